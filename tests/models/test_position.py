@@ -1,0 +1,144 @@
+"""Position embeddings: resizing against SciPy, and errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from vit_jax import models
+from vit_jax.models import position
+
+# Sides of the paper's token grids at 224, 384, 512 and 518 px.
+SIDES = (7, 12, 14, 16, 24, 27, 32, 37)
+
+
+def _table(tokens, width=2, dtype=np.float64):
+  return np.random.default_rng(0).normal(size=(1, tokens, width)).astype(dtype)
+
+
+def _zoomed(grid, new_grid, **kwargs):
+  factors = (new_grid[0] / grid.shape[0], new_grid[1] / grid.shape[1], 1)
+  return ndimage.zoom(grid, factors, order=1, **kwargs)
+
+
+def test_resize_aligns_the_end_samples():
+  table = np.arange(4.0).reshape(1, 4, 1)
+  resized = position.resize(
+    table, old_grid=(1, 4), new_grid=(1, 7), num_prefix_tokens=0
+  )
+  assert resized.ravel().tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3]
+
+
+@pytest.mark.parametrize('old', SIDES)
+def test_resize_equals_scipy_on_the_papers_grids(old):
+  table = _table(old * old + 1)
+  for new in (side for side in SIDES if side >= old):
+    resized = position.resize(table, new_grid=(new, new), num_prefix_tokens=1)
+    expected = _zoomed(table[0, 1:].reshape(old, old, 2), (new, new))
+    np.testing.assert_array_equal(resized[:, 0], table[:, 0])
+    np.testing.assert_allclose(
+      resized[0, 1:].reshape(new, new, 2), expected, atol=1e-12
+    )
+
+
+@pytest.mark.filterwarnings('ignore:It is recommended')
+@pytest.mark.parametrize('old', [(1, 1), (1, 5), (6, 1), (3, 8), (15, 4)])
+@pytest.mark.parametrize('new', [(1, 1), (1, 7), (4, 1), (5, 3), (26, 9)])
+def test_resize_equals_scipy_on_rectangles(old, new):
+  table = _table(old[0] * old[1])
+  resized = position.resize(
+    table, old_grid=old, new_grid=new, num_prefix_tokens=0
+  )
+  # SciPy's default mode lets rounding push the last sample of 15 -> 26 out of
+  # the grid and returns 0 there; 'nearest' does not.
+  expected = _zoomed(table.reshape(*old, 2), new, mode='nearest')
+  np.testing.assert_allclose(
+    resized.reshape(expected.shape), expected, atol=1e-12
+  )
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64', 'bfloat16'])
+def test_resize_keeps_the_dtype(dtype):
+  table = _table(5, dtype=jnp.dtype(dtype))
+  resized = position.resize(table, new_grid=(3, 4), num_prefix_tokens=1)
+  assert resized.dtype == table.dtype
+  exact = position.resize(
+    table.astype('float64'), new_grid=(3, 4), num_prefix_tokens=1
+  )
+  np.testing.assert_array_equal(resized, exact.astype(table.dtype))
+
+
+def test_resize_to_the_same_grid_is_bitwise_the_identity():
+  table = _table(7, dtype=np.float32)
+  table[0, 2, 0] = -0.0
+  resized = position.resize(
+    table, old_grid=(2, 3), new_grid=(2, 3), num_prefix_tokens=1
+  )
+  assert resized.tobytes() == table.tobytes()
+
+
+@pytest.mark.parametrize(
+  'shape, kwargs, message',
+  [
+    ((4, 2), {}, r'shape \(4, 2\), expected \(1, tokens, width\)'),
+    (
+      (1, 7, 2),
+      {},
+      r'6 patch tokens \(7 minus 1 prefix\) are not a square grid: give old_g',
+    ),
+    (
+      (1, 7, 2),
+      {'old_grid': (2, 4)},
+      r'old_grid 2x4 has 8 tokens, but .* has 6 \(7 minus 1 prefix\)',
+    ),
+  ],
+)
+def test_resize_rejects(shape, kwargs, message):
+  with pytest.raises(ValueError, match=message):
+    position.resize(
+      np.zeros(shape), new_grid=(2, 2), num_prefix_tokens=1, **kwargs
+    )
+
+
+def test_token_grid_counts_whole_patches():
+  assert position.token_grid((384, 384), 14) == (27, 27)
+  assert position.token_grid((32, 50), (16, 10)) == (2, 5)
+  with pytest.raises(ValueError, match=r'32x15 px is below .* 16x16 px'):
+    position.token_grid((32, 15), 16)
+
+
+def _tiny(pooling):
+  return models.build(
+    'ViT-B/4',
+    num_classes=3,
+    width=8,
+    depth=1,
+    heads=2,
+    mlp_dim=8,
+    pooling=pooling,
+  )
+
+
+@pytest.mark.parametrize(
+  'pooling, old, new',
+  [
+    ('token', r'5 tokens \(1 class \+ a 2x2 grid\)', r'7 \(1 class \+ a 2x3'),
+    ('gap', r'4 tokens \(a 2x2 grid\)', r'6 \(a 2x3 grid\)'),
+  ],
+)
+def test_another_image_size_needs_resized_parameters(pooling, old, new):
+  model = _tiny(pooling)
+  init = jax.jit(model.init)
+  params = init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))['params']
+  images = jnp.zeros((1, 8, 12, 3))
+  with pytest.raises(ValueError, match=rf'{old}, but .* {new}.*position.resi'):
+    model.apply({'params': params}, images)
+  with pytest.raises(ValueError, match=r'no square grid\), but'):
+    model.apply(model.init(jax.random.key(0), images), jnp.zeros((1, 8, 8, 3)))
+  params['Transformer']['posembed_input']['pos_embedding'] = position.resize(
+    params['Transformer']['posembed_input']['pos_embedding'],
+    new_grid=(2, 3),
+    num_prefix_tokens=int(pooling == 'token'),
+  )
+  model.apply({'params': params}, images)

@@ -1,0 +1,449 @@
+"""The Vision Transformer: against NumPy, and what each option promises."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import models
+from vit_jax.models import attention, vit
+
+# 2x3 patches: L = 7 tokens with the class token; D = 16, H = 2, K = 8.
+IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 12, 3))
+IMAGES = IMAGES.astype(np.float32)
+
+
+def _build(**overrides):
+  tiny = {
+    'width': 16,
+    'depth': 2,
+    'heads': 2,
+    'mlp_dim': 24,
+    'patch_size': 4,
+    **overrides,
+  }
+  return models.build('ViT-B/16', num_classes=5, **tiny)
+
+
+def _random_params(model, images=IMAGES, stream=0.5):
+  """Parameters without zeros, in a residual stream of about that size."""
+  rng = np.random.default_rng(1)
+
+  def randomise(path, a):
+    name = jax.tree_util.keystr(path)
+    writes = ('cls', 'embedding', 'out', 'Dense_1')
+    scale = stream if any(w in name for w in writes) else 0.5
+    return (scale * rng.normal(size=a.shape)).astype(np.float32)
+
+  shapes = jax.eval_shape(model.init, jax.random.key(0), images)['params']
+  return jax.tree_util.tree_map_with_path(randomise, shapes)
+
+
+def _equations(jaxpr):
+  """All equations of a jaxpr, those of inner jaxprs included, in order."""
+  for equation in jaxpr.eqns:
+    yield equation
+    yield from (
+      inner
+      for jaxpr in jax.core.jaxprs_in_params(equation.params)
+      for inner in _equations(jaxpr)
+    )
+
+
+def _traced(function, primitive, *args):
+  jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+  return [e for e in _equations(jaxpr) if e.primitive.name == primitive]
+
+
+# A forward pass in NumPy float64, one token at a time where that is clearest.
+
+
+def _norm(p, x):
+  mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+  return (x - mean) / np.sqrt(var + 1e-6) * p['scale'] + p['bias']
+
+
+def _dense(p, x):
+  return x @ p['kernel'] + p['bias']
+
+
+def _attention(query, key, value):
+  """[L, K] each, for one head of one image."""
+  scores = query @ key.T / np.sqrt(key.shape[-1])
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def _block(p, x, heads):
+  y = _norm(p['LayerNorm_0'], x)
+  a = p['MultiHeadDotProductAttention_0']
+  for h in range(heads):
+    qkv = [
+      y @ a[name]['kernel'][:, h] + a[name]['bias'][h]
+      for name in ('query', 'key', 'value')
+    ]
+    x = x + _attention(*qkv) @ a['out']['kernel'][h]
+  x = x + a['out']['bias']
+  y = _dense(p['MlpBlock_0']['Dense_0'], _norm(p['LayerNorm_1'], x))
+  y = y / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+  return x + _dense(p['MlpBlock_0']['Dense_1'], y)
+
+
+def _forward(model, p, image):
+  """Logits and intermediates of one image."""
+  high, wide = model.patch_size
+  tokens = [
+    np.tensordot(image[i : i + high, j : j + wide], p['embedding']['kernel'], 3)
+    + p['embedding']['bias']
+    for i in range(0, image.shape[0], high)
+    for j in range(0, image.shape[1], wide)
+  ]
+  if model.pooling == 'token':
+    tokens = [p['cls'][0, 0], *tokens]
+  encoder = p['Transformer']
+  x = np.stack(tokens) + encoder['posembed_input']['pos_embedding'][0]
+  out = {'embedded': x}
+  for i in range(model.depth):
+    x = _block(encoder[f'encoderblock_{i}'], x, model.heads)
+  out['encoded'] = x = _norm(encoder['encoder_norm'], x)
+  x = x[0] if model.pooling == 'token' else x.mean(0)
+  if model.representation_size:
+    x = np.tanh(_dense(p['pre_logits'], x))
+  out['pre_logits'] = x
+  return _dense(p['head'], x), out
+
+
+@pytest.mark.parametrize('patch_size', [4, (2, 6)])
+@pytest.mark.parametrize('representation_size', [None, 9])
+@pytest.mark.parametrize('pooling', ['token', 'gap'])
+def test_forward_equals_numpy(pooling, representation_size, patch_size):
+  model = _build(
+    pooling=pooling,
+    representation_size=representation_size,
+    patch_size=patch_size,
+  )
+  # So small a residual stream shows LayerNorm's epsilon.
+  params = _random_params(model, stream=1e-3)
+  actual = model.apply({'params': params}, IMAGES)
+  exact = jax.tree.map(np.float64, params)
+  expected = [_forward(model, exact, image) for image in np.float64(IMAGES)]
+  expected = jax.tree.map(lambda *a: np.stack(a), *expected)
+  assert jax.tree.structure(actual) == jax.tree.structure(expected)
+  assert actual[0].std() > 0.3
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), actual, expected
+  )
+
+
+def test_attention_equals_numpy_with_large_scores():
+  rng = np.random.default_rng(0)
+  # Integers and K = 4 make the scores, up to thousands, exact in float32.
+  query, key = rng.integers(-40, 40, (2, 2, 9, 3, 4)).astype(np.float32)
+  value = rng.normal(size=(2, 9, 3, 4)).astype(np.float32)
+  actual = attention.dot_product_attention(query, key, value)
+  for b in range(2):
+    for h in range(3):
+      expected = _attention(
+        *(np.float64(a[b, :, h]) for a in (query, key, value))
+      )
+      np.testing.assert_allclose(actual[b, :, h], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'image_size, patch_size, channels',
+  [((384, 384), (14, 14), 3), ((21, 30), (4, 9), 5), ((8, 8), (4, 4), 1)],
+)
+def test_patch_embedding_equals_a_valid_convolution(
+  image_size, patch_size, channels
+):
+  images = np.random.default_rng(0).normal(size=(2, *image_size, channels))
+  images = images.astype(np.float32)
+  module = vit.PatchEmbedding(6, patch_size)
+  params = _random_params(module, images)
+  expected = jax.lax.conv_general_dilated(
+    images,
+    params['kernel'],
+    window_strides=patch_size,
+    padding='VALID',
+    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+  )
+  np.testing.assert_allclose(
+    module.apply({'params': params}, images),
+    expected.reshape(2, -1, 6) + params['bias'],
+    atol=1e-4,
+  )
+
+
+def test_a_remainder_of_the_patch_size_warns_once(monkeypatch):
+  warnings = []
+  monkeypatch.setattr(
+    vit.logging, 'warning', lambda text, *args: warnings.append(text % args)
+  )
+  vit._warn_of_remainder.cache_clear()
+  for size in ((8, 8), (8, 9), (8, 9), (9, 8)):
+    jax.eval_shape(
+      vit.PatchEmbedding(2, (4, 4)).init,
+      jax.random.key(0),
+      jnp.zeros((1, *size, 3)),
+    )
+  assert [w[:55] for w in warnings] == [
+    'Image size 8x9 px is not a multiple of the patch size 4',
+    'Image size 9x8 px is not a multiple of the patch size 4',
+  ]
+
+
+def test_parameters_are_named_as_in_the_released_checkpoints():
+  model = _build(depth=1, representation_size=9)
+  params = jax.eval_shape(model.init, jax.random.key(0), IMAGES)['params']
+  flat, _ = jax.tree_util.tree_flatten_with_path(params)
+  block = 'Transformer/encoderblock_0'
+  mha = f'{block}/MultiHeadDotProductAttention_0'
+  assert {a.dtype for _, a in flat} == {jnp.dtype('float32')}
+  assert {'/'.join(k.key for k in path): a.shape for path, a in flat} == {
+    'cls': (1, 1, 16),
+    'embedding/kernel': (4, 4, 3, 16),
+    'embedding/bias': (16,),
+    'Transformer/posembed_input/pos_embedding': (1, 7, 16),
+    f'{block}/LayerNorm_0/scale': (16,),
+    f'{block}/LayerNorm_0/bias': (16,),
+    **{f'{mha}/{n}/kernel': (16, 2, 8) for n in ('query', 'key', 'value')},
+    **{f'{mha}/{n}/bias': (2, 8) for n in ('query', 'key', 'value')},
+    f'{mha}/out/kernel': (2, 8, 16),
+    f'{mha}/out/bias': (16,),
+    f'{block}/LayerNorm_1/scale': (16,),
+    f'{block}/LayerNorm_1/bias': (16,),
+    f'{block}/MlpBlock_0/Dense_0/kernel': (16, 24),
+    f'{block}/MlpBlock_0/Dense_0/bias': (24,),
+    f'{block}/MlpBlock_0/Dense_1/kernel': (24, 16),
+    f'{block}/MlpBlock_0/Dense_1/bias': (16,),
+    'Transformer/encoder_norm/scale': (16,),
+    'Transformer/encoder_norm/bias': (16,),
+    'pre_logits/kernel': (16, 9),
+    'pre_logits/bias': (9,),
+    'head/kernel': (9, 5),
+    'head/bias': (5,),
+  }
+
+
+@pytest.mark.parametrize('scan', [False, True])
+def test_initial_values(scan):
+  model = _build(
+    width=64, heads=4, mlp_dim=128, head_bias=-10.0, depth=3, scan=scan
+  )
+  images = np.zeros((1, 64, 64, 3), np.float32)
+  params = jax.jit(model.init)(jax.random.key(0), images)['params']
+  params = params if scan else models.stack_blocks(params)
+  block = params['Transformer']['encoderblock']
+  mha, mlp = block['MultiHeadDotProductAttention_0'], block['MlpBlock_0']
+  for kernel, fans in (
+    *((mha[n]['kernel'], 128) for n in ('query', 'key', 'value', 'out')),
+    *((mlp[n]['kernel'], 192) for n in ('Dense_0', 'Dense_1')),
+  ):  # Xavier: uniform within sqrt(6 / (fan in + fan out)).
+    bound = np.sqrt(6 / fans)
+    assert 0.99 * bound < abs(kernel).max() <= bound
+    assert kernel.std() == pytest.approx(bound / np.sqrt(3), rel=0.03)
+    assert not np.array_equal(kernel[0], kernel[1])
+  for a, std in (
+    (mlp['Dense_0']['bias'], 1e-6),
+    (mlp['Dense_1']['bias'], 1e-6),
+    (params['embedding']['kernel'], np.sqrt(1 / (4 * 4 * 3))),
+    (params['Transformer']['posembed_input']['pos_embedding'], 0.02),
+  ):
+    assert a.std() == pytest.approx(std, rel=0.15)
+  for a, value in (
+    *((mha[n]['bias'], 0) for n in ('query', 'key', 'value', 'out')),
+    (params['cls'], 0),
+    (params['embedding']['bias'], 0),
+    (params['head']['kernel'], 0),
+    (params['head']['bias'], -10),
+  ):
+    assert (a == value).all()
+
+
+def _loss(model, params, key=None):
+  rngs = {} if key is None else {'dropout': key}
+  logits, _ = model.apply(
+    {'params': params}, IMAGES, train=key is not None, rngs=rngs
+  )
+  return (logits**2).mean()
+
+
+_loss_and_grads = jax.jit(jax.value_and_grad(_loss, 1), static_argnums=0)
+
+
+def _assert_close(actual, expected):
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+    actual,
+    expected,
+  )
+
+
+def test_scan_equals_unrolled_blocks():
+  params = _random_params(_build())
+  stacked = models.stack_blocks(params)
+  assert stacked['Transformer']['encoderblock']['LayerNorm_0'][
+    'scale'
+  ].shape == (2, 16)
+  jax.tree.map(
+    np.testing.assert_array_equal, models.unstack_blocks(stacked), params
+  )
+  loss, grads = _loss_and_grads(_build(scan=True), stacked)
+  _assert_close(
+    (loss, models.unstack_blocks(grads)), _loss_and_grads(_build(), params)
+  )
+  with pytest.raises(ValueError, match=r"encoderblock_0 among \['encoder_no"):
+    models.stack_blocks(models.stack_blocks(params) | {'cls': 0})
+  with pytest.raises(ValueError, match=r"expected encoderblock among \['enco"):
+    models.unstack_blocks(params)
+
+
+@pytest.mark.parametrize('scan', [False, True])
+def test_dropout_masks_differ_between_blocks(scan):
+  model = _build(dropout_rate=0.5, scan=scan)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)['params']
+  params = jax.tree.map(lambda a: jnp.zeros(a.shape), shapes)
+  params = models.unstack_blocks(params) if scan else params
+  # Each block adds dropout(1), so a sum over two is 0, 2 or 4; equal masks
+  # would leave out 2, and LayerNorm keeps what is distinct.
+  for i in range(2):
+    block = params['Transformer'][f'encoderblock_{i}']
+    block['MlpBlock_0']['Dense_1']['bias'] += 1
+  params['Transformer']['encoder_norm']['scale'] += 1
+  params = models.stack_blocks(params) if scan else params
+  _, out = model.apply(
+    {'params': params}, IMAGES, train=True, rngs={'dropout': jax.random.key(0)}
+  )
+  assert len(np.unique(np.round(out['encoded'][0, 0], 4))) == 3
+
+
+def test_dropout_depends_on_the_key_alone():
+  model = _build(dropout_rate=0.3)
+  params = _random_params(model)
+  one, two = jax.random.split(jax.random.key(0))
+  assert _loss(model, params, one) == _loss(model, params, one)
+  assert _loss(model, params, one) != _loss(model, params, two)
+  assert _loss(model, params) == _loss(_build(), params)
+  # With rate 0, training needs no random stream.
+  model = _build()
+  logits, _ = model.apply({'params': params}, IMAGES, train=True)
+  assert (logits**2).mean() == _loss(model, params)
+
+
+def test_dropout_is_where_the_released_code_has_it():
+  model = _build(dropout_rate=0.5)
+  params = _random_params(model)
+  masks = _traced(
+    lambda key: _loss(model, params, key), 'random_bits', jax.random.key(0)
+  )
+  tokens, hidden = (3, 7, 16), (3, 7, 24)
+  assert [e.outvars[0].aval.shape for e in masks] == [
+    tokens,  # After adding the position embedding.
+    *(tokens, hidden, tokens),  # After attention, after GELU, after the MLP.
+    *(tokens, hidden, tokens),
+  ]
+  apply = lambda train: model.apply(  # noqa: E731
+    {'params': params},
+    IMAGES,
+    train=train,
+    rngs={'dropout': jax.random.key(0)},
+  )[1]['embedded']
+  kept = apply(True) != 0
+  assert 0.4 < kept.mean() < 0.6
+  np.testing.assert_array_equal(apply(True), kept * 2 * apply(False))
+
+
+def test_dropout_follows_the_gelu_and_spares_the_residual():
+  x = np.random.default_rng(0).normal(size=(2, 50, 16)).astype(np.float32)
+  mlp = vit.MlpBlock(16, dropout_rate=0.5)
+  params = {
+    'Dense_0': {'kernel': np.eye(16), 'bias': np.zeros(16)},
+    'Dense_1': {'kernel': np.eye(16), 'bias': np.zeros(16)},
+  }
+  rngs = {'dropout': jax.random.key(0)}
+  y = mlp.apply({'params': params}, x, train=True, rngs=rngs)
+  np.testing.assert_allclose(y, (y != 0) * 4 * jax.nn.gelu(x), atol=1e-6)
+  assert 0.2 < (y != 0).mean() < 0.3
+  block = vit.EncoderBlock(2, 24, dropout_rate=0.5)
+  variables = jax.eval_shape(
+    lambda: block.init(jax.random.key(0), x, train=False)
+  )
+  variables = jax.tree.map(lambda a: jnp.zeros(a.shape), variables)
+  y = block.apply(variables, x, train=True, rngs=rngs)
+  np.testing.assert_array_equal(y, x)
+
+
+def test_bfloat16_computes_in_bfloat16_around_float32():
+  exact, model = _build(), _build(dtype='bfloat16')
+  params = _random_params(exact)
+  initial = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
+  assert {a.dtype for a in jax.tree.leaves(initial)} == {jnp.dtype('float32')}
+  logits, out = model.apply({'params': params}, IMAGES)
+  assert logits.dtype == jnp.float32
+  assert {a.dtype for a in out.values()} == {jnp.dtype('bfloat16')}
+  expected, _ = exact.apply({'params': params}, IMAGES)
+  np.testing.assert_allclose(logits, expected, atol=0.15)
+  assert abs(logits - expected).max() > 1e-4
+
+  def dtypes(primitive):
+    equations = _traced(
+      lambda p: model.apply({'params': p}, IMAGES)[0], primitive, params
+    )
+    return [e.invars[0].aval.dtype.name for e in equations], equations
+
+  assert set(dtypes('exp')[0]) == {'float32'}  # Softmax.
+  assert set(dtypes('rsqrt')[0]) == {'float32'}  # LayerNorm.
+  products, equations = dtypes('dot_general')
+  assert products == ['bfloat16'] * 17 + ['float32']  # Head.
+  assert set(equations[-1].params['precision']) == {jax.lax.Precision.HIGHEST}
+
+
+@pytest.mark.parametrize('scan', [False, True])
+def test_remat_recomputes_the_same_values(scan):
+  params = _random_params(_build())
+  params = models.stack_blocks(params) if scan else params
+  key = jax.random.key(0)
+  products, results = [], []
+  for remat in ('none', 'dots', 'full'):
+    model = _build(remat=remat, scan=scan, dropout_rate=0.2)
+    results.append(_loss_and_grads(model, params, key))
+    products.append(
+      len(
+        _traced(
+          lambda p, m=model: _loss_and_grads(m, p, key), 'dot_general', params
+        )
+      )
+    )
+  assert products == sorted(set(products))
+  _assert_close(results[1], results[0])
+  _assert_close(results[2], results[0])
+
+
+@pytest.mark.filterwarnings('error')
+def test_shapes_are_never_promoted_implicitly():
+  model = _build(representation_size=9, dropout_rate=0.1)
+  with jax.numpy_rank_promotion('raise'):
+    model.apply({'params': _random_params(model)}, IMAGES)
+
+
+@pytest.mark.parametrize(
+  'images, message',
+  [
+    (
+      np.zeros((1, 8, 12, 3), np.uint8),
+      r'uint8\[1, 8, 12, 3\], expected float',
+    ),
+    (np.zeros((8, 12, 3), np.float32), r'float32\[8, 12, 3\], expected float'),
+    (np.zeros((1, 8, 3, 3), np.float32), r'8x3 px is below one patch of 4x4'),
+  ],
+)
+def test_bad_images_are_named(images, message):
+  model = _build()
+  with pytest.raises(ValueError, match=message):
+    model.init(jax.random.key(0), images)
+
+
+def test_heads_must_divide_the_width():
+  module = attention.MultiHeadDotProductAttention(heads=3)
+  with pytest.raises(ValueError, match='width 16 is not a multiple of heads 3'):
+    module.init(jax.random.key(0), np.zeros((1, 2, 16), np.float32))

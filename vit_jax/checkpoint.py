@@ -1,0 +1,205 @@
+"""Saving and restoring the training state, and reading its parameters.
+
+A run keeps its states under `WORKDIR/checkpoints/STEP`. Saves are
+asynchronous and atomic (Orbax): a directory exists under its final name only
+when everything in it was written.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.serialization
+import flax.traverse_util
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint import checkpoint_managers
+
+FOLDER = 'checkpoints'
+
+
+def _manager(directory: epath.Path, **options) -> ocp.CheckpointManager:
+  return ocp.CheckpointManager(
+    directory,
+    options=ocp.CheckpointManagerOptions(**options),
+    # Named up front, so that metadata can be read before any save.
+    item_handlers=ocp.PyTreeCheckpointHandler(),
+  )
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+  """Flattens a tree of arrays (or metadata) to `{'a/b': shape}`."""
+  flat = flax.traverse_util.flatten_dict(tree, sep='/')
+  return {k: tuple(v.shape) for k, v in flat.items() if hasattr(v, 'shape')}
+
+
+def mismatch(
+  expected: Mapping[str, tuple[int, ...]],
+  found: Mapping[str, tuple[int, ...]],
+) -> str:
+  """Lists every difference between two sets of named shapes; '' if none."""
+  groups = {
+    'missing': [
+      f'{k} {expected[k]}' for k in sorted(expected.keys() - found.keys())
+    ],
+    'extra': [
+      f'{k} {found[k]}' for k in sorted(found.keys() - expected.keys())
+    ],
+    'misshapen': [
+      f'{k} is {found[k]}, expected {expected[k]}'
+      for k in sorted(expected.keys() & found.keys())
+      if expected[k] != found[k]
+    ],
+  }
+  return '\n'.join(
+    f'  {name} ({len(lines)}):\n    ' + '\n    '.join(lines)
+    for name, lines in groups.items()
+    if lines
+  )
+
+
+class Checkpoints:
+  """The checkpoints of one run."""
+
+  def __init__(self, workdir: epath.PathLike, *, keep: int, keep_every: int):
+    """Opens (and creates) the run's checkpoint folder.
+
+    Args:
+      workdir: the run's directory.
+      keep: how many of the newest to keep.
+      keep_every: steps whose multiples are kept for good; 0 keeps none.
+    """
+    policies = [checkpoint_managers.LatestN(keep)]
+    if keep_every:
+      policies.append(checkpoint_managers.EveryNSteps(keep_every))
+    self.directory = epath.Path(workdir) / FOLDER
+    self._manager = _manager(
+      self.directory,
+      preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+      enable_async_checkpointing=True,
+      # What a killed run left half-written.
+      cleanup_tmp_directories=True,
+    )
+
+  @property
+  def latest_step(self) -> int | None:
+    """The newest complete checkpoint's step, None if there is none."""
+    return self._manager.latest_step()
+
+  def save(self, step: int, state: Any) -> None:
+    """Starts saving; returns when the state was copied off the devices."""
+    tree = flax.serialization.to_state_dict(state)
+    self._manager.save(step, args=ocp.args.PyTreeSave(tree))
+
+  def restore(self, step: int, abstract_state: Any) -> Any:
+    """Restores a state.
+
+    Args:
+      step: one of the saved steps.
+      abstract_state: the state as `jax.ShapeDtypeStruct`s with shardings.
+
+    Returns:
+      The state, on the devices the shardings name.
+
+    Raises:
+      ValueError: the checkpoint holds another model's or optimizer's state;
+        lists the missing, extra and misshapen arrays.
+    """
+    target = flax.serialization.to_state_dict(abstract_state)
+    saved = self._manager.item_metadata(step).tree
+    difference = mismatch(_shapes(target), _shapes(saved))
+    if difference:
+      raise ValueError(
+        f'The checkpoint {self.directory / str(step)} does not hold the state'
+        f' of this run. Against what the config builds:\n{difference}\n'
+        'Use another --workdir, or the config that wrote this one.'
+      )
+    restored = self._manager.restore(
+      step,
+      args=ocp.args.PyTreeRestore(
+        item=target,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+      ),
+    )
+    return flax.serialization.from_state_dict(abstract_state, restored)
+
+  def close(self) -> None:
+    """Waits for the last save and releases the manager."""
+    self._manager.wait_until_finished()
+    self._manager.close()
+
+
+def find(path: epath.PathLike) -> epath.Path:
+  """Resolves a run's directory, or a checkpoint's, to one checkpoint.
+
+  Args:
+    path: `WORKDIR` or `WORKDIR/checkpoints` (its newest checkpoint), or
+      `WORKDIR/checkpoints/STEP`.
+
+  Raises:
+    ValueError: there is no checkpoint; says what is there instead.
+  """
+  path = epath.Path(path)
+  if path.name.isdigit() and path.exists():
+    return path
+  folder = path if path.name == FOLDER else path / FOLDER
+  # Orbax's temporary names are not plain numbers.
+  if folder.exists():
+    steps = [int(p.name) for p in folder.iterdir() if p.name.isdigit()]
+    if steps:
+      return folder / str(max(steps))
+  if not path.exists():
+    found = 'the path does not exist'
+  elif not path.is_dir():
+    found = 'it is a file'
+  else:
+    names = sorted(p.name for p in path.iterdir())
+    found = f'it holds {names[:8] or "nothing"}'
+  raise ValueError(
+    f"No checkpoint at {path}: {found}. Expected a run's directory (with"
+    f' {FOLDER}/STEP in it) or WORKDIR/{FOLDER}/STEP.'
+  )
+
+
+def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
+  """Reads a run's parameters, averaged ones where the run kept an average.
+
+  The optimizer's state is not read.
+
+  Args:
+    path: see `find`.
+
+  Returns:
+    The parameters as a tree of NumPy arrays, and the checkpoint's path.
+
+  Raises:
+    ValueError: no checkpoint, or one that holds no parameters.
+  """
+  path = find(path)
+  manager = _manager(path.parent, read_only=True)
+  tree = manager.item_metadata(int(path.name))
+  tree = tree.tree if tree is not None else {}
+  name = 'ema_params' if tree.get('ema_params') else 'params'
+  if not tree.get(name):
+    raise ValueError(
+      f'{path} is not a checkpoint of a training run: it has no `params`,'
+      f' only {sorted(tree) or "nothing readable"}.'
+    )
+  item = {
+    name: jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree[name]
+    )
+  }
+  restored = manager.restore(
+    int(path.name),
+    args=ocp.args.PyTreeRestore(
+      item=item,
+      restore_args=jax.tree.map(
+        lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item
+      ),
+      partial_restore=True,
+    ),
+  )
+  manager.close()
+  return restored[name], path

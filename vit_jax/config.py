@@ -1,0 +1,406 @@
+"""Configs: the keys of a run, the arguments of config files, and checks.
+
+A config file's `get_config(argument)` starts from `default()` and changes what
+its experiment needs, so that every run has the same keys and each key is
+explained here once. Values may then be overridden on the command line:
+
+    --config=configs/finetune.py:ViT-B/16,cifar10 --config.data.batch_size=256
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+from etils import epath
+from ml_collections import config_dict
+
+FILE = 'config.json'
+
+# What may differ between two launches of the same run (see `check_same_run`).
+FREE_KEYS = (
+  'mesh.',
+  'log.',
+  'profile.',
+  'evals.',
+  'checkpoint.',
+  'data.data_dir',
+  'data.threads',
+  'data.workers',
+  'data.prefetch',
+)
+# Data specs that name a location, which may change, after the colon.
+LOCATED_DATASETS = ('folder',)
+
+
+def default() -> ml_collections.ConfigDict:
+  """Every key of a run with its default value, and what it means."""
+  placeholder = config_dict.placeholder
+  config = ml_collections.ConfigDict()
+
+  # Initial parameters, shuffling, augmentation and dropout all follow from it.
+  config.seed = 0
+  # Length: exactly one of the two is set by a config; the data's size turns
+  # epochs into steps.
+  config.total_steps = placeholder(int)
+  config.epochs = placeholder(float)
+  config.image_size = (224, 224)  # Height and width that the model sees.
+  config.channels = 3
+  # From the data set when unset; set, it must agree with the data set.
+  config.num_classes = placeholder(int)
+
+  config.data = data = ml_collections.ConfigDict()
+  data.dataset = placeholder(str)  # A data spec, such as `folder:/data/pets`.
+  data.data_dir = ''  # Where `tfds:` data sets lie; '' is TFDS's own default.
+  data.image_key = 'image'  # Names of the two features of a `tfds:` data set.
+  data.label_key = 'label'
+  data.num_examples = placeholder(int)  # Of `train_split`; checked when set.
+  data.max_labels = 1  # Labels an image at most; above 1: multi-label.
+  data.train_split = 'train'
+  data.preprocess = 'inception_crop|flip'
+  data.batch_size = 4096
+  data.unreadable = 'error'  # Or 'skip-and-count'.
+  # Unset: as many threads as cores (over all workers), at most 16.
+  data.threads = placeholder(int)  # 0 reads in the main thread.
+  data.workers = 0  # Reading processes; 0: threads of the main process only.
+  # Batches that a process holds ready; unset: as many as threads.
+  data.prefetch = placeholder(int)
+
+  # Name -> `evaluation(...)`; each writes NAME/accuracy and so on.
+  config.evals = ml_collections.ConfigDict()
+
+  config.model = model = ml_collections.ConfigDict()
+  model.name = 'ViT-B/16'  # See `models.names()`.
+  # The next four override the named model's own sizes.
+  model.width = placeholder(int)
+  model.depth = placeholder(int)
+  model.heads = placeholder(int)
+  model.mlp_dim = placeholder(int)
+  model.representation_size = placeholder(int)  # Hidden tanh layer, if set.
+  model.pooling = 'token'  # Or 'gap'.
+  model.dropout_rate = 0.0
+  model.head_bias = 0.0  # Initial value.
+  model.dtype = 'auto'  # Compute: float32 on CPU, bfloat16 on TPU and GPU.
+  model.remat = 'none'  # Recompute activations in the backward pass: 'full'.
+  model.scan = False  # One compiled block, looped over; compiles faster.
+
+  config.loss = ml_collections.ConfigDict(
+    dict(name='softmax', label_smoothing=0.0)
+  )
+  config.optimizer = adam()
+  # warmup_steps=-1 is a tenth of the run, at most 10,000 steps.
+  config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
+  config.accumulation_steps = 1  # Micro-batches a step.
+  config.dropout_rng = 'threefry'  # Or 'rbg': faster, topology-dependent.
+  # Moving average of the weights, evaluated in their place; decay 0 is off.
+  config.polyak = ml_collections.ConfigDict(dict(decay=0.0, start_step=0))
+
+  config.init = init = ml_collections.ConfigDict()
+  # Start from another run's weights: WORKDIR, or WORKDIR/checkpoints/STEP;
+  # inside a config with stages also `stage:NAME`.
+  init.checkpoint = ''
+  init.new_head = True  # Leave its head out; False needs equal classes.
+
+  config.checkpoint = ml_collections.ConfigDict(
+    # The newest `keep` stay, and all multiples of `keep_every` (0: none).
+    dict(every=1000, keep=2, keep_every=0)
+  )
+  config.log = ml_collections.ConfigDict(dict(every=50, tensorboard=True))
+  # A profiler trace of `steps` steps from `start_step` on; steps=0: none.
+  config.profile = ml_collections.ConfigDict(dict(start_step=10, steps=0))
+  config.mesh = ml_collections.ConfigDict(dict(data=-1))  # -1: all devices.
+  return config
+
+
+def adam(
+  *, weight_decay: float = 0.0, clip_norm: float = 0.0
+) -> ml_collections.ConfigDict:
+  """Adam with the paper's betas; see `optim.adam`."""
+  return ml_collections.ConfigDict(
+    dict(
+      name='adam',
+      beta1=0.9,
+      beta2=0.999,
+      eps=1e-8,
+      weight_decay=float(weight_decay),
+      weight_decay_params='all',
+      moment_dtype='float32',
+      clip_norm=float(clip_norm),
+    )
+  )
+
+
+def sgd(
+  *, weight_decay: float = 0.0, clip_norm: float = 0.0
+) -> ml_collections.ConfigDict:
+  """SGD with momentum 0.9; see `optim.sgd`."""
+  return ml_collections.ConfigDict(
+    dict(
+      name='sgd',
+      momentum=0.9,
+      weight_decay=float(weight_decay),
+      weight_decay_params='all',
+      moment_dtype='float32',
+      clip_norm=float(clip_norm),
+    )
+  )
+
+
+def schedule(
+  name: str, *, peak: float, warmup_steps: int, **others: Any
+) -> ml_collections.ConfigDict:
+  """A learning-rate schedule's section; see `optim.SCHEDULES`."""
+  section = dict(name=name, peak=float(peak), warmup_steps=warmup_steps)
+  if name in ('linear', 'cosine'):
+    section['end'] = 0.0
+  return ml_collections.ConfigDict(section | others)
+
+
+def evaluation(
+  split: str, *, preprocess: str = 'resize', every: int = 0
+) -> ml_collections.ConfigDict:
+  """One entry of `config.evals`.
+
+  Args:
+    split: of the training data's source, unless `dataset` is set.
+    preprocess: see `data/ops.py`.
+    every: steps between evaluations; 0 is only after the last step.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      dataset='',  # A data spec; '' is the training data's.
+      split=split,
+      preprocess=preprocess,
+      batch_size=0,  # 0 is the training batch size.
+      every=every,
+    )
+  )
+
+
+# Arguments of config files ---------------------------------------------------
+
+
+def parse_argument(
+  argument: str | None,
+  *,
+  positional: Sequence[str],
+  options: Mapping[str, Callable[[str], Any]],
+  usage: str,
+) -> dict[str, Any]:
+  """Parses the part of `--config=FILE:ARGUMENT` after the colon.
+
+  Args:
+    argument: such as `ViT-B/16,cifar10,epochs=3`.
+    positional: names of the leading values, all required. Only the last may
+      hold commas, and only when it is a data spec with a path.
+    options: optional `key=value` parts and the type of each.
+    usage: one line that is part of every error.
+
+  Returns:
+    Name -> value; options that were not given are absent.
+
+  Raises:
+    ValueError: missing, unknown, repeated or misspelt parts.
+  """
+  values: dict[str, Any] = {}
+  words: list[str] = []
+  for part in (argument or '').split(','):
+    key, equals, value = part.partition('=')
+    if equals and key in options:
+      if key in values:
+        raise ValueError(f'{key}= is given twice in {argument!r}. {usage}')
+      try:
+        values[key] = options[key](value)
+      except ValueError:
+        raise ValueError(
+          f'{key}={value!r} is not of type {options[key].__name__}. {usage}'
+        ) from None
+    elif part:
+      words.append(part)
+  last = len(positional) - 1
+  if last >= 0 and len(words) > last and ':/' in words[last]:
+    words[last:] = [','.join(words[last:])]
+  if len(words) < len(positional):
+    raise ValueError(
+      f'The config argument {argument or ""!r} lacks'
+      f' {", ".join(n.upper() for n in positional[len(words) :])}. {usage}'
+    )
+  if len(words) > len(positional):
+    raise ValueError(
+      f'The config argument {argument!r} has {words[len(positional) :]} left'
+      f' over; options are {sorted(options) or "none"}. {usage}'
+    )
+  return dict(zip(positional, words, strict=True)) | values
+
+
+# Checks ----------------------------------------------------------------------
+
+
+def validate(config: ml_collections.ConfigDict) -> None:
+  """Checks the values that nothing else checks when it is built.
+
+  Raises:
+    ValueError: says which key, what it is, and what it may be.
+  """
+  at_least = {
+    'channels': 1,
+    'accumulation_steps': 1,
+    'data.batch_size': 1,
+    'data.max_labels': 1,
+    'data.threads': 0,
+    'data.workers': 0,
+    'data.prefetch': 1,
+    'polyak.start_step': 0,
+    'checkpoint.every': 1,
+    'checkpoint.keep': 1,
+    'checkpoint.keep_every': 0,
+    'log.every': 1,
+    'profile.start_step': 0,
+    'profile.steps': 0,
+  }
+  flat = flatten(config)
+  for name in config.evals:
+    at_least |= {f'evals.{name}.every': 0, f'evals.{name}.batch_size': 0}
+  for key, minimum in at_least.items():
+    if flat[key] is not None and flat[key] < minimum:
+      raise ValueError(f'{key}={flat[key]} must be at least {minimum}.')
+  if not config.data.dataset:
+    raise ValueError(
+      'data.dataset is not set: this config leaves the location of its data'
+      ' to you. Pass --config.data.dataset=SPEC, for example'
+      ' tfds:NAME or folder:/path/to/images.'
+    )
+  if (config.total_steps is None) == (config.epochs is None):
+    raise ValueError(
+      f'total_steps={config.total_steps} and epochs={config.epochs}: set'
+      ' exactly one of the two.'
+    )
+  for key in ('total_steps', 'epochs', 'data.num_examples', 'num_classes'):
+    if flat[key] is not None and flat[key] <= 0:
+      raise ValueError(f'{key}={flat[key]} must be positive.')
+  if config.init.checkpoint is None:
+    raise ValueError(
+      'init.checkpoint is not set: this config starts from trained weights.'
+      ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
+      " '' to train from scratch)."
+    )
+  size = config.image_size
+  if len(size) != 2 or any(not isinstance(s, int) or s < 1 for s in size):
+    raise ValueError(
+      f'image_size={size} must be (height, width) in pixels, such as'
+      ' (224, 224).'
+    )
+  if not 0 <= config.polyak.decay < 1:
+    raise ValueError(f'polyak.decay={config.polyak.decay} must lie in [0, 1).')
+
+
+def resolve(
+  config: ml_collections.ConfigDict, *, num_examples: int, num_classes: int
+) -> ml_collections.ConfigDict:
+  """Fills in what follows from the data and the platform.
+
+  Args:
+    config: as given; not changed.
+    num_examples: of the training split.
+    num_classes: of the data set.
+
+  Returns:
+    A copy with num_classes, data.num_examples, total_steps and model.dtype
+    set.
+
+  Raises:
+    ValueError: the config states another size or class count.
+  """
+  config = config.copy_and_resolve_references()
+  for key, section, found in (
+    ('num_classes', config, num_classes),
+    ('num_examples', config.data, num_examples),
+  ):
+    if section[key] is not None and section[key] != found:
+      raise ValueError(
+        f'{key}={section[key]} in the config, but {config.data.dataset!r}'
+        f' has {found} (split {config.data.train_split!r}). Correct the'
+        ' config, or leave it unset to take it from the data.'
+      )
+    section[key] = found
+  if config.total_steps is None:
+    steps = int(config.epochs * num_examples / config.data.batch_size)
+    if steps < 1:
+      raise ValueError(
+        f'epochs={config.epochs} over {num_examples} examples at'
+        f' data.batch_size={config.data.batch_size} is less than one step.'
+      )
+    config.total_steps = steps
+  if config.schedule.warmup_steps == -1:
+    config.schedule.warmup_steps = min(10_000, config.total_steps // 10)
+  if config.model.dtype == 'auto':
+    cpu = jax.default_backend() == 'cpu'
+    config.model.dtype = 'float32' if cpu else 'bfloat16'
+  return config
+
+
+# The config of a work directory ----------------------------------------------
+
+
+def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Nested sections to `{'data.batch_size': 4096, ...}`."""
+  flat = {}
+  for key, value in config.items():
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      flat |= flatten(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
+  """Writes the resolved config as `config.json`."""
+  path = epath.Path(workdir) / FILE
+  temporary = path.with_name(FILE + '.tmp')
+  temporary.write_text(json.dumps(config.to_dict(), indent=2) + '\n')
+  temporary.replace(path)
+
+
+def load(workdir: epath.PathLike) -> dict[str, Any] | None:
+  """The `config.json` of a work directory, None if it has none."""
+  path = epath.Path(workdir) / FILE
+  return json.loads(path.read_text()) if path.exists() else None
+
+
+def check_same_run(
+  config: ml_collections.ConfigDict, workdir: epath.PathLike
+) -> None:
+  """Refuses a work directory that another config wrote.
+
+  Raises:
+    ValueError: lists the keys that differ, with both values. Keys that don't
+      change what is computed may differ (`FREE_KEYS`), and so may the path of
+      a data set, though not its size.
+  """
+  saved = load(workdir)
+  if saved is None:
+    return
+  old = flatten(saved)
+  new = flatten(json.loads(json.dumps(config.to_dict())))
+  differing = [
+    f'  {key}: {old.get(key, "(absent)")!r} in {FILE},'
+    f' {new.get(key, "(absent)")!r} now'
+    for key in sorted(old.keys() | new.keys())
+    if old.get(key) != new.get(key)
+    and not key.startswith(FREE_KEYS)
+    and not (key == 'data.dataset' and _same_kind(old[key], new[key]))
+  ]
+  if differing:
+    raise ValueError(
+      f'{workdir} holds a run with another config:\n'
+      + '\n'.join(differing)
+      + '\nUse another --workdir, or pass --allow_config_change to go on'
+      ' with the new values.'
+    )
+
+
+def _same_kind(old: str, new: str) -> bool:
+  """Whether two data specs are one data set that was moved."""
+  kinds = {old.partition(':')[0], new.partition(':')[0]}
+  return len(kinds) == 1 and kinds <= set(LOCATED_DATASETS)

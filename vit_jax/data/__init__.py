@@ -1,0 +1,67 @@
+"""Data: random-access sources, operations on records, batches.
+
+`open_source('folder:/data/flowers')` opens a data set and `View` selects the
+records of a split expression such as `train[:98%]+validation`.
+"""
+
+from vit_jax.data.digits import Digits
+from vit_jax.data.folder import Folder
+from vit_jax.data.shapes import Shapes
+from vit_jax.data.source import Record, Source, SourceInfo, View
+from vit_jax.data.tfds import Tfds
+
+__all__ = ['Record', 'Source', 'SourceInfo', 'View', 'open_source']
+
+# The kind of a data spec: its class and what it is.
+SOURCES = {
+  'digits': (
+    Digits,
+    'digits[:13589]: real 8x8 scans of digits, those given or all ten',
+  ),
+  'shapes': (
+    Shapes,
+    'shapes[:FACTOR]: rendered scenes, labelled with one of their factors',
+  ),
+  'folder': (Folder, 'folder:PATH: image files, PATH/{split}/{class}/*.jpg'),
+  'tfds': (Tfds, 'tfds:NAME[/CONFIG][:VERSION]: a prepared TFDS data set'),
+}
+
+
+def open_source(
+  spec: str,
+  *,
+  data_dir: str = '',
+  image_key: str = 'image',
+  label_key: str = 'label',
+  num_classes: int = 0,
+) -> Source:
+  """Opens the data set that a data spec names.
+
+  Args:
+    spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`.
+    data_dir: where TFDS data is prepared; '' is TFDS's default. This and the
+      following arguments concern `tfds:` only.
+    image_key: the TFDS feature that is the image.
+    label_key: the TFDS feature that is the label.
+    num_classes: number of classes of a TFDS label without names; 0 takes it
+      from the data set.
+
+  Raises:
+    ValueError: the kind is unknown, its argument is missing, or the source
+      refuses the argument.
+  """
+  kind, _, argument = spec.partition(':')
+  complete = argument or kind in ('digits', 'shapes')
+  if kind not in SOURCES or not complete:
+    usages = '\n  '.join(usage for _, usage in SOURCES.values())
+    raise ValueError(f'Data spec {spec!r} is none of\n  {usages}')
+  options = {}
+  if kind == 'tfds':
+    options = {
+      'data_dir': data_dir or None,
+      'image_key': image_key,
+      'label_key': label_key,
+      'num_classes': num_classes or None,
+    }
+  arguments = [argument] if argument else []
+  return SOURCES[kind][0](*arguments, **options)

@@ -1,0 +1,106 @@
+"""Encoded images to uint8 arrays, with truncated files found out."""
+
+import re
+
+import cv2
+import numpy as np
+
+# Images are already decoded in parallel, one a thread or process; OpenCV's own
+# threads on top of those would only compete for the same cores.
+cv2.setNumThreads(0)
+
+# The EXIF orientation is ignored, as by the decoder of the released code.
+_IMREAD_FLAGS = {
+  1: cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION,
+  3: cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION,
+}
+_JPEG_START = b'\xff\xd8'
+_PNG_START = b'\x89PNG\r\n\x1a\n'
+_PNG_END = b'IEND\xaeB`\x82'
+# FF and then anything but a stuffed 00, a fill byte FF, or the markers that
+# have no length (TEM, RST0-7, SOI).
+_JPEG_MARKER = re.compile(rb'\xff[^\x00\x01\xd0-\xd8\xff]')
+
+
+class CorruptImageError(ValueError):
+  """Bytes that are no complete image."""
+
+
+def _jpeg_is_complete(data: bytes) -> bool:
+  """Whether the end marker of the first picture in `data` is there.
+
+  Segments are skipped by their length, so that neither a thumbnail in the
+  header nor bytes after the end are taken for the picture itself.
+  """
+  position = len(_JPEG_START)
+  while found := _JPEG_MARKER.search(data, position):
+    end = found.end()
+    if data[end - 1] == 0xD9:
+      return True
+    position = end + int.from_bytes(data[end : end + 2], 'big')
+  return False
+
+
+def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
+  """Decodes an image, or checks one that is decoded already.
+
+  Args:
+    image: an encoded image (JPEG, PNG, ...) or uint8 [h, w, c].
+    channels: how many to return: 3 is RGB, 1 is grey. Grey becomes RGB by
+      repetition and RGB grey by its luminance; an array may have any other
+      number of channels if that is the number asked for.
+
+  Returns:
+    uint8 [h, w, channels].
+
+  Raises:
+    CorruptImageError: the bytes are no image, or a truncated JPEG or PNG.
+    ValueError: an array of another type or rank, or channels that cannot be
+      converted.
+  """
+  if isinstance(image, np.ndarray):
+    return _convert_channels(image, channels)
+  if channels not in _IMREAD_FLAGS:
+    raise ValueError(
+      f'cannot decode an image to {channels} channels; choose from '
+      f'{sorted(_IMREAD_FLAGS)}'
+    )
+  # For a truncated file OpenCV may return a picture that is partly grey.
+  if image.startswith(_JPEG_START) and not _jpeg_is_complete(image):
+    raise CorruptImageError(f'truncated JPEG of {len(image)} bytes')
+  if image.startswith(_PNG_START) and image.rfind(_PNG_END) < 0:
+    raise CorruptImageError(f'truncated PNG of {len(image)} bytes')
+  try:
+    decoded = cv2.imdecode(
+      np.frombuffer(image, np.uint8), _IMREAD_FLAGS[channels]
+    )
+  except cv2.error:  # No bytes at all, or more pixels than OpenCV allows.
+    decoded = None
+  if decoded is None:
+    raise CorruptImageError(
+      f'cannot decode {len(image)} bytes that start with {image[:8]!r}'
+    )
+  return with_channels(decoded)
+
+
+def _convert_channels(image: np.ndarray, channels: int) -> np.ndarray:
+  if image.dtype != np.uint8 or image.ndim != 3:
+    raise ValueError(
+      'an image must be encoded bytes or a uint8 array [h, w, c], got '
+      f'{image.dtype} {list(image.shape)}'
+    )
+  if image.shape[2] == channels:
+    return image
+  if (image.shape[2], channels) == (1, 3):
+    return cv2.cvtColor(image, cv2.COLOR_GRAY2RGB)
+  if (image.shape[2], channels) == (3, 1):
+    return with_channels(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))
+  raise ValueError(
+    f'cannot convert an image of {image.shape[2]} channels to {channels}; '
+    'only 1 to 3 and 3 to 1 are known'
+  )
+
+
+def with_channels(image: np.ndarray) -> np.ndarray:
+  """Restores the axis that OpenCV drops from one-channel images."""
+  return image[:, :, None] if image.ndim == 2 else image

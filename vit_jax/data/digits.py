@@ -1,0 +1,85 @@
+"""`digits`: 1,797 real handwritten digits that ship inside scikit-learn.
+
+The data set for trying things out: no download, 8x8 pixels, ten classes.
+`digits:13589` keeps some digits only, so that one can pre-train on half of the
+classes and transfer to the other half.
+"""
+
+import collections
+
+import numpy as np
+
+from vit_jax.data import source
+
+_DIGITS = '0123456789'
+_SEED = 2010
+
+
+class Digits(source.Source):
+  """Scanned digits, uint8 [8, 8, 1], in a fixed class-balanced order.
+
+  Each class is shuffled once and for all, then the classes take turns: every
+  prefix of the order is balanced for as long as all classes have images left
+  (a class has 174 to 183). `train` is the first 80 % of it, `test` the rest,
+  `train+test` all of it. Labels are positions in `digits`.
+  """
+
+  def __init__(self, digits: str = _DIGITS):
+    """Loads the images.
+
+    Args:
+      digits: the digits to keep, one character each, in the order of their
+        labels.
+
+    Raises:
+      ValueError: a character is not a digit or repeats, or there are fewer
+        than two.
+    """
+    unknown = sorted(set(digits) - set(_DIGITS))
+    repeated = sorted(
+      d for d, n in collections.Counter(digits).items() if n > 1
+    )
+    if unknown or repeated or len(digits) < 2:
+      raise ValueError(
+        f'digits:{digits}: expected two or more different digits out of '
+        f'{_DIGITS}; unknown: {unknown}, repeated: {repeated}.'
+      )
+    self._images, self._labels = _load(digits)
+    total = len(self._labels)
+    # Record 0 of `test` is the one after the last of `train`.
+    self._starts = {'train': 0, 'test': int(0.8 * total)}
+    self.info = source.SourceInfo(
+      spec=f'digits:{digits}',
+      splits={
+        'train': self._starts['test'],
+        'test': total - self._starts['test'],
+      },
+      class_names=tuple(digits),
+    )
+
+  def read(self, split: str, index: int) -> source.Record:
+    """Reads one digit: image uint8 [8, 8, 1], 0 (paper) to 255 (ink)."""
+    i = self._starts[split] + index
+    return source.Record(
+      self._images[i], int(self._labels[i]), f'{split}/{index}'
+    )
+
+
+def _load(digits: str) -> tuple[np.ndarray, np.ndarray]:
+  """Returns images uint8 [n, 8, 8, 1] and labels int [n], in split order."""
+  # Importing scikit-learn takes most of a second, which only this source pays.
+  from sklearn import datasets
+
+  data = datasets.load_digits()
+  indices, turns, labels = [], [], []
+  for label, digit in enumerate(digits):
+    (members,) = np.nonzero(data.target == int(digit))
+    # One generator a digit: its order does not depend on the digits kept.
+    rng = np.random.Generator(np.random.PCG64([_SEED, int(digit)]))
+    indices.append(rng.permutation(members))
+    turns.append(np.arange(len(members)))
+    labels.append(np.full(len(members), label))
+  indices, turns, labels = map(np.concatenate, (indices, turns, labels))
+  order = np.lexsort((labels, turns))
+  images = np.rint(data.images[indices[order]] * (255 / 16)).astype(np.uint8)
+  return images[..., None], labels[order]

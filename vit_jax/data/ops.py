@@ -1,0 +1,321 @@
+"""Image operations on uint8 arrays, and the strings that name them.
+
+A preprocessing is written as it is read: `'inception_crop|flip'`, or
+`'resize_small(448)|random_crop|flip'`; `parse` turns it into a function. An
+operation is a frozen dataclass called with an image, uint8 [h, w, c], and a
+`np.random.Generator`, the only source of randomness; it returns uint8, perhaps
+as a view of its input. Images are normalised on the device, not here.
+"""
+
+import ast
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+
+from vit_jax.data.decode import CorruptImageError as CorruptImageError
+from vit_jax.data.decode import decode, with_channels
+
+Size = int | tuple[int, int]
+Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+PAD_MODES = {'zeros': cv2.BORDER_CONSTANT, 'reflect': cv2.BORDER_REFLECT_101}
+
+
+def _pair(size: Size) -> tuple[int, int]:
+  """Returns (height, width) of a size."""
+  pair = (size, size) if isinstance(size, int) else size
+  if (
+    not isinstance(pair, tuple)
+    or len(pair) != 2
+    or not all(type(n) is int and n > 0 for n in pair)
+  ):
+    raise ValueError(
+      'size must be a positive integer or a pair of them, (height, width), '
+      f'got {size!r}'
+    )
+  return pair
+
+
+def _resize(
+  image: np.ndarray, size: tuple[int, int], antialias: bool = False
+) -> np.ndarray:
+  """Resizes to (height, width): bilinear, half-pixel centres.
+
+  Differs from the released code: the result is rounded to uint8, so that
+  images cross to the device in a quarter of the memory.
+  """
+  if image.shape[:2] == size:
+    return image
+  shrinks = image.shape[0] >= size[0] and image.shape[1] >= size[1]
+  method = cv2.INTER_AREA if antialias and shrinks else cv2.INTER_LINEAR
+  return with_channels(cv2.resize(image, size[::-1], interpolation=method))
+
+
+def _crop_room(image: np.ndarray, size: tuple[int, int]) -> tuple[int, int]:
+  """Returns how far a crop of `size` can move down and to the right."""
+  down, right = image.shape[0] - size[0], image.shape[1] - size[1]
+  if down < 0 or right < 0:
+    raise ValueError(
+      f'an image of {image.shape[0]}x{image.shape[1]} (height x width) is '
+      f'smaller than the crop of {size[0]}x{size[1]}; resize it first, as in '
+      'resize_small(448)|random_crop(384)'
+    )
+  return down, right
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sized:
+  """An operation whose result is `size`; kept as (height, width)."""
+
+  size: Size
+
+  def __post_init__(self):
+    object.__setattr__(self, 'size', _pair(self.size))
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize(_Sized):
+  """Resizes to `size`, aspect not kept.
+
+  Bilinear without antialiasing, as the released code, unless `antialias`: then
+  a pixel of a shrunk image is the mean of those it covers.
+  """
+
+  antialias: bool = dataclasses.field(default=False, kw_only=True)
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return _resize(image, self.size, self.antialias)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResizeSmall(_Sized):
+  """Resizes the shorter side to `size`, aspect kept; the other is rounded.
+
+  A pair stands for its larger side, so that a crop of that pair always fits.
+  """
+
+  antialias: bool = dataclasses.field(default=False, kw_only=True)
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    height, width = image.shape[:2]
+    scale = max(self.size) / min(height, width)
+    size = math.floor(height * scale + 0.5), math.floor(width * scale + 0.5)
+    return _resize(image, size, self.antialias)
+
+
+@dataclasses.dataclass(frozen=True)
+class InceptionCrop(_Sized):
+  """Crops a random area of random aspect (width / height), resizes to `size`.
+
+  The aspect is uniform in its range, and then the height uniform among those
+  that keep the area (a fraction of the image's) in range and fit the image:
+  the distribution of the released code's crop, which prefers small areas. An
+  image so narrow that ten aspects do not fit is used whole.
+  """
+
+  _: dataclasses.KW_ONLY
+  min_area: float = 0.05
+  max_area: float = 1.0
+  min_aspect: float = 3 / 4
+  max_aspect: float = 4 / 3
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not 0 < self.min_area <= self.max_area <= 1:
+      raise ValueError(
+        '0 < min_area <= max_area <= 1 does not hold for '
+        f'min_area={self.min_area}, max_area={self.max_area}'
+      )
+    if not 0 < self.min_aspect <= self.max_aspect:
+      raise ValueError(
+        '0 < min_aspect <= max_aspect does not hold for '
+        f'min_aspect={self.min_aspect}, max_aspect={self.max_aspect}'
+      )
+
+  def box(
+    self, height: int, width: int, rng: np.random.Generator
+  ) -> tuple[int, int, int, int]:
+    """Draws (top, left, height, width) of a crop, in pixels."""
+    area = height * width
+    for _ in range(10):
+      aspect = rng.uniform(self.min_aspect, self.max_aspect)
+      low = math.sqrt(self.min_area * area / aspect)
+      high = math.sqrt(self.max_area * area / aspect)
+      high = min(high, height, width / aspect)
+      if low <= high:
+        drawn = rng.uniform(low, high)
+        h, w = max(1, round(drawn)), max(1, round(drawn * aspect))
+        top = int(rng.integers(height - h + 1))
+        left = int(rng.integers(width - w + 1))
+        return top, left, h, w
+    return 0, 0, height, width
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    top, left, h, w = self.box(image.shape[0], image.shape[1], rng)
+    return _resize(image[top : top + h, left : left + w], self.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop(_Sized):
+  """Crops `size` at a random place; ValueError for a smaller image."""
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    down, right = _crop_room(image, self.size)
+    top, left = int(rng.integers(down + 1)), int(rng.integers(right + 1))
+    return image[top : top + self.size[0], left : left + self.size[1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralCrop(_Sized):
+  """Crops `size` from the middle; ValueError for a smaller image."""
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    down, right = _crop_room(image, self.size)
+    top, left = down // 2, right // 2
+    return image[top : top + self.size[0], left : left + self.size[1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pad:
+  """Adds `n` pixels on each side: zeros, or the image mirrored (`reflect`)."""
+
+  n: int
+  mode: str = 'zeros'
+
+  def __post_init__(self):
+    if type(self.n) is not int or self.n < 0:
+      raise ValueError(f'n must be a non-negative integer, got {self.n!r}')
+    if self.mode not in PAD_MODES:
+      raise ValueError(
+        f'unknown mode {self.mode!r}; choose from {sorted(PAD_MODES)}'
+      )
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    sides = [self.n] * 4
+    return with_channels(
+      cv2.copyMakeBorder(image, *sides, PAD_MODES[self.mode])
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Flip:
+  """Mirrors left and right with probability one half."""
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return image[:, ::-1] if rng.random() < 0.5 else image
+
+
+OPS: dict[str, type] = {
+  'central_crop': CentralCrop,
+  'flip': Flip,
+  'inception_crop': InceptionCrop,
+  'pad': Pad,
+  'random_crop': RandomCrop,
+  'resize': Resize,
+  'resize_small': ResizeSmall,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocess:
+  """Decodes an image and applies operations; made by `parse`, picklable.
+
+  Attributes:
+    text: what was parsed.
+    image_size: (height, width) of what comes out, in pixels.
+    channels: number of channels that come out.
+    ops: the operations, in order.
+  """
+
+  text: str
+  image_size: tuple[int, int]
+  channels: int
+  ops: tuple[Op, ...]
+
+  def __call__(
+    self, image: bytes | np.ndarray, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Returns uint8 [image_size[0], image_size[1], channels].
+
+    Args:
+      image: an encoded image or uint8 [h, w, c].
+      rng: where the random operations draw from.
+
+    Raises:
+      CorruptImageError: the bytes cannot be decoded.
+      ValueError: the image does not come out as `image_size`.
+    """
+    image = decode(image, self.channels)
+    for op in self.ops:
+      image = op(image, rng)
+    if image.shape[:2] != self.image_size:
+      raise ValueError(
+        f'{self.text!r} gave an image of {image.shape[0]}x{image.shape[1]} '
+        f'(height x width) where {self.image_size[0]}x{self.image_size[1]} is '
+        'expected; end it with resize or a crop'
+      )
+    return image
+
+
+def parse(preprocess: str, *, image_size: Size, channels: int) -> Preprocess:
+  """Parses a preprocessing such as `'inception_crop(min_area=0.3)|flip'`.
+
+  Operations are those of `OPS`, separated by `|`, with Python literals as
+  arguments. A size is an integer (a square) or a pair (height, width); left
+  out, it is `image_size`. The empty string only decodes.
+
+  Args:
+    preprocess: the text to parse.
+    image_size: the size, in pixels, that images must come out with.
+    channels: the number of channels they must come out with.
+
+  Raises:
+    ValueError: an unknown operation, or arguments it does not accept; the
+      message lists those that there are.
+  """
+  size = _pair(image_size)
+  parts = preprocess.split('|') if preprocess.strip() else []
+  ops = tuple(_parse_op(part.strip(), size) for part in parts)
+  return Preprocess(preprocess, size, channels, ops)
+
+
+def _parse_op(text: str, image_size: tuple[int, int]) -> Op:
+  try:
+    node = ast.parse(text, mode='eval').body
+  except SyntaxError:
+    node = None
+  call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+  if not isinstance(call.func, ast.Name):
+    raise ValueError(
+      f'cannot read {text!r} in a preprocessing; operations look like flip or '
+      'resize_small(448) and are separated by |'
+    )
+  name = call.func.id
+  if name not in OPS:
+    raise ValueError(f'unknown operation {name!r}; choose from {sorted(OPS)}')
+  signature = inspect.signature(OPS[name])
+  try:
+    bound = signature.bind_partial(
+      *(_literal(arg) for arg in call.args),
+      **{word.arg: _literal(word.value) for word in call.keywords},
+    )
+    if 'size' in signature.parameters:
+      bound.arguments.setdefault('size', image_size)
+    signature.bind(**bound.arguments)
+    return OPS[name](**bound.arguments)
+  except (TypeError, ValueError) as error:
+    accepted = signature.replace(return_annotation=signature.empty)
+    raise ValueError(
+      f'bad arguments in {text!r}: {error}; accepted: {name}{accepted}'
+    ) from error
+
+
+def _literal(node: ast.expr):
+  try:
+    return ast.literal_eval(node)
+  except ValueError:
+    raise ValueError(f'{ast.unparse(node)} is not a Python literal') from None

@@ -1,0 +1,325 @@
+"""Records to batches: the rows that one host holds of the global batches.
+
+The global batch of step k, row by row and augmentation included, is a pure
+function of (seed, k): it depends neither on the number of hosts, threads and
+worker processes nor on where training was resumed, so there is no iterator
+state to save. Three things make it so, with Grain: the shuffle is a function of
+(seed, epoch, position); a row's random generator is a function of (seed, row
+of the endless stream of epochs); and hosts take contiguous runs of rows of a
+global batch, only after both are fixed.
+
+A batch is a dict of arrays, b = batch_size // process_count rows a host:
+
+  image: uint8 [b, H, W, C].
+  label: int32 [b]; or int32 [b, max_labels], padded with -1, if records have a
+    sequence of labels or `max_labels` is more than 1.
+  mask: bool [b], False for a row that must not count; its image is zeros and
+    its label -1.
+  unreadable: bool [b], True where a record's image could not be decoded.
+"""
+
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+
+import grain
+import numpy as np
+from absl import flags
+
+from vit_jax.data import ops
+from vit_jax.data.source import Record
+
+Batch = dict[str, np.ndarray]
+View = Sequence[Record]  # `source.View`, or anything with a length and items.
+
+# What to do with an image that cannot be decoded: stop and name it; or use
+# another one in its place (training), leave it out (evaluation), and mark it.
+UNREADABLE_POLICIES = ('error', 'skip-and-count')
+
+_MAX_SUBSTITUTES = 10
+
+
+def train_batches(
+  view: View,
+  preprocess: ops.Preprocess,
+  *,
+  batch_size: int,
+  seed: int,
+  num_classes: int,
+  start_step: int = 0,
+  max_labels: int = 1,
+  unreadable: str = 'error',
+  process_index: int = 0,
+  process_count: int = 1,
+  threads: int | None = None,
+  workers: int = 0,
+  prefetch: int | None = None,
+) -> Iterator[Batch]:
+  """Returns this host's rows of global batches start_step, start_step + 1, ...
+
+  Epochs follow each other without a gap, each in another order: a batch may
+  hold the end of one and the beginning of the next. No row is masked.
+
+  Args:
+    view: the records; picklable if there are workers.
+    preprocess: makes an image of a record's.
+    batch_size: rows of the global batch.
+    seed: of the order and the augmentation, 0 or more.
+    num_classes: labels must lie in [0, num_classes).
+    start_step: the first batch wanted, 0 or more.
+    max_labels: the most labels that a record may have.
+    unreadable: one of UNREADABLE_POLICIES. With 'skip-and-count' a record drawn
+      with the row's own generator takes the place of an unreadable one, and
+      `unreadable` is True in that row.
+    process_index: this host.
+    process_count: number of hosts.
+    threads: batches that a process makes at a time; 0 makes them in the caller.
+      The default is the number of cores over that of workers, at most 16.
+    workers: processes that make batches instead of this one; a few help where
+      Python, rather than decoding, limits the threads. Their batches pass
+      through /dev/shm, which must hold a few for each.
+    prefetch: batches that a process holds, being made or waiting; by default
+      as many as there are threads, and fewer leave threads idle. This bounds
+      the memory.
+
+  Raises:
+    ValueError: at once for arguments that do not fit each other; from the
+      iterator for an image or label that is wrong, naming the record.
+    RuntimeError: from the iterator, for a record that the source failed to
+      read; whatever `unreadable` says, as that is no property of the image.
+  """
+  rows = _rows_per_host(batch_size, process_index, process_count)
+  if start_step < 0 or seed < 0:
+    raise ValueError(
+      f'start_step and seed must be 0 or more, got {start_step} and {seed}'
+    )
+  load = _Load(view, preprocess, num_classes, max_labels, unreadable)
+  # Part h + k * process_count is rows [h * rows, (h + 1) * rows) of global
+  # batch k. Striding over single rows would give the hosts the same images
+  # together, but in another order, and with it other dropout masks.
+  parts = slice(process_index + start_step * process_count, None, process_count)
+  dataset = (
+    grain.MapDataset.range(len(view))
+    .seed(seed)
+    .shuffle()
+    .repeat(None)
+    .random_map(load.train)
+    .batch(rows)[parts]
+  )
+  return _iterate(dataset, threads, workers, prefetch)
+
+
+def eval_batches(
+  view: View,
+  preprocess: ops.Preprocess,
+  *,
+  batch_size: int,
+  num_classes: int,
+  max_labels: int = 1,
+  unreadable: str = 'error',
+  process_index: int = 0,
+  process_count: int = 1,
+  threads: int | None = None,
+  workers: int = 0,
+  prefetch: int | None = None,
+) -> Iterator[Batch]:
+  """Returns this host's rows of all examples, each once, in the view's order.
+
+  Every host gets `num_eval_batches` batches. Rows past the last example are
+  masked. With unreadable='skip-and-count' so is an unreadable image, whose
+  `unreadable` is True: over all hosts, masked-in plus unreadable rows are as
+  many as the view has records.
+
+  Arguments and errors are those of `train_batches`.
+  """
+  rows = _rows_per_host(batch_size, process_index, process_count)
+  load = _Load(view, preprocess, num_classes, max_labels, unreadable)
+  total = batch_size * num_eval_batches(view, batch_size)
+  dataset = (
+    grain.MapDataset.range(total)
+    .seed(0)  # For operations that draw; evaluation by convention has none.
+    .random_map(load.evaluate)
+    .batch(rows)[process_index::process_count]
+  )
+  return _iterate(dataset, threads, workers, prefetch)
+
+
+def num_eval_batches(view: View, batch_size: int) -> int:
+  """Returns how many batches of `batch_size` rows hold the whole view."""
+  return -(-len(view) // batch_size)
+
+
+def _rows_per_host(
+  batch_size: int, process_index: int, process_count: int
+) -> int:
+  if batch_size < 1 or batch_size % process_count:
+    raise ValueError(
+      f'batch_size={batch_size} must be a positive multiple of the number of '
+      f'hosts, process_count={process_count}'
+    )
+  if not 0 <= process_index < process_count:
+    raise ValueError(
+      f'process_index={process_index} must be at least 0 and less than '
+      f'process_count={process_count}'
+    )
+  return batch_size // process_count
+
+
+class _Load:
+  """Makes rows of records; picklable if the view is."""
+
+  def __init__(
+    self,
+    view: View,
+    preprocess: ops.Preprocess,
+    num_classes: int,
+    max_labels: int,
+    unreadable: str,
+  ):
+    if unreadable not in UNREADABLE_POLICIES:
+      raise ValueError(
+        f'unknown policy unreadable={unreadable!r}; choose from '
+        f'{list(UNREADABLE_POLICIES)}'
+      )
+    self._view = view
+    self._preprocess = preprocess
+    self._num_classes = num_classes
+    self._max_labels = max_labels
+    self._skip = unreadable == 'skip-and-count'
+    # Known from one record, as rows past the end have a label's shape too.
+    self._multi_label = max_labels > 1 or np.ndim(self._read(0).label) > 0
+
+  def train(self, index: int, rng: np.random.Generator) -> Batch:
+    """Returns the row of a record, or of a substitute for it."""
+    record = self._read(index)
+    for attempt in range(_MAX_SUBSTITUTES + 1):
+      try:
+        return self._row(record, rng, unreadable=attempt > 0)
+      except ops.CorruptImageError as error:
+        if not self._skip:
+          raise self._unreadable_error(record, error) from error
+        last = error
+        failed = record
+        record = self._read(int(rng.integers(len(self._view))))
+    raise ValueError(
+      f'{_MAX_SUBSTITUTES + 1} images in a row are unreadable, the last is '
+      f'{failed.name}: {last}; check the data set'
+    )
+
+  def evaluate(self, index: int, rng: np.random.Generator) -> Batch:
+    """Returns the row of a record, masked past the end or if unreadable."""
+    if index >= len(self._view):
+      return self._masked_row(unreadable=False)
+    record = self._read(index)
+    try:
+      return self._row(record, rng, unreadable=False)
+    except ops.CorruptImageError as error:
+      if not self._skip:
+        raise self._unreadable_error(record, error) from error
+      return self._masked_row(unreadable=True)
+
+  def _read(self, index: int) -> Record:
+    try:
+      return self._view[index]
+    except Exception as error:
+      # A type of exception that cannot be pickled would leave the parent of a
+      # worker process waiting for ever.
+      raise RuntimeError(
+        f'reading record {index} failed: {type(error).__name__}: {error}'
+      ) from error
+
+  def _row(
+    self, record: Record, rng: np.random.Generator, unreadable: bool
+  ) -> Batch:
+    label = self._label(record)
+    try:
+      image = self._preprocess(record.image, rng)
+    except ops.CorruptImageError:
+      raise
+    except Exception as error:
+      raise ValueError(f'{record.name}: {error}') from error
+    return {
+      'image': image,
+      'label': label,
+      'mask': np.True_,
+      'unreadable': np.bool_(unreadable),
+    }
+
+  def _masked_row(self, unreadable: bool) -> Batch:
+    shape = (*self._preprocess.image_size, self._preprocess.channels)
+    return {
+      'image': np.zeros(shape, np.uint8),
+      'label': self._pad_labels([]),
+      'mask': np.False_,
+      'unreadable': np.bool_(unreadable),
+    }
+
+  def _label(self, record: Record) -> np.ndarray | np.int32:
+    single = np.ndim(record.label) == 0
+    labels = [record.label] if single else list(record.label)
+    if len(labels) > self._max_labels:
+      raise ValueError(
+        f'{record.name} has {len(labels)} labels, more than '
+        f'max_labels={self._max_labels}'
+      )
+    for label in labels:
+      if not 0 <= label < self._num_classes:
+        raise ValueError(
+          f'{record.name} has label {label}, outside of '
+          f'[0, num_classes={self._num_classes})'
+        )
+    return self._pad_labels(labels)
+
+  def _pad_labels(self, labels: list[int]) -> np.ndarray | np.int32:
+    if not self._multi_label:
+      return np.int32(labels[0] if labels else -1)
+    padded = np.full(self._max_labels, -1, np.int32)
+    padded[: len(labels)] = labels
+    return padded
+
+  def _unreadable_error(self, record: Record, error: Exception) -> ValueError:
+    return ValueError(
+      f'{record.name}: {error}; repair or remove it, or set '
+      "unreadable='skip-and-count'"
+    )
+
+
+def _iterate(
+  batches: grain.MapDataset,
+  threads: int | None,
+  workers: int,
+  prefetch: int | None,
+) -> Iterator[Batch]:
+  """Makes batches ahead of time, in order."""
+  if threads is None:
+    threads = min(16, max(1, (os.cpu_count() or 1) // max(1, workers)))
+  if prefetch is None:
+    prefetch = threads
+  dataset = batches.to_iter_dataset(
+    grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
+  )
+  if workers:
+    # Grain starts workers by spawning, so that they do not inherit the
+    # accelerator, and nothing they run here initialises one. It reads flags of
+    # its own, which raises in a program that does not use absl's.
+    if not flags.FLAGS.is_parsed():
+      flags.FLAGS.mark_as_parsed()
+    dataset = dataset.mp_prefetch(
+      grain.MultiprocessingOptions(num_workers=workers)
+    )
+  iterator = iter(dataset)
+  generator = _take(iterator, copy=workers > 0)
+  # Grain cannot end its threads and workers cleanly once the interpreter tears
+  # modules down; a finalizer still runs before that.
+  weakref.finalize(generator, iterator.close)
+  return generator
+
+
+def _take(iterator: grain.DatasetIterator, copy: bool) -> Iterator[Batch]:
+  try:
+    for batch in iterator:
+      # Workers send arrays in shared memory, which is scarce, and which leaks
+      # if they are alive at exit.
+      yield {k: np.array(v) for k, v in batch.items()} if copy else batch
+  finally:
+    iterator.close()

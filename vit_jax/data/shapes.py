@@ -1,0 +1,171 @@
+"""`shapes:FACTOR`: rendered scenes, every factor of which is known.
+
+A stand-in for VTAB's structured tasks (Sec. 4.1: counting, location,
+orientation) that needs no download. A scene shows one to four equal copies of
+a shape on a noisy background; `shapes:count` asks how many there are,
+`shapes:colour` which colour they have, about the very same pictures.
+"""
+
+import colorsys
+
+import cv2
+import numpy as np
+
+from vit_jax.data import source
+
+IMAGE_SIZE = 64
+
+_SPLITS = {'train': 50_000, 'validation': 5_000, 'test': 5_000}
+
+
+def _corners(numbers: str) -> np.ndarray:
+  """Returns the points of 'x y  x y ...', float [points, 2]."""
+  return np.array(numbers.split(), np.float64).reshape(-1, 2)
+
+
+_ARC = np.linspace(0, np.pi, 24)
+# Corners in a box whose longer side is 1, y pointing down, as seen with the
+# orientation 'up'. A quarter turn maps none of them onto itself.
+_OUTLINES = {
+  'triangle': _corners('-.4 .5  .4 .5  0 -.5'),
+  'half-disc': np.stack([0.5 * np.cos(_ARC), -0.5 * np.sin(_ARC)], axis=1),
+  'L': _corners('-.4 -.5  -.1 -.5  -.1 .2  .4 .2  .4 .5  -.4 .5'),
+  'T': _corners(
+    '-.4 -.5  .4 -.5  .4 -.2  .15 -.2  .15 .5  -.15 .5  -.15 -.2  -.4 -.2'
+  ),
+  'U': _corners(
+    '-.4 -.5  -.15 -.5  -.15 .2  .15 .2  .15 -.5  .4 -.5  .4 .5  -.4 .5'
+  ),
+}
+# Hues in degrees.
+_HUES = {
+  'red': 0,
+  'yellow': 60,
+  'green': 120,
+  'cyan': 180,
+  'blue': 240,
+  'magenta': 300,
+}
+# A shape's longer side in pixels. Four large ones in a square still fit into
+# the image when the centre of the square lies in a corner cell.
+_LENGTHS = {'small': 7, 'medium': 10.5, 'large': 14.5}
+
+# The classes of each factor, in the order of their labels.
+FACTORS = {
+  'shape': tuple(_OUTLINES),
+  'colour': tuple(_HUES),
+  'size': tuple(_LENGTHS),
+  # The cell of a 3x3 grid that the centre of the group's bounding box is in.
+  'position': (
+    *('top left', 'top', 'top right'),
+    *('left', 'centre', 'right'),
+    *('bottom left', 'bottom', 'bottom right'),
+  ),
+  'orientation': ('up', 'right', 'down', 'left'),
+  'count': ('one', 'two', 'three', 'four'),
+}
+
+
+class Shapes(source.Source):
+  """Scenes of uint8 [64, 64, 3], labelled with one factor.
+
+  The factors are independent and uniform; a scene is a pure function of its
+  split and index, whatever the factor asked for.
+  """
+
+  def __init__(self, factor: str = 'shape'):
+    """Raises ValueError if `factor` is none of `FACTORS`."""
+    if factor not in FACTORS:
+      raise ValueError(
+        f'shapes:{factor}: unknown factor {factor!r}; the factors are '
+        f'{", ".join(FACTORS)}.'
+      )
+    self._factor = factor
+    self.info = source.SourceInfo(
+      spec=f'shapes:{factor}', splits=_SPLITS, class_names=FACTORS[factor]
+    )
+
+  def read(self, split: str, index: int) -> source.Record:
+    """Renders one scene."""
+    image, labels = render(split, index)
+    return source.Record(image, labels[self._factor], f'{split}/{index}')
+
+
+def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
+  """Renders a scene.
+
+  Args:
+    split: 'train', 'validation' or 'test'.
+    index: which scene of the split.
+
+  Returns:
+    The image, uint8 [64, 64, 3], and the label of every factor in `FACTORS`.
+  """
+  # Seeded by both numbers, the streams of the splits are independent.
+  rng = np.random.default_rng([list(_SPLITS).index(split), index])
+  labels = {
+    factor: int(rng.integers(len(classes)))
+    for factor, classes in FACTORS.items()
+  }
+  copies = _place(rng, labels)
+  # Drawn four times as large: OpenCV's own antialiasing widens the shapes.
+  alpha = np.zeros((4 * IMAGE_SIZE, 4 * IMAGE_SIZE), np.uint8)
+  # OpenCV's coordinates name pixel centres, here in 1/16 of a pixel.
+  corners = np.rint((4 * copies - 0.5) * 16).astype(np.int32)
+  cv2.fillPoly(alpha, list(corners), 255, shift=4)
+  alpha = cv2.resize(
+    alpha, (IMAGE_SIZE, IMAGE_SIZE), interpolation=cv2.INTER_AREA
+  )
+  alpha = alpha[..., None] * np.float32(1 / 255)  # [64, 64, 1]
+  image = _background(rng)
+  image += alpha * (_colour(rng, labels['colour']) - image)
+  image += rng.standard_normal((IMAGE_SIZE, IMAGE_SIZE, 1), np.float32) * 6
+  return np.clip(np.rint(image), 0, 255).astype(np.uint8), labels
+
+
+def _place(rng: np.random.Generator, labels: dict[str, int]) -> np.ndarray:
+  """Returns the corners (x, y) of each copy, float [count, corners, 2]."""
+  names = {factor: FACTORS[factor][label] for factor, label in labels.items()}
+  turn = np.deg2rad(90 * labels['orientation'] + rng.uniform(-8, 8))
+  # With y pointing down this turns clockwise.
+  rotation = np.array(
+    [
+      [np.cos(turn), np.sin(turn)],
+      [-np.sin(turn), np.cos(turn)],
+    ]
+  )
+  length = _LENGTHS[names['size']] + rng.uniform(-0.3, 0.3)
+  outline = _OUTLINES[names['shape']] @ rotation * length
+  extent = np.ptp(outline, axis=0)
+  outline -= outline.min(axis=0)
+  # The copies take places of a 2x2 square, at least 3 pixels apart.
+  places = rng.permutation(4)[: labels['count'] + 1]
+  places = np.stack([places % 2, places // 2], axis=1)
+  places -= places.min(axis=0)
+  offsets = places * (extent + rng.uniform(3, 4))
+  half = (offsets.max(axis=0) + extent) / 2
+  # The group's centre keeps 1.3 pixels from the neighbouring cells, and the
+  # group 1 pixel from the image's border.
+  cell = IMAGE_SIZE / 3
+  corner = np.array([labels['position'] % 3, labels['position'] // 3]) * cell
+  low = np.maximum(corner + 1.3, half + 1)
+  high = np.minimum(corner + cell - 1.3, IMAGE_SIZE - half - 1)
+  origin = rng.uniform(low, high) - half
+  return outline + (origin + offsets)[:, None]
+
+
+def _background(rng: np.random.Generator) -> np.ndarray:
+  """Returns a dark, nearly grey colour ramp, float32 [64, 64, 3]."""
+  base = rng.uniform(40, 100) + rng.uniform(-12, 12, 3)
+  ramp = np.linspace(-1, 1, IMAGE_SIZE)
+  slope = rng.uniform(-20, 20, 2)
+  ramps = slope[0] * ramp[:, None, None] + slope[1] * ramp[None, :, None]
+  return (base + ramps).astype(np.float32)
+
+
+def _colour(rng: np.random.Generator, label: int) -> np.ndarray:
+  """Returns a bright saturated colour, float32 [3] in 0..255."""
+  hue = _HUES[FACTORS['colour'][label]] + rng.uniform(-12, 12)
+  saturation, value = rng.uniform(0.8, 1, 2)
+  rgb = colorsys.hsv_to_rgb(hue / 360 % 1, saturation, value)
+  return np.float32(rgb) * 255

@@ -1,0 +1,86 @@
+"""What a data set is to the rest of the code: records by index.
+
+A `Source` knows its splits and reads one record of one split. A `View` is a
+split expression (`train[:98%]+validation`) over a source: a flat, random-access
+sequence of records. Nothing here decodes an image; `ops.py` does.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from vit_jax.data import splits as splits_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """One example as it is stored.
+
+  Attributes:
+    image: an encoded image (JPEG, PNG, ...) as bytes, or uint8 [h, w, c].
+    label: the class index, or a sequence of them for multi-label data.
+    name: where it came from (a file path, `train/17`), for error messages.
+  """
+
+  image: bytes | np.ndarray
+  label: int | Sequence[int]
+  name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceInfo:
+  """What is known of a data set before any record is read.
+
+  Attributes:
+    spec: the data spec it was opened from, such as `folder:/data/flowers`.
+    splits: number of examples of each split.
+    class_names: one name a class; its length is the number of classes.
+    multi_label: whether a record's label is a sequence.
+  """
+
+  spec: str
+  splits: Mapping[str, int]
+  class_names: tuple[str, ...]
+  multi_label: bool = False
+
+  @property
+  def num_classes(self) -> int:
+    return len(self.class_names)
+
+
+class Source(Protocol):
+  """A data set with random access. Must be picklable (worker processes)."""
+
+  info: SourceInfo
+
+  def read(self, split: str, index: int) -> Record:
+    """Reads record `index` (0-based) of the named split, undecoded."""
+    ...
+
+
+class View:
+  """The records of a split expression, in the order the expression gives."""
+
+  def __init__(self, source: Source, split: str):
+    """Resolves `split` against the source's splits.
+
+    Raises:
+      ValueError: the expression is malformed, names an unknown split, leaves a
+        split's bounds, or selects nothing; the message lists the splits.
+    """
+    self.source = source
+    self.split = split
+    self._parts = splits_lib.resolve(split, source.info.splits)
+    self._ends = np.cumsum([stop - start for _, start, stop in self._parts])
+
+  def __len__(self) -> int:
+    return int(self._ends[-1])
+
+  def __getitem__(self, index: int) -> Record:
+    if not 0 <= index < len(self):
+      raise IndexError(f'{self.split!r} has {len(self)} records, not {index}.')
+    part = int(np.searchsorted(self._ends, index, side='right'))
+    name, _, stop = self._parts[part]
+    return self.source.read(name, stop - int(self._ends[part]) + int(index))

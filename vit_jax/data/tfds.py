@@ -1,0 +1,170 @@
+"""`tfds:NAME[/CONFIG][:VERSION]`: prepared TFDS data, without TensorFlow.
+
+Reads ArrayRecord copies only, the format with random access. Nothing is ever
+prepared or downloaded here; the errors name the commands that do.
+"""
+
+import difflib
+import os
+import re
+
+import numpy as np
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import file_adapters, read_only_builder
+
+from vit_jax.data import source
+
+_ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
+
+
+class Tfds(source.Source):
+  """Encoded images and labels of a TFDS data set, in the order of its files.
+
+  Only the image and the label are parsed: the other features cost nothing.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    *,
+    data_dir: str | None = None,
+    image_key: str = 'image',
+    label_key: str = 'label',
+    num_classes: int | None = None,
+  ):
+    """Reads the data set's description; files are opened by the first read.
+
+    Args:
+      name: TFDS's name, such as `cifar10` or `eurosat/rgb:2.*.*`.
+      data_dir: where it was prepared; None is TFDS's default.
+      image_key: the feature that is the image, a `tfds.features.Image`.
+      label_key: the feature that is the label: a `ClassLabel` or an integer,
+        or a `Sequence` of either for multi-label data.
+      num_classes: number of classes, for a label feature that does not know
+        it; the classes are then called '0', '1', ...
+
+    Raises:
+      ValueError: the data set is unknown, not prepared, or not stored as
+        ArrayRecord; a feature is missing or of another kind; the number of
+        classes is unknown, or not the feature's.
+    """
+    self._builder = _open(name, data_dir)
+    info = self._builder.info
+    for flag, key in (('image_key', image_key), ('label_key', label_key)):
+      if key not in info.features:
+        raise ValueError(
+          f'tfds:{name} has no feature {flag}={key!r}; it has '
+          f'{_describe(info.features)}.'
+        )
+    image, label = info.features[image_key], info.features[label_key]
+    if not isinstance(image, tfds.features.Image):
+      raise ValueError(
+        f'tfds:{name}: image_key={image_key!r} is not an Image; the features '
+        f'are {_describe(info.features)}.'
+      )
+    self._image_key, self._label_key = image_key, label_key
+    self._features = tfds.features.FeaturesDict(
+      {image_key: image, label_key: label}
+    )
+    self._open_splits = {}
+    self.info = source.SourceInfo(
+      spec=f'tfds:{name}',
+      splits={split: s.num_examples for split, s in info.splits.items()},
+      class_names=_class_names(
+        label, num_classes, f'tfds:{name}: label_key={label_key!r}'
+      ),
+      multi_label=isinstance(label, tfds.features.Sequence),
+    )
+
+  def read(self, split: str, index: int) -> source.Record:
+    """Reads one record: the image's bytes as they were stored, undecoded."""
+    if split not in self._open_splits:
+      self._open_splits[split] = self._builder.as_data_source(
+        split,
+        file_format=_ARRAY_RECORD,
+        deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
+      )
+    example = self._features.deserialize_example_np(
+      self._open_splits[split][index],
+      decoders={self._image_key: tfds.decode.SkipDecoding()},
+    )
+    label = example[self._label_key]
+    return source.Record(
+      example[self._image_key],
+      tuple(map(int, label)) if self.info.multi_label else int(label),
+      f'{split}/{index}',
+    )
+
+  def __getstate__(self) -> dict:
+    # Open files stay behind: each process opens its own.
+    return self.__dict__ | {'_open_splits': {}}
+
+
+def _open(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+  """Opens a prepared data set from its files, or says how to prepare it."""
+  folder = None if data_dir is None else os.path.expanduser(data_dir)
+  try:
+    # Not `tfds.builder`: where TFDS ships the data set's code it takes the
+    # code's newest version instead of the prepared one.
+    builder = read_only_builder.builder_from_files(name, data_dir=folder)
+  except tfds.core.DatasetNotFoundError as e:
+    known = tfds.list_builders(with_community_datasets=False)
+    base = re.split('[/:]', name)[0]
+    similar = difflib.get_close_matches(base, known)
+    arguments = repr(name) + (f', data_dir={folder!r}' if folder else '')
+    advice = (
+      'Prepare it (some data sets need TensorFlow for that) with: '
+      'python -c "import tensorflow_datasets as tfds; '
+      f'tfds.builder({arguments})'
+      ".download_and_prepare(file_format='array_record')\""
+      if base in known
+      else f'TFDS knows no {base!r}; similar names: {similar}.'
+    )
+    raise ValueError(
+      f'tfds:{name} is not in {folder or "the default data directory"}. '
+      f'{advice}\nTFDS says: {e}'
+    ) from e
+  formats = builder.info.available_file_formats()
+  if _ARRAY_RECORD not in formats:
+    raise ValueError(
+      f'tfds:{name} in {builder.data_dir} is stored as '
+      f'{sorted(f.value for f in formats)}, which has no random access; '
+      'expected array_record. Add an ArrayRecord copy (needs TensorFlow) with: '
+      f'tfds convert_format --dataset_version_dir={builder.data_dir} '
+      '--out_file_format=array_record'
+    )
+  return builder
+
+
+def _describe(features: tfds.features.FeaturesDict) -> dict[str, str]:
+  return {key: type(features[key]).__name__ for key in sorted(features)}
+
+
+def _class_names(
+  label: tfds.features.FeatureConnector, num_classes: int | None, where: str
+) -> tuple[str, ...]:
+  """Returns the class names of a label feature, checking its kind."""
+  many = isinstance(label, tfds.features.Sequence)
+  one = label.feature if many else label
+  if (
+    not isinstance(one, tfds.features.Tensor)
+    or one.shape != ()
+    or not np.issubdtype(one.np_dtype, np.integer)
+  ):
+    raise ValueError(
+      f'{where} is {label}; expected a ClassLabel or an integer, or a '
+      'Sequence of either.'
+    )
+  is_class = isinstance(one, tfds.features.ClassLabel)
+  # TFDS stores an unknown number as 0.
+  known = (one.num_classes or None) if is_class else None
+  if known is None and num_classes is None:
+    raise ValueError(
+      f'{where} is {label}, which does not tell how many classes there are; '
+      'set num_classes.'
+    )
+  if None not in (known, num_classes) and known != num_classes:
+    raise ValueError(
+      f'{where} has {known} classes, but num_classes={num_classes}.'
+    )
+  return tuple(one.names) if known else tuple(map(str, range(num_classes)))

@@ -1,0 +1,59 @@
+"""What is printed on the console and kept in `train.log`."""
+
+import contextlib
+import logging as python_logging
+import os
+import pathlib
+
+from absl import logging
+from etils import epath
+
+_PACKAGE = str(pathlib.Path(__file__).parent)
+
+
+class _Formatter(python_logging.Formatter):
+  """`12:34:56 text`, with the level in front of what is not information."""
+
+  def format(self, record):
+    text = super().format(record)
+    level = f'{record.levelname.lower()}: '
+    return text if record.levelno <= python_logging.INFO else level + text
+
+
+def _own_or_warning(record: python_logging.LogRecord) -> bool:
+  """Leaves out the running commentary of libraries that log through absl."""
+  own = record.pathname.startswith(_PACKAGE)
+  return own or record.levelno >= python_logging.WARNING
+
+
+def set_up_console() -> None:
+  """Short lines, and only this package's own (of others, warnings)."""
+  logging.use_absl_handler()
+  handler = logging.get_absl_handler()
+  handler.setFormatter(_Formatter('%(asctime)s %(message)s', '%H:%M:%S'))
+  handler.addFilter(_own_or_warning)
+  logging.set_verbosity(logging.INFO)
+  logging.set_stderrthreshold('info')
+
+
+@contextlib.contextmanager
+def log_file(workdir: epath.PathLike):
+  """While open, appends everything logged to `WORKDIR/train.log`.
+
+  Only on a local file system: object stores can't append.
+  """
+  path = os.fspath(workdir)
+  if '://' in path:
+    yield
+    return
+  handler = python_logging.FileHandler(os.path.join(path, 'train.log'))
+  handler.setFormatter(
+    python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
+  )
+  logger = logging.get_absl_logger()
+  logger.addHandler(handler)
+  try:
+    yield
+  finally:
+    logger.removeHandler(handler)
+    handler.close()

@@ -1,0 +1,88 @@
+"""Runs a config: one training run, or several that build on each other.
+
+A config with a key `stages` holds one run's config each under it, in the order
+of its `order`; stage NAME works in `WORKDIR/NAME`, and may start from an
+earlier stage's weights by `init.checkpoint='stage:NAME'`.
+"""
+
+import ml_collections
+from absl import logging
+from etils import epath
+
+from vit_jax import config as config_lib
+from vit_jax import train
+
+
+def run(
+  config: ml_collections.ConfigDict,
+  workdir: epath.PathLike,
+  *,
+  allow_config_change: bool = False,
+) -> None:
+  """Trains what the config describes, and compares the stages at the end.
+
+  Raises:
+    ValueError, NonFiniteError: see `train.train_and_evaluate`; a wrong stage
+      is found before the first one starts, as far as its config alone tells.
+  """
+  if 'stages' not in config:
+    train.train_and_evaluate(
+      config, workdir, allow_config_change=allow_config_change
+    )
+    return
+  order = tuple(config.order)
+  if sorted(order) != sorted(config.stages):
+    raise ValueError(
+      f'order={order} must name each of the stages {sorted(config.stages)}.'
+    )
+  for index, name in enumerate(order):
+    stage = config.stages[name]
+    config_lib.validate(stage)
+    kind, _, needed = stage.init.checkpoint.partition(':')
+    if kind == 'stage' and needed not in order[:index]:
+      raise ValueError(
+        f'stages.{name}.init.checkpoint={stage.init.checkpoint!r} names no'
+        f' earlier stage; those are {list(order[:index])}.'
+      )
+  workdir = epath.Path(workdir)
+  results = {}
+  for index, name in enumerate(order):
+    logging.info('---- Stage %d of %d: %s', index + 1, len(order), name)
+    results[name] = train.train_and_evaluate(
+      config.stages[name],
+      workdir / name,
+      allow_config_change=allow_config_change,
+    )
+  print(summary(workdir, results), flush=True)
+
+
+def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
+  """A table of the stages: what each saw, and its final accuracies."""
+  headers = ['stage', 'data', 'images', 'pixels', 'steps', 'from', 'accuracy']
+  rows = [headers]
+  for name, result in results.items():
+    saved = config_lib.load(workdir / name)
+    accuracies = [
+      f'{key.removesuffix("/accuracy")} {100 * value:.2f}%'
+      f' of {result[key.replace("/accuracy", "/count")]:,.0f}'
+      for key, value in result.items()
+      if key.endswith('/accuracy') and not key.startswith('train/')
+    ]
+    rows.append(
+      [
+        name,
+        f'{saved["data"]["dataset"]} {saved["data"]["train_split"]}',
+        f'{saved["data"]["num_examples"]:,}',
+        'x'.join(map(str, saved['image_size'])),
+        f'{saved["total_steps"]:,}',
+        saved['init']['checkpoint'].removeprefix('stage:') or 'scratch',
+        ', '.join(accuracies),
+      ]
+    )
+  widths = [max(len(row[i]) for row in rows) for i in range(len(headers))]
+  lines = [
+    '  '.join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+    for row in rows
+  ]
+  lines.insert(1, '  '.join('-' * w for w in widths))
+  return '\n'.join(['', *lines, '', f'Everything is in {workdir}.'])

@@ -1,0 +1,210 @@
+"""One training step: `(state, batch) -> (state, metrics)`, a pure function.
+
+Axes: `B` global batch, `A` accumulation steps.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import losses, optim
+
+Batch = dict[str, jax.Array]
+Metrics = dict[str, jax.Array]
+
+# Config value -> JAX's name of the generator.
+DROPOUT_RNGS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}
+
+
+@flax.struct.dataclass
+class TrainState:
+  """All that a run carries from step to step.
+
+  The data position is not part of it: batch k is a function of (seed, k).
+
+  Attributes:
+    step: int32 [], number of updates made.
+    params: the model's float32 parameters.
+    opt_state: the optimizer's state.
+    ema_params: Polyak average of the parameters, or {} when averaging is off.
+  """
+
+  step: jax.Array
+  params: Any
+  opt_state: Any
+  ema_params: Any
+
+  @property
+  def eval_params(self) -> Any:
+    """The parameters to evaluate with: averaged ones if there are any."""
+    return self.ema_params or self.params
+
+
+def normalize(images: jax.Array) -> jax.Array:
+  """uint8 [B, H, W, C] in 0..255 -> float32 in [-1, 1]."""
+  return (images.astype(jnp.float32) - 127.5) / 127.5
+
+
+def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
+  """The keys of parameter initialisation and of dropout, from the seed.
+
+  Raises:
+    ValueError: unknown generator.
+  """
+  if dropout_rng not in DROPOUT_RNGS:
+    raise ValueError(
+      f'dropout_rng={dropout_rng!r} is unknown; choose one of'
+      f' {sorted(DROPOUT_RNGS)}.'
+    )
+  params_key = jax.random.fold_in(jax.random.key(seed), 0)
+  dropout_key = jax.random.key(seed, impl=DROPOUT_RNGS[dropout_rng])
+  return params_key, jax.random.fold_in(dropout_key, 1)
+
+
+def init_params(
+  model: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]
+) -> Any:
+  """Fresh parameters for images of `image_shape` (height, width, channels)."""
+  images = jnp.zeros((1, *image_shape), jnp.float32)
+  return model.init(key, images, train=False)['params']
+
+
+def init_state(
+  params: Any, optimizer: optax.GradientTransformation, *, polyak: bool
+) -> TrainState:
+  """The state before the first step; the average starts at the parameters."""
+  return TrainState(
+    step=jnp.zeros((), jnp.int32),
+    params=params,
+    opt_state=optimizer.init(params),
+    # A copy: a buffer can't be donated twice to the training step.
+    ema_params=jax.tree.map(jnp.copy, params) if polyak else {},
+  )
+
+
+def make_loss_and_grad(
+  model: nn.Module, loss: losses.Loss, accumulation_steps: int = 1
+) -> Callable[..., tuple[tuple[jax.Array, Metrics], Any]]:
+  """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
+
+  The batch's mean loss and its gradient. With `accumulation_steps` A > 1 the
+  batch is worked through in A micro-batches of B/A rows, each with a dropout
+  key of its own; micro-batch a holds the rows a, a+A, a+2A, ..., so that each
+  device finds an equal part of every micro-batch among its own rows.
+  """
+
+  def micro_loss(params, batch, key):
+    logits, _ = model.apply(
+      {'params': params},
+      normalize(batch['image']),
+      train=True,
+      rngs={'dropout': key},
+    )
+    mean_loss = loss(logits, batch['label']).mean()
+    accuracy = losses.correct(logits, batch['label']).mean()
+    return mean_loss, {'loss': mean_loss, 'accuracy': accuracy}
+
+  value_and_grad = jax.value_and_grad(micro_loss, has_aux=True)
+
+  def loss_and_grad(params, batch, key):
+    if accumulation_steps == 1:
+      return value_and_grad(params, batch, jax.random.fold_in(key, 0))
+
+    def split(x):  # [B, ...] -> [A, B/A, ...]
+      x = x.reshape(-1, accumulation_steps, *x.shape[1:])
+      return jnp.moveaxis(x, 1, 0)
+
+    def add_micro_batch(total, xs):
+      index, rows = xs
+      result = value_and_grad(params, rows, jax.random.fold_in(key, index))
+      return jax.tree.map(jnp.add, total, result), None
+
+    shapes = jax.eval_shape(
+      value_and_grad, params, jax.tree.map(lambda x: split(x)[0], batch), key
+    )
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    total, _ = jax.lax.scan(
+      add_micro_batch,
+      zeros,
+      (jnp.arange(accumulation_steps), jax.tree.map(split, batch)),
+    )
+    return jax.tree.map(lambda x: x / accumulation_steps, total)
+
+  return loss_and_grad
+
+
+def make_train_step(
+  model: nn.Module,
+  optimizer: optax.GradientTransformation,
+  schedule: optim.Schedule,
+  loss: losses.Loss,
+  dropout_key: jax.Array,
+  *,
+  accumulation_steps: int = 1,
+  polyak_decay: float = 0.0,
+  polyak_start_step: int = 0,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+  """Returns the training step, not yet jitted.
+
+  Metrics, each float32 []: `loss`, `accuracy` (top-1 of the training batch),
+  `learning_rate`, `grad_norm` (before clipping), `update_norm` and
+  `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills).
+
+  Args:
+    model: see `models.build`.
+    optimizer: see `optim.build_optimizer`.
+    schedule: the optimizer's learning rate, only to report it.
+    loss: see `losses.build`.
+    dropout_key: step k uses `fold_in(dropout_key, k)`.
+    accumulation_steps: micro-batches per step.
+    polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
+      4.1 of the paper: 0.9999); 0 is off.
+    polyak_start_step: until then the average is the parameters themselves.
+  """
+  loss_and_grad = make_loss_and_grad(model, loss, accumulation_steps)
+
+  def train_step(state, batch):
+    key = jax.random.fold_in(dropout_key, state.step)
+    (_, metrics), grads = loss_and_grad(state.params, batch, key)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+
+    ema_params = state.ema_params
+    if polyak_decay:
+      decay = jnp.where(state.step < polyak_start_step, 0.0, polyak_decay)
+      ema_params = jax.tree.map(
+        lambda ema, p: decay * ema + (1 - decay) * p, ema_params, params
+      )
+
+    metrics = metrics | {
+      'learning_rate': schedule(state.step),
+      'grad_norm': optax.tree.norm(grads),
+      'update_norm': optax.tree.norm(updates),
+      'param_norm': optax.tree.norm(params),
+      'unreadable': batch['unreadable'].sum().astype(jnp.float32),
+    }
+    return TrainState(state.step + 1, params, opt_state, ema_params), metrics
+
+  return train_step
+
+
+def jit_train_step(train_step, mesh: jax.sharding.Mesh):
+  """Jits a training step: batch split over the mesh, state replicated.
+
+  The state is donated: the caller's old state is gone after the call.
+  """
+  everywhere = NamedSharding(mesh, P())
+  rows = NamedSharding(mesh, P('data'))
+  return jax.jit(
+    train_step,
+    in_shardings=(everywhere, rows),
+    out_shardings=(everywhere, everywhere),
+    donate_argnums=0,
+  )

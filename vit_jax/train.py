@@ -1,0 +1,390 @@
+"""One run, top to bottom: build, restore, step, evaluate, save."""
+
+import collections
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import ml_collections
+from absl import logging
+from clu import parameter_overview
+from etils import epath
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import config as config_lib
+from vit_jax import (
+  data,
+  evaluators,
+  logs,
+  losses,
+  metrics,
+  models,
+  optim,
+  sharding,
+  warm_start,
+)
+from vit_jax import step as step_lib
+from vit_jax.data import ops, pipeline
+from vit_jax.models import position
+
+DONE = 'DONE'
+
+
+class NonFiniteError(RuntimeError):
+  """The loss or the gradient is NaN or infinite."""
+
+
+def train_and_evaluate(
+  config: ml_collections.ConfigDict,
+  workdir: epath.PathLike,
+  *,
+  allow_config_change: bool = False,
+) -> dict[str, float]:
+  """Trains to the end, resuming from `workdir` if it holds a checkpoint.
+
+  Args:
+    config: see `config.default`; not changed.
+    workdir: where the run's results go, see DESIGN in the README.
+    allow_config_change: whether `workdir` may hold a run of another config.
+
+  Returns:
+    The metrics of the last step, evaluations included.
+
+  Raises:
+    ValueError: a wrong config, data set or checkpoint, found before any
+      training.
+    NonFiniteError: the run diverged; the last good checkpoint is kept.
+  """
+  workdir = epath.Path(workdir)
+
+  # ---- Data -----------------------------------------------------------------
+  config_lib.validate(config)
+  source = evaluators.open_source(config, config.data.dataset)
+  view = data.View(source, config.data.train_split)
+  config = config_lib.resolve(
+    config, num_examples=len(view), num_classes=source.info.num_classes
+  )
+  preprocess = ops.parse(
+    config.data.preprocess,
+    image_size=tuple(config.image_size),
+    channels=config.channels,
+  )
+
+  # ---- Model, loss, optimizer, devices --------------------------------------
+  model_config = config.model.to_dict()
+  model = models.build(
+    model_config.pop('name'), num_classes=config.num_classes, **model_config
+  )
+  loss = losses.build(**config.loss)
+  schedule = optim.build_schedule(config.schedule, config.total_steps)
+  optimizer = optim.build_optimizer(config.optimizer, schedule)
+  params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
+  mesh = sharding.make_mesh(**config.mesh)
+  batch_size = config.data.batch_size
+  sharding.check_batch_size(
+    'data.batch_size', batch_size, mesh, config.accumulation_steps
+  )
+  evaluations = evaluators.build(config, model, mesh)
+
+  # ---- The work directory: is this its run, and is it finished? -------------
+  if not allow_config_change:
+    config_lib.check_same_run(config, workdir)
+  if _finished_at(workdir) == config.total_steps:
+    logging.info('%s is finished: nothing to do.', workdir)
+    return final_metrics(workdir)
+  workdir.mkdir(parents=True, exist_ok=True)
+
+  with contextlib.ExitStack() as stack:
+    if jax.process_index() == 0:
+      stack.enter_context(logs.log_file(workdir))
+
+    # ---- State: restored, from another run's weights, or fresh --------------
+    checkpoints = checkpoint_lib.Checkpoints(
+      workdir,
+      keep=config.checkpoint.keep,
+      keep_every=config.checkpoint.keep_every,
+    )
+    stack.callback(checkpoints.close)
+    everywhere = sharding.replicated(mesh)
+    image_shape = (*config.image_size, config.channels)
+
+    def init_state(params):
+      return step_lib.init_state(
+        params, optimizer, polyak=config.polyak.decay > 0
+      )
+
+    abstract_params = jax.eval_shape(
+      lambda: step_lib.init_params(model, params_key, image_shape)
+    )
+    abstract_state = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+      jax.eval_shape(init_state, abstract_params),
+    )
+    start_step = checkpoints.latest_step or 0
+    if start_step:
+      state = checkpoints.restore(start_step, abstract_state)
+      logging.info('Resuming %s from step %d.', workdir, start_step)
+    else:
+      params = jax.jit(
+        lambda: step_lib.init_params(model, params_key, image_shape),
+        out_shardings=everywhere,
+      )()
+      if config.init.checkpoint:
+        params = warm_start.load(
+          warm_start.resolve_path(config.init.checkpoint, workdir),
+          params,
+          new_grid=position.token_grid(
+            tuple(config.image_size), model.patch_size
+          ),
+          new_head=config.init.new_head,
+        )
+      state = jax.jit(init_state, out_shardings=everywhere)(params)
+    # Only now: a directory that a wrong command named stays as it was.
+    if jax.process_index() == 0:
+      config_lib.save(config, workdir)
+    _log_overview(workdir, config, view, mesh, state.params)
+
+    # ---- The compiled step, and the batches from step `start_step` on -------
+    batches = pipeline.train_batches(
+      view,
+      preprocess,
+      batch_size=batch_size,
+      seed=config.seed,
+      start_step=start_step,
+      **evaluators.reading(config),
+    )
+    train_step = step_lib.jit_train_step(
+      step_lib.make_train_step(
+        model,
+        optimizer,
+        schedule,
+        loss,
+        dropout_key,
+        accumulation_steps=config.accumulation_steps,
+        polyak_decay=config.polyak.decay,
+        polyak_start_step=config.polyak.start_step,
+      ),
+      mesh,
+    )
+    writer = metrics.MetricWriter(
+      workdir,
+      start_step=start_step,
+      tensorboard=config.log.tensorboard,
+    )
+    stack.callback(writer.close)
+    progress = metrics.Progress(start_step, config.total_steps, batch_size)
+    interval = Interval(start_step, checkpoints.directory)
+    profiler = stack.enter_context(_Profiler(workdir, **config.profile))
+
+    # ---- The loop -----------------------------------------------------------
+    feed = _on_devices(batches, mesh, progress, config.total_steps - start_step)
+    for step, batch in enumerate(feed, start=start_step + 1):
+      profiler.before(step)
+      state, step_metrics = train_step(state, batch)
+      interval.add(step_metrics)
+      if step == start_step + 1:
+        jax.block_until_ready(step_metrics)
+        logging.info('First step done.')
+        progress.reset(step)
+      profiler.after(step)
+
+      last = step == config.total_steps
+      log_now = last or step % config.log.every == 0
+      save_now = last or step % config.checkpoint.every == 0
+      if log_now or save_now:
+        # Nothing that followed a non-finite loss is logged or saved.
+        interval.check_finite(checkpoints.latest_step)
+      if log_now:
+        values = interval.mean() | progress.measure(step)
+        writer.write(step, values)
+        metrics.log_line(step, config.total_steps, values)
+        interval = Interval(step, checkpoints.directory)
+      before = time.monotonic()
+      for name, evaluator in evaluations.items():
+        if last or evaluators.is_due(config.evals[name], step):
+          _evaluate(name, evaluator, state, step, writer)
+      if save_now:
+        # After this step's numbers were written: what a checkpoint follows is
+        # on disk, so that a resumed run lacks nothing.
+        checkpoints.save(step, state)
+      progress.pause(time.monotonic() - before)
+
+  # ---- The end: the last checkpoint is complete -----------------------------
+  if jax.process_index() == 0:
+    (workdir / DONE).write_text(f'{config.total_steps}\n')
+  return final_metrics(workdir)
+
+
+def final_metrics(workdir: epath.PathLike) -> dict[str, float]:
+  """All numbers of the last logged step of a run, evaluations included."""
+  rows = metrics.read(workdir)
+  result = {}
+  for row in rows:
+    if row['step'] == rows[-1]['step']:
+      result |= row
+  return result
+
+
+class Interval:
+  """The metrics of the steps since the last log line, still on the devices.
+
+  Holds the host back when it runs more than two steps ahead of the devices,
+  so that batches don't pile up in their memory.
+  """
+
+  _AHEAD = 2
+
+  def __init__(self, start_step: int, directory: epath.Path):
+    self._start_step = start_step
+    self._directory = directory
+    self._values: list[step_lib.Metrics] = []
+
+  def add(self, values: step_lib.Metrics) -> None:
+    self._values.append(values)
+    if len(self._values) > self._AHEAD:
+      self._values[-1 - self._AHEAD] = jax.device_get(
+        self._values[-1 - self._AHEAD]
+      )
+
+  def check_finite(self, last_checkpoint: int | None) -> None:
+    """Raises NonFiniteError if any step's loss or gradient is not finite."""
+    self._values = jax.device_get(self._values)
+    for step, values in enumerate(self._values, start=self._start_step + 1):
+      bad = {
+        name: float(values[name])
+        for name in ('loss', 'grad_norm', 'update_norm', 'param_norm')
+        if not abs(values[name]) < float('inf')
+      }
+      if bad:
+        end = self._start_step + len(self._values)
+        kept = (
+          f'the last good checkpoint is {self._directory}/{last_checkpoint}'
+          if last_checkpoint
+          else 'no checkpoint had been saved yet'
+        )
+        raise NonFiniteError(
+          f'Not finite: {bad} at step {step} (found in steps'
+          f' {self._start_step + 1} to {end}). Training stopped; {kept}. A'
+          ' lower schedule.peak, a longer schedule.warmup_steps or'
+          ' optimizer.clip_norm=1 are the usual remedies.'
+        )
+
+  def mean(self) -> dict[str, float]:
+    """Loss and accuracy averaged, `unreadable` summed, the others' last."""
+    values = jax.device_get(self._values)
+    result = {f'train/{k}': float(v) for k, v in values[-1].items()}
+    for name in ('loss', 'accuracy'):
+      result[f'train/{name}'] = sum(float(v[name]) for v in values) / len(
+        values
+      )
+    result['train/unreadable'] = sum(float(v['unreadable']) for v in values)
+    return result
+
+
+def _on_devices(
+  batches: Iterator[dict],
+  mesh: jax.sharding.Mesh,
+  progress: metrics.Progress,
+  count: int,
+) -> Iterator[dict[str, Any]]:
+  """Yields `count` global batches, the transfer of the next one under way."""
+  queue = collections.deque()
+  for index in range(count + 1):
+    if index < count:
+      before = time.monotonic()
+      host_batch = next(batches)
+      progress.wait(time.monotonic() - before)
+      queue.append(sharding.put_batch(host_batch, mesh))
+    if index:
+      yield queue.popleft()
+
+
+def _evaluate(name, evaluator, state, step, writer) -> None:
+  """Runs one evaluator, prints its line and writes its numbers."""
+  before = time.monotonic()
+  values = {f'{name}/{key}': value for key, value in evaluator.run(state)}
+  values[f'{name}/seconds'] = time.monotonic() - before
+  writer.write(step, values)
+  logging.info(
+    'step %d  %s: accuracy %.2f%%, loss %.4f on %d examples (%s)',
+    step,
+    name,
+    100 * values[f'{name}/accuracy'],
+    values[f'{name}/loss'],
+    values[f'{name}/count'],
+    metrics.duration(values[f'{name}/seconds']),
+  )
+
+
+class _Profiler:
+  """Traces the steps `start_step` + 1 ... `start_step` + `steps`."""
+
+  def __init__(self, workdir: epath.Path, *, start_step: int, steps: int):
+    self._directory = workdir / 'profile'
+    self._first = start_step + 1
+    self._last = start_step + steps
+    self._running = False
+
+  def before(self, step: int) -> None:
+    if self._first <= step <= self._last and not self._running:
+      jax.profiler.start_trace(str(self._directory))
+      self._running = True
+
+  def after(self, step: int) -> None:
+    if self._running and step >= self._last:
+      self._stop()
+
+  def _stop(self) -> None:
+    # Steps are dispatched ahead; wait for the devices to have run them.
+    jax.effects_barrier()
+    jax.profiler.stop_trace()
+    self._running = False
+    logging.info('Profiler trace written to %s.', self._directory)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    if self._running:
+      self._stop()
+
+
+def _finished_at(workdir: epath.Path) -> int | None:
+  """The step that the `DONE` file names; None if there is none."""
+  path = workdir / DONE
+  return int(path.read_text()) if path.exists() else None
+
+
+def _log_overview(workdir, config, view, mesh, params) -> None:
+  """What is about to run: data, model, parameters by name, devices."""
+  if jax.process_index() == 0:
+    (workdir / 'parameters.txt').write_text(
+      parameter_overview.get_parameter_overview(params) + '\n'
+    )
+  parts = {
+    name: sum(x.size for x in jax.tree.leaves(part))
+    for name, part in params.items()
+  }
+  logging.info(
+    '%s: %s parameters (%s; all in parameters.txt), images %dx%d, %s.',
+    config.model.name,
+    f'{sum(parts.values()):,}',
+    ', '.join(f'{k} {v:,}' for k, v in parts.items()),
+    *config.image_size,
+    config.model.dtype,
+  )
+  logging.info(
+    '%s %s: %s images, %d classes; batch %d for %d steps (%.1f epochs) on %d'
+    ' %s device(s).',
+    config.data.dataset,
+    view.split,
+    f'{len(view):,}',
+    config.num_classes,
+    config.data.batch_size,
+    config.total_steps,
+    config.total_steps * config.data.batch_size / len(view),
+    mesh.size,
+    mesh.devices.flat[0].platform,
+  )
