@@ -1,7 +1,7 @@
 """Fine-tuning: the paper's Table 4 (arXiv:2010.11929, B.1.1).
 
     python -m vit_jax.main --workdir=DIR \\
-        --config=configs/finetune.py:MODEL,DATASET[,resolution=R][,train=PART] \\
+        --config=configs/finetune.py:MODEL,DATASET[,resolution=R][,train=P] \\
         --config.init.checkpoint=PRETRAINED_WORKDIR
 
 MODEL is the pre-trained model's name, such as `ViT-B/16`. DATASET is

@@ -3,8 +3,7 @@
   --config=configs/quickstart.py                  the whole story in minutes
   --config=configs/pretrain.py:ViT-B/16,imagenet2012
   --config=configs/finetune.py:ViT-B/16,folder:/data/pets
-  --config.KEY=VALUE                              overrides any key; the keys
-                                                  are listed in vit_jax/config.py
+  --config.KEY=VALUE                 overrides any key of vit_jax/config.py
 
 Run it again with the same flags to go on where it stopped.
 """
@@ -15,7 +14,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from vit_jax import logs, stages
-from vit_jax.train import NonFiniteError
+from vit_jax.progress import NonFiniteError
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',

@@ -1,5 +1,8 @@
 """The device mesh, and where arrays live on it."""
 
+import collections
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -59,6 +62,31 @@ def put_batch(
     key: jax.make_array_from_process_local_data(sharding, rows)
     for key, rows in batch.items()
   }
+
+
+def feed(
+  batches: Iterator[dict],
+  mesh: jax.sharding.Mesh,
+  count: int,
+  on_wait: Callable[[float], None],
+) -> Iterator[dict[str, Any]]:
+  """Yields global batches, the transfer of the next one under way.
+
+  Args:
+    batches: this process's rows, see `pipeline.train_batches`.
+    mesh: where the rows go.
+    count: how many batches to yield.
+    on_wait: called with the seconds each batch kept the loop waiting.
+  """
+  queue = collections.deque()
+  for index in range(count + 1):
+    if index < count:
+      before = time.monotonic()
+      host_batch = next(batches)
+      on_wait(time.monotonic() - before)
+      queue.append(put_batch(host_batch, mesh))
+    if index:
+      yield queue.popleft()
 
 
 def check_batch_size(

@@ -1,10 +1,7 @@
 """One run, top to bottom: build, restore, step, evaluate, save."""
 
-import collections
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 import ml_collections
@@ -22,18 +19,16 @@ from vit_jax import (
   metrics,
   models,
   optim,
+  profiling,
   sharding,
   warm_start,
 )
+from vit_jax import progress as progress_lib
 from vit_jax import step as step_lib
 from vit_jax.data import ops, pipeline
 from vit_jax.models import position
 
 DONE = 'DONE'
-
-
-class NonFiniteError(RuntimeError):
-  """The loss or the gradient is NaN or infinite."""
 
 
 def train_and_evaluate(
@@ -46,7 +41,7 @@ def train_and_evaluate(
 
   Args:
     config: see `config.default`; not changed.
-    workdir: where the run's results go, see DESIGN in the README.
+    workdir: where the run's results go; the README lists them.
     allow_config_change: whether `workdir` may hold a run of another config.
 
   Returns:
@@ -141,9 +136,16 @@ def train_and_evaluate(
           new_head=config.init.new_head,
         )
       state = jax.jit(init_state, out_shardings=everywhere)(params)
+    if start_step > config.total_steps:
+      raise ValueError(
+        f'{workdir} has a checkpoint of step {start_step}, past'
+        f' total_steps={config.total_steps}: raise it, or use another'
+        ' --workdir.'
+      )
     # Only now: a directory that a wrong command named stays as it was.
     if jax.process_index() == 0:
       config_lib.save(config, workdir)
+      (workdir / DONE).unlink(missing_ok=True)
     _log_overview(workdir, config, view, mesh, state.params)
 
     # ---- The compiled step, and the batches from step `start_step` on -------
@@ -174,12 +176,16 @@ def train_and_evaluate(
       tensorboard=config.log.tensorboard,
     )
     stack.callback(writer.close)
-    progress = metrics.Progress(start_step, config.total_steps, batch_size)
-    interval = Interval(start_step, checkpoints.directory)
-    profiler = stack.enter_context(_Profiler(workdir, **config.profile))
+    progress = progress_lib.Progress(start_step, config.total_steps, batch_size)
+    interval = progress_lib.Interval(start_step, checkpoints.directory)
+    profiler = stack.enter_context(
+      profiling.Profiler(workdir, **config.profile)
+    )
 
     # ---- The loop -----------------------------------------------------------
-    feed = _on_devices(batches, mesh, progress, config.total_steps - start_step)
+    feed = sharding.feed(
+      batches, mesh, config.total_steps - start_step, progress.wait
+    )
     for step, batch in enumerate(feed, start=start_step + 1):
       profiler.before(step)
       state, step_metrics = train_step(state, batch)
@@ -199,8 +205,8 @@ def train_and_evaluate(
       if log_now:
         values = interval.mean() | progress.measure(step)
         writer.write(step, values)
-        metrics.log_line(step, config.total_steps, values)
-        interval = Interval(step, checkpoints.directory)
+        progress_lib.log_line(step, config.total_steps, values)
+        interval = progress_lib.Interval(step, checkpoints.directory)
       before = time.monotonic()
       for name, evaluator in evaluations.items():
         if last or evaluators.is_due(config.evals[name], step):
@@ -227,80 +233,6 @@ def final_metrics(workdir: epath.PathLike) -> dict[str, float]:
   return result
 
 
-class Interval:
-  """The metrics of the steps since the last log line, still on the devices.
-
-  Holds the host back when it runs more than two steps ahead of the devices,
-  so that batches don't pile up in their memory.
-  """
-
-  _AHEAD = 2
-
-  def __init__(self, start_step: int, directory: epath.Path):
-    self._start_step = start_step
-    self._directory = directory
-    self._values: list[step_lib.Metrics] = []
-
-  def add(self, values: step_lib.Metrics) -> None:
-    self._values.append(values)
-    if len(self._values) > self._AHEAD:
-      self._values[-1 - self._AHEAD] = jax.device_get(
-        self._values[-1 - self._AHEAD]
-      )
-
-  def check_finite(self, last_checkpoint: int | None) -> None:
-    """Raises NonFiniteError if any step's loss or gradient is not finite."""
-    self._values = jax.device_get(self._values)
-    for step, values in enumerate(self._values, start=self._start_step + 1):
-      bad = {
-        name: float(values[name])
-        for name in ('loss', 'grad_norm', 'update_norm', 'param_norm')
-        if not abs(values[name]) < float('inf')
-      }
-      if bad:
-        end = self._start_step + len(self._values)
-        kept = (
-          f'the last good checkpoint is {self._directory}/{last_checkpoint}'
-          if last_checkpoint
-          else 'no checkpoint had been saved yet'
-        )
-        raise NonFiniteError(
-          f'Not finite: {bad} at step {step} (found in steps'
-          f' {self._start_step + 1} to {end}). Training stopped; {kept}. A'
-          ' lower schedule.peak, a longer schedule.warmup_steps or'
-          ' optimizer.clip_norm=1 are the usual remedies.'
-        )
-
-  def mean(self) -> dict[str, float]:
-    """Loss and accuracy averaged, `unreadable` summed, the others' last."""
-    values = jax.device_get(self._values)
-    result = {f'train/{k}': float(v) for k, v in values[-1].items()}
-    for name in ('loss', 'accuracy'):
-      result[f'train/{name}'] = sum(float(v[name]) for v in values) / len(
-        values
-      )
-    result['train/unreadable'] = sum(float(v['unreadable']) for v in values)
-    return result
-
-
-def _on_devices(
-  batches: Iterator[dict],
-  mesh: jax.sharding.Mesh,
-  progress: metrics.Progress,
-  count: int,
-) -> Iterator[dict[str, Any]]:
-  """Yields `count` global batches, the transfer of the next one under way."""
-  queue = collections.deque()
-  for index in range(count + 1):
-    if index < count:
-      before = time.monotonic()
-      host_batch = next(batches)
-      progress.wait(time.monotonic() - before)
-      queue.append(sharding.put_batch(host_batch, mesh))
-    if index:
-      yield queue.popleft()
-
-
 def _evaluate(name, evaluator, state, step, writer) -> None:
   """Runs one evaluator, prints its line and writes its numbers."""
   before = time.monotonic()
@@ -314,41 +246,8 @@ def _evaluate(name, evaluator, state, step, writer) -> None:
     100 * values[f'{name}/accuracy'],
     values[f'{name}/loss'],
     values[f'{name}/count'],
-    metrics.duration(values[f'{name}/seconds']),
+    progress_lib.duration(values[f'{name}/seconds']),
   )
-
-
-class _Profiler:
-  """Traces the steps `start_step` + 1 ... `start_step` + `steps`."""
-
-  def __init__(self, workdir: epath.Path, *, start_step: int, steps: int):
-    self._directory = workdir / 'profile'
-    self._first = start_step + 1
-    self._last = start_step + steps
-    self._running = False
-
-  def before(self, step: int) -> None:
-    if self._first <= step <= self._last and not self._running:
-      jax.profiler.start_trace(str(self._directory))
-      self._running = True
-
-  def after(self, step: int) -> None:
-    if self._running and step >= self._last:
-      self._stop()
-
-  def _stop(self) -> None:
-    # Steps are dispatched ahead; wait for the devices to have run them.
-    jax.effects_barrier()
-    jax.profiler.stop_trace()
-    self._running = False
-    logging.info('Profiler trace written to %s.', self._directory)
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    if self._running:
-      self._stop()
 
 
 def _finished_at(workdir: epath.Path) -> int | None:

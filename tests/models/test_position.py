@@ -87,6 +87,7 @@ def test_resize_to_the_same_grid_is_bitwise_the_identity():
       {},
       r'6 patch tokens \(7 minus 1 prefix\) are not a square grid: give old_g',
     ),
+    ((1, 1, 2), {}, r'0 patch tokens \(1 minus 1 prefix\) are not a square'),
     (
       (1, 7, 2),
       {'old_grid': (2, 4)},
@@ -129,16 +130,23 @@ def _tiny(pooling):
 )
 def test_another_image_size_needs_resized_parameters(pooling, old, new):
   model = _tiny(pooling)
-  init = jax.jit(model.init)
-  params = init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))['params']
-  images = jnp.zeros((1, 8, 12, 3))
+  small, large = (
+    jax.ShapeDtypeStruct((1, 8, width, 3), jnp.float32) for width in (8, 12)
+  )
+
+  def zeros(images):
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)
+    return jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), shapes)
+
   with pytest.raises(ValueError, match=rf'{old}, but .* {new}.*position.resi'):
-    model.apply({'params': params}, images)
+    jax.eval_shape(model.apply, zeros(small), large)
   with pytest.raises(ValueError, match=r'no square grid\), but'):
-    model.apply(model.init(jax.random.key(0), images), jnp.zeros((1, 8, 8, 3)))
-  params['Transformer']['posembed_input']['pos_embedding'] = position.resize(
-    params['Transformer']['posembed_input']['pos_embedding'],
+    jax.eval_shape(model.apply, zeros(large), small)
+  variables = zeros(small)
+  embedding = variables['params']['Transformer']['posembed_input']
+  embedding['pos_embedding'] = position.resize(
+    embedding['pos_embedding'],
     new_grid=(2, 3),
     num_prefix_tokens=int(pooling == 'token'),
   )
-  model.apply({'params': params}, images)
+  jax.eval_shape(model.apply, variables, large)

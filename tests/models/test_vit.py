@@ -1,5 +1,7 @@
 """The Vision Transformer: against NumPy, and what each option promises."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,15 @@ from vit_jax.models import attention, vit
 # 2x3 patches: L = 7 tokens with the class token; D = 16, H = 2, K = 8.
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 12, 3))
 IMAGES = IMAGES.astype(np.float32)
+
+# Most of these tests' time is compilation: leave out what optimises.
+_jit = functools.partial(
+  jax.jit,
+  compiler_options={
+    'xla_backend_optimization_level': 0,
+    'xla_llvm_disable_expensive_passes': True,
+  },
+)
 
 
 def _build(**overrides):
@@ -37,6 +48,11 @@ def _random_params(model, images=IMAGES, stream=0.5):
 
   shapes = jax.eval_shape(model.init, jax.random.key(0), images)['params']
   return jax.tree_util.tree_map_with_path(randomise, shapes)
+
+
+def _zeros(init, x):
+  shapes = jax.eval_shape(init, jax.random.key(0), x)
+  return jax.tree.map(lambda a: np.zeros(a.shape, a.dtype), shapes)
 
 
 def _equations(jaxpr):
@@ -124,7 +140,7 @@ def test_forward_equals_numpy(pooling, representation_size, patch_size):
   )
   # So small a residual stream shows LayerNorm's epsilon.
   params = _random_params(model, stream=1e-3)
-  actual = model.apply({'params': params}, IMAGES)
+  actual = _jit(model.apply)({'params': params}, IMAGES)
   exact = jax.tree.map(np.float64, params)
   expected = [_forward(model, exact, image) for image in np.float64(IMAGES)]
   expected = jax.tree.map(lambda *a: np.stack(a), *expected)
@@ -231,7 +247,7 @@ def test_initial_values(scan):
     width=64, heads=4, mlp_dim=128, head_bias=-10.0, depth=3, scan=scan
   )
   images = np.zeros((1, 64, 64, 3), np.float32)
-  params = jax.jit(model.init)(jax.random.key(0), images)['params']
+  params = _jit(model.init)(jax.random.key(0), images)['params']
   params = params if scan else models.stack_blocks(params)
   block = params['Transformer']['encoderblock']
   mha, mlp = block['MultiHeadDotProductAttention_0'], block['MlpBlock_0']
@@ -268,7 +284,9 @@ def _loss(model, params, key=None):
   return (logits**2).mean()
 
 
-_loss_and_grads = jax.jit(jax.value_and_grad(_loss, 1), static_argnums=0)
+_loss_and_grads = jax.value_and_grad(_loss, 1)
+_jit_loss = _jit(_loss, static_argnums=0)
+_jit_loss_and_grads = _jit(_loss_and_grads, static_argnums=0)
 
 
 def _assert_close(actual, expected):
@@ -282,18 +300,21 @@ def _assert_close(actual, expected):
 def test_scan_equals_unrolled_blocks():
   params = _random_params(_build())
   stacked = models.stack_blocks(params)
-  assert stacked['Transformer']['encoderblock']['LayerNorm_0'][
-    'scale'
-  ].shape == (2, 16)
+  block = stacked['Transformer']['encoderblock']
+  assert block['LayerNorm_0']['scale'].shape == (2, 16)
   jax.tree.map(
     np.testing.assert_array_equal, models.unstack_blocks(stacked), params
   )
-  loss, grads = _loss_and_grads(_build(scan=True), stacked)
   _assert_close(
-    (loss, models.unstack_blocks(grads)), _loss_and_grads(_build(), params)
+    _jit(_build(scan=True).apply)({'params': stacked}, IMAGES),
+    _jit(_build().apply)({'params': params}, IMAGES),
+  )
+  loss, grads = _jit_loss_and_grads(_build(scan=True), stacked)
+  _assert_close(
+    (loss, models.unstack_blocks(grads)), _jit_loss_and_grads(_build(), params)
   )
   with pytest.raises(ValueError, match=r"encoderblock_0 among \['encoder_no"):
-    models.stack_blocks(models.stack_blocks(params) | {'cls': 0})
+    models.stack_blocks(stacked)
   with pytest.raises(ValueError, match=r"expected encoderblock among \['enco"):
     models.unstack_blocks(params)
 
@@ -301,8 +322,7 @@ def test_scan_equals_unrolled_blocks():
 @pytest.mark.parametrize('scan', [False, True])
 def test_dropout_masks_differ_between_blocks(scan):
   model = _build(dropout_rate=0.5, scan=scan)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)['params']
-  params = jax.tree.map(lambda a: jnp.zeros(a.shape), shapes)
+  params = _zeros(model.init, IMAGES)['params']
   params = models.unstack_blocks(params) if scan else params
   # Each block adds dropout(1), so a sum over two is 0, 2 or 4; equal masks
   # would leave out 2, and LayerNorm keeps what is distinct.
@@ -321,13 +341,13 @@ def test_dropout_depends_on_the_key_alone():
   model = _build(dropout_rate=0.3)
   params = _random_params(model)
   one, two = jax.random.split(jax.random.key(0))
-  assert _loss(model, params, one) == _loss(model, params, one)
-  assert _loss(model, params, one) != _loss(model, params, two)
-  assert _loss(model, params) == _loss(_build(), params)
-  # With rate 0, training needs no random stream.
-  model = _build()
-  logits, _ = model.apply({'params': params}, IMAGES, train=True)
-  assert (logits**2).mean() == _loss(model, params)
+  assert _jit_loss(model, params, one) == _jit_loss(model, params, one)
+  assert _jit_loss(model, params, one) != _jit_loss(model, params, two)
+  assert _jit_loss(model, params) == _jit_loss(_build(), params)
+  # Without `train`, or with rate 0, no random stream is needed.
+  variables = {'params': params}
+  jax.eval_shape(lambda: model.apply(variables, IMAGES))
+  jax.eval_shape(lambda: _build().apply(variables, IMAGES, train=True))
 
 
 def test_dropout_is_where_the_released_code_has_it():
@@ -365,10 +385,7 @@ def test_dropout_follows_the_gelu_and_spares_the_residual():
   np.testing.assert_allclose(y, (y != 0) * 4 * jax.nn.gelu(x), atol=1e-6)
   assert 0.2 < (y != 0).mean() < 0.3
   block = vit.EncoderBlock(2, 24, dropout_rate=0.5)
-  variables = jax.eval_shape(
-    lambda: block.init(jax.random.key(0), x, train=False)
-  )
-  variables = jax.tree.map(lambda a: jnp.zeros(a.shape), variables)
+  variables = _zeros(functools.partial(block.init, train=False), x)
   y = block.apply(variables, x, train=True, rngs=rngs)
   np.testing.assert_array_equal(y, x)
 
@@ -406,14 +423,9 @@ def test_remat_recomputes_the_same_values(scan):
   products, results = [], []
   for remat in ('none', 'dots', 'full'):
     model = _build(remat=remat, scan=scan, dropout_rate=0.2)
-    results.append(_loss_and_grads(model, params, key))
-    products.append(
-      len(
-        _traced(
-          lambda p, m=model: _loss_and_grads(m, p, key), 'dot_general', params
-        )
-      )
-    )
+    results.append(_jit_loss_and_grads(model, params, key))
+    step = functools.partial(_loss_and_grads, model)
+    products.append(len(_traced(step, 'dot_general', params, key)))
   assert products == sorted(set(products))
   _assert_close(results[1], results[0])
   _assert_close(results[2], results[0])
@@ -423,7 +435,7 @@ def test_remat_recomputes_the_same_values(scan):
 def test_shapes_are_never_promoted_implicitly():
   model = _build(representation_size=9, dropout_rate=0.1)
   with jax.numpy_rank_promotion('raise'):
-    model.apply({'params': _random_params(model)}, IMAGES)
+    jax.eval_shape(model.apply, {'params': _random_params(model)}, IMAGES)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ _IMREAD_FLAGS = {
 _JPEG_START = b'\xff\xd8'
 _PNG_START = b'\x89PNG\r\n\x1a\n'
 _PNG_END = b'IEND\xaeB`\x82'
-# FF and then anything but a stuffed 00, a fill byte FF, or the markers that
-# have no length (TEM, RST0-7, SOI).
-_JPEG_MARKER = re.compile(rb'\xff[^\x00\x01\xd0-\xd8\xff]')
+# FF and then anything but a stuffed 00, a restart marker, or a fill byte FF.
+_JPEG_MARKER = re.compile(rb'\xff[^\x00\xd0-\xd7\xff]')
 
 
 class CorruptImageError(ValueError):

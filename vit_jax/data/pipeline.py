@@ -38,6 +38,10 @@ UNREADABLE_POLICIES = ('error', 'skip-and-count')
 
 _MAX_SUBSTITUTES = 10
 
+# Rows of a training stream. Grain's own endless repetition overflows when it is
+# cut into batches of one row.
+_ENDLESS = 2**62
+
 
 def train_batches(
   view: View,
@@ -102,7 +106,7 @@ def train_batches(
     grain.MapDataset.range(len(view))
     .seed(seed)
     .shuffle()
-    .repeat(None)
+    .repeat(_ENDLESS // len(view))
     .random_map(load.train)
     .batch(rows)[parts]
   )

@@ -88,8 +88,9 @@ def resize(
 
   Bilinear with aligned corner samples and no antialiasing: what
   `scipy.ndimage.zoom(grid, ..., order=1)` does, which the released
-  checkpoints were fine-tuned with. `jax.image.resize` aligns pixel borders
-  instead and gives other numbers.
+  checkpoints were fine-tuned with (but where rounding puts SciPy's last sample
+  outside the grid, as in 15 -> 26, it returns zeros there; this does not).
+  `jax.image.resize` aligns pixel borders instead and gives other numbers.
 
   Args:
     pos_embedding: [1, S + rows * columns, D], any float dtype.

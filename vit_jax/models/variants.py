@@ -33,7 +33,7 @@ FAMILIES = {_VIT_PATTERN: (vit.ViT, _vit_fields)}
 # The paper's ResNets, hybrids and axial models.
 _ABSENT = r'(BiT-)?R\d+x\d+|R\d*\+.+|Axial.+'
 
-# Those the paper or AugReg train; any other patch size works too.
+# Any other patch size works too.
 _NAMES = (
   'ViT-Ti/16',
   'ViT-S/32',
@@ -49,7 +49,7 @@ _NAMES = (
 
 
 def names() -> list[str]:
-  """Returns the model names of the paper that `build` takes."""
+  """Returns the names of the models in the paper and in AugReg."""
   return list(_NAMES)
 
 

@@ -1,0 +1,167 @@
+"""Decoding, and files that must not pass for a whole picture."""
+
+import struct
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax.data import ops
+
+
+def noise(height, width, channels=3, seed=0):
+  return np.random.default_rng(seed).integers(
+    0, 256, (height, width, channels), dtype=np.uint8
+  )
+
+
+def encode(image, extension):
+  """Encodes uint8 [h, w, 3] RGB or [h, w, 1]."""
+  if image.shape[2] == 3:
+    image = image[:, :, ::-1]
+  return cv2.imencode(extension, image)[1].tobytes()
+
+
+def with_exif(jpeg, *, orientation=1, thumbnail=b''):
+  """Inserts an EXIF segment: one orientation tag, then `thumbnail`."""
+  tiff = b'MM\x00*' + struct.pack('>IH', 8, 1)
+  tiff += struct.pack('>HHIHH', 0x0112, 3, 1, orientation, 0) + bytes(4)
+  payload = b'Exif\x00\x00' + tiff + thumbnail
+  segment = b'\xff\xe1' + struct.pack('>H', len(payload) + 2) + payload
+  return jpeg[:2] + segment + jpeg[2:]
+
+
+def cmyk_jpeg():
+  """An 8x8 JPEG of one colour, red, by hand; OpenCV writes no CMYK.
+
+  Adobe's CMYK is inverted: 255 is no ink. All quantisers are 8, so that the one
+  coefficient of a block, its mean, moves each pixel by 1 from 128.
+  """
+
+  def segment(marker, payload):
+    return bytes([0xFF, marker]) + struct.pack('>H', len(payload) + 2) + payload
+
+  header = b'\xff\xd8'
+  header += segment(0xEE, b'Adobe' + struct.pack('>HHHB', 100, 0, 0, 0))
+  header += segment(0xDB, bytes([0]) + bytes([8] * 64))
+  components = b''.join(bytes([i, 0x11, 0]) for i in (1, 2, 3, 4))
+  header += segment(0xC0, struct.pack('>BHHB', 8, 8, 8, 4) + components)
+  # Mean: codes 00 for a difference of 7 bits, 01 for one of 8 bits.
+  header += segment(0xC4, bytes([0x00, 0, 2] + [0] * 14 + [7, 8]))
+  # Other coefficients: code 0, none follow.
+  header += segment(0xC4, bytes([0x10, 1] + [0] * 15 + [0]))
+  selectors = b''.join(bytes([i, 0x00]) for i in (1, 2, 3, 4))
+  header += segment(0xDA, bytes([4]) + selectors + bytes([0, 63, 0]))
+  high = '00' + '1111111' + '0'  # +127: stored 255.
+  low = '01' + '01111111' + '0'  # -128: stored 0.
+  bits = high + low + low + high  # No cyan, magenta, yellow, no black: red.
+  bits += '1' * (-len(bits) % 8)
+  scan = int(bits, 2).to_bytes(len(bits) // 8, 'big')
+  return header + scan.replace(b'\xff', b'\xff\x00') + b'\xff\xd9'
+
+
+def test_decode_png_is_rgb_as_stored():
+  image = np.array([[[255, 0, 0], [0, 0, 200]]], np.uint8)
+  np.testing.assert_array_equal(ops.decode(encode(image, '.png'), 3), image)
+
+
+def test_decode_grey_jpeg_to_three_equal_channels():
+  grey = np.full((8, 8, 1), 77, np.uint8)
+  decoded = ops.decode(encode(grey, '.jpg'), 3)
+  assert decoded.shape == (8, 8, 3)
+  np.testing.assert_array_equal(decoded, np.full((8, 8, 3), 77))
+
+
+def test_decode_colour_to_one_channel():
+  red = np.zeros((4, 4, 3), np.uint8) + np.array([255, 0, 0], np.uint8)
+  for image in (encode(red, '.png'), red):
+    decoded = ops.decode(image, 1)
+    assert decoded.shape == (4, 4, 1)
+    assert decoded[0, 0, 0] == 76  # 0.299 * 255
+
+
+def test_decode_cmyk_jpeg():
+  decoded = ops.decode(cmyk_jpeg(), 3)
+  assert decoded.shape == (8, 8, 3)
+  # Decoders round the conversion from CMYK in their own ways.
+  np.testing.assert_allclose(decoded, np.zeros((8, 8, 3)) + [255, 0, 0], atol=1)
+
+
+def test_decode_array_converts_channels():
+  grey = noise(2, 3, 1)
+  np.testing.assert_array_equal(ops.decode(grey, 3), np.repeat(grey, 3, 2))
+  five = noise(2, 3, 5)
+  assert ops.decode(five, 5) is five
+  with pytest.raises(ValueError, match='image of 5 channels to 3'):
+    ops.decode(five, 3)
+  with pytest.raises(ValueError, match='to 4 channels; choose from'):
+    ops.decode(encode(noise(2, 2), '.png'), 4)
+
+
+@pytest.mark.parametrize(
+  'array', [np.zeros((2, 2, 3), np.float32), np.zeros((2, 2), np.uint8)]
+)
+def test_decode_wants_uint8_of_rank_three(array):
+  with pytest.raises(ValueError, match=r'uint8 array \[h, w, c\], got'):
+    ops.decode(array, 3)
+
+
+def test_exif_orientation_is_ignored():
+  jpeg = with_exif(encode(noise(16, 32), '.jpg'), orientation=6)
+  data = np.frombuffer(jpeg, np.uint8)
+  assert cv2.imdecode(data, cv2.IMREAD_COLOR).shape == (32, 16, 3)
+  for channels in (1, 3):
+    assert ops.decode(jpeg, channels).shape == (16, 32, channels)
+
+
+@pytest.mark.parametrize('cut', [1, 2, 10, 300])
+def test_truncated_jpeg(cut):
+  jpeg = encode(noise(32, 32), '.jpg')
+  with pytest.raises(ops.CorruptImageError, match='truncated JPEG'):
+    ops.decode(jpeg[:-cut], 3)
+
+
+@pytest.mark.parametrize('cut', [1, 12, 300])
+def test_truncated_png(cut):
+  png = encode(noise(32, 32), '.png')
+  with pytest.raises(ops.CorruptImageError, match='truncated PNG'):
+    ops.decode(png[:-cut], 3)
+
+
+def test_progressive_jpeg_and_trailing_bytes_are_complete():
+  image = noise(32, 48)
+  progressive = cv2.imencode('.jpg', image, [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
+  progressive = progressive[1].tobytes()
+  assert progressive.count(b'\xff\xda') > 1  # Several scans.
+  assert ops.decode(progressive, 3).shape == (32, 48, 3)
+  with pytest.raises(ops.CorruptImageError):
+    ops.decode(progressive[: progressive.rfind(b'\xff\xda')], 3)
+  # What a camera may write after the picture, such as a second one.
+  for trailer in (b'\xff\xda trailer', progressive[:-20], bytes(10)):
+    assert ops.decode(progressive + trailer, 3).shape == (32, 48, 3)
+
+
+def test_restart_markers_and_fill_bytes_end_nothing():
+  options = [cv2.IMWRITE_JPEG_RST_INTERVAL, 1]
+  jpeg = cv2.imencode('.jpg', noise(32, 48), options)[1].tobytes()
+  assert b'\xff\xd0' in jpeg
+  filled = jpeg[:-2] + b'\xff\xff' + jpeg[-2:]
+  for data in (jpeg, filled):
+    assert ops.decode(data, 3).shape == (32, 48, 3)
+
+
+def test_thumbnail_does_not_pass_for_the_picture():
+  thumbnail = encode(noise(8, 8), '.jpg')
+  jpeg = with_exif(encode(noise(32, 32), '.jpg'), thumbnail=thumbnail)
+  assert ops.decode(jpeg, 3).shape == (32, 32, 3)
+  # Cut in the picture's own header, after the whole thumbnail.
+  end = jpeg.find(thumbnail) + len(thumbnail)
+  for cut in (end, end + 40, len(jpeg) - 2):
+    with pytest.raises(ops.CorruptImageError, match='truncated JPEG'):
+      ops.decode(jpeg[:cut], 3)
+
+
+@pytest.mark.parametrize('data', [b'', b'no image', b'\x89PNG', b'\xff\xd8'])
+def test_undecodable_bytes(data):
+  with pytest.raises(ops.CorruptImageError):
+    ops.decode(data, 3)

@@ -1,0 +1,139 @@
+import os
+import pickle
+
+import pytest
+
+from vit_jax import data
+from vit_jax.data import folder as folder_lib
+
+FILES = [
+  'train/dog/2.jpg',
+  'train/dog/10.PNG',
+  'train/dog/deep/er/1.jpeg',
+  'train/dog-b/x.webp',
+  'train/ant/a.Bmp',
+  'test/dog/9.jpg',
+  'test/emu/8.tiff',
+]
+
+
+def _make(root, files):
+  for file in files:
+    path = root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b'bytes of ' + file.encode())
+  return str(root)
+
+
+@pytest.fixture(params=['local', 'epath'])
+def root(request, tmp_path, monkeypatch):
+  """A data set, read as a local folder and as a remote one is."""
+  ignored = [
+    *('train/dog/notes.txt', 'train/dog/.hidden.jpg', 'train/.cat/1.jpg'),
+    *('README.jpg', '.cache/a/1.jpg', 'train/labels.csv'),
+  ]
+  path = _make(tmp_path, [*FILES, *ignored])
+  if request.param == 'epath':
+    monkeypatch.setattr(folder_lib, '_is_remote', lambda path: True)
+
+    def local_only(path):
+      raise AssertionError(f'{path} was listed as a local folder.')
+
+    monkeypatch.setattr(os, 'scandir', local_only)
+  return path
+
+
+def test_records_are_sorted_by_class_then_path(root):
+  source = data.open_source(f'folder:{root}')
+  assert source.info.splits == {'test': 2, 'train': 5}
+  assert source.info.class_names == ('ant', 'dog', 'dog-b', 'emu')
+  assert source.info.spec == f'folder:{root}'
+  view = data.View(source, 'train+test')
+  records = [view[i] for i in range(len(view))]
+  expected = [
+    ('train/ant/a.Bmp', 0),
+    ('train/dog/10.PNG', 1),
+    ('train/dog/2.jpg', 1),
+    ('train/dog/deep/er/1.jpeg', 1),
+    ('train/dog-b/x.webp', 2),
+    # `test` has no ants, and numbers its classes like `train`.
+    ('test/dog/9.jpg', 1),
+    ('test/emu/8.tiff', 3),
+  ]
+  assert [(r.name, r.label) for r in records] == [
+    (f'{root}/{file}', label) for file, label in expected
+  ]
+  assert [r.image for r in records] == [
+    b'bytes of ' + file.encode() for file, _ in expected
+  ]
+
+
+def test_order_is_not_that_of_the_file_system(tmp_path):
+  # 0, 7, 14, 21, 28, 5, ...: neither this order nor its reverse is sorted.
+  names = [f'{7 * i % 30:02}' for i in range(30)]
+  root = _make(tmp_path, [f'train/a/{name}.jpg' for name in names])
+  view = data.View(data.open_source(f'folder:{root}'), 'train')
+  expected = [f'{root}/train/a/{i:02}.jpg' for i in range(30)]
+  assert [record.name for record in view] == expected
+
+
+def test_opening_reads_no_file(tmp_path):
+  root = _make(tmp_path, FILES)
+  source = data.open_source(f'folder:{root}')
+  (tmp_path / 'test/dog/9.jpg').write_bytes(b'new')
+  assert source.read('test', 0).image == b'new'
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+  _make(tmp_path / 'pets', ['train/cat/1.jpg'])
+  monkeypatch.setenv('HOME', str(tmp_path))
+  record = data.open_source('folder:~/pets').read('train', 0)
+  assert record.name == str(tmp_path / 'pets/train/cat/1.jpg')
+
+
+def test_linked_folders_and_empty_classes(tmp_path):
+  _make(tmp_path / 'store', ['cat/1.jpg'])
+  (tmp_path / 'set/train/bat').mkdir(parents=True)
+  (tmp_path / 'set/train/cat').symlink_to(tmp_path / 'store/cat')
+  source = data.open_source(f'folder:{tmp_path}/set')
+  assert source.info.class_names == ('bat', 'cat')
+  assert source.info.splits == {'train': 1}
+  assert source.read('train', 0).label == 1
+
+
+def test_pickles_without_listing_again(tmp_path):
+  root = _make(tmp_path, FILES)
+  dump = pickle.dumps(data.open_source(f'folder:{root}'))
+  _make(tmp_path, ['train/ant/0.jpg'])
+  copy = pickle.loads(dump)
+  assert copy.info.splits['train'] == 5
+  assert copy.read('train', 0).image == b'bytes of train/ant/a.Bmp'
+
+
+@pytest.mark.parametrize(
+  'files, found',
+  [
+    ([], '{root} holds 0 images and no folders'),
+    (['1.jpg', '2.jpg'], '{root} holds 2 images and no folders'),
+    (['cat/1.jpg', 'dog/1.jpg'], '{root}/cat holds 1 images and no folders'),
+    (
+      ['train/cat/1.jpg', 'test/1.jpg', 'test/2.jpg'],
+      '{root}/test holds 2 images and no folders',
+    ),
+    (
+      ['train/cat/1.txt'],
+      "{root}/train holds folders ['cat'] without any image",
+    ),
+  ],
+)
+def test_other_layouts(tmp_path, files, found):
+  root = _make(tmp_path, files)
+  with pytest.raises(ValueError, match='expected') as error:
+    data.open_source(f'folder:{root}')
+  assert found.format(root=root) in str(error.value)
+  assert f'{root}/train/cat/1.jpg' in str(error.value)
+
+
+def test_missing_path(tmp_path):
+  with pytest.raises(ValueError, match=r'there is no folder .*nowhere'):
+    data.open_source(f'folder:{tmp_path}/nowhere')

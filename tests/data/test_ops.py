@@ -1,0 +1,273 @@
+"""Image operations and the strings that name them."""
+
+import pickle
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax.data import ops
+
+
+def generator(seed=0):
+  return np.random.default_rng(seed)
+
+
+def noise(height, width, channels=3, seed=0):
+  return generator(seed).integers(
+    0, 256, (height, width, channels), dtype=np.uint8
+  )
+
+
+def encode(image, extension):
+  """Encodes uint8 [h, w, 3] RGB or [h, w, 1]."""
+  if image.shape[2] == 3:
+    image = image[:, :, ::-1]
+  return cv2.imencode(extension, image)[1].tobytes()
+
+
+def test_resize_values():
+  image = np.array([[[0], [100]]], np.uint8)
+  # Centres at -0.25, 0.25, 0.75, 1.25 of the source's.
+  resized = ops.Resize((1, 4))(image, generator())
+  assert resized.tolist() == [[[0], [25], [75], [100]]]
+
+
+def test_resize_does_not_antialias_unless_asked():
+  image = np.array([[[0], [0], [0], [100], [200], [0], [0], [0]]], np.uint8)
+  # Centres at 1.5 and 5.5: between two pixels out of four.
+  plain = ops.Resize((1, 2))(image, generator())
+  assert plain.tolist() == [[[0], [0]]]
+  smooth = ops.Resize((1, 2), antialias=True)(image, generator())
+  assert smooth.tolist() == [[[25], [50]]]
+  # An enlarged image is interpolated either way.
+  pair = np.array([[[0], [100]]], np.uint8)
+  enlarged = ops.Resize((1, 4), antialias=True)(pair, generator())
+  assert enlarged.tolist() == [[[0], [25], [75], [100]]]
+
+
+def test_resize_takes_height_then_width():
+  assert ops.Resize((3, 7))(noise(5, 5), generator()).shape == (3, 7, 3)
+  assert ops.Resize(4)(noise(5, 9, 1), generator()).shape == (4, 4, 1)
+
+
+@pytest.mark.parametrize(
+  'shape, size, expected',
+  [
+    ((100, 200), 50, (50, 100)),
+    ((200, 100), 50, (100, 50)),
+    ((30, 45), 31, (31, 47)),  # 46.5 rounds up.
+    ((45, 30), 31, (47, 31)),
+    ((300, 400), 7, (7, 9)),  # 9.33 rounds down.
+    ((10, 20), (5, 8), (8, 16)),  # The larger of a pair.
+  ],
+)
+def test_resize_small_shapes(shape, size, expected):
+  resized = ops.ResizeSmall(size)(noise(*shape), generator())
+  assert resized.shape == (*expected, 3)
+
+
+def test_resize_small_antialias():
+  image = noise(16, 16)
+  mean = ops.ResizeSmall(1, antialias=True)(image, generator())
+  assert abs(int(mean[0, 0, 0]) - image[:, :, 0].mean()) < 1
+  centre = ops.ResizeSmall(1)(image, generator())
+  assert abs(int(centre[0, 0, 0]) - image[7:9, 7:9, 0].mean()) < 1
+
+
+def test_central_crop():
+  image = np.arange(5 * 6, dtype=np.uint8).reshape(5, 6, 1)
+  crop = ops.CentralCrop((1, 4))(image, generator())
+  assert crop[:, :, 0].tolist() == [[13, 14, 15, 16]]
+
+
+def test_random_crop_reaches_every_place_and_no_other():
+  image = np.arange(3 * 4, dtype=np.uint8).reshape(3, 4, 1)
+  rng = generator()
+  corners = set()
+  for _ in range(200):
+    crop = ops.RandomCrop((2, 2))(image, rng)[:, :, 0].astype(int)
+    assert (crop - crop[0, 0]).tolist() == [[0, 1], [4, 5]]
+    corners.add(int(crop[0, 0]))
+  assert corners == {0, 1, 2, 4, 5, 6}
+
+
+@pytest.mark.parametrize('op', [ops.CentralCrop, ops.RandomCrop])
+@pytest.mark.parametrize('shape', [(3, 9), (9, 3)])
+def test_crop_of_a_smaller_image(op, shape):
+  size = f'{shape[0]}x{shape[1]}'
+  with pytest.raises(ValueError, match=f'{size} .* smaller .* of 4x5'):
+    op((4, 5))(noise(*shape), generator())
+
+
+def test_pad():
+  image = np.array([[[1], [2], [3]]], np.uint8)
+  padded = ops.Pad(1)(image, generator())
+  assert padded[:, :, 0].tolist() == [[0] * 5, [0, 1, 2, 3, 0], [0] * 5]
+  tall = np.repeat(image, 2, axis=0)
+  reflected = ops.Pad(1, 'reflect')(tall, generator())
+  assert reflected[:, :, 0].tolist() == [[2, 1, 2, 3, 2]] * 4
+  colour = ops.Pad(2)(noise(3, 4), generator())
+  assert colour.shape == (7, 8, 3)
+  np.testing.assert_array_equal(colour[2:-2, 2:-2], noise(3, 4))
+
+
+def test_flip_half_of_the_time():
+  image = np.array([[[1], [2]]], np.uint8)
+  rng = generator()
+  flips = 0
+  for _ in range(1000):
+    flipped = ops.Flip()(image, rng)[0, :, 0].tolist()
+    assert flipped in ([1, 2], [2, 1])
+    flips += flipped == [2, 1]
+  assert 450 < flips < 550
+
+
+def test_inception_crop_area_and_aspect():
+  op = ops.InceptionCrop(8)
+  rng = generator()
+  boxes = np.array([op.box(480, 640, rng) for _ in range(2000)])
+  top, left, height, width = boxes.T
+  assert (top >= 0).all()
+  assert (left >= 0).all()
+  assert (top + height <= 480).all()
+  assert (left + width <= 640).all()
+  area, aspect = height * width / (480 * 640), width / height
+  # Sides are rounded to whole pixels, hence the tolerance.
+  assert area.min() > 0.05 * 0.99
+  assert area.min() < 0.06
+  assert area.max() > 0.9
+  assert aspect.min() > 0.75 * 0.99
+  assert aspect.max() < 4 / 3 * 1.01
+  assert aspect.mean() == pytest.approx((0.75 + 4 / 3) / 2, abs=0.01)
+  # Every place is as likely: the middle of the crop's room is the mean.
+  assert (top / (480 - height + 1)).mean() == pytest.approx(0.5, abs=0.02)
+  assert (left / (640 - width + 1)).mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_inception_crop_draws_the_height_uniformly():
+  # At a fixed aspect of one, on a square: sides from 100 * sqrt(0.04) to 100.
+  op = ops.InceptionCrop(8, min_area=0.04, min_aspect=1.0, max_aspect=1.0)
+  rng = generator()
+  heights = np.array([op.box(100, 100, rng)[2] for _ in range(4000)])
+  assert (heights.min(), heights.max()) == (20, 100)
+  quartiles = np.quantile(heights, [0.25, 0.5, 0.75])
+  np.testing.assert_allclose(quartiles, [40, 60, 80], atol=2)
+
+
+def test_inception_crop_bounds_are_arguments():
+  op = ops.InceptionCrop(
+    8, min_area=0.5, max_area=0.6, min_aspect=1.9, max_aspect=2.0
+  )
+  rng = generator()
+  boxes = np.array([op.box(200, 300, rng) for _ in range(300)])
+  area = boxes[:, 2] * boxes[:, 3] / (200 * 300)
+  aspect = boxes[:, 3] / boxes[:, 2]
+  assert area.min() > 0.495
+  assert area.max() < 0.605
+  assert aspect.min() > 1.88
+  assert aspect.max() < 2.02
+
+
+def test_inception_crop_of_a_strip_is_the_whole_image():
+  assert ops.InceptionCrop(8).box(10, 1000, generator()) == (0, 0, 10, 1000)
+
+
+def test_inception_crop_cuts_its_box_and_resizes():
+  image = noise(40, 50)
+  op = ops.InceptionCrop((6, 7))
+  top, left, height, width = op.box(40, 50, generator(3))
+  expected = cv2.resize(
+    image[top : top + height, left : left + width],
+    (7, 6),
+    interpolation=cv2.INTER_LINEAR,
+  )
+  np.testing.assert_array_equal(op(image, generator(3)), expected)
+  assert not np.array_equal(op(image, generator(4)), expected)
+
+
+def test_opencv_runs_no_threads_of_its_own():
+  assert cv2.getNumThreads() <= 1
+
+
+# Strings.
+
+
+def test_parse_fills_in_the_size():
+  parse = ops.parse('inception_crop|flip', image_size=(4, 6), channels=3)
+  assert parse.ops == (ops.InceptionCrop((4, 6)), ops.Flip())
+  assert parse.image_size == (4, 6)
+  parse = ops.parse(
+    ' resize_small(9, antialias=True) | random_crop((4, 6)) ',
+    image_size=4,
+    channels=1,
+  )
+  assert parse.image_size == (4, 4)
+  assert parse.ops == (
+    ops.ResizeSmall(9, antialias=True),
+    ops.RandomCrop((4, 6)),
+  )
+  parse = ops.parse(
+    "inception_crop(min_area=0.3)|pad(2, 'reflect')", image_size=4, channels=3
+  )
+  assert parse.ops == (
+    ops.InceptionCrop(4, min_area=0.3),
+    ops.Pad(2, 'reflect'),
+  )
+
+
+@pytest.mark.parametrize('name', sorted(ops.OPS))
+def test_every_operation_parses_runs_and_pickles(name):
+  text = 'pad(n=1)|resize' if name == 'pad' else f'resize_small(9)|{name}'
+  if name in ('flip', 'resize_small'):
+    text += '|central_crop'
+  preprocess = ops.parse(text, image_size=(5, 6), channels=3)
+  copy = pickle.loads(pickle.dumps(preprocess))
+  image = encode(noise(12, 13), '.png')
+  result = preprocess(image, generator(1))
+  assert result.shape == (5, 6, 3)
+  assert result.dtype == np.uint8
+  np.testing.assert_array_equal(result, copy(image, generator(1)))
+
+
+def test_empty_string_only_decodes():
+  image = noise(5, 6)
+  preprocess = ops.parse('', image_size=(5, 6), channels=3)
+  np.testing.assert_array_equal(
+    preprocess(encode(image, '.png'), generator()), image
+  )
+
+
+def test_result_of_another_size():
+  preprocess = ops.parse('flip', image_size=(5, 6), channels=3)
+  with pytest.raises(ValueError, match=r'7x8 .* 5x6 is expected; end it with'):
+    preprocess(noise(7, 8), generator())
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('rotate', "unknown operation 'rotate'; choose from .*'central_crop'"),
+    ('flip|', "cannot read ''"),
+    ('flip, resize', "cannot read 'flip, resize'"),
+    ('os.system(1)', r"cannot read 'os.system\(1\)'"),
+    ('resize(', r"cannot read 'resize\('"),
+    ('flip(0.5)', r"'flip\(0.5\)': too many.*accepted: flip\(\)"),
+    ('resize(8, 9)', r'too many positional.*accepted: resize\(size'),
+    ('resize(sise=8)', r"'sise'; accepted: resize\(size"),
+    ('resize(-8)', r'positive integer or a pair.*got -8; accepted: resize'),
+    ('resize((8, 8, 3))', r'got \(8, 8, 3\)'),
+    ('resize(8.0)', 'got 8.0'),
+    ('resize(True)', 'got True'),
+    ('resize(exit())', r'exit\(\) is not a Python literal; accepted: resize'),
+    ('pad', r"missing a required argument: 'n'; accepted: pad\(n"),
+    ('pad(-1)', 'n must be a non-negative integer, got -1'),
+    ("pad(1, 'ones')", r"'ones'; choose from \['reflect', 'zeros'\]"),
+    ('inception_crop(min_area=0)', 'min_area=0, max_area=1.0'),
+    ('inception_crop(max_area=2)', 'min_area=0.05, max_area=2'),
+    ('inception_crop(min_aspect=2)', 'min_aspect=2, max_aspect=1.3'),
+  ],
+)
+def test_parse_errors(text, message):
+  with pytest.raises(ValueError, match=message):
+    ops.parse(text, image_size=8, channels=3)

@@ -1,0 +1,387 @@
+"""Batches: the same rows however they are split, made or resumed."""
+
+import dataclasses
+import itertools
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax.data import ops, pipeline
+from vit_jax.data.source import Record
+
+
+@dataclasses.dataclass
+class FakeView:
+  """Record i is noise of seed i, 8x9, as an array; its label is i.
+
+  Picklable, as worker processes want it.
+
+  Attributes:
+    n: number of records.
+    corrupt: indices whose image is no image.
+    labels: labels by index, where they are not i.
+  """
+
+  n: int
+  corrupt: tuple = ()
+  labels: dict = dataclasses.field(default_factory=dict)
+
+  def __len__(self):
+    return self.n
+
+  def __getitem__(self, index):
+    assert 0 <= index < self.n
+    image = b'no image' if index in self.corrupt else picture(index)
+    return Record(image, self.labels.get(index, index), f'fake/{index}')
+
+
+class BrokenView(FakeView):
+  """Fails to read record 3 with an exception that cannot be pickled."""
+
+  def __getitem__(self, index):
+    if index == 3:
+
+      class LocalError(Exception):
+        pass
+
+      raise LocalError('the disk is gone')
+    return super().__getitem__(index)
+
+
+def picture(index):
+  rng = np.random.default_rng(index)
+  return rng.integers(0, 256, (8, 9, 3), dtype=np.uint8)
+
+
+CROP = ops.parse('random_crop|flip', image_size=(4, 5), channels=3)
+WHOLE = ops.parse('', image_size=(8, 9), channels=3)
+
+
+def train(view, count, *, preprocess=CROP, **kwargs):
+  """Returns `count` batches."""
+  defaults = dict(batch_size=4, seed=0, num_classes=100, threads=0)
+  batches = pipeline.train_batches(view, preprocess, **(defaults | kwargs))
+  return list(itertools.islice(batches, count))
+
+
+def evaluate(view, *, preprocess=WHOLE, **kwargs):
+  """Returns all batches."""
+  defaults = dict(batch_size=4, num_classes=100, threads=0)
+  return list(pipeline.eval_batches(view, preprocess, **(defaults | kwargs)))
+
+
+def join(batches):
+  """Concatenates batches along the rows."""
+  return {
+    key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]
+  }
+
+
+def assert_same(actual, expected):
+  """Compares lists of batches."""
+  assert len(actual) == len(expected)
+  for a, b in zip(actual, expected, strict=True):
+    assert a.keys() == b.keys()
+    for key in a:
+      assert a[key].dtype == b[key].dtype
+      np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+# Training.
+
+
+def test_train_batch_contents():
+  batch = train(FakeView(5), 1)[0]
+  assert {key: (str(x.dtype), x.shape) for key, x in batch.items()} == {
+    'image': ('uint8', (4, 4, 5, 3)),
+    'label': ('int32', (4,)),
+    'mask': ('bool', (4,)),
+    'unreadable': ('bool', (4,)),
+  }
+  assert batch['mask'].all()
+  assert not batch['unreadable'].any()
+  assert type(batch['image']) is np.ndarray
+
+
+def test_train_rows_are_the_records():
+  batch = train(FakeView(7), 1, preprocess=WHOLE)[0]
+  for image, label in zip(batch['image'], batch['label'], strict=True):
+    np.testing.assert_array_equal(image, picture(label))
+
+
+def test_train_order_is_frozen():
+  # Written down once: another order would break resumed runs.
+  labels = join(train(FakeView(5), 3))['label'].tolist()
+  assert labels == [1, 2, 4, 0, 3, 0, 3, 1, 4, 2, 3, 0]
+
+
+def test_each_epoch_is_another_permutation():
+  # 15 batches of 4 are 6 epochs of 10, whose ends fall inside batches.
+  labels = join(train(FakeView(10), 15))['label']
+  epochs = labels.reshape(6, 10)
+  assert (np.sort(epochs, axis=1) == np.arange(10)).all()
+  assert len({tuple(epoch) for epoch in epochs}) == 6
+
+
+def test_augmentation_differs_between_epochs_and_seeds():
+  view = FakeView(1)
+  images = join(train(view, 10))['image'].reshape(40, -1)
+  # 5 * 5 places and two directions, of which 40 draws hit some twice.
+  assert len(np.unique(images, axis=0)) > 20
+  other = join(train(view, 10, seed=1))['image'].reshape(40, -1)
+  assert (images != other).any(axis=1).mean() > 0.8
+
+
+def test_order_differs_between_seeds():
+  orders = {
+    tuple(join(train(FakeView(10), 5, seed=seed))['label']) for seed in range(5)
+  }
+  assert len(orders) == 5
+
+
+@pytest.mark.parametrize('hosts', [2, 4])
+def test_train_rows_are_the_same_on_any_number_of_hosts(hosts):
+  view = FakeView(10, corrupt=(3,))
+  kwargs = dict(batch_size=8, unreadable='skip-and-count', start_step=2)
+  expected = train(view, 6, **kwargs)
+  parts = [
+    train(view, 6, process_index=h, process_count=hosts, **kwargs)
+    for h in range(hosts)
+  ]
+  assert parts[0][0]['label'].shape == (8 // hosts,)
+  assert_same([join(step) for step in zip(*parts, strict=True)], expected)
+  # The test would be empty if no row were a substitute.
+  assert join(expected)['unreadable'].any()
+
+
+@pytest.mark.parametrize('start', [1, 5])
+@pytest.mark.parametrize('host', [0, 1])
+def test_start_step_skips_batches(start, host):
+  kwargs = dict(process_index=host, process_count=2)
+  expected = train(FakeView(7), 8, **kwargs)
+  actual = train(FakeView(7), 8 - start, start_step=start, **kwargs)
+  assert_same(actual, expected[start:])
+
+
+def test_start_far_away():
+  # Ten million epochs in; no batch before it is made.
+  batch = train(FakeView(8), 1, start_step=2 * 10**7)[0]
+  assert set(batch['label']) <= set(range(8))
+
+
+@pytest.mark.parametrize('threads, prefetch', [(1, None), (4, None), (2, 5)])
+def test_threads_change_nothing(threads, prefetch):
+  view = FakeView(10, corrupt=(3,))
+  kwargs = dict(unreadable='skip-and-count', start_step=1)
+  expected = train(view, 9, **kwargs)
+  actual = train(view, 9, threads=threads, prefetch=prefetch, **kwargs)
+  assert_same(actual, expected)
+  kwargs.pop('start_step')
+  actual = evaluate(view, threads=threads, prefetch=prefetch, **kwargs)
+  assert_same(actual, evaluate(view, **kwargs))
+
+
+def test_workers_change_nothing():
+  view = FakeView(10, corrupt=(3,))
+  kwargs = dict(unreadable='skip-and-count')
+  expected = train(view, 5, start_step=3, **kwargs)
+  actual = train(view, 5, start_step=3, workers=1, **kwargs)
+  assert_same(actual, expected)
+  assert type(actual[0]['image']) is np.ndarray
+  # Three batches: two workers do not get the same number.
+  expected = evaluate(view, **kwargs)
+  assert_same(evaluate(view, workers=2, **kwargs), expected)
+
+
+def test_threads_and_prefetch_reach_grain(monkeypatch):
+  seen = []
+  options = pipeline.grain.ReadOptions
+
+  def spy(**kwargs):
+    seen.append((kwargs['num_threads'], kwargs['prefetch_buffer_size']))
+    return options(**kwargs)
+
+  monkeypatch.setattr(pipeline.grain, 'ReadOptions', spy)
+  monkeypatch.setattr(pipeline.os, 'cpu_count', lambda: 6)
+  train(FakeView(3), 1, threads=3)
+  train(FakeView(3), 1, threads=2, prefetch=7)
+  train(FakeView(3), 1, threads=None)
+  monkeypatch.setattr(pipeline.os, 'cpu_count', lambda: 100)
+  train(FakeView(3), 1, threads=None)
+  assert seen == [(3, 3), (2, 7), (6, 6), (16, 16)]
+
+
+# Evaluation.
+
+
+@pytest.mark.parametrize('hosts', [1, 2, 3])
+def test_eval_is_every_example_once_in_order(hosts):
+  parts = [
+    evaluate(FakeView(8), batch_size=6, process_index=h, process_count=hosts)
+    for h in range(hosts)
+  ]
+  assert {len(part) for part in parts} == {2}
+  assert pipeline.num_eval_batches(FakeView(8), 6) == 2
+  assert parts[0][0]['image'].shape == (6 // hosts, 8, 9, 3)
+  rows = join([join(step) for step in zip(*parts, strict=True)])
+  assert rows['label'].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1]
+  assert rows['mask'].tolist() == [True] * 8 + [False] * 4
+  assert not rows['unreadable'].any()
+  for i in range(8):
+    np.testing.assert_array_equal(rows['image'][i], picture(i))
+  assert not rows['image'][8:].any()
+
+
+@pytest.mark.parametrize('n, expected', [(1, 1), (3, 1), (4, 1), (5, 2)])
+def test_num_eval_batches(n, expected):
+  assert pipeline.num_eval_batches(FakeView(n), 4) == expected
+  assert len(evaluate(FakeView(n))) == expected
+
+
+def test_eval_draws_the_same_each_time():
+  first = evaluate(FakeView(5), preprocess=CROP)
+  assert_same(evaluate(FakeView(5), preprocess=CROP), first)
+
+
+# Unreadable images.
+
+
+def test_unreadable_is_an_error_that_names_the_record():
+  view = FakeView(6, corrupt=(4,))
+  message = "fake/4: cannot decode 8 bytes .* unreadable='skip-and-count'"
+  with pytest.raises(ValueError, match=message):
+    train(view, 2)
+  with pytest.raises(ValueError, match=message):
+    evaluate(view)
+
+
+def test_truncated_file_is_unreadable():
+  jpeg = cv2.imencode('.jpg', picture(0))[1].tobytes()[:-30]
+  with pytest.raises(ValueError, match='fake/0: truncated JPEG'):
+    evaluate([Record(jpeg, 0, 'fake/0')])
+
+
+def test_train_substitutes_an_unreadable_image():
+  view = FakeView(10, corrupt=(3, 7))
+  kwargs = dict(preprocess=WHOLE, unreadable='skip-and-count')
+  rows = join(train(view, 25, **kwargs))
+  # Ten epochs, two of ten records each.
+  assert rows['unreadable'].sum() == 20
+  assert rows['mask'].all()
+  substitutes = rows['label'][rows['unreadable']]
+  assert len(set(substitutes)) > 4
+  for image, label in zip(rows['image'], rows['label'], strict=True):
+    np.testing.assert_array_equal(image, picture(label))
+  # The other rows are as if nothing had happened.
+  sound = join(train(FakeView(10), 25, preprocess=WHOLE))
+  np.testing.assert_array_equal(
+    rows['label'][~rows['unreadable']], sound['label'][~rows['unreadable']]
+  )
+
+
+def test_train_gives_up_when_nothing_is_readable():
+  view = FakeView(4, corrupt=(0, 1, 2, 3))
+  with pytest.raises(ValueError, match=r'11 images in a row .*fake/.: cannot'):
+    train(view, 1, unreadable='skip-and-count')
+
+
+def test_eval_masks_an_unreadable_image():
+  view = FakeView(6, corrupt=(1, 4))
+  rows = join(evaluate(view, unreadable='skip-and-count'))
+  assert rows['mask'].tolist() == [1, 0, 1, 1, 0, 1, 0, 0]
+  assert rows['unreadable'].tolist() == [0, 1, 0, 0, 1, 0, 0, 0]
+  assert rows['label'].tolist() == [0, -1, 2, 3, -1, 5, -1, -1]
+  assert not rows['image'][1].any()
+  assert rows['mask'].sum() + rows['unreadable'].sum() == len(view)
+
+
+@pytest.mark.parametrize('make', [train, evaluate])
+def test_unknown_policy(make):
+  args = (FakeView(3), 1) if make is train else (FakeView(3),)
+  with pytest.raises(
+    ValueError, match=r"'skip'; choose from \['error', 'skip-"
+  ):
+    make(*args, unreadable='skip')
+
+
+# Labels.
+
+
+@pytest.mark.parametrize('label', [-1, 6, [6]])
+def test_label_out_of_range(label):
+  view = FakeView(6, labels={4: label})
+  message = r'fake/4 has label -?\d, outside of \[0, num_classes=6\)'
+  with pytest.raises(ValueError, match=message):
+    train(view, 2, num_classes=6)
+  with pytest.raises(ValueError, match=message):
+    evaluate(view, num_classes=6)
+
+
+def test_several_labels_are_padded():
+  view = FakeView(5, labels={0: [4, 2], 1: [], 2: [1], 3: (0, 1, 2), 4: [3]})
+  labels = join(evaluate(view, max_labels=3))['label']
+  assert labels.dtype == np.int32
+  assert labels.tolist() == [
+    [4, 2, -1], [-1, -1, -1], [1, -1, -1], [0, 1, 2],
+    [3, -1, -1], [-1, -1, -1], [-1, -1, -1], [-1, -1, -1],
+  ]  # fmt: skip
+  trained = join(train(view, 5, max_labels=3, batch_size=1))['label']
+  assert sorted(trained.tolist()) == sorted(labels[:5].tolist())
+
+
+def test_label_shape_follows_the_source_or_max_labels():
+  assert evaluate(FakeView(2), max_labels=2)[0]['label'].tolist() == [
+    [0, -1], [1, -1], [-1, -1], [-1, -1]
+  ]  # fmt: skip
+  view = FakeView(2, labels={0: [5], 1: [6]})
+  assert evaluate(view)[0]['label'].tolist() == [[5], [6], [-1], [-1]]
+
+
+def test_too_many_labels():
+  view = FakeView(2, labels={0: [], 1: [1, 2, 3]})
+  with pytest.raises(ValueError, match=r'fake/1 has 3 labels.*max_labels=2'):
+    evaluate(view, max_labels=2)
+
+
+# Errors.
+
+
+def test_errors_of_operations_name_the_record():
+  wrong = ops.parse('central_crop', image_size=(9, 9), channels=3)
+  message = r'^fake/.: an image of 8x9 .* of 9x9'
+  with pytest.raises(ValueError, match=message):
+    train(FakeView(4), 1, preprocess=wrong)
+  with pytest.raises(ValueError, match=message):
+    evaluate(FakeView(4), preprocess=wrong)
+
+
+@pytest.mark.parametrize('options', [dict(threads=2), dict(workers=1)])
+def test_errors_of_threads_and_workers_arrive(options):
+  # Also those that cannot be pickled; reading is no matter of policy.
+  with pytest.raises(RuntimeError, match='record 3 failed: LocalError: the d'):
+    evaluate(BrokenView(4), unreadable='skip-and-count', **options)
+
+
+@pytest.mark.parametrize(
+  'kwargs, message',
+  [
+    (dict(batch_size=6, process_count=4), 'batch_size=6 .*process_count=4'),
+    (dict(batch_size=0), 'batch_size=0 must be a positive multiple'),
+    (dict(process_index=2, process_count=2), 'process_index=2 .*less than'),
+    (dict(process_index=-1), 'process_index=-1 must be at least 0'),
+  ],
+)
+def test_host_arguments(kwargs, message):
+  # At once, not when the first batch is asked for.
+  kwargs = dict(batch_size=4, num_classes=9) | kwargs
+  with pytest.raises(ValueError, match=message):
+    pipeline.train_batches(FakeView(3), CROP, seed=0, **kwargs)
+  with pytest.raises(ValueError, match=message):
+    pipeline.eval_batches(FakeView(3), CROP, **kwargs)
+
+
+@pytest.mark.parametrize('kwargs', [dict(seed=-1), dict(start_step=-1)])
+def test_negative_seed_or_step(kwargs):
+  with pytest.raises(ValueError, match=r'must be 0 or more, got .*-1'):
+    train(FakeView(3), 1, **kwargs)

@@ -1,0 +1,74 @@
+import pytest
+
+from vit_jax import data
+
+
+class Numbers(data.Source):
+  """Record i of a split is (split, i)."""
+
+  info = data.SourceInfo('numbers', {'train': 10, 'test': 4}, ('a', 'b', 'c'))
+
+  def read(self, split, index):
+    return data.Record(b'', index, split)
+
+
+def _records(split):
+  view = data.View(Numbers(), split)
+  return [(view[i].name, view[i].label) for i in range(len(view))]
+
+
+def test_view_of_a_sum_of_slices():
+  assert _records('train[8:]+test[1:3]+train[:2]') == [
+    ('train', 8),
+    ('train', 9),
+    ('test', 1),
+    ('test', 2),
+    ('train', 0),
+    ('train', 1),
+  ]
+
+
+def test_view_of_one_split():
+  assert _records('test') == [
+    ('test', 0),
+    ('test', 1),
+    ('test', 2),
+    ('test', 3),
+  ]
+  assert _records('test[-1:]') == [('test', 3)]
+
+
+def test_view_is_iterable():
+  view = data.View(Numbers(), 'test[2:]+test[:1]')
+  assert [record.label for record in view] == [2, 3, 0]
+
+
+@pytest.mark.parametrize('index', [-1, 4])
+def test_view_has_bounds(index):
+  with pytest.raises(IndexError, match=f"'test' has 4 records, not {index}"):
+    data.View(Numbers(), 'test')[index]
+
+
+def test_view_errors_list_the_splits():
+  with pytest.raises(ValueError, match=r'train \(10\), test \(4\)'):
+    data.View(Numbers(), 'validation')
+
+
+def test_num_classes():
+  assert Numbers.info.num_classes == 3
+
+
+@pytest.mark.parametrize(
+  'spec', ['', 'digit', 'imagenet2012', 'folder', 'folder:', 'tfds:']
+)
+def test_unknown_or_incomplete_specs_list_the_choices(spec):
+  with pytest.raises(ValueError, match='is none of') as error:
+    data.open_source(spec)
+  assert repr(spec) in str(error.value)
+  for kind in ('digits', 'shapes', 'folder:PATH', 'tfds:NAME'):
+    assert f'\n  {kind}' in str(error.value)
+
+
+def test_default_arguments():
+  assert data.open_source('digits').info.num_classes == 10
+  assert data.open_source('shapes').info.spec == 'shapes:shape'

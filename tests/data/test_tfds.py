@@ -1,0 +1,245 @@
+import concurrent.futures
+import io
+import json
+import pickle
+import shutil
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tests.data import tfds_from_folder
+from vit_jax import data
+
+
+def _jpeg(value):
+  pixels = np.full((4, 5, 3), value, np.uint8)
+  # Zeros at the end are bytes like any others.
+  return cv2.imencode('.jpg', pixels)[1].tobytes() + b'\0\0'
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  root = tmp_path_factory.mktemp('folder')
+  for split, size in (('train', 5), ('test', 2)):
+    for name, offset in (('cat', 0), ('dog', 100)):
+      (root / split / name).mkdir(parents=True)
+      for i in range(size):
+        (root / split / name / f'{i}.jpg').write_bytes(_jpeg(offset + 9 * i))
+  return root
+
+
+@pytest.fixture(scope='module')
+def data_dir(folder, tmp_path_factory):
+  """Holds `from_folder` and `tiny`, a data set with many kinds of features."""
+  path = tmp_path_factory.mktemp('tfds')
+  tfds_from_folder.write(folder, path)
+  features = {
+    'picture': tfds.features.Image(),
+    'tags': tfds.features.Sequence(tfds.features.ClassLabel(names=['x', 'y'])),
+    'ids': tfds.features.Sequence(np.int32),
+    'number': np.int64,
+    'unnamed': tfds.features.ClassLabel(num_classes=3),
+    'ratio': np.float32,
+    'vector': tfds.features.Tensor(shape=(2,), dtype=np.int64),
+    'mask': tfds.features.Image(),
+  }
+  examples = [
+    {
+      'picture': io.BytesIO(_jpeg(i)),
+      'tags': [1, 0][:i],
+      'ids': [4] * i,
+      'number': i,
+      'unnamed': 2,
+      'ratio': 0.5,
+      'vector': [1, 2],
+      'mask': io.BytesIO(b'not an image'),
+    }
+    for i in range(3)
+  ]
+  tfds_from_folder.write_examples({'train': examples}, features, path, 'tiny')
+  return str(path)
+
+
+def _tiny(data_dir, label_key, **kwargs):
+  return data.open_source(
+    'tfds:tiny',
+    data_dir=data_dir,
+    image_key='picture',
+    label_key=label_key,
+    **kwargs,
+  )
+
+
+def test_same_records_as_the_folder(folder, data_dir):
+  source = data.open_source('tfds:from_folder', data_dir=data_dir)
+  assert source.info.splits == {'train': 10, 'test': 4}
+  assert source.info.class_names == ('cat', 'dog')
+  assert source.info.spec == 'tfds:from_folder'
+  assert not source.info.multi_label
+  view = data.View(source, 'train[3:7]+test[-1:]')
+  expected = [
+    ('cat', 27),
+    ('cat', 36),
+    ('dog', 100),
+    ('dog', 109),
+    ('dog', 109),
+  ]
+  assert [record.image for record in view] == [_jpeg(v) for _, v in expected]
+  assert [record.label for record in view] == [0, 0, 1, 1, 1]
+  assert [view[0].name, view[4].name] == ['train/3', 'test/3']
+  files = data.View(data.open_source(f'folder:{folder}'), 'train+test')
+  for file, record in zip(files, data.View(source, 'train+test'), strict=True):
+    assert (file.image, file.label) == (record.image, record.label)
+
+
+@pytest.mark.parametrize(
+  'spec', ['tfds:from_folder:1.0.0', 'tfds:from_folder:1.*.*']
+)
+def test_versions(data_dir, spec):
+  assert data.open_source(spec, data_dir=data_dir).info.spec == spec
+
+
+def test_multi_label(data_dir):
+  source = _tiny(data_dir, 'tags')
+  assert source.info.multi_label
+  assert source.info.class_names == ('x', 'y')
+  labels = [record.label for record in data.View(source, 'train')]
+  assert labels == [(), (1,), (1, 0)]
+
+
+def test_integer_labels(data_dir):
+  source = _tiny(data_dir, 'number', num_classes=3)
+  assert source.info.class_names == ('0', '1', '2')
+  assert [r.label for r in data.View(source, 'train')] == [0, 1, 2]
+  source = _tiny(data_dir, 'ids', num_classes=5)
+  assert source.info.num_classes == 5
+  assert source.info.multi_label
+  assert source.read('train', 2).label == (4, 4)
+  assert _tiny(data_dir, 'unnamed').info.class_names == ('0', '1', '2')
+
+
+def test_class_label_of_unknown_size(data_dir, tmp_path):
+  shutil.copytree(f'{data_dir}/tiny', tmp_path / 'tiny')
+  path = tmp_path / 'tiny/1.0.0/features.json'
+  path.write_text(path.read_text().replace('"numClasses": "3"', ''))
+  with pytest.raises(ValueError, match='set num_classes'):
+    _tiny(str(tmp_path), 'unnamed')
+  source = _tiny(str(tmp_path), 'unnamed', num_classes=4)
+  assert source.info.class_names == ('0', '1', '2', '3')
+
+
+def test_home_is_expanded(data_dir, monkeypatch):
+  monkeypatch.setenv('HOME', data_dir)
+  source = data.open_source('tfds:from_folder', data_dir='~')
+  assert source.read('train', 0).image == _jpeg(0)
+
+
+def test_other_features_are_not_decoded(data_dir):
+  # `mask` holds bytes that no decoder takes.
+  assert _tiny(data_dir, 'unnamed').read('train', 1).image == _jpeg(1)
+
+
+def test_pickles_also_after_reading(data_dir):
+  source = data.open_source('tfds:from_folder', data_dir=data_dir)
+  record = source.read('train', 6)
+  dump = pickle.dumps(source)
+  # The open files stay behind.
+  assert b'ArrayRecordDataSource' not in dump
+  copy = pickle.loads(dump)
+  assert copy.info == source.info
+  assert copy.read('train', 6) == record
+  assert source.read('train', 6) == record
+
+
+def test_reads_from_many_threads(data_dir):
+  source = data.open_source('tfds:from_folder', data_dir=data_dir)
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    records = pool.map(lambda i: source.read('train', i % 10), range(200))
+    images = [record.image for record in records]
+  expected = [_jpeg(100 * c + 9 * i) for c in range(2) for i in range(5)]
+  assert images == expected * 20
+
+
+@pytest.mark.parametrize(
+  'keys, reason',
+  [
+    ({}, "no feature image_key='image'.*'picture': 'Image'"),
+    (
+      {'image_key': 'picture', 'label_key': 'lable'},
+      "no feature label_key='lable'.*'ratio': 'Tensor'",
+    ),
+    ({'image_key': 'ratio', 'label_key': 'tags'}, "'ratio' is not an Image"),
+    ({'image_key': 'picture', 'label_key': 'ratio'}, 'expected a ClassLabel'),
+    ({'image_key': 'picture', 'label_key': 'vector'}, 'expected a ClassLabel'),
+    ({'image_key': 'picture', 'label_key': 'mask'}, 'expected a ClassLabel'),
+    ({'image_key': 'picture', 'label_key': 'number'}, 'set num_classes'),
+    (
+      {'image_key': 'picture', 'label_key': 'tags', 'num_classes': 7},
+      'has 2 classes, but num_classes=7',
+    ),
+  ],
+)
+def test_feature_errors(data_dir, keys, reason):
+  with pytest.raises(ValueError, match=reason):
+    data.open_source('tfds:tiny', data_dir=data_dir, **keys)
+
+
+def test_not_prepared(tmp_path):
+  with pytest.raises(ValueError, match='is not in') as error:
+    data.open_source('tfds:cifar10:3.*.*', data_dir=str(tmp_path))
+  command = (
+    f"tfds.builder('cifar10:3.*.*', data_dir='{tmp_path}')"
+    ".download_and_prepare(file_format='array_record')"
+  )
+  assert command in str(error.value)
+
+
+def test_unknown_name(tmp_path):
+  with pytest.raises(ValueError, match=r"knows no 'cifar_10'.*'cifar10'"):
+    data.open_source('tfds:cifar_10', data_dir=str(tmp_path))
+
+
+def test_unknown_version(data_dir):
+  with pytest.raises(ValueError, match=r'2\.0\.0'):
+    data.open_source('tfds:from_folder:2.0.0', data_dir=data_dir)
+
+
+def _set_formats(tmp_path, folder, **formats):
+  """Writes the folder and makes its description tell of other formats."""
+  tfds_from_folder.write(folder, tmp_path)
+  path = tmp_path / 'from_folder/1.0.0/dataset_info.json'
+  description = json.loads(path.read_text())
+  path.write_text(json.dumps(description | formats))
+
+
+def test_tfrecord_only(tmp_path, folder):
+  _set_formats(tmp_path, folder, fileFormat='tfrecord')
+  with pytest.raises(ValueError, match=r"stored as \['tfrecord'\]") as error:
+    data.open_source('tfds:from_folder', data_dir=str(tmp_path))
+  command = (
+    f'tfds convert_format --dataset_version_dir={tmp_path}/from_folder/1.0.0 '
+    '--out_file_format=array_record'
+  )
+  assert command in str(error.value)
+
+
+@pytest.mark.parametrize('first', ['tfrecord', 'parquet'])
+def test_array_record_beside_another_format(tmp_path, folder, first):
+  _set_formats(
+    tmp_path,
+    folder,
+    fileFormat=first,
+    alternativeFileFormats=['array_record'],
+  )
+  source = data.open_source('tfds:from_folder', data_dir=str(tmp_path))
+  assert source.read('train', 1).image == _jpeg(9)
+  copy = pickle.loads(pickle.dumps(source))
+  assert copy.read('test', 0).image == _jpeg(0)
+
+
+def test_without_tensorflow(data_dir):
+  data.open_source('tfds:from_folder', data_dir=data_dir).read('train', 0)
+  assert 'tensorflow' not in sys.modules

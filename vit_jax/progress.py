@@ -1,0 +1,145 @@
+"""What the loop knows of the steps since its last log line."""
+
+import time
+from collections.abc import Mapping
+
+import jax
+from absl import logging
+from etils import epath
+
+
+class NonFiniteError(RuntimeError):
+  """The loss or the gradient is NaN or infinite."""
+
+
+class Interval:
+  """The metrics of the steps since the last log line, still on the devices.
+
+  Holds the host back when it runs more than two steps ahead of the devices,
+  so that batches don't pile up in their memory.
+  """
+
+  _AHEAD = 2
+
+  def __init__(self, start_step: int, directory: epath.Path):
+    self._start_step = start_step
+    self._directory = directory
+    self._values: list[dict[str, jax.Array]] = []
+
+  def add(self, values: dict[str, jax.Array]) -> None:
+    self._values.append(values)
+    if len(self._values) > self._AHEAD:
+      self._values[-1 - self._AHEAD] = jax.device_get(
+        self._values[-1 - self._AHEAD]
+      )
+
+  def check_finite(self, last_checkpoint: int | None) -> None:
+    """Raises NonFiniteError if any step's loss or gradient is not finite."""
+    self._values = jax.device_get(self._values)
+    for step, values in enumerate(self._values, start=self._start_step + 1):
+      bad = {
+        name: float(values[name])
+        for name in ('loss', 'grad_norm', 'update_norm', 'param_norm')
+        if not abs(values[name]) < float('inf')
+      }
+      if bad:
+        end = self._start_step + len(self._values)
+        kept = (
+          f'the last good checkpoint is {self._directory}/{last_checkpoint}'
+          if last_checkpoint
+          else 'no checkpoint had been saved yet'
+        )
+        raise NonFiniteError(
+          f'Not finite: {bad} at step {step} (found in steps'
+          f' {self._start_step + 1} to {end}). Training stopped; {kept}. A'
+          ' lower schedule.peak, a longer schedule.warmup_steps or'
+          ' optimizer.clip_norm=1 are the usual remedies.'
+        )
+
+  def mean(self) -> dict[str, float]:
+    """Loss and accuracy averaged, `unreadable` summed, the others' last."""
+    values = jax.device_get(self._values)
+    result = {f'train/{k}': float(v) for k, v in values[-1].items()}
+    for name in ('loss', 'accuracy'):
+      result[f'train/{name}'] = sum(float(v[name]) for v in values) / len(
+        values
+      )
+    result['train/unreadable'] = sum(float(v['unreadable']) for v in values)
+    return result
+
+
+class Progress:
+  """Speed, input wait and time left between log lines."""
+
+  def __init__(self, start_step: int, total_steps: int, batch_size: int):
+    self._total_steps = total_steps
+    self._batch_size = batch_size
+    self._start = (start_step, time.monotonic())
+    self._last = self._start
+    self._waited = 0.0
+    self._paused = 0.0
+
+  def wait(self, seconds: float) -> None:
+    """Counts time that the loop waited for input."""
+    self._waited += seconds
+
+  def pause(self, seconds: float) -> None:
+    """Leaves out time that was not training (evaluation, saving)."""
+    self._paused += seconds
+
+  def reset(self, step: int) -> None:
+    """Starts the clock anew, so that compilation doesn't spoil the ETA."""
+    self._start = self._last = (step, time.monotonic())
+    self._waited = self._paused = 0.0
+
+  def measure(self, step: int) -> dict[str, float]:
+    """Since the last call: images/s, the share of time waiting, and the ETA.
+
+    Returns:
+      `images_per_sec`, `input_wait` (0..1) and `eta_sec`.
+    """
+    last_step, last_time = self._last
+    now = time.monotonic()
+    seconds = max(now - last_time - self._paused, 1e-9)
+    steps = step - last_step
+    result = {
+      'images_per_sec': steps * self._batch_size / seconds,
+      'input_wait': min(self._waited / seconds, 1.0),
+    }
+    # From the whole run's pace, evaluations and saves included.
+    start_step, start_time = self._start
+    pace = (now - start_time) / max(step - start_step, 1)
+    result['eta_sec'] = pace * (self._total_steps - step)
+    self._last = (step, now)
+    self._waited = self._paused = 0.0
+    return result
+
+
+def duration(seconds: float) -> str:
+  """`93784` -> `1d02:03:04`, `75` -> `1:15`."""
+  seconds = round(seconds)
+  days, rest = divmod(seconds, 86400)
+  hours, rest = divmod(rest, 3600)
+  minutes, seconds = divmod(rest, 60)
+  if days:
+    return f'{days}d{hours:02}:{minutes:02}:{seconds:02}'
+  if hours:
+    return f'{hours}:{minutes:02}:{seconds:02}'
+  return f'{minutes}:{seconds:02}'
+
+
+def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
+  """One line on the console for one interval of training."""
+  logging.info(
+    'step %*d/%d  loss %.4f  acc %5.1f%%  lr %.2e  %s img/s  input %2.0f%%'
+    '  ETA %s',
+    len(str(total_steps)),
+    step,
+    total_steps,
+    values['train/loss'],
+    100 * values['train/accuracy'],
+    values['train/learning_rate'],
+    f'{values["images_per_sec"]:,.0f}',
+    100 * values['input_wait'],
+    duration(values['eta_sec']),
+  )
