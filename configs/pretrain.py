@@ -4,7 +4,8 @@
         --config=configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=sgd]
 
 MODEL is a model's name, such as `ViT-B/16`. DATASET is `imagenet2012`,
-`imagenet21k`, `jft300m`, or any data spec (`folder:/data/pets`, `digits`).
+`imagenet21k`, `jft300m`, or any data spec (`folder:/data/pets`, `digits`), of
+which `eval=SPLIT` names what to evaluate on (`eval=test`).
 All at batch 4096, 224 px, Adam, 10,000 steps of warm-up.
 
 Cost and result, from the paper: ViT-L/16 on JFT for 14 epochs takes 680
@@ -19,9 +20,9 @@ from vit_jax import config as config_lib
 from vit_jax.models import variants
 
 USAGE = (
-  'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=adam|sgd],'
-  ' with DATASET one of imagenet2012, imagenet21k, jft300m, or a data spec'
-  ' such as folder:/path.'
+  'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=adam|sgd]'
+  '[,eval=SPLIT], with DATASET one of imagenet2012, imagenet21k, jft300m, or a'
+  ' data spec such as folder:/path.'
 )
 
 
@@ -107,11 +108,11 @@ SGD_BOUNDARIES = (10 / 40, 23 / 40, 30 / 40, 37 / 40)
 
 
 def get_config(argument=None):
-  """Returns the config of `MODEL,DATASET[,epochs=N][,optimizer=NAME]`."""
+  """Returns the config of `MODEL,DATASET[,OPTION=VALUE ...]`, see `USAGE`."""
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'dataset'),
-    options={'epochs': float, 'optimizer': str},
+    options={'epochs': float, 'optimizer': str, 'eval': str},
     usage=USAGE,
   )
   model, dataset = args['model'], args['dataset']
@@ -159,7 +160,7 @@ def get_config(argument=None):
     )
 
   config.data.preprocess = 'inception_crop|flip'
-  _set_dataset(config, dataset, epochs)
+  _set_dataset(config, dataset, epochs, args.get('eval'))
   config.checkpoint.every = 5_000
   config.log.every = 50
   return config
@@ -172,13 +173,12 @@ def _encoder_width(model):
   return sizes['width'] if sizes else None
 
 
-def _set_dataset(config, dataset, epochs):
+def _set_dataset(config, dataset, epochs, split):
   """Fills in the data section, the run's length and the evaluation."""
 
   def steps_of(num_examples):
     return int(epochs * num_examples / config.data.batch_size)
 
-  validation = 'validation'
   if dataset == 'jft300m':
     # Not public. Everything is known but the place: give it by
     # --config.data.dataset=SPEC and, if need be, its splits.
@@ -186,7 +186,7 @@ def _set_dataset(config, dataset, epochs):
     config.data.max_labels = 16  # 1.26 on average.
     config.data.train_split = 'train[51200:]'
     config.total_steps = steps_of(JFT_EXAMPLES)
-    validation = 'train[:51200]'
+    split = split or 'train[:51200]'
   elif dataset == 'imagenet21k':
     # No TFDS builder of this name is public either.
     config.num_classes = IMAGENET21K_CLASSES
@@ -194,19 +194,23 @@ def _set_dataset(config, dataset, epochs):
     config.data.train_split = 'full[51200:]'
     config.data.label_key = 'labels'
     config.total_steps = steps_of(IMAGENET21K_EXAMPLES)
-    validation = 'full[:51200]'
+    split = split or 'full[:51200]'
   elif dataset == 'imagenet2012':
     config.num_classes = 1000
     config.data.dataset = 'tfds:imagenet2012'
     config.data.num_examples = 1_281_167
+    split = split or 'validation'
     config.epochs = float(epochs)
   else:
     config.data.dataset = dataset
     config.epochs = float(epochs)
     # Of a run of unknown length: a tenth, at most the paper's 10,000.
     config.schedule.warmup_steps = -1
-    validation = ''
-  if validation:
+  if split:
+    # A data set of one's own may have any resolution; ImageNet's is known.
+    own = config.data.dataset == dataset
     config.evals.validation = config_lib.evaluation(
-      validation, preprocess='resize_small(256)|central_crop', every=5_000
+      split,
+      preprocess='resize' if own else 'resize_small(256)|central_crop',
+      every=5_000,
     )

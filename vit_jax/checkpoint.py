@@ -5,6 +5,7 @@ asynchronous and atomic (Orbax): a directory exists under its final name only
 when everything in it was written.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,15 +18,8 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 FOLDER = 'checkpoints'
-
-
-def _manager(directory: epath.Path, **options) -> ocp.CheckpointManager:
-  return ocp.CheckpointManager(
-    directory,
-    options=ocp.CheckpointManagerOptions(**options),
-    # Named up front, so that metadata can be read before any save.
-    item_handlers=ocp.PyTreeCheckpointHandler(),
-  )
+# The folder in a checkpoint in which Orbax's manager puts an unnamed item.
+_ITEM = 'default'
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
@@ -74,12 +68,16 @@ class Checkpoints:
     if keep_every:
       policies.append(checkpoint_managers.EveryNSteps(keep_every))
     self.directory = epath.Path(workdir) / FOLDER
-    self._manager = _manager(
+    self._manager = ocp.CheckpointManager(
       self.directory,
-      preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-      enable_async_checkpointing=True,
-      # What a killed run left half-written.
-      cleanup_tmp_directories=True,
+      options=ocp.CheckpointManagerOptions(
+        preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+        enable_async_checkpointing=True,
+        # What a killed run left half-written.
+        cleanup_tmp_directories=True,
+      ),
+      # Named up front, so that metadata can be read before any save.
+      item_handlers=ocp.PyTreeCheckpointHandler(),
     )
 
   @property
@@ -141,14 +139,15 @@ def find(path: epath.PathLike) -> epath.Path:
     ValueError: there is no checkpoint; says what is there instead.
   """
   path = epath.Path(path)
-  if path.name.isdigit() and path.exists():
-    return path
   folder = path if path.name == FOLDER else path / FOLDER
   # Orbax's temporary names are not plain numbers.
-  if folder.exists():
+  if folder.is_dir():
     steps = [int(p.name) for p in folder.iterdir() if p.name.isdigit()]
     if steps:
       return folder / str(max(steps))
+  # Only now: a run's directory may be called `3`, too.
+  if path.name.isdigit() and path.is_dir():
+    return path
   if not path.exists():
     found = 'the path does not exist'
   elif not path.is_dir():
@@ -177,29 +176,27 @@ def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
     ValueError: no checkpoint, or one that holds no parameters.
   """
   path = find(path)
-  manager = _manager(path.parent, read_only=True)
-  tree = manager.item_metadata(int(path.name))
-  tree = tree.tree if tree is not None else {}
-  name = 'ema_params' if tree.get('ema_params') else 'params'
-  if not tree.get(name):
-    raise ValueError(
-      f'{path} is not a checkpoint of a training run: it has no `params`,'
-      f' only {sorted(tree) or "nothing readable"}.'
-    )
-  item = {
-    name: jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree[name]
-    )
-  }
-  restored = manager.restore(
-    int(path.name),
-    args=ocp.args.PyTreeRestore(
-      item=item,
-      restore_args=jax.tree.map(
-        lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item
+  # Not through the manager, which is made for the run that writes.
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    try:
+      tree = handler.metadata(path / _ITEM).tree
+    except FileNotFoundError:
+      tree = {}
+    name = 'ema_params' if tree.get('ema_params') else 'params'
+    if not tree.get(name):
+      raise ValueError(
+        f'{path} is not a checkpoint of a training run: it has no `params`,'
+        f' only {sorted(tree) or "nothing readable"}.'
+      )
+    item = {name: tree[name]}
+    restored = handler.restore(
+      path / _ITEM,
+      args=ocp.args.PyTreeRestore(
+        item=item,
+        restore_args=jax.tree.map(
+          lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item
+        ),
+        partial_restore=True,
       ),
-      partial_restore=True,
-    ),
-  )
-  manager.close()
+    )
   return restored[name], path
