@@ -22,6 +22,19 @@ FOLDER = 'checkpoints'
 _ITEM = 'default'
 
 
+def _read_structure(path: epath.Path) -> Any:
+  """Reads the saved tree of a checkpoint, with metadata in place of arrays."""
+  # Not through the manager, which is made for the run that writes.
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    try:
+      return handler.metadata(path / _ITEM).tree
+    except (FileNotFoundError, ValueError) as error:
+      raise ValueError(
+        f'{path} is damaged, or not a checkpoint of this program: {error}'
+        ' Remove it to use the one before it, if there is one.'
+      ) from error
+
+
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
   """Flattens a tree of arrays (or metadata) to `{'a/b': shape}`."""
   flat = flax.traverse_util.flatten_dict(tree, sep='/')
@@ -76,8 +89,6 @@ class Checkpoints:
         # What a killed run left half-written.
         cleanup_tmp_directories=True,
       ),
-      # Named up front, so that metadata can be read before any save.
-      item_handlers=ocp.PyTreeCheckpointHandler(),
     )
 
   @property
@@ -105,11 +116,11 @@ class Checkpoints:
         lists the missing, extra and misshapen arrays.
     """
     target = flax.serialization.to_state_dict(abstract_state)
-    saved = self._manager.item_metadata(step).tree
-    difference = mismatch(_shapes(target), _shapes(saved))
+    path = self.directory / str(step)
+    difference = mismatch(_shapes(target), _shapes(_read_structure(path)))
     if difference:
       raise ValueError(
-        f'The checkpoint {self.directory / str(step)} does not hold the state'
+        f'The checkpoint {path} does not hold the state'
         f' of this run. Against what the config builds:\n{difference}\n'
         'Use another --workdir, or the config that wrote this one.'
       )
@@ -140,11 +151,11 @@ def find(path: epath.PathLike) -> epath.Path:
   """
   path = epath.Path(path)
   folder = path if path.name == FOLDER else path / FOLDER
-  # Orbax's temporary names are not plain numbers.
-  if folder.is_dir():
-    steps = [int(p.name) for p in folder.iterdir() if p.name.isdigit()]
-    if steps:
-      return folder / str(max(steps))
+  # On gs:// what is half-written differs by more than its name.
+  complete = ocp.utils.checkpoint_steps_paths(folder)
+  steps = [p for p in complete if p.name.isdigit()]
+  if steps:
+    return max(steps, key=lambda p: int(p.name))
   # Only now: a run's directory may be called `3`, too.
   if path.name.isdigit() and path.is_dir():
     return path
@@ -176,19 +187,15 @@ def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
     ValueError: no checkpoint, or one that holds no parameters.
   """
   path = find(path)
-  # Not through the manager, which is made for the run that writes.
+  tree = _read_structure(path)
+  name = 'ema_params' if tree.get('ema_params') else 'params'
+  if not tree.get(name):
+    raise ValueError(
+      f'{path} is not a checkpoint of a training run: it has no `params`,'
+      f' only {sorted(tree)}.'
+    )
+  item = {name: tree[name]}
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-    try:
-      tree = handler.metadata(path / _ITEM).tree
-    except FileNotFoundError:
-      tree = {}
-    name = 'ema_params' if tree.get('ema_params') else 'params'
-    if not tree.get(name):
-      raise ValueError(
-        f'{path} is not a checkpoint of a training run: it has no `params`,'
-        f' only {sorted(tree) or "nothing readable"}.'
-      )
-    item = {name: tree[name]}
     restored = handler.restore(
       path / _ITEM,
       args=ocp.args.PyTreeRestore(

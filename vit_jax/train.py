@@ -14,6 +14,7 @@ from vit_jax import config as config_lib
 from vit_jax import (
   data,
   evaluators,
+  inputs,
   logs,
   losses,
   metrics,
@@ -25,7 +26,7 @@ from vit_jax import (
 )
 from vit_jax import progress as progress_lib
 from vit_jax import step as step_lib
-from vit_jax.data import ops, pipeline
+from vit_jax.data import pipeline
 from vit_jax.models import position
 
 DONE = 'DONE'
@@ -56,16 +57,13 @@ def train_and_evaluate(
 
   # ---- Data -----------------------------------------------------------------
   config_lib.validate(config)
-  source = evaluators.open_source(config, config.data.dataset)
+  source = inputs.open_source(config, config.data.dataset)
   view = data.View(source, config.data.train_split)
   config = config_lib.resolve(
     config, num_examples=len(view), num_classes=source.info.num_classes
   )
-  preprocess = ops.parse(
-    config.data.preprocess,
-    image_size=tuple(config.image_size),
-    channels=config.channels,
-  )
+  preprocess = inputs.parse_preprocess(config, config.data.preprocess)
+  inputs.check_first_record(config, view, preprocess)
 
   # ---- Model, loss, optimizer, devices --------------------------------------
   model_config = config.model.to_dict()
@@ -81,7 +79,7 @@ def train_and_evaluate(
   sharding.check_batch_size(
     'data.batch_size', batch_size, mesh, config.accumulation_steps
   )
-  evaluations = evaluators.build(config, model, mesh)
+  evaluations = evaluators.build(config, model, mesh, source.info)
 
   # ---- The work directory: is this its run, and is it finished? -------------
   if not allow_config_change:
@@ -155,7 +153,7 @@ def train_and_evaluate(
       batch_size=batch_size,
       seed=config.seed,
       start_step=start_step,
-      **evaluators.reading(config),
+      **inputs.reading(config),
     )
     train_step = step_lib.jit_train_step(
       step_lib.make_train_step(
@@ -197,12 +195,11 @@ def train_and_evaluate(
       profiler.after(step)
 
       last = step == config.total_steps
-      log_now = last or step % config.log.every == 0
       save_now = last or step % config.checkpoint.every == 0
-      if log_now or save_now:
-        # Nothing that followed a non-finite loss is logged or saved.
+      # A checkpoint also ends an interval, so that a resumed run logs the same
+      # means; and nothing that followed a non-finite loss is logged or saved.
+      if save_now or step % config.log.every == 0:
         interval.check_finite(checkpoints.latest_step)
-      if log_now:
         values = interval.mean() | progress.measure(step)
         writer.write(step, values)
         progress_lib.log_line(step, config.total_steps, values)

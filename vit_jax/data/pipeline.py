@@ -148,6 +148,26 @@ def eval_batches(
   return _iterate(dataset, threads, workers, prefetch)
 
 
+def check_first_record(
+  view: View,
+  preprocess: ops.Preprocess,
+  *,
+  num_classes: int,
+  max_labels: int = 1,
+  unreadable: str = 'error',
+) -> None:
+  """Makes one row, so that what is wrong with all of them shows at once.
+
+  Called before training for every split of a run: an evaluation whose crop is
+  larger than its images must not come to light after hours.
+
+  Raises:
+    ValueError, RuntimeError: see `train_batches`.
+  """
+  load = _Load(view, preprocess, num_classes, max_labels, unreadable)
+  load.evaluate(0, np.random.default_rng(0))
+
+
 def num_eval_batches(view: View, batch_size: int) -> int:
   """Returns how many batches of `batch_size` rows hold the whole view."""
   return -(-len(view) // batch_size)

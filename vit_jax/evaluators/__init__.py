@@ -1,44 +1,18 @@
 """Evaluators: `run(state)` yields `(name, value)` pairs."""
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 import ml_collections
 
-from vit_jax import data, losses, sharding
-from vit_jax.data import ops
+from vit_jax import data, inputs, losses, sharding
 from vit_jax.evaluators.classification import Classification
-
-
-def open_source(config: ml_collections.ConfigDict, dataset: str) -> data.Source:
-  """Opens a data spec with the options of the config's `data` section."""
-  return data.open_source(
-    dataset,
-    data_dir=config.data.data_dir,
-    image_key=config.data.image_key,
-    label_key=config.data.label_key,
-  )
-
-
-def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """The arguments that `train_batches` and `eval_batches` have in common."""
-  return dict(
-    num_classes=config.num_classes,
-    max_labels=config.data.max_labels,
-    unreadable=config.data.unreadable,
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
-    threads=config.data.threads,
-    workers=config.data.workers,
-    prefetch=config.data.prefetch,
-  )
 
 
 def build(
   config: ml_collections.ConfigDict,
   model: nn.Module,
   mesh: jax.sharding.Mesh,
+  trained_on: data.SourceInfo,
 ) -> dict[str, Classification]:
   """Builds the evaluators of `config.evals`, by name.
 
@@ -46,31 +20,26 @@ def build(
 
   Raises:
     ValueError: a wrong data spec, split, op or batch size, or a data set with
-      another number of classes than the model.
+      other classes than the one trained on.
   """
   result = {}
   for name, section in config.evals.items():
     dataset = section.dataset or config.data.dataset
-    source = open_source(config, dataset)
-    if source.info.num_classes != config.num_classes:
-      raise ValueError(
-        f'evals.{name}: {dataset!r} has {source.info.num_classes} classes,'
-        f' the model {config.num_classes} (from {config.data.dataset!r}).'
-      )
+    source = inputs.open_source(config, dataset)
+    _check_classes(name, source.info, trained_on)
     batch_size = section.batch_size or config.data.batch_size
     sharding.check_batch_size(f'evals.{name}.batch_size', batch_size, mesh)
+    view = data.View(source, section.split)
+    preprocess = inputs.parse_preprocess(config, section.preprocess)
+    inputs.check_first_record(config, view, preprocess)
     result[name] = Classification(
-      data.View(source, section.split),
-      ops.parse(
-        section.preprocess,
-        image_size=tuple(config.image_size),
-        channels=config.channels,
-      ),
+      view,
+      preprocess,
       model,
       losses.build(config.loss.name),
       mesh,
       batch_size=batch_size,
-      reading=reading(config),
+      reading=inputs.reading(config),
     )
   return result
 
@@ -78,3 +47,22 @@ def build(
 def is_due(section: ml_collections.ConfigDict, step: int) -> bool:
   """Whether an evaluation falls on this step (the last one apart)."""
   return section.every > 0 and step % section.every == 0
+
+
+def _check_classes(
+  name: str, info: data.SourceInfo, trained_on: data.SourceInfo
+) -> None:
+  """Raises ValueError unless class i is the same in both data sets."""
+  if info.num_classes != trained_on.num_classes:
+    raise ValueError(
+      f'evals.{name}: {info.spec!r} has {info.num_classes} classes,'
+      f' {trained_on.spec!r}, which the model is trained on,'
+      f' {trained_on.num_classes}.'
+    )
+  pairs = zip(info.class_names, trained_on.class_names, strict=True)
+  for index, (here, there) in enumerate(pairs):
+    if here != there:
+      raise ValueError(
+        f'evals.{name}: class {index} is {here!r} in {info.spec!r}, but'
+        f' {there!r} in {trained_on.spec!r}, which the model is trained on.'
+      )

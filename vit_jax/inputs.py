@@ -1,0 +1,57 @@
+"""The config's data section, handed to the functions of `vit_jax.data`."""
+
+from typing import Any
+
+import jax
+import ml_collections
+
+from vit_jax import data
+from vit_jax.data import ops, pipeline
+
+
+def open_source(config: ml_collections.ConfigDict, dataset: str) -> data.Source:
+  """Opens a data spec with the options of the config's `data` section."""
+  return data.open_source(
+    dataset,
+    data_dir=config.data.data_dir,
+    image_key=config.data.image_key,
+    label_key=config.data.label_key,
+  )
+
+
+def parse_preprocess(
+  config: ml_collections.ConfigDict, text: str
+) -> ops.Preprocess:
+  """Parses a preprocessing string for the config's image size and channels."""
+  return ops.parse(
+    text, image_size=tuple(config.image_size), channels=config.channels
+  )
+
+
+def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """The arguments that `train_batches` and `eval_batches` have in common."""
+  return dict(
+    num_classes=config.num_classes,
+    max_labels=config.data.max_labels,
+    unreadable=config.data.unreadable,
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
+    threads=config.data.threads,
+    workers=config.data.workers,
+    prefetch=config.data.prefetch,
+  )
+
+
+def check_first_record(
+  config: ml_collections.ConfigDict,
+  view: data.View,
+  preprocess: ops.Preprocess,
+) -> None:
+  """Decodes one example of a split with the config's options."""
+  pipeline.check_first_record(
+    view,
+    preprocess,
+    num_classes=config.num_classes,
+    max_labels=config.data.max_labels,
+    unreadable=config.data.unreadable,
+  )
