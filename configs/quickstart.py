@@ -3,13 +3,13 @@
     python -m vit_jax.main --config=configs/quickstart.py --workdir=DIR
 
 Three stages: pre-train a small ViT on the digits 1, 3, 5, 8 and 9 at 16x16 px;
-fine-tune it on the digits 0, 2, 4, 6 and 7 at twice that resolution, from 50
-examples a class; train the same model on the same 250 examples from scratch.
-The images are 8x8 scans (scikit-learn's `digits`), rendered larger.
+fine-tune it on the digits 0, 2, 4, 6 and 7 at twice that resolution, from ten
+examples a class; train the same model as long on the same 50 images from
+scratch. The images are 8x8 scans (scikit-learn's `digits`), rendered larger.
 
-Learning rates and lengths were chosen on the `validation` images; `test` are
-all remaining ones. About two minutes on two CPU cores; about 98% after
-fine-tuning, against about 80% from scratch.
+Optimizers, rates and lengths were chosen on the `validation` images, from
+scratch apart from fine-tuning (where SGD is behind Adam); `test` is all the
+rest. Two minutes on two CPU cores; LOG.md has the accuracies of three seeds.
 """
 
 import ml_collections
@@ -19,9 +19,9 @@ from vit_jax import config as config_lib
 PRETRAIN_DIGITS, TRANSFER_DIGITS = '13589', '02467'
 RESOLUTION = 16
 
-# The order of `digits` is balanced: any 50 images hold 10 of each class.
-TRAIN = 'train[:250]'
-VALIDATION = 'train[250:350]'
+# The order of `digits` is balanced: the first 50 images hold 10 of each class.
+TRAIN = 'train[:50]'
+VALIDATION = 'train[50:350]'
 TEST = 'train[350:]+test'
 
 STAGES = ('pretrain', 'finetune', 'scratch')
@@ -55,10 +55,9 @@ def _base(digits, resolution, batch_size):
   config.model.heads = 3
   config.model.mlp_dim = 384
   config.data.batch_size = batch_size
-  # Shifted by at most half a scanned pixel to each side.
-  margin = resolution // 16
-  config.data.preprocess = f'resize|pad({margin})|random_crop'
-  config.log.every = 50
+  # Shifted by at most one scanned pixel to each side.
+  config.data.preprocess = f'resize|pad({resolution // 8})|random_crop'
+  config.log.every = 100
   return config
 
 
@@ -66,7 +65,7 @@ def pretrain():
   """Adam on the first five digits."""
   config = _base(PRETRAIN_DIGITS, RESOLUTION, batch_size=64)
   config.data.train_split = 'train'
-  config.total_steps = 800
+  config.total_steps = 1600
   config.model.representation_size = 96
   config.optimizer = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
   config.schedule = config_lib.schedule('linear', peak=1e-3, warmup_steps=100)
@@ -76,19 +75,19 @@ def pretrain():
 
 
 def transfer(*, from_scratch):
-  """SGD on few examples of the other five, at twice the resolution."""
+  """A hundred steps on few examples of the other five, at twice the size."""
   config = _base(TRANSFER_DIGITS, 2 * RESOLUTION, batch_size=50)
   config.data.train_split = TRAIN
-  config.total_steps = 300
-  config.optimizer = config_lib.sgd(clip_norm=1.0)
-  config.schedule = config_lib.schedule('cosine', peak=0.03, warmup_steps=30)
+  config.total_steps = 100
+  if from_scratch:
+    config.optimizer = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
+    config.schedule = config_lib.schedule('cosine', peak=4e-3, warmup_steps=20)
+  else:
+    config.init.checkpoint = 'stage:pretrain'
+    config.optimizer = config_lib.sgd(clip_norm=1.0)
+    config.schedule = config_lib.schedule('cosine', peak=0.1, warmup_steps=20)
   config.evals.validation = config_lib.evaluation(VALIDATION)
   config.evals.test = config_lib.evaluation(TEST)
-  config.checkpoint.every = 150
-  if not from_scratch:
-    config.init.checkpoint = 'stage:pretrain'
-  else:
-    # From scratch, Adam does better than SGD.
-    config.optimizer = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
-    config.schedule = config_lib.schedule('cosine', peak=1e-3, warmup_steps=30)
+  config.log.every = 20
+  config.checkpoint.every = 50
   return config

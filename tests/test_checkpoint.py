@@ -114,9 +114,10 @@ def test_keeps_the_newest_and_every_nth(tmp_path, keep, keep_every, kept):
 def test_half_written_checkpoint_is_ignored_and_removed(tmp_path):
   _save(tmp_path, _state())
   folder = tmp_path / 'checkpoints'
-  half = folder / '8.orbax-checkpoint-tmp'
-  shutil.copytree(folder / '7', half)
-  shutil.rmtree(half / 'default' / 'd')
+  for step in (8, 9):
+    half = folder / f'{step}.orbax-checkpoint-tmp'
+    shutil.copytree(folder / '7', half)
+    shutil.rmtree(half / 'default' / 'd')
   assert checkpoint.find(tmp_path).name == '7'
   checkpoints = _open(tmp_path)
   assert checkpoints.latest_step == 7

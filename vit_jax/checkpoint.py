@@ -30,8 +30,8 @@ def _read_structure(path: epath.Path) -> Any:
       return handler.metadata(path / _ITEM).tree
     except (FileNotFoundError, ValueError) as error:
       raise ValueError(
-        f'{path} is damaged, or not a checkpoint of this program: {error}'
-        ' Remove it to use the one before it, if there is one.'
+        f'{path} is damaged, or not a checkpoint of this program; remove it to'
+        f' use the one before it, if there is one. {error}'
       ) from error
 
 

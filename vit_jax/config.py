@@ -41,13 +41,13 @@ def default() -> ml_collections.ConfigDict:
 
   # Initial parameters, shuffling, augmentation and dropout all follow from it.
   config.seed = 0
-  # Length: exactly one of the two is set by a config; the data's size turns
-  # epochs into steps.
+  # Length: exactly one of the two is set by a config, the other is unset or 0;
+  # the data's size turns epochs into steps.
   config.total_steps = placeholder(int)
   config.epochs = placeholder(float)
   config.image_size = (224, 224)  # Height and width that the model sees.
   config.channels = 3
-  # From the data set when unset; set, it must agree with the data set.
+  # From the data set when unset or 0; set, it must agree with the data set.
   config.num_classes = placeholder(int)
 
   config.data = data = ml_collections.ConfigDict()
@@ -110,6 +110,9 @@ def default() -> ml_collections.ConfigDict:
   # A profiler trace of `steps` steps from `start_step` on; steps=0: none.
   config.profile = ml_collections.ConfigDict(dict(start_step=10, steps=0))
   config.mesh = ml_collections.ConfigDict(dict(data=-1))  # -1: all devices.
+  # A misspelt key in a config file is an error there.
+  config.lock()
+  config.evals.unlock()
   return config
 
 
@@ -244,8 +247,13 @@ def validate(config: ml_collections.ConfigDict) -> None:
     ValueError: says which key, what it is, and what it may be.
   """
   at_least = {
+    'seed': 0,
+    'total_steps': 0,
+    'epochs': 0,
+    'num_classes': 0,
     'channels': 1,
     'accumulation_steps': 1,
+    'data.num_examples': 0,
     'data.batch_size': 1,
     'data.max_labels': 1,
     'data.threads': 0,
@@ -271,14 +279,11 @@ def validate(config: ml_collections.ConfigDict) -> None:
       ' to you. Pass --config.data.dataset=SPEC, for example'
       ' tfds:NAME or folder:/path/to/images.'
     )
-  if (config.total_steps is None) == (config.epochs is None):
+  if bool(config.total_steps) == bool(config.epochs):
     raise ValueError(
       f'total_steps={config.total_steps} and epochs={config.epochs}: set'
-      ' exactly one of the two.'
+      ' exactly one of the two, and the other to 0.'
     )
-  for key in ('total_steps', 'epochs', 'data.num_examples', 'num_classes'):
-    if flat[key] is not None and flat[key] <= 0:
-      raise ValueError(f'{key}={flat[key]} must be positive.')
   if config.init.checkpoint is None:
     raise ValueError(
       'init.checkpoint is not set: this config starts from trained weights.'
@@ -317,14 +322,14 @@ def resolve(
     ('num_classes', config, num_classes),
     ('num_examples', config.data, num_examples),
   ):
-    if section[key] is not None and section[key] != found:
+    if section[key] and section[key] != found:
       raise ValueError(
         f'{key}={section[key]} in the config, but {config.data.dataset!r}'
         f' has {found} (split {config.data.train_split!r}). Correct the'
-        ' config, or leave it unset to take it from the data.'
+        ' config, or set it to 0 to take it from the data.'
       )
     section[key] = found
-  if config.total_steps is None:
+  if not config.total_steps:
     steps = int(config.epochs * num_examples / config.data.batch_size)
     if steps < 1:
       raise ValueError(

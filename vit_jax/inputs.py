@@ -28,6 +28,13 @@ def parse_preprocess(
   )
 
 
+def stored_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
+  """Height and width of the training split's first image as it is stored."""
+  source = open_source(config, config.data.dataset)
+  first = data.View(source, config.data.train_split)[0]
+  return ops.decode(first.image, config.channels).shape[:2]
+
+
 def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """The arguments that `train_batches` and `eval_batches` have in common."""
   return dict(

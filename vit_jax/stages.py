@@ -10,7 +10,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import train
+from vit_jax import inputs, train
 
 
 def run(
@@ -57,11 +57,26 @@ def run(
 
 
 def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
-  """A table of the stages: what each saw, and its final accuracies."""
-  headers = ['stage', 'data', 'images', 'pixels', 'steps', 'from', 'accuracy']
-  rows = [headers]
+  """A table of the stages: what each saw, and its final accuracies.
+
+  Args:
+    workdir: the directory that holds a run for each stage.
+    results: what `train_and_evaluate` returned, by the stage's name.
+  """
+  columns = (
+    'stage',
+    'data',
+    'images',
+    'per class',
+    'stored px',
+    'seen px',
+    'steps',
+    'weights from',
+    'accuracy',
+  )
+  rows = [columns]
   for name, result in results.items():
-    saved = config_lib.load(workdir / name)
+    config = ml_collections.ConfigDict(config_lib.load(workdir / name))
     accuracies = [
       f'{key.removesuffix("/accuracy")} {100 * value:.2f}%'
       f' of {result[key.replace("/accuracy", "/count")]:,.0f}'
@@ -69,20 +84,34 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
       if key.endswith('/accuracy') and not key.startswith('train/')
     ]
     rows.append(
-      [
+      (
         name,
-        f'{saved["data"]["dataset"]} {saved["data"]["train_split"]}',
-        f'{saved["data"]["num_examples"]:,}',
-        'x'.join(map(str, saved['image_size'])),
-        f'{saved["total_steps"]:,}',
-        saved['init']['checkpoint'].removeprefix('stage:') or 'scratch',
+        f'{config.data.dataset} {config.data.train_split}',
+        f'{config.data.num_examples:,}',
+        f'{config.data.num_examples / config.num_classes:,.0f}',
+        '{}x{}'.format(*inputs.stored_size(config)),
+        '{}x{}'.format(*config.image_size),
+        f'{config.total_steps:,}',
+        config.init.checkpoint.removeprefix('stage:') or 'scratch',
         ', '.join(accuracies),
-      ]
+      )
     )
-  widths = [max(len(row[i]) for row in rows) for i in range(len(headers))]
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   lines = [
-    '  '.join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+    '  '.join(
+      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+    ).rstrip()
     for row in rows
   ]
-  lines.insert(1, '  '.join('-' * w for w in widths))
-  return '\n'.join(['', *lines, '', f'Everything is in {workdir}.'])
+  lines.insert(1, '  '.join('-' * width for width in widths))
+  return '\n'.join(
+    [
+      '',
+      *lines,
+      '',
+      f'Each stage has a directory in {workdir}: its numbers in metrics.jsonl,'
+      ' what it ran in config.json,',
+      f'its curves by `pip install tensorboard; tensorboard --logdir {workdir}`.'
+      ' The README says where to go from here.',
+    ]
+  )

@@ -97,7 +97,8 @@ def fit(
   Args:
     source: the loaded parameters, with scanned blocks or without.
     params: the model's parameters; they give the shapes and the new head.
-    old_grid: the grid of the source's position embeddings; None is square.
+    old_grid: the grid of the source's position embeddings; None is that of
+      `params` if it has as many patches, else a square.
     new_grid: the grid of `params`.
     new_head: whether `params` keeps its own head.
     name: of the source, for the error message.
@@ -112,25 +113,16 @@ def fit(
   target = _flatten(_unstacked(params))
   loaded = _flatten(_unstacked(source))
 
-  dropped, new, resized = [], [], []
+  dropped, new = [], []
   if new_head:
     dropped = [k for k in loaded if k.startswith((_HEAD, _PRE_LOGITS))]
     new = [k for k in target if k.startswith((_HEAD, _PRE_LOGITS))]
     loaded = {k: v for k, v in loaded.items() if k not in dropped}
     loaded |= {k: target[k] for k in new}
-  if _POSITION in loaded and _POSITION in target:
-    old = np.asarray(loaded[_POSITION])
-    if old.shape != target[_POSITION].shape:
-      loaded[_POSITION] = position.resize(
-        old,
-        old_grid=old_grid,
-        new_grid=new_grid,
-        num_prefix_tokens=int('cls' in loaded),
-      )
-      resized = [_POSITION]
+  resized, problem = _resize_position(loaded, target, old_grid, new_grid)
 
   difference = checkpoint_lib.mismatch(_shapes(target), _shapes(loaded))
-  if difference:
+  if difference or problem:
     hint = (
       ''
       if new_head
@@ -138,7 +130,7 @@ def fit(
     )
     raise ValueError(
       f'The weights of {name} do not fit the model. Against what the config'
-      f' builds:\n{difference}\nCheck model.name and its sizes.{hint}'
+      f' builds:\n{difference}\nCheck model.name and its sizes.{hint}{problem}'
     )
   fitted = flax.traverse_util.unflatten_dict(
     {k: np.asarray(v, target[k].dtype) for k, v in loaded.items()}, sep='/'
@@ -150,6 +142,37 @@ def fit(
     new=tuple(sorted(new)),
   )
   return (models.stack_blocks(fitted) if scanned else fitted), report
+
+
+def _resize_position(
+  loaded: dict[str, Any],
+  target: dict[str, Any],
+  old_grid: tuple[int, int] | None,
+  new_grid: tuple[int, int],
+) -> tuple[list[str], str]:
+  """Replaces the position embedding in `loaded` by one of the new grid.
+
+  Returns:
+    The names of what was resized, and why it could not be, if so.
+  """
+  if _POSITION not in loaded or _POSITION not in target:
+    return [], ''
+  old = np.asarray(loaded[_POSITION])
+  if old_grid is None and old.shape == target[_POSITION].shape:
+    old_grid = new_grid
+  # Not by shape: two grids may have the same number of patches.
+  if old_grid == new_grid:
+    return [], ''
+  try:
+    loaded[_POSITION] = position.resize(
+      old,
+      old_grid=old_grid,
+      new_grid=new_grid,
+      num_prefix_tokens=int('cls' in loaded),
+    )
+  except ValueError as error:
+    return [], f' {_POSITION}: {error}'
+  return [_POSITION], ''
 
 
 def _is_stacked(params: Any) -> bool:

@@ -1,0 +1,241 @@
+"""Another run's weights in a new model: what is kept, resized, left out."""
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from vit_jax import checkpoint, models, warm_start
+from vit_jax import config as config_lib
+
+POSITION = 'Transformer/posembed_input/pos_embedding'
+SIZES = dict(width=8, depth=2, heads=2, mlp_dim=16)
+
+
+def _params(seed, size=(8, 8), classes=3, **overrides):
+  """Random parameters of a model with patches of 4x4 pixels."""
+  model = models.build('ViT-Ti/4', num_classes=classes, **(SIZES | overrides))
+  shapes = jax.eval_shape(
+    lambda: model.init(jax.random.key(0), jnp.zeros((1, *size, 1)))['params']
+  )
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes
+  )
+
+
+def _flat(params):
+  if 'encoderblock' in params['Transformer']:
+    params = models.unstack_blocks(params)
+  return flax.traverse_util.flatten_dict(params, sep='/')
+
+
+def _save(workdir, params, size=None):
+  """Writes what a run leaves behind; without `size`, no config.json."""
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  checkpoints.save(5, {'params': params, 'ema_params': {}})
+  checkpoints.close()
+  if size:
+    config = config_lib.default()
+    config.model.name = 'ViT-Ti/4'
+    config.image_size = size
+    config.num_classes = 3
+    config_lib.save(ml_collections.ConfigDict(config), workdir)
+
+
+def _fit(source, params, **kwargs):
+  defaults = dict(old_grid=None, new_grid=(2, 2), new_head=True, name='RUN')
+  return warm_start.fit(source, params, **(defaults | kwargs))
+
+
+def _assert_same_but(flat, source, *, but):
+  """`flat` holds the source's arrays, apart from the names in `but`."""
+  assert but <= flat.keys()
+  for name in flat.keys() - but:
+    np.testing.assert_array_equal(flat[name], source[name], err_msg=name)
+
+
+def test_new_head_is_kept_and_the_old_one_left_out(tmp_path):
+  source = _params(1, classes=5, representation_size=8)
+  params = _params(2, classes=3)
+  _save(tmp_path, source, size=(8, 8))
+  loaded = warm_start.load(tmp_path, params, new_grid=(2, 2), new_head=True)
+  assert jax.tree.structure(loaded) == jax.tree.structure(params)
+  flat, head = _flat(loaded), {'head/kernel', 'head/bias'}
+  _assert_same_but(flat, _flat(source), but=head)
+  for name in head:
+    np.testing.assert_array_equal(flat[name], _flat(params)[name])
+
+
+def test_report_names_what_was_done():
+  source = _params(1, size=(8, 8), classes=5, representation_size=8)
+  _, report = _fit(source, _params(2, (12, 12)), new_grid=(3, 3))
+  assert str(report) == (
+    f'37 arrays loaded; resized: {POSITION}; dropped: head/bias, head/kernel,'
+    ' pre_logits/bias, pre_logits/kernel; new: head/bias, head/kernel'
+  )
+
+
+def test_a_hidden_layer_of_the_new_head_is_new_too():
+  params = _params(2, representation_size=8)
+  fitted, report = _fit(_params(1, representation_size=8), params)
+  np.testing.assert_array_equal(
+    fitted['pre_logits']['kernel'], params['pre_logits']['kernel']
+  )
+  assert 'pre_logits/kernel' in report.new
+
+
+@pytest.mark.parametrize('in_config', [True, False])
+def test_position_embedding_is_resized_as_scipy_does(tmp_path, in_config):
+  source = _params(1, size=(8, 8))
+  _save(tmp_path, source, size=(8, 8) if in_config else None)
+  loaded = warm_start.load(
+    tmp_path, _params(2, size=(16, 12)), new_grid=(4, 3), new_head=True
+  )
+  old, new = _flat(source)[POSITION], _flat(loaded)[POSITION]
+  np.testing.assert_array_equal(new[:, 0], old[:, 0])  # The class token's.
+  expected = ndimage.zoom(old[0, 1:].reshape(2, 2, 8), (2, 1.5, 1), order=1)
+  np.testing.assert_allclose(new[0, 1:].reshape(4, 3, 8), expected, atol=1e-6)
+  assert new.dtype == np.float32
+  _assert_same_but(
+    _flat(loaded),
+    _flat(source),
+    but={'head/kernel', 'head/bias', POSITION},
+  )
+
+
+@pytest.mark.parametrize('new', [(4, 8), (4, 2)])  # The latter: as many tokens.
+def test_rectangular_grid_is_known_from_the_runs_config(tmp_path, new):
+  size = (4 * new[0], 4 * new[1])
+  source = _params(1, size=(8, 16))
+  _save(tmp_path, source, size=(8, 16))
+  loaded = warm_start.load(
+    tmp_path, _params(2, size=size), new_grid=new, new_head=True
+  )
+  old, resized = _flat(source)[POSITION], _flat(loaded)[POSITION]
+  expected = ndimage.zoom(
+    old[0, 1:].reshape(2, 4, 8), (new[0] / 2, new[1] / 4, 1), order=1
+  )
+  np.testing.assert_allclose(
+    resized[0, 1:].reshape(*new, 8), expected, atol=1e-6
+  )
+
+
+def test_without_a_config_the_same_number_of_tokens_is_the_same_grid():
+  source = _params(1, size=(8, 16))
+  fitted, report = _fit(source, _params(2, size=(8, 16)), new_grid=(2, 4))
+  np.testing.assert_array_equal(
+    _flat(fitted)[POSITION], _flat(source)[POSITION]
+  )
+  assert report.resized == ()
+
+
+def test_without_a_class_token_all_tokens_are_patches():
+  source = _params(1, size=(8, 8), pooling='gap')
+  fitted, _ = _fit(
+    source, _params(2, size=(16, 16), pooling='gap'), new_grid=(4, 4)
+  )
+  expected = ndimage.zoom(
+    _flat(source)[POSITION].reshape(2, 2, 8), (2, 2, 1), order=1
+  )
+  np.testing.assert_allclose(
+    _flat(fitted)[POSITION].reshape(4, 4, 8), expected, atol=1e-6
+  )
+
+
+def test_the_head_can_be_kept(tmp_path):
+  source = _params(1, representation_size=8)
+  _save(tmp_path, source, size=(8, 8))
+  loaded = warm_start.load(
+    tmp_path,
+    _params(2, representation_size=8),
+    new_grid=(2, 2),
+    new_head=False,
+  )
+  _assert_same_but(_flat(loaded), _flat(source), but=set())
+
+
+def test_a_kept_head_must_fit(tmp_path):
+  _save(tmp_path, _params(1, classes=5), size=(8, 8))
+  with pytest.raises(ValueError, match=r'init\.new_head=True') as error:
+    warm_start.load(
+      tmp_path, _params(2, classes=3), new_grid=(2, 2), new_head=False
+    )
+  assert f'weights of {tmp_path}/checkpoints/5 do not fit' in str(error.value)
+  assert (
+    '\n  misshapen (2):\n    head/bias is (5,), expected (3,)'
+    '\n    head/kernel is (8, 5), expected (8, 3)\n'
+  ) in str(error.value)
+
+
+@pytest.mark.parametrize('from_scan', [True, False])
+@pytest.mark.parametrize('to_scan', [True, False])
+def test_scanned_and_unrolled_blocks_fit_each_other(
+  tmp_path, from_scan, to_scan
+):
+  source, params = _params(1, scan=from_scan), _params(2, scan=to_scan)
+  _save(tmp_path, source, size=(8, 8))
+  loaded = warm_start.load(tmp_path, params, new_grid=(2, 2), new_head=True)
+  assert jax.tree.structure(loaded) == jax.tree.structure(params)
+  _assert_same_but(
+    _flat(loaded), _flat(source), but={'head/kernel', 'head/bias'}
+  )
+  block = _flat(loaded)['Transformer/encoderblock_1/LayerNorm_0/scale']
+  assert block.dtype == np.float32
+
+
+def test_a_foreign_model_is_listed_in_full():
+  source = _params(1, size=(8, 12), width=12, depth=1)
+  source['stem'] = {'kernel': np.ones((7, 7))}
+  params = _params(2, depth=2)
+  with pytest.raises(ValueError, match=r'Check model\.name') as error:
+    _fit(source, params)
+  ours, theirs = _flat(params), _flat(source)
+  listed = {}
+  for line in str(error.value).splitlines():
+    if line.startswith('    '):
+      listed[group].add(line.split()[0])
+    elif line.startswith('  '):
+      group = line.split()[0]
+      listed[group] = set()
+  block = 'Transformer/encoderblock_1'
+  assert listed['missing'] == {k for k in ours if k.startswith(block)}
+  assert len(listed['missing']) == 16
+  assert listed['extra'] == {'stem/kernel'}
+  assert listed['misshapen'] == {
+    k
+    for k in (ours.keys() & theirs.keys()) - {'head/bias', 'head/kernel'}
+    if ours[k].shape != theirs[k].shape
+  }
+  assert POSITION in listed['misshapen']
+  assert '6 patch tokens' in str(error.value)  # Why it was not resized.
+
+
+def test_a_grid_that_is_not_the_tables_is_an_error():
+  params = _params(1, size=(8, 16))
+  with pytest.raises(ValueError, match=r'old_grid 3x3 has 9 tokens'):
+    _fit(params, params, old_grid=(3, 3), new_grid=(2, 4))
+
+
+def test_parameters_take_the_models_dtype():
+  source = jax.tree.map(lambda x: x.astype(jnp.bfloat16), _params(1))
+  fitted, _ = _fit(source, _params(2))
+  assert {x.dtype.name for x in jax.tree.leaves(fitted)} == {'float32'}
+
+
+def test_a_stage_is_the_run_beside_this_one(tmp_path):
+  resolve = warm_start.resolve_path
+  assert resolve('stage:pretrain', '/runs/a/finetune').as_posix() == (
+    '/runs/a/pretrain'
+  )
+  assert resolve('/runs/b', '/runs/a/finetune').as_posix() == '/runs/b'
+  assert resolve('gs://b/runs', '/runs/a').as_posix().startswith('gs:')
+  _save(tmp_path / 'pretrain', _params(1), size=(8, 8))
+  path = resolve('stage:pretrain', tmp_path / 'finetune')
+  loaded = warm_start.load(path, _params(2), new_grid=(2, 2), new_head=True)
+  _assert_same_but(
+    _flat(loaded), _flat(_params(1)), but={'head/kernel', 'head/bias'}
+  )
