@@ -7,47 +7,47 @@ import setuptools
 # Lower bounds are the oldest versions the code was written against; there are
 # no upper bounds, so that a new JAX installs without waiting for a release.
 REQUIRED = [
-    'absl-py>=2.1',
-    'array_record>=0.8',
-    'clu>=0.0.12',
-    'etils[epath]>=1.12',
-    'flax>=0.12',
-    'grain>=0.2.15',
-    'jax>=0.8',
-    'ml_collections>=1.1',
-    'numpy>=2.0',
-    'opencv-python-headless>=4.11',
-    'optax>=0.2.6',
-    'orbax-checkpoint>=0.11.30',
-    'scikit-learn>=1.5',
-    'tensorboardX>=2.6',
-    'tensorflow-datasets>=4.9.9',
+  'absl-py>=2.1',
+  'array_record>=0.8',
+  'clu>=0.0.12',
+  'etils[epath]>=1.12',
+  'flax>=0.12',
+  'grain>=0.2.15',
+  'jax>=0.8',
+  'ml_collections>=1.1',
+  'numpy>=2.0',
+  'opencv-python-headless>=4.11',
+  'optax>=0.2.6',
+  'orbax-checkpoint>=0.11.30',
+  'scikit-learn>=1.5',
+  'tensorboardX>=2.6',
+  'tensorflow-datasets>=4.9.9',
 ]
 
 EXTRAS = {
-    # What the default test run needs.
-    'test': ['pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.12', 'scipy>=1.13'],
-    # An independent ViT to compare with; large, so not part of `test`.
-    'hf': ['torch>=2.6', 'transformers>=4.50', 'safetensors>=0.4'],
-    # Accelerators: JAX's own extras pick the matching plugin.
-    'tpu': ['jax[tpu]>=0.8'],
-    'cuda': ['jax[cuda13]>=0.8'],
-    # Google Cloud Storage paths (gs://...) for data and work directories.
-    'gcs': ['gcsfs>=2024.6'],
+  # What the default test run needs.
+  'test': ['pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.12', 'scipy>=1.13'],
+  # An independent ViT to compare with; large, so not part of `test`.
+  'hf': ['torch>=2.6', 'transformers>=4.50', 'safetensors>=0.4'],
+  # Accelerators: JAX's own extras pick the matching plugin.
+  'tpu': ['jax[tpu]>=0.8'],
+  'cuda': ['jax[cuda13]>=0.8'],
+  # Google Cloud Storage paths (gs://...) for data and work directories.
+  'gcs': ['gcsfs>=2024.6'],
 }
 
 setuptools.setup(
-    name='vit_jax',
-    version='0.1.0',
-    description=(
-        'The Vision Transformer paper (arXiv:2010.11929) as a program, in JAX.'
-    ),
-    long_description=pathlib.Path(__file__).with_name('README.md').read_text(
-        encoding='utf-8'
-    ),
-    long_description_content_type='text/markdown',
-    python_requires='>=3.11',
-    packages=setuptools.find_packages(include=['vit_jax', 'vit_jax.*']),
-    install_requires=REQUIRED,
-    extras_require=EXTRAS,
+  name='vit_jax',
+  version='0.1.0',
+  description=(
+    'The Vision Transformer paper (arXiv:2010.11929) as a program, in JAX.'
+  ),
+  long_description=pathlib.Path(__file__)
+  .with_name('README.md')
+  .read_text(encoding='utf-8'),
+  long_description_content_type='text/markdown',
+  python_requires='>=3.11',
+  packages=setuptools.find_packages(include=['vit_jax', 'vit_jax.*']),
+  install_requires=REQUIRED,
+  extras_require=EXTRAS,
 )

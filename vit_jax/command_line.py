@@ -1,10 +1,8 @@
-"""What the commands share: flags checked, errors as one message.
-
-Config overrides (`--config.data.batch_size=256`) are `config_flags`'s; its
-errors are tracebacks, so that names and types are checked here first.
-"""
+"""What the commands share: checked flags, and errors as one message."""
 
 import difflib
+import glob
+import itertools
 import os
 import re
 import sys
@@ -17,33 +15,32 @@ from ml_collections.config_flags import config_flags
 from vit_jax import logs
 from vit_jax.progress import NonFiniteError
 
-# How to write a value of a type.
+# How a value of a type is written.
 _TYPES = {
   bool: 'true or false',
   int: 'a whole number',
   float: 'a number',
-  tuple: 'values in brackets, such as "(224, 224)"',
-  ml_collections.ConfigDict: "a section: set one of its keys, or {'key': ...}",
+  tuple: 'a tuple, such as "(224, 224)"',
 }
 
 
 def run(main: Callable[[], None], *, required: Sequence[str]) -> None:
-  """Runs a command; the exit code is 0 only if it did all it was asked.
+  """Runs a command; the exit code is 0 only if everything was done.
 
-  What the user can mend ends it with one message. The traceback of an error is
-  in the run's `train.log`, and with `--v=1` also on the console.
+  What the user can mend ends it with one message, without a traceback; that is
+  in the run's train.log, and with --v=1 on the console.
 
   Args:
-    main: the command, called when the flags are parsed.
-    required: names of the flags that must be given.
+    main: the command itself; reads its flags.
+    required: the flags that must be given.
   """
 
   def start(argv):
     if len(argv) > 1:
-      sys.exit(f'error: {argv[1:]} belong to no flag; see --help.')
+      sys.exit(f'error: {argv[1:]} belong to no flag (see --help).')
     for name in required:
       if flags.FLAGS[name].value is None:
-        sys.exit(f'error: --{name} is missing. {flags.FLAGS[name].help}')
+        sys.exit(f'error: --{name} is missing: {flags.FLAGS[name].help}')
     logs.set_up_console()
     try:
       main()
@@ -55,42 +52,117 @@ def run(main: Callable[[], None], *, required: Sequence[str]) -> None:
 
 
 def parse(argv: Sequence[str]) -> list[str]:
-  """Parses `flags.FLAGS`, and returns the arguments that are no flags.
+  """Parses flags as absl does, `--config=FILE` and its overrides included.
 
-  `--help` prints the command's docstring and flags, and errors are printed
-  without a traceback; both exit.
+  Prints and exits for `--help` (the command's docstring and its flags) and for
+  errors.
+
+  Args:
+    argv: the program's name and its arguments.
+
+  Returns:
+    The program's name and the arguments that are no flags.
   """
   if '--help' in argv:
     app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
+  config = None
   try:
-    check_overrides(flags.FLAGS.read_flags_from_files(argv[1:]))
+    config = read_config(flags.FLAGS.read_flags_from_files(argv[1:]))
     return flags.FLAGS(argv)
   except flags.Error as error:
-    sys.exit(f'error: {error} See --help.')
+    sys.exit(f'error: {_explain(str(error), config)}')
   except ValueError as error:
     sys.exit(f'error: {error}')
 
 
-def check_overrides(words: Sequence[str]) -> None:
-  """Checks `--config=SPEC` and the `--config.KEY=VALUE` among flags.
+def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
+  """Loads the file of `--config=FILE[:ARGUMENT]`; overrides are only checked.
+
+  `config_flags` answers a wrong key or argument with a traceback.
+
+  Args:
+    words: the command line.
+
+  Returns:
+    The config without the overrides; None if there is no `--config`.
 
   Raises:
-    ValueError: there is no such file, the file refuses its argument, or an
-      override names no key or has a value of another type. It lists the
-      choices.
+    ValueError: there is no such file, it refuses its argument, or an override
+      `--config.KEY=` has no such key; lists the choices.
   """
   config = None
-  for name, value in _flags(words):
-    if name == 'config':
-      config = load(value)
-    elif config is not None and name.startswith('config.'):
-      check_override(config, name.removeprefix('config.'), value)
+  for word, following in itertools.zip_longest(words, words[1:], fillvalue=''):
+    flag, equals, value = word.partition('=')
+    if re.fullmatch('--?config', flag):
+      config = _load(value if equals else following)
+    elif config is not None and re.match(r'--?(no)?config\.', flag):
+      _check_key(config, flag.partition('.')[2])
+  return config
 
 
-def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-  """Yields names and values of `--name=value`, `--name value`, `--noname`."""
-  for i, word in enumerate(words):
-    if found := re.fullmatch(
-      r'--?(no(?=config\.))?([^=]+)(?:=(.*))?', word, re.S
-    ):
-      negated, name, value = found.groups()
+def _load(spec: str) -> ml_collections.ConfigDict:
+  file = spec.partition(':')[0]
+  if not os.path.isfile(file):
+    folder = os.path.dirname(file) or 'configs'
+    others = sorted(glob.glob(os.path.join(folder, '[!_]*.py')))
+    raise ValueError(
+      f'--config={spec}: there is no file {file!r}. {folder} holds'
+      f' {", ".join(map(os.path.basename, others)) or "no config"}.'
+    )
+  try:
+    return config_flags.ConfigFileFlagParser('config').parse(spec)
+  except ValueError as error:
+    # The parser's message is the traceback of what the file raised.
+    raise ValueError(f'--config={spec}: {error.__context__}') from None
+
+
+def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
+  section, path = config, 'this config'
+  for name in key.split('.'):
+    if not isinstance(section, ml_collections.ConfigDict):
+      raise ValueError(
+        f'--config.{key}: {path} is a value ({section!r}), no section.'
+      )
+    if name not in section:
+      similar = _similar(key, list(_paths(config)))
+      raise ValueError(
+        f'--config.{key} is no key of this config.'
+        + (f' Did you mean {" or ".join(similar)}?' if similar else '')
+        + f' The keys of {path} are: {", ".join(section)}.'
+      )
+    section, path = section[name], name
+
+
+def _paths(section: ml_collections.ConfigDict, prefix='') -> Iterator[str]:
+  """Yields all keys with their sections: `model`, `model.width`, ..."""
+  for key, value in section.items():
+    yield prefix + key
+    if isinstance(value, ml_collections.ConfigDict):
+      yield from _paths(value, f'{prefix}{key}.')
+
+
+def _similar(key: str, paths: Sequence[str]) -> list[str]:
+  """The keys of that name in other sections, or else of a similar one."""
+  name = key.rpartition('.')[2]
+  same = [path for path in paths if path.rpartition('.')[2] == name]
+  return same or difflib.get_close_matches(key, paths, cutoff=0.8)
+
+
+def _explain(message: str, config: ml_collections.ConfigDict | None) -> str:
+  """Says of a refused override what the key takes."""
+  found = re.match(r'flag --config\.([\w.]+)=(.*?): ', message, re.DOTALL)
+  if config is None or not found:
+    return f'{message} (see --help)'
+  key, value = found.groups()
+  section, _, name = key.rpartition('.')
+  holder = config[section] if section else config
+  if isinstance(holder[name], ml_collections.ConfigDict):
+    return (
+      f'--config.{key}={value}: {key} is a section; set one of its keys:'
+      f' {", ".join(holder[name])}.'
+    )
+  kind = holder.get_type(name)
+  return (
+    f'--config.{key}={value}: expected {_TYPES.get(kind, kind.__name__)}; the'
+    f' config has {holder[name]!r}.'
+  )

@@ -16,6 +16,7 @@ def open_source(config: ml_collections.ConfigDict, dataset: str) -> data.Source:
     data_dir=config.data.data_dir,
     image_key=config.data.image_key,
     label_key=config.data.label_key,
+    num_classes=config.num_classes or 0,
   )
 
 

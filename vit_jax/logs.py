@@ -4,6 +4,7 @@ import contextlib
 import logging as python_logging
 import os
 import pathlib
+import sys
 
 from absl import logging
 from etils import epath
@@ -32,7 +33,6 @@ def set_up_console() -> None:
   handler = logging.get_absl_handler()
   handler.setFormatter(_Formatter('%(asctime)s %(message)s', '%H:%M:%S'))
   handler.addFilter(_own_or_warning)
-  logging.set_verbosity(logging.INFO)
   logging.set_stderrthreshold('info')
 
 
@@ -40,6 +40,7 @@ def set_up_console() -> None:
 def log_file(workdir: epath.PathLike):
   """While open, appends everything logged to `WORKDIR/train.log`.
 
+  An exception is logged with its traceback, which the console may not show.
   Only on a local file system: object stores can't append.
   """
   path = os.fspath(workdir)
@@ -54,6 +55,13 @@ def log_file(workdir: epath.PathLike):
   logger.addHandler(handler)
   try:
     yield
+  except Exception:
+    handler.handle(
+      python_logging.makeLogRecord(
+        dict(levelname='ERROR', msg='Failed:', exc_info=sys.exc_info())
+      )
+    )
+    raise
   finally:
     logger.removeHandler(handler)
     handler.close()

@@ -8,13 +8,10 @@
 Run it again with the same flags to go on where it stopped.
 """
 
-import sys
-
-from absl import app, flags, logging
+from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import logs, stages
-from vit_jax.progress import NonFiniteError
+from vit_jax import command_line, stages
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -34,28 +31,13 @@ _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
 )
 
 
-def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError(f'Unexpected arguments: {argv[1:]}.')
-  logs.set_up_console()
-  try:
-    stages.run(
-      _CONFIG.value,
-      _WORKDIR.value,
-      allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-    )
-  except (ValueError, NonFiniteError) as error:
-    # What the user can mend comes as one message; train.log and --v=1 have
-    # the traceback.
-    logging.vlog(1, 'Traceback:', exc_info=True)
-    sys.exit(f'error: {error}')
-
-
-def run():
-  """Entry point: exit code 0 only when everything was done."""
-  flags.mark_flags_as_required(['config', 'workdir'])
-  app.run(main)
+def main():
+  stages.run(
+    _CONFIG.value,
+    _WORKDIR.value,
+    allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+  )
 
 
 if __name__ == '__main__':
-  run()
+  command_line.run(main, required=('config', 'workdir'))

@@ -95,9 +95,12 @@ class Progress:
     """Since the last call: images/s, the share of time waiting, and the ETA.
 
     Returns:
-      `images_per_sec`, `input_wait` (0..1) and `eta_sec`.
+      `images_per_sec`, `input_wait` (0..1) and `eta_sec`; nothing at a step
+      that `reset` left out, when there is no time to tell it from.
     """
     last_step, last_time = self._last
+    if step == last_step:
+      return {}
     now = time.monotonic()
     seconds = max(now - last_time - self._paused, 1e-9)
     steps = step - last_step
@@ -107,7 +110,7 @@ class Progress:
     }
     # From the whole run's pace, evaluations and saves included.
     start_step, start_time = self._start
-    pace = (now - start_time) / max(step - start_step, 1)
+    pace = (now - start_time) / (step - start_step)
     result['eta_sec'] = pace * (self._total_steps - step)
     self._last = (step, now)
     self._waited = self._paused = 0.0
@@ -129,16 +132,20 @@ def duration(seconds: float) -> str:
 
 def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
   """One line on the console for one interval of training."""
+  speed = ''
+  if 'images_per_sec' in values:
+    speed = (
+      f'  {values["images_per_sec"]:,.0f} img/s'
+      f'  input {100 * values["input_wait"]:2.0f}%'
+      f'  ETA {duration(values["eta_sec"])}'
+    )
   logging.info(
-    'step %*d/%d  loss %.4f  acc %5.1f%%  lr %.2e  %s img/s  input %2.0f%%'
-    '  ETA %s',
+    'step %*d/%d  loss %.4f  acc %5.1f%%  lr %.2e%s',
     len(str(total_steps)),
     step,
     total_steps,
     values['train/loss'],
     100 * values['train/accuracy'],
     values['train/learning_rate'],
-    f'{values["images_per_sec"]:,.0f}',
-    100 * values['input_wait'],
-    duration(values['eta_sec']),
+    speed,
   )

@@ -109,9 +109,9 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
       '',
       *lines,
       '',
-      f'Each stage has a directory in {workdir}: its numbers in metrics.jsonl,'
-      ' what it ran in config.json,',
-      f'its curves by `pip install tensorboard; tensorboard --logdir {workdir}`.'
-      ' The README says where to go from here.',
+      f'Each stage has a directory in {workdir}, with its numbers in'
+      ' metrics.jsonl and what it ran in config.json. For curves:',
+      f'`pip install tensorboard && tensorboard --logdir {workdir}`. The README'
+      ' says where to go from here.',
     ]
   )

@@ -185,14 +185,14 @@ def train_and_evaluate(
       batches, mesh, config.total_steps - start_step, progress.wait
     )
     for step, batch in enumerate(feed, start=start_step + 1):
-      profiler.before(step)
+      profiler.before(step, state)
       state, step_metrics = train_step(state, batch)
       interval.add(step_metrics)
       if step == start_step + 1:
         jax.block_until_ready(step_metrics)
         logging.info('First step done.')
         progress.reset(step)
-      profiler.after(step)
+      profiler.after(step, state)
 
       last = step == config.total_steps
       save_now = last or step % config.checkpoint.every == 0
@@ -250,7 +250,9 @@ def _evaluate(name, evaluator, state, step, writer) -> None:
 def _finished_at(workdir: epath.Path) -> int | None:
   """The step that the `DONE` file names; None if there is none."""
   path = workdir / DONE
-  return int(path.read_text()) if path.exists() else None
+  # Empty if the process died, or the disk was full, just then.
+  text = path.read_text() if path.exists() else ''
+  return int(text) if text else None
 
 
 def _log_overview(workdir, config, view, mesh, params) -> None:
