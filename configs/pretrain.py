@@ -95,7 +95,7 @@ IMAGENET = Row(
   others=3e-3,
 )
 
-# Sizes that make the number of steps known without the data. JFT's is the
+# Sizes that make the number of steps known without the data: JFT's is the
 # paper's 303M; ImageNet-21k's what its authors quote after de-duplication.
 JFT_EXAMPLES, JFT_CLASSES = 303_000_000, 18_291
 IMAGENET21K_EXAMPLES, IMAGENET21K_CLASSES = 12_400_000, 21_843
@@ -175,17 +175,14 @@ def _encoder_width(model):
 
 def _set_dataset(config, dataset, epochs, split):
   """Fills in the data section, the run's length and the evaluation."""
-
-  def steps_of(num_examples):
-    return int(epochs * num_examples / config.data.batch_size)
-
+  config.epochs = float(epochs)
   if dataset == 'jft300m':
     # Not public. Everything is known but the place: give it by
     # --config.data.dataset=SPEC and, if need be, its splits.
     config.num_classes = JFT_CLASSES
     config.data.max_labels = 16  # 1.26 on average.
     config.data.train_split = 'train[51200:]'
-    config.total_steps = steps_of(JFT_EXAMPLES)
+    config.data.examples_per_epoch = JFT_EXAMPLES
     split = split or 'train[:51200]'
   elif dataset == 'imagenet21k':
     # No TFDS builder of this name is public either.
@@ -193,17 +190,15 @@ def _set_dataset(config, dataset, epochs, split):
     config.data.max_labels = 16
     config.data.train_split = 'full[51200:]'
     config.data.label_key = 'labels'
-    config.total_steps = steps_of(IMAGENET21K_EXAMPLES)
+    config.data.examples_per_epoch = IMAGENET21K_EXAMPLES
     split = split or 'full[:51200]'
   elif dataset == 'imagenet2012':
     config.num_classes = 1000
     config.data.dataset = 'tfds:imagenet2012'
     config.data.num_examples = 1_281_167
     split = split or 'validation'
-    config.epochs = float(epochs)
   else:
     config.data.dataset = dataset
-    config.epochs = float(epochs)
     # Of a run of unknown length: a tenth, at most the paper's 10,000.
     config.schedule.warmup_steps = -1
   if split:

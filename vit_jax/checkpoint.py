@@ -17,6 +17,8 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
+from vit_jax import paths
+
 FOLDER = 'checkpoints'
 # The folder in a checkpoint in which Orbax's manager puts an unnamed item.
 _ITEM = 'default'
@@ -80,7 +82,7 @@ class Checkpoints:
     policies = [checkpoint_managers.LatestN(keep)]
     if keep_every:
       policies.append(checkpoint_managers.EveryNSteps(keep_every))
-    self.directory = epath.Path(workdir) / FOLDER
+    self.directory = paths.absolute(workdir) / FOLDER
     self._manager = ocp.CheckpointManager(
       self.directory,
       options=ocp.CheckpointManagerOptions(
@@ -139,6 +141,20 @@ class Checkpoints:
     self._manager.close()
 
 
+def latest_step(workdir: epath.PathLike) -> int | None:
+  """The newest complete checkpoint of a run; only looks."""
+  complete = _complete_steps(paths.absolute(workdir) / FOLDER)
+  return int(complete[-1].name) if complete else None
+
+
+def _complete_steps(folder: epath.Path) -> list[epath.Path]:
+  """The complete checkpoints in a folder, oldest first."""
+  # On gs:// what is half-written differs by more than its name.
+  complete = ocp.utils.checkpoint_steps_paths(folder)
+  steps = [path for path in complete if path.name.isdigit()]
+  return sorted(steps, key=lambda path: int(path.name))
+
+
 def find(path: epath.PathLike) -> epath.Path:
   """Resolves a run's directory, or a checkpoint's, to one checkpoint.
 
@@ -149,13 +165,10 @@ def find(path: epath.PathLike) -> epath.Path:
   Raises:
     ValueError: there is no checkpoint; says what is there instead.
   """
-  path = epath.Path(path)
+  path = paths.absolute(path)
   folder = path if path.name == FOLDER else path / FOLDER
-  # On gs:// what is half-written differs by more than its name.
-  complete = ocp.utils.checkpoint_steps_paths(folder)
-  steps = [p for p in complete if p.name.isdigit()]
-  if steps:
-    return max(steps, key=lambda p: int(p.name))
+  if steps := _complete_steps(folder):
+    return steps[-1]
   # Only now: a run's directory may be called `3`, too.
   if path.name.isdigit() and path.is_dir():
     return path

@@ -12,8 +12,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections.config_flags import config_flags
 
-from vit_jax import logs
-from vit_jax.progress import NonFiniteError
+from vit_jax import errors, logs
 
 # How a value of a type is written.
 _TYPES = {
@@ -44,7 +43,12 @@ def run(main: Callable[[], None], *, required: Sequence[str]) -> None:
     logs.set_up_console()
     try:
       main()
-    except (ValueError, OSError, NonFiniteError) as error:
+    except (
+      ValueError,
+      OSError,
+      errors.NonFiniteError,
+      errors.ReadError,
+    ) as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       sys.exit(f'error: {error}')
 

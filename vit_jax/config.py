@@ -8,6 +8,7 @@ explained here once. Values may then be overridden on the command line:
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,8 @@ def default() -> ml_collections.ConfigDict:
   data.image_key = 'image'  # Names of the two features of a `tfds:` data set.
   data.label_key = 'label'
   data.num_examples = placeholder(int)  # Of `train_split`; checked when set.
+  # What an epoch is, where it isn't `train_split` (JFT-300M's nominal size).
+  data.examples_per_epoch = placeholder(int)
   data.max_labels = 1  # Labels an image at most; above 1: multi-label.
   data.train_split = 'train'
   data.preprocess = 'inception_crop|flip'
@@ -63,7 +66,7 @@ def default() -> ml_collections.ConfigDict:
   data.unreadable = 'error'  # Or 'skip-and-count'.
   # Unset: as many threads as cores (over all workers), at most 16.
   data.threads = placeholder(int)  # 0 reads in the main thread.
-  data.workers = 0  # Reading processes; 0: threads of the main process only.
+  data.workers = 0  # Processes that read training data; 0: only threads.
   # Batches that a process holds ready; unset: as many as threads.
   data.prefetch = placeholder(int)
 
@@ -82,7 +85,8 @@ def default() -> ml_collections.ConfigDict:
   model.dropout_rate = 0.0
   model.head_bias = 0.0  # Initial value.
   model.dtype = 'auto'  # Compute: float32 on CPU, bfloat16 on TPU and GPU.
-  model.remat = 'none'  # Recompute activations in the backward pass: 'full'.
+  # Recomputed in the backward pass: 'full', blocks; 'dots', all but matmuls.
+  model.remat = 'none'
   model.scan = False  # One compiled block, looped over; compiles faster.
 
   config.loss = ml_collections.ConfigDict(
@@ -254,6 +258,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
     'channels': 1,
     'accumulation_steps': 1,
     'data.num_examples': 0,
+    'data.examples_per_epoch': 1,
     'data.batch_size': 1,
     'data.max_labels': 1,
     'data.threads': 0,
@@ -296,6 +301,10 @@ def validate(config: ml_collections.ConfigDict) -> None:
       f'image_size={size} must be (height, width) in pixels, such as'
       ' (224, 224).'
     )
+  if config.epochs is not None and not math.isfinite(config.epochs):
+    raise ValueError(f'epochs={config.epochs} must be finite.')
+  if config.seed >= 2**32:
+    raise ValueError(f'seed={config.seed} must be below 2**32.')
   if not 0 <= config.polyak.decay < 1:
     raise ValueError(f'polyak.decay={config.polyak.decay} must lie in [0, 1).')
 
@@ -330,10 +339,11 @@ def resolve(
       )
     section[key] = found
   if not config.total_steps:
-    steps = int(config.epochs * num_examples / config.data.batch_size)
+    an_epoch = config.data.examples_per_epoch or num_examples
+    steps = int(config.epochs * an_epoch / config.data.batch_size)
     if steps < 1:
       raise ValueError(
-        f'epochs={config.epochs} over {num_examples} examples at'
+        f'epochs={config.epochs} of {an_epoch} examples at'
         f' data.batch_size={config.data.batch_size} is less than one step.'
       )
     config.total_steps = steps
@@ -370,7 +380,12 @@ def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
 def load(workdir: epath.PathLike) -> dict[str, Any] | None:
   """The `config.json` of a work directory, None if it has none."""
   path = epath.Path(workdir) / FILE
-  return json.loads(path.read_text()) if path.exists() else None
+  if not path.exists():
+    return None
+  try:
+    return json.loads(path.read_text())
+  except json.JSONDecodeError as error:
+    raise ValueError(f'{path} is damaged: {error}.') from error
 
 
 def check_same_run(

@@ -36,7 +36,9 @@ def stored_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
   return ops.decode(first.image, config.channels).shape[:2]
 
 
-def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
+def reading(
+  config: ml_collections.ConfigDict, *, train: bool
+) -> dict[str, Any]:
   """The arguments that `train_batches` and `eval_batches` have in common."""
   return dict(
     num_classes=config.num_classes,
@@ -45,7 +47,8 @@ def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
     process_index=jax.process_index(),
     process_count=jax.process_count(),
     threads=config.data.threads,
-    workers=config.data.workers,
+    # Not worth starting anew for each evaluation.
+    workers=config.data.workers if train else 0,
     prefetch=config.data.prefetch,
   )
 

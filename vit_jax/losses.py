@@ -29,9 +29,15 @@ def multi_hot(labels: jax.Array, num_classes: int) -> jax.Array:
   """
   if labels.ndim == 1:
     labels = labels[:, None]
-  # `one_hot` gives a row of zeros for -1.
-  hot = jax.nn.one_hot(labels, num_classes, dtype=jnp.float32)  # [B, M, K]
-  return hot.max(axis=1)  # [B, K]
+  # A row of `one_hot` is zeros for -1. One column of labels at a time: all at
+  # once, [B, M, K] would be gigabytes for ImageNet-21k.
+  return functools.reduce(
+    jnp.maximum,
+    (
+      jax.nn.one_hot(column, num_classes, dtype=jnp.float32)  # [B, K]
+      for column in labels.T
+    ),
+  )
 
 
 def softmax_cross_entropy(

@@ -138,7 +138,7 @@ def adam(
   """
   return optax.chain(
     optax.scale_by_adam(
-      b1=beta1, b2=beta2, eps=eps, mu_dtype=jnp.dtype(moment_dtype)
+      b1=beta1, b2=beta2, eps=eps, mu_dtype=_moment_dtype(moment_dtype)
     ),
     optax.add_decayed_weights(
       weight_decay, mask=_decay_mask(weight_decay_params)
@@ -166,11 +166,13 @@ def sgd(
     optax.add_decayed_weights(
       weight_decay, mask=_decay_mask(weight_decay_params)
     ),
-    optax.trace(decay=momentum, accumulator_dtype=jnp.dtype(moment_dtype)),
+    optax.trace(decay=momentum, accumulator_dtype=_moment_dtype(moment_dtype)),
     optax.scale_by_learning_rate(schedule),
   )
 
 
+# Of Adam's first moment and of SGD's momentum.
+MOMENT_DTYPES = ('float32', 'bfloat16')
 OPTIMIZERS = {'adam': adam, 'sgd': sgd}
 
 
@@ -194,6 +196,15 @@ def build_optimizer(
   if not clip_norm:
     return optimizer
   return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)
+
+
+def _moment_dtype(name: str) -> jnp.dtype:
+  if name not in MOMENT_DTYPES:
+    raise ValueError(
+      f'optimizer.moment_dtype={name!r} is unknown; choose one of'
+      f' {list(MOMENT_DTYPES)}.'
+    )
+  return jnp.dtype(name)
 
 
 def _decay_mask(which: str):
@@ -231,6 +242,7 @@ def _call(section: str, choices, config: Mapping[str, Any], *args, **kwargs):
   if set(arguments) != accepted:
     raise ValueError(
       f'{section}.name={name!r} takes {sorted(accepted)}, but the config'
-      f' section has {sorted(arguments)}.'
+      f' section has {sorted(arguments)}. A config file sets a name together'
+      ' with its keys, by the functions of vit_jax/config.py.'
     )
   return function(*args, **arguments, **kwargs)

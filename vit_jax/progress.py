@@ -7,9 +7,7 @@ import jax
 from absl import logging
 from etils import epath
 
-
-class NonFiniteError(RuntimeError):
-  """The loss or the gradient is NaN or infinite."""
+from vit_jax import errors
 
 
 class Interval:
@@ -48,7 +46,7 @@ class Interval:
           if last_checkpoint
           else 'no checkpoint had been saved yet'
         )
-        raise NonFiniteError(
+        raise errors.NonFiniteError(
           f'Not finite: {bad} at step {step} (found in steps'
           f' {self._start_step + 1} to {end}). Training stopped; {kept}. A'
           ' lower schedule.peak, a longer schedule.warmup_steps or'
@@ -139,6 +137,8 @@ def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
       f'  input {100 * values["input_wait"]:2.0f}%'
       f'  ETA {duration(values["eta_sec"])}'
     )
+  if values['train/unreadable']:
+    speed += f'  unreadable {values["train/unreadable"]:.0f}'
   logging.info(
     'step %*d/%d  loss %.4f  acc %5.1f%%  lr %.2e%s',
     len(str(total_steps)),

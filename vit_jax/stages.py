@@ -10,7 +10,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import inputs, train
+from vit_jax import inputs, paths, train
 
 
 def run(
@@ -39,12 +39,12 @@ def run(
     stage = config.stages[name]
     config_lib.validate(stage)
     kind, _, needed = stage.init.checkpoint.partition(':')
-    if kind == 'stage' and needed not in order[:index]:
+    if kind == 'stage' and needed.split('/')[0] not in order[:index]:
       raise ValueError(
         f'stages.{name}.init.checkpoint={stage.init.checkpoint!r} names no'
         f' earlier stage; those are {list(order[:index])}.'
       )
-  workdir = epath.Path(workdir)
+  workdir = paths.absolute(workdir)
   results = {}
   for index, name in enumerate(order):
     logging.info('---- Stage %d of %d: %s', index + 1, len(order), name)

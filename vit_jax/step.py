@@ -11,10 +11,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from vit_jax import losses, optim
+from vit_jax import losses, optim, sharding
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -97,7 +95,8 @@ def make_loss_and_grad(
   The batch's mean loss and its gradient. With `accumulation_steps` A > 1 the
   batch is worked through in A micro-batches of B/A rows, each with a dropout
   key of its own; micro-batch a holds the rows a, a+A, a+2A, ..., so that each
-  device finds an equal part of every micro-batch among its own rows.
+  device finds an equal part of every micro-batch among its own rows. The
+  devices sum each micro-batch's gradient: A times the traffic of one batch.
   """
 
   def micro_loss(params, batch, key):
@@ -200,8 +199,8 @@ def jit_train_step(train_step, mesh: jax.sharding.Mesh):
 
   The state is donated: the caller's old state is gone after the call.
   """
-  everywhere = NamedSharding(mesh, P())
-  rows = NamedSharding(mesh, P('data'))
+  everywhere = sharding.replicated(mesh)
+  rows = sharding.batch_sharding(mesh)
   return jax.jit(
     train_step,
     in_shardings=(everywhere, rows),

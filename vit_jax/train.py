@@ -20,6 +20,7 @@ from vit_jax import (
   metrics,
   models,
   optim,
+  paths,
   profiling,
   sharding,
   warm_start,
@@ -53,7 +54,9 @@ def train_and_evaluate(
       training.
     NonFiniteError: the run diverged; the last good checkpoint is kept.
   """
-  workdir = epath.Path(workdir)
+  workdir = paths.absolute(workdir)
+  if workdir.exists() and not workdir.is_dir():
+    raise ValueError(f'--workdir={workdir} is a file, not a directory.')
 
   # ---- Data -----------------------------------------------------------------
   config_lib.validate(config)
@@ -62,6 +65,7 @@ def train_and_evaluate(
   config = config_lib.resolve(
     config, num_examples=len(view), num_classes=source.info.num_classes
   )
+  config.init.checkpoint = warm_start.pin(config.init.checkpoint, workdir)
   preprocess = inputs.parse_preprocess(config, config.data.preprocess)
   inputs.check_first_record(config, view, preprocess)
 
@@ -79,68 +83,75 @@ def train_and_evaluate(
   sharding.check_batch_size(
     'data.batch_size', batch_size, mesh, config.accumulation_steps
   )
-  evaluations = evaluators.build(config, model, mesh, source.info)
+  evaluations = evaluators.build(config, model, mesh, source)
 
   # ---- The work directory: is this its run, and is it finished? -------------
   if not allow_config_change:
     config_lib.check_same_run(config, workdir)
-  if _finished_at(workdir) == config.total_steps:
+  start_step = checkpoint_lib.latest_step(workdir) or 0
+  if start_step > config.total_steps:
+    raise ValueError(
+      f'{workdir} has a checkpoint of step {start_step}, past'
+      f' total_steps={config.total_steps}: raise it, or use another'
+      ' --workdir.'
+    )
+  missing = _missing_evaluations(config, workdir)
+  if _finished_at(workdir) == config.total_steps and not missing:
     logging.info('%s is finished: nothing to do.', workdir)
     return final_metrics(workdir)
-  workdir.mkdir(parents=True, exist_ok=True)
 
+  # ---- State: fresh, or from another run's weights --------------------------
+  everywhere = sharding.replicated(mesh)
+
+  def fresh_params():
+    return step_lib.init_params(
+      model, params_key, (*config.image_size, config.channels)
+    )
+
+  def first_state(params):
+    return step_lib.init_state(
+      params, optimizer, polyak=config.polyak.decay > 0
+    )
+
+  abstract_state = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+    jax.eval_shape(lambda: first_state(fresh_params())),
+  )
+  origin = 'Fresh weights.'
+  if start_step:
+    state = None  # Restored below.
+    origin = f'Resuming {workdir} from step {start_step}.'
+  elif config.init.checkpoint:
+    params, origin = warm_start.load(
+      warm_start.resolve_path(config.init.checkpoint, workdir),
+      jax.jit(fresh_params)(),
+      new_grid=position.token_grid(tuple(config.image_size), model.patch_size),
+      new_head=config.init.new_head,
+    )
+    # Donated, or a second copy would stay on the devices.
+    state = jax.jit(first_state, out_shardings=everywhere, donate_argnums=0)(
+      jax.device_put(params, everywhere)
+    )
+    del params
+  else:
+    state = jax.jit(
+      lambda: first_state(fresh_params()), out_shardings=everywhere
+    )()
+
+  # ---- Nothing was written so far; now the run begins, or goes on -----------
+  workdir.mkdir(parents=True, exist_ok=True)
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
       stack.enter_context(logs.log_file(workdir))
-
-    # ---- State: restored, from another run's weights, or fresh --------------
     checkpoints = checkpoint_lib.Checkpoints(
       workdir,
       keep=config.checkpoint.keep,
       keep_every=config.checkpoint.keep_every,
     )
     stack.callback(checkpoints.close)
-    everywhere = sharding.replicated(mesh)
-    image_shape = (*config.image_size, config.channels)
-
-    def init_state(params):
-      return step_lib.init_state(
-        params, optimizer, polyak=config.polyak.decay > 0
-      )
-
-    abstract_params = jax.eval_shape(
-      lambda: step_lib.init_params(model, params_key, image_shape)
-    )
-    abstract_state = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
-      jax.eval_shape(init_state, abstract_params),
-    )
-    start_step = checkpoints.latest_step or 0
     if start_step:
       state = checkpoints.restore(start_step, abstract_state)
-      logging.info('Resuming %s from step %d.', workdir, start_step)
-    else:
-      params = jax.jit(
-        lambda: step_lib.init_params(model, params_key, image_shape),
-        out_shardings=everywhere,
-      )()
-      if config.init.checkpoint:
-        params = warm_start.load(
-          warm_start.resolve_path(config.init.checkpoint, workdir),
-          params,
-          new_grid=position.token_grid(
-            tuple(config.image_size), model.patch_size
-          ),
-          new_head=config.init.new_head,
-        )
-      state = jax.jit(init_state, out_shardings=everywhere)(params)
-    if start_step > config.total_steps:
-      raise ValueError(
-        f'{workdir} has a checkpoint of step {start_step}, past'
-        f' total_steps={config.total_steps}: raise it, or use another'
-        ' --workdir.'
-      )
-    # Only now: a directory that a wrong command named stays as it was.
+    logging.info('%s', origin)
     if jax.process_index() == 0:
       config_lib.save(config, workdir)
       (workdir / DONE).unlink(missing_ok=True)
@@ -153,8 +164,9 @@ def train_and_evaluate(
       batch_size=batch_size,
       seed=config.seed,
       start_step=start_step,
-      **inputs.reading(config),
+      **inputs.reading(config, train=True),
     )
+    stack.callback(batches.close)
     train_step = step_lib.jit_train_step(
       step_lib.make_train_step(
         model,
@@ -195,24 +207,33 @@ def train_and_evaluate(
       profiler.after(step, state)
 
       last = step == config.total_steps
+      due = [
+        name
+        for name in evaluations
+        if last or evaluators.is_due(config.evals[name], step)
+      ]
       save_now = last or step % config.checkpoint.every == 0
       # A checkpoint also ends an interval, so that a resumed run logs the same
-      # means; and nothing that followed a non-finite loss is logged or saved.
-      if save_now or step % config.log.every == 0:
+      # means; and what a non-finite loss leaves is neither evaluated nor saved.
+      if due or save_now or step % config.log.every == 0:
         interval.check_finite(checkpoints.latest_step)
         values = interval.mean() | progress.measure(step)
         writer.write(step, values)
         progress_lib.log_line(step, config.total_steps, values)
         interval = progress_lib.Interval(step, checkpoints.directory)
       before = time.monotonic()
-      for name, evaluator in evaluations.items():
-        if last or evaluators.is_due(config.evals[name], step):
-          _evaluate(name, evaluator, state, step, writer)
+      for name in due:
+        _evaluate(name, evaluations[name], state, step, writer)
       if save_now:
         # After this step's numbers were written: what a checkpoint follows is
         # on disk, so that a resumed run lacks nothing.
         checkpoints.save(step, state)
       progress.pause(time.monotonic() - before)
+
+    if start_step == config.total_steps:
+      # Trained before, but killed before the end, or asked for more since.
+      for name in missing:
+        _evaluate(name, evaluations[name], state, start_step, writer)
 
   # ---- The end: the last checkpoint is complete -----------------------------
   if jax.process_index() == 0:
@@ -228,6 +249,19 @@ def final_metrics(workdir: epath.PathLike) -> dict[str, float]:
     if row['step'] == rows[-1]['step']:
       result |= row
   return result
+
+
+def _missing_evaluations(config, workdir) -> list[str]:
+  """The evaluations that have no result at the last step, as they are now."""
+  final = final_metrics(workdir)
+  saved = (config_lib.load(workdir) or {}).get('evals', {})
+  return [
+    name
+    for name, section in config.evals.items()
+    if final.get('step') != config.total_steps
+    or f'{name}/accuracy' not in final
+    or saved.get(name) != section.to_dict()
+  ]
 
 
 def _evaluate(name, evaluator, state, step, writer) -> None:

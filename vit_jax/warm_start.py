@@ -9,12 +9,11 @@ from typing import Any
 
 import flax.traverse_util
 import numpy as np
-from absl import logging
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import models
+from vit_jax import models, paths
 from vit_jax.models import position
 
 _HEAD = 'head/'
@@ -45,7 +44,35 @@ def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
   kind, _, name = path.partition(':')
   if kind == 'stage':
     return epath.Path(workdir).parent / name
-  return epath.Path(path)
+  return paths.absolute(path)
+
+
+def pin(path: str, workdir: epath.PathLike) -> str:
+  """Names the one checkpoint that a run starts from, for its `config.json`.
+
+  Without it, a run that died before its first save could start again from
+  newer weights of the run that it was given.
+
+  Args:
+    path: `init.checkpoint` as given: '', a run or checkpoint, `stage:NAME`.
+    workdir: of the run that starts. What it was given before stays.
+
+  Returns:
+    '' or the path down to `checkpoints/STEP`.
+
+  Raises:
+    ValueError: there is no checkpoint.
+  """
+  if not path:
+    return ''
+  if path.startswith('stage:'):
+    found = checkpoint_lib.find(resolve_path(path, workdir))
+    return f'stage:{found.relative_to(epath.Path(workdir).parent)}'
+  saved = (config_lib.load(workdir) or {}).get('init', {}).get('checkpoint', '')
+  given = str(paths.absolute(path))
+  if saved == given or saved.startswith(given + '/'):
+    return saved
+  return str(checkpoint_lib.find(path))
 
 
 def load(
@@ -54,7 +81,7 @@ def load(
   *,
   new_grid: tuple[int, int],
   new_head: bool,
-) -> Any:
+) -> tuple[Any, str]:
   """Reads a run's parameters and fits them to a new model.
 
   Args:
@@ -64,7 +91,7 @@ def load(
     new_head: whether to keep the fresh head.
 
   Returns:
-    Parameters shaped like `params`, as NumPy arrays.
+    Parameters shaped like `params`, and a line that says what was done.
 
   Raises:
     ValueError: no checkpoint there, or one that doesn't fit; lists missing,
@@ -79,8 +106,7 @@ def load(
     new_head=new_head,
     name=str(found),
   )
-  logging.info('Weights from %s: %s.', found, report)
-  return fitted
+  return fitted, f'Weights from {found}: {report}.'
 
 
 def fit(
@@ -195,7 +221,7 @@ def _shapes(flat: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 def _grid_of_run(workdir: epath.Path) -> tuple[int, int] | None:
   """The patch grid a run was trained at, from its config; None if unknown."""
   saved = config_lib.load(workdir)
-  if saved is None:
-    return None
+  if saved is None or 'image_size' not in saved:
+    return None  # Not a config of ours.
   model = models.build(saved['model']['name'], num_classes=saved['num_classes'])
   return position.token_grid(tuple(saved['image_size']), model.patch_size)

@@ -24,8 +24,9 @@ from collections.abc import Iterator, Sequence
 
 import grain
 import numpy as np
-from absl import flags
+from absl import flags, logging
 
+from vit_jax import errors
 from vit_jax.data import ops
 from vit_jax.data.source import Record
 
@@ -89,7 +90,7 @@ def train_batches(
   Raises:
     ValueError: at once for arguments that do not fit each other; from the
       iterator for an image or label that is wrong, naming the record.
-    RuntimeError: from the iterator, for a record that the source failed to
+    ReadError: from the iterator, for a record that the source failed to
       read; whatever `unreadable` says, as that is no property of the image.
   """
   rows = _rows_per_host(batch_size, process_index, process_count)
@@ -162,7 +163,7 @@ def check_first_record(
   larger than its images must not come to light after hours.
 
   Raises:
-    ValueError, RuntimeError: see `train_batches`.
+    ValueError, ReadError: see `train_batches`.
   """
   load = _Load(view, preprocess, num_classes, max_labels, unreadable)
   load.evaluate(0, np.random.default_rng(0))
@@ -210,6 +211,7 @@ class _Load:
     self._num_classes = num_classes
     self._max_labels = max_labels
     self._skip = unreadable == 'skip-and-count'
+    self._named: set[str] = set()
     # Known from one record, as rows past the end have a label's shape too.
     self._multi_label = max_labels > 1 or np.ndim(self._read(0).label) > 0
 
@@ -222,6 +224,7 @@ class _Load:
       except ops.CorruptImageError as error:
         if not self._skip:
           raise self._unreadable_error(record, error) from error
+        self._name_once(record, error)
         last = error
         failed = record
         record = self._read(int(rng.integers(len(self._view))))
@@ -240,6 +243,7 @@ class _Load:
     except ops.CorruptImageError as error:
       if not self._skip:
         raise self._unreadable_error(record, error) from error
+      self._name_once(record, error)
       return self._masked_row(unreadable=True)
 
   def _read(self, index: int) -> Record:
@@ -248,7 +252,7 @@ class _Load:
     except Exception as error:
       # A type of exception that cannot be pickled would leave the parent of a
       # worker process waiting for ever.
-      raise RuntimeError(
+      raise errors.ReadError(
         f'reading record {index} failed: {type(error).__name__}: {error}'
       ) from error
 
@@ -300,6 +304,11 @@ class _Load:
     padded = np.full(self._max_labels, -1, np.int32)
     padded[: len(labels)] = labels
     return padded
+
+  def _name_once(self, record: Record, error: Exception) -> None:
+    if record.name not in self._named:
+      self._named.add(record.name)
+      logging.warning('Skipped %s: %s', record.name, error)
 
   def _unreadable_error(self, record: Record, error: Exception) -> ValueError:
     return ValueError(

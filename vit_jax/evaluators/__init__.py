@@ -12,11 +12,17 @@ def build(
   config: ml_collections.ConfigDict,
   model: nn.Module,
   mesh: jax.sharding.Mesh,
-  trained_on: data.SourceInfo,
+  source: data.Source,
 ) -> dict[str, Classification]:
   """Builds the evaluators of `config.evals`, by name.
 
   The loss is the training loss without label smoothing.
+
+  Args:
+    config: resolved.
+    model: see `models.build`.
+    mesh: the devices to use.
+    source: the training data, which evaluations read by default.
 
   Raises:
     ValueError: a wrong data spec, split, op or batch size, or a data set with
@@ -24,12 +30,13 @@ def build(
   """
   result = {}
   for name, section in config.evals.items():
-    dataset = section.dataset or config.data.dataset
-    source = inputs.open_source(config, dataset)
-    _check_classes(name, source.info, trained_on)
+    evaluated = source
+    if section.dataset not in ('', config.data.dataset):
+      evaluated = inputs.open_source(config, section.dataset)
+      _check_classes(name, evaluated.info, source.info)
     batch_size = section.batch_size or config.data.batch_size
     sharding.check_batch_size(f'evals.{name}.batch_size', batch_size, mesh)
-    view = data.View(source, section.split)
+    view = data.View(evaluated, section.split)
     preprocess = inputs.parse_preprocess(config, section.preprocess)
     inputs.check_first_record(config, view, preprocess)
     result[name] = Classification(
@@ -39,7 +46,7 @@ def build(
       losses.build(config.loss.name),
       mesh,
       batch_size=batch_size,
-      reading=inputs.reading(config),
+      reading=inputs.reading(config, train=False),
     )
   return result
 
