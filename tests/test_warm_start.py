@@ -62,7 +62,7 @@ def test_new_head_is_kept_and_the_old_one_left_out(tmp_path):
   source = _params(1, classes=5, representation_size=8)
   params = _params(2, classes=3)
   _save(tmp_path, source, size=(8, 8))
-  loaded = warm_start.load(tmp_path, params, new_grid=(2, 2), new_head=True)
+  loaded, _ = warm_start.load(tmp_path, params, new_grid=(2, 2), new_head=True)
   assert jax.tree.structure(loaded) == jax.tree.structure(params)
   flat, head = _flat(loaded), {'head/kernel', 'head/bias'}
   _assert_same_but(flat, _flat(source), but=head)
@@ -92,7 +92,7 @@ def test_a_hidden_layer_of_the_new_head_is_new_too():
 def test_position_embedding_is_resized_as_scipy_does(tmp_path, in_config):
   source = _params(1, size=(8, 8))
   _save(tmp_path, source, size=(8, 8) if in_config else None)
-  loaded = warm_start.load(
+  loaded, _ = warm_start.load(
     tmp_path, _params(2, size=(16, 12)), new_grid=(4, 3), new_head=True
   )
   old, new = _flat(source)[POSITION], _flat(loaded)[POSITION]
@@ -112,7 +112,7 @@ def test_rectangular_grid_is_known_from_the_runs_config(tmp_path, new):
   size = (4 * new[0], 4 * new[1])
   source = _params(1, size=(8, 16))
   _save(tmp_path, source, size=(8, 16))
-  loaded = warm_start.load(
+  loaded, _ = warm_start.load(
     tmp_path, _params(2, size=size), new_grid=new, new_head=True
   )
   old, resized = _flat(source)[POSITION], _flat(loaded)[POSITION]
@@ -149,7 +149,7 @@ def test_without_a_class_token_all_tokens_are_patches():
 def test_the_head_can_be_kept(tmp_path):
   source = _params(1, representation_size=8)
   _save(tmp_path, source, size=(8, 8))
-  loaded = warm_start.load(
+  loaded, _ = warm_start.load(
     tmp_path,
     _params(2, representation_size=8),
     new_grid=(2, 2),
@@ -178,7 +178,7 @@ def test_scanned_and_unrolled_blocks_fit_each_other(
 ):
   source, params = _params(1, scan=from_scan), _params(2, scan=to_scan)
   _save(tmp_path, source, size=(8, 8))
-  loaded = warm_start.load(tmp_path, params, new_grid=(2, 2), new_head=True)
+  loaded, _ = warm_start.load(tmp_path, params, new_grid=(2, 2), new_head=True)
   assert jax.tree.structure(loaded) == jax.tree.structure(params)
   _assert_same_but(
     _flat(loaded), _flat(source), but={'head/kernel', 'head/bias'}
@@ -194,7 +194,7 @@ def test_a_foreign_model_is_listed_in_full():
   with pytest.raises(ValueError, match=r'Check model\.name') as error:
     _fit(source, params)
   ours, theirs = _flat(params), _flat(source)
-  listed = {}
+  listed, group = {}, ''
   for line in str(error.value).splitlines():
     if line.startswith('    '):
       listed[group].add(line.split()[0])
@@ -235,7 +235,39 @@ def test_a_stage_is_the_run_beside_this_one(tmp_path):
   assert resolve('gs://b/runs', '/runs/a').as_posix().startswith('gs:')
   _save(tmp_path / 'pretrain', _params(1), size=(8, 8))
   path = resolve('stage:pretrain', tmp_path / 'finetune')
-  loaded = warm_start.load(path, _params(2), new_grid=(2, 2), new_head=True)
+  loaded, _ = warm_start.load(path, _params(2), new_grid=(2, 2), new_head=True)
   _assert_same_but(
     _flat(loaded), _flat(_params(1)), but={'head/kernel', 'head/bias'}
   )
+
+
+def test_a_run_keeps_the_checkpoint_it_started_from(tmp_path):
+  source, workdir = tmp_path / 'source', tmp_path / 'run'
+  _save(source, _params(1), size=(8, 8))
+  pinned = warm_start.pin(str(source), workdir)
+  assert pinned == f'{source}/checkpoints/5'
+  workdir.mkdir()
+  config = config_lib.default()
+  config.init.checkpoint = pinned
+  config_lib.save(config, workdir)
+  (source / 'checkpoints' / '5').rename(source / 'checkpoints' / '6')
+  assert warm_start.pin(str(source), workdir) == pinned
+  assert warm_start.pin(pinned, workdir) == pinned
+  # Another run's name may begin with this one's.
+  other = tmp_path / 'sour'
+  _save(other, _params(1))
+  assert warm_start.pin(str(other), workdir) == f'{other}/checkpoints/5'
+
+
+def test_the_checkpoint_of_a_stage_is_named_from_the_stages(tmp_path):
+  _save(tmp_path / 'pretrain', _params(1))
+  workdir = tmp_path / 'finetune'
+  pinned = warm_start.pin('stage:pretrain', workdir)
+  assert pinned == 'stage:pretrain/checkpoints/5'
+  assert warm_start.pin(pinned, workdir) == pinned
+  with pytest.raises(ValueError, match=r'No checkpoint at .*nothing'):
+    warm_start.pin('stage:nothing', workdir)
+
+
+def test_no_checkpoint_to_start_from(tmp_path):
+  assert warm_start.pin('', tmp_path) == ''

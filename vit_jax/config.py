@@ -80,7 +80,7 @@ def default() -> ml_collections.ConfigDict:
   model.depth = placeholder(int)
   model.heads = placeholder(int)
   model.mlp_dim = placeholder(int)
-  model.representation_size = placeholder(int)  # Hidden tanh layer, if set.
+  model.representation_size = placeholder(int)  # Hidden tanh layer; 0: none.
   model.pooling = 'token'  # Or 'gap'.
   model.dropout_rate = 0.0
   model.head_bias = 0.0  # Initial value.
@@ -258,7 +258,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
     'channels': 1,
     'accumulation_steps': 1,
     'data.num_examples': 0,
-    'data.examples_per_epoch': 1,
+    'data.examples_per_epoch': 0,
     'data.batch_size': 1,
     'data.max_labels': 1,
     'data.threads': 0,

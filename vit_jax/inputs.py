@@ -29,11 +29,15 @@ def parse_preprocess(
   )
 
 
-def stored_size(config: ml_collections.ConfigDict) -> tuple[int, int]:
-  """Height and width of the training split's first image as it is stored."""
+def stored_size(config: ml_collections.ConfigDict) -> str:
+  """The size of the first training image as stored, `8x8`; `?` if corrupt."""
   source = open_source(config, config.data.dataset)
   first = data.View(source, config.data.train_split)[0]
-  return ops.decode(first.image, config.channels).shape[:2]
+  try:
+    height, width, _ = ops.decode(first.image, config.channels).shape
+  except ops.CorruptImageError:
+    return '?'
+  return f'{height}x{width}'
 
 
 def reading(

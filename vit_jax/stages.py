@@ -89,7 +89,7 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
         f'{config.data.dataset} {config.data.train_split}',
         f'{config.data.num_examples:,}',
         f'{config.data.num_examples / config.num_classes:,.0f}',
-        '{}x{}'.format(*inputs.stored_size(config)),
+        inputs.stored_size(config),
         '{}x{}'.format(*config.image_size),
         f'{config.total_steps:,}',
         config.init.checkpoint.removeprefix('stage:') or 'scratch',

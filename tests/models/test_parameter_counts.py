@@ -30,6 +30,7 @@ def _shapes(name, num_classes=1000, **overrides):
     ('ViT-H/14', {}, 632_045_800),
     ('ViT-S/16', {'pooling': 'gap'}, 22_049_896),
     ('ViT-B/16', {'pooling': 'gap'}, 86_566_120),
+    ('ViT-B/16', {'representation_size': 0}, 86_567_656),
   ],
 )
 def test_parameter_counts_at_224_px(name, overrides, count):
@@ -104,7 +105,7 @@ def test_absent_families_say_so(name):
     ({'width': 30, 'heads': 4}, 'width 30 is not a multiple of heads 4'),
     ({'num_classes': 0}, 'num_classes is 0, expected at least 1'),
     ({'depth': 0}, 'depth is 0, expected at least 1'),
-    ({'representation_size': 0}, 'representation_size is 0'),
+    ({'representation_size': -1}, 'representation_size is -1'),
     ({'patch_size': (4, 0)}, r'patch_size is \(4, 0\), expected a side or'),
     ({'patch_size': (4,)}, r'patch_size is \(4,\), .* each at least 1'),
     ({'dropout_rate': 1.0}, r'dropout_rate is 1.0, expected 0 <= rate < 1'),

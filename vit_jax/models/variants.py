@@ -63,7 +63,7 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
     **overrides: attributes of the model, see `vit.ViT`; None keeps the
       variant's own value. `patch_size` may be a side or (height, width),
       `dtype` a name. `representation_size` adds the pre-training head's
-      hidden tanh layer (§3.1).
+      hidden tanh layer (§3.1); 0 leaves it out.
 
   Returns:
     A module; `module.apply({'params': params}, images, train=False)` gives
@@ -83,6 +83,9 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
       f'{", ".join(choices)}.'
     )
   fields |= {k: v for k, v in overrides.items() if v is not None}
+  # A command line cannot say None.
+  if fields.get('representation_size') == 0:
+    del fields['representation_size']
   if isinstance(fields['patch_size'], int):
     fields['patch_size'] = (fields['patch_size'], fields['patch_size'])
   model = module(num_classes=num_classes, **fields)

@@ -1,0 +1,122 @@
+"""Accuracy and loss over splits that don't fill their batches."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import data, losses, sharding
+from vit_jax import step as step_lib
+from vit_jax.data import ops
+from vit_jax.evaluators.classification import Classification
+
+CLASSES = 3
+
+
+class FirstPixels(nn.Module):
+  """The logits are the first three pixels, times a parameter."""
+
+  @nn.compact
+  def __call__(self, images, *, train):
+    scale = self.param('scale', nn.initializers.ones, ())
+    return scale * images.reshape(len(images), -1)[:, :CLASSES], {}
+
+
+@dataclasses.dataclass
+class Images:
+  """Images of random pixels, with these labels; None is a broken image."""
+
+  labels: list[int | None]
+
+  def __post_init__(self):
+    self.info = data.SourceInfo('images', {'test': len(self.labels)}, 'abc')
+    rng = np.random.default_rng(0)
+    shape = (len(self.labels), 2, 2, 1)
+    self.pixels = rng.integers(0, 256, shape, dtype=np.uint8)
+
+  def read(self, split, index):
+    label = self.labels[index]
+    image = b'broken' if label is None else self.pixels[index]
+    return data.Record(image, label or 0, f'{split}/{index}')
+
+  def logits(self):
+    """[count, 3], of the whole images only."""
+    whole = [label is not None for label in self.labels]
+    return self.pixels.reshape(-1, 4)[whole, :CLASSES] / 127.5 - 1
+
+
+def _evaluate(source, *, loss='softmax', devices=8, scale=1, average=None):
+  evaluator = Classification(
+    data.View(source, 'test'),
+    ops.parse('resize', image_size=(2, 2), channels=1),
+    FirstPixels(),
+    losses.build(loss),
+    sharding.make_mesh(devices),
+    batch_size=8,
+    reading=dict(num_classes=CLASSES, unreadable='skip-and-count', threads=0),
+  )
+  state = step_lib.TrainState(
+    step=jnp.int32(0),
+    params={'scale': jnp.float32(scale)},
+    opt_state=(),
+    ema_params={} if average is None else {'scale': jnp.float32(average)},
+  )
+  return dict(evaluator.run(state))
+
+
+def _labels(count):
+  return np.random.default_rng(1).integers(0, CLASSES, count).tolist()
+
+
+def _naive(logits, labels, loss):
+  targets = np.eye(CLASSES)[labels]
+  if loss == 'softmax':
+    terms = -targets * (logits - np.log(np.exp(logits).sum(1, keepdims=True)))
+  else:
+    terms = np.log1p(np.exp(np.where(targets, -logits, logits)))
+  accuracy = np.mean(logits.argmax(1) == labels)
+  return {'accuracy': accuracy, 'loss': terms.sum(1).mean()}
+
+
+@pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
+@pytest.mark.parametrize('count', [1, 8, 21])
+def test_every_example_counts_once(count, loss):
+  labels = _labels(count)
+  source = Images(labels)
+  values = _evaluate(source, loss=loss)
+  expected = _naive(source.logits(), labels, loss) | {'count': count}
+  assert values == pytest.approx(expected, rel=1e-5)
+
+
+def test_devices_make_no_difference():
+  source = Images(_labels(21))
+  one, eight = (_evaluate(source, devices=n) for n in (1, 8))
+  assert one == pytest.approx(eight, rel=1e-6)
+
+
+def test_averaged_weights_are_evaluated_if_there_are_any():
+  labels = _labels(21)
+  source = Images(labels)
+  values = _evaluate(source, scale=9, average=1)
+  expected = _naive(source.logits(), labels, 'softmax')
+  assert values['loss'] == pytest.approx(expected['loss'], rel=1e-5)
+
+
+@pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
+def test_unreadable_images_are_left_out_and_counted(loss):
+  labels = _labels(21)
+  labels[3] = labels[20] = None
+  source = Images(labels)
+  whole = [label for label in labels if label is not None]
+  expected = _naive(source.logits(), whole, loss)
+  values = _evaluate(source, loss=loss)
+  assert values == pytest.approx(
+    expected | {'count': 19, 'excluded': 2}, rel=1e-5
+  )
+
+
+def test_nothing_readable():
+  with pytest.raises(ValueError, match="All 5 images of 'test' are unreadable"):
+    _evaluate(Images([None] * 5))

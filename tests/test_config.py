@@ -1,0 +1,376 @@
+"""Arguments of config files, checks, and the config of a work directory."""
+
+import re
+
+import jax
+import pytest
+
+from vit_jax import config as config_lib
+
+# Arguments of config files ---------------------------------------------------
+
+
+def _parse(argument):
+  return config_lib.parse_argument(
+    argument,
+    positional=('model', 'dataset'),
+    options={'epochs': float, 'resolution': int, 'train': str},
+    usage='Usage: MODEL,DATASET.',
+  )
+
+
+@pytest.mark.parametrize(
+  'argument, expected',
+  [
+    ('B/16,pets', {'model': 'B/16', 'dataset': 'pets'}),
+    (
+      'B/16,pets,resolution=512,epochs=3',
+      {'model': 'B/16', 'dataset': 'pets', 'resolution': 512, 'epochs': 3.0},
+    ),
+    # Options may stand anywhere, and a trailing comma does no harm.
+    (
+      'train=all,B/16,epochs=0.5,pets,',
+      {'model': 'B/16', 'dataset': 'pets', 'epochs': 0.5, 'train': 'all'},
+    ),
+    # Only a path may hold commas, or an equals sign.
+    (
+      'B/16,folder:/a,b/c,train=all',
+      {'model': 'B/16', 'dataset': 'folder:/a,b/c', 'train': 'all'},
+    ),
+    (
+      'B/16,folder:/runs/lr=3',
+      {'model': 'B/16', 'dataset': 'folder:/runs/lr=3'},
+    ),
+  ],
+)
+def test_arguments(argument, expected):
+  assert _parse(argument) == expected
+
+
+@pytest.mark.parametrize(
+  'argument, message',
+  [
+    (None, "argument '' lacks MODEL, DATASET"),
+    ('', "argument '' lacks MODEL, DATASET"),
+    ('B/16', "argument 'B/16' lacks DATASET"),
+    ('epochs=3,B/16', 'lacks DATASET'),
+    (
+      'B/16,pets,epoch=3',
+      "has ['epoch=3'] left over; options are"
+      " ['epochs', 'resolution', 'train']",
+    ),
+    ('B/16,pets,birds,cats', "has ['birds', 'cats'] left over"),
+    ('B/16,pets,epochs=1,epochs=2', 'epochs= is given twice'),
+    ('B/16,pets,resolution=38.4', "resolution='38.4' is not of type int"),
+    ('B/16,pets,epochs=', "epochs='' is not of type float"),
+  ],
+)
+def test_argument_errors(argument, message):
+  with pytest.raises(ValueError, match=re.escape(message)) as error:
+    _parse(argument)
+  assert 'Usage: MODEL,DATASET.' in str(error.value)
+
+
+# Checks ----------------------------------------------------------------------
+
+
+def _config():
+  config = config_lib.default()
+  config.data.dataset = 'digits'
+  config.total_steps = 100
+  config.evals.test = config_lib.evaluation('test')
+  return config
+
+
+def test_unknown_keys_in_a_config_file():
+  config = config_lib.default()
+  for section, key in ((config, 'epoch'), (config.data, 'batchsize')):
+    with pytest.raises(AttributeError, match=key):
+      setattr(section, key, 3)
+  config.evals.any_name = config_lib.evaluation('test')
+
+
+def test_a_valid_config():
+  config = _config()
+  config_lib.validate(config)
+  config.total_steps, config.epochs = 0, 0.5
+  config_lib.validate(config)
+  config.image_size = (1, 2)
+  config.init.checkpoint = 'runs/pretrain'
+  config_lib.validate(config)
+
+
+@pytest.mark.parametrize(
+  'key, value, message',
+  [
+    ('seed', -1, 'seed=-1 must be at least 0'),
+    ('seed', 2**32, 'seed=4294967296 must be below 2**32'),
+    ('total_steps', -1, 'total_steps=-1 must be at least 0'),
+    ('epochs', -0.5, 'epochs=-0.5 must be at least 0'),
+    ('num_classes', -1, 'num_classes=-1 must be at least 0'),
+    ('channels', 0, 'channels=0 must be at least 1'),
+    ('accumulation_steps', 0, 'accumulation_steps=0 must be at least 1'),
+    ('data.num_examples', -1, 'data.num_examples=-1 must be at least 0'),
+    ('data.examples_per_epoch', -1, 'data.examples_per_epoch=-1 must be at'),
+    ('data.batch_size', 0, 'data.batch_size=0 must be at least 1'),
+    ('data.max_labels', 0, 'data.max_labels=0 must be at least 1'),
+    ('data.threads', -1, 'data.threads=-1 must be at least 0'),
+    ('data.workers', -1, 'data.workers=-1 must be at least 0'),
+    ('data.prefetch', 0, 'data.prefetch=0 must be at least 1'),
+    ('evals.test.batch_size', -8, 'evals.test.batch_size=-8 must be at'),
+    ('evals.test.every', -1, 'evals.test.every=-1 must be at least 0'),
+    ('polyak.start_step', -1, 'polyak.start_step=-1 must be at least 0'),
+    ('polyak.decay', 1.0, 'polyak.decay=1.0 must lie in [0, 1)'),
+    ('polyak.decay', -0.1, 'polyak.decay=-0.1 must lie in [0, 1)'),
+    ('checkpoint.every', 0, 'checkpoint.every=0 must be at least 1'),
+    ('checkpoint.keep', 0, 'checkpoint.keep=0 must be at least 1'),
+    ('checkpoint.keep_every', -1, 'checkpoint.keep_every=-1 must be at'),
+    ('log.every', 0, 'log.every=0 must be at least 1'),
+    ('profile.start_step', -1, 'profile.start_step=-1 must be at least 0'),
+    ('profile.steps', -1, 'profile.steps=-1 must be at least 0'),
+    (
+      'total_steps',
+      0,
+      'total_steps=0 and epochs=None: set exactly one of the two',
+    ),
+    (
+      'epochs',
+      3.0,
+      'total_steps=100 and epochs=3.0: set exactly one of the two, and the'
+      ' other to 0',
+    ),
+    ('data.dataset', None, '--config.data.dataset=SPEC'),
+    ('data.dataset', '', 'data.dataset is not set'),
+    ('init.checkpoint', None, '--config.init.checkpoint=WORKDIR'),
+    ('image_size', (32,), 'image_size=(32,) must be (height, width)'),
+    ('image_size', (32, 0), 'image_size=(32, 0) must be (height, width)'),
+    ('image_size', (32, 'a'), "image_size=(32, 'a') must be (height"),
+    ('image_size', (1, 2, 3), 'image_size=(1, 2, 3) must be (height'),
+  ],
+)
+def test_validation(key, value, message):
+  config = _config()
+  section, _, name = key.rpartition('.')
+  (config[section] if section else config)[name] = value
+  with pytest.raises(ValueError, match=re.escape(message)):
+    config_lib.validate(config)
+
+
+def _resolve(config, num_examples=100, num_classes=10):
+  return config_lib.resolve(
+    config, num_examples=num_examples, num_classes=num_classes
+  )
+
+
+def test_resolving_fills_in_what_the_data_tells():
+  config = _config()
+  config.total_steps, config.epochs = 0, 3.0
+  config.data.batch_size = 8
+  config.schedule.warmup_steps = -1
+  result = _resolve(config)
+  assert result.num_classes == 10
+  assert result.data.num_examples == 100
+  assert result.total_steps == 37  # 3 * 100 / 8 = 37.5
+  assert result.schedule.warmup_steps == 3
+  assert (config.num_classes, config.total_steps) == (None, 0)
+  assert config.schedule.warmup_steps == -1
+
+
+def test_resolving_keeps_what_agrees():
+  config = _config()
+  config.num_classes, config.data.num_examples = 10, 100
+  config.schedule.warmup_steps = 7
+  result = _resolve(config)
+  assert (result.num_classes, result.data.num_examples) == (10, 100)
+  assert (result.total_steps, result.schedule.warmup_steps) == (100, 7)
+
+
+def test_long_runs_warm_up_for_10000_steps():
+  config = _config()
+  config.total_steps = 517_822
+  config.schedule.warmup_steps = -1
+  assert _resolve(config).schedule.warmup_steps == 10_000
+
+
+def test_an_epoch_may_be_another_number_than_the_split_has():
+  config = _config()
+  config.total_steps, config.epochs = 0, 3.0
+  config.data.batch_size = 8
+  config.data.examples_per_epoch = 80
+  result = _resolve(config)
+  assert result.total_steps == 30
+  assert result.data.num_examples == 100
+
+
+def test_an_endless_run():
+  for epochs in (float('inf'), float('nan')):
+    config = _config()
+    config.total_steps, config.epochs = 0, epochs
+    with pytest.raises(ValueError, match=f'epochs={epochs} must be finite'):
+      config_lib.validate(config)
+
+
+def test_data_that_disagrees():
+  config = _config()
+  config.num_classes = 1000
+  with pytest.raises(ValueError, match=r"num_classes=1000 .* 'digits' has 10 "):
+    _resolve(config)
+  config.num_classes = 0
+  assert _resolve(config).num_classes == 10
+  config.data.num_examples = 5
+  with pytest.raises(
+    ValueError, match=r"num_examples=5 in .* has 100 \(split 'train'\)"
+  ):
+    _resolve(config)
+  config.data.num_examples = 0
+  assert _resolve(config).data.num_examples == 100
+
+
+def test_less_than_one_step():
+  config = _config()
+  config.total_steps, config.epochs = 0, 1.0
+  config.data.batch_size = 101
+  with pytest.raises(
+    ValueError, match=r'epochs=1.0 of 100 .*batch_size=101 is less than one'
+  ):
+    _resolve(config)
+
+
+@pytest.mark.parametrize(
+  'backend, given, dtype',
+  [
+    ('cpu', 'auto', 'float32'),
+    ('tpu', 'auto', 'bfloat16'),
+    ('gpu', 'auto', 'bfloat16'),
+    ('cpu', 'bfloat16', 'bfloat16'),
+    ('tpu', 'float32', 'float32'),
+  ],
+)
+def test_compute_dtype(monkeypatch, backend, given, dtype):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  config = _config()
+  config.model.dtype = given
+  assert _resolve(config).model.dtype == dtype
+
+
+# The config of a work directory ----------------------------------------------
+
+
+def test_flatten():
+  nested = {'a': 1, 'b': {'c': (2, 3), 'd': {'e': None}}, 'f': {}}
+  assert config_lib.flatten(nested) == {'a': 1, 'b.c': (2, 3), 'b.d.e': None}
+  flat = config_lib.flatten(_config())
+  assert flat['data.batch_size'] == 4096
+  assert flat['evals.test.split'] == 'test'
+
+
+def test_save_and_load(tmp_path):
+  assert config_lib.load(tmp_path) is None
+  config = _config()
+  config_lib.save(config, tmp_path)
+  config.seed = 1
+  config_lib.save(config, tmp_path)
+  assert [path.name for path in tmp_path.iterdir()] == ['config.json']
+  loaded = config_lib.load(tmp_path)
+  assert loaded['seed'] == 1
+  assert loaded['image_size'] == [224, 224]
+  assert loaded['evals'] == {
+    'test': {
+      'dataset': '',
+      'split': 'test',
+      'preprocess': 'resize',
+      'batch_size': 0,
+      'every': 0,
+    }
+  }
+
+
+def test_a_damaged_config(tmp_path):
+  (tmp_path / 'config.json').write_text('{"seed": 1')
+  with pytest.raises(ValueError, match=r'config\.json is damaged'):
+    config_lib.load(tmp_path)
+
+
+def test_an_empty_work_directory_is_anyones(tmp_path):
+  config_lib.check_same_run(_config(), tmp_path)
+  config_lib.check_same_run(_config(), tmp_path / 'not there')
+
+
+def test_another_runs_work_directory(tmp_path):
+  config_lib.save(_config(), tmp_path)
+  config_lib.check_same_run(_config(), tmp_path)
+  config = _config()
+  config.seed = 1
+  config.image_size = (32, 32)
+  config.data.dataset = 'digits:01'
+  config.optimizer = config_lib.sgd()
+  config.log.every = 1
+  with pytest.raises(ValueError, match='holds a run with another') as error:
+    config_lib.check_same_run(config, tmp_path)
+  assert str(error.value).splitlines() == [
+    f'{tmp_path} holds a run with another config:',
+    "  data.dataset: 'digits' in config.json, 'digits:01' now",
+    '  image_size: [224, 224] in config.json, [32, 32] now',
+    "  optimizer.beta1: 0.9 in config.json, '(absent)' now",
+    "  optimizer.beta2: 0.999 in config.json, '(absent)' now",
+    "  optimizer.eps: 1e-08 in config.json, '(absent)' now",
+    "  optimizer.momentum: '(absent)' in config.json, 0.9 now",
+    "  optimizer.name: 'adam' in config.json, 'sgd' now",
+    '  seed: 0 in config.json, 1 now',
+    'Use another --workdir, or pass --allow_config_change to go on with the'
+    ' new values.',
+  ]
+
+
+@pytest.mark.parametrize(
+  'key, value',
+  [
+    ('mesh.data', 4),
+    ('log.every', 7),
+    ('log.tensorboard', False),
+    ('profile.steps', 3),
+    ('evals.test.split', 'test[:10]'),
+    ('evals.other', config_lib.evaluation('train')),
+    ('checkpoint.every', 7),
+    ('checkpoint.keep', 7),
+    ('data.data_dir', '/elsewhere'),
+    ('data.threads', 3),
+    ('data.workers', 3),
+    ('data.prefetch', 3),
+    ('data.dataset', 'folder:/moved'),
+  ],
+)
+def test_what_may_change_between_launches(tmp_path, key, value):
+  config = _config()
+  config.data.dataset = 'folder:/images'
+  config_lib.save(config, tmp_path)
+  section, _, name = key.rpartition('.')
+  config[section][name] = value
+  config_lib.check_same_run(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+  'old, new',
+  [
+    ('digits:01', 'digits:02'),
+    ('tfds:cifar10', 'tfds:cifar100'),
+    ('folder:/images', 'tfds:images'),
+    ('tfds:images', 'folder:/images'),
+  ],
+)
+def test_another_data_set_is_another_run(tmp_path, old, new):
+  config = _config()
+  config.data.dataset = old
+  config_lib.save(config, tmp_path)
+  config.data.dataset = new
+  with pytest.raises(ValueError, match=f"dataset: '{old}' in .*, '{new}' now"):
+    config_lib.check_same_run(config, tmp_path)
+
+
+def test_another_size_of_a_moved_data_set_is_another_run(tmp_path):
+  config = _config()
+  config.data.dataset = 'folder:/images'
+  config_lib.save(_resolve(config, num_examples=100), tmp_path)
+  config.data.dataset = 'folder:/moved'
+  with pytest.raises(ValueError, match=r'num_examples: 100 in .*, 99 now'):
+    config_lib.check_same_run(_resolve(config, num_examples=99), tmp_path)

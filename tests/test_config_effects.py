@@ -1,0 +1,163 @@
+"""Changing a key changes the training step, or the first parameters."""
+
+import functools
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import losses, models, optim
+from vit_jax import step as step_lib
+
+
+def _small_config(optimizer, schedule):
+  config = config_lib.default()
+  config.total_steps, config.num_classes = 10, 2
+  config.image_size, config.channels = (8, 8), 1
+  config.data.batch_size = 8
+  config.model.name = 'ViT-B/4'
+  config.model.width, config.model.depth = 16, 1
+  config.model.heads, config.model.mlp_dim = 2, 32
+  config.model.dropout_rate = 0.1
+  config.model.dtype = 'float32'
+  config.polyak.decay = 0.9
+  config.optimizer, config.schedule = optimizer, schedule
+  return config
+
+
+def _program(config):
+  """The text of initialisation and training step, constants included."""
+  sizes = config.model.to_dict()
+  model = models.build(
+    sizes.pop('name'), num_classes=config.num_classes, **sizes
+  )
+  schedule = optim.build_schedule(config.schedule, config.total_steps)
+  optimizer = optim.build_optimizer(config.optimizer, schedule)
+  params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
+  step = step_lib.make_train_step(
+    model,
+    optimizer,
+    schedule,
+    losses.build(**config.loss),
+    dropout_key,
+    accumulation_steps=config.accumulation_steps,
+    polyak_decay=config.polyak.decay,
+    polyak_start_step=config.polyak.start_step,
+  )
+  image_shape = (*config.image_size, config.channels)
+  init_jaxpr, params = jax.make_jaxpr(
+    lambda: step_lib.init_params(model, params_key, image_shape),
+    return_shape=True,
+  )()
+  state = jax.eval_shape(
+    lambda p: step_lib.init_state(p, optimizer, polyak=config.polyak.decay > 0),
+    params,
+  )
+  B = config.data.batch_size
+  batch = {
+    'image': np.zeros((B, *image_shape), np.uint8),
+    'label': np.zeros(B, np.int32),
+    'mask': np.ones(B, bool),
+    'unreadable': np.zeros(B, bool),
+  }
+  step_jaxpr = jax.make_jaxpr(step)(state, batch)
+  return '\n'.join(
+    f'{jaxpr}{jaxpr.consts}' for jaxpr in (init_jaxpr, step_jaxpr)
+  )
+
+
+ADAM = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
+SGD = config_lib.sgd(weight_decay=0.1, clip_norm=1.0)
+LINEAR = config_lib.schedule('linear', peak=1e-3, warmup_steps=2)
+STAIRCASE = config_lib.schedule(
+  'staircase', peak=1e-3, warmup_steps=2, boundaries=(0.5,), factor=0.1
+)
+# Another value for every key, or for the whole section of a `name`.
+CHANGES = {
+  'seed': 1,
+  'total_steps': 11,
+  'image_size': (8, 12),
+  'channels': 3,
+  'num_classes': 3,
+  'accumulation_steps': 2,
+  'dropout_rng': 'rbg',
+  'model.name': 'ViT-B/2',
+  'model.width': 32,
+  'model.depth': 2,
+  'model.heads': 4,
+  'model.mlp_dim': 64,
+  'model.representation_size': 8,
+  'model.pooling': 'gap',
+  'model.dropout_rate': 0.5,
+  'model.head_bias': -3.0,
+  'model.dtype': 'bfloat16',
+  'model.remat': 'full',
+  'model.scan': True,
+  'loss.name': 'sigmoid',
+  'loss.label_smoothing': 0.1,
+  'polyak.decay': 0.5,
+  'polyak.start_step': 3,
+  'optimizer.name': SGD,
+  'optimizer.beta1': 0.5,
+  'optimizer.beta2': 0.5,
+  'optimizer.eps': 1e-3,
+  'optimizer.weight_decay': 0.5,
+  'optimizer.weight_decay_params': 'kernels',
+  'optimizer.moment_dtype': 'bfloat16',
+  'optimizer.clip_norm': 0.5,
+  'schedule.name': config_lib.schedule('cosine', peak=1e-3, warmup_steps=2),
+  'schedule.peak': 0.5,
+  'schedule.warmup_steps': 3,
+  'schedule.end': 0.5,
+}
+# The keys that only other optimizers and schedules have.
+OTHER_CHANGES = {
+  'optimizer.momentum': 0.5,
+  'schedule.boundaries': (0.7,),
+  'schedule.factor': 0.5,
+}
+# What a training step is not a function of.
+AROUND_THE_STEP = (
+  *('epochs', 'data.', 'evals.', 'init.'),
+  *('checkpoint.', 'log.', 'profile.', 'mesh.'),
+)
+
+
+BASES = {
+  'adam, linear': _small_config(ADAM, LINEAR),
+  'sgd, staircase': _small_config(SGD, STAIRCASE),
+}
+
+
+@functools.cache
+def _program_of(base):
+  return _program(BASES[base])
+
+
+@pytest.mark.parametrize('key', CHANGES | OTHER_CHANGES)
+def test_changing_a_key_changes_the_step(key):
+  base = 'adam, linear' if key in CHANGES else 'sgd, staircase'
+  config = BASES[base].copy_and_resolve_references()
+  value = (CHANGES | OTHER_CHANGES)[key]
+  section, _, name = key.rpartition('.')
+  if isinstance(value, ml_collections.ConfigDict):
+    config[section] = value
+  else:
+    (config[section] if section else config)[name] = value
+  assert _program(config) != _program_of(base)
+
+
+@pytest.mark.parametrize('base', BASES)
+def test_the_text_of_a_program_is_a_function_of_the_config(base):
+  assert _program(BASES[base].copy_and_resolve_references()) == _program_of(
+    base
+  )
+
+
+@pytest.mark.parametrize('base', BASES)
+def test_all_keys_of_the_step_are_changed(base):
+  keys = config_lib.flatten(BASES[base])
+  keys = {key for key in keys if not key.startswith(AROUND_THE_STEP)}
+  assert keys <= set(CHANGES | OTHER_CHANGES)

@@ -1,0 +1,331 @@
+"""The config files, against literal copies of the paper's tables."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import finetune, pretrain, quickstart
+from vit_jax import config as config_lib
+from vit_jax import inputs, models, train
+from vit_jax import step as step_lib
+from vit_jax.data import splits
+
+# Pre-training: Table 3 -------------------------------------------------------
+
+# Model, data set, epochs, base rate, decay, weight decay, dropout, and the
+# steps that they make at batch 4096 of 303M, 12.4M and 1,281,167 images.
+TABLE_3 = """
+ViT-B/16      jft300m        7  8e-4  linear  0.1   0.0   517822
+ViT-B/32      jft300m        7  8e-4  linear  0.1   0.0   517822
+ViT-L/32      jft300m        7  6e-4  linear  0.1   0.0   517822
+ViT-L/16      jft300m        7  4e-4  linear  0.1   0.0   517822
+ViT-L/16      jft300m       14  4e-4  linear  0.1   0.0  1035644
+ViT-H/14      jft300m       14  3e-4  linear  0.1   0.0  1035644
+BiT-R50x1     jft300m        7  1e-3  linear  0.1   0.0   517822
+BiT-R50x2     jft300m        7  1e-3  linear  0.1   0.0   517822
+BiT-R101x1    jft300m        7  8e-4  linear  0.1   0.0   517822
+BiT-R152x1    jft300m        7  6e-4  linear  0.1   0.0   517822
+BiT-R152x2    jft300m        7  6e-4  linear  0.1   0.0   517822
+R50+ViT-B/16  jft300m        7  8e-4  linear  0.1   0.0   517822
+R50+ViT-B/32  jft300m        7  8e-4  linear  0.1   0.0   517822
+R50+ViT-L/32  jft300m        7  2e-4  linear  0.1   0.0   517822
+R50+ViT-L/16  jft300m        7  4e-4  linear  0.1   0.0   517822
+R50+ViT-L/16  jft300m       14  4e-4  linear  0.1   0.0  1035644
+ViT-B/16      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+ViT-B/32      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+ViT-L/16      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+ViT-L/32      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+ViT-L/16      imagenet21k   30  1e-3  linear  0.03  0.1    90820
+ViT-L/32      imagenet21k   30  1e-3  linear  0.03  0.1    90820
+ViT-B/16      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
+ViT-B/32      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
+ViT-L/16      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
+ViT-L/32      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
+"""
+# Of Tables 5 and 6, left out of Table 3; the rates are taken from its rows.
+NOT_IN_TABLE_3 = """
+BiT-R152x2    jft300m       14  6e-4  linear  0.1   0.0  1035644
+BiT-R200x3    jft300m       14  6e-4  linear  0.1   0.0  1035644
+ViT-H/14      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+"""
+ROWS = [r.split() for r in (TABLE_3 + NOT_IN_TABLE_3).split('\n') if r]
+# What `epochs=` is needed for; the others are the default.
+OTHER_EPOCHS = {
+  ('ViT-L/16', 'jft300m', '14'),
+  ('R50+ViT-L/16', 'jft300m', '14'),
+  ('BiT-R152x2', 'jft300m', '14'),
+  ('ViT-L/16', 'imagenet21k', '30'),
+  ('ViT-L/32', 'imagenet21k', '30'),
+}
+# Classes, and images in the split trained on.
+SIZES = {
+  'jft300m': (18_291, 302_948_800),
+  'imagenet21k': (21_843, 12_348_800),
+  'imagenet2012': (1000, 1_281_167),
+}
+
+
+@pytest.mark.parametrize('row', ROWS, ids=' '.join)
+def test_table_3(row):
+  model, dataset, epochs, rate, decay, weight_decay, dropout, steps = row
+  argument = f'{model},{dataset}'
+  if (model, dataset, epochs) in OTHER_EPOCHS:
+    argument += f',epochs={epochs}'
+  config = pretrain.get_config(argument)
+  assert config.model.name == model
+  assert config.model.dropout_rate == float(dropout)
+  assert config.schedule.name == decay
+  assert config.schedule.peak == float(rate)
+  assert config.schedule.warmup_steps == 10_000
+  assert config.optimizer.to_dict() == {
+    'name': 'adam',
+    'beta1': 0.9,
+    'beta2': 0.999,
+    'eps': 1e-8,
+    'weight_decay': float(weight_decay),
+    'weight_decay_params': 'all',
+    'moment_dtype': 'float32',
+    # Only ImageNet's rows clip.
+    'clip_norm': 1.0 if dataset == 'imagenet2012' else 0.0,
+  }
+  assert config.data.batch_size == 4096
+  assert config.image_size == (224, 224)
+  assert config.loss.name == 'sigmoid'
+  assert config.polyak.decay == 0
+  classes, examples = SIZES[dataset]
+  assert config.num_classes == classes
+  resolved = config_lib.resolve(
+    config, num_examples=examples, num_classes=classes
+  )
+  assert resolved.total_steps == int(steps)
+
+
+@pytest.mark.parametrize('model', sorted({row[0] for row in ROWS}))
+def test_models_of_the_table(model):
+  config = pretrain.get_config(f'{model},jft300m')
+  # The hidden layer of the head is as wide as the encoder; ResNets have none.
+  size = model.partition('ViT-')[2]
+  width = {'B': 768, 'L': 1024, 'H': 1280}[size[0]] if size else None
+  assert config.model.representation_size == width
+  if model in models.names():
+    assert _model(config).width == width
+    return
+  with pytest.raises(ValueError, match=f'{model[:3]}.*not available') as error:
+    _model(config)
+  assert ', '.join(models.names()) in str(error.value)
+  assert model not in ('ViT-B/16', 'ViT-B/32', 'ViT-L/16', 'ViT-L/32')
+
+
+def _model(config):
+  arguments = config.model.to_dict()
+  if arguments['dtype'] == 'auto':
+    arguments['dtype'] = 'float32'
+  return models.build(
+    arguments.pop('name'), num_classes=config.num_classes, **arguments
+  )
+
+
+def _shapes(config):
+  """The parameters' shapes and dtypes."""
+  return jax.eval_shape(
+    lambda: step_lib.init_params(
+      _model(config), jax.random.key(0), (*config.image_size, config.channels)
+    )
+  )
+
+
+def test_jft_is_complete_but_for_its_location(tmp_path):
+  config = pretrain.get_config('ViT-B/16,jft300m')
+  shapes = _shapes(config)
+  assert shapes['head']['kernel'].shape == (768, 18_291)
+  assert shapes['pre_logits']['kernel'].shape == (768, 768)
+  # The released 1000-way model without the hidden layer has 86,567,656.
+  assert sum(x.size for x in jax.tree.leaves(shapes)) == (
+    86_567_656 + 768 * 769 + 769 * (18_291 - 1000)
+  )
+  with pytest.raises(ValueError, match=r'data.dataset is not set: .*=SPEC'):
+    train.train_and_evaluate(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  'argument', ['ViT-L/16,jft300m', 'ViT-B/32,imagenet21k', 'ViT-B/16,digits']
+)
+def test_sgd_is_bits(argument):
+  config = pretrain.get_config(f'{argument},optimizer=sgd')
+  assert config.optimizer.to_dict() == {
+    'name': 'sgd',
+    'momentum': 0.9,
+    'weight_decay': 1e-4,
+    'weight_decay_params': 'all',
+    'moment_dtype': 'float32',
+    'clip_norm': 0.0,
+  }
+  schedule = config.schedule.to_dict()
+  assert schedule.pop('warmup_steps') in (5_000, -1)
+  assert schedule == {
+    'name': 'staircase',
+    'peak': 0.48,
+    'boundaries': (0.25, 0.575, 0.75, 0.925),
+    'factor': 0.1,
+  }
+
+
+def test_pretraining_on_ones_own_data():
+  config = pretrain.get_config('ViT-S/16,folder:/a,b,epochs=5,eval=test')
+  assert config.data.dataset == 'folder:/a,b'
+  assert (config.epochs, config.total_steps) == (5.0, None)
+  assert config.schedule.warmup_steps == -1
+  assert config.num_classes is None
+  assert config.evals.validation.split == 'test'
+  config_lib.validate(config)
+  assert not pretrain.get_config('ViT-S/16,digits').evals
+
+
+def test_pretraining_never_sees_its_validation_images():
+  for dataset, split in (('jft300m', 'train'), ('imagenet21k', 'full')):
+    config = pretrain.get_config(f'ViT-B/16,{dataset}')
+    sizes = {split: 100_000}
+    assert splits.resolve(config.data.train_split, sizes) == [
+      (split, 51_200, 100_000)
+    ]
+    assert splits.resolve(config.evals.validation.split, sizes) == [
+      (split, 0, 51_200)
+    ]
+  config = pretrain.get_config('ViT-B/16,imagenet2012')
+  assert config.data.train_split == 'train'
+  assert config.evals.validation.split == 'validation'
+
+
+# Fine-tuning: Table 4 --------------------------------------------------------
+
+_GRID = (0.001, 0.003, 0.01, 0.03)
+# Data set: its spec, steps, warm-up, rates, the part to train on while the rate
+# is chosen (the rest is for choosing), the split to report.
+TABLE_4 = {
+  'imagenet2012': (
+    *('tfds:imagenet2012', 20_000, 500, (0.003, 0.01, 0.03, 0.06), 99),
+    'validation',
+  ),
+  'cifar100': ('tfds:cifar100', 10_000, 500, _GRID, 98, 'test'),
+  'cifar10': ('tfds:cifar10', 10_000, 500, _GRID, 98, 'test'),
+  'pets': ('tfds:oxford_iiit_pet', 500, 100, _GRID, 90, 'test'),
+  'flowers': ('tfds:oxford_flowers102', 500, 100, _GRID, 90, 'test'),
+  # Not the paper's.
+  'folder:/data/a,b': ('folder:/data/a,b', 2_500, 200, _GRID, 90, 'test'),
+}
+
+
+@pytest.mark.parametrize('dataset', TABLE_4)
+def test_table_4(dataset):
+  spec, steps, warmup_steps, rates, _, test = TABLE_4[dataset]
+  config = finetune.get_config(f'ViT-B/16,{dataset}')
+  assert config.data.dataset == spec
+  assert config.total_steps == steps
+  assert config.schedule.to_dict() == {
+    'name': 'cosine',
+    'peak': 0.03,
+    'warmup_steps': warmup_steps,
+    'end': 0.0,
+  }
+  assert config.schedule.peak in rates
+  if dataset in finetune.TABLE_4:
+    assert finetune.TABLE_4[dataset].learning_rates == rates
+  assert config.optimizer.to_dict() == {
+    'name': 'sgd',
+    'momentum': 0.9,
+    'weight_decay': 0.0,
+    'weight_decay_params': 'all',
+    'moment_dtype': 'float32',
+    'clip_norm': 1.0,
+  }
+  assert config.data.batch_size == 512
+  assert config.image_size == (384, 384)
+  assert config.polyak.decay == 0
+  assert config.loss.to_dict() == {'name': 'softmax', 'label_smoothing': 0.0}
+  assert config.model.representation_size is None
+  assert config.init.new_head
+  assert config.data.train_split == 'train'
+  assert {e.split for e in config.evals.values()} == {test}
+
+
+@pytest.mark.parametrize('dataset', TABLE_4)
+def test_rates_are_selected_without_the_test_split(dataset):
+  *_, percent, test = TABLE_4[dataset]
+  config = finetune.get_config(f'ViT-B/16,{dataset},train=selection')
+  sizes = {'train': 1000, test: 1000}
+  assert splits.resolve(config.data.train_split, sizes) == [
+    ('train', 0, 10 * percent)
+  ]
+  (evaluation,) = config.evals.values()
+  assert splits.resolve(evaluation.split, sizes) == [
+    ('train', 10 * percent, 1000)
+  ]
+  assert evaluation.dataset == ''
+
+
+@pytest.mark.parametrize('resolution', [384, 512, 518])
+@pytest.mark.parametrize('dataset', TABLE_4)
+def test_resolution(dataset, resolution):
+  config = finetune.get_config(f'ViT-H/14,{dataset},resolution={resolution}')
+  assert config.image_size == (resolution, resolution)
+  averaged = dataset == 'imagenet2012' and resolution > 384
+  assert config.polyak.decay == (0.9999 if averaged else 0.0)
+  image = np.zeros((40, 30, 3), np.uint8)
+  rng = np.random.default_rng(0)
+  for text in (
+    config.data.preprocess,
+    *(e.preprocess for e in config.evals.values()),
+  ):
+    preprocess = inputs.parse_preprocess(config, text)
+    assert preprocess(image, rng).shape == (resolution, resolution, 3)
+  if dataset.startswith('cifar') and resolution == 384:
+    assert config.data.preprocess == 'resize_small(448)|random_crop|flip'
+
+
+def test_finetuning_needs_weights():
+  config = finetune.get_config('ViT-B/16,digits')
+  with pytest.raises(ValueError, match=r'init.checkpoint is not set'):
+    config_lib.validate(config)
+  config.init.checkpoint = ''
+  config_lib.validate(config)
+
+
+def test_unknown_values_of_options():
+  with pytest.raises(ValueError, match=r"train='some' .*'all', 'selection'"):
+    finetune.get_config('ViT-B/16,pets,train=some')
+  with pytest.raises(ValueError, match=r"optimizer='lamb' .*'adam', 'sgd'"):
+    pretrain.get_config('ViT-B/16,digits,optimizer=lamb')
+
+
+# The quickstart --------------------------------------------------------------
+
+
+def test_quickstart_is_a_fair_transfer():
+  config = quickstart.get_config()
+  assert config.order == ('pretrain', 'finetune', 'scratch')
+  first, tuned, scratch = (config.stages[name] for name in config.order)
+  for name in config.order:
+    config_lib.validate(config.stages[name])
+    alone = quickstart.get_config(name)
+    assert alone.to_dict() == config.stages[name].to_dict()
+  # Other digits, at twice the resolution.
+  assert first.data.dataset == 'digits:13589'
+  assert tuned.data.dataset == 'digits:02467'
+  assert tuned.image_size == tuple(2 * size for size in first.image_size)
+  assert tuned.init.checkpoint == 'stage:pretrain'
+  assert scratch.init.checkpoint == ''
+  for key in ('data', 'model', 'image_size', 'total_steps', 'evals'):
+    assert tuned[key] == scratch[key], key
+  sizes = {'train': 1000, 'test': 200}
+  used = [
+    range(start, stop)
+    for split in (
+      tuned.data.train_split,
+      tuned.evals.validation.split,
+      tuned.evals.test.split,
+    )
+    for name, start, stop in splits.resolve(split, sizes)
+    if name == 'train'
+  ]
+  assert sorted(i for part in used for i in part) == list(range(1000))

@@ -1,0 +1,271 @@
+"""The command from outside: flags, messages and exit codes."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# Runs one command line after the other, each in a fork of a process that has
+# imported everything already: importing takes most of a command's time, and
+# taking the interpreter down most of the rest.
+_DRIVER = """
+import json, os, runpy, sys, traceback
+from vit_jax import errors, stages
+
+for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
+  pid = os.fork()
+  if pid:
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    continue
+  output = os.open(f'{sys.argv[1]}/{i}', os.O_CREAT | os.O_WRONLY)
+  os.dup2(output, 1)
+  os.dup2(output, 2)
+  if stub:
+    exec(f'def run(config, workdir, allow_config_change): {stub}')
+    stages.run = run
+  sys.argv = ['main.py', *arguments]
+  code = None
+  try:
+    runpy.run_module('vit_jax.main', run_name='__main__', alter_sys=True)
+  except SystemExit as exit:
+    code = exit.code
+  except BaseException:
+    traceback.print_exc()
+    code = 1
+  print(code if isinstance(code, str) else '', end='', flush=True)
+  os._exit(1 if isinstance(code, str) else code or 0)
+"""
+_SHOW = 'print(config.to_json_best_effort())'
+_QUICKSTART = '--config=configs/quickstart.py'
+_PRETRAIN = _QUICKSTART + ':pretrain'
+_FINETUNE = '--config=configs/finetune.py:ViT-B/16,pets'
+_WORKDIR = '--workdir=nowhere'
+
+# Name -> arguments, and what takes the place of the run.
+COMMANDS = {
+  'no flags': ([], _SHOW),
+  'no workdir': ([_PRETRAIN], _SHOW),
+  'no config': ([_WORKDIR], _SHOW),
+  'unknown flag': ([_PRETRAIN, '--wrokdir=a'], _SHOW),
+  'no flag': ([_PRETRAIN, _WORKDIR, 'extra'], _SHOW),
+  'unknown key': ([_PRETRAIN, _WORKDIR, '--config.model.widht=3'], _SHOW),
+  'no file': (['--config=configs/nope.py', _WORKDIR], _SHOW),
+  'bad argument': (['--config=configs/finetune.py:B', _WORKDIR], _SHOW),
+  'no int': ([_PRETRAIN, _WORKDIR, '--config.data.batch_size=abc'], _SHOW),
+  'float for int': ([_PRETRAIN, _WORKDIR, '--config.model.width=1.5'], _SHOW),
+  'no float': ([_PRETRAIN, _WORKDIR, '--config.schedule.peak=high'], _SHOW),
+  'no bool': ([_PRETRAIN, _WORKDIR, '--config.log.tensorboard=ok'], _SHOW),
+  'no tuple': ([_PRETRAIN, _WORKDIR, '--config.image_size=(8 8)'], _SHOW),
+  'section': ([_PRETRAIN, _WORKDIR, '--config.log=3'], _SHOW),
+  'override first': (['--config.seed=3', _PRETRAIN, _WORKDIR], _SHOW),
+  'one number': ([_PRETRAIN, _WORKDIR, '--config.image_size=32'], ''),
+  'two lengths': ([_PRETRAIN, _WORKDIR, '--config.epochs=3'], ''),
+  'no weights': ([_FINETUNE, _WORKDIR], ''),
+  'file as workdir': ([_PRETRAIN, '--workdir=setup.py/run'], ''),
+  'diverged': (
+    [_PRETRAIN, _WORKDIR],
+    "raise errors.NonFiniteError('loss is nan')",
+  ),
+  'read error': ([_PRETRAIN, _WORKDIR], "raise errors.ReadError('no disk')"),
+  'traceback': ([_PRETRAIN, _WORKDIR, '--v=1'], "raise ValueError('wrong')"),
+  'bug': ([_PRETRAIN, _WORKDIR], "raise TypeError('a bug')"),
+  'overrides': (
+    [
+      *(_FINETUNE, _WORKDIR, '--config.image_size=(32, 48)'),
+      *('--config.optimizer.weight_decay=1', '--config.model.width=64'),
+      *('--config.epochs=3', '--config.total_steps=0'),
+      *('--config.init.checkpoint=', '--noconfig.log.tensorboard'),
+      *('--config.evals.test.every=5', '--config.data.threads=0'),
+    ],
+    _SHOW,
+  ),
+  'weights': ([_FINETUNE, _WORKDIR, '--config.init.checkpoint=a=b'], _SHOW),
+  'same config': ([_PRETRAIN, _WORKDIR], 'print(allow_config_change)'),
+  'changed config': (
+    [_PRETRAIN, _WORKDIR, '--allow_config_change'],
+    'print(allow_config_change)',
+  ),
+  'stages': (
+    [_QUICKSTART, _WORKDIR, '--config.stages.scratch.total_steps=7'],
+    _SHOW,
+  ),
+}
+
+
+@pytest.fixture(scope='module')
+def commands(tmp_path_factory):
+  """Name -> the command's exit code and all that it printed."""
+  folder = tmp_path_factory.mktemp('commands')
+  driver = subprocess.run(
+    [sys.executable, '-c', _DRIVER, str(folder)],
+    input=json.dumps(list(COMMANDS.values())),
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    check=True,
+  )
+  outputs = [(folder / str(i)).read_text() for i in range(len(COMMANDS))]
+  codes = map(int, driver.stdout.split())
+  return dict(zip(COMMANDS, zip(codes, outputs, strict=True), strict=True))
+
+
+@pytest.mark.parametrize(
+  'name, message',
+  [
+    (
+      'no flags',
+      '--config is missing: Config file, with its argument: configs',
+    ),
+    ('no workdir', '--workdir is missing: Directory of the run: checkpoints'),
+    ('no config', '--config is missing: Config file, with its argument'),
+    ('unknown flag', "Unknown command line flag 'wrokdir'. Did you mean: work"),
+    ('no flag', "['extra'] belong to no flag (see --help)."),
+    (
+      'unknown key',
+      '--config.model.widht is no key of this config. Did you mean'
+      ' model.width? The keys of model are: depth, ',
+    ),
+    ('no file', "--config=configs/nope.py: there is no file 'configs/nope.py'"),
+    (
+      'bad argument',
+      "--config=configs/finetune.py:B: The config argument 'B' lacks DATASET."
+      ' Usage: configs/finetune.py:MODEL,DATASET',
+    ),
+    (
+      'no int',
+      '--config.data.batch_size=abc: expected a whole number; the config has'
+      ' 64.',
+    ),
+    (
+      'float for int',
+      '--config.model.width=1.5: expected a whole number; the config has 96.',
+    ),
+    (
+      'no float',
+      '--config.schedule.peak=high: expected a number; the config has 0.001.',
+    ),
+    (
+      'no bool',
+      '--config.log.tensorboard=ok: expected true or false; the config has'
+      ' True.',
+    ),
+    (
+      'no tuple',
+      '--config.image_size=(8 8): expected a tuple, such as "(224, 224)"; the'
+      ' config has (16, 16).',
+    ),
+    (
+      'section',
+      '--config.log=3: log is a section; set one of its keys: every, tensor',
+    ),
+    ('override first', 'Found --config.seed=3 in argv before a value for --c'),
+    ('one number', 'image_size=(32,) must be (height, width) in pixels, such'),
+    (
+      'two lengths',
+      'total_steps=1600 and epochs=3.0: set exactly one of the two, and the'
+      ' other to 0.',
+    ),
+    ('no weights', 'init.checkpoint is not set: this config starts from'),
+    ('file as workdir', f"[Errno 20] Not a directory: '{ROOT}/setup.py"),
+    ('diverged', 'loss is nan'),
+    ('read error', 'no disk'),
+  ],
+)
+def test_what_the_user_can_mend_is_one_message(commands, name, message):
+  code, output = commands[name]
+  assert code == 1
+  assert output.startswith(f'error: {message}'), output
+  assert '\n' not in output
+
+
+def test_tracebacks(commands):
+  code, output = commands['traceback']
+  assert code == 1
+  assert output.endswith('\nValueError: wrong\nerror: wrong'), output
+  assert 'Traceback (most recent call last)' in output
+  code, output = commands['bug']
+  assert code == 1
+  assert 'Traceback (most recent call last)' in output
+  assert output.endswith('\nTypeError: a bug\n'), output
+
+
+def test_overrides(commands):
+  code, output = commands['overrides']
+  assert code == 0, output
+  config = json.loads(output)
+  assert config['image_size'] == [32, 48]
+  assert config['optimizer']['weight_decay'] == 1.0
+  assert config['model']['width'] == 64
+  assert (config['epochs'], config['total_steps']) == (3.0, 0)
+  assert config['init']['checkpoint'] == ''
+  assert config['log']['tensorboard'] is False
+  assert config['evals']['test']['every'] == 5
+  assert config['data']['threads'] == 0
+  _, output = commands['weights']
+  assert json.loads(output)['init']['checkpoint'] == 'a=b'
+  _, output = commands['stages']
+  assert json.loads(output)['stages']['scratch']['total_steps'] == 7
+
+
+def test_a_changed_config_must_be_allowed(commands):
+  assert commands['same config'] == (0, 'False\n')
+  assert commands['changed config'] == (0, 'True\n')
+
+
+def _command(*arguments, **environment):
+  return subprocess.run(
+    [sys.executable, '-m', 'vit_jax.main', *arguments],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    env=os.environ | environment,
+    check=False,
+  )
+
+
+def test_a_refusal():
+  result = _command('--config=configs/quickstart.py:all', '--workdir=nowhere')
+  assert result.returncode == 1
+  assert result.stdout == ''
+  assert result.stderr == (
+    "error: --config=configs/quickstart.py:all: Unknown stage 'all'; choose one"
+    " of ['pretrain', 'finetune', 'scratch'], or none for all three.\n"
+  )
+
+
+def test_help_teaches_by_examples():
+  result = _command('--help')
+  assert result.returncode == 0
+  assert 'python -m vit_jax.main --config=FILE --workdir=DIR' in result.stdout
+  assert '--config=configs/quickstart.py' in result.stdout
+  for flag in ('config', 'workdir', '[no]allow_config_change'):
+    assert f'\n  --{flag}: ' in result.stdout
+
+
+def test_a_run_without_tensorflow(tmp_path):
+  fake = tmp_path / 'tensorflow'
+  fake.mkdir()
+  (fake / '__init__.py').write_text(
+    f'open({str(tmp_path / "imported")!r}, "w").close()\n'
+    'raise ImportError("This test forbids TensorFlow.")\n'
+  )
+  result = _command(
+    *(_PRETRAIN, f'--workdir={tmp_path / "run"}', '--config.total_steps=2'),
+    *('--config.model.width=16', '--config.model.heads=2'),
+    *('--config.model.depth=1', '--config.model.mlp_dim=32'),
+    *('--config.image_size=(8, 8)', '--config.data.dataset=digits:01'),
+    *('--config.data.preprocess=resize', '--config.schedule.warmup_steps=1'),
+    *('--config.mesh.data=1', '--config.data.batch_size=8'),
+    PYTHONPATH=str(tmp_path),
+  )
+  assert result.returncode == 0, result.stderr
+  assert 'step 2/2' in result.stderr
+  assert (tmp_path / 'run' / 'DONE').read_text() == '2\n'
+  # TensorBoard's file too was written without TensorFlow.
+  assert list((tmp_path / 'run').rglob('events.out.tfevents.*'))
+  assert not (tmp_path / 'imported').exists()

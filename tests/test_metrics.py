@@ -1,0 +1,57 @@
+"""The file of numbers: finite, each once, readable after any death."""
+
+import json
+import math
+
+import pytest
+
+from vit_jax import metrics
+
+
+def _writer(workdir, start_step=0):
+  return metrics.MetricWriter(workdir, start_step=start_step, tensorboard=False)
+
+
+def test_one_object_a_line(tmp_path):
+  writer = _writer(tmp_path)
+  writer.write(5, {'train/loss': 0.5, 'test/count': 72})
+  # On disk at once: the process may die at any time.
+  assert (tmp_path / 'metrics.jsonl').read_text() == (
+    '{"step": 5, "train/loss": 0.5, "test/count": 72.0}\n'
+  )
+  writer.write(6, {'train/loss': 0.25})
+  assert metrics.read(tmp_path) == [
+    {'step': 5, 'train/loss': 0.5, 'test/count': 72.0},
+    {'step': 6, 'train/loss': 0.25},
+  ]
+
+
+def test_only_finite_numbers_are_written(tmp_path):
+  _writer(tmp_path).write(1, {'a': math.nan, 'b': 1, 'c': -math.inf})
+  text = (tmp_path / 'metrics.jsonl').read_text()
+  assert json.loads(text) == {'step': 1, 'b': 1.0}
+
+
+def test_nothing_to_read(tmp_path):
+  assert metrics.read(tmp_path) == []
+
+
+@pytest.mark.parametrize('torn', ['{"st', '{"step": 3}'])
+def test_line_cut_off_by_death_is_left_out(tmp_path, torn):
+  # Without its end of line, even a number may lack digits.
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 2, "a": 1.0}\n' + torn)
+  assert metrics.read(tmp_path) == [{'step': 2, 'a': 1.0}]
+  _writer(tmp_path, start_step=2).write(3, {'a': 2.0})
+  assert metrics.read(tmp_path) == [
+    {'step': 2, 'a': 1.0},
+    {'step': 3, 'a': 2.0},
+  ]
+
+
+def test_what_is_about_to_be_repeated_is_dropped(tmp_path):
+  writer = _writer(tmp_path)
+  for step in (1, 2, 2, 3):
+    writer.write(step, {'a': step})
+  _writer(tmp_path, start_step=2)
+  assert [row['step'] for row in metrics.read(tmp_path)] == [1, 2, 2]
+  assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']

@@ -1,0 +1,302 @@
+"""What a run refuses, before it has made a step."""
+
+import pathlib
+import re
+import shutil
+
+import cv2
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import config as config_lib
+from vit_jax import metrics, models, train
+from vit_jax import step as step_lib
+from vit_jax.data import digits
+from vit_jax.data.source import Record
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def _config():
+  config = config_lib.default()
+  config.data.dataset = 'digits:01'
+  config.data.train_split = 'train[:8]'
+  config.data.preprocess = 'resize'
+  config.data.batch_size = 8
+  config.image_size = (8, 8)
+  config.channels = 1
+  config.total_steps = 2
+  config.model.name = 'ViT-Ti/4'
+  config.model.width = 16
+  config.model.depth = 1
+  config.model.heads = 2
+  config.model.mlp_dim = 32
+  config.schedule = config_lib.schedule('constant', peak=1e-3, warmup_steps=0)
+  config.evals.test = config_lib.evaluation('test[:5]')
+  config.log.tensorboard = False
+  return config
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+  def fail(*_):
+    raise AssertionError('A training step was built.')
+
+  monkeypatch.setattr(step_lib, 'jit_train_step', fail)
+
+
+@pytest.mark.usefixtures('no_training')
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (
+      {'data.batch_size': 12},
+      'data.batch_size=12 must be a positive multiple of 8 device(s); the'
+      ' nearest: 8 or 16.',
+    ),
+    (
+      {'accumulation_steps': 3},
+      'data.batch_size=8 must be a positive multiple of 8 device(s) x 3'
+      ' accumulation steps = 24; the nearest: 24.',
+    ),
+    (
+      {'evals.test.batch_size': 12},
+      'evals.test.batch_size=12 must be a positive multiple of 8 device(s)',
+    ),
+    ({'mesh.data': 9}, 'mesh.data=9 must be -1 (all) or between 1 and the 8 '),
+    (
+      {'image_size': (3, 8)},
+      'image size 3x8 px is below one patch of 4x4 px',
+    ),
+    (
+      {'num_classes': 3},
+      "num_classes=3 in the config, but 'digits:01' has 2",
+    ),
+    (
+      {'data.num_examples': 9},
+      "num_examples=9 in the config, but 'digits:01' has 8",
+    ),
+    (
+      {'evals.test.dataset': 'digits:012'},
+      "evals.test: 'digits:012' has 3 classes, 'digits:01', which the model is"
+      ' trained on, 2.',
+    ),
+    ({'data.train_split': 'train[:0]'}, 'train[0:0] selects nothing'),
+    ({'evals.test.split': 'test[5:5]'}, 'test[5:5] selects nothing'),
+    ({'data.train_split': 'valid'}, "Split expression 'valid' over the splits"),
+    ({'evals.test.split': 'valid'}, 'over the splits train (288), test (72)'),
+    ({'data.dataset': 'digit:01'}, "Data spec 'digit:01' is none of"),
+    ({'data.preprocess': 'flap'}, "unknown operation 'flap'; choose from ["),
+    ({'evals.test.preprocess': ''}, 'gave an image of 8x8'),
+    ({'data.unreadable': 'skip'}, "unknown policy unreadable='skip'; choose"),
+    (
+      {'model.name': 'ViT-X/4'},
+      "Unknown model 'ViT-X/4'. Available: ViT-Ti/16",
+    ),
+    ({'model.heads': 3}, 'width 16 is not a multiple of heads 3'),
+    ({'loss.name': 'hinge'}, "loss.name='hinge' is unknown; choose one of ["),
+    ({'optimizer.name': 'lamb'}, "optimizer.name='lamb' is unknown; choose"),
+    (
+      {'schedule.warmup_steps': 2},
+      'schedule.warmup_steps=2 must be at least 0',
+    ),
+    ({'dropout_rng': 'xor'}, "dropout_rng='xor' is unknown; choose one of ["),
+    (
+      {'init.checkpoint': 'nowhere'},
+      f'No checkpoint at {ROOT}/nowhere: the path does not exist. Exp',
+    ),
+    (
+      {'init.checkpoint': 'setup.py'},
+      f'No checkpoint at {ROOT}/setup.py: it is a file.',
+    ),
+    (
+      {'init.checkpoint': 'configs'},
+      f"No checkpoint at {ROOT}/configs: it holds ['",
+    ),
+  ],
+  ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_refused(tmp_path, monkeypatch, changes, message):
+  monkeypatch.chdir(ROOT)
+  config = _config()
+  if 'evals.test.preprocess' in changes:
+    config.image_size = (16, 16)
+  config.update_from_flattened_dict(changes)
+  with pytest.raises(ValueError, match=re.escape(message)):
+    train.train_and_evaluate(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.usefixtures('no_training')
+def test_a_checkpoint_of_another_model(tmp_path):
+  config = _config()
+  sizes = config.model.to_dict() | {'dtype': None}
+  model = models.build(sizes.pop('name'), num_classes=2, **sizes)
+  shapes = jax.eval_shape(
+    lambda: step_lib.init_params(model, jax.random.key(0), (8, 8, 1))
+  )
+  params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  del params['cls']
+  params['embedding'] |= {
+    'kernel': np.zeros((2, 2, 1, 16)),
+    'scale': np.ones(3),
+  }
+  checkpoints = checkpoint_lib.Checkpoints(
+    tmp_path / 'other', keep=1, keep_every=0
+  )
+  checkpoints.save(7, {'params': params})
+  checkpoints.close()
+  config.init.checkpoint = str(tmp_path / 'other')
+  with pytest.raises(ValueError, match='do not fit the model') as error:
+    train.train_and_evaluate(config, tmp_path / 'run')
+  assert f'{tmp_path}/other/checkpoints/7' in str(error.value)
+  assert (
+    '  missing (1):\n    cls (1, 1, 16)\n'
+    '  extra (1):\n    embedding/scale (3,)\n'
+    '  misshapen (1):\n'
+    '    embedding/kernel is (2, 2, 1, 16), expected (4, 4, 1, 16)\n'
+  ) in str(error.value)
+
+
+# Images and labels -----------------------------------------------------------
+
+
+@pytest.fixture
+def images(tmp_path):
+  """Eight images to train on and five to evaluate, one of each truncated."""
+  rng = np.random.default_rng(0)
+  for split, count in (('train', 8), ('test', 5)):
+    for i in range(count):
+      path = tmp_path / 'images' / split / 'ab'[i % 2] / f'{i}.png'
+      path.parent.mkdir(parents=True, exist_ok=True)
+      cv2.imwrite(str(path), rng.integers(0, 256, (8, 8), np.uint8))
+  for file in ('train/a/6.png', 'test/b/3.png'):
+    path = tmp_path / 'images' / file
+    path.write_bytes(path.read_bytes()[:-12])
+  return tmp_path / 'images'
+
+
+def _config_of(images):
+  config = _config()
+  config.data.dataset = f'folder:{images}'
+  config.data.train_split = 'train'
+  config.evals.test.split = 'test'
+  config.mesh.data = 1
+  return config
+
+
+def test_an_unreadable_image_is_named(images, tmp_path):
+  config = _config_of(images)
+  with pytest.raises(ValueError, match='truncated PNG') as error:
+    train.train_and_evaluate(config, tmp_path / 'run')
+  assert f'{images}/train/a/6.png' in str(error.value)
+  assert "set unreadable='skip-and-count'" in str(error.value)
+  # Before the first step.
+  assert metrics.read(tmp_path / 'run') == []
+
+
+def test_unreadable_images_are_counted(images, tmp_path):
+  config = _config_of(images)
+  config.data.unreadable = 'skip-and-count'
+  result = train.train_and_evaluate(config, tmp_path / 'run')
+  # Each epoch, of one step, meets it once.
+  assert result['train/unreadable'] == 2
+  assert result['test/count'] == 4
+  assert result['test/excluded'] == 1
+
+
+@pytest.mark.usefixtures('no_training')
+@pytest.mark.parametrize('split', ['train', 'test'])
+def test_a_first_label_out_of_range(tmp_path, monkeypatch, split):
+  _wrong_label(monkeypatch, split, 0)
+  with pytest.raises(
+    ValueError, match=rf'{split}/0 has label 7, .* \[0, num_classes=2\)'
+  ):
+    train.train_and_evaluate(_config(), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_later_label_out_of_range(tmp_path, monkeypatch):
+  _wrong_label(monkeypatch, 'train', 5)
+  config = _config()
+  config.mesh.data = 1
+  with pytest.raises(ValueError, match=r'train/5 has label 7, outside of \[0'):
+    train.train_and_evaluate(config, tmp_path / 'run')
+  assert metrics.read(tmp_path / 'run') == []
+  # The log has the traceback, which a command does not print.
+  log = (tmp_path / 'run' / 'train.log').read_text()
+  assert 'ERROR Failed:\nTraceback (most recent call last):\n' in log
+
+
+def _wrong_label(monkeypatch, split, index):
+  read = digits.Digits.read
+
+  def read_wrongly(self, *position):
+    record = read(self, *position)
+    if position != (split, index):
+      return record
+    return Record(record.image, 7, record.name)
+
+  monkeypatch.setattr(digits.Digits, 'read', read_wrongly)
+
+
+# A work directory of another run ---------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('finished') / 'run'
+  config = _config()
+  config.mesh.data = 1
+  train.train_and_evaluate(config, workdir)
+  return workdir
+
+
+def _files(workdir):
+  return {
+    str(path.relative_to(workdir)): path.read_bytes()
+    for path in workdir.rglob('*')
+    if path.is_file()
+  }
+
+
+@pytest.mark.usefixtures('no_training')
+def test_a_work_directory_of_another_config(finished):
+  before = _files(finished)
+  config = _config()
+  config.total_steps, config.model.width = 1, 32
+  with pytest.raises(ValueError, match='holds a run with another') as error:
+    train.train_and_evaluate(config, finished)
+  assert (
+    '\n  model.width: 16 in config.json, 32 now'
+    '\n  total_steps: 2 in config.json, 1 now\nUse another --workdir, or pass'
+    ' --allow_config_change'
+  ) in str(error.value)
+  assert _files(finished) == before
+
+
+@pytest.mark.usefixtures('no_training')
+def test_steps_past_the_end(finished):
+  before = _files(finished)
+  config = _config()
+  config.total_steps = 1
+  config.mesh.data = 1
+  with pytest.raises(
+    ValueError, match=r'has a checkpoint of step 2, past total_steps=1: raise'
+  ):
+    train.train_and_evaluate(config, finished, allow_config_change=True)
+  assert _files(finished) == before
+
+
+def test_an_allowed_change_of_the_config(finished, tmp_path):
+  workdir = tmp_path / 'run'
+  shutil.copytree(finished, workdir)
+  config = _config()
+  config.total_steps = 3
+  config.mesh.data = 1
+  result = train.train_and_evaluate(config, workdir, allow_config_change=True)
+  assert result['step'] == 3
+  assert config_lib.load(workdir)['total_steps'] == 3
+  assert [row['step'] for row in metrics.read(workdir)] == [2, 2, 3, 3]

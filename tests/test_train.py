@@ -1,0 +1,442 @@
+"""The loop on tiny runs: its files, interruptions, divergence, evaluation."""
+
+import contextlib
+import json
+import math
+import shutil
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from absl import logging
+from jax.experimental.compilation_cache import compilation_cache
+from scipy import special
+from tensorboardX.proto import event_pb2
+
+from vit_jax import checkpoint, data, metrics, models, train
+from vit_jax import config as config_lib
+from vit_jax.errors import NonFiniteError
+
+STEPS = 12
+
+
+class Death(BaseException):
+  """Ends a run as KeyboardInterrupt does: nothing handles it."""
+
+
+def _die(*_):
+  raise Death
+
+
+def tiny_config(devices=1):
+  """Twelve steps with dropout, accumulation and an average of the weights."""
+  config = config_lib.default()
+  config.data.dataset = 'digits:01'
+  config.data.preprocess = 'resize|pad(1)|random_crop'
+  config.data.batch_size = 16
+  config.image_size = (8, 8)
+  config.channels = 1
+  config.total_steps = STEPS
+  config.model.name = 'ViT-Ti/4'
+  config.model.width = 16
+  config.model.depth = 1
+  config.model.heads = 2
+  config.model.mlp_dim = 32
+  config.model.dropout_rate = 0.1
+  config.accumulation_steps = 2
+  config.polyak = dict(decay=0.9, start_step=2)
+  config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
+  config.evals.test = config_lib.evaluation('test', every=6)
+  config.checkpoint.every = 4
+  config.log = dict(every=3, tensorboard=False)
+  config.mesh.data = devices
+  return config
+
+
+def saved_state(workdir):
+  """All arrays of a run's newest checkpoint, by name."""
+  path = checkpoint.find(workdir) / 'default'
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    as_numpy = jax.tree.map(
+      lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+      handler.metadata(path).tree,
+    )
+    tree = handler.restore(
+      path, args=ocp.args.PyTreeRestore(restore_args=as_numpy)
+    )
+  flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {jax.tree_util.keystr(name): np.asarray(x) for name, x in flat}
+
+
+def assert_same_state(workdir, expected_workdir):
+  """Parameters, optimizer state and averages are bitwise the same."""
+  actual, expected = saved_state(workdir), saved_state(expected_workdir)
+  assert actual.keys() == expected.keys()
+  for name, value in expected.items():
+    assert actual[name].dtype == value.dtype, name
+    assert actual[name].tobytes() == value.tobytes(), name
+
+
+def rows_but_times(workdir):
+  """The lines of metrics.jsonl without what depends on the machine."""
+  times = ('images_per_sec', 'input_wait', 'eta_sec')
+  return [
+    {k: v for k, v in row.items() if k not in times and '/seconds' not in k}
+    for row in metrics.read(workdir)
+  ]
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _log_everything():
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.INFO)
+  yield
+  logging.set_verbosity(before)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _compile_once(tmp_path_factory):
+  """Later runs of a program load what the first one compiled."""
+  settings = {
+    'jax_compilation_cache_dir': str(tmp_path_factory.mktemp('cache')),
+    'jax_persistent_cache_min_compile_time_secs': 0.1,
+    'jax_persistent_cache_min_entry_size_bytes': -1,
+  }
+  before = {name: getattr(jax.config, name) for name in settings}
+  for name, value in settings.items():
+    jax.config.update(name, value)
+  yield
+  for name, value in before.items():
+    jax.config.update(name, value)
+  compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """An uninterrupted run on one device: (workdir, what it returned)."""
+  workdir = tmp_path_factory.mktemp('runs') / 'finished'
+  config = tiny_config()
+  config.log.tensorboard = True
+  config.profile = dict(start_step=4, steps=2)
+  return workdir, train.train_and_evaluate(config, workdir)
+
+
+@pytest.fixture(scope='module')
+def finished_on_8(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('runs') / 'finished_on_8'
+  train.train_and_evaluate(tiny_config(8), workdir)
+  return workdir
+
+
+# A finished run --------------------------------------------------------------
+
+
+def test_files_of_a_finished_run(finished):
+  workdir, _ = finished
+  (events,) = workdir.glob('events.out.tfevents.*')
+  assert {p.name for p in workdir.iterdir()} - {events.name} == {
+    'DONE',
+    'checkpoints',
+    'config.json',
+    'metrics.jsonl',
+    'parameters.txt',
+    'profile',
+    'train.log',
+  }
+  assert (workdir / 'DONE').read_text() == '12\n'
+  assert {p.name for p in (workdir / 'checkpoints').iterdir()} == {'8', '12'}
+  config = json.loads((workdir / 'config.json').read_text())
+  assert config['total_steps'] == 12
+  assert config['num_classes'] == 2
+  assert config['data']['num_examples'] == 288
+  assert config['model']['dtype'] == 'float32'
+  assert 'head/kernel' in (workdir / 'parameters.txt').read_text()
+  log = (workdir / 'train.log').read_text()
+  assert 'digits:01 train: 288 images, 2 classes' in log
+  assert 'step  9/12  loss ' in log
+  assert 'on 72 examples' in log
+
+
+def test_metrics_of_a_finished_run(finished):
+  workdir, returned = finished
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  kinds = [(r['step'], 'test' if 'test/loss' in r else 'train') for r in rows]
+  # Every 3 steps, and at every checkpoint; the evaluation every 6.
+  assert kinds == [
+    (3, 'train'),
+    (4, 'train'),
+    (6, 'train'),
+    (6, 'test'),
+    (8, 'train'),
+    (9, 'train'),
+    (12, 'train'),
+    (12, 'test'),
+  ]
+  assert rows[0].keys() == {
+    'step',
+    'train/loss',
+    'train/accuracy',
+    'train/learning_rate',
+    'train/grad_norm',
+    'train/update_norm',
+    'train/param_norm',
+    'train/unreadable',
+    'images_per_sec',
+    'input_wait',
+    'eta_sec',
+  }
+  assert rows[3].keys() == {
+    'step',
+    'test/accuracy',
+    'test/loss',
+    'test/count',
+    'test/seconds',
+  }
+  assert all(math.isfinite(v) for row in rows for v in row.values())
+  assert returned == rows[-2] | rows[-1]
+  # At the last update, the 12th, the schedule is at its step 11.
+  rate = 1e-2 * 0.5 * (1 + math.cos(math.pi * 9 / 10))
+  assert returned['train/learning_rate'] == pytest.approx(rate, rel=1e-4)
+
+
+def test_tensorboard_has_the_same_numbers(finished):
+  workdir, _ = finished
+  (path,) = workdir.glob('events.out.tfevents.*')
+  content, written = path.read_bytes(), []
+  while content:  # A record: length, its checksum, the event, its checksum.
+    length = int.from_bytes(content[:8], 'little')
+    event = event_pb2.Event.FromString(content[12 : 12 + length])
+    content = content[16 + length :]
+    written += [
+      (event.step, v.tag, v.simple_value) for v in event.summary.value
+    ]
+  expected = [
+    (row['step'], name, np.float32(value))
+    for row in metrics.read(workdir)
+    for name, value in row.items()
+    if name != 'step'
+  ]
+  assert sorted(written) == sorted(expected)
+
+
+def test_profile_is_a_trace_of_the_step(finished):
+  workdir, _ = finished
+  (trace,) = (workdir / 'profile').rglob('*.xplane.pb')
+  assert b'train_step' in trace.read_bytes()
+  log = (workdir / 'train.log').read_text()
+  assert 0 < log.index('Profiler trace written') < log.index('step  6/12')
+
+
+def _copy(workdir, tmp_path):
+  """A copy of a run, without what is large."""
+  return shutil.copytree(
+    workdir, tmp_path / 'copy', ignore=shutil.ignore_patterns('profile')
+  )
+
+
+def test_finished_run_is_left_alone(finished, tmp_path):
+  workdir, returned = finished
+  copy = _copy(workdir, tmp_path)
+  before = {p: p.stat().st_mtime_ns for p in copy.rglob('*')}
+  config = tiny_config()
+  config.log.every = 1  # May differ: it changes nothing that is computed.
+  assert train.train_and_evaluate(config, copy) == returned
+  assert {p: p.stat().st_mtime_ns for p in copy.rglob('*')} == before
+
+
+def test_finished_run_is_evaluated_anew_if_asked(finished, tmp_path):
+  copy = _copy(finished[0], tmp_path)
+  config = tiny_config()
+  config.evals.half = config_lib.evaluation('test[:50%]')
+  result = train.train_and_evaluate(config, copy)
+  assert result['half/count'] == 36
+  assert result['test/count'] == 72
+  assert (copy / 'DONE').read_text() == '12\n'
+  assert [row['step'] for row in metrics.read(copy)][-3:] == [12, 12, 12]
+  assert_same_state(copy, finished[0])
+
+
+def test_death_before_a_changed_evaluation(finished, tmp_path, monkeypatch):
+  copy = _copy(finished[0], tmp_path)
+  config = tiny_config()
+  config.evals.test.split = 'test[:50%]'
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics.MetricWriter, 'write', _die)
+    with pytest.raises(Death):
+      train.train_and_evaluate(config, copy)
+  result = train.train_and_evaluate(config, copy)
+  assert result['test/count'] == 36
+  saved = config_lib.load(copy)['evals']['test']
+  assert saved['split'] == 'test[:50%]'
+
+
+def test_death_between_the_last_checkpoint_and_done(finished, tmp_path):
+  workdir, returned = finished
+  copy = _copy(workdir, tmp_path)
+  (copy / 'DONE').write_text('')  # Opened, not yet written.
+  assert train.train_and_evaluate(tiny_config(), copy) == returned
+  assert (copy / 'DONE').read_text() == '12\n'
+  assert_same_state(copy, workdir)
+  assert metrics.read(copy) == metrics.read(workdir)
+
+
+def test_longer_run_goes_on_and_shorter_one_is_refused(
+  finished, tmp_path, monkeypatch
+):
+  copy = _copy(finished[0], tmp_path)
+  config = tiny_config()
+  config.total_steps = 8
+  with pytest.raises(ValueError, match='step 12, past total_steps=8'):
+    train.train_and_evaluate(config, copy, allow_config_change=True)
+  assert (copy / 'DONE').read_text() == '12\n'
+  config.total_steps = 14
+  with pytest.raises(ValueError, match=r'total_steps: 12 in .*, 14 now'):
+    train.train_and_evaluate(config, copy)
+  with monkeypatch.context() as patch:
+    _die_at(patch, 14)
+    with pytest.raises(Death):
+      train.train_and_evaluate(config, copy, allow_config_change=True)
+  assert not (copy / 'DONE').exists()
+  result = train.train_and_evaluate(config, copy)
+  assert result['step'] == 14
+  assert (copy / 'DONE').read_text() == '14\n'
+  steps = [row['step'] for row in metrics.read(copy)]
+  assert steps == [3, 4, 6, 6, 8, 9, 12, 12, 14, 14]
+
+
+def test_wrong_config_leaves_no_directory(tmp_path):
+  config = tiny_config()
+  config.evals.test.split = 'tset'
+  with pytest.raises(ValueError, match='tset'):
+    train.train_and_evaluate(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+# Interruptions ---------------------------------------------------------------
+
+
+def _die_at(monkeypatch, step):
+  """Lets a run die just after it wrote the numbers of a step."""
+  write = metrics.MetricWriter.write
+
+  def write_and_die(self, at, values):
+    write(self, at, values)
+    if at == step:
+      raise Death
+
+  monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_die)
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+@pytest.mark.parametrize(
+  ('deaths', 'resumed'),
+  [
+    ([4], 0),  # The checkpoint of step 4 has not been written yet.
+    ([9, 12], 2),  # Step 9 is repeated, later all of 9 to 12.
+  ],
+)
+def test_interrupted_run_ends_as_an_uninterrupted_one(
+  request, tmp_path, monkeypatch, devices, deaths, resumed
+):
+  if devices == 8:
+    expected = request.getfixturevalue('finished_on_8')
+  else:
+    expected, _ = request.getfixturevalue('finished')
+  config = tiny_config(devices)
+  for death in deaths:
+    with monkeypatch.context() as patch:
+      _die_at(patch, death)
+      with pytest.raises(Death):
+        train.train_and_evaluate(config, tmp_path)
+    assert metrics.read(tmp_path)[-1]['step'] == death
+    assert not (tmp_path / 'DONE').exists()
+  train.train_and_evaluate(config, tmp_path)
+  assert (tmp_path / 'DONE').read_text() == '12\n'
+  assert_same_state(tmp_path, expected)
+  # What was logged after a checkpoint is there once, not twice.
+  assert rows_but_times(tmp_path) == rows_but_times(expected)
+  log = (tmp_path / 'train.log').read_text()
+  assert log.count(f'Resuming {tmp_path} from step 8.') == resumed
+
+
+def test_run_goes_on_on_another_number_of_devices(
+  finished, tmp_path, monkeypatch
+):
+  expected, _ = finished
+  _die_at(monkeypatch, 9)
+  with pytest.raises(Death):
+    train.train_and_evaluate(tiny_config(8), tmp_path)
+  monkeypatch.undo()
+  train.train_and_evaluate(tiny_config(1), tmp_path)
+  for row, other in zip(
+    rows_but_times(tmp_path), rows_but_times(expected), strict=True
+  ):
+    assert row == pytest.approx(other, rel=1e-3)
+
+
+# Divergence ------------------------------------------------------------------
+
+
+def test_divergence_stops_with_the_last_good_checkpoint(tmp_path):
+  config = tiny_config()
+  # The seventh update is with a rate of 1e33.
+  config.schedule = config_lib.schedule(
+    'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
+  )
+  config.optimizer = config_lib.sgd()
+  with pytest.raises(NonFiniteError, match='at step 7 ') as error:
+    train.train_and_evaluate(config, tmp_path)
+  assert '(found in steps 7 to 8)' in str(error.value)
+  assert f'checkpoint is {tmp_path}/checkpoints/4.' in str(error.value)
+  assert not (tmp_path / 'DONE').exists()
+  assert [p.name for p in (tmp_path / 'checkpoints').iterdir()] == ['4']
+  for name, value in saved_state(tmp_path).items():
+    assert np.isfinite(value).all(), name
+  assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6, 6]
+  config.schedule.factor = 0.1
+  result = train.train_and_evaluate(config, tmp_path, allow_config_change=True)
+  assert result['step'] == 12
+  assert math.isfinite(result['test/loss'])
+
+
+# Evaluation ------------------------------------------------------------------
+
+
+def _naive_evaluation(params):
+  """Accuracy and mean loss on the test split, all images at once."""
+  view = data.View(data.open_source('digits:01'), 'test')
+  images = np.stack([view[i].image for i in range(len(view))])
+  labels = np.array([view[i].label for i in range(len(view))])
+  model = models.build(
+    'ViT-Ti/4', num_classes=2, width=16, depth=1, heads=2, mlp_dim=32
+  )
+  logits, _ = model.apply({'params': params}, np.float32(images / 127.5 - 1))
+  losses = -special.log_softmax(np.asarray(logits), axis=-1)
+  return (
+    np.mean(logits.argmax(-1) == labels),
+    losses[np.arange(len(labels)), labels].mean(),
+  )
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_evaluates_every_example_once_with_averaged_weights(
+  request, finished, devices
+):
+  workdir = finished[0]
+  if devices == 8:
+    workdir = request.getfixturevalue('finished_on_8')
+  result = train.final_metrics(workdir)
+  assert result['test/count'] == 72  # 4 batches of 16, and one of 8.
+  averaged, _ = checkpoint.read_params(workdir)
+  accuracy, loss = _naive_evaluation(averaged)
+  assert result['test/accuracy'] == pytest.approx(accuracy)
+  assert result['test/loss'] == pytest.approx(loss, rel=1e-5)
+  state = {
+    name: value
+    for name, value in saved_state(workdir).items()
+    if name.startswith("['params']")
+  }
+  latest = jax.tree.unflatten(jax.tree.structure(averaged), state.values())
+  assert abs(_naive_evaluation(latest)[1] - loss) > 1e-3
