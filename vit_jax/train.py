@@ -128,10 +128,8 @@ def train_and_evaluate(
       new_grid=position.token_grid(tuple(config.image_size), model.patch_size),
       new_head=config.init.new_head,
     )
-    # Donated, or a second copy would stay on the devices.
-    state = jax.jit(first_state, out_shardings=everywhere, donate_argnums=0)(
-      jax.device_put(params, everywhere)
-    )
+    state = jax.jit(first_state, out_shardings=everywhere)(params)
+    # Or the head's first values, at least, would stay on the devices.
     del params
   else:
     state = jax.jit(
