@@ -10,7 +10,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from absl import logging
-from jax.experimental.compilation_cache import compilation_cache
 from scipy import special
 from tensorboardX.proto import event_pb2
 
@@ -93,23 +92,6 @@ def _log_everything():
   logging.set_verbosity(logging.INFO)
   yield
   logging.set_verbosity(before)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _compile_once(tmp_path_factory):
-  """Later runs of a program load what the first one compiled."""
-  settings = {
-    'jax_compilation_cache_dir': str(tmp_path_factory.mktemp('cache')),
-    'jax_persistent_cache_min_compile_time_secs': 0.1,
-    'jax_persistent_cache_min_entry_size_bytes': -1,
-  }
-  before = {name: getattr(jax.config, name) for name in settings}
-  for name, value in settings.items():
-    jax.config.update(name, value)
-  yield
-  for name, value in before.items():
-    jax.config.update(name, value)
-  compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope='module')
@@ -298,7 +280,7 @@ def test_longer_run_goes_on_and_shorter_one_is_refused(
     _die_at(patch, 14)
     with pytest.raises(Death):
       train.train_and_evaluate(config, copy, allow_config_change=True)
-  assert not (copy / 'DONE').exists()
+  assert not (copy / 'DONE').exists()  # It said 12.
   result = train.train_and_evaluate(config, copy)
   assert result['step'] == 14
   assert (copy / 'DONE').read_text() == '14\n'
@@ -329,49 +311,57 @@ def _die_at(monkeypatch, step):
   monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_die)
 
 
-@pytest.mark.parametrize('devices', [1, 8])
-@pytest.mark.parametrize(
-  ('deaths', 'resumed'),
-  [
-    ([4], 0),  # The checkpoint of step 4 has not been written yet.
-    ([9, 12], 2),  # Step 9 is repeated, later all of 9 to 12.
-  ],
-)
-def test_interrupted_run_ends_as_an_uninterrupted_one(
-  request, tmp_path, monkeypatch, devices, deaths, resumed
-):
-  if devices == 8:
-    expected = request.getfixturevalue('finished_on_8')
-  else:
-    expected, _ = request.getfixturevalue('finished')
-  config = tiny_config(devices)
-  for death in deaths:
-    with monkeypatch.context() as patch:
-      _die_at(patch, death)
-      with pytest.raises(Death):
-        train.train_and_evaluate(config, tmp_path)
-    assert metrics.read(tmp_path)[-1]['step'] == death
-    assert not (tmp_path / 'DONE').exists()
-  train.train_and_evaluate(config, tmp_path)
-  assert (tmp_path / 'DONE').read_text() == '12\n'
-  assert_same_state(tmp_path, expected)
+def _run_to_death(config, workdir, step):
+  with pytest.MonkeyPatch.context() as patch:
+    _die_at(patch, step)
+    with pytest.raises(Death):
+      train.train_and_evaluate(config, workdir)
+  assert metrics.read(workdir)[-1]['step'] == step
+  assert not (workdir / 'DONE').exists()
+
+
+def _assert_same_run(workdir, expected):
+  """Nothing but times tells a run from one that was not interrupted."""
+  assert (workdir / 'DONE').read_text() == '12\n'
+  assert_same_state(workdir, expected)
   # What was logged after a checkpoint is there once, not twice.
-  assert rows_but_times(tmp_path) == rows_but_times(expected)
+  assert rows_but_times(workdir) == rows_but_times(expected)
+
+
+def test_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
+  config = tiny_config()
+  # The checkpoint of step 4 has not been written yet; step 9 is repeated, and
+  # later all of 9 to 12.
+  for death in (4, 9, 12):
+    _run_to_death(config, tmp_path, death)
+  train.train_and_evaluate(config, tmp_path)
+  _assert_same_run(tmp_path, finished[0])
   log = (tmp_path / 'train.log').read_text()
-  assert log.count(f'Resuming {tmp_path} from step 8.') == resumed
+  assert log.count(f'Resuming {tmp_path} from step 8.') == 2
+
+
+@pytest.fixture(scope='module')
+def interrupted_on_8(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('runs') / 'interrupted_on_8'
+  _run_to_death(tiny_config(8), workdir, 9)
+  return workdir
+
+
+def test_interrupted_run_on_8_devices(
+  interrupted_on_8, finished_on_8, tmp_path
+):
+  workdir = _copy(interrupted_on_8, tmp_path)
+  train.train_and_evaluate(tiny_config(8), workdir)
+  _assert_same_run(workdir, finished_on_8)
 
 
 def test_run_goes_on_on_another_number_of_devices(
-  finished, tmp_path, monkeypatch
+  interrupted_on_8, finished, tmp_path
 ):
-  expected, _ = finished
-  _die_at(monkeypatch, 9)
-  with pytest.raises(Death):
-    train.train_and_evaluate(tiny_config(8), tmp_path)
-  monkeypatch.undo()
-  train.train_and_evaluate(tiny_config(1), tmp_path)
+  workdir = _copy(interrupted_on_8, tmp_path)
+  train.train_and_evaluate(tiny_config(1), workdir)
   for row, other in zip(
-    rows_but_times(tmp_path), rows_but_times(expected), strict=True
+    rows_but_times(workdir), rows_but_times(finished[0]), strict=True
   ):
     assert row == pytest.approx(other, rel=1e-3)
 
