@@ -61,6 +61,7 @@ class Reads:
       (config_lib, 'check_same_run'),
       (config_lib, 'save'),
       (train, '_log_overview'),
+      (train, '_missing_evaluations'),
     ):
       function = getattr(module, name)
       monkeypatch.setattr(module, name, self._blindfolded(function))

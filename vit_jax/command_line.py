@@ -27,7 +27,7 @@ def run(main: Callable[[], None], *, required: Sequence[str]) -> None:
   """Runs a command; the exit code is 0 only if everything was done.
 
   What the user can mend ends it with one message, without a traceback; that is
-  in the run's train.log, and with --v=1 on the console.
+  on the console with --v=1, and in train.log once a run has begun.
 
   Args:
     main: the command itself; reads its flags.

@@ -151,6 +151,8 @@ def train_and_evaluate(
       state = checkpoints.restore(start_step, abstract_state)
     logging.info('%s', origin)
     if jax.process_index() == 0:
+      # After the last step only evaluations are left, which may have changed:
+      # their config is saved with their results, at the end.
       if start_step < config.total_steps:
         config_lib.save(config, workdir)
       (workdir / DONE).unlink(missing_ok=True)
@@ -236,7 +238,6 @@ def train_and_evaluate(
 
   # ---- The end: the last checkpoint is complete -----------------------------
   if jax.process_index() == 0:
-    # A changed evaluation counts as missing until it is done.
     config_lib.save(config, workdir)
     (workdir / DONE).write_text(f'{config.total_steps}\n')
   return final_metrics(workdir)
