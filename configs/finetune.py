@@ -26,6 +26,7 @@ import dataclasses
 from ml_collections import config_dict
 
 from vit_jax import config as config_lib
+from vit_jax import models
 
 USAGE = (
   'Usage: configs/finetune.py:MODEL,DATASET[,resolution=384]'
@@ -104,8 +105,9 @@ def get_config(argument=None):
     )
 
   config = config_lib.default()
-  config.model.name = args['model']
-  config.model.dropout_rate = DROPOUT_RATE.get(args['model'], 0.0)
+  config.model.name = model = models.paper_name(args['model'])
+  if 'dropout_rate' in models.options(model):
+    config.model.dropout_rate = DROPOUT_RATE.get(model, 0.0)
   # Fine-tuning needs something to start from: '' would be from scratch.
   config.init.checkpoint = config_dict.placeholder(str)
   config.image_size = (resolution, resolution)

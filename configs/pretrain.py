@@ -14,10 +14,9 @@ ViT-B/16 on ImageNet alone, 300 epochs, 77.91%.
 """
 
 import dataclasses
-import re
 
 from vit_jax import config as config_lib
-from vit_jax.models import variants
+from vit_jax import models
 
 USAGE = (
   'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=adam|sgd]'
@@ -115,7 +114,7 @@ def get_config(argument=None):
     options={'epochs': float, 'optimizer': str, 'eval': str},
     usage=USAGE,
   )
-  model, dataset = args['model'], args['dataset']
+  model, dataset = models.paper_name(args['model']), args['dataset']
   row = {'jft300m': JFT, 'imagenet21k': IMAGENET21K}.get(dataset, IMAGENET)
   epochs = args.get('epochs', row.epochs)
   if row is JFT and model in JFT_14_EPOCHS:
@@ -123,9 +122,13 @@ def get_config(argument=None):
 
   config = config_lib.default()
   config.model.name = model
-  config.model.dropout_rate = row.dropout_rate
-  # The pre-training head has one hidden layer, as wide as the encoder.
-  config.model.representation_size = _encoder_width(model)
+  if 'dropout_rate' in models.options(model):
+    config.model.dropout_rate = row.dropout_rate
+  # The pre-training head has one hidden layer, as wide as the encoder; that of
+  # a ResNet has none.
+  config.model.representation_size = getattr(
+    models.build(model, num_classes=1), 'width', None
+  )
   # The bias starts at the log-odds of a rare class, so that the first steps
   # are not spent on learning it: -10 is the released ImageNet-21k recipe's.
   config.model.head_bias = -6.9 if row is IMAGENET else -10.0
@@ -164,13 +167,6 @@ def get_config(argument=None):
   config.checkpoint.every = 5_000
   config.log.every = 50
   return config
-
-
-def _encoder_width(model):
-  """D of a ViT or hybrid; None for a ResNet, whose head is linear."""
-  match = re.search(r'ViT-(\w+)/', model)
-  sizes = variants.SIZES.get(match[1]) if match else None
-  return sizes['width'] if sizes else None
 
 
 def _set_dataset(config, dataset, epochs, split):

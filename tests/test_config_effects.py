@@ -74,7 +74,7 @@ LINEAR = config_lib.schedule('linear', peak=1e-3, warmup_steps=2)
 STAIRCASE = config_lib.schedule(
   'staircase', peak=1e-3, warmup_steps=2, boundaries=(0.5,), factor=0.1
 )
-# Another value for every key, or for the whole section of a `name`.
+# Another value for each key, or for the whole section of a `name`.
 CHANGES = {
   'seed': 1,
   'total_steps': 11,
@@ -89,7 +89,12 @@ CHANGES = {
   'model.heads': 4,
   'model.mlp_dim': 64,
   'model.representation_size': 8,
+  'model.patch_size': (2, 4),
   'model.pooling': 'gap',
+  'model.position_embedding': '2d',
+  'model.position_site': 'every_layer',
+  'model.gelu': 'exact',
+  'model.norm_epsilon': 1e-3,
   'model.dropout_rate': 0.5,
   'model.head_bias': -3.0,
   'model.dtype': 'bfloat16',
@@ -112,12 +117,16 @@ CHANGES = {
   'schedule.warmup_steps': 3,
   'schedule.end': 0.5,
 }
-# The keys that only other optimizers and schedules have.
-OTHER_CHANGES = {
+# The keys that only other models, optimizers and schedules have.
+HYBRID_CHANGES = {
+  'model.attention': 'axial',
+  'model.resnet_blocks': (2,),
+  'model.resnet_width': 2,
   'optimizer.momentum': 0.5,
   'schedule.boundaries': (0.7,),
   'schedule.factor': 0.5,
 }
+RESNET_CHANGES = {'model.blocks': (1, 1), 'model.width_factor': 2}
 # What a training step is not a function of.
 AROUND_THE_STEP = (
   *('epochs', 'data.', 'evals.', 'init.'),
@@ -125,22 +134,41 @@ AROUND_THE_STEP = (
 )
 
 
+def _hybrid_config():
+  config = _small_config(SGD, STAIRCASE)
+  config.model.patch_size, config.model.resnet_blocks = (1, 1), (1,)
+  config.model.pooling = 'gap'
+  return config
+
+
+def _resnet_config():
+  config = _small_config(ADAM, LINEAR)
+  empty = config_lib.default().model
+  config.model = empty
+  config.model.name, config.model.dtype = 'BiT-R50x1', 'float32'
+  config.model.blocks = (1,)
+  return config
+
+
 BASES = {
-  'adam, linear': _small_config(ADAM, LINEAR),
-  'sgd, staircase': _small_config(SGD, STAIRCASE),
+  'vit': (_small_config(ADAM, LINEAR), CHANGES),
+  'hybrid': (_hybrid_config(), HYBRID_CHANGES),
+  'resnet': (_resnet_config(), RESNET_CHANGES),
 }
 
 
 @functools.cache
 def _program_of(base):
-  return _program(BASES[base])
+  return _program(BASES[base][0])
 
 
-@pytest.mark.parametrize('key', CHANGES | OTHER_CHANGES)
-def test_changing_a_key_changes_the_step(key):
-  base = 'adam, linear' if key in CHANGES else 'sgd, staircase'
-  config = BASES[base].copy_and_resolve_references()
-  value = (CHANGES | OTHER_CHANGES)[key]
+@pytest.mark.parametrize(
+  'base, key', [(b, k) for b, (_, changes) in BASES.items() for k in changes]
+)
+def test_changing_a_key_changes_the_step(base, key):
+  config, changes = BASES[base]
+  config = config.copy_and_resolve_references()
+  value = changes[key]
   section, _, name = key.rpartition('.')
   if isinstance(value, ml_collections.ConfigDict):
     config[section] = value
@@ -151,13 +179,12 @@ def test_changing_a_key_changes_the_step(key):
 
 @pytest.mark.parametrize('base', BASES)
 def test_the_text_of_a_program_is_a_function_of_the_config(base):
-  assert _program(BASES[base].copy_and_resolve_references()) == _program_of(
-    base
-  )
+  config, _ = BASES[base]
+  assert _program(config.copy_and_resolve_references()) == _program_of(base)
 
 
 @pytest.mark.parametrize('base', BASES)
 def test_all_keys_of_the_step_are_changed(base):
-  keys = config_lib.flatten(BASES[base])
+  keys = config_lib.flatten(BASES[base][0])
   keys = {key for key in keys if not key.startswith(AROUND_THE_STEP)}
-  assert keys <= set(CHANGES | OTHER_CHANGES)
+  assert keys <= set(CHANGES | HYBRID_CHANGES | RESNET_CHANGES)

@@ -75,19 +75,34 @@ def default() -> ml_collections.ConfigDict:
 
   config.model = model = ml_collections.ConfigDict()
   model.name = 'ViT-B/16'  # See `models.names()`.
-  # The next four override the named model's own sizes.
+  # The next ones override the named model's own values where they are set; to
+  # set one that the model does not have is an error. `models/vit.py` explains
+  # them, and `models/bit.py` the last two.
   model.width = placeholder(int)
   model.depth = placeholder(int)
   model.heads = placeholder(int)
   model.mlp_dim = placeholder(int)
+  model.patch_size = placeholder(tuple)  # (height, width)
+  model.resnet_blocks = placeholder(tuple)  # Of a hybrid: (3, 4, 9), say.
+  model.resnet_width = placeholder(int)
   model.representation_size = placeholder(int)  # Hidden tanh layer; 0: none.
-  model.pooling = 'token'  # Or 'gap'.
-  model.dropout_rate = 0.0
+  model.pooling = placeholder(str)  # 'token', 'gap' or 'map'.
+  # '1d', '2d', 'sincos2d', 'none', 'relative' or 'relative_per_head'.
+  model.position_embedding = placeholder(str)
+  # 'stem', 'every_layer' or 'every_layer_shared'.
+  model.position_site = placeholder(str)
+  model.attention = placeholder(str)  # 'full' or 'axial'.
+  model.gelu = placeholder(str)  # 'tanh' or 'exact'.
+  model.norm_epsilon = placeholder(float)
+  model.dropout_rate = placeholder(float)
+  model.scan = placeholder(bool)  # One compiled block, looped over.
+  model.blocks = placeholder(tuple)  # Units of each stage of a ResNet.
+  model.width_factor = placeholder(int)
   model.head_bias = 0.0  # Initial value.
   model.dtype = 'auto'  # Compute: float32 on CPU, bfloat16 on TPU and GPU.
-  # Recomputed in the backward pass: 'full', blocks; 'dots', all but matmuls.
+  # Recomputed in the backward pass: 'full', blocks; 'dots', all but matmuls
+  # and convolutions.
   model.remat = 'none'
-  model.scan = False  # One compiled block, looped over; compiles faster.
 
   config.loss = ml_collections.ConfigDict(
     dict(name='softmax', label_smoothing=0.0)

@@ -28,7 +28,6 @@ from vit_jax import (
 from vit_jax import progress as progress_lib
 from vit_jax import step as step_lib
 from vit_jax.data import pipeline
-from vit_jax.models import position
 
 DONE = 'DONE'
 
@@ -125,7 +124,7 @@ def train_and_evaluate(
     params, origin = warm_start.load(
       warm_start.resolve_path(config.init.checkpoint, workdir),
       jax.jit(fresh_params)(),
-      new_grid=position.token_grid(tuple(config.image_size), model.patch_size),
+      new_grid=model.token_grid(tuple(config.image_size)),
       new_head=config.init.new_head,
     )
     state = jax.jit(first_state, out_shardings=everywhere)(params)

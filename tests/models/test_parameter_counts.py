@@ -31,6 +31,16 @@ def _shapes(name, num_classes=1000, **overrides):
     ('ViT-S/16', {'pooling': 'gap'}, 22_049_896),
     ('ViT-B/16', {'pooling': 'gap'}, 86_566_120),
     ('ViT-B/16', {'representation_size': 0}, 86_567_656),
+    ('R50+ViT-B/16', {}, 98_659_112),
+    ('R50+ViT-L/32', {}, 328_994_856),
+    ('R26+S/32', {}, 36_431_912),
+    ('R26+B/32', {}, 101_383_976),
+    ('R+Ti/16', {}, 6_337_704),
+    # Table in tests/models/test_bit.py, plus a 1000-way head.
+    ('BiT-R50x1', {}, 23_500_352 + 2048 * 1000 + 1000),
+    ('BiT-R152x4', {}, 928_340_224 + 8192 * 1000 + 1000),
+    # A ViT-B/16 with GAP and every block twice.
+    ('Axial-ViT-B/16', {}, 86_566_120 + 12 * 7_087_872),
   ],
 )
 def test_parameter_counts_at_224_px(name, overrides, count):
@@ -52,10 +62,23 @@ def test_heads(size, heads):
   assert models.build(f'ViT-{size}/16', num_classes=2).heads == heads
 
 
-def test_every_listed_name_builds():
-  assert 'ViT-B/16' in models.names()
-  for name in models.names():
-    models.build(name, num_classes=2)
+@pytest.mark.parametrize('name', models.names())
+@pytest.mark.parametrize('image_size', [(224, 224), (96, 160)])
+def test_every_listed_model_runs(name, image_size):
+  model = models.build(name, num_classes=3)
+  images = jax.ShapeDtypeStruct((2, *image_size, 3), jnp.float32)
+  (logits, out), variables = jax.eval_shape(
+    lambda x: model.init_with_output(jax.random.key(0), x), images
+  )
+  assert logits.shape == (2, 3)
+  assert out['pre_logits'].shape == (
+    2,
+    variables['params']['head']['kernel'].shape[0],
+  )
+  grid = model.token_grid(image_size)
+  if grid is not None:
+    prefix = 'cls' in variables['params']
+    assert out['encoded'].shape[1] == prefix + grid[0] * grid[1]
 
 
 def test_overrides_replace_the_variants_values():
@@ -81,27 +104,29 @@ def test_unknown_names_list_the_choices(name):
     models.build(name, num_classes=2)
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    'R50x1',
-    'BiT-R50x1',
-    'R50+ViT-B/32',
-    'R+Ti/16',
-    'R26+S/32',
-    'Axial-ViT-B/16',
-    'AxialResNet50',
-  ],
-)
-def test_absent_families_say_so(name):
-  with pytest.raises(ValueError, match=r'not available yet.*Available: ViT-Ti'):
-    models.build(name, num_classes=2)
+def test_an_unknown_name_lists_the_choices():
+  for name in ('ViT-X/16', 'R50+ViT-B/8', 'BiT-R51x1', 'R50x0', 'ViT-B/16 '):
+    with pytest.raises(ValueError, match='Unknown model') as error:
+      models.build(name, num_classes=2)
+    assert repr(name) in str(error.value)
+    assert ', '.join(models.names()) in str(error.value)
+
+
+def test_other_names_of_the_same_model():
+  for other, name in (
+    ('R50x1', 'BiT-R50x1'),
+    ('R50+B/16', 'R50+ViT-B/16'),
+    ('R+ViT-Ti/16', 'R+Ti/16'),
+  ):
+    assert models.build(other, num_classes=2) == models.build(
+      name, num_classes=2
+    )
 
 
 @pytest.mark.parametrize(
   'overrides, message',
   [
-    ({'widht': 3}, 'no option widht; its options are depth, dropout_rate, dty'),
+    ({'widht': 3}, 'no option widht; its options are attention, depth, dro'),
     ({'width': 30, 'heads': 4}, 'width 30 is not a multiple of heads 4'),
     ({'num_classes': 0}, 'num_classes is 0, expected at least 1'),
     ({'depth': 0}, 'depth is 0, expected at least 1'),
@@ -109,7 +134,32 @@ def test_absent_families_say_so(name):
     ({'patch_size': (4, 0)}, r'patch_size is \(4, 0\), expected a side or'),
     ({'patch_size': (4,)}, r'patch_size is \(4,\), .* each at least 1'),
     ({'dropout_rate': 1.0}, r'dropout_rate is 1.0, expected 0 <= rate < 1'),
-    ({'pooling': 'map'}, "pooling is 'map', expected one of token, gap"),
+    ({'pooling': 'max'}, "pooling is 'max', expected one of token, gap, map"),
+    (
+      {'attention': 'axial'},
+      'a class token has no place: set pooling to "gap"',
+    ),
+    ({'position_embedding': '3d'}, "is '3d', expected one of none, 1d, 2d"),
+    (
+      {'position_embedding': 'none', 'position_site': 'every_layer'},
+      "position_embedding='none' adds none",
+    ),
+    (
+      {'position_embedding': 'sincos2d', 'position_site': 'every_layer'},
+      'use position_site="every_layer_shared"',
+    ),
+    (
+      {'position_embedding': '2d', 'width': 3, 'heads': 1},
+      'width is 3, expected an even one',
+    ),
+    (
+      {'position_embedding': 'sincos2d', 'width': 4, 'heads': 1},
+      'width is 4, expected a multiple of 4, at least 8',
+    ),
+    ({'resnet_blocks': (3, 0)}, r'resnet_blocks is \(3, 0\), expected the num'),
+    ({'resnet_width': 0}, 'resnet_width is 0, expected at least 1'),
+    ({'norm_epsilon': 0.0}, 'norm_epsilon is 0.0, expected > 0'),
+    ({'gelu': 'erf'}, "gelu is 'erf', expected one of tanh, exact"),
     ({'remat': 'some'}, "remat is 'some', expected one of none, full, dots"),
     ({'dtype': jnp.float16}, "dtype is 'float16', expected one of"),
     ({'dtype': 'fp8'}, "dtype is 'fp8', expected one of float32, bfloat16"),
@@ -118,3 +168,18 @@ def test_absent_families_say_so(name):
 def test_bad_options_are_named(overrides, message):
   with pytest.raises(ValueError, match=message):
     models.build('ViT-B/16', **{'num_classes': 2, **overrides})
+
+
+@pytest.mark.parametrize(
+  'overrides, message',
+  [
+    ({'width': 3}, 'no option width; its options are blocks, dtype, head_bias'),
+    ({'blocks': ()}, 'blocks is empty, expected at least one stage'),
+    ({'blocks': (3, -1)}, r'blocks is \(3, -1\), expected the number of units'),
+    ({'width_factor': 0}, 'width_factor is 0, expected at least 1'),
+    ({'remat': 'some'}, "remat is 'some', expected one of none, full, dots"),
+  ],
+)
+def test_bad_options_of_a_resnet_are_named(overrides, message):
+  with pytest.raises(ValueError, match=message):
+    models.build('BiT-R50x1', **{'num_classes': 2, **overrides})

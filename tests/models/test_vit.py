@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax import models
-from vit_jax.models import attention, vit
+from vit_jax.models import attention, embedding, encoder
 
 # 2x3 patches: L = 7 tokens with the class token; D = 16, H = 2, K = 8.
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 12, 3))
@@ -174,7 +174,7 @@ def test_patch_embedding_equals_a_valid_convolution(
 ):
   images = np.random.default_rng(0).normal(size=(2, *image_size, channels))
   images = images.astype(np.float32)
-  module = vit.PatchEmbedding(6, patch_size)
+  module = embedding.PatchEmbedding(6, patch_size)
   params = _random_params(module, images)
   expected = jax.lax.conv_general_dilated(
     images,
@@ -193,18 +193,20 @@ def test_patch_embedding_equals_a_valid_convolution(
 def test_a_remainder_of_the_patch_size_warns_once(monkeypatch):
   warnings = []
   monkeypatch.setattr(
-    vit.logging, 'warning', lambda text, *args: warnings.append(text % args)
+    embedding.logging,
+    'warning',
+    lambda text, *args: warnings.append(text % args),
   )
-  vit._warn_of_remainder.cache_clear()
+  embedding._warn_of_remainder.cache_clear()
   for size in ((8, 8), (8, 9), (8, 9), (9, 8)):
     jax.eval_shape(
-      vit.PatchEmbedding(2, (4, 4)).init,
+      embedding.PatchEmbedding(2, (4, 4)).init,
       jax.random.key(0),
       jnp.zeros((1, *size, 3)),
     )
-  assert [w[:55] for w in warnings] == [
-    'Image size 8x9 px is not a multiple of the patch size 4',
-    'Image size 9x8 px is not a multiple of the patch size 4',
+  assert [w[:24] for w in warnings] == [
+    'Size 8x9 (of the image i',
+    'Size 9x8 (of the image i',
   ]
 
 
@@ -375,7 +377,7 @@ def test_dropout_is_where_the_released_code_has_it():
 
 def test_dropout_follows_the_gelu_and_spares_the_residual():
   x = np.random.default_rng(0).normal(size=(2, 50, 16)).astype(np.float32)
-  mlp = vit.MlpBlock(16, dropout_rate=0.5)
+  mlp = encoder.MlpBlock(16, dropout_rate=0.5)
   params = {
     'Dense_0': {'kernel': np.eye(16), 'bias': np.zeros(16)},
     'Dense_1': {'kernel': np.eye(16), 'bias': np.zeros(16)},
@@ -384,9 +386,11 @@ def test_dropout_follows_the_gelu_and_spares_the_residual():
   y = mlp.apply({'params': params}, x, train=True, rngs=rngs)
   np.testing.assert_allclose(y, (y != 0) * 4 * jax.nn.gelu(x), atol=1e-6)
   assert 0.2 < (y != 0).mean() < 0.3
-  block = vit.EncoderBlock(2, 24, dropout_rate=0.5)
-  variables = _zeros(functools.partial(block.init, train=False), x)
-  y = block.apply(variables, x, train=True, rngs=rngs)
+  block = encoder.EncoderBlock(2, 24, dropout_rate=0.5)
+  variables = _zeros(
+    functools.partial(block.init, grid=(5, 10), train=False), x
+  )
+  y = block.apply(variables, x, grid=(5, 10), train=True, rngs=rngs)
   np.testing.assert_array_equal(y, x)
 
 

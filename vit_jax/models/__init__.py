@@ -1,6 +1,13 @@
 """The paper's models: `build` makes one from its name, `names` lists them."""
 
-from vit_jax.models.variants import build, names
-from vit_jax.models.vit import stack_blocks, unstack_blocks
+from vit_jax.models.encoder import stack_blocks, unstack_blocks
+from vit_jax.models.variants import build, names, options, paper_name
 
-__all__ = ['build', 'names', 'stack_blocks', 'unstack_blocks']
+__all__ = [
+  'build',
+  'names',
+  'options',
+  'paper_name',
+  'stack_blocks',
+  'unstack_blocks',
+]

@@ -1,8 +1,9 @@
-"""Position embeddings and their transfer between image sizes.
+"""Position embeddings that are added, and their transfer between image sizes.
 
-A learned table with one row per token in raster order, the class token's row
-first (arXiv:2010.11929, §3.1). Fine-tuning at another resolution interpolates
-the patch rows by location (§3.2).
+The paper's default is a learned table with one row per token in raster order,
+the class token's row first (arXiv:2010.11929, §3.1). Fine-tuning at another
+resolution interpolates the patch rows by location (§3.2). The others are those
+of §D.4, but for the relative one, which is a part of attention.
 
 Axes: B batch, L tokens, D width.
 """
@@ -11,17 +12,23 @@ import math
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
+
+_INIT = nn.initializers.normal(0.02)
 
 
 def token_grid(
-  image_size: tuple[int, int], patch_size: int | tuple[int, int]
+  image_size: tuple[int, int],
+  patch_size: int | tuple[int, int],
+  what: str = 'image',
 ) -> tuple[int, int]:
   """Returns the (rows, columns) of whole patches in an image.
 
   Args:
-    image_size: (height, width) in pixels.
-    patch_size: side, or (height, width), of a patch in pixels.
+    image_size: (height, width) in pixels, or of a feature map.
+    patch_size: side, or (height, width), of a patch in the same unit.
+    what: 'image' or 'feature map'; for the error.
 
   Raises:
     ValueError: the image is smaller than one patch.
@@ -33,48 +40,127 @@ def token_grid(
     for pixels, patch in zip(image_size, patch_size, strict=True)
   )
   if not rows or not columns:
+    unit = ' px' if what == 'image' else ''
     raise ValueError(
-      f'image size {_by(image_size)} px is below one patch of '
-      f'{_by(patch_size)} px: resize the images, or use a smaller patch.'
+      f'{what} size {_by(image_size)}{unit} is below one patch of '
+      f'{_by(patch_size)}{unit}: use larger images, or a smaller patch.'
     )
   return rows, columns
 
 
-class PositionEmbedding(nn.Module):
-  """Adds the learned table `pos_embedding` [1, L, D] to the tokens."""
+class LearnedTable(nn.Module):
+  """One learned row per token in raster order, 1-D (the paper's default)."""
 
   @nn.compact
-  def __call__(self, tokens: jax.Array, *, grid: tuple[int, int]) -> jax.Array:
-    """Adds the position embedding.
+  def __call__(
+    self, *, grid: tuple[int, int], num_prefix_tokens: int, width: int
+  ) -> jax.Array:
+    """Returns the position embedding.
 
     Args:
-      tokens: [B, L, D], the prefix (class) tokens first.
-      grid: (rows, columns) of the patch tokens; the other tokens are prefix.
+      grid: (rows, columns) of the patch tokens.
+      num_prefix_tokens: S, the class token's 1, or 0; they come first.
+      width: D.
 
     Returns:
-      [B, L, D] in the tokens' dtype.
+      [1, S + rows * columns, D], float32.
 
     Raises:
       ValueError: the parameters' table has another number of rows. Another
         grid with the same number of rows cannot be told apart.
     """
-    _, length, width = tokens.shape
+    length = num_prefix_tokens + math.prod(grid)
     if self.has_variable('params', 'pos_embedding'):
       stored = self.get_variable('params', 'pos_embedding').shape[1]
       if stored != length:
-        prefix = length - math.prod(grid)
-        old = _square(stored - prefix)
-        raise ValueError(
-          f'the position embedding has {stored} tokens '
-          f'({_layout(prefix, old)}), but these images give {length} '
-          f'({_layout(prefix, grid)}): use images of the size the '
-          'parameters are for, or adapt the parameters with '
-          'vit_jax.models.position.resize.'
+        old = _square(stored - num_prefix_tokens)
+        raise _wrong_size(
+          f'{stored} tokens ({_layout(num_prefix_tokens, old)})',
+          f'{length} ({_layout(num_prefix_tokens, grid)})',
         )
-    table = self.param(
-      'pos_embedding', nn.initializers.normal(0.02), (1, length, width)
+    return self.param('pos_embedding', _INIT, (1, length, width))
+
+
+class LearnedXY(nn.Module):
+  """A learned vector per column and one per row, each D/2 wide (§D.4, 2-D).
+
+  A patch gets the concatenation of its column's and its row's. The paper
+  leaves the class token open: here it has a D-vector of its own.
+  """
+
+  @nn.compact
+  def __call__(
+    self, *, grid: tuple[int, int], num_prefix_tokens: int, width: int
+  ) -> jax.Array:
+    """As `LearnedTable`."""
+    rows, columns = grid
+    tables = []
+    for name, length in (('x_embedding', columns), ('y_embedding', rows)):
+      if self.has_variable('params', name):
+        stored = len(self.get_variable('params', name))
+        if stored != length:
+          raise _wrong_size(
+            f'{stored} rows in {name}', f'{length} (a {_by(grid)} grid)'
+          )
+      tables.append(self.param(name, _INIT, (length, width // 2)))
+    x, y = tables
+    table = jnp.concatenate(
+      [
+        jnp.broadcast_to(x[None, :], (rows, columns, width // 2)),
+        jnp.broadcast_to(y[:, None], (rows, columns, width // 2)),
+      ],
+      axis=-1,
+    ).reshape(rows * columns, width)  # [rows * columns, D]
+    if num_prefix_tokens:
+      cls = self.param('cls_embedding', _INIT, (num_prefix_tokens, width))
+      table = jnp.concatenate([cls, table])
+    return table[None]  # [1, L, D]
+
+
+class SinCosXY(nn.Module):
+  """Fixed sines and cosines of the column and of the row (not in the paper).
+
+  With frequencies f_j = 10,000^(-j / (D/4 - 1)), j = 0 ... D/4 - 1, a patch in
+  column x and row y gets [sin(x f), cos(x f), sin(y f), cos(y f)], as in
+  "Better plain ViT baselines for ImageNet-1k" (arXiv:2205.01580). A class
+  token gets zeros. Nothing is learned, so any grid will do.
+  """
+
+  @nn.compact
+  def __call__(
+    self, *, grid: tuple[int, int], num_prefix_tokens: int, width: int
+  ) -> jax.Array:
+    """As `LearnedTable`, but made for any grid."""
+    frequencies = 10_000.0 ** -np.linspace(0, 1, width // 4)  # [D/4]
+    y, x = np.indices(grid).reshape(2, -1, 1)  # [rows * columns, 1] each
+    table = np.concatenate(
+      [
+        wave(coordinate * frequencies)
+        for coordinate in (x, y)
+        for wave in (np.sin, np.cos)
+      ],
+      axis=1,
+    )  # [rows * columns, D]
+    table = np.pad(table, ((num_prefix_tokens, 0), (0, 0)))
+    return jnp.asarray(table[None], jnp.float32)  # [1, L, D]
+
+
+# What `position_embedding` may be besides; see `attention` for 'relative'.
+ADDED = {'1d': LearnedTable, '2d': LearnedXY, 'sincos2d': SinCosXY}
+
+
+def check_width(kind: str, width: int) -> None:
+  """Raises a ValueError for a width that `ADDED[kind]` cannot divide."""
+  if kind == '2d' and width % 2:
+    raise ValueError(
+      'position_embedding="2d" gives half of the width to x and half to y: '
+      f'width is {width}, expected an even one.'
     )
-    return tokens + table.astype(tokens.dtype)
+  if kind == 'sincos2d' and (width % 4 or width < 8):
+    raise ValueError(
+      'position_embedding="sincos2d" gives a quarter of the width to each of '
+      f'four waves: width is {width}, expected a multiple of 4, at least 8.'
+    )
 
 
 def resize(
@@ -148,6 +234,14 @@ def _bilinear(old: int, new: int) -> np.ndarray:
 def _square(num_patches: int) -> tuple[int, int] | None:
   side = math.isqrt(max(num_patches, 0))
   return (side, side) if side and side**2 == num_patches else None
+
+
+def _wrong_size(stored: str, needed: str) -> ValueError:
+  return ValueError(
+    f'the position embedding has {stored}, but these images give {needed}: use '
+    'images of the size the parameters are for, or adapt the parameters with '
+    'vit_jax.interop.load or vit_jax.models.position.resize.'
+  )
 
 
 def _by(sizes: tuple[int, int]) -> str:

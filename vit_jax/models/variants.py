@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 
-from vit_jax.models import attention, vit
+from vit_jax.models import bit, checks, vit
 
 # B, L, H: Table 1 of arXiv:2010.11929. Ti and S: Table 1 of AugReg,
 # arXiv:2106.10270. All but H have 64-wide heads.
@@ -20,50 +21,169 @@ SIZES = {
   'L': {'width': 1024, 'depth': 24, 'heads': 16, 'mlp_dim': 4096},
   'H': {'width': 1280, 'depth': 32, 'heads': 16, 'mlp_dim': 5120},
 }
+# Units of each stage. R26 is AugReg's; the others are in BiT's public code.
+RESNETS = {
+  '26': (2, 2, 2, 2),
+  '50': (3, 4, 6, 3),
+  '101': (3, 4, 23, 3),
+  '152': (3, 8, 36, 3),
+  '200': (3, 24, 36, 3),
+}
 
 
-def _vit_fields(size: str, patch: str) -> dict:
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """Models whose names have one form.
+
+  Attributes:
+    form: of the names, for people.
+    pattern: of the names as `paper_name` gives them, a regular expression.
+    module: the class.
+    fields: from the pattern's groups to the module's attributes.
+    names: the members in the paper and in AugReg.
+  """
+
+  form: str
+  pattern: str
+  module: type[nn.Module]
+  fields: Callable[..., dict[str, Any]]
+  names: tuple[str, ...]
+
+
+def _vit_fields(size: str, patch: str) -> dict[str, Any]:
   return {**SIZES[size], 'patch_size': int(patch)}
 
 
-# Name pattern -> (module, function of the pattern's groups to its fields).
-_VIT_PATTERN = rf'ViT-({"|".join(SIZES)})/([1-9]\d*)'
-FAMILIES = {_VIT_PATTERN: (vit.ViT, _vit_fields)}
+def _axial_fields(size: str, patch: str) -> dict[str, Any]:
+  # A grid has no place for a class token.
+  return _vit_fields(size, patch) | {'attention': 'axial', 'pooling': 'gap'}
 
-# The paper's ResNets, hybrids and axial models.
-_ABSENT = r'(BiT-)?R\d+x\d+|R\d*\+.+|Axial.+'
 
-# Any other patch size works too.
-_NAMES = (
-  'ViT-Ti/16',
-  'ViT-S/32',
-  'ViT-S/16',
-  'ViT-b/32',
-  'ViT-B/32',
-  'ViT-B/16',
-  'ViT-B/8',
-  'ViT-L/32',
-  'ViT-L/16',
-  'ViT-H/14',
+def _hybrid_fields(resnet: str, size: str, downsampling: str) -> dict[str, Any]:
+  """The number after the slash is the ResNet's and the patches' together."""
+  blocks = RESNETS[resnet]
+  if downsampling == '16':
+    # §4.1: without stage 4, whose layers go to stage 3.
+    blocks = (*blocks[:2], blocks[2] + blocks[3])
+  return {**SIZES[size], 'patch_size': 1, 'resnet_blocks': blocks}
+
+
+def _root_fields(size: str) -> dict[str, Any]:
+  # The root halves twice, so that 8x8 patches of it are 32x32 px, not 16x16 as
+  # the name has it. The released weights have the 7x7 grid of the former.
+  return {**SIZES[size], 'patch_size': 8, 'resnet_blocks': ()}
+
+
+def _bit_fields(resnet: str, factor: str) -> dict[str, Any]:
+  return {'blocks': RESNETS[resnet], 'width_factor': int(factor)}
+
+
+_SIZE = f'({"|".join(SIZES)})'
+_PATCH = r'([1-9]\d*)'
+_RESNET = f'({"|".join(RESNETS)})'
+FAMILIES = (
+  Family(
+    'ViT-SIZE/PATCH',
+    f'ViT-{_SIZE}/{_PATCH}',
+    vit.ViT,
+    _vit_fields,
+    (
+      'ViT-Ti/16',
+      'ViT-S/32',
+      'ViT-S/16',
+      'ViT-b/32',
+      'ViT-B/32',
+      'ViT-B/16',
+      'ViT-B/8',
+      'ViT-L/32',
+      'ViT-L/16',
+      'ViT-H/14',
+    ),
+  ),
+  Family(
+    'R{26,50,101,152,200}+ViT-SIZE/{16,32}',
+    rf'R{_RESNET}\+ViT-{_SIZE}/(16|32)',
+    vit.ViT,
+    _hybrid_fields,
+    (
+      'R50+ViT-B/32',
+      'R50+ViT-B/16',
+      'R50+ViT-L/32',
+      'R50+ViT-L/16',
+      # AugReg's names for its own and for two of the paper's.
+      'R26+S/32',
+      'R26+B/32',
+      'R50+L/32',
+      'R50+B/16',
+    ),
+  ),
+  Family(
+    'R+SIZE/16',
+    rf'R\+ViT-{_SIZE}/16',
+    vit.ViT,
+    _root_fields,
+    ('R+Ti/16',),
+  ),
+  Family(
+    'BiT-R{26,50,101,152,200}xFACTOR',
+    f'BiT-R{_RESNET}x{_PATCH}',
+    bit.BiT,
+    _bit_fields,
+    (
+      'BiT-R50x1',
+      'BiT-R50x2',
+      'BiT-R50x3',
+      'BiT-R101x1',
+      'BiT-R101x3',
+      'BiT-R152x1',
+      'BiT-R152x2',
+      'BiT-R152x4',
+      'BiT-R200x3',
+    ),
+  ),
+  Family(
+    'Axial-ViT-SIZE/PATCH',
+    f'Axial-ViT-{_SIZE}/{_PATCH}',
+    vit.ViT,
+    _axial_fields,
+    ('Axial-ViT-B/32', 'Axial-ViT-B/16'),
+  ),
 )
 
 
 def names() -> list[str]:
   """Returns the names of the models in the paper and in AugReg."""
-  return list(_NAMES)
+  return [name for family in FAMILIES for name in family.names]
+
+
+def paper_name(name: str) -> str:
+  """Returns the paper's form of a name, whether there is such a model or not.
+
+  AugReg writes `R26+S/32` for `R26+ViT-S/32`, and Table 6 has no `BiT-`.
+  """
+  name = re.sub(r'^(R\d*\+)(?!ViT-)', r'\1ViT-', name)
+  return re.sub(r'^R(?=\d+x)', 'BiT-R', name)
+
+
+def options(name: str) -> list[str]:
+  """Returns what `build` can override of a model; ValueError if unknown."""
+  module, _ = _lookup(name)
+  fields = {field.name for field in dataclasses.fields(module)}
+  return sorted(fields - {'num_classes', 'parent', 'name'})
 
 
 def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
   """Builds a model with the fine-tuning head, one zero-initialised layer.
 
   Args:
-    name: one of `names()`, or another `ViT-{size}/{patch}`: a key of `SIZES`
-      and the side of a patch in pixels.
+    name: one of `names()`, or another of the same form: any patch size, any
+      size of `SIZES`, any ResNet of `RESNETS`.
     num_classes: number of logits.
-    **overrides: attributes of the model, see `vit.ViT`; None keeps the
-      variant's own value. `patch_size` may be a side or (height, width),
-      `dtype` a name. `representation_size` adds the pre-training head's
-      hidden tanh layer (§3.1); 0 leaves it out.
+    **overrides: attributes of the model, see `vit.ViT`, `bit.BiT` and
+      `axial_resnet.AxialResNet`; None keeps the model's own value.
+      `patch_size` may be a side or (height, width), `dtype` a name.
+      `representation_size` adds the pre-training head's hidden tanh layer
+      (§3.1); 0 leaves it out.
 
   Returns:
     A module; `module.apply({'params': params}, images, train=False)` gives
@@ -72,77 +192,35 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
   Raises:
     ValueError: unknown name or override, or a value that cannot work.
   """
-  module, fields = _family(name)
-  choices = sorted(
-    {field.name for field in dataclasses.fields(module)}
-    - {'num_classes', 'parent', 'name'}
-  )
+  module, fields = _lookup(name)
+  overrides = {k: v for k, v in overrides.items() if v is not None}
+  choices = options(name)
   if unknown := sorted(set(overrides) - set(choices)):
     raise ValueError(
       f'{name} has no option {", ".join(unknown)}; its options are '
       f'{", ".join(choices)}.'
     )
-  fields |= {k: v for k, v in overrides.items() if v is not None}
+  fields |= overrides
   # A command line cannot say None.
   if fields.get('representation_size') == 0:
     del fields['representation_size']
-  if isinstance(fields['patch_size'], int):
+  if isinstance(fields.get('patch_size'), int):
     fields['patch_size'] = (fields['patch_size'], fields['patch_size'])
+  for key in ('patch_size', 'blocks', 'resnet_blocks'):
+    if key in fields:
+      fields[key] = tuple(fields[key])  # A module's attributes are hashed.
   model = module(num_classes=num_classes, **fields)
-  _check(model)
+  checks.check(model)
   return model
 
 
-def _family(name: str) -> tuple[type[nn.Module], dict]:
-  for pattern, (module, fields_of) in FAMILIES.items():
-    if match := re.fullmatch(pattern, name):
-      return module, fields_of(*match.groups())
-  problem = f'Unknown model {name!r}'
-  if re.fullmatch(_ABSENT, name):
-    problem = (
-      f'{name!r} is not available yet: this version has none of the ResNets, '
-      'hybrids and axial models'
-    )
+def _lookup(name: str) -> tuple[type[nn.Module], dict[str, Any]]:
+  for family in FAMILIES:
+    if match := re.fullmatch(family.pattern, paper_name(name)):
+      return family.module, family.fields(*match.groups())
+  forms = ', '.join(family.form for family in FAMILIES)
   raise ValueError(
-    f'{problem}. Available: {", ".join(names())}, and any other '
-    f'ViT-SIZE/PATCH with SIZE one of {", ".join(SIZES)} and PATCH the side '
-    'of a patch in pixels.'
+    f'Unknown model {name!r}. Available: {", ".join(names())}, and any other '
+    f'of the forms {forms}, with SIZE one of {", ".join(SIZES)}, PATCH the '
+    'side of a patch in pixels and FACTOR a multiple of the width.'
   )
-
-
-def _check(model: vit.ViT) -> None:
-  if len(model.patch_size) != 2 or min(model.patch_size) < 1:
-    raise ValueError(
-      f'patch_size is {model.patch_size}, expected a side or (height, width), '
-      'each at least 1.'
-    )
-  for key in (
-    'num_classes',
-    'width',
-    'depth',
-    'heads',
-    'mlp_dim',
-    'representation_size',
-  ):
-    value = getattr(model, key)
-    if value is not None and value < 1:
-      raise ValueError(f'{key} is {value}, expected at least 1.')
-  attention.head_width(model.width, model.heads)
-  if not 0 <= model.dropout_rate < 1:
-    raise ValueError(
-      f'dropout_rate is {model.dropout_rate}, expected 0 <= rate < 1.'
-    )
-  dtype = model.dtype
-  for key, value, choices in (
-    ('pooling', model.pooling, vit.POOLINGS),
-    ('remat', model.remat, tuple(vit.REMAT_POLICIES)),
-    (
-      'dtype',
-      dtype if isinstance(dtype, str) else jnp.dtype(dtype).name,
-      ('float32', 'bfloat16'),
-    ),
-  ):
-    if value not in choices:
-      raise ValueError(
-        f'{key} is {value!r}, expected one of {", ".join(choices)}.'
-      )

@@ -1,0 +1,372 @@
+"""The paper's ablations (appendix D), against definitions in plain NumPy."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import models
+from vit_jax.models import attention, encoder, position, vit
+
+GRID = (2, 3)
+PATCH = 2
+RNG = np.random.default_rng(0)
+# [B, 2 rows of patches, 3 columns, pixels of a patch]
+PATCHES = RNG.normal(size=(2, *GRID, PATCH, PATCH, 3)).astype(np.float32)
+
+EMBEDDINGS = [
+  ('none', 'stem'),
+  ('1d', 'stem'),
+  ('1d', 'every_layer'),
+  ('1d', 'every_layer_shared'),
+  ('2d', 'stem'),
+  ('2d', 'every_layer'),
+  ('2d', 'every_layer_shared'),
+  ('sincos2d', 'stem'),
+  ('sincos2d', 'every_layer_shared'),
+  ('relative', 'stem'),
+  ('relative_per_head', 'stem'),
+]
+
+
+def _images(patches):
+  rows, columns = patches.shape[1:3]
+  images = patches.transpose(0, 1, 3, 2, 4, 5)
+  return images.reshape(-1, rows * PATCH, columns * PATCH, 3)
+
+
+def _build(**overrides):
+  sizes = dict(width=16, depth=2, heads=2, mlp_dim=24)
+  return models.build(f'ViT-B/{PATCH}', num_classes=5, **sizes | overrides)
+
+
+def _random_params(model, images):
+  shapes = jax.eval_shape(model.init, jax.random.key(0), images)['params']
+  rng = np.random.default_rng(1)
+  return jax.tree.map(
+    lambda a: rng.normal(size=a.shape).astype(np.float32) / 2, shapes
+  )
+
+
+# Position embeddings ---------------------------------------------------------
+
+
+@pytest.mark.parametrize('pooling', vit.POOLINGS)
+@pytest.mark.parametrize('kind, site', EMBEDDINGS)
+def test_only_without_positions_the_order_of_patches_is_lost(
+  kind, site, pooling
+):
+  model = _build(position_embedding=kind, position_site=site, pooling=pooling)
+  params = _random_params(model, _images(PATCHES))
+  shuffled = PATCHES.reshape(2, 6, PATCH, PATCH, 3)[:, [3, 0, 5, 1, 2, 4]]
+  apply = jax.jit(lambda x: model.apply({'params': params}, x)[0])
+  before = apply(_images(PATCHES))
+  after = apply(_images(shuffled.reshape(PATCHES.shape)))
+  if kind == 'none':
+    np.testing.assert_allclose(after, before, atol=1e-5)
+  else:
+    assert np.abs(after - before).max() > 1e-2
+
+
+@pytest.mark.parametrize('num_prefix_tokens', [0, 1])
+def test_2d_concatenates_the_columns_and_the_rows_vector(num_prefix_tokens):
+  module = position.LearnedXY()
+  arguments = dict(grid=GRID, num_prefix_tokens=num_prefix_tokens, width=4)
+  params = {
+    'x_embedding': np.array([[10.0, 11], [20, 21], [30, 31]]),
+    'y_embedding': np.array([[1.0, 2], [3, 4]]),
+  }
+  if num_prefix_tokens:
+    params['cls_embedding'] = np.array([[5.0, 6, 7, 8]])
+  table = module.apply({'params': params}, **arguments)
+  patches = [
+    [10, 11, 1, 2], [20, 21, 1, 2], [30, 31, 1, 2],
+    [10, 11, 3, 4], [20, 21, 3, 4], [30, 31, 3, 4],
+  ]  # fmt: skip
+  expected = [[5, 6, 7, 8]] * num_prefix_tokens + patches
+  assert table.tolist() == [expected]
+  shapes = jax.eval_shape(
+    functools.partial(module.init, **arguments), jax.random.key(0)
+  )['params']
+  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, shapes)
+
+
+def test_sincos2d_has_four_waves():
+  module = position.SinCosXY()
+  table = module.apply({}, grid=GRID, num_prefix_tokens=1, width=12)[0]
+  assert not table[0].any()
+  for row in range(2):
+    for column in range(3):
+      # 10,000 ^ -(j / 2) for j = 0, 1, 2.
+      expected = [
+        wave(coordinate * frequency)
+        for coordinate in (column, row)
+        for wave in (math.sin, math.cos)
+        for frequency in (1, 0.01, 0.0001)
+      ]
+      np.testing.assert_allclose(
+        table[1 + row * 3 + column], expected, atol=1e-6
+      )
+
+
+@pytest.mark.parametrize('table_heads', [1, 2])
+def test_relative_attention_equals_loops(table_heads):
+  batch, length, heads, width = 2, 5, 2, 3
+  query, key, value = RNG.normal(size=(3, batch, length, heads, width))
+  table = RNG.normal(size=(2 * length - 1, table_heads, width))
+  actual = attention.dot_product_attention(
+    *(jnp.asarray(a, jnp.float32) for a in (query, key, value)),
+    jnp.asarray(table, jnp.float32),
+  )
+  for b in range(batch):
+    for h in range(heads):
+      for q in range(length):
+        scores = [
+          query[b, q, h]
+          @ (key[b, k, h] + table[q - k + length - 1, h % table_heads])
+          / math.sqrt(width)
+          for k in range(length)
+        ]
+        weights = np.exp(scores) / np.exp(scores).sum()
+        np.testing.assert_allclose(
+          actual[b, q, h], weights @ value[b, :, h], atol=1e-5
+        )
+
+
+def test_relative_embeddings_belong_to_each_layer():
+  for kind, heads in (('relative', 1), ('relative_per_head', 2)):
+    model = _build(position_embedding=kind)
+    params = _random_params(model, _images(PATCHES))
+    assert 'posembed_input' not in params['Transformer']
+    for i in range(2):
+      block = params['Transformer'][f'encoderblock_{i}']
+      table = block['MultiHeadDotProductAttention_0']['relative_embedding']
+      assert table.shape == (13, heads, 8)  # 7 tokens, heads of 16 / 2.
+
+
+@pytest.mark.parametrize('scan', [False, True])
+@pytest.mark.parametrize('pooling', ['token', 'gap'])
+@pytest.mark.parametrize('kind', ['1d', '2d'])
+def test_every_layer_adds_its_own_table(kind, pooling, scan):
+  """Two blocks, each given its input with the table already added."""
+  images = _images(PATCHES)
+  make = functools.partial(_build, position_embedding=kind, pooling=pooling)
+  own = make(position_site='every_layer')
+  params = _random_params(own, images)
+  shared = make(position_site='every_layer_shared')
+  blocks = params['Transformer']
+  tables = [blocks[f'encoderblock_{i}']['posembed_input'] for i in range(2)]
+  added = [
+    position.ADDED[kind]().apply(
+      {'params': table},
+      grid=GRID,
+      num_prefix_tokens=int(pooling == 'token'),
+      width=16,
+    )
+    for table in tables
+  ]
+  assert np.abs(added[0] - added[1]).max() > 0.1
+  block = encoder.EncoderBlock(2, 24)
+
+  def run(x, added):
+    for i in range(2):
+      part = dict(blocks[f'encoderblock_{i}'])
+      part.pop('posembed_input', None)
+      x = block.apply({'params': part}, x + added[i], grid=GRID, train=False)
+    scale = blocks['encoder_norm']
+    x -= x.mean(-1, keepdims=True)
+    x /= np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-6)
+    return x * scale['scale'] + scale['bias']
+
+  def encoded(model, params):
+    if scan:
+      model = model.clone(scan=True)
+      params = models.stack_blocks(params)
+    out = model.apply({'params': params}, images)[1]
+    return out['embedded'], out['encoded']
+
+  embedded, actual = encoded(own, params)
+  np.testing.assert_allclose(actual, run(embedded, added), atol=1e-4)
+
+  params = jax.tree.map(lambda a: a, params)  # A copy, its blocks included.
+  for i in range(2):
+    del params['Transformer'][f'encoderblock_{i}']['posembed_input']
+  params['Transformer']['posembed_input'] = tables[0]
+  embedded, actual = encoded(shared, params)
+  np.testing.assert_allclose(
+    actual, run(embedded, [added[0], added[0]]), atol=1e-4
+  )
+
+
+@pytest.mark.parametrize('kind, site', EMBEDDINGS)
+def test_images_of_another_size_are_refused(kind, site):
+  model = _build(position_embedding=kind, position_site=site)
+  params = _random_params(model, _images(PATCHES))
+  larger = np.zeros((1, 6, 8, 3), np.float32)
+  if kind in ('none', 'sincos2d'):
+    logits, _ = model.apply({'params': params}, larger)
+    assert logits.shape == (1, 5)
+  else:
+    with pytest.raises(ValueError, match='images of the size the parameters'):
+      model.apply({'params': params}, larger)
+
+
+# Axial attention -------------------------------------------------------------
+
+
+@pytest.mark.parametrize('axis', ['row', 'column'])
+def test_axial_attention_is_dense_attention_with_a_mask(axis):
+  x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
+  axial = attention.MultiHeadDotProductAttention(2, axis=axis)
+  variables = axial.init(jax.random.key(0), x, grid=GRID)
+  params = jax.tree.map(np.asarray, variables['params'])
+  query, key, value = (
+    np.einsum('bld,dhk->blhk', x, params[n]['kernel'])
+    for n in ('query', 'key', 'value')
+  )
+  place = np.indices(GRID).reshape(2, -1)[['row', 'column'].index(axis)]
+  scores = np.einsum('bqhk,bthk->bhqt', query, key) / math.sqrt(8)
+  scores = np.where(place[:, None] == place[None], scores, -np.inf)
+  weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+  expected = np.einsum('bhqt,bthk->bqhk', weights, value)
+  expected = np.einsum('bqhk,hkd->bqd', expected, params['out']['kernel'])
+  np.testing.assert_allclose(
+    axial.apply(variables, x, grid=GRID), expected, atol=1e-5
+  )
+
+
+def test_an_axial_block_is_one_within_rows_then_one_within_columns():
+  x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
+  block = encoder.AxialBlock(2, 24)
+  variables = block.init(jax.random.key(0), x, grid=GRID, train=False)
+  assert set(variables['params']) == {'row', 'column'}
+  expected = x
+  for axis in ('row', 'column'):
+    expected = encoder.EncoderBlock(2, 24, axis=axis).apply(
+      {'params': variables['params'][axis]}, expected, grid=GRID, train=False
+    )
+  np.testing.assert_array_equal(
+    block.apply(variables, x, grid=GRID, train=False), expected
+  )
+
+
+def test_axial_vit_attends_axially_in_every_layer():
+  model = models.build(
+    'Axial-ViT-B/2', num_classes=5, width=16, depth=2, heads=2, mlp_dim=24
+  )
+  params = _random_params(model, _images(PATCHES))
+  assert set(params['Transformer']['encoderblock_1']) == {'row', 'column'}
+  assert 'cls' not in params
+  logits, _ = model.apply({'params': params}, _images(PATCHES))
+  stacked, _ = model.clone(scan=True).apply(
+    {'params': models.stack_blocks(params)}, _images(PATCHES)
+  )
+  np.testing.assert_allclose(logits, stacked, atol=1e-5)
+
+
+def test_relative_embeddings_of_axial_attention_are_of_the_axis():
+  model = _build(
+    attention='axial', pooling='gap', position_embedding='relative'
+  )
+  params = _random_params(model, _images(PATCHES))
+  block = params['Transformer']['encoderblock_0']
+  for axis, offsets in (('row', 5), ('column', 3)):  # 2 x 3 patches.
+    table = block[axis]['MultiHeadDotProductAttention_0']['relative_embedding']
+    assert table.shape == (offsets, 1, 8)
+
+
+# Pooling, GELU, epsilon ------------------------------------------------------
+
+
+def test_attention_pooling_equals_numpy():
+  tokens = RNG.normal(size=(2, 5, 8))
+  head = vit.MAPHead(2, 12)
+  shapes = jax.eval_shape(head.init, jax.random.key(0), jnp.asarray(tokens))
+  params = jax.tree.map(
+    lambda a: RNG.normal(size=a.shape) / 2, shapes['params']
+  )
+  part = params['MultiHeadDotProductAttention_0']
+  dense = lambda x, p: np.tensordot(x, p['kernel'], 1) + p['bias']  # noqa: E731
+  query = dense(params['probe'][0], part['query'])[0]  # [H, K]
+  key, value = dense(tokens, part['key']), dense(tokens, part['value'])
+  scores = np.exp(np.einsum('hk,bthk->bht', query, key) / 2)  # sqrt(4)
+  weights = scores / scores.sum(-1, keepdims=True)
+  x = np.einsum('bht,bthk->bhk', weights, value)
+  x = np.einsum('bhk,hkd->bd', x, part['out']['kernel']) + part['out']['bias']
+  y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+  y = y * params['LayerNorm_0']['scale'] + params['LayerNorm_0']['bias']
+  y = dense(y, params['MlpBlock_0']['Dense_0'])
+  y = y / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+  expected = x + dense(y, params['MlpBlock_0']['Dense_1'])
+  actual = head.apply({'params': params}, jnp.asarray(tokens, jnp.float32))
+  np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_gelu_is_exact_on_request():
+  x = np.array([[[-1.0, 0.5, 2.0]]], np.float32)
+  identity = {'kernel': np.eye(3), 'bias': np.zeros(3)}
+  params = {'Dense_0': identity, 'Dense_1': identity}
+  for gelu, expected in (
+    # x * Phi(x), with Phi(-1), Phi(0.5), Phi(2) from a table.
+    ('exact', [-0.158655, 0.345731, 1.954500]),
+    ('tanh', [-0.158808, 0.345714, 1.954598]),
+  ):
+    actual = encoder.MlpBlock(3, gelu=gelu).apply(
+      {'params': params}, x, train=False
+    )
+    np.testing.assert_allclose(actual[0, 0], expected, atol=2e-6)
+
+
+def test_epsilon_reaches_every_layer_norm():
+  x = jnp.zeros((1, 4, 4, 3))
+  for pooling, norms in (('token', 5), ('map', 6)):  # 2 a block, final, MAP's.
+    model = _build(norm_epsilon=0.125, pooling=pooling)
+    jaxpr = str(
+      jax.make_jaxpr(lambda x, model=model: model.init(jax.random.key(0), x))(x)
+    )
+    assert jaxpr.count('add') >= norms
+    assert jaxpr.count(' 0.125:f32[]') == norms
+
+
+# Hybrids ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'blocks, patch_size, grid, channels',
+  [
+    ((), 8, (2, 3), 64),
+    ((1,), 4, (4, 6), 256),
+    ((1, 1), 1, (8, 12), 512),
+    ((1, 1), 2, (4, 6), 512),
+    ((1, 1, 1, 1), 1, (2, 3), 2048),
+  ],
+)
+def test_a_hybrid_takes_patches_of_any_stage(
+  blocks, patch_size, grid, channels
+):
+  model = _build(resnet_blocks=blocks, patch_size=patch_size)
+  assert model.token_grid((64, 96)) == grid
+  images = jax.ShapeDtypeStruct((2, 64, 96, 3), jnp.float32)
+  (_, out), variables = jax.eval_shape(
+    lambda x: model.init_with_output(jax.random.key(0), x), images
+  )
+  params = variables['params']
+  assert params['embedding']['kernel'].shape == (
+    patch_size, patch_size, channels, 16
+  )  # fmt: skip
+  assert out['encoded'].shape == (2, 1 + math.prod(grid), 16)
+  assert out['features'].shape == (
+    2, grid[0] * patch_size, grid[1] * patch_size, channels
+  )  # fmt: skip
+  stages = {f'block{i + 1}' for i in range(len(blocks))}
+  others = {'cls', 'embedding', 'Transformer', 'head'}
+  assert set(params) == others | stages | {'conv_root', 'gn_root'}
+
+
+def test_a_feature_map_below_one_patch_is_an_error():
+  model = _build(resnet_blocks=(1, 1), patch_size=2)
+  with pytest.raises(ValueError, match=r'feature map size 1x2 is below one pa'):
+    model.token_grid((8, 16))

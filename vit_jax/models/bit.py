@@ -1,0 +1,169 @@
+"""The ResNet baselines, "ResNet (BiT)" (arXiv:2010.11929, §4.1).
+
+Pre-activation ResNets (v2) with GroupNorm and weight standardization, as in
+Big Transfer (arXiv:1912.11370) and its released weights. The parameters lie
+as `block{b}/unit{u}/{gn1, conv1, gn2, conv2, gn3, conv3[, conv_proj]}`, where
+each norm comes before the convolution with its number.
+
+Axes: B batch, h and w the rows and columns of a feature map, C channels.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vit_jax.models import resnet
+from vit_jax.models.images import check_images
+
+EPSILON = 1e-5  # Of every GroupNorm.
+
+
+class PreActivationUnit(nn.Module):
+  """A bottleneck unit of BiT: norm and ReLU before each convolution (v2).
+
+  Attributes:
+    features: channels of the middle convolution; the output has four times
+      as many.
+    strides: of the middle convolution and of the projection.
+    dtype: compute dtype.
+  """
+
+  features: int
+  strides: int = 1
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
+    conv = functools.partial(
+      resnet.StandardizedConv,
+      standardize=resnet.bit_standardize,
+      dtype=self.dtype,
+    )
+    norm = functools.partial(
+      resnet.GroupNorm, epsilon=EPSILON, dtype=self.dtype
+    )
+    residual = x
+    x = nn.relu(norm(name='gn1')(x))
+    if residual.shape[-1] != 4 * self.features or self.strides != 1:
+      # Of the activated input, unlike an identity shortcut.
+      residual = conv(
+        4 * self.features, (1, 1), strides=self.strides, name='conv_proj'
+      )(x)
+    x = conv(self.features, (1, 1), name='conv1')(x)
+    x = nn.relu(norm(name='gn2')(x))
+    x = conv(
+      self.features,
+      (3, 3),
+      strides=self.strides,
+      padding=((1, 1), (1, 1)),  # Not SAME, which pads (0, 1) at stride 2.
+      name='conv2',
+    )(x)
+    x = nn.relu(norm(name='gn3')(x))
+    x = conv(4 * self.features, (1, 1), name='conv3')(x)
+    return residual + x
+
+
+def root(
+  images: jax.Array, *, width_factor: int, dtype: jax.typing.DTypeLike
+) -> jax.Array:
+  """The first convolution and the pooling; neither a norm nor a ReLU.
+
+  To be called within an `nn.compact` method, whose module gets `conv_root`.
+
+  Args:
+    images: [B, height, width, channels], float.
+    width_factor: multiplies the 64 output channels.
+    dtype: compute dtype.
+
+  Returns:
+    [B, ceil(height / 4), ceil(width / 4), 64 * width_factor].
+  """
+  x = resnet.StandardizedConv(
+    64 * width_factor,
+    (7, 7),
+    strides=2,
+    padding=((3, 3), (3, 3)),
+    standardize=resnet.bit_standardize,
+    dtype=dtype,
+    name='conv_root',
+  )(images)
+  # max_pool's own padding is -inf. No ReLU comes before it, so the released
+  # code's zeros are not the same: they win over negative values.
+  x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+  return nn.max_pool(x, (3, 3), strides=(2, 2), padding='VALID')
+
+
+class BiT(nn.Module):
+  """A BiT ResNet, classifier included.
+
+  Make one with `vit_jax.models.build`.
+
+  Attributes:
+    num_classes: number of logits.
+    blocks: units of each stage, such as (3, 4, 6, 3) of a ResNet50.
+    width_factor: multiplies all channels.
+    head_bias: initial value of the head's bias. The head's kernel starts at 0.
+    dtype: compute dtype. Parameters, weight standardization, the norms'
+      statistics and the head are float32 throughout.
+    remat: what the backward pass recomputes of each unit; see
+      `resnet.REMAT_POLICIES`.
+  """
+
+  num_classes: int
+  blocks: tuple[int, ...]
+  width_factor: int
+  head_bias: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+  remat: str = 'none'
+
+  @nn.compact
+  def __call__(
+    self, images: jax.Array, *, train: bool = False
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Classifies images.
+
+    Args:
+      images: [B, height, width, channels], float in [-1, 1].
+      train: changes nothing; it is every model's argument.
+
+    Returns:
+      logits: [B, num_classes], float32.
+      out: `encoded` [B, h, w, C], the feature map after the last norm and
+        ReLU; `pre_logits` [B, C], its mean, the head's input. Both in the
+        compute dtype; h and w are the image's divided by 32, rounded up, and
+        C is 2048 * width_factor, with the usual four stages.
+
+    Raises:
+      ValueError: the images are not float, not of rank 4, or have no pixels.
+    """
+    check_images(images)
+    resnet.feature_grid(images.shape[1:3], self.blocks)  # Raises if none.
+    x = root(images, width_factor=self.width_factor, dtype=self.dtype)
+    x = resnet.stages(
+      x,
+      blocks=self.blocks,
+      width_factor=self.width_factor,
+      unit=PreActivationUnit,
+      dtype=self.dtype,
+      remat=self.remat,
+    )
+    x = resnet.GroupNorm(epsilon=EPSILON, dtype=self.dtype, name='gn_final')(x)
+    out = {'encoded': nn.relu(x)}
+    out['pre_logits'] = out['encoded'].mean(axis=(1, 2))  # [B, C]
+    logits = nn.Dense(
+      self.num_classes,
+      kernel_init=nn.initializers.zeros,
+      bias_init=nn.initializers.constant(self.head_bias),
+      dtype=jnp.float32,
+      # By default a TPU multiplies float32 in bfloat16.
+      precision=jax.lax.Precision.HIGHEST,
+      name='head',
+    )(out['pre_logits'])
+    return logits, out
+
+  def token_grid(self, image_size: tuple[int, int]) -> None:
+    """Returns None: a ResNet has no tokens."""
+    del image_size

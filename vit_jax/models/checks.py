@@ -1,0 +1,108 @@
+"""Checks of a model's attributes, before anything is traced."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from vit_jax.models import attention, encoder, position, vit
+
+_DTYPES = ('float32', 'bfloat16')
+
+
+def check(model: nn.Module) -> None:
+  """Checks what does not depend on the images.
+
+  Args:
+    model: any of this package; not bound to parameters.
+
+  Raises:
+    ValueError: says which attribute, what it is, and what it may be.
+  """
+  dtype = model.dtype
+  if not isinstance(dtype, str):
+    dtype = jnp.dtype(dtype).name
+  _one_of('dtype', dtype, _DTYPES)
+  _one_of('remat', model.remat, tuple(encoder.REMAT_POLICIES))
+  _at_least_one(model, 'num_classes')
+  if isinstance(model, vit.ViT):
+    _check_vit(model)
+  else:
+    _at_least_one(model, 'width_factor')
+    _check_blocks('blocks', model.blocks)
+    if not model.blocks:
+      raise ValueError('blocks is empty, expected at least one stage.')
+
+
+def _check_vit(model: vit.ViT) -> None:
+  if len(model.patch_size) != 2 or min(model.patch_size) < 1:
+    raise ValueError(
+      f'patch_size is {model.patch_size}, expected a side or (height, width), '
+      'each at least 1.'
+    )
+  _at_least_one(
+    model,
+    'width',
+    'depth',
+    'heads',
+    'mlp_dim',
+    'representation_size',
+    'resnet_width',
+  )
+  attention.head_width(model.width, model.heads)
+  if model.resnet_blocks is not None:
+    _check_blocks('resnet_blocks', model.resnet_blocks)
+  if not 0 <= model.dropout_rate < 1:
+    raise ValueError(
+      f'dropout_rate is {model.dropout_rate}, expected 0 <= rate < 1.'
+    )
+  if not model.norm_epsilon > 0:
+    raise ValueError(f'norm_epsilon is {model.norm_epsilon}, expected > 0.')
+  for key, choices in (
+    ('pooling', vit.POOLINGS),
+    ('attention', encoder.ATTENTIONS),
+    ('position_embedding', encoder.POSITION_EMBEDDINGS),
+    ('position_site', encoder.POSITION_SITES),
+    ('gelu', encoder.GELUS),
+  ):
+    _one_of(key, getattr(model, key), choices)
+  if model.attention == 'axial' and model.pooling == 'token':
+    raise ValueError(
+      'attention="axial" works on a grid, in which a class token has no place: '
+      'set pooling to "gap" or "map".'
+    )
+  _check_position(model.position_embedding, model.position_site, model.width)
+
+
+def _check_position(kind: str, site: str, width: int) -> None:
+  if site != 'stem' and kind not in position.ADDED:
+    raise ValueError(
+      f'position_site={site!r} says where an embedding is added, but '
+      f'position_embedding={kind!r} adds none: leave position_site at "stem".'
+    )
+  if site == 'every_layer' and kind == 'sincos2d':
+    raise ValueError(
+      'position_embedding="sincos2d" has nothing that each layer could learn '
+      'for itself: use position_site="every_layer_shared".'
+    )
+  position.check_width(kind, width)
+
+
+def _check_blocks(key: str, blocks: tuple[int, ...]) -> None:
+  if not all(isinstance(units, int) and units > 0 for units in blocks):
+    raise ValueError(
+      f'{key} is {blocks}, expected the number of units of each stage, at '
+      'least 1, such as (3, 4, 6, 3).'
+    )
+
+
+def _at_least_one(model: nn.Module, *keys: str) -> None:
+  for key in keys:
+    value = getattr(model, key)
+    if value is not None and value < 1:
+      raise ValueError(f'{key} is {value}, expected at least 1.')
+
+
+def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+  if value not in choices:
+    raise ValueError(
+      f'{key} is {value!r}, expected one of {", ".join(choices)}.'
+    )

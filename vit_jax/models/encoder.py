@@ -1,0 +1,299 @@
+"""The Transformer encoder: blocks of attention and MLP (Eqs. 2-4).
+
+Axes: B batch, L tokens, D width.
+"""
+
+import functools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vit_jax.models import attention, position
+
+# What the backward pass keeps of a block, instead of all of it: `full` only
+# its input; `dots` also the outputs of the dense layers, not of attention's
+# products, which are larger.
+REMAT_POLICIES = {
+  'none': None,
+  'full': jax.checkpoint_policies.nothing_saveable,
+  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+POSITION_EMBEDDINGS = (
+  'none',
+  *position.ADDED,
+  'relative',
+  'relative_per_head',
+)
+_RELATIVE = {'relative': 'shared', 'relative_per_head': 'per_head'}
+POSITION_SITES = ('stem', 'every_layer', 'every_layer_shared')
+ATTENTIONS = ('full', 'axial')
+GELUS = ('tanh', 'exact')
+
+
+class MlpBlock(nn.Module):
+  """Dense, GELU, Dense; dropout after the GELU and at the end.
+
+  Attributes:
+    mlp_dim: hidden size.
+    gelu: 'tanh', the approximation that the released code and weights use, or
+      'exact'.
+    dropout_rate: of both dropouts.
+    dtype: compute dtype; parameters are float32.
+  """
+
+  mlp_dim: int
+  gelu: str = 'tanh'
+  dropout_rate: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+    """Maps [B, L, D] to [B, L, D]."""
+    dense = functools.partial(
+      nn.Dense,
+      kernel_init=nn.initializers.xavier_uniform(),
+      bias_init=nn.initializers.normal(1e-6),
+      dtype=self.dtype,
+    )
+    dropout = functools.partial(
+      nn.Dropout, self.dropout_rate, deterministic=not train
+    )
+    width = x.shape[-1]
+    x = dense(self.mlp_dim, name='Dense_0')(x)  # [B, L, mlp_dim]
+    x = nn.gelu(x, approximate=self.gelu == 'tanh')
+    x = dropout()(x)
+    x = dense(width, name='Dense_1')(x)  # [B, L, D]
+    return dropout()(x)
+
+
+class EncoderBlock(nn.Module):
+  """A pre-LayerNorm Transformer block (Eqs. 2 and 3).
+
+  Attributes: those of `ViT` with the same names, and
+    axis: see `attention.MultiHeadDotProductAttention`.
+  """
+
+  heads: int
+  mlp_dim: int
+  axis: str = 'all'
+  position_embedding: str = 'none'
+  position_site: str = 'stem'
+  gelu: str = 'tanh'
+  norm_epsilon: float = 1e-6
+  dropout_rate: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, *, grid: tuple[int, int], train: bool
+  ) -> jax.Array:
+    """Maps [B, L, D] to [B, L, D]; grid is (rows, columns) of the patches."""
+    norm = functools.partial(
+      nn.LayerNorm, epsilon=self.norm_epsilon, dtype=self.dtype
+    )
+    if self.position_site == 'every_layer':
+      x += position_table(self.position_embedding, x, grid)
+    y = norm(name='LayerNorm_0')(x)
+    y = attention.MultiHeadDotProductAttention(
+      self.heads,
+      axis=self.axis,
+      relative=_RELATIVE.get(self.position_embedding, 'none'),
+      dtype=self.dtype,
+      name='MultiHeadDotProductAttention_0',
+    )(y, grid=grid)
+    y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
+    x = x + y
+    y = norm(name='LayerNorm_1')(x)
+    y = MlpBlock(
+      self.mlp_dim,
+      gelu=self.gelu,
+      dropout_rate=self.dropout_rate,
+      dtype=self.dtype,
+      name='MlpBlock_0',
+    )(y, train=train)
+    return x + y
+
+
+class AxialBlock(nn.Module):
+  """A block within the rows, then one within the columns (§D.6).
+
+  Position embeddings of a layer are added once, before the rows.
+
+  Attributes: those of `ViT` with the same names.
+  """
+
+  heads: int
+  mlp_dim: int
+  position_embedding: str = 'none'
+  position_site: str = 'stem'
+  gelu: str = 'tanh'
+  norm_epsilon: float = 1e-6
+  dropout_rate: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, *, grid: tuple[int, int], train: bool
+  ) -> jax.Array:
+    """Maps [B, rows * columns, D] to the same shape."""
+    if self.position_site == 'every_layer':
+      x += position_table(self.position_embedding, x, grid)
+    for axis in ('row', 'column'):
+      x = EncoderBlock(
+        self.heads,
+        self.mlp_dim,
+        axis=axis,
+        position_embedding=self.position_embedding,
+        gelu=self.gelu,
+        norm_epsilon=self.norm_epsilon,
+        dropout_rate=self.dropout_rate,
+        dtype=self.dtype,
+        name=axis,
+      )(x, grid=grid, train=train)
+    return x
+
+
+def position_table(kind: str, x: jax.Array, grid: tuple[int, int]) -> jax.Array:
+  """Creates the submodule `posembed_input` of the calling module.
+
+  Args:
+    kind: a key of `position.ADDED`.
+    x: [B, L, D] tokens.
+    grid: (rows, columns) of the patches; tokens beyond them are prefix.
+
+  Returns:
+    [1, L, D] in the tokens' dtype.
+  """
+  _, length, width = x.shape
+  table = position.ADDED[kind](name='posembed_input')(
+    grid=grid, num_prefix_tokens=length - math.prod(grid), width=width
+  )
+  return table.astype(x.dtype)
+
+
+class Encoder(nn.Module):
+  """Position embedding, the blocks, and the final LayerNorm (Eqs. 1-4).
+
+  Attributes: those of `ViT` with the same names.
+  """
+
+  depth: int
+  heads: int
+  mlp_dim: int
+  attention: str = 'full'
+  position_embedding: str = '1d'
+  position_site: str = 'stem'
+  gelu: str = 'tanh'
+  norm_epsilon: float = 1e-6
+  dropout_rate: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+  remat: str = 'none'
+  scan: bool = False
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, *, grid: tuple[int, int], train: bool
+  ) -> dict[str, jax.Array]:
+    """Encodes tokens.
+
+    Args:
+      x: [B, L, D] tokens, the class token first if there is one.
+      grid: (rows, columns) of the patch tokens.
+      train: whether dropout is on.
+
+    Returns:
+      `embedded`, the first block's input, and `encoded`, both [B, L, D].
+    """
+    at_every_input = None  # [1, L, D]
+    if self.position_embedding in position.ADDED:
+      if self.position_site == 'stem':
+        x = x + position_table(self.position_embedding, x, grid)
+      elif self.position_site == 'every_layer_shared':
+        at_every_input = position_table(self.position_embedding, x, grid)
+    # Directly after the position embedding (B.1). Where that is added at every
+    # layer, which the paper leaves open, dropout stays here, once.
+    x = nn.Dropout(self.dropout_rate, deterministic=not train)(x)
+    out = {'embedded': x}
+    x = self._run_blocks(x, at_every_input, grid=grid, train=train)
+    out['encoded'] = nn.LayerNorm(
+      epsilon=self.norm_epsilon, dtype=self.dtype, name='encoder_norm'
+    )(x)
+    return out
+
+  def _run_blocks(
+    self,
+    x: jax.Array,
+    at_every_input: jax.Array | None,
+    *,
+    grid: tuple[int, int],
+    train: bool,
+  ) -> jax.Array:
+    def run_block(block, x, added):
+      x = x if added is None else x + added
+      return block(x, grid=grid, train=train)
+
+    if self.remat != 'none':
+      run_block = nn.remat(
+        run_block,
+        policy=REMAT_POLICIES[self.remat],
+        prevent_cse=not self.scan,  # A scan's loop body prevents it already.
+      )
+    block = functools.partial(
+      AxialBlock if self.attention == 'axial' else EncoderBlock,
+      heads=self.heads,
+      mlp_dim=self.mlp_dim,
+      position_embedding=self.position_embedding,
+      position_site=self.position_site,
+      gelu=self.gelu,
+      norm_epsilon=self.norm_epsilon,
+      dropout_rate=self.dropout_rate,
+      dtype=self.dtype,
+    )
+    if self.scan:
+      x, _ = nn.scan(
+        lambda block, x, added: (run_block(block, x, added), None),
+        variable_axes={'params': 0},
+        split_rngs={'params': True, 'dropout': True},
+        in_axes=nn.broadcast,
+        length=self.depth,
+      )(block(name='encoderblock'), x, at_every_input)
+    else:
+      for i in range(self.depth):
+        x = run_block(block(name=f'encoderblock_{i}'), x, at_every_input)
+    return x
+
+
+def stack_blocks(params: dict) -> dict:
+  """Converts unrolled parameters for `scan=True`.
+
+  Args:
+    params: a `ViT`'s parameters with `Transformer/encoderblock_{i}/...`.
+
+  Returns:
+    The same with `Transformer/encoderblock/...`, [depth, ...] each.
+
+  Raises:
+    ValueError: there are no unrolled blocks.
+  """
+  encoder = dict(params['Transformer'])
+  blocks = []
+  while (name := f'encoderblock_{len(blocks)}') in encoder:
+    blocks.append(encoder.pop(name))
+  if not blocks:
+    raise ValueError(f'expected encoderblock_0 among {sorted(encoder)}.')
+  encoder['encoderblock'] = jax.tree.map(lambda *a: jnp.stack(a), *blocks)
+  return {**params, 'Transformer': encoder}
+
+
+def unstack_blocks(params: dict) -> dict:
+  """Inverts `stack_blocks`; ValueError if there are no stacked blocks."""
+  encoder = dict(params['Transformer'])
+  if 'encoderblock' not in encoder:
+    raise ValueError(f'expected encoderblock among {sorted(encoder)}.')
+  stacked = encoder.pop('encoderblock')
+  for i in range(len(jax.tree.leaves(stacked)[0])):
+    encoder[f'encoderblock_{i}'] = jax.tree.map(lambda a, i=i: a[i], stacked)
+  return {**params, 'Transformer': encoder}

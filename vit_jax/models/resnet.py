@@ -1,0 +1,301 @@
+"""ResNet pieces, and the backbone of the hybrids (arXiv:2010.11929, §3.1).
+
+All ResNets here have GroupNorm and standardized convolutions ("ResNet (BiT)",
+§4.1). The hybrids' backbone is post-activation (v1), the BiT baselines in
+`bit.py` are pre-activation (v2); epsilons and paddings differ too, and both
+follow the released code and weights.
+
+Axes: B batch, h and w the rows and columns of a feature map, C channels.
+Kernels are [kernel height, kernel width, channels in, channels out].
+"""
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+Padding = str | tuple[tuple[int, int], tuple[int, int]]
+
+# What the backward pass keeps of a unit, instead of all of it: `full` only its
+# input; `dots` also the outputs of the convolutions, so that the norms and
+# ReLUs are recomputed but no convolution is.
+REMAT_POLICIES = {
+  'none': None,
+  'full': jax.checkpoint_policies.nothing_saveable,
+  'dots': lambda primitive, *_, **__: (
+    primitive is jax.lax.conv_general_dilated_p
+  ),
+}
+
+# Statistics are float32 whatever `dtype` is. Flax's fast variance,
+# E[x^2] - E[x]^2, loses (mean / deviation)^2 in relative precision, and the
+# residual stream of a pre-activation ResNet is not centred: two passes instead.
+GroupNorm = functools.partial(
+  nn.GroupNorm, num_groups=32, use_fast_variance=False
+)
+
+
+def bit_standardize(kernel: jax.Array) -> jax.Array:
+  """Weight standardization (arXiv:1903.10520) of BiT: epsilon in the root.
+
+  Args:
+    kernel: [kh, kw, C in, C out], any float dtype.
+
+  Returns:
+    (w - mean) / sqrt(variance + 1e-10), the same shape, float32. Mean and
+    biased variance are over each output channel's weights.
+  """
+  centred, variance = _moments(kernel)
+  return centred * jax.lax.rsqrt(variance + 1e-10)
+
+
+def hybrid_standardize(kernel: jax.Array) -> jax.Array:
+  """Weight standardization of the hybrids: epsilon outside the root.
+
+  Args:
+    kernel: [kh, kw, C in, C out], any float dtype.
+
+  Returns:
+    (w - mean) / (sqrt(variance) + 1e-5), the same shape, float32. Mean and
+    biased variance are over each output channel's weights.
+  """
+  centred, variance = _moments(kernel)
+  return centred / (jnp.sqrt(variance) + 1e-5)
+
+
+def _moments(kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Centred weights, and the variance of each output channel, float32."""
+  kernel = kernel.astype(jnp.float32)
+  centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
+  return centred, jnp.square(centred).mean(axis=(0, 1, 2), keepdims=True)
+
+
+class StandardizedConv(nn.Module):
+  """A convolution without bias whose kernel is standardized at every use.
+
+  The kernel starts LeCun-normal, the default of Flax and of the released
+  code. The standardized kernel does not depend on the scale of the weights;
+  the size of their gradients does, inversely.
+
+  Attributes:
+    features: output channels.
+    kernel_size: (height, width).
+    strides: of both axes.
+    padding: 'SAME', 'VALID' or ((top, bottom), (left, right)).
+    standardize: maps the float32 kernel to the one to convolve with.
+    dtype: compute dtype; the kernel is stored and standardized in float32.
+  """
+
+  features: int
+  kernel_size: tuple[int, int]
+  strides: int = 1
+  padding: Padding = 'SAME'
+  standardize: Callable[[jax.Array], jax.Array] = hybrid_standardize
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps [B, h, w, C in] to [B, h', w', features] in the compute dtype."""
+    kernel = self.param(
+      'kernel',
+      nn.initializers.lecun_normal(),
+      (*self.kernel_size, x.shape[-1], self.features),
+    )
+    return jax.lax.conv_general_dilated(
+      x.astype(self.dtype),
+      self.standardize(kernel).astype(self.dtype),
+      window_strides=(self.strides, self.strides),
+      padding=self.padding,
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+    )
+
+
+class PostActivationUnit(nn.Module):
+  """A bottleneck unit of the hybrids: ReLU after the sum (v1).
+
+  The last norm's scale starts at 0, so that without a projection a unit
+  starts as the identity.
+
+  Attributes:
+    features: channels of the middle convolution; the output has four times
+      as many.
+    strides: of the middle convolution and of the projection.
+    dtype: compute dtype.
+  """
+
+  features: int
+  strides: int = 1
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
+    conv = functools.partial(StandardizedConv, dtype=self.dtype)
+    norm = functools.partial(GroupNorm, epsilon=1e-6, dtype=self.dtype)
+    residual = x
+    if x.shape[-1] != 4 * self.features or self.strides != 1:
+      residual = conv(
+        4 * self.features, (1, 1), strides=self.strides, name='conv_proj'
+      )(x)
+      residual = norm(name='gn_proj')(residual)
+    x = conv(self.features, (1, 1), name='conv1')(x)
+    x = nn.relu(norm(name='gn1')(x))
+    x = conv(self.features, (3, 3), strides=self.strides, name='conv2')(x)
+    x = nn.relu(norm(name='gn2')(x))
+    x = conv(4 * self.features, (1, 1), name='conv3')(x)
+    x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
+    return nn.relu(residual + x)
+
+
+class Stage(nn.Module):
+  """Residual units at one resolution, `unit1`, `unit2` and so on.
+
+  Attributes:
+    units: how many.
+    features: of each unit.
+    strides: of the first unit; the others have 1.
+    unit: makes a unit from features, strides, dtype and name.
+    dtype: compute dtype.
+    remat: what the backward pass recomputes of each unit; see
+      `REMAT_POLICIES`.
+  """
+
+  units: int
+  features: int
+  strides: int
+  unit: Callable[..., nn.Module] = PostActivationUnit
+  dtype: jax.typing.DTypeLike = jnp.float32
+  remat: str = 'none'
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
+
+    def run_unit(unit, x):
+      return unit(x)
+
+    if self.remat != 'none':
+      run_unit = nn.remat(run_unit, policy=REMAT_POLICIES[self.remat])
+    for i in range(self.units):
+      unit = self.unit(
+        features=self.features,
+        strides=1 if i else self.strides,
+        dtype=self.dtype,
+        name=f'unit{i + 1}',
+      )
+      x = run_unit(unit, x)
+    return x
+
+
+def stages(
+  x: jax.Array,
+  *,
+  blocks: tuple[int, ...],
+  width_factor: int,
+  unit: Callable[..., nn.Module],
+  dtype: jax.typing.DTypeLike,
+  remat: str,
+) -> jax.Array:
+  """Runs the stages `block1`, `block2` and so on of the calling module.
+
+  To be called within an `nn.compact` method, whose module gets the parameters.
+
+  Args:
+    x: [B, h, w, C], the root's output.
+    blocks: units of each stage.
+    width_factor: multiplies all channels.
+    unit: makes a unit from features, strides, dtype and name.
+    dtype: compute dtype.
+    remat: see `REMAT_POLICIES`.
+
+  Returns:
+    [B, h', w', `feature_channels(blocks, width_factor)`]. Each stage but the
+    first halves the rows and columns, rounding up.
+  """
+  for i, units in enumerate(blocks):
+    x = Stage(
+      units=units,
+      features=64 * width_factor * 2**i,
+      strides=2 if i else 1,
+      unit=unit,
+      dtype=dtype,
+      remat=remat,
+      name=f'block{i + 1}',
+    )(x)
+  return x
+
+
+def backbone(
+  images: jax.Array,
+  *,
+  blocks: tuple[int, ...],
+  width_factor: int = 1,
+  dtype: jax.typing.DTypeLike = jnp.float32,
+  remat: str = 'none',
+) -> jax.Array:
+  """The ResNet of a hybrid: root and stages, without pooling and head.
+
+  To be called within an `nn.compact` method: the parameters `conv_root`,
+  `gn_root` and `block{b}/unit{u}` are then the calling module's own, as in the
+  released checkpoints.
+
+  Args:
+    images: [B, height, width, channels], float.
+    blocks: units of each stage; none leaves the root only.
+    width_factor: multiplies all channels.
+    dtype: compute dtype. Parameters, weight standardization and the norms'
+      statistics are float32 throughout.
+    remat: what the backward pass recomputes; see `REMAT_POLICIES`.
+
+  Returns:
+    [B, h, w, C] in the compute dtype, with (h, w) from `feature_grid` and C
+    from `feature_channels`.
+
+  Raises:
+    ValueError: the images have no pixels.
+  """
+  feature_grid(images.shape[1:3], blocks)  # Its error comes first.
+  x = StandardizedConv(
+    64 * width_factor, (7, 7), strides=2, dtype=dtype, name='conv_root'
+  )(images)
+  x = nn.relu(GroupNorm(epsilon=1e-6, dtype=dtype, name='gn_root')(x))
+  x = nn.max_pool(x, (3, 3), strides=(2, 2), padding='SAME')
+  return stages(
+    x,
+    blocks=blocks,
+    width_factor=width_factor,
+    unit=PostActivationUnit,
+    dtype=dtype,
+    remat=remat,
+  )
+
+
+def feature_grid(
+  image_size: tuple[int, int], blocks: tuple[int, ...]
+) -> tuple[int, int]:
+  """Returns the (rows, columns) of the last stage's feature map.
+
+  The root's convolution and pooling halve the image, and so does each stage
+  but the first, rounding up each time: ceil(pixels / stride) in all.
+
+  Args:
+    image_size: (height, width) in pixels.
+    blocks: units of each stage; none for the root's feature map.
+
+  Raises:
+    ValueError: the image has no pixels.
+  """
+  if min(image_size) < 1:
+    raise ValueError(
+      f'image size {image_size[0]}x{image_size[1]} px has no pixels, expected '
+      'at least 1x1 px: check the crop or the resize.'
+    )
+  stride = 4 * 2 ** max(len(blocks) - 1, 0)
+  return -(-image_size[0] // stride), -(-image_size[1] // stride)
+
+
+def feature_channels(blocks: tuple[int, ...], width_factor: int = 1) -> int:
+  """Returns the channels of the last stage's feature map, 64 w for a root."""
+  return 64 * width_factor * (2 ** (len(blocks) + 1) if blocks else 1)
