@@ -29,7 +29,7 @@ from vit_jax import (
   train,
 )
 from vit_jax import step as step_lib
-from vit_jax.models import bit, vit
+from vit_jax.models import axial_resnet, bit, vit
 
 # Each file with arguments that together have every key that it can make.
 ARGUMENTS = {
@@ -228,7 +228,7 @@ def test_a_key_that_nothing_reads_is_reported(reads, weights, tmp_path):
 # Sections that are arguments of a function: it refuses a key it doesn't have,
 # and uses each that it has.
 CONSUMERS = {
-  'model': [vit.ViT, bit.BiT],
+  'model': [vit.ViT, bit.BiT, axial_resnet.AxialResNet],
   'loss': list(losses.LOSSES.values()),
   'optimizer': list(optim.OPTIMIZERS.values()),
   'schedule': list(optim.SCHEDULES.values()),

@@ -102,6 +102,42 @@ def test_resize_rejects(shape, kwargs, message):
     )
 
 
+@pytest.mark.parametrize(
+  'offsets, expected',
+  [
+    (1, [2]),
+    (3, [0, 2, 8]),
+    (5, [0, 1, 2, 5, 8]),
+    (9, [0, 0.5, 1, 1.5, 2, 3.5, 5, 6.5, 8]),
+  ],
+)
+def test_resize_relative_keeps_offset_0_in_the_middle(offsets, expected):
+  table = np.array([[0, 0], [1, 10], [2, 20], [5, 50], [8, 80]], np.float32)
+  resized = position.resize_relative(table, offsets)
+  assert resized.dtype == np.float32
+  assert resized.tolist() == [[x, 10 * x] for x in expected]
+  assert position.resize_relative(table[:1] + 7, offsets).tolist() == (
+    [[7, 7]] * offsets
+  )
+
+
+def test_resize_relative_rejects_an_even_number():
+  for table, offsets in ((np.zeros((4, 2)), 3), (np.zeros((3, 2)), 4)):
+    with pytest.raises(ValueError, match='2L - 1 offsets, an odd number'):
+      position.resize_relative(table, offsets)
+
+
+def test_resize_rows_is_resize_along_an_axis():
+  table = _table(5)
+  for length in (1, 3, 5, 8):
+    expected = position.resize(
+      table, old_grid=(5, 1), new_grid=(length, 1), num_prefix_tokens=0
+    )
+    np.testing.assert_allclose(
+      position.resize_rows(table[0], length), expected[0], atol=1e-12
+    )
+
+
 def test_token_grid_counts_whole_patches():
   assert position.token_grid((384, 384), 14) == (27, 27)
   assert position.token_grid((32, 50), (16, 10)) == (2, 5)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.models import resnet
+from vit_jax.models.head import classify
 from vit_jax.models.images import check_images
 
 EPSILON = 1e-5  # Of every GroupNorm.
@@ -96,6 +97,27 @@ def root(
   return nn.max_pool(x, (3, 3), strides=(2, 2), padding='VALID')
 
 
+def pool_and_classify(
+  encoded: jax.Array, *, num_classes: int, head_bias: float
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """Global average pooling and the classifier.
+
+  To be called within an `nn.compact` method, whose module gets `head`.
+
+  Args:
+    encoded: [B, h, w, C], the last feature map.
+    num_classes: number of logits.
+    head_bias: initial value of the head's bias; its kernel starts at 0.
+
+  Returns:
+    logits: [B, num_classes], float32.
+    out: `encoded`, and its mean `pre_logits` [B, C] in the same dtype.
+  """
+  pre_logits = encoded.mean(axis=(1, 2))  # [B, C]
+  logits = classify(pre_logits, num_classes=num_classes, head_bias=head_bias)
+  return logits, {'encoded': encoded, 'pre_logits': pre_logits}
+
+
 class BiT(nn.Module):
   """A BiT ResNet, classifier included.
 
@@ -151,18 +173,9 @@ class BiT(nn.Module):
       remat=self.remat,
     )
     x = resnet.GroupNorm(epsilon=EPSILON, dtype=self.dtype, name='gn_final')(x)
-    out = {'encoded': nn.relu(x)}
-    out['pre_logits'] = out['encoded'].mean(axis=(1, 2))  # [B, C]
-    logits = nn.Dense(
-      self.num_classes,
-      kernel_init=nn.initializers.zeros,
-      bias_init=nn.initializers.constant(self.head_bias),
-      dtype=jnp.float32,
-      # By default a TPU multiplies float32 in bfloat16.
-      precision=jax.lax.Precision.HIGHEST,
-      name='head',
-    )(out['pre_logits'])
-    return logits, out
+    return pool_and_classify(
+      nn.relu(x), num_classes=self.num_classes, head_bias=self.head_bias
+    )
 
   def token_grid(self, image_size: tuple[int, int]) -> None:
     """Returns None: a ResNet has no tokens."""

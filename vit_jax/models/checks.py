@@ -26,7 +26,7 @@ def check(model: nn.Module) -> None:
   if isinstance(model, vit.ViT):
     _check_vit(model)
   else:
-    _at_least_one(model, 'width_factor')
+    _at_least_one(model, 'width_factor', 'heads')
     _check_blocks('blocks', model.blocks)
     if not model.blocks:
       raise ValueError('blocks is empty, expected at least one stage.')
@@ -96,7 +96,7 @@ def _check_blocks(key: str, blocks: tuple[int, ...]) -> None:
 
 def _at_least_one(model: nn.Module, *keys: str) -> None:
   for key in keys:
-    value = getattr(model, key)
+    value = getattr(model, key, None)  # Not every ResNet has heads.
     if value is not None and value < 1:
       raise ValueError(f'{key} is {value}, expected at least 1.')
 

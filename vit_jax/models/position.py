@@ -225,6 +225,54 @@ def resize(
   return np.concatenate([prefix, patches.astype(table.dtype)])[None]
 
 
+def resize_rows(table: np.ndarray | jax.Array, length: int) -> np.ndarray:
+  """Interpolates the vectors of columns, or of rows, to another number.
+
+  What `resize` does along one axis: linear, the end rows coincide.
+
+  Args:
+    table: [old, ...], any float dtype.
+    length: the new number of rows, at least 1.
+
+  Returns:
+    [length, ...], same dtype, computed in float64.
+  """
+  table = np.asarray(table)
+  if len(table) == length:
+    return table
+  return np.tensordot(_bilinear(len(table), length), table, 1).astype(
+    table.dtype
+  )
+
+
+def resize_relative(table: np.ndarray | jax.Array, offsets: int) -> np.ndarray:
+  """Interpolates relative position embeddings to more or fewer offsets.
+
+  Linear: offset 0 stays offset 0, and the longest becomes the longest. Along
+  an axis that is what §3.2 does to positions. Of offsets in raster order it
+  is only an approximation: they mix rows and columns, whose number changes.
+
+  Args:
+    table: [2L-1, ...], any float dtype, from the most negative offset on.
+    offsets: the new number, 2L'-1.
+
+  Returns:
+    [offsets, ...], same dtype, computed in float64.
+
+  Raises:
+    ValueError: one of the two numbers is even.
+  """
+  table = np.asarray(table)
+  if len(table) % 2 == 0 or offsets % 2 == 0:
+    raise ValueError(
+      f'relative embeddings of {len(table)} offsets cannot become {offsets}: '
+      'L tokens have 2L - 1 offsets, an odd number.'
+    )
+  if offsets == 1:  # The middle; interpolation would take the first.
+    return table[len(table) // 2 :][:1]
+  return resize_rows(table, offsets)
+
+
 def _bilinear(old: int, new: int) -> np.ndarray:
   """Interpolation weights [new, old], float64; the end samples coincide."""
   position = np.linspace(0, old - 1, new)  # New samples in old coordinates.

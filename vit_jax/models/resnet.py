@@ -19,13 +19,14 @@ import jax.numpy as jnp
 Padding = str | tuple[tuple[int, int], tuple[int, int]]
 
 # What the backward pass keeps of a unit, instead of all of it: `full` only its
-# input; `dots` also the outputs of the convolutions, so that the norms and
-# ReLUs are recomputed but no convolution is.
+# input; `dots` also the outputs of the convolutions and dense layers, so that
+# the norms and ReLUs are recomputed but those are not.
 REMAT_POLICIES = {
   'none': None,
   'full': jax.checkpoint_policies.nothing_saveable,
-  'dots': lambda primitive, *_, **__: (
-    primitive is jax.lax.conv_general_dilated_p
+  'dots': jax.checkpoint_policies.save_from_both_policies(
+    lambda primitive, *_, **__: primitive is jax.lax.conv_general_dilated_p,
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
   ),
 }
 
@@ -232,6 +233,8 @@ def backbone(
   *,
   blocks: tuple[int, ...],
   width_factor: int = 1,
+  unit: Callable[..., nn.Module] = PostActivationUnit,
+  epsilon: float = 1e-6,
   dtype: jax.typing.DTypeLike = jnp.float32,
   remat: str = 'none',
 ) -> jax.Array:
@@ -245,6 +248,8 @@ def backbone(
     images: [B, height, width, channels], float.
     blocks: units of each stage; none leaves the root only.
     width_factor: multiplies all channels.
+    unit: makes a unit from features, strides, dtype and name.
+    epsilon: of the root's norm.
     dtype: compute dtype. Parameters, weight standardization and the norms'
       statistics are float32 throughout.
     remat: what the backward pass recomputes; see `REMAT_POLICIES`.
@@ -260,13 +265,13 @@ def backbone(
   x = StandardizedConv(
     64 * width_factor, (7, 7), strides=2, dtype=dtype, name='conv_root'
   )(images)
-  x = nn.relu(GroupNorm(epsilon=1e-6, dtype=dtype, name='gn_root')(x))
+  x = nn.relu(GroupNorm(epsilon=epsilon, dtype=dtype, name='gn_root')(x))
   x = nn.max_pool(x, (3, 3), strides=(2, 2), padding='SAME')
   return stages(
     x,
     blocks=blocks,
     width_factor=width_factor,
-    unit=PostActivationUnit,
+    unit=unit,
     dtype=dtype,
     remat=remat,
   )

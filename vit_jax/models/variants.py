@@ -7,7 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 
-from vit_jax.models import bit, checks, vit
+from vit_jax.models import axial_resnet, bit, checks, vit
 
 # B, L, H: Table 1 of arXiv:2010.11929. Ti and S: Table 1 of AugReg,
 # arXiv:2106.10270. All but H have 64-wide heads.
@@ -147,6 +147,13 @@ FAMILIES = (
     vit.ViT,
     _axial_fields,
     ('Axial-ViT-B/32', 'Axial-ViT-B/16'),
+  ),
+  Family(
+    'AxialResNet{26,50,101,152,200}',
+    f'AxialResNet{_RESNET}',
+    axial_resnet.AxialResNet,
+    lambda resnet: {'blocks': RESNETS[resnet]},
+    ('AxialResNet50',),
   ),
 )
 

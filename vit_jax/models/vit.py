@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from vit_jax.models import attention, position, resnet
 from vit_jax.models.embedding import PatchEmbedding
 from vit_jax.models.encoder import Encoder, MlpBlock
+from vit_jax.models.head import classify
 from vit_jax.models.images import check_images
 
 POOLINGS = ('token', 'gap', 'map')
@@ -193,15 +194,7 @@ class ViT(nn.Module):
       )(x)
       x = jnp.tanh(x)
     out['pre_logits'] = x
-    logits = nn.Dense(
-      self.num_classes,
-      kernel_init=nn.initializers.zeros,
-      bias_init=nn.initializers.constant(self.head_bias),
-      dtype=jnp.float32,
-      # By default a TPU multiplies float32 in bfloat16.
-      precision=jax.lax.Precision.HIGHEST,
-      name='head',
-    )(x)
+    logits = classify(x, num_classes=self.num_classes, head_bias=self.head_bias)
     return logits, out
 
   def _pool(self, encoded: jax.Array) -> jax.Array:

@@ -1,0 +1,254 @@
+"""AxialResNet50: attention along an axis for 3x3 convolutions (§D.6).
+
+arXiv:2010.11929 compares its axial Transformers with an AxialResNet50 ported
+from the code of Wang et al. (arXiv:2003.07853): a ResNet50 in which attention
+along the height, then along the width, both with relative positions, takes the
+place of each 3x3 convolution. The paper says no more. The rest follows
+Scenic's AxialResNet: post-activation bottleneck units, weight standardization,
+8 heads, GroupNorm with epsilon 1e-4 for every norm, and no norm of the scores,
+which Wang et al. have. Where this departs from Scenic, the docstrings say so:
+the score of key and position, initial weights, the pooling's border.
+
+Axes: B batch, h and w the rows and columns of a feature map, C channels;
+N sequences, L their length, H heads, K the width of a head's values.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax.models import bit, resnet
+from vit_jax.models.images import check_images
+
+EPSILON = 1e-4  # Of every GroupNorm.
+
+
+def relative_attention(
+  query: jax.Array, key: jax.Array, value: jax.Array, table: jax.Array
+) -> jax.Array:
+  """Attention with relative positions in scores and values.
+
+  With r the embeddings of the offset of a query o and a key p, one each for
+  queries, keys and values (Wang et al., Eq. 3):
+
+    scores = q_o . k_p + q_o . r_q + k_p . r_k
+    output = sum_p softmax_p(scores) (v_p + r_v)
+
+  The scores have no 1 / sqrt(K).
+
+  Differs from Scenic: there the last score takes the key at o instead of p,
+  because it lacks the transpose of Wang et al.'s code.
+
+  Args:
+    query: [N, L, H, K / 2], any float dtype.
+    key: [N, L, H, K / 2].
+    value: [N, L, H, K].
+    table: [2L-1, 2K], which the heads share; row p_o - p_p + L - 1 is that
+      offset's: K / 2 numbers of r_q, K / 2 of r_k, K of r_v.
+
+  Returns:
+    [N, L, H, K] in the values' dtype; the softmax is float32 inside.
+  """
+  length, width = value.shape[1], value.shape[-1]
+  positions = np.arange(length)
+  offsets = positions[:, None] - positions[None, :] + length - 1  # [L, L]
+  # The embeddings of all pairs are small: neither N nor H is among the axes.
+  pairs = table.astype(value.dtype)[offsets]  # [L, L, 2K]
+  of_query, of_key, of_value = jnp.split(pairs, [width // 2, width], axis=-1)
+  scores = jnp.einsum('nohk,nphk->nhop', query, key)  # [N, H, L, L]
+  scores += jnp.einsum('nohk,opk->nhop', query, of_query)
+  scores += jnp.einsum('nphk,opk->nhop', key, of_key)
+  weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(value.dtype)
+  return jnp.einsum('nhop,nphk->nohk', weights, value) + jnp.einsum(
+    'nhop,opk->nohk', weights, of_value
+  )  # [N, L, H, K]
+
+
+class AxialAttention(nn.Module):
+  """Multi-head attention along one axis of a feature map.
+
+  The norms' statistics are of each row or column of the map, as in Scenic.
+  Initial weights have the deviations of Wang et al.'s code, 1 / sqrt(C) and
+  1 / sqrt(K). Scenic has 1 / C and 1 / K, so that the norms' epsilon matters
+  and the relative terms start smaller.
+
+  Attributes:
+    heads: H; twice of it must divide C.
+    axis: 'height' or 'width'.
+    dtype: compute dtype; parameters are float32.
+  """
+
+  heads: int
+  axis: str
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps [B, h, w, C] to the same shape.
+
+    Raises:
+      ValueError: 2H does not divide C, or the parameters' relative embedding
+        is for another height or width.
+    """
+    if x.shape[-1] % (2 * self.heads):
+      raise ValueError(
+        f'{x.shape[-1]} channels are not a multiple of 2 * {self.heads} heads: '
+        'the queries and keys of a head are half as wide as its values; change '
+        'heads or width_factor.'
+      )
+    if self.axis == 'height':
+      x = x.swapaxes(1, 2)  # [B, w, h, C]
+    shape = x.shape
+    x = x.reshape(-1, *shape[2:])  # [N, L, C]
+    x = self._attend(x).reshape(shape)
+    return x.swapaxes(1, 2) if self.axis == 'height' else x  # [B, h, w, C]
+
+  def _attend(self, x: jax.Array) -> jax.Array:
+    """Maps sequences [N, L, C] to the same shape."""
+    sequences, length, channels = x.shape
+    width = channels // self.heads
+    norm = functools.partial(
+      resnet.GroupNorm, epsilon=EPSILON, dtype=self.dtype
+    )
+    x = nn.Dense(
+      2 * channels,
+      use_bias=False,
+      kernel_init=nn.initializers.normal(channels**-0.5),
+      dtype=self.dtype,
+      name='qkv',
+    )(x)
+    x = norm(name='gn_qkv')(x)
+    x = x.reshape(sequences, length, self.heads, -1)  # [N, L, H, 2K]
+    query, key, value = jnp.split(x, [width // 2, width], axis=-1)
+    x = relative_attention(query, key, value, self._table(length, width))
+    return norm(name='gn_out')(x.reshape(sequences, length, channels))
+
+  def _table(self, length: int, width: int) -> jax.Array:
+    """The relative embedding, [2L-1, 2K]."""
+    if self.has_variable('params', 'relative_embedding'):
+      stored = len(self.get_variable('params', 'relative_embedding'))
+      if stored != 2 * length - 1:
+        raise ValueError(
+          f'the relative embedding is for a {self.axis} of '
+          f'{(stored + 1) // 2} features, but these images give {length}: use '
+          'images of the size the parameters are for, or adapt the parameters '
+          'with vit_jax.interop.load.'
+        )
+    return self.param(
+      'relative_embedding',
+      nn.initializers.normal(width**-0.5),
+      (2 * length - 1, 2 * width),
+    )
+
+
+class AxialUnit(nn.Module):
+  """A bottleneck unit with axial attention in its middle.
+
+  Attributes:
+    features: channels of the attention; the output has four times as many.
+    strides: 1 or 2; at 2 the attention's output is average-pooled, 2x2.
+    heads: attention heads.
+    dtype: compute dtype.
+  """
+
+  features: int
+  strides: int = 1
+  heads: int = 8
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
+    conv = functools.partial(resnet.StandardizedConv, dtype=self.dtype)
+    norm = functools.partial(
+      resnet.GroupNorm, epsilon=EPSILON, dtype=self.dtype
+    )
+    residual = x
+    if x.shape[-1] != 4 * self.features or self.strides != 1:
+      residual = conv(
+        4 * self.features, (1, 1), strides=self.strides, name='conv_proj'
+      )(x)
+      residual = norm(name='gn_proj')(residual)
+    x = conv(self.features, (1, 1), name='conv1')(x)
+    x = nn.relu(norm(name='gn1')(x))
+    for axis in ('height', 'width'):
+      x = AxialAttention(
+        self.heads, axis, dtype=self.dtype, name=f'{axis}_attention'
+      )(x)
+    if self.strides != 1:
+      window = (self.strides, self.strides)
+      # The mean of what is there: an odd map's last window is not filled up
+      # with zeros. At 224 px no map is odd.
+      x = nn.avg_pool(x, window, window, 'SAME', count_include_pad=False)
+    x = conv(4 * self.features, (1, 1), name='conv3')(nn.relu(x))
+    x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
+    return nn.relu(residual + x)
+
+
+class AxialResNet(nn.Module):
+  """A ResNet with axial attention, classifier included (§D.6).
+
+  Make one with `vit_jax.models.build`. Its relative embeddings follow the
+  height and width of the images it is initialised with.
+
+  Attributes:
+    num_classes: number of logits.
+    blocks: units of each stage.
+    width_factor: multiplies all channels.
+    heads: heads of every attention.
+    head_bias: initial value of the head's bias. The head's kernel starts at 0.
+    dtype: compute dtype. Parameters, weight standardization, the norms'
+      statistics, the softmax and the head are float32 throughout.
+    remat: what the backward pass recomputes of each unit; see
+      `resnet.REMAT_POLICIES`.
+  """
+
+  num_classes: int
+  blocks: tuple[int, ...] = (3, 4, 6, 3)
+  width_factor: int = 1
+  heads: int = 8
+  head_bias: float = 0.0
+  dtype: jax.typing.DTypeLike = jnp.float32
+  remat: str = 'none'
+
+  @nn.compact
+  def __call__(
+    self, images: jax.Array, *, train: bool = False
+  ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Classifies images.
+
+    Args:
+      images: [B, height, width, channels], float in [-1, 1].
+      train: changes nothing; it is every model's argument.
+
+    Returns:
+      logits: [B, num_classes], float32.
+      out: `encoded` [B, h, w, C], the last feature map; `pre_logits` [B, C],
+        its mean, the head's input. Both in the compute dtype; h, w and C are
+        those of `resnet.feature_grid` and `resnet.feature_channels`.
+
+    Raises:
+      ValueError: the images are not float, not of rank 4, have no pixels, or
+        are not of the size the parameters' relative embeddings are for; or
+        the heads do not divide the channels.
+    """
+    check_images(images)
+    x = resnet.backbone(
+      images,
+      blocks=self.blocks,
+      width_factor=self.width_factor,
+      unit=functools.partial(AxialUnit, heads=self.heads),
+      epsilon=EPSILON,
+      dtype=self.dtype,
+      remat=self.remat,
+    )
+    return bit.pool_and_classify(
+      x, num_classes=self.num_classes, head_bias=self.head_bias
+    )
+
+  def token_grid(self, image_size: tuple[int, int]) -> None:
+    """Returns None: its features are no tokens of a fixed patch."""
+    del image_size
