@@ -23,7 +23,12 @@ _TYPES = {
 }
 
 
-def run(main: Callable[[], None], *, required: Sequence[str]) -> None:
+def run(
+  main: Callable[..., None],
+  *,
+  required: Sequence[str] = (),
+  arguments: str = '',
+) -> None:
   """Runs a command; the exit code is 0 only if everything was done.
 
   What the user can mend ends it with one message, without a traceback; that is
@@ -32,17 +37,22 @@ def run(main: Callable[[], None], *, required: Sequence[str]) -> None:
   Args:
     main: the command itself; reads its flags.
     required: the flags that must be given.
+    arguments: what the words that belong to no flag are, with an example. At
+      least one must be given, and `main` gets their list. '': none may be.
   """
 
   def start(argv):
-    if len(argv) > 1:
-      sys.exit(f'error: {argv[1:]} belong to no flag (see --help).')
+    words = argv[1:]
+    if words and not arguments:
+      sys.exit(f'error: {words} belong to no flag (see --help).')
+    if arguments and not words:
+      sys.exit(f'error: missing: {arguments} (see --help).')
     for name in required:
       if flags.FLAGS[name].value is None:
         sys.exit(f'error: --{name} is missing: {flags.FLAGS[name].help}')
     logs.set_up_console()
     try:
-      main()
+      main(words) if arguments else main()
     except (
       ValueError,
       OSError,

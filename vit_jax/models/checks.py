@@ -33,7 +33,9 @@ def check(model: nn.Module) -> None:
 
 
 def _check_vit(model: vit.ViT) -> None:
-  if len(model.patch_size) != 2 or min(model.patch_size) < 1:
+  if len(model.patch_size) != 2 or not all(
+    isinstance(side, int) and side > 0 for side in model.patch_size
+  ):
     raise ValueError(
       f'patch_size is {model.patch_size}, expected a side or (height, width), '
       'each at least 1.'
@@ -97,8 +99,10 @@ def _check_blocks(key: str, blocks: tuple[int, ...]) -> None:
 def _at_least_one(model: nn.Module, *keys: str) -> None:
   for key in keys:
     value = getattr(model, key, None)  # Not every ResNet has heads.
-    if value is not None and value < 1:
-      raise ValueError(f'{key} is {value}, expected at least 1.')
+    if value is None:
+      continue
+    if not isinstance(value, int) or value < 1:
+      raise ValueError(f'{key} is {value!r}, expected at least 1.')
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:

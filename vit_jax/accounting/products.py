@@ -1,0 +1,102 @@
+"""Multiply-accumulates in a traced function."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from jax.extend import core
+
+PADDINGS = ('inside', 'all')
+
+# How often these run what is in them cannot be read off the trace, or it sees
+# only its share of the data.
+_UNKNOWN = ('while', 'pallas_call', 'shard_map')
+
+
+def count(jaxpr: core.Jaxpr, padding: str) -> Iterator[tuple[str, int]]:
+  """Counts multiply-accumulates of matrix products and convolutions.
+
+  Functions that are called, recomputed or differentiated by own rules are
+  looked into, loops of known length as often as they run (XLA's cost analysis
+  counts their body once). Of a condition's branches the one with the most
+  counts.
+
+  Args:
+    jaxpr: of the function.
+    padding: which taps of a convolution count, see `accounts.account`.
+
+  Yields:
+    The name stack of each equation, in order, and its count, mostly 0.
+
+  Raises:
+    ValueError: there are products in a while loop, or in another construct
+      that hides how many there are.
+  """
+  for eqn in jaxpr.eqns:
+    stack = str(eqn.source_info.name_stack)
+    kind = eqn.primitive.name
+    if kind == 'dot_general':
+      yield stack, _matrix_product(eqn)
+    elif kind == 'conv_general_dilated':
+      yield stack, _convolution(eqn, padding)
+    elif inner := [list(count(sub, padding)) for sub in _called(eqn)]:
+      # All but conditions have one branch that can hold products.
+      branch = max(inner, key=lambda found: sum(macs for _, macs in found))
+      if kind in _UNKNOWN and any(macs for _, macs in branch):
+        raise ValueError(
+          f'there are matrix products in a {kind} at {stack!r}: their number '
+          'cannot be read off the trace. Use a loop of known length '
+          '(jax.lax.scan), or account for the model without it.'
+        )
+      times = eqn.params['length'] if kind == 'scan' else 1
+      for below, macs in branch:
+        yield f'{stack}/{below}', times * macs
+    else:
+      yield stack, 0
+
+
+def _called(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
+  """The functions among an equation's parameters."""
+  for value in eqn.params.values():
+    for item in value if isinstance(value, tuple | list) else (value,):
+      if isinstance(item, core.ClosedJaxpr):
+        yield item.jaxpr
+      elif isinstance(item, core.Jaxpr):
+        yield item
+
+
+def _matrix_product(eqn: core.JaxprEqn) -> int:
+  (contracted, _), _ = eqn.params['dimension_numbers']
+  left = eqn.invars[0].aval.shape
+  return eqn.outvars[0].aval.size * math.prod(left[i] for i in contracted)
+
+
+def _convolution(eqn: core.JaxprEqn, padding: str) -> int:
+  params = eqn.params
+  numbers = params['dimension_numbers']
+  source, kernel = (var.aval.shape for var in eqn.invars)
+  target = eqn.outvars[0].aval.shape
+  # Taps are pairs of an output position and an offset into the kernel. As
+  # being inside is decided along each dimension alone, they multiply.
+  taps = 1
+  for i, (pads, stride, source_step, kernel_step) in enumerate(
+    zip(
+      params['padding'],
+      params['window_strides'],
+      params['lhs_dilation'],
+      params['rhs_dilation'],
+      strict=True,
+    )
+  ):
+    starts = np.arange(target[numbers.out_spec[2 + i]]) * stride - pads[0]
+    offsets = np.arange(kernel[numbers.rhs_spec[2 + i]]) * kernel_step
+    position = starts[:, None] + offsets
+    if padding == 'inside':
+      end = (source[numbers.lhs_spec[2 + i]] - 1) * source_step
+      inside = (position >= 0) & (position <= end)
+      taps *= int(np.sum(inside & (position % source_step == 0)))
+    else:
+      taps *= position.size
+  batch, features = (target[axis] for axis in numbers.out_spec[:2])
+  # The kernel has as many input features as one group of them.
+  return batch * features * kernel[numbers.rhs_spec[1]] * taps

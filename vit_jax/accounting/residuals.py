@@ -1,0 +1,100 @@
+"""Arrays that a traced function hands out, and who computed them."""
+
+from collections.abc import Iterator
+
+from jax.extend import core
+
+# The same numbers under another shape. Repeats of a smaller array are as easy
+# to repeat again as to keep.
+_VIEWS = ('reshape', 'squeeze', 'expand_dims', 'broadcast_in_dim')
+
+# Variable -> the equation that computes it, and the place among its results.
+_Computed = dict[core.Var, tuple[core.JaxprEqn, int]]
+
+
+def count(jaxpr: core.Jaxpr) -> Iterator[tuple[str, int]]:
+  """Sizes the results of a function, each array once.
+
+  Arguments that are handed through do not count. Of an array under another
+  shape, or broadcast to it, the array itself does.
+
+  Args:
+    jaxpr: of the function.
+
+  Yields:
+    The name stack of the equation that computed a result, and its bytes.
+  """
+  seen = set()
+  computed = _computed(jaxpr)
+  for var in jaxpr.outvars:
+    if isinstance(var, core.Literal):
+      continue
+    array, stack, size = _origin(computed, var)
+    if stack is not None and array not in seen:
+      seen.add(array)
+      yield stack, size
+
+
+def _computed(jaxpr: core.Jaxpr) -> _Computed:
+  return {
+    var: (eqn, i) for eqn in jaxpr.eqns for i, var in enumerate(eqn.outvars)
+  }
+
+
+def _bytes(var: core.Var) -> int:
+  return var.aval.size * var.aval.dtype.itemsize
+
+
+def _origin(
+  computed: _Computed, var: core.Var | core.Literal
+) -> tuple[tuple[int, ...] | core.Var | core.Literal, str | None, int]:
+  """Finds where a variable of a function comes from.
+
+  Args:
+    computed: the function's equations, by their results.
+    var: the variable.
+
+  Returns:
+    A key that is the array's own, the name stack of the equation that computed
+    it, and its bytes. Of the function's arguments and of constants: the
+    variable, None and its bytes.
+  """
+  while not isinstance(var, core.Literal) and var in computed:
+    eqn, i = computed[var]
+    stack = str(eqn.source_info.name_stack)
+    if eqn.primitive.name in _VIEWS:
+      var = eqn.invars[0]
+      continue
+    called = _called(eqn)
+    if called is None:
+      return (id(var),), stack, _bytes(var)
+    inner = _computed(called)
+    array, below, size = _origin(inner, called.outvars[i])
+    if eqn.primitive.name == 'scan' and i >= eqn.params['num_carry']:
+      size *= eqn.params['length']
+    if below is not None:
+      # Calls of one function share its trace; the equations are their own.
+      return (id(eqn), *array), f'{stack}/{below}', size
+    if isinstance(array, core.Literal):
+      return array, None, size
+    place = called.invars.index(array)
+    if eqn.primitive.name == 'scan':
+      # What the loop carries, kept of each iteration.
+      carried = place - eqn.params['num_consts']
+      if 0 <= carried < eqn.params['num_carry']:
+        below = _origin(inner, called.outvars[carried])[1]
+      return (id(var),), f'{stack}/{below or ""}', size
+    var = eqn.invars[place]
+  return var, None, _bytes(var)
+
+
+def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
+  """The function whose arguments and results are the equation's, if any."""
+  called = eqn.params.get('jaxpr', eqn.params.get('call_jaxpr'))
+  called = getattr(called, 'jaxpr', called)  # Without its constants.
+  if isinstance(called, core.Jaxpr) and (
+    len(called.invars) == len(eqn.invars)
+    and len(called.outvars) == len(eqn.outvars)
+  ):
+    return called
+  return None
