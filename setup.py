@@ -15,10 +15,12 @@ REQUIRED = [
   'grain>=0.2.15',
   'jax>=0.8',
   'ml_collections>=1.1',
+  'ml_dtypes>=0.4',
   'numpy>=2.0',
   'opencv-python-headless>=4.11',
   'optax>=0.2.6',
   'orbax-checkpoint>=0.11.30',
+  'safetensors>=0.4',
   'scikit-learn>=1.5',
   'tensorboardX>=2.6',
   'tensorflow-datasets>=4.9.9',
@@ -27,8 +29,8 @@ REQUIRED = [
 EXTRAS = {
   # What the default test run needs.
   'test': ['pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.12', 'scipy>=1.13'],
-  # An independent ViT to compare with; large, so not part of `test`.
-  'hf': ['torch>=2.6', 'transformers>=4.50', 'safetensors>=0.4'],
+  # Independent models to compare with; large, so not part of `test`.
+  'hf': ['torch>=2.6', 'transformers>=4.50', 'timm>=1.0'],
   # Accelerators: JAX's own extras pick the matching plugin.
   'tpu': ['jax[tpu]>=0.8'],
   'cuda': ['jax[cuda13]>=0.8'],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from vit_jax import checkpoint, models, warm_start
+from vit_jax import checkpoint, interop, models, warm_start
 from vit_jax import config as config_lib
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
@@ -79,13 +79,18 @@ def test_report_names_what_was_done():
   )
 
 
-def test_a_hidden_layer_of_the_new_head_is_new_too():
+@pytest.mark.parametrize('size', [8, 5, None])
+def test_a_hidden_layer_stays_if_its_size_does(size):
+  source = _params(1, representation_size=size)
   params = _params(2, representation_size=8)
-  fitted, report = _fit(_params(1, representation_size=8), params)
+  fitted, report = _fit(source, params)
+  kept = (source if size == 8 else params)['pre_logits']
+  np.testing.assert_array_equal(fitted['pre_logits']['kernel'], kept['kernel'])
+  assert ('pre_logits/kernel' in report.new) == (size != 8)
+  assert ('pre_logits/kernel' in report.dropped) == (size == 5)
   np.testing.assert_array_equal(
-    fitted['pre_logits']['kernel'], params['pre_logits']['kernel']
+    fitted['head']['kernel'], params['head']['kernel']
   )
-  assert 'pre_logits/kernel' in report.new
 
 
 @pytest.mark.parametrize('in_config', [True, False])
@@ -191,7 +196,7 @@ def test_a_foreign_model_is_listed_in_full():
   source = _params(1, size=(8, 12), width=12, depth=1)
   source['stem'] = {'kernel': np.ones((7, 7))}
   params = _params(2, depth=2)
-  with pytest.raises(ValueError, match=r'Check model\.name') as error:
+  with pytest.raises(ValueError, match='Check the name of the m') as error:
     _fit(source, params)
   ours, theirs = _flat(params), _flat(source)
   listed, group = {}, ''
@@ -271,3 +276,68 @@ def test_the_checkpoint_of_a_stage_is_named_from_the_stages(tmp_path):
 
 def test_no_checkpoint_to_start_from(tmp_path):
   assert warm_start.pin('', tmp_path) == ''
+
+
+# Weights of other kinds ------------------------------------------------------
+
+
+def _foreign(tmp_path, kind, monkeypatch):
+  """Writes weights of a kind; returns `init.checkpoint`, its path, params."""
+  model = models.build('ViT-Ti/4', num_classes=5, gelu='exact', **SIZES)
+  params = _params(1, classes=5)
+  if kind == 'huggingface':
+    path = tmp_path / 'hf'
+    interop.save_huggingface(path, params, model, 8)
+    return str(path), path, params
+  path = tmp_path / 'weights' / 'sam' / 'ViT-B_32.npz'
+  interop.save_npz(path, params, model, image_size=8)
+  if kind == 'npz':
+    return str(path), path, params
+  monkeypatch.setenv('VIT_JAX_WEIGHTS', str(tmp_path / 'weights'))
+  return 'sam/ViT-B_32', path, params
+
+
+@pytest.mark.parametrize('kind', ['npz', 'huggingface', 'catalog'])
+def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
+  given, path, source = _foreign(tmp_path, kind, monkeypatch)
+  workdir = tmp_path / 'run'
+  pinned = warm_start.pin(given, workdir)
+  assert pinned == str(path)
+  assert warm_start.resolve_path(given, workdir) == path
+  model = models.build('ViT-Ti/4', num_classes=3, **SIZES)
+  params = _params(2, size=(12, 12))
+  loaded, origin = warm_start.load(
+    warm_start.resolve_path(pinned, workdir),
+    params,
+    new_grid=(3, 3),
+    new_head=True,
+    model=model,
+  )
+  assert origin.startswith(f'Weights from {path}: 37 arrays loaded; resized: ')
+  assert "set gelu='exact' to compute the same" in origin
+  _assert_same_but(
+    _flat(loaded), _flat(source), but={'head/kernel', 'head/bias', POSITION}
+  )
+  # Without the model, only that is not said.
+  _, origin = warm_start.load(pinned, params, new_grid=(3, 3), new_head=True)
+  assert 'gelu' not in origin
+  # A run that has begun needs its weights no more.
+  workdir.mkdir()
+  config = config_lib.default()
+  config.init.checkpoint = pinned
+  config_lib.save(config, workdir)
+  path.rename(tmp_path / 'gone')
+  assert warm_start.pin(given, workdir) == pinned
+  with pytest.raises(ValueError, match=r'sam|hf'):
+    warm_start.pin(given, tmp_path / 'other')
+
+
+def test_weights_that_are_not_finite():
+  source = _params(1)
+  source['cls'][0, 0, 3] = np.nan
+  with pytest.raises(ValueError, match=r'RUN holds NaN .* 1 of 40 arrays: cls'):
+    _fit(source, _params(2))
+  # What is not used does not matter.
+  source = _params(1)
+  source['head']['bias'][0] = np.nan
+  _fit(source, _params(2))

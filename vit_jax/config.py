@@ -116,10 +116,13 @@ def default() -> ml_collections.ConfigDict:
   config.polyak = ml_collections.ConfigDict(dict(decay=0.0, start_step=0))
 
   config.init = init = ml_collections.ConfigDict()
-  # Start from another run's weights: WORKDIR, or WORKDIR/checkpoints/STEP;
-  # inside a config with stages also `stage:NAME`.
+  # Start from other weights: WORKDIR, or WORKDIR/checkpoints/STEP, of a run;
+  # a `.npz` file; a Hugging Face folder; the name of a released file, such as
+  # `augreg/B_16`; inside a config with stages also `stage:NAME`.
   init.checkpoint = ''
-  init.new_head = True  # Leave its head out; False needs equal classes.
+  # Leave their head out; False needs equal classes. A hidden layer before it
+  # is kept where the model has one of the same size.
+  init.new_head = True
 
   config.checkpoint = ml_collections.ConfigDict(
     # The newest `keep` stay, and all multiples of `keep_every` (0: none).

@@ -10,8 +10,8 @@ from clu import parameter_overview
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
-from vit_jax import config as config_lib
 from vit_jax import (
+  class_names,
   data,
   evaluators,
   inputs,
@@ -25,6 +25,7 @@ from vit_jax import (
   sharding,
   warm_start,
 )
+from vit_jax import config as config_lib
 from vit_jax import progress as progress_lib
 from vit_jax import step as step_lib
 from vit_jax.data import pipeline
@@ -126,6 +127,7 @@ def train_and_evaluate(
       jax.jit(fresh_params)(),
       new_grid=model.token_grid(tuple(config.image_size)),
       new_head=config.init.new_head,
+      model=model,
     )
     state = jax.jit(first_state, out_shardings=everywhere)(params)
     # Or the head's first values, at least, would stay on the devices.
@@ -156,6 +158,8 @@ def train_and_evaluate(
         config_lib.save(config, workdir)
       (workdir / DONE).unlink(missing_ok=True)
     _log_overview(workdir, config, view, mesh, state.params)
+    if jax.process_index() == 0:
+      class_names.write(workdir, source.info.class_names)
 
     # ---- The compiled step, and the batches from step `start_step` on -------
     batches = pipeline.train_batches(

@@ -1,0 +1,214 @@
+"""Files of named arrays: what is read, and what is refused and why."""
+
+import io
+import pathlib
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from vit_jax.interop import arrays
+
+ARRAYS = {
+  'cls': np.arange(4, dtype=np.float32).reshape(1, 1, 4),
+  'head/kernel': np.arange(6, dtype=np.float64).reshape(2, 3).T,
+  'step': np.array(7),
+}
+
+
+def _npz(path, **others):
+  np.savez(path, **(ARRAYS | others))
+  return path
+
+
+def test_reads_what_numpy_wrote(tmp_path):
+  for write in (np.savez, np.savez_compressed):
+    write(tmp_path / 'a.npz', **ARRAYS)
+    loaded = arrays.read_npz(tmp_path / 'a.npz')
+    assert loaded.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+      assert loaded[name].dtype == array.dtype
+      np.testing.assert_array_equal(loaded[name], array)
+  loaded['cls'] += 1  # Writable.
+  assert arrays.npz_shapes(tmp_path / 'a.npz') == {
+    'cls': (1, 1, 4),
+    'head/kernel': (3, 2),
+    'step': (),
+  }
+
+
+def test_bfloat16_is_recognised(tmp_path):
+  array = np.array([1.5, -2, 0.1], ml_dtypes.bfloat16)
+  _npz(tmp_path / 'a.npz', x=array)
+  loaded = arrays.read_npz(tmp_path / 'a.npz')['x']
+  assert loaded.dtype == ml_dtypes.bfloat16
+  np.testing.assert_array_equal(
+    loaded.astype(np.float32), [1.5, -2, 0.10009765625]
+  )
+
+
+def test_writes_what_numpy_reads_and_always_the_same_bytes(tmp_path):
+  for name in ('a.npz', 'b.npz'):
+    arrays.write_npz(tmp_path / name, ARRAYS)
+  backwards = dict(reversed(ARRAYS.items()))
+  arrays.write_npz(tmp_path / 'b.npz', backwards)
+  assert (tmp_path / 'a.npz').read_bytes() == (tmp_path / 'b.npz').read_bytes()
+  with np.load(tmp_path / 'a.npz') as loaded:
+    assert set(loaded) == ARRAYS.keys()
+    np.testing.assert_array_equal(loaded['cls'], ARRAYS['cls'])
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['a.npz', 'b.npz']
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+  path = _npz(tmp_path / 'a.npz')
+  old = path.read_bytes()
+  with pytest.raises(ValueError, match='Object arrays cannot be saved'):
+    arrays.write_npz(path, {'a': np.ones(3), 'b': np.array([None])})
+  assert path.read_bytes() == old
+  assert [p.name for p in tmp_path.iterdir()] == ['a.npz']
+
+
+class _Trap:
+  """Unpickling it touches a file."""
+
+  def __init__(self, path):
+    self.path = path
+
+  def __reduce__(self):
+    return pathlib.Path.touch, (self.path,)
+
+
+def test_pickled_arrays_are_named_and_never_run(tmp_path):
+  trap = np.array([_Trap(tmp_path / 'sprung')], dtype=object)
+  path = _npz(tmp_path / 'a.npz', trap=trap)
+  with pytest.raises(ValueError, match=r'a\.npz is refused') as error:
+    arrays.read_npz(path)
+  assert 'trap is a pickled object, which could run code' in str(error.value)
+  assert not (tmp_path / 'sprung').exists()
+  np.load(path, allow_pickle=True)['trap']
+  assert (tmp_path / 'sprung').exists()
+
+
+def _cut(path, keep):
+  data = path.read_bytes()
+  path.write_bytes(data[: int(len(data) * keep)])
+
+
+def test_a_truncated_file(tmp_path):
+  path = _npz(tmp_path / 'a.npz')
+  _cut(path, 0.7)
+  with pytest.raises(ValueError, match=r'a\.npz is cut short or damaged: copy'):
+    arrays.read_npz(path)
+
+
+@pytest.mark.parametrize('write', [np.savez, np.savez_compressed])
+def test_a_changed_byte(tmp_path, write):
+  path = tmp_path / 'a.npz'
+  noise = np.random.default_rng(0).normal(size=1000)
+  write(path, x=noise)
+  data = bytearray(path.read_bytes())
+  data[4000] ^= 1
+  path.write_bytes(data)
+  with pytest.raises(ValueError, match='is cut short or damaged'):
+    arrays.read_npz(path)
+
+
+@pytest.mark.parametrize('write', [np.savez, np.savez_compressed])
+def test_a_wrong_checksum(tmp_path, write):
+  path = tmp_path / 'a.npz'
+  write(path, x=np.zeros(10000))
+  with zipfile.ZipFile(path) as archive:
+    checksum = archive.infolist()[0].CRC.to_bytes(4, 'little')
+  path.write_bytes(path.read_bytes().replace(checksum, b'1234'))
+  with pytest.raises(ValueError, match=r'cut short or damaged: .* Bad CRC-32'):
+    arrays.read_npz(path)
+
+
+def test_what_is_no_npz(tmp_path):
+  path = tmp_path / 'a.npz'
+  path.write_bytes(b'<html>Not found</html>')
+  with pytest.raises(
+    ValueError, match=r"no \.npz file \(it begins with b'<htm"
+  ):
+    arrays.read_npz(path)
+  with pytest.raises(ValueError, match=r'There is no file .*b\.npz'):
+    arrays.read_npz(tmp_path / 'b.npz')
+  with pytest.raises(ValueError, match='is a directory, expected a file'):
+    arrays.read_npz(tmp_path)
+
+
+def _member(array):
+  data = io.BytesIO()
+  np.lib.format.write_array(data, array)
+  return data.getvalue()
+
+
+@pytest.mark.filterwarnings('ignore:Duplicate name')
+def test_strange_members_are_all_listed(tmp_path):
+  path = tmp_path / 'a.npz'
+  large = _member(np.zeros(3)).replace(b'(3,), }', b'(9**9,)')
+  lying = _member(np.zeros(3)).replace(b'(3,)', b'(9,)')
+  with zipfile.ZipFile(path, 'w') as archive:
+    archive.writestr('text.npy', _member(np.array(['a'])))
+    archive.writestr('twice.npy', _member(np.zeros(3)))
+    archive.writestr('twice.npy', _member(np.ones(3)))
+    archive.writestr('readme.txt', b'Hello')
+    archive.writestr('lying.npy', lying)
+    archive.writestr('strange.npy', large)
+  with pytest.raises(ValueError, match='only plain arrays') as error:
+    arrays.read_npz(path)
+  lines = str(error.value).splitlines()[1:]
+  assert [line.split()[0] for line in lines] == [
+    'text',
+    'twice',
+    'readme.txt',
+    'lying',
+    'strange',
+  ]
+  assert lines[0].endswith('is of dtype <U1, no number')
+  assert lines[1].endswith('is there twice')
+  assert lines[2].endswith('is no array (.npy)')
+  assert lines[3].endswith('is not of the size that its header says')
+  assert 'has no readable header' in lines[4]
+
+
+def test_arrays_that_are_not_finite_are_named():
+  bad = {
+    'a': np.array([1, np.nan]),
+    'b': np.ones(3),
+    'c': np.array([np.inf], np.float32),
+  }
+  with pytest.raises(ValueError, match=r'X holds NaN .* in 2 of 3 .*: a, c\.'):
+    arrays.check_finite(bad, 'X')
+  arrays.check_finite({'b': bad['b']}, 'X')
+
+
+def test_safetensors(tmp_path):
+  path = tmp_path / 'a.safetensors'
+  tensors = {
+    'x': np.arange(6, dtype=np.float32).reshape(2, 3),
+    'y': np.array([1.5, 0.1], np.float16),
+  }
+  header = b'{"z":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}}       '
+  path.write_bytes(safetensors.numpy.save(tensors))
+  loaded = arrays.read_safetensors(path)
+  assert loaded.keys() == tensors.keys()
+  for name, array in tensors.items():
+    assert loaded[name].dtype == array.dtype
+    np.testing.assert_array_equal(loaded[name], array)
+  values = np.array([[1.5, -3]], ml_dtypes.bfloat16)
+  size = len(header).to_bytes(8, 'little')
+  path.write_bytes(size + header + values.tobytes())
+  np.testing.assert_array_equal(arrays.read_safetensors(path)['z'], values)
+  path.write_bytes(path.read_bytes()[:-1])
+  with pytest.raises(ValueError, match=r'damaged or no \.safetensors file'):
+    arrays.read_safetensors(path)
+  path.write_bytes(
+    size
+    + header.replace(b'"BF16"', b'"BOOL"').replace(b'0,4', b'0,2')
+    + b'\1\0'
+  )
+  with pytest.raises(ValueError, match=r'not read: z \(BOOL\)\. Expected one'):
+    arrays.read_safetensors(path)

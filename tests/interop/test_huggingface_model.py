@@ -1,0 +1,132 @@
+"""Folders that we write, and that it writes, against Hugging Face's library."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+
+from tests.interop import tiny  # noqa: E402
+from vit_jax import interop  # noqa: E402
+
+pytestmark = pytest.mark.hf
+
+
+def _images(size, channels=3):
+  images = np.random.default_rng(0).uniform(-1, 1, (3, *size, channels))
+  return images.astype(np.float32)
+
+
+def _torch(images):
+  return torch.tensor(images.transpose(0, 3, 1, 2))
+
+
+def _small(model, size):
+  """Random parameters of about the scale of trained ones; a large head."""
+  params = tiny.params(model, size)
+  return {k: _scaled(v, 12 if k == 'head' else 0.4) for k, v in params.items()}
+
+
+def _scaled(tree, factor):
+  if isinstance(tree, dict):
+    return {k: _scaled(v, factor) for k, v in tree.items()}
+  return (tree * factor).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+  'options, size',
+  [
+    (dict(), (8, 8)),
+    (dict(gelu='exact', norm_epsilon=0.1), (8, 8)),
+    (dict(depth=3, heads=4, mlp_dim=40), (8, 16)),
+    (dict(patch_size=(4, 2)), (8, 8)),
+  ],
+)
+def test_its_logits_of_our_folder_are_ours(tmp_path, options, size):
+  model = tiny.vit(**options)
+  params = _small(model, size)
+  names = ['ant', 'bee', 'cat', 'dog', 'eel']
+  interop.save_huggingface(tmp_path, params, model, size, class_names=names)
+  theirs, info = transformers.AutoModelForImageClassification.from_pretrained(
+    tmp_path, output_loading_info=True
+  )
+  for problem in ('missing_keys', 'unexpected_keys', 'mismatched_keys'):
+    assert not info[problem]
+  assert [theirs.config.id2label[i] for i in range(5)] == names
+  images = _images(size)
+  expected, _ = model.apply({'params': params}, images)
+  with torch.no_grad():
+    logits = theirs.eval()(_torch(images)).logits.numpy()
+  assert np.std(expected) > 0.5
+  np.testing.assert_allclose(logits, expected, atol=1e-4)
+  # Another GELU or epsilon would not be lost in the tolerance.
+  for default in ({'gelu': 'tanh'}, {'norm_epsilon': 1e-6}):
+    if options.keys() & default:
+      different, _ = tiny.vit(**(options | default)).apply(
+        {'params': params}, images
+      )
+      assert abs(different - expected).max() > 1e-3
+
+
+def test_its_processor_of_our_folder_makes_our_input(tmp_path):
+  model = tiny.vit()
+  interop.save_huggingface(tmp_path, tiny.params(model), model, 8)
+  processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+  image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+  pixels = processor(image, return_tensors='np')['pixel_values'][0]
+  expected = (image.transpose(2, 0, 1).astype(np.float32) - 127.5) / 127.5
+  np.testing.assert_allclose(pixels, expected, atol=1e-6)
+  larger = processor(np.zeros((20, 30, 3), np.uint8), return_tensors='np')
+  assert larger['pixel_values'].shape == (1, 3, 8, 8)
+
+
+def _config(**options):
+  return transformers.ViTConfig(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=24,
+    image_size=8,
+    patch_size=4,
+    num_labels=5,
+    **options,
+  )
+
+
+def _randomize(model):
+  generator = torch.Generator().manual_seed(0)
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.normal_(std=0.4, generator=generator)
+  return model.eval()
+
+
+@pytest.mark.parametrize('qkv_bias', [True, False])
+def test_our_logits_of_its_folder_are_its(tmp_path, qkv_bias):
+  theirs = _randomize(
+    transformers.ViTForImageClassification(_config(qkv_bias=qkv_bias))
+  )
+  theirs.save_pretrained(tmp_path)
+  # Its defaults are the exact GELU and an epsilon of 1e-12.
+  model = interop.read(tmp_path).model
+  assert (model.gelu, model.norm_epsilon) == ('exact', 1e-12)
+  params, report = interop.load(tmp_path, model, 8)
+  assert not report.notes
+  images = _images((8, 8))
+  logits, _ = model.apply({'params': params}, images)
+  with torch.no_grad():
+    expected = theirs(_torch(images)).logits.numpy()
+  np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+def test_its_pooler_is_our_hidden_layer(tmp_path):
+  theirs = _randomize(transformers.ViTModel(_config()))
+  theirs.save_pretrained(tmp_path, max_shard_size='3KB')
+  assert (tmp_path / 'model.safetensors.index.json').exists()
+  model = tiny.vit(representation_size=16, gelu='exact', norm_epsilon=1e-12)
+  params = interop.load_huggingface(tmp_path, model, 8, new_head=True)
+  images = _images((8, 8))
+  _, out = model.apply({'params': params}, images)
+  with torch.no_grad():
+    expected = theirs(_torch(images)).pooler_output.numpy()
+  np.testing.assert_allclose(out['pre_logits'], expected, atol=1e-4)

@@ -1,0 +1,106 @@
+"""The model that arrays belong to."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.interop import tiny
+from vit_jax import interop, models
+from vit_jax.interop import fitting, inference, released
+
+
+def _file(model, size):
+  """The released names of a model of any size; nothing is allocated."""
+  images = jnp.zeros((1, *size, 3))
+  shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
+  return released.to_released(
+    {
+      k: fitting.placeholder(v.shape)
+      for k, v in tiny.flat(shapes['params']).items()
+    }
+  )
+
+
+@pytest.mark.parametrize(
+  'name, size',
+  [
+    ('ViT-B/16', 384),
+    ('ViT-H/14', 224),
+    ('R50+ViT-B/16', 224),
+    ('R26+S/32', 384),
+    ('R+Ti/16', 224),
+    ('BiT-R152x2', 224),
+    ('Axial-ViT-B/32', 224),
+    ('AxialResNet50', 224),
+  ],
+)
+def test_named_models_are_recognised(name, size):
+  model = models.build(name, num_classes=1000)
+  found, image_size = interop.infer_model(_file(model, (size, size)))
+  assert found == model
+  assert image_size == (size, size)
+  assert inference.describe(found) == (name, {})
+
+
+@pytest.mark.parametrize(
+  'options, size',
+  [
+    (dict(representation_size=8), (8, 8)),
+    (dict(pooling='gap'), (12, 12)),
+    (dict(pooling='map', position_embedding='2d'), (8, 12)),
+    (dict(position_embedding='relative', patch_size=(4, 2)), (16, 8)),
+    (dict(position_embedding='relative_per_head'), (8, 8)),
+    (dict(position_site='every_layer'), (8, 8)),
+    (dict(attention='axial', pooling='gap'), (8, 8)),
+    (
+      dict(attention='axial', pooling='gap', position_embedding='relative'),
+      (8, 20),
+    ),
+    (dict(resnet_blocks=(1,), patch_size=2, resnet_width=2), (16, 16)),
+  ],
+)
+def test_options_are_recognised(options, size):
+  model = tiny.vit(**options)
+  assert interop.infer_model(_file(model, size)) == (model, size)
+  name, overrides = inference.describe(model)
+  assert models.build(name, num_classes=5, **overrides) == model
+
+
+def test_what_shapes_do_not_tell():
+  with pytest.raises(ValueError, match='8 patches are no square grid'):
+    interop.infer_model(_file(tiny.vit(), (8, 16)))
+  found = interop.infer_model(_file(tiny.vit(), (8, 16)), (8, 16))
+  assert found == (tiny.vit(), (8, 16))
+  for kind in ('none', 'sincos2d'):
+    with pytest.raises(ValueError, match='have no position embedding'):
+      interop.infer_model(_file(tiny.vit(position_embedding=kind), (8, 8)))
+  arrays = _file(tiny.vit(), (8, 8))
+  del arrays['head/bias']
+  with pytest.raises(ValueError, match='have no head'):
+    interop.infer_model(arrays)
+  with pytest.raises(
+    ValueError,
+    match=r"not the weights of a ViT.*query/kernel' is missing among head/bias",
+  ):
+    interop.infer_model({'head/bias': np.zeros(3), 'layer1/weight': np.ones(3)})
+
+
+def test_a_description_needs_few_overrides():
+  assert inference.describe(models.build('ViT-L/7', num_classes=3)) == (
+    'ViT-L/7',
+    {},
+  )
+  model = models.build(
+    'ViT-B/16',
+    num_classes=3,
+    patch_size=(16, 8),
+    gelu='exact',
+    dropout_rate=0.1,
+    dtype='bfloat16',
+    scan=True,
+  )
+  assert inference.describe(model) == (
+    'ViT-B/32',
+    {'patch_size': [16, 8], 'gelu': 'exact'},
+  )

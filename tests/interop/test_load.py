@@ -1,0 +1,339 @@
+"""Weights of files in models: what is kept, resized, left out, refused."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from tests.interop import tiny
+from vit_jax import interop, models
+from vit_jax.interop import arrays, released
+
+POSITION = 'Transformer/posembed_input/pos_embedding'
+
+
+def _file(path, model, size=(8, 8), **kwargs):
+  """A released-style file, without what we put beside ours."""
+  params = tiny.params(model, size, **kwargs)
+  arrays.write_npz(path, released.to_released(tiny.flat(params)))
+  return params
+
+
+def _changed(path, **changes):
+  """Writes the file again; None removes an array."""
+  content = arrays.read_npz(path) | changes
+  np.savez(path, **{k: v for k, v in content.items() if v is not None})
+
+
+MODELS = {
+  'vit': (tiny.vit(representation_size=8), (8, 8)),
+  'scanned': (tiny.vit(scan=True), (8, 8)),
+  'gap': (tiny.vit(pooling='gap'), (8, 8)),
+  'map': (tiny.vit(pooling='map', position_embedding='2d'), (8, 12)),
+  'hybrid': (tiny.vit(resnet_blocks=(1, 1), patch_size=1), (16, 16)),
+  'axial': (tiny.vit(attention='axial', pooling='gap'), (8, 8)),
+  'relative': (tiny.vit(position_embedding='relative'), (8, 8)),
+  'bit': (tiny.bit(), (32, 32)),
+  'axial resnet': (
+    models.build('AxialResNet50', num_classes=5, blocks=(1,)),
+    (16, 16),
+  ),
+}
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_round_trip_is_exact(tmp_path, name):
+  model, size = MODELS[name]
+  params = tiny.params(model, size)
+  interop.save_npz(tmp_path / 'a.npz', params, model, image_size=size)
+  loaded = interop.load_npz(tmp_path / 'a.npz', model, size)
+  tiny.assert_equal(loaded, params)
+  assert {type(v) for v in tiny.flat(loaded).values()} == {np.ndarray}
+  interop.save_npz(tmp_path / 'b.npz', loaded, model, image_size=size)
+  for ending in ('.npz', '.npz.json'):
+    one, two = ((tmp_path / (n + ending)).read_bytes() for n in 'ab')
+    assert one == two
+  # Nothing beside the file is needed.
+  (tmp_path / 'a.npz.json').unlink()
+  if name != 'map':  # A 2-D embedding's grid is known anyway.
+    tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', model, size), params)
+
+
+def test_saves_float32_whatever_it_is_given(tmp_path):
+  model = tiny.vit()
+  params = tiny.params(model)
+  params['head'] = {k: jnp.bfloat16(v) for k, v in params['head'].items()}
+  interop.save_npz(tmp_path / 'a.npz', params, model)
+  with np.load(tmp_path / 'a.npz') as file:
+    assert {file[k].dtype for k in file} == {np.dtype(np.float32)}
+  with pytest.raises(ValueError, match=r'a\.npy must end with \.npz'):
+    interop.save_npz(tmp_path / 'a.npy', params, model)
+  with pytest.raises(ValueError, match='3 class names for 5 classes'):
+    interop.save_npz(tmp_path / 'a.npz', params, model, class_names=list('abc'))
+  params['head']['bias'] = np.full(5, np.nan)
+  with pytest.raises(ValueError, match='NaN or infinite values, in 1 of 40'):
+    interop.save_npz(tmp_path / 'a.npz', params, model)
+
+
+def test_what_lies_beside_the_file(tmp_path):
+  model = tiny.vit(gelu='exact', num_classes=2)
+  interop.save_npz(
+    tmp_path / 'a.npz',
+    tiny.params(model, (8, 16)),
+    model,
+    image_size=(8, 16),
+    class_names=['cat', 'dog'],
+    preprocessing='resize',
+  )
+  assert json.loads((tmp_path / 'a.npz.json').read_text()) == {
+    'model': 'ViT-Ti/4',
+    'num_classes': 2,
+    'overrides': {
+      'width': 16,
+      'depth': 2,
+      'heads': 2,
+      'mlp_dim': 24,
+      'gelu': 'exact',
+    },
+    'image_size': [8, 16],
+    'preprocessing': 'resize',
+    'class_names': ['cat', 'dog'],
+  }
+  weights = interop.read(tmp_path / 'a.npz')
+  assert weights.model == model
+  assert weights.image_size == (8, 16)
+  assert weights.grid == (2, 4)
+  assert weights.class_names == ('cat', 'dog')
+  assert weights.preprocessing == 'resize'
+  _, report = interop.load(tmp_path / 'a.npz', tiny.vit(num_classes=2), (8, 16))
+  assert report.notes == (
+    "these weights are of a model with gelu='exact', this one has 'tanh': set"
+    " gelu='exact' to compute the same",
+  )
+  assert str(report).endswith(f'; {report.notes[0]}')
+  (tmp_path / 'a.npz.json').write_text('{"model": "ViT-B/16"}')
+  with pytest.raises(ValueError, match=r'a\.npz\.json does not describe'):
+    interop.read(tmp_path / 'a.npz')
+
+
+# Heads -----------------------------------------------------------------------
+
+
+def test_the_head_is_kept_if_its_classes_are_as_many(tmp_path):
+  params = _file(tmp_path / 'a.npz', tiny.vit())
+  tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', tiny.vit(), 8), params)
+
+
+def test_a_head_of_other_classes_is_an_error_that_says_what_to_do(tmp_path):
+  path = tmp_path / 'a.npz'
+  params = _file(path, tiny.vit())
+  model = tiny.vit(num_classes=3, head_bias=-2.0)
+  with pytest.raises(ValueError, match='for 5 classes, the model has 3') as e:
+    interop.load_npz(path, model, 8)
+  assert 'To leave the head out, set new_head=True.' in str(e.value)
+  loaded = interop.load_npz(path, model, 8, new_head=True)
+  np.testing.assert_array_equal(loaded['head']['kernel'], np.zeros((16, 3)))
+  np.testing.assert_array_equal(loaded['head']['bias'], np.full(3, -2.0))
+  tiny.assert_equal(loaded | {'head': {}}, params | {'head': {}})
+
+
+def test_hidden_layer_before_the_head(tmp_path):
+  path, without, size_8 = tmp_path / 'a.npz', tiny.vit(), 'pre_logits'
+  params = _file(path, tiny.vit(representation_size=8))
+  with pytest.raises(ValueError, match='representation_size=8, or leave it'):
+    interop.load(path, without, 8)
+  loaded, report = interop.load(path, without, 8, new_head=True)
+  assert size_8 not in loaded
+  assert report.dropped == (
+    'head/bias',
+    'head/kernel',
+    'pre_logits/bias',
+    'pre_logits/kernel',
+  )
+  # Of equal size it is kept, though the head is new.
+  same = tiny.vit(num_classes=3, representation_size=8)
+  loaded, report = interop.load(path, same, 8, new_head=True)
+  tiny.assert_equal(loaded['pre_logits'], params['pre_logits'])
+  assert report.new == report.dropped == ('head/bias', 'head/kernel')
+  # Of another size, it is new.
+  other = tiny.vit(representation_size=4)
+  loaded, report = interop.load(path, other, 8, new_head=True)
+  assert loaded['pre_logits']['kernel'].shape == (16, 4)
+  assert 0.1 < loaded['pre_logits']['kernel'].std() < 0.5  # 16 ** -0.5
+  assert len(report.new) == 4
+  # Where the file has none, it is missing, or new.
+  _file(path, without)
+  with pytest.raises(ValueError, match='leave representation_size unset'):
+    interop.load(path, other, 8)
+  loaded, report = interop.load(path, other, 8, new_head=True)
+  assert loaded['pre_logits']['kernel'].shape == (16, 4)
+  assert report.dropped == ('head/bias', 'head/kernel')
+
+
+def test_scanned_models_take_unrolled_files(tmp_path):
+  params = _file(tmp_path / 'a.npz', tiny.vit())
+  loaded = interop.load_npz(tmp_path / 'a.npz', tiny.vit(scan=True), 8)
+  tiny.assert_equal(released.unstack(tiny.flat(loaded)), params)
+
+
+# Position embeddings ---------------------------------------------------------
+
+
+@pytest.mark.parametrize('size', [(16, 16), (12, 20), 8])
+def test_position_embedding_is_resized_as_scipy_does(tmp_path, size):
+  params = _file(tmp_path / 'a.npz', tiny.vit(), (16, 16))
+  loaded, report = interop.load(tmp_path / 'a.npz', tiny.vit(), size)
+  rows, columns = (s // 4 for s in (size if size != 8 else (8, 8)))
+  old, new = tiny.flat(params)[POSITION], tiny.flat(loaded)[POSITION]
+  expected = ndimage.zoom(
+    old[0, 1:].reshape(4, 4, 16), (rows / 4, columns / 4, 1), order=1
+  )
+  np.testing.assert_allclose(
+    new[0, 1:].reshape(rows, columns, 16), expected, atol=1e-6
+  )
+  np.testing.assert_array_equal(new[0, 0], old[0, 0])
+  assert report.resized == (() if size == (16, 16) else (POSITION,))
+
+
+def test_a_rectangular_grid_is_known_from_beside_the_file(tmp_path):
+  model, path = tiny.vit(), tmp_path / 'a.npz'
+  params = tiny.params(model, (8, 16))
+  interop.save_npz(path, params, model, image_size=(8, 16))
+  loaded = interop.load_npz(path, model, (16, 8))  # As many patches.
+  expected = ndimage.zoom(
+    tiny.flat(params)[POSITION][0, 1:].reshape(2, 4, 16), (2, 0.5, 1), order=1
+  )
+  np.testing.assert_allclose(
+    tiny.flat(loaded)[POSITION][0, 1:].reshape(4, 2, 16), expected, atol=1e-6
+  )
+  (tmp_path / 'a.npz.json').unlink()
+  with pytest.raises(ValueError, match=r'8 patch tokens .* are not a square'):
+    interop.load_npz(path, model, (16, 16))
+
+
+def test_tables_of_columns_and_rows_are_resized(tmp_path):
+  model = tiny.vit(position_embedding='2d')
+  params = _file(tmp_path / 'a.npz', model, (8, 8))
+  loaded, report = interop.load(tmp_path / 'a.npz', model, (8, 12))
+  at = 'Transformer/posembed_input/'
+  x = tiny.flat(params)[at + 'x_embedding']
+  np.testing.assert_allclose(
+    tiny.flat(loaded)[at + 'x_embedding'],
+    [x[0], (x[0] + x[1]) / 2, x[1]],
+    rtol=1e-6,
+  )
+  assert report.resized == (at + 'x_embedding',)
+
+
+def test_tables_of_each_layer_and_relative_ones_are_resized(tmp_path):
+  model = tiny.vit(position_site='every_layer')
+  _file(tmp_path / 'a.npz', model, (8, 8))
+  _, report = interop.load(tmp_path / 'a.npz', model, (12, 12))
+  block = 'Transformer/encoderblock_{}/'
+  assert report.resized == tuple(
+    block.format(i) + 'posembed_input/pos_embedding' for i in range(2)
+  )
+  model = tiny.vit(position_embedding='relative_per_head')
+  params = _file(tmp_path / 'a.npz', model, (8, 8))
+  loaded = interop.load_npz(tmp_path / 'a.npz', model, (12, 12))
+  name = (block + 'MultiHeadDotProductAttention_0/relative_embedding').format(1)
+  old, new = tiny.flat(params)[name], tiny.flat(loaded)[name]
+  assert (old.shape, new.shape) == ((9, 2, 8), (19, 2, 8))
+  np.testing.assert_array_equal(new[[0, 9, 18]], old[[0, 4, 8]])
+
+
+def test_tables_of_axial_resnets_are_resized(tmp_path):
+  model, size = MODELS['axial resnet']
+  params = _file(tmp_path / 'a.npz', model, size)
+  loaded, report = interop.load(tmp_path / 'a.npz', model, (16, 24))
+  name = 'block1/unit1/width_attention/relative_embedding'
+  assert report.resized == (name,)
+  old, new = tiny.flat(params)[name], tiny.flat(loaded)[name]
+  assert (old.shape, new.shape) == ((7, 16), (11, 16))
+  np.testing.assert_array_equal(new[[0, 5, 10]], old[[0, 3, 6]])
+
+
+# Errors ----------------------------------------------------------------------
+
+BIAS = 'Transformer/encoderblock_1/MlpBlock_3/Dense_1/bias'
+OUR_BIAS = 'Transformer/encoderblock_1/MlpBlock_0/Dense_1/bias'
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({BIAS: None}, f'\n  missing (1):\n    {OUR_BIAS} (16,)\n'),
+    (
+      {'Transformer/extra': np.ones((2, 3))},
+      '\n  extra (1):\n    Transformer/extra (2, 3)\n',
+    ),
+    (
+      {BIAS: np.ones(15)},
+      f'\n  misshapen (1):\n    {OUR_BIAS} is (15,), expected (16,)\n',
+    ),
+    (
+      {BIAS: np.full(16, np.nan), 'cls': np.full((1, 1, 16), np.inf)},
+      f'NaN or infinite values, in 2 of 40 arrays: {OUR_BIAS}, cls.',
+    ),
+    (
+      {BIAS: np.full(16, 1e300)},
+      f'NaN or infinite values, in 1 of 40 arrays: {OUR_BIAS}.',
+    ),
+    ({BIAS: np.array([None])}, f'\n  {BIAS} is a pickled object, which could'),
+  ],
+)
+@pytest.mark.filterwarnings('ignore:overflow')
+def test_a_changed_array_is_named(tmp_path, changes, message):
+  path = tmp_path / 'a.npz'
+  _file(path, tiny.vit())
+  _changed(path, **changes)
+  with pytest.raises(ValueError, match=r'a\.npz') as error:
+    interop.load_npz(path, tiny.vit(), 8)
+  assert message in str(error.value)
+
+
+def test_a_truncated_file(tmp_path):
+  path = tmp_path / 'a.npz'
+  _file(path, tiny.vit())
+  path.write_bytes(path.read_bytes()[:-1000])
+  with pytest.raises(ValueError, match='is cut short or damaged: copy it'):
+    interop.load_npz(path, tiny.vit(), 8)
+
+
+def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
+  path = tmp_path / 'a.npz'
+  _file(path, tiny.vit())
+  monkeypatch.setattr(arrays, 'read_npz', lambda path: 1 / 0)
+  with pytest.raises(ValueError, match='do not fit the model'):
+    interop.load_npz(path, tiny.vit(width=20), 8)
+
+
+def test_all_misfits_are_listed_at_once(tmp_path):
+  path = tmp_path / 'a.npz'
+  _file(path, tiny.vit(), (8, 16))
+  _changed(path, cls=None, more=np.ones(1))
+  with pytest.raises(ValueError, match='do not fit') as error:
+    interop.load_npz(path, tiny.vit(num_classes=4), 8)
+  for part in ('missing (1)', 'extra (1)', 'misshapen (3)', 'head is for 5'):
+    assert part in str(error.value)
+
+
+def test_paths_that_lead_to_no_weights(tmp_path):
+  for name, message in (
+    ('a.npz', r'There is no file .*a\.npz'),
+    ('model.safetensors', 'There is no file'),
+    ('a.pth', 'is a pickle, which is not read'),
+    ('nothing', 'No checkpoint at .*nothing: the path does not exist'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      interop.load(tmp_path / name, tiny.vit(), 8)
+  with pytest.raises(ValueError, match=r'is no \.npz file; interop\.load'):
+    interop.load_npz(tmp_path, tiny.vit(), 8)
+
+
+def test_images_of_one_channel(tmp_path):
+  params = _file(tmp_path / 'a.npz', tiny.vit(), channels=1)
+  loaded = interop.load_npz(tmp_path / 'a.npz', tiny.vit(), 8)
+  tiny.assert_equal(loaded, params)

@@ -1,0 +1,44 @@
+"""Small models with random parameters."""
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import models
+
+SIZES = dict(width=16, depth=2, heads=2, mlp_dim=24)
+# Of each kind of array, at most: a hybrid.
+HYBRID = SIZES | dict(resnet_blocks=(1, 2), patch_size=1)
+BIT = dict(blocks=(1, 2), width_factor=1)
+
+
+def vit(num_classes=5, **overrides):
+  return models.build('ViT-B/4', num_classes=num_classes, **(SIZES | overrides))
+
+
+def bit(num_classes=5):
+  return models.build('BiT-R50x1', num_classes=num_classes, **BIT)
+
+
+def params(model, size=(8, 8), channels=3, seed=0):
+  """Random parameters, float32 NumPy arrays."""
+  images = jnp.zeros((1, *size, channels))
+  shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes['params']
+  )
+
+
+def flat(tree):
+  return flax.traverse_util.flatten_dict(tree, sep='/')
+
+
+def assert_equal(tree, expected):
+  """Bitwise, names included."""
+  tree, expected = flat(tree), flat(expected)
+  assert tree.keys() == expected.keys()
+  for name in tree:
+    assert tree[name].dtype == expected[name].dtype, name
+    np.testing.assert_array_equal(tree[name], expected[name], err_msg=name)

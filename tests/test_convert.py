@@ -1,0 +1,247 @@
+"""The command that converts weights."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.interop import tiny
+from vit_jax import checkpoint, convert, interop
+from vit_jax import config as config_lib
+from vit_jax.interop import released
+
+
+@pytest.fixture
+def npz(tmp_path):
+  model = tiny.vit(gelu='exact')
+  params = tiny.params(model)
+  interop.save_npz(
+    tmp_path / 'a.npz',
+    params,
+    model,
+    image_size=8,
+    class_names=list('abcde'),
+    preprocessing='resize',
+  )
+  return tmp_path / 'a.npz', params
+
+
+def _run(workdir, **changes):
+  """What a run leaves behind; on `digits`, whose classes have names."""
+  model = tiny.vit()
+  params = tiny.params(model, channels=1)
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  checkpoints.save(
+    9, {'params': tiny.params(model, channels=1, seed=1), 'ema_params': params}
+  )
+  checkpoints.close()
+  config = config_lib.default()
+  config.model.name = 'ViT-B/4'
+  config.model.update(tiny.SIZES)
+  config.image_size = (8, 8)
+  config.channels = 1
+  config.num_classes = 5
+  config.data.dataset = 'digits:13589'
+  config.evals.test = config_lib.evaluation(
+    'test', preprocess='resize_small(9)'
+  )
+  config.update_from_flattened_dict(changes)
+  config_lib.save(config, workdir)
+  return params
+
+
+def test_all_ways_round(tmp_path, npz, capsys):
+  source, params = npz
+  steps = ['a.npz', 'hf', 'run', 'b.npz', 'run2', 'hf2', 'c.npz']
+  for before, after in itertools.pairwise(steps):
+    convert.convert(
+      str(tmp_path / before),
+      str(tmp_path / after),
+      format_='run' if 'run' in after else 'auto',
+    )
+  for name in ('a.npz', 'a.npz.json'):
+    expected = (tmp_path / name).read_bytes()
+    assert (tmp_path / name.replace('a', 'b', 1)).read_bytes() == expected
+  tiny.assert_equal(released.from_released(np.load(tmp_path / 'c.npz')), params)
+  weights = interop.read(tmp_path / 'c.npz')
+  assert weights.class_names == ('a', 'b', 'c', 'd', 'e')
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[:2] == [
+    f'Read {source}: 40 arrays loaded.',
+    f'Wrote {tmp_path}/hf (huggingface): ViT-Ti/4, width=16, depth=2, heads=2,'
+    ' mlp_dim=24, gelu=exact; 5 classes, named; 8x8 px.',
+  ]
+  assert "Only b.npz.json says that the model has {'gelu': 'exact'}" in (
+    '\n'.join(lines)
+  )
+
+
+def test_a_run_is_converted_with_its_average_and_names(tmp_path):
+  params = _run(tmp_path / 'run')
+  convert.convert(f'{tmp_path}/run', f'{tmp_path}/a.npz')
+  tiny.assert_equal(released.from_released(np.load(tmp_path / 'a.npz')), params)
+  beside = json.loads((tmp_path / 'a.npz.json').read_text())
+  assert beside['class_names'] == ['1', '3', '5', '8', '9']
+  assert beside['preprocessing'] == 'resize_small(9)'
+  _run(tmp_path / 'run', **{'data.dataset': 'folder:/nowhere'})
+  convert.convert(f'{tmp_path}/run', f'{tmp_path}/b.npz')
+  assert interop.read(tmp_path / 'b.npz').class_names == ()
+
+
+def test_a_run_that_was_written_is_read_by_every_loader(tmp_path, npz):
+  source, params = npz
+  convert.convert(str(source), f'{tmp_path}/run', format_='run')
+  tree, found = checkpoint.read_params(tmp_path / 'run')
+  assert found == tmp_path / 'run' / 'checkpoints' / '0'
+  tiny.assert_equal(tree, params)
+  saved = config_lib.load(tmp_path / 'run')
+  assert saved['model']['name'] == 'ViT-Ti/4'
+  assert saved['model']['gelu'] == 'exact'
+  assert (saved['num_classes'], saved['channels']) == (5, 3)
+  assert saved['image_size'] == [8, 8]
+  assert (tmp_path / 'run' / 'class_names.txt').read_text() == (
+    'a\nb\nc\nd\ne\n'
+  )
+  loaded, report = interop.load(
+    tmp_path / 'run', tiny.vit(gelu='exact'), (12, 12)
+  )
+  tiny.assert_equal(loaded['head'], params['head'])
+  assert report.resized
+  assert not report.notes
+
+
+@pytest.mark.parametrize(
+  'model, size',
+  [
+    (tiny.bit(), (32, 32)),
+    (tiny.vit(resnet_blocks=(1, 1), patch_size=1), (16, 32)),
+    (tiny.vit(position_site='every_layer_shared', pooling='map'), (8, 12)),
+    (tiny.vit(attention='axial', pooling='gap', patch_size=(2, 4)), (4, 8)),
+  ],
+)
+def test_every_kind_of_model_is_written_as_a_run(tmp_path, model, size):
+  params = tiny.params(model, size)
+  interop.save_npz(tmp_path / 'a.npz', params, model, image_size=size)
+  convert.convert(f'{tmp_path}/a.npz', f'{tmp_path}/run', format_='run')
+  weights = interop.read(tmp_path / 'run')
+  assert (weights.model, weights.image_size) == (model, size)
+  assert weights.grid == model.token_grid(size)
+  tiny.assert_equal(weights.params, params)
+
+
+def test_a_bare_released_file_and_another_resolution(tmp_path, npz):
+  source, _ = npz
+  (tmp_path / 'a.npz.json').unlink()
+  convert.convert(str(source), f'{tmp_path}/hf', resolution=(8, 12))
+  config = json.loads((tmp_path / 'hf' / 'config.json').read_text())
+  assert config['image_size'] == [8, 12]
+  assert config['hidden_act'] == 'gelu_pytorch_tanh'
+  expected = interop.load_npz(source, tiny.vit(), (8, 12))
+  tiny.assert_equal(
+    interop.load_huggingface(tmp_path / 'hf', tiny.vit(), (8, 12)), expected
+  )
+
+
+def test_image_size_and_model_can_be_given(tmp_path):
+  model = tiny.vit(width=192, depth=12, heads=3, mlp_dim=768)
+  params = tiny.params(model, (8, 16))
+  file = released.to_released(tiny.flat(params))
+  np.savez(tmp_path / 'a.npz', **file)
+  source = f'{tmp_path}/a.npz'
+  with pytest.raises(ValueError, match='8 patches are no square grid'):
+    convert.convert(source, f'{tmp_path}/b.npz')
+  with pytest.raises(ValueError, match='do not fit the model'):
+    convert.convert(source, f'{tmp_path}/b.npz', image_size=(8, 8))
+  convert.convert(
+    source, f'{tmp_path}/b.npz', model_name='ViT-Ti/4', image_size=(8, 16)
+  )
+  assert interop.read(tmp_path / 'b.npz').grid == (2, 4)
+  with pytest.raises(ValueError, match='do not fit the model'):
+    convert.convert(
+      source, f'{tmp_path}/c.npz', model_name='ViT-S/4', image_size=(8, 16)
+    )
+
+
+def test_what_exists_is_not_replaced_unasked(tmp_path, npz):
+  source, _ = npz
+  for target, format_ in (('b.npz', 'auto'), ('hf', 'auto'), ('run', 'run')):
+    to = f'{tmp_path}/{target}'
+    convert.convert(str(source), to, format_=format_)
+    with pytest.raises(ValueError, match='exists; --overwrite replaces it'):
+      convert.convert(str(source), to, format_=format_)
+    convert.convert(str(source), to, format_=format_, overwrite=True)
+  _run(tmp_path / 'trained')
+  with pytest.raises(ValueError, match='holds more than converted weights'):
+    convert.convert(
+      str(source), f'{tmp_path}/trained', format_='run', overwrite=True
+    )
+  with pytest.raises(ValueError, match='is no Hugging Face folder'):
+    convert.convert(str(source), f'{tmp_path}/trained', overwrite=True)
+  assert checkpoint.latest_step(tmp_path / 'trained') == 9
+  for target, format_ in (('x.npz', 'run'), ('x', 'npz')):
+    with pytest.raises(ValueError, match='a file of format npz ends with'):
+      convert.convert(str(source), f'{tmp_path}/{target}', format_=format_)
+
+
+def test_what_has_no_head_or_no_such_format(tmp_path):
+  model = tiny.vit(representation_size=8)
+  interop.save_npz(tmp_path / 'a.npz', tiny.params(model), model, image_size=8)
+  with pytest.raises(ValueError, match='hidden layer before the head'):
+    convert.convert(f'{tmp_path}/a.npz', f'{tmp_path}/hf')
+  assert not (tmp_path / 'hf').exists()
+  file = dict(np.load(tmp_path / 'a.npz'))
+  del file['head/bias'], file['head/kernel']
+  np.savez(tmp_path / 'b.npz', **file)
+  with pytest.raises(ValueError, match='have no head'):
+    convert.convert(f'{tmp_path}/b.npz', f'{tmp_path}/c.npz')
+  with pytest.raises(ValueError, match='has no head; there is nothing'):
+    convert.convert(
+      f'{tmp_path}/b.npz', f'{tmp_path}/c.npz', model_name='ViT-B/4'
+    )
+
+
+@pytest.mark.parametrize(
+  'text, size',
+  [('384', (384, 384)), ('384x512', (384, 512)), (None, None)],
+)
+def test_sizes(text, size):
+  assert convert.parse_size('image_size', text) == size
+
+
+@pytest.mark.parametrize('text', ['0', 'x', '3x', '1x2x3', '-3', '1.5'])
+def test_what_is_no_size(text):
+  with pytest.raises(ValueError, match=f'--resolution={text} is no size'):
+    convert.parse_size('resolution', text)
+
+
+def test_the_command(tmp_path, npz):
+  source, _ = npz
+  names = tmp_path / 'names.txt'
+  names.write_text('v\nw\nx\ny\nz\n')
+
+  def command(*words):
+    return subprocess.run(
+      [sys.executable, '-m', 'vit_jax.convert', *words],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+
+  result = command(
+    f'--from={source}',
+    f'--to={tmp_path}/b.npz',
+    '--resolution=8x16',
+    f'--class_names={names}',
+  )
+  assert result.returncode == 0, result.stderr
+  assert '5 classes, named; 8x16 px.' in result.stdout
+  weights = interop.read(tmp_path / 'b.npz')
+  assert weights.class_names == ('v', 'w', 'x', 'y', 'z')
+  result = command(f'--from={source}', f'--to={tmp_path}/b.npz')
+  assert result.returncode == 1
+  assert result.stderr.splitlines()[-1] == (
+    f'error: {tmp_path}/b.npz exists; --overwrite replaces it.'
+  )

@@ -1,0 +1,21 @@
+"""The names of a run's classes, in its directory, one a line."""
+
+from collections.abc import Sequence
+
+from etils import epath
+
+FILE = 'class_names.txt'
+
+
+def write(workdir: epath.PathLike, names: Sequence[str]) -> None:
+  """Writes the names, one for each logit, in their order."""
+  # A name is a line, whatever a folder's name may hold.
+  lines = [' '.join(name.splitlines()) for name in names]
+  path = epath.Path(workdir) / FILE
+  path.write_text(''.join(f'{line}\n' for line in lines))
+
+
+def read(workdir: epath.PathLike) -> tuple[str, ...]:
+  """Reads the names of a work directory; empty if it has none."""
+  path = epath.Path(workdir) / FILE
+  return tuple(path.read_text().split('\n')[:-1]) if path.exists() else ()

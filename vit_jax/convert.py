@@ -1,0 +1,263 @@
+"""Converts weights: `python -m vit_jax.convert --from=PATH --to=PATH`.
+
+  --from=runs/birds --to=birds.npz           a run, with the released names
+  --from=runs/birds --to=birds_hf            the same for Hugging Face
+  --from=ViT-B_16.npz --to=runs/b16 --format=run
+                                             a run to start or predict from
+  --from=augreg/B_16 --to=b16_hf             a released file by its name
+  --from=birds.npz --to=birds512.npz --resolution=512
+
+--from is a run's directory or one of its checkpoints, a .npz file, a Hugging
+Face folder, or one of the names in vit_jax/interop/catalog.py, whose file must
+be on this machine. The model and its image size come from what lies beside the
+weights, or else from the arrays' names and shapes. All is checked: an array
+that is missing, left over, misshapen or not finite is an error.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+from absl import flags
+from etils import epath
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import class_names as class_names_lib
+from vit_jax import command_line, interop, models, paths
+from vit_jax import config as config_lib
+from vit_jax.interop import (
+  huggingface,
+  huggingface_export,
+  inference,
+  weights,
+)
+
+FORMATS = ('auto', 'npz', 'huggingface', 'run')
+
+_FROM = flags.DEFINE_string(
+  'from', None, 'Weights to read: a path, or the name of a released file.'
+)
+_TO = flags.DEFINE_string('to', None, 'File or directory to write.')
+_FORMAT = flags.DEFINE_enum(
+  'format',
+  'auto',
+  FORMATS,
+  'What to write; auto: .npz by its ending, else a Hugging Face folder.',
+)
+_MODEL = flags.DEFINE_string(
+  'model', None, 'Name of the model, such as ViT-B/16, where it is not known.'
+)
+_IMAGE_SIZE = flags.DEFINE_string(
+  'image_size',
+  None,
+  'Pixels that the position embeddings of --from are for, as 384 or'
+  ' HEIGHTxWIDTH, where it is not known.',
+)
+_RESOLUTION = flags.DEFINE_string(
+  'resolution',
+  None,
+  'Pixels that those of --to are to be for, as 512 or HEIGHTxWIDTH.',
+)
+_CLASS_NAMES = flags.DEFINE_string(
+  'class_names', None, 'Text file with the name of a class on each line.'
+)
+_OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what --to holds.')
+
+
+def main():
+  image_size = parse_size('image_size', _IMAGE_SIZE.value)
+  resolution = parse_size('resolution', _RESOLUTION.value)
+  names = None
+  if _CLASS_NAMES.value:
+    names = paths.absolute(_CLASS_NAMES.value).read_text().splitlines()
+  convert(
+    flags.FLAGS['from'].value,
+    _TO.value,
+    format_=_FORMAT.value,
+    model_name=_MODEL.value,
+    image_size=image_size,
+    resolution=resolution,
+    class_names=names,
+    overwrite=_OVERWRITE.value,
+  )
+
+
+def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:
+  """`384` or `384x512` to (height, width); ValueError if it is neither."""
+  if text is None:
+    return None
+  numbers = text.split('x')
+  if len(numbers) > 2 or not all(n.isdecimal() and int(n) for n in numbers):
+    raise ValueError(
+      f'--{flag}={text} is no size in pixels, such as 384 or 384x512.'
+    )
+  return int(numbers[0]), int(numbers[-1])
+
+
+def convert(
+  source: str,
+  target: str,
+  *,
+  format_: str = 'auto',
+  model_name: str | None = None,
+  image_size: tuple[int, int] | None = None,
+  resolution: tuple[int, int] | None = None,
+  class_names: Sequence[str] | None = None,
+  overwrite: bool = False,
+) -> None:
+  """Reads, checks and writes weights; see the flags. Prints what was done.
+
+  Raises:
+    ValueError: the source cannot be read or fits no model, the target exists,
+      or its format has no such model.
+  """
+  to = paths.absolute(target)
+  if format_ == 'auto':
+    format_ = 'npz' if to.suffix == '.npz' else 'huggingface'
+  check_target(to, format_, overwrite)
+  read = interop.read(source)
+  model, image_size = _model_and_size(read, model_name, image_size)
+  if format_ == 'huggingface':
+    huggingface_export.check_savable(model)
+  read = dataclasses.replace(read, grid=model.token_grid(image_size))
+  params, report = interop.fit_weights(read, model, resolution or image_size)
+  described = {
+    'image_size': resolution or image_size,
+    'class_names': class_names or read.class_names,
+    'preprocessing': read.preprocessing,
+  }
+  if format_ == 'npz':
+    interop.save_npz(to, params, model, **described)
+  elif format_ == 'run':
+    save_run(to, params, model, **described)
+  else:
+    interop.save_huggingface(to, params, model, **described)
+  _print_summary(read, to, format_, model, report, described)
+
+
+def _print_summary(read, to, format_, model, report, described) -> None:
+  name, overrides = inference.describe(model)
+  options = ''.join(f', {k}={v}' for k, v in overrides.items())
+  height, width = described['image_size']
+  print(f'Read {read.origin}: {report}.')
+  print(
+    f'Wrote {to} ({format_}): {name}{options}; {model.num_classes} classes,'
+    f' {"named" if described["class_names"] else "without names"};'
+    f' {height}x{width} px.'
+  )
+  assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6}
+  differing = {
+    k: v
+    for k, v in weights.settings_of(model).items()
+    if assumed.get(k, v) != v
+  }
+  if format_ == 'npz' and differing:
+    print(
+      f'Only {to.name}.json says that the model has {differing}: programs that'
+      f' do not read it assume {assumed}.'
+    )
+
+
+def check_target(to: epath.Path, format_: str, overwrite: bool) -> None:
+  """Raises ValueError if there is something that must not be replaced."""
+  if (format_ == 'npz') != (to.suffix == '.npz'):
+    raise ValueError(
+      f'--to={to} with --format={format_}: a file of format npz ends with .npz,'
+      ' and no other does.'
+    )
+  if not to.exists() or (to.is_dir() and not any(to.iterdir())):
+    return
+  if not overwrite:
+    raise ValueError(f'{to} exists; --overwrite replaces it.')
+  if to.is_dir() != (format_ != 'npz'):
+    raise ValueError(f'{to} is in the way: remove it, or choose another --to.')
+  if format_ == 'huggingface' and not huggingface.is_folder(to):
+    raise ValueError(
+      f'{to} is no Hugging Face folder: it is not replaced. Choose another'
+      ' --to.'
+    )
+  if format_ == 'run':
+    step = checkpoint_lib.latest_step(to)
+    known = {config_lib.FILE, checkpoint_lib.FOLDER, class_names_lib.FILE}
+    if step or {path.name for path in to.iterdir()} - known:
+      raise ValueError(
+        f'{to} holds more than converted weights, perhaps a run: it is not'
+        ' replaced. Choose another --to.'
+      )
+
+
+def _model_and_size(
+  read: interop.Weights,
+  name: str | None,
+  image_size: tuple[int, int] | None,
+) -> tuple[nn.Module, tuple[int, int]]:
+  """The model of the source and its image size: as given, said or inferred."""
+  model = read.model
+  image_size = image_size or read.image_size
+  if name:
+    if 'head/bias' not in read.params:
+      raise ValueError(f'{read.origin} has no head; there is nothing to write.')
+    hidden = read.params.get('pre_logits/bias')
+    options = {} if hidden is None else {'representation_size': len(hidden)}
+    model = models.build(
+      name, num_classes=len(read.params['head/bias']), **options
+    )
+  if model is not None and image_size is not None:
+    return model, image_size
+  inferred, image_size = interop.infer_model(read.params, image_size)
+  return model or inferred, image_size
+
+
+def save_run(
+  workdir: epath.Path,
+  params: Any,
+  model: nn.Module,
+  *,
+  image_size: tuple[int, int],
+  class_names: Sequence[str] = (),
+  preprocessing: str = '',
+) -> None:
+  """Writes a work directory with a checkpoint of step 0 and a config.
+
+  `init.checkpoint` takes it like that of a run; it cannot be trained on.
+
+  Args:
+    workdir: created; a checkpoint 0 in it is replaced.
+    params: of the model, a tree of arrays.
+    model: from `models.build`.
+    image_size: (height, width) that the position embeddings are for.
+    class_names: one for each logit, kept in `class_names.txt`.
+    preprocessing: operations of the evaluation.
+
+  Raises:
+    ValueError: there are not as many class names as classes.
+  """
+  if class_names and len(class_names) != model.num_classes:
+    raise ValueError(
+      f'There are {len(class_names)} class names for {model.num_classes}'
+      ' classes.'
+    )
+  name, overrides = inference.describe(model)
+  config = config_lib.default()
+  config.unlock()
+  config.image_size = tuple(image_size)
+  config.channels = inference.channels(inference.flatten(params))
+  config.num_classes = model.num_classes
+  with config.model.ignore_type():  # Lists, too, where there are tuples.
+    config.model.update({'name': name, **overrides})
+  if preprocessing:
+    config.evals.converted = config_lib.evaluation('', preprocess=preprocessing)
+  workdir.mkdir(parents=True, exist_ok=True)
+  checkpoints = workdir / checkpoint_lib.FOLDER
+  if checkpoints.exists():
+    checkpoints.rmtree()
+  config_lib.save(config, workdir)
+  class_names_lib.write(workdir, class_names)
+  manager = checkpoint_lib.Checkpoints(workdir, keep=1, keep_every=0)
+  manager.save(0, {'params': params})
+  manager.close()
+
+
+if __name__ == '__main__':
+  command_line.run(main, required=('from', 'to'))

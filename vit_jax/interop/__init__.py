@@ -1,0 +1,37 @@
+"""Weights in and out: released `.npz` files, Hugging Face, runs' checkpoints.
+
+    params, report = interop.load('augreg/B_16', model, 384, new_head=True)
+    interop.save_npz('b16.npz', params, model, image_size=384)
+
+`catalog` knows the released files by name; `python -m vit_jax.convert` does
+from the command line what is here.
+"""
+
+from vit_jax.interop.fitting import Report, fit
+from vit_jax.interop.huggingface_export import save_huggingface
+from vit_jax.interop.inference import infer_model
+from vit_jax.interop.npz import save_npz
+from vit_jax.interop.sources import (
+  fit_weights,
+  load,
+  load_huggingface,
+  load_npz,
+  locate,
+  read,
+)
+from vit_jax.interop.weights import Weights
+
+__all__ = [
+  'Report',
+  'Weights',
+  'fit',
+  'fit_weights',
+  'infer_model',
+  'load',
+  'load_huggingface',
+  'load_npz',
+  'locate',
+  'read',
+  'save_huggingface',
+  'save_npz',
+]

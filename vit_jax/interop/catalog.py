@@ -1,0 +1,222 @@
+"""The released weights by name: which file, where it is, and its model.
+
+    from vit_jax.interop import catalog
+    catalog.names()              # All of them.
+    catalog.find('augreg/B_16')  # Where the file lies on this machine.
+
+Nothing is downloaded: a file that is not there is an error that says how to
+fetch it. Files are looked for in $VIT_JAX_WEIGHTS, or in ~/.cache/vit_jax.
+
+Facts: the README and `configs/models.py` of google-research/vision_transformer,
+and the README of google-research/big_transfer.
+"""
+
+import dataclasses
+import difflib
+import os
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+from etils import epath
+
+from vit_jax import models, paths
+
+VARIABLE = 'VIT_JAX_WEIGHTS'
+_DEFAULT_FOLDER = '~/.cache/vit_jax'
+IMAGENET21K_CLASSES = 21843
+IMAGENET_CLASSES = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """One released file.
+
+  Attributes:
+    bucket: the public storage bucket.
+    path: of the file in the bucket.
+    model: name of the model.
+    num_classes: of the file's head.
+    image_size: side in pixels that the position embeddings are for.
+    overrides: of the model, for `models.build`.
+  """
+
+  bucket: str
+  path: str
+  model: str
+  num_classes: int
+  image_size: int
+  overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def url(self) -> str:
+    """Where anyone can fetch it."""
+    path = urllib.parse.quote(self.path)
+    return f'https://storage.googleapis.com/{self.bucket}/{path}'
+
+  @property
+  def local(self) -> str:
+    """The path below the local folder."""
+    # BiT's files lie at the top of their bucket.
+    return self.path if '/' in self.path else f'bit/{self.path}'
+
+  def build(self) -> nn.Module:
+    """Builds the model whose parameters the file holds."""
+    return models.build(
+      self.model, num_classes=self.num_classes, **self.overrides
+    )
+
+
+# The hidden layer of the pre-training head is in these files alone.
+_WIDTHS = {'B': 768, 'L': 1024, 'H': 1280}
+_IMAGENET21K = (
+  'ViT-B_16',
+  'ViT-B_32',
+  'ViT-L_16',
+  'ViT-L_32',
+  'ViT-H_14',
+  'R50+ViT-B_16',
+  'R50+ViT-L_32',
+)
+# Fine-tuned at 384 px unless the name says 224.
+_IMAGENET = (
+  'ViT-B_16',
+  'ViT-B_32',
+  'ViT-L_16',
+  'ViT-L_32',
+  'R50+ViT-B_16',
+  'ViT-B_16-224',
+  'ViT-L_16-224',
+)
+# AugReg's recommended file for each model, pre-trained on ImageNet-21k for 300
+# epochs: augmentation, weight decay, dropout (and stochastic depth). Then the
+# learning rate and the resolution of its recommended fine-tuning on ImageNet.
+_AUGREG = {
+  'L_16': ('strong1', 0.1, 0.0, 0.01, 384),
+  'B_8': ('medium1', 0.1, 0.0, 0.01, 224),
+  'B_16': ('medium1', 0.1, 0.0, 0.03, 384),
+  'S_16': ('light1', 0.03, 0.0, 0.03, 384),
+  'R50_L_32': ('medium1', 0.1, 0.1, 0.01, 384),
+  'R26_S_32': ('light1', 0.1, 0.0, 0.01, 384),
+  'Ti_16': ('none', 0.03, 0.0, 0.03, 384),
+  'B_32': ('light1', 0.1, 0.0, 0.01, 384),
+  'S_32': ('none', 0.1, 0.0, 0.01, 384),
+  'R_Ti_16': ('none', 0.03, 0.0, 0.03, 384),
+}
+_BIT_RESNETS = ('R50x1', 'R50x3', 'R101x1', 'R101x3', 'R152x2', 'R152x4')
+
+
+def _entries() -> dict[str, Entry]:
+  entries = {}
+  for stem in _IMAGENET21K:
+    width = _WIDTHS[stem.partition('ViT-')[2][0]]
+    entries[f'imagenet21k/{stem}'] = Entry(
+      'vit_models',
+      f'imagenet21k/{stem}.npz',
+      stem.replace('_', '/'),
+      IMAGENET21K_CLASSES,
+      224,
+      {'representation_size': width},
+    )
+  for stem in _IMAGENET:
+    entries[f'imagenet21k+imagenet2012/{stem}'] = Entry(
+      'vit_models',
+      f'imagenet21k+imagenet2012/{stem}.npz',
+      stem.removesuffix('-224').replace('_', '/'),
+      IMAGENET_CLASSES,
+      224 if stem.endswith('-224') else 384,
+    )
+  for stem in ('ViT-B_16', 'ViT-B_32'):
+    entries[f'sam/{stem}'] = Entry(
+      'vit_models',
+      f'sam/{stem}.npz',
+      stem.replace('_', '/'),
+      IMAGENET_CLASSES,
+      224,
+    )
+  return entries | _augreg_entries() | _bit_entries()
+
+
+def _augreg_entries() -> dict[str, Entry]:
+  entries = {}
+  for stem, (augmentation, decay, drop, rate, size) in _AUGREG.items():
+    *resnet, width, patch = stem.split('_')
+    model = f'ViT-{width}/{patch}'
+    if resnet:
+      model = f'{resnet[0]}+{width}/{patch}'
+    path = (
+      f'augreg/{stem}-i21k-300ep-lr_0.001-aug_{augmentation}-wd_{decay}'
+      f'-do_{drop}-sd_{drop}'
+    )
+    entries[f'augreg/{stem}'] = Entry(
+      'vit_models', f'{path}.npz', model, IMAGENET21K_CLASSES, 224
+    )
+    entries[f'augreg+imagenet2012/{stem}'] = Entry(
+      'vit_models',
+      f'{path}--imagenet2012-steps_20k-lr_{rate}-res_{size}.npz',
+      model,
+      IMAGENET_CLASSES,
+      size,
+    )
+  return entries
+
+
+def _bit_entries() -> dict[str, Entry]:
+  entries = {}
+  for resnet in _BIT_RESNETS:
+    for stem, classes, size in (
+      (f'BiT-S-{resnet}', IMAGENET_CLASSES, 224),
+      (f'BiT-M-{resnet}', IMAGENET21K_CLASSES, 224),
+      # BiT-HyperRule's crop in the released code.
+      (f'BiT-M-{resnet}-ILSVRC2012', IMAGENET_CLASSES, 480),
+    ):
+      entries[f'bit/{stem}'] = Entry(
+        'bit_models', f'{stem}.npz', f'BiT-{resnet}', classes, size
+      )
+  return entries
+
+
+_ENTRIES = _entries()
+
+
+def names() -> list[str]:
+  """Returns all names, such as `imagenet21k/ViT-B_16`."""
+  return sorted(_ENTRIES)
+
+
+def entry(name: str) -> Entry:
+  """Returns what is known of a name; ValueError lists similar ones."""
+  if name not in _ENTRIES:
+    similar = difflib.get_close_matches(name, names(), cutoff=0.5)
+    raise ValueError(
+      f'There are no released weights {name!r}. Known are'
+      f' {", ".join(similar or names())}'
+      + (f' and {len(names()) - len(similar)} more.' if similar else '.')
+    )
+  return _ENTRIES[name]
+
+
+def path_of(name: str) -> epath.Path:
+  """Where the file of a name belongs on this machine."""
+  folder = os.environ.get(VARIABLE) or _DEFAULT_FOLDER
+  return paths.absolute(folder) / entry(name).local
+
+
+def find(name: str) -> epath.Path:
+  """Finds the local file of a name.
+
+  Raises:
+    ValueError: an unknown name, or the file is not there; says how to fetch
+      it.
+  """
+  path, found = path_of(name), entry(name)
+  if not path.exists():
+    raise ValueError(
+      f'The weights {name!r} are not on this machine: there is no file {path}.'
+      ' Fetch them with\n'
+      f"  curl -fL --create-dirs -o '{path}' '{found.url}'\nor\n"
+      f"  gcloud storage cp 'gs://{found.bucket}/{found.path}' '{path}'\n"
+      f'Another folder can be set in ${VARIABLE}.'
+    )
+  return path

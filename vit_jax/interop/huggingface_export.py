@@ -1,0 +1,162 @@
+"""Writes Hugging Face folders, which `from_pretrained` of transformers loads.
+
+Neither torch nor transformers is needed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import safetensors.numpy
+from etils import epath
+
+from vit_jax import paths
+from vit_jax.interop import arrays as arrays_lib
+from vit_jax.interop import inference, torch_names
+from vit_jax.interop.huggingface import (
+  CONFIG,
+  PREPROCESSING,
+  PREPROCESSOR,
+  WEIGHTS,
+)
+from vit_jax.interop.weights import ImageSize, pair
+from vit_jax.models import vit
+
+
+def save_huggingface(
+  folder: epath.PathLike,
+  params: Any,
+  model: nn.Module,
+  image_size: ImageSize,
+  *,
+  class_names: Sequence[str] | None = None,
+  preprocessing: str | None = None,
+) -> None:
+  """Writes a folder that `transformers` loads as ViTForImageClassification.
+
+  Args:
+    folder: created if it is not there; its files of the same names are
+      replaced.
+    params: of the model; a tree of arrays, blocks stacked or not.
+    model: a `vit.ViT`, for the config.
+    image_size: side or (height, width) that the position embeddings are for.
+    class_names: one for each logit, for `id2label`.
+    preprocessing: the operations of our evaluation, kept for information in
+      `preprocessor_config.json`, which itself resizes to the image size.
+
+  Raises:
+    ValueError: `transformers` has no such model, for reasons that are listed;
+      or as many names as classes are not given.
+  """
+  check_savable(model)
+  image_size = pair(image_size)
+  flat = inference.flatten(params)
+  channels = inference.channels(flat)
+  config = _config(model, image_size, channels, class_names)
+  folder = paths.absolute(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  with arrays_lib.atomic(folder / WEIGHTS) as temporary:
+    # The format of the arrays' names and layouts, which transformers checks.
+    temporary.write_bytes(
+      safetensors.numpy.save(
+        torch_names.to_torch(flat), metadata={'format': 'pt'}
+      )
+    )
+  arrays_lib.write_json(folder / CONFIG, config)
+  arrays_lib.write_json(
+    folder / PREPROCESSOR, _preprocessor(image_size, channels, preprocessing)
+  )
+
+
+def check_savable(model: nn.Module) -> None:
+  """Raises ValueError with all reasons why transformers lacks such a model."""
+  if not isinstance(model, vit.ViT):
+    reasons = ['it is no Vision Transformer']
+  else:
+    reasons = [
+      reason
+      for wrong, reason in (
+        (
+          model.resnet_blocks is not None,
+          'it is a hybrid with a ResNet (resnet_blocks)',
+        ),
+        (
+          model.representation_size is not None,
+          'it has a hidden layer before the head (representation_size), while'
+          ' ViTForImageClassification has one linear layer only',
+        ),
+        (model.pooling != 'token', f'pooling={model.pooling!r}'),
+        (model.attention != 'full', f'attention={model.attention!r}'),
+        (
+          model.position_embedding != '1d',
+          f'position_embedding={model.position_embedding!r}',
+        ),
+        (
+          model.position_site != 'stem',
+          f'position_site={model.position_site!r}',
+        ),
+      )
+      if wrong
+    ]
+  if reasons:
+    raise ValueError(
+      "Hugging Face's ViT cannot express this model: "
+      + '; '.join(reasons)
+      + '. Save it as .npz instead.'
+    )
+
+
+def _config(
+  model: vit.ViT,
+  image_size: tuple[int, int],
+  channels: int,
+  class_names: Sequence[str] | None,
+) -> dict[str, Any]:
+  names = list(class_names or ())
+  if names and len(names) != model.num_classes:
+    raise ValueError(
+      f'There are {len(names)} class names for {model.num_classes} classes.'
+    )
+  names = names or [f'LABEL_{i}' for i in range(model.num_classes)]
+  return {
+    'architectures': ['ViTForImageClassification'],
+    'model_type': 'vit',
+    'hidden_size': model.width,
+    'num_hidden_layers': model.depth,
+    'num_attention_heads': model.heads,
+    'intermediate_size': model.mlp_dim,
+    'hidden_act': 'gelu' if model.gelu == 'exact' else 'gelu_pytorch_tanh',
+    'layer_norm_eps': model.norm_epsilon,
+    'hidden_dropout_prob': model.dropout_rate,
+    'attention_probs_dropout_prob': 0.0,
+    'qkv_bias': True,
+    'image_size': _side(image_size),
+    'patch_size': _side(model.patch_size),
+    'num_channels': channels,
+    'id2label': {str(i): name for i, name in enumerate(names)},
+    'label2id': {name: i for i, name in enumerate(names)},
+    'torch_dtype': 'float32',
+  }
+
+
+def _preprocessor(
+  image_size: tuple[int, int], channels: int, preprocessing: str | None
+) -> dict[str, Any]:
+  content = {
+    'image_processor_type': 'ViTImageProcessor',
+    'do_resize': True,
+    'size': {'height': image_size[0], 'width': image_size[1]},
+    'resample': 2,  # Bilinear.
+    'do_rescale': True,
+    'rescale_factor': 1 / 255,
+    'do_normalize': True,
+    'image_mean': [0.5] * channels,
+    'image_std': [0.5] * channels,
+  }
+  if preprocessing:
+    content[PREPROCESSING] = preprocessing
+  return content
+
+
+def _side(size: tuple[int, int]) -> int | list[int]:
+  return size[0] if size[0] == size[1] else list(size)

@@ -1,0 +1,259 @@
+"""Which model parameters belong to, and how a model is described in files."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import numpy as np
+
+from vit_jax import models
+from vit_jax.interop import released
+from vit_jax.models import variants, vit
+
+# What changes how a model is trained or computed, but not what it is.
+_NOT_DESCRIBED = (
+  'num_classes',
+  'dropout_rate',
+  'head_bias',
+  'dtype',
+  'remat',
+  'scan',
+  'parent',
+  'name',
+)
+_BLOCK = 'Transformer/encoderblock_0/'
+_AXIAL_UNIT = 'block1/unit1/'
+_BIT_IMAGE_SIZE = (224, 224)  # Any will do.
+
+
+def infer_model(
+  arrays: Mapping[str, np.ndarray], image_size: tuple[int, int] | None = None
+) -> tuple[nn.Module, tuple[int, int]]:
+  """Finds the model that a file's arrays belong to, by names and shapes.
+
+  What no shape tells gets the default: the GELU, the LayerNorms' epsilon, and
+  whether a single position embedding is added once or before every block.
+
+  Args:
+    arrays: name -> array, by released names or ours.
+    image_size: (height, width) in pixels, where the number of patches is no
+      square; by default that of a square image.
+
+  Returns:
+    The model, and the image size its position embeddings are for: 224x224 of a
+    ResNet, which takes any.
+
+  Raises:
+    ValueError: no model of this package has such arrays, or the image size
+      does not follow from them.
+  """
+  flat = released.from_released(arrays)
+  if 'head/bias' not in flat:
+    raise ValueError(
+      'These weights have no head, so the number of classes is unknown: name'
+      ' the model and load them with new_head=True.'
+    )
+  classes = flat['head/bias'].shape[0]
+  if 'gn_final/scale' in flat:
+    model = models.build('BiT-R50x1', num_classes=classes, **_resnet(flat))
+    return model, image_size or _BIT_IMAGE_SIZE
+  if _AXIAL_UNIT + 'width_attention/qkv/kernel' in flat:
+    return _axial_resnet(flat, classes, image_size)
+  try:
+    fields = _vit_fields(flat)
+  except KeyError as error:
+    raise ValueError(
+      'These are not the weights of a ViT, a hybrid or a ResNet of the paper:'
+      f' {error} is missing among {", ".join(sorted(flat)[:8])}, ...'
+    ) from None
+  model = models.build('ViT-B/16', num_classes=classes, **fields)
+  return model, image_size or _image_size(flat, model)
+
+
+def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """The attributes of `vit.ViT`; KeyError if an array is not there."""
+  axial = any(name.startswith(_BLOCK + 'row/') for name in flat)
+  block = _BLOCK + 'row/' if axial else _BLOCK
+  attention = block + 'MultiHeadDotProductAttention_0/'
+  width, heads, _ = flat[attention + 'query/kernel'].shape
+  pooling = 'token' if released.CLS in flat else 'gap'
+  if 'MAPHead_0/probe' in flat:
+    pooling = 'map'
+  position, site = _position(flat)
+  fields = {
+    'width': width,
+    'heads': heads,
+    'depth': len({m[1] for k in flat if (m := _block_of(k))}),
+    'mlp_dim': flat[block + 'MlpBlock_0/Dense_0/bias'].shape[0],
+    'patch_size': flat['embedding/kernel'].shape[:2],
+    'pooling': pooling,
+    'attention': 'axial' if axial else 'full',
+    'position_embedding': position,
+    'position_site': site,
+  }
+  if 'pre_logits/bias' in flat:
+    fields['representation_size'] = flat['pre_logits/bias'].shape[0]
+  if 'conv_root/kernel' in flat:
+    fields['resnet_blocks'] = _resnet_blocks(flat)
+    fields['resnet_width'] = _resnet_width(flat)
+  return fields
+
+
+def _block_of(name: str) -> re.Match | None:
+  return re.match(r'Transformer/encoderblock_(\d+)/', name)
+
+
+def _position(flat: Mapping[str, np.ndarray]) -> tuple[str, str]:
+  """`position_embedding` and `position_site`."""
+  for name, array in flat.items():
+    leaf = name.rpartition('/')[2]
+    site = 'every_layer' if _block_of(name) else 'stem'
+    if leaf == 'pos_embedding':
+      return '1d', site
+    if leaf == 'x_embedding':
+      return '2d', site
+    if leaf == 'relative_embedding':
+      shared = array.shape[1] == 1
+      return ('relative' if shared else 'relative_per_head'), 'stem'
+  raise ValueError(
+    'These weights have no position embedding: whether the model has none or'
+    ' a fixed one, their shapes do not tell. Name the model.'
+  )
+
+
+def _axial_resnet(flat, classes, image_size):
+  """`infer_model` of an AxialResNet, whose first stage halves twice."""
+  height, width = (
+    flat[f'{_AXIAL_UNIT}{axis}_attention/relative_embedding'].shape
+    for axis in ('height', 'width')
+  )  # [2L - 1, 2K] each
+  channels = flat[_AXIAL_UNIT + 'width_attention/qkv/kernel'].shape[0]
+  model = models.build(
+    'AxialResNet50',
+    num_classes=classes,
+    heads=2 * channels // width[1],
+    **_resnet(flat),
+  )
+  size = (2 * (height[0] + 1), 2 * (width[0] + 1))
+  return model, image_size or size
+
+
+def _resnet(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  return {'blocks': _resnet_blocks(flat), 'width_factor': _resnet_width(flat)}
+
+
+def _resnet_blocks(flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+  units = {
+    tuple(map(int, match.groups()))
+    for name in flat
+    if (match := re.match(r'block(\d+)/unit(\d+)/', name))
+  }
+  stages = max((stage for stage, _ in units), default=0)
+  return tuple(
+    sum(stage == number for stage, _ in units)
+    for number in range(1, stages + 1)
+  )
+
+
+def _resnet_width(flat: Mapping[str, np.ndarray]) -> int:
+  return max(1, flat['conv_root/kernel'].shape[-1] // 64)
+
+
+def _image_size(
+  flat: Mapping[str, np.ndarray], model: vit.ViT
+) -> tuple[int, int]:
+  """The image size of the position embeddings, in whole patches."""
+  prefix = int(released.CLS in flat)
+  grid, patches = None, 0
+  lengths = {'x': 0, 'y': 0}  # Of the axes, where each has its table.
+  for name, array in flat.items():
+    leaf = name.rpartition('/')[2]
+    if leaf in ('x_embedding', 'y_embedding'):
+      lengths[leaf[0]] = array.shape[0]
+    elif leaf == 'pos_embedding':
+      patches = array.shape[1] - prefix
+    elif leaf == 'relative_embedding':
+      length = (array.shape[0] + 1) // 2  # Of 2L - 1 rows.
+      if '/row/' in name:
+        lengths['x'] = length
+      elif '/column/' in name:
+        lengths['y'] = length
+      else:
+        patches = length - prefix
+  if all(lengths.values()):
+    grid = (lengths['y'], lengths['x'])
+  if grid is None:
+    side = math.isqrt(patches)
+    grid = (side, side)
+    if side**2 != patches:
+      raise ValueError(
+        f'{patches} patches are no square grid: give the image size.'
+      )
+  stride = 1
+  if model.resnet_blocks is not None:
+    # The root halves twice, and each stage but the first once.
+    stride = 4 * 2 ** max(0, len(model.resnet_blocks) - 1)
+  return tuple(
+    count * patch * stride
+    for count, patch in zip(grid, model.patch_size, strict=True)
+  )
+
+
+def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
+  """The name of a model and its overrides, for `models.build`.
+
+  Args:
+    model: from `models.build`.
+
+  Returns:
+    The name that needs the fewest overrides, and those, as JSON has them.
+    What concerns only training and computation is left out.
+  """
+  names = models.names()
+  if isinstance(model, vit.ViT) and len(set(model.patch_size)) == 1:
+    kind = 'Axial-ViT' if model.attention == 'axial' else 'ViT'
+    names += [f'{kind}-{s}/{model.patch_size[0]}' for s in variants.SIZES]
+  best = None
+  for name in names:
+    named = models.build(name, num_classes=model.num_classes)
+    if type(named) is not type(model):
+      continue
+    overrides = {
+      field.name: getattr(model, field.name)
+      for field in dataclasses.fields(model)
+      if field.name not in _NOT_DESCRIBED
+      and getattr(model, field.name) != getattr(named, field.name)
+    }
+    # A None cannot override.
+    if None in overrides.values():
+      continue
+    if best is None or len(overrides) < len(best[1]):
+      best = (name, overrides)
+  if best is None:
+    raise ValueError(
+      f'{model} is none of the models {", ".join(models.names())}.'
+    )
+  name, overrides = best
+  return name, {
+    k: list(v) if isinstance(v, tuple) else v for k, v in overrides.items()
+  }
+
+
+def flatten(params: Any) -> dict[str, np.ndarray]:
+  """A tree of parameters, or a flat one, to flat float32, not stacked."""
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  return released.unstack(
+    {k: np.asarray(v, np.float32) for k, v in flat.items()}
+  )
+
+
+def channels(flat: Mapping[str, np.ndarray]) -> int:
+  """The number of channels of the images that the parameters are for."""
+  for name in ('conv_root/kernel', 'embedding/kernel'):
+    if name in flat and flat[name].ndim == 4:
+      return flat[name].shape[2]
+  return 3

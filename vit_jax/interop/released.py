@@ -1,0 +1,220 @@
+"""Names and shapes of the released checkpoints, and ours.
+
+The released ViT and hybrid files are of a Flax older than Linen, which numbers
+the layers of a block across classes (`LayerNorm_0`, `LayerNorm_2`, `MlpBlock_3`
+and `MultiHeadDotProductAttention_1`); those of BiT carry the names of
+TensorFlow. Both, and those of later code bases, map one to one to our
+parameters, whose names are flat here: `Transformer/encoder_norm/scale`.
+
+Arrays may be anything with NumPy's interface; none is changed in place.
+"""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+CLS = 'cls'
+POSITION = 'Transformer/posembed_input/pos_embedding'
+
+# Prefixes under which some code bases keep the parameters.
+_PREFIXES = ('opt/target/', 'params/img/', 'params/', 'img/', 'target/')
+# One of these is in every model.
+_ANCHORS = ('embedding/kernel', 'conv_root/kernel', 'head/kernel')
+_OPTIMIZER = re.compile(r'(opt|opt_state|optimizer)/')
+
+# Ours -> before Linen, of the layers in an encoder block.
+_PRE_LINEN = {
+  'MultiHeadDotProductAttention_0': 'MultiHeadDotProductAttention_1',
+  'LayerNorm_1': 'LayerNorm_2',
+  'MlpBlock_0': 'MlpBlock_3',
+}
+_LINEN = {old: new for new, old in _PRE_LINEN.items()}
+_IN_BLOCK = re.compile(r'Transformer/encoderblock(_\d+)?/')
+
+# BiT's layers -> ours: of the whole network, and of a unit.
+_BIT_LAYERS = {
+  'root_block/standardized_conv2d': 'conv_root',
+  'group_norm': 'gn_final',
+  'head/conv2d': 'head',
+}
+_BIT_UNIT_LAYERS = {
+  'a/group_norm': 'gn1',
+  'a/standardized_conv2d': 'conv1',
+  'a/proj/standardized_conv2d': 'conv_proj',
+  'b/group_norm': 'gn2',
+  'b/standardized_conv2d': 'conv2',
+  'c/group_norm': 'gn3',
+  'c/standardized_conv2d': 'conv3',
+}
+_BIT_LEAVES = {'gamma': 'scale', 'beta': 'bias'}  # Of norms.
+
+
+def from_released(arrays: Arrays) -> dict[str, np.ndarray]:
+  """Renames a file's arrays to ours, in the layout without `scan`.
+
+  Args:
+    arrays: name -> array of a released or similar file. Known are: names
+      before and since Linen; blocks stacked along their first axis; a prefix
+      such as `params/` or `opt/target/`, whose optimizer state is left out;
+      the three places of the position embedding (without a row for the class
+      token it gets one of zeros, which is exact); BiT's names.
+
+  Returns:
+    Our name -> array. Unknown names stay, for the caller to refuse.
+
+  Raises:
+    ValueError: two names of the file mean the same array.
+  """
+  arrays = _without_prefix(arrays)
+  if any(name.startswith('resnet/') for name in arrays):
+    params = _renamed(arrays, _from_bit)
+    if np.ndim(params.get('head/kernel')) == 4:
+      params['head/kernel'] = params['head/kernel'][0, 0]  # A 1x1 convolution.
+    return params
+  arrays = unstack(arrays)
+  if any(_is_pre_linen(name) for name in arrays):
+    arrays = _renamed(arrays, lambda name: _in_blocks(name, _LINEN))
+  arrays = _with_position(arrays)
+  return {name: _squeezed(name, array) for name, array in arrays.items()}
+
+
+def to_released(params: Arrays) -> dict[str, np.ndarray]:
+  """Inverts `from_released`: the names of the ViT and BiT release buckets.
+
+  Args:
+    params: our name -> array, blocks stacked or not.
+
+  Returns:
+    The file's name -> array. The shapes are ours, but for BiT's head kernel
+    [1, 1, 2048w, K].
+  """
+  if 'gn_final/scale' in params:
+    renamed = _renamed(params, _to_bit)
+    kernel = 'resnet/head/conv2d/kernel'
+    return renamed | {kernel: renamed[kernel][None, None]}
+  return _renamed(unstack(params), lambda name: _in_blocks(name, _PRE_LINEN))
+
+
+def unstack(arrays: Arrays) -> dict[str, np.ndarray]:
+  """Splits `Transformer/encoderblock/...` [depth, ...] into blocks."""
+  stacked = 'Transformer/encoderblock/'
+  result = {}
+  for name, array in arrays.items():
+    if name.startswith(stacked) and array.ndim:
+      rest = name.removeprefix(stacked)
+      for i in range(array.shape[0]):
+        result[f'Transformer/encoderblock_{i}/{rest}'] = array[i]
+    else:
+      result[name] = array
+  return result
+
+
+def stack(arrays: Arrays) -> dict[str, np.ndarray]:
+  """Inverts `unstack`: the parameters of a model with `scan=True`."""
+  result, blocks = {}, {}
+  for name, array in arrays.items():
+    if match := re.match(r'Transformer/encoderblock_(\d+)/', name):
+      rest = name[match.end() :]
+      blocks.setdefault(rest, {})[int(match[1])] = array
+    else:
+      result[name] = array
+  for rest, array in blocks.items():
+    result[f'Transformer/encoderblock/{rest}'] = np.stack(
+      [array[i] for i in sorted(array)]
+    )
+  return result
+
+
+def _without_prefix(arrays: Arrays) -> dict[str, np.ndarray]:
+  """Strips the prefix that the parameters have, and leaves optimizers out."""
+  for prefix in _PREFIXES:
+    if any(prefix + anchor in arrays for anchor in _ANCHORS):
+      return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix) or not _OPTIMIZER.match(name)
+      }
+  return dict(arrays)
+
+
+def _renamed(arrays: Arrays, rename) -> dict[str, np.ndarray]:
+  result, origin = {}, {}
+  for name, array in arrays.items():
+    new = rename(name)
+    if new in result:
+      raise ValueError(
+        f'{origin[new]} and {name} are both {new}: the file mixes two ways of'
+        ' naming.'
+      )
+    result[new], origin[new] = array, name
+  return result
+
+
+def _is_pre_linen(name: str) -> bool:
+  return bool(_IN_BLOCK.match(name)) and not _LINEN.keys().isdisjoint(
+    name.split('/')
+  )
+
+
+def _in_blocks(name: str, layers: Mapping[str, str]) -> str:
+  """Renames layers in encoder blocks; `MAPHead_0` never was renumbered."""
+  if not _IN_BLOCK.match(name):
+    return name
+  return '/'.join(layers.get(part, part) for part in name.split('/'))
+
+
+def _with_position(arrays: Arrays) -> dict[str, np.ndarray]:
+  arrays = dict(arrays)
+  for name, has_cls_row in (
+    ('Transformer/pos_embedding', True),
+    ('pos_embedding', False),
+  ):
+    if name not in arrays:
+      continue
+    if POSITION in arrays:
+      raise ValueError(
+        f'{name} and {POSITION} are both the position embedding: the file'
+        ' mixes two ways of naming.'
+      )
+    table = arrays.pop(name)
+    if CLS in arrays and not has_cls_row and table.ndim == 3:
+      zeros = np.zeros_like(table[:, :1])  # cls + 0 is what that code adds.
+      table = np.concatenate([zeros, table], axis=1)  # [1, 1 + N, D]
+    arrays[POSITION] = table
+  return arrays
+
+
+def _squeezed(name: str, array: np.ndarray) -> np.ndarray:
+  """Old hybrid files have GroupNorm's parameters as [1, 1, 1, C]."""
+  layer = name.split('/')[-2:-1]
+  if layer and layer[0].startswith('gn') and array.shape[:-1] == (1, 1, 1):
+    return array[0, 0, 0]
+  return array
+
+
+def _from_bit(name: str) -> str:
+  layer, _, leaf = name.removeprefix('resnet/').rpartition('/')
+  # Some files number the layers: `standardized_conv2d_3`.
+  layer = re.sub(r'(standardized_conv2d|group_norm)_\d+$', r'\1', layer)
+  if ours := _BIT_LAYERS.get(layer):
+    return f'{ours}/{_BIT_LEAVES.get(leaf, leaf)}'
+  match = re.fullmatch(r'block(\d+)/unit(\d+)/(.+)', layer)
+  if match and (ours := _BIT_UNIT_LAYERS.get(match[3])):
+    unit = f'block{match[1]}/unit{int(match[2])}'
+    return f'{unit}/{ours}/{_BIT_LEAVES.get(leaf, leaf)}'
+  return name
+
+
+def _to_bit(name: str) -> str:
+  layer, _, leaf = name.rpartition('/')
+  block, _, last = layer.rpartition('/')
+  if last.startswith('gn'):
+    leaf = {ours: theirs for theirs, ours in _BIT_LEAVES.items()}[leaf]
+  layers = _BIT_UNIT_LAYERS if block else _BIT_LAYERS
+  theirs = {ours: theirs for theirs, ours in layers.items()}.get(last, last)
+  if match := re.fullmatch(r'block(\d+)/unit(\d+)', block):
+    theirs = f'block{match[1]}/unit{int(match[2]):02}/{theirs}'
+  return f'resnet/{theirs}/{leaf}'

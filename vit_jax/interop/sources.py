@@ -1,0 +1,202 @@
+"""Reading weights of any kind, and loading them into a model."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+from absl import logging
+from etils import epath
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import class_names, models, paths
+from vit_jax import config as config_lib
+from vit_jax.interop import arrays as arrays_lib
+from vit_jax.interop import (
+  catalog,
+  fitting,
+  huggingface,
+  inference,
+  npz,
+  released,
+)
+from vit_jax.interop.fitting import Report
+from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
+
+_PICKLES = ('.bin', '.pt', '.pth', '.pkl', '.ckpt')
+
+
+def locate(path: epath.PathLike) -> epath.Path:
+  """Finds what a path or a name of `catalog.names()` stands for.
+
+  Returns:
+    The absolute path of a `.npz` or `.safetensors` file, of a Hugging Face
+    folder, or of one checkpoint of a run (`.../checkpoints/STEP`).
+
+  Raises:
+    ValueError: nothing is there, or what isn't read; says what to do.
+  """
+  given = os.fspath(path)
+  found = paths.absolute(path)
+  if given in catalog.names() and not found.exists():
+    return catalog.find(given)
+  if found.suffix in ('.npz', '.safetensors') and not found.is_dir():
+    return arrays_lib.existing_file(found)
+  if found.suffix in _PICKLES:
+    raise ValueError(
+      f'{found} is a pickle, which is not read, because it can run code. Give'
+      ' a .npz file, or a Hugging Face folder with model.safetensors.'
+    )
+  if huggingface.is_folder(found):
+    return found
+  folder, _, name = given.rpartition('/')
+  if name and not found.exists() and _is_bucket(folder):
+    catalog.entry(given)  # Raises, and lists similar names.
+  return checkpoint_lib.find(path)
+
+
+def _is_bucket(folder: str) -> bool:
+  return folder in {name.rpartition('/')[0] for name in catalog.names()}
+
+
+def read(path: epath.PathLike) -> Weights:
+  """Reads weights of any kind.
+
+  Args:
+    path: a released or similar `.npz` file; a Hugging Face folder; a run's
+      directory, or one of its checkpoints; or a name of `catalog.names()`.
+
+  Raises:
+    ValueError: see `locate` and the readers of each kind.
+  """
+  found = locate(path)
+  if found.suffix == '.npz':
+    return npz.read(found, os.fspath(path))
+  if found.is_dir() and not huggingface.is_folder(found):
+    return _read_run(found)
+  return huggingface.read(found)
+
+
+def load(
+  path: epath.PathLike,
+  model: nn.Module,
+  image_size: ImageSize,
+  *,
+  new_head: bool = False,
+) -> tuple[Any, Report]:
+  """Loads weights of any kind into a model.
+
+  Args:
+    path: see `read`.
+    model: from `models.build`.
+    image_size: side or (height, width) in pixels that the model will see; the
+      position embeddings are resized to it (section 3.2 of the paper).
+    new_head: gives the model a head of its own in place of the file's, which
+      else is kept and must be for as many classes. See `fitting.fit`.
+
+  Returns:
+    The model's parameters, float32 NumPy arrays in the model's layout, and a
+    report of what was done, which is logged, too.
+
+  Raises:
+    ValueError: the file cannot be read, or does not fit the model; lists
+      missing, extra and misshapen arrays, or those that are not finite.
+  """
+  found, name = locate(path), os.fspath(path)
+  if found.suffix == '.npz':
+    # Before all of it is read: do the shapes fit?
+    outline = npz.read(found, name, outline=True)
+    _fit(fitting.match, outline, model, image_size, new_head)
+  return _load(read(path), model, image_size, new_head)
+
+
+def load_npz(
+  path: epath.PathLike,
+  model: nn.Module,
+  image_size: ImageSize,
+  *,
+  new_head: bool = False,
+) -> Any:
+  """Like `load`, of a `.npz` file; returns only the parameters."""
+  if not os.fspath(path).endswith('.npz'):
+    raise ValueError(f'{path} is no .npz file; interop.load reads others.')
+  return load(path, model, image_size, new_head=new_head)[0]
+
+
+def load_huggingface(
+  folder: epath.PathLike,
+  model: nn.Module,
+  image_size: ImageSize,
+  *,
+  new_head: bool = False,
+) -> Any:
+  """Like `load`, of a Hugging Face folder; returns only the parameters."""
+  return _load(huggingface.read(folder), model, image_size, new_head)[0]
+
+
+def _load(weights, model, image_size, new_head) -> tuple[Any, Report]:
+  params, report = fit_weights(weights, model, image_size, new_head=new_head)
+  log = logging.warning if report.notes else logging.info
+  log('Weights from %s: %s.', weights.origin, report)
+  return params, report
+
+
+def fit_weights(
+  weights: Weights,
+  model: nn.Module,
+  image_size: ImageSize,
+  *,
+  new_head: bool = False,
+) -> tuple[Any, Report]:
+  """Like `load`, of weights that were read already; logs nothing."""
+  return _fit(fitting.fit, weights, model, image_size, new_head)
+
+
+def _fit(fit, weights, model, image_size, new_head):
+  size = pair(image_size)
+  return fit(
+    weights.params,
+    fitting.initial(
+      model, size, inference.channels(weights.params), head=new_head
+    ),
+    old_grid=weights.grid,
+    new_grid=model.token_grid(size),
+    new_head=new_head,
+    name=weights.origin,
+    notes=weights.remarks(model),
+  )
+
+
+def _read_run(path: epath.Path) -> Weights:
+  """Reads one checkpoint of a run; its config says the rest."""
+  tree, _ = checkpoint_lib.read_params(path)
+  flat = flax.traverse_util.flatten_dict(tree, sep='/')
+  weights = Weights(origin=str(path), params=released.unstack(flat))
+  workdir = path.parent.parent
+  saved = config_lib.load(workdir)
+  if saved is None or 'image_size' not in saved or 'model' not in saved:
+    return weights  # Not a config of ours.
+  model = model_of_run(saved)
+  size = tuple(saved['image_size'])
+  evals = [e.get('preprocess', '') for e in saved.get('evals', {}).values()]
+  return dataclasses.replace(
+    weights,
+    model=model,
+    image_size=size,
+    grid=model.token_grid(size),
+    class_names=class_names.read(workdir),
+    preprocessing=evals[0] if evals else '',
+    settings=settings_of(model),
+  )
+
+
+def model_of_run(config: Mapping[str, Any]) -> nn.Module:
+  """Builds the model that a run's `config.json` describes."""
+  section = dict(config['model'])
+  # What it was computed in says nothing about the weights.
+  section |= {'dtype': None, 'scan': None, 'remat': None}
+  return models.build(
+    section.pop('name'), num_classes=config['num_classes'], **section
+  )

@@ -1,0 +1,142 @@
+"""Names and layouts of arrays in Hugging Face's files of ViTs, and ours."""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from vit_jax.interop import released
+
+# Their module -> ours and how its arrays are laid out (see `from_torch`).
+_MODULES = {
+  'embeddings.patch_embeddings.projection': ('embedding', 'conv'),
+  'layernorm': ('Transformer/encoder_norm', 'norm'),
+  'pooler.dense': ('pre_logits', 'dense'),
+  'classifier': ('head', 'dense'),
+}
+_ATTENTION = 'MultiHeadDotProductAttention_0'
+_BLOCK_MODULES = {
+  'layernorm_before': ('LayerNorm_0', 'norm'),
+  'attention.attention.query': (f'{_ATTENTION}/query', 'heads'),
+  'attention.attention.key': (f'{_ATTENTION}/key', 'heads'),
+  'attention.attention.value': (f'{_ATTENTION}/value', 'heads'),
+  'attention.output.dense': (f'{_ATTENTION}/out', 'out'),
+  'layernorm_after': ('LayerNorm_1', 'norm'),
+  'intermediate.dense': ('MlpBlock_0/Dense_0', 'dense'),
+  'output.dense': ('MlpBlock_0/Dense_1', 'dense'),
+}
+_ARRAYS = {
+  'embeddings.cls_token': released.CLS,
+  'embeddings.position_embeddings': released.POSITION,
+}
+# Names in memory of newer versions of transformers -> those in files.
+_RENAMED = (
+  (r'^(vit|deit)\.', ''),
+  (r'^layers\.', 'encoder.layer.'),
+  (r'\.attention\.q_proj\.', '.attention.attention.query.'),
+  (r'\.attention\.k_proj\.', '.attention.attention.key.'),
+  (r'\.attention\.v_proj\.', '.attention.attention.value.'),
+  (r'\.attention\.o_proj\.', '.attention.output.dense.'),
+  (r'\.mlp\.fc1\.', '.intermediate.dense.'),
+  (r'\.mlp\.fc2\.', '.output.dense.'),
+)
+
+
+def name_in_file(name: str) -> str:
+  """The name in files of every version, without the model's prefix."""
+  for pattern, replacement in _RENAMED:
+    name = re.sub(pattern, replacement, name)
+  return name
+
+
+def _module(name: str) -> tuple[str, str] | None:
+  """Our name of one of their modules, and its layout; None if unknown."""
+  if name in _MODULES:
+    return _MODULES[name]
+  match = re.fullmatch(r'encoder\.layer\.(\d+)\.(.+)', name)
+  if not match or match[2] not in _BLOCK_MODULES:
+    return None
+  ours, layout = _BLOCK_MODULES[match[2]]
+  return f'Transformer/encoderblock_{match[1]}/{ours}', layout
+
+
+def from_torch(
+  tensors: Mapping[str, np.ndarray], *, heads: int, qkv_bias: bool
+) -> dict[str, np.ndarray]:
+  """Renames and reorders arrays to ours.
+
+  Args:
+    tensors: name in the file (see `name_in_file`) -> array.
+    heads: H, which their arrays don't show.
+    qkv_bias: whether queries, keys and values have biases; if not, ours are 0.
+
+  Returns:
+    Our flat name -> array. Unknown names stay, for the caller to refuse.
+  """
+  params = {}
+  for name, array in tensors.items():
+    module, _, leaf = name.rpartition('.')
+    found = _module(module)
+    if name in _ARRAYS:
+      params[_ARRAYS[name]] = array
+      continue
+    if found is None or leaf not in ('weight', 'bias'):
+      params[name] = array
+      continue
+    ours, layout = found
+    if layout == 'norm':
+      leaf = 'scale' if leaf == 'weight' else 'bias'
+    elif leaf == 'weight':
+      leaf = 'kernel'
+      # [D, C, P, P] -> [P, P, C, D], or [out, in] -> [in, out]
+      is_conv = layout == 'conv' and array.ndim == 4
+      array = array.transpose(2, 3, 1, 0) if is_conv else array.T
+    if layout == 'heads' and array.shape[-1] % heads == 0:
+      array = array.reshape(*array.shape[:-1], heads, -1)  # [D, H, K] or [H, K]
+    elif (layout, leaf) == ('out', 'kernel') and len(array) % heads == 0:
+      array = array.reshape(heads, -1, array.shape[-1])  # [H, K, D]
+    params[f'{ours}/{leaf}'] = array
+  if not qkv_bias:
+    for name in [k for k in params if re.search('(query|key|value)/k', k)]:
+      _, *bias = params[name].shape
+      name = name.removesuffix('kernel') + 'bias'
+      params.setdefault(name, np.zeros(bias, np.float32))
+  return params
+
+
+def to_torch(flat: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Inverts `from_torch`.
+
+  Args:
+    flat: our flat name -> array, blocks not stacked.
+
+  Returns:
+    The name that every version of transformers reads -> array.
+  """
+  arrays = {ours: theirs for theirs, ours in _ARRAYS.items()}
+  modules = {ours: (theirs, kind) for theirs, (ours, kind) in _MODULES.items()}
+  block_modules = {
+    ours: (theirs, kind) for theirs, (ours, kind) in _BLOCK_MODULES.items()
+  }
+  tensors = {}
+  for name, array in flat.items():
+    if name in arrays:
+      tensors[f'vit.{arrays[name]}'] = np.ascontiguousarray(array)
+      continue
+    module, _, leaf = name.rpartition('/')
+    if match := re.fullmatch(r'Transformer/encoderblock_(\d+)/(.+)', module):
+      theirs, layout = block_modules[match[2]]
+      theirs = f'encoder.layer.{match[1]}.{theirs}'
+    else:
+      theirs, layout = modules[module]
+    if layout == 'heads':
+      array = array.reshape(*array.shape[:-2], -1)  # [D, H * K] or [H * K]
+    elif (layout, leaf) == ('out', 'kernel'):
+      array = array.reshape(-1, array.shape[-1])  # [H * K, D]
+    if leaf == 'kernel':
+      # [P, P, C, D] -> [D, C, P, P], or [in, out] -> [out, in]
+      array = array.transpose(3, 2, 0, 1) if layout == 'conv' else array.T
+    leaf = 'bias' if leaf == 'bias' else 'weight'
+    theirs = theirs if theirs == 'classifier' else f'vit.{theirs}'
+    tensors[f'{theirs}.{leaf}'] = np.ascontiguousarray(array)
+  return tensors

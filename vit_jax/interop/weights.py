@@ -1,0 +1,59 @@
+"""Parameters as they were read, whatever the kind of file."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+ImageSize = int | Sequence[int]  # Side, or (height, width), in pixels.
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+  """Parameters by our names, and what their file says about them.
+
+  Attributes:
+    origin: where they come from, for messages.
+    params: flat name -> array, blocks not stacked.
+    model: the model they belong to, if the file says.
+    image_size: (height, width) in pixels they were last used with, if known.
+    grid: (rows, columns) of their position embeddings, if known.
+    class_names: one for each logit; empty if unknown.
+    preprocessing: operations before the model (see `data/ops.py`); '' if
+      unknown.
+    settings: attributes of the model that shapes don't tell, if known.
+    notes: remarks for whoever loads them.
+  """
+
+  origin: str
+  params: Mapping[str, np.ndarray]
+  model: nn.Module | None = None
+  image_size: tuple[int, int] | None = None
+  grid: tuple[int, int] | None = None
+  class_names: tuple[str, ...] = ()
+  preprocessing: str = ''
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  notes: tuple[str, ...] = ()
+
+  def remarks(self, model: nn.Module) -> tuple[str, ...]:
+    """What differs from a model though every array fits it."""
+    differing = tuple(
+      f'these weights are of a model with {key}={value!r}, this one has'
+      f' {getattr(model, key)!r}: set {key}={value!r} to compute the same'
+      for key, value in self.settings.items()
+      if getattr(model, key, value) != value
+    )
+    return self.notes + differing
+
+
+def settings_of(model: nn.Module) -> dict[str, Any]:
+  """The attributes of a model that change logits but no array's shape."""
+  keys = ('gelu', 'norm_epsilon', 'position_site')
+  return {key: getattr(model, key) for key in keys if hasattr(model, key)}
+
+
+def pair(size: ImageSize) -> tuple[int, int]:
+  """(height, width) of a side, or of a pair."""
+  return (size, size) if isinstance(size, int) else tuple(size)
