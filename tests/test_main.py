@@ -128,7 +128,7 @@ def commands(tmp_path_factory):
     (
       'unknown key',
       '--config.model.widht is no key of this config. Did you mean'
-      ' model.width? The keys of model are: depth, ',
+      ' model.width? The keys of model are: attention, ',
     ),
     ('no file', "--config=configs/nope.py: there is no file 'configs/nope.py'"),
     (

@@ -122,6 +122,7 @@ def test_files_of_a_finished_run(finished):
     'checkpoints',
     'config.json',
     'metrics.jsonl',
+    'class_names.txt',
     'parameters.txt',
     'profile',
     'train.log',
@@ -134,6 +135,7 @@ def test_files_of_a_finished_run(finished):
   assert config['data']['num_examples'] == 288
   assert config['model']['dtype'] == 'float32'
   assert 'head/kernel' in (workdir / 'parameters.txt').read_text()
+  assert (workdir / 'class_names.txt').read_text() == '0\n1\n'
   log = (workdir / 'train.log').read_text()
   assert 'digits:01 train: 288 images, 2 classes' in log
   assert 'step  9/12  loss ' in log
