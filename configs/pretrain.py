@@ -73,6 +73,7 @@ JFT = Row(
 # Trained for 14 epochs only.
 JFT_14_EPOCHS = ('ViT-H/14', 'BiT-R200x3')
 
+# The paper pre-trains only ViTs on the next two; other models get their rows.
 IMAGENET21K = Row(
   # Table 3 prints 30/90 for L; the released checkpoints are all of 90.
   epochs=90,
@@ -126,9 +127,8 @@ def get_config(argument=None):
     config.model.dropout_rate = row.dropout_rate
   # The pre-training head has one hidden layer, as wide as the encoder; that of
   # a ResNet has none.
-  config.model.representation_size = getattr(
-    models.build(model, num_classes=1), 'width', None
-  )
+  if 'representation_size' in models.options(model):
+    config.model.representation_size = -1
   # The bias starts at the log-odds of a rare class, so that the first steps
   # are not spent on learning it: -10 is the released ImageNet-21k recipe's.
   config.model.head_bias = -6.9 if row is IMAGENET else -10.0

@@ -107,8 +107,16 @@ def test_models_of_the_table(model):
   # The hidden layer of the head is as wide as the encoder; ResNets have none.
   size = model.partition('ViT-')[2]
   width = {'B': 768, 'L': 1024, 'H': 1280}[size[0]] if size else None
-  assert config.model.representation_size == width
-  assert getattr(_model(config), 'width', None) == width
+  built = _model(config)
+  assert getattr(built, 'width', None) == width
+  assert getattr(built, 'representation_size', None) == width
+
+
+def test_the_hidden_layer_follows_an_overridden_width():
+  config = pretrain.get_config('ViT-B/16,digits')
+  config.num_classes = 2
+  config.model.width, config.model.heads = 384, 6
+  assert _model(config).representation_size == 384
 
 
 def test_other_names_of_a_model_have_its_row():

@@ -77,15 +77,16 @@ def default() -> ml_collections.ConfigDict:
   model.name = 'ViT-B/16'  # See `models.names()`.
   # The next ones override the named model's own values where they are set; to
   # set one that the model does not have is an error. `models/vit.py` explains
-  # them, and `models/bit.py` the last two.
+  # them; ResNets have the last two, and AxialResNets also heads.
   model.width = placeholder(int)
   model.depth = placeholder(int)
   model.heads = placeholder(int)
   model.mlp_dim = placeholder(int)
-  model.patch_size = placeholder(tuple)  # (height, width)
+  model.patch_size = placeholder(tuple)  # (height, width), or one side.
   model.resnet_blocks = placeholder(tuple)  # Of a hybrid: (3, 4, 9), say.
   model.resnet_width = placeholder(int)
-  model.representation_size = placeholder(int)  # Hidden tanh layer; 0: none.
+  # Hidden tanh layer of the head: -1 is as wide as the model, 0 none.
+  model.representation_size = placeholder(int)
   model.pooling = placeholder(str)  # 'token', 'gap' or 'map'.
   # '1d', '2d', 'sincos2d', 'none', 'relative' or 'relative_per_head'.
   model.position_embedding = placeholder(str)

@@ -278,6 +278,27 @@ def test_relative_embeddings_of_axial_attention_are_of_the_axis():
     assert table.shape == (offsets, 1, 8)
 
 
+def test_a_layers_table_is_added_once_before_the_rows():
+  model = _build(
+    attention='axial', pooling='gap', position_site='every_layer', depth=1
+  )
+  params = _random_params(model, _images(PATCHES))
+  block = dict(params['Transformer']['encoderblock_0'])
+  table = block.pop('posembed_input')['pos_embedding']
+  assert set(block) == {'row', 'column'}
+  out = model.apply({'params': params}, _images(PATCHES))[1]
+  x = encoder.AxialBlock(2, 24).apply(
+    {'params': block}, out['embedded'] + table, grid=GRID, train=False
+  )
+  norm = params['Transformer']['encoder_norm']
+  x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(
+    x.var(-1, keepdims=True) + 1e-6
+  )
+  np.testing.assert_allclose(
+    out['encoded'], x * norm['scale'] + norm['bias'], atol=1e-4
+  )
+
+
 # Pooling, GELU, epsilon ------------------------------------------------------
 
 
@@ -322,13 +343,65 @@ def test_gelu_is_exact_on_request():
 
 def test_epsilon_reaches_every_layer_norm():
   x = jnp.zeros((1, 4, 4, 3))
-  for pooling, norms in (('token', 5), ('map', 6)):  # 2 a block, final, MAP's.
-    model = _build(norm_epsilon=0.125, pooling=pooling)
+  for pooling, attends, norms in (
+    ('token', 'full', 5),  # Two a block and the final one.
+    ('map', 'full', 6),  # And the pooling's.
+    ('gap', 'axial', 9),
+  ):
+    model = _build(norm_epsilon=0.125, pooling=pooling, attention=attends)
     jaxpr = str(
       jax.make_jaxpr(lambda x, model=model: model.init(jax.random.key(0), x))(x)
     )
     assert jaxpr.count('add') >= norms
     assert jaxpr.count(' 0.125:f32[]') == norms
+
+
+@pytest.mark.parametrize('options', [{}, {'attention': 'axial'}])
+def test_the_gelu_reaches_every_mlp(options):
+  images = _images(PATCHES)
+  texts = [
+    str(jax.make_jaxpr(_build(gelu=gelu, pooling='map', **options).init)(
+      jax.random.key(0), images
+    ))
+    for gelu in ('exact', 'tanh')
+  ]  # fmt: skip
+  mlps = 5 if options else 3  # Of two layers, twice if axial, and pooling.
+  assert [texts[0].count(f' {f} ') for f in ('erfc', 'tanh')] == [mlps, 0]
+  assert [texts[1].count(f' {f} ') for f in ('erfc', 'tanh')] == [0, mlps]
+
+
+def test_attention_pooling_has_the_models_heads():
+  model = _build(pooling='map')
+  params = _random_params(model, _images(PATCHES))
+  _, out = model.apply({'params': params}, _images(PATCHES))
+  expected = vit.MAPHead(2, 24).apply(
+    {'params': params['MAPHead_0']}, out['encoded']
+  )
+  np.testing.assert_array_equal(out['pre_logits'], expected)
+
+
+def test_dropout_reaches_both_halves_of_an_axial_block():
+  block = encoder.AxialBlock(2, 24, dropout_rate=0.5)
+  x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
+  variables = block.init(jax.random.key(0), x, grid=GRID, train=False)
+  jaxpr = jax.make_jaxpr(
+    lambda key: block.apply(
+      variables, x, grid=GRID, train=True, rngs={'dropout': key}
+    )
+  )(jax.random.key(1))
+  # After attention, the GELU and the MLP, twice.
+  assert str(jaxpr).count('name=_bernoulli') == 6
+
+
+def test_new_tables_start_small():
+  for kind in ('1d', '2d', 'relative', 'relative_per_head'):
+    model = _build(position_embedding=kind, pooling='gap', width=256, heads=1)
+    params = model.init(jax.random.key(0), _images(PATCHES))['params']
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    tables = [a for path, a in flat if path[-1].key.endswith('_embedding')]
+    assert len(tables) == {'1d': 1}.get(kind, 2)
+    for table in tables:
+      assert abs(np.std(table) - 0.02) < 3e-3
 
 
 # Hybrids ---------------------------------------------------------------------
@@ -364,6 +437,28 @@ def test_a_hybrid_takes_patches_of_any_stage(
   stages = {f'block{i + 1}' for i in range(len(blocks))}
   others = {'cls', 'embedding', 'Transformer', 'head'}
   assert set(params) == others | stages | {'conv_root', 'gn_root'}
+
+
+def test_a_hybrids_options_reach_its_resnet():
+  images = jnp.zeros((1, 16, 16, 3))
+  model = _build(resnet_blocks=(1,), patch_size=1, dtype='bfloat16')
+  (_, out), variables = jax.eval_shape(
+    lambda x: model.init_with_output(jax.random.key(0), x), images
+  )
+  assert out['features'].dtype == jnp.bfloat16
+  assert variables['params']['conv_root']['kernel'].dtype == jnp.float32
+  wide = jax.eval_shape(
+    model.clone(resnet_width=2).init, jax.random.key(0), images
+  )
+  assert wide['params']['conv_root']['kernel'].shape == (7, 7, 3, 128)
+  jaxprs = [
+    str(
+      jax.make_jaxpr(model.clone(remat=remat).init)(jax.random.key(0), images)
+    )
+    for remat in ('none', 'full')
+  ]
+  # One unit and two blocks.
+  assert [text.count('remat2[') for text in jaxprs] == [0, 3]
 
 
 def test_a_feature_map_below_one_patch_is_an_error():

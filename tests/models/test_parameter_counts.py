@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from vit_jax import models
@@ -36,9 +37,23 @@ def _shapes(name, num_classes=1000, **overrides):
     ('R26+S/32', {}, 36_431_912),
     ('R26+B/32', {}, 101_383_976),
     ('R+Ti/16', {}, 6_337_704),
-    # Table in tests/models/test_bit.py, plus a 1000-way head.
+    # The two hybrids without a published count: by the sizes of their parts.
+    ('R50+ViT-B/32', {}, 88_224_232 + 23_508_032 - 768 * (3072 - 2048)),
+    (
+      'R50+ViT-L/16',
+      {},
+      98_659_112 - 86_567_656 + 304_326_632 + 256 * (1024 - 768),
+    ),
+    # Without their heads, but for R50x3 and R101x3, as published.
     ('BiT-R50x1', {}, 23_500_352 + 2048 * 1000 + 1000),
+    ('BiT-R50x2', {}, 93_891_712 + 4096 * 1000 + 1000),
+    ('BiT-R50x3', {}, 211_174_080 + 6144 * 1000 + 1000),
+    ('BiT-R101x1', {}, 42_492_480 + 2048 * 1000 + 1000),
+    ('BiT-R101x3', {}, 381_789_888 + 6144 * 1000 + 1000),
+    ('BiT-R152x1', {}, 58_136_128 + 2048 * 1000 + 1000),
+    ('BiT-R152x2', {}, 232_238_208 + 4096 * 1000 + 1000),
     ('BiT-R152x4', {}, 928_340_224 + 8192 * 1000 + 1000),
+    ('BiT-R200x3', {}, 562_488_000 + 6144 * 1000 + 1000),
     # A ViT-B/16 with GAP and every block twice.
     ('Axial-ViT-B/16', {}, 86_566_120 + 12 * 7_087_872),
   ],
@@ -60,6 +75,25 @@ def test_parameter_counts_with_the_imagenet_21k_head():
 )
 def test_heads(size, heads):
   assert models.build(f'ViT-{size}/16', num_classes=2).heads == heads
+
+
+@pytest.mark.slow  # Minutes; the test below does it without numbers.
+@pytest.mark.parametrize('name', models.names())
+def test_every_listed_model_but_the_largest_computes(name):
+  model = models.build(name, num_classes=3)
+  for image_size in ((224, 224), (96, 160)):
+    images = np.random.default_rng(0).uniform(-1, 1, (1, *image_size, 3))
+    images = images.astype(np.float32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), images)
+    if sum(a.size for a in jax.tree.leaves(shapes)) > 350e6:
+      pytest.skip('would take gigabytes of memory')
+    logits, out = jax.jit(
+      lambda x: model.init_with_output(jax.random.key(0), x)[0]
+    )(images)
+    assert logits.tolist() == [[0, 0, 0]]  # The head is zero.
+    for array in out.values():
+      assert np.isfinite(array).all()
+      assert np.std(array) > 1e-3
 
 
 @pytest.mark.parametrize('name', models.names())
@@ -87,6 +121,11 @@ def test_overrides_replace_the_variants_values():
   )
   assert (model.width, model.depth, model.patch_size) == (48, 12, (8, 4))
   assert models.build('ViT-L/7', num_classes=2).patch_size == (7, 7)
+  for side in (2, (2,), [2, 2]):
+    model = models.build('ViT-L/7', num_classes=2, patch_size=side)
+    assert model.patch_size == (2, 2)
+  model = models.build('ViT-B/16', num_classes=2, representation_size=-1)
+  assert model.representation_size == 768
 
 
 def test_dtype_is_a_name_or_a_type():
@@ -133,9 +172,9 @@ def test_other_names_of_the_same_model():
     ({'depth': 'x'}, "depth is 'x', expected at least 1"),
     ({'width': 2.5}, 'width is 2.5, expected at least 1'),
     ({'patch_size': ('4', 4)}, 'expected a side or'),
-    ({'representation_size': -1}, 'representation_size is -1'),
+    ({'representation_size': -2}, 'representation_size is -2'),
     ({'patch_size': (4, 0)}, r'patch_size is \(4, 0\), expected a side or'),
-    ({'patch_size': (4,)}, r'patch_size is \(4,\), .* each at least 1'),
+    ({'patch_size': (4, 4, 4)}, r'patch_size is \(4, 4, 4\), .* at least 1'),
     ({'dropout_rate': 1.0}, r'dropout_rate is 1.0, expected 0 <= rate < 1'),
     ({'pooling': 'max'}, "pooling is 'max', expected one of token, gap, map"),
     (
@@ -162,6 +201,11 @@ def test_other_names_of_the_same_model():
     ({'resnet_blocks': (3, 0)}, r'resnet_blocks is \(3, 0\), expected the num'),
     ({'resnet_width': 0}, 'resnet_width is 0, expected at least 1'),
     ({'norm_epsilon': 0.0}, 'norm_epsilon is 0.0, expected > 0'),
+    ({'norm_epsilon': 'x'}, "norm_epsilon is 'x', expected > 0"),
+    ({'dropout_rate': 'x'}, "dropout_rate is 'x', expected 0 <= rate"),
+    ({'head_bias': 'x'}, "head_bias is 'x', expected a number"),
+    ({'resnet_blocks': 3}, 'resnet_blocks is 3, expected the number'),
+    ({'patch_size': 'ab'}, "patch_size is 'ab', expected a side or"),
     ({'gelu': 'erf'}, "gelu is 'erf', expected one of tanh, exact"),
     ({'remat': 'some'}, "remat is 'some', expected one of none, full, dots"),
     ({'dtype': jnp.float16}, "dtype is 'float16', expected one of"),

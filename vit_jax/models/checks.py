@@ -23,6 +23,8 @@ def check(model: nn.Module) -> None:
   _one_of('dtype', dtype, _DTYPES)
   _one_of('remat', model.remat, tuple(encoder.REMAT_POLICIES))
   _at_least_one(model, 'num_classes')
+  if not _is_number(model.head_bias):
+    raise ValueError(f'head_bias is {model.head_bias!r}, expected a number.')
   if isinstance(model, vit.ViT):
     _check_vit(model)
   else:
@@ -33,11 +35,14 @@ def check(model: nn.Module) -> None:
 
 
 def _check_vit(model: vit.ViT) -> None:
-  if len(model.patch_size) != 2 or not all(
-    isinstance(side, int) and side > 0 for side in model.patch_size
+  patch_size = model.patch_size
+  if (
+    not isinstance(patch_size, tuple)
+    or len(patch_size) != 2
+    or not all(isinstance(side, int) and side > 0 for side in patch_size)
   ):
     raise ValueError(
-      f'patch_size is {model.patch_size}, expected a side or (height, width), '
+      f'patch_size is {patch_size!r}, expected a side or (height, width), '
       'each at least 1.'
     )
   _at_least_one(
@@ -52,12 +57,12 @@ def _check_vit(model: vit.ViT) -> None:
   attention.head_width(model.width, model.heads)
   if model.resnet_blocks is not None:
     _check_blocks('resnet_blocks', model.resnet_blocks)
-  if not 0 <= model.dropout_rate < 1:
+  if not (_is_number(model.dropout_rate) and 0 <= model.dropout_rate < 1):
     raise ValueError(
-      f'dropout_rate is {model.dropout_rate}, expected 0 <= rate < 1.'
+      f'dropout_rate is {model.dropout_rate!r}, expected 0 <= rate < 1.'
     )
-  if not model.norm_epsilon > 0:
-    raise ValueError(f'norm_epsilon is {model.norm_epsilon}, expected > 0.')
+  if not (_is_number(model.norm_epsilon) and model.norm_epsilon > 0):
+    raise ValueError(f'norm_epsilon is {model.norm_epsilon!r}, expected > 0.')
   for key, choices in (
     ('pooling', vit.POOLINGS),
     ('attention', encoder.ATTENTIONS),
@@ -89,9 +94,11 @@ def _check_position(kind: str, site: str, width: int) -> None:
 
 
 def _check_blocks(key: str, blocks: tuple[int, ...]) -> None:
-  if not all(isinstance(units, int) and units > 0 for units in blocks):
+  if not isinstance(blocks, tuple) or not all(
+    isinstance(units, int) and units > 0 for units in blocks
+  ):
     raise ValueError(
-      f'{key} is {blocks}, expected the number of units of each stage, at '
+      f'{key} is {blocks!r}, expected the number of units of each stage, at '
       'least 1, such as (3, 4, 6, 3).'
     )
 
@@ -103,6 +110,10 @@ def _at_least_one(model: nn.Module, *keys: str) -> None:
       continue
     if not isinstance(value, int) or value < 1:
       raise ValueError(f'{key} is {value!r}, expected at least 1.')
+
+
+def _is_number(value: object) -> bool:
+  return isinstance(value, int | float)
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:

@@ -190,7 +190,7 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
       `axial_resnet.AxialResNet`; None keeps the model's own value.
       `patch_size` may be a side or (height, width), `dtype` a name.
       `representation_size` adds the pre-training head's hidden tanh layer
-      (§3.1); 0 leaves it out.
+      (§3.1), -1 one as wide as the model; 0 leaves it out.
 
   Returns:
     A module; `module.apply({'params': params}, images, train=False)` gives
@@ -208,14 +208,20 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
       f'{", ".join(choices)}.'
     )
   fields |= overrides
-  # A command line cannot say None.
+  # A command line cannot say None, nor what another override makes the width.
   if fields.get('representation_size') == 0:
     del fields['representation_size']
-  if isinstance(fields.get('patch_size'), int):
-    fields['patch_size'] = (fields['patch_size'], fields['patch_size'])
+  if fields.get('representation_size') == -1:
+    fields['representation_size'] = fields['width']
   for key in ('patch_size', 'blocks', 'resnet_blocks'):
-    if key in fields:
+    if isinstance(fields.get(key), list):
       fields[key] = tuple(fields[key])  # A module's attributes are hashed.
+  # A side, which a command line makes a tuple of one.
+  side = fields.get('patch_size')
+  if isinstance(side, int):
+    fields['patch_size'] = (side, side)
+  elif isinstance(side, tuple) and len(side) == 1:
+    fields['patch_size'] = side * 2
   model = module(num_classes=num_classes, **fields)
   checks.check(model)
   return model
