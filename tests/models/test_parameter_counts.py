@@ -77,23 +77,28 @@ def test_heads(size, heads):
   assert models.build(f'ViT-{size}/16', num_classes=2).heads == heads
 
 
-@pytest.mark.slow  # Minutes; the test below does it without numbers.
-@pytest.mark.parametrize('name', models.names())
-def test_every_listed_model_but_the_largest_computes(name):
-  model = models.build(name, num_classes=3)
-  for image_size in ((224, 224), (96, 160)):
-    images = np.random.default_rng(0).uniform(-1, 1, (1, *image_size, 3))
-    images = images.astype(np.float32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), images)
-    if sum(a.size for a in jax.tree.leaves(shapes)) > 350e6:
-      pytest.skip('would take gigabytes of memory')
-    logits, out = jax.jit(
-      lambda x: model.init_with_output(jax.random.key(0), x)[0]
-    )(images)
-    assert logits.tolist() == [[0, 0, 0]]  # The head is zero.
-    for array in out.values():
-      assert np.isfinite(array).all()
-      assert np.std(array) > 1e-3
+# The same models, but shallow; the full ones do not fit into a test's time.
+@pytest.mark.parametrize(
+  'name, overrides',
+  [
+    ('ViT-Ti/16', {'depth': 1}),
+    ('R50+ViT-Ti/16', {'depth': 1, 'resnet_blocks': (1, 1, 1)}),
+    ('R+Ti/16', {'depth': 1}),
+    ('BiT-R50x1', {'blocks': (1, 1, 1, 1)}),
+    ('Axial-ViT-Ti/32', {'depth': 1}),
+    ('AxialResNet50', {'blocks': (1, 1, 1, 1)}),
+  ],
+)
+def test_each_family_computes(name, overrides):
+  model = models.build(name, num_classes=3, **overrides)
+  images = np.random.default_rng(0).uniform(-1, 1, (1, 32, 96, 3))
+  (logits, out), _ = jax.jit(model.init_with_output)(
+    jax.random.key(0), images.astype(np.float32)
+  )
+  assert logits.tolist() == [[0, 0, 0]]  # The head is zero.
+  for array in out.values():
+    assert np.isfinite(array).all()
+    assert np.std(array) > 1e-3
 
 
 @pytest.mark.parametrize('name', models.names())
