@@ -498,6 +498,14 @@ def test_command_compares_models_in_json():
   'words, message',
   [
     (('ViT-B/16', '--epochs=7'), 'error: --examples is missing'),
+    (
+      ('ViT-B/16', '--epochs=nan', '--examples=1'),
+      'error: --epochs=nan: expected a number.',
+    ),
+    (
+      ('ViT-B/16', '--epochs=1', '--examples=inf'),
+      'error: --examples=inf: expected a number.',
+    ),
     (('ViT-B/16:remat',), "ViT-B/16:remat: expected KEY=VALUE, got 'remat'"),
   ],
 )

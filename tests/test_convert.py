@@ -11,7 +11,7 @@ import pytest
 from tests.interop import tiny
 from vit_jax import checkpoint, class_names, convert, interop
 from vit_jax import config as config_lib
-from vit_jax.interop import released
+from vit_jax.interop import arrays, released
 
 
 @pytest.fixture
@@ -164,6 +164,60 @@ def test_image_size_and_model_can_be_given(tmp_path):
     )
 
 
+def test_what_a_given_model_leaves_open_is_the_sources(tmp_path):
+  model = tiny.vit(gelu='exact', norm_epsilon=1e-3)
+  interop.save_huggingface(tmp_path / 'hf', tiny.params(model), model, 8)
+  spec = 'ViT-Ti/4:' + ','.join(f'{k}={v}' for k, v in tiny.SIZES.items())
+  for given, epsilon in ((spec, 1e-3), (f'{spec},norm_epsilon=0.5', 0.5)):
+    convert.convert(
+      f'{tmp_path}/hf', f'{tmp_path}/a.npz', model_name=given, overwrite=True
+    )
+    written = interop.read(tmp_path / 'a.npz').model
+    assert (written.gelu, written.norm_epsilon) == ('exact', epsilon)
+  for given, message in (
+    ('ViT-Ti/4:gelu', r"expected KEY=VALUE, got 'gelu'"),
+    (f'{spec},num_classes=5', 'num_classes is no option here'),
+    ('BiT-R50x1', 'do not fit the model'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      convert.convert(f'{tmp_path}/hf', f'{tmp_path}/b.npz', model_name=given)
+
+
+def test_misfits_are_found_before_the_data_is_read(tmp_path, npz, monkeypatch):
+  monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
+  with pytest.raises(ValueError, match='do not fit the model'):
+    convert.convert(
+      str(npz[0]), f'{tmp_path}/b.npz', model_name='ViT-Ti/4', image_size=(8, 8)
+    )
+
+
+@pytest.mark.parametrize('name', ['a.npy', 'b.safetensors', 'c.bin', 'd.pt'])
+@pytest.mark.parametrize('format_', ['auto', 'run'])
+def test_a_directory_gets_no_files_name(tmp_path, npz, name, format_):
+  with pytest.raises(ValueError, match='is a directory, but the name is that'):
+    convert.convert(str(npz[0]), f'{tmp_path}/{name}', format_=format_)
+
+
+def test_preprocessing_that_transformers_lacks_is_said(tmp_path, npz, capsys):
+  convert.convert(str(npz[0]), f'{tmp_path}/hf')  # Evaluated with `resize`.
+  assert 'transformers' not in capsys.readouterr().out
+  _run(tmp_path / 'run')
+  convert.convert(f'{tmp_path}/run', f'{tmp_path}/hf2')
+  assert (
+    'The evaluation differs: transformers only resizes images to 8x8 px, while'
+    " here they go through 'resize_small(9)'."
+  ) in capsys.readouterr().out
+
+
+def test_classes_of_the_same_name(tmp_path, npz):
+  convert.convert(
+    str(npz[0]), f'{tmp_path}/hf', class_names=['a', 'b', 'a', 'c', 'b']
+  )
+  config = json.loads((tmp_path / 'hf' / 'config.json').read_text())
+  assert config['label2id'] == {'a': 0, 'b': 1, 'c': 3}
+  assert interop.read(tmp_path / 'hf').class_names == ('a', 'b', 'a', 'c', 'b')
+
+
 def test_what_exists_is_not_replaced_unasked(tmp_path, npz):
   source, _ = npz
   for target, format_ in (('b.npz', 'auto'), ('hf', 'auto'), ('run', 'run')):
@@ -219,7 +273,7 @@ def test_what_is_no_size(text):
 def test_the_command(tmp_path, npz):
   source, _ = npz
   names = tmp_path / 'names.txt'
-  names.write_text('v\nw\nx\ny\nz\n')
+  names.write_text('v\nw\nx\ny\nz\n\n  \n')
 
   def command(*words):
     return subprocess.run(

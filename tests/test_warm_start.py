@@ -10,6 +10,7 @@ from scipy import ndimage
 
 from vit_jax import checkpoint, interop, models, warm_start
 from vit_jax import config as config_lib
+from vit_jax.interop import arrays
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
 SIZES = dict(width=8, depth=2, heads=2, mlp_dim=16)
@@ -129,13 +130,24 @@ def test_rectangular_grid_is_known_from_the_runs_config(tmp_path, new):
   )
 
 
-def test_without_a_config_the_same_number_of_tokens_is_the_same_grid():
-  source = _params(1, size=(8, 16))
-  fitted, report = _fit(source, _params(2, size=(8, 16)), new_grid=(2, 4))
-  np.testing.assert_array_equal(
-    _flat(fitted)[POSITION], _flat(source)[POSITION]
-  )
-  assert report.resized == ()
+@pytest.mark.parametrize(
+  'old, new, note',
+  [
+    ((8, 16), (2, 4), ' 8 position embeddings: 2x4 is assumed'),
+    # A square is more likely than any other grid.
+    ((16, 16), (2, 8), ' 16 position embeddings: 4x4 is assumed'),
+    ((16, 16), (4, 4), ''),
+  ],
+)
+def test_a_grid_that_is_not_known_is_a_square_where_it_can_be(old, new, note):
+  source = _params(1, size=old)
+  params = _params(2, size=(4 * new[0], 4 * new[1]))
+  fitted, report = _fit(source, params, new_grid=new)
+  same = _flat(fitted)[POSITION] == _flat(source)[POSITION]
+  assert same.all() == (new != (2, 8))
+  assert (POSITION in report.resized) == (new == (2, 8))
+  assert ' '.join(report.notes).endswith(note)
+  assert len(report.notes) == bool(note)
 
 
 def test_without_a_class_token_all_tokens_are_patches():
@@ -330,6 +342,24 @@ def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
   assert warm_start.pin(given, workdir) == pinned
   with pytest.raises(ValueError, match=r'sam|hf'):
     warm_start.pin(given, tmp_path / 'other')
+
+
+def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
+  _, path, _ = _foreign(tmp_path, 'npz', monkeypatch)
+  monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
+  with pytest.raises(ValueError, match='do not fit the model'):
+    warm_start.load(path, _params(2, width=12), new_grid=(2, 2), new_head=True)
+
+
+def test_an_optimizer_beside_the_weights_is_left_out(tmp_path):
+  source = _flat(_params(1))
+  file = {f'opt/target/{k}': v for k, v in source.items()}
+  np.savez(tmp_path / 'a.npz', **file, **{'opt/state/step': np.ones(1)})
+  loaded, origin = warm_start.load(
+    tmp_path / 'a.npz', _params(2), new_grid=(2, 2), new_head=False
+  )
+  _assert_same_but(_flat(loaded), source, but=set())
+  assert origin.endswith(': 40 arrays loaded; dropped: opt/state/step.')
 
 
 def test_weights_that_are_not_finite():

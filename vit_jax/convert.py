@@ -10,11 +10,13 @@
 --from is a run's directory or one of its checkpoints, a .npz file, a Hugging
 Face folder, or one of the names in vit_jax/interop/catalog.py, whose file must
 be on this machine. The model and its image size come from what lies beside the
-weights, or else from the arrays' names and shapes. All is checked: an array
-that is missing, left over, misshapen or not finite is an error.
+weights, or from --model, or else from the arrays' names and shapes. All is
+checked: an array that is missing, left over, misshapen or not finite is an
+error.
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,15 +26,18 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import class_names as class_names_lib
-from vit_jax import command_line, interop, models, paths
+from vit_jax import command_line, interop, models
 from vit_jax import config as config_lib
 from vit_jax.interop import (
+  files,
   huggingface,
   huggingface_export,
   inference,
   weights,
 )
 
+# Endings that no directory has, unless by mistake.
+_FILES = ('.npy', '.safetensors', '.bin', '.pt', '.pth', '.h5', '.msgpack')
 FORMATS = ('auto', 'npz', 'huggingface', 'run')
 
 _FROM = flags.DEFINE_string(
@@ -46,7 +51,10 @@ _FORMAT = flags.DEFINE_enum(
   'What to write; auto: .npz by its ending, else a Hugging Face folder.',
 )
 _MODEL = flags.DEFINE_string(
-  'model', None, 'Name of the model, such as ViT-B/16, where it is not known.'
+  'model',
+  None,
+  'The model where it is not known, as NAME[:KEY=VALUE,...]: ViT-B/16, or'
+  ' ViT-B/16:gelu=exact.',
 )
 _IMAGE_SIZE = flags.DEFINE_string(
   'image_size',
@@ -70,7 +78,8 @@ def main():
   resolution = parse_size('resolution', _RESOLUTION.value)
   names = None
   if _CLASS_NAMES.value:
-    names = paths.absolute(_CLASS_NAMES.value).read_text().splitlines()
+    text = files.absolute(_CLASS_NAMES.value).read_text()
+    names = text.rstrip().splitlines()
   convert(
     flags.FLAGS['from'].value,
     _TO.value,
@@ -112,18 +121,26 @@ def convert(
     ValueError: the source cannot be read or fits no model, the target exists,
       or its format has no such model.
   """
-  to = paths.absolute(target)
+  to = files.absolute(target)
   if format_ == 'auto':
     format_ = 'npz' if to.suffix == '.npz' else 'huggingface'
   check_target(to, format_, overwrite)
-  read = interop.read(source)
-  model, image_size = _model_and_size(read, model_name, image_size)
-  if format_ == 'huggingface':
-    huggingface_export.check_savable(model)
-  read = dataclasses.replace(read, grid=model.token_grid(image_size))
-  params, report = interop.fit_weights(read, model, resolution or image_size)
+
+  def understood(read):
+    model, size = _model_and_size(read, model_name, image_size)
+    if format_ == 'huggingface':
+      huggingface_export.check_savable(model)
+    read = dataclasses.replace(read, grid=model.token_grid(size))
+    return read, model, resolution or size
+
+  # Before all of a file is read: do the shapes fit?
+  read = interop.read(
+    source, check=lambda w: interop.check_weights(*understood(w))
+  )
+  read, model, size = understood(read)
+  params, report = interop.fit_weights(read, model, size)
   described = {
-    'image_size': resolution or image_size,
+    'image_size': size,
     'class_names': class_names or read.class_names,
     'preprocessing': read.preprocessing,
   }
@@ -146,6 +163,12 @@ def _print_summary(read, to, format_, model, report, described) -> None:
     f' {"named" if described["class_names"] else "without names"};'
     f' {height}x{width} px.'
   )
+  operations = described['preprocessing']
+  if format_ == 'huggingface' and re.search('crop|resize_small', operations):
+    print(
+      'The evaluation differs: transformers only resizes images to'
+      f' {height}x{width} px, while here they go through {operations!r}.'
+    )
   assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6}
   differing = {
     k: v
@@ -165,6 +188,11 @@ def check_target(to: epath.Path, format_: str, overwrite: bool) -> None:
     raise ValueError(
       f'--to={to} with --format={format_}: a file of format npz ends with .npz,'
       ' and no other does.'
+    )
+  if to.suffix in _FILES:
+    raise ValueError(
+      f'--to={to}: {format_} is a directory, but the name is that of a file.'
+      ' For a file, end it with .npz.'
     )
   if not to.exists() or (to.is_dir() and not any(to.iterdir())):
     return
@@ -198,15 +226,26 @@ def _model_and_size(
   if name:
     if 'head/bias' not in read.params:
       raise ValueError(f'{read.origin} has no head; there is nothing to write.')
-    hidden = read.params.get('pre_logits/bias')
-    options = {} if hidden is None else {'representation_size': len(hidden)}
-    model = models.build(
-      name, num_classes=len(read.params['head/bias']), **options
-    )
+    model = _named(name, read)
   if model is not None and image_size is not None:
     return model, image_size
   inferred, image_size = interop.infer_model(read.params, image_size)
   return model or inferred, image_size
+
+
+def _named(spec: str, read: interop.Weights) -> nn.Module:
+  """The model of --model; what it leaves open is as the source has it."""
+  sizes = {
+    key: read.params[name].shape[0]
+    for key, name in (
+      ('num_classes', 'head/bias'),
+      ('representation_size', 'pre_logits/bias'),
+    )
+    if name in read.params and read.params[name].ndim
+  }
+  known = models.options(spec.partition(':')[0])
+  settings = {k: v for k, v in read.settings.items() if k in known}
+  return models.parse(spec, **{'num_classes': 1} | sizes | settings)
 
 
 def save_run(
@@ -233,11 +272,7 @@ def save_run(
   Raises:
     ValueError: there are not as many class names as classes.
   """
-  if class_names and len(class_names) != model.num_classes:
-    raise ValueError(
-      f'There are {len(class_names)} class names for {model.num_classes}'
-      ' classes.'
-    )
+  weights.check_class_names(class_names, model.num_classes)
   name, overrides = inference.describe(model)
   config = config_lib.default()
   config.unlock()

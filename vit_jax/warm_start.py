@@ -5,6 +5,7 @@ pre-trained head is left out, position embeddings are interpolated to the new
 grid of patches, and everything else must fit: see `interop.fitting`.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -14,7 +15,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import interop, paths
 from vit_jax.interop import catalog
-from vit_jax.interop.fitting import Report, fit
+from vit_jax.interop.fitting import Report, fit, match
 
 __all__ = ['Report', 'fit', 'load', 'pin', 'resolve_path']
 
@@ -94,15 +95,21 @@ def load(
     ValueError: no weights there, or ones that don't fit; lists missing, extra
       and misshapen arrays, or those that are not finite.
   """
-  weights = interop.read(path)
-  fitted, report = interop.fit(
-    weights.params,
-    params,
-    old_grid=weights.grid,
-    new_grid=new_grid,
-    new_head=new_head,
-    name=weights.origin,
-    option='--config.init.new_head=True',
-    notes=weights.notes if model is None else weights.remarks(model),
-  )
-  return fitted, f'Weights from {weights.origin}: {report}.'
+
+  def fitted(fit, weights):
+    return fit(
+      weights.params,
+      params,
+      old_grid=weights.grid,
+      new_grid=new_grid,
+      new_head=new_head,
+      name=weights.origin,
+      option='--config.init.new_head=True',
+      dropped=weights.dropped,
+      notes=weights.notes if model is None else weights.remarks(model),
+    )
+
+  # Before all of a file is read: do the shapes fit?
+  weights = interop.read(path, check=functools.partial(fitted, match))
+  tree, report = fitted(fit, weights)
+  return tree, f'Weights from {weights.origin}: {report}.'

@@ -7,9 +7,8 @@ import zipfile
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors.numpy
 
-from vit_jax.interop import arrays
+from vit_jax.interop import arrays, files
 
 ARRAYS = {
   'cls': np.arange(4, dtype=np.float32).reshape(1, 1, 4),
@@ -32,11 +31,19 @@ def test_reads_what_numpy_wrote(tmp_path):
       assert loaded[name].dtype == array.dtype
       np.testing.assert_array_equal(loaded[name], array)
   loaded['cls'] += 1  # Writable.
-  assert arrays.npz_shapes(tmp_path / 'a.npz') == {
-    'cls': (1, 1, 4),
-    'head/kernel': (3, 2),
-    'step': (),
-  }
+
+
+def test_shapes_are_checked_before_values_are_read(tmp_path):
+  path, found = tmp_path / 'a.npz', {}
+  ones = np.ones((50, 100))
+  np.savez(path, x=ones)
+  arrays.read_npz(path, check=found.update)
+  assert found == {'x': (50, 100)}
+  path.write_bytes(path.read_bytes().replace(ones.tobytes(), bytes(40000)))
+  with pytest.raises(ZeroDivisionError):
+    arrays.read_npz(path, check=lambda shapes: 1 / 0)
+  with pytest.raises(ValueError, match='Bad CRC-32'):
+    arrays.read_npz(path, check=lambda shapes: None)
 
 
 def test_bfloat16_is_recognised(tmp_path):
@@ -174,6 +181,83 @@ def test_strange_members_are_all_listed(tmp_path):
   assert 'has no readable header' in lines[4]
 
 
+def _npy(header, size=None):
+  """A member with a header of its own, whatever it says."""
+  header = header.encode()
+  size = len(header) if size is None else size
+  return b'\x93NUMPY\2\0' + size.to_bytes(4, 'little') + header
+
+
+def _described(shape, dtype="'<f4'"):
+  return _npy(f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}}}")
+
+
+@pytest.mark.parametrize(
+  'member, problem',
+  [
+    (_npy('(' * 9000), 'has no readable header'),
+    (_npy('a' + '.a' * 4000), 'has no readable header'),
+    (_npy('{[]: 1}'), r'has no readable header \(unhashable'),
+    (_described('(True,)'), r'has no readable header \(shape \(True,\)\)'),
+    (_described('(-1,)'), r'has no readable header \(shape'),
+    (_described('(2**63,)'), 'has no readable header'),
+    (_described(f'({2**63},)'), r'has no readable header \(shape'),
+    (_described('(10**9, 0)'), 'has no readable header'),
+    (_described('(1000000000, 0)'), r'is empty, of shape \(1000000000, 0\)'),
+    (_described('(0,)'), 'is empty'),
+    (_described('(1,)', "('i1', (2,))"), 'no number'),
+    (_npy('', 2**31), 'it is of 2147483648 bytes, at most 10000'),
+  ],
+  ids=range(12),
+)
+@pytest.mark.filterwarnings('ignore::UserWarning', 'ignore::SyntaxWarning')
+def test_headers_that_are_refused(tmp_path, member, problem):
+  with zipfile.ZipFile(tmp_path / 'a.npz', 'w') as archive:
+    archive.writestr('x.npy', member)
+  with pytest.raises(
+    ValueError, match=rf'refused; only[^\n]*\n  x .*{problem}'
+  ):
+    arrays.read_npz(tmp_path / 'a.npz')
+
+
+@pytest.mark.parametrize(
+  'at, value, problem',
+  [
+    (10, b'\x63', 'is compressed in a way that is not read: write it again'),
+    (8, b'\1', 'is encrypted, which is not read'),
+    (8, b'\0\x08', 'has a member whose name is no UTF-8'),
+    (24, b'\xff\xff\xff\x7f', 'refused; only plain arrays'),
+  ],
+)
+def test_entries_of_the_zip_file_that_cannot_be_read(
+  tmp_path, at, value, problem
+):
+  path = tmp_path / 'a.npz'
+  np.savez(path, ab=np.ones(3))
+  data = bytearray(path.read_bytes())
+  entry = data.rfind(b'PK\1\2')
+  data[entry + at : entry + at + len(value)] = value
+  if 'UTF-8' in problem:
+    data[entry + 46] = 0xFF  # The name's first byte.
+  path.write_bytes(data)
+  with pytest.raises(ValueError, match=rf'a\.npz (is )?{problem}'):
+    arrays.read_npz(path)
+
+
+def test_a_zip_file_without_arrays(tmp_path):
+  with zipfile.ZipFile(tmp_path / 'a.npz', 'w'):
+    pass
+  with pytest.raises(ValueError, match=r'a\.npz holds no arrays'):
+    arrays.read_npz(tmp_path / 'a.npz')
+
+
+def test_a_file_in_a_bucket_is_read_at_once(tmp_path, monkeypatch):
+  path = _npz(tmp_path / 'a.npz')
+  monkeypatch.setattr(files, 'is_remote', lambda path: True)
+  loaded = arrays.read_npz(path, check=lambda shapes: path.write_bytes(b''))
+  np.testing.assert_array_equal(loaded['cls'], ARRAYS['cls'])
+
+
 def test_arrays_that_are_not_finite_are_named():
   bad = {
     'a': np.array([1, np.nan]),
@@ -183,32 +267,3 @@ def test_arrays_that_are_not_finite_are_named():
   with pytest.raises(ValueError, match=r'X holds NaN .* in 2 of 3 .*: a, c\.'):
     arrays.check_finite(bad, 'X')
   arrays.check_finite({'b': bad['b']}, 'X')
-
-
-def test_safetensors(tmp_path):
-  path = tmp_path / 'a.safetensors'
-  tensors = {
-    'x': np.arange(6, dtype=np.float32).reshape(2, 3),
-    'y': np.array([1.5, 0.1], np.float16),
-  }
-  header = b'{"z":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}}       '
-  path.write_bytes(safetensors.numpy.save(tensors))
-  loaded = arrays.read_safetensors(path)
-  assert loaded.keys() == tensors.keys()
-  for name, array in tensors.items():
-    assert loaded[name].dtype == array.dtype
-    np.testing.assert_array_equal(loaded[name], array)
-  values = np.array([[1.5, -3]], ml_dtypes.bfloat16)
-  size = len(header).to_bytes(8, 'little')
-  path.write_bytes(size + header + values.tobytes())
-  np.testing.assert_array_equal(arrays.read_safetensors(path)['z'], values)
-  path.write_bytes(path.read_bytes()[:-1])
-  with pytest.raises(ValueError, match=r'damaged or no \.safetensors file'):
-    arrays.read_safetensors(path)
-  path.write_bytes(
-    size
-    + header.replace(b'"BF16"', b'"BOOL"').replace(b'0,4', b'0,2')
-    + b'\1\0'
-  )
-  with pytest.raises(ValueError, match=r'not read: z \(BOOL\)\. Expected one'):
-    arrays.read_safetensors(path)

@@ -19,7 +19,9 @@ def test_files_of_the_vit_bucket():
   assert entry.url == BUCKET + 'imagenet21k/ViT-B_16.npz'
   model = entry.build()
   assert (model.width, model.patch_size) == (768, (16, 16))
-  assert (model.representation_size, model.num_classes) == (768, 21843)
+  # A hidden layer is the file's to tell.
+  assert (model.representation_size, model.num_classes) == (None, 21843)
+  assert entry.build(768).representation_size == 768
   assert catalog.entry('imagenet21k/ViT-H_14').build().depth == 32
   entry = catalog.entry('imagenet21k+imagenet2012/R50+ViT-B_16')
   assert entry.url == (BUCKET + 'imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz')
@@ -81,6 +83,21 @@ def test_a_file_that_is_not_there_can_be_fetched(tmp_path):
   )
 
 
+def test_a_folder_in_a_bucket_is_no_place_for_curl(monkeypatch):
+  class InBucket(str):
+    exists = staticmethod(lambda: False)
+
+  path = InBucket('gs://mine/sam/ViT-B_32.npz')
+  monkeypatch.setattr(catalog, 'path_of', lambda name: path)
+  with pytest.raises(ValueError, match='are not on this machine') as error:
+    catalog.find('sam/ViT-B_32')
+  assert 'curl' not in str(error.value)
+  assert (
+    "gcloud storage cp 'gs://vit_models/sam/ViT-B_32.npz'"
+    " 'gs://mine/sam/ViT-B_32.npz'"
+  ) in str(error.value)
+
+
 def test_without_a_variable_the_cache_is_searched(monkeypatch):
   monkeypatch.delenv(catalog.VARIABLE)
   monkeypatch.setenv('HOME', '/home/someone')
@@ -95,6 +112,10 @@ def test_unknown_names_list_similar_ones():
   ) as e:
     interop.read('augreg/B_61')
   assert 'augreg/B_16' in str(e.value)
+  assert 'All names: python -c "from vit_jax' in str(e.value)
+  with pytest.raises(ValueError, match=r'path does not exist\. Released') as e:
+    interop.read('b_16')
+  assert 'names are augreg+imagenet2012/B_16, augreg/B_16' in str(e.value)
   with pytest.raises(ValueError, match='No checkpoint at'):
     interop.read('nowhere/B_16')
 
@@ -110,3 +131,12 @@ def test_a_file_that_is_there_is_read_by_name(tmp_path):
   assert weights.origin == f'{tmp_path}/sam/ViT-B_32.npz'
   assert weights.model == catalog.entry('sam/ViT-B_32').build()
   assert (weights.image_size, weights.grid) == ((224, 224), (7, 7))
+
+
+@pytest.mark.parametrize('hidden', [None, 4])
+def test_the_hidden_layer_is_as_the_file_has_it(tmp_path, hidden):
+  params = tiny.params(tiny.vit(representation_size=hidden))
+  file = released.to_released(tiny.flat(params))
+  for name in ('imagenet21k/ViT-B_16', 'sam/ViT-B_16'):
+    arrays.write_npz(tmp_path / f'{name}.npz', file)
+    assert interop.read(name).model.representation_size == hidden

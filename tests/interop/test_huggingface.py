@@ -189,19 +189,16 @@ def test_a_model_without_head_needs_a_new_one(tmp_path):
 
 def test_what_differs_is_noted(tmp_path):
   _folder(tmp_path, tiny.vit(gelu='exact', norm_epsilon=1e-12))
-  path = tmp_path / 'preprocessor_config.json'
-  path.write_text(json.dumps({'image_mean': [0.485], 'image_std': [0.229]}))
   _, report = interop.load(tmp_path, tiny.vit(), 8)
-  assert len(report.notes) == 3
+  assert len(report.notes) == 2
   for part in (
-    'mean [0.485] and standard deviation [0.229]',
     "set gelu='exact' to compute the same",
     'set norm_epsilon=1e-12 to compute the same',
   ):
     assert part in str(report)
-  _configure(tmp_path, hidden_act='quick_gelu')
-  _, report = interop.load(tmp_path, tiny.vit(norm_epsilon=1e-12), 8)
-  assert "hidden_act='quick_gelu', which no model here has" in str(report)
+  _configure(tmp_path, hidden_act='relu')
+  with pytest.raises(ValueError, match=r"'relu', which .* Known are gelu, ge"):
+    interop.read(tmp_path)
   # What the library takes where a config.json is silent.
   config = json.loads((tmp_path / 'config.json').read_text())
   for key in ('hidden_act', 'layer_norm_eps'):
@@ -211,6 +208,57 @@ def test_what_differs_is_noted(tmp_path):
     'gelu': 'exact',
     'norm_epsilon': 1e-12,
   }
+
+
+EMBEDDING = 'vit.embeddings.patch_embeddings.projection.weight'
+LAYER = 'encoder.layer.0.'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'classifier.bias',
+    'vit.embeddings.cls_token',
+    EMBEDDING,
+    f'vit.{LAYER}attention.attention.query.bias',
+    f'vit.{LAYER}attention.attention.query.weight',
+    f'vit.{LAYER}attention.output.dense.weight',
+  ],
+)
+def test_arrays_without_axes_are_named(tmp_path, name):
+  _folder(tmp_path)
+  tensors = _tensors(tmp_path) | {name: np.array(1, np.float32)}
+  safetensors.numpy.save_file(tensors, tmp_path / 'model.safetensors')
+  _configure(tmp_path, qkv_bias=False)
+  with pytest.raises(ValueError, match=r'misshapen \([12]\):') as error:
+    interop.load(tmp_path, tiny.vit(), 8)
+  assert ' is (), expected (' in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'other, name',
+  [
+    (f'{LAYER}layernorm_before.bias', f'{LAYER}layernorm_before.bias'),
+    ('embedding/kernel', 'embedding/kernel'),
+  ],
+)
+def test_two_names_of_one_array(tmp_path, other, name):
+  _folder(tmp_path)
+  _rewrite(tmp_path, _tensors(tmp_path) | {other: np.ones(16, 'f')})
+  with pytest.raises(ValueError, match=rf' are both {name}: the file mixes'):
+    interop.read(tmp_path)
+
+
+def test_a_mask_token_is_left_out(tmp_path):
+  params, name = _folder(tmp_path), 'embeddings.mask_token'
+  token = {f'vit.{name}': np.ones((1, 1, 16), 'f')}
+  _rewrite(tmp_path, _tensors(tmp_path) | token)
+  loaded, report = interop.load(tmp_path, tiny.vit(), 8)
+  tiny.assert_equal(loaded, params)
+  assert report.dropped == (name,)
+  assert report.notes == (
+    'the mask token, for masked images only, is left out',
+  )
 
 
 def test_no_biases_of_queries_keys_and_values_are_zeros(tmp_path):
@@ -279,6 +327,10 @@ def test_sharded_folders(tmp_path):
   index.write_text(json.dumps({'weight_map': weight_map | other}))
   with pytest.raises(ValueError, match=r'lacks arrays that .* lists: x\.'):
     interop.read(tmp_path)
+  for wrong in ([1], None, {'x': 5}):
+    index.write_text(json.dumps({'weight_map': wrong}))
+    with pytest.raises(ValueError, match=r'weight_map is .* object of texts'):
+      interop.read(tmp_path)
 
 
 def test_pickled_weights_are_refused(tmp_path):

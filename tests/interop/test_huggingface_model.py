@@ -119,6 +119,45 @@ def test_our_logits_of_its_folder_are_its(tmp_path, qkv_bias):
   np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+  'processing',
+  [
+    dict(
+      image_mean=[0.485, 0.456, 0.406],
+      image_std=[0.229, 0.224, 0.225],
+    ),
+    dict(do_normalize=False),
+  ],
+)
+def test_our_logits_of_inputs_that_are_normalised_otherwise(
+  tmp_path, processing
+):
+  theirs = _randomize(transformers.ViTForImageClassification(_config()))
+  theirs.save_pretrained(tmp_path)
+  processor = transformers.ViTImageProcessor(
+    size={'height': 8, 'width': 8}, **processing
+  )
+  processor.save_pretrained(tmp_path)
+  images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
+  pixels = processor(list(images), return_tensors='pt')['pixel_values']
+  with torch.no_grad():
+    expected = theirs(pixels).logits.numpy()
+  params, report = interop.load(tmp_path, interop.read(tmp_path).model, 8)
+  assert 'made part of their embedding' in str(report)
+  model = interop.read(tmp_path).model
+  inputs = images.astype(np.float32) / 127.5 - 1
+  logits, _ = model.apply({'params': params}, inputs)
+  np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+def test_a_mask_token_is_left_out(tmp_path):
+  theirs = transformers.ViTModel(_config(), use_mask_token=True)
+  _randomize(theirs).save_pretrained(tmp_path)
+  model = tiny.vit(representation_size=16)
+  _, report = interop.load(tmp_path, model, 8, new_head=True)
+  assert 'embeddings.mask_token' in report.dropped
+
+
 def test_its_pooler_is_our_hidden_layer(tmp_path):
   theirs = _randomize(transformers.ViTModel(_config()))
   theirs.save_pretrained(tmp_path, max_shard_size='3KB')

@@ -7,7 +7,8 @@ import pytest
 
 from tests.interop import tiny
 from vit_jax import interop, models
-from vit_jax.interop import fitting, inference, released
+from vit_jax.interop import inference, released
+from vit_jax.interop.shapes import placeholder
 
 
 def _file(model, size):
@@ -15,10 +16,7 @@ def _file(model, size):
   images = jnp.zeros((1, *size, 3))
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
   return released.to_released(
-    {
-      k: fitting.placeholder(v.shape)
-      for k, v in tiny.flat(shapes['params']).items()
-    }
+    {k: placeholder(v.shape) for k, v in tiny.flat(shapes['params']).items()}
   )
 
 
@@ -70,6 +68,10 @@ def test_options_are_recognised(options, size):
 def test_what_shapes_do_not_tell():
   with pytest.raises(ValueError, match='8 patches are no square grid'):
     interop.infer_model(_file(tiny.vit(), (8, 16)))
+  arrays = _file(tiny.vit(), (8, 8))
+  arrays[released.POSITION] = np.zeros((1, 1, 16))  # Of the class token alone.
+  with pytest.raises(ValueError, match='0 patches are no square grid'):
+    interop.infer_model(arrays)
   found = interop.infer_model(_file(tiny.vit(), (8, 16)), (8, 16))
   assert found == (tiny.vit(), (8, 16))
   for kind in ('none', 'sincos2d'):
@@ -84,6 +86,41 @@ def test_what_shapes_do_not_tell():
     match=r"not the weights of a ViT.*query/kernel' is missing among head/bias",
   ):
     interop.infer_model({'head/bias': np.zeros(3), 'layer1/weight': np.ones(3)})
+
+
+@pytest.mark.parametrize(
+  'name, shape',
+  [
+    ('head/bias', ()),
+    ('embedding/kernel', (3,)),
+    ('pre_logits/bias', (2, 2)),
+    ('Transformer/posembed_input/pos_embedding', (1,)),
+    ('Transformer/encoderblock_0/MlpBlock_3/Dense_0/bias', ()),
+    (
+      'Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel',
+      (4,),
+    ),
+    ('conv_root/kernel', (1,)),
+  ],
+)
+def test_arrays_of_strange_shapes_are_named(name, shape):
+  arrays = _file(tiny.vit(), (8, 8)) | {name: np.zeros(shape)}
+  leaf = name.rpartition('_')[2][2:]
+  with pytest.raises(ValueError, match=rf'{leaf} has shape .*, expected \d ax'):
+    interop.infer_model(arrays)
+
+
+@pytest.mark.parametrize('missing', ['conv_root/kernel', None])
+def test_resnets_that_lack_arrays(missing):
+  arrays = {'head/bias': np.ones(3), 'gn_final/scale': np.ones(64)}
+  if missing is None:
+    arrays |= {
+      'conv_root/kernel': np.ones((7, 7, 3, 64)),
+      'block99999999999/unit1/conv1/kernel': np.ones(1),
+    }
+  message = f"'{missing}' is missing" if missing else 'blocks is empty'
+  with pytest.raises(ValueError, match=message):
+    interop.infer_model(arrays)
 
 
 def test_a_description_needs_few_overrides():

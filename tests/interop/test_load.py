@@ -1,15 +1,12 @@
 """Weights of files in models: what is kept, resized, left out, refused."""
 
-import json
-
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
 
 from tests.interop import tiny
-from vit_jax import interop, models
-from vit_jax.interop import arrays, released
+from vit_jax import interop
+from vit_jax.interop import arrays, released, shapes
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
 
@@ -25,97 +22,6 @@ def _changed(path, **changes):
   """Writes the file again; None removes an array."""
   content = arrays.read_npz(path) | changes
   np.savez(path, **{k: v for k, v in content.items() if v is not None})
-
-
-MODELS = {
-  'vit': (tiny.vit(representation_size=8), (8, 8)),
-  'scanned': (tiny.vit(scan=True), (8, 8)),
-  'gap': (tiny.vit(pooling='gap'), (8, 8)),
-  'map': (tiny.vit(pooling='map', position_embedding='2d'), (8, 12)),
-  'hybrid': (tiny.vit(resnet_blocks=(1, 1), patch_size=1), (16, 16)),
-  'axial': (tiny.vit(attention='axial', pooling='gap'), (8, 8)),
-  'relative': (tiny.vit(position_embedding='relative'), (8, 8)),
-  'bit': (tiny.bit(), (32, 32)),
-  'axial resnet': (
-    models.build('AxialResNet50', num_classes=5, blocks=(1,)),
-    (16, 16),
-  ),
-}
-
-
-@pytest.mark.parametrize('name', MODELS)
-def test_round_trip_is_exact(tmp_path, name):
-  model, size = MODELS[name]
-  params = tiny.params(model, size)
-  interop.save_npz(tmp_path / 'a.npz', params, model, image_size=size)
-  loaded = interop.load_npz(tmp_path / 'a.npz', model, size)
-  tiny.assert_equal(loaded, params)
-  assert {type(v) for v in tiny.flat(loaded).values()} == {np.ndarray}
-  interop.save_npz(tmp_path / 'b.npz', loaded, model, image_size=size)
-  for ending in ('.npz', '.npz.json'):
-    one, two = ((tmp_path / (n + ending)).read_bytes() for n in 'ab')
-    assert one == two
-  # Nothing beside the file is needed.
-  (tmp_path / 'a.npz.json').unlink()
-  if name != 'map':  # A 2-D embedding's grid is known anyway.
-    tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', model, size), params)
-
-
-def test_saves_float32_whatever_it_is_given(tmp_path):
-  model = tiny.vit()
-  params = tiny.params(model)
-  params['head'] = {k: jnp.bfloat16(v) for k, v in params['head'].items()}
-  interop.save_npz(tmp_path / 'a.npz', params, model)
-  with np.load(tmp_path / 'a.npz') as file:
-    assert {file[k].dtype for k in file} == {np.dtype(np.float32)}
-  with pytest.raises(ValueError, match=r'a\.npy must end with \.npz'):
-    interop.save_npz(tmp_path / 'a.npy', params, model)
-  with pytest.raises(ValueError, match='3 class names for 5 classes'):
-    interop.save_npz(tmp_path / 'a.npz', params, model, class_names=list('abc'))
-  params['head']['bias'] = np.full(5, np.nan)
-  with pytest.raises(ValueError, match='NaN or infinite values, in 1 of 40'):
-    interop.save_npz(tmp_path / 'a.npz', params, model)
-
-
-def test_what_lies_beside_the_file(tmp_path):
-  model = tiny.vit(gelu='exact', num_classes=2)
-  interop.save_npz(
-    tmp_path / 'a.npz',
-    tiny.params(model, (8, 16)),
-    model,
-    image_size=(8, 16),
-    class_names=['cat', 'dog'],
-    preprocessing='resize',
-  )
-  assert json.loads((tmp_path / 'a.npz.json').read_text()) == {
-    'model': 'ViT-Ti/4',
-    'num_classes': 2,
-    'overrides': {
-      'width': 16,
-      'depth': 2,
-      'heads': 2,
-      'mlp_dim': 24,
-      'gelu': 'exact',
-    },
-    'image_size': [8, 16],
-    'preprocessing': 'resize',
-    'class_names': ['cat', 'dog'],
-  }
-  weights = interop.read(tmp_path / 'a.npz')
-  assert weights.model == model
-  assert weights.image_size == (8, 16)
-  assert weights.grid == (2, 4)
-  assert weights.class_names == ('cat', 'dog')
-  assert weights.preprocessing == 'resize'
-  _, report = interop.load(tmp_path / 'a.npz', tiny.vit(num_classes=2), (8, 16))
-  assert report.notes == (
-    "these weights are of a model with gelu='exact', this one has 'tanh': set"
-    " gelu='exact' to compute the same",
-  )
-  assert str(report).endswith(f'; {report.notes[0]}')
-  (tmp_path / 'a.npz.json').write_text('{"model": "ViT-B/16"}')
-  with pytest.raises(ValueError, match=r'a\.npz\.json does not describe'):
-    interop.read(tmp_path / 'a.npz')
 
 
 # Heads -----------------------------------------------------------------------
@@ -172,6 +78,22 @@ def test_hidden_layer_before_the_head(tmp_path):
   assert report.dropped == ('head/bias', 'head/kernel')
 
 
+def test_what_lies_beside_the_parameters_is_listed(tmp_path):
+  params = _file(tmp_path / 'a.npz', tiny.vit())
+  content = arrays.read_npz(tmp_path / 'a.npz')
+  other = {f'opt/state/{i}': np.ones(1) for i in range(20)}
+  np.savez(
+    tmp_path / 'a.npz',
+    **{f'params/{k}': v for k, v in content.items()},
+    **other,
+  )
+  loaded, report = interop.load(tmp_path / 'a.npz', tiny.vit(), 8)
+  tiny.assert_equal(loaded, params)
+  assert report.dropped == tuple(sorted(other))
+  assert 'dropped: opt/state/0, opt/state/1,' in str(report)
+  assert str(report).endswith(' and 12 more')
+
+
 def test_scanned_models_take_unrolled_files(tmp_path):
   params = _file(tmp_path / 'a.npz', tiny.vit())
   loaded = interop.load_npz(tmp_path / 'a.npz', tiny.vit(scan=True), 8)
@@ -211,6 +133,30 @@ def test_a_rectangular_grid_is_known_from_beside_the_file(tmp_path):
   (tmp_path / 'a.npz.json').unlink()
   with pytest.raises(ValueError, match=r'8 patch tokens .* are not a square'):
     interop.load_npz(path, model, (16, 16))
+  # Of as many patches, the grid can only be guessed.
+  _, report = interop.load(path, model, (16, 8))
+  assert report.notes == (
+    'the file does not tell the grid of its 8 position embeddings: 4x2 is'
+    ' assumed',
+  )
+
+
+def test_a_bare_file_is_for_squares_though_another_grid_has_as_many(tmp_path):
+  params = _file(tmp_path / 'a.npz', tiny.vit(), (16, 16))
+  loaded, report = interop.load(tmp_path / 'a.npz', tiny.vit(), (8, 32))
+  assert report.resized == (POSITION,)
+  assert report.notes == (
+    'the file does not tell the grid of its 16 position embeddings: 4x4 is'
+    ' assumed',
+  )
+  expected = ndimage.zoom(
+    tiny.flat(params)[POSITION][0, 1:].reshape(4, 4, 16), (0.5, 2, 1), order=1
+  )
+  np.testing.assert_allclose(
+    tiny.flat(loaded)[POSITION][0, 1:].reshape(2, 8, 16), expected, atol=1e-6
+  )
+  for size in ((16, 16), (12, 20)):  # Nothing to remark upon.
+    assert not interop.load(tmp_path / 'a.npz', tiny.vit(), size)[1].notes
 
 
 def test_tables_of_columns_and_rows_are_resized(tmp_path):
@@ -245,7 +191,7 @@ def test_tables_of_each_layer_and_relative_ones_are_resized(tmp_path):
 
 
 def test_tables_of_axial_resnets_are_resized(tmp_path):
-  model, size = MODELS['axial resnet']
+  model, size = tiny.axial_resnet(), (16, 16)
   params = _file(tmp_path / 'a.npz', model, size)
   loaded, report = interop.load(tmp_path / 'a.npz', model, (16, 24))
   name = 'block1/unit1/width_attention/relative_embedding'
@@ -305,9 +251,37 @@ def test_a_truncated_file(tmp_path):
 def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
   path = tmp_path / 'a.npz'
   _file(path, tiny.vit())
-  monkeypatch.setattr(arrays, 'read_npz', lambda path: 1 / 0)
+  monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
   with pytest.raises(ValueError, match='do not fit the model'):
     interop.load_npz(path, tiny.vit(width=20), 8)
+
+
+def test_a_huge_table_is_not_resized_for_its_shape_alone():
+  params = tiny.params(tiny.vit())
+  source = tiny.flat(params)
+  del source[POSITION]
+  source['pos_embedding'] = shapes.placeholder((1, 1 + 10**12, 16))
+  source = released.from_released(source)
+  with pytest.raises(ValueError, match='is too large to be resized') as error:
+    interop.fit(
+      source,
+      params,
+      old_grid=None,
+      new_grid=(2, 2),
+      new_head=False,
+      name='X',
+    )
+  assert 'is (1, 1000000000001, 16), expected (1, 5, 16)' in str(error.value)
+
+
+@pytest.mark.parametrize('name', ['head/bias', 'pre_logits/bias'])
+def test_a_head_without_axes_is_named(tmp_path, name):
+  path, model = tmp_path / 'a.npz', tiny.vit(representation_size=8)
+  _file(path, model)
+  _changed(path, **{name: np.float32(1)})
+  for fitted in (model, tiny.vit()):
+    with pytest.raises(ValueError, match=rf'{name} (is )?\(\)'):
+      interop.load(path, fitted, 8)
 
 
 def test_all_misfits_are_listed_at_once(tmp_path):

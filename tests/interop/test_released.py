@@ -7,7 +7,8 @@ import pytest
 
 from tests.interop import tiny
 from vit_jax import models
-from vit_jax.interop import fitting, released
+from vit_jax.interop import released
+from vit_jax.interop.shapes import placeholder
 
 CLASSES = 21843
 
@@ -18,8 +19,7 @@ def _released_shapes(name, **overrides):
   images = jnp.zeros((1, 224, 224, 3))
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
   outline = {
-    k: fitting.placeholder(v.shape)
-    for k, v in tiny.flat(shapes['params']).items()
+    k: placeholder(v.shape) for k, v in tiny.flat(shapes['params']).items()
   }
   arrays = released.to_released(outline)
   back = released.from_released(arrays)
@@ -177,11 +177,23 @@ def test_only_blocks_are_renumbered():
 def test_prefixes_are_stripped_and_optimizers_left_out(prefix):
   params = _flat_params()
   file = {prefix + k: v for k, v in released.to_released(params).items()}
-  file['opt/state/step'] = np.array(3)
-  file['opt/state/param_states/cls/grad_ema'] = np.ones(3)
+  others = (
+    'chrono/accum_train_time',
+    'extra/step',
+    'opt/state/step',
+    'params/t',
+  )
+  file |= dict.fromkeys(others, np.ones(3))
+  if prefix == 'params/':
+    del file['params/t']
+    others = others[:3]
   tiny.assert_equal(released.from_released(file), params)
-  file['params/t'] = np.ones(1)  # Neither ours nor the optimizer's.
-  assert len(released.from_released(file)) == len(params) + 1
+  assert released.parameters(file)[1] == others
+  # Without a prefix nothing is left out unseen.
+  assert released.parameters(params | {'extra/step': 1})[1] == ()
+  file['head/bias'] = np.ones(5)
+  with pytest.raises(ValueError, match=r'head/bias are both head/bias: the f'):
+    released.from_released(file)
 
 
 def test_stacked_blocks_are_split():
@@ -192,7 +204,14 @@ def test_stacked_blocks_are_split():
   np.testing.assert_array_equal(
     stacked[name][1], params[name.replace('block/', 'block_1/')]
   )
-  assert 'Transformer/encoderblock_0/LayerNorm_0/bias' not in stacked
+  block = 'Transformer/encoderblock_0/LayerNorm_0/bias'
+  assert block not in stacked
+  for both in (stacked | {block: params[block]}, {block: 1} | stacked):
+    with pytest.raises(ValueError, match=rf'^{block} is there twice, al'):
+      released.from_released(both)
+  # What cannot be a depth stays one array.
+  deep = {name: np.zeros((10**6, 1))}
+  assert released.unstack(deep).keys() == deep.keys()
   tiny.assert_equal(released.from_released(stacked), params)
   tiny.assert_equal(released.to_released(stacked), released.to_released(params))
 
@@ -247,3 +266,10 @@ def test_two_names_of_one_array():
   file['resnet/group_norm_1/gamma'] = np.ones(512)
   with pytest.raises(ValueError, match=r'are both gn_final/scale: the file'):
     released.from_released(file)
+
+
+@pytest.mark.parametrize('shape', [(3, 3, 512, 5), (1, 2, 512, 5)])
+def test_a_head_of_bit_that_is_no_1x1_convolution_stays(shape):
+  file = released.to_released(_flat_params(tiny.bit(), (32, 32)))
+  file['resnet/head/conv2d/kernel'] = np.ones(shape)
+  assert released.from_released(file)['head/kernel'].shape == shape

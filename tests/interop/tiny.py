@@ -21,6 +21,10 @@ def bit(num_classes=5):
   return models.build('BiT-R50x1', num_classes=num_classes, **BIT)
 
 
+def axial_resnet(num_classes=5):
+  return models.build('AxialResNet50', num_classes=num_classes, blocks=(1,))
+
+
 def params(model, size=(8, 8), channels=3, seed=0):
   """Random parameters, float32 NumPy arrays."""
   images = jnp.zeros((1, *size, channels))

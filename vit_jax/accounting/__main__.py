@@ -13,11 +13,10 @@ are what one image leaves in memory between the forward and the backward pass
 of training, before the compiler decides to recompute some of it.
 """
 
-import ast
 import json
+import math
 import re
 
-import flax.linen as nn
 import jax.numpy as jnp
 from absl import flags
 
@@ -61,6 +60,9 @@ def main(specs: list[str]) -> None:
     raise ValueError(
       f'--{missing} is missing: exaFLOPs need both --epochs and --examples.'
     )
+  for flag in (_EPOCHS, _EXAMPLES):
+    if not math.isfinite(flag.value or 0):
+      raise ValueError(f'--{flag.name}={flag.value}: expected a number.')
   size = _parse_size(_IMAGE_SIZE.value)
   reports = [_report(spec, size) for spec in specs]
   if _JSON.value:
@@ -81,26 +83,9 @@ def _parse_size(text: str) -> tuple[int, int]:
   return int(sides[0]), int(sides[-1])
 
 
-def _build(spec: str) -> nn.Module:
-  name, _, options = spec.partition(':')
-  overrides = {}
-  # Commas within a value, as in (8, 4), are not followed by KEY=.
-  for option in filter(None, re.split(r',(?=\w+=)', options)):
-    key, equals, value = option.partition('=')
-    if not equals:
-      raise ValueError(f'{spec}: expected KEY=VALUE, got {option!r}.')
-    try:
-      overrides[key] = ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-      overrides[key] = value
-  if 'num_classes' in overrides:
-    raise ValueError(f'{spec}: give the classes by --num_classes.')
-  return models.build(name, num_classes=_NUM_CLASSES.value, **overrides)
-
-
 def _report(spec: str, size: tuple[int, int]) -> dict:
   """Accounts for one model, in numbers for JSON."""
-  model = _build(spec)
+  model = models.parse(spec, num_classes=_NUM_CLASSES.value)
   account = accounting.account(
     model, size, padding=_PADDING.value, levels=_LEVELS.value
   )

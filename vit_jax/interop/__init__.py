@@ -12,6 +12,7 @@ from vit_jax.interop.huggingface_export import save_huggingface
 from vit_jax.interop.inference import infer_model
 from vit_jax.interop.npz import save_npz
 from vit_jax.interop.sources import (
+  check_weights,
   fit_weights,
   load,
   load_huggingface,
@@ -24,6 +25,7 @@ from vit_jax.interop.weights import Weights
 __all__ = [
   'Report',
   'Weights',
+  'check_weights',
   'fit',
   'fit_weights',
   'infer_model',

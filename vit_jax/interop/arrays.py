@@ -1,84 +1,95 @@
-"""Reading and writing files of named arrays: `.npz` and `.safetensors`.
+"""Reading and writing `.npz` files of named arrays.
 
 Nothing that is read here can run code: pickled arrays are refused.
 """
 
 import contextlib
 import errno
-import json
+import io
 import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import safetensors
 from etils import epath
 
-from vit_jax import paths
+from vit_jax.interop import files
+
+Shapes = dict[str, tuple[int, ...]]
 
 _NPY = '.npy'
 # What a file of array data can hold; NumPy writes bfloat16 as raw 2 bytes.
 _NUMBERS = 'fiub'
-_SAFETENSORS_DTYPES = {
-  'BF16': ml_dtypes.bfloat16,
-  'F16': np.float16,
-  'F32': np.float32,
-  'F64': np.float64,
-  'I64': np.int64,
-  'I32': np.int32,
-  'U8': np.uint8,
-}
+_LONGEST_HEADER = 10_000  # NumPy's own limit, but it reads more first.
+_CHUNK = 2**22  # Bytes that are read at once.
 
 
-def read_npz(path: epath.PathLike) -> dict[str, np.ndarray]:
+class _Header(NamedTuple):
+  """Of one array: where it is in the archive and how it is laid out."""
+
+  info: zipfile.ZipInfo
+  shape: tuple[int, ...]
+  order: str
+  dtype: np.dtype
+  start: int
+
+
+def read_npz(
+  path: epath.PathLike, *, check: Callable[[Shapes], None] | None = None
+) -> dict[str, np.ndarray]:
   """Reads all arrays of a `.npz` file, local or `gs://`.
 
   Args:
     path: the file.
+    check: called with name -> shape before any values are read; may raise.
 
   Returns:
     Name -> array, in the file's dtype; raw 2-byte items become bfloat16.
 
   Raises:
     ValueError: there is no such file, it is damaged or no zip file, it holds
-      pickled objects, what is no number, or a name twice.
+      no arrays, pickled objects, what is no number, empty arrays, or a name
+      twice.
   """
-  arrays = {}
-  with _archive(path) as archive:
-    headers = _headers(archive, path)
-    for name, (shape, fortran, dtype, start) in headers.items():
-      with archive.open(name + _NPY) as member:
-        member.read(start)
-        data = bytearray(member.read(math.prod(shape) * dtype.itemsize))
-      array = np.frombuffer(data, dtype)
-      arrays[name] = array.reshape(shape, order='F' if fortran else 'C')
-  return arrays
+  path = files.existing_file(path)
+  with _opened(path) as file:
+    with _explained(path):
+      archive = zipfile.ZipFile(file)
+      headers = _headers(archive, path)
+    if check:
+      check({name: header.shape for name, header in headers.items()})
+    with _explained(path):
+      return {k: _read_array(archive, h) for k, h in headers.items()}
 
 
-def npz_shapes(path: epath.PathLike) -> dict[str, tuple[int, ...]]:
-  """Reads only the shapes; like `read_npz` otherwise."""
-  with _archive(path) as archive:
-    headers = _headers(archive, path)
-  return {name: header[0] for name, header in headers.items()}
+def _opened(path: epath.Path) -> BinaryIO:
+  # From a bucket at once, not in the many small parts that zip files ask for.
+  return (
+    io.BytesIO(path.read_bytes()) if files.is_remote(path) else path.open('rb')
+  )
 
 
 @contextlib.contextmanager
-def _archive(path: epath.PathLike) -> Iterator[zipfile.ZipFile]:
-  """Opens a zip file; whatever is wrong with it becomes one ValueError."""
-  path = existing_file(path)
+def _explained(path: epath.Path) -> Iterator[None]:
+  """Makes one ValueError of whatever is wrong with a zip file."""
   try:
-    with path.open('rb') as file, zipfile.ZipFile(file) as archive:
-      yield archive
-  except (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    RuntimeError,  # Encrypted, or compressed in an unknown way.
-    OSError,
-  ) as error:
+    yield
+  except UnicodeDecodeError as error:
+    problem = 'has a member whose name is no UTF-8: copy it again'
+    raise ValueError(f'{path} {problem}. {error}') from error
+  except NotImplementedError as error:
+    problem = 'is compressed in a way that is not read'
+    raise ValueError(
+      f'{path} {problem}: write it again with numpy.savez. {error}'
+    ) from error
+  except RuntimeError as error:
+    problem = 'is encrypted, which is not read: write it again without'
+    raise ValueError(f'{path} {problem}. {error}') from error
+  except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
     # A wrong offset in the file makes a seek invalid; others are real.
     if isinstance(error, OSError) and error.errno != errno.EINVAL:
       raise
@@ -91,18 +102,10 @@ def _archive(path: epath.PathLike) -> Iterator[zipfile.ZipFile]:
     raise ValueError(f'{path} {problem}. {error}') from error
 
 
-def existing_file(path: epath.PathLike) -> epath.Path:
-  """Returns the absolute path; ValueError if no file is there."""
-  path = paths.absolute(path)
-  if not path.exists():
-    raise ValueError(f'There is no file {path}.')
-  if path.is_dir():
-    raise ValueError(f'{path} is a directory, expected a file.')
-  return path
-
-
-def _headers(archive: zipfile.ZipFile, path: epath.PathLike) -> dict:
-  """Name -> (shape, in Fortran's order, dtype, where the data starts)."""
+def _headers(
+  archive: zipfile.ZipFile, path: epath.PathLike
+) -> dict[str, _Header]:
+  """Reads what the arrays are; ValueError lists all that are refused."""
   headers, problems = {}, {}
   for info in archive.infolist():
     name = info.filename.removesuffix(_NPY)
@@ -112,37 +115,80 @@ def _headers(archive: zipfile.ZipFile, path: epath.PathLike) -> dict:
     if name in headers:
       problems[name] = 'is there twice'
       continue
+    # Outside of the parser's errors: what is wrong with the zip file.
     with archive.open(info) as member:
       try:
-        shape, fortran, dtype = _read_header(member)
-      except (ValueError, SyntaxError, tokenize.TokenError) as error:
-        problems[name] = f'has no readable header ({error})'
+        header = headers[name] = _read_header(info, member)
+      # All of NumPy's parser, which reads the header as Python.
+      except (
+        ValueError,
+        TypeError,
+        SyntaxError,
+        tokenize.TokenError,
+        MemoryError,
+        RecursionError,
+      ) as error:
+        problems[name] = f'has no readable header ({error!s:.200})'
         continue
-      start = member.tell()
-    if dtype.kind == 'V' and dtype.itemsize == 2 and not dtype.names:
-      dtype = np.dtype(ml_dtypes.bfloat16)
-    if dtype.hasobject:
-      problems[name] = 'is a pickled object, which could run code'
-    elif dtype.kind not in _NUMBERS and dtype != ml_dtypes.bfloat16:
-      problems[name] = f'is of dtype {dtype}, no number'
-    elif start + math.prod(shape) * dtype.itemsize != info.file_size:
-      problems[name] = 'is not of the size that its header says'
-    headers[name] = (shape, fortran, dtype, start)
+    if problem := _problem(header):
+      problems[name] = problem
   if problems:
     listed = '\n'.join(f'  {name} {why}' for name, why in problems.items())
     raise ValueError(
       f'{path} is refused; only plain arrays of numbers are read:\n{listed}'
     )
+  if not headers:
+    raise ValueError(f'{path} holds no arrays.')
   return headers
 
 
-def _read_header(member: zipfile.ZipExtFile) -> tuple:
+def _read_header(info: zipfile.ZipInfo, member: zipfile.ZipExtFile) -> _Header:
   version = np.lib.format.read_magic(member)
+  if version not in ((1, 0), (2, 0)):
+    raise ValueError(f'version {version} of the format, expected 1.0 or 2.0')
+  length = member.read(2 * version[0])
+  size = int.from_bytes(length, 'little')
+  if size > _LONGEST_HEADER:
+    raise ValueError(f'it is of {size} bytes, at most {_LONGEST_HEADER}')
+  header = io.BytesIO(length + member.read(size))
   if version == (1, 0):
-    return np.lib.format.read_array_header_1_0(member)
-  if version == (2, 0):
-    return np.lib.format.read_array_header_2_0(member)
-  raise ValueError(f'version {version} of the format, expected 1.0 or 2.0')
+    parsed = np.lib.format.read_array_header_1_0(header)
+  else:
+    parsed = np.lib.format.read_array_header_2_0(header)
+  shape, fortran, dtype = parsed
+  if not all(type(n) is int and 0 <= n < 2**63 for n in shape):
+    raise ValueError(f'shape {shape!s:.60}')
+  is_raw = dtype.kind == 'V' and dtype.names is dtype.subdtype is None
+  if is_raw and dtype.itemsize == 2:
+    dtype = np.dtype(ml_dtypes.bfloat16)
+  return _Header(info, shape, 'F' if fortran else 'C', dtype, member.tell())
+
+
+def _problem(header: _Header) -> str:
+  """Why an array is refused; '' if it isn't."""
+  dtype, size = header.dtype, math.prod(header.shape)
+  if dtype.hasobject:
+    return 'is a pickled object, which could run code'
+  if dtype.kind not in _NUMBERS and dtype != ml_dtypes.bfloat16:
+    return f'is of dtype {dtype}, no number'
+  if not size:
+    return f'is empty, of shape {header.shape}'
+  if header.start + size * dtype.itemsize != header.info.file_size:
+    return 'is not of the size that its header says'
+  return ''
+
+
+def _read_array(archive: zipfile.ZipFile, header: _Header) -> np.ndarray:
+  # In place and in parts: the values are in memory but once.
+  data = np.empty(math.prod(header.shape) * header.dtype.itemsize, np.uint8)
+  with archive.open(header.info) as member:
+    member.read(header.start)
+    for start in range(0, data.size, _CHUNK):
+      part = memoryview(data)[start : start + _CHUNK]
+      if member.readinto(part) != len(part):
+        raise EOFError('It ends too early.')
+    member.read(1)  # The end, where the checksum is compared.
+  return data.view(header.dtype).reshape(header.shape, order=header.order)
 
 
 def write_npz(path: epath.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
@@ -154,9 +200,9 @@ def write_npz(path: epath.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     path: the file, local or `gs://`; replaced if it exists.
     arrays: name -> array.
   """
-  path = paths.absolute(path)
+  path = files.absolute(path)
   path.parent.mkdir(parents=True, exist_ok=True)
-  with atomic(path) as temporary, temporary.open('wb') as file:  # noqa: SIM117
+  with files.atomic(path) as temporary, temporary.open('wb') as file:  # noqa: SIM117
     with zipfile.ZipFile(file, 'w') as archive:
       for name in sorted(arrays):
         # Without a date of its own an entry gets 1980's.
@@ -165,66 +211,6 @@ def write_npz(path: epath.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
           np.lib.format.write_array(
             member, np.ascontiguousarray(arrays[name]), allow_pickle=False
           )
-
-
-@contextlib.contextmanager
-def atomic(path: epath.Path) -> Iterator[epath.Path]:
-  """Yields a temporary path, which takes the name `path` in the end."""
-  temporary = path.with_name(f'{path.name}.tmp')
-  try:
-    yield temporary
-    temporary.replace(path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
-def write_json(path: epath.Path, content: Mapping) -> None:
-  """Writes a JSON file, whole or not at all."""
-  with atomic(path) as temporary:
-    temporary.write_text(json.dumps(content, indent=2) + '\n')
-
-
-def read_json(path: epath.Path) -> dict:
-  """Reads a JSON object; ValueError if it is none."""
-  try:
-    content = json.loads(existing_file(path).read_text())
-  except (json.JSONDecodeError, UnicodeDecodeError) as error:
-    raise ValueError(f'{path} is no readable JSON: {error}.') from error
-  if not isinstance(content, dict):
-    raise ValueError(f'{path} holds {content!r:.80}, expected an object.')
-  return content
-
-
-def read_safetensors(path: epath.PathLike) -> dict[str, np.ndarray]:
-  """Reads all arrays of a `.safetensors` file, local or `gs://`.
-
-  Raises:
-    ValueError: there is no such file, it is damaged, or of a dtype that has no
-      plain numbers (such as float8).
-  """
-  path = existing_file(path)
-  try:
-    tensors = safetensors.deserialize(path.read_bytes())
-  except safetensors.SafetensorError as error:
-    raise ValueError(
-      f'{path} is damaged or no .safetensors file: {error}.'
-    ) from error
-  strange = [
-    f'{name} ({tensor["dtype"]})'
-    for name, tensor in tensors
-    if tensor['dtype'] not in _SAFETENSORS_DTYPES
-  ]
-  if strange:
-    raise ValueError(
-      f'{path} holds arrays of a dtype that is not read: {", ".join(strange)}.'
-      f' Expected one of {", ".join(_SAFETENSORS_DTYPES)}.'
-    )
-  return {
-    name: np.frombuffer(
-      tensor['data'], _SAFETENSORS_DTYPES[tensor['dtype']]
-    ).reshape(tensor['shape'])
-    for name, tensor in tensors
-  }
 
 
 def check_finite(arrays: Mapping[str, np.ndarray], origin: str) -> None:

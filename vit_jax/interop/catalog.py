@@ -15,13 +15,12 @@ import dataclasses
 import difflib
 import os
 import urllib.parse
-from collections.abc import Mapping
-from typing import Any
 
 import flax.linen as nn
 from etils import epath
 
-from vit_jax import models, paths
+from vit_jax import models
+from vit_jax.interop import files
 
 VARIABLE = 'VIT_JAX_WEIGHTS'
 _DEFAULT_FOLDER = '~/.cache/vit_jax'
@@ -39,7 +38,6 @@ class Entry:
     model: name of the model.
     num_classes: of the file's head.
     image_size: side in pixels that the position embeddings are for.
-    overrides: of the model, for `models.build`.
   """
 
   bucket: str
@@ -47,7 +45,6 @@ class Entry:
   model: str
   num_classes: int
   image_size: int
-  overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   @property
   def url(self) -> str:
@@ -61,15 +58,20 @@ class Entry:
     # BiT's files lie at the top of their bucket.
     return self.path if '/' in self.path else f'bit/{self.path}'
 
-  def build(self) -> nn.Module:
-    """Builds the model whose parameters the file holds."""
+  def build(self, representation_size: int | None = None) -> nn.Module:
+    """Builds the model whose parameters the file holds.
+
+    Args:
+      representation_size: of the hidden layer of the pre-training head, which
+        the file tells: most of those pre-trained only have one.
+    """
     return models.build(
-      self.model, num_classes=self.num_classes, **self.overrides
+      self.model,
+      num_classes=self.num_classes,
+      representation_size=representation_size,
     )
 
 
-# The hidden layer of the pre-training head is in these files alone.
-_WIDTHS = {'B': 768, 'L': 1024, 'H': 1280}
 _IMAGENET21K = (
   'ViT-B_16',
   'ViT-B_32',
@@ -94,6 +96,7 @@ _IMAGENET = (
 # learning rate and the resolution of its recommended fine-tuning on ImageNet.
 _AUGREG = {
   'L_16': ('strong1', 0.1, 0.0, 0.01, 384),
+  # timm, too, loads medium1; big_vision's list has medium2 here.
   'B_8': ('medium1', 0.1, 0.0, 0.01, 224),
   'B_16': ('medium1', 0.1, 0.0, 0.03, 384),
   'S_16': ('light1', 0.03, 0.0, 0.03, 384),
@@ -110,14 +113,12 @@ _BIT_RESNETS = ('R50x1', 'R50x3', 'R101x1', 'R101x3', 'R152x2', 'R152x4')
 def _entries() -> dict[str, Entry]:
   entries = {}
   for stem in _IMAGENET21K:
-    width = _WIDTHS[stem.partition('ViT-')[2][0]]
     entries[f'imagenet21k/{stem}'] = Entry(
       'vit_models',
       f'imagenet21k/{stem}.npz',
       stem.replace('_', '/'),
       IMAGENET21K_CLASSES,
       224,
-      {'representation_size': width},
     )
   for stem in _IMAGENET:
     entries[f'imagenet21k+imagenet2012/{stem}'] = Entry(
@@ -178,6 +179,10 @@ def _bit_entries() -> dict[str, Entry]:
 
 
 _ENTRIES = _entries()
+_ALL_NAMES = (
+  'All names: python -c "from vit_jax.interop import catalog;'
+  ' print(*catalog.names())"'
+)
 
 
 def names() -> list[str]:
@@ -185,14 +190,21 @@ def names() -> list[str]:
   return sorted(_ENTRIES)
 
 
+def similar(name: str) -> list[str]:
+  """Returns names like this one, which may lack what is before the slash."""
+  last = name.rpartition('/')[2].lower()
+  same = [k for k in names() if last and k.lower().endswith('/' + last)]
+  close = difflib.get_close_matches(name, names(), cutoff=0.5)
+  return list(dict.fromkeys([*same, *close]))
+
+
 def entry(name: str) -> Entry:
   """Returns what is known of a name; ValueError lists similar ones."""
   if name not in _ENTRIES:
-    similar = difflib.get_close_matches(name, names(), cutoff=0.5)
+    found = similar(name)
+    known = f'Similar are {", ".join(found)}. ' if found else ''
     raise ValueError(
-      f'There are no released weights {name!r}. Known are'
-      f' {", ".join(similar or names())}'
-      + (f' and {len(names()) - len(similar)} more.' if similar else '.')
+      f'There are no released weights {name!r}. {known}{_ALL_NAMES}'
     )
   return _ENTRIES[name]
 
@@ -200,7 +212,7 @@ def entry(name: str) -> Entry:
 def path_of(name: str) -> epath.Path:
   """Where the file of a name belongs on this machine."""
   folder = os.environ.get(VARIABLE) or _DEFAULT_FOLDER
-  return paths.absolute(folder) / entry(name).local
+  return files.absolute(folder) / entry(name).local
 
 
 def find(name: str) -> epath.Path:
@@ -212,11 +224,14 @@ def find(name: str) -> epath.Path:
   """
   path, found = path_of(name), entry(name)
   if not path.exists():
+    source = f"'gs://{found.bucket}/{found.path}'"
+    ways = [f"gcloud storage cp {source} '{path}'"]
+    if not files.is_remote(path):
+      curl = f"curl -fL --create-dirs -o '{path}' '{found.url}'"
+      ways = [curl, *ways]
     raise ValueError(
       f'The weights {name!r} are not on this machine: there is no file {path}.'
-      ' Fetch them with\n'
-      f"  curl -fL --create-dirs -o '{path}' '{found.url}'\nor\n"
-      f"  gcloud storage cp 'gs://{found.bucket}/{found.path}' '{path}'\n"
+      ' Fetch them with\n  ' + '\nor\n  '.join(ways) + '\n'
       f'Another folder can be set in ${VARIABLE}.'
     )
   return path

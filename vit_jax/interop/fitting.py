@@ -5,24 +5,20 @@ whichever kind of file the parameters come from.
 """
 
 import dataclasses
-import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
 import flax.traverse_util
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax.interop import arrays as arrays_lib
-from vit_jax.interop import released
+from vit_jax.interop import released, shapes
 from vit_jax.models import position
 
-_HEAD = 'head/'
-_PRE_LOGITS = 'pre_logits/'
-_HEADS = (_HEAD, _PRE_LOGITS)
+_HEAD, _PRE_LOGITS = shapes.HEADS
+_LISTED = 8  # Names of a kind in a line; optimizers have hundreds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +36,11 @@ class Report:
     for name in ('resized', 'dropped', 'new'):
       names = getattr(self, name)
       if names:
-        parts.append(f'{name}: {", ".join(names)}')
+        more = len(names) - _LISTED
+        listed = ', '.join(names[:_LISTED])
+        parts.append(
+          f'{name}: {listed}' + (f' and {more} more' if more > 0 else '')
+        )
     return '; '.join([*parts, *self.notes])
 
 
@@ -53,6 +53,7 @@ def fit(
   new_head: bool,
   name: str,
   option: str = 'new_head=True',
+  dropped: tuple[str, ...] = (),
   notes: tuple[str, ...] = (),
 ) -> tuple[Any, Report]:
   """Fits a tree of arrays to a model's parameters.
@@ -62,14 +63,16 @@ def fit(
       blocks or without.
     params: the model's parameters; they give the shapes and the new head. What
       is not new may be a `jax.ShapeDtypeStruct`.
-    old_grid: the grid of the source's position embeddings; None is that of
-      `params` if it has as many patches, else a square.
+    old_grid: the grid of the source's position embeddings; None is a square,
+      as in all released files. If they make no square, but are as many as in
+      `params`, it is taken to be the same grid, and the report says so.
     new_grid: the grid of `params`; None if the model has none.
     new_head: whether `head` keeps what `params` holds. A hidden layer
       `pre_logits` is loaded all the same where the model has one of that size;
       else it is left out, or new.
     name: of the source, for the error message.
     option: how the user asks for a new head, for the error message.
+    dropped: names of what the file holds beside the parameters.
     notes: remarks for the report.
 
   Returns:
@@ -88,9 +91,10 @@ def fit(
     new_head=new_head,
     name=name,
     option=option,
+    dropped=dropped,
     notes=notes,
   )
-  target = _target(params)
+  target = shapes.without_structs(params)
   fitted = {k: np.asarray(v, target[k].dtype) for k, v in loaded.items()}
   arrays_lib.check_finite(fitted, name)
   flat = flax.traverse_util.flatten_dict(params, sep='/')
@@ -108,6 +112,7 @@ def match(
   new_head: bool,
   name: str,
   option: str = 'new_head=True',
+  dropped: tuple[str, ...] = (),
   notes: tuple[str, ...] = (),
 ) -> tuple[dict[str, Any], Report]:
   """The part of `fit` for which shapes are enough (see `placeholder`).
@@ -116,13 +121,16 @@ def match(
     Our name -> array of the right shape, blocks not stacked, in the dtype of
     its file; and the report.
   """
-  target = _target(params)
+  target = shapes.without_structs(params)
   loaded = released.unstack(flax.traverse_util.flatten_dict(source, sep='/'))
-  dropped, new = _new_head(loaded, target) if new_head else ((), ())
-  kept = {k: v for k, v in loaded.items() if k not in dropped}
+  old_head, new = _new_head(loaded, target) if new_head else ((), ())
+  kept = {k: v for k, v in loaded.items() if k not in old_head}
   kept |= {k: target[k] for k in new}
+  if old_grid is None:
+    old_grid, assumed = _assumed_grid(kept, target, new_grid)
+    notes = (*notes, *assumed)
   resized, problem = _resize_positions(kept, target, old_grid, new_grid)
-  difference = checkpoint_lib.mismatch(_shapes(target), _shapes(kept))
+  difference = checkpoint_lib.mismatch(shapes.of(target), shapes.of(kept))
   if difference or problem:
     hint = '' if new_head else _head_hint(loaded, target, option)
     if difference:
@@ -134,63 +142,10 @@ def match(
   return kept, Report(
     loaded=tuple(sorted(kept.keys() - set(new) - set(resized))),
     resized=tuple(resized),
-    dropped=tuple(sorted(dropped)),
+    dropped=tuple(sorted((*dropped, *old_head))),
     new=tuple(sorted(new)),
     notes=notes,
   )
-
-
-def initial(
-  model: nn.Module, image_size: tuple[int, int], channels: int, *, head: bool
-) -> dict[str, Any]:
-  """The model's parameters: their shapes, and a fresh head.
-
-  Args:
-    model: from `models.build`.
-    image_size: (height, width) in pixels.
-    channels: of the images.
-    head: whether `head/...` and `pre_logits/...` are arrays with initial
-      values, always the same ones.
-
-  Returns:
-    Flat name -> `jax.ShapeDtypeStruct`, or array.
-  """
-
-  def fresh_head():
-    params = _init(model, image_size, channels)
-    # What isn't returned is not computed either.
-    return {k: v for k, v in params.items() if k.startswith(_HEADS)}
-
-  shapes = _initial_shapes(model, image_size, channels)
-  return shapes | (jax.device_get(jax.jit(fresh_head)()) if head else {})
-
-
-@functools.lru_cache(maxsize=2)  # Tracing a large model takes seconds.
-def _initial_shapes(model, image_size, channels) -> dict[str, Any]:
-  return jax.eval_shape(lambda: _init(model, image_size, channels))
-
-
-def _init(model, image_size, channels) -> dict[str, Any]:
-  images = jnp.zeros((1, *image_size, channels))
-  params = model.init(jax.random.key(0), images)['params']
-  return flax.traverse_util.flatten_dict(params, sep='/')
-
-
-def placeholder(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-  """An array for its shape alone: zeros that take no memory."""
-  return np.broadcast_to(np.zeros((), dtype), shape)
-
-
-def _target(params: Any) -> dict[str, Any]:
-  """A model's parameters: flat, blocks not stacked, structs as arrays."""
-  flat = flax.traverse_util.flatten_dict(params, sep='/')
-  arrays = {
-    k: placeholder(v.shape, v.dtype)
-    if isinstance(v, jax.ShapeDtypeStruct)
-    else v
-    for k, v in flat.items()
-  }
-  return released.unstack(arrays)
 
 
 def _new_head(
@@ -201,7 +156,7 @@ def _new_head(
     name: {k: tuple(v.shape) for k, v in params.items() if _is_hidden(k)}
     for name, params in (('loaded', loaded), ('target', target))
   }
-  parts = _HEAD if hidden['loaded'] == hidden['target'] else _HEADS
+  parts = _HEAD if hidden['loaded'] == hidden['target'] else shapes.HEADS
   return (
     tuple(k for k in loaded if k.startswith(parts)),
     tuple(k for k in target if k.startswith(parts)),
@@ -218,8 +173,11 @@ def _head_hint(
   """What to do about a head that doesn't fit; '' if it does."""
   key, hidden = 'head/bias', 'pre_logits/bias'
   hints = []
-  if hidden in loaded and hidden not in target:
-    size = loaded[hidden].shape[0]
+  lengths = {
+    k: len(v) for k, v in loaded.items() if k in (key, hidden) and v.ndim == 1
+  }
+  if hidden in lengths and hidden not in target:
+    size = lengths[hidden]
     hints.append(
       f'These weights have a hidden layer before the head: keep it with'
       f' representation_size={size}, or leave it and the head out with'
@@ -232,12 +190,36 @@ def _head_hint(
     )
   if key not in loaded:
     hints.append(f'These weights have no head: give the model one by {option}.')
-  elif key in target and loaded[key].shape != target[key].shape:
+  elif key in lengths and loaded[key].shape != target[key].shape:
     hints.append(
-      f'The head is for {loaded[key].shape[0]} classes, the model has'
-      f' {target[key].shape[0]}. To leave the head out, set {option}.'
+      f'The head is for {lengths[key]} classes, the model has'
+      f' {len(target[key])}. To leave the head out, set {option}.'
     )
   return ''.join(' ' + hint for hint in hints)
+
+
+def _assumed_grid(
+  loaded: Mapping[str, Any],
+  target: Mapping[str, Any],
+  new_grid: tuple[int, int] | None,
+) -> tuple[tuple[int, int] | None, tuple[str, ...]]:
+  """The grid of position embeddings whose file does not tell, and a note."""
+  for name in loaded.keys() & target.keys():
+    shape = tuple(loaded[name].shape)
+    if name.rpartition('/')[2] != 'pos_embedding' or len(shape) != 3:
+      continue
+    patches = shape[1] - int('cls' in loaded)
+    side = math.isqrt(max(patches, 0))
+    grid = (side, side) if side**2 == patches else None
+    same = shape == tuple(target[name].shape)
+    if not same or new_grid in (grid, None):
+      return grid, ()  # No other is as likely; or resizing says what's wrong.
+    grid = grid or new_grid
+    return grid, (
+      f'the file does not tell the grid of its {patches} position embeddings:'
+      f' {grid[0]}x{grid[1]} is assumed',
+    )
+  return None, ()
 
 
 def _resize_positions(
@@ -254,17 +236,19 @@ def _resize_positions(
   resized, problems = [], []
   for name in sorted(loaded.keys() & target.keys()):
     kind, shape = name.rpartition('/')[2], tuple(target[name].shape)
+    if kind not in shapes.TABLES or loaded[name].ndim != len(shape):
+      continue
     try:
+      if loaded[name].size > released.LARGEST_TABLE:
+        raise ValueError(f'{loaded[name].shape} is too large to be resized.')
       if kind == 'pos_embedding':
         array = _resize_table(
-          loaded[name], shape, old_grid, new_grid, int('cls' in loaded)
+          loaded[name], old_grid, new_grid, int('cls' in loaded)
         )
       elif kind in ('x_embedding', 'y_embedding'):
         array = position.resize_rows(loaded[name], shape[0])
-      elif kind == 'relative_embedding':
-        array = position.resize_relative(loaded[name], shape[0])
       else:
-        continue
+        array = position.resize_relative(loaded[name], shape[0])
     except ValueError as error:
       problems.append(f' {name}: {error}')
       continue
@@ -274,9 +258,7 @@ def _resize_positions(
   return resized, ''.join(problems)
 
 
-def _resize_table(array, shape, old_grid, new_grid, num_prefix_tokens):
-  if old_grid is None and tuple(array.shape) == shape:
-    return array
+def _resize_table(array, old_grid, new_grid, num_prefix_tokens):
   # Not by shape: two grids may have the same number of patches.
   if old_grid == new_grid:
     return array
@@ -286,7 +268,3 @@ def _resize_table(array, shape, old_grid, new_grid, num_prefix_tokens):
     new_grid=new_grid,
     num_prefix_tokens=num_prefix_tokens,
   )
-
-
-def _shapes(flat: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-  return {k: tuple(v.shape) for k, v in flat.items()}

@@ -12,31 +12,20 @@ import flax.linen as nn
 import numpy as np
 from etils import epath
 
-from vit_jax import models, paths
-from vit_jax.interop import arrays as arrays_lib
-from vit_jax.interop import torch_names
-from vit_jax.interop.weights import Weights, pair
+from vit_jax import models
+from vit_jax.interop import (
+  files,
+  huggingface_config,
+  json_files,
+  released,
+  safetensors_files,
+  torch_names,
+)
+from vit_jax.interop.weights import Weights
+from vit_jax.models import position
 
-CONFIG, PREPROCESSOR = 'config.json', 'preprocessor_config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
-PREPROCESSING = 'vit_jax_preprocessing'  # Our own key.
-
-# Of `transformers.ViTConfig`, where a config.json leaves them out.
-_DEFAULTS = {
-  'num_attention_heads': 12,
-  'hidden_act': 'gelu',
-  'layer_norm_eps': 1e-12,
-  'image_size': 224,
-  'patch_size': 16,
-  'qkv_bias': True,
-}
-_GELUS = {
-  'gelu': 'exact',
-  'gelu_new': 'tanh',
-  'gelu_fast': 'tanh',
-  'gelu_pytorch_tanh': 'tanh',
-}
 
 
 def is_folder(path: epath.Path) -> bool:
@@ -50,59 +39,62 @@ def read(path: epath.PathLike) -> Weights:
 
   Raises:
     ValueError: files that are missing or damaged, weights that only exist
-      pickled, a model that is no ViT, or one with a distillation token.
+      pickled, a model that is no ViT, one with a distillation token, or what
+      `huggingface_config.read` refuses.
   """
-  path = paths.absolute(path)
+  path = files.absolute(path)
   folder = path if path.is_dir() else path.parent
-  config = _DEFAULTS | arrays_lib.read_json(folder / CONFIG)
-  if config.get('model_type', 'vit') not in ('vit', 'deit'):
-    raise ValueError(
-      f'{folder} holds a model of type {config["model_type"]!r}, expected'
-      " 'vit'."
-    )
+  config = huggingface_config.read(folder)
   tensors = (
-    _read_folder(path) if path.is_dir() else arrays_lib.read_safetensors(path)
+    _read_folder(path) if path.is_dir() else safetensors_files.read(path)
   )
-  tensors = {torch_names.name_in_file(k): v for k, v in tensors.items()}
+  tensors = released.renamed(tensors, torch_names.name_in_file)
   if 'embeddings.distillation_token' in tensors:
     raise ValueError(
       f'{folder} holds a DeiT with a distillation token, which has a position'
       ' embedding and a head of its own; the models here have none. Use a DeiT'
       ' that was stored as a ViT.'
     )
-  preprocessor = {}
-  if (folder / PREPROCESSOR).exists():
-    preprocessor = arrays_lib.read_json(folder / PREPROCESSOR)
-  notes = _notes(config, preprocessor)
-  if 'classifier.bias' in tensors and 'pooler.dense.bias' in tensors:
-    # So does transformers: the classifier reads the class token itself.
-    tensors = {k: v for k, v in tensors.items() if not k.startswith('pooler.')}
-    notes += ('the pooler, which the classifier does not use, is left out',)
+  used, notes = _without_unused(tensors, config)
   params = torch_names.from_torch(
-    tensors,
-    heads=config['num_attention_heads'],
-    qkv_bias=config['qkv_bias'],
+    used, heads=config.heads, qkv_bias=config.qkv_bias
   )
-  size, patch = pair(config['image_size']), pair(config['patch_size'])
-  settings = {'norm_epsilon': config['layer_norm_eps']}
-  if config['hidden_act'] in _GELUS:
-    settings['gelu'] = _GELUS[config['hidden_act']]
+  params, folded = huggingface_config.fold_normalization(params, config)
+  settings = {'norm_epsilon': config.norm_epsilon, 'gelu': config.gelu}
+  model = _model(params, config, settings)
   return Weights(
     origin=str(path),
     params=params,
-    model=_model(params, config, settings),
-    image_size=size,
-    grid=(size[0] // patch[0], size[1] // patch[1]),
-    class_names=_class_names(config, params),
-    preprocessing=preprocessor.get(PREPROCESSING, ''),
+    model=model,
+    image_size=config.image_size,
+    grid=position.token_grid(config.image_size, config.patch_size),
+    class_names=config.class_names(model.num_classes) if model else (),
+    preprocessing=config.preprocessing,
     settings=settings,
-    notes=notes,
+    dropped=tuple(sorted(tensors.keys() - used.keys())),
+    notes=notes + folded,
   )
+
+
+def _without_unused(
+  tensors: Mapping[str, np.ndarray], config: huggingface_config.Config
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+  """Leaves out what changes no output, and says so."""
+  used, notes = dict(tensors), ()
+  if used.pop('embeddings.mask_token', None) is not None:
+    notes += ('the mask token, for masked images only, is left out',)
+  if 'classifier.bias' in used and 'pooler.dense.bias' in used:
+    # So does transformers: the classifier reads the class token itself.
+    used = {k: v for k, v in used.items() if not k.startswith('pooler.')}
+    notes += ('the pooler, which the classifier does not use, is left out',)
+  if 'pooler.dense.bias' in used and config.pooler_act != 'tanh':
+    notes += (f'their pooler_act={config.pooler_act!r} becomes tanh',)
+  return used, notes
 
 
 def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
   if (folder / WEIGHTS).exists():
-    return arrays_lib.read_safetensors(folder / WEIGHTS)
+    return safetensors_files.read(folder / WEIGHTS)
   if not (folder / INDEX).exists():
     if not is_folder(folder):
       raise ValueError(f'{folder} has no weights: there is no {WEIGHTS}.')
@@ -112,7 +104,11 @@ def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
       ' torch, transformers.AutoModelForImageClassification.from_pretrained('
       f'FOLDER).save_pretrained(NEW_FOLDER) writes {WEIGHTS}.'
     )
-  shards = arrays_lib.read_json(folder / INDEX).get('weight_map', {})
+  content = {'weight_map': {}} | json_files.read(folder / INDEX)
+  json_files.check(
+    content, {'weight_map': json_files.OBJECT_OF_TEXTS}, folder / INDEX
+  )
+  shards = content['weight_map']
   tensors = {}
   for shard in sorted(set(shards.values())):
     if os.path.basename(shard) != shard or not shard.endswith('.safetensors'):
@@ -120,7 +116,7 @@ def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
         f'{folder / INDEX} names {shard!r}, expected a .safetensors file of'
         ' the same folder.'
       )
-    found = arrays_lib.read_safetensors(folder / shard)
+    found = safetensors_files.read(folder / shard)
     tensors |= {k: v for k, v in found.items() if shards.get(k) == shard}
   if missing := sorted(shards.keys() - tensors.keys()):
     raise ValueError(
@@ -129,57 +125,30 @@ def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
   return tensors
 
 
-def _notes(
-  config: Mapping[str, Any], preprocessor: Mapping[str, Any]
-) -> tuple[str, ...]:
-  """What this package computes in another way, settings apart."""
-  notes = []
-  if config['hidden_act'] not in _GELUS:
-    notes.append(
-      f'these weights are of a model with hidden_act={config["hidden_act"]!r},'
-      ' which no model here has'
-    )
-  if config.get('pooler_act', 'tanh') != 'tanh':
-    notes.append(f'their pooler_act={config["pooler_act"]!r} becomes tanh')
-  mean, std = (
-    preprocessor.get(key, [0.5]) for key in ('image_mean', 'image_std')
-  )
-  if set(mean) | set(std) != {0.5}:
-    notes.append(
-      f'these weights are for inputs normalised with mean {mean} and standard'
-      f' deviation {std}; the models here get inputs in [-1, 1] (0.5 and 0.5)'
-    )
-  return tuple(notes)
-
-
 def _model(
   params: Mapping[str, np.ndarray],
-  config: Mapping[str, Any],
+  config: huggingface_config.Config,
   settings: Mapping[str, Any],
 ) -> nn.Module | None:
-  """The model of the folder; None if it has no head."""
-  needed = ('head/bias', 'Transformer/encoder_norm/bias')
-  dense = 'Transformer/encoderblock_0/MlpBlock_0/Dense_0/bias'
-  if any(name not in params for name in (*needed, dense)):
+  """The model of the folder; None if it has no head, or misfits anyway."""
+  biases = [
+    params.get(f'{name}/bias')
+    for name in (
+      'head',
+      'Transformer/encoder_norm',
+      'Transformer/encoderblock_0/MlpBlock_0/Dense_0',
+    )
+  ]
+  if any(bias is None or bias.ndim != 1 for bias in biases):
     return None
+  classes, width, mlp_dim = map(len, biases)
   return models.build(
     'ViT-B/16',
-    num_classes=len(params['head/bias']),
-    width=len(params['Transformer/encoder_norm/bias']),
+    num_classes=classes,
+    width=width,
     depth=sum(name.endswith('/LayerNorm_0/bias') for name in params),
-    heads=config['num_attention_heads'],
-    mlp_dim=len(params[dense]),
-    patch_size=pair(config['patch_size']),
+    heads=config.heads,
+    mlp_dim=mlp_dim,
+    patch_size=config.patch_size,
     **settings,
   )
-
-
-def _class_names(
-  config: Mapping[str, Any], params: Mapping[str, np.ndarray]
-) -> tuple[str, ...]:
-  """The names in `id2label`, unless they are the library's placeholders."""
-  labels = config.get('id2label') or {}
-  names = tuple(labels.get(str(i), '') for i in range(len(labels)))
-  classes = len(params.get('head/bias', ()))
-  placeholders = all(n == f'LABEL_{i}' for i, n in enumerate(names))
-  return () if placeholders or len(names) != classes else names

@@ -10,16 +10,20 @@ import flax.linen as nn
 import safetensors.numpy
 from etils import epath
 
-from vit_jax import paths
-from vit_jax.interop import arrays as arrays_lib
-from vit_jax.interop import inference, torch_names
-from vit_jax.interop.huggingface import (
+from vit_jax.interop import (
+  files,
+  inference,
+  json_files,
+  shapes,
+  torch_names,
+)
+from vit_jax.interop.huggingface import WEIGHTS
+from vit_jax.interop.huggingface_config import (
   CONFIG,
   PREPROCESSING,
   PREPROCESSOR,
-  WEIGHTS,
 )
-from vit_jax.interop.weights import ImageSize, pair
+from vit_jax.interop.weights import ImageSize, check_class_names, pair
 from vit_jax.models import vit
 
 
@@ -46,24 +50,27 @@ def save_huggingface(
 
   Raises:
     ValueError: `transformers` has no such model, for reasons that are listed;
-      or as many names as classes are not given.
+      there are not as many names as classes; or the parameters are not
+      the model's or not finite.
   """
   check_savable(model)
   image_size = pair(image_size)
+  check_class_names(class_names, model.num_classes)
   flat = inference.flatten(params)
+  shapes.check_params(flat, model, image_size)
   channels = inference.channels(flat)
   config = _config(model, image_size, channels, class_names)
-  folder = paths.absolute(folder)
+  folder = files.absolute(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  with arrays_lib.atomic(folder / WEIGHTS) as temporary:
+  with files.atomic(folder / WEIGHTS) as temporary:
     # The format of the arrays' names and layouts, which transformers checks.
     temporary.write_bytes(
       safetensors.numpy.save(
         torch_names.to_torch(flat), metadata={'format': 'pt'}
       )
     )
-  arrays_lib.write_json(folder / CONFIG, config)
-  arrays_lib.write_json(
+  json_files.write(folder / CONFIG, config)
+  json_files.write(
     folder / PREPROCESSOR, _preprocessor(image_size, channels, preprocessing)
   )
 
@@ -112,12 +119,10 @@ def _config(
   channels: int,
   class_names: Sequence[str] | None,
 ) -> dict[str, Any]:
-  names = list(class_names or ())
-  if names and len(names) != model.num_classes:
-    raise ValueError(
-      f'There are {len(names)} class names for {model.num_classes} classes.'
-    )
-  names = names or [f'LABEL_{i}' for i in range(model.num_classes)]
+  names = class_names or [f'LABEL_{i}' for i in range(model.num_classes)]
+  label2id = {}
+  for i, name in enumerate(names):
+    label2id.setdefault(name, i)  # Of classes with the same name the first.
   return {
     'architectures': ['ViTForImageClassification'],
     'model_type': 'vit',
@@ -134,7 +139,7 @@ def _config(
     'patch_size': _side(model.patch_size),
     'num_channels': channels,
     'id2label': {str(i): name for i, name in enumerate(names)},
-    'label2id': {name: i for i, name in enumerate(names)},
+    'label2id': label2id,
     'torch_dtype': 'float32',
   }
 

@@ -57,13 +57,13 @@ def infer_model(
       'These weights have no head, so the number of classes is unknown: name'
       ' the model and load them with new_head=True.'
     )
-  classes = flat['head/bias'].shape[0]
-  if 'gn_final/scale' in flat:
-    model = models.build('BiT-R50x1', num_classes=classes, **_resnet(flat))
-    return model, image_size or _BIT_IMAGE_SIZE
-  if _AXIAL_UNIT + 'width_attention/qkv/kernel' in flat:
-    return _axial_resnet(flat, classes, image_size)
+  (classes,) = _shape(flat, 'head/bias', 1)
   try:
+    if 'gn_final/scale' in flat:
+      model = models.build('BiT-R50x1', num_classes=classes, **_resnet(flat))
+      return model, image_size or _BIT_IMAGE_SIZE
+    if _AXIAL_UNIT + 'width_attention/qkv/kernel' in flat:
+      return _axial_resnet(flat, classes, image_size)
     fields = _vit_fields(flat)
   except KeyError as error:
     raise ValueError(
@@ -79,7 +79,7 @@ def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
   axial = any(name.startswith(_BLOCK + 'row/') for name in flat)
   block = _BLOCK + 'row/' if axial else _BLOCK
   attention = block + 'MultiHeadDotProductAttention_0/'
-  width, heads, _ = flat[attention + 'query/kernel'].shape
+  width, heads, _ = _shape(flat, attention + 'query/kernel', 3)
   pooling = 'token' if released.CLS in flat else 'gap'
   if 'MAPHead_0/probe' in flat:
     pooling = 'map'
@@ -88,19 +88,32 @@ def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
     'width': width,
     'heads': heads,
     'depth': len({m[1] for k in flat if (m := _block_of(k))}),
-    'mlp_dim': flat[block + 'MlpBlock_0/Dense_0/bias'].shape[0],
-    'patch_size': flat['embedding/kernel'].shape[:2],
+    'mlp_dim': _shape(flat, block + 'MlpBlock_0/Dense_0/bias', 1)[0],
+    'patch_size': _shape(flat, 'embedding/kernel', 4)[:2],
     'pooling': pooling,
     'attention': 'axial' if axial else 'full',
     'position_embedding': position,
     'position_site': site,
   }
   if 'pre_logits/bias' in flat:
-    fields['representation_size'] = flat['pre_logits/bias'].shape[0]
+    fields['representation_size'] = _shape(flat, 'pre_logits/bias', 1)[0]
   if 'conv_root/kernel' in flat:
     fields['resnet_blocks'] = _resnet_blocks(flat)
     fields['resnet_width'] = _resnet_width(flat)
   return fields
+
+
+def _shape(
+  flat: Mapping[str, np.ndarray], name: str, rank: int
+) -> tuple[int, ...]:
+  """The shape of an array; KeyError without it, ValueError if of other rank."""
+  shape = tuple(flat[name].shape)
+  if len(shape) != rank or 0 in shape:
+    raise ValueError(
+      f'These are not the weights of a model of the paper: {name} has shape'
+      f' {shape}, expected {rank} axes, none of them empty.'
+    )
+  return shape
 
 
 def _block_of(name: str) -> re.Match | None:
@@ -109,7 +122,7 @@ def _block_of(name: str) -> re.Match | None:
 
 def _position(flat: Mapping[str, np.ndarray]) -> tuple[str, str]:
   """`position_embedding` and `position_site`."""
-  for name, array in flat.items():
+  for name in flat:
     leaf = name.rpartition('/')[2]
     site = 'every_layer' if _block_of(name) else 'stem'
     if leaf == 'pos_embedding':
@@ -117,7 +130,7 @@ def _position(flat: Mapping[str, np.ndarray]) -> tuple[str, str]:
     if leaf == 'x_embedding':
       return '2d', site
     if leaf == 'relative_embedding':
-      shared = array.shape[1] == 1
+      shared = _shape(flat, name, 3)[1] == 1
       return ('relative' if shared else 'relative_per_head'), 'stem'
   raise ValueError(
     'These weights have no position embedding: whether the model has none or'
@@ -128,10 +141,10 @@ def _position(flat: Mapping[str, np.ndarray]) -> tuple[str, str]:
 def _axial_resnet(flat, classes, image_size):
   """`infer_model` of an AxialResNet, whose first stage halves twice."""
   height, width = (
-    flat[f'{_AXIAL_UNIT}{axis}_attention/relative_embedding'].shape
+    _shape(flat, f'{_AXIAL_UNIT}{axis}_attention/relative_embedding', 2)
     for axis in ('height', 'width')
   )  # [2L - 1, 2K] each
-  channels = flat[_AXIAL_UNIT + 'width_attention/qkv/kernel'].shape[0]
+  channels = _shape(flat, _AXIAL_UNIT + 'width_attention/qkv/kernel', 2)[0]
   model = models.build(
     'AxialResNet50',
     num_classes=classes,
@@ -150,7 +163,7 @@ def _resnet_blocks(flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
   units = {
     tuple(map(int, match.groups()))
     for name in flat
-    if (match := re.match(r'block(\d+)/unit(\d+)/', name))
+    if (match := re.match(r'block(\d{1,4})/unit(\d{1,4})/', name))
   }
   stages = max((stage for stage, _ in units), default=0)
   return tuple(
@@ -160,7 +173,7 @@ def _resnet_blocks(flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
 
 
 def _resnet_width(flat: Mapping[str, np.ndarray]) -> int:
-  return max(1, flat['conv_root/kernel'].shape[-1] // 64)
+  return max(1, _shape(flat, 'conv_root/kernel', 4)[-1] // 64)
 
 
 def _image_size(
@@ -170,14 +183,14 @@ def _image_size(
   prefix = int(released.CLS in flat)
   grid, patches = None, 0
   lengths = {'x': 0, 'y': 0}  # Of the axes, where each has its table.
-  for name, array in flat.items():
+  for name in flat:
     leaf = name.rpartition('/')[2]
     if leaf in ('x_embedding', 'y_embedding'):
-      lengths[leaf[0]] = array.shape[0]
+      lengths[leaf[0]] = _shape(flat, name, 2)[0]
     elif leaf == 'pos_embedding':
-      patches = array.shape[1] - prefix
+      patches = _shape(flat, name, 3)[1] - prefix
     elif leaf == 'relative_embedding':
-      length = (array.shape[0] + 1) // 2  # Of 2L - 1 rows.
+      length = (_shape(flat, name, 3)[0] + 1) // 2  # Of 2L - 1 rows.
       if '/row/' in name:
         lengths['x'] = length
       elif '/column/' in name:
@@ -187,9 +200,9 @@ def _image_size(
   if all(lengths.values()):
     grid = (lengths['y'], lengths['x'])
   if grid is None:
-    side = math.isqrt(patches)
+    side = math.isqrt(max(patches, 0))
     grid = (side, side)
-    if side**2 != patches:
+    if side == 0 or side**2 != patches:
       raise ValueError(
         f'{patches} patches are no square grid: give the image size.'
       )

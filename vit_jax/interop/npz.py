@@ -1,42 +1,83 @@
 """`.npz` files with the names of the released ones, and what lies beside."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 from etils import epath
 
-from vit_jax import models, paths
+from vit_jax import models
 from vit_jax.interop import arrays as arrays_lib
-from vit_jax.interop import catalog, fitting, inference, released
-from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
+from vit_jax.interop import (
+  catalog,
+  files,
+  inference,
+  json_files,
+  released,
+  shapes,
+)
+from vit_jax.interop.weights import (
+  ImageSize,
+  Weights,
+  check_class_names,
+  pair,
+  settings_of,
+)
+
+_SIDECAR = {
+  'model': json_files.TEXT,
+  'num_classes': json_files.COUNT,
+  'overrides': json_files.OBJECT,
+  'image_size': json_files.optional(json_files.SIZE),
+  'preprocessing': json_files.TEXT,
+  'class_names': json_files.TEXTS,
+}
 
 
-def read(path: epath.Path, name: str = '', *, outline: bool = False) -> Weights:
+def read(
+  path: epath.Path,
+  name: str = '',
+  *,
+  check: Callable[[Weights], None] | None = None,
+) -> Weights:
   """Reads a file.
 
   Args:
     path: ends with `.npz`.
     name: of the file in the catalogue, if it has one.
-    outline: reads only shapes; the values are zeros that take no memory.
+    check: called before any values are read, with weights whose arrays have
+      only shapes: zeros that take no memory. May raise.
 
   Raises:
     ValueError: see `arrays.read_npz`; or what lies beside it is damaged.
   """
-  if outline:
-    shapes = arrays_lib.npz_shapes(path)
-    arrays = {k: fitting.placeholder(shape) for k, shape in shapes.items()}
-  else:
-    arrays = arrays_lib.read_npz(path)
-  weights = _read_sidecar(path)
-  if weights is None and name in catalog.names():
-    entry = catalog.entry(name)
-    model, size = entry.build(), pair(entry.image_size)
-    weights = _described(path, model, size)
-  if weights is None:
-    weights = Weights(origin=str(path), params={})
-  return dataclasses.replace(weights, params=released.from_released(arrays))
+  described = _read_sidecar(path)
+
+  def weights_of(arrays):
+    params, dropped = released.parameters(arrays)
+    params = released.from_released(params)
+    if described is not None:
+      weights = described
+    elif name in catalog.names():
+      weights = _of_catalog(path, name, params)
+    else:
+      weights = Weights(origin=str(path), params={})
+    return dataclasses.replace(weights, params=params, dropped=dropped)
+
+  def check_shapes(found):
+    check(weights_of({k: shapes.placeholder(v) for k, v in found.items()}))
+
+  arrays = arrays_lib.read_npz(path, check=check_shapes if check else None)
+  return weights_of(arrays)
+
+
+def _of_catalog(path, name, params) -> Weights:
+  entry = catalog.entry(name)
+  hidden = params.get('pre_logits/bias')
+  is_hidden = hidden is not None and hidden.ndim == 1
+  model = entry.build(len(hidden) if is_hidden else None)
+  return _described(path, model, pair(entry.image_size))
 
 
 def _described(path, model, image_size, **others) -> Weights:
@@ -75,31 +116,28 @@ def save_npz(
     preprocessing: the operations before the model in evaluation.
 
   Raises:
-    ValueError: another ending, another number of class names than classes, or
-      values that are not finite.
+    ValueError: another ending, another number of class names than classes,
+      or parameters that are not the model's or not finite.
   """
-  path = paths.absolute(path)
+  path = files.absolute(path)
   if path.suffix != '.npz':
     raise ValueError(f'{path} must end with .npz.')
-  if class_names and len(class_names) != model.num_classes:
-    raise ValueError(
-      f'There are {len(class_names)} class names for {model.num_classes}'
-      ' classes.'
-    )
+  check_class_names(class_names, model.num_classes)
+  size = None if image_size is None else pair(image_size)
   name, overrides = inference.describe(model)
   flat = inference.flatten(params)
-  arrays_lib.check_finite(flat, 'The model')
+  shapes.check_params(flat, model, size)
   sidecar = sidecar_of(path)
   # Never an old one beside new weights.
   sidecar.unlink(missing_ok=True)
   arrays_lib.write_npz(path, released.to_released(flat))
-  arrays_lib.write_json(
+  json_files.write(
     sidecar,
     {
       'model': name,
       'num_classes': model.num_classes,
       'overrides': overrides,
-      'image_size': list(pair(image_size)) if image_size else None,
+      'image_size': list(size) if size else None,
       'preprocessing': preprocessing or '',
       'class_names': list(class_names or ()),
     },
@@ -115,23 +153,29 @@ def _read_sidecar(path: epath.Path) -> Weights | None:
   sidecar = sidecar_of(path)
   if not sidecar.exists():
     return None
-  content = arrays_lib.read_json(sidecar)
+  content = json_files.read(sidecar)
+  if missing := sorted(_SIDECAR.keys() - content.keys()):
+    raise ValueError(
+      f'{sidecar} does not describe weights: it lacks {", ".join(missing)}.'
+      ' Remove it, or write the file again with interop.save_npz.'
+    )
+  json_files.check(content, _SIDECAR, sidecar)
+  classes, names = content['num_classes'], content['class_names']
   try:
+    check_class_names(names, classes)
     model = models.build(
-      content['model'],
-      num_classes=content['num_classes'],
-      **content['overrides'],
+      content['model'], **content['overrides'] | {'num_classes': classes}
     )
     size = content['image_size'] and pair(content['image_size'])
     return _described(
       path,
       model,
       size,
-      class_names=tuple(content['class_names']),
+      class_names=tuple(names),
       preprocessing=content['preprocessing'],
     )
-  except (KeyError, TypeError) as error:
+  except (ValueError, TypeError) as error:
     raise ValueError(
-      f'{sidecar} does not describe weights ({error!r}): remove it, or write'
-      ' the file again with interop.save_npz.'
+      f'{sidecar} describes no model: {error} Remove it, or write the file'
+      ' again with interop.save_npz.'
     ) from error

@@ -10,7 +10,7 @@ Arrays may be anything with NumPy's interface; none is changed in place.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -23,7 +23,6 @@ POSITION = 'Transformer/posembed_input/pos_embedding'
 _PREFIXES = ('opt/target/', 'params/img/', 'params/', 'img/', 'target/')
 # One of these is in every model.
 _ANCHORS = ('embedding/kernel', 'conv_root/kernel', 'head/kernel')
-_OPTIMIZER = re.compile(r'(opt|opt_state|optimizer)/')
 
 # Ours -> before Linen, of the layers in an encoder block.
 _PRE_LINEN = {
@@ -32,6 +31,10 @@ _PRE_LINEN = {
   'MlpBlock_0': 'MlpBlock_3',
 }
 _LINEN = {old: new for new, old in _PRE_LINEN.items()}
+# Elements, 1 GiB. A small file may claim any size, which is not computed with.
+LARGEST_TABLE = 2**28
+# Blocks that are split; a small file could have millions.
+_DEEPEST = 1000
 _IN_BLOCK = re.compile(r'Transformer/encoderblock(_\d+)?/')
 
 # BiT's layers -> ours: of the whole network, and of a unit.
@@ -58,7 +61,7 @@ def from_released(arrays: Arrays) -> dict[str, np.ndarray]:
   Args:
     arrays: name -> array of a released or similar file. Known are: names
       before and since Linen; blocks stacked along their first axis; a prefix
-      such as `params/` or `opt/target/`, whose optimizer state is left out;
+      such as `params/` or `opt/target/`, beside which all is left out;
       the three places of the position embedding (without a row for the class
       token it gets one of zeros, which is exact); BiT's names.
 
@@ -68,15 +71,16 @@ def from_released(arrays: Arrays) -> dict[str, np.ndarray]:
   Raises:
     ValueError: two names of the file mean the same array.
   """
-  arrays = _without_prefix(arrays)
+  arrays, _ = parameters(arrays)
   if any(name.startswith('resnet/') for name in arrays):
-    params = _renamed(arrays, _from_bit)
-    if np.ndim(params.get('head/kernel')) == 4:
-      params['head/kernel'] = params['head/kernel'][0, 0]  # A 1x1 convolution.
+    params = renamed(arrays, _from_bit)
+    kernel = params.get('head/kernel')
+    if np.ndim(kernel) == 4 and kernel.shape[:2] == (1, 1):
+      params['head/kernel'] = kernel[0, 0]  # A 1x1 convolution.
     return params
   arrays = unstack(arrays)
   if any(_is_pre_linen(name) for name in arrays):
-    arrays = _renamed(arrays, lambda name: _in_blocks(name, _LINEN))
+    arrays = renamed(arrays, lambda name: _in_blocks(name, _LINEN))
   arrays = _with_position(arrays)
   return {name: _squeezed(name, array) for name, array in arrays.items()}
 
@@ -92,23 +96,35 @@ def to_released(params: Arrays) -> dict[str, np.ndarray]:
     [1, 1, 2048w, K].
   """
   if 'gn_final/scale' in params:
-    renamed = _renamed(params, _to_bit)
+    arrays = renamed(params, _to_bit)
     kernel = 'resnet/head/conv2d/kernel'
-    return renamed | {kernel: renamed[kernel][None, None]}
-  return _renamed(unstack(params), lambda name: _in_blocks(name, _PRE_LINEN))
+    return arrays | {kernel: arrays[kernel][None, None]}
+  return renamed(unstack(params), lambda name: _in_blocks(name, _PRE_LINEN))
 
 
 def unstack(arrays: Arrays) -> dict[str, np.ndarray]:
-  """Splits `Transformer/encoderblock/...` [depth, ...] into blocks."""
+  """Splits `Transformer/encoderblock/...` [depth, ...] into blocks.
+
+  Raises:
+    ValueError: a block is there alone as well.
+  """
   stacked = 'Transformer/encoderblock/'
   result = {}
   for name, array in arrays.items():
-    if name.startswith(stacked) and array.ndim:
+    if name.startswith(stacked) and array.ndim and array.shape[0] <= _DEEPEST:
       rest = name.removeprefix(stacked)
-      for i in range(array.shape[0]):
-        result[f'Transformer/encoderblock_{i}/{rest}'] = array[i]
+      blocks = {
+        f'Transformer/encoderblock_{i}/{rest}': array[i]
+        for i in range(array.shape[0])
+      }
     else:
-      result[name] = array
+      blocks = {name: array}
+    if twice := sorted(blocks.keys() & result.keys()):
+      raise ValueError(
+        f'{twice[0]} is there twice, alone and stacked with other blocks: the'
+        ' file mixes two ways of naming.'
+      )
+    result |= blocks
   return result
 
 
@@ -128,19 +144,33 @@ def stack(arrays: Arrays) -> dict[str, np.ndarray]:
   return result
 
 
-def _without_prefix(arrays: Arrays) -> dict[str, np.ndarray]:
-  """Strips the prefix that the parameters have, and leaves optimizers out."""
+def parameters(
+  arrays: Arrays,
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+  """Strips the prefix that a file's parameters have, and leaves the rest out.
+
+  Returns:
+    Name -> array, all arrays if there is no prefix; and the names of what was
+    left out: the optimizer's state, counters, another tower.
+
+  Raises:
+    ValueError: an array is there with the prefix and without.
+  """
   for prefix in _PREFIXES:
     if any(prefix + anchor in arrays for anchor in _ANCHORS):
-      return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix) or not _OPTIMIZER.match(name)
-      }
-  return dict(arrays)
+      break
+  else:
+    return dict(arrays), ()
+  others = {k: v for k, v in arrays.items() if not k.startswith(prefix)}
+  both = renamed(arrays, lambda name: name.removeprefix(prefix))
+  found = {k: v for k, v in both.items() if k not in others}
+  return found, tuple(sorted(others))
 
 
-def _renamed(arrays: Arrays, rename) -> dict[str, np.ndarray]:
+def renamed(
+  arrays: Arrays, rename: Callable[[str], str]
+) -> dict[str, np.ndarray]:
+  """Renames arrays; ValueError if two get the same name."""
   result, origin = {}, {}
   for name, array in arrays.items():
     new = rename(name)
@@ -180,7 +210,8 @@ def _with_position(arrays: Arrays) -> dict[str, np.ndarray]:
         ' mixes two ways of naming.'
       )
     table = arrays.pop(name)
-    if CLS in arrays and not has_cls_row and table.ndim == 3:
+    is_table = table.ndim == 3 and table.size <= LARGEST_TABLE
+    if CLS in arrays and not has_cls_row and is_table:
       zeros = np.zeros_like(table[:, :1])  # cls + 0 is what that code adds.
       table = np.concatenate([zeros, table], axis=1)  # [1, 1 + N, D]
     arrays[POSITION] = table
@@ -201,7 +232,7 @@ def _from_bit(name: str) -> str:
   layer = re.sub(r'(standardized_conv2d|group_norm)_\d+$', r'\1', layer)
   if ours := _BIT_LAYERS.get(layer):
     return f'{ours}/{_BIT_LEAVES.get(leaf, leaf)}'
-  match = re.fullmatch(r'block(\d+)/unit(\d+)/(.+)', layer)
+  match = re.fullmatch(r'block(\d{1,4})/unit(\d{1,4})/(.+)', layer)
   if match and (ours := _BIT_UNIT_LAYERS.get(match[3])):
     unit = f'block{match[1]}/unit{int(match[2])}'
     return f'{unit}/{ours}/{_BIT_LEAVES.get(leaf, leaf)}'

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -11,16 +11,17 @@ from absl import logging
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
-from vit_jax import class_names, models, paths
+from vit_jax import class_names, models
 from vit_jax import config as config_lib
-from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import (
   catalog,
+  files,
   fitting,
   huggingface,
   inference,
   npz,
   released,
+  shapes,
 )
 from vit_jax.interop.fitting import Report
 from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
@@ -39,11 +40,11 @@ def locate(path: epath.PathLike) -> epath.Path:
     ValueError: nothing is there, or what isn't read; says what to do.
   """
   given = os.fspath(path)
-  found = paths.absolute(path)
+  found = files.absolute(path)
   if given in catalog.names() and not found.exists():
     return catalog.find(given)
   if found.suffix in ('.npz', '.safetensors') and not found.is_dir():
-    return arrays_lib.existing_file(found)
+    return files.existing_file(found)
   if found.suffix in _PICKLES:
     raise ValueError(
       f'{found} is a pickle, which is not read, because it can run code. Give'
@@ -51,29 +52,35 @@ def locate(path: epath.PathLike) -> epath.Path:
     )
   if huggingface.is_folder(found):
     return found
-  folder, _, name = given.rpartition('/')
-  if name and not found.exists() and _is_bucket(folder):
-    catalog.entry(given)  # Raises, and lists similar names.
+  if not found.exists():
+    folders = {name.rpartition('/')[0] for name in catalog.names()}
+    if given.rpartition('/')[0] in folders:
+      catalog.entry(given)  # Raises, and lists similar names.
+    if names := catalog.similar(given):
+      raise ValueError(
+        f'No checkpoint at {found}: the path does not exist. Released weights'
+        f' with similar names are {", ".join(names)}.'
+      )
   return checkpoint_lib.find(path)
 
 
-def _is_bucket(folder: str) -> bool:
-  return folder in {name.rpartition('/')[0] for name in catalog.names()}
-
-
-def read(path: epath.PathLike) -> Weights:
+def read(
+  path: epath.PathLike, *, check: Callable[[Weights], None] | None = None
+) -> Weights:
   """Reads weights of any kind.
 
   Args:
     path: a released or similar `.npz` file; a Hugging Face folder; a run's
       directory, or one of its checkpoints; or a name of `catalog.names()`.
+    check: called of a `.npz` file before any values are read, with weights
+      whose arrays are zeros that take no memory. May raise.
 
   Raises:
     ValueError: see `locate` and the readers of each kind.
   """
   found = locate(path)
   if found.suffix == '.npz':
-    return npz.read(found, os.fspath(path))
+    return npz.read(found, os.fspath(path), check=check)
   if found.is_dir() and not huggingface.is_folder(found):
     return _read_run(found)
   return huggingface.read(found)
@@ -104,12 +111,10 @@ def load(
     ValueError: the file cannot be read, or does not fit the model; lists
       missing, extra and misshapen arrays, or those that are not finite.
   """
-  found, name = locate(path), os.fspath(path)
-  if found.suffix == '.npz':
-    # Before all of it is read: do the shapes fit?
-    outline = npz.read(found, name, outline=True)
-    _fit(fitting.match, outline, model, image_size, new_head)
-  return _load(read(path), model, image_size, new_head)
+  weights = read(
+    path, check=lambda w: check_weights(w, model, image_size, new_head=new_head)
+  )
+  return _load(weights, model, image_size, new_head)
 
 
 def load_npz(
@@ -154,17 +159,29 @@ def fit_weights(
   return _fit(fitting.fit, weights, model, image_size, new_head)
 
 
+def check_weights(
+  weights: Weights,
+  model: nn.Module,
+  image_size: ImageSize,
+  *,
+  new_head: bool = False,
+) -> None:
+  """Raises the ValueError of `fit_weights`, shapes only."""
+  _fit(fitting.match, weights, model, image_size, new_head)
+
+
 def _fit(fit, weights, model, image_size, new_head):
   size = pair(image_size)
   return fit(
     weights.params,
-    fitting.initial(
+    shapes.initial(
       model, size, inference.channels(weights.params), head=new_head
     ),
     old_grid=weights.grid,
     new_grid=model.token_grid(size),
     new_head=new_head,
     name=weights.origin,
+    dropped=weights.dropped,
     notes=weights.remarks(model),
   )
 

@@ -60,6 +60,37 @@ def _module(name: str) -> tuple[str, str] | None:
   return f'Transformer/encoderblock_{match[1]}/{ours}', layout
 
 
+def _ours(name: str) -> tuple[str, str]:
+  """Our name of one of their arrays, or theirs if unknown; its layout or ''."""
+  module, _, leaf = name.rpartition('.')
+  found = _module(module)
+  if name in _ARRAYS:
+    return _ARRAYS[name], ''
+  if found is None or leaf not in ('weight', 'bias'):
+    return name, ''
+  ours, layout = found
+  if leaf == 'weight':
+    leaf = 'scale' if layout == 'norm' else 'kernel'
+  return f'{ours}/{leaf}', layout
+
+
+def _reordered(
+  array: np.ndarray, leaf: str, layout: str, heads: int
+) -> np.ndarray:
+  """Their layout to ours; what has no such shape is left for others to name."""
+  if leaf == 'kernel' and layout:
+    # [D, C, P, P] -> [P, P, C, D], or [out, in] -> [in, out]
+    is_conv = layout == 'conv' and array.ndim == 4
+    array = array.transpose(2, 3, 1, 0) if is_conv else array.T
+  if not array.ndim:
+    return array
+  if layout == 'heads' and array.shape[-1] % heads == 0:
+    return array.reshape(*array.shape[:-1], heads, -1)  # [D, H, K] or [H, K]
+  if (layout, leaf) == ('out', 'kernel') and len(array) % heads == 0:
+    return array.reshape(heads, -1, array.shape[-1])  # [H, K, D]
+  return array
+
+
 def from_torch(
   tensors: Mapping[str, np.ndarray], *, heads: int, qkv_bias: bool
 ) -> dict[str, np.ndarray]:
@@ -72,33 +103,24 @@ def from_torch(
 
   Returns:
     Our flat name -> array. Unknown names stay, for the caller to refuse.
+
+  Raises:
+    ValueError: two names mean the same array.
   """
-  params = {}
-  for name, array in tensors.items():
-    module, _, leaf = name.rpartition('.')
-    found = _module(module)
-    if name in _ARRAYS:
-      params[_ARRAYS[name]] = array
-      continue
-    if found is None or leaf not in ('weight', 'bias'):
-      params[name] = array
-      continue
-    ours, layout = found
-    if layout == 'norm':
-      leaf = 'scale' if leaf == 'weight' else 'bias'
-    elif leaf == 'weight':
-      leaf = 'kernel'
-      # [D, C, P, P] -> [P, P, C, D], or [out, in] -> [in, out]
-      is_conv = layout == 'conv' and array.ndim == 4
-      array = array.transpose(2, 3, 1, 0) if is_conv else array.T
-    if layout == 'heads' and array.shape[-1] % heads == 0:
-      array = array.reshape(*array.shape[:-1], heads, -1)  # [D, H, K] or [H, K]
-    elif (layout, leaf) == ('out', 'kernel') and len(array) % heads == 0:
-      array = array.reshape(heads, -1, array.shape[-1])  # [H, K, D]
-    params[f'{ours}/{leaf}'] = array
+  layouts = {}
+
+  def rename(name):
+    ours, layout = _ours(name)
+    layouts[ours] = layout
+    return ours
+
+  params = {
+    name: _reordered(array, name.rpartition('/')[2], layouts[name], heads)
+    for name, array in released.renamed(tensors, rename).items()
+  }
   if not qkv_bias:
     for name in [k for k in params if re.search('(query|key|value)/k', k)]:
-      _, *bias = params[name].shape
+      bias = params[name].shape[1:]
       name = name.removesuffix('kernel') + 'bias'
       params.setdefault(name, np.zeros(bias, np.float32))
   return params

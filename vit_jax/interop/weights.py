@@ -24,6 +24,7 @@ class Weights:
     preprocessing: operations before the model (see `data/ops.py`); '' if
       unknown.
     settings: attributes of the model that shapes don't tell, if known.
+    dropped: names of what the file holds beside the parameters.
     notes: remarks for whoever loads them.
   """
 
@@ -35,6 +36,7 @@ class Weights:
   class_names: tuple[str, ...] = ()
   preprocessing: str = ''
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  dropped: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
 
   def remarks(self, model: nn.Module) -> tuple[str, ...]:
@@ -57,3 +59,11 @@ def settings_of(model: nn.Module) -> dict[str, Any]:
 def pair(size: ImageSize) -> tuple[int, int]:
   """(height, width) of a side, or of a pair."""
   return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def check_class_names(names: Sequence[str] | None, num_classes: int) -> None:
+  """Raises ValueError if there are names, but not one for each logit."""
+  if names and len(names) != num_classes:
+    raise ValueError(
+      f'There are {len(names)} class names for {num_classes} classes.'
+    )

@@ -1,0 +1,165 @@
+"""Files that we write: exact, described, and never of another model."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.interop import tiny
+from vit_jax import interop
+
+MODELS = {
+  'vit': (tiny.vit(representation_size=8), (8, 8)),
+  'scanned': (tiny.vit(scan=True), (8, 8)),
+  'gap': (tiny.vit(pooling='gap'), (8, 8)),
+  'map': (tiny.vit(pooling='map', position_embedding='2d'), (8, 12)),
+  'hybrid': (tiny.vit(resnet_blocks=(1, 1), patch_size=1), (16, 16)),
+  'axial': (tiny.vit(attention='axial', pooling='gap'), (8, 8)),
+  'relative': (tiny.vit(position_embedding='relative'), (8, 8)),
+  'bit': (tiny.bit(), (32, 32)),
+  'axial resnet': (tiny.axial_resnet(), (16, 16)),
+}
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_round_trip_is_exact(tmp_path, name):
+  model, size = MODELS[name]
+  params = tiny.params(model, size)
+  interop.save_npz(tmp_path / 'a.npz', params, model, image_size=size)
+  loaded = interop.load_npz(tmp_path / 'a.npz', model, size)
+  tiny.assert_equal(loaded, params)
+  assert {type(v) for v in tiny.flat(loaded).values()} == {np.ndarray}
+  interop.save_npz(tmp_path / 'b.npz', loaded, model, image_size=size)
+  for ending in ('.npz', '.npz.json'):
+    one, two = ((tmp_path / (n + ending)).read_bytes() for n in 'ab')
+    assert one == two
+  # Nothing beside the file is needed.
+  (tmp_path / 'a.npz.json').unlink()
+  if name != 'map':  # A 2-D embedding's grid is known anyway.
+    tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', model, size), params)
+
+
+def test_saves_float32_whatever_it_is_given(tmp_path):
+  model = tiny.vit()
+  params = tiny.params(model)
+  params['head'] = {k: jnp.bfloat16(v) for k, v in params['head'].items()}
+  interop.save_npz(tmp_path / 'a.npz', params, model)
+  with np.load(tmp_path / 'a.npz') as file:
+    assert {file[k].dtype for k in file} == {np.dtype(np.float32)}
+  with pytest.raises(ValueError, match=r'a\.npy must end with \.npz'):
+    interop.save_npz(tmp_path / 'a.npy', params, model)
+  with pytest.raises(ValueError, match='3 class names for 5 classes'):
+    interop.save_npz(tmp_path / 'a.npz', params, model, class_names=list('abc'))
+
+
+SAVERS = {
+  'npz': lambda path, params, model, size: interop.save_npz(
+    path / 'a.npz', params, model, image_size=size
+  ),
+  'huggingface': interop.save_huggingface,
+}
+
+
+@pytest.mark.parametrize('kind', SAVERS)
+@pytest.mark.parametrize(
+  'source, size, message',
+  [
+    (tiny.vit(num_classes=3), 8, r'head/bias is \(3,\), expected \(5,\)'),
+    (tiny.vit(depth=3), 8, r'extra \(16\)'),
+    (tiny.vit(depth=1), 8, r'missing \(16\)'),
+    (tiny.vit(pooling='map'), 8, r'missing \(1\):\n    cls'),
+    (tiny.vit(), 12, r'pos_embedding is \(1, 5, 16\), expected \(1, 10, 16\)'),
+    (tiny.vit(), None, 'NaN or infinite values, in 1 of 40 arrays: head/bias'),
+  ],
+)
+def test_nothing_is_written_that_is_not_the_models(
+  tmp_path, kind, source, size, message
+):
+  params = tiny.params(source)
+  if size is None:
+    params['head']['bias'] = np.full(5, np.nan)
+  with pytest.raises(ValueError, match=message):
+    SAVERS[kind](tmp_path, params, tiny.vit(), size or 8)
+  assert not list(tmp_path.iterdir())
+
+
+def test_without_an_image_size_only_lengths_of_tables_are_open(tmp_path):
+  for options in (
+    dict(scan=True),
+    dict(position_embedding='2d'),
+    dict(resnet_blocks=(1,), patch_size=1),
+  ):
+    model = tiny.vit(**options)
+    params = tiny.params(model, (16, 24))
+    interop.save_npz(tmp_path / 'a.npz', params, model)
+    loaded = interop.load_npz(tmp_path / 'a.npz', model, (16, 24))
+    tiny.assert_equal(loaded, params)
+  params = tiny.params(tiny.vit())
+  params['Transformer']['posembed_input']['pos_embedding'] = np.ones((1, 5, 8))
+  with pytest.raises(ValueError, match=r'is \(1, 5, 8\), expected \(1, 5, 16'):
+    interop.save_npz(tmp_path / 'a.npz', params, tiny.vit())
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({'image_size': [8.5, 8]}, r'image_size is \[8\.5, 8\], expected a side'),
+    ({'class_names': 'abcde'}, "class_names is 'abcde', expected a list"),
+    ({'class_names': ['a']}, 'There are 1 class names for 5 classes'),
+    ({'preprocessing': [1]}, r'preprocessing is \[1\], expected text'),
+    ({'model': 5}, 'model is 5, expected text'),
+    ({'overrides': [1]}, r'overrides is \[1\], expected an object'),
+    ({'overrides': {'width': '16'}}, 'describes no model: width is'),
+    ({'overrides': {'name': 'x'}}, 'describes no model: .*multiple values'),
+    ({'num_classes': '3'}, "num_classes is '3', expected a whole number"),
+    ({'image_size': 2}, 'describes no model: .* below one patch'),
+  ],
+)
+def test_what_lies_beside_is_checked(tmp_path, changes, message):
+  path = tmp_path / 'a.npz.json'
+  interop.save_npz(tmp_path / 'a.npz', tiny.params(tiny.vit()), tiny.vit())
+  path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+  with pytest.raises(ValueError, match=rf'a\.npz\.json .*{message}'):
+    interop.read(tmp_path / 'a.npz')
+
+
+def test_what_lies_beside_the_file(tmp_path):
+  model = tiny.vit(gelu='exact', num_classes=2)
+  interop.save_npz(
+    tmp_path / 'a.npz',
+    tiny.params(model, (8, 16)),
+    model,
+    image_size=(8, 16),
+    class_names=['cat', 'dog'],
+    preprocessing='resize',
+  )
+  assert json.loads((tmp_path / 'a.npz.json').read_text()) == {
+    'model': 'ViT-Ti/4',
+    'num_classes': 2,
+    'overrides': {
+      'width': 16,
+      'depth': 2,
+      'heads': 2,
+      'mlp_dim': 24,
+      'gelu': 'exact',
+    },
+    'image_size': [8, 16],
+    'preprocessing': 'resize',
+    'class_names': ['cat', 'dog'],
+  }
+  weights = interop.read(tmp_path / 'a.npz')
+  assert weights.model == model
+  assert weights.image_size == (8, 16)
+  assert weights.grid == (2, 4)
+  assert weights.class_names == ('cat', 'dog')
+  assert weights.preprocessing == 'resize'
+  _, report = interop.load(tmp_path / 'a.npz', tiny.vit(num_classes=2), (8, 16))
+  assert report.notes == (
+    "these weights are of a model with gelu='exact', this one has 'tanh': set"
+    " gelu='exact' to compute the same",
+  )
+  assert str(report).endswith(f'; {report.notes[0]}')
+  (tmp_path / 'a.npz.json').write_text('{"model": "ViT-B/16"}')
+  with pytest.raises(ValueError, match=r'it lacks class_names, image_size'):
+    interop.read(tmp_path / 'a.npz')

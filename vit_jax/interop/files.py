@@ -1,0 +1,50 @@
+"""Paths of weights, local or in a bucket, and writing whole files or none."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import fsspec
+from etils import epath
+
+from vit_jax import paths
+
+
+def absolute(path: epath.PathLike) -> epath.Path:
+  """`paths.absolute`; ValueError if the path's file system is not installed."""
+  scheme, remote, _ = os.fspath(path).partition('://')
+  if remote:
+    try:
+      fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+      raise ValueError(
+        f'{os.fspath(path)} cannot be reached: {error}. For gs:// paths run'
+        " pip install -e '.[gcs]'."
+      ) from error
+  return paths.absolute(path)
+
+
+def is_remote(path: epath.PathLike) -> bool:
+  """Whether it lies in a bucket, as in `gs://bucket/file`."""
+  return '://' in os.fspath(path)
+
+
+def existing_file(path: epath.PathLike) -> epath.Path:
+  """Returns the absolute path; ValueError if no file is there."""
+  path = absolute(path)
+  if not path.exists():
+    raise ValueError(f'There is no file {path}.')
+  if path.is_dir():
+    raise ValueError(f'{path} is a directory, expected a file.')
+  return path
+
+
+@contextlib.contextmanager
+def atomic(path: epath.Path) -> Iterator[epath.Path]:
+  """Yields a temporary path, which takes the name `path` in the end."""
+  temporary = path.with_name(f'{path.name}.tmp')
+  try:
+    yield temporary
+    temporary.replace(path)
+  finally:
+    temporary.unlink(missing_ok=True)

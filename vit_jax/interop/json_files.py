@@ -1,0 +1,113 @@
+"""JSON files of others: read, and the types in them checked by a table.
+
+check(content, {'image_size': SIZE, 'hidden_act': TEXT}, path)
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from vit_jax.interop import files
+
+_LARGEST = 2**31 - 1  # No size of a model is beyond 32 bits.
+
+
+class Kind(NamedTuple):
+  """What a value may be: in words, and as a test."""
+
+  words: str
+  accepts: Callable[[Any], bool]
+
+
+def _is_count(value: Any) -> bool:
+  return type(value) is int and 0 < value <= _LARGEST
+
+
+def _is_number(value: Any) -> bool:
+  if type(value) is int:
+    return abs(value) <= _LARGEST
+  return type(value) is float and math.isfinite(value)
+
+
+def _is_text(value: Any) -> bool:
+  return isinstance(value, str)
+
+
+def _is_numbers(value: Any, accepts: Callable[[Any], bool]) -> bool:
+  """Whether it is one accepted number, or a list of some."""
+  numbers = value if isinstance(value, list) and value else [value]
+  return all(accepts(number) for number in numbers)
+
+
+def _is_positive(value: Any) -> bool:
+  return _is_number(value) and value > 0
+
+
+def _is_size(value: Any) -> bool:
+  return _is_numbers(value, _is_count) and (
+    not isinstance(value, list) or len(value) == 2
+  )
+
+
+def optional(kind: Kind) -> Kind:
+  """The kind, or null."""
+  return Kind(f'{kind.words}, or null', lambda v: v is None or kind.accepts(v))
+
+
+COUNT = Kind('a whole number of at least 1', _is_count)
+SIZE = Kind('a side in pixels or [height, width]', _is_size)
+POSITIVE = Kind('a number above 0', _is_positive)
+NUMBERS = Kind('a number or a list', lambda v: _is_numbers(v, _is_number))
+POSITIVES = Kind(
+  'a number above 0 or a list', lambda v: _is_numbers(v, _is_positive)
+)
+BOOL = Kind('true or false', lambda v: isinstance(v, bool))
+TEXT = Kind('text', _is_text)
+TEXTS = Kind(
+  'a list of texts', lambda v: isinstance(v, list) and all(map(_is_text, v))
+)
+OBJECT = Kind('an object', lambda v: isinstance(v, dict))
+OBJECT_OF_TEXTS = Kind(
+  'an object of texts',
+  lambda v: isinstance(v, dict) and all(map(_is_text, v.values())),
+)
+
+
+def check(
+  content: Mapping[str, Any], kinds: Mapping[str, Kind], path: epath.PathLike
+) -> None:
+  """Raises ValueError that lists the values of another kind than expected.
+
+  Args:
+    content: of the file.
+    kinds: key -> kind; a key that is not in the content is not checked.
+    path: of the file, for the message.
+  """
+  wrong = [
+    f'{key} is {content[key]!r:.60}, expected {kind.words}'
+    for key, kind in kinds.items()
+    if key in content and not kind.accepts(content[key])
+  ]
+  if wrong:
+    raise ValueError(f'{path} is refused: {"; ".join(wrong)}.')
+
+
+def read(path: epath.PathLike) -> dict[str, Any]:
+  """Reads a JSON object; ValueError if there is no such file, or it is none."""
+  data = files.existing_file(path).read_bytes()
+  try:
+    content = json.loads(data)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{path} is no readable JSON: {error}.') from error
+  if not isinstance(content, dict):
+    raise ValueError(f'{path} holds {content!r:.80}, expected an object.')
+  return content
+
+
+def write(path: epath.Path, content: Mapping[str, Any]) -> None:
+  """Writes a JSON file, whole or not at all."""
+  with files.atomic(path) as temporary:
+    temporary.write_text(json.dumps(content, indent=2) + '\n')

@@ -1,0 +1,125 @@
+"""The shapes of a model's parameters, and whether given ones have them."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax.interop import arrays as arrays_lib
+from vit_jax.interop import inference, released
+
+HEADS = ('head/', 'pre_logits/')
+# Arrays whose length depends on the image size -> the axis of the length.
+TABLES = {
+  'pos_embedding': 1,
+  'x_embedding': 0,
+  'y_embedding': 0,
+  'relative_embedding': 0,
+}
+
+
+def initial(
+  model: nn.Module, image_size: tuple[int, int], channels: int, *, head: bool
+) -> dict[str, Any]:
+  """The model's parameters: their shapes, and a fresh head.
+
+  Args:
+    model: from `models.build`.
+    image_size: (height, width) in pixels.
+    channels: of the images.
+    head: whether `head/...` and `pre_logits/...` are arrays with initial
+      values, always the same ones.
+
+  Returns:
+    Flat name -> `jax.ShapeDtypeStruct`, or array.
+  """
+
+  def fresh_head():
+    params = _init(model, image_size, channels)
+    # What isn't returned is not computed either.
+    return {k: v for k, v in params.items() if k.startswith(HEADS)}
+
+  shapes = _initial_shapes(model, image_size, channels)
+  return shapes | (jax.device_get(jax.jit(fresh_head)()) if head else {})
+
+
+@functools.lru_cache(maxsize=2)  # Tracing a large model takes seconds.
+def _initial_shapes(model, image_size, channels) -> dict[str, Any]:
+  return jax.eval_shape(lambda: _init(model, image_size, channels))
+
+
+def _init(model, image_size, channels) -> dict[str, Any]:
+  images = jnp.zeros((1, *image_size, channels))
+  params = model.init(jax.random.key(0), images)['params']
+  return flax.traverse_util.flatten_dict(params, sep='/')
+
+
+def placeholder(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+  """An array for its shape alone: zeros that take no memory."""
+  return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def of(flat: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+  """Name -> shape."""
+  return {k: tuple(v.shape) for k, v in flat.items()}
+
+
+def without_structs(params: Any) -> dict[str, Any]:
+  """A model's parameters: flat, blocks not stacked, structs as arrays."""
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  return released.unstack(
+    {
+      k: placeholder(v.shape, v.dtype)
+      if isinstance(v, jax.ShapeDtypeStruct)
+      else v
+      for k, v in flat.items()
+    }
+  )
+
+
+def check_params(
+  flat: Mapping[str, np.ndarray],
+  model: nn.Module,
+  image_size: tuple[int, int] | None,
+) -> None:
+  """Checks that parameters are a model's, before they are written.
+
+  Args:
+    flat: name -> array, blocks not stacked.
+    model: from `models.build`.
+    image_size: (height, width) that the position embeddings are for; None
+      leaves their lengths unchecked.
+
+  Raises:
+    ValueError: arrays that are missing, extra, misshapen or not finite.
+  """
+  size = image_size or _some_image_size(model)
+  target = without_structs(
+    initial(model, size, inference.channels(flat), head=False)
+  )
+  expected, found = of(target), of(flat)
+  for name in expected.keys() & found.keys():
+    axis = TABLES.get(name.rpartition('/')[2])
+    shape = found[name]
+    if image_size is None and axis is not None and axis < len(shape):
+      rest = expected[name][axis + 1 :]
+      expected[name] = (*expected[name][:axis], shape[axis], *rest)
+  if difference := checkpoint_lib.mismatch(expected, found):
+    raise ValueError(
+      'The parameters are not those of the model, so nothing is written.'
+      f' Against the model:\n{difference}\n'
+      'Check its number of classes, sizes and options, and the image size.'
+    )
+  arrays_lib.check_finite(flat, 'The model')
+
+
+def _some_image_size(model: nn.Module) -> tuple[int, int]:
+  """Of a few patches, behind a ResNet, too."""
+  height, width = getattr(model, 'patch_size', (1, 1))
+  return 64 * height, 64 * width
