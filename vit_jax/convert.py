@@ -3,7 +3,7 @@
   --from=runs/birds --to=birds.npz           a run, with the released names
   --from=runs/birds --to=birds_hf            the same for Hugging Face
   --from=ViT-B_16.npz --to=runs/b16 --format=run
-                                             a run to start or predict from
+                                             a run to start from
   --from=augreg/B_16 --to=b16_hf             a released file by its name
   --from=birds.npz --to=birds512.npz --resolution=512
 

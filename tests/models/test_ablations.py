@@ -395,8 +395,10 @@ def test_dropout_reaches_both_halves_of_an_axial_block():
 
 def test_new_tables_start_small():
   for kind in ('1d', '2d', 'relative', 'relative_per_head'):
-    model = _build(position_embedding=kind, pooling='gap', width=256, heads=1)
-    params = model.init(jax.random.key(0), _images(PATCHES))['params']
+    model = _build(
+      position_embedding=kind, pooling='gap', width=256, heads=1, mlp_dim=1
+    )
+    params = jax.jit(model.init)(jax.random.key(0), _images(PATCHES))['params']
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     tables = [a for path, a in flat if path[-1].key.endswith('_embedding')]
     assert len(tables) == {'1d': 1}.get(kind, 2)

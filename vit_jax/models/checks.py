@@ -61,8 +61,10 @@ def _check_vit(model: vit.ViT) -> None:
     raise ValueError(
       f'dropout_rate is {model.dropout_rate!r}, expected 0 <= rate < 1.'
     )
-  if not (_is_number(model.norm_epsilon) and model.norm_epsilon > 0):
-    raise ValueError(f'norm_epsilon is {model.norm_epsilon!r}, expected > 0.')
+  if not (_is_number(model.norm_epsilon) and 0 < model.norm_epsilon < 1):
+    raise ValueError(
+      f'norm_epsilon is {model.norm_epsilon!r}, expected 0 < epsilon < 1.'
+    )
   for key, choices in (
     ('pooling', vit.POOLINGS),
     ('attention', encoder.ATTENTIONS),
