@@ -12,6 +12,7 @@ REQUIRED = [
   'clu>=0.0.12',
   'etils[epath]>=1.12',
   'flax>=0.12',
+  'fsspec>=2024.6',
   'grain>=0.2.15',
   'jax>=0.8',
   'ml_collections>=1.1',

@@ -497,6 +497,7 @@ def test_command_compares_models_in_json():
 @pytest.mark.parametrize(
   'words, message',
   [
+    ((), 'error: missing: models, such as ViT-B/16. There are ViT-Ti/16'),
     (('ViT-B/16', '--epochs=7'), 'error: --examples is missing'),
     (
       ('ViT-B/16', '--epochs=nan', '--examples=1'),

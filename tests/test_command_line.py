@@ -113,3 +113,17 @@ def test_a_missing_file(tmp_path, monkeypatch, spec, message):
   for words in ([f'--config={spec}'], ['--config', spec]):
     with pytest.raises(ValueError, match=re.escape(message)):
       command_line.read_config(words)
+
+
+@pytest.mark.parametrize(
+  'text, size',
+  [('384', (384, 384)), ('384x512', (384, 512)), (None, None)],
+)
+def test_sizes(text, size):
+  assert command_line.parse_size('image_size', text) == size
+
+
+@pytest.mark.parametrize('text', ['0', 'x', '3x', '1x2x3', '-3', '1.5'])
+def test_what_is_no_size(text):
+  with pytest.raises(ValueError, match=f'--resolution={text}: expected a'):
+    command_line.parse_size('resolution', text)

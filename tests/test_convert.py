@@ -256,20 +256,6 @@ def test_what_has_no_head_or_no_such_format(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-  'text, size',
-  [('384', (384, 384)), ('384x512', (384, 512)), (None, None)],
-)
-def test_sizes(text, size):
-  assert convert.parse_size('image_size', text) == size
-
-
-@pytest.mark.parametrize('text', ['0', 'x', '3x', '1x2x3', '-3', '1.5'])
-def test_what_is_no_size(text):
-  with pytest.raises(ValueError, match=f'--resolution={text} is no size'):
-    convert.parse_size('resolution', text)
-
-
 def test_the_command(tmp_path, npz):
   source, _ = npz
   names = tmp_path / 'names.txt'

@@ -89,6 +89,30 @@ def parse(argv: Sequence[str]) -> list[str]:
     sys.exit(f'error: {error}')
 
 
+def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:
+  """Parses the value of a flag such as --image_size.
+
+  Args:
+    flag: its name, for the error.
+    text: a side or HEIGHTxWIDTH in pixels: `384` or `384x512`.
+
+  Returns:
+    (height, width); None if there is no text.
+
+  Raises:
+    ValueError: it is neither.
+  """
+  if text is None:
+    return None
+  sides = text.split('x')
+  if len(sides) > 2 or not all(re.fullmatch(r'[1-9]\d*', s) for s in sides):
+    raise ValueError(
+      f'--{flag}={text}: expected a side or HEIGHTxWIDTH in pixels, such as'
+      ' 384 or 384x512.'
+    )
+  return int(sides[0]), int(sides[-1])
+
+
 def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
   """Loads the file of `--config=FILE[:ARGUMENT]`; overrides are only checked.
 

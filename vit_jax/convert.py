@@ -74,8 +74,8 @@ _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what --to holds.')
 
 
 def main():
-  image_size = parse_size('image_size', _IMAGE_SIZE.value)
-  resolution = parse_size('resolution', _RESOLUTION.value)
+  image_size = command_line.parse_size('image_size', _IMAGE_SIZE.value)
+  resolution = command_line.parse_size('resolution', _RESOLUTION.value)
   names = None
   if _CLASS_NAMES.value:
     text = files.absolute(_CLASS_NAMES.value).read_text()
@@ -90,18 +90,6 @@ def main():
     class_names=names,
     overwrite=_OVERWRITE.value,
   )
-
-
-def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:
-  """`384` or `384x512` to (height, width); ValueError if it is neither."""
-  if text is None:
-    return None
-  numbers = text.split('x')
-  if len(numbers) > 2 or not all(n.isdecimal() and int(n) for n in numbers):
-    raise ValueError(
-      f'--{flag}={text} is no size in pixels, such as 384 or 384x512.'
-    )
-  return int(numbers[0]), int(numbers[-1])
 
 
 def convert(

@@ -15,7 +15,6 @@ of training, before the compiler decides to recompute some of it.
 
 import json
 import math
-import re
 
 import jax.numpy as jnp
 from absl import flags
@@ -63,7 +62,7 @@ def main(specs: list[str]) -> None:
   for flag in (_EPOCHS, _EXAMPLES):
     if not math.isfinite(flag.value or 0):
       raise ValueError(f'--{flag.name}={flag.value}: expected a number.')
-  size = _parse_size(_IMAGE_SIZE.value)
+  size = command_line.parse_size('image_size', _IMAGE_SIZE.value)
   reports = [_report(spec, size) for spec in specs]
   if _JSON.value:
     print(json.dumps(reports if len(reports) > 1 else reports[0]))
@@ -71,16 +70,6 @@ def main(specs: list[str]) -> None:
     print(_comparison(reports))
   else:
     print(_table(reports[0]))
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-  sides = text.split('x')
-  if len(sides) > 2 or not all(re.fullmatch(r'[1-9]\d*', s) for s in sides):
-    raise ValueError(
-      f'--image_size={text}: expected a side or HEIGHTxWIDTH in pixels, such'
-      ' as 224 or 384x512.'
-    )
-  return int(sides[0]), int(sides[-1])
 
 
 def _report(spec: str, size: tuple[int, int]) -> dict:
