@@ -1,6 +1,8 @@
-"""Errors that end a run with one message and no traceback.
+"""Errors that end a run with one message and no traceback, and exit codes.
 
-So do `ValueError` and `OSError`; these are what is neither.
+`ValueError` and `OSError` do so too; these are what is neither. The exit code
+of a command is 0 if everything was done, else 1 or the error's `exit_code`, so
+that whoever restarts runs knows which of them to start again.
 """
 
 
@@ -10,3 +12,31 @@ class NonFiniteError(RuntimeError):
 
 class ReadError(RuntimeError):
   """A data source failed to read a record."""
+
+
+class SaveError(RuntimeError):
+  """A checkpoint could not be written, or not within the time limit."""
+
+
+class RestartableError(RuntimeError):
+  """The run ended early through no fault of its own; start it again."""
+
+  exit_code = 1
+
+
+class PreemptedError(RestartableError):
+  """The machine is about to be taken away; the state was saved."""
+
+  exit_code = 75
+
+
+class HostLostError(RestartableError):
+  """A process of the run never joined, left, or does not answer."""
+
+  exit_code = 76
+
+
+class StuckError(RestartableError):
+  """Nothing finished within the time limit."""
+
+  exit_code = 77
