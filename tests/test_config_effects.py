@@ -45,6 +45,7 @@ def _program(config):
     accumulation_steps=config.accumulation_steps,
     polyak_decay=config.polyak.decay,
     polyak_start_step=config.polyak.start_step,
+    skip_nonfinite=config.guard.nonfinite == 'skip',
   )
   image_shape = (*config.image_size, config.channels)
   init_jaxpr, params = jax.make_jaxpr(
@@ -104,6 +105,7 @@ CHANGES = {
   'loss.label_smoothing': 0.1,
   'polyak.decay': 0.5,
   'polyak.start_step': 3,
+  'guard.nonfinite': 'skip',
   'optimizer.name': SGD,
   'optimizer.beta1': 0.5,
   'optimizer.beta2': 0.5,
@@ -131,6 +133,7 @@ RESNET_CHANGES = {'model.blocks': (1, 1), 'model.width_factor': 2}
 AROUND_THE_STEP = (
   *('epochs', 'data.', 'evals.', 'init.'),
   *('checkpoint.', 'log.', 'profile.', 'mesh.'),
+  *('guard.max_skipped', 'guard.report_after', 'guard.exit_after'),
 )
 
 

@@ -23,6 +23,7 @@ from vit_jax import (
   losses,
   models,
   optim,
+  overview,
   profiling,
   sharding,
   stages,
@@ -60,7 +61,7 @@ class Reads:
       (config_lib, 'validate'),
       (config_lib, 'check_same_run'),
       (config_lib, 'save'),
-      (train, '_log_overview'),
+      (overview, 'write'),
       (train, '_missing_evaluations'),
     ):
       function = getattr(module, name)
@@ -232,7 +233,7 @@ CONSUMERS = {
   'loss': list(losses.LOSSES.values()),
   'optimizer': list(optim.OPTIMIZERS.values()),
   'schedule': list(optim.SCHEDULES.values()),
-  'mesh': [sharding.make_mesh],
+  'mesh': [sharding.build, sharding.make_mesh],
   'profile': [profiling.Profiler.__init__],
 }
 

@@ -26,7 +26,7 @@ for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   os.dup2(output, 1)
   os.dup2(output, 2)
   if stub:
-    exec(f'def run(config, workdir, allow_config_change): {stub}')
+    exec(f'def run(config, workdir, **options): {stub}')
     stages.run = run
   sys.argv = ['main.py', *arguments]
   code = None
@@ -40,6 +40,7 @@ for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   print(code if isinstance(code, str) else '', end='', flush=True)
   os._exit(1 if isinstance(code, str) else code or 0)
 """
+_OPTIONS = 'print(*(str(v) for v in options.values()))'
 _SHOW = 'print(config.to_json_best_effort())'
 _QUICKSTART = '--config=configs/quickstart.py'
 _PRETRAIN = _QUICKSTART + ':pretrain'
@@ -85,10 +86,25 @@ COMMANDS = {
     _SHOW,
   ),
   'weights': ([_FINETUNE, _WORKDIR, '--config.init.checkpoint=a=b'], _SHOW),
-  'same config': ([_PRETRAIN, _WORKDIR], 'print(allow_config_change)'),
+  'same config': ([_PRETRAIN, _WORKDIR], _OPTIONS),
   'changed config': (
     [_PRETRAIN, _WORKDIR, '--allow_config_change'],
-    'print(allow_config_change)',
+    _OPTIONS,
+  ),
+  'no cache': ([_PRETRAIN, _WORKDIR, '--compilation_cache=none'], _OPTIONS),
+  'one cache': ([_PRETRAIN, _WORKDIR, '--compilation_cache=/tmp/c'], _OPTIONS),
+  'preempted': (
+    [_PRETRAIN, _WORKDIR],
+    'raise errors.PreemptedError("SIGTERM: stopped after step 3")',
+  ),
+  'host lost': (
+    [_PRETRAIN, _WORKDIR],
+    'raise errors.HostLostError("process 1 left")',
+  ),
+  'disk full': ([_PRETRAIN, _WORKDIR], 'raise errors.SaveError("disk full")'),
+  'two of three flags': (
+    [_PRETRAIN, _WORKDIR, '--num_processes=2', '--process_id=0'],
+    _OPTIONS,
   ),
   'stages': (
     [_QUICKSTART, _WORKDIR, '--config.stages.scratch.total_steps=7'],
@@ -213,8 +229,32 @@ def test_overrides(commands):
 
 
 def test_a_changed_config_must_be_allowed(commands):
-  assert commands['same config'] == (0, 'False\n')
-  assert commands['changed config'] == (0, 'True\n')
+  cache = ROOT / 'nowhere/compilation_cache'
+  assert commands['same config'] == (0, f'False {cache}\n')
+  assert commands['changed config'] == (0, f'True {cache}\n')
+
+
+def test_where_compiled_programs_are_kept(commands):
+  assert commands['no cache'] == (0, 'False None\n')
+  assert commands['one cache'] == (0, 'False /tmp/c\n')
+
+
+def test_processes_are_told_of_each_other_by_three_flags(commands):
+  code, output = commands['two of three flags']
+  assert code == 1
+  assert 'coordinator_address' in output
+
+
+@pytest.mark.parametrize(
+  ('name', 'code', 'message'),
+  [
+    ('preempted', 75, 'ended: SIGTERM: stopped after step 3\n'),
+    ('host lost', 76, 'ended: process 1 left\n'),
+    ('disk full', 1, 'error: disk full'),
+  ],
+)
+def test_exit_codes_say_whether_to_start_again(commands, name, code, message):
+  assert commands[name] == (code, message)
 
 
 def _command(*arguments, **environment):

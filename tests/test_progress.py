@@ -1,13 +1,13 @@
 """Speed, time left, the log line, and what an interval of steps adds up to."""
 
-import pathlib
+import math
 import types
 
 import jax.numpy as jnp
 import pytest
 from absl import logging
 
-from vit_jax import errors, progress
+from vit_jax import progress
 
 
 @pytest.fixture
@@ -67,6 +67,7 @@ def test_duration(seconds, text):
   [
     ({'train/unreadable': 0.0}, ''),
     ({'train/unreadable': 3.0}, '  unreadable 3'),
+    ({'train/skipped': 2.0}, '  skipped 2'),
     (
       {
         'images_per_sec': 12345.6,
@@ -84,6 +85,7 @@ def test_log_line(caplog, others, text):
     'train/accuracy': 0.9,
     'train/learning_rate': 3e-4,
     'train/unreadable': 0.0,
+    'train/skipped': 0.0,
   }
   caplog.set_level('INFO', logger=logging.get_absl_logger().name)
   progress.log_line(50, 10000, values | others)
@@ -101,12 +103,13 @@ def _step(loss, **others):
     update_norm=1.0,
     param_norm=1.0,
     unreadable=2.0,
+    skipped=0.0,
   )
   return {k: jnp.float32(v) for k, v in (values | others).items()}
 
 
 def _interval(*steps):
-  interval = progress.Interval(10, pathlib.Path('/runs/a/checkpoints'))
+  interval = progress.Interval(10)
   for values in steps:
     interval.add(values)
   return interval
@@ -114,7 +117,6 @@ def _interval(*steps):
 
 def test_interval_averages_sums_and_takes_the_last():
   interval = _interval(_step(1.0), _step(2.0), _step(4.0), _step(5.0))
-  interval.check_finite(None)
   assert interval.mean() == pytest.approx(
     {
       'train/loss': 3.0,
@@ -124,25 +126,22 @@ def test_interval_averages_sums_and_takes_the_last():
       'train/update_norm': 1.0,
       'train/param_norm': 1.0,
       'train/unreadable': 8.0,
+      'train/skipped': 0.0,
     }
   )
 
 
-@pytest.mark.parametrize(
-  'name', ['loss', 'grad_norm', 'update_norm', 'param_norm']
-)
-@pytest.mark.parametrize('value', [float('nan'), float('inf'), -float('inf')])
-def test_interval_finds_what_is_not_finite(name, value):
-  steps = [_step(1.0), _step(1.0), _step(1.0), _step(1.0)]
-  steps[1][name] = steps[3][name] = jnp.float32(value)
-  with pytest.raises(errors.NonFiniteError) as error:
-    _interval(*steps).check_finite(8)
-  assert f"{{'{name}': {value}}} at step 12 (found in steps 11 to 14)" in str(
-    error.value
-  )
-  assert 'last good checkpoint is /runs/a/checkpoints/8.' in str(error.value)
-
-
-def test_no_checkpoint_to_go_back_to():
-  with pytest.raises(errors.NonFiniteError, match='no checkpoint had been'):
-    _interval(_step(float('nan'))).check_finite(None)
+def test_skipped_steps_count_only_as_such():
+  bad = _step(math.nan, learning_rate=0.7, grad_norm=math.inf, skipped=1.0)
+  interval = _interval(_step(1.0), bad, _step(3.0), bad)
+  assert interval.start_step == 10
+  assert len(interval.fetch()) == 4
+  values = interval.mean()
+  assert values['train/loss'] == 2.0
+  assert values['train/learning_rate'] == pytest.approx(0.3)
+  assert values['train/grad_norm'] == 1.0
+  assert values['train/skipped'] == 2.0
+  assert values['train/unreadable'] == 8.0
+  values = _interval(bad).mean()
+  assert math.isnan(values['train/loss'])
+  assert values['train/skipped'] == 1.0

@@ -65,7 +65,42 @@ def no_training(monkeypatch):
       {'evals.test.batch_size': 12},
       'evals.test.batch_size=12 must be a positive multiple of 8 device(s)',
     ),
-    ({'mesh.data': 9}, 'mesh.data=9 must be -1 (all) or between 1 and the 8 '),
+    (
+      {'mesh.data': 9},
+      'mesh.data=9 x mesh.fsdp=1 x mesh.tensor=1 = 9, but JAX sees 8 device(s):'
+      ' the product must not exceed that.',
+    ),
+    (
+      {'mesh.fsdp': 3},
+      'mesh.fsdp=3 x mesh.tensor=1 = 3, and mesh.data is -1, but JAX sees 8'
+      ' device(s): the product must divide that.',
+    ),
+    (
+      {'mesh.fsdp': -1},
+      'mesh.data and mesh.fsdp are both -1; only one axis can be',
+    ),
+    ({'mesh.tensor': 0}, 'mesh.tensor=0 must be -1 (all that the other axes'),
+    (
+      {'mesh.tensor': 4},
+      'mesh.tensor=4 must divide the 2 heads of Transformer/encoderblock_0/',
+    ),
+    (
+      {'mesh.shard': 'params'},
+      "mesh.shard='params' is unknown; choose one of ['none', 'optimizer',",
+    ),
+    (
+      {'mesh.gather': 'never'},
+      "mesh.gather='never' is unknown; choose one of ['step', 'micro_batch']",
+    ),
+    (
+      {'guard.nonfinite': 'ignore'},
+      "guard.nonfinite='ignore' is unknown; choose one of ['stop', 'skip'].",
+    ),
+    (
+      {'checkpoint.best': 'validation/loss'},
+      "checkpoint.best='validation/loss' must be EVAL/accuracy or EVAL/loss,"
+      " with EVAL one of evals: ['test'].",
+    ),
     (
       {'image_size': (3, 8)},
       'image size 3x8 px is below one patch of 4x4 px',

@@ -72,8 +72,9 @@ def test_one_run_needs_no_stages(tmp_path, monkeypatch):
     train, 'train_and_evaluate', lambda *args, **kw: calls.append((args, kw))
   )
   config = _stage('digits:01', (8, 8))
-  stages.run(config, tmp_path, allow_config_change=True)
-  assert calls == [((config, tmp_path), {'allow_config_change': True})]
+  options = {'allow_config_change': True, 'compilation_cache': '/cache'}
+  stages.run(config, tmp_path, **options)
+  assert calls == [((config, tmp_path), options)]
 
 
 def test_summary_compares_the_stages(tmp_path):

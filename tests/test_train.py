@@ -18,6 +18,17 @@ from vit_jax import config as config_lib
 from vit_jax.errors import NonFiniteError
 
 STEPS = 12
+GOODPUT = (
+  'goodput/steps_seconds',
+  'goodput/input_seconds',
+  'goodput/evaluation_seconds',
+  'goodput/checkpoint_seconds',
+  'goodput/compilation_seconds',
+  'goodput/restart_seconds',
+  'goodput/steps_share',
+  'goodput/restarts',
+  'unix_time',
+)
 
 
 class Death(BaseException):
@@ -79,9 +90,13 @@ def assert_same_state(workdir, expected_workdir):
 
 def rows_but_times(workdir):
   """The lines of metrics.jsonl without what depends on the machine."""
-  times = ('images_per_sec', 'input_wait', 'eta_sec')
+  times = ('images_per_sec', 'input_wait', 'eta_sec', 'unix_time')
   return [
-    {k: v for k, v in row.items() if k not in times and '/seconds' not in k}
+    {
+      k: v
+      for k, v in row.items()
+      if k not in times and '/seconds' not in k and 'goodput/' not in k
+    }
     for row in metrics.read(workdir)
   ]
 
@@ -123,6 +138,7 @@ def test_files_of_a_finished_run(finished):
     'config.json',
     'metrics.jsonl',
     'class_names.txt',
+    'final',
     'parameters.txt',
     'profile',
     'train.log',
@@ -167,6 +183,8 @@ def test_metrics_of_a_finished_run(finished):
     'train/update_norm',
     'train/param_norm',
     'train/unreadable',
+    'train/skipped',
+    *GOODPUT,
     'images_per_sec',
     'input_wait',
     'eta_sec',
@@ -177,6 +195,7 @@ def test_metrics_of_a_finished_run(finished):
     'test/loss',
     'test/count',
     'test/seconds',
+    *GOODPUT,
   }
   assert all(math.isfinite(v) for row in rows for v in row.values())
   assert returned == rows[-2] | rows[-1]

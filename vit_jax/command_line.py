@@ -58,9 +58,14 @@ def run(
       OSError,
       errors.NonFiniteError,
       errors.ReadError,
+      errors.SaveError,
     ) as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       sys.exit(f'error: {error}')
+    except errors.RestartableError as error:
+      logging.vlog(1, 'Traceback:', exc_info=True)
+      print(f'ended: {error}', file=sys.stderr)
+      sys.exit(error.exit_code)
 
   app.run(start, flags_parser=parse)
 

@@ -26,6 +26,7 @@ FREE_KEYS = (
   'profile.',
   'evals.',
   'checkpoint.',
+  'guard.',
   'data.data_dir',
   'data.threads',
   'data.workers',
@@ -125,14 +126,40 @@ def default() -> ml_collections.ConfigDict:
   # is kept where the model has one of the same size.
   init.new_head = True
 
-  config.checkpoint = ml_collections.ConfigDict(
-    # The newest `keep` stay, and all multiples of `keep_every` (0: none).
-    dict(every=1000, keep=2, keep_every=0)
-  )
+  config.checkpoint = checkpoint = ml_collections.ConfigDict()
+  checkpoint.every = 1000  # Steps between saves.
+  checkpoint.keep = 2  # The newest ones stay,
+  checkpoint.keep_every = 0  # all multiples of so many steps (0: none),
+  # and the one with the best value of a metric, such as 'test/accuracy' or
+  # 'test/loss', which is saved when it is measured, also as WORKDIR/best. '':
+  # none.
+  checkpoint.best = ''
+  checkpoint.timeout = 1800.0  # Seconds that the loop waits for a save.
+
+  config.guard = guard = ml_collections.ConfigDict()
+  # A loss or gradient that is not finite: 'stop' the run, or 'skip' the step
+  # and count it, at most `max_skipped` steps in a row.
+  guard.nonfinite = 'stop'
+  guard.max_skipped = 10
+  # Seconds without a step (or evaluated batch, or save) until all threads'
+  # stacks are logged, and until the process ends; 0: never.
+  guard.report_after = 600.0
+  guard.exit_after = 3600.0
   config.log = ml_collections.ConfigDict(dict(every=50, tensorboard=True))
   # A profiler trace of `steps` steps from `start_step` on; steps=0: none.
   config.profile = ml_collections.ConfigDict(dict(start_step=10, steps=0))
-  config.mesh = ml_collections.ConfigDict(dict(data=-1))  # -1: all devices.
+  config.mesh = mesh = ml_collections.ConfigDict()
+  # Devices along each axis; -1, for one of them, is what the others leave. The
+  # batch is split over `data` and `fsdp`, heads and MLPs over `tensor`.
+  mesh.data = -1
+  mesh.fsdp = 1
+  mesh.tensor = 1
+  # What `fsdp` splits beside the batch: 'none', 'optimizer' or 'all'.
+  mesh.shard = 'all'
+  # Split parameters are gathered once a 'step' or in every 'micro_batch'.
+  mesh.gather = 'step'
+  # Groups of devices with a slow network between them; 0: TPU slices.
+  mesh.slices = 0
   # A misspelt key in a config file is an error there.
   config.lock()
   config.evals.unlock()
@@ -287,6 +314,10 @@ def validate(config: ml_collections.ConfigDict) -> None:
     'checkpoint.every': 1,
     'checkpoint.keep': 1,
     'checkpoint.keep_every': 0,
+    'checkpoint.timeout': 1,
+    'guard.max_skipped': 0,
+    'guard.report_after': 0,
+    'guard.exit_after': 0,
     'log.every': 1,
     'profile.start_step': 0,
     'profile.steps': 0,
@@ -313,6 +344,14 @@ def validate(config: ml_collections.ConfigDict) -> None:
       'init.checkpoint is not set: this config starts from trained weights.'
       ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
       " '' to train from scratch)."
+    )
+  best, _, kind = config.checkpoint.best.rpartition('/')
+  if config.checkpoint.best and (
+    best not in config.evals or kind not in ('accuracy', 'loss')
+  ):
+    raise ValueError(
+      f'checkpoint.best={config.checkpoint.best!r} must be EVAL/accuracy or'
+      f' EVAL/loss, with EVAL one of evals: {list(config.evals)}.'
     )
   size = config.image_size
   if len(size) != 2 or any(not isinstance(s, int) or s < 1 for s in size):

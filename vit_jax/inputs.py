@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import ml_collections
 
 from vit_jax import data
@@ -48,8 +47,6 @@ def reading(
     num_classes=config.num_classes,
     max_labels=config.data.max_labels,
     unreadable=config.data.unreadable,
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
     threads=config.data.threads,
     # Not worth starting anew for each evaluation.
     workers=config.data.workers if train else 0,

@@ -5,13 +5,19 @@
   --config=configs/finetune.py:ViT-B/16,folder:/data/pets
   --config.KEY=VALUE                 overrides any key of vit_jax/config.py
 
-Run it again with the same flags to go on where it stopped.
+Run it again with the same flags to go on where it stopped. Exit codes: 0 all
+was done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76
+another process was lost; 77 nothing moved any more. After the last three, start
+it again.
+
+On several machines start the same command on each. Cloud TPUs, GKE, Slurm and
+Open MPI tell the processes of each other; elsewhere the three flags do.
 """
 
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command_line, stages
+from vit_jax import command_line, distributed, paths, stages
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -29,14 +35,52 @@ _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
   False,
   'Go on in a work directory that was written by another config.',
 )
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator_address',
+  None,
+  'HOST:PORT of process 0, for several processes where the cluster does not'
+  ' tell. They also use the port above it.',
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+  'num_processes', None, 'How many processes there are.', lower_bound=1
+)
+_PROCESS_ID = flags.DEFINE_integer(
+  'process_id', None, 'Which of them this is, from 0.', lower_bound=0
+)
+_START_TIMEOUT = flags.DEFINE_float(
+  'start_timeout', 300.0, 'Seconds for all processes to come.', lower_bound=1
+)
+_LOST_TIMEOUT = flags.DEFINE_float(
+  'lost_timeout',
+  60.0,
+  'Seconds without a sign of life after which a process is lost.',
+  lower_bound=1,
+)
+_COMPILATION_CACHE = flags.DEFINE_string(
+  'compilation_cache',
+  'auto',
+  'Directory of compiled programs, which a restart then loads; auto is'
+  ' WORKDIR/compilation_cache, none keeps none.',
+)
 
 
 def main():
-  stages.run(
-    _CONFIG.value,
-    _WORKDIR.value,
-    allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-  )
+  cache = _COMPILATION_CACHE.value
+  if cache == 'auto':
+    cache = paths.absolute(_WORKDIR.value) / 'compilation_cache'
+  with distributed.connected(
+    coordinator_address=_COORDINATOR.value,
+    num_processes=_NUM_PROCESSES.value,
+    process_id=_PROCESS_ID.value,
+    start_timeout=_START_TIMEOUT.value,
+    lost_timeout=_LOST_TIMEOUT.value,
+  ):
+    stages.run(
+      _CONFIG.value,
+      _WORKDIR.value,
+      allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+      compilation_cache=None if cache == 'none' else paths.absolute(cache),
+    )
 
 
 if __name__ == '__main__':

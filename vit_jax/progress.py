@@ -1,13 +1,12 @@
 """What the loop knows of the steps since its last log line."""
 
+import math
 import time
 from collections.abc import Mapping
 
 import jax
+import numpy as np
 from absl import logging
-from etils import epath
-
-from vit_jax import errors
 
 
 class Interval:
@@ -19,9 +18,8 @@ class Interval:
 
   _AHEAD = 2
 
-  def __init__(self, start_step: int, directory: epath.Path):
-    self._start_step = start_step
-    self._directory = directory
+  def __init__(self, start_step: int):
+    self.start_step = start_step
     self._values: list[dict[str, jax.Array]] = []
 
   def add(self, values: dict[str, jax.Array]) -> None:
@@ -30,38 +28,26 @@ class Interval:
       # Waits without a transfer: on an accelerator each costs time.
       jax.block_until_ready(self._values[-1 - self._AHEAD])
 
-  def check_finite(self, last_checkpoint: int | None) -> None:
-    """Raises NonFiniteError if any step's loss or gradient is not finite."""
+  def fetch(self) -> list[dict[str, np.ndarray]]:
+    """Each step's metrics; waits until the steps are done."""
     self._values = jax.device_get(self._values)
-    for step, values in enumerate(self._values, start=self._start_step + 1):
-      bad = {
-        name: float(values[name])
-        for name in ('loss', 'grad_norm', 'update_norm', 'param_norm')
-        if not abs(values[name]) < float('inf')
-      }
-      if bad:
-        end = self._start_step + len(self._values)
-        kept = (
-          f'the last good checkpoint is {self._directory}/{last_checkpoint}'
-          if last_checkpoint
-          else 'no checkpoint had been saved yet'
-        )
-        raise errors.NonFiniteError(
-          f'Not finite: {bad} at step {step} (found in steps'
-          f' {self._start_step + 1} to {end}). Training stopped; {kept}. A'
-          ' lower schedule.peak, a longer schedule.warmup_steps or'
-          ' optimizer.clip_norm=1 are the usual remedies.'
-        )
+    return self._values
 
   def mean(self) -> dict[str, float]:
-    """Loss and accuracy averaged, `unreadable` summed, the others' last."""
-    values = jax.device_get(self._values)
-    result = {f'train/{k}': float(v) for k, v in values[-1].items()}
+    """Loss and accuracy averaged, counts summed, the others' last values.
+
+    Skipped steps count nowhere else; NaN if all were.
+    """
+    values = self.fetch()
+    counted = [v for v in values if not v['skipped']]
+    last = counted[-1] if counted else values[-1]
+    result = {f'train/{k}': float(v) for k, v in last.items()}
     for name in ('loss', 'accuracy'):
-      result[f'train/{name}'] = sum(float(v[name]) for v in values) / len(
-        values
-      )
-    result['train/unreadable'] = sum(float(v['unreadable']) for v in values)
+      numbers = [float(v[name]) for v in counted]
+      mean = sum(numbers) / len(numbers) if numbers else math.nan
+      result[f'train/{name}'] = mean
+    for name in ('unreadable', 'skipped'):
+      result[f'train/{name}'] = sum(float(v[name]) for v in values)
     return result
 
 
@@ -139,6 +125,8 @@ def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
     )
   if values['train/unreadable']:
     speed += f'  unreadable {values["train/unreadable"]:.0f}'
+  if values['train/skipped']:
+    speed += f'  skipped {values["train/skipped"]:.0f}'
   logging.info(
     'step %*d/%d  loss %.4f  acc %5.1f%%  lr %.2e%s',
     len(str(total_steps)),

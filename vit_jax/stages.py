@@ -5,6 +5,7 @@ of its `order`; stage NAME works in `WORKDIR/NAME`, and may start from an
 earlier stage's weights by `init.checkpoint='stage:NAME'`.
 """
 
+import jax
 import ml_collections
 from absl import logging
 from etils import epath
@@ -18,8 +19,11 @@ def run(
   workdir: epath.PathLike,
   *,
   allow_config_change: bool = False,
+  compilation_cache: epath.PathLike | None = None,
 ) -> None:
   """Trains what the config describes, and compares the stages at the end.
+
+  The arguments are those of `train.train_and_evaluate`.
 
   Raises:
     ValueError, NonFiniteError: see `train.train_and_evaluate`; a wrong stage
@@ -27,7 +31,10 @@ def run(
   """
   if 'stages' not in config:
     train.train_and_evaluate(
-      config, workdir, allow_config_change=allow_config_change
+      config,
+      workdir,
+      allow_config_change=allow_config_change,
+      compilation_cache=compilation_cache,
     )
     return
   order = tuple(config.order)
@@ -52,8 +59,10 @@ def run(
       config.stages[name],
       workdir / name,
       allow_config_change=allow_config_change,
+      compilation_cache=compilation_cache,
     )
-  print(summary(workdir, results), flush=True)
+  if jax.process_index() == 0:
+    print(summary(workdir, results), flush=True)
 
 
 def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:

@@ -3,6 +3,7 @@
 Axes: `B` global batch, `A` accumulation steps.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ from vit_jax import losses, optim, sharding
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
+
+# The metrics that must be finite for a step to count.
+GUARDED = ('loss', 'grad_norm', 'update_norm', 'param_norm')
 
 # Config value -> JAX's name of the generator.
 DROPOUT_RNGS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}
@@ -88,7 +92,10 @@ def init_state(
 
 
 def make_loss_and_grad(
-  model: nn.Module, loss: losses.Loss, accumulation_steps: int = 1
+  model: nn.Module,
+  loss: losses.Loss,
+  accumulation_steps: int = 1,
+  layout: sharding.Layout | None = None,
 ) -> Callable[..., tuple[tuple[jax.Array, Metrics], Any]]:
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
@@ -97,28 +104,47 @@ def make_loss_and_grad(
   key of its own; micro-batch a holds the rows a, a+A, a+2A, ..., so that each
   device finds an equal part of every micro-batch among its own rows. The
   devices sum each micro-batch's gradient: A times the traffic of one batch.
+
+  With a layout the gradients are split as `layout.updates` says. Parameters
+  split over `fsdp` are gathered here, once, or by the compiler where a
+  micro-batch needs them (`layout.gather`).
   """
 
   def micro_loss(params, batch, key):
-    logits, _ = model.apply(
-      {'params': params},
-      normalize(batch['image']),
-      train=True,
-      rngs={'dropout': key},
-    )
+    with activations():
+      logits, _ = model.apply(
+        {'params': params},
+        normalize(batch['image']),
+        train=True,
+        rngs={'dropout': key},
+      )
     mean_loss = loss(logits, batch['label']).mean()
     accuracy = losses.correct(logits, batch['label']).mean()
     return mean_loss, {'loss': mean_loss, 'accuracy': accuracy}
 
-  value_and_grad = jax.value_and_grad(micro_loss, has_aux=True)
+  def activations():
+    return sharding.within(layout.mesh) if layout else contextlib.nullcontext()
+
+  def value_and_grad(params, batch, key):
+    result, grads = jax.value_and_grad(micro_loss, has_aux=True)(
+      params, batch, key
+    )
+    if layout:
+      # Here, so that what accumulates is as small as the state it is for.
+      grads = _constrain(grads, layout.updates(grads))
+    return result, grads
 
   def loss_and_grad(params, batch, key):
+    if layout and layout.gather == 'step':
+      params = _constrain(params, layout.gathered_params(params))
     if accumulation_steps == 1:
       return value_and_grad(params, batch, jax.random.fold_in(key, 0))
 
     def split(x):  # [B, ...] -> [A, B/A, ...]
       x = x.reshape(-1, accumulation_steps, *x.shape[1:])
-      return jnp.moveaxis(x, 1, 0)
+      x = jnp.moveaxis(x, 1, 0)
+      with activations():
+        return sharding.constrain(x, None, sharding.BATCH)
 
     def add_micro_batch(total, xs):
       index, rows = xs
@@ -149,12 +175,15 @@ def make_train_step(
   accumulation_steps: int = 1,
   polyak_decay: float = 0.0,
   polyak_start_step: int = 0,
+  skip_nonfinite: bool = False,
+  layout: sharding.Layout | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
 
   Metrics, each float32 []: `loss`, `accuracy` (top-1 of the training batch),
   `learning_rate`, `grad_norm` (before clipping), `update_norm` and
-  `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills).
+  `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills),
+  `skipped` (1 if the step changed nothing but the step counter).
 
   Args:
     model: see `models.build`.
@@ -166,8 +195,11 @@ def make_train_step(
     polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
       4.1 of the paper: 0.9999); 0 is off.
     polyak_start_step: until then the average is the parameters themselves.
+    skip_nonfinite: leave out the update of a step whose loss, gradient or
+      result is not finite. All devices see the same numbers, so all skip.
+    layout: how the state is split; None for one device.
   """
-  loss_and_grad = make_loss_and_grad(model, loss, accumulation_steps)
+  loss_and_grad = make_loss_and_grad(model, loss, accumulation_steps, layout)
 
   def train_step(state, batch):
     key = jax.random.fold_in(dropout_key, state.step)
@@ -188,22 +220,37 @@ def make_train_step(
       'update_norm': optax.tree.norm(updates),
       'param_norm': optax.tree.norm(params),
       'unreadable': batch['unreadable'].sum().astype(jnp.float32),
+      'skipped': jnp.zeros((), jnp.float32),
     }
-    return TrainState(state.step + 1, params, opt_state, ema_params), metrics
+    new = TrainState(state.step + 1, params, opt_state, ema_params)
+    if skip_nonfinite:
+      finite = jnp.isfinite(jnp.stack([metrics[k] for k in GUARDED])).all()
+      old = state.replace(step=new.step)
+      new = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+      metrics['skipped'] = 1.0 - finite.astype(jnp.float32)
+    return new, metrics
 
   return train_step
 
 
-def jit_train_step(train_step, mesh: jax.sharding.Mesh):
-  """Jits a training step: batch split over the mesh, state replicated.
+def jit_train_step(train_step, layout: sharding.Layout, state: TrainState):
+  """Jits a training step for a mesh.
 
   The state is donated: the caller's old state is gone after the call.
+
+  Args:
+    train_step: see `make_train_step`.
+    layout: how the state and the batch are split.
+    state: the state's shapes.
   """
-  everywhere = sharding.replicated(mesh)
-  rows = sharding.batch_sharding(mesh)
+  shardings = layout.state(state)
   return jax.jit(
     train_step,
-    in_shardings=(everywhere, rows),
-    out_shardings=(everywhere, everywhere),
+    in_shardings=(shardings, sharding.batch_sharding(layout.mesh)),
+    out_shardings=(shardings, layout.whole),
     donate_argnums=0,
   )
+
+
+def _constrain(tree: Any, shardings: Any) -> Any:
+  return jax.tree.map(jax.lax.with_sharding_constraint, tree, shardings)

@@ -6,9 +6,11 @@ grid of patches, and everything else must fit: see `interop.fitting`.
 """
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
+import flax.traverse_util
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
@@ -76,20 +78,24 @@ def load(
   new_grid: tuple[int, int] | None,
   new_head: bool,
   model: nn.Module | None = None,
+  fresh: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
 ) -> tuple[Any, str]:
   """Reads weights and fits them to a new model.
 
   Args:
     path: see `interop.read`.
-    params: the new model's parameters, freshly initialised.
+    params: the new model's parameters, freshly initialised; or their shapes.
     new_grid: rows and columns of patches of the new model's images; None if
       it has no patches.
     new_head: whether to keep the fresh head.
     model: the new model; with it the returned line says what differs though
       every array fits (such as the GELU).
+    fresh: makes the parameters of these names, such as `head/kernel`, where
+      `params` has only shapes; so a sharded model is never whole on a device.
 
   Returns:
-    Parameters shaped like `params`, and a line that says what was done.
+    Parameters shaped like `params`, NumPy arrays, and a line that says what
+    was done.
 
   Raises:
     ValueError: no weights there, or ones that don't fit; lists missing, extra
@@ -111,5 +117,10 @@ def load(
 
   # Before all of a file is read: do the shapes fit?
   weights = interop.read(path, check=functools.partial(fitted, match))
+  if fresh:
+    _, report = fitted(match, weights)
+    flat = flax.traverse_util.flatten_dict(params, sep='/')
+    flat |= fresh(report.new)
+    params = flax.traverse_util.unflatten_dict(flat, sep='/')
   tree, report = fitted(fit, weights)
   return tree, f'Weights from {weights.origin}: {report}.'

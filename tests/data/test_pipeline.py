@@ -71,6 +71,12 @@ def evaluate(view, *, preprocess=WHOLE, **kwargs):
   return list(pipeline.eval_batches(view, preprocess, **(defaults | kwargs)))
 
 
+def rows_of(host, hosts, batch_size=8):
+  """One host's rows if each has one equal run of them."""
+  size = batch_size // hosts
+  return range(host * size, (host + 1) * size)
+
+
 def join(batches):
   """Concatenates batches along the rows."""
   return {
@@ -146,8 +152,7 @@ def test_train_rows_are_the_same_on_any_number_of_hosts(hosts):
   kwargs = dict(batch_size=8, unreadable='skip-and-count', start_step=2)
   expected = train(view, 6, **kwargs)
   parts = [
-    train(view, 6, process_index=h, process_count=hosts, **kwargs)
-    for h in range(hosts)
+    train(view, 6, rows=rows_of(h, hosts), **kwargs) for h in range(hosts)
   ]
   assert parts[0][0]['label'].shape == (8 // hosts,)
   assert_same([join(step) for step in zip(*parts, strict=True)], expected)
@@ -155,10 +160,19 @@ def test_train_rows_are_the_same_on_any_number_of_hosts(hosts):
   assert join(expected)['unreadable'].any()
 
 
+def test_rows_of_a_host_need_be_neither_neighbours_nor_in_order():
+  # The devices of a host may lie anywhere in the mesh.
+  kwargs = dict(batch_size=6, start_step=1)
+  picked = train(FakeView(7), 4, rows=(4, 0, 5), **kwargs)
+  for batch, whole in zip(picked, train(FakeView(7), 4, **kwargs), strict=True):
+    for key, value in batch.items():
+      np.testing.assert_array_equal(value, whole[key][[4, 0, 5]])
+
+
 @pytest.mark.parametrize('start', [1, 5])
 @pytest.mark.parametrize('host', [0, 1])
 def test_start_step_skips_batches(start, host):
-  kwargs = dict(process_index=host, process_count=2)
+  kwargs = dict(rows=rows_of(host, 2, batch_size=4))
   expected = train(FakeView(7), 8, **kwargs)
   actual = train(FakeView(7), 8 - start, start_step=start, **kwargs)
   assert_same(actual, expected[start:])
@@ -218,7 +232,7 @@ def test_threads_and_prefetch_reach_grain(monkeypatch):
 @pytest.mark.parametrize('hosts', [1, 2, 3])
 def test_eval_is_every_example_once_in_order(hosts):
   parts = [
-    evaluate(FakeView(8), batch_size=6, process_index=h, process_count=hosts)
+    evaluate(FakeView(8), batch_size=6, rows=rows_of(h, hosts, batch_size=6))
     for h in range(hosts)
   ]
   assert {len(part) for part in parts} == {2}
@@ -366,10 +380,10 @@ def test_errors_of_threads_and_workers_arrive(options):
 @pytest.mark.parametrize(
   'kwargs, message',
   [
-    (dict(batch_size=6, process_count=4), 'batch_size=6 .*process_count=4'),
-    (dict(batch_size=0), 'batch_size=0 must be a positive multiple'),
-    (dict(process_index=2, process_count=2), 'process_index=2 .*less than'),
-    (dict(process_index=-1), 'process_index=-1 must be at least 0'),
+    (dict(batch_size=0), 'batch_size=0 must be positive'),
+    (dict(rows=(2, 4)), r'rows=\(2, 4\) must be some of the batch_size=4 rows'),
+    (dict(rows=(-1, 0)), r'rows=\(-1, 0\) must be'),
+    (dict(rows=()), r'rows=\(\) must be'),
   ],
 )
 def test_host_arguments(kwargs, message):

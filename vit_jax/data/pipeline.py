@@ -5,10 +5,10 @@ function of (seed, k): it depends neither on the number of hosts, threads and
 worker processes nor on where training was resumed, so there is no iterator
 state to save. Three things make it so, with Grain: the shuffle is a function of
 (seed, epoch, position); a row's random generator is a function of (seed, row
-of the endless stream of epochs); and hosts take contiguous runs of rows of a
-global batch, only after both are fixed.
+of the endless stream of epochs); and hosts pick their rows of a global batch
+only after both are fixed.
 
-A batch is a dict of arrays, b = batch_size // process_count rows a host:
+A batch is a dict of arrays, b = len(rows) rows a host:
 
   image: uint8 [b, H, W, C].
   label: int32 [b]; or int32 [b, max_labels], padded with -1, if records have a
@@ -28,6 +28,7 @@ from absl import flags, logging
 
 from vit_jax import errors
 from vit_jax.data import ops
+from vit_jax.data.rows import HostRows
 from vit_jax.data.source import Record
 
 Batch = dict[str, np.ndarray]
@@ -54,8 +55,7 @@ def train_batches(
   start_step: int = 0,
   max_labels: int = 1,
   unreadable: str = 'error',
-  process_index: int = 0,
-  process_count: int = 1,
+  rows: Sequence[int] | None = None,
   threads: int | None = None,
   workers: int = 0,
   prefetch: int | None = None,
@@ -76,8 +76,8 @@ def train_batches(
     unreadable: one of UNREADABLE_POLICIES. With 'skip-and-count' a record drawn
       with the row's own generator takes the place of an unreadable one, and
       `unreadable` is True in that row.
-    process_index: this host.
-    process_count: number of hosts.
+    rows: those of a global batch that this host reads; None is all of them.
+      See `sharding.local_rows`.
     threads: batches that a process makes at a time; 0 makes them in the caller.
       The default is the number of cores over that of workers, at most 16.
     workers: processes that make batches instead of this one; a few help where
@@ -93,25 +93,23 @@ def train_batches(
     ReadError: from the iterator, for a record that the source failed to
       read; whatever `unreadable` says, as that is no property of the image.
   """
-  rows = _rows_per_host(batch_size, process_index, process_count)
+  rows = _check_rows(batch_size, rows)
   if start_step < 0 or seed < 0:
     raise ValueError(
       f'start_step and seed must be 0 or more, got {start_step} and {seed}'
     )
   load = _Load(view, preprocess, num_classes, max_labels, unreadable)
-  # Part h + k * process_count is rows [h * rows, (h + 1) * rows) of global
-  # batch k. Striding over single rows would give the hosts the same images
-  # together, but in another order, and with it other dropout masks.
-  parts = slice(process_index + start_step * process_count, None, process_count)
   dataset = (
     grain.MapDataset.range(len(view))
     .seed(seed)
     .shuffle()
     .repeat(_ENDLESS // len(view))
     .random_map(load.train)
-    .batch(rows)[parts]
   )
-  return _iterate(dataset, threads, workers, prefetch)
+  dataset = HostRows(
+    dataset, batch_size=batch_size, rows=rows, start_step=start_step
+  )
+  return _iterate(dataset.batch(len(rows)), threads, workers, prefetch)
 
 
 def eval_batches(
@@ -122,8 +120,7 @@ def eval_batches(
   num_classes: int,
   max_labels: int = 1,
   unreadable: str = 'error',
-  process_index: int = 0,
-  process_count: int = 1,
+  rows: Sequence[int] | None = None,
   threads: int | None = None,
   workers: int = 0,
   prefetch: int | None = None,
@@ -137,16 +134,16 @@ def eval_batches(
 
   Arguments and errors are those of `train_batches`.
   """
-  rows = _rows_per_host(batch_size, process_index, process_count)
+  rows = _check_rows(batch_size, rows)
   load = _Load(view, preprocess, num_classes, max_labels, unreadable)
   total = batch_size * num_eval_batches(view, batch_size)
   dataset = (
     grain.MapDataset.range(total)
     .seed(0)  # For operations that draw; evaluation by convention has none.
     .random_map(load.evaluate)
-    .batch(rows)[process_index::process_count]
   )
-  return _iterate(dataset, threads, workers, prefetch)
+  dataset = HostRows(dataset, batch_size=batch_size, rows=rows)
+  return _iterate(dataset.batch(len(rows)), threads, workers, prefetch)
 
 
 def check_first_record(
@@ -174,20 +171,16 @@ def num_eval_batches(view: View, batch_size: int) -> int:
   return -(-len(view) // batch_size)
 
 
-def _rows_per_host(
-  batch_size: int, process_index: int, process_count: int
-) -> int:
-  if batch_size < 1 or batch_size % process_count:
+def _check_rows(batch_size: int, rows: Sequence[int] | None) -> Sequence[int]:
+  if batch_size < 1:
+    raise ValueError(f'batch_size={batch_size} must be positive')
+  rows = range(batch_size) if rows is None else rows
+  if not rows or min(rows) < 0 or max(rows) >= batch_size:
     raise ValueError(
-      f'batch_size={batch_size} must be a positive multiple of the number of '
-      f'hosts, process_count={process_count}'
+      f'rows={rows} must be some of the batch_size={batch_size} rows of a '
+      'global batch, counted from 0'
     )
-  if not 0 <= process_index < process_count:
-    raise ValueError(
-      f'process_index={process_index} must be at least 0 and less than '
-      f'process_count={process_count}'
-    )
-  return batch_size // process_count
+  return rows
 
 
 class _Load:

@@ -1,12 +1,14 @@
 """Accuracy and loss over a whole split, every example exactly once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from vit_jax import data, losses, sharding
 from vit_jax.data import ops, pipeline
@@ -41,13 +43,18 @@ class Classification:
     self._view = view
     self._mesh = mesh
     self._batches = lambda: pipeline.eval_batches(
-      view, preprocess, batch_size=batch_size, **reading
+      view,
+      preprocess,
+      batch_size=batch_size,
+      rows=sharding.local_rows(mesh, batch_size),
+      **reading,
     )
 
     def sums(params, batch):
-      logits, _ = model.apply(
-        {'params': params}, normalize(batch['image']), train=False
-      )
+      with sharding.within(mesh):
+        logits, _ = model.apply(
+          {'params': params}, normalize(batch['image']), train=False
+        )
       mask = batch['mask']
       return {
         'correct': jnp.sum(losses.correct(logits, batch['label']) & mask),
@@ -56,18 +63,20 @@ class Classification:
         'excluded': jnp.sum(batch['unreadable']),
       }
 
-    everywhere = sharding.replicated(mesh)
-    self._sums = jax.jit(
-      sums,
-      in_shardings=(everywhere, sharding.batch_sharding(mesh)),
-      out_shardings=everywhere,
-    )
+    # The parameters come as they are split; every process gets the sums.
+    self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
 
-  def run(self, state: TrainState) -> Iterator[tuple[str, float]]:
+  def run(
+    self, state: TrainState, on_batch: Callable[[], None] = lambda: None
+  ) -> Iterator[tuple[str, float]]:
     """Yields `accuracy` and `loss` (means over the examples), `count`.
 
     With unreadable images also `excluded`; count + excluded is the split's
     size.
+
+    Args:
+      state: its `eval_params` are evaluated.
+      on_batch: called after every batch.
     """
     totals = {'correct': 0, 'loss': 0.0, 'count': 0, 'excluded': 0}
     pending = None
@@ -80,6 +89,7 @@ class Classification:
       if pending is not None:
         totals = _add(totals, pending)
       pending = sums
+      on_batch()
     totals = _add(totals, pending)
     seen = totals['count'] + totals['excluded']
     if seen != len(self._view):

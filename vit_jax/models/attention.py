@@ -7,6 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vit_jax import sharding
+
 
 def head_width(width: int, heads: int) -> int:
   """Returns K = `width` / `heads`; ValueError if that is not an integer."""
@@ -163,7 +165,10 @@ class MultiHeadDotProductAttention(nn.Module):
     shape = (self.heads, head_width(width, self.heads))
     attended = x if attended is None else attended
     query, key, value = (
-      project(shape, -1, name)(tokens)
+      sharding.constrain(
+        project(shape, -1, name)(tokens),
+        *(sharding.BATCH, None, sharding.TENSOR),
+      )
       for name, tokens in (
         ('query', x),
         ('key', attended),

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vit_jax import sharding
 from vit_jax.models import attention, position
 
 # What the backward pass keeps of a block, instead of all of it: `full` only
@@ -63,6 +64,7 @@ class MlpBlock(nn.Module):
     )
     width = x.shape[-1]
     x = dense(self.mlp_dim, name='Dense_0')(x)  # [B, L, mlp_dim]
+    x = sharding.constrain(x, sharding.BATCH, None, sharding.TENSOR)
     x = nn.gelu(x, approximate=self.gelu == 'tanh')
     x = dropout()(x)
     x = dense(width, name='Dense_1')(x)  # [B, L, D]
@@ -207,6 +209,7 @@ class Encoder(nn.Module):
     Returns:
       `embedded`, the first block's input, and `encoded`, both [B, L, D].
     """
+    x = sharding.constrain(x, sharding.BATCH)
     at_every_input = None  # [1, L, D]
     if self.position_embedding in position.ADDED:
       if self.position_site == 'stem':
@@ -233,7 +236,8 @@ class Encoder(nn.Module):
   ) -> jax.Array:
     def run_block(block, x, added):
       x = x if added is None else x + added
-      return block(x, grid=grid, train=train)
+      x = block(x, grid=grid, train=train)
+      return sharding.constrain(x, sharding.BATCH)
 
     if self.remat != 'none':
       run_block = nn.remat(

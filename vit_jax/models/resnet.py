@@ -16,6 +16,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vit_jax import sharding
+
 Padding = str | tuple[tuple[int, int], tuple[int, int]]
 
 # What the backward pass keeps of a unit, instead of all of it: `full` only its
@@ -175,7 +177,7 @@ class Stage(nn.Module):
     """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
 
     def run_unit(unit, x):
-      return unit(x)
+      return sharding.constrain(unit(x), sharding.BATCH)
 
     if self.remat != 'none':
       run_unit = nn.remat(run_unit, policy=REMAT_POLICIES[self.remat])
@@ -215,6 +217,7 @@ def stages(
     [B, h', w', `feature_channels(blocks, width_factor)`]. Each stage but the
     first halves the rows and columns, rounding up.
   """
+  x = sharding.constrain(x, sharding.BATCH)
   for i, units in enumerate(blocks):
     x = Stage(
       units=units,

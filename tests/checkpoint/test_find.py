@@ -1,0 +1,37 @@
+"""Which checkpoint a path stands for."""
+
+import pytest
+
+from vit_jax import checkpoint
+
+
+def test_find(tmp_path):
+  run = tmp_path / '3'  # Run directories may be numbers, too.
+  for step in ('9', '10', '11.orbax-checkpoint-tmp'):
+    (run / 'checkpoints' / step).mkdir(parents=True)
+  newest = run / 'checkpoints' / '10'
+  assert checkpoint.find(run) == newest
+  assert checkpoint.find(str(run / 'checkpoints')) == newest
+  assert checkpoint.find(newest) == newest
+  assert checkpoint.find(run / 'checkpoints' / '9').name == '9'
+
+
+@pytest.mark.parametrize(
+  ('name', 'found'),
+  [
+    ('absent', 'the path does not exist'),
+    ('checkpoints/12', 'the path does not exist'),
+    ('file', 'it is a file'),
+    ('5', 'it is a file'),
+    ('empty', 'it holds nothing'),
+    ('other', r"it holds \['a', 'b'\]"),
+  ],
+)
+def test_find_says_what_is_there_instead(tmp_path, name, found):
+  (tmp_path / 'file').write_text('text')
+  (tmp_path / '5').write_text('text')
+  (tmp_path / 'empty').mkdir()
+  (tmp_path / 'other/a').mkdir(parents=True)
+  (tmp_path / 'other/b').mkdir()
+  with pytest.raises(ValueError, match=f'No checkpoint at .*{name}: {found}'):
+    checkpoint.find(tmp_path / name)

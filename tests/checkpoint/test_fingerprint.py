@@ -1,0 +1,164 @@
+"""Digests: of what, and how little they depend on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax.checkpoint import fingerprint
+
+DTYPES = (
+  *('float32', 'bfloat16', 'float16', 'int32', 'int16', 'int8'),
+  *('uint32', 'uint8', 'bool'),
+)
+SHAPES = ((), (0,), (3, 0), (5,), (8, 16), (2, 3, 4, 5))
+
+
+def _array(shape, dtype):
+  values = np.random.default_rng(0).normal(size=shape) * 100
+  return np.asarray(values > 0 if dtype == 'bool' else values, jnp.dtype(dtype))
+
+
+def _mix(x):
+  """MurmurHash3's finalizer on Python's integers."""
+  x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+  x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
+  return x ^ x >> 16
+
+
+def test_the_formula():
+  # The bits of 1.0 and -2.0.
+  words = [0x3F800000, 0xC0000000]
+  keys = [_mix(0), _mix(1)]
+  others = [(k * 0x9E3779B1 + 0x165667B1) % 2**32 for k in keys]
+  first, second = (
+    sum(_mix(w ^ k) for w, k in zip(words, column, strict=True)) % 2**32
+    for column in (keys, others)
+  )
+  found = fingerprint.digests({'a': np.array([1, -2], np.float32)})
+  assert found == {'a': f'{first:08x}{second:08x}'}
+
+
+def test_the_host_and_the_device_agree():
+  tree = {
+    f'{dtype}{index}': _array(shape, dtype)
+    for dtype in DTYPES
+    for index, shape in enumerate(SHAPES)
+  }
+  on_device = fingerprint.digests(jax.tree.map(jnp.asarray, tree))
+  assert on_device == fingerprint.digests(tree)
+  assert on_device['float320'] != on_device['float323']
+  assert on_device['float321'] == '0' * 16
+
+
+def test_elements_of_8_bytes_agree_and_count_in_full():
+  values = {'a': np.array([1.5, 2**40]), 'b': np.array([1, 2**40])}
+  with jax.enable_x64(True):
+    assert fingerprint.digests(
+      jax.tree.map(jnp.asarray, values)
+    ) == fingerprint.digests(values)
+  upper, lower = (
+    fingerprint.digests(np.array([1, 2**40 + x])) for x in (2**41, 1)
+  )
+  assert len({*upper.values(), *lower.values(), 'b'}) == 3
+  assert upper[''] != fingerprint.digests(values)['b'] != lower['']
+
+
+@pytest.fixture(scope='module')
+def mesh():
+  return jax.make_mesh((4, 2), ('a', 'b'), axis_types=(AxisType.Auto,) * 2)
+
+
+@pytest.mark.parametrize(
+  'spec', [P(), P('a'), P(None, 'a'), P('a', 'b'), P(('b', 'a')), P('b', 'a')]
+)
+def test_any_sharding_gives_the_same(mesh, spec):
+  x = _array((64, 256), 'float32')
+  sharded = jax.device_put(x, NamedSharding(mesh, spec))
+  assert fingerprint.digests([sharded]) == fingerprint.digests([x])
+
+
+def test_a_sharded_array_is_neither_gathered_nor_copied(mesh):
+  x = jax.ShapeDtypeStruct(
+    (4, 1024, 512), np.float32, sharding=NamedSharding(mesh, P(None, 'a', 'b'))
+  )
+  function = fingerprint._jitted(NamedSharding(mesh, P()))
+  compiled = function.lower((x,)).compile()
+  memory = compiled.memory_analysis()
+  assert memory.argument_size_in_bytes == 2**20
+  assert memory.temp_size_in_bytes < 2**12
+
+
+def test_arrays_on_several_sets_of_devices(mesh):
+  x = _array((8, 2), 'float32')
+  tree = {
+    'one': jax.device_put(x, jax.devices()[3]),
+    'all': jax.device_put(x, NamedSharding(mesh, P('a'))),
+    'host': x,
+    'number': 3,
+  }
+  found = fingerprint.digests(tree)
+  assert list(found) == ['all', 'host', 'number', 'one']
+  assert found['one'] == found['all'] == found['host'] != found['number']
+
+
+def test_rows_of_arrays_too_large_for_32_bits(monkeypatch):
+  x = _array((8, 4, 16), 'float32')
+  short = fingerprint.digests([x])
+  monkeypatch.setattr(fingerprint, '_ROW_LIMIT', 64)
+  monkeypatch.setattr(fingerprint, '_CHUNK', 100)
+  jax.clear_caches()
+  host = fingerprint.digests([x])
+  assert fingerprint.digests([jnp.asarray(x)]) == host != short
+  # Equal rows in another order.
+  assert fingerprint.digests([x[::-1].copy()]) != host
+  jax.clear_caches()
+
+
+def test_chunks_make_no_difference(monkeypatch):
+  x = _array((1000,), 'float32')
+  whole = fingerprint.digests([x])
+  monkeypatch.setattr(fingerprint, '_CHUNK', 7)
+  assert fingerprint.digests([x]) == whole
+
+
+def test_every_bit_and_every_place_counts():
+  x = np.zeros(64, np.float32)
+  seen = {fingerprint.digests([x])['0']}
+  for index in range(64):
+    for bit in (0, 17, 31):
+      changed = x.copy()
+      changed.view(np.uint32)[index] ^= np.uint32(1 << bit)
+      seen.add(fingerprint.digests([changed])['0'])
+  assert len(seen) == 1 + 64 * 3  # -0.0 is not 0.0.
+
+
+def test_swapped_elements_count():
+  a, b = (fingerprint.digests([np.float32(x)]) for x in ([1, 2], [2, 1]))
+  assert a['0'][:8] != b['0'][:8]
+  assert a['0'][8:] != b['0'][8:]
+
+
+def test_not_a_number_is_like_any_other_value():
+  x = np.array([np.nan, np.inf], np.float32)
+  assert fingerprint.digests([jnp.asarray(x)]) == fingerprint.digests([x])
+
+
+@pytest.mark.parametrize('leaf', [np.complex64(1), jnp.ones(2, 'complex64')])
+def test_what_has_no_digest(leaf):
+  with pytest.raises(ValueError, match='a/b is complex64: only real numbers'):
+    fingerprint.digests({'a': {'b': leaf}})
+
+
+def test_names_must_be_unique():
+  with pytest.raises(ValueError, match='2 arrays have 1 names'):
+    fingerprint.digests({'a': {'b': 1}, 'a/b': 2})
+
+
+def test_small_floats_are_not_flushed():
+  tiny = np.array([1e-40], np.float32)
+  zero = np.zeros(1, np.float32)
+  found = fingerprint.digests({'a': jnp.asarray(tiny), 'b': zero})
+  assert found['a'] != found['b']

@@ -1,0 +1,297 @@
+"""Restoring: bitwise, onto other devices, and never anything damaged."""
+
+import json
+import random
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.checkpoint import states
+from vit_jax import checkpoint
+from vit_jax import step as step_lib
+from vit_jax.checkpoint import restoring
+
+
+@pytest.mark.parametrize('polyak', [True, False])
+def test_round_trip_is_bitwise(tmp_path, polyak):
+  state = states.train_state(polyak=polyak)
+  dtypes = {x.dtype.name for x in jax.tree.leaves(state)}
+  assert dtypes == {'float32', 'bfloat16', 'int32'}
+  states.save(tmp_path, state)
+  restored, step = checkpoint.restore_newest(tmp_path, states.abstract(state))
+  assert step == 7
+  states.assert_bitwise(restored, state)
+
+
+@pytest.mark.parametrize(
+  ('before', 'after'), [((8, True), (1, False)), ((1, False), (4, True))]
+)
+def test_restores_onto_other_devices(tmp_path, before, after):
+  state = states.train_state()
+  states.save(tmp_path, states.put(state, before[0], split=before[1]))
+  target = states.abstract(state, after[0], split=after[1])
+  restored, _ = checkpoint.restore_newest(tmp_path, target)
+  states.assert_bitwise(restored, state)
+  for x, y in zip(
+    jax.tree.leaves(restored), jax.tree.leaves(target), strict=True
+  ):
+    assert x.sharding == y.sharding
+
+
+def test_zeros_keep_their_sign(tmp_path):
+  # Orbax leaves out what equals its fill value, 0.0.
+  state = {'params': {'w': jnp.full(8, -0.0), 'v': jnp.zeros(8)}}
+  states.save(tmp_path, state)
+  restored, _ = checkpoint.restore_newest(tmp_path, states.abstract(state))
+  states.assert_bitwise(restored, state)
+
+
+def test_another_dtype_is_converted_after_the_check(tmp_path):
+  states.save(tmp_path, {'params': {'w': jnp.float32([1.5, 2 / 3])}})
+  target = states.abstract({'params': {'w': jnp.zeros(2, 'bfloat16')}})
+  restored, _ = checkpoint.restore_newest(tmp_path, target)
+  assert restored['params']['w'].dtype == 'bfloat16'
+  np.testing.assert_array_equal(
+    restored['params']['w'].astype('float32'), [1.5, 0.66796875]
+  )
+
+
+def test_there_is_nothing_to_restore(tmp_path):
+  target = states.abstract(states.plain_state(a=(2,)))
+  assert checkpoint.restore_newest(tmp_path / 'nothing', target) is None
+  assert not (tmp_path / 'nothing').exists()
+
+
+def test_another_models_state_is_listed_in_full(tmp_path):
+  states.save(tmp_path, states.plain_state(a=(2,), b=(3,), d=(), e=(1,)))
+  other = states.plain_state(a=(4,), c=(3, 1), d=(), e=(1,))
+  with pytest.raises(ValueError, match='another --workdir') as error:
+    checkpoint.restore_newest(tmp_path, states.abstract(other))
+  assert f'{tmp_path}/checkpoints/7' in str(error.value)
+  assert (
+    '\n  missing (1):\n    params/c (3, 1)'
+    '\n  extra (1):\n    params/b (3,)'
+    '\n  misshapen (1):\n    params/a is (2,), expected (4,)\n'
+  ) in str(error.value)
+  assert states.names(tmp_path) == ['checkpoints']
+
+
+def test_another_optimizer_without_arrays_is_listed_too(tmp_path):
+  state = states.plain_state(a=(2,))
+  states.save(tmp_path, state, [3, 7])
+  longer = optax.chain(optax.identity(), optax.identity(), optax.sgd(0.1))
+  other = step_lib.init_state(state.params, longer, polyak=False)
+  with pytest.raises(ValueError, match=r'missing .*\n.*opt_state/2/0 without'):
+    checkpoint.restore_newest(tmp_path, states.abstract(other))
+  assert states.names(tmp_path / 'checkpoints') == ['3', '7']
+
+
+def test_no_difference_is_the_empty_string():
+  assert checkpoint.mismatch({'a': (1,)}, {'a': (1,)}) == ''
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+  """A run with checkpoints 4 and 8, and their states."""
+  workdir = tmp_path_factory.mktemp('saved')
+  both = {step: states.train_state(seed=step) for step in (4, 8)}
+  for step, state in both.items():
+    states.save(workdir, states.put(state, 8, split=True), [step])
+  return workdir, both
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+  shutil.copytree(saved[0], tmp_path / 'run')
+  return tmp_path / 'run'
+
+
+@pytest.fixture
+def errors_logged(monkeypatch):
+  lines = []
+  monkeypatch.setattr(
+    restoring.logging, 'error', lambda text, *args: lines.append(text % args)
+  )
+  return lines
+
+
+def _flip(path, count):
+  """Flips bits in the middle of a file."""
+  content = bytearray(path.read_bytes())
+  for index in range(count):
+    content[(len(content) // 2 + index) % len(content)] ^= 0x10
+  path.write_bytes(content)
+
+
+def _largest(folder):
+  return max((folder / 'default/d').iterdir(), key=lambda p: p.stat().st_size)
+
+
+def _edit_record(step, **values):
+  path = step / 'fingerprints/metadata'
+  path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+DAMAGE = {
+  'truncated': lambda step: _largest(step).write_bytes(b'abc'),
+  'deleted': lambda step: _largest(step).unlink(),
+  'no arrays': lambda step: shutil.rmtree(step / 'default'),
+  'no metadata': lambda step: (step / 'default/_METADATA').unlink(),
+  'metadata': lambda step: _flip(step / 'default/_METADATA', 3),
+  'manifest': lambda step: _flip(step / 'default/manifest.ocdbt', 1),
+  'record': lambda step: _flip(step / 'fingerprints/metadata', 1),
+  'record, not text': lambda step: (
+    (step / 'fingerprints/metadata').write_bytes(b'\xff')
+  ),
+  'record, not a dict': lambda step: (
+    (step / 'fingerprints/metadata').write_text('[1]')
+  ),
+  'record edited': lambda step: _edit_record(step, arrays={}),
+  'no record': lambda step: (step / 'fingerprints/metadata').unlink(),
+  'no folder of the record': lambda step: shutil.rmtree(step / 'fingerprints'),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGE)
+def test_falls_back_from_damage(run, saved, errors_logged, damage):
+  _, both = saved
+  DAMAGE[damage](run / 'checkpoints/8')
+  target = states.abstract(both[4], 8, split=True)
+  restored, step = checkpoint.restore_newest(run, target)
+  assert step == 4
+  states.assert_bitwise(restored, both[4])
+  (line,) = errors_logged
+  assert line.startswith(f'The checkpoint {run}/checkpoints/8 is damaged: ')
+  assert line.endswith(' Falling back to the one before it.')
+  assert states.names(run / 'checkpoints') == ['4']
+  assert states.names(run / 'damaged_checkpoints') == ['8']
+  assert checkpoint.latest_step(run) == 4
+
+
+def test_changed_values_are_named(run, saved, monkeypatch, errors_logged):
+  _, both = saved
+  real = restoring._read_arrays
+
+  def one_bit_off(path, target):
+    tree = real(path, target)
+    if path.name == '8':
+      kernel = tree['params']['embedding']['kernel']
+      bits = kernel.view('uint32').at[1, 2, 0, 3].set(0)
+      tree['params']['embedding']['kernel'] = bits.view('float32')
+      tree['step'] = tree['step'] + 1
+    return tree
+
+  monkeypatch.setattr(restoring, '_read_arrays', one_bit_off)
+  _, step = checkpoint.restore_newest(run, states.abstract(both[4]))
+  assert step == 4
+  assert (
+    '8 is damaged: 2 of 11 arrays differ from what was saved:'
+    ' params/embedding/kernel, step. Falling'
+  ) in errors_logged[0]
+
+
+def test_random_damage_never_gives_wrong_values(run, saved):
+  rng = random.Random(0)
+  _, both = saved
+  target = states.abstract(both[4], 8, split=True)
+  files = sorted(
+    p.relative_to(run) for p in run.rglob('*') if p.is_file() and '8' in p.parts
+  )
+  assert len(files) > 8
+  for file in files:
+    shutil.rmtree(run)
+    shutil.copytree(saved[0], run)
+    content = bytearray((run / file).read_bytes())
+    for _ in range(4):
+      if content:
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    (run / file).write_bytes(content)
+    restored, step = checkpoint.restore_newest(run, target)
+    states.assert_bitwise(restored, both[step])
+    assert (step == 4) == (run / 'damaged_checkpoints/8').exists(), file
+
+
+def test_a_step_is_saved_again_after_it_was_set_aside(run, saved):
+  _, both = saved
+  target = states.abstract(both[4])
+  for expected in (['8'], ['8', '8-2']):
+    # Opened before restoring, so that it still lists step 8.
+    checkpoints = checkpoint.Checkpoints(run, keep=2, keep_every=0)
+    DAMAGE['deleted'](run / 'checkpoints/8')
+    state, step = checkpoint.restore_newest(run, target)
+    assert step == 4
+    checkpoints.save(8, state)
+    checkpoints.close()
+    assert checkpoints.latest_step == 8
+    assert states.names(run / 'damaged_checkpoints') == expected
+    assert states.names(run / 'checkpoints') == ['4', '8']
+  restored, step = checkpoint.restore_newest(run, target)
+  assert step == 8
+  states.assert_bitwise(restored, both[4])
+
+
+def test_a_restore_that_only_reads(run, saved):
+  _, both = saved
+  DAMAGE['record'](run / 'checkpoints/8')
+  before = sorted(run.rglob('*'))
+  target = states.abstract(both[4])
+  _, step = checkpoint.restore_newest(run, target, set_aside=False)
+  assert step == 4
+  assert sorted(run.rglob('*')) == before
+
+
+def test_none_is_intact(run, saved):
+  _, both = saved
+  DAMAGE['deleted'](run / 'checkpoints/4')
+  DAMAGE['record'](run / 'checkpoints/8')
+  with pytest.raises(ValueError, match='is intact') as error:
+    checkpoint.restore_newest(run, states.abstract(both[4]))
+  lines = str(error.value).splitlines()
+  assert lines[0] == f'No checkpoint in {run}/checkpoints is intact:'
+  assert 'checkpoints/8 is damaged: fingerprints/metadata is not' in lines[1]
+  assert 'checkpoints/4 is damaged: ' in lines[2]
+  assert 'Move' in lines[3]
+  # Or the next start would begin anew, without a word.
+  assert states.names(run / 'checkpoints') == ['4', '8']
+
+
+def test_one_step_that_is_damaged_is_an_error(run, saved):
+  _, both = saved
+  DAMAGE['no metadata'](run / 'checkpoints/8')
+  checkpoints = checkpoint.Checkpoints(run, keep=2, keep_every=0)
+  with pytest.raises(ValueError, match='checkpoints/8 is damaged'):
+    checkpoints.restore(8, states.abstract(both[8]))
+  restored = checkpoints.restore(4, states.abstract(both[4]))
+  checkpoints.close()
+  states.assert_bitwise(restored, both[4])
+
+
+def _without_record(step):
+  """As saved by the version before fingerprints."""
+  shutil.rmtree(step / 'fingerprints')
+  path = step / '_CHECKPOINT_METADATA'
+  path.write_text(path.read_text().replace('fingerprints', 'other'))
+
+
+def test_a_checkpoint_without_fingerprints_is_accepted(run, saved, monkeypatch):
+  warnings = []
+  monkeypatch.setattr(
+    restoring.logging, 'warning', lambda text, *_: warnings.append(text)
+  )
+  _, both = saved
+  _without_record(run / 'checkpoints/8')
+  restored, step = checkpoint.restore_newest(run, states.abstract(both[8]))
+  assert step == 8
+  states.assert_bitwise(restored, both[8])
+  assert len(warnings) == 1
+  assert 'could not be verified' in warnings[0]
+
+
+def test_one_without_fingerprints_of_another_model(run):
+  _without_record(run / 'checkpoints/8')
+  with pytest.raises(ValueError, match=r'missing \(1\):\n +params/a \(2,\)'):
+    checkpoint.restore_newest(run, states.abstract(states.plain_state(a=(2,))))

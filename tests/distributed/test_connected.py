@@ -1,0 +1,355 @@
+"""Real processes on 127.0.0.1 that meet, are lost, fail, and end."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import pytest
+
+from vit_jax import distributed
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PATIENCE = 60.0  # Seconds for anything that should take a few.
+
+
+class Run:
+  """Several worker processes, and what they print."""
+
+  def __init__(self, tmp_path, does, ids=(0, 1), num_processes=None, **limits):
+    self.port = _free_ports()
+    self._tmp_path = tmp_path
+    self._arguments = {
+      'coordinator_address': f'127.0.0.1:{self.port}',
+      'num_processes': num_processes or len(ids),
+      'does': does,
+      **limits,
+    }
+    self.processes = {}
+    for process_id in ids:
+      self.add(process_id)
+
+  def add(self, process_id, name=None, words=(), **arguments):
+    """Starts a process; `name` is its process id if it is not given."""
+    name = process_id if name is None else name
+    worker = {**self._arguments, 'process_id': process_id, **arguments}
+    with self._file(name).open('w') as file:
+      self.processes[name] = subprocess.Popen(
+        [sys.executable, '-m', 'tests.distributed.worker', *words],
+        cwd=ROOT,
+        env=os.environ
+        | {
+          'JAX_PLATFORMS': 'cpu',
+          'XLA_FLAGS': '',
+          'WORKER': json.dumps(worker),
+        },
+        stdout=file,
+        stderr=subprocess.STDOUT,
+      )
+
+  def _file(self, name):
+    return self._tmp_path / f'{name}.txt'
+
+  def output(self, name):
+    return self._file(name).read_text()
+
+  def wait_for(self, text):
+    deadline = time.monotonic() + PATIENCE
+    while not all(text in self.output(name) for name in self.processes):
+      outputs = {name: self.output(name) for name in self.processes}
+      assert time.monotonic() < deadline, outputs
+      assert all(p.poll() is None for p in self.processes.values()), outputs
+      time.sleep(0.02)
+
+  def send(self, name, number):
+    """Sends a signal to a process, which no longer counts as one of the run."""
+    self.processes[name].send_signal(number)
+    return self.processes.pop(name)
+
+  def end(self):
+    """Returns each process's exit code, and the seconds it took for all."""
+    start = time.monotonic()
+    codes = {n: p.wait(PATIENCE) for n, p in self.processes.items()}
+    return codes, time.monotonic() - start
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    for process in self.processes.values():
+      process.kill()
+      process.wait()
+
+
+def _free_ports() -> int:
+  """Returns a port that is free, as is the one above it."""
+  while True:
+    with socket.create_server(('127.0.0.1', 0)) as first:
+      port = first.getsockname()[1]
+      if port < 61000:
+        try:
+          socket.create_server(('127.0.0.1', port + 1)).close()
+        except OSError:
+          continue
+        return port
+
+
+def _lost(run, name):
+  """The one error that a process gives."""
+  [text] = set(re.findall(r'(?:error: |\] )(Lost .*)', run.output(name)))
+  assert run.output(name).count(text) == 1
+  return text
+
+
+def test_one_process_needs_nothing(monkeypatch):
+  def fail(*_, **__):
+    raise AssertionError('There is nobody to talk to.')
+
+  monkeypatch.setattr(socket, 'socket', fail)
+  monkeypatch.setattr(jax.distributed, 'initialize', fail)
+  for arguments in ({}, {'num_processes': 1}):
+    with distributed.connected(**arguments):
+      assert distributed.broadcast((1, 'a')) == (1, 'a')
+      assert distributed.any_true(True) is True
+      assert distributed.any_true(False) is False
+
+
+def test_processes_meet_agree_and_wait_for_the_last(tmp_path):
+  with Run(tmp_path, 'agree', ids=(0, 1, 2)) as run:
+    # Others find the port too.
+    for garbage in (b'GET / HTTP/1.1\r\n\r\n', b'[' * 60000 + b'\n', b'{}\n'):
+      deadline = time.monotonic() + PATIENCE
+      while time.monotonic() < deadline:
+        try:
+          with socket.create_connection(('127.0.0.1', run.port + 1)) as other:
+            other.sendall(garbage)
+            assert other.recv(1000) == b''
+          break
+        except ConnectionRefusedError:
+          time.sleep(0.05)
+        except ConnectionResetError:
+          break
+    codes, _ = run.end()
+    assert codes == {0: 0, 1: 0, 2: 0}, run.output(0)
+    for i in range(3):
+      [line] = re.findall('agreed (.*)', run.output(i))
+      first = {'from': 0, 'none': None}
+      assert json.loads(line) == [3, first, [True, True, False]]
+    assert 'written' in run.output(0)
+
+
+def test_missing_processes_are_named_by_all(tmp_path):
+  with Run(
+    tmp_path, 'forever', ids=(0, 2), num_processes=4, start_timeout=3
+  ) as run:
+    codes, seconds = run.end()
+    assert codes == {0: 76, 2: 76}
+    assert seconds < 20
+    host = socket.gethostname()
+    for i in (0, 2):
+      assert (
+        'error: Processes 1, 3 of 4 did not join within 3 s; joined: 0 on'
+        f' {host}, 2 on {host}.' in run.output(i)
+      )
+
+
+def test_missing_process_0_is_named(tmp_path):
+  with Run(
+    tmp_path, 'forever', ids=(1,), num_processes=2, start_timeout=2
+  ) as run:
+    assert run.end()[0] == {1: 76}
+    assert (
+      f'error: Process 0 at 127.0.0.1:{run.port + 1} did not answer within 2 s'
+      ' (Connection refused); this is process 1 of 2 on' in run.output(1)
+    )
+
+
+@pytest.mark.parametrize('victim', [0, 1])
+def test_killed_process_is_named(tmp_path, victim):
+  with Run(tmp_path, 'forever', ids=(0, 1, 2)) as run:
+    run.wait_for('adding')
+    killed = run.send(victim, signal.SIGKILL)
+    codes, seconds = run.end()
+    # Not -6: JAX would abort them.
+    assert set(codes.values()) == {76}
+    assert seconds < 6
+    for i in codes:
+      assert (
+        f'Lost process {victim} on {socket.gethostname()} (pid {killed.pid}):'
+        ' connection closed' in _lost(run, i)
+      )
+
+
+def test_error_of_one_process_reaches_the_others(tmp_path):
+  with Run(tmp_path, 'one fails') as run:
+    pid = run.processes[1].pid
+    codes, _ = run.end()
+    assert codes == {0: 76, 1: 1}
+    assert (
+      f'Process 1 on {socket.gethostname()} (pid {pid}) ended: ValueError: not'
+      ' a good config\n' in run.output(0)
+    )
+    assert 'error: not a good config' in run.output(1)
+
+
+def test_error_of_all_processes_is_their_own(tmp_path):
+  with Run(tmp_path, 'all fail') as run:
+    assert run.end()[0] == {0: 1, 1: 1}
+    for i in range(2):
+      assert f'error: loss is NaN, says {i}\n' in run.output(i)
+      assert 'ended:' not in run.output(i)
+
+
+def test_sigterm_of_one_stops_all_at_the_same_step(tmp_path):
+  with Run(tmp_path, 'until preempted') as run:
+    run.wait_for('adding')
+    run.processes[1].terminate()
+    assert run.end()[0] == {0: 75, 1: 75}
+    steps = [
+      re.findall(r'error: at step (\d+)', run.output(i)) for i in range(2)
+    ]
+    assert len(steps[0]) == 1
+    assert steps[0] == steps[1]
+    assert int(steps[0][0]) >= 4
+
+
+slow = pytest.mark.slow  # Each starts processes, for seconds.
+
+
+@slow
+@pytest.mark.parametrize('victim', [0, 1])
+def test_stopped_process_is_named(tmp_path, victim):
+  with Run(tmp_path, 'forever', ids=(0, 1, 2), lost_timeout=4) as run:
+    run.wait_for('adding')
+    stopped = run.send(victim, signal.SIGSTOP)
+    codes, seconds = run.end()
+    stopped.send_signal(signal.SIGCONT)
+    # It learns of it, too, once it goes on.
+    assert stopped.wait(PATIENCE) == 76
+    assert set(codes.values()) == {76}
+    assert 3 < seconds < 12
+    for i in codes:
+      assert f'Lost process {victim} on' in _lost(run, i)
+      assert 'no sign of life for 4 s' in _lost(run, i)
+
+
+@slow
+@pytest.mark.parametrize('first', [0, 1])
+def test_who_stood_still_does_not_take_the_others_for_lost(tmp_path, first):
+  with Run(tmp_path, 'until preempted', lost_timeout=4) as run:
+    run.wait_for('adding')
+    run.processes[first].send_signal(signal.SIGSTOP)
+    time.sleep(1)  # The second has read all that the first had sent.
+    run.processes[1 - first].send_signal(signal.SIGSTOP)
+    time.sleep(6)  # Longer than the limit.
+    run.processes[1 - first].send_signal(signal.SIGCONT)
+    time.sleep(1.5)
+    run.processes[first].send_signal(signal.SIGCONT)
+    time.sleep(2)
+    run.processes[0].terminate()
+    assert run.end()[0] == {0: 75, 1: 75}, run.output(0) + run.output(1)
+
+
+@slow
+def test_same_process_id_twice(tmp_path):
+  with Run(tmp_path, 'forever', ids=(0, 1), num_processes=3) as run:
+    run.add(1, name='twin')
+    assert run.end()[0] == {0: 1, 1: 1, 'twin': 1}
+    for name in (0, 1, 'twin'):
+      assert 'error: The same process id was given to two:' in run.output(name)
+
+
+@slow
+def test_another_number_of_processes(tmp_path):
+  with Run(tmp_path, 'forever', ids=(0,), num_processes=2) as run:
+    run.add(1, num_processes=3)
+    assert run.end()[0] == {0: 1, 1: 1}
+    for i in range(2):
+      assert 'The number of processes is 3 to process 1 on' in run.output(i)
+
+
+@slow
+def test_another_command_line(tmp_path):
+  with Run(tmp_path, 'forever', ids=(), num_processes=2) as run:
+    for i in range(2):
+      words = ['--same=1', f'--process_id={i}', f'--config.seed={i}']
+      run.add(i, words=words)
+    assert run.end()[0] == {0: 1, 1: 1}
+    for i in range(2):
+      assert 'Processes differ in their command line' in run.output(i)
+      assert "has '--config.seed=0', process 1 on" in run.output(i)
+
+
+@slow
+def test_process_that_starts_again_before_the_start(tmp_path):
+  with Run(tmp_path, 'agree', ids=(0, 1), num_processes=3) as run:
+    time.sleep(5)
+    run.send(1, signal.SIGKILL).wait()
+    for i in (1, 2):
+      run.add(i)
+    assert run.end()[0] == {0: 0, 1: 0, 2: 0}
+
+
+@slow
+def test_newcomer_does_not_disturb_a_run(tmp_path):
+  with Run(tmp_path, 'until preempted') as run:
+    run.wait_for('adding')
+    run.add(1, name='newcomer', start_timeout=2)
+    newcomer = run.processes.pop('newcomer')
+    assert newcomer.wait(PATIENCE) == 76
+    assert f'(a run with process 1 on {socket.gethostname()}' in run.output(
+      'newcomer'
+    )
+    run.processes[0].terminate()
+    assert run.end()[0] == {0: 75, 1: 75}
+
+
+@slow
+def test_preempted_processes_do_not_alarm_each_other(tmp_path):
+  with Run(tmp_path, 'preempted', ids=(0, 1, 2)) as run:
+    assert run.end()[0] == {0: 75, 1: 75, 2: 75}
+    for i in range(3):
+      assert f'error: saved, says {i}' in run.output(i)
+      assert 'ended' not in run.output(i)
+      assert 'Lost' not in run.output(i)
+
+
+@slow
+def test_process_left_behind_by_a_preempted_one_ends(tmp_path):
+  with Run(tmp_path, 'one preempted', lost_timeout=3) as run:
+    codes, seconds = run.end()
+    assert codes == {0: 75, 1: 76}
+    assert seconds < 20
+    assert 'ended: saved' in run.output(1).replace('PreemptedError: ', '')
+
+
+@slow
+def test_exit_without_an_error_is_an_end(tmp_path):
+  with Run(tmp_path, 'exit') as run:
+    assert run.end()[0] == {0: 0, 1: 0}
+
+
+@slow
+def test_different_agreements_are_an_error(tmp_path):
+  with Run(tmp_path, 'disagree') as run:
+    assert run.end()[0] == {0: 1, 1: 1}
+    assert "different calls: ['any_true', 'broadcast']" in run.output(0)
+
+
+@slow
+@pytest.mark.parametrize('offset', [0, 1])
+def test_port_that_is_taken(tmp_path, offset):
+  with Run(tmp_path, 'forever', ids=(), num_processes=2) as run:
+    with socket.create_server(('127.0.0.1', run.port + offset)):
+      run.add(0, start_timeout=2)
+      assert run.end()[0] == {0: 1}
+    assert (
+      f'error: Process 0 cannot use port {run.port + offset}: Address already'
+      ' in use.' in run.output(0)
+    )

@@ -1,0 +1,190 @@
+"""Every mesh computes the gradients and the update of one device.
+
+Losses alone would prove nothing: a wrong layout has been seen to give the right
+loss and wrong gradients.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import losses, models, optim, sharding
+from vit_jax import step as step_lib
+
+BATCH, CLASSES, SIZE = 32, 24, (8, 8)
+MESHES = [
+  (data, fsdp, 8 // data // fsdp)
+  for data in (8, 4, 2, 1)
+  for fsdp in (8, 4, 2, 1)
+  if data * fsdp <= 8
+]
+assert len(MESHES) == 10
+# Without an axis `fsdp` all choices are the same (see test_layout.py).
+CASES = [
+  (mesh, shard, gather)
+  for mesh in MESHES
+  for shard, gather in (
+    ('none', 'step'),
+    ('optimizer', 'step'),
+    ('all', 'step'),
+    ('all', 'micro_batch'),
+  )
+  if mesh[1] > 1 or shard == 'none'
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """One kind of model, of the smallest size that has all its parts."""
+
+  name: str
+  overrides: tuple[tuple[str, Any], ...]
+  tolerance: float = 1e-5  # Of each array, relative to its largest entry.
+
+  def build(self):
+    return models.build(self.name, num_classes=CLASSES, **dict(self.overrides))
+
+
+SIZES = (('width', 32), ('heads', 8), ('mlp_dim', 48), ('dropout_rate', 0.1))
+VIT = Model('ViT-Ti/4', (*SIZES, ('depth', 1), ('representation_size', 16)))
+DEEPER = Model('ViT-Ti/4', (*SIZES, ('depth', 2)))
+OTHERS = {
+  'scan': Model(
+    'ViT-Ti/4', (*SIZES, ('depth', 3), ('scan', True), ('pooling', 'map'))
+  ),
+  'remat, axial, relative per head': Model(
+    'ViT-Ti/4',
+    (*SIZES, ('depth', 1), ('remat', 'full'), ('attention', 'axial'))
+    + (('position_embedding', 'relative_per_head'), ('pooling', 'gap')),
+  ),
+  'hybrid': Model(
+    'R50+ViT-B/16',
+    (*SIZES, ('depth', 1), ('resnet_blocks', (1,)), ('patch_size', (1, 1))),
+  ),
+  # Normalised twice over few values, it differs by 6e-5 on any two devices.
+  'BiT': Model('BiT-R50x1', (('blocks', (1, 1)),), tolerance=3e-4),
+}
+
+
+@functools.cache
+def _params(kind):
+  """Initial parameters, with no head or norm that blocks all gradients."""
+  model = kind.build()
+  params = step_lib.init_params(model, jax.random.key(0), (*SIZE, 3))
+
+  def noisy(path, x):
+    key = jax.random.fold_in(jax.random.key(1), hash_of(path))
+    return x + 0.1 * jax.random.normal(key, x.shape, x.dtype)
+
+  return jax.tree_util.tree_map_with_path(noisy, params)
+
+
+def hash_of(path):
+  return sum(map(ord, jax.tree_util.keystr(path)))
+
+
+def _batch():
+  rng = np.random.default_rng(0)
+  return {
+    'image': rng.integers(0, 256, (BATCH, *SIZE, 3), dtype=np.uint8),
+    'label': rng.integers(0, CLASSES, BATCH, dtype=np.int32),
+    'mask': np.ones(BATCH, bool),
+    'unreadable': np.zeros(BATCH, bool),
+  }
+
+
+def _keep_gradients():
+  """A transformation whose state is the gradient that it was given last."""
+  return optax.GradientTransformation(
+    init=lambda params: {'gradient': jax.tree.map(jnp.zeros_like, params)},
+    update=lambda grads, state, params: (grads, {'gradient': grads}),
+  )
+
+
+def one_step(kind, layout, accumulation_steps):
+  """The state after one step, the gradients in it, and the metrics."""
+  # At its first step Adam moves a parameter as far for a gradient of any size:
+  # its epsilon is raised so that differences of rounding stay small.
+  section = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
+  section.eps = 1e-3
+  schedule = optim.build_schedule(
+    config_lib.schedule('constant', peak=0.01, warmup_steps=0), 10
+  )
+  optimizer = optax.chain(
+    _keep_gradients(), optim.build_optimizer(section, schedule)
+  )
+  model = kind.build()
+  train_step = step_lib.make_train_step(
+    model,
+    optimizer,
+    schedule,
+    losses.build('softmax'),
+    jax.random.key(2),
+    accumulation_steps=accumulation_steps,
+    polyak_decay=0.9,
+    layout=layout,
+  )
+  state = step_lib.init_state(_params(kind), optimizer, polyak=True)
+  if layout is None:
+    return jax.device_get(jax.jit(train_step)(state, _batch()))
+  state = sharding.put_tree(state, layout.state(state))
+  train_step = step_lib.jit_train_step(train_step, layout, state)
+  return jax.device_get(
+    train_step(state, sharding.put_batch(_batch(), layout.mesh))
+  )
+
+
+@functools.cache
+def on_one_device(kind, accumulation_steps):
+  return one_step(kind, None, accumulation_steps)
+
+
+def assert_equal_on(layout, kind, accumulation_steps):
+  actual = one_step(kind, layout, accumulation_steps)
+  expected = on_one_device(kind, accumulation_steps)
+  flat, _ = jax.tree_util.tree_flatten_with_path(expected)
+  assert len(flat) > 50
+  for (path, one), many in zip(flat, jax.tree.leaves(actual), strict=True):
+    name = jax.tree_util.keystr(path)
+    error = np.abs(many - one).max()
+    # A bias of the key shifts all of a softmax's logits alike: its gradient is
+    # zero but for rounding.
+    zero = "'key']['bias']" in name
+    scale = np.abs(one).max()
+    # A metric may be zero.
+    assert scale > 0 or name.startswith('[1]'), name
+    assert error <= (1e-6 if zero else kind.tolerance * scale), (name, error)
+
+
+@pytest.mark.parametrize('accumulation_steps', [1, 4])
+@pytest.mark.parametrize(
+  'sizes, shard, gather', CASES, ids=lambda x: str(x).replace(' ', '')
+)
+def test_every_gradient_and_update_is_that_of_one_device(
+  sizes, shard, gather, accumulation_steps
+):
+  layout = sharding.build(
+    **dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True)),
+    shard=shard,
+    gather=gather,
+  )
+  # Deeper models take longer to compile.
+  kind = DEEPER if sizes == (2, 2, 2) else VIT
+  assert_equal_on(layout, kind, accumulation_steps)
+
+
+@pytest.mark.parametrize('gather', ['step', 'micro_batch'])
+@pytest.mark.parametrize('name', OTHERS)
+def test_other_models_on_a_mixed_mesh(name, gather):
+  tensor = 1 if name == 'BiT' else 2
+  layout = sharding.build(
+    data=2, fsdp=-1, tensor=tensor, shard='all', gather=gather
+  )
+  assert_equal_on(layout, OTHERS[name], 2)

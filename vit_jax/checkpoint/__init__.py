@@ -1,0 +1,33 @@
+"""Saving and restoring the training state, and reading its parameters.
+
+A run keeps its states under `WORKDIR/checkpoints/STEP`, and parameters alone
+under `WORKDIR/best/STEP` and `WORKDIR/final/STEP`. A directory exists under its
+final name only when everything in it was written (Orbax), and holds digests of
+its arrays, by which damage is found before anything is used.
+"""
+
+from vit_jax.checkpoint.layout import BEST, DAMAGED, FINAL, FOLDER
+from vit_jax.checkpoint.layout import find as find
+from vit_jax.checkpoint.layout import latest_step as latest_step
+from vit_jax.checkpoint.manager import Checkpoints, is_better
+from vit_jax.checkpoint.params import read_params, save_params
+from vit_jax.checkpoint.record import DamagedError, read_metrics
+from vit_jax.checkpoint.restoring import restore_newest
+from vit_jax.checkpoint.structure import mismatch
+
+__all__ = [
+  'BEST',
+  'DAMAGED',
+  'FINAL',
+  'FOLDER',
+  'Checkpoints',
+  'DamagedError',
+  'find',
+  'is_better',
+  'latest_step',
+  'mismatch',
+  'read_metrics',
+  'read_params',
+  'restore_newest',
+  'save_params',
+]

@@ -1,0 +1,196 @@
+"""Digests of arrays that do not depend on how the arrays are sharded.
+
+Orbax restores flipped bytes without an error. A digest of what was in memory,
+compared with that of what was restored, covers the whole way, and nothing has
+to be read again. Each element's bits are hashed together with its index, and
+the hashes are summed modulo 2^32, twice. A sum has no order, so it is the same,
+bit for bit, on any number of devices and processes, and on the host. A change
+of one element always changes it; others go unnoticed once in 2^64.
+"""
+
+import collections
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+# An index below this fits into 32 bits. Larger arrays are hashed by two
+# indices: of the row, and within the row.
+_ROW_LIMIT = 2**32
+# So that the host's intermediate arrays stay in the processor's cache.
+_CHUNK = 2**16
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+  """Flattens a tree to `{'a/b': leaf}`.
+
+  Raises:
+    ValueError: two leaves would have the same name.
+  """
+  flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+  named = {
+    jax.tree_util.keystr(path, simple=True, separator='/'): leaf
+    for path, leaf in flat
+  }
+  if len(named) < len(flat):
+    raise ValueError(
+      f'{len(flat)} arrays have {len(named)} names: keys must not hold a /.'
+    )
+  return named
+
+
+def digests(tree: Any) -> dict[str, str]:
+  """The digest of each array of a tree.
+
+  Args:
+    tree: of `jax.Array`s, global ones included (then all processes must call
+      this), NumPy arrays and numbers.
+
+  Returns:
+    `{'a/b': 16 hexadecimal digits}`. Shapes and dtypes are not part of them.
+
+  Raises:
+    ValueError: an array is not of 1, 2, 4 or 8 bytes an element.
+  """
+  leaves = named_leaves(tree)
+  result = {}
+  # One function can only compute on one set of devices.
+  by_devices = collections.defaultdict(dict)
+  for name, leaf in leaves.items():
+    _check_dtype(name, leaf)
+    if isinstance(leaf, jax.Array):
+      by_devices[frozenset(leaf.sharding.device_set)][name] = leaf
+    else:
+      result[name] = _hexadecimal(_host_sums(np.asarray(leaf)))
+  for group in by_devices.values():
+    arrays = tuple(group.values())
+    sums = np.asarray(_jitted(_replicated(arrays))(arrays))
+    result |= zip(group, map(_hexadecimal, sums), strict=True)
+  return {name: result[name] for name in leaves}
+
+
+def _check_dtype(name, leaf) -> None:
+  dtype = leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype
+  known = jnp.issubdtype(dtype, jnp.number) or dtype == np.bool_
+  if not known or jnp.issubdtype(dtype, jnp.complexfloating):
+    raise ValueError(
+      f'{name} is {dtype}: only real numbers and booleans can be saved.'
+    )
+
+
+def _hexadecimal(sums) -> str:
+  return f'{int(sums[0]):08x}{int(sums[1]):08x}'
+
+
+def _replicated(arrays) -> NamedSharding | None:
+  """A whole copy on each of the arrays' devices, for every process to read."""
+  for array in arrays:
+    if isinstance(array.sharding, NamedSharding):
+      return NamedSharding(array.sharding.mesh, P())
+  return None  # All on one device.
+
+
+@functools.cache
+def _jitted(out_sharding):
+  return jax.jit(_device_sums, out_shardings=out_sharding)
+
+
+def _device_sums(arrays: tuple[jax.Array, ...]) -> jax.Array:
+  """The two sums of each array, uint32 [arrays, 2]."""
+  return jnp.stack([_array_sums(x) for x in arrays])
+
+
+# Jitted on its own so that equal shapes are traced once.
+@jax.jit
+def _array_sums(x: jax.Array) -> jax.Array:
+  if x.dtype == bool:
+    x = x.astype(np.uint8)
+  if x.dtype.itemsize == 8:
+    pairs = jax.lax.bitcast_convert_type(x, np.uint32)  # [..., 2]
+    word = _fold(pairs[..., 0], pairs[..., 1])
+  else:
+    unsigned = _UNSIGNED[x.dtype.itemsize]
+    word = jax.lax.bitcast_convert_type(x, unsigned).astype(np.uint32)
+  # From each axis's index, not by flattening, which would gather a sharded
+  # array.
+  rows = _row_axes(x.shape)
+  column = _index(x.shape, range(rows, x.ndim))
+  row = _index(x.shape, range(rows)) if rows else None
+  # One reduction of both, or XLA on CPU would store both terms.
+  sums = jax.lax.reduce(
+    _terms(word, column, row),
+    (np.uint32(0), np.uint32(0)),
+    lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    range(x.ndim),
+  )
+  return jnp.stack(sums)
+
+
+def _row_axes(shape: tuple[int, ...]) -> int:
+  """How many leading axes make the row's index, for the rest to fit."""
+  rows = 0
+  while rows < len(shape) - 1 and math.prod(shape[rows:]) > _ROW_LIMIT:
+    rows += 1
+  return rows
+
+
+def _index(shape, axes) -> jax.Array:
+  """The flat index over some axes, uint32, modulo 2^32."""
+  index = jnp.zeros(shape, np.uint32)
+  stride = 1
+  for axis in reversed(axes):
+    along = jax.lax.broadcasted_iota(np.uint32, shape, axis)
+    index = index + along * np.uint32(stride % 2**32)
+    stride *= shape[axis]
+  return index
+
+
+def _mix(x):
+  """A bijection of 32-bit integers (the finalizer of MurmurHash3)."""
+  x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+  x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+  return x ^ (x >> np.uint32(16))
+
+
+def _fold(low, high):
+  """One 32-bit word of an element's two."""
+  return low ^ _mix(high + np.uint32(0x9E3779B9))
+
+
+def _terms(word, column, row):
+  """What the two sums add up; for jax.Arrays and NumPy arrays alike."""
+  key = _mix(column)
+  if row is not None:
+    key = _mix(key ^ _mix(row + np.uint32(0x7F4A7C15)))
+  other = key * np.uint32(0x9E3779B1) + np.uint32(0x165667B1)
+  return _mix(word ^ key), _mix(word ^ other)
+
+
+def _host_sums(x: np.ndarray) -> np.ndarray:
+  """`_array_sums` in NumPy."""
+  columns = math.prod(x.shape[_row_axes(x.shape) :])
+  unsigned = _UNSIGNED.get(x.dtype.itemsize, np.uint64)
+  flat = np.ascontiguousarray(x).reshape(-1).view(unsigned)
+  sums = np.zeros(2, np.uint64)
+  for start in range(0, flat.size, _CHUNK):
+    part = flat[start : start + _CHUNK]
+    if unsigned is np.uint64:
+      word = _fold(
+        part.astype(np.uint32), (part >> np.uint64(32)).astype(np.uint32)
+      )
+    else:
+      word = part.astype(np.uint32)
+    column = np.arange(start, start + part.size, dtype=np.uint64)
+    row = None
+    if columns < x.size:
+      row, column = (column // columns).astype(np.uint32), column % columns
+    terms = _terms(word, column.astype(np.uint32), row)
+    sums += [np.sum(t, dtype=np.uint64) for t in terms]
+  return sums % 2**32

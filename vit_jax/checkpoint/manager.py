@@ -1,0 +1,143 @@
+"""The checkpoints of one run: which are kept, and saving them."""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.serialization
+from absl import logging
+from etils import epath
+
+from vit_jax import errors, paths
+from vit_jax.checkpoint import layout, record, restoring, saving
+
+
+def is_better(metric: str, value: float, than: float) -> bool:
+  """Whether a value of a metric is better; one ending in `loss` if lower."""
+  return value < than if metric.endswith('loss') else value > than
+
+
+class Checkpoints:
+  """The checkpoints of one run. All processes must make the same calls."""
+
+  def __init__(
+    self,
+    workdir: epath.PathLike,
+    *,
+    keep: int,
+    keep_every: int,
+    best: str = '',
+    timeout: float = 1800.0,
+  ):
+    """Opens (and creates) the run's checkpoint folder.
+
+    What a killed run left half-written is removed.
+
+    Args:
+      workdir: the run's directory.
+      keep: how many of the newest to keep.
+      keep_every: steps whose multiples are kept for good; 0 keeps none.
+      best: a metric, such as `test/accuracy` or `test/loss`, whose best step is
+        kept, too (see `is_better`; the first of equal ones); '' keeps none.
+      timeout: how many seconds to wait for a save to end.
+
+    Raises:
+      SaveError: the folder cannot be created.
+    """
+    self.directory = paths.absolute(workdir) / layout.FOLDER
+    self._keep = keep
+    self._keep_every = keep_every
+    self._best = best
+    self._values: dict[int, float] = {}
+    self._saver = saving.Saver(self.directory, self._kept, timeout)
+    if best:
+      for path in layout.complete_steps(self.directory):
+        self._note(int(path.name), record.read_metrics(path))
+
+  def _note(self, step: int, metrics: Mapping[str, Any] | None) -> None:
+    """Remembers a step's value of the metric, if it has a finite one."""
+    self._values.pop(step, None)
+    value = (metrics or {}).get(self._best, math.nan)
+    if math.isfinite(value):
+      self._values[step] = float(value)
+
+  def _kept(self, steps: Sequence[int]) -> set[int]:
+    kept = set(steps[-self._keep :])
+    if self._keep_every:
+      kept |= {step for step in steps if step % self._keep_every == 0}
+    if (best := self._best_of(steps)) is not None:
+      kept.add(best)
+    return kept
+
+  def _best_of(self, steps: Sequence[int]) -> int | None:
+    best = None
+    for step in sorted(self._values.keys() & set(steps)):
+      if best is None or is_better(
+        self._best, self._values[step], self._values[best]
+      ):
+        best = step
+    return best
+
+  @property
+  def latest_step(self) -> int | None:
+    """The newest step that was completely saved; None if there is none.
+
+    Does not wait for the save under way.
+    """
+    return self._saver.latest_step
+
+  def save(
+    self,
+    step: int,
+    state: Any,
+    metrics: Mapping[str, Any] | None = None,
+  ) -> None:
+    """Starts saving; returns when the state was copied off the devices.
+
+    Waits for the save before it to end. A step that is complete already is not
+    saved again.
+
+    Args:
+      step: of the state.
+      state: a tree of arrays.
+      metrics: of this very step, numbers by name. A step without a finite value
+        of the metric `best` is not compared.
+
+    Raises:
+      SaveError: the save before failed, or did not end within the time; or this
+        one could not start. Names the step, the reason and the last complete
+        step.
+    """
+    self._saver.wait()
+    tree = flax.serialization.to_state_dict(state)
+    saved_as = record.build(tree, metrics)
+    self._note(step, metrics)
+    self._saver.save(step, tree, saved_as)
+
+  def check(self) -> None:
+    """Raises SaveError if the last save failed; does not wait."""
+    self._saver.check()
+
+  def wait(self) -> None:
+    """Waits for the save under way; raises SaveError like `save`."""
+    self._saver.wait()
+
+  def restore(self, step: int, abstract_state: Any) -> Any:
+    """Restores one step's state; see `restoring.restore`."""
+    return restoring.restore(self.directory / str(step), abstract_state)
+
+  def close(self) -> None:
+    """Waits for the last save and releases the manager.
+
+    Raises:
+      SaveError: the last save failed, or did not end within the time. While
+        another exception is handled it is only logged, so as not to hide that.
+    """
+    handled = sys.exception()
+    try:
+      self._saver.close()
+    except errors.SaveError as error:
+      if handled is None:
+        raise
+      logging.error('%s', error)

@@ -1,0 +1,173 @@
+"""What a checkpoint holds, in its own words: digests, shapes and metrics.
+
+It is a JSON item of the same Orbax checkpoint, and so becomes visible together
+with the arrays. It carries a checksum of itself. While that is right, the
+record says what was saved: a state that differs from it is damaged, and a run
+whose model differs from it is another run.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import flax.traverse_util
+import numpy as np
+from etils import epath
+
+from vit_jax.checkpoint import fingerprint
+
+ITEM = 'fingerprints'
+# The names of Orbax's files: of JSON items, and of what lists the items.
+_FILE = 'metadata'
+_ITEMS = '_CHECKPOINT_METADATA'
+
+
+class DamagedError(ValueError):
+  """A checkpoint is not what was saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+  """One array of a state."""
+
+  shape: tuple[int, ...]
+  dtype: str
+  digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """What a checkpoint holds.
+
+  Attributes:
+    arrays: by name, such as `params/head/kernel`.
+    empty: the names of the nodes without arrays, sorted.
+    metrics: of the step that was saved, only finite ones.
+  """
+
+  arrays: dict[str, Array]
+  empty: list[str]
+  metrics: dict[str, float]
+
+  def check(self, tree: Any, part: str = '') -> None:
+    """Compares arrays with what was saved; see `fingerprint.digests`.
+
+    Args:
+      tree: all of the state, or of the part of it that `part` names.
+      part: '' or a first key of the state.
+
+    Raises:
+      DamagedError: names the arrays that differ.
+    """
+    prefix = f'{part}/' if part else ''
+    saved = {
+      name.removeprefix(prefix): array.digest
+      for name, array in self.arrays.items()
+      if name.startswith(prefix)
+    }
+    found = fingerprint.digests(tree)
+    damaged = sorted(
+      prefix + name
+      for name in saved.keys() | found.keys()
+      if saved.get(name) != found.get(name)
+    )
+    if damaged:
+      raise DamagedError(
+        f'{len(damaged)} of {len(saved)} arrays differ from what was saved:'
+        f' {", ".join(damaged[:5])}{", ..." if len(damaged) > 5 else ""}'
+      )
+
+
+def build(tree: Any, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+  """The record of a state about to be saved, as JSON values.
+
+  All processes must call this; see `fingerprint.digests`.
+  """
+  leaves = fingerprint.named_leaves(tree)
+  digests = fingerprint.digests(tree)
+  values = {k: float(v) for k, v in (metrics or {}).items()}
+  content = {
+    'version': 1,
+    'arrays': {
+      name: {
+        'shape': list(np.shape(leaf)),
+        'dtype': (
+          leaf if hasattr(leaf, 'dtype') else np.asarray(leaf)
+        ).dtype.name,
+        'digest': digests[name],
+      }
+      for name, leaf in leaves.items()
+    },
+    'empty': empty_nodes(tree),
+    'metrics': {k: v for k, v in values.items() if math.isfinite(v)},
+  }
+  return content | {'checksum': _checksum(content)}
+
+
+def empty_nodes(tree: Mapping[str, Any]) -> list[str]:
+  """The names of a state's nodes without arrays, which Orbax saves, too."""
+  flat = flax.traverse_util.flatten_dict(tree, keep_empty_nodes=True)
+  empty = flax.traverse_util.empty_node
+  return sorted('/'.join(k) for k, v in flat.items() if v is empty or v is None)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+  text = json.dumps(content, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read(path: epath.Path) -> Record | None:
+  """Reads the record of a checkpoint.
+
+  Returns:
+    None if it was saved without one, by an earlier version or another program.
+
+  Raises:
+    DamagedError: it is gone, or not what was written.
+  """
+  try:
+    text = (path / ITEM / _FILE).read_text()
+  except FileNotFoundError:
+    if _had_record(path):
+      raise DamagedError(f'{ITEM}/{_FILE} is gone') from None
+    return None
+  except (OSError, UnicodeDecodeError) as error:
+    raise DamagedError(f'{ITEM}/{_FILE} cannot be read: {error}') from error
+  try:
+    content = json.loads(text)
+    checksum = content.pop('checksum')
+    intact = checksum == _checksum(content)
+  except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+    intact = False
+  if not intact:
+    raise DamagedError(f'{ITEM}/{_FILE} is not what was written')
+  return Record(
+    arrays={
+      name: Array(tuple(x['shape']), x['dtype'], x['digest'])
+      for name, x in content['arrays'].items()
+    },
+    empty=content['empty'],
+    metrics=content['metrics'],
+  )
+
+
+def _had_record(path: epath.Path) -> bool:
+  """Whether a checkpoint without a record was saved with one."""
+  if (path / ITEM).exists():
+    return True
+  try:
+    return f'"{ITEM}"' in (path / _ITEMS).read_text()
+  except (OSError, UnicodeDecodeError):
+    return False
+
+
+def read_metrics(path: epath.PathLike) -> dict[str, float]:
+  """The metrics saved with a checkpoint; {} if there are none, or damaged."""
+  try:
+    record = read(epath.Path(path))
+  except DamagedError:
+    return {}
+  return record.metrics if record else {}

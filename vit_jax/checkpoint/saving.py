@@ -1,0 +1,283 @@
+"""One asynchronous save at a time, with waits that end."""
+
+import contextlib
+import errno
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+from orbax.checkpoint import checkpoint_managers
+
+from vit_jax import errors
+from vit_jax.checkpoint import layout, record
+
+
+class Saver:
+  """Saves to one folder, in the background, and removes what is not kept."""
+
+  def __init__(
+    self,
+    directory: epath.Path,
+    kept: Callable[[Sequence[int]], set[int]],
+    timeout: float,
+  ):
+    """Opens (and creates) the folder, and removes what is half-written.
+
+    Args:
+      directory: the steps' parent.
+      kept: given the steps in the order of saving, says which to keep.
+      timeout: how many seconds to wait for anything, at most.
+
+    Raises:
+      SaveError: the folder cannot be created, or not within the time.
+    """
+    self.directory = directory
+    self._policy = _Policy(kept)
+    self._timeout = timeout
+    self._under_way: _Save | None = None
+    self._complete: set[int] = set()
+    self._manager: ocp.CheckpointManager | None = None
+    self._listed = True
+    self._open()
+
+  @property
+  def latest_step(self) -> int | None:
+    """The newest step that was completely saved; does not wait."""
+    complete = set(self._complete)
+    save = self._under_way
+    if save and save.done.is_set() and not save.error:
+      complete.add(save.step)
+    return max(complete, default=None)
+
+  def save(self, step: int, item: Any, saved_as: Mapping[str, Any]) -> None:
+    """Starts saving, after the save before has ended.
+
+    Returns when the arrays were copied off the devices. A step that is there
+    already is not saved again.
+
+    Args:
+      step: names the checkpoint.
+      item: a tree of arrays.
+      saved_as: see `record.build`.
+
+    Raises:
+      SaveError: this save could not start, or the one before failed.
+    """
+    self.wait()
+    if self._manager is None:
+      self._open()
+    elif self._listed:
+      # Damaged checkpoints may have been moved away since it was opened.
+      self._bounded(self._manager.reload, f'Listing {self.directory}')
+      self._complete = set(self._manager.all_steps())
+    self._listed = False
+    if step in self._manager.all_steps():
+      logging.info('Step %d is in %s already.', step, self.directory)
+      return
+    args = ocp.args.Composite(
+      **{
+        layout.STATE: ocp.args.PyTreeSave(item),
+        record.ITEM: ocp.args.JsonSave(dict(saved_as)),
+      }
+    )
+    self._under_way = save = _Save(self._manager, step, args)
+    save.start()
+    if not save.copied.wait(self._timeout):
+      raise self._too_late(step)
+    if save.done.is_set():
+      self.wait()  # Raises if it failed at once.
+
+  def wait(self) -> None:
+    """Waits for the save under way.
+
+    Raises:
+      SaveError: it failed, or did not end within the time.
+    """
+    save = self._under_way
+    if save is None:
+      return
+    if not save.done.wait(self._timeout):
+      raise self._too_late(save.step)
+    self._under_way = None
+    if save.error is None:
+      self._complete = set(self._manager.all_steps())
+      return
+    # It does not know what is on disk any more; the next one cleans up.
+    self._drop_manager()
+    raise errors.SaveError(
+      f'The checkpoint of step {save.step} could not be saved to'
+      f' {self.directory}: {cause(save.error)}. {self._last()}'
+    ) from save.error
+
+  def check(self) -> None:
+    """Raises SaveError if the last save failed; does not wait."""
+    if self._under_way and self._under_way.done.is_set():
+      self.wait()
+
+  def close(self) -> None:
+    """Waits for the save under way and releases everything.
+
+    Raises:
+      SaveError: see `wait`.
+    """
+    try:
+      self.wait()
+    finally:
+      # What hangs cannot be closed; its threads end with the process.
+      if self._manager is not None and self._under_way is None:
+        manager, self._manager = self._manager, None
+        self._bounded(manager.close, f'Closing {self.directory}')
+
+  def _open(self) -> None:
+    processes = jax.process_count()
+    options = ocp.CheckpointManagerOptions(
+      create=False,
+      preservation_policy=self._policy,
+      enable_async_checkpointing=True,
+      # What a killed run left half-written.
+      cleanup_tmp_directories=True,
+      # Reads no metrics, which may be damaged; `record` has them.
+      lightweight_initialize=True,
+      async_options=ocp.options.AsyncOptions(
+        timeout_secs=max(1, int(self._timeout))
+      ),
+      # Naming the processes makes Orbax wait through the coordination service,
+      # with time limits, not through a computation on all devices, which
+      # would have to come in the same order everywhere and could hang.
+      multiprocessing_options=ocp.options.MultiprocessingOptions(
+        active_processes=set(range(processes)) if processes > 1 else None
+      ),
+    )
+
+    def opened():
+      self.directory.mkdir(parents=True, exist_ok=True)
+      return ocp.CheckpointManager(self.directory, options=options)
+
+    self._manager = self._bounded(opened, f'Opening {self.directory}')
+    self._complete = set(self._manager.all_steps())
+
+  def _drop_manager(self) -> None:
+    manager, self._manager = self._manager, None
+
+    def close():
+      # Raises what failed, once in each thread; `close` would stop at it.
+      with contextlib.suppress(Exception):
+        manager.wait_until_finished()
+      manager.close()
+
+    try:
+      self._bounded(close, f'Closing {self.directory}')
+    except errors.SaveError as error:
+      logging.warning('%s', error)
+
+  def _bounded(self, function: Callable[[], Any], what: str) -> Any:
+    """Calls a function that may hang with its file system."""
+    call = _Call(function)
+    call.start()
+    if not call.done.wait(self._timeout):
+      raise errors.SaveError(
+        f'{what} has not ended within {self._timeout:g} s: the file system'
+        ' does not answer.'
+      )
+    if call.error is not None:
+      raise errors.SaveError(
+        f'{what} failed: {cause(call.error)}.'
+      ) from call.error
+    return call.result
+
+  def _too_late(self, step: int) -> errors.SaveError:
+    return errors.SaveError(
+      f'Saving the checkpoint of step {step} to {self.directory} has not ended'
+      f' within {self._timeout:g} s: the file system, or another process, does'
+      f' not answer, or the limit is too low. {self._last()}'
+    )
+
+  def _last(self) -> str:
+    if (last := self.latest_step) is None:
+      return 'No checkpoint is complete yet.'
+    return f'The last complete one is {self.directory}/{last}.'
+
+
+class _Policy(checkpoint_managers.PreservationPolicy):
+  """Orbax's policies take metrics from files that may be damaged."""
+
+  def __init__(self, kept: Callable[[Sequence[int]], set[int]]):
+    self._kept = kept
+
+  def should_preserve(self, checkpoints, *, context):
+    del context
+    steps = [checkpoint.step for checkpoint in checkpoints]
+    kept = self._kept(steps)
+    return [step in kept for step in steps]
+
+
+class _Call(threading.Thread):
+  """A call whose end can be waited for with a limit.
+
+  Orbax's own limits do not cover a file system that hangs. Being a daemon, and
+  so making all threads that Orbax starts from here daemons, it does not keep
+  the process from ending.
+  """
+
+  def __init__(self, function: Callable[[], Any]):
+    super().__init__(daemon=True, name='checkpoint')
+    self._function = function
+    self.done = threading.Event()
+    self.result: Any = None
+    self.error: BaseException | None = None
+
+  def run(self) -> None:
+    try:
+      self.result = self._function()
+    except BaseException as error:  # Raised where it is waited for.
+      self.error = error
+    finally:
+      self.finished()
+
+  def finished(self) -> None:
+    self.done.set()
+
+
+class _Save(_Call):
+  """A save, from its start until it is complete."""
+
+  def __init__(self, manager: ocp.CheckpointManager, step: int, args: Any):
+    super().__init__(self._run_save)
+    self.step = step
+    self.copied = threading.Event()
+    self._manager = manager
+    self._args = args
+
+  def _run_save(self) -> None:
+    # Forced: by itself Orbax would leave out steps below the newest.
+    self._manager.save(self.step, args=self._args, force=True)
+    self._args = None  # Lets go of the arrays.
+    self.copied.set()
+    self._manager.wait_until_finished()
+
+  def finished(self) -> None:
+    super().finished()
+    self.copied.set()
+
+
+def cause(error: BaseException) -> str:
+  """The reason of a failed save in one line."""
+  chain = []
+  while error is not None and error not in chain:
+    chain.append(error)
+    error = error.__cause__ or error.__context__
+  for link in chain:
+    if isinstance(link, OSError) and link.errno:
+      return f'{link.strerror} ({errno.errorcode.get(link.errno, link.errno)})'
+  # TensorStore puts the number of the error into its text.
+  text = ' '.join(str(chain[0]).split())
+  if found := re.search(r'No space left on device|Disk quota exceeded', text):
+    return found[0]
+  if found := re.search(r'Read-only file system|Permission denied', text):
+    return found[0]
+  return f'{type(chain[0]).__name__}: {text[:300]}'.rstrip('.')

@@ -1,0 +1,110 @@
+"""JAX's own distributed runtime: its start, its end, and how it aborts."""
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import jax
+from absl import logging
+
+from vit_jax.distributed import cluster
+
+# Seconds.
+_INITIALIZE = 120  # All processes are there when it starts.
+_SHUTDOWN = 30  # All processes are done when it ends.
+_END = 3.0  # From the end of the main thread to that of the process.
+
+
+def start(place: cluster.Place, lost_timeout: float) -> None:
+  """Starts JAX's runtime; all processes must call it at about the same time.
+
+  It has a supervision of its own, which names nobody. Its limits are longer
+  than ours, so that ours comes first.
+  """
+  jax.distributed.initialize(
+    coordinator_address=place.coordinator_address,
+    num_processes=place.num_processes,
+    process_id=place.process_id,
+    local_device_ids=place.local_device_ids,
+    cluster_detection_method='deactivate',
+    initialization_timeout=_INITIALIZE,
+    heartbeat_timeout_seconds=round(max(100, 2 * lost_timeout)),
+    shutdown_timeout_seconds=_SHUTDOWN,
+  )
+
+
+def stop() -> None:
+  """Ends JAX's runtime in all processes together."""
+  try:
+    jax.distributed.shutdown()
+  except Exception as error:  # The work is done.
+    logging.warning('JAX did not shut down in order: %s', error)
+
+
+def end_process(exit_code: int) -> None:
+  """Ends this process now, without what Python and JAX do at the end.
+
+  JAX would wait for the other processes there, and abort.
+  """
+  with contextlib.suppress(Exception):
+    for child in multiprocessing.active_children():
+      child.kill()  # Data workers would outlive this process.
+  with contextlib.suppress(Exception):
+    logging.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+  os._exit(exit_code)
+
+
+def abandon(exit_code: int) -> None:
+  """Sees to it that the process ends when the main thread does.
+
+  JAX's runtime is left as it is; `end_process` says why.
+
+  Args:
+    exit_code: of the process, whatever the main thread ends with.
+  """
+
+  def end():  # If it hangs on another thread, after the main one.
+    threading.main_thread().join()
+    time.sleep(_END)
+    end_process(exit_code)
+
+  # The last registered is the first called: before JAX's own.
+  atexit.register(end_process, exit_code)
+  threading.Thread(target=end, name='end', daemon=True).start()
+
+
+def delay_abort() -> Callable[[], None]:
+  """Delays SIGABRT by some seconds, in which the cause can be told.
+
+  JAX's runtime ends the process with it as soon as process 0 is gone: often
+  milliseconds before our own thread can say which process was lost. There is
+  no way to tell it otherwise (its `missed_heartbeat_callback` can't be a Python
+  function in jaxlib 0.10: the call ends in std::bad_cast). The handler is the C
+  library's `sleep`, called with the signal's number as its argument: 6 seconds
+  in the thread that aborts, and the others go on. It may be called in a signal
+  handler, which Python code may not. After it the process aborts as ever.
+
+  Returns:
+    A function that restores the handler before.
+  """
+  try:
+    library = ctypes.CDLL(None)
+    set_handler = library.signal
+    set_handler.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    set_handler.restype = ctypes.c_void_p
+    sleep = ctypes.cast(library.sleep, ctypes.c_void_p)
+  except (OSError, TypeError, AttributeError):  # Not on Linux or macOS.
+    logging.warning('A lost process 0 may end this one without a message.')
+    return lambda: None
+  previous = set_handler(signal.SIGABRT, sleep)
+  return functools.partial(set_handler, signal.SIGABRT, previous)

@@ -1,0 +1,46 @@
+"""The device mesh, and where arrays live on it.
+
+`mesh.py` names the devices, `layout.py` has the rules for the training state,
+`batch.py` hands out the rows of the batch, `activations.py` what is between.
+"""
+
+from vit_jax.sharding.activations import BATCH, TENSOR, constrain, within
+from vit_jax.sharding.batch import (
+  batch_sharding,
+  check_batch_size,
+  feed,
+  local_rows,
+  put_batch,
+)
+from vit_jax.sharding.layout import Layout, put_tree
+from vit_jax.sharding.mesh import make_mesh
+
+__all__ = [
+  'BATCH',
+  'TENSOR',
+  'Layout',
+  'batch_sharding',
+  'build',
+  'check_batch_size',
+  'constrain',
+  'feed',
+  'local_rows',
+  'make_mesh',
+  'put_batch',
+  'put_tree',
+  'within',
+]
+
+
+def build(*, shard: str, gather: str, **axes: int) -> Layout:
+  """Builds the layout of the config's `mesh` section.
+
+  Args:
+    shard: what is split over the axis `fsdp`, see `layout.SHARDS`.
+    gather: when it is put together again, see `layout.GATHERS`.
+    **axes: see `mesh.make_mesh`.
+
+  Raises:
+    ValueError: an unknown choice, or sizes that don't fit the devices.
+  """
+  return Layout(make_mesh(**axes), shard=shard, gather=gather)

@@ -1,0 +1,28 @@
+"""How activations are split, said at the boundaries of a model's blocks.
+
+Without it the compiler picks the layout of what is between sharded weights;
+its choices can be slow, and have given wrong gradients on mixed meshes.
+"""
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+# The axes of the mesh that split a batch's rows, and heads or hidden units.
+BATCH, TENSOR = ('data', 'fsdp'), 'tensor'
+
+
+def within(mesh: jax.sharding.Mesh):
+  """A context, for use inside a jitted function, in which `constrain` acts."""
+  return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def constrain(x: jax.Array, *spec: str | tuple[str, ...] | None) -> jax.Array:
+  """Fixes how an array is split; does nothing outside of `within`.
+
+  Args:
+    x: any array.
+    *spec: the mesh axes of each of its dimensions; left out ones are whole.
+  """
+  if jax.sharding.get_abstract_mesh().empty:
+    return x
+  return jax.lax.with_sharding_constraint(x, P(*spec))

@@ -1,0 +1,121 @@
+"""The batch on the mesh: which rows a process reads, and putting them there.
+
+The rows are split over the axes `data` and `fsdp` into as many equal parts, in
+order. A process reads the parts that its devices hold; devices that differ only
+in `tensor` hold the same part, be they of one process or of several.
+"""
+
+import collections
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax.sharding.activations import BATCH
+
+
+def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
+  """The leading axis split over the mesh."""
+  return NamedSharding(mesh, P(BATCH))
+
+
+def num_parts(mesh: jax.sharding.Mesh) -> int:
+  """Into how many parts a batch is split."""
+  return mesh.shape['data'] * mesh.shape['fsdp']
+
+
+def _local_parts(mesh: jax.sharding.Mesh) -> list[int]:
+  """The parts of a batch that this process's devices hold, in order."""
+  indices = batch_sharding(mesh).addressable_devices_indices_map(
+    (num_parts(mesh),)
+  )
+  return sorted(
+    {index[0].indices(num_parts(mesh))[0] for index in indices.values()}
+  )
+
+
+def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[int, ...]:
+  """The rows of a global batch that this process reads, in order."""
+  size = batch_size // num_parts(mesh)
+  return tuple(
+    row
+    for part in _local_parts(mesh)
+    for row in range(part * size, (part + 1) * size)
+  )
+
+
+def put_batch(
+  batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh
+) -> dict[str, Any]:
+  """Assembles the processes' rows into global arrays; starts the transfer.
+
+  Args:
+    batch: this process's rows of the global batch, see `local_rows`.
+    mesh: the mesh that `batch_sharding` splits the rows over.
+
+  Returns:
+    The same dict of global `jax.Array`s; does not wait for the copies.
+  """
+  sharding, parts = batch_sharding(mesh), _local_parts(mesh)
+  place = {part: i for i, part in enumerate(parts)}
+
+  def put(rows):
+    size = len(rows) // len(parts)
+    shape = (size * num_parts(mesh), *rows.shape[1:])
+
+    def part_of(index):
+      i = place[index[0].indices(shape[0])[0] // size]
+      return rows[i * size : (i + 1) * size]
+
+    return jax.make_array_from_callback(shape, sharding, part_of)
+
+  return {key: put(rows) for key, rows in batch.items()}
+
+
+def feed(
+  batches: Iterator[dict],
+  mesh: jax.sharding.Mesh,
+  count: int,
+  on_wait: Callable[[float], None],
+) -> Iterator[dict[str, Any]]:
+  """Yields global batches, the transfer of the next one under way.
+
+  Args:
+    batches: this process's rows, see `pipeline.train_batches`.
+    mesh: where the rows go.
+    count: how many batches to yield.
+    on_wait: called with the seconds each batch kept the loop waiting.
+  """
+  queue = collections.deque()
+  for index in range(count + 1):
+    if index < count:
+      before = time.monotonic()
+      host_batch = next(batches)
+      on_wait(time.monotonic() - before)
+      queue.append(put_batch(host_batch, mesh))
+    if index:
+      yield queue.popleft()
+
+
+def check_batch_size(
+  name: str, batch_size: int, mesh: jax.sharding.Mesh, micro_batches: int = 1
+) -> None:
+  """Raises ValueError unless each part of the mesh gets equally many rows."""
+  parts = num_parts(mesh) * micro_batches
+  if batch_size > 0 and batch_size % parts == 0:
+    return
+  detail = f'{num_parts(mesh)} device(s)'
+  if mesh.shape['tensor'] > 1:
+    detail = f'mesh.data x mesh.fsdp = {num_parts(mesh)}'
+  if micro_batches > 1:
+    detail += f' x {micro_batches} accumulation steps = {parts}'
+  lower = batch_size // parts * parts
+  near = [str(n) for n in (lower, lower + parts) if n > 0]
+  raise ValueError(
+    f'{name}={batch_size} must be a positive multiple of {detail}; the'
+    f' nearest: {" or ".join(near)}.'
+  )
