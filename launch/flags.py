@@ -1,0 +1,304 @@
+"""The launch programs' command lines, and what their flags mean together.
+
+argparse, not absl: on the machine that launches, only Python and gcloud need
+to be installed.
+"""
+
+import argparse
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from launch import queued_resource
+from launch import shell as shell_lib
+from launch.watch import RunFailedError
+from vit_jax import topology
+
+# Name -> what `add_argument` takes. A group belongs to one or more commands.
+Flags = dict[str, dict[str, object]]
+
+PROJECT: Flags = {
+  'project': dict(
+    help='Google Cloud project; default: $CLOUDSDK_CORE_PROJECT.',
+  ),
+}
+DRY_RUN: Flags = {
+  'dry_run': dict(
+    action='store_true',
+    help='Print the commands, ready to be pasted, and run nothing.',
+  ),
+}
+YES: Flags = {
+  'yes': dict(action='store_true', help='Do not ask for confirmation.'),
+}
+ACCELERATOR: Flags = {
+  'accelerator': dict(
+    required=True,
+    help='The slice: an accelerator type (v3-512) or generation and topology'
+    ' (v3:16x16). python -m vit_jax.topology explains one.',
+  ),
+}
+TPU_VM: Mapping[str, Flags] = {
+  'common': PROJECT | DRY_RUN,
+  'yes': YES,
+  'accelerator': ACCELERATOR,
+  'name': {
+    'name': dict(required=True, help='Of the queued resource and its TPU VM.'),
+    'zone': dict(
+      help='Such as us-central2-b; default: $CLOUDSDK_COMPUTE_ZONE.',
+    ),
+    'internal_ip': dict(
+      action='store_true',
+      help='The machines have no external addresses: created so, and reached'
+      ' so (from inside the network). They then need Cloud NAT for set-up.',
+    ),
+  },
+  'request': {
+    'spot': dict(
+      action='store_true',
+      help='Much cheaper, and may be taken away at any time; without it the'
+      ' slice is on demand.',
+    ),
+    'reserved': dict(
+      action='store_true', help="From the project's reservation."
+    ),
+    'runtime_version': dict(
+      default='', help="Image of the machines; default: the generation's."
+    ),
+    'valid_until': dict(
+      default='', help='Give up waiting after this long, such as 6h.'
+    ),
+    'network': dict(default='', help="Default: the project's `default`."),
+    'subnetwork': dict(default='', help='Of the network.'),
+    'service_account': dict(
+      default='',
+      help="The machines' identity, which must be allowed to write to the work"
+      " directory; default: Compute Engine's default account.",
+    ),
+    'price_per_chip_hour': dict(
+      type=float,
+      help='To show what it costs; gcloud knows no prices. See'
+      f' {queued_resource.PRICES}.',
+    ),
+  },
+  'run': {
+    'restarts': dict(
+      type=int,
+      default=20,
+      help='How often in a row a worker starts the program again (%(default)s).'
+      ' An attempt that lasted an hour starts the count anew.',
+    ),
+    'restart_pause': dict(
+      type=int, default=30, help='Seconds before that (%(default)s).'
+    ),
+    'env': dict(
+      action='append',
+      default=[],
+      metavar='NAME=VALUE',
+      help="Environment variable of the run, such as LIBTPU_INIT_ARGS='...';"
+      ' may be given several times.',
+    ),
+  },
+  'logs': {
+    'worker': dict(
+      default='0', help='Number of the worker, or all; default 0.'
+    ),
+    'lines': dict(type=int, default=50, help='From each (%(default)s).'),
+    'follow': dict(action='store_true', help='Go on with what is added.'),
+  },
+  'watch': {
+    'poll': dict(
+      type=float, default=60, help='Seconds between looks (%(default)s).'
+    ),
+    'delete_when_done': dict(
+      action='store_true', help='Give the slice back when the run has ended.'
+    ),
+  },
+}
+
+GKE: Mapping[str, Flags] = {
+  'common': DRY_RUN,
+  'yes': YES,
+  'accelerator': ACCELERATOR,
+  'name': {'name': dict(required=True, help='Of the run (the JobSet).')},
+  'cluster': {
+    **PROJECT,
+    'cluster': dict(required=True, help='Its name.'),
+    'zone': dict(
+      help='Of the cluster and its TPUs; default: $CLOUDSDK_COMPUTE_ZONE.'
+    ),
+  },
+  'jobset': {
+    'jobset_version': dict(default='v0.8.0', help='Default: %(default)s.'),
+  },
+  'slices': {
+    'num_slices': dict(type=int, default=1, help='How many (%(default)s).'),
+  },
+  'spot': {
+    'spot': dict(
+      action='store_true',
+      help='Much cheaper nodes, which may be taken away at any time.',
+    ),
+  },
+  'reservation': {
+    'reservation': dict(default='', help='Nodes from this reservation.'),
+  },
+  'project': PROJECT,
+  'image': {
+    'image': dict(
+      required=True, help='REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG'
+    ),
+  },
+  'pods': {
+    'restarts': dict(
+      type=int, default=100, help='Of all pods together (%(default)s).'
+    ),
+    'grace_seconds': dict(
+      type=int,
+      default=300,
+      help='Between SIGTERM and SIGKILL, for the save (%(default)s).',
+    ),
+    'service_account': dict(
+      default='default',
+      help="The pods' identity in Kubernetes (%(default)s), which must be"
+      ' allowed to write to the work directory.',
+    ),
+    'bucket': dict(
+      default='', help='Mounted at /bucket with Cloud Storage FUSE.'
+    ),
+    'env': TPU_VM['run']['env'],
+  },
+  'logs': {
+    key: settings for key, settings in TPU_VM['logs'].items() if key != 'worker'
+  },
+}
+
+
+def run(
+  words: Sequence[str],
+  *,
+  doc: str,
+  commands: Mapping[str, tuple[Callable[..., None], Sequence[str]]],
+  groups: Mapping[str, Flags],
+  takes_flags: Sequence[str],
+) -> None:
+  """Parses a command line and calls the command; errors are one message.
+
+  Args:
+    words: of the command line, without the program.
+    doc: the program's help.
+    commands: name -> (function of (shell, args, flags after --), groups of
+      flags). Its docstring is its help.
+    groups: the flags of each group; all commands have `common`.
+    takes_flags: commands that take flags of vit_jax.main after `--`.
+  """
+  own, flags = shell_lib.split(words)
+  parser = argparse.ArgumentParser(
+    description=doc,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  choices = parser.add_subparsers(
+    dest='command', required=True, metavar='COMMAND'
+  )
+  for name, (function, names) in commands.items():
+    text = inspect.getdoc(function)
+    sub = choices.add_parser(
+      name,
+      help=text.partition('\n')[0],
+      description=text,
+      usage='%(prog)s [--FLAG=VALUE ...]'
+      + (' -- --config=... --workdir=...' if name in takes_flags else ''),
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+      allow_abbrev=False,
+    )
+    for group in (*names, 'common'):
+      for flag, settings in groups[group].items():
+        sub.add_argument(f'--{flag}', **settings)
+  args = parser.parse_args(own)
+  try:
+    _check(args, flags, args.command in takes_flags)
+    commands[args.command][0](shell_lib.Shell(args.dry_run), args, flags)
+  except (ValueError, OSError, shell_lib.CommandError, RunFailedError) as error:
+    sys.exit(f'error: {error}')
+  except KeyboardInterrupt:
+    sys.exit(130)
+
+
+def _check(args, flags, takes_flags) -> None:
+  for name, variable in (
+    ('project', 'CLOUDSDK_CORE_PROJECT'),
+    ('zone', 'CLOUDSDK_COMPUTE_ZONE'),
+  ):
+    if getattr(args, name, '') is None:
+      setattr(args, name, os.environ.get(variable))
+    if getattr(args, name, '') is None:
+      raise ValueError(f'--{name} is missing: pass it or set ${variable}.')
+  if flags and not takes_flags:
+    raise ValueError(f'{args.command} takes nothing after --: {flags}.')
+
+
+def accelerator(args: argparse.Namespace) -> topology.Slice:
+  """The slice of --accelerator, which Cloud TPU VMs must have.
+
+  Raises:
+    ValueError: there is no such slice, or only on GKE.
+  """
+  wanted = topology.parse(args.accelerator)
+  if not wanted.accelerator_type:
+    raise ValueError(
+      f'--accelerator={args.accelerator}: Cloud TPU VMs of that generation are'
+      ' not offered; use launch/gke.py.'
+    )
+  return wanted
+
+
+def target(args: argparse.Namespace) -> queued_resource.Target:
+  """Which queued resource is meant, and where.
+
+  Raises:
+    ValueError: the name is none.
+  """
+  return queued_resource.Target(
+    name=shell_lib.check_name(args.name),
+    zone=args.zone,
+    project=args.project,
+    internal_ip=args.internal_ip,
+  )
+
+
+def request(args: argparse.Namespace) -> queued_resource.Request:
+  """What is asked for."""
+  wanted = accelerator(args)
+  if args.spot and args.reserved:
+    raise ValueError('--spot and --reserved exclude each other.')
+  options = {
+    'network': args.network,
+    'subnetwork': args.subnetwork,
+    'service-account': args.service_account,
+  }
+  return queued_resource.Request(
+    wanted=wanted,
+    runtime_version=args.runtime_version or wanted.generation.runtime_version,
+    spot=args.spot,
+    reserved=args.reserved,
+    valid_until=args.valid_until,
+    options=tuple(f'--{k}={v}' for k, v in options.items() if v),
+  )
+
+
+def variables(args: argparse.Namespace) -> list[str]:
+  """`NAME=VALUE` for start.sh.
+
+  Raises:
+    ValueError: a --env is not of that form.
+  """
+  for variable in args.env:
+    if '=' not in variable:
+      raise ValueError(f'--env={variable}: expected NAME=VALUE.')
+  return [
+    f'RESTARTS={args.restarts}',
+    f'RESTART_PAUSE={args.restart_pause}',
+    *args.env,
+  ]

@@ -1,0 +1,149 @@
+"""The JobSet of a run, as YAML for kubectl."""
+
+import dataclasses
+import json
+import pathlib
+import string
+from collections.abc import Sequence
+
+from launch import shell as shell_lib
+from vit_jax import topology
+
+_TEMPLATE = pathlib.Path(__file__).with_name('jobset.yaml')
+# As in launch/worker/run.sh: what another start can mend. 129 to 159 are
+# deaths by signal.
+RESTARTABLE = (75, 76, 77, *range(129, 160))
+BUCKET_MOUNT = '/bucket'
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a manifest says.
+
+  Attributes:
+    name: of the JobSet.
+    wanted: each slice.
+    num_slices: how many of them, each a node pool.
+    image: with the code (launch/Dockerfile).
+    flags: of vit_jax.main.
+    spot: on spot nodes only.
+    restarts: of all pods together, at most.
+    grace_seconds: for the save after SIGTERM.
+    service_account: of Kubernetes; must be allowed to write to the work
+      directory.
+    bucket: mounted at /bucket with Cloud Storage FUSE; '': none.
+    variables: `NAME=VALUE` of the environment.
+  """
+
+  name: str
+  wanted: topology.Slice
+  num_slices: int
+  image: str
+  flags: Sequence[str]
+  spot: bool = False
+  restarts: int = 100
+  grace_seconds: int = 300
+  service_account: str = 'default'
+  bucket: str = ''
+  variables: Sequence[str] = ()
+
+
+def render(run: Run) -> str:
+  """The manifest.
+
+  Raises:
+    ValueError: GKE does not offer the slice, or the run's flags can't be
+      right (`shell.check_run`).
+  """
+  wanted = check_slice(run.wanted, run.num_slices)
+  workdir = shell_lib.check_run(run.flags)
+  if workdir.startswith('/') and not (
+    run.bucket and workdir.startswith(BUCKET_MOUNT + '/')
+  ):
+    raise ValueError(
+      f'--workdir={workdir} is a directory of one pod. Expected gs://..., or'
+      f' --bucket=NAME and a path in {BUCKET_MOUNT}/.'
+    )
+  env = (variable.partition('=') for variable in run.variables)
+  return string.Template(_TEMPLATE.read_text()).substitute(
+    name=run.name,
+    restarts=run.restarts,
+    num_slices=run.num_slices,
+    hosts=wanted.hosts,
+    restartable=list(RESTARTABLE),
+    annotations=_lines(
+      10,
+      'metadata:',
+      '  annotations:',
+      '    gke-gcsfuse/volumes: "true"',
+      when=bool(run.bucket),
+    ),
+    service_account=run.service_account,
+    grace_seconds=run.grace_seconds,
+    gke_accelerator=wanted.gke_accelerator,
+    topology=wanted.topology,
+    spot=_lines(14, 'cloud.google.com/gke-spot: "true"', when=run.spot)
+    + _lines(
+      12,
+      'tolerations:',
+      '- key: cloud.google.com/gke-spot',
+      '  operator: Equal',
+      '  value: "true"',
+      '  effect: NoSchedule',
+      when=run.spot,
+    ),
+    image=_quote(run.image),
+    args=json.dumps(list(run.flags)),
+    workdir=_quote(workdir),
+    env=''.join(
+      _lines(14, f'- name: {key}', f'  value: {_quote(value)}')
+      for key, _, value in env
+    ),
+    chips_per_host=wanted.chips_per_host,
+    mount=_lines(
+      14,
+      '- name: bucket',
+      f'  mountPath: {BUCKET_MOUNT}',
+      when=bool(run.bucket),
+    ),
+    volume=_lines(
+      12,
+      '- name: bucket',
+      '  csi:',
+      '    driver: gcsfuse.csi.storage.gke.io',
+      '    volumeAttributes:',
+      f'      bucketName: {_quote(run.bucket)}',
+      '      mountOptions: implicit-dirs',
+      when=bool(run.bucket),
+    ),
+  )
+
+
+def check_slice(wanted: topology.Slice, num_slices: int) -> topology.Slice:
+  """Refuses what GKE does not have.
+
+  Raises:
+    ValueError: says what it has.
+  """
+  if not wanted.gke_accelerator:
+    raise ValueError(
+      f'{wanted}: GKE does not offer {wanted.generation.name}; use'
+      ' launch/tpu_vm.py.'
+    )
+  if num_slices < 1:
+    raise ValueError(f'--num_slices={num_slices} must be at least 1.')
+  if num_slices > 1 and (wanted.hosts == 1 or wanted.generation.name == 'v3'):
+    raise ValueError(
+      f'--num_slices={num_slices} of {wanted}: several slices work together'
+      ' only if each has several machines, and not on v3.'
+    )
+  return wanted
+
+
+def _lines(indent: int, *lines: str, when: bool = True) -> str:
+  return ''.join(f'{" " * indent}{line}\n' for line in lines) if when else ''
+
+
+def _quote(text: str) -> str:
+  # JSON strings are YAML strings.
+  return json.dumps(text)

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Packs the code as it is here: the commit, local changes, and new files that
+# git does not ignore.
+#
+#   bash launch/pack.sh DIRECTORY
+#
+# writes DIRECTORY/code.tar.gz. In the archive, launch_record/ says what it is:
+# commit, local.diff (apply it to the commit to get these files back), packed
+# (when) and left_out. Neither the index nor the repository is changed. New
+# files above PACK_LIMIT_MIB (20) are refused: they are data by mistake.
+set -euo pipefail
+
+if [[ $# -ne 1 ]]; then
+  echo 'usage: bash launch/pack.sh DIRECTORY' >&2
+  exit 2
+fi
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+limit_mib=${PACK_LIMIT_MIB:-20}
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if ! root=$(git rev-parse --show-toplevel 2>/dev/null); then
+  echo "error: $PWD is no git repository, so what runs could not be traced to" \
+    'its code. Clone it, or run git init and commit.' >&2
+  exit 1
+fi
+cd "$root"
+if ! commit=$(git rev-parse --verify --quiet 'HEAD^{commit}'); then
+  echo "error: $root has no commit yet; commit first." >&2
+  exit 1
+fi
+
+too_large=$(git ls-files -z --others --exclude-standard |
+  xargs -0 -r sh -c 'find "$@" -maxdepth 0 -size +'"$((limit_mib * 1024))"'k' sh)
+if [[ -n $too_large ]]; then
+  echo "error: new files larger than $limit_mib MiB are not shipped:" >&2
+  echo "$too_large" >&2
+  echo 'List them in .gitignore, commit them, or set PACK_LIMIT_MIB.' >&2
+  exit 1
+fi
+
+# An index and an object store of our own, so that git add stays without
+# consequences here.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+objects=$(cd "$(git rev-parse --git-path objects)" && pwd)
+export GIT_INDEX_FILE=$scratch/index
+export GIT_OBJECT_DIRECTORY=$scratch/objects
+export GIT_ALTERNATE_OBJECT_DIRECTORIES=$objects
+mkdir "$scratch/objects" "$scratch/record"
+
+git read-tree "$commit"
+git add --all
+git diff --cached --binary "$commit" >"$scratch/record/local.diff"
+echo "$commit" >"$scratch/record/commit"
+date -u +%Y-%m-%dT%H:%M:%SZ >"$scratch/record/packed"
+git ls-files --others --ignored --exclude-standard --directory \
+  >"$scratch/record/left_out"
+for name in commit local.diff packed left_out; do
+  blob=$(git hash-object -w --no-filters "$scratch/record/$name")
+  git update-index --add --cacheinfo "100644,$blob,launch_record/$name"
+done
+git archive --format=tar.gz --output="$out/code.tar.gz" "$(git write-tree)"
+
+changed=$(git diff --cached --name-only "$commit" -- . ':!launch_record' |
+  wc -l)
+echo "code: commit ${commit:0:12} and $changed locally changed or new file(s)"
+ignored=$(wc -l <"$scratch/record/left_out")
+if ((ignored > 0)); then
+  echo "left out: $ignored path(s) that .gitignore names:" \
+    "$(head -n 5 "$scratch/record/left_out" | tr '\n' ' ')"
+fi
+submodules=$(git ls-files --stage | grep -c '^160000' || true)
+if ((submodules > 0)); then
+  echo "left out: the contents of $submodules submodule(s)"
+fi

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# On a worker: the log's last lines, and with FOLLOW=yes what is added to it.
+#
+#   bash logs.sh LINES
+#
+# Each line names the worker: several are shown at once.
+set -euo pipefail
+
+log=${VIT_JAX_HOME:-$HOME/vit_jax_home}/run/log
+options=()
+[[ ${FOLLOW:-no} != yes ]] || options=(-F)
+tail -n "${1:-50}" "${options[@]}" "$log" 2>/dev/null |
+  sed --unbuffered "s/^/${HOSTNAME##*-w-}: /"

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# On a worker: runs a program, and again when that can help.
+#
+#   bash run.sh PROGRAM ARGUMENT...
+#
+# Again: exit codes 75 (preempted, yet the machine lives), 76 (another host
+# was lost), 77 (stuck), and a death by signal. For good: 0, and all others,
+# which the same program would only repeat. After SIGTERM, which is passed on,
+# nothing is started again; the program has time to save.
+#
+# All workers of a slice run this. When one program ends, those of the others
+# end with 76 within their time limits, and all meet again at the start, where
+# each waits for the rest (vit_jax.main --start_timeout).
+#
+#   RUN_DIRECTORY  holds `log` and `state`, one line (~/vit_jax_home/run):
+#                  running, restarting, ended, gave_up, stopped (by hand) or
+#                  interrupted (with the machine), and the last exit code
+#   RESTARTS       at most so often in a row (20); an attempt of at least
+#   RESTART_RESET  seconds (3600) starts the count anew
+#   RESTART_PAUSE  seconds before the next attempt (30)
+set -euo pipefail
+
+directory=${RUN_DIRECTORY:-$HOME/vit_jax_home/run}
+restarts=${RESTARTS:-20}
+reset=${RESTART_RESET:-3600}
+pause=${RESTART_PAUSE:-30}
+mkdir -p "$directory"
+exec >>"$directory/log" 2>&1
+
+child=''
+stopped=''
+interrupted=''
+failures=0
+attempt=0
+
+state() {
+  echo "$*" >"$directory/state.new"
+  mv "$directory/state.new" "$directory/state"
+  echo "[$(date -u +%Y-%m-%dT%H:%M:%SZ)] run.sh: $*"
+}
+
+forward() {
+  interrupted=yes
+  # Whoever stops a run by hand leaves this file (stop.sh); else the machine
+  # is going down.
+  stopped=interrupted
+  [[ ! -f $directory/stop_requested ]] || stopped=stopped
+  if [[ -n $child ]]; then
+    kill -TERM "$child" 2>/dev/null || true
+  fi
+}
+trap forward TERM INT
+
+while true; do
+  attempt=$((attempt + 1))
+  state "running attempt=$attempt"
+  started=$SECONDS
+  "$@" &
+  child=$!
+  # The signal may have come before there was a child to pass it to.
+  [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true
+  # A trapped signal ends `wait` early; the program is then still saving.
+  code=''
+  while true; do
+    interrupted=''
+    result=0
+    wait "$child" || result=$?
+    # Waiting again for what is gone gives 127.
+    [[ -n $code && $result -eq 127 ]] || code=$result
+    [[ -n $interrupted ]] || break
+  done
+  child=''
+
+  if [[ -n $stopped ]]; then
+    state "$stopped code=$code attempt=$attempt"
+    exit "$code"
+  fi
+  if ! ((code == 75 || code == 76 || code == 77 || code > 128)); then
+    state "ended code=$code attempt=$attempt"
+    exit "$code"
+  fi
+  if ((SECONDS - started >= reset)); then
+    failures=0
+  fi
+  failures=$((failures + 1))
+  if ((failures > restarts)); then
+    state "gave_up code=$code attempt=$attempt"
+    exit "$code"
+  fi
+  state "restarting code=$code attempt=$attempt"
+  sleep "$pause" &
+  child=$!
+  [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true
+  wait "$child" || true
+  child=''
+  if [[ -n $stopped ]]; then
+    state "$stopped code=$code attempt=$attempt"
+    exit "$code"
+  fi
+done

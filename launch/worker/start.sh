@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# On a worker: starts a run that outlives this shell.
+#
+#   bash start.sh [NAME=VALUE ...] -- FLAG_OF_VIT_JAX_MAIN...
+#
+# The run is a service of systemd: it is not tied to the ssh session, and when
+# the machine is shut down (a preemption, too) it gets SIGTERM and time to
+# save. NAME=VALUE are environment variables of it and of run.sh.
+set -euo pipefail
+
+home=${VIT_JAX_HOME:-$HOME/vit_jax_home}
+directory=$home/run
+variables=("HOME=$HOME" "RUN_DIRECTORY=$directory" 'PYTHONUNBUFFERED=1')
+while [[ $# -gt 0 && $1 != -- ]]; do
+  variables+=("$1")
+  shift
+done
+if [[ $# -lt 2 ]]; then
+  echo 'usage: bash start.sh [NAME=VALUE ...] -- FLAG...' >&2
+  exit 2
+fi
+shift
+
+if [[ ! -x $home/venv/bin/python ]]; then
+  echo "error: $HOSTNAME is not set up." >&2
+  exit 1
+fi
+if systemctl is-active --quiet vit_jax; then
+  echo "error: a run is alive on $HOSTNAME already." >&2
+  exit 1
+fi
+mkdir -p "$directory"
+rm -f "$directory/state" "$directory/stop_requested"
+settings=()
+for variable in "${variables[@]}"; do
+  settings+=("--setenv=$variable")
+done
+# KillMode=mixed: run.sh passes SIGTERM on. Without --collect a failed run
+# would keep its name and block the next.
+sudo systemd-run --quiet --collect --unit=vit_jax \
+  --uid="$(id -u)" --gid="$(id -g)" \
+  --property=KillMode=mixed --property=TimeoutStopSec=600 \
+  --property=LimitMEMLOCK=infinity --property=LimitNOFILE=1048576 \
+  --working-directory="$home/code" "${settings[@]}" \
+  bash "$home/code/launch/worker/run.sh" \
+  "$home/venv/bin/python" -m vit_jax.main "$@"
+echo "$HOSTNAME: started"

@@ -1,0 +1,94 @@
+"""Stand-ins for gcloud and kubectl, first on PATH."""
+
+import json
+import os
+import pathlib
+import shlex
+import sys
+
+import pytest
+
+from launch import workers
+from tests.launch import slice_b16
+
+HERE = pathlib.Path(__file__).parent
+
+
+class Cloud:
+  """What the stand-ins were asked, and what they shall answer."""
+
+  def __init__(self, folder: pathlib.Path):
+    self.folder = folder
+    self.answers = {}
+
+  def answer(self, beginning: str, *answers, code: int = 0) -> None:
+    """Sets what commands with that beginning print, one answer a call.
+
+    Args:
+      beginning: of the command line.
+      answers: texts, or what is printed as JSON.
+      code: the exit code of all.
+    """
+    self.answers[beginning] = [
+      (a if isinstance(a, str) else json.dumps(a), code)
+      for a in answers or ('',)
+    ]
+    (self.folder / 'answers').write_text(json.dumps(self.answers))
+
+  @property
+  def calls(self) -> list[dict]:
+    file = self.folder / 'calls'
+    if not file.exists():
+      return []
+    calls = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [c['problem'] for c in calls if c['problem']] == []
+    return calls
+
+  @property
+  def lines(self) -> list[str]:
+    """The command lines so far; all were right."""
+    return [shlex.join(call['argv']) for call in self.calls]
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+  folder = tmp_path / 'stand_in'
+  folder.mkdir()
+  (folder / 'answers').write_text('{}')
+  for program in ('gcloud', 'kubectl'):
+    file = folder / program
+    file.write_text(
+      f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S'
+      f' {shlex.quote(str(HERE / "stand_in.py"))} {program} "$@"\n'
+    )
+    file.chmod(0o755)
+  monkeypatch.setenv('PATH', f'{folder}{os.pathsep}{os.environ["PATH"]}')
+  monkeypatch.setenv('STAND_IN', str(folder))
+  monkeypatch.setenv('CLOUDSDK_CORE_PROJECT', 'my-project')
+  monkeypatch.setenv('CLOUDSDK_COMPUTE_ZONE', 'us-central2-b')
+  # The programs are started in the repository's root.
+  monkeypatch.chdir(HERE.parents[1])
+  return Cloud(folder)
+
+
+@pytest.fixture
+def offered(cloud):
+  cloud.answer(slice_b16.TYPES, 'v3-8\nv4-8\nv4-32\n')
+  cloud.answer(slice_b16.QUOTAS, [])
+  cloud.answer(
+    slice_b16.QUEUE, [slice_b16.queue_row('other', 'WAITING_FOR_RESOURCES')]
+  )
+  return cloud
+
+
+@pytest.fixture
+def archive(monkeypatch):
+  """Packing, which test_pack.py tests, in no time."""
+  pack = workers.pack
+
+  def quick(shell, directory):
+    if shell.dry_run:
+      return pack(shell, directory)
+    return 'ARCHIVE'
+
+  monkeypatch.setattr(workers, 'pack', quick)

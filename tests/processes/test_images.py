@@ -1,0 +1,84 @@
+"""What the devices get to see is the same on any number of processes."""
+
+import collections
+import json
+
+import pytest
+
+from tests.processes.launch import launch
+
+BATCH, STEPS = 24, 13  # Three epochs of 101 images, the ends within batches.
+MESHES = {
+  'data': dict(data=-1),
+  'fsdp': dict(data=1, fsdp=-1),
+  'tensor': dict(data=1, tensor=-1),
+  'mixed': dict(data=-1, fsdp=2, tensor=2),
+}
+
+
+def _see(tmp_path, name, processes, devices, **arguments):
+  """Mesh -> step -> {'image': row -> hashes on all devices of all hosts}."""
+  out = str(tmp_path / name)
+  arguments = dict(steps=STEPS, batch_size=BATCH, meshes=MESHES) | arguments
+  launch(processes, devices, task='images', out=out, **arguments)
+  merged = {
+    mesh: [
+      {'image': collections.defaultdict(list), 'label': {}}
+      for _ in range(arguments['steps'])
+    ]
+    for mesh in arguments['meshes']
+  }
+  for i in range(processes):
+    with open(f'{out}.{i}.json') as f:
+      for mesh, steps in json.load(f).items():
+        for step, keys in enumerate(steps):
+          for row, digests in keys['image'].items():
+            merged[mesh][step]['image'][int(row)] += digests
+          for row, digests in keys['label'].items():
+            merged[mesh][step]['label'][int(row)] = digests[0]
+  return merged
+
+
+def _rows(steps):
+  """Each step's images in order; all devices that hold a row agree on it."""
+  result = []
+  for step in steps:
+    assert sorted(step['image']) == list(range(BATCH))  # Complete.
+    assert all(len(set(digests)) == 1 for digests in step['image'].values())
+    result.append([step['image'][row][0] for row in range(BATCH)])
+  return result
+
+
+@pytest.fixture(scope='module')
+def alone(tmp_path_factory):
+  """The images of every step on one process with one device."""
+  seen = _see(
+    *(tmp_path_factory.mktemp('one'), 'one', 1, 1),
+    meshes={'data': dict(data=1)},
+  )
+  return seen['data']
+
+
+# How many devices hold each row: those that differ in `tensor` alone.
+COPIES = {'data': 1, 'fsdp': 1, 'tensor': 4, 'mixed': 2}
+
+
+@pytest.mark.parametrize('processes', [1, 2, 4])
+def test_images_of_every_step(alone, tmp_path, processes):
+  seen = _see(tmp_path, 'seen', processes, 4 // processes)
+  expected = _rows(alone)
+  for mesh, steps in seen.items():
+    assert _rows(steps) == expected, mesh
+    for step, other in zip(steps, alone, strict=True):
+      assert step['label'] == other['label']
+      copies = {len(digests) for digests in step['image'].values()}
+      assert copies == {COPIES[mesh]}, mesh
+  flat = [digest for step in expected for digest in step]
+  # Three epochs with a crop of their own each: hardly an image comes twice.
+  assert len(set(flat)) > 250
+
+
+def test_images_after_an_interruption(alone, tmp_path):
+  seen = _see(tmp_path, 'later', 2, 2, start_step=5, steps=STEPS - 5)
+  for mesh, steps in seen.items():
+    assert _rows(steps) == _rows(alone)[5:], mesh

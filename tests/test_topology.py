@@ -1,0 +1,116 @@
+"""TPU slices: the names, sizes and machines of Google's tables."""
+
+import pytest
+
+from vit_jax import topology
+
+# Type, topology, chips, TensorCores, devices of JAX, machines; then GKE's
+# accelerator label and machine type.
+TABLE = [
+  ('v2-8', 'v2:2x2', 4, 8, 8, 1, '', ''),
+  ('v2-512', 'v2:16x16', 256, 512, 512, 64, '', ''),
+  ('v3-8', 'v3:2x2', 4, 8, 8, 1, 'tpu-v3-device', 'ct3-hightpu-4t'),
+  ('v3-32', 'v3:4x4', 16, 32, 32, 4, 'tpu-v3-slice', 'ct3p-hightpu-4t'),
+  ('v3-512', 'v3:16x16', 256, 512, 512, 64, 'tpu-v3-slice', 'ct3p-hightpu-4t'),
+  ('v3-1024', 'v3:16x32', 512, 1024, 1024, 128, 'tpu-v3-slice',
+   'ct3p-hightpu-4t'),
+  ('v3-2048', 'v3:32x32', 1024, 2048, 2048, 256, 'tpu-v3-slice',
+   'ct3p-hightpu-4t'),
+  ('v4-8', 'v4:2x2x1', 4, 8, 4, 1, 'tpu-v4-podslice', 'ct4p-hightpu-4t'),
+  ('v4-32', 'v4:2x2x4', 16, 32, 16, 4, 'tpu-v4-podslice', 'ct4p-hightpu-4t'),
+  ('v4-4096', 'v4:8x16x16', 2048, 4096, 2048, 512, 'tpu-v4-podslice',
+   'ct4p-hightpu-4t'),
+  ('v5litepod-1', 'v5e:1x1', 1, 1, 1, 1, 'tpu-v5-lite-podslice',
+   'ct5lp-hightpu-1t'),
+  ('v5litepod-4', 'v5e:2x2', 4, 4, 4, 1, 'tpu-v5-lite-podslice',
+   'ct5lp-hightpu-4t'),
+  ('v5litepod-8', 'v5e:2x4', 8, 8, 8, 1, 'tpu-v5-lite-podslice',
+   'ct5lp-hightpu-8t'),
+  ('v5litepod-16', 'v5e:4x4', 16, 16, 16, 4, 'tpu-v5-lite-podslice',
+   'ct5lp-hightpu-4t'),
+  ('v5p-8', 'v5p:2x2x1', 4, 8, 4, 1, 'tpu-v5p-slice', 'ct5p-hightpu-4t'),
+  ('v5p-16', 'v5p:2x2x2', 8, 16, 8, 2, 'tpu-v5p-slice', 'ct5p-hightpu-4t'),
+  ('v5p-128', 'v5p:4x4x4', 64, 128, 64, 16, 'tpu-v5p-slice',
+   'ct5p-hightpu-4t'),
+  ('v5p-12288', 'v5p:16x16x24', 6144, 12288, 6144, 1536, 'tpu-v5p-slice',
+   'ct5p-hightpu-4t'),
+  ('v6e-8', 'v6e:2x4', 8, 8, 8, 1, 'tpu-v6e-slice', 'ct6e-standard-8t'),
+  ('v6e-64', 'v6e:8x8', 64, 64, 64, 16, 'tpu-v6e-slice', 'ct6e-standard-4t'),
+  ('v6e-256', 'v6e:16x16', 256, 256, 256, 64, 'tpu-v6e-slice',
+   'ct6e-standard-4t'),
+  ('', 'tpu7x:2x2x1', 4, 8, 8, 1, 'tpu7x', 'tpu7x-standard-4t'),
+  ('', 'tpu7x:4x4x4', 64, 128, 128, 16, 'tpu7x', 'tpu7x-standard-4t'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('row', TABLE, ids=[row[1] for row in TABLE])
+def test_facts(row):
+  found = topology.parse(row[1])
+  assert (
+    found.accelerator_type,
+    str(found),
+    found.chips,
+    found.cores,
+    found.devices,
+    found.hosts,
+    found.gke_accelerator,
+    found.machine_type,
+  ) == row
+  if row[0]:
+    assert topology.parse(row[0]) == found
+
+
+def test_both_names_of_every_slice_lead_to_it():
+  every = topology.slices()
+  assert len(every) == len(set(map(str, every))) == 70
+  for found in every:
+    assert topology.parse(str(found)) is not found
+    assert topology.parse(str(found)) == found
+    assert topology.parse(found.accelerator_type or str(found)) == found
+    assert found.chips == found.hosts * found.chips_per_host
+
+
+def test_v5e_has_two_names():
+  for name in ('v5e-16', 'v5litepod:4x4'):
+    assert str(topology.parse(name)) == 'v5e:4x4'
+  assert str(topology.parse('tpu7x-16')) == 'tpu7x:2x2x2'
+
+
+def test_images():
+  assert {
+    name: generation.runtime_version
+    for name, generation in topology.GENERATIONS.items()
+  } == {
+    'v2': 'tpu-ubuntu2204-base',
+    'v3': 'tpu-ubuntu2204-base',
+    'v4': 'tpu-ubuntu2204-base',
+    'v5e': 'v2-alpha-tpuv5-lite',
+    'v5p': 'v2-alpha-tpuv5',
+    'v6e': 'v2-alpha-tpuv6e',
+    'tpu7x': '',
+  }
+
+
+def test_an_unknown_slice_lists_those_of_its_generation():
+  with pytest.raises(ValueError, match=r"'v3-500' is no TPU slice") as error:
+    topology.parse('v3-500')
+  assert 'v3-512 (v3:16x16)' in str(error.value)
+  assert 'v4' not in str(error.value)
+  with pytest.raises(ValueError, match="'v3:16x15' is no") as error:
+    topology.parse('v3:16x15')
+  assert 'v3-512 (v3:16x16)' in str(error.value)
+
+
+@pytest.mark.parametrize('text', ['', 'a100-8', 'v3', '512', 'V3-512'])
+def test_what_is_no_slice_at_all_lists_every_one(text):
+  with pytest.raises(ValueError, match='is no TPU slice') as error:
+    topology.parse(text)
+  assert 'v3-512 (v3:16x16)' in str(error.value)
+
+
+def test_the_command_prints_the_facts(capsys):
+  topology.main(['v3-512', 'tpu7x:2x2x1'])
+  first, second = capsys.readouterr().out.split('\n\n')
+  assert 'hosts             64 with 4 chip(s) each' in first
+  assert 'accelerator type  v3-512\n' in first
+  assert 'accelerator type  none (GKE only)\n' in second
