@@ -250,7 +250,7 @@ def test_processes_are_told_of_each_other_by_three_flags(commands):
   [
     ('preempted', 75, 'ended: SIGTERM: stopped after step 3\n'),
     ('host lost', 76, 'ended: process 1 left\n'),
-    ('disk full', 1, 'error: disk full'),
+    ('disk full', 1, 'error: disk full\n'),
   ],
 )
 def test_exit_codes_say_whether_to_start_again(commands, name, code, message):

@@ -58,10 +58,15 @@ def run(
       OSError,
       errors.NonFiniteError,
       errors.ReadError,
-      errors.SaveError,
     ) as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       sys.exit(f'error: {error}')
+    except errors.SaveError as error:
+      logging.vlog(1, 'Traceback:', exc_info=True)
+      print(f'error: {error}', file=sys.stderr, flush=True)
+      logging.flush()
+      # A save that hangs would keep the interpreter from ending.
+      os._exit(1)
     except errors.RestartableError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       print(f'ended: {error}', file=sys.stderr)

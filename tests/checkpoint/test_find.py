@@ -35,3 +35,21 @@ def test_find_says_what_is_there_instead(tmp_path, name, found):
   (tmp_path / 'other/b').mkdir()
   with pytest.raises(ValueError, match=f'No checkpoint at .*{name}: {found}'):
     checkpoint.find(tmp_path / name)
+
+
+def test_find_params(tmp_path):
+  for kind in ('best', 'final'):
+    for step in ('9', '10', '10.replaced'):
+      (tmp_path / kind / step).mkdir(parents=True)
+    assert checkpoint.find(tmp_path / kind) == tmp_path / kind / '10'
+    assert checkpoint.find(tmp_path / kind / '9') == tmp_path / kind / '9'
+  # The run itself has none to go on from.
+  with pytest.raises(ValueError, match=r"holds \['best', 'final'\]"):
+    checkpoint.find(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['best', 'final', 'checkpoints'])
+def test_a_run_may_have_any_name(tmp_path, name):
+  (tmp_path / name / '5').mkdir(parents=True)
+  (tmp_path / name / 'checkpoints/3').mkdir(parents=True)
+  assert checkpoint.find(tmp_path / name).parts[-2:] == ('checkpoints', '3')

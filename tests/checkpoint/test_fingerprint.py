@@ -46,6 +46,7 @@ def test_the_host_and_the_device_agree():
     f'{dtype}{index}': _array(shape, dtype)
     for dtype in DTYPES
     for index, shape in enumerate(SHAPES)
+    if dtype == 'float32' or shape == (8, 16)
   }
   on_device = fingerprint.digests(jax.tree.map(jnp.asarray, tree))
   assert on_device == fingerprint.digests(tree)

@@ -114,7 +114,9 @@ def run(saved, tmp_path):
 def errors_logged(monkeypatch):
   lines = []
   monkeypatch.setattr(
-    restoring.logging, 'error', lambda text, *args: lines.append(text % args)
+    restoring.logging,
+    'error',
+    lambda text, *args, **_: lines.append(text % args),
   )
   return lines
 
@@ -144,12 +146,12 @@ DAMAGE = {
   'metadata': lambda step: _flip(step / 'default/_METADATA', 3),
   'manifest': lambda step: _flip(step / 'default/manifest.ocdbt', 1),
   'record': lambda step: _flip(step / 'fingerprints/metadata', 1),
-  'record, not text': lambda step: (
-    (step / 'fingerprints/metadata').write_bytes(b'\xff')
+  'record, not text': lambda step: (step / 'fingerprints/metadata').write_bytes(
+    b'\xff'
   ),
   'record, not a dict': lambda step: (
-    (step / 'fingerprints/metadata').write_text('[1]')
-  ),
+    step / 'fingerprints/metadata'
+  ).write_text('[1]'),
   'record edited': lambda step: _edit_record(step, arrays={}),
   'no record': lambda step: (step / 'fingerprints/metadata').unlink(),
   'no folder of the record': lambda step: shutil.rmtree(step / 'fingerprints'),
@@ -280,7 +282,7 @@ def _without_record(step):
 def test_a_checkpoint_without_fingerprints_is_accepted(run, saved, monkeypatch):
   warnings = []
   monkeypatch.setattr(
-    restoring.logging, 'warning', lambda text, *_: warnings.append(text)
+    restoring.logging, 'warning', lambda text, *_, **__: warnings.append(text)
   )
   _, both = saved
   _without_record(run / 'checkpoints/8')

@@ -15,6 +15,8 @@ import pytest
 
 from vit_jax import distributed
 
+slow = pytest.mark.slow  # Each starts processes, for seconds.
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PATIENCE = 60.0  # Seconds for anything that should take a few.
 
@@ -198,6 +200,7 @@ def test_error_of_one_process_reaches_the_others(tmp_path):
     assert 'error: not a good config' in run.output(1)
 
 
+@slow
 def test_error_of_all_processes_is_their_own(tmp_path):
   with Run(tmp_path, 'all fail') as run:
     assert run.end()[0] == {0: 1, 1: 1}
@@ -206,6 +209,7 @@ def test_error_of_all_processes_is_their_own(tmp_path):
       assert 'ended:' not in run.output(i)
 
 
+@slow
 def test_sigterm_of_one_stops_all_at_the_same_step(tmp_path):
   with Run(tmp_path, 'until preempted') as run:
     run.wait_for('adding')
@@ -217,9 +221,6 @@ def test_sigterm_of_one_stops_all_at_the_same_step(tmp_path):
     assert len(steps[0]) == 1
     assert steps[0] == steps[1]
     assert int(steps[0][0]) >= 4
-
-
-slow = pytest.mark.slow  # Each starts processes, for seconds.
 
 
 @slow

@@ -12,7 +12,7 @@ from vit_jax.distributed import runtime
 restore = runtime.delay_abort()
 {restore}
 threading.Thread(target=ctypes.CDLL(None).abort, daemon=True).start()
-time.sleep(2)
+time.sleep(1)
 os._exit(76)
 """
 
@@ -38,7 +38,12 @@ def test_abort_leaves_time_to_tell_the_cause(restore, code):
   [
     # As JAX does, for the other processes.
     ('atexit.register(time.sleep, 60)', 0, 2),
-    ('threading.Thread(target=time.sleep, args=[60]).start()', 2, 10),
+    pytest.param(
+      'threading.Thread(target=time.sleep, args=[60]).start()',
+      2,
+      10,
+      marks=pytest.mark.slow,  # Waits for seconds.
+    ),
   ],
   ids=['exit handler', 'thread'],
 )

@@ -35,7 +35,7 @@ def _agree(process_id):
   flags = [distributed.any_true(process_id == i) for i in (0, 1, 9)]
   print('agreed', json.dumps([next(_sums()), first, flags]), flush=True)
   if process_id == 0:
-    time.sleep(3)
+    time.sleep(2)
     print('written', flush=True)
 
 

@@ -6,6 +6,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -37,7 +38,7 @@ def launch(
       coordinator_address=f'127.0.0.1:{free_port()}',
       num_processes=num_processes,
     )
-  processes = []
+  processes, outputs = [], []
   try:
     for i in range(num_processes):
       if place:
@@ -47,6 +48,8 @@ def launch(
         ' --xla_backend_optimization_level=0'
         ' --xla_llvm_disable_expensive_passes=true'
       )
+      # No pipe, which would hold a process up until it is this one's turn.
+      outputs.append(tempfile.TemporaryFile('w+'))
       processes.append(
         subprocess.Popen(
           [sys.executable, '-m', 'tests.processes.worker']
@@ -58,15 +61,19 @@ def launch(
             'JAX_PLATFORMS': 'cpu',
             'PLACE': json.dumps(place),
           },
-          stdout=subprocess.PIPE,
+          stdout=outputs[-1],
           stderr=subprocess.STDOUT,
-          text=True,
         )
       )
-    outputs = [p.communicate(timeout=timeout)[0] for p in processes]
-  finally:
     for process in processes:
+      process.wait(timeout)
+  finally:
+    texts = []
+    for process, output in zip(processes, outputs, strict=True):
       process.kill()
-  for process, output in zip(processes, outputs, strict=True):
-    assert process.returncode in codes, output[-5000:]
-  return outputs
+      output.seek(0)
+      texts.append(output.read())
+      output.close()
+  for process, text in zip(processes, texts, strict=True):
+    assert process.returncode in codes, text[-5000:]
+  return texts

@@ -13,12 +13,12 @@ import os
 import sys
 
 import jax
-import ml_collections
 import numpy as np
+import pytest
 from absl import logging
 
 from vit_jax import config as config_lib
-from vit_jax import data, distributed, preemption, sharding, train
+from vit_jax import data, distributed, errors, preemption, sharding, train
 from vit_jax.data import ops, pipeline
 
 
@@ -59,33 +59,67 @@ def see_images(*, out, meshes, steps, batch_size, start_step=0):
   _write(out, result)
 
 
-def run_training(*, out, workdir, config, stop_at=0):
-  """A run from a config's dict; stops after a step, as if preempted.
+def run_training(*, out, runs):
+  """Runs configs, one after the other.
 
-  Writes the hashes of the images of every step.
+  Writes for each run the hashes of the images of every step.
+
+  Args:
+    out: see above.
+    runs: arguments of `_run`, by the run's name.
   """
-  config = ml_collections.ConfigDict(config)
-  seen = {}
+  seen = {name: _run(**run) for name, run in runs.items()}
+  _write(out, seen)
+
+
+def _run(*, workdir, config, stop_at=0):
+  """Trains, up to a step after which it stops as if preempted."""
+  seen = []
   put_batch = sharding.batch.put_batch
 
   def put_and_note(batch, mesh):
     result = put_batch(batch, mesh)
-    if note['training']:
-      seen[str(len(seen))] = hashes(result['image'])
+    seen.append(hashes(result['image']))
     return result
-
-  note = {'training': True}
-  sharding.batch.put_batch = put_and_note
 
   def requested(self, step):
     self.reason = 'test'
     return step == stop_at
 
-  preemption.Notice.requested = requested
-  try:
-    train.train_and_evaluate(config, workdir)
-  finally:
-    _write(out, seen)
+  with pytest.MonkeyPatch.context() as patch:
+    # What evaluations put on the devices comes by another way.
+    patch.setattr(sharding.batch, 'put_batch', put_and_note)
+    patch.setattr(preemption.Notice, 'requested', requested)
+    try:
+      train.train_and_evaluate(tiny_config(**config), workdir)
+    except errors.PreemptedError:
+      assert stop_at
+  return seen
+
+
+def tiny_config(*, mesh, changes=()):
+  """Twenty steps with dropout; `changes` are further keys and values."""
+  config = config_lib.default()
+  config.data.dataset = 'digits'
+  config.data.train_split = 'train[:301]'
+  config.data.preprocess = 'resize|pad(1)|random_crop'
+  config.data.batch_size = 32
+  config.image_size, config.channels = (8, 8), 1
+  config.total_steps = 20
+  config.model.name = 'ViT-Ti/4'
+  config.model.width, config.model.depth = 32, 2
+  config.model.heads, config.model.mlp_dim = 8, 64
+  config.model.dropout_rate = 0.1
+  # Steps of Adam's are of one size even where the gradient is but rounding.
+  config.optimizer = config_lib.sgd(clip_norm=1.0)
+  config.schedule = config_lib.schedule('cosine', peak=0.05, warmup_steps=5)
+  config.polyak.decay = 0.9
+  config.evals.test = config_lib.evaluation('test[:101]', every=10)
+  config.checkpoint.every = 10
+  config.log.every, config.log.tensorboard = 1, False
+  config.mesh.update(mesh)
+  config.update_from_flattened_dict(dict(changes))
+  return config
 
 
 def _write(out, value):

@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from vit_jax import paths
+from vit_jax import errors, paths
 from vit_jax.checkpoint import (
   agreement,
   layout,
@@ -73,18 +73,27 @@ def save_params(
 
 @contextlib.contextmanager
 def _out_of_the_way(folder: epath.Path, step: int):
-  """Renames a checkpoint of the same step, and removes it if all went well."""
+  """Renames a checkpoint of the same step while a new one is saved."""
   path = folder / str(step)
   replaced = folder / f'{step}{_REPLACED}'
   if jax.process_index() == 0 and path.exists():
-    if replaced.exists():
-      replaced.rmtree()
-    path.rename(replaced)
+    try:
+      if replaced.exists():
+        replaced.rmtree()
+      path.rename(replaced)
+    except OSError as error:
+      raise errors.SaveError(
+        f'{path} could not be replaced: {saving.cause(error)}.'
+      ) from error
   agreement.gather(0)
-  yield
-  if jax.process_index() == 0:
-    for path in folder.glob(f'*{_REPLACED}'):
-      path.rmtree()
+  try:
+    yield
+  finally:
+    if jax.process_index() == 0:
+      if replaced.exists() and not path.exists():
+        replaced.rename(path)
+      for old in folder.glob(f'*{_REPLACED}'):
+        old.rmtree()
 
 
 def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
@@ -124,9 +133,11 @@ def _read(path: epath.Path) -> Any:
   """Reads the parameters of one checkpoint, and verifies them."""
   try:
     saved = record.read(path)
+    tree = structure.read(path)
   except DamagedError as error:
-    raise DamagedError(f'{path} is damaged: {error}.') from error
-  tree = structure.read(path)
+    raise DamagedError(
+      f'{path} is damaged, or not a checkpoint of this program: {error}.'
+    ) from error
   # Orbax's metadata may be damaged; the record has a checksum.
   arrays = structure.shapes(tree) if saved is None else saved.arrays
   parts = {name.partition('/')[0] for name in arrays}
@@ -155,15 +166,7 @@ def _read(path: epath.Path) -> Any:
 
 def _read_arrays(path, name, metadata):
   item = {name: metadata}
-  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-    restored = handler.restore(
-      path / layout.STATE,
-      args=ocp.args.PyTreeRestore(
-        item=item,
-        restore_args=jax.tree.map(
-          lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item
-        ),
-        partial_restore=True,
-      ),
-    )
-  return restored[name]
+  as_numpy = jax.tree.map(
+    lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item
+  )
+  return structure.read_arrays(path, item, as_numpy, partial=True)[name]

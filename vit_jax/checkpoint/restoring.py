@@ -1,6 +1,5 @@
 """Restoring the newest intact checkpoint onto devices."""
 
-import contextlib
 from typing import Any
 
 import flax.serialization
@@ -159,16 +158,10 @@ def _cast(x: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _read_arrays(path, target):
-  # Not through the manager or a checkpointer: their barriers would keep all
-  # processes waiting for one that raised.
-  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-    return handler.restore(
-      path / layout.STATE,
-      args=ocp.args.PyTreeRestore(
-        item=target,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(target),
-      ),
-    )
+  structure.read(path)  # Orbax would do without, but `read_params` could not.
+  return structure.read_arrays(
+    path, target, ocp.checkpoint_utils.construct_restore_args(target)
+  )
 
 
 def _agree(path: epath.Path, code: int, text: str) -> None:
@@ -192,14 +185,14 @@ def _agree(path: epath.Path, code: int, text: str) -> None:
   )
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
   """An error as part of a message."""
-  lines = f'{error}'.strip().splitlines() or ['']
-  text = (
-    lines[0]
-    if isinstance(error, DamagedError)
-    else (f'{type(error).__name__}: {lines[0]}')
-  )
+  # Orbax wraps what TensorStore says.
+  while not isinstance(error, DamagedError) and error.__cause__ is not None:
+    error = error.__cause__
+  text = (str(error).strip().splitlines() or [''])[0]
+  if not isinstance(error, DamagedError):
+    text = f'{type(error).__name__}: {text}'
   return text[:300].rstrip('.')
 
 

@@ -40,6 +40,7 @@ class Saver:
     self._policy = _Policy(kept)
     self._timeout = timeout
     self._under_way: _Save | None = None
+    self._given_up: _Save | None = None
     self._complete: set[int] = set()
     self._manager: ocp.CheckpointManager | None = None
     self._listed = True
@@ -88,6 +89,7 @@ class Saver:
     self._under_way = save = _Save(self._manager, step, args)
     save.start()
     if not save.copied.wait(self._timeout):
+      self._given_up = save
       raise self._too_late(step)
     if save.done.is_set():
       self.wait()  # Raises if it failed at once.
@@ -101,7 +103,9 @@ class Saver:
     save = self._under_way
     if save is None:
       return
-    if not save.done.wait(self._timeout):
+    # Whoever closes after a wait in vain should not wait as long again.
+    if not save.done.wait(0 if save is self._given_up else self._timeout):
+      self._given_up = save
       raise self._too_late(save.step)
     self._under_way = None
     if save.error is None:
@@ -251,6 +255,7 @@ class _Save(_Call):
     self.step = step
     self.copied = threading.Event()
     self._manager = manager
+    self._path = manager.directory / str(step)
     self._args = args
 
   def _run_save(self) -> None:
@@ -259,6 +264,9 @@ class _Save(_Call):
     self._args = None  # Lets go of the arrays.
     self.copied.set()
     self._manager.wait_until_finished()
+    # Should one of Orbax's threads have died, it would not have noticed.
+    if jax.process_index() == 0 and not self._path.exists():
+      raise FileNotFoundError(f'nothing was written to {self._path}')
 
   def finished(self) -> None:
     super().finished()
@@ -271,6 +279,8 @@ def cause(error: BaseException) -> str:
   while error is not None and error not in chain:
     chain.append(error)
     error = error.__cause__ or error.__context__
+  if isinstance(chain[0], TimeoutError) and not chain[0].errno:  # Orbax's.
+    return 'the file system, or another process, did not answer in time'
   for link in chain:
     if isinstance(link, OSError) and link.errno:
       return f'{link.strerror} ({errno.errorcode.get(link.errno, link.errno)})'

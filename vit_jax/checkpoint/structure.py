@@ -1,5 +1,6 @@
-"""Names, shapes and dtypes of the arrays of a state, and how they differ."""
+"""Reading a checkpoint's arrays, and how names and shapes differ."""
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,35 @@ from vit_jax.checkpoint import layout
 from vit_jax.checkpoint.record import DamagedError
 
 
+class _ThoroughLoop(asyncio.SelectorEventLoop):
+  """An event loop that lets everything end before it is closed."""
+
+  def close(self) -> None:
+    if not self.is_closed() and (tasks := asyncio.all_tasks(self)):
+      self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    super().close()
+
+
+class _ThoroughLoops(asyncio.DefaultEventLoopPolicy):
+  def new_event_loop(self) -> asyncio.AbstractEventLoop:
+    return _ThoroughLoop()
+
+
+@contextlib.contextmanager
+def _thorough_loops():
+  """After the first array that cannot be read, waits for the others.
+
+  Orbax closes its event loop at once; then each of the reads still under way
+  prints a traceback, or several.
+  """
+  before = asyncio.get_event_loop_policy()
+  asyncio.set_event_loop_policy(_ThoroughLoops())
+  try:
+    yield
+  finally:
+    asyncio.set_event_loop_policy(before)
+
+
 def read(path: epath.Path) -> Any:
   """Reads the saved tree of a checkpoint, with metadata in place of arrays.
 
@@ -19,14 +49,37 @@ def read(path: epath.Path) -> Any:
     DamagedError: it cannot be read.
   """
   # Not through the manager, which is made for the run that writes.
-  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+  with (
+    contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler,
+    _thorough_loops(),
+  ):
     try:
       return handler.metadata(path / layout.STATE).tree
     except Exception as error:  # Whatever damaged files lead to.
+      lines = str(error).splitlines() or ['']
       raise DamagedError(
-        f'{path} is damaged, or not a checkpoint of this program; remove it to'
-        f' use the one before it, if there is one. {error}'
+        f'the metadata of {layout.STATE}/ cannot be read: {lines[0]}'
       ) from error
+
+
+def read_arrays(
+  path: epath.Path, item: Any, restore_args: Any, *, partial: bool = False
+) -> Any:
+  """Reads arrays; raises whatever damaged files lead to.
+
+  Not through Orbax's manager or a checkpointer, whose barriers would keep all
+  processes waiting for one that raised. Does not verify anything.
+  """
+  with (
+    contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler,
+    _thorough_loops(),
+  ):
+    return handler.restore(
+      path / layout.STATE,
+      args=ocp.args.PyTreeRestore(
+        item=item, restore_args=restore_args, partial_restore=partial
+      ),
+    )
 
 
 def shapes(tree: Any) -> dict[str, tuple[int, ...]]:

@@ -163,7 +163,8 @@ class Layout:
       average together.
     """
     groups: dict[tuple, list[int]] = {}
-    beside = {'opt_state': state.opt_state, 'ema_params': state.ema_params}
+    # No dict, whose keys would be taken for a part of the names.
+    beside = (state.opt_state, state.ema_params)
     for part, tree in (('params', state.params), ('beside', beside)):
       split = self.shard == 'all' or (
         part == 'beside' and self.shard == 'optimizer'

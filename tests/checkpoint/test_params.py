@@ -1,0 +1,194 @@
+"""Reading parameters, and checkpoints that hold nothing else."""
+
+import json
+import logging as python_logging
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from absl import logging
+
+from tests.checkpoint import states
+from vit_jax import checkpoint, errors, warm_start
+from vit_jax.checkpoint import structure
+
+
+@pytest.mark.parametrize('polyak', [True, False])
+def test_read_params_prefers_the_average(tmp_path, polyak):
+  state = states.train_state(polyak=polyak)
+  states.save(tmp_path, state)
+  params, path = checkpoint.read_params(tmp_path)
+  assert path == tmp_path / 'checkpoints' / '7'
+  assert all(type(x) is np.ndarray for x in jax.tree.leaves(params))
+  states.assert_bitwise(params, state.ema_params if polyak else state.params)
+
+
+def test_read_params_reads_the_named_step(tmp_path):
+  for step in (1, 2):
+    states.save(tmp_path, states.train_state(seed=step), [step])
+  params, _ = checkpoint.read_params(tmp_path / 'checkpoints' / '1')
+  states.assert_bitwise(params, states.train_state(seed=1).ema_params)
+
+
+def test_read_params_does_not_read_the_optimizer(tmp_path):
+  # An array a folder, so that the optimizer's can be taken away.
+  path = tmp_path / 'checkpoints' / '7' / 'default'
+  state = {'params': {'w': jnp.ones(2)}, 'opt_state': {'m': jnp.ones(2)}}
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as writer:
+    writer.save(path, args=ocp.args.PyTreeSave(state))
+  for chunk in (path / 'opt_state.m').glob('[0-9]*'):
+    chunk.unlink()
+  params, _ = checkpoint.read_params(tmp_path)
+  np.testing.assert_array_equal(params['w'], [1, 1])
+
+
+@pytest.fixture
+def warnings_logged():
+  records = []
+  handler = python_logging.Handler(python_logging.WARNING)
+  handler.emit = lambda record: records.append(record.getMessage())
+  logging.get_absl_logger().addHandler(handler)
+  yield records
+  logging.get_absl_logger().removeHandler(handler)
+
+
+def test_read_params_prints_nothing(tmp_path, warnings_logged):
+  states.save(tmp_path, states.train_state())
+  checkpoint.read_params(tmp_path)
+  assert warnings_logged == []
+
+
+def test_read_params_of_something_else(tmp_path):
+  states.save(tmp_path / 'a', {'weights': {'w': jnp.ones(2)}})
+  with pytest.raises(ValueError, match=r"no `params`, only \['weights'\]"):
+    checkpoint.read_params(tmp_path / 'a')
+  (tmp_path / 'b/checkpoints/7').mkdir(parents=True)
+  with pytest.raises(ValueError, match='checkpoints/7 is damaged, or not'):
+    checkpoint.read_params(tmp_path / 'b')
+
+
+def test_one_without_fingerprints_cannot_be_verified(tmp_path, warnings_logged):
+  states.save(tmp_path, states.train_state())
+  step = tmp_path / 'checkpoints/7'
+  shutil.rmtree(step / 'fingerprints')
+  (step / '_CHECKPOINT_METADATA').unlink()
+  params, _ = checkpoint.read_params(tmp_path)
+  states.assert_bitwise(params, states.train_state().ema_params)
+  assert len(warnings_logged) == 1
+  assert f'{step} was saved without fingerprints' in warnings_logged[0]
+
+
+def _one_bit_off(monkeypatch, step):
+  """Makes the arrays of one step be read wrongly."""
+  real = structure.read_arrays
+
+  def read_arrays(path, *args, **kwargs):
+    tree = real(path, *args, **kwargs)
+    if path.name == str(step):
+      kernel = tree['ema_params']['embedding']['kernel']
+      kernel.view(np.uint8)[1, 2, 0, 3] ^= 1
+    return tree
+
+  monkeypatch.setattr(structure, 'read_arrays', read_arrays)
+
+
+def test_damaged_arrays_are_named(tmp_path, monkeypatch):
+  states.save(tmp_path, states.train_state(), [3, 7])
+  _one_bit_off(monkeypatch, 7)
+  with pytest.raises(ValueError, match='is damaged: 1 of 2 ') as error:
+    checkpoint.read_params(tmp_path / 'checkpoints/7')
+  assert f'{tmp_path}/checkpoints/7 is' in str(error.value)
+  assert str(error.value).endswith(' ema_params/embedding/kernel.')
+
+
+def test_a_run_is_read_from_its_newest_intact_checkpoint(
+  tmp_path, monkeypatch, warnings_logged
+):
+  for step in (3, 7):
+    states.save(tmp_path, states.train_state(seed=step), [step])
+  _one_bit_off(monkeypatch, 7)
+  for path in (tmp_path, tmp_path / 'checkpoints'):
+    params, found = checkpoint.read_params(path)
+    assert found == tmp_path / 'checkpoints/3'
+    states.assert_bitwise(params, states.train_state(seed=3).ema_params)
+  assert len(warnings_logged) == 2
+  assert 'checkpoints/7 is damaged' in warnings_logged[0]
+  assert states.names(tmp_path) == ['checkpoints']
+  (tmp_path / 'checkpoints/3/fingerprints/metadata').unlink()
+  with pytest.raises(
+    ValueError, match=r'No checkpoint in .* is intact'
+  ) as error:
+    checkpoint.read_params(tmp_path)
+  assert '3 is damaged, or not a checkpoint of this program: fing' in str(
+    error.value
+  )
+
+
+@pytest.mark.parametrize('kind', ['best', 'final'])
+def test_params_alone(tmp_path, kind):
+  params = {'head': {'kernel': jnp.arange(64.0).reshape(8, 8)}}
+  sharded = states.put(params, 8, split=True)
+  written = checkpoint.save_params(
+    tmp_path, kind, 12, sharded, {'test/accuracy': 0.5}
+  )
+  assert written == tmp_path / kind / '12'
+  assert checkpoint.find(tmp_path / kind) == written == checkpoint.find(written)
+  assert checkpoint.read_metrics(written) == {'test/accuracy': 0.5}
+  for path in (tmp_path / kind, written):
+    found, where = checkpoint.read_params(path)
+    assert where == written
+    states.assert_bitwise(found, params)
+  assert checkpoint.latest_step(tmp_path) is None
+  assert warm_start.pin(str(tmp_path / kind), tmp_path / 'b') == str(written)
+
+
+def _saved(workdir, step, value):
+  return checkpoint.save_params(
+    workdir, 'best', step, {'w': jnp.full(4, value)}
+  )
+
+
+def test_only_the_newest_params_stay(tmp_path):
+  # Also a step below, after a fall-back, and the same again.
+  for step, value in ((8, 1), (12, 2), (4, 3), (4, 5)):
+    path = _saved(tmp_path, step, value)
+    assert states.names(tmp_path / 'best') == [str(step)]
+    np.testing.assert_array_equal(checkpoint.read_params(path)[0]['w'], value)
+
+
+@pytest.mark.parametrize('step', [8, 12])
+def test_params_stay_until_the_new_ones_are_complete(
+  tmp_path, monkeypatch, step
+):
+  _saved(tmp_path, 8, 1)
+
+  async def fail(*_):
+    raise OSError(28, 'No space left on device')
+
+  with monkeypatch.context() as context:
+    context.setattr(ocp.JsonCheckpointHandler, '_save_fn', fail)
+    with pytest.raises(errors.SaveError, match=f'step {step} .*No space'):
+      _saved(tmp_path, step, 2)
+  assert checkpoint.find(tmp_path / 'best').name == '8'
+  params, _ = checkpoint.read_params(tmp_path / 'best')
+  np.testing.assert_array_equal(params['w'], 1)
+  _saved(tmp_path, step, 3)
+  assert states.names(tmp_path / 'best') == [str(step)]
+
+
+def test_damaged_params_alone(tmp_path):
+  path = _saved(tmp_path, 8, 1)
+  record = path / 'fingerprints/metadata'
+  content = json.loads(record.read_text())
+  content['arrays']['params/w']['digest'] = '0' * 16
+  record.write_text(json.dumps(content))
+  with pytest.raises(ValueError, match=r'best/8 is damaged, .* what was writt'):
+    checkpoint.read_params(tmp_path / 'best')
+
+
+def test_kinds_of_params(tmp_path):
+  with pytest.raises(ValueError, match="kind='last' must be 'best' or 'final'"):
+    checkpoint.save_params(tmp_path, 'last', 1, {})

@@ -1,0 +1,115 @@
+"""One of two processes of test_processes.py.
+
+Arguments: which process, the coordinator's port, the run's directory.
+"""
+
+import pathlib
+import sys
+
+import jax
+import numpy as np
+import pytest
+from absl import logging
+from jax.experimental import multihost_utils
+
+from tests.checkpoint import states
+from vit_jax import checkpoint
+from vit_jax.checkpoint import fingerprint, structure
+
+DEVICES = 4
+
+
+def _global(host):
+  """A state as global arrays, sharded over the devices of both processes."""
+  return jax.tree.map(
+    lambda x, sharding: jax.make_array_from_callback(
+      x.shape, sharding, lambda index: x[index]
+    ),
+    host,
+    states.shardings(host, DEVICES, split=True),
+  )
+
+
+def _same(state, host):
+  return fingerprint.digests(state) == fingerprint.digests(host)
+
+
+def _cannot_read(step):
+  """Makes this process fail to read one step."""
+  real = structure.read_arrays
+
+  def read_arrays(path, *args, **kwargs):
+    if path.name == str(step):
+      raise OSError(5, 'Input/output error')
+    return real(path, *args, **kwargs)
+
+  structure.read_arrays = read_arrays
+
+
+def main(rank, workdir):
+  both = {
+    seed: jax.tree.map(np.asarray, states.train_state(seed=seed))
+    for seed in (4, 8, 12)
+  }
+  target = states.abstract(both[4], DEVICES, split=True)
+  assert _same(_global(both[4]), both[4])
+
+  checkpoints = checkpoint.Checkpoints(
+    workdir, keep=2, keep_every=0, best='test/loss', timeout=60
+  )
+  for step, loss in ((4, 0.1), (8, 0.3), (12, 0.2)):
+    checkpoints.save(step, _global(both[step]), {'test/loss': loss})
+  checkpoints.close()
+  assert checkpoints.latest_step == 12
+  assert states.names(workdir / 'checkpoints') == ['12', '4', '8']
+
+  restored, step = checkpoint.restore_newest(workdir, target)
+  assert step == 12
+  assert _same(restored, both[12])
+
+  # Step 12 is damaged for both, and step 8 can be read by process 0 only.
+  if rank == 0:
+    (workdir / 'checkpoints/12/default/manifest.ocdbt').write_bytes(b'abc')
+  else:
+    _cannot_read(8)
+  multihost_utils.sync_global_devices('damaged')
+  lines = []
+  logging.error = lambda text, *args, **_: lines.append(text % args)
+  restored, step = checkpoint.restore_newest(workdir, target)
+  assert step == 4
+  assert _same(restored, both[4])
+  assert 'process 0: ' in lines[0], lines
+  assert (
+    'checkpoints/8 is damaged: process 1: OSError: [Errno 5] Input/output'
+    in lines[1]
+  ), lines
+  assert states.names(workdir / 'damaged_checkpoints') == ['12', '8']
+  assert checkpoint.latest_step(workdir) == 4
+
+  # Another model's state is the same error for both.
+  other = states.abstract(both[4].params, DEVICES)
+  with pytest.raises(ValueError, match='not hold the state of this run'):
+    checkpoint.restore_newest(workdir, other)
+
+  # The run goes on; the best of before is still known.
+  checkpoints = checkpoint.Checkpoints(
+    workdir, keep=1, keep_every=0, best='test/loss', timeout=60
+  )
+  for step in (8, 12):
+    checkpoints.save(step, restored, {'test/loss': 0.5})
+  checkpoints.close()
+  assert states.names(workdir / 'checkpoints') == ['12', '4']
+
+  sharded = _global(both[8]).params
+  for step in (8, 8, 12):
+    checkpoint.save_params(workdir, 'best', step, sharded, timeout=60)
+  params, path = checkpoint.read_params(workdir / 'best')
+  assert path.name == '12'
+  states.assert_bitwise(params, both[8].params)
+  multihost_utils.sync_global_devices('end')
+  print('All is well.')
+
+
+if __name__ == '__main__':
+  jax.distributed.initialize(f'127.0.0.1:{sys.argv[2]}', 2, int(sys.argv[1]))
+  main(int(sys.argv[1]), pathlib.Path(sys.argv[3]))

@@ -1,0 +1,158 @@
+"""A run is the same on one process and on several with as many devices."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.processes.launch import launch
+from vit_jax import checkpoint, metrics
+from vit_jax.interop import shapes
+
+# Sizes for 4 and for 8 devices.
+MESHES = {
+  4: {
+    'data': dict(data=4),
+    'fsdp': dict(data=1, fsdp=4),
+    'optimizer': dict(data=1, fsdp=4, shard='optimizer'),
+    'tensor': dict(data=1, tensor=4),
+    'mixed': dict(data=1, fsdp=2, tensor=2, gather='micro_batch'),
+  },
+  8: {
+    'data': dict(data=8),
+    'fsdp': dict(data=1, fsdp=8),
+    'optimizer': dict(data=2, fsdp=4, shard='optimizer'),
+    'tensor': dict(data=1, tensor=8),
+    'mixed': dict(data=2, fsdp=2, tensor=2),
+    'mixed, accumulation': dict(data=2, fsdp=2, tensor=2, gather='micro_batch'),
+  },
+}
+
+
+def _train(folder, processes, devices, meshes):
+  runs = {
+    name: dict(
+      workdir=str(folder / name),
+      config=dict(
+        mesh=mesh,
+        changes={'accumulation_steps': 2} if 'accum' in name else {},
+      ),
+    )
+    for name, mesh in meshes.items()
+  }
+  launch(
+    *(processes, devices),
+    task='train',
+    out=str(folder / 'seen'),
+    runs=runs,
+    timeout=900,
+  )
+
+
+def assert_same_numbers(workdir, expected, tolerance):
+  """Every loss, accuracy and evaluation, relative."""
+  rows, others = metrics.read(workdir), metrics.read(expected)
+  assert [r['step'] for r in rows] == [r['step'] for r in others]
+  compared = 0
+  for row, other in zip(rows, others, strict=True):
+    for key in ('train/loss', 'test/loss', 'train/accuracy', 'test/accuracy'):
+      assert (key in row) == (key in other)
+      if key in other:
+        compared += 1
+        assert row[key] == pytest.approx(other[key], rel=tolerance), key
+  assert compared == 2 * 20 + 2 * 2
+
+
+def assert_same_params(workdir, expected, tolerance):
+  """Each array, relative to its largest entry."""
+  (params, _), (others, _) = map(checkpoint.read_params, (workdir, expected))
+  params, others = map(shapes.without_structs, (params, others))
+  assert params.keys() == others.keys()
+  for name, value in others.items():
+    error = np.abs(params[name] - value).max()
+    assert error <= tolerance * max(np.abs(value).max(), 1e-3), (name, error)
+
+
+def _check(tmp_path, processes, devices):
+  total = processes * devices
+  meshes = MESHES[total]
+  for name, count in (('one', 1), ('many', processes)):
+    (tmp_path / name).mkdir()
+    _train(tmp_path / name, count, total // count, meshes)
+  for name in meshes:
+    one, many = tmp_path / 'one' / name, tmp_path / 'many' / name
+    assert_same_numbers(many, one, 1e-6)
+    assert_same_params(many, one, 1e-5)
+  return tmp_path
+
+
+def test_two_processes_train_as_one(tmp_path):
+  _check(tmp_path, 2, 2)
+  # Only one of them writes the log, each line once.
+  log = (tmp_path / 'many/data/train.log').read_text()
+  assert log.count('step 20/20 ') == 1
+  assert 'on 4 cpu device(s) of 2 processes.' in log
+  rows = metrics.read(tmp_path / 'many/data')
+  assert rows[-1]['test/count'] == 101
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('processes', 'devices'), [(2, 4), (4, 2)])
+def test_more_processes_train_as_one(tmp_path, processes, devices):
+  _check(tmp_path, processes, devices)
+
+
+# Eight devices, four, a mesh of 2 x 4, and two processes.
+LEGS = [
+  (1, 8, dict(data=8)),
+  (1, 4, dict(data=4)),
+  (1, 8, dict(data=2, fsdp=4)),
+  (2, 4, dict(data=2, fsdp=2, tensor=2)),
+]
+
+
+def _merge(files):
+  """Step -> row -> hash, of all processes; equal where several have a row."""
+  steps = []
+  for file in files:
+    with open(file) as f:
+      for i, rows in enumerate(json.load(f)['run']):
+        steps += [{}] * (i + 1 - len(steps))
+        for row, digests in rows.items():
+          assert set(digests) == {steps[i].get(row, digests[0])}
+          steps[i] = steps[i] | {row: digests[0]}
+  return steps
+
+
+@pytest.mark.slow
+def test_a_run_moves_from_mesh_to_mesh(tmp_path):
+  """Twelve launches of 10 s: hence slow."""
+  config = dict(changes={'total_steps': 20})
+  launch(
+    *(1, 8),
+    task='train',
+    out=str(tmp_path / 'whole'),
+    runs={
+      'run': dict(
+        workdir=str(tmp_path / 'expected'),
+        config=config | dict(mesh=dict(data=8)),
+      )
+    },
+  )
+  expected = _merge([tmp_path / 'whole.0.json'])
+  seen = []
+  for i, (processes, devices, mesh) in enumerate(LEGS):
+    out = tmp_path / f'leg{i}'
+    run = dict(
+      workdir=str(tmp_path / 'moved'),
+      config=config | dict(mesh=mesh),
+      stop_at=5 * (i + 1),
+    )
+    launch(processes, devices, task='train', out=str(out), runs={'run': run})
+    batches = _merge([f'{out}.{p}.json' for p in range(processes)])
+    # One batch is put on the devices ahead of the step that stops.
+    seen += batches[:5]
+  assert len(expected) == 20
+  assert seen == expected
+  assert_same_numbers(tmp_path / 'moved', tmp_path / 'expected', 1e-5)
+  assert_same_params(tmp_path / 'moved', tmp_path / 'expected', 1e-5)

@@ -1,0 +1,92 @@
+"""Sizes of the mesh's axes, and where devices of several slices go."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import sharding
+from vit_jax.sharding import mesh as mesh_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """What a mesh is made of, on some machine."""
+
+  id: int
+  process_index: int = 0
+  slice_index: int = 0
+  platform: str = 'fake'
+  device_kind: str = 'fake'
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'shape'),
+  [
+    ((-1, 1, 1), (8, 1, 1)),
+    ((-1, 2, 2), (2, 2, 2)),
+    ((2, -1, 1), (2, 4, 1)),
+    ((1, 1, -1), (1, 1, 8)),
+    ((8, 1, 1), (8, 1, 1)),
+    ((3, 1, 1), (3, 1, 1)),
+  ],
+)
+def test_axis_sizes(sizes, shape):
+  assert mesh_lib.axis_sizes(8, *sizes) == shape
+  mesh = sharding.make_mesh(*sizes)
+  assert tuple(mesh.shape.values()) == shape
+  assert mesh.axis_names == ('data', 'fsdp', 'tensor')
+  # Neighbours along the last axis, which exchange the most, are neighbours.
+  assert [d.id for d in mesh.devices.flat] == list(range(mesh.size))
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'message'),
+  [
+    ((-1, 3, 1), 'mesh.fsdp=3 x mesh.tensor=1 = 3, and mesh.data is -1, but'),
+    ((4, 4, 1), r'= 16, but JAX sees 8 device\(s\): the product must not'),
+    ((-1, -1, 1), 'mesh.data and mesh.fsdp are both -1'),
+    ((0, 1, 1), 'mesh.data=0 must be -1'),
+    ((1, 1, -2), 'mesh.tensor=-2 must be -1'),
+  ],
+)
+def test_sizes_that_do_not_fit(sizes, message):
+  with pytest.raises(ValueError, match=message):
+    mesh_lib.axis_sizes(8, *sizes)
+
+
+def test_several_processes_use_all_devices(monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(ValueError, match='leaves some of the 8 devices unused'):
+    sharding.make_mesh(2, 2, 1)
+  sharding.make_mesh(2, 2, 2)
+
+
+def _ids(grid):
+  return np.vectorize(lambda device: device.id)(grid).tolist()
+
+
+def test_only_data_spans_slices():
+  # The devices of two slices, in an order that mixes them.
+  devices = [Device(id=i, slice_index=i % 2) for i in range(8)]
+  grid = mesh_lib.device_grid(devices, (2, 2, 2), slices=0)
+  assert _ids(grid) == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
+  grid = mesh_lib.device_grid(devices, (4, 1, 2), slices=0)
+  assert _ids(grid) == [[[0, 2]], [[4, 6]], [[1, 3]], [[5, 7]]]
+  with pytest.raises(
+    ValueError, match=r'does not fit 2 slices: mesh.data must'
+  ):
+    mesh_lib.device_grid(devices, (1, 8, 1), slices=0)
+
+
+def test_slices_of_processes():
+  devices = [Device(id=i, process_index=i // 2) for i in range(8)]
+  grid = mesh_lib.device_grid(devices, (2, 4, 1), slices=2)
+  assert _ids(grid) == [[[0], [1], [2], [3]], [[4], [5], [6], [7]]]
+  with pytest.raises(
+    ValueError, match=r'mesh.slices=3 must be 0 .* the 4 proc'
+  ):
+    mesh_lib.device_grid(devices, (2, 4, 1), slices=3)
+  with pytest.raises(ValueError, match='does not fit 4 slices'):
+    mesh_lib.device_grid(devices, (2, 4, 1), slices=4)
