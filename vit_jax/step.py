@@ -148,7 +148,11 @@ def make_loss_and_grad(
 
     def add_micro_batch(total, xs):
       index, rows = xs
-      result = value_and_grad(params, rows, jax.random.fold_in(key, index))
+      held = params
+      if layout and layout.gather == 'micro_batch':
+        # Or the compiler would move the gathering out of the loop.
+        held, rows = jax.lax.optimization_barrier((params, rows))
+      result = value_and_grad(held, rows, jax.random.fold_in(key, index))
       return jax.tree.map(jnp.add, total, result), None
 
     shapes = jax.eval_shape(

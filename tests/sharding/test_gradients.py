@@ -6,6 +6,7 @@ loss and wrong gradients.
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import jax
@@ -188,3 +189,41 @@ def test_other_models_on_a_mixed_mesh(name, gather):
     data=2, fsdp=-1, tensor=tensor, shard='all', gather=gather
   )
   assert_equal_on(layout, OTHERS[name], 2)
+
+
+def _gathered_in_the_loop(gather):
+  """Whether the loop over micro-batches holds gathers of parameters."""
+  layout = sharding.build(data=2, fsdp=4, tensor=1, shard='all', gather=gather)
+  model = VIT.build()
+  function = step_lib.make_loss_and_grad(
+    model, losses.build('softmax'), 4, layout
+  )
+  params = sharding.put_tree(_params(VIT), layout.params(_params(VIT)))
+  batch = sharding.put_batch(_batch(), layout.mesh)
+  text = jax.jit(function).lower(params, batch, jax.random.key(0))
+  text = text.compile().as_text()
+  # Computations of the module by name, and those that a loop's body calls.
+  computations = dict(
+    re.findall(r'^%?([\w.\-]+) [^\n]*\{\n(.*?)^\}', text, re.M | re.S)
+  )
+  bodies = re.findall(r'body=%?([\w.\-]+)', text)
+  assert bodies
+  reached = set()
+  while bodies:
+    name = bodies.pop()
+    if name in reached or name not in computations:
+      continue
+    reached.add(name)
+    bodies += re.findall(
+      r'(?:calls|to_apply|body)=%?([\w.\-]+)', computations[name]
+    )
+  inside = sum(computations[n].count(' all-gather(') for n in reached)
+  return inside, text.count(' all-gather(')
+
+
+def test_parameters_are_gathered_once_a_step_or_in_every_micro_batch():
+  inside, everywhere = _gathered_in_the_loop('step')
+  assert everywhere > 20
+  assert inside == 0
+  inside, everywhere = _gathered_in_the_loop('micro_batch')
+  assert inside == everywhere > 20
