@@ -1,18 +1,10 @@
-"""The launch programs' command lines, and what their flags mean together.
-
-argparse, not absl: on the machine that launches, only Python and gcloud need
-to be installed.
-"""
+"""The launch programs' flags, and what they mean together."""
 
 import argparse
-import inspect
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from launch import queued_resource
 from launch import shell as shell_lib
-from launch.watch import RunFailedError
 from vit_jax import topology
 
 # Name -> what `add_argument` takes. A group belongs to one or more commands.
@@ -87,7 +79,7 @@ TPU_VM: Mapping[str, Flags] = {
       type=int,
       default=20,
       help='How often in a row a worker starts the program again (%(default)s).'
-      ' An attempt that lasted an hour starts the count anew.',
+      ' An attempt of two hours that did not get stuck starts the count anew.',
     ),
     'restart_pause': dict(
       type=int, default=30, help='Seconds before that (%(default)s).'
@@ -97,7 +89,8 @@ TPU_VM: Mapping[str, Flags] = {
       default=[],
       metavar='NAME=VALUE',
       help="Environment variable of the run, such as LIBTPU_INIT_ARGS='...';"
-      ' may be given several times.',
+      ' may be given several times. Not for secrets: it is printed here, and'
+      ' whoever may look at the machines sees it.',
     ),
   },
   'logs': {
@@ -165,7 +158,9 @@ GKE: Mapping[str, Flags] = {
       ' allowed to write to the work directory.',
     ),
     'bucket': dict(
-      default='', help='Mounted at /bucket with Cloud Storage FUSE.'
+      default='',
+      help='Mounted at /bucket with Cloud Storage FUSE, for data to be read;'
+      ' the work directory must be gs://.',
     ),
     'env': TPU_VM['run']['env'],
   },
@@ -173,70 +168,6 @@ GKE: Mapping[str, Flags] = {
     key: settings for key, settings in TPU_VM['logs'].items() if key != 'worker'
   },
 }
-
-
-def run(
-  words: Sequence[str],
-  *,
-  doc: str,
-  commands: Mapping[str, tuple[Callable[..., None], Sequence[str]]],
-  groups: Mapping[str, Flags],
-  takes_flags: Sequence[str],
-) -> None:
-  """Parses a command line and calls the command; errors are one message.
-
-  Args:
-    words: of the command line, without the program.
-    doc: the program's help.
-    commands: name -> (function of (shell, args, flags after --), groups of
-      flags). Its docstring is its help.
-    groups: the flags of each group; all commands have `common`.
-    takes_flags: commands that take flags of vit_jax.main after `--`.
-  """
-  own, flags = shell_lib.split(words)
-  parser = argparse.ArgumentParser(
-    description=doc,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
-  choices = parser.add_subparsers(
-    dest='command', required=True, metavar='COMMAND'
-  )
-  for name, (function, names) in commands.items():
-    text = inspect.getdoc(function)
-    sub = choices.add_parser(
-      name,
-      help=text.partition('\n')[0],
-      description=text,
-      usage='%(prog)s [--FLAG=VALUE ...]'
-      + (' -- --config=... --workdir=...' if name in takes_flags else ''),
-      formatter_class=argparse.RawDescriptionHelpFormatter,
-      allow_abbrev=False,
-    )
-    for group in (*names, 'common'):
-      for flag, settings in groups[group].items():
-        sub.add_argument(f'--{flag}', **settings)
-  args = parser.parse_args(own)
-  try:
-    _check(args, flags, args.command in takes_flags)
-    commands[args.command][0](shell_lib.Shell(args.dry_run), args, flags)
-  except (ValueError, OSError, shell_lib.CommandError, RunFailedError) as error:
-    sys.exit(f'error: {error}')
-  except KeyboardInterrupt:
-    sys.exit(130)
-
-
-def _check(args, flags, takes_flags) -> None:
-  for name, variable in (
-    ('project', 'CLOUDSDK_CORE_PROJECT'),
-    ('zone', 'CLOUDSDK_COMPUTE_ZONE'),
-  ):
-    if getattr(args, name, '') is None:
-      setattr(args, name, os.environ.get(variable))
-    if getattr(args, name, '') is None:
-      raise ValueError(f'--{name} is missing: pass it or set ${variable}.')
-  if flags and not takes_flags:
-    raise ValueError(f'{args.command} takes nothing after --: {flags}.')
 
 
 def accelerator(args: argparse.Namespace) -> topology.Slice:
@@ -289,14 +220,7 @@ def request(args: argparse.Namespace) -> queued_resource.Request:
 
 
 def variables(args: argparse.Namespace) -> list[str]:
-  """`NAME=VALUE` for start.sh.
-
-  Raises:
-    ValueError: a --env is not of that form.
-  """
-  for variable in args.env:
-    if '=' not in variable:
-      raise ValueError(f'--env={variable}: expected NAME=VALUE.')
+  """`NAME=VALUE` for start.sh."""
   return [
     f'RESTARTS={args.restarts}',
     f'RESTART_PAUSE={args.restart_pause}',

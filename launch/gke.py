@@ -30,6 +30,7 @@ From nothing to a run, in the repository's root:
 COMMAND --help explains one command; launch/README.md explains the rest.
 """
 
+import functools
 import pathlib
 import sys
 
@@ -37,8 +38,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from launch import flags as flags_lib
 from launch import manifest as manifest_lib
+from launch import node_pools, program, workers
 from launch import shell as shell_lib
-from launch import workers
 from vit_jax import topology
 
 _JOBSET = 'https://github.com/kubernetes-sigs/jobset/releases/download/{}/manifests.yaml'
@@ -61,7 +62,7 @@ def create_cluster(shell, args, _) -> None:
   shell.run(
     [
       *('gcloud', 'container', 'clusters', 'create', args.cluster),
-      *_place(args),
+      *node_pools.place(args),
       f'--workload-pool={args.project}.svc.id.goog',
       '--addons=GcsFuseCsiDriver',
       '--release-channel=rapid',
@@ -72,59 +73,11 @@ def create_cluster(shell, args, _) -> None:
   shell.run(
     [
       *('gcloud', 'container', 'clusters', 'get-credentials', args.cluster),
-      *_place(args),
+      *node_pools.place(args),
     ]
   )
   url = _JOBSET.format(args.jobset_version)
   shell.run(['kubectl', 'apply', '--server-side', f'--filename={url}'])
-
-
-def create_nodes(shell, args, _) -> None:
-  """Makes a node pool for each slice, of exactly its machines.
-
-  Their quota is Compute Engine's (IAM & Admin > Quotas, "TPU"), not that of
-  the Cloud TPU API.
-  """
-  wanted = _slice(args)
-  shell.say(
-    f'{args.num_slices} x {wanted}: {args.num_slices * wanted.chips:,}'
-    ' chip-hours an hour, until the pools are deleted.'
-  )
-  shell_lib.confirm('Create them?', yes=args.yes, dry_run=args.dry_run)
-  placed = wanted.generation.name == 'tpu7x' and wanted.hosts > 1
-  if placed:
-    shell.run(
-      [
-        *('gcloud', 'compute', 'resource-policies', 'create'),
-        *('workload-policy', f'{args.cluster}-{wanted.topology}'),
-        '--type=HIGH_THROUGHPUT',
-        f'--accelerator-topology={wanted.topology}',
-        f'--region={args.zone.rpartition("-")[0]}',
-        f'--project={args.project}',
-      ]
-    )
-  for name in _pools(args, wanted):
-    command = [
-      *('gcloud', 'container', 'node-pools', 'create', name),
-      f'--cluster={args.cluster}',
-      *_place(args),
-      f'--node-locations={args.zone}',
-      f'--machine-type={wanted.machine_type}',
-      f'--num-nodes={wanted.hosts}',
-      '--workload-metadata=GKE_METADATA',
-    ]
-    if placed:
-      command.append(f'--placement-policy={args.cluster}-{wanted.topology}')
-    elif wanted.hosts > 1:
-      command.append(f'--tpu-topology={wanted.topology}')
-    if args.spot:
-      command.append('--spot')
-    if args.reservation:
-      command += [
-        f'--reservation={args.reservation}',
-        '--reservation-affinity=specific',
-      ]
-    shell.run(command)
 
 
 def build(shell, args, _) -> None:
@@ -157,9 +110,25 @@ def apply(shell, args, flags) -> None:
 
   After -- come the flags of vit_jax.main. All pods start again together, at
   most --restarts times, when one ends with exit code 75, 76 or 77, by a
-  signal, or with its node; any other error ends the run for good.
+  signal, or with its node; any other error ends the run for good. A run of
+  that name, also one that is over, has to be deleted first.
   """
   text = manifest_lib.render(_run(args, flags))
+  # To kubectl, sending again what is there already is a success.
+  there = shell.read(
+    [
+      *('kubectl', 'get', 'jobset', args.name),
+      *('--ignore-not-found', '--output=name'),
+    ]
+  )
+  if there.strip():
+    raise ValueError(
+      f'there is a run {args.name!r} in the cluster already, alive or over, and'
+      ' nothing would be started. Look at it, then delete it (an unfinished run'
+      ' goes on from its work directory), or choose another --name:\n'
+      f'  python launch/gke.py status --name={args.name}\n'
+      f'  python launch/gke.py delete --name={args.name}'
+    )
   shell.run(['kubectl', 'apply', '--filename=-'], stdin=text)
 
 
@@ -190,31 +159,14 @@ def status(shell, args, _) -> None:
 
 
 def delete(shell, args, _) -> None:
-  """Ends the run; its pods get SIGTERM and time to save.
+  """Ends the run; its pods get SIGTERM and time to save. Waits for that.
 
   `apply` with the same work directory goes on from there. The nodes stay, and
   cost money.
   """
-  shell.run(['kubectl', 'delete', 'jobset', args.name])
-
-
-def delete_nodes(shell, args, _) -> None:
-  """Gives the slices back."""
-  names = _pools(args, _slice(args))
-  shell_lib.confirm(
-    f'Delete the node pools {", ".join(names)}?',
-    yes=args.yes,
-    dry_run=args.dry_run,
-  )
-  for name in names:
-    shell.run(
-      [
-        *('gcloud', 'container', 'node-pools', 'delete', name),
-        f'--cluster={args.cluster}',
-        *_place(args),
-        '--quiet',
-      ]
-    )
+  # foreground: the JobSet goes last. Else it goes first, kubectl returns, and
+  # the pods are still saving while the nodes are deleted under them.
+  shell.run(['kubectl', 'delete', 'jobset', args.name, '--cascade=foreground'])
 
 
 def delete_cluster(shell, args, _) -> None:
@@ -227,33 +179,13 @@ def delete_cluster(shell, args, _) -> None:
   shell.run(
     [
       *('gcloud', 'container', 'clusters', 'delete', args.cluster),
-      *_place(args),
+      *node_pools.place(args),
       '--quiet',
     ]
   )
 
 
-def _place(args) -> list[str]:
-  return [f'--location={args.zone}', f'--project={args.project}']
-
-
-def _slice(args) -> topology.Slice:
-  return manifest_lib.check_slice(
-    topology.parse(args.accelerator), args.num_slices
-  )
-
-
-def _pools(args, wanted) -> list[str]:
-  return [
-    f'{wanted.generation.name}-{wanted.topology}-{i}'
-    for i in range(args.num_slices)
-  ]
-
-
 def _run(args, flags) -> manifest_lib.Run:
-  for variable in args.env:
-    if '=' not in variable:
-      raise ValueError(f'--env={variable}: expected NAME=VALUE.')
   return manifest_lib.Run(
     name=shell_lib.check_name(args.name),
     wanted=topology.parse(args.accelerator),
@@ -273,7 +205,7 @@ _RUN = ['name', 'image', 'accelerator', 'slices', 'spot', 'pods']
 COMMANDS = {
   'create_cluster': (create_cluster, ['cluster', 'jobset', 'yes']),
   'create_nodes': (
-    create_nodes,
+    node_pools.create_nodes,
     ['cluster', 'accelerator', 'slices', 'spot', 'reservation', 'yes'],
   ),
   'build': (build, ['image', 'project']),
@@ -283,26 +215,20 @@ COMMANDS = {
   'status': (status, ['name']),
   'delete': (delete, ['name']),
   'delete_nodes': (
-    delete_nodes,
+    node_pools.delete_nodes,
     ['cluster', 'accelerator', 'slices', 'yes'],
   ),
   'delete_cluster': (delete_cluster, ['cluster', 'yes']),
 }
 
-
-def main(words: list[str]) -> None:
-  """Runs one command.
-
-  Args:
-    words: of the command line, without the program.
-  """
-  flags_lib.run(
-    words,
-    doc=__doc__,
-    commands=COMMANDS,
-    groups=flags_lib.GKE,
-    takes_flags=('manifest', 'apply'),
-  )
+# Runs one command: takes the words of the command line without the program.
+main = functools.partial(
+  program.run,
+  doc=__doc__,
+  commands=COMMANDS,
+  groups=flags_lib.GKE,
+  takes_flags=('manifest', 'apply'),
+)
 
 
 if __name__ == '__main__':

@@ -14,6 +14,8 @@ _TEMPLATE = pathlib.Path(__file__).with_name('jobset.yaml')
 # deaths by signal.
 RESTARTABLE = (75, 76, 77, *range(129, 160))
 BUCKET_MOUNT = '/bucket'
+# Seconds that the slices of a run wait for each other.
+SLICES_TIMEOUT = 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +59,11 @@ def render(run: Run) -> str:
   """
   wanted = check_slice(run.wanted, run.num_slices)
   workdir = shell_lib.check_run(run.flags)
-  if workdir.startswith('/') and not (
-    run.bucket and workdir.startswith(BUCKET_MOUNT + '/')
-  ):
+  if not workdir.startswith('gs://'):
     raise ValueError(
-      f'--workdir={workdir} is a directory of one pod. Expected gs://..., or'
-      f' --bucket=NAME and a path in {BUCKET_MOUNT}/.'
+      f'--workdir={workdir} is a directory of one pod, or a mounted bucket,'
+      ' where a save fails: it renames a directory. Expected'
+      ' --workdir=gs://BUCKET/PATH, which needs no mount.'
     )
   env = (variable.partition('=') for variable in run.variables)
   return string.Template(_TEMPLATE.read_text()).substitute(
@@ -71,50 +72,66 @@ def render(run: Run) -> str:
     num_slices=run.num_slices,
     hosts=wanted.hosts,
     restartable=list(RESTARTABLE),
-    annotations=_lines(
-      10,
-      'metadata:',
-      '  annotations:',
-      '    gke-gcsfuse/volumes: "true"',
-      when=bool(run.bucket),
-    ),
     service_account=run.service_account,
     grace_seconds=run.grace_seconds,
     gke_accelerator=wanted.gke_accelerator,
     topology=wanted.topology,
-    spot=_lines(14, 'cloud.google.com/gke-spot: "true"', when=run.spot)
-    + _lines(
-      12,
-      'tolerations:',
-      '- key: cloud.google.com/gke-spot',
-      '  operator: Equal',
-      '  value: "true"',
-      '  effect: NoSchedule',
-      when=run.spot,
-    ),
     image=_quote(run.image),
-    args=json.dumps(list(run.flags)),
+    args=json.dumps(_program_flags(run)),
     workdir=_quote(workdir),
     env=''.join(
       _lines(14, f'- name: {key}', f'  value: {_quote(value)}')
       for key, _, value in env
     ),
     chips_per_host=wanted.chips_per_host,
-    mount=_lines(
-      14,
-      '- name: bucket',
-      f'  mountPath: {BUCKET_MOUNT}',
-      when=bool(run.bucket),
+    spot=_spot(run.spot),
+    **_bucket(run.bucket),
+  )
+
+
+def _program_flags(run) -> list[str]:
+  """The flags of vit_jax.main, with what only this launch knows."""
+  given = {flag.partition('=')[0].lstrip('-') for flag in run.flags}
+  if run.num_slices == 1 or 'start_timeout' in given:
+    return list(run.flags)
+  # A slice that is there waits for the others, which may wait for capacity;
+  # with the program's few minutes it would use up the restarts meanwhile.
+  return [*run.flags, f'--start_timeout={SLICES_TIMEOUT}']
+
+
+def _spot(spot) -> str:
+  if not spot:
+    return ''
+  return _lines(14, 'cloud.google.com/gke-spot: "true"') + _lines(
+    12,
+    'tolerations:',
+    '- key: cloud.google.com/gke-spot',
+    '  operator: Equal',
+    '  value: "true"',
+    '  effect: NoSchedule',
+  )
+
+
+def _bucket(bucket) -> dict[str, str]:
+  """The template's three places that a mounted bucket needs."""
+  if not bucket:
+    return dict(annotations='', mount='', volume='')
+  return dict(
+    annotations=_lines(
+      10,
+      'metadata:',
+      '  annotations:',
+      '    gke-gcsfuse/volumes: "true"',
     ),
+    mount=_lines(14, '- name: bucket', f'  mountPath: {BUCKET_MOUNT}'),
     volume=_lines(
       12,
       '- name: bucket',
       '  csi:',
       '    driver: gcsfuse.csi.storage.gke.io',
       '    volumeAttributes:',
-      f'      bucketName: {_quote(run.bucket)}',
+      f'      bucketName: {_quote(bucket)}',
       '      mountOptions: implicit-dirs',
-      when=bool(run.bucket),
     ),
   )
 
@@ -140,8 +157,8 @@ def check_slice(wanted: topology.Slice, num_slices: int) -> topology.Slice:
   return wanted
 
 
-def _lines(indent: int, *lines: str, when: bool = True) -> str:
-  return ''.join(f'{" " * indent}{line}\n' for line in lines) if when else ''
+def _lines(indent: int, *lines: str) -> str:
+  return ''.join(f'{" " * indent}{line}\n' for line in lines)
 
 
 def _quote(text: str) -> str:

@@ -25,13 +25,14 @@ From nothing to a run, in the repository's root:
 COMMAND --help explains one command; launch/README.md explains the rest.
 """
 
+import functools
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from launch import flags as flags_lib
-from launch import queued_resource, watch, workers
+from launch import program, queued_resource, watch, workers
 from launch import shell as shell_lib
 
 
@@ -188,20 +189,14 @@ COMMANDS = {
   ),
 }
 
-
-def main(words: list[str]) -> None:
-  """Runs one command.
-
-  Args:
-    words: of the command line, without the program.
-  """
-  flags_lib.run(
-    words,
-    doc=__doc__,
-    commands=COMMANDS,
-    groups=flags_lib.TPU_VM,
-    takes_flags=('run', 'watch'),
-  )
+# Runs one command: takes the words of the command line without the program.
+main = functools.partial(
+  program.run,
+  doc=__doc__,
+  commands=COMMANDS,
+  groups=flags_lib.TPU_VM,
+  takes_flags=('run', 'watch'),
+)
 
 
 if __name__ == '__main__':

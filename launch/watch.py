@@ -6,19 +6,9 @@ from collections.abc import Sequence
 
 from launch import queued_resource, workers
 from launch import shell as shell_lib
+from launch.patience import Patience, RunFailedError
 from launch.queued_resource import Request, Target
 from launch.workers import Worker
-
-# Requests in a row that failed before they were granted.
-_FAILED_REQUESTS = 5
-# Polls in a row in which the workers of a ready VM could not be reached.
-_UNREACHABLE = 10
-# Actions in a row that did not succeed.
-_TROUBLES = 10
-
-
-class RunFailedError(RuntimeError):
-  """The run ended for a reason that starting it again would not mend."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +39,9 @@ def decide(
     hosts: how many workers there should be.
 
   Returns:
-    `create`, `recreate`, `wait`, `unreachable`, `set_up`, `start`, `restart`,
-    `done`, `stopped` (by hand) or `failed`.
+    `create`, `recreate`, `wait`, `stalled` (no VM that could get ready by
+    itself), `unreachable`, `set_up`, `start`, `restart`, `done`, `stopped` (by
+    hand) or `failed`.
   """
   if queue is None:
     return 'create'
@@ -60,6 +51,8 @@ def decide(
     return 'wait'
   if node in ('PREEMPTED', 'TERMINATED'):
     return 'recreate'
+  if node in ('', 'STOPPED'):
+    return 'stalled'
   if node != 'READY' or health == 'UNHEALTHY_MAINTENANCE':
     return 'wait'
   if found is None or len(found) < hosts:
@@ -104,58 +97,39 @@ def watch(
   if shell.dry_run:
     _print_all(shell, job, delete_when_done)
     return
-  said, failed_requests, unreachable, troubles = '', 0, 0, 0
-  reached = False
+  patience = Patience(job.target)
+  said, taken_up = '', False
   while True:
     queue, node, found, trouble = _look(shell, job)
-    action = decide(
-      queue,
-      node.get('state', ''),
-      node.get('health', ''),
-      found,
-      job.request.wanted.hosts,
-    )
-    if not reached and found and action != 'unreachable':
-      reached = True
+    state, health = node.get('state', ''), node.get('health', '')
+    action = decide(queue, state, health, found, job.request.wanted.hosts)
+    if not taken_up and found and action != 'unreachable':
+      taken_up = True
       if any(worker.alive for worker in found):
         print('a run is alive there; it is taken up as it is.')
       else:
         # How an earlier run ended there says nothing of this one.
         action = 'set_up'
-    line = f'{queue or "no request"} {node.get("state", "")}: {action}'
+    line = f'{queue or "no request"} {state}: {action}'
     if line != said:
       print(time.strftime('%Y-%m-%d %H:%M:%S'), job.target.name, line)
       said = line
-
-    unreachable = unreachable + 1 if action == 'unreachable' else 0
-    if unreachable >= _UNREACHABLE:
-      print(f'not reached for {unreachable} looks ({trouble}); a new slice.')
-      action, unreachable = 'recreate', 0
-    if queue == 'ACTIVE':
-      failed_requests = 0
-    failed_requests += queue == 'FAILED'
-    if failed_requests >= _FAILED_REQUESTS:
-      raise RunFailedError(
-        f'{failed_requests} requests in a row failed. Why:\n  gcloud compute'
-        f' tpus queued-resources describe {job.target.name}'
-        f' {" ".join(job.target.place)}'
-      )
-
+    action = patience.judge(
+      action,
+      queue=queue,
+      node=state,
+      health=health,
+      found=found,
+      trouble=trouble,
+    )
     if action in ('done', 'stopped', 'failed'):
       _finish(shell, job, action, found, delete_when_done)
       return
     try:
       _act(shell, job, action)
-      troubles = 0
+      patience.succeeded()
     except shell_lib.CommandError as error:
-      # Machines come and go; what is wrong for good shows up again.
-      troubles += 1
-      if troubles >= _TROUBLES:
-        raise RunFailedError(
-          f'{action} failed {troubles} times in a row: {error}\nThe slice, if'
-          ' there is one, still costs money.'
-        ) from error
-      print(f'{action} did not succeed ({error}); trying again.')
+      patience.failed(action, error)
     time.sleep(poll)
 
 

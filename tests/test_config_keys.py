@@ -25,6 +25,7 @@ from vit_jax import (
   optim,
   overview,
   profiling,
+  results,
   sharding,
   stages,
   train,
@@ -61,8 +62,9 @@ class Reads:
       (config_lib, 'validate'),
       (config_lib, 'check_same_run'),
       (config_lib, 'save'),
+      (config_lib, 'to_json'),
       (overview, 'write'),
-      (train, '_missing_evaluations'),
+      (results, 'missing_evaluations'),
     ):
       function = getattr(module, name)
       monkeypatch.setattr(module, name, self._blindfolded(function))

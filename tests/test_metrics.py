@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from etils import epath
 
 from vit_jax import metrics
 
@@ -55,3 +56,33 @@ def test_what_is_about_to_be_repeated_is_dropped(tmp_path):
   _writer(tmp_path, start_step=2)
   assert [row['step'] for row in metrics.read(tmp_path)] == [1, 2, 2]
   assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
+
+
+def test_a_damaged_line_is_left_out(tmp_path, caplog):
+  lines = ['{"step": 1}\n', '{"step": \x00\n', '[3]\n', '{"step": 4}\n', '{"st']
+  (tmp_path / 'metrics.jsonl').write_text(''.join(lines))
+  assert metrics.read(tmp_path) == [{'step': 1}, {'step': 4}]
+  assert 'line 2, is left out' in caplog.text
+  assert 'line 3, is left out' in caplog.text
+  assert 'line 5' not in caplog.text
+
+
+def test_where_files_cannot_be_appended_to(tmp_path, monkeypatch):
+  assert not metrics._can_append(epath.Path('gs://bucket/run/metrics.jsonl'))
+  assert metrics._can_append(epath.Path(tmp_path) / 'metrics.jsonl')
+  monkeypatch.setattr(metrics, '_can_append', lambda path: False)
+  cls = type(epath.Path(tmp_path))
+  open_file = cls.open
+
+  def open_anew(path, mode='r', *args, **kwargs):
+    return open_file(path, mode.replace('a', 'w'), *args, **kwargs)
+
+  monkeypatch.setattr(cls, 'open', open_anew)
+  for start_step in (0, 2):
+    writer = _writer(tmp_path, start_step)
+    for step in range(start_step + 1, start_step + 4):
+      writer.write(step, {'loss': step / 2})
+    writer.close()
+  text = (tmp_path / 'metrics.jsonl').read_text()
+  rows = [json.loads(line) for line in text.splitlines()]
+  assert rows == [{'step': i, 'loss': i / 2} for i in range(1, 6)]

@@ -1,16 +1,18 @@
-"""SIGTERM and the cloud's notices: a run that may save before it stops."""
+"""SIGTERM: a run that may save before it stops, and how processes agree.
 
-import contextlib
-import http.server
+Real processes that agree are in `test_preemption_processes.py`.
+"""
+
+import itertools
 import os
 import pathlib
-import re
+import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -45,20 +47,13 @@ def _terminate():
   os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait_for(condition):
-  end = time.monotonic() + PATIENCE
-  while not condition():
-    assert time.monotonic() < end, 'nothing came'
-    time.sleep(0.01)
-
-
 def test_sigterm(outer, caplog):
   with preemption.Notice() as notice:
-    assert not notice.requested(1)
+    assert not notice.requested()
     assert notice.reason == ''
     _terminate()
-    assert notice.requested(2)
-    assert notice.requested(3)
+    assert notice.requested()
+    assert notice.requested()
     assert notice.reason == 'SIGTERM'
     # While the run saves, others do no harm.
     _terminate()
@@ -89,27 +84,27 @@ def test_the_handler_may_interrupt_logging(caplog):
     handler_of_logs.acquire()  # By the main thread, as while it logs.
     try:
       _terminate()
-      assert notice.requested(1)
+      assert notice.requested()
       assert caplog.messages == []
     finally:
       handler_of_logs.release()
   assert len(caplog.messages) == 1
 
 
-def test_in_another_thread_nothing_is_changed(outer, monkeypatch, metadata):
-  monkeypatch.setenv('GCE_METADATA_HOST', metadata.start(preempted='TRUE'))
+def test_in_another_thread_nothing_is_changed(outer, monkeypatch):
+  monkeypatch.setenv('GCE_METADATA_HOST', 'not asked')
+  monkeypatch.setattr(preemption, '_ask', lambda *_: 'TRUE')
   results = []
 
   def run():
     with preemption.Notice(poll_seconds=0.01) as notice:
       _terminate()
       time.sleep(0.1)
-      results.append((notice.requested(1), notice.reason))
+      results.append((notice.requested(), notice.reason))
 
   thread = threading.Thread(target=run)
   thread.start()
   thread.join()
-  _wait_for(lambda: outer)
   assert results == [(False, '')]
   assert outer == [signal.SIGTERM]
 
@@ -140,243 +135,140 @@ def test_a_forked_child_can_be_ended():
   assert result.stdout == '-15\n'
 
 
-# ---- Google Cloud -----------------------------------------------------------
+# ---- When several processes ask each other ----------------------------------
 
 
-class Metadata:
-  """A metadata server: what it says, and how often it was asked."""
+class Run:
+  """Simulated processes that make the same calls, at speeds of their own.
 
-  def __init__(self):
-    self.values = {}
-    self.status = 200
-    self.asked = 0
-    self._server = None
+  In each call process 0 comes first: it says whether all ask each other now,
+  and what it broadcasts.
+  """
 
-  def start(self, **values):
-    self.values = values
-    metadata = self
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-      def do_GET(self):
-        metadata.asked += 1
-        key = self.path.removeprefix('/computeMetadata/v1/instance/')
-        value = metadata.values.get(key.replace('-', '_'))
-        status = metadata.status
-        if self.headers['Metadata-Flavor'] != 'Google':
-          status = 403
-        elif value is None:
-          status = 404
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(f'{value}\n'.encode())
-
-      def log_message(self, *_):
-        pass
-
-    self._server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
-    self._thread = threading.Thread(
-      target=self._server.serve_forever, args=(0.01,)
-    )
-    self._thread.start()
-    return f'127.0.0.1:{self._server.server_port}'
-
-  def stop(self):
-    if self._server:
-      self._server.shutdown()
-      self._server.server_close()
-      self._thread.join()
-
-
-@pytest.fixture
-def metadata():
-  server = Metadata()
-  yield server
-  server.stop()
-
-
-@contextlib.contextmanager
-def _notice(metadata, monkeypatch, **values):
-  # A proxy that answers nothing: the server is not behind it.
-  monkeypatch.setenv('http_proxy', 'http://127.0.0.1:9')
-  monkeypatch.delenv('no_proxy', raising=False)
-  monkeypatch.setenv('GCE_METADATA_HOST', metadata.start(**values))
-  with preemption.Notice(poll_seconds=0.01) as notice:
-    yield notice
-
-
-@pytest.mark.parametrize('at_once', [False, True])
-def test_preempted(metadata, monkeypatch, caplog, at_once):
-  values = {'preempted': 'TRUE' if at_once else 'FALSE'}
-  with _notice(metadata, monkeypatch, **values) as notice:
-    if not at_once:
-      _wait_for(lambda: metadata.asked > 4)
-      assert not notice.requested(1)
-      metadata.values = {'preempted': 'TRUE'}
-    _wait_for(lambda: notice.requested(2))
-    assert notice.reason == 'preempted'
-  assert caplog.messages == [
-    'preempted: saving after the present step, then stopping.'
-  ]
-
-
-@pytest.mark.parametrize('word', ['TERMINATE', 'SHUTDOWN'])
-def test_maintenance(metadata, monkeypatch, word):
-  values = {'preempted': 'FALSE', 'maintenance_event': 'NONE'}
-  with _notice(metadata, monkeypatch, **values) as notice:
-    for event in ('NONE', 'MIGRATE_ON_HOST_MAINTENANCE', 'NONE'):
-      metadata.values = {'maintenance_event': event}
-      asked = metadata.asked
-      _wait_for(lambda asked=asked: metadata.asked > asked + 4)
-      assert not notice.requested(1)
-    event = f'{word}_ON_HOST_MAINTENANCE'
-    metadata.values = {'maintenance_event': event}
-    _wait_for(lambda: notice.requested(2))
-    assert notice.reason == f'maintenance-event {event}'
-
-
-def test_an_event_that_stood_at_the_start_is_no_notice(
-  metadata, monkeypatch, caplog
-):
-  event = 'TERMINATE_ON_HOST_MAINTENANCE'
-  with _notice(metadata, monkeypatch, maintenance_event=event) as notice:
-    _wait_for(lambda: metadata.asked > 6)
-    assert not notice.requested(1)
-    assert caplog.messages == [
-      f'maintenance-event {event} stood before this run began: it goes on until'
-      ' SIGTERM.'
+  def __init__(self, monkeypatch, num_processes=2, check_seconds=2.0):
+    fake = types.SimpleNamespace(any_true=self._any_true)
+    fake.broadcast = self._broadcast
+    monkeypatch.setattr(preemption, 'distributed', fake)
+    clock = types.SimpleNamespace(monotonic=lambda: self.clocks[self.process])
+    monkeypatch.setattr(preemption, 'time', clock)
+    self.agreements = [
+      preemption._Agreement(check_seconds) for _ in range(num_processes)
     ]
-    metadata.values = {'maintenance_event': 'NONE'}
-    asked = metadata.asked
-    _wait_for(lambda: metadata.asked > asked + 4)
-    metadata.values = {'maintenance_event': event}
-    _wait_for(lambda: notice.requested(2))
+    self.clocks = [100.0 * i for i in range(num_processes)]
+    self.process = 0
+    self.checks = []  # The clock of process 0, and how many calls before.
+    self._calls = 0
+
+  def _any_true(self, flag):
+    assert flag == self._flags[self.process]
+    self._asked.append('any_true')
+    return any(self._flags)
+
+  def _broadcast(self, value):
+    self._asked.append('broadcast')
+    if self.process == 0:
+      self._value = value
+    return self._value
+
+  def call(self, *seconds, flags=None):
+    """One call in all, the given time after the last; what it tells."""
+    self._flags = flags or [False] * len(self.agreements)
+    answers, exchanges = [], []
+    for i, agreement in enumerate(self.agreements):
+      self.process = i
+      self._asked = []
+      self.clocks[i] += seconds[i % len(seconds)]
+      answers.append(agreement.reached(self._flags[i]))
+      exchanges.append(self._asked)
+    # Else one waits for ever, or for another kind of answer.
+    assert all(each == exchanges[0] for each in exchanges)
+    assert len(set(answers)) == 1
+    self._calls += 1
+    if exchanges[0]:
+      self.checks.append((self.clocks[0], self._calls))
+    return answers[0]
+
+  def spacings(self):
+    calls = [0] + [calls for _, calls in self.checks]
+    return [b - a for a, b in itertools.pairwise(calls)]
 
 
-def test_a_server_that_fails_is_asked_again(metadata, monkeypatch, caplog):
-  metadata.status = 503
-  with _notice(metadata, monkeypatch, preempted='TRUE') as notice:
-    _wait_for(lambda: metadata.asked > 4)
-    assert not notice.requested(1)
-    assert caplog.messages == []
-    metadata.status = 200
-    _wait_for(lambda: notice.requested(2))
+def test_checks_are_about_two_seconds_apart(monkeypatch):
+  run = Run(monkeypatch)
+  for _ in range(100):
+    run.call(0.125, 0.3)  # The clock of process 0 counts.
+  # The first is for a step that was compiled, then it doubles up to 2 s.
+  assert run.spacings() == [1, 1, 2, 4, 8, 16, 16, 16, 16, 16]
 
 
-def test_no_server(monkeypatch):
-  with socket.socket() as listener:
-    listener.bind(('127.0.0.1', 0))  # Does not listen: refuses.
-    monkeypatch.setenv(
-      'GCE_METADATA_HOST', f'127.0.0.1:{listener.getsockname()[1]}'
-    )
-    with preemption.Notice(poll_seconds=0.01) as notice:
-      time.sleep(0.1)
-      assert not notice.requested(1)
-      begin = time.monotonic()
-    assert time.monotonic() - begin < 2
+def test_a_slow_first_call_is_forgotten(monkeypatch):
+  run = Run(monkeypatch)
+  run.call(600.0)
+  for _ in range(15):
+    run.call(0.1)
+  assert run.spacings() == [1, 1, 2, 4, 8]
 
 
-def test_where_there_is_a_metadata_server(monkeypatch, tmp_path):
-  assert preemption.metadata_server() is None
-  product = tmp_path / 'product_name'
-  monkeypatch.setattr(preemption, '_PRODUCT_NAME', product)
-  product.write_text('Google Compute Engine\n')
-  assert preemption.metadata_server() == 'metadata.google.internal'
-  product.write_text('PowerEdge R740\n')
-  assert preemption.metadata_server() is None
-  monkeypatch.setenv('GCE_METADATA_HOST', 'here:80')
-  assert preemption.metadata_server() == 'here:80'
+def test_a_slow_call_later_costs_a_few_checks(monkeypatch):
+  run = Run(monkeypatch)
+  for _ in range(32):
+    run.call(0.125)
+  assert run.spacings()[-1] == 16
+  run.call(60.0)
+  for _ in range(15 + 31):
+    run.call(0.125)
+  # 16 calls took 62 s; then it is as at the start.
+  assert run.spacings()[-6:] == [16, 1, 2, 4, 8, 16]
 
 
-# ---- Several processes ------------------------------------------------------
+@pytest.mark.parametrize('fast', range(1000, 1100, 9))
+def test_slow_calls_bring_checks_closer(monkeypatch, fast):
+  run = Run(monkeypatch)
+  for _ in range(fast):
+    run.call(0.001)
+  # As many as fit two seconds would be 2000.
+  assert run.spacings()[-1] == 100
+  before = len(run.checks)
+  for _ in range(300):
+    run.call(0.3)
+  times = [seconds for seconds, _ in run.checks[before - 1 :]]
+  waits = [b - a for a, b in itertools.pairwise(times)]
+  # The first may be of fast calls and slow ones.
+  assert max(waits[:2]) < 30.1  # A spot machine's notice.
+  assert max(waits[2:]) < 2.1
 
-# The processes step together, as a collective makes them do: each waits for
-# the other's file of the step before.
-_PROCESS = """
-import os, pathlib, sys, time
-import jax
-from vit_jax import preemption
 
-index, port, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
-jax.distributed.initialize(
-  f'127.0.0.1:{port}', 2, index, initialization_timeout=30
-)
-with preemption.Notice(poll_seconds=0.01) as notice:
-  print('ready', flush=True)
-  for step in range(1, 3000):
-    time.sleep(0.01 * (1 + index))
-    (folder / f'{index}.{step}').touch()
-    while not (folder / f'{1 - index}.{step}').exists():
-      time.sleep(0.002)
-    if notice.requested(step):
-      os.kill(os.getpid(), 15)  # Once more, while saving.
-      time.sleep(0.1)
-      assert notice.requested(step + 1)
-      print(step, notice.reason, flush=True)
+def test_calls_longer_than_two_seconds_are_all_checks(monkeypatch):
+  run = Run(monkeypatch)
+  for _ in range(20):
+    run.call(5.0)
+  assert set(run.spacings()) == {1}
+
+
+def test_a_clock_that_stands_still(monkeypatch):
+  run = Run(monkeypatch)
+  for _ in range(40):
+    run.call(0.0)
+  assert run.spacings() == [1, 1, 2, 4, 8, 16]
+
+
+def test_a_notice_before_the_first_call(monkeypatch):
+  assert Run(monkeypatch).call(9.0, flags=[False, True])
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_all_agree_at_any_speed(monkeypatch, seed):
+  random_ = random.Random(seed)
+  count = random_.choice([2, 3, 5])
+  run = Run(monkeypatch, count, check_seconds=random_.choice([0.2, 2.0]))
+  notices = [random_.randrange(3000) for _ in range(count)]
+  pace = [0.01] * count
+  for call in range(4000):
+    if random_.random() < 0.01:
+      pace = [10 ** random_.uniform(-4, 1) for _ in range(count)]
+    flags = [call >= notice for notice in notices]
+    if run.call(*pace, flags=flags):
       break
-jax.distributed.shutdown()
-"""
-
-
-@pytest.fixture
-def two_processes(tmp_path):
-  """Starts two processes of a run; ends them if they are left."""
-  processes = []
-
-  def start(*environments):
-    with socket.socket() as free:
-      free.bind(('127.0.0.1', 0))
-      port = free.getsockname()[1]
-    for index, environment in enumerate(environments):
-      processes.append(
-        subprocess.Popen(
-          [sys.executable, '-c', _PROCESS, str(index), str(port), tmp_path],
-          cwd=ROOT,
-          env=os.environ
-          | {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
-          | environment,
-          stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE,
-          text=True,
-        )
-      )
-    for process in processes:
-      assert process.stdout.readline() == 'ready\n', process.communicate()[1]
-    return processes
-
-  yield start
-  for process in processes:
-    process.kill()
-    process.communicate()
-
-
-def _stops(processes):
-  """Each process's step and reason."""
-  result = []
-  for process in processes:
-    output, log = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, log
-    step, reason = output.strip().split(' ', 1)
-    assert re.search(
-      f'{reason}, here or of another process: saving at step {step}', log
-    )
-    result.append((int(step), reason))
-  return result
-
-
-@pytest.mark.parametrize('index', [0, 1])
-def test_sigterm_of_one_stops_all_at_one_step(two_processes, index):
-  processes = two_processes({}, {})
-  processes[index].send_signal(signal.SIGTERM)
-  (step, reason), other = _stops(processes)
-  assert (step, reason) == other
-  assert reason == 'SIGTERM'
-
-
-def test_the_notice_of_one_machine_stops_all(two_processes, metadata):
-  processes = two_processes(
-    {}, {'GCE_METADATA_HOST': metadata.start(preempted='FALSE')}
-  )
-  metadata.values = {'preempted': 'TRUE'}
-  (step, reason), (other_step, other_reason) = _stops(processes)
-  assert step == other_step
-  assert (reason, other_reason) == ('SIGTERM', 'preempted')
+  # Not before there was one, and after at most one spacing.
+  assert min(notices) <= call < min(notices) + 100
+  assert max(run.spacings()) <= 100

@@ -5,7 +5,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from vit_jax import checkpoint, stages, train
+from vit_jax import checkpoint, results, stages, train
 from vit_jax import config as config_lib
 
 
@@ -55,10 +55,10 @@ def test_stages_run_in_order_from_the_named_weights(tmp_path, capsys):
   for name in new.keys() - {position, 'head/kernel', 'head/bias'}:
     np.testing.assert_array_equal(new[name], old[name], err_msg=name)
   printed = capsys.readouterr().out
-  results = {
-    name: train.final_metrics(tmp_path / name) for name in config.order
+  finals = {
+    name: results.final_metrics(tmp_path / name) for name in config.order
   }
-  assert printed == stages.summary(tmp_path, results) + '\n'
+  assert printed == stages.summary(tmp_path, finals) + '\n'
   # Again: nothing is left to do but to print the table.
   before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')}
   stages.run(config, tmp_path)
@@ -78,7 +78,7 @@ def test_one_run_needs_no_stages(tmp_path, monkeypatch):
 
 
 def test_summary_compares_the_stages(tmp_path):
-  results = {}
+  finals = {}
   for name, dataset, size, init in (
     ('pretrain', 'digits:135', (8, 8), ''),
     ('finetune', 'digits:02', (16, 12), 'stage:pretrain'),
@@ -90,7 +90,7 @@ def test_summary_compares_the_stages(tmp_path):
     config.total_steps = 1600
     (tmp_path / name).mkdir()
     config_lib.save(config, tmp_path / name)
-    results[name] = {
+    finals[name] = {
       'step': 1600,
       'train/accuracy': 1.0,
       'validation/accuracy': 0.5,
@@ -98,8 +98,8 @@ def test_summary_compares_the_stages(tmp_path):
       'test/accuracy': 0.98765,
       'test/count': 1234.0,
     }
-  del results['pretrain']['validation/accuracy']
-  lines = stages.summary(tmp_path, results).splitlines()
+  del finals['pretrain']['validation/accuracy']
+  lines = stages.summary(tmp_path, finals).splitlines()
   assert lines[:6] == [
     '',
     'stage     data                   images  per class  stored px  seen px'

@@ -13,7 +13,7 @@ from absl import logging
 from scipy import special
 from tensorboardX.proto import event_pb2
 
-from vit_jax import checkpoint, data, metrics, models, train
+from vit_jax import checkpoint, data, metrics, models, results, train
 from vit_jax import config as config_lib
 from vit_jax.errors import NonFiniteError
 
@@ -438,7 +438,7 @@ def test_evaluates_every_example_once_with_averaged_weights(
   workdir = finished[0]
   if devices == 8:
     workdir = request.getfixturevalue('finished_on_8')
-  result = train.final_metrics(workdir)
+  result = results.final_metrics(workdir)
   assert result['test/count'] == 72  # 4 batches of 16, and one of 8.
   averaged, _ = checkpoint.read_params(workdir)
   accuracy, loss = _naive_evaluation(averaged)

@@ -166,6 +166,20 @@ def test_a_process_that_hangs_in_c_ends(hang, tmp_path):
     assert 'the process ends with exit code 77. Start it again' in text
 
 
+def test_data_workers_end_too(hang):
+  # They have the same standard output, which ends when the last has closed it.
+  process = hang(
+    'import multiprocessing, time\n'
+    '  fork = multiprocessing.get_context("fork")\n'
+    '  fork.Process(target=time.sleep, args=[30], daemon=True).start()\n'
+    '  ' + _PAUSE
+  )
+  assert process.wait(PATIENCE) == 77
+  start = time.monotonic()
+  process.communicate(timeout=PATIENCE)
+  assert time.monotonic() - start < 10
+
+
 def test_logs_that_hang_do_not_keep_it(hang):
   # Another thread will wait for the lock of the log file for ever.
   process = hang(

@@ -427,11 +427,16 @@ def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   return flat
 
 
+def to_json(config: ml_collections.ConfigDict) -> str:
+  """All of a config as text."""
+  return json.dumps(config.to_dict(), indent=2)
+
+
 def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
   """Writes the resolved config as `config.json`."""
   path = epath.Path(workdir) / FILE
   temporary = path.with_name(FILE + '.tmp')
-  temporary.write_text(json.dumps(config.to_dict(), indent=2) + '\n')
+  temporary.write_text(to_json(config) + '\n')
   temporary.replace(path)
 
 

@@ -36,6 +36,28 @@ def set_up_console() -> None:
   logging.set_stderrthreshold('info')
 
 
+def only_warnings() -> None:
+  """Of several processes one prints what all of them have to say."""
+  logging.get_absl_handler().setLevel(python_logging.WARNING)
+
+
+class _File(python_logging.FileHandler):
+  """Says once that it can't be written; the run does not end for it."""
+
+  _failed = False
+
+  def handleError(self, record):
+    if not self._failed:
+      self._failed = True
+      error = sys.exc_info()[1]
+      print(f'warning: {self.baseFilename}: {error}', file=sys.stderr)
+
+  def close(self):
+    # What is left to write must not take the place of the run's own error.
+    with contextlib.suppress(OSError):
+      super().close()
+
+
 @contextlib.contextmanager
 def log_file(workdir: epath.PathLike):
   """While open, appends everything logged to `WORKDIR/train.log`.
@@ -47,7 +69,7 @@ def log_file(workdir: epath.PathLike):
   if '://' in path:
     yield
     return
-  handler = python_logging.FileHandler(os.path.join(path, 'train.log'))
+  handler = _File(os.path.join(path, 'train.log'))
   handler.setFormatter(
     python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
   )

@@ -14,10 +14,11 @@ On several machines start the same command on each. Cloud TPUs, GKE, Slurm and
 Open MPI tell the processes of each other; elsewhere the three flags do.
 """
 
+import jax
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command_line, distributed, paths, stages
+from vit_jax import command_line, distributed, logs, paths, stages
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -75,6 +76,8 @@ def main():
     start_timeout=_START_TIMEOUT.value,
     lost_timeout=_LOST_TIMEOUT.value,
   ):
+    if jax.process_index():
+      logs.only_warnings()
     stages.run(
       _CONFIG.value,
       _WORKDIR.value,

@@ -48,7 +48,7 @@ def write(
     *config.image_size,
     config.model.dtype,
   )
-  if mesh.size > max(mesh.shape['data'], 1):
+  if mesh.size > 1:
     logging.info('Split over the devices (%s):\n%s', layout, table)
   logging.info(
     '%s %s: %s images, %d classes; batch %d for %d steps (%.1f epochs) on %d'

@@ -2,6 +2,10 @@
 
 The notice is SIGTERM, which clusters send before they kill, or what Google
 Cloud's metadata server says. All processes of a run stop after the same step.
+
+The processes agree by `vit_jax.distributed`. JAX's own preemption service would
+lose a notice that comes before the first step of a resumed run, and can't be
+asked from several places, each with step numbers of its own.
 """
 
 import http.client
@@ -10,43 +14,57 @@ import pathlib
 import queue
 import signal
 import threading
+import time
 import urllib.request
 
 import jax
 from absl import logging
-from jax.experimental import multihost_utils
+
+from vit_jax import distributed
 
 _PRODUCT_NAME = pathlib.Path('/sys/class/dmi/id/product_name')
 _METADATA_SERVER = 'metadata.google.internal'
 # Seconds for an answer of a server that is on the same machine.
 _ANSWER_LIMIT = 3.0
+# From one check of all processes to the next. Work that comes to take 0.3 s a
+# call, after calls of milliseconds, is still checked every 30 seconds, which is
+# all that a spot machine is given. More would save next to nothing: a check
+# takes about a millisecond.
+_MOST_CALLS = 100
+
+
+class StopRequested(Exception):
+  """Raised inside an evaluation to leave it, as the run is to save and stop."""
 
 
 class Notice:
   """While open, SIGTERM and the cloud's notices set what `requested` tells.
 
-  One process has a handler of SIGTERM; it is left alone in other threads than
-  the main one, where Python allows no handlers. With `jax.distributed`, JAX has
-  one in C++ since it was initialised, and agrees with the other processes on a
-  step, a second or two later; a handler here would take the signal away from
-  it, so there is none. Either way, more of the signals don't end the process.
+  It has a handler of SIGTERM in the main thread. Elsewhere Python allows none:
+  then neither the signal nor the cloud is watched, and only other processes'
+  notices count. More of the signals don't end the process.
+
+  One may be open around several runs, one after the other.
 
   Attributes:
-    reason: why the run should stop: 'SIGTERM', 'preempted' or
-      'maintenance-event TERMINATE_ON_HOST_MAINTENANCE'; '' as long as it should
-      not. A process that stops because of another one's notice has 'SIGTERM'.
+    reason: why the run should stop: 'SIGTERM', 'preempted',
+      'maintenance-event TERMINATE_ON_HOST_MAINTENANCE', or 'SIGTERM of another
+      process' where this one had no notice. '' until `requested` is True.
   """
 
-  def __init__(self, *, poll_seconds: float = 2.0):
+  def __init__(self, *, poll_seconds: float = 2.0, check_seconds: float = 2.0):
     """Nothing is watched before the context is entered.
 
     Args:
       poll_seconds: how often the cloud is asked. Of a spot machine it gives 30
         seconds' notice.
+      check_seconds: how often, about, several processes ask each other.
     """
     self.reason = ''
     self._poll_seconds = poll_seconds
+    self._agreement = _Agreement(check_seconds)
     self._cloud_reason = ''
+    self._own_reason = ''
     self._requested = False
     self._handling = False
     self._end = threading.Event()
@@ -58,14 +76,12 @@ class Notice:
     # also while that is logging; therefore another thread logs.
     self._log = queue.SimpleQueue()
     self._pid = os.getpid()
-    self._distributed = jax.distributed.is_initialized()
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not self._distributed:
-      if not in_main_thread:
-        return self
-      self._start('preemption-log', self._write_log)
-      self._previous = signal.signal(signal.SIGTERM, self._on_signal)
-      self._handling = True
+    self._several = jax.distributed.is_initialized()
+    if threading.current_thread() is not threading.main_thread():
+      return self
+    self._start('preemption-log', self._write_log)
+    self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+    self._handling = True
     server = metadata_server()
     if server:
       self._start('preemption-watch', self._watch, server)
@@ -85,21 +101,29 @@ class Notice:
       self._handling = False
     self._threads = []
 
-  def requested(self, step: int) -> bool:
-    """Whether to save and stop now; True after the same step on all processes.
+  def requested(self) -> bool:
+    """Whether to save and stop now; from the first True on, always True.
 
-    Args:
-      step: the step that was just done. To be called after every step.
+    To be called by all processes equally often: after every step and every
+    evaluated batch. It is True at the same call in all of them, so they must
+    make the calls in the same order as all else in which they wait for each
+    other. Most calls cost nothing; one every `check_seconds` waits for the
+    slowest process.
+
+    Raises:
+      RuntimeError: JAX's runtime was started without `distributed.connected`,
+        or a process waits for the others in another call.
     """
-    if self._distributed and not self._requested:
-      self._requested = multihost_utils.reached_preemption_sync_point(step)
-      if self._requested:
-        self.reason = self._cloud_reason or 'SIGTERM'
-        logging.warning(
-          '%s, here or of another process: saving at step %d, then stopping.',
-          self.reason,
-          step,
-        )
+    if self._requested:
+      return True
+    stop = bool(self._own_reason)
+    if self._several:
+      stop = self._agreement.reached(stop)
+    if stop:
+      self._requested = True
+      self.reason = self._own_reason or 'SIGTERM of another process'
+      if self._several:
+        logging.warning('%s: saving, then stopping.', self.reason)
     return self._requested
 
   def _on_signal(self, signum, frame) -> None:
@@ -107,14 +131,16 @@ class Notice:
       # A forked child inherits the handler; its parent must be able to end it.
       signal.signal(signum, signal.SIG_DFL)
       os.kill(os.getpid(), signum)
-    elif self._requested:
+    elif self._own_reason or self._requested:
       self._log.put('SIGTERM again; the run is already saving and stopping.')
     else:
-      self.reason = self._cloud_reason or 'SIGTERM'
-      self._requested = True
-      self._log.put(
-        f'{self.reason}: saving after the present step, then stopping.'
+      self._own_reason = self._cloud_reason or 'SIGTERM'
+      plan = (
+        'telling the other processes'
+        if self._several
+        else 'saving after the present step, then stopping'
       )
+      self._log.put(f'{self._own_reason}: {plan}.')
 
   def _start(self, name, function, *args) -> None:
     thread = threading.Thread(
@@ -149,6 +175,46 @@ class Notice:
       )
       if self._end.wait(pause):
         return
+
+
+class _Agreement:
+  """Tells all processes at the same call that one of them has had a notice.
+
+  To ask means to wait for the slowest process, so not every call does. Which
+  calls do is agreed on one check ahead: the calls are counted alike in all
+  processes, while clocks and speeds differ.
+  """
+
+  def __init__(self, check_seconds: float):
+    self._check_seconds = check_seconds
+    self._spacing = 1  # Calls from the last check to the next.
+    self._left = 1  # Calls to the next check, which is one of them.
+    self._checked: float | None = None
+
+  def reached(self, had_notice: bool) -> bool:
+    """Whether any process gives True; False at calls that don't ask."""
+    self._left -= 1
+    if self._left:
+      return False
+    self._left = 1
+    if distributed.any_true(had_notice):
+      return True
+    self._left = self._spacing = distributed.broadcast(self._next_spacing())
+    return False
+
+  def _next_spacing(self) -> int:
+    """What fits the pace since the last check; process 0's counts.
+
+    It grows by doubling, so that a few fast calls among slow ones do not put
+    the next check far away, and shrinks at once. The time before the first
+    check is left out: something was compiled then.
+    """
+    now = time.monotonic()
+    last, self._checked = self._checked, now
+    if last is None:
+      return 1
+    fitting = self._check_seconds * self._spacing / max(now - last, 1e-6)
+    return max(1, min(int(fitting), 2 * self._spacing, _MOST_CALLS))
 
 
 class _MaintenanceEvents:

@@ -11,7 +11,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import inputs, paths, train
+from vit_jax import inputs, paths, preemption, train
 
 
 def run(
@@ -26,8 +26,9 @@ def run(
   The arguments are those of `train.train_and_evaluate`.
 
   Raises:
-    ValueError, NonFiniteError: see `train.train_and_evaluate`; a wrong stage
-      is found before the first one starts, as far as its config alone tells.
+    ValueError, NonFiniteError, SaveError, PreemptedError: see
+      `train.train_and_evaluate`; a wrong stage is found before the first one
+      starts, as far as its config alone tells.
   """
   if 'stages' not in config:
     train.train_and_evaluate(
@@ -53,14 +54,17 @@ def run(
       )
   workdir = paths.absolute(workdir)
   results = {}
-  for index, name in enumerate(order):
-    logging.info('---- Stage %d of %d: %s', index + 1, len(order), name)
-    results[name] = train.train_and_evaluate(
-      config.stages[name],
-      workdir / name,
-      allow_config_change=allow_config_change,
-      compilation_cache=compilation_cache,
-    )
+  # One for all stages: a notice at the end of one is heard by the next.
+  with preemption.Notice() as notice:
+    for index, name in enumerate(order):
+      logging.info('---- Stage %d of %d: %s', index + 1, len(order), name)
+      results[name] = train.train_and_evaluate(
+        config.stages[name],
+        workdir / name,
+        allow_config_change=allow_config_change,
+        compilation_cache=compilation_cache,
+        notice=notice,
+      )
   if jax.process_index() == 0:
     print(summary(workdir, results), flush=True)
 

@@ -187,7 +187,7 @@ def make_train_step(
   Metrics, each float32 []: `loss`, `accuracy` (top-1 of the training batch),
   `learning_rate`, `grad_norm` (before clipping), `update_norm` and
   `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills),
-  `skipped` (1 if the step changed nothing but the step counter).
+  `skipped` (1 if the step changed nothing but counters of steps).
 
   Args:
     model: see `models.build`.
@@ -230,7 +230,14 @@ def make_train_step(
     if skip_nonfinite:
       finite = jnp.isfinite(jnp.stack([metrics[k] for k in GUARDED])).all()
       old = state.replace(step=new.step)
-      new = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+      # Counters go on, the schedule's among them: it ends with the run.
+      new = jax.tree.map(
+        lambda n, o: (
+          n if jnp.issubdtype(n.dtype, jnp.integer) else jnp.where(finite, n, o)
+        ),
+        new,
+        old,
+      )
       metrics['skipped'] = 1.0 - finite.astype(jnp.float32)
     return new, metrics
 

@@ -1,21 +1,18 @@
 """One run, top to bottom: build, restore, step, evaluate, save."""
 
 import contextlib
-import functools
-import math
 import time
 
-import flax.traverse_util
 import jax
 import ml_collections
 from absl import logging
 from etils import epath
-from jax.experimental import multihost_utils
 
-from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import (
+  agreement,
   class_names,
   data,
+  distributed,
   errors,
   evaluators,
   inputs,
@@ -28,9 +25,11 @@ from vit_jax import (
   paths,
   preemption,
   profiling,
+  results,
   sharding,
   warm_start,
 )
+from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import compilation_cache as compilation_cache_lib
 from vit_jax import config as config_lib
 from vit_jax import goodput as goodput_lib
@@ -40,7 +39,8 @@ from vit_jax import step as step_lib
 from vit_jax import watchdog as watchdog_lib
 from vit_jax.data import pipeline
 
-DONE = 'DONE'
+# Seconds for the data, compilation and the first step, whatever the limits.
+_START_UP_LIMIT = 3600.0
 
 
 def train_and_evaluate(
@@ -49,14 +49,19 @@ def train_and_evaluate(
   *,
   allow_config_change: bool = False,
   compilation_cache: epath.PathLike | None = None,
+  notice: preemption.Notice | None = None,
 ) -> dict[str, float]:
   """Trains to the end, resuming from `workdir` if it holds a checkpoint.
+
+  With several processes, each calls this with the same arguments.
 
   Args:
     config: see `config.default`; not changed.
     workdir: where the run's results go; the README lists them.
     allow_config_change: whether `workdir` may hold a run of another config.
-    compilation_cache: directory of compiled programs; None keeps none.
+    compilation_cache: directory of compiled programs; None leaves JAX's own
+      setting.
+    notice: an open one, if it is to last for several runs; None opens one.
 
   Returns:
     The metrics of the last step, evaluations included.
@@ -68,128 +73,159 @@ def train_and_evaluate(
     SaveError: a checkpoint could not be written.
     PreemptedError: the run was asked to stop, and saved its state.
   """
-  goodput = goodput_lib.Goodput()
-  workdir = paths.absolute(workdir)
-  if workdir.exists() and not workdir.is_dir():
-    raise ValueError(f'--workdir={workdir} is a file, not a directory.')
-
-  # ---- Data -----------------------------------------------------------------
   config_lib.validate(config)
-  source = inputs.open_source(config, config.data.dataset)
-  view = data.View(source, config.data.train_split)
-  config = config_lib.resolve(
-    config, num_examples=len(view), num_classes=source.info.num_classes
-  )
-  config.init.checkpoint = warm_start.pin(config.init.checkpoint, workdir)
-  preprocess = inputs.parse_preprocess(config, config.data.preprocess)
-  inputs.check_first_record(config, view, preprocess)
-
-  # ---- Model, loss, optimizer, devices --------------------------------------
-  model_config = config.model.to_dict()
-  model = models.build(
-    model_config.pop('name'), num_classes=config.num_classes, **model_config
-  )
-  loss = losses.build(**config.loss)
-  schedule = optim.build_schedule(config.schedule, config.total_steps)
-  optimizer = optim.build_optimizer(config.optimizer, schedule)
-  params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
-  layout = sharding.build(**config.mesh)
-  mesh = layout.mesh
-  batch_size = config.data.batch_size
-  sharding.check_batch_size(
-    'data.batch_size', batch_size, mesh, config.accumulation_steps
-  )
-  evaluations = evaluators.build(config, model, mesh, source)
-
-  # ---- The state: what it will look like ------------------------------------
-  def fresh_params():
-    return step_lib.init_params(
-      model, params_key, (*config.image_size, config.channels)
-    )
-
-  def first_state(params):
-    return step_lib.init_state(
-      params, optimizer, polyak=config.polyak.decay > 0
-    )
-
-  shapes = jax.eval_shape(lambda: first_state(fresh_params()))
-  layout.check(shapes.params)
-  abstract_state = jax.tree.map(
-    lambda x, sharding: jax.ShapeDtypeStruct(
-      x.shape, x.dtype, sharding=sharding
-    ),
-    shapes,
-    layout.state(shapes),
-  )
-
-  # ---- The work directory: is this its run, and is it finished? -------------
-  if not allow_config_change:
-    config_lib.check_same_run(config, workdir)
-  newest = checkpoint_lib.latest_step(workdir) or 0
-  if newest > config.total_steps:
-    raise ValueError(
-      f'{workdir} has a checkpoint of step {newest}, past'
-      f' total_steps={config.total_steps}: raise it, or use another'
-      ' --workdir.'
-    )
-  missing = _missing_evaluations(config, workdir)
-  if _finished_at(workdir) == config.total_steps and not missing:
-    logging.info('%s is finished: nothing to do.', workdir)
-    return final_metrics(workdir)
-  guard = guard_lib.Guard(
-    workdir / checkpoint_lib.FOLDER,
-    nonfinite=config.guard.nonfinite,
-    max_skipped=config.guard.max_skipped,
-  )
-
-  # ---- Nothing was written so far; now the run begins, or goes on -----------
-  # All processes have read what they needed of it before one writes.
-  multihost_utils.sync_global_devices('before writing')
-  first_process = jax.process_index() == 0
-  workdir.mkdir(parents=True, exist_ok=True)
-  if compilation_cache:
-    compilation_cache_lib.enable(compilation_cache)
   with contextlib.ExitStack() as stack:
-    stack.enter_context(goodput)
-    if first_process:
-      stack.enter_context(logs.log_file(workdir))
-    notice = stack.enter_context(preemption.Notice())
+    goodput = stack.enter_context(goodput_lib.Goodput())
+    notice = notice or stack.enter_context(preemption.Notice())
     watchdog = stack.enter_context(
       watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
     )
+    start_up = stack.enter_context(contextlib.ExitStack())
+    start_up.enter_context(watchdog.allow('start-up', _START_UP_LIMIT))
+    workdir = paths.absolute(workdir)
+    if workdir.exists() and not workdir.is_dir():
+      raise ValueError(f'--workdir={workdir} is a file, not a directory.')
+
+    # ---- Data ---------------------------------------------------------------
+    source = inputs.open_source(config, config.data.dataset)
+    view = data.View(source, config.data.train_split)
+    config = config_lib.resolve(
+      config, num_examples=len(view), num_classes=source.info.num_classes
+    )
+    first_process = jax.process_index() == 0
+    # Another run may be saving at this moment: one process looks.
+    config.init.checkpoint = distributed.broadcast(
+      warm_start.pin(config.init.checkpoint, workdir) if first_process else ''
+    )
+    preprocess = inputs.parse_preprocess(config, config.data.preprocess)
+    inputs.check_first_record(config, view, preprocess)
+
+    # ---- Model, loss, optimizer, devices ------------------------------------
+    model_config = config.model.to_dict()
+    model = models.build(
+      model_config.pop('name'), num_classes=config.num_classes, **model_config
+    )
+    loss = losses.build(**config.loss)
+    schedule = optim.build_schedule(config.schedule, config.total_steps)
+    optimizer = optim.build_optimizer(config.optimizer, schedule)
+    params_key, dropout_key = step_lib.root_keys(
+      config.seed, config.dropout_rng
+    )
+    layout = sharding.build(**config.mesh)
+    mesh = layout.mesh
+    batch_size = config.data.batch_size
+    sharding.check_batch_size(
+      'data.batch_size', batch_size, mesh, config.accumulation_steps
+    )
+    evaluations = evaluators.build(config, model, mesh, source)
+    guard = guard_lib.Guard(
+      workdir / checkpoint_lib.FOLDER,
+      nonfinite=config.guard.nonfinite,
+      max_skipped=config.guard.max_skipped,
+    )
+    agreement.check_same(
+      {
+        'config': config_lib.to_json(config),
+        'number of training examples': len(view),
+        'first training example': view[0].name,
+        'names of the classes': source.info.class_names,
+        'numbers of evaluated examples': {
+          name: evaluation.num_examples
+          for name, evaluation in evaluations.items()
+        },
+      }
+    )
+
+    # ---- The state: what it will look like ----------------------------------
+    def fresh_params():
+      return step_lib.init_params(
+        model, params_key, (*config.image_size, config.channels)
+      )
+
+    def first_state(params):
+      return step_lib.init_state(
+        params, optimizer, polyak=config.polyak.decay > 0
+      )
+
+    shapes = jax.eval_shape(lambda: first_state(fresh_params()))
+    layout.check(shapes.params)
+    shardings = layout.state(shapes)
+
+    # ---- The work directory: is this its run, and is it finished? -----------
+    if not allow_config_change:
+      config_lib.check_same_run(config, workdir)
+    newest, finished, missing = distributed.broadcast(
+      (
+        checkpoint_lib.latest_step(workdir) or 0,
+        results.finished_at(workdir) == config.total_steps,
+        results.missing_evaluations(config, workdir),
+      )
+    )
+    if newest > config.total_steps:
+      raise ValueError(
+        f'{workdir} has a checkpoint of step {newest}, past'
+        f' total_steps={config.total_steps}: raise it, or use another'
+        ' --workdir.'
+      )
+    if finished and not missing:
+      logging.info('%s is finished: nothing to do.', workdir)
+      return results.final_metrics(workdir)
+
+    # ---- Nothing was written so far; now the run begins, or goes on ---------
+    # All processes have read what they needed of it before one writes.
+    distributed.any_true(False)
+    workdir.mkdir(parents=True, exist_ok=True)
+    agreement.check_shared(workdir)
+    if compilation_cache:
+      compilation_cache_lib.enable(compilation_cache)
+    if first_process:
+      stack.enter_context(logs.log_file(workdir))
 
     # ---- The state: restored, from another run's weights, or fresh ----------
+    abstract_state = jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      shapes,
+      shardings,
+    )
     restored = checkpoint_lib.restore_newest(workdir, abstract_state)
     start_step = 0
     if restored:
       state, start_step = restored
       logging.info('Resuming %s from step %d.', workdir, start_step)
     elif config.init.checkpoint:
-      params, origin = warm_start.load(
+      params, origin = warm_start.load_sharded(
         warm_start.resolve_path(config.init.checkpoint, workdir),
         shapes.params,
+        fresh_params,
+        layout,
         new_grid=model.token_grid(tuple(config.image_size)),
         new_head=config.init.new_head,
         model=model,
-        fresh=functools.partial(_fresh, fresh_params, layout),
       )
       logging.info('%s', origin)
-      params = sharding.put_tree(params, layout.params(params))
-      state = jax.jit(
-        first_state, out_shardings=layout.state(shapes), donate_argnums=0
-      )(params)
+      state = jax.jit(first_state, out_shardings=shardings, donate_argnums=0)(
+        params
+      )
       del params
     else:
       logging.info('Fresh weights.')
       state = jax.jit(
-        lambda: first_state(fresh_params()), out_shardings=layout.state(shapes)
+        lambda: first_state(fresh_params()), out_shardings=shardings
       )()
     del restored
-    watchdog.beat('start-up')
 
-    kept_rows = [r for r in metrics.read(workdir) if r['step'] <= start_step]
-    best = _best_value(config.checkpoint.best, kept_rows)
-    goodput.go_on_from(goodput_lib.carried(kept_rows))
+    # ---- What was measured before, and what writes ---------------------------
+    rows = [r for r in metrics.read(workdir) if r['step'] <= start_step]
+    best, unevaluated = distributed.broadcast(
+      (
+        results.best_value(config.checkpoint.best, rows),
+        results.unevaluated(config, rows, start_step),
+      )
+    )
+    if start_step == config.total_steps:
+      # Trained before, but killed before the end, or asked for more since.
+      unevaluated = missing
+    goodput.go_on_from(goodput_lib.carried(rows))
     checkpoints = checkpoint_lib.Checkpoints(
       workdir,
       keep=config.checkpoint.keep,
@@ -203,9 +239,13 @@ def train_and_evaluate(
       # their config is saved with their results, at the end.
       if start_step < config.total_steps:
         config_lib.save(config, workdir)
-      (workdir / DONE).unlink(missing_ok=True)
+      (workdir / results.DONE).unlink(missing_ok=True)
       class_names.write(workdir, source.info.class_names)
     overview.write(workdir, config, view, layout, state)
+    writer = metrics.MetricWriter(
+      workdir, start_step=start_step, tensorboard=config.log.tensorboard
+    )
+    stack.callback(writer.close)
 
     # ---- The compiled step, and the batches from step `start_step` on -------
     batches = pipeline.train_batches(
@@ -234,35 +274,63 @@ def train_and_evaluate(
       layout,
       shapes,
     )
-    writer = metrics.MetricWriter(
-      workdir,
-      start_step=start_step,
-      tensorboard=config.log.tensorboard,
-    )
-    stack.callback(writer.close)
     progress = progress_lib.Progress(start_step, config.total_steps, batch_size)
     interval = progress_lib.Interval(start_step)
     profiler = stack.enter_context(
       profiling.Profiler(workdir, **config.profile)
     )
 
-    def evaluate(name, step):
-      before = time.monotonic()
-      values = dict(
-        evaluations[name].run(state, lambda: watchdog.beat(f'batch of {name}'))
-      )
-      values['seconds'] = time.monotonic() - before
-      values = {f'{name}/{key}': value for key, value in values.items()}
-      writer.write(step, values | goodput.metrics())
-      _log_evaluation(step, name, values)
-      return values
-
-    # ---- The loop -----------------------------------------------------------
-    def waited(seconds):
+    # ---- What the loop does beside training ---------------------------------
+    def on_wait(seconds):
       progress.wait(seconds)
       goodput.add('input', seconds)
 
-    feed = sharding.feed(batches, mesh, config.total_steps - start_step, waited)
+    def on_batch():
+      watchdog.beat('batch of an evaluation')
+      if notice.requested():
+        raise preemption.StopRequested
+
+    def evaluate(names, step, found):
+      """Adds to `found`; returns whether it holds a new best value."""
+      nonlocal best
+      improved = False
+      for name in names:
+        with goodput.phase('evaluation'):
+          values = _evaluate(name, evaluations[name], state, step, on_batch)
+          writer.write(step, values | goodput.metrics())
+        found |= values
+        value = values.get(config.checkpoint.best)
+        if value is None or not (
+          best is None
+          or checkpoint_lib.is_better(config.checkpoint.best, value, best)
+        ):
+          continue
+        best, improved = value, True
+        save_params(checkpoint_lib.BEST, step, values)
+      return improved
+
+    def save_params(kind, step, values=None):
+      timeout = config.checkpoint.timeout
+      with goodput.phase('checkpoint'), watchdog.allow(kind, timeout):
+        checkpoint_lib.save_params(
+          workdir, kind, step, state.eval_params, values, timeout=timeout
+        )
+
+    def preempted(step):
+      return errors.PreemptedError(
+        f'{notice.reason}: stopped after step {step}, which was saved. Start'
+        f' the same command again to go on. So far: {goodput.summary()}.'
+      )
+
+    # ---- The loop -----------------------------------------------------------
+    try:
+      # Those that a notice at the step of the last save left out, or new ones.
+      evaluate(unevaluated, start_step, {})
+    except preemption.StopRequested:
+      raise preempted(start_step) from None
+    feed = sharding.feed(
+      batches, mesh, config.total_steps - start_step, on_wait
+    )
     goodput.start_training()
     for step, batch in enumerate(feed, start=start_step + 1):
       profiler.before(step, state)
@@ -272,15 +340,16 @@ def train_and_evaluate(
         jax.block_until_ready(step_metrics)
         logging.info('First step done.')
         progress.reset(step)
+        start_up.close()
       profiler.after(step, state)
       watchdog.beat(f'step {step}')
 
       last = step == config.total_steps
-      stop = notice.requested(step) and not last
+      stop = notice.requested()
       due = [
         name
         for name in evaluations
-        if last or (evaluators.is_due(config.evals[name], step) and not stop)
+        if not stop and (last or evaluators.is_due(config.evals[name], step))
       ]
       save_now = last or stop or step % config.checkpoint.every == 0
       # A checkpoint also ends an interval, so that a resumed run logs the same
@@ -294,119 +363,47 @@ def train_and_evaluate(
         writer.write(step, values | goodput.metrics())
         progress_lib.log_line(step, config.total_steps, values)
         interval = progress_lib.Interval(step)
-      before = time.monotonic()
-      results = {}
-      with goodput.phase('evaluation'):
-        for name in due:
-          results |= evaluate(name, step)
-      with goodput.phase('checkpoint'):
-        value = results.get(config.checkpoint.best)
-        if value is not None and checkpoint_lib.is_better(
-          config.checkpoint.best, value, best
+      before, found = time.monotonic(), {}
+      try:
+        save_now |= evaluate(due, step, found)
+      except preemption.StopRequested:
+        stop = save_now = True
+      if save_now:
+        # After this step's numbers were written: what a checkpoint follows is
+        # on disk, so that a resumed run lacks nothing.
+        with (
+          goodput.phase('checkpoint'),
+          watchdog.allow(f'save of step {step}', config.checkpoint.timeout),
         ):
-          best, save_now = value, True
-          checkpoint_lib.save_params(
-            workdir,
-            checkpoint_lib.BEST,
-            step,
-            state.eval_params,
-            results,
-            timeout=config.checkpoint.timeout,
-          )
-        if save_now:
-          # After this step's numbers were written: what a checkpoint follows is
-          # on disk, so that a resumed run lacks nothing.
-          checkpoints.save(step, state, results)
-          watchdog.beat(f'save of step {step}')
+          checkpoints.save(step, state, found)
+          if stop or last:
+            checkpoints.wait()
       progress.pause(time.monotonic() - before)
       if stop:
-        checkpoints.wait()
-        raise errors.PreemptedError(
-          f'{notice.reason}: stopped after step {step}, which was saved. Start'
-          ' the same command again to go on.'
-        )
+        raise preempted(step)
 
-    if start_step == config.total_steps:
-      # Trained before, but killed before the end, or asked for more since.
-      for name in missing:
-        evaluate(name, start_step)
-    with goodput.phase('checkpoint'):
-      checkpoints.wait()
-      checkpoint_lib.save_params(
-        workdir,
-        checkpoint_lib.FINAL,
-        config.total_steps,
-        state.eval_params,
-        timeout=config.checkpoint.timeout,
-      )
+    # ---- The end: all is written --------------------------------------------
+    save_params(checkpoint_lib.FINAL, config.total_steps)
     logging.info('Done: %s.', goodput.summary())
-
-  # ---- The end: all is written ----------------------------------------------
-  if first_process:
-    config_lib.save(config, workdir)
-    (workdir / DONE).write_text(f'{config.total_steps}\n')
-  multihost_utils.sync_global_devices('done')
-  return final_metrics(workdir)
+    if first_process:
+      config_lib.save(config, workdir)
+      (workdir / results.DONE).write_text(f'{config.total_steps}\n')
+    distributed.any_true(False)  # The others may read it now.
+    return results.final_metrics(workdir)
 
 
-def final_metrics(workdir: epath.PathLike) -> dict[str, float]:
-  """All numbers of the last logged step of a run, evaluations included."""
-  rows = metrics.read(workdir)
-  result = {}
-  for row in rows:
-    if row['step'] == rows[-1]['step']:
-      result |= row
-  return result
-
-
-def _missing_evaluations(config, workdir) -> list[str]:
-  """The evaluations that have no result at the last step, as they are now."""
-  final = final_metrics(workdir)
-  saved = (config_lib.load(workdir) or {}).get('evals', {})
-  return [
-    name
-    for name, section in config.evals.items()
-    if final.get('step') != config.total_steps
-    or f'{name}/accuracy' not in final
-    or saved.get(name) != section.to_dict()
-  ]
-
-
-def _fresh(fresh_params, layout, names) -> dict[str, jax.Array]:
-  """The first values of some parameters, without making the others."""
-
-  def pick():
-    flat = flax.traverse_util.flatten_dict(fresh_params(), sep='/')
-    return {name: flat[name] for name in names}
-
-  return jax.device_get(jax.jit(pick, out_shardings=layout.whole)())
-
-
-def _best_value(metric: str, rows) -> float:
-  """The best value among the rows; infinitely bad if there is none."""
-  best = math.inf if metric.endswith('loss') else -math.inf
-  for row in rows:
-    if metric in row and checkpoint_lib.is_better(metric, row[metric], best):
-      best = row[metric]
-  return best
-
-
-def _log_evaluation(step, name, values) -> None:
-  """Prints an evaluation's line."""
+def _evaluate(name, evaluator, state, step, on_batch) -> dict[str, float]:
+  """Runs one evaluator and prints its line; returns its named numbers."""
+  before = time.monotonic()
+  values = dict(evaluator.run(state, on_batch))
+  values['seconds'] = time.monotonic() - before
   logging.info(
     'step %d  %s: accuracy %.2f%%, loss %.4f on %d examples (%s)',
     step,
     name,
-    100 * values[f'{name}/accuracy'],
-    values[f'{name}/loss'],
-    values[f'{name}/count'],
-    progress_lib.duration(values[f'{name}/seconds']),
+    100 * values['accuracy'],
+    values['loss'],
+    values['count'],
+    progress_lib.duration(values['seconds']),
   )
-
-
-def _finished_at(workdir: epath.Path) -> int | None:
-  """The step that the `DONE` file names; None if there is none."""
-  path = workdir / DONE
-  # Empty if the process died, or the disk was full, just then.
-  text = path.read_text() if path.exists() else ''
-  return int(text) if text else None
+  return {f'{name}/{key}': value for key, value in values.items()}

@@ -11,15 +11,18 @@ from typing import Any
 
 import flax.linen as nn
 import flax.traverse_util
+import jax
+import numpy as np
 from etils import epath
 
+from vit_jax import agreement, interop, paths, sharding
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import interop, paths
+from vit_jax.checkpoint import fingerprint
 from vit_jax.interop import catalog
 from vit_jax.interop.fitting import Report, fit, match
 
-__all__ = ['Report', 'fit', 'load', 'pin', 'resolve_path']
+__all__ = ['Report', 'fit', 'load', 'load_sharded', 'pin', 'resolve_path']
 
 
 def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
@@ -124,3 +127,50 @@ def load(
     params = flax.traverse_util.unflatten_dict(flat, sep='/')
   tree, report = fitted(fit, weights)
   return tree, f'Weights from {weights.origin}: {report}.'
+
+
+def load_sharded(
+  path: epath.PathLike,
+  shapes: Any,
+  fresh_params: Callable[[], Any],
+  layout: sharding.Layout,
+  **options: Any,
+) -> tuple[Any, str]:
+  """As `load`, onto the devices; none ever holds more than its part.
+
+  Args:
+    path: see `interop.read`; every process reads it.
+    shapes: the new model's parameters as `jax.ShapeDtypeStruct`s.
+    fresh_params: makes the new model's parameters; to be jitted.
+    layout: where they go.
+    **options: further arguments of `load`.
+
+  Returns:
+    The parameters as `layout` splits them, and a line that says what was done.
+
+  Raises:
+    ValueError: as `load`; or the processes read different weights.
+  """
+  made = {}
+
+  def fresh(names):
+    def pick():
+      flat = flax.traverse_util.flatten_dict(fresh_params(), sep='/')
+      return flax.traverse_util.unflatten_dict(
+        {name: flat[name] for name in names}, sep='/'
+      )
+
+    if names:
+      shardings = layout.params(jax.eval_shape(pick))
+      tree = jax.jit(pick, out_shardings=shardings)()
+      made.update(flax.traverse_util.flatten_dict(tree, sep='/'))
+    # In their place, to be fitted with what was read.
+    return {k: np.zeros(x.shape, x.dtype) for k, x in made.items()}
+
+  params, line = load(path, shapes, fresh=fresh, **options)
+  if jax.process_count() > 1:
+    agreement.check_same({'initial weights': fingerprint.digests(params)})
+  flat = flax.traverse_util.flatten_dict(
+    sharding.put_tree(params, layout.params(shapes)), sep='/'
+  )
+  return flax.traverse_util.unflatten_dict(flat | made, sep='/'), line

@@ -1,7 +1,6 @@
 """Nothing hangs in silence: reports a loop that stands still, then ends it."""
 
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from absl import logging
 
 from vit_jax import errors, progress
+from vit_jax.distributed import runtime
 
 # Seconds that the last words may take.
 _LOG_LIMIT = 10.0
@@ -175,7 +175,7 @@ class Watchdog:
         f' exit code {code}. Start it again, to go on from the last checkpoint.'
       )
     ).join(_LOG_LIMIT)
-    os._exit(code)
+    runtime.end_process(code)
 
 
 def _describe(beat: _Beat) -> str:

@@ -3,9 +3,12 @@
     python launch/worker/record.py WORKDIR COMMAND...
 
 writes WORKDIR/launch/TIME-COMMIT/{commit,local.diff,packed,left_out,command}.
-WORKDIR may be gs://, as in the run itself; this uses the same library.
+The same code with another command adds command_2, and so on. WORKDIR may be
+gs://, as in the run itself; this uses the same library.
 """
 
+import itertools
+import os
 import pathlib
 import shlex
 import sys
@@ -32,8 +35,45 @@ def record(source: pathlib.Path, workdir: str, command: list[str]) -> str:
   target.mkdir(parents=True, exist_ok=True)
   for file in sorted(source.iterdir()):
     (target / file.name).write_bytes(file.read_bytes())
-  (target / 'command').write_text(shlex.join(command) + '\n')
+  text = shlex.join(command) + '\n'
+  for number in itertools.count(1):
+    file = target / ('command' if number == 1 else f'command_{number}')
+    if not file.exists():
+      file.write_text(text)
+      break
+    # A restart is no other launch.
+    if file.read_text() == text:
+      break
   return str(target)
+
+
+def check_mount(workdir: str, mounts: str) -> None:
+  """Refuses a work directory in a mounted bucket.
+
+  Args:
+    workdir: of the run.
+    mounts: what Linux says of this machine's mounts (/proc/mounts).
+
+  Raises:
+    ValueError: it lies in a mount of Cloud Storage FUSE.
+  """
+  if '://' in workdir:
+    return
+  path = pathlib.Path(os.path.realpath(workdir))
+  # The last mount on the longest directory above it is the one that counts.
+  best = (0, '', '')
+  for line in mounts.splitlines():
+    source, point, kind = line.split()[:3]
+    parts = len(pathlib.Path(point).parts)
+    if path.is_relative_to(point) and parts >= best[0]:
+      best = (parts, source, kind)
+  _, source, kind = best
+  if kind == 'fuse.gcsfuse':
+    raise ValueError(
+      f'--workdir={workdir} lies in the mounted bucket {source!r}, where a'
+      ' save fails: it renames a directory. Expected'
+      f' --workdir=gs://{source}/..., which needs no mount.'
+    )
 
 
 if __name__ == '__main__':
@@ -41,4 +81,11 @@ if __name__ == '__main__':
     sys.exit('usage: python record.py WORKDIR COMMAND...')
   if not RECORD.is_dir():
     sys.exit(f'error: no {RECORD}: this code was not packed by pack.sh.')
+  mount_table = pathlib.Path('/proc/mounts')
+  try:
+    check_mount(
+      sys.argv[1], mount_table.read_text() if mount_table.exists() else ''
+    )
+  except ValueError as error:
+    sys.exit(f'error: {error}')
   print('code recorded in', record(RECORD, sys.argv[1], sys.argv[2:]))

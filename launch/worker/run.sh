@@ -16,13 +16,15 @@
 #                  running, restarting, ended, gave_up, stopped (by hand) or
 #                  interrupted (with the machine), and the last exit code
 #   RESTARTS       at most so often in a row (20); an attempt of at least
-#   RESTART_RESET  seconds (3600) starts the count anew
+#   RESTART_RESET  seconds (7200) starts the count anew, unless it got stuck:
+#                  a run that hangs at its first step each time lasts
+#                  guard.exit_after (3600) here, and a little more elsewhere
 #   RESTART_PAUSE  seconds before the next attempt (30)
 set -euo pipefail
 
 directory=${RUN_DIRECTORY:-$HOME/vit_jax_home/run}
 restarts=${RESTARTS:-20}
-reset=${RESTART_RESET:-3600}
+reset=${RESTART_RESET:-7200}
 pause=${RESTART_PAUSE:-30}
 mkdir -p "$directory"
 exec >>"$directory/log" 2>&1
@@ -79,7 +81,7 @@ while true; do
     state "ended code=$code attempt=$attempt"
     exit "$code"
   fi
-  if ((SECONDS - started >= reset)); then
+  if ((code != 77 && SECONDS - started >= reset)); then
     failures=0
   fi
   failures=$((failures + 1))

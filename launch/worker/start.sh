@@ -36,10 +36,13 @@ for variable in "${variables[@]}"; do
   settings+=("--setenv=$variable")
 done
 # KillMode=mixed: run.sh passes SIGTERM on. Without --collect a failed run
-# would keep its name and block the next.
+# would keep its name and block the next. OOMPolicy=continue: when memory runs
+# out and the kernel kills the program, run.sh must live to start it again;
+# systemd's default stops the whole unit.
 sudo systemd-run --quiet --collect --unit=vit_jax \
   --uid="$(id -u)" --gid="$(id -g)" \
   --property=KillMode=mixed --property=TimeoutStopSec=600 \
+  --property=OOMPolicy=continue \
   --property=LimitMEMLOCK=infinity --property=LimitNOFILE=1048576 \
   --working-directory="$home/code" "${settings[@]}" \
   bash "$home/code/launch/worker/run.sh" \

@@ -13,6 +13,7 @@ from absl import logging
 
 from tests.checkpoint import states
 from vit_jax import checkpoint, errors, warm_start
+from vit_jax.checkpoint import params as params_lib
 from vit_jax.checkpoint import structure
 
 
@@ -177,6 +178,61 @@ def test_params_stay_until_the_new_ones_are_complete(
   np.testing.assert_array_equal(params['w'], 1)
   _saved(tmp_path, step, 3)
   assert states.names(tmp_path / 'best') == [str(step)]
+
+
+@pytest.mark.parametrize('step', [8, 12])
+def test_params_of_a_run_killed_while_it_replaced_them(tmp_path, step):
+  path = _saved(tmp_path, 8, 1)
+  leftover = path.rename(tmp_path / 'best/8.replaced')
+  half = tmp_path / 'best/8.orbax-checkpoint-tmp'
+  half.mkdir()
+  for name in ('best', 'best/8', 'best/8.replaced'):
+    params, found = checkpoint.read_params(tmp_path / name)
+    np.testing.assert_array_equal(params['w'], 1)
+    assert found == leftover
+  _saved(tmp_path, step, 2)
+  assert states.names(tmp_path / 'best') == [str(step)]
+  params, found = checkpoint.read_params(leftover.with_name(f'{step}.replaced'))
+  assert found.name == str(step)
+  np.testing.assert_array_equal(params['w'], 2)
+
+
+def test_params_of_a_killed_run_stay_when_the_next_save_fails(
+  tmp_path, monkeypatch
+):
+  _saved(tmp_path, 8, 1).rename(tmp_path / 'best/8.replaced')
+
+  async def fail(*_):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(ocp.JsonCheckpointHandler, '_save_fn', fail)
+  with pytest.raises(errors.SaveError, match='No space'):
+    _saved(tmp_path, 12, 2)
+  params, path = checkpoint.read_params(tmp_path / 'best')
+  assert path.name == '8'
+  np.testing.assert_array_equal(params['w'], 1)
+
+
+def test_params_that_cannot_be_moved(tmp_path, monkeypatch):
+  _saved(tmp_path, 8, 1)
+  gathered = []
+
+  def gather(code, text=''):
+    gathered.append(text)
+    return [(code, text)]
+
+  def fail(*_):
+    raise PermissionError(13, 'Permission denied')
+
+  monkeypatch.setattr(params_lib.agreement, 'gather', gather)
+  monkeypatch.setattr(params_lib.moving, 'move', fail)
+  with pytest.raises(
+    errors.SaveError, match=r'best/8 could not be replaced: Permission denied'
+  ):
+    _saved(tmp_path, 8, 2)
+  # Told to all before it was raised.
+  assert gathered == ['Permission denied (EACCES)']
+  assert states.names(tmp_path / 'best') == ['8']
 
 
 def test_damaged_params_alone(tmp_path):

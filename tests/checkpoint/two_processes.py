@@ -3,6 +3,7 @@
 Arguments: which process, the coordinator's port, the run's directory.
 """
 
+import contextlib
 import pathlib
 import sys
 
@@ -14,7 +15,7 @@ from jax.experimental import multihost_utils
 
 from tests.checkpoint import states
 from vit_jax import checkpoint
-from vit_jax.checkpoint import fingerprint, structure
+from vit_jax.checkpoint import fingerprint, restoring, structure
 
 DEVICES = 4
 
@@ -34,19 +35,24 @@ def _same(state, host):
   return fingerprint.digests(state) == fingerprint.digests(host)
 
 
-def _cannot_read(step):
-  """Makes this process fail to read one step."""
-  real = structure.read_arrays
+@contextlib.contextmanager
+def _cannot_read(step, error, times=99):
+  """Makes this process fail to read one step, so many times."""
+  real, left = structure.read_arrays, [times]
 
   def read_arrays(path, *args, **kwargs):
-    if path.name == str(step):
-      raise OSError(5, 'Input/output error')
+    if path.name == str(step) and left[0]:
+      left[0] -= 1
+      raise error
     return real(path, *args, **kwargs)
 
   structure.read_arrays = read_arrays
+  yield
+  structure.read_arrays = real
 
 
 def main(rank, workdir):
+  restoring._SHARED_PAUSES = (0.01, 0.01)
   both = {
     seed: jax.tree.map(np.asarray, states.train_state(seed=seed))
     for seed in (4, 8, 12)
@@ -67,23 +73,33 @@ def main(rank, workdir):
   assert step == 12
   assert _same(restored, both[12])
 
+  # What one of them cannot reach is an error for both, and a hiccup is none.
+  hiccup = OSError(5, 'Input/output error')
+  with _cannot_read(12, hiccup) if rank else contextlib.nullcontext():
+    with pytest.raises(OSError, match='12 cannot be read: process 1: OSError'):
+      checkpoint.restore_newest(workdir, target)
+  with _cannot_read(12, hiccup, 2) if rank else contextlib.nullcontext():
+    assert checkpoint.restore_newest(workdir, target)[1] == 12
+  assert states.names(workdir / 'checkpoints') == ['12', '4', '8']
+
   # Step 12 is damaged for both, and step 8 can be read by process 0 only.
   if rank == 0:
     (workdir / 'checkpoints/12/default/manifest.ocdbt').write_bytes(b'abc')
-  else:
-    _cannot_read(8)
   multihost_utils.sync_global_devices('damaged')
   lines = []
   logging.error = lambda text, *args, **_: lines.append(text % args)
-  restored, step = checkpoint.restore_newest(workdir, target)
+  missing = FileNotFoundError('No manifest')
+  with _cannot_read(8, missing) if rank else contextlib.nullcontext():
+    restored, step = checkpoint.restore_newest(workdir, target)
   assert step == 4
   assert _same(restored, both[4])
   assert 'process 0: ' in lines[0], lines
   assert (
-    'checkpoints/8 is damaged: process 1: OSError: [Errno 5] Input/output'
+    'checkpoints/8 is damaged: process 1: FileNotFoundError: No manifest'
     in lines[1]
   ), lines
-  assert states.names(workdir / 'damaged_checkpoints') == ['12', '8']
+  assert states.names(workdir / 'damaged_checkpoints') == ['12']
+  assert states.names(workdir / 'checkpoints') == ['4', '8']
   assert checkpoint.latest_step(workdir) == 4
 
   # Another model's state is the same error for both.
@@ -95,8 +111,12 @@ def main(rank, workdir):
   checkpoints = checkpoint.Checkpoints(
     workdir, keep=1, keep_every=0, best='test/loss', timeout=60
   )
+  assert checkpoints.latest_step == 4
   for step in (8, 12):
     checkpoints.save(step, restored, {'test/loss': 0.5})
+    checkpoints.wait()
+    written = workdir / f'checkpoints/{step}'
+    assert _same(checkpoint.read_params(written)[0], both[4].ema_params)
   checkpoints.close()
   assert states.names(workdir / 'checkpoints') == ['12', '4']
 

@@ -152,6 +152,15 @@ def test_host_of_process_0_has_no_name_yet(tpu_vm, monkeypatch):
     cluster.find(None, None, None, 1)
 
 
-def test_metadata_that_does_not_answer(tpu_vm):
+def test_metadata_server_that_does_not_answer(tpu_vm, monkeypatch):
+  def fail(key):
+    raise ConnectionError('Connection refused')
+
+  monkeypatch.setattr(cloud_tpu_cluster, 'get_metadata', fail)
+  with pytest.raises(errors.HostLostError, match='ConnectionError: Connection'):
+    cluster.find(None, None, None, 1)
+
+
+def test_metadata_that_is_not_there(tpu_vm):
   with pytest.raises(OSError, match='If it is alone, give num_processes=1'):
     cluster.find(None, None, None, 1)

@@ -288,6 +288,31 @@ def test_another_command_line(tmp_path):
 
 
 @slow
+def test_other_command_line_of_process_0_that_comes_last(tmp_path):
+  with Run(tmp_path, 'forever', ids=(), num_processes=2) as run:
+    run.add(1, words=['--config.seed=1'])
+    time.sleep(6)
+    run.add(0, words=['--config.seed=0'])
+    assert run.end()[0] == {0: 1, 1: 1}
+    for i in range(2):
+      assert "has '--config.seed=0', process 1 on" in run.output(i)
+
+
+@slow
+def test_lost_process_is_named_where_others_wait_to_agree(tmp_path):
+  with Run(tmp_path, 'agree late', ids=(0, 1, 2)) as run:
+    run.wait_for('waiting')
+    killed = run.send(1, signal.SIGKILL)
+    codes, seconds = run.end()
+    assert codes == {0: 76, 2: 76}
+    assert seconds < 6
+    for i in codes:
+      assert f'Lost process 1 on {socket.gethostname()} (pid {killed.pid})' in (
+        _lost(run, i)
+      )
+
+
+@slow
 def test_process_that_starts_again_before_the_start(tmp_path):
   with Run(tmp_path, 'agree', ids=(0, 1), num_processes=3) as run:
     time.sleep(5)
@@ -349,7 +374,7 @@ def test_port_that_is_taken(tmp_path, offset):
   with Run(tmp_path, 'forever', ids=(), num_processes=2) as run:
     with socket.create_server(('127.0.0.1', run.port + offset)):
       run.add(0, start_timeout=2)
-      assert run.end()[0] == {0: 1}
+      assert run.end()[0] == {0: 76}
     assert (
       f'error: Process 0 cannot use port {run.port + offset}: Address already'
       ' in use.' in run.output(0)

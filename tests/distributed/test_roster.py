@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax.distributed.roster import Roster
+from vit_jax.distributed.roster import MisfitError, Roster
 
 
 def _roster(num_processes=3, hosts=(), joined=(0, 1, 2)):
@@ -95,8 +95,6 @@ def test_time_in_which_process_0_stood_still_does_not_count():
   ('changes', 'text'),
   [
     ({'pid': 99}, 'The same process id was given to two: process 1 on host-1'),
-    ({'num_processes': 4}, 'is 4 to process 1 on host-1 (pid 11), and 3 to'),
-    ({'protocol': 2}, 'Another version of this program runs as process 1 on'),
     (
       {'facts': {'command line': ['--a', '--c', '--b=2'], 'code': 'f00'}},
       "command line: process 0 on host-0 (pid 10) has '--b=1', process 1 on"
@@ -115,6 +113,62 @@ def test_conflict(changes, text):
   assert _enter(roster, 1, **changes) is None
   assert roster.conflict(4.9) == ''  # Others may still come, to hear of it.
   assert text in roster.conflict(5.1)
+
+
+def test_process_0_comes_last_and_differs():
+  roster = _roster(joined=(1, 2))
+  assert _enter(roster, 0, facts={'command line': ['--a'], 'code': 'f00'}) is (
+    None
+  )
+  assert roster.conflict(5.1) == (
+    'Processes differ in their command line: process 0 on host-0 (pid 10) has'
+    " 'nothing', process 1 on host-1 (pid 11) has '--b=1'. It must be the same."
+  )
+  roster = _roster(joined=(1, 2))
+  assert _enter(roster, 0)
+  assert roster.conflict(50) == ''
+
+
+_MISFITS = [
+  ({'num_processes': 4}, 'is 4 to process 1 on host-1 (pid 11), and 3 to'),
+  ({'protocol': 2}, 'Another version of this program runs as process 1 on'),
+]
+
+
+def _enter_misfit(roster, process_id, changes, text):
+  with pytest.raises(MisfitError) as caught:
+    _enter(roster, process_id, **changes)
+  assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(('changes', 'text'), _MISFITS)
+def test_stranger_does_not_keep_a_run_from_its_start(changes, text):
+  roster = _roster(joined=(0,))
+  _enter_misfit(roster, 1, changes, text)
+  # Process 2 is missing too: they may all still come.
+  assert roster.conflict(50) == ''
+  assert _enter(roster, 2)
+  assert roster.conflict(4.9) == ''
+  assert _enter(roster, 1)
+  assert roster.complete()
+  assert roster.conflict(200) == ''
+
+
+@pytest.mark.parametrize(('changes', 'text'), _MISFITS)
+def test_who_alone_is_missing_was_started_wrongly(changes, text):
+  roster = _roster(joined=(0, 2))
+  _enter_misfit(roster, 1, changes, text)
+  assert roster.conflict(4.9) == ''
+  assert text in roster.conflict(5.1)
+
+
+def test_stranger_is_named_when_others_never_came():
+  roster = _roster(joined=(0,))
+  _enter_misfit(roster, 1, *_MISFITS[0])
+  assert roster.conflict(101) == ''
+  text = roster.verdict(101)[0]['lost']
+  assert 'Processes 1, 2 of 3 did not join within 100 s' in text
+  assert 'Sent away: The number of processes is 4 to process 1' in text
 
 
 def test_same_process_may_connect_again():

@@ -1,10 +1,24 @@
 """How a process ends when JAX would abort it, or wait at its end."""
 
+import os
+import socket
 import subprocess
 import sys
 import time
 
+import jax
 import pytest
+
+from tests.processes import launch
+from vit_jax import errors
+from vit_jax.distributed import cluster, runtime
+
+_START = """
+import sys
+from vit_jax.distributed import cluster, runtime
+runtime._INITIALIZE = 1.0
+runtime.start(cluster.Place(sys.argv[1], 2, 1), 10)
+"""
 
 _ABORT = """
 import ctypes, os, threading, time
@@ -23,6 +37,16 @@ from vit_jax.distributed import runtime
 runtime.abandon(7)
 print('ends', flush=True)
 sys.exit(3)
+"""
+
+_SIGTERM = """
+import os, signal, sys, time
+import orbax.checkpoint as ocp
+from vit_jax.distributed import cluster, runtime
+runtime.start(cluster.Place('127.0.0.1:' + sys.argv[1], 1, 0), 30)
+print(ocp.utils.reached_preemption(1), flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(5)
 """
 
 
@@ -54,3 +78,61 @@ def test_abandoned_process_ends(waits, least, most):
     start = time.monotonic()
     assert process.wait(30) == 7
     assert least <= time.monotonic() - start < most
+
+
+def test_jax_leaves_sigterm_alone():
+  command = [sys.executable, '-c', _SIGTERM, str(launch.free_port())]
+  environment = os.environ | {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
+  result = subprocess.run(
+    command, capture_output=True, text=True, env=environment, check=False
+  )
+  # Orbax knows of none, and the signal ends the process, as everywhere.
+  assert (result.stdout, result.returncode) == ('False\n', -15), result.stderr
+
+
+def test_runtime_that_does_not_start_in_time():
+  with socket.create_server(('127.0.0.1', 0)) as silent:
+    address = f'127.0.0.1:{silent.getsockname()[1]}'
+    command = [sys.executable, '-c', _START, address]
+    result = subprocess.run(
+      command, capture_output=True, text=True, check=False
+    )
+  assert result.returncode == 76
+  assert (
+    f"JAX's runtime did not start at {address}, though all 2 processes are"
+    ' there: no answer for 1 s.' in result.stderr
+  )
+
+
+def test_older_jax_without_the_setting(monkeypatch):
+  def fail(name, value):
+    raise AttributeError(f'Unrecognized config option: {name}')
+
+  started = []
+  monkeypatch.setattr(jax.config, 'update', fail)
+  monkeypatch.setattr(
+    jax.distributed, 'initialize', lambda **_: started.append(1)
+  )
+  runtime.start(cluster.Place('127.0.0.1:9', 2, 0), 10)
+  assert started == [1]
+
+
+@pytest.mark.parametrize(
+  ('error', 'expected'),
+  [
+    (jax.errors.JaxRuntimeError('no route'), errors.HostLostError),
+    (RuntimeError('called twice'), RuntimeError),
+  ],
+)
+def test_runtime_that_fails_to_start(monkeypatch, error, expected):
+  def fail(**_):
+    raise error
+
+  monkeypatch.setattr(jax.distributed, 'initialize', fail)
+  before = jax.config.jax_enable_preemption_service
+  try:
+    with pytest.raises(RuntimeError, match=str(error)) as caught:
+      runtime.start(cluster.Place('127.0.0.1:9', 2, 0), 10)
+  finally:
+    jax.config.update('jax_enable_preemption_service', before)
+  assert type(caught.value) is expected

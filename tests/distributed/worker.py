@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 from absl import logging
-from jax.experimental import multihost_utils
 
-from vit_jax import distributed, errors
+from vit_jax import distributed, errors, preemption
 
 
 def _sums() -> Iterator[float]:
@@ -37,6 +36,13 @@ def _agree(process_id):
   if process_id == 0:
     time.sleep(2)
     print('written', flush=True)
+
+
+def _agree_late(process_id):
+  print('waiting', flush=True)
+  if process_id == 1:
+    time.sleep(600)
+  distributed.any_true(False)
 
 
 def _disagree(process_id):
@@ -77,12 +83,13 @@ def _one_preempted(process_id):
 
 
 def _until_preempted(process_id):
-  for i, _ in enumerate(_sums()):
-    if i == 3:
-      print('adding', flush=True)
-    if multihost_utils.reached_preemption_sync_point(i):
-      raise errors.PreemptedError(f'at step {i}')
-    time.sleep(0.01)
+  with preemption.Notice() as notice:
+    for i, _ in enumerate(_sums()):
+      if i == 3:
+        print('adding', flush=True)
+      if notice.requested():
+        raise errors.PreemptedError(f'at step {i}')
+      time.sleep(0.01)
 
 
 def _exit(process_id):
@@ -92,6 +99,7 @@ def _exit(process_id):
 
 _BODIES: dict[str, Callable[[int], None]] = {
   'agree': _agree,
+  'agree late': _agree_late,
   'disagree': _disagree,
   'forever': _forever,
   'one fails': _one_fails,

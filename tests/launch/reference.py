@@ -88,6 +88,8 @@ GCLOUD = {
     'type=! description= region= accelerator-topology=(4)'
     ' max-topology-distance=(4)',
   ),
+  'compute resource-policies list': (0, 'regexp= uri ' + _LIST),
+  'compute resource-policies delete': (1, 'region='),
 }
 
 KUBECTL = {
@@ -96,7 +98,7 @@ KUBECTL = {
     'filename=! server-side force-conflicts dry-run= namespace= prune'
     ' selector= validate= wait timeout=',
   ),
-  'get jobset': (1, 'output= namespace= selector= watch'),
+  'get jobset': (1, 'ignore-not-found output= namespace= selector= watch'),
   'get pods': (0, 'output= namespace= selector= watch all-namespaces'),
   'logs': (
     0,

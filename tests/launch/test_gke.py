@@ -1,4 +1,4 @@
-"""Every command of launch/gke.py, and the JobSet it writes."""
+"""Every command of launch/gke.py."""
 
 import pathlib
 import shlex
@@ -8,11 +8,13 @@ import sys
 import pytest
 import yaml
 
-from launch import gke, manifest
-from vit_jax import topology
+from launch import gke
 
 PLACE = '--location=us-east5-a --project=my-project'
 LABEL = '--selector=jobset.sigs.k8s.io/jobset-name=b16'
+POLICIES = 'gcloud compute resource-policies'
+LIST_OF_POLICIES = '--project=my-project --filter=name=vit-2x2x2 --format=json'
+THERE = 'kubectl get jobset b16 --ignore-not-found --output=name'
 FLAGS = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
 FLAGS += ' --workdir=gs://bucket/runs/b16'
 APPLY = f'apply --name=b16 --image=i:1 --accelerator=v6e-16 -- {FLAGS}'
@@ -72,9 +74,10 @@ def test_create_nodes_of_tpu7x_places_them_by_a_policy(cloud):
     'create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes'
     ' --reservation=ours'
   )
-  policy, pool = cloud.lines
+  listed, policy, pool = cloud.lines
+  assert listed == f'{POLICIES} list {LIST_OF_POLICIES}'
   assert policy == (
-    'gcloud compute resource-policies create workload-policy vit-2x2x2'
+    f'{POLICIES} create workload-policy vit-2x2x2'
     ' --type=HIGH_THROUGHPUT --accelerator-topology=2x2x2 --region=us-east5'
     ' --project=my-project'
   )
@@ -83,6 +86,46 @@ def test_create_nodes_of_tpu7x_places_them_by_a_policy(cloud):
     ' --reservation-affinity=specific'
   )
   assert '--tpu-topology' not in pool
+
+
+def policy_row(region):
+  return {
+    'name': 'vit-2x2x2',
+    'region': f'https://compute.googleapis.com/projects/p/regions/{region}',
+  }
+
+
+def test_a_policy_that_is_there_is_used_again(cloud):
+  cloud.answer(f'{POLICIES} list', [policy_row('us-east5')])
+  call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
+  _, pool = cloud.lines
+  assert '--placement-policy=vit-2x2x2' in pool
+
+
+def test_a_policy_of_another_region_is_not(cloud):
+  cloud.answer(f'{POLICIES} list', [policy_row('us-east51')])
+  call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
+  assert f'{POLICIES} create' in cloud.lines[1]
+
+
+def test_delete_nodes_of_tpu7x_deletes_the_policy(cloud, capfd):
+  line = 'delete_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes'
+  delete = f'{POLICIES} delete'
+  cloud.answer(f'{POLICIES} list', [policy_row('us-east5')])
+  call(line)
+  pool, _, policy = cloud.lines
+  assert 'node-pools delete tpu7x-2x2x2-0' in pool
+  assert policy == (
+    f'{delete} vit-2x2x2 --region=us-east5 --project=my-project --quiet'
+  )
+  # Other pools of that topology may need it.
+  cloud.answer(delete, code=1)
+  call(line)
+  assert 'policy vit-2x2x2 stays' in capfd.readouterr().out
+  # It was deleted before.
+  cloud.answer(f'{POLICIES} list', [])
+  call(line)
+  assert 'node-pools delete' in cloud.lines[-2]
 
 
 def test_build(cloud, archive):
@@ -98,9 +141,18 @@ def test_apply_sends_what_manifest_prints(cloud, capfd):
   printed = capfd.readouterr().out
   assert cloud.calls == []
   call(APPLY)
-  assert cloud.lines == ['kubectl apply --filename=-']
-  assert cloud.calls[0]['stdin'] == printed
+  assert cloud.lines == [THERE, 'kubectl apply --filename=-']
+  assert cloud.calls[1]['stdin'] == printed
   assert yaml.safe_load(printed)['kind'] == 'JobSet'
+
+
+def test_apply_refuses_a_name_that_is_taken(cloud):
+  """kubectl would say `unchanged`, and nothing would run."""
+  cloud.answer(THERE, 'jobset.jobset.x-k8s.io/b16\n')
+  message = fails(APPLY)
+  assert "there is a run 'b16' in the cluster already" in message
+  assert 'gke.py delete --name=b16' in message
+  assert cloud.lines == [THERE]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +179,7 @@ def test_apply_sends_what_manifest_prints(cloud, capfd):
         f'kubectl get pods {LABEL} --output=wide',
       ],
     ),
-    ('delete --name=b16', ['kubectl delete jobset b16']),
+    ('delete --name=b16', ['kubectl delete jobset b16 --cascade=foreground']),
     (
       'delete_nodes --cluster=vit --accelerator=v6e-16 --num_slices=2 --yes',
       [
@@ -158,6 +210,7 @@ def test_the_others(cloud, line, expected):
     'status --name=b16',
     'delete --name=b16',
     'delete_nodes --cluster=vit --accelerator=v6e-16',
+    'delete_nodes --cluster=vit --accelerator=tpu7x:2x2x2',
     'delete_cluster --cluster=vit',
   ],
 )
@@ -170,120 +223,7 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
   subprocess.run(['bash', '-euc', script], check=True)
   assert cloud.calls
   if line == APPLY:
-    assert yaml.safe_load(cloud.calls[0]['stdin'])['metadata']['name'] == 'b16'
-
-
-# The manifest ----------------------------------------------------------------
-
-
-def render(accelerator='v6e-16', **others):
-  return yaml.safe_load(
-    manifest.render(
-      manifest.Run(
-        name='b16',
-        wanted=topology.parse(accelerator),
-        image='i:1',
-        **dict(num_slices=1, flags=FLAGS.split()) | others,
-      )
-    )
-  )
-
-
-def parts(jobset):
-  job = jobset['spec']['replicatedJobs'][0]['template']['spec']
-  pod = job['template']['spec']
-  return job, pod, pod['containers'][0]
-
-
-def test_slices_machines_and_chips():
-  jobset = render('v4:2x2x4', num_slices=3)
-  job, pod, train = parts(jobset)
-  assert jobset['apiVersion'] == 'jobset.x-k8s.io/v1alpha2'
-  assert jobset['spec']['replicatedJobs'][0]['replicas'] == 3
-  assert (job['parallelism'], job['completions']) == (4, 4)
-  assert job['completionMode'] == 'Indexed'
-  assert pod['nodeSelector'] == {
-    'cloud.google.com/gke-tpu-accelerator': 'tpu-v4-podslice',
-    'cloud.google.com/gke-tpu-topology': '2x2x4',
-  }
-  assert train['resources'] == {'limits': {'google.com/tpu': 4}}
-  assert train['image'] == 'i:1'
-  assert train['command'] == ['bash', 'launch/worker/pod.sh']
-  assert train['args'] == FLAGS.split()
-  assert train['env'][0] == {'name': 'WORKDIR', 'value': 'gs://bucket/runs/b16'}
-  # What lets the processes find each other.
-  assert jobset['spec']['network'] == {
-    'enableDNSHostnames': True,
-    'subdomain': 'b16',
-  }
-  assert list(jobset['metadata']['annotations'].values()) == [
-    'cloud.google.com/gke-nodepool'
-  ]
-
-
-def test_which_exit_codes_start_all_again():
-  jobset = render(restarts=7, grace_seconds=90)
-  job, pod, _ = parts(jobset)
-  assert jobset['spec']['failurePolicy'] == {
-    'maxRestarts': 7,
-    'rules': [
-      {
-        'name': 'errorOfTheRun',
-        'action': 'FailJobSet',
-        'onJobFailureReasons': ['PodFailurePolicy'],
-      }
-    ],
-  }
-  assert job['backoffLimit'] == 0
-  disruption, error = job['podFailurePolicy']['rules']
-  assert disruption == {
-    'action': 'Count',
-    'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}],
-  }
-  assert error['action'] == 'FailJob'
-  codes = error['onExitCodes']
-  assert (codes['containerName'], codes['operator']) == ('train', 'NotIn')
-  # SIGKILL is 137, SIGABRT (jax.distributed's) 134, SIGTERM 143.
-  assert {75, 76, 77, 134, 137, 143} <= set(codes['values'])
-  assert not {0, 1, 2, 127} & set(codes['values'])
-  assert codes['values'] == sorted(set(codes['values']))
-  assert pod['restartPolicy'] == 'Never'
-  assert pod['terminationGracePeriodSeconds'] == 90
-
-
-def test_spot_bucket_identity_and_variables():
-  job, pod, train = parts(
-    render(
-      'v5e-8',
-      spot=True,
-      bucket='ours',
-      service_account='trainer',
-      variables=['A=b=$c "d"'],
-      flags=['--config=configs/pretrain.py', '--workdir=/bucket/runs/b16'],
-    )
-  )
-  assert pod['nodeSelector']['cloud.google.com/gke-spot'] == 'true'
-  assert pod['tolerations'][0]['key'] == 'cloud.google.com/gke-spot'
-  assert job['template']['metadata']['annotations'] == {
-    'gke-gcsfuse/volumes': 'true'
-  }
-  assert pod['serviceAccountName'] == 'trainer'
-  assert {'name': 'A', 'value': 'b=$c "d"'} in train['env']
-  assert train['resources']['limits']['google.com/tpu'] == 8
-  assert {'name': 'bucket', 'mountPath': '/bucket'} in train['volumeMounts']
-  assert pod['volumes'][1]['csi']['driver'] == 'gcsfuse.csi.storage.gke.io'
-  assert pod['volumes'][1]['csi']['volumeAttributes']['bucketName'] == 'ours'
-  plain_job, plain_pod, _ = parts(render('v5e-8'))
-  assert 'tolerations' not in plain_pod
-  assert 'metadata' not in plain_job['template']
-
-
-def test_every_slice_of_gke_has_a_manifest():
-  for wanted in topology.slices():
-    if wanted.gke_accelerator:
-      job, _, train = parts(render(str(wanted)))
-      chips = train['resources']['limits']['google.com/tpu']
-      assert chips * job['completions'] == wanted.chips
+    assert yaml.safe_load(cloud.calls[1]['stdin'])['metadata']['name'] == 'b16'
 
 
 # Errors ----------------------------------------------------------------------
@@ -299,7 +239,8 @@ def test_every_slice_of_gke_has_a_manifest():
     ('v6e-16', 'v6e-16 --num_slices=0', '--num_slices=0 must be'),
     ('v6e-16', 'v6e-16 --env=A', '--env=A: expected NAME=VALUE'),
     ('b16 ', 'b_16 ', '--name=b_16: expected'),
-    ('gs://bucket', '/bucket', 'is a directory of one pod'),
+    ('v6e-16', 'v6e-16 --env==b', '--env==b: expected NAME=VALUE'),
+    ('gs://bucket', '/data', 'is a directory of one pod'),
     ('gs://bucket', 'runs', 'expected gs://BUCKET/PATH'),
     ('configs/', 'config/', "there is no file 'config/pretrain.py'"),
     (FLAGS, '', '--config is missing'),

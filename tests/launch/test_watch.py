@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch import watch
+from launch import patience, watch
 from launch.workers import Worker
 from tests.launch.slice_b16 import (
   NODES,
@@ -59,6 +59,8 @@ ENDED = worker('ended', code=0)
     ('ACTIVE', 'PREEMPTED', None, 'recreate'),
     ('ACTIVE', 'TERMINATED', None, 'recreate'),
     ('ACTIVE', 'REPAIRING', None, 'wait'),
+    ('ACTIVE', '', None, 'stalled'),
+    ('ACTIVE', 'STOPPED', None, 'stalled'),
     ('ACTIVE', 'READY', None, 'unreachable'),
     ('ACTIVE', 'READY', [RUNNING], 'unreachable'),
     ('ACTIVE', 'READY', [worker('new'), worker('new')], 'set_up'),
@@ -164,12 +166,68 @@ def test_requests_that_always_fail_are_given_up(cloud, archive):
   assert changes(cloud) == [DELETE, CREATE] * 4
 
 
-def test_a_vm_that_cannot_be_reached_is_replaced(active):
-  # Not one line: the machine does not answer.
+def test_machines_that_were_never_reached_end_it_and_are_kept(active):
+  # Not one line: the way there is closed.
+  active.answer(ASK, '')
+  message = fails()
+  assert 'could not be reached in 10 looks (not all answered)' in message
+  assert 'SSH (TCP port 22)' in message
+  assert 'need --internal_ip' in message
+  assert f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all' in message
+  assert changes(active) == []
+
+
+def test_a_healthy_slice_that_was_reached_before_is_kept(active, capfd):
+  """The network here was down; the run did not notice."""
+  ended = say('ended', code=' code=0')
+  active.answer(ASK, say('running', 'yes'), *[''] * 25, ended)
+  call(WATCH.format(''))
+  assert changes(active) == []
+  assert capfd.readouterr().out.count('Is the network here up?') == 2
+
+
+@pytest.mark.parametrize('health', ['TIMEOUT', 'UNHEALTHY_TENSORFLOW'])
+def test_broken_machines_that_cannot_be_reached_are_replaced(active, health):
+  active.answer(NODES, [node_row('b16', 'READY', health)])
   active.answer(ASK, *[''] * 10, say('running', 'yes'), say('stopped'))
-  active.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
-  fails()
+  assert 'stopped by hand' in fails()
   assert changes(active) == [DELETE, CREATE]
+
+
+def test_slices_that_are_always_lost_are_given_up(active, monkeypatch):
+  monkeypatch.setattr(patience, '_RECREATIONS', 2)
+  active.answer(NODES, [node_row('b16', 'PREEMPTED')])
+  message = fails()
+  assert '2 new slices in a row were lost before a run was seen' in message
+  assert changes(active) == [DELETE, CREATE] * 2
+
+
+def test_slices_that_are_lost_in_a_run_are_not(active, monkeypatch):
+  monkeypatch.setattr(patience, '_RECREATIONS', 1)
+  ready, lost = ([node_row('b16', s)] for s in ('READY', 'PREEMPTED'))
+  active.answer(NODES, *[ready, lost] * 3, ready)
+  active.answer(ASK, *[say('running', 'yes')] * 3, say('stopped'))
+  assert 'stopped by hand' in fails()
+  assert changes(active) == [DELETE, CREATE] * 3
+
+
+@pytest.mark.parametrize(
+  'rows, problem, advice',
+  [
+    ([], 'there is no TPU VM b16', 'tpu_vm.py delete --name=b16'),
+    (
+      [node_row('b16', 'STOPPED')],
+      'the TPU VM b16 is STOPPED',
+      f'{TPU} tpu-vm start b16 {PLACE}',
+    ),
+  ],
+)
+def test_what_does_not_get_ready_by_itself(active, rows, problem, advice):
+  active.answer(NODES, rows)
+  message = fails()
+  assert problem in message
+  assert advice in message
+  assert changes(active) == []
 
 
 def test_no_news_is_not_taken_for_no_request(cloud, archive, monkeypatch):

@@ -3,12 +3,15 @@
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
+from vit_jax import config
 
 RUN = pathlib.Path(__file__).parents[2] / 'launch' / 'worker' / 'run.sh'
 
@@ -98,6 +101,8 @@ def wait_for(condition):
     # Each attempt lasts long enough here to forgive what was before.
     ('76 76 76 0', dict(RESTARTS=1, RESTART_RESET=0), 4, 'ended code=0'),
     ('76 76 76 0', dict(RESTARTS=1), 2, 'gave_up code=76'),
+    # It hung, and was waited for: that is no success, however long it took.
+    ('77', dict(RESTARTS=2, RESTART_RESET=0), 3, 'gave_up code=77'),
   ],
 )
 def test_what_is_started_again(tmp_path, begin, codes, variables, times, state):
@@ -109,6 +114,12 @@ def test_what_is_started_again(tmp_path, begin, codes, variables, times, state):
   assert code == int(state.partition('=')[2])
   log = (tmp_path / 'log').read_text()
   assert log.count('run.sh: running attempt=') == times
+
+
+def test_a_hang_elsewhere_is_no_long_work():
+  """The others of a run that got stuck end with 76, a little later."""
+  reset = int(re.search(r'RESTART_RESET:-(\d+)', RUN.read_text())[1])
+  assert reset >= 2 * config.default().guard.exit_after
 
 
 @pytest.mark.parametrize('by_hand', [False, True])

@@ -1,4 +1,4 @@
-"""What else runs on the machines: set-up, start, stop, status, logs, pods."""
+"""What else runs on the machines: set-up, start, stop, status, logs."""
 
 import os
 import pathlib
@@ -187,6 +187,8 @@ def test_start_runs_the_program_as_a_service(ready, code):
   assert {'--property=KillMode=mixed', '--property=TimeoutStopSec=600'} <= {
     *unit
   }
+  # The kernel's kill of the program must not be the end of run.sh.
+  assert '--property=OOMPolicy=continue' in unit
   log = (home / 'run' / 'log').read_text()
   assert (
     f'in {home}/code: -m vit_jax.main --config=x.py'
@@ -239,6 +241,10 @@ def test_logs_name_the_worker(ready):
   assert run('logs.sh', '2') == '3: two\n3: three\n'
 
 
+def test_logs_without_a_log(ready):
+  assert run('logs.sh') == '3: no log: no run was started here yet.\n'
+
+
 def test_logs_follow(ready):
   log = ready / 'vit_jax_home' / 'run' / 'log'
   log.write_text('one\n')
@@ -258,41 +264,3 @@ def test_logs_follow(ready):
     os.killpg(process.pid, 9)
     process.wait()
     process.stdout.close()
-
-
-@pytest.mark.parametrize(
-  'index, slice_index', [('0', '0'), ('0', '1'), ('1', '0')]
-)
-def test_a_pod_trains_and_the_first_notes_the_code(machine, index, slice_index):
-  python = machine / 'bin' / 'python'
-  python.write_text(
-    '#!/bin/bash\n'
-    'printf "%s\\n" "$*" >> "$HOME/python_calls"\n'
-    '[ "$1" != -m ] || exit 76\n'
-    # No record: it must not keep the run from starting.
-    'exit 1\n'
-  )
-  python.chmod(0o755)
-  run(
-    *('pod.sh', '--config=x', '--workdir=gs://b/r'),
-    code=76,
-    WORKDIR='gs://b/r',
-    JOB_COMPLETION_INDEX=index,
-    SLICE_INDEX=slice_index,
-  )
-  train = '-m vit_jax.main --config=x --workdir=gs://b/r'
-  record = f'launch/worker/record.py gs://b/r python {train}'
-  first = [record] if index == slice_index == '0' else []
-  calls = (machine / 'python_calls').read_text().splitlines()
-  assert calls == [*first, train]
-
-
-def test_record_refuses_code_that_was_not_packed(tmp_path):
-  result = subprocess.run(
-    [sys.executable, str(SCRIPTS / 'record.py'), str(tmp_path), 'x'],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert result.returncode == 1
-  assert 'was not packed by pack.sh' in result.stderr

@@ -1,5 +1,6 @@
 """Starts several processes on this machine that act as hosts of one run."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -39,41 +40,36 @@ def launch(
       num_processes=num_processes,
     )
   processes, outputs = [], []
-  try:
+  with contextlib.ExitStack() as stack:
     for i in range(num_processes):
       if place:
         place['process_id'] = i
-      flags = (
-        f'--xla_force_host_platform_device_count={devices}'
-        ' --xla_backend_optimization_level=0'
-        ' --xla_llvm_disable_expensive_passes=true'
-      )
       # No pipe, which would hold a process up until it is this one's turn.
-      outputs.append(tempfile.TemporaryFile('w+'))
-      processes.append(
-        subprocess.Popen(
-          [sys.executable, '-m', 'tests.processes.worker']
-          + [json.dumps(arguments)],
-          cwd=ROOT,
-          env=os.environ
-          | {
-            'XLA_FLAGS': flags,
-            'JAX_PLATFORMS': 'cpu',
-            'PLACE': json.dumps(place),
-          },
-          stdout=outputs[-1],
-          stderr=subprocess.STDOUT,
-        )
-      )
+      outputs.append(stack.enter_context(tempfile.TemporaryFile('w+')))
+      processes.append(_start(place, devices, arguments, outputs[-1]))
+      stack.callback(processes[-1].kill)
     for process in processes:
       process.wait(timeout)
-  finally:
     texts = []
-    for process, output in zip(processes, outputs, strict=True):
-      process.kill()
+    for output in outputs:
       output.seek(0)
       texts.append(output.read())
-      output.close()
   for process, text in zip(processes, texts, strict=True):
     assert process.returncode in codes, text[-5000:]
   return texts
+
+
+def _start(place, devices, arguments, output) -> subprocess.Popen:
+  flags = (
+    f'--xla_force_host_platform_device_count={devices}'
+    ' --xla_backend_optimization_level=0'
+    ' --xla_llvm_disable_expensive_passes=true'
+  )
+  return subprocess.Popen(
+    [sys.executable, '-m', 'tests.processes.worker', json.dumps(arguments)],
+    cwd=ROOT,
+    env=os.environ
+    | {'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu', 'PLACE': json.dumps(place)},
+    stdout=output,
+    stderr=subprocess.STDOUT,
+  )

@@ -102,12 +102,14 @@ def test_more_processes_train_as_one(tmp_path, processes, devices):
   _check(tmp_path, processes, devices)
 
 
-# Eight devices, four, a mesh of 2 x 4, and two processes.
+# Eight devices, four, a mesh of 2 x 4, and two processes; and at which question
+# whether to stop the answer is yes: one comes after each step, and each of the
+# four batches of the evaluation at step 10, which the third leg makes up for.
 LEGS = [
-  (1, 8, dict(data=8)),
-  (1, 4, dict(data=4)),
-  (1, 8, dict(data=2, fsdp=4)),
-  (2, 4, dict(data=2, fsdp=2, tensor=2)),
+  (1, 8, dict(data=8), 5),
+  (1, 4, dict(data=4), 5),
+  (1, 8, dict(data=2, fsdp=4), 4 + 5),
+  (2, 4, dict(data=2, fsdp=2, tensor=2), 0),
 ]
 
 
@@ -126,7 +128,7 @@ def _merge(files):
 
 @pytest.mark.slow
 def test_a_run_moves_from_mesh_to_mesh(tmp_path):
-  """Twelve launches of 10 s: hence slow."""
+  """Five launches, half a minute each: hence slow."""
   config = dict(changes={'total_steps': 20})
   launch(
     *(1, 8),
@@ -141,12 +143,12 @@ def test_a_run_moves_from_mesh_to_mesh(tmp_path):
   )
   expected = _merge([tmp_path / 'whole.0.json'])
   seen = []
-  for i, (processes, devices, mesh) in enumerate(LEGS):
+  for i, (processes, devices, mesh, stop_after) in enumerate(LEGS):
     out = tmp_path / f'leg{i}'
     run = dict(
       workdir=str(tmp_path / 'moved'),
       config=config | dict(mesh=mesh),
-      stop_at=5 * (i + 1),
+      stop_after=stop_after,
     )
     launch(processes, devices, task='train', out=str(out), runs={'run': run})
     batches = _merge([f'{out}.{p}.json' for p in range(processes)])

@@ -17,8 +17,16 @@ import numpy as np
 import pytest
 from absl import logging
 
+from vit_jax import (
+  agreement,
+  data,
+  distributed,
+  errors,
+  preemption,
+  sharding,
+  train,
+)
 from vit_jax import config as config_lib
-from vit_jax import data, distributed, errors, preemption, sharding, train
 from vit_jax.data import ops, pipeline
 
 
@@ -72,8 +80,8 @@ def run_training(*, out, runs):
   _write(out, seen)
 
 
-def _run(*, workdir, config, stop_at=0):
-  """Trains, up to a step after which it stops as if preempted."""
+def _run(*, workdir, config, stop_after=0):
+  """Trains; stops as if preempted when asked so many times whether to."""
   seen = []
   put_batch = sharding.batch.put_batch
 
@@ -82,9 +90,12 @@ def _run(*, workdir, config, stop_at=0):
     seen.append(hashes(result['image']))
     return result
 
-  def requested(self, step):
+  calls = []
+
+  def requested(self):
     self.reason = 'test'
-    return step == stop_at
+    calls.append(None)
+    return len(calls) == stop_after
 
   with pytest.MonkeyPatch.context() as patch:
     # What evaluations put on the devices comes by another way.
@@ -93,7 +104,7 @@ def _run(*, workdir, config, stop_at=0):
     try:
       train.train_and_evaluate(tiny_config(**config), workdir)
     except errors.PreemptedError:
-      assert stop_at
+      assert stop_after
   return seen
 
 
@@ -127,7 +138,32 @@ def _write(out, value):
     json.dump(value, f)
 
 
-TASKS = {'images': see_images, 'train': run_training}
+def disagree(*, workdirs, splits):
+  """Trains with a work directory and a data set of this process's own."""
+  index = jax.process_index()
+  agreement.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
+  config = tiny_config(mesh=dict(data=-1))
+  config.data.train_split = splits[index]
+  train.train_and_evaluate(config, workdirs[index])
+
+
+def initialize_from(*, out, workdir, weights):
+  """One step from other weights, everything split."""
+  config = tiny_config(mesh=dict(data=1, fsdp=2, tensor=2))
+  config.init.checkpoint = weights
+  config.init.new_head = True
+  config.total_steps, config.schedule.warmup_steps = 1, 0
+  config.schedule.peak, config.polyak.decay = 0.0, 0.0
+  train.train_and_evaluate(config, workdir)
+  _write(out, {})
+
+
+TASKS = {
+  'images': see_images,
+  'train': run_training,
+  'disagree': disagree,
+  'initialize': initialize_from,
+}
 
 
 def main():

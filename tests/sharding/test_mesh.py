@@ -80,6 +80,12 @@ def test_only_data_spans_slices():
     mesh_lib.device_grid(devices, (1, 8, 1), slices=0)
 
 
+def test_hosts_with_gpus_are_no_slices():
+  devices = [Device(id=i, slice_index=i // 4, platform='gpu') for i in range(8)]
+  grid = mesh_lib.device_grid(devices, (1, 8, 1), slices=0)
+  assert _ids(grid) == [[[i] for i in range(8)]]
+
+
 def test_slices_of_processes():
   devices = [Device(id=i, process_index=i // 2) for i in range(8)]
   grid = mesh_lib.device_grid(devices, (2, 4, 1), slices=2)

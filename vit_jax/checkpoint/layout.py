@@ -4,6 +4,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from vit_jax import paths
+from vit_jax.checkpoint import damaged
 
 FOLDER = 'checkpoints'
 # Only parameters, of the best and of the last step.
@@ -11,6 +12,8 @@ BEST = 'best'
 FINAL = 'final'
 # Where damaged checkpoints are moved to. None is ever deleted.
 DAMAGED = 'damaged_checkpoints'
+# What a step is called while one of the same step takes its place.
+REPLACED = '.replaced'
 
 # The folder in a checkpoint in which the state is; that of the digests is in
 # record.py. It is the name that Orbax's manager gives to an unnamed item.
@@ -26,9 +29,29 @@ def complete_steps(folder: epath.Path) -> list[epath.Path]:
 
 
 def latest_step(workdir: epath.PathLike) -> int | None:
-  """The newest complete checkpoint of a run; only looks."""
-  complete = complete_steps(paths.absolute(workdir) / FOLDER)
-  return int(complete[-1].name) if complete else None
+  """The newest complete checkpoint of a run; only looks.
+
+  Leaves out what `restore_newest` found damaged in this process.
+  """
+  folder = paths.absolute(workdir) / FOLDER
+  steps = {int(path.name) for path in complete_steps(folder)}
+  return max(steps - damaged.steps(folder), default=None)
+
+
+def replaced_steps(folder: epath.Path) -> list[epath.Path]:
+  """What was to be replaced when a run was killed, oldest first.
+
+  Each is complete if there is no complete checkpoint of its step.
+  """
+  if not folder.exists():
+    return []
+  leftovers = [
+    path
+    for path in folder.iterdir()
+    if path.name.endswith(REPLACED)
+    and path.name.removesuffix(REPLACED).isdigit()
+  ]
+  return sorted(leftovers, key=lambda path: int(path.name.removesuffix(REPLACED)))
 
 
 def candidates(path: epath.PathLike) -> list[epath.Path]:
@@ -46,8 +69,14 @@ def candidates(path: epath.PathLike) -> list[epath.Path]:
   # Only now: a run's directory may have any of these names, and be a number.
   if path.name in (FOLDER, BEST, FINAL) and (steps := complete_steps(path)):
     return steps
-  if path.name.isdigit() and path.is_dir():
-    return [path]
+  if path.name in (BEST, FINAL) and (steps := replaced_steps(path)):
+    return steps
+  step = path.name.removesuffix(REPLACED)
+  if step.isdigit():
+    # Either may have taken the other's place since the path was written down.
+    for name in dict.fromkeys((path.name, step, step + REPLACED)):
+      if (path.parent / name).is_dir():
+        return [path.parent / name]
   if not path.exists():
     found = 'the path does not exist'
   elif not path.is_dir():
@@ -68,7 +97,8 @@ def find(path: epath.PathLike) -> epath.Path:
   Args:
     path: `WORKDIR` or `WORKDIR/checkpoints`, `WORKDIR/best` or `WORKDIR/final`
       (the newest checkpoint there), or one of them, such as
-      `WORKDIR/checkpoints/STEP`.
+      `WORKDIR/checkpoints/STEP`. If a run was killed while it replaced the only
+      one in `best` or `final`, that is `STEP.replaced` until the next is saved.
 
   Raises:
     ValueError: there is no checkpoint; says what is there instead.

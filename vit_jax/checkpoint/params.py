@@ -14,15 +14,14 @@ from etils import epath
 from vit_jax import errors, paths
 from vit_jax.checkpoint import (
   agreement,
+  causes,
   layout,
+  moving,
   record,
-  restoring,
   saving,
   structure,
 )
 from vit_jax.checkpoint.record import DamagedError
-
-_REPLACED = '.replaced'
 
 
 def save_params(
@@ -75,25 +74,45 @@ def save_params(
 def _out_of_the_way(folder: epath.Path, step: int):
   """Renames a checkpoint of the same step while a new one is saved."""
   path = folder / str(step)
-  replaced = folder / f'{step}{_REPLACED}'
-  if jax.process_index() == 0 and path.exists():
+  problem = ''
+  if jax.process_index() == 0:
     try:
-      if replaced.exists():
-        replaced.rmtree()
-      path.rename(replaced)
-    except OSError as error:
-      raise errors.SaveError(
-        f'{path} could not be replaced: {saving.cause(error)}.'
-      ) from error
-  agreement.gather(0)
+      _put_back(folder)
+      if path.exists():
+        moving.move(path, folder / f'{step}{layout.REPLACED}')
+    except Exception as error:  # Each kind of file system has its own.
+      problem = saving.cause(error)
+  # The others must not wait for one that raised.
+  if problem := agreement.gather(0, problem)[0][1]:
+    raise errors.SaveError(f'{path} could not be replaced: {problem}.')
   try:
     yield
   finally:
+    # The new one is complete, or the reason is known; that is no news.
     if jax.process_index() == 0:
-      if replaced.exists() and not path.exists():
-        replaced.rename(path)
-      for old in folder.glob(f'*{_REPLACED}'):
-        old.rmtree()
+      try:
+        _put_back(folder)
+      except Exception as error:
+        logging.warning(
+          'Could not tidy up %s: %s.', folder, saving.cause(error)
+        )
+
+
+def _put_back(folder: epath.Path) -> None:
+  """Ends what a save under way, or a killed one, has left.
+
+  What was to be replaced is deleted if what replaces it is complete, and gets
+  its name back otherwise.
+  """
+  complete = {path.name for path in layout.complete_steps(folder)}
+  for replaced in layout.replaced_steps(folder):
+    path = folder / replaced.name.removesuffix(layout.REPLACED)
+    if path.name in complete:
+      replaced.rmtree()
+      continue
+    if path.exists():  # Half of a move, or of a save.
+      path.rmtree()
+    moving.move(replaced, path)
 
 
 def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
@@ -112,6 +131,7 @@ def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
   Raises:
     ValueError: no checkpoint, a damaged one (names the arrays), or one that
       holds no parameters.
+    OSError: it cannot be read for want of memory, permission or an answer.
   """
   candidates = layout.candidates(path)
   reasons = []
@@ -135,9 +155,13 @@ def _read(path: epath.Path) -> Any:
     saved = record.read(path)
     tree = structure.read(path)
   except DamagedError as error:
+    _check_reach(path, error)
     raise DamagedError(
       f'{path} is damaged, or not a checkpoint of this program: {error}.'
     ) from error
+  except OSError as error:
+    _check_reach(path, error)
+    raise
   # Orbax's metadata may be damaged; the record has a checksum.
   arrays = structure.shapes(tree) if saved is None else saved.arrays
   parts = {name.partition('/')[0] for name in arrays}
@@ -152,8 +176,9 @@ def _read(path: epath.Path) -> Any:
     if saved is not None:
       saved.check(params, name)
   except Exception as error:  # Whatever damaged files lead to.
+    _check_reach(path, error)
     raise DamagedError(
-      f'{path} is damaged: {restoring.one_line(error)}.'
+      f'{path} is damaged: {causes.one_line(error)}.'
     ) from error
   if saved is None:
     logging.warning(
@@ -162,6 +187,15 @@ def _read(path: epath.Path) -> Any:
       path,
     )
   return params
+
+
+def _check_reach(path: epath.Path, error: Exception) -> None:
+  """Raises OSError if an error says nothing about the files."""
+  if causes.is_out_of_reach(error):
+    raise OSError(
+      f'{path} cannot be read: {causes.one_line(error)}. It may be intact. Make'
+      ' it readable (memory, permissions, network, disk), or name another.'
+    ) from error
 
 
 def _read_arrays(path, name, metadata):

@@ -127,6 +127,7 @@ def read(path: epath.Path) -> Record | None:
 
   Raises:
     DamagedError: it is gone, or not what was written.
+    OSError: it cannot be read.
   """
   try:
     text = (path / ITEM / _FILE).read_text()
@@ -134,7 +135,7 @@ def read(path: epath.Path) -> Record | None:
     if _had_record(path):
       raise DamagedError(f'{ITEM}/{_FILE} is gone') from None
     return None
-  except (OSError, UnicodeDecodeError) as error:
+  except (NotADirectoryError, IsADirectoryError, UnicodeDecodeError) as error:
     raise DamagedError(f'{ITEM}/{_FILE} cannot be read: {error}') from error
   try:
     content = json.loads(text)
@@ -160,14 +161,16 @@ def _had_record(path: epath.Path) -> bool:
     return True
   try:
     return f'"{ITEM}"' in (path / _ITEMS).read_text()
-  except (OSError, UnicodeDecodeError):
+  except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    return False
+  except UnicodeDecodeError:
     return False
 
 
 def read_metrics(path: epath.PathLike) -> dict[str, float]:
-  """The metrics saved with a checkpoint; {} if there are none, or damaged."""
+  """The metrics saved with a checkpoint; {} if none can be read."""
   try:
     record = read(epath.Path(path))
-  except DamagedError:
+  except (DamagedError, OSError):
     return {}
   return record.metrics if record else {}

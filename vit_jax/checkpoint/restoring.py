@@ -1,5 +1,6 @@
 """Restoring the newest intact checkpoint onto devices."""
 
+import time
 from typing import Any
 
 import flax.serialization
@@ -11,15 +12,31 @@ from etils import epath
 from vit_jax import paths
 from vit_jax.checkpoint import (
   agreement,
+  causes,
+  damaged,
   fingerprint,
   layout,
+  moving,
   record,
   structure,
 )
 from vit_jax.checkpoint.record import DamagedError
 
 # What a process says of what it read.
-_VERIFIABLE, _UNVERIFIABLE, _DAMAGED, _FOREIGN = range(4)
+_VERIFIABLE, _UNVERIFIABLE, _DAMAGED, _FOREIGN, _OUT_OF_REACH = range(5)
+
+# Seconds before trying again. A hiccup passes, and so does a cache of what was
+# not there a moment ago: the longer pauses are for file systems of several.
+_PAUSES = (0.5, 1.0)
+_SHARED_PAUSES = (1.0, 4.0, 10.0)
+
+
+class _OnlySomeError(DamagedError):
+  """The first process sees nothing wrong, others do."""
+
+
+class _OutOfReachError(OSError):
+  """Nothing is known of a checkpoint's files."""
 
 
 def restore_newest(
@@ -27,10 +44,15 @@ def restore_newest(
 ) -> tuple[Any, int] | None:
   """Restores the newest checkpoint of a run that is intact.
 
-  Damaged ones are logged as errors and, once an intact one was found, moved to
-  `WORKDIR/damaged_checkpoints/STEP`, so that their steps can be saved again.
+  What cannot be read is tried again for some seconds. Damaged ones are logged
+  as errors and, once an intact one was found, moved to
+  `WORKDIR/damaged_checkpoints/STEP`. Those that stay (they could not be moved,
+  or process 0 sees nothing wrong) count as absent in this process:
+  `Checkpoints` neither names nor keeps to them, and saves their steps anew.
+
   All processes must call this; if one of them cannot read a checkpoint, none
-  uses it.
+  uses it. There is no time limit: a file system, or a process, that does not
+  answer is for the run's watchdog to end (`guard.exit_after`).
 
   Args:
     workdir: the run's directory.
@@ -45,29 +67,35 @@ def restore_newest(
     ValueError: there are checkpoints, but none is intact (says what is wrong
       with each); or the newest intact one holds another model's or optimizer's
       state (lists missing, extra and misshapen arrays).
+    OSError: one cannot be read for want of memory, permission or an answer,
+      which says nothing about what it holds. Nothing was moved.
   """
   workdir = paths.absolute(workdir)
   folder = workdir / layout.FOLDER
+  damaged.forget(folder)
   steps = [int(path.name) for path in layout.complete_steps(folder)]
-  reasons = {}
+  found = {}
   for step in reversed(agreement.same_steps(steps)):
     path = folder / str(step)
     try:
       state = restore(path, abstract_state)
     except DamagedError as error:
       logging.error('%s Falling back to the one before it.', error)
-      reasons[path] = str(error)
+      # Without the traceback, which would keep what was read on the devices.
+      found[path] = error.with_traceback(None)
     else:
-      if reasons:
+      if found:
         logging.warning('Using %s, the newest intact checkpoint.', path)
-        if set_aside:
-          _set_aside(list(reasons), workdir / layout.DAMAGED)
+      for path, error in found.items():
+        move = set_aside and not isinstance(error, _OnlySomeError)
+        if not (move and _moved_aside(path, workdir / layout.DAMAGED)):
+          damaged.add(path)
       return state, step
-  if not reasons:
+  if not found:
     return None
   raise ValueError(
     f'No checkpoint in {folder} is intact:\n  '
-    + '\n  '.join(reasons.values())
+    + '\n  '.join(map(str, found.values()))
     + f'\nMove {folder} away to start from the beginning, or use another'
     ' --workdir.'
   )
@@ -86,7 +114,20 @@ def restore(path: epath.Path, abstract_state: Any) -> Any:
       not what was saved; says what is wrong.
     ValueError: it holds another model's or optimizer's state; lists the
       missing, extra and misshapen arrays.
+    OSError: on all processes, see `restore_newest`.
   """
+  shared = jax.process_count() > 1 or '://' in str(path)
+  # All decide alike to try again, for all raise alike.
+  for pause in _SHARED_PAUSES if shared else _PAUSES:
+    try:
+      return _restore_once(path, abstract_state)
+    except (DamagedError, _OutOfReachError) as error:
+      logging.warning('%s Trying again in %g s.', error, pause)
+    time.sleep(pause)
+  return _restore_once(path, abstract_state)
+
+
+def _restore_once(path: epath.Path, abstract_state: Any) -> Any:
   target = flax.serialization.to_state_dict(abstract_state)
   tree = saved = None
   try:
@@ -96,10 +137,9 @@ def restore(path: epath.Path, abstract_state: Any) -> Any:
       finding = _FOREIGN, difference
     else:
       tree = _read_arrays(path, _as_saved(target, saved))
-  # Damaged files lead to errors of many kinds. A process that raised here would
-  # leave the others waiting for it.
+  # A process that raised here would leave the others waiting for it.
   except Exception as error:
-    finding = _DAMAGED, one_line(error)
+    finding = _finding(error)
   _agree(path, *finding)
   if saved is None:
     logging.warning(
@@ -111,11 +151,16 @@ def restore(path: epath.Path, abstract_state: Any) -> Any:
   finding = _VERIFIABLE, ''
   try:
     saved.check(tree)
-  except DamagedError as error:
-    finding = _DAMAGED, str(error)
+  except Exception as error:
+    finding = _finding(error)
   _agree(path, *finding)
   tree = jax.tree.map(_cast, tree, target)
   return flax.serialization.from_state_dict(abstract_state, tree)
+
+
+def _finding(error: Exception) -> tuple[int, str]:
+  code = _OUT_OF_REACH if causes.is_out_of_reach(error) else _DAMAGED
+  return code, causes.one_line(error)
 
 
 def _difference(path, target, saved: record.Record | None) -> str:
@@ -179,35 +224,32 @@ def _agree(path: epath.Path, code: int, text: str) -> None:
   reasons = {text: index for index, (_, text) in enumerate(found) if text}
   if len(found) > 1:
     reasons = [f'process {i}: {text}' for text, i in reasons.items()]
-  raise DamagedError(
-    f'The checkpoint {path} is damaged:'
-    f' {"; ".join(reasons) or "processes see different files"}.'
-  )
+  why = '; '.join(reasons) or 'processes see different files'
+  if _OUT_OF_REACH in codes:
+    raise _OutOfReachError(
+      f'The checkpoint {path} cannot be read: {why}. It may be intact, so'
+      ' nothing was moved and none before it is used. Make it readable (memory,'
+      ' permissions, network, disk) and start again, or move it away to go on'
+      ' from the one before it.'
+    )
+  kind = DamagedError if found[0][0] == _DAMAGED else _OnlySomeError
+  raise kind(f'The checkpoint {path} is damaged: {why}.')
 
 
-def one_line(error: BaseException) -> str:
-  """An error as part of a message."""
-  # Orbax wraps what TensorStore says.
-  while not isinstance(error, DamagedError) and error.__cause__ is not None:
-    error = error.__cause__
-  text = (str(error).strip().splitlines() or [''])[0]
-  if not isinstance(error, DamagedError):
-    text = f'{type(error).__name__}: {text}'
-  return text[:300].rstrip('.')
-
-
-def _set_aside(damaged: list[epath.Path], folder: epath.Path) -> None:
-  """Moves damaged checkpoints to a folder of their own."""
+def _moved_aside(path: epath.Path, folder: epath.Path) -> bool:
+  """Moves a damaged checkpoint to a folder; whether that worked, for all."""
+  failed = False
   if jax.process_index() == 0:
-    for path in damaged:
-      try:
-        folder.mkdir(parents=True, exist_ok=True)
-        names = {entry.name for entry in folder.iterdir()}
-        name, number = path.name, 2
-        while name in names:
-          name, number = f'{path.name}-{number}', number + 1
-        path.rename(folder / name)
-        logging.warning('Moved %s to %s.', path, folder / name)
-      except Exception as error:  # Each kind of file system has its own.
-        logging.error('Could not move %s to %s: %s', path, folder, error)
-  agreement.gather(0)  # Until it is done, no process looks there again.
+    try:
+      target = moving.unused(folder, path.name)
+      moving.move(path, target)
+      logging.warning('Moved %s to %s.', path, target)
+    except Exception as error:  # Each kind of file system has its own.
+      failed = True
+      logging.error(
+        'Could not move %s to %s (%s): it stays, and is saved anew when the run'
+        ' comes to its step.',
+        *(path, folder, causes.one_line(error)),
+      )
+  # Until it is done, no process looks there again.
+  return agreement.gather(int(failed))[0][0] == 0

@@ -14,7 +14,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import errors
-from vit_jax.checkpoint import layout, record
+from vit_jax.checkpoint import damaged, layout, record
 
 
 class Saver:
@@ -37,7 +37,7 @@ class Saver:
       SaveError: the folder cannot be created, or not within the time.
     """
     self.directory = directory
-    self._policy = _Policy(kept)
+    self._policy = _Policy(directory, kept)
     self._timeout = timeout
     self._under_way: _Save | None = None
     self._given_up: _Save | None = None
@@ -49,7 +49,7 @@ class Saver:
   @property
   def latest_step(self) -> int | None:
     """The newest step that was completely saved; does not wait."""
-    complete = set(self._complete)
+    complete = self._complete - damaged.steps(self.directory)
     save = self._under_way
     if save and save.done.is_set() and not save.error:
       complete.add(save.step)
@@ -59,7 +59,7 @@ class Saver:
     """Starts saving, after the save before has ended.
 
     Returns when the arrays were copied off the devices. A step that is there
-    already is not saved again.
+    already is not saved again, unless it is known to be damaged.
 
     Args:
       step: names the checkpoint.
@@ -78,8 +78,14 @@ class Saver:
       self._complete = set(self._manager.all_steps())
     self._listed = False
     if step in self._manager.all_steps():
-      logging.info('Step %d is in %s already.', step, self.directory)
-      return
+      if step not in damaged.steps(self.directory):
+        logging.info('Step %d is in %s already.', step, self.directory)
+        return
+      path = self.directory / str(step)
+      logging.warning('Deleting %s, which is damaged, to save it anew.', path)
+      self._bounded(lambda: self._manager.delete(step), f'Deleting {path}')
+      self._complete.discard(step)
+    damaged.discard(self.directory / str(step))
     args = ocp.args.Composite(
       **{
         layout.STATE: ocp.args.PyTreeSave(item),
@@ -208,15 +214,22 @@ class Saver:
 
 
 class _Policy(checkpoint_managers.PreservationPolicy):
-  """Orbax's policies take metrics from files that may be damaged."""
+  """Orbax's policies take metrics from files that may be damaged.
 
-  def __init__(self, kept: Callable[[Sequence[int]], set[int]]):
+  Nothing damaged is in the place of what is intact, nor is it deleted.
+  """
+
+  def __init__(
+    self, directory: epath.Path, kept: Callable[[Sequence[int]], set[int]]
+  ):
+    self._directory = directory
     self._kept = kept
 
   def should_preserve(self, checkpoints, *, context):
     del context
     steps = [checkpoint.step for checkpoint in checkpoints]
-    kept = self._kept(steps)
+    unusable = damaged.steps(self._directory)
+    kept = self._kept([s for s in steps if s not in unusable]) | unusable
     return [step in kept for step in steps]
 
 

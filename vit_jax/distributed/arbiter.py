@@ -7,7 +7,7 @@ number 0 included, has one connection to it:
   hello: who I am                   beat: still here
   beat: still here                  busy: another run goes on here
   failed: the text of my error      welcome: all are there
-  left: that of a RestartableError  refused: the processes do not fit together
+  left: that of a RestartableError  refused: the process does not fit, or others
   done: my work                     left: another process left on purpose
   value: to be agreed on            values: of all processes
                                     lost, own, end: the verdict
@@ -28,7 +28,9 @@ from vit_jax.distributed import connection, roster
 LINGER = 3.0  # For the others to read the verdict.
 _HELLO = 10.0  # From a connection to its hello.
 _TICK = 0.2
+_SENDING = 0.01  # The tick while a long message is on its way.
 _REMIND = 20.0  # Between log lines that say for whom it waits.
+_DEAF = 1.0  # After a connection that could not be accepted.
 
 
 def beat_interval(lost_timeout: float) -> float:
@@ -57,8 +59,10 @@ class Arbiter(threading.Thread):
     self._listener = connection.track(listener)
     self._listener.setblocking(False)
     self._selector = selectors.DefaultSelector()
-    self._selector.register(self._listener, selectors.EVENT_READ)
+    self._listens = False
     self._now = self._beaten = self._reminded = time.monotonic()
+    self._deaf_until = self._now
+    self._listen(True)
     self._adopt(own)
 
   def run(self) -> None:
@@ -75,10 +79,13 @@ class Arbiter(threading.Thread):
 
   def _step(self) -> bool:
     """Hears what comes within a tick; returns whether the run has ended."""
-    ready = self._selector.select(_TICK)
+    waits = any(each.waits for each in self._connections.values())
+    ready = self._selector.select(_SENDING if waits else _TICK)
     last, self._now = self._now, time.monotonic()
     if self._now - last > 10 * _TICK:
       self._roster.pause(self._now - last)
+    if not self._listens and self._now > self._deaf_until:
+      self._listen(True)
     for key, _ in ready:
       if key.fileobj is self._listener:
         self._accept()
@@ -96,10 +103,27 @@ class Arbiter(threading.Thread):
       each.flush()
     return self._judge() if self._roster.started else self._gather()
 
+  def _listen(self, listens: bool) -> None:
+    if listens and not self._listens:
+      self._selector.register(self._listener, selectors.EVENT_READ)
+    elif self._listens and not listens:
+      self._selector.unregister(self._listener)
+    self._listens = listens
+
   def _accept(self) -> None:
-    # It may have gone again; or the open files are too many, for now.
-    with contextlib.suppress(OSError):
+    try:
       self._adopt(self._listener.accept()[0])
+    except OSError as error:
+      # It has gone again; or the open files are too many, for now. Then the
+      # listener stays readable: to select it would be a busy loop.
+      self._listen(False)
+      self._deaf_until = self._now + _DEAF
+      logging.log_every_n_seconds(
+        logging.WARNING,
+        'Process 0 could not accept a connection: %s.',
+        _REMIND,
+        error.strerror,
+      )
 
   def _adopt(self, sock: socket.socket) -> None:
     stranger = connection.Connection(sock, connection.HELLO_BYTES)
@@ -128,7 +152,13 @@ class Arbiter(threading.Thread):
       stranger.send(busy=f'a run with {old} goes on there')
       self._drop(stranger)
       return
-    peer = self._roster.enter(self._now, **hello)
+    try:
+      peer = self._roster.enter(self._now, **hello)
+    except roster.MisfitError as error:
+      logging.warning('Sent away: %s', error)
+      stranger.send(refused=str(error))
+      self._drop(stranger)
+      return
     # From now on process 0 decides how long it waits.
     stranger.send(beat=True)
     if peer is None:
@@ -212,7 +242,7 @@ class Arbiter(threading.Thread):
     If this process ended first, they could not tell it from an accident.
     """
     # A process that starts anew must not be taken into this run.
-    self._selector.unregister(self._listener)
+    self._listen(False)
     self._listener.close()
     others = {c for i, c in self._connections.items() if i != 0}
     others = {c for c in others | set(self._strangers) if not c.closed}

@@ -67,8 +67,9 @@ def find(
 
   Raises:
     ValueError: some but not all of the arguments are given, or one is wrong.
-    HostLostError: the name of process 0's host is still unknown.
-    OSError: the cluster did not tell.
+    HostLostError: the name of process 0's host is still unknown, or the
+      cluster does not answer now.
+    OSError: what the cluster tells cannot be read.
   """
   given = {
     'coordinator_address': coordinator_address,
@@ -137,7 +138,9 @@ def _detect(timeout: float) -> Place | None:
         ' It never started, or the cluster has no network name for it. Look at'
         ' its log.'
       ) from error
-    raise OSError(
+    # The network's errors are OSErrors, also those of `requests`; they pass.
+    kind = errors.HostLostError if isinstance(error, OSError) else OSError
+    raise kind(
       'This machine looks like part of a cluster, but its place in it could'
       f' not be read: {type(error).__name__}: {error}. If it is alone, give'
       ' num_processes=1; else give coordinator_address, num_processes and'

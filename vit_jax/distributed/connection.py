@@ -55,6 +55,11 @@ class Connection:
     self._unsent += json.dumps(message).encode() + b'\n'
     self.flush()
 
+  @property
+  def waits(self) -> bool:
+    """Whether something is left to send."""
+    return bool(self._unsent)
+
   def flush(self) -> None:
     """Sends what the network takes now."""
     try:

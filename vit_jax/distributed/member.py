@@ -54,6 +54,7 @@ class Member(threading.Thread):
     self._first = f'process 0 at {place.host}:{place.port}'
     self._link: connection.Connection | None = None
     self._changed = threading.Condition()
+    self._exchanging = threading.Lock()
     self._verdict: dict[str, Any] | None = None
     self._values: list[Any] | None = None
     self._unheard: list[dict[str, Any]] = []
@@ -155,7 +156,8 @@ class Member(threading.Thread):
       if self._link.closed:
         time.sleep(_TICK)
       else:
-        select.select([self._link.socket], [], [], _TICK)
+        writes = [self._link.socket] if self._link.waits else []
+        select.select([self._link.socket], writes, [], _TICK)
       now = time.monotonic()
       if now - last > 10 * _TICK:  # This process was stopped.
         self._seen += now - last
@@ -207,7 +209,7 @@ class Member(threading.Thread):
     """Ends the process, whatever the main thread hangs in."""
     code = errors.HostLostError.exit_code
     # The main thread may hold a lock that logging needs.
-    backstop = threading.Timer(_EXIT, os._exit, [code])
+    backstop = threading.Timer(_EXIT, runtime.end_process, [code])
     backstop.daemon = True
     backstop.start()
     with contextlib.suppress(Exception):
@@ -218,20 +220,30 @@ class Member(threading.Thread):
   # During the run, for the main thread.
 
   def exchange(self, kind: str, value: Any) -> list[Any]:
-    """Gives a JSON value for some kind of purpose.
+    """Gives a JSON value for some kind of purpose; costs one round trip.
+
+    Calls of several threads come after each other.
 
     Returns:
       Those of all processes; of a broadcast only process 0's, the others None.
 
     Raises:
       RuntimeError: another process gave its value for another purpose.
+      HostLostError: the run ended meanwhile. If a process was lost, this one
+        ends then, mostly before this is raised.
     """
     if kind == 'broadcast' and self._place.process_id != 0:
       value = None
-    with self._changed:
+    with self._exchanging, self._changed:
       self._values = None
       self._link.send(value=[kind, value])
-      self._changed.wait_for(lambda: self._values is not None)
+      self._changed.wait_for(
+        lambda: self._values is not None or self._verdict is not None
+      )
+      if self._values is None:
+        raise errors.HostLostError(
+          self._verdict.get('lost', 'The run has ended in all processes.')
+        )
       kinds = [kind for kind, _ in self._values]
       if len(set(kinds)) > 1:
         raise RuntimeError(

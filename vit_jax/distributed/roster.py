@@ -16,6 +16,11 @@ GRACE = 3.0  # From a process's error to the verdict.
 SETTLE = 0.5  # Hosts that die together are named together.
 _CONFLICT = 5.0  # From a conflict to its verdict: late-comers hear it too.
 
+
+class MisfitError(Exception):
+  """A process of another run or program came, or one started wrongly."""
+
+
 # What a process is told: {'lost': text}, {'own': True} or {'end': orderly}.
 Verdict = Mapping[int, Mapping[str, Any]]
 
@@ -58,6 +63,8 @@ class Roster:
     self._lost_timeout = lost_timeout
     self._begun = now
     self._conflict: tuple[float, str] | None = None
+    self._misfits: dict[int, str] = {}
+    self._last_came = now
     self._lost_since: float | None = None
 
   def enter(
@@ -74,32 +81,54 @@ class Roster:
     """Takes in a process; None, and a conflict, if it does not fit.
 
     Raises:
+      MisfitError: it is not of this run, or was started wrongly. Told to it
+        alone, and a conflict only if nobody else comes in its place.
       TypeError, ValueError: that is no introduction of a process.
     """
     peer = Peer(int(process_id), str(host), int(pid), dict(facts), now)
     old = self.peers.get(peer.process_id)
     conflict = ''
-    if protocol != PROTOCOL:
-      conflict = f'Another version of this program runs as {peer}.'
-    elif num_processes != self._num_processes:
-      conflict = (
-        f'The number of processes is {num_processes} to {peer}, and'
-        f' {self._num_processes} to process 0. Give all the same.'
-      )
-    elif not 0 <= peer.process_id < num_processes:
+    if misfit := self._misfit(peer, protocol, int(num_processes)):
+      self._misfits[peer.process_id] = misfit
+      self._last_came = now
+      raise MisfitError(misfit)
+    if not 0 <= peer.process_id < num_processes:
       raise ValueError(process_id)
-    elif old and (old.host, old.pid) != (peer.host, peer.pid):
+    if old and (old.host, old.pid) != (peer.host, peer.pid):
       conflict = (
         f'The same process id was given to two: {old} and {peer}. Each needs'
         ' its own, unless an earlier run has not ended.'
       )
-    elif 0 in self.peers and peer.facts != self.peers[0].facts:
-      conflict = _difference(self.peers[0], peer)
+    else:
+      conflict = self._differs(peer)
     if conflict:
       self._conflict = self._conflict or (now, conflict)
       return None
     self.peers[peer.process_id] = peer
+    self._last_came = now
     return peer
+
+  def _misfit(self, peer: Peer, protocol: int, num_processes: int) -> str:
+    if protocol != PROTOCOL:
+      return f'Another version of this program runs as {peer}.'
+    if num_processes != self._num_processes:
+      return (
+        f'The number of processes is {num_processes} to {peer}, and'
+        f' {self._num_processes} to process 0. Give all the same, and each run'
+        ' its own coordinator_address.'
+      )
+    return ''
+
+  def _differs(self, peer: Peer) -> str:
+    """Process 0 is the measure; it may come after others."""
+    if peer.process_id == 0:
+      first, others = peer, list(self.peers.values())
+    else:
+      first, others = self.peers.get(0), [peer]
+    for other in others:
+      if first and first.facts != other.facts:
+        return _difference(first, other)
+    return ''
 
   def pause(self, seconds: float) -> None:
     """Process 0 itself stood still, and could hear nobody."""
@@ -109,11 +138,16 @@ class Roster:
 
   def conflict(self, now: float) -> str:
     """Why the processes do not fit together, once it is time to say so."""
-    if not self._conflict:
-      return ''
-    since, text = self._conflict
-    waited = now - since > _CONFLICT or self._late(now)
-    return text if waited or self.complete() else ''
+    if self._conflict:
+      since, text = self._conflict
+      waited = now - since > _CONFLICT or self._late(now)
+      return text if waited or self.complete() else ''
+    # Whoever does not fit is of another run, unless only its place is empty.
+    absent = self._absent()
+    if absent and absent <= self._misfits.keys():
+      waited = now - self._last_came > _CONFLICT or self._late(now)
+      return self._misfits[min(absent)] if waited else ''
+    return ''
 
   def complete(self) -> bool:
     return len(self.peers) == self._num_processes
@@ -170,13 +204,16 @@ class Roster:
 
   def absent(self) -> str:
     """Names the processes that have not joined: `Process 1 (host-b) of 2`."""
-    ids = sorted(set(range(self._num_processes)) - self.peers.keys())
+    ids = sorted(self._absent())
     if len(self._hosts) == self._num_processes:
       names = [f'{i} ({self._hosts[i]})' for i in ids]
     else:
       names = [str(i) for i in ids]
     plural = '' if len(ids) == 1 else 'es'
     return f'Process{plural} {few(names)} of {self._num_processes}'
+
+  def _absent(self) -> set[int]:
+    return set(range(self._num_processes)) - self.peers.keys()
 
   def _missing(self) -> str:
     joined = [f'{i} on {p.host}' for i, p in sorted(self.peers.items())]
@@ -187,6 +224,8 @@ class Roster:
     )
     if self._hosts and len(self._hosts) != self._num_processes:
       text += f" The cluster's hosts: {', '.join(self._hosts)}."
+    if self._misfits:
+      text += f' Sent away: {few(list(self._misfits.values()), " ")}'
     return text
 
 

@@ -15,30 +15,63 @@ from collections.abc import Callable
 import jax
 from absl import logging
 
+from vit_jax import errors
 from vit_jax.distributed import cluster
 
 # Seconds.
-_INITIALIZE = 120  # All processes are there when it starts.
+_INITIALIZE = 120.0  # All processes are there when it starts.
 _SHUTDOWN = 30  # All processes are done when it ends.
 _END = 3.0  # From the end of the main thread to that of the process.
+_FLUSH = 2.0  # For what was logged and printed to be written.
 
 
 def start(place: cluster.Place, lost_timeout: float) -> None:
   """Starts JAX's runtime; all processes must call it at about the same time.
 
   It has a supervision of its own, which names nobody. Its limits are longer
-  than ours, so that ours comes first.
+  than ours, so that ours comes first. It also has a handler of SIGTERM, which
+  would take the signal away from `vit_jax.preemption`: that is turned off, and
+  Orbax then knows of no preemption.
+
+  When it does not start in time, the process ends with the exit code of
+  `HostLostError`: JAX's own limit would abort it.
+
+  Raises:
+    HostLostError: it did not start, though all processes are there.
   """
-  jax.distributed.initialize(
-    coordinator_address=place.coordinator_address,
-    num_processes=place.num_processes,
-    process_id=place.process_id,
-    local_device_ids=place.local_device_ids,
-    cluster_detection_method='deactivate',
-    initialization_timeout=_INITIALIZE,
-    heartbeat_timeout_seconds=round(max(100, 2 * lost_timeout)),
-    shutdown_timeout_seconds=_SHUTDOWN,
+  problem = (
+    f"JAX's runtime did not start at {place.coordinator_address}, though all"
+    f' {place.num_processes} processes are there%s. If it happens again, see'
+    ' whether they can reach that port of process 0, and whether another'
+    ' program holds it.'
   )
+
+  def give_up():
+    logging.error('%s', problem % f': no answer for {_INITIALIZE:g} s')
+    end_process(errors.HostLostError.exit_code)
+
+  limit = threading.Timer(_INITIALIZE, give_up)
+  limit.daemon = True
+  limit.start()
+  # JAX 0.8.0 has no such setting; its handler lasts until ours replaces it.
+  with contextlib.suppress(AttributeError):
+    jax.config.update('jax_enable_preemption_service', False)
+  try:
+    jax.distributed.initialize(
+      coordinator_address=place.coordinator_address,
+      num_processes=place.num_processes,
+      process_id=place.process_id,
+      local_device_ids=place.local_device_ids,
+      cluster_detection_method='deactivate',
+      initialization_timeout=round(_INITIALIZE) + 60,
+      heartbeat_timeout_seconds=round(max(100, 2 * lost_timeout)),
+      shutdown_timeout_seconds=_SHUTDOWN,
+    )
+  # Of the network or the port. Wrong use is a RuntimeError of Python's own.
+  except jax.errors.JaxRuntimeError as error:
+    raise errors.HostLostError(problem % f' ({error})') from error
+  finally:
+    limit.cancel()
 
 
 def stop() -> None:
@@ -52,16 +85,26 @@ def stop() -> None:
 def end_process(exit_code: int) -> None:
   """Ends this process now, without what Python and JAX do at the end.
 
-  JAX would wait for the other processes there, and abort.
+  JAX would wait for the other processes there, and abort. Works whatever other
+  threads hang in, unless they hold Python's interpreter lock.
   """
   with contextlib.suppress(Exception):
     for child in multiprocessing.active_children():
       child.kill()  # Data workers would outlive this process.
-  with contextlib.suppress(Exception):
-    logging.flush()
-    sys.stdout.flush()
-    sys.stderr.flush()
+  # What hangs may hold the lock of the logs.
+  flush = threading.Thread(target=_flush, name='flush', daemon=True)
+  try:
+    flush.start()
+    flush.join(_FLUSH)
+  except RuntimeError:  # The interpreter ends, and starts no thread any more.
+    _flush()
   os._exit(exit_code)
+
+
+def _flush() -> None:
+  for flush in (logging.flush, sys.stdout.flush, sys.stderr.flush):
+    with contextlib.suppress(Exception):
+      flush()
 
 
 def abandon(exit_code: int) -> None:

@@ -64,11 +64,13 @@ def connected(
   Raises:
     ValueError: the arguments are wrong, or the processes do not fit together
       (their number, ids, command lines or versions).
-    HostLostError: a process did not come, and which; or an error of the body
-      comes from the loss of one.
-    OSError: the port is taken, or the cluster does not answer.
+    HostLostError: a process did not come, and which; an error of the body
+      comes from the loss of one; or what may be over at the next start: the
+      port is still taken, the cluster does not answer, JAX's runtime does not
+      start.
+    OSError: the port cannot be used at all, or what the cluster tells cannot be
+      read.
   """
-  global _member
   began = time.monotonic()
   place = cluster.find(
     coordinator_address, num_processes, process_id, start_timeout
@@ -77,6 +79,15 @@ def connected(
     yield
     return
   start_timeout = max(start_timeout - (time.monotonic() - began), 1.0)
+  with _in_run(place, start_timeout, lost_timeout):
+    yield
+
+
+@contextlib.contextmanager
+def _in_run(
+  place: cluster.Place, start_timeout: float, lost_timeout: float
+) -> Iterator[None]:
+  global _member
   with contextlib.ExitStack() as stack:
     this = _meet(place, start_timeout, lost_timeout, stack)
     restore, exits = runtime.delay_abort(), None
@@ -108,14 +119,18 @@ def connected(
 def broadcast(value: Any) -> Any:
   """Returns process 0's value in all processes; all must call it.
 
-  Costs no device time, but waits for the slowest process.
+  Costs no device time, but waits for the slowest process; works before the
+  devices are first used. All processes must agree in the same order: threads
+  are safe to call it, but only if that order is kept.
 
   Args:
     value: what JSON can hold (tuples come back as lists). Used in process 0
       only, and small: up to some megabytes.
 
   Raises:
-    RuntimeError: JAX's runtime was started without `connected`.
+    RuntimeError: JAX's runtime was started without `connected`; or other
+      processes wait in `any_true` meanwhile.
+    HostLostError: the run has ended meanwhile.
   """
   if _alone():
     return value
@@ -125,10 +140,7 @@ def broadcast(value: Any) -> Any:
 def any_true(flag: bool) -> bool:
   """Returns whether any process gives True; all must call it.
 
-  Costs no device time, but waits for the slowest process.
-
-  Raises:
-    RuntimeError: JAX's runtime was started without `connected`.
+  For its cost, its order and its errors see `broadcast`.
   """
   if _alone():
     return flag
@@ -175,7 +187,12 @@ def _meet(
 
 
 def _listen(place: cluster.Place, patience: float) -> socket.socket:
-  """Takes the port; waits if the last run has not left it yet."""
+  """Takes the port; waits if the last run has not left it yet.
+
+  Raises:
+    HostLostError: it has not left it for long.
+    OSError: the port cannot be had at all.
+  """
   coordinator = int(place.coordinator_address.rpartition(':')[2])
   deadline = time.monotonic() + patience
   while True:
@@ -186,8 +203,11 @@ def _listen(place: cluster.Place, patience: float) -> socket.socket:
       port = place.port
       return _bind(place, port)
     except OSError as error:
-      if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-        raise OSError(
+      in_use = error.errno == errno.EADDRINUSE
+      if not in_use or time.monotonic() > deadline:
+        # The last run's process 0 may still be ending: a matter of minutes.
+        kind = errors.HostLostError if in_use else OSError
+        raise kind(
           f'Process 0 cannot use port {port}: {os.strerror(error.errno)}. It'
           f' needs {coordinator}, that of coordinator_address, and'
           f' {place.port}, where the processes meet. If another run or program'

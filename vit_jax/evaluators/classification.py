@@ -42,6 +42,7 @@ class Classification:
     """
     self._view = view
     self._mesh = mesh
+    self.num_examples = len(view)
     self._batches = lambda: pipeline.eval_batches(
       view,
       preprocess,

@@ -92,7 +92,11 @@ def device_grid(
     The devices, an array of the given shape. Along `data` one slice follows
     the other.
   """
-  group_of = {device: getattr(device, 'slice_index', 0) for device in devices}
+  # On GPUs each host is a slice of its own, but `fsdp` may well span hosts.
+  group_of = {
+    device: 0 if device.platform == 'gpu' else getattr(device, 'slice_index', 0)
+    for device in devices
+  }
   if slices:
     processes = sorted({device.process_index for device in devices})
     if slices < 1 or len(processes) % slices:
@@ -111,7 +115,7 @@ def device_grid(
     raise ValueError(
       f'{_product(shape)} does not fit {len(groups)} slices: mesh.data must be'
       ' a multiple of their number, as the slow network between them carries'
-      ' only that axis.'
+      ' only that axis; or take them for one by mesh.slices=1.'
     )
   part = (data // len(groups), fsdp, tensor)
   grids = [

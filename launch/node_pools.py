@@ -1,0 +1,143 @@
+"""GKE's node pools: the slices, one pool each."""
+
+from launch import manifest
+from launch import shell as shell_lib
+from vit_jax import topology
+
+
+def create_nodes(shell, args, _) -> None:
+  """Makes a node pool for each slice, of exactly its machines.
+
+  Their quota is Compute Engine's (IAM & Admin > Quotas, "TPU"), not that of
+  the Cloud TPU API.
+  """
+  wanted = _slice(args)
+  shell.say(
+    f'{args.num_slices} x {wanted}: {args.num_slices * wanted.chips:,}'
+    ' chip-hours an hour, until the pools are deleted.'
+  )
+  shell_lib.confirm('Create them?', yes=args.yes, dry_run=args.dry_run)
+  placed = _needs_policy(wanted)
+  if placed:
+    _create_policy(shell, args, wanted)
+  for name in _pools(args, wanted):
+    command = [
+      *('gcloud', 'container', 'node-pools', 'create', name),
+      f'--cluster={args.cluster}',
+      *place(args),
+      f'--node-locations={args.zone}',
+      f'--machine-type={wanted.machine_type}',
+      f'--num-nodes={wanted.hosts}',
+      '--workload-metadata=GKE_METADATA',
+    ]
+    if placed:
+      command.append(f'--placement-policy={_policy(args, wanted)}')
+    elif wanted.hosts > 1:
+      command.append(f'--tpu-topology={wanted.topology}')
+    if args.spot:
+      command.append('--spot')
+    if args.reservation:
+      command += [
+        f'--reservation={args.reservation}',
+        '--reservation-affinity=specific',
+      ]
+    shell.run(command)
+
+
+def delete_nodes(shell, args, _) -> None:
+  """Gives the slices back."""
+  wanted = _slice(args)
+  names = _pools(args, wanted)
+  shell_lib.confirm(
+    f'Delete the node pools {", ".join(names)}?',
+    yes=args.yes,
+    dry_run=args.dry_run,
+  )
+  for name in names:
+    shell.run(
+      [
+        *('gcloud', 'container', 'node-pools', 'delete', name),
+        f'--cluster={args.cluster}',
+        *place(args),
+        '--quiet',
+      ]
+    )
+  if _needs_policy(wanted):
+    _delete_policy(shell, args, wanted)
+
+
+def place(args) -> list[str]:
+  """Where the cluster is, for gcloud."""
+  return [f'--location={args.zone}', f'--project={args.project}']
+
+
+def _slice(args) -> topology.Slice:
+  return manifest.check_slice(topology.parse(args.accelerator), args.num_slices)
+
+
+def _pools(args, wanted) -> list[str]:
+  return [
+    f'{wanted.generation.name}-{wanted.topology}-{i}'
+    for i in range(args.num_slices)
+  ]
+
+
+def _needs_policy(wanted) -> bool:
+  # Before tpu7x the pool itself names the topology.
+  return wanted.generation.name == 'tpu7x' and wanted.hosts > 1
+
+
+def _policy(args, wanted) -> str:
+  return f'{args.cluster}-{wanted.topology}'
+
+
+def _region(args) -> list[str]:
+  region = args.zone.rpartition('-')[0]
+  return [f'--region={region}', f'--project={args.project}']
+
+
+def _policy_exists(shell, args, wanted) -> bool:
+  rows = shell.read_json(
+    [
+      *('gcloud', 'compute', 'resource-policies', 'list'),
+      f'--project={args.project}',
+      f'--filter=name={_policy(args, wanted)}',
+    ]
+  )
+  # Regions are URLs there; other regions may have a policy of that name.
+  region = args.zone.rpartition('-')[0]
+  return any(row.get('region', '').rpartition('/')[2] == region for row in rows)
+
+
+def _create_policy(shell, args, wanted) -> None:
+  # It outlives a creation of pools that failed, and is theirs together.
+  if _policy_exists(shell, args, wanted):
+    return
+  shell.run(
+    [
+      *('gcloud', 'compute', 'resource-policies', 'create'),
+      *('workload-policy', _policy(args, wanted)),
+      '--type=HIGH_THROUGHPUT',
+      f'--accelerator-topology={wanted.topology}',
+      *_region(args),
+    ]
+  )
+
+
+def _delete_policy(shell, args, wanted) -> None:
+  if not shell.dry_run and not _policy_exists(shell, args, wanted):
+    return
+  name = _policy(args, wanted)
+  try:
+    shell.run(
+      [
+        *('gcloud', 'compute', 'resource-policies', 'delete', name),
+        *_region(args),
+        '--quiet',
+      ]
+    )
+  except shell_lib.CommandError as error:
+    shell.say(
+      f'The placement policy {name} stays ({error}). That is right while other'
+      ' pools of that topology use it; it costs nothing.'
+    )

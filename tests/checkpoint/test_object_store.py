@@ -1,0 +1,122 @@
+"""Setting aside and replacing where folders cannot be renamed."""
+
+import pytest
+from etils import epath
+
+from tests.checkpoint import object_store
+from vit_jax import checkpoint, errors
+from vit_jax.checkpoint import damaged, moving, params, restoring
+
+RUN = epath.Path('gs://bucket/run')
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+  return object_store.mount(monkeypatch)
+
+
+def _write(path, files=('default/d/a', 'fingerprints/metadata')):
+  for name in ('commit_success.txt', *files):
+    (path / name).write_text(f'{path.name}: {name}')
+
+
+def _damage(monkeypatch, step):
+  def restore(path, _):
+    if path.name == step:
+      raise checkpoint.DamagedError(f'{path} is damaged.')
+    return f'state {path.name}'
+
+  monkeypatch.setattr(restoring, 'restore', restore)
+
+
+def test_damaged_steps_are_moved(bucket, monkeypatch):
+  for number in (2, 3):
+    _write(RUN / 'checkpoints/4')
+    _write(RUN / 'checkpoints/8')
+    _damage(monkeypatch, '8')
+    assert checkpoint.latest_step(RUN) == 8
+    assert checkpoint.restore_newest(RUN, None) == ('state 4', 4)
+    assert checkpoint.latest_step(RUN) == 4
+    assert damaged.steps(RUN / 'checkpoints') == set()
+    moved = [n for n in bucket.names() if '/damaged_checkpoints/' in n]
+    assert len(moved) == 3 * (number - 1)
+    assert not [n for n in bucket.names() if '/checkpoints/8' in n]
+  assert moved[:3] == [
+    '/bucket/run/damaged_checkpoints/8-2/commit_success.txt',
+    '/bucket/run/damaged_checkpoints/8-2/default/d/a',
+    '/bucket/run/damaged_checkpoints/8-2/fingerprints/metadata',
+  ]
+  text = (RUN / 'damaged_checkpoints/8/default/d/a').read_text()
+  assert text == '8: default/d/a'
+
+
+def test_half_a_copy_deletes_nothing(bucket, monkeypatch):
+  _write(RUN / 'checkpoints/8')
+  before = bucket.names()
+  real = object_store.Bucket._open
+
+  def fail(self, path, mode='rb', **options):
+    if mode == 'wb' and 'damaged' in path and path.endswith('metadata'):
+      raise OSError('403 Forbidden')
+    return real(self, path, mode, **options)
+
+  monkeypatch.setattr(object_store.Bucket, '_open', fail)
+  assert not restoring._moved_aside(
+    RUN / 'checkpoints/8', RUN / 'damaged_checkpoints'
+  )
+  assert set(before) <= set(bucket.names())
+  # Half a copy is not complete.
+  assert not (RUN / 'damaged_checkpoints/8/commit_success.txt').exists()
+
+
+def test_what_is_half_deleted_is_not_complete(bucket, monkeypatch):
+  _write(RUN / 'checkpoints/8')
+
+  def fail(*_, **__):
+    raise OSError('503')
+
+  with monkeypatch.context() as context:
+    context.setattr(type(RUN), 'rmtree', fail)
+    with pytest.raises(OSError, match='503'):
+      moving.move(RUN / 'checkpoints/8', RUN / 'elsewhere/8')
+  assert checkpoint.latest_step(RUN) is None
+  assert (RUN / 'elsewhere/8/commit_success.txt').exists()
+
+
+def test_params_are_replaced(bucket):
+  path = RUN / 'best/8'
+  _write(path)
+  with params._out_of_the_way(RUN / 'best', 8):
+    assert not path.exists()
+    assert checkpoint.find(RUN / 'best') == RUN / 'best/8.replaced'
+    _write(path, ['new'])
+  assert bucket.names() == [
+    '/bucket/run/best/8/commit_success.txt',
+    '/bucket/run/best/8/new',
+  ]
+
+
+def test_params_come_back_in_place_of_half_of_new_ones(bucket):
+  _write(RUN / 'best/8')
+  before = bucket.names()
+  with (
+    pytest.raises(errors.SaveError),
+    params._out_of_the_way(RUN / 'best', 8),
+  ):
+    (RUN / 'best/8/half').write_text('')
+    raise errors.SaveError
+  assert bucket.names() == before
+
+
+def test_a_mounted_store_that_cannot_rename_folders(tmp_path, monkeypatch):
+  folder = epath.Path(tmp_path)
+  (folder / 'a/b').mkdir(parents=True)
+  (folder / 'a/b/c').write_text('text')
+
+  def fail(*_):
+    raise OSError(5, 'Input/output error')
+
+  monkeypatch.setattr(type(folder), 'rename', fail)
+  moving.move(folder / 'a', folder / 'd/a')
+  assert (folder / 'd/a/b/c').read_text() == 'text'
+  assert not (folder / 'a').exists()

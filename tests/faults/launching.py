@@ -1,0 +1,260 @@
+"""The processes of one run, started together, and seen from outside."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+ROOT = pathlib.Path(__file__).parents[2]
+START_TIMEOUT = 40  # Seconds; flags of the runs.
+LOST_TIMEOUT = 15
+PATIENCE = 400  # Seconds for a launch that nobody disturbs.
+STEP_LINE = re.compile(r' step +(\d+)/\d+ ')
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """How many processes a run has, and simulated devices in each."""
+
+  processes: int
+  devices: int
+  steps: int
+  overrides: tuple[str, ...] = ()
+
+  @property
+  def name(self) -> str:
+    return f'{self.processes}x{self.devices}'
+
+
+LAYOUTS = (
+  Layout(1, 1, 100),
+  Layout(1, 4, 100, ('--config.mesh.fsdp=2',)),
+  Layout(2, 2, 60, ('--config.mesh.fsdp=2',)),
+)
+
+# A checkpoint each five steps; and all that a state can hold.
+SAVE_EVERY = 5
+_ARGUMENTS = (
+  '--config=configs/quickstart.py:pretrain',
+  '--config.image_size=(8, 8)',
+  '--config.model.width=32',
+  '--config.model.depth=1',
+  '--config.model.heads=2',
+  '--config.model.mlp_dim=64',
+  '--config.model.dropout_rate=0.1',
+  '--config.accumulation_steps=2',
+  '--config.polyak.decay=0.99',
+  '--config.polyak.start_step=10',
+  '--config.schedule.warmup_steps=10',
+  f'--config.checkpoint.every={SAVE_EVERY}',
+  '--config.checkpoint.keep=3',
+  '--config.checkpoint.timeout=60',
+  '--config.evals.test.every=20',
+  f'--config.log.every={SAVE_EVERY}',
+  '--config.log.tensorboard=false',
+)
+_XLA_FLAGS = (
+  '--xla_force_host_platform_device_count={devices}'
+  # Compiling takes most of the time of a small model.
+  ' --xla_backend_optimization_level=0'
+  ' --xla_llvm_disable_expensive_passes=true'
+)
+
+
+def command(
+  layout: Layout, workdir: pathlib.Path, extra: Sequence[str], nan_step: int
+) -> list[str]:
+  """The command of all processes, but for their places.
+
+  Args:
+    layout: see LAYOUTS.
+    workdir: of the run.
+    extra: more arguments.
+    nan_step: whose gradients become NaN, see `nan_main`; 0: none.
+  """
+  program = ['-m', 'vit_jax.main']
+  if nan_step:
+    program = ['-m', 'tests.faults.nan_main', str(nan_step)]
+  return [
+    sys.executable,
+    *program,
+    f'--workdir={workdir}',
+    *_ARGUMENTS,
+    f'--config.total_steps={layout.steps}',
+    *layout.overrides,
+    *extra,
+  ]
+
+
+class Launch:
+  """One start of a command, in all its processes."""
+
+  def __init__(
+    self,
+    words: Sequence[str],
+    workdir: pathlib.Path,
+    logs: pathlib.Path,
+    *,
+    processes: int = 1,
+    devices: int = 1,
+  ):
+    """Starts the processes.
+
+    Args:
+      words: the command of each, but for their places.
+      workdir: of the run.
+      logs: the beginning of the path of the processes' outputs.
+      processes: how many.
+      devices: simulated ones in each.
+    """
+    self.workdir = workdir
+    self.overdue: list[int] = []
+    self.signalled: set[int] = set()
+    self._saves: dict[int, str] = {}
+    self._old_saves = dict(self._list_saves())
+    self._ended: dict[int, float] = {}
+    place = []
+    if processes > 1:
+      place = [
+        f'--coordinator_address=127.0.0.1:{_free_port()}',
+        f'--num_processes={processes}',
+        f'--start_timeout={START_TIMEOUT}',
+        f'--lost_timeout={LOST_TIMEOUT}',
+      ]
+    environment = os.environ | {
+      'JAX_PLATFORMS': 'cpu',
+      'XLA_FLAGS': _XLA_FLAGS.format(devices=devices),
+      # So that all programs of these runs come from the cache.
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+      'PYTHONFAULTHANDLER': '1',
+    }
+    self.logs = []
+    self.processes = []
+    self._started = time.monotonic()
+    for index in range(processes):
+      self.logs.append(logs.with_name(f'{logs.name}.{index}.txt'))
+      with self.logs[-1].open('w') as log:
+        self.processes.append(
+          subprocess.Popen(
+            [*words, *place, *([f'--process_id={index}'] if place else [])],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+          )
+        )
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    for process in self.processes:
+      process.kill()
+    for process in self.processes:
+      process.wait()
+
+  def seconds(self) -> float:
+    """Since the start."""
+    return time.monotonic() - self._started
+
+  def output(self, index: int | None = None) -> str:
+    """What one process has printed, or all have."""
+    logs = self.logs if index is None else [self.logs[index]]
+    return ''.join(log.read_text(errors='replace') for log in logs)
+
+  def last_step(self) -> int:
+    """The last step that process 0 printed; 0 if none."""
+    steps = STEP_LINE.findall(self.output(0))
+    return int(steps[-1]) if steps else 0
+
+  def saves(self) -> list[str]:
+    """The unfinished checkpoints that this launch was seen writing."""
+    for inode, name in self._list_saves():
+      if self._old_saves.get(inode) != name:
+        self._saves[inode] = name
+    return list(self._saves.values())
+
+  def codes(self) -> list[int | None]:
+    """The exit codes; None of a process that runs."""
+    for index, process in enumerate(self.processes):
+      if process.poll() is not None:
+        self._ended.setdefault(index, self.seconds())
+    return [process.returncode for process in self.processes]
+
+  def running(self) -> bool:
+    return None in self.codes()
+
+  def last_end(self) -> float:
+    """Seconds from the start to the end of the last process."""
+    return max(self._ended.values(), default=0.0)
+
+  def send(self, number: signal.Signals, index: int | None = None) -> None:
+    """Sends a signal to one process, or to all at once."""
+    for i, process in enumerate(self.processes):
+      if index in (None, i):
+        self.signalled.add(i)
+        process.send_signal(number)
+
+  def until(
+    self, condition: Callable[[], bool], delay: float, pause: float = 0.02
+  ) -> bool:
+    """Waits for a condition, then for some seconds more.
+
+    Args:
+      condition: looked at all the time.
+      delay: seconds.
+      pause: seconds between two looks.
+
+    Returns:
+      False if all processes ended before, or the patience.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while self.running() and time.monotonic() < deadline:
+      if condition():
+        time.sleep(delay)
+        return self.running()
+      time.sleep(pause)
+    return False
+
+  def wait(self, limit: float) -> list[int]:
+    """Waits for all processes; what outlives the limit is killed.
+
+    Returns:
+      The exit codes; `overdue` says who had to be killed.
+    """
+    deadline = time.monotonic() + limit
+    while self.running() and time.monotonic() < deadline:
+      time.sleep(0.02)
+    self.overdue = [i for i, code in enumerate(self.codes()) if code is None]
+    for index in self.overdue:
+      self.processes[index].kill()
+      self.processes[index].wait()
+    return self.codes()
+
+  def _list_saves(self) -> Iterator[tuple[int, str]]:
+    with contextlib.suppress(FileNotFoundError):  # Finished in between.
+      for pattern in ('*/*-tmp*', '*/*/*-tmp*'):  # In a stage's folder.
+        for path in self.workdir.glob(pattern):
+          name = path.relative_to(self.workdir).as_posix()
+          yield path.stat().st_ino, name
+
+
+def _free_port() -> int:
+  """A port that is free, as is the one above it."""
+  # Below those that the system gives to connections.
+  while True:
+    port = random.randrange(20000, 30000)
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+      for number in (port, port + 1):
+        address = ('127.0.0.1', number)
+        stack.enter_context(socket.create_server(address))
+      return port

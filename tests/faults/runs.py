@@ -1,0 +1,240 @@
+"""One run that is interrupted again and again, and what must hold of it."""
+
+import dataclasses
+import pathlib
+import re
+import shutil
+
+from tests.faults import launching
+from tests.faults.damage import Disk, complete_steps
+from tests.faults.plan import Fault
+from tests.test_train import rows_but_times, saved_state
+
+_BEGINNING = re.compile(r'Resuming \S+ from step (\d+)\.|(Fresh weights)\.')
+_DAMAGED = re.compile(r'The checkpoint \S+/(\d+) is damaged')
+# Means and sums since the line before, which may be one that a save added.
+_INTERVAL = ('loss', 'accuracy', 'skipped', 'unreadable')
+# A save ends at the latest when the one after the next step line begins.
+MOST_LOST = 2 * launching.SAVE_EVERY
+
+
+@dataclasses.dataclass
+class Record:
+  """One interruption: what was done, and what came of it.
+
+  Attributes:
+    fault: as planned.
+    done: what was done, in words.
+    codes: the exit codes that followed.
+    damaged: the step of the checkpoint that was damaged; 0: none.
+    aftermath: how the next launch began.
+    problems: what should not have happened; empty if all was right.
+  """
+
+  fault: Fault
+  done: str = ''
+  codes: tuple[int, ...] = ()
+  damaged: int = 0
+  aftermath: str = ''
+  problems: list[str] = dataclasses.field(default_factory=list)
+
+
+class Run:
+  """A work directory, and what is known of it between launches."""
+
+  def __init__(
+    self,
+    name: str,
+    layout: launching.Layout,
+    folder: pathlib.Path,
+    *,
+    disk: bool = False,
+    nan_step: int = 0,
+  ):
+    """Makes the folders.
+
+    Args:
+      name: unique in the campaign.
+      layout: see `launching`.
+      folder: of the campaign.
+      disk: whether the run gets a file system of its own.
+      nan_step: a step that it skips, as its gradients are NaN; 0: none.
+    """
+    self.name = name
+    self.layout = layout
+    self.nan_step = nan_step
+    self._logs = folder / 'logs'
+    self._logs.mkdir(parents=True, exist_ok=True)
+    self._folder = folder / 'runs' / name
+    self._folder.mkdir(parents=True, exist_ok=True)
+    self.disk = Disk(self._folder) if disk else None
+    self.workdir = self._folder / 'run'
+    self.records: list[Record] = []
+    self.damaged: set[int] = set()  # Steps.
+    self.finished = False
+    self._launches = 0
+    self._before: list[int] = []
+
+  def start(self, nan_step: int = 0) -> launching.Launch:
+    """Starts the run's command, maybe with NaN gradients at a step."""
+    self._launches += 1
+    self._before = complete_steps(self.workdir)
+    self.damaged &= set(self._before)
+    extra = []
+    if self.nan_step:
+      extra = ['--config.guard.nonfinite=skip']
+    return launching.Launch(
+      launching.command(
+        self.layout, self.workdir, extra, nan_step or self.nan_step
+      ),
+      self.workdir,
+      self._logs / f'{self.name}.{self._launches:02}',
+      processes=self.layout.processes,
+      devices=self.layout.devices,
+    )
+
+  def look_at(self, launch: launching.Launch) -> list[str]:
+    """After a launch: what is wrong with how it began, and what it left.
+
+    Tells the records of the interruptions before how it began.
+    """
+    problems = []
+    beginnings = set(_BEGINNING.findall(launch.output()))
+    reported = {int(step) for step in _DAMAGED.findall(launch.output())}
+    if reported - self.damaged:
+      problems.append(
+        f'checkpoints that nobody damaged are: {sorted(reported)}'
+      )
+    if len(beginnings) > 1:
+      problems.append(f'processes began differently: {beginnings}')
+    now = complete_steps(self.workdir)
+    newest = self._before[-1] if self._before else 0
+    if beginnings:
+      start = min(int(text or 0) for text, _ in beginnings)
+      problems += self._judge(start, newest, reported)
+      self.damaged = set()
+      newest = start
+    elif self.damaged:
+      newest = 0
+    if (now[-1] if now else 0) < newest:
+      problems.append(f'step {newest} is gone: {now}')
+    last = launch.last_step()
+    if last - (now[-1] if now else 0) > MOST_LOST:
+      problems.append(f'at step {last} only {now} were saved')
+    for index, code in enumerate(launch.codes()):
+      if code is not None and code < 0 and index not in launch.signalled:
+        problems.append(f'process {index} died by signal {-code}')
+    if launch.overdue:
+      problems.append(f'processes {launch.overdue} did not end in time')
+    return problems
+
+  def _judge(self, start, newest, reported) -> list[str]:
+    """Whether a launch began at the newest intact checkpoint."""
+    skipped = {step for step in self._before if step > start}
+    aftermath = 'resumed at the newest'
+    of_damage = 'not noticed: no effect'
+    problems = []
+    if skipped:
+      of_damage = 'reported, fell back'
+      if skipped - self.damaged or skipped - reported:
+        problems.append(
+          f'resumed at {start} of {self._before}; damaged:'
+          f' {sorted(self.damaged)}, reported: {sorted(reported)}'
+        )
+    elif newest == 0:
+      aftermath = 'began anew, nothing was saved'
+    elif start != newest:
+      problems.append(f'resumed at {start}, not at {newest}')
+    for record in self.records:
+      text = of_damage if record.damaged in self.damaged else aftermath
+      record.aftermath = record.aftermath or text
+    return problems
+
+  def finish(self, expected: pathlib.Path | None) -> list[str]:
+    """Runs to the end undisturbed, and compares.
+
+    Args:
+      expected: work directory of the uninterrupted run; None: this is it.
+
+    Returns:
+      What is wrong.
+    """
+    problems = []
+    if not self.finished:
+      with self.start() as launch:
+        codes = launch.wait(launching.PATIENCE)
+        problems = self.look_at(launch)
+        if any(codes):
+          lines = launch.output().splitlines()[-2:]
+          return problems + [f'undisturbed, it ended with {codes}: {lines}']
+    self.finished = True
+    if expected:
+      try:
+        problems += differences(self.workdir, expected, self.layout.steps)
+      except (OSError, ValueError) as error:
+        problems.append(f'cannot be compared: {error}')
+    return problems
+
+  def close(self, keep: bool) -> None:
+    """Removes the run, or keeps its folder (copied, from a disk)."""
+    if self.disk:
+      if keep:
+        shutil.copytree(self._folder, f'{self._folder}.kept')
+      self.disk.close()
+    if not keep or self.disk:
+      shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def differences(
+  workdir: pathlib.Path, expected: pathlib.Path, steps: int
+) -> list[str]:
+  """How a finished run differs from another one, but for times.
+
+  The states and the final weights bit by bit, the numbers of all lines that
+  both have. A run that saved at its end by a signal has more lines.
+  """
+  problems = []
+  if complete_steps(workdir)[-1:] != [steps]:
+    problems.append(f'the checkpoints are {complete_steps(workdir)}')
+  for part in ('.', 'final'):
+    actual, wanted = saved_state(workdir / part), saved_state(expected / part)
+    wrong = sorted(
+      name
+      for name in actual.keys() | wanted.keys()
+      if name not in actual
+      or name not in wanted
+      or actual[name].dtype != wanted[name].dtype
+      or actual[name].tobytes() != wanted[name].tobytes()
+    )
+    if wrong:
+      problems.append(f'{len(wrong)} of {len(wanted)} arrays differ: {wrong}')
+  if (workdir / 'DONE').read_text() != (expected / 'DONE').read_text():
+    problems.append('DONE differs')
+  if left := list(workdir.glob('*/*-tmp*')):
+    problems.append(f'left over: {left}')
+  return problems + _row_differences(
+    rows_but_times(workdir), rows_but_times(expected)
+  )
+
+
+def _row_differences(rows, expected) -> list[str]:
+  steps = {row['step'] for row in expected}
+  actual = [row for row in rows if row['step'] in steps]
+  more = [row['step'] for row in rows if row['step'] not in steps]
+  if len(actual) != len(expected):
+    return [f'{len(actual)} lines of numbers instead of {len(expected)}']
+  problems, before = [], 0
+  for row, wanted in zip(actual, expected, strict=True):
+    split = any(before < step < wanted['step'] for step in more)
+    leave_out = {f'train/{name}' for name in _INTERVAL} if split else set()
+    if {k: v for k, v in row.items() if k not in leave_out} != {
+      k: v for k, v in wanted.items() if k not in leave_out
+    }:
+      problems.append(f'numbers differ: {row}, not {wanted}')
+    if 'train/loss' in wanted:
+      before = wanted['step']
+  for name in ('train/skipped', 'train/unreadable'):
+    total = sum(row.get(name, 0) for row in rows)
+    if total != sum(row.get(name, 0) for row in expected):
+      problems.append(f'{name} sums up to {total}')
+  return problems[:3]

@@ -1,0 +1,153 @@
+"""The plan, the damage and the table of a campaign."""
+
+import random
+
+import numpy as np
+import pytest
+
+from tests.faults import damage, launching, plan, reporting, runs
+
+ONE, _, TWO = launching.LAYOUTS
+
+
+def _record(kind, layout=ONE, **values):
+  moment = plan.Moment('step', 2, 0.25)
+  fault = plan.Fault(kind, layout, 'folder', moment, None, seed=0)
+  return runs.Record(fault, **values)
+
+
+# The plan ---------------------------------------------------------------------
+
+
+def test_plan_follows_from_the_seed():
+  def draw(seed):
+    return plan.make_plan(
+      30, seed, list(plan.KINDS), launching.LAYOUTS, disks=True
+    )
+
+  assert draw(3) == draw(3)
+  assert draw(3) != draw(4)
+
+
+def test_plan_holds_each_kind_before_it_repeats():
+  faults = plan.make_plan(
+    28, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
+  )
+  kinds = [fault.kind for fault in faults]
+  assert sorted(kinds[:14]) == sorted(kinds[14:]) == sorted(plan.KINDS)
+
+
+def test_plan_puts_faults_where_they_are_possible():
+  faults = plan.make_plan(
+    300, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
+  )
+  for fault in faults:
+    if fault.kind in ('kill-one', 'freeze-one', 'sigterm-one'):
+      assert fault.layout.processes == 2
+      assert fault.process in (0, 1)
+    if fault.kind in ('kill-all', 'sigterm-all', 'flip'):
+      assert fault.process is None
+    if fault.kind in ('disk-full', 'read-only'):
+      assert fault.place == 'disk'
+    assert (fault.place == 'nan') == (fault.kind == 'nan-skip')
+    if fault.kind in plan.DAMAGES:
+      assert (fault.moment.event, fault.moment.count) == ('checkpoints', 2)
+  processes = {f.process for f in faults if f.kind == 'kill-saving'}
+  assert processes == {0, 1, None}
+
+
+def test_plan_without_disks_leaves_out_what_needs_them():
+  faults = plan.make_plan(100, 0, list(plan.KINDS), [ONE], disks=False)
+  assert {fault.place for fault in faults} == {'folder', 'nan'}
+  assert {fault.kind for fault in faults} == {
+    *('kill-all', 'kill-saving', 'kill-ending', 'sigterm-all', 'truncate'),
+    *('delete', 'flip', 'nan-skip', 'nan-stop'),
+  }
+  with pytest.raises(ValueError, match='No fault of'):
+    plan.make_plan(1, 0, ['kill-one'], [ONE], disks=True)
+
+
+# Damage -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+  folder = tmp_path / 'checkpoints' / '20'
+  (folder / 'd').mkdir(parents=True)
+  (folder / 'd' / 'data').write_bytes(bytes(range(64)))
+  (folder / 'd' / 'empty').touch()
+  return folder
+
+
+def test_flip_changes_one_bit(checkpoint):
+  text = damage.damage(checkpoint, 'flip', random.Random(0))
+  before = np.arange(64, dtype=np.uint8)
+  after = np.frombuffer((checkpoint / 'd' / 'data').read_bytes(), np.uint8)
+  assert np.unpackbits(before ^ after).sum() == 1
+  assert text.endswith(' of 20/d/data (64 bytes)')
+
+
+def test_truncate_shortens(checkpoint):
+  text = damage.damage(checkpoint, 'truncate', random.Random(0))
+  content = (checkpoint / 'd' / 'data').read_bytes()
+  assert len(content) < 64
+  assert content == bytes(range(len(content)))
+  assert text == f'cut 20/d/data from 64 to {len(content)} bytes'
+
+
+def test_delete_removes_one_file(checkpoint):
+  (checkpoint / 'd' / 'empty').unlink()
+  assert damage.damage(checkpoint, 'delete', random.Random(0)) == (
+    'deleted 20/d/data (64 bytes)'
+  )
+  assert not list((checkpoint / 'd').iterdir())
+
+
+def test_only_complete_checkpoints_are_listed(tmp_path):
+  assert damage.complete_steps(tmp_path) == []
+  for name in ('5', '10', '15.orbax-checkpoint-tmp'):
+    (tmp_path / 'checkpoints' / name).mkdir(parents=True)
+  assert damage.complete_steps(tmp_path) == [5, 10]
+
+
+def test_small_disk(tmp_path):
+  if reason := damage.why_no_disk(tmp_path / 'disk'):
+    pytest.skip(reason)
+  disk = damage.Disk(tmp_path / 'disk', megabytes=1)
+  try:
+    disk.fill(8192)
+    (tmp_path / 'disk' / 'a').write_bytes(bytes(4096))
+    with pytest.raises(OSError, match='No space left'):
+      (tmp_path / 'disk' / 'b').write_bytes(bytes(20000))
+    disk.empty()
+    (tmp_path / 'disk' / 'b').write_bytes(bytes(20000))
+    before = damage.listing(tmp_path / 'disk')
+    assert before['b'][0] == 20000
+    disk.read_only(True)
+    with pytest.raises(OSError, match='Read-only'):
+      (tmp_path / 'disk' / 'c').touch()
+    disk.read_only(False)
+    assert damage.listing(tmp_path / 'disk') == before
+  finally:
+    disk.close()
+
+
+# The table --------------------------------------------------------------------
+
+
+def test_table():
+  newest = 'resumed at the newest'
+  records = [
+    _record('flip', codes=(-9,), aftermath='reported, fell back'),
+    _record('kill-one', TWO, codes=(-9, 76), aftermath=newest),
+    _record('kill-one', TWO, codes=(-9, 76), aftermath=newest),
+    _record('kill-one', TWO, codes=(77, -9), problems=['a', 'b']),
+  ]
+  assert reporting.table(records).splitlines() == [
+    '| fault | 1x1 | 2x2 | what followed | failed |',
+    '|---|---|---|---|---|',
+    '| kill-one | 0 | 3 | 2 x exit -9/76, resumed at the newest;'
+    ' 1 x exit 77/-9, ended | 1 |',
+    '| flip | 1 | 0 | 1 x exit -9, reported, fell back | 0 |',
+    '| all | 1 | 3 |  | 1 |',
+  ]

@@ -1,0 +1,131 @@
+"""launch/worker/pod.sh, for real: what it starts, and when it ends."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+POD = pathlib.Path(__file__).parents[2] / 'launch' / 'worker' / 'pod.sh'
+# Stands in for Python: the record fails, the program does what `program` says.
+PYTHON = """#!/bin/bash
+printf '%s\\n' "$*" >> "$FOLDER/calls"
+[ "$1" = -m ] || exit 1
+. "$FOLDER/program"
+"""
+# Saves for a moment when it is told to end.
+SAVER = """
+trap 'sleep 0.5; touch "$FOLDER/saved"; exit 75' TERM
+touch "$FOLDER/ready"
+while true; do sleep 0.05; done
+"""
+
+
+@pytest.fixture
+def begin(tmp_path):
+  """Starts pod.sh; ends it with the test."""
+  python = tmp_path / 'python'
+  python.write_text(PYTHON)
+  python.chmod(0o755)
+  processes = []
+
+  def start(program, **variables):
+    (tmp_path / 'program').write_text(program)
+    processes.append(
+      subprocess.Popen(
+        ['bash', str(POD), '--config=x', '--workdir=gs://b/r'],
+        env=os.environ
+        | dict(
+          FOLDER=str(tmp_path),
+          WORKDIR='gs://b/r',
+          PATH=f'{tmp_path}{os.pathsep}{os.environ["PATH"]}',
+          JOB_COMPLETION_INDEX='1',
+          LOST_PAUSE='0',
+        )
+        | variables,
+        start_new_session=True,
+      )
+    )
+    return processes[-1]
+
+  yield start
+  for process in processes:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def wait_for(path):
+  end = time.monotonic() + 20
+  while not path.exists():
+    assert time.monotonic() < end, f'no {path}'
+    time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+  'index, slice_index', [('0', '0'), ('0', '1'), ('1', '0')]
+)
+def test_the_first_notes_the_code(tmp_path, begin, index, slice_index):
+  # No record: it must not keep the run from starting.
+  process = begin('exit 0', JOB_COMPLETION_INDEX=index, SLICE_INDEX=slice_index)
+  assert process.wait(timeout=20) == 0
+  train = '-m vit_jax.main --config=x --workdir=gs://b/r'
+  record = f'launch/worker/record.py gs://b/r python {train}'
+  first = [record] if index == slice_index == '0' else []
+  calls = (tmp_path / 'calls').read_text().splitlines()
+  assert calls == [*first, train]
+
+
+@pytest.mark.parametrize(
+  'program, code',
+  [
+    ('exit 0', 0),
+    ('exit 1', 1),
+    ('exit 75', 75),
+    ('exit 77', 77),
+    ('kill -KILL $$', 137),
+  ],
+)
+def test_the_exit_code_is_handed_on_at_once(begin, program, code):
+  process = begin(program, LOST_PAUSE='60')
+  assert process.wait(timeout=20) == code
+
+
+def test_only_a_lost_host_is_reported_late(begin):
+  """So that an error of another pod, its cause, is seen before it."""
+  began = time.monotonic()
+  process = begin('exit 76', LOST_PAUSE='1')
+  assert process.wait(timeout=20) == 76
+  assert time.monotonic() - began >= 1
+
+
+def test_sigterm_reaches_the_program_and_its_save_is_waited_for(
+  tmp_path, begin
+):
+  process = begin(SAVER)
+  wait_for(tmp_path / 'ready')
+  process.send_signal(signal.SIGTERM)
+  assert process.wait(timeout=20) == 75
+  assert (tmp_path / 'saved').exists()
+
+
+def test_a_second_sigterm_does_not_cut_the_save_off(tmp_path, begin):
+  process = begin(SAVER)
+  wait_for(tmp_path / 'ready')
+  process.send_signal(signal.SIGTERM)
+  time.sleep(0.2)
+  process.send_signal(signal.SIGTERM)
+  assert process.wait(timeout=20) == 75
+  assert (tmp_path / 'saved').exists()
+
+
+def test_sigterm_in_the_pause_ends_it_at_once(tmp_path, begin):
+  process = begin('touch "$FOLDER/ready"; exit 76', LOST_PAUSE='60')
+  wait_for(tmp_path / 'ready')
+  # From here on it is in the pause, or about to be.
+  time.sleep(0.3)
+  process.send_signal(signal.SIGTERM)
+  assert process.wait(timeout=10) == 76

@@ -1,0 +1,69 @@
+"""What a work directory says of its run."""
+
+import json
+import math
+
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import results
+
+
+def _write(folder, *rows):
+  lines = [json.dumps(row) + '\n' for row in rows]
+  (folder / 'metrics.jsonl').write_text(''.join(lines))
+
+
+def test_final_metrics_are_all_rows_of_the_last_step(tmp_path):
+  assert results.final_metrics(tmp_path) == {}
+  _write(
+    tmp_path, {'step': 1, 'a': 1}, {'step': 2, 'a': 3}, {'step': 2, 'b': 4}
+  )
+  assert results.final_metrics(tmp_path) == {'step': 2, 'a': 3, 'b': 4}
+
+
+@pytest.mark.parametrize(
+  ('text', 'step'), [('12\n', 12), ('', None), ('x', None), ('-1', None)]
+)
+def test_finished_at(tmp_path, text, step):
+  assert results.finished_at(tmp_path) is None
+  (tmp_path / 'DONE').write_text(text)
+  assert results.finished_at(tmp_path) == step
+
+
+def _config():
+  config = config_lib.default()
+  config.evals.a = config_lib.evaluation('test', every=5)
+  config.evals.b = config_lib.evaluation('test')
+  return config
+
+
+@pytest.mark.parametrize(
+  ('step', 'rows', 'expected'),
+  [
+    (0, [], []),
+    (10, [], ['a']),
+    (10, [{'step': 10, 'train/loss': 1}], ['a']),
+    (10, [{'step': 5, 'a/accuracy': 1}], ['a']),
+    (10, [{'step': 10, 'a/accuracy': 1}], []),
+    (9, [], []),
+  ],
+)
+def test_evaluations_that_a_stopped_run_left_out(step, rows, expected):
+  assert results.unevaluated(_config(), rows, step) == expected
+
+
+@pytest.mark.parametrize(
+  ('metric', 'values', 'best'),
+  [
+    ('a/accuracy', [0.1, 0.5, 0.3], 0.5),
+    ('a/loss', [3.0, 1.0, 2.0], 1.0),
+    ('a/loss', [3.0, math.nan], 3.0),
+    ('a/loss', [], None),
+    ('', [1.0], None),
+  ],
+)
+def test_best_value(metric, values, best):
+  name = metric or 'a/loss'
+  rows = [{'step': i, name: value} for i, value in enumerate(values)]
+  assert results.best_value(metric, rows + [{'step': 9}]) == best

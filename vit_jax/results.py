@@ -1,0 +1,76 @@
+"""What a work directory says of its run: how far it is, what was measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import ml_collections
+from etils import epath
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import config as config_lib
+from vit_jax import evaluators, metrics
+
+DONE = 'DONE'
+
+
+def final_metrics(workdir: epath.PathLike) -> dict[str, float]:
+  """All numbers of the last logged step of a run, evaluations included."""
+  rows = metrics.read(workdir)
+  result = {}
+  for row in rows:
+    if row['step'] == rows[-1]['step']:
+      result |= row
+  return result
+
+
+def finished_at(workdir: epath.PathLike) -> int | None:
+  """The step that the `DONE` file names; None if there is none."""
+  path = epath.Path(workdir) / DONE
+  # Empty if the process died, or the disk was full, just then.
+  text = path.read_text().strip() if path.exists() else ''
+  return int(text) if text.isdecimal() else None
+
+
+def missing_evaluations(
+  config: ml_collections.ConfigDict, workdir: epath.PathLike
+) -> list[str]:
+  """The evaluations that have no result at the last step, as they are now."""
+  final = final_metrics(workdir)
+  saved = (config_lib.load(workdir) or {}).get('evals', {})
+  return [
+    name
+    for name, section in config.evals.items()
+    if final.get('step') != config.total_steps
+    or f'{name}/accuracy' not in final
+    or saved.get(name) != section.to_dict()
+  ]
+
+
+def unevaluated(
+  config: ml_collections.ConfigDict,
+  rows: Sequence[Mapping[str, float]],
+  step: int,
+) -> list[str]:
+  """The evaluations that were due at a step and have no result there."""
+  if not step:
+    return []
+  done = {name for row in rows if row['step'] == step for name in row}
+  return [
+    name
+    for name, section in config.evals.items()
+    if evaluators.is_due(section, step) and f'{name}/accuracy' not in done
+  ]
+
+
+def best_value(
+  metric: str, rows: Sequence[Mapping[str, float]]
+) -> float | None:
+  """The best value of a metric among the rows; None if there is none."""
+  best = None
+  for row in rows:
+    value = row.get(metric, math.nan)
+    if math.isfinite(value) and (
+      best is None or checkpoint_lib.is_better(metric, value, best)
+    ):
+      best = value
+  return best
