@@ -64,9 +64,10 @@ def run(
     except errors.SaveError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       print(f'error: {error}', file=sys.stderr, flush=True)
-      logging.flush()
       # A save that hangs would keep the interpreter from ending.
-      os._exit(1)
+      from vit_jax.distributed import runtime
+
+      runtime.end_process(1)  # Flushes, and kills data workers.
     except errors.RestartableError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       print(f'ended: {error}', file=sys.stderr)

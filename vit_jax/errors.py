@@ -31,7 +31,10 @@ class PreemptedError(RestartableError):
 
 
 class HostLostError(RestartableError):
-  """A process of the run never joined, left, or does not answer."""
+  """A process of the run never joined, left, or does not answer.
+
+  Or the run could not start for now: a port or the cloud did not answer.
+  """
 
   exit_code = 76
 

@@ -1,5 +1,7 @@
 """A bucket in memory: files with long names, and no folders."""
 
+from typing import ClassVar
+
 import fsspec
 from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
@@ -10,8 +12,8 @@ class Bucket(MemoryFileSystem):
 
   protocol = ('gs', 'gcs')
   cachable = False
-  store = {}
-  pseudo_dirs = ['']
+  store: ClassVar = {}
+  pseudo_dirs: ClassVar = ['']
 
   @classmethod
   def _strip_protocol(cls, path):

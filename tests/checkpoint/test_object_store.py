@@ -99,7 +99,7 @@ def test_params_are_replaced(bucket):
 def test_params_come_back_in_place_of_half_of_new_ones(bucket):
   _write(RUN / 'best/8')
   before = bucket.names()
-  with (
+  with (  # noqa: PT012
     pytest.raises(errors.SaveError),
     params._out_of_the_way(RUN / 'best', 8),
   ):

@@ -75,12 +75,19 @@ def main(rank, workdir):
 
   # What one of them cannot reach is an error for both, and a hiccup is none.
   hiccup = OSError(5, 'Input/output error')
-  with _cannot_read(12, hiccup) if rank else contextlib.nullcontext():
-    with pytest.raises(OSError, match='12 cannot be read: process 1: OSError'):
-      checkpoint.restore_newest(workdir, target)
+  with (
+    _cannot_read(12, hiccup) if rank else contextlib.nullcontext(),
+    pytest.raises(OSError, match='12 cannot be read: process 1: OSError'),
+  ):
+    checkpoint.restore_newest(workdir, target)
   with _cannot_read(12, hiccup, 2) if rank else contextlib.nullcontext():
     assert checkpoint.restore_newest(workdir, target)[1] == 12
   assert states.names(workdir / 'checkpoints') == ['12', '4', '8']
+
+  # Another model's state is the same error for both.
+  other = states.abstract(both[4].params, DEVICES)
+  with pytest.raises(ValueError, match='not hold the state of this run'):
+    checkpoint.restore_newest(workdir, other)
 
   # Step 12 is damaged for both, and step 8 can be read by process 0 only.
   if rank == 0:
@@ -101,11 +108,6 @@ def main(rank, workdir):
   assert states.names(workdir / 'damaged_checkpoints') == ['12']
   assert states.names(workdir / 'checkpoints') == ['4', '8']
   assert checkpoint.latest_step(workdir) == 4
-
-  # Another model's state is the same error for both.
-  other = states.abstract(both[4].params, DEVICES)
-  with pytest.raises(ValueError, match='not hold the state of this run'):
-    checkpoint.restore_newest(workdir, other)
 
   # The run goes on; the best of before is still known.
   checkpoints = checkpoint.Checkpoints(

@@ -136,3 +136,17 @@ def test_runtime_that_fails_to_start(monkeypatch, error, expected):
   finally:
     jax.config.update('jax_enable_preemption_service', before)
   assert type(caught.value) is expected
+
+
+def test_end_does_not_wait_for_what_hangs_in_the_logs():
+  script = (
+    'import threading\n'
+    'from absl import logging\n'
+    'from vit_jax.distributed import runtime\n'
+    'logging.get_absl_handler().python_handler.acquire()\n'
+    'end = threading.Thread(target=runtime.end_process, args=[7])\n'
+    'end.start()\n'
+    'end.join()\n'
+  )
+  command = [sys.executable, '-c', script]
+  assert subprocess.run(command, timeout=30, check=False).returncode == 7

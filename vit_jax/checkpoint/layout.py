@@ -51,7 +51,9 @@ def replaced_steps(folder: epath.Path) -> list[epath.Path]:
     if path.name.endswith(REPLACED)
     and path.name.removesuffix(REPLACED).isdigit()
   ]
-  return sorted(leftovers, key=lambda path: int(path.name.removesuffix(REPLACED)))
+  return sorted(
+    leftovers, key=lambda path: int(path.name.removesuffix(REPLACED))
+  )
 
 
 def candidates(path: epath.PathLike) -> list[epath.Path]:

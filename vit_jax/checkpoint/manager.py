@@ -83,7 +83,8 @@ class Checkpoints:
   def latest_step(self) -> int | None:
     """The newest step that was completely saved; None if there is none.
 
-    Does not wait for the save under way.
+    Leaves out what is known to be damaged. Does not wait for the save under
+    way.
     """
     return self._saver.latest_step
 
@@ -96,7 +97,8 @@ class Checkpoints:
     """Starts saving; returns when the state was copied off the devices.
 
     Waits for the save before it to end. A step that is complete already is not
-    saved again.
+    saved again, unless `restore_newest` found it damaged: then it is deleted
+    and saved anew.
 
     Args:
       step: of the state.

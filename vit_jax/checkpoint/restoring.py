@@ -221,7 +221,10 @@ def _agree(path: epath.Path, code: int, text: str) -> None:
     )
   if codes in ({_VERIFIABLE}, {_UNVERIFIABLE}):
     return
-  reasons = {text: index for index, (_, text) in enumerate(found) if text}
+  reasons = {}
+  for index, (_, reason) in enumerate(found):
+    if reason:
+      reasons.setdefault(reason, index)
   if len(found) > 1:
     reasons = [f'process {i}: {text}' for text, i in reasons.items()]
   why = '; '.join(reasons) or 'processes see different files'

@@ -219,9 +219,7 @@ class _Policy(checkpoint_managers.PreservationPolicy):
   Nothing damaged is in the place of what is intact, nor is it deleted.
   """
 
-  def __init__(
-    self, directory: epath.Path, kept: Callable[[Sequence[int]], set[int]]
-  ):
+  def __init__(self, directory, kept):
     self._directory = directory
     self._kept = kept
 
