@@ -32,7 +32,9 @@ def test_a_work_directory_of_ones_own_is_refused(tmp_path):
     splits=['train[:301]'] * 2,
     codes=(1, 76),
   )
-  assert 'ValueError: Process 1 does not see what process 0 writes to' in texts[1]
+  assert (
+    'ValueError: Process 1 does not see what process 0 writes to' in texts[1]
+  )
   assert 'such as gs://BUCKET/PATH' in texts[1]
 
 
