@@ -228,6 +228,41 @@ def test_metrics_are_what_they_say():
   np.testing.assert_allclose(metrics['learning_rate'], 0.5e-2)  # Step 1 of 2.
 
 
+def test_a_step_that_is_not_finite_changes_only_counters():
+  model = _model()
+  optimizer, schedule = _optimizer()
+  (batch,) = _batches(1)
+  results = {}
+  for bias in (0.0, np.nan):
+    params = _params(model)
+    params['head']['bias'] += bias
+    state = step_lib.init_state(params, optimizer, polyak=True)
+    step = step_lib.make_train_step(
+      model,
+      optimizer,
+      schedule,
+      losses.build('softmax'),
+      jax.random.key(0),
+      polyak_decay=0.9,
+      skip_nonfinite=True,
+    )
+    new, metrics = jax.jit(step)(state, batch)
+    assert metrics['skipped'] == np.isnan(bias)
+    changed = jax.tree.map(
+      lambda n, o: not np.array_equal(n, o, equal_nan=True), new, state
+    )
+    results[np.isnan(bias)] = [
+      (n.dtype == jnp.int32, c)
+      for n, c in zip(
+        jax.tree.leaves(new), jax.tree.leaves(changed), strict=True
+      )
+    ]
+  # The step, Adam's count and the schedule's.
+  assert sum(integer for integer, _ in results[True]) == 3
+  assert all(changed == integer for integer, changed in results[True])
+  assert sum(changed for _, changed in results[False]) > 90
+
+
 def test_normalize_maps_bytes_to_minus_one_and_one():
   images = jnp.array([[0, 51, 255]], jnp.uint8)
   np.testing.assert_allclose(

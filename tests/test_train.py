@@ -13,9 +13,17 @@ from absl import logging
 from scipy import special
 from tensorboardX.proto import event_pb2
 
-from vit_jax import checkpoint, data, metrics, models, results, train
+from vit_jax import (
+  checkpoint,
+  data,
+  metrics,
+  models,
+  preemption,
+  results,
+  train,
+)
 from vit_jax import config as config_lib
-from vit_jax.errors import NonFiniteError
+from vit_jax.errors import NonFiniteError, PreemptedError
 
 STEPS = 12
 GOODPUT = (
@@ -385,6 +393,70 @@ def test_run_goes_on_on_another_number_of_devices(
     rows_but_times(workdir), rows_but_times(finished[0]), strict=True
   ):
     assert row == pytest.approx(other, rel=1e-3)
+
+
+def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
+  finished, tmp_path, monkeypatch
+):
+  config = tiny_config()
+  calls = []
+
+  def requested(self):
+    self.reason = 'SIGTERM'
+    calls.append(None)
+    return len(calls) == 6
+
+  with monkeypatch.context() as patch:
+    patch.setattr(preemption.Notice, 'requested', requested)
+    with pytest.raises(PreemptedError, match='SIGTERM: stopped after step 6,'):
+      train.train_and_evaluate(config, tmp_path)
+  assert checkpoint.latest_step(tmp_path) == 6
+  assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6]
+  train.train_and_evaluate(config, tmp_path)
+  _assert_same_run(tmp_path, finished[0])
+
+
+def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
+  calls = []
+
+  def requested(self):
+    self.reason = 'SIGTERM'
+    calls.append(None)
+    return len(calls) == 8  # After the second batch of the first evaluation.
+
+  with monkeypatch.context() as patch:
+    patch.setattr(preemption.Notice, 'requested', requested)
+    with pytest.raises(PreemptedError, match='stopped after step 6,'):
+      train.train_and_evaluate(tiny_config(), tmp_path)
+  train.train_and_evaluate(tiny_config(), tmp_path)
+  _assert_same_run(tmp_path, finished[0])
+
+
+def test_best_weights_are_kept(tmp_path):
+  config = tiny_config()
+  # It learns, and then is driven away from what it has learnt.
+  config.schedule = config_lib.schedule(
+    'staircase', peak=1e-2, warmup_steps=0, boundaries=(0.5,), factor=100.0
+  )
+  config.polyak.decay = 0.0
+  config.evals.test.every = 2
+  config.checkpoint.best = 'test/loss'
+  config.checkpoint.every, config.checkpoint.keep = 12, 1
+  train.train_and_evaluate(config, tmp_path)
+  losses = {
+    row['step']: row['test/loss']
+    for row in metrics.read(tmp_path)
+    if 'test/loss' in row
+  }
+  best = min(losses, key=losses.get)
+  assert best < 12
+  assert [p.name for p in (tmp_path / 'best').iterdir()] == [str(best)]
+  assert {p.name for p in (tmp_path / 'checkpoints').iterdir()} == {
+    str(best),
+    '12',
+  }
+  params, _ = checkpoint.read_params(tmp_path / 'best')
+  assert _naive_evaluation(params)[1] == pytest.approx(losses[best], rel=1e-5)
 
 
 # Divergence ------------------------------------------------------------------
