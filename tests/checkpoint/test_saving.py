@@ -265,7 +265,9 @@ def test_no_threads_are_left(tmp_path):
   states.save(tmp_path, states.put(STATE, 8), [1, 2, 3])
   checkpoint.restore_newest(tmp_path, states.abstract(STATE))
   left = set(threading.enumerate()) - before
-  assert [thread.name for thread in left] == []
+  for thread in left:
+    thread.join(30)  # Orbax tells some of its threads to end, and goes on.
+  assert [thread.name for thread in left if thread.is_alive()] == []
 
 
 def test_the_state_may_be_donated_while_it_is_saved(tmp_path):
