@@ -17,10 +17,7 @@ from vit_jax import (
   evaluators,
   inputs,
   logs,
-  losses,
   metrics,
-  models,
-  optim,
   overview,
   paths,
   preemption,
@@ -34,8 +31,8 @@ from vit_jax import compilation_cache as compilation_cache_lib
 from vit_jax import config as config_lib
 from vit_jax import goodput as goodput_lib
 from vit_jax import guard as guard_lib
+from vit_jax import program as program_lib
 from vit_jax import progress as progress_lib
-from vit_jax import step as step_lib
 from vit_jax import watchdog as watchdog_lib
 from vit_jax.data import pipeline
 
@@ -100,24 +97,12 @@ def train_and_evaluate(
     preprocess = inputs.parse_preprocess(config, config.data.preprocess)
     inputs.check_first_record(config, view, preprocess)
 
-    # ---- Model, loss, optimizer, devices ------------------------------------
-    model_config = config.model.to_dict()
-    model = models.build(
-      model_config.pop('name'), num_classes=config.num_classes, **model_config
-    )
-    loss = losses.build(**config.loss)
-    schedule = optim.build_schedule(config.schedule, config.total_steps)
-    optimizer = optim.build_optimizer(config.optimizer, schedule)
-    params_key, dropout_key = step_lib.root_keys(
-      config.seed, config.dropout_rng
-    )
+    # ---- Devices, model, loss, optimizer ------------------------------------
     layout = sharding.build(**config.mesh)
+    program = program_lib.build(config, layout)
     mesh = layout.mesh
     batch_size = config.data.batch_size
-    sharding.check_batch_size(
-      'data.batch_size', batch_size, mesh, config.accumulation_steps
-    )
-    evaluations = evaluators.build(config, model, mesh, source)
+    evaluations = evaluators.build(config, program.model, mesh, source)
     guard = guard_lib.Guard(
       workdir / checkpoint_lib.FOLDER,
       nonfinite=config.guard.nonfinite,
@@ -135,21 +120,6 @@ def train_and_evaluate(
         },
       }
     )
-
-    # ---- The state: what it will look like ----------------------------------
-    def fresh_params():
-      return step_lib.init_params(
-        model, params_key, (*config.image_size, config.channels)
-      )
-
-    def first_state(params):
-      return step_lib.init_state(
-        params, optimizer, polyak=config.polyak.decay > 0
-      )
-
-    shapes = jax.eval_shape(lambda: first_state(fresh_params()))
-    layout.check(shapes.params)
-    shardings = layout.state(shapes)
 
     # ---- The work directory: is this its run, and is it finished? -----------
     if not allow_config_change:
@@ -182,12 +152,8 @@ def train_and_evaluate(
       stack.enter_context(logs.log_file(workdir))
 
     # ---- The state: restored, from another run's weights, or fresh ----------
-    abstract_state = jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      shapes,
-      shardings,
-    )
-    restored = checkpoint_lib.restore_newest(workdir, abstract_state)
+    restored = checkpoint_lib.restore_newest(workdir, program.abstract_state)
+    shardings = layout.state(program.shapes)
     start_step = 0
     if restored:
       state, start_step = restored
@@ -195,22 +161,23 @@ def train_and_evaluate(
     elif config.init.checkpoint:
       params, origin = warm_start.load_sharded(
         warm_start.resolve_path(config.init.checkpoint, workdir),
-        shapes.params,
-        fresh_params,
+        program.shapes.params,
+        program.fresh_params,
         layout,
-        new_grid=model.token_grid(tuple(config.image_size)),
+        new_grid=program.model.token_grid(tuple(config.image_size)),
         new_head=config.init.new_head,
-        model=model,
+        model=program.model,
       )
       logging.info('%s', origin)
-      state = jax.jit(first_state, out_shardings=shardings, donate_argnums=0)(
-        params
-      )
+      state = jax.jit(
+        program.first_state, out_shardings=shardings, donate_argnums=0
+      )(params)
       del params
     else:
       logging.info('Fresh weights.')
       state = jax.jit(
-        lambda: first_state(fresh_params()), out_shardings=shardings
+        lambda: program.first_state(program.fresh_params()),
+        out_shardings=shardings,
       )()
     del restored
 
@@ -247,7 +214,7 @@ def train_and_evaluate(
     )
     stack.callback(writer.close)
 
-    # ---- The compiled step, and the batches from step `start_step` on -------
+    # ---- The batches from step `start_step` on -------
     batches = pipeline.train_batches(
       view,
       preprocess,
@@ -258,22 +225,6 @@ def train_and_evaluate(
       **inputs.reading(config, train=True),
     )
     stack.callback(batches.close)
-    train_step = step_lib.jit_train_step(
-      step_lib.make_train_step(
-        model,
-        optimizer,
-        schedule,
-        loss,
-        dropout_key,
-        accumulation_steps=config.accumulation_steps,
-        polyak_decay=config.polyak.decay,
-        polyak_start_step=config.polyak.start_step,
-        skip_nonfinite=guard.skips,
-        layout=layout,
-      ),
-      layout,
-      shapes,
-    )
     progress = progress_lib.Progress(start_step, config.total_steps, batch_size)
     interval = progress_lib.Interval(start_step)
     profiler = stack.enter_context(
@@ -334,7 +285,7 @@ def train_and_evaluate(
     goodput.start_training()
     for step, batch in enumerate(feed, start=start_step + 1):
       profiler.before(step, state)
-      state, step_metrics = train_step(state, batch)
+      state, step_metrics = program.train_step(state, batch)
       interval.add(step_metrics)
       if step == start_step + 1:
         jax.block_until_ready(step_metrics)

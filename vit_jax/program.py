@@ -1,0 +1,146 @@
+"""What a config computes: model, training state and step, without any data.
+
+Training runs it (`train`), and planning compiles it for devices that need not
+be there (`plan`), so that what is planned is what runs.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+import optax
+
+from vit_jax import losses, models, optim, sharding
+from vit_jax import step as step_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """The pieces of a run that follow from its resolved config and its devices.
+
+  Attributes:
+    config: resolved, see `config.resolve`.
+    model: see `models.build`.
+    loss: see `losses.build`.
+    schedule: the learning rate.
+    optimizer: see `optim.build_optimizer`.
+    layout: the mesh, and what is split over it.
+    params_key: key of the initial parameters.
+    dropout_key: see `step.make_train_step`.
+  """
+
+  config: ml_collections.ConfigDict
+  model: nn.Module
+  loss: losses.Loss
+  schedule: optim.Schedule
+  optimizer: optax.GradientTransformation
+  layout: sharding.Layout
+  params_key: jax.Array
+  dropout_key: jax.Array
+
+  def fresh_params(self) -> Any:
+    """Initial parameters; to be jitted with shardings."""
+    config = self.config
+    return step_lib.init_params(
+      self.model, self.params_key, (*config.image_size, config.channels)
+    )
+
+  def first_state(self, params: Any) -> step_lib.TrainState:
+    """The state before the first step; to be jitted with shardings."""
+    return step_lib.init_state(
+      params, self.optimizer, polyak=self.config.polyak.decay > 0
+    )
+
+  @functools.cached_property
+  def shapes(self) -> step_lib.TrainState:
+    """Shapes and dtypes of the state."""
+    return jax.eval_shape(lambda: self.first_state(self.fresh_params()))
+
+  @functools.cached_property
+  def abstract_state(self) -> step_lib.TrainState:
+    """Shapes, dtypes and shardings of the state."""
+    return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      self.shapes,
+      self.layout.state(self.shapes),
+    )
+
+  @property
+  def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, dtypes and shardings of a global batch (see `data.pipeline`)."""
+    config = self.config
+    rows = (config.data.batch_size,)
+    labels = (config.data.max_labels,) if config.data.max_labels > 1 else ()
+    arrays = {
+      'image': ((*rows, *config.image_size, config.channels), jnp.uint8),
+      'label': (rows + labels, jnp.int32),
+      'mask': (rows, jnp.bool_),
+      'unreadable': (rows, jnp.bool_),
+    }
+    sharding_ = sharding.batch_sharding(self.layout.mesh)
+    return {
+      name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding_)
+      for name, (shape, dtype) in arrays.items()
+    }
+
+  @functools.cached_property
+  def train_step(self):
+    """The jitted `(state, batch) -> (state, metrics)`; donates `state`."""
+    config = self.config
+    return step_lib.jit_train_step(
+      step_lib.make_train_step(
+        self.model,
+        self.optimizer,
+        self.schedule,
+        self.loss,
+        self.dropout_key,
+        accumulation_steps=config.accumulation_steps,
+        polyak_decay=config.polyak.decay,
+        polyak_start_step=config.polyak.start_step,
+        skip_nonfinite=config.guard.nonfinite == 'skip',
+        layout=self.layout,
+      ),
+      self.layout,
+      self.shapes,
+    )
+
+
+def build(
+  config: ml_collections.ConfigDict, layout: sharding.Layout
+) -> Program:
+  """Builds what a resolved config describes; no device does any work.
+
+  Raises:
+    ValueError: a wrong value in the sections model, loss, schedule or
+      optimizer, or a batch or model that does not fit the layout.
+  """
+  model_config = config.model.to_dict()
+  model = models.build(
+    model_config.pop('name'), num_classes=config.num_classes, **model_config
+  )
+  loss = losses.build(**config.loss)
+  schedule = optim.build_schedule(config.schedule, config.total_steps)
+  optimizer = optim.build_optimizer(config.optimizer, schedule)
+  params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
+  sharding.check_batch_size(
+    'data.batch_size',
+    config.data.batch_size,
+    layout.mesh,
+    config.accumulation_steps,
+  )
+  program = Program(
+    config,
+    model,
+    loss,
+    schedule,
+    optimizer,
+    layout,
+    params_key,
+    dropout_key,
+  )
+  layout.check(program.shapes.params)
+  return program
