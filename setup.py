@@ -40,6 +40,8 @@ EXTRAS = {
   'hf': ['torch>=2.6', 'transformers>=4.50', 'timm>=1.0'],
   # Accelerators: JAX's own extras pick the matching plugin.
   'tpu': ['jax[tpu]>=0.8'],
+  # The TPU compiler, which needs no TPU: what a plan is made with.
+  'plan': ['jax[tpu]>=0.8'],
   'cuda': ['jax[cuda13]>=0.8'],
   # Google Cloud Storage paths (gs://...) for data and work directories.
   'gcs': ['gcsfs>=2024.6'],

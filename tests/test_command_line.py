@@ -44,7 +44,7 @@ def test_keys_that_there_are(words):
     (
       [PRETRAIN, '--config.model.widht=3'],
       '--config.model.widht is no key of this config. Did you mean'
-      ' model.width? The keys of model are: attention, blocks,',
+      ' model.width? The keys of model are: attention, attention_implementation,',
     ),
     # The right name in the wrong section.
     (

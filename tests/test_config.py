@@ -4,6 +4,7 @@ import re
 
 import jax
 import pytest
+from ml_collections import config_dict
 
 from vit_jax import config as config_lib
 
@@ -154,6 +155,32 @@ def test_validation(key, value, message):
   (config[section] if section else config)[name] = value
   with pytest.raises(ValueError, match=re.escape(message)):
     config_lib.validate(config)
+
+
+def test_a_plan_needs_no_places():
+  config = _config()
+  config.data.dataset = None
+  config.init.checkpoint = config_dict.placeholder(str)
+  config_lib.validate(config, complete=False)
+  with pytest.raises(ValueError, match=r'data\.dataset is not set'):
+    config_lib.validate(config)
+  config.data.dataset = 'digits'
+  with pytest.raises(ValueError, match=r'init\.checkpoint is not set'):
+    config_lib.validate(config)
+  config.accumulation_steps = 0
+  with pytest.raises(ValueError, match='accumulation_steps=0'):
+    config_lib.validate(config, complete=False)
+
+
+@pytest.mark.parametrize(
+  'platform, dtype',
+  [(None, 'float32'), ('tpu', 'bfloat16'), ('gpu', 'bfloat16')],
+)
+def test_the_platform_may_be_another(platform, dtype):
+  found = config_lib.resolve(
+    _config(), num_examples=100, num_classes=10, platform=platform
+  )
+  assert found.model.dtype == dtype
 
 
 def _resolve(config, num_examples=100, num_classes=10):

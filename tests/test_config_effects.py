@@ -92,6 +92,7 @@ CHANGES = {
   'model.representation_size': 8,
   'model.patch_size': (2, 4),
   'model.pooling': 'gap',
+  'model.attention_implementation': 'lanes',
   'model.position_embedding': '2d',
   'model.position_site': 'every_layer',
   'model.gelu': 'exact',

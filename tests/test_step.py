@@ -11,6 +11,7 @@ import pytest
 from vit_jax import config as config_lib
 from vit_jax import losses, models, optim, sharding
 from vit_jax import step as step_lib
+from vit_jax.models import images as images_lib
 
 BATCH, CLASSES, SIZE = 32, 5, (8, 12)
 
@@ -266,7 +267,7 @@ def test_a_step_that_is_not_finite_changes_only_counters():
 def test_normalize_maps_bytes_to_minus_one_and_one():
   images = jnp.array([[0, 51, 255]], jnp.uint8)
   np.testing.assert_allclose(
-    step_lib.normalize(images), [[-1, -0.6, 1]], rtol=1e-6
+    images_lib.normalize(images), [[-1, -0.6, 1]], rtol=1e-6
   )
 
 

@@ -12,10 +12,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import ml_collections
 from etils import epath
 from ml_collections import config_dict
+
+from vit_jax import platforms
 
 FILE = 'config.json'
 
@@ -27,6 +28,7 @@ FREE_KEYS = (
   'evals.',
   'checkpoint.',
   'guard.',
+  'model.attention_implementation',
   'data.data_dir',
   'data.threads',
   'data.workers',
@@ -94,6 +96,8 @@ def default() -> ml_collections.ConfigDict:
   # 'stem', 'every_layer' or 'every_layer_shared'.
   model.position_site = placeholder(str)
   model.attention = placeholder(str)  # 'full' or 'axial'.
+  # 'plain', 'lanes' (TPU), 'cudnn' (GPU); unset: the platform's best.
+  model.attention_implementation = placeholder(str)
   model.gelu = placeholder(str)  # 'tanh' or 'exact'.
   model.norm_epsilon = placeholder(float)
   model.dropout_rate = placeholder(float)
@@ -158,6 +162,9 @@ def default() -> ml_collections.ConfigDict:
   mesh.shard = 'all'
   # Split parameters are gathered once a 'step' or in every 'micro_batch'.
   mesh.gather = 'step'
+  # 'manual': each device works through its rows, gradients are summed once a
+  # step; 'compiler' splits all, as `tensor` needs; 'auto': manual if possible.
+  mesh.partition = 'auto'
   # Groups of devices with a slow network between them; 0: TPU slices.
   mesh.slices = 0
   # A misspelt key in a config file is an error there.
@@ -290,8 +297,15 @@ def parse_argument(
 # Checks ----------------------------------------------------------------------
 
 
-def validate(config: ml_collections.ConfigDict) -> None:
+def validate(
+  config: ml_collections.ConfigDict, *, complete: bool = True
+) -> None:
   """Checks the values that nothing else checks when it is built.
+
+  Args:
+    config: not changed.
+    complete: whether the places of data and weights, which a config may leave
+      to the user, must be set; a plan needs neither.
 
   Raises:
     ValueError: says which key, what it is, and what it may be.
@@ -328,7 +342,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
   for key, minimum in at_least.items():
     if flat[key] is not None and flat[key] < minimum:
       raise ValueError(f'{key}={flat[key]} must be at least {minimum}.')
-  if not config.data.dataset:
+  if complete and not config.data.dataset:
     raise ValueError(
       'data.dataset is not set: this config leaves the location of its data'
       ' to you. Pass --config.data.dataset=SPEC, for example'
@@ -339,7 +353,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
       f'total_steps={config.total_steps} and epochs={config.epochs}: set'
       ' exactly one of the two, and the other to 0.'
     )
-  if config.init.checkpoint is None:
+  if complete and config.init.checkpoint is None:
     raise ValueError(
       'init.checkpoint is not set: this config starts from trained weights.'
       ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
@@ -368,7 +382,11 @@ def validate(config: ml_collections.ConfigDict) -> None:
 
 
 def resolve(
-  config: ml_collections.ConfigDict, *, num_examples: int, num_classes: int
+  config: ml_collections.ConfigDict,
+  *,
+  num_examples: int,
+  num_classes: int,
+  platform: str | None = None,
 ) -> ml_collections.ConfigDict:
   """Fills in what follows from the data and the platform.
 
@@ -376,10 +394,11 @@ def resolve(
     config: as given; not changed.
     num_examples: of the training split.
     num_classes: of the data set.
+    platform: that the run is for, 'tpu', 'gpu' or 'cpu'; None is JAX's here.
 
   Returns:
-    A copy with num_classes, data.num_examples, total_steps and model.dtype
-    set.
+    A copy with num_classes, data.num_examples, total_steps and what
+    `platforms` knows set.
 
   Raises:
     ValueError: the config states another size or class count.
@@ -407,9 +426,7 @@ def resolve(
     config.total_steps = steps
   if config.schedule.warmup_steps == -1:
     config.schedule.warmup_steps = min(10_000, config.total_steps // 10)
-  if config.model.dtype == 'auto':
-    cpu = jax.default_backend() == 'cpu'
-    config.model.dtype = 'float32' if cpu else 'bfloat16'
+  platforms.fill_in(config, platform)
   return config
 
 

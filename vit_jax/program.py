@@ -18,7 +18,7 @@ from vit_jax import losses, models, optim, sharding
 from vit_jax import step as step_lib
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Program:
   """The pieces of a run that follow from its resolved config and its devices.
 
@@ -55,10 +55,15 @@ class Program:
       params, self.optimizer, polyak=self.config.polyak.decay > 0
     )
 
+  def fresh_state(self) -> step_lib.TrainState:
+    """The state of a run from scratch; to be jitted with shardings."""
+    return self.first_state(self.fresh_params())
+
   @functools.cached_property
   def shapes(self) -> step_lib.TrainState:
     """Shapes and dtypes of the state."""
-    return jax.eval_shape(lambda: self.first_state(self.fresh_params()))
+    # By `jit`, which keeps the trace for when the state is made.
+    return jax.jit(self.fresh_state).eval_shape()
 
   @functools.cached_property
   def abstract_state(self) -> step_lib.TrainState:

@@ -1,9 +1,8 @@
 """One training step: `(state, batch) -> (state, metrics)`, a pure function.
 
-Axes: `B` global batch, `A` accumulation steps.
+The gradient is in `gradients.py`.
 """
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax import losses, optim, sharding
-
-Batch = dict[str, jax.Array]
-Metrics = dict[str, jax.Array]
+from vit_jax.gradients import Batch, Metrics, make_loss_and_grad
 
 # The metrics that must be finite for a step to count.
 GUARDED = ('loss', 'grad_norm', 'update_norm', 'param_norm')
@@ -47,11 +44,6 @@ class TrainState:
   def eval_params(self) -> Any:
     """The parameters to evaluate with: averaged ones if there are any."""
     return self.ema_params or self.params
-
-
-def normalize(images: jax.Array) -> jax.Array:
-  """uint8 [B, H, W, C] in 0..255 -> float32 in [-1, 1]."""
-  return (images.astype(jnp.float32) - 127.5) / 127.5
 
 
 def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
@@ -89,84 +81,6 @@ def init_state(
     # A copy: a buffer can't be donated twice to the training step.
     ema_params=jax.tree.map(jnp.copy, params) if polyak else {},
   )
-
-
-def make_loss_and_grad(
-  model: nn.Module,
-  loss: losses.Loss,
-  accumulation_steps: int = 1,
-  layout: sharding.Layout | None = None,
-) -> Callable[..., tuple[tuple[jax.Array, Metrics], Any]]:
-  """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
-
-  The batch's mean loss and its gradient. With `accumulation_steps` A > 1 the
-  batch is worked through in A micro-batches of B/A rows, each with a dropout
-  key of its own; micro-batch a holds the rows a, a+A, a+2A, ..., so that each
-  device finds an equal part of every micro-batch among its own rows. The
-  devices sum each micro-batch's gradient: A times the traffic of one batch.
-
-  With a layout the gradients are split as `layout.updates` says. Parameters
-  split over `fsdp` are gathered here, once, or by the compiler where a
-  micro-batch needs them (`layout.gather`).
-  """
-
-  def micro_loss(params, batch, key):
-    with activations():
-      logits, _ = model.apply(
-        {'params': params},
-        normalize(batch['image']),
-        train=True,
-        rngs={'dropout': key},
-      )
-    mean_loss = loss(logits, batch['label']).mean()
-    accuracy = losses.correct(logits, batch['label']).mean()
-    return mean_loss, {'loss': mean_loss, 'accuracy': accuracy}
-
-  def activations():
-    return sharding.within(layout.mesh) if layout else contextlib.nullcontext()
-
-  def value_and_grad(params, batch, key):
-    result, grads = jax.value_and_grad(micro_loss, has_aux=True)(
-      params, batch, key
-    )
-    if layout:
-      # Here, so that what accumulates is as small as the state it is for.
-      grads = _constrain(grads, layout.updates(grads))
-    return result, grads
-
-  def loss_and_grad(params, batch, key):
-    if layout and layout.gather == 'step':
-      params = _constrain(params, layout.gathered_params(params))
-    if accumulation_steps == 1:
-      return value_and_grad(params, batch, jax.random.fold_in(key, 0))
-
-    def split(x):  # [B, ...] -> [A, B/A, ...]
-      x = x.reshape(-1, accumulation_steps, *x.shape[1:])
-      x = jnp.moveaxis(x, 1, 0)
-      with activations():
-        return sharding.constrain(x, None, sharding.BATCH)
-
-    def add_micro_batch(total, xs):
-      index, rows = xs
-      held = params
-      if layout and layout.gather == 'micro_batch':
-        # Or the compiler would move the gathering out of the loop.
-        held, rows = jax.lax.optimization_barrier((params, rows))
-      result = value_and_grad(held, rows, jax.random.fold_in(key, index))
-      return jax.tree.map(jnp.add, total, result), None
-
-    shapes = jax.eval_shape(
-      value_and_grad, params, jax.tree.map(lambda x: split(x)[0], batch), key
-    )
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    total, _ = jax.lax.scan(
-      add_micro_batch,
-      zeros,
-      (jnp.arange(accumulation_steps), jax.tree.map(split, batch)),
-    )
-    return jax.tree.map(lambda x: x / accumulation_steps, total)
-
-  return loss_and_grad
 
 
 def make_train_step(
@@ -261,7 +175,3 @@ def jit_train_step(train_step, layout: sharding.Layout, state: TrainState):
     out_shardings=(shardings, layout.whole),
     donate_argnums=0,
   )
-
-
-def _constrain(tree: Any, shardings: Any) -> Any:
-  return jax.tree.map(jax.lax.with_sharding_constraint, tree, shardings)

@@ -175,10 +175,7 @@ def train_and_evaluate(
       del params
     else:
       logging.info('Fresh weights.')
-      state = jax.jit(
-        lambda: program.first_state(program.fresh_params()),
-        out_shardings=shardings,
-      )()
+      state = jax.jit(program.fresh_state, out_shardings=shardings)()
     del restored
 
     # ---- What was measured before, and what writes ---------------------------
@@ -288,6 +285,7 @@ def train_and_evaluate(
       state, step_metrics = program.train_step(state, batch)
       interval.add(step_metrics)
       if step == start_step + 1:
+        logging.info('First step dispatched.')
         jax.block_until_ready(step_metrics)
         logging.info('First step done.')
         progress.reset(step)

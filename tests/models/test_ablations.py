@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vit_jax import models
-from vit_jax.models import attention, encoder, position, vit
+from vit_jax.models import attention, dot_product, encoder, position, vit
 
 GRID = (2, 3)
 PATCH = 2
@@ -117,7 +117,7 @@ def test_relative_attention_equals_loops(table_heads):
   batch, length, heads, width = 2, 5, 2, 3
   query, key, value = RNG.normal(size=(3, batch, length, heads, width))
   table = RNG.normal(size=(2 * length - 1, table_heads, width))
-  actual = attention.dot_product_attention(
+  actual = dot_product.plain(
     *(jnp.asarray(a, jnp.float32) for a in (query, key, value)),
     jnp.asarray(table, jnp.float32),
   )

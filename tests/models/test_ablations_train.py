@@ -7,6 +7,7 @@ import pytest
 from vit_jax import config as config_lib
 from vit_jax import data, losses, models, optim
 from vit_jax import step as step_lib
+from vit_jax.models import images as images_lib
 
 STEPS, BATCH = 400, 64
 TINY_VIT = dict(width=32, depth=2, heads=2, mlp_dim=64)
@@ -105,7 +106,7 @@ def train(name, overrides, digits):
     state, metrics = step(state, batch)
   assert np.isfinite(metrics['loss'])
   logits, _ = jax.jit(model.apply)(
-    {'params': state.params}, step_lib.normalize(test_images)
+    {'params': state.params}, images_lib.normalize(test_images)
   )
   return float(np.mean(np.argmax(logits, 1) == test_labels))
 

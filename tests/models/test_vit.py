@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax import models
-from vit_jax.models import attention, embedding, encoder
+from vit_jax.models import attention, dot_product, embedding, encoder
 
 # 2x3 patches: L = 7 tokens with the class token; D = 16, H = 2, K = 8.
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 12, 3))
@@ -156,7 +156,7 @@ def test_attention_equals_numpy_with_large_scores():
   # Integers and K = 4 make the scores, up to thousands, exact in float32.
   query, key = rng.integers(-40, 40, (2, 2, 9, 3, 4)).astype(np.float32)
   value = rng.normal(size=(2, 9, 3, 4)).astype(np.float32)
-  actual = attention.dot_product_attention(query, key, value)
+  actual = dot_product.plain(query, key, value)
   for b in range(2):
     for h in range(3):
       expected = _attention(

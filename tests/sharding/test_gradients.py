@@ -55,6 +55,7 @@ class Model:
 
 SIZES = (('width', 32), ('heads', 8), ('mlp_dim', 48), ('dropout_rate', 0.1))
 VIT = Model('ViT-Ti/4', (*SIZES, ('depth', 1), ('representation_size', 16)))
+NO_DROPOUT = Model(VIT.name, (*VIT.overrides, ('dropout_rate', 0.0)))
 DEEPER = Model('ViT-Ti/4', (*SIZES, ('depth', 2)))
 OTHERS = {
   'scan': Model(
@@ -181,6 +182,22 @@ def test_every_gradient_and_update_is_that_of_one_device(
   assert_equal_on(layout, kind, accumulation_steps)
 
 
+@pytest.mark.parametrize('accumulation_steps', [1, 4])
+@pytest.mark.parametrize(
+  'sizes, shard',
+  [
+    (sizes, shard)
+    for sizes, shard, gather in CASES
+    if sizes[2] == 1 and gather == 'step'
+  ],
+  ids=lambda x: str(x).replace(' ', ''),
+)
+def test_devices_that_work_alone_do_as_one(sizes, shard, accumulation_steps):
+  mesh = sharding.make_mesh(*sizes)
+  layout = sharding.Layout(mesh, shard, partition='manual')
+  assert_equal_on(layout, NO_DROPOUT, accumulation_steps)
+
+
 @pytest.mark.parametrize('gather', ['step', 'micro_batch'])
 @pytest.mark.parametrize('name', OTHERS)
 def test_other_models_on_a_mixed_mesh(name, gather):
@@ -191,10 +208,10 @@ def test_other_models_on_a_mixed_mesh(name, gather):
   assert_equal_on(layout, OTHERS[name], 2)
 
 
-def _gathered_in_the_loop(gather):
-  """Whether the loop over micro-batches holds gathers of parameters."""
-  layout = sharding.build(data=2, fsdp=4, tensor=1, shard='all', gather=gather)
-  model = VIT.build()
+def _count_in_the_loop(operation, kind=VIT, **layout):
+  """How often it is in the loop over micro-batches, and in all."""
+  layout = sharding.build(data=2, fsdp=4, tensor=1, shard='all', **layout)
+  model = kind.build()
   function = step_lib.make_loss_and_grad(
     model, losses.build('softmax'), 4, layout
   )
@@ -217,13 +234,24 @@ def _gathered_in_the_loop(gather):
     bodies += re.findall(
       r'(?:calls|to_apply|body)=%?([\w.\-]+)', computations[name]
     )
-  inside = sum(computations[n].count(' all-gather(') for n in reached)
-  return inside, text.count(' all-gather(')
+  inside = sum(computations[n].count(f' {operation}(') for n in reached)
+  return inside, text.count(f' {operation}(')
 
 
 def test_parameters_are_gathered_once_a_step_or_in_every_micro_batch():
-  inside, everywhere = _gathered_in_the_loop('step')
+  inside, everywhere = _count_in_the_loop('all-gather', gather='step')
   assert everywhere > 20
   assert inside == 0
-  inside, everywhere = _gathered_in_the_loop('micro_batch')
+  inside, everywhere = _count_in_the_loop('all-gather', gather='micro_batch')
   assert inside == everywhere > 20
+
+
+def test_gradients_are_summed_once_a_step_or_in_every_micro_batch():
+  count = functools.partial(
+    _count_in_the_loop, 'all-reduce', NO_DROPOUT, gather='step'
+  )
+  inside, everywhere = count(partition='manual')
+  assert everywhere > 0
+  assert inside == 0
+  inside, everywhere = count(partition='compiler')
+  assert inside == everywhere > 0

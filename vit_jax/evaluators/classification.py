@@ -12,7 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import data, losses, sharding
 from vit_jax.data import ops, pipeline
-from vit_jax.step import TrainState, normalize
+from vit_jax.models.images import normalize
+from vit_jax.step import TrainState
 
 
 class Classification:

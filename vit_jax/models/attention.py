@@ -1,13 +1,20 @@
 """Multi-head attention (arXiv:2010.11929, Appendix A) and its ablations.
 
+The softmax attention within each head is in `dot_product.py`.
+
 Axes: B batch, L tokens, D width, H heads, K width of one head.
 """
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vit_jax import sharding
+from vit_jax.models import dot_product
+from vit_jax.models.dot_product import IMPLEMENTATIONS
+
+dot_product_attention = dot_product.plain
 
 
 def head_width(width: int, heads: int) -> int:
@@ -18,69 +25,6 @@ def head_width(width: int, heads: int) -> int:
       'equal slice of the width; change one of the two.'
     )
   return width // heads
-
-
-def dot_product_attention(
-  query: jax.Array,
-  key: jax.Array,
-  value: jax.Array,
-  relative_embedding: jax.Array | None = None,
-) -> jax.Array:
-  """Exact softmax attention, without dropout and without a mask.
-
-  Args:
-    query: [B, L, H, K], any float dtype.
-    key: [B, T, H, K], same dtype.
-    value: [B, T, H, K], same dtype.
-    relative_embedding: see `relative_scores`; None leaves them out.
-
-  Returns:
-    [B, L, H, K] in the inputs' dtype. Scores are rounded to that dtype (in
-    bfloat16 they are the largest activation); the softmax is fp32 inside.
-  """
-  scores = jnp.einsum('bqhk,bthk->bhqt', query, key)  # [B, H, L, T]
-  if relative_embedding is not None:
-    scores += relative_scores(query, relative_embedding.astype(query.dtype))
-  # The scale comes after the product because 1/sqrt(80), for ViT-H, is not
-  # exact in bfloat16.
-  scores = scores.astype(jnp.float32) * query.shape[-1] ** -0.5  # Eq. A6
-  weights = jax.nn.softmax(scores).astype(value.dtype)
-  return jnp.einsum('bhqt,bthk->bqhk', weights, value)  # [B, L, H, K]
-
-
-def relative_scores(
-  query: jax.Array, relative_embedding: jax.Array
-) -> jax.Array:
-  """Scores of each query with the embedding of each key's offset (§D.4).
-
-  Every offset p_q - p_k of two tokens, counted in raster order with the class
-  token first, owns an embedding that is used as a key. It adds to the content
-  scores before the softmax; values have no such term. Not established by the
-  paper, and here as in Shaw et al. (arXiv:1803.02155): 1/sqrt(K) scales the
-  sum of both terms.
-
-  Args:
-    query: [B, L, H, K].
-    relative_embedding: [2L-1, H, K], or [2L-1, 1, K] if the heads share it;
-      row p_q - p_k + L - 1.
-
-  Returns:
-    [B, H, L, L] scores, before scaling.
-  """
-  batch, length, heads, width = query.shape
-  table = jnp.broadcast_to(
-    relative_embedding[::-1], (2 * length - 1, heads, width)
-  )
-  # Column c is for the offset p_q - p_k = L - 1 - c.
-  scores = jnp.einsum('bqhk,chk->bhqc', query, table)  # [B, H, L, 2L-1]
-  # Row q starts at column L-1-q: with one column more, rows of 2L-1 of the
-  # flat array shift by one column each. Cheaper than to gather [L, L, K].
-  scores = jnp.pad(scores, [(0, 0), (0, 0), (0, 0), (0, 1)])
-  scores = scores.reshape(batch, heads, -1)  # [B, H, L * 2L]
-  scores = scores[..., length - 1 : -1].reshape(
-    batch, heads, length, 2 * length - 1
-  )
-  return scores[..., :length]  # [B, H, L, L]
 
 
 def split_axis(x: jax.Array, grid: tuple[int, int], axis: str) -> jax.Array:
@@ -118,13 +62,17 @@ class MultiHeadDotProductAttention(nn.Module):
     axis: 'all' tokens attend to each other; 'row' or 'column': those of the
       same row or column of the grid (§D.6).
     relative: 'none'; 'shared' learns a relative embedding for all heads,
-      'per_head' one for each (see `relative_scores`).
+      'per_head' one for each (see `dot_product.relative_scores`).
+    implementation: one of `dot_product.IMPLEMENTATIONS`, for all tokens of an
+      image among themselves; 'plain' is what else there is (other axes,
+      relative embeddings, few queries).
     dtype: compute dtype; parameters are float32.
   """
 
   heads: int
   axis: str = 'all'
   relative: str = 'none'
+  implementation: str = 'plain'
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
@@ -150,42 +98,56 @@ class MultiHeadDotProductAttention(nn.Module):
         another number of tokens.
     """
     width = x.shape[-1]
-
-    def project(features, axis, name):
-      # DenseGeneral initialises the flattened [D, D] matrix, so both fans of
-      # Xavier's rule are D, whatever the number of heads.
-      return nn.DenseGeneral(
-        features,
-        axis=axis,
-        kernel_init=nn.initializers.xavier_uniform(),
-        dtype=self.dtype,
-        name=name,
-      )
-
     shape = (self.heads, head_width(width, self.heads))
-    attended = x if attended is None else attended
     query, key, value = (
-      sharding.constrain(
-        project(shape, -1, name)(tokens),
-        *(sharding.BATCH, None, sharding.TENSOR),
+      self._projection(shape, -1, name) for name in ('query', 'key', 'value')
+    )
+    out = self._projection(width, (-2, -1), 'out')
+
+    def split_heads(tokens, *projections):  # [B, L, D] -> [B, L, H, K] each
+      return [
+        sharding.constrain(p(tokens), sharding.BATCH, None, sharding.TENSOR)
+        for p in projections
+      ]
+
+    implementation = self.implementation
+    if attended is not None or self.axis != 'all' or self.relative != 'none':
+      implementation = 'plain'
+    if implementation == 'lanes':
+      # Or the LayerNorm before would be computed anew in each projection.
+      x = jax.lax.optimization_barrier(x)
+      blocks = jnp.split(
+        x, np.cumsum(dot_product.block_sizes(x.shape[1]))[:-1], axis=1
       )
-      for name, tokens in (
-        ('query', x),
-        ('key', attended),
-        ('value', attended),
-      )
-    )  # [B, L, H, K], [B, T, H, K] twice
+      heads = [split_heads(block, query, key, value) for block in blocks]
+      attend = dot_product.lane_blocks(*zip(*heads, strict=True))
+      return jnp.concatenate([out(block) for block in attend], axis=1)
+
+    (query,) = split_heads(x, query)
+    key, value = split_heads(x if attended is None else attended, key, value)
     if self.axis != 'all':
       query, key, value = (
         split_axis(a, grid, self.axis) for a in (query, key, value)
       )
-    table = None
     if self.relative != 'none':
       table = self._relative_embedding(*query.shape[1:])
-    x = dot_product_attention(query, key, value, table)
+      x = dot_product.plain(query, key, value, table)
+    else:
+      x = IMPLEMENTATIONS[implementation](query, key, value)
     if self.axis != 'all':
       x = merge_axis(x, grid, self.axis)
-    return project(width, (-2, -1), 'out')(x)  # [B, L, D]
+    return out(x)  # [B, L, D]
+
+  def _projection(self, features, axis, name: str) -> nn.Module:
+    # DenseGeneral initialises the flattened [D, D] matrix, so both fans of
+    # Xavier's rule are D, whatever the number of heads.
+    return nn.DenseGeneral(
+      features,
+      axis=axis,
+      kernel_init=nn.initializers.xavier_uniform(),
+      dtype=self.dtype,
+      name=name,
+    )
 
   def _relative_embedding(
     self, length: int, heads: int, width: int

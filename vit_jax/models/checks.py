@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from vit_jax.models import attention, encoder, position, vit
+from vit_jax.models import attention, dot_product, encoder, position, vit
 
 _DTYPES = ('float32', 'bfloat16')
 
@@ -68,6 +68,7 @@ def _check_vit(model: vit.ViT) -> None:
   for key, choices in (
     ('pooling', vit.POOLINGS),
     ('attention', encoder.ATTENTIONS),
+    ('attention_implementation', tuple(dot_product.IMPLEMENTATIONS)),
     ('position_embedding', encoder.POSITION_EMBEDDINGS),
     ('position_site', encoder.POSITION_SITES),
     ('gelu', encoder.GELUS),

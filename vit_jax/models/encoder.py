@@ -81,6 +81,7 @@ class EncoderBlock(nn.Module):
   heads: int
   mlp_dim: int
   axis: str = 'all'
+  attention_implementation: str = 'plain'
   position_embedding: str = 'none'
   position_site: str = 'stem'
   gelu: str = 'tanh'
@@ -103,6 +104,7 @@ class EncoderBlock(nn.Module):
       self.heads,
       axis=self.axis,
       relative=_RELATIVE.get(self.position_embedding, 'none'),
+      implementation=self.attention_implementation,
       dtype=self.dtype,
       name='MultiHeadDotProductAttention_0',
     )(y, grid=grid)
@@ -186,6 +188,7 @@ class Encoder(nn.Module):
   heads: int
   mlp_dim: int
   attention: str = 'full'
+  attention_implementation: str = 'plain'
   position_embedding: str = '1d'
   position_site: str = 'stem'
   gelu: str = 'tanh'
@@ -245,8 +248,14 @@ class Encoder(nn.Module):
         policy=REMAT_POLICIES[self.remat],
         prevent_cse=not self.scan,  # A scan's loop body prevents it already.
       )
+    if self.attention == 'axial':
+      kind = AxialBlock
+    else:
+      kind = functools.partial(
+        EncoderBlock, attention_implementation=self.attention_implementation
+      )
     block = functools.partial(
-      AxialBlock if self.attention == 'axial' else EncoderBlock,
+      kind,
       heads=self.heads,
       mlp_dim=self.mlp_dim,
       position_embedding=self.position_embedding,

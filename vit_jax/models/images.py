@@ -4,6 +4,11 @@ import jax
 import jax.numpy as jnp
 
 
+def normalize(images: jax.Array) -> jax.Array:
+  """uint8 [B, H, W, C] in 0..255 -> float32 in [-1, 1]."""
+  return (images.astype(jnp.float32) - 127.5) / 127.5
+
+
 def check_images(images: jax.Array) -> None:
   """Checks the rank and the dtype of a batch of images.
 

@@ -106,6 +106,7 @@ class ViT(nn.Module):
   position_embedding: str = '1d'
   position_site: str = 'stem'
   attention: str = 'full'
+  attention_implementation: str = 'plain'
   representation_size: int | None = None
   pooling: str = 'token'
   gelu: str = 'tanh'
@@ -177,6 +178,7 @@ class ViT(nn.Module):
       heads=self.heads,
       mlp_dim=self.mlp_dim,
       attention=self.attention,
+      attention_implementation=self.attention_implementation,
       position_embedding=self.position_embedding,
       position_site=self.position_site,
       gelu=self.gelu,

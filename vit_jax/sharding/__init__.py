@@ -32,15 +32,18 @@ __all__ = [
 ]
 
 
-def build(*, shard: str, gather: str, **axes: int) -> Layout:
+def build(
+  *, shard: str, gather: str, partition: str = 'auto', **axes: int
+) -> Layout:
   """Builds the layout of the config's `mesh` section.
 
   Args:
     shard: what is split over the axis `fsdp`, see `layout.SHARDS`.
     gather: when it is put together again, see `layout.GATHERS`.
+    partition: who splits the work, see `layout.PARTITIONS`.
     **axes: see `mesh.make_mesh`.
 
   Raises:
     ValueError: an unknown choice, or sizes that don't fit the devices.
   """
-  return Layout(make_mesh(**axes), shard=shard, gather=gather)
+  return Layout(make_mesh(**axes), shard, gather, partition)

@@ -19,10 +19,13 @@ def within(mesh: jax.sharding.Mesh):
 def constrain(x: jax.Array, *spec: str | tuple[str, ...] | None) -> jax.Array:
   """Fixes how an array is split; does nothing outside of `within`.
 
+  Nor where each device works on its own rows, which leaves nothing to split.
+
   Args:
     x: any array.
     *spec: the mesh axes of each of its dimensions; left out ones are whole.
   """
-  if jax.sharding.get_abstract_mesh().empty:
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.manual_axes:
     return x
   return jax.lax.with_sharding_constraint(x, P(*spec))

@@ -19,6 +19,11 @@ GATHERS = {
   'step': 'all parameters once a step, which holds them whole for the step',
   'micro_batch': 'each where a micro-batch needs it, forward and backward',
 }
+PARTITIONS = {
+  'auto': "'manual' where it is possible",
+  'manual': 'each device works through its own rows, then gradients are summed',
+  'compiler': 'the compiler splits the whole step',
+}
 
 # What is split over `tensor`: the end of a parameter's name and the dimension,
 # counted from the last one, as scanned blocks have a dimension more in front.
@@ -45,25 +50,64 @@ class Layout:
     mesh: see `mesh.make_mesh`.
     shard: one of SHARDS.
     gather: one of GATHERS; matters for shard='all'.
+    partition: one of PARTITIONS; see `gradients`.
   """
 
   mesh: jax.sharding.Mesh
   shard: str = 'all'
   gather: str = 'step'
+  partition: str = 'auto'
 
   def __post_init__(self):
     for name, value, choices in (
       ('shard', self.shard, SHARDS),
       ('gather', self.gather, GATHERS),
+      ('partition', self.partition, PARTITIONS),
     ):
       if value not in choices:
         raise ValueError(
           f'mesh.{name}={value!r} is unknown; choose one of {list(choices)}.'
         )
+    if self.partition == 'manual' and self._shared_work:
+      raise ValueError(
+        f"mesh.partition='manual' does not go with {self._shared_work}, which"
+        " the devices share: use mesh.partition='compiler'."
+      )
 
   def __str__(self) -> str:
     sizes = ' x '.join(f'{n} {size}' for n, size in self.mesh.shape.items())
-    return f'{sizes}, shard={self.shard}, gather={self.gather}'
+    return (
+      f'{sizes}, shard={self.shard}, gather={self.gather},'
+      f' partition={self.partition}'
+    )
+
+  def is_manual(self, global_masks: bool) -> bool:
+    """Whether each device works through its rows alone.
+
+    Args:
+      global_masks: whether dropout masks must not depend on the mesh.
+
+    Raises:
+      ValueError: that was asked for, but the masks do not allow it.
+    """
+    if self.partition == 'manual' and global_masks:
+      raise ValueError(
+        "mesh.partition='manual' gives each device dropout masks of its own,"
+        " but those of dropout_rng='threefry' are the same on any mesh: use"
+        " dropout_rng='rbg' or mesh.partition='compiler'."
+      )
+    if self.partition == 'auto':
+      return not global_masks and not self._shared_work
+    return self.partition == 'manual'
+
+  @property
+  def _shared_work(self) -> str:
+    """What makes devices share the work on a row, if anything."""
+    if self.mesh.shape['tensor'] > 1:
+      return f'mesh.tensor={self.mesh.shape["tensor"]}'
+    if self.shard == 'all' and self.gather == 'micro_batch':
+      return "mesh.gather='micro_batch'"
+    return ''
 
   @property
   def whole(self) -> NamedSharding:

@@ -1,0 +1,1 @@
+"""Programs that measure, run by hand; README.md lists them."""

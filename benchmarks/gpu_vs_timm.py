@@ -1,0 +1,118 @@
+"""Compares with timm on one GPU: `python -m benchmarks.gpu_vs_timm`.
+
+The training step of the same model in bfloat16, without dropout, at the same
+batch and image size, on synthetic data that lie on the device:
+
+  ours    vit_jax's own step
+  plain   the same in plain Flax and optax, see plain_vit.py
+  timm    timm's model, torch.compile, bfloat16 autocast, fused AdamW
+
+Each runs in a process of its own, which has the device to itself, and they take
+turns. The last needs torch and timm (`pip install -e '.[hf]'`); they may be
+those of another interpreter:
+
+  python -m benchmarks.gpu_vs_timm --batch_size=256
+  python -m benchmarks.gpu_vs_timm --torch_python=/venvs/torch/bin/python
+  python -m benchmarks.gpu_vs_timm --device=cpu --nocompile --depth=1 \\
+    --models=ViT-Ti/16 --image_size=32 --batch_size=8 --steps=2
+
+`times` is the time of a step over that of ours. MFU counts the same operations
+for all three, of the model as published.
+"""
+
+import sys
+
+import jax
+from absl import flags
+
+from benchmarks import report
+from benchmarks.measure import gpu_vs_timm, timing
+from vit_jax import command_line
+
+flags.adopt_module_key_flags(report)
+_MODELS = flags.DEFINE_list(
+  'models', ['ViT-B/16', 'ViT-L/16'], 'Names of ViTs; timm has most.'
+)
+_CONTENDERS = flags.DEFINE_list(
+  'contenders', ['ours', 'plain', 'timm'], 'Which of the three.'
+)
+_OURS = flags.DEFINE_string(
+  'ours', '', 'KEY=VALUE[,KEY=VALUE...] of the config, for ours alone.'
+)
+_BATCH_SIZE = flags.DEFINE_integer('batch_size', 128, 'Images a step.', 1)
+_IMAGE_SIZE = flags.DEFINE_integer('image_size', 224, 'Side in pixels.', 1)
+_DEPTH = flags.DEFINE_integer(
+  'depth', 0, 'Blocks of the model; 0: as many as it has.', 0
+)
+_DTYPE = flags.DEFINE_enum(
+  'dtype', 'bfloat16', ['bfloat16', 'float32'], 'Of the computation.'
+)
+_DEVICE = flags.DEFINE_enum(
+  'device', 'cuda', ['cuda', 'cpu'], 'The first GPU, or for a try the CPU.'
+)
+_COMPILE = flags.DEFINE_bool('compile', True, 'Whether torch compiles.')
+_TORCH_PYTHON = flags.DEFINE_string(
+  'torch_python', sys.executable, 'The interpreter that has torch and timm.'
+)
+_ROUNDS = flags.DEFINE_integer('rounds', 2, 'Processes of each.', 1)
+_TURNS = flags.DEFINE_integer('turns', 3, 'Measurements in a process.', 1)
+_STEPS = flags.DEFINE_integer('steps', 20, 'Steps of a measurement.', 1)
+_WARMUP = flags.DEFINE_integer('warmup', 3, 'Steps before those.', 1)
+_PEAK = flags.DEFINE_float(
+  'peak_tflops', None, 'Peak of the device, where it is not known.', 0
+)
+
+_COLUMNS = {
+  'ms': ('step_ms.median', '.1f'),
+  'spread': ('step_ms.spread', '.1%'),
+  'images/s': ('images_per_sec', '.1f'),
+  'MFU': ('mfu', '.1%'),
+  'times': ('ratio', '.3f'),
+  'compile s': ('compile_sec', '.1f'),
+  'peak GiB': ('peak_gib', '.2f'),
+}
+
+
+def main():
+  # This process only counts; the device is the workers'.
+  jax.config.update('jax_platforms', 'cpu')
+  task = {
+    'overrides': _OURS.value,
+    'num_classes': 1000,
+    'batch_size': _BATCH_SIZE.value,
+    'image_size': _IMAGE_SIZE.value,
+    'depth': _DEPTH.value,
+    'dtype': _DTYPE.value,
+    'device': _DEVICE.value,
+    'compile': _COMPILE.value,
+    'turns': _TURNS.value,
+    'steps': _STEPS.value,
+    'warmup': _WARMUP.value,
+  }
+  results = {}
+  for model in _MODELS.value:
+    found = gpu_vs_timm.measure(
+      model,
+      _CONTENDERS.value,
+      task,
+      rounds=_ROUNDS.value,
+      torch_python=_TORCH_PYTHON.value,
+      peak_tflops=_PEAK.value,
+    )
+    results |= {f'{model} {name}': result for name, result in found.items()}
+  report.publish(
+    'gpu_vs_timm',
+    results,
+    _COLUMNS,
+    setting=task | {'models': _MODELS.value, 'rounds': _ROUNDS.value},
+    title=(
+      f'Training step at {_IMAGE_SIZE.value} px, {_DTYPE.value}, batch'
+      f' {_BATCH_SIZE.value}, on'
+      f' {next(iter(results.values()))["device_kind"]}'
+    ),
+    environment=timing.environment(devices=False),
+  )
+
+
+if __name__ == '__main__':
+  command_line.run(main)

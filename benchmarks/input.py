@@ -1,0 +1,92 @@
+"""Times reading: `python -m benchmarks.input`.
+
+The input pipeline of training, with different numbers of threads and worker
+processes, which take turns:
+
+  python -m benchmarks.input                      one thread against the default
+  python -m benchmarks.input --setting=threads=8 --setting=workers=2,threads=4
+  python -m benchmarks.input --data=folder:/data/imagenet --batch_size=1024
+
+Reads JPEGs of the size of ImageNet's, which it makes, unless --data names
+others. `images/s` is how fast batches come when nothing else is done. Then come
+as many batches with a step of --step_ms between them, in which this process
+sleeps, as it does where a device computes: `stall` is what the loop waits for a
+batch all the same, transfer to the device included.
+"""
+
+import pathlib
+import tempfile
+
+from absl import flags
+
+from benchmarks import report
+from benchmarks.measure import input as measure_input
+from vit_jax import command_line
+
+flags.adopt_module_key_flags(report)
+_SETTING = flags.DEFINE_multi_string(
+  'setting',
+  ['threads=1', 'default'],
+  'threads=N, workers=N, prefetch=N with commas between them, or default.',
+)
+_DATA = flags.DEFINE_string('data', '', 'Data spec; by default made JPEGs.')
+_SPLIT = flags.DEFINE_string('split', 'train', 'Of the data.')
+_IMAGES = flags.DEFINE_integer('images', 256, 'How many JPEGs are made.', 1)
+_IMAGE_SIZE = flags.DEFINE_string(
+  'image_size', '224', 'In pixels: a side, or HEIGHTxWIDTH.'
+)
+_PREPROCESS = flags.DEFINE_string(
+  'preprocess', 'inception_crop|flip', 'See vit_jax/data/ops.py.'
+)
+_BATCH_SIZE = flags.DEFINE_integer('batch_size', 64, 'Images a batch.', 1)
+_BATCHES = flags.DEFINE_integer('batches', 10, 'Batches in a turn.', 1)
+_STEP_MS = flags.DEFINE_float('step_ms', 100.0, 'Milliseconds of a step.', 0)
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each.', 1)
+
+_COLUMNS = {
+  'images/s': ('images_per_sec', '.0f'),
+  'spread': ('batch_sec.spread', '.1%'),
+  'times': ('ratio', '.3f'),
+  'paired': ('paired_ratio', '.3f'),
+  'stall ms a step': ('stall_ms.median', '.1f'),
+  'largest': ('largest_stall_ms', '.1f'),
+}
+
+
+def main():
+  image_size = command_line.parse_size('image_size', _IMAGE_SIZE.value)
+  with tempfile.TemporaryDirectory() as folder:
+    results = measure_input.measure(
+      _DATA.value
+      or measure_input.make_images(pathlib.Path(folder), _IMAGES.value),
+      _SETTING.value,
+      split=_SPLIT.value,
+      preprocess=_PREPROCESS.value,
+      image_size=image_size,
+      batch_size=_BATCH_SIZE.value,
+      batches=_BATCHES.value,
+      step_ms=_STEP_MS.value,
+      rounds=_ROUNDS.value,
+    )
+  report.publish(
+    'input',
+    results,
+    _COLUMNS,
+    setting={
+      'data': _DATA.value or f'{_IMAGES.value} made JPEGs',
+      'preprocess': _PREPROCESS.value,
+      'image_size': list(image_size),
+      'batch_size': _BATCH_SIZE.value,
+      'batches': _BATCHES.value,
+      'step_ms': _STEP_MS.value,
+      'rounds': _ROUNDS.value,
+    },
+    title=(
+      f'Batches of {_BATCH_SIZE.value} images, {_PREPROCESS.value}; stalls'
+      f' with steps of {_STEP_MS.value:g} ms'
+    ),
+  )
+
+
+if __name__ == '__main__':
+  command_line.run(main)

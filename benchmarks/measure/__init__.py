@@ -1,0 +1,1 @@
+"""What the programs measure, without their flags."""

@@ -1,0 +1,136 @@
+"""Times an evaluation of a config."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from benchmarks.measure import settings, timing
+from vit_jax import config as config_lib
+from vit_jax import data, evaluators, inputs, sharding, step
+from vit_jax import program as program_lib
+from vit_jax.data import pipeline
+
+
+@dataclasses.dataclass(frozen=True)
+class Runnable:
+  """One evaluation that can take turns.
+
+  Attributes:
+    evaluate: runs it once, to the end.
+    read: only reads its images.
+    num_examples: how many those are.
+  """
+
+  evaluate: Callable[[], Any]
+  read: Callable[[], Any]
+  num_examples: int
+
+
+def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
+  """Builds an evaluation with fresh weights.
+
+  Args:
+    config: as given, not resolved.
+    name: of `config.evals`; '' is the only one.
+
+  Raises:
+    ValueError: there is no such evaluation, or see `evaluators.build`.
+  """
+  config_lib.validate(config)
+  names = list(config.evals)
+  name = name or (names[0] if len(names) == 1 else '')
+  if name not in names:
+    raise ValueError(
+      f'--evaluation={name}: the config has the evaluations {names}; name one'
+      " (configs/pretrain.py takes a split as 'eval=SPLIT' for one)."
+    )
+  source = inputs.open_source(config, config.data.dataset)
+  config = config_lib.resolve(
+    config,
+    num_examples=len(data.View(source, config.data.train_split)),
+    num_classes=source.info.num_classes,
+  )
+  layout = sharding.build(**config.mesh)
+  program = program_lib.build(config, layout)
+  evaluator = evaluators.build(config, program.model, layout.mesh, source)[name]
+  params = jax.jit(
+    program.fresh_params, out_shardings=layout.state(program.shapes).params
+  )()
+  state = step.TrainState(jnp.zeros((), jnp.int32), params, {}, {})
+  section = config.evals[name]
+  if section.dataset:
+    source = inputs.open_source(config, section.dataset)
+  view = data.View(source, section.split)
+
+  def read():
+    for _ in pipeline.eval_batches(
+      view,
+      inputs.parse_preprocess(config, section.preprocess),
+      batch_size=section.batch_size or config.data.batch_size,
+      **inputs.reading(config, train=False),
+    ):
+      pass
+
+  return Runnable(
+    lambda: list(evaluator.run(state)), read, evaluator.num_examples
+  )
+
+
+def measure(
+  config: ml_collections.ConfigDict,
+  against: list[str],
+  *,
+  rounds: int,
+  evaluation: str = '',
+) -> dict[str, dict]:
+  """Compares an evaluation of a config with others; arguments are the flags.
+
+  Returns:
+    Name -> `seconds` (see `timing.statistics`), `images_per_sec`,
+    `input_images_per_sec`, `images`, `first_run_sec` (compilation included)
+    and the ratios of `timing.compare`, of the time an image takes.
+
+  Raises:
+    ValueError: see `settings.override` and `build`.
+  """
+  configs = {'config': config} | {
+    text: config if text == 'same' else settings.override(config, text)
+    for text in against
+  }
+  built = {name: build(c, evaluation) for name, c in configs.items()}
+  first_runs = {}
+  for name, runnable in built.items():
+    timing.say(f'First run of {name} ...')
+    first_runs[name] = timing.seconds_of(runnable.evaluate)
+
+  def turn(runnable):
+    return {
+      'seconds': timing.seconds_of(runnable.evaluate),
+      'read': timing.seconds_of(runnable.read),
+    }
+
+  samples = timing.interleave(
+    {name: lambda r=r: turn(r) for name, r in built.items()}, rounds
+  )
+  compared = timing.compare(
+    {
+      name: [sample['seconds'] / built[name].num_examples for sample in found]
+      for name, found in samples.items()
+    }
+  )
+  results = {}
+  for name, found in samples.items():
+    read = timing.statistics([sample['read'] for sample in found])
+    results[name] = {
+      'seconds': timing.statistics([sample['seconds'] for sample in found]),
+      'images': built[name].num_examples,
+      'images_per_sec': 1 / compared[name]['median'],
+      'input_images_per_sec': built[name].num_examples / read['median'],
+      'first_run_sec': first_runs[name],
+      **{k: v for k, v in compared[name].items() if 'ratio' in k},
+    }
+  return results

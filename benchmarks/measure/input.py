@@ -1,0 +1,159 @@
+"""Times the input pipeline."""
+
+import pathlib
+import time
+
+import cv2
+import jax
+import numpy as np
+
+from benchmarks.measure import timing
+from vit_jax import data, sharding
+from vit_jax.data import ops, pipeline
+
+# Of most images of ImageNet.
+HEIGHT, WIDTH = 375, 500
+_KEYS = ('threads', 'workers', 'prefetch')
+
+
+def parse(text: str) -> dict[str, int]:
+  """`workers=2,threads=4` as keyword arguments; ValueError if it is not so."""
+  if text == 'default':
+    return {}
+  options = {}
+  for part in text.split(','):
+    key, _, number = part.partition('=')
+    if key not in _KEYS or not number.isdecimal():
+      raise ValueError(
+        f'--setting={text}: {part!r} must be one of {", ".join(_KEYS)} with a'
+        ' number, such as threads=4; or the setting is default.'
+      )
+    options[key] = int(number)
+  return options
+
+
+def make_images(folder: pathlib.Path, count: int) -> str:
+  """Writes JPEGs of about the size and detail of photographs.
+
+  Args:
+    folder: gets `train/{a,b}/NUMBER.jpg`.
+    count: how many.
+
+  Returns:
+    Their data spec.
+  """
+  generator = np.random.default_rng(0)
+  for name in 'ab':
+    (folder / 'train' / name).mkdir(parents=True)
+  for index in range(count):
+    # Detail at all scales, like a photograph's.
+    image = np.zeros((HEIGHT, WIDTH, 3), np.float32)
+    for cells in (4, 16, 64, 256):
+      coarse = generator.standard_normal((cells, cells, 3), np.float32)
+      image += 60 / np.sqrt(cells) * 2 * cv2.resize(coarse, (WIDTH, HEIGHT))
+    pixels = np.clip(image + 128, 0, 255).astype(np.uint8)
+    _, encoded = cv2.imencode('.jpg', pixels, [cv2.IMWRITE_JPEG_QUALITY, 95])
+    path = folder / 'train' / 'ab'[index % 2] / f'{index}.jpg'
+    path.write_bytes(encoded.tobytes())
+  return f'folder:{folder}'
+
+
+def turn(
+  view: data.View,
+  preprocess: ops.Preprocess,
+  mesh: jax.sharding.Mesh,
+  options: dict[str, int],
+  *,
+  batch_size: int,
+  batches: int,
+  step_ms: float,
+) -> dict[str, float]:
+  """Reads batches as fast as they come, and then with a step after each.
+
+  Returns:
+    `batch_sec`, `stall_sec` (means over the batches), `largest_stall_sec`.
+  """
+  iterator = pipeline.train_batches(
+    view,
+    preprocess,
+    batch_size=batch_size,
+    seed=0,
+    num_classes=view.source.info.num_classes,
+    **options,
+  )
+  try:
+    next(iterator)  # Threads and workers have started.
+    before = time.perf_counter()
+    for _ in range(batches):
+      next(iterator)
+    batch_sec = (time.perf_counter() - before) / batches
+    waits = []
+    for batch in sharding.feed(iterator, mesh, batches + 1, waits.append):
+      time.sleep(step_ms / 1000)
+      jax.block_until_ready(batch)
+  finally:
+    iterator.close()
+  # What was ready before the first step says nothing of the pace.
+  return {
+    'batch_sec': batch_sec,
+    'stall_sec': float(np.mean(waits[1:])),
+    'largest_stall_sec': max(waits[1:]),
+  }
+
+
+def measure(
+  spec: str,
+  settings: list[str],
+  *,
+  split: str = 'train',
+  preprocess: str = 'inception_crop|flip',
+  image_size: tuple[int, int] = (224, 224),
+  batch_size: int,
+  batches: int,
+  step_ms: float,
+  rounds: int,
+) -> dict[str, dict]:
+  """Compares settings of the pipeline; the arguments are the flags.
+
+  Returns:
+    Setting -> `batch_sec`, `stall_ms` (see `timing.statistics`),
+    `images_per_sec`, `largest_stall_ms`, and the ratios of `timing.compare`,
+    of `batch_sec`.
+
+  Raises:
+    ValueError: a wrong setting, data spec, split or preprocessing, or a batch
+      that the devices cannot divide.
+  """
+  options = {text: parse(text) for text in settings}
+  view = data.View(data.open_source(spec), split)
+  parsed = ops.parse(preprocess, image_size=image_size, channels=3)
+  mesh = sharding.make_mesh()
+  sharding.check_batch_size('--batch_size', batch_size, mesh)
+  samples = timing.interleave(
+    {
+      text: lambda chosen=chosen: turn(
+        view,
+        parsed,
+        mesh,
+        chosen,
+        batch_size=batch_size,
+        batches=batches,
+        step_ms=step_ms,
+      )
+      for text, chosen in options.items()
+    },
+    rounds,
+  )
+  compared = timing.compare(
+    {k: [sample['batch_sec'] for sample in v] for k, v in samples.items()}
+  )
+  return {
+    name: {
+      'batch_sec': timing.statistics([s['batch_sec'] for s in found]),
+      'stall_ms': timing.statistics([1000 * s['stall_sec'] for s in found]),
+      'largest_stall_ms': 1000 * max(s['largest_stall_sec'] for s in found),
+      'images_per_sec': batch_size / compared[name]['median'],
+      **{k: v for k, v in compared[name].items() if 'ratio' in k},
+    }
+    for name, found in samples.items()
+  }

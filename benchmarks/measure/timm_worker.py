@@ -1,0 +1,107 @@
+"""A process of `gpu_vs_timm`: timm's model, trained as is usual in PyTorch.
+
+Imports neither JAX nor anything else of this repository.
+"""
+
+import json
+import platform
+import re
+import sys
+import time
+from typing import Any
+
+# timm's names of the paper's and AugReg's sizes.
+_SIZES = {'Ti': 'tiny', 'S': 'small', 'B': 'base', 'L': 'large', 'H': 'huge'}
+
+
+def timm_name(model: str) -> str:
+  """`ViT-B/16` as timm calls it; ValueError if it is no such name."""
+  found = re.fullmatch(r'ViT-(Ti|S|B|L|H)/(\d+)', model)
+  if not found:
+    raise ValueError(
+      f'{model!r} has no counterpart in timm here; expected ViT-SIZE/PATCH'
+      f' with SIZE one of {", ".join(_SIZES)}.'
+    )
+  size, patch = found.groups()
+  return f'vit_{_SIZES[size]}_patch{patch}_224'
+
+
+def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
+  """Measures.
+
+  Args:
+    task: see `jax_worker.main`; also `device`, 'cuda' or 'cpu', and `compile`,
+      whether torch.compile is used.
+    torch: the package.
+    timm: the package.
+
+  Returns:
+    See `gpu_vs_timm.work`.
+  """
+  device, cuda = torch.device(task['device']), task['device'] == 'cuda'
+  if cuda and not torch.cuda.is_available():
+    raise ValueError('torch sees no GPU: is this its build for CUDA?')
+  # Of products in float32, as far as there are any: TF32, as JAX's.
+  torch.set_float32_matmul_precision('high')
+  depth = {'depth': task['depth']} if task['depth'] else {}
+  model = timm.create_model(
+    timm_name(task['model']),
+    img_size=task['image_size'],
+    num_classes=task['num_classes'],
+    **depth,
+  ).to(device)
+  model.train()
+  optimizer = torch.optim.AdamW(
+    model.parameters(), lr=1e-3, weight_decay=0.1, fused=True
+  )
+  shape = (task['batch_size'], 3, task['image_size'], task['image_size'])
+  images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
+  labels = torch.randint(
+    0, task['num_classes'], (task['batch_size'],), device=device
+  )
+
+  def loss_of(images, labels):
+    with torch.autocast(
+      device.type, torch.bfloat16, enabled=task['dtype'] == 'bfloat16'
+    ):
+      logits = model(images.float() / 127.5 - 1)
+    return torch.nn.functional.cross_entropy(logits.float(), labels)
+
+  if task['compile']:
+    loss_of = torch.compile(loss_of)
+
+  def run(steps):
+    """Seconds until the device is done."""
+    start = time.perf_counter()
+    for _ in range(steps):
+      loss_of(images, labels).backward()
+      optimizer.step()
+      optimizer.zero_grad(set_to_none=True)
+    if cuda:
+      torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+  first = run(1)
+  seconds = []
+  for _ in range(task['turns']):
+    run(task['warmup'])
+    seconds.append(run(task['steps']) / task['steps'])
+  peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else None
+  return {
+    'seconds': seconds,
+    'params': sum(p.numel() for p in model.parameters()),
+    'compile_sec': first - min(seconds),
+    'peak_gib': peak,
+    'device_kind': (
+      torch.cuda.get_device_name() if cuda else platform.processor() or 'cpu'
+    ),
+    'versions': {'torch': torch.__version__, 'timm': timm.__version__},
+  }
+
+
+if __name__ == '__main__':
+  import timm as timm_package
+  import torch as torch_package
+
+  given = json.loads(sys.argv[1])
+  print(json.dumps(main(given, torch_package, timm_package)))

@@ -1,0 +1,92 @@
+"""The speed of the input pipeline, and what the loop waits for it."""
+
+import cv2
+import pytest
+
+from benchmarks.measure import input as measure_input
+from vit_jax import data, sharding
+from vit_jax.data import ops
+
+
+def test_images(tmp_path):
+  spec = measure_input.make_images(tmp_path, 3)
+  info = data.open_source(spec).info
+  assert info.splits == {'train': 3}
+  assert info.class_names == ('a', 'b')
+  for path in tmp_path.glob('train/*/*.jpg'):
+    assert cv2.imread(str(path)).shape == (375, 500, 3)
+    # ImageNet's have 110 KB on average.
+    assert 50_000 < path.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize(
+  'text, expected',
+  [
+    ('default', {}),
+    ('threads=4', {'threads': 4}),
+    ('workers=2,threads=0', {'workers': 2, 'threads': 0}),
+  ],
+)
+def test_parse(text, expected):
+  assert measure_input.parse(text) == expected
+
+
+@pytest.mark.parametrize('text', ['', 'thread=1', 'threads', 'threads=-1'])
+def test_parse_wrong(text):
+  with pytest.raises(ValueError, match=f'--setting={text}: '):
+    measure_input.parse(text)
+
+
+def test_measure(tmp_path):
+  results = measure_input.measure(
+    measure_input.make_images(tmp_path, 8),
+    ['threads=1', 'threads=2'],
+    image_size=(16, 16),
+    batch_size=8,
+    batches=2,
+    step_ms=1.0,
+    rounds=2,
+  )
+  assert list(results) == ['threads=1', 'threads=2']
+  first = results['threads=1']
+  for result in results.values():
+    seconds = result['batch_sec']['median']
+    assert result['images_per_sec'] == pytest.approx(8 / seconds)
+    assert result['ratio'] == pytest.approx(
+      seconds / first['batch_sec']['median']
+    )
+    assert result['largest_stall_ms'] >= result['stall_ms']['median'] >= 0
+
+
+def test_stall_is_what_the_step_does_not_hide(monkeypatch):
+  """Batches of 40 ms: a step of 60 ms hides them, one of 0 ms nothing."""
+
+  def batches(*_, **__):
+    def generate():
+      clock = measure_input.time.monotonic
+      ready = clock()
+      while True:
+        ready = max(ready + 0.04, clock() - 0.04)  # One is made ahead.
+        measure_input.time.sleep(max(0.0, ready - clock()))
+        yield {}
+
+    return generate()
+
+  monkeypatch.setattr(measure_input.pipeline, 'train_batches', batches)
+  view = data.View(data.open_source('digits'), 'train')
+  preprocess = ops.parse('resize', image_size=(8, 8), channels=1)
+
+  def turn(step_ms):
+    return measure_input.turn(
+      view,
+      preprocess,
+      sharding.make_mesh(),
+      {},
+      batch_size=8,
+      batches=4,
+      step_ms=step_ms,
+    )
+
+  hidden, bare = turn(60), turn(0)
+  assert 0.03 < bare['batch_sec'] < 0.2
+  assert hidden['stall_sec'] < 0.02 < bare['stall_sec']

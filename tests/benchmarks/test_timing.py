@@ -1,0 +1,115 @@
+"""Turns, statistics and ratios, by clocks that the tests set."""
+
+import itertools
+import json
+
+import jax.numpy as jnp
+import pytest
+
+from benchmarks.measure import peaks, timing
+
+
+def _clock(*times):
+  return iter(times).__next__
+
+
+def test_turns_alternate():
+  order = []
+
+  def turn(name):
+    order.append(name)
+    return len(order)
+
+  samples = timing.interleave(
+    {'a': lambda: turn('a'), 'b': lambda: turn('b'), 'c': lambda: turn('c')}, 3
+  )
+  assert order == list('abcabcabc')
+  assert samples == {'a': [1, 4, 7], 'b': [2, 5, 8], 'c': [3, 6, 9]}
+
+
+def test_says_how_long_it_will_be(capsys):
+  # Started at 0; rounds end at 4, 8, 10, 20 and 25 s. Lines are 5 s apart, and
+  # there is none at the end.
+  timing.interleave({'a': int}, 5, clock=_clock(0, 4, 8, 10, 20, 25))
+  assert capsys.readouterr().err.splitlines() == [
+    'round 2 of 5, ETA 0:12',
+    'round 4 of 5, ETA 0:05',
+  ]
+
+
+def test_seconds_of():
+  assert timing.seconds_of(lambda: jnp.ones(3), clock=_clock(2.0, 5.5)) == 3.5
+
+
+def test_waits_for_what_is_computed(monkeypatch):
+  waited = []
+  monkeypatch.setattr(timing.jax, 'block_until_ready', waited.append)
+  timing.seconds_of(lambda: 'result', clock=itertools.count().__next__)
+  assert waited == ['result']
+
+
+def test_statistics():
+  # Quartiles 2 and 4.
+  assert timing.statistics([5.0, 1.0, 3.0, 2.0, 4.0]) == {
+    'median': 3.0,
+    'min': 1.0,
+    'max': 5.0,
+    'spread': pytest.approx(2 / 3),
+    'count': 5,
+    'values': [5.0, 1.0, 3.0, 2.0, 4.0],
+  }
+
+
+def test_compare():
+  # The machine was ten times slower in the third round, for both alike.
+  found = timing.compare({'a': [1.0, 2.0, 10.0], 'b': [3.0, 4.0, 20.0]})
+  assert found['a']['ratio'] == found['a']['paired_ratio'] == 1
+  assert found['b']['median'] == 4
+  assert found['b']['ratio'] == 2  # 4 / 2.
+  assert found['b']['paired_ratio'] == 2  # Of 3, 2 and 2.
+  assert found['b']['paired_ratio_quartiles'] == [2, 2.5]
+
+
+def test_paired_ratio_is_taken_within_rounds():
+  # 10, 1 and 2 times as slow; the medians are 10 and 20.
+  found = timing.compare({'a': [1.0, 100.0, 10.0], 'b': [10.0, 100.0, 20.0]})
+  assert found['b']['paired_ratio'] == 2
+  assert timing.compare({'a': [1.0, 2.0, 9.0], 'b': [9.0, 2.0, 1.0]})['b'][
+    'paired_ratio'
+  ] == pytest.approx(1)
+
+
+def test_environment():
+  found = timing.environment()
+  assert found['platform'] == 'cpu'
+  assert found['devices'] == 8
+  assert found['variables']['JAX_PLATFORMS'] == 'cpu'
+  assert json.loads(json.dumps(found)) == found
+  assert 'devices' not in timing.environment(devices=False)
+
+
+@pytest.mark.parametrize(
+  'kind, expected',
+  [
+    ('TPU v3', 61.5),
+    ('TPU v5 lite', 197.0),
+    ('TPU v5p', 459.0),
+    ('NVIDIA A100-SXM4-80GB', 312.0),
+    ('NVIDIA H100 80GB HBM3', 989.0),
+    ('NVIDIA H100 PCIe', 756.0),
+    ('NVIDIA L40S', 362.0),
+    ('NVIDIA L4', 121.0),
+    ('cpu', None),
+  ],
+)
+def test_peaks(kind, expected):
+  assert peaks.tflops(kind) == expected
+
+
+def test_mfu():
+  # ViT-B/16 is 17.5 GMACs: 100 images/s are 10.5 TFLOP/s.
+  assert peaks.mfu(100, 17_500_000_000, 1, 105.0) == pytest.approx(0.1)
+  assert peaks.mfu(100, 17_500_000_000, 2, 105.0) == pytest.approx(0.05)
+  assert peaks.mfu(100, 17_500_000_000, 1, None) is None
+  assert peaks.of_device(None) is None  # A CPU's is not known.
+  assert peaks.of_device(3.0) == 3.0

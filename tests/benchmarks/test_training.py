@@ -1,0 +1,179 @@
+"""Steps that take turns, and the plain model they are compared with."""
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.measure import plain_vit, settings, train_step, training
+from tests.benchmarks import tiny
+from vit_jax import config as config_lib
+from vit_jax import losses, models, sharding
+from vit_jax import program as program_lib
+
+# From our names to those of plain_vit's modules.
+_BLOCK = {
+  'LayerNorm_0': 'LayerNorm_0',
+  'LayerNorm_1': 'LayerNorm_1',
+  'MultiHeadDotProductAttention_0': 'MultiHeadDotProductAttention_0',
+}
+
+
+def _as_plain(params):
+  encoder = params['Transformer']
+  plain = {
+    'Conv_0': params['embedding'],
+    'token': params['cls'],
+    'position': encoder['posembed_input']['pos_embedding'],
+    'LayerNorm_0': encoder['encoder_norm'],
+    'Dense_0': params['pre_logits'],
+    'Dense_1': params['head'],
+  }
+  for i in range(2):
+    block = encoder[f'encoderblock_{i}']
+    plain[f'PlainBlock_{i}'] = {
+      **{ours: block[theirs] for ours, theirs in _BLOCK.items()},
+      **block['MlpBlock_0'],
+    }
+  return plain
+
+
+def _pair():
+  """A config's model and its plain form, with the same random parameters."""
+  config = tiny.config(depth=2, representation_size=8)
+  config.num_classes = 5
+  config.mesh.data = 1  # Quicker to compile than for all eight.
+  config.optimizer.weight_decay = 0.1
+  config.optimizer.clip_norm = 0.5
+  # An update is then about the gradient, not its sign.
+  config.optimizer.eps = 1.0
+  config.schedule = config_lib.schedule('constant', peak=1.0, warmup_steps=0)
+  config = settings.resolve(config)
+  program = program_lib.build(config, sharding.build(**config.mesh))
+  shapes = program.shapes.params
+  leaves, structure = jax.tree.flatten(shapes)
+  generator = np.random.default_rng(0)
+  params = structure.unflatten(
+    [0.3 * generator.standard_normal(x.shape, np.float32) for x in leaves]
+  )
+  return config, program, params
+
+
+def test_plain_model_and_step_are_the_same():
+  config, program, params = _pair()
+  model = plain_vit.build(config, program.model)
+  generator = np.random.default_rng(1)
+  batch = {
+    'image': generator.integers(0, 256, (8, 16, 16, 3)).astype(np.uint8),
+    'label': np.arange(8, dtype=np.int32) % 5,
+    'mask': np.ones(8, bool),
+    'unreadable': np.zeros(8, bool),
+  }
+  images = batch['image'].astype(np.float32) / 127.5 - 1
+  ours, _ = program.model.apply({'params': params}, images, train=False)
+  plain = model.apply({'params': _as_plain(params)}, images, train=False)
+  np.testing.assert_allclose(plain, ours, rtol=1e-4, atol=1e-5)
+
+  state = program.first_state(jax.tree.map(np.copy, params))
+  layout = program.layout
+  state = jax.device_put(state, layout.state(program.shapes))
+  batch = sharding.put_batch(batch, layout.mesh)
+  state, metrics = program.train_step(state, batch)
+  init, plain_step = plain_vit.make_step(config, model)
+  key = jax.random.key(0)
+  zeros = jax.tree.map(
+    lambda x: np.zeros(x.shape, x.dtype), jax.eval_shape(init, key)[1]
+  )
+  start = _as_plain(params)
+  (trained, _, _), loss = jax.jit(plain_step)((start, zeros, key), batch)
+  np.testing.assert_allclose(loss, metrics['loss'], rtol=1e-5)
+  for mine, theirs in zip(
+    jax.tree.leaves(_as_plain(state.params)),
+    jax.tree.leaves(trained),
+    strict=True,
+  ):
+    np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  'name, labels',
+  [
+    ('softmax', [0, 2, 1]),
+    ('sigmoid', [0, 2, 1]),
+    ('sigmoid', [[0, 1], [2, -1], [-1, -1]]),
+  ],
+)
+def test_plain_losses(name, labels):
+  logits = np.linspace(-2, 3, 9, dtype=np.float32).reshape(3, 3)
+  labels = np.array(labels)
+  found = plain_vit.loss_of(name, logits, labels)
+  expected = losses.build(name)(logits, labels).mean()
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'name, options, missing',
+  [
+    ('ViT-Ti/8', {'pooling': 'map'}, "pooling='map'"),
+    ('ViT-Ti/8', {'gelu': 'exact'}, "gelu='exact'"),
+    ('Axial-ViT-Ti/8', {}, "attention='axial'"),
+    ('BiT-R50x1', {}, 'pooling='),
+  ],
+)
+def test_has_no_plain_form(name, options, missing):
+  config = tiny.config()
+  config.model.name = name
+  model = models.build(name, num_classes=5, **options)
+  with pytest.raises(ValueError, match=missing):
+    plain_vit.build(config, model)
+
+
+def _fake_step(run=None, batch_size=1):
+  return training.Step(
+    init=lambda: 0,
+    make_batch=dict,
+    step=run,
+    abstract_state=None,
+    batch_size=batch_size,
+    devices=2,
+    forward_macs=10**9,
+    facts={'params': 5},
+  )
+
+
+def test_figures():
+  """Steps of 0.1 and 0.4 s; the second has twice the images."""
+  steps = {'config': _fake_step(batch_size=8), 'b': _fake_step(batch_size=16)}
+  seconds = {'config': [0.1, 0.1, 0.3], 'b': [0.4, 0.4, 0.4]}
+  found = training.figures(steps, seconds, peak=1.0)
+  ours, other = found['config'], found['b']
+  assert ours['step_ms']['median'] == pytest.approx(100)
+  assert ours['images_per_sec'] == pytest.approx(80)
+  assert ours['images_per_sec_per_device'] == pytest.approx(40)
+  assert ours['mfu'] == pytest.approx(80 * 6e9 / 2e12)
+  assert (ours['batch_size'], ours['params']) == (8, 5)
+  assert ours['ratio'] == 1
+  assert other['images_per_sec'] == pytest.approx(40)
+  assert other['ratio'] == other['paired_ratio'] == pytest.approx(2)
+  assert training.figures(steps, seconds, peak=None)['b']['mfu'] is None
+
+
+def test_a_turn_starts_afresh():
+  """And times just the steps it should."""
+  calls = []
+
+  def run(state, batch):
+    calls.append(state)
+    return state + 1, None
+
+  timed = _fake_step(run)
+  assert timed.turn(steps=3, warmup=2) > 0
+  timed.turn(steps=1, warmup=0)
+  assert calls == [0, 1, 2, 3, 4, 0]
+
+
+def test_wrong_settings_show_before_anything_compiles(capsys):
+  with pytest.raises(ValueError, match='scam'):
+    train_step.measure(tiny.config(), ['model.scam=true'], rounds=1, steps=1)
+  with pytest.raises(ValueError, match='--against=same is given twice'):
+    train_step.measure(tiny.config(), ['same', 'same'], rounds=1, steps=1)
+  assert 'Compiling' not in capsys.readouterr().err

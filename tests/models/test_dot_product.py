@@ -1,0 +1,157 @@
+"""All implementations of attention against loops in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import models
+from vit_jax.models import dot_product
+
+RNG = np.random.default_rng(0)
+
+
+def _exact(query, key, value, grad):
+  """Attention and its gradients as written on paper, in float64.
+
+  Args:
+    query, key, value, grad: [B, L or T, H, K].
+
+  Returns:
+    (out, query_grad, key_grad, value_grad).
+  """
+  out, grads = np.zeros(query.shape), [np.zeros(key.shape) for _ in range(3)]
+  grads[0] = np.zeros(query.shape)
+  scale = query.shape[-1] ** -0.5
+  for b in range(query.shape[0]):
+    for h in range(query.shape[2]):
+      q, k, v, g = (x[b, :, h] for x in (query, key, value, grad))
+      scores = q @ k.T * scale
+      weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+      weights /= weights.sum(axis=1, keepdims=True)
+      out[b, :, h] = weights @ v
+      weight_grads = g @ v.T
+      mean = (weights * weight_grads).sum(axis=1, keepdims=True)
+      score_grads = weights * (weight_grads - mean) * scale
+      grads[0][b, :, h] = score_grads @ k
+      grads[1][b, :, h] = score_grads.T @ q
+      grads[2][b, :, h] = weights.T @ g
+  return out, *grads
+
+
+def _errors(name, dtype, length, spread):
+  """Largest errors of result and gradients, each relative to the largest entry of the exact result."""
+  shape = (2, length, 3, 8)
+  query, key = RNG.normal(size=(2, *shape)) * spread**0.5
+  value, grad = RNG.normal(size=(2, *shape))
+  arrays = [jnp.asarray(x, dtype) for x in (query, key, value, grad)]
+  exact = _exact(*(np.asarray(x, np.float64) for x in arrays))
+
+  @jax.jit
+  def run(query, key, value, grad):
+    out, backward = jax.vjp(_blockwise(name), query, key, value)
+    return out, *backward(grad)
+
+  actual = run(*arrays)
+  assert {x.dtype for x in actual} == {jnp.dtype(dtype)}
+  return [
+    # A single token's query and key have no gradient.
+    np.abs(np.asarray(a, np.float64) - e).max() / (np.abs(e).max() or 1)
+    for a, e in zip(actual, exact, strict=True)
+  ]
+
+
+def _blockwise(name):
+  """`lanes` as the model runs it, in blocks; the others as they are."""
+  if name != 'lanes':
+    return dot_product.IMPLEMENTATIONS[name]
+
+  def run(*arrays):
+    ends = np.cumsum(dot_product.block_sizes(arrays[0].shape[1]))[:-1]
+    blocks = [jnp.split(x, ends, axis=1) for x in arrays]
+    return jnp.concatenate(dot_product.lane_blocks(*blocks), axis=1)
+
+  return run
+
+
+@pytest.mark.parametrize('length', [1, 5, 50, 129, 257])
+@pytest.mark.parametrize('name', ['plain', 'lanes'])
+@pytest.mark.parametrize(
+  'spread', [1, 30], ids=['usual scores', 'scores of hundreds']
+)
+def test_float32(name, length, spread):
+  assert max(_errors(name, jnp.float32, length, spread)) < 2e-5
+
+
+@pytest.mark.parametrize('length', [50, 257])
+@pytest.mark.parametrize('name', ['plain', 'lanes'])
+def test_bfloat16(name, length):
+  # A number of bfloat16 is right to 2^-9 = 0.002 of itself.
+  assert max(_errors(name, jnp.bfloat16, length, spread=1)) < 0.02
+
+
+def test_large_scores_in_bfloat16_are_no_worse_than_those_of_the_reference():
+  # Rounded to bfloat16, a score of 200 is off by up to 0.5, whoever rounds it.
+  lanes = _errors('lanes', jnp.bfloat16, 197, spread=30)
+  assert np.isfinite(lanes).all()
+  assert max(lanes) < 0.4
+
+
+@pytest.mark.parametrize('name', ['plain', 'lanes'])
+def test_no_score_is_too_large(name):
+  query = jnp.full((1, 3, 1, 4), 1e15, jnp.bfloat16)
+  value = jnp.arange(12, dtype=jnp.bfloat16).reshape(1, 3, 1, 4)
+  out, backward = jax.vjp(_blockwise(name), query, query, value)
+  # All keys alike: the mean of the values.
+  np.testing.assert_array_equal(out[0, :, 0], [[4, 5, 6, 7]] * 3)
+  assert all(jnp.isfinite(x).all() for x in backward(value))
+
+
+def test_block_sizes():
+  expected = {197: (197,), 256: (256,), 257: (1, 256), 1025: (1, 1024)}
+  expected |= {577: (577,), 1: (1,), 8: (8,), 128: (128,), 136: (8, 128)}
+  expected |= {137: (137,)}
+  actual = {n: dot_product.block_sizes(n) for n in expected}
+  assert actual == expected
+
+
+@pytest.mark.parametrize('size', [(32, 32), (64, 64)], ids=['17', '257 tokens'])
+@pytest.mark.parametrize('options', [{}, {'scan': True}, {'remat': 'full'}])
+def test_a_model_computes_the_same(size, options):
+  patch = 8 if size == (32, 32) else 4
+  images = RNG.uniform(-1, 1, (2, *size, 3)).astype(np.float32)
+
+  def run(implementation, params=None):
+    model = models.build(
+      f'ViT-Ti/{patch}',
+      num_classes=3,
+      depth=2,
+      width=32,
+      mlp_dim=32,
+      heads=2,
+      attention_implementation=implementation,
+      **options,
+    )
+    if params is None:
+      params = model.init(jax.random.key(0), images)['params']
+      params['head']['kernel'] = RNG.normal(size=(32, 3)).astype(np.float32)
+
+    def loss(params):
+      logits, out = model.apply({'params': params}, images)
+      return (logits * jnp.arange(3)).sum(), out['encoded']
+
+    return params, jax.value_and_grad(loss, has_aux=True)(params)
+
+  params, expected = run('plain')
+  _, actual = run('lanes', params)
+  jax.tree.map(
+    lambda a, e: np.testing.assert_allclose(
+      # The keys' biases have no gradient but rounding.
+      a,
+      e,
+      atol=2e-5 * max(np.abs(e).max(), 1),
+      rtol=0,
+    ),
+    actual,
+    expected,
+  )

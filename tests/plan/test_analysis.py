@@ -1,0 +1,106 @@
+"""What is known of a run without devices and data."""
+
+import pytest
+
+from configs import finetune, pretrain, quickstart
+from vit_jax.plan import analysis
+
+
+def _analyse(config):
+  return analysis.analyse(analysis.resolve(config, 'tpu'))
+
+
+def test_l_16_on_jft():
+  found = _analyse(pretrain.get_config('ViT-L/16,jft300m,epochs=14'))
+  assert found.model == 'ViT-L/16'
+  assert found.params == 323_099_507
+  assert found.tokens == 14 * 14 + 1
+  # 303e6 x 14 / 4096, and the paper's exaFLOPs.
+  assert found.total_steps == 1_035_644
+  assert found.epochs == pytest.approx(14, rel=1e-5)
+  assert found.total_exaflops == pytest.approx(1567, rel=2e-3)
+  assert found.step_flops == 6 * found.forward_macs * 4096
+  assert found.paper_core_days == 680
+
+
+@pytest.mark.parametrize(
+  'argument, days',
+  [
+    ('ViT-H/14,jft300m', 2500),
+    ('ViT-L/16,jft300m', None),  # 7 epochs.
+    ('ViT-L/16,imagenet21k', 230),
+    ('ViT-L/16,imagenet21k,epochs=30', None),
+    ('ViT-B/16,jft300m,epochs=14', None),
+    ('ViT-L/16,imagenet2012', None),
+  ],
+)
+def test_the_papers_core_days(argument, days):
+  assert _analyse(pretrain.get_config(argument)).paper_core_days == days
+
+
+def test_another_size_is_not_the_papers():
+  config = pretrain.get_config('ViT-H/14,jft300m')
+  config.model.depth = 2
+  found = _analyse(config)
+  assert found.paper_core_days is None
+  assert found.params < 70_000_000
+
+
+def test_a_resnet_has_no_tokens():
+  found = _analyse(pretrain.get_config('BiT-R50x1,jft300m'))
+  assert found.tokens is None
+  assert found.total_exaflops == pytest.approx(50, rel=0.015)
+
+
+def test_mean_pooling_has_a_token_less():
+  config = pretrain.get_config('ViT-H/14,jft300m')
+  config.model.pooling = 'gap'
+  config.model.depth = 1
+  assert _analyse(config).tokens == 256
+
+
+@pytest.mark.parametrize(
+  'argument, classes',
+  [
+    ('ViT-B/16,imagenet2012', 1000),
+    ('ViT-B/16,cifar100', 100),
+    ('ViT-B/16,pets,train=selection', 37),
+    ('ViT-B/16,flowers', 102),
+  ],
+)
+def test_fine_tuning_needs_neither_data_nor_weights(argument, classes):
+  config = finetune.get_config(argument)
+  assert analysis.resolve(config, 'tpu').num_classes == classes
+
+
+def test_small_data_are_read():
+  resolved = analysis.resolve(quickstart.pretrain(), 'cpu')
+  assert resolved.num_classes == 5
+  assert resolved.data.num_examples > 500
+  assert resolved.model.dtype == 'float32'
+  assert (
+    analysis.resolve(quickstart.pretrain(), 'gpu').model.dtype == 'bfloat16'
+  )
+
+
+def test_data_that_are_elsewhere():
+  config = pretrain.get_config('ViT-B/16,folder:/nowhere')
+  with pytest.raises(ValueError, match='there is no folder /nowhere'):
+    analysis.resolve(config, 'tpu')
+  config.num_classes = 10
+  config.data.num_examples = 40_960
+  resolved = analysis.resolve(config, 'tpu')
+  assert (resolved.num_classes, resolved.total_steps) == (10, 3000)
+  config.data.dataset = None
+  config.num_classes = 0
+  with pytest.raises(ValueError, match='Set num_classes, and'):
+    analysis.resolve(config, 'tpu')
+
+
+def test_wrong_values_are_still_refused():
+  config = pretrain.get_config('ViT-B/16,jft300m')
+  config.data.batch_size = 0
+  with pytest.raises(
+    ValueError, match=r'data\.batch_size=0 must be at least 1'
+  ):
+    analysis.resolve(config, 'tpu')

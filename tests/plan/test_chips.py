@@ -1,0 +1,57 @@
+"""The table of TPU generations."""
+
+import math
+
+import pytest
+
+from vit_jax.plan import chips
+
+
+def test_a_chip_is_found_by_generation_slice_and_device_kind():
+  v3 = chips.get('v3')
+  assert chips.get('v3:16x16') is v3
+  assert chips.get('TPU v3') is v3
+  assert v3.clock_mhz == 940
+  assert v3.peak_flops == 61.6e12
+  assert v3.hbm_bytes == 16 * 2**30
+  assert v3.hbm_usable_bytes == pytest.approx(15.48 * 2**30, abs=1)
+
+
+def test_an_unknown_generation_is_refused():
+  with pytest.raises(ValueError, match=r"'v9:2x2'.*'v2', 'v3'"):
+    chips.get('v9:2x2')
+
+
+@pytest.mark.parametrize('name', list(chips.CHIPS))
+def test_the_figures_of_a_chip_agree(name):
+  chip = chips.get(name)
+  assert (
+    chip.devices_per_chip == {'chip': 1, 'core': 2, 'chiplet': 2}[chip.device]
+  )
+  assert 0.9 * chip.hbm_bytes < chip.hbm_usable_bytes < chip.hbm_bytes
+  # Matrix units have a power of two of multipliers, each two operations.
+  in_a_cycle = chip.peak_flops / (chip.clock_mhz * 1e6)
+  assert in_a_cycle == pytest.approx(
+    2 ** round(math.log2(in_a_cycle)), rel=0.002
+  )
+
+
+@pytest.mark.parametrize(
+  'name, tflops, gib, gb_per_second',
+  [
+    # As the pages of Google Cloud print them, for a whole chip.
+    ('v2', 46, 16, 700),
+    ('v3', 123, 32, 900),
+    ('v4', 275, 32, 1200),
+    ('v5e', 197, 16, 819),
+    ('v5p', 459, 96, 2765),
+    ('v6e', 918, 32, 1638),
+    ('tpu7x', 2307, 192, 7380),
+  ],
+)
+def test_a_whole_chip_is_as_published(name, tflops, gib, gb_per_second):
+  chip = chips.get(name)
+  devices = chip.devices_per_chip
+  assert chip.peak_flops * devices == pytest.approx(tflops * 1e12, rel=0.005)
+  assert chip.hbm_bytes * devices == gib * 2**30
+  assert chip.hbm_bytes_per_second * devices == gb_per_second * 1e9

@@ -1,0 +1,176 @@
+"""The command, without the TPU compiler: what it says and refuses."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from configs import pretrain, quickstart
+from vit_jax.plan import command, devices, measure, runs
+
+ROOT = pathlib.Path(__file__).parents[2]
+B16 = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
+
+
+def _command(*arguments):
+  return subprocess.run(
+    [sys.executable, '-m', 'vit_jax.plan', *arguments],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    env=os.environ,
+    check=False,
+  )
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch):
+  monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+  monkeypatch.setattr(devices, 'have_compiler', lambda: False)
+
+
+def _quiet(text):
+  del text
+
+
+def test_help_teaches_by_examples():
+  result = _command('--help')
+  assert result.returncode == 0
+  assert 'python -m vit_jax.plan --config=FILE' in result.stdout
+  assert '--topology=auto:v3' in result.stdout
+  for flag in ('config', 'topology', '[no]json', 'correction', '[no]search'):
+    assert f'\n  --{flag}: ' in result.stdout
+
+
+def test_importing_starts_no_backend():
+  subprocess.run(
+    [
+      *(sys.executable, '-c'),
+      'from vit_jax.plan import command\n'
+      'from jax._src import xla_bridge\n'
+      'assert not xla_bridge.backends_are_initialized()',
+    ],
+    cwd=ROOT,
+    check=True,
+  )
+
+
+@pytest.mark.skipif(
+  importlib.util.find_spec('libtpu') is not None,
+  reason='says what is missing where the TPU compiler is not installed',
+)
+def test_json_without_the_compiler():
+  result = _command(
+    *(B16, '--config.epochs=30.0', '--topology=v3:16x16', '--json')
+  )
+  assert result.returncode == 0, result.stderr
+  (line,) = result.stdout.splitlines()
+  figures = json.loads(line)
+  assert figures['config'] == 'configs/pretrain.py:ViT-B/16,imagenet2012'
+  assert (figures['topology'], figures['devices']) == ('v3:16x16', 512)
+  assert figures['total_steps'] == 30 * 1_281_167 // 4096
+  assert figures['params'] == 87_158_248
+  assert figures['hbm_gib'] is figures['step_ms'] is None
+
+
+def test_a_wrong_slice_is_one_line():
+  result = _command(B16, '--topology=v3:3x3')
+  assert (result.returncode, result.stdout) == (1, '')
+  assert result.stderr.startswith("error: 'v3:3x3' is no TPU slice known here")
+  assert result.stderr.count('\n') == 1
+
+
+def test_what_is_missing_is_named(no_compiler):
+  config = pretrain.get_config('ViT-B/16,imagenet2012')
+  run = runs.Run('B', config)
+  reports, note = command.plan_all(
+    [run], ['v3:2x2', 'auto:v5e'], command.Options(), _quiet
+  )
+  assert 'pip install "vit_jax[plan]"' in note
+  assert [r['topology'] for r in reports] == ['v3:2x2', None]
+  table = command.render_all(reports, note)
+  assert 'pip install "vit_jax[plan]"' in ' '.join(table.split())
+  assert len(json.loads(command.to_json(reports))) == 2
+  _, note = command.plan_all([run], [], command.Options(), _quiet)
+  assert note.startswith('Give --topology=v3:16x16')
+
+
+def test_planning_leaves_the_hardware_alone(no_compiler, monkeypatch):
+  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'mine')
+  monkeypatch.delenv('ALLOW_MULTIPLE_LIBTPU_LOAD', raising=False)
+  run = runs.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
+  command.plan_all([run], ['v3:2x2'], command.Options(), _quiet)
+  assert os.environ['TPU_SKIP_MDS_QUERY'] == 'mine'
+  assert os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] == '1'
+  assert jax.config.jax_platforms == 'cpu'
+
+
+@pytest.mark.parametrize(
+  'topologies, message',
+  [
+    (['v9:2x2'], "'v9:2x2' is no TPU slice"),
+    (['auto:v9'], 'choose one of v2, v3'),
+    (['v3:2x2', 'cpu'], 'cpu measures the machine at hand, in a call of its'),
+    (['gpu'], 'JAX sees no GPU here, only cpu'),
+  ],
+)
+def test_refused_before_any_work(topologies, message):
+  with pytest.raises(ValueError, match=message):
+    command.plan_all([], topologies, command.Options(), _quiet)
+
+
+def test_several_configs_and_their_overrides():
+  named = {'mine': pretrain.get_config('ViT-B/16,imagenet2012')}
+  names = ['configs/pretrain.py:ViT-L/16,jft300m', 'configs/quickstart.py']
+  found = command.expand(named, names[:1], {'data.batch_size': 256})
+  assert [run.name for run in found] == ['mine', names[0]]
+  # What is named was overridden when the flags were parsed.
+  assert [run.config.data.batch_size for run in found] == [4096, 256]
+  found = command.expand({}, names[1:], {})
+  assert [run.name for run in found] == [
+    f'configs/quickstart.py {stage}' for stage in quickstart.STAGES
+  ]
+  with pytest.raises(ValueError, match='do not suit configs'):
+    command.expand({}, names[1:], {'data.batch_size': 256})
+  with pytest.raises(ValueError, match='--config is missing'):
+    command.expand({}, [], {})
+
+
+def test_table_6_has_18_runs():
+  names = command.table6()
+  assert len(set(names)) == 18
+  assert names[4] == 'configs/pretrain.py:ViT-L/16,jft300m,epochs=14'
+  found = command.expand({}, names, {})
+  assert [run.config.epochs for run in found].count(14.0) == 5
+  assert len(found) == 18
+
+
+def _tiny():
+  config = quickstart.pretrain()
+  config.model.update(width=16, depth=1, heads=2, mlp_dim=32)
+  config.model.representation_size = 0
+  config.data.batch_size = 16
+  return runs.Run('tiny', config)
+
+
+def test_the_machine_at_hand_is_measured():
+  figures = measure.figures(_tiny(), 3, _quiet)
+  assert figures['topology'] == 'cpu:8'
+  assert figures['fits'] is True
+  assert figures['step_ms'] > 0
+  assert figures['images_per_sec'] == pytest.approx(16e3 / figures['step_ms'])
+  assert figures['hbm_gib'] > 0
+  assert figures['settings']['model.dtype'] == 'float32'
+  # No peak is known of a CPU, and its cores are no TensorCores.
+  assert figures['mfu'] is figures['core_days'] is None
+  json.dumps(figures)
+  assert 'A step takes' in command.render_all([figures], '')

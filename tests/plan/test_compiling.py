@@ -1,0 +1,87 @@
+"""Memory as the compiler states it, and its complaint of too little."""
+
+import types
+
+import pytest
+
+from vit_jax.plan import compiling
+
+KNOWN = compiling.Memory(parameters=100, optimizer=200, average=0, batch=30)
+
+
+def _stats(**figures):
+  names = ('argument', 'output', 'alias', 'temp', 'generated_code')
+  zeros = {f'{name}_size_in_bytes': 0 for name in names}
+  return types.SimpleNamespace(**zeros | {'peak_memory_in_bytes': 0} | figures)
+
+
+def test_the_parts_add_up_to_the_compilers_total():
+  stats = _stats(
+    argument_size_in_bytes=350,
+    output_size_in_bytes=310,
+    alias_size_in_bytes=304,
+    temp_size_in_bytes=1000,
+    generated_code_size_in_bytes=40,
+    peak_memory_in_bytes=1200,
+  )
+  memory, assumptions = compiling.read_memory(stats, KNOWN)
+  assert memory == compiling.Memory(
+    parameters=100,
+    optimizer=200,
+    average=0,
+    batch=30,
+    padding=20,
+    temporaries=1000,
+    outputs=6,
+    program=40,
+  )
+  assert memory.total == 350 + 1000 + (310 - 304) + 40
+  assert memory.state == 300
+  assert assumptions == ()
+
+
+def test_temporaries_that_are_not_stated():
+  stats = _stats(
+    argument_size_in_bytes=330,
+    output_size_in_bytes=300,
+    alias_size_in_bytes=300,
+    peak_memory_in_bytes=1330,
+  )
+  memory, assumptions = compiling.read_memory(stats, KNOWN)
+  assert memory.temporaries == 1000
+  assert 'the most that is alive at a time' in assumptions[0]
+
+
+@pytest.mark.parametrize(
+  'message, gib',
+  [
+    (
+      'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required'
+      ' for HLO temporaries (96.00G) exceeds available HBM (15.48G).',
+      96,
+    ),
+    (
+      'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory'
+      ' in memory space hbm. Used 20.50G of 15.48G hbm. Exceeded hbm capacity'
+      ' by 5.02G.',
+      20.5,
+    ),
+    ('RESOURCE_EXHAUSTED: Used 512.00M of 100.00M hbm.', 0.5),
+    ('RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.', None),
+    ('INTERNAL: Used 20.50G of 15.48G hbm.', None),
+  ],
+)
+def test_out_of_memory(message, gib):
+  expected = None if gib is None else round(gib * compiling.GIB)
+  assert compiling.parse_out_of_memory(message) == expected
+
+
+def test_what_fits():
+  def compiled(size, estimate='estimate'):
+    memory = compiling.Memory(0, 0, 0, 0, temporaries=size)
+    return compiling.Compiled(memory, 100, estimate, 1.0)
+
+  assert compiled(100).fits
+  assert not compiled(101).fits
+  # The compiler gave up: only its temporaries count there.
+  assert not compiled(99, estimate=None).fits

@@ -1,0 +1,257 @@
+"""The step-time estimate, on hand-made programs."""
+
+import pytest
+
+from tests.plan.programs import CYCLES, counted, fused, loop, microseconds, run
+
+EXP = fused(
+  'exp',
+  '%p = f32[1000]{0} parameter(0)',
+  # Cycles inside a fusion are parts of the fusion's.
+  'ROOT %e = f32[1000]{0} exponential(%p)' + CYCLES % 999_000,
+)
+EXP_CALL = '  %f = f32[1000]{0} fusion(%x), kind=kLoop, calls=%exp'
+
+
+def test_a_fusion_counts_once_with_its_own_cycles():
+  found = run(EXP_CALL + CYCLES % 5000, EXP)
+  assert microseconds(found) == {'elementwise': 5}
+  assert found.seconds == pytest.approx(5e-6)
+  assert found.uncovered == {}
+  assert found.assumptions == []
+
+
+def test_nested_loops_multiply():
+  inner = counted('inner', 5, EXP_CALL + CYCLES % 2000)
+  more = '  %g = f32[1000]{0} exponential(%x)' + CYCLES % 7000
+  outer = counted('outer', 3, loop('inner') + more)
+  found = run(loop('outer'), EXP + inner + outer)
+  # 3 x (5 x 2 + 7)
+  assert microseconds(found) == {'elementwise': 51}
+  rows = [(r.name, r.times, round(r.seconds * 1e6)) for r in found.heaviest(2)]
+  assert rows == [('f', 15, 30), ('g', 3, 21)]
+
+
+def test_heaviest_rows_come_first():
+  lines = '\n'.join(
+    f'  %e.{n} = f32[1000]{{0}} exponential(%x)' + CYCLES % cycles
+    for n, cycles in enumerate((10, 30, 20))
+  )
+  assert [row.name for row in run(lines).heaviest(2)] == ['e.1', 'e.2']
+
+
+def test_random_bits_are_written_to_memory():
+  found = run(
+    '  %r = (u64[2]{0}, u32[25000]{0}) rng-bit-generator(%zero),'
+    ' algorithm=rng_default'
+  )
+  # 100,016 bytes
+  assert microseconds(found) == {'random': 1.00016}
+  assert 'random bits' in found.assumptions[0]
+
+
+KERNEL = (
+  '  %k = bf16[500,10]{1,0} custom-call(%x), custom_call_target='
+  '"tpu_custom_call", metadata={op_name="jit(f)/OP"}, backend_config='
+  '{"custom_call_config":{"body":"TUzvUgFN","cost_estimate":{"flops":FLOPS,'
+  '"transcendentals":5,"bytes_accessed":BYTES}}}'
+)
+
+
+@pytest.mark.parametrize(
+  'flops, bytes_, expected', [(3_000_000, 100_000, 3), (100, 400_000, 4)]
+)
+def test_a_kernel_takes_what_it_states(flops, bytes_, expected):
+  line = KERNEL.replace('FLOPS', str(flops)).replace('BYTES', str(bytes_))
+  found = run(line)
+  assert microseconds(found) == {'other': expected}
+  assert 'kernels' in found.assumptions[0]
+
+
+def test_a_kernel_that_states_nothing_reads_and_writes():
+  found = run(
+    '  %k = bf16[500,10]{1,0} custom-call(%x, %bf16),'
+    ' custom_call_target="tpu_custom_call"'
+  )
+  # 4 kB and 10 kB in, 10 kB out.
+  assert microseconds(found) == {'other': 0.24}
+  assert 'k (the compiler' in found.assumptions[0]
+  assert found.uncovered == {}
+
+
+def test_an_attention_kernel_is_attention():
+  line = KERNEL.replace('FLOPS', '1000000').replace('BYTES', '0')
+  line = line.replace('OP', 'MultiHeadDotProductAttention_0/flash')
+  assert microseconds(run(line)) == {'attention': 1}
+
+
+def test_what_has_no_rule_is_reported():
+  lines = (
+    '  %k = bf16[500,10]{1,0} custom-call(%x), custom_call_target="Mystery"\n'
+    '  %a = f32[1000]{0} add(%x, %x)\n'
+    '  %b = f32[1000]{0} add(%x, %x)\n'
+    '  %c = f32[1000]{0} custom-call(), custom_call_target="AllocateBuffer"'
+  )
+  found = run(lines)
+  assert found.seconds == 0
+  assert found.uncovered == {'custom-call': 10_000, 'add': 8000}
+
+
+def test_what_has_no_rule_counts_in_each_iteration():
+  # The loop's own counter: 4 bytes added, a byte compared.
+  found = run(loop('l'), counted('l', 3, '  %a = f32[1000]{0} add(%x, %x)'))
+  assert found.uncovered == {'add': 3 * 4004, 'compare': 3}
+
+
+def test_copies_beside_the_computation_take_no_time():
+  lines = (
+    '  %s = (f32[1000]{0:S(1)}, f32[1000]{0}, u32[]) copy-start(%x)\n'
+    '  %d = f32[1000]{0:S(1)} copy-done(%s)\n'
+    '  %t = ((f32[1000]{0}), f32[10]{0:S(1)}, s32[]) slice-start(%x),'
+    ' slice={[0:10]}\n'
+    '  %e = f32[10]{0:S(1)} slice-done(%t)'
+  )
+  found = run(lines)
+  assert found.seconds == 0
+  assert found.overlapped_bytes == 4040
+  assert found.uncovered == {}
+
+
+def test_a_reshape_without_cycles_is_read_and_written():
+  # 500 x 10 in tiles of 8 x 128: 504 x 128 bfloat16, twice.
+  found = run(
+    '  %r = bf16[500,10]{1,0:T(8,128)(2,1)} reshape(%bf16)\n'
+    '  %s = s32[] copy(%zero)'
+  )
+  assert microseconds(found) == {'copies': 2 * 504 * 128 * 2 / 100e3}
+  assert found.uncovered == {'copy': 4}
+
+
+UNKNOWN = """
+%c (s: (s32[])) -> pred[] {
+  %s = (s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %n = s32[] constant(9)
+  ROOT %c = pred[] compare(%i, %n), direction=LT
+}
+
+%b (s: (s32[])) -> (s32[]) {
+  %s = (s32[]) parameter(0)
+  %x = f32[1000]{0} constant({...})
+  %e = f32[1000]{0} exponential(%x)CYCLES
+  ROOT %t = (s32[]) custom-call(%e), custom_call_target="Mystery"
+}
+"""
+UNKNOWN_LOOP = (
+  '  %begin = (s32[]) tuple(%zero)\n'
+  '  %w = (s32[]) while(%begin), condition=%c, body=%b,'
+  ' metadata={op_name="jit(f)/search"}'
+)
+
+
+def test_a_loop_of_unknown_length_counts_once_and_is_told():
+  found = run(UNKNOWN_LOOP, UNKNOWN.replace('CYCLES', CYCLES % 6000))
+  assert microseconds(found) == {'elementwise': 6}
+  assert 'w (jit(f)/search)' in found.assumptions[0]
+
+
+def test_a_loop_of_unknown_length_is_an_error_if_strict():
+  with pytest.raises(ValueError, match=r'trip count of the loop w \(jit\(f\)'):
+    run(UNKNOWN_LOOP, UNKNOWN, strict=True)
+
+
+def test_the_longest_branch_is_taken():
+  branches = ''.join(
+    fused(
+      name,
+      '%p = f32[1000]{0} parameter(0)',
+      'ROOT %e = f32[1000]{0} exponential(%p)' + CYCLES % cycles,
+    )
+    for name, cycles in (('short', 1000), ('long', 8000), ('middle', 3000))
+  )
+  line = (
+    '  %c = f32[1000]{0} conditional(%zero, %x, %x, %x),'
+    ' branch_computations={%short, %long, %middle}'
+  )
+  found = run(line, branches)
+  assert microseconds(found) == {'elementwise': 8}
+  assert 'branches of c' in found.assumptions[0]
+
+
+def test_a_called_computation_counts():
+  line = '  %c = f32[1000]{0} call(%x), to_apply=%inner'
+  inner = fused(
+    'inner',
+    '%x = f32[1000]{0} parameter(0)',
+    'ROOT %f = f32[1000]{0} exponential(%x)' + CYCLES % 2000,
+  )
+  assert microseconds(run(line, inner)) == {'elementwise': 2}
+
+
+ENCODER = 'jit(train_step)/jvp(ViT)/Transformer/encoderblock_0/'
+ATTENTION = ENCODER + 'MultiHeadDotProductAttention_0/'
+
+
+@pytest.mark.parametrize(
+  'opcode, op_name, expected',
+  [
+    ('convolution(%p, %p)', ENCODER + 'MlpBlock_0/Dense_0/dot', 'matmul'),
+    ('convolution(%p, %p)', ATTENTION + 'query/dot_general', 'matmul'),
+    ('dot(%p, %p)', ATTENTION + 'out/dot_general', 'matmul'),
+    ('dot(%p, %p)', ATTENTION + 'bqhk,bthk->bhqt/dot_general', 'attention'),
+    ('exponential(%p)', ATTENTION + 'exp', 'attention'),
+    ('exponential(%p)', ATTENTION + 'key/add', 'elementwise'),
+    ('tanh(%p)', ENCODER + 'MlpBlock_0/tanh', 'elementwise'),
+    ('transpose(%p)', ATTENTION + 'transpose', 'copies'),
+    ('dynamic-slice(%p)', ENCODER + 'while/body/slice', 'copies'),
+    ('xor(%p, %p)', ENCODER + 'Dropout_0/jit(_bernoulli)/xor', 'random'),
+    ('rng-bit-generator(%p)', 'jit(f)/anything', 'random'),
+  ],
+)
+def test_a_fusion_is_classed_by_what_it_contains(opcode, op_name, expected):
+  name = f', metadata={{op_name="{op_name}"}}'
+  inside = fused(
+    'inside',
+    '%p = f32[1000]{0} parameter(0)',
+    # The product is not always what a fusion is named after.
+    f'%o = f32[1000]{{0}} {opcode}{name}',
+    'ROOT %b = f32[1000]{0} bitcast(%o)',
+  )
+  outside = '' if opcode.startswith(('convolution', 'dot(')) else name
+  call = '  %f = f32[1000]{0} fusion(%x), kind=kOutput, calls=%inside'
+  found = run(call + outside + CYCLES % 1000, inside)
+  assert microseconds(found) == {expected: 1}
+
+
+def test_a_product_in_a_fusion_within_a_fusion():
+  inner = fused(
+    'inner',
+    '%p = f32[1000]{0} parameter(0)',
+    'ROOT %o = f32[1000]{0} convolution(%p, %p)',
+  )
+  outer = fused(
+    'outer',
+    '%p = f32[1000]{0} parameter(0)',
+    '%q = f32[1000]{0} fusion(%p), kind=kLoop, calls=%inner',
+    'ROOT %o = f32[1000]{0} exponential(%q)',
+  )
+  call = '  %f = f32[1000]{0} fusion(%x), kind=kOutput, calls=%outer'
+  found = run(call + CYCLES % 1000, inner + outer)
+  assert microseconds(found) == {'matmul': 1}
+
+
+def test_classes_add_up():
+  lines = (
+    '  %e = f32[1000]{0} exponential(%x)'
+    + CYCLES % 1500
+    + '\n  %s = f32[1000]{0} sort(%x), to_apply=%less'
+    + CYCLES % 2500
+    + '\n  %r = f32[1000]{0} all-reduce(%x), replica_groups={}, to_apply=%add'
+  )
+  found = run(lines)
+  assert microseconds(found) == {
+    'elementwise': 1.5,
+    'other': 2.5,
+    'collectives': 0.8,
+  }
+  assert found.seconds == pytest.approx(4.8e-6)

@@ -1,0 +1,158 @@
+"""Reading the text of compiled modules."""
+
+import pytest
+
+from vit_jax.plan import hlo
+
+MODULE = """\
+HloModule jit_f, is_scheduled=true, replica_count=2, num_partitions=4
+
+FileNames
+1 "model.py"
+2 "main.py"
+
+FunctionNames
+1 "train"
+2 "Block.__call__"
+
+FileLocations
+1 {file_name_id=2 function_name_id=1 line=9 end_line=9 column=1 end_column=5}
+2 {file_name_id=1 function_name_id=2 line=33 end_line=34 column=1 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=1 parent_frame_id=1}
+7 {file_location_id=2 parent_frame_id=2}
+
+%fused_computation.1 (p0: f32[8,128]) -> f32[8,128] {
+  %p0 = f32[8,128]{1,0:T(8,128)} parameter(0)
+  ROOT %exp.1 = f32[8,128]{1,0:T(8,128)} exponential(%p0), metadata={op_name="jit(f)/exp"}
+}
+
+ENTRY %main.5 (x: f32[8,128]) -> (f32[8,128], /*index=1*/s32[]) {
+  %x = f32[8,128]{1,0:T(8,128)} parameter(0), metadata={op_name="x"}
+  %limit = s32[]{:T(256)} constant(12)
+  %fusion.1 = f32[8,128]{1,0:T(8,128)S(1)} fusion(%x), kind=kLoop, calls=%fused_computation.1, metadata={op_name="jit(f)/a (b)/exp" stack_frame_id=7}, backend_config={"window_config":{"estimated_cycles":"1234","body":"calls=%nothing"}}
+  %pair.2 = (bf16[3,5]{0,1:T(8,128)(2,1)}, (s8[9]{0:T(1024)(128)(4,1)}, /*index=1*/pred[])) custom-call(%x, %fusion.1), custom_call_target="a(b"
+  ROOT %tuple.3 = (f32[8,128]{1,0}, s32[]) tuple(%fusion.1, %limit)
+}
+"""  # noqa: E501
+
+
+def test_a_module_is_read_into_computations_and_instructions():
+  module = hlo.parse(MODULE)
+  assert list(module.computations) == ['fused_computation.1', 'main.5']
+  assert module.entry.name == 'main.5'
+  assert module.num_devices == 8
+  assert [i.opcode for i in module.entry] == [
+    'parameter',
+    'constant',
+    'fusion',
+    'custom-call',
+    'tuple',
+  ]
+  assert module.entry.root.name == 'tuple.3'
+  assert module.computations['fused_computation.1'].root.name == 'exp.1'
+
+
+def test_an_instruction_knows_its_attributes():
+  fusion = hlo.parse(MODULE).entry.instructions['fusion.1']
+  assert fusion.estimated_cycles == 1234
+  assert fusion.op_name == 'jit(f)/a (b)/exp'
+  assert fusion.called == {'calls': ('fused_computation.1',)}
+  assert fusion.operands == ('x',)
+  assert fusion.attribute('kind') == 'kLoop'
+  assert fusion.attribute('index') is None
+  assert fusion.bytes == 8 * 128 * 4
+  assert fusion.arrays[0].memory_space == 1
+
+
+def test_an_instruction_without_metadata():
+  tuple_ = hlo.parse(MODULE).entry.root
+  assert tuple_.operands == ('fusion.1', 'limit')
+  assert tuple_.estimated_cycles is None
+  assert tuple_.op_name == ''
+  assert tuple_.called == {}
+
+
+def test_the_python_calls_behind_an_instruction():
+  module = hlo.parse(MODULE)
+  assert module.stack(module.entry.instructions['fusion.1']) == [
+    'Block.__call__ (model.py:33)',
+    'train (main.py:9)',
+  ]
+  assert module.stack(module.entry.root) == []
+
+
+def test_brackets_in_quotes_and_nested_tuples():
+  call = hlo.parse(MODULE).entry.instructions['pair.2']
+  assert call.opcode == 'custom-call'
+  assert call.operands == ('x', 'fusion.1')
+  assert [(a.dtype, a.dims) for a in call.arrays] == [
+    ('bf16', (3, 5)),
+    ('s8', (9,)),
+    ('pred', ()),
+  ]
+  assert call.bytes == 3 * 5 * 2 + 9 + 1
+
+
+@pytest.mark.parametrize(
+  'shape, bytes_, padded',
+  [
+    ('f32[8,128]{1,0:T(8,128)}', 4096, 4096),
+    # The minor dimension is the one of 3: padded to 128, that of 5 to 8.
+    ('bf16[3,5]{0,1:T(8,128)(2,1)}', 30, 8 * 128 * 2),
+    ('bf16[2,197,384]{2,1,0:T(8,128)(2,1)}', 302592, 2 * 200 * 384 * 2),
+    ('f32[100]{0:T(256)}', 400, 1024),
+    ('s32[]{:T(256)}', 4, 1024),
+    ('s32[]', 4, 4),
+    ('f32[5]{0:T(8,128)}', 20, 4096),
+    ('s4[3]', 2, 2),
+    ('f8e4m3fn[7]{0}', 7, 7),
+    ('f32[<=6]{0}', 24, 24),
+    ('token[]', 0, 0),
+  ],
+)
+def test_bytes(shape, bytes_, padded):
+  text = (
+    f'ENTRY %main (p: f32[]) -> f32[] {{\n  ROOT %p = {shape} parameter(0)\n}}'
+  )
+  instruction = hlo.parse(text).entry.root
+  assert (instruction.bytes, instruction.padded_bytes) == (bytes_, padded)
+
+
+def test_an_unknown_element_type_is_refused():
+  text = 'ENTRY %m (p: q7[]) -> q7[] {\n  ROOT %p = q7[3] parameter(0)\n}'
+  with pytest.raises(ValueError, match="unknown HLO element type 'q7'"):
+    _ = hlo.parse(text).entry.root.bytes
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('HloModule empty', "no ENTRY computation.*'HloModule empty'"),
+    ('ENTRY %m (p: f32[]) -> f32[] {\n  what is this\n}', 'line 2 is no HLO'),
+    ('ENTRY %m () -> f32[] {\n  %a = f32[] \n}', 'line 2: expected an opcode'),
+    ('ENTRY %m () -> f32[] {\n  %a = f32[] add(%b\n}', 'never closed'),
+  ],
+)
+def test_what_is_no_module_is_refused(text, message):
+  with pytest.raises(ValueError, match=message):
+    hlo.parse(text)
+
+
+def test_a_large_module_is_read_in_seconds():
+  line = (
+    '  %add.{} = (f32[8,128]{{1,0:T(8,128)}}, /*index=1*/s32[]) add(%x, %x),'
+    ' metadata={{op_name="jit(f)/add"}}, backend_config={{"c":"' + 'z' * 400
+  )
+  lines = [line.format(i) + '"}' for i in range(20_000)]
+  text = '\n'.join(
+    [
+      'ENTRY %m (x: f32[8,128]) -> f32[8,128] {',
+      *lines,
+      '  ROOT %x = f32[] parameter(0)',
+      '}',
+    ]
+  )
+  assert len(hlo.parse(text).entry.instructions) == 20_001

@@ -1,0 +1,188 @@
+"""The numbers of a report, from an estimate made up; the page and the table."""
+
+import collections
+import json
+
+import pytest
+
+from configs import pretrain
+from vit_jax.plan import compiling, devices, render, report, runs
+from vit_jax.plan import estimate as estimate_lib
+
+# DESIGN's contract of `--json`.
+REQUIRED = (
+  *('config', 'topology', 'devices', 'params', 'forward_gmacs'),
+  *('total_exaflops', 'total_steps', 'hbm_gib', 'hbm_usable_gib', 'fits'),
+  *('step_ms', 'images_per_sec_per_core', 'mfu', 'core_days'),
+  *('core_days_raw', 'paper_core_days'),
+)
+
+
+def _estimate(seconds):
+  """Three quarters in the products of three blocks, a quarter in a copy."""
+  rows = [
+    estimate_lib.Row(
+      f'fusion.{i}', f'jit(f)/block_{i}/dot', 'matmul', 2, seconds / 4
+    )
+    for i in range(3)
+  ]
+  rows.append(estimate_lib.Row('copy.1', '', 'copies', 1, seconds / 4))
+  return estimate_lib.Estimate(
+    rows,
+    uncovered=collections.Counter({'sort': 2**20}),
+    assumptions=['a loop'],
+  )
+
+
+def _plan(
+  argument='ViT-H/14,jft300m', topology='v3:16x16', seconds=0.25, **fix
+):
+  run = runs.Run(
+    f'configs/pretrain.py:{argument}', pretrain.get_config(argument)
+  )
+  plan = runs.analyse(run)
+  memory = compiling.Memory(2**30, 2**31, 0, 2**20, temporaries=5 * 2**30)
+  target = devices.parse(topology)
+  compiled = compiling.Compiled(
+    memory, target.chip.hbm_usable_bytes, _estimate(seconds), 9.0
+  )
+  return runs.Plan(
+    run, plan.config, target, plan.analysis, compiled, memory, **fix
+  )
+
+
+def test_figures_of_a_run():
+  figures = report.figures(_plan(), correction=0.8)
+  assert set(REQUIRED) <= set(figures)
+  json.dumps(figures)
+  assert figures['topology'] == 'v3:16x16'
+  assert figures['devices'] == figures['cores'] == 512
+  assert figures['device'] == 'TensorCore'
+  assert figures['hbm_gib'] == pytest.approx(8 + 1 / 1024)
+  assert figures['hbm']['temporaries'] == 5
+  assert figures['fits'] is True
+  assert figures['step_ms_raw'] == 250
+  assert figures['step_ms'] == pytest.approx(312.5)
+  # Of the estimate itself: 4096 images on 512 cores in a quarter second.
+  assert figures['images_per_sec_per_core'] == pytest.approx(32)
+  operations = 6 * figures['forward_gmacs'] * 1e9 * 4096
+  assert figures['mfu'] == pytest.approx(operations / 0.25 / (512 * 61.6e12))
+  days = 1_035_644 * 0.25 / 86400
+  assert figures['core_days_raw'] == pytest.approx(512 * days)
+  assert figures['core_days'] == pytest.approx(512 * days / 0.8)
+  assert figures['wall_days'] == pytest.approx(days / 0.8)
+  assert figures['paper_core_days'] == 2500
+  assert figures['shares']['matmul'] == 0.75
+  # The same operation of all blocks is one.
+  assert figures['heaviest'] == [
+    {'op': 'jit(f)/block_*/dot', 'class': 'matmul', 'times': 6, 'ms': 187.5},
+    {'op': 'copy.*', 'class': 'copies', 'times': 1, 'ms': 62.5},
+  ]
+  said = ' '.join(figures['assumptions'])
+  assert 'divided by 0.8' in said
+  assert 'A loop.' in said
+  assert 'sort (1 MiB)' in said
+
+
+def test_cores_of_chips_that_are_one_device():
+  figures = report.figures(_plan(topology='v4:4x4x4'))
+  assert (figures['devices'], figures['cores']) == (64, 128)
+  assert figures['images_per_sec_per_core'] == 4096 / 0.25 / 128
+  days = 1_035_644 * 0.25 / 86400
+  assert figures['core_days_raw'] == pytest.approx(128 * days)
+  assert figures['core_days'] == pytest.approx(128 * days / 0.85)
+
+
+def test_unknown_is_none():
+  plan = runs.analyse(_plan().run)
+  figures = report.figures(plan)
+  assert set(REQUIRED) <= set(figures)
+  for key in ('topology', 'hbm_gib', 'fits', 'step_ms', 'core_days', 'mfu'):
+    assert figures[key] is None
+  assert figures['params'] > 600_000_000
+  assert figures['paper_core_days'] == 2500
+  page = render.page(figures, 'Install it.')
+  assert 'Install it.' in page
+  assert '655,835,251 parameters' in page
+  assert 'None' not in page
+
+
+def test_the_verdict_comes_first():
+  lines = render.page(report.figures(_plan())).splitlines()
+  assert lines[:4] == [
+    'configs/pretrain.py:ViT-H/14,jft300m on v3:16x16: 512 devices, each a'
+    ' TensorCore',
+    'Fits: 8.0 of 15.5 GiB on each device (7.5 to spare).',
+    'A step takes 294 ms, the run 3.53 days: 1,805 TPUv3-core-days (the paper:'
+    ' 2,500,',
+    '0.72 times that).',
+  ]
+  page = '\n'.join(lines)
+  assert '  parameters                       1.000  ##\n' in page
+  assert '  matmul                   187.5  75.0%  #####' in page
+  assert max(map(len, lines)) <= 85
+
+
+def test_other_chips_are_not_compared_with_the_paper():
+  page = render.page(report.figures(_plan(topology='v5e:16x16')))
+  assert 'TPUv5e-core-days (the paper: 2,500 of TPUv3)' in ' '.join(
+    page.split()
+  )
+  assert 'times that' not in page
+
+
+def _unfit(**others):
+  plan = _plan(seconds=1.0)
+  small = compiling.Memory(2**30, 2**31, 0, 0)
+  return runs.Plan(
+    plan.run,
+    plan.config,
+    plan.target,
+    plan.analysis,
+    None,
+    compiling.Memory(2**30, 2**31, 0, 0, temporaries=17 * 2**30),
+    **others,
+  ), small
+
+
+def test_what_does_not_fit_and_what_would():
+  fix = _plan(changes={'accumulation_steps': 4})
+  plan, _ = _unfit(fix=fix)
+  figures = report.figures(plan)
+  assert (figures['fits'], figures['step_ms']) == (False, None)
+  assert figures['fix']['changes'] == {'accumulation_steps': 4}
+  assert figures['fix']['fits'] is True
+  page = render.page(figures)
+  assert (
+    'Does not fit: at least 20.0 GiB on each device, of which 15.5 are usable:'
+    ' 4.5 too many.\n\nWith --config.accumulation_steps=4 it does.\nFits: 8.0'
+  ) in page
+  json.dumps(figures)
+
+
+def test_a_table():
+  fix = _plan(changes={'accumulation_steps': 4})
+  reports = [
+    report.figures(_unfit(fix=fix)[0]),
+    report.figures(_plan('ViT-B/16,jft300m')),
+  ]
+  lines = render.table(reports, 'Note.').splitlines()
+  columns = [line.split() for line in lines[:4]]
+  assert columns[0][:5] == ['config', 'topology', 'fits', 'GiB', 'of']
+  assert columns[1][:5] == [
+    'ViT-H/14,jft300m',
+    'v3:16x16',
+    'no',
+    '20.0',
+    '15.5',
+  ]
+  assert columns[2][:5] == [
+    'accumulation_steps=4',
+    'v3:16x16',
+    'yes',
+    '8.0',
+    '15.5',
+  ]
+  assert columns[3][:3] == ['ViT-B/16,jft300m', 'v3:16x16', 'yes']
+  assert columns[1][5] == '-'
+  assert 'Note.' in lines

@@ -1,0 +1,201 @@
+"""The batch's mean loss and its gradient, on one device or on a mesh.
+
+Two ways to spread the work over a mesh (`Layout.partition`):
+
+  compiler  the compiler splits the whole computation as the layout says. Any
+            mesh; the devices sum the gradient of every micro-batch.
+  manual    each device works through its own rows with a whole copy of the
+            parameters, then the devices sum their gradients, once a step, each
+            keeping the part whose state it holds. Not for the axis `tensor`.
+
+Axes: `B` global batch, `A` accumulation steps.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import layout as layout_lib
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import losses, sharding
+from vit_jax.models.images import normalize
+
+Batch = dict[str, jax.Array]
+Metrics = dict[str, jax.Array]
+LossAndGrad = Callable[..., tuple[tuple[jax.Array, Metrics], Any]]
+
+
+def make_loss_and_grad(
+  model: nn.Module,
+  loss: losses.Loss,
+  accumulation_steps: int = 1,
+  layout: sharding.Layout | None = None,
+) -> LossAndGrad:
+  """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
+
+  The batch's mean loss and its gradient. With `accumulation_steps` A > 1 the
+  batch is worked through in A micro-batches of B/A rows, each with a dropout
+  key of its own; micro-batch a holds the rows a, a+A, a+2A, ..., so that each
+  device finds an equal part of every micro-batch among its own rows.
+
+  Raises ValueError for a layout that does not go with the key's generator.
+
+  With a layout the gradients are split as `layout.updates` says. Parameters
+  split over `fsdp` are gathered here, once, or by the compiler where a
+  micro-batch needs them (`layout.gather`).
+  """
+
+  def micro_loss(params, batch, key):
+    logits, _ = model.apply(
+      {'params': params},
+      normalize(batch['image']),
+      train=True,
+      rngs={'dropout': key},
+    )
+    mean_loss = loss(logits, batch['label']).mean()
+    accuracy = losses.correct(logits, batch['label']).mean()
+    return mean_loss, {'loss': mean_loss, 'accuracy': accuracy}
+
+  value_and_grad = jax.value_and_grad(micro_loss, has_aux=True)
+  if layout is None:
+    return _accumulate(value_and_grad, accumulation_steps)
+  by_compiler, manual = (
+    make(value_and_grad, accumulation_steps, layout)
+    for make in (_by_compiler, _manual)
+  )
+
+  def loss_and_grad(params, batch, key):
+    dropout = getattr(model, 'dropout_rate', 0.0) > 0
+    global_masks = dropout and _is_threefry(key)
+    chosen = manual if layout.is_manual(global_masks) else by_compiler
+    return chosen(params, batch, key)
+
+  return loss_and_grad
+
+
+def _accumulate(
+  value_and_grad: LossAndGrad,
+  steps: int,
+  constrain: Callable[[Any], Any] = lambda batch: batch,
+  before: Callable[..., Any] = lambda params, batch: (params, batch),
+) -> LossAndGrad:
+  """The mean of a function over micro-batches.
+
+  Args:
+    value_and_grad: of a micro-batch, which holds its rows only.
+    steps: A.
+    constrain: applied to arrays [A, B/A, ...].
+    before: of (params, micro-batch), in the loop.
+  """
+  if steps == 1:
+    return lambda params, batch, key: value_and_grad(
+      params, batch, jax.random.fold_in(key, 0)
+    )
+
+  def split(x):  # [B, ...] -> [A, B/A, ...]
+    x = x.reshape(-1, steps, *x.shape[1:])
+    return constrain(jnp.moveaxis(x, 1, 0))
+
+  def loss_and_grad(params, batch, key):
+    def add_micro_batch(total, xs):
+      index, rows = xs
+      result = value_and_grad(
+        *before(params, rows), jax.random.fold_in(key, index)
+      )
+      return jax.tree.map(jnp.add, total, result), None
+
+    shapes = jax.eval_shape(
+      value_and_grad, params, jax.tree.map(lambda x: split(x)[0], batch), key
+    )
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    total, _ = jax.lax.scan(
+      add_micro_batch,
+      zeros,
+      (jnp.arange(steps), jax.tree.map(split, batch)),
+    )
+    return jax.tree.map(lambda x: x / steps, total)
+
+  return loss_and_grad
+
+
+def _by_compiler(
+  value_and_grad: LossAndGrad, steps: int, layout: sharding.Layout
+) -> LossAndGrad:
+  def constrained(params, batch, key):
+    with sharding.within(layout.mesh):
+      result, grads = value_and_grad(params, batch, key)
+    # Here, so that what accumulates is as small as the state it is for.
+    return result, _constrain(grads, layout.updates(grads))
+
+  def constrain(x):
+    with sharding.within(layout.mesh):
+      return sharding.constrain(x, None, sharding.BATCH)
+
+  def keep_in_loop(params, batch):
+    if layout.gather == 'micro_batch':
+      # Or the compiler would move the gathering out of the loop.
+      return jax.lax.optimization_barrier((params, batch))
+    return params, batch
+
+  accumulated = _accumulate(constrained, steps, constrain, keep_in_loop)
+
+  def loss_and_grad(params, batch, key):
+    if layout.gather == 'step':
+      params = _constrain(params, layout.gathered_params(params))
+    return accumulated(params, batch, key)
+
+  return loss_and_grad
+
+
+def _manual(
+  value_and_grad: LossAndGrad, steps: int, layout: sharding.Layout
+) -> LossAndGrad:
+  accumulated = _accumulate(value_and_grad, steps)
+
+  def on_a_device(params, batch, key):
+    # Masks of its own; a global one would be made whole on every device.
+    key = jax.random.fold_in(key, jax.lax.axis_index(sharding.BATCH))
+    result, grads = accumulated(params, batch, key)
+    return jax.lax.pmean(
+      (result, jax.tree.map(_widest_last, grads)), sharding.BATCH
+    )
+
+  def loss_and_grad(params, batch, key):
+    params = _constrain(params, layout.gathered_params(params))
+    result, grads = jax.shard_map(
+      on_a_device,
+      mesh=layout.mesh,
+      in_specs=(P(), P(sharding.BATCH), P()),
+      out_specs=P(),
+      check_vma=False,  # It would sum where it sees fit.
+    )(params, batch, key)
+    # The sum of all and then a part of it, instead of one operation for both:
+    # some TPUs do the same with either, and the compiler makes one of two.
+    return result, _constrain(grads, layout.updates(grads))
+
+  return loss_and_grad
+
+
+def _widest_last(x: jax.Array) -> jax.Array:
+  """Has an array of several dimensions held with the widest in the lanes.
+
+  Else TPUs' compiler holds it as suits the part that is kept, and the products
+  that make the gradients of attention's kernels take 1.7 times as long.
+  """
+  if x.ndim < 3:
+    return x
+  widest = int(np.argmax(x.shape))
+  order = [i for i in range(x.ndim) if i != widest] + [widest]
+  return layout_lib.with_layout_constraint(x, layout_lib.Layout(tuple(order)))
+
+
+def _is_threefry(key: jax.Array) -> bool:
+  return 'threefry' in str(jax.random.key_impl(key))
+
+
+def _constrain(tree: Any, shardings: Any) -> Any:
+  return jax.tree.map(jax.lax.with_sharding_constraint, tree, shardings)

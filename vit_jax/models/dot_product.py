@@ -1,0 +1,269 @@
+"""Exact softmax attention, in versions for different devices (Eqs. A6, A7).
+
+All compute the same: scores of each query with each key over sqrt(K), their
+softmax with the row's maximum subtracted and sums in float32, and the weighted
+mean of the values. Scores are rounded to the compute dtype, as they are the
+largest activation of a Transformer.
+
+Axes: B batch, L queries, T keys, H heads, K width of one head.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import layout
+
+# Width of a TPU's vector registers and matrix unit. An array's last dimension
+# is padded to a multiple of it.
+LANES = 128
+# Beyond a multiple of LANES, so many tokens are worth an own computation.
+_FEW = 8
+
+
+def plain(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  relative_embedding: jax.Array | None = None,
+) -> jax.Array:
+  """The reference: as written in the paper, differentiated by JAX.
+
+  Args:
+    query: [B, L, H, K], any float dtype.
+    key: [B, T, H, K], same dtype.
+    value: [B, T, H, K], same dtype.
+    relative_embedding: see `relative_scores`; None leaves them out.
+
+  Returns:
+    [B, L, H, K] in the inputs' dtype.
+  """
+  scores = jnp.einsum('bqhk,bthk->bhqt', query, key)  # [B, H, L, T]
+  if relative_embedding is not None:
+    scores += relative_scores(query, relative_embedding.astype(query.dtype))
+  # The scale comes after the product because 1/sqrt(80), for ViT-H, is not
+  # exact in bfloat16.
+  scores = scores.astype(jnp.float32) * query.shape[-1] ** -0.5  # Eq. A6
+  weights = jax.nn.softmax(scores).astype(value.dtype)
+  return jnp.einsum('bhqt,bthk->bqhk', weights, value)  # [B, L, H, K]
+
+
+def relative_scores(
+  query: jax.Array, relative_embedding: jax.Array
+) -> jax.Array:
+  """Scores of each query with the embedding of each key's offset (§D.4).
+
+  Every offset p_q - p_k of two tokens, counted in raster order with the class
+  token first, owns an embedding that is used as a key. It adds to the content
+  scores before the softmax; values have no such term. Not established by the
+  paper, and here as in Shaw et al. (arXiv:1803.02155): 1/sqrt(K) scales the
+  sum of both terms.
+
+  Args:
+    query: [B, L, H, K].
+    relative_embedding: [2L-1, H, K], or [2L-1, 1, K] if the heads share it;
+      row p_q - p_k + L - 1.
+
+  Returns:
+    [B, H, L, L] scores, before scaling.
+  """
+  batch, length, heads, width = query.shape
+  table = jnp.broadcast_to(
+    relative_embedding[::-1], (2 * length - 1, heads, width)
+  )
+  # Column c is for the offset p_q - p_k = L - 1 - c.
+  scores = jnp.einsum('bqhk,chk->bhqc', query, table)  # [B, H, L, 2L-1]
+  # Row q starts at column L-1-q: with one column more, rows of 2L-1 of the
+  # flat array shift by one column each. Cheaper than to gather [L, L, K].
+  scores = jnp.pad(scores, [(0, 0), (0, 0), (0, 0), (0, 1)])
+  scores = scores.reshape(batch, heads, -1)  # [B, H, L * 2L]
+  scores = scores[..., length - 1 : -1].reshape(
+    batch, heads, length, 2 * length - 1
+  )
+  return scores[..., :length]  # [B, H, L, L]
+
+
+def cudnn(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+  """cuDNN's fused kernel, which never writes the scores to memory.
+
+  Takes what `plain` takes, in bfloat16 or float16, on an NVIDIA GPU of
+  compute capability 8.0 or later, with K a multiple of 8 of at most 128.
+  """
+  return jax.nn.dot_product_attention(query, key, value, implementation='cudnn')
+
+
+def lanes(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+  """`lane_blocks` of all tokens together, with `plain`'s arguments."""
+  (out,) = lane_blocks([query], [key], [value])
+  return out
+
+
+# ---- The version for TPUs ----------------------------------------------------
+
+
+def block_sizes(length: int) -> tuple[int, ...]:
+  """How to cut a sequence for `lane_blocks`.
+
+  The class token makes ViT-H/14's 256 patches 257 tokens, which take the place
+  of 384: a third of attention's time (and 1,025 tokens that of 1,152).
+
+  Args:
+    length: number of tokens, the class token first.
+
+  Returns:
+    (length,), or (few, a multiple of `LANES`).
+  """
+  few = length % LANES
+  if 0 < few <= _FEW and few < length:
+    return few, length - few
+  return (length,)
+
+
+def lane_blocks(
+  queries: Sequence[jax.Array],
+  keys: Sequence[jax.Array],
+  values: Sequence[jax.Array],
+) -> list[jax.Array]:
+  """Attention with the tokens along the lanes of a TPU's registers.
+
+  With tokens along the last dimension instead of the K = 64 or 80 numbers of a
+  head, which fill only half of a register, and with all arrays held in one
+  order, nothing is copied from one layout to another. The softmax is divided
+  by its sum after the product with the values, whose matrix has a row of ones
+  that yields the sum in float32 as the product's by-product; the backward pass
+  computes the weights anew from the scores.
+
+  Args:
+    queries: blocks [B, L_i, H, K] of a sequence, see `block_sizes`.
+    keys: its blocks [B, T_i, H, K], same dtype.
+    values: blocks of the keys' shapes, same dtype.
+
+  Returns:
+    For each block of queries [B, L_i, H, K] in the inputs' dtype.
+  """
+  queries, keys, values = (
+    [x.transpose(0, 2, 3, 1) for x in blocks]
+    for blocks in (queries, keys, values)
+  )  # [B, H, K, L] each.
+  return [
+    (_attend if query.shape[-1] > _FEW else _attend_few)(
+      query, tuple(keys), tuple(values)
+    ).transpose(0, 3, 1, 2)
+    for query in queries
+  ]
+
+
+def _attend_few(
+  query: jax.Array, keys: Sequence[jax.Array], values: Sequence[jax.Array]
+) -> jax.Array:
+  """As `_attend`, with the keys of the scores along the lanes."""
+  scores = jnp.concatenate(
+    [jnp.einsum('bhkl,bhkt->bhlt', query, key) for key in keys], axis=-1
+  )
+  scores = scores.astype(_wide(query)) * query.shape[2] ** -0.5
+  weights = jax.nn.softmax(scores).astype(query.dtype)  # [B, H, L, T]
+  out, start = 0, 0
+  for value in values:
+    part = weights[..., start : start + value.shape[-1]]
+    out += jnp.einsum('bhlt,bhkt->bhkl', part, value)
+    start += value.shape[-1]
+  return out
+
+
+@jax.custom_vjp
+def _attend(
+  query: jax.Array, keys: tuple[jax.Array, ...], values: tuple[jax.Array, ...]
+) -> jax.Array:
+  """Attention of [B, H, K, L] queries to blocks of [B, H, K, T] keys."""
+  return _attend_forward(query, keys, values)[0]
+
+
+def _attend_forward(query, keys, values):
+  scores = [
+    _pin(jnp.einsum('bhkt,bhkl->bhtl', key, query)) for key in keys
+  ]  # [B, H, T, L] each, not yet scaled.
+  maximum = functools.reduce(
+    jnp.maximum, (block.max(axis=2, keepdims=True) for block in scores)
+  )  # [B, H, 1, L]
+  total = sum(
+    jnp.einsum(
+      'bhkt,bhtl->bhkl',
+      _with_ones(value),
+      _exp(block, maximum, query).astype(value.dtype),
+      preferred_element_type=_wide(query),
+    )
+    for block, value in zip(scores, values, strict=True)
+  )  # [B, H, K+1, L]
+  inverse = 1 / total[:, :, -1:]  # [B, H, 1, L]
+  out = (total[:, :, :-1] * inverse).astype(query.dtype)
+  return out, (query, keys, values, scores, maximum, inverse, out)
+
+
+def _attend_backward(kept, grad):
+  query, keys, values, scores, maximum, inverse, out = kept
+  wide = _wide(query)
+  grad = grad.astype(wide) * inverse  # Of the mean's numerator.
+  # The part of each weight's gradient that all weights of a query share.
+  shared = (grad * out.astype(wide)).sum(axis=2, keepdims=True)  # [B, H, 1, L]
+  grad = grad.astype(query.dtype)
+  scale = query.shape[2] ** -0.5
+  query_grad, key_grads, value_grads = 0, [], []
+  for key, value, block in zip(keys, values, scores, strict=True):
+    weights = _exp(block, maximum, query)  # [B, H, T, L]
+    value_grads.append(
+      jnp.einsum('bhtl,bhkl->bhkt', weights.astype(query.dtype), grad)
+    )
+    weight_grads = jnp.einsum('bhkt,bhkl->bhtl', value, grad)
+    score_grads = _pin(
+      (weights * (weight_grads.astype(wide) - shared)).astype(query.dtype)
+    )
+    key_grads.append(
+      _scaled_product('bhkl,bhtl->bhkt', query, score_grads, scale)
+    )
+    query_grad += _scaled_product('bhkt,bhtl->bhkl', key, score_grads, scale)
+  return query_grad, tuple(key_grads), tuple(value_grads)
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _wide(x: jax.Array) -> jnp.dtype:
+  """The dtype of sums."""
+  return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _exp(scores: jax.Array, maximum: jax.Array, query: jax.Array) -> jax.Array:
+  """Weights before they are divided by their sum; at most 1."""
+  wide = _wide(query)
+  return jnp.exp(
+    (scores.astype(wide) - maximum.astype(wide)) * query.shape[2] ** -0.5
+  )
+
+
+def _scaled_product(spec, left, right, scale):
+  product = jnp.einsum(spec, left, right, preferred_element_type=_wide(left))
+  return (product * scale).astype(left.dtype)
+
+
+def _with_ones(value: jax.Array) -> jax.Array:
+  """[B, H, K, T] -> [B, H, K+1, T]."""
+  ones = jnp.ones_like(value[:, :, :1])
+  return jnp.concatenate([value, ones], axis=2)
+
+
+@jax.custom_vjp
+def _pin(x: jax.Array) -> jax.Array:
+  """Has an array, and its gradient, held with the last dimension in lanes.
+
+  The compiler chooses layouts by local rules, and else copies between two.
+  """
+  return layout.with_layout_constraint(
+    x, layout.Layout(major_to_minor=tuple(range(x.ndim)))
+  )
+
+
+_pin.defvjp(lambda x: (_pin(x), None), lambda _, grad: (_pin(grad),))
+
+
+IMPLEMENTATIONS = {'plain': plain, 'lanes': lanes, 'cudnn': cudnn}

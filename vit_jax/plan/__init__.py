@@ -1,0 +1,1 @@
+"""Planning a run before renting the machine for it."""

@@ -1,0 +1,95 @@
+"""Plans runs: `python -m vit_jax.plan --config=FILE[:ARG] --topology=SLICE`.
+
+  --config=configs/pretrain.py:ViT-L/16,jft300m --topology=v3:16x16
+  --topology=v3:4x4,v5e:8x8,2xv5e:16x16    several slices: a table
+  --topology=auto:v3                the smallest slice of v3 that it fits
+  --also=configs/finetune.py:ViT-L/16,imagenet2012   further configs
+  --table6 --topology=v3:16x16      the 18 models of the paper's Table 6
+  --topology=local                  measures steps on this machine (cpu, gpu)
+  --config.KEY=VALUE                overrides any key, in all configs
+
+Compiles the very step that training runs, with the TPU's own compiler, on any
+x86-64 machine; no TPU is needed (pip install "vit_jax[plan]"). Says whether it
+fits the memory, and if not with which settings it does, how long a step and
+the run take, and the TensorCore-days. Without the compiler, or without
+--topology: parameters, operations and steps.
+"""
+
+from absl import flags, logging
+from ml_collections import config_flags
+
+from vit_jax import command_line
+from vit_jax.plan import command, report
+
+_CONFIG = config_flags.DEFINE_config_file(
+  'config',
+  help_string='Config file, with its argument: configs/NAME.py[:ARGUMENT].',
+  lock_config=True,
+)
+_ALSO = flags.DEFINE_multi_string(
+  'also', [], 'A further config, as --config takes it; may be repeated.'
+)
+_TABLE6 = flags.DEFINE_bool(
+  'table6', False, "Also the pre-training runs of the paper's Table 6."
+)
+_TOPOLOGY = flags.DEFINE_list(
+  'topology',
+  [],
+  'Slices: v3:16x16 or v3-512, 2xv5e:16x16 (two slices), auto:GENERATION,'
+  ' auto (v3); or local, cpu, gpu: the machine at hand.',
+)
+_JSON = flags.DEFINE_bool(
+  'json', False, 'Print one line of JSON: an object, or a list of several.'
+)
+_CORRECTION = flags.DEFINE_float(
+  'correction',
+  report.CORRECTION,
+  "Real speed, divided by that of the compiler's estimate: 0.65 to 1.05 where"
+  ' both are known.',
+  lower_bound=0.01,
+)
+_SEARCH = flags.DEFINE_bool(
+  'search', True, 'Look for settings that fit where a run does not.'
+)
+_MAX_TRIES = flags.DEFINE_integer(
+  'max_tries', 6, 'Compilations of such a search at most.', lower_bound=1
+)
+_MAX_MINUTES = flags.DEFINE_float(
+  'max_minutes',
+  60.0,
+  'Minutes after which a search begins no more of them.',
+  lower_bound=0,
+)
+_STEPS = flags.DEFINE_integer(
+  'steps', 10, 'Steps to measure on the machine at hand.', lower_bound=1
+)
+
+
+def main() -> None:
+  named = {}
+  if _CONFIG.value is not None:
+    name = config_flags.get_config_filename(flags.FLAGS['config'])
+    named[name] = _CONFIG.value
+  overrides = (
+    config_flags.get_override_values(flags.FLAGS['config']) if named else {}
+  )
+  names = [*_ALSO.value, *(command.table6() if _TABLE6.value else ())]
+  runs = command.expand(named, names, overrides)
+  options = command.Options(
+    correction=_CORRECTION.value,
+    search=_SEARCH.value,
+    max_tries=_MAX_TRIES.value,
+    max_seconds=60 * _MAX_MINUTES.value,
+    steps=_STEPS.value,
+  )
+  reports, note = command.plan_all(
+    runs, _TOPOLOGY.value, options, lambda text: logging.info('%s', text)
+  )
+  if _JSON.value:
+    print(command.to_json(reports))
+  else:
+    print(command.render_all(reports, note))
+
+
+if __name__ == '__main__':
+  command_line.run(main)

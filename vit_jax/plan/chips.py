@@ -1,0 +1,121 @@
+"""The TPU generations, as the compiler's topologies show them.
+
+Every figure is for one JAX device of `topologies.get_topology_desc`: a core on
+v2, v3 and v4, one of the two chiplets on TPU7x, a whole chip on v5e, v5p and
+v6e. (On a running v4, JAX shows a chip of two cores as one device.)
+
+Sources, per chip, halved where a chip has two devices:
+  peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,
+    v5p,v6e,tpu7x}, the tables "Key specifications".
+  interconnect, in one direction over all links: v2 and v3 4 x 496 and
+    4 x 656 Gbit/s (Jouppi et al., CACM 63(7), 2020); v4 6 x 50 GB/s
+    (arXiv:2304.01433); the others half of the bidirectional figure of those
+    pages.
+  network between slices: the page of TPU7x for it, v6e and v5p, that of v5e for
+    v5e (6.4 Tbit/s a pod of 256). For v2 to v4 none was found; they get v5e's,
+    the least.
+  clock: v2 to v4 from those papers; of the others peak / operations in a cycle:
+    131,072 on v5e, 262,144 on v5p, 524,288 on v6e and TPU7x. With these, the
+    cycles that libtpu 0.0.42 states for a product of 16,384 x 16,384 matrices
+    come to 98-99% of the peak on v2 and v3, 92-94% on v4 to v5p, 78% on v6e and
+    85% on TPU7x; half the operations would make it more than the peak.
+  usable memory: what libtpu 0.0.42 names when it refuses a program that is too
+    large ("exceeds available HBM (15.48G)"), one for each generation. That of
+    v5p is more than the 95 GiB of its page, so that 96 is taken for the whole.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """One device.
+
+  Attributes:
+    name: generation, as slices are named ('v3' in 'v3:2x2').
+    device_kind: as JAX names it.
+    device: 'core', 'chiplet' or 'chip'.
+    devices_per_chip: 1 or 2.
+    clock_mhz: of the matrix units.
+    peak_flops: per second, bfloat16, a multiply-accumulate being two.
+    hbm_bytes: main memory.
+    hbm_usable_bytes: of it, what the compiler gives a program.
+    hbm_bytes_per_second: bandwidth of the main memory.
+    interconnect_bytes_per_second: of the whole chip, in one direction, over
+      all links. Not halved for two devices on a chip: what a group of devices
+      reduces or gathers crosses the links of a chip once for both.
+    network_bytes_per_second: of the data center network between slices, in one
+      direction; the share of one device.
+  """
+
+  name: str
+  device_kind: str
+  device: str
+  devices_per_chip: int
+  clock_mhz: float
+  peak_flops: float
+  hbm_bytes: int
+  hbm_usable_bytes: int
+  hbm_bytes_per_second: float
+  interconnect_bytes_per_second: float
+  network_bytes_per_second: float
+
+
+def _chip(
+  name: str,
+  device_kind: str,
+  device: str,
+  clock_mhz: float,
+  peak_tflops: float,
+  gib: float,
+  usable_gib: float,
+  gb_per_second: float,
+  interconnect_gb_per_second: float,
+  network_gbit_per_second: float,
+) -> Chip:
+  devices_per_chip = 1 if device == 'chip' else 2
+  return Chip(
+    name,
+    device_kind,
+    device,
+    devices_per_chip,
+    clock_mhz,
+    peak_tflops * 1e12,
+    int(gib * 2**30),
+    int(usable_gib * 2**30),
+    gb_per_second * 1e9,
+    interconnect_gb_per_second * 1e9,
+    network_gbit_per_second / 8 * 1e9 / devices_per_chip,
+  )
+
+
+CHIPS = {
+  chip.name: chip
+  for chip in (
+    _chip('v2', 'TPU v2', 'core', 700, 22.9, 8, 7.48, 350, 248, 25),
+    _chip('v3', 'TPU v3', 'core', 940, 61.6, 16, 15.48, 450, 328, 25),
+    _chip('v4', 'TPU v4', 'core', 1050, 137.6, 16, 15.25, 600, 300, 25),
+    _chip('v5e', 'TPU v5 lite', 'chip', 1500, 196.6, 16, 15.75, 819, 200, 25),
+    _chip('v5p', 'TPU v5', 'chip', 1750, 458.8, 96, 95.74, 2765, 600, 50),
+    _chip('v6e', 'TPU v6 lite', 'chip', 1750, 917.5, 32, 31.25, 1638, 400, 100),
+    _chip('tpu7x', 'TPU7x', 'chiplet', 2200, 1153.4, 96, 94.75, 3690, 600, 100),
+  )
+}
+
+
+def get(name: str) -> Chip:
+  """Returns the chip of a generation ('v3'), a slice ('v3:4x4') or JAX's kind.
+
+  Raises:
+    ValueError: unknown.
+  """
+  generation = name.partition(':')[0]
+  if generation in CHIPS:
+    return CHIPS[generation]
+  for chip in CHIPS.values():
+    if chip.device_kind == name:
+      return chip
+  raise ValueError(
+    f'no TPU generation is called {name!r}: choose one of {list(CHIPS)},'
+    ' as in v3:4x4.'
+  )

@@ -1,0 +1,162 @@
+"""Bytes, groups and time of collective operations in a compiled program."""
+
+import dataclasses
+import math
+import re
+
+from vit_jax.plan import hlo
+from vit_jax.plan.chips import Chip
+
+KINDS = (
+  'all-reduce',
+  'all-gather',
+  'reduce-scatter',
+  'all-to-all',
+  'ragged-all-to-all',
+  'collective-permute',
+  'collective-broadcast',
+)
+# The part of a collective that leaves a slice: its data is handed to a runtime
+# on the host ("megascale"), which sends it over the data center network.
+BETWEEN_SLICES = 'between-slices'
+_MEGASCALE = '_xla_megascale_transfer_type='
+# Part of the links' bandwidth that long transfers reach.
+LINK_EFFICIENCY = 0.6
+
+_MESH = re.compile(r'mesh\[([^\]]*)\][^{]*\{([^}]*)\}')
+_MESH_SIZE = re.compile(r"'([^']+)'=(\d+)")
+# An axis, or the part of it that `:(size before it)size` names.
+_MESH_AXIS = re.compile(r"'([^']+)'(?::\(\d+\)(\d+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """A collective; one that is started and awaited is one.
+
+  Attributes:
+    kind: one of KINDS, or BETWEEN_SLICES.
+    name: of the instruction.
+    op_name: path of the JAX operation it comes from.
+    bytes: of the larger side on one device, in one execution: what an
+      all-gather gives, what the others take.
+    group_size: devices that take part together; 0 if not stated.
+    times: executions in one call.
+    seconds: of all executions in one call.
+  """
+
+  kind: str
+  name: str
+  op_name: str
+  bytes: int
+  group_size: int
+  times: int
+  seconds: float
+
+
+def kind(instruction: hlo.Instruction) -> str | None:
+  """Names the kind of a collective, or of its start; None for the rest."""
+  if instruction.opcode == 'send' and _MEGASCALE in instruction.attributes:
+    return BETWEEN_SLICES
+  name = instruction.opcode.removesuffix('-start')
+  return name if name in KINDS else None
+
+
+def ends(instruction: hlo.Instruction) -> bool:
+  """Whether an instruction is but the other end of a collective."""
+  if instruction.opcode == 'recv':
+    return _MEGASCALE in instruction.attributes
+  name, dash, last = instruction.opcode.rpartition('-')
+  return bool(dash) and last == 'done' and name in KINDS
+
+
+def cost(
+  module: hlo.Module,
+  instruction: hlo.Instruction,
+  collective: hlo.Instruction,
+  chip: Chip,
+  times: int,
+  link_efficiency: float,
+) -> Collective:
+  """Estimates the time of a collective.
+
+  An all-reduce moves 2 x its bytes over the links; an all-gather, a
+  reduce-scatter and an all-to-all among n devices (n-1)/n of their bytes; a
+  permutation and a broadcast their bytes. What goes between slices moves its
+  bytes, those of an all-reduce twice, over the data center network. Nothing is
+  added for latency, and nothing subtracted for what runs beside it.
+
+  Args:
+    module: the program.
+    instruction: what stands in the program: the collective, or a fusion of it.
+    collective: the collective itself.
+    chip: the device.
+    times: executions in one call.
+    link_efficiency: part of the networks' bandwidth that is reached.
+  """
+  name = kind(collective)
+  if name == BETWEEN_SLICES:
+    size = collective.arrays[0].bytes
+    reduced = f'{_MEGASCALE}"ALL_REDUCE"' in collective.attributes
+    bandwidth = link_efficiency * chip.network_bytes_per_second
+    seconds = times * size * (2 if reduced else 1) / bandwidth
+    return Collective(
+      name, instruction.name, collective.op_name, size, 0, times, seconds
+    )
+  # The compiler's reduce-scatter: a fusion of an all-reduce and of taking a
+  # slice, named so.
+  fused = instruction.called.get('calls', ())
+  if name == 'all-reduce' and any('scatter' in part for part in fused):
+    name = 'reduce-scatter'
+  size = sum(operand.bytes for operand in module.operands(collective))
+  group = group_size(module, collective)
+  if name == 'all-gather':
+    size *= max(group, 1)
+  if group == 1:
+    moved = 0.0
+  elif name == 'all-reduce':
+    moved = 2.0 * size
+  elif name in ('collective-permute', 'collective-broadcast') or not group:
+    moved = float(size)
+  else:
+    moved = size * (group - 1) / group
+  bandwidth = link_efficiency * chip.interconnect_bytes_per_second
+  return Collective(
+    name,
+    instruction.name,
+    collective.op_name or instruction.op_name,
+    size,
+    group,
+    times,
+    times * moved / bandwidth,
+  )
+
+
+def group_size(module: hlo.Module, collective: hlo.Instruction) -> int:
+  """Counts the devices that take part in a collective together.
+
+  Groups are written as lists, {{0,1},{2,3}}, where {} is all devices; as the
+  shape of a table of device numbers, a row a group, [2,4]<=[8]; or as axes of
+  a mesh, mesh['a'=2,'b'=4] {'b'}.
+
+  Returns:
+    The size of the largest group; of a permutation, the number of transfers;
+    0 if it is not stated.
+  """
+  pairs = collective.attribute('source_target_pairs')
+  if pairs is not None:
+    return len(re.findall(r'\d+,\s*\d+', pairs))
+  groups = collective.attribute('replica_groups')
+  if groups is None:
+    return 0
+  mesh = _MESH.match(groups)
+  if mesh:
+    sizes = dict(_MESH_SIZE.findall(mesh[1]))
+    return math.prod(
+      int(part or sizes[axis]) for axis, part in _MESH_AXIS.findall(mesh[2])
+    )
+  if groups.startswith('['):
+    return int(groups[1 : groups.index(']')].split(',')[-1])
+  lists = re.findall(r'\{([\d,\s]+)\}', groups)
+  if not lists:
+    return module.num_devices
+  return max(len(members.split(',')) for members in lists)

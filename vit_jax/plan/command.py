@@ -1,0 +1,202 @@
+"""What the command does: several runs on several slices, one after another."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from vit_jax import command_line
+from vit_jax.plan import auto, devices, measure, render, report
+from vit_jax.plan import runs as runs_lib
+
+Say = Callable[[str], None]
+
+# From when on the user is told how long the rest takes.
+_SLOW_SECONDS = 10
+
+# Table 6 of arXiv:2010.11929: models and epochs, all on JFT-300M.
+TABLE_6 = (
+  ('ViT-B/32', 7),
+  ('ViT-B/16', 7),
+  ('ViT-L/32', 7),
+  ('ViT-L/16', 7),
+  ('ViT-L/16', 14),
+  ('ViT-H/14', 14),
+  ('BiT-R50x1', 7),
+  ('BiT-R50x2', 7),
+  ('BiT-R101x1', 7),
+  ('BiT-R152x1', 7),
+  ('BiT-R152x2', 7),
+  ('BiT-R152x2', 14),
+  ('BiT-R200x3', 14),
+  ('R50+ViT-B/32', 7),
+  ('R50+ViT-B/16', 7),
+  ('R50+ViT-L/32', 7),
+  ('R50+ViT-L/16', 7),
+  ('R50+ViT-L/16', 14),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The command's flags: see its help."""
+
+  correction: float = report.CORRECTION
+  search: bool = True
+  max_tries: int = 6
+  max_seconds: float = 3600.0
+  steps: int = 10
+
+  @property
+  def effort(self) -> runs_lib.Effort:
+    return runs_lib.Effort(self.search, self.max_tries, self.max_seconds)
+
+
+def table6() -> list[str]:
+  """The names of Table 6's runs."""
+  return [
+    f'configs/pretrain.py:{model},jft300m,epochs={epochs}'
+    for model, epochs in TABLE_6
+  ]
+
+
+def expand(
+  named: Mapping[str, ml_collections.ConfigDict],
+  names: Sequence[str],
+  overrides: Mapping[str, Any],
+) -> list[runs_lib.Run]:
+  """The runs to plan; a config with stages is one run for each.
+
+  Args:
+    named: `FILE:ARGUMENT` -> config, overridden.
+    names: further ones, to be loaded.
+    overrides: config key -> value, for those.
+
+  Raises:
+    ValueError: there is none, or a config can not be loaded or overridden.
+  """
+  loaded = dict(named)
+  for name in names:
+    config = command_line.read_config([f'--config={name}'])
+    try:
+      config.update_from_flattened_dict(overrides)
+    except (KeyError, AttributeError, TypeError) as error:
+      raise ValueError(
+        f'The overrides {dict(overrides)} do not suit {name}: {error}'
+      ) from error
+    loaded.setdefault(name, config)
+  if not loaded:
+    raise ValueError(
+      '--config is missing: a config file, with its argument, such as'
+      ' configs/pretrain.py:ViT-B/16,imagenet2012.'
+    )
+  runs = []
+  for name, config in loaded.items():
+    if 'stages' not in config:
+      runs.append(runs_lib.Run(name, config))
+      continue
+    runs += [
+      runs_lib.Run(f'{name} {stage}', config.stages[stage])
+      for stage in config.order
+    ]
+  return runs
+
+
+def plan_all(
+  runs: Sequence[runs_lib.Run],
+  topologies: Sequence[str],
+  options: Options,
+  say: Say,
+) -> tuple[list[dict[str, Any]], str]:
+  """Plans each run on each slice.
+
+  Args:
+    runs: see `expand`.
+    topologies: as in the command's help; none: only what needs no device.
+    options: the flags.
+    say: takes lines on the progress.
+
+  Returns:
+    The figures (see `report.figures`) and what the user should do, or ''.
+
+  Raises:
+    ValueError: an unknown slice, a wrong config, or one that does not suit the
+      number of devices; before anything is compiled.
+  """
+  targets = [_target(text) for text in topologies]
+  local = [text for text in topologies if text in devices.LOCAL]
+  if local and len(topologies) > 1:
+    raise ValueError(
+      f'--topology={",".join(topologies)}: {local[0]} measures the machine at'
+      ' hand, in a call of its own.'
+    )
+  if local:
+    measure.check_platform(local[0])
+  else:
+    devices.leave_hardware_alone()
+  note = ''
+  if not targets:
+    targets = [None]
+    note = 'Give --topology=v3:16x16, say, to see memory and time there.'
+  elif not local and not devices.have_compiler():
+    note = devices.INSTALL
+  # An error in a config is told before the minutes of the others.
+  jobs = [(run, target) for run in runs for target in targets]
+  for run, target in jobs:
+    if isinstance(target, devices.Target) and devices.have_compiler():
+      runs_lib.describe({}, run, target)
+    else:
+      runs_lib.analyse(run)
+  reports = []
+  start = time.monotonic()
+  for index, (run, target) in enumerate(jobs):
+    elapsed = time.monotonic() - start
+    if elapsed > _SLOW_SECONDS and index:
+      left = elapsed / index * (len(jobs) - index)
+      say(f'{index} of {len(jobs)} done; about {left / 60:.0f} minutes left.')
+    reports.append(_plan(run, target, options, say))
+  return reports, note
+
+
+def _target(text: str) -> devices.Target | str:
+  """A slice; a word for the machine at hand or for the smallest slice."""
+  if text in devices.LOCAL:
+    return text
+  kind, _, generation = text.partition(':')
+  if kind == 'auto':
+    devices.of_generation(generation or auto.GENERATION)
+    return text
+  return devices.parse(text)
+
+
+def _plan(run, target, options: Options, say: Say) -> dict[str, Any]:
+  if target in devices.LOCAL:
+    return measure.figures(run, options.steps, say)
+  if isinstance(target, str):
+    generation = target.partition(':')[2] or auto.GENERATION
+    if not devices.have_compiler():
+      plan = runs_lib.analyse(run)
+    else:
+      plan = auto.smallest(run, generation, options.effort, say)
+  elif target is None:
+    plan = runs_lib.analyse(run)
+  elif devices.have_compiler():
+    plan = runs_lib.plan(run, target, options.effort, say)
+  else:
+    plan = dataclasses.replace(runs_lib.analyse(run), target=target)
+  return report.figures(plan, options.correction)
+
+
+def render_all(reports: Sequence[dict[str, Any]], note: str) -> str:
+  """For people: a page for one run, a table for several."""
+  if len(reports) == 1:
+    return render.page(reports[0], note)
+  return render.table(reports, note)
+
+
+def to_json(reports: Sequence[dict[str, Any]]) -> str:
+  """One line: an object, or a list of several."""
+  return json.dumps(list(reports) if len(reports) > 1 else reports[0])

@@ -1,0 +1,188 @@
+"""Compiles the training step for a slice; reads its memory and its time."""
+
+import dataclasses
+import re
+import time
+
+import jax
+import ml_collections
+
+from vit_jax import program as program_lib
+from vit_jax.plan import analysis, devices, hlo
+from vit_jax.plan import estimate as estimate_lib
+
+GIB = 2**30
+_UNITS = {'': 1, 'B': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+  """Bytes of main memory (HBM) on one device while a step runs.
+
+  Attributes:
+    parameters: the model's, as far as this device holds them.
+    optimizer: the optimizer's state.
+    average: the moving average of the parameters.
+    batch: the images and labels of this device.
+    padding: what those four take more, as rows are padded to whole tiles.
+    temporaries: activations, gradients and working space, at the most.
+    outputs: results that take no argument's place.
+    program: the instructions.
+  """
+
+  parameters: int
+  optimizer: int
+  average: int
+  batch: int
+  padding: int = 0
+  temporaries: int = 0
+  outputs: int = 0
+  program: int = 0
+
+  @property
+  def total(self) -> int:
+    return sum(dataclasses.astuple(self))
+
+  @property
+  def state(self) -> int:
+    """What stays from step to step."""
+    return self.parameters + self.optimizer + self.average
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+  """What the compiler says of a step.
+
+  Attributes:
+    memory: on the fullest device.
+    usable: bytes of HBM that the compiler gives a program.
+    estimate: of the time; None if the compiler gave up for lack of memory.
+    seconds: that compiling took.
+    assumptions: sentences for the reader.
+  """
+
+  memory: Memory
+  usable: int
+  estimate: estimate_lib.Estimate | None
+  seconds: float
+  assumptions: tuple[str, ...] = ()
+
+  @property
+  def fits(self) -> bool:
+    return self.estimate is not None and self.memory.total <= self.usable
+
+
+def build(
+  config: ml_collections.ConfigDict, target: devices.Target
+) -> program_lib.Program:
+  """Builds the program of a resolved config for a slice."""
+  layout = devices.layout(config, devices.compile_only(target))
+  return program_lib.build(config, layout)
+
+
+def held(program: program_lib.Program) -> Memory:
+  """The memory that is known before compiling: state and batch, exactly."""
+  state = program.abstract_state
+  return Memory(
+    parameters=analysis.bytes_held(state.params),
+    optimizer=analysis.bytes_held(state.opt_state),
+    average=analysis.bytes_held(state.ema_params),
+    batch=analysis.bytes_held(program.abstract_batch),
+  )
+
+
+def compile_step(
+  config: ml_collections.ConfigDict, target: devices.Target
+) -> Compiled:
+  """Compiles the step that training runs, with its shardings.
+
+  Args:
+    config: resolved.
+    target: the slice.
+
+  Raises:
+    ValueError: the config does not fit the slice's number of devices, or there
+      is no TPU compiler.
+  """
+  program = build(config, target)
+  known = held(program)
+  chip = target.chip
+  start = time.monotonic()
+  lowered = program.train_step.lower(
+    program.abstract_state, program.abstract_batch
+  )
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    needed = parse_out_of_memory(str(error))
+    if needed is None:
+      raise
+    return Compiled(
+      dataclasses.replace(known, temporaries=needed),
+      chip.hbm_usable_bytes,
+      None,
+      time.monotonic() - start,
+    )
+  memory, assumptions = read_memory(compiled.memory_analysis(), known)
+  module = hlo.parse(compiled.as_text())
+  return Compiled(
+    memory,
+    chip.hbm_usable_bytes,
+    estimate_lib.estimate(module, chip),
+    time.monotonic() - start,
+    assumptions,
+  )
+
+
+def read_memory(stats, known: Memory) -> tuple[Memory, tuple[str, ...]]:
+  """Splits the compiler's figures.
+
+  Args:
+    stats: of `compiled.memory_analysis()`.
+    known: see `held`.
+
+  Returns:
+    The memory, whose total is the compiler's arguments + temporaries + outputs
+    - what outputs share with arguments + program, and assumptions.
+  """
+  arguments = stats.argument_size_in_bytes
+  outputs = stats.output_size_in_bytes - stats.alias_size_in_bytes
+  temporaries, assumptions = stats.temp_size_in_bytes, ()
+  if not temporaries and stats.peak_memory_in_bytes > arguments + outputs:
+    # Seen where two cores of a chip are one device (libtpu 0.0.42, v4).
+    temporaries = stats.peak_memory_in_bytes - arguments - outputs
+    assumptions = (
+      'Temporaries are the most that is alive at a time: the compiler does not'
+      ' state the memory it sets aside for them, which may be a little more.',
+    )
+  return (
+    dataclasses.replace(
+      known,
+      padding=arguments - known.total,
+      temporaries=temporaries,
+      outputs=outputs,
+      program=stats.generated_code_size_in_bytes,
+    ),
+    assumptions,
+  )
+
+
+def parse_out_of_memory(message: str) -> int | None:
+  """The bytes of temporaries in the compiler's complaint.
+
+  Args:
+    message: of the error.
+
+  Returns:
+    None if it is another error.
+  """
+  if 'RESOURCE_EXHAUSTED' not in message:
+    return None
+  for pattern in (
+    r'HLO temporaries \(([\d.]+)([KMGT]?)B?\)',
+    r'Used ([\d.]+)([KMGT]?)B? of [\d.]+[KMGT]?B? hbm',
+  ):
+    found = re.search(pattern, message)
+    if found:
+      return round(float(found[1]) * _UNITS[found[2]])
+  return None

@@ -1,0 +1,191 @@
+"""The devices a run is planned for: slices that need not be there, or here.
+
+The TPU compiler (libtpu) knows the devices of every slice and compiles for
+them on any x86 machine. Nothing here opens a TPU.
+"""
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+
+import jax
+import ml_collections
+from jax.experimental import topologies
+from jax.sharding import AxisType
+
+from vit_jax import sharding, topology
+from vit_jax.plan import chips as chips_lib
+from vit_jax.sharding import mesh as mesh_lib
+
+INSTALL = (
+  'The TPU compiler (libtpu) is not installed, so memory and time are not'
+  ' known; pip install "vit_jax[plan]" gets it, on x86-64 Linux. No TPU is'
+  ' needed.'
+)
+# Names of the machine at hand, whose speed is measured.
+LOCAL = ('local', 'cpu', 'gpu')
+
+# libtpu asks the cloud's metadata server where it runs, which no laptop has,
+# allows one process at a time, for the sake of the TPU, and talks.
+_ENVIRONMENT = {
+  'TPU_SKIP_MDS_QUERY': '1',
+  'TPU_WORKER_HOSTNAMES': 'localhost',
+  'TPU_ACCELERATOR_TYPE': 'v3-8',
+  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+  'TPU_STDERR_LOG_LEVEL': '3',
+  'TPU_MIN_LOG_LEVEL': '3',
+  'TPU_LOG_DIR': 'disabled',
+}
+# Generations of which JAX shows a chip with two cores as one device, on the
+# hardware. libtpu shows v4's cores unless told.
+_MEGACORE = ('v4', 'v5p')
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+  """One slice, or several joined by the data-centre network.
+
+  Attributes:
+    slice: what each is.
+    slices: how many.
+  """
+
+  slice: topology.Slice
+  slices: int = 1
+
+  def __str__(self) -> str:
+    """As `parse` takes it: `v3:16x16`, `2xv5e:16x16`."""
+    return f'{self.slices}x{self.slice}' if self.slices > 1 else str(self.slice)
+
+  @property
+  def generation(self) -> str:
+    return self.slice.generation.name
+
+  @property
+  def devices(self) -> int:
+    """What JAX shows on the hardware."""
+    return self.slices * self.slice.devices
+
+  @property
+  def chips(self) -> int:
+    return self.slices * self.slice.chips
+
+  @property
+  def cores(self) -> int:
+    """TensorCores, which is what core-days count."""
+    return self.slices * self.slice.cores
+
+  @property
+  def chip(self) -> chips_lib.Chip:
+    """The facts of one JAX device."""
+    chip = chips_lib.CHIPS[self.generation]
+    merged = chip.devices_per_chip // self.slice.generation.devices_per_chip
+    if merged == 1:
+      return chip
+    return dataclasses.replace(
+      chip,
+      device='chip',
+      devices_per_chip=1,
+      peak_flops=merged * chip.peak_flops,
+      hbm_bytes=merged * chip.hbm_bytes,
+      hbm_usable_bytes=merged * chip.hbm_usable_bytes,
+      hbm_bytes_per_second=merged * chip.hbm_bytes_per_second,
+    )
+
+  @property
+  def device(self) -> str:
+    """What a JAX device is."""
+    cores = self.cores // self.devices
+    part = self.slice.generation.devices_per_chip > 1
+    return ('TensorCore' if part else 'chip') + (
+      f' of {cores} TensorCores' if cores > 1 else ''
+    )
+
+
+def parse(text: str) -> Target:
+  """Parses `v3:16x16`, `v3-512`, or `2xv5e:16x16` for two slices.
+
+  Raises:
+    ValueError: there is no such slice; lists the choices.
+  """
+  several = re.fullmatch(r'(\d+)x([a-z].*)', text)
+  if not several:
+    return Target(topology.parse(text))
+  if not int(several[1]):
+    raise ValueError(f'{text!r}: at least one slice is needed.')
+  return Target(topology.parse(several[2]), int(several[1]))
+
+
+def of_generation(name: str) -> list[Target]:
+  """The slices of a generation, ascending; ValueError if there is none."""
+  if name not in topology.GENERATIONS:
+    raise ValueError(
+      f'auto:{name}: no TPU generation is called {name!r}; choose one of'
+      f' {", ".join(topology.GENERATIONS)}.'
+    )
+  found = [Target(s) for s in topology.slices() if s.generation.name == name]
+  return sorted(found, key=lambda target: target.chips)
+
+
+def have_compiler() -> bool:
+  """Whether libtpu is installed; it is not loaded."""
+  return bool(
+    os.environ.get('TPU_LIBRARY_PATH') or importlib.util.find_spec('libtpu')
+  )
+
+
+def leave_hardware_alone() -> None:
+  """Keeps this process off accelerators; call it before JAX is first used.
+
+  Compiling ahead of time needs none, and on a TPU VM a run may be using it.
+  """
+  for name, value in _ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
+  jax.config.update('jax_platforms', 'cpu')
+
+
+def compile_only(target: Target) -> list[jax.Device]:
+  """The devices of slices that need not be there.
+
+  Raises:
+    ValueError: libtpu is not installed or does not know the slice.
+  """
+  if not have_compiler():
+    raise ValueError(INSTALL)
+  options = {}
+  if target.generation in _MEGACORE:
+    options['chip_config_name'] = 'megacore'
+  if target.slice.chips_per_host == 1:
+    options['chips_per_host_bounds'] = (1, 1, 1)
+  if target.slices > 1:
+    options['num_slices'] = target.slices
+  try:
+    devices = topologies.get_topology_desc(
+      str(target.slice), platform='tpu', **options
+    ).devices
+  except (jax.errors.JaxRuntimeError, RuntimeError) as error:
+    raise ValueError(f'libtpu has no devices for {target}: {error}') from error
+  if len(devices) != target.devices:
+    raise ValueError(
+      f'libtpu shows {len(devices)} devices for {target}, where'
+      f' {target.devices} were expected; its version is not known to vit_jax.'
+    )
+  return devices
+
+
+def layout(
+  config: ml_collections.ConfigDict, devices: list[jax.Device]
+) -> sharding.Layout:
+  """How a config is laid out over the given devices, see `sharding.build`."""
+  section = config.mesh.to_dict()
+  axes = [section.pop(axis) for axis in mesh_lib.AXES]
+  shape = mesh_lib.axis_sizes(len(devices), *axes)
+  grid = mesh_lib.device_grid(
+    devices[: math.prod(shape)], shape, section.pop('slices')
+  )
+  mesh = jax.sharding.Mesh(
+    grid, mesh_lib.AXES, axis_types=(AxisType.Auto,) * len(mesh_lib.AXES)
+  )
+  return sharding.Layout(mesh, **section)

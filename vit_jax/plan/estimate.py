@@ -1,0 +1,307 @@
+"""Estimates the seconds that one call of a compiled TPU program takes.
+
+The compiler writes beside most instructions how many cycles it expects them to
+take. Their sum, each times the trip counts of the loops around it, over the
+clock, is the time, with these additions for what the compiler leaves out:
+
+  collectives: bytes over LINK_EFFICIENCY of the interconnect's bandwidth, with
+    nothing hidden behind computation; see `collectives.cost`.
+  random bits (`rng-bit-generator`): the time to write them to main memory.
+  copies and reshapes without cycles: the time to read and write them there.
+  kernels (Pallas): the larger of operations over the peak and bytes over the
+    memory's bandwidth, both as the kernel states them. That is a lower bound,
+    and more so for a kernel that states nothing, where its operands and result
+    are the bytes.
+
+Copies beside the computation (`copy-start`, `slice-start`) take no time here;
+their bytes are reported. What has neither cycles nor a rule is reported too.
+"""
+
+import collections as containers
+import dataclasses
+import re
+
+from vit_jax.plan import collectives, hlo, op_classes, trip_counts
+from vit_jax.plan.chips import Chip
+from vit_jax.plan.collectives import Collective
+
+# They take no time of their own: the other end of something started before.
+_ENDS = re.compile(r'(copy|slice|async|send|recv)-(done|update)$')
+_ASYNC_COPIES = {
+  'copy-start',
+  'slice-start',
+  'dynamic-slice-start',
+  'dynamic-update-slice-start',
+}
+_UNTIMED_MOVES = {'copy', 'reshape', 'transpose'}
+_KERNEL_COST = re.compile(r'"(flops|bytes_accessed)":\s*"?(\d+)')
+_PALLAS = 'tpu_custom_call'
+_KERNEL_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """An instruction; `seconds` is of all its `times` executions in a call."""
+
+  name: str
+  op_name: str
+  op_class: str
+  times: int
+  seconds: float
+
+
+@dataclasses.dataclass
+class Estimate:
+  """What one call takes on one device.
+
+  Attributes:
+    rows: every instruction that takes time.
+    collectives: those of `rows`, in detail.
+    uncovered: of what has neither cycles nor a rule, the bytes written in one
+      call, by opcode; they count as 0 seconds.
+    overlapped_bytes: of copies beside the computation, in one call.
+    assumptions: sentences for the reader.
+  """
+
+  rows: list[Row] = dataclasses.field(default_factory=list)
+  collectives: list[Collective] = dataclasses.field(default_factory=list)
+  uncovered: containers.Counter = dataclasses.field(
+    default_factory=containers.Counter
+  )
+  overlapped_bytes: int = 0
+  assumptions: list[str] = dataclasses.field(default_factory=list)
+
+  @property
+  def seconds(self) -> float:
+    """Of one call."""
+    return sum(self.by_class.values())
+
+  @property
+  def by_class(self) -> dict[str, float]:
+    """Seconds by class, in the order of `op_classes.CLASSES`."""
+    found = dict.fromkeys(op_classes.CLASSES, 0.0)
+    for row in self.rows:
+      found[row.op_class] += row.seconds
+    return found
+
+  def heaviest(self, count: int) -> list[Row]:
+    """The instructions that take longest, longest first."""
+    return sorted(self.rows, key=lambda row: -row.seconds)[:count]
+
+  def assume(self, sentence: str) -> None:
+    if sentence not in self.assumptions:
+      self.assumptions.append(sentence)
+
+  def add(self, other: 'Estimate') -> None:
+    """Takes up a part of the program."""
+    self.rows += other.rows
+    self.collectives += other.collectives
+    self.uncovered.update(other.uncovered)
+    self.overlapped_bytes += other.overlapped_bytes
+    for sentence in other.assumptions:
+      self.assume(sentence)
+
+
+def estimate(
+  module: hlo.Module,
+  chip: Chip,
+  *,
+  strict: bool = False,
+  link_efficiency: float = collectives.LINK_EFFICIENCY,
+  attention: str = op_classes.ATTENTION,
+) -> Estimate:
+  """Estimates one call; the module's docstring gives the rules.
+
+  Args:
+    module: optimised for a TPU.
+    chip: the device it is for.
+    strict: whether a loop with an unknown trip count is an error; otherwise it
+      counts once, and `assumptions` says so.
+    link_efficiency: part of the interconnect's bandwidth that is reached.
+    attention: pattern of the JAX operations of class 'attention'.
+
+  Raises:
+    ValueError: `strict`, and a loop's trip count is not known.
+  """
+  walk = _Walk(module, chip, strict, link_efficiency, re.compile(attention))
+  return walk.estimate(module.entry, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Walk:
+  """Adds up what a program executes; the fields are `estimate`'s arguments."""
+
+  module: hlo.Module
+  chip: Chip
+  strict: bool
+  link_efficiency: float
+  attention: re.Pattern
+
+  def estimate(self, computation: hlo.Computation, times: int) -> Estimate:
+    """Estimates a computation that a call executes `times` times."""
+    total = Estimate()
+    for instruction in computation:
+      opcode = instruction.opcode
+      if (
+        opcode in op_classes.FREE
+        or _ENDS.search(opcode)
+        or collectives.ends(instruction)
+      ):
+        continue
+      if opcode == 'while':
+        self._add_loop(total, instruction, times)
+      elif opcode == 'call':
+        total.add(self.estimate(self._called(instruction, 'to_apply'), times))
+      elif opcode == 'conditional':
+        self._add_branches(total, instruction, times)
+      else:
+        self._add_instruction(total, instruction, times)
+    return total
+
+  def _called(self, instruction: hlo.Instruction, key: str):
+    return self.module.computations[instruction.called[key][0]]
+
+  def _add_loop(
+    self, total: Estimate, loop: hlo.Instruction, times: int
+  ) -> None:
+    count = trip_counts.trip_count(self.module, loop)
+    if count is None:
+      problem = (
+        f'the trip count of the loop {_described(loop)} is not known before it'
+        ' runs'
+      )
+      if self.strict:
+        raise ValueError(
+          f'{problem}, and neither is its time: give it a bound that is a'
+          ' Python number, or estimate with strict=False, which counts it once.'
+        )
+      total.assume(f'{problem}; it is counted once')
+      count = 1
+    for key in ('condition', 'body'):
+      total.add(self.estimate(self._called(loop, key), times * count))
+
+  def _add_branches(
+    self, total: Estimate, conditional: hlo.Instruction, times: int
+  ) -> None:
+    branches = [
+      self.estimate(self.module.computations[name], times)
+      for names in conditional.called.values()
+      for name in names
+    ]
+    total.add(max(branches, key=lambda branch: branch.seconds))
+    total.assume(
+      f'of the branches of {_described(conditional)} the longest is taken'
+    )
+
+  def _add_instruction(
+    self, total: Estimate, instruction: hlo.Instruction, times: int
+  ) -> None:
+    """Adds an instruction that executes nothing but what it is made of."""
+    inside = self._inside(instruction)
+    collective = next((i for i in inside if collectives.kind(i)), None)
+    if collective:
+      found = collectives.cost(
+        self.module,
+        instruction,
+        collective,
+        self.chip,
+        times,
+        self.link_efficiency,
+      )
+      total.collectives.append(found)
+      if found.kind == collectives.BETWEEN_SLICES:
+        total.assume(
+          'transfers between slices have'
+          f' {self.chip.network_bytes_per_second / 1e9:g} GB/s a device'
+        )
+      total.rows.append(
+        Row(found.name, found.op_name, 'collectives', times, found.seconds)
+      )
+      # A fusion has computation beside its collective; alone, a collective
+      # has its time already.
+      if instruction.opcode != 'fusion' or not instruction.estimated_cycles:
+        return
+    if instruction.opcode in _ASYNC_COPIES or (
+      instruction.opcode == 'async-start'
+      and {part.opcode for part in inside} <= op_classes.MOVES | op_classes.FREE
+    ):
+      # (source, destination, state)
+      total.overlapped_bytes += times * instruction.arrays[-2].bytes
+      return
+    seconds = self._seconds(total, instruction)
+    if seconds is None:
+      total.uncovered[instruction.opcode] += times * instruction.bytes
+      return
+    total.rows.append(
+      Row(
+        instruction.name,
+        instruction.op_name,
+        op_classes.op_class(instruction, inside, self.attention),
+        times,
+        times * seconds,
+      )
+    )
+
+  def _inside(self, instruction: hlo.Instruction) -> list[hlo.Instruction]:
+    """An instruction, or what a fusion or a started computation is made of."""
+    if 'calls' not in instruction.called:
+      return [instruction]
+    return [
+      part
+      for inner in self._called(instruction, 'calls')
+      for part in self._inside(inner)
+    ]
+
+  def _seconds(
+    self, total: Estimate, instruction: hlo.Instruction
+  ) -> float | None:
+    """Estimates one execution; None if nothing is known."""
+    if instruction.estimated_cycles is not None:
+      return instruction.estimated_cycles / (self.chip.clock_mhz * 1e6)
+    opcode = instruction.opcode
+    bandwidth = self.chip.hbm_bytes_per_second
+    if opcode in op_classes.RANDOM_OPCODES:
+      total.assume('random bits take the time to write them to the main memory')
+      return instruction.bytes / bandwidth
+    if opcode in _UNTIMED_MOVES and any(a.dims for a in instruction.arrays):
+      total.assume(
+        'copies and reshapes for which the compiler states no cycles take the'
+        ' time to read and write them in the main memory'
+      )
+      return 2 * instruction.padded_bytes / bandwidth
+    if opcode == 'custom-call':
+      return self._kernel_seconds(total, instruction)
+    return None
+
+  def _kernel_seconds(
+    self, total: Estimate, kernel: hlo.Instruction
+  ) -> float | None:
+    target = _KERNEL_TARGET.search(kernel.attributes)
+    if target and target[1] in op_classes.FREE_KERNELS:
+      return 0.0
+    stated = {
+      key: int(value) for key, value in _KERNEL_COST.findall(kernel.attributes)
+    }
+    if stated:
+      total.assume(
+        'kernels (custom calls) take the time of the operations and bytes they'
+        ' state, at the peak of the chip: no less, and perhaps more'
+      )
+    elif target and target[1] == _PALLAS:
+      total.assume(
+        f'the kernel {_described(kernel)} states no cost: only reading its'
+        ' operands and writing its result count, and it may take much more'
+      )
+      operands = sum(o.bytes for o in self.module.operands(kernel))
+      stated = {'bytes_accessed': operands + kernel.bytes}
+    else:
+      return None
+    return max(
+      stated.get('flops', 0) / self.chip.peak_flops,
+      stated.get('bytes_accessed', 0) / self.chip.hbm_bytes_per_second,
+    )
+
+
+def _described(instruction: hlo.Instruction) -> str:
+  origin = instruction.op_name or "the compiler's own"
+  return f'{instruction.name} ({origin})'

@@ -1,0 +1,279 @@
+"""Reads the text of a compiled (optimised) HLO module.
+
+What `jax.jit(f).lower(...).compile().as_text()` gives: one instruction a line,
+
+    %name = f32[8,128]{1,0:T(8,128)} opcode(%operand, ...), attribute=value, ...
+
+in computations, of which one is the entry. Lines are split once; shapes and
+attributes are read when asked for, since most instructions are never looked at.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+from vit_jax.plan import hlo_shapes
+
+_COMPUTATION = re.compile(r'(ENTRY )?%?([^\s(]+) \(.*\{\s*$')
+_INSTRUCTION = re.compile(r'\s+(ROOT )?%(\S+) = ')
+_OPCODE = re.compile(r'\s*([a-z][\w-]*)\(')
+_BRACKETS = re.compile(r'[()]')
+_NAME = re.compile(r'%([^\s,(){}]+)')
+_CALLED = re.compile(
+  r'\b(calls|body|condition|to_apply|true_computation|false_computation'
+  r'|branch_computations|called_computations)=(\{[^}]*\}|%[^\s,]+)'
+)
+_OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+_PARTITIONS = re.compile(r'\bnum_partitions=(\d+)')
+_REPLICAS = re.compile(r'\breplica_count=(\d+)')
+_FIELD = re.compile(r'(\w+)=(\d+)')
+_STACK_FRAME = re.compile(r'\bstack_frame_id=(\d+)')
+
+
+@dataclasses.dataclass
+class Instruction:
+  """An instruction.
+
+  Attributes:
+    name: without the '%'.
+    opcode: such as 'fusion'.
+    shape_text: of the result.
+    operand_text: what stands between the brackets; of a constant, its value.
+    attributes: the rest of the line: metadata, backend_config, ...
+    computation: name of the computation it stands in.
+    root: whether its result is the computation's.
+  """
+
+  name: str
+  opcode: str
+  shape_text: str
+  operand_text: str
+  attributes: str
+  computation: str
+  root: bool
+
+  @functools.cached_property
+  def arrays(self) -> tuple[hlo_shapes.Array, ...]:
+    """Of the result; a tuple's, nested ones too, in order."""
+    return hlo_shapes.parse(self.shape_text)
+
+  @property
+  def is_tuple(self) -> bool:
+    return self.shape_text.startswith('(')
+
+  @property
+  def bytes(self) -> int:
+    """Of the result, without padding."""
+    return sum(array.bytes for array in self.arrays)
+
+  @property
+  def padded_bytes(self) -> int:
+    """Of the result, with the padding of its tiles."""
+    return sum(array.padded_bytes for array in self.arrays)
+
+  @functools.cached_property
+  def operands(self) -> tuple[str, ...]:
+    """Names."""
+    if self.opcode in ('constant', 'parameter'):
+      return ()
+    return tuple(_NAME.findall(self.operand_text))
+
+  @functools.cached_property
+  def called(self) -> dict[str, tuple[str, ...]]:
+    """Names of the computations it calls, by attribute ('calls', 'body')."""
+    # The backend's part can be long and calls nothing.
+    text = self.attributes.partition('backend_config=')[0]
+    return {
+      key: tuple(
+        name.strip().lstrip('%') for name in value.strip('{}').split(',')
+      )
+      for key, value in _CALLED.findall(text)
+    }
+
+  @functools.cached_property
+  def estimated_cycles(self) -> int | None:
+    """The compiler's own estimate of one execution; None if it made none."""
+    found = _CYCLES.search(self.attributes)
+    return int(found[1]) if found else None
+
+  @functools.cached_property
+  def op_name(self) -> str:
+    """Path of the JAX operation it comes from; '' if the compiler's own."""
+    found = _OP_NAME.search(self.attributes)
+    return found[1] if found else ''
+
+  def attribute(self, name: str) -> str | None:
+    """Value of `name=`, up to the next comma outside brackets; None if absent.
+
+    For simple attributes ('index', 'direction', 'replica_groups').
+    """
+    found = re.search(rf'(?:^|[ ,]){name}=', self.attributes)
+    if not found:
+      return None
+    depth = 0
+    for i in range(found.end(), len(self.attributes)):
+      character = self.attributes[i]
+      if character == ',' and not depth:
+        return self.attributes[found.end() : i]
+      depth += (character in '([{') - (character in ')]}')
+    return self.attributes[found.end() :]
+
+
+@dataclasses.dataclass
+class Computation:
+  """Instructions by name, in the order of the text."""
+
+  name: str
+  instructions: dict[str, Instruction]
+
+  @functools.cached_property
+  def root(self) -> Instruction:
+    return next(i for i in self.instructions.values() if i.root)
+
+  def __iter__(self):
+    return iter(self.instructions.values())
+
+
+@dataclasses.dataclass
+class Module:
+  """Computations by name.
+
+  Attributes:
+    computations: all.
+    entry: the one that a call of the program executes.
+    header: the first line: name, aliasing, number of partitions.
+    tables: lines outside computations: names, by number, that metadata uses.
+  """
+
+  computations: dict[str, Computation]
+  entry: Computation
+  header: str = ''
+  tables: tuple[str, ...] = ()
+
+  @functools.cached_property
+  def callers(self) -> dict[str, list[Instruction]]:
+    """Instructions that call a computation, by its name."""
+    found = {name: [] for name in self.computations}
+    for computation in self.computations.values():
+      for instruction in computation:
+        for names in instruction.called.values():
+          for name in names:
+            found.setdefault(name, []).append(instruction)
+    return found
+
+  @property
+  def num_devices(self) -> int:
+    """Devices that the program runs on together."""
+    stated = (_PARTITIONS.search(self.header), _REPLICAS.search(self.header))
+    return math.prod(int(found[1]) for found in stated if found)
+
+  @functools.cached_property
+  def _tables(self) -> dict[str, dict[int, str]]:
+    """Rows by number, of each table by its heading."""
+    tables, rows = {}, {}
+    for line in self.tables:
+      number, _, row = line.partition(' ')
+      if number.isdigit():
+        rows[int(number)] = row.strip('"')
+      elif line:
+        rows = tables.setdefault(line, {})
+    return tables
+
+  def stack(self, instruction: Instruction) -> list[str]:
+    """The Python calls that led to an instruction, the innermost first.
+
+    Returns:
+      'function (file:line)' for each; [] if the text does not tell.
+    """
+    found = _STACK_FRAME.search(instruction.attributes)
+    number, calls = int(found[1]) if found else 0, []
+    while number in self._tables.get('StackFrames', {}):
+      frame = _fields(self._tables['StackFrames'][number])
+      place = _fields(self._tables['FileLocations'][frame['file_location_id']])
+      function = self._tables['FunctionNames'][place['function_name_id']]
+      file = self._tables['FileNames'][place['file_name_id']]
+      calls.append(f'{function} ({file}:{place["line"]})')
+      # A frame names the number after its caller's.
+      number = frame['parent_frame_id'] - 1
+    return calls
+
+  def operands(self, instruction: Instruction) -> list[Instruction]:
+    """The instructions whose results an instruction takes."""
+    siblings = self.computations[instruction.computation].instructions
+    return [siblings[name] for name in instruction.operands]
+
+
+def parse(text: str) -> Module:
+  """Reads a module.
+
+  Raises:
+    ValueError: no entry computation, or a line that is no instruction.
+  """
+  lines = text.splitlines()
+  computations, tables, entry, current = {}, [], None, None
+  for number, line in enumerate(lines, start=1):
+    if current is None:
+      found = _COMPUTATION.match(line)
+      if found:
+        current = Computation(found[2], {})
+        computations[current.name] = current
+        entry = current if found[1] else entry
+      else:
+        tables.append(line)
+    elif line.startswith('}'):
+      current = None
+    elif line.strip():
+      instruction = _parse_instruction(line, number, current.name)
+      current.instructions[instruction.name] = instruction
+  if entry is None:
+    raise ValueError(
+      'the text has no ENTRY computation: expected a whole HLO module, as'
+      f' compiled.as_text() gives; it begins {text[:60]!r}.'
+    )
+  return Module(computations, entry, lines[0], tuple(tables[1:]))
+
+
+def _fields(row: str) -> dict[str, int]:
+  return {key: int(value) for key, value in _FIELD.findall(row)}
+
+
+def _parse_instruction(line: str, number: int, computation: str) -> Instruction:
+  head = _INSTRUCTION.match(line)
+  if not head:
+    raise ValueError(
+      f'line {number} is no HLO instruction: expected'
+      f" '%name = shape opcode(operands)', not {line.strip()[:80]!r}."
+    )
+  start = head.end()
+  if line[start] == '(':
+    shape_end = _closing(line, start)
+  else:
+    shape_end = line.find(' ', start)
+  opcode = _OPCODE.match(line, shape_end)
+  if not opcode:
+    raise ValueError(
+      f'line {number}: expected an opcode and operands after the shape'
+      f' {line[start:shape_end][:60]!r}, not {line[shape_end:][:60]!r}.'
+    )
+  operands_end = _closing(line, opcode.end() - 1)
+  return Instruction(
+    head[2],
+    opcode[1],
+    line[start:shape_end],
+    line[opcode.end() : operands_end - 1],
+    line[operands_end:].lstrip(', '),
+    computation,
+    bool(head[1]),
+  )
+
+
+def _closing(line: str, start: int) -> int:
+  """Returns the index after the bracket that closes the one at `start`."""
+  depth = 0
+  for found in _BRACKETS.finditer(line, start):
+    depth += 1 if found[0] == '(' else -1
+    if not depth:
+      return found.end()
+  raise ValueError(f'a bracket is never closed in {line.strip()[:80]!r}.')

@@ -1,0 +1,93 @@
+"""Arrays in the results of HLO instructions: types, sizes and layouts.
+
+In text: `bf16[8,197,384]{2,1,0:T(8,128)(2,1)S(1)}`, where braces hold the
+dimensions from the fastest varying on, the tiles, and the memory space.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+# Bits of an element; HLO packs the narrow ones.
+_BITS = {
+  'pred': 8,
+  **{f'{kind}{n}': n for kind in 'su' for n in (1, 2, 4, 8, 16, 32, 64)},
+  **{'bf16': 16, 'f16': 16, 'f32': 32, 'f64': 64, 'c64': 64, 'c128': 128},
+  # Not data: control tokens, and the state of a running transfer.
+  **{'token': 0, 'opaque': 0},
+}
+_NARROW_FLOAT = re.compile(r'f(4|8)e\d')
+_ARRAY = re.compile(r'([a-z]\w*)\[([^\]]*)\](?:\{([^}]*)\})?')
+_TILE = re.compile(r'T\(([\d,*]+)\)')
+_MEMORY_SPACE = re.compile(r'S\((\d+)\)')
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+  """An array in a result, as the compiler lays it out.
+
+  Attributes:
+    dtype: HLO's name, such as 'bf16' or 'pred'.
+    dims: sizes.
+    minor_to_major: dimensions, fastest varying first; empty if not given.
+    tile: sizes of the outermost tile, such as (8, 128); empty if untiled.
+    memory_space: 0 is the main memory, others are on the chip.
+  """
+
+  dtype: str
+  dims: tuple[int, ...]
+  minor_to_major: tuple[int, ...] = ()
+  tile: tuple[int, ...] = ()
+  memory_space: int = 0
+
+  @property
+  def bytes(self) -> int:
+    """Without padding."""
+    return -(-math.prod(self.dims) * _bits(self.dtype) // 8)
+
+  @property
+  def padded_bytes(self) -> int:
+    """With the minor dimensions rounded up to whole tiles."""
+    order = self.minor_to_major or range(len(self.dims))[::-1]
+    major_first = [self.dims[i] for i in reversed(order)]
+    missing = len(self.tile) - len(major_first)
+    major_first = [1] * missing + major_first
+    for i, size in enumerate(reversed(self.tile), start=1):
+      major_first[-i] = -(-major_first[-i] // size) * size
+    return -(-math.prod(major_first) * _bits(self.dtype) // 8)
+
+
+@functools.cache
+def parse(text: str) -> tuple[Array, ...]:
+  """Reads an array, or those of a tuple, nested ones too, in order."""
+  return tuple(
+    _parse_array(dtype, dims, layout)
+    for dtype, dims, layout in _ARRAY.findall(text)
+  )
+
+
+def _parse_array(dtype: str, dims: str, layout: str) -> Array:
+  order, _, tiling = layout.partition(':')
+  tile = _TILE.search(tiling)
+  memory_space = _MEMORY_SPACE.search(tiling)
+  return Array(
+    dtype,
+    # `<=8` is a size that is known only when running; 8 is what is allocated.
+    tuple(int(size.strip('<=')) for size in dims.split(',') if size),
+    tuple(int(i) for i in order.split(',') if i),
+    # `*` joins a dimension to the next: no padding of its own.
+    tuple(int(i) if i != '*' else 1 for i in tile[1].split(','))
+    if tile
+    else (),
+    int(memory_space[1]) if memory_space else 0,
+  )
+
+
+def _bits(dtype: str) -> int:
+  if dtype in _BITS:
+    return _BITS[dtype]
+  narrow = _NARROW_FLOAT.match(dtype)
+  if not narrow:
+    raise ValueError(f'unknown HLO element type {dtype!r}.')
+  return int(narrow[1])

@@ -1,0 +1,174 @@
+"""Measures steps of a run on the machine at hand, on images made up there."""
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax import program as program_lib
+from vit_jax.plan import analysis, compiling, devices, report, runs
+
+# Dense bfloat16 operations a second, by a part of JAX's device kind. From
+# NVIDIA's data sheets of each (H100: SXM; half of the figure with sparsity).
+GPU_PEAK_FLOPS = {
+  'H200': 989e12,
+  'H100 PCIe': 756e12,
+  'H100': 989e12,
+  'B200': 2250e12,
+  'A100': 312e12,
+  'L40S': 362e12,
+  'L4': 121e12,
+  'A10G': 70e12,
+  'V100': 125e12,
+  'T4': 65e12,
+}
+_WARM_UP_STEPS = 2
+_ROUNDS = 5
+
+
+def check_platform(name: str) -> None:
+  """Takes JAX to the machine at hand.
+
+  Args:
+    name: 'cpu', 'gpu', or 'local', whatever JAX finds.
+
+  Raises:
+    ValueError: there is no GPU that JAX can use.
+  """
+  if name == 'cpu':
+    jax.config.update('jax_platforms', 'cpu')
+  elif name == 'gpu' and jax.default_backend() != 'gpu':
+    raise ValueError(
+      f'--topology=gpu: JAX sees no GPU here, only {jax.default_backend()}.'
+      ' pip install "vit_jax[cuda]" gets the NVIDIA plugin.'
+    )
+
+
+def figures(run: runs.Run, steps: int, say: runs.Say) -> dict[str, Any]:
+  """Runs some steps and reports as of a slice, with what can be known here.
+
+  Args:
+    run: the run.
+    steps: to measure, after two that are not.
+    say: takes lines on the progress.
+
+  Raises:
+    ValueError: the config does not fit the devices.
+  """
+  platform = jax.default_backend()
+  config = analysis.resolve(run.config, platform)
+  found = analysis.analyse(config)
+  layout = devices.layout(config, jax.devices())
+  program = program_lib.build(config, layout)
+  device = layout.mesh.devices.flat[0]
+  plan = runs.Plan(run, config, None, found)
+  result = report.figures(plan) | {
+    'topology': f'{platform}:{layout.mesh.size}',
+    'device': device.device_kind,
+    'devices': layout.mesh.size,
+  }
+  say(f'Compiling {run.name} for {layout.mesh.size} x {device.device_kind}.')
+  start = time.monotonic()
+  compiled = program.train_step.lower(
+    program.abstract_state, program.abstract_batch
+  ).compile()
+  result['compile_seconds'] = round(time.monotonic() - start, 1)
+  say(f'Measuring {steps} steps.')
+  try:
+    seconds = _measure(program, compiled, steps)
+  except jax.errors.JaxRuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    seconds = None
+  result |= _memory(program, compiled, device, seconds)
+  if seconds:
+    result |= _speed(found, seconds, layout.mesh.size, device)
+  result['assumptions'] = [
+    'Measured: nothing is estimated or corrected. The images are made up on'
+    ' the device, so waiting for data is not in it.',
+  ]
+  return result
+
+
+def _measure(program, compiled, steps: int) -> float:
+  """The median seconds of a step."""
+  state = jax.jit(
+    lambda: program.first_state(program.fresh_params()),
+    out_shardings=program.layout.state(program.shapes),
+  )()
+  batch = _batch(program)
+  for _ in range(_WARM_UP_STEPS):
+    state, metrics = compiled(state, batch)
+  jax.block_until_ready(metrics)
+  rounds = []
+  # Several steps at a time, as in training: the host runs ahead.
+  each = max(1, steps // _ROUNDS)
+  for _ in range(max(1, steps // each)):
+    start = time.perf_counter()
+    for _ in range(each):
+      state, metrics = compiled(state, batch)
+    jax.block_until_ready(metrics)
+    rounds.append((time.perf_counter() - start) / each)
+  return statistics.median(rounds)
+
+
+def _batch(program: program_lib.Program) -> dict[str, jax.Array]:
+  """A batch of random images and labels."""
+  shapes = program.abstract_batch
+  classes = program.config.num_classes
+
+  def make():
+    key = jax.random.key(0)
+    made = {}
+    for name, x in shapes.items():
+      if name == 'image':
+        made[name] = jax.random.bits(key, x.shape, x.dtype)
+      elif name == 'label':
+        made[name] = jax.random.randint(key, x.shape, 0, classes, x.dtype)
+      else:
+        made[name] = jnp.full(x.shape, name == 'mask', x.dtype)
+    return made
+
+  return jax.jit(
+    make, out_shardings={name: x.sharding for name, x in shapes.items()}
+  )()
+
+
+def _memory(program, compiled, device, seconds) -> dict[str, Any]:
+  """From the compiler, and where the backend counts, from what was used."""
+  memory, _ = compiling.read_memory(
+    compiled.memory_analysis(), compiling.held(program)
+  )
+  stats = device.memory_stats() or {}
+  peak = stats.get('peak_bytes_in_use')
+  limit = stats.get('bytes_limit')
+  parts = {
+    name: getattr(memory, name) / compiling.GIB for name in report.MEMORY
+  }
+  return {
+    'hbm_gib': (peak or memory.total) / compiling.GIB,
+    'hbm_source': 'measured' if peak else 'compiler',
+    'hbm': parts,
+    'hbm_usable_gib': limit / compiling.GIB if limit else None,
+    'fits': seconds is not None,
+  }
+
+
+def _speed(found, seconds: float, count: int, device) -> dict[str, Any]:
+  peak = next(
+    (p for name, p in GPU_PEAK_FLOPS.items() if name in device.device_kind),
+    None,
+  )
+  days = seconds * found.total_steps / 86_400
+  return {
+    'step_ms': 1e3 * seconds,
+    'step_ms_raw': 1e3 * seconds,
+    'images_per_sec': found.batch_size / seconds,
+    # On CPUs a device is all cores of the machine.
+    'images_per_sec_per_core': found.batch_size / seconds / count,
+    'mfu': found.step_flops / seconds / (peak * count) if peak else None,
+    'wall_days': days,
+    'device_days': days * count,
+  }

@@ -1,0 +1,268 @@
+"""A plan's figures for people: a page for one run, a table for several."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from vit_jax.plan import search
+
+_WIDTH = 80
+_BAR = 30
+_LABELS = {
+  'average': 'moving average',
+  'temporaries': 'activations and working space',
+  'batch': 'images and labels',
+  'padding': 'padding of those',
+  'program': 'the program itself',
+}
+_UNKNOWN = '-'
+
+
+def page(figures: dict[str, Any], note: str = '') -> str:
+  """One run: the verdict first, then what it rests on.
+
+  Args:
+    figures: see `report.figures` and `measure.figures`.
+    note: what the reader should do, if anything.
+  """
+  blocks = [_verdict(figures)]
+  fix = figures.get('fix')
+  if fix:
+    blocks[0] += '\n\n' + _fix_verdict(fix)
+  elif figures['fits'] is False and figures['tried']:
+    blocks[0] += '\n\n' + _no_fix(figures)
+  if note:
+    blocks.append(_wrap(note))
+  blocks.append(_run(figures))
+  detailed = fix or figures
+  if fix:
+    blocks.append(f'With {search.flags(fix["changes"])}:')
+  if detailed['hbm']:
+    blocks.append(_memory(detailed))
+  if detailed['shares']:
+    blocks.append(_time(detailed))
+  if detailed['assumptions']:
+    blocks.append(
+      'assumptions\n'
+      + '\n'.join(
+        _wrap(text, '  - ', '    ') for text in detailed['assumptions']
+      )
+    )
+  return '\n\n'.join(blocks)
+
+
+def _verdict(figures) -> str:
+  title = figures['config']
+  if figures['topology']:
+    count, device = figures['devices'], figures['device']
+    title += f' on {figures["topology"]}: {count} device{"s" * (count > 1)}'
+    title += f', each a {device}'
+  lines = [title]
+  if figures['fits'] is not None:
+    lines.append(_fits(figures))
+  if figures['step_ms'] is not None:
+    lines.append(_speed(figures))
+  return '\n'.join(lines)
+
+
+def _fits(figures) -> str:
+  needed, usable = figures['hbm_gib'], figures['hbm_usable_gib']
+  if usable is None:
+    return f'Needs {_gib(needed)} GiB on each device.'
+  if figures['fits']:
+    return (
+      f'Fits: {_gib(needed)} of {_gib(usable)} GiB on each device'
+      f' ({_gib(usable - needed)} to spare).'
+    )
+  at_least = '' if figures['hbm_source'] == 'compiler' else 'at least '
+  return (
+    f'Does not fit: {at_least}{_gib(needed)} GiB on each device, of which'
+    f' {_gib(usable)} are usable: {_gib(needed - usable)} too many.'
+  )
+
+
+def _speed(figures) -> str:
+  text = f'A step takes {_time_of(figures["step_ms"] / 1e3)}'
+  if figures['wall_days'] is not None:
+    text += f', the run {_time_of(86400 * figures["wall_days"])}'
+  if figures['core_days'] is not None:
+    kind = figures['topology'].partition(':')[0].lstrip('0123456789x')
+    text += f': {_number(figures["core_days"])} TPU{kind}-core-days'
+    paper = figures['paper_core_days']
+    if paper and kind == 'v3':
+      text += (
+        f' (the paper: {paper:,}, {figures["core_days"] / paper:.2f} times'
+        ' that)'
+      )
+    elif paper:
+      text += f' (the paper: {paper:,} of TPUv3)'
+  return _wrap(text + '.')
+
+
+def _fix_verdict(fix) -> str:
+  return (
+    f'With {search.flags(fix["changes"])} it does.\n{_fits(fix)}\n{_speed(fix)}'
+  )
+
+
+def _no_fix(figures) -> str:
+  lines = ['No settings were found with which it does. Tried:']
+  for one in figures['tried']:
+    changes = search.flags(one['changes']) or 'as given'
+    lines.append(f'  {_gib(one["hbm_gib"]):>6} GiB  {changes}')
+  return '\n'.join(lines)
+
+
+def _run(figures) -> str:
+  rows, columns = figures['image_size']
+  tokens = f', {figures["tokens"]} tokens' if figures['tokens'] else ''
+  model = (
+    f'{figures["model"]}: {figures["params"]:,} parameters;'
+    f' {columns}x{rows} px{tokens}, {figures["forward_gmacs"]:.2f} GMACs an'
+    ' image'
+  )
+  epochs = f' ({figures["epochs"]:.3g} epochs)' if figures['epochs'] else ''
+  run = (
+    f'{figures["total_steps"]:,} steps of {figures["batch_size"]:,}'
+    f' images{epochs}, {figures["total_exaflops"]:.4g} exaFLOPs'
+  )
+  if figures['paper_core_days']:
+    run += f'; the paper spent {figures["paper_core_days"]:,} TPUv3-core-days'
+  shown = ', '.join(
+    f'{key}={value}'
+    for key, value in figures['settings'].items()
+    if value is not None
+  )
+  lines = [('model', model), ('run', run), ('settings', shown)]
+  return '\n'.join(_wrap(text, f'{name:10}', ' ' * 10) for name, text in lines)
+
+
+def _memory(figures) -> str:
+  usable = figures['hbm_usable_gib'] or figures['hbm_gib']
+  largest = max(usable, figures['hbm_gib'])
+  lines = ['memory of a device, GiB']
+  for name, size in figures['hbm'].items():
+    if size >= 0.0005:
+      bar = '#' * round(_BAR * size / largest)
+      lines.append(f'  {_LABELS.get(name, name):30}{size:8.3f}  {bar}')
+  lines.append(f'  {"at the most":30}{figures["hbm_gib"]:8.3f}')
+  if figures['hbm_usable_gib']:
+    lines.append(f'  {"usable":30}{figures["hbm_usable_gib"]:8.3f}')
+  return '\n'.join(line.rstrip() for line in lines)
+
+
+def _time(figures) -> str:
+  raw = figures['step_ms_raw']
+  lines = [
+    f'time of a step, ms, as estimated ({raw:.1f} in all)',
+  ]
+  for name, share in sorted(figures['shares'].items(), key=lambda kv: -kv[1]):
+    if share >= 0.0005:
+      bar = '#' * round(_BAR * share)
+      lines.append(f'  {name:20}{share * raw:10.1f}{share:7.1%}  {bar}')
+  lines.append(
+    f'  {figures["images_per_sec_per_core"]:.1f} images/s/core,'
+    f' {figures["images_per_sec"]:,.0f} images/s, MFU {figures["mfu"]:.3f}'
+  )
+  if figures['heaviest']:
+    lines.append('  heaviest:')
+  for one in figures['heaviest']:
+    name = one['op']
+    backward = 'backward ' if 'transpose(jvp' in name else ''
+    room = 52 - len(backward)
+    if len(name) > room:
+      name = '...' + name[3 - room :]
+    lines.append(f'  {one["ms"]:9.2f}  {one["class"]:12} {backward}{name}')
+  return '\n'.join(line.rstrip() for line in lines)
+
+
+def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
+  """One line for each run; where one does not fit, also what does."""
+  header = [
+    *('config', 'topology', 'fits', 'GiB', 'of', 'step ms', 'img/s/core'),
+    *('MFU', 'days', 'core-days', 'paper', 'exaFLOPs'),
+  ]
+  rows = [header]
+  names = [report['config'] for report in reports]
+  # The file, if they all come from one.
+  files = {name.partition(':')[0] for name in names}
+  for report in reports:
+    name = report['config']
+    _, _, argument = name.partition(':')
+    rows.append(
+      _row(report, argument if len(files) == 1 and argument else name)
+    )
+    fix = report.get('fix')
+    if fix:
+      changes = ' '.join(f'{k}={v}' for k, v in fix['changes'].items())
+      rows.append(_row(fix, f'  {changes}'))
+  used = [
+    i
+    for i in range(len(header))
+    if i < 2 or any(row[i] != _UNKNOWN for row in rows[1:])
+  ]
+  rows = [[row[i] for i in used] for row in rows]
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  text = '\n'.join(
+    '  '.join(
+      cell.rjust(width) if i > 1 else cell.ljust(width)
+      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
+    for row in rows
+  )
+  said = dict.fromkeys(
+    sentence
+    for report in reports
+    for one in (report, report.get('fix') or {})
+    for sentence in one.get('assumptions', ())
+  )
+  parts = [text, _wrap(note)] if note else [text]
+  parts += [_wrap(sentence, '- ', '  ') for sentence in said]
+  return '\n\n'.join(parts[:2]) + ''.join(f'\n{p}' for p in parts[2:])
+
+
+def _row(report, name: str) -> list[str]:
+  def cell(key, form):
+    value = report[key]
+    return _UNKNOWN if value is None else form(value)
+
+  return [
+    name,
+    cell('topology', str),
+    cell('fits', lambda fits: 'yes' if fits else 'no'),
+    cell('hbm_gib', _gib),
+    cell('hbm_usable_gib', _gib),
+    cell('step_ms', lambda ms: f'{ms:,.0f}' if ms >= 100 else f'{ms:.1f}'),
+    cell('images_per_sec_per_core', lambda x: f'{x:.1f}'),
+    cell('mfu', lambda x: f'{x:.3f}'),
+    cell('wall_days', lambda days: f'{days:.3g}'),
+    cell('core_days', _number),
+    cell('paper_core_days', lambda days: f'{days:,}'),
+    cell('total_exaflops', lambda x: f'{x:.4g}'),
+  ]
+
+
+def _gib(size: float) -> str:
+  return f'{size:.1f}' if size >= 1 else f'{size:.2f}'
+
+
+def _number(value: float) -> str:
+  return f'{value:,.0f}' if value >= 100 else f'{value:.3g}'
+
+
+def _time_of(seconds: float) -> str:
+  for unit, size in (('days', 86400), ('hours', 3600), ('minutes', 60)):
+    if seconds >= 2 * size:
+      return f'{seconds / size:.3g} {unit}'
+  return f'{seconds:.3g} s' if seconds >= 1 else f'{1e3 * seconds:.3g} ms'
+
+
+def _wrap(text: str, first: str = '', rest: str = '') -> str:
+  return textwrap.fill(
+    text,
+    _WIDTH,
+    initial_indent=first,
+    subsequent_indent=rest,
+    break_long_words=False,
+    break_on_hyphens=False,
+  )

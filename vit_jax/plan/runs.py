@@ -1,0 +1,214 @@
+"""Plans a run for a slice: compiles it, and where it does not fit, searches."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import ml_collections
+
+from vit_jax import program as program_lib
+from vit_jax.plan import analysis, compiling, devices, search
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A config by name.
+
+  Attributes:
+    name: `FILE:ARGUMENT`, as the user wrote it.
+    config: as loaded, overrides applied.
+  """
+
+  name: str
+  config: ml_collections.ConfigDict
+
+  def changed(self, changes: Mapping[str, Any]) -> 'Run':
+    """The run with other settings."""
+    config = self.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.update_from_flattened_dict(dict(changes))
+    return Run(self.name, config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What is known of a run on some devices.
+
+  Attributes:
+    run: its name and config, as far as planned as given.
+    config: resolved.
+    target: the slice; None without one.
+    analysis: what depends on no device.
+    compiled: by the compiler; None if there is none, or if nothing that fits
+      could come of it, and then `memory` is what the step needs at least.
+    memory: on a device; None if unknown.
+    fix: the same run with settings that fit, if it does not.
+    changes: the settings, in a `fix`.
+    tried: all that was compiled on the way to it.
+  """
+
+  run: Run
+  config: ml_collections.ConfigDict
+  target: devices.Target | None
+  analysis: analysis.Analysis
+  compiled: compiling.Compiled | None = None
+  memory: compiling.Memory | None = None
+  fix: 'Plan | None' = None
+  changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  tried: tuple[search.Tried, ...] = ()
+
+  @property
+  def fits(self) -> bool | None:
+    if self.compiled is None:
+      return None if self.memory is None else False
+    return self.compiled.fits
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+  """How much to compile.
+
+  Attributes:
+    search: whether to look for settings that fit.
+    max_tries: compilations of a search at most.
+    max_seconds: of a search, after which none is begun.
+  """
+
+  search: bool = True
+  max_tries: int = 6
+  max_seconds: float = 3600.0
+
+
+def analyse(run: Run) -> Plan:
+  """The plan without any devices."""
+  config = analysis.resolve(run.config, 'tpu')
+  return Plan(run, config, None, analysis.analyse(config))
+
+
+def plan(run: Run, target: devices.Target, effort: Effort, say: Say) -> Plan:
+  """Plans a run on a slice.
+
+  Raises:
+    ValueError: the config is wrong, or does not fit the number of devices.
+  """
+  config = analysis.resolve(run.config, 'tpu')
+  given = describe({}, run, target)
+  found = analysis.analyse(config)
+  usable = target.chip.hbm_usable_bytes
+  if given.least() > usable:
+    # The compiler would take minutes to say so.
+    say(
+      f'{run.name} needs over {given.least() / compiling.GIB:.0f} GiB a device'
+      f' on {target}; {usable / compiling.GIB:.1f} are usable.'
+    )
+    known = compiling.held(compiling.build(config, target))
+    memory = dataclasses.replace(
+      known, temporaries=round(given.least()) - known.total
+    )
+    result = Plan(run, config, target, found, None, memory)
+    tried = []
+  else:
+    say(f'Compiling {run.name} for {target}, which takes minutes.')
+    compiled = compiling.compile_step(config, target)
+    result = Plan(run, config, target, found, compiled, compiled.memory)
+    tried = [search.Tried(given, compiled)]
+  if result.fits or not effort.search:
+    return result
+  return _with_fix(result, tried, effort, say)
+
+
+def _with_fix(given: Plan, tried, effort: Effort, say: Say) -> Plan:
+  """Adds the settings that fit to a plan that does not."""
+  run, target = given.run, given.target
+
+  def compile_(candidate: search.Candidate) -> compiling.Compiled:
+    changed = run.changed(candidate.changes)
+    return compiling.compile_step(
+      analysis.resolve(changed.config, 'tpu'), target
+    )
+
+  cache: dict = {}
+  candidates = (
+    describe(changes, run, target, cache)
+    for changes in search.settings(given.config, target.devices, target.slices)
+    if changes
+  )
+  answer, done = search.find(
+    candidates,
+    compile_,
+    target.chip.hbm_usable_bytes,
+    tried=tried,
+    max_tries=effort.max_tries,
+    max_seconds=effort.max_seconds,
+    say=say,
+  )
+  fix = None
+  if answer:
+    changes = answer.candidate.changes
+    changed = run.changed(changes)
+    config = analysis.resolve(changed.config, 'tpu')
+    fix = Plan(
+      changed,
+      config,
+      target,
+      analysis.analyse(config),
+      answer.compiled,
+      answer.compiled.memory,
+      changes=changes,
+    )
+  return dataclasses.replace(given, fix=fix, tried=(*tried, *done))
+
+
+def describe(
+  changes: Mapping[str, Any],
+  run: Run,
+  target: devices.Target,
+  cache: dict | None = None,
+) -> search.Candidate:
+  """What is known of the memory of a run with changed settings.
+
+  Args:
+    changes: config key -> value.
+    run: as given.
+    target: the slice.
+    cache: of the same run and slice; holds what accumulation does not change.
+  """
+  cache = {} if cache is None else cache
+  config = analysis.resolve(run.changed(changes).config, 'tpu')
+  steps = config.accumulation_steps
+  key = tuple(
+    item for item in changes.items() if item[0] != 'accumulation_steps'
+  )
+  if key not in cache:
+    program = compiling.build(config, target)
+    mesh = program.layout.mesh
+    cache[key] = (
+      compiling.held(program).total,
+      _gradients(program),
+      mesh.size // mesh.shape['tensor'],
+      mesh.shape['tensor'],
+    )
+  held, gradients, groups, tensor = cache[key]
+  images = config.data.batch_size // groups // steps
+  return search.Candidate(
+    changes,
+    held=held,
+    # Of a micro-batch, and their sum.
+    gradients=gradients * min(steps, 2),
+    activations=analysis.account(config).activation_bytes * images // tensor,
+    family=config.model.remat,
+  )
+
+
+def _gradients(program: program_lib.Program) -> int:
+  """Bytes of the gradients on a device."""
+  params = program.abstract_state.params
+  split = jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    params,
+    program.layout.updates(params),
+  )
+  return analysis.bytes_held(split)
