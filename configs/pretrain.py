@@ -162,6 +162,13 @@ def get_config(argument=None):
       f' {USAGE}'
     )
 
+  # The state in equal parts on all devices: each updates its own part, instead
+  # of all of them all (LOG.md). Slices of a pod need mesh.data=THEIR NUMBER.
+  config.mesh.data, config.mesh.fsdp = 1, -1
+  if row.dropout_rate:
+    # Masks that do not depend on the mesh take longer than all else together.
+    config.dropout_rng = 'rbg'
+
   config.data.preprocess = 'inception_crop|flip'
   _set_dataset(config, dataset, epochs, args.get('eval'))
   config.checkpoint.every = 5_000
