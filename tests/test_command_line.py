@@ -44,7 +44,8 @@ def test_keys_that_there_are(words):
     (
       [PRETRAIN, '--config.model.widht=3'],
       '--config.model.widht is no key of this config. Did you mean'
-      ' model.width? The keys of model are: attention, attention_implementation,',
+      ' model.width? The keys of model are: attention,'
+      ' attention_implementation, blocks,',
     ),
     # The right name in the wrong section.
     (

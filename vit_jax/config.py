@@ -165,6 +165,8 @@ def default() -> ml_collections.ConfigDict:
   # 'manual': each device works through its rows, gradients are summed once a
   # step; 'compiler' splits all, as `tensor` needs; 'auto': manual if possible.
   mesh.partition = 'auto'
+  # What manual sums are in: 'float32', 'bfloat16' or 'auto', the platform's.
+  mesh.reduce_dtype = 'auto'
   # Groups of devices with a slow network between them; 0: TPU slices.
   mesh.slices = 0
   # A misspelt key in a config file is an error there.

@@ -160,9 +160,15 @@ def _manual(
     # Masks of its own; a global one would be made whole on every device.
     key = jax.random.fold_in(key, jax.lax.axis_index(sharding.BATCH))
     result, grads = accumulated(params, batch, key)
-    return jax.lax.pmean(
-      (result, jax.tree.map(_widest_last, grads)), sharding.BATCH
+    grads = jax.tree.map(lambda g: _widest_last(narrow(g)), grads)
+    return (
+      jax.lax.pmean(result, sharding.BATCH),
+      jax.lax.psum(grads, sharding.BATCH),
     )
+
+  def narrow(grad):
+    # Biases and norms are few, and sums themselves.
+    return grad.astype(layout.reduce_dtype) if grad.ndim > 1 else grad
 
   def loss_and_grad(params, batch, key):
     params = _constrain(params, layout.gathered_params(params))
@@ -175,7 +181,11 @@ def _manual(
     )(params, batch, key)
     # The sum of all and then a part of it, instead of one operation for both:
     # some TPUs do the same with either, and the compiler makes one of two.
-    return result, _constrain(grads, layout.updates(grads))
+    grads = _constrain(grads, layout.updates(grads))
+    devices = layout.mesh.size
+    return result, jax.tree.map(
+      lambda g, p: g.astype(p.dtype) / devices, grads, params
+    )
 
   return loss_and_grad
 

@@ -40,7 +40,7 @@ def _exact(query, key, value, grad):
 
 
 def _errors(name, dtype, length, spread):
-  """Largest errors of result and gradients, each relative to the largest entry of the exact result."""
+  """Largest errors of result and gradients, relative to largest entries."""
   shape = (2, length, 3, 8)
   query, key = RNG.normal(size=(2, *shape)) * spread**0.5
   value, grad = RNG.normal(size=(2, *shape))

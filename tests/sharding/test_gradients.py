@@ -208,6 +208,24 @@ def test_other_models_on_a_mixed_mesh(name, gather):
   assert_equal_on(layout, OTHERS[name], 2)
 
 
+def test_sums_in_bfloat16_are_nearly_those_of_one_device():
+  layout = sharding.build(
+    data=2,
+    fsdp=4,
+    tensor=1,
+    shard='all',
+    gather='step',
+    reduce_dtype='bfloat16',
+  )
+  exact = one_step(NO_DROPOUT, None, 1)[0].opt_state[0]['gradient']
+  rounded = one_step(NO_DROPOUT, layout, 1)[0].opt_state[0]['gradient']
+  kernel = ('head', 'kernel')
+  exact, rounded = (tree[kernel[0]][kernel[1]] for tree in (exact, rounded))
+  error = np.abs(rounded - exact).max() / np.abs(exact).max()
+  assert 1e-4 < error < 2**-7
+  assert rounded.dtype == np.float32
+
+
 def _count_in_the_loop(operation, kind=VIT, **layout):
   """How often it is in the loop over micro-batches, and in all."""
   layout = sharding.build(data=2, fsdp=4, tensor=1, shard='all', **layout)

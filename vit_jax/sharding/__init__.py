@@ -33,7 +33,12 @@ __all__ = [
 
 
 def build(
-  *, shard: str, gather: str, partition: str = 'auto', **axes: int
+  *,
+  shard: str,
+  gather: str,
+  partition: str = 'auto',
+  reduce_dtype: str = 'float32',
+  **axes: int,
 ) -> Layout:
   """Builds the layout of the config's `mesh` section.
 
@@ -41,9 +46,10 @@ def build(
     shard: what is split over the axis `fsdp`, see `layout.SHARDS`.
     gather: when it is put together again, see `layout.GATHERS`.
     partition: who splits the work, see `layout.PARTITIONS`.
+    reduce_dtype: of the sums of gradients, see `layout.REDUCE_DTYPES`.
     **axes: see `mesh.make_mesh`.
 
   Raises:
     ValueError: an unknown choice, or sizes that don't fit the devices.
   """
-  return Layout(make_mesh(**axes), shard, gather, partition)
+  return Layout(make_mesh(**axes), shard, gather, partition, reduce_dtype)

@@ -24,6 +24,8 @@ PARTITIONS = {
   'manual': 'each device works through its own rows, then gradients are summed',
   'compiler': 'the compiler splits the whole step',
 }
+# Of the devices' sums of gradients.
+REDUCE_DTYPES = ('float32', 'bfloat16')
 
 # What is split over `tensor`: the end of a parameter's name and the dimension,
 # counted from the last one, as scanned blocks have a dimension more in front.
@@ -51,18 +53,22 @@ class Layout:
     shard: one of SHARDS.
     gather: one of GATHERS; matters for shard='all'.
     partition: one of PARTITIONS; see `gradients`.
+    reduce_dtype: one of REDUCE_DTYPES; matters where gradients are summed by
+      hand. The compiler's own sums are of the products' dtype.
   """
 
   mesh: jax.sharding.Mesh
   shard: str = 'all'
   gather: str = 'step'
   partition: str = 'auto'
+  reduce_dtype: str = 'float32'
 
   def __post_init__(self):
     for name, value, choices in (
       ('shard', self.shard, SHARDS),
       ('gather', self.gather, GATHERS),
       ('partition', self.partition, PARTITIONS),
+      ('reduce_dtype', self.reduce_dtype, REDUCE_DTYPES),
     ):
       if value not in choices:
         raise ValueError(
