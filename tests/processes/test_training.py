@@ -17,6 +17,7 @@ MESHES = {
     'optimizer': dict(data=1, fsdp=4, shard='optimizer'),
     'tensor': dict(data=1, tensor=4),
     'mixed': dict(data=1, fsdp=2, tensor=2, gather='micro_batch'),
+    'manual, accumulation': dict(data=2, fsdp=2, partition='manual'),
   },
   8: {
     'data': dict(data=8),
@@ -24,6 +25,7 @@ MESHES = {
     'optimizer': dict(data=2, fsdp=4, shard='optimizer'),
     'tensor': dict(data=1, tensor=8),
     'mixed': dict(data=2, fsdp=2, tensor=2),
+    'manual, accumulation': dict(data=2, fsdp=4, partition='manual'),
     'mixed, accumulation': dict(data=2, fsdp=2, tensor=2, gather='micro_batch'),
   },
 }
@@ -33,10 +35,7 @@ def _train(folder, processes, devices, meshes):
   runs = {
     name: dict(
       workdir=str(folder / name),
-      config=dict(
-        mesh=mesh,
-        changes={'accumulation_steps': 2} if 'accum' in name else {},
-      ),
+      config=dict(mesh=mesh, changes=_changes(name)),
     )
     for name, mesh in meshes.items()
   }
@@ -47,6 +46,15 @@ def _train(folder, processes, devices, meshes):
     runs=runs,
     timeout=900,
   )
+
+
+def _changes(name):
+  changes = {}
+  if 'accumulation' in name:
+    changes['accumulation_steps'] = 2
+  if 'manual' in name:
+    changes['model.dropout_rate'] = 0.0  # As its masks depend on the mesh.
+  return changes
 
 
 def assert_same_numbers(workdir, expected, tolerance):
