@@ -93,6 +93,22 @@ def no_training(monkeypatch):
       "mesh.gather='never' is unknown; choose one of ['step', 'micro_batch']",
     ),
     (
+      {'mesh.partition': 'manual', 'mesh.gather': 'micro_batch'},
+      "mesh.partition='manual' does not go with mesh.gather='micro_batch'",
+    ),
+    (
+      {'mesh.partition': 'manual', 'model.dropout_rate': 0.1},
+      "mesh.partition='manual' gives each device dropout masks of its own,",
+    ),
+    (
+      {'mesh.reduce_dtype': 'float16'},
+      "mesh.reduce_dtype='float16' is unknown; choose one of ['float32', 'bf",
+    ),
+    (
+      {'model.attention_implementation': 'cudnn'},
+      "attention_implementation='cudnn' needs an NVIDIA GPU, dtype 'bfloat16'",
+    ),
+    (
       {'guard.nonfinite': 'ignore'},
       "guard.nonfinite='ignore' is unknown; choose one of ['stop', 'skip'].",
     ),

@@ -42,8 +42,6 @@ def make_loss_and_grad(
   key of its own; micro-batch a holds the rows a, a+A, a+2A, ..., so that each
   device finds an equal part of every micro-batch among its own rows.
 
-  Raises ValueError for a layout that does not go with the key's generator.
-
   With a layout the gradients are split as `layout.updates` says. Parameters
   split over `fsdp` are gathered here, once, or by the compiler where a
   micro-batch needs them (`layout.gather`).
@@ -160,15 +158,18 @@ def _manual(
     # Masks of its own; a global one would be made whole on every device.
     key = jax.random.fold_in(key, jax.lax.axis_index(sharding.BATCH))
     result, grads = accumulated(params, batch, key)
-    grads = jax.tree.map(lambda g: _widest_last(narrow(g)), grads)
+    grads = jax.tree_util.tree_map_with_path(narrow, grads)
+    grads = jax.tree.map(_widest_last, grads)
     return (
       jax.lax.pmean(result, sharding.BATCH),
       jax.lax.psum(grads, sharding.BATCH),
     )
 
-  def narrow(grad):
-    # Biases and norms are few, and sums themselves.
-    return grad.astype(layout.reduce_dtype) if grad.ndim > 1 else grad
+  def narrow(path, grad):
+    # All but products are few, and sums themselves.
+    if layout.mesh.size == 1 or path[-1].key != 'kernel':
+      return grad
+    return grad.astype(layout.reduce_dtype)
 
   def loss_and_grad(params, batch, key):
     params = _constrain(params, layout.gathered_params(params))
@@ -179,8 +180,8 @@ def _manual(
       out_specs=P(),
       check_vma=False,  # It would sum where it sees fit.
     )(params, batch, key)
-    # The sum of all and then a part of it, instead of one operation for both:
-    # some TPUs do the same with either, and the compiler makes one of two.
+    # The sum of all, and then a part of it: in place of `psum_scatter`, which
+    # compiles to the same on TPU v3.
     grads = _constrain(grads, layout.updates(grads))
     devices = layout.mesh.size
     return result, jax.tree.map(

@@ -38,7 +38,9 @@ def fill_in(
   """
   platform = platform or jax.default_backend()
   options = models.options(config.model.name)
-  for section, values in DEFAULTS[platform].items():
+  # Another backend than these is an accelerator, too.
+  defaults = DEFAULTS.get(platform, DEFAULTS['gpu'])
+  for section, values in defaults.items():
     for key, value in values.items():
       known = section != 'model' or key in options
       if known and config[section][key] in (None, 'auto'):

@@ -16,6 +16,7 @@ import optax
 
 from vit_jax import losses, models, optim, sharding
 from vit_jax import step as step_lib
+from vit_jax.models import dot_product
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,8 +63,7 @@ class Program:
   @functools.cached_property
   def shapes(self) -> step_lib.TrainState:
     """Shapes and dtypes of the state."""
-    # By `jit`, which keeps the trace for when the state is made.
-    return jax.jit(self.fresh_state).eval_shape()
+    return jax.eval_shape(self.fresh_state)
 
   @functools.cached_property
   def abstract_state(self) -> step_lib.TrainState:
@@ -117,7 +117,7 @@ class Program:
 def build(
   config: ml_collections.ConfigDict, layout: sharding.Layout
 ) -> Program:
-  """Builds what a resolved config describes; no device does any work.
+  """Builds what a resolved config describes; nothing is compiled or large.
 
   Raises:
     ValueError: a wrong value in the sections model, loss, schedule or
@@ -137,6 +137,14 @@ def build(
     layout.mesh,
     config.accumulation_steps,
   )
+  if getattr(model, 'attention_implementation', '') == 'cudnn':
+    dot_product.check_cudnn(
+      layout.mesh.devices.flat[0].platform,
+      jnp.dtype(model.dtype).name,
+      model.width // model.heads,
+    )
+  dropout = getattr(model, 'dropout_rate', 0.0) > 0
+  layout.is_manual(global_masks=dropout and config.dropout_rng == 'threefry')
   program = Program(
     config,
     model,

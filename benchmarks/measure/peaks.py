@@ -2,34 +2,13 @@
 
 import jax
 
-# JAX's `device_kind` (the part of it that tells) -> TFLOP/s of dense bfloat16
-# products with float32 sums, of one JAX device. Sources: cloud.google.com/tpu
-# (a core is half a chip on v2 and v3) and NVIDIA's data sheets, without
-# sparsity. The first that matches counts.
-_TFLOPS = (
-  ('TPU v2', 22.5),
-  ('TPU v3', 61.5),
-  ('TPU v4', 275.0),
-  ('TPU v5 lite', 197.0),
-  ('TPU v5e', 197.0),
-  ('TPU v5', 459.0),
-  ('TPU v6', 918.0),
-  ('B200', 2250.0),
-  ('H200', 989.0),
-  ('H100 PCIe', 756.0),
-  ('H100', 989.0),
-  ('A100', 312.0),
-  ('L40S', 362.0),
-  ('L4', 121.0),
-)
+from vit_jax.plan import peaks
 
 
 def tflops(device_kind: str) -> float | None:
   """The peak of a device by its `device_kind`; None if it is not known."""
-  for name, peak in _TFLOPS:
-    if name.lower() in device_kind.lower():
-      return peak
-  return None
+  peak = peaks.of_device_kind(device_kind)
+  return None if peak is None else peak / 1e12
 
 
 def of_device(given: float | None) -> float | None:

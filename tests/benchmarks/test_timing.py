@@ -91,19 +91,23 @@ def test_environment():
 @pytest.mark.parametrize(
   'kind, expected',
   [
-    ('TPU v3', 61.5),
-    ('TPU v5 lite', 197.0),
-    ('TPU v5p', 459.0),
+    # By the cycles of the matrix units, hence not quite as advertised.
+    ('TPU v3', 61.6),
+    ('TPU v4', 275.2),
+    ('TPU v5 lite', 196.6),
+    ('TPU v5p', 458.8),
     ('NVIDIA A100-SXM4-80GB', 312.0),
     ('NVIDIA H100 80GB HBM3', 989.0),
     ('NVIDIA H100 PCIe', 756.0),
     ('NVIDIA L40S', 362.0),
     ('NVIDIA L4', 121.0),
+    ('NVIDIA L40', None),
+    ('NVIDIA H100 NVL', 835.0),
     ('cpu', None),
   ],
 )
 def test_peaks(kind, expected):
-  assert peaks.tflops(kind) == expected
+  assert peaks.tflops(kind) == (expected and pytest.approx(expected))
 
 
 def test_mfu():

@@ -97,6 +97,32 @@ def test_large_scores_in_bfloat16_are_no_worse_than_those_of_the_reference():
   assert max(lanes) < 0.4
 
 
+def test_sums_of_bfloat16_weights_are_exact():
+  # Alike, 257 weights of 1 each: in bfloat16 their sum would be 256.
+  query = jnp.zeros((1, 257, 1, 8), jnp.bfloat16)
+  value = jnp.ones((1, 257, 1, 8), jnp.bfloat16)
+  out = _blockwise('lanes')(query, query, value)
+  np.testing.assert_array_equal(out, np.ones(out.shape))
+
+
+def test_means_of_keys_and_values_do_not_spoil_gradients():
+  # A query's gradient is one of differences of keys, and its scores' one of
+  # differences of values: what both have in common is to cancel out.
+  shape = (1, 197, 2, 64)
+  query, key, value, grad = RNG.normal(size=(4, *shape))
+  key += 3 * RNG.normal(size=(1, 1, 2, 64))
+  value += 5 * RNG.normal(size=(1, 1, 2, 64))
+  arrays = [jnp.asarray(x, jnp.bfloat16) for x in (query, key, value, grad)]
+  exact = _exact(*(np.asarray(x, np.float64) for x in arrays))[1]
+
+  def error(name):
+    _, backward = jax.vjp(_blockwise(name), *arrays[:3])
+    actual = np.asarray(backward(arrays[3])[0], np.float64)
+    return np.linalg.norm(actual - exact) / np.linalg.norm(exact)
+
+  assert error('lanes') < max(0.02, 1.5 * error('plain'))
+
+
 @pytest.mark.parametrize('name', ['plain', 'lanes'])
 def test_no_score_is_too_large(name):
   query = jnp.full((1, 3, 1, 4), 1e15, jnp.bfloat16)

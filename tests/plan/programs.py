@@ -13,7 +13,6 @@ CHIP = chips.Chip(
   devices_per_chip=2,
   clock_mhz=1000,
   peak_flops=1e12,
-  hbm_bytes=2**30,
   hbm_usable_bytes=2**30,
   hbm_bytes_per_second=100e9,
   interconnect_bytes_per_second=10e9 / 0.6,

@@ -38,6 +38,24 @@ def test_the_papers_core_days(argument, days):
   assert _analyse(pretrain.get_config(argument)).paper_core_days == days
 
 
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'data.batch_size': 2048},
+    {'image_size': (240, 240)},
+    {'model.pooling': 'gap'},
+    {'num_classes': 1000},
+    {'epochs': 13.9},
+    {'model.representation_size': None},
+  ],
+)
+def test_another_run_is_not_the_papers(changes):
+  config = pretrain.get_config('ViT-L/16,jft300m,epochs=14')
+  with config.unlocked():
+    config.update_from_flattened_dict(changes)
+  assert _analyse(config).paper_core_days is None
+
+
 def test_another_size_is_not_the_papers():
   config = pretrain.get_config('ViT-H/14,jft300m')
   config.model.depth = 2

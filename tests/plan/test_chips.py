@@ -13,7 +13,6 @@ def test_a_chip_is_found_by_generation_slice_and_device_kind():
   assert chips.get('TPU v3') is v3
   assert v3.clock_mhz == 940
   assert v3.peak_flops == 61.6e12
-  assert v3.hbm_bytes == 16 * 2**30
   assert v3.hbm_usable_bytes == pytest.approx(15.48 * 2**30, abs=1)
 
 
@@ -28,7 +27,6 @@ def test_the_figures_of_a_chip_agree(name):
   assert (
     chip.devices_per_chip == {'chip': 1, 'core': 2, 'chiplet': 2}[chip.device]
   )
-  assert 0.9 * chip.hbm_bytes < chip.hbm_usable_bytes < chip.hbm_bytes
   # Matrix units have a power of two of multipliers, each two operations.
   in_a_cycle = chip.peak_flops / (chip.clock_mhz * 1e6)
   assert in_a_cycle == pytest.approx(
@@ -53,5 +51,6 @@ def test_a_whole_chip_is_as_published(name, tflops, gib, gb_per_second):
   chip = chips.get(name)
   devices = chip.devices_per_chip
   assert chip.peak_flops * devices == pytest.approx(tflops * 1e12, rel=0.005)
-  assert chip.hbm_bytes * devices == gib * 2**30
+  # That of v5p is published as 95.
+  assert 0.9 < chip.hbm_usable_bytes * devices / (gib * 2**30) < 1
   assert chip.hbm_bytes_per_second * devices == gb_per_second * 1e9

@@ -36,7 +36,6 @@ def test_the_parts_add_up_to_the_compilers_total():
     program=40,
   )
   assert memory.total == 350 + 1000 + (310 - 304) + 40
-  assert memory.state == 300
   assert assumptions == ()
 
 
@@ -83,5 +82,8 @@ def test_what_fits():
 
   assert compiled(100).fits
   assert not compiled(101).fits
+  # The program itself takes memory, too.
+  memory = compiling.Memory(0, 0, 0, 0, temporaries=90, program=11)
+  assert not compiling.Compiled(memory, 100, 'estimate', 1.0).fits
   # The compiler gave up: only its temporaries count there.
   assert not compiled(99, estimate=None).fits

@@ -36,7 +36,12 @@ def test_names():
 def test_a_chip_whose_cores_are_one_device():
   core, chip = devices.parse('v3:2x2').chip, devices.parse('v4:2x2x1').chip
   assert (core.peak_flops, chip.peak_flops) == (61.6e12, 2 * 137.6e12)
-  assert chip.hbm_bytes == 32 * 2**30
+  assert chip.hbm_usable_bytes == 30.5 * 2**30
+  assert chip.hbm_bytes_per_second == 1200e9
+  # 25 Gbit/s a chip.
+  assert chip.network_bytes_per_second == 3.125e9
+  assert core.network_bytes_per_second == 3.125e9 / 2
+  assert (chip.device, chip.devices_per_chip) == ('chip', 1)
   assert chip.clock_mhz == 1050
   # v5p's figures are of a chip as they are.
   assert devices.parse('v5p:2x2x1').chip.peak_flops == 458.8e12
@@ -68,6 +73,7 @@ def test_the_mesh_section_over_given_devices():
   config = config_lib.default()
   config.mesh.fsdp = 2
   config.mesh.shard = 'optimizer'
+  config.mesh.reduce_dtype = 'float32'
   layout = devices.layout(config, jax.devices()[:4])
   assert dict(layout.mesh.shape) == {'data': 2, 'fsdp': 2, 'tensor': 1}
   assert (layout.shard, layout.gather) == ('optimizer', 'step')

@@ -9,20 +9,6 @@ HloModule jit_f, is_scheduled=true, replica_count=2, num_partitions=4
 
 FileNames
 1 "model.py"
-2 "main.py"
-
-FunctionNames
-1 "train"
-2 "Block.__call__"
-
-FileLocations
-1 {file_name_id=2 function_name_id=1 line=9 end_line=9 column=1 end_column=5}
-2 {file_name_id=1 function_name_id=2 line=33 end_line=34 column=1 end_column=2}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=1 parent_frame_id=1}
-7 {file_location_id=2 parent_frame_id=2}
 
 %fused_computation.1 (p0: f32[8,128]) -> f32[8,128] {
   %p0 = f32[8,128]{1,0:T(8,128)} parameter(0)
@@ -64,7 +50,6 @@ def test_an_instruction_knows_its_attributes():
   assert fusion.attribute('kind') == 'kLoop'
   assert fusion.attribute('index') is None
   assert fusion.bytes == 8 * 128 * 4
-  assert fusion.arrays[0].memory_space == 1
 
 
 def test_an_instruction_without_metadata():
@@ -73,15 +58,6 @@ def test_an_instruction_without_metadata():
   assert tuple_.estimated_cycles is None
   assert tuple_.op_name == ''
   assert tuple_.called == {}
-
-
-def test_the_python_calls_behind_an_instruction():
-  module = hlo.parse(MODULE)
-  assert module.stack(module.entry.instructions['fusion.1']) == [
-    'Block.__call__ (model.py:33)',
-    'train (main.py:9)',
-  ]
-  assert module.stack(module.entry.root) == []
 
 
 def test_brackets_in_quotes_and_nested_tuples():

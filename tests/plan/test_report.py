@@ -1,12 +1,13 @@
 """The numbers of a report, from an estimate made up; the page and the table."""
 
 import collections
+import dataclasses
 import json
 
 import pytest
 
 from configs import pretrain
-from vit_jax.plan import compiling, devices, render, report, runs
+from vit_jax.plan import compiling, devices, render, report, runs, search
 from vit_jax.plan import estimate as estimate_lib
 
 # DESIGN's contract of `--json`.
@@ -30,6 +31,7 @@ def _estimate(seconds):
   return estimate_lib.Estimate(
     rows,
     uncovered=collections.Counter({'sort': 2**20}),
+    overlapped_bytes=2**29,
     assumptions=['a loop'],
   )
 
@@ -61,8 +63,9 @@ def test_figures_of_a_run():
   assert figures['hbm_gib'] == pytest.approx(8 + 1 / 1024)
   assert figures['hbm']['temporaries'] == 5
   assert figures['fits'] is True
-  assert figures['step_ms_raw'] == 250
-  assert figures['step_ms'] == pytest.approx(312.5)
+  assert figures['step_ms'] == 250
+  assert figures['step_ms_corrected'] == pytest.approx(312.5)
+  assert figures['images_per_sec'] == 4096 / 0.25
   # Of the estimate itself: 4096 images on 512 cores in a quarter second.
   assert figures['images_per_sec_per_core'] == pytest.approx(32)
   operations = 6 * figures['forward_gmacs'] * 1e9 * 4096
@@ -82,6 +85,9 @@ def test_figures_of_a_run():
   assert 'divided by 0.8' in said
   assert 'A loop.' in said
   assert 'sort (1 MiB)' in said
+  assert 'Copies beside the computation (0.50 GiB a step)' in said
+  assert 'at 0.6 of the links' in said
+  assert 'step_ms in tables and JSON, and core_days_raw' in said
 
 
 def test_cores_of_chips_that_are_one_device():
@@ -168,7 +174,9 @@ def test_a_table():
   ]
   lines = render.table(reports, 'Note.').splitlines()
   columns = [line.split() for line in lines[:4]]
-  assert columns[0][:5] == ['config', 'topology', 'fits', 'GiB', 'of']
+  assert columns[0][:6] == [
+    *('config', 'topology', 'fits', 'GiB', 'usable', 'GiB')
+  ]
   assert columns[1][:5] == [
     'ViT-H/14,jft300m',
     'v3:16x16',
@@ -186,3 +194,97 @@ def test_a_table():
   assert columns[3][:3] == ['ViT-B/16,jft300m', 'v3:16x16', 'yes']
   assert columns[1][5] == '-'
   assert 'Note.' in lines
+
+
+def test_the_papers_days_are_beside_v3_alone():
+  reports = [
+    report.figures(_plan(topology=slice_))
+    for slice_ in ('v3:16x16', '2xv3:8x8', 'v5e:16x16')
+  ]
+  header, *rows = (
+    line.split('  ') for line in render.table(reports).splitlines()[:4]
+  )
+  cells = [[cell.strip() for cell in row if cell] for row in [header, *rows]]
+  column = cells[0].index('paper')
+  assert [row[column] for row in cells[1:]] == ['2,500', '2,500', '-']
+
+
+def test_without_devices_a_table_counts():
+  run = _plan().run
+  text = render.table([report.figures(runs.analyse(run))] * 2)
+  header, row = text.splitlines()[:2]
+  assert header.split()[2:] == ['params', 'GMACs', 'tokens', 'exaFLOPs']
+  assert row.split()[2:4] == ['655,835,251', '167.08']
+  assert row.split()[4] == '257'
+
+
+def _searched(ended, fits=False):
+  plan, _ = _unfit()
+  candidate = search.Candidate({'accumulation_steps': 2}, 0, 0, 0)
+  memory = compiling.Memory(0, 0, 0, 0, temporaries=18 * 2**30)
+  compiled = compiling.Compiled(memory, 16 * 2**30, None, 2.0)
+  broken = dataclasses.replace(compiled, error='crash')
+  tried = tuple(search.Tried(candidate, one) for one in (compiled, broken))
+  return dataclasses.replace(plan, tried=tried, ended=ended)
+
+
+def test_why_a_search_ended():
+  figures = report.figures(_searched('--max_tries is reached'))
+  assert figures['search_ended'] == '--max_tries is reached'
+  assert figures['tried'] == [
+    {
+      'changes': {'accumulation_steps': 2},
+      'hbm_gib': 18,
+      'fits': False,
+      'compile_seconds': 2.0,
+      'error': error,
+    }
+    for error in (None, 'crash')
+  ]
+  page = render.page(figures)
+  assert 'with which it does: --max_tries is reached.' in page
+  assert '    18.0 GiB  --config.accumulation_steps=2' in page.splitlines()[5:]
+  assert '       error  --config.accumulation_steps=2' in page.splitlines()
+  table = render.table([figures] * 2)
+  assert 'on v3:16x16: --max_tries is reached.' in ' '.join(table.split())
+  # Nothing was tried at all.
+  plan = dataclasses.replace(_searched('nothing fits'), tried=())
+  page = render.page(report.figures(plan))
+  assert 'No settings were found with which it does: nothing fits.' in page
+  assert 'Tried' not in page
+
+
+def test_a_compiler_error_is_a_row():
+  plan = dataclasses.replace(
+    runs.analyse(_plan().run), target=devices.parse('v3:4x4'), error='crash'
+  )
+  figures = report.figures(plan)
+  assert (figures['error'], figures['fits']) == ('crash', None)
+  assert 'The compiler fails: crash' in render.page(figures)
+  table = render.table([figures, report.figures(_plan())])
+  assert table.splitlines()[1].split()[1:3] == ['v3:4x4', 'error']
+  assert 'on v3:4x4: the compiler fails: crash' in ' '.join(table.split())
+
+
+@pytest.mark.parametrize(
+  'needed, usable, source, text',
+  [
+    (4.0, 8.0, 'compiler', 'the memory ran out, though 4.0 of 8.0 GiB'),
+    (4.0, 8.0, 'lower bound', 'Does not fit: at least 4.0 GiB on each device.'),
+    (
+      9.0,
+      8.0,
+      'compiler',
+      'Does not fit: 9.0 GiB on each device, of which 8.0',
+    ),
+    (9.0, None, 'compiler', 'Does not fit: needs 9.0 GiB'),
+  ],
+)
+def test_what_does_not_fit_the_machine_at_hand(needed, usable, source, text):
+  figures = report.figures(runs.analyse(_plan().run)) | {
+    'hbm_gib': needed,
+    'hbm_usable_gib': usable,
+    'hbm_source': source,
+    'fits': False,
+  }
+  assert text in render.page(figures)

@@ -80,7 +80,10 @@ def test_the_memory_is_the_compilers():
   figures = _plan('v3:2x2')
   assert round(figures['hbm_gib'] * 2**30) == int(_python('-c', COMPILED))
   assert sum(figures['hbm'].values()) == pytest.approx(figures['hbm_gib'])
-  assert figures['hbm']['parameters'] == figures['params'] * 4 / 2**30
+  # Split over the eight cores, but for the few that can not be.
+  assert figures['hbm']['parameters'] == pytest.approx(
+    figures['params'] * 4 / 8 / 2**30, rel=0.01
+  )
   assert (figures['devices'], figures['device']) == (8, 'TensorCore')
   assert figures['fits'] is True
   assert 0 < figures['mfu'] < 1

@@ -100,6 +100,35 @@ def test_a_trip_count_that_is_not_known(changes):
   assert count(loop(**changes)) is None
 
 
+@pytest.mark.parametrize(
+  'made',
+  [
+    'custom-call(%s), custom_call_target="c"',
+    'conditional(%zero, %s, %s), branch_computations={%branch, %branch}',
+  ],
+)
+def test_a_counter_that_passes_through_something_unknown(made):
+  made = f'(s32[], s32[]) {made}'
+  text = loop(step='get-tuple-element(%made), index=0').replace(
+    '  %next =',
+    '  %zero = s32[] constant(0)\n'
+    '  %pair = (s32[], s32[]) tuple(%i, %n)\n'
+    f'  %made = {made.replace("%s", "%pair")}\n  %next =',
+  )
+  branch = (
+    '%branch (p: (s32[], s32[])) -> (s32[], s32[]) {\n'
+    '  ROOT %p = (s32[], s32[]) parameter(0)\n}\n\n'
+  )
+  assert count(branch + text) is None
+  # A loop that begins with such a tuple.
+  text = loop().replace(
+    '%begin = (s32[], s32[]) tuple(%start, %bound)',
+    '%s = (s32[], s32[]) tuple(%start, %bound)\n  %zero = s32[] constant(0)'
+    f'\n  %begin = {made}',
+  )
+  assert count(branch + text) is None
+
+
 # The counter is added to in a fusion with two results, compared in another,
 # and the bound of the inner loop is handed through the outer one.
 NESTED = """\

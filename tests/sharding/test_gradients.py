@@ -18,6 +18,7 @@ import pytest
 from vit_jax import config as config_lib
 from vit_jax import losses, models, optim, sharding
 from vit_jax import step as step_lib
+from vit_jax.models import images as images_lib
 
 BATCH, CLASSES, SIZE = 32, 24, (8, 8)
 MESHES = [
@@ -148,9 +149,9 @@ def on_one_device(kind, accumulation_steps):
   return one_step(kind, None, accumulation_steps)
 
 
-def assert_equal_on(layout, kind, accumulation_steps):
+def assert_equal_on(layout, kind, accumulation_steps, expected=None):
   actual = one_step(kind, layout, accumulation_steps)
-  expected = on_one_device(kind, accumulation_steps)
+  expected = expected or on_one_device(kind, accumulation_steps)
   flat, _ = jax.tree_util.tree_flatten_with_path(expected)
   assert len(flat) > 50
   for (path, one), many in zip(flat, jax.tree.leaves(actual), strict=True):
@@ -206,6 +207,58 @@ def test_other_models_on_a_mixed_mesh(name, gather):
     data=2, fsdp=-1, tensor=tensor, shard='all', gather=gather
   )
   assert_equal_on(layout, OTHERS[name], 2)
+
+
+@pytest.mark.parametrize('sizes', [(2, 2, 2), (2, 4, 1)])
+def test_attention_in_lanes_on_a_mesh(sizes):
+  layout = sharding.Layout(sharding.make_mesh(*sizes))
+  option = ('attention_implementation', 'lanes')
+  lanes = Model(NO_DROPOUT.name, (*NO_DROPOUT.overrides, option))
+  assert_equal_on(layout, lanes, 2, expected=on_one_device(NO_DROPOUT, 2))
+
+
+@pytest.mark.parametrize('sizes', [(2, 4, 1), (2, 2, 2)])
+def test_no_device_holds_scores_of_other_rows_or_heads(sizes):
+  mesh = sharding.make_mesh(*sizes)
+  option = ('attention_implementation', 'lanes')
+  model = Model(VIT.name, (*NO_DROPOUT.overrides, option)).build()
+
+  def encode(params, images):
+    with sharding.within(mesh):
+      return model.apply({'params': params}, images)[0]
+
+  rows = sharding.batch_sharding(mesh)
+  params = _params(VIT)
+  images = jax.ShapeDtypeStruct((BATCH, *SIZE, 3), np.float32, sharding=rows)
+  text = jax.jit(encode).lower(params, images).compile().as_text()
+  # Tokens and scores have three dimensions and more; parameters are whole.
+  assert not re.findall(r'f32\[\d+,\d+,\d+[^ ]* all-gather', text)
+
+
+def test_each_device_drops_other_units():
+  layout = sharding.Layout(sharding.make_mesh(8, 1, 1), partition='manual')
+  model = VIT.build()
+  key = jax.random.key(3, impl='rbg')
+  one = {name: rows[:1] for name, rows in _batch().items()}
+  alike = {name: np.repeat(rows, 8, axis=0) for name, rows in one.items()}
+
+  def loss(layout, batch):
+    function = step_lib.make_loss_and_grad(
+      model, losses.build('softmax'), 1, layout
+    )
+    (value, _), _ = jax.jit(function)(_params(VIT), batch, key)
+    return float(value)
+
+  # The mean over devices of the same row would be that of one device.
+  first = jax.random.fold_in(jax.random.fold_in(key, 0), 0)
+  logits, _ = model.apply(
+    {'params': _params(VIT)},
+    images_lib.normalize(one['image']),
+    train=True,
+    rngs={'dropout': first},
+  )
+  alone = losses.build('softmax')(logits, one['label'])[0]
+  assert abs(loss(layout, alike) - float(alone)) > 1e-3
 
 
 def test_sums_in_bfloat16_are_nearly_those_of_one_device():

@@ -214,6 +214,7 @@ def model_of_run(config: Mapping[str, Any]) -> nn.Module:
   section = dict(config['model'])
   # What it was computed in says nothing about the weights.
   section |= {'dtype': None, 'scan': None, 'remat': None}
+  section |= {'attention_implementation': None}  # It may be for one platform.
   return models.build(
     section.pop('name'), num_classes=config['num_classes'], **section
   )

@@ -14,8 +14,6 @@ from vit_jax import sharding
 from vit_jax.models import dot_product
 from vit_jax.models.dot_product import IMPLEMENTATIONS
 
-dot_product_attention = dot_product.plain
-
 
 def head_width(width: int, heads: int) -> int:
   """Returns K = `width` / `heads`; ValueError if that is not an integer."""
@@ -120,8 +118,10 @@ class MultiHeadDotProductAttention(nn.Module):
         x, np.cumsum(dot_product.block_sizes(x.shape[1]))[:-1], axis=1
       )
       heads = [split_heads(block, query, key, value) for block in blocks]
-      attend = dot_product.lane_blocks(*zip(*heads, strict=True))
-      return jnp.concatenate([out(block) for block in attend], axis=1)
+      attended = sharding.apart(
+        dot_product.lane_blocks, sharding.BATCH, None, sharding.TENSOR
+      )(*zip(*heads, strict=True))
+      return jnp.concatenate([out(block) for block in attended], axis=1)
 
     (query,) = split_heads(x, query)
     key, value = split_heads(x if attended is None else attended, key, value)

@@ -93,6 +93,26 @@ def cudnn(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
   return jax.nn.dot_product_attention(query, key, value, implementation='cudnn')
 
 
+def check_cudnn(platform: str, dtype: str, width: int) -> None:
+  """Raises ValueError where the implementation 'cudnn' does not run.
+
+  Args:
+    platform: of the devices.
+    dtype: of query, key and value.
+    width: K.
+  """
+  if (
+    platform != 'gpu'
+    or dtype not in ('bfloat16', 'float16')
+    or (width % 8 or width > 128)
+  ):
+    raise ValueError(
+      "attention_implementation='cudnn' needs an NVIDIA GPU, dtype 'bfloat16'"
+      " or 'float16' and heads of 8 to 128 numbers, a multiple of 8; this is"
+      f" {platform!r}, {dtype!r} and {width}. Use 'plain', or leave it unset."
+    )
+
+
 def lanes(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
   """`lane_blocks` of all tokens together, with `plain`'s arguments."""
   (out,) = lane_blocks([query], [key], [value])
@@ -196,17 +216,21 @@ def _attend_forward(query, keys, values):
     for block, value in zip(scores, values, strict=True)
   )  # [B, H, K+1, L]
   inverse = 1 / total[:, :, -1:]  # [B, H, 1, L]
-  out = (total[:, :, :-1] * inverse).astype(query.dtype)
-  return out, (query, keys, values, scores, maximum, inverse, out)
+  out = total[:, :, :-1] * inverse  # [B, H, K, L]
+  kept = (query, keys, values, scores, maximum, inverse, out)
+  return out.astype(query.dtype), kept
 
 
 def _attend_backward(kept, grad):
   query, keys, values, scores, maximum, inverse, out = kept
   wide = _wide(query)
-  grad = grad.astype(wide) * inverse  # Of the mean's numerator.
-  # The part of each weight's gradient that all weights of a query share.
-  shared = (grad * out.astype(wide)).sum(axis=2, keepdims=True)  # [B, H, 1, L]
-  grad = grad.astype(query.dtype)
+  # Of the mean's numerator.
+  grad = (grad.astype(wide) * inverse).astype(query.dtype)
+  # The part of each weight's gradient that all weights of a query share. The
+  # gradients of a query's scores add up to zero, so both parts are made of the
+  # same rounded numbers and else in float32: what is left over would multiply
+  # the mean of the keys.
+  shared = (grad.astype(wide) * out).sum(axis=2, keepdims=True)  # [B, H, 1, L]
   scale = query.shape[2] ** -0.5
   query_grad, key_grads, value_grads = 0, [], []
   for key, value, block in zip(keys, values, scores, strict=True):
@@ -214,10 +238,10 @@ def _attend_backward(kept, grad):
     value_grads.append(
       jnp.einsum('bhtl,bhkl->bhkt', weights.astype(query.dtype), grad)
     )
-    weight_grads = jnp.einsum('bhkt,bhkl->bhtl', value, grad)
-    score_grads = _pin(
-      (weights * (weight_grads.astype(wide) - shared)).astype(query.dtype)
+    weight_grads = jnp.einsum(
+      'bhkt,bhkl->bhtl', value, grad, preferred_element_type=wide
     )
+    score_grads = _pin((weights * (weight_grads - shared)).astype(query.dtype))
     key_grads.append(
       _scaled_product('bhkl,bhtl->bhkt', query, score_grads, scale)
     )

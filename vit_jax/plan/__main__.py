@@ -1,7 +1,8 @@
 """Plans runs: `python -m vit_jax.plan --config=FILE[:ARG] --topology=SLICE`.
 
   --config=configs/pretrain.py:ViT-L/16,jft300m --topology=v3:16x16
-  --topology=v3:4x4,v5e:8x8,2xv5e:16x16    several slices: a table
+  --topology=v3:4x4,v5e:8x8         several slices: a table
+  --topology=2xv5e:16x16 --config.mesh.data=2       two slices, joined
   --topology=auto:v3                the smallest slice of v3 that it fits
   --also=configs/finetune.py:ViT-L/16,imagenet2012   further configs
   --table6 --topology=v3:16x16      the 18 models of the paper's Table 6
@@ -14,6 +15,8 @@ fits the memory, and if not with which settings it does, how long a step and
 the run take, and the TensorCore-days. Without the compiler, or without
 --topology: parameters, operations and steps.
 """
+
+import sys
 
 from absl import flags, logging
 from ml_collections import config_flags
@@ -89,7 +92,9 @@ def main() -> None:
     print(command.to_json(reports))
   else:
     print(command.render_all(reports, note))
+  command.check(reports)
 
 
 if __name__ == '__main__':
+  sys.argv[1:] = command.with_config(sys.argv[1:])
   command_line.run(main)

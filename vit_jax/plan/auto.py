@@ -1,8 +1,10 @@
 """Finds the smallest slice that a run fits, with its settings as given."""
 
 import dataclasses
+import time
 
 from vit_jax.plan import compiling, devices, runs, search
+from vit_jax.sharding import mesh as mesh_lib
 
 GENERATION = 'v3'
 
@@ -18,46 +20,70 @@ def smallest(
   Args:
     run: the run.
     generation: of the slices to look among.
-    effort: of a search for other settings, if the run fits on no slice.
+    effort: of all compilations together, those of a search for other settings
+      included, which follows if the run fits on no slice.
     say: takes lines on the progress.
 
   Returns:
-    The plan; on the largest slice that its batch can be split over if it fits
-    on none.
+    The plan; on the largest slice that was tried if none was seen to fit.
 
   Raises:
-    ValueError: the batch can be split over no slice of that generation.
+    ValueError: the mesh and the batch suit no slice of that generation.
   """
-  targets = [t for t in devices.of_generation(generation) if _divides(run, t)]
+  targets = [t for t in devices.of_generation(generation) if _suits(run, t)]
   if not targets:
     raise ValueError(
       f'data.batch_size={run.config.data.batch_size} in'
       f' accumulation_steps={run.config.accumulation_steps} can not be split'
-      f' over the devices of any slice of {generation}.'
+      f' over the devices of any slice of {generation} by the mesh'
+      f' {_axes(run)}.'
     )
   quick = dataclasses.replace(effort, search=False)
   plans: dict[int, runs.Plan] = {}
+  start, ended = time.monotonic(), ''
+
+  def left() -> runs.Effort:
+    tries = sum(bool(plan.compiled or plan.error) for plan in plans.values())
+    return dataclasses.replace(
+      effort,
+      max_tries=effort.max_tries - tries,
+      max_seconds=effort.max_seconds - (time.monotonic() - start),
+    )
+
   low, high = 0, len(targets)  # The answer is in [low, high].
   while low < high:
+    ended = search.limit(left().max_tries, left().max_seconds)
+    if plans and ended:
+      break
     middle = _predicted(run, targets, low, high)
     say(f'Does {run.name} fit {targets[middle]}?')
-    plans[middle] = runs.plan(run, targets[middle], quick, say)
-    memory = plans[middle].memory.total / compiling.GIB
-    fits = plans[middle].fits
-    say(f'{"Yes" if fits else "No"}: {memory:.1f} GiB.')
-    if fits:
+    plans[middle] = plan = runs.plan(run, targets[middle], quick, say)
+    if plan.memory:
+      memory = plan.memory.total / compiling.GIB
+      say(f'{"Yes" if plan.fits else "No"}: {memory:.1f} GiB.')
+    if plan.fits:
       high = middle
     else:
       low = middle + 1
+  unsure = ended if low < high else ''
   if high < len(targets):
-    return plans[high]
-  return runs.plan(run, targets[-1], effort, say)
+    return dataclasses.replace(plans[high], ended=unsure)
+  largest = plans[max(plans)]
+  if unsure:
+    return dataclasses.replace(largest, ended=unsure)
+  return runs.with_fix(largest, left(), say)
 
 
-def _divides(run: runs.Run, target: devices.Target) -> bool:
-  config = run.config
-  rows = config.data.batch_size * config.mesh.tensor
-  return rows % (target.devices * config.accumulation_steps) == 0
+def _suits(run: runs.Run, target: devices.Target) -> bool:
+  try:
+    devices.check(run.config, target)
+  except ValueError:
+    return False
+  return True
+
+
+def _axes(run: runs.Run) -> str:
+  return ' x '.join(f'{axis}={run.config.mesh[axis]}' for axis in mesh_lib.AXES)
 
 
 def _predicted(run: runs.Run, targets, low: int, high: int) -> int:

@@ -2,10 +2,11 @@
 
 Every figure is for one JAX device of `topologies.get_topology_desc`: a core on
 v2, v3 and v4, one of the two chiplets on TPU7x, a whole chip on v5e, v5p and
-v6e. (On a running v4, JAX shows a chip of two cores as one device.)
+v6e. On the hardware, and where `devices` asks for it, JAX shows a v4 chip of
+two cores as one device; `devices.Target.chip` has the figures of that.
 
 Sources, per chip, halved where a chip has two devices:
-  peak, memory and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,
+  peak and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,
     v5p,v6e,tpu7x}, the tables "Key specifications".
   interconnect, in one direction over all links: v2 and v3 4 x 496 and
     4 x 656 Gbit/s (Jouppi et al., CACM 63(7), 2020); v4 6 x 50 GB/s
@@ -21,7 +22,7 @@ Sources, per chip, halved where a chip has two devices:
     85% on TPU7x; half the operations would make it more than the peak.
   usable memory: what libtpu 0.0.42 names when it refuses a program that is too
     large ("exceeds available HBM (15.48G)"), one for each generation. That of
-    v5p is more than the 95 GiB of its page, so that 96 is taken for the whole.
+    v5p is more than the 95 GiB of its page.
 """
 
 import dataclasses
@@ -38,8 +39,7 @@ class Chip:
     devices_per_chip: 1 or 2.
     clock_mhz: of the matrix units.
     peak_flops: per second, bfloat16, a multiply-accumulate being two.
-    hbm_bytes: main memory.
-    hbm_usable_bytes: of it, what the compiler gives a program.
+    hbm_usable_bytes: of the main memory, what the compiler gives a program.
     hbm_bytes_per_second: bandwidth of the main memory.
     interconnect_bytes_per_second: of the whole chip, in one direction, over
       all links. Not halved for two devices on a chip: what a group of devices
@@ -54,7 +54,6 @@ class Chip:
   devices_per_chip: int
   clock_mhz: float
   peak_flops: float
-  hbm_bytes: int
   hbm_usable_bytes: int
   hbm_bytes_per_second: float
   interconnect_bytes_per_second: float
@@ -67,7 +66,6 @@ def _chip(
   device: str,
   clock_mhz: float,
   peak_tflops: float,
-  gib: float,
   usable_gib: float,
   gb_per_second: float,
   interconnect_gb_per_second: float,
@@ -81,7 +79,6 @@ def _chip(
     devices_per_chip,
     clock_mhz,
     peak_tflops * 1e12,
-    int(gib * 2**30),
     int(usable_gib * 2**30),
     gb_per_second * 1e9,
     interconnect_gb_per_second * 1e9,
@@ -92,13 +89,13 @@ def _chip(
 CHIPS = {
   chip.name: chip
   for chip in (
-    _chip('v2', 'TPU v2', 'core', 700, 22.9, 8, 7.48, 350, 248, 25),
-    _chip('v3', 'TPU v3', 'core', 940, 61.6, 16, 15.48, 450, 328, 25),
-    _chip('v4', 'TPU v4', 'core', 1050, 137.6, 16, 15.25, 600, 300, 25),
-    _chip('v5e', 'TPU v5 lite', 'chip', 1500, 196.6, 16, 15.75, 819, 200, 25),
-    _chip('v5p', 'TPU v5', 'chip', 1750, 458.8, 96, 95.74, 2765, 600, 50),
-    _chip('v6e', 'TPU v6 lite', 'chip', 1750, 917.5, 32, 31.25, 1638, 400, 100),
-    _chip('tpu7x', 'TPU7x', 'chiplet', 2200, 1153.4, 96, 94.75, 3690, 600, 100),
+    _chip('v2', 'TPU v2', 'core', 700, 22.9, 7.48, 350, 248, 25),
+    _chip('v3', 'TPU v3', 'core', 940, 61.6, 15.48, 450, 328, 25),
+    _chip('v4', 'TPU v4', 'core', 1050, 137.6, 15.25, 600, 300, 25),
+    _chip('v5e', 'TPU v5 lite', 'chip', 1500, 196.6, 15.75, 819, 200, 25),
+    _chip('v5p', 'TPU v5', 'chip', 1750, 458.8, 95.74, 2765, 600, 50),
+    _chip('v6e', 'TPU v6 lite', 'chip', 1750, 917.5, 31.25, 1638, 400, 100),
+    _chip('tpu7x', 'TPU7x', 'chiplet', 2200, 1153.4, 94.75, 3690, 600, 100),
   )
 }
 
@@ -113,7 +110,8 @@ def get(name: str) -> Chip:
   if generation in CHIPS:
     return CHIPS[generation]
   for chip in CHIPS.values():
-    if chip.device_kind == name:
+    # Some versions of JAX say 'TPU v5e', others 'TPU v5 lite'.
+    if name in (chip.device_kind, f'TPU {chip.name}'):
       return chip
   raise ValueError(
     f'no TPU generation is called {name!r}: choose one of {list(CHIPS)},'

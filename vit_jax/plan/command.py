@@ -1,15 +1,20 @@
 """What the command does: several runs on several slices, one after another."""
 
 import dataclasses
+import itertools
 import json
+import math
+import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import ml_collections
 
 from vit_jax import command_line
-from vit_jax.plan import auto, devices, measure, render, report
+from vit_jax.plan import auto, compiling, devices, measure, render, report
 from vit_jax.plan import runs as runs_lib
 
 Say = Callable[[str], None]
@@ -50,6 +55,12 @@ class Options:
   max_seconds: float = 3600.0
   steps: int = 10
 
+  def __post_init__(self):
+    if not 0 < self.correction < math.inf:
+      raise ValueError(
+        f'--correction={self.correction} must be a number above 0.'
+      )
+
   @property
   def effort(self) -> runs_lib.Effort:
     return runs_lib.Effort(self.search, self.max_tries, self.max_seconds)
@@ -61,6 +72,32 @@ def table6() -> list[str]:
     f'configs/pretrain.py:{model},jft300m,epochs={epochs}'
     for model, epochs in TABLE_6
   ]
+
+
+def with_config(words: Sequence[str]) -> list[str]:
+  """Gives a command line with overrides but no `--config` the first config.
+
+  Overrides (`--config.KEY=VALUE`) belong to `--config`; they hold for all, so
+  the first of --also or --table6 is as good.
+
+  Args:
+    words: without the program's name.
+  """
+  words = list(words)
+  flags = [word.replace('--', '-', 1) for word in words]
+  if not any(flag.startswith('-config.') for flag in flags):
+    return words
+  if any(re.match('-config(=|$)', flag) for flag in flags):
+    return words
+  names = [flag[6:] for flag in flags if flag.startswith('-also=')]
+  names += [
+    word for flag, word in itertools.pairwise(words) if flag == '--also'
+  ]
+  if {'-table6', '-table6=true'} & set(flags):
+    names += table6()
+  # A name without a file is told as what it is, a wrong --also.
+  names = [name for name in names if os.path.isfile(name.partition(':')[0])]
+  return [f'--config={name}' for name in names[:1]] + words
 
 
 def expand(
@@ -80,7 +117,13 @@ def expand(
   """
   loaded = dict(named)
   for name in names:
-    config = command_line.read_config([f'--config={name}'])
+    try:
+      config = command_line.read_config([f'--config={name}'])
+    except ValueError as error:
+      flag = f'--also={name}'
+      raise ValueError(
+        str(error).replace(f'--config={name}', flag, 1)
+      ) from error
     try:
       config.update_from_flattened_dict(overrides)
     except (KeyError, AttributeError, TypeError) as error:
@@ -126,7 +169,8 @@ def plan_all(
     ValueError: an unknown slice, a wrong config, or one that does not suit the
       number of devices; before anything is compiled.
   """
-  targets = [_target(text) for text in topologies]
+  # A slice has two names; each is planned once.
+  targets = list(dict.fromkeys(_target(text) for text in topologies))
   local = [text for text in topologies if text in devices.LOCAL]
   if local and len(topologies) > 1:
     raise ValueError(
@@ -148,6 +192,8 @@ def plan_all(
   for run, target in jobs:
     if isinstance(target, devices.Target) and devices.have_compiler():
       runs_lib.describe({}, run, target)
+    elif isinstance(target, devices.Target):
+      devices.check(runs_lib.analyse(run).config, target)
     else:
       runs_lib.analyse(run)
   reports = []
@@ -157,8 +203,35 @@ def plan_all(
     if elapsed > _SLOW_SECONDS and index:
       left = elapsed / index * (len(jobs) - index)
       say(f'{index} of {len(jobs)} done; about {left / 60:.0f} minutes left.')
-    reports.append(_plan(run, target, options, say))
+    try:
+      reports.append(_plan(run, target, options, say))
+    except jax.errors.JaxRuntimeError as error:
+      reports.append(_failed(run, target, error))
+    except ValueError as error:
+      if len(jobs) == 1:
+        raise
+      # What the others took minutes for is not lost.
+      reports.append(_failed(run, target, error))
   return reports, note
+
+
+def _failed(run, target, error: Exception) -> dict[str, Any]:
+  """The report of a run of which no plan could be made."""
+  said = compiling.one_line(error)
+  known = dataclasses.replace(runs_lib.analyse(run), error=said)
+  if isinstance(target, devices.Target):
+    known = dataclasses.replace(known, target=target)
+  return report.figures(known)
+
+
+def check(reports: Sequence[dict[str, Any]]) -> None:
+  """Raises ValueError if the compiler failed at one; call it at the end."""
+  failed = [one for one in reports if one['error']]
+  if failed:
+    raise ValueError(
+      f'{len(failed)} of {len(reports)} could not be planned, the first of'
+      f' them {failed[0]["config"]}: {failed[0]["error"]}'
+    )
 
 
 def _target(text: str) -> devices.Target | str:

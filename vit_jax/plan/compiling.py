@@ -12,6 +12,8 @@ from vit_jax.plan import analysis, devices, hlo
 from vit_jax.plan import estimate as estimate_lib
 
 GIB = 2**30
+# Characters of the compiler's errors, which may hold whole programs.
+_LONGEST = 400
 _UNITS = {'': 1, 'B': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
 
 
@@ -43,11 +45,6 @@ class Memory:
   def total(self) -> int:
     return sum(dataclasses.astuple(self))
 
-  @property
-  def state(self) -> int:
-    """What stays from step to step."""
-    return self.parameters + self.optimizer + self.average
-
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
@@ -59,6 +56,8 @@ class Compiled:
     estimate: of the time; None if the compiler gave up for lack of memory.
     seconds: that compiling took.
     assumptions: sentences for the reader.
+    error: why the compiler failed, other than for lack of memory, and then
+      `memory` is only what was known before; '' if it did not.
   """
 
   memory: Memory
@@ -66,6 +65,7 @@ class Compiled:
   estimate: estimate_lib.Estimate | None
   seconds: float
   assumptions: tuple[str, ...] = ()
+  error: str = ''
 
   @property
   def fits(self) -> bool:
@@ -75,7 +75,12 @@ class Compiled:
 def build(
   config: ml_collections.ConfigDict, target: devices.Target
 ) -> program_lib.Program:
-  """Builds the program of a resolved config for a slice."""
+  """Builds the program of a resolved config for a slice.
+
+  Raises:
+    ValueError: the config does not fit the slice's devices.
+  """
+  devices.check(config, target)
   layout = devices.layout(config, devices.compile_only(target))
   return program_lib.build(config, layout)
 
@@ -115,13 +120,12 @@ def compile_step(
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
     needed = parse_out_of_memory(str(error))
-    if needed is None:
-      raise
     return Compiled(
-      dataclasses.replace(known, temporaries=needed),
+      dataclasses.replace(known, temporaries=needed or 0),
       chip.hbm_usable_bytes,
       None,
       time.monotonic() - start,
+      error='' if needed else one_line(error),
     )
   memory, assumptions = read_memory(compiled.memory_analysis(), known)
   module = hlo.parse(compiled.as_text())
@@ -132,6 +136,12 @@ def compile_step(
     time.monotonic() - start,
     assumptions,
   )
+
+
+def one_line(error: Exception) -> str:
+  """An error's message, short enough for a table's foot."""
+  text = ' '.join(str(error).split())
+  return text if len(text) <= _LONGEST else text[:_LONGEST] + ' ...'
 
 
 def read_memory(stats, known: Memory) -> tuple[Memory, tuple[str, ...]]:

@@ -89,9 +89,9 @@ class Target:
       device='chip',
       devices_per_chip=1,
       peak_flops=merged * chip.peak_flops,
-      hbm_bytes=merged * chip.hbm_bytes,
       hbm_usable_bytes=merged * chip.hbm_usable_bytes,
       hbm_bytes_per_second=merged * chip.hbm_bytes_per_second,
+      network_bytes_per_second=merged * chip.network_bytes_per_second,
     )
 
   @property
@@ -173,6 +173,42 @@ def compile_only(target: Target) -> list[jax.Device]:
       f' {target.devices} were expected; its version is not known to vit_jax.'
     )
   return devices
+
+
+def check(config: ml_collections.ConfigDict, target: Target) -> None:
+  """Checks the mesh and the batch against a slice; needs no devices.
+
+  Raises:
+    ValueError: the mesh does not fit the slice, or leaves a part of it unused,
+      or the batch can not be split over it.
+  """
+  mesh = config.mesh
+  shape = mesh_lib.axis_sizes(
+    target.devices, *(mesh[axis] for axis in mesh_lib.AXES)
+  )
+  sizes = dict(zip(mesh_lib.AXES, shape, strict=True))
+  named = ' x '.join(f'mesh.{name}={size}' for name, size in sizes.items())
+  if math.prod(shape) != target.devices:
+    raise ValueError(
+      f'{named} uses {math.prod(shape)} of the {target.devices} devices of'
+      f' {target}: plan a smaller slice, or set mesh.data=-1.'
+    )
+  slices = mesh.slices or target.slices
+  if sizes['data'] % slices:
+    mend = f'--config.mesh.data={slices}'
+    if mesh.fsdp != -1:
+      mend += ' --config.mesh.fsdp=-1'
+    raise ValueError(
+      f'{named} does not fit the {slices} slices of {target}: the network'
+      ' between them carries only the axis data, so mesh.data must be a'
+      f' multiple of their number; give {mend}.'
+    )
+  sharding.check_batch_size(
+    'data.batch_size',
+    config.data.batch_size,
+    jax.sharding.AbstractMesh(shape, mesh_lib.AXES),
+    config.accumulation_steps,
+  )
 
 
 def layout(

@@ -84,10 +84,6 @@ class Estimate:
       found[row.op_class] += row.seconds
     return found
 
-  def heaviest(self, count: int) -> list[Row]:
-    """The instructions that take longest, longest first."""
-    return sorted(self.rows, key=lambda row: -row.seconds)[:count]
-
   def assume(self, sentence: str) -> None:
     if sentence not in self.assumptions:
       self.assumptions.append(sentence)

@@ -28,8 +28,6 @@ _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _PARTITIONS = re.compile(r'\bnum_partitions=(\d+)')
 _REPLICAS = re.compile(r'\breplica_count=(\d+)')
-_FIELD = re.compile(r'(\w+)=(\d+)')
-_STACK_FRAME = re.compile(r'\bstack_frame_id=(\d+)')
 
 
 @dataclasses.dataclass
@@ -58,10 +56,6 @@ class Instruction:
   def arrays(self) -> tuple[hlo_shapes.Array, ...]:
     """Of the result; a tuple's, nested ones too, in order."""
     return hlo_shapes.parse(self.shape_text)
-
-  @property
-  def is_tuple(self) -> bool:
-    return self.shape_text.startswith('(')
 
   @property
   def bytes(self) -> int:
@@ -144,13 +138,11 @@ class Module:
     computations: all.
     entry: the one that a call of the program executes.
     header: the first line: name, aliasing, number of partitions.
-    tables: lines outside computations: names, by number, that metadata uses.
   """
 
   computations: dict[str, Computation]
   entry: Computation
   header: str = ''
-  tables: tuple[str, ...] = ()
 
   @functools.cached_property
   def callers(self) -> dict[str, list[Instruction]]:
@@ -169,36 +161,6 @@ class Module:
     stated = (_PARTITIONS.search(self.header), _REPLICAS.search(self.header))
     return math.prod(int(found[1]) for found in stated if found)
 
-  @functools.cached_property
-  def _tables(self) -> dict[str, dict[int, str]]:
-    """Rows by number, of each table by its heading."""
-    tables, rows = {}, {}
-    for line in self.tables:
-      number, _, row = line.partition(' ')
-      if number.isdigit():
-        rows[int(number)] = row.strip('"')
-      elif line:
-        rows = tables.setdefault(line, {})
-    return tables
-
-  def stack(self, instruction: Instruction) -> list[str]:
-    """The Python calls that led to an instruction, the innermost first.
-
-    Returns:
-      'function (file:line)' for each; [] if the text does not tell.
-    """
-    found = _STACK_FRAME.search(instruction.attributes)
-    number, calls = int(found[1]) if found else 0, []
-    while number in self._tables.get('StackFrames', {}):
-      frame = _fields(self._tables['StackFrames'][number])
-      place = _fields(self._tables['FileLocations'][frame['file_location_id']])
-      function = self._tables['FunctionNames'][place['function_name_id']]
-      file = self._tables['FileNames'][place['file_name_id']]
-      calls.append(f'{function} ({file}:{place["line"]})')
-      # A frame names the number after its caller's.
-      number = frame['parent_frame_id'] - 1
-    return calls
-
   def operands(self, instruction: Instruction) -> list[Instruction]:
     """The instructions whose results an instruction takes."""
     siblings = self.computations[instruction.computation].instructions
@@ -212,7 +174,7 @@ def parse(text: str) -> Module:
     ValueError: no entry computation, or a line that is no instruction.
   """
   lines = text.splitlines()
-  computations, tables, entry, current = {}, [], None, None
+  computations, entry, current = {}, None, None
   for number, line in enumerate(lines, start=1):
     if current is None:
       found = _COMPUTATION.match(line)
@@ -220,8 +182,6 @@ def parse(text: str) -> Module:
         current = Computation(found[2], {})
         computations[current.name] = current
         entry = current if found[1] else entry
-      else:
-        tables.append(line)
     elif line.startswith('}'):
       current = None
     elif line.strip():
@@ -232,11 +192,7 @@ def parse(text: str) -> Module:
       'the text has no ENTRY computation: expected a whole HLO module, as'
       f' compiled.as_text() gives; it begins {text[:60]!r}.'
     )
-  return Module(computations, entry, lines[0], tuple(tables[1:]))
-
-
-def _fields(row: str) -> dict[str, int]:
-  return {key: int(value) for key, value in _FIELD.findall(row)}
+  return Module(computations, entry, lines[0])
 
 
 def _parse_instruction(line: str, number: int, computation: str) -> Instruction:

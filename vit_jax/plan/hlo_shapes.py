@@ -1,7 +1,8 @@
 """Arrays in the results of HLO instructions: types, sizes and layouts.
 
 In text: `bf16[8,197,384]{2,1,0:T(8,128)(2,1)S(1)}`, where braces hold the
-dimensions from the fastest varying on, the tiles, and the memory space.
+dimensions from the fastest varying on, the tiles, and the memory space, which
+is not read.
 """
 
 import dataclasses
@@ -20,7 +21,6 @@ _BITS = {
 _NARROW_FLOAT = re.compile(r'f(4|8)e\d')
 _ARRAY = re.compile(r'([a-z]\w*)\[([^\]]*)\](?:\{([^}]*)\})?')
 _TILE = re.compile(r'T\(([\d,*]+)\)')
-_MEMORY_SPACE = re.compile(r'S\((\d+)\)')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +32,12 @@ class Array:
     dims: sizes.
     minor_to_major: dimensions, fastest varying first; empty if not given.
     tile: sizes of the outermost tile, such as (8, 128); empty if untiled.
-    memory_space: 0 is the main memory, others are on the chip.
   """
 
   dtype: str
   dims: tuple[int, ...]
   minor_to_major: tuple[int, ...] = ()
   tile: tuple[int, ...] = ()
-  memory_space: int = 0
 
   @property
   def bytes(self) -> int:
@@ -70,7 +68,6 @@ def parse(text: str) -> tuple[Array, ...]:
 def _parse_array(dtype: str, dims: str, layout: str) -> Array:
   order, _, tiling = layout.partition(':')
   tile = _TILE.search(tiling)
-  memory_space = _MEMORY_SPACE.search(tiling)
   return Array(
     dtype,
     # `<=8` is a size that is known only when running; 8 is what is allocated.
@@ -80,7 +77,6 @@ def _parse_array(dtype: str, dims: str, layout: str) -> Array:
     tuple(int(i) if i != '*' else 1 for i in tile[1].split(','))
     if tile
     else (),
-    int(memory_space[1]) if memory_space else 0,
   )
 
 

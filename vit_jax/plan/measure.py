@@ -1,5 +1,6 @@
 """Measures steps of a run on the machine at hand, on images made up there."""
 
+import dataclasses
 import statistics
 import time
 from typing import Any
@@ -8,22 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import program as program_lib
-from vit_jax.plan import analysis, compiling, devices, report, runs
+from vit_jax.plan import analysis, compiling, devices, peaks, report, runs
 
-# Dense bfloat16 operations a second, by a part of JAX's device kind. From
-# NVIDIA's data sheets of each (H100: SXM; half of the figure with sparsity).
-GPU_PEAK_FLOPS = {
-  'H200': 989e12,
-  'H100 PCIe': 756e12,
-  'H100': 989e12,
-  'B200': 2250e12,
-  'A100': 312e12,
-  'L40S': 362e12,
-  'L4': 121e12,
-  'A10G': 70e12,
-  'V100': 125e12,
-  'T4': 65e12,
-}
 _WARM_UP_STEPS = 2
 _ROUNDS = 5
 
@@ -71,18 +58,24 @@ def figures(run: runs.Run, steps: int, say: runs.Say) -> dict[str, Any]:
   }
   say(f'Compiling {run.name} for {layout.mesh.size} x {device.device_kind}.')
   start = time.monotonic()
-  compiled = program.train_step.lower(
-    program.abstract_state, program.abstract_batch
-  ).compile()
-  result['compile_seconds'] = round(time.monotonic() - start, 1)
-  say(f'Measuring {steps} steps.')
+  compiled = seconds = None
+  needed = compiling.held(program)
   try:
+    # Compiling may try products on the device, and find no room there.
+    compiled = program.train_step.lower(
+      program.abstract_state, program.abstract_batch
+    ).compile()
+    result['compile_seconds'] = round(time.monotonic() - start, 1)
+    needed, _ = compiling.read_memory(compiled.memory_analysis(), needed)
+    say(f'Measuring {steps} steps.')
     seconds = _measure(program, compiled, steps)
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
-    seconds = None
-  result |= _memory(program, compiled, device, seconds)
+    if compiled is None:
+      stated = compiling.parse_out_of_memory(str(error)) or 0
+      needed = dataclasses.replace(needed, temporaries=stated)
+  result |= _memory(needed, device, compiled is not None, seconds)
   if seconds:
     result |= _speed(found, seconds, layout.mesh.size, device)
   result['assumptions'] = [
@@ -136,35 +129,40 @@ def _batch(program: program_lib.Program) -> dict[str, jax.Array]:
   )()
 
 
-def _memory(program, compiled, device, seconds) -> dict[str, Any]:
-  """From the compiler, and where the backend counts, from what was used."""
-  memory, _ = compiling.read_memory(
-    compiled.memory_analysis(), compiling.held(program)
-  )
+def _memory(
+  needed: compiling.Memory, device, compiled: bool, seconds: float | None
+) -> dict[str, Any]:
+  """What the step needs: as measured if it ran and the backend counts.
+
+  Args:
+    needed: by the compiler, as far as it came.
+    device: one of them.
+    compiled: whether it came to the end.
+    seconds: of a step; None if there was too little memory.
+  """
   stats = device.memory_stats() or {}
-  peak = stats.get('peak_bytes_in_use')
+  # What was in use when there was no more says nothing of what is needed.
+  peak = stats.get('peak_bytes_in_use') if seconds else None
   limit = stats.get('bytes_limit')
-  parts = {
-    name: getattr(memory, name) / compiling.GIB for name in report.MEMORY
-  }
+  source = 'compiler' if compiled else 'lower bound'
   return {
-    'hbm_gib': (peak or memory.total) / compiling.GIB,
-    'hbm_source': 'measured' if peak else 'compiler',
-    'hbm': parts,
+    'hbm_gib': (peak or needed.total) / compiling.GIB,
+    'hbm_source': 'measured' if peak else source,
+    'hbm': {
+      name: getattr(needed, name) / compiling.GIB for name in report.MEMORY
+    },
     'hbm_usable_gib': limit / compiling.GIB if limit else None,
     'fits': seconds is not None,
   }
 
 
 def _speed(found, seconds: float, count: int, device) -> dict[str, Any]:
-  peak = next(
-    (p for name, p in GPU_PEAK_FLOPS.items() if name in device.device_kind),
-    None,
-  )
+  peak = peaks.of_device_kind(device.device_kind)
   days = seconds * found.total_steps / 86_400
   return {
     'step_ms': 1e3 * seconds,
-    'step_ms_raw': 1e3 * seconds,
+    # As it is measured, there is nothing to correct.
+    'step_ms_corrected': 1e3 * seconds,
     'images_per_sec': found.batch_size / seconds,
     # On CPUs a device is all cores of the machine.
     'images_per_sec_per_core': found.batch_size / seconds / count,

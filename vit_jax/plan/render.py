@@ -1,7 +1,8 @@
 """A plan's figures for people: a page for one run, a table for several."""
 
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vit_jax.plan import search
@@ -29,8 +30,8 @@ def page(figures: dict[str, Any], note: str = '') -> str:
   fix = figures.get('fix')
   if fix:
     blocks[0] += '\n\n' + _fix_verdict(fix)
-  elif figures['fits'] is False and figures['tried']:
-    blocks[0] += '\n\n' + _no_fix(figures)
+  elif figures['search_ended']:
+    blocks[0] += '\n\n' + _search_ended(figures)
   if note:
     blocks.append(_wrap(note))
   blocks.append(_run(figures))
@@ -58,6 +59,8 @@ def _verdict(figures) -> str:
     title += f' on {figures["topology"]}: {count} device{"s" * (count > 1)}'
     title += f', each a {device}'
   lines = [title]
+  if figures['error']:
+    lines.append(_wrap(f'The compiler fails: {figures["error"]}'))
   if figures['fits'] is not None:
     lines.append(_fits(figures))
   if figures['step_ms'] is not None:
@@ -67,14 +70,23 @@ def _verdict(figures) -> str:
 
 def _fits(figures) -> str:
   needed, usable = figures['hbm_gib'], figures['hbm_usable_gib']
-  if usable is None:
+  if usable is None and figures['fits']:
     return f'Needs {_gib(needed)} GiB on each device.'
   if figures['fits']:
     return (
       f'Fits: {_gib(needed)} of {_gib(usable)} GiB on each device'
       f' ({_gib(usable - needed)} to spare).'
     )
+  if usable is None:
+    return f'Does not fit: needs {_gib(needed)} GiB on each device.'
+  if needed <= usable and figures['hbm_source'] == 'compiler':
+    return (
+      f'Does not fit: the memory ran out, though {_gib(needed)} of'
+      f' {_gib(usable)} GiB on each device are all that the step needs.'
+    )
   at_least = '' if figures['hbm_source'] == 'compiler' else 'at least '
+  if needed <= usable:
+    return f'Does not fit: {at_least}{_gib(needed)} GiB on each device.'
   return (
     f'Does not fit: {at_least}{_gib(needed)} GiB on each device, of which'
     f' {_gib(usable)} are usable: {_gib(needed - usable)} too many.'
@@ -82,11 +94,11 @@ def _fits(figures) -> str:
 
 
 def _speed(figures) -> str:
-  text = f'A step takes {_time_of(figures["step_ms"] / 1e3)}'
+  text = f'A step takes {_time_of(figures["step_ms_corrected"] / 1e3)}'
   if figures['wall_days'] is not None:
     text += f', the run {_time_of(86400 * figures["wall_days"])}'
   if figures['core_days'] is not None:
-    kind = figures['topology'].partition(':')[0].lstrip('0123456789x')
+    kind = _generation(figures)
     text += f': {_number(figures["core_days"])} TPU{kind}-core-days'
     paper = figures['paper_core_days']
     if paper and kind == 'v3':
@@ -99,17 +111,29 @@ def _speed(figures) -> str:
   return _wrap(text + '.')
 
 
+def _generation(figures) -> str:
+  """Of the slice: 'v3' of '2xv3:4x4'; '' without one."""
+  kind = (figures['topology'] or '').partition(':')[0]
+  return re.sub(r'^\d+x', '', kind)
+
+
 def _fix_verdict(fix) -> str:
   return (
     f'With {search.flags(fix["changes"])} it does.\n{_fits(fix)}\n{_speed(fix)}'
   )
 
 
-def _no_fix(figures) -> str:
-  lines = ['No settings were found with which it does. Tried:']
+def _search_ended(figures) -> str:
+  reason = f'{figures["search_ended"]}.'
+  if figures['fits']:
+    return _wrap(f'A smaller slice may do: {reason}')
+  lines = [_wrap(f'No settings were found with which it does: {reason}')]
+  if figures['tried']:
+    lines.append('Tried:')
   for one in figures['tried']:
     changes = search.flags(one['changes']) or 'as given'
-    lines.append(f'  {_gib(one["hbm_gib"]):>6} GiB  {changes}')
+    size = 'error' if one['error'] else f'{_gib(one["hbm_gib"])} GiB'
+    lines.append(f'  {size:>10}  {changes}')
   return '\n'.join(lines)
 
 
@@ -152,7 +176,7 @@ def _memory(figures) -> str:
 
 
 def _time(figures) -> str:
-  raw = figures['step_ms_raw']
+  raw = figures['step_ms']
   lines = [
     f'time of a step, ms, as estimated ({raw:.1f} in all)',
   ]
@@ -179,9 +203,14 @@ def _time(figures) -> str:
 def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
   """One line for each run; where one does not fit, also what does."""
   header = [
-    *('config', 'topology', 'fits', 'GiB', 'of', 'step ms', 'img/s/core'),
-    *('MFU', 'days', 'core-days', 'paper', 'exaFLOPs'),
+    *('config', 'topology', 'fits', 'GiB', 'usable GiB', 'step ms'),
+    *('img/s/core', 'MFU', 'days', 'core-days', 'paper', 'params', 'GMACs'),
+    *('tokens', 'exaFLOPs'),
   ]
+  # What needs no device, where nothing else is known.
+  counted = {'params', 'GMACs', 'tokens'}
+  if all(report['hbm_gib'] is None for report in reports):
+    counted = set()
   rows = [header]
   names = [report['config'] for report in reports]
   # The file, if they all come from one.
@@ -199,7 +228,8 @@ def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
   used = [
     i
     for i in range(len(header))
-    if i < 2 or any(row[i] != _UNKNOWN for row in rows[1:])
+    if i < 2
+    or (header[i] not in counted and {row[i] for row in rows[1:]} != {_UNKNOWN})
   ]
   rows = [[row[i] for i in used] for row in rows]
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -210,7 +240,7 @@ def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
     ).rstrip()
     for row in rows
   )
-  said = dict.fromkeys(
+  said = dict.fromkeys(_failures(reports)) | dict.fromkeys(
     sentence
     for report in reports
     for one in (report, report.get('fix') or {})
@@ -221,6 +251,16 @@ def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
   return '\n\n'.join(parts[:2]) + ''.join(f'\n{p}' for p in parts[2:])
 
 
+def _failures(reports) -> Iterator[str]:
+  """What went wrong, or was not done, by run."""
+  for report in reports:
+    name = f'{report["config"]} on {report["topology"]}'
+    if report['error']:
+      yield f'{name}: the compiler fails: {report["error"]}'
+    if report['search_ended']:
+      yield f'{name}: {report["search_ended"]}.'
+
+
 def _row(report, name: str) -> list[str]:
   def cell(key, form):
     value = report[key]
@@ -229,7 +269,9 @@ def _row(report, name: str) -> list[str]:
   return [
     name,
     cell('topology', str),
-    cell('fits', lambda fits: 'yes' if fits else 'no'),
+    'error'
+    if report['error']
+    else cell('fits', lambda x: 'yes' if x else 'no'),
     cell('hbm_gib', _gib),
     cell('hbm_usable_gib', _gib),
     cell('step_ms', lambda ms: f'{ms:,.0f}' if ms >= 100 else f'{ms:.1f}'),
@@ -237,7 +279,12 @@ def _row(report, name: str) -> list[str]:
     cell('mfu', lambda x: f'{x:.3f}'),
     cell('wall_days', lambda days: f'{days:.3g}'),
     cell('core_days', _number),
-    cell('paper_core_days', lambda days: f'{days:,}'),
+    cell('paper_core_days', lambda days: f'{days:,}')
+    if _generation(report) == 'v3'
+    else _UNKNOWN,
+    cell('params', lambda x: f'{x:,}'),
+    cell('forward_gmacs', lambda x: f'{x:.2f}'),
+    cell('tokens', str),
     cell('total_exaflops', lambda x: f'{x:.4g}'),
   ]
 

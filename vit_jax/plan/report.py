@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from vit_jax import config as config_lib
-from vit_jax.plan import compiling, devices, runs
+from vit_jax.plan import collectives, compiling, devices, runs
 
 # Real speed is 0.65 to 1.05 of the compiler's estimate, where both are known:
 # ViT-S/16 on eight v3 cores, the paper's L/16 and H/14.
@@ -49,10 +49,12 @@ def figures(plan: runs.Plan, correction: float = CORRECTION) -> dict[str, Any]:
     correction: real speed, divided by the estimate's.
 
   Returns:
-    Among others `hbm_gib`, on each device; `step_ms`, corrected, and
-    `step_ms_raw`, as estimated; `images_per_sec_per_core` and `mfu`, of the
-    estimate; `core_days`, corrected, and `core_days_raw`. Cores are
-    TensorCores. `fix`: the same of the settings that fit.
+    Among others `hbm_gib`, on each device; `step_ms`,
+    `images_per_sec_per_core`, `mfu` and `core_days_raw`, as the compiler
+    estimates; `step_ms_corrected`, `wall_days` and `core_days`, corrected.
+    Cores are TensorCores. `fix`: the same of the settings that fit;
+    `search_ended`: why there are none, or no better ones. `error`: why the
+    compiler failed.
   """
   result = _analytic(plan)
   if plan.target:
@@ -64,6 +66,8 @@ def figures(plan: runs.Plan, correction: float = CORRECTION) -> dict[str, Any]:
   if plan.compiled and plan.compiled.estimate:
     result |= _speed(plan, correction)
   result['assumptions'] = assumptions(plan, correction)
+  result['search_ended'] = plan.ended or None
+  result['error'] = plan.error or None
   if plan.changes:
     result['changes'] = dict(plan.changes)
   if plan.fix:
@@ -74,6 +78,7 @@ def figures(plan: runs.Plan, correction: float = CORRECTION) -> dict[str, Any]:
       'hbm_gib': one.compiled.memory.total / compiling.GIB,
       'fits': one.compiled.fits,
       'compile_seconds': round(one.compiled.seconds, 1),
+      'error': one.compiled.error or None,
     }
     for one in plan.tried
   ]
@@ -86,9 +91,9 @@ def _analytic(plan: runs.Plan) -> dict[str, Any]:
     (
       *('topology', 'device', 'devices', 'chips', 'cores'),
       *('hbm_gib', 'hbm', 'hbm_usable_gib', 'fits', 'compile_seconds'),
-      *('step_ms', 'step_ms_raw', 'images_per_sec', 'wall_days'),
+      *('step_ms', 'step_ms_corrected', 'images_per_sec', 'wall_days'),
       *('images_per_sec_per_core', 'mfu', 'shares', 'core_days'),
-      *('core_days_raw', 'fix', 'changes'),
+      *('core_days_raw', 'fix', 'changes', 'search_ended', 'error'),
     )
   )
   return {
@@ -137,8 +142,8 @@ def _speed(plan: runs.Plan, correction: float) -> dict[str, Any]:
   raw_days = seconds * found.total_steps / _DAY
   return {
     'correction': correction,
-    'step_ms': 1e3 * seconds / correction,
-    'step_ms_raw': 1e3 * seconds,
+    'step_ms': 1e3 * seconds,
+    'step_ms_corrected': 1e3 * seconds / correction,
     'images_per_sec': found.batch_size / seconds,
     'images_per_sec_per_core': found.batch_size / seconds / target.cores,
     'mfu': found.step_flops / seconds / peak,
@@ -193,17 +198,20 @@ def assumptions(plan: runs.Plan, correction: float) -> list[str]:
   if not estimate:
     return said
   said += [
-    f'Step, days and core-days are the estimate divided by {correction:g}:'
-    ' real speed was 0.65 to 1.05 of it where both are known. Images a second'
-    ' and MFU are of the estimate itself.',
-    'Collectives are not hidden behind computation, at 0.6 of the links.',
+    f"Days and core-days, and the step beside them, are the compiler's"
+    f' estimate divided by {correction:g}: real speed was 0.65 to 1.05 of it'
+    ' where both are known. Of the estimate itself are images a second, MFU,'
+    ' step_ms in tables and JSON, and core_days_raw.',
+    'Collectives are not hidden behind computation, at'
+    f' {collectives.LINK_EFFICIENCY:g} of the links.',
     'The run is its steps alone: no evaluation, checkpoints, waiting for data'
     ' or restarts.',
   ]
-  if plan.target.slices > 1:
+  if estimate.overlapped_bytes:
     said.append(
-      'All links are taken to be as fast as those within a slice: between'
-      ' slices they are slower.'
+      'Copies beside the computation'
+      f' ({estimate.overlapped_bytes / compiling.GIB:.2f} GiB a step) take no'
+      ' time.'
     )
   said += [
     sentence[0].upper() + sentence[1:].removesuffix('.') + '.'

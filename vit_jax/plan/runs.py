@@ -1,10 +1,11 @@
 """Plans a run for a slice: compiles it, and where it does not fit, searches."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 
 from vit_jax import program as program_lib
@@ -48,6 +49,9 @@ class Plan:
     fix: the same run with settings that fit, if it does not.
     changes: the settings, in a `fix`.
     tried: all that was compiled on the way to it.
+    ended: why no settings that fit were found, if they were looked for.
+    error: why the compiler failed, other than for lack of memory; then nothing
+      is known of memory and time.
   """
 
   run: Run
@@ -59,9 +63,13 @@ class Plan:
   fix: 'Plan | None' = None
   changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   tried: tuple[search.Tried, ...] = ()
+  ended: str = ''
+  error: str = ''
 
   @property
   def fits(self) -> bool | None:
+    if self.error:
+      return None
     if self.compiled is None:
       return None if self.memory is None else False
     return self.compiled.fits
@@ -109,20 +117,24 @@ def plan(run: Run, target: devices.Target, effort: Effort, say: Say) -> Plan:
       known, temporaries=round(given.least()) - known.total
     )
     result = Plan(run, config, target, found, None, memory)
-    tried = []
   else:
     say(f'Compiling {run.name} for {target}, which takes minutes.')
     compiled = compiling.compile_step(config, target)
+    if compiled.error:
+      say(f'The compiler fails: {compiled.error}')
+      return Plan(run, config, target, found, error=compiled.error)
     result = Plan(run, config, target, found, compiled, compiled.memory)
-    tried = [search.Tried(given, compiled)]
-  if result.fits or not effort.search:
-    return result
-  return _with_fix(result, tried, effort, say)
+  return with_fix(result, effort, say)
 
 
-def _with_fix(given: Plan, tried, effort: Effort, say: Say) -> Plan:
-  """Adds the settings that fit to a plan that does not."""
+def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
+  """Adds to a plan that does not fit the settings that do, if asked to."""
+  if given.fits is not False or not effort.search:
+    return given
   run, target = given.run, given.target
+  tried = []
+  if given.compiled:
+    tried = [search.Tried(describe({}, run, target), given.compiled)]
 
   def compile_(candidate: search.Candidate) -> compiling.Compiled:
     changed = run.changed(candidate.changes)
@@ -130,14 +142,8 @@ def _with_fix(given: Plan, tried, effort: Effort, say: Say) -> Plan:
       analysis.resolve(changed.config, 'tpu'), target
     )
 
-  cache: dict = {}
-  candidates = (
-    describe(changes, run, target, cache)
-    for changes in search.settings(given.config, target.devices, target.slices)
-    if changes
-  )
-  answer, done = search.find(
-    candidates,
+  answer, done, ended = search.find(
+    _candidates(given),
     compile_,
     target.chip.hbm_usable_bytes,
     tried=tried,
@@ -159,7 +165,19 @@ def _with_fix(given: Plan, tried, effort: Effort, say: Say) -> Plan:
       answer.compiled.memory,
       changes=changes,
     )
-  return dataclasses.replace(given, fix=fix, tried=(*tried, *done))
+  return dataclasses.replace(given, fix=fix, tried=(*tried, *done), ended=ended)
+
+
+def _candidates(given: Plan) -> Iterator[search.Candidate]:
+  """The settings that may be tried in place of those given."""
+  target, cache = given.target, {}
+  for changes in search.settings(given.config, target.devices, target.slices):
+    if changes:
+      try:
+        yield describe(changes, given.run, target, cache)
+      except ValueError:
+        # Beside the user's other settings, this is no config.
+        continue
 
 
 def describe(
@@ -187,28 +205,54 @@ def describe(
     mesh = program.layout.mesh
     cache[key] = (
       compiling.held(program).total,
-      _gradients(program),
+      [gradients(program, several) for several in (False, True)],
       mesh.size // mesh.shape['tensor'],
       mesh.shape['tensor'],
     )
-  held, gradients, groups, tensor = cache[key]
+  held, of_gradients, groups, tensor = cache[key]
   images = config.data.batch_size // groups // steps
   return search.Candidate(
     changes,
     held=held,
-    # Of a micro-batch, and their sum.
-    gradients=gradients * min(steps, 2),
+    gradients=of_gradients[steps > 1],
     activations=analysis.account(config).activation_bytes * images // tensor,
     family=config.model.remat,
   )
 
 
-def _gradients(program: program_lib.Program) -> int:
-  """Bytes of the gradients on a device."""
+def gradients(program: program_lib.Program, several: bool) -> int:
+  """Bytes that a step needs on a device for gradients and whole parameters.
+
+  See `vit_jax.gradients`, whose arrays these are.
+
+  Args:
+    program: of the slice.
+    several: whether it accumulates: a micro-batch's gradients are there beside
+      their sum.
+  """
+  config, layout = program.config, program.layout
   params = program.abstract_state.params
-  split = jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    params,
-    program.layout.updates(params),
+  whole = layout.gathered_params(params)
+  dropout = getattr(program.model, 'dropout_rate', 0.0) > 0
+  manual = layout.is_manual(dropout and config.dropout_rng == 'threefry')
+  shardings, dtype = (whole if manual else layout.updates(params)), None
+  if manual and not several and layout.mesh.size > 1:
+    dtype = layout.reduce_dtype
+  total = (1 + several) * _bytes_as(params, shardings, dtype)
+  split = layout.shard == 'all' and layout.mesh.shape['fsdp'] > 1
+  if split and layout.gather == 'step':
+    total += _bytes_as(params, whole, config.model.dtype)
+  return total
+
+
+def _bytes_as(params, shardings, kernels: str | None) -> int:
+  """Bytes of a device with other shardings and another dtype of kernels."""
+
+  def held(path, x, sharding):
+    narrow = kernels and path[-1].key == 'kernel'
+    dtype = jnp.dtype(kernels) if narrow else x.dtype
+    return jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
+
+  return analysis.bytes_held(
+    jax.tree_util.tree_map_with_path(held, params, shardings)
   )
-  return analysis.bytes_held(split)

@@ -6,16 +6,18 @@ times a factor that every compiled candidate corrects. Only those with a chance
 are compiled, and the first that the compiler says fits is the answer.
 """
 
+import collections
 import dataclasses
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_collections
 
 from vit_jax.plan import compiling
+from vit_jax.sharding import mesh as mesh_lib
 
 # Of the activations that JAX accounts for, what a compiler has kept at least.
 # A candidate that does not fit even so is not compiled.
@@ -24,6 +26,8 @@ LEAST_KEPT = 0.15
 EXPECTED_KEPT = 0.45
 # Rows of a micro-batch on a device below which matrix units run half empty.
 FULL_ROWS = 8
+# Of a kind of candidates, before others are tried.
+MOST_FAILURES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +61,13 @@ class Candidate:
     kept = (memory - self.held - self.gradients) / max(self.activations, 1)
     return max(kept, 0.1)
 
+  @property
+  def kind(self) -> tuple[tuple[str, Any], ...]:
+    """The settings but for accumulation."""
+    return tuple(
+      item for item in self.changes.items() if item[0] != 'accumulation_steps'
+    )
+
   def __str__(self) -> str:
     return flags(self.changes) or 'as given'
 
@@ -67,6 +78,20 @@ class Tried:
 
   candidate: Candidate
   compiled: compiling.Compiled
+
+
+class Found(NamedTuple):
+  """What a search came to.
+
+  Attributes:
+    answer: the most wanted that fits of all compiled; None if none does.
+    tried: all that was compiled.
+    ended: without an answer, why there was no more to compile; else ''.
+  """
+
+  answer: Tried | None
+  tried: list[Tried]
+  ended: str
 
 
 def flags(changes: Mapping[str, Any]) -> str:
@@ -87,27 +112,14 @@ def settings(
     config: resolved; its own settings are the first.
     devices: that the batch and the state can be split over.
     slices: groups of devices that a split state does not span.
+
+  Raises:
+    ValueError: the sizes of the mesh do not fit the devices.
   """
-  mesh = config.mesh
-  split = devices // slices // mesh.tensor
-  rows = config.data.batch_size // (devices // mesh.tensor)
-  whole: dict[str, Any] = {}
-  optimizer = {'mesh.fsdp': split, 'mesh.shard': 'optimizer'}
-  everything = {
-    'mesh.fsdp': split,
-    'mesh.shard': 'all',
-    'mesh.gather': 'micro_batch',
-  }
-  if mesh.fsdp > 1:
-    # As the user has split it; only more of it.
-    for changes in (optimizer, everything):
-      del changes['mesh.fsdp']
-  shardings = [whole]
-  if split > 1:
-    if mesh.fsdp == 1 or mesh.shard == 'none':
-      shardings.append(optimizer)
-    if mesh.fsdp == 1 or (mesh.shard, mesh.gather) != ('all', 'micro_batch'):
-      shardings.append(everything)
+  sizes = (config.mesh[axis] for axis in mesh_lib.AXES)
+  tensor = mesh_lib.axis_sizes(devices, *sizes)[2]
+  rows = config.data.batch_size // (devices // tensor)
+  shardings = _shardings(config.mesh, devices, slices)
   accumulations = _accumulations(config.accumulation_steps, rows)
   full = [a for a in accumulations if rows // a >= FULL_ROWS] or [
     accumulations[0]
@@ -129,8 +141,29 @@ def settings(
   batch = config.data.batch_size
   while batch % 2 == 0 and batch // 2 >= devices:
     batch //= 2
-    steps = _accumulations(1, batch // (devices // mesh.tensor))
+    steps = _accumulations(1, batch // (devices // tensor))
     yield last | {'data.batch_size': batch, 'accumulation_steps': steps[-1]}
+
+
+def _shardings(
+  mesh: ml_collections.ConfigDict, devices: int, slices: int
+) -> list[dict[str, Any]]:
+  """The state as given, and split further, as far as it is not yet."""
+  slices = mesh.slices or slices
+  _, fsdp, tensor = mesh_lib.axis_sizes(
+    devices, *(mesh[axis] for axis in mesh_lib.AXES)
+  )
+  split = devices // slices // tensor
+  axes = {} if fsdp == split else {'mesh.data': slices, 'mesh.fsdp': split}
+  shardings: list[dict[str, Any]] = [{}]
+  if split == 1:
+    return shardings
+  shard = 'none' if fsdp == 1 else mesh.shard
+  if shard == 'none' or (axes and shard == 'optimizer'):
+    shardings.append(axes | {'mesh.shard': 'optimizer'})
+  if axes or (shard, mesh.gather) != ('all', 'micro_batch'):
+    shardings.append(axes | {'mesh.shard': 'all', 'mesh.gather': 'micro_batch'})
+  return shardings
 
 
 def _accumulations(given: int, rows: int) -> list[int]:
@@ -150,11 +183,12 @@ def find(
   max_tries: int = 6,
   max_seconds: float = 3600.0,
   say: Callable[[str], None] = lambda text: None,
-) -> tuple[Tried | None, list[Tried]]:
+) -> Found:
   """Compiles candidates that may fit, until the most wanted one is found.
 
   Each compilation corrects the predictions, so a candidate that was passed
-  over may be tried after one that fits.
+  over may be tried after one that fits. After two of a kind that do not fit,
+  other kinds come first: of this one the predictions are wrong.
 
   Args:
     candidates: the most wanted first; taken as far as needed.
@@ -164,15 +198,16 @@ def find(
     max_tries: compilations at most.
     max_seconds: none is begun after so many.
     say: takes lines on the progress.
-
-  Returns:
-    The most wanted that fits of all compiled, None if none does; and all that
-    was compiled here.
   """
   kept = {one.candidate.family: _kept(one) for one in tried}
   source, known = iter(candidates), []
   done: dict[int, Tried] = {}
   best: int | None = None
+  failures = collections.Counter()
+  ended = (
+    'no other settings are predicted to fit: a larger slice, or a generation'
+    ' with more memory, is needed'
+  )
   start = time.monotonic()
 
   def expected(candidate: Candidate) -> float:
@@ -181,21 +216,31 @@ def find(
     return candidate.predict(kept.get(candidate.family, seen))
 
   def most_wanted() -> int | None:
+    later = None  # Of a kind that has failed.
     for index in itertools.count():
       if best is not None and index >= best:
         return None
       if index == len(known):
         candidate = next(source, None)
         if candidate is None:
-          return None
+          return later
         known.append(candidate)
-      if index not in done and expected(known[index]) <= usable:
-        return index
+      candidate = known[index]
+      if index in done or expected(candidate) > usable:
+        continue
+      if failures[candidate.kind] < MOST_FAILURES:
+        # A smaller batch is another run: not before all is tried.
+        other_run = 'data.batch_size' in candidate.changes
+        return later if other_run and later is not None else index
+      if best is None and later is None:
+        later = index
 
   while (index := most_wanted()) is not None:
     seconds = time.monotonic() - start
-    if len(done) == max_tries or seconds > max_seconds:
+    reached = limit(max_tries - len(done), max_seconds - seconds)
+    if reached:
       say(f'Ends after {len(done)} compilations, {seconds:.0f} s.')
+      ended = reached
       break
     candidate = known[index]
     before = [one.compiled.seconds for one in [*tried, *done.values()]]
@@ -205,14 +250,27 @@ def find(
       + (f', in {statistics.mean(before):.0f} s.' if before else '.')
     )
     done[index] = one = Tried(candidate, compile_(candidate))
-    kept[candidate.family] = _kept(one)
     needed = one.compiled.memory.total / compiling.GIB
+    if one.compiled.error:
+      say(f'The compiler fails: {one.compiled.error}')
+    else:
+      kept[candidate.family] = _kept(one)
+      fits = one.compiled.fits
+      say(f'It {"fits:" if fits else "needs"} {needed:.1f} GiB.')
     if one.compiled.fits:
       best = index
-      say(f'It fits: {needed:.1f} GiB.')
     else:
-      say(f'It needs {needed:.1f} GiB.')
-  return done.get(best), list(done.values())
+      failures[candidate.kind] += 1
+  answer = done.get(best)
+  return Found(answer, list(done.values()), '' if answer else ended)
+
+
+def limit(tries: int, seconds: float) -> str:
+  """Which limit is reached, for the reader, by what is left; '' if none."""
+  for name, left in (('max_tries', tries > 0), ('max_minutes', seconds >= 0)):
+    if not left:
+      return f'--{name} is reached; more of it may find what fits'
+  return ''
 
 
 def _kept(one: Tried) -> float:

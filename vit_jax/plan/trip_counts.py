@@ -159,6 +159,8 @@ def _value(
     return _literal(instruction.operand_text)
   operands = module.operands(instruction)
   if opcode == 'tuple':
+    if not path:
+      raise _UnknownError  # Something takes it whole.
     return _value(module, operands[path[0]], path[1:], environment)
   if opcode == 'get-tuple-element':
     index = int(instruction.attribute('index'))
@@ -178,6 +180,8 @@ def _value(
     if not _unchanged(module, instruction, path):
       raise _UnknownError
     return _value(module, operands[0], path, environment)
+  if path:
+    raise _UnknownError  # Of a result that is a tuple: not arithmetic.
   return _computed(
     instruction, [_value(module, o, (), environment) for o in operands]
   )

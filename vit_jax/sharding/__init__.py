@@ -4,7 +4,13 @@
 `batch.py` hands out the rows of the batch, `activations.py` what is between.
 """
 
-from vit_jax.sharding.activations import BATCH, TENSOR, constrain, within
+from vit_jax.sharding.activations import (
+  BATCH,
+  TENSOR,
+  apart,
+  constrain,
+  within,
+)
 from vit_jax.sharding.batch import (
   batch_sharding,
   check_batch_size,
@@ -19,6 +25,7 @@ __all__ = [
   'BATCH',
   'TENSOR',
   'Layout',
+  'apart',
   'batch_sharding',
   'build',
   'check_batch_size',

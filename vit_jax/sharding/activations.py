@@ -4,6 +4,8 @@ Without it the compiler picks the layout of what is between sharded weights;
 its choices can be slow, and have given wrong gradients on mixed meshes.
 """
 
+from collections.abc import Callable
+
 import jax
 from jax.sharding import PartitionSpec as P
 
@@ -14,6 +16,26 @@ BATCH, TENSOR = ('data', 'fsdp'), 'tensor'
 def within(mesh: jax.sharding.Mesh):
   """A context, for use inside a jitted function, in which `constrain` acts."""
   return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def apart(function: Callable, *spec: str | tuple[str, ...] | None) -> Callable:
+  """Has each device apply a function to its own part of the arguments.
+
+  For functions that treat the split dimensions' entries apart, which the
+  compiler can't see of everything: arrays whose layout is fixed, say, it would
+  put together on every device. Outside of `within`, and where each device
+  works on its own rows, it is the function itself.
+
+  Args:
+    function: of arrays, or trees of them, to the same.
+    *spec: as for `constrain`, of all arguments and results.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.manual_axes:
+    return function
+  return jax.shard_map(
+    function, in_specs=P(*spec), out_specs=P(*spec), check_vma=False
+  )
 
 
 def constrain(x: jax.Array, *spec: str | tuple[str, ...] | None) -> jax.Array:

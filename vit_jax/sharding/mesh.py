@@ -10,6 +10,7 @@ import math
 
 import jax
 import numpy as np
+from absl import logging
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType
 
@@ -41,6 +42,12 @@ def make_mesh(
       f'{_product(shape)} leaves some of the {len(devices)} devices unused,'
       f' which only works with one process, not {jax.process_count()}; set'
       ' mesh.data=-1.'
+    )
+  if size < len(devices):
+    logging.warning(
+      '%s uses %d of the %d devices; mesh.data=-1 or mesh.fsdp=-1 is what the'
+      ' other axes leave.',
+      *(_product(shape), size, len(devices)),
     )
   grid = device_grid(devices[:size], shape, slices)
   return jax.sharding.Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))

@@ -1,0 +1,45 @@
+"""Peaks: the bfloat16 rate of a device at hand, by the kind that JAX names."""
+
+import re
+
+from vit_jax import topology
+from vit_jax.plan import chips
+
+# Dense bfloat16 operations a second, by a word of JAX's device kind; the first
+# that is found counts. From NVIDIA's data sheets of each (H100, H200: SXM; half
+# of the figure with sparsity).
+GPUS = {
+  'H200 NVL': 835e12,
+  'H200': 989e12,
+  'H100 PCIe': 756e12,
+  'H100 NVL': 835e12,
+  'H100': 989e12,
+  'B200': 2250e12,
+  'A100': 312e12,
+  'L40S': 362e12,
+  'L4': 121e12,
+  'A10G': 70e12,
+  'V100': 125e12,
+  'T4': 65e12,
+}
+
+
+def of_device_kind(device_kind: str) -> float | None:
+  """Operations a second of one JAX device; None if they are not known.
+
+  Args:
+    device_kind: `jax.Device.device_kind`, such as 'TPU v5 lite' or 'NVIDIA L4'.
+      On the hardware a v4 chip is one device, whose two cores count.
+  """
+  if device_kind.startswith('TPU'):
+    try:
+      chip = chips.get(device_kind)
+    except ValueError:
+      return None
+    shown = topology.GENERATIONS[chip.name].devices_per_chip
+    return chip.peak_flops * chip.devices_per_chip / shown
+  for name, peak in GPUS.items():
+    # Whole words: an L4 is no L40.
+    if re.search(rf'\b{name}\b', device_kind):
+      return peak
+  return None
