@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -11,7 +12,7 @@ import jax
 import pytest
 
 from configs import pretrain, quickstart
-from vit_jax.plan import command, devices, measure, runs
+from vit_jax.plan import command, devices, runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 B16 = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
@@ -89,6 +90,113 @@ def test_a_wrong_slice_is_one_line():
   assert result.stderr.count('\n') == 1
 
 
+def test_overrides_without_a_config_are_of_all():
+  also = B16.replace('config', 'also', 1)
+  result = _command(also, '--config.data.batch_size=2048', '--json')
+  assert result.returncode == 0, result.stderr
+  assert json.loads(result.stdout)['batch_size'] == 2048
+  words = ['--table6', '--config.epochs=1.0']
+  first = '--config=configs/pretrain.py:ViT-B/32,jft300m,epochs=7'
+  assert command.with_config(words) == [first, *words]
+  for also in (['--also=configs/a.py:B,c'], ['--also', 'configs/a.py:B,c']):
+    # There is no such file, which is said of --also.
+    assert command.with_config([*also, words[1]]) == [*also, words[1]]
+    also[-1] = also[-1].replace('a.py:B,c', 'quickstart.py')
+    assert command.with_config([*also, words[1]])[0] == (
+      '--config=configs/quickstart.py'
+    )
+  for words in (['--table6'], ['--config', 'a.py', '--config.b=1']):
+    assert command.with_config(words) == words
+
+
+def test_a_wrong_also_is_named():
+  with pytest.raises(
+    ValueError, match=r"^--also=nope: there is no file 'nope'"
+  ):
+    command.expand({}, ['nope'], {})
+
+
+@pytest.mark.parametrize('correction', [math.nan, math.inf, 0.0, -1.0])
+def test_a_wrong_correction(correction):
+  with pytest.raises(ValueError, match='must be a number above 0'):
+    command.Options(correction=correction)
+
+
+def test_a_slice_by_two_names_is_planned_once(no_compiler):
+  run = runs.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
+  reports, _ = command.plan_all(
+    [run], ['v3-512', 'v3:16x16', 'v3:4x4'], command.Options(), _quiet
+  )
+  assert [one['topology'] for one in reports] == ['v3:16x16', 'v3:4x4']
+
+
+@pytest.mark.parametrize(
+  'changes, topology, message',
+  [
+    ({'mesh.fsdp': 3}, 'v3:2x2', 'mesh.fsdp=3'),
+    ({'data.batch_size': 100}, 'v3:2x2', 'batch_size=100'),
+    ({}, '2xv5e:16x16', '--config.mesh.data=2'),
+  ],
+)
+def test_a_slice_is_checked_without_the_compiler(
+  no_compiler, changes, topology, message
+):
+  run = runs.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
+  with pytest.raises(ValueError, match=message):
+    command.plan_all(
+      [run.changed(changes)], [topology], command.Options(), _quiet
+    )
+
+
+def test_wrong_configs_are_told_before_any_is_planned(no_compiler, monkeypatch):
+  good = runs.Run('good', pretrain.get_config('ViT-B/16,imagenet2012'))
+  bad = good.changed({'accumulation_steps': 0})
+  planned = []
+  monkeypatch.setattr(command, '_plan', lambda *job: planned.append(job))
+  for topologies in ([], ['v3:2x2'], ['auto']):
+    with pytest.raises(ValueError, match='accumulation_steps=0'):
+      command.plan_all([good, bad], topologies, command.Options(), _quiet)
+  assert planned == []
+
+
+def test_a_layout_that_fails_is_told_before_any_is_compiled(
+  compiler, monkeypatch
+):
+  monkeypatch.setattr(devices, 'have_compiler', lambda: True)
+  good = runs.Run('good', pretrain.get_config('ViT-B/16,imagenet2012'))
+  # Twelve heads.
+  bad = good.changed({'mesh.fsdp': 1, 'mesh.tensor': 8})
+  with pytest.raises(ValueError, match='tensor=8 must divide the 12 heads'):
+    command.plan_all([good, bad], ['v3:2x2'], command.Options(), _quiet)
+  assert compiler.calls == []
+
+
+@pytest.mark.parametrize('kind', [jax.errors.JaxRuntimeError, ValueError])
+def test_one_failure_does_not_lose_the_others(no_compiler, monkeypatch, kind):
+  plan = command._plan
+
+  def sometimes(run, target, *others):
+    if str(target) == 'v3:4x4':
+      raise kind('INTERNAL: it broke')
+    return plan(run, target, *others)
+
+  monkeypatch.setattr(command, '_plan', sometimes)
+  run = runs.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
+  options = command.Options()
+  reports, _ = command.plan_all([run], ['v3:2x2', 'v3:4x4'], options, _quiet)
+  assert [one['error'] for one in reports] == [None, 'INTERNAL: it broke']
+  assert reports[1]['topology'] == 'v3:4x4'
+  json.loads(command.to_json(reports))
+  assert 'INTERNAL: it broke' in command.render_all(reports, '')
+  # After all is printed.
+  command.check(reports[:1])
+  with pytest.raises(ValueError, match=r'1 of 2 could not be .* B: INTERNAL'):
+    command.check(reports)
+  if kind is ValueError:
+    with pytest.raises(ValueError, match=r'^INTERNAL'):
+      command.plan_all([run], ['v3:4x4'], options, _quiet)
+
+
 def test_what_is_missing_is_named(no_compiler):
   config = pretrain.get_config('ViT-B/16,imagenet2012')
   run = runs.Run('B', config)
@@ -152,25 +260,3 @@ def test_table_6_has_18_runs():
   found = command.expand({}, names, {})
   assert [run.config.epochs for run in found].count(14.0) == 5
   assert len(found) == 18
-
-
-def _tiny():
-  config = quickstart.pretrain()
-  config.model.update(width=16, depth=1, heads=2, mlp_dim=32)
-  config.model.representation_size = 0
-  config.data.batch_size = 16
-  return runs.Run('tiny', config)
-
-
-def test_the_machine_at_hand_is_measured():
-  figures = measure.figures(_tiny(), 3, _quiet)
-  assert figures['topology'] == 'cpu:8'
-  assert figures['fits'] is True
-  assert figures['step_ms'] > 0
-  assert figures['images_per_sec'] == pytest.approx(16e3 / figures['step_ms'])
-  assert figures['hbm_gib'] > 0
-  assert figures['settings']['model.dtype'] == 'float32'
-  # No peak is known of a CPU, and its cores are no TensorCores.
-  assert figures['mfu'] is figures['core_days'] is None
-  json.dumps(figures)
-  assert 'A step takes' in command.render_all([figures], '')

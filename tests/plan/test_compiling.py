@@ -2,9 +2,10 @@
 
 import types
 
+import jax
 import pytest
 
-from vit_jax.plan import compiling
+from vit_jax.plan import compiling, devices
 
 KNOWN = compiling.Memory(parameters=100, optimizer=200, average=0, batch=30)
 
@@ -87,3 +88,37 @@ def test_what_fits():
   assert not compiling.Compiled(memory, 100, 'estimate', 1.0).fits
   # The compiler gave up: only its temporaries count there.
   assert not compiled(99, estimate=None).fits
+
+
+class _Program:
+  """Whose step does not compile."""
+
+  abstract_state = abstract_batch = None
+
+  def __init__(self, message):
+    self.train_step = self
+    self.message = message
+
+  def lower(self, *arguments):
+    return self
+
+  def compile(self):
+    raise jax.errors.JaxRuntimeError(self.message)
+
+
+@pytest.mark.parametrize(
+  'message, error, temporaries',
+  [
+    ('INTERNAL: a\n  check failed', 'INTERNAL: a check failed', 0),
+    ('RESOURCE_EXHAUSTED: Used 20.50G of 15.48G hbm.', '', 20.5),
+    ('x' * 1000, 'x' * 400 + ' ...', 0),
+  ],
+)
+def test_compiler_errors(monkeypatch, message, error, temporaries):
+  program = _Program(message)
+  monkeypatch.setattr(compiling, 'build', lambda config, target: program)
+  monkeypatch.setattr(compiling, 'held', lambda program: KNOWN)
+  found = compiling.compile_step(None, devices.parse('v3:2x2'))
+  assert (found.error, found.estimate, found.fits) == (error, None, False)
+  assert found.memory.temporaries == temporaries * compiling.GIB
+  assert found.memory.parameters == 100

@@ -92,3 +92,44 @@ def test_without_the_compiler(monkeypatch):
   monkeypatch.setattr(devices, 'have_compiler', lambda: False)
   with pytest.raises(ValueError, match=r'pip install "vit_jax\[plan\]"'):
     devices.compile_only(devices.parse('v3:2x2'))
+
+
+def _mesh(batch_size=64, **axes):
+  config = config_lib.default()
+  config.data.batch_size = batch_size
+  config.mesh.update(axes)
+  return config
+
+
+def test_what_suits_a_slice():
+  for slice_, axes in (
+    ('v3:2x2', {}),
+    ('v3:2x2', {'data': 1, 'fsdp': -1}),
+    ('v3:2x2', {'tensor': 2, 'batch_size': 4}),
+    ('2xv5e:2x2', {'data': 2, 'fsdp': -1}),
+    ('2xv5e:2x2', {'data': 1, 'fsdp': -1, 'slices': 1}),
+  ):
+    devices.check(_mesh(**axes), devices.parse(slice_))
+
+
+@pytest.mark.parametrize(
+  'slice_, axes, message',
+  [
+    ('v3:2x2', {'fsdp': 3}, 'mesh.fsdp=3'),
+    ('v3:2x2', {'data': 4}, 'uses 4 of the 8 devices of v3:2x2: plan a'),
+    ('v3:2x2', {'batch_size': 60}, 'batch_size=60 must be .* of 8 device'),
+    (
+      '2xv5e:2x2',
+      {'data': 1, 'fsdp': -1},
+      r'mesh.data=1 x mesh.fsdp=8 .*2 slices.*; give --config.mesh.data=2\.',
+    ),
+    (
+      '2xv5e:2x2',
+      {'data': -1, 'fsdp': 8},
+      r'give --config.mesh.data=2 --config.mesh.fsdp=-1\.',
+    ),
+  ],
+)
+def test_what_does_not_suit_a_slice(slice_, axes, message):
+  with pytest.raises(ValueError, match=message):
+    devices.check(_mesh(**axes), devices.parse(slice_))

@@ -214,7 +214,7 @@ def test_without_devices_a_table_counts():
   text = render.table([report.figures(runs.analyse(run))] * 2)
   header, row = text.splitlines()[:2]
   assert header.split()[2:] == ['params', 'GMACs', 'tokens', 'exaFLOPs']
-  assert row.split()[2:4] == ['655,835,251', '167.08']
+  assert row.split()[2:4] == ['655,835,251', '167.32']
   assert row.split()[4] == '257'
 
 
@@ -260,10 +260,10 @@ def test_a_compiler_error_is_a_row():
   )
   figures = report.figures(plan)
   assert (figures['error'], figures['fits']) == ('crash', None)
-  assert 'The compiler fails: crash' in render.page(figures)
+  assert 'Could not be planned: crash' in render.page(figures)
   table = render.table([figures, report.figures(_plan())])
   assert table.splitlines()[1].split()[1:3] == ['v3:4x4', 'error']
-  assert 'on v3:4x4: the compiler fails: crash' in ' '.join(table.split())
+  assert 'on v3:4x4 could not be planned: crash' in ' '.join(table.split())
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_compiler_error_is_a_row():
       9.0,
       8.0,
       'compiler',
-      'Does not fit: 9.0 GiB on each device, of which 8.0',
+      '9.0 GiB on each device, of which 8.0 are usable',
     ),
     (9.0, None, 'compiler', 'Does not fit: needs 9.0 GiB'),
   ],

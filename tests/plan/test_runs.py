@@ -2,45 +2,12 @@
 
 import dataclasses
 
-import jax
 import pytest
 
 from configs import pretrain
-from vit_jax.plan import auto, compiling, devices, runs, search
+from vit_jax.plan import compiling, devices, runs, search
 
 GIB = compiling.GIB
-
-
-@pytest.fixture
-def compiler(monkeypatch):
-  """Stands in for libtpu: `needs(config, target)` says how many GiB it is."""
-  calls = []
-
-  def needs(config, target):
-    raise NotImplementedError
-
-  def compile_step(config, target):
-    size = compiler.needs(config, target)
-    calls.append((config, str(target)))
-    memory = compiling.Memory(0, 0, 0, 0, temporaries=round(size * GIB))
-    estimate = 'estimate' if size < 15.48 else None
-    return compiling.Compiled(
-      memory, target.chip.hbm_usable_bytes, estimate, 1.0
-    )
-
-  def compile_only(target):
-    if target.devices > 8:
-      pytest.skip('Only eight simulated devices.')
-    return jax.devices()[: target.devices]
-
-  class Compiler:
-    pass
-
-  compiler = Compiler()
-  compiler.needs, compiler.calls = needs, calls
-  monkeypatch.setattr(compiling, 'compile_step', compile_step)
-  monkeypatch.setattr(devices, 'compile_only', compile_only)
-  return compiler
 
 
 def _run(batch_size=512, **changes):
@@ -146,44 +113,61 @@ def test_a_run_is_changed_beside_itself():
   assert (run.config.mesh.fsdp, run.config.data.batch_size) == (1, 512)
 
 
-def _auto(monkeypatch, compiler, fits_from):
-  """The smallest of four slices, as the compiler sees it."""
-  slices = [devices.parse(t) for t in ('v5e:1x1', 'v5e:2x2', 'v5e:2x4')]
-  monkeypatch.setattr(devices, 'of_generation', lambda name: slices)
-  compiler.needs = lambda config, target: (
-    3 if target.devices >= fits_from else 30
-  )
-  return auto.smallest(
-    _run(batch_size=32), 'v5e', runs.Effort(search=False), lambda text: None
-  )
-
-
-@pytest.mark.parametrize(
-  'fits_from, answer', [(1, 'v5e:1x1'), (4, 'v5e:2x2'), (8, 'v5e:2x4')]
-)
-def test_the_smallest_slice(monkeypatch, compiler, fits_from, answer):
-  plan = _auto(monkeypatch, compiler, fits_from)
-  assert str(plan.target) == answer
-  assert plan.fits
-
-
-def test_no_slice_is_large_enough(monkeypatch, compiler):
-  plan = _auto(monkeypatch, compiler, fits_from=16)
-  assert (str(plan.target), plan.fits) == ('v5e:2x4', False)
-
-
-def test_a_batch_that_no_slice_divides(monkeypatch, compiler):
-  compiler.needs = lambda config, target: 3
-  with pytest.raises(ValueError, match='batch_size=6 in accumulation'):
-    auto.smallest(
-      _run(batch_size=6), 'v3', runs.Effort(search=False), lambda text: None
-    )
-
-
 def test_tried_is_told(compiler):
   compiler.needs = lambda config, target: 40
   plan = _plan(_run(), max_tries=2)
   assert plan.fix is None
   assert len(plan.tried) == 3
+  assert plan.ended.startswith('--max_tries is reached')
   assert isinstance(plan.tried[0], search.Tried)
   assert dataclasses.is_dataclass(plan)
+
+
+def test_no_time_for_a_search(compiler):
+  compiler.needs = lambda config, target: 40
+  plan = _plan(_run(), max_seconds=-1)
+  assert len(compiler.calls) == 1
+  assert plan.ended.startswith('--max_minutes is reached')
+
+
+@pytest.mark.parametrize(
+  'mesh',
+  [
+    {'mesh.data': 1, 'mesh.fsdp': -1},
+    {'mesh.data': 2, 'mesh.fsdp': -1},
+    {'mesh.data': 8},
+    {'mesh.partition': 'manual'},
+  ],
+)
+def test_every_mesh_can_be_searched(compiler, mesh):
+  compiler.needs = lambda config, target: 15.6
+  plan = _plan(_run(**mesh), max_tries=99)
+  assert plan.fits is False
+  tried = [dict(one.candidate.changes) for one in plan.tried]
+  assert len(tried) > 1
+  # What can not be beside the user's settings is left out.
+  manual = mesh.get('mesh.partition') == 'manual'
+  assert any('mesh.gather' in one for one in tried) != manual
+  # Split further where it can be.
+  given = mesh.get('mesh.data')
+  wider = any(
+    (one.get('mesh.data'), one.get('mesh.fsdp')) == (1, 8) for one in tried
+  )
+  assert wider == (given != 1)
+
+
+def test_a_part_of_a_slice_is_not_planned(compiler):
+  compiler.needs = lambda config, target: 3
+  with pytest.raises(ValueError, match='uses 4 of the 8 devices'):
+    _plan(_run(**{'mesh.data': 4}))
+
+
+def test_a_compiler_error_is_told(compiler, monkeypatch):
+  def fails(config, target):
+    memory = compiling.Memory(1, 1, 0, 1)
+    return compiling.Compiled(memory, GIB, None, 1.0, error='crash')
+
+  monkeypatch.setattr(compiling, 'compile_step', fails)
+  plan = _plan(_run())
+  assert (plan.error, plan.fits, plan.memory) == ('crash', None, None)
+  assert plan.tried == ()

@@ -268,6 +268,10 @@ def test_a_state_is_split_further_and_validly():
       {},
       {'data': 1, 'fsdp': 8} | every,
     ]
+  assert _splits(8, data=2, fsdp=4, gather='micro_batch') == [
+    {},
+    {'data': 1, 'fsdp': 8} | every,
+  ]
   assert _splits(8, data=8) == [
     {},
     {'data': 1, 'fsdp': 8, 'shard': 'optimizer'},

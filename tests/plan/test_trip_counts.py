@@ -120,6 +120,11 @@ def test_a_counter_that_passes_through_something_unknown(made):
     '  ROOT %p = (s32[], s32[]) parameter(0)\n}\n\n'
   )
   assert count(branch + text) is None
+  # The same of a tuple that is made into the counter.
+  text = loop(step='custom-call(%pair), custom_call_target="c"').replace(
+    '  %next =', '  %pair = (s32[], s32[]) tuple(%i, %n)\n  %next ='
+  )
+  assert count(text) is None
   # A loop that begins with such a tuple.
   text = loop().replace(
     '%begin = (s32[], s32[]) tuple(%start, %bound)',

@@ -112,8 +112,11 @@ class MultiHeadDotProductAttention(nn.Module):
     if attended is not None or self.axis != 'all' or self.relative != 'none':
       implementation = 'plain'
     if implementation == 'lanes':
-      # Or the LayerNorm before would be computed anew in each projection.
-      x = jax.lax.optimization_barrier(x)
+      # The barrier: or the LayerNorm before would be computed anew in each
+      # projection. The order: or the tokens come first where an image's share
+      # of a batch fills the lanes (128 images), and heads are copied to it.
+      in_order = sharding.apart(dot_product.row_major, sharding.BATCH)
+      x = in_order(jax.lax.optimization_barrier(x))
       blocks = jnp.split(
         x, np.cumsum(dot_product.block_sizes(x.shape[1]))[:-1], axis=1
       )
@@ -121,7 +124,9 @@ class MultiHeadDotProductAttention(nn.Module):
       attended = sharding.apart(
         dot_product.lane_blocks, sharding.BATCH, None, sharding.TENSOR
       )(*zip(*heads, strict=True))
-      return jnp.concatenate([out(block) for block in attended], axis=1)
+      return in_order(
+        jnp.concatenate([out(block) for block in attended], axis=1)
+      )
 
     (query,) = split_heads(x, query)
     key, value = split_heads(x if attended is None else attended, key, value)

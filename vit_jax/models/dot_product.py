@@ -163,15 +163,22 @@ def lane_blocks(
     For each block of queries [B, L_i, H, K] in the inputs' dtype.
   """
   queries, keys, values = (
-    [x.transpose(0, 2, 3, 1) for x in blocks]
+    [_pin_many(x.transpose(0, 2, 3, 1)) for x in blocks]
     for blocks in (queries, keys, values)
   )  # [B, H, K, L] each.
   return [
-    (_attend if query.shape[-1] > _FEW else _attend_few)(
-      query, tuple(keys), tuple(values)
+    _pin_many(
+      (_attend if query.shape[-1] > _FEW else _attend_few)(
+        query, tuple(keys), tuple(values)
+      )
     ).transpose(0, 3, 1, 2)
     for query in queries
   ]
+
+
+def _pin_many(x: jax.Array) -> jax.Array:
+  """`row_major` of [B, H, K, L]; few tokens would leave most lanes empty."""
+  return row_major(x) if x.shape[-1] > _FEW else x
 
 
 def _attend_few(
@@ -201,7 +208,7 @@ def _attend(
 
 def _attend_forward(query, keys, values):
   scores = [
-    _pin(jnp.einsum('bhkt,bhkl->bhtl', key, query)) for key in keys
+    row_major(jnp.einsum('bhkt,bhkl->bhtl', key, query)) for key in keys
   ]  # [B, H, T, L] each, not yet scaled.
   maximum = functools.reduce(
     jnp.maximum, (block.max(axis=2, keepdims=True) for block in scores)
@@ -241,7 +248,9 @@ def _attend_backward(kept, grad):
     weight_grads = jnp.einsum(
       'bhkt,bhkl->bhtl', value, grad, preferred_element_type=wide
     )
-    score_grads = _pin((weights * (weight_grads - shared)).astype(query.dtype))
+    score_grads = row_major(
+      (weights * (weight_grads - shared)).astype(query.dtype)
+    )
     key_grads.append(
       _scaled_product('bhkl,bhtl->bhkt', query, score_grads, scale)
     )
@@ -277,7 +286,7 @@ def _with_ones(value: jax.Array) -> jax.Array:
 
 
 @jax.custom_vjp
-def _pin(x: jax.Array) -> jax.Array:
+def row_major(x: jax.Array) -> jax.Array:
   """Has an array, and its gradient, held with the last dimension in lanes.
 
   The compiler chooses layouts by local rules, and else copies between two.
@@ -287,7 +296,9 @@ def _pin(x: jax.Array) -> jax.Array:
   )
 
 
-_pin.defvjp(lambda x: (_pin(x), None), lambda _, grad: (_pin(grad),))
+row_major.defvjp(
+  lambda x: (row_major(x), None), lambda _, grad: (row_major(grad),)
+)
 
 
 IMPLEMENTATIONS = {'plain': plain, 'lanes': lanes, 'cudnn': cudnn}

@@ -38,7 +38,8 @@ _TABLE6 = flags.DEFINE_bool(
 _TOPOLOGY = flags.DEFINE_list(
   'topology',
   [],
-  'Slices: v3:16x16 or v3-512, 2xv5e:16x16 (two slices), auto:GENERATION,'
+  'Slices: v3:16x16 or v3-512, 2xv5e:16x16 (two slices, which need'
+  ' --config.mesh.data=2), auto:GENERATION,'
   ' auto (v3); or local, cpu, gpu: the machine at hand.',
 )
 _JSON = flags.DEFINE_bool(

@@ -60,7 +60,7 @@ def _verdict(figures) -> str:
     title += f', each a {device}'
   lines = [title]
   if figures['error']:
-    lines.append(_wrap(f'The compiler fails: {figures["error"]}'))
+    lines.append(_wrap(f'Could not be planned: {figures["error"]}'))
   if figures['fits'] is not None:
     lines.append(_fits(figures))
   if figures['step_ms'] is not None:
@@ -256,7 +256,7 @@ def _failures(reports) -> Iterator[str]:
   for report in reports:
     name = f'{report["config"]} on {report["topology"]}'
     if report['error']:
-      yield f'{name}: the compiler fails: {report["error"]}'
+      yield f'{name} could not be planned: {report["error"]}'
     if report['search_ended']:
       yield f'{name}: {report["search_ended"]}.'
 

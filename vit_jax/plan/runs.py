@@ -68,8 +68,6 @@ class Plan:
 
   @property
   def fits(self) -> bool | None:
-    if self.error:
-      return None
     if self.compiled is None:
       return None if self.memory is None else False
     return self.compiled.fits

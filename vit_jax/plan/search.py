@@ -37,7 +37,8 @@ class Candidate:
   Attributes:
     changes: config key -> value, beside the config as given.
     held: state and batch.
-    gradients: with the sum that accumulation needs.
+    gradients: with the sum that accumulation needs, and with parameters that
+      are whole only for the step.
     activations: of a micro-batch, by JAX's account.
     family: candidates of one family share the factor of the activations.
   """

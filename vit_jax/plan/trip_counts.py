@@ -180,8 +180,6 @@ def _value(
     if not _unchanged(module, instruction, path):
       raise _UnknownError
     return _value(module, operands[0], path, environment)
-  if path:
-    raise _UnknownError  # Of a result that is a tuple: not arithmetic.
   return _computed(
     instruction, [_value(module, o, (), environment) for o in operands]
   )

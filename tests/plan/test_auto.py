@@ -1,0 +1,125 @@
+"""The smallest slice that a run fits, with the compiler's answers made up."""
+
+import pytest
+
+from configs import pretrain
+from vit_jax.plan import auto, compiling, devices, runs
+
+V5E = ('v5e:1x1', 'v5e:2x2', 'v5e:2x4')
+
+
+def _run(batch_size=32, **changes):
+  config = pretrain.get_config('ViT-L/16,jft300m')
+  config.data.batch_size = batch_size
+  config.model.depth = 2
+  return runs.Run('L', config).changed(changes)
+
+
+def _auto(monkeypatch, compiler, fits_from, run=None, search=False, **effort):
+  """The smallest of three slices, as the compiler sees it."""
+  slices = [devices.parse(text) for text in V5E]
+  monkeypatch.setattr(devices, 'of_generation', lambda name: slices)
+  compiler.needs = lambda config, target: (
+    3 if target.devices >= fits_from else 30
+  )
+  effort = runs.Effort(search=search, **effort)
+  return auto.smallest(run or _run(), 'v5e', effort, lambda text: None)
+
+
+def _compiled(compiler):
+  return [slice_ for _, slice_ in compiler.calls]
+
+
+@pytest.mark.parametrize(
+  'fits_from, answer', [(1, 'v5e:1x1'), (4, 'v5e:2x2'), (8, 'v5e:2x4')]
+)
+def test_the_smallest_slice(monkeypatch, compiler, fits_from, answer):
+  plan = _auto(monkeypatch, compiler, fits_from)
+  assert str(plan.target) == answer
+  assert plan.fits
+  assert plan.ended == ''
+
+
+def test_no_slice_is_large_enough(monkeypatch, compiler):
+  plan = _auto(monkeypatch, compiler, fits_from=16)
+  assert (str(plan.target), plan.fits) == ('v5e:2x4', False)
+  assert _compiled(compiler) == list(V5E)
+
+
+def test_the_largest_is_compiled_once_and_then_searched(monkeypatch, compiler):
+  plan = _auto(monkeypatch, compiler, fits_from=16, search=True, max_tries=5)
+  assert str(plan.target) == 'v5e:2x4'
+  as_given = [
+    config
+    for config, slice_ in compiler.calls
+    if (slice_, config.accumulation_steps) == ('v5e:2x4', 1)
+    and (config.mesh.gather, config.model.remat) == ('step', 'none')
+  ]
+  assert len(as_given) == 1
+  # Three of the five were for the slices.
+  assert len(compiler.calls) <= 5
+  assert plan.ended
+  assert len(plan.tried) > 1
+
+
+def test_limits(monkeypatch, compiler):
+  plan = _auto(monkeypatch, compiler, 4, search=True, max_tries=1)
+  assert _compiled(compiler) == ['v5e:1x1']
+  assert (str(plan.target), plan.fits, plan.fix) == ('v5e:1x1', False, None)
+  assert plan.ended.startswith('--max_tries is reached')
+  plan = _auto(monkeypatch, compiler, 4, search=True, max_seconds=-1)
+  assert len(compiler.calls) == 2
+  assert plan.ended.startswith('--max_minutes is reached')
+
+
+def test_it_begins_where_the_memory_is_predicted_to_suffice(
+  monkeypatch, compiler
+):
+  # 45 MB of activations an image: 20 GB of a thousand on one chip.
+  _auto(monkeypatch, compiler, 4, _run(batch_size=1024))
+  assert _compiled(compiler)[0] == 'v5e:2x2'
+
+
+@pytest.mark.parametrize(
+  'changes, first',
+  [
+    ({'mesh.data': 1, 'mesh.fsdp': -1}, 'v5e:1x1'),
+    # No mesh of these is smaller.
+    ({'mesh.data': -1, 'mesh.fsdp': 4}, 'v5e:2x2'),
+    # Two devices share an image; 1x1 has one.
+    ({'mesh.data': -1, 'mesh.fsdp': 1, 'mesh.tensor': 2}, 'v5e:2x2'),
+    # The others have devices that it leaves unused.
+    ({'mesh.data': 8, 'mesh.fsdp': 1}, 'v5e:2x4'),
+  ],
+)
+def test_slices_that_the_mesh_does_not_suit_are_skipped(
+  monkeypatch, compiler, changes, first
+):
+  plan = _auto(monkeypatch, compiler, 1, _run(batch_size=8, **changes))
+  assert str(plan.target) == first
+  # Four images for two devices each.
+  tensor = {'mesh.data': -1, 'mesh.fsdp': 1, 'mesh.tensor': 2}
+  plan = _auto(monkeypatch, compiler, 8, _run(batch_size=4, **tensor))
+  assert (str(plan.target), plan.fits) == ('v5e:2x4', True)
+
+
+def test_a_batch_that_no_slice_divides(compiler):
+  compiler.needs = lambda config, target: 3
+  with pytest.raises(ValueError, match='batch_size=6 in accumulation'):
+    auto.smallest(
+      _run(batch_size=6), 'v3', runs.Effort(search=False), lambda text: None
+    )
+
+
+def test_a_compiler_error_is_no_answer(monkeypatch, compiler):
+  answers = compiling.compile_step
+
+  def compile_step(config, target):
+    found = answers(config, target)
+    if target.devices > 1:
+      return found
+    return compiling.Compiled(found.memory, found.usable, None, 1.0, (), 'oops')
+
+  monkeypatch.setattr(compiling, 'compile_step', compile_step)
+  plan = _auto(monkeypatch, compiler, 4)
+  assert (str(plan.target), plan.fits) == ('v5e:2x2', True)

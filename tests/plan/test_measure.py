@@ -1,0 +1,123 @@
+"""Measuring steps on the machine at hand."""
+
+import json
+import types
+
+import jax
+import pytest
+
+from configs import quickstart
+from vit_jax.plan import command, compiling, measure, peaks, render, runs
+
+GIB = compiling.GIB
+
+
+def quiet(text):
+  del text
+
+
+def tiny():
+  config = quickstart.pretrain()
+  config.model.update(width=16, depth=1, heads=2, mlp_dim=32)
+  config.model.representation_size = 0
+  config.data.batch_size = 16
+  return runs.Run('tiny', config)
+
+
+def test_the_machine_at_hand_is_measured():
+  figures = measure.figures(tiny(), 3, quiet)
+  assert figures['topology'] == 'cpu:8'
+  assert figures['fits'] is True
+  assert figures['step_ms'] > 0
+  assert figures['step_ms_corrected'] == figures['step_ms']
+  assert figures['images_per_sec'] == pytest.approx(16e3 / figures['step_ms'])
+  assert figures['hbm_gib'] > 0
+  assert figures['settings']['model.dtype'] == 'float32'
+  # No peak is known of a CPU, and its cores are no TensorCores.
+  assert figures['mfu'] is figures['core_days'] is None
+  json.dumps(figures)
+  assert 'A step takes' in command.render_all([figures], '')
+
+
+def _device(kind='NVIDIA L4', **stats):
+  return types.SimpleNamespace(device_kind=kind, memory_stats=lambda: stats)
+
+
+NEEDED = compiling.Memory(GIB, 0, 0, 0, temporaries=4 * GIB)
+
+
+@pytest.mark.parametrize(
+  'stats, seconds, expected',
+  [
+    # GiB, its source, usable GiB, fits
+    ({}, 1.0, (5, 'compiler', None, True)),
+    (
+      {'peak_bytes_in_use': 6 * GIB, 'bytes_limit': 8 * GIB},
+      1.0,
+      (6, 'measured', 8, True),
+    ),
+    # It ran out: the peak is what others had.
+    (
+      {'peak_bytes_in_use': 3 * GIB, 'bytes_limit': 4 * GIB},
+      None,
+      (5, 'compiler', 4, False),
+    ),
+  ],
+)
+def test_memory(stats, seconds, expected):
+  found = measure._memory(NEEDED, _device(**stats), True, seconds)
+  keys = ('hbm_gib', 'hbm_source', 'hbm_usable_gib', 'fits')
+  assert tuple(found[key] for key in keys) == expected
+  assert found['hbm']['temporaries'] == 4
+
+
+def test_speed():
+  run = runs.analyse(tiny()).analysis
+  found = measure._speed(run, 0.5, 2, _device())
+  assert found['images_per_sec_per_core'] == 16 / 0.5 / 2
+  assert found['mfu'] == pytest.approx(run.step_flops / 0.5 / (2 * 121e12))
+  days = 0.5 * run.total_steps / 86_400
+  assert (found['wall_days'], found['device_days']) == (days, 2 * days)
+
+
+@pytest.mark.parametrize('while_compiling', [True, False])
+def test_too_little_memory_is_a_result(monkeypatch, while_compiling):
+  def fails(*arguments):
+    raise jax.errors.JaxRuntimeError(
+      'RESOURCE_EXHAUSTED: Used 20.50G of 15.48G hbm.'
+    )
+
+  if while_compiling:
+    monkeypatch.setattr(jax.stages.Lowered, 'compile', fails)
+  monkeypatch.setattr(measure, '_measure', fails)
+  figures = measure.figures(tiny(), 3, quiet)
+  assert (figures['fits'], figures['step_ms']) == (False, None)
+  assert (figures['hbm_gib'] > 20.5) == while_compiling
+  assert (figures['hbm_source'] == 'lower bound') == while_compiling
+  assert 'Does not fit' in render.page(figures)
+
+
+@pytest.mark.parametrize(
+  'kind, tflops',
+  [
+    ('NVIDIA L4', 121),
+    ('NVIDIA L40', None),
+    ('NVIDIA L40S', 362),
+    ('NVIDIA H100 80GB HBM3', 989),
+    ('NVIDIA H100 NVL', 835),
+    ('NVIDIA H100 PCIe', 756),
+    ('NVIDIA GH200 480GB', None),
+    ('NVIDIA A100-SXM4-80GB', 312),
+    ('TPU v3', 61.6),
+    # A chip of two cores.
+    ('TPU v4', 275.2),
+    ('TPU v5 lite', 196.6),
+    ('TPU v5e', 196.6),
+    ('TPU v5', 458.8),
+    ('TPU v9', None),
+    ('cpu', None),
+  ],
+)
+def test_peaks(kind, tflops):
+  found = peaks.of_device_kind(kind)
+  assert found == (tflops and pytest.approx(tflops * 1e12))
