@@ -17,7 +17,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import layout as layout_lib
 from jax.sharding import PartitionSpec as P
 
@@ -159,7 +158,8 @@ def _manual(
     key = jax.random.fold_in(key, jax.lax.axis_index(sharding.BATCH))
     result, grads = accumulated(params, batch, key)
     grads = jax.tree_util.tree_map_with_path(narrow, grads)
-    grads = jax.tree.map(_widest_last, grads)
+    if layout.mesh.devices.flat[0].platform == 'tpu':
+      grads = jax.tree.map(_widest_last, grads)
     return (
       jax.lax.pmean(result, sharding.BATCH),
       jax.lax.psum(grads, sharding.BATCH),
@@ -199,7 +199,7 @@ def _widest_last(x: jax.Array) -> jax.Array:
   """
   if x.ndim < 3:
     return x
-  widest = int(np.argmax(x.shape))
+  widest = max(range(x.ndim), key=lambda i: (x.shape[i], i))
   order = [i for i in range(x.ndim) if i != widest] + [widest]
   return layout_lib.with_layout_constraint(x, layout_lib.Layout(tuple(order)))
 

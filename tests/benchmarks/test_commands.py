@@ -49,7 +49,8 @@ _TINY = [
   '--config=configs/pretrain.py:ViT-Ti/16,imagenet2012',
   *('--config.image_size=(32, 32)', '--config.model.depth=1'),
   *('--config.model.width=12', '--config.model.mlp_dim=24'),
-  *('--config.data.batch_size=8', '--config.mesh.data=2', '--rounds=1'),
+  *('--config.data.batch_size=8', '--rounds=1'),
+  *('--config.mesh.data=2', '--config.mesh.fsdp=1'),
 ]
 COMMANDS = {
   **{f'{name} help': (name, ['--help']) for name in PROGRAMS},

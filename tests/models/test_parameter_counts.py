@@ -170,7 +170,7 @@ def test_other_names_of_the_same_model():
 @pytest.mark.parametrize(
   'overrides, message',
   [
-    ({'widht': 3}, 'no option widht; its options are attention, depth, dro'),
+    ({'widht': 3}, 'no option widht; its options are attention, attention_'),
     ({'width': 30, 'heads': 4}, 'width 30 is not a multiple of heads 4'),
     ({'num_classes': 0}, 'num_classes is 0, expected at least 1'),
     ({'depth': 0}, 'depth is 0, expected at least 1'),
