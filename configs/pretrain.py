@@ -166,7 +166,7 @@ def get_config(argument=None):
   # of all of them all (LOG.md). Slices of a pod need mesh.data=THEIR NUMBER.
   config.mesh.data, config.mesh.fsdp = 1, -1
   if row.dropout_rate:
-    # Masks that do not depend on the mesh take longer than all else together.
+    # Masks that do not depend on the mesh take far longer to make (LOG.md).
     config.dropout_rng = 'rbg'
 
   config.data.preprocess = 'inception_crop|flip'

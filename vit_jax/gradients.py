@@ -66,9 +66,8 @@ def make_loss_and_grad(
   )
 
   def loss_and_grad(params, batch, key):
-    dropout = getattr(model, 'dropout_rate', 0.0) > 0
-    global_masks = dropout and _is_threefry(key)
-    chosen = manual if layout.is_manual(global_masks) else by_compiler
+    is_manual = layout.is_manual(has_global_masks(model, key))
+    chosen = manual if is_manual else by_compiler
     return chosen(params, batch, key)
 
   return loss_and_grad
@@ -204,8 +203,10 @@ def _widest_last(x: jax.Array) -> jax.Array:
   return layout_lib.with_layout_constraint(x, layout_lib.Layout(tuple(order)))
 
 
-def _is_threefry(key: jax.Array) -> bool:
-  return 'threefry' in str(jax.random.key_impl(key))
+def has_global_masks(model: nn.Module, dropout_key: jax.Array) -> bool:
+  """Whether a model has dropout masks that must not depend on the mesh."""
+  dropout = getattr(model, 'dropout_rate', 0.0) > 0
+  return dropout and 'threefry' in str(jax.random.key_impl(dropout_key))
 
 
 def _constrain(tree: Any, shardings: Any) -> Any:

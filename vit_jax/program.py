@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import ml_collections
 import optax
 
-from vit_jax import losses, models, optim, sharding
+from vit_jax import gradients, losses, models, optim, sharding
 from vit_jax import step as step_lib
 from vit_jax.models import dot_product
 
@@ -143,8 +143,7 @@ def build(
       jnp.dtype(model.dtype).name,
       model.width // model.heads,
     )
-  dropout = getattr(model, 'dropout_rate', 0.0) > 0
-  layout.is_manual(global_masks=dropout and config.dropout_rng == 'threefry')
+  layout.is_manual(gradients.has_global_masks(model, dropout_key))
   program = Program(
     config,
     model,

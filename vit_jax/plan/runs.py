@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
+from vit_jax import gradients as gradients_lib
 from vit_jax import program as program_lib
 from vit_jax.plan import analysis, compiling, devices, search
 
@@ -231,8 +232,9 @@ def gradients(program: program_lib.Program, several: bool) -> int:
   config, layout = program.config, program.layout
   params = program.abstract_state.params
   whole = layout.gathered_params(params)
-  dropout = getattr(program.model, 'dropout_rate', 0.0) > 0
-  manual = layout.is_manual(dropout and config.dropout_rng == 'threefry')
+  manual = layout.is_manual(
+    gradients_lib.has_global_masks(program.model, program.dropout_key)
+  )
   shardings, dtype = (whole if manual else layout.updates(params)), None
   if manual and not several and layout.mesh.size > 1:
     dtype = layout.reduce_dtype
