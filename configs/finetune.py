@@ -123,6 +123,11 @@ def get_config(argument=None):
     config.polyak.decay = 0.9999
     config.polyak.start_step = row.steps // 10
 
+  # As in pre-training: the state in parts, and masks each device's own.
+  config.mesh.data, config.mesh.fsdp = -1, -1
+  if DROPOUT_RATE.get(model):
+    config.dropout_rng = 'rbg'
+
   config.data.dataset = row.spec
   config.data.batch_size = 512
   # Differs from the paper: it follows BiT, whose crops are of images resized to

@@ -280,6 +280,26 @@ def test_compute_dtype(monkeypatch, backend, given, dtype):
   assert _resolve(config).model.dtype == dtype
 
 
+@pytest.mark.parametrize(
+  'platform, implementation, dtype',
+  [
+    ('TPU v3', 'lanes_kept', 'bfloat16'),
+    ('TPU v5 lite', 'lanes', 'bfloat16'),
+    ('tpu', 'lanes', 'bfloat16'),
+    ('gpu', 'plain', 'bfloat16'),
+    ('cpu', 'plain', 'float32'),
+    ('another accelerator', 'plain', 'bfloat16'),
+  ],
+)
+def test_defaults_of_devices(platform, implementation, dtype):
+  given = _config()
+  resolved = config_lib.resolve(
+    given, num_examples=100, num_classes=10, platform=platform
+  )
+  assert resolved.model.attention_implementation == implementation
+  assert resolved.model.dtype == dtype
+
+
 # The config of a work directory ----------------------------------------------
 
 

@@ -96,7 +96,8 @@ def default() -> ml_collections.ConfigDict:
   # 'stem', 'every_layer' or 'every_layer_shared'.
   model.position_site = placeholder(str)
   model.attention = placeholder(str)  # 'full' or 'axial'.
-  # 'plain', 'lanes' (TPU), 'cudnn' (GPU); unset: the platform's best.
+  # 'plain', 'lanes' (TPU), 'lanes_kept' (TPU v2 and v3), 'cudnn' (GPU); unset:
+  # the platform's best.
   model.attention_implementation = placeholder(str)
   model.gelu = placeholder(str)  # 'tanh' or 'exact'.
   model.norm_epsilon = placeholder(float)
@@ -153,8 +154,9 @@ def default() -> ml_collections.ConfigDict:
   # A profiler trace of `steps` steps from `start_step` on; steps=0: none.
   config.profile = ml_collections.ConfigDict(dict(start_step=10, steps=0))
   config.mesh = mesh = ml_collections.ConfigDict()
-  # Devices along each axis; -1, for one of them, is what the others leave. The
-  # batch is split over `data` and `fsdp`, heads and MLPs over `tensor`.
+  # Devices along each axis; -1 is what the others leave, `fsdp` then taking at
+  # most 32 if `data` is -1, too. The batch is split over `data` and `fsdp`,
+  # heads and MLPs over `tensor`.
   mesh.data = -1
   mesh.fsdp = 1
   mesh.tensor = 1
@@ -396,7 +398,7 @@ def resolve(
     config: as given; not changed.
     num_examples: of the training split.
     num_classes: of the data set.
-    platform: that the run is for, 'tpu', 'gpu' or 'cpu'; None is JAX's here.
+    platform: that the run is for, see `platforms.fill_in`.
 
   Returns:
     A copy with num_classes, data.num_examples, total_steps and what

@@ -7,10 +7,12 @@ Two ways to spread the work over a mesh (`Layout.partition`):
   manual    each device works through its own rows with a whole copy of the
             parameters, then the devices sum their gradients, once a step, each
             keeping the part whose state it holds. Not for the axis `tensor`.
+            What the model rounds anyway is rounded before it is copied.
 
 Axes: `B` global batch, `A` accumulation steps.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +64,7 @@ def make_loss_and_grad(
     return _accumulate(value_and_grad, accumulation_steps)
   by_compiler, manual = (
     make(value_and_grad, accumulation_steps, layout)
-    for make in (_by_compiler, _manual)
+    for make in (_by_compiler, functools.partial(_manual, model))
   )
 
   def loss_and_grad(params, batch, key):
@@ -107,7 +109,10 @@ def _accumulate(
     shapes = jax.eval_shape(
       value_and_grad, params, jax.tree.map(lambda x: split(x)[0], batch), key
     )
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    zeros = jax.tree.map(
+      lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)),
+      shapes,
+    )
     total, _ = jax.lax.scan(
       add_micro_batch,
       zeros,
@@ -148,21 +153,27 @@ def _by_compiler(
 
 
 def _manual(
-  value_and_grad: LossAndGrad, steps: int, layout: sharding.Layout
+  model: nn.Module,
+  value_and_grad: LossAndGrad,
+  steps: int,
+  layout: sharding.Layout,
 ) -> LossAndGrad:
   accumulated = _accumulate(value_and_grad, steps)
 
   def on_a_device(params, batch, key):
     # Masks of its own; a global one would be made whole on every device.
     key = jax.random.fold_in(key, jax.lax.axis_index(sharding.BATCH))
-    result, grads = accumulated(params, batch, key)
-    grads = jax.tree_util.tree_map_with_path(narrow, grads)
-    if layout.mesh.devices.flat[0].platform == 'tpu':
-      grads = jax.tree.map(_widest_last, grads)
+    result, grads = accumulated(in_order(params), batch, key)
+    grads = in_order(jax.tree_util.tree_map_with_path(narrow, grads))
     return (
       jax.lax.pmean(result, sharding.BATCH),
       jax.lax.psum(grads, sharding.BATCH),
     )
+
+  def in_order(tree):
+    if layout.mesh.devices.flat[0].platform != 'tpu':
+      return tree
+    return jax.tree.map(_widest_last, tree)
 
   def narrow(path, grad):
     # All but products are few, and sums themselves.
@@ -170,15 +181,28 @@ def _manual(
       return grad
     return grad.astype(layout.reduce_dtype)
 
+  # Gradients are of the copies' dtype: no narrower than they are summed in.
+  is_rounded = getattr(model, 'is_rounded', lambda name: False)
+  dtype = jnp.dtype(getattr(model, 'dtype', jnp.float32))
+  rounds = layout.mesh.size > 1 and dtype == jnp.dtype(layout.reduce_dtype)
+
+  def copy(path, param):
+    name = '/'.join(entry.key for entry in path)
+    return param.astype(dtype) if rounds and is_rounded(name) else param
+
   def loss_and_grad(params, batch, key):
-    params = _constrain(params, layout.gathered_params(params))
+    # The barrier: or float32 would be sent, and rounded on arrival.
+    copies = jax.lax.optimization_barrier(
+      jax.tree_util.tree_map_with_path(copy, params)
+    )
+    copies = _constrain(copies, layout.gathered_params(params))
     result, grads = jax.shard_map(
       on_a_device,
       mesh=layout.mesh,
       in_specs=(P(), P(sharding.BATCH), P()),
       out_specs=P(),
       check_vma=False,  # It would sum where it sees fit.
-    )(params, batch, key)
+    )(copies, batch, key)
     # The sum of all, and then a part of it: in place of `psum_scatter`, which
     # compiles to the same on TPU v3.
     grads = _constrain(grads, layout.updates(grads))

@@ -419,6 +419,37 @@ def test_bfloat16_computes_in_bfloat16_around_float32():
   assert set(equations[-1].params['precision']) == {jax.lax.Precision.HIGHEST}
 
 
+@pytest.mark.parametrize(
+  ('overrides', 'others'),
+  [
+    ({'representation_size': 8}, {'head'}),
+    ({'pooling': 'map', 'scan': True}, {'head'}),
+    (
+      {'resnet_blocks': (1,), 'patch_size': (1, 1)},
+      {'head', 'conv_root', 'block1'},
+    ),
+  ],
+)
+def test_parameters_that_are_rounded_may_come_rounded(overrides, others):
+  model = _build(dtype='bfloat16', **overrides)
+  params = _random_params(model)
+  seen = []
+
+  def rounded(path, x):
+    names = [entry.key for entry in path]
+    if names[-1] == 'kernel':
+      seen.append((model.is_rounded('/'.join(names)), names[0]))
+      return x.astype(jnp.bfloat16) if seen[-1][0] else x
+    assert not model.is_rounded('/'.join(names))
+    return x
+
+  changed = jax.tree_util.tree_map_with_path(rounded, params)
+  assert {name for is_rounded, name in seen if not is_rounded} == others
+  expected, _ = model.apply({'params': params}, IMAGES)
+  actual, _ = model.apply({'params': changed}, IMAGES)
+  np.testing.assert_array_equal(actual, expected)
+
+
 @pytest.mark.parametrize('scan', [False, True])
 def test_remat_recomputes_the_same_values(scan):
   params = _random_params(_build())

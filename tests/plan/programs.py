@@ -16,6 +16,7 @@ CHIP = chips.Chip(
   hbm_usable_bytes=2**30,
   hbm_bytes_per_second=100e9,
   interconnect_bytes_per_second=10e9 / 0.6,
+  torus_dimensions=2,
   network_bytes_per_second=1e9 / 0.6,
 )
 

@@ -114,6 +114,20 @@ def test_a_collective_in_parts_or_in_a_fusion_counts_once(lines, expected):
   assert found.uncovered == {}
 
 
+@pytest.mark.parametrize(
+  'algorithm, expected',
+  [
+    ('"emitter":"1DAllGatherOnMajorDim"', 2.4),  # Half of the links.
+    (r'"emitter":"x","debug":"\nStrategyRing{colors:1 phases:1}"', 2.4),
+    (r'"emitter":"x","debug":"\nStrategyND{colors:2 phases:2}"', 1.2),
+  ],
+)
+def test_a_ring_has_the_links_of_one_dimension_only(algorithm, expected):
+  gather = f'f32[4000]{{0}} all-gather(%x), dimensions={{0}}, {GROUPS}'
+  found = run(f'  %c = {gather}, backend_config={{{algorithm}}}')
+  assert microseconds(found) == {'collectives': expected}
+
+
 def test_a_fusion_of_computation_and_a_collective_takes_both_times():
   lines = [
     '%p = f32[1000]{0} parameter(0)',
@@ -136,6 +150,7 @@ def test_a_fusion_of_computation_and_a_collective_takes_both_times():
     ("mesh['a'=2,'b'=4] {'a','b'}", 8),
     ("mesh['a'=2,'b'=4] {'b'}", 4),
     ("mesh['a'=8] {'a':(2)4}", 4),
+    ("mesh['a'=1,'b'=4,'c'=2], device_ids=([2,4]T(1,0)) {'b'}", 4),
   ],
 )
 def test_group_sizes(groups, size):

@@ -107,6 +107,7 @@ def test_what_suits_a_slice():
     ('v3:2x2', {'data': 1, 'fsdp': -1}),
     ('v3:2x2', {'tensor': 2, 'batch_size': 4}),
     ('2xv5e:2x2', {'data': 2, 'fsdp': -1}),
+    ('2xv5e:2x2', {'data': -1, 'fsdp': -1}),
     ('2xv5e:2x2', {'data': 1, 'fsdp': -1, 'slices': 1}),
   ):
     devices.check(_mesh(**axes), devices.parse(slice_))
@@ -121,12 +122,12 @@ def test_what_suits_a_slice():
     (
       '2xv5e:2x2',
       {'data': 1, 'fsdp': -1},
-      r'mesh.data=1 x mesh.fsdp=8 .*2 slices.*; give --config.mesh.data=2\.',
+      r'mesh.data=1 x mesh.fsdp=8 .*2 slices.*; give --config.mesh.data=-1',
     ),
     (
       '2xv5e:2x2',
       {'data': -1, 'fsdp': 8},
-      r'give --config.mesh.data=2 --config.mesh.fsdp=-1\.',
+      r'give --config.mesh.data=-1 --config.mesh.fsdp=-1\.',
     ),
   ],
 )

@@ -279,6 +279,37 @@ def test_sums_in_bfloat16_are_nearly_those_of_one_device():
   assert rounded.dtype == np.float32
 
 
+def test_what_is_rounded_anyway_is_copied_rounded():
+  layout = sharding.build(
+    data=2,
+    fsdp=4,
+    tensor=1,
+    shard='all',
+    gather='step',
+    reduce_dtype='bfloat16',
+  )
+  kind = Model(NO_DROPOUT.name, (*NO_DROPOUT.overrides, ('dtype', 'bfloat16')))
+  function = step_lib.make_loss_and_grad(
+    kind.build(), losses.build('softmax'), 2, layout
+  )
+  traced = jax.make_jaxpr(function)(_params(kind), _batch(), jax.random.key(0))
+  (alone,) = (e for e in traced.eqns if e.primitive.name == 'shard_map')
+  shapes = [v.aval for v in alone.invars if v.aval.dtype == jnp.bfloat16]
+  # Embedding, query, key, value, out, both of the MLP, and the tanh layer.
+  assert len(shapes) == 8
+  # Gradients of that dtype are added up in float32, and come back so.
+  expected = on_one_device(kind, 2)[0].opt_state[0]['gradient']
+  actual = one_step(kind, layout, 2)[0].opt_state[0]['gradient']
+
+  def assert_near(actual, expected):
+    assert actual.dtype == np.float32
+    error = np.abs(actual - expected).max()
+    # The biases of keys have no gradient but rounding.
+    assert error < 0.02 * max(np.abs(expected).max(), 0.01)
+
+  jax.tree.map(assert_near, actual, expected)
+
+
 def _count_in_the_loop(operation, kind=VIT, **layout):
   """How often it is in the loop over micro-batches, and in all."""
   layout = sharding.build(data=2, fsdp=4, tensor=1, shard='all', **layout)

@@ -14,11 +14,11 @@ BLOCK = 'Transformer/encoderblock_3/'
 ATTENTION = BLOCK + 'MultiHeadDotProductAttention_0/'
 # Of ViT-B/16; name, shape, over tensor alone, and over fsdp too.
 RULES = [
-  ('embedding/kernel', (16, 16, 3, 768), P(*[None] * 4), (3, 'fsdp')),
+  ('embedding/kernel', (16, 16, 3, 768), P(*[None] * 4), (0,)),
   ('cls', (1, 1, 768), P(None, None, None), (2, 'fsdp')),
   (ATTENTION + 'query/kernel', (768, 12, 64), P(None, 'tensor', None), (0,)),
   (ATTENTION + 'key/bias', (12, 64), P('tensor', None), (1,)),
-  (ATTENTION + 'out/kernel', (12, 64, 768), P('tensor', None, None), (2,)),
+  (ATTENTION + 'out/kernel', (12, 64, 768), P('tensor', None, None), (1,)),
   (ATTENTION + 'out/bias', (768,), P(None), (0,)),
   (
     ATTENTION + 'relative_embedding',
@@ -36,7 +36,7 @@ RULES = [
   # 1,001 classes can't be divided by two, nor three channels.
   ('head/kernel', (768, 1001), P(None, None), (0,)),
   ('head/bias', (1001,), P(None), ()),
-  ('block1/unit1/conv1/kernel', (1, 1, 64, 256), P(*[None] * 4), (3,)),
+  ('block1/unit1/conv1/kernel', (1, 1, 64, 256), P(*[None] * 4), (2,)),
   # One dimension more, of the blocks, which are taken one at a time.
   (
     'Transformer/encoderblock/MlpBlock_0/Dense_0/kernel',

@@ -27,6 +27,8 @@ class Device:
     ((-1, 1, 1), (8, 1, 1)),
     ((-1, 2, 2), (2, 2, 2)),
     ((2, -1, 1), (2, 4, 1)),
+    ((-1, -1, 1), (1, 8, 1)),
+    ((-1, -1, 2), (1, 4, 2)),
     ((1, 1, -1), (1, 1, 8)),
     ((8, 1, 1), (8, 1, 1)),
     ((3, 1, 1), (3, 1, 1)),
@@ -42,11 +44,29 @@ def test_axis_sizes(sizes, shape):
 
 
 @pytest.mark.parametrize(
+  ('devices', 'tensor', 'slices', 'shape'),
+  [
+    (128, 1, 1, (4, 32, 1)),
+    (512, 2, 1, (8, 32, 2)),
+    (96, 1, 1, (3, 32, 1)),
+    (24, 1, 1, (3, 8, 1)),
+    # `fsdp` stays within a slice.
+    (32, 1, 4, (4, 8, 1)),
+    (32, 4, 2, (2, 4, 4)),
+  ],
+)
+def test_fsdp_takes_what_it_can_use(devices, tensor, slices, shape):
+  assert mesh_lib.axis_sizes(devices, -1, -1, tensor, slices) == shape
+
+
+@pytest.mark.parametrize(
   ('sizes', 'message'),
   [
     ((-1, 3, 1), 'mesh.fsdp=3 x mesh.tensor=1 = 3, and mesh.data is -1, but'),
     ((4, 4, 1), r'= 16, but JAX sees 8 device\(s\): the product must not'),
-    ((-1, -1, 1), 'mesh.data and mesh.fsdp are both -1'),
+    ((-1, 1, -1), 'mesh.data and mesh.tensor are -1; only mesh.data and'),
+    ((-1, -1, -1), 'mesh.data and mesh.fsdp and mesh.tensor are -1; only'),
+    ((-1, -1, 3), 'mesh.tensor=3 = 3, and mesh.data and mesh.fsdp are -1'),
     ((0, 1, 1), 'mesh.data=0 must be -1'),
     ((1, 1, -2), 'mesh.tensor=-2 must be -1'),
   ],

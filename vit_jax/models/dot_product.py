@@ -301,4 +301,10 @@ row_major.defvjp(
 )
 
 
-IMPLEMENTATIONS = {'plain': plain, 'lanes': lanes, 'cudnn': cudnn}
+# 'lanes_kept' differs around attention, in what its projections take.
+IMPLEMENTATIONS = {
+  'plain': plain,
+  'lanes': lanes,
+  'lanes_kept': lanes,
+  'cudnn': cudnn,
+}

@@ -6,6 +6,8 @@ those map one to one. The ablations of appendix D are attributes.
 Axes: B batch, L tokens, D width. Images are [B, height, width, channels].
 """
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,12 @@ from vit_jax.models.head import classify
 from vit_jax.models.images import check_images
 
 POOLINGS = ('token', 'gap', 'map')
+
+# See `ViT.is_rounded`. Not a hybrid's ResNet, whose kernels are standardised in
+# float32, nor the head.
+_ROUNDED = re.compile(
+  r'(Transformer|embedding|pre_logits|MAPHead_0)/(.*/)?kernel'
+)
 
 
 class MAPHead(nn.Module):
@@ -116,6 +124,16 @@ class ViT(nn.Module):
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
   scan: bool = False
+
+  def is_rounded(self, name: str) -> bool:
+    """Whether a parameter is rounded to `dtype` wherever it is used.
+
+    Such parameters may as well be rounded before they are sent to a device.
+
+    Args:
+      name: as `Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel`.
+    """
+    return bool(_ROUNDED.fullmatch(name))
 
   def token_grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
     """Returns the (rows, columns) of the patch tokens of an image.

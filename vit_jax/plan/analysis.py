@@ -77,7 +77,7 @@ class Analysis:
 
 
 def resolve(
-  config: ml_collections.ConfigDict, platform: str
+  config: ml_collections.ConfigDict, platform: str | None
 ) -> ml_collections.ConfigDict:
   """Resolves a config for a platform, without its data as far as possible.
 
@@ -86,7 +86,7 @@ def resolve(
 
   Args:
     config: as given; not changed.
-    platform: 'tpu', 'gpu' or 'cpu'.
+    platform: see `platforms.fill_in`.
 
   Raises:
     ValueError: a wrong config, or a fact that neither it nor the data tell.

@@ -44,6 +44,7 @@ class Chip:
     interconnect_bytes_per_second: of the whole chip, in one direction, over
       all links. Not halved for two devices on a chip: what a group of devices
       reduces or gathers crosses the links of a chip once for both.
+    torus_dimensions: that those links go along, an equal share each.
     network_bytes_per_second: of the data center network between slices, in one
       direction; the share of one device.
   """
@@ -57,6 +58,7 @@ class Chip:
   hbm_usable_bytes: int
   hbm_bytes_per_second: float
   interconnect_bytes_per_second: float
+  torus_dimensions: int
   network_bytes_per_second: float
 
 
@@ -69,6 +71,7 @@ def _chip(
   usable_gib: float,
   gb_per_second: float,
   interconnect_gb_per_second: float,
+  torus_dimensions: int,
   network_gbit_per_second: float,
 ) -> Chip:
   devices_per_chip = 1 if device == 'chip' else 2
@@ -82,6 +85,7 @@ def _chip(
     int(usable_gib * 2**30),
     gb_per_second * 1e9,
     interconnect_gb_per_second * 1e9,
+    torus_dimensions,
     network_gbit_per_second / 8 * 1e9 / devices_per_chip,
   )
 
@@ -89,13 +93,13 @@ def _chip(
 CHIPS = {
   chip.name: chip
   for chip in (
-    _chip('v2', 'TPU v2', 'core', 700, 22.9, 7.48, 350, 248, 25),
-    _chip('v3', 'TPU v3', 'core', 940, 61.6, 15.48, 450, 328, 25),
-    _chip('v4', 'TPU v4', 'core', 1050, 137.6, 15.25, 600, 300, 25),
-    _chip('v5e', 'TPU v5 lite', 'chip', 1500, 196.6, 15.75, 819, 200, 25),
-    _chip('v5p', 'TPU v5', 'chip', 1750, 458.8, 95.74, 2765, 600, 50),
-    _chip('v6e', 'TPU v6 lite', 'chip', 1750, 917.5, 31.25, 1638, 400, 100),
-    _chip('tpu7x', 'TPU7x', 'chiplet', 2200, 1153.4, 94.75, 3690, 600, 100),
+    _chip('v2', 'TPU v2', 'core', 700, 22.9, 7.48, 350, 248, 2, 25),
+    _chip('v3', 'TPU v3', 'core', 940, 61.6, 15.48, 450, 328, 2, 25),
+    _chip('v4', 'TPU v4', 'core', 1050, 137.6, 15.25, 600, 300, 3, 25),
+    _chip('v5e', 'TPU v5 lite', 'chip', 1500, 196.6, 15.75, 819, 200, 2, 25),
+    _chip('v5p', 'TPU v5', 'chip', 1750, 458.8, 95.74, 2765, 600, 3, 50),
+    _chip('v6e', 'TPU v6 lite', 'chip', 1750, 917.5, 31.25, 1638, 400, 2, 100),
+    _chip('tpu7x', 'TPU7x', 'chiplet', 2200, 1153.4, 94.75, 3690, 600, 3, 100),
   )
 }
 

@@ -20,10 +20,16 @@ KINDS = (
 # on the host ("megascale"), which sends it over the data center network.
 BETWEEN_SLICES = 'between-slices'
 _MEGASCALE = '_xla_megascale_transfer_type='
+# The compiler's algorithms that send around one ring, and so over the links of
+# one dimension of the torus. Groups that are not all devices get them; the
+# other, 'StrategyND', sends along all dimensions at once.
+_RING = re.compile(r'StrategyRing|"emitter":"1D')
 # Part of the links' bandwidth that long transfers reach.
 LINK_EFFICIENCY = 0.6
 
-_MESH = re.compile(r'mesh\[([^\]]*)\][^{]*\{([^}]*)\}')
+_MESH = re.compile(
+  r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(.*?\))? \{([^}]*)\}'
+)
 _MESH_SIZE = re.compile(r"'([^']+)'=(\d+)")
 # An axis, or the part of it that `:(size before it)size` names.
 _MESH_AXIS = re.compile(r"'([^']+)'(?::\(\d+\)(\d+))?")
@@ -81,9 +87,10 @@ def cost(
 
   An all-reduce moves 2 x its bytes over the links; an all-gather, a
   reduce-scatter and an all-to-all among n devices (n-1)/n of their bytes; a
-  permutation and a broadcast their bytes. What goes between slices moves its
-  bytes, those of an all-reduce twice, over the data center network. Nothing is
-  added for latency, and nothing subtracted for what runs beside it.
+  permutation and a broadcast their bytes. Where the compiler names a ring, only
+  the links of one dimension of the torus carry it. What goes between slices
+  moves its bytes, those of an all-reduce twice, over the data center network.
+  Nothing is added for latency, and nothing subtracted for what runs beside it.
 
   Args:
     module: the program.
@@ -120,6 +127,8 @@ def cost(
   else:
     moved = size * (group - 1) / group
   bandwidth = link_efficiency * chip.interconnect_bytes_per_second
+  if any(_RING.search(i.attributes) for i in (instruction, collective)):
+    bandwidth /= chip.torus_dimensions
   return Collective(
     name,
     instruction.name,
@@ -136,7 +145,8 @@ def group_size(module: hlo.Module, collective: hlo.Instruction) -> int:
 
   Groups are written as lists, {{0,1},{2,3}}, where {} is all devices; as the
   shape of a table of device numbers, a row a group, [2,4]<=[8]; or as axes of
-  a mesh, mesh['a'=2,'b'=4] {'b'}.
+  a mesh, mesh['a'=2,'b'=4] {'b'}, perhaps with the order of the devices
+  before the braces.
 
   Returns:
     The size of the largest group; of a permutation, the number of transfers;
@@ -145,15 +155,15 @@ def group_size(module: hlo.Module, collective: hlo.Instruction) -> int:
   pairs = collective.attribute('source_target_pairs')
   if pairs is not None:
     return len(re.findall(r'\d+,\s*\d+', pairs))
-  groups = collective.attribute('replica_groups')
-  if groups is None:
-    return 0
-  mesh = _MESH.match(groups)
+  mesh = _MESH.search(collective.attributes)
   if mesh:
     sizes = dict(_MESH_SIZE.findall(mesh[1]))
     return math.prod(
       int(part or sizes[axis]) for axis, part in _MESH_AXIS.findall(mesh[2])
     )
+  groups = collective.attribute('replica_groups')
+  if groups is None:
+    return 0
   if groups.startswith('['):
     return int(groups[1 : groups.index(']')].split(',')[-1])
   lists = re.findall(r'\{([\d,\s]+)\}', groups)

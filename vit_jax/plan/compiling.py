@@ -1,7 +1,11 @@
 """Compiles the training step for a slice; reads its memory and its time."""
 
+import contextlib
+import ctypes
 import dataclasses
+import gc
 import re
+import sys
 import time
 
 import jax
@@ -118,6 +122,7 @@ def compile_step(
   )
   try:
     compiled = lowered.compile()
+    _give_memory_back()
   except jax.errors.JaxRuntimeError as error:
     needed = parse_out_of_memory(str(error))
     return Compiled(
@@ -136,6 +141,19 @@ def compile_step(
     time.monotonic() - start,
     assumptions,
   )
+
+
+def _give_memory_back() -> None:
+  """Returns what the compiler freed to the system.
+
+  It is left in pieces, gibibytes each time, of which five large models in a row
+  made 21 GiB; with this they stay below 8.
+  """
+  gc.collect()
+  if sys.platform == 'linux':
+    # Another C library has other habits.
+    with contextlib.suppress(OSError, AttributeError):
+      ctypes.CDLL('libc.so.6').malloc_trim(0)
 
 
 def one_line(error: Exception) -> str:

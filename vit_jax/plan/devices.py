@@ -183,8 +183,9 @@ def check(config: ml_collections.ConfigDict, target: Target) -> None:
       or the batch can not be split over it.
   """
   mesh = config.mesh
+  slices = mesh.slices or target.slices
   shape = mesh_lib.axis_sizes(
-    target.devices, *(mesh[axis] for axis in mesh_lib.AXES)
+    target.devices, *(mesh[axis] for axis in mesh_lib.AXES), slices
   )
   sizes = dict(zip(mesh_lib.AXES, shape, strict=True))
   named = ' x '.join(f'mesh.{name}={size}' for name, size in sizes.items())
@@ -193,15 +194,12 @@ def check(config: ml_collections.ConfigDict, target: Target) -> None:
       f'{named} uses {math.prod(shape)} of the {target.devices} devices of'
       f' {target}: plan a smaller slice, or set mesh.data=-1.'
     )
-  slices = mesh.slices or target.slices
   if sizes['data'] % slices:
-    mend = f'--config.mesh.data={slices}'
-    if mesh.fsdp != -1:
-      mend += ' --config.mesh.fsdp=-1'
     raise ValueError(
       f'{named} does not fit the {slices} slices of {target}: the network'
       ' between them carries only the axis data, so mesh.data must be a'
-      f' multiple of their number; give {mend}.'
+      ' multiple of their number; give --config.mesh.data=-1'
+      ' --config.mesh.fsdp=-1.'
     )
   sharding.check_batch_size(
     'data.batch_size',
@@ -216,11 +214,12 @@ def layout(
 ) -> sharding.Layout:
   """How a config is laid out over the given devices, see `sharding.build`."""
   section = config.mesh.to_dict()
+  slices = section.pop('slices')
   axes = [section.pop(axis) for axis in mesh_lib.AXES]
-  shape = mesh_lib.axis_sizes(len(devices), *axes)
-  grid = mesh_lib.device_grid(
-    devices[: math.prod(shape)], shape, section.pop('slices')
+  shape = mesh_lib.axis_sizes(
+    len(devices), *axes, mesh_lib.count_slices(devices, slices)
   )
+  grid = mesh_lib.device_grid(devices[: math.prod(shape)], shape, slices)
   mesh = jax.sharding.Mesh(
     grid, mesh_lib.AXES, axis_types=(AxisType.Auto,) * len(mesh_lib.AXES)
   )

@@ -101,7 +101,7 @@ def plan(run: Run, target: devices.Target, effort: Effort, say: Say) -> Plan:
   Raises:
     ValueError: the config is wrong, or does not fit the number of devices.
   """
-  config = analysis.resolve(run.config, 'tpu')
+  config = analysis.resolve(run.config, target.chip.device_kind)
   given = describe({}, run, target)
   found = analysis.analyse(config)
   usable = target.chip.hbm_usable_bytes
@@ -137,9 +137,8 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
 
   def compile_(candidate: search.Candidate) -> compiling.Compiled:
     changed = run.changed(candidate.changes)
-    return compiling.compile_step(
-      analysis.resolve(changed.config, 'tpu'), target
-    )
+    config = analysis.resolve(changed.config, target.chip.device_kind)
+    return compiling.compile_step(config, target)
 
   answer, done, ended = search.find(
     _candidates(given),
@@ -154,7 +153,7 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
   if answer:
     changes = answer.candidate.changes
     changed = run.changed(changes)
-    config = analysis.resolve(changed.config, 'tpu')
+    config = analysis.resolve(changed.config, target.chip.device_kind)
     fix = Plan(
       changed,
       config,
@@ -194,7 +193,9 @@ def describe(
     cache: of the same run and slice; holds what accumulation does not change.
   """
   cache = {} if cache is None else cache
-  config = analysis.resolve(run.changed(changes).config, 'tpu')
+  config = analysis.resolve(
+    run.changed(changes).config, target.chip.device_kind
+  )
   steps = config.accumulation_steps
   key = tuple(
     item for item in changes.items() if item[0] != 'accumulation_steps'

@@ -152,10 +152,12 @@ def _shardings(
   """The state as given, and split further, as far as it is not yet."""
   slices = mesh.slices or slices
   _, fsdp, tensor = mesh_lib.axis_sizes(
-    devices, *(mesh[axis] for axis in mesh_lib.AXES)
+    devices, *(mesh[axis] for axis in mesh_lib.AXES), slices
   )
-  split = devices // slices // tensor
-  axes = {} if fsdp == split else {'mesh.data': slices, 'mesh.fsdp': split}
+  split = mesh_lib.split_over(devices // slices // tensor)
+  axes = {}
+  if fsdp < split:
+    axes = {'mesh.data': devices // tensor // split, 'mesh.fsdp': split}
   shardings: list[dict[str, Any]] = [{}]
   if split == 1:
     return shardings

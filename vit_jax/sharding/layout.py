@@ -173,8 +173,8 @@ class Layout:
     Args:
       name: of the parameter that it belongs to, `Transformer/.../kernel`.
       shape: its own shape.
-      split: whether over `fsdp` too: then along the largest dimension that can
-        be divided.
+      split: whether over `fsdp` too: then along the first dimension that can be
+        divided, so that the parts lie one behind the other when gathered.
     """
     axes = [None] * len(shape)
     tensor, fsdp = self.mesh.shape['tensor'], self.mesh.shape['fsdp']
@@ -189,7 +189,7 @@ class Layout:
         if axes[i] is None and shape[i] % fsdp == 0 and shape[i] > 0
       ]
       if free:
-        axes[max(free, key=lambda i: (shape[i], -i))] = 'fsdp'
+        axes[free[0]] = 'fsdp'
     return P(*axes)
 
   def _shardings(self, tree: Any, *, split: bool) -> Any:
