@@ -283,8 +283,6 @@ def test_compute_dtype(monkeypatch, backend, given, dtype):
 @pytest.mark.parametrize(
   'platform, implementation, dtype',
   [
-    ('TPU v3', 'lanes_kept', 'bfloat16'),
-    ('TPU v5 lite', 'lanes', 'bfloat16'),
     ('tpu', 'lanes', 'bfloat16'),
     ('gpu', 'plain', 'bfloat16'),
     ('cpu', 'plain', 'float32'),

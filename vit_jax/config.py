@@ -96,8 +96,8 @@ def default() -> ml_collections.ConfigDict:
   # 'stem', 'every_layer' or 'every_layer_shared'.
   model.position_site = placeholder(str)
   model.attention = placeholder(str)  # 'full' or 'axial'.
-  # 'plain', 'lanes' (TPU), 'lanes_kept' (TPU v2 and v3), 'cudnn' (GPU); unset:
-  # the platform's best.
+  # 'plain', 'lanes' (TPU), 'splash' (long sequences; TPU from v4 on), 'cudnn'
+  # (GPU); unset: what was found best on the platform.
   model.attention_implementation = placeholder(str)
   model.gelu = placeholder(str)  # 'tanh' or 'exact'.
   model.norm_epsilon = placeholder(float)
@@ -398,7 +398,7 @@ def resolve(
     config: as given; not changed.
     num_examples: of the training split.
     num_classes: of the data set.
-    platform: that the run is for, see `platforms.fill_in`.
+    platform: that the run is for, 'tpu', 'gpu' or 'cpu'; None is JAX's here.
 
   Returns:
     A copy with num_classes, data.num_examples, total_steps and what

@@ -26,12 +26,6 @@ DEFAULTS = {
   },
 }
 
-# What differs on a kind of device, as JAX names it.
-KINDS = {
-  kind: {'model': {'attention_implementation': 'lanes_kept'}}
-  for kind in ('TPU v2', 'TPU v3')
-}
-
 
 def fill_in(
   config: ml_collections.ConfigDict, platform: str | None = None
@@ -40,19 +34,14 @@ def fill_in(
 
   Args:
     config: a value is open if it is 'auto' or not set.
-    platform: 'gpu', 'cpu', 'tpu' or a kind of TPU ('TPU v3'); None is JAX's
-      here.
+    platform: 'tpu', 'gpu' or 'cpu'; None is JAX's here.
   """
-  kind = platform or jax.devices()[0].device_kind
   platform = platform or jax.default_backend()
-  if platform.startswith('TPU'):
-    platform = 'tpu'
   options = models.options(config.model.name)
   # Another backend than these is an accelerator, too.
-  general = DEFAULTS.get(platform, DEFAULTS['gpu'])
-  for defaults in (KINDS.get(kind, {}), general):
-    for section, values in defaults.items():
-      for key, value in values.items():
-        known = section != 'model' or key in options
-        if known and config[section][key] in (None, 'auto'):
-          config[section][key] = value
+  defaults = DEFAULTS.get(platform, DEFAULTS['gpu'])
+  for section, values in defaults.items():
+    for key, value in values.items():
+      known = section != 'model' or key in options
+      if known and config[section][key] in (None, 'auto'):
+        config[section][key] = value

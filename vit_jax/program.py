@@ -137,9 +137,12 @@ def build(
     layout.mesh,
     config.accumulation_steps,
   )
-  if getattr(model, 'attention_implementation', '') == 'cudnn':
-    dot_product.check_cudnn(
-      layout.mesh.devices.flat[0].platform,
+  if hasattr(model, 'attention_implementation'):
+    device = layout.mesh.devices.flat[0]
+    dot_product.check(
+      model.attention_implementation,
+      device.platform,
+      device.device_kind,
       jnp.dtype(model.dtype).name,
       model.width // model.heads,
     )

@@ -19,9 +19,7 @@ PASSES = ('forward', 'forward_backward')
 
 def implementations() -> dict[str, Implementation]:
   """All of them by name; each maps query, key and value [B, L, H, K]."""
-  own = dict(dot_product.IMPLEMENTATIONS)
-  del own['lanes_kept']  # The same but for what comes before.
-  return own | {
+  return dot_product.IMPLEMENTATIONS | {
     'flax': nn.dot_product_attention,
     'jax.xla': functools.partial(
       jax.nn.dot_product_attention, implementation='xla'

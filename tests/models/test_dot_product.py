@@ -1,9 +1,12 @@
 """All implementations of attention against loops in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention
 
 from vit_jax import models
 from vit_jax.models import dot_product
@@ -88,6 +91,22 @@ def test_float32(name, length, spread):
 def test_bfloat16(name, length):
   # A number of bfloat16 is right to 2^-9 = 0.002 of itself.
   assert max(_errors(name, jnp.bfloat16, length, spread=1)) < 0.02
+
+
+@pytest.mark.parametrize(
+  ('dtype', 'length', 'spread', 'tolerance'),
+  [
+    (jnp.float32, 129, 1, 2e-5),
+    (jnp.float32, 128, 30, 1e-4),
+    (jnp.bfloat16, 129, 1, 0.02),
+  ],
+)
+def test_splash_as_interpreted(monkeypatch, dtype, length, spread, tolerance):
+  make = functools.partial(
+    splash_attention.make_splash_mha_single_device, interpret=True
+  )
+  monkeypatch.setattr(splash_attention, 'make_splash_mha_single_device', make)
+  assert max(_errors('splash', dtype, length, spread)) < tolerance
 
 
 def test_large_scores_in_bfloat16_are_no_worse_than_those_of_the_reference():
@@ -181,3 +200,19 @@ def test_a_model_computes_the_same(size, options):
     actual,
     expected,
   )
+
+
+@pytest.mark.parametrize(
+  ('name', 'device', 'message'),
+  [
+    ('splash', ('cpu', 'cpu'), r"needs a TPU v4 or later; this is 'cpu'\. Use"),
+    ('splash', ('tpu', 'TPU v3'), "this is 'TPU v3'"),
+    ('cudnn', ('tpu', 'TPU v4'), 'needs an NVIDIA GPU'),
+  ],
+)
+def test_where_a_kernel_does_not_run(name, device, message):
+  with pytest.raises(ValueError, match=message):
+    dot_product.check(name, *device, 'bfloat16', 64)
+  dot_product.check('splash', 'tpu', 'TPU v5 lite', 'bfloat16', 80)
+  dot_product.check('cudnn', 'gpu', 'NVIDIA H200', 'bfloat16', 80)
+  dot_product.check('lanes', 'cpu', 'cpu', 'float32', 64)

@@ -60,6 +60,18 @@ def test_an_instruction_without_metadata():
   assert tuple_.called == {}
 
 
+def test_attributes_of_several_lines():
+  kernel = """  %k.1 = f32[8,128]{1,0} custom-call(%x), \
+custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 256}"
+}}, metadata={op_name="jit(f)/kernel"}
+  %limit ="""
+  text = MODULE.replace('  %limit =', kernel, 1)
+  entry = hlo.parse(text).entry
+  assert [i.name for i in entry][:3] == ['x', 'k.1', 'limit']
+  assert entry.instructions['k.1'].op_name == 'jit(f)/kernel'
+
+
 def test_brackets_in_quotes_and_nested_tuples():
   call = hlo.parse(MODULE).entry.instructions['pair.2']
   assert call.opcode == 'custom-call'

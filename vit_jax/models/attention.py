@@ -63,9 +63,7 @@ class MultiHeadDotProductAttention(nn.Module):
       'per_head' one for each (see `dot_product.relative_scores`).
     implementation: one of `dot_product.IMPLEMENTATIONS`, for all tokens of an
       image among themselves; 'plain' is what else there is (other axes,
-      relative embeddings, few queries). 'lanes_kept' is 'lanes' where the
-      tokens are written to memory first: else the LayerNorm before may be
-      computed in each of the projections, which takes a TPU v3 longer.
+      relative embeddings, few queries).
     dtype: compute dtype; parameters are float32.
   """
 
@@ -113,9 +111,7 @@ class MultiHeadDotProductAttention(nn.Module):
     implementation = self.implementation
     if attended is not None or self.axis != 'all' or self.relative != 'none':
       implementation = 'plain'
-    if implementation in ('lanes', 'lanes_kept'):
-      if implementation == 'lanes_kept':
-        x = jax.lax.optimization_barrier(x)
+    if implementation == 'lanes':
       # Or the tokens come first where an image's share of a batch fills the
       # lanes (128 images), and heads are copied to it.
       in_order = sharding.apart(dot_product.row_major, sharding.BATCH)
@@ -141,7 +137,11 @@ class MultiHeadDotProductAttention(nn.Module):
       table = self._relative_embedding(*query.shape[1:])
       x = dot_product.plain(query, key, value, table)
     else:
-      x = IMPLEMENTATIONS[implementation](query, key, value)
+      attend = IMPLEMENTATIONS[implementation]
+      if implementation == 'splash':
+        # The compiler does not know how to split a kernel.
+        attend = sharding.apart(attend, sharding.BATCH, None, sharding.TENSOR)
+      x = attend(query, key, value)
     if self.axis != 'all':
       x = merge_axis(x, grid, self.axis)
     return out(x)  # [B, L, D]

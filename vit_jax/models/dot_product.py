@@ -93,15 +93,64 @@ def cudnn(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
   return jax.nn.dot_product_attention(query, key, value, implementation='cudnn')
 
 
-def check_cudnn(platform: str, dtype: str, width: int) -> None:
-  """Raises ValueError where the implementation 'cudnn' does not run.
+def splash(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+  """JAX's kernel for TPUs, which never writes the scores to memory.
+
+  Takes what `plain` takes, on a TPU v4 or later. Tokens and K are padded to
+  multiples of `LANES`: it is for long sequences.
+  """
+  # Here, as it brings Pallas, which nothing else needs.
+  from jax.experimental.pallas.ops.tpu import splash_attention as library
+
+  length, heads, width = query.shape[1:]
+  padding = [(0, 0), (0, -length % LANES), (0, 0), (0, -width % LANES)]
+  query, key, value = (
+    jnp.pad(x, padding).swapaxes(1, 2) for x in (query, key, value)
+  )  # [B, H, L', K']
+  padded = query.shape[2]
+  block = max(n for n in range(LANES, 513, LANES) if padded % n == 0)
+  # All keys at once, as far as they fit the chip's own memory.
+  keys = padded if padded <= 2048 else block
+  kernel = library.make_splash_mha_single_device(
+    library.MultiHeadMask([library.FullMask((padded, padded))] * heads),
+    block_sizes=library.BlockSizes(
+      block_q=block,
+      block_kv=keys,
+      block_kv_compute=block,
+      block_q_dkv=block,
+      block_kv_dkv=keys,
+      block_kv_dkv_compute=block,
+      use_fused_bwd_kernel=True,
+    ),
+  )
+  segments = None
+  if padded > length:
+    # What is added is a segment of its own, which no token attends to.
+    of = (jnp.arange(padded) >= length).astype(jnp.int32)
+    segments = library.SegmentIds(q=of, kv=of)
+  scale = width**-0.5
+  out = jax.vmap(lambda q, k, v: kernel(q, k, v, segments))(
+    (query.astype(jnp.float32) * scale).astype(query.dtype), key, value
+  )
+  return out.swapaxes(1, 2)[:, :length, :, :width]
+
+
+def check(name: str, platform: str, kind: str, dtype: str, width: int) -> None:
+  """Raises ValueError where an implementation does not run.
 
   Args:
+    name: one of IMPLEMENTATIONS.
     platform: of the devices.
+    kind: of the devices, as JAX names it.
     dtype: of query, key and value.
     width: K.
   """
-  if (
+  if name == 'splash' and (platform != 'tpu' or kind in ('TPU v2', 'TPU v3')):
+    raise ValueError(
+      "attention_implementation='splash' needs a TPU v4 or later; this is"
+      f" {kind!r}. Use 'plain', or leave it unset."
+    )
+  if name == 'cudnn' and (
     platform != 'gpu'
     or dtype not in ('bfloat16', 'float16')
     or (width % 8 or width > 128)
@@ -301,10 +350,9 @@ row_major.defvjp(
 )
 
 
-# 'lanes_kept' differs around attention, in what its projections take.
 IMPLEMENTATIONS = {
   'plain': plain,
   'lanes': lanes,
-  'lanes_kept': lanes,
+  'splash': splash,
   'cudnn': cudnn,
 }

@@ -77,7 +77,7 @@ class Analysis:
 
 
 def resolve(
-  config: ml_collections.ConfigDict, platform: str | None
+  config: ml_collections.ConfigDict, platform: str
 ) -> ml_collections.ConfigDict:
   """Resolves a config for a platform, without its data as far as possible.
 
@@ -86,7 +86,7 @@ def resolve(
 
   Args:
     config: as given; not changed.
-    platform: see `platforms.fill_in`.
+    platform: 'tpu', 'gpu' or 'cpu'.
 
   Raises:
     ValueError: a wrong config, or a fact that neither it nor the data tell.

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Iterator
 
 from vit_jax.plan import hlo_shapes
 
@@ -175,7 +176,7 @@ def parse(text: str) -> Module:
   """
   lines = text.splitlines()
   computations, entry, current = {}, None, None
-  for number, line in enumerate(lines, start=1):
+  for number, line in _whole(lines):
     if current is None:
       found = _COMPUTATION.match(line)
       if found:
@@ -193,6 +194,25 @@ def parse(text: str) -> Module:
       f' compiled.as_text() gives; it begins {text[:60]!r}.'
     )
   return Module(computations, entry, lines[0])
+
+
+def _whole(lines: list[str]) -> Iterator[tuple[int, str]]:
+  """Lines, numbered, with attributes of several lines joined to the first.
+
+  Kernels (Pallas) have such: `frontend_attributes={kernel_metadata={`, then
+  lines of JSON, and a line that begins with the closing braces.
+  """
+  numbered = iter(enumerate(lines, start=1))
+  for number, line in numbered:
+    parts = [line]
+    while parts[-1].endswith('={'):
+      for _, more in numbered:
+        parts.append(more)
+        if more.startswith('}'):
+          break
+      else:
+        break  # The text ends there.
+    yield number, ''.join(parts)
 
 
 def _parse_instruction(line: str, number: int, computation: str) -> Instruction:

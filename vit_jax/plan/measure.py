@@ -45,7 +45,7 @@ def figures(run: runs.Run, steps: int, say: runs.Say) -> dict[str, Any]:
     ValueError: the config does not fit the devices.
   """
   platform = jax.default_backend()
-  config = analysis.resolve(run.config, None)
+  config = analysis.resolve(run.config, platform)
   found = analysis.analyse(config)
   layout = devices.layout(config, jax.devices())
   program = program_lib.build(config, layout)

@@ -101,7 +101,7 @@ def plan(run: Run, target: devices.Target, effort: Effort, say: Say) -> Plan:
   Raises:
     ValueError: the config is wrong, or does not fit the number of devices.
   """
-  config = analysis.resolve(run.config, target.chip.device_kind)
+  config = analysis.resolve(run.config, 'tpu')
   given = describe({}, run, target)
   found = analysis.analyse(config)
   usable = target.chip.hbm_usable_bytes
@@ -137,8 +137,9 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
 
   def compile_(candidate: search.Candidate) -> compiling.Compiled:
     changed = run.changed(candidate.changes)
-    config = analysis.resolve(changed.config, target.chip.device_kind)
-    return compiling.compile_step(config, target)
+    return compiling.compile_step(
+      analysis.resolve(changed.config, 'tpu'), target
+    )
 
   answer, done, ended = search.find(
     _candidates(given),
@@ -153,7 +154,7 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
   if answer:
     changes = answer.candidate.changes
     changed = run.changed(changes)
-    config = analysis.resolve(changed.config, target.chip.device_kind)
+    config = analysis.resolve(changed.config, 'tpu')
     fix = Plan(
       changed,
       config,
@@ -193,9 +194,7 @@ def describe(
     cache: of the same run and slice; holds what accumulation does not change.
   """
   cache = {} if cache is None else cache
-  config = analysis.resolve(
-    run.changed(changes).config, target.chip.device_kind
-  )
+  config = analysis.resolve(run.changed(changes).config, 'tpu')
   steps = config.accumulation_steps
   key = tuple(
     item for item in changes.items() if item[0] != 'accumulation_steps'
