@@ -123,7 +123,8 @@ def get_config(argument=None):
     config.polyak.decay = 0.9999
     config.polyak.start_step = row.steps // 10
 
-  # As in pre-training: the state in parts, and masks each device's own.
+  # The state in up to 32 parts. Masks that do not depend on the mesh would take
+  # far longer; set this, too, when you turn on dropout for another model.
   config.mesh.data, config.mesh.fsdp = -1, -1
   if DROPOUT_RATE.get(model):
     config.dropout_rng = 'rbg'

@@ -162,8 +162,8 @@ def get_config(argument=None):
       f' {USAGE}'
     )
 
-  # The state in equal parts on the devices (at most 32): each updates its own
-  # part, instead of all of them all (LOG.md).
+  # The state in up to 32 parts: each device updates its own, instead of all of
+  # them all (LOG.md).
   config.mesh.data, config.mesh.fsdp = -1, -1
   if row.dropout_rate:
     # Masks that do not depend on the mesh take far longer to make (LOG.md).

@@ -76,8 +76,8 @@ def no_training(monkeypatch):
       ' device(s): the product must divide that.',
     ),
     (
-      {'mesh.fsdp': -1},
-      'mesh.data and mesh.fsdp are both -1; only one axis can be',
+      {'mesh.tensor': -1},
+      'mesh.data and mesh.tensor are -1; only mesh.data and mesh.fsdp can',
     ),
     ({'mesh.tensor': 0}, 'mesh.tensor=0 must be -1 (all that the other axes'),
     (
@@ -103,6 +103,10 @@ def no_training(monkeypatch):
     (
       {'mesh.reduce_dtype': 'float16'},
       "mesh.reduce_dtype='float16' is unknown; choose one of ['float32', 'bf",
+    ),
+    (
+      {'model.attention_implementation': 'splash'},
+      "attention_implementation='splash' needs a TPU v4 or later, and dtype",
     ),
     (
       {'model.attention_implementation': 'cudnn'},

@@ -154,9 +154,9 @@ def default() -> ml_collections.ConfigDict:
   # A profiler trace of `steps` steps from `start_step` on; steps=0: none.
   config.profile = ml_collections.ConfigDict(dict(start_step=10, steps=0))
   config.mesh = mesh = ml_collections.ConfigDict()
-  # Devices along each axis; -1 is what the others leave, `fsdp` then taking at
-  # most 32 if `data` is -1, too. The batch is split over `data` and `fsdp`,
-  # heads and MLPs over `tensor`.
+  # Devices along each axis; -1 is what the others leave. If `data` and `fsdp`
+  # both are, `fsdp` takes the largest power of two up to 32 that divides it.
+  # The batch is split over `data` and `fsdp`, heads and MLPs over `tensor`.
   mesh.data = -1
   mesh.fsdp = 1
   mesh.tensor = 1

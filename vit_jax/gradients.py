@@ -7,7 +7,8 @@ Two ways to spread the work over a mesh (`Layout.partition`):
   manual    each device works through its own rows with a whole copy of the
             parameters, then the devices sum their gradients, once a step, each
             keeping the part whose state it holds. Not for the axis `tensor`.
-            What the model rounds anyway is rounded before it is copied.
+            Parameters that the model rounds anyway are rounded before they
+            are sent, if gradients are summed in that dtype, see `rounds`.
 
 Axes: `B` global batch, `A` accumulation steps.
 """
@@ -181,20 +182,17 @@ def _manual(
       return grad
     return grad.astype(layout.reduce_dtype)
 
-  # Gradients are of the copies' dtype: no narrower than they are summed in.
-  is_rounded = getattr(model, 'is_rounded', lambda name: False)
-  dtype = jnp.dtype(getattr(model, 'dtype', jnp.float32))
-  rounds = layout.mesh.size > 1 and dtype == jnp.dtype(layout.reduce_dtype)
-
-  def copy(path, param):
+  def rounded(path, param):
     name = '/'.join(entry.key for entry in path)
-    return param.astype(dtype) if rounds and is_rounded(name) else param
+    return param.astype(model.dtype) if model.is_rounded(name) else param
 
   def loss_and_grad(params, batch, key):
-    # The barrier: or float32 would be sent, and rounded on arrival.
-    copies = jax.lax.optimization_barrier(
-      jax.tree_util.tree_map_with_path(copy, params)
-    )
+    copies = params
+    if rounds(model, layout):
+      # The barrier: or float32 would be sent, and rounded on arrival.
+      copies = jax.lax.optimization_barrier(
+        jax.tree_util.tree_map_with_path(rounded, params)
+      )
     copies = _constrain(copies, layout.gathered_params(params))
     result, grads = jax.shard_map(
       on_a_device,
@@ -225,6 +223,20 @@ def _widest_last(x: jax.Array) -> jax.Array:
   widest = max(range(x.ndim), key=lambda i: (x.shape[i], i))
   order = [i for i in range(x.ndim) if i != widest] + [widest]
   return layout_lib.with_layout_constraint(x, layout_lib.Layout(tuple(order)))
+
+
+def rounds(model: nn.Module, layout: sharding.Layout) -> bool:
+  """Whether the manual partition sends parameters in the model's dtype.
+
+  Their gradients are then of that dtype too, hence only if they are summed in
+  it; what a device has whole is not sent.
+  """
+  return (
+    layout.shard == 'all'
+    and layout.mesh.shape['fsdp'] > 1
+    and hasattr(model, 'is_rounded')
+    and jnp.dtype(model.dtype) == jnp.dtype(layout.reduce_dtype)
+  )
 
 
 def has_global_masks(model: nn.Module, dropout_key: jax.Array) -> bool:

@@ -9,7 +9,7 @@ import ml_collections
 from vit_jax import models
 
 # Values of sections by platform. Each attention is exact to the rounding of its
-# dtype, and any of them runs everywhere but 'cudnn', which needs a GPU.
+# dtype; what 'splash' and 'cudnn' need tells `dot_product.check`.
 DEFAULTS = {
   'tpu': {
     'model': {'dtype': 'bfloat16', 'attention_implementation': 'lanes'},

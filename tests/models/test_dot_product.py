@@ -42,9 +42,9 @@ def _exact(query, key, value, grad):
   return out, *grads
 
 
-def _errors(name, dtype, length, spread):
+def _errors(name, dtype, length, spread, batch=2, heads=3):
   """Largest errors of result and gradients, relative to largest entries."""
-  shape = (2, length, 3, 8)
+  shape = (batch, length, heads, 8)
   query, key = RNG.normal(size=(2, *shape)) * spread**0.5
   value, grad = RNG.normal(size=(2, *shape))
   arrays = [jnp.asarray(x, dtype) for x in (query, key, value, grad)]
@@ -99,6 +99,9 @@ def test_bfloat16(name, length):
     (jnp.float32, 129, 1, 2e-5),
     (jnp.float32, 128, 30, 1e-4),
     (jnp.bfloat16, 129, 1, 0.02),
+    # Several blocks of queries for all keys; several blocks of both.
+    (jnp.float32, 577, 1, 2e-5),
+    (jnp.float32, 2100, 1, 2e-5),
   ],
 )
 def test_splash_as_interpreted(monkeypatch, dtype, length, spread, tolerance):
@@ -106,7 +109,8 @@ def test_splash_as_interpreted(monkeypatch, dtype, length, spread, tolerance):
     splash_attention.make_splash_mha_single_device, interpret=True
   )
   monkeypatch.setattr(splash_attention, 'make_splash_mha_single_device', make)
-  assert max(_errors('splash', dtype, length, spread)) < tolerance
+  one = {'batch': 1, 'heads': 1} if length > 200 else {}
+  assert max(_errors('splash', dtype, length, spread, **one)) < tolerance
 
 
 def test_large_scores_in_bfloat16_are_no_worse_than_those_of_the_reference():
@@ -205,7 +209,7 @@ def test_a_model_computes_the_same(size, options):
 @pytest.mark.parametrize(
   ('name', 'device', 'message'),
   [
-    ('splash', ('cpu', 'cpu'), r"needs a TPU v4 or later; this is 'cpu'\. Use"),
+    ('splash', ('cpu', 'cpu'), "needs a TPU v4 or later, .* this is 'cpu'"),
     ('splash', ('tpu', 'TPU v3'), "this is 'TPU v3'"),
     ('cudnn', ('tpu', 'TPU v4'), 'needs an NVIDIA GPU'),
   ],

@@ -21,6 +21,16 @@ def test_an_unknown_generation_is_refused():
     chips.get('v9:2x2')
 
 
+@pytest.mark.parametrize(
+  'slice_',
+  ['v2:2x2', 'v3:2x2', 'v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2']
+  + ['tpu7x:2x2x1'],
+)
+def test_links_go_along_the_dimensions_of_a_slice(slice_):
+  shape = slice_.partition(':')[2].split('x')
+  assert chips.get(slice_).torus_dimensions == len(shape)
+
+
 @pytest.mark.parametrize('name', list(chips.CHIPS))
 def test_the_figures_of_a_chip_agree(name):
   chip = chips.get(name)

@@ -135,7 +135,7 @@ def test_a_slice_by_two_names_is_planned_once(no_compiler):
   [
     ({'mesh.fsdp': 3}, 'v3:2x2', 'mesh.fsdp=3'),
     ({'data.batch_size': 100}, 'v3:2x2', 'batch_size=100'),
-    ({}, '2xv5e:16x16', '--config.mesh.data=2'),
+    ({'mesh.data': 1}, '2xv5e:16x16', '--config.mesh.data=-1'),
   ],
 )
 def test_a_slice_is_checked_without_the_compiler(

@@ -72,6 +72,11 @@ custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
   assert entry.instructions['k.1'].op_name == 'jit(f)/kernel'
 
 
+def test_braces_that_are_never_closed():
+  with pytest.raises(ValueError, match='line 2: its braces are never closed'):
+    hlo.parse('ENTRY %main (x: f32[]) -> f32[] {\n  %k = f32[] a(), b={c={\n')
+
+
 def test_brackets_in_quotes_and_nested_tuples():
   call = hlo.parse(MODULE).entry.instructions['pair.2']
   assert call.opcode == 'custom-call'

@@ -96,6 +96,9 @@ def test_what_is_known_of_the_memory_before(compiler):
   split['mesh.partition'] = 'auto'
   found = runs.describe(split, run, target)
   assert found.gradients == pytest.approx(params, rel=0.02)
+  # A micro-batch's gradients are rounded like them; their sum is not.
+  found = runs.describe(split | {'accumulation_steps': 2}, run, target)
+  assert found.gradients == pytest.approx(2 * params, rel=0.02)
   # But for a micro-batch, each when it is used.
   split['mesh.gather'] = 'micro_batch'
   found = runs.describe(split, run, target)

@@ -254,7 +254,9 @@ def _splits(devices, slices=1, **changes):
 
 def test_a_state_is_split_further_and_validly():
   every = {'shard': 'all', 'gather': 'micro_batch'}
-  # As configs/pretrain.py: on all devices already.
+  # As configs/pretrain.py: in 32 parts already, or as many as there are.
+  assert _splits(128, data=-1, fsdp=-1) == [{}, every]
+  assert _splits(8, data=-1, fsdp=-1) == [{}, every]
   assert _splits(8, data=1, fsdp=-1) == [{}, every]
   assert _splits(8, data=1, fsdp=-1, gather='micro_batch') == [{}]
   assert _splits(8, data=1, fsdp=-1, shard='none') == [
@@ -262,6 +264,9 @@ def test_a_state_is_split_further_and_validly():
     {'shard': 'optimizer'},
     every,
   ]
+  # More parts than that are left alone; of one part are made 32.
+  assert _splits(128, data=1, fsdp=-1) == [{}, every]
+  assert _splits(128, data=-1, fsdp=1)[-1] == {'data': 4, 'fsdp': 32} | every
   # Four of eight devices share a state: eight can.
   for fsdp in (4, -1):
     assert _splits(8, data=2, fsdp=fsdp) == [

@@ -102,8 +102,7 @@ def test_the_memory_is_the_compilers():
   ],
 )
 def test_every_generation(topology, count, device):
-  slices = 2 if topology.startswith('2x') else 1
-  figures = _plan(topology, f'--config.mesh.data={slices}')
+  figures = _plan(topology)
   assert (figures['devices'], figures['device']) == (count, device)
   assert figures['fits'] is True
   assert figures['hbm_gib'] > 0

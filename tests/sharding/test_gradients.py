@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention
 
 from vit_jax import config as config_lib
 from vit_jax import losses, models, optim, sharding
@@ -217,6 +218,17 @@ def test_attention_in_lanes_on_a_mesh(sizes):
   assert_equal_on(layout, lanes, 2, expected=on_one_device(NO_DROPOUT, 2))
 
 
+def test_a_kernel_on_a_mesh(monkeypatch):
+  make = functools.partial(
+    splash_attention.make_splash_mha_single_device, interpret=True
+  )
+  monkeypatch.setattr(splash_attention, 'make_splash_mha_single_device', make)
+  layout = sharding.Layout(sharding.make_mesh(2, 2, 2))
+  option = ('attention_implementation', 'splash')
+  splash = Model(NO_DROPOUT.name, (*NO_DROPOUT.overrides, option))
+  assert_equal_on(layout, splash, 1, expected=on_one_device(NO_DROPOUT, 1))
+
+
 @pytest.mark.parametrize('sizes', [(2, 4, 1), (2, 2, 2)])
 def test_no_device_holds_scores_of_other_rows_or_heads(sizes):
   mesh = sharding.make_mesh(*sizes)
@@ -297,7 +309,18 @@ def test_what_is_rounded_anyway_is_copied_rounded():
   shapes = [v.aval for v in alone.invars if v.aval.dtype == jnp.bfloat16]
   # Embedding, query, key, value, out, both of the MLP, and the tanh layer.
   assert len(shapes) == 8
+  # They are rounded before they are sent.
+  (barrier,) = (
+    e for e in traced.eqns if e.primitive.name == 'optimization_barrier'
+  )
+  sent = [v.aval.shape for v in barrier.outvars if v.aval.dtype == jnp.bfloat16]
+  assert sorted(sent) == sorted(aval.shape for aval in shapes)
   # Gradients of that dtype are added up in float32, and come back so.
+  (loop,) = (
+    e for e in alone.params['jaxpr'].eqns if e.primitive.name == 'scan'
+  )
+  sums = {v.aval.dtype for v in loop.outvars}
+  assert sums == {jnp.dtype('float32')}
   expected = on_one_device(kind, 2)[0].opt_state[0]['gradient']
   actual = one_step(kind, layout, 2)[0].opt_state[0]['gradient']
 

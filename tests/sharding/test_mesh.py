@@ -50,6 +50,9 @@ def test_axis_sizes(sizes, shape):
     (512, 2, 1, (8, 32, 2)),
     (96, 1, 1, (3, 32, 1)),
     (24, 1, 1, (3, 8, 1)),
+    (7, 1, 1, (7, 1, 1)),
+    # Two slices of four devices do not hold eight together: told by others.
+    (8, 8, 2, (1, 1, 8)),
     # `fsdp` stays within a slice.
     (32, 1, 4, (4, 8, 1)),
     (32, 4, 2, (2, 4, 4)),

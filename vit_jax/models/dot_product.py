@@ -3,7 +3,8 @@
 All compute the same: scores of each query with each key over sqrt(K), their
 softmax with the row's maximum subtracted and sums in float32, and the weighted
 mean of the values. Scores are rounded to the compute dtype, as they are the
-largest activation of a Transformer.
+largest activation of a Transformer; but for the kernels, which do not keep
+them.
 
 Axes: B batch, L queries, T keys, H heads, K width of one head.
 """
@@ -20,6 +21,8 @@ from jax.experimental import layout
 LANES = 128
 # Beyond a multiple of LANES, so many tokens are worth an own computation.
 _FEW = 8
+# Of `splash`: tokens in a block, and keys that are taken whole.
+_BLOCK, _KEYS_AT_ONCE = 512, 2048
 
 
 def plain(
@@ -96,21 +99,26 @@ def cudnn(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 def splash(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
   """JAX's kernel for TPUs, which never writes the scores to memory.
 
-  Takes what `plain` takes, on a TPU v4 or later. Tokens and K are padded to
-  multiples of `LANES`: it is for long sequences.
+  Takes what `plain` takes, in float32 or bfloat16, on a TPU v4 or later. Tokens
+  and K are padded to multiples of `LANES` and more: it is for long sequences.
+  The scale is on the query, which is rounded with it.
   """
   # Here, as it brings Pallas, which nothing else needs.
   from jax.experimental.pallas.ops.tpu import splash_attention as library
 
   length, heads, width = query.shape[1:]
-  padding = [(0, 0), (0, -length % LANES), (0, 0), (0, -width % LANES)]
+  # Up to so many keys fit the chip's own memory at once. More go block by
+  # block, as do their queries in the backward pass, which would otherwise add
+  # up one gradient of all queries for each block of keys.
+  at_once = length <= _KEYS_AT_ONCE
+  unit = LANES if at_once else _BLOCK
+  padding = [(0, 0), (0, -length % unit), (0, 0), (0, -width % LANES)]
   query, key, value = (
     jnp.pad(x, padding).swapaxes(1, 2) for x in (query, key, value)
   )  # [B, H, L', K']
   padded = query.shape[2]
-  block = max(n for n in range(LANES, 513, LANES) if padded % n == 0)
-  # All keys at once, as far as they fit the chip's own memory.
-  keys = padded if padded <= 2048 else block
+  block = max(n for n in range(LANES, _BLOCK + 1, LANES) if padded % n == 0)
+  keys = padded if at_once else block
   kernel = library.make_splash_mha_single_device(
     library.MultiHeadMask([library.FullMask((padded, padded))] * heads),
     block_sizes=library.BlockSizes(
@@ -120,7 +128,9 @@ def splash(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
       block_q_dkv=block,
       block_kv_dkv=keys,
       block_kv_dkv_compute=block,
-      use_fused_bwd_kernel=True,
+      block_q_dq=None if at_once else block,
+      block_kv_dq=None if at_once else keys,
+      use_fused_bwd_kernel=at_once,
     ),
   )
   segments = None
@@ -145,10 +155,15 @@ def check(name: str, platform: str, kind: str, dtype: str, width: int) -> None:
     dtype: of query, key and value.
     width: K.
   """
-  if name == 'splash' and (platform != 'tpu' or kind in ('TPU v2', 'TPU v3')):
+  if name == 'splash' and (
+    platform != 'tpu'
+    or kind in ('TPU v2', 'TPU v3')
+    or dtype not in ('float32', 'bfloat16')
+  ):
     raise ValueError(
-      "attention_implementation='splash' needs a TPU v4 or later; this is"
-      f" {kind!r}. Use 'plain', or leave it unset."
+      "attention_implementation='splash' needs a TPU v4 or later, and dtype"
+      f" 'float32' or 'bfloat16'; this is {kind!r} and {dtype!r}. Use 'plain',"
+      ' or leave it unset.'
     )
   if name == 'cudnn' and (
     platform != 'gpu'

@@ -21,7 +21,7 @@ from vit_jax.models.images import check_images
 POOLINGS = ('token', 'gap', 'map')
 
 # See `ViT.is_rounded`. Not a hybrid's ResNet, whose kernels are standardised in
-# float32, nor the head.
+# float32, nor the head, which computes in float32.
 _ROUNDED = re.compile(
   r'(Transformer|embedding|pre_logits|MAPHead_0)/(.*/)?kernel'
 )

@@ -2,7 +2,7 @@
 
   --config=configs/pretrain.py:ViT-L/16,jft300m --topology=v3:16x16
   --topology=v3:4x4,v5e:8x8         several slices: a table
-  --topology=2xv5e:16x16 --config.mesh.data=2       two slices, joined
+  --topology=2xv5e:16x16            two slices, joined
   --topology=auto:v3                the smallest slice of v3 that it fits
   --also=configs/finetune.py:ViT-L/16,imagenet2012   further configs
   --table6 --topology=v3:16x16      the 18 models of the paper's Table 6
@@ -38,8 +38,7 @@ _TABLE6 = flags.DEFINE_bool(
 _TOPOLOGY = flags.DEFINE_list(
   'topology',
   [],
-  'Slices: v3:16x16 or v3-512, 2xv5e:16x16 (two slices, which need'
-  ' --config.mesh.data=2), auto:GENERATION,'
+  'Slices: v3:16x16 or v3-512, 2xv5e:16x16 (two slices), auto:GENERATION,'
   ' auto (v3); or local, cpu, gpu: the machine at hand.',
 )
 _JSON = flags.DEFINE_bool(

@@ -122,7 +122,6 @@ def compile_step(
   )
   try:
     compiled = lowered.compile()
-    _give_memory_back()
   except jax.errors.JaxRuntimeError as error:
     needed = parse_out_of_memory(str(error))
     return Compiled(
@@ -132,6 +131,8 @@ def compile_step(
       time.monotonic() - start,
       error='' if needed else one_line(error),
     )
+  finally:
+    _give_memory_back()
   memory, assumptions = read_memory(compiled.memory_analysis(), known)
   module = hlo.parse(compiled.as_text())
   return Compiled(

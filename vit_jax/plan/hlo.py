@@ -18,6 +18,7 @@ from vit_jax.plan import hlo_shapes
 
 _COMPUTATION = re.compile(r'(ENTRY )?%?([^\s(]+) \(.*\{\s*$')
 _INSTRUCTION = re.compile(r'\s+(ROOT )?%(\S+) = ')
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPCODE = re.compile(r'\s*([a-z][\w-]*)\(')
 _BRACKETS = re.compile(r'[()]')
 _NAME = re.compile(r'%([^\s,(){}]+)')
@@ -200,19 +201,24 @@ def _whole(lines: list[str]) -> Iterator[tuple[int, str]]:
   """Lines, numbered, with attributes of several lines joined to the first.
 
   Kernels (Pallas) have such: `frontend_attributes={kernel_metadata={`, then
-  lines of JSON, and a line that begins with the closing braces.
+  lines of JSON and the closing braces.
   """
   numbered = iter(enumerate(lines, start=1))
   for number, line in numbered:
-    parts = [line]
-    while parts[-1].endswith('={'):
-      for _, more in numbered:
-        parts.append(more)
-        if more.startswith('}'):
-          break
-      else:
-        break  # The text ends there.
-    yield number, ''.join(parts)
+    if line.endswith('={'):
+      depth = _depth(line)
+      while depth > 0:
+        _, more = next(numbered, (0, None))
+        if more is None:
+          raise ValueError(f'line {number}: its braces are never closed.')
+        line, depth = line + more, depth + _depth(more)
+    yield number, line
+
+
+def _depth(line: str) -> int:
+  """Braces that a line opens, less those it closes, outside quotes."""
+  bare = _QUOTED.sub('', line)
+  return bare.count('{') - bare.count('}')
 
 
 def _parse_instruction(line: str, number: int, computation: str) -> Instruction:

@@ -238,7 +238,11 @@ def gradients(program: program_lib.Program, several: bool) -> int:
   shardings, dtype = (whole if manual else layout.updates(params)), None
   if manual and not several and layout.mesh.size > 1:
     dtype = layout.reduce_dtype
-  total = (1 + several) * _bytes_as(params, shardings, dtype)
+  total = _bytes_as(params, shardings, dtype)
+  if several:
+    rounds = manual and gradients_lib.rounds(program.model, layout)
+    dtype = layout.reduce_dtype if rounds else None
+    total += _bytes_as(params, shardings, dtype)
   split = layout.shard == 'all' and layout.mesh.shape['fsdp'] > 1
   if split and layout.gather == 'step':
     total += _bytes_as(params, whole, config.model.dtype)

@@ -29,8 +29,8 @@ def make_mesh(
 
   Args:
     data: size of the axis `data`; -1 is what the other axes leave.
-    fsdp: size of the axis `fsdp`; -1 likewise, or if both are, see
-      `split_over`.
+    fsdp: size of the axis `fsdp`; -1 likewise, or, if both are -1,
+      see `split_over`.
     tensor: size of the axis `tensor`; -1 likewise, if no other axis is.
     slices: groups of devices with a slow network between them, which only the
       axis `data` spans; 0: as the devices say (TPU slices), else the processes
@@ -61,7 +61,10 @@ def make_mesh(
 
 
 def split_over(devices: int) -> int:
-  """How many of so many devices `fsdp` takes if it is free to: at most 32."""
+  """How many of so many devices `fsdp` takes where it is free to.
+
+  The largest power of two up to 32 that divides them.
+  """
   return math.gcd(devices, _SPLIT)
 
 
@@ -80,9 +83,9 @@ def axis_sizes(
         f'mesh.{name}={size} must be -1 (all that the other axes leave) or'
         ' at least 1.'
       )
-  parts = slices * tensor
-  if data == fsdp == -1 and tensor != -1 and num_devices % parts == 0:
-    sizes['fsdp'] = split_over(num_devices // parts)
+  if data == fsdp == -1 and tensor != -1 and num_devices % tensor == 0:
+    groups, rest = divmod(num_devices, slices * tensor)
+    sizes['fsdp'] = 1 if rest else split_over(groups)
   free = [name for name, size in sizes.items() if size == -1]
   if len(free) > 1 and free != ['data', 'fsdp']:
     raise ValueError(
