@@ -69,7 +69,9 @@ def pack(folder, code=0, **variables):
   unpacked = folder.parent / 'unpacked'
   if code == 0:
     with tarfile.open(out / 'code.tar.gz') as archive:
-      archive.extractall(unpacked, filter='data')
+      # Python before 3.11.4 has no filters, and later ones want one.
+      filtered = {'filter': 'data'} if hasattr(tarfile, 'data_filter') else {}
+      archive.extractall(unpacked, **filtered)
   return text, unpacked
 
 

@@ -5,7 +5,8 @@ import types
 import jax
 import pytest
 
-from vit_jax.plan import compiling, devices
+from configs import pretrain
+from vit_jax.plan import analysis, compiling, devices
 
 KNOWN = compiling.Memory(parameters=100, optimizer=200, average=0, batch=30)
 
@@ -106,6 +107,37 @@ class _Program:
     raise jax.errors.JaxRuntimeError(self.message)
 
 
+def _build(monkeypatch, message):
+  """Has a program of that error compiled; returns what it is built for."""
+  built = []
+
+  def build(config, target):
+    built.append((config, target))
+    return _Program(message)
+
+  monkeypatch.setattr(compiling, 'build', build)
+  monkeypatch.setattr(compiling, 'held', lambda program: KNOWN)
+  monkeypatch.setattr(compiling, '_COMPILED', {})
+  return built
+
+
+def _config(**changes):
+  config = pretrain.get_config('ViT-B/16,imagenet2012')
+  config.update_from_flattened_dict(changes)
+  return analysis.resolve(config, 'tpu')
+
+
+def test_runs_of_other_lengths_are_compiled_once(monkeypatch):
+  built = _build(monkeypatch, 'x')
+  target = devices.parse('v3:2x2')
+  first = compiling.compile_step(_config(epochs=7.0), target)
+  assert compiling.compile_step(_config(epochs=14.0), target) is first
+  assert len(built) == 1
+  compiling.compile_step(_config(epochs=7.0), devices.parse('v3:4x4'))
+  compiling.compile_step(_config(accumulation_steps=2), target)
+  assert len(built) == 3
+
+
 @pytest.mark.parametrize(
   'message, error, temporaries',
   [
@@ -115,10 +147,9 @@ class _Program:
   ],
 )
 def test_compiler_errors(monkeypatch, message, error, temporaries):
-  program = _Program(message)
-  monkeypatch.setattr(compiling, 'build', lambda config, target: program)
-  monkeypatch.setattr(compiling, 'held', lambda program: KNOWN)
-  found = compiling.compile_step(None, devices.parse('v3:2x2'))
+  built = _build(monkeypatch, message)
+  found = compiling.compile_step(_config(), devices.parse('v3:2x2'))
+  assert len(built) == 1
   assert (found.error, found.estimate, found.fits) == (error, None, False)
   assert found.memory.temporaries == temporaries * compiling.GIB
   assert found.memory.parameters == 100

@@ -11,11 +11,14 @@ import time
 import jax
 import ml_collections
 
+from vit_jax import config as config_lib
 from vit_jax import program as program_lib
-from vit_jax.plan import analysis, devices, hlo
+from vit_jax.plan import analysis, chips, devices, hlo
 from vit_jax.plan import estimate as estimate_lib
 
 GIB = 2**30
+# In the step they are only constants of the schedule, if at all.
+_LENGTH_OF_RUN = ('epochs', 'total_steps')
 # Characters of the compiler's errors, which may hold whole programs.
 _LONGEST = 400
 _UNITS = {'': 1, 'B': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
@@ -105,6 +108,9 @@ def compile_step(
 ) -> Compiled:
   """Compiles the step that training runs, with its shardings.
 
+  Runs that differ in their length only, as some of Table 6 do, are compiled
+  once in a process.
+
   Args:
     config: resolved.
     target: the slice.
@@ -113,9 +119,20 @@ def compile_step(
     ValueError: the config does not fit the slice's number of devices, or there
       is no TPU compiler.
   """
-  program = build(config, target)
+  same = config_lib.flatten(config.to_dict())
+  for name in _LENGTH_OF_RUN:
+    del same[name]
+  key = (str(target), repr(sorted(same.items())))
+  if key not in _COMPILED:
+    _COMPILED[key] = _compile(build(config, target), target.chip)
+  return _COMPILED[key]
+
+
+_COMPILED: dict[tuple[str, str], Compiled] = {}
+
+
+def _compile(program: program_lib.Program, chip: chips.Chip) -> Compiled:
   known = held(program)
-  chip = target.chip
   start = time.monotonic()
   lowered = program.train_step.lower(
     program.abstract_state, program.abstract_batch
