@@ -273,8 +273,8 @@ def test_each_device_drops_other_units():
   assert abs(loss(layout, alike) - float(alone)) > 1e-3
 
 
-def test_sums_in_bfloat16_are_nearly_those_of_one_device():
-  layout = sharding.build(
+def _summed_in_bfloat16():
+  return sharding.build(
     data=2,
     fsdp=4,
     tensor=1,
@@ -282,6 +282,10 @@ def test_sums_in_bfloat16_are_nearly_those_of_one_device():
     gather='step',
     reduce_dtype='bfloat16',
   )
+
+
+def test_sums_in_bfloat16_are_nearly_those_of_one_device():
+  layout = _summed_in_bfloat16()
   exact = one_step(NO_DROPOUT, None, 1)[0].opt_state[0]['gradient']
   rounded = one_step(NO_DROPOUT, layout, 1)[0].opt_state[0]['gradient']
   kernel = ('head', 'kernel')
@@ -292,14 +296,7 @@ def test_sums_in_bfloat16_are_nearly_those_of_one_device():
 
 
 def test_what_is_rounded_anyway_is_copied_rounded():
-  layout = sharding.build(
-    data=2,
-    fsdp=4,
-    tensor=1,
-    shard='all',
-    gather='step',
-    reduce_dtype='bfloat16',
-  )
+  layout = _summed_in_bfloat16()
   kind = Model(NO_DROPOUT.name, (*NO_DROPOUT.overrides, ('dtype', 'bfloat16')))
   function = step_lib.make_loss_and_grad(
     kind.build(), losses.build('softmax'), 2, layout
