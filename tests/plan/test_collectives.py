@@ -114,6 +114,36 @@ def test_a_collective_in_parts_or_in_a_fusion_counts_once(lines, expected):
   assert found.uncovered == {}
 
 
+def test_a_collective_beside_computations_counts_once():
+  # How libtpu writes it for v5e: the gather stands in three fusions.
+  gather = f'%g = f32[4000]{{0}} all-gather(%p), channel_id=7, {GROUPS}'
+  parameter = '%p = f32[1000]{0} parameter(0)'
+  start, end = (
+    [
+      parameter,
+      gather,
+      'ROOT %c = f32[4000]{0} custom-call(%g),'
+      f' custom_call_target="AsyncCollective{name}"',
+    ]
+    for name in ('Start', 'Done')
+  )
+  beside = [parameter, '%e = f32[1000]{0} exponential(%p)', f'ROOT {gather}']
+  lines = [
+    '  %s = f32[4000]{0} fusion(%x), kind=kCustom, calls=%start',
+    '  %m = f32[1000]{0} fusion(%x), kind=kOutput, calls=%beside'
+    + CYCLES % 3000,
+    '  %d = f32[4000]{0} fusion(%s), kind=kCustom, calls=%end',
+    f'  %o = f32[4000]{{0}} all-gather(%x), channel_id=8, {GROUPS}',
+  ]
+  found = run(
+    '\n'.join(lines),
+    fused('start', *start) + fused('beside', *beside) + fused('end', *end),
+  )
+  assert microseconds(found) == {'collectives': 2.4, 'elementwise': 3}
+  assert [c.bytes for c in found.collectives] == [16_000, 16_000]
+  assert found.uncovered == {}
+
+
 @pytest.mark.parametrize(
   'algorithm, expected',
   [

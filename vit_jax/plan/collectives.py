@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 
 from vit_jax.plan import hlo
 from vit_jax.plan.chips import Chip
@@ -24,6 +25,9 @@ _MEGASCALE = '_xla_megascale_transfer_type='
 # one dimension of the torus. Groups that are not all devices get them; the
 # other, 'StrategyND', sends along all dimensions at once.
 _RING = re.compile(r'StrategyRing|"emitter":"1D')
+# A collective that runs beside computations stands in the program several
+# times: where it starts, in those computations, and where it ends.
+_STARTS_BESIDE = 'custom_call_target="AsyncCollectiveStart"'
 # Part of the links' bandwidth that long transfers reach.
 LINK_EFFICIENCY = 0.6
 
@@ -73,6 +77,22 @@ def ends(instruction: hlo.Instruction) -> bool:
     return _MEGASCALE in instruction.attributes
   name, dash, last = instruction.opcode.rpartition('-')
   return bool(dash) and last == 'done' and name in KINDS
+
+
+def channel_beside(inside: Sequence[hlo.Instruction]) -> str | None:
+  """Names the channel of a collective that goes on beside what follows.
+
+  Args:
+    inside: what a fusion is made of.
+
+  Returns:
+    The channel, by which the collective is known again in the fusions that
+    follow; None if nothing is started.
+  """
+  if not any(_STARTS_BESIDE in part.attributes for part in inside):
+    return None
+  started = next((part for part in inside if kind(part)), None)
+  return started and started.attribute('channel_id')
 
 
 def cost(

@@ -5,7 +5,8 @@ take. Their sum, each times the trip counts of the loops around it, over the
 clock, is the time, with these additions for what the compiler leaves out:
 
   collectives: bytes over LINK_EFFICIENCY of the interconnect's bandwidth, with
-    nothing hidden behind computation; see `collectives.cost`.
+    nothing hidden behind computation; see `collectives.cost`. One that the
+    compiler starts beside computations, whose fusions all name it, counts once.
   random bits (`rng-bit-generator`): the time to write them to main memory.
   copies and reshapes without cycles: the time to read and write them there.
   kernels (Pallas): the larger of operations over the peak and bytes over the
@@ -136,6 +137,7 @@ class _Walk:
   def estimate(self, computation: hlo.Computation, times: int) -> Estimate:
     """Estimates a computation that a call executes `times` times."""
     total = Estimate()
+    beside: set[str] = set()
     for instruction in computation:
       opcode = instruction.opcode
       if (
@@ -151,7 +153,7 @@ class _Walk:
       elif opcode == 'conditional':
         self._add_branches(total, instruction, times)
       else:
-        self._add_instruction(total, instruction, times)
+        self._add_instruction(total, instruction, times, beside)
     return total
 
   def _called(self, instruction: hlo.Instruction, key: str):
@@ -190,11 +192,30 @@ class _Walk:
     )
 
   def _add_instruction(
-    self, total: Estimate, instruction: hlo.Instruction, times: int
+    self,
+    total: Estimate,
+    instruction: hlo.Instruction,
+    times: int,
+    beside: set[str],
   ) -> None:
-    """Adds an instruction that executes nothing but what it is made of."""
+    """Adds an instruction that executes nothing but what it is made of.
+
+    Args:
+      total: to add to.
+      instruction: of a computation.
+      times: executions in one call.
+      beside: channels of collectives that an earlier instruction started and
+        was charged for; a further one is added.
+    """
     inside = self._inside(instruction)
-    collective = next((i for i in inside if collectives.kind(i)), None)
+    collective = next(
+      (
+        part
+        for part in inside
+        if collectives.kind(part) and part.attribute('channel_id') not in beside
+      ),
+      None,
+    )
     if collective:
       found = collectives.cost(
         self.module,
@@ -213,6 +234,9 @@ class _Walk:
       total.rows.append(
         Row(found.name, found.op_name, 'collectives', times, found.seconds)
       )
+      started = collectives.channel_beside(inside)
+      if started:
+        beside.add(started)
       # A fusion has computation beside its collective; alone, a collective
       # has its time already.
       if instruction.opcode != 'fusion' or not instruction.estimated_cycles:
@@ -225,6 +249,8 @@ class _Walk:
       total.overlapped_bytes += times * instruction.arrays[-2].bytes
       return
     seconds = self._seconds(total, instruction)
+    if seconds is None and any(map(collectives.kind, inside)):
+      return  # The end of a collective that has its time already.
     if seconds is None:
       total.uncovered[instruction.opcode] += times * instruction.bytes
       return
