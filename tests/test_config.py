@@ -321,6 +321,7 @@ def test_save_and_load(tmp_path):
   assert loaded['image_size'] == [224, 224]
   assert loaded['evals'] == {
     'test': {
+      'kind': 'classification',
       'dataset': '',
       'split': 'test',
       'preprocess': 'resize',

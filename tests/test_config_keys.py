@@ -214,8 +214,11 @@ def test_every_key_is_read(name, argument, reads, weights, tmp_path):
 def test_a_key_that_nothing_reads_is_reported(reads, weights, tmp_path):
   config = _shrink(config_lib.default(), weights)
   config.evals.test = config_lib.evaluation('test[:8]')
+  config.evals.few = config_lib.few_shot('train[8:16]', 'test[:8]')
   expected = []
-  for section in ('', 'data', 'evals.test', 'init', 'polyak', 'checkpoint'):
+  for section in (
+    *('', 'data', 'evals.test', 'evals.few', 'init', 'polyak', 'checkpoint'),
+  ):
     holder = config[section] if section else config
     with holder.unlocked():
       holder.unread = 1

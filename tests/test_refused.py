@@ -118,8 +118,8 @@ def no_training(monkeypatch):
     ),
     (
       {'checkpoint.best': 'validation/loss'},
-      "checkpoint.best='validation/loss' must be EVAL/accuracy or EVAL/loss,"
-      " with EVAL one of evals: ['test'].",
+      "checkpoint.best='validation/loss' must be a metric of one of evals:"
+      " ['test/accuracy', 'test/loss'].",
     ),
     (
       {'image_size': (3, 8)},

@@ -269,6 +269,21 @@ def test_finished_run_is_evaluated_anew_if_asked(finished, tmp_path):
   assert_same_state(copy, finished[0])
 
 
+def test_few_shot_evaluation_of_a_finished_run(finished, tmp_path):
+  copy = _copy(finished[0], tmp_path)
+  config = tiny_config()
+  config.evals.few = config_lib.few_shot('train', 'test', shots=(2, 5))
+  config.checkpoint.best = 'few/5shot/accuracy'
+  result = train.train_and_evaluate(config, copy)
+  assert 0 < result['few/2shot/accuracy'] <= 1
+  assert result['few/count'] == 72
+  assert result['test/accuracy'] == finished[1]['test/accuracy']
+  assert 'few: 2-shot ' in (copy / 'train.log').read_text()
+  rows = metrics.read(copy)
+  assert train.train_and_evaluate(config, copy) == result
+  assert metrics.read(copy) == rows
+
+
 def test_death_before_a_changed_evaluation(finished, tmp_path, monkeypatch):
   copy = _copy(finished[0], tmp_path)
   config = tiny_config()

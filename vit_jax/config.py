@@ -17,6 +17,11 @@ from etils import epath
 from ml_collections import config_dict
 
 from vit_jax import platforms
+from vit_jax.sections import adam as adam
+from vit_jax.sections import evaluation as evaluation
+from vit_jax.sections import few_shot as few_shot
+from vit_jax.sections import metrics_of, schedule
+from vit_jax.sections import sgd as sgd
 
 FILE = 'config.json'
 
@@ -73,7 +78,8 @@ def default() -> ml_collections.ConfigDict:
   # Batches that a process holds ready; unset: as many as threads.
   data.prefetch = placeholder(int)
 
-  # Name -> `evaluation(...)`; each writes NAME/accuracy and so on.
+  # Name -> `evaluation(...)` or `few_shot(...)`; each writes NAME/accuracy and
+  # so on.
   config.evals = ml_collections.ConfigDict()
 
   config.model = model = ml_collections.ConfigDict()
@@ -175,71 +181,6 @@ def default() -> ml_collections.ConfigDict:
   config.lock()
   config.evals.unlock()
   return config
-
-
-def adam(
-  *, weight_decay: float = 0.0, clip_norm: float = 0.0
-) -> ml_collections.ConfigDict:
-  """Adam with the paper's betas; see `optim.adam`."""
-  return ml_collections.ConfigDict(
-    dict(
-      name='adam',
-      beta1=0.9,
-      beta2=0.999,
-      eps=1e-8,
-      weight_decay=float(weight_decay),
-      weight_decay_params='all',
-      moment_dtype='float32',
-      clip_norm=float(clip_norm),
-    )
-  )
-
-
-def sgd(
-  *, weight_decay: float = 0.0, clip_norm: float = 0.0
-) -> ml_collections.ConfigDict:
-  """SGD with momentum 0.9; see `optim.sgd`."""
-  return ml_collections.ConfigDict(
-    dict(
-      name='sgd',
-      momentum=0.9,
-      weight_decay=float(weight_decay),
-      weight_decay_params='all',
-      moment_dtype='float32',
-      clip_norm=float(clip_norm),
-    )
-  )
-
-
-def schedule(
-  name: str, *, peak: float, warmup_steps: int, **others: Any
-) -> ml_collections.ConfigDict:
-  """A learning-rate schedule's section; see `optim.SCHEDULES`."""
-  section = dict(name=name, peak=float(peak), warmup_steps=warmup_steps)
-  if name in ('linear', 'cosine'):
-    section['end'] = 0.0
-  return ml_collections.ConfigDict(section | others)
-
-
-def evaluation(
-  split: str, *, preprocess: str = 'resize', every: int = 0
-) -> ml_collections.ConfigDict:
-  """One entry of `config.evals`.
-
-  Args:
-    split: of the training data's source, unless `dataset` is set.
-    preprocess: see `data/ops.py`.
-    every: steps between evaluations; 0 is only after the last step.
-  """
-  return ml_collections.ConfigDict(
-    dict(
-      dataset='',  # A data spec; '' is the training data's.
-      split=split,
-      preprocess=preprocess,
-      batch_size=0,  # 0 is the training batch size.
-      every=every,
-    )
-  )
 
 
 # Arguments of config files ---------------------------------------------------
@@ -363,14 +304,7 @@ def validate(
       ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
       " '' to train from scratch)."
     )
-  best, _, kind = config.checkpoint.best.rpartition('/')
-  if config.checkpoint.best and (
-    best not in config.evals or kind not in ('accuracy', 'loss')
-  ):
-    raise ValueError(
-      f'checkpoint.best={config.checkpoint.best!r} must be EVAL/accuracy or'
-      f' EVAL/loss, with EVAL one of evals: {list(config.evals)}.'
-    )
+  _check_best(config)
   size = config.image_size
   if len(size) != 2 or any(not isinstance(s, int) or s < 1 for s in size):
     raise ValueError(
@@ -383,6 +317,19 @@ def validate(
     raise ValueError(f'seed={config.seed} must be below 2**32.')
   if not 0 <= config.polyak.decay < 1:
     raise ValueError(f'polyak.decay={config.polyak.decay} must lie in [0, 1).')
+
+
+def _check_best(config: ml_collections.ConfigDict) -> None:
+  best = config.checkpoint.best
+  choices = [
+    f'{name}/{metric}'
+    for name, section in config.evals.items()
+    for metric in metrics_of(section)
+  ]
+  if best and best not in choices:
+    raise ValueError(
+      f'checkpoint.best={best!r} must be a metric of one of evals: {choices}.'
+    )
 
 
 def resolve(

@@ -8,14 +8,27 @@ from vit_jax import data
 from vit_jax.data import ops, pipeline
 
 
-def open_source(config: ml_collections.ConfigDict, dataset: str) -> data.Source:
-  """Opens a data spec with the options of the config's `data` section."""
+def open_source(
+  config: ml_collections.ConfigDict,
+  dataset: str,
+  *,
+  label_key: str = '',
+  own_classes: bool = False,
+) -> data.Source:
+  """Opens a data spec with the options of the config's `data` section.
+
+  Args:
+    config: of the run.
+    dataset: the data spec.
+    label_key: in place of `data.label_key`, if not ''.
+    own_classes: whether its classes need not be those the model is trained on.
+  """
   return data.open_source(
     dataset,
     data_dir=config.data.data_dir,
     image_key=config.data.image_key,
-    label_key=config.data.label_key,
-    num_classes=config.num_classes or 0,
+    label_key=label_key or config.data.label_key,
+    num_classes=0 if own_classes else config.num_classes or 0,
   )
 
 
@@ -58,12 +71,21 @@ def check_first_record(
   config: ml_collections.ConfigDict,
   view: data.View,
   preprocess: ops.Preprocess,
+  *,
+  num_classes: int = 0,
 ) -> None:
-  """Decodes one example of a split with the config's options."""
+  """Decodes one example of a split with the config's options.
+
+  Args:
+    config: resolved.
+    view: the split.
+    preprocess: its operations.
+    num_classes: of the data set; 0: the config's.
+  """
   pipeline.check_first_record(
     view,
     preprocess,
-    num_classes=config.num_classes,
+    num_classes=num_classes or config.num_classes,
     max_labels=config.data.max_labels,
     unreadable=config.data.unreadable,
   )

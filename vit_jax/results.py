@@ -1,5 +1,6 @@
 """What a work directory says of its run: how far it is, what was measured."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 
@@ -41,8 +42,8 @@ def missing_evaluations(
     name
     for name, section in config.evals.items()
     if final.get('step') != config.total_steps
-    or f'{name}/accuracy' not in final
-    or saved.get(name) != section.to_dict()
+    or not _has(final, name)
+    or saved.get(name) != json.loads(json.dumps(section.to_dict()))
   ]
 
 
@@ -54,12 +55,18 @@ def unevaluated(
   """The evaluations that were due at a step and have no result there."""
   if not step:
     return []
-  done = {name for row in rows if row['step'] == step for name in row}
+  at_step = [row for row in rows if row['step'] == step]
   return [
     name
     for name, section in config.evals.items()
-    if evaluators.is_due(section, step) and f'{name}/accuracy' not in done
+    if evaluators.is_due(section, step)
+    and not any(_has(row, name) for row in at_step)
   ]
+
+
+def _has(row: Mapping[str, float], evaluation: str) -> bool:
+  """Whether a row holds an evaluation's numbers, which are written together."""
+  return any(key.startswith(f'{evaluation}/') for key in row)
 
 
 def best_value(

@@ -92,7 +92,7 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
     config = ml_collections.ConfigDict(config_lib.load(workdir / name))
     accuracies = [
       f'{key.removesuffix("/accuracy")} {100 * value:.2f}%'
-      f' of {result[key.replace("/accuracy", "/count")]:,.0f}'
+      f' of {result[key.partition("/")[0] + "/count"]:,.0f}'
       for key, value in result.items()
       if key.endswith('/accuracy') and not key.startswith('train/')
     ]

@@ -347,12 +347,10 @@ def _evaluate(name, evaluator, state, step, on_batch) -> dict[str, float]:
   values = dict(evaluator.run(state, on_batch))
   values['seconds'] = time.monotonic() - before
   logging.info(
-    'step %d  %s: accuracy %.2f%%, loss %.4f on %d examples (%s)',
+    'step %d  %s: %s (%s)',
     step,
     name,
-    100 * values['accuracy'],
-    values['loss'],
-    values['count'],
+    evaluator.summary(values),
     progress_lib.duration(values['seconds']),
   )
   return {f'{name}/{key}': value for key, value in values.items()}

@@ -63,12 +63,15 @@ def assert_same_numbers(workdir, expected, tolerance):
   assert [r['step'] for r in rows] == [r['step'] for r in others]
   compared = 0
   for row, other in zip(rows, others, strict=True):
-    for key in ('train/loss', 'test/loss', 'train/accuracy', 'test/accuracy'):
+    for key in (
+      *('train/loss', 'test/loss', 'train/accuracy', 'test/accuracy'),
+      *('few/1shot/accuracy', 'few/5shot/accuracy'),
+    ):
       assert (key in row) == (key in other)
       if key in other:
         compared += 1
         assert row[key] == pytest.approx(other[key], rel=tolerance), key
-  assert compared == 2 * 20 + 2 * 2
+  assert compared == 2 * 20 + 2 * 2 + 2 * 2
 
 
 def assert_same_params(workdir, expected, tolerance):

@@ -126,6 +126,9 @@ def tiny_config(*, mesh, changes=()):
   config.schedule = config_lib.schedule('cosine', peak=0.05, warmup_steps=5)
   config.polyak.decay = 0.9
   config.evals.test = config_lib.evaluation('test[:101]', every=10)
+  config.evals.few = config_lib.few_shot(
+    'train[301:401]', 'test[:101]', shots=(1, 5), every=10
+  )
   config.checkpoint.every = 10
   config.log.every, config.log.tensorboard = 1, False
   config.mesh.update(mesh)

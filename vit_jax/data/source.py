@@ -7,6 +7,7 @@ sequence of records. Nothing here decodes an image; `ops.py` does.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from concurrent import futures
 from typing import Protocol
 
 import numpy as np
@@ -84,3 +85,38 @@ class View:
     part = int(np.searchsorted(self._ends, index, side='right'))
     name, _, stop = self._parts[part]
     return self.source.read(name, stop - int(self._ends[part]) + int(index))
+
+  def labels(self, threads: int = 16) -> list[int | Sequence[int]]:
+    """Reads the labels of all records, in order; decodes no image."""
+    with futures.ThreadPoolExecutor(threads) as pool:
+      return list(pool.map(lambda i: self[i].label, range(len(self))))
+
+  def shared(self, other: 'View') -> int:
+    """Counts the records that are in both views.
+
+    Only the same data spec can share any: what lies in the same files under
+    two names is not known to.
+    """
+    if self.source.info.spec != other.source.info.spec:
+      return 0
+    return sum(
+      max(0, min(stop, other_stop) - max(start, other_start))
+      for name, start, stop in self._parts
+      for other_name, other_start, other_stop in other._parts
+      if name == other_name
+    )
+
+
+class Picked:
+  """Some records of a view, by their indices; picklable if the view is."""
+
+  def __init__(self, view: View, indices: Sequence[int]):
+    self._view = view
+    self._indices = [int(i) for i in indices]
+    self.split = f'{len(self._indices)} of {view.split}'
+
+  def __len__(self) -> int:
+    return len(self._indices)
+
+  def __getitem__(self, index: int) -> Record:
+    return self._view[self._indices[index]]

@@ -1,11 +1,33 @@
 """Evaluators: `run(state)` yields `(name, value)` pairs."""
 
+from typing import Protocol
+
 import flax.linen as nn
 import jax
 import ml_collections
 
 from vit_jax import data, inputs, losses, sharding
+from vit_jax.evaluators import fewshot
 from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.fewshot import FewShot
+
+
+class Evaluator(Protocol):
+  """What an entry of `config.evals` becomes.
+
+  Attributes:
+    num_examples: of the split that is evaluated.
+  """
+
+  num_examples: int
+
+  def run(self, state, on_batch=...):
+    """Yields names and values; the same in all processes."""
+    ...
+
+  def summary(self, values: dict[str, float]) -> str:
+    """One line for the log, of what `run` gave."""
+    ...
 
 
 def build(
@@ -13,10 +35,8 @@ def build(
   model: nn.Module,
   mesh: jax.sharding.Mesh,
   source: data.Source,
-) -> dict[str, Classification]:
+) -> dict[str, Evaluator]:
   """Builds the evaluators of `config.evals`, by name.
-
-  The loss is the training loss without label smoothing.
 
   Args:
     config: resolved.
@@ -26,27 +46,19 @@ def build(
 
   Raises:
     ValueError: a wrong data spec, split, op or batch size, or a data set with
-      other classes than the one trained on.
+      other classes than the one trained on where they must be the same.
   """
   result = {}
   for name, section in config.evals.items():
-    evaluated = source
-    if section.dataset not in ('', config.data.dataset):
-      evaluated = inputs.open_source(config, section.dataset)
-      _check_classes(name, evaluated.info, source.info)
+    if section.kind not in KINDS:
+      raise ValueError(
+        f'evals.{name}.kind={section.kind!r} is unknown; choose one of'
+        f' {list(KINDS)}.'
+      )
     batch_size = section.batch_size or config.data.batch_size
     sharding.check_batch_size(f'evals.{name}.batch_size', batch_size, mesh)
-    view = data.View(evaluated, section.split)
-    preprocess = inputs.parse_preprocess(config, section.preprocess)
-    inputs.check_first_record(config, view, preprocess)
-    result[name] = Classification(
-      view,
-      preprocess,
-      model,
-      losses.build(config.loss.name),
-      mesh,
-      batch_size=batch_size,
-      reading=inputs.reading(config, train=False),
+    result[name] = KINDS[section.kind](
+      name, config, model, mesh, source, batch_size
     )
   return result
 
@@ -54,6 +66,82 @@ def build(
 def is_due(section: ml_collections.ConfigDict, step: int) -> bool:
   """Whether an evaluation falls on this step (the last one apart)."""
   return section.every > 0 and step % section.every == 0
+
+
+def _classification(
+  name: str,
+  config: ml_collections.ConfigDict,
+  model: nn.Module,
+  mesh: jax.sharding.Mesh,
+  source: data.Source,
+  batch_size: int,
+) -> Classification:
+  """The loss is the training loss without label smoothing."""
+  section = config.evals[name]
+  evaluated = source
+  if section.dataset not in ('', config.data.dataset):
+    evaluated = inputs.open_source(config, section.dataset)
+    _check_classes(name, evaluated.info, source.info)
+  view = data.View(evaluated, section.split)
+  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  inputs.check_first_record(config, view, preprocess)
+  return Classification(
+    view,
+    preprocess,
+    model,
+    losses.build(config.loss.name),
+    mesh,
+    batch_size=batch_size,
+    reading=inputs.reading(config, train=False),
+  )
+
+
+def _few_shot(
+  name: str,
+  config: ml_collections.ConfigDict,
+  model: nn.Module,
+  mesh: jax.sharding.Mesh,
+  source: data.Source,
+  batch_size: int,
+) -> FewShot:
+  """Its classes are its data set's own."""
+  section = config.evals[name]
+  evaluated = source
+  if section.dataset not in ('', config.data.dataset) or section.label_key:
+    evaluated = inputs.open_source(
+      config,
+      section.dataset or config.data.dataset,
+      label_key=section.label_key,
+      own_classes=True,
+    )
+  train, test = (
+    data.View(evaluated, split)
+    for split in (section.train_split, section.split)
+  )
+  selection = None
+  if section.selection_split:
+    selection = data.View(evaluated, section.selection_split)
+  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  try:
+    inputs.check_first_record(
+      config, test, preprocess, num_classes=evaluated.info.num_classes
+    )
+    return FewShot(
+      train,
+      test,
+      selection,
+      preprocess,
+      model,
+      mesh,
+      fewshot.protocol(section.shots, section.seeds, section.l2),
+      batch_size=batch_size,
+      reading=inputs.reading(config, train=False),
+    )
+  except ValueError as error:
+    raise ValueError(f'evals.{name}: {error}') from error
+
+
+KINDS = {'classification': _classification, 'few_shot': _few_shot}
 
 
 def _check_classes(

@@ -114,6 +114,13 @@ class Classification:
       )
       yield 'excluded', totals['excluded']
 
+  def summary(self, values: dict[str, float]) -> str:
+    """One line for the log, of what `run` gave."""
+    return (
+      f'accuracy {100 * values["accuracy"]:.2f}%, loss {values["loss"]:.4f} on'
+      f' {values["count"]:.0f} examples'
+    )
+
 
 def _add(totals, sums):
   return {k: totals[k] + np.asarray(v).item() for k, v in sums.items()}

@@ -1,0 +1,224 @@
+"""Few-shot evaluation of features that are the images themselves."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import data, sharding
+from vit_jax import step as step_lib
+from vit_jax.data import ops
+from vit_jax.evaluators import fewshot, linear
+
+CLASSES, PIXELS = 4, 9
+
+
+class Pixels(nn.Module):
+  """The representation is the pixels, times a parameter."""
+
+  @nn.compact
+  def __call__(self, images, *, train):
+    scale = self.param('scale', nn.initializers.ones, ())
+    flat = images.reshape(len(images), -1)
+    return flat, {'pre_logits': scale * flat}
+
+
+@dataclasses.dataclass
+class Scenes:
+  """Noisy pictures of one pattern a class; some are not readable."""
+
+  splits: dict[str, int]
+  broken: tuple[int, ...] = ()
+  classes: int = CLASSES
+  without: int | None = None
+
+  def __post_init__(self):
+    names = tuple(f'class {i}' for i in range(self.classes))
+    self.info = data.SourceInfo('scenes', self.splits, names)
+    rng = np.random.default_rng(0)
+    self.patterns = rng.integers(60, 190, (self.classes, 3, 3, 1))
+
+  def label(self, split, index):
+    return index % (self.classes - (self.without is not None))
+
+  def pixels(self, split, index):
+    rng = np.random.default_rng((len(split), index))
+    noise = rng.integers(-60, 60, (3, 3, 1))
+    return np.uint8(self.patterns[self.label(split, index)] + noise)
+
+  def read(self, split, index):
+    broken = split == 'train' and index in self.broken
+    image = b'broken' if broken else self.pixels(split, index)
+    return data.Record(image, self.label(split, index), f'{split}/{index}')
+
+  def features(self, split, indices):
+    pixels = np.array([self.pixels(split, i).ravel() for i in indices])
+    labels = np.array([self.label(split, i) for i in indices])
+    return pixels / 127.5 - 1, labels
+
+
+def _state(scale=1.0):
+  return step_lib.TrainState(
+    step=jnp.int32(0),
+    params={'scale': jnp.float32(scale)},
+    opt_state=(),
+    ema_params={},
+  )
+
+
+def _evaluator(
+  source,
+  *,
+  train='train',
+  test='test',
+  selection=None,
+  shots=(1, 5),
+  seeds=(0, 1),
+  l2=(1.0,),
+  devices=8,
+  batch_size=16,
+):
+  return fewshot.FewShot(
+    data.View(source, train),
+    data.View(source, test),
+    data.View(source, selection) if selection else None,
+    ops.parse('resize', image_size=(3, 3), channels=1),
+    Pixels(),
+    sharding.make_mesh(devices),
+    fewshot.protocol(shots, seeds, l2),
+    batch_size=batch_size,
+    reading=dict(unreadable='skip-and-count', threads=0),
+  )
+
+
+def _evaluate(source, scale=1.0, **options):
+  return dict(_evaluator(source, **options).run(_state(scale)))
+
+
+def _by_hand(source, shots, seed, l2=1.0):
+  """The accuracy of one drawing, from the pixels."""
+  _, labels = source.features('train', range(source.splits['train']))
+  drawn = linear.draw(labels, source.classes, seed)
+  chosen = [i for order in drawn for i in order[:shots]]
+  x, y = source.features('train', chosen)
+  (fitted,) = linear.fit(x, y, source.classes, [l2])
+  x, y = source.features('test', range(source.splits['test']))
+  return np.mean(fitted.predict(x) == y)
+
+
+def test_accuracy_is_that_of_the_images_drawn():
+  source = Scenes({'train': 50, 'test': 37})
+  values = _evaluate(source, seeds=(3, 8))
+  for shots in (1, 5):
+    found = [_by_hand(source, shots, seed) for seed in (3, 8)]
+    assert values[f'{shots}shot/accuracy'] == pytest.approx(np.mean(found))
+    assert values[f'{shots}shot/std'] == pytest.approx(np.std(found, ddof=1))
+  assert values['count'] == 37
+  assert 0.3 < values['1shot/accuracy'] < values['5shot/accuracy'] < 1
+
+
+def test_the_number_of_devices_changes_nothing():
+  source = Scenes({'train': 50, 'test': 37})
+  one, eight = (_evaluate(source, devices=n) for n in (1, 8))
+  assert one == eight
+
+
+def test_the_state_s_weights_are_used():
+  source = Scenes({'train': 50, 'test': 37})
+  zero = _evaluate(source, scale=0.0)
+  # All features are equal: the first of the classes, which are balanced.
+  assert zero['5shot/accuracy'] == pytest.approx(10 / 37)
+  with pytest.raises(ValueError, match='features of 20 of 20 images are not'):
+    _evaluate(source, scale=np.nan, shots=(5,))
+
+
+def test_unreadable_images_are_left_out():
+  whole = Scenes({'train': 12, 'test': 37})
+  (first,) = linear.draw(np.arange(12) % CLASSES, CLASSES, 0)[2][:1]
+  broken = Scenes({'train': 12, 'test': 37}, broken=(int(first),))
+  options = dict(shots=(1,), seeds=(0,))
+  values = _evaluate(broken, **options)
+  assert values != _evaluate(whole, **options)
+  assert values['count'] == 37
+
+
+def test_a_class_with_too_few_images_gives_all_it_has(caplog):
+  source = Scenes({'train': 14, 'test': 37})
+  values = _evaluate(source, shots=(5,), seeds=(0,))
+  x, y = source.features('train', range(14))
+  (fitted,) = linear.fit(x, y, CLASSES, [1.0])
+  new, labels = source.features('test', range(37))
+  expected = np.mean(fitted.predict(new) == labels)
+  assert values['5shot/accuracy'] == pytest.approx(expected)
+  assert (
+    "4 of 4 classes have fewer images in 'train' than 5 shots, and give all"
+    " they have; 'class 0' has 4." in caplog.text
+  )
+
+
+def test_a_class_without_images_is_never_predicted():
+  source = Scenes({'train': 40, 'test': 37}, without=3)
+  assert _evaluate(source)['5shot/accuracy'] > 0.5
+
+
+def test_strengths_are_selected_on_their_own_split(caplog):
+  caplog.set_level('INFO')
+  source = Scenes({'train': 80, 'test': 37})
+  strengths = (1e-6, 10.0, 1e9)
+  values = _evaluate(
+    source, train='train[:40]', selection='train[40:]', l2=strengths
+  )
+  for shots in (1, 5):
+    held_out = []
+    for l2 in strengths:
+      alone = _evaluate(
+        source, train='train[:40]', test='train[40:]', l2=(l2,), shots=(shots,)
+      )
+      held_out.append(alone[f'{shots}shot/accuracy'])
+      assert (
+        f'{shots}-shot, l2={l2:g}: {100 * held_out[-1]:.2f}%' in caplog.text
+      )
+    best = strengths[int(np.argmax(held_out))]
+    assert values[f'{shots}shot/l2'] == best
+    assert values[f'{shots}shot/selection_accuracy'] == pytest.approx(
+      max(held_out)
+    )
+    alone = _evaluate(source, train='train[:40]', l2=(best,), shots=(shots,))
+    assert values[f'{shots}shot/accuracy'] == alone[f'{shots}shot/accuracy']
+
+
+@pytest.mark.parametrize(
+  'options, message',
+  [
+    ({'l2': (1.0, 2.0)}, 'the test split must not choose among them'),
+    (
+      {'l2': (1.0, 2.0), 'selection': 'test[:3]', 'train': 'train[:9]'},
+      r"test split 'test' and the selection split 'test\[:3\]' of 'scenes'"
+      ' share 3 images',
+    ),
+    (
+      {'l2': (1.0, 2.0), 'selection': 'train[5:]', 'train': 'train[:9]'},
+      'share 4 images; choose splits that share none',
+    ),
+    ({'test': 'train[15:]'}, 'share 5 images'),
+    ({'shots': ()}, r'shots=\(\) must be different numbers'),
+    ({'shots': (0, 1)}, r'shots=\(0, 1\) must be 1 or more'),
+    ({'seeds': (1, 1)}, r'seeds=\(1, 1\) must be different numbers'),
+    ({'seeds': (-1,)}, r'seeds=\(-1,\) must be 0 or more'),
+    ({'l2': (0.0,)}, r'l2=\(0.0,\) must be positive'),
+  ],
+)
+def test_what_is_refused(options, message):
+  source = Scenes({'train': 20, 'test': 5})
+  with pytest.raises(ValueError, match=message):
+    _evaluator(source, **options)
+
+
+def test_the_line_for_the_log():
+  evaluator = _evaluator(Scenes({'train': 20, 'test': 5}))
+  values = {'1shot/accuracy': 0.5, '5shot/accuracy': 0.75, 'count': 5.0}
+  assert (
+    evaluator.summary(values) == '1-shot 50.00%, 5-shot 75.00% on 5 examples'
+  )

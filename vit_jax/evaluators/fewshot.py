@@ -1,0 +1,295 @@
+"""Few-shot classification of frozen features (arXiv:2010.11929, §4.1).
+
+A few training images of each class, drawn at random; the representation that
+the classifier's last layer would get; least squares in closed form
+(`linear.py`); accuracy on a whole test split. Nothing of the model is trained,
+which makes it cheap enough to follow a pre-training run.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax import data, distributed, sharding
+from vit_jax.data import ops, pipeline
+from vit_jax.evaluators import linear
+from vit_jax.models.images import normalize
+from vit_jax.step import TrainState
+
+OnBatch = Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+  """What is fitted.
+
+  Attributes:
+    shots: images of a class, each number an experiment of its own.
+    seeds: of the drawing; accuracies are means over them.
+    l2: strengths of the regularisation. Of several, the best on the selection
+      split is taken, for each number of shots by itself.
+  """
+
+  shots: tuple[int, ...]
+  seeds: tuple[int, ...]
+  l2: tuple[float, ...]
+
+
+def protocol(
+  shots: Sequence[int], seeds: Sequence[int], l2: Sequence[float]
+) -> Protocol:
+  """Checks the numbers of a protocol.
+
+  Raises:
+    ValueError: one of them is empty, repeats itself or is out of range.
+  """
+  for name, values, least in (
+    ('shots', shots, 1),
+    ('seeds', seeds, 0),
+    ('l2', l2, None),
+  ):
+    if not values or len(set(values)) < len(values):
+      raise ValueError(f'{name}={tuple(values)} must be different numbers.')
+    if least is not None and min(values) < least:
+      raise ValueError(f'{name}={tuple(values)} must be {least} or more.')
+    if least is None and not all(0 < v < math.inf for v in values):
+      raise ValueError(f'{name}={tuple(values)} must be positive.')
+  return Protocol(tuple(shots), tuple(seeds), tuple(map(float, l2)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+  """Of some images: float32 [N, D], and their labels, int32 [N].
+
+  Attributes:
+    rows: which of the images they are, [N]; unreadable ones are missing.
+  """
+
+  features: np.ndarray
+  labels: np.ndarray
+  rows: np.ndarray
+
+  def picked(self, rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Features and labels of some of the images, as far as they are there."""
+    chosen = np.flatnonzero(np.isin(self.rows, rows))
+    return self.features[chosen], self.labels[chosen]
+
+
+class FewShot:
+  """Evaluates a model's features; see the module's docstring."""
+
+  def __init__(
+    self,
+    train: data.View,
+    test: data.View,
+    selection: data.View | None,
+    preprocess: ops.Preprocess,
+    model: nn.Module,
+    mesh: jax.sharding.Mesh,
+    protocol: Protocol,
+    *,
+    batch_size: int,
+    reading: dict,
+  ):
+    """Nothing is read or compiled yet.
+
+    Args:
+      train: what images are drawn from.
+      test: what the accuracy is of.
+      selection: what strengths are compared on, if there are several.
+      preprocess: deterministic ops, for all three.
+      model: see `models.build`; its `pre_logits` are the features.
+      mesh: the devices to use.
+      protocol: what is fitted.
+      batch_size: global.
+      reading: further arguments of `pipeline.eval_batches`.
+
+    Raises:
+      ValueError: several strengths and nothing to select them on, a split that
+        shares images with another, or more than one label an image.
+    """
+    self._views = {'train': train, 'test': test}
+    if len(protocol.l2) > 1:
+      if selection is None:
+        raise ValueError(
+          f'l2={protocol.l2} are several strengths, and the test split must not'
+          ' choose among them: set selection_split, or a single one.'
+        )
+      self._views['selection'] = selection
+    _check_apart(self._views)
+    if train.source.info.multi_label:
+      raise ValueError(
+        f'{train.source.info.spec!r} has several labels an image, and few-shot'
+        ' classification needs one.'
+      )
+    self._mesh = mesh
+    self._protocol = protocol
+    self._num_classes = train.source.info.num_classes
+    self.num_examples = len(test)
+    self._batches = lambda view: pipeline.eval_batches(
+      view,
+      preprocess,
+      batch_size=batch_size,
+      rows=sharding.local_rows(mesh, batch_size),
+      **reading | {'num_classes': self._num_classes, 'max_labels': 1},
+    )
+    self._train_labels: np.ndarray | None = None
+
+    def represent(params, batch):
+      with sharding.within(mesh):
+        _, out = model.apply(
+          {'params': params}, normalize(batch['image']), train=False
+        )
+      features = out['pre_logits'].astype(jnp.float32)
+      return features, batch['label'], batch['mask']
+
+    # Every process gets all rows.
+    self._represent = jax.jit(represent, out_shardings=NamedSharding(mesh, P()))
+
+  def run(
+    self, state: TrainState, on_batch: OnBatch = lambda: None
+  ) -> Iterator[tuple[str, float]]:
+    """Yields `{k}shot/accuracy`, over several seeds also `{k}shot/std`.
+
+    Where a strength was selected also `{k}shot/l2`, and
+    `{k}shot/selection_accuracy` with it. Last `count`, the test images.
+
+    Args:
+      state: its `eval_params` are evaluated.
+      on_batch: called after every batch, and every fit.
+
+    Raises:
+      ValueError: a feature is not finite.
+    """
+    drawn = self._draw()
+    most = max(self._protocol.shots)
+    chosen = sorted(
+      {int(i) for seed in drawn for order in seed for i in order[:most]}
+    )
+    views = self._views | {'train': data.Picked(self._views['train'], chosen)}
+    features = {
+      name: self._features(view, state, on_batch)
+      for name, view in views.items()
+    }
+    place = {index: row for row, index in enumerate(chosen)}
+    results = {}
+    for shots in self._protocol.shots:
+      sets = [
+        features['train'].picked(
+          [place[int(i)] for order in seed for i in order[:shots]]
+        )
+        for seed in drawn
+      ]
+      results |= self._experiment(shots, sets, features, on_batch)
+    # Processes may round otherwise, but must decide alike on what is best.
+    results = distributed.broadcast(results)
+    yield from results.items()
+    yield 'count', len(features['test'].labels)
+
+  def summary(self, values: dict[str, float]) -> str:
+    """One line for the log, of what `run` gave."""
+    parts = [
+      f'{shots}-shot {100 * values[f"{shots}shot/accuracy"]:.2f}%'
+      for shots in self._protocol.shots
+    ]
+    return f'{", ".join(parts)} on {values["count"]:.0f} examples'
+
+  def _draw(self) -> list[list[np.ndarray]]:
+    """For each seed and class the order of its training images."""
+    if self._train_labels is None:
+      first = jax.process_index() == 0
+      labels = self._views['train'].labels() if first else None
+      self._train_labels = np.array(distributed.broadcast(labels))
+      counts = np.bincount(self._train_labels, minlength=self._num_classes)
+      few = np.flatnonzero(counts < max(self._protocol.shots))
+      if few.size:
+        names = self._views['train'].source.info.class_names
+        logging.warning(
+          '%d of %d classes have fewer images in %r than %d shots, and give all'
+          ' they have; %r has %d.',
+          *(few.size, self._num_classes, self._views['train'].split),
+          *(max(self._protocol.shots), names[few[0]], counts[few[0]]),
+        )
+    return [
+      linear.draw(self._train_labels, self._num_classes, seed)
+      for seed in self._protocol.seeds
+    ]
+
+  def _features(self, view, state: TrainState, on_batch: OnBatch) -> Features:
+    parts, pending = [], None
+    for batch in self._batches(view):
+      outputs = self._represent(
+        state.eval_params, sharding.put_batch(batch, self._mesh)
+      )
+      # One batch behind, see `Classification.run`.
+      if pending is not None:
+        parts.append([np.asarray(x) for x in pending])
+      pending = outputs
+      on_batch()
+    parts.append([np.asarray(x) for x in pending])
+    features, labels, mask = map(np.concatenate, zip(*parts, strict=True))
+    if not mask.any():
+      raise ValueError(f'No image of {view.split!r} is readable.')
+    return Features(features[mask], labels[mask], np.flatnonzero(mask))
+
+  def _experiment(
+    self,
+    shots: int,
+    sets: list[tuple[np.ndarray, np.ndarray]],
+    features: dict[str, Features],
+    on_batch: OnBatch,
+  ) -> dict[str, float]:
+    """Fits one number of shots; `sets` are the training images of each seed."""
+    results = {}
+
+    def accuracies(name, strengths):  # [seed][strength]
+      found = []
+      for x, labels in sets:
+        fitted = linear.fit(x, labels, self._num_classes, strengths)
+        found.append([_accuracy(one, features[name]) for one in fitted])
+        on_batch()
+      return found
+
+    strengths = self._protocol.l2
+    if len(strengths) > 1:
+      means = np.mean(accuracies('selection', strengths), axis=0)
+      for strength, mean in zip(strengths, means, strict=True):
+        logging.info(
+          '%d-shot, l2=%g: %.2f%% on %r',
+          *(shots, strength, 100 * mean, self._views['selection'].split),
+        )
+      # The earliest of equals.
+      best = int(np.argmax(means))
+      strengths = strengths[best : best + 1]
+      results[f'{shots}shot/l2'] = float(strengths[0])
+      results[f'{shots}shot/selection_accuracy'] = float(means[best])
+    found = [one for (one,) in accuracies('test', strengths)]
+    results[f'{shots}shot/accuracy'] = statistics.fmean(found)
+    if len(found) > 1:
+      results[f'{shots}shot/std'] = statistics.stdev(found)
+    return results
+
+
+def _accuracy(classifier: linear.Classifier, of: Features) -> float:
+  return float(np.mean(classifier.predict(of.features) == of.labels))
+
+
+def _check_apart(views: dict[str, data.View]) -> None:
+  names = list(views)
+  for i, one in enumerate(names):
+    for other in names[i + 1 :]:
+      if shared := views[one].shared(views[other]):
+        raise ValueError(
+          f'the {one} split {views[one].split!r} and the {other} split'
+          f' {views[other].split!r} of {views[one].source.info.spec!r} share'
+          f' {shared} images; choose splits that share none.'
+        )

@@ -1,0 +1,126 @@
+"""Sections of a config: what `config.default` leaves to each config file.
+
+An optimizer, a schedule, evaluations: functions that give a section with all of
+its keys, so that a run's config holds none that nothing reads.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_collections
+
+
+def adam(
+  *, weight_decay: float = 0.0, clip_norm: float = 0.0
+) -> ml_collections.ConfigDict:
+  """Adam with the paper's betas; see `optim.adam`."""
+  return ml_collections.ConfigDict(
+    dict(
+      name='adam',
+      beta1=0.9,
+      beta2=0.999,
+      eps=1e-8,
+      weight_decay=float(weight_decay),
+      weight_decay_params='all',
+      moment_dtype='float32',
+      clip_norm=float(clip_norm),
+    )
+  )
+
+
+def sgd(
+  *, weight_decay: float = 0.0, clip_norm: float = 0.0
+) -> ml_collections.ConfigDict:
+  """SGD with momentum 0.9; see `optim.sgd`."""
+  return ml_collections.ConfigDict(
+    dict(
+      name='sgd',
+      momentum=0.9,
+      weight_decay=float(weight_decay),
+      weight_decay_params='all',
+      moment_dtype='float32',
+      clip_norm=float(clip_norm),
+    )
+  )
+
+
+def schedule(
+  name: str, *, peak: float, warmup_steps: int, **others: Any
+) -> ml_collections.ConfigDict:
+  """A learning-rate schedule's section; see `optim.SCHEDULES`."""
+  section = dict(name=name, peak=float(peak), warmup_steps=warmup_steps)
+  if name in ('linear', 'cosine'):
+    section['end'] = 0.0
+  return ml_collections.ConfigDict(section | others)
+
+
+def evaluation(
+  split: str, *, preprocess: str = 'resize', every: int = 0
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: accuracy and loss on a split.
+
+  Args:
+    split: of the training data's source, unless `dataset` is set.
+    preprocess: see `data/ops.py`.
+    every: steps between evaluations; 0 is only after the last step.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      kind='classification',
+      dataset='',  # A data spec; '' is the training data's.
+      split=split,
+      preprocess=preprocess,
+      batch_size=0,  # 0 is the training batch size.
+      every=every,
+    )
+  )
+
+
+def few_shot(
+  train_split: str,
+  split: str,
+  *,
+  dataset: str = '',
+  preprocess: str = 'resize',
+  shots: Sequence[int] = (1, 5, 10, 25),
+  every: int = 0,
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: few-shot accuracy of the frozen features.
+
+  The paper reports 5 shots on ImageNet. Its figures' strength of regularisation
+  is not established; 1024 is that of its authors' public code.
+
+  Args:
+    train_split: what the shots are drawn from.
+    split: what the accuracy is of.
+    dataset: a data spec, any; '' is the training data's.
+    preprocess: see `data/ops.py`; the public code resizes to 256 x 256 and
+      takes the central crop of 224.
+    shots: images of a class, each an experiment of its own.
+    every: steps between evaluations; 0 is only after the last step.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      kind='few_shot',
+      dataset=dataset,
+      train_split=train_split,
+      split=split,
+      # What a strength is selected on, where `l2` are several: part of what is
+      # left of the training data, never `split`.
+      selection_split='',
+      preprocess=preprocess,
+      label_key='',  # Of a `tfds:` data set; '' is `data.label_key`.
+      shots=tuple(shots),
+      seeds=(0, 1, 2),  # Of the drawing; the accuracy is the mean.
+      l2=(1024.0,),
+      batch_size=0,  # 0 is the training batch size.
+      every=every,
+    )
+  )
+
+
+def metrics_of(section: ml_collections.ConfigDict) -> list[str]:
+  """The metrics of an evaluation by which checkpoints can be compared."""
+  if section.kind == 'few_shot':
+    return [f'{shots}shot/accuracy' for shots in section.shots]
+  return ['accuracy', 'loss']
