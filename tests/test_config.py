@@ -325,6 +325,10 @@ def test_save_and_load(tmp_path):
       'dataset': '',
       'split': 'test',
       'preprocess': 'resize',
+      'label_key': '',
+      'max_labels': 0,
+      'classes': '',
+      'restrict': False,
       'batch_size': 0,
       'every': 0,
     }

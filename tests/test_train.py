@@ -201,6 +201,7 @@ def test_metrics_of_a_finished_run(finished):
     'step',
     'test/accuracy',
     'test/loss',
+    'test/ece',
     'test/count',
     'test/seconds',
     *GOODPUT,

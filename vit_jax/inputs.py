@@ -73,6 +73,7 @@ def check_first_record(
   preprocess: ops.Preprocess,
   *,
   num_classes: int = 0,
+  max_labels: int = 0,
 ) -> None:
   """Decodes one example of a split with the config's options.
 
@@ -81,11 +82,12 @@ def check_first_record(
     view: the split.
     preprocess: its operations.
     num_classes: of the data set; 0: the config's.
+    max_labels: an image's, at most; 0: the config's.
   """
   pipeline.check_first_record(
     view,
     preprocess,
     num_classes=num_classes or config.num_classes,
-    max_labels=config.data.max_labels,
+    max_labels=max_labels or config.data.max_labels,
     unreadable=config.data.unreadable,
   )

@@ -10,6 +10,9 @@ was done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76
 another process was lost; 77 nothing moved any more. After the last three, start
 it again.
 
+--eval_only runs the config's evaluations on the weights that
+--config.init.checkpoint names, at any resolution, and trains nothing.
+
 On several machines start the same command on each. Cloud TPUs, GKE, Slurm and
 Open MPI tell the processes of each other; elsewhere the three flags do.
 """
@@ -18,7 +21,7 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command_line, distributed, logs, paths, stages
+from vit_jax import command_line, distributed, evaluate, logs, paths, stages
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -35,6 +38,11 @@ _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
   'allow_config_change',
   False,
   'Go on in a work directory that was written by another config.',
+)
+_EVAL_ONLY = flags.DEFINE_bool(
+  'eval_only',
+  False,
+  'Evaluate the weights of --config.init.checkpoint, and train nothing.',
 )
 _COORDINATOR = flags.DEFINE_string(
   'coordinator_address',
@@ -78,11 +86,17 @@ def main():
   ):
     if jax.process_index():
       logs.only_warnings()
+    cache = None if cache == 'none' else paths.absolute(cache)
+    if _EVAL_ONLY.value:
+      evaluate.evaluate_only(
+        _CONFIG.value, _WORKDIR.value, compilation_cache=cache
+      )
+      return
     stages.run(
       _CONFIG.value,
       _WORKDIR.value,
       allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-      compilation_cache=None if cache == 'none' else paths.absolute(cache),
+      compilation_cache=cache,
     )
 
 

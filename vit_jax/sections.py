@@ -70,6 +70,14 @@ def evaluation(
       dataset='',  # A data spec; '' is the training data's.
       split=split,
       preprocess=preprocess,
+      label_key='',  # Of a `tfds:` data set; '' is `data.label_key`.
+      max_labels=0,  # Labels an image at most; 0 is `data.max_labels`.
+      # '': the classes are those trained on. 'names': those of the same name
+      # are. PATH: a file says which are, see `evaluators/classes.py`. Images of
+      # other classes do not count.
+      classes='',
+      # Whether only the classes that occur here may be predicted.
+      restrict=False,
       batch_size=0,  # 0 is the training batch size.
       every=every,
     )

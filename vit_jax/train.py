@@ -244,7 +244,9 @@ def train_and_evaluate(
       improved = False
       for name in names:
         with goodput.phase('evaluation'):
-          values = _evaluate(name, evaluations[name], state, step, on_batch)
+          values = evaluators.run(
+            name, evaluations[name], state, step, on_batch
+          )
           writer.write(step, values | goodput.metrics())
         found |= values
         value = values.get(config.checkpoint.best)
@@ -339,18 +341,3 @@ def train_and_evaluate(
       (workdir / results.DONE).write_text(f'{config.total_steps}\n')
     distributed.any_true(False)  # The others may read it now.
     return results.final_metrics(workdir)
-
-
-def _evaluate(name, evaluator, state, step, on_batch) -> dict[str, float]:
-  """Runs one evaluator and prints its line; returns its named numbers."""
-  before = time.monotonic()
-  values = dict(evaluator.run(state, on_batch))
-  values['seconds'] = time.monotonic() - before
-  logging.info(
-    'step %d  %s: %s (%s)',
-    step,
-    name,
-    evaluator.summary(values),
-    progress_lib.duration(values['seconds']),
-  )
-  return {f'{name}/{key}': value for key, value in values.items()}

@@ -10,7 +10,7 @@ import pytest
 from vit_jax import data, losses, sharding
 from vit_jax import step as step_lib
 from vit_jax.data import ops
-from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.classification import CONFIDENCES, Classification
 
 CLASSES = 3
 
@@ -56,6 +56,7 @@ def _evaluate(source, *, loss='softmax', devices=8, scale=1, average=None):
     sharding.make_mesh(devices),
     batch_size=8,
     reading=dict(num_classes=CLASSES, unreadable='skip-and-count', threads=0),
+    confidence=CONFIDENCES[loss],
   )
   state = step_lib.TrainState(
     step=jnp.int32(0),
@@ -76,8 +77,26 @@ def _naive(logits, labels, loss):
     terms = -targets * (logits - np.log(np.exp(logits).sum(1, keepdims=True)))
   else:
     terms = np.log1p(np.exp(np.where(targets, -logits, logits)))
-  accuracy = np.mean(logits.argmax(1) == labels)
-  return {'accuracy': accuracy, 'loss': terms.sum(1).mean()}
+  correct = logits.argmax(1) == labels
+  if loss == 'softmax':
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+  else:
+    shares = 1 / (1 + np.exp(-logits))
+  return {
+    'accuracy': np.mean(correct),
+    'loss': terms.sum(1).mean(),
+    'ece': _naive_calibration_error(shares.max(1), correct),
+  }
+
+
+def _naive_calibration_error(confidence, correct):
+  error = 0
+  for low in range(15):
+    inside = (low / 15 < confidence) & (confidence <= (low + 1) / 15)
+    if inside.any():
+      distance = abs(correct[inside].mean() - confidence[inside].mean())
+      error += inside.mean() * distance
+  return error
 
 
 @pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
@@ -118,5 +137,7 @@ def test_unreadable_images_are_left_out_and_counted(loss):
 
 
 def test_nothing_readable():
-  with pytest.raises(ValueError, match="All 5 images of 'test' are unreadable"):
+  with pytest.raises(
+    ValueError, match="Of 5 images of 'test' 5 are unreadable"
+  ):
     _evaluate(Images([None] * 5))

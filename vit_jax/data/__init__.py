@@ -7,10 +7,25 @@ records of a split expression such as `train[:98%]+validation`.
 from vit_jax.data.digits import Digits
 from vit_jax.data.folder import Folder
 from vit_jax.data.shapes import Shapes
-from vit_jax.data.source import Picked, Record, Source, SourceInfo, View
+from vit_jax.data.source import (
+  Picked,
+  Record,
+  Source,
+  SourceInfo,
+  View,
+  read_labels,
+)
 from vit_jax.data.tfds import Tfds
 
-__all__ = ['Picked', 'Record', 'Source', 'SourceInfo', 'View', 'open_source']
+__all__ = [
+  'Picked',
+  'Record',
+  'Source',
+  'SourceInfo',
+  'View',
+  'open_source',
+  'read_labels',
+]
 
 # The kind of a data spec: its class and what it is.
 SOURCES = {

@@ -86,11 +86,6 @@ class View:
     name, _, stop = self._parts[part]
     return self.source.read(name, stop - int(self._ends[part]) + int(index))
 
-  def labels(self, threads: int = 16) -> list[int | Sequence[int]]:
-    """Reads the labels of all records, in order; decodes no image."""
-    with futures.ThreadPoolExecutor(threads) as pool:
-      return list(pool.map(lambda i: self[i].label, range(len(self))))
-
   def shared(self, other: 'View') -> int:
     """Counts the records that are in both views.
 
@@ -120,3 +115,11 @@ class Picked:
 
   def __getitem__(self, index: int) -> Record:
     return self._view[self._indices[index]]
+
+
+def read_labels(
+  view: Sequence[Record], threads: int = 16
+) -> list[int | Sequence[int]]:
+  """Reads the labels of all records, in order; decodes no image."""
+  with futures.ThreadPoolExecutor(threads) as pool:
+    return list(pool.map(lambda i: view[i].label, range(len(view))))

@@ -1,6 +1,6 @@
 """Accuracy and loss over a whole split, every example exactly once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import flax.linen as nn
 import jax
@@ -12,8 +12,29 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import data, losses, sharding
 from vit_jax.data import ops, pipeline
+from vit_jax.evaluators import calibration
 from vit_jax.models.images import normalize
 from vit_jax.step import TrainState
+
+Confidence = Callable[[jax.Array], jax.Array]
+
+_TOP = 5
+# The logit of a class that may not be predicted. Not infinite: it is multiplied
+# by a target of 0.
+_BARRED = -1e9
+
+
+def softmax_confidence(logits: jax.Array) -> jax.Array:
+  """The probability of the prediction, float32 [B], of logits [B, K]."""
+  return jax.nn.softmax(logits, axis=-1).max(axis=-1)
+
+
+def sigmoid_confidence(logits: jax.Array) -> jax.Array:
+  """The same where each class has a probability of its own."""
+  return jax.nn.sigmoid(logits.max(axis=-1))
+
+
+CONFIDENCES = {'softmax': softmax_confidence, 'sigmoid': sigmoid_confidence}
 
 
 class Classification:
@@ -29,6 +50,8 @@ class Classification:
     *,
     batch_size: int,
     reading: dict,
+    confidence: Confidence = softmax_confidence,
+    candidates: Sequence[int] | None = None,
   ):
     """Nothing is read or compiled yet.
 
@@ -40,6 +63,8 @@ class Classification:
       mesh: the devices to use.
       batch_size: global; the last batch is padded and masked.
       reading: further arguments of `pipeline.eval_batches`.
+      confidence: of the prediction, by the logits.
+      candidates: the classes that may be predicted; None is all.
     """
     self._view = view
     self._mesh = mesh
@@ -51,19 +76,35 @@ class Classification:
       rows=sharding.local_rows(mesh, batch_size),
       **reading,
     )
+    barred = None
+    if candidates is not None:
+      barred = np.ones(reading['num_classes'], bool)
+      barred[np.asarray(candidates)] = False
 
     def sums(params, batch):
       with sharding.within(mesh):
         logits, _ = model.apply(
           {'params': params}, normalize(batch['image']), train=False
         )
-      mask = batch['mask']
-      return {
-        'correct': jnp.sum(losses.correct(logits, batch['label']) & mask),
-        'loss': jnp.sum(jnp.where(mask, loss(logits, batch['label']), 0.0)),
-        'count': jnp.sum(mask),
+      if barred is not None:
+        logits = jnp.where(barred, _BARRED, logits)
+      labels = batch['label'].reshape(len(logits), -1)  # [B, M]
+      labelled = (labels >= 0).any(axis=-1)
+      counted = batch['mask'] & labelled
+      correct = losses.correct(logits, labels)
+      result = {
+        'correct': jnp.sum(correct & counted),
+        'loss': jnp.sum(jnp.where(counted, loss(logits, labels), 0.0)),
+        'count': jnp.sum(counted),
         'excluded': jnp.sum(batch['unreadable']),
+        'unlabelled': jnp.sum(batch['mask'] & ~labelled),
+        'calibration': calibration.sums(confidence(logits), correct, counted),
       }
+      if logits.shape[-1] > _TOP:
+        _, top = jax.lax.top_k(logits, _TOP)  # [B, 5]
+        among = (top[:, :, None] == labels[:, None]).any(axis=(1, 2))
+        result['among_top'] = jnp.sum(among & counted)
+      return result
 
     # The parameters come as they are split; every process gets the sums.
     self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
@@ -73,15 +114,17 @@ class Classification:
   ) -> Iterator[tuple[str, float]]:
     """Yields `accuracy` and `loss` (means over the examples), `count`.
 
-    With unreadable images also `excluded`; count + excluded is the split's
-    size.
+    Between them `top5_accuracy`, with more than five classes, and `ece`, the
+    expected calibration error. An image with several labels counts as correct
+    if the prediction is one of them; one without any counts neither way, and
+    `unlabelled` says how many there are. With unreadable images also
+    `excluded`; count + unlabelled + excluded is the split's size.
 
     Args:
       state: its `eval_params` are evaluated.
       on_batch: called after every batch.
     """
-    totals = {'correct': 0, 'loss': 0.0, 'count': 0, 'excluded': 0}
-    pending = None
+    totals, pending = None, None
     for batch in self._batches():
       sums = self._sums(
         state.eval_params, sharding.put_batch(batch, self._mesh)
@@ -93,26 +136,33 @@ class Classification:
       pending = sums
       on_batch()
     totals = _add(totals, pending)
-    seen = totals['count'] + totals['excluded']
-    if seen != len(self._view):
+    count, excluded = int(totals['count']), int(totals['excluded'])
+    unlabelled = int(totals['unlabelled'])
+    if count + excluded + unlabelled != len(self._view):
       raise RuntimeError(
-        f'Evaluation saw {seen} examples of {len(self._view)} in'
-        f' {self._view.split!r}.'
+        f'Evaluation saw {count + excluded + unlabelled} examples of'
+        f' {len(self._view)} in {self._view.split!r}.'
       )
-    if not totals['count']:
+    if not count:
       raise ValueError(
-        f'All {seen} images of {self._view.split!r} are unreadable.'
+        f'Of {len(self._view)} images of {self._view.split!r} {excluded} are'
+        f' unreadable and {unlabelled} have no label: none is left.'
       )
-    yield 'accuracy', totals['correct'] / totals['count']
-    yield 'loss', totals['loss'] / totals['count']
-    yield 'count', totals['count']
-    if totals['excluded']:
+    yield 'accuracy', float(totals['correct'] / count)
+    yield 'loss', float(totals['loss'] / count)
+    if 'among_top' in totals:
+      yield f'top{_TOP}_accuracy', float(totals['among_top'] / count)
+    yield 'ece', calibration.error(totals['calibration'])
+    yield 'count', count
+    if unlabelled:
+      yield 'unlabelled', unlabelled
+    if excluded:
       logging.warning(
         '%d unreadable image(s) of %r left out of the evaluation.',
-        totals['excluded'],
+        excluded,
         self._view.split,
       )
-      yield 'excluded', totals['excluded']
+      yield 'excluded', excluded
 
   def summary(self, values: dict[str, float]) -> str:
     """One line for the log, of what `run` gave."""
@@ -123,4 +173,5 @@ class Classification:
 
 
 def _add(totals, sums):
-  return {k: totals[k] + np.asarray(v).item() for k, v in sums.items()}
+  sums = {k: np.asarray(v, np.float64) for k, v in sums.items()}
+  return {k: totals[k] + v for k, v in sums.items()} if totals else sums

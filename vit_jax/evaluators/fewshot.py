@@ -207,7 +207,7 @@ class FewShot:
     """For each seed and class the order of its training images."""
     if self._train_labels is None:
       first = jax.process_index() == 0
-      labels = self._views['train'].labels() if first else None
+      labels = data.read_labels(self._views['train']) if first else None
       self._train_labels = np.array(distributed.broadcast(labels))
       counts = np.bincount(self._train_labels, minlength=self._num_classes)
       few = np.flatnonzero(counts < max(self._protocol.shots))

@@ -1,0 +1,171 @@
+"""Evaluates trained weights without training: `main --eval_only`."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+from absl import logging
+from etils import epath
+
+from vit_jax import (
+  agreement,
+  distributed,
+  errors,
+  evaluators,
+  inputs,
+  logs,
+  metrics,
+  paths,
+  preemption,
+  results,
+  sharding,
+  warm_start,
+)
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import compilation_cache as compilation_cache_lib
+from vit_jax import config as config_lib
+from vit_jax import program as program_lib
+from vit_jax import step as step_lib
+from vit_jax import watchdog as watchdog_lib
+
+
+def evaluate_only(
+  config: ml_collections.ConfigDict,
+  workdir: epath.PathLike,
+  *,
+  compilation_cache: epath.PathLike | None = None,
+) -> dict[str, float]:
+  """Runs a config's evaluations on the weights that it would start from.
+
+  At any resolution: position embeddings are resized. The results are a work
+  directory's, of step 0; what it has already is not evaluated again. Of the
+  training data only the names of the classes are needed.
+
+  Args:
+    config: see `config.default`; `init.checkpoint` names the weights, with
+      their head.
+    workdir: where the results go; not the directory of a training run.
+    compilation_cache: see `train.train_and_evaluate`.
+
+  Returns:
+    The numbers, by names such as `test/accuracy`.
+
+  Raises:
+    ValueError: a wrong config, data set or checkpoint, or another's directory.
+    PreemptedError: it was asked to stop; what is done is kept.
+  """
+  if 'stages' in config:
+    raise ValueError(
+      '--eval_only is for a config of one run, and this one has the stages'
+      f' {list(config.order)}.'
+    )
+  config_lib.validate(config)
+  if not config.init.checkpoint:
+    raise ValueError(
+      '--eval_only needs weights: pass --config.init.checkpoint=WORKDIR of a'
+      ' run, a released file or a Hugging Face folder.'
+    )
+  if not config.evals:
+    raise ValueError('--eval_only needs evals, and this config has none.')
+  workdir = paths.absolute(workdir)
+  with contextlib.ExitStack() as stack:
+    notice = stack.enter_context(preemption.Notice())
+    watchdog = stack.enter_context(
+      watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
+    )
+    source = inputs.open_source(config, config.data.dataset)
+    config = _resolve(config, source.info.num_classes)
+    first_process = jax.process_index() == 0
+    trained, config.init.checkpoint = distributed.broadcast(
+      (
+        checkpoint_lib.latest_step(workdir) is not None,
+        warm_start.pin(config.init.checkpoint, workdir),
+      )
+      if first_process
+      else ()
+    )
+    if trained:
+      raise ValueError(
+        f'{workdir} is of a training run, and --eval_only has one of its own:'
+        ' use another --workdir. To evaluate a finished run in its directory,'
+        ' start its own command with other evals.'
+      )
+    program = program_lib.build(config, sharding.build(**config.mesh))
+    evaluations = evaluators.build(
+      config, program.model, program.layout.mesh, source
+    )
+    agreement.check_same({'config': config_lib.to_json(config)})
+    config_lib.check_same_run(config, workdir)
+    missing = distributed.broadcast(
+      results.missing_evaluations(config, workdir)
+    )
+    if missing:
+      workdir.mkdir(parents=True, exist_ok=True)
+      if compilation_cache:
+        compilation_cache_lib.enable(compilation_cache)
+      if first_process:
+        stack.enter_context(logs.log_file(workdir))
+      state = _state(program, workdir)
+      if first_process:
+        config_lib.save(config, workdir)
+      writer = metrics.MetricWriter(
+        workdir, start_step=0, tensorboard=config.log.tensorboard
+      )
+      stack.callback(writer.close)
+
+      def on_batch():
+        watchdog.beat('batch of an evaluation')
+        if notice.requested():
+          raise errors.PreemptedError(
+            f'{notice.reason}: start the same command again to go on; what was'
+            ' evaluated is kept.'
+          )
+
+      for name in missing:
+        values = evaluators.run(name, evaluations[name], state, 0, on_batch)
+        writer.write(0, values)
+      if first_process:
+        (workdir / results.DONE).write_text('0\n')
+    distributed.any_true(False)  # The others may read it now.
+    return results.final_metrics(workdir)
+
+
+def _resolve(
+  config: ml_collections.ConfigDict, num_classes: int
+) -> ml_collections.ConfigDict:
+  """Resolves a config of no steps, whatever its length."""
+  config = config.copy_and_resolve_references()
+  config.epochs, config.total_steps = None, 1
+  config = config_lib.resolve(
+    config,
+    num_examples=config.data.num_examples or config.data.batch_size,
+    num_classes=num_classes,
+  )
+  config.total_steps = 0
+  config.schedule.warmup_steps = 0
+  return config
+
+
+def _state(
+  program: program_lib.Program, workdir: epath.Path
+) -> step_lib.TrainState:
+  """The trained weights, without an optimizer's state."""
+  config = program.config
+  try:
+    params, origin = warm_start.load_sharded(
+      warm_start.resolve_path(config.init.checkpoint, workdir),
+      program.shapes.params,
+      program.fresh_params,
+      program.layout,
+      new_grid=program.model.token_grid(tuple(config.image_size)),
+      new_head=False,
+      model=program.model,
+    )
+  except ValueError as error:
+    raise ValueError(
+      f'{error} (--eval_only trains no head: evaluate on the classes that the'
+      ' weights were trained on.)'
+    ) from error
+  logging.info('%s', origin)
+  return step_lib.TrainState(jnp.int32(0), params, (), {})

@@ -1,0 +1,184 @@
+"""Builds evaluators from the sections of `config.evals`."""
+
+import flax.linen as nn
+import jax
+import ml_collections
+import numpy as np
+from absl import logging
+
+from vit_jax import data, distributed, inputs, losses, sharding
+from vit_jax.evaluators import classes, classification, fewshot
+from vit_jax.evaluators.classification import Classification
+from vit_jax.evaluators.evaluator import Evaluator
+from vit_jax.evaluators.fewshot import FewShot
+
+
+def build(
+  config: ml_collections.ConfigDict,
+  model: nn.Module,
+  mesh: jax.sharding.Mesh,
+  source: data.Source,
+) -> dict[str, Evaluator]:
+  """Builds the evaluators of `config.evals`, by name.
+
+  Args:
+    config: resolved.
+    model: see `models.build`.
+    mesh: the devices to use.
+    source: the training data, which evaluations read by default.
+
+  Raises:
+    ValueError: a wrong data spec, split, op or batch size, or a data set with
+      other classes than the one trained on where they must be the same.
+  """
+  result = {}
+  for name, section in config.evals.items():
+    if section.kind not in KINDS:
+      raise ValueError(
+        f'evals.{name}.kind={section.kind!r} is unknown; choose one of'
+        f' {list(KINDS)}.'
+      )
+    batch_size = section.batch_size or config.data.batch_size
+    sharding.check_batch_size(f'evals.{name}.batch_size', batch_size, mesh)
+    result[name] = KINDS[section.kind](
+      name, config, model, mesh, source, batch_size
+    )
+  return result
+
+
+def _classification(
+  name: str,
+  config: ml_collections.ConfigDict,
+  model: nn.Module,
+  mesh: jax.sharding.Mesh,
+  source: data.Source,
+  batch_size: int,
+) -> Classification:
+  """The loss is the training loss without label smoothing."""
+  section = config.evals[name]
+  evaluated = source
+  if section.dataset not in ('', config.data.dataset) or section.label_key:
+    evaluated = inputs.open_source(
+      config,
+      section.dataset or config.data.dataset,
+      label_key=section.label_key,
+      own_classes=bool(section.classes),
+    )
+    if not section.classes:
+      _check_classes(name, evaluated.info, source.info)
+  view = data.View(evaluated, section.split)
+  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  max_labels = section.max_labels or config.data.max_labels
+  if section.classes:
+    view, max_labels = _relabelled(name, section.classes, view, source.info)
+  inputs.check_first_record(config, view, preprocess, max_labels=max_labels)
+  candidates = None
+  if section.restrict:
+    candidates = distributed.broadcast(
+      _occurring(view) if jax.process_index() == 0 else None
+    )
+  return Classification(
+    view,
+    preprocess,
+    model,
+    losses.build(config.loss.name),
+    mesh,
+    batch_size=batch_size,
+    reading=inputs.reading(config, train=False) | {'max_labels': max_labels},
+    confidence=classification.CONFIDENCES[config.loss.name],
+    candidates=candidates,
+  )
+
+
+def _relabelled(
+  name: str, how: str, view: data.View, trained_on: data.SourceInfo
+) -> tuple[classes.Relabelled, int]:
+  """The view with the model's classes, and how many an image has at most."""
+  if view.source.info.multi_label:
+    raise ValueError(
+      f'evals.{name}.classes={how!r} is for one label an image, and'
+      f' {view.source.info.spec!r} has several.'
+    )
+  found = view.source.info.class_names
+  try:
+    table = classes.table(how, found, trained_on.class_names)
+  except ValueError as error:
+    raise ValueError(f'evals.{name}.classes: {error}') from error
+  logging.info(
+    "evals.%s: %d of the %d classes of %r are the model's.",
+    *(name, sum(map(bool, table)), len(table), view.source.info.spec),
+  )
+  return classes.Relabelled(view, table), max(map(len, table))
+
+
+def _occurring(view) -> list[int]:
+  """The classes of a view's records."""
+  labels = data.read_labels(view)
+  return sorted({int(i) for label in labels for i in np.atleast_1d(label)})
+
+
+def _few_shot(
+  name: str,
+  config: ml_collections.ConfigDict,
+  model: nn.Module,
+  mesh: jax.sharding.Mesh,
+  source: data.Source,
+  batch_size: int,
+) -> FewShot:
+  """Its classes are its data set's own."""
+  section = config.evals[name]
+  evaluated = source
+  if section.dataset not in ('', config.data.dataset) or section.label_key:
+    evaluated = inputs.open_source(
+      config,
+      section.dataset or config.data.dataset,
+      label_key=section.label_key,
+      own_classes=True,
+    )
+  train, test = (
+    data.View(evaluated, split)
+    for split in (section.train_split, section.split)
+  )
+  selection = None
+  if section.selection_split:
+    selection = data.View(evaluated, section.selection_split)
+  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  try:
+    inputs.check_first_record(
+      config, test, preprocess, num_classes=evaluated.info.num_classes
+    )
+    return FewShot(
+      train,
+      test,
+      selection,
+      preprocess,
+      model,
+      mesh,
+      fewshot.protocol(section.shots, section.seeds, section.l2),
+      batch_size=batch_size,
+      reading=inputs.reading(config, train=False),
+    )
+  except ValueError as error:
+    raise ValueError(f'evals.{name}: {error}') from error
+
+
+KINDS = {'classification': _classification, 'few_shot': _few_shot}
+
+
+def _check_classes(
+  name: str, info: data.SourceInfo, trained_on: data.SourceInfo
+) -> None:
+  """Raises ValueError unless class i is the same in both data sets."""
+  if info.num_classes != trained_on.num_classes:
+    raise ValueError(
+      f'evals.{name}: {info.spec!r} has {info.num_classes} classes,'
+      f' {trained_on.spec!r}, which the model is trained on,'
+      f' {trained_on.num_classes}.'
+    )
+  pairs = zip(info.class_names, trained_on.class_names, strict=True)
+  for index, (here, there) in enumerate(pairs):
+    if here != there:
+      raise ValueError(
+        f'evals.{name}: class {index} is {here!r} in {info.spec!r}, but'
+        f' {there!r} in {trained_on.spec!r}, which the model is trained on.'
+      )

@@ -1,0 +1,64 @@
+"""What an evaluator is, and how one is run."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import ml_collections
+from absl import logging
+
+from vit_jax import progress
+from vit_jax.step import TrainState
+
+
+class Evaluator(Protocol):
+  """What an entry of `config.evals` becomes.
+
+  Attributes:
+    num_examples: of the split that is evaluated.
+  """
+
+  num_examples: int
+
+  def run(
+    self, state: TrainState, on_batch: Callable[[], None]
+  ) -> Iterator[tuple[str, float]]:
+    """Yields names and values, the same in all processes.
+
+    Args:
+      state: its `eval_params` are evaluated.
+      on_batch: called after every batch.
+    """
+    ...
+
+  def summary(self, values: dict[str, float]) -> str:
+    """One line for the log, of what `run` gave."""
+    ...
+
+
+def is_due(section: ml_collections.ConfigDict, step: int) -> bool:
+  """Whether an evaluation falls on this step (the last one apart)."""
+  return section.every > 0 and step % section.every == 0
+
+
+def run(
+  name: str,
+  evaluator: Evaluator,
+  state: TrainState,
+  step: int,
+  on_batch: Callable[[], None],
+) -> dict[str, float]:
+  """Runs an evaluator and prints its line.
+
+  Returns:
+    Its numbers and the `seconds` it took, each as `NAME/...`.
+  """
+  before = time.monotonic()
+  values = dict(evaluator.run(state, on_batch))
+  values['seconds'] = time.monotonic() - before
+  logging.info(
+    'step %d  %s: %s (%s)',
+    *(step, name, evaluator.summary(values)),
+    progress.duration(values['seconds']),
+  )
+  return {f'{name}/{key}': value for key, value in values.items()}
