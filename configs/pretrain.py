@@ -1,11 +1,13 @@
 """Pre-training: every row of the paper's Table 3 (arXiv:2010.11929, B.1).
 
     python -m vit_jax.main --workdir=DIR \\
-        --config=configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=sgd]
+        --config=configs/pretrain.py:MODEL,DATASET[,epochs=N][,OPTION=VALUE]
 
 MODEL is a model's name, such as `ViT-B/16`. DATASET is `imagenet2012`,
 `imagenet21k`, `jft300m`, or any data spec (`folder:/data/pets`, `digits`), of
-which `eval=SPLIT` names what to evaluate on (`eval=test`).
+which `eval=SPLIT` names what to evaluate on (`eval=test`). `optimizer=sgd` is
+for ResNets (Table 7), and `few_shot=imagenet2012`, or any data spec with splits
+train and test, follows the run by few-shot accuracy (Figure 4).
 All at batch 4096, 224 px, Adam, 10,000 steps of warm-up.
 
 Cost and result, from the paper: ViT-L/16 on JFT for 14 epochs takes 680
@@ -20,8 +22,8 @@ from vit_jax import models
 
 USAGE = (
   'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=adam|sgd]'
-  '[,eval=SPLIT], with DATASET one of imagenet2012, imagenet21k, jft300m, or a'
-  ' data spec such as folder:/path.'
+  '[,eval=SPLIT][,few_shot=imagenet2012|SPEC], with DATASET one of'
+  ' imagenet2012, imagenet21k, jft300m, or a data spec such as folder:/path.'
 )
 
 
@@ -112,7 +114,7 @@ def get_config(argument=None):
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'dataset'),
-    options={'epochs': float, 'optimizer': str, 'eval': str},
+    options={'epochs': float, 'optimizer': str, 'eval': str, 'few_shot': str},
     usage=USAGE,
   )
   model, dataset = models.paper_name(args['model']), args['dataset']
@@ -171,6 +173,8 @@ def get_config(argument=None):
 
   config.data.preprocess = 'inception_crop|flip'
   _set_dataset(config, dataset, epochs, args.get('eval'))
+  if 'few_shot' in args:
+    config.evals.few_shot = _few_shot(args['few_shot'])
   config.checkpoint.every = 5_000
   config.log.every = 50
   return config
@@ -212,3 +216,16 @@ def _set_dataset(config, dataset, epochs, split):
       preprocess='resize' if own else 'resize_small(256)|central_crop',
       every=5_000,
     )
+
+
+def _few_shot(dataset):
+  """The splits and crops of the authors' public code for ImageNet."""
+  if dataset != 'imagenet2012':
+    return config_lib.few_shot('train', 'test', dataset=dataset, every=5_000)
+  return config_lib.few_shot(
+    'train[:65000]',  # At least 30 images of each class.
+    'validation',
+    dataset='tfds:imagenet2012',
+    preprocess='resize(256)|central_crop',
+    every=5_000,
+  )

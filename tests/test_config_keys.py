@@ -39,9 +39,11 @@ ARGUMENTS = {
   'pretrain': [
     'ViT-B/16,jft300m',
     'ViT-B/16,imagenet21k',
-    'ViT-B/16,imagenet2012,optimizer=sgd',
+    'ViT-B/16,imagenet2012,optimizer=sgd,few_shot=digits',
   ],
   'finetune': ['ViT-B/16,imagenet2012,resolution=512'],
+  'robustness': ['ViT-B/16,all'],
+  'vtab': ['ViT-B/16,dtd'],
 }
 
 
@@ -166,7 +168,10 @@ def _shrink(config, weights):
     config.num_classes = 2
   for evaluation in config.evals.values():
     evaluation.split = 'test[:8]'
+    if evaluation.kind == 'few_shot':
+      evaluation.train_split = 'train[8:16]'
     evaluation.preprocess = 'resize'
+    evaluation.dataset = evaluation.label_key = ''
   config.total_steps, config.epochs = 0, 2.0
   config.schedule.warmup_steps = 1
   config.init.checkpoint = weights

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import finetune, pretrain, quickstart
+from configs import finetune, pretrain, quickstart, robustness
 from vit_jax import config as config_lib
 from vit_jax import inputs, models, train
 from vit_jax import step as step_lib
@@ -182,6 +182,20 @@ def test_sgd_is_bits(argument):
   }
 
 
+def test_pretraining_followed_by_few_shots():
+  config = pretrain.get_config('ViT-B/16,jft300m,few_shot=imagenet2012')
+  section = config.evals.few_shot
+  assert section.dataset == 'tfds:imagenet2012'
+  assert (section.train_split, section.split) == ('train[:65000]', 'validation')
+  assert section.preprocess == 'resize(256)|central_crop'
+  assert (section.shots, section.seeds) == ((1, 5, 10, 25), (0, 1, 2))
+  assert section.l2 == (1024.0,)
+  assert section.every == config.evals.validation.every
+  config = pretrain.get_config('ViT-B/16,digits,few_shot=digits:0123')
+  assert config.evals.few_shot.dataset == 'digits:0123'
+  assert config.evals.few_shot.split == 'test'
+
+
 def test_pretraining_on_ones_own_data():
   config = pretrain.get_config('ViT-S/16,folder:/a,b,epochs=5,eval=test')
   assert config.data.dataset == 'folder:/a,b'
@@ -310,6 +324,52 @@ def test_unknown_values_of_options():
 
 
 # The quickstart --------------------------------------------------------------
+
+
+def test_robustness():
+  config = robustness.get_config('ViT-B/16,validation+real+a')
+  assert {name: s.split for name, s in config.evals.items()} == {
+    'validation': 'validation',
+    'real': 'validation',
+    'a': 'test',
+  }
+  trained = finetune.get_config('ViT-B/16,imagenet2012').evals.test.preprocess
+  assert {s.preprocess for s in config.evals.values()} == {trained}
+  real, a = config.evals.real, config.evals.a
+  assert (real.dataset, real.label_key) == (
+    'tfds:imagenet2012_real',
+    'real_label',
+  )
+  assert (a.dataset, a.classes, a.restrict) == (
+    *('tfds:imagenet_a', 'names', True),
+  )
+  assert config.init.checkpoint is None
+  everything = robustness.get_config('ViT-B/16,all').evals
+  assert list(everything) == ['a', 'r', 'real', 'v2', 'validation']
+
+
+def test_robustness_on_objectnet():
+  config = robustness.get_config(
+    'ViT-H/14,objectnet,resolution=480,objectnet=/data/objectnet-1.0'
+  )
+  section = config.evals.objectnet
+  assert section.dataset == 'folder:/data/objectnet-1.0'
+  assert (section.split, section.restrict) == ('images', False)
+  assert section.classes == '/data/objectnet-1.0/mappings'
+  assert section.preprocess == 'trim(2)|resize_small(512)|central_crop'
+
+
+@pytest.mark.parametrize(
+  'argument, message',
+  [
+    ('ViT-B/16,real+reel', r"\['reel'\] are no sets to evaluate"),
+    ('ViT-B/16,objectnet', 'option objectnet=PATH belong together'),
+    ('ViT-B/16,real,objectnet=/data', 'option objectnet=PATH belong together'),
+  ],
+)
+def test_robustness_on_unknown_sets(argument, message):
+  with pytest.raises(ValueError, match=message):
+    robustness.get_config(argument)
 
 
 def test_quickstart_is_a_fair_transfer():

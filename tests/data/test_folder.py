@@ -110,9 +110,15 @@ def test_pickles_without_listing_again(tmp_path):
   assert copy.read('train', 0).image == b'bytes of train/ant/a.Bmp'
 
 
+def test_folders_of_other_files_are_no_splits(tmp_path):
+  root = _make(tmp_path, ['images/cat/1.png', 'mappings/cat.json'])
+  assert data.open_source(f'folder:{root}').info.splits == {'images': 1}
+
+
 @pytest.mark.parametrize(
   'files, found',
   [
+    (['mappings/a.json'], "{root} holds folders ['mappings'] without any"),
     ([], '{root} holds 0 images and no folders'),
     (['1.jpg', '2.jpg'], '{root} holds 2 images and no folders'),
     (['cat/1.jpg', 'dog/1.jpg'], '{root}/cat holds 1 images and no folders'),

@@ -81,6 +81,17 @@ def test_central_crop():
   assert crop[:, :, 0].tolist() == [[13, 14, 15, 16]]
 
 
+def test_trim():
+  image = np.arange(4 * 5, dtype=np.uint8).reshape(4, 5, 1)
+  trimmed = ops.Trim(1)(image, generator())
+  assert trimmed[:, :, 0].tolist() == [[6, 7, 8], [11, 12, 13]]
+  assert ops.Trim(0)(image, generator()).shape == (4, 5, 1)
+  with pytest.raises(ValueError, match=r'trim\(2\) leaves nothing of .* 4x5'):
+    ops.Trim(2)(image, generator())
+  with pytest.raises(ValueError, match='non-negative integer, got -1'):
+    ops.Trim(-1)
+
+
 def test_random_crop_reaches_every_place_and_no_other():
   image = np.arange(3 * 4, dtype=np.uint8).reshape(3, 4, 1)
   rng = generator()
@@ -218,7 +229,9 @@ def test_parse_fills_in_the_size():
 
 @pytest.mark.parametrize('name', sorted(ops.OPS))
 def test_every_operation_parses_runs_and_pickles(name):
-  text = 'pad(n=1)|resize' if name == 'pad' else f'resize_small(9)|{name}'
+  text = f'resize_small(9)|{name}'
+  if name in ('pad', 'trim'):
+    text = f'{name}(n=1)|resize'
   if name in ('flip', 'resize_small'):
     text += '|central_crop'
   preprocess = ops.parse(text, image_size=(5, 6), channels=3)

@@ -16,6 +16,7 @@ from vit_jax.data.source import (
   read_labels,
 )
 from vit_jax.data.tfds import Tfds
+from vit_jax.data.vtab import Vtab
 
 __all__ = [
   'Picked',
@@ -39,6 +40,7 @@ SOURCES = {
   ),
   'folder': (Folder, 'folder:PATH: image files, PATH/{split}/{class}/*.jpg'),
   'tfds': (Tfds, 'tfds:NAME[/CONFIG][:VERSION]: a prepared TFDS data set'),
+  'vtab': (Vtab, 'vtab:TASK: one of the 19 tasks of VTAB-1k, from TFDS data'),
 }
 
 
@@ -54,9 +56,10 @@ def open_source(
 
   Args:
     spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`.
-    data_dir: where TFDS data is prepared; '' is TFDS's default. This and the
-      following arguments concern `tfds:` only.
-    image_key: the TFDS feature that is the image.
+    data_dir: where TFDS data is prepared, for `tfds:` and `vtab:`; '' is TFDS's
+      default.
+    image_key: the TFDS feature that is the image. This and the following
+      arguments concern `tfds:` only.
     label_key: the TFDS feature that is the label.
     num_classes: number of classes of a TFDS label without names; 0 takes it
       from the data set.
@@ -71,9 +74,10 @@ def open_source(
     usages = '\n  '.join(usage for _, usage in SOURCES.values())
     raise ValueError(f'Data spec {spec!r} is none of\n  {usages}')
   options = {}
+  if kind in ('tfds', 'vtab'):
+    options['data_dir'] = data_dir or None
   if kind == 'tfds':
-    options = {
-      'data_dir': data_dir or None,
+    options |= {
       'image_key': image_key,
       'label_key': label_key,
       'num_classes': num_classes or None,

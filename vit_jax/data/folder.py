@@ -31,6 +31,13 @@ class Folder(source.Source):
     self._root = os.path.expanduser(path)
     # split -> class -> sorted files, as paths inside the class folder.
     tree = {split: _read_split(self._root, split) for split in _splits(path)}
+    # What holds other things than images, such as lists of classes.
+    others = sorted(split for split, classes in tree.items() if not classes)
+    tree = {split: classes for split, classes in tree.items() if classes}
+    if not tree:
+      raise _layout_error(
+        self._root, self._root, f'folders {others[:5]} without any image'
+      )
     names = sorted(set().union(*tree.values()))
     self._files = {
       split: [
@@ -74,9 +81,11 @@ def _splits(path: str) -> list[str]:
 
 
 def _read_split(root: str, split: str) -> dict[str, list[str]]:
-  """Returns the sorted files of each class of a split."""
+  """Returns the sorted files of each class of a split; {} for other folders."""
   path = os.path.join(root, split)
   names, images = _list(path)
+  if not names and not images and any(epath.Path(path).iterdir()):
+    return {}
   if not names:
     raise _layout_error(root, path, f'{len(images)} images and no folders')
   classes = {name: sorted(_walk(os.path.join(path, name))) for name in names}

@@ -202,6 +202,25 @@ class Pad:
 
 
 @dataclasses.dataclass(frozen=True)
+class Trim:
+  """Takes `n` pixels off each side, such as the red frame of ObjectNet."""
+
+  n: int
+
+  def __post_init__(self):
+    if type(self.n) is not int or self.n < 0:
+      raise ValueError(f'n must be a non-negative integer, got {self.n!r}')
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    height, width = image.shape[:2]
+    if min(height, width) <= 2 * self.n:
+      raise ValueError(
+        f'trim({self.n}) leaves nothing of an image of {height}x{width}'
+      )
+    return image[self.n : height - self.n, self.n : width - self.n]
+
+
+@dataclasses.dataclass(frozen=True)
 class Flip:
   """Mirrors left and right with probability one half."""
 
@@ -217,6 +236,7 @@ OPS: dict[str, type] = {
   'random_crop': RandomCrop,
   'resize': Resize,
   'resize_small': ResizeSmall,
+  'trim': Trim,
 }
 
 

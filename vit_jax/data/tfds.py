@@ -7,6 +7,8 @@ prepared or downloaded here; the errors name the commands that do.
 import difflib
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -48,8 +50,8 @@ class Tfds(source.Source):
         ArrayRecord; a feature is missing or of another kind; the number of
         classes is unknown, or not the feature's.
     """
-    self._builder = _open(name, data_dir)
-    info = self._builder.info
+    builder = open_prepared(name, data_dir)
+    info = builder.info
     for flag, key in (('image_key', image_key), ('label_key', label_key)):
       if key not in info.features:
         raise ValueError(
@@ -63,10 +65,9 @@ class Tfds(source.Source):
         f'are {_describe(info.features)}.'
       )
     self._image_key, self._label_key = image_key, label_key
-    self._features = tfds.features.FeaturesDict(
-      {image_key: image, label_key: label}
+    self._examples = Examples(
+      builder, {image_key: image, label_key: label}, image_key=image_key
     )
-    self._open_splits = {}
     self.info = source.SourceInfo(
       spec=f'tfds:{name}',
       splits={split: s.num_examples for split, s in info.splits.items()},
@@ -78,16 +79,7 @@ class Tfds(source.Source):
 
   def read(self, split: str, index: int) -> source.Record:
     """Reads one record: the image's bytes as they were stored, undecoded."""
-    if split not in self._open_splits:
-      self._open_splits[split] = self._builder.as_data_source(
-        split,
-        file_format=_ARRAY_RECORD,
-        deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
-      )
-    example = self._features.deserialize_example_np(
-      self._open_splits[split][index],
-      decoders={self._image_key: tfds.decode.SkipDecoding()},
-    )
+    example = self._examples.read(split, index)
     label = example[self._label_key]
     return source.Record(
       example[self._image_key],
@@ -95,12 +87,48 @@ class Tfds(source.Source):
       f'{split}/{index}',
     )
 
+
+class Examples:
+  """Some features of a prepared data set's examples, read by index."""
+
+  def __init__(
+    self,
+    builder: tfds.core.DatasetBuilder,
+    features: Mapping[str, tfds.features.FeatureConnector],
+    *,
+    image_key: str,
+  ):
+    """Opens nothing yet; the first read of a split opens its files.
+
+    Args:
+      builder: from `open_prepared`.
+      features: those of the builder's features that are to be parsed.
+      image_key: the one of them whose bytes are not to be decoded.
+    """
+    self._builder = builder
+    self._features = tfds.features.FeaturesDict(features)
+    self._image_key = image_key
+    self._open_splits = {}
+
+  def read(self, split: str, index: int) -> dict[str, Any]:
+    """Returns the features' values, the image as it was stored."""
+    if split not in self._open_splits:
+      self._open_splits[split] = self._builder.as_data_source(
+        split,
+        file_format=_ARRAY_RECORD,
+        deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
+      )
+    return self._features.deserialize_example_np(
+      self._open_splits[split][index],
+      decoders={self._image_key: tfds.decode.SkipDecoding()},
+    )
+
   def __getstate__(self) -> dict:
     # Open files stay behind: each process opens its own.
     return self.__dict__ | {'_open_splits': {}}
 
 
-def _open(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
   """Opens a prepared data set from its files, or says how to prepare it."""
   folder = None if data_dir is None else os.path.expanduser(data_dir)
   try:

@@ -1,0 +1,100 @@
+"""Evaluates a model of ImageNet's classes on ImageNet's other test sets.
+
+The columns "ReaL" of Tables 2, 5 and 6, §D.9 (ObjectNet), and what is usually
+reported beside them. Trains nothing; the weights are a fine-tuned run's or a
+released file's:
+
+    python -m vit_jax.main --eval_only \
+        --config=configs/robustness.py:ViT-B/16,validation+real+v2 \
+        --config.init.checkpoint=runs/b16_imagenet --workdir=runs/b16_robust
+
+The sets, joined by `+`, or `all` but ObjectNet:
+
+  validation  ImageNet's own.
+  real        ImageNet-ReaL (Beyer et al., 2020): any of an image's labels is
+              right, images without labels do not count.
+  v2          ImageNet-v2, matched frequency.
+  a, r        ImageNet-A and -R: only their 200 classes may be predicted.
+  objectnet   the classes shared with ImageNet, by the files of the copy in
+              `objectnet=PATH` (PATH/images/CLASS, PATH/mappings). The frame of
+              its images is taken off. Any of ImageNet's 1,000 classes may be
+              predicted: whether the paper restricted them is not established;
+              --config.evals.objectnet.restrict=True does. Its ViT-H/14 has
+              61.7% (82.1% among the first five).
+
+All but ObjectNet are TFDS's, prepared as ArrayRecord. Of another copy, say
+`folder:PATH` with WordNet's ids as class folders, give its data spec:
+--config.evals.a.dataset=folder:/data/imagenet-a. Each takes minutes on a chip.
+"""
+
+from configs import finetune
+from vit_jax import config as config_lib
+
+USAGE = (
+  'Usage: configs/robustness.py:MODEL,SET[+SET...][,resolution=384]'
+  '[,objectnet=PATH], with SET of validation, real, v2, a, r, objectnet, or'
+  ' all (but objectnet).'
+)
+# Labels of an image in ReaL; the evaluation stops if one has more.
+_MOST_LABELS = 32
+
+SETS = {
+  'validation': dict(dataset='', split='validation'),
+  'real': dict(
+    dataset='tfds:imagenet2012_real',
+    split='validation',
+    label_key='real_label',
+    max_labels=_MOST_LABELS,
+  ),
+  'v2': dict(dataset='tfds:imagenet_v2/matched-frequency', split='test'),
+  'a': dict(
+    dataset='tfds:imagenet_a', split='test', classes='names', restrict=True
+  ),
+  'r': dict(
+    dataset='tfds:imagenet_r', split='test', classes='names', restrict=True
+  ),
+}
+
+
+def get_config(argument=None):
+  """Returns the config of `MODEL,SETS[,OPTION=VALUE ...]`, see `USAGE`."""
+  args = config_lib.parse_argument(
+    argument,
+    positional=('model', 'sets'),
+    options={'resolution': int, 'objectnet': str},
+    usage=USAGE,
+  )
+  sets = args['sets'].split('+') if args['sets'] != 'all' else list(SETS)
+  unknown = sorted(set(sets) - {*SETS, 'objectnet'})
+  if unknown:
+    raise ValueError(f'{unknown} are no sets to evaluate. {USAGE}')
+  if ('objectnet' in sets) != ('objectnet' in args):
+    raise ValueError(
+      'the set objectnet and the option objectnet=PATH belong together.'
+      f' {USAGE}'
+    )
+  resolution = args.get('resolution', 384)
+  config = finetune.get_config(
+    f'{args["model"]},imagenet2012,resolution={resolution}'
+  )
+  preprocess = config.evals.test.preprocess
+  config.evals = {}
+  for name in sets:
+    section = config_lib.evaluation('', preprocess=preprocess)
+    if name == 'objectnet':
+      section.update(_objectnet(args['objectnet'], resolution))
+    else:
+      section.update(SETS[name])
+    config.evals[name] = section
+  return config
+
+
+def _objectnet(path, resolution):
+  # BiT's, whose setup the paper follows: 512 before a crop of 480.
+  larger = round(resolution * 512 / 480)
+  return dict(
+    dataset=f'folder:{path}',
+    split='images',
+    classes=f'{path}/mappings',
+    preprocess=f'trim(2)|resize_small({larger})|central_crop',
+  )

@@ -1,0 +1,102 @@
+"""VTAB's score from 19 runs: `python -m vit_jax.vtab DIR [EVALUATION]`.
+
+Prints the accuracy of each task, the means of the three groups, and the mean
+over the 19 tasks, which is the score. DIR holds a run in DIR/TASK for each
+task, as `configs/vtab.py:MODEL,all` leaves them. EVALUATION is `test`, or
+`validation` after `train=selection`.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from etils import epath
+
+from vit_jax import command_line, paths, results
+from vit_jax.data import vtab
+
+
+def means(accuracies: Mapping[str, float]) -> dict[str, float]:
+  """Returns the means of the groups and over all tasks.
+
+  The score is the mean over the 19 tasks, not that of the three groups.
+
+  Args:
+    accuracies: task -> accuracy, in any unit; exactly the 19 tasks.
+
+  Returns:
+    'natural', 'specialized', 'structured' and 'mean', in the same unit.
+
+  Raises:
+    ValueError: tasks are missing or unknown; names them.
+  """
+  missing = [name for name in vtab.TASKS if name not in accuracies]
+  unknown = [name for name in accuracies if name not in vtab.TASKS]
+  if missing or unknown:
+    raise ValueError(
+      f'VTAB is the mean over {len(vtab.TASKS)} tasks; missing: {missing},'
+      f' unknown: {unknown}.'
+    )
+  result = {
+    group: statistics.fmean(
+      accuracies[task.name]
+      for task in vtab.TASKS.values()
+      if task.group == group
+    )
+    for group in vtab.GROUPS
+  }
+  return result | {'mean': statistics.fmean(accuracies.values())}
+
+
+def read(workdir: epath.PathLike, evaluation: str = 'test') -> dict[str, float]:
+  """Reads the accuracies of the tasks whose run is finished.
+
+  Args:
+    workdir: holds a run in `workdir/TASK` for each task.
+    evaluation: the entry of the runs' `evals` to read.
+
+  Returns:
+    Task -> accuracy in [0, 1], in the order of the tasks.
+  """
+  accuracies = {}
+  for name in vtab.TASKS:
+    run = epath.Path(workdir) / name
+    key = f'{evaluation}/accuracy'
+    if results.finished_at(run) is not None:
+      final = results.final_metrics(run)
+      if key in final:
+        accuracies[name] = final[key]
+  return accuracies
+
+
+def table(accuracies: Mapping[str, float]) -> str:
+  """Returns a line for each task, `-` without a result, and the means."""
+  lines = []
+  for group in vtab.GROUPS:
+    for task in vtab.TASKS.values():
+      if task.group == group:
+        lines.append(_line(group, task.title, accuracies.get(task.name)))
+  if accuracies.keys() == vtab.TASKS.keys():
+    for name, value in means(accuracies).items():
+      count = sum(name in ('mean', t.group) for t in vtab.TASKS.values())
+      lines.append(_line(name, f'{count} tasks', value))
+  return '\n'.join(lines)
+
+
+def _line(group: str, title: str, accuracy: float | None) -> str:
+  value = '-' if accuracy is None else f'{100 * accuracy:.2f}'
+  return f'{group:<11}  {title:<11}  {value:>6}'
+
+
+def main(words: Sequence[str]):
+  if len(words) > 2:
+    raise ValueError(f'{words[2:]} are left over after DIR and EVALUATION.')
+  accuracies = read(paths.absolute(words[0]), *words[1:])
+  print(table(accuracies), flush=True)
+  # Says which are missing.
+  means(accuracies)
+
+
+if __name__ == '__main__':
+  command_line.run(
+    main, arguments='the directory of the runs, such as runs/vtab'
+  )
