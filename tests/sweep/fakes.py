@@ -1,0 +1,95 @@
+"""A sweep whose runs cost nothing, and a launcher of it to be killed.
+
+python -m tests.sweep.fakes SWEEPDIR SECONDS
+"""
+
+import pathlib
+import sys
+
+from etils import epath
+
+from vit_jax.sweep import Study, Sweep, launch, make_run, schedule, state
+from vit_jax.sweep import status as status_lib
+from vit_jax.sweep.commands import Folders
+
+SCRIPT = pathlib.Path(__file__).with_name('fake_run.py')
+# Held-out accuracies of the candidates; the second of the best comes later.
+HELD_OUT = {0.001: 0.5, 0.01: 0.75, 0.1: 0.75, 1.0: 0.25}
+TEST = (0.9, 0.8, 1.0)  # By seed.
+
+
+def study(name='a', rates=tuple(HELD_OUT), seeds=3):
+  def finals(winner):
+    return [
+      make_run(
+        name,
+        'test.py',
+        {**winner.overrides, 'seed': i},
+        **winner.labels,
+        seed=i,
+      )
+      for i in range(seeds)
+    ]
+
+  candidates = [
+    make_run(name, 'held_out.py', {'rate': rate}, rate=rate) for rate in rates
+  ]
+  return Study(name, candidates, finals)
+
+
+def sweep():
+  return Sweep([study('a'), study('b')])
+
+
+def folders(path):
+  path.mkdir(parents=True, exist_ok=True)
+  return Folders(path, epath.Path(path))
+
+
+def measured(run):
+  """The metrics of a run's last step."""
+  if 'seed' in run.labels:
+    return {'step': 7, 'test/accuracy': TEST[run.labels['seed']]}
+  accuracy = HELD_OUT.get(run.labels['rate'], 0.5)
+  return {'step': 7, 'validation/accuracy': accuracy}
+
+
+def finish(where, run, metrics=None):
+  """Leaves on disk what a finished run leaves."""
+  workdir = where.workdir(run.name)
+  workdir.mkdir(parents=True, exist_ok=True)
+  (workdir / 'config.json').write_text('{"total_steps": 7}')
+  values = measured(run) if metrics is None else metrics
+  text = str(values | {'step': 7}).replace("'", '"')
+  (workdir / 'metrics.jsonl').write_text(text + '\n')
+  (workdir / 'DONE').write_text('7\n')
+
+
+def command(seconds, codes=()):
+  """A maker of commands; `codes`: run name -> exit code."""
+
+  def make(run, where):
+    accuracy = next(v for k, v in measured(run).items() if k != 'step')
+    words = [where.workdir(run.name), accuracy, seconds]
+    return [
+      sys.executable,
+      *map(str, [SCRIPT, *words, dict(codes).get(run.name, 0)]),
+    ]
+
+  return make
+
+
+def main(path, seconds):
+  from vit_jax.sweep.local import Local  # After `fake_main` changed commands.
+
+  where = folders(pathlib.Path(path))
+  with state.lock(where.local), launch.signals() as stopped:
+    launcher = Local(where, 2, command=command(seconds))
+    running = launch.Launch(
+      sweep(), where, launcher, schedule.Limits(), status_lib.Lines()
+    )
+    running.run(stopped)
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

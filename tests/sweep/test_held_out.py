@@ -1,0 +1,129 @@
+"""What a candidate may be chosen by: held-out training data, nothing else."""
+
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import sections
+from vit_jax.sweep import held_out
+
+
+def _config(train, dataset='digits:01', **evals):
+  config = config_lib.default()
+  config.data.dataset = dataset
+  config.data.train_split = train
+  for name, split in evals.items():
+    config.evals[name] = config_lib.evaluation(split)
+  return config
+
+
+def _check(candidate, *finals):
+  held_out.check(
+    'c', candidate, {f'final {i}': f for i, f in enumerate(finals)}
+  )
+
+
+@pytest.mark.parametrize(
+  'train, part, whole',
+  [
+    ('train[:98%]', 'train[98%:]', 'train'),
+    ('train[:75]', 'train[75:280]', 'train[:280]'),
+    ('train[:-20]', 'train[-20:]', 'train'),
+    ('train[:90%]+test[:90%]', 'train[90%:]', 'train+test[:90%]'),
+  ],
+)
+# The second is not on this machine: its sizes are unknown.
+@pytest.mark.parametrize('dataset', ['digits:01', 'tfds:no_such_thing'])
+@pytest.mark.parametrize('name', ['validation', 'held_out'])
+def test_held_out_training_data_is_what_to_choose_by(
+  train, part, whole, dataset, name
+):
+  candidate = _config(train, dataset, **{name: part})
+  _check(candidate)
+  _check(candidate, _config(whole, dataset, test='test[90%:]'))
+
+
+@pytest.mark.parametrize(
+  'train, evals, message',
+  [
+    ('train[:90%]', {'test': 'test'}, 'what is chosen by a test result'),
+    ('train[:90%]', {'test': 'train[90%:]'}, 'has the evaluations .*test'),
+    (
+      'train[:90%]',
+      {'validation': 'train[90%:]', 'test': 'test'},
+      'has the evaluations .*test',
+    ),
+    ('train[:90%]', {}, r'has the evaluations \[\]'),
+    ('train[:90%]', {'validation': 'test'}, r"\['test'\] is no split that it"),
+    (
+      'train[:90%]',
+      {'validation': 'train[90%:]+test'},
+      r"\['test'\] is no split that it trains on",
+    ),
+    ('train', {'validation': 'train[90%:]'}, 'not held out'),
+    ('train[:91%]', {'validation': 'train[90%:]'}, 'not held out'),
+    ('train[:90%]', {'validation': 'train'}, 'not held out'),
+  ],
+)
+@pytest.mark.parametrize('dataset', ['digits:01', 'tfds:no_such_thing'])
+def test_anything_else_is_refused(train, evals, message, dataset):
+  with pytest.raises(ValueError, match=message):
+    _check(_config(train, dataset, **evals))
+
+
+def test_another_kind_of_evaluation_is_refused():
+  candidate = _config('train[:90%]')
+  candidate.evals.validation = sections.few_shot('train[:90%]', 'train[90%:]')
+  with pytest.raises(ValueError, match=r'validation.kind=.* gives no'):
+    _check(candidate)
+
+
+def test_another_data_set_is_refused():
+  candidate = _config('train[:90%]', validation='train[90%:]')
+  candidate.evals.validation.dataset = 'digits:23'
+  with pytest.raises(ValueError, match="'digits:23', but a candidate"):
+    _check(candidate)
+  candidate.evals.validation.dataset = 'digits:01'  # The same, by its name.
+  _check(candidate)
+
+
+@pytest.mark.parametrize(
+  'final, message',
+  [
+    # Reported on what was chosen by, under whatever name.
+    (('train[:90%]', {'test': 'train[90%:]'}), 'cannot be tested by it'),
+    (('train[:50%]', {'test': 'train[95%:]+test'}), 'cannot be tested by it'),
+    # Chosen by a split that the final runs do not train on.
+    (('test[:50%]', {'test': 'test[50%:]'}), "'train'] is no split that final"),
+  ],
+)
+def test_finals_do_not_test_what_was_chosen_by(final, message):
+  train, evals = final
+  candidate = _config('train[:90%]', validation='train[90%:]')
+  with pytest.raises(ValueError, match=message):
+    _check(candidate, _config(train, **evals))
+  with pytest.raises(ValueError, match="trains on 'digits:45', but"):
+    _check(candidate, _config('train', 'digits:45', test='test'))
+
+
+def test_sizes_decide_whether_slices_overlap():
+  config = _config('train')  # 287 images.
+  assert held_out.overlap(config, 'train[:200]', 'train[60%:]')
+  assert not held_out.overlap(config, 'train[:200]', 'train[80%:]')
+  # Not known here: they overlap if it is small enough.
+  config = _config('train', 'tfds:no_such_thing')
+  assert held_out.overlap(config, 'train[:200]', 'train[80%:]')
+  assert not held_out.overlap(config, 'train[:200]', 'train[200:]')
+  # Malformed: nothing shows that they do not.
+  assert held_out.overlap(config, 'train[:200]', 'train[200:')
+
+
+def test_stages_and_wrong_values_are_refused():
+  config = _config('train')
+  with pytest.raises(ValueError, match=r'^r: total_steps=None and epochs=None'):
+    held_out.read(config, 'r')
+  config.total_steps = 3
+  held_out.read(config, 'r')
+  config.unlock()
+  config.stages = {}
+  with pytest.raises(ValueError, match='r: its config has stages'):
+    held_out.read(config, 'r')

@@ -1,0 +1,161 @@
+"""Starts, ends, tries again: with a launcher of scripted exit codes."""
+
+import time
+
+import pytest
+
+from tests.sweep import fakes
+from vit_jax import errors
+from vit_jax.sweep import Sweep, launch, schedule, state, status
+
+
+class Scripted:
+  """Each run takes a poll and ends with the next of its codes, then well."""
+
+  interval = 0.0
+
+  def __init__(self, where, codes=None, slots=2, survives=False):
+    self.slots = slots
+    self.survives = survives
+    self.started, self.stopped, self.at_once = [], [], 0
+    self._where = where
+    self._codes = {name: list(each) for name, each in (codes or {}).items()}
+    self._running = {}
+
+  def start(self, run):
+    self.started.append(run.name)
+    self._running[run.name] = run
+    self.at_once = max(self.at_once, len(self._running))
+    return run.name
+
+  def poll(self, handle):
+    if handle in self.stopped:
+      return 75
+    codes = self._codes.get(handle, [])
+    code = codes.pop(0) if codes else 0
+    run = self._running.pop(handle, None)
+    if code == 0 and run is not None:
+      fakes.finish(self._where, run)
+    return code
+
+  def stop(self, handle):
+    self.stopped.append(handle)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+  monkeypatch.setattr(launch, '_PAUSE', 0.0)
+
+
+def _launch(where, launcher, sweep=None, **limits):
+  return launch.Launch(
+    sweep or Sweep([fakes.study()]),
+    where,
+    launcher,
+    schedule.Limits(**limits),
+    status.View(),
+  )
+
+
+CANDIDATES = [f'a/rate={rate}' for rate in fakes.HELD_OUT]
+FINALS = [f'a/rate=0.01,seed={seed}' for seed in range(3)]
+
+
+def test_all_runs_run_once_at_most_so_many_at_a_time(tmp_path):
+  where = fakes.folders(tmp_path)
+  launcher = Scripted(where)
+  running = _launch(where, launcher)
+  assert running.run() == []
+  assert launcher.started == CANDIDATES + FINALS
+  assert launcher.at_once == 2
+  assert running.finished['a/rate=0.01,seed=1']['test/accuracy'] == 0.8
+  # Again: nothing is left to do.
+  again = Scripted(where)
+  assert _launch(where, again).run() == []
+  assert again.started == []
+
+
+def test_what_is_finished_is_left_out(tmp_path):
+  where = fakes.folders(tmp_path)
+  for run in fakes.study().candidates[:3]:
+    fakes.finish(where, run)
+  launcher = Scripted(where)
+  _launch(where, launcher).run()
+  assert launcher.started == CANDIDATES[3:] + FINALS
+
+
+def test_failures_are_tried_again_and_then_given_up(tmp_path):
+  where = fakes.folders(tmp_path)
+  codes = {CANDIDATES[0]: [1, 2], CANDIDATES[3]: [1, 1, 1, 1]}
+  launcher = Scripted(where, codes)
+  assert _launch(where, launcher, retries=2).run() == [CANDIDATES[3]]
+  counts = {name: launcher.started.count(name) for name in launcher.started}
+  # Without all candidates nothing is chosen.
+  assert counts == dict(zip(CANDIDATES, (3, 1, 1, 3), strict=True))
+  # The next launcher tries again.
+  launcher = Scripted(where, {CANDIDATES[3]: [1]})
+  assert _launch(where, launcher, retries=2).run() == []
+  assert launcher.started == [CANDIDATES[3]] * 2 + FINALS
+
+
+def test_preempted_runs_go_on_without_counting_as_failures(tmp_path):
+  where = fakes.folders(tmp_path)
+  codes = {CANDIDATES[1]: [75, 76, 77, -9, -15, 1]}
+  launcher = Scripted(where, codes)
+  assert _launch(where, launcher, retries=1, restarts=5).run() == []
+  assert launcher.started.count(CANDIDATES[1]) == 7
+  where = fakes.folders(tmp_path / 'fewer')
+  launcher = Scripted(where, codes)
+  failed = _launch(where, launcher, retries=1, restarts=4).run()
+  assert failed == [CANDIDATES[1]]
+
+
+def test_a_run_that_says_it_is_done_must_be(tmp_path):
+  where = fakes.folders(tmp_path)
+  launcher = Scripted(where)
+  launcher.start = lambda run: run.name  # Which leaves nothing behind.
+  failed = _launch(where, launcher, retries=0).run()
+  assert failed == CANDIDATES
+
+
+def test_a_stopped_launcher_stops_its_runs(tmp_path):
+  where = fakes.folders(tmp_path)
+  launcher = Scripted(where)
+  launcher.poll = lambda handle: 75 if handle in launcher.stopped else None
+  calls = iter([False, False, True])
+  with pytest.raises(errors.PreemptedError, match='with 0 runs finished'):
+    _launch(where, launcher).run(lambda: next(calls, True))
+  assert launcher.stopped == CANDIDATES[:2]
+  assert state.Events(tmp_path).attempts[CANDIDATES[0]].restarts == 1
+
+
+@pytest.mark.parametrize('survives', [True, False])
+def test_what_outlived_a_launcher_is_taken_up_again(tmp_path, survives):
+  where = fakes.folders(tmp_path)
+  events = state.Events(tmp_path)
+  events.started(CANDIDATES[2], CANDIDATES[2])
+  events.close()
+  launcher = Scripted(where, survives=survives)
+  launcher._running[CANDIDATES[2]] = fakes.study().candidates[2]
+  _launch(where, launcher).run()
+  started = launcher.started.count(CANDIDATES[2])
+  assert started == (0 if survives else 1)
+
+
+def test_a_pause_before_the_next_attempt(tmp_path, monkeypatch):
+  monkeypatch.setattr(launch, '_PAUSE', 0.4)
+  where = fakes.folders(tmp_path)
+  launcher = Scripted(where, {CANDIDATES[0]: [1]})
+  before = time.monotonic()
+  _launch(where, launcher).run()
+  assert 0.4 < time.monotonic() - before < 5
+  # The others did not wait for it.
+  assert launcher.started[-4:] == [CANDIDATES[0], *FINALS]
+
+
+def test_a_candidate_without_a_number_ends_it(tmp_path):
+  where = fakes.folders(tmp_path)
+  run = fakes.study().candidates[0]
+  fakes.finish(where, run, {'test/accuracy': 1.0})
+  with pytest.raises(ValueError, match=r'a/rate=0.001 has no finite'):
+    _launch(where, Scripted(where)).run()

@@ -1,0 +1,227 @@
+"""Processes on this machine: pinned, restarted, not outliving the launcher."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.sweep import fakes
+from vit_jax.sweep import launch, local
+from vit_jax.sweep.local import Local
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+  'ids, slots, expected',
+  [
+    ([0, 1, 2, 3], 2, [[0, 1], [2, 3]]),
+    ([0, 1, 2, 3, 4], 2, [[0, 1], [2, 3, 4]]),
+    ([4, 6], 1, [[4, 6]]),
+    ([4, 6], 2, [[4], [6]]),
+    ([4, 6], 3, [[4], [6], [4]]),
+  ],
+)
+def test_cores_are_divided(ids, slots, expected):
+  assert local.divide_cores(ids, slots) == expected
+
+
+def test_devices_are_divided():
+  assert local.divide(list('0123'), 2, 'gpu') == [['0', '1'], ['2', '3']]
+  assert local.divide([], 2, 'cpu') == [[], []]
+  assert local.divide(list('012'), 1, 'tpu') == [['0', '1', '2']]
+  for ids, slots, kind in (
+    ('0123', 3, 'gpu'),
+    ('01', 4, 'gpu'),
+    ('012345', 2, 'tpu'),
+  ):
+    with pytest.raises(ValueError, match=f'--parallel={slots}: the {len(ids)}'):
+      local.divide(list(ids), slots, kind)
+
+
+def test_a_process_sees_its_devices_only():
+  assert local.environment('gpu', ['2', '3']) == {'CUDA_VISIBLE_DEVICES': '2,3'}
+  assert local.environment('tpu', ['1']) == {
+    'TPU_VISIBLE_CHIPS': '1',
+    'TPU_VISIBLE_DEVICES': '1',
+    'TPU_CHIPS_PER_PROCESS_BOUNDS': '1,1,1',
+    'TPU_PROCESS_BOUNDS': '1,1,1',
+  }
+  assert local.environment('cpu', []) == {}
+
+
+@pytest.mark.parametrize(
+  'there, variables, expected',
+  [
+    (['/dev/nvidia0', '/dev/nvidia1'], {}, ('gpu', ['0', '1'])),
+    (['/dev/nvidia0'], {'CUDA_VISIBLE_DEVICES': '5,7'}, ('gpu', ['5', '7'])),
+    (['/dev/nvidia0'], {'JAX_PLATFORMS': 'cpu'}, ('cpu', [])),
+    (['/dev/accel0', '/dev/accel1'], {}, ('tpu', ['0', '1'])),
+    (['/dev/vfio/0'], {}, ('tpu', ['0'])),
+    ([], {}, ('cpu', [])),
+  ],
+)
+def test_accelerators_are_found_without_jax(
+  monkeypatch, there, variables, expected
+):
+  def glob(pattern):
+    return [path for path in there if path.startswith(pattern.split('[')[0])]
+
+  monkeypatch.setattr(local.glob, 'glob', glob)
+  assert local.accelerators(variables) == expected
+
+
+def test_the_launcher_imports_no_jax():
+  code = (
+    'import sys, vit_jax.sweep.__main__, vit_jax.sweep.worker;'
+    'print([m for m in ("jax", "pandas", "flax") if m in sys.modules])'
+  )
+  result = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert result.stdout == '[]\n'
+
+
+def _starts(path, name):
+  """(process, cores) of each start of a run."""
+  file = path / 'runs' / f'{name}.starts'
+  lines = file.read_text().splitlines() if file.exists() else []
+  return [(int(line.split()[0]), line.partition(' ')[2]) for line in lines]
+
+
+def _alive(pid):
+  try:
+    return 'Z' not in pathlib.Path(f'/proc/{pid}/stat').read_text().split()[2]
+  except FileNotFoundError:
+    return False
+
+
+def _wait(condition, seconds=20.0):
+  end = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < end, 'it did not come to that'
+    time.sleep(0.02)
+
+
+def test_runs_have_cores_and_logs_of_their_own(tmp_path, monkeypatch):
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  where = fakes.folders(tmp_path)
+  name = 'a/rate=0.001'
+  launcher = Local(where, 2, command=fakes.command(0.3, {name: 3}))
+  first, second = fakes.study().candidates[:2]
+  handles = [launcher.start(first), launcher.start(second)]
+  codes = [None, None]
+  while None in codes:
+    codes = [
+      launcher.poll(handle) if code is None else code
+      for handle, code in zip(handles, codes, strict=True)
+    ]
+    time.sleep(0.02)
+  assert codes == [3, 0]
+  [(pid, cores)] = _starts(tmp_path, name)
+  assert handles[0] == str(pid)
+  [(_, others)] = _starts(tmp_path, second.name)
+  all_cores = sorted(os.sched_getaffinity(0))
+  if len(all_cores) > 1:
+    together = cores.strip('[]') + ', ' + others.strip('[]')
+    assert together == ', '.join(map(str, all_cores))
+  assert (tmp_path / 'logs' / f'{name}.log').exists()
+
+
+def _begin(path, seconds='0.2'):
+  return subprocess.Popen(
+    [sys.executable, '-m', 'tests.sweep.fakes', str(path), seconds],
+    cwd=ROOT,
+    env=os.environ | {'JAX_PLATFORMS': 'cpu'},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def _all_starts(path):
+  files = (path / 'runs').rglob('*.starts')
+  return {
+    str(file.relative_to(path / 'runs')).removesuffix('.starts'): [
+      int(line.split()[0]) for line in file.read_text().splitlines()
+    ]
+    for file in files
+  }
+
+
+def _metrics(path):
+  return {
+    name: {k: v for k, v in m.items() if k != 'images_per_second'}
+    for name, m in launch.read_finished(
+      fakes.sweep(), fakes.folders(path)
+    ).items()
+  }
+
+
+@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_launcher_goes_on_and_repeats_nothing(tmp_path, number):
+  process = _begin(tmp_path)
+  # In the middle: some are done, two are running.
+  _wait(lambda: len(list((tmp_path / 'runs').rglob('DONE'))) >= 4)
+  _wait(lambda: len(_all_starts(tmp_path)) >= 6)
+  done = set(_metrics(tmp_path))
+  pids = [pid for each in _all_starts(tmp_path).values() for pid in each]
+  process.send_signal(number)
+  output = process.communicate(timeout=20)[0]
+  if number == signal.SIGTERM:
+    assert 'PreemptedError' in output
+  _wait(lambda: not any(map(_alive, pids)), seconds=5.0)
+  again = _begin(tmp_path)
+  output = again.communicate(timeout=30)[0]
+  assert again.returncode == 0, output
+  starts = _all_starts(tmp_path)
+  assert len(starts) == 14
+  for name in done:
+    assert len(starts[name]) == 1
+  assert sum(map(len, starts.values())) <= 16  # Two were cut off.
+  assert '[14 of 14 done, 0 running]' in output
+  unbroken = {
+    run.name: fakes.measured(run) | {'train/loss': 0.5}
+    for study in fakes.sweep().studies
+    for run in (*study.candidates, *study.finals_of(study.candidates[1]))
+  }
+  assert _metrics(tmp_path) == unbroken
+
+
+def test_runs_do_not_outlive_a_killed_launcher(tmp_path):
+  process = _begin(tmp_path, '60')
+  _wait(lambda: len(_all_starts(tmp_path)) == 2)
+  pids = [pid for each in _all_starts(tmp_path).values() for pid in each]
+  process.kill()
+  process.communicate()
+  _wait(lambda: not any(map(_alive, pids)), seconds=10.0)
+
+
+def test_a_run_waits_for_one_that_still_saves(tmp_path):
+  where = fakes.folders(tmp_path)
+  run = fakes.study().candidates[0]
+  log = where.log(run.name)
+  log.parent.mkdir(parents=True)
+  with log.open('a') as file:
+    # Of an earlier launcher; it holds its log.
+    worker = ['-m', 'vit_jax.sweep.worker', str(os.getpid()), '0']
+    earlier = subprocess.Popen(
+      [sys.executable, *worker, 'sleep', '1'], stdout=file
+    )
+  _wait(lambda: _command_of(earlier.pid).startswith('sleep'))
+  launcher = Local(where, 1, command=fakes.command(0))
+  handle = launcher.start(run)
+  while launcher.poll(handle) is None:
+    assert earlier.poll() is not None or not _starts(tmp_path, run.name)
+    time.sleep(0.02)
+  assert earlier.poll() == 0
+  assert len(_starts(tmp_path, run.name)) == 1
+
+
+def _command_of(pid):
+  text = pathlib.Path(f'/proc/{pid}/cmdline').read_text()
+  return text.replace('\0', ' ')

@@ -1,0 +1,233 @@
+"""Sweep files: what they say, and that a choice by test results is refused."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from vit_jax.sweep import Run, Study, Sweep, reading, spec
+
+ROOT = pathlib.Path(__file__).parents[2]
+# Each sweep file, with an argument and how many candidates a study has.
+SWEEPS = {
+  'digits': ('', 2, 4),
+  'finetune': ('ViT-B/16,imagenet2012+cifar10+folder:/data/a', 3, 4),
+  'regularisation': ('ViT-B/16,imagenet2012', 1, 12),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch):
+  monkeypatch.chdir(ROOT)
+
+
+def test_all_sweep_files_are_listed():
+  folder = ROOT / 'configs' / 'sweeps'
+  assert {p.stem for p in folder.glob('[!_]*.py')} == set(SWEEPS)
+
+
+@pytest.mark.parametrize('name', SWEEPS)
+def test_sweep_files(name):
+  argument, studies, candidates = SWEEPS[name]
+  sweep = reading.load(f'configs/sweeps/{name}.py:{argument}')
+  assert len(sweep.studies) == studies
+  assert {len(study.candidates) for study in sweep.studies} == {candidates}
+  reading.check(reading.override(sweep, ['init.checkpoint=runs/pretrained']))
+
+
+def test_the_fine_tuning_protocol():
+  sweep = reading.load(f'configs/sweeps/finetune.py:{SWEEPS["finetune"][0]}')
+  imagenet, cifar, own = sweep.studies
+  rates = [
+    [run.overrides['schedule.peak'] for run in study.candidates]
+    for study in sweep.studies
+  ]
+  assert rates == [
+    [0.003, 0.01, 0.03, 0.06],
+    [0.001, 0.003, 0.01, 0.03],
+    [0.001, 0.003, 0.01, 0.03],
+  ]
+  sweep = reading.override(sweep, ['init.checkpoint=x'])
+  imagenet, cifar, own = sweep.studies
+
+  def data(run):
+    config = reading.read_config(run)
+    [(name, section)] = config.evals.items()
+    return config.data.train_split, name, section.split
+
+  assert data(imagenet.candidates[0]) == (
+    'train[:99%]',
+    'held_out',
+    'train[99%:]',
+  )
+  assert data(cifar.candidates[0]) == ('train[:98%]', 'held_out', 'train[98%:]')
+  assert data(own.candidates[0]) == ('train[:90%]', 'held_out', 'train[90%:]')
+  finals = own.finals_of(own.candidates[2])
+  assert [run.name for run in finals] == [
+    f'folder:_data_a/rate=0.01,seed={seed}' for seed in range(3)
+  ]
+  assert data(finals[0]) == ('train', 'test', 'test')
+  config = reading.read_config(finals[2])
+  assert (config.seed, config.schedule.peak) == (2, 0.01)
+  assert config.init.checkpoint == 'x'
+  assert config.image_size == (384, 384)
+
+
+def test_the_regularisation_sweep():
+  sweep = reading.load('configs/sweeps/regularisation.py:ViT-B/16,imagenet2012')
+  [study] = sweep.studies
+  run = study.candidates[-1]
+  assert run.labels == {'weight_decay': 0.3, 'dropout': 0.1, 'smoothing': 1e-4}
+  for each, expected in (
+    (run, ('train[:99%]', 'train[99%:]')),
+    (study.finals_of(run)[0], ('train', 'validation')),
+  ):
+    config = reading.read_config(each)
+    assert (
+      config.optimizer.weight_decay,
+      config.model.dropout_rate,
+      config.loss.label_smoothing,
+    ) == (0.3, 0.1, 1e-4)
+    assert (
+      config.data.train_split,
+      config.evals.validation.split,
+    ) == expected
+  with pytest.raises(ValueError, match='jft300m is no small set'):
+    reading.load('configs/sweeps/regularisation.py:ViT-B/16,jft300m')
+
+
+def _sweep_file(path, overrides):
+  path.write_text(
+    'from vit_jax.sweep import Study, Sweep, make_run\n'
+    'def get_sweep(argument):\n'
+    '  config = "configs/finetune.py:ViT-Ti/4,digits,train="\n'
+    f'  overrides = {{"init.checkpoint": "", **{overrides!r}}}\n'
+    '  runs = [make_run("s", config + argument, overrides, train=argument)]\n'
+    '  return Sweep([Study("s", runs)])\n'
+  )
+  return path
+
+
+def _command(path, sweep, *words):
+  return subprocess.run(
+    [
+      *(sys.executable, '-m', 'vit_jax.sweep'),
+      *(f'--sweep={sweep}', f'--workdir={path}', *words),
+    ],
+    cwd=ROOT,
+    env=os.environ | {'JAX_PLATFORMS': 'cpu'},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def test_a_choice_by_test_results_ends_before_anything_starts(tmp_path):
+  file = _sweep_file(tmp_path / 'sweep.py', {})
+  result = _command(tmp_path / 'out', f'{file}:all')
+  assert result.returncode == 1
+  assert result.stdout == ''
+  assert result.stderr.startswith(
+    "error: s/train=all has the evaluations ['test']. A candidate has one,"
+  )
+  assert result.stderr.count('\n') == 1
+  assert not (tmp_path / 'out' / 'runs').exists()
+
+
+def test_a_dry_run_prints_commands(tmp_path):
+  file = _sweep_file(tmp_path / 'sweep.py', {'data.batch_size': 8})
+  words = ['--set=image_size=(8, 8)', '--dry_run']
+  result = _command(tmp_path / 'out', f'{file}:selection', *words)
+  assert result.returncode == 0, result.stderr
+  out = tmp_path / 'out'
+  assert result.stdout == (
+    'python -m vit_jax.main'
+    ' --config=configs/finetune.py:ViT-Ti/4,digits,train=selection'
+    ' --config.init.checkpoint= --config.data.batch_size=8'
+    f" '--config.image_size=(8, 8)' --workdir={out}/runs/s/train=selection"
+    f' --compilation_cache={out}/compilation_cache\n'
+  )
+  assert not out.exists()
+
+
+def test_renaming_the_test_split_does_not_help(tmp_path):
+  file = _sweep_file(tmp_path / 'sweep.py', {'evals.held_out.split': 'test'})
+  sweep = reading.load(f'{file}:selection')
+  with pytest.raises(ValueError, match=r"reads 'test', but \['test'\] is no"):
+    reading.check(sweep)
+
+
+@pytest.mark.parametrize(
+  'run, message',
+  [
+    (Run('r', 'configs/none.py'), r'r: --config=configs/none.py: there is no'),
+    (Run('r', 'configs/finetune.py:x'), 'r: .*lacks DATASET'),
+    (Run('r', 'configs/quickstart.py'), 'r: its config has stages'),
+    (
+      Run('r', 'configs/quickstart.py:pretrain', {'sed': 1}),
+      'r: --config.sed is no key',
+    ),
+    (
+      Run('r', 'configs/quickstart.py:pretrain', {'seed': 'x'}),
+      'r: .*config.seed',
+    ),
+    (
+      Run('r', 'configs/quickstart.py:pretrain', {'seed': -1}),
+      'r: seed=-1 must be at least 0',
+    ),
+  ],
+)
+def test_wrong_configs_are_found_before_anything_starts(run, message):
+  with pytest.raises(ValueError, match=message):
+    reading.check(Sweep([Study('s', finals=[run])]))
+
+
+def test_values_reach_the_config():
+  overrides = {
+    'seed': 3,
+    'image_size': (16, 24),
+    'log.tensorboard': False,
+    'optimizer.weight_decay': 0.5,
+    'data.dataset': 'digits:45',
+  }
+  run = Run('r', 'configs/quickstart.py:pretrain', overrides)
+  # As they come out of sweep.json, too.
+  study = Study('s', finals=[run])
+  text = json.dumps(spec.to_json(Sweep([study])))
+  [again] = spec.from_json(json.loads(text)).studies[0].finals_of(None)
+  for each in (run, again):
+    config = reading.read_config(each)
+    assert config.seed == 3
+    assert config.image_size == (16, 24)
+    assert config.log.tensorboard is False
+    assert config.optimizer.weight_decay == 0.5
+    assert config.data.dataset == 'digits:45'
+
+
+def test_set_is_for_all_runs():
+  sweep = reading.load('configs/sweeps/digits.py:01+23')
+  changed = reading.override(sweep, ['total_steps=5', 'data.batch_size=8'])
+  for study in changed.studies:
+    for run in study.all_runs():
+      assert run.overrides['total_steps'] == '5'
+      assert reading.read_config(run).total_steps == 5
+      assert reading.read_config(run).data.batch_size == 8
+  for word in ('seed=3', 'schedule.peak=0.5'):
+    with pytest.raises(
+      ValueError, match=f'--set={word}: the runs of .* differ'
+    ):
+      reading.override(sweep, [word])
+  with pytest.raises(ValueError, match='--set=seed: expected KEY=VALUE'):
+    reading.override(sweep, ['seed'])
+
+
+def test_what_is_no_sweep_file(tmp_path):
+  with pytest.raises(ValueError, match=r"there is no file 'no.py'"):
+    reading.load('no.py')
+  file = tmp_path / 'x.py'
+  file.write_text('')
+  with pytest.raises(ValueError, match='defines no get_sweep'):
+    reading.load(str(file))

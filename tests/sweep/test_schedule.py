@@ -1,0 +1,83 @@
+"""Which runs are due, and which candidate wins."""
+
+import pytest
+
+from tests.sweep import fakes
+from vit_jax.sweep import Run, Study, Sweep, schedule, state
+
+
+def _finished(runs):
+  return {run.name: fakes.measured(run) for run in runs}
+
+
+def _names(runs):
+  return [run.name for run in runs]
+
+
+def test_finals_are_due_once_all_candidates_are_finished():
+  study = fakes.study()
+  sweep = Sweep([study])
+  rates = ['a/rate=0.001', 'a/rate=0.01', 'a/rate=0.1', 'a/rate=1.0']
+  assert _names(schedule.due(sweep, {})) == rates
+  finished = _finished(study.candidates[:3])
+  assert _names(schedule.due(sweep, finished)) == ['a/rate=1.0']
+  assert schedule.reported(study, finished) is None
+  finished = _finished(study.candidates)
+  # 0.01 and 0.1 are equally good: the earlier one wins.
+  finals = [f'a/rate=0.01,seed={seed}' for seed in range(3)]
+  assert _names(schedule.due(sweep, finished)) == finals
+  assert schedule.total(sweep, {}) == schedule.total(sweep, finished) == 7
+  finished |= _finished(schedule.due(sweep, finished)[:2])
+  assert _names(schedule.due(sweep, finished)) == finals[2:]
+
+
+def test_the_test_accuracy_chooses_nothing():
+  study = fakes.study()
+  finished = _finished(study.candidates)
+  # A number that is there nevertheless.
+  finished['a/rate=1.0']['test/accuracy'] = 1.0
+  finished['a/rate=0.001']['train/accuracy'] = 1.0
+  assert schedule.winner(study, finished).name == 'a/rate=0.01'
+  del finished['a/rate=1.0']['validation/accuracy']
+  with pytest.raises(ValueError, match=r'a/rate=1.0 has no finite.*held-out'):
+    schedule.winner(study, finished)
+
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_an_accuracy_that_is_not_finite_is_said_at_once(value):
+  study = fakes.study()
+  finished = {'a/rate=0.1': {'step': 7, 'validation/accuracy': value}}
+  with pytest.raises(ValueError, match=r'candidate a/rate=0.1 has no finite'):
+    schedule.winner(study, finished)
+
+
+def test_studies_without_a_choice():
+  run = Run('x', 'c.py')
+  candidates = Study('a', [run])
+  assert _names(schedule.known(candidates, {})) == ['x']
+  assert _names(schedule.known(candidates, _held_out('x'))) == ['x']
+  fixed = Study('b', finals=[run, Run('y', 'c.py')])
+  assert _names(schedule.known(fixed, {})) == ['x', 'y']
+  # Run once, though in both studies.
+  assert _names(schedule.due(Sweep([candidates, fixed]), {})) == ['x', 'y']
+  assert schedule.total(Sweep([candidates, fixed]), {}) == 2
+
+
+def _held_out(name):
+  return {name: {'validation/accuracy': 0.5}}
+
+
+def test_what_a_failed_candidate_leaves_undone():
+  sweep = fakes.sweep()
+  assert schedule.blocked(sweep, {}, ['b/rate=0.1', 'a/rate=0.1,seed=0']) == [
+    'b: nothing was chosen, as b/rate=0.1 failed'
+  ]
+
+
+@pytest.mark.parametrize(
+  'failures, restarts, gave_up',
+  [(2, 0, False), (3, 0, True), (0, 5, False), (0, 6, True), (2, 5, False)],
+)
+def test_limits(failures, restarts, gave_up):
+  limits = schedule.Limits(retries=2, restarts=5)
+  assert limits.gave_up(state.Attempts(failures, restarts)) is gave_up

@@ -1,0 +1,106 @@
+"""Jobs through submitit, with its executor of this machine."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.sweep import fakes
+from vit_jax.sweep import slurm
+
+
+def test_options():
+  assert slurm.parse(
+    ['partition=gpu', 'time=60', "setup=['module load x']"]
+  ) == {
+    'partition': 'gpu',
+    'time': 60,
+    'setup': ['module load x'],
+  }
+  with pytest.raises(ValueError, match='--slurm=partition: expected NAME='):
+    slurm.parse(['partition'])
+
+
+def test_submitit_may_be_missing(monkeypatch, tmp_path):
+  monkeypatch.setitem(sys.modules, 'submitit', None)
+  with pytest.raises(ValueError, match='pip install submitit'):
+    slurm.Slurm(fakes.folders(tmp_path), 0)
+
+
+def test_no_slurm_here(monkeypatch, tmp_path):
+  pytest.importorskip('submitit')
+  monkeypatch.setenv('PATH', str(tmp_path))
+  with pytest.raises(ValueError, match=r'--launcher=slurm: .*srun'):
+    slurm.Slurm(fakes.folders(tmp_path), 0)
+
+
+def _codes(launcher, handles):
+  codes = dict.fromkeys(handles)
+  end = time.monotonic() + 60
+  while None in codes.values() and time.monotonic() < end:
+    for handle, code in codes.items():
+      if code is None:
+        codes[handle] = launcher.poll(handle)
+    time.sleep(0.05)
+  return [codes[handle] for handle in handles]
+
+
+def test_jobs_say_how_they_ended(tmp_path):
+  pytest.importorskip('submitit')
+  where = fakes.folders(tmp_path)
+  good, bad = fakes.study().candidates[:2]
+  launcher = slurm.Slurm(
+    where,
+    0,
+    command=fakes.command(0, {bad.name: 76}),
+    executor='LocalExecutor',
+  )
+  assert launcher.slots == 1000
+  handles = [launcher.start(good), launcher.start(bad)]
+  assert _codes(launcher, handles) == [0, 76]
+  assert (where.workdir(good.name) / 'DONE').exists()
+  # A launcher that comes later knows them by their numbers.
+  later = slurm.Slurm(where, 0, executor='LocalExecutor')
+  assert _codes(later, handles) == [0, 76]
+
+
+def test_a_command_saves_when_its_time_is_up(tmp_path):
+  submitit = pytest.importorskip('submitit')
+  where = fakes.folders(tmp_path)
+  run = fakes.study().candidates[0]
+  words = fakes.command(20)(run, where)
+  command = slurm.Command(words, str(tmp_path / 'log'))
+  started = tmp_path / 'runs' / f'{run.name}.starts'
+  alive, asked = [], []
+
+  def warn(*_):
+    # As submitit does, from its handler, while the command runs.
+    if not started.exists():
+      signal.setitimer(signal.ITIMER_REAL, 0.1)
+      return
+    # Slurm's warning goes to the run as well, which must not end by it.
+    os.kill(command._pid, signal.SIGUSR2)
+    time.sleep(0.1)
+    alive.append(os.waitpid(command._pid, os.WNOHANG) == (0, 0))
+    asked.append(command.checkpoint())
+
+  known = signal.signal(signal.SIGALRM, warn)
+  try:
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    before = time.monotonic()
+    # The process is gone: submitit ends this one then, and starts another.
+    with pytest.raises(ChildProcessError):
+      command()
+  finally:
+    signal.signal(signal.SIGALRM, known)
+  assert time.monotonic() - before < 15
+  assert alive == [True]
+  [again] = asked
+  assert isinstance(again, submitit.core.utils.DelayedSubmission)
+  assert vars(again.function) == {
+    '_command': words,
+    '_log': str(tmp_path / 'log'),
+    '_pid': 0,
+  }

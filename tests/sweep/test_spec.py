@@ -1,0 +1,84 @@
+"""What a sweep is, and what it must not be."""
+
+import json
+
+import pytest
+
+from tests.sweep import fakes
+from vit_jax.sweep import Run, Study, Sweep, grid, make_run, spec
+
+
+def test_a_grid_has_all_combinations_the_last_axis_fastest():
+  assert list(grid(rate=(1, 2), seed=(0, 1))) == [
+    {'rate': 1, 'seed': 0},
+    {'rate': 1, 'seed': 1},
+    {'rate': 2, 'seed': 0},
+    {'rate': 2, 'seed': 1},
+  ]
+
+
+@pytest.mark.parametrize(
+  'study, labels, name',
+  [
+    ('digits:01', {'rate': 0.03}, 'digits:01/rate=0.03'),
+    ('a', {'rate': 0.001, 'seed': 2}, 'a/rate=0.001,seed=2'),
+    ('folder:/data/my birds', {'x': '../y'}, 'folder:_data_my_birds/x=.._y'),
+    ('..', {'model': 'ViT-B/16'}, '_/model=ViT-B_16'),
+  ],
+)
+def test_a_run_is_named_by_its_labels(study, labels, name):
+  run = make_run(study, 'c.py', {}, **labels)
+  assert run.name == name
+  assert run.labels == labels
+  spec.check(Sweep([Study('a', [run])]))
+
+
+def test_a_run_without_labels_has_no_name():
+  with pytest.raises(ValueError, match="run of 'a' has no labels"):
+    make_run('a', 'c.py', {})
+
+
+_A, _B = Run('a/x=1', 'c.py'), Run('a/x=2', 'c.py')
+
+
+@pytest.mark.parametrize(
+  'studies, message',
+  [
+    ([Study('a', [_A]), Study('a', [_B])], "Two studies are called 'a'"),
+    ([Study('a')], "'a' has no runs"),
+    ([Study('a', [_A], [_B])], 'choose nothing'),
+    ([Study('a', [], lambda _: [_A])], 'there are no candidates'),
+    ([Study('a', [_A, _A])], "'a' has a candidate twice"),
+    ([Study('a', [_A, Run('a/x=1', 'd.py')])], "runs are called 'a/x=1'"),
+    ([Study('a', [_A]), Study('b', [_A])], "runs are called 'a/x=1'"),
+    ([Study('a', [Run('a', 'c.py'), _A])], "'a/x=1' would lie inside of 'a'"),
+    ([Study('a', [Run('../x', 'c.py')])], "'../x' cannot be the name"),
+    ([Study('a', [Run('/x', 'c.py')])], "'/x' cannot be the name"),
+    ([Study('a', [Run('', 'c.py')])], "'' cannot be the name"),
+  ],
+)
+def test_what_is_refused(studies, message):
+  with pytest.raises(ValueError, match=message):
+    spec.check(Sweep(studies))
+
+
+def test_json_keeps_what_follows_from_each_candidate():
+  sweep = Sweep(
+    [
+      fakes.study(),
+      Study('fixed', finals=[Run('f', 'c.py', {'image_size': (16, 16)})]),
+      Study('bare', [_A, _B]),
+    ]
+  )
+  again = spec.from_json(json.loads(json.dumps(spec.to_json(sweep))))
+  assert again.studies[0].candidates == tuple(sweep.studies[0].candidates)
+  for candidate in sweep.studies[0].candidates:
+    rate = candidate.overrides['rate']
+    assert [run.name for run in again.studies[0].finals_of(candidate)] == [
+      f'a/rate={rate},seed=0',
+      f'a/rate={rate},seed=1',
+      f'a/rate={rate},seed=2',
+    ]
+  [fixed] = again.studies[1].finals_of(None)
+  assert fixed.overrides == {'image_size': (16, 16)}
+  assert again.studies[2].finals is None

@@ -1,0 +1,89 @@
+"""What is shown while a sweep runs."""
+
+import io
+
+import pytest
+from etils import epath
+
+from tests.sweep import fakes
+from vit_jax.sweep import Sweep, status
+from vit_jax.sweep.commands import Folders
+
+
+@pytest.mark.parametrize(
+  'seconds, text',
+  [(5, '5 s'), (59.6, '60 s'), (60, '1 min'), (7500, '2 h 5 min')],
+)
+def test_duration(seconds, text):
+  assert status.duration(seconds) == text
+
+
+def _snapshot(path, **changes):
+  study = fakes.study()
+  finished = {run.name: fakes.measured(run) for run in study.candidates[:2]}
+  values = dict(
+    finished=finished,
+    busy=['a/rate=0.1'],
+    failed=[],
+    seconds=[100.0, 140.0],
+    slots=2,
+  )
+  return status.snapshot(
+    Sweep([study]), Folders(path, epath.Path(path)), **values | changes
+  )
+
+
+def test_a_snapshot(tmp_path):
+  run = tmp_path / 'runs/a/rate=0.1'
+  run.mkdir(parents=True)
+  (run / 'metrics.jsonl').write_text('{"step": 50}\n{"step": 1200, "x": 1}\n')
+  snapshot = _snapshot(tmp_path)
+  assert snapshot.rows == [
+    ('a/rate=0.001', 'finished', 'validation 50.00%'),
+    ('a/rate=0.01', 'finished', 'validation 75.00%'),
+    ('a/rate=0.1', 'running', 'step 1,200'),
+    ('a/rate=1.0', 'waiting', ''),
+  ]
+  # 5 of the 7 are left, 120 s each, two at a time.
+  assert snapshot.summary() == '2 of 7 done, 1 running, about 5 min left'
+  failed = _snapshot(tmp_path, failed=['a/rate=1.0'], seconds=[])
+  assert failed.summary() == '2 of 7 done, 1 running, 1 failed'
+  (run / 'metrics.jsonl').write_text('{"step": 50}\n{"st')
+  assert _snapshot(tmp_path).rows[2] == ('a/rate=0.1', 'running', '')
+
+
+def test_lines_for_a_log(capsys, tmp_path):
+  view = status.view()
+  assert isinstance(view, status.Lines)  # Nobody looks at a terminal here.
+  view.show(_snapshot(tmp_path))
+  assert capsys.readouterr().out == ''
+  view.say('one')
+  view.say('two')
+  view.show(_snapshot(tmp_path))
+  first, second = capsys.readouterr().out.splitlines()
+  assert first.endswith(' one')
+  assert second.endswith(' two  [2 of 7 done, 1 running, about 5 min left]')
+  view.close()
+  assert capsys.readouterr().out == ''
+
+
+def test_a_live_table(tmp_path):
+  run = tmp_path / 'runs/a/rate=0.1'
+  run.mkdir(parents=True)
+  (run / 'metrics.jsonl').write_text('{"step": 9}\n')
+  rich_console = pytest.importorskip('rich.console')
+  text = io.StringIO()
+  view = status.Live(
+    rich_console.Console(
+      file=text, width=80, height=9, force_terminal=True, color_system=None
+    )
+  )
+  view.show(_snapshot(tmp_path))
+  view.say('a/rate=0.01 finished')
+  view.say('a/rate=0.1 ended with exit code 1')
+  view.close()
+  shown = text.getvalue()
+  assert 'a/rate=0.1 ended with exit code 1' in shown
+  assert 'a/rate=0.01 finished' not in shown
+  assert '2 of 7 done, 1 running' in shown
+  assert shown.index('step 9') < shown.index('validation 50.00%')

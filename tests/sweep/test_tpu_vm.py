@@ -1,0 +1,118 @@
+"""Runs on slices, through what launch/ does."""
+
+import pytest
+from etils import epath
+
+from launch import shell as shell_lib
+from launch import workers
+from tests.sweep import fakes
+from vit_jax.sweep import tpu_vm
+from vit_jax.sweep.commands import Folders
+
+
+def _worker(state, code=None, *, alive=False):
+  return workers.Worker('w', alive, state, code, '')
+
+
+@pytest.mark.parametrize(
+  'found, code',
+  [
+    ([_worker('running', alive=True), _worker('ended', 0)], None),
+    ([_worker('ended', 0), _worker('ended', 0)], 0),
+    ([_worker('ended', 76), _worker('ended', 1)], 1),
+    ([_worker('ended', 0), _worker('gave_up', 77)], 77),
+    ([_worker('stopped', 75)], 75),
+    ([_worker('running')], 75),  # Cut off.
+    ([_worker('new'), _worker('ended', 0)], -9),  # A new slice.
+    ([_worker('idle')], -9),
+    ([], -9),
+  ],
+)
+def test_what_the_machines_say(found, code):
+  assert tpu_vm.exit_code(found) == code
+
+
+@pytest.fixture
+def cloud(monkeypatch):
+  """What was asked of the slices; they answer with `cloud.found`."""
+  calls = []
+
+  class Cloud:
+    found = (_worker('running', alive=True),)
+
+  def start(shell, target, flags):
+    calls.append(('start', target.name, target.zone, flags[-2:]))
+    if Cloud.found is None:
+      raise shell_lib.CommandError('no way')
+
+  def status(shell, target):
+    if Cloud.found is None:
+      raise shell_lib.CommandError('no way')
+    return Cloud.found
+
+  monkeypatch.setattr(workers, 'start', start)
+  monkeypatch.setattr(workers, 'status', status)
+  monkeypatch.setattr(
+    workers, 'stop', lambda shell, target: calls.append(('stop', target.name))
+  )
+  monkeypatch.setenv('CLOUDSDK_CORE_PROJECT', 'p')
+  monkeypatch.setenv('CLOUDSDK_COMPUTE_ZONE', 'z')
+  Cloud.calls = calls
+  return Cloud
+
+
+def _pool(path, names=('x', 'y'), shared='gs://bucket/sweep'):
+  return tpu_vm.TpuVms(Folders(path, epath.Path(shared)), names)
+
+
+def test_each_slice_has_one_run(cloud, tmp_path):
+  pool = _pool(tmp_path)
+  first, second, third = fakes.study().candidates[:3]
+  assert pool.slots == 2
+  assert [pool.start(first), pool.start(second)] == ['x', 'y']
+  assert cloud.calls[0] == (
+    'start',
+    'x',
+    'z',
+    [
+      '--workdir=gs://bucket/sweep/runs/a/rate=0.001',
+      '--compilation_cache=gs://bucket/sweep/compilation_cache',
+    ],
+  )
+  assert pool.poll('y') is None
+  cloud.found = [_worker('ended', 0)]
+  assert pool.poll('y') == 0
+  assert pool.start(third) == 'y'
+  pool.stop('x')
+  assert cloud.calls[-1] == ('stop', 'x')
+
+
+def test_a_slice_out_of_reach(cloud, tmp_path):
+  pool = _pool(tmp_path)
+  assert pool.start(fakes.study().candidates[0]) == 'x'
+  cloud.found = None
+  assert pool.poll('x') is None  # The run goes on.
+  # What did not start is to be started again.
+  assert pool.start(fakes.study().candidates[1]) == 'y'
+  assert pool.poll('y') == -9
+  assert pool.poll('x') is None
+
+
+def test_a_pool_takes_up_what_runs(cloud, tmp_path):
+  pool = _pool(tmp_path)
+  assert pool.poll('x') is None
+  assert pool.start(fakes.study().candidates[0]) == 'y'
+  with pytest.raises(ValueError, match='on z, which --tpus= does not name'):
+    pool.poll('z')
+
+
+def test_what_is_missing(cloud, tmp_path, monkeypatch):
+  with pytest.raises(ValueError, match='--tpus=x,x: expected the names'):
+    _pool(tmp_path, ('x', 'x'))
+  with pytest.raises(ValueError, match='--tpus=: expected the names'):
+    _pool(tmp_path, ())
+  with pytest.raises(ValueError, match=r'--runs=here: expected gs://'):
+    _pool(tmp_path, shared='here')
+  monkeypatch.delenv('CLOUDSDK_COMPUTE_ZONE')
+  with pytest.raises(ValueError, match=r'needs \$CLOUDSDK_COMPUTE_ZONE'):
+    _pool(tmp_path)

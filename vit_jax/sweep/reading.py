@@ -1,0 +1,151 @@
+"""Reads a sweep file, and checks each run that may become due.
+
+  python -m vit_jax.sweep.reading FILE[:ARGUMENT] [KEY=VALUE ...]
+
+prints `{"studies": ..., "summary": ...}` as JSON. A process of its own, since
+configs import JAX, whose seconds and memory the launcher is not to cost.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from vit_jax import command_line
+from vit_jax.sweep import commands, spec
+from vit_jax.sweep.spec import Run, Study, Sweep
+
+
+def load(text: str) -> Sweep:
+  """Calls `get_sweep` of a sweep file.
+
+  Args:
+    text: `configs/sweeps/NAME.py[:ARGUMENT]`.
+
+  Raises:
+    ValueError: there is no such file, it defines no sweep, or it refuses its
+      argument.
+  """
+  path, _, argument = text.partition(':')
+  if not os.path.isfile(path):
+    raise ValueError(f'--sweep={text}: there is no file {path!r}.')
+  module_spec = importlib.util.spec_from_file_location('sweep_file', path)
+  module = importlib.util.module_from_spec(module_spec)
+  module_spec.loader.exec_module(module)
+  if not hasattr(module, 'get_sweep'):
+    raise ValueError(
+      f'--sweep={text}: {path!r} defines no get_sweep(argument).'
+    )
+  try:
+    sweep = module.get_sweep(argument or None)
+  except ValueError as error:
+    raise ValueError(f'--sweep={text}: {error}') from error
+  spec.check(sweep)
+  return sweep
+
+
+def override(sweep: Sweep, words: Sequence[str]) -> Sweep:
+  """The sweep with `KEY=VALUE` set in all of its runs.
+
+  Raises:
+    ValueError: a word is none, or sets what the runs of a study differ in.
+  """
+  values = {}
+  for word in words:
+    key, equals, value = word.partition('=')
+    if not key or not equals:
+      raise ValueError(f'--set={word}: expected KEY=VALUE.')
+    values[key] = value
+
+  def changed(runs: Sequence[Run]) -> tuple[Run, ...]:
+    return tuple(
+      Run(run.name, run.config, {**run.overrides, **values}, run.labels)
+      for run in runs
+    )
+
+  studies = []
+  for study in sweep.studies:
+    runs = list(study.all_runs())
+    for key in values:
+      found = {repr(run.overrides.get(key)) for run in runs}
+      if len(found) > 1:
+        raise ValueError(
+          f'--set={key}={values[key]}: the runs of {study.name!r} differ in it'
+          f' ({", ".join(sorted(found))}).'
+        )
+    finals = study.finals
+    if callable(finals):
+      # Asked for with a changed candidate, it must not see the change twice.
+      finals = lambda winner, make=finals: changed(make(winner))  # noqa: E731
+    elif finals is not None:
+      finals = changed(finals)
+    studies.append(Study(study.name, changed(study.candidates), finals))
+  return Sweep(tuple(studies), sweep.summary)
+
+
+def read_config(run: Run) -> ml_collections.ConfigDict:
+  """A run's config with its overrides, as vit_jax.main parses them.
+
+  Raises:
+    ValueError: says which run, and what is wrong.
+  """
+  words = commands.config_flags(run)
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file(
+    'config', lock_config=True, flag_values=values, sys_argv=['run', *words]
+  )
+  try:
+    command_line.read_config(words)
+    values(['run', *words])
+  except (ValueError, TypeError, flags.Error) as error:
+    raise ValueError(f'{run.name}: {error}') from None
+  return values.config
+
+
+def check(sweep: Sweep) -> None:
+  """Reads every config, and refuses to choose by anything but held-out data.
+
+  Raises:
+    ValueError: says which run, and what is wrong.
+  """
+  # Imported late: it is what imports JAX.
+  from vit_jax.sweep import held_out
+
+  configs: dict[str, ml_collections.ConfigDict] = {}
+
+  def read(run: Run) -> ml_collections.ConfigDict:
+    if run.name not in configs:
+      config = read_config(run)
+      held_out.read(config, run.name)
+      configs[run.name] = config
+    return configs[run.name]
+
+  for study in sweep.studies:
+    for candidate in study.candidates:
+      config = read(candidate)
+      finals: Mapping[str, ml_collections.ConfigDict] = {
+        run.name: read(run) for run in study.finals_of(candidate)
+      }
+      held_out.check(candidate.name, config, finals)
+    if not study.candidates:
+      for run in study.finals_of(None):
+        read(run)
+
+
+def main(words: Sequence[str]) -> None:
+  sweep = override(load(words[0]), words[1:])
+  check(sweep)
+  found = {
+    'studies': spec.to_json(sweep),
+    'summary': sweep.summary is not None,
+  }
+  json.dump(found, sys.stdout)
+
+
+if __name__ == '__main__':
+  command_line.run(main, arguments='FILE[:ARGUMENT] [KEY=VALUE ...]')

@@ -1,0 +1,153 @@
+"""Runs as Slurm jobs, through submitit (the extra `slurm`)."""
+
+import ast
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+
+from vit_jax.sweep import commands
+from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.spec import Run
+
+# Without a limit of time submitit's is five minutes.
+_DEFAULTS = {'time': 24 * 60, 'signal_delay_s': 300}
+_AT_ONCE = 1000  # Slurm's own limits are what counts.
+
+
+class Slurm:
+  """Submits jobs, which go on when this process dies."""
+
+  interval = 10.0  # Seconds between polls.
+  survives = True
+
+  def __init__(
+    self,
+    folders: Folders,
+    parallel: int,
+    options: Sequence[str] = (),
+    *,
+    command: Callable[[Run, Folders], Sequence[str]] = commands.command,
+    executor: str = 'SlurmExecutor',
+  ):
+    """Asks nothing of the cluster yet.
+
+    Args:
+      folders: on a file system that all machines share.
+      parallel: how many jobs are queued or running at once; 0: all.
+      options: `NAME=VALUE`, of `submitit.SlurmExecutor.update_parameters`:
+        partition, time (minutes), nodes, ntasks_per_node, gpus_per_node, ...
+      command: makes the command of a run.
+      executor: which of submitit's.
+
+    Raises:
+      ValueError: submitit is not installed, this is no Slurm cluster, or an
+        option is none.
+    """
+    try:
+      import submitit
+    except ImportError:
+      raise ValueError(
+        '--launcher=slurm needs submitit: pip install submitit'
+      ) from None
+    self.slots = parallel or _AT_ONCE
+    self._submitit = submitit
+    self._folders = folders
+    self._command = command
+    parameters = (_DEFAULTS if executor == 'SlurmExecutor' else {}) | parse(
+      options
+    )
+    self._tasks = parameters.get('nodes', 1) * parameters.get(
+      'ntasks_per_node', 1
+    )
+    try:
+      # Jobs leave their logs there: %j is the job's number.
+      self._executor = getattr(submitit, executor)(folders.local / 'slurm')
+      self._executor.update_parameters(**parameters)
+    except (RuntimeError, TypeError) as error:
+      raise ValueError(f'--launcher=slurm: {error}') from error
+    self._jobs = {}
+
+  def start(self, run: Run) -> str:
+    """Submits a run; returns the job's number."""
+    log = self._folders.log(run.name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    job = self._executor.submit(
+      Command(list(self._command(run, self._folders)), os.fspath(log))
+    )
+    self._jobs[job.job_id] = job
+    return job.job_id
+
+  def poll(self, handle: str) -> int | None:
+    """The exit code, negative for a signal; None while it waits or runs."""
+    job = self._job(handle)
+    if not job.done():
+      return None
+    try:
+      codes = job.results()
+    except self._submitit.core.utils.FailedJobError:
+      return 1
+    except self._submitit.core.utils.UncompletedJobError:
+      return -signal.SIGKILL  # Cancelled, out of time, or its node was lost.
+    # An error of one process ends the others, as lost hosts.
+    return 1 if 1 in codes else next(filter(None, codes), 0)
+
+  def stop(self, handle: str) -> None:
+    """Cancels a job; Slurm gives it KillWait seconds to save."""
+    self._job(handle).cancel(check=False)
+
+  def _job(self, handle):
+    if handle not in self._jobs:  # Of an earlier launcher.
+      self._jobs[handle] = self._executor.job_class(
+        self._executor.folder, handle, list(range(self._tasks))
+      )
+    return self._jobs[handle]
+
+
+class Command:
+  """What a job does: a command, which saves when its time is up."""
+
+  def __init__(self, command: list[str], log: str):
+    self._command = command
+    self._log = log
+    self._pid = 0
+
+  def __call__(self) -> int:
+    """Runs it; returns the exit code, negative for a signal."""
+    # The warning goes to all processes; the run knows SIGTERM only.
+    known = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    with open(self._log, 'ab') as file:
+      process = subprocess.Popen(
+        self._command, stdout=file, stderr=subprocess.STDOUT
+      )
+    self._pid = process.pid
+    signal.signal(signal.SIGUSR2, known)
+    # Not process.wait: it holds a lock, which `checkpoint` would wait for.
+    process.returncode = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+    return process.returncode
+
+  def checkpoint(self):
+    """Called by submitit before the time is up: saves, and asks to go on."""
+    import submitit
+
+    os.kill(self._pid, signal.SIGTERM)
+    os.waitpid(self._pid, 0)
+    return submitit.helpers.DelayedSubmission(Command(self._command, self._log))
+
+
+def parse(options: Sequence[str]) -> dict[str, object]:
+  """`NAME=VALUE` as arguments; numbers and lists as Python writes them.
+
+  Raises:
+    ValueError: a word is no such pair.
+  """
+  values: dict[str, object] = {}
+  for option in options:
+    name, equals, text = option.partition('=')
+    if not name or not equals:
+      raise ValueError(f'--slurm={option}: expected NAME=VALUE.')
+    try:
+      values[name] = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+      values[name] = text
+  return values

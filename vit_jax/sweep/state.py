@@ -1,0 +1,210 @@
+"""What is known of a sweep on disk, so that a launcher may die at any time.
+
+A run's own directory says whether it is finished and what it measured. Only
+what it can't know is kept beside it: SWEEPDIR/events.jsonl has a line for each
+start and end, SWEEPDIR/sweep.json what the runs are.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from etils import epath
+
+from vit_jax.sweep import spec
+from vit_jax.sweep.spec import HELD_OUT, Sweep
+
+_SWEEP = 'sweep.json'
+# Beside 75, 76 and 77 (see `errors`) a run that was killed is started again.
+RESTARTABLE = (75, 76, 77)
+
+
+@dataclasses.dataclass
+class Attempts:
+  """How often a run ended without being finished, and whether it is going on.
+
+  Attributes:
+    failures: by an error of its own.
+    restarts: through no fault of its own.
+    handle: what its launcher calls it; None if it has ended.
+  """
+
+  failures: int = 0
+  restarts: int = 0
+  handle: str | None = None
+
+
+@contextlib.contextmanager
+def lock(local: pathlib.Path) -> Iterator[None]:
+  """Holds the directory; the kernel lets go of it when this process dies.
+
+  Raises:
+    ValueError: another launcher holds it.
+  """
+  path = local / 'lock'
+  with path.open('a+') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      file.seek(0)
+      raise ValueError(
+        f'{local} is in use by another launcher ({file.read().strip()}). Wait'
+        ' for it, end it, or choose another --workdir.'
+      ) from None
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {os.uname().nodename}')
+    file.flush()
+    yield
+
+
+class Events:
+  """The starts and ends of runs."""
+
+  def __init__(self, local: pathlib.Path):
+    """Reads what earlier launchers left; a line that is cut off is left out."""
+    self._path = local / 'events.jsonl'
+    self.attempts = collections.defaultdict(Attempts)
+    self.seconds: list[float] = []  # Of runs from start to a good end.
+    self._started: dict[str, float] = {}
+    text = self._path.read_text() if self._path.exists() else ''
+    for line in text.splitlines():
+      with contextlib.suppress(json.JSONDecodeError):
+        self._take(json.loads(line))
+    # What follows must begin on a line of its own.
+    self._file = self._path.open('a')
+    if text and not text.endswith('\n'):
+      self._file.write('\n')
+
+  def started(self, name: str, handle: str) -> None:
+    self._note(run=name, handle=handle)
+
+  def ended(self, name: str, code: int) -> None:
+    """Notes an exit code; negative is a signal."""
+    self._note(run=name, code=code)
+
+  def over(self) -> None:
+    """Nothing is left to do: the next launcher tries what failed again."""
+    self._note(over=True)
+
+  def close(self) -> None:
+    self._file.close()
+
+  def _note(self, **event: Any) -> None:
+    event['time'] = round(time.time(), 3)
+    self._file.write(json.dumps(event) + '\n')
+    self._file.flush()
+    self._take(event)
+
+  def _take(self, event: Mapping[str, Any]) -> None:
+    if 'over' in event:
+      self.attempts.clear()
+      return
+    name = event['run']
+    attempts = self.attempts[name]
+    if 'handle' in event:
+      attempts.handle = event['handle']
+      self._started[name] = event['time']
+      return
+    attempts.handle = None
+    code = event['code']
+    if code in RESTARTABLE or code < 0:
+      attempts.restarts += 1
+    elif code:
+      attempts.failures += 1
+    elif name in self._started:
+      self.seconds.append(event['time'] - self._started[name])
+
+
+def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
+  """The numbers of a finished run's last step; None if it is not finished.
+
+  As `results` reads them, without importing JAX: a run is finished once `DONE`
+  names the step that its config ends at.
+  """
+  try:
+    done = (workdir / 'DONE').read_text().strip()
+    total = json.loads((workdir / 'config.json').read_text())['total_steps']
+    text = (workdir / 'metrics.jsonl').read_text()
+  except (FileNotFoundError, json.JSONDecodeError):
+    return None
+  if done != str(total):
+    return None
+  final: dict[str, float] = {}
+  for line in text.splitlines():
+    with contextlib.suppress(json.JSONDecodeError):
+      row = json.loads(line)
+      if row['step'] == total:
+        final |= row
+  return final
+
+
+def held_out_accuracy(name: str, metrics: Mapping[str, float]) -> float:
+  """The one number that candidates are compared by.
+
+  Args:
+    name: the run's.
+    metrics: of its last step.
+
+  Raises:
+    ValueError: it was not measured, or was not finite.
+  """
+  for key in HELD_OUT:
+    value = metrics.get(f'{key}/accuracy', math.nan)
+    if math.isfinite(value):
+      return value
+  raise ValueError(
+    f'The candidate {name} has no finite accuracy on held-out data; found:'
+    f' {", ".join(sorted(metrics)) or "nothing"}.'
+  )
+
+
+def record(
+  local: pathlib.Path, sweep: Sweep, started: Callable[[str], bool]
+) -> None:
+  """Notes what the runs are, so that none goes on as another one.
+
+  Args:
+    local: the sweep's directory.
+    sweep: as it is to run.
+    started: whether the run of a name has a work directory.
+
+  Raises:
+    ValueError: a run that was started had another config or overrides.
+  """
+  path = local / _SWEEP
+  old = json.loads(path.read_text())['runs'] if path.exists() else {}
+  new = {}
+  for study in sweep.studies:
+    for run in study.all_runs():
+      overrides = json.loads(json.dumps(dict(run.overrides)))
+      new[run.name] = {'config': run.config, 'overrides': overrides}
+  for name, what in new.items():
+    if name in old and old[name] != what and started(name):
+      raise ValueError(
+        f'{local} holds the run {name} as {old[name]}, now it is {what}. Use'
+        ' another --workdir, or the same settings.'
+      )
+  found = {'studies': spec.to_json(sweep), 'runs': old | new}
+  temporary = path.with_name(_SWEEP + '.tmp')
+  temporary.write_text(json.dumps(found, indent=2) + '\n')
+  temporary.replace(path)
+
+
+def recorded(local: pathlib.Path) -> Sweep:
+  """The sweep that was last started in a directory, without its summary.
+
+  Raises:
+    ValueError: there is none.
+  """
+  path = local / _SWEEP
+  if not path.exists():
+    raise ValueError(f'{local} holds no sweep.')
+  return spec.from_json(json.loads(path.read_text())['studies'])

@@ -1,0 +1,119 @@
+"""Runs on a pool of TPU VMs, one on each, through launch/ (needs gcloud).
+
+The slices are there already, set up by `launch/tpu_vm.py create` and `setup`.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+
+from vit_jax.sweep import commands
+from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.spec import Run
+
+
+class TpuVms:
+  """Starts runs on slices, which go on when this process dies."""
+
+  interval = 60.0  # Seconds between polls; each is an ssh to all machines.
+  survives = True
+
+  def __init__(self, folders: Folders, names: Sequence[str]):
+    """Asks nothing of the slices yet.
+
+    Args:
+      folders: whose `shared` all machines reach.
+      names: of the TPU VMs.
+
+    Raises:
+      ValueError: no names, one twice, or the project or the zone is not set.
+    """
+    from launch import queued_resource
+    from launch import shell as shell_lib
+
+    if not names or len(set(names)) < len(names):
+      raise ValueError(
+        f'--tpus={",".join(names)}: expected the names of different TPU VMs.'
+      )
+    if not os.fspath(folders.shared).startswith(('gs://', '/')):
+      raise ValueError(f'--runs={folders.shared}: expected gs://BUCKET/PATH.')
+    place = {}
+    for key in ('project', 'zone'):
+      section = 'COMPUTE' if key == 'zone' else 'CORE'
+      variable = f'CLOUDSDK_{section}_{key.upper()}'
+      if not os.environ.get(variable):
+        raise ValueError(f'--launcher=tpu_vm needs ${variable}.')
+      place[key] = os.environ[variable]
+    self.slots = len(names)
+    self._targets = {
+      name: queued_resource.Target(name=name, **place) for name in names
+    }
+    self._shell = shell_lib.Shell(dry_run=False)
+    self._error = shell_lib.CommandError
+    self._folders = folders
+    self._busy: set[str] = set()
+    self._not_started: set[str] = set()
+
+  def start(self, run: Run) -> str:
+    """Starts a run on a free slice; returns the slice's name."""
+    from launch import workers
+
+    name = next(name for name in self._targets if name not in self._busy)
+    self._busy.add(name)
+    try:
+      workers.start(
+        self._shell,
+        self._targets[name],
+        commands.main_flags(run, self._folders),
+      )
+    except self._error as error:
+      # What the machines say would be of the run before.
+      self._not_started.add(name)
+      self._shell.say(f'{run.name} did not start on {name}: {error}')
+    return name
+
+  def poll(self, handle: str) -> int | None:
+    """The exit code, negative for a signal; None while it runs."""
+    from launch import workers
+
+    if handle not in self._targets:
+      raise ValueError(f'A run is on {handle}, which --tpus= does not name.')
+    self._busy.add(handle)  # It may be of an earlier launcher.
+    if handle in self._not_started:
+      self._not_started.discard(handle)
+      self._busy.discard(handle)
+      return -signal.SIGKILL
+    try:
+      code = exit_code(workers.status(self._shell, self._targets[handle]))
+    except self._error:
+      return None  # Not reached just now; the run goes on by itself.
+    if code is not None:
+      self._busy.discard(handle)
+    return code
+
+  def stop(self, handle: str) -> None:
+    """Ends a run with SIGTERM, and waits until it has saved."""
+    from launch import workers
+
+    if handle in self._targets:
+      workers.stop(self._shell, self._targets[handle])
+
+
+def exit_code(found: Sequence) -> int | None:
+  """What the machines of a slice say of their run.
+
+  Args:
+    found: the slice's `launch.workers.Worker`s.
+
+  Returns:
+    None while any of them is alive, else 0 if all ended well, 1 if one failed,
+    or the code of a run to be started again.
+  """
+  if any(worker.alive for worker in found):
+    return None
+  if not found or any(worker.state in ('new', 'idle') for worker in found):
+    return -signal.SIGKILL  # It was lost with its machines.
+  codes = [worker.code for worker in found]
+  if any(worker.state not in ('ended', 'gave_up') for worker in found):
+    return 75
+  return 1 if 1 in codes else next(filter(None, codes), 0)
