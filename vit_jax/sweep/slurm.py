@@ -16,7 +16,11 @@ _AT_ONCE = 1000  # Slurm's own limits are what counts.
 
 
 class Slurm:
-  """Submits jobs, which go on when this process dies."""
+  """Submits jobs, which go on when this process dies.
+
+  A job that was cancelled or lost is known by Slurm's accounting (`sacct`);
+  a cluster without it says only of jobs that ended by themselves that they did.
+  """
 
   interval = 10.0  # Seconds between polls.
   survives = True
