@@ -32,6 +32,7 @@ REQUIRED = [
 EXTRAS = {
   # What the default test run needs.
   'test': [
+    'matplotlib>=3.9',
     'pytest>=8',
     'pytest-xdist>=3.6',
     'ruff>=0.12',
@@ -46,6 +47,8 @@ EXTRAS = {
   # The TPU compiler, which needs no TPU: what a plan is made with.
   'plan': ['jax[tpu]>=0.8'],
   'cuda': ['jax[cuda13]>=0.8'],
+  # Plots of results.
+  'plot': ['matplotlib>=3.9'],
   # Sweeps on a Slurm cluster.
   'slurm': ['submitit>=1.5'],
   # Google Cloud Storage paths (gs://...) for data and work directories.

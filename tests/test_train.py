@@ -35,6 +35,7 @@ GOODPUT = (
   'goodput/restart_seconds',
   'goodput/steps_share',
   'goodput/restarts',
+  'goodput/devices',
   'unix_time',
 )
 

@@ -36,6 +36,7 @@ CATEGORIES = (
   'compilation',
   'restart',
 )
+DEVICES = 'goodput/devices'
 # Tracing, lowering, and compiling or reading from the persistent cache. JAX's
 # cache retrieval event is left out: it is a part of the last of these.
 _EVENTS = '/jax/core/compile/'
@@ -76,6 +77,8 @@ class Goodput:
     # Of what was compiled: when it ended and how many seconds it took.
     self._compiled: list[tuple[float, float]] = []
     self._open = True
+    # That the run has now; what they cost follows from the seconds.
+    self.devices = 0
 
   def __enter__(self):
     self._thread = threading.get_ident()
@@ -102,7 +105,7 @@ class Goodput:
     """
     if 'unix_time' not in row:
       return
-    self._before = {name: _number(row, _key(name)) for name in CATEGORIES}
+    self._before = {name: _number(row, key(name)) for name in CATEGORIES}
     self._restarts = round(_number(row, 'goodput/restarts')) + 1
     gap = self._launched - row['unix_time']
     self._before['restart'] += max(gap, 0.0)
@@ -139,13 +142,14 @@ class Goodput:
 
     Returns:
       `goodput/NAME_seconds` of each category, `goodput/steps_share` (0..1),
-      `goodput/restarts`, and `unix_time`, by which the next launch tells how
-      much time was lost.
+      `goodput/restarts`, `goodput/devices`, and `unix_time`, by which the next
+      launch tells how much time was lost.
     """
     seconds = self._totals()
-    result = {_key(name): value for name, value in seconds.items()}
+    result = {key(name): value for name, value in seconds.items()}
     result['goodput/steps_share'] = _share(seconds, 'steps')
     result['goodput/restarts'] = float(self._restarts)
+    result[DEVICES] = float(self.devices)
     result['unix_time'] = self._now()
     return result
 
@@ -198,7 +202,8 @@ class Goodput:
     self._move('compilation', seconds - inside)
 
 
-def _key(name: str) -> str:
+def key(name: str) -> str:
+  """The metric that a category's seconds are."""
   return f'goodput/{name}_seconds'
 
 

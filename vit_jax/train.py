@@ -101,6 +101,7 @@ def train_and_evaluate(
     layout = sharding.build(**config.mesh)
     program = program_lib.build(config, layout)
     mesh = layout.mesh
+    goodput.devices = mesh.size
     batch_size = config.data.batch_size
     evaluations = evaluators.build(config, program.model, mesh, source)
     guard = guard_lib.Guard(

@@ -1,0 +1,145 @@
+"""Frames, table and plots of work directories made by hand."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from vit_jax import compare
+from vit_jax.compare import __main__ as command
+from vit_jax.compare import plots
+
+
+def _run(folder, *, peak, seed, rows, done=True):
+  folder.mkdir(parents=True)
+  config = {
+    'seed': seed,
+    'image_size': [8, 8],
+    'schedule': {'peak': peak},
+    'evals': {'test': {'every': seed}},
+  }
+  (folder / 'config.json').write_text(json.dumps(config))
+  text = ''.join(json.dumps(row) + '\n' for row in rows)
+  (folder / 'metrics.jsonl').write_text(text)
+  if done:
+    (folder / 'DONE').write_text('20\n')
+
+
+def _row(step, hours, devices, **metrics):
+  return {
+    'step': step,
+    'goodput/steps_seconds': 3600 * hours - 60,
+    'goodput/input_seconds': 60,
+    'goodput/devices': devices,
+    **{key.replace('__', '/'): value for key, value in metrics.items()},
+  }
+
+
+@pytest.fixture
+def folder(tmp_path):
+  _run(
+    tmp_path / 'runs/a/first',
+    peak=0.1,
+    seed=0,
+    rows=[
+      _row(10, 1.0, 4, train__loss=3.0),
+      # Two rows of one step; then on with half of the devices.
+      _row(10, 1.5, 4, test__accuracy=0.25),
+      _row(20, 2.5, 2, train__loss=2.0),
+      _row(20, 2.5, 2, test__accuracy=0.5),
+    ],
+  )
+  _run(
+    tmp_path / 'runs/a/second',
+    peak=1.0,
+    seed=1,
+    rows=[{'step': 10, 'train/loss': 4.0}],
+    done=False,
+  )
+  return tmp_path / 'runs'
+
+
+def test_a_row_a_run(folder):
+  runs = compare.load_runs(folder)
+  assert runs['run'].tolist() == ['a/first', 'a/second']
+  assert runs['finished'].tolist() == [True, False]
+  assert runs['step'].tolist() == [20, 10]
+  assert runs['config.schedule.peak'].tolist() == [0.1, 1.0]
+  assert runs['config.image_size'].tolist() == [(8, 8), (8, 8)]
+  assert runs['train/loss'].tolist() == [2.0, 4.0]
+  assert runs['test/accuracy'][0] == 0.5
+  assert math.isnan(runs['test/accuracy'][1])
+  assert runs['hours'][0] == pytest.approx(2.5)
+  assert runs['device_hours'][0] == pytest.approx(1.5 * 4 + 1.0 * 2)
+  assert math.isnan(runs['hours'][1])
+
+
+def test_a_row_a_step(folder):
+  curves = compare.load_curves(folder)
+  assert curves['run'].tolist() == ['a/first', 'a/first', 'a/second']
+  assert curves['step'].tolist() == [10, 20, 10]
+  assert curves['test/accuracy'].tolist()[:2] == [0.25, 0.5]
+  assert curves['hours'].tolist()[:2] == pytest.approx([1.5, 2.5])
+  assert curves['device_hours'].tolist()[:2] == pytest.approx([6.0, 8.0])
+
+
+def test_names_of_runs(folder):
+  assert list(compare.find(folder / 'a')) == ['first', 'second']
+  assert list(compare.find(folder / 'a/first')) == ['first']
+  assert list(compare.find(folder / 'a/first', folder)) == [
+    'first',
+    'runs/a/first',
+    'runs/a/second',
+  ]
+  (folder / 'empty').mkdir()
+  with pytest.raises(ValueError, match='empty holds no work directory'):
+    compare.find(folder / 'empty')
+  with pytest.raises(ValueError, match=r'there is no folder .*nowhere'):
+    compare.find(folder / 'nowhere')
+
+
+def test_the_table_tells_the_runs_apart(folder):
+  runs = compare.load_runs(folder)
+  table = command.table(runs, command.choose(runs, []))
+  assert table.values.tolist() == [
+    ['a/first', 'True', '20', '0', '0.1', '0.5'],
+    ['a/second', 'False', '10', '1', '1', '-'],
+  ]
+  assert table.columns.tolist() == [
+    *('run', 'finished', 'step', 'seed', 'schedule.peak', 'test/accuracy'),
+  ]
+  assert command.choose(runs, ['train/loss']) == ['train/loss']
+  with pytest.raises(ValueError, match=r"no run has \['test/acc'\]; there are"):
+    command.choose(runs, ['test/acc'])
+
+
+@pytest.mark.parametrize('x', ['step', 'device_hours', 'schedule.peak'])
+def test_plots(folder, tmp_path, x):
+  pytest.importorskip('matplotlib')
+  path = tmp_path / 'plot.png'
+  runs, curves = compare.load_runs(folder), compare.load_curves(folder)
+  plots.plot(runs, curves, 'train/loss', x, path)
+  assert path.read_bytes().startswith(b'\x89PNG')
+  with pytest.raises(ValueError, match=r"no run has 'config\.schedule\.pek'"):
+    plots.plot(runs, curves, 'train/loss', 'schedule.pek', path)
+  with pytest.raises(ValueError, match=r'metrics are .*test/accuracy'):
+    plots.plot(runs, curves, 'test/acc', x, path)
+
+
+def test_the_command(folder, tmp_path):
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'vit_jax.compare', folder),
+      f'--csv={tmp_path}/runs.csv',
+    ],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout.splitlines()[1].split() == [
+    *('a/first', 'True', '20', '0', '0.1', '0.5'),
+  ]
+  header = (tmp_path / 'runs.csv').read_text().splitlines()[0]
+  assert header.startswith('run,finished,config.seed,')

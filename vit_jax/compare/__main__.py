@@ -1,0 +1,96 @@
+"""Compares runs: `python -m vit_jax.compare DIR [DIR...]`.
+
+  python -m vit_jax.compare runs/transfer               a table
+  python -m vit_jax.compare runs/a runs/b --metric=test/accuracy,test/loss
+  python -m vit_jax.compare runs/a --plot=curves.png    accuracy over steps
+  python -m vit_jax.compare runs/sweep --x=schedule.peak --plot=rates.png
+  python -m vit_jax.compare runs --x=device_hours --plot=cost.pdf
+  python -m vit_jax.compare runs --csv=runs.csv         all there is of each run
+
+Each DIR is a run's work directory, or holds any number of them. The table has
+a line for each run: the keys of the config in which they differ, and the last
+value of each metric.
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from absl import flags
+
+from vit_jax import command_line
+from vit_jax.compare import frames, plots
+
+_METRIC = flags.DEFINE_list(
+  'metric', [], 'Metrics of the table; by default all that end in accuracy.'
+)
+_X = flags.DEFINE_string(
+  'x',
+  'step',
+  'What a plot is over: step, hours, device_hours, or a key of the config.',
+)
+_PLOT = flags.DEFINE_string(
+  'plot', None, 'File for a plot of the first metric: .png, .pdf or .svg.'
+)
+_CSV = flags.DEFINE_string('csv', None, 'File for a line a run, all columns.')
+
+# Sections and keys that a run's result does not depend on.
+_UNINTERESTING = (
+  *('config.evals.', 'config.log.', 'config.checkpoint.', 'config.guard.'),
+  *('config.data.data_dir', 'config.data.num_examples'),
+)
+# Of values in the table.
+_LONGEST = 24
+
+
+def choose(runs: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
+  """The metrics to show.
+
+  Raises:
+    ValueError: one that no run has.
+  """
+  known = [c for c in runs if not c.startswith('config.')]
+  if unknown := [name for name in metrics if name not in known]:
+    raise ValueError(f'no run has {unknown}; there are {known[3:]}.')
+  return list(metrics) or [
+    c for c in known if c.endswith('accuracy') and not c.startswith('train/')
+  ]
+
+
+def table(runs: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+  """The columns that tell the runs apart, and the metrics."""
+  differing = [
+    column
+    for column in runs
+    if column.startswith('config.')
+    and not column.startswith(_UNINTERESTING)
+    and runs[column].map(str).nunique() > 1
+  ]
+  shown = runs[['run', 'finished', 'step', *differing, *metrics]]
+  shown = shown.rename(columns=lambda c: c.removeprefix('config.'))
+  return shown[['run']].join(shown.drop(columns='run').map(_short))
+
+
+def _short(value):
+  if isinstance(value, float):
+    return '-' if pd.isna(value) else f'{value:.6g}'
+  text = str(value)
+  return text if len(text) <= _LONGEST else '...' + text[3 - _LONGEST :]
+
+
+def main(folders: Sequence[str]) -> None:
+  runs = frames.load_runs(*folders)
+  metrics = choose(runs, _METRIC.value)
+  print(table(runs, metrics).to_string(index=False), flush=True)
+  if _CSV.value:
+    runs.to_csv(_CSV.value, index=False)
+  if _PLOT.value:
+    if not metrics:
+      raise ValueError('no run has an accuracy; name one by --metric=.')
+    curves = frames.load_curves(*folders)
+    plots.plot(runs, curves, metrics[0], _X.value, _PLOT.value)
+
+
+if __name__ == '__main__':
+  command_line.run(
+    main, arguments='the work directories, or folders of them, such as runs'
+  )

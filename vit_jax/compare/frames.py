@@ -1,0 +1,122 @@
+"""Work directories to pandas frames."""
+
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+from etils import epath
+
+from vit_jax import config as config_lib
+from vit_jax import goodput, metrics, paths, results
+
+# Levels of folders around work directories.
+_DEEPEST = 5
+# Of these a run's training consists; the rest is overhead.
+_TRAINING = ('steps', 'input')
+
+
+def find(*folders: epath.PathLike) -> dict[str, epath.Path]:
+  """Finds the work directories in some folders, up to five levels down.
+
+  Args:
+    *folders: each a work directory, or a folder of such.
+
+  Returns:
+    Name -> work directory: the path inside of the folder, with the folder's
+    name before it if there are several, in the order of the names.
+
+  Raises:
+    ValueError: a folder is not there, or holds none.
+  """
+  found = {}
+  for folder in map(paths.absolute, folders):
+    if not folder.is_dir():
+      raise ValueError(f'there is no folder {folder}.')
+    inside = sorted(_walk(folder, _DEEPEST))
+    if not inside:
+      raise ValueError(f'{folder} holds no work directory of a run.')
+    for workdir in inside:
+      name = str(workdir.relative_to(folder))
+      parts = [folder.name] if len(folders) > 1 or name == '.' else []
+      found['/'.join(parts + ([name] if name != '.' else []))] = workdir
+  return found
+
+
+def _walk(folder: epath.Path, levels: int) -> Iterator[epath.Path]:
+  if (folder / config_lib.FILE).exists():
+    yield folder
+  elif levels:
+    for path in folder.iterdir():
+      if path.is_dir():
+        yield from _walk(path, levels - 1)
+
+
+def load_runs(*folders: epath.PathLike) -> pd.DataFrame:
+  """One row a run: its config, and the last value of each of its numbers.
+
+  Args:
+    *folders: see `find`.
+
+  Returns:
+    Columns `run`, `finished`, `step`; `config.KEY` for each key of the config,
+    nested ones as `config.data.batch_size`; `hours` and `device_hours`, see
+    `load_curves`; and the metrics by their names. What a run lacks is missing.
+  """
+  rows = []
+  for name, workdir in find(*folders).items():
+    config = config_lib.flatten(config_lib.load(workdir) or {})
+    curve = _curve(workdir)
+    last = {}
+    for row in curve:
+      last |= row
+    rows.append(
+      {
+        'run': name,
+        'finished': results.finished_at(workdir) is not None,
+        **{f'config.{key}': _hashable(value) for key, value in config.items()},
+        **last,
+      }
+    )
+  return pd.DataFrame(rows)
+
+
+def load_curves(*folders: epath.PathLike) -> pd.DataFrame:
+  """One row a step that a run logged something at.
+
+  Args:
+    *folders: see `find`.
+
+  Returns:
+    Columns `run` and `step`; `hours`, that were spent in training steps and
+    waiting for data until then; `device_hours`, those times the devices that
+    the run had at the time (cores on TPU v2 and v3); and the metrics.
+  """
+  return pd.DataFrame(
+    [
+      {'run': name, **row}
+      for name, workdir in find(*folders).items()
+      for row in _curve(workdir)
+    ]
+  )
+
+
+def _curve(workdir: epath.Path) -> list[dict[str, float]]:
+  """The rows of a run, those of one step as one."""
+  merged: dict[float, dict[str, float]] = {}
+  for row in metrics.read(workdir):
+    merged.setdefault(row['step'], {}).update(row)
+  rows, before, device_hours = [], 0.0, 0.0
+  for row in merged.values():
+    hours = _hours(row)
+    device_hours += (hours - before) * row.get(goodput.DEVICES, float('nan'))
+    before = hours
+    rows.append(row | {'hours': hours, 'device_hours': device_hours})
+  return rows
+
+
+def _hours(row: Mapping[str, float]) -> float:
+  seconds = [row.get(goodput.key(name), float('nan')) for name in _TRAINING]
+  return sum(seconds) / 3600
+
+
+def _hashable(value):
+  return tuple(value) if isinstance(value, list) else value
