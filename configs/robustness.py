@@ -22,6 +22,9 @@ The sets, joined by `+`, or `all` but ObjectNet:
               --config.evals.objectnet.restrict=True does. Its ViT-H/14 has
               61.7% (82.1% among the first five).
 
+The weights are those of a model fine-tuned on ImageNet, of 1,000 classes; their
+names are read from tfds:imagenet2012, which must be there in any case.
+
 All but ObjectNet are TFDS's, prepared as ArrayRecord. Of another copy, say
 `folder:PATH` with WordNet's ids as class folders, give its data spec:
 --config.evals.a.dataset=folder:/data/imagenet-a. Each takes minutes on a chip.

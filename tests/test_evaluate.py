@@ -100,6 +100,59 @@ def test_interrupted_between_two(trained, tmp_path, monkeypatch):
   assert len(metrics.read(tmp_path)) == 2
 
 
+def test_a_changed_evaluation_that_is_interrupted(
+  trained, tmp_path, monkeypatch
+):
+  config = _config(trained[0])
+  config.evals.half = config_lib.evaluation('test[:50%]')
+  evaluate.evaluate_only(config, tmp_path)
+  config.evals.test.split = 'test[:10]'
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics.MetricWriter, 'write', _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      evaluate.evaluate_only(config, tmp_path)
+  # The number that is there is of the earlier split.
+  assert evaluate.evaluate_only(config, tmp_path)['test/count'] == 10
+  assert list(config_lib.load(tmp_path)['evals']) == ['half', 'test']
+
+
+def _interrupt(*_):
+  raise KeyboardInterrupt
+
+
+def test_features_need_no_head(trained, tmp_path):
+  config = _config(trained[0])
+  config.data.dataset = 'digits:89'
+  del config.evals.test
+  config.evals.few = config_lib.few_shot('train', 'test', shots=(5,))
+  found = evaluate.evaluate_only(config, tmp_path)
+  assert found['few/5shot/accuracy'] > 0.5
+
+
+def test_results_on_other_data(trained, tmp_path):
+  config = _config(trained[0])
+  evaluate.evaluate_only(config, tmp_path)
+  config.data.dataset = 'digits:1234'
+  with pytest.raises(
+    ValueError, match=r"another config:\n  data.dataset: 'dig"
+  ):
+    evaluate.evaluate_only(config, tmp_path)
+  other = evaluate.evaluate_only(config, tmp_path, allow_config_change=True)
+  assert (
+    other['test/count']
+    != evaluate.evaluate_only(_config(trained[0]), tmp_path / 'again')[
+      'test/count'
+    ]
+  )
+
+
+def test_another_loss(trained, tmp_path):
+  config = _config(trained[0])
+  config.loss.name = 'sigmoid'
+  with pytest.raises(ValueError, match=r'was trained with loss\.name=soft'):
+    evaluate.evaluate_only(config, tmp_path)
+
+
 def test_what_is_refused(trained, tmp_path):
   with pytest.raises(ValueError, match='--eval_only needs weights'):
     evaluate.evaluate_only(_config(), tmp_path)

@@ -67,3 +67,20 @@ def test_best_value(metric, values, best):
   name = metric or 'a/loss'
   rows = [{'step': i, name: value} for i, value in enumerate(values)]
   assert results.best_value(metric, rows + [{'step': 9}]) == best
+
+
+def test_an_evaluation_done_anew_replaces_all_of_its_numbers(tmp_path):
+  rows = [
+    {'step': 10, 'train/loss': 1.0},
+    {'step': 10, 'a/accuracy': 0.5, 'a/excluded': 2.0},
+    {'step': 10, 'b/accuracy': 0.25},
+    {'step': 10, 'a/accuracy': 0.75},
+  ]
+  text = ''.join(json.dumps(row) + '\n' for row in rows)
+  (tmp_path / 'metrics.jsonl').write_text(text)
+  assert results.final_metrics(tmp_path) == {
+    'step': 10,
+    'train/loss': 1.0,
+    'a/accuracy': 0.75,
+    'b/accuracy': 0.25,
+  }

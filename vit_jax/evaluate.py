@@ -29,11 +29,15 @@ from vit_jax import program as program_lib
 from vit_jax import step as step_lib
 from vit_jax import watchdog as watchdog_lib
 
+# Seconds for the data, the weights and compilation, whatever the limits.
+_START_UP_LIMIT = 3600.0
+
 
 def evaluate_only(
   config: ml_collections.ConfigDict,
   workdir: epath.PathLike,
   *,
+  allow_config_change: bool = False,
   compilation_cache: epath.PathLike | None = None,
 ) -> dict[str, float]:
   """Runs a config's evaluations on the weights that it would start from.
@@ -46,6 +50,8 @@ def evaluate_only(
     config: see `config.default`; `init.checkpoint` names the weights, with
       their head.
     workdir: where the results go; not the directory of a training run.
+    allow_config_change: whether `workdir` may hold results of another config
+      or other weights, which are then all evaluated anew.
     compilation_cache: see `train.train_and_evaluate`.
 
   Returns:
@@ -74,6 +80,8 @@ def evaluate_only(
     watchdog = stack.enter_context(
       watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
     )
+    start_up = stack.enter_context(contextlib.ExitStack())
+    start_up.enter_context(watchdog.allow('start-up', _START_UP_LIMIT))
     source = inputs.open_source(config, config.data.dataset)
     config = _resolve(config, source.info.num_classes)
     first_process = jax.process_index() == 0
@@ -95,26 +103,44 @@ def evaluate_only(
     evaluations = evaluators.build(
       config, program.model, program.layout.mesh, source
     )
-    agreement.check_same({'config': config_lib.to_json(config)})
-    config_lib.check_same_run(config, workdir)
-    missing = distributed.broadcast(
-      results.missing_evaluations(config, workdir)
+    agreement.check_same(
+      {
+        'config': config_lib.to_json(config),
+        'names of the classes': source.info.class_names,
+        'evaluated examples': {
+          name: evaluation.facts for name, evaluation in evaluations.items()
+        },
+      }
     )
+    if allow_config_change:
+      missing = list(config.evals)
+    else:
+      _check_same(config, workdir)
+      missing = distributed.broadcast(
+        results.missing_evaluations(config, workdir)
+      )
     if missing:
+      distributed.any_true(False)  # All have read what they needed.
       workdir.mkdir(parents=True, exist_ok=True)
+      agreement.check_shared(workdir)
       if compilation_cache:
         compilation_cache_lib.enable(compilation_cache)
       if first_process:
         stack.enter_context(logs.log_file(workdir))
+      _check_loss(config)
       state = _state(program, workdir)
+      done = config.copy_and_resolve_references()
+      for name in missing:
+        del done.evals[name]
       if first_process:
-        config_lib.save(config, workdir)
+        config_lib.save(done, workdir)
       writer = metrics.MetricWriter(
         workdir, start_step=0, tensorboard=config.log.tensorboard
       )
       stack.callback(writer.close)
 
       def on_batch():
+        start_up.close()
         watchdog.beat('batch of an evaluation')
         if notice.requested():
           raise errors.PreemptedError(
@@ -125,10 +151,41 @@ def evaluate_only(
       for name in missing:
         values = evaluators.run(name, evaluations[name], state, 0, on_batch)
         writer.write(0, values)
+        # Each with its results: one that is not done must not seem so.
+        done.evals[name] = config.evals[name]
+        if first_process:
+          config_lib.save(done, workdir)
       if first_process:
         (workdir / results.DONE).write_text('0\n')
     distributed.any_true(False)  # The others may read it now.
     return results.final_metrics(workdir)
+
+
+def _check_same(config: ml_collections.ConfigDict, workdir: epath.Path) -> None:
+  """Raises ValueError if the results there are of something else."""
+  config_lib.check_same_run(config, workdir)
+  saved = config_lib.load(workdir)
+  if saved and saved['data']['dataset'] != config.data.dataset:
+    # The same size would tell it from a data set that was moved, but nothing
+    # is read of one that is not trained on.
+    raise ValueError(
+      f'{workdir} has results on {saved["data"]["dataset"]!r}, not on'
+      f' {config.data.dataset!r}: use another --workdir, or pass'
+      ' --allow_config_change.'
+    )
+
+
+def _check_loss(config: ml_collections.ConfigDict) -> None:
+  """Refuses a run whose logits mean something else, if it is a run's."""
+  checkpoint = epath.Path(config.init.checkpoint)
+  saved = config_lib.load(checkpoint.parent.parent) or {}
+  trained = saved.get('loss', {}).get('name', config.loss.name)
+  if trained != config.loss.name:
+    raise ValueError(
+      f'{checkpoint} was trained with loss.name={trained}, and loss and'
+      f' calibration would be those of {config.loss.name}: pass'
+      f' --config.loss.name={trained}.'
+    )
 
 
 def _resolve(
@@ -159,7 +216,10 @@ def _state(
       program.fresh_params,
       program.layout,
       new_grid=program.model.token_grid(tuple(config.image_size)),
-      new_head=False,
+      # Only features count in few-shot evaluation, not the head.
+      new_head=all(
+        section.kind == 'few_shot' for section in config.evals.values()
+      ),
       model=program.model,
     )
   except ValueError as error:

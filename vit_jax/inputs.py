@@ -20,14 +20,18 @@ def open_source(
   Args:
     config: of the run.
     dataset: the data spec.
-    label_key: in place of `data.label_key`, if not ''.
+    label_key: of the label, if not ''; else that of the config if it is the
+      training data, and otherwise TFDS's usual one.
     own_classes: whether its classes need not be those the model is trained on.
   """
+  trained_on = dataset == config.data.dataset
+  image_key = config.data.image_key if trained_on else 'image'
+  label_key = label_key or (config.data.label_key if trained_on else 'label')
   return data.open_source(
     dataset,
     data_dir=config.data.data_dir,
-    image_key=config.data.image_key,
-    label_key=label_key or config.data.label_key,
+    image_key=image_key,
+    label_key=label_key,
     num_classes=0 if own_classes else config.num_classes or 0,
   )
 

@@ -89,7 +89,10 @@ def main():
     cache = None if cache == 'none' else paths.absolute(cache)
     if _EVAL_ONLY.value:
       evaluate.evaluate_only(
-        _CONFIG.value, _WORKDIR.value, compilation_cache=cache
+        _CONFIG.value,
+        _WORKDIR.value,
+        allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+        compilation_cache=cache,
       )
       return
     stages.run(

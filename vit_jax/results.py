@@ -20,7 +20,13 @@ def final_metrics(workdir: epath.PathLike) -> dict[str, float]:
   result = {}
   for row in rows:
     if row['step'] == rows[-1]['step']:
-      result |= row
+      # One that was measured anew may lack numbers that it had.
+      anew = {key.partition('/')[0] for key in row if '/' in key}
+      result = {
+        key: value
+        for key, value in result.items()
+        if key.partition('/')[0] not in anew
+      } | row
   return result
 
 

@@ -70,7 +70,7 @@ def evaluation(
       dataset='',  # A data spec; '' is the training data's.
       split=split,
       preprocess=preprocess,
-      label_key='',  # Of a `tfds:` data set; '' is `data.label_key`.
+      label_key='',  # '': `data.label_key`; of another data set 'label'.
       max_labels=0,  # Labels an image at most; 0 is `data.max_labels`.
       # '': the classes are those trained on. 'names': those of the same name
       # are. PATH: a file says which are, see `evaluators/classes.py`. Images of
@@ -117,7 +117,7 @@ def few_shot(
       # left of the training data, never `split`.
       selection_split='',
       preprocess=preprocess,
-      label_key='',  # Of a `tfds:` data set; '' is `data.label_key`.
+      label_key='',  # '': `data.label_key`; of another data set 'label'.
       shots=tuple(shots),
       seeds=(0, 1, 2),  # Of the drawing; the accuracy is the mean.
       l2=(1024.0,),

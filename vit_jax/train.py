@@ -115,9 +115,8 @@ def train_and_evaluate(
         'number of training examples': len(view),
         'first training example': view[0].name,
         'names of the classes': source.info.class_names,
-        'numbers of evaluated examples': {
-          name: evaluation.num_examples
-          for name, evaluation in evaluations.items()
+        'evaluated examples': {
+          name: evaluation.facts for name, evaluation in evaluations.items()
         },
       }
     )

@@ -110,6 +110,16 @@ def test_pickles_without_listing_again(tmp_path):
   assert copy.read('train', 0).image == b'bytes of train/ant/a.Bmp'
 
 
+def test_labels_are_known_without_reading(tmp_path, monkeypatch):
+  root = _make(tmp_path, ['train/cat/1.png', 'train/dog/1.png'])
+  source = data.open_source(f'folder:{root}')
+  monkeypatch.setattr(type(source), 'read', None)
+  calls = []
+  view = data.View(source, 'train')
+  assert data.read_labels(view, lambda: calls.append(1)) == [0, 1]
+  assert calls == [1]
+
+
 def test_folders_of_other_files_are_no_splits(tmp_path):
   root = _make(tmp_path, ['images/cat/1.png', 'mappings/cat.json'])
   assert data.open_source(f'folder:{root}').info.splits == {'images': 1}

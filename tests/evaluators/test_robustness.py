@@ -171,6 +171,13 @@ def test_objectnet(tmp_path):
   assert values['accuracy'] == pytest.approx(4 / 5)
 
 
+def test_files_of_objectnet_that_do_not_fit(tmp_path):
+  _write_objectnet(tmp_path)
+  (tmp_path / 'imagenet_to_label_2012_v2').write_text('clock\n\n')
+  with pytest.raises(ValueError, match="one names 'analog clock', which the"):
+    classes.table(str(tmp_path), ('chair',), NAMES)
+
+
 def test_a_file_of_classes(tmp_path):
   path = tmp_path / 'classes.json'
   path.write_text(json.dumps({'cat': ['n03', 6], 'dog': 'n01'}))

@@ -92,6 +92,8 @@ def test_another_data_set_is_refused():
     # Reported on what was chosen by, under whatever name.
     (('train[:90%]', {'test': 'train[90%:]'}), 'cannot be tested by it'),
     (('train[:50%]', {'test': 'train[95%:]+test'}), 'cannot be tested by it'),
+    # Reported on what was trained on.
+    (('train', {'test': 'train[:50%]+test'}), 'measured on some of the same'),
     # Chosen by a split that the final runs do not train on.
     (('test[:50%]', {'test': 'test[50%:]'}), "'train'] is no split that final"),
   ],

@@ -6,13 +6,16 @@ sequence of records. Nothing here decodes an image; `ops.py` does.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Protocol
 
 import numpy as np
 
 from vit_jax.data import splits as splits_lib
+
+# Labels that are read at a time.
+_LABELS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +63,10 @@ class Source(Protocol):
     """Reads record `index` (0-based) of the named split, undecoded."""
     ...
 
+  def label(self, split: str, index: int) -> int | Sequence[int]:
+    """Reads its label alone, for sources to which that is cheaper."""
+    return self.read(split, index).label
+
 
 class View:
   """The records of a split expression, in the order the expression gives."""
@@ -80,11 +87,21 @@ class View:
     return int(self._ends[-1])
 
   def __getitem__(self, index: int) -> Record:
+    return self.source.read(*self._place(index))
+
+  def label(self, index: int) -> int | Sequence[int]:
+    """The label of a record, which may be read without its image."""
+    read = getattr(self.source, 'label', None)
+    name, place = self._place(index)
+    return read(name, place) if read else self.source.read(name, place).label
+
+  def _place(self, index: int) -> tuple[str, int]:
+    """The split and the index there."""
     if not 0 <= index < len(self):
       raise IndexError(f'{self.split!r} has {len(self)} records, not {index}.')
     part = int(np.searchsorted(self._ends, index, side='right'))
     name, _, stop = self._parts[part]
-    return self.source.read(name, stop - int(self._ends[part]) + int(index))
+    return name, stop - int(self._ends[part]) + int(index)
 
   def shared(self, other: 'View') -> int:
     """Counts the records that are in both views.
@@ -118,8 +135,21 @@ class Picked:
 
 
 def read_labels(
-  view: Sequence[Record], threads: int = 16
+  view: View,
+  on_batch: Callable[[], None] = lambda: None,
+  threads: int = 16,
 ) -> list[int | Sequence[int]]:
-  """Reads the labels of all records, in order; decodes no image."""
+  """Reads the labels of all records, in order; decodes no image.
+
+  Args:
+    view: a `View`, or what has its `label`.
+    on_batch: called after some of them, as it may take long.
+    threads: that read.
+  """
+  labels = []
   with futures.ThreadPoolExecutor(threads) as pool:
-    return list(pool.map(lambda i: view[i].label, range(len(view))))
+    for start in range(0, len(view), _LABELS):
+      indices = range(start, min(start + _LABELS, len(view)))
+      labels += pool.map(view.label, indices)
+      on_batch()
+  return labels

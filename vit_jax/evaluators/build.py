@@ -144,9 +144,10 @@ def _few_shot(
     selection = data.View(evaluated, section.selection_split)
   preprocess = inputs.parse_preprocess(config, section.preprocess)
   try:
-    inputs.check_first_record(
-      config, test, preprocess, num_classes=evaluated.info.num_classes
-    )
+    for view in filter(None, (train, test, selection)):
+      inputs.check_first_record(
+        config, view, preprocess, num_classes=evaluated.info.num_classes
+      )
     return FewShot(
       train,
       test,

@@ -78,6 +78,9 @@ class Relabelled:
     record = self._view[index]
     return data.Record(record.image, self._table[record.label], record.name)
 
+  def label(self, index: int) -> tuple[int, ...]:
+    return self._table[self._view.label(index)]
+
 
 def _read(
   path: epath.Path, trained_on: Sequence[str]
@@ -121,15 +124,23 @@ def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:
     (folder / name).read_text() for name in OBJECTNET
   )
   usual = {own: int(number) for number, own in json.loads(to_own).items()}
-  place = {
-    line.strip(): usual[own] for own, line in enumerate(lines.splitlines())
-  }
   names = json.loads(to_names)
-  return {
-    name: [place[one] for one in names[label].split('; ')]
-    for name, label in json.loads(to_label).items()
-    if label in names
-  }
+  try:
+    place = {
+      line.strip(): usual[own]
+      for own, line in enumerate(lines.splitlines())
+      if line.strip()
+    }
+    return {
+      name: [place[one] for one in names[label].split('; ')]
+      for name, label in json.loads(to_label).items()
+      if label in names
+    }
+  except KeyError as error:
+    raise ValueError(
+      f'the files of {folder} do not fit each other: one names {error}, which'
+      ' the next does not know.'
+    ) from error
 
 
 def _some(names: Sequence[str]) -> str:

@@ -69,6 +69,7 @@ class Classification:
     self._view = view
     self._mesh = mesh
     self.num_examples = len(view)
+    self.facts = {'test': (len(view), view[0].name)}
     self._batches = lambda: pipeline.eval_batches(
       view,
       preprocess,

@@ -16,9 +16,12 @@ class Evaluator(Protocol):
 
   Attributes:
     num_examples: of the split that is evaluated.
+    facts: what must be the same for all processes: of each split its size and
+      the name of its first record.
   """
 
   num_examples: int
+  facts: dict[str, tuple[int, str]]
 
   def run(
     self, state: TrainState, on_batch: Callable[[], None]

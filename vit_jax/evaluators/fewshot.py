@@ -135,6 +135,9 @@ class FewShot:
     self._protocol = protocol
     self._num_classes = train.source.info.num_classes
     self.num_examples = len(test)
+    self.facts = {
+      name: (len(view), view[0].name) for name, view in self._views.items()
+    }
     self._batches = lambda view: pipeline.eval_batches(
       view,
       preprocess,
@@ -170,7 +173,7 @@ class FewShot:
     Raises:
       ValueError: a feature is not finite.
     """
-    drawn = self._draw()
+    drawn = self._draw(on_batch)
     most = max(self._protocol.shots)
     chosen = sorted(
       {int(i) for seed in drawn for order in seed for i in order[:most]}
@@ -194,6 +197,12 @@ class FewShot:
     results = distributed.broadcast(results)
     yield from results.items()
     yield 'count', len(features['test'].labels)
+    unreadable = sum(
+      len(view) - len(features[name].labels) for name, view in views.items()
+    )
+    if unreadable:
+      logging.warning('%d unreadable image(s) left out.', unreadable)
+      yield 'excluded', unreadable
 
   def summary(self, values: dict[str, float]) -> str:
     """One line for the log, of what `run` gave."""
@@ -203,12 +212,12 @@ class FewShot:
     ]
     return f'{", ".join(parts)} on {values["count"]:.0f} examples'
 
-  def _draw(self) -> list[list[np.ndarray]]:
+  def _draw(self, on_batch: OnBatch) -> list[list[np.ndarray]]:
     """For each seed and class the order of its training images."""
     if self._train_labels is None:
-      first = jax.process_index() == 0
-      labels = data.read_labels(self._views['train']) if first else None
-      self._train_labels = np.array(distributed.broadcast(labels))
+      self._train_labels = np.array(
+        data.read_labels(self._views['train'], on_batch)
+      )
       counts = np.bincount(self._train_labels, minlength=self._num_classes)
       few = np.flatnonzero(counts < max(self._protocol.shots))
       if few.size:

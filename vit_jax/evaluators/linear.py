@@ -85,11 +85,13 @@ def fit(
     raise ValueError(f'l2={tuple(l2)} must be positive.')
   features = np.asarray(features, np.float64)
   mean, scale = features.mean(axis=0), features.std(axis=0) + EPSILON
-  targets = 2.0 * np.eye(num_classes)[labels] - 1  # [N, K]
   left, singular, right = np.linalg.svd(
     _prepare(features, mean, scale), full_matrices=False
   )
-  projected = left.T @ targets
+  # The product with the targets, which are never held: [N, K] may be large.
+  by_class = np.zeros((num_classes, left.shape[1]))
+  np.add.at(by_class, labels, left)
+  projected = 2 * by_class.T - left.sum(axis=0)[:, None]  # [rank, K]
   for strength in l2:
     shrunk = singular / (singular**2 + strength)
     weights = right.T @ (shrunk[:, None] * projected)

@@ -73,6 +73,13 @@ def check(
     _check_part(where, config, part, split, f'{final} trains on')
     for tested, evaluation in other.evals.items():
       if evaluation.dataset in ('', dataset) and overlap(
+        config, split, evaluation.split
+      ):
+        raise ValueError(
+          f'{final} trains on {split!r}, and is measured on some of the same'
+          f' (evals.{tested}.split={evaluation.split!r}).'
+        )
+      if evaluation.dataset in ('', dataset) and overlap(
         config, part, evaluation.split
       ):
         raise ValueError(

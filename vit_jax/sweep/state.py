@@ -142,7 +142,14 @@ def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
     with contextlib.suppress(json.JSONDecodeError):
       row = json.loads(line)
       if row['step'] == total:
-        final |= row
+        # One that was measured anew may lack numbers that it had.
+        anew = {key.partition('/')[0] for key in row if '/' in key}
+        kept = {
+          key: value
+          for key, value in final.items()
+          if key.partition('/')[0] not in anew
+        }
+        final = kept | row
   return final
 
 

@@ -29,7 +29,10 @@ _SWEEP = flags.DEFINE_string(
 )
 
 # What is no time: the same run gives the same file.
-_MEASURED = ('accuracy', 'loss', 'ece', 'count')
+_MEASURED = (
+  *('accuracy', 'top5_accuracy', 'loss', 'ece', 'count'),
+  *('std', 'l2', 'selection_accuracy'),
+)
 
 
 def gather(sweep: Sweep, finished: schedule.Finished):
@@ -135,7 +138,8 @@ def mean_and_std(runs: Sequence[Mapping[str, float]]) -> dict[str, str]:
   }
   result = {}
   for name in names - {'train'}:
-    values = [100 * metrics[f'{name}/accuracy'] for metrics in runs]
+    key = f'{name}/accuracy'
+    values = [100 * metrics[key] for metrics in runs if key in metrics]
     text = f'{statistics.fmean(values):.2f}'
     if len(values) > 1:
       text += f' ± {statistics.stdev(values):.2f}'

@@ -96,7 +96,10 @@ class TpuVms:
     from launch import workers
 
     if handle in self._targets:
-      workers.stop(self._shell, self._targets[handle])
+      try:
+        workers.stop(self._shell, self._targets[handle])
+      except self._error as error:
+        self._shell.say(f'{handle} was not reached to stop its run: {error}')
 
 
 def exit_code(found: Sequence) -> int | None:
