@@ -5,7 +5,8 @@
 
 MODEL is a model's name, such as `ViT-B/16`. DATASET is `imagenet2012`,
 `imagenet21k`, `jft300m`, or any data spec (`folder:/data/pets`, `digits`), of
-which `eval=SPLIT` names what to evaluate on (`eval=test`). `optimizer=sgd` is
+which `eval=SPLIT` names what to evaluate on (`eval=test`; called `held_out`
+if it is a part of train, else `validation`). `optimizer=sgd` is
 for ResNets (Table 7), and `few_shot=imagenet2012`, or any data spec with splits
 train and test, follows the run by few-shot accuracy (Figure 4).
 All at batch 4096, 224 px, Adam, 10,000 steps of warm-up.
@@ -180,9 +181,10 @@ def get_config(argument=None):
   return config
 
 
-def _set_dataset(config, dataset, epochs, split):
+def _set_dataset(config, dataset, epochs, given):
   """Fills in the data section, the run's length and the evaluation."""
   config.epochs = float(epochs)
+  split = given
   if dataset == 'jft300m':
     # Not public. Everything is known but the place: give it by
     # --config.data.dataset=SPEC and, if need be, its splits.
@@ -211,7 +213,9 @@ def _set_dataset(config, dataset, epochs, split):
   if split:
     # A data set of one's own may have any resolution; ImageNet's is known.
     own = config.data.dataset == dataset
-    config.evals.validation = config_lib.evaluation(
+    # What is held out to choose by must not be taken for what is reported.
+    name = 'held_out' if (given or '').startswith('train') else 'validation'
+    config.evals[name] = config_lib.evaluation(
       split,
       preprocess='resize' if own else 'resize_small(256)|central_crop',
       every=5_000,

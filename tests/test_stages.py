@@ -147,3 +147,15 @@ def test_a_later_stages_error_is_found_first(tmp_path):
   with pytest.raises(ValueError, match=r'log\.every=0'):
     stages.run(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
+
+
+def test_a_later_stages_data_is_looked_for_first(tmp_path):
+  first, second = (_stage('digits:01', (8, 8)) for _ in range(2))
+  second.data.dataset = f'folder:{tmp_path}/nowhere'
+  config = _config(('first', 'second'), first=first, second=second)
+  with pytest.raises(ValueError, match=r'^stages.second: folder:.*no folder'):
+    stages.run(config, tmp_path / 'runs')
+  second.data.dataset, second.data.train_split = 'digits:01', 'trane'
+  with pytest.raises(ValueError, match=r"^stages.second: .*'trane'"):
+    stages.run(config, tmp_path / 'runs')
+  assert not (tmp_path / 'runs').exists()

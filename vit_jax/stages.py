@@ -11,7 +11,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import inputs, paths, preemption, train
+from vit_jax import data, inputs, paths, preemption, train
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
   Raises:
     ValueError, NonFiniteError, SaveError, PreemptedError: see
       `train.train_and_evaluate`; a wrong stage is found before the first one
-      starts, as far as its config alone tells.
+      starts, as far as its config and the description of its data tell.
   """
   if 'stages' not in config:
     train.train_and_evaluate(
@@ -52,6 +52,8 @@ def run(
         f'stages.{name}.init.checkpoint={stage.init.checkpoint!r} names no'
         f' earlier stage; those are {list(order[:index])}.'
       )
+  for name in order:
+    _check_data(name, config.stages[name])
   workdir = paths.absolute(workdir)
   results = {}
   # One for all stages: a notice at the end of one is heard by the next.
@@ -67,6 +69,15 @@ def run(
       )
   if jax.process_index() == 0:
     print(summary(workdir, results), flush=True)
+
+
+def _check_data(name: str, stage: ml_collections.ConfigDict) -> None:
+  """Raises ValueError if what a stage trains on is not there."""
+  try:
+    source = inputs.open_source(stage, stage.data.dataset)
+    data.View(source, stage.data.train_split)
+  except ValueError as error:
+    raise ValueError(f'stages.{name}: {error}') from error
 
 
 def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:

@@ -82,8 +82,8 @@ def test_the_regularisation_sweep():
   run = study.candidates[-1]
   assert run.labels == {'weight_decay': 0.3, 'dropout': 0.1, 'smoothing': 1e-4}
   for each, expected in (
-    (run, ('train[:99%]', 'train[99%:]')),
-    (study.finals_of(run)[0], ('train', 'validation')),
+    (run, ('train[:99%]', 'held_out', 'train[99%:]')),
+    (study.finals_of(run)[0], ('train', 'validation', 'validation')),
   ):
     config = reading.read_config(each)
     assert (
@@ -91,10 +91,8 @@ def test_the_regularisation_sweep():
       config.model.dropout_rate,
       config.loss.label_smoothing,
     ) == (0.3, 0.1, 1e-4)
-    assert (
-      config.data.train_split,
-      config.evals.validation.split,
-    ) == expected
+    [(name, section)] = config.evals.items()
+    assert (config.data.train_split, name, section.split) == expected
   with pytest.raises(ValueError, match='jft300m is no small set'):
     reading.load('configs/sweeps/regularisation.py:ViT-B/16,jft300m')
 

@@ -77,6 +77,9 @@ def _classification(
     candidates = distributed.broadcast(
       _occurring(view) if jax.process_index() == 0 else None
     )
+    logging.info(
+      'evals.%s: predictions are among %d classes.', name, len(candidates)
+    )
   return Classification(
     view,
     preprocess,

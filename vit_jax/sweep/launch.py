@@ -15,6 +15,7 @@ from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
 
 _PAUSE = 60.0  # Seconds at most before a run that ended badly is tried again.
+_PATIENCE = 600.0  # Seconds for runs to save when the launcher stops.
 _REFRESH = 2.0  # Seconds between looks at how far the runs are.
 
 
@@ -100,7 +101,9 @@ class Launch:
           return failed
         _sleep(self._launcher.interval, stopped)
     finally:
-      self._stop()
+      # Runs that survive go on if the launcher fails, and are taken up again.
+      if stopped() or not self._launcher.survives:
+        self._stop()
       self._events.close()
     raise errors.PreemptedError(
       f'stopped with {len(self.finished)} runs finished. Start the same command'
@@ -176,9 +179,13 @@ class Launch:
     """Stops what runs, and waits until it has saved."""
     for handle in self._busy.values():
       self._launcher.stop(handle)
-    while self._busy:
+    end = time.monotonic() + _PATIENCE
+    while self._busy and time.monotonic() < end:
       self._collect()
-      time.sleep(0.1)
+      if self._busy:
+        time.sleep(self._launcher.interval)
+    if self._busy:
+      self._view.say(f'Left: {sorted(self._busy)}, which do not answer.')
 
 
 def read_finished(
