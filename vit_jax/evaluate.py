@@ -99,6 +99,7 @@ def evaluate_only(
         ' use another --workdir. To evaluate a finished run in its directory,'
         ' start its own command with other evals.'
       )
+    _check_loss(config)
     program = program_lib.build(config, sharding.build(**config.mesh))
     evaluations = evaluators.build(
       config, program.model, program.layout.mesh, source
@@ -127,7 +128,6 @@ def evaluate_only(
         compilation_cache_lib.enable(compilation_cache)
       if first_process:
         stack.enter_context(logs.log_file(workdir))
-      _check_loss(config)
       state = _state(program, workdir)
       done = config.copy_and_resolve_references()
       for name in missing:
@@ -180,12 +180,17 @@ def _check_loss(config: ml_collections.ConfigDict) -> None:
   checkpoint = epath.Path(config.init.checkpoint)
   saved = config_lib.load(checkpoint.parent.parent) or {}
   trained = saved.get('loss', {}).get('name', config.loss.name)
-  if trained != config.loss.name:
+  if trained != config.loss.name and not _only_features(config):
     raise ValueError(
       f'{checkpoint} was trained with loss.name={trained}, and loss and'
       f' calibration would be those of {config.loss.name}: pass'
       f' --config.loss.name={trained}.'
     )
+
+
+def _only_features(config: ml_collections.ConfigDict) -> bool:
+  """Whether neither the head nor the loss count for any evaluation."""
+  return all(section.kind == 'few_shot' for section in config.evals.values())
 
 
 def _resolve(
@@ -216,10 +221,7 @@ def _state(
       program.fresh_params,
       program.layout,
       new_grid=program.model.token_grid(tuple(config.image_size)),
-      # Only features count in few-shot evaluation, not the head.
-      new_head=all(
-        section.kind == 'few_shot' for section in config.evals.values()
-      ),
+      new_head=_only_features(config),
       model=program.model,
     )
   except ValueError as error:

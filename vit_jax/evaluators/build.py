@@ -56,16 +56,9 @@ def _classification(
 ) -> Classification:
   """The loss is the training loss without label smoothing."""
   section = config.evals[name]
-  evaluated = source
-  if section.dataset not in ('', config.data.dataset) or section.label_key:
-    evaluated = inputs.open_source(
-      config,
-      section.dataset or config.data.dataset,
-      label_key=section.label_key,
-      own_classes=bool(section.classes),
-    )
-    if not section.classes:
-      _check_classes(name, evaluated.info, source.info)
+  evaluated = _open(config, section, source, own_classes=bool(section.classes))
+  if evaluated is not source and not section.classes:
+    _check_classes(name, evaluated.info, source.info)
   view = data.View(evaluated, section.split)
   preprocess = inputs.parse_preprocess(config, section.preprocess)
   max_labels = section.max_labels or config.data.max_labels
@@ -90,6 +83,24 @@ def _classification(
     reading=inputs.reading(config, train=False) | {'max_labels': max_labels},
     confidence=classification.CONFIDENCES[config.loss.name],
     candidates=candidates,
+  )
+
+
+def _open(
+  config: ml_collections.ConfigDict,
+  section: ml_collections.ConfigDict,
+  source: data.Source,
+  *,
+  own_classes: bool,
+) -> data.Source:
+  """What a section reads: the training data `source`, or something else."""
+  if section.dataset in ('', config.data.dataset) and not section.label_key:
+    return source
+  return inputs.open_source(
+    config,
+    section.dataset or config.data.dataset,
+    label_key=section.label_key,
+    own_classes=own_classes,
   )
 
 
@@ -130,14 +141,7 @@ def _few_shot(
 ) -> FewShot:
   """Its classes are its data set's own."""
   section = config.evals[name]
-  evaluated = source
-  if section.dataset not in ('', config.data.dataset) or section.label_key:
-    evaluated = inputs.open_source(
-      config,
-      section.dataset or config.data.dataset,
-      label_key=section.label_key,
-      own_classes=True,
-    )
+  evaluated = _open(config, section, source, own_classes=True)
   train, test = (
     data.View(evaluated, split)
     for split in (section.train_split, section.split)
