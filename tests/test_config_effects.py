@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import losses, models, optim
+from vit_jax import losses, mixup, models, optim
 from vit_jax import step as step_lib
 
 
@@ -45,6 +45,8 @@ def _program(config):
     accumulation_steps=config.accumulation_steps,
     polyak_decay=config.polyak.decay,
     polyak_start_step=config.polyak.start_step,
+    mixup_alpha=config.mixup_alpha,
+    mixup_key=mixup.mixup_key(config.seed),
     skip_nonfinite=config.guard.nonfinite == 'skip',
   )
   image_shape = (*config.image_size, config.channels)
@@ -83,6 +85,7 @@ CHANGES = {
   'channels': 3,
   'num_classes': 3,
   'accumulation_steps': 2,
+  'mixup_alpha': 0.2,
   'dropout_rng': 'rbg',
   'model.name': 'ViT-B/2',
   'model.width': 32,

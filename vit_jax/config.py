@@ -120,6 +120,9 @@ def default() -> ml_collections.ConfigDict:
   config.loss = ml_collections.ConfigDict(
     dict(name='softmax', label_smoothing=0.0)
   )
+  # Above 0: images are blended in twos, in a proportion from Beta(alpha, alpha)
+  # a step, and so are their labels; BiT's fine-tuning has 0.1.
+  config.mixup_alpha = 0.0
   config.optimizer = adam()
   # warmup_steps=-1 is a tenth of the run, at most 10,000 steps.
   config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
@@ -262,6 +265,7 @@ def validate(
     'num_classes': 0,
     'channels': 1,
     'accumulation_steps': 1,
+    'mixup_alpha': 0,
     'data.num_examples': 0,
     'data.examples_per_epoch': 0,
     'data.batch_size': 1,
@@ -311,8 +315,9 @@ def validate(
       f'image_size={size} must be (height, width) in pixels, such as'
       ' (224, 224).'
     )
-  if config.epochs is not None and not math.isfinite(config.epochs):
-    raise ValueError(f'epochs={config.epochs} must be finite.')
+  for key in ('epochs', 'mixup_alpha'):
+    if config[key] is not None and not math.isfinite(config[key]):
+      raise ValueError(f'{key}={config[key]} must be finite.')
   if config.seed >= 2**32:
     raise ValueError(f'seed={config.seed} must be below 2**32.')
   if not 0 <= config.polyak.decay < 1:
@@ -434,11 +439,13 @@ def check_same_run(
     return
   old = flatten(saved)
   new = flatten(json.loads(json.dumps(config.to_dict())))
+  # What a run from before a key was added did is what its default does.
+  defaults = flatten(json.loads(json.dumps(default().to_dict())))
   differing = [
     f'  {key}: {old.get(key, "(absent)")!r} in {FILE},'
     f' {new.get(key, "(absent)")!r} now'
     for key in sorted(old.keys() | new.keys())
-    if old.get(key) != new.get(key)
+    if old.get(key, defaults.get(key)) != new.get(key)
     and not key.startswith(FREE_KEYS)
     and not (key == 'data.dataset' and _same_kind(old[key], new[key]))
   ]

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 from jax.experimental import layout as layout_lib
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import losses, sharding
-from vit_jax.models.images import normalize
+from vit_jax import losses, mixup, sharding
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -52,12 +51,14 @@ def make_loss_and_grad(
   def micro_loss(params, batch, key):
     logits, _ = model.apply(
       {'params': params},
-      normalize(batch['image']),
+      mixup.images(batch),
       train=True,
       rngs={'dropout': key},
     )
-    mean_loss = loss(logits, batch['label']).mean()
-    accuracy = losses.correct(logits, batch['label']).mean()
+    mean_loss = mixup.over_labels(functools.partial(loss, logits), batch).mean()
+    accuracy = mixup.over_labels(
+      functools.partial(losses.correct, logits), batch
+    ).mean()
     return mean_loss, {'loss': mean_loss, 'accuracy': accuracy}
 
   value_and_grad = jax.value_and_grad(micro_loss, has_aux=True)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import ml_collections
 import optax
 
-from vit_jax import gradients, losses, models, optim, sharding
+from vit_jax import gradients, losses, mixup, models, optim, sharding
 from vit_jax import step as step_lib
 from vit_jax.models import dot_product
 
@@ -106,6 +106,8 @@ class Program:
         accumulation_steps=config.accumulation_steps,
         polyak_decay=config.polyak.decay,
         polyak_start_step=config.polyak.start_step,
+        mixup_alpha=config.mixup_alpha,
+        mixup_key=mixup.mixup_key(config.seed),
         skip_nonfinite=config.guard.nonfinite == 'skip',
         layout=self.layout,
       ),

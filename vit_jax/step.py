@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import losses, optim, sharding
+from vit_jax import losses, mixup, optim, sharding
 from vit_jax.gradients import Batch, Metrics, make_loss_and_grad
 
 # The metrics that must be finite for a step to count.
@@ -93,12 +93,15 @@ def make_train_step(
   accumulation_steps: int = 1,
   polyak_decay: float = 0.0,
   polyak_start_step: int = 0,
+  mixup_alpha: float = 0.0,
+  mixup_key: jax.Array | None = None,
   skip_nonfinite: bool = False,
   layout: sharding.Layout | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
 
-  Metrics, each float32 []: `loss`, `accuracy` (top-1 of the training batch),
+  Metrics, each float32 []: `loss`, `accuracy` (top-1 of the training batch;
+  under mixup, of both labels in proportion),
   `learning_rate`, `grad_norm` (before clipping), `update_norm` and
   `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills),
   `skipped` (1 if the step changed nothing but counters of steps).
@@ -113,6 +116,8 @@ def make_train_step(
     polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
       4.1 of the paper: 0.9999); 0 is off.
     polyak_start_step: until then the average is the parameters themselves.
+    mixup_alpha: see `mixup.pair`; 0 is off.
+    mixup_key: step k uses `fold_in(mixup_key, k)`.
     skip_nonfinite: leave out the update of a step whose loss, gradient or
       result is not finite. All devices see the same numbers, so all skip.
     layout: how the state is split; None for one device.
@@ -121,6 +126,9 @@ def make_train_step(
 
   def train_step(state, batch):
     key = jax.random.fold_in(dropout_key, state.step)
+    if mixup_alpha:
+      step_key = jax.random.fold_in(mixup_key, state.step)
+      batch = mixup.pair(batch, step_key, mixup_alpha, layout)
     (_, metrics), grads = loss_and_grad(state.params, batch, key)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
