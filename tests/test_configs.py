@@ -308,6 +308,69 @@ def test_resolution(dataset, resolution):
     assert config.data.preprocess == 'resize_small(448)|random_crop|flip'
 
 
+# Data set: BiT's resolution, size before the crop, and mixup.
+BIT = {
+  'imagenet2012': (384, 448, 0.1),
+  'cifar100': (128, 160, 0.1),
+  'cifar10': (128, 160, 0.1),
+  'pets': (384, 448, 0.0),
+  'flowers': (384, 448, 0.0),
+  'folder:/data/a,b': (384, 448, 0.0),
+}
+
+
+@pytest.mark.parametrize('dataset', BIT)
+def test_setup_of_bit(dataset):
+  resolution, larger, mixup = BIT[dataset]
+  spec, steps, warmup_steps, _, percent, test = TABLE_4[dataset]
+  config = finetune.get_config(f'setup=bit,BiT-R50x1,{dataset}')
+  assert config.image_size == (resolution, resolution)
+  assert config.data.preprocess == f'resize({larger})|random_crop|flip'
+  assert config.evals.test.preprocess == 'resize'
+  assert config.mixup_alpha == mixup
+  assert config.total_steps == steps
+  assert config.schedule.to_dict() == {
+    'name': 'staircase',
+    'peak': 0.003,
+    'warmup_steps': warmup_steps,
+    'boundaries': (0.3, 0.6, 0.9),
+    'factor': 0.1,
+  }
+  assert config.optimizer.momentum == 0.9
+  assert config.optimizer.clip_norm == 0
+  assert config.optimizer.weight_decay == 0
+  assert config.data.batch_size == 512
+  assert config.data.dataset == spec
+  assert config.evals.test.split == test
+  selection = finetune.get_config(
+    f'setup=bit,train=selection,BiT-R50x1,{dataset}'
+  )
+  assert selection.data.train_split == f'train[:{percent}%]'
+  # Nothing of it in Table 4's setup.
+  assert finetune.get_config(f'BiT-R50x1,{dataset}').mixup_alpha == 0
+
+
+@pytest.mark.parametrize(
+  ('preprocess', 'train', 'test'),
+  [
+    ('inception', 'inception_crop|flip', 'resize'),
+    ('crop', 'resize(299)|random_crop|flip', 'resize'),
+    (
+      'crop_small',
+      'resize_small(299)|random_crop|flip',
+      'resize_small(299)|central_crop',
+    ),
+  ],
+)
+def test_families_of_preprocessing(preprocess, train, test):
+  for dataset in ('pets', 'cifar10'):
+    config = finetune.get_config(
+      f'ViT-B/16,{dataset},resolution=256,preprocess={preprocess}'
+    )
+    assert config.data.preprocess == train
+    assert config.evals.test.preprocess == test
+
+
 def test_finetuning_needs_weights():
   config = finetune.get_config('ViT-B/16,digits')
   with pytest.raises(ValueError, match=r'init.checkpoint is not set'):
@@ -319,6 +382,12 @@ def test_finetuning_needs_weights():
 def test_unknown_values_of_options():
   with pytest.raises(ValueError, match=r"train='some' .*'all', 'selection'"):
     finetune.get_config('ViT-B/16,pets,train=some')
+  with pytest.raises(ValueError, match=r"setup='bti' .*'table4', 'bit'"):
+    finetune.get_config('BiT-R50x1,pets,setup=bti')
+  with pytest.raises(
+    ValueError, match=r"preprocess='vgg' .*'inception', 'crop', 'crop_small'"
+  ):
+    finetune.get_config('ViT-B/16,pets,preprocess=vgg')
   with pytest.raises(ValueError, match=r"optimizer='lamb' .*'adam', 'sgd'"):
     pretrain.get_config('ViT-B/16,digits,optimizer=lamb')
 

@@ -45,7 +45,7 @@ def get_sweep(argument=None) -> Sweep:
       finetune.study(
         'ViT-Ti/4',
         f'digits:{task}',
-        resolution=16,
+        options={'resolution': 16},
         rates=RATES,
         overrides=SMALL,
       )

@@ -7,21 +7,25 @@
 For each data set: the table's learning rates on the training set without its
 held-out part, the best of them by that part retrained on the entire training
 set with three seeds, mean and standard deviation on the test set: 7 runs.
+BiT's ResNets have BiT's own setup as one more candidate, as in the paper (the
+better by the held-out part is reported): 8 runs.
 
-MODEL, DATASET and `resolution=R` are those of configs/finetune.py. Rates of
-data sets that are not in the table: 0.001, 0.003, 0.01, 0.03. `seeds=3`.
+MODEL, DATASET, `resolution=R` and `preprocess=P` are those of
+configs/finetune.py. Rates of data sets that are not in the table: 0.001, 0.003,
+0.01, 0.03. `seeds=3`.
 """
 
 from collections.abc import Mapping, Sequence
 
 from configs import finetune
 from vit_jax import config as config_lib
+from vit_jax import models
 from vit_jax.sweep import Run, Study, Sweep, make_run
 from vit_jax.sweep.spec import Value
 
 USAGE = (
   'Usage: configs/sweeps/finetune.py:MODEL,DATASET[+DATASET...]'
-  '[,resolution=384][,seeds=3]'
+  '[,resolution=384][,preprocess=inception|crop|crop_small][,seeds=3]'
 )
 DEFAULT_RATES = (0.001, 0.003, 0.01, 0.03)
 
@@ -31,15 +35,18 @@ def get_sweep(argument=None) -> Sweep:
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'datasets'),
-    options={'resolution': int, 'seeds': int},
+    options={'resolution': int, 'preprocess': str, 'seeds': int},
     usage=USAGE,
   )
+  options = {
+    key: args[key] for key in ('resolution', 'preprocess') if key in args
+  }
   return Sweep(
     [
       study(
         args['model'],
         dataset,
-        resolution=args.get('resolution', 384),
+        options=options,
         seeds=args.get('seeds', 3),
       )
       for dataset in args['datasets'].split('+')
@@ -51,7 +58,7 @@ def study(
   model: str,
   dataset: str,
   *,
-  resolution: int,
+  options: Mapping[str, Value] | None = None,
   seeds: int = 3,
   rates: Sequence[float] = (),
   overrides: Mapping[str, Value] | None = None,
@@ -61,23 +68,27 @@ def study(
   Args:
     model: its name.
     dataset: a name or spec that configs/finetune.py takes.
-    resolution: in pixels.
+    options: of configs/finetune.py.
     seeds: how many runs are reported.
     rates: learning rates; none: those of Table 4.
     overrides: config key -> value, for all runs.
   """
   row = finetune.TABLE_4.get(dataset)
   rates = rates or (row.learning_rates if row else DEFAULT_RATES)
-  # Options come before a path, which may have commas in it.
-  config = (
-    f'configs/finetune.py:resolution={resolution},train={{}},{model},{dataset}'
-  )
+
+  def config(part: str, setup: str) -> str:
+    words = {**(options or {}), 'train': part}
+    if setup != 'table4':
+      words['setup'] = setup
+    # Options come before a path, which may have commas in it.
+    text = ','.join(f'{key}={value}' for key, value in words.items())
+    return f'configs/finetune.py:{text},{model},{dataset}'
 
   def finals(winner: Run) -> list[Run]:
     return [
       make_run(
         dataset,
-        config.format('all'),
+        config('all', winner.labels.get('setup', 'table4')),
         {**winner.overrides, 'seed': seed},
         **winner.labels,
         seed=seed,
@@ -88,10 +99,17 @@ def study(
   candidates = [
     make_run(
       dataset,
-      config.format('selection'),
+      config('selection', 'table4'),
       {**(overrides or {}), 'schedule.peak': rate},
       rate=rate,
     )
     for rate in rates
   ]
+  if models.paper_name(model).startswith('BiT-'):
+    # With its own rate, so that it is told from the others by its setup.
+    candidates.append(
+      make_run(
+        dataset, config('selection', 'bit'), overrides or {}, setup='bit'
+      )
+    )
   return Study(dataset, candidates, finals)

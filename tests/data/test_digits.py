@@ -1,4 +1,6 @@
+import importlib.util
 import pickle
+import types
 
 import numpy as np
 import pytest
@@ -56,6 +58,16 @@ def test_prefixes_are_balanced():
   labels = _labels(data.View(source, 'train+test'))
   assert np.bincount(labels[: 174 * 5]).tolist() == [174] * 5
   assert np.bincount(labels).tolist() == [182, 183, 182, 174, 180]
+
+
+def test_without_the_file_scikit_learn_itself_reads_them(monkeypatch, tmp_path):
+  images, targets = digits._scans()
+  elsewhere = types.SimpleNamespace(submodule_search_locations=[tmp_path])
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: elsewhere)
+  others, other_targets = digits._scans()
+  np.testing.assert_array_equal(images, others)
+  np.testing.assert_array_equal(targets, other_targets)
+  assert len(images) == 1797
 
 
 def test_order_is_shuffled_fixed_and_the_same_for_any_digits_kept():

@@ -76,6 +76,27 @@ def test_the_fine_tuning_protocol():
   assert config.image_size == (384, 384)
 
 
+def test_resnets_have_the_setup_of_bit_as_another_candidate():
+  sweep = reading.load('configs/sweeps/finetune.py:BiT-R50x1,cifar10')
+  sweep = reading.override(sweep, ['init.checkpoint=x'])
+  reading.check(sweep)
+  [study] = sweep.studies
+  assert [run.name for run in study.candidates] == [
+    *(f'cifar10/rate={rate}' for rate in (0.001, 0.003, 0.01, 0.03)),
+    'cifar10/setup=bit',
+  ]
+
+  def setup(run):
+    config = reading.read_config(run)
+    return config.schedule.name, config.schedule.peak, config.mixup_alpha
+
+  assert setup(study.candidates[1]) == ('cosine', 0.003, 0.0)
+  assert setup(study.candidates[-1]) == ('staircase', 0.003, 0.1)
+  for candidate in study.candidates:
+    for final in study.finals_of(candidate):
+      assert setup(final) == setup(candidate)
+
+
 def test_the_regularisation_sweep():
   sweep = reading.load('configs/sweeps/regularisation.py:ViT-B/16,imagenet2012')
   [study] = sweep.studies
