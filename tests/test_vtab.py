@@ -122,8 +122,13 @@ def test_command(tmp_path, capsys):
     _leave_run(tmp_path / name, value / 100, evaluation='validation')
   vtab.main([str(tmp_path), 'validation'])
   assert capsys.readouterr().out.endswith('mean         19 tasks      77.63\n')
-  with pytest.raises(ValueError, match=r"missing: \['caltech101', 'cifar100'"):
+  with pytest.raises(ValueError, match=r"'test'; pass one of \['validation'\]"):
     vtab.main([str(tmp_path)])
+  with pytest.raises(ValueError, match='has no finished run of a task'):
+    vtab.main([str(tmp_path / 'elsewhere')])
+  (tmp_path / 'caltech101/DONE').unlink()
+  with pytest.raises(ValueError, match=r"missing: \['caltech101'\]"):
+    vtab.main([str(tmp_path), 'validation'])
   assert capsys.readouterr().out.startswith(
     'natural      Caltech101        -\n'
   )
@@ -237,7 +242,8 @@ def test_wrong_arguments(argument, reason):
 # From data to score -----------------------------------------------------------
 
 
-def _shrink(config):
+def shrink(config):
+  """Makes a task's config one of seconds."""
   config.image_size = (16, 16)
   config.model.name = 'ViT-B/8'
   config.model.width, config.model.depth = 16, 1
@@ -261,7 +267,7 @@ def test_two_tasks_from_data_to_score(tmp_path, capsys):
   config.order = kept
   for name in NAMES:
     if name in kept:
-      _shrink(config.stages[name])
+      shrink(config.stages[name])
     else:
       del config.stages[name]
   workdir = tmp_path / 'runs'

@@ -87,10 +87,29 @@ def _line(group: str, title: str, accuracy: float | None) -> str:
   return f'{group:<11}  {title:<11}  {value:>6}'
 
 
+def _nothing(workdir: str, evaluation: str = 'test') -> str:
+  """Why no accuracies were found."""
+  found = {
+    key.removesuffix('/accuracy')
+    for name in vtab.TASKS
+    if results.finished_at(epath.Path(workdir) / name) is not None
+    for key in results.final_metrics(epath.Path(workdir) / name)
+    if key.endswith('/accuracy') and key != 'train/accuracy'
+  }
+  if not found:
+    return f'{workdir} has no finished run of a task in {workdir}/TASK.'
+  return (
+    f'No finished run in {workdir} has the evaluation {evaluation!r}; pass'
+    f' one of {sorted(found)} after DIR.'
+  )
+
+
 def main(words: Sequence[str]):
   if len(words) > 2:
     raise ValueError(f'{words[2:]} are left over after DIR and EVALUATION.')
   accuracies = read(paths.absolute(words[0]), *words[1:])
+  if not accuracies:
+    raise ValueError(_nothing(*words))
   print(table(accuracies), flush=True)
   # Says which are missing.
   means(accuracies)
