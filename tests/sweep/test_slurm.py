@@ -66,6 +66,36 @@ def test_jobs_say_how_they_ended(tmp_path):
   assert _codes(later, handles) == [0, 76]
 
 
+def test_a_job_is_lost_if_it_is_not_in_the_queue_twice(monkeypatch, tmp_path):
+  squeue = tmp_path / 'squeue'
+  monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
+
+  def answer(*jobs, code=0):
+    lines = ' '.join(jobs)
+    squeue.write_text(f'#!/bin/sh\nprintf "%s\\n" {lines}\nexit {code}\n')
+    squeue.chmod(0o755)
+
+  def look():
+    queue._next = 0.0
+    return [queue.lost(job, ['1', '2']) for job in ('1', '2')]
+
+  queue = slurm.Queue()
+  answer('1', '12')
+  assert look() == [False, False]
+  assert look() == [False, True]
+  # Between looks nothing is asked.
+  answer('1', '2')
+  assert queue.lost('2', ['1', '2'])
+  assert look() == [False, False]
+  # No answer is no news.
+  answer(code=1)
+  assert look() == [False, False]
+  assert look() == [False, False]
+  answer('1')
+  assert look() == [False, False]
+  assert look() == [False, True]
+
+
 def test_a_command_saves_when_its_time_is_up(tmp_path):
   submitit = pytest.importorskip('submitit')
   where = fakes.folders(tmp_path)

@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from tests.sweep import slurm_cluster
+from tests.sweep import fakes, slurm_cluster
+from vit_jax.sweep import make_run, slurm
 
 pytestmark = [
   pytest.mark.slurm,
@@ -47,6 +48,59 @@ def _events(workdir):
   if not path.exists():
     return []
   return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_lost_job_is_noticed(cluster, tmp_path, monkeypatch):
+  for name in ('PATH', 'SLURM_CONF'):
+    monkeypatch.setenv(name, cluster[name])
+  run = fakes.study().candidates[0]
+  launcher = slurm.Slurm(
+    fakes.folders(tmp_path), 0, ['time=10'], command=fakes.command(600)
+  )
+  launcher._queue = slurm.Queue(seconds=2)
+  handle = launcher.start(run)
+  started = tmp_path / 'runs' / f'{run.name}.starts'
+  _wait(started.exists)
+  assert launcher.poll(handle) is None
+  subprocess.run(
+    ['pkill', '-KILL', '-f', f'submitit.core._submit.*{tmp_path}'], check=True
+  )
+  other = launcher.start(fakes.study().candidates[1])
+  codes = []
+  _wait(lambda: codes.append(launcher.poll(handle)) or codes[-1] is not None)
+  assert codes[-1] == -signal.SIGKILL
+  assert launcher.poll(other) is None
+  launcher.stop(other)
+
+
+def test_a_job_goes_on_when_its_time_is_up(cluster, tmp_path, monkeypatch):
+  for name in ('PATH', 'SLURM_CONF'):
+    monkeypatch.setenv(name, cluster[name])
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  monkeypatch.delenv('XLA_FLAGS')
+  monkeypatch.chdir(ROOT)
+  where = fakes.folders(tmp_path)
+  # Longer than what a minute of time leaves before the warning.
+  run = make_run(
+    'a',
+    'configs/quickstart.py:scratch',
+    {'total_steps': 100_000, 'evals.test.every': 0},
+    x=0,
+  )
+  launcher = slurm.Slurm(where, 0, ['time=2', 'signal_delay_s=75'])
+  handle = launcher.start(run)
+  log = where.log(run.name)
+  # Slurm holds a requeued job back for two minutes or so.
+  _wait(lambda: log.exists() and log.read_text().count('Resuming') > 0, 400)
+  assert launcher.poll(handle) is None
+  launcher.stop(handle)
+
+
+def _wait(condition, seconds=120):
+  end = time.monotonic() + seconds
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.2)
 
 
 def test_a_sweep_whose_launcher_is_killed(cluster, tmp_path):

@@ -1,10 +1,12 @@
 """Runs as Slurm jobs, through submitit (the extra `slurm`)."""
 
 import ast
+import getpass
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 
 from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
@@ -18,8 +20,8 @@ _AT_ONCE = 1000  # Slurm's own limits are what counts.
 class Slurm:
   """Submits jobs, which go on when this process dies.
 
-  A job that was cancelled or lost is known by Slurm's accounting (`sacct`);
-  a cluster without it says only of jobs that ended by themselves that they did.
+  A job that was cancelled or lost is known by Slurm's accounting (`sacct`), or
+  without one by Slurm's queue, in which it is no more.
   """
 
   interval = 10.0  # Seconds between polls.
@@ -71,6 +73,7 @@ class Slurm:
     except (RuntimeError, TypeError) as error:
       raise ValueError(f'--launcher=slurm: {error}') from error
     self._jobs = {}
+    self._queue = Queue() if executor == 'SlurmExecutor' else None
 
   def start(self, run: Run) -> str:
     """Submits a run; returns the job's number."""
@@ -86,7 +89,8 @@ class Slurm:
     """The exit code, negative for a signal; None while it waits or runs."""
     job = self._job(handle)
     if not job.done():
-      return None
+      lost = self._queue and self._queue.lost(handle, self._jobs)
+      return -signal.SIGKILL if lost else None
     try:
       codes = job.results()
     except self._submitit.core.utils.FailedJobError:
@@ -106,6 +110,42 @@ class Slurm:
         self._executor.folder, handle, list(range(self._tasks))
       )
     return self._jobs[handle]
+
+
+class Queue:
+  """Which jobs Slurm has no more.
+
+  A job is lost if it is absent at two looks in a row: its result may need a
+  while to be seen on a shared file system. A requeued job is in the queue.
+  """
+
+  def __init__(self, seconds: float = 60.0):
+    self._seconds = seconds  # Between looks.
+    self._next = 0.0
+    self._absent: dict[str, int] = {}  # Looks in a row.
+
+  def lost(self, handle: str, handles: Iterable[str]) -> bool:
+    """Whether `handle`, one of `handles`, is lost."""
+    if time.monotonic() >= self._next:
+      self._next = time.monotonic() + self._seconds
+      queued = _queued()
+      if queued is not None:
+        self._absent = {
+          job: 0 if job in queued else self._absent.get(job, 0) + 1
+          for job in handles
+        }
+    return self._absent.get(handle, 0) > 1
+
+
+def _queued() -> set[str] | None:
+  """The numbers of this user's jobs; None if Slurm does not answer."""
+  found = subprocess.run(
+    ['squeue', '--noheader', '--format=%A', f'--user={getpass.getuser()}'],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  return None if found.returncode else set(found.stdout.split())
 
 
 class Command:
