@@ -1,12 +1,21 @@
 """Starts, ends, tries again: with a launcher of scripted exit codes."""
 
+import dataclasses
 import time
 
 import pytest
 
 from tests.sweep import fakes
 from vit_jax import errors
-from vit_jax.sweep import Sweep, launch, schedule, state, status
+from vit_jax.sweep import (
+  Study,
+  Sweep,
+  commands,
+  launch,
+  schedule,
+  state,
+  status,
+)
 
 
 class Scripted:
@@ -159,3 +168,17 @@ def test_a_candidate_without_a_number_ends_it(tmp_path):
   fakes.finish(where, run, {'test/accuracy': 1.0})
   with pytest.raises(ValueError, match=r'a/rate=0.001 has no finite'):
     _launch(where, Scripted(where)).run()
+
+
+def test_runs_follow_those_whose_weights_they_start_from(tmp_path):
+  where = fakes.folders(tmp_path)
+  first, second = fakes.study().candidates[:2]
+  second = dataclasses.replace(
+    second, overrides={'init.checkpoint': f'run:{first.name}'}
+  )
+  sweep = Sweep([Study('a', finals=[second, first])])
+  launcher = Scripted(where)
+  assert _launch(where, launcher, sweep).run() == []
+  assert launcher.started == [first.name, second.name]
+  words = commands.main_flags(second, where)
+  assert f'--config.init.checkpoint={where.workdir(first.name)}' in words

@@ -81,3 +81,20 @@ def test_what_a_failed_candidate_leaves_undone():
 def test_limits(failures, restarts, gave_up):
   limits = schedule.Limits(retries=2, restarts=5)
   assert limits.gave_up(state.Attempts(failures, restarts)) is gave_up
+
+
+def test_a_run_waits_for_the_weights_it_starts_from():
+  first, other = Run('first', 'c.py'), Run('other', 'c.py')
+  second = Run('second', 'c.py', {'init.checkpoint': 'run:first'})
+  third = Run('third', 'c.py', {'init.checkpoint': 'run:second'})
+  sweep = Sweep([Study('a', finals=[third, second, first, other])])
+  assert _names(schedule.due(sweep, {})) == ['first', 'other']
+  assert _names(schedule.held_back(sweep, {})) == ['third', 'second']
+  finished = {'first': {}}
+  assert _names(schedule.due(sweep, finished)) == ['second', 'other']
+  assert _names(schedule.held_back(sweep, finished)) == ['third']
+  assert schedule.total(sweep, {}) == 4
+  assert schedule.blocked(sweep, {'other': {}}, ['first']) == [
+    'third: not started, without second',
+    'second: not started, without first',
+  ]

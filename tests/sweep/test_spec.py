@@ -82,3 +82,32 @@ def test_json_keeps_what_follows_from_each_candidate():
   [fixed] = again.studies[1].finals_of(None)
   assert fixed.overrides == {'image_size': (16, 16)}
   assert again.studies[2].finals is None
+
+
+def test_a_run_may_start_from_another_ones_weights():
+  first = Run('first', 'c.py')
+  second = Run('second', 'c.py', {'init.checkpoint': 'run:first', 'a': 1})
+  assert (first.needs, second.needs) == ((), ('first',))
+  spec.check(Sweep([Study('a', [first]), Study('b', finals=[second])]))
+
+
+@pytest.mark.parametrize(
+  ('needed', 'message'),
+  [
+    ('other', 'a starts from run:other, but that is none of the runs that are'),
+    # There will be finals of one candidate only, and nobody knows of which.
+    ('b/seed=0', 'a starts from run:b/seed=0, but .*certain to be run: a, b/r'),
+    ('a', 'a starts, in the end, from itself'),
+    ('c', '[ac] starts, in the end, from itself'),
+  ],
+)
+def test_what_no_run_may_start_from(needed, message):
+  run = Run('a', 'c.py', {'init.checkpoint': f'run:{needed}'})
+  chosen = Study(
+    'b',
+    [Run('b/rate=1', 'c.py')],
+    lambda winner: [Run('b/seed=0', 'c.py')],
+  )
+  circle = Run('c', 'c.py', {'init.checkpoint': 'run:a'})
+  with pytest.raises(ValueError, match=message):
+    spec.check(Sweep([Study('a', [run]), chosen, Study('c', [circle])]))

@@ -112,6 +112,8 @@ def print_commands(sweep: Sweep, folders: Folders) -> None:
   finished = launch.read_finished(sweep, folders)
   for run in schedule.due(sweep, finished):
     print(shlex.join(['python', *commands.command(run, folders)[1:]]))
+  for run in schedule.held_back(sweep, finished):
+    print(f'# {run.name}: after {", ".join(run.needs)}.')
   for study in sweep.studies:
     if schedule.reported(study, finished) is None:
       finals = study.finals_of(study.candidates[0])

@@ -1,12 +1,13 @@
 """The command of a run, and where it leaves its files."""
 
 import dataclasses
+import os
 import pathlib
 import sys
 
 from etils import epath
 
-from vit_jax.sweep.spec import Run, Value
+from vit_jax.sweep.spec import OF_RUN, Run, Value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +40,14 @@ def config_flags(run: Run) -> list[str]:
 
 def main_flags(run: Run, folders: Folders) -> list[str]:
   """All flags of vit_jax.main."""
+  overrides = {
+    key: os.fspath(folders.workdir(value.removeprefix(OF_RUN)))
+    if isinstance(value, str) and value.startswith(OF_RUN)
+    else value
+    for key, value in run.overrides.items()
+  }
   return [
-    *config_flags(run),
+    *config_flags(dataclasses.replace(run, overrides=overrides)),
     f'--workdir={folders.workdir(run.name)}',
     f'--compilation_cache={folders.shared / "compilation_cache"}',
   ]

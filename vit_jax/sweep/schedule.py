@@ -66,14 +66,28 @@ def known(study: Study, finished: Finished) -> tuple[Run, ...]:
 
 
 def due(sweep: Sweep, finished: Finished) -> list[Run]:
-  """The runs that are known and not finished, in order.
+  """The runs that can be started and are not finished, in order.
 
   Two studies may have a run in common, which is run once.
   """
   runs = {
     run.name: run for study in sweep.studies for run in known(study, finished)
   }
-  return [run for name, run in runs.items() if name not in finished]
+  return [
+    run
+    for name, run in runs.items()
+    if name not in finished and finished.keys() >= set(run.needs)
+  ]
+
+
+def held_back(sweep: Sweep, finished: Finished) -> list[Run]:
+  """The runs that are known but for whose weights others must be finished."""
+  return [
+    run
+    for study in sweep.studies
+    for run in known(study, finished)
+    if run.name not in finished and not finished.keys() >= set(run.needs)
+  ]
 
 
 def total(sweep: Sweep, finished: Finished) -> int:
@@ -98,4 +112,7 @@ def blocked(
       lines.append(
         f'{study.name}: nothing was chosen, as {", ".join(bad)} failed'
       )
+  for run in held_back(sweep, finished):
+    missing = [name for name in run.needs if name not in finished]
+    lines.append(f'{run.name}: not started, without {", ".join(missing)}')
   return lines

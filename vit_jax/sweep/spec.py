@@ -13,6 +13,10 @@ from typing import Any
 # checked too (`held_out.check`), so this is for the reader of a config.
 HELD_OUT = ('validation', 'held_out')
 
+# Before the name of a run of the sweep, as a value of `init.checkpoint`: that
+# run comes first, and its weights are what this one starts from.
+OF_RUN = 'run:'
+
 Value = bool | int | float | str | tuple
 # A file's name in a path: not empty, not hidden, no separators.
 _PART = re.compile(r'[A-Za-z0-9_+:][A-Za-z0-9_+:.,=-]*')
@@ -25,7 +29,8 @@ class Run:
   Attributes:
     name: its folder under SWEEPDIR/runs; see `make_run`.
     config: `configs/FILE.py[:ARGUMENT]`.
-    overrides: config key -> value.
+    overrides: config key -> value; `init.checkpoint` may be `run:NAME`, the
+      weights of another run of the sweep.
     labels: columns of the table.
   """
 
@@ -33,6 +38,15 @@ class Run:
   config: str
   overrides: Mapping[str, Value] = dataclasses.field(default_factory=dict)
   labels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def needs(self) -> tuple[str, ...]:
+    """The names of the runs that must be finished before this one starts."""
+    return tuple(
+      value.removeprefix(OF_RUN)
+      for value in self.overrides.values()
+      if isinstance(value, str) and value.startswith(OF_RUN)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +166,31 @@ def check(sweep: Sweep) -> None:
     if len({run.name for run in study.candidates}) < len(study.candidates):
       raise ValueError(f'Study {study.name!r} has a candidate twice.')
   _check_nesting(names)
+  _check_needs(sweep)
+
+
+def _check_needs(sweep: Sweep) -> None:
+  """Refuses needs that may never be met."""
+  # Of the finals that follow from a choice, nobody knows which there will be.
+  certain = {}
+  for study in sweep.studies:
+    finals = () if callable(study.finals) else study.finals_of(None)
+    certain |= {run.name: run for run in (*study.candidates, *finals)}
+  for study in sweep.studies:
+    for run in study.all_runs():
+      before, waiting = set(), list(run.needs)
+      while waiting:
+        name = waiting.pop()
+        if name not in certain:
+          raise ValueError(
+            f'{run.name} starts from {OF_RUN}{name}, but that is none of the'
+            f' runs that are certain to be run: {", ".join(sorted(certain))}.'
+          )
+        if name == run.name:
+          raise ValueError(f'{run.name} starts, in the end, from itself.')
+        if name not in before:
+          before.add(name)
+          waiting += certain[name].needs
 
 
 def _check_nesting(names: Mapping[str, Any]) -> None:
