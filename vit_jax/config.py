@@ -93,7 +93,7 @@ def default() -> ml_collections.ConfigDict:
   model.mlp_dim = placeholder(int)
   model.patch_size = placeholder(tuple)  # (height, width), or one side.
   model.resnet_blocks = placeholder(tuple)  # Of a hybrid: (3, 4, 9), say.
-  model.resnet_width = placeholder(int)
+  model.resnet_width = placeholder(float)
   # Hidden tanh layer of the head: -1 is as wide as the model, 0 none.
   model.representation_size = placeholder(int)
   model.pooling = placeholder(str)  # 'token', 'gap' or 'map'.
@@ -110,7 +110,7 @@ def default() -> ml_collections.ConfigDict:
   model.dropout_rate = placeholder(float)
   model.scan = placeholder(bool)  # One compiled block, looped over.
   model.blocks = placeholder(tuple)  # Units of each stage of a ResNet.
-  model.width_factor = placeholder(int)
+  model.width_factor = placeholder(float)
   model.head_bias = 0.0  # Initial value.
   model.dtype = 'auto'  # Compute: float32 on CPU, bfloat16 on TPU and GPU.
   # Recomputed in the backward pass: 'full', blocks; 'dots', all but matmuls

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.models import naive_resnet as naive
-from vit_jax.models import bit
+from vit_jax.models import bit, resnet
 
 BLOCKS = {
   50: (3, 4, 6, 3),
@@ -218,3 +218,31 @@ def test_bfloat16_reaches_the_head_and_remat_changes_nothing():
 def test_rejects_other_images(images, message):
   with pytest.raises(ValueError, match=message):
     jax.eval_shape(bit.BiT(2, (1,), 1).init, jax.random.key(0), images)
+
+
+@pytest.mark.parametrize('width_factor', [1 / 16, 0.25, 0.5])
+def test_a_fraction_of_the_width(width_factor):
+  model = bit.BiT(10, (1, 2), width_factor)
+  _, shapes = _shapes(model)
+  body = sum(a.size for k, a in shapes.items() if not k.startswith('head/'))
+  assert body == _formula((1, 2), width_factor)
+  assert shapes['head/kernel'].shape == (512 * width_factor, 10)
+  assert shapes['conv_root/kernel'].shape[-1] == 64 * width_factor
+
+
+class _Norm(nn.Module):
+  @nn.compact
+  def __call__(self, x):
+    return resnet.GroupNorm(epsilon=1e-5, dtype=jnp.float32, name='norm')(x)
+
+
+def test_a_narrow_norm_has_two_channels_a_group():
+  x = jax.random.normal(jax.random.key(0), (2, 3, 3, 8))
+  module = _Norm()
+  found, _ = module.init_with_output(jax.random.key(0), x)
+  grouped = np.asarray(x).reshape(2, 9, 4, 2)
+  centred = grouped - grouped.mean(axis=(1, 3), keepdims=True)
+  expected = centred / np.sqrt(
+    np.square(centred).mean(axis=(1, 3), keepdims=True) + 1e-5
+  )
+  np.testing.assert_allclose(found, expected.reshape(x.shape), atol=1e-5)

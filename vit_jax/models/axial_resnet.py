@@ -208,7 +208,7 @@ class AxialResNet(nn.Module):
 
   num_classes: int
   blocks: tuple[int, ...] = (3, 4, 6, 3)
-  width_factor: int = 1
+  width_factor: float = 1
   heads: int = 8
   head_bias: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32

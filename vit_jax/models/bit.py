@@ -68,7 +68,7 @@ class PreActivationUnit(nn.Module):
 
 
 def root(
-  images: jax.Array, *, width_factor: int, dtype: jax.typing.DTypeLike
+  images: jax.Array, *, width_factor: float, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
   """The first convolution and the pooling; neither a norm nor a ReLU.
 
@@ -83,7 +83,7 @@ def root(
     [B, ceil(height / 4), ceil(width / 4), 64 * width_factor].
   """
   x = resnet.StandardizedConv(
-    64 * width_factor,
+    resnet.root_channels(width_factor),
     (7, 7),
     strides=2,
     padding=((3, 3), (3, 3)),
@@ -126,7 +126,7 @@ class BiT(nn.Module):
   Attributes:
     num_classes: number of logits.
     blocks: units of each stage, such as (3, 4, 6, 3) of a ResNet50.
-    width_factor: multiplies all channels.
+    width_factor: multiplies all channels; a multiple of 1/32.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     dtype: compute dtype. Parameters, weight standardization, the norms'
       statistics and the head are float32 throughout.
@@ -136,7 +136,7 @@ class BiT(nn.Module):
 
   num_classes: int
   blocks: tuple[int, ...]
-  width_factor: int
+  width_factor: float
   head_bias: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'

@@ -3,7 +3,14 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from vit_jax.models import attention, dot_product, encoder, position, vit
+from vit_jax.models import (
+  attention,
+  dot_product,
+  encoder,
+  position,
+  resnet,
+  vit,
+)
 
 _DTYPES = ('float32', 'bfloat16')
 
@@ -28,7 +35,8 @@ def check(model: nn.Module) -> None:
   if isinstance(model, vit.ViT):
     _check_vit(model)
   else:
-    _at_least_one(model, 'width_factor', 'heads')
+    _at_least_one(model, 'heads')
+    _check_width('width_factor', model.width_factor)
     _check_blocks('blocks', model.blocks)
     if not model.blocks:
       raise ValueError('blocks is empty, expected at least one stage.')
@@ -52,8 +60,8 @@ def _check_vit(model: vit.ViT) -> None:
     'heads',
     'mlp_dim',
     'representation_size',
-    'resnet_width',
   )
+  _check_width('resnet_width', model.resnet_width)
   attention.head_width(model.width, model.heads)
   if model.resnet_blocks is not None:
     _check_blocks('resnet_blocks', model.resnet_blocks)
@@ -104,6 +112,15 @@ def _check_blocks(key: str, blocks: tuple[int, ...]) -> None:
       f'{key} is {blocks!r}, expected the number of units of each stage, at '
       'least 1, such as (3, 4, 6, 3).'
     )
+
+
+def _check_width(key: str, factor: float) -> None:
+  if not _is_number(factor):
+    raise ValueError(f'{key} is {factor!r}, expected a number.')
+  try:
+    resnet.root_channels(factor)
+  except ValueError as error:
+    raise ValueError(f'{key} is {factor!r}: {error}') from None
 
 
 def _at_least_one(model: nn.Module, *keys: str) -> None:

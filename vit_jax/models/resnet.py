@@ -11,6 +11,7 @@ Kernels are [kernel height, kernel width, channels in, channels out].
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -32,12 +33,38 @@ REMAT_POLICIES = {
   ),
 }
 
-# Statistics are float32 whatever `dtype` is. Flax's fast variance,
-# E[x^2] - E[x]^2, loses (mean / deviation)^2 in relative precision, and the
-# residual stream of a pre-activation ResNet is not centred: two passes instead.
-GroupNorm = functools.partial(
-  nn.GroupNorm, num_groups=32, use_fast_variance=False
-)
+# Channels of the root at width factor 1.
+_ROOT_CHANNELS = 64
+# Of every norm, but at most half as many as channels: of the small models with
+# a fraction of the width, as at factor 1 of the root.
+_GROUPS = 32
+
+
+def GroupNorm(**options: Any) -> Callable[[jax.Array], jax.Array]:
+  """Flax's, with as many groups as suit the channels; takes its options."""
+  # Statistics are float32 whatever `dtype` is. Flax's fast variance,
+  # E[x^2] - E[x]^2, loses (mean / deviation)^2 in relative precision, and the
+  # residual stream of a pre-activation ResNet is not centred: two passes.
+  return lambda x: nn.GroupNorm(
+    num_groups=min(_GROUPS, x.shape[-1] // 2),
+    use_fast_variance=False,
+    **options,
+  )(x)
+
+
+def root_channels(width_factor: float) -> int:
+  """The channels of a ResNet's root.
+
+  Raises:
+    ValueError: not a positive even number, so that stages can be made of it.
+  """
+  channels = _ROOT_CHANNELS * width_factor
+  if channels < 2 or channels % 2:
+    raise ValueError(
+      f'a width factor of {width_factor} gives {channels:g} channels in the'
+      f' root, expected an even number: choose a multiple of 1/32.'
+    )
+  return int(channels)
 
 
 def bit_standardize(kernel: jax.Array) -> jax.Array:
@@ -196,7 +223,7 @@ def stages(
   x: jax.Array,
   *,
   blocks: tuple[int, ...],
-  width_factor: int,
+  width_factor: float,
   unit: Callable[..., nn.Module],
   dtype: jax.typing.DTypeLike,
   remat: str,
@@ -221,7 +248,7 @@ def stages(
   for i, units in enumerate(blocks):
     x = Stage(
       units=units,
-      features=64 * width_factor * 2**i,
+      features=root_channels(width_factor) * 2**i,
       strides=2 if i else 1,
       unit=unit,
       dtype=dtype,
@@ -235,7 +262,7 @@ def backbone(
   images: jax.Array,
   *,
   blocks: tuple[int, ...],
-  width_factor: int = 1,
+  width_factor: float = 1,
   unit: Callable[..., nn.Module] = PostActivationUnit,
   epsilon: float = 1e-6,
   dtype: jax.typing.DTypeLike = jnp.float32,
@@ -266,7 +293,11 @@ def backbone(
   """
   feature_grid(images.shape[1:3], blocks)  # Its error comes first.
   x = StandardizedConv(
-    64 * width_factor, (7, 7), strides=2, dtype=dtype, name='conv_root'
+    root_channels(width_factor),
+    (7, 7),
+    strides=2,
+    dtype=dtype,
+    name='conv_root',
   )(images)
   x = nn.relu(GroupNorm(epsilon=epsilon, dtype=dtype, name='gn_root')(x))
   x = nn.max_pool(x, (3, 3), strides=(2, 2), padding='SAME')
@@ -304,6 +335,6 @@ def feature_grid(
   return -(-image_size[0] // stride), -(-image_size[1] // stride)
 
 
-def feature_channels(blocks: tuple[int, ...], width_factor: int = 1) -> int:
+def feature_channels(blocks: tuple[int, ...], width_factor: float = 1) -> int:
   """Returns the channels of the last stage's feature map, 64 w for a root."""
-  return 64 * width_factor * (2 ** (len(blocks) + 1) if blocks else 1)
+  return root_channels(width_factor) * (2 ** (len(blocks) + 1) if blocks else 1)

@@ -76,7 +76,7 @@ class ViT(nn.Module):
       of the ResNet's feature map.
     resnet_blocks: units of each stage of the ResNet before the patches, which
       makes it a hybrid: (3, 4, 9), say; () is its root only. None: a ViT.
-    resnet_width: width factor of that ResNet.
+    resnet_width: width factor of that ResNet, a multiple of 1/32.
     position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'none',
       'relative' (heads share its embeddings) or 'relative_per_head'. See
       `position` and, for the relative ones, `attention.relative_scores`.
@@ -110,7 +110,7 @@ class ViT(nn.Module):
   mlp_dim: int
   patch_size: tuple[int, int]
   resnet_blocks: tuple[int, ...] | None = None
-  resnet_width: int = 1
+  resnet_width: float = 1
   position_embedding: str = '1d'
   position_site: str = 'stem'
   attention: str = 'full'
