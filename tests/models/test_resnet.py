@@ -73,6 +73,14 @@ def test_weights_are_standardized_in_float32(dtype):
   np.testing.assert_allclose(out.ravel(), [-1, -1, 1, 1], rtol=2e-5)
 
 
+class Norm(nn.Module):
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x):
+    return resnet.GroupNorm(epsilon=1e-6, dtype=self.dtype, name='norm')(x)
+
+
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 def test_group_norm_by_hand(dtype):
   # 64 channels are 32 groups of 2: with two pixels, four numbers.
@@ -82,9 +90,8 @@ def test_group_norm_by_hand(dtype):
   x[0, :, 0, 2:4] = 10_001, 10_003  # Squares lose their last digit.
   x[1, 0, 0, :2] = -0.001, 0.001  # As small as the epsilon.
   x[1, 1, 0, :2] = -0.001, 0.001
-  norm = resnet.GroupNorm(epsilon=1e-6, dtype=dtype)
-  variables = norm.init(jax.random.key(0), x)
-  y = np.asarray(norm.apply(variables, x), np.float32)
+  y, _ = Norm(dtype).init_with_output(jax.random.key(0), x)
+  y = np.asarray(y, np.float32)
   tolerance = dict(rtol=1e-5 if dtype == jnp.float32 else 4e-3)
   np.testing.assert_allclose(y[0, 0, 0, :4], [-1, -1, -1, 1], **tolerance)
   np.testing.assert_allclose(y[0, 1, 0, :4], [1, 1, -1, 1], **tolerance)
