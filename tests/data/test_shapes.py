@@ -179,3 +179,31 @@ def test_unknown_factor():
 def test_pickles():
   source = pickle.loads(pickle.dumps(data.open_source('shapes:count')))
   assert source.read('train', 5).label == shapes.render('train', 5)[1]['count']
+
+
+def test_several_factors_make_one_class():
+  scenes = [shapes.render('train', i)[1] for i in range(50)]
+  source = data.open_source('shapes:shape+orientation')
+  assert source.info.num_classes == 20
+  assert source.info.class_names[:2] == ('triangle up', 'triangle right')
+  assert [source.read('train', i).label for i in range(50)] == [
+    4 * labels['shape'] + labels['orientation'] for labels in scenes
+  ]
+
+
+def test_all_factors_are_labels_of_their_own():
+  source = data.open_source('shapes:all')
+  assert source.info.multi_label
+  assert source.info.num_classes == 5 + 6 + 3 + 9 + 4 + 4
+  names = source.info.class_names
+  assert len(set(names)) == 31
+  _, labels = shapes.render('test', 7)
+  assert [names[i] for i in source.read('test', 7).label] == [
+    f'{factor} {shapes.FACTORS[factor][label]}'
+    for factor, label in labels.items()
+  ]
+
+
+def test_a_factor_that_repeats():
+  with pytest.raises(ValueError, match='shapes:size.size: a factor repeats'):
+    data.open_source('shapes:size+size')

@@ -1,5 +1,8 @@
 """`shapes:FACTOR`: rendered scenes, every factor of which is known.
 
+`shapes:shape+orientation` has a class for each pair of values, `shapes:all`
+every value of every factor as a label of its own, six an image.
+
 A stand-in for VTAB's structured tasks (Sec. 4.1: counting, location,
 orientation) that needs no download. A scene shows one to four equal copies of
 a shape on a noisy background; `shapes:count` asks how many there are,
@@ -7,6 +10,7 @@ a shape on a noisy background; `shapes:count` asks how many there are,
 """
 
 import colorsys
+import itertools
 
 import cv2
 import numpy as np
@@ -67,28 +71,58 @@ FACTORS = {
 
 
 class Shapes(source.Source):
-  """Scenes of uint8 [64, 64, 3], labelled with one factor.
+  """Scenes of uint8 [64, 64, 3], labelled with some of their factors.
 
   The factors are independent and uniform; a scene is a pure function of its
   split and index, whatever the factor asked for.
   """
 
   def __init__(self, factor: str = 'shape'):
-    """Raises ValueError if `factor` is none of `FACTORS`."""
-    if factor not in FACTORS:
+    """Chooses the labels.
+
+    Args:
+      factor: one of `FACTORS`, several joined by `+`, or `all`.
+
+    Raises:
+      ValueError: a factor is unknown or repeats.
+    """
+    spec = f'shapes:{factor}'
+    self._multi_label = factor == 'all'
+    self._factors = list(FACTORS) if self._multi_label else factor.split('+')
+    unknown = [name for name in self._factors if name not in FACTORS]
+    if unknown or len(set(self._factors)) < len(self._factors):
+      what = f'unknown factor {unknown[0]!r}' if unknown else 'a factor repeats'
       raise ValueError(
-        f'shapes:{factor}: unknown factor {factor!r}; the factors are '
-        f'{", ".join(FACTORS)}.'
+        f'shapes:{factor}: {what}; the factors are {", ".join(FACTORS)}. '
+        'Several are joined by +; all has each of them as a label of its own.'
       )
-    self._factor = factor
+    if self._multi_label:
+      # With the factor, as there are a position and an orientation 'left'.
+      names = tuple(
+        f'{name} {value}' for name in FACTORS for value in FACTORS[name]
+      )
+    else:
+      values = [FACTORS[name] for name in self._factors]
+      names = tuple(map(' '.join, itertools.product(*values)))
     self.info = source.SourceInfo(
-      spec=f'shapes:{factor}', splits=_SPLITS, class_names=FACTORS[factor]
+      spec=spec,
+      splits=_SPLITS,
+      class_names=names,
+      multi_label=self._multi_label,
     )
 
   def read(self, split: str, index: int) -> source.Record:
     """Renders one scene."""
     image, labels = render(split, index)
-    return source.Record(image, labels[self._factor], f'{split}/{index}')
+    return source.Record(image, self._label(labels), f'{split}/{index}')
+
+  def _label(self, labels: dict[str, int]) -> int | tuple[int, ...]:
+    sizes = [len(FACTORS[name]) for name in self._factors]
+    chosen = [labels[name] for name in self._factors]
+    if self._multi_label:
+      starts = itertools.accumulate(sizes[:-1], initial=0)
+      return tuple(start + i for start, i in zip(starts, chosen, strict=True))
+    return int(np.ravel_multi_index(chosen, sizes))
 
 
 def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
