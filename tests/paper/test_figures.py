@@ -1,7 +1,10 @@
 """Points of the figures: how many, from where, and inside the axes."""
 
+import re
+
 import pytest
 
+from vit_jax import models
 from vit_jax.paper import numbers
 
 F = numbers.FIGURES
@@ -99,7 +102,10 @@ def test_figure_13_is_approximate_and_without_what_is_unknown():
     'AxialResNet50': (None, 0.5625),
     'BiT-R50x1': (50, 0.5),
   }
-  assert all(p.y.note.startswith('approximate: ') for p in F['figure13'])
+  for point in F['figure13']:
+    assert point.y.note.startswith('approximate: ')
+    ticks = [float(tick) for tick in re.findall(r'0\.\d+', point.y.note)]
+    assert point.y.value == pytest.approx(sum(ticks) / len(ticks))
 
 
 # Panels. ----------------------------------------------------------------------
@@ -131,13 +137,52 @@ def test_points_are_between_the_ticks_or_next_to_them():
       assert low - margin <= point.y.value <= high + margin
 
 
-def test_axes_of_the_data_scaling_figure():
-  (panel,) = numbers.PANELS['figure4']
-  assert panel.log_x
-  assert not panel.log_y
-  assert panel.x_ticks == (1e7, 3e7, 1e8, 3e8)
-  assert panel.y_ticks == (30, 70)
-  assert panel.series == (
-    *('ViT-L/16', 'ViT-L/32', 'ViT-B/32', 'ViT-b/32'),
-    *('BiT-R50x1', 'BiT-R152x2'),
+@pytest.mark.parametrize(
+  'figure, x_ticks, y_ticks, log_x',
+  [
+    ('figure2', (), [(65, 80), (70, 90), (80, 90), (50, 70)], False),
+    ('figure3', ('ImageNet', 'ImageNet-21k', 'JFT-300M'), [(70, 90)], False),
+    ('figure4', (1e7, 3e7, 1e8, 3e8), [(30, 70)], True),
+    ('figure5', (100, 1000), [(90, 95), (75, 90)], True),
+    ('figure7', (0, 23), [(0, 120)], False),
+    ('figure8', (1, 10), [(0.2, 0.6), (0.4, 0.8)], True),
+    ('figure9', (0, 7), [(25, 60)], False),
+    ('figure11', (0, 23), [(0, 120), (0, 120)], False),
+    ('figure12', (64, 128, 224, 384, 512), [(), ()], False),
+  ],
+)
+def test_axes(figure, x_ticks, y_ticks, log_x):
+  panels = numbers.PANELS[figure]
+  assert [panel.y_ticks for panel in panels] == y_ticks
+  assert {panel.x_ticks for panel in panels} == {x_ticks}
+  assert {panel.log_x for panel in panels} == {log_x}
+  assert {panel.log_y for panel in panels} == {figure == 'figure12'}
+
+
+def test_axes_of_the_axial_figure():
+  left, right = numbers.PANELS['figure13']
+  assert left.y_ticks == right.y_ticks == (0.5, 0.65)
+  assert (left.x_ticks, right.x_ticks) == ((100, 1000), ())
+
+
+def test_models_in_legends_have_names_that_can_be_built():
+  for name in (4, 7, 10, 11, 12, 13):
+    for panel in numbers.PANELS[f'figure{name}']:
+      assert {*panel.series} <= {*models.names()}
+
+
+def test_legends_of_the_ablations():
+  assert [panel.series for panel in numbers.PANELS['figure8']] == 2 * [
+    ('All', 'Depth', 'Patch size', 'Width MLP', 'Width')
+  ]
+  assert numbers.PANELS['figure9'][0].series == (
+    *('CLS, lr=8e-4', 'GAP, lr=8e-4', 'GAP, lr=3e-4'),
   )
+  assert [panel.title for panel in numbers.PANELS['figure10']] == [
+    '7 epochs, LR=2e-4, WD=0.01',
+    '7 epochs, LR=4e-4, WD=0.1',
+    '14 epochs, LR=4e-4, WD=0.1',
+  ]
+  assert [panel.title for panel in numbers.PANELS['figure11']] == [
+    *('ViT-L/16', 'R50+ViT-L/16'),
+  ]

@@ -62,6 +62,12 @@ def test_every_single_number_says_where_it_is_from():
     assert all(value.note for value in values.values())
 
 
+def test_printed_text_is_of_the_number_beside_it():
+  for values in (numbers.OBJECTNET, numbers.MASKED_PATCH):
+    for value in values.values():
+      assert float(value.printed.removesuffix('%')) == value.value
+
+
 def test_settings_in_captions_and_text():
   assert list(_plain(numbers.PRETRAINING).values()) == [
     *(4096, 10_000, 224, 1, 0.9, 0.999),
