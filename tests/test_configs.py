@@ -211,12 +211,12 @@ def test_pretraining_never_sees_its_validation_images():
   for dataset, split in (('jft300m', 'train'), ('imagenet21k', 'full')):
     config = pretrain.get_config(f'ViT-B/16,{dataset}')
     sizes = {split: 100_000}
-    assert splits.resolve(config.data.train_split, sizes) == [
-      (split, 51_200, 100_000)
-    ]
-    assert splits.resolve(config.evals.validation.split, sizes) == [
-      (split, 0, 51_200)
-    ]
+    assert splits.resolve(config.data.train_split, sizes).parts == (
+      (split, 51_200, 100_000),
+    )
+    assert splits.resolve(config.evals.validation.split, sizes).parts == (
+      (split, 0, 51_200),
+    )
   config = pretrain.get_config('ViT-B/16,imagenet2012')
   assert config.data.train_split == 'train'
   assert config.evals.validation.split == 'validation'
@@ -279,13 +279,13 @@ def test_rates_are_selected_without_the_test_split(dataset):
   *_, percent, test = TABLE_4[dataset]
   config = finetune.get_config(f'ViT-B/16,{dataset},train=selection')
   sizes = {'train': 1000, test: 1000}
-  assert splits.resolve(config.data.train_split, sizes) == [
-    ('train', 0, 10 * percent)
-  ]
+  assert splits.resolve(config.data.train_split, sizes).parts == (
+    ('train', 0, 10 * percent),
+  )
   (evaluation,) = config.evals.values()
-  assert splits.resolve(evaluation.split, sizes) == [
-    ('train', 10 * percent, 1000)
-  ]
+  assert splits.resolve(evaluation.split, sizes).parts == (
+    ('train', 10 * percent, 1000),
+  )
   assert evaluation.dataset == ''
 
 
@@ -465,7 +465,7 @@ def test_quickstart_is_a_fair_transfer():
       tuned.evals.validation.split,
       tuned.evals.test.split,
     )
-    for name, start, stop in splits.resolve(split, sizes)
+    for name, start, stop in splits.resolve(split, sizes).parts
     if name == 'train'
   ]
   assert sorted(i for part in used for i in part) == list(range(1000))
