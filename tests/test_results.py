@@ -129,7 +129,7 @@ def test_the_best_step_of_what_was_measured_anew(tmp_path):
 
 
 def test_no_best_step(tmp_path):
-  with pytest.raises(ValueError, match="no value of 'a/loss' .* no metrics"):
+  with pytest.raises(ValueError, match=r"no value of 'a/loss' .* no metrics"):
     results.best_row(tmp_path, 'a/loss')
   _write(tmp_path, {'step': 1, 'a/accuracy': 1, 'a/loss': math.nan})
   with pytest.raises(ValueError, match=r"it has \['a/accuracy', 'a/loss'\]"):
