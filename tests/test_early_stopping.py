@@ -19,7 +19,9 @@ def _config():
   config.data.preprocess = 'resize'
   config.data.batch_size = 16
   config.image_size, config.channels = (8, 8), 1
-  config.total_steps = 12
+  # Twelve steps: 0.7 epochs of all 288 images.
+  config.data.examples_per_epoch = -1
+  config.total_steps, config.epochs = 0, 0.7
   config.model.name = 'ViT-Ti/4'
   config.model.width, config.model.depth = 16, 1
   config.model.heads, config.model.mlp_dim = 2, 32
@@ -97,7 +99,7 @@ def test_the_early_stopped_weights_are_as_good_as_was_measured(run, tmp_path):
 
 def test_fine_tuning_starts_from_the_early_stopped_weights(run, tmp_path):
   config = _config()
-  config.total_steps = 1
+  config.total_steps, config.epochs = 1, 0.0
   # A step that changes nothing.
   config.schedule = config_lib.schedule('linear', peak=1e-30, warmup_steps=0)
   config.evals = {}

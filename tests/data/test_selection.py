@@ -106,7 +106,7 @@ def test_what_is_said_to_be_disjoint_is():
 
 
 def test_hundreds_of_millions_are_not_listed():
-  sizes = {'train': 303_000_000}
+  sizes = {'train': 303_000_000, 'test': 5_000_000}
 
   def resolve(split):
     return splits.resolve(split, sizes)
@@ -118,6 +118,9 @@ def test_hundreds_of_millions_are_not_listed():
   assert 240 < subset.shared(resolve('train[:1000]')) < 360
   # Not counted: at most all of them.
   assert subset.shared(resolve('train[:5_000_000]')) == 5_000_000
+  # Of each term at most all of it.
+  several = resolve('shuffled(train)[:2_000_000]+test')
+  assert several.shared(resolve('train[:5_000_000]')) == 2_000_000
   assert subset.place(89_999_999)[0] == 'train'
 
 

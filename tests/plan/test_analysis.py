@@ -120,6 +120,8 @@ def test_subsets():
   resolved = analysis.resolve(config, 'tpu')
   assert resolved.total_steps == 300 * 1437 // 4096
   assert resolved.data.num_examples == 144
+  config.num_classes, config.data.num_examples = 10, 144
+  assert analysis.resolve(config, 'tpu').total_steps == 300 * 1437 // 4096
   config = pretrain.get_config('ViT-B/16,jft300m,subset=9000000')
   resolved = analysis.resolve(config, 'tpu')
   assert resolved.total_steps == 7 * 303_000_000 // 4096
