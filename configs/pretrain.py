@@ -9,21 +9,35 @@ which `eval=SPLIT` names what to evaluate on (`eval=test`; called `held_out`
 if it is a part of train, else `validation`). `optimizer=sgd` is
 for ResNets (Table 7), and `few_shot=imagenet2012`, or any data spec with splits
 train and test, follows the run by few-shot accuracy (Figure 4).
-All at batch 4096, 224 px, Adam, 10,000 steps of warm-up.
+`subset=9000000`, `subset=3%` or `subset=0.03` trains on so many random examples
+of what else it would train on, `train=SPLIT`; smaller subsets are in larger
+ones. All at batch 4096, 224 px, Adam, 10,000 steps of warm-up.
 
 Cost and result, from the paper: ViT-L/16 on JFT for 14 epochs takes 680
 TPUv3-core-days and reaches 87.12% on ImageNet after fine-tuning at 384 px;
 ViT-B/16 on ImageNet alone, 300 epochs, 77.91%.
+
+Figure 4 is `subset=9000000`, `30000000`, `90000000` and `100%` of `jft300m`,
+`few_shot=imagenet2012`: the same hyper-parameters, no more regularisation, and
+early stopping. The weights of the best validation accuracy are in WORKDIR/best,
+and `results.best_row(WORKDIR, 'validation/accuracy')` is what was measured of
+them. The paper does not say how long it trained on subsets: here epochs count
+all examples, so that each run has as many steps as that on all of them
+(`--config.data.examples_per_epoch=0` counts those of the subset).
 """
 
 import dataclasses
+import decimal
+import re
 
 from vit_jax import config as config_lib
 from vit_jax import models
+from vit_jax.data import splits
 
 USAGE = (
   'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=adam|sgd]'
-  '[,eval=SPLIT][,few_shot=imagenet2012|SPEC], with DATASET one of'
+  '[,train=SPLIT][,eval=SPLIT][,few_shot=imagenet2012|SPEC]'
+  '[,subset=COUNT|PERCENT%|FRACTION], with DATASET one of'
   ' imagenet2012, imagenet21k, jft300m, or a data spec such as folder:/path.'
 )
 
@@ -103,6 +117,8 @@ IMAGENET = Row(
 JFT_EXAMPLES, JFT_CLASSES = 303_000_000, 18_291
 IMAGENET21K_EXAMPLES, IMAGENET21K_CLASSES = 12_400_000, 21_843
 
+IMAGENET_EXAMPLES = 1_281_167
+
 # The first BiT recipe (Table 7): 0.03 a batch of 256, decay 1e-4, 5,000 steps
 # of warm-up, divided by 10. Its drops for 7 epochs are not printed: BiT-L's,
 # after epochs 10, 23, 30 and 37 of 40, are taken as fractions.
@@ -115,7 +131,10 @@ def get_config(argument=None):
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'dataset'),
-    options={'epochs': float, 'optimizer': str, 'eval': str, 'few_shot': str},
+    options={
+      **{'epochs': float, 'optimizer': str, 'train': str, 'eval': str},
+      **{'few_shot': str, 'subset': str},
+    },
     usage=USAGE,
   )
   model, dataset = models.paper_name(args['model']), args['dataset']
@@ -173,7 +192,9 @@ def get_config(argument=None):
     config.dropout_rng = 'rbg'
 
   config.data.preprocess = 'inception_crop|flip'
-  _set_dataset(config, dataset, epochs, args.get('eval'))
+  _set_dataset(config, dataset, epochs, args.get('train'), args.get('eval'))
+  if 'subset' in args:
+    _take_subset(config, args['subset'])
   if 'few_shot' in args:
     config.evals.few_shot = _few_shot(args['few_shot'])
   config.checkpoint.every = 5_000
@@ -181,7 +202,7 @@ def get_config(argument=None):
   return config
 
 
-def _set_dataset(config, dataset, epochs, given):
+def _set_dataset(config, dataset, epochs, train, given):
   """Fills in the data section, the run's length and the evaluation."""
   config.epochs = float(epochs)
   split = given
@@ -204,22 +225,70 @@ def _set_dataset(config, dataset, epochs, given):
   elif dataset == 'imagenet2012':
     config.num_classes = 1000
     config.data.dataset = 'tfds:imagenet2012'
-    config.data.num_examples = 1_281_167
+    if not train:
+      config.data.num_examples = IMAGENET_EXAMPLES
     split = split or 'validation'
   else:
     config.data.dataset = dataset
     # Of a run of unknown length: a tenth, at most the paper's 10,000.
     config.schedule.warmup_steps = -1
+  if train:
+    config.data.train_split = train
   if split:
     # A data set of one's own may have any resolution; ImageNet's is known.
     own = config.data.dataset == dataset
     # What is held out to choose by must not be taken for what is reported.
-    name = 'held_out' if (given or '').startswith('train') else 'validation'
+    held_out = given and any(n.startswith('train') for n in splits.names(given))
+    name = 'held_out' if held_out else 'validation'
     config.evals[name] = config_lib.evaluation(
       split,
       preprocess='resize' if own else 'resize_small(256)|central_crop',
       every=5_000,
     )
+
+
+def _take_subset(config, subset):
+  """Trains on a random part, and keeps the weights that validate best."""
+  whole = config.data.train_split
+  if not config.evals:
+    raise ValueError(
+      f'subset={subset} stops early, by the accuracy on held-out examples: name'
+      ' them by eval=SPLIT, such as train=train[:98%],eval=train[98%:].'
+      f' {USAGE}'
+    )
+  [(name, section)] = config.evals.items()
+  if splits.may_overlap_at_any_size(whole, section.split):
+    raise ValueError(
+      f'subset={subset} of {whole!r} would be stopped early by'
+      f' {section.split!r}, which may have some of the same examples; hold them'
+      ' out by train=SPLIT and eval=SPLIT, such as train=train[:98%],'
+      f'eval=train[98%:]. {USAGE}'
+    )
+  config.data.train_split = f'shuffled({whole})[:{_part(subset)}]'
+  # As many steps as on the whole.
+  if config.data.num_examples:
+    config.data.examples_per_epoch = config.data.num_examples
+    config.data.num_examples = 0
+  elif not config.data.examples_per_epoch:
+    config.data.examples_per_epoch = -1
+  config.checkpoint.best = f'{name}/accuracy'
+
+
+def _part(subset):
+  """The end of a slice: 9000000, or 0.03 and 3% as 3%."""
+  if re.fullmatch(r'[\d_]*[1-9][\d_]*', subset):
+    return int(subset)
+  found = re.fullmatch(r'(\d+(?:\.\d*)?|\.\d+)(%?)', subset)
+  percent = 0
+  if found and (found[2] or '.' in found[1]):
+    percent = decimal.Decimal(found[1]) * (1 if found[2] else 100)
+  if not 0 < percent <= 100:
+    raise ValueError(
+      f'subset={subset!r} must be a number of examples (9000000), or a part of'
+      f' them above 0%, up to 100% (3% or 0.03). {USAGE}'
+    )
+  text = f'{percent:f}'
+  return (text.rstrip('0').rstrip('.') if '.' in text else text) + '%'
 
 
 def _few_shot(dataset):

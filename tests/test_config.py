@@ -112,7 +112,7 @@ def test_a_valid_config():
     ('channels', 0, 'channels=0 must be at least 1'),
     ('accumulation_steps', 0, 'accumulation_steps=0 must be at least 1'),
     ('data.num_examples', -1, 'data.num_examples=-1 must be at least 0'),
-    ('data.examples_per_epoch', -1, 'data.examples_per_epoch=-1 must be at'),
+    ('data.examples_per_epoch', -2, 'data.examples_per_epoch=-2 must be at'),
     ('data.batch_size', 0, 'data.batch_size=0 must be at least 1'),
     ('data.max_labels', 0, 'data.max_labels=0 must be at least 1'),
     ('data.threads', -1, 'data.threads=-1 must be at least 0'),
@@ -227,6 +227,26 @@ def test_an_epoch_may_be_another_number_than_the_split_has():
   result = _resolve(config)
   assert result.total_steps == 30
   assert result.data.num_examples == 100
+
+
+def test_an_epoch_may_be_all_that_a_subset_is_taken_from():
+  config = _config()
+  config.total_steps, config.epochs = 0, 3.0
+  config.data.batch_size = 8
+  config.data.train_split = 'shuffled(train)[:10%]'
+  config.data.examples_per_epoch = -1
+  config_lib.validate(config)
+  result = config_lib.resolve(
+    config, num_examples=10, num_classes=10, whole=100
+  )
+  assert result.total_steps == 37  # 3 * 100 / 8 = 37.5
+  assert result.data.examples_per_epoch == 100
+  assert result.data.num_examples == 10
+  with pytest.raises(ValueError, match=r'examples_per_epoch=-1 needs the size'):
+    _resolve(config, num_examples=10)
+  config.total_steps, config.epochs = 5, 0.0
+  result = _resolve(config, num_examples=10)
+  assert (result.total_steps, result.data.examples_per_epoch) == (5, 0)
 
 
 def test_an_endless_run():

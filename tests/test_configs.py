@@ -211,15 +211,97 @@ def test_pretraining_never_sees_its_validation_images():
   for dataset, split in (('jft300m', 'train'), ('imagenet21k', 'full')):
     config = pretrain.get_config(f'ViT-B/16,{dataset}')
     sizes = {split: 100_000}
-    assert splits.resolve(config.data.train_split, sizes) == [
-      (split, 51_200, 100_000)
-    ]
-    assert splits.resolve(config.evals.validation.split, sizes) == [
-      (split, 0, 51_200)
-    ]
+    assert splits.resolve(config.data.train_split, sizes).parts == (
+      (split, 51_200, 100_000),
+    )
+    assert splits.resolve(config.evals.validation.split, sizes).parts == (
+      (split, 0, 51_200),
+    )
   config = pretrain.get_config('ViT-B/16,imagenet2012')
   assert config.data.train_split == 'train'
   assert config.evals.validation.split == 'validation'
+
+
+# Figure 4: random subsets, early stopping ------------------------------------
+
+
+@pytest.mark.parametrize(
+  'subset, part',
+  [
+    ('9000000', '9000000'),
+    ('9_000_000', '9000000'),
+    ('1', '1'),
+    ('3%', '3%'),
+    ('0.1', '10%'),
+    ('0.03', '3%'),
+    ('.0297', '2.97%'),
+    ('29.7%', '29.7%'),
+    ('1.0', '100%'),
+    ('100%', '100%'),
+  ],
+)
+def test_a_random_subset_is_all_that_differs(subset, part):
+  argument = 'ViT-B/16,jft300m,few_shot=imagenet2012'
+  config = pretrain.get_config(f'{argument},subset={subset}')
+  assert config.data.train_split == f'shuffled(train[51200:])[:{part}]'
+  assert config.checkpoint.best == 'validation/accuracy'
+  assert config.evals.few_shot.every == config.evals.validation.every
+  config_lib.validate(config, complete=False)
+  whole = pretrain.get_config(argument)
+  config.data.train_split = whole.data.train_split
+  config.checkpoint.best = ''
+  assert config == whole
+
+
+@pytest.mark.parametrize(
+  'subset', ['0', '', '-5', '101%', '1.5', 'all', '3%%', '1e6', '0%', '0.0']
+)
+def test_wrong_subsets(subset):
+  with pytest.raises(
+    ValueError, match=f"subset='{subset}' must be a number of exam.*Usage"
+  ):
+    pretrain.get_config(f'ViT-B/16,jft300m,subset={subset}')
+
+
+def test_runs_on_subsets_have_as_many_steps():
+  for dataset, size in (('imagenet2012', 1_281_167), ('digits', 1437)):
+    options = '' if dataset == 'imagenet2012' else ',eval=test'
+    whole, subset = (
+      config_lib.resolve(
+        pretrain.get_config(f'ViT-B/16,{dataset},epochs=9{options}{option}'),
+        num_examples=found,
+        num_classes=1000 if dataset == 'imagenet2012' else 10,
+        whole=size,
+      )
+      for option, found in (('', size), (',subset=0.1', round(size / 10)))
+    )
+    assert subset.total_steps == whole.total_steps == 9 * size // 4096
+    assert subset.data.num_examples == round(size / 10)
+    assert subset.schedule == whole.schedule
+
+
+def test_a_subset_is_of_what_is_not_held_out():
+  config = pretrain.get_config(
+    'ViT-B/16,digits,train=train[:98%],eval=train[98%:],subset=50'
+  )
+  assert config.data.train_split == 'shuffled(train[:98%])[:50]'
+  assert config.checkpoint.best == 'held_out/accuracy'
+  config = pretrain.get_config(
+    'ViT-B/16,imagenet2012,train=shuffled(train,seed=1)[:99%]'
+    ',eval=shuffled(train,seed=1)[99%:],subset=50%'
+  )
+  assert config.data.train_split == (
+    'shuffled(shuffled(train,seed=1)[:99%])[:50%]'
+  )
+  assert config.evals.held_out.split == 'shuffled(train,seed=1)[99%:]'
+  assert config.data.examples_per_epoch == -1
+  assert config.data.num_examples is None
+  with pytest.raises(ValueError, match=r'subset=50 stops early, .*eval=SPLIT'):
+    pretrain.get_config('ViT-B/16,digits,subset=50')
+  with pytest.raises(
+    ValueError, match=r"stopped early by 'train\[98%:\]', whi"
+  ):
+    pretrain.get_config('ViT-B/16,digits,eval=train[98%:],subset=50')
 
 
 # Fine-tuning: Table 4 --------------------------------------------------------
@@ -279,13 +361,13 @@ def test_rates_are_selected_without_the_test_split(dataset):
   *_, percent, test = TABLE_4[dataset]
   config = finetune.get_config(f'ViT-B/16,{dataset},train=selection')
   sizes = {'train': 1000, test: 1000}
-  assert splits.resolve(config.data.train_split, sizes) == [
-    ('train', 0, 10 * percent)
-  ]
+  assert splits.resolve(config.data.train_split, sizes).parts == (
+    ('train', 0, 10 * percent),
+  )
   (evaluation,) = config.evals.values()
-  assert splits.resolve(evaluation.split, sizes) == [
-    ('train', 10 * percent, 1000)
-  ]
+  assert splits.resolve(evaluation.split, sizes).parts == (
+    ('train', 10 * percent, 1000),
+  )
   assert evaluation.dataset == ''
 
 
@@ -465,7 +547,7 @@ def test_quickstart_is_a_fair_transfer():
       tuned.evals.validation.split,
       tuned.evals.test.split,
     )
-    for name, start, stop in splits.resolve(split, sizes)
+    for name, start, stop in splits.resolve(split, sizes).parts
     if name == 'train'
   ]
   assert sorted(i for part in used for i in part) == list(range(1000))

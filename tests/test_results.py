@@ -84,3 +84,53 @@ def test_an_evaluation_done_anew_replaces_all_of_its_numbers(tmp_path):
     'a/accuracy': 0.75,
     'b/accuracy': 0.25,
   }
+
+
+def _rising_and_falling(folder):
+  _write(
+    folder,
+    {'step': 5, 'train/loss': 2.0},
+    {'step': 5, 'val/accuracy': 0.5, 'val/loss': 1.0},
+    {'step': 5, 'few/5shot/accuracy': 0.1},
+    {'step': 10, 'val/accuracy': 0.75, 'val/loss': 1.5},
+    {'step': 10, 'few/5shot/accuracy': 0.2},
+    {'step': 12, 'train/loss': 1.0},
+    {'step': 15, 'val/accuracy': 0.75, 'val/loss': 0.5},
+    {'step': 20, 'val/accuracy': 0.25, 'val/loss': 0.75},
+    {'step': 20, 'few/5shot/accuracy': 0.9},
+  )
+
+
+def test_the_numbers_of_the_best_step(tmp_path):
+  _rising_and_falling(tmp_path)
+  # Of equals the first; nothing of other steps.
+  assert results.best_row(tmp_path, 'val/accuracy') == {
+    'step': 10,
+    'val/accuracy': 0.75,
+    'val/loss': 1.5,
+    'few/5shot/accuracy': 0.2,
+  }
+  assert results.best_row(tmp_path, 'val/loss') == {
+    'step': 15,
+    'val/accuracy': 0.75,
+    'val/loss': 0.5,
+  }
+  assert results.best_row(tmp_path, 'few/5shot/accuracy')['step'] == 20
+
+
+def test_the_best_step_of_what_was_measured_anew(tmp_path):
+  _write(
+    tmp_path,
+    {'step': 5, 'val/accuracy': 0.5},
+    {'step': 10, 'val/accuracy': 0.75, 'val/excluded': 2.0},
+    {'step': 10, 'val/accuracy': 0.25},
+  )
+  assert results.best_row(tmp_path, 'val/accuracy')['step'] == 5
+
+
+def test_no_best_step(tmp_path):
+  with pytest.raises(ValueError, match=r"no value of 'a/loss' .* no metrics"):
+    results.best_row(tmp_path, 'a/loss')
+  _write(tmp_path, {'step': 1, 'a/accuracy': 1, 'a/loss': math.nan})
+  with pytest.raises(ValueError, match=r"it has \['a/accuracy', 'a/loss'\]"):
+    results.best_row(tmp_path, 'a/loss')

@@ -9,6 +9,7 @@ explained here once. Values may then be overridden on the command line:
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,8 @@ def default() -> ml_collections.ConfigDict:
   data.label_key = 'label'
   data.num_examples = placeholder(int)  # Of `train_split`; checked when set.
   # What an epoch is, where it isn't `train_split` (JFT-300M's nominal size).
+  # -1: all that a shuffled `train_split` takes a part of, so that a run on a
+  # subset has as many steps as one on the whole.
   data.examples_per_epoch = placeholder(int)
   data.max_labels = 1  # Labels an image at most; above 1: multi-label.
   data.train_split = 'train'
@@ -213,7 +216,8 @@ def parse_argument(
   """
   values: dict[str, Any] = {}
   words: list[str] = []
-  for part in (argument or '').split(','):
+  # Not in parentheses: `shuffled(train, seed=1)`.
+  for part in re.split(r',(?![^()]*\))', argument or ''):
     key, equals, value = part.partition('=')
     if equals and key in options:
       if key in values:
@@ -267,7 +271,7 @@ def validate(
     'accumulation_steps': 1,
     'mixup_alpha': 0,
     'data.num_examples': 0,
-    'data.examples_per_epoch': 0,
+    'data.examples_per_epoch': -1,
     'data.batch_size': 1,
     'data.max_labels': 1,
     'data.threads': 0,
@@ -342,6 +346,7 @@ def resolve(
   *,
   num_examples: int,
   num_classes: int,
+  whole: int = 0,
   platform: str | None = None,
 ) -> ml_collections.ConfigDict:
   """Fills in what follows from the data and the platform.
@@ -350,14 +355,17 @@ def resolve(
     config: as given; not changed.
     num_examples: of the training split.
     num_classes: of the data set.
+    whole: examples that the training split takes a part of, as
+      `Selection.whole` has it; 0 if that is not known.
     platform: that the run is for, 'tpu', 'gpu' or 'cpu'; None is JAX's here.
 
   Returns:
-    A copy with num_classes, data.num_examples, total_steps and what
-    `platforms` knows set.
+    A copy with num_classes, data.num_examples, data.examples_per_epoch (if
+    -1), total_steps and what `platforms` knows set.
 
   Raises:
-    ValueError: the config states another size or class count.
+    ValueError: the config states another size or class count, or counts
+      epochs of what is not known.
   """
   config = config.copy_and_resolve_references()
   for key, section, found in (
@@ -371,6 +379,14 @@ def resolve(
         ' config, or set it to 0 to take it from the data.'
       )
     section[key] = found
+  if config.data.examples_per_epoch == -1:
+    if not whole and not config.total_steps:
+      raise ValueError(
+        'data.examples_per_epoch=-1 needs the size of what data.train_split='
+        f'{config.data.train_split!r} is taken from, which is not known here:'
+        ' set it to a number of examples, or total_steps instead of epochs.'
+      )
+    config.data.examples_per_epoch = whole
   if not config.total_steps:
     an_epoch = config.data.examples_per_epoch or num_examples
     steps = int(config.epochs * an_epoch / config.data.batch_size)

@@ -64,3 +64,6 @@ def write(
     mesh.devices.flat[0].platform,
     f' of {jax.process_count()} processes' if jax.process_count() > 1 else '',
   )
+  if view.selection.shuffled and jax.process_index() == 0:
+    counts = data.class_balance(view) if data.balance.is_cheap(view) else None
+    logging.info('%s: %s', view.split, data.balance.describe(view, counts))

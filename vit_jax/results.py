@@ -17,17 +17,49 @@ DONE = 'DONE'
 def final_metrics(workdir: epath.PathLike) -> dict[str, float]:
   """All numbers of the last logged step of a run, evaluations included."""
   rows = metrics.read(workdir)
-  result = {}
+  return _by_step(rows)[rows[-1]['step']] if rows else {}
+
+
+def best_row(workdir: epath.PathLike, metric: str) -> dict[str, float]:
+  """All numbers of the step at which a metric was best: early stopping.
+
+  So `best_row(workdir, 'validation/accuracy')['few_shot/5shot/accuracy']` is
+  the few-shot accuracy of the weights in `WORKDIR/best`, if both evaluations
+  were due at the same steps. Of equal values the first counts, as in
+  `checkpoint.best`.
+
+  Args:
+    workdir: of a run, finished or not.
+    metric: such as `validation/accuracy`, or `validation/loss`, which is best
+      where it is lowest.
+
+  Raises:
+    ValueError: the run has no finite value of it; lists what it has.
+  """
+  steps = _by_step(metrics.read(workdir))
+  rows = [steps[step] for step in sorted(steps)]
+  best = best_value(metric, rows)
+  if best is None:
+    found = sorted({key for row in rows for key in row} - {'step'})
+    raise ValueError(
+      f'{workdir} has no value of {metric!r} to choose a step by; it has'
+      f' {found or "no metrics"}.'
+    )
+  return next(row for row in rows if row.get(metric) == best)
+
+
+def _by_step(rows: Sequence[Mapping[str, float]]) -> dict[int, dict]:
+  """The numbers of each step in one row, those measured anew the newest."""
+  steps = {}
   for row in rows:
-    if row['step'] == rows[-1]['step']:
-      # One that was measured anew may lack numbers that it had.
-      anew = {key.partition('/')[0] for key in row if '/' in key}
-      result = {
-        key: value
-        for key, value in result.items()
-        if key.partition('/')[0] not in anew
-      } | row
-  return result
+    # One that was measured anew may lack numbers that it had.
+    anew = {key.partition('/')[0] for key in row if '/' in key}
+    steps[row['step']] = {
+      key: value
+      for key, value in steps.get(row['step'], {}).items()
+      if key.partition('/')[0] not in anew
+    } | row
+  return steps
 
 
 def finished_at(workdir: epath.PathLike) -> int | None:

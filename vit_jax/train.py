@@ -87,7 +87,10 @@ def train_and_evaluate(
     source = inputs.open_source(config, config.data.dataset)
     view = data.View(source, config.data.train_split)
     config = config_lib.resolve(
-      config, num_examples=len(view), num_classes=source.info.num_classes
+      config,
+      num_examples=len(view),
+      num_classes=source.info.num_classes,
+      whole=view.selection.whole,
     )
     first_process = jax.process_index() == 0
     # Another run may be saving at this moment: one process looks.

@@ -81,8 +81,9 @@ def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     config,
     num_examples=(
       config.data.num_examples
-      or config.data.examples_per_epoch
+      or max(config.data.examples_per_epoch or 0, 0)
       or _NUM_EXAMPLES
     ),
     num_classes=config.num_classes or _NUM_CLASSES,
+    whole=_NUM_EXAMPLES,
   )

@@ -1,6 +1,9 @@
+"""Split expressions: what they select, in which order, what they share."""
+
 import pytest
 
 from vit_jax.data import splits
+from vit_jax.data.selection import Range, Selection, Shuffled
 
 SIZES = {'train': 101, 'test': 10}
 
@@ -23,7 +26,7 @@ SIZES = {'train': 101, 'test': 10}
   ],
 )
 def test_ranges(split, expected):
-  assert splits.resolve(split, SIZES) == expected
+  assert list(splits.resolve(split, SIZES).parts) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,12 +46,108 @@ def test_ranges(split, expected):
     ('train[5]', 'only support slice'),
     ('train[', 'Unrecognized split format'),
     ('', 'Unrecognized split format'),
+    ('shuffled(train', 'the parentheses of .* do not match; the forms are NA'),
+    ('train)+(test', 'the parentheses of .* do not match; the forms are NAME'),
+    ('shufled(train)', "'shufled.train.' is not understood; the forms are NA"),
+    ('shuffled(train)5', 'is not understood; .* seed=N'),
+    ('shuffled(trian)', "Unknown split 'trian'"),
+    ('shuffled()', 'Unrecognized split format'),
+    ('shuffled(train, sed=1)', "Unrecognized split format: 'train, sed=1'"),
+    ('shuffled(train, seed=-1)', 'Unrecognized split format'),
+    ('shuffled(train, seed=4294967296)', r'seed=4294967296 must be below 2'),
+    ('shuffled(train)[:102]', 'incompatible with 101 examples'),
+    ('shuffled(train[:50])[:51]', 'incompatible with 50 examples'),
+    ('shuffled(train)[:0]', r'shuffled\[0:0\] selects nothing'),
+    ('shuffled(train[:0])[:1]', r'train\[0:0\] selects nothing'),
+    ('shuffled(train)[:1shard]', "'shard' unit is not supported"),
   ],
 )
 def test_errors_name_the_expression_and_list_the_splits(split, reason):
   with pytest.raises(ValueError, match=reason) as error:
     splits.resolve(split, SIZES)
   assert f'{split!r} over the splits train (101), test (10)' in str(error.value)
+
+
+def _shuffled(inner, start, stop, seed=0):
+  return Shuffled(Selection(inner), seed, start, stop)
+
+
+TRAIN = (Range('train', 0, 101),)
+
+
+@pytest.mark.parametrize(
+  'split, expected',
+  [
+    ('shuffled(train)', [_shuffled(TRAIN, 0, 101)]),
+    # Rounded as a plain slice is: 33 % of 101 is 33.33, 66 % is 66.66.
+    ('shuffled(train)[33%:66%]', [_shuffled(TRAIN, 33, 67)]),
+    ('shuffled(train)[98%:]', [_shuffled(TRAIN, 99, 101)]),
+    ('shuffled(train)[:0.9%]', [_shuffled(TRAIN, 0, 1)]),
+    ('shuffled(train)[-5:]', [_shuffled(TRAIN, 96, 101)]),
+    ('shuffled( train , seed = 12 )[:3]', [_shuffled(TRAIN, 0, 3, 12)]),
+    ('shuffled (train)[:1_0]', [_shuffled(TRAIN, 0, 10)]),
+    (
+      'test+shuffled(train[:98%]+test, seed=1)[:50%]+train[:1]',
+      [
+        Range('test', 0, 10),
+        _shuffled((Range('train', 0, 99), Range('test', 0, 10)), 0, 54, 1),
+        Range('train', 0, 1),
+      ],
+    ),
+    (
+      'shuffled(shuffled(train)[98%:], seed=1)[:1]',
+      [_shuffled((_shuffled(TRAIN, 99, 101),), 0, 1, 1)],
+    ),
+    ('shuffled(all)', [_shuffled((*TRAIN, Range('test', 0, 10)), 0, 111)]),
+  ],
+)
+def test_shuffled_expressions(split, expected):
+  assert list(splits.resolve(split, SIZES).parts) == expected
+
+
+@pytest.mark.parametrize(
+  'split, names',
+  [
+    ('train', {'train'}),
+    ('train[:5]+test[2:]', {'train', 'test'}),
+    ('shuffled(a[:5] + b)[:2]+shuffled(shuffled(c),seed=1)', set('abc')),
+    ('all', {'all'}),
+    ('train[200:', {'train'}),
+  ],
+)
+def test_names(split, names):
+  assert splits.names(split) == names
+
+
+@pytest.mark.parametrize(
+  'one, other, expected',
+  [
+    ('train[:90%]', 'train[90%:]', False),
+    ('train[:91%]', 'train[90%:]', True),
+    ('shuffled(train)[:90%]', 'shuffled(train)[90%:]', False),
+    ('shuffled(train)[:91%]', 'shuffled(train)[90%:]', True),
+    ('shuffled(train)[:5]', 'shuffled(train)[5:9]', False),
+    ('shuffled(train)[:6]', 'shuffled(train)[5:9]', True),
+    ('shuffled(train)[:1%]', 'shuffled(train, seed=1)[99%:]', True),
+    ('shuffled(train)[:1%]', 'train[99%:]', True),
+    ('shuffled(train[:98%])[:10%]', 'train[98%:]', False),
+    ('shuffled(train[:98%])[:10%]', 'shuffled(train[98%:], seed=1)', False),
+    ('shuffled(train[:99%])[:10%]', 'shuffled(train[98%:])', True),
+    ('shuffled(train+test)[:9%]', 'shuffled(train+test)[9%:]', False),
+    # Places of an order in which each record is twice.
+    ('shuffled(train+train)[:9%]', 'shuffled(train+train)[9%:]', True),
+    ('shuffled(train)', 'test', False),
+    ('train[:200]', 'train[80%:]', True),
+    ('shuffled(train)[:200]', 'shuffled(train)[80%:]', True),
+    ('shuffled(train)[:200]', 'shuffled(train)[200:]', False),
+    # Malformed: nothing shows that they do not.
+    ('shuffled(train)[:200]', 'shuffled(train[200:]', True),
+    ('all', 'all', True),
+  ],
+)
+def test_overlap_at_any_size(one, other, expected):
+  assert splits.may_overlap_at_any_size(one, other) is expected
+  assert splits.may_overlap_at_any_size(other, one) is expected
 
 
 def test_split_called_all():

@@ -103,7 +103,7 @@ def test_a_thousand_images_none_of_the_test_split(name):
   def chosen(split):
     return [
       (part, i)
-      for part, start, stop in splits.resolve(split, sizes)
+      for part, start, stop in splits.resolve(split, sizes).parts
       for i in range(start, stop)
     ]
 

@@ -115,6 +115,26 @@ def test_data_that_are_elsewhere():
     analysis.resolve(config, 'tpu')
 
 
+def test_subsets():
+  config = pretrain.get_config('ViT-B/16,digits,eval=test,subset=10%')
+  resolved = analysis.resolve(config, 'tpu')
+  assert resolved.total_steps == 300 * 1437 // 4096
+  assert resolved.data.num_examples == 144
+  config.num_classes, config.data.num_examples = 10, 144
+  assert analysis.resolve(config, 'tpu').total_steps == 300 * 1437 // 4096
+  config = pretrain.get_config('ViT-B/16,jft300m,subset=9000000')
+  resolved = analysis.resolve(config, 'tpu')
+  assert resolved.total_steps == 7 * 303_000_000 // 4096
+  config = pretrain.get_config('ViT-B/16,imagenet2012,subset=10%')
+  assert analysis.resolve(config, 'tpu').total_steps == 300 * 1_281_167 // 4096
+  config = pretrain.get_config('ViT-B/16,folder:/no,eval=test,subset=10%')
+  with pytest.raises(ValueError, match=r'data\.examples_per_epoch or total_st'):
+    analysis.resolve(config, 'tpu')
+  config.num_classes = 2
+  config.total_steps, config.epochs = 10, 0.0
+  assert analysis.resolve(config, 'tpu').total_steps == 10
+
+
 def test_wrong_values_are_still_refused():
   config = pretrain.get_config('ViT-B/16,jft300m')
   config.data.batch_size = 0

@@ -29,6 +29,9 @@ def _check(candidate, *finals):
     ('train[:75]', 'train[75:280]', 'train[:280]'),
     ('train[:-20]', 'train[-20:]', 'train'),
     ('train[:90%]+test[:90%]', 'train[90%:]', 'train+test[:90%]'),
+    ('shuffled(train)[:90%]', 'shuffled(train)[90%:]', 'shuffled(train)'),
+    ('shuffled(train[:90%])[:10%]', 'train[90%:]', 'train'),
+    ('shuffled(train)[:9]', 'shuffled(train)[9:18]', 'shuffled(train)[:18]'),
   ],
 )
 # The second is not on this machine: its sizes are unknown.
@@ -62,6 +65,23 @@ def test_held_out_training_data_is_what_to_choose_by(
     ('train', {'validation': 'train[90%:]'}, 'not held out'),
     ('train[:91%]', {'validation': 'train[90%:]'}, 'not held out'),
     ('train[:90%]', {'validation': 'train'}, 'not held out'),
+    # Another order, or none: they share what nobody has looked at.
+    (
+      'shuffled(train)[:90%]',
+      {'validation': 'shuffled(train, seed=1)[90%:]'},
+      'not held out',
+    ),
+    ('shuffled(train)[:90%]', {'validation': 'train[90%:]'}, 'not held out'),
+    (
+      'shuffled(train)[:90%]',
+      {'validation': 'shuffled(train)[89%:]'},
+      'not held out',
+    ),
+    (
+      'shuffled(train)[:90%]',
+      {'validation': 'shuffled(train+test)[90%:]'},
+      r"\['test'\] is no split that it trains on",
+    ),
   ],
 )
 @pytest.mark.parametrize('dataset', ['digits:01', 'tfds:no_such_thing'])

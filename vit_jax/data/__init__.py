@@ -1,9 +1,12 @@
 """Data: random-access sources, operations on records, batches.
 
 `open_source('folder:/data/flowers')` opens a data set and `View` selects the
-records of a split expression such as `train[:98%]+validation`.
+records of a split expression such as `train[:98%]+validation`, or a random
+tenth, `shuffled(train)[:10%]`. `python -m vit_jax.data` tells what one selects.
 """
 
+from vit_jax.data import balance
+from vit_jax.data.balance import class_balance
 from vit_jax.data.digits import Digits
 from vit_jax.data.folder import Folder
 from vit_jax.data.shapes import Shapes
@@ -24,6 +27,8 @@ __all__ = [
   'Source',
   'SourceInfo',
   'View',
+  'balance',
+  'class_balance',
   'open_source',
   'read_labels',
 ]

@@ -1,8 +1,9 @@
 """What a data set is to the rest of the code: records by index.
 
 A `Source` knows its splits and reads one record of one split. A `View` is a
-split expression (`train[:98%]+validation`) over a source: a flat, random-access
-sequence of records. Nothing here decodes an image; `ops.py` does.
+split expression (`train[:98%]+validation`, `shuffled(train)[:10%]`) over a
+source: a flat, random-access sequence of records. Nothing here decodes an
+image; `ops.py` does.
 """
 
 import dataclasses
@@ -80,11 +81,10 @@ class View:
     """
     self.source = source
     self.split = split
-    self._parts = splits_lib.resolve(split, source.info.splits)
-    self._ends = np.cumsum([stop - start for _, start, stop in self._parts])
+    self.selection = splits_lib.resolve(split, source.info.splits)
 
   def __len__(self) -> int:
-    return int(self._ends[-1])
+    return len(self.selection)
 
   def __getitem__(self, index: int) -> Record:
     return self.source.read(*self._place(index))
@@ -99,24 +99,17 @@ class View:
     """The split and the index there."""
     if not 0 <= index < len(self):
       raise IndexError(f'{self.split!r} has {len(self)} records, not {index}.')
-    part = int(np.searchsorted(self._ends, index, side='right'))
-    name, _, stop = self._parts[part]
-    return name, stop - int(self._ends[part]) + int(index)
+    return self.selection.place(index)
 
   def shared(self, other: 'View') -> int:
-    """Counts the records that are in both views.
+    """Counts the records that are in both views; see `Selection.shared`.
 
     Only the same data spec can share any: what lies in the same files under
     two names is not known to.
     """
     if self.source.info.spec != other.source.info.spec:
       return 0
-    return sum(
-      max(0, min(stop, other_stop) - max(start, other_start))
-      for name, start, stop in self._parts
-      for other_name, other_start, other_stop in other._parts
-      if name == other_name
-    )
+    return self.selection.shared(other.selection)
 
 
 class Picked:

@@ -97,19 +97,25 @@ def resolve(
   if config.data.num_examples or config.data.train_split != 'train':
     examples = config.data.num_examples
   # An epoch's length matters only where the run is as many epochs.
-  enough = examples or config.data.examples_per_epoch or config.total_steps
+  an_epoch, whole = config.data.examples_per_epoch or 0, 0
+  # -1: it is that of the whole which the run's examples are a part of.
+  enough = an_epoch > 0 or (examples and not an_epoch) or config.total_steps
   if not (classes and enough):
-    classes, examples = _from_data(config)
+    classes, examples, whole = _from_data(config)
   return config_lib.resolve(
     config,
-    num_examples=examples or config.data.examples_per_epoch or 0,
+    num_examples=examples or max(an_epoch, 0),
     num_classes=classes,
+    whole=whole,
     platform=platform,
   )
 
 
-def _from_data(config: ml_collections.ConfigDict) -> tuple[int, int]:
+def _from_data(config: ml_collections.ConfigDict) -> tuple[int, int, int]:
+  """Classes, examples trained on, and what those are a part of."""
   needed = 'Set num_classes, and data.num_examples or total_steps.'
+  if config.data.examples_per_epoch == -1:
+    needed = 'Set num_classes, and data.examples_per_epoch or total_steps.'
   if not config.data.dataset:
     raise ValueError(
       'The config names no data set, and not its classes or its size either.'
@@ -123,7 +129,7 @@ def _from_data(config: ml_collections.ConfigDict) -> tuple[int, int]:
       f'The classes or the size of {config.data.dataset} are not in the'
       f' config, and it can not be read here: {error} {needed}'
     ) from error
-  return source.info.num_classes, len(view)
+  return source.info.num_classes, len(view), view.selection.whole
 
 
 def analyse(config: ml_collections.ConfigDict) -> Analysis:

@@ -16,11 +16,6 @@ from vit_jax import inputs
 from vit_jax.data import splits
 from vit_jax.sweep.spec import HELD_OUT
 
-# Stand for the size of a data set that is not on this machine: two parts are
-# disjoint if they are at each of these at which both exist. Close to each
-# other, as `train[:200]` and `train[80%:]` share examples below 250 only.
-_SIZES = sorted({int(1.05**n) for n in range(15, 430)})
-
 
 def check(
   name: str,
@@ -91,50 +86,26 @@ def check(
 
 def _check_part(where, config, part, split, whose) -> None:
   """Refuses what is no part of the splits that are trained on."""
-  extra = _names(part) - _names(split)
+  extra = splits.names(part) - splits.names(split)
   if extra:
     raise ValueError(
       f'{where}, but {sorted(extra)} is no split that {whose} ({split!r} of'
       f' {config.data.dataset!r}); hold out a part of that, such as'
-      f' {min(_names(split))}[90%:].'
+      f' {min(splits.names(split))}[90%:].'
     )
-
-
-def _names(split: str) -> set[str]:
-  """The splits that an expression takes something from."""
-  return {term.partition('[')[0].strip() for term in split.split('+')}
 
 
 def overlap(config: ml_collections.ConfigDict, one: str, other: str) -> bool:
   """Whether two split expressions of the training data share an example.
 
   If the data set is not here to be asked for its sizes: whether they might.
+  Two random parts of the same examples might, unless they are slices of the
+  same order: `shuffled(train)[:90%]` and `shuffled(train)[90%:]` do not.
   """
   sizes = _sizes(_Section(config))
   if sizes:
-    return _overlap(one, other, sizes)
-  return _may_overlap(one, other)
-
-
-@functools.cache
-def _may_overlap(one: str, other: str) -> bool:
-  names = _names(one) | _names(other)
-  found = []
-  for size in _SIZES:
-    try:
-      found.append(_overlap(one, other, dict.fromkeys(names, size)))
-    except ValueError:
-      continue  # One of them reaches beyond this size.
-  # A pair that exists at no size has not been shown to be disjoint.
-  return any(found) or not found
-
-
-def _overlap(one: str, other: str, sizes: Mapping[str, int]) -> bool:
-  return any(
-    a == b and max(start, begin) < min(stop, end)
-    for a, start, stop in splits.resolve(one, sizes)
-    for b, begin, end in splits.resolve(other, sizes)
-  )
+    return splits.may_overlap(one, other, sizes)
+  return splits.may_overlap_at_any_size(one, other)
 
 
 class _Section:

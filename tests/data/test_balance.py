@@ -1,0 +1,112 @@
+"""How many examples of each class there are."""
+
+import numpy as np
+import pytest
+
+from vit_jax import data
+from vit_jax.data import __main__ as command
+from vit_jax.data import balance
+
+
+class Labelled(data.Source):
+  """Records without images, whose labels are given."""
+
+  def __init__(self, labels):
+    self._labels = labels
+    self.info = data.SourceInfo(
+      'labelled', {'train': len(labels)}, ('a', 'b', 'c')
+    )
+
+  def read(self, split, index):
+    return data.Record(b'', self._labels[index], f'{split}/{index}')
+
+
+class Cheap(Labelled):
+  """Also tells a label without reading the record."""
+
+  def label(self, split, index):
+    return self._labels[index]
+
+
+def test_literal_counts():
+  view = data.View(Labelled([0, 2, 2, 0, 2, 2]), 'train[1:]')
+  counts = data.class_balance(view)
+  assert counts.tolist() == [1, 0, 4]
+  assert counts.dtype == np.int64
+  assert balance.describe(view, counts) == (
+    "2 of 3 classes, with 1 ('a') to 4 ('c') examples."
+  )
+
+
+def test_an_example_of_several_labels_counts_for_each_once():
+  view = data.View(Labelled([(0, 1), (), (1, 1), (2,)]), 'train')
+  assert data.class_balance(view).tolist() == [1, 2, 1]
+  counts = data.class_balance(data.View(Labelled([()]), 'train'))
+  assert counts.tolist() == [0, 0, 0]
+  assert balance.describe(view, counts) == '0 of 3 classes.'
+
+
+def test_a_label_that_is_no_class():
+  for wrong in (3, -1):
+    view = data.View(Labelled([0, wrong]), 'train')
+    with pytest.raises(ValueError, match=f'the label {wrong}, but 3 classes'):
+      data.class_balance(view)
+
+
+def test_a_random_half_of_the_digits():
+  view = data.View(data.open_source('digits:012'), 'shuffled(train)[:50%]')
+  rest = data.View(view.source, 'shuffled(train)[50%:]')
+  whole = data.View(view.source, 'train')
+  counts, others, all_of_it = map(data.class_balance, (view, rest, whole))
+  assert counts.tolist() == [77, 65, 72]
+  np.testing.assert_array_equal(counts + others, all_of_it)
+
+
+def test_what_would_take_long_is_not_counted(monkeypatch):
+  many = [0] * 11
+  monkeypatch.setattr(balance, '_RECORDS', 10)
+  assert balance.is_cheap(data.View(Labelled(many), 'train[:10]'))
+  assert not balance.is_cheap(data.View(Labelled(many), 'train'))
+  assert balance.is_cheap(data.View(Cheap(many), 'train'))
+  monkeypatch.setattr(balance, '_LABELS', 10)
+  view = data.View(Cheap(many), 'train')
+  assert not balance.is_cheap(view)
+  assert balance.describe(view, None) == (
+    'classes not counted: the labels of 11 examples would have to be read.'
+  )
+
+
+@pytest.fixture
+def print_of(monkeypatch, capsys):
+  def print_of(**flags):
+    defaults = {
+      **dict(data='digits:01', split='train', data_dir='', image_key='image'),
+      **dict(label_key='label', num_classes=0, count=False, classes=20),
+    }
+    for name, value in (defaults | flags).items():
+      flag = type('Flag', (), {'value': value})
+      monkeypatch.setattr(command, f'_{name.upper()}', flag)
+    command.main()
+    return capsys.readouterr().out.splitlines()
+
+  return print_of
+
+
+def test_command(print_of, monkeypatch):
+  assert print_of(split='shuffled(train)[:9]') == [
+    'digits:01: train (288), test (72)',
+    'shuffled(train)[:9]: 9 examples; the first is train/233',
+    "2 of 2 classes, with 4 ('1') to 5 ('0') examples.",
+    '           5  0',
+    '           4  1',
+  ]
+  assert print_of(split='shuffled(train)[:9]', classes=1)[3:] == [
+    '           5  0',
+    '... and 1 classes more (--classes=2).',
+  ]
+  monkeypatch.setattr(balance, '_RECORDS', 8)
+  assert print_of(split='train[:9]')[2:] == [
+    'classes not counted: the labels of 9 examples would have to be read.',
+    'Count them by --count.',
+  ]
+  assert len(print_of(split='train[:9]', count=True)) == 5

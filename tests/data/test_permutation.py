@@ -1,0 +1,85 @@
+"""An order of any number of records, without a list of them."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from vit_jax.data import permutation
+
+SIZES = [*range(1, 201), 255, 256, 257, 1797, 4096, 65_537]
+
+
+def _order(size, seed=0):
+  return permutation.permute(np.arange(size), size, seed)
+
+
+@pytest.mark.parametrize('seed', [0, 1, 2**32 - 1])
+def test_every_record_is_once_in_the_order(seed):
+  for size in SIZES:
+    order = _order(size, seed)
+    np.testing.assert_array_equal(np.sort(order), np.arange(size))
+    np.testing.assert_array_equal(
+      permutation.invert(order, size, seed), np.arange(size)
+    )
+
+
+def test_integers_and_arrays_agree():
+  for size in (1, 2, 3, 100, 1000):
+    expected = _order(size, 7).tolist()
+    found = [permutation.permute(i, size, 7) for i in range(size)]
+    assert found == expected
+    assert all(type(index) is int for index in found)
+    assert [permutation.invert(i, size, 7) for i in found] == list(range(size))
+  assert permutation.permute(np.int64(3), 1000, 7) == expected[3]
+  assert _order(9).dtype == np.int64
+
+
+def test_literal_orders():
+  # What results were reported on: these must never change.
+  assert _order(10).tolist() == [2, 7, 0, 9, 1, 6, 8, 4, 3, 5]
+  assert _order(10, 1).tolist() == [9, 5, 8, 0, 2, 3, 7, 6, 1, 4]
+  found = [permutation.permute(i, 303_000_000, 0) for i in range(4)]
+  assert found == [3_390_490, 256_420_745, 109_790_059, 162_269_904]
+  # More than 2**32.
+  index = permutation.permute(5, 10**12, 3)
+  assert index == 595_678_579_450
+  assert permutation.invert(index, 10**12, 3) == 5
+
+
+def test_seeds_give_unrelated_orders():
+  one, other = _order(1000, 0), _order(1000, 1)
+  # Two random orders have one record at the same place on average.
+  assert (one == other).sum() < 8
+  # Of two random halves, half are shared: 250 +- 8.
+  assert 200 < len(np.intersect1d(one[:500], other[:500])) < 300
+
+
+@pytest.mark.parametrize('size', [1000, 1024, 1025, 100_000])
+def test_prefixes_are_spread_evenly(size):
+  """Chi-squared of 20 equal ranges: 19 +- 6 for a random subset."""
+  values = []
+  for seed in range(20):
+    prefix = _order(size, seed)[: size // 10]
+    counts = np.histogram(prefix, bins=20, range=(0, size))[0]
+    mean = len(prefix) / 20
+    values.append(((counts - mean) ** 2 / mean).sum())
+  # Without replacement: 0.9 * 19 = 17.1, and its mean of 20 is +- 1.3.
+  assert 12 < np.mean(values) < 23
+
+
+def test_neighbours_are_not_related():
+  order = _order(100_000).astype(float)
+  for lag in (1, 2, 64):
+    assert abs(np.corrcoef(order[:-lag], order[lag:])[0, 1]) < 0.02
+  assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
+
+
+def test_few_records_have_all_orders():
+  counts = collections.Counter(
+    tuple(_order(4, seed).tolist()) for seed in range(2400)
+  )
+  # 100 +- 10 each.
+  assert len(counts) == 24
+  assert min(counts.values()) > 50
+  assert max(counts.values()) < 160

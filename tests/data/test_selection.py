@@ -1,0 +1,175 @@
+"""Selections against lists of the very records."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+
+from vit_jax import data
+from vit_jax.data import permutation, selection, splits
+from vit_jax.data.source import View
+
+SIZES = {'train': 97, 'test': 10}
+
+
+def _naive(parts):
+  """The records in their order, as (split, index)."""
+  records = []
+  for part in parts:
+    if isinstance(part, selection.Range):
+      records += [(part.split, i) for i in range(part.start, part.stop)]
+      continue
+    inner = _naive(part.inner.parts)
+    order = permutation.permute(np.arange(len(inner)), len(inner), part.seed)
+    records += [inner[i] for i in order[part.start : part.stop]]
+  return records
+
+
+def _random_expression(rng, depth=2):
+  """A sum of up to two terms, each sliced or not."""
+
+  def cut():
+    low, high = sorted(rng.choice(101, 2, replace=False))
+    # At least a record of 10.
+    high = min(100, max(high, low + 20))
+    low = min(low, high - 20)
+    return rng.choice(['', f'[{low}%:{high}%]', f'[:{high}%]', f'[{low}%:]'])
+
+  terms = []
+  for _ in range(rng.integers(1, 3)):
+    if depth and rng.random() < 0.6:
+      inner = _random_expression(rng, depth - 1)
+      seed = rng.choice(['', ', seed=1'])
+      terms.append(f'shuffled({inner}{seed}){cut()}')
+    else:
+      terms.append(rng.choice(['train', 'train', 'test']) + cut())
+  return '+'.join(terms)
+
+
+def _pairs(count=150):
+  rng = np.random.default_rng(0)
+  while count:
+    one, other = _random_expression(rng), _random_expression(rng)
+    # Different slices of the same order are what matters most.
+    if rng.random() < 0.3:
+      one, other = f'shuffled({one})[:60%]', f'shuffled({one})[60%:]'
+    try:
+      yield splits.resolve(one, SIZES), splits.resolve(other, SIZES)
+    except ValueError:  # A slice of few records selects nothing.
+      continue
+    count -= 1
+
+
+def test_places_are_those_of_a_list():
+  for one, _ in _pairs():
+    expected = _naive(one.parts)
+    assert len(one) == len(expected)
+    assert [one.place(i) for i in range(len(one))] == expected
+    assert {
+      (split, int(i)) for split, found in one.records().items() for i in found
+    } == set(expected)
+    for split, size in SIZES.items():
+      assert one.contains(split, np.arange(size)).tolist() == [
+        (split, i) in set(expected) for i in range(size)
+      ]
+
+
+def _exact(one, other):
+  return len(set(_naive(one.parts)) & set(_naive(other.parts)))
+
+
+def test_shared_records_are_those_of_sets(monkeypatch):
+  found = []
+  for one, other in _pairs():
+    expected = _exact(one, other)
+    found.append(expected)
+    assert one.shared(other) == expected, (one, other)
+    assert other.shared(one) == expected, (one, other)
+    with monkeypatch.context() as patch:
+      # As if both were too large to be listed: never less.
+      patch.setattr(selection, '_LISTED', 0)
+      bound = one.shared(other)
+    assert expected <= bound <= min(len(one), len(other))
+  assert min(found) == 0
+  assert max(found) > 50
+
+
+def test_what_is_said_to_be_disjoint_is():
+  said = []
+  for one, other in _pairs():
+    said.append(one.may_overlap(other))
+    assert other.may_overlap(one) is said[-1]
+    if not said[-1]:
+      assert not _exact(one, other), (one, other)
+  assert {True, False} == set(said)
+
+
+def test_hundreds_of_millions_are_not_listed():
+  sizes = {'train': 303_000_000, 'test': 5_000_000}
+
+  def resolve(split):
+    return splits.resolve(split, sizes)
+
+  subset = resolve('shuffled(train)[:90_000_000]')
+  assert subset.shared(resolve('shuffled(train)[:9_000_000]')) == 9_000_000
+  assert subset.shared(resolve('shuffled(train)[98%:]')) == 0
+  # Counted: about 300 of 1000.
+  assert 240 < subset.shared(resolve('train[:1000]')) < 360
+  # Not counted: at most all of them.
+  assert subset.shared(resolve('train[:5_000_000]')) == 5_000_000
+  # Of each term at most all of it.
+  several = resolve('shuffled(train)[:2_000_000]+test')
+  assert several.shared(resolve('train[:5_000_000]')) == 2_000_000
+  assert subset.place(89_999_999)[0] == 'train'
+
+
+@pytest.mark.parametrize(
+  'split, whole',
+  [
+    ('train', 97),
+    ('train[:10]', 10),
+    ('shuffled(train)[:10%]', 97),
+    ('shuffled(train[:50])[:10%]+test[:3]', 53),
+    ('shuffled(shuffled(train)[:50])[:10%]', 97),
+  ],
+)
+def test_what_a_random_part_is_taken_from(split, whole):
+  found = splits.resolve(split, SIZES)
+  assert found.whole == whole
+  assert found.shuffled is ('shuffled' in split)
+
+
+class Numbers(data.Source):
+  """Record i of a split is (split, i)."""
+
+  info = data.SourceInfo('numbers', SIZES, ('a', 'b'))
+
+  def read(self, split, index):
+    return data.Record(b'', index, f'{split}/{index}')
+
+
+def test_prefixes_are_nested_and_records_keep_their_names():
+  names = [
+    [record.name for record in View(Numbers(), f'shuffled(train)[:{part}]')]
+    for part in ('5', '10%', '50%', '100%')
+  ]
+  assert names[0] == [f'train/{i}' for i in (90, 33, 29, 96, 81)]
+  for shorter, longer in itertools.pairwise(names):
+    assert longer[: len(shorter)] == shorter
+  assert sorted(names[-1]) == sorted(f'train/{i}' for i in range(97))
+  held_out = {r.name for r in View(Numbers(), 'shuffled(train)[50%:]')}
+  assert held_out == set(names[3]) - set(names[2])
+
+
+def test_views_of_random_parts():
+  view = View(Numbers(), 'test[:1]+shuffled(train, seed=1)[:2]')
+  assert len(view) == 3
+  assert view[0].name == 'test/0'
+  assert view.label(2) == view[2].label
+  with pytest.raises(IndexError, match='has 3 records, not 3'):
+    view[3]
+  other = View(Numbers(), 'shuffled(train, seed=1)[1:]')
+  assert view.shared(other) == 1
+  again = pickle.loads(pickle.dumps(view))
+  assert [record.name for record in again] == [record.name for record in view]

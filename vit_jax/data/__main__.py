@@ -1,0 +1,65 @@
+"""What a split expression selects: `python -m vit_jax.data --data=SPEC`.
+
+  python -m vit_jax.data --data=digits --split='shuffled(train)[:10%]'
+  python -m vit_jax.data --data=folder:/data/birds --split='train[:98%]'
+  python -m vit_jax.data --data=tfds:cifar10 --split='train[98%:]+test'
+
+Prints the data set's splits, the number of records selected, and how many
+examples of each class there are. A split expression is a sum of
+
+  NAME[A:B]                             TFDS's slices: examples or percent
+  shuffled(EXPRESSION)[A:B]             a random part: [:10%] is in [:20%]
+  shuffled(EXPRESSION, seed=N)[A:B]     another one
+"""
+
+import numpy as np
+from absl import flags
+
+from vit_jax import command_line, data
+
+_DATA = flags.DEFINE_string('data', None, 'Data spec, such as digits.')
+_SPLIT = flags.DEFINE_string('split', 'train', 'Split expression.')
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir', '', "Where TFDS data is prepared; '' is TFDS's default."
+)
+_IMAGE_KEY = flags.DEFINE_string('image_key', 'image', "TFDS's feature.")
+_LABEL_KEY = flags.DEFINE_string('label_key', 'label', "TFDS's feature.")
+_NUM_CLASSES = flags.DEFINE_integer(
+  'num_classes', 0, 'Of a TFDS label without names.', lower_bound=0
+)
+_COUNT = flags.DEFINE_bool(
+  'count', False, 'Count the classes even if many records must be read.'
+)
+_CLASSES = flags.DEFINE_integer(
+  'classes', 20, 'How many classes to list, the largest first.', lower_bound=0
+)
+
+
+def main() -> None:
+  source = data.open_source(
+    _DATA.value,
+    data_dir=_DATA_DIR.value,
+    image_key=_IMAGE_KEY.value,
+    label_key=_LABEL_KEY.value,
+    num_classes=_NUM_CLASSES.value,
+  )
+  view = data.View(source, _SPLIT.value)
+  sizes = ', '.join(f'{k} ({n:,})' for k, n in source.info.splits.items())
+  print(f'{source.info.spec}: {sizes}')
+  print(f'{view.split}: {len(view):,} examples; the first is {view[0].name}')
+  counts = None
+  if _COUNT.value or data.balance.is_cheap(view):
+    counts = data.class_balance(view)
+  print(data.balance.describe(view, counts))
+  if counts is None:
+    print('Count them by --count.')
+    return
+  order = np.argsort(-counts, kind='stable')
+  for index in order[: _CLASSES.value]:
+    print(f'{counts[index]:>12,}  {source.info.class_names[index]}')
+  if left := len(order[_CLASSES.value :]):
+    print(f'... and {left:,} classes more (--classes={len(order)}).')
+
+
+if __name__ == '__main__':
+  command_line.run(main, required=('data',))

@@ -1,0 +1,201 @@
+"""Which records a split expression selects, without a list of them.
+
+A `Selection` is a sequence of parts. A part is a `Range` of a split's records,
+or a `Shuffled` range of another selection's, in a pseudo-random order.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from vit_jax.data import permutation
+
+# Records that `shared` looks at one by one; among more, it takes a bound.
+_LISTED = 2**20
+
+
+class Range(NamedTuple):
+  """Records start to stop - 1 of a split, at least one."""
+
+  split: str
+  start: int
+  stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Shuffled:
+  """Places start to stop - 1 of a selection in pseudo-random order."""
+
+  inner: 'Selection'
+  seed: int
+  start: int
+  stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+  """Parts one after the other; `len` is the number of their records.
+
+  Hashable; equal if the parts are.
+  """
+
+  parts: tuple[Range | Shuffled, ...]
+
+  @functools.cached_property
+  def _ends(self) -> np.ndarray:
+    """Where each part ends, int64 [parts]."""
+    return np.cumsum([part.stop - part.start for part in self.parts])
+
+  def __len__(self) -> int:
+    return int(self._ends[-1])
+
+  @property
+  def shuffled(self) -> bool:
+    """Whether any of it is in pseudo-random order."""
+    return any(isinstance(part, Shuffled) for part in self.parts)
+
+  @property
+  def whole(self) -> int:
+    """How many records there are to take from: all those of what is shuffled.
+
+    A part that is not shuffled counts as it is.
+    """
+    return sum(
+      part.inner.whole if isinstance(part, Shuffled) else part.stop - part.start
+      for part in self.parts
+    )
+
+  def place(self, index: int) -> tuple[str, int]:
+    """The split of record `index` in [0, len), and its index there."""
+    number = int(np.searchsorted(self._ends, index, side='right'))
+    part = self.parts[number]
+    inside = part.stop - int(self._ends[number]) + int(index)
+    if isinstance(part, Range):
+      return part.split, inside
+    inner = part.inner
+    return inner.place(permutation.permute(inside, len(inner), part.seed))
+
+  def records(self) -> dict[str, np.ndarray]:
+    """The different indices of each split, int64, ascending."""
+    found = collections.defaultdict(list)
+    for split, indices in self._places(np.arange(len(self))):
+      found[split].append(indices)
+    return {
+      split: np.unique(np.concatenate(arrays))
+      for split, arrays in found.items()
+    }
+
+  def _places(self, indices: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """As `place`, for int64 [n] in pieces."""
+    numbers = np.searchsorted(self._ends, indices, side='right')
+    for number, part in enumerate(self.parts):
+      inside = indices[numbers == number] + part.stop - self._ends[number]
+      if isinstance(part, Range):
+        yield part.split, inside
+      else:
+        inner = part.inner
+        yield from inner._places(
+          permutation.permute(inside, len(inner), part.seed)
+        )
+
+  def contains(self, split: str, indices: np.ndarray) -> np.ndarray:
+    """Which records of a split, int64 [n], it has: bool [n]."""
+    found = np.zeros(len(indices), bool)
+    for places in self._occurrences(split, indices):
+      found |= places >= 0
+    return found
+
+  def _occurrences(
+    self, split: str, indices: np.ndarray
+  ) -> Iterator[np.ndarray]:
+    """The places of records, int64 [n], -1 where there is none.
+
+    An expression may repeat records (`train+train`): one array for each range
+    of the split.
+    """
+    for part, end in zip(self.parts, self._ends, strict=True):
+      if isinstance(part, Range):
+        places = [indices] if part.split == split else []
+      else:
+        places = part.inner._occurrences(split, indices)
+      for place in places:
+        if isinstance(part, Shuffled):
+          place = np.where(
+            place >= 0,
+            permutation.invert(
+              np.maximum(place, 0), len(part.inner), part.seed
+            ),
+            -1,
+          )
+        inside = (part.start <= place) & (place < part.stop)
+        yield np.where(inside, place + end - part.stop, -1)
+
+  def shared(self, other: 'Selection') -> int:
+    """Counts the different records that are in both.
+
+    Exact for two slices of the same split, or of the same shuffled expression,
+    and where either has at most 2**20 records. Of more, each record may count
+    as often as an expression repeats it, and all of a shuffled part may be what
+    the other has: never less than there are.
+    """
+    bound = min(
+      len(self),
+      len(other),
+      sum(_bound(a, b) for a in self.parts for b in other.parts),
+    )
+    one_each = len(self.parts) == len(other.parts) == 1
+    if not bound or (one_each and _comparable(self.parts[0], other.parts[0])):
+      return bound
+    few, many = sorted((self, other), key=len)
+    if len(few) > _LISTED:
+      return bound
+    return sum(
+      int(many.contains(split, indices).sum())
+      for split, indices in few.records().items()
+    )
+
+  def may_overlap(self, other: 'Selection') -> bool:
+    """Whether they share a record, as far as the expressions tell.
+
+    Different random parts of the same records may; slices of the same random
+    order do if their places do.
+    """
+    return any(_bound(a, b) for a in self.parts for b in other.parts)
+
+  @functools.cached_property
+  def _repeats(self) -> bool:
+    """Whether a record may be in it more than once."""
+    return any(
+      _bound(a, b) for i, a in enumerate(self.parts) for b in self.parts[:i]
+    ) or any(
+      part.inner._repeats for part in self.parts if isinstance(part, Shuffled)
+    )
+
+
+def _comparable(a: Range | Shuffled, b: Range | Shuffled) -> bool:
+  """Whether two parts are ranges of one and the same sequence of records."""
+  if isinstance(a, Range) or isinstance(b, Range):
+    return isinstance(a, Range) and isinstance(b, Range) and a.split == b.split
+  return (a.inner, a.seed) == (b.inner, b.seed) and not a.inner._repeats
+
+
+def _bound(a: Range | Shuffled, b: Range | Shuffled) -> int:
+  """How many records two parts share at most."""
+  if _comparable(a, b):
+    return max(0, min(a.stop, b.stop) - max(a.start, b.start))
+  if isinstance(a, Range) and isinstance(b, Range):
+    return 0  # Of different splits.
+  # A random part may have any of the records that it is taken from.
+  a_parts, b_parts = (
+    part.inner.parts if isinstance(part, Shuffled) else (part,)
+    for part in (a, b)
+  )
+  return min(
+    a.stop - a.start,
+    b.stop - b.start,
+    sum(_bound(x, y) for x in a_parts for y in b_parts),
+  )
