@@ -38,7 +38,8 @@ def filters(kernel: np.ndarray, components: int = 28) -> np.ndarray:
       " hybrid's is applied to a feature map."
     )
   matrix = kernel.reshape(-1, kernel.shape[-1]).T  # [D, P * P * C]
-  if not 1 <= components <= (most := min(matrix.shape)):
+  most = min(matrix.shape)
+  if not 1 <= components <= most:
     raise ValueError(
       f'{components} principal components of a kernel of shape'
       f' {list(kernel.shape)}: expected 1 to {most}.'

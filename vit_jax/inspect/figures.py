@@ -16,6 +16,7 @@ from etils import epath
 
 SUFFIXES = ('.png', '.pdf', '.csv')
 _PIXELS_PER_INCH = 200
+_NO_CONTRAST = 1e-5  # Between the extremes of a map, as a part of its maximum.
 # Embedded as outlines of TrueType, as journals ask for.
 _STYLE = {
   'font.size': 9,
@@ -70,29 +71,28 @@ def rollout(
   """
   across = max(1, math.ceil(math.sqrt(len(images) / 2)))
   down = math.ceil(len(images) / across)
-  side = 1.5 if across <= 3 else 0.9  # Inches of an image.
-  aspect = images.shape[1] / images.shape[2]
-  figure = _figure(
-    (across * (2 * side + 0.2) + 0.1, down * (side * aspect + 0.08) + 0.35)
-  )
-  # Each pair is a grid of its own: its images are closer than the pairs are.
-  figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, hspace=0, wspace=0.02)
-  grid = figure.add_gridspec(down, across)
+  # In inches. Those of a pair are closer than the pairs are.
+  wide, gap, heading = (1.5 if across <= 3 else 0.9), 0.04, 0.24
+  high = wide * images.shape[1] / images.shape[2]
+  pair_wide, pair_high = 2 * wide + 4 * gap, high + 2 * gap
+  size = (across * pair_wide, down * pair_high + heading)
+  figure = _figure(size, layout='none')
   for index, (image, attended) in enumerate(zip(images, maps, strict=True)):
-    pair = grid[index // across, index % across].subgridspec(1, 2, wspace=0.02)
-    for column, (picture, title) in enumerate(
-      (
-        (_colours(image), 'Input'),
-        (overlay(image, attended), 'Attention'),
-      )
+    row, column = divmod(index, across)
+    bottom = (down - row - 1) * pair_high + gap
+    for place, (title, picture) in enumerate(
+      {'Input': _colours(image), 'Attention': overlay(image, attended)}.items()
     ):
-      axes = figure.add_subplot(pair[column])
-      axes.imshow(picture)
+      left = column * pair_wide + 1.5 * gap + place * (wide + gap)
+      axes = figure.add_axes(
+        (left / size[0], bottom / size[1], wide / size[0], high / size[1])
+      )
+      axes.imshow(picture, aspect='auto')
       axes.set_axis_off()
-      if index < across:
-        axes.set_title(title, fontsize=10 if side > 1 else 8)
-      if numbered and not column:
-        _number(axes, index + 1, 8 if side > 1 else 6)
+      if row == 0:
+        axes.set_title(title, pad=3, fontsize=10 if wide > 1 else 8)
+      if numbered and place == 0:
+        _number(axes, index + 1, 9 if wide > 1 else 7)
   return figure
 
 
@@ -101,7 +101,8 @@ def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
 
   The map is divided by its maximum, resized to the image (Lanczos), blurred
   (Gaussian, the standard deviation is a patch), brought to 0..1, and is then
-  the opacity of the image before black.
+  the opacity of the image before black. A map without contrast, which would
+  show only rounding errors, leaves the image as it is.
 
   Args:
     image: uint8 [height, width, 1 or 3].
@@ -115,13 +116,15 @@ def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
   mask = mask / max(mask.max(), np.finfo(np.float32).tiny)
   mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_LANCZOS4)
   mask = cv2.GaussianBlur(
-    mask,
+    np.clip(mask, 0, 1),  # As in bytes, Lanczos cannot overshoot.
     (0, 0),
     sigmaX=width / attended.shape[1],
     sigmaY=height / attended.shape[0],
   )
-  mask -= mask.min()
-  mask /= max(mask.max(), np.finfo(np.float32).tiny)
+  spread = mask.max() - mask.min()
+  if spread < _NO_CONTRAST:
+    return _colours(image)
+  mask = (mask - mask.min()) / spread
   return _colours(image) * mask[:, :, None]
 
 
@@ -174,12 +177,14 @@ def filters(images: np.ndarray) -> Any:
   """
   across = min(7, len(images))
   down = math.ceil(len(images) / across)
-  figure = _figure((max(3.2, across * 0.8), down * 0.8 + 0.6))
+  figure = _figure((max(3.2, across * 0.8), down * 0.8 + 0.5))
   figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, hspace=0, wspace=0)
-  panels = figure.subplots(down, across, squeeze=False).flat
+  panels = list(figure.subplots(down, across, squeeze=False).flat)
   for axes, image in zip(panels, images, strict=False):
     axes.imshow(_colours(image), interpolation='nearest')
-  for axes in panels:
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set(linewidth=0.3, color='0.6')
+  for axes in panels[len(images) :]:
     axes.set_axis_off()
   colour = 'RGB embedding' if images.shape[-1] == 3 else 'Embedding'
   figure.suptitle(
@@ -205,14 +210,13 @@ def position_similarity(similarity: np.ndarray) -> Any:
   for row, column in np.ndindex(rows, columns):
     top, left = row * high, column * wide
     canvas[top : top + rows, left : left + columns] = similarity[row, column]
-  longer = max(rows, columns)
-  width, height = (4.2 * n / longer for n in (columns, rows))
-  figure = _figure((max(2.4, width) + 1.2, max(2.2, height) + 0.8))
+  height, width = (4.2 * n / max(canvas.shape) for n in canvas.shape)
+  figure = _figure((max(2.4, width) + 1.2, max(2, height) + 0.7))
   axes = figure.subplots()
   picture = axes.imshow(
     canvas, vmin=-1, vmax=1, cmap='viridis', interpolation='nearest'
   )
-  step = 1 if longer <= 16 else 2 if longer <= 32 else 4
+  step = math.ceil(max(rows, columns) / 16)  # Of numbers that fit.
   axes.set_xticks(
     [c * wide + (columns - 1) / 2 for c in range(0, columns, step)],
     range(1, columns + 1, step),
@@ -226,7 +230,8 @@ def position_similarity(similarity: np.ndarray) -> Any:
   axes.set_title('Position embedding similarity')
   axes.set_xlabel('Input patch column')
   axes.set_ylabel('Input patch row')
-  bar = figure.colorbar(picture, ax=axes, ticks=[-1, 0, 1], shrink=0.8)
+  place = axes.inset_axes((1.04, 0, 0.03, 1))  # As high as the tiles.
+  bar = figure.colorbar(picture, cax=place, ticks=[-1, 0, 1])
   bar.set_label('Cosine similarity')
   bar.outline.set_linewidth(0.5)
   return figure
@@ -265,11 +270,11 @@ def save(figure: Any, path_stem: epath.PathLike, data: pd.DataFrame) -> None:
   csv.write_text(data.to_csv(index=False))
 
 
-def _figure(size: tuple[float, float]) -> Any:
+def _figure(size: tuple[float, float], layout: str = 'constrained') -> Any:
   """An empty figure of a size in inches, that no window system knows of."""
   from matplotlib.figure import Figure
 
-  return Figure(figsize=size, layout='constrained')
+  return Figure(figsize=size, layout=layout)
 
 
 def _colours(image: np.ndarray) -> np.ndarray:
