@@ -41,7 +41,7 @@ _TO = flags.DEFINE_string(
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   help_string=(
-    'Config file whose model, image_size, channels and first evaluation are'
+    "Config file whose model, image_size and first evaluation's preprocess are"
     ' used instead of what the checkpoint says.'
   ),
   lock_config=True,
@@ -151,8 +151,10 @@ def _filters(looked_into: subject.Subject) -> tuple[Any, Any]:
 
 
 def _position_similarity(looked_into: subject.Subject) -> tuple[Any, Any]:
-  # Of models that have one in every block, that of the first.
-  block = 0 if embedding.own_blocks(looked_into.params) else None
+  blocks = embedding.own_blocks(looked_into.params)
+  if blocks:
+    print(f'{blocks} blocks have position embeddings: drawn are those of 0.')
+  block = 0 if blocks else None
   grid = looked_into.model.token_grid(looked_into.image_size)
   similarity = embedding.position_similarity(
     looked_into.params, grid, block=block

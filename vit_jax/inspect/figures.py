@@ -211,7 +211,7 @@ def position_similarity(similarity: np.ndarray) -> Any:
     top, left = row * high, column * wide
     canvas[top : top + rows, left : left + columns] = similarity[row, column]
   height, width = (4.2 * n / max(canvas.shape) for n in canvas.shape)
-  figure = _figure((max(2.4, width) + 1.2, max(2, height) + 0.7))
+  figure = _figure((max(2.4, width) + 1.2, max(1.3, height) + 0.7))
   axes = figure.subplots()
   picture = axes.imshow(
     canvas, vmin=-1, vmax=1, cmap='viridis', interpolation='nearest'

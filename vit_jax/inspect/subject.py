@@ -1,7 +1,7 @@
 """The model that is looked into, and the images it looks at."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -56,7 +56,7 @@ def load(
 
   Args:
     checkpoint: see `interop.read`.
-    config: of a run, whose model, image size, channels and first evaluation's
+    config: of a run, whose model, image size and first evaluation's
       preprocessing count; None: what the checkpoint says, or what follows from
       its arrays.
     image_size: (height, width) in pixels, in place of theirs; position
@@ -87,10 +87,9 @@ def load(
     _preprocess_of(config) if config else weights.preprocessing,
     'resize',
   )
-  name, overrides = inference.describe(model)
   return Subject(
     origin=weights.origin,
-    name=f'modified {name}' if _SIZES & overrides.keys() else name,
+    name=title(model),
     model=model,
     params=params,
     image_size=size,
@@ -101,6 +100,12 @@ def load(
     ),
     notes=report.notes,
   )
+
+
+def title(model: nn.Module) -> str:
+  """The name of a model, or of that which it is a modification of."""
+  name, overrides = inference.describe(model)
+  return f'modified {name}' if _SIZES & overrides.keys() else name
 
 
 def _model_and_size(
@@ -148,12 +153,7 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
     if not path.is_dir():
       found.append(files.existing_file(path))
       continue
-    inside = sorted(
-      file
-      for file in path.rglob('*')
-      if file.suffix.lower() in folder.SUFFIXES
-      and not any(p.startswith('.') for p in file.relative_to(path).parts)
-    )
+    inside = sorted(_walk(path))
     if not inside:
       raise ValueError(
         f'{path} holds no images; their suffixes are'
@@ -161,6 +161,18 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
       )
     found += inside
   return list(dict.fromkeys(found))
+
+
+def _walk(path: epath.Path) -> Iterator[epath.Path]:
+  """Yields the images below a folder."""
+  for entry in path.iterdir():
+    if entry.name.startswith('.'):
+      continue
+    # What is named like an image is taken for one, see `folder`.
+    if entry.suffix.lower() in folder.SUFFIXES:
+      yield entry
+    elif entry.is_dir():
+      yield from _walk(entry)
 
 
 def choose(
