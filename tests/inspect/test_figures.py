@@ -63,6 +63,9 @@ def test_rollout_has_each_image_beside_its_overlay(count, across, down):
     assert a.width * width == pytest.approx(2 * a.height * height)
   assert len({round(a.get_position().x0, 6) for a in axes}) == 2 * across
   assert len({round(a.get_position().y0, 6) for a in axes}) == down
+  # Row by row from the top left.
+  places = [(-a.get_position().y0, a.get_position().x0) for a in axes]
+  assert places == sorted(places)
   titles = [a.get_title() for a in axes]
   assert titles[: 2 * across] == ['Input', 'Attention'] * across
   assert not any(titles[2 * across :])
@@ -77,6 +80,7 @@ def test_attention_distance_has_a_dot_for_each_head_at_its_depth():
     *((0, 10), (0, 20), (1, 30), (1, 40), (2, 50), (2, 60))
   ]
   assert (left.get_title(), right.get_title()) == ('A, 2 heads', 'B, 1 head')
+  assert left.get_xticks().tolist() == [0, 1, 2]
   assert left.get_ylabel() == 'Mean attention distance (px)'
   assert left.get_ylim()[1] == right.get_ylim()[1] > 130
 

@@ -88,7 +88,7 @@ def position_similarity(
   norms = np.linalg.norm(patches, axis=1, keepdims=True)
   # Embeddings of zeros are similar to nothing.
   directions = patches / np.where(norms, norms, 1)
-  return (directions @ directions.T).reshape(*grid, *grid)
+  return np.clip(directions @ directions.T, -1, 1).reshape(*grid, *grid)
 
 
 def own_blocks(params: Any) -> int:

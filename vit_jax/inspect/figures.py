@@ -161,7 +161,7 @@ def attention_distance(
     axes.set_xlabel('Network depth (block)')
     axes.set_xlim(-0.7, depth - 0.3)
     axes.set_ylim(0, top)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xticks(range(0, depth, 1 if depth <= 12 else 5))
     axes.grid(alpha=0.3, linewidth=0.5)
     axes.spines[['top', 'right']].set_visible(False)
   panels[0].set_ylabel('Mean attention distance (px)')
