@@ -1,0 +1,176 @@
+"""The command, on a run of two steps and on other kinds of models."""
+
+import re
+import subprocess
+import sys
+
+import cv2
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.interop import tiny
+from tests.test_train import tiny_config
+from vit_jax import data, inspect, interop, train
+from vit_jax.data import ops
+from vit_jax.inspect import __main__ as command
+from vit_jax.inspect import subject
+
+ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
+_ENDINGS = ('csv', 'pdf', 'png')
+
+
+def _command(*words):
+  return subprocess.run(
+    [sys.executable, '-m', 'vit_jax.inspect', *map(str, words)],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def _files(*names):
+  return sorted(f'{name}.{end}' for name in names for end in _ENDINGS)
+
+
+@pytest.fixture(scope='module')
+def digits(tmp_path_factory):
+  """A run of two steps, and a folder of ten of its images."""
+  folder = tmp_path_factory.mktemp('digits')
+  config = tiny_config()
+  config.total_steps = 2
+  config.accumulation_steps = 1
+  config.evals.test.every = 2
+  config.schedule.warmup_steps = 0
+  train.train_and_evaluate(config, folder / 'run')
+  source = data.open_source('digits:01')
+  (folder / 'images').mkdir()
+  for i in range(10):
+    image = source.read('test', i).image
+    cv2.imwrite(str(folder / f'images/{i}.png'), image)
+  return folder
+
+
+def test_all_figures_of_a_run(digits, tmp_path):
+  result = _command(
+    *(f'--checkpoint={digits / "run"}', f'--to={tmp_path / "out"}'),
+    *('--num_images=6', '--rollouts=4', '--seed=1', digits / 'images'),
+  )
+  assert result.returncode == 0, result.stderr
+  assert 'modified ViT-Ti/4 of' in result.stdout
+  assert '6 of 10 images, 8x8 px' in result.stdout
+  out = tmp_path / 'out'
+  assert sorted(path.name for path in out.iterdir()) == _files(*ALL)
+
+  # The numbers are those that the functions give for the same images.
+  rollouts = pd.read_csv(out / 'rollout.csv')
+  assert rollouts['image'].unique().tolist() == [1, 2, 3, 4]
+  names = rollouts['path'].unique().tolist()
+  chosen = subject.choose(
+    subject.find_images([str(digits / 'images')]), 6, seed=1
+  )
+  assert names == [str(path) for path in chosen[:4]]
+  images = np.stack([cv2.imread(str(path), 0) for path in chosen])[..., None]
+  images = jnp.asarray(images / 127.5 - 1, jnp.float32)
+  weights = interop.read(digits / 'run')
+  params, _ = interop.fit_weights(weights, weights.model, (8, 8))
+  attention = inspect.attention_weights(weights.model, params, images)
+  layout = dict(grid=(2, 2), num_prefix_tokens=1)
+  np.testing.assert_allclose(
+    rollouts['rollout'],
+    inspect.rollout(attention[:, :4], **layout).ravel(),
+    rtol=1e-4,
+  )
+  np.testing.assert_allclose(
+    pd.read_csv(out / 'attention_distance.csv')['pixels'],
+    inspect.mean_attention_distance(
+      attention, image_size=(8, 8), **layout
+    ).ravel(),
+    rtol=1e-4,
+  )
+  similarity = pd.read_csv(out / 'position_similarity.csv')
+  assert len(similarity) == 16
+  filters = pd.read_csv(out / 'filters.csv')
+  # Patches have 16 numbers, fewer than 28, and the kernel as many columns.
+  assert filters['component'].max() == 15
+
+
+def _draw(model, tmp_path, size=(16, 16), channels=3):
+  images = np.random.default_rng(0).integers(
+    0, 256, (3, *size, channels), np.uint8
+  )
+  looked_into = subject.Subject(
+    'somewhere',
+    subject.title(model),
+    model,
+    tiny.params(model, size, channels),
+    size,
+    ops.parse('resize', image_size=size, channels=channels),
+  )
+  paths = [tmp_path / f'{i}.png' for i in range(3)]
+  command.draw_all(looked_into, paths, images, tmp_path / 'out', 2)
+  return sorted(path.name for path in (tmp_path / 'out').iterdir())
+
+
+@pytest.mark.parametrize(
+  'model, names, message',
+  [
+    (
+      tiny.vit(resnet_blocks=(1,), patch_size=1),
+      ('attention_distance', 'position_similarity', 'rollout'),
+      "No filters: .*A hybrid's is applied to a feature map",
+    ),
+    (
+      tiny.vit(pooling='gap', position_embedding='relative'),
+      ('attention_distance', 'filters', 'rollout'),
+      'No position_similarity: .*no learned position embeddings',
+    ),
+    (
+      tiny.vit(attention='axial', pooling='gap'),
+      ('filters', 'position_similarity'),
+      "No rollout: attention='axial' has no weights",
+    ),
+    (
+      tiny.vit(position_site='every_layer', scan=True),
+      ALL,
+      '2 blocks have position embeddings: drawn are those of 0',
+    ),
+  ],
+  ids=['hybrid', 'relative', 'axial', 'every layer'],
+)
+def test_a_model_is_drawn_as_far_as_it_has_what_is_drawn(
+  model, names, message, tmp_path, capsys
+):
+  assert _draw(model, tmp_path) == _files(*names)
+  lines = capsys.readouterr().out.splitlines()
+  assert len([line for line in lines if re.match(message, line)]) == 1
+
+
+def test_a_resnet_has_nothing_to_show(tmp_path):
+  with pytest.raises(ValueError, match='somewhere has nothing to show'):
+    _draw(tiny.bit(), tmp_path, size=(64, 64))
+
+
+@pytest.mark.parametrize(
+  'words, message',
+  [
+    (['--to=out', 'setup.py'], '--checkpoint is missing'),
+    (['--checkpoint=run', '--to=out'], 'image files and folders of them'),
+    (['--checkpoint=run', '--to=setup.py', 'tests'], 'expected a directory'),
+    (['--checkpoint=none', '--to=out', 'setup.py'], 'No checkpoint at'),
+  ],
+)
+def test_bad_input_is_one_clear_error(words, message):
+  result = _command(*words)
+  assert result.returncode == 1
+  assert message in result.stderr
+  assert len(result.stderr.splitlines()) == 1
+  assert result.stderr.startswith('error: ')
+
+
+def test_help_teaches():
+  result = _command('--help')
+  assert result.returncode == 0
+  for word in ('--checkpoint', '--rollouts', 'Fig. 6, 14', 'vit_jax[plot]'):
+    assert word in result.stdout

@@ -1,0 +1,134 @@
+"""What the figures show, and the files they become."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from vit_jax.inspect import figures
+
+
+def _images(count, channels=3):
+  rng = np.random.default_rng(0)
+  return rng.integers(0, 256, (count, 16, 32, channels), np.uint8)
+
+
+def test_overlay_is_the_image_where_most_is_attended_to_and_black_elsewhere():
+  image = np.full((64, 64, 1), 255, np.uint8)
+  attended = np.zeros((8, 8))
+  attended[2, 5] = 0.01
+  picture = figures.overlay(image, attended)
+  assert picture.shape == (64, 64, 3)
+  assert (picture.min(), picture.max()) == (0, 1)
+  # The middle of that patch of 8 px is at 20 and 44.
+  row, column = np.unravel_index(picture[..., 0].argmax(), (64, 64))
+  assert abs(row - 19.5) <= 1
+  assert abs(column - 43.5) <= 1
+  # A patch's Gaussian on a patch: half of it more than a patch away.
+  assert 0.4 < picture[19, 43 + 9, 0] < 0.75
+  assert picture[60, 4].max() < 0.01
+  np.testing.assert_array_equal(
+    picture, figures.overlay(image, 1000 * attended)
+  )
+
+
+def test_overlay_of_uniform_attention_is_the_image():
+  image = _images(1)[0]
+  picture = figures.overlay(image, np.full((4, 4), 1 / 16))
+  np.testing.assert_allclose(picture, image / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize('count, across, down', [(1, 1, 1), (6, 2, 3)])
+def test_rollout_has_each_image_beside_its_overlay(count, across, down):
+  images, maps = _images(count), np.random.default_rng(1).random((count, 2, 4))
+  figure = figures.rollout(images, maps, numbered=True)
+  axes = figure.axes
+  assert len(axes) == 2 * count
+  for i in range(count):
+    left, right = axes[2 * i : 2 * i + 2]
+    np.testing.assert_allclose(
+      left.images[0].get_array(), images[i] / 255, atol=1e-6
+    )
+    np.testing.assert_allclose(
+      right.images[0].get_array(), figures.overlay(images[i], maps[i])
+    )
+    assert [text.get_text() for text in left.texts] == [str(i + 1)]
+    assert not right.texts
+    # Side by side, of the images' aspect, inside the figure.
+    a, b = left.get_position(), right.get_position()
+    assert 0 < a.x0 < a.x1 < b.x0 < b.x1 < 1
+    assert 0 < a.y0 == b.y0 < a.y1 < 1
+    width, height = figure.get_size_inches()
+    assert a.width * width == pytest.approx(2 * a.height * height)
+  assert len({round(a.get_position().x0, 6) for a in axes}) == 2 * across
+  assert len({round(a.get_position().y0, 6) for a in axes}) == down
+  # Row by row from the top left.
+  places = [(-a.get_position().y0, a.get_position().x0) for a in axes]
+  assert places == sorted(places)
+  titles = [a.get_title() for a in axes]
+  assert titles[: 2 * across] == ['Input', 'Attention'] * across
+  assert not any(titles[2 * across :])
+
+
+def test_attention_distance_has_a_dot_for_each_head_at_its_depth():
+  one, two = np.array([[10.0, 20], [30, 40], [50, 60]]), np.array([[130.0]])
+  figure = figures.attention_distance({'A': one, 'B': two}, 224)
+  left, right = figure.axes
+  dots = np.concatenate([dots.get_offsets() for dots in left.collections])
+  assert sorted(map(tuple, dots.tolist())) == [
+    *((0, 10), (0, 20), (1, 30), (1, 40), (2, 50), (2, 60))
+  ]
+  assert (left.get_title(), right.get_title()) == ('A, 2 heads', 'B, 1 head')
+  assert left.get_xticks().tolist() == [0, 1, 2]
+  assert left.get_ylabel() == 'Mean attention distance (px)'
+  assert left.get_ylim()[1] == right.get_ylim()[1] > 130
+
+
+def test_filters_are_seven_in_a_row():
+  images = np.random.default_rng(0).random((10, 4, 4, 1))
+  axes = figures.filters(images).axes
+  assert len(axes) == 14
+  shown = [a.images[0].get_array() for a in axes if a.images]
+  assert len(shown) == 10
+  np.testing.assert_array_equal(shown[8][..., 2], images[8, ..., 0])
+
+
+def test_position_similarity_has_a_map_for_each_patch_at_its_place():
+  similarity = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2, 3))
+  axes = figures.position_similarity(similarity).axes[0]
+  picture = axes.images[0]
+  assert picture.get_clim() == (-1, 1)
+  canvas = np.ma.filled(picture.get_array(), np.nan)
+  assert canvas.shape == (2 * 2 + 1, 3 * 3 + 2)
+  np.testing.assert_array_equal(canvas[3:5, 4:7], similarity[1, 1])
+  np.testing.assert_array_equal(canvas[0:2, 8:11], similarity[0, 2])
+  assert np.isnan(canvas[2]).all()
+  assert [label.get_text() for label in axes.get_xticklabels()] == list('123')
+
+
+def test_a_table_has_a_line_for_each_number():
+  table = figures.table(np.array([[1.5, 2.5], [3.5, 4.5]]), 'ab', 'v')
+  assert table.to_csv(index=False).split() == [
+    *('a,b,v', '0,0,1.5', '0,1,2.5', '1,0,3.5', '1,1,4.5')
+  ]
+
+
+def test_save_writes_picture_print_and_numbers(tmp_path):
+  distances = np.array([[1.5, 2.5]])
+  figure = figures.attention_distance({'A': distances}, 8)
+  data = figures.table(distances, ('block', 'head'), 'pixels')
+  figures.save(figure, tmp_path / 'new/v1.5', data)
+  assert sorted(path.name for path in (tmp_path / 'new').iterdir()) == [
+    *('v1.5.csv', 'v1.5.pdf', 'v1.5.png')
+  ]
+  png = (tmp_path / 'new/v1.5.png').read_bytes()
+  assert png.startswith(b'\x89PNG')
+  assert (tmp_path / 'new/v1.5.pdf').read_bytes().startswith(b'%PDF')
+  pd.testing.assert_frame_equal(pd.read_csv(tmp_path / 'new/v1.5.csv'), data)
+
+
+def test_without_matplotlib_there_is_one_clear_error(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'matplotlib', None)
+  with pytest.raises(ValueError, match=r'pip install "vit_jax\[plot\]"'):
+    figures.filters(np.zeros((1, 2, 2, 3)))

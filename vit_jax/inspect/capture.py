@@ -1,0 +1,149 @@
+"""What each block's attention weighs, taken from the model's own forward pass.
+
+Fast attention never writes its weights to memory. They are computed again here
+from the queries and keys that each block projects, beside the model, which runs
+as it always does.
+
+Axes: B images, L tokens (the class token first, if there is one), H heads.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax.models import dot_product, unstack_blocks
+from vit_jax.models.attention import MultiHeadDotProductAttention
+from vit_jax.models.vit import ViT
+
+# Bytes of the weights that `in_pieces` has at a time.
+_LIMIT = 2**29
+
+
+def attention_weights(
+  model: nn.Module, params: Any, images: jax.Array
+) -> jax.Array:
+  """The softmax weights of every block (Eq. A6).
+
+  Args:
+    model: a ViT or hybrid from `models.build`. Its attention may be of any
+      implementation and with relative position embeddings, whose scores are
+      part of the softmax.
+    params: its parameters, stacked for `scan=True` or not.
+    images: [B, height, width, channels], float in [-1, 1].
+
+  Returns:
+    [depth, B, H, L, L], float32: how much each token (second to last axis)
+    takes of each (last axis), which sums to 1. The attention that pools the
+    tokens of a model with pooling='map' is not among them.
+
+  Raises:
+    ValueError: the model has no blocks of attention over all tokens.
+  """
+  return forward(model, params, images)[0]
+
+
+def forward(
+  model: nn.Module, params: Any, images: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """As `attention_weights`, with the logits [B, num_classes] of the pass."""
+  check(model)
+  if 'encoderblock' in params['Transformer']:
+    params = unstack_blocks(params)
+  # What a loop or a recomputed function traces cannot leave it.
+  return _forward(model.clone(scan=False, remat='none'), params, images)
+
+
+def in_pieces(
+  model: nn.Module, params: Any, images: np.ndarray
+) -> Iterator[jax.Array]:
+  """Yields `attention_weights` of a few images at a time.
+
+  Those of 128 images of 224 px in ViT-L/16 would be 7.6 GB; a piece has at most
+  512 MiB, or is of one image.
+
+  Args:
+    model: see `attention_weights`.
+    params: its parameters.
+    images: [N, height, width, channels], float in [-1, 1].
+
+  Yields:
+    [depth, B, H, L, L], with all B adding up to N.
+  """
+  check(model)
+  tokens = prefix_tokens(model) + np.prod(model.token_grid(images.shape[1:3]))
+  image_bytes = int(model.depth * model.heads * tokens**2 * 4)
+  step = max(1, _LIMIT // image_bytes)
+  for start in range(0, len(images), step):
+    yield attention_weights(model, params, images[start : start + step])
+
+
+def prefix_tokens(model: ViT) -> int:
+  """The number of tokens before the patches': 1 with a class token, else 0."""
+  return int(model.pooling == 'token')
+
+
+def check(model: nn.Module) -> None:
+  """Raises ValueError if the model's blocks don't attend over all tokens."""
+  if not isinstance(model, ViT):
+    raise ValueError(
+      f'{type(model).__name__} has no Transformer blocks; attention is captured'
+      ' of ViTs and hybrids.'
+    )
+  if model.attention != 'full':
+    raise ValueError(
+      f'attention={model.attention!r} has no weights between all tokens, only'
+      " within rows and columns; attention is captured of attention='full'."
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(
+  model: ViT, params: Any, images: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  found = []  # Of each block [B, H, L, L].
+  projected = {}  # Of the block that runs: 'query' and 'key' -> [B, L, H, K].
+
+  def keep(call, args, kwargs, context):
+    out = call(*args, **kwargs)
+    module = context.module
+    if context.method_name != '__call__' or module.path[:1] != ('Transformer',):
+      return out
+    if isinstance(module.parent, MultiHeadDotProductAttention):
+      # `lanes` projects the tokens in several parts.
+      projected.setdefault(module.name, []).append(out)
+    elif isinstance(module, MultiHeadDotProductAttention):
+      query, key = (
+        jnp.concatenate(projected[name], axis=1) for name in ('query', 'key')
+      )
+      found.append(_weights(query, key, _relative_embedding(module)))
+      projected.clear()
+    return out
+
+  with nn.intercept_methods(keep):
+    logits, _ = model.apply({'params': params}, images, train=False)
+  return jnp.stack(found), logits
+
+
+def _relative_embedding(module: nn.Module) -> jax.Array | None:
+  if module.relative == 'none':
+    return None
+  return module.get_variable('params', 'relative_embedding')
+
+
+def _weights(
+  query: jax.Array, key: jax.Array, relative_embedding: jax.Array | None
+) -> jax.Array:
+  """The weights within `dot_product.plain`, [B, H, L, L] in float32."""
+  scores = jnp.einsum('bqhk,bthk->bhqt', query, key)
+  if relative_embedding is not None:
+    scores += dot_product.relative_scores(
+      query, relative_embedding.astype(query.dtype)
+    )
+  return jax.nn.softmax(
+    scores.astype(jnp.float32) * query.shape[-1] ** -0.5  # Eq. A6
+  )

@@ -1,0 +1,300 @@
+"""Figures 6, 7, 10, 11 and 14 of the paper, from arrays.
+
+Each function returns a `matplotlib.figure.Figure`, which notebooks show; `save`
+writes it with its numbers.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import pandas as pd
+from etils import epath
+
+SUFFIXES = ('.png', '.pdf', '.csv')
+_PIXELS_PER_INCH = 200
+_NO_CONTRAST = 1e-5  # Between the extremes of a map, as a part of its maximum.
+# Embedded as outlines of TrueType, as journals ask for.
+_STYLE = {
+  'font.size': 9,
+  'axes.titlesize': 10,
+  'axes.labelsize': 10,
+  'pdf.fonttype': 42,
+  'axes.linewidth': 0.6,
+}
+
+
+def check_matplotlib() -> None:
+  """Raises ValueError if matplotlib is not installed."""
+  try:
+    import matplotlib  # noqa: F401
+  except ImportError:
+    raise ValueError(
+      'figures need matplotlib: pip install "vit_jax[plot]"'
+    ) from None
+
+
+def _matplotlib() -> Any:
+  check_matplotlib()
+  import matplotlib
+
+  return matplotlib
+
+
+def _styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+  """Lets a function draw in `_STYLE`, and leaves the caller's as it is."""
+
+  @functools.wraps(draw)
+  def styled(*args, **kwargs):
+    with _matplotlib().rc_context(_STYLE):
+      return draw(*args, **kwargs)
+
+  return styled
+
+
+@_styled
+def rollout(
+  images: np.ndarray, maps: np.ndarray, *, numbered: bool = False
+) -> Any:
+  """Images beside what attention makes of them (Figures 6 and 14).
+
+  Args:
+    images: uint8 [N, height, width, 1 or 3].
+    maps: [N, rows, columns], see `attention.rollout`.
+    numbered: whether each pair has its number, from 1 on, as in Figure 14.
+
+  Returns:
+    The figure: N pairs in about as many rows as columns.
+  """
+  across = max(1, math.ceil(math.sqrt(len(images) / 2)))
+  down = math.ceil(len(images) / across)
+  # In inches. Those of a pair are closer than the pairs are.
+  wide, gap, heading = (1.5 if across <= 3 else 0.9), 0.04, 0.24
+  high = wide * images.shape[1] / images.shape[2]
+  pair_wide, pair_high = 2 * wide + 4 * gap, high + 2 * gap
+  size = (across * pair_wide, down * pair_high + heading)
+  figure = _figure(size, layout='none')
+  for index, (image, attended) in enumerate(zip(images, maps, strict=True)):
+    row, column = divmod(index, across)
+    bottom = (down - row - 1) * pair_high + gap
+    for place, (title, picture) in enumerate(
+      {'Input': _colours(image), 'Attention': overlay(image, attended)}.items()
+    ):
+      left = column * pair_wide + 1.5 * gap + place * (wide + gap)
+      axes = figure.add_axes(
+        (left / size[0], bottom / size[1], wide / size[0], high / size[1])
+      )
+      axes.imshow(picture, aspect='auto')
+      axes.set_axis_off()
+      if row == 0:
+        axes.set_title(title, pad=3, fontsize=10 if wide > 1 else 8)
+      if numbered and place == 0:
+        _number(axes, index + 1, 9 if wide > 1 else 7)
+  return figure
+
+
+def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
+  """Darkens an image where it is not attended to (§D.8, the authors' recipe).
+
+  The map is divided by its maximum, resized to the image (Lanczos), blurred
+  (Gaussian, the standard deviation is a patch), brought to 0..1, and is then
+  the opacity of the image before black. A map without contrast, which would
+  show only rounding errors, leaves the image as it is.
+
+  Args:
+    image: uint8 [height, width, 1 or 3].
+    attended: [rows, columns], at least 0.
+
+  Returns:
+    [height, width, 3], float32 in 0..1.
+  """
+  height, width = image.shape[:2]
+  mask = np.asarray(attended, np.float32)
+  mask = mask / max(mask.max(), np.finfo(np.float32).tiny)
+  mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_LANCZOS4)
+  mask = cv2.GaussianBlur(
+    np.clip(mask, 0, 1),  # As in bytes, Lanczos cannot overshoot.
+    (0, 0),
+    sigmaX=width / attended.shape[1],
+    sigmaY=height / attended.shape[0],
+  )
+  spread = mask.max() - mask.min()
+  if spread < _NO_CONTRAST:
+    return _colours(image)
+  mask = (mask - mask.min()) / spread
+  return _colours(image) * mask[:, :, None]
+
+
+@_styled
+def attention_distance(
+  distances: Mapping[str, np.ndarray], image_width: int
+) -> Any:
+  """Mean attention distance by depth, a dot a head (Figures 7 right and 11).
+
+  Args:
+    distances: a model's name -> [depth, H] in pixels; a panel each.
+    image_width: in pixels; half of it and a little is what the axis shows.
+  """
+  figure = _figure((0.4 + 3.6 * len(distances), 3.4))
+  panels = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
+  colours = _matplotlib().colormaps['viridis']
+  # Of uniform attention 0.52 of the width.
+  top = max([0.58 * image_width, *(1.05 * d.max() for d in distances.values())])
+  for axes, (name, values) in zip(panels, distances.items(), strict=True):
+    depth, heads = values.shape
+    for head in range(heads):
+      axes.scatter(
+        range(depth),
+        values[:, head],
+        s=16,
+        color=colours(0.9 * head / max(1, heads - 1)),
+        edgecolors='white',
+        linewidths=0.3,
+        zorder=2,
+      )
+    # Heads are only told apart within a block: a legend says how many there
+    # are, not which.
+    axes.set_title(f'{name}, {heads} head{"s"[: heads != 1]}')
+    axes.set_xlabel('Network depth (block)')
+    axes.set_xlim(-0.7, depth - 0.3)
+    axes.set_ylim(0, top)
+    axes.set_xticks(range(0, depth, 1 if depth <= 12 else 5))
+    axes.grid(alpha=0.3, linewidth=0.5)
+    axes.spines[['top', 'right']].set_visible(False)
+  panels[0].set_ylabel('Mean attention distance (px)')
+  return figure
+
+
+@_styled
+def filters(images: np.ndarray) -> Any:
+  """Principal components of the patch embedding, 7 in a row (Figure 7 left).
+
+  Args:
+    images: [components, P, P, 1 or 3] in 0..1, see `embedding.filters`.
+  """
+  across = min(7, len(images))
+  down = math.ceil(len(images) / across)
+  figure = _figure((max(3.2, across * 0.8), down * 0.8 + 0.5))
+  figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, hspace=0, wspace=0)
+  panels = list(figure.subplots(down, across, squeeze=False).flat)
+  for axes, image in zip(panels, images, strict=False):
+    axes.imshow(_colours(image), interpolation='nearest')
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set(linewidth=0.3, color='0.6')
+  for axes in panels[len(images) :]:
+    axes.set_axis_off()
+  colour = 'RGB embedding' if images.shape[-1] == 3 else 'Embedding'
+  figure.suptitle(
+    f'{colour} filters\n(first {len(images)} principal components)', fontsize=10
+  )
+  return figure
+
+
+@_styled
+def position_similarity(similarity: np.ndarray) -> Any:
+  """A map for each patch, at its place (Figures 7 centre and 10).
+
+  Args:
+    similarity: [rows, columns, rows, columns] in -1..1, see
+      `embedding.position_similarity`.
+  """
+  rows, columns = similarity.shape[:2]
+  # With gaps of one patch the tiles are a single picture, whatever their
+  # number: hundreds of axes would take minutes.
+  gap = max(1, round(0.12 * max(rows, columns)))
+  high, wide = rows + gap, columns + gap
+  canvas = np.full((rows * high - gap, columns * wide - gap), np.nan)
+  for row, column in np.ndindex(rows, columns):
+    top, left = row * high, column * wide
+    canvas[top : top + rows, left : left + columns] = similarity[row, column]
+  height, width = (4.2 * n / max(canvas.shape) for n in canvas.shape)
+  figure = _figure((max(2.4, width) + 1.2, max(1.3, height) + 0.7))
+  axes = figure.subplots()
+  picture = axes.imshow(
+    canvas, vmin=-1, vmax=1, cmap='viridis', interpolation='nearest'
+  )
+  step = math.ceil(max(rows, columns) / 16)  # Of numbers that fit.
+  axes.set_xticks(
+    [c * wide + (columns - 1) / 2 for c in range(0, columns, step)],
+    range(1, columns + 1, step),
+  )
+  axes.set_yticks(
+    [r * high + (rows - 1) / 2 for r in range(0, rows, step)],
+    range(1, rows + 1, step),
+  )
+  axes.tick_params(length=0)
+  axes.spines[:].set_visible(False)
+  axes.set_title('Position embedding similarity')
+  axes.set_xlabel('Input patch column')
+  axes.set_ylabel('Input patch row')
+  place = axes.inset_axes((1.04, 0, 0.03, 1))  # As high as the tiles.
+  bar = figure.colorbar(picture, cax=place, ticks=[-1, 0, 1])
+  bar.set_label('Cosine similarity')
+  bar.outline.set_linewidth(0.5)
+  return figure
+
+
+def table(values: np.ndarray, axes: Sequence[str], value: str) -> pd.DataFrame:
+  """An array as a table: a line a number, with its place along each axis.
+
+  Args:
+    values: any array.
+    axes: a name for each of its axes.
+    value: the name of the numbers.
+  """
+  places = np.indices(values.shape).reshape(values.ndim, -1)
+  columns = dict(zip(axes, places, strict=True))
+  return pd.DataFrame(columns | {value: np.asarray(values).ravel()})
+
+
+@_styled
+def save(figure: Any, path_stem: epath.PathLike, data: pd.DataFrame) -> None:
+  """Writes PATH_STEM.png, .pdf and .csv, replacing what is there.
+
+  Args:
+    figure: of a function above.
+    path_stem: without the ending; its folder is made.
+    data: the numbers that are drawn, see `table`.
+  """
+  stem = epath.Path(path_stem)
+  stem.parent.mkdir(parents=True, exist_ok=True)
+  png, pdf, csv = (stem.with_name(stem.name + suffix) for suffix in SUFFIXES)
+  for path in (png, pdf):
+    with path.open('wb') as file:
+      figure.savefig(
+        file, format=path.suffix[1:], dpi=_PIXELS_PER_INCH, facecolor='white'
+      )
+  csv.write_text(data.to_csv(index=False))
+
+
+def _figure(size: tuple[float, float], layout: str = 'constrained') -> Any:
+  """An empty figure of a size in inches, that no window system knows of."""
+  from matplotlib.figure import Figure
+
+  return Figure(figsize=size, layout=layout)
+
+
+def _colours(image: np.ndarray) -> np.ndarray:
+  """[h, w, 1 or 3], uint8 or in 0..1, to [h, w, 3] in 0..1."""
+  image = image / np.float32(255) if image.dtype == np.uint8 else image
+  return np.broadcast_to(image, (*image.shape[:2], 3))
+
+
+def _number(axes: Any, number: int, size: float) -> None:
+  """Writes a number into the corner, readable on any image."""
+  from matplotlib import patheffects
+
+  text = axes.text(
+    *(0.04, 0.95),
+    str(number),
+    transform=axes.transAxes,
+    va='top',
+    fontsize=size,
+    color='white',
+  )
+  text.set_path_effects(
+    [patheffects.withStroke(linewidth=1.5, foreground='black')]
+  )
