@@ -205,5 +205,5 @@ def test_all_factors_are_labels_of_their_own():
 
 
 def test_a_factor_that_repeats():
-  with pytest.raises(ValueError, match='shapes:size.size: a factor repeats'):
+  with pytest.raises(ValueError, match=r'shapes:size\+size: a factor repeats'):
     data.open_source('shapes:size+size')
