@@ -108,6 +108,16 @@ class Colours:
       self._logits(predictions), self.classes(pixels)
     ).mean(axis=-1)
 
+  def pixels(self, predictions: jax.Array) -> jax.Array:
+    """Patches in the predicted colours: uint8 [B, L, height, width, C]."""
+    classes = self.predicted_classes(predictions)
+    cells = colours(classes, self.channels)  # [B, L, N, C]
+    cells = cells.reshape(*classes.shape[:-1], self.side, self.side, -1)
+    for axis, length in zip((-3, -2), self.patch_size, strict=True):
+      # Of a mean colour, patches may have any size.
+      cells = jnp.repeat(cells, length // self.side, axis=axis)
+    return cells
+
   def _logits(self, predictions):  # [B, L, outputs] -> [B, L, N, classes]
     return predictions.reshape(
       *predictions.shape[:-1], self.side**2, self.num_classes
@@ -151,6 +161,12 @@ class Pixels:
     wanted = (pixels.astype(jnp.float32) - 127.5) / 127.5
     wanted = wanted.reshape(predictions.shape)
     return jnp.square(predictions - wanted).mean(axis=-1)
+
+  def pixels(self, predictions: jax.Array) -> jax.Array:
+    """Patches as predicted: uint8 [B, L, height, width, C]."""
+    x = jnp.clip(jnp.round(predictions * 127.5 + 127.5), 0, 255)
+    shape = (*predictions.shape[:-1], *self.patch_size, self.channels)
+    return x.reshape(shape).astype(jnp.uint8)
 
   def _in_rows(self, predictions):  # [B, L, outputs] -> [B, L, h * w, C]
     return predictions.reshape(*predictions.shape[:-1], -1, self.channels)

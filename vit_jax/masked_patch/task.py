@@ -83,7 +83,7 @@ def from_config(
   """Builds what a resolved config's section `loss` of that name describes.
 
   Raises:
-    ValueError: see `build`; or mixup, which blends labels.
+    ValueError: see `build`; mixup, which blends labels; or another loss's keys.
   """
   if config.mixup_alpha:
     raise ValueError(
@@ -92,6 +92,13 @@ def from_config(
     )
   section = config.loss.to_dict()
   del section['name']
+  keys = {'target', 'fraction', 'mask_share', 'other_share'}
+  if section.keys() != keys:
+    raise ValueError(
+      f'loss.name={NAME!r} has the keys {sorted(keys)}, and this section'
+      f' {sorted(section)}: make it by config.masked_patch(), as'
+      ' configs/masked_patch.py does.'
+    )
   return build(model, tuple(config.image_size), config.channels, **section)
 
 
