@@ -40,20 +40,24 @@ def make_loss_and_grad(
 ) -> LossAndGrad:
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
-  The batch's mean loss and its gradient. With `accumulation_steps` A > 1 the
-  batch is worked through in A micro-batches of B/A rows, each with a dropout
-  key of its own; micro-batch a holds the rows a, a+A, a+2A, ..., so that each
-  device finds an equal part of every micro-batch among its own rows.
+  The batch's mean loss and its gradient, of classification or of masked patch
+  prediction (`loss`; see `losses.build`, `masked_patch.build`).
+
+  With `accumulation_steps` A > 1 the batch is worked through in A micro-batches
+  of B/A rows, each with a dropout key of its own; micro-batch a holds the rows
+  a, a+A, a+2A, ..., so that each device finds an equal part of every
+  micro-batch among its own rows.
 
   With a layout the gradients are split as `layout.updates` says. Parameters
   split over `fsdp` are gathered here, once, or by the compiler where a
   micro-batch needs them (`layout.gather`).
   """
 
-  make = classification
   if isinstance(loss, masked_patch.MaskedPatch):
-    make = masked_patch.mean_loss
-  value_and_grad = jax.value_and_grad(make(model, loss), has_aux=True)
+    objective = masked_patch.mean_loss(model, loss)
+  else:
+    objective = classification(model, loss)
+  value_and_grad = jax.value_and_grad(objective, has_aux=True)
   if layout is None:
     return _accumulate(value_and_grad, accumulation_steps)
   by_compiler, manual = (

@@ -227,6 +227,17 @@ def test_the_loss_is_the_mean_over_corrupted_patches(target):
   assert metrics['loss'] == loss
 
 
+def test_masked_patches_are_not_seen():
+  task = _task(fraction=1.0, mask_share=1.0, other_share=0.0)
+  model = masked_patch.adapted(_model(), task)
+  batch = masked_patch.add_image_keys(_batch(), jax.random.key(5))
+  found = masked_patch.measure(model, task, _params(model), batch)
+  assert found.corrupted.all()
+  # Of other images, but the same prediction at each place.
+  assert (found.predicted == found.predicted[:1]).all()
+  assert (found.classes != found.classes[:1]).any()
+
+
 def test_what_was_not_corrupted_is_not_to_be_predicted():
   # Other pixels within the bounds of a colour's class: only through the input
   # could they matter, and embeddings of zeros hide that.
