@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import losses, mixup, models, optim
+from vit_jax import losses, masked_patch, mixup, models, optim
 from vit_jax import step as step_lib
 
 
@@ -36,17 +36,23 @@ def _program(config):
   schedule = optim.build_schedule(config.schedule, config.total_steps)
   optimizer = optim.build_optimizer(config.optimizer, schedule)
   params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
+  if config.loss.name == masked_patch.NAME:
+    loss = masked_patch.from_config(config, model)
+    model = masked_patch.adapted(model, loss)
+  else:
+    loss = losses.build(**config.loss)
   step = step_lib.make_train_step(
     model,
     optimizer,
     schedule,
-    losses.build(**config.loss),
+    loss,
     dropout_key,
     accumulation_steps=config.accumulation_steps,
     polyak_decay=config.polyak.decay,
     polyak_start_step=config.polyak.start_step,
     mixup_alpha=config.mixup_alpha,
     mixup_key=mixup.mixup_key(config.seed),
+    corruption_key=masked_patch.corruption_key(config.seed),
     skip_nonfinite=config.guard.nonfinite == 'skip',
   )
   image_shape = (*config.image_size, config.channels)
@@ -133,6 +139,14 @@ HYBRID_CHANGES = {
   'schedule.factor': 0.5,
 }
 RESNET_CHANGES = {'model.blocks': (1, 1), 'model.width_factor': 2}
+MASKED_PATCH_CHANGES = {
+  'seed': 1,
+  'loss.name': config_lib.default().loss,
+  'loss.target': 'pixels',
+  'loss.fraction': 0.25,
+  'loss.mask_share': 0.7,
+  'loss.other_share': 0.2,
+}
 # What a training step is not a function of.
 AROUND_THE_STEP = (
   *('epochs', 'data.', 'evals.', 'init.'),
@@ -157,10 +171,17 @@ def _resnet_config():
   return config
 
 
+def _masked_patch_config():
+  config = _small_config(ADAM, LINEAR)
+  config.loss = config_lib.masked_patch()
+  return config
+
+
 BASES = {
   'vit': (_small_config(ADAM, LINEAR), CHANGES),
   'hybrid': (_hybrid_config(), HYBRID_CHANGES),
   'resnet': (_resnet_config(), RESNET_CHANGES),
+  'masked_patch': (_masked_patch_config(), MASKED_PATCH_CHANGES),
 }
 
 
@@ -194,4 +215,5 @@ def test_the_text_of_a_program_is_a_function_of_the_config(base):
 def test_all_keys_of_the_step_are_changed(base):
   keys = config_lib.flatten(BASES[base][0])
   keys = {key for key in keys if not key.startswith(AROUND_THE_STEP)}
-  assert keys <= set(CHANGES | HYBRID_CHANGES | RESNET_CHANGES)
+  changes = (CHANGES, HYBRID_CHANGES, RESNET_CHANGES, MASKED_PATCH_CHANGES)
+  assert keys <= set().union(*changes)

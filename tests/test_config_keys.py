@@ -21,6 +21,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import (
   losses,
+  masked_patch,
   models,
   optim,
   overview,
@@ -41,6 +42,7 @@ ARGUMENTS = {
     'ViT-B/16,imagenet21k',
     'ViT-B/16,imagenet2012,optimizer=sgd,few_shot=digits',
   ],
+  'masked_patch': ['ViT-B/16,imagenet2012,few_shot=digits'],
   'finetune': ['ViT-B/16,imagenet2012,resolution=512'],
   'robustness': ['ViT-B/16,all'],
   'vtab': ['ViT-B/16,dtd'],
@@ -240,7 +242,7 @@ def test_a_key_that_nothing_reads_is_reported(reads, weights, tmp_path):
 # and uses each that it has.
 CONSUMERS = {
   'model': [vit.ViT, bit.BiT, axial_resnet.AxialResNet],
-  'loss': list(losses.LOSSES.values()),
+  'loss': [*losses.LOSSES.values(), masked_patch.build],
   'optimizer': list(optim.OPTIMIZERS.values()),
   'schedule': list(optim.SCHEDULES.values()),
   'mesh': [sharding.build, sharding.make_mesh],

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import finetune, pretrain, quickstart, robustness
+from configs import finetune, masked_patch, pretrain, quickstart, robustness
 from vit_jax import config as config_lib
 from vit_jax import inputs, models, train
 from vit_jax import step as step_lib
@@ -472,6 +472,60 @@ def test_unknown_values_of_options():
     finetune.get_config('ViT-B/16,pets,preprocess=vgg')
   with pytest.raises(ValueError, match=r"optimizer='lamb' .*'adam', 'sgd'"):
     pretrain.get_config('ViT-B/16,digits,optimizer=lamb')
+
+
+# Masked patch prediction -----------------------------------------------------
+
+
+def test_masked_patch_prediction_is_the_papers():
+  config = masked_patch.get_config('ViT-B/16,jft300m')
+  assert config.loss.to_dict() == {
+    'name': 'masked_patch',
+    'target': 'mean_colour',
+    'fraction': 0.5,
+    'mask_share': 0.8,
+    'other_share': 0.1,
+  }
+  assert config.schedule.to_dict() == {
+    'name': 'cosine',
+    'peak': 2e-4,
+    'warmup_steps': 10_000,
+    'end': 0.0,
+  }
+  assert config.optimizer.to_dict() == config_lib.adam().to_dict()
+  assert config.data.batch_size == 4096
+  assert config.total_steps == 1_000_000
+  assert not config.epochs
+  assert config.image_size == (224, 224)
+  assert config.model.name == 'ViT-B/16'
+  for key in ('representation_size', 'dropout_rate'):
+    assert config.model[key] is None
+  assert config.evals.validation.kind == 'masked_patch'
+  assert config.evals.validation.split == 'train[:51200]'
+  config.data.dataset = 'folder:/data/jft'
+  config_lib.validate(config)
+  resolved = config_lib.resolve(
+    config, num_examples=303_000_000, num_classes=18_291
+  )
+  assert resolved.total_steps == 1_000_000
+
+
+def test_options_of_masked_patch_prediction():
+  config = masked_patch.get_config(
+    'ViT-S/8,folder:/data/a,b,target=pixels,fraction=0.15,steps=500,eval=test,'
+    'few_shot=digits'
+  )
+  assert config.data.dataset == 'folder:/data/a,b'
+  assert (config.loss.target, config.loss.fraction) == ('pixels', 0.15)
+  assert config.evals.validation.split == 'test'
+  assert config.evals.few_shot.dataset == 'digits'
+  # A short run's warm-up is short.
+  resolved = config_lib.resolve(config, num_examples=10_000, num_classes=2)
+  assert resolved.schedule.warmup_steps == 50
+  with pytest.raises(ValueError, match=r'Usage: configs/masked_patch\.py'):
+    masked_patch.get_config('ViT-B/16')
+  with pytest.raises(ValueError, match="steps='many' is not of type int"):
+    masked_patch.get_config('ViT-B/16,digits,steps=many')
 
 
 # The quickstart --------------------------------------------------------------

@@ -21,6 +21,10 @@ from vit_jax import platforms
 from vit_jax.sections import adam as adam
 from vit_jax.sections import evaluation as evaluation
 from vit_jax.sections import few_shot as few_shot
+from vit_jax.sections import masked_patch as masked_patch
+from vit_jax.sections import (
+  masked_patch_evaluation as masked_patch_evaluation,
+)
 from vit_jax.sections import metrics_of, schedule
 from vit_jax.sections import sgd as sgd
 
@@ -81,8 +85,8 @@ def default() -> ml_collections.ConfigDict:
   # Batches that a process holds ready; unset: as many as threads.
   data.prefetch = placeholder(int)
 
-  # Name -> `evaluation(...)` or `few_shot(...)`; each writes NAME/accuracy and
-  # so on.
+  # Name -> `evaluation(...)`, `few_shot(...)`, `masked_patch_evaluation(...)`;
+  # each writes NAME/accuracy and so on.
   config.evals = ml_collections.ConfigDict()
 
   config.model = model = ml_collections.ConfigDict()
@@ -120,6 +124,7 @@ def default() -> ml_collections.ConfigDict:
   # and convolutions.
   model.remat = 'none'
 
+  # Of classification; or `masked_patch(...)`.
   config.loss = ml_collections.ConfigDict(
     dict(name='softmax', label_smoothing=0.0)
   )

@@ -15,6 +15,7 @@ from vit_jax import (
   evaluators,
   inputs,
   logs,
+  masked_patch,
   metrics,
   paths,
   preemption,
@@ -180,12 +181,19 @@ def _check_loss(config: ml_collections.ConfigDict) -> None:
   checkpoint = epath.Path(config.init.checkpoint)
   saved = config_lib.load(checkpoint.parent.parent) or {}
   trained = saved.get('loss', {}).get('name', config.loss.name)
-  if trained != config.loss.name and not _only_features(config):
+  if trained == config.loss.name or _only_features(config):
+    return
+  if masked_patch.NAME in (trained, config.loss.name):
     raise ValueError(
-      f'{checkpoint} was trained with loss.name={trained}, and loss and'
-      f' calibration would be those of {config.loss.name}: pass'
-      f' --config.loss.name={trained}.'
+      f'{checkpoint} was trained with loss.name={trained}, and the evaluations'
+      f' are of {config.loss.name}: what they predict differs. Only those of'
+      " the kind 'few_shot' go with both."
     )
+  raise ValueError(
+    f'{checkpoint} was trained with loss.name={trained}, and loss and'
+    f' calibration would be those of {config.loss.name}: pass'
+    f' --config.loss.name={trained}.'
+  )
 
 
 def _only_features(config: ml_collections.ConfigDict) -> bool:

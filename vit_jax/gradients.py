@@ -23,45 +23,41 @@ import jax.numpy as jnp
 from jax.experimental import layout as layout_lib
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import losses, mixup, sharding
+from vit_jax import losses, masked_patch, mixup, sharding
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
+# `(params, batch, key) -> (loss, metrics)`, means over a batch.
+Objective = Callable[[Any, Batch, jax.Array], tuple[jax.Array, Metrics]]
 LossAndGrad = Callable[..., tuple[tuple[jax.Array, Metrics], Any]]
 
 
 def make_loss_and_grad(
   model: nn.Module,
-  loss: losses.Loss,
+  loss: losses.Loss | masked_patch.MaskedPatch,
   accumulation_steps: int = 1,
   layout: sharding.Layout | None = None,
 ) -> LossAndGrad:
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
-  The batch's mean loss and its gradient. With `accumulation_steps` A > 1 the
-  batch is worked through in A micro-batches of B/A rows, each with a dropout
-  key of its own; micro-batch a holds the rows a, a+A, a+2A, ..., so that each
-  device finds an equal part of every micro-batch among its own rows.
+  The batch's mean loss and its gradient, of classification or of masked patch
+  prediction (`loss`; see `losses.build`, `masked_patch.build`).
+
+  With `accumulation_steps` A > 1 the batch is worked through in A micro-batches
+  of B/A rows, each with a dropout key of its own; micro-batch a holds the rows
+  a, a+A, a+2A, ..., so that each device finds an equal part of every
+  micro-batch among its own rows.
 
   With a layout the gradients are split as `layout.updates` says. Parameters
   split over `fsdp` are gathered here, once, or by the compiler where a
   micro-batch needs them (`layout.gather`).
   """
 
-  def micro_loss(params, batch, key):
-    logits, _ = model.apply(
-      {'params': params},
-      mixup.images(batch),
-      train=True,
-      rngs={'dropout': key},
-    )
-    mean_loss = mixup.over_labels(functools.partial(loss, logits), batch).mean()
-    accuracy = mixup.over_labels(
-      functools.partial(losses.correct, logits), batch
-    ).mean()
-    return mean_loss, {'loss': mean_loss, 'accuracy': accuracy}
-
-  value_and_grad = jax.value_and_grad(micro_loss, has_aux=True)
+  if isinstance(loss, masked_patch.MaskedPatch):
+    objective = masked_patch.mean_loss(model, loss)
+  else:
+    objective = classification(model, loss)
+  value_and_grad = jax.value_and_grad(objective, has_aux=True)
   if layout is None:
     return _accumulate(value_and_grad, accumulation_steps)
   by_compiler, manual = (
@@ -75,6 +71,25 @@ def make_loss_and_grad(
     return chosen(params, batch, key)
 
   return loss_and_grad
+
+
+def classification(model: nn.Module, loss: losses.Loss) -> Objective:
+  """The mean loss of a batch's labels, and the accuracy; see `mixup`."""
+
+  def mean_loss(params, batch, key):
+    logits, _ = model.apply(
+      {'params': params},
+      mixup.images(batch),
+      train=True,
+      rngs={'dropout': key},
+    )
+    mean = mixup.over_labels(functools.partial(loss, logits), batch).mean()
+    accuracy = mixup.over_labels(
+      functools.partial(losses.correct, logits), batch
+    ).mean()
+    return mean, {'loss': mean, 'accuracy': accuracy}
+
+  return mean_loss
 
 
 def _accumulate(

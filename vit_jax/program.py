@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import ml_collections
 import optax
 
-from vit_jax import gradients, losses, mixup, models, optim, sharding
+from vit_jax import (
+  gradients,
+  losses,
+  masked_patch,
+  mixup,
+  models,
+  optim,
+  sharding,
+)
 from vit_jax import step as step_lib
 from vit_jax.models import dot_product
 
@@ -26,7 +34,7 @@ class Program:
   Attributes:
     config: resolved, see `config.resolve`.
     model: see `models.build`.
-    loss: see `losses.build`.
+    loss: see `losses.build`, or `masked_patch.build`.
     schedule: the learning rate.
     optimizer: see `optim.build_optimizer`.
     layout: the mesh, and what is split over it.
@@ -36,7 +44,7 @@ class Program:
 
   config: ml_collections.ConfigDict
   model: nn.Module
-  loss: losses.Loss
+  loss: losses.Loss | masked_patch.MaskedPatch
   schedule: optim.Schedule
   optimizer: optax.GradientTransformation
   layout: sharding.Layout
@@ -108,6 +116,7 @@ class Program:
         polyak_start_step=config.polyak.start_step,
         mixup_alpha=config.mixup_alpha,
         mixup_key=mixup.mixup_key(config.seed),
+        corruption_key=masked_patch.corruption_key(config.seed),
         skip_nonfinite=config.guard.nonfinite == 'skip',
         layout=self.layout,
       ),
@@ -129,7 +138,11 @@ def build(
   model = models.build(
     model_config.pop('name'), num_classes=config.num_classes, **model_config
   )
-  loss = losses.build(**config.loss)
+  if config.loss.name == masked_patch.NAME:
+    loss = masked_patch.from_config(config, model)
+    model = masked_patch.adapted(model, loss)
+  else:
+    loss = losses.build(**config.loss)
   schedule = optim.build_schedule(config.schedule, config.total_steps)
   optimizer = optim.build_optimizer(config.optimizer, schedule)
   params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)

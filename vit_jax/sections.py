@@ -54,6 +54,30 @@ def schedule(
   return ml_collections.ConfigDict(section | others)
 
 
+def masked_patch(
+  target: str = 'mean_colour', *, fraction: float = 0.5
+) -> ml_collections.ConfigDict:
+  """Masked patch prediction in place of a classification loss (B.1.2).
+
+  Args:
+    target: 'mean_colour' of a patch, the paper's choice, 'downsized', the
+      patch as 4x4 colours, or 'pixels', all of it.
+    fraction: of the patches that are corrupted; the paper tried 0.15 too, and
+      found it slightly worse.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      name='masked_patch',
+      target=target,
+      fraction=float(fraction),
+      # Of the corrupted patches, what gets the mask embedding, and what another
+      # patch's; the rest stays as it is.
+      mask_share=0.8,
+      other_share=0.1,
+    )
+  )
+
+
 def evaluation(
   split: str, *, preprocess: str = 'resize', every: int = 0
 ) -> ml_collections.ConfigDict:
@@ -78,6 +102,30 @@ def evaluation(
       classes='',
       # Whether only the classes that occur here may be predicted.
       restrict=False,
+      batch_size=0,  # 0 is the training batch size.
+      every=every,
+    )
+  )
+
+
+def masked_patch_evaluation(
+  split: str, *, preprocess: str = 'resize', every: int = 0
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: masked patch prediction on a split.
+
+  For runs with the loss of that name.
+
+  Args: those of `evaluation`.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      kind='masked_patch',
+      dataset='',  # A data spec, any; '' is the training data's.
+      split=split,
+      preprocess=preprocess,
+      # Labels are read, though nothing depends on them.
+      label_key='',  # '': `data.label_key`; of another data set 'label'.
+      max_labels=0,  # Labels an image at most; 0 is `data.max_labels`.
       batch_size=0,  # 0 is the training batch size.
       every=every,
     )

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import losses, mixup, optim, sharding
+from vit_jax import losses, masked_patch, mixup, optim, sharding
 from vit_jax.gradients import Batch, Metrics, make_loss_and_grad
 
 # The metrics that must be finite for a step to count.
@@ -87,7 +87,7 @@ def make_train_step(
   model: nn.Module,
   optimizer: optax.GradientTransformation,
   schedule: optim.Schedule,
-  loss: losses.Loss,
+  loss: losses.Loss | masked_patch.MaskedPatch,
   dropout_key: jax.Array,
   *,
   accumulation_steps: int = 1,
@@ -95,13 +95,15 @@ def make_train_step(
   polyak_start_step: int = 0,
   mixup_alpha: float = 0.0,
   mixup_key: jax.Array | None = None,
+  corruption_key: jax.Array | None = None,
   skip_nonfinite: bool = False,
   layout: sharding.Layout | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
 
   Metrics, each float32 []: `loss`, `accuracy` (top-1 of the training batch;
-  under mixup, of both labels in proportion),
+  under mixup, of both labels in proportion; of masked patches, the classes of
+  their colours),
   `learning_rate`, `grad_norm` (before clipping), `update_norm` and
   `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills),
   `skipped` (1 if the step changed nothing but counters of steps).
@@ -110,7 +112,7 @@ def make_train_step(
     model: see `models.build`.
     optimizer: see `optim.build_optimizer`.
     schedule: the optimizer's learning rate, only to report it.
-    loss: see `losses.build`.
+    loss: see `losses.build`, or `masked_patch.build`.
     dropout_key: step k uses `fold_in(dropout_key, k)`.
     accumulation_steps: micro-batches per step.
     polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
@@ -118,6 +120,7 @@ def make_train_step(
     polyak_start_step: until then the average is the parameters themselves.
     mixup_alpha: see `mixup.pair`; 0 is off.
     mixup_key: step k uses `fold_in(mixup_key, k)`.
+    corruption_key: likewise, of masked patches.
     skip_nonfinite: leave out the update of a step whose loss, gradient or
       result is not finite. All devices see the same numbers, so all skip.
     layout: how the state is split; None for one device.
@@ -129,6 +132,9 @@ def make_train_step(
     if mixup_alpha:
       step_key = jax.random.fold_in(mixup_key, state.step)
       batch = mixup.pair(batch, step_key, mixup_alpha, layout)
+    if isinstance(loss, masked_patch.MaskedPatch):
+      step_key = jax.random.fold_in(corruption_key, state.step)
+      batch = masked_patch.add_image_keys(batch, step_key, layout)
     (_, metrics), grads = loss_and_grad(state.params, batch, key)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)

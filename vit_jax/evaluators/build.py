@@ -6,11 +6,12 @@ import ml_collections
 import numpy as np
 from absl import logging
 
-from vit_jax import data, distributed, inputs, losses, sharding
+from vit_jax import data, distributed, inputs, losses, masked_patch, sharding
 from vit_jax.evaluators import classes, classification, fewshot
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.evaluator import Evaluator
 from vit_jax.evaluators.fewshot import FewShot
+from vit_jax.evaluators.masked_patch import MaskedPatchPrediction
 
 
 def build(
@@ -56,6 +57,12 @@ def _classification(
 ) -> Classification:
   """The loss is the training loss without label smoothing."""
   section = config.evals[name]
+  if config.loss.name == masked_patch.NAME:
+    raise ValueError(
+      f'evals.{name} needs a classifier, and a run with'
+      f' loss.name={masked_patch.NAME!r} has none. Its evals are of the kinds'
+      " 'masked_patch' and 'few_shot'."
+    )
   evaluated = _open(config, section, source, own_classes=bool(section.classes))
   if evaluated is not source and not section.classes:
     _check_classes(name, evaluated.info, source.info)
@@ -170,7 +177,45 @@ def _few_shot(
     raise ValueError(f'evals.{name}: {error}') from error
 
 
-KINDS = {'classification': _classification, 'few_shot': _few_shot}
+def _masked_patch(
+  name: str,
+  config: ml_collections.ConfigDict,
+  model: nn.Module,
+  mesh: jax.sharding.Mesh,
+  source: data.Source,
+  batch_size: int,
+) -> MaskedPatchPrediction:
+  """Of any images, whatever their classes."""
+  section = config.evals[name]
+  if config.loss.name != masked_patch.NAME:
+    raise ValueError(
+      f'evals.{name} is for runs with loss.name={masked_patch.NAME!r}, and this'
+      f" one's is {config.loss.name!r}."
+    )
+  evaluated = _open(config, section, source, own_classes=True)
+  view = data.View(evaluated, section.split)
+  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  labels = {
+    'num_classes': evaluated.info.num_classes,
+    'max_labels': section.max_labels or config.data.max_labels,
+  }
+  inputs.check_first_record(config, view, preprocess, **labels)
+  return MaskedPatchPrediction(
+    view,
+    preprocess,
+    model,
+    masked_patch.from_config(config, model),
+    mesh,
+    batch_size=batch_size,
+    reading=inputs.reading(config, train=False) | labels,
+  )
+
+
+KINDS = {
+  'classification': _classification,
+  'few_shot': _few_shot,
+  'masked_patch': _masked_patch,
+}
 
 
 def _check_classes(

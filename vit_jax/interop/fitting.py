@@ -18,6 +18,7 @@ from vit_jax.interop import released, shapes
 from vit_jax.models import position
 
 _HEAD, _PRE_LOGITS = shapes.HEADS
+_MASK_EMBEDDING, _PATCH_HEAD = shapes.MASKED_PATCH
 _LISTED = 8  # Names of a kind in a line; optimizers have hundreds.
 
 
@@ -69,7 +70,9 @@ def fit(
     new_grid: the grid of `params`; None if the model has none.
     new_head: whether `head` keeps what `params` holds. A hidden layer
       `pre_logits` is loaded all the same where the model has one of that size;
-      else it is left out, or new.
+      else it is left out, or new. What only masked patch prediction has is
+      treated alike: its predictions as the head, and the mask embedding as the
+      hidden layer.
     name: of the source, for the error message.
     option: how the user asks for a new head, for the error message.
     dropped: names of what the file holds beside the parameters.
@@ -156,7 +159,11 @@ def _new_head(
     name: {k: tuple(v.shape) for k, v in params.items() if _is_hidden(k)}
     for name, params in (('loaded', loaded), ('target', target))
   }
-  parts = _HEAD if hidden['loaded'] == hidden['target'] else shapes.HEADS
+  parts = (_HEAD, _PATCH_HEAD)
+  if hidden['loaded'] != hidden['target']:
+    parts += (_PRE_LOGITS,)
+  if (_MASK_EMBEDDING in loaded) != (_MASK_EMBEDDING in target):
+    parts += (_MASK_EMBEDDING,)
   return (
     tuple(k for k in loaded if k.startswith(parts)),
     tuple(k for k in target if k.startswith(parts)),
@@ -172,6 +179,11 @@ def _head_hint(
 ) -> str:
   """What to do about a head that doesn't fit; '' if it does."""
   key, hidden = 'head/bias', 'pre_logits/bias'
+  if key not in target:
+    return (
+      ' The model predicts patches, not classes: start its predictions anew'
+      f' with {option}.'
+    )
   hints = []
   lengths = {
     k: len(v) for k, v in loaded.items() if k in (key, hidden) and v.ndim == 1

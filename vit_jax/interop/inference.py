@@ -22,6 +22,7 @@ _NOT_DESCRIBED = (
   'dtype',
   'remat',
   'scan',
+  'patch_outputs',
   'parent',
   'name',
 )

@@ -14,7 +14,9 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import inference, released
 
+# A classifier's, and what only masked patch prediction has.
 HEADS = ('head/', 'pre_logits/')
+MASKED_PATCH = ('mask_embedding', 'patch_head/')
 # Arrays whose length depends on the image size -> the axis of the length.
 TABLES = {
   'pos_embedding': 1,
@@ -43,7 +45,9 @@ def initial(
   def fresh_head():
     params = _init(model, image_size, channels)
     # What isn't returned is not computed either.
-    return {k: v for k, v in params.items() if k.startswith(HEADS)}
+    return {
+      k: v for k, v in params.items() if k.startswith((*HEADS, *MASKED_PATCH))
+    }
 
   shapes = _initial_shapes(model, image_size, channels)
   return shapes | (jax.device_get(jax.jit(fresh_head)()) if head else {})

@@ -9,6 +9,9 @@ from absl import logging
 
 from vit_jax.models import position
 
+# In place of the number of a patch: the mask embedding.
+MASK = -1
+
 
 class PatchEmbedding(nn.Module):
   """Cuts images into patches and projects each to a token (Eq. 1).
@@ -50,6 +53,26 @@ class PatchEmbedding(nn.Module):
     x = x.transpose(0, 1, 3, 2, 4, 5)
     x = x.reshape(batch, rows * columns, -1)  # [B, L, high * wide * channels]
     return x @ kernel.reshape(-1, self.width) + bias[None, None]  # [B, L, D]
+
+
+def replace_embeddings(
+  embeddings: jax.Array, source: jax.Array, mask_embedding: jax.Array
+) -> jax.Array:
+  """Puts other embeddings in the place of patches' own (B.1.2).
+
+  Args:
+    embeddings: [B, L, D].
+    source: int32 [B, L], the patch of the same image whose embedding each patch
+      gets, or MASK.
+    mask_embedding: [D].
+
+  Returns:
+    [B, L, D] in the embeddings' dtype.
+  """
+  masked = (source == MASK)[..., None]  # [B, L, 1]
+  index = jnp.maximum(source, 0)[..., None]
+  taken = jnp.take_along_axis(embeddings, index, axis=1)
+  return jnp.where(masked, mask_embedding.astype(embeddings.dtype), taken)
 
 
 @functools.cache  # Once per size and patch, however often it is traced.

@@ -1,4 +1,6 @@
-"""The linear classifier, the last layer of every model."""
+"""The last layer: a linear classifier, or a prediction for each patch."""
+
+import functools
 
 import flax.linen as nn
 import jax
@@ -26,3 +28,28 @@ def classify(
     precision=jax.lax.Precision.HIGHEST,
     name='head',
   )(representation)
+
+
+def predict_patches(
+  encoded: jax.Array, *, outputs: int, dtype: jax.typing.DTypeLike
+) -> jax.Array:
+  """Maps patch tokens [B, L, D] to [B, L, outputs] (B.1.2).
+
+  To be called within an `nn.compact` method: the module gets the layer
+  `patch_head`. It computes in the model's dtype, since it is applied to every
+  patch, but sums in float32, which is what it gives.
+
+  Args:
+    encoded: [B, L, D], any float dtype.
+    outputs: numbers predicted of each patch.
+    dtype: of the factors.
+  """
+  return nn.Dense(
+    outputs,
+    kernel_init=nn.initializers.zeros,
+    dtype=dtype,
+    dot_general=functools.partial(
+      jax.lax.dot_general, preferred_element_type=jnp.float32
+    ),
+    name='patch_head',
+  )(encoded)

@@ -176,7 +176,8 @@ def options(name: str) -> list[str]:
   """Returns what `build` can override of a model; ValueError if unknown."""
   module, _ = _lookup(name)
   fields = {field.name for field in dataclasses.fields(module)}
-  return sorted(fields - {'num_classes', 'parent', 'name'})
+  # `patch_outputs` follows from what is trained for: see `masked_patch`.
+  return sorted(fields - {'num_classes', 'patch_outputs', 'parent', 'name'})
 
 
 def build(name: str, *, num_classes: int, **overrides) -> nn.Module:

@@ -6,6 +6,7 @@ those map one to one. The ablations of appendix D are attributes.
 Axes: B batch, L tokens, D width. Images are [B, height, width, channels].
 """
 
+import math
 import re
 
 import flax.linen as nn
@@ -13,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.models import attention, position, resnet
-from vit_jax.models.embedding import PatchEmbedding
+from vit_jax.models.embedding import PatchEmbedding, replace_embeddings
 from vit_jax.models.encoder import Encoder, MlpBlock
-from vit_jax.models.head import classify
+from vit_jax.models.head import classify, predict_patches
 from vit_jax.models.images import check_images
 
 POOLINGS = ('token', 'gap', 'map')
@@ -23,7 +24,7 @@ POOLINGS = ('token', 'gap', 'map')
 # See `ViT.is_rounded`. Not a hybrid's ResNet, whose kernels are standardised in
 # float32, nor the head, which computes in float32.
 _ROUNDED = re.compile(
-  r'(Transformer|embedding|pre_logits|MAPHead_0)/(.*/)?kernel'
+  r'(Transformer|embedding|pre_logits|MAPHead_0|patch_head)/(.*/)?kernel'
 )
 
 
@@ -101,6 +102,8 @@ class ViT(nn.Module):
     scan: run the blocks as one loop, which compiles faster. Their parameters
       are then stacked (`stack_blocks`), the same values give the same logits,
       but a key gives other initial values and dropout masks.
+    patch_outputs: numbers predicted of each patch, in place of the classifier
+      (masked patch prediction, B.1.2); set by `masked_patch.adapted`.
   """
 
   num_classes: int
@@ -124,6 +127,7 @@ class ViT(nn.Module):
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
   scan: bool = False
+  patch_outputs: int | None = None
 
   def is_rounded(self, name: str) -> bool:
     """Whether a parameter is rounded to `dtype` wherever it is used.
@@ -151,7 +155,11 @@ class ViT(nn.Module):
 
   @nn.compact
   def __call__(
-    self, images: jax.Array, *, train: bool = False
+    self,
+    images: jax.Array,
+    *,
+    train: bool = False,
+    source: jax.Array | None = None,
   ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Classifies images.
 
@@ -159,9 +167,12 @@ class ViT(nn.Module):
       images: [B, height, width, channels], float in [-1, 1].
       train: turns dropout on, which takes the random stream 'dropout' unless
         its rate is 0.
+      source: whose embedding each patch gets, see `replace_embeddings`; for
+        models with `patch_outputs`. None: its own.
 
     Returns:
-      logits: [B, num_classes], float32.
+      logits: [B, num_classes], float32; of a model with `patch_outputs`
+        [B, rows * columns, patch_outputs], by patch.
       out: `embedded` [B, L, D], the first block's input; `encoded` [B, L, D],
         after the last LayerNorm; `pre_logits` [B, D or representation_size],
         the head's input; in a hybrid also `features` [B, height, width,
@@ -187,6 +198,15 @@ class ViT(nn.Module):
     x = PatchEmbedding(
       self.width, self.patch_size, dtype=self.dtype, name='embedding'
     )(x)
+    if self.patch_outputs is not None:
+      mask = self.param('mask_embedding', nn.initializers.zeros, (self.width,))
+      if source is not None:  # Before positions are added, which are kept.
+        x = replace_embeddings(x, source, mask)
+    elif source is not None:
+      raise ValueError(
+        'source is for models with patch_outputs, and this one classifies: see'
+        ' masked_patch.adapted.'
+      )
     if self.pooling == 'token':
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))
       cls = jnp.broadcast_to(cls, (len(images), 1, self.width))
@@ -214,6 +234,12 @@ class ViT(nn.Module):
       )(x)
       x = jnp.tanh(x)
     out['pre_logits'] = x
+    if self.patch_outputs is not None:
+      patches = out['encoded'][:, -math.prod(grid) :]
+      predictions = predict_patches(
+        patches, outputs=self.patch_outputs, dtype=self.dtype
+      )
+      return predictions, out
     logits = classify(x, num_classes=self.num_classes, head_bias=self.head_bias)
     return logits, out
 

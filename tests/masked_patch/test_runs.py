@@ -1,0 +1,209 @@
+"""Whole runs of masked patch prediction, what starts from them, evaluation."""
+
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+from absl import logging
+
+from configs import finetune
+from configs import masked_patch as masked_patch_config
+from vit_jax import checkpoint, evaluate, sharding, train, warm_start
+from vit_jax import config as config_lib
+from vit_jax import program as program_lib
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _log_everything():
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.INFO)
+  yield
+  logging.set_verbosity(before)
+
+
+def _config(steps=400, **changes):
+  """Of digits of 8x8 px, in 16 patches."""
+  config = masked_patch_config.get_config(
+    f'ViT-B/2,digits,steps={steps},eval=test'
+  )
+  config.image_size, config.channels = (8, 8), 1
+  config.model.update(width=32, depth=2, heads=4, mlp_dim=64, dtype='float32')
+  config.data.update(batch_size=64, preprocess='resize', threads=0)
+  config.schedule.peak = 5e-3
+  config.log.tensorboard = False
+  config.mesh.update(data=1, fsdp=1)
+  config.update_from_flattened_dict(changes)
+  return config
+
+
+def _finetuning(workdir, **changes):
+  config = finetune.get_config('ViT-B/2,digits')
+  config.image_size, config.channels = (8, 8), 1
+  config.model = _config().model
+  config.data.update(batch_size=64, preprocess='resize', threads=0)
+  config.total_steps = 1
+  config.schedule.update(warmup_steps=0, peak=0.0)
+  config.log.tensorboard = False
+  config.mesh.data = 1
+  config.init.checkpoint = str(workdir)
+  config.update_from_flattened_dict(changes)
+  return config
+
+
+@pytest.fixture(scope='module')
+def pretrained(tmp_path_factory):
+  """A run's directory and its final metrics."""
+  workdir = tmp_path_factory.mktemp('masked_patch')
+  config = _config()
+  config.evals.few_shot = config_lib.few_shot('train', 'test', shots=(5,))
+  return workdir, train.train_and_evaluate(config, workdir)
+
+
+def test_a_run_predicts_better_than_the_most_frequent_colour(pretrained):
+  _, values = pretrained
+  assert values['validation/count'] == 360
+  baseline = values['validation/baseline_accuracy']
+  assert 0.4 < baseline < 0.45
+  assert values['validation/accuracy'] > baseline + 0.08
+  assert values['few_shot/5shot/accuracy'] > 0.2  # Of ten classes.
+
+
+@pytest.mark.slow
+def test_colours_of_scenes_are_learned(tmp_path):
+  config = _config(1200)
+  config.data.dataset, config.channels = 'shapes:colour', 3
+  config.model.update(width=64, mlp_dim=128, patch_size=(8, 8))
+  config.image_size, config.schedule.peak = (32, 32), 3e-3
+  config.data.train_split = 'train[:2000]'
+  config.evals.validation.split = 'test[:500]'
+  values = train.train_and_evaluate(config, tmp_path)
+  assert 0.25 < values['validation/baseline_accuracy'] < 0.35
+  assert values['validation/accuracy'] > 0.45
+
+
+def _flat(workdir):
+  tree, _ = checkpoint.read_params(checkpoint.find(workdir))
+  return flax.traverse_util.flatten_dict(tree, sep='/')
+
+
+def test_finetuning_starts_with_the_encoder(pretrained, tmp_path):
+  workdir, _ = pretrained
+  train.train_and_evaluate(_finetuning(workdir), tmp_path)
+  before, after = _flat(workdir), _flat(tmp_path)
+  # At a learning rate of 0.
+  shared = before.keys() & after.keys()
+  for name in shared:
+    np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+  assert before.keys() - shared == {
+    *('mask_embedding', 'patch_head/kernel', 'patch_head/bias'),
+  }
+  assert after.keys() - shared == {'head/kernel', 'head/bias'}
+  log = (tmp_path / 'train.log').read_text()
+  assert 'dropped: mask_embedding, patch_head/bias, patch_head/kernel' in log
+  assert 'new: head/bias, head/kernel' in log
+
+
+@pytest.mark.parametrize(
+  'target, new_head, dropped, new',
+  [
+    ('mean_colour', False, (), ()),
+    # The head is another's, the mask embedding isn't.
+    ('pixels', True, ('patch_head/bias', 'patch_head/kernel'), 'same'),
+  ],
+)
+def test_starting_from_another_masked_patch_run(
+  pretrained, target, new_head, dropped, new
+):
+  workdir, _ = pretrained
+  config = config_lib.resolve(
+    _config(**{'loss.target': target}), num_examples=64, num_classes=10
+  )
+  program = program_lib.build(config, sharding.build(**config.mesh))
+  params, line = warm_start.load(
+    checkpoint.find(workdir),
+    jax.device_get(jax.jit(program.fresh_params)()),
+    new_grid=(4, 4),
+    new_head=new_head,
+    model=program.model,
+  )
+  np.testing.assert_array_equal(
+    params['mask_embedding'], _flat(workdir)['mask_embedding']
+  )
+  assert np.any(params['mask_embedding'])
+  assert np.any(params['patch_head']['kernel']) == (not new_head)
+  new = dropped if new == 'same' else new
+  for kind, names in (('dropped', dropped), ('new', new)):
+    assert (f'{kind}: {", ".join(names)}' in line) == bool(names), line
+
+
+def test_a_classifier_can_be_what_it_starts_from(pretrained, tmp_path):
+  workdir, _ = pretrained
+  train.train_and_evaluate(_finetuning(workdir), tmp_path / 'classifier')
+  config = _config(1)
+  config.init.checkpoint = str(tmp_path / 'classifier')
+  train.train_and_evaluate(config, tmp_path / 'masked')
+  log = (tmp_path / 'masked' / 'train.log').read_text()
+  assert 'dropped: head/bias, head/kernel' in log
+  assert 'new: mask_embedding, patch_head/bias, patch_head/kernel' in log
+  config.init.new_head = False
+  with pytest.raises(ValueError, match='predicts patches, not classes: start'):
+    train.train_and_evaluate(config, tmp_path / 'refused')
+
+
+def test_a_classifier_cannot_keep_its_head(pretrained, tmp_path):
+  workdir, _ = pretrained
+  config = _finetuning(workdir, **{'init.new_head': False})
+  with pytest.raises(ValueError, match='These weights have no head: give'):
+    train.train_and_evaluate(config, tmp_path)
+
+
+def test_it_is_evaluated_without_training(pretrained, tmp_path):
+  workdir, trained = pretrained
+  config = _config()
+  config.init.checkpoint = str(workdir)
+  values = evaluate.evaluate_only(config, tmp_path)
+  for name in ('accuracy', 'loss', 'baseline_accuracy', 'count'):
+    key = f'validation/{name}'
+    np.testing.assert_allclose(values[key], trained[key], rtol=1e-6)
+
+
+def test_a_classifiers_evaluations_of_it_are_refused(pretrained, tmp_path):
+  workdir, _ = pretrained
+  config = _finetuning(workdir)
+  with pytest.raises(
+    ValueError,
+    match=r'trained with loss.name=masked_patch.*'
+    r'of softmax: what they predict differs',
+  ):
+    evaluate.evaluate_only(config, tmp_path / 'a')
+  config.evals = {'few': config_lib.few_shot('train', 'test', shots=(1,))}
+  evaluate.evaluate_only(config, tmp_path / 'b')
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (
+      lambda c: c.evals.update(test=config_lib.evaluation('test')),
+      r"evals.test needs a classifier, .* kinds 'masked_patch' and 'few_shot'",
+    ),
+    (
+      lambda c: setattr(c, 'loss', config_lib.default().loss),
+      r"evals.validation is for runs with loss.name='masked_patch', .* 'softm",
+    ),
+    (
+      lambda c: c.loss.__delattr__('fraction'),
+      r"loss.name='masked_patch' has the keys \['fraction', .* as configs/mas",
+    ),
+    (
+      lambda c: c.update(mixup_alpha=0.1),
+      r"mixup_alpha=0.1 blends labels, and loss.name='masked_patch' uses none",
+    ),
+  ],
+)
+def test_what_does_not_go_together(change, message, tmp_path):
+  config = _config(1)
+  with config.unlocked():
+    change(config)
+  with pytest.raises(ValueError, match=message):
+    train.train_and_evaluate(config, tmp_path)

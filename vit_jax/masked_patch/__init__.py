@@ -1,0 +1,28 @@
+"""Masked patch prediction, the paper's self-supervision (§4.6, B.1.2).
+
+Some patch embeddings are corrupted, and the model predicts what the colours of
+those patches were from what is left.
+"""
+
+from vit_jax.masked_patch.corruption import Corruption, corruption_key
+from vit_jax.masked_patch.objective import add_image_keys, mean_loss, measure
+from vit_jax.masked_patch.task import (
+  NAME,
+  MaskedPatch,
+  adapted,
+  build,
+  from_config,
+)
+
+__all__ = [
+  'NAME',
+  'Corruption',
+  'MaskedPatch',
+  'adapted',
+  'add_image_keys',
+  'build',
+  'corruption_key',
+  'from_config',
+  'mean_loss',
+  'measure',
+]

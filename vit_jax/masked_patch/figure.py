@@ -1,0 +1,168 @@
+"""Pictures of masked patch prediction: what is seen, predicted, and was there.
+
+Axes: `B` images, `L` patches of an image, `C` channels.
+"""
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+from etils import epath
+
+from vit_jax import config as config_lib
+from vit_jax import data, inputs, interop
+from vit_jax.data import pipeline
+from vit_jax.masked_patch import corruption, targets, task
+from vit_jax.models.embedding import MASK
+from vit_jax.models.images import normalize
+
+_GREY = 128
+_TITLES = ('input', 'prediction', 'image')
+
+
+def pictures(
+  images: np.ndarray,
+  source: np.ndarray,
+  corrupted: np.ndarray,
+  predicted: np.ndarray,
+  patch_size: tuple[int, int],
+) -> tuple[np.ndarray, np.ndarray]:
+  """What the model saw, and what it predicts.
+
+  Args:
+    images: uint8 [B, H, W, C].
+    source: int32 [B, L], see `corruption.Corruption.draw`.
+    corrupted: bool [B, L].
+    predicted: uint8 [B, L, height, width, C], of all patches.
+    patch_size: (height, width) in pixels.
+
+  Returns:
+    Two arrays uint8 [B, rows * height, columns * width, C]: the input, and the
+    image with its corrupted patches as predicted.
+  """
+  pixels = np.asarray(targets.patches(images, patch_size))
+  index = np.maximum(source, 0)[:, :, None, None, None]
+  seen = np.take_along_axis(pixels, index, axis=1)
+  spread = (..., None, None, None)
+  seen = np.where((source == MASK)[spread], np.uint8(_GREY), seen)
+  prediction = np.where(corrupted[spread], predicted, pixels)
+  rows = images.shape[1] // patch_size[0]
+  return _joined(seen, rows), _joined(prediction, rows)
+
+
+def _joined(pixels, rows):  # [B, L, h, w, C] -> [B, rows * h, columns * w, C]
+  batch, length, high, wide, channels = pixels.shape
+  x = pixels.reshape(batch, rows, length // rows, high, wide, channels)
+  x = x.transpose(0, 1, 3, 2, 4, 5)
+  return x.reshape(batch, rows * high, -1, channels)
+
+
+def draw(
+  seen: np.ndarray,
+  prediction: np.ndarray,
+  images: np.ndarray,
+  path: epath.PathLike,
+) -> None:
+  """Writes the picture: a row for each image.
+
+  Args:
+    seen: uint8 [B, H, W, C], see `pictures`.
+    prediction: likewise.
+    images: likewise.
+    path: of a .png, .pdf or .svg file.
+
+  Raises:
+    ValueError: matplotlib is not installed.
+  """
+  try:
+    import matplotlib
+  except ImportError:
+    raise ValueError(
+      'pictures need matplotlib: pip install "vit_jax[plot]"'
+    ) from None
+  matplotlib.use('Agg')
+  import matplotlib.pyplot as plt
+
+  count = len(images)
+  figure, axes = plt.subplots(
+    *(count, 3), figsize=(6, 2 * count), squeeze=False, layout='constrained'
+  )
+  for column, title, shown in zip(
+    axes.T, _TITLES, (seen, prediction, images), strict=True
+  ):
+    column[0].set_title(title)
+    for ax, image in zip(column, shown, strict=True):
+      if image.shape[-1] == 2:  # No way to show it in colour.
+        image = image[..., :1]
+      ax.imshow(image, cmap='gray', vmin=0, vmax=255)
+      ax.axis('off')
+  figure.savefig(path, dpi=150)
+  plt.close(figure)
+
+
+def of_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
+  """Writes a picture of a run's first images, corrupted as in evaluations.
+
+  Args:
+    workdir: of a run with the loss `masked_patch`.
+    path: see `draw`.
+    count: number of images: of its first evaluation of masked patches, else of
+      the training split.
+
+  Raises:
+    ValueError: no such run, or its weights or images cannot be read.
+  """
+  saved = config_lib.load(workdir)
+  if saved is None or saved.get('loss', {}).get('name') != task.NAME:
+    raise ValueError(
+      f'{workdir} holds no run with loss.name={task.NAME!r}: give the --workdir'
+      ' of a run of configs/masked_patch.py.'
+    )
+  if count < 1:
+    raise ValueError(f'--images={count} must be at least 1.')
+  config = ml_collections.ConfigDict(saved)
+  images = _first_images(config, count)
+  weights = interop.read(workdir)
+  built = task.from_config(config, weights.model)
+  model = task.adapted(weights.model, built)
+  params = flax.traverse_util.unflatten_dict(dict(weights.params), sep='/')
+  keys = corruption.image_keys(
+    corruption.corruption_key(0), jnp.arange(len(images))
+  )
+  corrupted, source = built.corruption.draw(keys)
+  predictions, _ = jax.jit(model.apply)(
+    {'params': params}, normalize(images), source=source
+  )
+  seen, prediction = pictures(
+    images,
+    *map(np.asarray, (source, corrupted, built.target.pixels(predictions))),
+    model.patch_size,
+  )
+  draw(seen, prediction, images, path)
+
+
+def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
+  """Up to so many images of a run, uint8 [B, H, W, C]."""
+  dataset, split, preprocess = '', config.data.train_split, 'resize'
+  label_key = ''
+  for section in config.evals.values():
+    if section.kind == task.NAME:
+      dataset, split = section.dataset, section.split
+      preprocess, label_key = section.preprocess, section.label_key
+      break
+  source = inputs.open_source(
+    config,
+    dataset or config.data.dataset,
+    label_key=label_key,
+    own_classes=True,
+  )
+  reading = inputs.reading(config, train=False)
+  batches = pipeline.eval_batches(
+    data.View(source, split),
+    inputs.parse_preprocess(config, preprocess),
+    batch_size=count,
+    **reading | {'num_classes': source.info.num_classes, 'threads': 0},
+  )
+  batch = next(iter(batches))
+  return np.asarray(batch['image'])[np.asarray(batch['mask'])]
