@@ -58,6 +58,7 @@ def study(
   model: str,
   dataset: str,
   *,
+  name: str = '',
   options: Mapping[str, Value] | None = None,
   seeds: int = 3,
   rates: Sequence[float] = (),
@@ -68,11 +69,13 @@ def study(
   Args:
     model: its name.
     dataset: a name or spec that configs/finetune.py takes.
+    name: of the study, and of its runs' folder; '': the data set's.
     options: of configs/finetune.py.
     seeds: how many runs are reported.
     rates: learning rates; none: those of Table 4.
     overrides: config key -> value, for all runs.
   """
+  name = name or dataset
   row = finetune.TABLE_4.get(dataset)
   rates = rates or (row.learning_rates if row else DEFAULT_RATES)
 
@@ -87,7 +90,7 @@ def study(
   def finals(winner: Run) -> list[Run]:
     return [
       make_run(
-        dataset,
+        name,
         config('all', winner.labels.get('setup', 'table4')),
         {**winner.overrides, 'seed': seed},
         **winner.labels,
@@ -98,7 +101,7 @@ def study(
 
   candidates = [
     make_run(
-      dataset,
+      name,
       config('selection', 'table4'),
       {**(overrides or {}), 'schedule.peak': rate},
       rate=rate,
@@ -108,8 +111,6 @@ def study(
   if models.paper_name(model).startswith('BiT-'):
     # With its own rate, so that it is told from the others by its setup.
     candidates.append(
-      make_run(
-        dataset, config('selection', 'bit'), overrides or {}, setup='bit'
-      )
+      make_run(name, config('selection', 'bit'), overrides or {}, setup='bit')
     )
-  return Study(dataset, candidates, finals)
+  return Study(name, candidates, finals)

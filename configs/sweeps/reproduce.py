@@ -1,0 +1,105 @@
+"""The runs behind the paper's tables and figures, as one sweep.
+
+    python -m vit_jax.reproduce ITEM... --workdir=DIR
+
+starts it and prints the items; this file says which config each run is of, at
+two scales. `configs/sweeps/reproduce.py:table5+table6,scale=mini` is the sweep
+alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
+
+`scale=paper`: configs/pretrain.py, and for fine-tuning the protocol of
+configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
+`scale=mini`: configs/mini.py, without a choice of rates, two seeds.
+"""
+
+from configs.sweeps import finetune
+from vit_jax import config as config_lib
+from vit_jax.paper import items, runs, values
+from vit_jax.paper.runs import Node, Pretraining, Transfer
+from vit_jax.sweep import Study, Sweep, make_run
+
+USAGE = (
+  'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini], with'
+  f' ITEM one of {", ".join(items.ITEMS)}, or all.'
+)
+# The paper's data sets, as configs name them.
+TASKS = {
+  values.IMAGENET: 'imagenet2012',
+  values.CIFAR10: 'cifar10',
+  values.CIFAR100: 'cifar100',
+  values.PETS: 'pets',
+  values.FLOWERS: 'flowers',
+}
+MINI_TASKS = TASKS | {values.IMAGENET: 'imagenet'}
+MINI_SEEDS = 2
+
+
+def get_sweep(argument=None) -> Sweep:
+  """Returns the sweep of `ITEM[+ITEM...][,scale=SCALE]`."""
+  args = config_lib.parse_argument(
+    argument, positional=('items',), options={'scale': str}, usage=USAGE
+  )
+  scale = args.get('scale', 'paper')
+  if scale not in SCALES:
+    raise ValueError(
+      f'scale={scale!r} is unknown; choose one of {list(SCALES)}. {USAGE}'
+    )
+  chosen = items.find(args['items'].split('+'))
+  nodes = runs.with_needs(node for item in chosen for node in item.nodes)
+  return Sweep([SCALES[scale](node) for node in nodes])
+
+
+def _pretraining(node: Pretraining, config: str) -> Study:
+  """A study of one run."""
+  words = []
+  if node.epochs is not None:
+    words.append(f'epochs={node.epochs:g}')
+  if node.optimizer != 'adam':
+    words.append(f'optimizer={node.optimizer}')
+  run = make_run(
+    node.name,
+    ','.join([config, *words]),
+    {**dict(node.options), 'seed': node.seed},
+    run='pretraining',
+  )
+  return Study(node.name, finals=[run])
+
+
+def _weights(node: Transfer) -> str:
+  """The name of the run that a transfer starts from."""
+  [run] = _pretraining(node.pretraining, '').finals_of(None)
+  return f'run:{run.name}'
+
+
+def at_paper_scale(node: Node) -> Study:
+  """The runs of a node with the paper's own models and data."""
+  if isinstance(node, Pretraining):
+    data = runs.DATASETS[node.data]
+    return _pretraining(
+      node, f'configs/pretrain.py:{node.model},{data},few_shot=imagenet2012'
+    )
+  return finetune.study(
+    node.pretraining.model,
+    TASKS[node.task],
+    name=node.name,
+    overrides={'init.checkpoint': _weights(node)},
+  )
+
+
+def in_miniature(node: Node) -> Study:
+  """The runs of a node as configs/mini.py has them."""
+  if isinstance(node, Pretraining):
+    data = runs.DATASETS[node.data]
+    return _pretraining(node, f'configs/mini.py:{node.model},{data}')
+  finals = [
+    make_run(
+      node.name,
+      f'configs/mini.py:{node.pretraining.model},{MINI_TASKS[node.task]}',
+      {'init.checkpoint': _weights(node), 'seed': seed},
+      seed=seed,
+    )
+    for seed in range(MINI_SEEDS)
+  ]
+  return Study(node.name, finals=finals)
+
+
+SCALES = {'paper': at_paper_scale, 'mini': in_miniature}

@@ -1,0 +1,147 @@
+"""The runs behind the paper's results, shared between its tables and figures.
+
+A run is named by what it is, not by the item that asks for it: the ViT-L/16 of
+14 epochs on JFT-300M in Table 2 is that of Tables 5 and 6 and of Figure 5.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from vit_jax.paper import values
+from vit_jax.paper.report import Number
+from vit_jax.sweep import schedule
+from vit_jax.sweep.spec import Study, Value
+
+# The paper's pre-training sets, as configs name them.
+DATASETS = {
+  values.IMAGENET: 'imagenet2012',
+  values.IMAGENET21K: 'imagenet21k',
+  values.JFT: 'jft300m',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+  """A pre-training run.
+
+  Attributes:
+    model: the paper's name.
+    data: a key of `DATASETS`.
+    epochs: of it; None: as in Table 3.
+    optimizer: 'adam' or 'sgd'.
+    options: config key -> value, in which it differs from Table 3.
+    label: says what the options are; part of the run's name.
+    seed: of weights and order.
+  """
+
+  model: str
+  data: str = values.JFT
+  epochs: float | None = None
+  optimizer: str = 'adam'
+  options: tuple[tuple[str, Value], ...] = ()
+  label: str = ''
+  seed: int = 0
+
+  @property
+  def name(self) -> str:
+    """A name for people and folders: `ViT-L/16, JFT-300M, 14 epochs`."""
+    parts = [self.model, self.data]
+    if self.epochs is not None:
+      parts.append(f'{self.epochs:g} epochs')
+    if self.optimizer != 'adam':
+      parts.append(self.optimizer)
+    if self.label:
+      parts.append(self.label)
+    if self.seed:
+      parts.append(f'seed {self.seed}')
+    return ', '.join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+  """Fine-tuning of a pre-trained model on a task, several times.
+
+  Attributes:
+    pretraining: what it starts from.
+    task: a data set as the paper's tables name it.
+  """
+
+  pretraining: Pretraining
+  task: str
+
+  @property
+  def name(self) -> str:
+    return f'{self.pretraining.name} to {self.task}'
+
+
+Node = Pretraining | Transfer
+
+
+def with_needs(nodes: Iterable[Node]) -> list[Node]:
+  """The nodes, each once, and after what they start from."""
+  found: dict[Node, None] = {}
+  for node in nodes:
+    if isinstance(node, Transfer):
+      found[node.pretraining] = None
+    found[node] = None
+  # Pre-training first: all else waits for it.
+  return sorted(found, key=lambda node: isinstance(node, Transfer))
+
+
+class Results:
+  """Our numbers, from the files of finished runs."""
+
+  def __init__(
+    self,
+    studies: Iterable[Study],
+    finished: Mapping[str, Mapping[str, float]],
+  ):
+    """Takes what is known.
+
+    Args:
+      studies: each of the name of the node whose runs it has.
+      finished: run -> its last numbers, see `sweep.launch.read_finished`.
+    """
+    self._studies = {study.name: study for study in studies}
+    self._finished = finished
+
+  def number(
+    self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
+  ) -> Number | None:
+    """The mean of a metric over all runs of some nodes.
+
+    Args:
+      nodes: which may differ in their seed.
+      metric: such as `test/accuracy`.
+      scale: what to multiply with: accuracies are fractions in the files, and
+        percentages in most of the paper.
+
+    Returns:
+      None if any of the runs is missing, or lacks the number.
+    """
+    found: dict[str, float] = {}
+    for node in nodes:
+      study = self._studies.get(node.name)
+      runs = schedule.reported(study, self._finished) if study else None
+      if not runs:
+        return None
+      for run in runs:
+        value = self._finished.get(run.name, {}).get(metric)
+        if value is None:
+          return None
+        found[run.name] = scale * value
+    return Number(tuple(found.values()), tuple(found)) if found else None
+
+  def has(self, node: Node) -> bool:
+    """Whether there are runs for it at this scale, finished or not."""
+    return node.name in self._studies
+
+  def transfer(self, pretraining: Pretraining, task: str) -> Number | None:
+    """Test accuracy after fine-tuning, in percent."""
+    return self.number([Transfer(pretraining, task)], 'test/accuracy')
+
+  def few_shot(
+    self, pretrainings: Iterable[Pretraining], *, scale: float = 100.0
+  ) -> Number | None:
+    """5-shot accuracy on ImageNet at the end of pre-training."""
+    return self.number(pretrainings, 'few_shot/5shot/accuracy', scale=scale)
