@@ -13,13 +13,15 @@ px: patches of 8 px stand for 32 at 224 px, and of 4 px for 16 and 14.
 DATASET to pre-train on is `imagenet2012`, `imagenet21k` or `jft300m`: 200,
 2,200 and 48,000 rendered scenes (`shapes`), in the proportions of the real
 ones, each with six labels. `epochs=E` is in the paper's own epochs, whose cost
-keeps its proportion too: 7 of JFT-300M are 1,000 steps of 64 images.
-`optimizer=sgd` is Table 7's, `subset=SIZE` trains on so many scenes (Figure 4).
+keeps its proportion too: 7 of JFT-300M are 2,000 steps of 64 images.
+`optimizer=sgd` is Table 7's; `subset=SIZE` trains on so many scenes, in as many
+steps (Figure 4).
 
 TASK to fine-tune on is one of those below, 200 steps on 1,000 images.
 
-What comes out answers the paper's questions at this scale, and no others: a
-ViT-B/32 gets to about 20% in few-shot accuracy on `imagenet2012`.
+What comes out answers the paper's questions at this scale, and no others.
+Five-shot accuracy on `imagenet` after `jft300m`: 77% with ViT-B/32 and 85% with
+BiT-R50x1, in one or two minutes each (54 classes).
 """
 
 import dataclasses
@@ -60,8 +62,6 @@ class Dataset:
     scenes: of `shapes`.
     epochs: the paper's.
     steps: of that many epochs.
-    peak: learning rate.
-    end: its schedule's.
   """
 
   scenes: int
@@ -71,9 +71,9 @@ class Dataset:
 
 # Steps in proportion to the images that the paper's runs see.
 DATASETS = {
-  'imagenet2012': Dataset(200, 300, 180),
-  'imagenet21k': Dataset(2_200, 90, 530),
-  'jft300m': Dataset(48_000, 7, 1_000),
+  'imagenet2012': Dataset(200, 300, 360),
+  'imagenet21k': Dataset(2_200, 90, 1_060),
+  'jft300m': Dataset(48_000, 7, 2_000),
 }
 # Name: data spec, and the parts of it to train on, to choose by, to report.
 TASKS = {
@@ -122,6 +122,9 @@ def get_config(argument=None):
   if args['data'] in DATASETS:
     _set_pretraining(config, DATASETS[args['data']], args)
   elif args['data'] in TASKS:
+    for option in ('epochs', 'optimizer', 'subset'):
+      if option in args:
+        raise ValueError(f'{option}= is for pre-training. {USAGE}')
     _set_transfer(config, *TASKS[args['data']])
   else:
     raise ValueError(f'{args["data"]!r} is no data set here. {USAGE}')
@@ -138,6 +141,12 @@ def _set_model(config, name):
     model.width_factor = RESNET_WIDTH * full.width_factor
     return
   size, _, patch = name.rpartition('ViT-')[2].partition('/')
+  patches = HYBRID_BLOCKS if '+' in name else PATCHES
+  if size not in SIZES or patch not in patches or name[0] not in 'VR':
+    raise ValueError(
+      f'{name!r} has no miniature: sizes are {", ".join(SIZES)}, patches'
+      f' {", ".join(patches)}. {USAGE}'
+    )
   model.update(SIZES[size])
   if '+' in name:
     model.resnet_blocks = HYBRID_BLOCKS[patch]
@@ -150,14 +159,24 @@ def _set_model(config, name):
 def _set_pretraining(config, dataset, args):
   config.data.dataset = 'shapes:all'
   config.data.max_labels = 6
-  config.data.train_split = f'train[:{args.get("subset", dataset.scenes)}]'
+  config.data.train_split = f'train[:{dataset.scenes}]'
+  if 'subset' in args:
+    config.data.train_split = (
+      f'shuffled({config.data.train_split})[:{args["subset"]}]'
+    )
   epochs = args.get('epochs', dataset.epochs)
   config.total_steps = round(dataset.steps * epochs / dataset.epochs)
   config.loss.name = 'sigmoid'
   config.model.head_bias = -1.4  # The log-odds of 6 labels of 31.
   warmup = config.total_steps // 10
-  if args.get('optimizer', 'adam') == 'adam':
-    config.optimizer = config_lib.adam(weight_decay=0.03, clip_norm=1.0)
+  optimizer = args.get('optimizer', 'adam')
+  if optimizer not in ('adam', 'sgd'):
+    raise ValueError(
+      f"optimizer={optimizer!r} is unknown; choose one of ['adam', 'sgd']."
+      f' {USAGE}'
+    )
+  if optimizer == 'adam':
+    config.optimizer = config_lib.adam(weight_decay=0.03)
     config.schedule = config_lib.schedule(
       'linear', peak=3e-3, warmup_steps=warmup
     )

@@ -8,8 +8,12 @@ alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
 
 `scale=paper`: configs/pretrain.py, and for fine-tuning the protocol of
 configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
+`jft=SPEC` and `imagenet21k=SPEC` say
+where what is not public lies.
 `scale=mini`: configs/mini.py, without a choice of rates, two seeds.
 """
+
+from collections.abc import Mapping
 
 from configs.sweeps import finetune
 from vit_jax import config as config_lib
@@ -36,7 +40,10 @@ MINI_SEEDS = 2
 def get_sweep(argument=None) -> Sweep:
   """Returns the sweep of `ITEM[+ITEM...][,scale=SCALE]`."""
   args = config_lib.parse_argument(
-    argument, positional=('items',), options={'scale': str}, usage=USAGE
+    argument,
+    positional=('items',),
+    options={'scale': str, 'jft': str, 'imagenet21k': str},
+    usage=USAGE,
   )
   scale = args.get('scale', 'paper')
   if scale not in SCALES:
@@ -45,10 +52,22 @@ def get_sweep(argument=None) -> Sweep:
     )
   chosen = items.find(args['items'].split('+'))
   nodes = runs.with_needs(node for item in chosen for node in item.nodes)
-  return Sweep([SCALES[scale](node) for node in nodes])
+  specs = {
+    data: args[option]
+    for data, option in (
+      (values.JFT, 'jft'),
+      (values.IMAGENET21K, 'imagenet21k'),
+    )
+    if option in args
+  }
+  if specs and scale == 'mini':
+    raise ValueError(
+      f'scale=mini has data of its own, so {list(specs)} are not read. {USAGE}'
+    )
+  return Sweep([SCALES[scale](node, specs) for node in nodes])
 
 
-def _pretraining(node: Pretraining, config: str) -> Study:
+def _pretraining(node: Pretraining, config: str, spec: str = '') -> Study:
   """A study of one run."""
   words = []
   if node.epochs is not None:
@@ -58,7 +77,11 @@ def _pretraining(node: Pretraining, config: str) -> Study:
   run = make_run(
     node.name,
     ','.join([config, *words]),
-    {**dict(node.options), 'seed': node.seed},
+    {
+      **dict(node.options),
+      **({'data.dataset': spec} if spec else {}),
+      'seed': node.seed,
+    },
     run='pretraining',
   )
   return Study(node.name, finals=[run])
@@ -70,12 +93,19 @@ def _weights(node: Transfer) -> str:
   return f'run:{run.name}'
 
 
-def at_paper_scale(node: Node) -> Study:
-  """The runs of a node with the paper's own models and data."""
+def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
+  """The runs of a node with the paper's own models and data.
+
+  Args:
+    node: what is run.
+    specs: pre-training set -> data spec, for those that are not public.
+  """
   if isinstance(node, Pretraining):
     data = runs.DATASETS[node.data]
     return _pretraining(
-      node, f'configs/pretrain.py:{node.model},{data},few_shot=imagenet2012'
+      node,
+      f'configs/pretrain.py:{node.model},{data},few_shot=imagenet2012',
+      specs.get(node.data, ''),
     )
   return finetune.study(
     node.pretraining.model,
@@ -85,8 +115,9 @@ def at_paper_scale(node: Node) -> Study:
   )
 
 
-def in_miniature(node: Node) -> Study:
+def in_miniature(node: Node, specs: Mapping[str, str]) -> Study:
   """The runs of a node as configs/mini.py has them."""
+  del specs  # It has data of its own.
   if isinstance(node, Pretraining):
     data = runs.DATASETS[node.data]
     return _pretraining(node, f'configs/mini.py:{node.model},{data}')

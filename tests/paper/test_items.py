@@ -1,0 +1,152 @@
+"""The paper's items: shared runs, numbers from runs' files, what is missing."""
+
+import pytest
+
+from vit_jax.paper import cost, items, numbers, values
+from vit_jax.paper.report import Number
+from vit_jax.paper.runs import Pretraining, Results, Transfer, with_needs
+from vit_jax.sweep import reading
+
+SWEEP = 'configs/sweeps/reproduce.py'
+
+
+@pytest.fixture(scope='module', params=['mini', 'paper'])
+def sweep(request):
+  return reading.load(f'{SWEEP}:all,scale={request.param}')
+
+
+def _finished(sweep, accuracy):
+  """Metrics of all runs: accuracy(node's name, place among its runs)."""
+  finished = {}
+  for study in sweep.studies:
+    for i, run in enumerate(study.candidates):
+      finished[run.name] = {'held_out/accuracy': 0.1 * i}
+    winner = study.candidates[-1] if study.candidates else None
+    for i, run in enumerate(study.finals_of(winner)):
+      value = accuracy(study.name, i)
+      finished[run.name] = {
+        'test/accuracy': value,
+        'few_shot/5shot/accuracy': value,
+      }
+  return finished
+
+
+def test_items_share_runs():
+  shared = items.pretraining('ViT-L/16', values.JFT)
+  assert shared.epochs == 14
+  for name in ('table2', 'table5', 'table6'):
+    assert Transfer(shared, values.IMAGENET) in items.ITEMS[name].nodes
+  seven = Pretraining('BiT-R50x1', values.JFT, 7)
+  for name in ('table6', 'table7'):
+    assert Transfer(seven, values.CIFAR10) in items.ITEMS[name].nodes
+  default = Pretraining('ViT-B/16', values.JFT, 7)
+  assert default in items.ITEMS['table8'].nodes
+  assert Transfer(default, values.IMAGENET) in items.ITEMS['table6'].nodes
+  nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
+  assert len({node.name for node in nodes}) == len(nodes)
+  # 14 of Table 5, 13 more of Table 6, 2 of Table 7, and 23 of Table 8.
+  assert sum(isinstance(node, Pretraining) for node in nodes) == 52
+
+
+def test_what_a_run_starts_from_comes_first():
+  transfer = Transfer(Pretraining('ViT-B/16'), values.CIFAR10)
+  assert with_needs([transfer, transfer]) == [transfer.pretraining, transfer]
+
+
+def test_numbers_are_means_over_the_runs_that_are_reported(sweep):
+  start = items.pretraining('ViT-B/16', values.JFT)
+  seeds = (0.5, 0.75, 0.625)
+  results = Results(sweep.studies, _finished(sweep, lambda name, i: seeds[i]))
+  number = results.transfer(start, values.CIFAR10)
+  count = len(number.values)
+  assert number.values == tuple(100 * seed for seed in seeds[:count])
+  assert count in (2, 3)
+  assert number.runs[1].endswith('seed=1')
+  assert results.few_shot([start], scale=1.0).values == (0.5,)
+
+
+def test_a_deleted_number_is_missing_in_its_cells_only(sweep):
+  finished = _finished(sweep, lambda name, i: 0.5)
+  gone = Transfer(items.pretraining('ViT-L/16', values.JFT), values.CIFAR10)
+  [study] = [s for s in sweep.studies if s.name == gone.name]
+  winner = study.candidates[-1] if study.candidates else None
+  del finished[study.finals_of(winner)[0].name]['test/accuracy']
+  results = Results(sweep.studies, finished)
+  missing = {
+    (name, *place)
+    for name, item in items.ITEMS.items()
+    for table in item.render(results).blocks
+    for place, cell in table.cells.items()
+    if cell.expected and cell.ours is None
+  }
+  assert missing == {
+    ('table2', 'CIFAR-10', 'ViT-L/16, JFT-300M'),
+    ('table5', 'JFT-300M: CIFAR-10', 'ViT-L/16'),
+    ('table6', 'ViT-L/16, 14 epochs', 'CIFAR-10'),
+  }
+
+
+def test_without_runs_nothing_is_a_number(sweep):
+  results = Results(sweep.studies, {})
+  for item in items.ITEMS.values():
+    [table] = item.render(results).blocks
+    assert any(cell.expected for cell in table.cells.values())
+    assert all(cell.ours is None for cell in table.cells.values())
+
+
+def test_the_papers_own_numbers_give_its_averages(sweep):
+  printed = numbers.TABLE_7
+  columns = dict(zip(numbers.COLUMNS_7, printed.columns, strict=True))
+  of_node = {}
+  for (model, optimizer), column in columns.items():
+    start = Pretraining(model, values.JFT, 7, optimizer.lower())
+    for task in numbers.AVERAGE5:
+      value = printed[task, column].value
+      of_node[Transfer(start, task).name] = value / 100
+  finished = _finished(sweep, lambda name, i: of_node.get(name, 0.0))
+  results = Results(sweep.studies, finished)
+  [table] = items.ITEMS['table7'].render(results).blocks
+  for column in printed.columns:
+    cell = table.cells['Average', column]
+    assert cell.ours.mean == pytest.approx(cell.paper.value, abs=0.0051)
+    assert cell.ours.std == 0
+    for task in numbers.AVERAGE5:
+      assert table.cells[task, column].difference == pytest.approx(0, abs=1e-9)
+
+
+def test_averages_need_all_tasks(sweep):
+  finished = _finished(sweep, lambda name, i: 0.5)
+  start = Pretraining('BiT-R50x1', values.JFT, 7)
+  results = Results(sweep.studies, finished)
+  assert items.average5(results, start).mean == 50
+  [study] = [
+    s for s in sweep.studies if s.name == Transfer(start, values.PETS).name
+  ]
+  winner = study.candidates[-1] if study.candidates else None
+  del finished[study.finals_of(winner)[0].name]
+  assert items.average5(Results(sweep.studies, finished), start) is None
+
+
+def test_unknown_items_list_the_choices():
+  with pytest.raises(ValueError, match=r'table66: no such item; .*table5'):
+    items.find(['table5', 'table66'])
+  assert [i.name for i in items.find(['table8', 'table5'])] == [
+    'table5',
+    'table8',
+  ]
+  assert len(items.find(['all'])) == len(items.ITEMS)
+
+
+def test_cost_is_that_of_table_6():
+  for row, (model, epochs) in zip(
+    numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
+  ):
+    if model in ('ViT-B/32', 'BiT-R50x1', 'R50+ViT-B/16'):
+      printed = numbers.EXAFLOPS[row].value
+      found = cost.exaflops(Pretraining(model, values.JFT, epochs))
+      assert found == pytest.approx(printed, rel=0.025)
+
+
+def test_a_mean_needs_values():
+  with pytest.raises(ValueError, match='0 values of 0 runs'):
+    Number((), ())

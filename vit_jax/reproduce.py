@@ -1,0 +1,198 @@
+"""Reproduces the paper: `python -m vit_jax.reproduce ITEM... --workdir=DIR`.
+
+  all --list                           the items, and how far they are in DIR
+  table8 --scale=mini --parallel=2     in miniature, on two CPU cores
+  table6 --plan                        the runs and what they cost
+  table6 --render                      prints what there is so far
+
+Runs that are missing are started, at most --parallel at a time, and the same
+command goes on where it stopped; items share runs. Then DIR/results.md and
+DIR/index.html show our numbers beside the paper's. What has no run is missing
+there. --list, --plan and --render start nothing.
+
+--scale=paper is the paper's own models and data: start it with --launcher=slurm
+or tpu_vm, or take the commands that --dry_run prints to a pod. The data that is
+not public must be named: --jft=SPEC, --imagenet21k=SPEC.
+"""
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+
+from vit_jax import command_line
+from vit_jax.paper import items, page, report
+from vit_jax.paper.runs import Node, Pretraining, Results, with_needs
+from vit_jax.sweep import launch, reading, running, schedule
+from vit_jax.sweep.spec import Sweep
+
+SWEEP = 'configs/sweeps/reproduce.py'
+
+_SCALE = flags.DEFINE_enum(
+  'scale', 'paper', ['paper', 'mini'], 'Of models, data and schedules.'
+)
+_JFT = flags.DEFINE_string('jft', '', 'Data spec of JFT-300M.')
+_IMAGENET21K = flags.DEFINE_string(
+  'imagenet21k', '', 'Data spec of ImageNet-21k.'
+)
+_LIST = flags.DEFINE_bool('list', False, 'List the items, and end.')
+_PLAN = flags.DEFINE_bool('plan', False, 'Print the runs and their cost.')
+_RENDER = flags.DEFINE_bool('render', False, 'Print what there is so far.')
+flags.adopt_module_key_flags(running)
+
+
+def sweep_text(names: Sequence[str]) -> str:
+  """The sweep file with its argument, as the flags say."""
+  words = ['+'.join(names), f'scale={_SCALE.value}']
+  for option, value in (
+    ('jft', _JFT.value),
+    ('imagenet21k', _IMAGENET21K.value),
+  ):
+    if value:
+      words.append(f'{option}={value}')
+  return f'{SWEEP}:{",".join(words)}'
+
+
+def sections(
+  chosen: Sequence[items.Item], sweep: Sweep, where: running.Folders
+) -> list[report.Section]:
+  """What the items have to show, from the files of their runs."""
+  finished = launch.read_finished(sweep, where)
+  studies = {study.name: study for study in sweep.studies}
+  results = Results(sweep.studies, finished)
+  found = []
+  for item in chosen:
+    section = item.render(results)
+    behind = [
+      run
+      for node in with_needs(item.nodes)
+      for run in schedule.known(studies[node.name], finished)
+    ]
+    runs = [
+      report.Run(
+        run.name,
+        run.config,
+        run.name in finished,
+        hours=device_hours(finished.get(run.name, {})),
+      )
+      for run in behind
+    ]
+    found.append(
+      report.Section(
+        section.name,
+        section.title,
+        [_comparable(block) for block in section.blocks],
+        runs,
+        [*section.notes, *_notes()],
+      )
+    )
+  return found
+
+
+def _comparable(block):
+  """The block, without differences where they would mean nothing."""
+  if isinstance(block, report.Table) and _SCALE.value == 'mini':
+    fields = {**vars(block), 'comparable': False}
+    return report.Table(**fields)
+  return block
+
+
+def _notes() -> list[str]:
+  if _SCALE.value == 'paper':
+    return []
+  return [
+    'In miniature: models with a sixteenth of the width and a quarter of the'
+    ' layers, on rendered scenes and scanned digits (configs/mini.py). The'
+    " numbers are not the paper's; only their order may be compared."
+  ]
+
+
+def device_hours(metrics: Mapping[str, float]) -> float | None:
+  """The hours that a run held its devices, of all its launches together."""
+  seconds = [
+    value
+    for name, value in metrics.items()
+    if name.startswith('goodput/') and name.endswith('_seconds')
+  ]
+  if not seconds:
+    return None
+  return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
+
+
+def write(found: Sequence[report.Section], where: running.Folders) -> None:
+  """Writes the pages, and says how far the items are."""
+  runs = {run.name: run for section in found for run in section.runs}
+  done = [run for run in runs.values() if run.finished]
+  hours = sum(run.hours or 0.0 for run in done)
+  page.write(
+    found,
+    where.local,
+    title='An Image is Worth 16x16 Words, reproduced',
+    facts={
+      'scale': _SCALE.value,
+      'date': datetime.date.today().isoformat(),
+      'runs': f'{len(done)} of {len(runs)} finished',
+      'device hours': f'{hours:.2f}',
+    },
+  )
+  print(page.markdown(found, title='Results', facts={}))
+  print(f'{where.local}/index.html shows {len(done)} of {len(runs)} runs.')
+
+
+def listing(
+  chosen: Sequence[items.Item], sweep: Sweep, where: running.Folders
+) -> str:
+  """A line for each item: how many of its runs are finished."""
+  finished = launch.read_finished(sweep, where)
+  studies = {study.name: study for study in sweep.studies}
+  lines = []
+  for item in chosen:
+    part = Sweep([studies[node.name] for node in with_needs(item.nodes)])
+    total = schedule.total(part, finished)
+    done = sum(
+      run.name in finished
+      for study in part.studies
+      for run in schedule.known(study, finished)
+    )
+    lines.append(f'{item.name:<9} {done:>4} of {total:<4} runs  {item.title}')
+  return '\n'.join(lines)
+
+
+def plan(nodes: Sequence[Node]) -> str:
+  """A line for each pre-training run of the paper's scale: its exaFLOPs."""
+  from vit_jax.paper import cost
+
+  lines = []
+  total = 0.0
+  for node in nodes:
+    if isinstance(node, Pretraining):
+      exaflops = cost.exaflops(node)
+      total += exaflops
+      lines.append(f'{exaflops:>9.1f} exaFLOPs  {node.name}')
+  lines.append(f'{total:>9.1f} exaFLOPs  {len(lines)} pre-training runs')
+  return '\n'.join(lines)
+
+
+def main(words: Sequence[str]) -> None:
+  chosen = items.find(words)
+  names = [item.name for item in chosen]
+  where = running.folders()
+  if _PLAN.value:
+    print(plan(with_needs(node for item in chosen for node in item.nodes)))
+    return
+  sweep = reading.load(sweep_text(names))
+  if _LIST.value:
+    print(listing(chosen, sweep, where))
+    return
+  if not _RENDER.value:
+    running.run(sweep_text(names), table=False)
+  if not running.is_dry_run():
+    write(sections(chosen, sweep, where), where)
+
+
+if __name__ == '__main__':
+  command_line.run(
+    main,
+    required=('workdir',),
+    arguments='the items, such as table5 table8, or all',
+  )

@@ -1,0 +1,152 @@
+"""Brings a sweep to its end as the command's flags say."""
+
+import json
+import pathlib
+import shlex
+import subprocess
+import sys
+
+from absl import flags
+
+from vit_jax import paths
+from vit_jax.sweep import commands, launch, local, schedule, spec, state, status
+from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.spec import Sweep
+
+_WORKDIR = flags.DEFINE_string(
+  'workdir', None, 'Directory of the sweep, on this machine.'
+)
+_RUNS = flags.DEFINE_string(
+  'runs',
+  None,
+  'Where the runs work, if not in --workdir: what all their machines share,'
+  ' such as gs://BUCKET/PATH.',
+)
+_LAUNCHER = flags.DEFINE_enum(
+  'launcher', 'local', ['local', 'slurm', 'tpu_vm'], 'Where the runs run.'
+)
+_PARALLEL = flags.DEFINE_integer(
+  'parallel',
+  0,
+  'How many runs at a time; 0 is one for each GPU or TPU chip (or one), and'
+  ' all of them on Slurm.',
+  lower_bound=0,
+)
+_RETRIES = flags.DEFINE_integer(
+  'retries', 2, 'How often a run that failed is tried again.', lower_bound=0
+)
+_RESTARTS = flags.DEFINE_integer(
+  'restarts',
+  20,
+  'How often a run that was preempted, stuck or killed goes on.',
+  lower_bound=0,
+)
+_SET = flags.DEFINE_multi_string(
+  'set', [], 'KEY=VALUE, a config key for all runs; may be repeated.'
+)
+_SLURM = flags.DEFINE_multi_string(
+  'slurm',
+  [],
+  'NAME=VALUE, a parameter of submitit.SlurmExecutor, such as partition=gpu,'
+  ' time=600 (minutes), gpus_per_node=1; may be repeated.',
+)
+_TPUS = flags.DEFINE_list(
+  'tpus', [], 'Names of TPU VMs that are set up (launch/tpu_vm.py).'
+)
+_DRY_RUN = flags.DEFINE_bool(
+  'dry_run', False, 'Check all configs, print the commands, and run nothing.'
+)
+
+
+def read_sweep(text: str) -> tuple[Sweep, bool]:
+  """The sweep, checked in another process, and whether it has a summary."""
+  words = [text, *_SET.value]
+  result = subprocess.run(
+    [sys.executable, '-m', 'vit_jax.sweep.reading', '--', *words],
+    stdout=subprocess.PIPE,
+    text=True,
+    check=False,
+    process_group=0,  # Ctrl-C is for this process to answer.
+  )
+  if result.returncode:
+    sys.exit(1)  # It has said why.
+  found = json.loads(result.stdout)
+  return spec.from_json(found['studies']), found['summary']
+
+
+def make_launcher(folders: Folders) -> launch.Launcher:
+  if _LAUNCHER.value == 'slurm':
+    from vit_jax.sweep import slurm
+
+    return slurm.Slurm(folders, _PARALLEL.value, _SLURM.value)
+  if _LAUNCHER.value == 'tpu_vm':
+    from vit_jax.sweep import tpu_vm
+
+    return tpu_vm.TpuVms(folders, _TPUS.value)
+  return local.Local(folders, _PARALLEL.value)
+
+
+def print_commands(sweep: Sweep, folders: Folders) -> None:
+  """What is due now, and how many runs are made from what is chosen."""
+  finished = launch.read_finished(sweep, folders)
+  for run in schedule.due(sweep, finished):
+    print(shlex.join(['python', *commands.command(run, folders)[1:]]))
+  for run in schedule.held_back(sweep, finished):
+    print(f'# {run.name}: after {", ".join(run.needs)}.')
+  for study in sweep.studies:
+    if schedule.reported(study, finished) is None:
+      finals = study.finals_of(study.candidates[0])
+      print(f'# {study.name}: then {len(finals)} runs of the best of these.')
+
+
+def is_dry_run() -> bool:
+  """Whether nothing is to be run."""
+  return _DRY_RUN.value
+
+
+def folders() -> Folders:
+  """Where --workdir and --runs are."""
+  directory = pathlib.Path(paths.absolute(_WORKDIR.value))
+  return Folders(directory, paths.absolute(_RUNS.value or _WORKDIR.value))
+
+
+def run(text: str, *, table: bool = True) -> None:
+  """Brings a sweep to its end, as the flags say.
+
+  Args:
+    text: `configs/sweeps/NAME.py[:ARGUMENT]`.
+    table: whether to gather the results and to print their table.
+
+  Raises:
+    ValueError: the sweep is wrong, or runs failed; says which.
+    PreemptedError: it was asked to stop.
+  """
+  where = folders()
+  directory = where.local
+  if _DRY_RUN.value:
+    print_commands(read_sweep(text)[0], where)
+    return
+  directory.mkdir(parents=True, exist_ok=True)
+  with state.lock(directory), launch.signals() as stopped:
+    sweep, has_summary = read_sweep(text)
+    state.record(directory, sweep, lambda name: where.workdir(name).exists())
+    limits = schedule.Limits(_RETRIES.value, _RESTARTS.value)
+    launcher = make_launcher(where)
+    view = status.view()
+    try:
+      running = launch.Launch(sweep, where, launcher, limits, view)
+      failed = running.run(stopped)
+    finally:
+      view.close()
+    words = [f'--workdir={directory}', f'--runs={where.shared}']
+    if has_summary:
+      words.append(f'--sweep={text}')
+    result = table and subprocess.run(
+      [sys.executable, '-m', 'vit_jax.sweep.table', *words], check=False
+    )
+  if failed:
+    lines = [f'{name} failed, see {where.log(name)}' for name in failed]
+    lines += schedule.blocked(sweep, running.finished, failed)
+    raise ValueError('\n'.join(['not all runs finished:', *lines]))
+  if table and result.returncode:
+    sys.exit(1)  # It has said why.
