@@ -5,14 +5,14 @@ from vit_jax.paper import numbers, plots
 
 points = {('ViT-B/16', 'ImageNet'): Number((77.9,), ('run',))}
 paper = numbers.FIGURES['figure3']
-figure = plots.figure3(points, data=['ImageNet'], paper=paper, overlay=True)
+figure = plots.figure3(points, data=['ImageNet'], paper=paper)
 rows = plots.figure3_rows(points, data=['ImageNet'], paper=paper)
 drawing.save(figure, 'figures/figure3', rows)
 
 `figureN` returns a `matplotlib.figure.Figure`, `figureN_rows` the numbers in
 it as a table with the columns of `COLUMNS`. What is missing is not drawn.
-Points of the paper are always in the table, but only drawn if told to
-(`overlay`): beside a miniature they would mean nothing.
+Points of the paper are always in the table; `overlay=False` leaves them out
+of the figure, as beside a miniature, where they would mean nothing.
 """
 
 from vit_jax.paper.plots.bars import figure2, figure2_rows

@@ -227,8 +227,8 @@ def log_x(axes: Any, marks: Iterable[Mark]) -> None:
   if low <= 0:
     raise ValueError(f'x is {low}, expected more than 0: the axis is log.')
   axes.set_xscale('log')
-  # A little of room beside a single place, or few that are close together.
-  pad = max((high / low) ** 0.06, 1.15)
+  # Beside places that are close together there is room enough for two ticks.
+  pad = max((high / low) ** 0.06, 2 if high / low < 4 else 1.15)
   axes.set_xlim(low / pad, high * pad)
   decades = high / low >= 30
   subs = (1,) if high / low >= 3000 else (1, 3) if decades else (1, 2, 5)
