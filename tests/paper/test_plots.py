@@ -8,6 +8,7 @@ from vit_jax import drawing
 from vit_jax.paper import numbers, plots
 from vit_jax.paper.panels import PANELS
 from vit_jax.paper.plots import parts
+from vit_jax.paper.values import Point, Value
 
 NUMBER = drawn.number(0.5, 0.6)
 ALL = {
@@ -36,6 +37,53 @@ def test_without_results_there_are_axes_that_say_so(name):
     assert not any(t.get_visible() and t.get_text() for t in labels)
   rows = getattr(plots, f'{name}_rows')({}, **options)
   assert drawn.csv(rows) == [drawn.HEADER]
+
+
+PAPERS = {
+  'figure2': Point('ViT-B/16', 'natural', Value(80.0), 'natural'),
+  'figure3': Point('ViT-B/16', 'ImageNet', Value(80.0)),
+  'figure4': Point('ViT-B/16', 9e6, Value(80.0)),
+  'figure5': Point('ViT', 100.0, Value(80.0), 'ImageNet'),
+  'figure8': Point('All', 2.0, Value(0.8), 'Average 5shot'),
+  'figure9': Point('GAP, lr=8e-4', 7, Value(80.0)),
+  'figure13': Point('ViT-B/16', 224.0, Value(0.8), 'left'),
+}
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_points_of_the_paper_are_drawn_unless_told_otherwise(name):
+  data, options = ALL[name]
+  for overlay in (True, False):
+    figure = getattr(plots, name)(
+      data, **options, paper=[PAPERS[name]], overlay=overlay
+    )
+    shown = [y for axes in figure.axes for _, y in drawn.paper(axes)]
+    assert shown == [PAPERS[name].y.value] * overlay
+    assert ('paper' in drawn.legend(figure)) == overlay
+
+
+@pytest.mark.parametrize('panel', ['ImageNet 5shot', 'Average 5shot'])
+def test_the_legend_shows_ours_where_both_are_drawn(panel):
+  points = {('Width', 1.0): {'ImageNet 5shot': NUMBER}}
+  paper = [
+    Point('Width', 2.0, Value(0.5), panel),
+    Point('Depth', 2.0, Value(0.5), panel),
+  ]
+  figure = plots.figure8(points, paper)
+  assert drawn.legend(figure) == ['Depth', 'Width', 'paper']
+  handles = figure.legends[0].legend_handles
+  assert [parts.is_hollow(handle) for handle in handles] == [True, False, True]
+
+
+def test_points_of_the_paper_are_rings_around_ours():
+  paper = [Point('ViT-B/16', 300e6, Value(0.55))]
+  figure = plots.figure4(ALL['figure4'][0], paper=paper)
+  ours, papers = (
+    next(x for x in figure.axes[0].lines if x.get_label() == label)
+    for label in ('ViT-B/16', '_paper')
+  )
+  assert papers.get_zorder() < ours.get_zorder()
+  assert papers.get_markersize() == ours.get_markersize() + 2
 
 
 @pytest.mark.parametrize('name', ALL)
