@@ -75,6 +75,17 @@ def test_the_legend_shows_ours_where_both_are_drawn(panel):
   assert [parts.is_hollow(handle) for handle in handles] == [True, False, True]
 
 
+@pytest.mark.parametrize('length, columns', [(5, 3), (20, 2), (45, 1)])
+def test_legends_have_as_many_columns_as_fit(length, columns):
+  curves = {letter * length: [(1, NUMBER)] for letter in 'abcdef'}
+  figure = plots.figure9(curves)
+  figure.draw_without_rendering()
+  box = figure.legends[0].get_window_extent()
+  assert 0 < box.x0 < box.x1 < figure.bbox.width
+  places = {text.get_window_extent().x0 for text in figure.legends[0].texts}
+  assert len(places) == columns
+
+
 def test_points_of_the_paper_are_rings_around_ours():
   paper = [Point('ViT-B/16', 300e6, Value(0.55))]
   figure = plots.figure4(ALL['figure4'][0], paper=paper)

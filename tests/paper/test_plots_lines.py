@@ -1,5 +1,6 @@
 """Figures 3, 4 and 9 show our numbers and the paper's, no others."""
 
+import itertools
 import math
 
 import numpy as np
@@ -91,6 +92,19 @@ def test_figure_3_has_the_papers_points_beside_ours_if_told_to():
   assert drawn.paper(without.axes[0]) == []
   assert 'paper' not in drawn.legend(without)
   assert without.axes[0].get_ylim()[1] < 88.04 < figure.axes[0].get_ylim()[1]
+
+
+def test_figure_3s_names_of_data_do_not_touch():
+  for data in (DATA, ('500 digits', '1000 digits', 'shapes', 'textures', 'x')):
+    figure = plots.figure3({('A', data[0]): drawn.number(1.0)}, data=data)
+    figure.draw_without_rendering()
+    boxes = [
+      label.get_window_extent() for label in figure.axes[0].get_xticklabels()
+    ]
+    turned = boxes[0].height > 15
+    assert turned == (data != DATA)
+    if not turned:
+      assert all(a.x1 + 5 < b.x0 for a, b in itertools.pairwise(boxes))
 
 
 def test_figure_3s_rows_are_its_points():

@@ -60,8 +60,7 @@ def figure2(
     parts.say_if_empty(axes)
     axes.set_xticks([])
   panels[0].set_ylabel('Accuracy (%)')
-  columns = min(3, len(series) + bool(points))  # Names of models are long.
-  parts.add_legend(figure, series, bool(points), columns, marker='D')
+  parts.add_legend(figure, series, bool(points), marker='D')
   return figure
 
 

@@ -141,7 +141,7 @@ def figure13(
     axes.set_title('')
     axes.set_xlabel(name)
   panels[0].set_ylabel(y_label)
-  parts.add_legend(figure, series, _any_in(titles, shown), 4)
+  parts.add_legend(figure, series, _any_in(titles, shown))
   return figure
 
 

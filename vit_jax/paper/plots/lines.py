@@ -14,6 +14,7 @@ from vit_jax.paper.values import Point
 
 _FIVE_SHOT = 'Linear 5-shot ImageNet top-1 (%)'
 _SIZES = ('Ti', 'S', 'b', 'B', 'L', 'H')
+_LETTERS = 45  # That fit below the axis.
 _BIT = 'BiT'  # In the legend.
 _BIT_COLOUR = '0.8'
 # As parts of the distance of two data: what the area goes beyond them, and how
@@ -64,10 +65,12 @@ def figure3(
   if found or shown:
     axes.set_xlim(-0.3, len(data) - 0.7)
     axes.set_xticks(range(len(data)), data)
+    if len(data) * max(map(len, data)) > _LETTERS:
+      axes.tick_params('x', rotation=20)
   axes.set_xlabel('Pre-training data')
   axes.set_ylabel(y_label)
   parts.say_if_empty(axes)
-  parts.add_legend(figure, [_BIT, *series], bool(shown), 3)
+  parts.add_legend(figure, [_BIT, *series], bool(shown))
   return figure
 
 
@@ -112,7 +115,7 @@ def figure4(
   axes.set_xlabel(x_label)
   axes.set_ylabel(y_label)
   parts.say_if_empty(axes)
-  parts.add_legend(figure, series, bool(shown), 3)
+  parts.add_legend(figure, series, bool(shown))
   return figure
 
 
@@ -146,7 +149,7 @@ def figure9(
   axes.set_xlabel('Epochs of training')
   axes.set_ylabel(y_label)
   parts.say_if_empty(axes)
-  parts.add_legend(figure, series, bool(shown), 2)
+  parts.add_legend(figure, series, bool(shown))
   return figure
 
 

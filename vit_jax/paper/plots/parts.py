@@ -163,7 +163,6 @@ def add_legend(
   figure: Any,
   order: Iterable[str],
   paper: bool,
-  columns: int = 0,
   marker: str = 'o',
 ) -> None:
   """Puts a legend of all axes below them, where it hides nothing.
@@ -172,7 +171,6 @@ def add_legend(
     figure: whose axes have labelled artists.
     order: of the labels.
     paper: whether points of the paper are drawn, which are explained then.
-    columns: how many; 0 for all in a row.
     marker: what stands for the paper's points.
   """
   from matplotlib.lines import Line2D
@@ -199,12 +197,19 @@ def add_legend(
       shown.values(),
       shown.keys(),
       loc='outside lower center',
-      ncols=columns or len(shown),
+      ncols=_columns(figure, list(shown)),
       frameon=False,
       fontsize=8,
       handlelength=2.4,
       columnspacing=1.4,
     )
+
+
+def _columns(figure: Any, labels: Sequence[str]) -> int:
+  """Returns how many labels fit side by side, in rows of about the same."""
+  inches = 0.55 + 0.065 * max(map(len, labels))  # With the line before it.
+  fitting = max(1, int(figure.get_figwidth() / inches))
+  return math.ceil(len(labels) / math.ceil(len(labels) / fitting))
 
 
 def is_hollow(handle: Any) -> bool:
