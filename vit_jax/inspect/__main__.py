@@ -27,7 +27,7 @@ from absl import flags
 from etils import epath
 from ml_collections import config_flags
 
-from vit_jax import command_line
+from vit_jax import command_line, drawing
 from vit_jax.inspect import attention, capture, embedding, figures, subject
 from vit_jax.interop import files
 from vit_jax.models.images import normalize
@@ -71,7 +71,7 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Of the choice of the images.')
 
 
 def main(words: Sequence[str]) -> None:
-  figures.check_matplotlib()
+  drawing.check_matplotlib()
   to = files.absolute(_TO.value)
   if to.exists() and not to.is_dir():
     raise ValueError(f'--to={to} is a file, expected a directory.')
@@ -130,9 +130,9 @@ def draw_all(
     except ValueError as error:
       print(f'No {name}: {error}', flush=True)
       continue
-    figures.save(figure, to / name, data)
+    drawing.save(figure, to / name, data)
     drawn += 1
-    print(f'Wrote {to / name}{{{",".join(figures.SUFFIXES)}}}', flush=True)
+    print(f'Wrote {to / name}{{{",".join(drawing.SUFFIXES)}}}', flush=True)
   if not drawn:
     raise ValueError(
       f'{looked_into.origin} has nothing to show: it is a {looked_into.name},'

@@ -1,61 +1,23 @@
 """Figures 6, 7, 10, 11 and 14 of the paper, from arrays.
 
-Each function returns a `matplotlib.figure.Figure`, which notebooks show; `save`
-writes it with its numbers.
+Each function returns a `matplotlib.figure.Figure`, which notebooks show;
+`drawing.save` writes it with its numbers.
 """
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 import pandas as pd
-from etils import epath
 
-SUFFIXES = ('.png', '.pdf', '.csv')
-_PIXELS_PER_INCH = 200
+from vit_jax import drawing
+
 _NO_CONTRAST = 1e-5  # Between the extremes of a map, as a part of its maximum.
-# Embedded as outlines of TrueType, as journals ask for.
-_STYLE = {
-  'font.size': 9,
-  'axes.titlesize': 10,
-  'axes.labelsize': 10,
-  'pdf.fonttype': 42,
-  'axes.linewidth': 0.6,
-}
 
 
-def check_matplotlib() -> None:
-  """Raises ValueError if matplotlib is not installed."""
-  try:
-    import matplotlib  # noqa: F401
-  except ImportError:
-    raise ValueError(
-      'figures need matplotlib: pip install "vit_jax[plot]"'
-    ) from None
-
-
-def _matplotlib() -> Any:
-  check_matplotlib()
-  import matplotlib
-
-  return matplotlib
-
-
-def _styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-  """Lets a function draw in `_STYLE`, and leaves the caller's as it is."""
-
-  @functools.wraps(draw)
-  def styled(*args, **kwargs):
-    with _matplotlib().rc_context(_STYLE):
-      return draw(*args, **kwargs)
-
-  return styled
-
-
-@_styled
+@drawing.styled
 def rollout(
   images: np.ndarray, maps: np.ndarray, *, numbered: bool = False
 ) -> Any:
@@ -76,7 +38,7 @@ def rollout(
   high = wide * images.shape[1] / images.shape[2]
   pair_wide, pair_high = 2 * wide + 4 * gap, high + 2 * gap
   size = (across * pair_wide, down * pair_high + heading)
-  figure = _figure(size, layout='none')
+  figure = drawing.new_figure(size, layout='none')
   for index, (image, attended) in enumerate(zip(images, maps, strict=True)):
     row, column = divmod(index, across)
     bottom = (down - row - 1) * pair_high + gap
@@ -128,7 +90,7 @@ def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
   return _colours(image) * mask[:, :, None]
 
 
-@_styled
+@drawing.styled
 def attention_distance(
   distances: Mapping[str, np.ndarray], image_width: int
 ) -> Any:
@@ -138,9 +100,9 @@ def attention_distance(
     distances: a model's name -> [depth, H] in pixels; a panel each.
     image_width: in pixels; half of it and a little is what the axis shows.
   """
-  figure = _figure((0.4 + 3.6 * len(distances), 3.4))
+  figure = drawing.new_figure((0.4 + 3.6 * len(distances), 3.4))
   panels = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
-  colours = _matplotlib().colormaps['viridis']
+  colours = drawing.matplotlib().colormaps['viridis']
   # Of uniform attention 0.52 of the width.
   top = max([0.58 * image_width, *(1.05 * d.max() for d in distances.values())])
   for axes, (name, values) in zip(panels, distances.items(), strict=True):
@@ -168,7 +130,7 @@ def attention_distance(
   return figure
 
 
-@_styled
+@drawing.styled
 def filters(images: np.ndarray) -> Any:
   """Principal components of the patch embedding, 7 in a row (Figure 7 left).
 
@@ -177,7 +139,7 @@ def filters(images: np.ndarray) -> Any:
   """
   across = min(7, len(images))
   down = math.ceil(len(images) / across)
-  figure = _figure((max(3.2, across * 0.8), down * 0.8 + 0.5))
+  figure = drawing.new_figure((max(3.2, across * 0.8), down * 0.8 + 0.5))
   figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, hspace=0, wspace=0)
   panels = list(figure.subplots(down, across, squeeze=False).flat)
   for axes, image in zip(panels, images, strict=False):
@@ -193,7 +155,7 @@ def filters(images: np.ndarray) -> Any:
   return figure
 
 
-@_styled
+@drawing.styled
 def position_similarity(similarity: np.ndarray) -> Any:
   """A map for each patch, at its place (Figures 7 centre and 10).
 
@@ -211,7 +173,7 @@ def position_similarity(similarity: np.ndarray) -> Any:
     top, left = row * high, column * wide
     canvas[top : top + rows, left : left + columns] = similarity[row, column]
   height, width = (4.2 * n / max(canvas.shape) for n in canvas.shape)
-  figure = _figure((max(2.4, width) + 1.2, max(1.3, height) + 0.7))
+  figure = drawing.new_figure((max(2.4, width) + 1.2, max(1.3, height) + 0.7))
   axes = figure.subplots()
   picture = axes.imshow(
     canvas, vmin=-1, vmax=1, cmap='viridis', interpolation='nearest'
@@ -248,33 +210,6 @@ def table(values: np.ndarray, axes: Sequence[str], value: str) -> pd.DataFrame:
   places = np.indices(values.shape).reshape(values.ndim, -1)
   columns = dict(zip(axes, places, strict=True))
   return pd.DataFrame(columns | {value: np.asarray(values).ravel()})
-
-
-@_styled
-def save(figure: Any, path_stem: epath.PathLike, data: pd.DataFrame) -> None:
-  """Writes PATH_STEM.png, .pdf and .csv, replacing what is there.
-
-  Args:
-    figure: of a function above.
-    path_stem: without the ending; its folder is made.
-    data: the numbers that are drawn, see `table`.
-  """
-  stem = epath.Path(path_stem)
-  stem.parent.mkdir(parents=True, exist_ok=True)
-  png, pdf, csv = (stem.with_name(stem.name + suffix) for suffix in SUFFIXES)
-  for path in (png, pdf):
-    with path.open('wb') as file:
-      figure.savefig(
-        file, format=path.suffix[1:], dpi=_PIXELS_PER_INCH, facecolor='white'
-      )
-  csv.write_text(data.to_csv(index=False))
-
-
-def _figure(size: tuple[float, float], layout: str = 'constrained') -> Any:
-  """An empty figure of a size in inches, that no window system knows of."""
-  from matplotlib.figure import Figure
-
-  return Figure(figsize=size, layout=layout)
 
 
 def _colours(image: np.ndarray) -> np.ndarray:

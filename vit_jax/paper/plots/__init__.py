@@ -1,0 +1,53 @@
+"""The paper's figures of results (2, 3, 4, 5, 8, 9 and 13), from plain numbers.
+
+from vit_jax import drawing
+from vit_jax.paper import numbers, plots
+
+points = {('ViT-B/16', 'ImageNet'): Number((77.9,), ('run',))}
+paper = numbers.FIGURES['figure3']
+figure = plots.figure3(points, data=['ImageNet'], paper=paper)
+rows = plots.figure3_rows(points, data=['ImageNet'], paper=paper)
+drawing.save(figure, 'figures/figure3', rows)
+
+`figureN` returns a `matplotlib.figure.Figure`, `figureN_rows` the numbers in
+it as a table with the columns of `COLUMNS`. What is missing is not drawn.
+Points of the paper are always in the table; `overlay=False` leaves them out
+of the figure, as beside a miniature, where they would mean nothing.
+"""
+
+from vit_jax.paper.plots.bars import figure2, figure2_rows
+from vit_jax.paper.plots.compute import (
+  figure5,
+  figure5_rows,
+  figure8,
+  figure8_rows,
+  figure13,
+  figure13_rows,
+)
+from vit_jax.paper.plots.lines import (
+  figure3,
+  figure3_rows,
+  figure4,
+  figure4_rows,
+  figure9,
+  figure9_rows,
+)
+from vit_jax.paper.plots.marks import COLUMNS
+
+__all__ = [
+  'COLUMNS',
+  'figure2',
+  'figure2_rows',
+  'figure3',
+  'figure3_rows',
+  'figure4',
+  'figure4_rows',
+  'figure5',
+  'figure5_rows',
+  'figure8',
+  'figure8_rows',
+  'figure9',
+  'figure9_rows',
+  'figure13',
+  'figure13_rows',
+]

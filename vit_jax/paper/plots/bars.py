@@ -1,0 +1,117 @@
+"""Figure 2: VTAB, over all tasks and by group."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from vit_jax import drawing
+from vit_jax.paper.plots import marks, parts
+from vit_jax.paper.report import Number
+from vit_jax.paper.values import VTAB, Point
+
+# Title of a panel of ours -> of the paper's points.
+GROUPS = {
+  'VTAB (19 tasks)': VTAB,
+  'Natural': 'natural',
+  'Specialized': 'specialized',
+  'Structured': 'structured',
+}
+_ASIDE = 0.22  # Of the distance of two bars.
+_TITLES = {papers: ours for ours, papers in GROUPS.items()}
+
+
+@drawing.styled
+def figure2(
+  bars: Mapping[str, Mapping[str, Number]],
+  paper: Sequence[Point] = (),
+  *,
+  overlay: bool = True,
+) -> Any:
+  """A bar for each model in each of four panels.
+
+  As in the paper, the axes do not begin at zero: the bars would be alike.
+
+  Args:
+    bars: model -> group of GROUPS -> accuracy in percent.
+    paper: the paper's bars; a diamond each, where a model of ours has its bar,
+      and beside those for the others.
+    overlay: whether these are drawn.
+
+  Raises:
+    ValueError: a group is none of GROUPS; lists them.
+  """
+  found, points = _marks(bars), _papers(paper if overlay else ())
+  series = marks.series_of(found, points)
+  figure, panels = parts.panels(len(GROUPS), (parts.WIDE, 2.9))
+  for axes, group in zip(panels, GROUPS, strict=True):
+    mine = [m for m in found if m.panel == group]
+    theirs = [m for m in points if m.panel == group]
+    for place, (name, look) in enumerate(parts.styles(series).items()):
+      colour = look['color']
+      for mark in (m for m in mine if m.series == name):
+        axes.bar(place, mark.y, 0.8, color=colour, label=name, zorder=2)
+        _error_bar(axes, place, mark, 'black')
+      for mark in (m for m in theirs if m.series == name):
+        _diamond(axes, place, mark, name not in bars, colour)
+    axes.set_title(group)
+    axes.grid(visible=False, axis='x')
+    _limits(axes, len(series), [*mine, *theirs])
+    parts.say_if_empty(axes)
+    axes.set_xticks([])
+  panels[0].set_ylabel('Accuracy (%)')
+  parts.add_legend(figure, series, bool(points), marker='D')
+  return figure
+
+
+def figure2_rows(
+  bars: Mapping[str, Mapping[str, Number]], paper: Sequence[Point] = ()
+) -> pd.DataFrame:
+  """Returns the bars, see `marks.rows`; arguments are those of `figure2`."""
+  return marks.rows(_marks(bars), _papers(paper))
+
+
+def _marks(bars: Mapping[str, Mapping[str, Number]]) -> list[marks.Mark]:
+  marks.check_names(
+    'group', (group for row in bars.values() for group in row), [*GROUPS]
+  )
+  return [
+    marks.ours(model, group, row[group], group)
+    for model, row in bars.items()
+    for group in GROUPS
+    if group in row
+  ]
+
+
+def _papers(points: Sequence[Point]) -> list[marks.Mark]:
+  return [
+    marks.at(mark, mark.panel)
+    for mark in marks.papers(points, panel=lambda name: _TITLES.get(name, name))
+  ]
+
+
+def _diamond(
+  axes: Any, place: int, mark: marks.Mark, alone: bool, colour: str
+) -> None:
+  """Draws the paper's height; in the series' colour if ours has no bar.
+
+  Else it is grey and right of the middle, where the error bar of ours is.
+  """
+  look = {'color': colour if alone else parts.GREY, 'marker': 'D'}
+  at = marks.at(mark, place if alone else place + _ASIDE)
+  parts.draw_paper(axes, [at], look | {'markersize': 3.5}, mark.series * alone)
+
+
+def _error_bar(axes: Any, place: int, mark: marks.Mark, colour: str) -> None:
+  parts.draw_error_bars(axes, [marks.at(mark, place)], colour)
+
+
+def _limits(axes: Any, bars: int, shown: Sequence[marks.Mark]) -> None:
+  """Lets the axes begin below the lowest bar, by half of how they differ."""
+  axes.set_xlim(-0.8, max(bars, 1) - 0.2)
+  if not shown:
+    return
+  low = min(mark.y - (mark.std or 0) for mark in shown)
+  high = max(mark.y + (mark.std or 0) for mark in shown)
+  room = max(high - low, 5)  # Percentage points.
+  axes.set_ylim(max(0, low - 0.5 * room), high + 0.12 * room)

@@ -1,0 +1,131 @@
+"""What is drawn in a figure, as plain data, and the lines of its CSV file."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import pandas as pd
+
+from vit_jax.paper.panels import PANELS
+from vit_jax.paper.report import Number
+from vit_jax.paper.values import Point
+
+COLUMNS = (
+  *('source', 'panel', 'series', 'label', 'x', 'mean', 'std', 'n', 'note'),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+  """A point or a bar.
+
+  Attributes:
+    series: what the legend says.
+    x: where it is; None if that is not known, then it is not drawn.
+    y: its height.
+    std: half the length of its error bar; None if it has none.
+    n: how many runs it is the mean of; None if that is not known.
+    panel: title of the panel, in figures with several.
+    label: the run, where a series has one for each point.
+    note: where it is from: our runs, or a place in the paper.
+  """
+
+  series: str
+  x: float | str | None
+  y: float
+  std: float | None = None
+  n: int | None = None
+  panel: str = ''
+  label: str = ''
+  note: str = ''
+
+
+def ours(
+  series: str,
+  x: float | str | None,
+  number: Number,
+  panel: str = '',
+  label: str = '',
+) -> Mark:
+  """Returns the mark of a number of ours; arguments are those of `Mark`."""
+  note = '; '.join(number.runs)
+  n = len(number.values)
+  return Mark(series, x, number.mean, number.std, n, panel, label, note)
+
+
+def papers(
+  points: Iterable[Point],
+  series: Callable[[str], str] = str,
+  panel: Callable[[str], str] = str,
+) -> list[Mark]:
+  """Returns the marks of the paper's points.
+
+  Args:
+    points: such as `numbers.FIGURES['figure5']`.
+    series: a point's series -> what our figure calls it.
+    panel: a point's panel -> what our figure calls it.
+  """
+  return [
+    Mark(
+      series(point.series),
+      point.x,
+      float(point.y.value),
+      point.y.std,
+      panel=panel(point.panel),
+      label=point.label,
+      note='; x: '.join(filter(None, [point.y.note, point.x_note])),
+    )
+    for point in points
+  ]
+
+
+def at(mark: Mark, x: float | str) -> Mark:
+  """Returns the mark at another place."""
+  return dataclasses.replace(mark, x=x)
+
+
+def rows(ours: Sequence[Mark], paper: Sequence[Mark] = ()) -> pd.DataFrame:
+  """Returns a line for each mark, in the order of COLUMNS; ours are first.
+
+  The standard deviation and what else is not known are empty.
+  """
+  lines = [
+    {'source': source, 'mean': mark.y, **dataclasses.asdict(mark)}
+    for source, marks in (('ours', ours), ('paper', paper))
+    for mark in marks
+  ]
+  frame = pd.DataFrame(lines, columns=list(COLUMNS))
+  # Counts stay whole numbers beside those that are not known.
+  return frame.astype({'n': 'Int64', 'std': float, 'x': object})
+
+
+def series_of(*marks: Iterable[Mark]) -> list[str]:
+  """Returns the series, in the order in which they first occur."""
+  return list(dict.fromkeys(mark.series for some in marks for mark in some))
+
+
+def panels_of(figure: str, marks: Iterable[Mark]) -> list[str]:
+  """Returns the titles of a figure's panels.
+
+  Args:
+    figure: such as 'figure5'.
+    marks: of ours.
+
+  Returns:
+    The paper's, with those that are still empty; if ours have others, such as
+    of the miniature's data sets, these alone, in the order in which they occur.
+  """
+  titles = [panel.title for panel in PANELS[figure]]
+  found = list(dict.fromkeys(mark.panel for mark in marks))
+  return found if {*found} - {*titles} else titles
+
+
+def check_names(
+  what: str, names: Iterable[str], choices: Sequence[str]
+) -> None:
+  """Raises ValueError for a name that is none of the choices; lists them."""
+  unknown = [name for name in names if name not in choices]
+  if unknown:
+    raise ValueError(
+      f'unknown {what} {", ".join(map(repr, dict.fromkeys(unknown)))}; '
+      f'expected some of {", ".join(choices)}.'
+    )
