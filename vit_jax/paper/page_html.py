@@ -12,6 +12,8 @@ from vit_jax.paper import report
 from vit_jax.paper.page_style import CSS
 
 _SUFFIXES = ('.png', '.pdf', '.csv')
+# Of those in labels; as long as `R50+ViT-B/32,` and a little more.
+_LONGEST_WORD = 14
 
 
 def html(
@@ -161,8 +163,16 @@ aria-label="{escape(table.title)}">
 
 
 def _label(text: str) -> str:
-  """Breaks at spaces only: a browser would also break after `ViT-`."""
-  return ' '.join(f'<span>{escape(word)}</span>' for word in text.split())
+  """Breaks at spaces: a browser would also break after `ViT-`.
+
+  Words that are too long for a narrow column may break anywhere.
+  """
+  return ' '.join(
+    f'<span>{escape(word)}</span>'
+    if len(word) <= _LONGEST_WORD
+    else escape(word)
+    for word in text.split()
+  )
 
 
 def _cell(table: report.Table, row: str, column: str) -> str:

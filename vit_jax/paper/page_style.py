@@ -99,7 +99,7 @@ th { font-weight: 600; font-size: 0.875rem; line-height: 1.35; }
   line-height: 1.3;
 }
 .numbers th span { white-space: nowrap; }
-.numbers td small:only-child { padding-top: 1.5rem; }
+.numbers td:has(> small:only-child) { vertical-align: bottom; }
 .numbers td small span { margin-left: 0.35em; }
 .key { font-size: 0.875rem; line-height: 1.3; }
 .ours { font-weight: 600; }
