@@ -1,0 +1,106 @@
+"""Literal sections, and what a reader of their pages sees."""
+
+import base64
+import dataclasses
+import html.parser
+
+from vit_jax.paper import page, report
+from vit_jax.paper.report import Cell, Number, Picture, Section
+from vit_jax.paper.values import Value
+
+# Of one transparent pixel; what matters is that its bytes are found again.
+PNG = base64.b64decode(
+  'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9'
+  'awAAAABJRU5ErkJggg=='
+)
+CELLS = {
+  ('a', 'x'): Cell(
+    Number((77.1, 77.3), ('r1', 'r2')), Value(77.91, printed='77.910')
+  ),
+  ('a', 'y'): Cell(Number((99.5,), ('r1',)), Value(99.25, 0.5)),
+  ('b', 'x'): Cell(None, Value(71.5, printed='71.5')),
+  ('b', 'y'): Cell(None, Value('7/14', printed='7/14'), expected=False),
+  ('c', 'x'): Cell(Number((50.0,), ('r3',))),
+}
+TABLE = report.Table('Accuracy', ('a', 'b', 'c'), ('x', 'y'), CELLS)
+# As a reader sees it: rows of (ours, the paper's and the difference).
+GRID = [
+  [('77.20 ± 0.14', '77.910 Δ −0.71'), ('99.50', '99.25±0.50 Δ +0.25')],  # noqa: RUF001
+  [('missing', '71.5'), ('', '7/14')],
+  [('50.00', ''), ('—', '')],
+]
+MARKDOWN_ROWS = [
+  '| a | 77.20 ± 0.14 (paper 77.910, Δ −0.71)'  # noqa: RUF001
+  ' | 99.50 (paper 99.25±0.50, Δ +0.25) |',
+  '| b | missing (paper 71.5) | (paper 7/14) |',
+  '| c | 50.00 | — |',
+]
+
+
+class Reader(html.parser.HTMLParser):
+  """Collects tables of numbers, links, ids, and whether all tags close."""
+
+  VOID = ('meta', 'img')
+
+  def __init__(self, text):
+    super().__init__()
+    self.open, self.grid, self.links, self.ids, self.images = [], [], [], [], []
+    self.tags = set()
+    self.feed(text)
+    assert self.open == []
+
+  def handle_starttag(self, tag, attributes):
+    attributes = dict(attributes)
+    self.tags.add(tag)
+    if tag not in self.VOID:
+      self.open.append(tag)
+    if 'id' in attributes:
+      self.ids.append(attributes['id'])
+    if tag == 'a':
+      self.links.append(attributes['href'])
+    if tag == 'img':
+      self.images.append(attributes['src'])
+    if tag == 'tr':
+      self.grid.append([])
+    if tag == 'td':
+      self.grid[-1].append(('', ''))
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    if 'td' in self.open:
+      ours, paper = self.grid[-1][-1]
+      small = 'small' in self.open
+      texts = (ours, paper + data) if small else (ours + data, paper)
+      self.grid[-1][-1] = texts
+
+
+def markdown(*sections, title='Results', **facts):
+  return page.markdown(sections, title=title, facts=facts)
+
+
+def html_page(*sections, title='Results', pictures='.', **facts):
+  return page.html(sections, title=title, facts=facts, pictures=pictures)
+
+
+def grid(table):
+  """Rows of cells, without the head."""
+  return Reader(html_page(Section('t', 'T', (table,)))).grid[1:]
+
+
+def rows(table):
+  """Lines of the table, without the head."""
+  text = markdown(Section('t', 'T', (table,))).split('### ')[1]
+  return [line for line in text.split('\n') if line.startswith('|')][2:]
+
+
+def with_cell(place, cell, **attributes):
+  return dataclasses.replace(TABLE, cells={**CELLS, place: cell}, **attributes)
+
+
+def draw(folder, stem='figures/figure7'):
+  (folder / stem).parent.mkdir(exist_ok=True, parents=True)
+  for suffix, content in (('png', PNG), ('pdf', b'%PDF'), ('csv', b'x,y\n')):
+    (folder / f'{stem}.{suffix}').write_bytes(content)
+  return Picture('Filters', stem, 'What to see.')
