@@ -246,14 +246,6 @@ def test_markdown_escapes_everything(tmp_path):
     assert shown in text or field == 'section', field
 
 
-def test_a_label_breaks_at_spaces_unless_a_word_is_too_long():
-  row = 'R50+ViT-B/32, TPUv3-core-days'
-  table = report.Table('T', (row,), ('ViT-B/16',), {})
-  text = pages.html_page(Section('t', 'T', (table,)))
-  assert '<span>R50+ViT-B/32,</span> TPUv3-core-days</th>' in text
-  assert '<th scope="col"><span>ViT-B/16</span></th>' in text
-
-
 def test_markdown_tables_have_the_same_cells_in_each_line(tmp_path):
   sections = (
     _evil_section(tmp_path),
@@ -296,3 +288,11 @@ def test_what_was_written_stays_if_a_section_is_refused(tmp_path):
     text = (tmp_path / name).read_text()
     assert 'Before' in text
     assert 'After' not in text
+
+
+def test_the_page_is_as_it_was_if_it_cannot_be_written(tmp_path):
+  page.write((), tmp_path, title='Before', facts={})
+  (tmp_path / 'index.html.tmp').mkdir()
+  with pytest.raises(OSError, match=r'index\.html\.tmp'):
+    page.write((), tmp_path, title='After', facts={})
+  assert '<h1>Before</h1>' in (tmp_path / 'index.html').read_text()

@@ -129,3 +129,11 @@ def test_a_cell_outside_its_table_is_refused():
   table = pages.with_cell(('a', 'z'), Cell())
   with pytest.raises(ValueError, match=r"cells outside .*\('a', 'z'\)"):
     pages.markdown(Section('t', 'T', (table,)))
+
+
+def test_a_label_breaks_at_spaces_unless_a_word_is_too_long():
+  row = 'R50+ViT-B/32, TPUv3-core-days'
+  table = report.Table('T', (row,), ('ViT-B/16',), {})
+  text = pages.html_page(Section('t', 'T', (table,)))
+  assert '<span>R50+ViT-B/32,</span> TPUv3-core-days</th>' in text
+  assert '<th scope="col"><span>ViT-B/16</span></th>' in text

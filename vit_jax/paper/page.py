@@ -46,4 +46,4 @@ def write(
   directory.mkdir(parents=True, exist_ok=True)
   for name, text in texts.items():
     with files.atomic(directory / name) as temporary:
-      temporary.write_text(text)
+      temporary.write_bytes(text.encode())

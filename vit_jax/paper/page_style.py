@@ -81,7 +81,7 @@ img {
 }
 table { border-collapse: separate; border-spacing: 0; }
 th, td {
-  padding: 0.4rem 0.8rem; border-bottom: 1px solid var(--line);
+  padding: 0.4rem 0.65rem; border-bottom: 1px solid var(--line);
   text-align: left; vertical-align: top;
 }
 tbody tr:last-child > * { border-bottom: 0; }
@@ -131,8 +131,8 @@ summary { padding: 0.3rem 0; color: var(--muted); cursor: pointer; }
 
 @media (min-width: 72rem) {
   body {
-    display: grid; grid-template-columns: 19rem minmax(0, 1fr);
-    column-gap: 3rem; align-items: start; padding: 2.5rem 2rem 4rem;
+    display: grid; grid-template-columns: 16.5rem minmax(0, 1fr);
+    column-gap: 2.5rem; align-items: start; padding: 2.5rem 2rem 4rem;
   }
   header { grid-column: 1 / -1; }
   nav {
@@ -153,6 +153,7 @@ summary { padding: 0.3rem 0; color: var(--muted); cursor: pointer; }
   :root {
     --back: #ffffff; --raised: #ffffff; --line: #bbbbbb; --text: #000000;
     --muted: #444444; --link: #000000; --shade: transparent;
+    --good: #1a7436; --bad: #b42318; --partly: #8a5a00;
     color-scheme: light;
   }
   body { display: block; padding: 0; font-size: 9.5pt; }
@@ -161,7 +162,7 @@ summary { padding: 0.3rem 0; color: var(--muted); cursor: pointer; }
   .numbers th[scope=row], .numbers thead td { position: static; }
   th, td { padding: 0.2rem 0.35rem; }
   tr, figure:has(img), .claim { break-inside: avoid; }
-  h2, figcaption { break-after: avoid; }
+  h2, .status, figcaption { break-after: avoid; }
   details::details-content { content-visibility: visible; height: auto; }
 }
 """
