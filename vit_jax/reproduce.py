@@ -15,6 +15,7 @@ or tpu_vm, or take the commands that --dry_run prints to a pod. The data that is
 not public must be named: --jft=SPEC, --imagenet21k=SPEC.
 """
 
+import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 
@@ -59,10 +60,10 @@ def sections(
   """What the items have to show, from the files of their runs."""
   finished = launch.read_finished(sweep, where)
   studies = {study.name: study for study in sweep.studies}
-  results = Results(sweep.studies, finished)
+  results = Results(sweep.studies, finished, comparable=_SCALE.value == 'paper')
   found = []
   for item in chosen:
-    section = item.render(results)
+    section = item.render(results, where.local / 'figures')
     behind = [
       run
       for node in with_needs(item.nodes)
@@ -92,8 +93,7 @@ def sections(
 def _comparable(block):
   """The block, without differences where they would mean nothing."""
   if isinstance(block, report.Table) and _SCALE.value == 'mini':
-    fields = {**vars(block), 'comparable': False}
-    return report.Table(**fields)
+    return dataclasses.replace(block, comparable=False)
   return block
 
 
@@ -135,7 +135,8 @@ def write(found: Sequence[report.Section], where: running.Folders) -> None:
       'device hours': f'{hours:.2f}',
     },
   )
-  print(page.markdown(found, title='Results', facts={}))
+  brief = [dataclasses.replace(section, runs=()) for section in found]
+  print(page.markdown(brief, title='Results', facts={}))
   print(f'{where.local}/index.html shows {len(done)} of {len(runs)} runs.')
 
 

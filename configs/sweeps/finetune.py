@@ -59,6 +59,7 @@ def study(
   dataset: str,
   *,
   name: str = '',
+  folder: str = '',
   options: Mapping[str, Value] | None = None,
   seeds: int = 3,
   rates: Sequence[float] = (),
@@ -69,13 +70,15 @@ def study(
   Args:
     model: its name.
     dataset: a name or spec that configs/finetune.py takes.
-    name: of the study, and of its runs' folder; '': the data set's.
+    name: of the study; '': the data set's.
+    folder: of its runs; '': of the same name.
     options: of configs/finetune.py.
     seeds: how many runs are reported.
     rates: learning rates; none: those of Table 4.
     overrides: config key -> value, for all runs.
   """
   name = name or dataset
+  folder = folder or name
   row = finetune.TABLE_4.get(dataset)
   rates = rates or (row.learning_rates if row else DEFAULT_RATES)
 
@@ -90,7 +93,7 @@ def study(
   def finals(winner: Run) -> list[Run]:
     return [
       make_run(
-        name,
+        folder,
         config('all', winner.labels.get('setup', 'table4')),
         {**winner.overrides, 'seed': seed},
         **winner.labels,
@@ -101,7 +104,7 @@ def study(
 
   candidates = [
     make_run(
-      name,
+      folder,
       config('selection', 'table4'),
       {**(overrides or {}), 'schedule.peak': rate},
       rate=rate,
@@ -111,6 +114,6 @@ def study(
   if models.paper_name(model).startswith('BiT-'):
     # With its own rate, so that it is told from the others by its setup.
     candidates.append(
-      make_run(name, config('selection', 'bit'), overrides or {}, setup='bit')
+      make_run(folder, config('selection', 'bit'), overrides or {}, setup='bit')
     )
   return Study(name, candidates, finals)

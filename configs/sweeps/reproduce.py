@@ -75,7 +75,7 @@ def _pretraining(node: Pretraining, config: str, spec: str = '') -> Study:
   if node.optimizer != 'adam':
     words.append(f'optimizer={node.optimizer}')
   run = make_run(
-    node.name,
+    _folder(node),
     ','.join([config, *words]),
     {
       **dict(node.options),
@@ -85,6 +85,11 @@ def _pretraining(node: Pretraining, config: str, spec: str = '') -> Study:
     run='pretraining',
   )
   return Study(node.name, finals=[run])
+
+
+def _folder(node: Node) -> str:
+  """A node's name without its spaces: `ViT-L/16,JFT-300M,14-epochs`."""
+  return node.name.replace(', ', ',').replace(' ', '-')
 
 
 def _weights(node: Transfer) -> str:
@@ -111,6 +116,7 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
     node.pretraining.model,
     TASKS[node.task],
     name=node.name,
+    folder=_folder(node),
     overrides={'init.checkpoint': _weights(node)},
   )
 
@@ -123,7 +129,7 @@ def in_miniature(node: Node, specs: Mapping[str, str]) -> Study:
     return _pretraining(node, f'configs/mini.py:{node.model},{data}')
   finals = [
     make_run(
-      node.name,
+      _folder(node),
       f'configs/mini.py:{node.pretraining.model},{MINI_TASKS[node.task]}',
       {'init.checkpoint': _weights(node), 'seed': seed},
       seed=seed,

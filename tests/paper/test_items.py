@@ -1,9 +1,10 @@
 """The paper's items: shared runs, numbers from runs' files, what is missing."""
 
+import pandas as pd
 import pytest
 
-from vit_jax.paper import cost, items, numbers, values
-from vit_jax.paper.report import Number
+from vit_jax.paper import claims, cost, items, numbers, table_items, values
+from vit_jax.paper.report import Number, Table
 from vit_jax.paper.runs import Pretraining, Results, Transfer, with_needs
 from vit_jax.sweep import reading
 
@@ -32,7 +33,7 @@ def _finished(sweep, accuracy):
 
 
 def test_items_share_runs():
-  shared = items.pretraining('ViT-L/16', values.JFT)
+  shared = table_items.pretraining('ViT-L/16', values.JFT)
   assert shared.epochs == 14
   for name in ('table2', 'table5', 'table6'):
     assert Transfer(shared, values.IMAGENET) in items.ITEMS[name].nodes
@@ -44,8 +45,9 @@ def test_items_share_runs():
   assert Transfer(default, values.IMAGENET) in items.ITEMS['table6'].nodes
   nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
   assert len({node.name for node in nodes}) == len(nodes)
-  # 14 of Table 5, 13 more of Table 6, 2 of Table 7, and 23 of Table 8.
-  assert sum(isinstance(node, Pretraining) for node in nodes) == 52
+  # 14 of Table 5, 13 more of Table 6, 2 of Table 7, 23 of Table 8, and BiT's
+  # two from two sets of Figure 3.
+  assert sum(isinstance(node, Pretraining) for node in nodes) == 56
 
 
 def test_what_a_run_starts_from_comes_first():
@@ -54,7 +56,7 @@ def test_what_a_run_starts_from_comes_first():
 
 
 def test_numbers_are_means_over_the_runs_that_are_reported(sweep):
-  start = items.pretraining('ViT-B/16', values.JFT)
+  start = table_items.pretraining('ViT-B/16', values.JFT)
   seeds = (0.5, 0.75, 0.625)
   results = Results(sweep.studies, _finished(sweep, lambda name, i: seeds[i]))
   number = results.transfer(start, values.CIFAR10)
@@ -65,9 +67,11 @@ def test_numbers_are_means_over_the_runs_that_are_reported(sweep):
   assert results.few_shot([start], scale=1.0).values == (0.5,)
 
 
-def test_a_deleted_number_is_missing_in_its_cells_only(sweep):
+def test_a_deleted_number_is_missing_in_its_cells_only(sweep, tmp_path):
   finished = _finished(sweep, lambda name, i: 0.5)
-  gone = Transfer(items.pretraining('ViT-L/16', values.JFT), values.CIFAR10)
+  gone = Transfer(
+    table_items.pretraining('ViT-L/16', values.JFT), values.CIFAR10
+  )
   [study] = [s for s in sweep.studies if s.name == gone.name]
   winner = study.candidates[-1] if study.candidates else None
   del finished[study.finals_of(winner)[0].name]['test/accuracy']
@@ -75,7 +79,8 @@ def test_a_deleted_number_is_missing_in_its_cells_only(sweep):
   missing = {
     (name, *place)
     for name, item in items.ITEMS.items()
-    for table in item.render(results).blocks
+    for table in item.render(results, tmp_path).blocks
+    if isinstance(table, Table)
     for place, cell in table.cells.items()
     if cell.expected and cell.ours is None
   }
@@ -86,15 +91,20 @@ def test_a_deleted_number_is_missing_in_its_cells_only(sweep):
   }
 
 
-def test_without_runs_nothing_is_a_number(sweep):
+def test_without_runs_nothing_is_a_number(sweep, tmp_path):
   results = Results(sweep.studies, {})
-  for item in items.ITEMS.values():
-    [table] = item.render(results).blocks
+  for name, item in items.ITEMS.items():
+    table, *said = item.render(results, tmp_path).blocks
+    assert {claim.answer for claim in said} <= {'missing'}
+    if name.startswith('figure'):
+      rows = (tmp_path / f'{name}.csv').read_text().splitlines()
+      assert not any(row.startswith('ours') for row in rows)
+      continue
     assert any(cell.expected for cell in table.cells.values())
     assert all(cell.ours is None for cell in table.cells.values())
 
 
-def test_the_papers_own_numbers_give_its_averages(sweep):
+def test_the_papers_own_numbers_give_its_averages(sweep, tmp_path):
   printed = numbers.TABLE_7
   columns = dict(zip(numbers.COLUMNS_7, printed.columns, strict=True))
   of_node = {}
@@ -105,7 +115,8 @@ def test_the_papers_own_numbers_give_its_averages(sweep):
       of_node[Transfer(start, task).name] = value / 100
   finished = _finished(sweep, lambda name, i: of_node.get(name, 0.0))
   results = Results(sweep.studies, finished)
-  [table] = items.ITEMS['table7'].render(results).blocks
+  table, claim = items.ITEMS['table7'].render(results, tmp_path).blocks
+  assert claim.answer == 'yes'
   for column in printed.columns:
     cell = table.cells['Average', column]
     assert cell.ours.mean == pytest.approx(cell.paper.value, abs=0.0051)
@@ -118,13 +129,13 @@ def test_averages_need_all_tasks(sweep):
   finished = _finished(sweep, lambda name, i: 0.5)
   start = Pretraining('BiT-R50x1', values.JFT, 7)
   results = Results(sweep.studies, finished)
-  assert items.average5(results, start).mean == 50
+  assert table_items.average5(results, start).mean == 50
   [study] = [
     s for s in sweep.studies if s.name == Transfer(start, values.PETS).name
   ]
   winner = study.candidates[-1] if study.candidates else None
   del finished[study.finals_of(winner)[0].name]
-  assert items.average5(Results(sweep.studies, finished), start) is None
+  assert table_items.average5(Results(sweep.studies, finished), start) is None
 
 
 def test_unknown_items_list_the_choices():
@@ -150,3 +161,58 @@ def test_cost_is_that_of_table_6():
 def test_a_mean_needs_values():
   with pytest.raises(ValueError, match='0 values of 0 runs'):
     Number((), ())
+
+
+def test_figure_5_has_the_averages_of_table_6(sweep, tmp_path):
+  of_node = {}
+  for row, (model, epochs) in zip(
+    numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
+  ):
+    start = Pretraining(model, values.JFT, epochs)
+    for task in numbers.AVERAGE5:
+      of_node[Transfer(start, task).name] = numbers.TABLE_6[row, task].value
+  finished = _finished(sweep, lambda name, i: of_node.get(name, 0) / 100)
+  results = Results(sweep.studies, finished)
+  items.ITEMS['figure5'].render(results, tmp_path)
+  rows = pd.read_csv(tmp_path / 'figure5.csv')
+  average = rows[rows.panel == 'Average-5']
+  ours = average[average.source == 'ours'].set_index('label')['mean']
+  paper = average[average.source == 'paper'].set_index('label')['mean']
+  assert len(ours) == 18
+  for label, value in ours.items():
+    assert value == pytest.approx(paper[label], abs=0.0051)
+
+
+def test_claims_go_by_the_spread():
+  def number(*found):
+    return Number(found, tuple(map(str, found)))
+
+  assert claims.compare(number(2.0, 2.1), number(1.0, 1.1)) == 'yes'
+  assert claims.compare(number(1.0, 1.1), number(2.0, 2.1)) == 'no'
+  assert claims.compare(number(1.0, 2.0), number(1.2, 1.4)) == claims.UNDECIDED
+  assert claims.compare(None, number(1.0)) == 'missing'
+
+
+@pytest.mark.parametrize(
+  ('none', 'other', 'worse', 'close'),
+  [
+    (0.5, 0.6, 'yes', 'yes'),
+    (0.6, 0.5, 'no', 'no'),
+    (None, 0.6, 'missing', 'missing'),
+  ],
+)
+def test_positions(sweep, tmp_path, none, other, worse, close):
+  def accuracy(name, i):
+    if 'None position' in name:
+      return none or 0.0
+    return other + (0.01 if 'shared' in name else 0.0)
+
+  finished = _finished(sweep, accuracy)
+  if none is None:
+    finished = {k: v for k, v in finished.items() if 'None-position' not in k}
+  results = Results(sweep.studies, finished)
+  table, *said = items.ITEMS['table8'].render(results, tmp_path).blocks
+  assert [claim.answer for claim in said] == [worse, close]
+  assert table.cells['2-D', 'Every layer, shared'].ours.mean == (
+    pytest.approx(other + 0.01)
+  )

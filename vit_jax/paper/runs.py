@@ -95,15 +95,19 @@ class Results:
     self,
     studies: Iterable[Study],
     finished: Mapping[str, Mapping[str, float]],
+    *,
+    comparable: bool = True,
   ):
     """Takes what is known.
 
     Args:
       studies: each of the name of the node whose runs it has.
       finished: run -> its last numbers, see `sweep.launch.read_finished`.
+      comparable: whether they are of the paper's own models and data.
     """
     self._studies = {study.name: study for study in studies}
     self._finished = finished
+    self.comparable = comparable
 
   def number(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0

@@ -1,0 +1,98 @@
+"""What the paper says of its tables, asked of our numbers.
+
+A difference counts if it is larger than the spread of both sides together;
+otherwise this many runs do not decide.
+"""
+
+import math
+
+from vit_jax.paper.report import Claim, Number, Table
+
+UNDECIDED = 'not at this scale'
+
+
+def compare(better: Number | None, worse: Number | None) -> str:
+  """Whether one number is above another by more than their spread.
+
+  Returns:
+    'yes', 'no', 'not at this scale' if the spread is larger, or 'missing'.
+  """
+  if better is None or worse is None:
+    return 'missing'
+  difference = better.mean - worse.mean
+  spread = math.hypot(better.std or 0.0, worse.std or 0.0)
+  if abs(difference) <= spread:
+    return UNDECIDED
+  return 'yes' if difference > 0 else 'no'
+
+
+def _all(answers: list[str]) -> str:
+  """The answer to a claim of several parts."""
+  for answer in ('missing', 'no', UNDECIDED):
+    if answer in answers:
+      return answer
+  return 'yes'
+
+
+def _text(number: Number | None, digits: int) -> str:
+  if number is None:
+    return 'missing'
+  spread = '' if number.std is None else f' ± {number.std:.{digits}f}'
+  return f'{number.mean:.{digits}f}{spread} ({len(number.values)} runs)'
+
+
+def adam_is_better(table: Table) -> list[Claim]:
+  """Table 7: Adam is ahead of SGD on average, also for ResNets (D.1)."""
+  answers, evidence = [], []
+  for model in ('BiT-R50x1', 'BiT-R152x2'):
+    adam, sgd = (
+      table.cells['Average', f'{model}, {optimizer}'].ours
+      for optimizer in ('Adam', 'SGD')
+    )
+    answers.append(compare(adam, sgd))
+    evidence.append(f'{model}: Adam {_text(adam, 2)}, SGD {_text(sgd, 2)}')
+  return [
+    Claim(
+      'Pre-training with Adam transfers better than with SGD, on average over'
+      ' five tasks, for ResNets too (D.1).',
+      _all(answers),
+      '; '.join(evidence) + '.',
+    )
+  ]
+
+
+def positions_matter(table: Table) -> list[Claim]:
+  """Table 8: no positions is worst, the ways to add them are close (D.4)."""
+  none = table.cells['None', 'Stem'].ours
+  others = {
+    f'{row}, {column.lower()}': cell.ours
+    for (row, column), cell in table.cells.items()
+    if row != 'None'
+  }
+  answer = _all([compare(other, none) for other in others.values()])
+  measured = {name: n for name, n in others.items() if n is not None}
+  evidence = f'none {_text(none, 4)}'
+  gap = 'missing'
+  if len(measured) == len(others):
+    worst = min(measured, key=lambda name: measured[name].mean)
+    best = max(measured, key=lambda name: measured[name].mean)
+    evidence += (
+      f'; {worst} {_text(measured[worst], 4)} to {best}'
+      f' {_text(measured[best], 4)}'
+    )
+    if none is not None:
+      apart = measured[best].mean - measured[worst].mean
+      gap = 'yes' if apart < measured[worst].mean - none.mean else 'no'
+  return [
+    Claim(
+      'A ViT without position embeddings is worse than with any of them (D.4).',
+      answer,
+      f'{evidence}.',
+    ),
+    Claim(
+      'How and where positions are added matters less than that they are'
+      ' (D.4).',
+      gap,
+      f'{evidence}.',
+    ),
+  ]

@@ -1,0 +1,106 @@
+"""Figures 3 and 5 as items: drawn from the runs of Tables 5 and 6."""
+
+import pathlib
+
+from vit_jax import drawing
+from vit_jax.paper import cost, numbers, plots, table_items, values
+from vit_jax.paper.item import Item
+from vit_jax.paper.report import Picture, Section
+from vit_jax.paper.runs import Pretraining, Results, Transfer
+
+_DATA = (values.IMAGENET, values.IMAGENET21K, values.JFT)
+_VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
+# Figure 3's BiT models are not named; these are Table 6's smallest and largest
+# of 7 epochs.
+_BITS = ('BiT-R50x1', 'BiT-R152x2')
+
+
+def figure3() -> Item:
+  """Fine-tuned accuracy on ImageNet by pre-training data (Section 4.3)."""
+  title = 'ImageNet accuracy by pre-training data'
+  # The paper has no ViT-H/14 from ImageNet.
+  starts = {
+    (model, data): table_items.pretraining(model, data)
+    for data in _DATA
+    for model in (*_VITS, *_BITS)
+    if (model, data) != ('ViT-H/14', values.IMAGENET)
+  }
+  nodes = tuple(Transfer(start, values.IMAGENET) for start in starts.values())
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    points = {
+      place: number
+      for place, start in starts.items()
+      if (number := results.transfer(start, values.IMAGENET)) is not None
+    }
+    options = dict(data=_DATA, paper=numbers.FIGURES['figure3'])
+    drawing.save(
+      plots.figure3(points, overlay=results.comparable, **options),
+      pictures / 'figure3',
+      plots.figure3_rows(points, **options),
+    )
+    return _section(
+      'figure3',
+      title,
+      'Large ViTs need much data: worse than the smaller ones and than BiT from'
+      ' ImageNet, best from JFT-300M.',
+      pictures,
+    )
+
+  return Item('figure3', title, nodes, render)
+
+
+def figure5() -> Item:
+  """Accuracy by compute of the pre-training (Section 4.4)."""
+  title = 'Accuracy by compute of the pre-training'
+  starts = {
+    row: Pretraining(model, values.JFT, epochs)
+    for row, (model, epochs) in zip(
+      numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
+    )
+  }
+  nodes = tuple(
+    Transfer(start, task)
+    for start in starts.values()
+    for task in numbers.AVERAGE5
+  )
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    points = {}
+    for row, start in starts.items():
+      panels = {
+        'Average-5': table_items.average5(results, start),
+        'ImageNet': results.transfer(start, values.IMAGENET),
+      }
+      found = {name: n for name, n in panels.items() if n is not None}
+      if found:
+        points[row] = (_family(start.model), cost.exaflops(start), found)
+    paper = numbers.FIGURES['figure5']
+    drawing.save(
+      plots.figure5(points, paper, overlay=results.comparable),
+      pictures / 'figure5',
+      plots.figure5_rows(points, paper),
+    )
+    return _section(
+      'figure5',
+      title,
+      'ViTs reach an accuracy with 2 to 4 times less compute than ResNets;'
+      ' hybrids are ahead where compute is small. Compute is that of the'
+      " paper's models.",
+      pictures,
+    )
+
+  return Item('figure5', title, nodes, render)
+
+
+def _family(model: str) -> str:
+  if model.startswith('BiT-'):
+    return 'ResNet'
+  return 'Hybrid' if '+' in model else 'Transformer'
+
+
+def _section(
+  name: str, title: str, caption: str, pictures: pathlib.Path
+) -> Section:
+  picture = Picture(title, f'{pictures.name}/{name}', caption)
+  return Section(name, title, (picture,))

@@ -1,0 +1,26 @@
+"""What an item of the reproduction is."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+from vit_jax.paper.report import Section
+from vit_jax.paper.runs import Node, Results
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+  """A table or a figure.
+
+  Attributes:
+    name: such as `table5`.
+    title: what it shows.
+    nodes: the runs it is made of.
+    render: its section, from what there is of them; pictures are written to
+      the folder that is given.
+  """
+
+  name: str
+  title: str
+  nodes: tuple[Node, ...]
+  render: Callable[[Results, pathlib.Path], Section]
