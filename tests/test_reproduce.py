@@ -1,0 +1,132 @@
+"""The command: what it lists, plans, starts and writes."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from vit_jax import reproduce
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def _run(*words, check=True):
+  found = subprocess.run(
+    [sys.executable, '-m', 'vit_jax.reproduce', *map(str, words)],
+    cwd=ROOT,
+    env={k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert not check or found.returncode == 0, found.stderr
+  return found
+
+
+def _leave(folder, name, config, metrics):
+  """What a finished run leaves."""
+  workdir = folder / 'runs' / name
+  workdir.mkdir(parents=True)
+  (workdir / 'config.json').write_text(json.dumps(config))
+  (workdir / 'metrics.jsonl').write_text(json.dumps(metrics) + '\n')
+  (workdir / 'DONE').write_text('2000\n')
+
+
+def test_plan_lists_runs_and_their_cost(tmp_path):
+  lines = _run('table7', '--plan', f'--workdir={tmp_path}').stdout.splitlines()
+  assert [line.split()[0] for line in lines] == [
+    *('50.2', '50.2', '558.4', '558.4'),
+    '1217.3',
+  ]
+  assert lines[1].endswith('BiT-R50x1, JFT-300M, 7 epochs, sgd')
+  assert lines[-1].endswith('4 pre-training runs')
+  assert not list(tmp_path.iterdir())
+
+
+def test_what_there_is_is_listed_and_rendered(tmp_path):
+  for seed, accuracy in enumerate((0.25, 0.5, 0.75)):
+    suffix = f',seed-{seed}' if seed else ''
+    _leave(
+      tmp_path,
+      f'ViT-B_16,JFT-300M,7-epochs{suffix}/run=pretraining',
+      {'total_steps': 2000},
+      {
+        'step': 2000,
+        'few_shot/5shot/accuracy': accuracy,
+        'goodput/steps_seconds': 1800.0,
+        'goodput/devices': 2.0,
+      },
+    )
+  words = ('table8', '--scale=mini', f'--workdir={tmp_path}')
+  assert _run(*words, '--list').stdout.startswith('table8       3 of 24   runs')
+  out = _run(*words, '--render').stdout
+  assert '0.50000 ± 0.25000' in out
+  assert '3 of 24 runs' in out
+  page = (tmp_path / 'index.html').read_text()
+  assert '0.50000' in page
+  assert '3 of 24 finished' in page
+  assert '3.00' in page  # Device hours: half an hour of two, three times.
+  # Without one of the three runs there is no number, nor a lower one.
+  shutil.rmtree(tmp_path / 'runs/ViT-B_16,JFT-300M,7-epochs,seed-2')
+  out = _run(*words, '--render').stdout
+  assert '0.50000' not in out
+  assert 'missing' in out
+
+
+def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
+  out = _run(
+    *('table7', '--dry_run', '--jft=folder:/jft', f'--workdir={tmp_path}')
+  ).stdout
+  commands = [line for line in out.splitlines() if line.startswith('python')]
+  assert len(commands) == 4
+  assert all('--config.data.dataset=folder:/jft' in line for line in commands)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    (['table77'], 'table77: no such item; choose from table2, table5'),
+    (['table7', '--scale=mini', '--jft=digits'], 'has data of its own'),
+    (['table7', '--list', '--scale=tiny'], 'scale'),
+    # What is not public has no place that it could be found in.
+    (['table7', '--dry_run'], 'data.dataset is not set'),
+  ],
+)
+def test_what_is_refused(words, message, tmp_path):
+  found = _run(*words, f'--workdir={tmp_path}', check=False)
+  assert found.returncode
+  assert message in found.stdout + found.stderr
+  assert 'Traceback' not in found.stderr
+
+
+def test_hours_are_of_all_devices_and_launches():
+  metrics = {
+    'goodput/steps_seconds': 3000.0,
+    'goodput/restart_seconds': 600.0,
+    'goodput/devices': 4.0,
+    'test/seconds': 9.0,
+  }
+  assert reproduce.device_hours(metrics) == pytest.approx(4.0)
+  assert reproduce.device_hours({'test/seconds': 9.0}) is None
+
+
+@pytest.mark.slow  # 24 runs, each a process that compiles: four minutes.
+def test_an_item_from_nothing_to_its_page(tmp_path):
+  words = (
+    *('table8', '--scale=mini', f'--workdir={tmp_path}', '--parallel=2'),
+    *('--set=total_steps=2', '--set=schedule.warmup_steps=1'),
+    '--set=evals.few_shot.split=test[:50]',
+    '--set=evals.validation.split=train[49950:]',
+  )
+  out = _run(*words).stdout
+  assert '24 of 24 runs' in out
+  assert 'missing' not in (tmp_path / 'results.md').read_text()
+  # Again: nothing is left to run.
+  before = (tmp_path / 'events.jsonl').read_text().count('handle')
+  _run(*words)
+  assert (tmp_path / 'events.jsonl').read_text().count('handle') == before == 24
