@@ -46,8 +46,8 @@ ARGUMENTS = {
   'finetune': ['ViT-B/16,imagenet2012,resolution=512'],
   'mini': [
     'ViT-B/16,jft300m',
-    'BiT-R50x1,imagenet2012,optimizer=sgd',
-    'R50+ViT-B/16,cifar10',
+    'ViT-B/16,imagenet2012,optimizer=sgd,subset=100',
+    'ViT-B/16,cifar10',
   ],
   'robustness': ['ViT-B/16,all'],
   'vtab': ['ViT-B/16,dtd'],
