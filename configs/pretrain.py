@@ -192,6 +192,9 @@ def get_config(argument=None):
     config.dropout_rng = 'rbg'
 
   config.data.preprocess = 'inception_crop|flip'
+  if 'subset' in args and dataset == 'imagenet2012':
+    # Early stopping by `validation` would choose by what is reported later.
+    args = {'train': 'train[:99%]', 'eval': 'train[99%:]'} | args
   _set_dataset(config, dataset, epochs, args.get('train'), args.get('eval'))
   if 'subset' in args:
     _take_subset(config, args['subset'])

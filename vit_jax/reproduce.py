@@ -2,7 +2,7 @@
 
   all --list                           the items, and how far they are in DIR
   table8 --scale=mini --parallel=2     in miniature, on two CPU cores
-  table6 --plan                        the runs and what they cost
+  table6 --plan                        the pre-training runs and what they cost
   table6 --render                      prints what there is so far
 
 Runs that are missing are started, at most --parallel at a time, and the same
@@ -24,7 +24,7 @@ from absl import flags
 from vit_jax import command_line
 from vit_jax.paper import items, page, report
 from vit_jax.paper.runs import Node, Pretraining, Results, with_needs
-from vit_jax.sweep import launch, reading, running, schedule
+from vit_jax.sweep import launch, reading, running, schedule, state
 from vit_jax.sweep.spec import Sweep
 
 SWEEP = 'configs/sweeps/reproduce.py'
@@ -101,9 +101,10 @@ def _notes() -> list[str]:
   if _SCALE.value == 'paper':
     return []
   return [
-    'In miniature: models with a sixteenth of the width and a quarter of the'
-    ' layers, on rendered scenes and scanned digits (configs/mini.py). The'
-    " numbers are not the paper's; only their order may be compared."
+    'In miniature: Transformers with a sixteenth of the width and a quarter of'
+    ' the layers, ResNets with a quarter of both, on rendered scenes and'
+    ' scanned digits (configs/mini.py). The numbers are not those of the paper;'
+    ' only their order may be compared.'
   ]
 
 
@@ -112,15 +113,27 @@ def device_hours(metrics: Mapping[str, float]) -> float | None:
   seconds = [
     value
     for name, value in metrics.items()
-    if name.startswith('goodput/') and name.endswith('_seconds')
+    if name.startswith('goodput/')
+    and name.endswith('_seconds')
+    and name != 'goodput/restart_seconds'  # Between launches nothing is held.
   ]
   if not seconds:
     return None
   return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
 
 
-def write(found: Sequence[report.Section], where: running.Folders) -> None:
-  """Writes the pages, and says how far the items are."""
+def write(
+  found: Sequence[report.Section],
+  printed: Sequence[str],
+  where: running.Folders,
+) -> None:
+  """Writes the pages.
+
+  Args:
+    found: what they show.
+    printed: the items that are also printed.
+    where: where the pages go.
+  """
   runs = {run.name: run for section in found for run in section.runs}
   done = [run for run in runs.values() if run.finished]
   hours = sum(run.hours or 0.0 for run in done)
@@ -135,7 +148,11 @@ def write(found: Sequence[report.Section], where: running.Folders) -> None:
       'device hours': f'{hours:.2f}',
     },
   )
-  brief = [dataclasses.replace(section, runs=()) for section in found]
+  brief = [
+    dataclasses.replace(section, runs=())
+    for section in found
+    if section.name in printed
+  ]
   print(page.markdown(brief, title='Results', facts={}))
   print(f'{where.local}/index.html shows {len(done)} of {len(runs)} runs.')
 
@@ -144,25 +161,39 @@ def listing(
   chosen: Sequence[items.Item], sweep: Sweep, where: running.Folders
 ) -> str:
   """A line for each item: how many of its runs are finished."""
-  finished = launch.read_finished(sweep, where)
-  studies = {study.name: study for study in sweep.studies}
   lines = []
   for item in chosen:
-    part = Sweep([studies[node.name] for node in with_needs(item.nodes)])
-    total = schedule.total(part, finished)
-    done = sum(
-      run.name in finished
-      for study in part.studies
-      for run in schedule.known(study, finished)
-    )
+    done, total = progress(item, sweep, where)
     lines.append(f'{item.name:<9} {done:>4} of {total:<4} runs  {item.title}')
   return '\n'.join(lines)
 
 
+def progress(
+  item: items.Item, sweep: Sweep, where: running.Folders
+) -> tuple[int, int]:
+  """How many runs of an item are finished, and how many it has."""
+  studies = {study.name: study for study in sweep.studies}
+  part = Sweep([studies[node.name] for node in with_needs(item.nodes)])
+  finished = launch.read_finished(part, where)
+  done = {
+    run.name
+    for study in part.studies
+    for run in schedule.known(study, finished)
+    if run.name in finished
+  }
+  return len(done), schedule.total(part, finished)
+
+
 def plan(nodes: Sequence[Node]) -> str:
-  """A line for each pre-training run of the paper's scale: its exaFLOPs."""
+  """A line for each pre-training run of the paper's scale: its exaFLOPs.
+
+  Raises:
+    ValueError: for miniatures, which cost minutes.
+  """
   from vit_jax.paper import cost
 
+  if _SCALE.value != 'paper':
+    raise ValueError('--plan counts the runs of --scale=paper.')
   lines = []
   total = 0.0
   for node in nodes:
@@ -171,6 +202,8 @@ def plan(nodes: Sequence[Node]) -> str:
       total += exaflops
       lines.append(f'{exaflops:>9.1f} exaFLOPs  {node.name}')
   lines.append(f'{total:>9.1f} exaFLOPs  {len(lines)} pre-training runs')
+  transfers = sum(not isinstance(node, Pretraining) for node in nodes)
+  lines.append(f'not counted: {transfers} protocols of fine-tuning')
   return '\n'.join(lines)
 
 
@@ -181,14 +214,38 @@ def main(words: Sequence[str]) -> None:
   if _PLAN.value:
     print(plan(with_needs(node for item in chosen for node in item.nodes)))
     return
-  sweep = reading.load(sweep_text(names))
-  if _LIST.value:
-    print(listing(chosen, sweep, where))
-    return
-  if not _RENDER.value:
+  if running.is_dry_run():
     running.run(sweep_text(names), table=False)
-  if not running.is_dry_run():
-    write(sections(chosen, sweep, where), where)
+    return
+  everything = read(list(items.ITEMS), where)
+  if _LIST.value:
+    print(listing(chosen, everything, where))
+    return
+  try:
+    if not _RENDER.value:
+      running.run(sweep_text(names), table=False)
+  finally:
+    # Also what there is when a run failed, or this was stopped; and all that
+    # was ever run here, not only what was asked for now.
+    shown = [
+      item
+      for item in items.ITEMS.values()
+      if item in chosen or progress(item, everything, where)[0]
+    ]
+    write(sections(shown, everything, where), names, where)
+
+
+def read(names: Sequence[str], where: running.Folders) -> Sweep:
+  """The runs of some items, as the flags say.
+
+  Raises:
+    ValueError: --workdir holds other runs, such as those of another --scale.
+  """
+  sweep = running.with_overrides(reading.load(sweep_text(names)))
+  state.check_same_runs(
+    where.local, sweep, lambda name: where.workdir(name).exists()
+  )
+  return sweep
 
 
 if __name__ == '__main__':

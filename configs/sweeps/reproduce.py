@@ -15,6 +15,7 @@ where what is not public lies.
 
 from collections.abc import Mapping
 
+from configs import mini
 from configs.sweeps import finetune
 from vit_jax import config as config_lib
 from vit_jax.paper import items, runs, values
@@ -22,7 +23,8 @@ from vit_jax.paper.runs import Node, Pretraining, Transfer
 from vit_jax.sweep import Study, Sweep, make_run
 
 USAGE = (
-  'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini], with'
+  'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini]'
+  '[,jft=SPEC][,imagenet21k=SPEC], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
 # The paper's data sets, as configs name them.
@@ -117,6 +119,7 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
     TASKS[node.task],
     name=node.name,
     folder=_folder(node),
+    options={'resolution': node.resolution},
     overrides={'init.checkpoint': _weights(node)},
   )
 
@@ -127,11 +130,17 @@ def in_miniature(node: Node, specs: Mapping[str, str]) -> Study:
   if isinstance(node, Pretraining):
     data = runs.DATASETS[node.data]
     return _pretraining(node, f'configs/mini.py:{node.model},{data}')
+  # As much larger as in the paper, and a whole number of patches.
+  size = mini.IMAGE_SIZE if node.resolution == 384 else mini.LARGER
   finals = [
     make_run(
       _folder(node),
       f'configs/mini.py:{node.pretraining.model},{MINI_TASKS[node.task]}',
-      {'init.checkpoint': _weights(node), 'seed': seed},
+      {
+        'image_size': (size, size),
+        'init.checkpoint': _weights(node),
+        'seed': seed,
+      },
       seed=seed,
     )
     for seed in range(MINI_SEEDS)

@@ -6,7 +6,7 @@ import pytest
 from vit_jax.paper import claims, cost, items, numbers, table_items, values
 from vit_jax.paper.report import Number, Table
 from vit_jax.paper.runs import Pretraining, Results, Transfer, with_needs
-from vit_jax.sweep import reading
+from vit_jax.sweep import Sweep, reading
 
 SWEEP = 'configs/sweeps/reproduce.py'
 
@@ -36,7 +36,10 @@ def test_items_share_runs():
   shared = table_items.pretraining('ViT-L/16', values.JFT)
   assert shared.epochs == 14
   for name in ('table2', 'table5', 'table6'):
-    assert Transfer(shared, values.IMAGENET) in items.ITEMS[name].nodes
+    assert Transfer(shared, values.CIFAR10) in items.ITEMS[name].nodes
+  # Table 2's ImageNet is at a higher resolution, with averaged weights.
+  assert Transfer(shared, values.IMAGENET, 512) in items.ITEMS['table2'].nodes
+  assert Transfer(shared, values.IMAGENET) not in items.ITEMS['table2'].nodes
   seven = Pretraining('BiT-R50x1', values.JFT, 7)
   for name in ('table6', 'table7'):
     assert Transfer(seven, values.CIFAR10) in items.ITEMS[name].nodes
@@ -183,6 +186,19 @@ def test_figure_5_has_the_averages_of_table_6(sweep, tmp_path):
     assert value == pytest.approx(paper[label], abs=0.0051)
 
 
+def test_table_2_averages_weights():
+  sweep = reading.load(f'{SWEEP}:table2,scale=paper')
+  [study] = [
+    s
+    for s in sweep.studies
+    if s.name.endswith('ViT-H/14, JFT-300M, 14 epochs to ImageNet at 518 px')
+  ]
+  sweep = reading.override(Sweep([study]), [])
+  config = reading.read_config(sweep.studies[0].candidates[0])
+  assert config.image_size == (518, 518)
+  assert config.polyak.decay == 0.9999
+
+
 def test_claims_go_by_the_spread():
   def number(*found):
     return Number(found, tuple(map(str, found)))
@@ -191,6 +207,14 @@ def test_claims_go_by_the_spread():
   assert claims.compare(number(1.0, 1.1), number(2.0, 2.1)) == 'no'
   assert claims.compare(number(1.0, 2.0), number(1.2, 1.4)) == claims.UNDECIDED
   assert claims.compare(None, number(1.0)) == 'missing'
+  # A single run has no spread; two differ by much less than by chance here,
+  # where t(0.975) of 2 degrees of freedom is 4.30 standard errors of 0.05.
+  assert claims.compare(number(2.0), number(1.0)) == claims.UNDECIDED
+  assert claims.compare(number(1.0, 1.1), number(1.3, 1.2)) == claims.UNDECIDED
+  one, other = number(1.0, 1.1), number(1.0 + 0.43, 1.1 + 0.43)
+  assert claims.compare(other, one) == 'yes'
+  other = number(1.0 + 0.29, 1.1 + 0.29)
+  assert claims.compare(other, one) == claims.UNDECIDED
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """What the paper says of its tables, asked of our numbers.
 
-A difference counts if it is larger than the spread of both sides together;
-otherwise this many runs do not decide.
+A difference counts if its sign is certain with 95% confidence; otherwise this
+many runs do not decide.
 """
 
 import math
+from collections.abc import Sequence
+
+from scipy import special
 
 from vit_jax.paper.report import Claim, Number, Table
 
@@ -12,18 +15,36 @@ UNDECIDED = 'not at this scale'
 
 
 def compare(better: Number | None, worse: Number | None) -> str:
-  """Whether one number is above another by more than their spread.
+  """Whether one mean is above another, with 95% confidence (Welch's t-test).
 
   Returns:
-    'yes', 'no', 'not at this scale' if the spread is larger, or 'missing'.
+    'yes', 'no', 'not at this scale' if these runs do not decide, or 'missing'.
   """
-  if better is None or worse is None:
+  return _decide([(1.0, better), (-1.0, worse)])
+
+
+def _decide(terms: Sequence[tuple[float, Number | None]]) -> str:
+  """Whether a weighted sum of means is above 0, with 95% confidence."""
+  if any(number is None for _, number in terms):
     return 'missing'
-  difference = better.mean - worse.mean
-  spread = math.hypot(better.std or 0.0, worse.std or 0.0)
-  if abs(difference) <= spread:
+  if any(number.std is None for _, number in terms):
+    return UNDECIDED  # A single run says nothing of the spread.
+  total = sum(weight * number.mean for weight, number in terms)
+  variances = [
+    (weight * number.std) ** 2 / len(number.values) for weight, number in terms
+  ]
+  variance = sum(variances)
+  if variance:
+    # Welch and Satterthwaite's degrees of freedom.
+    freedom = variance**2 / sum(
+      v**2 / (len(number.values) - 1)
+      for v, (_, number) in zip(variances, terms, strict=True)
+    )
+    if abs(total) <= special.stdtrit(freedom, 0.975) * math.sqrt(variance):
+      return UNDECIDED
+  if not total:
     return UNDECIDED
-  return 'yes' if difference > 0 else 'no'
+  return 'yes' if total > 0 else 'no'
 
 
 def _all(answers: list[str]) -> str:
@@ -56,7 +77,8 @@ def adam_is_better(table: Table) -> list[Claim]:
       'Pre-training with Adam transfers better than with SGD, on average over'
       ' five tasks, for ResNets too (D.1).',
       _all(answers),
-      '; '.join(evidence) + '.',
+      '; '.join(evidence) + '. One pre-training run of each: the spread is that'
+      ' of fine-tuning.',
     )
   ]
 
@@ -80,9 +102,10 @@ def positions_matter(table: Table) -> list[Claim]:
       f'; {worst} {_text(measured[worst], 4)} to {best}'
       f' {_text(measured[best], 4)}'
     )
-    if none is not None:
-      apart = measured[best].mean - measured[worst].mean
-      gap = 'yes' if apart < measured[worst].mean - none.mean else 'no'
+    # Worst - none > best - worst.
+    gap = _decide(
+      [(2.0, measured[worst]), (-1.0, none), (-1.0, measured[best])]
+    )
   return [
     Claim(
       'A ViT without position embeddings is worse than with any of them (D.4).',

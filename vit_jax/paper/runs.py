@@ -1,7 +1,8 @@
 """The runs behind the paper's results, shared between its tables and figures.
 
 A run is named by what it is, not by the item that asks for it: the ViT-L/16 of
-14 epochs on JFT-300M in Table 2 is that of Tables 5 and 6 and of Figure 5.
+14 epochs on JFT-300M in Table 2 is that of Tables 5 and 6 and of Figure 5. Only
+its fine-tuning on ImageNet is Table 2's own.
 """
 
 import dataclasses
@@ -64,14 +65,17 @@ class Transfer:
   Attributes:
     pretraining: what it starts from.
     task: a data set as the paper's tables name it.
+    resolution: in pixels; above 384 with Polyak averaging, as for Table 2.
   """
 
   pretraining: Pretraining
   task: str
+  resolution: int = 384
 
   @property
   def name(self) -> str:
-    return f'{self.pretraining.name} to {self.task}'
+    size = f' at {self.resolution} px' if self.resolution != 384 else ''
+    return f'{self.pretraining.name} to {self.task}{size}'
 
 
 Node = Pretraining | Transfer

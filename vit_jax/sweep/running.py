@@ -74,6 +74,13 @@ def read_sweep(text: str) -> tuple[Sweep, bool]:
   return spec.from_json(found['studies']), found['summary']
 
 
+def with_overrides(sweep: Sweep) -> Sweep:
+  """A sweep with what --set sets."""
+  from vit_jax.sweep import reading
+
+  return reading.override(sweep, _SET.value)
+
+
 def make_launcher(folders: Folders) -> launch.Launcher:
   if _LAUNCHER.value == 'slurm':
     from vit_jax.sweep import slurm

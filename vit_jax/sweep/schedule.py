@@ -82,12 +82,13 @@ def due(sweep: Sweep, finished: Finished) -> list[Run]:
 
 def held_back(sweep: Sweep, finished: Finished) -> list[Run]:
   """The runs that are known but for whose weights others must be finished."""
-  return [
-    run
+  found = {
+    run.name: run
     for study in sweep.studies
     for run in known(study, finished)
     if run.name not in finished and not finished.keys() >= set(run.needs)
-  ]
+  }
+  return list(found.values())
 
 
 def total(sweep: Sweep, finished: Finished) -> int:

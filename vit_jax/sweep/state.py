@@ -187,6 +187,27 @@ def record(
     ValueError: a run that was started had another config or overrides.
   """
   path = local / _SWEEP
+  runs = check_same_runs(local, sweep, started)
+  found = {'studies': spec.to_json(sweep), 'runs': runs}
+  temporary = path.with_name(_SWEEP + '.tmp')
+  temporary.write_text(json.dumps(found, indent=2) + '\n')
+  temporary.replace(path)
+
+
+def check_same_runs(
+  local: pathlib.Path, sweep: Sweep, started: Callable[[str], bool]
+) -> dict[str, dict[str, Any]]:
+  """Checks that a directory's runs are those of a sweep.
+
+  Args: those of `record`.
+
+  Returns:
+    Name -> config and overrides, of the runs that were noted and of the sweep.
+
+  Raises:
+    ValueError: a run that was started had another config or overrides.
+  """
+  path = local / _SWEEP
   old = json.loads(path.read_text())['runs'] if path.exists() else {}
   new = {}
   for study in sweep.studies:
@@ -199,10 +220,7 @@ def record(
         f'{local} holds the run {name} as {old[name]}, now it is {what}. Use'
         ' another --workdir, or the same settings.'
       )
-  found = {'studies': spec.to_json(sweep), 'runs': old | new}
-  temporary = path.with_name(_SWEEP + '.tmp')
-  temporary.write_text(json.dumps(found, indent=2) + '\n')
-  temporary.replace(path)
+  return old | new
 
 
 def recorded(local: pathlib.Path) -> Sweep:
