@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from vit_jax import reproduce
+from vit_jax.paper import runs
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -118,8 +118,8 @@ def test_hours_are_of_all_devices_and_launches():
     'goodput/devices': 4.0,
     'test/seconds': 9.0,
   }
-  assert reproduce.device_hours(metrics) == pytest.approx(4.0)
-  assert reproduce.device_hours({'test/seconds': 9.0}) is None
+  assert runs.device_hours(metrics) == pytest.approx(4.0)
+  assert runs.device_hours({'test/seconds': 9.0}) is None
 
 
 @pytest.mark.slow  # 24 runs, each a process that compiles: four minutes.

@@ -17,12 +17,13 @@ not public must be named: --jft=SPEC, --imagenet21k=SPEC.
 
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from absl import flags
 
 from vit_jax import command_line
 from vit_jax.paper import items, page, report
+from vit_jax.paper import runs as runs_lib
 from vit_jax.paper.runs import Node, Pretraining, Results, with_needs
 from vit_jax.sweep import launch, reading, running, schedule, state
 from vit_jax.sweep.spec import Sweep
@@ -74,7 +75,7 @@ def sections(
         run.name,
         run.config,
         run.name in finished,
-        hours=device_hours(finished.get(run.name, {})),
+        hours=runs_lib.device_hours(finished.get(run.name, {})),
       )
       for run in behind
     ]
@@ -106,20 +107,6 @@ def _notes() -> list[str]:
     ' scanned digits (configs/mini.py). The numbers are not those of the paper;'
     ' only their order may be compared.'
   ]
-
-
-def device_hours(metrics: Mapping[str, float]) -> float | None:
-  """The hours that a run held its devices, of all its launches together."""
-  seconds = [
-    value
-    for name, value in metrics.items()
-    if name.startswith('goodput/')
-    and name.endswith('_seconds')
-    and name != 'goodput/restart_seconds'  # Between launches nothing is held.
-  ]
-  if not seconds:
-    return None
-  return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
 
 
 def write(

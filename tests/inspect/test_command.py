@@ -14,8 +14,7 @@ from tests.interop import tiny
 from tests.test_train import tiny_config
 from vit_jax import data, inspect, interop, train
 from vit_jax.data import ops
-from vit_jax.inspect import __main__ as command
-from vit_jax.inspect import subject
+from vit_jax.inspect import gallery, subject
 
 ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
 _ENDINGS = ('csv', 'pdf', 'png')
@@ -109,7 +108,7 @@ def _draw(model, tmp_path, size=(16, 16), channels=3):
     ops.parse('resize', image_size=size, channels=channels),
   )
   paths = [tmp_path / f'{i}.png' for i in range(3)]
-  command.draw_all(looked_into, paths, images, tmp_path / 'out', 2)
+  gallery.draw_all(looked_into, paths, images, tmp_path / 'out', 2)
   return sorted(path.name for path in (tmp_path / 'out').iterdir())
 
 

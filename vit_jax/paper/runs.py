@@ -153,3 +153,17 @@ class Results:
   ) -> Number | None:
     """5-shot accuracy on ImageNet at the end of pre-training."""
     return self.number(pretrainings, 'few_shot/5shot/accuracy', scale=scale)
+
+
+def device_hours(metrics: Mapping[str, float]) -> float | None:
+  """The hours that a run held its devices, of all its launches together."""
+  seconds = [
+    value
+    for name, value in metrics.items()
+    if name.startswith('goodput/')
+    and name.endswith('_seconds')
+    and name != 'goodput/restart_seconds'  # Between launches nothing is held.
+  ]
+  if not seconds:
+    return None
+  return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
