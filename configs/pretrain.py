@@ -228,8 +228,9 @@ def _set_dataset(config, dataset, epochs, train, given):
   elif dataset == 'imagenet2012':
     config.num_classes = 1000
     config.data.dataset = 'tfds:imagenet2012'
-    if not train:
-      config.data.num_examples = IMAGENET_EXAMPLES
+    sizes = {'train': IMAGENET_EXAMPLES}
+    if splits.names(train or 'train') <= sizes.keys():
+      config.data.num_examples = len(splits.resolve(train or 'train', sizes))
     split = split or 'validation'
   else:
     config.data.dataset = dataset

@@ -264,8 +264,11 @@ def test_wrong_subsets(subset):
 
 
 def test_runs_on_subsets_have_as_many_steps():
-  for dataset, size in (('imagenet2012', 1_281_167), ('digits', 1437)):
-    options = '' if dataset == 'imagenet2012' else ',eval=test'
+  for dataset, size, options in (
+    # What is held out to stop early by, unless this says otherwise.
+    ('imagenet2012', 1_268_355, ',train=train[:99%],eval=train[99%:]'),
+    ('digits', 1437, ',eval=test'),
+  ):
     whole, subset = (
       config_lib.resolve(
         pretrain.get_config(f'ViT-B/16,{dataset},epochs=9{options}{option}'),
@@ -278,6 +281,18 @@ def test_runs_on_subsets_have_as_many_steps():
     assert subset.total_steps == whole.total_steps == 9 * size // 4096
     assert subset.data.num_examples == round(size / 10)
     assert subset.schedule == whole.schedule
+
+
+def test_imagenets_test_images_do_not_stop_early():
+  config = pretrain.get_config('ViT-B/16,imagenet2012,subset=10%')
+  assert config.data.train_split == 'shuffled(train[:99%])[:10%]'
+  [(name, section)] = config.evals.items()
+  assert (name, section.split) == ('held_out', 'train[99%:]')
+  assert config.checkpoint.best == 'held_out/accuracy'
+  assert config.data.examples_per_epoch == 1_268_355
+  whole = pretrain.get_config('ViT-B/16,imagenet2012')
+  assert whole.data.num_examples == 1_281_167
+  assert whole.evals.validation.split == 'validation'
 
 
 def test_a_subset_is_of_what_is_not_held_out():
@@ -294,8 +309,8 @@ def test_a_subset_is_of_what_is_not_held_out():
     'shuffled(shuffled(train,seed=1)[:99%])[:50%]'
   )
   assert config.evals.held_out.split == 'shuffled(train,seed=1)[99%:]'
-  assert config.data.examples_per_epoch == -1
-  assert config.data.num_examples is None
+  assert config.data.examples_per_epoch == 1_268_355
+  assert not config.data.num_examples
   with pytest.raises(ValueError, match=r'subset=50 stops early, .*eval=SPLIT'):
     pretrain.get_config('ViT-B/16,digits,subset=50')
   with pytest.raises(
