@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from configs import pretrain
 from vit_jax.paper import claims, cost, items, numbers, table_items, values
 from vit_jax.paper.report import Number, Table
 from vit_jax.paper.runs import Pretraining, Results, Transfer, with_needs
@@ -159,6 +160,19 @@ def test_cost_is_that_of_table_6():
       printed = numbers.EXAFLOPS[row].value
       found = cost.exaflops(Pretraining(model, values.JFT, epochs))
       assert found == pytest.approx(printed, rel=0.025)
+
+
+def test_cost_is_of_the_runs_that_the_configs_have():
+  assert cost.IMAGES == {
+    values.IMAGENET: pretrain.IMAGENET_EXAMPLES,
+    values.IMAGENET21K: pretrain.IMAGENET21K_EXAMPLES,
+    values.JFT: pretrain.JFT_EXAMPLES,
+  }
+  assert {
+    values.IMAGENET: pretrain.IMAGENET.epochs,
+    values.IMAGENET21K: pretrain.IMAGENET21K.epochs,
+    values.JFT: pretrain.JFT.epochs,
+  } == cost.EPOCHS
 
 
 def test_a_mean_needs_values():

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax import data, losses, sharding
 from vit_jax.data import ops, pipeline
-from vit_jax.evaluators import calibration
+from vit_jax.evaluators import calibration, summing
 from vit_jax.models.images import normalize
 from vit_jax.step import TrainState
 
@@ -125,18 +125,13 @@ class Classification:
       state: its `eval_params` are evaluated.
       on_batch: called after every batch.
     """
-    totals, pending = None, None
-    for batch in self._batches():
-      sums = self._sums(
-        state.eval_params, sharding.put_batch(batch, self._mesh)
-      )
-      # One batch behind: the device works while the next batch is read, and
-      # never more than two batches wait on it. Summed in float64.
-      if pending is not None:
-        totals = _add(totals, pending)
-      pending = sums
-      on_batch()
-    totals = _add(totals, pending)
+    totals = summing.total(
+      (
+        self._sums(state.eval_params, sharding.put_batch(batch, self._mesh))
+        for batch in self._batches()
+      ),
+      on_batch,
+    )
     count, excluded = int(totals['count']), int(totals['excluded'])
     unlabelled = int(totals['unlabelled'])
     if count + excluded + unlabelled != len(self._view):
@@ -171,8 +166,3 @@ class Classification:
       f'accuracy {100 * values["accuracy"]:.2f}%, loss {values["loss"]:.4f} on'
       f' {values["count"]:.0f} examples'
     )
-
-
-def _add(totals, sums):
-  sums = {k: np.asarray(v, np.float64) for k, v in sums.items()}
-  return {k: totals[k] + v for k, v in sums.items()} if totals else sums

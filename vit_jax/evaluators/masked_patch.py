@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import logging
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import data, masked_patch, sharding
 from vit_jax.data import ops, pipeline
+from vit_jax.evaluators import summing
 from vit_jax.step import TrainState
 
 _SEED = 0
@@ -95,19 +95,17 @@ class MaskedPatchPrediction:
       state: its `eval_params` are evaluated.
       on_batch: called after every batch.
     """
-    totals, pending = {}, None
-    for index, batch in enumerate(self._batches()):
-      sums = self._sums(
-        state.eval_params,
-        sharding.put_batch(batch, self._mesh),
-        index * self._batch_size,
-      )
-      # One batch behind: the device works while the next batch is read.
-      if pending is not None:
-        totals = _add(totals, pending)
-      pending = sums
-      on_batch()
-    totals = _add(totals, pending)
+    totals = summing.total(
+      (
+        self._sums(
+          state.eval_params,
+          sharding.put_batch(batch, self._mesh),
+          index * self._batch_size,
+        )
+        for index, batch in enumerate(self._batches())
+      ),
+      on_batch,
+    )
     count, excluded = int(totals['count']), int(totals['excluded'])
     if count + excluded != len(self._view):
       raise RuntimeError(
@@ -139,10 +137,3 @@ class MaskedPatchPrediction:
       f' colour: {100 * values["baseline_accuracy"]:.2f}%), loss'
       f' {values["loss"]:.4f} on {values["count"]:.0f} examples'
     )
-
-
-def _add(totals, sums):
-  """Adds up in float64."""
-  return {
-    k: totals.get(k, 0.0) + np.asarray(v, np.float64) for k, v in sums.items()
-  }
