@@ -251,6 +251,13 @@ def test_a_file_is_open_once_and_closed_in_the_end(tmp_path):
   assert opened() == 0
 
 
+def test_opening_a_file_keeps_what_is_there(tmp_path):
+  image = np.full((1, 2, 3), 9, np.uint8)
+  _tiny(tmp_path / 'file').write(0, image, [1, 2])
+  found, labels = _tiny(tmp_path / 'file').read(0)
+  assert (found.tolist(), labels) == (image.tolist(), (1, 2))
+
+
 def test_home_is_expanded(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
   _tiny('~/a/file')
