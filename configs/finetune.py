@@ -17,6 +17,9 @@ for H/14) also turns on Polyak averaging with 0.9999, as for Table 2.
 part, which is where a learning rate is chosen, --config.schedule.peak=0.01:
 of 0.001, 0.003, 0.01, 0.03 (for ImageNet 0.003, 0.01, 0.03, 0.06).
 
+`real=true` also reports the ImageNet model on ImageNet-ReaL, as `real/accuracy`
+after the last step, which needs tfds:imagenet2012_real (Tables 2, 5 and 6).
+
 `setup=bit` is BiT's own setup in place of Table 4's, which the paper runs its
 ResNets in too, keeping the better: rate 0.003, a tenth after each of 30, 60 and
 90% of the steps, no clipping, mixup 0.1 on ImageNet and CIFAR, and CIFAR at 128
@@ -49,11 +52,21 @@ PREPROCESSING = {
 }
 SETUPS = ('table4', 'bit')
 PARTS = ('all', 'selection')
+# ImageNet-ReaL (Beyer et al., 2020): the validation images with new labels, any
+# of which is right; images without labels do not count.
+REAL = dict(
+  dataset='tfds:imagenet2012_real',
+  split='validation',
+  label_key='real_label',
+  # The evaluation stops if an image has more.
+  max_labels=32,
+)
 USAGE = (
   'Usage: configs/finetune.py:MODEL,DATASET[,resolution=384]'
   '[,train=all|selection][,setup=table4|bit]'
-  '[,preprocess=inception|crop|crop_small], with DATASET one of imagenet2012,'
-  ' cifar10, cifar100, pets, flowers, or a data spec such as folder:/path.'
+  '[,preprocess=inception|crop|crop_small][,real=false|true], with DATASET one'
+  ' of imagenet2012, cifar10, cifar100, pets, flowers, or a data spec such as'
+  ' folder:/path; real=true is for imagenet2012 with train=all.'
 )
 
 
@@ -127,7 +140,10 @@ def get_config(argument=None):
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'dataset'),
-    options={'resolution': int, 'train': str, 'setup': str, 'preprocess': str},
+    options={
+      **{'resolution': int, 'train': str, 'setup': str},
+      **{'preprocess': str, 'real': str},
+    },
     usage=USAGE,
   )
   # A data set of one's own: the smallest of the table's lengths that suits
@@ -137,6 +153,13 @@ def get_config(argument=None):
   )
   part = _choice(args, 'train', PARTS)
   setup = _choice(args, 'setup', SETUPS)
+  real = _choice(args, 'real', ('false', 'true')) == 'true'
+  if real and (args['dataset'], part) != ('imagenet2012', 'all'):
+    raise ValueError(
+      'real=true is a second test of models fine-tuned on imagenet2012 with'
+      f' train=all, not on {args["dataset"]} with train={part}; leave it out.'
+      f' {USAGE}'
+    )
   resolution = args.get('resolution', row.resolution(setup))
 
   config = config_lib.default()
@@ -189,6 +212,9 @@ def get_config(argument=None):
     config.evals[name] = config_lib.evaluation(
       split, preprocess=preprocess_eval, every=row.steps // 5
     )
+  if real:
+    config.evals.real = config_lib.evaluation('', preprocess=preprocess_eval)
+    config.evals.real.update(REAL)
   config.checkpoint.every = max(row.steps // 10, 100)
   config.log.every = 50
   return config

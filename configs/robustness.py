@@ -38,17 +38,10 @@ USAGE = (
   '[,objectnet=PATH], with SET of validation, real, v2, a, r, objectnet, or'
   ' all (but objectnet).'
 )
-# Labels of an image in ReaL; the evaluation stops if one has more.
-_MOST_LABELS = 32
 
 SETS = {
   'validation': dict(dataset='', split='validation'),
-  'real': dict(
-    dataset='tfds:imagenet2012_real',
-    split='validation',
-    label_key='real_label',
-    max_labels=_MOST_LABELS,
-  ),
+  'real': finetune.REAL,
   'v2': dict(dataset='tfds:imagenet_v2/matched-frequency', split='test'),
   'a': dict(
     dataset='tfds:imagenet_a', split='test', classes='names', restrict=True

@@ -43,7 +43,7 @@ ARGUMENTS = {
     'ViT-B/16,imagenet2012,optimizer=sgd,few_shot=digits',
   ],
   'masked_patch': ['ViT-B/16,imagenet2012,few_shot=digits'],
-  'finetune': ['ViT-B/16,imagenet2012,resolution=512'],
+  'finetune': ['ViT-B/16,imagenet2012,resolution=512,real=true'],
   'mini': [
     'ViT-B/16,jft300m',
     'ViT-B/16,imagenet2012,optimizer=sgd,subset=100',

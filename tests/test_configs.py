@@ -468,6 +468,49 @@ def test_families_of_preprocessing(preprocess, train, test):
     assert config.evals.test.preprocess == test
 
 
+def test_real_is_a_second_test_after_the_last_step():
+  text = 'ViT-B/16,imagenet2012,resolution=512,preprocess=crop_small,real='
+  config = finetune.get_config(text + 'true')
+  assert list(config.evals) == ['real', 'test']
+  assert config.evals.real.to_dict() == {
+    'kind': 'classification',
+    'dataset': 'tfds:imagenet2012_real',
+    'split': 'validation',
+    'preprocess': 'resize_small(597)|central_crop',
+    'label_key': 'real_label',
+    'max_labels': 32,
+    'classes': '',
+    'restrict': False,
+    'batch_size': 0,
+    'every': 0,
+  }
+  assert config.evals.test.dataset == ''
+  assert config.evals.test.preprocess == config.evals.real.preprocess
+  # Nothing else of the run is another one.
+  del config.evals['real']
+  assert config == finetune.get_config(text + 'false')
+  assert config == finetune.get_config(text.removesuffix(',real='))
+  again = robustness.get_config('ViT-B/16,real,resolution=512').evals.real
+  other = finetune.get_config('ViT-B/16,imagenet2012,resolution=512,real=true')
+  assert other.evals.real == again
+
+
+@pytest.mark.parametrize(
+  'argument, found',
+  [
+    ('cifar10', 'not on cifar10 with train=all'),
+    ('tfds:imagenet2012', 'not on tfds:imagenet2012 with train=all'),
+    ('imagenet2012,train=selection', 'not on imagenet2012 with train=selec'),
+  ],
+)
+def test_real_is_refused_where_it_tests_nothing(argument, found):
+  with pytest.raises(ValueError, match=f'real=true is a second .*{found}'):
+    finetune.get_config(f'ViT-B/16,real=true,{argument}')
+  with pytest.raises(ValueError, match=r"real='yes' .*'false', 'true'"):
+    finetune.get_config(f'ViT-B/16,real=yes,{argument}')
+  finetune.get_config(f'ViT-B/16,real=false,{argument}')
+
+
 def test_finetuning_needs_weights():
   config = finetune.get_config('ViT-B/16,digits')
   with pytest.raises(ValueError, match=r'init.checkpoint is not set'):

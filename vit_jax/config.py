@@ -66,7 +66,9 @@ def default() -> ml_collections.ConfigDict:
 
   config.data = data = ml_collections.ConfigDict()
   data.dataset = placeholder(str)  # A data spec, such as `folder:/data/pets`.
-  data.data_dir = ''  # Where `tfds:` data sets lie; '' is TFDS's own default.
+  # Where `tfds:` data sets lie, '' is TFDS's own default. For `shapes:` a local
+  # folder to keep drawn scenes in, which runs share; '' draws them every time.
+  data.data_dir = ''
   data.image_key = 'image'  # Names of the two features of a `tfds:` data set.
   data.label_key = 'label'
   data.num_examples = placeholder(int)  # Of `train_split`; checked when set.

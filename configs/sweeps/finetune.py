@@ -12,7 +12,8 @@ better by the held-out part is reported): 8 runs.
 
 MODEL, DATASET, `resolution=R` and `preprocess=P` are those of
 configs/finetune.py. Rates of data sets that are not in the table: 0.001, 0.003,
-0.01, 0.03. `seeds=3`.
+0.01, 0.03. `seeds=3`. `real=true` tests the runs that are reported for
+imagenet2012 on ImageNet-ReaL too; nothing is chosen by it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from vit_jax.sweep.spec import Value
 USAGE = (
   'Usage: configs/sweeps/finetune.py:MODEL,DATASET[+DATASET...]'
   '[,resolution=384][,preprocess=inception|crop|crop_small][,seeds=3]'
+  '[,real=false|true], which needs imagenet2012 among the data sets.'
 )
 DEFAULT_RATES = (0.001, 0.003, 0.01, 0.03)
 
@@ -35,21 +37,30 @@ def get_sweep(argument=None) -> Sweep:
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'datasets'),
-    options={'resolution': int, 'preprocess': str, 'seeds': int},
+    options={'resolution': int, 'preprocess': str, 'seeds': int, 'real': str},
     usage=USAGE,
   )
   options = {
     key: args[key] for key in ('resolution', 'preprocess') if key in args
   }
+  datasets = args['datasets'].split('+')
+  real = args.get('real', 'false')
+  if real != 'false' and 'imagenet2012' not in datasets:
+    raise ValueError(
+      f'real={real} is about imagenet2012, which is not among the data sets'
+      f' {datasets}; leave it out. {USAGE}'
+    )
+  # Of the data sets only one has a second test.
+  own_options = {'imagenet2012': {'real': real} if real != 'false' else {}}
   return Sweep(
     [
       study(
         args['model'],
         dataset,
-        options=options,
+        options=options | own_options.get(dataset, {}),
         seeds=args.get('seeds', 3),
       )
-      for dataset in args['datasets'].split('+')
+      for dataset in datasets
     ]
   )
 
@@ -72,7 +83,7 @@ def study(
     dataset: a name or spec that configs/finetune.py takes.
     name: of the study; '': the data set's.
     folder: of its runs; '': of the same name.
-    options: of configs/finetune.py.
+    options: of configs/finetune.py; `real` is for the reported runs only.
     seeds: how many runs are reported.
     rates: learning rates; none: those of Table 4.
     overrides: config key -> value, for all runs.
@@ -84,6 +95,8 @@ def study(
 
   def config(part: str, setup: str) -> str:
     words = {**(options or {}), 'train': part}
+    if part == 'selection':
+      words.pop('real', None)
     if setup != 'table4':
       words['setup'] = setup
     # Options come before a path, which may have commas in it.

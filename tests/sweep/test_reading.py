@@ -77,6 +77,46 @@ def test_the_fine_tuning_protocol():
   assert config.image_size == (384, 384)
 
 
+def test_real_is_for_the_reported_runs_of_imagenet_only():
+  argument = 'BiT-R50x1,imagenet2012+cifar10'
+  sweep = reading.load(f'configs/sweeps/finetune.py:{argument},real=true')
+  sweep = reading.override(sweep, ['init.checkpoint=x'])
+  reading.check(sweep)
+
+  def evaluations(runs):
+    return [list(reading.read_config(run).evals) for run in runs]
+
+  imagenet, cifar = sweep.studies
+  assert evaluations(imagenet.candidates) == [['held_out']] * 5
+  assert evaluations(cifar.candidates) == [['held_out']] * 5
+  for winner in (imagenet.candidates[0], imagenet.candidates[-1]):
+    assert evaluations(imagenet.finals_of(winner)) == [['real', 'test']] * 3
+  assert evaluations(cifar.finals_of(cifar.candidates[0])) == [['test']] * 3
+  # So that it can be asked for when the rates have been tried.
+  plain = reading.load(f'configs/sweeps/finetune.py:{argument}')
+  candidates = plain.studies[0].candidates
+  assert [run.config for run in candidates] == [
+    run.config for run in imagenet.candidates
+  ]
+  for word in ('', ',real=false'):
+    each = reading.load(f'configs/sweeps/finetune.py:{argument}{word}')
+    [run, *_] = each.studies[0].finals_of(candidates[0])
+    assert run.config == (
+      'configs/finetune.py:train=all,BiT-R50x1,imagenet2012'
+    )
+
+
+def test_real_without_imagenet_is_refused():
+  path = 'configs/sweeps/finetune.py:ViT-B/16,cifar10+pets,real='
+  with pytest.raises(ValueError, match=r"real=true .*\['cifar10', 'pets'\]"):
+    reading.load(path + 'true')
+  assert len(reading.load(path + 'false').studies) == 2
+  argument = 'ViT-B/16,imagenet2012,real=yes'
+  sweep = reading.load(f'configs/sweeps/finetune.py:{argument}')
+  with pytest.raises(ValueError, match="real='yes' is unknown"):
+    reading.check(reading.override(sweep, ['init.checkpoint=x']))
+
+
 def test_resnets_have_the_setup_of_bit_as_another_candidate():
   sweep = reading.load('configs/sweeps/finetune.py:BiT-R50x1,cifar10')
   sweep = reading.override(sweep, ['init.checkpoint=x'])

@@ -61,8 +61,8 @@ def open_source(
 
   Args:
     spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`.
-    data_dir: where TFDS data is prepared, for `tfds:` and `vtab:`; '' is TFDS's
-      default.
+    data_dir: where TFDS data is prepared, for `tfds:` and `vtab:`, '' is TFDS's
+      default; and where scenes of `shapes:` are kept, '' is nowhere.
     image_key: the TFDS feature that is the image. This and the following
       arguments concern `tfds:` only.
     label_key: the TFDS feature that is the label.
@@ -79,7 +79,7 @@ def open_source(
     usages = '\n  '.join(usage for _, usage in SOURCES.values())
     raise ValueError(f'Data spec {spec!r} is none of\n  {usages}')
   options = {}
-  if kind in ('tfds', 'vtab'):
+  if kind in ('tfds', 'vtab', 'shapes'):
     options['data_dir'] = data_dir or None
   if kind == 'tfds':
     options |= {

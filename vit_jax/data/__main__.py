@@ -20,7 +20,10 @@ from vit_jax import command_line, data
 _DATA = flags.DEFINE_string('data', None, 'Data spec, such as digits.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split expression.')
 _DATA_DIR = flags.DEFINE_string(
-  'data_dir', '', "Where TFDS data is prepared; '' is TFDS's default."
+  'data_dir',
+  '',
+  "Where TFDS data is prepared, '' is TFDS's default; for shapes, where drawn"
+  " scenes are kept, '' is nowhere.",
 )
 _IMAGE_KEY = flags.DEFINE_string('image_key', 'image', "TFDS's feature.")
 _LABEL_KEY = flags.DEFINE_string('label_key', 'label', "TFDS's feature.")

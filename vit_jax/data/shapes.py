@@ -7,15 +7,22 @@ A stand-in for VTAB's structured tasks (Sec. 4.1: counting, location,
 orientation) that needs no download. A scene shows one to four equal copies of
 a shape on a noisy background; `shapes:count` asks how many there are,
 `shapes:colour` which colour they have, about the very same pictures.
+
+Drawing one takes 210 us, reading it from a file 8 us. With a folder to keep
+them in, `data_dir`, a scene is drawn by the first process that reads it (12 KB
+each, 0.7 GB for all); see `kept.py`.
 """
 
 import colorsys
+import functools
 import itertools
+import os
+import zlib
 
 import cv2
 import numpy as np
 
-from vit_jax.data import source
+from vit_jax.data import kept, source
 
 IMAGE_SIZE = 64
 
@@ -69,6 +76,10 @@ FACTORS = {
   'count': ('one', 'two', 'three', 'four'),
 }
 
+# Scenes of a split that tell one way of drawing from another; with so many,
+# each value of each factor occurs.
+_PROBES = 64
+
 
 class Shapes(source.Source):
   """Scenes of uint8 [64, 64, 3], labelled with some of their factors.
@@ -77,16 +88,20 @@ class Shapes(source.Source):
   split and index, whatever the factor asked for.
   """
 
-  def __init__(self, factor: str = 'shape'):
+  def __init__(self, factor: str = 'shape', *, data_dir: str | None = None):
     """Chooses the labels.
 
     Args:
       factor: one of `FACTORS`, several joined by `+`, or `all`.
+      data_dir: a local folder to keep scenes in, shared by any number of
+        processes and sources; None: each is drawn at every read.
 
     Raises:
       ValueError: a factor is unknown or repeats.
     """
     spec = f'shapes:{factor}'
+    # Not the open files, which cannot be pickled.
+    self._data_dir = data_dir
     self._multi_label = factor == 'all'
     self._factors = list(FACTORS) if self._multi_label else factor.split('+')
     unknown = [name for name in self._factors if name not in FACTORS]
@@ -112,9 +127,21 @@ class Shapes(source.Source):
     )
 
   def read(self, split: str, index: int) -> source.Record:
-    """Renders one scene."""
-    image, labels = render(split, index)
+    """Renders one scene, or reads it if it is kept."""
+    image, labels = self._scene(split, index)
     return source.Record(image, self._label(labels), f'{split}/{index}')
+
+  def _scene(self, split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
+    """What `render` returns."""
+    if self._data_dir is None:
+      return render(split, index)
+    scenes = _kept(self._data_dir, split)
+    if found := scenes.read(index):
+      image, labels = found
+      return image, dict(zip(FACTORS, labels, strict=True))
+    image, labels = render(split, index)
+    scenes.write(index, image, list(labels.values()))
+    return image, labels
 
   def _label(self, labels: dict[str, int]) -> int | tuple[int, ...]:
     sizes = [len(FACTORS[name]) for name in self._factors]
@@ -123,6 +150,29 @@ class Shapes(source.Source):
       starts = itertools.accumulate(sizes[:-1], initial=0)
       return tuple(start + i for start, i in zip(starts, chosen, strict=True))
     return int(np.ravel_multi_index(chosen, sizes))
+
+
+# One open file a split and process, whatever the number of sources; unpickled
+# in another process, they open it there.
+@functools.cache
+def _kept(data_dir: str, split: str) -> kept.Kept:
+  """The scenes of a split that are kept in a folder.
+
+  The file's name has a digest of the split's first scenes. So scenes that were
+  drawn in another way, by an earlier version of this module or another release
+  of NumPy or OpenCV, lie in another file and are never read. A number to be
+  raised by hand would be forgotten, and know nothing of releases; a digest of
+  the code would change with each comment.
+  """
+  digest = 0
+  for index in range(_PROBES):
+    image, labels = render(split, index)
+    digest = zlib.crc32(bytes(labels.values()), zlib.crc32(image, digest))
+  return kept.Kept(
+    os.path.join(data_dir, 'shapes', f'{split}-{digest:08x}'),
+    image_shape=(IMAGE_SIZE, IMAGE_SIZE, 3),
+    labels=len(FACTORS),
+  )
 
 
 def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
