@@ -61,7 +61,12 @@ def sections(
   """What the items have to show, from the files of their runs."""
   finished = launch.read_finished(sweep, where)
   studies = {study.name: study for study in sweep.studies}
-  results = Results(sweep.studies, finished, comparable=_SCALE.value == 'paper')
+  results = Results(
+    sweep.studies,
+    finished,
+    comparable=_SCALE.value == 'paper',
+    workdir=where.workdir,
+  )
   found = []
   for item in chosen:
     section = item.render(results, where.local / 'figures')

@@ -1,7 +1,8 @@
 """Figures 6, 7, 10, 11 and 14 of the paper, from arrays.
 
 Each function returns a `matplotlib.figure.Figure`, which notebooks show;
-`drawing.save` writes it with its numbers.
+`drawing.save` writes it with its numbers. Those that `into` is given to draw
+into that part of a figure (`matplotlib.figure.SubFigure`), and return it.
 """
 
 import math
@@ -92,15 +93,16 @@ def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
 
 @drawing.styled
 def attention_distance(
-  distances: Mapping[str, np.ndarray], image_width: int
+  distances: Mapping[str, np.ndarray], image_width: int, *, into: Any = None
 ) -> Any:
   """Mean attention distance by depth, a dot a head (Figures 7 right and 11).
 
   Args:
     distances: a model's name -> [depth, H] in pixels; a panel each.
     image_width: in pixels; half of it and a little is what the axis shows.
+    into: see above.
   """
-  figure = drawing.new_figure((0.4 + 3.6 * len(distances), 3.4))
+  figure = into or drawing.new_figure((0.4 + 3.6 * len(distances), 3.4))
   panels = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
   colours = drawing.matplotlib().colormaps['viridis']
   # Of uniform attention 0.52 of the width.
@@ -131,16 +133,19 @@ def attention_distance(
 
 
 @drawing.styled
-def filters(images: np.ndarray) -> Any:
+def filters(images: np.ndarray, *, into: Any = None) -> Any:
   """Principal components of the patch embedding, 7 in a row (Figure 7 left).
 
   Args:
     images: [components, P, P, 1 or 3] in 0..1, see `embedding.filters`.
+    into: see above.
   """
   across = min(7, len(images))
   down = math.ceil(len(images) / across)
-  figure = drawing.new_figure((max(3.2, across * 0.8), down * 0.8 + 0.5))
-  figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, hspace=0, wspace=0)
+  figure = into
+  if into is None:
+    figure = drawing.new_figure((max(3.2, across * 0.8), down * 0.8 + 0.5))
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, hspace=0, wspace=0)
   panels = list(figure.subplots(down, across, squeeze=False).flat)
   for axes, image in zip(panels, images, strict=False):
     axes.imshow(_colours(image), interpolation='nearest')
@@ -156,12 +161,19 @@ def filters(images: np.ndarray) -> Any:
 
 
 @drawing.styled
-def position_similarity(similarity: np.ndarray) -> Any:
+def position_similarity(
+  similarity: np.ndarray,
+  *,
+  title: str = 'Position embedding similarity',
+  into: Any = None,
+) -> Any:
   """A map for each patch, at its place (Figures 7 centre and 10).
 
   Args:
     similarity: [rows, columns, rows, columns] in -1..1, see
       `embedding.position_similarity`.
+    title: above it.
+    into: see above.
   """
   rows, columns = similarity.shape[:2]
   # With gaps of one patch the tiles are a single picture, whatever their
@@ -173,7 +185,8 @@ def position_similarity(similarity: np.ndarray) -> Any:
     top, left = row * high, column * wide
     canvas[top : top + rows, left : left + columns] = similarity[row, column]
   height, width = (4.2 * n / max(canvas.shape) for n in canvas.shape)
-  figure = drawing.new_figure((max(2.4, width) + 1.2, max(1.3, height) + 0.7))
+  size = (max(2.4, width) + 1.2, max(1.3, height) + 0.7)
+  figure = into or drawing.new_figure(size)
   axes = figure.subplots()
   picture = axes.imshow(
     canvas, vmin=-1, vmax=1, cmap='viridis', interpolation='nearest'
@@ -189,7 +202,7 @@ def position_similarity(similarity: np.ndarray) -> Any:
   )
   axes.tick_params(length=0)
   axes.spines[:].set_visible(False)
-  axes.set_title('Position embedding similarity')
+  axes.set_title(title)
   axes.set_xlabel('Input patch column')
   axes.set_ylabel('Input patch row')
   place = axes.inset_axes((1.04, 0, 0.03, 1))  # As high as the tiles.

@@ -11,7 +11,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import data, inputs, interop
+from vit_jax import data, drawing, inputs, interop
 from vit_jax.data import pipeline
 from vit_jax.masked_patch import corruption, targets, task
 from vit_jax.models.embedding import MASK
@@ -75,19 +75,15 @@ def draw(
   Raises:
     ValueError: matplotlib is not installed.
   """
-  try:
-    import matplotlib
-  except ImportError:
-    raise ValueError(
-      'pictures need matplotlib: pip install "vit_jax[plot]"'
-    ) from None
-  matplotlib.use('Agg')
-  import matplotlib.pyplot as plt
+  compose(seen, prediction, images).savefig(path, dpi=150)
 
+
+def compose(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
+  """Like `draw`, but returns the `matplotlib.figure.Figure`."""
+  drawing.check_matplotlib()
   count = len(images)
-  figure, axes = plt.subplots(
-    *(count, 3), figsize=(6, 2 * count), squeeze=False, layout='constrained'
-  )
+  figure = drawing.new_figure((6, 2 * count))
+  axes = figure.subplots(count, 3, squeeze=False)
   for column, title, shown in zip(
     axes.T, _TITLES, (seen, prediction, images), strict=True
   ):
@@ -97,8 +93,7 @@ def draw(
         image = image[..., :1]
       ax.imshow(image, cmap='gray', vmin=0, vmax=255)
       ax.axis('off')
-  figure.savefig(path, dpi=150)
-  plt.close(figure)
+  return figure
 
 
 def of_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
@@ -113,6 +108,14 @@ def of_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
   Raises:
     ValueError: no such run, or its weights or images cannot be read.
   """
+  seen, prediction, images, _ = look(workdir, count)
+  draw(seen, prediction, images, path)
+
+
+def look(
+  workdir: epath.PathLike, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+  """What `of_run` draws: `pictures`, the images, and the size of a patch."""
   saved = config_lib.load(workdir)
   if saved is None or saved.get('loss', {}).get('name') != task.NAME:
     raise ValueError(
@@ -139,7 +142,7 @@ def of_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
     *map(np.asarray, (source, corrupted, built.target.pixels(predictions))),
     model.patch_size,
   )
-  draw(seen, prediction, images, path)
+  return seen, prediction, images, model.patch_size
 
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:

@@ -1,8 +1,17 @@
-"""The paper's items, in its order: so far Tables 2, 5 to 8, Figures 3 and 5."""
+"""The paper's items, its tables and then its figures, each in its order.
+
+So far Tables 2 and 5 to 8, Figures 3, 5 to 7, 10, 11 and 14, and masked patch
+prediction.
+"""
 
 from collections.abc import Sequence
 
-from vit_jax.paper import figure_items, table_items
+from vit_jax.paper import (
+  figure_items,
+  inspection_items,
+  masked_patch_item,
+  table_items,
+)
 from vit_jax.paper.item import Item
 
 ITEMS = {
@@ -15,6 +24,12 @@ ITEMS = {
     table_items.table8(),
     figure_items.figure3(),
     figure_items.figure5(),
+    inspection_items.figure6(),
+    inspection_items.figure7(),
+    inspection_items.figure10(),
+    inspection_items.figure11(),
+    inspection_items.figure14(),
+    masked_patch_item.masked_patch(),
   )
 }
 

@@ -6,7 +6,9 @@ its fine-tuning on ImageNet is Table 2's own.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+from etils import epath
 
 from vit_jax.paper import values
 from vit_jax.paper.report import Number
@@ -33,6 +35,7 @@ class Pretraining:
     options: config key -> value, in which it differs from Table 3.
     label: says what the options are; part of the run's name.
     seed: of weights and order.
+    objective: 'supervised' or 'masked_patch'.
   """
 
   model: str
@@ -42,6 +45,7 @@ class Pretraining:
   options: tuple[tuple[str, Value], ...] = ()
   label: str = ''
   seed: int = 0
+  objective: str = 'supervised'
 
   @property
   def name(self) -> str:
@@ -51,6 +55,8 @@ class Pretraining:
       parts.append(f'{self.epochs:g} epochs')
     if self.optimizer != 'adam':
       parts.append(self.optimizer)
+    if self.objective != 'supervised':
+      parts.append(self.objective)
     if self.label:
       parts.append(self.label)
     if self.seed:
@@ -101,6 +107,7 @@ class Results:
     finished: Mapping[str, Mapping[str, float]],
     *,
     comparable: bool = True,
+    workdir: Callable[[str], epath.Path] | None = None,
   ):
     """Takes what is known.
 
@@ -108,10 +115,12 @@ class Results:
       studies: each of the name of the node whose runs it has.
       finished: run -> its last numbers, see `sweep.launch.read_finished`.
       comparable: whether they are of the paper's own models and data.
+      workdir: run -> its work directory; None: there are only the numbers.
     """
     self._studies = {study.name: study for study in studies}
     self._finished = finished
     self.comparable = comparable
+    self._workdir = workdir
 
   def number(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
@@ -139,6 +148,14 @@ class Results:
           return None
         found[run.name] = scale * value
     return Number(tuple(found.values()), tuple(found)) if found else None
+
+  def folder(self, node: Node) -> epath.Path | None:
+    """The work directory of a node's one run; None while it isn't finished."""
+    study = self._studies.get(node.name)
+    runs = schedule.reported(study, self._finished) if study else None
+    if not runs or runs[0].name not in self._finished or not self._workdir:
+      return None
+    return self._workdir(runs[0].name)
 
   def has(self, node: Node) -> bool:
     """Whether there are runs for it at this scale, finished or not."""
