@@ -18,9 +18,12 @@ class Item:
     nodes: the runs it is made of.
     render: its section, from what there is of them; pictures are written to
       the folder that is given.
+    measure: what is to be done beside runs, given the scale ('mini' or 'paper')
+      and a folder for what it finds; what is there is not done again.
   """
 
   name: str
   title: str
   nodes: tuple[Node, ...]
   render: Callable[[Results, pathlib.Path], Section]
+  measure: Callable[[str, pathlib.Path], None] | None = None

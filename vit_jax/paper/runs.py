@@ -6,10 +6,14 @@ its fine-tuning on ImageNet is Table 2's own.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from etils import epath
 
+from vit_jax import config as config_lib
+from vit_jax import metrics, results
 from vit_jax.paper import values
 from vit_jax.paper.report import Number
 from vit_jax.sweep import schedule
@@ -36,6 +40,8 @@ class Pretraining:
     label: says what the options are; part of the run's name.
     seed: of weights and order.
     objective: 'supervised' or 'masked_patch'.
+    images: of the data, a random part (Figure 4); None: all.
+    few_shot: 'imagenet', or 'several' for an average over data sets too.
   """
 
   model: str
@@ -46,6 +52,8 @@ class Pretraining:
   label: str = ''
   seed: int = 0
   objective: str = 'supervised'
+  images: int | None = None
+  few_shot: str = 'imagenet'
 
   @property
   def name(self) -> str:
@@ -53,6 +61,8 @@ class Pretraining:
     parts = [self.model, self.data]
     if self.epochs is not None:
       parts.append(f'{self.epochs:g} epochs')
+    if self.images:
+      parts.append(f'{self.images / 1e6:g}M images')
     if self.optimizer != 'adam':
       parts.append(self.optimizer)
     if self.objective != 'supervised':
@@ -84,18 +94,35 @@ class Transfer:
     return f'{self.pretraining.name} to {self.task}{size}'
 
 
-Node = Pretraining | Transfer
+@dataclasses.dataclass(frozen=True)
+class Vtab:
+  """Fine-tuning on the 1,000 images of a task of VTAB.
+
+  Attributes:
+    pretraining: what it starts from.
+    task: as Table 9 prints it.
+  """
+
+  pretraining: Pretraining
+  task: str
+
+  @property
+  def name(self) -> str:
+    return f'{self.pretraining.name} to VTAB {self.task}'
+
+
+Node = Pretraining | Transfer | Vtab
 
 
 def with_needs(nodes: Iterable[Node]) -> list[Node]:
   """The nodes, each once, and after what they start from."""
   found: dict[Node, None] = {}
   for node in nodes:
-    if isinstance(node, Transfer):
+    if not isinstance(node, Pretraining):
       found[node.pretraining] = None
     found[node] = None
   # Pre-training first: all else waits for it.
-  return sorted(found, key=lambda node: isinstance(node, Transfer))
+  return sorted(found, key=lambda node: not isinstance(node, Pretraining))
 
 
 class Results:
@@ -149,13 +176,59 @@ class Results:
         found[run.name] = scale * value
     return Number(tuple(found.values()), tuple(found)) if found else None
 
+  def early_stopped(
+    self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
+  ) -> Number | None:
+    """The mean of a metric at the steps that validate best (Section 4.3).
+
+    What validates best is said by each run's own `checkpoint.best`, or else is
+    the accuracy of its first evaluation.
+
+    Args: those of `number`, which this is None like.
+    """
+    found: dict[str, float] = {}
+    for node in nodes:
+      folder = self.folder(node)
+      if folder is None:
+        return None
+      config = config_lib.load(folder) or {}
+      by = config.get('checkpoint', {}).get('best', '')
+      if not by:
+        by = f'{next(iter(config.get("evals", {})), "validation")}/accuracy'
+      value = results.best_row(folder, by).get(metric)
+      if value is None:
+        return None
+      found[self._run(node)] = scale * value
+    return Number(tuple(found.values()), tuple(found)) if found else None
+
+  def curve(
+    self, node: Node, metric: str, *, scale: float = 100.0
+  ) -> list[tuple[float, Number]]:
+    """A metric during a run: (part of the steps, value); empty if missing."""
+    folder = self.folder(node)
+    if folder is None:
+      return []
+    rows = [row for row in metrics.read(folder) if metric in row]
+    found = {row['step']: row[metric] for row in rows}
+    last = max(found, default=1)
+    name = self._run(node)
+    return [
+      (step / last, Number((scale * found[step],), (name,)))
+      for step in sorted(found)
+    ]
+
   def folder(self, node: Node) -> epath.Path | None:
     """The work directory of a node's one run; None while it isn't finished."""
+    name = self._run(node)
+    if name not in self._finished or not self._workdir:
+      return None
+    return self._workdir(name)
+
+  def _run(self, node: Node) -> str | None:
+    """The name of a node's first run."""
     study = self._studies.get(node.name)
     runs = schedule.reported(study, self._finished) if study else None
-    if not runs or runs[0].name not in self._finished or not self._workdir:
-      return None
-    return self._workdir(runs[0].name)
+    return runs[0].name if runs else None
 
   def has(self, node: Node) -> bool:
     """Whether there are runs for it at this scale, finished or not."""
@@ -164,6 +237,26 @@ class Results:
   def transfer(self, pretraining: Pretraining, task: str) -> Number | None:
     """Test accuracy after fine-tuning, in percent."""
     return self.number([Transfer(pretraining, task)], 'test/accuracy')
+
+  def average_few_shot(
+    self, pretrainings: Sequence[Pretraining], *, scale: float = 100.0
+  ) -> Number | None:
+    """5-shot accuracy, the mean over all data sets that it is measured on."""
+    pretrainings = list(pretrainings)
+    names = sorted(
+      {
+        metric
+        for node in pretrainings
+        for metric in self._finished.get(self._run(node), {})
+        if re.fullmatch(r'few_shot(_\w+)?/5shot/accuracy', metric)
+      }
+    )
+    found = [self.number(pretrainings, name, scale=scale) for name in names]
+    if not found or None in found:
+      return None
+    columns = zip(*(number.values for number in found), strict=True)
+    means = tuple(statistics.fmean(column) for column in columns)
+    return Number(means, found[0].runs)
 
   def few_shot(
     self, pretrainings: Iterable[Pretraining], *, scale: float = 100.0
