@@ -35,6 +35,9 @@ def _leave(folder, name, config, metrics):
   (workdir / 'config.json').write_text(json.dumps(config))
   (workdir / 'metrics.jsonl').write_text(json.dumps(metrics) + '\n')
   (workdir / 'DONE').write_text('2000\n')
+  for commit in ('0123456789abcdef+', 'fedcba9876543210'):
+    with (workdir / 'environment.jsonl').open('a') as file:
+      file.write(json.dumps({'commit': commit}) + '\n')
 
 
 def test_plan_lists_runs_and_their_cost(tmp_path):
@@ -76,6 +79,8 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   assert 'Table 5' in page
   assert 'Table 7' not in page
   assert '3.00' in page  # Device hours: half an hour of two, three times.
+  # The run was resumed with another commit.
+  assert page.count('0123456789+, fedcba9876<') >= 3
   # Without one of the three runs there is no number, nor a lower one.
   shutil.rmtree(tmp_path / 'runs/ViT-B_16,JFT-300M,7-epochs,seed-2')
   out = _run(*words, '--render').stdout

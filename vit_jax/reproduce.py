@@ -17,11 +17,12 @@ not public must be named: --jft=SPEC, --imagenet21k=SPEC.
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax import command_line
+from vit_jax import command_line, environment
 from vit_jax.paper import items, page, report
 from vit_jax.paper import runs as runs_lib
 from vit_jax.paper.runs import Node, Pretraining, Results, with_needs
@@ -62,6 +63,13 @@ def sections(
   finished = launch.read_finished(sweep, where)
   studies = {study.name: study for study in sweep.studies}
   results = Results(sweep.studies, finished, comparable=_SCALE.value == 'paper')
+
+  @functools.cache  # Items share runs, and where they are may be far away.
+  def commits(name: str) -> str:
+    if name not in finished:
+      return ''
+    return ', '.join(environment.commits(where.workdir(name)))
+
   found = []
   for item in chosen:
     section = item.render(results, where.local / 'figures')
@@ -76,6 +84,7 @@ def sections(
         run.config,
         run.name in finished,
         hours=runs_lib.device_hours(finished.get(run.name, {})),
+        commit=commits(run.name),
       )
       for run in behind
     ]
