@@ -184,18 +184,34 @@ def test_what_the_planner_says_of_one_run_is_a_list_of_one(tmp_path):
   assert planning.read(tmp_path) == [_plan()]
 
 
-@pytest.mark.parametrize('program', ['true', 'exit 3'])
-def test_the_planner_is_a_process_of_its_own(program, monkeypatch, tmp_path):
-  fake = tmp_path / 'python'
-  fake.write_text(
-    f'#!/bin/sh\n{program}\necho \'{{"config": "\'$2 $3\'"}}\'\n'
-    if program == 'true'
-    else '#!/bin/sh\necho first >&2\necho why >&2\nexit 3\n'
+@pytest.mark.parametrize(
+  ('printed', 'code', 'message'),
+  [
+    ('first\nwhy', 3, 'why'),
+    ('first\nerror: two\nlines', 1, 'two\nlines'),
+    ('', 9, 'exit 9'),
+  ],
+)
+def test_why_the_planner_failed_is_said(
+  printed, code, message, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(
+    planning.sys,
+    'executable',
+    _program(tmp_path, f"printf '{printed}' >&2; exit {code}"),
   )
-  fake.chmod(0o755)
-  monkeypatch.setattr(planning.sys, 'executable', str(fake))
-  if program == 'true':
-    assert planning._plan(['--json']) == {'config': 'vit_jax.plan --json'}
-    return
-  with pytest.raises(ValueError, match=r'^why$'):
+  with pytest.raises(ValueError, match=f'^{message}$'):
     planning._plan(['--json'])
+
+
+def test_the_planner_is_a_process_of_its_own(monkeypatch, tmp_path):
+  program = _program(tmp_path, 'echo talk >&2; echo "{\\"config\\": \\"$*\\"}"')
+  monkeypatch.setattr(planning.sys, 'executable', program)
+  assert planning._plan(['--json']) == {'config': '-m vit_jax.plan --json'}
+
+
+def _program(folder, text):
+  path = folder / 'python'
+  path.write_text(f'#!/bin/sh\n{text}\n')
+  path.chmod(0o755)
+  return str(path)

@@ -204,8 +204,12 @@ def _plan(words: Sequence[str]) -> dict[str, Any]:
     check=False,
   )
   if found.returncode:
-    lines = found.stderr.strip().splitlines()
-    raise ValueError(lines[-1] if lines else f'exit code {found.returncode}')
+    # What the command says at its end, or what it died of.
+    _, said, why = f'\n{found.stderr}'.rpartition('\nerror: ')
+    lines = found.stderr.strip().splitlines()[-1:]
+    raise ValueError(
+      why.strip() if said else ''.join(lines) or f'exit {found.returncode}'
+    )
   return json.loads(found.stdout.strip().splitlines()[-1])
 
 
