@@ -72,13 +72,20 @@ def test_without_git_there_is_no_commit(checkout, monkeypatch):
   assert environment.commit(checkout) == ''
 
 
-def test_a_git_that_hangs_is_not_waited_for(checkout, monkeypatch):
+@pytest.mark.parametrize(
+  ('slow', 'found'), [('ls-files', ''), ('rev-parse', ''), ('status', 'abc?')]
+)
+def test_a_git_that_hangs_is_not_waited_for(checkout, monkeypatch, slow, found):
   fake = checkout / 'git'
-  fake.write_text('#!/bin/sh\nexec /bin/sleep 20\n')
+  fake.write_text(
+    '#!/bin/sh\n'
+    f'if [ "$3" = {slow} ]; then /bin/sleep 2; fi\n'
+    'if [ "$3" = rev-parse ]; then echo abc; fi\n'
+  )
   fake.chmod(0o755)
   monkeypatch.setenv('PATH', os.fspath(checkout))
-  monkeypatch.setattr(environment, '_PATIENCE', 0.2)
-  assert environment.commit(checkout) == ''
+  monkeypatch.setattr(environment, '_PATIENCE', 1.0)
+  assert environment.commit(checkout) == found
 
 
 @pytest.mark.parametrize(('diff', 'mark'), [('', ''), ('changed', '+')])
