@@ -35,18 +35,46 @@ def _leave(folder, name, config, metrics):
   (workdir / 'config.json').write_text(json.dumps(config))
   (workdir / 'metrics.jsonl').write_text(json.dumps(metrics) + '\n')
   (workdir / 'DONE').write_text('2000\n')
+  for commit in ('0123456789abcdef+', 'fedcba9876543210'):
+    with (workdir / 'environment.jsonl').open('a') as file:
+      file.write(json.dumps({'commit': commit}) + '\n')
 
 
 def test_plan_lists_runs_and_their_cost(tmp_path):
   lines = _run('table7', '--plan', f'--workdir={tmp_path}').stdout.splitlines()
-  assert [line.split()[0] for line in lines[:5]] == [
-    *('50.2', '50.2', '558.4', '558.4'),
-    '1217.3',
+  assert lines[0].split() == ['Pre-training', 'exaFLOPs', 'Steps', 'State']
+  assert [line.split()[-4] for line in lines[1:5]] == [
+    *('50.2', '50.2', '558.4', '558.4')
   ]
-  assert lines[1].endswith('BiT-R50x1, JFT-300M, 7 epochs, sgd')
-  assert lines[4].endswith('4 pre-training runs')
-  assert lines[5] == 'not counted: 20 protocols of fine-tuning'
+  assert lines[2].startswith('BiT-R50x1, JFT-300M, 7 epochs, sgd ')
+  assert lines[6].split() == [
+    *('4', 'runs', '1,217.3', '2,071,288', '0', 'finished')
+  ]
+  assert lines[7].startswith('Fine-tuning: 20 studies of 160 runs, ')
   assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_is_known_to_the_table_and_the_page(tmp_path):
+  plan = {
+    'config': 'configs/pretrain.py:ViT-L/16,imagenet21k',
+    'topology': 'v3:16x16',
+    'core_days': 205.52,
+  }
+  (tmp_path / 'plan.json').write_text(json.dumps([plan]))
+  words = ('table2', f'--workdir={tmp_path}')
+  lines = _run(*words, '--plan').stdout.splitlines()
+  [line] = [line for line in lines if 'ImageNet-21k' in line]
+  assert line.split()[-5:] == ['272,460', '205.5', '0.23k', 'not', 'begun']
+  out = _run(*words, '--render').stdout
+  assert '205.52 (paper 0.23k, Δ \N{MINUS SIGN}24.48)' in out
+
+
+def test_in_miniature_plan_says_what_there_is(tmp_path):
+  words = ('table7', '--scale=mini', '--plan', f'--workdir={tmp_path}')
+  lines = _run(*words).stdout.splitlines()
+  assert lines[0].split() == ['Pre-training', 'Steps', 'State']
+  assert len(lines) == 8
+  assert lines[7] == 'Fine-tuning: 20 studies of 40 runs, 0 finished.'
 
 
 def test_what_there_is_is_listed_and_rendered(tmp_path):
@@ -76,6 +104,8 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   assert 'Table 5' in page
   assert 'Table 7' not in page
   assert '3.00' in page  # Device hours: half an hour of two, three times.
+  # The run was resumed with another commit.
+  assert page.count('0123456789+, fedcba9876<') >= 3
   # Without one of the three runs there is no number, nor a lower one.
   shutil.rmtree(tmp_path / 'runs/ViT-B_16,JFT-300M,7-epochs,seed-2')
   out = _run(*words, '--render').stdout
@@ -99,6 +129,8 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
     (['table77'], 'table77: no such item; choose from table2, table5'),
     (['table7', '--scale=mini', '--jft=digits'], 'has data of its own'),
     (['table7', '--list', '--scale=tiny'], 'scale'),
+    (['table7', '--list', '--topology=v3:2x2'], 'is read by --plan only'),
+    (['table7', '--plan', '--scale=mini', '--topology=v3:2x2'], 'miniature'),
     # What is not public has no place that it could be found in.
     (['table7', '--dry_run'], 'data.dataset is not set'),
   ],

@@ -16,6 +16,7 @@ from tensorboardX.proto import event_pb2
 from vit_jax import (
   checkpoint,
   data,
+  environment,
   metrics,
   models,
   preemption,
@@ -147,6 +148,7 @@ def test_files_of_a_finished_run(finished):
     'config.json',
     'metrics.jsonl',
     'class_names.txt',
+    'environment.jsonl',
     'final',
     'parameters.txt',
     'profile',
@@ -158,6 +160,8 @@ def test_files_of_a_finished_run(finished):
   assert config['total_steps'] == 12
   assert config['num_classes'] == 2
   assert config['data']['num_examples'] == 288
+  [launch] = environment.read(workdir)
+  assert (launch['step'], launch['devices']) == (0, 1)
   assert config['model']['dtype'] == 'float32'
   assert 'head/kernel' in (workdir / 'parameters.txt').read_text()
   assert (workdir / 'class_names.txt').read_text() == '0\n1\n'

@@ -2,7 +2,8 @@
 
   all --list                           the items, and how far they are in DIR
   table8 --scale=mini --parallel=2     in miniature, on two CPU cores
-  table6 --plan                        the pre-training runs and what they cost
+  table6 --plan                        the runs, their cost, what there is
+  table6 --plan --topology=v3:16x16    also estimates their core-days, for hours
   table6 --render                      prints what there is so far
 
 Runs that are missing are started, at most --parallel at a time, and the same
@@ -17,14 +18,15 @@ not public must be named: --jft=SPEC, --imagenet21k=SPEC.
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax import command_line
-from vit_jax.paper import items, page, report
+from vit_jax import command_line, environment
+from vit_jax.paper import items, page, planning, report
 from vit_jax.paper import runs as runs_lib
-from vit_jax.paper.runs import Node, Pretraining, Results, with_needs
+from vit_jax.paper.runs import Results, with_needs
 from vit_jax.sweep import launch, reading, running, schedule, state
 from vit_jax.sweep.spec import Sweep
 
@@ -38,8 +40,16 @@ _IMAGENET21K = flags.DEFINE_string(
   'imagenet21k', '', 'Data spec of ImageNet-21k.'
 )
 _LIST = flags.DEFINE_bool('list', False, 'List the items, and end.')
-_PLAN = flags.DEFINE_bool('plan', False, 'Print the runs and their cost.')
+_PLAN = flags.DEFINE_bool(
+  'plan', False, 'Print the runs, their cost, and what there is.'
+)
 _RENDER = flags.DEFINE_bool('render', False, 'Print what there is so far.')
+_TOPOLOGY = flags.DEFINE_string(
+  'topology',
+  '',
+  'With --plan: compiles the steps that DIR/plan.json lacks for a slice, such'
+  ' as v3:16x16, and estimates the core-days. No TPU is needed.',
+)
 flags.adopt_module_key_flags(running)
 
 
@@ -61,12 +71,22 @@ def sections(
   """What the items have to show, from the files of their runs."""
   finished = launch.read_finished(sweep, where)
   studies = {study.name: study for study in sweep.studies}
+  papers_own = _SCALE.value == 'paper'
+  days = _core_days(chosen, sweep, where) if papers_own else {}
   results = Results(
     sweep.studies,
     finished,
-    comparable=_SCALE.value == 'paper',
+    comparable=papers_own,
     workdir=where.workdir,
+    core_days=days,
   )
+
+  @functools.cache  # Items share runs, and where they are may be far away.
+  def commits(name: str) -> str:
+    if name not in finished:
+      return ''
+    return ', '.join(environment.commits(where.workdir(name)))
+
   found = []
   for item in chosen:
     section = item.render(results, where.local / 'figures')
@@ -81,6 +101,7 @@ def sections(
         run.config,
         run.name in finished,
         hours=runs_lib.device_hours(finished.get(run.name, {})),
+        commit=commits(run.name),
       )
       for run in behind
     ]
@@ -94,6 +115,15 @@ def sections(
       )
     )
   return found
+
+
+def _core_days(
+  chosen: Sequence[items.Item], sweep: Sweep, where: running.Folders
+) -> dict[str, float]:
+  """What is known of them: see `planning.core_days`."""
+  nodes = with_needs(node for item in chosen for node in item.nodes)
+  runs = planning.pretraining_runs(nodes, sweep)
+  return planning.core_days(planning.read(where.local), runs)
 
 
 def _comparable(block):
@@ -176,35 +206,24 @@ def progress(
   return len(done), schedule.total(part, finished)
 
 
-def plan(nodes: Sequence[Node]) -> str:
-  """A line for each pre-training run of the paper's scale: its exaFLOPs.
-
-  Raises:
-    ValueError: for miniatures, which cost minutes.
-  """
-  from vit_jax.paper import cost
-
-  if _SCALE.value != 'paper':
-    raise ValueError('--plan counts the runs of --scale=paper.')
-  lines = []
-  total = 0.0
-  for node in nodes:
-    if isinstance(node, Pretraining):
-      exaflops = cost.exaflops(node)
-      total += exaflops
-      lines.append(f'{exaflops:>9.1f} exaFLOPs  {node.name}')
-  lines.append(f'{total:>9.1f} exaFLOPs  {len(lines)} pre-training runs')
-  transfers = sum(not isinstance(node, Pretraining) for node in nodes)
-  lines.append(f'not counted: {transfers} protocols of fine-tuning')
-  return '\n'.join(lines)
-
-
 def main(words: Sequence[str]) -> None:
   chosen = items.find(words)
   names = [item.name for item in chosen]
   where = running.folders()
+  if _TOPOLOGY.value and not _PLAN.value:
+    raise ValueError('--topology is read by --plan only; give both.')
   if _PLAN.value:
-    print(plan(with_needs(node for item in chosen for node in item.nodes)))
+    # Imported late: it imports the planner.
+    from vit_jax.paper import plan_table
+
+    text = plan_table.text(
+      with_needs(node for item in chosen for node in item.nodes),
+      read(names, where),
+      where,
+      papers_own=_SCALE.value == 'paper',
+      topology=_TOPOLOGY.value,
+    )
+    print(text)
     return
   if running.is_dry_run():
     running.run(sweep_text(names), table=False)

@@ -13,6 +13,7 @@ from vit_jax import (
   class_names,
   data,
   distributed,
+  environment,
   errors,
   evaluators,
   inputs,
@@ -208,6 +209,7 @@ def train_and_evaluate(
         config_lib.save(config, workdir)
       (workdir / results.DONE).unlink(missing_ok=True)
       class_names.write(workdir, source.info.class_names)
+      environment.write(workdir, start_step, mesh)
     overview.write(workdir, config, view, layout, state)
     writer = metrics.MetricWriter(
       workdir, start_step=start_step, tensorboard=config.log.tensorboard

@@ -105,7 +105,9 @@ def test_without_runs_nothing_is_a_number(sweep, tmp_path):
       assert not any(row.startswith('ours') for row in rows)
       continue
     assert any(cell.expected for cell in table.cells.values())
-    assert all(cell.ours is None for cell in table.cells.values())
+    assert all(
+      cell.ours is None for cell in table.cells.values() if cell.expected
+    )
 
 
 def test_the_papers_own_numbers_give_its_averages(sweep, tmp_path):
@@ -173,6 +175,59 @@ def test_cost_is_of_the_runs_that_the_configs_have():
     values.IMAGENET21K: pretrain.IMAGENET21K.epochs,
     values.JFT: pretrain.JFT.epochs,
   } == cost.EPOCHS
+
+
+def test_core_days_are_those_of_the_plan(sweep, tmp_path):
+  long, medium = (
+    table_items.pretraining(model, values.JFT).name
+    for model in ('ViT-L/16', 'ViT-L/32')
+  )
+  results = Results(sweep.studies, {}, core_days={long: 697.0, medium: 180.5})
+  section = items.ITEMS['table2'].render(results, tmp_path)
+  row = {
+    column: section.blocks[0].cells['TPUv3-core-days', column]
+    for column in numbers.TABLE_2.columns
+  }
+  cell = row.pop('ViT-L/16, JFT-300M')
+  assert cell.ours.values == (697,)
+  assert cell.ours.runs == ('plan: ViT-L/16, JFT-300M, 14 epochs',)
+  assert cell.difference == 17  # The paper's are 680.
+  assert all(other.ours is None for other in row.values())
+  assert 'estimates of vit_jax.plan' in section.notes[-1]
+  # Nothing is to be run for it.
+  assert not any(cell.expected for cell in (cell, *row.values()))
+  # Table 6 has them too, which the paper's has not.
+  table = items.ITEMS['table6'].render(results, tmp_path).blocks[0]
+  assert table.columns == (*numbers.TABLE_6.columns, 'TPUv3-core-days')
+  assert {
+    row: table.cells[row, column].ours.mean
+    for row, column in table.cells
+    if column == 'TPUv3-core-days'
+  } == {'ViT-L/16, 14 epochs': 697, 'ViT-L/32, 7 epochs': 180.5}
+
+
+def test_without_a_plan_there_are_no_core_days(sweep, tmp_path):
+  results = Results(sweep.studies, {})
+  section = items.ITEMS['table2'].render(results, tmp_path)
+  assert not any('estimates' in note for note in section.notes)
+  assert section.blocks[0].cells['TPUv3-core-days', 'ViT-H/14, JFT-300M'].paper
+  table = items.ITEMS['table6'].render(results, tmp_path).blocks[0]
+  assert table.columns == numbers.TABLE_6.columns
+
+
+def test_exaflops_are_counted_at_the_papers_own_scale(sweep, tmp_path):
+  place = ('ViT-L/16, 14 epochs', 'exaFLOPs')
+  results = Results(sweep.studies, {})
+  section = items.ITEMS['table6'].render(results, tmp_path)
+  cell = section.blocks[0].cells[place]
+  assert cell.ours.mean == pytest.approx(1566.7, abs=0.05)
+  assert cell.ours.runs == ('counted: ViT-L/16, JFT-300M, 14 epochs',)
+  assert not cell.expected
+  assert 'The exaFLOPs of ours are not measured' in section.notes[-1]
+  results = Results(sweep.studies, {}, comparable=False)
+  section = items.ITEMS['table6'].render(results, tmp_path)
+  assert section.blocks[0].cells[place].ours is None
+  assert section.notes == ['Not measured yet: ReaL.']
 
 
 def test_a_mean_needs_values():

@@ -1,8 +1,11 @@
-"""What a pre-training run of the paper costs, before it is started."""
+"""What a run of the paper costs, before it is started."""
+
+import functools
 
 from vit_jax import accounting, models
 from vit_jax.paper import values
-from vit_jax.paper.runs import Pretraining
+from vit_jax.paper.runs import Pretraining, Transfer
+from vit_jax.sweep.spec import Value
 
 # Images and epochs of a set: as configs/pretrain.py has them.
 IMAGES = {
@@ -15,13 +18,39 @@ EPOCHS = {values.IMAGENET: 300, values.IMAGENET21K: 90, values.JFT: 7}
 
 def exaflops(run: Pretraining) -> float:
   """10^18 operations of forward and backward passes, as Table 6 counts them."""
-  options = {
-    key.removeprefix('model.'): value
-    for key, value in run.options
-    if key.startswith('model.')
-  }
-  model = models.build(run.model, num_classes=1000, **options)
   epochs = run.epochs if run.epochs is not None else EPOCHS[run.data]
   return accounting.exaflops(
-    accounting.forward_macs(model, 224), IMAGES[run.data], epochs
+    _forward_macs(run.model, run.options, (224, 224)), IMAGES[run.data], epochs
   )
+
+
+def finetuning_exaflops(
+  run: Transfer, image_size: tuple[int, int], images: float
+) -> float:
+  """The same of fine-tuning, which the paper counts nowhere.
+
+  Args:
+    run: what is fine-tuned.
+    image_size: height and width in pixels.
+    images: that are trained on, each as often as it is seen.
+  """
+  start = run.pretraining
+  macs = _forward_macs(start.model, start.options, image_size)
+  return accounting.exaflops(macs, images, 1)
+
+
+# A ResNet takes a second to count, and runs and tables share them.
+@functools.cache
+def _forward_macs(
+  name: str,
+  options: tuple[tuple[str, Value], ...],
+  image_size: tuple[int, int],
+) -> int:
+  """Multiply-adds of an image's forward pass, with a thousand classes."""
+  chosen = {
+    key.removeprefix('model.'): value
+    for key, value in options
+    if key.startswith('model.')
+  }
+  model = models.build(name, num_classes=1000, **chosen)
+  return accounting.forward_macs(model, image_size)

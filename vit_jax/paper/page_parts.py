@@ -20,6 +20,7 @@ STATUSES = {COMPLETE: '●', PARTLY: '◐', MISSING: '○', NOT_MEASURED: DASH}
 
 RUN_COLUMNS = ('Run', 'Config', 'Device hours', 'Commit', 'Finished')
 _NUMBERED = re.compile(r'(table|figure)(\d+)')
+_COMMIT = re.compile(r'[0-9a-f]{11,}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +224,7 @@ def run_row(run: report.Run) -> tuple[str, ...]:
     run.name,
     run.config,
     'unknown' if run.hours is None else _hours(run.hours),
-    run.commit[:10] or 'unknown',
+    _COMMIT.sub(lambda found: found[0][:10], run.commit) or 'unknown',
     'yes' if run.finished else 'no',
   )
 

@@ -122,7 +122,8 @@ class Run:
     config: `FILE:ARGUMENT`.
     finished: whether it is.
     hours: device hours that it took; None if unknown.
-    commit: of the code that ran it; '' if unknown.
+    commit: of the code that ran it, `+` if that was changed; several, if it was
+      resumed with another one; '' if unknown.
   """
 
   name: str

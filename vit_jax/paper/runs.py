@@ -8,6 +8,7 @@ its fine-tuning on ImageNet is Table 2's own.
 import dataclasses
 import re
 import statistics
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from etils import epath
@@ -135,6 +136,7 @@ class Results:
     *,
     comparable: bool = True,
     workdir: Callable[[str], epath.Path] | None = None,
+    core_days: Mapping[str, float] = types.MappingProxyType({}),
   ):
     """Takes what is known.
 
@@ -143,9 +145,12 @@ class Results:
       finished: run -> its last numbers, see `sweep.launch.read_finished`.
       comparable: whether they are of the paper's own models and data.
       workdir: run -> its work directory; None: there are only the numbers.
+      core_days: name of a pre-training node -> TPUv3-core-days as estimated,
+        see `planning.core_days`.
     """
     self._studies = {study.name: study for study in studies}
     self._finished = finished
+    self._core_days = core_days
     self.comparable = comparable
     self._workdir = workdir
 
@@ -263,6 +268,13 @@ class Results:
   ) -> Number | None:
     """5-shot accuracy on ImageNet at the end of pre-training."""
     return self.number(pretrainings, 'few_shot/5shot/accuracy', scale=scale)
+
+  def core_days(self, pretraining: Pretraining) -> Number | None:
+    """TPUv3-core-days as `vit_jax.plan` estimates them, of no run of ours."""
+    days = self._core_days.get(pretraining.name)
+    if days is None:
+      return None
+    return Number((days,), (f'plan: {pretraining.name}',))
 
 
 def device_hours(metrics: Mapping[str, float]) -> float | None:

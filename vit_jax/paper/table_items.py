@@ -4,7 +4,7 @@ import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax.paper import claims, numbers, values
+from vit_jax.paper import claims, computed, numbers, values
 from vit_jax.paper.item import Item
 from vit_jax.paper.report import Cell, Claim, Number, Section, Table
 from vit_jax.paper.runs import Node, Pretraining, Results, Transfer
@@ -43,6 +43,7 @@ def _table_item(
   cells: Mapping[tuple[str, str], Node],
   *,
   others: Mapping[str, Measure] | None = None,
+  follows: Mapping[str, computed.Computed] | None = None,
   digits: int = 2,
   measure: Callable[[Results, Node], Number | None],
   claim: Callable[[Table], Sequence[Claim]] | None = None,
@@ -54,31 +55,48 @@ def _table_item(
     paper: the printed table.
     cells: (row, column) -> what is measured there.
     others: row or column -> how its cells follow from others' runs.
+    follows: row or column -> how its cells follow from the models alone. They
+      are never missing, as there is nothing to run. What the paper's table does
+      not have is one more column, where there is anything to show in it.
     digits: after the point.
     measure: the number of a node.
     claim: what the paper says of the table, and ours.
     notes: what a reader must know.
   """
-  others = others or {}
+  others, follows = others or {}, follows or {}
+  added = [key for key in follows if key not in {*paper.rows, *paper.columns}]
+
+  def cell(results: Results, row: str, column: str) -> Cell:
+    printed = paper.cells.get((row, column))
+    known = follows.get(row) or follows.get(column)
+    if known:
+      return Cell(known.of(results, row, column), printed, expected=False)
+    node = cells.get((row, column))
+    derived = others.get(row) or others.get(column)
+    if derived:
+      return Cell(derived(results, row, column), printed)
+    ours = measure(results, node) if node else None
+    return Cell(ours, printed, node is not None and results.has(node))
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     del pictures
-    found = {}
-    for row in paper.rows:
-      for column in paper.columns:
-        printed = paper[row, column]
-        node = cells.get((row, column))
-        derived = others.get(row) or others.get(column)
-        if derived:
-          ours = derived(results, row, column)
-        else:
-          ours = measure(results, node) if node else None
-        expected = bool(derived) or (node is not None and results.has(node))
-        if ours or printed:
-          found[row, column] = Cell(ours, printed, expected)
-    table = Table(paper.title, paper.rows, paper.columns, found, digits)
+    found = {
+      (row, column): made
+      for row in paper.rows
+      for column in (*paper.columns, *added)
+      if (made := cell(results, row, column)).ours or made.paper
+    }
+    shown = {
+      key
+      for key in follows
+      for place, made in found.items()
+      if key in place and made.ours
+    }
+    columns = (*paper.columns, *(key for key in added if key in shown))
+    table = Table(paper.title, paper.rows, columns, found, digits)
     said = claim(table) if claim else ()
-    return Section(paper.name, paper.title, (table, *said), notes=notes)
+    told = [*notes, *(follows[key].note for key in follows if key in shown)]
+    return Section(paper.name, paper.title, (table, *said), notes=told)
 
   return Item(paper.name, paper.title, tuple(cells.values()), render)
 
@@ -130,8 +148,17 @@ def table2() -> Item:
   return _table_item(
     paper,
     cells,
+    follows={
+      computed.CORE_DAYS: computed.core_days(
+        {
+          column: pretraining(*of)
+          for column, of in columns.items()
+          if of[0] in _RESOLUTION_2
+        }
+      )
+    },
     measure=_transfer,
-    notes=['Not measured yet: ImageNet ReaL, VTAB and the core-days.'],
+    notes=['Not measured yet: ImageNet ReaL and VTAB.'],
   )
 
 
@@ -149,13 +176,24 @@ def table5() -> Item:
 
 def table6() -> Item:
   paper = numbers.TABLE_6
-  cells = {
-    (row, task): Transfer(pretraining(model, values.JFT, epochs), task)
+  starts = {
+    row: pretraining(model, values.JFT, epochs)
     for row, (model, epochs) in zip(paper.rows, numbers.ROWS_6, strict=True)
+  }
+  cells = {
+    (row, task): Transfer(start, task)
+    for row, start in starts.items()
     for task in tasks(paper.columns)
   }
   return _table_item(
-    paper, cells, measure=_transfer, notes=['Not measured yet: ReaL.']
+    paper,
+    cells,
+    follows={
+      'exaFLOPs': computed.exaflops(starts),
+      computed.CORE_DAYS: computed.core_days(starts),
+    },
+    measure=_transfer,
+    notes=['Not measured yet: ReaL.'],
   )
 
 

@@ -1,0 +1,58 @@
+"""Numbers of ours that follow from the models alone, without any run."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from vit_jax.paper import cost
+from vit_jax.paper.report import Number
+from vit_jax.paper.runs import Pretraining, Results
+
+# A row of Table 2.
+CORE_DAYS = 'TPUv3-core-days'
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed:
+  """How the cells of a row or column are computed.
+
+  Attributes:
+    of: (results, row, column) -> number; None if unknown.
+    note: where the numbers are from, said if there are any.
+  """
+
+  of: Callable[[Results, str, str], Number | None]
+  note: str
+
+
+def core_days(starts: Mapping[str, Pretraining]) -> Computed:
+  """The estimates that there are of `starts`, by row or column."""
+
+  def of(results: Results, row: str, column: str) -> Number | None:
+    start = starts.get(row) or starts.get(column)
+    return results.core_days(start) if start else None
+
+  return Computed(
+    of,
+    'The core-days of ours are not measured: they are estimates of'
+    ' vit_jax.plan for the steps alone, without evaluations, checkpoints and'
+    ' restarts.',
+  )
+
+
+def exaflops(starts: Mapping[str, Pretraining]) -> Computed:
+  """Of the pre-training of each row."""
+
+  def of(results: Results, row: str, column: str) -> Number | None:
+    del column
+    # The paper's models are counted, and a miniature has others.
+    if not results.comparable:
+      return None
+    start = starts[row]
+    return Number((cost.exaflops(start),), (f'counted: {start.name}',))
+
+  return Computed(
+    of,
+    'The exaFLOPs of ours are not measured: they are counted in the forward'
+    ' pass of our models (vit_jax.accounting), times 3 for forward and backward'
+    ' pass, times images and epochs.',
+  )

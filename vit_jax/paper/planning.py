@@ -1,0 +1,220 @@
+"""The cost of pre-training runs on TPUs, as the TPU's compiler estimates it.
+
+`WORKDIR/plan.json` collects what `python -m vit_jax.plan --json` says, a list
+of its objects, each with the `overrides` of its config. It is what
+`vit_jax.reproduce --plan --topology=v3:16x16` writes, one by one, so that it
+goes on where it was stopped; those of `vit_jax.plan` alone may be put there.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from vit_jax.paper.runs import Node, Pretraining
+from vit_jax.sweep import commands, status
+from vit_jax.sweep.spec import Run, Sweep
+
+FILE = 'plan.json'
+
+# The paper's unit is the core of a TPUv3.
+_GENERATION = 'v3:'
+# What a step's time does not depend on. Without the place of the data the
+# planner takes their size from the config.
+_WITHOUT = ('seed', 'data.dataset', 'data.data_dir')
+_WITHOUT_SECTIONS = ('evals.', 'log.', 'checkpoint.', 'guard.', 'profile.')
+
+Plan = Mapping[str, Any]
+# Takes the flags of vit_jax.plan, returns its JSON.
+Planner = Callable[[Sequence[str]], dict[str, Any]]
+
+
+def pretraining_runs(nodes: Iterable[Node], sweep: Sweep) -> dict[str, Run]:
+  """The run of each node that is a pre-training, by the node's name."""
+  studies = {study.name: study for study in sweep.studies}
+  found = {}
+  for node in nodes:
+    if isinstance(node, Pretraining):
+      [found[node.name]] = studies[node.name].finals_of(None)
+  return found
+
+
+def planned(run: Run) -> Run:
+  """A run as it is planned: without what its steps do not depend on.
+
+  Runs that differ in their seed only are planned once.
+  """
+  path, colon, argument = run.config.partition(':')
+  words = [
+    word for word in argument.split(',') if not word.startswith('few_shot=')
+  ]
+  overrides = {
+    key: value
+    for key, value in run.overrides.items()
+    if key not in _WITHOUT and not key.startswith(_WITHOUT_SECTIONS)
+  }
+  return Run(run.name, path + colon + ','.join(words), overrides)
+
+
+def read(directory: pathlib.Path) -> list[dict[str, Any]]:
+  """The plans of a directory, [] if there are none.
+
+  Raises:
+    ValueError: the file is not what it should be.
+  """
+  path = directory / FILE
+  if not path.exists():
+    return []
+  try:
+    plans = json.loads(path.read_text())
+  except json.JSONDecodeError as error:
+    raise ValueError(
+      f'{path} is no JSON ({error}). Move it away, and plan again.'
+    ) from error
+  plans = plans if isinstance(plans, list) else [plans]
+  if not all(isinstance(plan, dict) and 'config' in plan for plan in plans):
+    raise ValueError(
+      f'{path} must be a list of objects with a "config", as vit_jax.plan'
+      ' --json prints them. Move it away, and plan again.'
+    )
+  return plans
+
+
+def find(plans: Iterable[Plan], run: Run, topology: str = '') -> Plan | None:
+  """The newest plan of a run that the compiler did not fail at.
+
+  Args:
+    plans: see `read`.
+    run: as in the sweep.
+    topology: such as `v3:16x16`; '': any of TPUv3.
+  """
+  wanted = _key(planned(run))
+  newest = None
+  for plan in plans:
+    where = plan.get('topology') or ''
+    if plan.get('error'):
+      continue
+    if not (where == topology if topology else where.startswith(_GENERATION)):
+      continue
+    if (plan['config'], plan.get('overrides') or {}) == wanted:
+      newest = plan
+  return newest
+
+
+def days(plan: Plan | None) -> float | None:
+  """Core-days of a plan, of what fits; None if unknown."""
+  if plan is None:
+    return None
+  if plan.get('fits') is False:
+    plan = plan.get('fix') or {}
+  return plan.get('core_days')
+
+
+def core_days(
+  plans: Sequence[Plan], runs: Mapping[str, Run], topology: str = ''
+) -> dict[str, float]:
+  """TPUv3-core-days of the runs that there are plans of, by name.
+
+  Args:
+    plans: see `read`.
+    runs: see `pretraining_runs`.
+    topology: see `find`.
+  """
+  found = {name: days(find(plans, run, topology)) for name, run in runs.items()}
+  return {name: number for name, number in found.items() if number is not None}
+
+
+def compile_missing(
+  runs: Iterable[Run],
+  directory: pathlib.Path,
+  topology: str,
+  say: Callable[[str], None],
+  planner: Planner | None = None,
+) -> str:
+  """Plans the runs that have no plan for a slice, one after another.
+
+  Each is on disk once it is there, so the same call goes on after a stop.
+
+  Args:
+    runs: see `pretraining_runs`.
+    directory: of `plan.json`.
+    topology: one slice, such as `v3:16x16` or `v3-512`.
+    say: takes lines on the progress.
+    planner: None: `vit_jax.plan`, in a process of its own each.
+
+  Returns:
+    The slice, as plans name it.
+
+  Raises:
+    ValueError: the slice is unknown; there is no TPU compiler and no plan; or
+      runs could not be planned, which is said after the others.
+  """
+  # Imported late: it imports JAX.
+  from vit_jax.plan import devices
+
+  topology = str(devices.parse(topology))
+  plans = read(directory)
+  missing = {}
+  for run in runs:
+    if find(plans, run, topology) is None:
+      run = planned(run)
+      missing.setdefault(json.dumps(_key(run), sort_keys=True), run)
+  if missing and planner is None and not devices.have_compiler():
+    raise ValueError(f'--topology={topology}: {devices.INSTALL}')
+  planner = planner or _plan
+  failed, start = [], time.monotonic()
+  for index, run in enumerate(missing.values()):
+    left = ''
+    if index:
+      seconds = (time.monotonic() - start) / index * (len(missing) - index)
+      left = f', about {status.duration(seconds)} left'
+    say(f'{index} of {len(missing)} planned{left}: {run.config}')
+    words = [*commands.config_flags(run), f'--topology={topology}', '--json']
+    try:
+      plan = planner(words)
+    except ValueError as error:
+      failed.append(f'{run.config}: {error}')
+      say(f'failed: {error}')
+      continue
+    plans = [*read(directory), {**plan, 'overrides': _key(run)[1]}]
+    _write(directory, plans)
+  if failed:
+    raise ValueError(
+      '\n'.join([f'{len(failed)} of {len(missing)} not planned:', *failed])
+    )
+  return topology
+
+
+def _key(run: Run) -> tuple[str, dict[str, str]]:
+  """What a plan is known by: config, and overrides as JSON has them."""
+  flags = commands.config_flags(run)[1:]
+  words = (flag.removeprefix('--config.').partition('=') for flag in flags)
+  return run.config, {key: value for key, _, value in words}
+
+
+def _plan(words: Sequence[str]) -> dict[str, Any]:
+  """Calls vit_jax.plan, whose compiler may take much memory, or die."""
+  found = subprocess.run(
+    [sys.executable, '-m', 'vit_jax.plan', *words],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  if found.returncode:
+    # What the command says at its end, or what it died of.
+    _, said, why = f'\n{found.stderr}'.rpartition('\nerror: ')
+    lines = found.stderr.strip().splitlines()[-1:]
+    raise ValueError(
+      why.strip() if said else ''.join(lines) or f'exit {found.returncode}'
+    )
+  return json.loads(found.stdout.strip().splitlines()[-1])
+
+
+def _write(directory: pathlib.Path, plans: Sequence[Plan]) -> None:
+  directory.mkdir(parents=True, exist_ok=True)
+  temporary = directory / (FILE + '.tmp')
+  temporary.write_text(json.dumps(plans, indent=1) + '\n')
+  temporary.replace(directory / FILE)
