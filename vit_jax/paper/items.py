@@ -1,14 +1,17 @@
-"""The paper's items, in its order: so far Tables 2, 5 to 8, Figures 3 and 5."""
+"""The paper's items, in its order: so far Tables 1 to 8, Figures 3 and 5."""
 
 from collections.abc import Sequence
 
-from vit_jax.paper import figure_items, table_items
+from vit_jax.paper import figure_items, settings_items, table_items
 from vit_jax.paper.item import Item
 
 ITEMS = {
   item.name: item
   for item in (
+    settings_items.table1(),
     table_items.table2(),
+    settings_items.table3(),
+    settings_items.table4(),
     table_items.table5(),
     table_items.table6(),
     table_items.table7(),
