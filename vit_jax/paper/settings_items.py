@@ -2,7 +2,7 @@
 
 Ours are read where a run would get them: from the modules that `models.build`
 makes, and from the configs and sweeps that a command line names, in the current
-folder. All models of a row must agree; where they do not, each is shown.
+folder. All models of a row must agree; where they do not, the cell says who.
 """
 
 import pathlib
@@ -101,7 +101,7 @@ def _config(name: str) -> ml_collections.ConfigDict:
 def _common(
   those: Mapping[str, Any], read: Callable[[Any], Any], paper: values.Value
 ) -> Setting:
-  """How several are set; where they differ, how each is.
+  """How several are set; where they differ, who has which.
 
   Args:
     those: name -> module or config.
@@ -109,8 +109,14 @@ def _common(
     paper: as printed; of two with a slash between them, either one agrees.
   """
   found = {name: read(one) for name, one in those.items()}
-  if len(set(found.values())) > 1:
-    each = (f'{_text(value)} ({name})' for name, value in found.items())
+  groups = {value: [] for value in found.values()}
+  for name, value in found.items():
+    groups[value].append(name)
+  if len(groups) > 1:
+    who = lambda names: (  # noqa: E731
+      ', '.join(names) if len(names) < 3 else f'{len(names)} of {len(found)}'
+    )
+    each = (f'{_text(value)} ({who(names)})' for value, names in groups.items())
     return Setting(', '.join(each), paper)
   ours = next(iter(found.values()))
   if not isinstance(ours, int | float | str):
@@ -142,13 +148,7 @@ def _of_all_rows(
   paper: Mapping[str, values.Value],
   ours: Mapping[str, tuple[Configs, Read]],
 ) -> Settings:
-  """What a table has in its caption, for all of its rows.
-
-  Args:
-    title: of this block.
-    paper: what is set -> how, as printed.
-    ours: what is set -> the configs that must agree, and how it is read.
-  """
+  """What a caption has; `ours`: what is set -> whose, and how it is read."""
   cells = {
     (name, 'All rows'): _common(*ours[name], value)
     for name, value in paper.items()
