@@ -247,8 +247,8 @@ def table4() -> Item:
 def _finetuning() -> Shown:
   paper, cells, everything = numbers.TABLE_4, {}, {}
   for row in paper.rows:
-    found, candidates = _runs(row)
-    rates = {config.schedule.peak: None for config in candidates.values()}
+    found = _runs(row)
+    rates = {config.schedule.peak: None for config in found.values()}
     ours = '{' + ', '.join(map(_text, rates)) + '}'
     cells[row, 'Base LR'] = Setting(
       ours if len(rates) > 1 else next(iter(rates)), paper[row, 'Base LR']
@@ -272,15 +272,13 @@ def _finetuning() -> Shown:
   ]
 
 
-def _runs(row: str) -> tuple[Configs, Configs]:
-  """All runs of a row of Table 4, and those that its rate is chosen from."""
+def _runs(row: str) -> Configs:
+  """All runs of a row of Table 4, whichever rate is chosen."""
   if row == values.VTAB:
-    found = dict(_config('configs/vtab.py:ViT-B/16,all').stages.items())
-    return found, found
+    return dict(_config('configs/vtab.py:ViT-B/16,all').stages.items())
   sweep = reading.load(f'configs/sweeps/finetune.py:ViT-B/16,{_TASKS[row]}')
   [study] = sweep.studies
-  found = {run.name: reading.read_config(run) for run in study.all_runs()}
-  return found, {run.name: found[run.name] for run in study.candidates}
+  return {run.name: reading.read_config(run) for run in study.all_runs()}
 
 
 def _table2() -> dict[str, tuple[Configs, Read]]:
