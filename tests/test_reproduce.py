@@ -113,6 +113,26 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   assert 'missing' in out
 
 
+def test_items_without_runs_are_always_shown_and_start_nothing(tmp_path):
+  words = ('--scale=mini', f'--workdir={tmp_path}')
+  lines = _run('table1', 'table2', *words, '--list').stdout.splitlines()
+  assert (
+    lines[0] == 'table1    from the code      Sizes of the Vision Transformers'
+  )
+  assert lines[1].index('runs  ') + 6 == lines[0].index('Sizes')
+  assert not list(tmp_path.iterdir())
+  out = _run('table1', *words).stdout
+  assert '| ViT-B | 12 ✓ | 768 ✓ | 3072 ✓ | 12 ✓ | 86,567,656 ✓' in out
+  assert '## Table 3' not in out
+  assert 'In miniature' not in out
+  assert not (tmp_path / 'runs').exists()
+  text = (tmp_path / 'results.md').read_text()
+  assert re.findall('^## (Table .)', text, re.MULTILINE) == [
+    *('Table 1', 'Table 3', 'Table 4')
+  ]
+  assert _run('table1', '--dry_run', *words).stdout == ''
+
+
 def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
   out = _run(
     *('table7', '--dry_run', '--jft=folder:/jft', f'--workdir={tmp_path}')
@@ -126,7 +146,7 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
-    (['table77'], 'table77: no such item; choose from table2, table5'),
+    (['table77'], 'table77: no such item; choose from table1, table2'),
     (['table7', '--scale=mini', '--jft=digits'], 'has data of its own'),
     (['table7', '--list', '--scale=tiny'], 'scale'),
     (['table7', '--list', '--topology=v3:2x2'], 'is read by --plan only'),

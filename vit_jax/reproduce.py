@@ -111,7 +111,7 @@ def sections(
         section.title,
         [_comparable(block) for block in section.blocks],
         runs,
-        [*section.notes, *_notes()],
+        [*section.notes, *(_notes() if item.nodes else ())],
       )
     )
   return found
@@ -182,11 +182,12 @@ def write(
 def listing(
   chosen: Sequence[items.Item], sweep: Sweep, where: running.Folders
 ) -> str:
-  """A line for each item: how many of its runs are finished."""
+  """A line for each item: how many of its runs are finished, if it has any."""
   lines = []
   for item in chosen:
     done, total = progress(item, sweep, where)
-    lines.append(f'{item.name:<9} {done:>4} of {total:<4} runs  {item.title}')
+    there = f'{done:>4} of {total:<4} runs' if item.nodes else 'from the code'
+    lines.append(f'{item.name:<9} {there:<17}  {item.title}')
   return '\n'.join(lines)
 
 
@@ -225,23 +226,27 @@ def main(words: Sequence[str]) -> None:
     )
     print(text)
     return
+  has_runs = any(item.nodes for item in chosen)
   if running.is_dry_run():
-    running.run(sweep_text(names), table=False)
+    if has_runs:
+      running.run(sweep_text(names), table=False)
     return
   everything = read(list(items.ITEMS), where)
   if _LIST.value:
     print(listing(chosen, everything, where))
     return
   try:
-    if not _RENDER.value:
+    if has_runs and not _RENDER.value:
       running.run(sweep_text(names), table=False)
   finally:
     # Also what there is when a run failed, or this was stopped; and all that
-    # was ever run here, not only what was asked for now.
+    # was ever run here or needs no run, not only what was asked for now.
     shown = [
       item
       for item in items.ITEMS.values()
-      if item in chosen or progress(item, everything, where)[0]
+      if item in chosen
+      or not item.nodes
+      or progress(item, everything, where)[0]
     ]
     write(sections(shown, everything, where), names, where)
 

@@ -98,6 +98,8 @@ def test_a_deleted_number_is_missing_in_its_cells_only(sweep, tmp_path):
 def test_without_runs_nothing_is_a_number(sweep, tmp_path):
   results = Results(sweep.studies, {})
   for name, item in items.ITEMS.items():
+    if not item.nodes:
+      continue  # From the code.
     table, *said = item.render(results, tmp_path).blocks
     assert {claim.answer for claim in said} <= {'missing'}
     if name.startswith('figure'):

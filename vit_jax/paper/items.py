@@ -1,8 +1,4 @@
-"""The paper's items, its tables and then its figures, each in its order.
-
-So far Tables 2 and 5 to 8, Figures 3, 5 to 7, 10, 11 and 14, and masked patch
-prediction.
-"""
+"""The paper's items: its tables, then its figures, then what has no number."""
 
 from collections.abc import Sequence
 
@@ -10,6 +6,7 @@ from vit_jax.paper import (
   figure_items,
   inspection_items,
   masked_patch_item,
+  settings_items,
   table_items,
 )
 from vit_jax.paper.item import Item
@@ -17,7 +14,10 @@ from vit_jax.paper.item import Item
 ITEMS = {
   item.name: item
   for item in (
+    settings_items.table1(),
     table_items.table2(),
+    settings_items.table3(),
+    settings_items.table4(),
     table_items.table5(),
     table_items.table6(),
     table_items.table7(),

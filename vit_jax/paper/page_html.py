@@ -108,7 +108,7 @@ def _status_text(section: report.Section) -> str:
 def _section(section: report.Section, folder: epath.Path) -> str:
   blocks = []
   for block in section.blocks:
-    if isinstance(block, report.Table):
+    if isinstance(block, report.Table | report.Settings):
       blocks.append(_table(block))
     elif isinstance(block, report.Picture):
       blocks.append(_picture(block, folder))
@@ -132,7 +132,7 @@ def _section(section: report.Section, folder: epath.Path) -> str:
   )
 
 
-def _table(table: report.Table) -> str:
+def _table(table: report.Table | report.Settings) -> str:
   columns = ''.join(
     f'<th scope="col">{_label(column)}</th>' for column in table.columns
   )
@@ -148,12 +148,14 @@ def _table(table: report.Table) -> str:
   if parts.legend(table):
     below.insert(0, escape(parts.legend(table)))
   below = ''.join(f'<p class="below">{line}</p>\n' for line in below)
-  caption = '<span class="key">ours <small>paper</small></span>'
+  settings = isinstance(table, report.Settings)
+  key = 'paper, where it differs' if settings else 'paper'
+  caption = f'<span class="key">ours <small>{key}</small></span>'
   return f"""<figure>
 <figcaption>{escape(table.title)}</figcaption>
 <div class="scroll" role="region" tabindex="0" \
 aria-label="{escape(table.title)}">
-<table class="numbers">
+<table class="numbers{' settings' if settings else ''}">
 <thead><tr><td>{caption}</td>{columns}</tr></thead>
 <tbody>
 {rows}</tbody>
@@ -175,16 +177,22 @@ def _label(text: str) -> str:
   )
 
 
-def _cell(table: report.Table, row: str, column: str) -> str:
+def _cell(table: report.Table | report.Settings, row: str, column: str) -> str:
   text = parts.cell_text(table, row, column)
+  mark = f'<sup>{text.mark}</sup>' if text.mark else ''
   ours = paper = ''
   if text.ours:
     kind = {parts.MISSING: 'ours missing', parts.DASH: 'none'}
-    ours = f'<span class="{kind.get(text.ours, "ours")}">{text.ours}</span>'
+    name = kind.get(text.ours, 'ours')
+    ours = f'<span class="{name}">{escape(text.ours)}</span>'
+  if text.verdict:
+    word = 'agrees' if text.verdict == parts.AGREES else 'differs'
+    ours += f'&nbsp;<i class="{word}" title="{word}">{text.verdict}</i>'
   if text.paper:
-    mark = f'<sup>{text.mark}</sup>' if text.mark else ''
     difference = f' <span>Δ {text.difference}</span>' if text.difference else ''
     paper = f'<small>{escape(text.paper)}{mark}{difference}</small>'
+  else:
+    ours += mark
   return f'<td>{ours}{paper}</td>'
 
 

@@ -77,7 +77,7 @@ def _section(section: report.Section) -> list[str]:
     f'{status.mark} {status.word}{details}',
   ]
   for block in section.blocks:
-    if isinstance(block, report.Table):
+    if isinstance(block, report.Table | report.Settings):
       blocks += _numbers(block)
     elif isinstance(block, report.Picture):
       blocks += _picture(block)
@@ -97,7 +97,7 @@ def _section(section: report.Section) -> list[str]:
   return blocks
 
 
-def _numbers(table: report.Table) -> list[str]:
+def _numbers(table: report.Table | report.Settings) -> list[str]:
   rows = [
     (escape(row), *(_cell(table, row, column) for column in table.columns))
     for row in table.rows
@@ -115,14 +115,19 @@ def _numbers(table: report.Table) -> list[str]:
   ]
 
 
-def _cell(table: report.Table, row: str, column: str) -> str:
+def _cell(table: report.Table | report.Settings, row: str, column: str) -> str:
   text = parts.cell_text(table, row, column)
-  paper = f'paper {escape(text.paper)}' if text.paper else ''
-  if text.mark:
-    paper += f'<sup>{text.mark}</sup>'
+  mark = f'<sup>{text.mark}</sup>' if text.mark else ''
+  ours = escape(text.ours) if text.verdict else text.ours
+  if text.verdict == parts.DIFFERS:
+    ours = f'**{ours}**'
+  ours = ' '.join(filter(None, (ours, text.verdict)))
+  if not text.paper:
+    return ours + mark
+  paper = f'paper {escape(text.paper)}{mark}'
   if text.difference:
     paper += f', Δ {text.difference}'
-  return ' '.join([*filter(None, (text.ours, paper and f'({paper})'))])
+  return ' '.join(filter(None, (ours, f'({paper})')))
 
 
 def _picture(picture: report.Picture) -> list[str]:

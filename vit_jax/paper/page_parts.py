@@ -14,11 +14,17 @@ MISSING = 'missing'
 DASH = '—'
 MINUS = '\N{MINUS SIGN}'
 # Each has a mark of its own shape, so that it reads without colour.
-ANSWERS = {'yes': '✓', 'no': '✗', 'not at this scale': '◇', MISSING: '○'}
+AGREES, DIFFERS = '✓', '✗'
+ANSWERS = {
+  **{'yes': AGREES, 'no': DIFFERS},
+  **{'not at this scale': '◇', MISSING: '○'},
+}
 COMPLETE, PARTLY, NOT_MEASURED = 'complete', 'partly there', 'not measured'
 STATUSES = {COMPLETE: '●', PARTLY: '◐', MISSING: '○', NOT_MEASURED: DASH}
 
 RUN_COLUMNS = ('Run', 'Config', 'Device hours', 'Commit', 'Finished')
+# Blocks that are there as soon as there is a page.
+_ALWAYS_THERE = (report.Picture, report.Settings)
 _NUMBERED = re.compile(r'(table|figure)(\d+)')
 _COMMIT = re.compile(r'[0-9a-f]{11,}')
 
@@ -30,7 +36,8 @@ class Status:
   Attributes:
     word: a key of `STATUSES`.
     counts: 'number', 'claim' and 'run' -> how many are there of how many;
-      without those that the section has none of.
+      'setting' -> how many agree of how many; without those that the section
+      has none of.
   """
 
   word: str
@@ -45,6 +52,7 @@ class Status:
     """Such as `12 of 30 numbers, 3 of 5 runs`; '' if there is none."""
     return ', '.join(
       f'{there} of {plural(all_, thing)}'
+      + (' as in the paper' if thing == 'setting' else '')
       for thing, (there, all_) in self.counts.items()
     )
 
@@ -53,8 +61,9 @@ def status(section: report.Section) -> Status:
   """Counts what is there.
 
   A picture is drawn of whatever is there, so it counts only where nothing else
-  does. A section without any blocks is missing; one that has blocks, but of
-  the paper's numbers only, is not measured.
+  does. Settings are always there, whether they agree or not. A section without
+  any blocks is missing; one that has blocks, but of the paper's numbers only,
+  is not measured.
   """
   tables = [b for b in section.blocks if isinstance(b, report.Table)]
   claims = [b for b in section.blocks if isinstance(b, report.Claim)]
@@ -67,10 +76,14 @@ def status(section: report.Section) -> Status:
   counts = {
     thing: (sum(flags), len(flags)) for thing, flags in there.items() if flags
   }
+  settings = [b for b in section.blocks if isinstance(b, report.Settings)]
+  if settings:
+    agreed = [agreeing(block) for block in settings]
+    counts['setting'] = tuple(map(sum, zip(*agreed, strict=True)))
   flags = [flag for flags in there.values() for flag in flags]
   if flags:
     word = COMPLETE if all(flags) else PARTLY if any(flags) else MISSING
-  elif any(isinstance(block, report.Picture) for block in section.blocks):
+  elif any(isinstance(b, _ALWAYS_THERE) for b in section.blocks):
     word = COMPLETE
   else:
     word = NOT_MEASURED if section.blocks else MISSING
@@ -101,7 +114,7 @@ def check(sections: Sequence[report.Section]) -> None:
           f'{section.name}: the answer {block.answer!r} is none of '
           f'{", ".join(map(repr, ANSWERS))}.'
         )
-      if isinstance(block, report.Table):
+      if isinstance(block, report.Table | report.Settings):
         places = {
           (row, column) for row in block.rows for column in block.columns
         }
@@ -140,17 +153,30 @@ class CellText:
     paper: as it is printed.
     difference: with its sign.
     mark: of the footnote on the paper's number.
+    verdict: `AGREES` or `DIFFERS`, of a setting.
   """
 
   ours: str
   paper: str = ''
   difference: str = ''
   mark: str = ''
+  verdict: str = ''
 
 
-def cell_text(table: report.Table, row: str, column: str) -> CellText:
+def cell_text(
+  table: report.Table | report.Settings, row: str, column: str
+) -> CellText:
   """The texts of one cell; an absent cell is a dash."""
   cell = table.cells.get((row, column), report.Cell(expected=False))
+  mark = footnotes(table).get(cell.paper.note, '') if cell.paper else ''
+  if isinstance(cell, report.Setting):
+    printed = _setting(cell.paper.value, cell.paper.printed)
+    # What is the same on both sides is there once.
+    ours = printed if cell.same else _setting(cell.ours)
+    paper = '' if cell.same else printed
+    return CellText(
+      ours, paper, mark=mark, verdict=AGREES if cell.agrees else DIFFERS
+    )
   paper = cell.paper
   if cell.ours is not None:
     ours = number(cell.ours.mean, table.digits)
@@ -160,24 +186,34 @@ def cell_text(table: report.Table, row: str, column: str) -> CellText:
     ours = MISSING
   else:
     ours = DASH if paper is None else ''
-  difference = cell.difference if table.comparable else None
+  comparable = isinstance(table, report.Table) and table.comparable
+  difference = cell.difference if comparable else None
   return CellText(
     ours,
     '' if paper is None else _paper(paper, table.digits),
     '' if difference is None else signed(difference, table.digits),
-    '' if paper is None else footnotes(table).get(paper.note, ''),
+    mark,
   )
 
 
-def footnotes(table: report.Table) -> dict[str, str]:
+def agreeing(table: report.Settings) -> tuple[int, int]:
+  """How many settings agree with the paper's, and how many there are."""
+  agreed = [cell.agrees for cell in table.cells.values()]
+  return sum(agreed), len(agreed)
+
+
+def footnotes(table: report.Table | report.Settings) -> dict[str, str]:
   """Notes on the paper's numbers -> marks, `1` and on, in reading order."""
   cells = (table.cells.get((r, c)) for r in table.rows for c in table.columns)
   notes = [c.paper.note for c in cells if c and c.paper and c.paper.note]
   return {note: str(i) for i, note in enumerate(dict.fromkeys(notes), start=1)}
 
 
-def legend(table: report.Table) -> str:
+def legend(table: report.Table | report.Settings) -> str:
   """How to read the cells, in sentences, as far as the table has such."""
+  if isinstance(table, report.Settings):
+    agreed, count = agreeing(table)
+    return f'{AGREES} {agreed} of {count} agree.'
   texts = [cell_text(table, r, c) for r in table.rows for c in table.columns]
   several = [
     cell.ours and cell.ours.std is not None for cell in table.cells.values()
@@ -202,6 +238,11 @@ def _paper(value: Value, digits: int) -> str:
     return value.value
   std = '' if value.std is None else f'±{number(value.std, digits)}'
   return number(value.value, digits) + std
+
+
+def _setting(value: float | str, printed: str = '') -> str:
+  """As printed; else without the zeros that a number of digits would bring."""
+  return printed or (value if isinstance(value, str) else f'{value:.12g}')
 
 
 def number(value: float, digits: int) -> str:

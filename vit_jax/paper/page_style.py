@@ -105,6 +105,18 @@ th { font-weight: 600; font-size: 0.875rem; line-height: 1.35; }
 .ours { font-weight: 600; }
 .ours.missing { color: var(--bad); font-weight: 400; font-style: italic; }
 .none { color: var(--muted); }
+.settings .ours { font-weight: 400; }
+.settings td:has(> .differs) {
+  min-width: 9rem; max-width: 16rem; background: var(--raised);
+  white-space: normal;
+}
+.settings td:has(> .differs) .ours { color: var(--bad); font-weight: 600; }
+.settings td > sup {
+  position: absolute; color: var(--muted); font-size: 0.7rem; line-height: 1;
+}
+.agrees, .differs { margin-left: 0.15em; font-style: normal; }
+.agrees { color: var(--good); opacity: 0.7; }
+.differs { color: var(--bad); font-weight: 600; }
 sup { line-height: 0; }
 
 .claim {

@@ -2,6 +2,7 @@
 
 An item is a table or a figure of the paper. Numbers of ours come from the runs'
 own files only; one that is missing is None here and stays visibly missing.
+Settings come from the code, which always has them.
 """
 
 import dataclasses
@@ -84,6 +85,48 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
+class Setting:
+  """A cell that says how something is set, in words or as a number.
+
+  Attributes:
+    ours: as the code has it.
+    paper: as it is printed.
+    accepted: whether ours agrees although it is written in another way, as 7
+      does where the paper's runs were of 7/14 epochs.
+  """
+
+  ours: float | str
+  paper: Value
+  accepted: bool = False
+
+  @property
+  def same(self) -> bool:
+    """Whether the two are the same number, or word for word the same."""
+    return self.ours == self.paper.value
+
+  @property
+  def agrees(self) -> bool:
+    return self.same or self.accepted
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """A table of how something is set, which the code says without any run.
+
+  Attributes:
+    title: what it shows.
+    rows: labels, in order.
+    columns: labels, in order.
+    cells: (row, column) -> setting; an absent one is empty in the paper too.
+  """
+
+  title: str
+  rows: Sequence[str]
+  columns: Sequence[str]
+  cells: Mapping[tuple[str, str], Setting]
+
+
+@dataclasses.dataclass(frozen=True)
 class Picture:
   """A figure that was drawn.
 
@@ -147,6 +190,6 @@ class Section:
 
   name: str
   title: str
-  blocks: Sequence[Table | Picture | Claim] = ()
+  blocks: Sequence[Table | Settings | Picture | Claim] = ()
   runs: Sequence[Run] = ()
   notes: Sequence[str] = ()
