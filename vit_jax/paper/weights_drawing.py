@@ -170,7 +170,7 @@ def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   return tuple(map(enlarged, pictures)), numbers
 
 
-# What the configs of figures name; see `pictures.Panel`.
+# What items ask for; see `pictures.Panel`.
 KINDS = {
   'filters': filters,
   'position_similarity': similarity,
