@@ -74,7 +74,7 @@ def grows_with_depth(model: str, found: Distances | None) -> Claim:
     return _missing(statement, model)
   blocks = found.heads.mean(axis=1)
   correlation, chance = stats.kendalltau(np.arange(len(blocks)), blocks)
-  answer = claims.UNDECIDED  # Also of a single block, which has none.
+  answer = claims.UNDECIDED
   if chance < _CERTAIN:
     answer = 'yes' if correlation > 0 else 'no'
   return Claim(
@@ -142,9 +142,10 @@ def hybrids_look_less_locally(
   return Claim(
     statement,
     claims.compare(numbers[hybrid], numbers[vit]),
-    f'Mean distance in the first {_early_blocks(of_hybrid)} blocks:'
-    f' {", ".join(said)}; uniform attention {of_vit.uniform:.1f} px. Of one run'
-    ' of each: the spread is that of heads.',
+    f'Mean distance in the first {_early_blocks(of_vit)} of'
+    f' {len(of_vit.heads)} blocks: {", ".join(said)}; uniform attention'
+    f' {of_vit.uniform:.1f} px. Of one run of each: the spread is that of'
+    ' heads.',
   )
 
 

@@ -13,7 +13,7 @@ NAME = 'masked_patch'
 _MODEL = 'ViT-B/16'
 # The paper does not say how many; claims need their spread.
 _SEEDS = 3
-_IMAGES = 8
+_IMAGES = 4
 _TITLE = 'Pre-training by masked patch prediction'
 _MASKED, _SCRATCH = 'Masked patch prediction', 'From scratch'
 # Row -> key of `numbers.MASKED_PATCH`.

@@ -170,7 +170,7 @@ def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   return tuple(map(enlarged, pictures)), numbers
 
 
-# What the configs of figures name; see `pictures.Panel`.
+# What items ask for; see `pictures.Panel`.
 KINDS = {
   'filters': filters,
   'position_similarity': similarity,
@@ -242,7 +242,8 @@ def compose(panels: Sequence[Measured]) -> Any:
   distances = {
     p.title: p.shown for p in panels if p.kind == 'attention_distance'
   }
-  widths = [3.2 if p.kind == 'filters' else 4.2 for p in single]
+  # Four rows of seven filters, and a map with its colours, fill the height.
+  widths = [5.0 if p.kind == 'filters' else 4.2 for p in single]
   if distances:
     widths.append(0.4 + 3.6 * len(distances))
   figure = drawing.new_figure((sum(widths), 3.6))
