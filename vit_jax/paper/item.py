@@ -17,10 +17,13 @@ class Item:
     title: what it shows.
     nodes: the runs it is made of.
     render: its section, from what there is of them; pictures are written to
-      the folder that is given.
+      the folder that is given, WORKDIR/figures.
+    measure: what else there is to do: `(scale, folder)`, called after the runs
+      with 'mini' or 'paper' and WORKDIR/measured. It goes on where it ended.
   """
 
   name: str
   title: str
   nodes: tuple[Node, ...]
   render: Callable[[Results, pathlib.Path], Section]
+  measure: Callable[[str, pathlib.Path], None] | None = None
