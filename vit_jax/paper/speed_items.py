@@ -106,9 +106,9 @@ def _described(settings: store.Settings) -> str:
   if settings.scale == 'mini':
     sizes = ' In miniature: the models of configs/mini.py, images of a quarter.'
   return (
-    f'{how}, best over batch sizes; a batch fits if its program takes at most'
-    f' {settings.memory_bytes / 2**30:.2f} GiB, by the compiler. {settings.unit}'
-    f' is here: {settings.device}, in {settings.dtype}.{sizes}'
+    f'{how}, best over batch sizes, in {settings.dtype}; a batch fits if its'
+    f' program takes at most {settings.memory_bytes / 2**30:.2f} GiB, by the'
+    f' compiler.{sizes}'
   )
 
 

@@ -1,4 +1,4 @@
-"""The paper's figures of results (2, 3, 4, 5, 8, 9, 12 and 13), from plain numbers.
+"""The paper's figures of numbers (2 to 5, 8, 9, 12, 13), from plain numbers.
 
 from vit_jax import drawing
 from vit_jax.paper import numbers, plots
