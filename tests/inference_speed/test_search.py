@@ -132,3 +132,15 @@ def test_only_the_first_failure_of_the_compiler_counts_as_an_error():
   device, asked = _device(lambda b: 1.0, need)
   found = search.search(device, 'model', 32, SETTINGS)
   assert (found.rates, found.largest, asked) == ({1: 1}, 1, [1, 2])
+
+
+def test_a_cliff_does_not_make_it_creep():
+  asked = []
+
+  def need(batch_size):
+    asked.append(batch_size)
+    return batch_size if batch_size < 5000 else 10**12
+
+  assert search.largest_batch(need, {1: 1, 2: 2}, 10_000, 0) == 4999
+  # Lines alone would go by ones.
+  assert len(asked) < 50

@@ -24,7 +24,7 @@ def test_figure_12_has_a_panel_for_speed_and_one_for_the_batch():
   }
   assert speed.get_yscale() == batch.get_yscale() == 'log'
   assert speed.get_xscale() == 'linear'
-  assert speed.get_ylabel() == 'Peak inference speed (images/s/core)'
+  assert speed.get_ylabel() == 'Peak speed (images/s/core)'
   assert batch.get_ylabel() == 'Largest batch that fits a core'
   assert speed.get_xlabel() == batch.get_xlabel() == 'Input size (px)'
   assert [t.get_text() for t in batch.get_xticklabels()] == ['64', '128']
@@ -34,7 +34,7 @@ def test_figure_12_has_a_panel_for_speed_and_one_for_the_batch():
 
 def test_figure_12_says_what_a_number_is_of():
   speed, batch = plots.figure12(MEASURED, unit='device').axes
-  assert speed.get_ylabel() == 'Peak inference speed (images/s/device)'
+  assert speed.get_ylabel() == 'Peak speed (images/s/device)'
   assert batch.get_ylabel() == 'Largest batch that fits a device'
 
 

@@ -71,9 +71,11 @@ _CORRECTION = flags.DEFINE_float(
   "Real speed, divided by that of the TPU compiler's estimate.",
   lower_bound=0.01,
 )
-# Compiling takes most of a miniature's time.
+# Here compiling is what takes time: half a minute a program of large models.
+_ESTIMATED_SEARCH = search.Search(growth=4, patience=1)
+# Also most of a miniature's.
 _MINI_SEARCH = search.Search(
-  first=8, growth=8, patience=1, max_seconds=1.0, precision=0.2
+  first=4, growth=16, patience=1, max_seconds=1.0, precision=0.2
 )
 _MINI_TIMING = local.Timing(warm_up=3, calls=30, max_seconds=0.3)
 
@@ -86,6 +88,12 @@ def _find_device() -> forward.Device:
   timing = _MINI_TIMING if _MINI.value else local.Timing()
   timing = _changed(timing, warm_up=_WARM_UP.value, calls=_CALLS.value)
   return local.find(memory, timing)
+
+
+def _search(device: forward.Device) -> search.Search:
+  if _MINI.value:
+    return _MINI_SEARCH
+  return _ESTIMATED_SEARCH if device.estimated else search.Search()
 
 
 def _changed(settings, **values):
@@ -116,10 +124,7 @@ def main(words: list[str]) -> None:
     dtype=_DTYPE.value or command.dtype_of(device),
     correction=_CORRECTION.value if device.estimated else None,
   )
-  batches = _changed(
-    _MINI_SEARCH if _MINI.value else search.Search(),
-    precision=_PRECISION.value,
-  )
+  batches = _changed(_search(device), precision=_PRECISION.value)
   measured = command.measure_all(
     _TO.value,
     pairs,

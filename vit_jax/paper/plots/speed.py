@@ -35,7 +35,7 @@ def figure12(
   figure, panels = parts.panels(2, (parts.WIDE, 3.5))
   sizes = sorted({mark.x for mark in found})
   labels = (
-    f'Peak inference speed (images/s/{unit})',
+    f'Peak speed (images/s/{unit})',
     f'Largest batch that fits a {unit}',
   )
   for axes, title, label in zip(panels, (_SPEED, _BATCH), labels, strict=True):
