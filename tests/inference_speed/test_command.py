@@ -189,3 +189,20 @@ def test_wrong_flags_end_with_one_message(words, message):
   assert result.returncode == 1
   assert message in result.stderr
   assert 'Traceback' not in result.stderr
+
+
+def test_models_have_the_attention_that_is_best_on_the_device(tmp_path):
+  seen = set()
+
+  def compile_batch(model, size, batch_size):
+    seen.add((model.attention_implementation, model.dtype))
+    return forward.Program(2000, lambda: 1.0)
+
+  device = forward.Device('TPU v3 core', 'tpu', 1000, compile_batch)
+  assert command.dtype_of(device) == 'bfloat16'
+  settings = store.Settings('TPU v3 core', 'mini', 'core', 1000, 'bfloat16')
+  path = tmp_path / 'speed.json'
+  command.measure_all(
+    path, PAIRS[:1], device, settings, search.Search(), [].append
+  )
+  assert seen == {('lanes', 'bfloat16')}
