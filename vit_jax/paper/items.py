@@ -1,15 +1,17 @@
 """The paper's items, its tables and then its figures, each in its order.
 
-So far Tables 2 and 5 to 8, Figures 3, 5 to 7, 10, 11 and 14, and masked patch
+So far Tables 2 and 5 to 8, Figures 3 to 11, 13 and 14, and masked patch
 prediction.
 """
 
 from collections.abc import Sequence
 
 from vit_jax.paper import (
+  curve_items,
   figure_items,
   inspection_items,
   masked_patch_item,
+  scaling_item,
   table_items,
 )
 from vit_jax.paper.item import Item
@@ -23,11 +25,15 @@ ITEMS = {
     table_items.table7(),
     table_items.table8(),
     figure_items.figure3(),
+    curve_items.figure4(),
     figure_items.figure5(),
     inspection_items.figure6(),
     inspection_items.figure7(),
+    scaling_item.figure8(),
+    curve_items.figure9(),
     inspection_items.figure10(),
     inspection_items.figure11(),
+    curve_items.figure13(),
     inspection_items.figure14(),
     masked_patch_item.masked_patch(),
   )
