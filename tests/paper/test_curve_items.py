@@ -104,7 +104,7 @@ def test_figure_4_contradicts_where_runs_do(tmp_path, drawn):
   assert [claim.answer for claim in section.blocks[1:]] == ['no'] * 4
   [(figure, _)] = drawn
   assert figure.axes[0].get_xlabel() == (
-    'JFT-300M images (rendered scenes, in proportion)'
+    'JFT-300M images\n(rendered scenes, in proportion)'
   )
 
 

@@ -48,7 +48,7 @@ def figure4() -> Item:
     paper = numbers.FIGURES['figure4']
     label = 'Number of JFT-300M images'
     if not results.comparable:
-      label = 'JFT-300M images (rendered scenes, in proportion)'
+      label = 'JFT-300M images\n(rendered scenes, in proportion)'
     drawing.save(
       plots.figure4(
         points, paper=paper, overlay=results.comparable, x_label=label

@@ -27,6 +27,8 @@ _NOTES = (
   ' 1024 to 8192, width 512 to 2048 with heads of 64, patches of 32 and 16 px,'
   ' and all but the patches halved and doubled, 7 epochs each. 4 to 32 blocks'
   ' are three runs each, the others one.',
+  "Rates are Table 3's: of ViT-L/32 for all patches of 32 px, of ViT-L/16, a"
+  ' lower one, for those of 16 px.',
   'It does not say what its average is of: here of all data sets that few-shot'
   ' accuracy is measured on, ImageNet included.',
 )
