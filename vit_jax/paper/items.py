@@ -8,6 +8,7 @@ from vit_jax.paper import (
   masked_patch_item,
   settings_items,
   table_items,
+  vtab_items,
 )
 from vit_jax.paper.item import Item
 
@@ -22,6 +23,8 @@ ITEMS = {
     table_items.table6(),
     table_items.table7(),
     table_items.table8(),
+    vtab_items.table9(),
+    vtab_items.figure2(),
     figure_items.figure3(),
     figure_items.figure5(),
     inspection_items.figure6(),
