@@ -104,6 +104,7 @@ CHANGES = {
   'model.attention_implementation': 'lanes',
   'model.position_embedding': '2d',
   'model.position_site': 'every_layer',
+  'model.position_stddev': 0.5,
   'model.gelu': 'exact',
   'model.norm_epsilon': 1e-3,
   'model.dropout_rate': 0.5,

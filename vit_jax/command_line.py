@@ -28,6 +28,7 @@ def run(
   *,
   required: Sequence[str] = (),
   arguments: str = '',
+  optional: bool = False,
 ) -> None:
   """Runs a command; the exit code is 0 only if everything was done.
 
@@ -39,13 +40,14 @@ def run(
     required: the flags that must be given.
     arguments: what the words that belong to no flag are, with an example. At
       least one must be given, and `main` gets their list. '': none may be.
+    optional: whether there may be none of these, too.
   """
 
   def start(argv):
     words = argv[1:]
     if words and not arguments:
       sys.exit(f'error: {words} belong to no flag (see --help).')
-    if arguments and not words:
+    if arguments and not words and not optional:
       sys.exit(f'error: missing: {arguments} (see --help).')
     for name in required:
       if flags.FLAGS[name].value is None:

@@ -110,6 +110,7 @@ def default() -> ml_collections.ConfigDict:
   model.position_embedding = placeholder(str)
   # 'stem', 'every_layer' or 'every_layer_shared'.
   model.position_site = placeholder(str)
+  model.position_stddev = placeholder(float)  # Of initial values; 0.02.
   model.attention = placeholder(str)  # 'full' or 'axial'.
   # 'plain', 'lanes' (TPU), 'splash' (long sequences; TPU from v4 on), 'cudnn'
   # (GPU); unset: what was found best on the platform.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import sharding
-from vit_jax.models import dot_product
+from vit_jax.models import dot_product, position
 from vit_jax.models.dot_product import IMPLEMENTATIONS
 
 
@@ -61,6 +61,7 @@ class MultiHeadDotProductAttention(nn.Module):
       same row or column of the grid (§D.6).
     relative: 'none'; 'shared' learns a relative embedding for all heads,
       'per_head' one for each (see `dot_product.relative_scores`).
+    relative_stddev: of its initial values; those of the tables that are added.
     implementation: one of `dot_product.IMPLEMENTATIONS`, for all tokens of an
       image among themselves; 'plain' is what else there is (other axes,
       relative embeddings, few queries).
@@ -70,6 +71,7 @@ class MultiHeadDotProductAttention(nn.Module):
   heads: int
   axis: str = 'all'
   relative: str = 'none'
+  relative_stddev: float = position.STDDEV
   implementation: str = 'plain'
   dtype: jax.typing.DTypeLike = jnp.float32
 
@@ -170,6 +172,6 @@ class MultiHeadDotProductAttention(nn.Module):
         )
     return self.param(
       'relative_embedding',
-      nn.initializers.normal(0.02),  # As the tables that are added.
+      nn.initializers.normal(self.relative_stddev),
       (2 * length - 1, heads if self.relative == 'per_head' else 1, width),
     )

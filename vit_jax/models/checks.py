@@ -73,6 +73,10 @@ def _check_vit(model: vit.ViT) -> None:
     raise ValueError(
       f'norm_epsilon is {model.norm_epsilon!r}, expected 0 < epsilon < 1.'
     )
+  if not (_is_number(model.position_stddev) and model.position_stddev > 0):
+    raise ValueError(
+      f'position_stddev is {model.position_stddev!r}, expected a number above 0.'
+    )
   for key, choices in (
     ('pooling', vit.POOLINGS),
     ('attention', encoder.ATTENTIONS),

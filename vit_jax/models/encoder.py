@@ -84,6 +84,7 @@ class EncoderBlock(nn.Module):
   attention_implementation: str = 'plain'
   position_embedding: str = 'none'
   position_site: str = 'stem'
+  position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
   dropout_rate: float = 0.0
@@ -98,12 +99,15 @@ class EncoderBlock(nn.Module):
       nn.LayerNorm, epsilon=self.norm_epsilon, dtype=self.dtype
     )
     if self.position_site == 'every_layer':
-      x += position_table(self.position_embedding, x, grid)
+      x += position_table(
+        self.position_embedding, x, grid, self.position_stddev
+      )
     y = norm(name='LayerNorm_0')(x)
     y = attention.MultiHeadDotProductAttention(
       self.heads,
       axis=self.axis,
       relative=_RELATIVE.get(self.position_embedding, 'none'),
+      relative_stddev=self.position_stddev,
       implementation=self.attention_implementation,
       dtype=self.dtype,
       name='MultiHeadDotProductAttention_0',
@@ -133,6 +137,7 @@ class AxialBlock(nn.Module):
   mlp_dim: int
   position_embedding: str = 'none'
   position_site: str = 'stem'
+  position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
   dropout_rate: float = 0.0
@@ -144,13 +149,16 @@ class AxialBlock(nn.Module):
   ) -> jax.Array:
     """Maps [B, rows * columns, D] to the same shape."""
     if self.position_site == 'every_layer':
-      x += position_table(self.position_embedding, x, grid)
+      x += position_table(
+        self.position_embedding, x, grid, self.position_stddev
+      )
     for axis in ('row', 'column'):
       x = EncoderBlock(
         self.heads,
         self.mlp_dim,
         axis=axis,
         position_embedding=self.position_embedding,
+        position_stddev=self.position_stddev,
         gelu=self.gelu,
         norm_epsilon=self.norm_epsilon,
         dropout_rate=self.dropout_rate,
@@ -160,19 +168,23 @@ class AxialBlock(nn.Module):
     return x
 
 
-def position_table(kind: str, x: jax.Array, grid: tuple[int, int]) -> jax.Array:
+def position_table(
+  kind: str, x: jax.Array, grid: tuple[int, int], stddev: float
+) -> jax.Array:
   """Creates the submodule `posembed_input` of the calling module.
 
   Args:
     kind: a key of `position.ADDED`.
     x: [B, L, D] tokens.
     grid: (rows, columns) of the patches; tokens beyond them are prefix.
+    stddev: of the initial values, if they are learned.
 
   Returns:
     [1, L, D] in the tokens' dtype.
   """
   _, length, width = x.shape
-  table = position.ADDED[kind](name='posembed_input')(
+  options = {'stddev': stddev} if kind in position.LEARNED else {}
+  table = position.ADDED[kind](**options, name='posembed_input')(
     grid=grid, num_prefix_tokens=length - math.prod(grid), width=width
   )
   return table.astype(x.dtype)
@@ -191,6 +203,7 @@ class Encoder(nn.Module):
   attention_implementation: str = 'plain'
   position_embedding: str = '1d'
   position_site: str = 'stem'
+  position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
   dropout_rate: float = 0.0
@@ -216,9 +229,13 @@ class Encoder(nn.Module):
     at_every_input = None  # [1, L, D]
     if self.position_embedding in position.ADDED:
       if self.position_site == 'stem':
-        x = x + position_table(self.position_embedding, x, grid)
+        x = x + position_table(
+          self.position_embedding, x, grid, self.position_stddev
+        )
       elif self.position_site == 'every_layer_shared':
-        at_every_input = position_table(self.position_embedding, x, grid)
+        at_every_input = position_table(
+          self.position_embedding, x, grid, self.position_stddev
+        )
     # Directly after the position embedding (B.1). Where that is added at every
     # layer, which the paper leaves open, dropout stays here, once.
     x = nn.Dropout(self.dropout_rate, deterministic=not train)(x)
@@ -260,6 +277,7 @@ class Encoder(nn.Module):
       mlp_dim=self.mlp_dim,
       position_embedding=self.position_embedding,
       position_site=self.position_site,
+      position_stddev=self.position_stddev,
       gelu=self.gelu,
       norm_epsilon=self.norm_epsilon,
       dropout_rate=self.dropout_rate,

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_INIT = nn.initializers.normal(0.02)
+# Of initial values: that of the released code.
+STDDEV = 0.02
 
 
 def token_grid(
@@ -49,7 +50,13 @@ def token_grid(
 
 
 class LearnedTable(nn.Module):
-  """One learned row per token in raster order, 1-D (the paper's default)."""
+  """One learned row per token in raster order, 1-D (the paper's default).
+
+  Attributes:
+    stddev: of the initial values.
+  """
+
+  stddev: float = STDDEV
 
   @nn.compact
   def __call__(
@@ -78,7 +85,11 @@ class LearnedTable(nn.Module):
           f'{stored} tokens ({_layout(num_prefix_tokens, old)})',
           f'{length} ({_layout(num_prefix_tokens, grid)})',
         )
-    return self.param('pos_embedding', _INIT, (1, length, width))
+    return self.param(
+      'pos_embedding',
+      nn.initializers.normal(self.stddev),
+      (1, length, width),
+    )
 
 
 class LearnedXY(nn.Module):
@@ -86,7 +97,12 @@ class LearnedXY(nn.Module):
 
   A patch gets the concatenation of its column's and its row's. The paper
   leaves the class token open: here it has a D-vector of its own.
+
+  Attributes:
+    stddev: of the initial values.
   """
+
+  stddev: float = STDDEV
 
   @nn.compact
   def __call__(
@@ -94,6 +110,7 @@ class LearnedXY(nn.Module):
   ) -> jax.Array:
     """As `LearnedTable`."""
     rows, columns = grid
+    normal = nn.initializers.normal(self.stddev)
     tables = []
     for name, length in (('x_embedding', columns), ('y_embedding', rows)):
       if self.has_variable('params', name):
@@ -102,7 +119,7 @@ class LearnedXY(nn.Module):
           raise _wrong_size(
             f'{stored} rows in {name}', f'{length} (a {_by(grid)} grid)'
           )
-      tables.append(self.param(name, _INIT, (length, width // 2)))
+      tables.append(self.param(name, normal, (length, width // 2)))
     x, y = tables
     table = jnp.concatenate(
       [
@@ -112,7 +129,7 @@ class LearnedXY(nn.Module):
       axis=-1,
     ).reshape(rows * columns, width)  # [rows * columns, D]
     if num_prefix_tokens:
-      cls = self.param('cls_embedding', _INIT, (num_prefix_tokens, width))
+      cls = self.param('cls_embedding', normal, (num_prefix_tokens, width))
       table = jnp.concatenate([cls, table])
     return table[None]  # [1, L, D]
 
@@ -146,7 +163,8 @@ class SinCosXY(nn.Module):
 
 
 # What `position_embedding` may be besides; see `attention` for 'relative'.
-ADDED = {'1d': LearnedTable, '2d': LearnedXY, 'sincos2d': SinCosXY}
+LEARNED = {'1d': LearnedTable, '2d': LearnedXY}
+ADDED = LEARNED | {'sincos2d': SinCosXY}
 
 
 def check_width(kind: str, width: int) -> None:

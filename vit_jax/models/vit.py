@@ -83,6 +83,7 @@ class ViT(nn.Module):
       `position` and, for the relative ones, `attention.relative_scores`.
     position_site: where it is added (§D.4): 'stem', 'every_layer' (each layer
       learns its own) or 'every_layer_shared'.
+    position_stddev: of the initial values of those that are learned.
     attention: 'full', or 'axial': each block is one within the rows and one
       within the columns of the patches (§D.6).
     representation_size: size of the tanh layer before the head, the paper's
@@ -116,6 +117,7 @@ class ViT(nn.Module):
   resnet_width: float = 1
   position_embedding: str = '1d'
   position_site: str = 'stem'
+  position_stddev: float = position.STDDEV
   attention: str = 'full'
   attention_implementation: str = 'plain'
   representation_size: int | None = None
@@ -219,6 +221,7 @@ class ViT(nn.Module):
       attention_implementation=self.attention_implementation,
       position_embedding=self.position_embedding,
       position_site=self.position_site,
+      position_stddev=self.position_stddev,
       gelu=self.gelu,
       norm_epsilon=self.norm_epsilon,
       dropout_rate=self.dropout_rate,

@@ -17,9 +17,9 @@ class Item:
     title: what it shows.
     nodes: the runs it is made of.
     render: its section, from what there is of them; pictures are written to
-      the folder that is given.
-    measure: what is to be done beside runs, given the scale ('mini' or 'paper')
-      and a folder for what it finds; what is there is not done again.
+      the folder that is given, WORKDIR/figures.
+    measure: what else there is to do: `(scale, folder)`, called after the runs
+      with 'mini' or 'paper' and WORKDIR/measured. It goes on where it ended.
   """
 
   name: str

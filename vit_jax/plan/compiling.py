@@ -150,7 +150,7 @@ def _compile(program: program_lib.Program, chip: chips.Chip) -> Compiled:
       error='' if needed else one_line(error),
     )
   finally:
-    _give_memory_back()
+    give_memory_back()
   memory, assumptions = read_memory(compiled.memory_analysis(), known)
   module = hlo.parse(compiled.as_text())
   return Compiled(
@@ -162,7 +162,7 @@ def _compile(program: program_lib.Program, chip: chips.Chip) -> Compiled:
   )
 
 
-def _give_memory_back() -> None:
+def give_memory_back() -> None:
   """Returns what the compiler freed to the system.
 
   It is left in pieces, gibibytes each time: five large models in a row held

@@ -1,4 +1,4 @@
-"""The paper's figures of results (2, 3, 4, 5, 8, 9 and 13), from plain numbers.
+"""The paper's figures of numbers (2 to 5, 8, 9, 12, 13), from plain numbers.
 
 from vit_jax import drawing
 from vit_jax.paper import numbers, plots
@@ -33,6 +33,7 @@ from vit_jax.paper.plots.lines import (
   figure9_rows,
 )
 from vit_jax.paper.plots.marks import COLUMNS
+from vit_jax.paper.plots.speed import figure12, figure12_rows
 
 __all__ = [
   'COLUMNS',
@@ -48,6 +49,8 @@ __all__ = [
   'figure8_rows',
   'figure9',
   'figure9_rows',
+  'figure12',
+  'figure12_rows',
   'figure13',
   'figure13_rows',
 ]

@@ -1,0 +1,208 @@
+"""The file of measurements, and that it is gone on with."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from vit_jax import inference_speed
+from vit_jax.inference_speed import command, forward, search, store
+
+SETTINGS = store.Settings('device', 'mini', 'core', 1000, 'float32')
+PAIRS = [('ViT-B/32', 16), ('ViT-B/32', 32), ('BiT-R50x1', 16)]
+
+
+def _device(asked, cores=1):
+  def compile_batch(model, size, batch_size):
+    asked.append((type(model).__name__, size, batch_size))
+    # Up to 4 * size images a second, in 1000 / size images of memory.
+    return forward.Program(
+      size * batch_size, lambda: max(batch_size, 4) / (4 * size)
+    )
+
+  return forward.Device(
+    'device', 'cpu', 1000, compile_batch, unit='core', cores=cores
+  )
+
+
+def _measure(path, pairs, asked, said=None, settings=SETTINGS, cores=1):
+  times = iter(range(0, 1000, 30))
+  return command.measure_all(
+    path,
+    pairs,
+    _device(asked, cores),
+    settings,
+    search.Search(precision=0),
+    (said if said is not None else []).append,
+    clock=lambda: next(times),
+  )
+
+
+def test_all_pairs_are_measured_and_said_with_the_time_that_is_left(tmp_path):
+  said = []
+  _measure(tmp_path / 'new' / 'speed.json', PAIRS, [], said)
+  assert said == [
+    '0 of 3 measured before; device, 0.00 GiB, float32.',
+    '[1/3] ViT-B/32 at 16 px: 64 images/s/core at batch 4, largest batch 62;'
+    ' 1 min to go',
+    '[2/3] ViT-B/32 at 32 px: 128 images/s/core at batch 4, largest batch 31;'
+    ' 30 s to go',
+    '[3/3] BiT-R50x1 at 16 px: 64 images/s/core at batch 4, largest batch 62;'
+    ' 0 s to go',
+  ]
+
+
+def test_what_is_in_the_file_is_not_measured_again(tmp_path):
+  path, asked, said = tmp_path / 'speed.json', [], []
+  _measure(path, PAIRS[:2], asked)
+  before = json.loads(path.read_text())
+  asked.clear()
+  measured = _measure(path, PAIRS, asked, said)
+  assert {(name, size) for name, size, _ in asked} == {('BiT', 16)}
+  assert said[0].startswith('2 of 3 measured before')
+  after = json.loads(path.read_text())
+  assert after['entries'][:2] == before['entries']
+  assert [(e.model, e.size) for e in measured.entries] == PAIRS
+  assert store.read(path).find('ViT-B/32', 32).largest_batch == 31
+  assert [p.name for p in tmp_path.iterdir()] == ['speed.json']
+
+
+def test_what_was_measured_stays_when_a_later_entry_fails(tmp_path):
+  path = tmp_path / 'speed.json'
+
+  class Killed(Exception):
+    pass
+
+  def say(text):
+    if text.startswith('[2/3]'):
+      raise Killed
+
+  with pytest.raises(Killed):
+    command.measure_all(
+      path, PAIRS, _device([]), SETTINGS, search.Search(), say
+    )
+  assert [(e.model, e.size) for e in store.read(path).entries] == PAIRS[:2]
+
+
+def test_an_unknown_model_is_refused_before_anything_is_measured(tmp_path):
+  asked = []
+  with pytest.raises(ValueError, match=r"Unknown model 'ViT-X/1'.*ViT-B/16"):
+    _measure(tmp_path / 'speed.json', [*PAIRS, ('ViT-X/1', 16)], asked)
+  assert not asked
+
+
+def test_figures_are_of_one_of_the_cores_of_a_device(tmp_path):
+  path = tmp_path / 'speed.json'
+  _measure(path, PAIRS[:1], [], cores=2)
+  [entry] = store.read(path).entries
+  assert entry.images_per_second == 32
+  assert (entry.batch_size, entry.largest_batch) == (2, 31)
+  # What was timed is of the device.
+  assert entry.rates == [[1, 16], [2, 32], [4, 64], [8, 64], [16, 64]]
+
+
+def test_a_file_of_other_settings_is_left_alone(tmp_path):
+  path = tmp_path / 'speed.json'
+  _measure(path, PAIRS[:1], [])
+  other = store.Settings('device', 'mini', 'core', 1000, 'bfloat16')
+  with pytest.raises(ValueError, match="dtype='float32', and these are with"):
+    _measure(path, PAIRS, [], settings=other)
+  # The memory that a device offers may change a little.
+  more = store.Settings('device', 'mini', 'core', 1001, 'float32')
+  assert len(_measure(path, PAIRS, [], settings=more).entries) == 3
+
+
+@pytest.mark.parametrize('text', ['{"a": ', '[]', '{"settings": {}}'])
+def test_another_file_is_refused(tmp_path, text):
+  path = tmp_path / 'speed.json'
+  path.write_text(text)
+  with pytest.raises(ValueError, match=r'speed\.json is no file of'):
+    store.read(path)
+
+
+def test_speeds_are_those_of_a_size(tmp_path):
+  path = tmp_path / 'speed.json'
+  assert inference_speed.speeds(path, 16) == {}
+  measured = _measure(path, PAIRS, [])
+  none = store.Entry('ViT-H/14', 16, None, None, 0)
+  store.add(path, measured, none)
+  assert inference_speed.speeds(path, 16) == {'ViT-B/32': 64, 'BiT-R50x1': 64}
+  assert inference_speed.speeds(path, 32) == {'ViT-B/32': 128}
+
+
+def test_the_table_has_a_line_a_model_and_a_column_a_size(tmp_path):
+  measured = _measure(tmp_path / 'speed.json', PAIRS, [])
+  assert command.table(measured).split('\n') == [
+    'Peak inference speed, images/s/core',
+    '                      16       32',
+    'ViT-B/32              64      128',
+    'BiT-R50x1             64        -',
+    '',
+    'Largest batch that fits a core',
+    '                      16       32',
+    'ViT-B/32              62       31',
+    'BiT-R50x1             62        -',
+  ]
+
+
+def test_a_model_of_which_no_image_fits_is_said_so():
+  entry = store.Entry('ViT-H/14', 512, None, None, 0)
+  assert command.describe(entry, 'core') == 'ViT-H/14 at 512 px: no batch fits'
+
+
+def test_the_command_measures_on_this_machine(tmp_path):
+  path = tmp_path / 'speed.json'
+  result = subprocess.run(
+    [
+      *(sys.executable, '-m', 'vit_jax.inference_speed', f'--to={path}'),
+      *('--mini', '--sizes=8', '--memory_gib=0.01', '--calls=3', 'ViT-B/32'),
+    ],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 0, result.stderr
+  [entry] = store.read(path).entries
+  assert entry.images_per_second > 0
+  assert entry.largest_batch > 8
+  assert 'ViT-B/32 at 8 px' in result.stderr
+  assert 'Largest batch that fits a device' in result.stdout
+
+
+@pytest.mark.parametrize(
+  'words, message',
+  [
+    ((), '--to is missing'),
+    (('--to=x.json', '--sizes=12a'), "'12a' is no side"),
+    (('--to=x.json', '--sizes=0'), "'0' is no side"),
+    (('--to=x.json', '--device=v33'), 'expected local'),
+  ],
+)
+def test_wrong_flags_end_with_one_message(words, message):
+  result = subprocess.run(
+    [sys.executable, '-m', 'vit_jax.inference_speed', *words],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 1
+  assert message in result.stderr
+  assert 'Traceback' not in result.stderr
+
+
+def test_models_have_the_attention_that_is_best_on_the_device(tmp_path):
+  seen = set()
+
+  def compile_batch(model, size, batch_size):
+    seen.add((model.attention_implementation, model.dtype))
+    return forward.Program(2000, lambda: 1.0)
+
+  device = forward.Device('TPU v3 core', 'tpu', 1000, compile_batch)
+  assert command.dtype_of(device) == 'bfloat16'
+  settings = store.Settings('TPU v3 core', 'mini', 'core', 1000, 'bfloat16')
+  path = tmp_path / 'speed.json'
+  command.measure_all(
+    path, PAIRS[:1], device, settings, search.Search(), [].append
+  )
+  assert seen == {('lanes', 'bfloat16')}

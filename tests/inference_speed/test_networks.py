@@ -1,0 +1,62 @@
+"""Which models are measured, in full and in miniature."""
+
+import pytest
+
+from vit_jax.inference_speed import networks
+
+
+def test_without_names_it_is_figure_12_and_the_axial_models_of_figure_13():
+  found = networks.pairs((), (), 'paper')
+  assert len(found) == 8 * 5 + 3
+  assert found[:2] == [('BiT-R50x1', 64), ('BiT-R50x1', 128)]
+  assert found[-3:] == [
+    ('Axial-ViT-B/32', 224),
+    ('Axial-ViT-B/16', 224),
+    ('AxialResNet50', 224),
+  ]
+  assert networks.pairs((), (), 'mini')[-1] == ('AxialResNet50', 32)
+  # Their size is not among those asked for.
+  assert len(networks.pairs((), (64,), 'paper')) == 8
+
+
+def test_names_and_sizes_that_are_given_are_all():
+  assert networks.pairs(['R50x1', 'BiT-R50x1'], [32, 48], 'mini') == [
+    ('BiT-R50x1', 32),
+    ('BiT-R50x1', 48),
+  ]
+
+
+def test_models_have_the_attributes_that_they_know_of():
+  options = {'dtype': 'bfloat16', 'attention_implementation': 'lanes'}
+  vit = networks.build('ViT-B/32', 'paper', **options)
+  assert (vit.width, vit.dtype) == (768, 'bfloat16')
+  assert vit.attention_implementation == 'lanes'
+  bit = networks.build('BiT-R50x1', 'paper', **options)
+  assert (bit.width_factor, bit.dtype) == (1, 'bfloat16')
+
+
+def test_miniatures_are_those_of_the_reproduction():
+  vit = networks.build('ViT-L/16', 'mini', dtype='float32')
+  assert (vit.width, vit.depth, vit.patch_size) == (64, 6, (4, 4))
+  assert vit.num_classes == 1000
+  bit = networks.build('BiT-R152x4', 'mini')
+  assert (bit.blocks, bit.width_factor) == ((1, 2, 9, 1), 1.0)
+
+
+def test_axial_miniatures_have_the_size_of_the_models_beside_them():
+  vit = networks.build('Axial-ViT-B/16', 'mini')
+  assert (vit.attention, vit.pooling) == ('axial', 'gap')
+  assert (vit.width, vit.depth, vit.patch_size) == (48, 3, (4, 4))
+  resnet = networks.build('AxialResNet50', 'mini')
+  assert (resnet.blocks, resnet.width_factor) == ((1, 1, 2, 1), 0.25)
+
+
+@pytest.mark.parametrize('scale', networks.SCALES)
+def test_an_unknown_model_lists_those_there_are(scale):
+  with pytest.raises(ValueError, match=r"'ViT-X/16'.*ViT-Ti/16.*BiT-R152x4"):
+    networks.build('ViT-X/16', scale)
+
+
+def test_a_model_without_a_miniature_lists_the_sizes_that_have_one():
+  with pytest.raises(ValueError, match=r'ViT-S/16.*no miniature.*b, B, L, H'):
+    networks.build('ViT-S/16', 'mini')

@@ -1,0 +1,145 @@
+"""Inference speed: `python -m vit_jax.inference_speed --to=FILE [MODEL ...]`.
+
+  --to=speed.json                       Figure 12 on the device at hand
+  --to=speed.json ViT-B/16 BiT-R50x1    these models alone
+  --to=v3.json --device=v3              a core of TPU v3, by its compiler
+  --to=mini.json --mini                 in miniature, minutes on a CPU
+
+For each model and size: images a second in inference, best over batch sizes,
+and the largest batch that fits the memory, as the compiler counts it. Figures
+are of one TensorCore, on other devices of a whole one; a CPU is one device.
+FILE grows entry by entry, and the same command goes on where it ended.
+
+With --device=v3 (v2 to tpu7x) no TPU is needed, but its compiler
+(pip install "vit_jax[plan]"): speeds are its estimates, corrected.
+"""
+
+import dataclasses
+
+from absl import flags, logging
+
+from vit_jax import command_line
+from vit_jax.inference_speed import (
+  ahead,
+  command,
+  forward,
+  local,
+  networks,
+  search,
+  store,
+)
+from vit_jax.plan import compiling, devices, report
+
+_TO = flags.DEFINE_string('to', None, 'File of the measurements, JSON.')
+_DEVICE = flags.DEFINE_string(
+  'device', 'local', 'local, or a TPU generation to compile for: v3.'
+)
+_MINI = flags.DEFINE_bool(
+  'mini', False, 'The models of configs/mini.py, images of a quarter.'
+)
+_SIZES = flags.DEFINE_list(
+  'sizes', None, 'Sides of the images, in px; by default 64,128,224,384,512.'
+)
+_MEMORY = flags.DEFINE_float(
+  'memory_gib',
+  None,
+  "What a batch must fit; by default the device's own, on a CPU 1.",
+  lower_bound=1e-6,
+)
+_DTYPE = flags.DEFINE_enum(
+  'dtype',
+  None,
+  ['float32', 'bfloat16'],
+  'Of the computation; by default float32 on CPUs, else bfloat16.',
+)
+_WARM_UP = flags.DEFINE_integer(
+  'warm_up', None, 'Calls before those that count; 10, with --mini 3.', 0
+)
+_CALLS = flags.DEFINE_integer(
+  'calls', None, 'Calls, the median of which counts.', 1
+)
+_PRECISION = flags.DEFINE_float(
+  'precision',
+  None,
+  'Part of the memory that the largest batch may leave; 0.02, with --mini 0.2.',
+  lower_bound=0,
+  upper_bound=0.5,
+)
+_CORRECTION = flags.DEFINE_float(
+  'correction',
+  report.CORRECTION,
+  "Real speed, divided by that of the TPU compiler's estimate.",
+  lower_bound=0.01,
+)
+# Here compiling is what takes time: half a minute a program of large models.
+_ESTIMATED_SEARCH = search.Search(growth=4, patience=1)
+# Also most of a miniature's.
+_MINI_SEARCH = search.Search(
+  first=4, growth=16, patience=1, max_seconds=1.0, precision=0.2
+)
+_MINI_TIMING = local.Timing(warm_up=3, calls=30, max_seconds=0.3)
+
+
+def _find_device() -> forward.Device:
+  memory = _MEMORY.value and round(_MEMORY.value * compiling.GIB)
+  if _DEVICE.value != 'local':
+    devices.leave_hardware_alone()
+    return ahead.find(_DEVICE.value, memory, _CORRECTION.value)
+  timing = _MINI_TIMING if _MINI.value else local.Timing()
+  timing = _changed(timing, warm_up=_WARM_UP.value, calls=_CALLS.value)
+  return local.find(memory, timing)
+
+
+def _search(device: forward.Device) -> search.Search:
+  if _MINI.value:
+    return _MINI_SEARCH
+  return _ESTIMATED_SEARCH if device.estimated else search.Search()
+
+
+def _changed(settings, **values):
+  """The settings with those values that are not None."""
+  given = {name: value for name, value in values.items() if value is not None}
+  return dataclasses.replace(settings, **given)
+
+
+def _parse_sizes(words: list[str] | None) -> list[int]:
+  for word in words or ():
+    if not word.isdecimal() or not int(word):
+      raise ValueError(
+        f'--sizes: {word!r} is no side of an image; expected pixels, such as'
+        ' --sizes=64,224.'
+      )
+  return [int(word) for word in words or ()]
+
+
+def main(words: list[str]) -> None:
+  scale = 'mini' if _MINI.value else 'paper'
+  pairs = networks.pairs(words, _parse_sizes(_SIZES.value), scale)
+  device = _find_device()
+  settings = store.Settings(
+    device.name,
+    scale,
+    device.unit,
+    device.memory_bytes,
+    dtype=_DTYPE.value or command.dtype_of(device),
+    correction=_CORRECTION.value if device.estimated else None,
+  )
+  batches = _changed(_search(device), precision=_PRECISION.value)
+  measured = command.measure_all(
+    _TO.value,
+    pairs,
+    device,
+    settings,
+    batches,
+    lambda text: logging.info('%s', text),
+  )
+  print(command.table(measured))
+
+
+if __name__ == '__main__':
+  command_line.run(
+    main,
+    required=('to',),
+    arguments='models, such as ViT-B/16; without any those of the figures',
+    optional=True,
+  )

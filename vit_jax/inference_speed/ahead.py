@@ -1,0 +1,66 @@
+"""Compiles programs for a TPU core that need not be there; estimates them."""
+
+import functools
+
+import flax.linen as nn
+import jax
+
+from vit_jax.inference_speed import forward
+from vit_jax.plan import chips, compiling, devices, estimate, hlo
+
+
+def find(
+  generation: str, memory_bytes: int | None, correction: float
+) -> forward.Device:
+  """One device of a TPU generation, by the TPU compiler.
+
+  Args:
+    generation: such as 'v3'.
+    memory_bytes: what a program may take. None: what the compiler gives it.
+    correction: real speed, divided by the estimate's; see `plan.report`.
+
+  Raises:
+    ValueError: there is no such generation, or no TPU compiler.
+  """
+  if generation not in chips.CHIPS:
+    raise ValueError(
+      f'--device={generation}: expected local, or a TPU generation to compile'
+      f' for: {", ".join(chips.CHIPS)}.'
+    )
+  # The compiler has no single cores, but of the smallest slice takes one.
+  target = devices.of_generation(generation)[0]
+  device = devices.compile_only(target)[0]
+  return forward.Device(
+    name=f'TPU {generation} {target.device}',
+    platform='tpu',
+    memory_bytes=memory_bytes or target.chip.hbm_usable_bytes,
+    compile=functools.partial(_compile, device, target.chip, correction),
+    unit='core',
+    cores=target.cores // target.devices,
+    estimated=True,
+  )
+
+
+def _compile(
+  device: jax.Device,
+  chip: chips.Chip,
+  correction: float,
+  model: nn.Module,
+  size: int,
+  batch_size: int,
+) -> forward.Program:
+  sharding = jax.sharding.SingleDeviceSharding(device)
+  lowered = forward.lower(model, size, batch_size, sharding)
+  try:
+    compiled = lowered.compile()
+  finally:
+    compiling.give_memory_back()
+  memory, _ = compiling.read_memory(
+    compiled.memory_analysis(), compiling.Memory(0, 0, 0, 0)
+  )
+
+  def seconds() -> float:
+    module = hlo.parse(compiled.as_text())
+    return estimate.estimate(module, chip).seconds / correction
+
+  return forward.Program(memory.total, seconds)

@@ -1,0 +1,85 @@
+"""The program that is timed, and what is common to all ways to time it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax.models import images as images_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A compiled forward pass.
+
+  Attributes:
+    bytes: of memory that it takes: arguments, results, temporaries and code.
+    seconds: returns those of one call.
+  """
+
+  bytes: int
+  seconds: Callable[[], float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """What programs run on, or are compiled for.
+
+  Attributes:
+    name: for people: 'TPU v3 core', 'NVIDIA H200'.
+    platform: 'tpu', 'gpu' or 'cpu', which decides on dtype and attention.
+    memory_bytes: that a program may take.
+    compile: `(model, size, batch_size) -> Program`; raises JaxRuntimeError if
+      the compiler finds too little memory, or fails.
+    unit: what speeds and batches are of: 'core', or 'device' where that is not
+      a TensorCore.
+    cores: units in a device; the figures are divided by it.
+    estimated: whether seconds are the compiler's instead of a clock's.
+  """
+
+  name: str
+  platform: str
+  memory_bytes: int
+  compile: Callable[[nn.Module, int, int], Program]
+  unit: str = 'device'
+  cores: int = 1
+  estimated: bool = False
+
+
+def shapes(model: nn.Module, size: int, batch_size: int) -> tuple[Any, Any]:
+  """The program's arguments: parameters, uint8 [batch_size, size, size, 3]."""
+  images = jax.ShapeDtypeStruct((batch_size, size, size, 3), np.dtype('uint8'))
+  return _param_shapes(model, size), images
+
+
+@functools.lru_cache(maxsize=1)  # One trace for all batches of an entry.
+def _param_shapes(model: nn.Module, size: int) -> Any:
+  image = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
+  return jax.eval_shape(
+    lambda image: model.init(jax.random.key(0), image, train=False)['params'],
+    image,
+  )
+
+
+def lower(
+  model: nn.Module,
+  size: int,
+  batch_size: int,
+  sharding: jax.sharding.Sharding,
+) -> jax.stages.Lowered:
+  """Traces `(params, images) -> logits`, float32 [batch_size, classes]."""
+  arguments = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+    shapes(model, size, batch_size),
+  )
+
+  def classify(params, images):
+    images = images_lib.normalize(images)
+    return model.apply({'params': params}, images, train=False)[0]
+
+  return jax.jit(classify).lower(*arguments)

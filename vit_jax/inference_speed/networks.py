@@ -1,0 +1,79 @@
+"""Which models are timed, at which sizes, in full and in miniature."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+
+from vit_jax import command_line, models
+from vit_jax.paper.panels import AXIAL_SERIES, PANELS
+
+SCALES = ('paper', 'mini')
+# Figure 12's.
+MODELS = PANELS['figure12'][0].series
+# In pixels. In miniature a patch of 8 px stands for one of 32, so sizes are a
+# quarter; 224 px are 56, and 32 is what the miniature trains at.
+SIZES = {'paper': (64, 128, 224, 384, 512), 'mini': (16, 32, 56, 96, 128)}
+# Figure 13 compares these too, at the size of pre-training.
+AXIAL_MODELS = tuple(name for name in AXIAL_SERIES if name not in MODELS)
+PRETRAINING_SIZE = {'paper': 224, 'mini': 32}
+_NUM_CLASSES = 1000
+# What a miniature is: attributes of models that configs/mini.py sets.
+_MINI_KEYS = (
+  *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
+  *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
+)
+
+
+def pairs(
+  names: Sequence[str], sizes: Sequence[int], scale: str
+) -> list[tuple[str, int]]:
+  """What to measure: (model, size), model by model.
+
+  Args:
+    names: of models. None: those of Figure 12, and at the size of pre-training
+      the others of Figure 13.
+    sizes: in pixels. None: all of the scale.
+    scale: one of SCALES.
+  """
+  found = [
+    (models.paper_name(name), size)
+    for name in names or MODELS
+    for size in sizes or SIZES[scale]
+  ]
+  if not names:
+    place = PRETRAINING_SIZE[scale]
+    if place in (sizes or SIZES[scale]):
+      found += [(name, place) for name in AXIAL_MODELS]
+  return list(dict.fromkeys(found))
+
+
+def build(name: str, scale: str, **overrides: str) -> nn.Module:
+  """Builds a model with 1000 classes.
+
+  Args:
+    name: see `models.names`.
+    scale: 'paper', or 'mini' for the model that stands for it in configs/
+      mini.py. Axial ones have the size of the model they are made from.
+    **overrides: attributes; those that the model does not have are left out.
+
+  Raises:
+    ValueError: there is no such model, or no miniature of it; lists those
+      there are.
+  """
+  known = models.options(name)
+  if scale == 'mini':
+    overrides = _miniature(name) | overrides
+  overrides = {k: v for k, v in overrides.items() if k in known}
+  return models.build(name, num_classes=_NUM_CLASSES, **overrides)
+
+
+def _miniature(name: str) -> dict[str, object]:
+  like = name.removeprefix('Axial-')
+  if name.startswith('AxialResNet'):
+    like = f'BiT-R{name.removeprefix("AxialResNet")}x1'
+  config = command_line.read_config([f'--config=configs/mini.py:{like},pets'])
+  return {
+    key: config.model[key]
+    for key in _MINI_KEYS
+    if config.model.get(key) is not None
+  }
