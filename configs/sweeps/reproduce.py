@@ -9,21 +9,23 @@ alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
 `scale=paper`: configs/pretrain.py, and for fine-tuning the protocol of
 configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
 `jft=SPEC` and `imagenet21k=SPEC` say where what is not public lies.
-`scale=mini`: configs/mini.py, without a choice of rates, two seeds.
+`scale=mini`: configs/mini.py, without a choice of rates, two seeds. `data=SPEC`
+puts data of your own in place of its scenes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from configs import mini
 from configs.sweeps import finetune
 from vit_jax import config as config_lib
 from vit_jax.paper import items, runs, values
-from vit_jax.paper.runs import Node, Pretraining, Transfer
+from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
+from vit_jax.sweep.spec import Value
 
 USAGE = (
   'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini]'
-  '[,jft=SPEC][,imagenet21k=SPEC], with'
+  '[,jft=SPEC][,imagenet21k=SPEC][,data=SPEC], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
 # The paper's data sets, as configs name them.
@@ -35,7 +37,41 @@ TASKS = {
   values.FLOWERS: 'flowers',
 }
 MINI_TASKS = TASKS | {values.IMAGENET: 'imagenet'}
+SCALES = ('paper', 'mini')
 MINI_SEEDS = 2
+# Tasks of VTAB as Table 9 prints them -> as configs/vtab.py has them.
+VTAB = {
+  'Caltech101': 'caltech101',
+  'CIFAR-100': 'cifar100',
+  'DTD': 'dtd',
+  'Flowers102': 'flowers102',
+  'Pets': 'pets',
+  'Sun397': 'sun397',
+  'SVHN': 'svhn',
+  'Camelyon': 'camelyon',
+  'EuroSAT': 'eurosat',
+  'Resisc45': 'resisc45',
+  'Retinopathy': 'retinopathy',
+  'Clevr-Count': 'clevr_count',
+  'Clevr-Dist': 'clevr_dist',
+  'DMLab': 'dmlab',
+  'dSpr-Loc': 'dsprites_location',
+  'dSpr-Ori': 'dsprites_orientation',
+  'KITTI-Dist': 'kitti_dist',
+  'sNORB-Azim': 'smallnorb_azimuth',
+  'sNORB-Elev': 'smallnorb_elevation',
+}
+VTAB_SEEDS = 3
+# What a model is made smaller by in Figure 8, and how settings of the paper's
+# become those of a miniature.
+MINI_OPTIONS = {
+  'model.depth': lambda depth: depth // 4,
+  'model.width': lambda width: width // 8,
+  'model.mlp_dim': lambda width: width // 8,
+  'model.heads': lambda heads: heads // 4,
+  'schedule.peak': lambda peak: peak * mini.PEAK / 8e-4,
+  'optimizer.weight_decay': lambda decay: decay * mini.WEIGHT_DECAY / 0.1,
+}
 
 
 def get_sweep(argument=None) -> Sweep:
@@ -43,7 +79,7 @@ def get_sweep(argument=None) -> Sweep:
   args = config_lib.parse_argument(
     argument,
     positional=('items',),
-    options={'scale': str, 'jft': str, 'imagenet21k': str},
+    options={'scale': str, 'jft': str, 'imagenet21k': str, 'data': str},
     usage=USAGE,
   )
   scale = args.get('scale', 'paper')
@@ -65,24 +101,27 @@ def get_sweep(argument=None) -> Sweep:
     raise ValueError(
       f'scale=mini has data of its own, so {list(specs)} are not read. {USAGE}'
     )
-  return Sweep([SCALES[scale](node, specs) for node in nodes])
+  if scale == 'mini':
+    studies = [in_miniature(node, args.get('data', '')) for node in nodes]
+  elif 'data' in args:
+    raise ValueError(
+      f'data={args["data"]} is for scale=mini; the paper has its own. {USAGE}'
+    )
+  else:
+    studies = [at_paper_scale(node, specs) for node in nodes]
+  return Sweep([study for study in studies if study])
 
 
-def _pretraining(node: Pretraining, config: str, spec: str = '') -> Study:
+def _pretraining(
+  node: Pretraining,
+  config: str,
+  overrides: Mapping[str, Value] | None = None,
+) -> Study:
   """A study of one run."""
-  words = []
-  if node.epochs is not None:
-    words.append(f'epochs={node.epochs:g}')
-  if node.optimizer != 'adam':
-    words.append(f'optimizer={node.optimizer}')
   run = make_run(
     _folder(node),
-    ','.join([config, *words]),
-    {
-      **dict(node.options),
-      **({'data.dataset': spec} if spec else {}),
-      'seed': node.seed,
-    },
+    config,
+    {**(overrides or {}), 'seed': node.seed},
     run='pretraining',
   )
   return Study(node.name, finals=[run])
@@ -93,10 +132,29 @@ def _folder(node: Node) -> str:
   return node.name.replace(', ', ',').replace(' ', '-')
 
 
-def _weights(node: Transfer) -> str:
+def _weights(node: Transfer | Vtab) -> str:
   """The name of the run that a transfer starts from."""
   [run] = _pretraining(node.pretraining, '').finals_of(None)
   return f'run:{run.name}'
+
+
+def _tuned(
+  node: Transfer | Vtab,
+  config: str,
+  seeds: int,
+  overrides: Mapping[str, Value],
+) -> Study:
+  """A study of runs that differ in their seed, without a choice."""
+  finals = [
+    make_run(
+      _folder(node),
+      config,
+      {**overrides, 'init.checkpoint': _weights(node), 'seed': seed},
+      seed=seed,
+    )
+    for seed in range(seeds)
+  ]
+  return Study(node.name, finals=finals)
 
 
 def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
@@ -107,44 +165,82 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
     specs: pre-training set -> data spec, for those that are not public.
   """
   if isinstance(node, Pretraining):
-    data = runs.DATASETS[node.data]
-    return _pretraining(
-      node,
-      f'configs/pretrain.py:{node.model},{data},few_shot=imagenet2012',
-      specs.get(node.data, ''),
-    )
+    return _papers_pretraining(node, specs.get(node.data, ''))
+  if isinstance(node, Vtab):
+    # One setting for all tasks, so nothing to choose.
+    config = f'configs/vtab.py:{node.pretraining.model},{VTAB[node.task]}'
+    return _tuned(node, config, VTAB_SEEDS, {})
+  options = {'resolution': node.resolution}
+  if node.task == values.IMAGENET:
+    options['real'] = 'true'
   return finetune.study(
     node.pretraining.model,
     TASKS[node.task],
     name=node.name,
     folder=_folder(node),
-    options={'resolution': node.resolution},
+    options=options,
     overrides={'init.checkpoint': _weights(node)},
   )
 
 
-def in_miniature(node: Node, specs: Mapping[str, str]) -> Study:
-  """The runs of a node as configs/mini.py has them."""
-  del specs  # It has data of its own.
+def _papers_pretraining(node: Pretraining, spec: str) -> Study:
+  """The run of a pre-training; spec: of its data, if that is not public."""
+  words = [node.model, runs.DATASETS[node.data]]
+  average = node.few_shot == 'several'
+  words.append(f'few_shot={"average" if average else "imagenet2012"}')
+  if node.images:
+    words.append(f'subset={node.images}')
+  if node.optimizer != 'adam':
+    words.append(f'optimizer={node.optimizer}')
+  file = 'masked_patch' if node.objective == 'masked_patch' else 'pretrain'
+  # Of masked patches the paper gives steps: a million, the config's default.
+  if node.epochs is not None and file == 'pretrain':
+    words.append(f'epochs={node.epochs:g}')
+  overrides = dict(node.options)
+  if spec:
+    overrides['data.dataset'] = spec
+  return _pretraining(node, f'configs/{file}.py:{",".join(words)}', overrides)
+
+
+def in_miniature(node: Node, data: str = '') -> Study | None:
+  """The runs of a node as configs/mini.py has them; None: it has none.
+
+  Args:
+    node: what is run.
+    data: spec of data in place of its scenes; '': none.
+  """
+  own = [f'of={data}'] if data else []
   if isinstance(node, Pretraining):
-    data = runs.DATASETS[node.data]
-    return _pretraining(node, f'configs/mini.py:{node.model},{data}')
+    return _mini_pretraining(node, own)
+  model = node.pretraining.model
+  if isinstance(node, Vtab):
+    task = VTAB[node.task]
+    if task not in mini.TASKS:
+      return None
+    return _tuned(node, f'configs/mini.py:{model},{task}', 1, {})
+  config = ','.join([model, MINI_TASKS[node.task], *own])
   # As much larger as in the paper, and a whole number of patches.
   size = mini.IMAGE_SIZE if node.resolution == 384 else mini.LARGER
-  finals = [
-    make_run(
-      _folder(node),
-      f'configs/mini.py:{node.pretraining.model},{MINI_TASKS[node.task]}',
-      {
-        'image_size': (size, size),
-        'init.checkpoint': _weights(node),
-        'seed': seed,
-      },
-      seed=seed,
-    )
-    for seed in range(MINI_SEEDS)
-  ]
-  return Study(node.name, finals=finals)
+  return _tuned(
+    node, f'configs/mini.py:{config}', MINI_SEEDS, {'image_size': (size, size)}
+  )
 
 
-SCALES = {'paper': at_paper_scale, 'mini': in_miniature}
+def _mini_pretraining(node: Pretraining, own: Sequence[str]) -> Study:
+  words = [node.model, runs.DATASETS[node.data], *own]
+  if node.epochs is not None:
+    words.append(f'epochs={node.epochs:g}')
+  if node.images:
+    whole = mini.DATASETS['jft300m'].scenes
+    words.append(f'subset={round(whole * node.images / 300e6)}')
+  if node.few_shot == 'several':
+    words.append('few_shot=average')
+  if node.optimizer != 'adam':
+    words.append(f'optimizer={node.optimizer}')
+  if node.objective != 'supervised':
+    words.append(f'objective={node.objective}')
+  options = {
+    key: MINI_OPTIONS.get(key, lambda value: value)(value)
+    for key, value in node.options
+  }
+  return _pretraining(node, f'configs/mini.py:{",".join(words)}', options)

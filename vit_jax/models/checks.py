@@ -75,7 +75,8 @@ def _check_vit(model: vit.ViT) -> None:
     )
   if not (_is_number(model.position_stddev) and model.position_stddev > 0):
     raise ValueError(
-      f'position_stddev is {model.position_stddev!r}, expected a number above 0.'
+      f'position_stddev is {model.position_stddev!r}, expected a number above'
+      ' 0.'
     )
   for key, choices in (
     ('pooling', vit.POOLINGS),

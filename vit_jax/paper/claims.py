@@ -5,7 +5,7 @@ many runs do not decide.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from scipy import special
 
@@ -27,10 +27,10 @@ def decide(terms: Sequence[tuple[float, Number | None]]) -> str:
   """Whether a weighted sum of means is above 0, with 95% confidence.
 
   Args:
-    terms: (weight, number) each, of runs that have nothing in common.
+    terms: (weight, mean); None where a run is missing.
 
   Returns:
-    As `compare`, which is the sum of two.
+    What `compare` does.
   """
   if any(number is None for _, number in terms):
     return 'missing'
@@ -54,7 +54,7 @@ def decide(terms: Sequence[tuple[float, Number | None]]) -> str:
   return 'yes' if total > 0 else 'no'
 
 
-def all_of(answers: Collection[str]) -> str:
+def every(answers: list[str]) -> str:
   """The answer to a claim of several parts."""
   for answer in ('missing', 'no', UNDECIDED):
     if answer in answers:
@@ -63,11 +63,13 @@ def all_of(answers: Collection[str]) -> str:
 
 
 def text(number: Number | None, digits: int) -> str:
-  """`94.27 ± 0.05 (3 runs)`."""
+  """A mean with its spread, such as `77.91 ± 0.20 (3 runs)`."""
   if number is None:
     return 'missing'
   spread = '' if number.std is None else f' ± {number.std:.{digits}f}'
-  return f'{number.mean:.{digits}f}{spread} ({len(number.values)} runs)'
+  count = len(number.values)
+  runs = 'run' if count == 1 else 'runs'
+  return f'{number.mean:.{digits}f}{spread} ({count} {runs})'
 
 
 def adam_is_better(table: Table) -> list[Claim]:
@@ -84,7 +86,7 @@ def adam_is_better(table: Table) -> list[Claim]:
     Claim(
       'Pre-training with Adam transfers better than with SGD, on average over'
       ' five tasks, for ResNets too (D.1).',
-      all_of(answers),
+      every(answers),
       '; '.join(evidence) + '. A value for each pair of a pre-training seed and'
       ' a fine-tuning seed: the spread is that of both, and as values of one'
       ' pre-training are alike, it is rather too small. The paper has one'
@@ -101,7 +103,7 @@ def positions_matter(table: Table) -> list[Claim]:
     for (row, column), cell in table.cells.items()
     if row != 'None'
   }
-  answer = all_of([compare(other, none) for other in others.values()])
+  answer = every([compare(other, none) for other in others.values()])
   measured = {name: n for name, n in others.items() if n is not None}
   evidence = f'none {text(none, 4)}'
   gap = 'missing'

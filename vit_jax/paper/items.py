@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 
 from vit_jax.paper import (
+  curve_items,
   figure_items,
   inspection_items,
   masked_patch_item,
+  scaling_item,
   settings_items,
+  speed_items,
   table_items,
   vtab_items,
 )
@@ -26,11 +29,16 @@ ITEMS = {
     vtab_items.table9(),
     vtab_items.figure2(),
     figure_items.figure3(),
+    curve_items.figure4(),
     figure_items.figure5(),
     inspection_items.figure6(),
     inspection_items.figure7(),
+    scaling_item.figure8(),
+    curve_items.figure9(),
     inspection_items.figure10(),
     inspection_items.figure11(),
+    speed_items.figure12(),
+    curve_items.figure13(),
     inspection_items.figure14(),
     masked_patch_item.masked_patch(),
   )

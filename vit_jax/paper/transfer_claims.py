@@ -157,7 +157,7 @@ def _vits_are_ahead(
     )
   return Claim(
     _VITS_AHEAD,
-    claims.all_of(answers) if answers else claims.UNDECIDED,
+    claims.every(answers) if answers else claims.UNDECIDED,
     f'Average-5. {"; ".join(evidence)}. {SPREAD}',
   )
 
@@ -183,7 +183,7 @@ def _hybrids_are_ahead(
       ]
     )
     left = claims.compare(large.accuracy, at_large)
-    vanishes = claims.all_of([ahead, shrinks, 'no' if left == 'yes' else 'yes'])
+    vanishes = claims.every([ahead, shrinks, 'no' if left == 'yes' else 'yes'])
   first, second = (
     f'{name} {claims.text(run.accuracy, 2)}, '
     + (

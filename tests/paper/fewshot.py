@@ -1,0 +1,42 @@
+"""Finished runs with few-shot accuracies, as their files have them."""
+
+from vit_jax import config as config_lib
+from vit_jax import metrics
+from vit_jax import results as results_lib
+from vit_jax.paper.runs import Results
+from vit_jax.sweep import Study
+from vit_jax.sweep.spec import Run
+
+IMAGENET = 'few_shot/5shot/accuracy'
+
+
+def results(folder, runs, *, comparable=True):
+  """Returns what is known of some runs.
+
+  Args:
+    folder: for their work directories.
+    runs: node -> step -> metric -> value.
+    comparable: whether they are at the paper's scale.
+  """
+  studies, finished = [], {}
+  for node, steps in runs.items():
+    name = f'run of {node.name}'
+    workdir = folder / 'runs' / name
+    workdir.mkdir(parents=True)
+    config = config_lib.default()
+    config.evals.validation = config_lib.evaluation('train[:1%]')
+    if node.images:
+      config.checkpoint.best = 'validation/accuracy'
+    config_lib.save(config, workdir)
+    writer = metrics.MetricWriter(workdir, start_step=0, tensorboard=False)
+    for step, row in steps.items():
+      writer.write(step, row)
+    writer.close()
+    finished[name] = results_lib.final_metrics(workdir)
+    studies.append(Study(node.name, finals=[Run(name, 'config.py')]))
+  return Results(
+    studies,
+    finished,
+    comparable=comparable,
+    workdir=lambda name: folder / 'runs' / name,
+  )

@@ -1,0 +1,174 @@
+"""What the paper says of few-shot accuracy, asked of our numbers.
+
+Sections 4.3, D.2 and D.3. Accuracies are means over runs of several seeds, so
+that differences have a spread; those of a single run decide nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from vit_jax.paper.claims import compare, decide, every, text
+from vit_jax.paper.report import Claim, Number
+
+_RESNET, _SMALL, _LARGE = 'BiT-R50x1', 'ViT-B/32', 'ViT-L/32'
+_UNIT = '5-shot accuracy on ImageNet in percent'
+
+
+def by_data(
+  points: Mapping[tuple[str, int], Number],
+  *,
+  models: Sequence[str],
+  few: int,
+  many: int,
+) -> list[Claim]:
+  """Figure 4: what changes as models see more different images (4.3).
+
+  Args:
+    points: (model, number of images) -> accuracy in percent.
+    models: those with several runs, which are asked whether data help.
+    few: the smallest number of images.
+    many: the largest.
+  """
+  resnet, small, large = (
+    (points.get((model, few)), points.get((model, many)))
+    for model in (_RESNET, _SMALL, _LARGE)
+  )
+  return [
+    Claim(
+      f'On the smallest set a ResNet is ahead of a ViT of the same compute'
+      f' ({_RESNET}, {_SMALL}; 4.3, Figure 4).',
+      compare(resnet[0], small[0]),
+      f'{_UNIT}: {_pair(few, _RESNET, resnet[0], _SMALL, small[0])}.',
+    ),
+    Claim(
+      'This lead of the ResNet shrinks, or turns, as the set grows (4.3, Figure'
+      ' 4).',
+      _grows(small, resnet),
+      _pairs((few, many), _RESNET, resnet, _SMALL, small),
+    ),
+    Claim(
+      f'A larger ViT pays off with more data only: {_LARGE} gains more on'
+      f' {_SMALL} from all images than from the fewest (4.3, Figure 4).',
+      _grows(large, small),
+      _pairs((few, many), _LARGE, large, _SMALL, small),
+    ),
+    _more_data_help(points, models, few, many),
+  ]
+
+
+def depth_helps(depths: Mapping[int, Number]) -> Claim:
+  """Figure 8: deeper models are better at the same width (D.2).
+
+  The diminishing return beyond 16 blocks is told, not tested: 64 blocks are a
+  single run.
+
+  Args:
+    depths: blocks -> accuracy as a fraction.
+  """
+  measured = [f'{depth}: {text(depths[depth], 4)}' for depth in sorted(depths)]
+  steps = [
+    f'{less} to {more} blocks {depths[more].mean - depths[less].mean:+.4f}'
+    for less, more in ((4, 16), (16, 32), (16, 64))
+    if {less, more} <= {*depths}
+  ]
+  evidence = f'5-shot accuracy on ImageNet by depth: {_listed(measured)}.'
+  if steps:
+    evidence += f' From {_listed(steps)}.'
+  return Claim(
+    'Deeper models are better at the same width: 16 and 32 blocks than 4 (D.2,'
+    ' Figure 8).',
+    every(
+      [
+        compare(depths.get(16), depths.get(4)),
+        compare(depths.get(32), depths.get(4)),
+      ]
+    ),
+    evidence,
+  )
+
+
+def pooling_needs_a_lower_rate(
+  token: Number | None, high: Number | None, low: Number | None
+) -> Claim:
+  """Figure 9: a mean of patches does as well as a class token (D.3).
+
+  'yes' if its lower rate is better than the class token's, and with it the mean
+  is ahead of the token. That it is exactly as good no test can show, so that
+  runs without a clear difference do not decide.
+
+  Args:
+    token: accuracy of the class token in percent.
+    high: of the mean at the same rate.
+    low: of the mean at a lower one.
+  """
+  numbers = (token, high, low)
+  evidence = (
+    f'{_UNIT}: class token {text(token, 2)}; mean at its rate {text(high, 2)},'
+    f' at the lower one {text(low, 2)}.'
+  )
+  if any(number and number.std is None for number in numbers):
+    evidence += ' The spread of a single run is not known.'
+  return Claim(
+    'The mean over patches and a linear head do as well as a class token, once'
+    ' their rate is lower (D.3, Figure 9).',
+    every([compare(low, high), compare(low, token)]),
+    evidence,
+  )
+
+
+def _more_data_help(
+  points: Mapping[tuple[str, int], Number],
+  models: Sequence[str],
+  few: int,
+  many: int,
+) -> Claim:
+  ends = {
+    model: (points.get((model, few)), points.get((model, many)))
+    for model in models
+  }
+  told = '; '.join(
+    f'{model} {text(least, 2)} to {text(most, 2)}'
+    for model, (least, most) in ends.items()
+  )
+  return Claim(
+    'Each model is better with all images than with the fewest (4.3, Figure'
+    ' 4).',
+    every([compare(most, least) for least, most in ends.values()]),
+    f'{_UNIT}, from {few / 1e6:g}M images to {many / 1e6:g}M: {told}.',
+  )
+
+
+def _grows(
+  one: tuple[Number | None, Number | None],
+  other: tuple[Number | None, Number | None],
+) -> str:
+  """Whether one's lead over the other is larger in the end than at first."""
+  return decide(
+    [(1.0, one[1]), (-1.0, other[1]), (-1.0, one[0]), (1.0, other[0])]
+  )
+
+
+def _pairs(
+  images: tuple[int, int],
+  one: str,
+  ones: tuple[Number | None, Number | None],
+  other: str,
+  others: tuple[Number | None, Number | None],
+) -> str:
+  said = '; '.join(
+    _pair(count, one, a, other, b)
+    for count, a, b in zip(images, ones, others, strict=True)
+  )
+  return f'{_UNIT}: {said}.'
+
+
+def _pair(
+  images: int, one: str, a: Number | None, other: str, b: Number | None
+) -> str:
+  said = f'{images / 1e6:g}M images: {one} {text(a, 2)}, {other} {text(b, 2)}'
+  if a is not None and b is not None:
+    said += f', difference {a.mean - b.mean:+.2f}'
+  return said
+
+
+def _listed(words: Sequence[str]) -> str:
+  return ', '.join(words) or 'missing'
