@@ -67,8 +67,8 @@ def test_items_share_runs():
   nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
   assert len({node.name for node in nodes}) == len(nodes)
   # 14 of Table 5, 13 more of Table 6, 6 of Table 7, 23 of Table 8, BiT's two
-  # from two sets of Figure 3, 50 of Figure 4, 21 of Figure 8, 2 of Figure 9, one
-  # of Figure 10, three of Figure 13, and three of masked patches.
+  # from two sets of Figure 3, 50 of Figure 4, 21 of Figure 8, 2 of Figure 9,
+  # one of Figure 10, three of Figure 13, and three of masked patches.
   assert sum(isinstance(node, Pretraining) for node in nodes) == 140
   # 19 tasks of three models of Table 9, and of the ResNet of Figure 2.
   assert sum(isinstance(node, Vtab) for node in nodes) == 76
