@@ -104,10 +104,10 @@ def test_a_miniature_has_hours_and_no_costs(mini, where):
   )
   assert [line.split() for line in lines] == [
     ['Pre-training', 'Steps', 'Device', 'hours', 'State'],
-    [*('ViT-L/16,', 'JFT-300M,', '14', 'epochs'), '4,000', '1.00', 'finished'],
-    [*('ViT-L/32,', 'JFT-300M,', '7', 'epochs'), '2,000', '—', 'not', 'begun'],
+    [*('ViT-L/16,', 'JFT-300M,', '14', 'epochs'), '2,000', '1.00', 'finished'],
+    [*('ViT-L/32,', 'JFT-300M,', '7', 'epochs'), '1,000', '—', 'not', 'begun'],
     ['-' * len(lines[3])],
-    ['2', 'runs', '6,000', '1.00', '1', 'finished'],
+    ['2', 'runs', '3,000', '1.00', '1', 'finished'],
   ]
 
 
@@ -160,4 +160,4 @@ def test_all_items_have_rows(mini, where):
   nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
   sweep = reading.load('configs/sweeps/reproduce.py:all,scale=mini')
   rows = plan_table.rows(nodes, sweep, where, {}, {}, papers_own=False)
-  assert len(rows) == 56
+  assert len(rows) == 140

@@ -87,8 +87,10 @@ def adam_is_better(table: Table) -> list[Claim]:
       'Pre-training with Adam transfers better than with SGD, on average over'
       ' five tasks, for ResNets too (D.1).',
       every(answers),
-      '; '.join(evidence) + '. One pre-training run of each: the spread is that'
-      ' of fine-tuning.',
+      '; '.join(evidence) + '. A value for each pair of a pre-training seed and'
+      ' a fine-tuning seed: the spread is that of both, and as values of one'
+      ' pre-training are alike, it is rather too small. The paper has one'
+      ' pre-training run of each.',
     )
   ]
 

@@ -1,8 +1,11 @@
-"""What a run of the paper costs, before it is started."""
+"""What a run of the paper costs, before it is started, and what one did."""
 
 import functools
 
+from etils import epath
+
 from vit_jax import accounting, models
+from vit_jax import config as config_lib
 from vit_jax.paper import values
 from vit_jax.paper.runs import Pretraining, Transfer
 from vit_jax.sweep.spec import Value
@@ -37,6 +40,33 @@ def finetuning_exaflops(
   start = run.pretraining
   macs = _forward_macs(start.model, start.options, image_size)
   return accounting.exaflops(macs, images, 1)
+
+
+def exaflops_of_run(workdir: epath.PathLike) -> float:
+  """10^18 operations of a run that there is, whatever its model and data are.
+
+  Args:
+    workdir: its work directory, whose config says all that is counted: the
+      model, the size of the images and how many the run's steps see.
+
+  Raises:
+    ValueError: it holds no run.
+  """
+  config = config_lib.load(workdir)
+  if config is None:
+    raise ValueError(f'{workdir} holds no run: there is no {config_lib.FILE}.')
+  options = dict(config['model'])
+  name = options.pop('name')
+  if options.get('attention_implementation'):
+    # A fast one computes the same, and may be another platform's.
+    options['attention_implementation'] = 'plain'
+  model = models.build(name, num_classes=config['num_classes'], **options)
+  macs = accounting.forward_macs(
+    model, tuple(config['image_size']), config['channels']
+  )
+  return accounting.exaflops(
+    macs, config['data']['batch_size'], config['total_steps']
+  )
 
 
 # A ResNet takes a second to count, and runs and tables share them.

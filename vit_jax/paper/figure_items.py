@@ -1,11 +1,20 @@
 """Figures 3 and 5 as items: drawn from the runs of Tables 5 and 6."""
 
 import pathlib
+from collections.abc import Sequence
 
 from vit_jax import drawing
-from vit_jax.paper import cost, numbers, plots, table_items, values
+from vit_jax.paper import (
+  averages,
+  cost,
+  numbers,
+  plots,
+  table_items,
+  transfer_claims,
+  values,
+)
 from vit_jax.paper.item import Item
-from vit_jax.paper.report import Picture, Section
+from vit_jax.paper.report import Claim, Picture, Section
 from vit_jax.paper.runs import Pretraining, Results, Transfer
 
 _DATA = (values.IMAGENET, values.IMAGENET21K, values.JFT)
@@ -13,6 +22,12 @@ _VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
 # Figure 3's BiT models are not named; these are Table 6's smallest and largest
 # of 7 epochs.
 _BITS = ('BiT-R50x1', 'BiT-R152x2')
+# Of the compute in Figure 5, and whose it is: with the paper's own models and
+# data, and in miniature.
+_UNITS = {
+  True: ('exaFLOPs', "the paper's models"),
+  False: ('teraFLOPs', 'the models that were run'),
+}
 
 
 def figure3() -> Item:
@@ -28,11 +43,11 @@ def figure3() -> Item:
   nodes = tuple(Transfer(start, values.IMAGENET) for start in starts.values())
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
-    points = {
-      place: number
+    found = {
+      place: results.transfer(start, values.IMAGENET)
       for place, start in starts.items()
-      if (number := results.transfer(start, values.IMAGENET)) is not None
     }
+    points = {place: n for place, n in found.items() if n is not None}
     # A range of one model would look like a result.
     for data in _DATA:
       if any((model, data) not in points for model in _BITS):
@@ -52,6 +67,7 @@ def figure3() -> Item:
       f' {table_items.SEEN} BiT on the smaller sets has the settings of the'
       ' ViTs there, as the paper gives none.',
       pictures,
+      transfer_claims.data_claims(found),
     )
 
   return Item('figure3', title, nodes, render)
@@ -73,18 +89,23 @@ def figure5() -> Item:
   )
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
-    points = {}
+    points, scaled = {}, {}
     for row, start in starts.items():
+      family, compute = _family(start.model), _compute(results, start)
+      average = averages.average5(results, start)
+      scaled[row] = transfer_claims.Scaled(family, compute, average)
       panels = {
-        'Average-5': table_items.average5(results, start),
+        'Average-5': average,
         'ImageNet': results.transfer(start, values.IMAGENET),
       }
       found = {name: n for name, n in panels.items() if n is not None}
-      if found:
-        points[row] = (_family(start.model), cost.exaflops(start), found)
-    paper = numbers.FIGURES['figure5']
+      if found and compute is not None:
+        points[row] = (family, compute, found)
+    # In miniature the paper's points would be in another unit.
+    paper = numbers.FIGURES['figure5'] if results.comparable else ()
+    unit, of = _UNITS[results.comparable]
     drawing.save(
-      plots.figure5(points, paper, overlay=results.comparable),
+      plots.figure5(points, paper, x_label=f'Pre-training compute ({unit})'),
       pictures / 'figure5',
       plots.figure5_rows(points, paper),
     )
@@ -92,12 +113,22 @@ def figure5() -> Item:
       'figure5',
       title,
       "The paper's finding: ViTs reach an accuracy with 2 to 4 times less"
-      ' compute than ResNets; hybrids are ahead where compute is small. Compute'
-      " is that of the paper's models, also in miniature.",
+      ' compute than ResNets; hybrids are ahead where compute is small.'
+      f' Compute is counted in the forward pass of {of}, times 3 for forward'
+      ' and backward pass, times the images that are seen.',
       pictures,
+      transfer_claims.compute_claims(scaled),
     )
 
   return Item('figure5', title, nodes, render)
+
+
+def _compute(results: Results, start: Pretraining) -> float | None:
+  """In the unit of `_UNITS`; None of a miniature that was not run."""
+  if results.comparable:
+    return cost.exaflops(start)
+  folder = results.folder(start)
+  return None if folder is None else 1e6 * cost.exaflops_of_run(folder)
 
 
 def _family(model: str) -> str:
@@ -107,7 +138,11 @@ def _family(model: str) -> str:
 
 
 def _section(
-  name: str, title: str, caption: str, pictures: pathlib.Path
+  name: str,
+  title: str,
+  caption: str,
+  pictures: pathlib.Path,
+  said: Sequence[Claim],
 ) -> Section:
   picture = Picture(title, f'{pictures.name}/{name}', caption)
-  return Section(name, title, (picture,))
+  return Section(name, title, (picture, *said))

@@ -11,6 +11,7 @@ from vit_jax.paper import (
   settings_items,
   speed_items,
   table_items,
+  vtab_items,
 )
 from vit_jax.paper.item import Item
 
@@ -25,6 +26,8 @@ ITEMS = {
     table_items.table6(),
     table_items.table7(),
     table_items.table8(),
+    vtab_items.table9(),
+    vtab_items.figure2(),
     figure_items.figure3(),
     curve_items.figure4(),
     figure_items.figure5(),

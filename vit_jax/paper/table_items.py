@@ -1,12 +1,11 @@
 """Tables 2 and 5 to 8 as items: which runs, and what follows from them."""
 
 import pathlib
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax.paper import claims, computed, numbers, values
+from vit_jax.paper import asked, averages, claims, computed, numbers, values
 from vit_jax.paper.item import Item
-from vit_jax.paper.report import Cell, Claim, Number, Section, Table
+from vit_jax.paper.report import Cell, Claim, Section, Table
 from vit_jax.paper.runs import Node, Pretraining, Results, Transfer
 
 # Models of Tables 2 and 5 that have 14 epochs of JFT-300M, not 7 (Table 3).
@@ -20,7 +19,9 @@ SITES = {
   'Every layer': 'every_layer',
   'Every layer, shared': 'every_layer_shared',
 }
-# The paper does not say how many; the order is to be known with its spread.
+# Runs of pre-training. The paper has one of each in Table 7, and does not say
+# how many in Table 8; the order is to be known with its spread.
+_SEEDS_7 = 2
 _SEEDS_8 = 3
 
 SEEN = (
@@ -28,7 +29,8 @@ SEEN = (
   ' has seen.'
 )
 
-Measure = Callable[[Results, str, str], Number | None]
+# Labels whose cells are measured; other rows and columns follow from more.
+_TASKS = (*numbers.AVERAGE5, values.REAL)
 
 
 def pretraining(model: str, data: str, epochs: float | None = None):
@@ -40,28 +42,28 @@ def pretraining(model: str, data: str, epochs: float | None = None):
 
 def _table_item(
   paper: values.Table,
-  cells: Mapping[tuple[str, str], Node],
+  cells: Mapping[tuple[str, str], asked.Asked],
   *,
-  others: Mapping[str, Measure] | None = None,
+  others: Mapping[str, Callable[[Results, str, str], Cell]] | None = None,
   follows: Mapping[str, computed.Computed] | None = None,
   digits: int = 2,
-  measure: Callable[[Results, Node], Number | None],
   claim: Callable[[Table], Sequence[Claim]] | None = None,
-  notes: Sequence[str] = (),
+  notes: Callable[[Results], Sequence[str]] = lambda results: (),
+  more: Sequence[Node] = (),
 ) -> Item:
-  """An item that is a table of one run a cell.
+  """An item that is a table of what was measured, a cell each.
 
   Args:
     paper: the printed table.
     cells: (row, column) -> what is measured there.
-    others: row or column -> how its cells follow from others' runs.
+    others: row or column -> (results, row, column) -> cell, of several.
     follows: row or column -> how its cells follow from the models alone. They
       are never missing, as there is nothing to run. What the paper's table does
       not have is one more column, where there is anything to show in it.
     digits: after the point.
-    measure: the number of a node.
     claim: what the paper says of the table, and ours.
     notes: what a reader must know.
+    more: runs beside those of `cells`.
   """
   others, follows = others or {}, follows or {}
   added = [key for key in follows if key not in {*paper.rows, *paper.columns}]
@@ -71,12 +73,13 @@ def _table_item(
     known = follows.get(row) or follows.get(column)
     if known:
       return Cell(known.of(results, row, column), printed, expected=False)
-    node = cells.get((row, column))
     derived = others.get(row) or others.get(column)
     if derived:
-      return Cell(derived(results, row, column), printed)
-    ours = measure(results, node) if node else None
-    return Cell(ours, printed, node is not None and results.has(node))
+      return derived(results, row, column)
+    wanted = cells.get((row, column))
+    if not wanted:
+      return Cell(None, printed, expected=False)
+    return Cell(wanted.number(results), printed, wanted.expected(results))
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     del pictures
@@ -95,82 +98,72 @@ def _table_item(
     columns = (*paper.columns, *(key for key in added if key in shown))
     table = Table(paper.title, paper.rows, columns, found, digits)
     said = claim(table) if claim else ()
-    told = [*notes, *(follows[key].note for key in follows if key in shown)]
+    told = [
+      *notes(results),
+      *(follows[key].note for key in follows if key in shown),
+    ]
     return Section(paper.name, paper.title, (table, *said), notes=told)
 
-  return Item(paper.name, paper.title, tuple(cells.values()), render)
-
-
-def _transfer(results: Results, node: Transfer) -> Number | None:
-  return results.number([node], 'test/accuracy')
-
-
-def average5(results: Results, start: Pretraining) -> Number | None:
-  """The mean accuracy on five tasks (Figure 5, Table 7).
-
-  Its values are those of the runs with the same place in their study's order:
-  one for each seed.
-  """
-  found = [results.transfer(start, task) for task in numbers.AVERAGE5]
-  if None in found or len({len(number.values) for number in found}) > 1:
-    return None
-  columns = zip(*(number.values for number in found), strict=True)
-  runs = zip(*(number.runs for number in found), strict=True)
-  return Number(
-    tuple(statistics.fmean(column) for column in columns),
-    tuple(' + '.join(names) for names in runs),
+  nodes = [node for wanted in cells.values() for node in wanted.nodes]
+  # ReaL is measured by the runs of ImageNet.
+  return Item(
+    paper.name, paper.title, tuple(dict.fromkeys([*nodes, *more])), render
   )
-
-
-def tasks(labels: Sequence[str]) -> list[str]:
-  """Those that a model is fine-tuned on; ReaL is another test of ImageNet."""
-  return [
-    label
-    for label in labels
-    if label in (values.IMAGENET, values.CIFAR10, values.CIFAR100)
-    or label in (values.PETS, values.FLOWERS)
-  ]
 
 
 def table2() -> Item:
   paper = numbers.TABLE_2
-  columns = dict(zip(paper.columns, numbers.COLUMNS_2, strict=True))
-  cells = {
-    (task, column): Transfer(
-      pretraining(*of),
-      task,
-      _RESOLUTION_2[of[0]] if task == values.IMAGENET else 384,
-    )
-    for column, of in columns.items()
-    if of[0] in _RESOLUTION_2  # The others' numbers are from other papers.
-    for task in tasks(paper.rows)
+  # The others' numbers are from other papers.
+  starts = {
+    column: pretraining(*of)
+    for column, of in zip(paper.columns, numbers.COLUMNS_2, strict=True)
+    if of[0] in _RESOLUTION_2
   }
+
+  def size(task: str, start: Pretraining) -> int:
+    larger = task in (values.IMAGENET, values.REAL)
+    return _RESOLUTION_2[start.model] if larger else 384
+
+  vtab = {
+    column: averages.vtab_nodes(start) for column, start in starts.items()
+  }
+
+  def score(results: Results, row: str, column: str) -> Cell:
+    printed = paper.cells.get((row, column))
+    if column not in starts:
+      return Cell(None, printed, expected=False)
+    ours = averages.vtab(results, starts[column])['mean']
+    return Cell(ours, printed, any(map(results.has, vtab[column])))
+
+  def notes(results: Results) -> list[str]:
+    vtab_notes = averages.vtab_notes(results, starts.values())
+    return [*asked.real_notes(results), *vtab_notes]
+
   return _table_item(
     paper,
-    cells,
-    follows={
-      computed.CORE_DAYS: computed.core_days(
-        {
-          column: pretraining(*of)
-          for column, of in columns.items()
-          if of[0] in _RESOLUTION_2
-        }
-      )
+    {
+      (task, column): asked.of(task, start, size(task, start))
+      for column, start in starts.items()
+      for task in paper.rows
+      if task in _TASKS
     },
-    measure=_transfer,
-    notes=['Not measured yet: ImageNet ReaL and VTAB.'],
+    others={values.VTAB: score},
+    follows={computed.CORE_DAYS: computed.core_days(starts)},
+    notes=notes,
+    more=[node for nodes in vtab.values() for node in nodes],
   )
 
 
 def table5() -> Item:
   paper = numbers.TABLE_5
-  cells = {}
-  for row, (data, task) in zip(paper.rows, numbers.ROWS_5, strict=True):
-    for model in paper.columns:
-      if paper[row, model] and tasks([task]):
-        cells[row, model] = Transfer(pretraining(model, data), task)
+  cells = {
+    (row, model): asked.of(task, pretraining(model, data))
+    for row, (data, task) in zip(paper.rows, numbers.ROWS_5, strict=True)
+    for model in paper.columns
+    if paper[row, model]
+  }
   return _table_item(
-    paper, cells, measure=_transfer, notes=[SEEN, 'Not measured yet: ReaL.']
+    paper, cells, notes=lambda results: [SEEN, *asked.real_notes(results)]
   )
 
 
@@ -181,9 +174,10 @@ def table6() -> Item:
     for row, (model, epochs) in zip(paper.rows, numbers.ROWS_6, strict=True)
   }
   cells = {
-    (row, task): Transfer(start, task)
+    (row, task): asked.of(task, start)
     for row, start in starts.items()
-    for task in tasks(paper.columns)
+    for task in paper.columns
+    if task in _TASKS
   }
   return _table_item(
     paper,
@@ -192,31 +186,37 @@ def table6() -> Item:
       'exaFLOPs': computed.exaflops(starts),
       computed.CORE_DAYS: computed.core_days(starts),
     },
-    measure=_transfer,
-    notes=['Not measured yet: ReaL.'],
+    notes=asked.real_notes,
   )
 
 
 def table7() -> Item:
   paper = numbers.TABLE_7
   starts = {
-    column: Pretraining(model, values.JFT, 7, optimizer.lower())
+    column: [
+      Pretraining(model, values.JFT, 7, optimizer.lower(), seed=seed)
+      for seed in range(_SEEDS_7)
+    ]
     for column, (model, optimizer) in zip(
       paper.columns, numbers.COLUMNS_7, strict=True
     )
   }
-  cells = {
-    (task, column): Transfer(start, task)
-    for task in tasks(paper.rows)
-    for column, start in starts.items()
-  }
+
+  def average(results: Results, row: str, column: str) -> Cell:
+    ours = averages.average5(results, *starts[column])
+    return Cell(ours, paper[row, column])
+
   return _table_item(
     paper,
-    cells,
-    others={
-      'Average': lambda results, row, column: average5(results, starts[column])
+    {
+      (task, column): asked.Asked(
+        tuple(Transfer(start, task) for start in seeds)
+      )
+      for task in paper.rows
+      if task in _TASKS
+      for column, seeds in starts.items()
     },
-    measure=_transfer,
+    others={'Average': average},
     claim=claims.adam_is_better,
   )
 

@@ -1,5 +1,6 @@
 """Figure 2: VTAB, over all tasks and by group."""
 
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ def figure2(
   paper: Sequence[Point] = (),
   *,
   overlay: bool = True,
+  titles: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Any:
   """A bar for each model in each of four panels.
 
@@ -37,6 +39,7 @@ def figure2(
     paper: the paper's bars; a diamond each, where a model of ours has its bar,
       and beside those for the others.
     overlay: whether these are drawn.
+    titles: group of GROUPS -> title of its panel, where that is another one.
 
   Raises:
     ValueError: a group is none of GROUPS; lists them.
@@ -54,7 +57,7 @@ def figure2(
         _error_bar(axes, place, mark, 'black')
       for mark in (m for m in theirs if m.series == name):
         _diamond(axes, place, mark, name not in bars, colour)
-    axes.set_title(group)
+    axes.set_title(titles.get(group, group))
     axes.grid(visible=False, axis='x')
     _limits(axes, len(series), [*mine, *theirs])
     parts.say_if_empty(axes)

@@ -29,6 +29,7 @@ def figure5(
   paper: Sequence[Point] = (),
   *,
   overlay: bool = True,
+  x_label: str = 'Pre-training compute (exaFLOPs)',
 ) -> Any:
   """Accuracy after transfer by compute of the pre-training.
 
@@ -37,6 +38,7 @@ def figure5(
       'ImageNet') -> accuracy in percent. Other panels replace both of these.
     paper: the paper's points.
     overlay: whether these are drawn, in panels that there are.
+    x_label: of the compute, which may be in another unit without `paper`.
 
   Raises:
     ValueError: a family is none of FAMILIES; lists them. Or the compute is not
@@ -52,7 +54,7 @@ def figure5(
   figure, panels = parts.panels(len(titles), size)
   _draw_panels(panels, titles, found, shown, style)
   for axes in panels:
-    axes.set_xlabel('Pre-training compute (exaFLOPs)')
+    axes.set_xlabel(x_label)
   panels[0].set_ylabel('Transfer accuracy (%)')
   parts.add_legend(figure, style, _any_in(titles, shown))
   return figure

@@ -1,0 +1,30 @@
+"""Results of runs that never were, for items' tests."""
+
+from vit_jax.paper.runs import Results, with_needs
+from vit_jax.sweep import Run, Study
+
+
+def results(nodes, metrics, *, seeds=2, left_out=(), **options):
+  """Results with the same number of runs for each node.
+
+  Args:
+    nodes: and what they need.
+    metrics: (node, seed) -> its last numbers; None: it isn't finished.
+    seeds: how many.
+    left_out: nodes that have no runs at this scale.
+    **options: of `Results`.
+  """
+  studies, finished = [], {}
+  for node in with_needs(nodes):
+    if node in left_out:
+      continue
+    runs = [
+      Run(f'{node.name}/seed={seed}', 'configs/mini.py')
+      for seed in range(seeds)
+    ]
+    studies.append(Study(node.name, finals=runs))
+    for seed, run in enumerate(runs):
+      found = metrics(node, seed)
+      if found is not None:
+        finished[run.name] = found
+  return Results(studies, finished, **options)

@@ -1,0 +1,126 @@
+"""Averages over data sets: seed by seed, and only of what is all there."""
+
+import pytest
+
+from tests.paper import made
+from vit_jax.paper import averages, means, numbers, values
+from vit_jax.paper.report import Number
+from vit_jax.paper.runs import Pretraining, Transfer, Vtab
+
+START = Pretraining('ViT-B/16')
+OTHER = Pretraining('ViT-B/16', seed=1)
+NODES = averages.vtab_nodes(START)
+
+
+def number(*found):
+  return Number(found, tuple(f'run {value:g}' for value in found))
+
+
+def test_a_mean_across_data_sets_has_a_value_for_each_seed():
+  found = averages.across([number(1.0, 2.0), number(3.0, 6.0)])
+  assert found.values == (2.0, 4.0)
+  assert found.runs == ('run 1 + run 3', 'run 2 + run 6')
+
+
+def test_a_mean_across_data_sets_needs_all_of_them_with_as_many_seeds():
+  assert averages.across([number(1.0), None]) is None
+  assert averages.across([number(1.0), number(1.0, 2.0)]) is None
+  assert averages.across([]) is None
+
+
+def test_average5_has_a_value_for_each_pair_of_seeds():
+  nodes = [
+    Transfer(start, task) for start in (START, OTHER) for task in means.AVERAGE5
+  ]
+
+  def metrics(node, seed):
+    if isinstance(node, Pretraining):
+      return {}
+    # ImageNet is 0.05 higher, which is 0.01 of the mean.
+    more = 0.05 * (node.task == values.IMAGENET)
+    pretraining = 0.1 * node.pretraining.seed
+    return {'test/accuracy': 0.5 + pretraining + 0.2 * seed + more}
+
+  results = made.results(nodes, metrics)
+  assert averages.average5(results, START).values == pytest.approx((51, 71))
+  assert averages.average5(results, START, OTHER).values == pytest.approx(
+    (51, 71, 61, 81)
+  )
+
+
+def test_average5_needs_all_tasks():
+  nodes = [Transfer(START, task) for task in means.AVERAGE5]
+  results = made.results(
+    nodes,
+    lambda node, seed: (
+      None if node == nodes[3] and seed else {'test/accuracy': 0.5}
+    ),
+  )
+  assert averages.average5(results, START) is None
+
+
+def test_vtab_of_the_papers_numbers_is_what_follows_from_table_9():
+  column = numbers.TABLE_9.column('ViT-H/14, JFT-300M')
+  results = made.results(
+    NODES,
+    lambda node, seed: (
+      {'test/accuracy': column[node.task] / 100 + 0.01 * seed}
+      if isinstance(node, Vtab)
+      else {}
+    ),
+  )
+  found = averages.vtab(results, START)
+  expected = {
+    **{'natural': 86.69, 'specialized': 87.00},
+    **{'structured': 65.03, 'mean': 77.63},
+  }
+  assert {name: n.values[0] for name, n in found.items()} == pytest.approx(
+    expected, abs=0.0051
+  )
+  for name, of_paper in means.vtab_means(column).items():
+    assert found[name].values == pytest.approx((of_paper, of_paper + 1))
+  assert averages.vtab_notes(results, [START]) == []
+
+
+def test_vtab_is_over_the_tasks_with_a_stand_in_in_miniature():
+  there = {'CIFAR-100': 0.25, 'Pets': 0.5, 'EuroSAT': 0.9}
+  results = made.results(
+    NODES,
+    lambda node, seed: {'test/accuracy': there.get(getattr(node, 'task', ''))},
+    left_out=[node for node in NODES if node.task not in there],
+    comparable=False,
+  )
+  found = averages.vtab(results, START)
+  assert found['natural'].mean == 37.5
+  assert found['specialized'].mean == 90
+  assert found['structured'] is None
+  # Of the tasks, not of the groups.
+  assert found['mean'].mean == pytest.approx(55)
+  assert averages.vtab_notes(results, [START, START]) == [
+    "VTAB's means of ours are over the 3 of 19 tasks that something stands for"
+    ' in miniature: natural 2 of 7, specialized 1 of 4, structured 0 of 8.'
+  ]
+
+
+@pytest.mark.parametrize('comparable', [True, False])
+def test_a_task_without_a_result_leaves_out_the_means_that_it_is_in(comparable):
+  results = made.results(
+    NODES,
+    lambda node, seed: (
+      None if node == Vtab(START, 'DMLab') and seed else {'test/accuracy': 0.5}
+    ),
+    comparable=comparable,
+  )
+  found = averages.vtab(results, START)
+  assert found['structured'] is found['mean'] is None
+  assert found['natural'].values == found['specialized'].values == (50, 50)
+
+
+def test_at_the_papers_scale_a_mean_needs_all_19_tasks():
+  results = made.results(
+    NODES,
+    lambda node, seed: {'test/accuracy': 0.5},
+    left_out=[Vtab(START, 'DMLab')],
+  )
+  assert averages.vtab(results, START)['mean'] is None
+  assert averages.vtab(results, START)['natural'].mean == 50

@@ -1,0 +1,61 @@
+"""What finished runs cost follows from their own configs."""
+
+import json
+
+import pytest
+
+from vit_jax.paper import cost
+
+MODEL = {
+  **{'name': 'ViT-B/32', 'width': 4, 'depth': 2, 'heads': 1, 'mlp_dim': 8},
+  **{'patch_size': [8, 8], 'dropout_rate': None},
+}
+
+
+def _leave(workdir, **changes):
+  config = {
+    'model': MODEL,
+    'num_classes': 5,
+    'image_size': [16, 16],
+    'channels': 3,
+    'data': {'batch_size': 10},
+    'total_steps': 100,
+  } | changes
+  workdir.mkdir(exist_ok=True)
+  (workdir / 'config.json').write_text(json.dumps(config))
+
+
+def test_a_run_costs_what_its_own_model_does(tmp_path):
+  _leave(tmp_path)
+  # 4 patches of 192 numbers. In both blocks, for 5 tokens: queries, keys,
+  # values and the output, the MLP, scores and their sums; the head.
+  block = 5 * 4 * 4 * 4 + 5 * 2 * 4 * 8 + 2 * 5 * 5 * 4
+  macs = 4 * 192 * 4 + 2 * block + 4 * 5
+  # A multiply-accumulate is two operations; three passes of 1,000 images.
+  assert cost.exaflops_of_run(tmp_path) == pytest.approx(
+    macs * 2 * 3 * 1000 / 1e18
+  )
+
+
+def test_a_fast_attention_costs_what_the_plain_one_does(tmp_path):
+  _leave(tmp_path)
+  plain = cost.exaflops_of_run(tmp_path)
+  # This machine may have none of these.
+  _leave(tmp_path, model=MODEL | {'attention_implementation': 'splash'})
+  assert cost.exaflops_of_run(tmp_path) == plain
+
+
+def test_twice_the_steps_cost_twice_as_much(tmp_path):
+  _leave(tmp_path)
+  once = cost.exaflops_of_run(tmp_path)
+  _leave(tmp_path, total_steps=200)
+  assert cost.exaflops_of_run(tmp_path) == pytest.approx(2 * once)
+  _leave(tmp_path, data={'batch_size': 30})
+  assert cost.exaflops_of_run(tmp_path) == pytest.approx(3 * once)
+
+
+def test_a_folder_without_a_run_has_no_cost(tmp_path):
+  with pytest.raises(
+    ValueError, match=r'holds no run: there is no config.json'
+  ):
+    cost.exaflops_of_run(tmp_path)
