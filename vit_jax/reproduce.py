@@ -1,7 +1,7 @@
 """Reproduces the paper: `python -m vit_jax.reproduce ITEM... --workdir=DIR`.
 
   all --list                           the items, and how far they are in DIR
-  table8 --scale=mini --parallel=2     in miniature, on two CPU cores
+  all --scale=mini --parallel=2        in miniature, on two CPU cores
   table6 --plan                        the runs, their cost, what there is
   table6 --plan --topology=v3:16x16    also estimates their core-days, for hours
   table6 --render                      prints what there is so far
@@ -13,7 +13,9 @@ there. --list, --plan and --render start nothing.
 
 --scale=paper is the paper's own models and data: start it with --launcher=slurm
 or tpu_vm, or take the commands that --dry_run prints to a pod. The data that is
-not public must be named: --jft=SPEC, --imagenet21k=SPEC.
+not public must be named: --jft=SPEC, --imagenet21k=SPEC. --scale=mini needs no
+data; --data=SPEC, such as folder:/data/cifar10, puts your own in place of its
+scenes.
 """
 
 import dataclasses
@@ -39,6 +41,12 @@ _JFT = flags.DEFINE_string('jft', '', 'Data spec of JFT-300M.')
 _IMAGENET21K = flags.DEFINE_string(
   'imagenet21k', '', 'Data spec of ImageNet-21k.'
 )
+_DATA = flags.DEFINE_string(
+  'data',
+  '',
+  'Data spec with the splits train and test, which --scale=mini pre-trains on'
+  ' instead of rendered scenes.',
+)
 _LIST = flags.DEFINE_bool('list', False, 'List the items, and end.')
 _PLAN = flags.DEFINE_bool(
   'plan', False, 'Print the runs, their cost, and what there is.'
@@ -59,6 +67,7 @@ def sweep_text(names: Sequence[str]) -> str:
   for option, value in (
     ('jft', _JFT.value),
     ('imagenet21k', _IMAGENET21K.value),
+    ('data', _DATA.value),
   ):
     if value:
       words.append(f'{option}={value}')
@@ -93,6 +102,7 @@ def sections(
     behind = [
       run
       for node in with_needs(item.nodes)
+      if node.name in studies  # Not all tasks of VTAB have a miniature.
       for run in schedule.known(studies[node.name], finished)
     ]
     runs = [
@@ -137,10 +147,10 @@ def _notes() -> list[str]:
   if _SCALE.value == 'paper':
     return []
   return [
-    'In miniature: Transformers with a sixteenth of the width and a quarter of'
-    ' the layers, ResNets with a quarter of both, on rendered scenes and'
-    ' scanned digits (configs/mini.py). The numbers are not those of the paper;'
-    ' only their order may be compared.'
+    'In miniature: Transformers with an eighth of the width and a sixth of the'
+    ' layers, ResNets with an eighth and a quarter, on images of 32 px of'
+    f' {_DATA.value or "rendered scenes"} and scanned digits (configs/mini.py).'
+    ' The numbers are not those of the paper; only their order may be compared.'
   ]
 
 
@@ -187,6 +197,8 @@ def listing(
   for item in chosen:
     done, total = progress(item, sweep, where)
     there = f'{done:>4} of {total:<4} runs' if item.nodes else 'from the code'
+    if item.measure:
+      there = 'measured'
     lines.append(f'{item.name:<9} {there:<17}  {item.title}')
   return '\n'.join(lines)
 
@@ -196,7 +208,13 @@ def progress(
 ) -> tuple[int, int]:
   """How many runs of an item are finished, and how many it has."""
   studies = {study.name: study for study in sweep.studies}
-  part = Sweep([studies[node.name] for node in with_needs(item.nodes)])
+  part = Sweep(
+    [
+      studies[node.name]
+      for node in with_needs(item.nodes)
+      if node.name in studies
+    ]
+  )
   finished = launch.read_finished(part, where)
   done = {
     run.name
@@ -238,6 +256,11 @@ def main(words: Sequence[str]) -> None:
   try:
     if has_runs and not _RENDER.value:
       running.run(sweep_text(names), table=False)
+    for item in chosen:
+      if item.measure and not _RENDER.value:
+        folder = where.local / 'measured'
+        folder.mkdir(parents=True, exist_ok=True)
+        item.measure(_SCALE.value, folder)
   finally:
     # Also what there is when a run failed, or this was stopped; and all that
     # was ever run here or needs no run, not only what was asked for now.

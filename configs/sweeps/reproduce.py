@@ -202,6 +202,10 @@ def _papers_pretraining(node: Pretraining, spec: str) -> Study:
   return _pretraining(node, f'configs/{file}.py:{",".join(words)}', overrides)
 
 
+# Scenes are drawn once for all runs.
+_SCENES = {'data.data_dir': 'sweep:scenes'}
+
+
 def in_miniature(node: Node, data: str = '') -> Study | None:
   """The runs of a node as configs/mini.py has them; None: it has none.
 
@@ -217,13 +221,13 @@ def in_miniature(node: Node, data: str = '') -> Study | None:
     task = VTAB[node.task]
     if task not in mini.TASKS:
       return None
-    return _tuned(node, f'configs/mini.py:{model},{task}', 1, {})
+    return _tuned(node, f'configs/mini.py:{model},{task}', 1, _SCENES)
   config = ','.join([model, MINI_TASKS[node.task], *own])
   # As much larger as in the paper, and a whole number of patches.
   size = mini.IMAGE_SIZE if node.resolution == 384 else mini.LARGER
-  return _tuned(
-    node, f'configs/mini.py:{config}', MINI_SEEDS, {'image_size': (size, size)}
-  )
+  # Data of one's own may lie where this key says.
+  overrides = {'image_size': (size, size)} | ({} if own else _SCENES)
+  return _tuned(node, f'configs/mini.py:{config}', MINI_SEEDS, overrides)
 
 
 def _mini_pretraining(node: Pretraining, own: Sequence[str]) -> Study:
@@ -243,4 +247,6 @@ def _mini_pretraining(node: Pretraining, own: Sequence[str]) -> Study:
     key: MINI_OPTIONS.get(key, lambda value: value)(value)
     for key, value in node.options
   }
+  if not own:
+    options |= _SCENES
   return _pretraining(node, f'configs/mini.py:{",".join(words)}', options)

@@ -53,7 +53,7 @@ def build(name: str, scale: str, **overrides: str) -> nn.Module:
   Args:
     name: see `models.names`.
     scale: 'paper', or 'mini' for the model that stands for it in configs/
-      mini.py. Axial ones have the size of the model they are made from.
+      mini.py.
     **overrides: attributes; those that the model does not have are left out.
 
   Raises:
@@ -68,10 +68,7 @@ def build(name: str, scale: str, **overrides: str) -> nn.Module:
 
 
 def _miniature(name: str) -> dict[str, object]:
-  like = name.removeprefix('Axial-')
-  if name.startswith('AxialResNet'):
-    like = f'BiT-R{name.removeprefix("AxialResNet")}x1'
-  config = command_line.read_config([f'--config=configs/mini.py:{like},pets'])
+  config = command_line.read_config([f'--config=configs/mini.py:{name},pets'])
   return {
     key: config.model[key]
     for key in _MINI_KEYS

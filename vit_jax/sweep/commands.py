@@ -7,7 +7,7 @@ import sys
 
 from etils import epath
 
-from vit_jax.sweep.spec import OF_RUN, Run, Value
+from vit_jax.sweep.spec import OF_RUN, OF_SWEEP, Run, Value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +41,7 @@ def config_flags(run: Run) -> list[str]:
 def main_flags(run: Run, folders: Folders) -> list[str]:
   """All flags of vit_jax.main."""
   overrides = {
-    key: os.fspath(folders.workdir(value.removeprefix(OF_RUN)))
-    if isinstance(value, str) and value.startswith(OF_RUN)
-    else value
+    key: _path(value, folders) if isinstance(value, str) else value
     for key, value in run.overrides.items()
   }
   return [
@@ -56,6 +54,15 @@ def main_flags(run: Run, folders: Folders) -> list[str]:
 def command(run: Run, folders: Folders) -> list[str]:
   """The command that trains and evaluates a run on this machine."""
   return [sys.executable, '-m', 'vit_jax.main', *main_flags(run, folders)]
+
+
+def _path(value: str, folders: Folders) -> str:
+  """The value, or the path that `run:` or `sweep:` stands for."""
+  if value.startswith(OF_RUN):
+    return os.fspath(folders.workdir(value.removeprefix(OF_RUN)))
+  if value.startswith(OF_SWEEP):
+    return os.fspath(folders.shared / value.removeprefix(OF_SWEEP))
+  return value
 
 
 def _text(value: Value) -> str:

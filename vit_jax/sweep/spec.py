@@ -16,6 +16,8 @@ HELD_OUT = ('validation', 'held_out')
 # Before the name of a run of the sweep, as a value of `init.checkpoint`: that
 # run comes first, and its weights are what this one starts from.
 OF_RUN = 'run:'
+# Before a path, as the value of a key: in the sweep's own directory.
+OF_SWEEP = 'sweep:'
 
 Value = bool | int | float | str | tuple
 # A file's name in a path: not empty, not hidden, no separators.
@@ -30,7 +32,8 @@ class Run:
     name: its folder under SWEEPDIR/runs; see `make_run`.
     config: `configs/FILE.py[:ARGUMENT]`.
     overrides: config key -> value; `init.checkpoint` may be `run:NAME`, the
-      weights of another run of the sweep.
+      weights of another run of the sweep, and any key `sweep:PATH`, a path in
+      the sweep's directory.
     labels: columns of the table.
   """
 
