@@ -9,7 +9,9 @@
 MODEL is a model of the paper, `ViT-L/16`, `R50+ViT-B/32` or `BiT-R152x2`, with
 an eighth of the width, a sixth of the layers and a quarter of the heads
 (ResNets: an eighth of the width, a quarter of the layers), for images of 32 px:
-patches of 8 px stand for 32 at 224 px, and of 4 px for 16 and 14.
+patches of 8 px stand for 32 at 224 px, and of 4 px for 16 and 14. The head for
+pre-training has no hidden layer: with one, ViTs do not get beyond colours in
+this few steps.
 
 DATASET to pre-train on is `imagenet2012`, `imagenet21k` or `jft300m`: 200,
 2,200 and 48,000 rendered scenes (`shapes`), about in the proportions of the

@@ -170,7 +170,8 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
     # One setting for all tasks, so nothing to choose.
     config = f'configs/vtab.py:{node.pretraining.model},{VTAB[node.task]}'
     return _tuned(node, config, VTAB_SEEDS, {})
-  options = {'resolution': node.resolution}
+  # Left out where it is the default, as that of BiT's own setup is smaller.
+  options = {} if node.resolution == 384 else {'resolution': node.resolution}
   if node.task == values.IMAGENET:
     options['real'] = 'true'
   return finetune.study(
