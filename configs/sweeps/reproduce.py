@@ -101,6 +101,8 @@ def get_sweep(argument=None) -> Sweep:
     raise ValueError(
       f'scale=mini has data of its own, so {list(specs)} are not read. {USAGE}'
     )
+  if ',' in args.get('data', ''):
+    raise ValueError(f'data={args["data"]} must not have a comma. {USAGE}')
   if scale == 'mini':
     studies = [in_miniature(node, args.get('data', '')) for node in nodes]
   elif 'data' in args:
@@ -215,23 +217,26 @@ def in_miniature(node: Node, data: str = '') -> Study | None:
     data: spec of data in place of its scenes; '': none.
   """
   own = [f'of={data}'] if data else []
+  # TFDS data lies where this key says.
+  scenes = {} if data.startswith('tfds:') else _SCENES
   if isinstance(node, Pretraining):
-    return _mini_pretraining(node, own)
+    return _mini_pretraining(node, own, scenes)
   model = node.pretraining.model
   if isinstance(node, Vtab):
     task = VTAB[node.task]
     if task not in mini.TASKS:
       return None
-    return _tuned(node, f'configs/mini.py:{model},{task}', 1, _SCENES)
+    return _tuned(node, f'configs/mini.py:{model},{task}', 1, scenes)
   config = ','.join([model, MINI_TASKS[node.task], *own])
   # As much larger as in the paper, and a whole number of patches.
   size = mini.IMAGE_SIZE if node.resolution == 384 else mini.LARGER
-  # Data of one's own may lie where this key says.
-  overrides = {'image_size': (size, size)} | ({} if own else _SCENES)
+  overrides = {'image_size': (size, size)} | scenes
   return _tuned(node, f'configs/mini.py:{config}', MINI_SEEDS, overrides)
 
 
-def _mini_pretraining(node: Pretraining, own: Sequence[str]) -> Study:
+def _mini_pretraining(
+  node: Pretraining, own: Sequence[str], scenes: Mapping[str, Value]
+) -> Study:
   words = [node.model, runs.DATASETS[node.data], *own]
   if node.epochs is not None:
     words.append(f'epochs={node.epochs:g}')
@@ -248,6 +253,5 @@ def _mini_pretraining(node: Pretraining, own: Sequence[str]) -> Study:
     key: MINI_OPTIONS.get(key, lambda value: value)(value)
     for key, value in node.options
   }
-  if not own:
-    options |= _SCENES
-  return _pretraining(node, f'configs/mini.py:{",".join(words)}', options)
+  config = f'configs/mini.py:{",".join(words)}'
+  return _pretraining(node, config, options | scenes)

@@ -1,0 +1,165 @@
+"""Which config each of the paper's runs has, at both scales."""
+
+import pytest
+
+from configs.sweeps import reproduce
+from vit_jax.data import vtab
+from vit_jax.paper import values
+from vit_jax.paper.runs import Pretraining, Transfer, Vtab
+from vit_jax.sweep import reading
+
+JFT = values.JFT
+
+
+def _run(study):
+  [run] = study.finals_of(None)
+  return run
+
+
+def _paper(node, specs=None):
+  return reading.read_config(_run(reproduce.at_paper_scale(node, specs or {})))
+
+
+def _mini(node, data=''):
+  return reading.read_config(_run(reproduce.in_miniature(node, data)))
+
+
+def test_a_pretraining():
+  run = _run(reproduce.at_paper_scale(Pretraining('ViT-L/16', JFT, 14), {}))
+  assert run.name == 'ViT-L_16,JFT-300M,14-epochs/run=pretraining'
+  assert run.config == (
+    'configs/pretrain.py:ViT-L/16,jft300m,few_shot=imagenet2012,epochs=14'
+  )
+  assert run.overrides == {'seed': 0}
+  mini = _mini(Pretraining('ViT-L/16', JFT, 14, seed=2))
+  assert (mini.total_steps, mini.seed) == (1_200, 2)
+
+
+def test_data_that_is_not_public_is_named():
+  node = Pretraining('ViT-L/16', JFT, 14)
+  assert _paper(node, {JFT: 'folder:/jft'}).data.dataset == 'folder:/jft'
+
+
+def test_parts_of_the_data():
+  node = Pretraining('ViT-B/32', JFT, 7, images=9_000_000)
+  config = _paper(node)
+  assert config.data.train_split == 'shuffled(train[51200:])[:9000000]'
+  assert config.checkpoint.best == 'validation/accuracy'
+  # 9 in 300 millions.
+  assert _mini(node).data.train_split == 'shuffled(train[:48000])[:1440]'
+
+
+def test_options_are_those_of_the_scale():
+  node = Pretraining(
+    'ViT-L/16',
+    JFT,
+    7,
+    options=(('schedule.peak', 2e-4), ('optimizer.weight_decay', 0.01)),
+    label='LR 2e-4, WD 0.01',
+  )
+  config = _paper(node)
+  assert (config.schedule.peak, config.optimizer.weight_decay) == (2e-4, 0.01)
+  mini = _mini(node)
+  # Half and a tenth of what the model has by default, as in the paper.
+  default = _mini(Pretraining('ViT-L/16', JFT, 7))
+  assert mini.schedule.peak == pytest.approx(default.schedule.peak / 2)
+  assert mini.optimizer.weight_decay == pytest.approx(0.003)
+  assert default.optimizer.weight_decay == pytest.approx(0.03)
+
+
+def test_shapes_are_scaled_down():
+  options = (
+    ('model.depth', 8),
+    ('model.width', 1024),
+    ('model.mlp_dim', 2048),
+    ('model.heads', 16),
+  )
+  node = Pretraining(
+    'ViT-L/32', JFT, 7, options=options, label='depth 8', few_shot='several'
+  )
+  model = _paper(node).model
+  assert (model.depth, model.width, model.heads) == (8, 1024, 16)
+  assert 'few_shot_uc_merced' in _paper(node).evals
+  model = _mini(node).model
+  assert (model.depth, model.width, model.mlp_dim, model.heads) == (
+    *(2, 128, 256, 4),
+  )
+  assert 'few_shot_pets' in _mini(node).evals
+
+
+def test_masked_patches():
+  node = Pretraining('ViT-B/16', JFT, 14, objective='masked_patch')
+  config = _paper(node)
+  assert (config.loss.name, config.total_steps) == ('masked_patch', 1_000_000)
+  assert _mini(node).loss.name == 'masked_patch'
+
+
+def test_sgd():
+  node = Pretraining('BiT-R50x1', JFT, 7, 'sgd')
+  assert _paper(node).optimizer.name == _mini(node).optimizer.name == 'sgd'
+
+
+def test_a_transfer_starts_from_its_pretraining():
+  node = Transfer(Pretraining('ViT-B/16', JFT, 7), values.CIFAR10)
+  study = reproduce.at_paper_scale(node, {})
+  weights = 'run:ViT-B_16,JFT-300M,7-epochs/run=pretraining'
+  finals = study.finals_of(study.candidates[0])
+  for run in (*study.candidates, *finals):
+    assert run.overrides['init.checkpoint'] == weights
+  assert [run.overrides['seed'] for run in finals] == [0, 1, 2]
+  assert not any('real' in run.config for run in finals)
+  mini = reproduce.in_miniature(node)
+  assert [run.overrides['seed'] for run in mini.finals_of(None)] == [0, 1]
+
+
+def test_imagenet_is_tested_on_real_labels_too():
+  start = Pretraining('ViT-H/14', JFT, 14)
+  study = reproduce.at_paper_scale(Transfer(start, values.IMAGENET, 518), {})
+  [final, *_] = study.finals_of(study.candidates[0])
+  config = reading.read_config(final)
+  assert {*config.evals} == {'real', 'test'}
+  assert config.image_size == (518, 518)
+  assert config.polyak.decay == 0.9999
+
+
+def test_bits_own_setup_keeps_its_own_resolution():
+  node = Transfer(Pretraining('BiT-R50x1', JFT, 7), values.CIFAR10)
+  study = reproduce.at_paper_scale(node, {})
+  *table4, bit = study.candidates
+  assert reading.read_config(bit).image_size == (128, 128)
+  assert {reading.read_config(run).image_size for run in table4} == {(384, 384)}
+
+
+def test_tasks_of_vtab_have_their_names():
+  titles = {task.title: task.name for task in vtab.TASKS.values()}
+  assert titles == reproduce.VTAB
+  start = Pretraining('ViT-L/16', JFT, 14)
+  node = Vtab(start, 'dSpr-Loc')
+  runs = reproduce.at_paper_scale(node, {}).finals_of(None)
+  assert len(runs) == 3
+  assert reading.read_config(runs[0]).data.dataset == 'vtab:dsprites_location'
+  assert _mini(node).data.dataset == 'shapes:position'
+  assert reproduce.in_miniature(Vtab(start, 'Camelyon')) is None
+
+
+def test_scenes_are_drawn_once():
+  start = Pretraining('ViT-L/16', JFT, 14)
+  for node in (start, Transfer(start, values.PETS), Vtab(start, 'SVHN')):
+    for run in reproduce.in_miniature(node).finals_of(None):
+      assert run.overrides['data.data_dir'] == 'sweep:scenes'
+  # The key says where TFDS data lies.
+  for run in reproduce.in_miniature(start, 'tfds:cifar10').finals_of(None):
+    assert 'data.data_dir' not in run.overrides
+
+
+@pytest.mark.parametrize(
+  ('argument', 'message'),
+  [
+    ('table5,data=folder:/a', 'data=folder:/a is for scale=mini'),
+    ('table5,scale=mini,jft=folder:/a', 'scale=mini has data of its own'),
+    ('table5,scale=small', "scale='small' is unknown.*'paper', 'mini'"),
+  ],
+)
+def test_what_is_refused(argument, message):
+  with pytest.raises(ValueError, match=message):
+    reproduce.get_sweep(argument)
