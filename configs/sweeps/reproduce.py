@@ -9,8 +9,8 @@ alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
 `scale=paper`: configs/pretrain.py, and for fine-tuning the protocol of
 configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
 `jft=SPEC` and `imagenet21k=SPEC` say where what is not public lies.
-`scale=mini`: configs/mini.py, without a choice of rates, two seeds. `data=SPEC`
-puts data of your own in place of its scenes.
+`scale=mini`: configs/mini.py, without a choice of rates, two seeds (one on a
+task of VTAB). `data=SPEC` puts data of your own in place of its scenes.
 """
 
 from collections.abc import Mapping, Sequence
