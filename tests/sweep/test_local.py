@@ -132,6 +132,29 @@ def test_runs_have_cores_and_logs_of_their_own(tmp_path, monkeypatch):
   assert (tmp_path / 'logs' / f'{name}.log').exists()
 
 
+@pytest.mark.parametrize(('platform', 'expected'), [('cpu', '1'), ('gpu', '-')])
+def test_runs_on_cpus_keep_their_memory(
+  tmp_path, monkeypatch, platform, expected
+):
+  monkeypatch.setattr(local, 'accelerators', lambda: (platform, ['0']))
+  monkeypatch.delenv('MALLOC_ARENA_MAX', raising=False)
+  monkeypatch.setenv('MALLOC_TOP_PAD_', '7')
+  code = (
+    'import os;'
+    'print(os.environ.get("MALLOC_ARENA_MAX", "-"),'
+    ' os.environ["MALLOC_TOP_PAD_"])'
+  )
+  where = fakes.folders(tmp_path)
+  launcher = Local(
+    where, 1, command=lambda run, folders: [sys.executable, '-c', code]
+  )
+  run = fakes.study().candidates[0]
+  handle = launcher.start(run)
+  _wait(lambda: launcher.poll(handle) is not None)
+  # What the user says stays.
+  assert where.log(run.name).read_text().split() == [expected, '7']
+
+
 def _begin(path, seconds='0.2'):
   return subprocess.Popen(
     [sys.executable, '-m', 'tests.sweep.fakes', str(path), seconds],
