@@ -16,7 +16,7 @@ SWEEPS = {
   'digits': ('', 2, 4),
   'finetune': ('ViT-B/16,imagenet2012+cifar10+folder:/data/a', 3, 4),
   'regularisation': ('ViT-B/16,imagenet2012', 1, 12),
-  'reproduce': ('table7,scale=mini', 4 + 4 * 5, 0),
+  'reproduce': ('table7,scale=mini', 3 * (4 + 4 * 5), 0),
 }
 
 
