@@ -43,14 +43,14 @@ def _leave(folder, name, config, metrics):
 def test_plan_lists_runs_and_their_cost(tmp_path):
   lines = _run('table7', '--plan', f'--workdir={tmp_path}').stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'exaFLOPs', 'Steps', 'State']
-  assert [line.split()[-4] for line in lines[1:5]] == [
-    *('50.2', '50.2', '558.4', '558.4')
+  assert [line.split()[-4] for line in lines[1:13]] == (
+    6 * ['50.2'] + 6 * ['558.4']
+  )
+  assert lines[6].startswith('BiT-R50x1, JFT-300M, 7 epochs, sgd, seed 2 ')
+  assert lines[14].split() == [
+    *('12', 'runs', '3,651.8', '6,213,864', '0', 'finished')
   ]
-  assert lines[2].startswith('BiT-R50x1, JFT-300M, 7 epochs, sgd ')
-  assert lines[6].split() == [
-    *('4', 'runs', '1,217.3', '2,071,288', '0', 'finished')
-  ]
-  assert lines[7].startswith('Fine-tuning: 20 studies of 160 runs, ')
+  assert lines[15].startswith('Fine-tuning: 60 studies of 480 runs, ')
   assert not list(tmp_path.iterdir())
 
 
@@ -73,8 +73,8 @@ def test_in_miniature_plan_says_what_there_is(tmp_path):
   words = ('table7', '--scale=mini', '--plan', f'--workdir={tmp_path}')
   lines = _run(*words).stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'Steps', 'State']
-  assert len(lines) == 8
-  assert lines[7] == 'Fine-tuning: 20 studies of 40 runs, 0 finished.'
+  assert len(lines) == 16
+  assert lines[15] == 'Fine-tuning: 60 studies of 120 runs, 0 finished.'
 
 
 def test_what_there_is_is_listed_and_rendered(tmp_path):

@@ -48,6 +48,37 @@ def test_average5_has_a_value_for_each_pair_of_seeds():
   )
 
 
+def test_a_pretraining_is_one_value_whose_runs_are_all_named():
+  one = Number((70.0, 72.0), ('a', 'b'))
+  found = averages.by_pretraining([one, Number((80.0,), ('c',))])
+  assert found.values == (71, 80)
+  assert found.runs == ('a + b', 'c')
+  # Of a single one there is no spread, however often it is fine-tuned.
+  assert averages.by_pretraining([one]).std is None
+  assert averages.by_pretraining([one, None]) is None
+  assert averages.by_pretraining([]) is None
+
+
+def test_transfers_have_a_value_for_each_pretraining():
+  tasks = means.AVERAGE5
+  nodes = [Transfer(start, task) for start in (START, OTHER) for task in tasks]
+
+  def metrics(node, seed):
+    start = getattr(node, 'pretraining', node)
+    more = 0.05 * (getattr(node, 'task', '') == values.PETS)
+    return {'test/accuracy': 0.5 + 0.1 * start.seed + 0.2 * seed + more}
+
+  results = made.results(nodes, metrics)
+  starts = (START, OTHER)
+  found = averages.transfers(results, starts, values.PETS)
+  assert found.values == pytest.approx((65, 75))
+  found = averages.average5_transfers(results, starts)
+  assert found.values == pytest.approx((61, 71))
+  gone = [*starts, Pretraining('ViT-B/16', seed=2)]
+  assert averages.average5_transfers(results, gone) is None
+  assert averages.transfers(results, gone, values.PETS) is None
+
+
 def test_average5_needs_all_tasks():
   nodes = [Transfer(START, task) for task in means.AVERAGE5]
   results = made.results(

@@ -81,6 +81,33 @@ def test_without_runs_claims_about_data_are_missing():
   )
 
 
+def test_compute_is_named_where_both_runs_are_there():
+  def said(**teraflops):
+    return curve_claims.by_data(
+      _points(),
+      models=MODELS,
+      few=FEW,
+      many=MANY,
+      teraflops={k.replace('_', '/'): v for k, v in teraflops.items()},
+    )
+
+  both = said(**{'BiT-R50x1': 50_200_000.0, 'ViT-B_32': 55_700_000.0})
+  words = (
+    ' Compute of these runs: BiT-R50x1 5.02e+07 teraFLOPs, ViT-B/32 5.57e+07'
+    ' teraFLOPs, 1.1 times that of the ResNet.'
+  )
+  assert [c.evidence.endswith(words) for c in both] == [
+    True,
+    True,
+    False,
+    False,
+  ]
+  one = said(**{'BiT-R50x1': 0.2})
+  assert not any('teraFLOPs' in claim.evidence for claim in one)
+  # It is the paper's compute that is about the same, not that of any run.
+  assert 'about the same compute in the paper' in one[0].statement
+
+
 def test_single_runs_decide_nothing_about_data():
   points = {place: number(n.mean) for place, n in _points().items()}
   assert [c.answer for c in _by_data(points)] == [UNDECIDED] * 4

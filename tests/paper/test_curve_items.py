@@ -24,7 +24,17 @@ def drawn(monkeypatch):
     'save',
     lambda figure, stem, rows: kept.append((figure, rows)),
   )
+  # Runs of these tests have no model.
+  monkeypatch.setattr(curve_items.cost, 'exaflops_of_run', _exaflops)
   return kept
+
+
+def _exaflops(workdir):
+  """Of runs on all images, and of no other model than these."""
+  return {
+    'run of BiT-R50x1, JFT-300M, 7 epochs': 2e-7,
+    'run of ViT-B': 9.6e-7,
+  }[str(workdir).split('/runs/')[1].split('/32')[0]]
 
 
 def _early(best):
@@ -88,6 +98,11 @@ def test_figure_4_stops_early_and_answers(tmp_path, drawn):
   assert picture.stem == 'figures/figure4'
   assert [claim.answer for claim in said] == ['yes'] * 4
   assert 'BiT-R50x1 41.00 ± 1.00 (3 runs)' in said[0].evidence
+  for claim in said[:2]:
+    assert claim.evidence.endswith(
+      'Compute of these runs: BiT-R50x1 0.2 teraFLOPs, ViT-B/32 0.96 teraFLOPs,'
+      ' 4.8 times that of the ResNet.'
+    )
   # The four models with several runs are all asked.
   for model in ('ViT-L/32', 'ViT-B/32', 'ViT-b/32 25.00', 'BiT-R50x1'):
     assert model in said[3].evidence

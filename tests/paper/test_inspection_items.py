@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import pytest
 from etils import epath
 
 from tests.test_train import tiny_config
@@ -17,7 +16,7 @@ from vit_jax.paper import (
   values,
 )
 from vit_jax.paper.report import Number
-from vit_jax.paper.runs import Pretraining, Results, Transfer
+from vit_jax.paper.runs import Pretraining, Results
 
 LARGE = Pretraining('ViT-L/16', values.JFT, 14)
 
@@ -186,70 +185,3 @@ def test_the_page_asks_for_no_accelerator():
     "assert 'vit_jax.paper.weights_drawing' not in sys.modules"
   )
   subprocess.run([sys.executable, '-c', code], check=True)
-
-
-def _masked_results(masked, scratch, accuracy, baseline=40.0):
-  starts = [
-    Pretraining('ViT-B/16', values.JFT, 14, seed=s, objective='masked_patch')
-    for s in range(3)
-  ]
-  found = {}
-  for i, start in enumerate(starts):
-    found[Transfer(start, values.IMAGENET), 'test/accuracy'] = masked + i / 10
-    found[start, 'validation/accuracy'] = accuracy + i / 10
-    found[start, 'validation/baseline_accuracy'] = baseline
-  scratch_run = Pretraining('ViT-B/16', values.IMAGENET)
-  found[Transfer(scratch_run, values.IMAGENET), 'test/accuracy'] = scratch
-  return Stub({}, found)
-
-
-def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
-  _fake_picture(monkeypatch, ('ViT-B/16',))
-  item = masked_patch_item.masked_patch()
-  results = _masked_results(80.0, 77.0, 60.0)
-  table, picture, colours, _ = item.render(results, tmp_path / 'f').blocks
-  assert (item.name, picture.stem) == ('masked_patch', 'f/masked_patch')
-  cells = {row: table.cells[row, 'ImageNet'] for row in table.rows}
-  assert {row: cell.paper.printed for row, cell in cells.items()} == {
-    'Masked patch prediction': '79.9',
-    'From scratch': '77.91',
-    'Supervised, ImageNet-21k': '83.97',
-    'Supervised, JFT-300M': '84.15',
-  }
-  assert cells['Masked patch prediction'].ours.mean == pytest.approx(80.1)
-  assert cells['From scratch'].ours.mean == 77
-  assert cells['Supervised, JFT-300M'].ours is None
-  assert colours.answer == 'yes'
-  assert 'right 60.10 ± 0.10 (3 runs); the most frequent colour 40.00' in (
-    colours.evidence
-  )
-
-
-def test_masked_patches_that_are_not_predicted(monkeypatch, tmp_path):
-  _fake_picture(monkeypatch, ())
-  item = masked_patch_item.masked_patch()
-  for accuracy, answer in ((30.0, 'no'), (39.9, 'not at this scale')):
-    _, colours, scratch = item.render(
-      _masked_results(80.0, 77.0, accuracy), tmp_path
-    ).blocks
-    assert colours.answer == answer
-    # One run from scratch has no spread.
-    assert scratch.answer == 'not at this scale'
-  _, *said = item.render(Stub({}), tmp_path).blocks
-  assert [claim.answer for claim in said] == ['missing', 'missing']
-
-
-def test_masked_patch_runs():
-  names = _names(masked_patch_item.masked_patch())
-  start = 'ViT-B/16, JFT-300M, 14 epochs, masked_patch'
-  seeds = ('', ', seed 1', ', seed 2')
-  assert names == [
-    *(f'{start}{seed}' for seed in seeds),
-    *(f'{start}{seed} to ImageNet' for seed in seeds),
-    'ViT-B/16, ImageNet to ImageNet',
-    'ViT-B/16, ImageNet-21k to ImageNet',
-    'ViT-B/16, JFT-300M, 7 epochs to ImageNet',
-  ]
-  # The others are Table 5's.
-  table5 = items.ITEMS['table5'].nodes
-  assert set(masked_patch_item.masked_patch().nodes[6:]) <= set(table5)

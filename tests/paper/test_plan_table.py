@@ -160,4 +160,4 @@ def test_all_items_have_rows(mini, where):
   nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
   sweep = reading.load('configs/sweeps/reproduce.py:all,scale=mini')
   rows = plan_table.rows(nodes, sweep, where, {}, {}, papers_own=False)
-  assert len(rows) == 140
+  assert len(rows) == 157

@@ -57,14 +57,15 @@ def test_figure_3_of_the_papers_numbers_says_what_the_paper_does():
   assert [claim.answer for claim in found] == ['yes'] * 4
   small, large, bit, vit = (claim.evidence for claim in found)
   # What is better is first.
-  spread = '± 0.02 (3 runs)'
+  spread = '± 0.02 (3 pre-trainings)'
   assert small.startswith(f'ViT-B/16 77.91 {spread}; ViT-L/16 76.53 {spread}. ')
   assert large.startswith(f'ViT-L/16 87.12 {spread}; ViT-B/16 84.15 {spread}. ')
-  assert bit.startswith('BiT-R152x2 79.00 ± 0.02 (3 runs); ViT-B/16 77.91')
-  assert vit.startswith('ViT-L/16 87.12 ± 0.02 (3 runs); BiT-R152x2 84.97')
+  assert bit.startswith(f'BiT-R152x2 79.00 {spread}; ViT-B/16 77.91')
+  assert vit.startswith(f'ViT-L/16 87.12 {spread}; BiT-R152x2 84.97')
   assert all(
     evidence.endswith(
-      'One pre-training run of each: the spread is that of fine-tuning.'
+      'A value for each pre-training, the mean of its fine-tuning runs; a model'
+      ' of which there is one decides nothing.'
     )
     for evidence in (small, large, bit, vit)
   )
@@ -122,14 +123,17 @@ def test_figure_5_of_the_papers_numbers_says_what_the_paper_does():
   assert [claim.answer for claim in found] == ['yes', 'yes', 'yes']
   vits, small, vanishes = (claim.evidence for claim in found)
   # ResNets: 89.33 with 50 and 91.67 with 96 exaFLOPs; 55 is 0.146 of the way.
-  assert 'ViT-B/32, 7 epochs: 92.50 ± 0.02 (3 runs), ResNets 89.67 ±' in vits
+  assert (
+    'ViT-B/32, 7 epochs: 92.50 ± 0.02 (3 pre-trainings), ResNets 89.67 ± 0.02'
+    ' (3 pairs)'
+  ) in vits
+  assert '5 of 6 ViTs could be compared' in vits
   assert 'ViT-H/14, 14 epochs: no ResNets around its compute' in vits
   # ViTs: 92.50 with 55, 94.27 with 196; 106 is 0.516 of the way.
-  assert f'{SMALL} 94.27 ± 0.02 (3 runs), ViTs with its compute 93.41' in small
+  words = '± 0.02 (3 pre-trainings), ViTs with its compute'
+  assert f'{SMALL} 94.27 {words} 93.41 ± 0.02 (3 pairs)' in small
   # 95.44 with 1567 and 95.82 with 4262; 1668 is 0.062 of the way.
-  assert f'{LARGE} 95.36 ± 0.02 (3 runs), ViTs with its compute 95.47' in (
-    vanishes
-  )
+  assert f'{LARGE} 95.36 {words} 95.47' in vanishes
 
 
 def changed(row, mean):
@@ -185,6 +189,53 @@ def test_hybrids_without_vits_around_their_compute_decide_nothing():
   said = transfer_claims.compute_claims(found)
   assert [c.answer for c in said] == ['yes', 'yes', claims.UNDECIDED]
   assert 'no ViTs around its compute' in said[-1].evidence
+
+
+@pytest.mark.parametrize(
+  ('most', 'compared', 'expected'),
+  [
+    (1600, 5, 'yes'),
+    (800, 4, 'yes'),
+    (250, 3, 'yes'),
+    (200, 2, claims.UNDECIDED),
+  ],
+)
+def test_half_of_the_vits_must_be_comparable(most, compared, expected):
+  """ResNets of no more compute than this; the others have what they have."""
+  found = {
+    row: dataclasses.replace(run, compute=min(run.compute, most))
+    if run.family == 'ResNet'
+    else run
+    for row, run in papers().items()
+  }
+  claim = transfer_claims.compute_claims(found)[0]
+  assert claim.answer == expected
+  assert f'{compared} of 6 ViTs could be compared' in claim.evidence
+
+
+@pytest.mark.parametrize(
+  ('row', 'expected'),
+  [
+    ('ViT-L/16, 14 epochs', [claims.UNDECIDED, 'yes', claims.UNDECIDED]),
+    ('ViT-L/32, 7 epochs', [claims.UNDECIDED] * 3),
+    ('BiT-R50x1, 7 epochs', [claims.UNDECIDED, 'yes', 'yes']),
+    (SMALL, ['yes', claims.UNDECIDED, claims.UNDECIDED]),
+  ],
+)
+def test_a_single_pretraining_decides_nothing_in_figure_5(row, expected):
+  found = papers()
+  single = Number((found[row].accuracy.mean,), ('a',))
+  found[row] = dataclasses.replace(found[row], accuracy=single)
+  assert answers(found) == expected
+
+
+def test_a_single_pretraining_decides_nothing_in_figure_3():
+  found = by_data() | {('ViT-L/16', values.JFT): Number((87.12,), ('a',))}
+  said = transfer_claims.data_claims(found)
+  assert [claim.answer for claim in said] == [
+    *('yes', claims.UNDECIDED, 'yes', claims.UNDECIDED)
+  ]
+  assert 'ViT-L/16 87.12 (1 pre-training); ViT-B/16' in said[1].evidence
 
 
 def test_no_vit_among_the_resnets_decides_nothing():

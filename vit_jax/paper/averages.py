@@ -1,6 +1,6 @@
-"""Averages over data sets, of our numbers: Average-5 and VTAB's means.
+"""Averages of our numbers: of a pre-training's runs, and over data sets.
 
-`means.py` has those of the paper's own.
+The latter are Average-5 and VTAB's means; `means.py` has the paper's own.
 """
 
 import statistics
@@ -35,11 +35,47 @@ def across(found: Sequence[Number | None]) -> Number | None:
   )
 
 
+def by_pretraining(found: Iterable[Number | None]) -> Number | None:
+  """One value for each pre-training: the mean of those of its fine-tuning.
+
+  Fine-tuning runs of one pre-training have what it learnt in common, so that
+  they are no independent samples of what another pre-training would give.
+  Claims are asked of this; tables print all values, see `Results.number`.
+
+  Args:
+    found: one for each pre-training, with a value for each fine-tuning run.
+
+  Returns:
+    None if one is missing, or if there are none.
+  """
+  found = list(found)
+  if not found or None in found:
+    return None
+  return Number(
+    tuple(number.mean for number in found),
+    tuple(' + '.join(number.runs) for number in found),
+  )
+
+
+def transfers(
+  results: Results, starts: Iterable[Pretraining], task: str
+) -> Number | None:
+  """Test accuracy on a task, in percent, a value for each pre-training."""
+  return by_pretraining(results.transfer(start, task) for start in starts)
+
+
+def average5_transfers(
+  results: Results, starts: Iterable[Pretraining]
+) -> Number | None:
+  """`average5`, a value for each pre-training."""
+  return by_pretraining(average5(results, start) for start in starts)
+
+
 def average5(results: Results, *starts: Pretraining) -> Number | None:
   """The mean accuracy on five tasks, in percent (Figure 5, Table 7).
 
   It has a value for each seed of fine-tuning, of each of `starts`, which may
-  differ in their own seed.
+  differ in their own seed. These are not independent: see `by_pretraining`.
   """
   return across(
     [

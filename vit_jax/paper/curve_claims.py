@@ -4,12 +4,15 @@ Sections 4.3, D.2 and D.3. Accuracies are means over runs of several seeds, so
 that differences have a spread; those of a single run decide nothing.
 """
 
+import types
 from collections.abc import Mapping, Sequence
 
 from vit_jax.paper.claims import compare, decide, every, text
 from vit_jax.paper.report import Claim, Number
 
 _RESNET, _SMALL, _LARGE = 'BiT-R50x1', 'ViT-B/32', 'ViT-L/32'
+# About the same compute in Table 6: 50 and 55 exaFLOPs.
+COMPARED = (_RESNET, _SMALL)
 _UNIT = '5-shot accuracy on ImageNet in percent'
 
 
@@ -19,6 +22,7 @@ def by_data(
   models: Sequence[str],
   few: int,
   many: int,
+  teraflops: Mapping[str, float] = types.MappingProxyType({}),
 ) -> list[Claim]:
   """Figure 4: what changes as models see more different images (4.3).
 
@@ -27,6 +31,9 @@ def by_data(
     models: those with several runs, which are asked whether data help.
     few: the smallest number of images.
     many: the largest.
+    teraflops: model of `COMPARED` -> 10^12 operations of one of its runs, as
+      far as these are there. What has about the same compute in the paper need
+      not have it in miniature.
   """
   resnet, small, large = (
     (points.get((model, few)), points.get((model, many)))
@@ -34,16 +41,18 @@ def by_data(
   )
   return [
     Claim(
-      f'On the smallest set a ResNet is ahead of a ViT of the same compute'
-      f' ({_RESNET}, {_SMALL}; 4.3, Figure 4).',
+      f'On the smallest set a ResNet is ahead of a ViT ({_RESNET}, {_SMALL},'
+      ' which have about the same compute in the paper; 4.3, Figure 4).',
       compare(resnet[0], small[0]),
-      f'{_UNIT}: {_pair(few, _RESNET, resnet[0], _SMALL, small[0])}.',
+      f'{_UNIT}: {_pair(few, _RESNET, resnet[0], _SMALL, small[0])}.'
+      + _computes(teraflops),
     ),
     Claim(
       'This lead of the ResNet shrinks, or turns, as the set grows (4.3, Figure'
       ' 4).',
       _grows(small, resnet),
-      _pairs((few, many), _RESNET, resnet, _SMALL, small),
+      _pairs((few, many), _RESNET, resnet, _SMALL, small)
+      + _computes(teraflops),
     ),
     Claim(
       f'A larger ViT pays off with more data only: {_LARGE} gains more on'
@@ -144,6 +153,19 @@ def _grows(
   """Whether one's lead over the other is larger in the end than at first."""
   return decide(
     [(1.0, one[1]), (-1.0, other[1]), (-1.0, one[0]), (1.0, other[0])]
+  )
+
+
+def _computes(teraflops: Mapping[str, float]) -> str:
+  """Says what the two models' runs compute; nothing unless both are known."""
+  if not {*COMPARED} <= {*teraflops}:
+    return ''
+  said = ', '.join(
+    f'{model} {teraflops[model]:,.3g} teraFLOPs' for model in COMPARED
+  )
+  ratio = teraflops[_SMALL] / teraflops[_RESNET]
+  return (
+    f' Compute of these runs: {said}, {ratio:.2g} times that of the ResNet.'
   )
 
 

@@ -68,6 +68,7 @@ def figure4() -> Item:
         models=[model for model in panel.series if model not in _SINGLE],
         few=_IMAGES[0],
         many=_ALL_IMAGES,
+        teraflops=_teraflops(results, curve_claims.COMPARED),
       ),
       [
         f'{" and ".join(_SINGLE)} are one run a point, the others {_SEEDS}.',
@@ -179,6 +180,22 @@ def figure13(speeds: Speeds = _measured_speeds) -> Item:
     )
 
   return _item('figure13', title, [[node] for node in starts.values()], render)
+
+
+def _teraflops(results: Results, models: Sequence[str]) -> dict[str, float]:
+  """10^12 operations of Figure 4's run of a model on all images, if finished.
+
+  Those on parts take as many steps.
+  """
+  folders = {
+    model: results.folder(Pretraining(model, values.JFT, _EPOCHS))
+    for model in models
+  }
+  return {
+    model: 1e6 * cost.exaflops_of_run(folder)
+    for model, folder in folders.items()
+    if folder is not None
+  }
 
 
 def _run(

@@ -22,6 +22,18 @@ _VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
 # Figure 3's BiT models are not named; these are Table 6's smallest and largest
 # of 7 epochs.
 _BITS = ('BiT-R50x1', 'BiT-R152x2')
+# Pre-trainings that claims need. All models have as many on ImageNet, which is
+# small. On JFT-300M these have: they are runs of Figure 4 and of Table 7, and
+# ViT-B/16 of Table 8; Figure 5's smallest hybrid is compared with ViT-B/32 and
+# ViT-L/32, whose computes are around its own.
+_SEEDS = 3
+_SEVERAL = ('ViT-B/32', 'ViT-L/32', *_BITS)
+_SEVERAL_3 = (*_SEVERAL, 'ViT-B/16')
+_SEVERAL_5 = (*_SEVERAL, 'R50+ViT-B/32')
+_ERROR_BARS = (
+  ' Error bars are standard deviations over pre-trainings, where there are'
+  f' {_SEEDS}; each is the mean of its fine-tuning runs.'
+)
 # Of the compute in Figure 5, and whose it is: with the paper's own models and
 # data, and in miniature.
 _UNITS = {
@@ -35,17 +47,21 @@ def figure3() -> Item:
   title = 'ImageNet accuracy by pre-training data'
   # The paper has no ViT-H/14 from ImageNet.
   starts = {
-    (model, data): table_items.pretraining(model, data)
+    (model, data): _seeds(table_items.pretraining(model, data), _SEVERAL_3)
     for data in _DATA
     for model in (*_VITS, *_BITS)
     if (model, data) != ('ViT-H/14', values.IMAGENET)
   }
-  nodes = tuple(Transfer(start, values.IMAGENET) for start in starts.values())
+  nodes = tuple(
+    Transfer(start, values.IMAGENET)
+    for seeds in starts.values()
+    for start in seeds
+  )
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     found = {
-      place: results.transfer(start, values.IMAGENET)
-      for place, start in starts.items()
+      place: averages.transfers(results, seeds, values.IMAGENET)
+      for place, seeds in starts.items()
     }
     points = {place: n for place, n in found.items() if n is not None}
     # A range of one model would look like a result.
@@ -53,6 +69,7 @@ def figure3() -> Item:
       if any((model, data) not in points for model in _BITS):
         for model in _BITS:
           points.pop((model, data), None)
+    seen = ''.join(f' {note}' for note in table_items.seen(results))
     options = dict(data=_DATA, paper=numbers.FIGURES['figure3'])
     drawing.save(
       plots.figure3(points, overlay=results.comparable, **options),
@@ -64,8 +81,8 @@ def figure3() -> Item:
       title,
       "The paper's finding: large ViTs need much data; they are worse than the"
       ' smaller ones and than BiT from ImageNet, and best from JFT-300M.'
-      f' {table_items.SEEN} BiT on the smaller sets has the settings of the'
-      ' ViTs there, as the paper gives none.',
+      f'{seen} BiT on the smaller sets has the settings of the ViTs there, as'
+      f' the paper gives none.{_ERROR_BARS}',
       pictures,
       transfer_claims.data_claims(found),
     )
@@ -77,26 +94,27 @@ def figure5() -> Item:
   """Accuracy by compute of the pre-training (Section 4.4)."""
   title = 'Accuracy by compute of the pre-training'
   starts = {
-    row: Pretraining(model, values.JFT, epochs)
+    row: _seeds(Pretraining(model, values.JFT, epochs), _SEVERAL_5)
     for row, (model, epochs) in zip(
       numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
     )
   }
   nodes = tuple(
     Transfer(start, task)
-    for start in starts.values()
+    for seeds in starts.values()
+    for start in seeds
     for task in numbers.AVERAGE5
   )
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     points, scaled = {}, {}
-    for row, start in starts.items():
-      family, compute = _family(start.model), _compute(results, start)
-      average = averages.average5(results, start)
+    for row, seeds in starts.items():
+      family, compute = _family(seeds[0].model), _compute(results, seeds[0])
+      average = averages.average5_transfers(results, seeds)
       scaled[row] = transfer_claims.Scaled(family, compute, average)
       panels = {
         'Average-5': average,
-        'ImageNet': results.transfer(start, values.IMAGENET),
+        'ImageNet': averages.transfers(results, seeds, values.IMAGENET),
       }
       found = {name: n for name, n in panels.items() if n is not None}
       if found and compute is not None:
@@ -115,12 +133,25 @@ def figure5() -> Item:
       "The paper's finding: ViTs reach an accuracy with 2 to 4 times less"
       ' compute than ResNets; hybrids are ahead where compute is small.'
       f' Compute is counted in the forward pass of {of}, times 3 for forward'
-      ' and backward pass, times the images that are seen.',
+      f' and backward pass, times the images that are seen.{_ERROR_BARS}',
       pictures,
       transfer_claims.compute_claims(scaled),
     )
 
   return Item('figure5', title, nodes, render)
+
+
+def _seeds(start: Pretraining, several: Sequence[str]) -> list[Pretraining]:
+  """The pre-trainings of a point.
+
+  Args:
+    start: the first of them.
+    several: models of which there are more than one of 7 epochs of JFT-300M.
+  """
+  many = start.data == values.IMAGENET or (
+    (start.data, start.epochs) == (values.JFT, 7) and start.model in several
+  )
+  return table_items.seeds(start, _SEEDS if many else 1)
 
 
 def _compute(results: Results, start: Pretraining) -> float | None:

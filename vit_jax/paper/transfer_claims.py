@@ -1,8 +1,7 @@
 """What the paper says of Figures 3 and 5, asked of our numbers.
 
-All are of fine-tuned accuracies, in percent, with a value for each seed of
-fine-tuning. As there is one pre-training run of each, differences that another
-one would make do not count.
+All are of fine-tuned accuracies, in percent, with a value for each
+pre-training: see `averages.by_pretraining`. One alone decides nothing.
 """
 
 import dataclasses
@@ -13,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from vit_jax.paper import claims, values
 from vit_jax.paper.report import Claim, Number
 
-SPREAD = 'One pre-training run of each: the spread is that of fine-tuning.'
+SPREAD = (
+  'A value for each pre-training, the mean of its fine-tuning runs; a model of'
+  ' which there is one decides nothing.'
+)
+# The part of the ViTs that there must be ResNets around, to say it of ViTs.
+_ENOUGH = 1 / 2
 # The hybrids whose computes are the least and the most in Table 6.
 _SMALL, _LARGE = 'R50+ViT-B/32, 7 epochs', 'R50+ViT-L/16, 14 epochs'
 
@@ -26,7 +30,8 @@ class Scaled:
     family: 'Transformer', 'ResNet' or 'Hybrid'.
     compute: of its pre-training, in any unit that all have in common; None
       while it is missing.
-    accuracy: Average-5; None while it is missing.
+    accuracy: Average-5, a value for each pre-training; None while it is
+      missing.
   """
 
   family: str
@@ -38,7 +43,8 @@ def data_claims(found: Mapping[tuple[str, str], Number | None]) -> list[Claim]:
   """Figure 3: what is best depends on how much data there is (Section 4.3).
 
   Args:
-    found: (model, pre-training data) -> accuracy on ImageNet; None: missing.
+    found: (model, pre-training data) -> accuracy on ImageNet, a value for each
+      pre-training; None: missing.
   """
   base, large = 'ViT-B/16', 'ViT-L/16'
   return [
@@ -108,7 +114,8 @@ def interpolate(runs: Sequence[Scaled], compute: float) -> Number | None:
 
   It is linear in the logarithm of the compute between the two runs next to it,
   seed by seed, so that its spread is that of both as they weigh. Seeds of
-  different runs have nothing in common but their order.
+  different runs have nothing in common but their order. Beside one pre-training
+  others do not count: then there is a single value.
 
   Args:
     runs: with compute and accuracy, at least one.
@@ -143,22 +150,24 @@ def interpolate(runs: Sequence[Scaled], compute: float) -> Number | None:
 def _vits_are_ahead(
   found: Mapping[str, Scaled], resnets: Sequence[Scaled]
 ) -> Claim:
+  """Undecided unless there are ResNets around half of the ViTs, or more."""
   answers, evidence = [], []
-  for name, run in found.items():
-    if run.family != 'Transformer':
-      continue
+  vits = {k: run for k, run in found.items() if run.family == 'Transformer'}
+  for name, run in vits.items():
     other = interpolate(resnets, run.compute)
     if other is None:
       evidence.append(f'{name}: no ResNets around its compute')
       continue
     answers.append(claims.compare(run.accuracy, other))
     evidence.append(
-      f'{name}: {claims.text(run.accuracy, 2)}, ResNets {claims.text(other, 2)}'
+      f'{name}: {_text(run.accuracy)}, ResNets {_interpolated(other)}'
     )
+  enough = answers and len(answers) >= _ENOUGH * len(vits)
   return Claim(
     _VITS_AHEAD,
-    claims.every(answers) if answers else claims.UNDECIDED,
-    f'Average-5. {"; ".join(evidence)}. {SPREAD}',
+    claims.every(answers) if enough else claims.UNDECIDED,
+    f'Average-5. {len(answers)} of {len(vits)} ViTs could be compared.'
+    f' {"; ".join(evidence)}. {SPREAD}',
   )
 
 
@@ -185,9 +194,9 @@ def _hybrids_are_ahead(
     left = claims.compare(large.accuracy, at_large)
     vanishes = claims.every([ahead, shrinks, 'no' if left == 'yes' else 'yes'])
   first, second = (
-    f'{name} {claims.text(run.accuracy, 2)}, '
+    f'{name} {_text(run.accuracy)}, '
     + (
-      f'ViTs with its compute {claims.text(other, 2)}'
+      f'ViTs with its compute {_interpolated(other)}'
       if other
       else 'no ViTs around its compute'
     )
@@ -219,9 +228,7 @@ def _ahead(
 ) -> Claim:
   """That the best of some models is better than the best of others."""
   chosen = [_best(better), _best(worse)]
-  evidence = '; '.join(
-    f'{name} {claims.text(number, 2)}' for name, number in chosen
-  )
+  evidence = '; '.join(f'{name} {_text(number)}' for name, number in chosen)
   words = [f'{evidence}.', SPREAD]
   if max(len(better), len(worse)) > 1:
     words.insert(1, 'These are the best of each, by the same numbers.')
@@ -230,6 +237,15 @@ def _ahead(
     claims.compare(*(number for _, number in chosen)),
     ' '.join(words),
   )
+
+
+def _text(number: Number | None) -> str:
+  return claims.text(number, 2, 'pre-training')
+
+
+def _interpolated(number: Number) -> str:
+  """Of two models, whose pre-trainings are paired."""
+  return claims.text(number, 2, 'pair')
 
 
 def _best(found: Mapping[str, Number | None]) -> tuple[str, Number | None]:

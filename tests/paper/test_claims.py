@@ -1,0 +1,65 @@
+"""What is decided by numbers: by their spread, and not by too few of them."""
+
+from tests.paper.drawn import number
+from vit_jax.paper import claims
+
+
+def test_claims_go_by_the_spread():
+  assert claims.compare(number(2.0, 2.1), number(1.0, 1.1)) == 'yes'
+  assert claims.compare(number(1.0, 1.1), number(2.0, 2.1)) == 'no'
+  assert claims.compare(number(1.0, 2.0), number(1.2, 1.4)) == claims.UNDECIDED
+  assert claims.compare(None, number(1.0)) == 'missing'
+  # A single run has no spread; two differ by much less than by chance here,
+  # where t(0.975) of 2 degrees of freedom is 4.30 standard errors of 0.05.
+  assert claims.compare(number(2.0), number(1.0)) == claims.UNDECIDED
+  assert claims.compare(number(1.0, 1.1), number(1.3, 1.2)) == claims.UNDECIDED
+  one, other = number(1.0, 1.1), number(1.0 + 0.43, 1.1 + 0.43)
+  assert claims.compare(other, one) == 'yes'
+  other = number(1.0 + 0.29, 1.1 + 0.29)
+  assert claims.compare(other, one) == claims.UNDECIDED
+
+
+def test_equal_values_decide_from_three_on():
+  # Two runs agree by chance; the test would take that for certain.
+  two, three = number(2.0, 2.0), number(2.0, 2.0, 2.0)
+  assert claims.compare(two, number(1.0, 1.0)) == claims.UNDECIDED
+  assert claims.compare(two, number(1.0, 1.1, 1.2)) == claims.UNDECIDED
+  assert claims.compare(number(1.0, 1.0, 1.0), two) == claims.UNDECIDED
+  assert claims.compare(three, number(1.0, 1.0, 1.0)) == 'yes'
+  assert claims.compare(number(1.0, 1.0, 1.0), three) == 'no'
+  assert claims.compare(three, three) == claims.UNDECIDED
+  assert claims.compare(three, number(1.0, 1.1)) == 'yes'
+
+
+def test_a_mean_is_written_with_what_it_is_of():
+  assert claims.text(number(1.0), 2) == '1.00 (1 run)'
+  assert claims.text(number(1.0, 2.0), 1) == '1.5 ± 0.7 (2 runs)'
+  assert claims.text(number(1.0, 2.0, 3.0), 0, 'pre-training') == (
+    '2 ± 1 (3 pre-trainings)'
+  )
+  assert claims.text(None, 2) == 'missing'
+
+
+def test_adam_needs_to_be_ahead_for_both_models():
+  low, high = number(50.0, 51.0, 52.0), number(60.0, 61.0, 62.0)
+  single = number(99.0)
+
+  def said(small, large):
+    [claim] = claims.adam_is_better(
+      {
+        ('BiT-R50x1', 'Adam'): small,
+        ('BiT-R50x1', 'SGD'): low,
+        ('BiT-R152x2', 'Adam'): large,
+        ('BiT-R152x2', 'SGD'): low,
+      }
+    )
+    return claim
+
+  assert said(high, high).answer == 'yes'
+  assert said(low, high).answer == claims.UNDECIDED
+  # One pre-training decides nothing.
+  assert said(high, single).answer == claims.UNDECIDED
+  assert 'BiT-R152x2: Adam 99.00 (1 pre-training), SGD 51.00 ± 1.00 (3 pre' in (
+    said(high, single).evidence
+  )
+  assert said(None, high).answer == 'missing'
