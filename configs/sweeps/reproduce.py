@@ -10,7 +10,7 @@ alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
 configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
 `jft=SPEC` and `imagenet21k=SPEC` say where what is not public lies.
 `scale=mini`: configs/mini.py, without a choice of rates, two seeds (one on a
-task of VTAB). `data=SPEC` puts data of your own in place of its scenes.
+task of VTAB, and from further pre-trainings of a model). `data=SPEC` puts data of your own in place of its scenes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -231,7 +231,9 @@ def in_miniature(node: Node, data: str = '') -> Study | None:
   # As much larger as in the paper, and a whole number of patches.
   size = mini.IMAGE_SIZE if node.resolution == 384 else mini.LARGER
   overrides = {'image_size': (size, size)} | scenes
-  return _tuned(node, f'configs/mini.py:{config}', MINI_SEEDS, overrides)
+  # Further pre-trainings say more than further runs from each of them.
+  seeds = 1 if node.pretraining.seed else MINI_SEEDS
+  return _tuned(node, f'configs/mini.py:{config}', seeds, overrides)
 
 
 def _mini_pretraining(
