@@ -163,3 +163,13 @@ def test_scenes_are_drawn_once():
 def test_what_is_refused(argument, message):
   with pytest.raises(ValueError, match=message):
     reproduce.get_sweep(argument)
+
+
+def test_further_pretrainings_are_fine_tuned_once_in_miniature():
+  node = Transfer(Pretraining('BiT-R50x1', JFT, 7, seed=1), values.PETS)
+  [run] = reproduce.in_miniature(node).finals_of(None)
+  assert run.overrides['init.checkpoint'] == (
+    'run:BiT-R50x1,JFT-300M,7-epochs,seed-1/run=pretraining'
+  )
+  study = reproduce.at_paper_scale(node, {})
+  assert len(study.finals_of(study.candidates[0])) == 3

@@ -10,7 +10,8 @@ alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
 configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
 `jft=SPEC` and `imagenet21k=SPEC` say where what is not public lies.
 `scale=mini`: configs/mini.py, without a choice of rates, two seeds (one on a
-task of VTAB, and from further pre-trainings of a model). `data=SPEC` puts data of your own in place of its scenes.
+task of VTAB, and from further pre-trainings of a model). `data=SPEC` puts data
+of your own in place of its scenes.
 """
 
 from collections.abc import Mapping, Sequence
