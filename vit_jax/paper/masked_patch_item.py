@@ -67,7 +67,7 @@ def masked_patch() -> Item:
       blocks.insert(
         1, Picture('Predicted colours', f'{folder.name}/{NAME}', caption)
       )
-    return Section(NAME, _TITLE, blocks, notes=[*_NOTES, *drawn.notes])
+    return Section(NAME, _TITLE, blocks, notes=_NOTES, missing=drawn.notes)
 
   nodes = (
     *masked,

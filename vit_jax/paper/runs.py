@@ -153,6 +153,11 @@ class Results:
     self.comparable = comparable
     self._workdir = workdir
 
+  @property
+  def scale(self) -> str:
+    """'paper', or 'mini' of runs in miniature."""
+    return 'paper' if self.comparable else 'mini'
+
   def number(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
   ) -> Number | None:
@@ -281,17 +286,3 @@ class Results:
     if days is None:
       return None
     return Number((days,), (f'plan: {pretraining.name}',))
-
-
-def device_hours(metrics: Mapping[str, float]) -> float | None:
-  """The hours that a run held its devices, of all its launches together."""
-  seconds = [
-    value
-    for name, value in metrics.items()
-    if name.startswith('goodput/')
-    and name.endswith('_seconds')
-    and name != 'goodput/restart_seconds'  # Between launches nothing is held.
-  ]
-  if not seconds:
-    return None
-  return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
