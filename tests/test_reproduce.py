@@ -35,6 +35,8 @@ def _leave(folder, name, metrics):
   workdir.mkdir(parents=True)
   config = mini.get_config('ViT-B/16,jft300m,epochs=7')
   config.total_steps = 2000
+  # As a run resolves them.
+  config.num_classes, config.model.dtype = 10, 'float32'
   config_lib.save(config, workdir)
   (workdir / 'metrics.jsonl').write_text(json.dumps(metrics) + '\n')
   (workdir / 'DONE').write_text('2000\n')
