@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from vit_jax.paper import runs
+from configs import mini
+from vit_jax import config as config_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -28,11 +29,15 @@ def _run(*words, check=True):
   return found
 
 
-def _leave(folder, name, config, metrics):
-  """What a finished run leaves."""
+def _leave(folder, name, metrics):
+  """What a finished run of ViT-B/16 leaves."""
   workdir = folder / 'runs' / name
   workdir.mkdir(parents=True)
-  (workdir / 'config.json').write_text(json.dumps(config))
+  config = mini.get_config('ViT-B/16,jft300m,epochs=7')
+  config.total_steps = 2000
+  # As a run resolves them.
+  config.num_classes, config.model.dtype = 10, 'float32'
+  config_lib.save(config, workdir)
   (workdir / 'metrics.jsonl').write_text(json.dumps(metrics) + '\n')
   (workdir / 'DONE').write_text('2000\n')
   for commit in ('0123456789abcdef+', 'fedcba9876543210'):
@@ -74,7 +79,7 @@ def test_in_miniature_plan_says_what_there_is(tmp_path):
   lines = _run(*words).stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'Steps', 'State']
   assert len(lines) == 16
-  assert lines[15] == 'Fine-tuning: 60 studies of 120 runs, 0 finished.'
+  assert lines[15] == 'Fine-tuning: 60 studies of 80 runs, 0 finished.'
 
 
 def test_what_there_is_is_listed_and_rendered(tmp_path):
@@ -83,7 +88,6 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
     _leave(
       tmp_path,
       f'ViT-B_16,JFT-300M,7-epochs{suffix}/run=pretraining',
-      {'total_steps': 2000},
       {
         'step': 2000,
         'few_shot/5shot/accuracy': accuracy,
@@ -138,7 +142,7 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
     *('table7', '--dry_run', '--jft=folder:/jft', f'--workdir={tmp_path}')
   ).stdout
   commands = [line for line in out.splitlines() if line.startswith('python')]
-  assert len(commands) == 4
+  assert len(commands) == 8
   assert all('--config.data.dataset=folder:/jft' in line for line in commands)
   assert not list(tmp_path.iterdir())
 
@@ -160,18 +164,6 @@ def test_what_is_refused(words, message, tmp_path):
   assert found.returncode
   assert message in found.stdout + found.stderr
   assert 'Traceback' not in found.stderr
-
-
-def test_hours_are_of_all_devices_and_launches():
-  metrics = {
-    'goodput/steps_seconds': 3000.0,
-    'goodput/input_seconds': 600.0,
-    'goodput/restart_seconds': 600.0,
-    'goodput/devices': 4.0,
-    'test/seconds': 9.0,
-  }
-  assert runs.device_hours(metrics) == pytest.approx(4.0)
-  assert runs.device_hours({'test/seconds': 9.0}) is None
 
 
 @pytest.mark.slow  # 24 runs, each a process that compiles: four minutes.

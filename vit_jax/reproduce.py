@@ -9,7 +9,9 @@
 Runs that are missing are started, at most --parallel at a time, and the same
 command goes on where it stopped; items share runs. Then DIR/results.md and
 DIR/index.html show our numbers beside the paper's. What has no run is missing
-there. --list, --plan and --render start nothing.
+there. --list, --plan and --render start nothing. What fails is said at the end,
+after all else was done. Stopped by a signal while runs run, the command leaves
+the pages as they are: --render draws them, also while another process runs.
 
 --scale=paper is the paper's own models and data: start it with --launcher=slurm
 or tpu_vm, or take the commands that --dry_run prints to a pod. The data that is
@@ -25,14 +27,17 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax import command_line, environment
-from vit_jax.paper import items, page, planning, report
-from vit_jax.paper import runs as runs_lib
-from vit_jax.paper.runs import Results, with_needs
-from vit_jax.sweep import launch, reading, running, schedule, state
+from vit_jax import command_line, errors
+from vit_jax.paper import items, listing, page, rendering
+from vit_jax.paper.item import Item
+from vit_jax.paper.runs import with_needs
+from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
 
 SWEEP = 'configs/sweeps/reproduce.py'
+# Seconds to wait for another process that draws: after hours of runs, and where
+# nothing is lost.
+_WAIT, _RENDER_WAIT = 900.0, 10.0
 
 _SCALE = flags.DEFINE_enum(
   'scale', 'paper', ['paper', 'mini'], 'Of models, data and schedules.'
@@ -74,112 +79,101 @@ def sweep_text(names: Sequence[str]) -> str:
   return f'{SWEEP}:{",".join(words)}'
 
 
-def sections(
-  chosen: Sequence[items.Item], sweep: Sweep, where: running.Folders
-) -> list[report.Section]:
-  """What the items have to show, from the files of their runs."""
-  finished = launch.read_finished(sweep, where)
-  studies = {study.name: study for study in sweep.studies}
-  papers_own = _SCALE.value == 'paper'
-  days = _core_days(chosen, sweep, where) if papers_own else {}
-  results = Results(
-    sweep.studies,
-    finished,
-    comparable=papers_own,
-    workdir=where.workdir,
-    core_days=days,
+def read(names: Sequence[str], where: running.Folders) -> Sweep:
+  """The runs of some items, as the flags say.
+
+  Raises:
+    ValueError: --workdir holds other runs, such as those of another --scale.
+  """
+  sweep = running.with_overrides(reading.load(sweep_text(names)))
+  state.check_same_runs(
+    where.local, sweep, lambda name: where.workdir(name).exists()
   )
-
-  @functools.cache  # Items share runs, and where they are may be far away.
-  def commits(name: str) -> str:
-    if name not in finished:
-      return ''
-    return ', '.join(environment.commits(where.workdir(name)))
-
-  found = []
-  for item in chosen:
-    section = item.render(results, where.local / 'figures')
-    behind = [
-      run
-      for node in with_needs(item.nodes)
-      if node.name in studies  # Not all tasks of VTAB have a miniature.
-      for run in schedule.known(studies[node.name], finished)
-    ]
-    runs = [
-      report.Run(
-        run.name,
-        run.config,
-        run.name in finished,
-        hours=runs_lib.device_hours(finished.get(run.name, {})),
-        commit=commits(run.name),
-      )
-      for run in behind
-    ]
-    found.append(
-      report.Section(
-        section.name,
-        section.title,
-        [_comparable(block) for block in section.blocks],
-        runs,
-        [*section.notes, *(_notes() if item.nodes else ())],
-      )
-    )
-  return found
+  return sweep
 
 
-def _core_days(
-  chosen: Sequence[items.Item], sweep: Sweep, where: running.Folders
-) -> dict[str, float]:
-  """What is known of them: see `planning.core_days`."""
-  nodes = with_needs(node for item in chosen for node in item.nodes)
-  runs = planning.pretraining_runs(nodes, sweep)
-  return planning.core_days(planning.read(where.local), runs)
+def make(chosen: Sequence[Item], where: running.Folders) -> list[Exception]:
+  """Runs and measures what is missing; a step that fails stops no other one.
 
+  Returns:
+    What failed.
 
-def _comparable(block):
-  """The block, without differences where they would mean nothing."""
-  if isinstance(block, report.Table) and _SCALE.value == 'mini':
-    return dataclasses.replace(block, comparable=False)
-  return block
-
-
-def _notes() -> list[str]:
-  if _SCALE.value == 'paper':
-    return []
-  return [
-    'In miniature: Transformers with an eighth of the width and a sixth of the'
-    ' layers, ResNets with an eighth and a quarter, on images of 32 px of'
-    f' {_DATA.value or "rendered scenes"} and scanned digits (configs/mini.py).'
-    ' The numbers are not those of the paper; only their order may be compared.'
+  Raises:
+    PreemptedError: it was asked to stop.
+    InUseError: another process does the same in this directory.
+  """
+  steps = []
+  if any(item.nodes for item in chosen):
+    text = sweep_text([item.name for item in chosen])
+    steps.append(lambda: running.run(text, table=False))
+  steps += [
+    functools.partial(_measure, item, where) for item in chosen if item.measure
   ]
+  failures = []
+  for step in steps:
+    try:
+      step()
+    except (errors.RestartableError, state.InUseError):
+      raise
+    except Exception as error:
+      failures.append(error)
+  return failures
+
+
+def _measure(item: Item, where: running.Folders) -> None:
+  folder = where.local / listing.MEASURED
+  folder.mkdir(parents=True, exist_ok=True)
+  # What runs beside it would slow it down.
+  with state.lock(where.local):
+    item.measure(_SCALE.value, folder)
 
 
 def write(
-  found: Sequence[report.Section],
+  shown: Sequence[Item],
   printed: Sequence[str],
+  everything: Sweep,
   where: running.Folders,
-) -> None:
-  """Writes the pages.
+) -> list[str]:
+  """Draws and writes the pages, and prints a part of them.
+
+  Another process that draws in the same directory is waited for.
 
   Args:
-    found: what they show.
-    printed: the items that are also printed.
-    where: where the pages go.
+    shown: the items that the pages have.
+    printed: names of those that are also printed.
+    everything: the runs of all items.
+    where: the runs work, and the pages go.
+
+  Returns:
+    A line for each item that could not be drawn.
+
+  Raises:
+    InUseError: the other process took too long.
   """
-  runs = {run.name: run for section in found for run in section.runs}
-  done = [run for run in runs.values() if run.finished]
-  hours = sum(run.hours or 0.0 for run in done)
-  page.write(
-    found,
+  where.local.mkdir(parents=True, exist_ok=True)
+  with state.lock(
     where.local,
-    title='An Image is Worth 16x16 Words, reproduced',
-    facts={
-      'scale': _SCALE.value,
-      'date': datetime.date.today().isoformat(),
-      'runs': f'{len(done)} of {len(runs)} finished',
-      'device hours': f'{hours:.2f}',
-    },
-  )
+    'pages.lock',
+    holder='process that draws its pages',
+    wait=_RENDER_WAIT if _RENDER.value else _WAIT,
+  ):
+    found, failures = rendering.sections(
+      shown, everything, where, scale=_SCALE.value, data=_DATA.value
+    )
+    runs = {run.name: run for section in found for run in section.runs}
+    done = [run for run in runs.values() if run.finished]
+    hours = sum(run.hours or 0.0 for run in done)
+    page.write(
+      found,
+      where.local,
+      title='An Image is Worth 16x16 Words, reproduced',
+      facts={
+        'scale': _SCALE.value,
+        'date': datetime.date.today().isoformat(),
+        'runs': f'{len(done)} of {len(runs)} finished',
+        'device hours': f'{hours:.2f}',
+      },
+    )
   brief = [
     dataclasses.replace(section, runs=())
     for section in found
@@ -187,42 +181,7 @@ def write(
   ]
   print(page.markdown(brief, title='Results', facts={}))
   print(f'{where.local}/index.html shows {len(done)} of {len(runs)} runs.')
-
-
-def listing(
-  chosen: Sequence[items.Item], sweep: Sweep, where: running.Folders
-) -> str:
-  """A line for each item: how many of its runs are finished, if it has any."""
-  lines = []
-  for item in chosen:
-    done, total = progress(item, sweep, where)
-    there = f'{done:>4} of {total:<4} runs' if item.nodes else 'from the code'
-    if item.measure:
-      there = 'measured'
-    lines.append(f'{item.name:<9} {there:<17}  {item.title}')
-  return '\n'.join(lines)
-
-
-def progress(
-  item: items.Item, sweep: Sweep, where: running.Folders
-) -> tuple[int, int]:
-  """How many runs of an item are finished, and how many it has."""
-  studies = {study.name: study for study in sweep.studies}
-  part = Sweep(
-    [
-      studies[node.name]
-      for node in with_needs(item.nodes)
-      if node.name in studies
-    ]
-  )
-  finished = launch.read_finished(part, where)
-  done = {
-    run.name
-    for study in part.studies
-    for run in schedule.known(study, finished)
-    if run.name in finished
-  }
-  return len(done), schedule.total(part, finished)
+  return failures
 
 
 def main(words: Sequence[str]) -> None:
@@ -244,47 +203,35 @@ def main(words: Sequence[str]) -> None:
     )
     print(text)
     return
-  has_runs = any(item.nodes for item in chosen)
   if running.is_dry_run():
-    if has_runs:
+    if any(item.nodes for item in chosen):
       running.run(sweep_text(names), table=False)
     return
   everything = read(list(items.ITEMS), where)
   if _LIST.value:
-    print(listing(chosen, everything, where))
+    print(listing.text(chosen, everything, where, _SCALE.value))
     return
+  # What stops it now leaves the pages as they are: drawing takes minutes, which
+  # a machine that is about to be taken away does not have.
+  failures = [] if _RENDER.value else make(chosen, where)
+  # All that was ever run here or needs no run, not only what was asked for now.
+  shown = [
+    item
+    for item in items.ITEMS.values()
+    if item in chosen
+    or not item.nodes
+    or listing.progress(item, everything, where)[0]
+  ]
   try:
-    if has_runs and not _RENDER.value:
-      running.run(sweep_text(names), table=False)
-    for item in chosen:
-      if item.measure and not _RENDER.value:
-        folder = where.local / 'measured'
-        folder.mkdir(parents=True, exist_ok=True)
-        item.measure(_SCALE.value, folder)
-  finally:
-    # Also what there is when a run failed, or this was stopped; and all that
-    # was ever run here or needs no run, not only what was asked for now.
-    shown = [
-      item
-      for item in items.ITEMS.values()
-      if item in chosen
-      or not item.nodes
-      or progress(item, everything, where)[0]
-    ]
-    write(sections(shown, everything, where), names, where)
-
-
-def read(names: Sequence[str], where: running.Folders) -> Sweep:
-  """The runs of some items, as the flags say.
-
-  Raises:
-    ValueError: --workdir holds other runs, such as those of another --scale.
-  """
-  sweep = running.with_overrides(reading.load(sweep_text(names)))
-  state.check_same_runs(
-    where.local, sweep, lambda name: where.workdir(name).exists()
-  )
-  return sweep
+    lines = write(shown, names, everything, where)
+    failures += [ValueError(line) for line in lines]
+  except Exception as error:
+    # It must not hide what failed before.
+    failures.append(error)
+  if len(failures) == 1:
+    raise failures[0]
+  if failures:
+    raise ValueError('\n'.join(map(str, failures))) from failures[0]
 
 
 if __name__ == '__main__':

@@ -25,6 +25,10 @@ def results(folder, runs, *, comparable=True):
     workdir.mkdir(parents=True)
     config = config_lib.default()
     config.evals.validation = config_lib.evaluation('train[:1%]')
+    for key in {key for row in steps.values() for key in row}:
+      if key.startswith('few_shot'):
+        section = config_lib.few_shot('train', 'test')
+        config.evals[key.partition('/')[0]] = section
     if node.images:
       config.checkpoint.best = 'validation/accuracy'
     config_lib.save(config, workdir)

@@ -59,3 +59,15 @@ def test_a_folder_without_a_run_has_no_cost(tmp_path):
     ValueError, match=r'holds no run: there is no config.json'
   ):
     cost.exaflops_of_run(tmp_path)
+
+
+def test_hours_are_of_all_devices_and_launches():
+  metrics = {
+    'goodput/steps_seconds': 3000.0,
+    'goodput/input_seconds': 600.0,
+    'goodput/restart_seconds': 600.0,
+    'goodput/devices': 4.0,
+    'test/seconds': 9.0,
+  }
+  assert cost.device_hours(metrics) == pytest.approx(4.0)
+  assert cost.device_hours({'test/seconds': 9.0}) is None

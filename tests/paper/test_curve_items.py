@@ -1,14 +1,12 @@
 """Figures 4, 9 and 13: which runs, and what is drawn of them."""
 
 import pathlib
-import sys
-import types
 
 import pandas as pd
 import pytest
 
-import vit_jax
 from tests.paper import fewshot
+from vit_jax.inference_speed import store
 from vit_jax.paper import curve_items, values
 from vit_jax.paper.claims import UNDECIDED
 from vit_jax.paper.report import Claim, Picture
@@ -119,7 +117,7 @@ def test_figure_4_contradicts_where_runs_do(tmp_path, drawn):
   assert [claim.answer for claim in section.blocks[1:]] == ['no'] * 4
   [(figure, _)] = drawn
   assert figure.axes[0].get_xlabel() == (
-    'JFT-300M images\n(rendered scenes, in proportion)'
+    'JFT-300M images\n(pre-training images, in proportion)'
   )
 
 
@@ -177,8 +175,8 @@ def test_figure_9_is_accuracy_by_epoch(tmp_path, drawn):
   assert 'at the lower one 70.00 (1 run)' in claim.evidence
 
 
-def _figure13(tmp_path, speeds=None, *, comparable=True):
-  item = curve_items.figure13(*([speeds] if speeds else []))
+def _figure13(tmp_path, *, comparable=True):
+  item = curve_items.figure13()
   runs = {
     node: {7: {fewshot.IMAGENET: 0.5 + place / 100}}
     for place, node in enumerate(item.nodes)
@@ -187,15 +185,33 @@ def _figure13(tmp_path, speeds=None, *, comparable=True):
   return item.render(results, tmp_path / 'figures')
 
 
+def _measure(tmp_path, name, scale, speeds, device='a GPU'):
+  """Leaves a file of Figure 12: (model, size) -> images per second."""
+  path = tmp_path / 'measured' / name
+  found = store.Measured(store.Settings(device, scale, 'core', 1, 'float32'))
+  for (model, size), speed in speeds.items():
+    found = store.add(path, found, store.Entry(model, size, speed, 8, 64))
+
+
+def _speeds(drawn):
+  [(_, rows)] = drawn
+  ours = rows[(rows.source == 'ours') & (rows.panel == 'right')]
+  return ours[ours.x.notna()].set_index('series').x.to_dict()
+
+
 def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
-  asked = []
-
-  def speeds(path, size):
-    asked.append((path, size))
-    return {'ViT-B/32': 1000.0, 'AxialResNet50': 20.0, 'ViT-H/14': 5.0}
-
-  section = _figure13(tmp_path, speeds)
-  assert asked == [(tmp_path / 'measured/figure12.json', 224)]
+  _measure(
+    tmp_path,
+    'figure12.json',
+    'paper',
+    {
+      ('ViT-B/32', 224): 1000.0,
+      ('ViT-B/16', 384): 7.0,
+      ('AxialResNet50', 224): 20.0,
+      ('ViT-H/14', 224): 5.0,
+    },
+  )
+  section = _figure13(tmp_path)
   [(_, rows)] = drawn
   ours = rows[rows.source == 'ours'].set_index(['series', 'panel'])
   left = ours.xs('left', level='panel')
@@ -211,50 +227,45 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
     ('BiT-R50x1', 50),
   ):
     assert left.x[model] == pytest.approx(exaflops, rel=0.02)
-  right = ours.xs('right', level='panel').x
-  assert right[right.notna()].to_dict() == {
-    'ViT-B/32': 1000,
-    'AxialResNet50': 20,
-  }
+  assert _speeds(drawn) == {'ViT-B/32': 1000, 'AxialResNet50': 20}
   assert section.blocks[0].stem == 'figures/figure13'
-  assert section.notes[-1] == (
+  assert section.blocks[0].caption.endswith('by Figure 12: a GPU.')
+  assert section.missing == [
     'Not measured yet: the speed of ViT-B/16, Axial-ViT-B/32, Axial-ViT-B/16,'
     ' BiT-R50x1. Figure 12 measures it.'
-  )
+  ]
 
 
 def test_speeds_in_miniature_are_of_its_own_images(tmp_path, drawn):
-  asked = []
-
-  def speeds(path, size):
-    asked.append(size)
-    return {node.model: 1.0 for node in curve_items.figure13().nodes}
-
-  section = _figure13(tmp_path, speeds, comparable=False)
-  assert asked == [32]
-  assert not any('Not measured' in note for note in section.notes)
+  models = [node.model for node in curve_items.figure13().nodes]
+  speeds = {(model, size): size for model in models for size in (32, 224)}
+  _measure(tmp_path, 'figure12.json', 'mini', speeds)
+  section = _figure13(tmp_path, comparable=False)
+  assert _speeds(drawn) == dict.fromkeys(models, 32)
+  assert section.missing == []
 
 
 def test_without_a_measurement_there_are_no_speeds(tmp_path, drawn):
   section = _figure13(tmp_path)
-  assert 'the speed of ViT-B/32, ViT-B/16, Axial' in section.notes[-1]
+  assert 'the speed of ViT-B/32, ViT-B/16, Axial' in section.missing[0]
+  assert section.blocks[0].caption.endswith('of inference, by Figure 12.')
 
 
-def test_speeds_are_read_where_figure_12_left_them(
-  tmp_path, drawn, monkeypatch
-):
-  stub = types.SimpleNamespace(
-    speeds=lambda path, size: {path.read_text(): float(size)}
-  )
-  monkeypatch.setitem(sys.modules, 'vit_jax.inference_speed', stub)
-  monkeypatch.setattr(vit_jax, 'inference_speed', stub, raising=False)
-  (tmp_path / 'measured').mkdir()
-  (tmp_path / 'measured/figure12.json').write_text('ViT-B/16')
+def test_speeds_are_the_papers_device_where_none_is_at_hand(tmp_path, drawn):
+  v3 = {('ViT-B/16', 224): 11.0}
+  _measure(tmp_path, 'figure12_v3.json', 'paper', v3, 'TPU v3 TensorCore')
+  # One that holds nothing of use yet.
+  _measure(tmp_path, 'figure12.json', 'paper', {('ViT-B/16', 64): 99.0})
   section = _figure13(tmp_path)
-  [(_, rows)] = drawn
-  ours = rows[(rows.panel == 'right') & rows.x.notna()]
-  assert list(zip(ours.series, ours.x, strict=True)) == [('ViT-B/16', 224)]
-  assert 'the speed of ViT-B/32, Axial-ViT-B/32' in section.notes[-1]
+  assert _speeds(drawn) == {'ViT-B/16': 11}
+  assert section.blocks[0].caption.endswith('Figure 12: TPU v3 TensorCore.')
+
+
+def test_speeds_of_the_other_scale_are_left_out(tmp_path, drawn):
+  speeds = {('ViT-B/16', size): 99.0 for size in (32, 224)}
+  _measure(tmp_path, 'figure12.json', 'mini', speeds)
+  assert 'ViT-B/16' in _figure13(tmp_path).missing[0]
+  assert _speeds(drawn) == {}
 
 
 @pytest.mark.parametrize('name', ['figure4', 'figure9', 'figure13'])

@@ -130,7 +130,7 @@ def test_there_is_a_picture_only_if_anything_is_drawn(monkeypatch, tmp_path):
   section = inspection_items.figure6().render(Stub({}), tmp_path / 'figures')
   [picture] = section.blocks
   assert picture.stem == 'figures/figure6'
-  assert section.notes == ('Missing: a run.',)
+  assert section.missing == ('Missing: a run.',)
   _fake_picture(monkeypatch, ())
   assert not inspection_items.figure6().render(Stub({}), tmp_path).blocks
 
@@ -164,7 +164,7 @@ def test_a_run_is_drawn_once(tmp_path, monkeypatch):
   results = Stub({LARGE: epath.Path(tmp_path / 'run')})
   figures = tmp_path / 'figures'
   section = inspection_items.figure6().render(results, figures)
-  assert section.notes == ()
+  assert section.missing == ()
   assert [type(block) for block in section.blocks] == [report.Picture]
   assert sorted(path.name for path in figures.iterdir()) == [
     f'figure6.{end}' for end in ('csv', 'drawn.json', 'pdf', 'png')

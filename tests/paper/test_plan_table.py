@@ -104,10 +104,10 @@ def test_a_miniature_has_hours_and_no_costs(mini, where):
   )
   assert [line.split() for line in lines] == [
     ['Pre-training', 'Steps', 'Device', 'hours', 'State'],
-    [*('ViT-L/16,', 'JFT-300M,', '14', 'epochs'), '2,000', '1.00', 'finished'],
-    [*('ViT-L/32,', 'JFT-300M,', '7', 'epochs'), '1,000', '—', 'not', 'begun'],
+    [*('ViT-L/16,', 'JFT-300M,', '14', 'epochs'), '1,200', '1.00', 'finished'],
+    [*('ViT-L/32,', 'JFT-300M,', '7', 'epochs'), '600', '—', 'not', 'begun'],
     ['-' * len(lines[3])],
-    ['2', 'runs', '3,000', '1.00', '1', 'finished'],
+    ['2', 'runs', '1,800', '1.00', '1', 'finished'],
   ]
 
 
@@ -161,3 +161,23 @@ def test_all_items_have_rows(mini, where):
   sweep = reading.load('configs/sweeps/reproduce.py:all,scale=mini')
   rows = plan_table.rows(nodes, sweep, where, {}, {}, papers_own=False)
   assert len(rows) == 157
+
+
+def test_fine_tuning_on_vtab_is_counted(where):
+  """57 tasks and models of three seeds; in miniature 8 tasks of one."""
+  nodes = with_needs(items.ITEMS['table9'].nodes)
+  sweep = reading.load('configs/sweeps/reproduce.py:table9,scale=paper')
+  line = plan_table.finetuning(nodes, sweep, {}, papers_own=True)
+  assert line.startswith('Fine-tuning: 57 studies of 171 runs, ')
+  # ViT-L/16, 2,500 steps of 512 images at 384 px, 191.2 billion
+  # multiply-adds each, of 6 operations, three seeds: 4.4.
+  [node] = [
+    node
+    for node in nodes
+    if node.name == 'ViT-L/16, JFT-300M, 14 epochs to VTAB Pets'
+  ]
+  line = plan_table.finetuning([node], sweep, {}, papers_own=True)
+  assert line == 'Fine-tuning: 1 study of 3 runs, 4.4 exaFLOPs, 0 finished.'
+  sweep = reading.load('configs/sweeps/reproduce.py:table9,scale=mini')
+  line = plan_table.finetuning(nodes, sweep, {}, papers_own=False)
+  assert line == 'Fine-tuning: 24 studies of 24 runs, 0 finished.'

@@ -94,7 +94,22 @@ def test_a_run_waits_for_the_weights_it_starts_from():
   assert _names(schedule.due(sweep, finished)) == ['second', 'other']
   assert _names(schedule.held_back(sweep, finished)) == ['third']
   assert schedule.total(sweep, {}) == 4
+  # The third waits for the first in the end.
   assert schedule.blocked(sweep, {'other': {}}, ['first']) == [
-    'third: not started, without second',
-    'second: not started, without first',
+    'without first: 2 runs not started, third, second'
+  ]
+
+
+def test_a_failed_run_has_one_line_however_many_wait_for_it():
+  def after(name, *firsts):
+    needs = {f'init.{first}': f'run:{first}' for first in firsts}
+    return Run(name, 'c.py', needs)
+
+  runs = [Run('first', 'c.py'), Run('other', 'c.py')]
+  runs += [after(f'r{i}', 'first') for i in range(200)]
+  runs += [after('both', 'first', 'other')]
+  sweep = Sweep([Study('a', finals=runs)])
+  assert schedule.blocked(sweep, {}, ['first', 'other']) == [
+    'without first: 201 runs not started, r0, r1, r2, ...',
+    'without other: 1 run not started, both',
   ]

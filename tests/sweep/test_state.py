@@ -1,6 +1,7 @@
 """What is read from disk, as an earlier launcher left it."""
 
 import json
+import threading
 
 import pytest
 
@@ -18,6 +19,31 @@ def test_a_second_launcher_is_refused(tmp_path):
     pass
   with state.lock(tmp_path):
     pass
+
+
+def test_a_lock_is_waited_for(tmp_path):
+  """Until another thread lets go of it, and no longer than is asked for."""
+  held, go_on = threading.Event(), threading.Event()
+
+  def hold():
+    with state.lock(tmp_path, 'other'):
+      held.set()
+      go_on.wait(30)
+
+  thread = threading.Thread(target=hold)
+  thread.start()
+  assert held.wait(30)
+  with state.lock(tmp_path):  # Another one.
+    pass
+  with (
+    pytest.raises(state.InUseError, match='by another reader'),
+    state.lock(tmp_path, 'other', holder='reader', wait=0.3),
+  ):
+    pass
+  threading.Timer(0.3, go_on.set).start()
+  with state.lock(tmp_path, 'other', wait=30):
+    pass
+  thread.join()
 
 
 def _attempts(path):

@@ -65,6 +65,14 @@ class Measured:
         return entry
     return None
 
+  def speeds(self, size: int) -> dict[str, float]:
+    """Peak images a second and core, by model, of images of a size."""
+    return {
+      entry.model: entry.images_per_second
+      for entry in self.entries
+      if entry.size == size and entry.images_per_second is not None
+    }
+
 
 def read(path: epath.PathLike) -> Measured | None:
   """Reads what there is so far; None if there is no file.
@@ -127,8 +135,4 @@ def speeds(path: epath.PathLike, size: int) -> dict[str, float]:
     size: side of the images, in pixels.
   """
   found = read(path)
-  return {
-    entry.model: entry.images_per_second
-    for entry in (found.entries if found else ())
-    if entry.size == size and entry.images_per_second is not None
-  }
+  return found.speeds(size) if found else {}

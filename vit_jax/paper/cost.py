@@ -1,13 +1,14 @@
 """What a run of the paper costs, before it is started, and what one did."""
 
 import functools
+from collections.abc import Mapping
 
 from etils import epath
 
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.paper import values
-from vit_jax.paper.runs import Pretraining, Transfer
+from vit_jax.paper.runs import Pretraining, Transfer, Vtab
 from vit_jax.sweep.spec import Value
 
 # Images and epochs of a set: as configs/pretrain.py has them.
@@ -28,7 +29,7 @@ def exaflops(run: Pretraining) -> float:
 
 
 def finetuning_exaflops(
-  run: Transfer, image_size: tuple[int, int], images: float
+  run: Transfer | Vtab, image_size: tuple[int, int], images: float
 ) -> float:
   """The same of fine-tuning, which the paper counts nowhere.
 
@@ -67,6 +68,20 @@ def exaflops_of_run(workdir: epath.PathLike) -> float:
   return accounting.exaflops(
     macs, config['data']['batch_size'], config['total_steps']
   )
+
+
+def device_hours(metrics: Mapping[str, float]) -> float | None:
+  """The hours that a run held its devices, of all its launches together."""
+  seconds = [
+    value
+    for name, value in metrics.items()
+    if name.startswith('goodput/')
+    and name.endswith('_seconds')
+    and name != 'goodput/restart_seconds'  # Between launches nothing is held.
+  ]
+  if not seconds:
+    return None
+  return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
 
 
 # A ResNet takes a second to count, and runs and tables share them.

@@ -7,7 +7,16 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vit_jax import drawing
-from vit_jax.paper import cost, curve_claims, numbers, panels, plots, values
+from vit_jax.inference_speed import networks
+from vit_jax.paper import (
+  cost,
+  curve_claims,
+  numbers,
+  panels,
+  plots,
+  speed_items,
+  values,
+)
 from vit_jax.paper.item import Item
 from vit_jax.paper.report import Claim, Picture, Section
 from vit_jax.paper.runs import Pretraining, Results
@@ -24,9 +33,6 @@ _ALL_IMAGES = 300_000_000
 _SINGLE = ('ViT-L/16', 'BiT-R152x2')
 # D.3: the mean over patches had a linear head, unlike the class token.
 _POOLING = (('model.pooling', 'gap'), ('model.representation_size', 0))
-
-# File, side of the images -> model -> images per second and core.
-Speeds = Callable[[pathlib.Path, int], Mapping[str, float]]
 
 
 def figure4() -> Item:
@@ -48,7 +54,7 @@ def figure4() -> Item:
     paper = numbers.FIGURES['figure4']
     label = 'Number of JFT-300M images'
     if not results.comparable:
-      label = 'JFT-300M images\n(rendered scenes, in proportion)'
+      label = 'JFT-300M images\n(pre-training images, in proportion)'
     drawing.save(
       plots.figure4(
         points, paper=paper, overlay=results.comparable, x_label=label
@@ -125,28 +131,28 @@ def figure9() -> Item:
   return _item('figure9', title, [[node] for node in starts.values()], render)
 
 
-def _measured_speeds(path: pathlib.Path, size: int) -> Mapping[str, float]:
-  """What Figure 12 measured; empty without its file."""
-  if not path.exists():
-    return {}
-  # Most pages have no measurement to read.
-  from vit_jax import inference_speed
+def _speeds(
+  folder: pathlib.Path, scale: str
+) -> tuple[str, Mapping[str, float]]:
+  """What Figure 12 measured: the device, and images a second by model.
 
-  return inference_speed.speeds(path, size)
-
-
-def figure13(speeds: Speeds = _measured_speeds) -> Item:
-  """Axial models, by compute and by speed (D.6).
-
-  Args:
-    speeds: reads what Figure 12 measured.
+  Of the device at hand, or else of the paper's, by its compiler; '' and nothing
+  without either.
   """
+  for measured in speed_items.read(folder, scale).values():
+    found = measured.speeds(networks.PRETRAINING_SIZE[scale])
+    if found:
+      return measured.settings.device, found
+  return '', {}
+
+
+def figure13() -> Item:
+  """Axial models, by compute and by speed (D.6)."""
   title = 'Few-shot accuracy of axial models'
   starts = {model: _run(model) for model in panels.AXIAL_SERIES}
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
-    file = pictures.parent / 'measured' / 'figure12.json'
-    found = speeds(file, 224 if results.comparable else 32)
+    device, found = _speeds(pictures.parent / 'measured', results.scale)
     points = {
       model: (cost.exaflops(node), found.get(model), number)
       for model, node in starts.items()
@@ -162,9 +168,10 @@ def figure13(speeds: Speeds = _measured_speeds) -> Item:
       "The rate of axial models is not in the paper's tables: see"
       ' configs/pretrain.py.'
     ]
+    missing = []
     unknown = [model for model in starts if model not in found]
     if unknown:
-      notes.append(
+      missing.append(
         f'Not measured yet: the speed of {", ".join(unknown)}. Figure 12'
         ' measures it.'
       )
@@ -174,9 +181,10 @@ def figure13(speeds: Speeds = _measured_speeds) -> Item:
       "The paper's finding: axial ViTs are better than the ViTs that they are"
       ' made of, and cost more; AxialResNet50 is good for its compute, but very'
       " slow. Compute is that of the paper's models, also in miniature; speed"
-      ' is that of inference on the device at hand.',
+      f' is that of inference, by Figure 12{device and f": {device}"}.',
       pictures,
       notes=notes,
+      missing=missing,
     )
 
   return _item('figure13', title, [[node] for node in starts.values()], render)
@@ -232,6 +240,7 @@ def _section(
   pictures: pathlib.Path,
   said: Sequence[Claim] = (),
   notes: Sequence[str] = (),
+  missing: Sequence[str] = (),
 ) -> Section:
   picture = Picture(title, f'{pictures.name}/{name}', caption)
-  return Section(name, title, (picture, *said), notes=notes)
+  return Section(name, title, (picture, *said), notes=notes, missing=missing)

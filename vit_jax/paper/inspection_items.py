@@ -150,7 +150,7 @@ def _item(
     blocks = []
     if drawn.titles:
       blocks.append(Picture(title, f'{folder.name}/{name}', caption))
-    return Section(name, title, (*blocks, *said(drawn)), notes=drawn.notes)
+    return Section(name, title, (*blocks, *said(drawn)), missing=drawn.notes)
 
   nodes = tuple(dict.fromkeys(panel.node for panel in panels))
   return Item(name, title, nodes, render)

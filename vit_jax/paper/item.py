@@ -20,6 +20,8 @@ class Item:
       the folder that is given, WORKDIR/figures.
     measure: what else there is to do: `(scale, folder)`, called after the runs
       with 'mini' or 'paper' and WORKDIR/measured. It goes on where it ended.
+    measured: of that, how many measurements there are of how many: of the same
+      arguments.
   """
 
   name: str
@@ -27,3 +29,4 @@ class Item:
   nodes: tuple[Node, ...]
   render: Callable[[Results, pathlib.Path], Section]
   measure: Callable[[str, pathlib.Path], None] | None = None
+  measured: Callable[[str, pathlib.Path], tuple[int, int]] | None = None

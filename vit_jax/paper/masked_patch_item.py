@@ -80,7 +80,8 @@ def masked_patch() -> Item:
       blocks.insert(
         1, Picture('Predicted colours', f'{folder.name}/{NAME}', caption)
       )
-    return Section(NAME, _TITLE, blocks, notes=[*_notes(results), *drawn.notes])
+    notes, missing = _notes(results), drawn.notes
+    return Section(NAME, _TITLE, blocks, notes=notes, missing=missing)
 
   nodes = (
     *masked,

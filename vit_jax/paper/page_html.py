@@ -114,8 +114,8 @@ def _section(section: report.Section, folder: epath.Path) -> str:
       blocks.append(_picture(block, folder))
     else:
       blocks.append(_claim(block))
-  if section.notes:
-    notes = ''.join(f'<li>{escape(note)}</li>\n' for note in section.notes)
+  if said := parts.notes(section):
+    notes = ''.join(f'<li>{escape(note)}</li>\n' for note in said)
     blocks.append(f'<ul class="notes">\n{notes}</ul>')
   if section.runs:
     blocks.append(_runs(section.runs))

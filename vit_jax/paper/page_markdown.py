@@ -83,8 +83,8 @@ def _section(section: report.Section) -> list[str]:
       blocks += _picture(block)
     else:
       blocks.append(_claim(block))
-  if section.notes:
-    blocks.append('\n'.join(f'- {escape(note)}' for note in section.notes))
+  if notes := parts.notes(section):
+    blocks.append('\n'.join(f'- {escape(note)}' for note in notes))
   if section.runs:
     rows = [tuple(map(escape, parts.run_row(run))) for run in section.runs]
     # Between tags of a line of its own nothing is read as Markdown.

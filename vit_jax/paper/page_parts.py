@@ -35,9 +35,9 @@ class Status:
 
   Attributes:
     word: a key of `STATUSES`.
-    counts: 'number', 'claim' and 'run' -> how many are there of how many;
-      'setting' -> how many agree of how many; without those that the section
-      has none of.
+    counts: 'number', 'claim', 'run' and 'measurement' -> how many are there of
+      how many; 'setting' -> how many agree of how many; without those that the
+      section has none of.
   """
 
   word: str
@@ -63,7 +63,7 @@ def status(section: report.Section) -> Status:
   A picture is drawn of whatever is there, so it counts only where nothing else
   does. Settings are always there, whether they agree or not. A section without
   any blocks is missing; one that has blocks, but of the paper's numbers only,
-  is not measured.
+  is not measured. Where something is said to be missing, nothing is complete.
   """
   tables = [b for b in section.blocks if isinstance(b, report.Table)]
   claims = [b for b in section.blocks if isinstance(b, report.Claim)]
@@ -76,13 +76,19 @@ def status(section: report.Section) -> Status:
   counts = {
     thing: (sum(flags), len(flags)) for thing, flags in there.items() if flags
   }
+  if section.measured:
+    counts['measurement'] = section.measured
   settings = [b for b in section.blocks if isinstance(b, report.Settings)]
   if settings:
     agreed = [agreeing(block) for block in settings]
     counts['setting'] = tuple(map(sum, zip(*agreed, strict=True)))
-  flags = [flag for flags in there.values() for flag in flags]
-  if flags:
-    word = COMPLETE if all(flags) else PARTLY if any(flags) else MISSING
+  found = [count for thing, count in counts.items() if thing != 'setting']
+  if found:
+    done, total = map(sum, zip(*found, strict=True))
+    whole = done == total and not section.missing
+    word = COMPLETE if whole else PARTLY if done else MISSING
+  elif section.missing:
+    word = MISSING
   elif any(isinstance(b, _ALWAYS_THERE) for b in section.blocks):
     word = COMPLETE
   else:
@@ -124,6 +130,12 @@ def check(sections: Sequence[report.Section]) -> None:
             f'{section.name}, table {block.title!r}: cells outside of its '
             f'rows and columns: {outside}. Use its labels.'
           )
+
+
+def notes(section: report.Section) -> list[str]:
+  """What is said below a section: first what is missing, with its mark."""
+  missing = [f'{STATUSES[MISSING]} {text}' for text in section.missing]
+  return [*missing, *section.notes]
 
 
 def label(section: report.Section) -> str:

@@ -10,9 +10,9 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from vit_jax.paper import cost, numbers, planning, runs, table_items
+from vit_jax.paper import cost, numbers, planning, table_items
 from vit_jax.paper.page_parts import DASH, number, plural
-from vit_jax.paper.runs import Node, Pretraining, Transfer
+from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.plan import analysis
 from vit_jax.sweep import launch, reading, schedule
 from vit_jax.sweep.commands import Folders
@@ -152,7 +152,7 @@ def rows(
         _steps(run),
         core_days.get(node.name),
         printed.printed if printed else '',
-        runs.device_hours(finished.get(run.name, {})),
+        cost.device_hours(finished.get(run.name, {})),
         _state(run, where, finished),
       )
     )
@@ -240,7 +240,12 @@ def finetuning(
   Args: those of `rows`.
   """
   studies = {study.name: study for study in sweep.studies}
-  transfers = [node for node in nodes if isinstance(node, Transfer)]
+  transfers = [
+    node
+    for node in nodes
+    # Not all tasks of VTAB have a miniature.
+    if not isinstance(node, Pretraining) and node.name in studies
+  ]
   if not transfers:
     return 'No fine-tuning.'
   part = Sweep([studies[node.name] for node in transfers])
@@ -259,13 +264,13 @@ def finetuning(
     exaflops = sum(_exaflops(node, studies[node.name]) for node in transfers)
     words.append(f'{number(exaflops, 1)} exaFLOPs')
   words.append(f'{number(len(done), 0)} finished')
-  hours = _sum(runs.device_hours(finished[name]) for name in done)
+  hours = _sum(cost.device_hours(finished[name]) for name in done)
   if hours is not None:
     words.append(f'{number(hours, 2)} device hours')
   return ', '.join(words) + '.'
 
 
-def _exaflops(node: Transfer, study: Study) -> float:
+def _exaflops(node: Transfer | Vtab, study: Study) -> float:
   """Of all candidates, and of as many finals as the first one's."""
   first = study.candidates[0] if study.candidates else None
   total, known = 0.0, {}

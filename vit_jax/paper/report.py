@@ -186,6 +186,10 @@ class Section:
     blocks: in the order in which they are shown.
     runs: all behind it.
     notes: what a reader must know, such as what stands for what in miniature.
+    measured: how many measurements that no run makes there are of how many;
+      None: it has none.
+    missing: what else is not there although it should be, and why, such as a
+      picture that could not be drawn. With any of it nothing is complete.
   """
 
   name: str
@@ -193,3 +197,5 @@ class Section:
   blocks: Sequence[Table | Settings | Picture | Claim] = ()
   runs: Sequence[Run] = ()
   notes: Sequence[str] = ()
+  measured: tuple[int, int] | None = None
+  missing: Sequence[str] = ()

@@ -6,7 +6,6 @@ its fine-tuning on ImageNet is Table 2's own.
 """
 
 import dataclasses
-import re
 import statistics
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import metrics, results
-from vit_jax.paper import values
+from vit_jax.paper import evaluations, values
 from vit_jax.paper.report import Number
 from vit_jax.sweep import schedule
 from vit_jax.sweep.spec import Study, Value
@@ -154,6 +153,11 @@ class Results:
     self.comparable = comparable
     self._workdir = workdir
 
+  @property
+  def scale(self) -> str:
+    """'paper', or 'mini' of runs in miniature."""
+    return 'paper' if self.comparable else 'mini'
+
   def number(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
   ) -> Number | None:
@@ -187,19 +191,22 @@ class Results:
     """The mean of a metric at the steps that validate best (Section 4.3).
 
     What validates best is said by each run's own `checkpoint.best`, or else is
-    the accuracy of its first evaluation.
+    the accuracy of its `validation`, or of the first of its evaluations that
+    classify.
 
-    Args: those of `number`, which this is None like.
+    Args: those of `number`.
+
+    Returns:
+      None if any of the runs is missing, lacks the number, or has nothing to
+      choose a step by.
     """
     found: dict[str, float] = {}
     for node in nodes:
       folder = self.folder(node)
-      if folder is None:
+      by = folder and evaluations.validated_by(config_lib.load(folder) or {})
+      rows = metrics.read(folder) if by else []
+      if results.best_value(by, rows) is None:
         return None
-      config = config_lib.load(folder) or {}
-      by = config.get('checkpoint', {}).get('best', '')
-      if not by:
-        by = f'{next(iter(config.get("evals", {})), "validation")}/accuracy'
       value = results.best_row(folder, by).get(metric)
       if value is None:
         return None
@@ -246,17 +253,21 @@ class Results:
   def average_few_shot(
     self, pretrainings: Sequence[Pretraining], *, scale: float = 100.0
   ) -> Number | None:
-    """5-shot accuracy, the mean over all data sets that it is measured on."""
+    """5-shot accuracy, the mean over all data sets of the runs' configs.
+
+    None if any of the runs is missing, or lacks one of the data sets.
+    """
     pretrainings = list(pretrainings)
-    names = sorted(
-      {
-        metric
-        for node in pretrainings
-        for metric in self._finished.get(self._run(node), {})
-        if re.fullmatch(r'few_shot(_\w+)?/5shot/accuracy', metric)
-      }
-    )
-    found = [self.number(pretrainings, name, scale=scale) for name in names]
+    names: set[str] = set()
+    for node in pretrainings:
+      folder = self.folder(node)
+      if folder is None:
+        return None
+      names |= evaluations.few_shots(config_lib.load(folder) or {})
+    found = [
+      self.number(pretrainings, f'{name}/5shot/accuracy', scale=scale)
+      for name in sorted(names)
+    ]
     if not found or None in found:
       return None
     columns = zip(*(number.values for number in found), strict=True)
@@ -275,17 +286,3 @@ class Results:
     if days is None:
       return None
     return Number((days,), (f'plan: {pretraining.name}',))
-
-
-def device_hours(metrics: Mapping[str, float]) -> float | None:
-  """The hours that a run held its devices, of all its launches together."""
-  seconds = [
-    value
-    for name, value in metrics.items()
-    if name.startswith('goodput/')
-    and name.endswith('_seconds')
-    and name != 'goodput/restart_seconds'  # Between launches nothing is held.
-  ]
-  if not seconds:
-    return None
-  return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)

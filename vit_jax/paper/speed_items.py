@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from vit_jax import drawing
-from vit_jax.inference_speed import store
+from vit_jax.inference_speed import networks, store
 from vit_jax.paper import plots
 from vit_jax.paper.item import Item
 from vit_jax.paper.report import Picture, Section
@@ -23,7 +23,7 @@ _FINDING = (
 
 def figure12() -> Item:
   """Speed and memory of inference, by input size (Appendix D.5)."""
-  return Item('figure12', _TITLE, (), _render, _measure)
+  return Item('figure12', _TITLE, (), _render, _measure, progress)
 
 
 def _measure(scale: str, folder: pathlib.Path) -> None:
@@ -51,27 +51,66 @@ def _measure(scale: str, folder: pathlib.Path) -> None:
 
 def _platform() -> str:
   """JAX's here; asked elsewhere, as this process may not take the device."""
-  return subprocess.run(
+  found = subprocess.run(
     [sys.executable, '-c', 'import jax; print(jax.default_backend())'],
     capture_output=True,
     text=True,
-    check=True,
-  ).stdout.split()[-1]
+    check=False,
+  )
+  words = found.stdout.split()
+  if found.returncode or not words:
+    last = (found.stderr.strip().splitlines() or ['it said nothing'])[-1]
+    raise ValueError(
+      'figure12: JAX finds no device to measure (exit code'
+      f' {found.returncode}): {last} End what holds the device, or set'
+      ' JAX_PLATFORMS=cpu to have the TPU compiler estimate a TPU v3.'
+    )
+  return words[-1]
 
 
-def _render(results: Results, pictures: pathlib.Path) -> Section:
-  del results
-  folder = pictures.parent / 'measured'
-  found = {
+def read(folder: pathlib.Path, scale: str) -> dict[str, store.Measured]:
+  """The measurements of a scale, by the name of their file without its end.
+
+  Args:
+    folder: WORKDIR/measured.
+    scale: 'mini' or 'paper'; files of the other one are left out.
+
+  Raises:
+    ValueError: a file is damaged.
+  """
+  return {
     name.removesuffix('.json'): measured
     for name in (LOCAL, V3)
     if (measured := store.read(folder / name))
+    and measured.settings.scale == scale
   }
+
+
+def progress(scale: str, folder: pathlib.Path) -> tuple[int, int]:
+  """How much the file that has most has of what is measured; see `Item`."""
+  pairs = networks.pairs((), (), scale)
+  counts = [
+    sum(measured.find(*pair) is not None for pair in pairs)
+    for measured in read(folder, scale).values()
+  ]
+  return max(counts, default=0), len(pairs)
+
+
+def _render(results: Results, pictures: pathlib.Path) -> Section:
+  folder = pictures.parent / 'measured'
+  found = read(folder, results.scale)
+  there = progress(results.scale, folder)
   if not found:
     _draw({}, 'core', pictures / 'figure12')
     # What is missing is not hidden: axes without lines say so.
     picture = Picture(_TITLE, f'{pictures.name}/figure12', _FINDING)
-    return Section('figure12', _TITLE, (picture,), notes=(_missing(folder),))
+    return Section(
+      'figure12',
+      _TITLE,
+      (picture,),
+      measured=there,
+      missing=(_missing(folder, results.scale),),
+    )
   blocks = []
   for stem, measured in found.items():
     points = {
@@ -89,7 +128,7 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
         f'{_FINDING} {_described(settings)}',
       )
     )
-  return Section('figure12', _TITLE, blocks)
+  return Section('figure12', _TITLE, blocks, measured=there)
 
 
 def _draw(points, unit: str, stem: pathlib.Path) -> None:
@@ -112,9 +151,10 @@ def _described(settings: store.Settings) -> str:
   )
 
 
-def _missing(folder: pathlib.Path) -> str:
+def _missing(folder: pathlib.Path, scale: str) -> str:
   return (
-    f'Nothing was measured yet: python -m {MODULE} --to={folder / LOCAL} does'
-    f' so on an accelerator, with --mini on a CPU; --device=v3'
-    f' --to={folder / V3} has the TPU compiler estimate it.'
+    f'Nothing was measured yet at the scale {scale!r}: python -m {MODULE}'
+    f' --to={folder / LOCAL} does so on an accelerator, with --mini'
+    f' on a CPU; --device=v3 --to={folder / V3} has the TPU compiler'
+    ' estimate it.'
   )

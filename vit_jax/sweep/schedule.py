@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from vit_jax.sweep import state
 from vit_jax.sweep.spec import Run, Study, Sweep
 
+# Runs that a line names of those that wait for the same one.
+_NAMED = 3
+
 # The metrics of each finished run by its name.
 Finished = Mapping[str, Mapping[str, float]]
 
@@ -105,7 +108,7 @@ def total(sweep: Sweep, finished: Finished) -> int:
 def blocked(
   sweep: Sweep, finished: Finished, failed: Sequence[str]
 ) -> list[str]:
-  """What failed runs leave undone, a line each."""
+  """What failed runs leave undone: a line for each of them, and each study."""
   lines = []
   for study in sweep.studies:
     bad = [run.name for run in study.candidates if run.name in failed]
@@ -113,7 +116,28 @@ def blocked(
       lines.append(
         f'{study.name}: nothing was chosen, as {", ".join(bad)} failed'
       )
-  for run in held_back(sweep, finished):
-    missing = [name for name in run.needs if name not in finished]
-    lines.append(f'{run.name}: not started, without {", ".join(missing)}')
+  waiting = {run.name: run for run in held_back(sweep, finished)}
+  without: dict[str, list[str]] = {}
+  for name in waiting:
+    for root in _roots(name, waiting, finished):
+      without.setdefault(root, []).append(name)
+  for root, names in without.items():
+    some = ', '.join(names[:_NAMED]) + (', ...' if names[_NAMED:] else '')
+    count = f'{len(names)} run{"s"[: len(names) > 1]}'
+    lines.append(f'without {root}: {count} not started, {some}')
   return lines
+
+
+def _roots(
+  name: str, waiting: Mapping[str, Run], finished: Finished
+) -> list[str]:
+  """What a run waits for in the end: runs that wait for nothing themselves."""
+  if name not in waiting:
+    return [name]
+  found = [
+    root
+    for need in waiting[name].needs
+    if need not in finished
+    for root in _roots(need, waiting, finished)
+  ]
+  return list(dict.fromkeys(found))

@@ -15,7 +15,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 from etils import epath
 
@@ -42,27 +42,53 @@ class Attempts:
   handle: str | None = None
 
 
+class InUseError(ValueError):
+  """Another process holds the directory."""
+
+
 @contextlib.contextmanager
-def lock(local: pathlib.Path) -> Iterator[None]:
+def lock(
+  local: pathlib.Path,
+  name: str = 'lock',
+  *,
+  holder: str = 'launcher',
+  wait: float = 0.0,
+) -> Iterator[None]:
   """Holds the directory; the kernel lets go of it when this process dies.
 
+  Args:
+    local: the directory.
+    name: of the file that is locked: each is a lock of its own.
+    holder: what else may hold it, for the error.
+    wait: seconds to wait for it.
+
   Raises:
-    ValueError: another launcher holds it.
+    InUseError: another process holds it.
   """
-  path = local / 'lock'
+  path = local / name
+  end = time.monotonic() + wait
   with path.open('a+') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      file.seek(0)
-      raise ValueError(
-        f'{local} is in use by another launcher ({file.read().strip()}). Wait'
-        ' for it, end it, or choose another --workdir.'
-      ) from None
+    while not _locked(file):
+      if time.monotonic() >= end:
+        file.seek(0)
+        raise InUseError(
+          f'{local} is in use by another {holder} ({file.read().strip()}). Wait'
+          ' for it, end it, or choose another --workdir.'
+        )
+      time.sleep(0.2)
     file.truncate(0)
     file.write(f'process {os.getpid()} on {os.uname().nodename}')
     file.flush()
     yield
+
+
+def _locked(file: IO[str]) -> bool:
+  """Locks a file, unless another process holds it."""
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  return True
 
 
 class Events:

@@ -1,0 +1,114 @@
+"""Sections of real directories: of what is there, and of what is not."""
+
+import json
+
+import pandas as pd
+import pytest
+from etils import epath
+
+from vit_jax import config as config_lib
+from vit_jax.paper import items, page_parts, rendering
+from vit_jax.paper.item import Item
+from vit_jax.paper.report import Claim, Section, Table
+from vit_jax.sweep import Sweep, reading
+from vit_jax.sweep.commands import Folders
+
+FEW_SHOT = 'few_shot/5shot/accuracy'
+# Of Table 8, of a curve of Figure 9, and of that one's claim.
+SHARED = 'ViT-B_16,JFT-300M,7-epochs/run=pretraining'
+
+
+@pytest.fixture
+def where(tmp_path):
+  return Folders(tmp_path, epath.Path(tmp_path))
+
+
+@pytest.fixture(scope='module')
+def sweep():
+  return reading.load('configs/sweeps/reproduce.py:table8+figure9,scale=mini')
+
+
+def _leave(where, sweep):
+  """Leaves all runs of a sweep, as they are when they have ended."""
+  config = config_lib.default()
+  config.total_steps = 9
+  config.evals.few_shot = config_lib.few_shot('train', 'test')
+  for study in sweep.studies:
+    for run in study.all_runs():
+      workdir = where.workdir(run.name)
+      workdir.mkdir(parents=True)
+      config_lib.save(config, workdir)
+      rows = [{'step': step, FEW_SHOT: step / 10} for step in (4, 9)]
+      text = '\n'.join(map(json.dumps, rows)) + '\n'
+      (workdir / 'metrics.jsonl').write_text(text)
+      (workdir / 'DONE').write_text('9\n')
+
+
+def _rendered(where, sweep):
+  """Table 8, the points of Figure 9 by series, and its claim's answer."""
+  chosen = [items.ITEMS['table8'], items.ITEMS['figure9']]
+  found, failures = rendering.sections(chosen, sweep, where, scale='mini')
+  assert failures == []
+  [table] = [b for b in found[0].blocks if isinstance(b, Table)]
+  [claim] = [b for b in found[1].blocks if isinstance(b, Claim)]
+  rows = pd.read_csv(where.local / 'figures/figure9.csv')
+  ours = rows[rows.source == 'ours'].groupby('series').size().to_dict()
+  missing = {
+    place
+    for place in table.cells
+    if page_parts.cell_text(table, *place).ours == 'missing'
+  }
+  words = [page_parts.status(section).word for section in found]
+  return missing, ours, claim.answer, words
+
+
+def test_without_the_metrics_of_a_run_all_of_it_is_missing(where, sweep):
+  _leave(where, sweep)
+  missing, points, answer, words = _rendered(where, sweep)
+  curves = ('CLS-Token, lr=8e-4', 'GAP, lr=8e-4', 'GAP, lr=3e-4')
+  assert missing == set()
+  assert points == dict.fromkeys(curves, 2)
+  assert answer != 'missing'
+  assert words == ['complete', 'complete']
+  (where.workdir(SHARED) / 'metrics.jsonl').unlink()
+  missing, points, answer, words = _rendered(where, sweep)
+  # It is one of the seeds behind what is added to patches by default.
+  assert len(missing) == 1
+  assert points == dict.fromkeys(curves[1:], 2)
+  assert answer == 'missing'
+  assert words == ['partly there', 'partly there']
+
+
+@pytest.mark.parametrize(
+  ('error', 'said'),
+  [
+    (ValueError('no\nfile'), 'could not be drawn: no file'),
+    (KeyError('model'), "could not be drawn: KeyError: 'model'"),
+  ],
+)
+def test_an_item_that_fails_leaves_the_others(where, error, said):
+  def fail(results, pictures):
+    raise error
+
+  chosen = [
+    Item('a', 'A', (), fail),
+    Item('b', 'B', (), lambda *_: Section('b', 'B', notes=('here',))),
+  ]
+  found, failures = rendering.sections(chosen, Sweep([]), where, scale='mini')
+  assert failures == [f'a: {said}']
+  assert [(section.name, section.missing) for section in found] == [
+    ('a', (said,)),
+    ('b', ()),
+  ]
+  assert found[1].notes == ('here',)
+  assert page_parts.status(found[0]).word == 'missing'
+
+
+def test_a_section_that_no_page_shows_is_a_failure_too(where):
+  claim = Claim('It is so.', 'perhaps', '')
+  item = Item('a', 'A', (), lambda *_: Section('a', 'A', (claim,)))
+  [found], [failure] = rendering.sections(
+    [item], Sweep([]), where, scale='mini'
+  )
+  assert "the answer 'perhaps' is none of" in failure
+  assert not found.blocks

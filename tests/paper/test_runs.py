@@ -1,0 +1,105 @@
+"""Numbers of runs that stop early, and means over data sets."""
+
+import json
+
+import pytest
+
+from configs import mini, pretrain
+from vit_jax import config as config_lib
+from vit_jax.paper import values
+from vit_jax.paper.runs import Pretraining, Results
+from vit_jax.sweep import Run, Study
+
+NODE = Pretraining('ViT-B/32', values.JFT, 7)
+FEW_SHOT = 'few_shot/5shot/accuracy'
+
+
+def _results(folder, config, rows, node=NODE):
+  """Results of one run with a config's file and some lines of metrics."""
+  folder.mkdir(exist_ok=True)
+  config_lib.save(config, folder)
+  lines = [json.dumps(row) for row in rows]
+  (folder / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')
+  return Results(
+    [Study(node.name, finals=[Run('run', 'config.py')])],
+    {'run': rows[-1]},
+    workdir=lambda name: folder,
+  )
+
+
+ROWS = [
+  {'step': 1, 'validation/accuracy': 0.5, FEW_SHOT: 0.25},
+  {'step': 2, 'validation/accuracy': 0.7, FEW_SHOT: 0.5},
+  {'step': 3, 'validation/accuracy': 0.6, FEW_SHOT: 0.75},
+]
+
+
+def test_a_run_of_the_paper_stops_where_it_validates_best(tmp_path):
+  config = pretrain.get_config('ViT-B/32,jft300m,few_shot=imagenet2012')
+  # No `best` is kept, and `few_shot` comes before `validation` in the file.
+  assert config.checkpoint.best == ''
+  assert {'few_shot', 'validation'} <= set(config.evals)
+  found = _results(tmp_path, config, ROWS).early_stopped([NODE], FEW_SHOT)
+  assert found.values == (50.0,)
+  assert found.runs == ('run',)
+
+
+def test_another_evaluation_is_stopped_by_where_validation_is_not(tmp_path):
+  config = config_lib.default()
+  config.evals.a = config_lib.few_shot('train', 'test')
+  config.evals.held_out = config_lib.evaluation('train[:1%]')
+  rows = [
+    {'step': 1, 'held_out/accuracy': 0.5, FEW_SHOT: 0.25},
+    {'step': 2, 'held_out/accuracy': 0.4, FEW_SHOT: 0.5},
+  ]
+  found = _results(tmp_path, config, rows).early_stopped([NODE], FEW_SHOT)
+  assert found.values == (25.0,)
+
+
+@pytest.mark.parametrize(
+  'rows',
+  [
+    # Was never validated.
+    [{'step': 3, FEW_SHOT: 0.5}],
+    # Was validated, but not measured then.
+    [{'step': 2, 'validation/accuracy': 0.5}, {'step': 3, FEW_SHOT: 0.5}],
+  ],
+)
+def test_without_a_step_to_choose_there_is_no_number(rows, tmp_path):
+  config = pretrain.get_config('ViT-B/32,jft300m,few_shot=imagenet2012')
+  found = _results(tmp_path, config, rows)
+  assert found.early_stopped([NODE], FEW_SHOT) is None
+
+
+def test_without_anything_to_validate_by_there_is_no_number(tmp_path):
+  config = config_lib.default()
+  config.evals.few_shot = config_lib.few_shot('train', 'test')
+  found = _results(tmp_path, config, ROWS)
+  assert found.early_stopped([NODE], FEW_SHOT) is None
+  (tmp_path / 'config.json').unlink()
+  assert found.early_stopped([NODE], FEW_SHOT) is None
+
+
+def test_what_a_run_keeps_as_its_best_is_what_it_stops_by(tmp_path):
+  config = mini.get_config('ViT-B/32,jft300m')
+  assert config.checkpoint.best == 'validation/loss'
+  rows = [
+    row | {'validation/loss': loss}
+    for row, loss in zip(ROWS, (3.0, 2.0, 1.0), strict=True)
+  ]
+  found = _results(tmp_path, config, rows).early_stopped([NODE], FEW_SHOT)
+  assert found.values == (75.0,)
+
+
+def test_an_average_is_over_the_data_sets_of_the_config(tmp_path):
+  config = config_lib.default()
+  for name in ('few_shot', 'few_shot_pets'):
+    config.evals[name] = config_lib.few_shot('train', 'test')
+  config.evals.validation = config_lib.evaluation('train[:1%]')
+  pets = 'few_shot_pets/5shot/accuracy'
+  row = {'step': 3, FEW_SHOT: 0.5, pets: 0.75}
+  found = _results(tmp_path, config, [row]).average_few_shot([NODE])
+  assert found.values == (62.5,)
+  # Not an average over fewer.
+  row = {'step': 3, FEW_SHOT: 0.5}
+  assert _results(tmp_path, config, [row]).average_few_shot([NODE]) is None

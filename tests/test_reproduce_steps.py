@@ -1,0 +1,162 @@
+"""Running, measuring and drawing: none is lost by a failure of another."""
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from vit_jax import errors, reproduce
+from vit_jax.paper import items
+from vit_jax.paper.item import Item
+from vit_jax.paper.report import Section
+from vit_jax.paper.runs import Pretraining
+from vit_jax.sweep import Sweep, state
+
+
+@pytest.fixture
+def done(monkeypatch, tmp_path):
+  """What `_main` does of two items: `runs` has runs, `speed` has none."""
+  found = []
+
+  def render(results, pictures):
+    found.append('drawn')
+    return Section('runs', 'Runs', notes=('a note',))
+
+  monkeypatch.setattr(
+    items,
+    'ITEMS',
+    {
+      'runs': Item('runs', 'Runs', (Pretraining('ViT-B/16'),), render),
+      'speed': Item(
+        'speed',
+        'Speed',
+        (),
+        lambda *_: Section('speed', 'Speed'),
+        lambda scale, folder: found.append(f'measured {scale}'),
+        lambda scale, folder: (0, 7),
+      ),
+    },
+  )
+  monkeypatch.setattr(reproduce, 'read', lambda names, where: Sweep([]))
+  monkeypatch.setattr(
+    reproduce.running, 'run', lambda text, table: found.append('ran')
+  )
+  with flagsaver.flagsaver():
+    yield found
+
+
+def _main(folder, *words):
+  words = flags.FLAGS(
+    ['x', f'--workdir={folder}', '--scale=mini', 'runs', 'speed', *words]
+  )
+  reproduce.main(words[1:])
+
+
+def _fail(error):
+  def fail(*args, **options):
+    raise error
+
+  return fail
+
+
+def _replace(monkeypatch, name, **changes):
+  item = items.ITEMS[name]
+  changed = reproduce.dataclasses.replace(item, **changes)
+  monkeypatch.setitem(items.ITEMS, name, changed)
+
+
+def test_runs_then_measurements_then_pages(done, tmp_path):
+  _main(tmp_path)
+  assert done == ['ran', 'measured mini', 'drawn']
+  assert 'a note' in (tmp_path / 'results.md').read_text()
+  assert (tmp_path / 'measured').is_dir()
+
+
+def test_rendering_runs_and_measures_nothing(done, tmp_path):
+  _main(tmp_path, '--render')
+  assert done == ['drawn']
+
+
+def test_all_that_fails_is_said_after_the_pages_are_written(
+  done, tmp_path, monkeypatch
+):
+  run = _fail(ValueError('not all runs finished'))
+  monkeypatch.setattr(reproduce.running, 'run', run)
+  _replace(monkeypatch, 'speed', measure=_fail(RuntimeError('no device')))
+  _replace(monkeypatch, 'runs', render=_fail(KeyError('model')))
+  with pytest.raises(ValueError, match='not all') as caught:
+    _main(tmp_path)
+  assert str(caught.value).splitlines() == [
+    'not all runs finished',
+    'no device',
+    "runs: could not be drawn: KeyError: 'model'",
+  ]
+  assert 'could not be drawn' in (tmp_path / 'results.md').read_text()
+  assert (tmp_path / 'index.html').exists()
+
+
+def test_failed_runs_do_not_keep_others_from_being_measured(
+  done, tmp_path, monkeypatch
+):
+  error = ValueError('not all runs finished')
+  monkeypatch.setattr(reproduce.running, 'run', _fail(error))
+  with pytest.raises(ValueError, match='not all runs finished'):
+    _main(tmp_path)
+  assert done == ['measured mini', 'drawn']
+
+
+def test_a_failure_to_write_hides_no_other_one(done, tmp_path, monkeypatch):
+  error = ValueError('not all runs finished')
+  monkeypatch.setattr(reproduce.running, 'run', _fail(error))
+  monkeypatch.setattr(reproduce.page, 'write', _fail(OSError('disk full')))
+  with pytest.raises(ValueError, match='not all runs finished\ndisk full'):
+    _main(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'error', [errors.PreemptedError('stopped'), state.InUseError('in use')]
+)
+def test_a_stop_leaves_the_pages_as_they_are(
+  done, tmp_path, monkeypatch, error
+):
+  monkeypatch.setattr(reproduce.running, 'run', _fail(error))
+  with pytest.raises(type(error)):
+    _main(tmp_path)
+  assert done == []
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_measured_beside_another_launcher(done, tmp_path):
+  with (
+    state.lock(tmp_path),
+    pytest.raises(state.InUseError, match='another launcher'),
+  ):
+    _main(tmp_path)
+  assert done == ['ran']
+  assert not (tmp_path / 'index.html').exists()
+
+
+def test_pages_are_drawn_by_one_process_at_a_time(done, tmp_path, monkeypatch):
+  monkeypatch.setattr(reproduce, '_RENDER_WAIT', 0.3)
+  with (
+    state.lock(tmp_path, 'pages.lock'),
+    pytest.raises(ValueError, match='another process that draws its pages'),
+  ):
+    _main(tmp_path, '--render')
+  assert done == []
+  # Runs are no reason not to draw what there is.
+  with state.lock(tmp_path):
+    _main(tmp_path, '--render')
+  assert done == ['drawn']
+
+
+@pytest.mark.parametrize(
+  ('count', 'text'), [(0, 'not measured'), (3, '3 of 7 measured')]
+)
+def test_the_list_says_how_much_is_measured(
+  done, tmp_path, monkeypatch, capsys, count, text
+):
+  _replace(monkeypatch, 'speed', measured=lambda *_: (count, 7))
+  _main(tmp_path, '--list')
+  [_, line] = capsys.readouterr().out.splitlines()
+  assert ' '.join(line.split()) == f'speed {text} Speed'
+  assert done == []

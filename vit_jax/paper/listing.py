@@ -1,0 +1,53 @@
+"""How far the items are: what `vit_jax.reproduce --list` prints."""
+
+from collections.abc import Sequence
+
+from vit_jax.paper import rendering
+from vit_jax.paper.item import Item
+from vit_jax.paper.runs import with_needs
+from vit_jax.sweep import launch, schedule
+from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.spec import Sweep
+
+# Of a directory: what was measured without runs.
+MEASURED = 'measured'
+
+
+def text(
+  chosen: Sequence[Item], sweep: Sweep, where: Folders, scale: str
+) -> str:
+  """A line for each item: how much of its runs and measurements there is.
+
+  Args:
+    chosen: the items.
+    sweep: has their runs.
+    where: they work.
+    scale: 'paper' or 'mini'.
+  """
+  lines = []
+  for item in chosen:
+    there = 'from the code'
+    if item.nodes:
+      done, total = progress(item, sweep, where)
+      there = f'{done:>4} of {total:<4} runs'
+    elif item.measured:
+      done, total = item.measured(scale, where.local / MEASURED)
+      there = f'{done:>4} of {total} measured' if done else 'not measured'
+    lines.append(f'{item.name:<9} {there:<17}  {item.title}')
+  return '\n'.join(lines)
+
+
+def progress(item: Item, sweep: Sweep, where: Folders) -> tuple[int, int]:
+  """How many runs of an item are finished, and how many it has."""
+  studies = {study.name: study for study in sweep.studies}
+  part = Sweep(
+    [
+      studies[node.name]
+      for node in with_needs(item.nodes)
+      if node.name in studies
+    ]
+  )
+  finished = launch.read_finished(part, where)
+  known = rendering.known_runs(item.nodes, part, finished)
+  done = {run.name for run in known if run.name in finished}
+  return len(done), schedule.total(part, finished)

@@ -1,0 +1,137 @@
+"""What the items have to show, from the files of their runs."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterable, Sequence
+
+from absl import logging
+
+from vit_jax import environment
+from vit_jax.paper import cost, page_parts, planning, report
+from vit_jax.paper.item import Item
+from vit_jax.paper.report import Section
+from vit_jax.paper.runs import Node, Results, with_needs
+from vit_jax.sweep import launch, schedule
+from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.spec import Run, Sweep
+
+
+def sections(
+  chosen: Sequence[Item],
+  sweep: Sweep,
+  where: Folders,
+  *,
+  scale: str,
+  data: str = '',
+) -> tuple[list[Section], list[str]]:
+  """Renders the items; one that fails does not keep the others from it.
+
+  Args:
+    chosen: the items.
+    sweep: has their runs.
+    where: they work; pictures go to its `figures`.
+    scale: 'paper' or 'mini'.
+    data: spec of the data in place of a miniature's scenes; '': none.
+
+  Returns:
+    A section for each item; and a line for each that could not be drawn, which
+    its section says, too.
+  """
+  finished = launch.read_finished(sweep, where)
+  results = Results(
+    sweep.studies,
+    finished,
+    comparable=scale == 'paper',
+    workdir=where.workdir,
+    core_days=_core_days(chosen, sweep, where) if scale == 'paper' else {},
+  )
+
+  @functools.cache  # Items share runs, and where they are may be far away.
+  def commits(name: str) -> str:
+    if name not in finished:
+      return ''
+    return ', '.join(environment.commits(where.workdir(name)))
+
+  found, failures = [], []
+  for item in chosen:
+    section = _render(item, results, where.local / 'figures')
+    if isinstance(section, str):
+      failures.append(f'{item.name}: {section}')
+      section = Section(item.name, item.title, missing=(section,))
+    runs = [
+      report.Run(
+        run.name,
+        run.config,
+        run.name in finished,
+        hours=cost.device_hours(finished.get(run.name, {})),
+        commit=commits(run.name),
+      )
+      for run in known_runs(item.nodes, sweep, finished)
+    ]
+    section = dataclasses.replace(section, runs=runs)
+    if scale == 'mini':
+      section = _in_miniature(section, data, noted=bool(item.nodes))
+    found.append(section)
+  return found, failures
+
+
+def known_runs(
+  nodes: Iterable[Node], sweep: Sweep, finished: schedule.Finished
+) -> list[Run]:
+  """The runs of nodes and of what they need, as far as they are known."""
+  studies = {study.name: study for study in sweep.studies}
+  return [
+    run
+    for node in with_needs(nodes)
+    if node.name in studies  # Not all tasks of VTAB have a miniature.
+    for run in schedule.known(studies[node.name], finished)
+  ]
+
+
+def _render(
+  item: Item, results: Results, pictures: pathlib.Path
+) -> Section | str:
+  """An item's section, or why there is none."""
+  try:
+    section = item.render(results, pictures)
+    page_parts.check([section])
+  # Whatever is wrong with an item: the page has others, too.
+  except Exception as error:
+    logging.vlog(1, '%s:', item.name, exc_info=True)
+    kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
+    return f'could not be drawn: {kind}{" ".join(str(error).split())}'
+  return section
+
+
+def _core_days(
+  chosen: Sequence[Item], sweep: Sweep, where: Folders
+) -> dict[str, float]:
+  """What is known of them: see `planning.core_days`."""
+  nodes = with_needs(node for item in chosen for node in item.nodes)
+  runs = planning.pretraining_runs(nodes, sweep)
+  return planning.core_days(planning.read(where.local), runs)
+
+
+def _in_miniature(section: Section, data: str, *, noted: bool) -> Section:
+  """A section that gives no differences, as they would mean nothing.
+
+  Args:
+    section: of an item.
+    data: see `sections`.
+    noted: whether it says what a miniature is.
+  """
+  blocks = [
+    dataclasses.replace(block, comparable=False)
+    if isinstance(block, report.Table)
+    else block
+    for block in section.blocks
+  ]
+  note = (
+    'In miniature: Transformers with an eighth of the width and a sixth of the'
+    ' layers, ResNets with an eighth and a quarter, on images of 32 px of'
+    f' {data or "rendered scenes"} and scanned digits (configs/mini.py).'
+    ' The numbers are not those of the paper; only their order may be compared.'
+  )
+  notes = [*section.notes, note] if noted else section.notes
+  return dataclasses.replace(section, blocks=blocks, notes=notes)
