@@ -142,7 +142,7 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
     *('table7', '--dry_run', '--jft=folder:/jft', f'--workdir={tmp_path}')
   ).stdout
   commands = [line for line in out.splitlines() if line.startswith('python')]
-  assert len(commands) == 8
+  assert len(commands) == 12
   assert all('--config.data.dataset=folder:/jft' in line for line in commands)
   assert not list(tmp_path.iterdir())
 
