@@ -40,6 +40,17 @@ def test_data_that_is_not_public_is_named():
   assert _paper(node, {JFT: 'folder:/jft'}).data.dataset == 'folder:/jft'
 
 
+@pytest.mark.parametrize('objective', ['supervised', 'masked_patch'])
+def test_and_so_may_be_its_splits(objective):
+  node = Pretraining('ViT-B/16', JFT, 14, objective=objective)
+  config = _paper(node, {JFT: 'folder:/jft@all[1%:]@all[:1%]'})
+  assert config.data.dataset == 'folder:/jft'
+  assert config.data.train_split == 'all[1%:]'
+  assert config.evals.validation.split == 'all[:1%]'
+  with pytest.raises(ValueError, match='expected SPEC, or SPEC@TRAIN@HELD_OUT'):
+    reproduce.at_paper_scale(node, {JFT: 'folder:/jft@all'})
+
+
 def test_parts_of_the_data():
   node = Pretraining('ViT-B/32', JFT, 7, images=9_000_000)
   config = _paper(node)

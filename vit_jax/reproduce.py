@@ -15,12 +15,12 @@ the pages as they are: --render draws them, also while another process runs.
 
 --scale=paper is the paper's own models and data: start it with --launcher=slurm
 or tpu_vm, or take the commands that --dry_run prints to a pod. The data that is
-not public must be named: --jft=SPEC, --imagenet21k=SPEC. --scale=mini needs no
+not public must be named: --jft=SPEC, --imagenet21k=SPEC, or, where its splits
+have other names, SPEC@TRAIN@HELD_OUT. --scale=mini needs no
 data; --data=SPEC, such as folder:/data/cifar10, puts your own in place of its
 scenes.
 """
 
-import dataclasses
 import datetime
 import functools
 from collections.abc import Sequence
@@ -174,12 +174,8 @@ def write(
         'device hours': f'{hours:.2f}',
       },
     )
-  brief = [
-    dataclasses.replace(section, runs=())
-    for section in found
-    if section.name in printed
-  ]
-  print(page.markdown(brief, title='Results', facts={}))
+  brief = [section for section in found if section.name in printed]
+  print(page.markdown(brief, title='Results', facts={}, list_runs=False))
   print(f'{where.local}/index.html shows {len(done)} of {len(runs)} runs.')
   return failures
 

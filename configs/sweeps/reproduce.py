@@ -8,7 +8,8 @@ alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
 
 `scale=paper`: configs/pretrain.py, and for fine-tuning the protocol of
 configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
-`jft=SPEC` and `imagenet21k=SPEC` say where what is not public lies.
+`jft=SPEC` and `imagenet21k=SPEC` say where what is not public lies, and with
+`SPEC@TRAIN@HELD_OUT` which of its splits to take.
 `scale=mini`: configs/mini.py, without a choice of rates, two seeds (one on a
 task of VTAB, and from further pre-trainings of a model). `data=SPEC` puts data
 of your own in place of its scenes.
@@ -189,6 +190,12 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
 
 def _papers_pretraining(node: Pretraining, spec: str) -> Study:
   """The run of a pre-training; spec: of its data, if that is not public."""
+  spec, *splits = spec.split('@')
+  if len(splits) not in (0, 2):
+    raise ValueError(
+      f'{node.data} is {"@".join([spec, *splits])!r}, expected SPEC, or'
+      f' SPEC@TRAIN@HELD_OUT as in folder:/data@train[1%:]@train[:1%]. {USAGE}'
+    )
   words = [node.model, runs.DATASETS[node.data]]
   average = node.few_shot == 'several'
   words.append(f'few_shot={"average" if average else "imagenet2012"}')
@@ -197,12 +204,17 @@ def _papers_pretraining(node: Pretraining, spec: str) -> Study:
   if node.optimizer != 'adam':
     words.append(f'optimizer={node.optimizer}')
   file = 'masked_patch' if node.objective == 'masked_patch' else 'pretrain'
+  if splits and file == 'pretrain':
+    words += [f'train={splits[0]}', f'eval={splits[1]}']
   # Of masked patches the paper gives steps: a million, the config's default.
   if node.epochs is not None and file == 'pretrain':
     words.append(f'epochs={node.epochs:g}')
   overrides = dict(node.options)
   if spec:
     overrides['data.dataset'] = spec
+  if splits and file == 'masked_patch':
+    overrides['data.train_split'] = splits[0]
+    overrides['evals.validation.split'] = splits[1]
   return _pretraining(node, f'configs/{file}.py:{",".join(words)}', overrides)
 
 

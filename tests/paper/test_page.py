@@ -296,3 +296,12 @@ def test_the_page_is_as_it_was_if_it_cannot_be_written(tmp_path):
   with pytest.raises(OSError, match=r'index\.html\.tmp'):
     page.write((), tmp_path, title='After', facts={})
   assert '<h1>Before</h1>' in (tmp_path / 'index.html').read_text()
+
+
+def test_runs_may_be_counted_without_a_line_for_each():
+  runs = [report.Run('a/seed=0', 'configs/a.py', True)]
+  section = report.Section('table5', 'Accuracies', runs=runs)
+  brief = page.markdown([section], title='T', facts={}, list_runs=False)
+  assert '1 of 1 run' in brief
+  assert 'a/seed=0' not in brief
+  assert 'a/seed=0' in page.markdown([section], title='T', facts={})

@@ -17,6 +17,7 @@ def markdown(
   *,
   title: str,
   facts: Mapping[str, object],
+  list_runs: bool = True,
 ) -> str:
   """Renders all sections, after a table of contents.
 
@@ -24,6 +25,7 @@ def markdown(
     sections: in the paper's order.
     title: of the whole.
     facts: name -> short fact, shown at the top.
+    list_runs: whether each section ends with a line for each of its runs.
 
   Returns:
     Markdown, which links to the pictures next to it.
@@ -41,7 +43,7 @@ def markdown(
     )
   blocks += ['## Contents', _contents(sections)]
   for section in sections:
-    blocks += _section(section)
+    blocks += _section(section, list_runs)
   return '\n\n'.join(blocks) + '\n'
 
 
@@ -66,7 +68,7 @@ def _contents(sections: Sequence[report.Section]) -> str:
   return _table(('Item', 'About', 'Status', 'There'), rows)
 
 
-def _section(section: report.Section) -> list[str]:
+def _section(section: report.Section, list_runs: bool) -> list[str]:
   status = parts.status(section)
   details = f': {status.details}' if status.details else ''
   anchor = urllib.parse.quote(section.name)
@@ -85,7 +87,7 @@ def _section(section: report.Section) -> list[str]:
       blocks.append(_claim(block))
   if notes := parts.notes(section):
     blocks.append('\n'.join(f'- {escape(note)}' for note in notes))
-  if section.runs:
+  if section.runs and list_runs:
     rows = [tuple(map(escape, parts.run_row(run))) for run in section.runs]
     # Between tags of a line of its own nothing is read as Markdown.
     summary = html.escape(parts.runs_summary(section.runs))
