@@ -6,7 +6,7 @@ from absl.testing import flagsaver
 
 from vit_jax import errors, reproduce
 from vit_jax.paper import items
-from vit_jax.paper.item import Item
+from vit_jax.paper.items.item import Item
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Pretraining
 from vit_jax.sweep import Sweep, state

@@ -29,7 +29,7 @@ from absl import flags
 
 from vit_jax import command_line, errors
 from vit_jax.paper import items, listing, page, rendering
-from vit_jax.paper.item import Item
+from vit_jax.paper.items.item import Item
 from vit_jax.paper.runs import with_needs
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
@@ -188,7 +188,7 @@ def main(words: Sequence[str]) -> None:
     raise ValueError('--topology is read by --plan only; give both.')
   if _PLAN.value:
     # Imported late: it imports the planner.
-    from vit_jax.paper import plan_table
+    from vit_jax.paper.cost import plan_table
 
     text = plan_table.text(
       with_needs(node for item in chosen for node in item.nodes),

@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from configs import mini
 from configs.sweeps import finetune
 from vit_jax import config as config_lib
-from vit_jax.paper import items, runs, values
+from vit_jax.paper import items, runs
+from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
 from vit_jax.sweep.spec import Value

@@ -5,8 +5,8 @@ import dataclasses
 import html.parser
 
 from vit_jax.paper import page, report
+from vit_jax.paper.numbers.values import Value
 from vit_jax.paper.report import Cell, Number, Picture, Section
-from vit_jax.paper.values import Value
 
 # Of one transparent pixel; what matters is that its bytes are found again.
 PNG = base64.b64decode(

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.paper import made
-from vit_jax.paper import averages, means, numbers, values
+from vit_jax.paper import averages, numbers
+from vit_jax.paper.numbers import means, values
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Transfer, Vtab
 

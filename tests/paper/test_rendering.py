@@ -7,8 +7,9 @@ import pytest
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax.paper import items, page_parts, rendering
-from vit_jax.paper.item import Item
+from vit_jax.paper import items, rendering
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Claim, Section, Table
 from vit_jax.sweep import Sweep, reading
 from vit_jax.sweep.commands import Folders

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 
 from vit_jax import command_line, models
-from vit_jax.paper.panels import AXIAL_SERIES, PANELS
+from vit_jax.paper.numbers.panels import AXIAL_SERIES, PANELS
 
 SCALES = ('paper', 'mini')
 # Figure 12's.

@@ -6,7 +6,7 @@ The latter are Average-5 and VTAB's means; `means.py` has the paper's own.
 import statistics
 from collections.abc import Iterable, Sequence
 
-from vit_jax.paper import means
+from vit_jax.paper.numbers import means
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Results, Transfer, Vtab
 

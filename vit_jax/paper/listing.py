@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from vit_jax.paper import rendering
-from vit_jax.paper.item import Item
+from vit_jax.paper.items.item import Item
 from vit_jax.paper.runs import with_needs
 from vit_jax.sweep import launch, schedule
 from vit_jax.sweep.commands import Folders

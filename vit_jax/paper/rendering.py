@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from absl import logging
 
 from vit_jax import environment
-from vit_jax.paper import cost, page_parts, planning, report
-from vit_jax.paper.item import Item
+from vit_jax.paper import cost, report
+from vit_jax.paper.cost import planning
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Node, Results, with_needs
 from vit_jax.sweep import launch, schedule

@@ -9,7 +9,7 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
-from vit_jax.paper.values import Value
+from vit_jax.paper.numbers.values import Value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,8 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import metrics, results
-from vit_jax.paper import evaluations, values
+from vit_jax.paper import evaluations
+from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number
 from vit_jax.sweep import schedule
 from vit_jax.sweep.spec import Study, Value

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from vit_jax import drawing
+from vit_jax.paper.numbers.values import VTAB, Point
 from vit_jax.paper.plots import marks, parts
 from vit_jax.paper.report import Number
-from vit_jax.paper.values import VTAB, Point
 
 # Title of a panel of ours -> of the paper's points.
 GROUPS = {

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 
 from vit_jax import drawing
-from vit_jax.paper.panels import FAMILIES as PAPERS_FAMILIES
-from vit_jax.paper.panels import PANELS
+from vit_jax.paper.numbers.panels import FAMILIES as PAPERS_FAMILIES
+from vit_jax.paper.numbers.panels import PANELS
+from vit_jax.paper.numbers.values import Point
 from vit_jax.paper.plots import marks, parts
 from vit_jax.paper.report import Number
-from vit_jax.paper.values import Point
 
 # What `figure5` calls a family -> what the legend does.
 FAMILIES = {

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from vit_jax import drawing
+from vit_jax.paper.numbers.values import Point
 from vit_jax.paper.plots import marks, parts
 from vit_jax.paper.report import Number
-from vit_jax.paper.values import Point
 
 _FIVE_SHOT = 'Linear 5-shot ImageNet top-1 (%)'
 _SIZES = ('Ti', 'S', 'b', 'B', 'L', 'H')

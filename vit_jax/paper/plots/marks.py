@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 
-from vit_jax.paper.panels import PANELS
+from vit_jax.paper.numbers.panels import PANELS
+from vit_jax.paper.numbers.values import Point
 from vit_jax.paper.report import Number
-from vit_jax.paper.values import Point
 
 COLUMNS = (
   *('source', 'panel', 'series', 'label', 'x', 'mean', 'std', 'n', 'note'),

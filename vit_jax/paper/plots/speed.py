@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from vit_jax import drawing
-from vit_jax.paper.panels import PANELS
+from vit_jax.paper.numbers.panels import PANELS
 from vit_jax.paper.plots import marks, parts
 from vit_jax.paper.report import Number
 

@@ -1,0 +1,185 @@
+"""What --plan prints: costs, what there is, totals."""
+
+import json
+
+import pytest
+from etils import epath
+
+from vit_jax.paper import items
+from vit_jax.paper.cost import plan_table, planning
+from vit_jax.paper.cost.plan_table import Row
+from vit_jax.paper.numbers import values
+from vit_jax.paper.runs import Pretraining, Transfer, with_needs
+from vit_jax.sweep import reading
+from vit_jax.sweep.commands import Folders
+
+LONG = Pretraining('ViT-L/16', values.JFT, 14)
+SHORT = Pretraining('ViT-L/32', values.JFT, 7)
+NODES = with_needs(
+  [Transfer(LONG, values.CIFAR10), Transfer(SHORT, values.CIFAR10)]
+)
+
+
+@pytest.fixture(scope='module')
+def paper():
+  return reading.load('configs/sweeps/reproduce.py:table6,scale=paper')
+
+
+@pytest.fixture(scope='module')
+def mini():
+  return reading.load('configs/sweeps/reproduce.py:table6,scale=mini')
+
+
+@pytest.fixture
+def where(tmp_path):
+  return Folders(tmp_path, epath.Path(tmp_path))
+
+
+def _leave(where, name, lines, *, done=False):
+  """What a run of 2,000 steps leaves."""
+  workdir = where.workdir(name)
+  workdir.mkdir(parents=True)
+  (workdir / 'config.json').write_text('{"total_steps": 2000}')
+  (workdir / 'metrics.jsonl').write_text(lines)
+  if done:
+    (workdir / 'DONE').write_text('2000\n')
+
+
+def test_costs_and_states_of_the_papers_own_runs(paper, where):
+  found = planning.pretraining_runs(NODES, paper)
+  _leave(where, found[LONG.name].name, '{"step": 1200}\n{"step": 1300, "los')
+  rows = plan_table.rows(
+    NODES, paper, where, {}, {SHORT.name: 181.0}, papers_own=True
+  )
+  assert [(row.name, row.steps, row.paper, row.state) for row in rows] == [
+    # 14 epochs of 303 million images in batches of 4096.
+    (LONG.name, 1_035_644, '0.68k', 'step 1,200'),
+    (SHORT.name, 517_822, '', 'not begun'),
+  ]
+  assert [row.core_days for row in rows] == [None, 181]
+  assert [row.hours for row in rows] == [None, None]
+  assert rows[0].exaflops == pytest.approx(1566.7, abs=0.05)
+
+
+@pytest.mark.parametrize(
+  ('node', 'steps'),
+  [
+    (Pretraining('ViT-L/16', values.IMAGENET21K), 272_460),  # 90 epochs.
+    (Pretraining('BiT-R50x1', values.JFT, 7, 'sgd'), 517_822),
+  ],
+)
+def test_steps_are_those_of_the_configs(node, steps, where):
+  sweep = reading.load('configs/sweeps/reproduce.py:all,scale=paper')
+  [row] = plan_table.rows([node], sweep, where, {}, {}, papers_own=True)
+  assert row.steps == steps
+
+
+def test_a_table_has_totals_and_no_empty_columns():
+  text = plan_table.table(
+    [
+      Row('one', 1000.5, 2000, None, '', None, 'not begun'),
+      Row('another', 2.0, 30, 1728.66, '2.5k', None, 'finished'),
+    ]
+  )
+  assert text.splitlines() == [
+    "Pre-training  exaFLOPs  Steps  Core-days  Paper's  State",
+    'one            1,000.5  2,000          —        —  not begun',
+    'another            2.0     30    1,728.7     2.5k  finished',
+    '-------------------------------------------------------------',
+    '2 runs         1,002.5  2,030    1,728.7        —  1 finished',
+  ]
+
+
+def test_a_miniature_has_hours_and_no_costs(mini, where):
+  found = planning.pretraining_runs(NODES, mini)
+  last = {
+    'step': 2000,
+    'goodput/steps_seconds': 1800.0,
+    'goodput/devices': 2.0,
+  }
+  _leave(where, found[LONG.name].name, json.dumps(last), done=True)
+  [study] = [s for s in mini.studies if s.name == NODES[-1].name]
+  _leave(where, study.finals_of(None)[1].name, json.dumps(last), done=True)
+  lines = plan_table.text(NODES, mini, where, papers_own=False).splitlines()
+  assert lines.pop() == (
+    'Fine-tuning: 2 studies of 4 runs, 1 finished, 1.00 device hours.'
+  )
+  assert [line.split() for line in lines] == [
+    ['Pre-training', 'Steps', 'Device', 'hours', 'State'],
+    [*('ViT-L/16,', 'JFT-300M,', '14', 'epochs'), '1,200', '1.00', 'finished'],
+    [*('ViT-L/32,', 'JFT-300M,', '7', 'epochs'), '600', '—', 'not', 'begun'],
+    ['-' * len(lines[3])],
+    ['2', 'runs', '1,800', '1.00', '1', 'finished'],
+  ]
+
+
+def test_fine_tuning_counts_all_runs_of_the_protocol(paper):
+  nodes = [Transfer(SHORT, values.CIFAR10)]
+  # Four rates and three seeds, 10,000 steps of 512 images; 45.3 billion
+  # multiply-adds a forward pass at 384 px, of 6 operations: 9.74.
+  assert plan_table.finetuning(nodes, paper, {}, papers_own=True) == (
+    'Fine-tuning: 1 study of 7 runs, 9.7 exaFLOPs, 0 finished.'
+  )
+  assert plan_table.finetuning([SHORT], paper, {}, papers_own=True) == (
+    'No fine-tuning.'
+  )
+
+
+def test_where_core_days_are_from_is_said(paper, where):
+  def notes():
+    text = plan_table.text([LONG, SHORT], paper, where, papers_own=True)
+    return text.partition('No fine-tuning.\n')[2].splitlines()
+
+  missing = (
+    'Core-days of {} runs are unknown: --plan --topology=v3:16x16 compiles'
+    ' their steps, in minutes each.'
+  )
+  assert notes() == [missing.format(2)]
+  plans = [
+    {
+      'config': f'configs/pretrain.py:{model},jft300m,epochs={epochs}',
+      'topology': 'v3:16x16',
+      'core_days': 5.0,
+    }
+    for model, epochs in (('ViT-L/16', 14), ('ViT-L/32', 7))
+  ]
+  from_plan = (
+    'Core-days: as vit_jax.plan estimates them for TPUv3, in plan.json; steps'
+    ' only.'
+  )
+  (where.local / 'plan.json').write_text(json.dumps(plans[:1]))
+  assert notes() == [from_plan, missing.format(1)]
+  (where.local / 'plan.json').write_text(json.dumps(plans))
+  assert notes() == [from_plan]
+
+
+def test_a_miniature_is_not_planned(mini, where):
+  with pytest.raises(ValueError, match=r'v3:2x2 is for --scale=paper'):
+    plan_table.text(NODES, mini, where, papers_own=False, topology='v3:2x2')
+
+
+def test_all_items_have_rows(mini, where):
+  nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
+  sweep = reading.load('configs/sweeps/reproduce.py:all,scale=mini')
+  rows = plan_table.rows(nodes, sweep, where, {}, {}, papers_own=False)
+  assert len(rows) == 157
+
+
+def test_fine_tuning_on_vtab_is_counted(where):
+  """57 tasks and models of three seeds; in miniature 8 tasks of one."""
+  nodes = with_needs(items.ITEMS['table9'].nodes)
+  sweep = reading.load('configs/sweeps/reproduce.py:table9,scale=paper')
+  line = plan_table.finetuning(nodes, sweep, {}, papers_own=True)
+  assert line.startswith('Fine-tuning: 57 studies of 171 runs, ')
+  # ViT-L/16, 2,500 steps of 512 images at 384 px, 191.2 billion
+  # multiply-adds each, of 6 operations, three seeds: 4.4.
+  [node] = [
+    node
+    for node in nodes
+    if node.name == 'ViT-L/16, JFT-300M, 14 epochs to VTAB Pets'
+  ]
+  line = plan_table.finetuning([node], sweep, {}, papers_own=True)
+  assert line == 'Fine-tuning: 1 study of 3 runs, 4.4 exaFLOPs, 0 finished.'
+  sweep = reading.load('configs/sweeps/reproduce.py:table9,scale=mini')
+  line = plan_table.finetuning(nodes, sweep, {}, papers_own=False)
+  assert line == 'Fine-tuning: 24 studies of 24 runs, 0 finished.'

@@ -1,0 +1,217 @@
+"""Plans of pre-training runs: which belong to which, and those that lack."""
+
+import json
+import pathlib
+
+import pytest
+
+from vit_jax.paper.cost import planning
+from vit_jax.paper.runs import Pretraining, Transfer, with_needs
+from vit_jax.plan import devices
+from vit_jax.sweep import reading
+from vit_jax.sweep.spec import Run
+
+B16 = 'configs/pretrain.py:ViT-B/16,jft300m,epochs=7'
+V3 = 'v3:16x16'
+
+
+def _run(config=B16, **overrides):
+  overrides = {key.replace('__', '.'): v for key, v in overrides.items()}
+  return Run('a/run=pretraining', config, overrides)
+
+
+def _plan(core_days=10.0, config=B16, topology=V3, **others):
+  return {
+    'config': config,
+    'topology': topology,
+    'fits': True,
+    'error': None,
+    'core_days': core_days,
+    **others,
+  }
+
+
+def _write(folder: pathlib.Path, *plans):
+  (folder / 'plan.json').write_text(json.dumps(plans))
+
+
+def test_a_run_is_planned_without_what_its_steps_do_not_depend_on():
+  run = _run(
+    'configs/pretrain.py:ViT-B/16,jft300m,few_shot=imagenet2012,epochs=7',
+    seed=3,
+    data__dataset='folder:/jft',
+    data__data_dir='/data',
+    evals__few_shot__every=10,
+    log__every=5,
+    model__remat='full',
+  )
+  found = planning.planned(run)
+  assert found.config == B16
+  assert found.overrides == {'model.remat': 'full'}
+
+
+def test_the_runs_of_a_sweep_are_planned_by_the_names_that_the_planner_has():
+  start = Pretraining('ViT-L/16', 'JFT-300M', 14)
+  sweep = reading.load('configs/sweeps/reproduce.py:table6,scale=paper')
+  nodes = with_needs([Transfer(start, 'CIFAR-10')])
+  runs = planning.pretraining_runs(nodes, sweep)
+  assert list(runs) == ['ViT-L/16, JFT-300M, 14 epochs']
+  config = 'configs/pretrain.py:ViT-L/16,jft300m,epochs=14'
+  assert planning.core_days([_plan(697.0, config)], runs) == {start.name: 697}
+
+
+@pytest.mark.parametrize(
+  ('plan', 'found'),
+  [
+    (_plan(), 10),
+    (_plan(topology='v3:2x2'), 10),
+    # Not the paper's cores, nor of any slice, nor the run's.
+    (_plan(topology='v5e:16x16'), None),
+    (_plan(topology=None), None),
+    (_plan(config=B16.replace('16', '32')), None),
+    (_plan(overrides={'seed': '0'}), None),
+    (_plan(error='out of memory'), None),
+    # What does not fit is not what would run.
+    (_plan(fits=False, fix=None), None),
+    (_plan(fits=False, fix={'core_days': 12.0}), 12),
+  ],
+)
+def test_core_days_are_of_tpu_v3_and_of_what_fits(plan, found):
+  days = planning.core_days([plan], {'name': _run()})
+  assert days == ({} if found is None else {'name': found})
+
+
+def test_the_newest_plan_counts_or_that_of_the_slice_asked_for():
+  plans = [_plan(1.0), _plan(2.0), _plan(3.0, topology='v3:2x2')]
+  runs = {'name': _run()}
+  assert planning.core_days(plans, runs) == {'name': 3}
+  assert planning.core_days(plans, runs, V3) == {'name': 2}
+  assert planning.core_days(plans, runs, 'v5e:16x16') == {}
+
+
+def test_overrides_tell_plans_apart():
+  plan = _plan(overrides={'model.position_embedding': '2d'})
+  assert planning.find([plan], _run(model__position_embedding='2d')) is plan
+  assert planning.find([plan], _run()) is None
+
+
+def test_what_is_missing_is_planned_once_and_kept(tmp_path):
+  _write(tmp_path, _plan())
+  runs = [
+    _run(seed=0),
+    _run(model__remat='full', seed=0),
+    _run(model__remat='full', seed=1),
+    _run('configs/pretrain.py:ViT-B/32,jft300m', model__scan=True),
+  ]
+  said, called = [], []
+
+  def planner(words):
+    called.append(words)
+    # What was planned before is on disk by now.
+    assert len(planning.read(tmp_path)) == len(called)
+    return _plan(5.0, words[0].removeprefix('--config='))
+
+  arguments = (runs, tmp_path, 'v3-512', said.append, planner)
+  assert planning.compile_missing(*arguments) == V3
+  assert called == [
+    [f'--config={B16}', '--config.model.remat=full', *_FLAGS],
+    [
+      '--config=configs/pretrain.py:ViT-B/32,jft300m',
+      '--config.model.scan=true',
+      *_FLAGS,
+    ],
+  ]
+  assert said[0] == f'0 of 2 planned: {B16}'
+  assert said[1].startswith('1 of 2 planned, about 0 s left: configs/')
+  days = planning.core_days(
+    planning.read(tmp_path), dict(zip('abcd', runs, strict=True))
+  )
+  assert days == {'a': 10, 'b': 5, 'c': 5, 'd': 5}
+  planning.compile_missing(*arguments)
+  assert len(called) == 2
+  # Another slice is another plan.
+  planning.compile_missing(runs[:1], tmp_path, 'v3:2x2', print, planner)
+  assert called[-1][-2] == '--topology=v3:2x2'
+
+
+_FLAGS = (f'--topology={V3}', '--json')
+
+
+def test_what_can_not_be_planned_is_said_after_the_others(tmp_path):
+  folder = tmp_path / 'new'
+
+  def planner(words):
+    if len(words) == 3:
+      raise ValueError('no such model')
+    return _plan()
+
+  runs = [_run(), _run(model__scan=True)]
+  with pytest.raises(ValueError, match=f'1 of 2 not planned:\n{B16}: no such'):
+    planning.compile_missing(runs, folder, V3, print, planner)
+  assert [plan['overrides'] for plan in planning.read(folder)] == [
+    {'model.scan': 'true'}
+  ]
+
+
+def test_without_the_compiler_only_what_is_there_is_known(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(devices, 'have_compiler', lambda: False)
+  with pytest.raises(ValueError, match=r'pip install "vit_jax\[plan\]"'):
+    planning.compile_missing([_run()], tmp_path, V3, print)
+  _write(tmp_path, _plan())
+  planning.compile_missing([_run()], tmp_path, V3, print)
+
+
+def test_an_unknown_slice_is_refused(tmp_path):
+  with pytest.raises(ValueError, match='v3:5x5'):
+    planning.compile_missing([_run()], tmp_path, 'v3:5x5', print)
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [('[{"config"', 'is no JSON'), ('[5]', 'list of objects with a "config"')],
+)
+def test_a_damaged_file_is_refused(tmp_path, text, message):
+  (tmp_path / 'plan.json').write_text(text)
+  with pytest.raises(ValueError, match=message):
+    planning.read(tmp_path)
+
+
+def test_what_the_planner_says_of_one_run_is_a_list_of_one(tmp_path):
+  assert planning.read(tmp_path) == []
+  (tmp_path / 'plan.json').write_text(json.dumps(_plan()))
+  assert planning.read(tmp_path) == [_plan()]
+
+
+@pytest.mark.parametrize(
+  ('printed', 'code', 'message'),
+  [
+    ('first\nwhy', 3, 'why'),
+    ('first\nerror: two\nlines', 1, 'two\nlines'),
+    ('', 9, 'exit 9'),
+  ],
+)
+def test_why_the_planner_failed_is_said(
+  printed, code, message, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(
+    planning.sys,
+    'executable',
+    _program(tmp_path, f"printf '{printed}' >&2; exit {code}"),
+  )
+  with pytest.raises(ValueError, match=f'^{message}$'):
+    planning._plan(['--json'])
+
+
+def test_the_planner_is_a_process_of_its_own(monkeypatch, tmp_path):
+  program = _program(tmp_path, 'echo talk >&2; echo "{\\"config\\": \\"$*\\"}"')
+  monkeypatch.setattr(planning.sys, 'executable', program)
+  assert planning._plan(['--json']) == {'config': '-m vit_jax.plan --json'}
+
+
+def _program(folder, text):
+  path = folder / 'python'
+  path.write_text(f'#!/bin/sh\n{text}\n')
+  path.chmod(0o755)
+  return str(path)

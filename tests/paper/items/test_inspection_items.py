@@ -1,0 +1,182 @@
+"""Items that are drawn from weights: of which runs, and what they show."""
+
+import subprocess
+import sys
+
+from etils import epath
+
+from tests.test_train import tiny_config
+from vit_jax import train
+from vit_jax.paper import items, pictures, report
+from vit_jax.paper.items import inspection_items, masked_patch_item
+from vit_jax.paper.numbers import values
+from vit_jax.paper.report import Number
+from vit_jax.paper.runs import Pretraining, Results
+
+LARGE = Pretraining('ViT-L/16', values.JFT, 14)
+
+
+class Stub(Results):
+  """Results with folders and numbers as they are given."""
+
+  def __init__(self, folders, found=()):
+    super().__init__([], {})
+    self.folders, self.found = folders, dict(found)
+
+  def folder(self, node):
+    return self.folders.get(node)
+
+  def number(self, nodes, metric, *, scale=100.0):
+    found = [self.found.get((node, metric)) for node in nodes]
+    if None in found:
+      return None
+    return Number(tuple(found), tuple(map(str, range(len(found)))))
+
+
+def _names(item):
+  return [node.name for node in item.nodes]
+
+
+def test_figures_are_of_the_papers_runs():
+  large = 'ViT-L/16, JFT-300M, 14 epochs'
+  assert {
+    name: _names(items.ITEMS[name])
+    for name in ('figure6', 'figure7', 'figure10', 'figure11', 'figure14')
+  } == {
+    'figure6': [large],
+    'figure7': ['ViT-L/32, JFT-300M, 7 epochs', large],
+    'figure10': [
+      'ViT-L/16, JFT-300M, 7 epochs, LR 2e-4, WD 0.01',
+      'ViT-L/16, JFT-300M, 7 epochs',
+      large,
+    ],
+    'figure11': [large, 'R50+ViT-L/16, JFT-300M, 14 epochs'],
+    'figure14': [large],
+  }
+  assert dict(items.ITEMS['figure10'].nodes[0].options) == {
+    'schedule.peak': 2e-4,
+    'optimizer.weight_decay': 0.01,
+  }
+  # All but that of the smaller rate are of Table 6, too.
+  others = {
+    n for name in ('figure7', 'figure11') for n in items.ITEMS[name].nodes
+  }
+  others |= set(items.ITEMS['figure10'].nodes[1:])
+  shared = {node.pretraining for node in items.ITEMS['table6'].nodes}
+  assert others <= shared
+
+
+def _fake_picture(monkeypatch, titles, notes=()):
+  """Lets pictures be drawn that are of these panels."""
+  calls = []
+
+  def draw(name, panels, results, folder):
+    calls.append((name, [(p.kind, p.title, p.images) for p in panels]))
+    return pictures.Drawn(titles, notes, folder / f'{name}.csv')
+
+  monkeypatch.setattr(pictures, 'draw', draw)
+  return calls
+
+
+def test_panels_are_those_of_the_paper(monkeypatch, tmp_path):
+  calls = _fake_picture(monkeypatch, ())
+  for item in (
+    inspection_items.figure6(),
+    inspection_items.figure7(),
+    inspection_items.figure10(),
+    inspection_items.figure11(),
+    inspection_items.figure14(),
+    masked_patch_item.masked_patch(),
+  ):
+    item.render(Stub({}), tmp_path)
+  similarity = 'position_similarity'
+  assert calls == [
+    ('figure6', [('rollout', 'ViT-L/16', 6)]),
+    (
+      'figure7',
+      [
+        ('filters', 'ViT-L/32', 0),
+        (similarity, 'ViT-L/32', 0),
+        ('attention_distance', 'ViT-L/16', 128),
+      ],
+    ),
+    (
+      'figure10',
+      [
+        (similarity, '7 epochs, LR 2e-4, WD 0.01', 0),
+        (similarity, '7 epochs, LR 4e-4, WD 0.1', 0),
+        (similarity, '14 epochs, LR 4e-4, WD 0.1', 0),
+      ],
+    ),
+    (
+      'figure11',
+      [
+        ('attention_distance', 'ViT-L/16', 128),
+        ('attention_distance', 'R50+ViT-L/16', 128),
+      ],
+    ),
+    ('figure14', [('rollout', 'ViT-L/16', 128)]),
+    ('masked_patch', [('masked_patches', 'ViT-B/16', 4)]),
+  ]
+
+
+def test_there_is_a_picture_only_if_anything_is_drawn(monkeypatch, tmp_path):
+  _fake_picture(monkeypatch, ('ViT-L/16',), ('Missing: a run.',))
+  section = inspection_items.figure6().render(Stub({}), tmp_path / 'figures')
+  [picture] = section.blocks
+  assert picture.stem == 'figures/figure6'
+  assert section.missing == ('Missing: a run.',)
+  _fake_picture(monkeypatch, ())
+  assert not inspection_items.figure6().render(Stub({}), tmp_path).blocks
+
+
+def test_claims_are_not_of_an_older_file(monkeypatch, tmp_path):
+  rows = [
+    'panel,part,block,head,value',
+    'ViT-L/16,attention distance,0,0,5',
+    'ViT-L/16,attention distance,0,1,15',
+    'ViT-L/16,attention distance,1,0,15',
+    'ViT-L/16,attention distance,1,1,15',
+    'ViT-L/16,uniform attention,,,16',
+    'ViT-L/16,uniform attention to the nearest half,,,10',
+  ]
+  (tmp_path / 'figure7.csv').write_text('\n'.join(rows))
+  _fake_picture(monkeypatch, ('ViT-L/16', 'ViT-L/32'))
+  _, depth, far = inspection_items.figure7().render(Stub({}), tmp_path).blocks
+  assert far.answer == 'yes'
+  assert depth.answer == 'not at this scale'
+  _fake_picture(monkeypatch, ('ViT-L/32',))
+  _, *said = inspection_items.figure7().render(Stub({}), tmp_path).blocks
+  assert [claim.answer for claim in said] == ['missing', 'missing']
+
+
+def test_a_run_is_drawn_once(tmp_path, monkeypatch):
+  config = tiny_config()
+  config.total_steps = config.evals.test.every = 2
+  config.accumulation_steps = 1
+  config.schedule.warmup_steps = 0
+  train.train_and_evaluate(config, tmp_path / 'run')
+  results = Stub({LARGE: epath.Path(tmp_path / 'run')})
+  figures = tmp_path / 'figures'
+  section = inspection_items.figure6().render(results, figures)
+  assert section.missing == ()
+  assert [type(block) for block in section.blocks] == [report.Picture]
+  assert sorted(path.name for path in figures.iterdir()) == [
+    f'figure6.{end}' for end in ('csv', 'drawn.json', 'pdf', 'png')
+  ]
+
+  def fail(*args, **options):
+    raise AssertionError('a process was started')
+
+  monkeypatch.setattr(subprocess, 'run', fail)
+  again = inspection_items.figure6().render(results, figures)
+  assert again == section
+
+
+def test_the_page_asks_for_no_accelerator():
+  """Drawing is another process, so this one starts no backend of JAX."""
+  code = (
+    'import sys; from vit_jax.paper import items;'
+    "assert 'vit_jax.paper.pictures.weights_drawing' not in sys.modules"
+  )
+  subprocess.run([sys.executable, '-c', code], check=True)

@@ -1,0 +1,315 @@
+"""The paper's items: shared runs, numbers from runs' files, what is missing."""
+
+import itertools
+
+import pandas as pd
+import pytest
+
+from configs import pretrain
+from vit_jax.paper import averages, cost, items, numbers
+from vit_jax.paper.items import table_items
+from vit_jax.paper.numbers import values
+from vit_jax.paper.report import Number, Table
+from vit_jax.paper.runs import Pretraining, Results, Transfer, Vtab, with_needs
+from vit_jax.sweep import Sweep, reading
+
+SWEEP = 'configs/sweeps/reproduce.py'
+DRAWN_FROM_WEIGHTS = ('figure6', 'figure7', 'figure10', 'figure11', 'figure14')
+
+
+@pytest.fixture(scope='module', params=['mini', 'paper'])
+def sweep(request):
+  return reading.load(f'{SWEEP}:all,scale={request.param}')
+
+
+def _finished(sweep, accuracy):
+  """Metrics of all runs: accuracy(node's name, place among its runs)."""
+  finished = {}
+  for study in sweep.studies:
+    for i, run in enumerate(study.candidates):
+      finished[run.name] = {'held_out/accuracy': 0.1 * i}
+    winner = study.candidates[-1] if study.candidates else None
+    for i, run in enumerate(study.finals_of(winner)):
+      value = accuracy(study.name, i)
+      finished[run.name] = {
+        'test/accuracy': value,
+        'real/accuracy': value,
+        'few_shot/5shot/accuracy': value,
+      }
+  return finished
+
+
+def _is_papers_own(sweep):
+  first = sweep.studies[0].finals_of(None)[0]
+  return first.config.startswith('configs/pretrain.py')
+
+
+def test_items_share_runs():
+  shared = table_items.pretraining('ViT-L/16', values.JFT)
+  assert shared.epochs == 14
+  for name in ('table2', 'table5', 'table6'):
+    assert Transfer(shared, values.CIFAR10) in items.ITEMS[name].nodes
+  # Table 2's ImageNet is at a higher resolution, with averaged weights.
+  assert Transfer(shared, values.IMAGENET, 512) in items.ITEMS['table2'].nodes
+  assert Transfer(shared, values.IMAGENET) not in items.ITEMS['table2'].nodes
+  seven = Pretraining('BiT-R50x1', values.JFT, 7)
+  for name in ('table6', 'table7'):
+    assert Transfer(seven, values.CIFAR10) in items.ITEMS[name].nodes
+  default = Pretraining('ViT-B/16', values.JFT, 7)
+  assert default in items.ITEMS['table8'].nodes
+  assert Transfer(default, values.IMAGENET) in items.ITEMS['table6'].nodes
+  nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
+  assert len({node.name for node in nodes}) == len(nodes)
+  # 14 of Table 5, 13 more of Table 6, 10 of Table 7, 23 of Table 8, BiT's two
+  # from two sets of Figure 3 and 12 seeds from ImageNet, 49 of Figure 4, a
+  # hybrid's 2 seeds of Figure 5, 21 of Figure 8, 2 of Figure 9, one of Figure
+  # 10, three of Figure 13, and three of masked patches.
+  assert sum(isinstance(node, Pretraining) for node in nodes) == 157
+  # 19 tasks of three models of Table 9, and of the ResNet of Figure 2.
+  assert sum(isinstance(node, Vtab) for node in nodes) == 76
+
+
+def test_what_a_run_starts_from_comes_first():
+  transfer = Transfer(Pretraining('ViT-B/16'), values.CIFAR10)
+  assert with_needs([transfer, transfer]) == [transfer.pretraining, transfer]
+
+
+def test_numbers_are_means_over_the_runs_that_are_reported(sweep):
+  start = table_items.pretraining('ViT-B/16', values.JFT)
+  seeds = (0.5, 0.75, 0.625)
+  results = Results(sweep.studies, _finished(sweep, lambda name, i: seeds[i]))
+  number = results.transfer(start, values.CIFAR10)
+  count = len(number.values)
+  assert number.values == tuple(100 * seed for seed in seeds[:count])
+  assert count in (2, 3)
+  assert number.runs[1].endswith('seed=1')
+  assert results.few_shot([start], scale=1.0).values == (0.5,)
+
+
+def test_a_deleted_number_is_missing_in_its_cells_only(sweep, tmp_path):
+  finished = _finished(sweep, lambda name, i: 0.5)
+  gone = Transfer(
+    table_items.pretraining('ViT-L/16', values.JFT), values.CIFAR10
+  )
+  [study] = [s for s in sweep.studies if s.name == gone.name]
+  winner = study.candidates[-1] if study.candidates else None
+  del finished[study.finals_of(winner)[0].name]['test/accuracy']
+  results = Results(sweep.studies, finished, comparable=_is_papers_own(sweep))
+  missing = {
+    (name, *place)
+    for name, item in items.ITEMS.items()
+    for table in item.render(results, tmp_path).blocks
+    if isinstance(table, Table)
+    for place, cell in table.cells.items()
+    if cell.expected and cell.ours is None
+  }
+  assert missing == {
+    ('table2', 'CIFAR-10', 'ViT-L/16, JFT-300M'),
+    ('table5', 'JFT-300M: CIFAR-10', 'ViT-L/16'),
+    ('table6', 'ViT-L/16, 14 epochs', 'CIFAR-10'),
+  }
+
+
+def test_without_runs_nothing_is_a_number(sweep, tmp_path):
+  results = Results(sweep.studies, {})
+  for name, item in items.ITEMS.items():
+    if not item.nodes:
+      continue  # From the code.
+    section = item.render(results, tmp_path)
+    if name in DRAWN_FROM_WEIGHTS:
+      assert {claim.answer for claim in section.blocks} <= {'missing'}
+      assert section.notes or section.missing
+      continue
+    table, *said = section.blocks
+    assert {claim.answer for claim in said} <= {'missing'}
+    if name.startswith('figure'):
+      rows = (tmp_path / f'{name}.csv').read_text().splitlines()
+      assert not any(row.startswith('ours') for row in rows)
+      continue
+    assert any(cell.expected for cell in table.cells.values())
+    assert all(
+      cell.ours is None for cell in table.cells.values() if cell.expected
+    )
+
+
+def test_the_papers_own_numbers_give_its_averages(sweep, tmp_path):
+  printed = numbers.TABLE_7
+  columns = dict(zip(numbers.COLUMNS_7, printed.columns, strict=True))
+  of_node = {}
+  for (model, optimizer), column in columns.items():
+    for seed, task in itertools.product(range(3), numbers.AVERAGE5):
+      start = Pretraining(model, values.JFT, 7, optimizer.lower(), seed=seed)
+      value = printed[task, column].value
+      of_node[Transfer(start, task).name] = value / 100
+  finished = _finished(sweep, lambda name, i: of_node.get(name, 0.0))
+  results = Results(sweep.studies, finished)
+  table, claim = items.ITEMS['table7'].render(results, tmp_path).blocks
+  assert claim.answer == 'yes'
+  for column in printed.columns:
+    cell = table.cells['Average', column]
+    assert cell.ours.mean == pytest.approx(cell.paper.value, abs=0.0051)
+    assert cell.ours.std == 0
+    for task in numbers.AVERAGE5:
+      assert table.cells[task, column].difference == pytest.approx(0, abs=1e-9)
+
+
+def test_averages_need_all_tasks(sweep):
+  finished = _finished(sweep, lambda name, i: 0.5)
+  start = Pretraining('BiT-R50x1', values.JFT, 7)
+  results = Results(sweep.studies, finished)
+  assert averages.average5(results, start).mean == 50
+  [study] = [
+    s for s in sweep.studies if s.name == Transfer(start, values.PETS).name
+  ]
+  winner = study.candidates[-1] if study.candidates else None
+  del finished[study.finals_of(winner)[0].name]
+  assert averages.average5(Results(sweep.studies, finished), start) is None
+
+
+def test_unknown_items_list_the_choices():
+  with pytest.raises(ValueError, match=r'table66: no such item; .*table5'):
+    items.find(['table5', 'table66'])
+  assert [i.name for i in items.find(['table8', 'table5'])] == [
+    'table5',
+    'table8',
+  ]
+  assert len(items.find(['all'])) == len(items.ITEMS)
+
+
+def test_cost_is_that_of_table_6():
+  for row, (model, epochs) in zip(
+    numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
+  ):
+    if model in ('ViT-B/32', 'BiT-R50x1', 'R50+ViT-B/16'):
+      printed = numbers.EXAFLOPS[row].value
+      found = cost.exaflops(Pretraining(model, values.JFT, epochs))
+      assert found == pytest.approx(printed, rel=0.025)
+
+
+def test_cost_is_of_the_runs_that_the_configs_have():
+  assert cost.IMAGES == {
+    values.IMAGENET: pretrain.IMAGENET_EXAMPLES,
+    values.IMAGENET21K: pretrain.IMAGENET21K_EXAMPLES,
+    values.JFT: pretrain.JFT_EXAMPLES,
+  }
+  assert {
+    values.IMAGENET: pretrain.IMAGENET.epochs,
+    values.IMAGENET21K: pretrain.IMAGENET21K.epochs,
+    values.JFT: pretrain.JFT.epochs,
+  } == cost.EPOCHS
+
+
+def test_core_days_are_those_of_the_plan(sweep, tmp_path):
+  long, medium = (
+    table_items.pretraining(model, values.JFT).name
+    for model in ('ViT-L/16', 'ViT-L/32')
+  )
+  results = Results(sweep.studies, {}, core_days={long: 697.0, medium: 180.5})
+  section = items.ITEMS['table2'].render(results, tmp_path)
+  row = {
+    column: section.blocks[0].cells['TPUv3-core-days', column]
+    for column in numbers.TABLE_2.columns
+  }
+  cell = row.pop('ViT-L/16, JFT-300M')
+  assert cell.ours.values == (697,)
+  assert cell.ours.runs == ('plan: ViT-L/16, JFT-300M, 14 epochs',)
+  assert cell.difference == 17  # The paper's are 680.
+  assert all(other.ours is None for other in row.values())
+  assert 'estimates of vit_jax.plan' in section.notes[-1]
+  # Nothing is to be run for it.
+  assert not any(cell.expected for cell in (cell, *row.values()))
+  # Table 6 has them too, which the paper's has not.
+  table = items.ITEMS['table6'].render(results, tmp_path).blocks[0]
+  assert table.columns == (*numbers.TABLE_6.columns, 'TPUv3-core-days')
+  assert {
+    row: table.cells[row, column].ours.mean
+    for row, column in table.cells
+    if column == 'TPUv3-core-days'
+  } == {'ViT-L/16, 14 epochs': 697, 'ViT-L/32, 7 epochs': 180.5}
+
+
+def test_without_a_plan_there_are_no_core_days(sweep, tmp_path):
+  results = Results(sweep.studies, {})
+  section = items.ITEMS['table2'].render(results, tmp_path)
+  assert not any('estimates' in note for note in section.notes)
+  assert section.blocks[0].cells['TPUv3-core-days', 'ViT-H/14, JFT-300M'].paper
+  table = items.ITEMS['table6'].render(results, tmp_path).blocks[0]
+  assert table.columns == numbers.TABLE_6.columns
+
+
+def test_exaflops_are_counted_at_the_papers_own_scale(sweep, tmp_path):
+  place = ('ViT-L/16, 14 epochs', 'exaFLOPs')
+  results = Results(sweep.studies, {})
+  section = items.ITEMS['table6'].render(results, tmp_path)
+  cell = section.blocks[0].cells[place]
+  assert cell.ours.mean == pytest.approx(1566.7, abs=0.05)
+  assert cell.ours.runs == ('counted: ViT-L/16, JFT-300M, 14 epochs',)
+  assert not cell.expected
+  assert 'The exaFLOPs of ours are not measured' in section.notes[-1]
+  results = Results(sweep.studies, {}, comparable=False)
+  section = items.ITEMS['table6'].render(results, tmp_path)
+  assert section.blocks[0].cells[place].ours is None
+  assert not any('exaFLOPs' in note for note in section.notes)
+
+
+def test_a_mean_needs_values():
+  with pytest.raises(ValueError, match='0 values of 0 runs'):
+    Number((), ())
+
+
+def test_figure_5_has_the_averages_of_table_6(sweep, tmp_path):
+  of_node = {}
+  for row, (model, epochs) in zip(
+    numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
+  ):
+    for seed, task in itertools.product(range(3), numbers.AVERAGE5):
+      start = Pretraining(model, values.JFT, epochs, seed=seed)
+      of_node[Transfer(start, task).name] = numbers.TABLE_6[row, task].value
+  finished = _finished(sweep, lambda name, i: of_node.get(name, 0) / 100)
+  results = Results(sweep.studies, finished)
+  items.ITEMS['figure5'].render(results, tmp_path)
+  rows = pd.read_csv(tmp_path / 'figure5.csv')
+  average = rows[rows.panel == 'Average-5']
+  ours = average[average.source == 'ours'].set_index('label')['mean']
+  paper = average[average.source == 'paper'].set_index('label')['mean']
+  assert len(ours) == 18
+  for label, value in ours.items():
+    assert value == pytest.approx(paper[label], abs=0.0051)
+
+
+def test_table_2_averages_weights():
+  sweep = reading.load(f'{SWEEP}:table2,scale=paper')
+  [study] = [
+    s
+    for s in sweep.studies
+    if s.name.endswith('ViT-H/14, JFT-300M, 14 epochs to ImageNet at 518 px')
+  ]
+  sweep = reading.override(Sweep([study]), [])
+  config = reading.read_config(sweep.studies[0].candidates[0])
+  assert config.image_size == (518, 518)
+  assert config.polyak.decay == 0.9999
+
+
+@pytest.mark.parametrize(
+  ('none', 'other', 'worse', 'close'),
+  [
+    (0.5, 0.6, 'yes', 'yes'),
+    (0.6, 0.5, 'no', 'no'),
+    (None, 0.6, 'missing', 'missing'),
+  ],
+)
+def test_positions(sweep, tmp_path, none, other, worse, close):
+  def accuracy(name, i):
+    if 'None position' in name:
+      return none or 0.0
+    return other + (0.01 if 'shared' in name else 0.0)
+
+  finished = _finished(sweep, accuracy)
+  if none is None:
+    finished = {k: v for k, v in finished.items() if 'None-position' not in k}
+  results = Results(sweep.studies, finished)
+  table, *said = items.ITEMS['table8'].render(results, tmp_path).blocks
+  assert [claim.answer for claim in said] == [worse, close]
+  assert table.cells['2-D', 'Every layer, shared'].ours.mean == (
+    pytest.approx(other + 0.01)
+  )

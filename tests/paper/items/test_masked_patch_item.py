@@ -1,0 +1,142 @@
+"""Masked patch prediction as an item: its runs, claims and notes."""
+
+import pytest
+
+from tests.paper import made
+from tests.paper.items.test_inspection_items import Stub
+from tests.paper.items.test_inspection_items import (
+  _fake_picture as fake_picture,
+)
+from vit_jax.paper import claims, items
+from vit_jax.paper.items import masked_patch_item
+from vit_jax.paper.numbers import values
+from vit_jax.paper.runs import Pretraining, Transfer
+
+
+def _masked_results(masked, scratch, accuracy, baseline=20.0):
+  starts = [
+    Pretraining('ViT-B/16', values.JFT, 14, seed=s, objective='masked_patch')
+    for s in range(3)
+  ]
+  found = {}
+  for i, start in enumerate(starts):
+    found[Transfer(start, values.IMAGENET), 'test/accuracy'] = masked + i / 10
+    found[start, 'validation/accuracy'] = accuracy + i / 10
+    found[start, 'validation/baseline_accuracy'] = baseline
+    again = Pretraining('ViT-B/16', values.IMAGENET, seed=i)
+    found[Transfer(again, values.IMAGENET), 'test/accuracy'] = scratch + i / 10
+  return Stub({}, found)
+
+
+def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
+  fake_picture(monkeypatch, ('ViT-B/16',))
+  item = masked_patch_item.masked_patch()
+  results = _masked_results(80.0, 77.0, 60.0)
+  section = item.render(results, tmp_path / 'f')
+  table, picture, colours, ahead = section.blocks
+  assert (item.name, picture.stem) == ('masked_patch', 'f/masked_patch')
+  cells = {row: table.cells[row, 'ImageNet'] for row in table.rows}
+  assert {row: cell.paper.printed for row, cell in cells.items()} == {
+    'Masked patch prediction': '79.9',
+    'From scratch': '77.91',
+    'Supervised, ImageNet-21k': '83.97',
+    'Supervised, JFT-300M': '84.15',
+  }
+  assert cells['Masked patch prediction'].ours.mean == pytest.approx(80.1)
+  assert cells['From scratch'].ours.mean == pytest.approx(77.1)
+  assert cells['Supervised, JFT-300M'].ours is None
+  assert colours.answer == 'yes'
+  n = '(3 pre-trainings)'
+  assert colours.evidence == (
+    'In percent of the corrupted patches of held-out images: right 60.10 ± 0.10'
+    f' {n}; the most frequent colour 20.00 ± 0.00 {n}. That is 3.01 ± 0.01 {n}'
+    ' times as many.'
+  )
+  assert 'more than 2 times as many' in colours.statement
+  assert ahead.answer == 'yes'
+  assert f'80.10 ± 0.10 {n}, from scratch 77.10 ± 0.10 {n}' in ahead.evidence
+  assert 'has seen' in section.notes[0]
+  assert not any('In miniature' in note for note in section.notes)
+
+
+def test_masked_patches_that_are_not_predicted(monkeypatch, tmp_path):
+  fake_picture(monkeypatch, ())
+  item = masked_patch_item.masked_patch()
+  # Better than the most frequent colour, and twice that is 40.
+  for accuracy, answer in (
+    *((30.0, 'no'), (39.9, 'not at this scale'), (40.2, 'yes')),
+  ):
+    _, colours, scratch = item.render(
+      _masked_results(80.0, 79.9, accuracy), tmp_path
+    ).blocks
+    assert colours.answer == answer
+    assert scratch.answer == 'not at this scale'
+  _, *said = item.render(Stub({}), tmp_path).blocks
+  assert [claim.answer for claim in said] == ['missing', 'missing']
+
+
+def test_each_run_is_beside_its_own_baseline(monkeypatch, tmp_path):
+  fake_picture(monkeypatch, ())
+  results = _masked_results(80.0, 77.0, 0.0)
+  masked = masked_patch_item.masked_patch().nodes[:3]
+  for start, accuracy, baseline in zip(
+    masked, (31.0, 51.0, 71.0), (15.0, 25.0, 35.0), strict=True
+  ):
+    results.found[start, 'validation/accuracy'] = accuracy
+    results.found[start, 'validation/baseline_accuracy'] = baseline
+  item = masked_patch_item.masked_patch()
+  _, colours, _ = item.render(results, tmp_path).blocks
+  # One more than twice as many, each time.
+  assert colours.answer == 'yes'
+  assert '51.00 ± 20.00' in colours.evidence
+
+
+def test_fine_tuning_again_is_no_other_pretraining(monkeypatch, tmp_path):
+  """Of 3 pre-trainings the three fine-tuning runs of each are one value."""
+  fake_picture(monkeypatch, ())
+  item = masked_patch_item.masked_patch()
+  found = {'masked_patch': (80.0, 77.0, 76.0), 'supervised': (75.0, 76.0, 76.5)}
+
+  def metrics(node, seed):
+    start = getattr(node, 'pretraining', node)
+    mean = found[start.objective][start.seed]
+    return {'test/accuracy': (mean + 0.01 * seed) / 100}
+
+  results = made.results(item.nodes, metrics, seeds=3)
+  table, _, ahead = item.render(results, tmp_path).blocks
+  assert len(table.cells['From scratch', 'ImageNet'].ours.values) == 9
+  # With nine values each it would be certain.
+  assert (
+    claims.compare(
+      table.cells['Masked patch prediction', 'ImageNet'].ours,
+      table.cells['From scratch', 'ImageNet'].ours,
+    )
+    == 'yes'
+  )
+  assert ahead.answer == claims.UNDECIDED
+  assert '77.68 ± 2.08 (3 pre-trainings)' in ahead.evidence
+
+
+def test_in_miniature_from_scratch_is_explained(monkeypatch, tmp_path):
+  fake_picture(monkeypatch, ())
+  results = Stub({})
+  results.comparable = False
+  notes = masked_patch_item.masked_patch().render(results, tmp_path).notes
+  assert not any('has seen' in note for note in notes)
+  assert any('200, where these are rendered scenes' in note for note in notes)
+
+
+def test_masked_patch_runs():
+  names = [node.name for node in masked_patch_item.masked_patch().nodes]
+  start = 'ViT-B/16, JFT-300M, 14 epochs, masked_patch'
+  seeds = ('', ', seed 1', ', seed 2')
+  assert names == [
+    *(f'{start}{seed}' for seed in seeds),
+    *(f'{start}{seed} to ImageNet' for seed in seeds),
+    *(f'ViT-B/16, ImageNet{seed} to ImageNet' for seed in seeds),
+    'ViT-B/16, ImageNet-21k to ImageNet',
+    'ViT-B/16, JFT-300M, 7 epochs to ImageNet',
+  ]
+  # The others are those of Figure 3.
+  figure3 = items.ITEMS['figure3'].nodes
+  assert set(masked_patch_item.masked_patch().nodes[6:]) <= set(figure3)

@@ -1,0 +1,157 @@
+"""Table 9 and Figure 2, and Table 2's row of VTAB, from the same runs."""
+
+import pandas as pd
+import pytest
+
+from tests.paper import made
+from vit_jax.paper import items, numbers
+from vit_jax.paper.items import table_items
+from vit_jax.paper.numbers import values
+from vit_jax.paper.runs import Pretraining, Vtab
+
+STARTS = {
+  column: table_items.pretraining(*of)
+  for column, of in zip(numbers.TABLE_9.columns, numbers.COLUMNS_9, strict=True)
+}
+RESNET = Pretraining('BiT-R200x3', values.JFT, 14)
+NODES = (*items.ITEMS['table9'].nodes, *items.ITEMS['figure2'].nodes)
+FOUR = ('CIFAR-100', 'Pets', 'EuroSAT', 'dSpr-Ori')
+
+
+def metrics(node, seed):
+  """Table 9's own numbers; the ResNet has half of ViT-H/14's."""
+  if not isinstance(node, Vtab):
+    return {}
+  if node.pretraining == RESNET:
+    value = numbers.TABLE_9[node.task, 'ViT-H/14, JFT-300M'].value / 2
+  else:
+    columns = {start: column for column, start in STARTS.items()}
+    value = numbers.TABLE_9[node.task, columns[node.pretraining]].value
+  return {'test/accuracy': value / 100}
+
+
+@pytest.fixture(scope='module')
+def full():
+  return made.results(NODES, metrics)
+
+
+@pytest.fixture(scope='module')
+def mini():
+  return made.results(
+    NODES,
+    metrics,
+    left_out=[node for node in NODES if node.task not in FOUR],
+    comparable=False,
+  )
+
+
+def test_runs_are_of_19_tasks_and_three_models_and_a_resnet():
+  assert len(items.ITEMS['table9'].nodes) == 3 * 19
+  assert Vtab(STARTS['ViT-L/16, ImageNet-21k'], 'DTD') in NODES
+  assert STARTS['ViT-L/16, ImageNet-21k'].epochs is None
+  assert STARTS['ViT-H/14, JFT-300M'].epochs == 14
+  assert {node.pretraining for node in items.ITEMS['figure2'].nodes} == {
+    *(STARTS['ViT-H/14, JFT-300M'], RESNET)
+  }
+  # The ResNet is one of Table 6.
+  assert RESNET in [n.pretraining for n in items.ITEMS['table6'].nodes]
+
+
+def test_table_9_of_the_papers_numbers_has_its_means(full, tmp_path):
+  section = items.ITEMS['table9'].render(full, tmp_path)
+  [table] = section.blocks
+  means = [table.cells['Mean', column].ours.mean for column in table.columns]
+  assert means == pytest.approx([77.63, 76.29, 72.71], abs=0.0051)
+  assert table.rows[0] == 'Caltech101'
+  assert table.rows[-1] == 'Mean'
+  assert len(table.cells) == 20 * 3
+  for place, cell in table.cells.items():
+    assert cell.expected
+    assert cell.difference == pytest.approx(0, abs=0.051), place
+  assert table.cells['DMLab', 'ViT-H/14, JFT-300M'].ours.mean == (
+    pytest.approx(53.1)
+  )
+  assert section.notes == []
+
+
+def test_table_9_expects_only_tasks_with_a_stand_in(mini, tmp_path):
+  section = items.ITEMS['table9'].render(mini, tmp_path)
+  [table] = section.blocks
+  column = 'ViT-L/16, ImageNet-21k'
+  expected = [row for row in table.rows if table.cells[row, column].expected]
+  assert expected == ['CIFAR-100', 'Pets', 'EuroSAT', 'dSpr-Ori', 'Mean']
+  # 84.1, 92.7, 95.6, 64.9.
+  assert table.cells['Mean', column].ours.mean == pytest.approx(84.325)
+  [note] = section.notes
+  assert 'the 4 of 19 tasks' in note
+  assert 'natural 2 of 7, specialized 1 of 4, structured 1 of 8' in note
+
+
+def test_nothing_is_expected_of_vtab_without_any_stand_in(tmp_path):
+  results = made.results(NODES, metrics, left_out=NODES, comparable=False)
+  [table] = items.ITEMS['table9'].render(results, tmp_path).blocks
+  assert not any(cell.expected or cell.ours for cell in table.cells.values())
+  table = items.ITEMS['table2'].render(results, tmp_path).blocks[0]
+  assert not table.cells['VTAB', 'ViT-H/14, JFT-300M'].expected
+
+
+def test_table_2_has_the_score_of_vtab(full, mini, tmp_path):
+  section = items.ITEMS['table2'].render(full, tmp_path)
+  table = section.blocks[0]
+  row = {
+    column: table.cells['VTAB', column]
+    for column in table.columns
+    if ('VTAB', column) in table.cells
+  }
+  bit = row.pop('BiT-R152x4, JFT-300M')
+  assert bit.ours is None
+  assert not bit.expected
+  assert bit.paper.value == 76.29
+  assert [cell.ours.mean for cell in row.values()] == pytest.approx(
+    [77.63, 76.29, 72.71], abs=0.0051
+  )
+  assert all(cell.expected for cell in row.values())
+  assert section.notes == []
+  section = items.ITEMS['table2'].render(mini, tmp_path)
+  cell = section.blocks[0].cells['VTAB', 'ViT-L/16, ImageNet-21k']
+  assert cell.ours.mean == pytest.approx(84.325)
+  assert any('the 4 of 19 tasks' in note for note in section.notes)
+
+
+def test_figure_2_has_groups_of_ours_beside_the_papers(full, tmp_path):
+  section = items.ITEMS['figure2'].render(full, tmp_path)
+  rows = pd.read_csv(tmp_path / 'figure2.csv')
+  ours = rows[rows.source == 'ours'].set_index(['series', 'panel'])['mean']
+  vit = ours['ViT-H/14, JFT-300M']
+  assert dict(vit) == pytest.approx(
+    {
+      **{'VTAB (19 tasks)': 77.63, 'Natural': 86.69},
+      **{'Specialized': 87.00, 'Structured': 65.03},
+    },
+    abs=0.0051,
+  )
+  resnet = ours['BiT-R200x3, JFT-300M']
+  assert resnet['Natural'] == pytest.approx(vit['Natural'] / 2)
+  assert (rows.source == 'paper').sum() == 10
+  assert section.notes == []
+
+
+def test_figure_2_says_over_how_many_tasks_it_is(mini, tmp_path, monkeypatch):
+  shown = {}
+  figure2 = items.vtab_items.plots.figure2
+
+  def spy(*args, **options):
+    figure = figure2(*args, **options)
+    shown.update(
+      titles=[axes.get_title() for axes in figure.axes],
+      overlay=options['overlay'],
+    )
+    return figure
+
+  monkeypatch.setattr(items.vtab_items.plots, 'figure2', spy)
+  section = items.ITEMS['figure2'].render(mini, tmp_path)
+  assert shown == {
+    'titles': ['VTAB (4 tasks)', 'Natural', 'Specialized', 'Structured'],
+    'overlay': False,
+  }
+  assert len(section.notes) == 1

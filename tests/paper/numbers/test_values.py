@@ -1,0 +1,91 @@
+"""How a table is read, and what it says about labels that it has not."""
+
+import pytest
+
+from vit_jax.paper.numbers import values
+from vit_jax.paper.numbers.values import Value
+
+
+@pytest.mark.parametrize(
+  'text, value',
+  [
+    ('93.40', Value(93.4, printed='93.40')),
+    ('99.74±0.00', Value(99.74, 0.0, printed='99.74±0.00')),
+    ('2.5k', Value(2500.0, printed='2.5k')),
+    ('12.3k', Value(12300.0, printed='12.3k')),
+    ('86M', Value(86_000_000.0, printed='86M')),
+    ('8e-4', Value(0.0008, printed='8e-4')),
+    ('7/14', Value('7/14', printed='7/14')),
+    ('{0.01, 0.03}', Value('{0.01, 0.03}', printed='{0.01, 0.03}')),
+    ('-', None),
+  ],
+)
+def test_a_cell_is_read_as_it_is_printed(text, value):
+  assert values.read_value(text) == value
+
+
+def _table(text='a row  1  -\nanother  2.5±0.5  x', **options):
+  return values.read_table('t', 'T', 'S', ['c', 'd'], text, **options)
+
+
+def test_a_table_has_rows_columns_and_no_cells_for_dashes():
+  table = _table(printed={'c': 'C'})
+  assert (table.name, table.title, table.source) == ('t', 'T', 'S')
+  assert (table.rows, table.columns) == (('a row', 'another'), ('c', 'd'))
+  assert table.printed == {'c': 'C'}
+  assert table.cells == {
+    ('a row', 'c'): Value(1.0, printed='1'),
+    ('another', 'c'): Value(2.5, 0.5, printed='2.5±0.5'),
+    ('another', 'd'): Value('x', printed='x'),
+  }
+
+
+def test_cells_rows_and_columns_by_label():
+  table = _table()
+  assert table['another', 'c'].value == 2.5
+  assert table['a row', 'd'] is None
+  assert table.row('a row') == {'c': 1.0}
+  assert table.row('another') == {'c': 2.5, 'd': 'x'}
+  assert table.column('c') == {'a row': 1.0, 'another': 2.5}
+  assert table.column('d') == {'another': 'x'}
+
+
+def test_a_special_cell_differs_in_what_is_given_and_keeps_the_rest():
+  table = _table(special={('another', 'd'): {'value': 8.0, 'note': 'why'}})
+  assert table['another', 'd'] == Value(8.0, note='why', printed='x')
+
+
+@pytest.mark.parametrize(
+  'look_up',
+  [lambda t: t['row', 'c'], lambda t: t.row('row')],
+)
+def test_an_unknown_row_raises_and_lists_the_rows(look_up):
+  with pytest.raises(
+    ValueError, match=r"t has no row 'row'; it has a row, another\."
+  ):
+    look_up(_table())
+
+
+@pytest.mark.parametrize(
+  'look_up',
+  [lambda t: t['another', 'e'], lambda t: t.column('e')],
+)
+def test_an_unknown_column_raises_and_lists_the_columns(look_up):
+  with pytest.raises(ValueError, match=r"t has no column 'e'; it has c, d\."):
+    look_up(_table())
+
+
+@pytest.mark.parametrize(
+  'text, options, message',
+  [
+    ('a  1', {}, "row 'a' has 1 cells, not 2"),
+    ('a  1  2  3', {}, "row 'a' has 3 cells, not 2"),
+    ('a  1  2\na  3  4', {}, 'a label twice'),
+    ('a  1  2', {'printed': {'b': 'B'}}, r"\['b'\] not in it"),
+    ('a  1  2', {'special': {('a', 'b'): {}}}, r"\('a', 'b'\)\] not in it"),
+    ('a  1  -', {'special': {('a', 'd'): {}}}, r"\('a', 'd'\)\] not in it"),
+  ],
+)
+def test_a_misspelled_table_does_not_load(text, options, message):
+  with pytest.raises(ValueError, match=message):
+    _table(text, **options)

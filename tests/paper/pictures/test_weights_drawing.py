@@ -1,0 +1,246 @@
+"""What is measured and drawn of runs of two steps."""
+
+import json
+
+import flax.traverse_util
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.masked_patch.test_runs import _config as masked_patch_config
+from tests.test_train import tiny_config
+from vit_jax import config as config_lib
+from vit_jax import data, inspect, interop, train
+from vit_jax.models.images import normalize
+from vit_jax.paper.pictures import inspected_run, weights_drawing
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """Of digits, 8x8 px in four patches, which `test` has 72 of."""
+  folder = tmp_path_factory.mktemp('run')
+  config = tiny_config()
+  config.total_steps = config.evals.test.every = 2
+  config.accumulation_steps = 1
+  config.schedule.warmup_steps = 0
+  # The first of classification counts, with its own images and preprocessing.
+  evals = config.evals.to_dict()
+  config.evals = dict(
+    few_shot=config_lib.few_shot('train', 'test', shots=(1,)),
+    seen=config_lib.evaluation('train[:40]', preprocess='resize'),
+    **evals,
+  )
+  config.evals.seen.every = config.evals.few_shot.every = 2
+  train.train_and_evaluate(config, folder)
+  return str(folder)
+
+
+@pytest.fixture(scope='module')
+def masked(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('masked')
+  config = masked_patch_config(2)
+  config.schedule.warmup_steps = 0
+  train.train_and_evaluate(config, folder)
+  return str(folder)
+
+
+def _answer(folder, *panels):
+  """Draws panels (kind, title, workdir, images); returns stamp and table."""
+  keys = ('kind', 'title', 'workdir', 'images')
+  request = {
+    'version': 7,
+    'panels': [
+      dict(zip(keys, panel, strict=True)) | {'run': f'run of {panel[1]}'}
+      for panel in panels
+    ],
+    'stem': str(folder / 'figure'),
+    'stamp': str(folder / 'stamp.json'),
+  }
+  weights_drawing.answer(request)
+  stamp = json.loads((folder / 'stamp.json').read_text())
+  path = folder / 'figure.csv'
+  return stamp, pd.read_csv(path) if path.exists() else None
+
+
+@pytest.mark.parametrize(
+  ('length', 'count', 'places'),
+  [(10, 2, [2, 7]), (4, 9, [0, 1, 2, 3]), (1000, 4, [125, 375, 625, 875])],
+)
+def test_images_are_evenly_spaced(length, count, places):
+  assert inspected_run.spaced(length, count) == places
+
+
+def test_images_are_those_of_the_first_classification(run):
+  images, places = inspected_run.held_out_images(run, 4)
+  assert images.shape == (4, 8, 8, 1)
+  assert places.tolist() == [5, 15, 25, 35]
+  source = data.open_source('digits:01')
+  for image, place in zip(images, places, strict=True):
+    np.testing.assert_array_equal(
+      image.squeeze(), source.read('train', place).image.squeeze()
+    )
+  assert len(inspected_run.held_out_images(run, 50)[0]) == 40
+
+
+def test_without_such_an_evaluation_it_is_said(masked, tmp_path):
+  with pytest.raises(
+    ValueError, match=r"no evaluation of classification.*\['validation'\]"
+  ):
+    inspected_run.held_out_images(masked, 4)
+  with pytest.raises(ValueError, match=r'no config\.json'):
+    inspected_run.held_out_images(tmp_path, 4)
+
+
+def test_figure_7_has_three_parts(run, tmp_path):
+  stamp, table = _answer(
+    tmp_path,
+    ('filters', 'A', run, 0),
+    ('position_similarity', 'A', run, 0),
+    ('attention_distance', 'B', run, 4),
+  )
+  assert (stamp['drawn'], stamp['failures']) == (['A', 'B'], [])
+  assert stamp['version'] == 7
+  for end in ('png', 'pdf'):
+    assert (tmp_path / f'figure.{end}').stat().st_size > 1000
+
+  weights = interop.read(run)
+  images, _ = inspected_run.held_out_images(run, 4)
+  params = flax.traverse_util.unflatten_dict(dict(weights.params), sep='/')
+  attention = inspect.attention_weights(
+    weights.model, params, normalize(images)
+  )
+  parts = dict(list(table.groupby('part', sort=False)))
+  assert {part: len(rows) for part, rows in parts.items()} == {
+    'filters': 16 * 4 * 4,
+    'position similarity': 16,
+    'attention distance': 2,
+    'uniform attention': 1,
+    'uniform attention to the nearest half': 1,
+  }
+  np.testing.assert_allclose(
+    parts['attention distance']['value'],
+    inspect.mean_attention_distance(
+      attention, grid=(2, 2), num_prefix_tokens=1, image_size=(8, 8)
+    ).ravel(),
+    rtol=1e-4,
+  )
+  assert set(parts['attention distance']['panel']) == {'B'}
+  # 0, 4, 4 and the diagonal; the nearest half are 0 and 4 px away.
+  assert parts['uniform attention']['value'].item() == pytest.approx(
+    (8 + 4 * 2**0.5) / 4
+  )
+  half = parts['uniform attention to the nearest half']['value'].item()
+  assert half == pytest.approx(2)
+  np.testing.assert_allclose(
+    parts['position similarity']['value'],
+    inspect.position_similarity(params, (2, 2)).ravel(),
+    rtol=1e-6,
+  )
+
+
+def test_rollout_has_images_and_their_places(run, tmp_path):
+  stamp, table = _answer(tmp_path, ('rollout', 'A', run, 4))
+  assert stamp['failures'] == []
+  assert table['image'].unique().tolist() == [1, 2, 3, 4]
+  assert table['place_in_split'].unique().tolist() == [5, 15, 25, 35]
+  sums = table.groupby('image')['value'].sum()
+  assert ((sums > 0.2) & (sums < 1)).all()  # The class token keeps the rest.
+
+
+def test_predicted_colours_are_drawn(masked, tmp_path):
+  stamp, table = _answer(tmp_path, ('masked_patches', 'A', masked, 2))
+  assert stamp['failures'] == []
+  # Two images of 16 patches, in grey, three times.
+  assert len(table) == 2 * 16 * 3
+  parts = dict(list(table.groupby('part')['value']))
+  assert (tmp_path / 'figure.pdf').exists()
+  assert (parts['input'] == 128).sum() > 8  # 40% are masked.
+  assert (parts['image'].to_numpy() != parts['prediction'].to_numpy()).any()
+
+
+def test_what_cannot_be_drawn_is_said_beside_what_can(run, masked, tmp_path):
+  stamp, table = _answer(
+    tmp_path,
+    ('attention_distance', 'A', str(tmp_path / 'nowhere'), 4),
+    ('attention_distance', 'B', masked, 4),
+    ('attention_distance', 'C', run, 4),
+    ('masked_patches', 'D', run, 4),
+  )
+  assert stamp['drawn'] == ['C']
+  assert set(table['panel']) == {'C'}
+  assert len(stamp['failures']) == 3
+  texts = '\n'.join(stamp['failures'])
+  assert 'attention distance of run of A: No checkpoint at' in texts
+  assert 'attention distance of run of B: ' in texts
+  assert 'masked patches of run of D: ' in texts
+
+
+def test_what_is_no_mistake_of_the_user_is_named_too(
+  run, tmp_path, monkeypatch
+):
+  def broken(workdir, count):
+    raise KeyError('embedding')
+
+  monkeypatch.setitem(weights_drawing.KINDS, 'filters', broken)
+  stamp, table = _answer(tmp_path, ('filters', 'A', run, 0))
+  assert stamp['failures'] == [
+    "Not drawn: filters of run of A: KeyError: 'embedding'"
+  ]
+  assert (stamp['drawn'], table) == ([], None)
+
+
+def test_uniform_attention_at_the_papers_sizes():
+  found = weights_drawing.uniform_distances((14, 14), (224, 224))
+  assert found == pytest.approx((116.49, 73.35), abs=0.01)
+  found = weights_drawing.uniform_distances((8, 8), (32, 32))
+  assert found == pytest.approx((16.55, 10.41), abs=0.01)
+
+
+def test_small_images_are_shown_as_squares():
+  images = np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3)
+  large = weights_drawing.enlarged(images)
+  assert large.shape == (1, 224, 224, 3)
+  np.testing.assert_array_equal(large[0, ::112, ::112], images[0])
+  np.testing.assert_array_equal(large[0, 111::112, 111::112], images[0])
+  assert weights_drawing.enlarged(large) is large
+
+
+def _measured(kind, title, shown):
+  return weights_drawing.Measured(kind, title, shown, pd.DataFrame())
+
+
+def test_tilings_say_what_each_is_of():
+  tiles = np.ones((2, 2, 2, 2))
+  names = ('7 epochs', '14 epochs')
+  figure = weights_drawing.compose(
+    [_measured('position_similarity', name, tiles) for name in names]
+  )
+  titles = [part.axes[0].get_title() for part in figure.subfigs]
+  assert titles == ['7 epochs', '14 epochs']
+  figure = weights_drawing.compose(
+    [_measured('position_similarity', 'ViT', tiles)]
+  )
+  [part] = figure.subfigs
+  assert part.axes[0].get_title() == 'Position embedding similarity'
+
+
+def test_distances_share_their_axis():
+  panels = [
+    _measured('attention_distance', name, (np.full((3, 2), px), 224))
+    for name, px in (('ViT', 50.0), ('hybrid', 200.0))
+  ]
+  [part] = weights_drawing.compose(panels).subfigs
+  assert [axes.get_title() for axes in part.axes] == [
+    'ViT, 2 heads',
+    'hybrid, 2 heads',
+  ]
+  assert [axes.get_ylim() for axes in part.axes] == 2 * [(0, 210)]
+
+
+@pytest.mark.parametrize(('count', 'numbers'), [(6, 0), (13, 13)])
+def test_many_images_are_numbered(count, numbers):
+  images = np.zeros((count, 8, 8, 3), np.uint8)
+  figure = weights_drawing.compose(
+    [_measured('rollout', 'ViT', (images, np.ones((count, 2, 2))))]
+  )
+  assert sum(len(axes.texts) for axes in figure.axes) == numbers

@@ -1,0 +1,69 @@
+"""Figure 2 shows our numbers and the paper's, no others."""
+
+import math
+
+import pytest
+
+from tests.paper import drawn
+from vit_jax.paper import plots
+from vit_jax.paper.numbers.values import Point, Value
+
+BARS = {
+  'A': {
+    'VTAB (19 tasks)': drawn.number(70.0, 74.0),
+    'Natural': drawn.number(80.0),
+  },
+  'B': {'VTAB (19 tasks)': drawn.number(60.0)},
+}
+PAPERS_BARS = (
+  Point('B', 'VTAB', Value(66.0, 1.5, 'Table 2'), 'VTAB'),
+  Point('C', 'structured', Value(50.0, note='Table 9'), 'structured'),
+)
+
+
+def test_figure_2_has_a_bar_for_each_model_and_group():
+  figure = plots.figure2(BARS, PAPERS_BARS)
+  assert [axes.get_title() for axes in figure.axes] == [
+    *('VTAB (19 tasks)', 'Natural', 'Specialized', 'Structured')
+  ]
+  assert figure.axes[0].get_ylabel() == 'Accuracy (%)'
+  bars = [
+    [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in a.patches]
+    for a in figure.axes
+  ]
+  assert bars == [[(0, 72), (1, 60)], [(0, 80)], [], []]
+  spread = math.sqrt(8)
+  assert drawn.error_bars(figure.axes[0]) == [
+    pytest.approx((0, 72 - spread, 72 + spread)),
+    pytest.approx((1.22, 64.5, 67.5)),
+  ]
+  assert [drawn.paper(axes) for axes in figure.axes] == [
+    *([(1.22, 66)], [], [], [(2, 50)])
+  ]
+  assert drawn.texts(figure) == [[], [], ['no results yet'], []]
+  assert drawn.legend(figure) == ['A', 'B', 'C', 'paper']
+
+
+def test_figure_2s_axes_begin_below_the_lowest_bar():
+  bottom, top = plots.figure2(BARS).axes[0].get_ylim()
+  assert 0 < bottom < 60
+  assert 72 + math.sqrt(8) < top < 80
+  # Of a single bar too.
+  assert plots.figure2(BARS).axes[1].get_ylim() == pytest.approx((77.5, 80.6))
+
+
+def test_figure_2s_rows_are_its_bars():
+  assert drawn.csv(plots.figure2_rows(BARS, PAPERS_BARS)) == [
+    drawn.HEADER,
+    'ours,VTAB (19 tasks),A,,VTAB (19 tasks),72.0,2.8284271247461903,2,'
+    'run0; run1',
+    'ours,Natural,A,,Natural,80.0,,1,run0',
+    'ours,VTAB (19 tasks),B,,VTAB (19 tasks),60.0,,1,run0',
+    'paper,VTAB (19 tasks),B,,VTAB (19 tasks),66.0,1.5,,Table 2',
+    'paper,Structured,C,,Structured,50.0,,,Table 9',
+  ]
+
+
+def test_figure_2_names_groups_that_it_does_not_have():
+  with pytest.raises(ValueError, match=r"'natural'; expected .*Natural, Spec"):
+    plots.figure2({'A': {'natural': drawn.number(1.0)}})

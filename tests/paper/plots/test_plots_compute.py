@@ -1,0 +1,175 @@
+"""Figures 5, 8 and 13 show our numbers and the paper's, no others."""
+
+import math
+
+import pytest
+
+from tests.paper import drawn
+from vit_jax.paper import numbers, plots
+from vit_jax.paper.numbers.values import Point, Value
+
+# Figure 5. --------------------------------------------------------------------
+
+POINTS_5 = {
+  'ViT-B/32, 7 epochs': (
+    *('Transformer', 55.0),
+    {'Average-5': drawn.number(92.0, 93.0), 'ImageNet': drawn.number(80.0)},
+  ),
+  'BiT-R50x1, 7 epochs': ('ResNet', 50.0, {'ImageNet': drawn.number(77.0)}),
+}
+
+
+def test_figure_5_has_its_families_in_two_panels():
+  figure = plots.figure5(POINTS_5, numbers.FIGURES['figure5'])
+  left, right = figure.axes
+  assert [axes.get_title() for axes in figure.axes] == ['Average-5', 'ImageNet']
+  assert left.get_ylabel() == 'Transfer accuracy (%)'
+  for axes in (left, right):
+    assert axes.get_xscale() == 'log'
+    assert axes.get_xlabel() == 'Pre-training compute (exaFLOPs)'
+    assert len(drawn.paper(axes)) == 18
+  assert drawn.lines(left) == {'Transformer (ViT)': [(55, 92.5)]}
+  assert drawn.lines(right) == {
+    'Transformer (ViT)': [(55, 80)],
+    'ResNet (BiT)': [(50, 77)],
+  }
+  half = math.sqrt(0.5)
+  assert drawn.error_bars(left) == [
+    pytest.approx((55, 92.5 - half, 92.5 + half))
+  ]
+  assert (4262, 88.08) in drawn.paper(right)
+  looks = {(x.get_color(), x.get_marker()) for x in right.lines}
+  assert len(looks) == 3
+  assert drawn.legend(figure) == [
+    *('Transformer (ViT)', 'ResNet (BiT)', 'Hybrid', 'paper')
+  ]
+
+
+def test_figure_5s_panels_are_those_of_other_data_if_there_are_any():
+  points = {'run': ('Hybrid', 1e-6, {'digits': drawn.number(90.0)})}
+  figure = plots.figure5(points, numbers.FIGURES['figure5'])
+  assert [axes.get_title() for axes in figure.axes] == ['digits']
+  assert drawn.lines(figure.axes[0]) == {'Hybrid': [(1e-6, 90)]}
+  assert drawn.legend(figure) == ['Hybrid']
+
+
+def test_figure_5s_rows_are_its_points():
+  paper = numbers.FIGURES['figure5'][:1]
+  assert drawn.csv(plots.figure5_rows(POINTS_5, paper)) == [
+    drawn.HEADER,
+    'ours,Average-5,Transformer (ViT),"ViT-B/32, 7 epochs",55.0,92.5,'
+    '0.7071067811865476,2,run0; run1',
+    'ours,ImageNet,Transformer (ViT),"ViT-B/32, 7 epochs",55.0,80.0,,1,run0',
+    'ours,ImageNet,ResNet (BiT),"BiT-R50x1, 7 epochs",50.0,77.0,,1,run0',
+    'paper,Average-5,Transformer (ViT),"ViT-B/32, 7 epochs",55.0,92.5,,,'
+    'derived from Table 6; x: Table 6',
+  ]
+
+
+def test_figure_5_names_families_that_it_does_not_have():
+  with pytest.raises(ValueError, match="'CNN'; expected some of Transformer, "):
+    plots.figure5({'run': ('CNN', 1.0, {})})
+
+
+# Figure 8. --------------------------------------------------------------------
+
+POINTS_8 = {
+  ('Width', 4.0): {'ImageNet 5shot': drawn.number(0.4)},
+  ('All', 4.0): {'ImageNet 5shot': drawn.number(0.5, 0.6)},
+  ('All', 1.0): {
+    'ImageNet 5shot': drawn.number(0.3),
+    'Average 5shot': drawn.number(0.45),
+  },
+}
+
+
+def test_figure_8_has_a_line_for_each_dimension_that_is_scaled():
+  figure = plots.figure8(POINTS_8)
+  left, right = figure.axes
+  assert [axes.get_title() for axes in figure.axes] == [
+    *('ImageNet 5shot', 'Average 5shot')
+  ]
+  assert left.get_ylabel() == 'Accuracy'
+  assert {axes.get_xlabel() for axes in figure.axes} == {'Relative compute'}
+  assert {axes.get_xscale() for axes in figure.axes} == {'log'}
+  assert drawn.lines(left) == {
+    'All': [(1, 0.3), (4, pytest.approx(0.55))],
+    'Width': [(4, 0.4)],
+  }
+  assert drawn.lines(right) == {'All': [(1, 0.45)]}
+  half = math.sqrt(0.005)
+  assert drawn.error_bars(left) == [
+    pytest.approx((4, 0.55 - half, 0.55 + half))
+  ]
+  assert drawn.legend(figure) == ['All', 'Width']
+
+
+def test_figure_8s_rows_are_its_points():
+  paper = (Point('All', 1.0, Value(0.3, note='read'), 'ImageNet 5shot'),)
+  rows = plots.figure8_rows({('All', 1.0): POINTS_8['All', 1.0]}, paper)
+  assert drawn.csv(rows) == [
+    drawn.HEADER,
+    'ours,ImageNet 5shot,All,,1.0,0.3,,1,run0',
+    'ours,Average 5shot,All,,1.0,0.45,,1,run0',
+    'paper,ImageNet 5shot,All,,1.0,0.3,,,read',
+  ]
+
+
+def test_figure_8_names_dimensions_that_it_does_not_have():
+  with pytest.raises(ValueError, match="'Heads'; expected some of All, Depth"):
+    plots.figure8({('Heads', 1.0): {}})
+
+
+# Figure 13. -------------------------------------------------------------------
+
+POINTS_13 = {
+  'ViT-B/32': (55.0, 800.0, drawn.number(0.55, 0.57)),
+  'Axial-ViT-B/32': (108.0, None, drawn.number(0.58)),
+  'AxialResNet50': (None, 20.0, drawn.number(0.56)),
+}
+
+
+def test_figure_13_is_over_compute_and_over_speed():
+  figure = plots.figure13(POINTS_13, numbers.FIGURES['figure13'])
+  left, right = figure.axes
+  assert left.get_xlabel() == 'Pre-training compute (exaFLOPs)'
+  assert right.get_xlabel() == 'Peak speed (images/s/core)'
+  assert left.get_ylabel() == 'Linear 5-shot ImageNet top-1'
+  assert {axes.get_xscale() for axes in figure.axes} == {'log'}
+  assert left.get_ylim() == right.get_ylim()
+  assert drawn.lines(left) == {
+    'ViT-B/32': [(55, pytest.approx(0.56))],
+    'Axial-ViT-B/32': [(108, 0.58)],
+  }
+  assert drawn.lines(right) == {
+    'ViT-B/32': [(800, pytest.approx(0.56))],
+    'AxialResNet50': [(20, 0.56)],
+  }
+  half = math.sqrt(0.0002)
+  assert drawn.error_bars(right) == [
+    pytest.approx((800, 0.56 - half, 0.56 + half))
+  ]
+  # AxialResNet50's compute is not known.
+  assert drawn.paper(left) == [
+    *((50, 0.5), (55, 0.5625), (108, 0.5875), (224, 0.6375), (426, 0.65))
+  ]
+  assert drawn.paper(right) == []
+
+
+def test_figure_13_without_speeds_says_so_and_keeps_the_other_axis():
+  figure = plots.figure13({'ViT-B/32': (55.0, None, drawn.number(0.5))})
+  assert drawn.texts(figure) == [[], ['no results yet']]
+  figure.draw_without_rendering()
+  assert any(t.get_text() for t in figure.axes[0].get_yticklabels())
+
+
+def test_figure_13s_rows_are_its_points():
+  paper = numbers.FIGURES['figure13'][4:5]
+  points = {'Axial-ViT-B/32': POINTS_13['Axial-ViT-B/32']}
+  assert drawn.csv(plots.figure13_rows(points, paper)) == [
+    drawn.HEADER,
+    'ours,left,Axial-ViT-B/32,,108.0,0.58,,1,run0',
+    'ours,right,Axial-ViT-B/32,,,0.58,,1,run0',
+    'paper,left,AxialResNet50,,,0.5625,,,"approximate: between 0.55 and 0.575,'
+    ' by the order of the text in it"',
+  ]

@@ -1,0 +1,62 @@
+"""The paper's items: its tables, then its figures, then what has no number."""
+
+from collections.abc import Sequence
+
+from vit_jax.paper.items import (
+  curve_items,
+  figure_items,
+  inspection_items,
+  masked_patch_item,
+  scaling_item,
+  settings_items,
+  speed_items,
+  table_items,
+  vtab_items,
+)
+from vit_jax.paper.items.item import Item
+
+ITEMS = {
+  item.name: item
+  for item in (
+    settings_items.table1(),
+    table_items.table2(),
+    settings_items.table3(),
+    settings_items.table4(),
+    table_items.table5(),
+    table_items.table6(),
+    table_items.table7(),
+    table_items.table8(),
+    vtab_items.table9(),
+    vtab_items.figure2(),
+    figure_items.figure3(),
+    curve_items.figure4(),
+    figure_items.figure5(),
+    inspection_items.figure6(),
+    inspection_items.figure7(),
+    scaling_item.figure8(),
+    curve_items.figure9(),
+    inspection_items.figure10(),
+    inspection_items.figure11(),
+    speed_items.figure12(),
+    curve_items.figure13(),
+    inspection_items.figure14(),
+    masked_patch_item.masked_patch(),
+  )
+}
+
+
+def find(words: Sequence[str]) -> list[Item]:
+  """The items of some names; `all` is all of them.
+
+  Raises:
+    ValueError: one is unknown; lists the choices.
+  """
+  unknown = sorted({*words} - {*ITEMS, 'all'})
+  if unknown:
+    raise ValueError(
+      f'{", ".join(unknown)}: no such item; choose from {", ".join(ITEMS)}, or'
+      ' all.'
+    )
+  if 'all' in words:
+    return list(ITEMS.values())
+  return [item for name, item in ITEMS.items() if name in words]

@@ -1,0 +1,174 @@
+"""Figures 3 and 5 as items: drawn from the runs of Tables 5 and 6."""
+
+import pathlib
+from collections.abc import Sequence
+
+from vit_jax import drawing
+from vit_jax.paper import averages, cost, numbers, plots
+from vit_jax.paper.claims import transfer_claims
+from vit_jax.paper.items import table_items
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.numbers import values
+from vit_jax.paper.report import Claim, Picture, Section
+from vit_jax.paper.runs import Pretraining, Results, Transfer
+
+_DATA = (values.IMAGENET, values.IMAGENET21K, values.JFT)
+_VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
+# Figure 3's BiT models are not named; these are Table 6's smallest and largest
+# of 7 epochs.
+_BITS = ('BiT-R50x1', 'BiT-R152x2')
+# Pre-trainings that claims need. All models have as many on ImageNet, which is
+# small. On JFT-300M these have: they are runs of Figure 4 and of Table 7, and
+# ViT-B/16 of Table 8; Figure 5's smallest hybrid is compared with ViT-B/32 and
+# ViT-L/32, whose computes are around its own.
+_SEEDS = 3
+_SEVERAL = ('ViT-B/32', 'ViT-L/32', *_BITS)
+_SEVERAL_3 = (*_SEVERAL, 'ViT-B/16')
+_SEVERAL_5 = (*_SEVERAL, 'R50+ViT-B/32')
+_ERROR_BARS = (
+  ' Error bars are standard deviations over pre-trainings, where there are'
+  f' {_SEEDS}; each is the mean of its fine-tuning runs.'
+)
+# Of the compute in Figure 5, and whose it is: with the paper's own models and
+# data, and in miniature.
+_UNITS = {
+  True: ('exaFLOPs', "the paper's models"),
+  False: ('teraFLOPs', 'the models that were run'),
+}
+
+
+def figure3() -> Item:
+  """Fine-tuned accuracy on ImageNet by pre-training data (Section 4.3)."""
+  title = 'ImageNet accuracy by pre-training data'
+  # The paper has no ViT-H/14 from ImageNet.
+  starts = {
+    (model, data): _seeds(table_items.pretraining(model, data), _SEVERAL_3)
+    for data in _DATA
+    for model in (*_VITS, *_BITS)
+    if (model, data) != ('ViT-H/14', values.IMAGENET)
+  }
+  nodes = tuple(
+    Transfer(start, values.IMAGENET)
+    for seeds in starts.values()
+    for start in seeds
+  )
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    found = {
+      place: averages.transfers(results, seeds, values.IMAGENET)
+      for place, seeds in starts.items()
+    }
+    points = {place: n for place, n in found.items() if n is not None}
+    # A range of one model would look like a result.
+    for data in _DATA:
+      if any((model, data) not in points for model in _BITS):
+        for model in _BITS:
+          points.pop((model, data), None)
+    seen = ''.join(f' {note}' for note in table_items.seen(results))
+    options = dict(data=_DATA, paper=numbers.FIGURES['figure3'])
+    drawing.save(
+      plots.figure3(points, overlay=results.comparable, **options),
+      pictures / 'figure3',
+      plots.figure3_rows(points, **options),
+    )
+    return _section(
+      'figure3',
+      title,
+      "The paper's finding: large ViTs need much data; they are worse than the"
+      ' smaller ones and than BiT from ImageNet, and best from JFT-300M.'
+      f'{seen} BiT on the smaller sets has the settings of the ViTs there, as'
+      f' the paper gives none.{_ERROR_BARS}',
+      pictures,
+      transfer_claims.data_claims(found),
+    )
+
+  return Item('figure3', title, nodes, render)
+
+
+def figure5() -> Item:
+  """Accuracy by compute of the pre-training (Section 4.4)."""
+  title = 'Accuracy by compute of the pre-training'
+  starts = {
+    row: _seeds(Pretraining(model, values.JFT, epochs), _SEVERAL_5)
+    for row, (model, epochs) in zip(
+      numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
+    )
+  }
+  nodes = tuple(
+    Transfer(start, task)
+    for seeds in starts.values()
+    for start in seeds
+    for task in numbers.AVERAGE5
+  )
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    points, scaled = {}, {}
+    for row, seeds in starts.items():
+      family, compute = _family(seeds[0].model), _compute(results, seeds[0])
+      average = averages.average5_transfers(results, seeds)
+      scaled[row] = transfer_claims.Scaled(family, compute, average)
+      panels = {
+        'Average-5': average,
+        'ImageNet': averages.transfers(results, seeds, values.IMAGENET),
+      }
+      found = {name: n for name, n in panels.items() if n is not None}
+      if found and compute is not None:
+        points[row] = (family, compute, found)
+    # In miniature the paper's points would be in another unit.
+    paper = numbers.FIGURES['figure5'] if results.comparable else ()
+    unit, of = _UNITS[results.comparable]
+    drawing.save(
+      plots.figure5(points, paper, x_label=f'Pre-training compute ({unit})'),
+      pictures / 'figure5',
+      plots.figure5_rows(points, paper),
+    )
+    return _section(
+      'figure5',
+      title,
+      "The paper's finding: ViTs reach an accuracy with 2 to 4 times less"
+      ' compute than ResNets; hybrids are ahead where compute is small.'
+      f' Compute is counted in the forward pass of {of}, times 3 for forward'
+      f' and backward pass, times the images that are seen.{_ERROR_BARS}',
+      pictures,
+      transfer_claims.compute_claims(scaled),
+    )
+
+  return Item('figure5', title, nodes, render)
+
+
+def _seeds(start: Pretraining, several: Sequence[str]) -> list[Pretraining]:
+  """The pre-trainings of a point.
+
+  Args:
+    start: the first of them.
+    several: models of which there are more than one of 7 epochs of JFT-300M.
+  """
+  many = start.data == values.IMAGENET or (
+    (start.data, start.epochs) == (values.JFT, 7) and start.model in several
+  )
+  return table_items.seeds(start, _SEEDS if many else 1)
+
+
+def _compute(results: Results, start: Pretraining) -> float | None:
+  """In the unit of `_UNITS`; None of a miniature that was not run."""
+  if results.comparable:
+    return cost.exaflops(start)
+  folder = results.folder(start)
+  return None if folder is None else 1e6 * cost.exaflops_of_run(folder)
+
+
+def _family(model: str) -> str:
+  if model.startswith('BiT-'):
+    return 'ResNet'
+  return 'Hybrid' if '+' in model else 'Transformer'
+
+
+def _section(
+  name: str,
+  title: str,
+  caption: str,
+  pictures: pathlib.Path,
+  said: Sequence[Claim],
+) -> Section:
+  picture = Picture(title, f'{pictures.name}/{name}', caption)
+  return Section(name, title, (picture, *said))

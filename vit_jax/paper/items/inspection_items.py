@@ -1,0 +1,163 @@
+"""Figures 6, 7, 10, 11 and 14 as items: what finished models look like inside.
+
+They are drawn from weights, see `pictures.py`, by the runs of Tables 2, 5 and 6
+and, in Figure 10, two more. Images are held-out ones of the runs' own.
+"""
+
+import pathlib
+from collections.abc import Callable, Sequence
+
+from vit_jax.paper import pictures
+from vit_jax.paper.claims import inspection_claims as claims
+from vit_jax.paper.items import table_items
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.numbers import values
+from vit_jax.paper.pictures import Drawn, Panel
+from vit_jax.paper.report import Claim, Picture, Section
+from vit_jax.paper.runs import Pretraining, Results
+
+_LARGE = table_items.pretraining('ViT-L/16', values.JFT)
+_LARGE_32 = table_items.pretraining('ViT-L/32', values.JFT)
+_HYBRID = Pretraining('R50+ViT-L/16', values.JFT, 14)
+# Images that distances are the mean of, and those of Figure 14.
+_IMAGES = 128
+# Figure 6 has a few, whose number follows from its page.
+_FEW = 6
+
+
+def figure6() -> Item:
+  """Images beside the patches that attention takes them from (Section 4.5)."""
+  return _item(
+    'figure6',
+    'What attention attends to',
+    [Panel('rollout', 'ViT-L/16', _LARGE, _FEW)],
+    "The paper's finding: the model attends to what the image is classified by."
+    ' Attention rollout (D.8): the weights of all blocks, means over heads,'
+    ' multiplied.',
+  )
+
+
+def figure7() -> Item:
+  """Filters, position embeddings and attention distances (Section 4.5)."""
+
+  def said(drawn: Drawn) -> Sequence[Claim]:
+    found = _distances(drawn, 'ViT-L/16')
+    return [
+      claims.grows_with_depth('ViT-L/16', found),
+      claims.some_heads_look_far('ViT-L/16', found),
+    ]
+
+  return _item(
+    'figure7',
+    'Filters, position embeddings and attention distance',
+    [
+      Panel('filters', 'ViT-L/32', _LARGE_32),
+      Panel('position_similarity', 'ViT-L/32', _LARGE_32),
+      Panel('attention_distance', 'ViT-L/16', _LARGE, _IMAGES),
+    ],
+    'Filters and positions of ViT-L/32, distances of ViT-L/16, means over'
+    f" {_IMAGES} images. The paper's finding: filters are a plausible basis of"
+    ' the structure of patches; near patches, and those of a row or a column,'
+    ' have similar position embeddings; the distance grows with the depth, and'
+    ' some heads look far already in the first blocks.',
+    said,
+  )
+
+
+def figure10() -> Item:
+  """Position embeddings by hyper-parameters (D.4)."""
+  settings = ((7, 2e-4, 0.01), (7, 4e-4, 0.1), (14, 4e-4, 0.1))
+  panels = []
+  for epochs, rate, decay in settings:
+    digits = f'{rate:.0e}'.replace('e-0', 'e-')
+    label = f'LR {digits}, WD {decay:g}'
+    panels.append(
+      Panel(
+        'position_similarity',
+        f'{epochs} epochs, {label}',
+        # Table 3's own run needs no name of its own.
+        Pretraining('ViT-L/16', values.JFT, epochs)
+        if (rate, decay) == (4e-4, 0.1)
+        else Pretraining(
+          'ViT-L/16',
+          values.JFT,
+          epochs,
+          options=(
+            ('schedule.peak', rate),
+            ('optimizer.weight_decay', decay),
+          ),
+          label=label,
+        ),
+      )
+    )
+  return _item(
+    'figure10',
+    'Position embeddings by hyper-parameters',
+    panels,
+    "ViT-L/16; rates and decays are the paper's. Its finding: the pattern"
+    ' depends on the length of the training, the rate and the weight decay.',
+  )
+
+
+def figure11() -> Item:
+  """Attention distance of a ViT and a hybrid (D.7)."""
+  hybrid, vit = 'R50+ViT-L/16', 'ViT-L/16'
+
+  def said(drawn: Drawn) -> Sequence[Claim]:
+    of_hybrid, of_vit = (_distances(drawn, name) for name in (hybrid, vit))
+    return [claims.hybrids_look_less_locally(hybrid, of_hybrid, vit, of_vit)]
+
+  return _item(
+    'figure11',
+    'Attention distance of a ViT and a hybrid',
+    [
+      Panel('attention_distance', vit, _LARGE, _IMAGES),
+      Panel('attention_distance', hybrid, _HYBRID, _IMAGES),
+    ],
+    f"Means over {_IMAGES} images. The paper's finding: early blocks of the"
+    ' hybrid attend less locally, as its ResNet does what they would.',
+    said,
+  )
+
+
+def figure14() -> Item:
+  """Figure 6 for many images (D.8)."""
+  return _item(
+    'figure14',
+    'What attention attends to, in more images',
+    [Panel('rollout', 'ViT-L/16', _LARGE, _IMAGES)],
+    'As Figure 6. The images are evenly spaced over the held-out ones.',
+  )
+
+
+def _item(
+  name: str,
+  title: str,
+  panels: Sequence[Panel],
+  caption: str,
+  said: Callable[[Drawn], Sequence[Claim]] = lambda drawn: (),
+) -> Item:
+  """An item that is one picture.
+
+  Args:
+    name: of the item.
+    title: of the item.
+    panels: see `pictures.draw`.
+    caption: below it.
+    said: what the paper says of it, and ours.
+  """
+
+  def render(results: Results, folder: pathlib.Path) -> Section:
+    drawn = pictures.draw(name, panels, results, folder)
+    blocks = []
+    if drawn.titles:
+      blocks.append(Picture(title, f'{folder.name}/{name}', caption))
+    return Section(name, title, (*blocks, *said(drawn)), missing=drawn.notes)
+
+  nodes = tuple(dict.fromkeys(panel.node for panel in panels))
+  return Item(name, title, nodes, render)
+
+
+def _distances(drawn: Drawn, title: str) -> claims.Distances | None:
+  # Not of a file that an earlier drawing left.
+  return claims.read(drawn.numbers, title) if title in drawn.titles else None

@@ -1,0 +1,132 @@
+"""Figure 8 as an item: few-shot accuracy as a ViT's dimensions are scaled."""
+
+import pathlib
+
+from vit_jax import drawing
+from vit_jax.paper import cost, numbers, plots
+from vit_jax.paper.claims import curve_claims
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.numbers import values
+from vit_jax.paper.report import Number, Picture, Section
+from vit_jax.paper.runs import Pretraining, Results
+
+# The model in the middle (D.2), of which all others differ in something. Heads
+# are not printed: here as wide as all of Table 1's but ViT-H's.
+_SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
+_BASE_DEPTH = _SHAPE['depth']
+# Blocks -> runs: what is claimed needs the spread; 64 blocks cost too much.
+_DEPTHS = {4: 3, _BASE_DEPTH: 3, 16: 3, 32: 3, 64: 1}
+_IMAGENET, _AVERAGE = 'ImageNet 5shot', 'Average 5shot'
+_CAPTION = (
+  "The paper's finding: depth helps most, with less and less return beyond 16"
+  ' blocks, and width least; smaller patches help without parameters. Compute'
+  ' is that of a forward pass, relative to the ViT of 8 blocks, width 1024, MLP'
+  " 2048 and patches of 32 px, and that of the paper's models, also in"
+  ' miniature.'
+)
+_NOTES = (
+  'The paper prints neither the grid nor the heads: here 4 to 64 blocks, MLP'
+  ' 1024 to 8192, width 512 to 2048 with heads of 64, patches of 32 and 16 px,'
+  ' and all but the patches halved and doubled, 7 epochs each. 4 to 32 blocks'
+  ' are three runs each, the others one.',
+  "Rates are Table 3's: of ViT-L/32 for all patches of 32 px, of ViT-L/16, a"
+  ' lower one, for those of 16 px.',
+  'It does not say what its average is of: here of all data sets that few-shot'
+  ' accuracy is measured on, ImageNet included.',
+)
+
+
+def figure8() -> Item:
+  """Few-shot accuracy by compute, as one dimension is scaled (D.2)."""
+  title = 'Few-shot accuracy as dimensions of a ViT are scaled'
+  series = _series()
+  base = _depth(_BASE_DEPTH)
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    points = {
+      (dimension, cost.exaflops(nodes[0]) / cost.exaflops(base[0])): found
+      for dimension, shapes in series.items()
+      for nodes in shapes
+      if (found := _accuracies(results, nodes))
+    }
+    depths = {
+      depth: number
+      for depth in _DEPTHS
+      if (number := results.few_shot(_depth(depth), scale=1.0)) is not None
+    }
+    paper = numbers.FIGURES['figure8']
+    drawing.save(
+      plots.figure8(points, paper, overlay=results.comparable),
+      pictures / 'figure8',
+      plots.figure8_rows(points, paper),
+    )
+    picture = Picture(title, f'{pictures.name}/figure8', _CAPTION)
+    said = curve_claims.depth_helps(depths)
+    return Section('figure8', title, (picture, said), notes=_NOTES)
+
+  nodes = dict.fromkeys(
+    node for shapes in series.values() for nodes in shapes for node in nodes
+  )
+  return Item('figure8', title, tuple(nodes), render)
+
+
+def _series() -> dict[str, list[list[Pretraining]]]:
+  """Dimension -> its points, each of some runs; the base is in all of them."""
+  base = _depth(_BASE_DEPTH)
+  halved = dict(depth=4, width=512, mlp_dim=1024, heads=8)
+  doubled = dict(depth=16, width=2048, mlp_dim=4096, heads=32)
+  return {
+    'All': [
+      _shaped('all halved', **halved),
+      base,
+      _shaped('all doubled', **doubled),
+    ],
+    'Depth': [_depth(depth) for depth in _DEPTHS],
+    'Patch size': [base, _shaped('depth 8', model='ViT-L/16')],
+    'Width MLP': [
+      _shaped('MLP 1024', mlp_dim=1024),
+      base,
+      _shaped('MLP 4096', mlp_dim=4096),
+      _shaped('MLP 8192', mlp_dim=8192),
+    ],
+    'Width': [
+      _shaped('width 512', width=512, heads=8),
+      base,
+      _shaped('width 2048', width=2048, heads=32),
+    ],
+  }
+
+
+def _depth(blocks: int) -> list[Pretraining]:
+  return _shaped(f'depth {blocks}', _DEPTHS[blocks], depth=blocks)
+
+
+def _shaped(
+  label: str, runs: int = 1, model: str = 'ViT-L/32', **changes: int
+) -> list[Pretraining]:
+  """The runs of a point, whose model differs from the base in `changes`."""
+  return [
+    Pretraining(
+      model,
+      values.JFT,
+      7,
+      options=tuple(
+        (f'model.{key}', value) for key, value in (_SHAPE | changes).items()
+      ),
+      label=label,
+      few_shot='several',
+      seed=seed,
+    )
+    for seed in range(runs)
+  ]
+
+
+def _accuracies(
+  results: Results, nodes: list[Pretraining]
+) -> dict[str, Number]:
+  """Panel -> accuracy as a fraction; without what is missing."""
+  found = {
+    _IMAGENET: results.few_shot(nodes, scale=1.0),
+    _AVERAGE: results.average_few_shot(nodes, scale=1.0),
+  }
+  return {panel: n for panel, n in found.items() if n is not None}

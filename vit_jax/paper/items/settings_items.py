@@ -1,0 +1,299 @@
+"""Tables 1, 3 and 4 as items: models and settings, which no run has to tell.
+
+Ours are read where a run would get them: from the modules that `models.build`
+makes, and from the configs and sweeps that a command line names, in the current
+folder. All models of a row must agree; where they do not, the cell says who.
+"""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import flax.linen as nn
+import jax
+import ml_collections
+from clu import parameter_overview
+
+from vit_jax import command_line, models
+from vit_jax.paper import numbers
+from vit_jax.paper.items import table_items
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.numbers import values
+from vit_jax.paper.report import Section, Setting, Settings
+from vit_jax.paper.runs import DATASETS, Results
+from vit_jax.sweep import reading
+
+# By the name of a model, a run or a task.
+Configs = Mapping[str, ml_collections.ConfigDict]
+Read = Callable[[ml_collections.ConfigDict], Any]
+# Blocks and notes.
+Shown = tuple[Sequence[Settings], Sequence[str]]
+
+# A row of Table 1 -> the models of that size in Table 5; the first is counted.
+MODELS_1 = {
+  'ViT-B': ('ViT-B/16', 'ViT-B/32'),
+  'ViT-L': ('ViT-L/16', 'ViT-L/32'),
+  'ViT-H': ('ViT-H/14',),
+}
+# A column of it -> a module's field.
+_FIELDS = {
+  **{'Layers': 'depth', 'Hidden size': 'width'},
+  **{'MLP size': 'mlp_dim', 'Heads': 'heads'},
+}
+# As configs/finetune.py names the rows of Table 4.
+_TASKS = {
+  values.IMAGENET: 'imagenet2012',
+  values.CIFAR100: 'cifar100',
+  values.CIFAR10: 'cifar10',
+  values.PETS: 'pets',
+  values.FLOWERS: 'flowers',
+}
+
+# How a setting is read. ------------------------------------------------------
+
+
+def _dropout(config: ml_collections.ConfigDict) -> float | None:
+  """The rate; 0 for models that have no dropout."""
+  if 'dropout_rate' not in models.options(config.model.name):
+    return 0.0
+  return config.model.dropout_rate
+
+
+def _side(config: ml_collections.ConfigDict) -> int | str:
+  """The images' side in pixels; of others than squares both."""
+  height, width = config.image_size
+  return height if height == width else f'{height}x{width}'
+
+
+def _of_optimizer(key: str) -> Read:
+  """Reads what only some optimizers have."""
+  return lambda config: config.optimizer.get(key, 'none')
+
+
+_PRETRAINING: dict[str, Read] = {
+  'Epochs': attrgetter('epochs'),
+  'Base LR': attrgetter('schedule.peak'),
+  'LR decay': attrgetter('schedule.name'),
+  'Weight decay': attrgetter('optimizer.weight_decay'),
+  'Dropout': _dropout,
+}
+_PRETRAINING_ALL: dict[str, Read] = {
+  'batch size': attrgetter('data.batch_size'),
+  'warmup steps': attrgetter('schedule.warmup_steps'),
+  'image size': _side,
+  'gradient clip': attrgetter('optimizer.clip_norm'),
+  'Adam beta1': _of_optimizer('beta1'),
+  'Adam beta2': _of_optimizer('beta2'),
+}
+_FINETUNING_ALL: dict[str, Read] = {
+  'batch size': attrgetter('data.batch_size'),
+  'image size': _side,
+  'gradient clip': attrgetter('optimizer.clip_norm'),
+  'momentum': _of_optimizer('momentum'),
+  'weight decay': attrgetter('optimizer.weight_decay'),
+}
+
+
+def _config(name: str) -> ml_collections.ConfigDict:
+  """The config that `--config=NAME` gives a run."""
+  return command_line.read_config([f'--config={name}'])
+
+
+def _common(
+  those: Mapping[str, Any], read: Callable[[Any], Any], paper: values.Value
+) -> Setting:
+  """How several are set; where they differ, who has which.
+
+  Args:
+    those: name -> module or config.
+    read: takes the setting of one.
+    paper: as printed; of two with a slash between them, either one agrees.
+  """
+  found = {name: read(one) for name, one in those.items()}
+  groups = {value: [] for value in found.values()}
+  for name, value in found.items():
+    groups[value].append(name)
+  if len(groups) > 1:
+    who = lambda names: (  # noqa: E731
+      ', '.join(names) if len(names) < 3 else f'{len(names)} of {len(found)}'
+    )
+    each = (f'{_text(value)} ({who(names)})' for value, names in groups.items())
+    return Setting(', '.join(each), paper)
+  ours = next(iter(found.values()))
+  if not isinstance(ours, int | float | str):
+    ours = _text(ours)  # None: it is not set.
+  either = str(paper.value).split('/')
+  return Setting(ours, paper, len(either) > 1 and _text(ours) in either)
+
+
+def _text(value: Any) -> str:
+  return f'{value:.12g}' if isinstance(value, int | float) else str(value)
+
+
+# Items. ----------------------------------------------------------------------
+
+
+def _item(paper: values.Table, blocks: Callable[[], Shown]) -> Item:
+  """An item without runs, whose blocks and notes are made when it is shown."""
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    del results, pictures
+    shown, notes = blocks()
+    return Section(paper.name, paper.title, shown, notes=notes)
+
+  return Item(paper.name, paper.title, (), render)
+
+
+def _of_all_rows(
+  title: str,
+  paper: Mapping[str, values.Value],
+  ours: Mapping[str, tuple[Configs, Read]],
+) -> Settings:
+  """What a caption has; `ours`: what is set -> whose, and how it is read."""
+  cells = {
+    (name, 'All rows'): _common(*ours[name], value)
+    for name, value in paper.items()
+  }
+  return Settings(title, (*paper,), ('All rows',), cells)
+
+
+def table1() -> Item:
+  """Sizes, and parameters."""
+  return _item(numbers.TABLE_1, _sizes)
+
+
+def _sizes() -> Shown:
+  paper, cells, counted = numbers.TABLE_1, {}, []
+  for row in paper.rows:
+    modules = {
+      name: models.build(name, num_classes=1000) for name in MODELS_1[row]
+    }
+    for column, field in _FIELDS.items():
+      cells[row, column] = _common(
+        modules, attrgetter(field), paper[row, column]
+      )
+    counts = {name: parameters(module) for name, module in modules.items()}
+    whole, _ = counts[MODELS_1[row][0]]
+    printed = paper[row, 'Params']
+    cells[row, 'Params'] = Setting(
+      f'{whole:,}', printed, accepted=abs(whole - printed.value) < 1_000_000
+    )
+    counted += [
+      f'{name}: {whole:,} with the head, {whole - head:,} without.'
+      for name, (whole, head) in counts.items()
+    ]
+  return [Settings(paper.title, paper.rows, paper.columns, cells)], [
+    'Parameters are those with the smallest patch, for 224 px, with a linear'
+    ' head of 1,000 classes; they agree if they are the printed millions,'
+    ' rounded up or down. The paper does not say what it counts, and no one way'
+    ' gives all three: 307M is ViT-L/32 with the head.',
+    *counted,
+  ]
+
+
+def parameters(module: nn.Module) -> tuple[int, int]:
+  """Counts the parameters of a model for 224 px: all, and its head's."""
+  params = jax.eval_shape(
+    module.init,
+    jax.eval_shape(jax.random.key, 0),
+    jax.ShapeDtypeStruct((1, 224, 224, 3), 'float32'),
+  )['params']
+  count = parameter_overview.count_parameters
+  return count(params), count(params['head'])
+
+
+def table3() -> Item:
+  """Pre-training: configs/pretrain.py, of each model of a row."""
+  return _item(numbers.TABLE_3, _pretraining)
+
+
+def _pretraining() -> Shown:
+  paper, cells, everything = numbers.TABLE_3, {}, {}
+  for row, (names, data) in zip(paper.rows, numbers.ROWS_3, strict=True):
+    found = {
+      name: _config(f'configs/pretrain.py:{name},{DATASETS[data]}')
+      for name in names
+    }
+    for column, read in _PRETRAINING.items():
+      cells[row, column] = _common(found, read, paper[row, column])
+    everything |= {(name, data): config for name, config in found.items()}
+  configs = {', '.join(of): config for of, config in everything.items()}
+  of_all = {name: (configs, read) for name, read in _PRETRAINING_ALL.items()}
+  of_all['gradient clip'] = (
+    {
+      name: c
+      for (name, data), c in everything.items()
+      if data == values.IMAGENET
+    },
+    _PRETRAINING_ALL['gradient clip'],
+  )
+  clipped = sorted(
+    {data for (_, data), c in everything.items() if c.optimizer.clip_norm}
+  )
+  return [
+    Settings(paper.title, paper.rows, paper.columns, cells),
+    _of_all_rows('What all rows share', numbers.PRETRAINING, of_all),
+  ], [
+    'Epochs are those without epochs=N; of two, the other can be asked for.'
+    ' ResNets have no dropout, which counts as 0.',
+    f'Gradients are clipped on {", ".join(clipped) or "no data"}.',
+  ]
+
+
+def table4() -> Item:
+  """Fine-tuning: the runs that its sweep would start."""
+  return _item(numbers.TABLE_4, _finetuning)
+
+
+def _finetuning() -> Shown:
+  paper, cells, everything = numbers.TABLE_4, {}, {}
+  for row in paper.rows:
+    found = _runs(row)
+    rates = {config.schedule.peak: None for config in found.values()}
+    ours = '{' + ', '.join(map(_text, rates)) + '}'
+    cells[row, 'Base LR'] = Setting(
+      ours if len(rates) > 1 else next(iter(rates)), paper[row, 'Base LR']
+    )
+    cells[row, 'Steps'] = _common(
+      found, attrgetter('total_steps'), paper[row, 'Steps']
+    )
+    everything |= found
+  of_all = {name: (everything, read) for name, read in _FINETUNING_ALL.items()}
+  return [
+    Settings(paper.title, paper.rows, paper.columns, cells),
+    _of_all_rows(
+      'What all rows share, and what is special in Table 2',
+      numbers.FINETUNING,
+      of_all | _table2(),
+    ),
+  ], [
+    'Learning rates are those of the runs that configs/sweeps/finetune.py has'
+    ' for ViT-B/16, and reports the best of; ResNets have one candidate more,'
+    " in BiT's own setup. VTAB is all 19 tasks of configs/vtab.py."
+  ]
+
+
+def _runs(row: str) -> Configs:
+  """All runs of a row of Table 4, whichever rate is chosen."""
+  if row == values.VTAB:
+    return dict(_config('configs/vtab.py:ViT-B/16,all').stages.items())
+  sweep = reading.load(f'configs/sweeps/finetune.py:ViT-B/16,{_TASKS[row]}')
+  [study] = sweep.studies
+  return {run.name: reading.read_config(run) for run in study.all_runs()}
+
+
+def _table2() -> dict[str, tuple[Configs, Read]]:
+  """What Table 2's runs on ImageNet have of their own."""
+  nodes = [
+    node for node in table_items.table2().nodes if node.task == values.IMAGENET
+  ]
+  sizes = {node.pretraining.model: node.resolution for node in nodes}
+  text = 'configs/finetune.py:{},imagenet2012,resolution={}'
+  found = {model: _config(text.format(model, sizes[model])) for model in sizes}
+  shown = {
+    f'image size, {model} in Table 2': ({model: config}, _side)
+    for model, config in found.items()
+  }
+  decay = attrgetter('polyak.decay')
+  return {**shown, 'Polyak factor in Table 2': (found, decay)}

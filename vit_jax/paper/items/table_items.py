@@ -1,0 +1,286 @@
+"""Tables 2 and 5 to 8 as items: which runs, and what follows from them."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+from vit_jax.paper import averages, claims, numbers
+from vit_jax.paper.items import asked, computed
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.numbers import values
+from vit_jax.paper.report import Cell, Claim, Section, Table
+from vit_jax.paper.runs import Node, Pretraining, Results, Transfer
+
+# Models of Tables 2 and 5 that have 14 epochs of JFT-300M, not 7 (Table 3).
+_LONG = ('ViT-L/16', 'ViT-H/14')
+# Table 2's on ImageNet (B.1.1).
+_RESOLUTION_2 = {'ViT-L/16': 512, 'ViT-H/14': 518}
+# Table 8: row and column -> embedding and site, in the model's own words.
+EMBEDDINGS = {'None': 'none', '1-D': '1d', '2-D': '2d', 'Relative': 'relative'}
+SITES = {
+  'Stem': 'stem',
+  'Every layer': 'every_layer',
+  'Every layer, shared': 'every_layer_shared',
+}
+# Runs of pre-training. The paper has one of each in Table 7, and does not say
+# how many in Table 8; the order is to be known with its spread.
+_SEEDS_7 = 3
+_SEEDS_8 = 3
+
+_SEEN = (
+  'From ImageNet to ImageNet, the rate is chosen on images that pre-training'
+  ' has seen.'
+)
+
+# Labels whose cells are measured; other rows and columns follow from more.
+_TASKS = (*numbers.AVERAGE5, values.REAL)
+
+
+def pretraining(model: str, data: str, epochs: float | None = None):
+  """The run of Tables 2 and 5 of a model and a data set."""
+  if data == values.JFT and epochs is None:
+    epochs = 14 if model in _LONG else 7
+  return Pretraining(model, data, epochs)
+
+
+def seen(results: Results) -> list[str]:
+  """Says what the choice of a rate rests on; in miniature none is chosen."""
+  return [_SEEN] if results.comparable else []
+
+
+def seeds(start: Pretraining, count: int) -> list[Pretraining]:
+  """A pre-training and others that differ in their seed only."""
+  return [dataclasses.replace(start, seed=seed) for seed in range(count)]
+
+
+def _table_item(
+  paper: values.Table,
+  cells: Mapping[tuple[str, str], asked.Asked],
+  *,
+  others: Mapping[str, Callable[[Results, str, str], Cell]] | None = None,
+  follows: Mapping[str, computed.Computed] | None = None,
+  digits: int = 2,
+  claim: Callable[[Results], Sequence[Claim]] = lambda results: (),
+  notes: Callable[[Results], Sequence[str]] = lambda results: (),
+  more: Sequence[Node] = (),
+) -> Item:
+  """An item that is a table of what was measured, a cell each.
+
+  Args:
+    paper: the printed table.
+    cells: (row, column) -> what is measured there.
+    others: row or column -> (results, row, column) -> cell, of several.
+    follows: row or column -> how its cells follow from the models alone. They
+      are never missing, as there is nothing to run. What the paper's table does
+      not have is one more column, where there is anything to show in it.
+    digits: after the point.
+    claim: what the paper says of the table, and ours.
+    notes: what a reader must know.
+    more: runs beside those of `cells`.
+  """
+  others, follows = others or {}, follows or {}
+  added = [key for key in follows if key not in {*paper.rows, *paper.columns}]
+
+  def cell(results: Results, row: str, column: str) -> Cell:
+    printed = paper.cells.get((row, column))
+    known = follows.get(row) or follows.get(column)
+    if known:
+      return Cell(known.of(results, row, column), printed, expected=False)
+    derived = others.get(row) or others.get(column)
+    if derived:
+      return derived(results, row, column)
+    wanted = cells.get((row, column))
+    if not wanted:
+      return Cell(None, printed, expected=False)
+    return Cell(wanted.number(results), printed, wanted.expected(results))
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    del pictures
+    found = {
+      (row, column): made
+      for row in paper.rows
+      for column in (*paper.columns, *added)
+      if (made := cell(results, row, column)).ours or made.paper
+    }
+    shown = {
+      key
+      for key in follows
+      for place, made in found.items()
+      if key in place and made.ours
+    }
+    columns = (*paper.columns, *(key for key in added if key in shown))
+    table = Table(paper.title, paper.rows, columns, found, digits)
+    told = [
+      *notes(results),
+      *(follows[key].note for key in follows if key in shown),
+    ]
+    return Section(
+      paper.name, paper.title, (table, *claim(results)), notes=told
+    )
+
+  nodes = [node for wanted in cells.values() for node in wanted.nodes]
+  # ReaL is measured by the runs of ImageNet.
+  return Item(
+    paper.name, paper.title, tuple(dict.fromkeys([*nodes, *more])), render
+  )
+
+
+def table2() -> Item:
+  paper = numbers.TABLE_2
+  # The others' numbers are from other papers.
+  starts = {
+    column: pretraining(*of)
+    for column, of in zip(paper.columns, numbers.COLUMNS_2, strict=True)
+    if of[0] in _RESOLUTION_2
+  }
+
+  def size(task: str, start: Pretraining) -> int:
+    larger = task in (values.IMAGENET, values.REAL)
+    return _RESOLUTION_2[start.model] if larger else 384
+
+  vtab = {
+    column: averages.vtab_nodes(start) for column, start in starts.items()
+  }
+
+  def score(results: Results, row: str, column: str) -> Cell:
+    printed = paper.cells.get((row, column))
+    if column not in starts:
+      return Cell(None, printed, expected=False)
+    ours = averages.vtab(results, starts[column])['mean']
+    return Cell(ours, printed, any(map(results.has, vtab[column])))
+
+  def notes(results: Results) -> list[str]:
+    vtab_notes = averages.vtab_notes(results, starts.values())
+    return [*asked.real_notes(results), *vtab_notes]
+
+  return _table_item(
+    paper,
+    {
+      (task, column): asked.of(task, start, size(task, start))
+      for column, start in starts.items()
+      for task in paper.rows
+      if task in _TASKS
+    },
+    others={values.VTAB: score},
+    follows={computed.CORE_DAYS: computed.core_days(starts)},
+    notes=notes,
+    more=[node for nodes in vtab.values() for node in nodes],
+  )
+
+
+def table5() -> Item:
+  paper = numbers.TABLE_5
+  cells = {
+    (row, model): asked.of(task, pretraining(model, data))
+    for row, (data, task) in zip(paper.rows, numbers.ROWS_5, strict=True)
+    for model in paper.columns
+    if paper[row, model]
+  }
+  return _table_item(
+    paper,
+    cells,
+    notes=lambda results: [*seen(results), *asked.real_notes(results)],
+  )
+
+
+def table6() -> Item:
+  paper = numbers.TABLE_6
+  starts = {
+    row: pretraining(model, values.JFT, epochs)
+    for row, (model, epochs) in zip(paper.rows, numbers.ROWS_6, strict=True)
+  }
+  cells = {
+    (row, task): asked.of(task, start)
+    for row, start in starts.items()
+    for task in paper.columns
+    if task in _TASKS
+  }
+  return _table_item(
+    paper,
+    cells,
+    follows={
+      'exaFLOPs': computed.exaflops(starts),
+      computed.CORE_DAYS: computed.core_days(starts),
+    },
+    notes=asked.real_notes,
+  )
+
+
+def table7() -> Item:
+  paper = numbers.TABLE_7
+  starts = {
+    column: seeds(
+      Pretraining(model, values.JFT, 7, optimizer.lower()), _SEEDS_7
+    )
+    for column, (model, optimizer) in zip(
+      paper.columns, numbers.COLUMNS_7, strict=True
+    )
+  }
+
+  def said(results: Results) -> list[Claim]:
+    return claims.adam_is_better(
+      {
+        of: averages.average5_transfers(results, starts[column])
+        for column, of in zip(paper.columns, numbers.COLUMNS_7, strict=True)
+      }
+    )
+
+  def average(results: Results, row: str, column: str) -> Cell:
+    ours = averages.average5(results, *starts[column])
+    return Cell(ours, paper[row, column])
+
+  return _table_item(
+    paper,
+    {
+      (task, column): asked.Asked(
+        tuple(Transfer(start, task) for start in runs)
+      )
+      for task in paper.rows
+      if task in _TASKS
+      for column, runs in starts.items()
+    },
+    others={'Average': average},
+    claim=said,
+  )
+
+
+def table8() -> Item:
+  paper = numbers.TABLE_8
+  starts = {}
+  for row in paper.rows:
+    for column in paper.columns:
+      if not paper[row, column]:
+        continue
+      options = {
+        'model.position_embedding': EMBEDDINGS[row],
+        'model.position_site': SITES[column],
+      }
+      default = (row, column) == ('1-D', 'Stem')
+      starts[row, column] = [
+        Pretraining(
+          'ViT-B/16',
+          values.JFT,
+          7,
+          options=() if default else tuple(options.items()),
+          label='' if default else f'{row} position, {column.lower()}',
+          seed=seed,
+        )
+        for seed in range(_SEEDS_8)
+      ]
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    del pictures
+    cells = {
+      place: Cell(
+        results.few_shot(nodes, scale=1.0),
+        paper[place],
+        all(map(results.has, nodes)),
+      )
+      for place, nodes in starts.items()
+    }
+    table = Table(paper.title, paper.rows, paper.columns, cells, digits=5)
+    said = claims.positions_matter(table)
+    return Section(paper.name, paper.title, (table, *said))
+
+  nodes = tuple(node for nodes in starts.values() for node in nodes)
+  return Item(paper.name, paper.title, nodes, render)

@@ -1,0 +1,106 @@
+"""VTAB as items: Table 9 has its tasks, Figure 2 their means by group.
+
+The score of Table 2 is from the same runs, by `averages.vtab`.
+"""
+
+import pathlib
+from collections.abc import Iterable
+
+from vit_jax import drawing
+from vit_jax.paper import averages, numbers, plots
+from vit_jax.paper.items import table_items
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.numbers import values
+from vit_jax.paper.plots.bars import GROUPS
+from vit_jax.paper.report import Cell, Picture, Section, Table
+from vit_jax.paper.runs import Pretraining, Results, Vtab
+
+# A model of ours in Figure 2 -> its pre-training. The paper's BiT-R152x4 is
+# that of BiT's paper, and no run of this one; the largest ResNet of this one is
+# in its place. VIVI and S4L are others' work, too.
+_BARS = {
+  'ViT-H/14, JFT-300M': table_items.pretraining('ViT-H/14', values.JFT),
+  'BiT-R200x3, JFT-300M': Pretraining('BiT-R200x3', values.JFT, 14),
+}
+# Panel of Figure 2 -> key of `averages.vtab`.
+_PANELS = {
+  title: 'mean' if group == values.VTAB else group
+  for title, group in GROUPS.items()
+}
+
+
+def table9() -> Item:
+  """Accuracy by task (Appendix D.10)."""
+  paper = numbers.TABLE_9
+  starts = {
+    column: table_items.pretraining(*of)
+    for column, of in zip(paper.columns, numbers.COLUMNS_9, strict=True)
+  }
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    del pictures
+    cells = {}
+    for column, start in starts.items():
+      nodes = averages.vtab_nodes(start)
+      for node in nodes:
+        cells[node.task, column] = Cell(
+          results.number([node], averages.ACCURACY),
+          paper[node.task, column],
+          results.has(node),
+        )
+      cells['Mean', column] = Cell(
+        averages.vtab(results, start)['mean'],
+        paper['Mean', column],
+        any(map(results.has, nodes)),
+      )
+    table = Table(paper.title, paper.rows, paper.columns, cells, digits=1)
+    notes = averages.vtab_notes(results, starts.values())
+    return Section(paper.name, paper.title, (table,), notes=notes)
+
+  return Item(paper.name, paper.title, _nodes(starts.values()), render)
+
+
+def figure2() -> Item:
+  """VTAB's score, and its parts by group (Section 4.2)."""
+  title = 'VTAB by group of tasks'
+
+  def render(results: Results, pictures: pathlib.Path) -> Section:
+    bars = {}
+    for model, start in _BARS.items():
+      found = averages.vtab(results, start)
+      row = {
+        panel: found[name] for panel, name in _PANELS.items() if found[name]
+      }
+      if row:
+        bars[model] = row
+    paper = numbers.FIGURES['figure2']
+    drawing.save(
+      plots.figure2(
+        bars, paper, overlay=results.comparable, titles=_titles(results)
+      ),
+      pictures / 'figure2',
+      plots.figure2_rows(bars, paper),
+    )
+    caption = (
+      "The paper's finding: ViT-H/14 is ahead of BiT-R152x4 and the others on"
+      ' all tasks together, on Natural and on Structured ones; on Specialized'
+      " ones the first two are alike. The paper's BiT-R152x4 is from BiT's"
+      ' paper; of ours, the largest ResNet of this one is beside the ViT.'
+    )
+    picture = Picture(title, f'{pictures.name}/figure2', caption)
+    notes = averages.vtab_notes(results, _BARS.values())
+    return Section('figure2', title, (picture,), notes=notes)
+
+  return Item('figure2', title, _nodes(_BARS.values()), render)
+
+
+def _nodes(starts: Iterable[Pretraining]) -> tuple[Vtab, ...]:
+  return tuple(node for start in starts for node in averages.vtab_nodes(start))
+
+
+def _titles(results: Results) -> dict[str, str]:
+  """The first panel's says over how many tasks it is: panel -> title."""
+  total, *_ = GROUPS
+  # What is there in miniature is there for all models.
+  groups = averages.vtab_tasks(results, next(iter(_BARS.values())))
+  return {total: f'VTAB ({sum(map(len, groups.values()))} tasks)'}

@@ -1,0 +1,150 @@
+"""All numbers of the paper (arXiv:2010.11929) in one place, with their sources.
+
+from vit_jax.paper import numbers
+
+numbers.TABLES['table2']['ImageNet', 'ViT-H/14, JFT-300M'].value  # 88.55
+numbers.average5(numbers.TABLES['table6'].row('ViT-B/32, 7 epochs'))  # 92.50
+
+This is plain data, which loads at once: no array library is imported. Besides
+what is printed there is what follows from it, with a note that says so, and
+what the authors published next to the paper: the names that are
+imported from `released.py`.
+"""
+
+import dataclasses
+
+from vit_jax.paper.numbers.compute import (
+  AXIAL_COMPUTE,
+  COMPUTE,
+  COMPUTE_SAVED,
+  CORE_DAYS,
+  DAYS_ON_8_CORES,
+  EXAFLOPS,
+  FINETUNING_GMACS,
+  TFLOPS_PER_CORE,
+  UNIFORM_ATTENTION_DISTANCE,
+)
+from vit_jax.paper.numbers.figures import FIGURES
+from vit_jax.paper.numbers.means import (
+  AVERAGE5,
+  VTAB_GROUPS,
+  average5,
+  vtab_means,
+)
+from vit_jax.paper.numbers.panels import PANELS, Panel
+from vit_jax.paper.numbers.released import (
+  FROM_SCRATCH,
+  RELEASED,
+  RELEASED_224,
+  SHORT_FINETUNING,
+  UPSTREAM,
+)
+from vit_jax.paper.numbers.results import (
+  COLUMNS_2,
+  COLUMNS_7,
+  COLUMNS_9,
+  ROWS_5,
+  ROWS_6,
+  TABLE_2,
+  TABLE_5,
+  TABLE_6,
+  TABLE_7,
+  TABLE_8,
+  TABLE_9,
+)
+from vit_jax.paper.numbers.settings import (
+  FINETUNING,
+  PRETRAINING,
+  ROWS_3,
+  SHAPE_BASE,
+  TABLE_1,
+  TABLE_3,
+  TABLE_4,
+)
+from vit_jax.paper.numbers.values import (
+  IMAGENET,
+  IMAGENET21K,
+  JFT,
+  Point,
+  Table,
+  Value,
+)
+
+__all__ = [
+  'AVERAGE5',
+  'AXIAL_COMPUTE',
+  'COLUMNS_2',
+  'COLUMNS_7',
+  'COLUMNS_9',
+  'COMPUTE',
+  'COMPUTE_SAVED',
+  'CORE_DAYS',
+  'DAYS_ON_8_CORES',
+  'EXAFLOPS',
+  'FIGURES',
+  'FINETUNING',
+  'FINETUNING_GMACS',
+  'FROM_SCRATCH',
+  'MASKED_PATCH',
+  'OBJECTNET',
+  'OBJECTNET_BIT',
+  'PANELS',
+  'PRETRAINING',
+  'RELEASED',
+  'RELEASED_224',
+  'ROWS_3',
+  'ROWS_5',
+  'ROWS_6',
+  'SHAPE_BASE',
+  'SHORT_FINETUNING',
+  'TABLES',
+  'TFLOPS_PER_CORE',
+  'UNIFORM_ATTENTION_DISTANCE',
+  'UPSTREAM',
+  'VTAB_GROUPS',
+  'Panel',
+  'Point',
+  'Table',
+  'Value',
+  'average5',
+  'vtab_means',
+]
+
+TABLES = {
+  table.name: table
+  for table in (
+    *(TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5),
+    *(TABLE_6, TABLE_7, TABLE_8, TABLE_9),
+  )
+}
+
+# Metric -> percent, in the setup of the BiT paper, whose own are beside them.
+OBJECTNET = {
+  'top-1': Value(61.7, note='ViT-H/14, Appendix D.9', printed='61.7'),
+  'top-5': Value(82.1, note='ViT-H/14, Appendix D.9', printed='82.1'),
+}
+_FROM_BIT = 'BiT-R152x4, from the BiT paper, arXiv:1912.11370'
+OBJECTNET_BIT = {
+  'top-1': Value(58.7, note=_FROM_BIT),
+  'top-5': Value(80.0, note=_FROM_BIT),
+  'top-1, cropped to the objects': Value(63.8, note=_FROM_BIT),
+  'top-5, cropped to the objects': Value(85.1, note=_FROM_BIT),
+}
+
+# Accuracy of ViT-B/16 on ImageNet in percent, by pre-training, and how many
+# points the first is from the others.
+MASKED_PATCH = {
+  'masked patches': Value(79.9, note='Section 4.6', printed='79.9'),
+  **{
+    training: dataclasses.replace(
+      TABLE_5[f'{data}: ImageNet', 'ViT-B/16'], note='Table 5'
+    )
+    for training, data in (
+      ('from scratch', IMAGENET),
+      ('supervised, ImageNet-21k', IMAGENET21K),
+      ('supervised, JFT-300M', JFT),
+    )
+  },
+  'more than from scratch': Value(2, note='Section 4.6', printed='2%'),
+  'less than supervised': Value(4, note='Section 4.6', printed='4%'),
+}

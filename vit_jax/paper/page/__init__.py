@@ -1,0 +1,49 @@
+"""A reproduction of the paper as a page: `results.md` and `index.html`.
+
+from vit_jax.paper import page
+
+page.write(sections, 'out', title='Results', facts={'scale': 'mini'})
+
+It shows sections of `vit_jax.paper.report` and knows no number itself. What is
+missing is shown as missing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from etils import epath
+
+from vit_jax.interop import files
+from vit_jax.paper import report
+from vit_jax.paper.page.page_html import html
+from vit_jax.paper.page.page_markdown import markdown
+
+__all__ = ['html', 'markdown', 'write']
+
+
+def write(
+  sections: Sequence[report.Section],
+  directory: epath.PathLike,
+  *,
+  title: str,
+  facts: Mapping[str, object],
+) -> None:
+  """Writes `results.md` and `index.html`, each whole or not at all.
+
+  Args:
+    sections: in the paper's order.
+    directory: where their pictures are; made if it is not there.
+    title: of the page.
+    facts: name -> short fact, shown at the top.
+
+  Raises:
+    ValueError: as `html` does; then both files are as they were.
+  """
+  directory = files.absolute(directory)
+  texts = {
+    'results.md': markdown(sections, title=title, facts=facts),
+    'index.html': html(sections, title=title, facts=facts, pictures=directory),
+  }
+  directory.mkdir(parents=True, exist_ok=True)
+  for name, text in texts.items():
+    with files.atomic(directory / name) as temporary:
+      temporary.write_bytes(text.encode())

@@ -1,0 +1,252 @@
+"""The reproduction as one HTML page that needs nothing but itself."""
+
+import base64
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from etils import epath
+
+from vit_jax.paper import report
+from vit_jax.paper.page import page_parts as parts
+from vit_jax.paper.page.page_style import CSS
+
+_SUFFIXES = ('.png', '.pdf', '.csv')
+# Of those in labels; as long as `R50+ViT-B/32,` and a little more.
+_LONGEST_WORD = 14
+
+
+def html(
+  sections: Sequence[report.Section],
+  *,
+  title: str,
+  facts: Mapping[str, object],
+  pictures: epath.PathLike,
+) -> str:
+  """Renders all sections, with a table of contents.
+
+  Args:
+    sections: in the paper's order.
+    title: of the page.
+    facts: name -> short fact, shown at the top.
+    pictures: folder of the pictures' files, where the page is to be.
+
+  Returns:
+    HTML with its style and its pictures inside, which links to the PDF and
+    CSV files next to it.
+
+  Raises:
+    ValueError: a picture's files are not there, or as `page_parts.check`.
+  """
+  parts.check(sections)
+  folder = epath.Path(pictures)
+  body = '\n'.join(_section(section, folder) for section in sections)
+  return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<style>
+{CSS}</style>
+</head>
+<body>
+<header>
+<h1>{escape(title)}</h1>
+{_facts(facts)}
+</header>
+<nav aria-label="Contents">
+{_contents(sections)}
+</nav>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def _facts(facts: Mapping[str, object]) -> str:
+  items = ''.join(
+    f'<div><dt>{escape(name)}</dt><dd>{escape(str(fact))}</dd></div>\n'
+    for name, fact in facts.items()
+  )
+  return f'<dl class="facts">\n{items}</dl>' if facts else ''
+
+
+def _contents(sections: Sequence[report.Section]) -> str:
+  counts = ' '.join(
+    f'<span>{_mark(word)} {count} {word}</span>'
+    for word, count in parts.summary(sections).items()
+  )
+  items = ''.join(
+    f'<li><a href="#{urllib.parse.quote(section.name)}">'
+    f'{_mark(parts.status(section).word)}'
+    f'<span><b>{escape(parts.label(section))}</b> {escape(section.title)}'
+    f'<small>{_status_text(section)}</small></span></a></li>\n'
+    for section in sections
+  )
+  return f"""<h2>Contents</h2>
+<p class="summary">{counts}</p>
+<ol>
+{items}</ol>"""
+
+
+def _mark(word: str) -> str:
+  """The mark of a status, whose word is always beside it."""
+  name = word.replace(' ', '-')
+  return f'<i class="mark {name}" aria-hidden="true">{parts.STATUSES[word]}</i>'
+
+
+def _status_text(section: report.Section) -> str:
+  status = parts.status(section)
+  details = f': {status.details}' if status.details else ''
+  return f'{status.word}{details}'
+
+
+def _section(section: report.Section, folder: epath.Path) -> str:
+  blocks = []
+  for block in section.blocks:
+    if isinstance(block, report.Table | report.Settings):
+      blocks.append(_table(block))
+    elif isinstance(block, report.Picture):
+      blocks.append(_picture(block, folder))
+    else:
+      blocks.append(_claim(block))
+  if said := parts.notes(section):
+    notes = ''.join(f'<li>{escape(note)}</li>\n' for note in said)
+    blocks.append(f'<ul class="notes">\n{notes}</ul>')
+  if section.runs:
+    blocks.append(_runs(section.runs))
+  word = parts.status(section).word
+  return '\n'.join(
+    (
+      f'<section id="{escape(section.name)}">',
+      f'<h2><span>{escape(parts.label(section))}</span> '
+      f'{escape(section.title)}</h2>',
+      f'<p class="status">{_mark(word)} {_status_text(section)}</p>',
+      *blocks,
+      '</section>',
+    )
+  )
+
+
+def _table(table: report.Table | report.Settings) -> str:
+  columns = ''.join(
+    f'<th scope="col">{_label(column)}</th>' for column in table.columns
+  )
+  rows = ''.join(
+    f'<tr><th scope="row">{_label(row)}</th>'
+    f'{"".join(_cell(table, row, column) for column in table.columns)}</tr>\n'
+    for row in table.rows
+  )
+  below = [
+    f'<sup>{mark}</sup> {escape(note)}'
+    for note, mark in parts.footnotes(table).items()
+  ]
+  if parts.legend(table):
+    below.insert(0, escape(parts.legend(table)))
+  below = ''.join(f'<p class="below">{line}</p>\n' for line in below)
+  settings = isinstance(table, report.Settings)
+  key = 'paper, where it differs' if settings else 'paper'
+  caption = f'<span class="key">ours <small>{key}</small></span>'
+  return f"""<figure>
+<figcaption>{escape(table.title)}</figcaption>
+<div class="scroll" role="region" tabindex="0" \
+aria-label="{escape(table.title)}">
+<table class="numbers{' settings' if settings else ''}">
+<thead><tr><td>{caption}</td>{columns}</tr></thead>
+<tbody>
+{rows}</tbody>
+</table>
+</div>
+{below}</figure>"""
+
+
+def _label(text: str) -> str:
+  """Breaks at spaces: a browser would also break after `ViT-`.
+
+  Words that are too long for a narrow column may break anywhere.
+  """
+  return ' '.join(
+    f'<span>{escape(word)}</span>'
+    if len(word) <= _LONGEST_WORD
+    else escape(word)
+    for word in text.split()
+  )
+
+
+def _cell(table: report.Table | report.Settings, row: str, column: str) -> str:
+  text = parts.cell_text(table, row, column)
+  mark = f'<sup>{text.mark}</sup>' if text.mark else ''
+  ours = paper = ''
+  if text.ours:
+    kind = {parts.MISSING: 'ours missing', parts.DASH: 'none'}
+    name = kind.get(text.ours, 'ours')
+    ours = f'<span class="{name}">{escape(text.ours)}</span>'
+  if text.verdict:
+    word = 'agrees' if text.verdict == parts.AGREES else 'differs'
+    ours += f'&nbsp;<i class="{word}" title="{word}">{text.verdict}</i>'
+  if text.paper:
+    difference = f' <span>Δ {text.difference}</span>' if text.difference else ''
+    paper = f'<small>{escape(text.paper)}{mark}{difference}</small>'
+  else:
+    ours += mark
+  return f'<td>{ours}{paper}</td>'
+
+
+def _picture(picture: report.Picture, folder: epath.Path) -> str:
+  """ValueError if a file that is shown or linked to is not there."""
+  paths = [folder / f'{picture.stem}{suffix}' for suffix in _SUFFIXES]
+  missing = [str(path) for path in paths if not path.exists()]
+  if missing:
+    raise ValueError(
+      f'Picture {picture.title!r} is not drawn: there is no '
+      f'{", ".join(missing)}. Draw it first, or leave it out.'
+    )
+  data = base64.b64encode(paths[0].read_bytes()).decode('ascii')
+  links = ' '.join(
+    f'<a href="{urllib.parse.quote(picture.stem + suffix)}">'
+    f'{suffix[1:].upper()}</a>'
+    for suffix in _SUFFIXES[1:]
+  )
+  title = escape(picture.title)
+  return f"""<figure>
+<figcaption>{title}</figcaption>
+<img src="data:image/png;base64,{data}" alt="{title}">
+<p class="below">{escape(picture.caption)}
+<span class="files">{links}</span></p>
+</figure>"""
+
+
+def _claim(claim: report.Claim) -> str:
+  name = claim.answer.replace(' ', '-')
+  mark = parts.ANSWERS[claim.answer]
+  return f"""<div class="claim {name}">
+<p>{escape(claim.statement)}</p>
+<p><b class="answer"><span aria-hidden="true">{mark}</span> {claim.answer}</b> \
+{escape(claim.evidence)}</p>
+</div>"""
+
+
+def _runs(runs: Sequence[report.Run]) -> str:
+  columns = ''.join(
+    f'<th scope="col">{name}</th>' for name in parts.RUN_COLUMNS
+  )
+  rows = ''.join(
+    f'<tr class="{"finished" if run.finished else "unfinished"}">'
+    f'{"".join(f"<td>{escape(text)}</td>" for text in parts.run_row(run))}'
+    '</tr>\n'
+    for run in runs
+  )
+  return f"""<details>
+<summary>{escape(parts.runs_summary(runs))}</summary>
+<div class="scroll" role="region" tabindex="0" aria-label="Runs">
+<table class="runs">
+<thead><tr>{columns}</tr></thead>
+<tbody>
+{rows}</tbody>
+</table>
+</div>
+</details>"""

@@ -1,0 +1,13 @@
+"""The process that draws from weights, see `pictures`.
+
+`python -m vit_jax.paper.pictures.draw_weights` reads a request as JSON from its
+standard input: what `pictures.draw` sends.
+"""
+
+import json
+import sys
+
+from vit_jax.paper.pictures import weights_drawing
+
+if __name__ == '__main__':
+  weights_drawing.answer(json.load(sys.stdin))

@@ -1,0 +1,266 @@
+"""What is drawn from weights: Figures 6, 7, 10, 11, 14, and masked patches.
+
+A panel is measured first, `KINDS`, and then drawn: alone, or in a row with
+others. Its numbers become rows of one table, with the columns `panel` (its
+title) and `part` (what is measured), places, and `value`.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import pandas as pd
+
+from vit_jax import drawing
+from vit_jax.inspect import attention, capture, embedding, figures
+from vit_jax.masked_patch import figure as masked_patch
+from vit_jax.models.images import normalize
+from vit_jax.paper.pictures import inspected_run
+
+# Pixels that a picture has at least, where images are smaller.
+_SHOWN = 224
+# Images of more pairs than this have numbers to speak of them by (Figure 14).
+_NUMBERED = 12
+_PATCH = ('image', 'row', 'column')
+
+UNIFORM = 'uniform attention'
+NEAREST_HALF = 'uniform attention to the nearest half'
+
+_load = functools.cache(inspected_run.load)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A panel that can be drawn.
+
+  Attributes:
+    kind: see `KINDS`.
+    title: of the panel.
+    shown: what is drawn, arrays of the kind's own.
+    numbers: the same, as a table.
+  """
+
+  kind: str
+  title: str
+  shown: Any
+  numbers: pd.DataFrame
+
+
+def answer(request: Mapping[str, Any]) -> None:
+  """Draws what can be drawn of a request, and writes the stamp.
+
+  Args:
+    request: `stem` and `stamp`, paths; `panels`, each with `kind`, `title`,
+      `run`, `workdir` and `images`; what else there is goes to the stamp.
+  """
+  measured, failures = [], []
+  for panel in request['panels']:
+    try:
+      shown, numbers = KINDS[panel['kind']](panel['workdir'], panel['images'])
+    # Whatever is wrong with a run is a note on the page, which has others, too.
+    except Exception as error:
+      kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}:'
+      why = ' '.join(f'{kind} {error}'.split())
+      what = panel['kind'].replace('_', ' ')
+      failures.append(f'Not drawn: {what} of {panel["run"]}: {why}')
+      continue
+    numbers.insert(0, 'panel', panel['title'])
+    measured.append(Measured(panel['kind'], panel['title'], shown, numbers))
+  if measured:
+    # Places that one part has and another has not are whole numbers still.
+    frames = [m.numbers.convert_dtypes() for m in measured]
+    data = pd.concat(frames, ignore_index=True)
+    data['value'] = data.pop('value')  # Last.
+    drawing.save(compose(measured), request['stem'], data)
+  titles = list(dict.fromkeys(m.title for m in measured))
+  stamp = {**request, 'drawn': titles, 'failures': failures}
+  pathlib.Path(request['stamp']).write_text(json.dumps(stamp, indent=1))
+
+
+# What is measured. ------------------------------------------------------------
+
+
+def filters(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
+  """Principal components of the patch embedding, 28 if it has as many."""
+  del count
+  kernel = _load(workdir).params.get('embedding', {}).get('kernel')
+  if kernel is None:
+    raise ValueError('the model has no patch embedding.')
+  *patch, width = kernel.shape
+  found = embedding.filters(kernel, min(28, math.prod(patch), width))
+  axes = ('component', 'row', 'column', 'channel')
+  return found, _table(found, axes, 'filters')
+
+
+def similarity(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
+  """Cosines between the position embeddings, [rows, columns] twice."""
+  del count
+  run = _load(workdir)
+  grid = run.model.token_grid(run.image_size)
+  found = embedding.position_similarity(run.params, grid)
+  axes = ('row', 'column', 'other_row', 'other_column')
+  return found, _table(found, axes, 'position similarity')
+
+
+def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
+  """Mean attention distances, [depth, heads], and the width of an image.
+
+  The table also has what they are compared with: the distance of attention that
+  is the same for all patches, and that of attention to a patch's nearest half
+  of them, the same for these.
+  """
+  run = _load(workdir)
+  images, _ = inspected_run.held_out_images(workdir, count)
+  found = attention.mean_attention_distance(
+    capture.in_pieces(run.model, run.params, normalize(images)),
+    image_size=run.image_size,
+    **_layout(run),
+  )
+  grid = run.model.token_grid(run.image_size)
+  uniform, half = uniform_distances(grid, run.image_size)
+  numbers = _table(found, ('block', 'head'), 'attention distance')
+  theory = pd.DataFrame(
+    {'part': [UNIFORM, NEAREST_HALF], 'value': [uniform, half]}
+  )
+  numbers = pd.concat([numbers, theory], ignore_index=True)
+  return (found, run.image_size[1]), numbers
+
+
+def uniform_distances(
+  grid: tuple[int, int], image_size: tuple[int, int]
+) -> tuple[float, float]:
+  """Mean distance of uniform attention: to all, to the nearest half, in px."""
+  apart = np.sort(attention.patch_distances(grid, image_size), axis=1)
+  half = max(1, len(apart) // 2)
+  return float(apart.mean()), float(apart[:, :half].mean())
+
+
+def rollout(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
+  """Images, uint8 [N, H, W, C], and their maps, [N, rows, columns]."""
+  run = _load(workdir)
+  images, places = inspected_run.held_out_images(workdir, count)
+  maps = attention.rollout(
+    capture.in_pieces(run.model, run.params, normalize(images)), **_layout(run)
+  )
+  numbers = _table(maps, _PATCH, 'rollout')
+  numbers.insert(2, 'place_in_split', places[numbers['image']])
+  numbers['image'] += 1  # As in the figure.
+  return (enlarged(images), maps), numbers
+
+
+def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
+  """What is seen, predicted and there, each uint8 [N, H, W, C].
+
+  The table has the mean of each patch and channel.
+  """
+  *pictures, patch = masked_patch.look(workdir, count)
+  tables = [
+    _table(_patch_means(picture, patch), (*_PATCH, 'channel'), part)
+    for part, picture in zip(
+      ('input', 'prediction', 'image'), pictures, strict=True
+    )
+  ]
+  numbers = pd.concat(tables, ignore_index=True)
+  return tuple(map(enlarged, pictures)), numbers
+
+
+# What items ask for; see `pictures.Panel`.
+KINDS = {
+  'filters': filters,
+  'position_similarity': similarity,
+  'attention_distance': distance,
+  'rollout': rollout,
+  'masked_patches': masked_patches,
+}
+
+
+def _layout(run: Any) -> dict[str, Any]:
+  capture.check(run.model)
+  return {
+    'grid': run.model.token_grid(run.image_size),
+    'num_prefix_tokens': capture.prefix_tokens(run.model),
+  }
+
+
+def _table(values: np.ndarray, axes: Sequence[str], part: str) -> pd.DataFrame:
+  found = figures.table(values, axes, 'value')
+  found.insert(0, 'part', part)
+  return found
+
+
+def _patch_means(images: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
+  """[N, H, W, C] -> [N, rows, columns, C]."""
+  count, height, width, channels = images.shape
+  rows, columns = height // patch[0], width // patch[1]
+  split = images.reshape(count, rows, patch[0], columns, patch[1], channels)
+  return split.mean(axis=(2, 4))
+
+
+def enlarged(images: np.ndarray) -> np.ndarray:
+  """Images of at least `_SHOWN` px, each pixel as a square of whole pixels.
+
+  So those of a miniature are seen as the model sees them, under a map that is
+  smooth.
+  """
+  times = math.ceil(_SHOWN / min(images.shape[1:3]))
+  if times == 1:
+    return images
+  size = (images.shape[2] * times, images.shape[1] * times)
+  scaled = [
+    cv2.resize(image, size, interpolation=cv2.INTER_NEAREST) for image in images
+  ]
+  return np.stack(scaled).reshape(len(images), *size[::-1], images.shape[-1])
+
+
+# What is drawn. ---------------------------------------------------------------
+
+
+@drawing.styled
+def compose(panels: Sequence[Measured]) -> Any:
+  """One figure: pictures of images alone, all else side by side.
+
+  Args:
+    panels: from left to right. Attention distances, which share their axis, are
+      one part, the last.
+
+  Returns:
+    A `matplotlib.figure.Figure`.
+  """
+  first = panels[0]
+  if first.kind == 'rollout':
+    images, maps = first.shown
+    return figures.rollout(images, maps, numbered=len(images) > _NUMBERED)
+  if first.kind == 'masked_patches':
+    return masked_patch.compose(*first.shown)
+  single = [p for p in panels if p.kind != 'attention_distance']
+  distances = {
+    p.title: p.shown for p in panels if p.kind == 'attention_distance'
+  }
+  # Four rows of seven filters, and a map with its colours, fill the height.
+  widths = [5.0 if p.kind == 'filters' else 4.2 for p in single]
+  if distances:
+    widths.append(0.4 + 3.6 * len(distances))
+  figure = drawing.new_figure((sum(widths), 3.6))
+  parts = figure.subfigures(1, len(widths), squeeze=False, width_ratios=widths)
+  parts = list(parts[0])
+  for panel, part in zip(single, parts, strict=False):
+    if panel.kind == 'filters':
+      figures.filters(panel.shown, into=part)
+    else:
+      # One among other kinds says what it is, several say of what each is.
+      only = sum(p.kind == panel.kind for p in single) == 1
+      options = {} if only else {'title': panel.title}
+      figures.position_similarity(panel.shown, into=part, **options)
+  if distances:
+    figures.attention_distance(
+      {title: values for title, (values, _) in distances.items()},
+      max(width for _, width in distances.values()),
+      into=parts[-1],
+    )
+  return figure
