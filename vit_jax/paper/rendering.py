@@ -133,6 +133,8 @@ def _in_miniature(section: Section, data: str, *, noted: bool) -> Section:
     'In miniature: Transformers with an eighth of the width and a sixth of the'
     ' layers, ResNets with an eighth and a quarter, on images of 32 px of'
     f' {data or "rendered scenes"} and scanned digits (configs/mini.py).'
+    ' No learning rate is chosen: for pre-training they have the proportions of'
+    ' Table 3, for fine-tuning all models have the same.'
     ' The numbers are not those of the paper; only their order may be compared.'
   )
   notes = [*section.notes, note] if noted else section.notes
