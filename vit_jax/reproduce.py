@@ -21,23 +21,19 @@ data; --data=SPEC, such as folder:/data/cifar10, puts your own in place of its
 scenes.
 """
 
-import datetime
-import functools
 from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax import command_line, errors
-from vit_jax.paper import items, listing, page, rendering
-from vit_jax.paper.items.item import Item
+from vit_jax import command_line
+from vit_jax.paper import items, listing, making
 from vit_jax.paper.runs import with_needs
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
 
 SWEEP = 'configs/sweeps/reproduce.py'
-# Seconds to wait for another process that draws: after hours of runs, and where
-# nothing is lost.
-_WAIT, _RENDER_WAIT = 900.0, 10.0
+# Seconds to wait for another process that draws, where nothing is lost.
+_RENDER_WAIT = 10.0
 
 _SCALE = flags.DEFINE_enum(
   'scale', 'paper', ['paper', 'mini'], 'Of models, data and schedules.'
@@ -92,94 +88,6 @@ def read(names: Sequence[str], where: running.Folders) -> Sweep:
   return sweep
 
 
-def make(chosen: Sequence[Item], where: running.Folders) -> list[Exception]:
-  """Runs and measures what is missing; a step that fails stops no other one.
-
-  Returns:
-    What failed.
-
-  Raises:
-    PreemptedError: it was asked to stop.
-    InUseError: another process does the same in this directory.
-  """
-  steps = []
-  if any(item.nodes for item in chosen):
-    text = sweep_text([item.name for item in chosen])
-    steps.append(lambda: running.run(text, table=False))
-  steps += [
-    functools.partial(_measure, item, where) for item in chosen if item.measure
-  ]
-  failures = []
-  for step in steps:
-    try:
-      step()
-    except (errors.RestartableError, state.InUseError):
-      raise
-    except Exception as error:
-      failures.append(error)
-  return failures
-
-
-def _measure(item: Item, where: running.Folders) -> None:
-  folder = where.local / listing.MEASURED
-  folder.mkdir(parents=True, exist_ok=True)
-  # What runs beside it would slow it down.
-  with state.lock(where.local):
-    item.measure(_SCALE.value, folder)
-
-
-def write(
-  shown: Sequence[Item],
-  printed: Sequence[str],
-  everything: Sweep,
-  where: running.Folders,
-) -> list[str]:
-  """Draws and writes the pages, and prints a part of them.
-
-  Another process that draws in the same directory is waited for.
-
-  Args:
-    shown: the items that the pages have.
-    printed: names of those that are also printed.
-    everything: the runs of all items.
-    where: the runs work, and the pages go.
-
-  Returns:
-    A line for each item that could not be drawn.
-
-  Raises:
-    InUseError: the other process took too long.
-  """
-  where.local.mkdir(parents=True, exist_ok=True)
-  with state.lock(
-    where.local,
-    'pages.lock',
-    holder='process that draws its pages',
-    wait=_RENDER_WAIT if _RENDER.value else _WAIT,
-  ):
-    found, failures = rendering.sections(
-      shown, everything, where, scale=_SCALE.value, data=_DATA.value
-    )
-    runs = {run.name: run for section in found for run in section.runs}
-    done = [run for run in runs.values() if run.finished]
-    hours = sum(run.hours or 0.0 for run in done)
-    page.write(
-      found,
-      where.local,
-      title='An Image is Worth 16x16 Words, reproduced',
-      facts={
-        'scale': _SCALE.value,
-        'date': datetime.date.today().isoformat(),
-        'runs': f'{len(done)} of {len(runs)} finished',
-        'device hours': f'{hours:.2f}',
-      },
-    )
-  brief = [section for section in found if section.name in printed]
-  print(page.markdown(brief, title='Results', facts={}, list_runs=False))
-  print(f'{where.local}/index.html shows {len(done)} of {len(runs)} runs.')
-  return failures
-
-
 def main(words: Sequence[str]) -> None:
   chosen = items.find(words)
   names = [item.name for item in chosen]
@@ -207,27 +115,25 @@ def main(words: Sequence[str]) -> None:
   if _LIST.value:
     print(listing.text(chosen, everything, where, _SCALE.value))
     return
-  # What stops it now leaves the pages as they are: drawing takes minutes, which
-  # a machine that is about to be taken away does not have.
-  failures = [] if _RENDER.value else make(chosen, where)
-  # All that was ever run here or needs no run, not only what was asked for now.
-  shown = [
-    item
-    for item in items.ITEMS.values()
-    if item in chosen
-    or not item.nodes
-    or listing.progress(item, everything, where)[0]
-  ]
-  try:
-    lines = write(shown, names, everything, where)
-    failures += [ValueError(line) for line in lines]
-  except Exception as error:
-    # It must not hide what failed before.
-    failures.append(error)
-  if len(failures) == 1:
-    raise failures[0]
-  if failures:
-    raise ValueError('\n'.join(map(str, failures))) from failures[0]
+  failures = []
+  if not _RENDER.value:
+    # What stops it now leaves the pages as they are: drawing takes minutes,
+    # which a machine that is about to be taken away does not have.
+    failures = making.make(
+      chosen,
+      where,
+      scale=_SCALE.value,
+      run=lambda: running.run(sweep_text(names), table=False),
+    )
+  making.finish(
+    chosen,
+    everything,
+    where,
+    failures,
+    scale=_SCALE.value,
+    data=_DATA.value,
+    wait=_RENDER_WAIT if _RENDER.value else making.WAIT,
+  )
 
 
 if __name__ == '__main__':

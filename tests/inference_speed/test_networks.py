@@ -37,18 +37,18 @@ def test_models_have_the_attributes_that_they_know_of():
 
 def test_miniatures_are_those_of_the_reproduction():
   vit = networks.build('ViT-L/16', 'mini', dtype='float32')
-  assert (vit.width, vit.depth, vit.patch_size) == (64, 6, (4, 4))
+  assert (vit.width, vit.depth, vit.patch_size) == (128, 4, (4, 4))
   assert vit.num_classes == 1000
   bit = networks.build('BiT-R152x4', 'mini')
-  assert (bit.blocks, bit.width_factor) == ((1, 2, 9, 1), 1.0)
+  assert (bit.blocks, bit.width_factor) == ((1, 2, 9, 1), 0.5)
 
 
-def test_axial_miniatures_have_the_size_of_the_models_beside_them():
+def test_axial_models_have_miniatures_too():
   vit = networks.build('Axial-ViT-B/16', 'mini')
   assert (vit.attention, vit.pooling) == ('axial', 'gap')
-  assert (vit.width, vit.depth, vit.patch_size) == (48, 3, (4, 4))
+  assert (vit.width, vit.depth, vit.patch_size) == (96, 2, (4, 4))
   resnet = networks.build('AxialResNet50', 'mini')
-  assert (resnet.blocks, resnet.width_factor) == ((1, 1, 2, 1), 0.25)
+  assert (resnet.blocks, resnet.width_factor) == ((1, 1, 2, 1), 0.125)
 
 
 @pytest.mark.parametrize('scale', networks.SCALES)

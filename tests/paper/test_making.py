@@ -1,15 +1,17 @@
 """Running, measuring and drawing: none is lost by a failure of another."""
 
-import pytest
-from absl import flags
-from absl.testing import flagsaver
+import dataclasses
 
-from vit_jax import errors, reproduce
-from vit_jax.paper import items
+import pytest
+from etils import epath
+
+from vit_jax import errors
+from vit_jax.paper import items, listing, making
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Pretraining
 from vit_jax.sweep import Sweep, state
+from vit_jax.sweep.commands import Folders
 
 
 @pytest.fixture
@@ -36,19 +38,20 @@ def done(monkeypatch, tmp_path):
       ),
     },
   )
-  monkeypatch.setattr(reproduce, 'read', lambda names, where: Sweep([]))
-  monkeypatch.setattr(
-    reproduce.running, 'run', lambda text, table: found.append('ran')
-  )
-  with flagsaver.flagsaver():
-    yield found
+  return found
 
 
-def _main(folder, *words):
-  words = flags.FLAGS(
-    ['x', f'--workdir={folder}', '--scale=mini', 'runs', 'speed', *words]
-  )
-  reproduce.main(words[1:])
+def _folders(folder):
+  return Folders(folder, epath.Path(folder))
+
+
+def _main(folder, run=None, *, render=False, wait=making.WAIT):
+  """What the command does of all items."""
+  chosen, where = [*items.ITEMS.values()], _folders(folder)
+  failures = []
+  if not render:
+    failures = making.make(chosen, where, scale='mini', run=run)
+  making.finish(chosen, Sweep([]), where, failures, scale='mini', wait=wait)
 
 
 def _fail(error):
@@ -60,19 +63,19 @@ def _fail(error):
 
 def _replace(monkeypatch, name, **changes):
   item = items.ITEMS[name]
-  changed = reproduce.dataclasses.replace(item, **changes)
+  changed = dataclasses.replace(item, **changes)
   monkeypatch.setitem(items.ITEMS, name, changed)
 
 
 def test_runs_then_measurements_then_pages(done, tmp_path):
-  _main(tmp_path)
+  _main(tmp_path, lambda: done.append('ran'))
   assert done == ['ran', 'measured mini', 'drawn']
   assert 'a note' in (tmp_path / 'results.md').read_text()
   assert (tmp_path / 'measured').is_dir()
 
 
 def test_rendering_runs_and_measures_nothing(done, tmp_path):
-  _main(tmp_path, '--render')
+  _main(tmp_path, render=True)
   assert done == ['drawn']
 
 
@@ -80,11 +83,10 @@ def test_all_that_fails_is_said_after_the_pages_are_written(
   done, tmp_path, monkeypatch
 ):
   run = _fail(ValueError('not all runs finished'))
-  monkeypatch.setattr(reproduce.running, 'run', run)
   _replace(monkeypatch, 'speed', measure=_fail(RuntimeError('no device')))
   _replace(monkeypatch, 'runs', render=_fail(KeyError('model')))
   with pytest.raises(ValueError, match='not all') as caught:
-    _main(tmp_path)
+    _main(tmp_path, run)
   assert str(caught.value).splitlines() == [
     'not all runs finished',
     'no device',
@@ -97,19 +99,17 @@ def test_all_that_fails_is_said_after_the_pages_are_written(
 def test_failed_runs_do_not_keep_others_from_being_measured(
   done, tmp_path, monkeypatch
 ):
-  error = ValueError('not all runs finished')
-  monkeypatch.setattr(reproduce.running, 'run', _fail(error))
+  run = _fail(ValueError('not all runs finished'))
   with pytest.raises(ValueError, match='not all runs finished'):
-    _main(tmp_path)
+    _main(tmp_path, run)
   assert done == ['measured mini', 'drawn']
 
 
 def test_a_failure_to_write_hides_no_other_one(done, tmp_path, monkeypatch):
-  error = ValueError('not all runs finished')
-  monkeypatch.setattr(reproduce.running, 'run', _fail(error))
-  monkeypatch.setattr(reproduce.page, 'write', _fail(OSError('disk full')))
+  run = _fail(ValueError('not all runs finished'))
+  monkeypatch.setattr(making.page, 'write', _fail(OSError('disk full')))
   with pytest.raises(ValueError, match='not all runs finished\ndisk full'):
-    _main(tmp_path)
+    _main(tmp_path, run)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_a_failure_to_write_hides_no_other_one(done, tmp_path, monkeypatch):
 def test_a_stop_leaves_the_pages_as_they_are(
   done, tmp_path, monkeypatch, error
 ):
-  monkeypatch.setattr(reproduce.running, 'run', _fail(error))
+  run = _fail(error)
   with pytest.raises(type(error)):
-    _main(tmp_path)
+    _main(tmp_path, run)
   assert done == []
   assert list(tmp_path.iterdir()) == []
 
@@ -130,33 +130,33 @@ def test_nothing_is_measured_beside_another_launcher(done, tmp_path):
     state.lock(tmp_path),
     pytest.raises(state.InUseError, match='another launcher'),
   ):
-    _main(tmp_path)
+    _main(tmp_path, lambda: done.append('ran'))
   assert done == ['ran']
   assert not (tmp_path / 'index.html').exists()
 
 
-def test_pages_are_drawn_by_one_process_at_a_time(done, tmp_path, monkeypatch):
-  monkeypatch.setattr(reproduce, '_RENDER_WAIT', 0.3)
+def test_pages_are_drawn_by_one_process_at_a_time(done, tmp_path):
   with (
     state.lock(tmp_path, 'pages.lock'),
     pytest.raises(ValueError, match='another process that draws its pages'),
   ):
-    _main(tmp_path, '--render')
+    _main(tmp_path, render=True, wait=0.3)
   assert done == []
   # Runs are no reason not to draw what there is.
   with state.lock(tmp_path):
-    _main(tmp_path, '--render')
+    _main(tmp_path, render=True)
   assert done == ['drawn']
 
 
 @pytest.mark.parametrize(
-  ('count', 'text'), [(0, 'not measured'), (3, '3 of 7 measured')]
+  ('count', 'said'), [(0, 'not measured'), (3, '3 of 7 measured')]
 )
 def test_the_list_says_how_much_is_measured(
-  done, tmp_path, monkeypatch, capsys, count, text
+  done, tmp_path, monkeypatch, count, said
 ):
   _replace(monkeypatch, 'speed', measured=lambda *_: (count, 7))
-  _main(tmp_path, '--list')
-  [_, line] = capsys.readouterr().out.splitlines()
-  assert ' '.join(line.split()) == f'speed {text} Speed'
+  chosen = [*items.ITEMS.values()]
+  text = listing.text(chosen, Sweep([]), _folders(tmp_path), 'mini')
+  [_, line] = text.splitlines()
+  assert ' '.join(line.split()) == f'speed {said} Speed'
   assert done == []
