@@ -6,7 +6,7 @@ import pytest
 from etils import epath
 
 from tests.sweep import fakes
-from vit_jax.sweep import Sweep, status
+from vit_jax.sweep import Run, Study, Sweep, status
 from vit_jax.sweep.commands import Folders
 
 
@@ -25,7 +25,7 @@ def _snapshot(path, **changes):
     finished=finished,
     busy=['a/rate=0.1'],
     failed=[],
-    seconds=[100.0, 140.0],
+    seconds={'a/rate=0.001': 100.0, 'a/rate=0.01': 140.0},
     slots=2,
   )
   return status.snapshot(
@@ -46,10 +46,33 @@ def test_a_snapshot(tmp_path):
   ]
   # 5 of the 7 are left, 120 s each, two at a time.
   assert snapshot.summary() == '2 of 7 done, 1 running, about 5 min left'
-  failed = _snapshot(tmp_path, failed=['a/rate=1.0'], seconds=[])
+  failed = _snapshot(tmp_path, failed=['a/rate=1.0'], seconds={})
   assert failed.summary() == '2 of 7 done, 1 running, 1 failed'
   (run / 'metrics.jsonl').write_text('{"step": 50}\n{"st')
   assert _snapshot(tmp_path).rows[2] == ('a/rate=0.1', 'running', '')
+
+
+def test_time_left_tells_runs_from_those_that_start_from_them(tmp_path):
+  names = ('a', 'b', 'c', 'd')
+  needs = {'c': {'init.checkpoint': 'run:a'}, 'd': {'init.checkpoint': 'run:a'}}
+  runs = [Run(name, 'config.py', needs.get(name, {})) for name in names]
+  sweep = Sweep([Study('s', finals=runs)])
+
+  def left(seconds):
+    snapshot = status.snapshot(
+      sweep,
+      Folders(tmp_path, epath.Path(tmp_path)),
+      finished={name: {} for name in seconds},
+      busy=['b'],
+      failed=[],
+      seconds=seconds,
+      slots=1,
+    )
+    return snapshot.seconds_left
+
+  # b takes as long as a; so may c and d, until one of them is finished.
+  assert left({'a': 100.0}) == 300
+  assert left({'a': 100.0, 'c': 10.0}) == 110
 
 
 def test_lines_for_a_log(capsys, tmp_path):

@@ -98,7 +98,8 @@ class Events:
     """Reads what earlier launchers left; a line that is cut off is left out."""
     self._path = local / 'events.jsonl'
     self.attempts = collections.defaultdict(Attempts)
-    self.seconds: list[float] = []  # Of runs from start to a good end.
+    # Run -> from its last start to a good end.
+    self.seconds: dict[str, float] = {}
     self._started: dict[str, float] = {}
     text = self._path.read_text() if self._path.exists() else ''
     for line in text.splitlines():
@@ -146,7 +147,7 @@ class Events:
     elif code:
       attempts.failures += 1
     elif name in self._started:
-      self.seconds.append(event['time'] - self._started[name])
+      self.seconds[name] = event['time'] - self._started[name]
 
 
 def final_metrics(workdir: epath.Path) -> dict[str, float] | None:

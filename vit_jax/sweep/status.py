@@ -3,9 +3,10 @@
 import contextlib
 import dataclasses
 import json
+import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from vit_jax.sweep import schedule
 from vit_jax.sweep.commands import Folders
@@ -50,7 +51,7 @@ def snapshot(
   finished: schedule.Finished,
   busy: Sequence[str],
   failed: Sequence[str],
-  seconds: Sequence[float],
+  seconds: Mapping[str, float],
   slots: int,
 ) -> Snapshot:
   """Puts together what is known.
@@ -61,13 +62,15 @@ def snapshot(
     finished: metrics by run.
     busy: the runs that are going on.
     failed: the runs that were given up.
-    seconds: what finished runs took.
+    seconds: what finished runs took, by their names.
     slots: how many run at a time.
   """
-  rows = {}
+  rows, first = {}, set()
   for study in sweep.studies:
     for run in schedule.known(study, finished):
       name = run.name
+      if not run.needs:
+        first.add(name)
       if name in finished:
         rows[name] = ('finished', accuracies(finished[name]))
       elif name in busy:
@@ -78,8 +81,13 @@ def snapshot(
   done = sum(state == 'finished' for state, _ in rows.values())
   left = None
   if seconds:
-    mean = sum(seconds) / len(seconds)
-    left = mean * (total - done - len(failed)) / min(slots, max(total, 1))
+    # Those that start from others' weights are of another length than these.
+    ahead = sum(rows[name][0] in ('running', 'waiting') for name in first)
+    later = total - done - len(failed) - ahead
+    left = ahead * _mean(seconds, first) + later * _mean(
+      seconds, seconds.keys() - first
+    )
+    left /= min(slots, max(total, 1))
   return Snapshot(
     rows=[(name, *row) for name, row in rows.items()],
     done=done,
@@ -88,6 +96,12 @@ def snapshot(
     failed=len(failed),
     seconds_left=left,
   )
+
+
+def _mean(seconds: Mapping[str, float], names: Collection[str]) -> float:
+  """What runs of these names took on average; all runs, if none of them did."""
+  found = [seconds[name] for name in names if name in seconds]
+  return statistics.fmean(found or seconds.values())
 
 
 def accuracies(metrics: Mapping[str, float]) -> str:
