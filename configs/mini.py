@@ -58,6 +58,8 @@ WEIGHT_DECAY = 0.03
 # Initial position embeddings. The paper's 0.02 are so small beside the patches
 # that ViTs do not see positions within some hundred steps.
 POSITION_STDDEV = 0.5
+# Of relative ones, which only tell through attention (Table 8).
+RELATIVE_STDDEV = 8.0
 
 # An eighth of the width, a sixth of the layers, a quarter of the heads.
 SIZES = {

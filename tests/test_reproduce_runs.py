@@ -78,6 +78,16 @@ def test_options_are_those_of_the_scale():
   assert default.optimizer.weight_decay == pytest.approx(0.03)
 
 
+def test_relative_positions_begin_larger_in_miniature():
+  def stddev(kind):
+    options = (('model.position_embedding', kind),)
+    return _mini(Pretraining('ViT-B/16', JFT, 7, options=options)).model[
+      'position_stddev'
+    ]
+
+  assert (stddev('relative'), stddev('2d')) == (8.0, 0.5)
+
+
 def test_shapes_are_scaled_down():
   options = (
     ('model.depth', 8),

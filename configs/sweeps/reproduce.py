@@ -269,5 +269,7 @@ def _mini_pretraining(
     key: MINI_OPTIONS.get(key, lambda value: value)(value)
     for key, value in node.options
   }
+  if options.get('model.position_embedding') == 'relative':
+    options['model.position_stddev'] = mini.RELATIVE_STDDEV
   config = f'configs/mini.py:{",".join(words)}'
   return _pretraining(node, config, options | scenes)
