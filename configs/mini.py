@@ -198,10 +198,14 @@ def _set_model(config, name):
   model.dropout_rate = 0.0
 
 
-def peak(name):
-  """The learning rate of a model: Table 3's, in proportion."""
-  of_base = pretrain.JFT.peak['ViT-B/16']
-  return PEAK * pretrain.JFT.peak.get(name, pretrain.JFT.others) / of_base
+def rate(papers):
+  """What stands for a learning rate of the paper's, for JFT-300M."""
+  return PEAK * papers / pretrain.JFT.peak['ViT-B/16']
+
+
+def decay(papers):
+  """What stands for a weight decay of the paper's, for JFT-300M."""
+  return papers * WEIGHT_DECAY / pretrain.JFT.weight_decay
 
 
 def _set_pretraining(config, dataset, args):
@@ -215,7 +219,9 @@ def _set_pretraining(config, dataset, args):
   if _choice(args, 'optimizer', ('adam', 'sgd')) == 'adam':
     config.optimizer = config_lib.adam(weight_decay=WEIGHT_DECAY)
     config.schedule = config_lib.schedule(
-      'linear', peak=peak(config.model.name), warmup_steps=warmup
+      'linear',
+      peak=rate(pretrain.JFT.peak.get(config.model.name, pretrain.JFT.others)),
+      warmup_steps=warmup,
     )
   else:
     config.optimizer = config_lib.sgd(weight_decay=1e-4)
@@ -235,7 +241,7 @@ def _set_pretraining(config, dataset, args):
     config.loss = config_lib.masked_patch()
     config.optimizer = config_lib.adam()
     config.schedule = config_lib.schedule(
-      'cosine', peak=PEAK * 2e-4 / 8e-4, warmup_steps=warmup
+      'cosine', peak=rate(2e-4), warmup_steps=warmup
     )
     config.model.head_bias = 0.0
     config.model.dropout_rate = None

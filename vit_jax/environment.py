@@ -22,6 +22,7 @@ from absl import logging
 from etils import epath
 
 import vit_jax
+from vit_jax.interop import files
 
 FILE = 'environment.jsonl'
 
@@ -71,9 +72,8 @@ def write(
     # Anew as a whole: object stores can not append, and it is short. What is
     # cut off or no JSON is dropped.
     text = ''.join(json.dumps(old) + '\n' for old in [*read(workdir), line])
-    temporary = path.with_name(FILE + '.tmp')
-    temporary.write_text(text)
-    temporary.replace(path)
+    with files.atomic(path) as temporary:
+      temporary.write_text(text)
   except OSError as error:
     logging.warning('%s was not written: %s', path, error)
   return line

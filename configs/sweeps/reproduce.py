@@ -72,8 +72,8 @@ MINI_OPTIONS = {
   'model.width': lambda width: width // 8,
   'model.mlp_dim': lambda width: width // 8,
   'model.heads': lambda heads: heads // 4,
-  'schedule.peak': lambda peak: peak * mini.PEAK / 8e-4,
-  'optimizer.weight_decay': lambda decay: decay * mini.WEIGHT_DECAY / 0.1,
+  'schedule.peak': mini.rate,
+  'optimizer.weight_decay': mini.decay,
 }
 
 

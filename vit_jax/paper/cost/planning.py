@@ -14,6 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from etils import epath
+
+from vit_jax.interop import files
 from vit_jax.paper.runs import Node, Pretraining
 from vit_jax.sweep import commands, status
 from vit_jax.sweep.spec import Run, Sweep
@@ -215,6 +218,5 @@ def _plan(words: Sequence[str]) -> dict[str, Any]:
 
 def _write(directory: pathlib.Path, plans: Sequence[Plan]) -> None:
   directory.mkdir(parents=True, exist_ok=True)
-  temporary = directory / (FILE + '.tmp')
-  temporary.write_text(json.dumps(plans, indent=1) + '\n')
-  temporary.replace(directory / FILE)
+  with files.atomic(epath.Path(directory) / FILE) as temporary:
+    temporary.write_text(json.dumps(plans, indent=1) + '\n')

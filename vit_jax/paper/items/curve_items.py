@@ -28,6 +28,10 @@ _ALL_IMAGES = 300_000_000
 _SINGLE = ('ViT-L/16', 'BiT-R152x2')
 # D.3: the mean over patches had a linear head, unlike the class token.
 _POOLING = (('model.pooling', 'gap'), ('model.representation_size', 0))
+_POOLING_MINI = (
+  ' In miniature the class token has a linear head, too, and other rates stand'
+  " for the paper's, in proportion."
+)
 
 
 def figure4() -> Item:
@@ -112,8 +116,7 @@ def figure9() -> Item:
       title,
       "The paper's finding: the mean over patches (GAP) with a linear head"
       ' works as well as a class token with a hidden layer, but needs a lower'
-      ' rate.'
-      " Rates are the paper's; in miniature others stand for them.",
+      ' rate.' + ('' if results.comparable else _POOLING_MINI),
       pictures,
       [
         curve_claims.pooling_needs_a_lower_rate(
