@@ -182,3 +182,14 @@ def test_runs_follow_those_whose_weights_they_start_from(tmp_path):
   assert launcher.started == [first.name, second.name]
   words = commands.main_flags(second, where)
   assert f'--config.init.checkpoint={where.workdir(first.name)}' in words
+
+
+def test_paths_may_be_in_the_directory_of_the_sweep(tmp_path):
+  where = fakes.folders(tmp_path)
+  run = dataclasses.replace(
+    fakes.study().candidates[0], overrides={'data.data_dir': 'sweep:scenes'}
+  )
+  assert f'--config.data.data_dir={tmp_path}/scenes' in (
+    commands.main_flags(run, where)
+  )
+  assert run.needs == ()
