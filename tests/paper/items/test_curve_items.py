@@ -176,6 +176,16 @@ def test_figure_9_is_accuracy_by_epoch(tmp_path, drawn):
   assert 'at the lower one 70.00 (1 run)' in claim.evidence
 
 
+@pytest.mark.parametrize('comparable', [True, False])
+def test_figure_9_says_what_its_miniature_lacks(tmp_path, drawn, comparable):
+  results = fewshot.results(tmp_path, {}, comparable=comparable)
+  section = curve_items.figure9().render(results, tmp_path / 'figures')
+  lacks = 'In miniature the class token has a linear head' in (
+    section.blocks[0].caption
+  )
+  assert lacks == (not comparable)
+
+
 def _figure13(tmp_path, *, comparable=True):
   item = curve_items.figure13()
   runs = {
