@@ -99,7 +99,9 @@ def main(words: Sequence[str]) -> None:
     from vit_jax.paper.cost import plan_table
 
     text = plan_table.text(
-      with_needs(node for item in chosen for node in item.nodes),
+      with_needs(
+        node for item in chosen for node in item.nodes_at(_SCALE.value)
+      ),
       read(names, where),
       where,
       papers_own=_SCALE.value == 'paper',

@@ -91,7 +91,9 @@ def get_sweep(argument=None) -> Sweep:
       f'scale={scale!r} is unknown; choose one of {list(SCALES)}. {USAGE}'
     )
   chosen = items.find(args['items'].split('+'))
-  nodes = runs.with_needs(node for item in chosen for node in item.nodes)
+  nodes = runs.with_needs(
+    node for item in chosen for node in item.nodes_at(scale)
+  )
   specs = {
     data: args[option]
     for data, option in (

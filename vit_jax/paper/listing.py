@@ -28,7 +28,7 @@ def text(
   for item in chosen:
     there = 'from the code'
     if item.nodes:
-      done, total = progress(item, sweep, where)
+      done, total = progress(item, sweep, where, scale)
       there = f'{done:>4} of {total:<4} runs'
     elif item.measured:
       done, total = item.measured(scale, where.local / MEASURED)
@@ -37,17 +37,14 @@ def text(
   return '\n'.join(lines)
 
 
-def progress(item: Item, sweep: Sweep, where: Folders) -> tuple[int, int]:
+def progress(
+  item: Item, sweep: Sweep, where: Folders, scale: str
+) -> tuple[int, int]:
   """How many runs of an item are finished, and how many it has."""
   studies = {study.name: study for study in sweep.studies}
-  part = Sweep(
-    [
-      studies[node.name]
-      for node in with_needs(item.nodes)
-      if node.name in studies
-    ]
-  )
+  nodes = with_needs(item.nodes_at(scale))
+  part = Sweep([studies[node.name] for node in nodes if node.name in studies])
   finished = launch.read_finished(part, where)
-  known = rendering.known_runs(item.nodes, part, finished)
+  known = rendering.known_runs(nodes, part, finished)
   done = {run.name for run in known if run.name in finished}
   return len(done), schedule.total(part, finished)

@@ -94,7 +94,7 @@ def finish(
     for item in items.ITEMS.values()
     if item in chosen
     or not item.nodes
-    or listing.progress(item, everything, where)[0]
+    or listing.progress(item, everything, where, scale)[0]
   ]
   printed = [item.name for item in chosen]
   failures = list(failures)

@@ -69,7 +69,7 @@ def sections(
         hours=cost.device_hours(finished.get(run.name, {})),
         commit=commits(run.name),
       )
-      for run in known_runs(item.nodes, sweep, finished)
+      for run in known_runs(item.nodes_at(scale), sweep, finished)
     ]
     section = dataclasses.replace(section, runs=runs)
     if scale == 'mini':

@@ -22,6 +22,8 @@ class Item:
       with 'mini' or 'paper' and WORKDIR/measured. It goes on where it ended.
     measured: of that, how many measurements there are of how many: of the same
       arguments.
+    in_miniature: the runs at the scale 'mini', where others answer its question;
+      None: the same.
   """
 
   name: str
@@ -30,3 +32,10 @@ class Item:
   render: Callable[[Results, pathlib.Path], Section]
   measure: Callable[[str, pathlib.Path], None] | None = None
   measured: Callable[[str, pathlib.Path], tuple[int, int]] | None = None
+  in_miniature: tuple[Node, ...] | None = None
+
+  def nodes_at(self, scale: str) -> tuple[Node, ...]:
+    """The runs it is made of at a scale, 'paper' or 'mini'."""
+    if scale == 'mini' and self.in_miniature is not None:
+      return self.in_miniature
+    return self.nodes
