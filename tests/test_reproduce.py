@@ -87,7 +87,7 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
     suffix = f',seed-{seed}' if seed else ''
     _leave(
       tmp_path,
-      f'ViT-B_16,JFT-300M,7-epochs{suffix}/run=pretraining',
+      f'ViT-B_32,JFT-300M,14-epochs{suffix}/run=pretraining',
       {
         'step': 2000,
         'few_shot/5shot/accuracy': accuracy,

@@ -15,6 +15,7 @@ task of VTAB, and from further pre-trainings of a model). `data=SPEC` puts data
 of your own in place of its scenes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from configs import mini
@@ -68,7 +69,8 @@ VTAB_SEEDS = 3
 # What a model is made smaller by in Figure 8, and how settings of the paper's
 # become those of a miniature.
 MINI_OPTIONS = {
-  'model.depth': lambda depth: depth // 4,
+  # 4, 8, 16, ... blocks become 1, 2, 3, ...
+  'model.depth': lambda depth: round(math.log2(depth)) - 1,
   'model.width': lambda width: width // 8,
   'model.mlp_dim': lambda width: width // 8,
   'model.heads': lambda heads: heads // 4,

@@ -26,7 +26,7 @@ def where(tmp_path):
 
 @pytest.fixture(scope='module')
 def sweep():
-  return reading.load('configs/sweeps/reproduce.py:table8+figure9,scale=mini')
+  return reading.load('configs/sweeps/reproduce.py:table8+figure9')
 
 
 def _leave(where, sweep):
@@ -48,7 +48,7 @@ def _leave(where, sweep):
 def _rendered(where, sweep):
   """Table 8, the points of Figure 9 by series, and its claim's answer."""
   chosen = [items.ITEMS['table8'], items.ITEMS['figure9']]
-  found, failures = rendering.sections(chosen, sweep, where, scale='mini')
+  found, failures = rendering.sections(chosen, sweep, where, scale='paper')
   assert failures == []
   [table] = [b for b in found[0].blocks if isinstance(b, Table)]
   [claim] = [b for b in found[1].blocks if isinstance(b, Claim)]

@@ -69,6 +69,17 @@ def test_items_share_runs():
   assert sum(isinstance(node, Vtab) for node in nodes) == 76
 
 
+def test_the_miniature_of_table_8_has_runs_of_its_own():
+  table8, table5 = items.ITEMS['table8'], items.ITEMS['table5']
+  mini, papers = (table8.nodes_at(scale) for scale in ('mini', 'paper'))
+  assert {(node.model, node.epochs) for node in mini} == {('ViT-B/32', 14)}
+  assert {(node.model, node.epochs) for node in papers} == {('ViT-B/16', 7)}
+  assert len(mini) == len(papers) == 24
+  assert table5.nodes_at('mini') == table5.nodes_at('paper') == table5.nodes
+  sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini')
+  assert [study.name for study in sweep.studies] == [n.name for n in mini]
+
+
 def test_what_a_run_starts_from_comes_first():
   transfer = Transfer(Pretraining('ViT-B/16'), values.CIFAR10)
   assert with_needs([transfer, transfer]) == [transfer.pretraining, transfer]
