@@ -108,6 +108,16 @@ def test_shapes_are_scaled_down():
   assert 'few_shot_pets' in _mini(node).evals
 
 
+def test_a_doubling_of_depth_is_one_block_in_miniature():
+  depths = []
+  for depth in (4, 8, 16, 32, 64):
+    options = (('model.depth', depth),)
+    depths.append(
+      _mini(Pretraining('ViT-L/32', JFT, options=options)).model.depth
+    )
+  assert depths == [1, 2, 3, 4, 5]
+
+
 def test_masked_patches():
   node = Pretraining('ViT-B/16', JFT, 14, objective='masked_patch')
   config = _paper(node)

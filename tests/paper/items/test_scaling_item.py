@@ -52,10 +52,10 @@ def _macs(depth, width, mlp, patch=32):
   return patches * 3 * patch**2 * width + depth * block + 1000 * width
 
 
-def _render(tmp_path, runs):
+def _render(tmp_path, runs, **options):
   folder = tmp_path / 'figures'
   folder.mkdir()
-  results = fewshot.results(tmp_path, runs)
+  results = fewshot.results(tmp_path, runs, **options)
   section = scaling_item.figure8().render(results, folder)
   rows = pd.read_csv(folder / 'figure8.csv')
   return section, rows.set_index(['panel', 'series'])
@@ -114,6 +114,27 @@ def test_points_are_accuracies_by_relative_compute(tmp_path):
   assert '4: 0.4400 ± 0.0010 (3 runs), 8: 0.4800' in claim.evidence
   assert '16 to 32 blocks +0.1600, 16 to 64 blocks +0.4790' in claim.evidence
   assert 'The paper prints neither the grid nor the heads' in section.notes[0]
+
+
+def test_the_miniature_is_of_longer_runs(tmp_path):
+  item = scaling_item.figure8()
+  nodes = item.nodes_at('mini')
+  assert {node.epochs for node in nodes} == {14}
+  assert [node.label for node in nodes] == [node.label for node in item.nodes]
+  runs = {
+    node: {
+      9: {
+        fewshot.IMAGENET: dict(node.options)['model.depth'] / 100
+        + node.seed / 1000
+      }
+    }
+    for node in nodes
+  }
+  section, rows = _render(tmp_path, runs, comparable=False)
+  depth = rows.loc[('ImageNet 5shot', 'Depth'), 'mean'].to_list()
+  assert depth == pytest.approx([0.041, 0.081, 0.161, 0.321, 0.64])
+  assert section.blocks[1].answer == 'yes'
+  assert 'all models have 14 epochs' in section.notes[-1]
 
 
 def test_a_point_without_an_average_is_in_the_other_panel(tmp_path):

@@ -133,6 +133,27 @@ def test_table_7_takes_a_pretraining_for_one_sample(tmp_path):
   assert claim.answer == claims.UNDECIDED
 
 
+@pytest.mark.parametrize(
+  ('scale', 'model', 'notes'),
+  [('paper', 'ViT-B/16', 0), ('mini', 'ViT-B/32', 1)],
+)
+def test_table_8_is_of_its_scales_runs(scale, model, notes, tmp_path):
+  item = items.ITEMS['table8']
+  results = made.results(
+    [n for each in ('paper', 'mini') for n in item.nodes_at(each)],
+    lambda node, seed: {
+      'few_shot/5shot/accuracy': 0.5 if node.model == model else 0.25
+    },
+    seeds=1,
+    comparable=scale == 'paper',
+  )
+  section = item.render(results, tmp_path)
+  cells = section.blocks[0].cells
+  assert {cell.ours.mean for cell in cells.values()} == {0.5}
+  assert len(cells) == 8
+  assert len(section.notes) == notes
+
+
 @pytest.mark.parametrize('name', ['table5', 'figure3'])
 def test_a_choice_of_rates_is_told_where_there_is_one(name, tmp_path):
   item = items.ITEMS[name]

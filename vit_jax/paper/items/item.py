@@ -22,8 +22,8 @@ class Item:
       with 'mini' or 'paper' and WORKDIR/measured. It goes on where it ended.
     measured: of that, how many measurements there are of how many: of the same
       arguments.
-    in_miniature: the runs at the scale 'mini', where others answer its question;
-      None: the same.
+    in_miniature: the runs at the scale 'mini', where others answer what is
+      asked; None: the same.
   """
 
   name: str

@@ -33,8 +33,8 @@ _SEEN = (
 )
 
 _MINI_8 = (
-  'In miniature of ViT-B/32 and 14 epochs: with the patches of ViT-B/16 and half'
-  ' of the steps, relative positions are not learned yet.'
+  'In miniature of ViT-B/32 and 14 epochs: with the patches of ViT-B/16 and'
+  ' half of the steps, relative positions are not learned yet.'
 )
 
 # Labels whose cells are measured; other rows and columns follow from more.
@@ -271,7 +271,7 @@ def table8() -> Item:
     table = Table(paper.title, paper.rows, paper.columns, cells, digits=5)
     said = claims.positions_matter(table)
     notes = () if results.comparable else (_MINI_8,)
-    return Section(paper.name, paper.title, (table, *said), notes)
+    return Section(paper.name, paper.title, (table, *said), notes=notes)
 
   nodes = {
     scale: tuple(node for starts in places.values() for node in starts)
