@@ -247,10 +247,12 @@ def _set_pretraining(config, dataset, args):
     config.model.dropout_rate = None
     config.evals.validation = config_lib.masked_patch_evaluation(**validation)
   for name in _few_shot_tasks(args):
-    section = _few_shot(*_task(name, args.get('of', '')), every)
-    config.evals['few_shot' if name == 'imagenet' else f'few_shot_{name}'] = (
-      section
-    )
+    task = _task(name, args.get('of', ''))
+    if name == 'imagenet':
+      config.evals.few_shot = _few_shot(*task, every)
+    else:
+      # What they are averaged for is the end of a run, not its curve.
+      config.evals[f'few_shot_{name}'] = _few_shot(*task, 0)
 
 
 def _set_data(config, dataset, args):

@@ -91,6 +91,10 @@ def test_few_shots_on_all_tasks():
   ]
   assert config.evals.few_shot_pets.dataset == 'shapes:shape+colour'
   assert config.evals.few_shot_cifar10.train_split == 'train'
+  # A curve of one, the others at the end.
+  assert (config.evals.few_shot.every, config.evals.few_shot_pets.every) == (
+    *(120, 0),
+  )
 
 
 @pytest.fixture

@@ -41,6 +41,22 @@ def test_the_formula():
   assert found == {'a': f'{first:08x}{second:08x}'}
 
 
+@pytest.fixture(autouse=True)
+def _always_on_the_device(monkeypatch):
+  monkeypatch.setattr(fingerprint, '_FEW', -1)
+
+
+def test_a_few_elements_on_a_cpu_compile_nothing(monkeypatch):
+  tree = {'a': jnp.arange(5.0), 'b': jnp.arange(3)}
+  expected = fingerprint.digests(tree)
+  monkeypatch.setattr(fingerprint, '_FEW', 8)
+  monkeypatch.setattr(fingerprint, '_jitted', None)
+  assert fingerprint.digests(tree) == expected
+  monkeypatch.setattr(fingerprint, '_FEW', 7)
+  with pytest.raises(TypeError, match='NoneType'):
+    fingerprint.digests(tree)
+
+
 def test_the_host_and_the_device_agree():
   tree = {
     f'{dtype}{index}': _array(shape, dtype)
