@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from etils import epath
 
 from tests.test_train import tiny_config
@@ -76,6 +77,19 @@ def _fake_picture(monkeypatch, titles, notes=()):
 
   monkeypatch.setattr(pictures, 'draw', draw)
   return calls
+
+
+@pytest.mark.parametrize(
+  ('name', 'explained'), [('figure6', 0), ('figure7', 1), ('figure10', 1)]
+)
+def test_random_positions_in_miniature_are_explained(
+  name, explained, monkeypatch, tmp_path
+):
+  _fake_picture(monkeypatch, ())
+  results = Stub({})
+  assert not items.ITEMS[name].render(results, tmp_path).notes
+  results.comparable = False
+  assert len(items.ITEMS[name].render(results, tmp_path).notes) == explained
 
 
 def test_panels_are_those_of_the_paper(monkeypatch, tmp_path):

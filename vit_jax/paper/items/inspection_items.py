@@ -23,6 +23,11 @@ _HYBRID = Pretraining('R50+ViT-L/16', values.JFT, 14)
 _IMAGES = 128
 # Figure 6 has a few, whose number follows from its page.
 _FEW = 6
+_MINI_POSITIONS = (
+  'In miniature position embeddings begin much larger than in the paper (at'
+  ' `POSITION_STDDEV` of configs/mini.py) and mostly stay as random as they'
+  ' began: neighbours are hardly more alike than others.'
+)
 
 
 def figure6() -> Item:
@@ -152,7 +157,11 @@ def _item(
     blocks = []
     if drawn.titles:
       blocks.append(Picture(title, f'{folder.name}/{name}', caption))
-    return Section(name, title, (*blocks, *said(drawn)), missing=drawn.notes)
+    positions = any(panel.kind == 'position_similarity' for panel in panels)
+    notes = (_MINI_POSITIONS,) if positions and not results.comparable else ()
+    return Section(
+      name, title, (*blocks, *said(drawn)), notes=notes, missing=drawn.notes
+    )
 
   nodes = tuple(dict.fromkeys(panel.node for panel in panels))
   return Item(name, title, nodes, render)
