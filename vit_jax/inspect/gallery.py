@@ -7,8 +7,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax import drawing
-from vit_jax.inspect import attention, capture, embedding, figures, subject
-from vit_jax.models.images import normalize
+from vit_jax.inspect import embedding, figures, subject, views
 
 
 def draw_all(
@@ -56,27 +55,17 @@ def draw_all(
 
 
 def _filters(looked_into: subject.Subject) -> tuple[Any, Any]:
-  kernel = looked_into.params.get('embedding', {}).get('kernel')
-  if kernel is None:
-    raise ValueError('the model has no patch embedding.')
-  *patch, width = kernel.shape
-  images = embedding.filters(kernel, min(28, np.prod(patch), width))
-  axes = ('component', 'row', 'column', 'channel')
-  return figures.filters(images), figures.table(images, axes, 'value')
+  found = views.filters(looked_into)
+  return figures.filters(found), _table('filters', found, 'value')
 
 
 def _position_similarity(looked_into: subject.Subject) -> tuple[Any, Any]:
   blocks = embedding.own_blocks(looked_into.params)
   if blocks:
     print(f'{blocks} blocks have position embeddings: drawn are those of 0.')
-  block = 0 if blocks else None
-  grid = looked_into.model.token_grid(looked_into.image_size)
-  similarity = embedding.position_similarity(
-    looked_into.params, grid, block=block
-  )
-  axes = ('row', 'column', 'other_row', 'other_column')
-  data = figures.table(similarity, axes, 'cosine')
-  return figures.position_similarity(similarity), data
+  found = views.position_similarity(looked_into, 0 if blocks else None)
+  data = _table('position_similarity', found, 'cosine')
+  return figures.position_similarity(found), data
 
 
 def _rollout(
@@ -84,11 +73,9 @@ def _rollout(
   paths: Sequence[epath.Path],
   images: np.ndarray,
 ) -> tuple[Any, Any]:
-  maps = attention.rollout(
-    _weights(looked_into, images), **_layout(looked_into)
-  )
+  maps = views.rollout(looked_into, images)
   figure = figures.rollout(images, maps, numbered=len(images) > 1)
-  data = figures.table(maps, ('image', 'row', 'column'), 'rollout')
+  data = _table('rollout', maps, 'rollout')
   names = [str(path) for path in paths]
   data.insert(1, 'path', np.asarray(names)[data['image']])
   data['image'] += 1  # As in the figure.
@@ -98,27 +85,12 @@ def _rollout(
 def _attention_distance(
   looked_into: subject.Subject, images: np.ndarray
 ) -> tuple[Any, Any]:
-  distances = attention.mean_attention_distance(
-    _weights(looked_into, images),
-    image_size=looked_into.image_size,
-    **_layout(looked_into),
-  )
+  distances = views.attention_distance(looked_into, images)
   figure = figures.attention_distance(
     {looked_into.name: distances}, looked_into.image_size[1]
   )
-  return figure, figures.table(distances, ('block', 'head'), 'pixels')
+  return figure, _table('attention_distance', distances, 'pixels')
 
 
-def _weights(looked_into: subject.Subject, images: np.ndarray) -> Any:
-  """Yields the weights of a few images at a time."""
-  model = looked_into.model
-  return capture.in_pieces(model, looked_into.params, normalize(images))
-
-
-def _layout(looked_into: subject.Subject) -> dict[str, Any]:
-  model = looked_into.model
-  capture.check(model)
-  return {
-    'grid': model.token_grid(looked_into.image_size),
-    'num_prefix_tokens': capture.prefix_tokens(model),
-  }
+def _table(view: str, values: np.ndarray, name: str) -> Any:
+  return figures.table(values, views.AXES[view], name)

@@ -18,16 +18,14 @@ import numpy as np
 import pandas as pd
 
 from vit_jax import drawing
-from vit_jax.inspect import attention, capture, embedding, figures
+from vit_jax.inspect import attention, figures, views
 from vit_jax.masked_patch import figure as masked_patch
-from vit_jax.models.images import normalize
 from vit_jax.paper.pictures import inspected_run
 
 # Pixels that a picture has at least, where images are smaller.
 _SHOWN = 224
 # Images of more pairs than this have numbers to speak of them by (Figure 14).
 _NUMBERED = 12
-_PATCH = ('image', 'row', 'column')
 
 UNIFORM = 'uniform attention'
 NEAREST_HALF = 'uniform attention to the nearest half'
@@ -89,22 +87,15 @@ def answer(request: Mapping[str, Any]) -> None:
 def filters(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
   """Principal components of the patch embedding, 28 if it has as many."""
   del count
-  kernel = _load(workdir).params.get('embedding', {}).get('kernel')
-  if kernel is None:
-    raise ValueError('the model has no patch embedding.')
-  *patch, width = kernel.shape
-  found = embedding.filters(kernel, min(28, math.prod(patch), width))
-  axes = ('component', 'row', 'column', 'channel')
-  return found, _table(found, axes, 'filters')
+  found = views.filters(_load(workdir))
+  return found, _table(found, views.AXES['filters'], 'filters')
 
 
 def similarity(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
   """Cosines between the position embeddings, [rows, columns] twice."""
   del count
-  run = _load(workdir)
-  grid = run.model.token_grid(run.image_size)
-  found = embedding.position_similarity(run.params, grid)
-  axes = ('row', 'column', 'other_row', 'other_column')
+  found = views.position_similarity(_load(workdir))
+  axes = views.AXES['position_similarity']
   return found, _table(found, axes, 'position similarity')
 
 
@@ -117,14 +108,12 @@ def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   """
   run = _load(workdir)
   images, _ = inspected_run.held_out_images(workdir, count)
-  found = attention.mean_attention_distance(
-    capture.in_pieces(run.model, run.params, normalize(images)),
-    image_size=run.image_size,
-    **_layout(run),
-  )
+  found = views.attention_distance(run, images)
   grid = run.model.token_grid(run.image_size)
   uniform, half = uniform_distances(grid, run.image_size)
-  numbers = _table(found, ('block', 'head'), 'attention distance')
+  numbers = _table(
+    found, views.AXES['attention_distance'], 'attention distance'
+  )
   theory = pd.DataFrame(
     {'part': [UNIFORM, NEAREST_HALF], 'value': [uniform, half]}
   )
@@ -143,12 +132,9 @@ def uniform_distances(
 
 def rollout(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   """Images, uint8 [N, H, W, C], and their maps, [N, rows, columns]."""
-  run = _load(workdir)
   images, places = inspected_run.held_out_images(workdir, count)
-  maps = attention.rollout(
-    capture.in_pieces(run.model, run.params, normalize(images)), **_layout(run)
-  )
-  numbers = _table(maps, _PATCH, 'rollout')
+  maps = views.rollout(_load(workdir), images)
+  numbers = _table(maps, views.AXES['rollout'], 'rollout')
   numbers.insert(2, 'place_in_split', places[numbers['image']])
   numbers['image'] += 1  # As in the figure.
   return (enlarged(images), maps), numbers
@@ -161,7 +147,9 @@ def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   """
   *pictures, patch = masked_patch.look(workdir, count)
   tables = [
-    _table(_patch_means(picture, patch), (*_PATCH, 'channel'), part)
+    _table(
+      _patch_means(picture, patch), (*views.AXES['rollout'], 'channel'), part
+    )
     for part, picture in zip(
       ('input', 'prediction', 'image'), pictures, strict=True
     )
@@ -178,14 +166,6 @@ KINDS = {
   'rollout': rollout,
   'masked_patches': masked_patches,
 }
-
-
-def _layout(run: Any) -> dict[str, Any]:
-  capture.check(run.model)
-  return {
-    'grid': run.model.token_grid(run.image_size),
-    'num_prefix_tokens': capture.prefix_tokens(run.model),
-  }
 
 
 def _table(values: np.ndarray, axes: Sequence[str], part: str) -> pd.DataFrame:

@@ -1,0 +1,66 @@
+"""What there is to see in a model: the views of Figures 6, 7, 10, 11 and 14.
+
+Each takes a `subject.Subject` and returns an array, for `figures` to draw, and
+raises a ValueError if the model has no such thing.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from vit_jax.inspect import attention, capture, embedding
+from vit_jax.inspect.subject import Subject
+from vit_jax.models.images import normalize
+
+# Principal components that Figure 7 shows.
+_FILTERS = 28
+
+# The axes of what the functions return, `view: names`.
+AXES = {
+  'filters': ('component', 'row', 'column', 'channel'),
+  'position_similarity': ('row', 'column', 'other_row', 'other_column'),
+  'rollout': ('image', 'row', 'column'),
+  'attention_distance': ('block', 'head'),
+}
+
+
+def filters(of: Subject) -> np.ndarray:
+  """Principal components of the patch embedding, 28 if it has as many."""
+  kernel = of.params.get('embedding', {}).get('kernel')
+  if kernel is None:
+    raise ValueError('the model has no patch embedding.')
+  *patch, width = kernel.shape
+  return embedding.filters(kernel, min(_FILTERS, math.prod(patch), width))
+
+
+def position_similarity(of: Subject, block: int | None = None) -> np.ndarray:
+  """Cosines between patches; see `embedding.position_similarity`."""
+  grid = of.model.token_grid(of.image_size)
+  return embedding.position_similarity(of.params, grid, block=block)
+
+
+def rollout(of: Subject, images: np.ndarray) -> np.ndarray:
+  """Attention rollout of uint8 [N, height, width, C]: [N, rows, columns]."""
+  return attention.rollout(_weights(of, images), **_layout(of))
+
+
+def attention_distance(of: Subject, images: np.ndarray) -> np.ndarray:
+  """Mean attention distances over images, [depth, heads], in pixels."""
+  return attention.mean_attention_distance(
+    _weights(of, images), image_size=of.image_size, **_layout(of)
+  )
+
+
+def _weights(of: Subject, images: np.ndarray) -> Iterator[Any]:
+  """Yields the weights of a few images at a time."""
+  return capture.in_pieces(of.model, of.params, normalize(images))
+
+
+def _layout(of: Subject) -> dict[str, Any]:
+  capture.check(of.model)
+  return {
+    'grid': of.model.token_grid(of.image_size),
+    'num_prefix_tokens': capture.prefix_tokens(of.model),
+  }
