@@ -1,12 +1,17 @@
 """What the command does: all pairs of models and sizes, one after another."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
+import flax.linen as nn
 from etils import epath
 
 from vit_jax import platforms
 from vit_jax.inference_speed import forward, networks, search, store
+
+# Seconds of compiling after which it is told what they were for.
+_SLOW = 10.0
 
 
 def dtype_of(device: forward.Device) -> str:
@@ -55,6 +60,9 @@ def measure_all(
     f' {device.name}, {device.memory_bytes / 2**30:.2f} GiB,'
     f' {settings.dtype}.'
   )
+  device = dataclasses.replace(
+    device, compile=_telling(device.compile, say, clock)
+  )
   start = clock()
   for done, (name, size) in enumerate(missing, 1):
     try:
@@ -69,6 +77,33 @@ def measure_all(
       f' {_duration(left)} to go'
     )
   return measured
+
+
+def _telling(
+  compile_batch: Callable[[nn.Module, int, int], forward.Program],
+  say: Callable[[str], None],
+  clock: Callable[[], float],
+) -> Callable[[nn.Module, int, int], forward.Program]:
+  """Says of every slow program how large it is, as an entry takes many."""
+
+  def compile_and_tell(
+    model: nn.Module, size: int, batch_size: int
+  ) -> forward.Program:
+    start = clock()
+    need = 'no program'
+    try:
+      program = compile_batch(model, size, batch_size)
+      need = f'{program.bytes / 2**30:.2f} GiB'
+    finally:
+      seconds = clock() - start
+      if seconds >= _SLOW:
+        say(
+          f'  {size} px, batch {batch_size}: {need}, compiled in'
+          f' {seconds:.0f} s'
+        )
+    return program
+
+  return compile_and_tell
 
 
 def _entry(
