@@ -46,6 +46,19 @@ def test_a_model_too_large_for_one_image_has_no_speed():
   assert asked == [1]
 
 
+def test_smaller_batches_are_tried_where_the_first_does_not_fit():
+  device, asked = _device(lambda b: 1.0, lambda b: 100 * b, memory_bytes=500)
+  settings = search.Search(first=64, growth=4, precision=0)
+  found = search.search(device, 'model', 32, settings)
+  assert found == search.Found({4: 4.0}, 5)
+  assert asked[:3] == [64, 16, 4]
+  # None of them is tried again on the way up.
+  assert len(asked) == len({*asked})
+  device, asked = _device(lambda b: 1.0, lambda b: 2000)
+  found = search.search(device, 'model', 32, settings)
+  assert (found, asked) == (search.Found({}, 0), [64, 16, 4, 1])
+
+
 def test_batches_that_would_take_too_long_are_not_timed():
   device, _ = _device(lambda b: 3.0 * b, lambda b: b)
   found = search.search(device, 'model', 32, SETTINGS)

@@ -71,8 +71,8 @@ _CORRECTION = flags.DEFINE_float(
   "Real speed, divided by that of the TPU compiler's estimate.",
   lower_bound=0.01,
 )
-# Here compiling is what takes time: half a minute a program of large models.
-_ESTIMATED_SEARCH = search.Search(growth=4, patience=1)
+# Here compiling is what takes time, a minute or two where batches are large.
+_ESTIMATED_SEARCH = search.Search(first=16, growth=8, patience=1)
 # Also most of a miniature's.
 _MINI_SEARCH = search.Search(
   first=4, growth=16, patience=1, max_seconds=1.0, precision=0.2

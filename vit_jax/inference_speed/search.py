@@ -19,7 +19,7 @@ class Search:
   """How batches are tried.
 
   Attributes:
-    first: the smallest.
+    first: the smallest, unless it does not fit.
     growth: each is so many times the one before, while speed grows.
     patience: batches that are no faster, after which no larger one is timed.
     max_seconds: none is timed that is likely to take longer than that a call.
@@ -97,7 +97,10 @@ def _rates(
   while still < settings.patience:
     program = compile_batch(batch_size)
     if program is None:
-      break
+      if rates or batch_size == 1:
+        break
+      batch_size = max(1, batch_size // settings.growth)
+      continue
     try:
       seconds = program.seconds()
     except jax.errors.JaxRuntimeError as error:
@@ -109,6 +112,8 @@ def _rates(
     still = 0 if rate > _GROWS * best else still + 1
     best = max(best, rate)
     if settings.growth * seconds > settings.max_seconds:
+      break
+    if batch_size < settings.first:  # The next one did not fit.
       break
     batch_size *= settings.growth
   return rates
