@@ -79,13 +79,13 @@ def test_options_are_those_of_the_scale():
 
 
 def test_relative_positions_begin_larger_in_miniature():
-  def stddev(kind):
+  def begin(kind):
     options = (('model.position_embedding', kind),)
-    return _mini(Pretraining('ViT-B/16', JFT, 7, options=options)).model[
-      'position_stddev'
-    ]
+    model = _mini(Pretraining('ViT-B/16', JFT, 7, options=options)).model
+    return model.position_embedding, model.position_stddev
 
-  assert (stddev('relative'), stddev('2d')) == (8.0, 0.5)
+  assert begin('relative') == ('relative_per_head', 8.0)
+  assert begin('2d') == ('2d', 0.5)
 
 
 def test_shapes_are_scaled_down():

@@ -274,6 +274,8 @@ def _mini_pretraining(
     for key, value in node.options
   }
   if options.get('model.position_embedding') == 'relative':
+    # Runs that share them between heads differ more, some learn them late.
+    options['model.position_embedding'] = 'relative_per_head'
     options['model.position_stddev'] = mini.RELATIVE_STDDEV
   config = f'configs/mini.py:{",".join(words)}'
   return _pretraining(node, config, options | scenes)
