@@ -83,18 +83,20 @@ def test_in_miniature_plan_says_what_there_is(tmp_path):
 
 
 def test_what_there_is_is_listed_and_rendered(tmp_path):
+  last = {
+    'step': 2000,
+    'goodput/steps_seconds': 1800.0,
+    'goodput/devices': 2.0,
+  }
   for seed, accuracy in enumerate((0.25, 0.5, 0.75)):
     suffix = f',seed-{seed}' if seed else ''
     _leave(
       tmp_path,
       f'ViT-B_32,JFT-300M,14-epochs{suffix}/run=pretraining',
-      {
-        'step': 2000,
-        'few_shot/5shot/accuracy': accuracy,
-        'goodput/steps_seconds': 1800.0,
-        'goodput/devices': 2.0,
-      },
+      last | {'few_shot/5shot/accuracy': accuracy},
     )
+  # Of Table 5, and others.
+  _leave(tmp_path, 'ViT-B_16,JFT-300M,7-epochs/run=pretraining', last)
   words = ('table8', '--scale=mini', f'--workdir={tmp_path}')
   assert _run(*words, '--list').stdout.startswith('table8       3 of 24   runs')
   out = _run(*words, '--render').stdout
@@ -102,7 +104,7 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   assert '## Table 8' in out
   assert '## Table 5' not in out
   # The page has all items that any of the runs is of.
-  assert re.search(r'index.html shows 3 of \d+ runs', out)
+  assert re.search(r'index.html shows 4 of \d+ runs', out)
   page = (tmp_path / 'index.html').read_text()
   assert '0.50000' in page
   assert 'Table 5' in page
@@ -111,7 +113,7 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   # The run was resumed with another commit.
   assert page.count('0123456789+, fedcba9876<') >= 3
   # Without one of the three runs there is no number, nor a lower one.
-  shutil.rmtree(tmp_path / 'runs/ViT-B_16,JFT-300M,7-epochs,seed-2')
+  shutil.rmtree(tmp_path / 'runs/ViT-B_32,JFT-300M,14-epochs,seed-2')
   out = _run(*words, '--render').stdout
   assert '0.50000' not in out
   assert 'missing' in out
