@@ -25,7 +25,7 @@ _ROW_LIMIT = 2**32
 # So that the host's intermediate arrays stay in the processor's cache.
 _CHUNK = 2**16
 # Elements on a CPU that are hashed with NumPy: 0.2 s for as many, where
-# compiling for the device takes 1 to 2 s, most of what a small run saves.
+# compiling for the device takes 1 to 2 s in each new process.
 _FEW = 2**22
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
