@@ -8,7 +8,7 @@
 
 MODEL is a model of the paper, `ViT-L/16`, `R50+ViT-B/32` or `BiT-R152x2`, with
 an eighth of the width, a sixth of the layers and a quarter of the heads
-(ResNets: an eighth of the width, a quarter of the layers), for images of 32 px:
+(ResNets: an eighth of the width, a quarter of the layers), for images of 24 px:
 patches of 8 px stand for 32 at 224 px, and of 4 px for 16 and 14. The head for
 pre-training has no hidden layer: with one, ViTs do not get beyond colours in
 this few steps.
@@ -16,7 +16,7 @@ this few steps.
 DATASET to pre-train on is `imagenet2012`, `imagenet21k` or `jft300m`: 200,
 2,200 and 48,000 rendered scenes (`shapes`), about in the proportions of the
 real ones, each with six labels. `epochs=E` is in the paper's own epochs, whose
-cost keeps its proportion too: 7 of JFT-300M are 600 steps of 64 images. Rates
+cost keeps its proportion too: 7 of JFT-300M are 400 steps of 64 images. Rates
 keep the proportions of Table 3, weight decay does not depend on the data.
 `optimizer=sgd` is Table 7's; `subset=SIZE` trains on so many scenes, in as many
 steps (Figure 4); `few_shot=average` measures five-shot accuracy on all tasks
@@ -47,8 +47,8 @@ USAGE = (
   ' flowers, svhn, eurosat, clevr_count, clevr_dist, dsprites_location,'
   ' dsprites_orientation.'
 )
-IMAGE_SIZE = 32
-LARGER = 40  # In place of the paper's 512 and 518 px beside 384.
+IMAGE_SIZE = 24
+LARGER = 32  # In place of the paper's 512 and 518 px beside 384.
 BATCH_SIZE = 64
 RESIZE = 'resize(antialias=True)'
 # Of ViT-B, for the 8e-4 that Table 3 has. Others keep its proportions.
@@ -94,9 +94,9 @@ class Dataset:
 
 # Steps in proportion to the images that the paper's runs see.
 DATASETS = {
-  'imagenet2012': Dataset(200, 300, 110),
-  'imagenet21k': Dataset(2_200, 90, 320),
-  'jft300m': Dataset(48_000, 7, 600),
+  'imagenet2012': Dataset(200, 300, 73),
+  'imagenet21k': Dataset(2_200, 90, 213),
+  'jft300m': Dataset(48_000, 7, 400),
 }
 # Part of the training data of one's own that is held out, in percent.
 HELD_OUT = 10

@@ -39,20 +39,20 @@ def test_names_of_the_paper_are_models_here():
     grid = _model(config).token_grid(config.image_size)
     patch = name.rpartition('/')[2]
     if '/' in name:
-      assert grid == {'32': (4, 4)}.get(patch, (8, 8))
+      assert grid == {'32': (3, 3)}.get(patch, (6, 6))
     else:
       assert grid is None
 
 
 def test_epochs_are_the_papers():
   seven = mini.get_config('ViT-B/16,jft300m')
-  assert seven.total_steps == 600
-  assert mini.get_config('ViT-B/16,jft300m,epochs=14').total_steps == 1_200
-  assert mini.get_config('ViT-B/16,imagenet21k,epochs=45').total_steps == 160
+  assert seven.total_steps == 400
+  assert mini.get_config('ViT-B/16,jft300m,epochs=14').total_steps == 800
+  assert mini.get_config('ViT-B/16,imagenet21k,epochs=45').total_steps == 106
   assert seven.data.train_split == 'train[:48000]'
   subset = mini.get_config('ViT-B/16,jft300m,subset=1440')
   assert subset.data.train_split == 'shuffled(train[:48000])[:1440]'
-  assert subset.total_steps == 600
+  assert subset.total_steps == 400
 
 
 def test_rates_keep_the_proportions_of_table_3():
@@ -76,7 +76,7 @@ def test_masked_patches_are_an_objective_of_miniatures():
   assert config.loss.name == 'masked_patch'
   assert config.evals.validation.kind == 'masked_patch'
   assert config.schedule.peak == pytest.approx(7.5e-4)  # 2e-4 of 8e-4.
-  assert config.total_steps == 1_200
+  assert config.total_steps == 800
 
 
 def test_few_shots_on_all_tasks():
@@ -93,7 +93,7 @@ def test_few_shots_on_all_tasks():
   assert config.evals.few_shot_cifar10.train_split == 'train'
   # A curve of one, the others at the end.
   assert (config.evals.few_shot.every, config.evals.few_shot_pets.every) == (
-    *(120, 0),
+    *(80, 0),
   )
 
 

@@ -32,7 +32,7 @@ def test_a_pretraining():
   )
   assert run.overrides == {'seed': 0}
   mini = _mini(Pretraining('ViT-L/16', JFT, 14, seed=2))
-  assert (mini.total_steps, mini.seed) == (1_200, 2)
+  assert (mini.total_steps, mini.seed) == (800, 2)
 
 
 def test_data_that_is_not_public_is_named():

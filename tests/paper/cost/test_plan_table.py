@@ -107,7 +107,7 @@ def test_a_miniature_has_hours_and_no_costs(mini, where):
   assert [line.split() for line in lines] == [
     ['Pre-training', 'Steps', 'Device', 'hours', 'State'],
     [*('ViT-L/16,', 'JFT-300M,', '14', 'epochs'), '1,200', '1.00', 'finished'],
-    [*('ViT-L/32,', 'JFT-300M,', '7', 'epochs'), '600', '—', 'not', 'begun'],
+    [*('ViT-L/32,', 'JFT-300M,', '7', 'epochs'), '400', '—', 'not', 'begun'],
     ['-' * len(lines[3])],
     ['2', 'runs', '1,800', '1.00', '1', 'finished'],
   ]
