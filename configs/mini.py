@@ -17,10 +17,11 @@ DATASET to pre-train on is `imagenet2012`, `imagenet21k` or `jft300m`: 200,
 2,200 and 48,000 rendered scenes (`shapes`), about in the proportions of the
 real ones, each with six labels. `epochs=E` is in the paper's own epochs, whose
 cost keeps its proportion too: 7 of JFT-300M are 400 steps of 64 images. Rates
-keep the proportions of Table 3, weight decay does not depend on the data.
-`optimizer=sgd` is Table 7's; `subset=SIZE` trains on so many scenes, in as many
-steps (Figure 4); `few_shot=average` measures five-shot accuracy on all tasks
-(Figure 8); `objective=masked_patch` is self-supervision (B.1.2).
+have the proportions of Table 3's for JFT-300M and fall linearly, on all data
+sets, which have one weight decay. `optimizer=sgd` is Table 7's; `subset=SIZE`
+trains on so many scenes, in as many steps (Figure 4); `few_shot=average`
+measures five-shot accuracy on all tasks (Figure 8); `objective=masked_patch` is
+self-supervision (B.1.2).
 
 TASK to fine-tune on is one of `TASKS`, 80 steps on 500 to 1,437 images.
 

@@ -79,7 +79,7 @@ def test_in_miniature_plan_says_what_there_is(tmp_path):
   lines = _run(*words).stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'Steps', 'State']
   assert len(lines) == 16
-  assert lines[15] == 'Fine-tuning: 60 studies of 80 runs, 0 finished.'
+  assert lines[15] == 'Fine-tuning: 60 studies of 60 runs, 0 finished.'
 
 
 def test_what_there_is_is_listed_and_rendered(tmp_path):

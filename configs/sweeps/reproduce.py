@@ -10,9 +10,9 @@ alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
 configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
 `jft=SPEC` and `imagenet21k=SPEC` say where what is not public lies, and with
 `SPEC@TRAIN@HELD_OUT` which of its splits to take.
-`scale=mini`: configs/mini.py, without a choice of rates, and one fine-tuning on
-each task: what claims compare differs in the seed of pre-training. `data=SPEC` puts data
-of your own in place of its scenes.
+`scale=mini`: configs/mini.py, without a choice of rates, and one fine-tuning of
+each pre-training on each task: claims compare pre-trainings of several seeds.
+`data=SPEC` puts data of your own in place of its scenes.
 """
 
 import math
@@ -248,7 +248,7 @@ def in_miniature(node: Node, data: str = '') -> Study | None:
   # As much larger as in the paper, and a whole number of patches.
   size = mini.IMAGE_SIZE if node.resolution == 384 else mini.LARGER
   overrides = {'image_size': (size, size)} | scenes
-  # Further pre-trainings say more than further runs from each of them.
+  # Further pre-trainings say more than further runs from one of them.
   return _tuned(node, f'configs/mini.py:{config}', 1, overrides)
 
 

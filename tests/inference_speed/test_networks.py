@@ -2,6 +2,7 @@
 
 import pytest
 
+from configs import mini
 from vit_jax.inference_speed import networks
 
 
@@ -14,7 +15,7 @@ def test_without_names_it_is_figure_12_and_the_axial_models_of_figure_13():
     ('Axial-ViT-B/16', 224),
     ('AxialResNet50', 224),
   ]
-  assert networks.pairs((), (), 'mini')[-1] == ('AxialResNet50', 32)
+  assert networks.pairs((), (), 'mini')[-1] == ('AxialResNet50', 24)
   # Their size is not among those asked for.
   assert len(networks.pairs((), (64,), 'paper')) == 8
 
@@ -33,6 +34,10 @@ def test_models_have_the_attributes_that_they_know_of():
   assert vit.attention_implementation == 'lanes'
   bit = networks.build('BiT-R50x1', 'paper', **options)
   assert (bit.width_factor, bit.dtype) == (1, 'bfloat16')
+
+
+def test_miniatures_are_as_large_as_where_they_train():
+  assert networks.PRETRAINING_SIZE['mini'] == mini.IMAGE_SIZE
 
 
 def test_miniatures_are_those_of_the_reproduction():

@@ -10,12 +10,12 @@ from vit_jax.paper.numbers.panels import AXIAL_SERIES, PANELS
 SCALES = ('paper', 'mini')
 # Figure 12's.
 MODELS = PANELS['figure12'][0].series
-# In pixels. In miniature a patch of 8 px stands for one of 32, so sizes are a
-# quarter; 224 px are 56, and 32 is what the miniature trains at.
-SIZES = {'paper': (64, 128, 224, 384, 512), 'mini': (16, 32, 56, 96, 128)}
+# In pixels. 224 px, of which the others are fractions, are 24 in miniature, and
+# all are multiples of its largest patches, 8 px.
+SIZES = {'paper': (64, 128, 224, 384, 512), 'mini': (8, 16, 24, 40, 56)}
 # Figure 13 compares these too, at the size of pre-training.
 AXIAL_MODELS = tuple(name for name in AXIAL_SERIES if name not in MODELS)
-PRETRAINING_SIZE = {'paper': 224, 'mini': 32}
+PRETRAINING_SIZE = {'paper': 224, 'mini': 24}
 _NUM_CLASSES = 1000
 # What a miniature is: attributes of models that configs/mini.py sets.
 _MINI_KEYS = (
@@ -30,9 +30,9 @@ def pairs(
   """What to measure: (model, size), model by model.
 
   Args:
-    names: of models. None: those of Figure 12, and at the size of pre-training
-      the others of Figure 13.
-    sizes: in pixels. None: all of the scale.
+    names: of models. Empty: those of Figure 12, and at the size of
+      pre-training the others of Figure 13.
+    sizes: in pixels. Empty: all of the scale.
     scale: one of SCALES.
   """
   found = [

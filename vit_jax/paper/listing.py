@@ -25,6 +25,7 @@ def text(
     scale: 'paper' or 'mini'.
   """
   lines = []
+  width = max((len(item.name) for item in chosen), default=0)
   for item in chosen:
     there = 'from the code'
     if item.nodes:
@@ -33,7 +34,7 @@ def text(
     elif item.measured:
       done, total = item.measured(scale, where.local / MEASURED)
       there = f'{done:>4} of {total} measured' if done else 'not measured'
-    lines.append(f'{item.name:<9} {there:<17}  {item.title}')
+    lines.append(f'{item.name:<{width}} {there:<17}  {item.title}')
   return '\n'.join(lines)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from absl import logging
 
 from vit_jax import environment
+from vit_jax.inference_speed import networks
 from vit_jax.paper import cost, report
 from vit_jax.paper.cost import planning
 from vit_jax.paper.items.item import Item
@@ -129,13 +130,20 @@ def _in_miniature(section: Section, data: str, *, noted: bool) -> Section:
     else block
     for block in section.blocks
   ]
+  size = networks.PRETRAINING_SIZE['mini']
   note = (
     'In miniature: Transformers with an eighth of the width and a sixth of the'
-    ' layers, ResNets with an eighth and a quarter, on images of 32 px of'
+    f' layers, ResNets with an eighth and a quarter, on images of {size} px of'
     f' {data or "rendered scenes"} and scanned digits (configs/mini.py).'
     ' No learning rate is chosen: for pre-training they have the proportions of'
-    ' Table 3, for fine-tuning all models have the same.'
+    " Table 3's for JFT-300M, on all data sets; for fine-tuning all models have"
+    ' the same.'
     ' The numbers are not those of the paper; only their order may be compared.'
   )
+  if not data:
+    note += (
+      ' Patches that stand for those of 32 px are just the nine places that'
+      ' what stands for ImageNet asks for.'
+    )
   notes = [*section.notes, note] if noted else section.notes
   return dataclasses.replace(section, blocks=blocks, notes=notes)

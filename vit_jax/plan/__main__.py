@@ -47,7 +47,7 @@ _JSON = flags.DEFINE_bool(
 _CORRECTION = flags.DEFINE_float(
   'correction',
   report.CORRECTION,
-  "Real speed, divided by that of the compiler's estimate: 0.65 to 1.05 where"
+  "Real speed, divided by that of the compiler's estimate: 0.59 to 1.05 where"
   ' both are known.',
   lower_bound=0.01,
 )

@@ -6,7 +6,7 @@ from typing import Any
 from vit_jax import config as config_lib
 from vit_jax.plan import collectives, compiling, devices, runs
 
-# Real speed is 0.65 to 1.05 of the compiler's estimate, where both are known:
+# Real speed is 0.59 to 1.05 of the compiler's estimate, where both are known:
 # ViT-S/16 on eight v3 cores, the paper's L/16 and H/14.
 CORRECTION = 0.85
 _DAY = 86_400.0
@@ -199,7 +199,7 @@ def assumptions(plan: runs.Plan, correction: float) -> list[str]:
     return said
   said += [
     f"Days and core-days, and the step beside them, are the compiler's"
-    f' estimate divided by {correction:g}: real speed was 0.65 to 1.05 of it'
+    f' estimate divided by {correction:g}: real speed was 0.59 to 1.05 of it'
     ' where both are known. Of the estimate itself are images a second, MFU,'
     ' step_ms in tables and JSON, and core_days_raw.',
     'Collectives are not hidden behind computation, at'

@@ -249,10 +249,10 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
 
 def test_speeds_in_miniature_are_of_its_own_images(tmp_path, drawn):
   models = [node.model for node in curve_items.figure13().nodes]
-  speeds = {(model, size): size for model in models for size in (32, 224)}
+  speeds = {(model, size): size for model in models for size in (24, 224)}
   _measure(tmp_path, 'figure12.json', 'mini', speeds)
   section = _figure13(tmp_path, comparable=False)
-  assert _speeds(drawn) == dict.fromkeys(models, 32)
+  assert _speeds(drawn) == dict.fromkeys(models, 24)
   assert section.missing == []
 
 
@@ -273,7 +273,7 @@ def test_speeds_are_the_papers_device_where_none_is_at_hand(tmp_path, drawn):
 
 
 def test_speeds_of_the_other_scale_are_left_out(tmp_path, drawn):
-  speeds = {('ViT-B/16', size): 99.0 for size in (32, 224)}
+  speeds = {('ViT-B/16', size): 99.0 for size in (24, 224)}
   _measure(tmp_path, 'figure12.json', 'mini', speeds)
   assert 'ViT-B/16' in _figure13(tmp_path).missing[0]
   assert _speeds(drawn) == {}

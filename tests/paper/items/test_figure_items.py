@@ -50,6 +50,37 @@ def _seeds(nodes):
   return {key for key, seeds in found.items() if len(seeds) > 1}
 
 
+def test_in_miniature_the_best_vit_and_resnets_around_vits_are_three():
+  best = {('ViT-B/16', values.JFT, 7), ('ViT-L/16', values.JFT, 14)}
+  assert _seeds(FIGURE_3.nodes_at('mini')) == _seeds(FIGURE_3.nodes) | best
+  between = {(f'BiT-{m}', values.JFT, 7) for m in ('R50x2', 'R101x1', 'R152x1')}
+  assert _seeds(FIGURE_5.nodes_at('mini')) == (
+    _seeds(FIGURE_5.nodes) | best | between
+  )
+
+
+def test_figure_5_in_miniature_compares_vits_that_have_a_spread(
+  tmp_path, monkeypatch
+):
+  item = items.figure_items
+  compute = dict(zip(numbers.ROWS_6, range(1001, 1019), strict=True))
+  # By size, ResNets and ViTs in turn.
+  for place, row in enumerate(
+    ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16'), start=1
+  ):
+    compute[row, 7] = 10 * place + 5
+  for place, row in enumerate(('R50x1', 'R50x2', 'R101x1', 'R152x1', 'R152x2')):
+    compute[f'BiT-{row}', 7] = 10 * (place + 1)
+  monkeypatch.setattr(
+    item, '_compute', lambda _, start: compute[start.model, start.epochs]
+  )
+  results = made.results(FIGURE_5.nodes_at('mini'), _papers, comparable=False)
+  _, ahead, *_ = FIGURE_5.render(results, tmp_path).blocks
+  # Of one pre-training are L/16 with 7 epochs, and others outside of ResNets.
+  assert 'Average-5. 3 of 6 ViTs could be compared.' in ahead.evidence
+  assert ahead.answer == 'yes'
+
+
 def test_pretrainings_that_claims_of_figure_3_need_are_three():
   vits = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32')
   bits = ('BiT-R50x1', 'BiT-R152x2')
@@ -175,7 +206,7 @@ def test_figure_5_in_miniature_has_the_compute_of_its_own_runs(
 
   monkeypatch.setattr(items.figure_items.plots, 'figure5', spy)
   results = made.results(
-    FIGURE_5.nodes, _papers, comparable=False, workdir=workdir
+    FIGURE_5.nodes_at('mini'), _papers, comparable=False, workdir=workdir
   )
   picture, *_ = FIGURE_5.render(results, tmp_path).blocks
   assert labels == ['Pre-training compute (teraFLOPs)']
@@ -194,7 +225,7 @@ def test_figure_5_in_miniature_has_the_compute_of_its_own_runs(
 
 
 def test_figure_5_in_miniature_needs_its_runs(tmp_path):
-  results = made.results(FIGURE_5.nodes, _papers, comparable=False)
+  results = made.results(FIGURE_5.nodes_at('mini'), _papers, comparable=False)
   _, *said = FIGURE_5.render(results, tmp_path).blocks
   assert [claim.answer for claim in said] == ['missing'] * 3
   assert pd.read_csv(tmp_path / 'figure5.csv').empty

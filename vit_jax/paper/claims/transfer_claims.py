@@ -151,7 +151,10 @@ def interpolate(runs: Sequence[Scaled], compute: float) -> Number | None:
 def _vits_are_ahead(
   found: Mapping[str, Scaled], resnets: Sequence[Scaled]
 ) -> Claim:
-  """Undecided unless there are ResNets around half of the ViTs, or more."""
+  """Asked of ViTs of several pre-trainings, with such ResNets around them.
+
+  Undecided unless these are half of the ViTs, or more.
+  """
   answers, evidence = [], []
   vits = {k: run for k, run in found.items() if run.family == 'Transformer'}
   for name, run in vits.items():
@@ -159,10 +162,11 @@ def _vits_are_ahead(
     if other is None:
       evidence.append(f'{name}: no ResNets around its compute')
       continue
-    answers.append(claims.compare(run.accuracy, other))
     evidence.append(
       f'{name}: {_text(run.accuracy)}, ResNets {_interpolated(other)}'
     )
+    if min(len(run.accuracy.values), len(other.values)) > 1:
+      answers.append(claims.compare(run.accuracy, other))
   enough = answers and len(answers) >= _ENOUGH * len(vits)
   return Claim(
     _VITS_AHEAD,

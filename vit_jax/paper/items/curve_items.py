@@ -4,13 +4,13 @@ Figure 8 is in `scaling_item`.
 """
 
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vit_jax import drawing
 from vit_jax.inference_speed import networks
 from vit_jax.paper import cost, numbers, plots
 from vit_jax.paper.claims import curve_claims
-from vit_jax.paper.items import speed_items
+from vit_jax.paper.items import speed_items, table_items
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.numbers import panels, values
 from vit_jax.paper.report import Claim, Picture, Section
@@ -24,8 +24,17 @@ _SEEDS = 3
 # Figure 4; None is the whole set.
 _IMAGES = (9_000_000, 30_000_000, 90_000_000, None)
 _ALL_IMAGES = 300_000_000
-# Figure 4's others are large, and compared with nothing.
+# Figure 4's others are large, and compared with nothing: single runs, which are
+# left out in miniature.
 _SINGLE = ('ViT-L/16', 'BiT-R152x2')
+_MANY_4 = {'paper': 1, 'mini': 0}
+_COUNTS = {
+  'paper': f'{" and ".join(_SINGLE)} are one run a point, the others {_SEEDS}.',
+  'mini': f'{" and ".join(_SINGLE)} are left out, the others {_SEEDS} runs a'
+  ' point.',
+}
+# Figure 9's are, but for the first, runs of no other item.
+_MANY_9 = {'paper': 1, 'mini': _SEEDS}
 # D.3: the mean over patches had a linear head, unlike the class token.
 _POOLING = (('model.pooling', 'gap'), ('model.representation_size', 0))
 _POOLING_MINI = (
@@ -39,16 +48,22 @@ def figure4() -> Item:
   title = 'Few-shot accuracy by number of pre-training images'
   [panel] = panels.PANELS['figure4']
   starts = {
-    (model, images): _seeds(model, 1 if model in _SINGLE else _SEEDS, images)
-    for model in panel.series
-    for images in _IMAGES
+    scale: {
+      (model, images): table_items.seeds(
+        _run(model, images=images), singles if model in _SINGLE else _SEEDS
+      )
+      for model in panel.series
+      for images in _IMAGES
+    }
+    for scale, singles in _MANY_4.items()
   }
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     points = {
       (model, images or _ALL_IMAGES): number
-      for (model, images), nodes in starts.items()
-      if (number := results.early_stopped(nodes, _FEW_SHOT)) is not None
+      for (model, images), nodes in starts[results.scale].items()
+      if nodes
+      and (number := results.early_stopped(nodes, _FEW_SHOT)) is not None
     }
     paper = numbers.FIGURES['figure4']
     label = 'Number of JFT-300M images'
@@ -76,24 +91,30 @@ def figure4() -> Item:
         teraflops=_teraflops(results, curve_claims.COMPARED),
       ),
       [
-        f'{" and ".join(_SINGLE)} are one run a point, the others {_SEEDS}.',
+        _COUNTS[results.scale],
         'The paper does not say how long it trained on parts: here as many'
         ' steps as on all images.',
       ],
     )
 
-  return _item('figure4', title, starts.values(), render)
+  return _item('figure4', title, starts, render)
 
 
 def figure9() -> Item:
   """Class token and mean over patches, during pre-training (D.3)."""
   title = 'Class token and global average pooling'
-  token, high, low = starts = {
+  token, high, low = first = {
     'CLS-Token, lr=8e-4': _run('ViT-B/16'),
     'GAP, lr=8e-4': _run('ViT-B/16', _POOLING, 'GAP, lr 8e-4'),
     'GAP, lr=3e-4': _run(
       'ViT-B/16', (*_POOLING, ('schedule.peak', 3e-4)), 'GAP, lr 3e-4'
     ),
+  }
+  starts = {
+    scale: {
+      label: table_items.seeds(node, count) for label, node in first.items()
+    }
+    for scale, count in _MANY_9.items()
   }
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
@@ -102,7 +123,7 @@ def figure9() -> Item:
         (_EPOCHS * part, number)
         for part, number in results.curve(node, _FEW_SHOT)
       ]
-      for label, node in starts.items()
+      for label, node in first.items()
     }
     paper = numbers.FIGURES['figure9']
     drawing.save(
@@ -110,7 +131,10 @@ def figure9() -> Item:
       pictures / 'figure9',
       plots.figure9_rows(curves, paper),
     )
-    ends = {label: results.few_shot([node]) for label, node in starts.items()}
+    ends = {
+      label: results.few_shot(nodes)
+      for label, nodes in starts[results.scale].items()
+    }
     return _section(
       'figure9',
       title,
@@ -126,7 +150,7 @@ def figure9() -> Item:
       ['The paper does not say which model this is: here ViT-B/16.'],
     )
 
-  return _item('figure9', title, [[node] for node in starts.values()], render)
+  return _item('figure9', title, starts, render)
 
 
 def _speeds(
@@ -185,7 +209,7 @@ def figure13() -> Item:
       missing=missing,
     )
 
-  return _item('figure13', title, [[node] for node in starts.values()], render)
+  return Item('figure13', title, tuple(starts.values()), render)
 
 
 def _teraflops(results: Results, models: Sequence[str]) -> dict[str, float]:
@@ -205,30 +229,33 @@ def _teraflops(results: Results, models: Sequence[str]) -> dict[str, float]:
 
 
 def _run(
-  model: str, options: Sequence[tuple[str, Value]] = (), label: str = ''
+  model: str,
+  options: Sequence[tuple[str, Value]] = (),
+  label: str = '',
+  images: int | None = None,
 ) -> Pretraining:
   return Pretraining(
-    model, values.JFT, _EPOCHS, options=tuple(options), label=label
+    model,
+    values.JFT,
+    _EPOCHS,
+    options=tuple(options),
+    label=label,
+    images=images,
   )
-
-
-def _seeds(model: str, count: int, images: int | None) -> list[Pretraining]:
-  """The runs of a point of Figure 4."""
-  return [
-    Pretraining(model, values.JFT, _EPOCHS, images=images, seed=seed)
-    for seed in range(count)
-  ]
 
 
 def _item(
   name: str,
   title: str,
-  runs: Iterable[Iterable[Pretraining]],
+  starts: Mapping[str, Mapping[object, Sequence[Pretraining]]],
   render: Callable[[Results, pathlib.Path], Section],
 ) -> Item:
-  """An item of the runs of its points, each once."""
-  nodes = dict.fromkeys(node for nodes in runs for node in nodes)
-  return Item(name, title, tuple(nodes), render)
+  """An item of the runs of its points, scale -> point -> seeds."""
+  nodes = {
+    scale: tuple(node for seeds in points.values() for node in seeds)
+    for scale, points in starts.items()
+  }
+  return Item(name, title, nodes['paper'], render, in_miniature=nodes['mini'])
 
 
 def _section(

@@ -1,7 +1,7 @@
 """Figures 3 and 5 as items: drawn from the runs of Tables 5 and 6."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vit_jax import drawing
 from vit_jax.paper import averages, cost, numbers, plots
@@ -18,13 +18,23 @@ _VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
 # of 7 epochs.
 _BITS = ('BiT-R50x1', 'BiT-R152x2')
 # Pre-trainings that claims need. All models have as many on ImageNet, which is
-# small. On JFT-300M these have: they are runs of Figure 4 and of Table 7, and
-# ViT-B/16 of Table 8; Figure 5's smallest hybrid is compared with ViT-B/32 and
-# ViT-L/32, whose computes are around its own.
+# small. On JFT-300M these have, (model, epochs): they are runs of Figure 4 and
+# of Table 7, and ViT-B/16 of Table 8; Figure 5's smallest hybrid is compared
+# with ViT-B/32 and ViT-L/32, whose computes are around its own. In miniature,
+# where they are cheap, so do the best ViT, and the ResNets around the computes
+# of ViTs.
 _SEEDS = 3
-_SEVERAL = ('ViT-B/32', 'ViT-L/32', *_BITS)
-_SEVERAL_3 = (*_SEVERAL, 'ViT-B/16')
-_SEVERAL_5 = (*_SEVERAL, 'R50+ViT-B/32')
+_SEVERAL = tuple((model, 7) for model in ('ViT-B/32', 'ViT-L/32', *_BITS))
+_BEST = (('ViT-B/16', 7), ('ViT-L/16', 14))
+_BETWEEN = tuple((f'BiT-{name}', 7) for name in ('R50x2', 'R101x1', 'R152x1'))
+_SEVERAL_3 = {
+  'paper': (*_SEVERAL, ('ViT-B/16', 7)),
+  'mini': (*_SEVERAL, *_BEST),
+}
+_SEVERAL_5 = {
+  'paper': (*_SEVERAL, ('R50+ViT-B/32', 7)),
+  'mini': (*_SEVERAL, ('R50+ViT-B/32', 7), *_BEST, *_BETWEEN),
+}
 _ERROR_BARS = (
   ' Error bars are standard deviations over pre-trainings, where there are'
   f' {_SEEDS}; each is the mean of its fine-tuning runs.'
@@ -42,21 +52,19 @@ def figure3() -> Item:
   title = 'ImageNet accuracy by pre-training data'
   # The paper has no ViT-H/14 from ImageNet.
   starts = {
-    (model, data): _seeds(table_items.pretraining(model, data), _SEVERAL_3)
-    for data in _DATA
-    for model in (*_VITS, *_BITS)
-    if (model, data) != ('ViT-H/14', values.IMAGENET)
+    scale: {
+      (model, data): _seeds(table_items.pretraining(model, data), several)
+      for data in _DATA
+      for model in (*_VITS, *_BITS)
+      if (model, data) != ('ViT-H/14', values.IMAGENET)
+    }
+    for scale, several in _SEVERAL_3.items()
   }
-  nodes = tuple(
-    Transfer(start, values.IMAGENET)
-    for seeds in starts.values()
-    for start in seeds
-  )
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     found = {
       place: averages.transfers(results, seeds, values.IMAGENET)
-      for place, seeds in starts.items()
+      for place, seeds in starts[results.scale].items()
     }
     points = {place: n for place, n in found.items() if n is not None}
     # A range of one model would look like a result.
@@ -65,6 +73,12 @@ def figure3() -> Item:
         for model in _BITS:
           points.pop((model, data), None)
     seen = ''.join(f' {note}' for note in table_items.seen(results))
+    # In miniature each model has one rate.
+    if results.comparable:
+      seen += (
+        ' BiT on the smaller sets has the settings of the ViTs there, as the'
+        ' paper gives none.'
+      )
     options = dict(data=_DATA, paper=numbers.FIGURES['figure3'])
     drawing.save(
       plots.figure3(points, overlay=results.comparable, **options),
@@ -76,34 +90,30 @@ def figure3() -> Item:
       title,
       "The paper's finding: large ViTs need much data; they are worse than the"
       ' smaller ones and than BiT from ImageNet, and best from JFT-300M.'
-      f'{seen} BiT on the smaller sets has the settings of the ViTs there, as'
-      f' the paper gives none.{_ERROR_BARS}',
+      f'{seen}{_ERROR_BARS}',
       pictures,
       transfer_claims.data_claims(found),
     )
 
-  return Item('figure3', title, nodes, render)
+  return _item('figure3', title, starts, (values.IMAGENET,), render)
 
 
 def figure5() -> Item:
   """Accuracy by compute of the pre-training (Section 4.4)."""
   title = 'Accuracy by compute of the pre-training'
   starts = {
-    row: _seeds(Pretraining(model, values.JFT, epochs), _SEVERAL_5)
-    for row, (model, epochs) in zip(
-      numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
-    )
+    scale: {
+      row: _seeds(Pretraining(model, values.JFT, epochs), several)
+      for row, (model, epochs) in zip(
+        numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
+      )
+    }
+    for scale, several in _SEVERAL_5.items()
   }
-  nodes = tuple(
-    Transfer(start, task)
-    for seeds in starts.values()
-    for start in seeds
-    for task in numbers.AVERAGE5
-  )
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     points, scaled = {}, {}
-    for row, seeds in starts.items():
+    for row, seeds in starts[results.scale].items():
       family, compute = _family(seeds[0].model), _compute(results, seeds[0])
       average = averages.average5_transfers(results, seeds)
       scaled[row] = transfer_claims.Scaled(family, compute, average)
@@ -133,18 +143,40 @@ def figure5() -> Item:
       transfer_claims.compute_claims(scaled),
     )
 
-  return Item('figure5', title, nodes, render)
+  return _item('figure5', title, starts, numbers.AVERAGE5, render)
 
 
-def _seeds(start: Pretraining, several: Sequence[str]) -> list[Pretraining]:
+def _item(
+  name: str,
+  title: str,
+  starts: Mapping[str, Mapping[object, Sequence[Pretraining]]],
+  tasks: Sequence[str],
+  render: Callable[[Results, pathlib.Path], Section],
+) -> Item:
+  """An item of pre-trainings, scale -> point -> seeds, on each of the tasks."""
+  nodes = {
+    scale: tuple(
+      Transfer(start, task)
+      for seeds in points.values()
+      for start in seeds
+      for task in tasks
+    )
+    for scale, points in starts.items()
+  }
+  return Item(name, title, nodes['paper'], render, in_miniature=nodes['mini'])
+
+
+def _seeds(
+  start: Pretraining, several: Sequence[tuple[str, float]]
+) -> list[Pretraining]:
   """The pre-trainings of a point.
 
   Args:
     start: the first of them.
-    several: models of which there are more than one of 7 epochs of JFT-300M.
+    several: (model, epochs) of JFT-300M of which there is more than one.
   """
   many = start.data == values.IMAGENET or (
-    (start.data, start.epochs) == (values.JFT, 7) and start.model in several
+    start.data == values.JFT and (start.model, start.epochs) in several
   )
   return table_items.seeds(start, _SEEDS if many else 1)
 

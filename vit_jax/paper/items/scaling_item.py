@@ -1,6 +1,5 @@
 """Figure 8 as an item: few-shot accuracy as a ViT's dimensions are scaled."""
 
-import functools
 import pathlib
 from collections.abc import Mapping
 
@@ -18,8 +17,7 @@ _SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
 _BASE_DEPTH = _SHAPE['depth']
 # Blocks -> runs: what is claimed needs the spread; 64 blocks cost too much.
 _DEPTHS = {4: 3, _BASE_DEPTH: 3, 16: 3, 32: 3, 64: 1}
-# Of JFT-300M, by scale. In 7, deep models do not learn positions in miniature.
-_EPOCHS = {'paper': 7, 'mini': 14}
+_EPOCHS = 7
 _IMAGENET, _AVERAGE = 'ImageNet 5shot', 'Average 5shot'
 _CAPTION = (
   "The paper's finding: depth helps most, with less and less return beyond 16"
@@ -31,8 +29,8 @@ _CAPTION = (
 _NOTES = (
   'The paper prints neither the grid nor the heads: here 4 to 64 blocks, MLP'
   ' 1024 to 8192, width 512 to 2048 with heads of 64, patches of 32 and 16 px,'
-  ' and all but the patches halved and doubled, 7 epochs each. 4 to 32 blocks'
-  ' are three runs each, the others one.',
+  ' and all but the patches halved and doubled, 7 epochs each. 4 to 32'
+  ' blocks are three runs each, the others one.',
   "Rates are Table 3's: of ViT-L/32 for all patches of 32 px, of ViT-L/16, a"
   ' lower one, for those of 16 px.',
   'It does not say what its average is of: here of all data sets that few-shot'
@@ -40,31 +38,30 @@ _NOTES = (
 )
 
 _MINI_NOTE = (
-  'In miniature 4, 8, 16, 32 and 64 blocks are 1, 2, 3, 4 and 5, and all models'
-  ' have 14 epochs: deeper ones take more steps than there are to learn where'
-  ' things are. That was chosen after 7 epochs with a quarter of the blocks had'
-  ' contradicted the claim (LOG.md).'
+  'In miniature 4, 8, 16, 32 and 64 blocks are 1, 2, 3, 4 and 5: deeper models'
+  ' take more steps than there are to learn where things are. That was chosen'
+  ' on images of 32 px, where a quarter of the blocks had contradicted the'
+  ' claim (LOG.md).'
 )
 
 
 def figure8() -> Item:
   """Few-shot accuracy by compute, as one dimension is scaled (D.2)."""
   title = 'Few-shot accuracy as dimensions of a ViT are scaled'
+  series = _series()
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
-    epochs = _EPOCHS[results.scale]
-    base = _depth(_BASE_DEPTH, epochs)
+    base = _depth(_BASE_DEPTH)
     points = {
       (dimension, cost.exaflops(nodes[0]) / cost.exaflops(base[0])): found
-      for dimension, shapes in _series(epochs).items()
+      for dimension, shapes in series.items()
       for nodes in shapes
       if (found := _accuracies(results, nodes))
     }
     depths = {
       depth: number
       for depth in _DEPTHS
-      if (number := results.few_shot(_depth(depth, epochs), scale=1.0))
-      is not None
+      if (number := results.few_shot(_depth(depth), scale=1.0)) is not None
     }
     paper = numbers.FIGURES['figure8']
     drawing.save(
@@ -77,10 +74,7 @@ def figure8() -> Item:
     notes = _NOTES if results.comparable else (*_NOTES, _MINI_NOTE)
     return Section('figure8', title, (picture, said), notes=notes)
 
-  nodes = {scale: _nodes(_series(epochs)) for scale, epochs in _EPOCHS.items()}
-  return Item(
-    'figure8', title, nodes['paper'], render, in_miniature=nodes['mini']
-  )
+  return Item('figure8', title, _nodes(series), render)
 
 
 def _nodes(series: Mapping[str, list[list[Pretraining]]]) -> tuple[Node, ...]:
@@ -92,40 +86,38 @@ def _nodes(series: Mapping[str, list[list[Pretraining]]]) -> tuple[Node, ...]:
   )
 
 
-def _series(epochs: float) -> dict[str, list[list[Pretraining]]]:
+def _series() -> dict[str, list[list[Pretraining]]]:
   """Dimension -> its points, each of some runs; the base is in all of them."""
-  shaped = functools.partial(_shaped, epochs)
-  base = _depth(_BASE_DEPTH, epochs)
+  base = _depth(_BASE_DEPTH)
   halved = dict(depth=4, width=512, mlp_dim=1024, heads=8)
   doubled = dict(depth=16, width=2048, mlp_dim=4096, heads=32)
   return {
     'All': [
-      shaped('all halved', **halved),
+      _shaped('all halved', **halved),
       base,
-      shaped('all doubled', **doubled),
+      _shaped('all doubled', **doubled),
     ],
-    'Depth': [_depth(depth, epochs) for depth in _DEPTHS],
-    'Patch size': [base, shaped('depth 8', model='ViT-L/16')],
+    'Depth': [_depth(depth) for depth in _DEPTHS],
+    'Patch size': [base, _shaped('depth 8', model='ViT-L/16')],
     'Width MLP': [
-      shaped('MLP 1024', mlp_dim=1024),
+      _shaped('MLP 1024', mlp_dim=1024),
       base,
-      shaped('MLP 4096', mlp_dim=4096),
-      shaped('MLP 8192', mlp_dim=8192),
+      _shaped('MLP 4096', mlp_dim=4096),
+      _shaped('MLP 8192', mlp_dim=8192),
     ],
     'Width': [
-      shaped('width 512', width=512, heads=8),
+      _shaped('width 512', width=512, heads=8),
       base,
-      shaped('width 2048', width=2048, heads=32),
+      _shaped('width 2048', width=2048, heads=32),
     ],
   }
 
 
-def _depth(blocks: int, epochs: float) -> list[Pretraining]:
-  return _shaped(epochs, f'depth {blocks}', _DEPTHS[blocks], depth=blocks)
+def _depth(blocks: int) -> list[Pretraining]:
+  return _shaped(f'depth {blocks}', _DEPTHS[blocks], depth=blocks)
 
 
 def _shaped(
-  epochs: float,
   label: str,
   runs: int = 1,
   model: str = 'ViT-L/32',
@@ -136,7 +128,7 @@ def _shaped(
     Pretraining(
       model,
       values.JFT,
-      epochs,
+      _EPOCHS,
       options=tuple(
         (f'model.{key}', value) for key, value in (_SHAPE | changes).items()
       ),

@@ -38,8 +38,9 @@ _MINI_8 = (
   ' which relative positions do not say. They are of ViT-B/32 and 14 epochs, as'
   ' with the patches of ViT-B/16 and half of the steps relative positions are'
   ' not learned yet; and heads have relative positions of their own, with which'
-  ' runs differ less. All of this was chosen after accuracies on the stand-in'
-  ' alone had left the second claim undecided, on these seeds (LOG.md).'
+  ' runs differ less. All of this was chosen on images of 32 px, after'
+  ' accuracies on the stand-in alone had left the second claim undecided'
+  ' (LOG.md); these runs on 24 px came later.'
 )
 
 # Labels whose cells are measured; other rows and columns follow from more.
