@@ -98,7 +98,7 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   # Of Table 5, and others.
   _leave(tmp_path, 'ViT-B_16,JFT-300M,7-epochs/run=pretraining', last)
   words = ('table8', '--scale=mini', f'--workdir={tmp_path}')
-  assert _run(*words, '--list').stdout.startswith('table8       3 of 24   runs')
+  assert _run(*words, '--list').stdout.startswith('table8    3 of 24   runs')
   out = _run(*words, '--render').stdout
   assert '0.50000 ± 0.25000' in out
   assert '## Table 8' in out
@@ -119,11 +119,17 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   assert 'missing' in out
 
 
+def test_only_one_thing_is_asked_for(tmp_path):
+  found = _run('all', '--list', '--plan', f'--workdir={tmp_path}', check=False)
+  assert found.returncode == 1
+  assert '--plan and --list ask for different things' in found.stderr
+
+
 def test_items_without_runs_are_always_shown_and_start_nothing(tmp_path):
   words = ('--scale=mini', f'--workdir={tmp_path}')
   lines = _run('table1', 'table2', *words, '--list').stdout.splitlines()
   assert (
-    lines[0] == 'table1    from the code      Sizes of the Vision Transformers'
+    lines[0] == 'table1 from the code      Sizes of the Vision Transformers'
   )
   assert lines[1].index('runs  ') + 6 == lines[0].index('Sizes')
   assert not list(tmp_path.iterdir())

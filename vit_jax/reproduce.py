@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax import command_line
+from vit_jax import command_line, drawing
 from vit_jax.paper import items, listing, making
 from vit_jax.paper.runs import with_needs
 from vit_jax.sweep import reading, running, state
@@ -94,6 +94,15 @@ def main(words: Sequence[str]) -> None:
   where = running.folders()
   if _TOPOLOGY.value and not _PLAN.value:
     raise ValueError('--topology is read by --plan only; give both.')
+  asked = {
+    '--plan': _PLAN.value,
+    '--dry_run': running.is_dry_run(),
+    '--list': _LIST.value,
+    '--render': _RENDER.value,
+  }
+  if sum(asked.values()) > 1:
+    given = ' and '.join(name for name, value in asked.items() if value)
+    raise ValueError(f'{given} ask for different things; give one of them.')
   if _PLAN.value:
     # Imported late: it imports the planner.
     from vit_jax.paper.cost import plan_table
@@ -117,6 +126,8 @@ def main(words: Sequence[str]) -> None:
   if _LIST.value:
     print(listing.text(chosen, everything, where, _SCALE.value))
     return
+  # Before any run, as the last step is to draw.
+  drawing.check_matplotlib()
   failures = []
   if not _RENDER.value:
     # What stops it now leaves the pages as they are: drawing takes minutes,

@@ -35,10 +35,13 @@ _DEVICE = flags.DEFINE_string(
   'device', 'local', 'local, or a TPU generation to compile for: v3.'
 )
 _MINI = flags.DEFINE_bool(
-  'mini', False, 'The models of configs/mini.py, images of a quarter.'
+  'mini', False, 'The models of configs/mini.py, and its sizes of images.'
 )
 _SIZES = flags.DEFINE_list(
-  'sizes', None, 'Sides of the images, in px; by default 64,128,224,384,512.'
+  'sizes',
+  None,
+  'Sides of the images, in px; by default 64,128,224,384,512, with --mini'
+  ' 8,16,24,40,56.',
 )
 _MEMORY = flags.DEFINE_float(
   'memory_gib',
@@ -56,7 +59,10 @@ _WARM_UP = flags.DEFINE_integer(
   'warm_up', None, 'Calls before those that count; 10, with --mini 3.', 0
 )
 _CALLS = flags.DEFINE_integer(
-  'calls', None, 'Calls, the median of which counts.', 1
+  'calls',
+  None,
+  f'Calls, the median of which counts; {local.Timing().calls}.',
+  1,
 )
 _PRECISION = flags.DEFINE_float(
   'precision',
@@ -82,7 +88,14 @@ _MINI_TIMING = local.Timing(warm_up=3, calls=30, max_seconds=0.3)
 
 def _find_device() -> forward.Device:
   memory = _MEMORY.value and round(_MEMORY.value * compiling.GIB)
-  if _DEVICE.value != 'local':
+  estimated = _DEVICE.value != 'local'
+  for flag in (_WARM_UP, _CALLS) if estimated else (_CORRECTION,):
+    if flag.present:
+      raise ValueError(
+        f'--{flag.name} is not read with --device={_DEVICE.value}; leave it'
+        ' out.'
+      )
+  if estimated:
     devices.leave_hardware_alone()
     return ahead.find(_DEVICE.value, memory, _CORRECTION.value)
   timing = _MINI_TIMING if _MINI.value else local.Timing()

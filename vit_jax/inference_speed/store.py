@@ -117,9 +117,13 @@ def resume(path: epath.PathLike, settings: Settings) -> Measured:
 
 
 def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
-  """Writes the file with an entry more; replaces it in one go."""
-  measured = dataclasses.replace(measured, entries=(*measured.entries, entry))
+  """Writes the file with an entry more; replaces it in one go.
+
+  Entries that other processes have added stay.
+  """
   path = files.absolute(path)
+  measured = resume(path, measured.settings) if path.exists() else measured
+  measured = dataclasses.replace(measured, entries=(*measured.entries, entry))
   path.parent.mkdir(parents=True, exist_ok=True)
   content = dataclasses.asdict(measured)
   with files.atomic(path) as temporary:

@@ -131,7 +131,7 @@ def _write(
   )
   runs = {run.name: run for section in found for run in section.runs}
   done = [run for run in runs.values() if run.finished]
-  hours = sum(run.hours or 0.0 for run in done)
+  hours = [run.hours for run in done if run.hours is not None]
   page.write(
     found,
     where.local,
@@ -140,7 +140,7 @@ def _write(
       'scale': scale,
       'date': datetime.date.today().isoformat(),
       'runs': f'{len(done)} of {len(runs)} finished',
-      'device hours': f'{hours:.2f}',
+      'device hours': f'{sum(hours):.2f}' if hours else 'not known',
     },
   )
   brief = [section for section in found if section.name in printed]

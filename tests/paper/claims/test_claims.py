@@ -31,6 +31,13 @@ def test_equal_values_decide_from_three_on():
   assert claims.compare(three, number(1.0, 1.1)) == 'yes'
 
 
+def test_a_part_of_a_claim_denies_it_only_if_that_is_no_chance():
+  low, high = number(1.0, 2.0, 3.0), number(5.0, 6.0, 7.5)
+  assert claims.compare(low, high) == claims.compare(low, high, parts=2) == 'no'
+  assert claims.compare(low, high, parts=7) == claims.UNDECIDED
+  assert claims.compare(high, low, parts=7) == 'yes'
+
+
 def test_a_mean_is_written_with_what_it_is_of():
   assert claims.text(number(1.0), 2) == '1.00 (1 run)'
   assert claims.text(number(1.0, 2.0), 1) == '1.5 ± 0.7 (2 runs)'

@@ -39,7 +39,7 @@ def _by_data(points):
 
 
 def _answers(**changes):
-  return [claim.answer for claim in _by_data(_points(**changes))]
+  return [claim.answer for claim in _by_data(_points(**changes))][:4]
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,36 @@ def test_claims_about_data_follow_the_numbers(changes, expected):
   assert _answers(**changes) == expected
 
 
+@pytest.mark.parametrize(
+  ('gains', 'expected'),
+  [
+    # The mean of three differs from 2.179 * sqrt(2 / 9) = 1.027 on.
+    ((1.0, 1.0, 1.1), 'yes'),
+    ((1.0, 1.0, 1.0), UNDECIDED),
+    # One may lose.
+    ((-2.0, 3.0, 3.0), 'yes'),
+    ((-3.0, 0.0, -3.0), 'no'),
+    ((None, 3.0, 3.0), 'missing'),
+  ],
+)
+def test_more_images_on_average(gains, expected):
+  resnet, small, large = gains
+  points = _points(
+    resnet_many=resnet and 40 + resnet,
+    small_many=30 + small,
+    large_many=25 + large,
+  )
+  if resnet is None:
+    del points['BiT-R50x1', FEW]
+  *_, claim = _by_data(points)
+  assert claim.answer == expected
+  if expected != 'missing':
+    assert claim.evidence.endswith(f' On average {sum(gains) / 3:+.2f}.')
+
+
 def test_without_runs_claims_about_data_are_missing():
   claims = _by_data({})
-  assert [claim.answer for claim in claims] == ['missing'] * 4
+  assert [claim.answer for claim in claims] == ['missing'] * 5
   assert claims[0].evidence == (
     '5-shot accuracy on ImageNet in percent: 9M images: BiT-R50x1 missing,'
     ' ViT-B/32 missing.'
@@ -96,10 +123,7 @@ def test_compute_is_named_where_both_runs_are_there():
     ' teraFLOPs, 1.1 times that of the ResNet.'
   )
   assert [c.evidence.endswith(words) for c in both] == [
-    True,
-    True,
-    False,
-    False,
+    *(True, True, False, False, False)
   ]
   one = said(**{'BiT-R50x1': 0.2})
   assert not any('teraFLOPs' in claim.evidence for claim in one)
@@ -109,11 +133,11 @@ def test_compute_is_named_where_both_runs_are_there():
 
 def test_single_runs_decide_nothing_about_data():
   points = {place: number(n.mean) for place, n in _points().items()}
-  assert [c.answer for c in _by_data(points)] == [UNDECIDED] * 4
+  assert [c.answer for c in _by_data(points)] == [UNDECIDED] * 5
 
 
 def test_evidence_has_both_differences_and_their_numbers():
-  fewest, lead, larger, more = (c.evidence for c in _by_data(_points()))
+  fewest, lead, larger, more, _ = (c.evidence for c in _by_data(_points()))
   assert fewest == (
     '5-shot accuracy on ImageNet in percent: 9M images: BiT-R50x1 40.00 ± 1.00'
     ' (3 runs), ViT-B/32 30.00 ± 1.00 (3 runs), difference +10.00.'

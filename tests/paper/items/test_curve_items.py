@@ -95,7 +95,7 @@ def test_figure_4_stops_early_and_answers(tmp_path, drawn):
   assert figure.axes[0].get_xlabel() == 'Number of JFT-300M images'
   picture, *said = section.blocks
   assert picture.stem == 'figures/figure4'
-  assert [claim.answer for claim in said] == ['yes'] * 4
+  assert [claim.answer for claim in said] == ['yes'] * 5
   assert 'BiT-R50x1 41.00 ± 1.00 (3 runs)' in said[0].evidence
   for claim in said[:2]:
     assert claim.evidence.endswith(
@@ -115,7 +115,9 @@ def test_figure_4_contradicts_where_runs_do(tmp_path, drawn):
   )
   results = fewshot.results(tmp_path, runs, comparable=False)
   section = curve_items.figure4().render(results, tmp_path / 'figures')
-  assert [claim.answer for claim in section.blocks[1:]] == ['no'] * 4
+  assert [claim.answer for claim in section.blocks[1:]] == [
+    *('no', 'no', 'no', 'no', 'yes')
+  ]
   [(figure, _)] = drawn
   assert figure.axes[0].get_xlabel() == (
     'JFT-300M images\n(pre-training images, in proportion)'
@@ -132,7 +134,7 @@ def test_a_missing_seed_of_figure_4_is_a_missing_point(tmp_path, drawn):
   section = curve_items.figure4().render(results, tmp_path / 'figures')
   assert len(drawn[0][1]) == 23
   assert [claim.answer for claim in section.blocks[1:]] == [
-    *('yes', 'yes', 'missing', 'missing')
+    *('yes', 'yes', 'missing', 'missing', 'missing')
   ]
 
 
@@ -199,7 +201,8 @@ def _figure13(tmp_path, *, comparable=True):
 def _measure(tmp_path, name, scale, speeds, device='a GPU'):
   """Leaves a file of Figure 12: (model, size) -> images per second."""
   path = tmp_path / 'measured' / name
-  found = store.Measured(store.Settings(device, scale, 'core', 1, 'float32'))
+  unit = 'core' if device.endswith('Core') else 'device'
+  found = store.Measured(store.Settings(device, scale, unit, 1, 'float32'))
   for (model, size), speed in speeds.items():
     found = store.add(path, found, store.Entry(model, size, speed, 8, 64))
 
@@ -223,7 +226,7 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
     },
   )
   section = _figure13(tmp_path)
-  [(_, rows)] = drawn
+  [(figure, rows)] = drawn
   ours = rows[rows.source == 'ours'].set_index(['series', 'panel'])
   left = ours.xs('left', level='panel')
   assert left['mean'].round(2).to_dict() == {
@@ -239,6 +242,7 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
   ):
     assert left.x[model] == pytest.approx(exaflops, rel=0.02)
   assert _speeds(drawn) == {'ViT-B/32': 1000, 'AxialResNet50': 20}
+  assert figure.axes[1].get_xlabel() == 'Peak speed (images/s/device)'
   assert section.blocks[0].stem == 'figures/figure13'
   assert section.blocks[0].caption.endswith('by Figure 12: a GPU.')
   assert section.missing == [

@@ -13,7 +13,7 @@ from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Transfer
 
 
-def _masked_results(masked, scratch, accuracy, baseline=20.0):
+def _masked_results(masked, scratch, accuracy, baseline=20.0, supervised=84.0):
   starts = [
     Pretraining('ViT-B/16', values.JFT, 14, seed=s, objective='masked_patch')
     for s in range(3)
@@ -25,6 +25,10 @@ def _masked_results(masked, scratch, accuracy, baseline=20.0):
     found[start, 'validation/baseline_accuracy'] = baseline
     again = Pretraining('ViT-B/16', values.IMAGENET, seed=i)
     found[Transfer(again, values.IMAGENET), 'test/accuracy'] = scratch + i / 10
+    labelled = Transfer(
+      Pretraining('ViT-B/16', values.JFT, 7, seed=i), values.IMAGENET
+    )
+    found[labelled, 'test/accuracy'] = supervised + i / 10
   return Stub({}, found)
 
 
@@ -33,7 +37,7 @@ def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
   item = masked_patch_item.masked_patch()
   results = _masked_results(80.0, 77.0, 60.0)
   section = item.render(results, tmp_path / 'f')
-  table, picture, colours, ahead = section.blocks
+  table, picture, colours, ahead, behind = section.blocks
   assert (item.name, picture.stem) == ('masked_patch', 'f/masked_patch')
   cells = {row: table.cells[row, 'ImageNet'] for row in table.rows}
   assert {row: cell.paper.printed for row, cell in cells.items()} == {
@@ -44,7 +48,8 @@ def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
   }
   assert cells['Masked patch prediction'].ours.mean == pytest.approx(80.1)
   assert cells['From scratch'].ours.mean == pytest.approx(77.1)
-  assert cells['Supervised, JFT-300M'].ours is None
+  assert cells['Supervised, JFT-300M'].ours.mean == pytest.approx(84.1)
+  assert cells['Supervised, ImageNet-21k'].ours is None
   assert colours.answer == 'yes'
   n = '(3 pre-trainings)'
   assert colours.evidence == (
@@ -55,6 +60,8 @@ def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
   assert 'more than 2 times as many' in colours.statement
   assert ahead.answer == 'yes'
   assert f'80.10 ± 0.10 {n}, from scratch 77.10 ± 0.10 {n}' in ahead.evidence
+  assert behind.answer == 'yes'
+  assert f', supervised on JFT-300M 84.10 ± 0.10 {n}' in behind.evidence
   assert 'has seen' in section.notes[0]
   assert not any('In miniature' in note for note in section.notes)
 
@@ -66,13 +73,14 @@ def test_masked_patches_that_are_not_predicted(monkeypatch, tmp_path):
   for accuracy, answer in (
     *((30.0, 'no'), (39.9, 'not at this scale'), (40.2, 'yes')),
   ):
-    _, colours, scratch = item.render(
-      _masked_results(80.0, 79.9, accuracy), tmp_path
+    _, colours, scratch, supervised = item.render(
+      _masked_results(80.0, 79.9, accuracy, supervised=79.0), tmp_path
     ).blocks
+    assert supervised.answer == 'no'
     assert colours.answer == answer
     assert scratch.answer == 'not at this scale'
   _, *said = item.render(Stub({}), tmp_path).blocks
-  assert [claim.answer for claim in said] == ['missing', 'missing']
+  assert [claim.answer for claim in said] == ['missing'] * 3
 
 
 def test_each_run_is_beside_its_own_baseline(monkeypatch, tmp_path):
@@ -85,7 +93,7 @@ def test_each_run_is_beside_its_own_baseline(monkeypatch, tmp_path):
     results.found[start, 'validation/accuracy'] = accuracy
     results.found[start, 'validation/baseline_accuracy'] = baseline
   item = masked_patch_item.masked_patch()
-  _, colours, _ = item.render(results, tmp_path).blocks
+  _, colours, *_ = item.render(results, tmp_path).blocks
   # One more than twice as many, each time.
   assert colours.answer == 'yes'
   assert '51.00 ± 20.00' in colours.evidence
@@ -103,7 +111,7 @@ def test_fine_tuning_again_is_no_other_pretraining(monkeypatch, tmp_path):
     return {'test/accuracy': (mean + 0.01 * seed) / 100}
 
   results = made.results(item.nodes, metrics, seeds=3)
-  table, _, ahead = item.render(results, tmp_path).blocks
+  table, _, ahead, _ = item.render(results, tmp_path).blocks
   assert len(table.cells['From scratch', 'ImageNet'].ours.values) == 9
   # With nine values each it would be certain.
   assert (
@@ -135,7 +143,7 @@ def test_masked_patch_runs():
     *(f'{start}{seed} to ImageNet' for seed in seeds),
     *(f'ViT-B/16, ImageNet{seed} to ImageNet' for seed in seeds),
     'ViT-B/16, ImageNet-21k to ImageNet',
-    'ViT-B/16, JFT-300M, 7 epochs to ImageNet',
+    *(f'ViT-B/16, JFT-300M, 7 epochs{seed} to ImageNet' for seed in seeds),
   ]
   # The others are those of Figure 3.
   figure3 = items.ITEMS['figure3'].nodes

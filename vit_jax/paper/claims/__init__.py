@@ -17,16 +17,25 @@ UNDECIDED = 'not at this scale'
 _ENOUGH_EQUAL = 3
 
 
-def compare(better: Number | None, worse: Number | None) -> str:
+def compare(
+  better: Number | None, worse: Number | None, *, parts: int = 1
+) -> str:
   """Whether one mean is above another, with 95% confidence (Welch's t-test).
+
+  Args:
+    better: the one that is to be above.
+    worse: the other.
+    parts: see `decide`.
 
   Returns:
     'yes', 'no', 'not at this scale' if these runs do not decide, or 'missing'.
   """
-  return decide([(1.0, better), (-1.0, worse)])
+  return decide([(1.0, better), (-1.0, worse)], parts=parts)
 
 
-def decide(terms: Sequence[tuple[float, Number | None]]) -> str:
+def decide(
+  terms: Sequence[tuple[float, Number | None]], *, parts: int = 1
+) -> str:
   """Whether a weighted sum of means is above 0, with 95% confidence.
 
   A single value says nothing of the spread, and so decides nothing. Nor do two
@@ -36,6 +45,9 @@ def decide(terms: Sequence[tuple[float, Number | None]]) -> str:
 
   Args:
     terms: (weight, mean), with independent values; None where a run is missing.
+    parts: of the claim that this is one of. One that is not so denies the whole
+      claim, so that 'no' asks for more the more chances of it there are
+      (Bonferroni); 'yes' needs all of them anyway.
 
   Returns:
     What `compare` does.
@@ -55,7 +67,8 @@ def decide(terms: Sequence[tuple[float, Number | None]]) -> str:
       v**2 / (len(number.values) - 1)
       for v, (_, number) in zip(variances, terms, strict=True)
     )
-    if abs(total) <= special.stdtrit(freedom, 0.975) * math.sqrt(variance):
+    tail = 0.025 if total > 0 else 0.025 / parts
+    if abs(total) <= special.stdtrit(freedom, 1 - tail) * math.sqrt(variance):
       return UNDECIDED
   if not total:
     return UNDECIDED
@@ -101,9 +114,10 @@ def adam_is_better(
       pre-training.
   """
   answers, evidence = [], []
-  for model in ('BiT-R50x1', 'BiT-R152x2'):
+  models = ('BiT-R50x1', 'BiT-R152x2')
+  for model in models:
     adam, sgd = (found[model, optimizer] for optimizer in ('Adam', 'SGD'))
-    answers.append(compare(adam, sgd))
+    answers.append(compare(adam, sgd, parts=len(models)))
     said = [text(number, 2, 'pre-training') for number in (adam, sgd)]
     evidence.append(f'{model}: Adam {said[0]}, SGD {said[1]}')
   return [
@@ -126,7 +140,9 @@ def positions_matter(table: Table) -> list[Claim]:
     for (row, column), cell in table.cells.items()
     if row != 'None'
   }
-  answer = every([compare(other, none) for other in others.values()])
+  answer = every(
+    [compare(other, none, parts=len(others)) for other in others.values()]
+  )
   measured = {name: n for name, n in others.items() if n is not None}
   evidence = f'none {text(none, 4)}'
   gap = 'missing'

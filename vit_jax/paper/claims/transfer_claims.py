@@ -104,7 +104,7 @@ def compute_claims(found: Mapping[str, Scaled]) -> list[Claim]:
 
 _VITS_AHEAD = (
   'ViTs need less compute than ResNets for the same accuracy: with equal'
-  ' compute they are ahead, each of them (Section 4.4).'
+  ' compute they are ahead, each that can be compared (Section 4.4).'
 )
 _HYBRIDS_AHEAD = 'Hybrids are ahead of ViTs where compute is small (4.4).'
 _LEAD_VANISHES = 'The lead of hybrids vanishes for the largest models (4.4).'
@@ -166,7 +166,7 @@ def _vits_are_ahead(
       f'{name}: {_text(run.accuracy)}, ResNets {_interpolated(other)}'
     )
     if min(len(run.accuracy.values), len(other.values)) > 1:
-      answers.append(claims.compare(run.accuracy, other))
+      answers.append(claims.compare(run.accuracy, other, parts=len(vits)))
   enough = answers and len(answers) >= _ENOUGH * len(vits)
   return Claim(
     _VITS_AHEAD,

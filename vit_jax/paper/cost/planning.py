@@ -18,10 +18,12 @@ from etils import epath
 
 from vit_jax.interop import files
 from vit_jax.paper.runs import Node, Pretraining
-from vit_jax.sweep import commands, status
+from vit_jax.sweep import commands, state, status
 from vit_jax.sweep.spec import Run, Sweep
 
 FILE = 'plan.json'
+# Seconds for another process that writes it.
+_WAIT = 60.0
 
 # The paper's unit is the core of a TPUv3.
 _GENERATION = 'v3:'
@@ -168,6 +170,7 @@ def compile_missing(
   if missing and planner is None and not devices.have_compiler():
     raise ValueError(f'--topology={topology}: {devices.INSTALL}')
   planner = planner or _plan
+  directory.mkdir(parents=True, exist_ok=True)
   failed, start = [], time.monotonic()
   for index, run in enumerate(missing.values()):
     left = ''
@@ -182,8 +185,10 @@ def compile_missing(
       failed.append(f'{run.config}: {error}')
       say(f'failed: {error}')
       continue
-    plans = [*read(directory), {**plan, 'overrides': _key(run)[1]}]
-    _write(directory, plans)
+    # Another process may plan other items here.
+    with state.lock(directory, 'plan.lock', holder='planner', wait=_WAIT):
+      plans = [*read(directory), {**plan, 'overrides': _key(run)[1]}]
+      _write(directory, plans)
   if failed:
     raise ValueError(
       '\n'.join([f'{len(failed)} of {len(missing)} not planned:', *failed])
@@ -217,6 +222,5 @@ def _plan(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _write(directory: pathlib.Path, plans: Sequence[Plan]) -> None:
-  directory.mkdir(parents=True, exist_ok=True)
   with files.atomic(epath.Path(directory) / FILE) as temporary:
     temporary.write_text(json.dumps(plans, indent=1) + '\n')

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from vit_jax import drawing
-from vit_jax.inference_speed import networks
+from vit_jax.inference_speed import networks, store
 from vit_jax.paper import cost, numbers, plots
 from vit_jax.paper.claims import curve_claims
 from vit_jax.paper.items import speed_items, table_items
@@ -155,17 +155,17 @@ def figure9() -> Item:
 
 def _speeds(
   folder: pathlib.Path, scale: str
-) -> tuple[str, Mapping[str, float]]:
-  """What Figure 12 measured: the device, and images a second by model.
+) -> tuple[store.Settings | None, Mapping[str, float]]:
+  """What Figure 12 measured: where, and images a second by model.
 
-  Of the device at hand, or else of the paper's, by its compiler; '' and nothing
+  Of the device at hand, or else of the paper's, by its compiler; nothing
   without either.
   """
   for measured in speed_items.read(folder, scale).values():
     found = measured.speeds(networks.PRETRAINING_SIZE[scale])
     if found:
-      return measured.settings.device, found
-  return '', {}
+      return measured.settings, found
+  return None, {}
 
 
 def figure13() -> Item:
@@ -174,7 +174,7 @@ def figure13() -> Item:
   starts = {model: _run(model) for model in panels.AXIAL_SERIES}
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
-    device, found = _speeds(pictures.parent / 'measured', results.scale)
+    settings, found = _speeds(pictures.parent / 'measured', results.scale)
     points = {
       model: (cost.exaflops(node), found.get(model), number)
       for model, node in starts.items()
@@ -182,10 +182,16 @@ def figure13() -> Item:
     }
     paper = numbers.FIGURES['figure13']
     drawing.save(
-      plots.figure13(points, paper, overlay=results.comparable),
+      plots.figure13(
+        points,
+        paper,
+        overlay=results.comparable,
+        unit=settings.unit if settings else 'core',
+      ),
       pictures / 'figure13',
       plots.figure13_rows(points, paper),
     )
+    where = f': {settings.device}' if settings else ''
     notes = [
       "The rate of axial models is not in the paper's tables: see"
       ' configs/pretrain.py.'
@@ -203,7 +209,7 @@ def figure13() -> Item:
       "The paper's finding: axial ViTs are better than the ViTs that they are"
       ' made of, and cost more; AxialResNet50 is good for its compute, but very'
       " slow. Compute is that of the paper's models, also in miniature; speed"
-      f' is that of inference, by Figure 12{device and f": {device}"}.',
+      f' is that of inference, by Figure 12{where}.',
       pictures,
       notes=notes,
       missing=missing,
