@@ -35,7 +35,9 @@ def _points(**changes):
 
 
 def _by_data(points):
-  return curve_claims.by_data(points, models=MODELS, few=FEW, many=MANY)
+  return curve_claims.by_data(
+    points, resnet='BiT-R50x1', models=MODELS, few=FEW, many=MANY
+  )
 
 
 def _answers(**changes):
@@ -111,6 +113,7 @@ def test_compute_is_named_where_both_runs_are_there():
   def said(**teraflops):
     return curve_claims.by_data(
       _points(),
+      resnet='BiT-R50x1',
       models=MODELS,
       few=FEW,
       many=MANY,
@@ -127,8 +130,7 @@ def test_compute_is_named_where_both_runs_are_there():
   ]
   one = said(**{'BiT-R50x1': 0.2})
   assert not any('teraFLOPs' in claim.evidence for claim in one)
-  # It is the paper's compute that is about the same, not that of any run.
-  assert 'about the same compute in the paper' in one[0].statement
+  assert 'of about the same compute (BiT-R50x1, ViT-B/32;' in one[0].statement
 
 
 def test_single_runs_decide_nothing_about_data():

@@ -32,6 +32,7 @@ def _exaflops(workdir):
   """Of runs on all images, and of no other model than these."""
   return {
     'run of BiT-R50x1, JFT-300M, 7 epochs': 2e-7,
+    'run of BiT-R50x2, JFT-300M, 7 epochs': 8e-7,
     'run of ViT-B': 9.6e-7,
   }[str(workdir).split('/runs/')[1].split('/32')[0]]
 
@@ -44,14 +45,14 @@ def _early(best):
   }
 
 
-def _figure4_runs(fewest, most):
+def _figure4_runs(fewest, most, scale='paper'):
   """Model -> accuracy with 9M and with all images; 0.25 in between."""
   return {
     node: _early(
       {9_000_000: fewest, None: most}.get(node.images, {}).get(node.model, 0.25)
       + (node.seed - 1) / 100 * (node.model not in ('ViT-L/16', 'BiT-R152x2'))
     )
-    for node in curve_items.figure4().nodes
+    for node in curve_items.figure4().nodes_at(scale)
   }
 
 
@@ -110,14 +111,21 @@ def test_figure_4_stops_early_and_answers(tmp_path, drawn):
 
 def test_figure_4_contradicts_where_runs_do(tmp_path, drawn):
   runs = _figure4_runs(
-    {'BiT-R50x1': 0.3, 'ViT-B/32': 0.4, 'ViT-L/32': 0.5, 'ViT-b/32': 0.5},
-    {'BiT-R50x1': 0.7, 'ViT-B/32': 0.6, 'ViT-L/32': 0.6, 'ViT-b/32': 0.4},
+    dict.fromkeys(('BiT-R50x1', 'BiT-R50x2'), 0.3)
+    | {'ViT-B/32': 0.4, 'ViT-L/32': 0.5, 'ViT-b/32': 0.5},
+    dict.fromkeys(('BiT-R50x1', 'BiT-R50x2'), 0.7)
+    | {'ViT-B/32': 0.6, 'ViT-L/32': 0.6, 'ViT-b/32': 0.4},
+    'mini',
   )
   results = fewshot.results(tmp_path, runs, comparable=False)
   section = curve_items.figure4().render(results, tmp_path / 'figures')
   assert [claim.answer for claim in section.blocks[1:]] == [
     *('no', 'no', 'no', 'no', 'yes')
   ]
+  # The ResNet of about the same compute in miniature.
+  assert 'BiT-R50x2 30.00' in section.blocks[1].evidence
+  assert 'BiT-R50x2 0.8 teraFLOPs, ViT-B/32 0.96' in section.blocks[2].evidence
+  assert section.notes[0].startswith('ViT-L/16 and BiT-R152x2 are left out')
   [(figure, _)] = drawn
   assert figure.axes[0].get_xlabel() == (
     'JFT-300M images\n(pre-training images, in proportion)'

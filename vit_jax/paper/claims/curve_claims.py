@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from vit_jax.paper.claims import compare, decide, every, text
 from vit_jax.paper.report import Claim, Number
 
-_RESNET, _SMALL, _LARGE = 'BiT-R50x1', 'ViT-B/32', 'ViT-L/32'
-# About the same compute in Table 6: 50 and 55 exaFLOPs.
-COMPARED = (_RESNET, _SMALL)
+_SMALL, _LARGE = 'ViT-B/32', 'ViT-L/32'
+# Of Figure 4, what is compared with a ResNet of about its compute.
+VIT = _SMALL
 _UNIT = '5-shot accuracy on ImageNet in percent'
 
 
 def by_data(
   points: Mapping[tuple[str, int], Number],
   *,
+  resnet: str,
   models: Sequence[str],
   few: int,
   many: int,
@@ -28,31 +29,31 @@ def by_data(
 
   Args:
     points: (model, number of images) -> accuracy in percent.
+    resnet: the one that is compared with `VIT`, of about the same compute.
     models: those with several runs, which are asked whether data help.
     few: the smallest number of images.
     many: the largest.
-    teraflops: model of `COMPARED` -> 10^12 operations of one of its runs, as
-      far as these are there. What has about the same compute in the paper need
-      not have it in miniature.
+    teraflops: these two -> 10^12 operations of one of their runs, as far as
+      these are there.
   """
-  resnet, small, large = (
+  convolved, small, large = (
     (points.get((model, few)), points.get((model, many)))
-    for model in (_RESNET, _SMALL, _LARGE)
+    for model in (resnet, _SMALL, _LARGE)
   )
+  computes = _computes(resnet, teraflops)
   return [
     Claim(
-      f'On the smallest set a ResNet is ahead of a ViT ({_RESNET}, {_SMALL},'
-      ' which have about the same compute in the paper; 4.3, Figure 4).',
-      compare(resnet[0], small[0]),
-      f'{_UNIT}: {_pair(few, _RESNET, resnet[0], _SMALL, small[0])}.'
-      + _computes(teraflops),
+      'On the smallest set a ResNet is ahead of a ViT of about the same compute'
+      f' ({resnet}, {_SMALL}; 4.3, Figure 4).',
+      compare(convolved[0], small[0]),
+      f'{_UNIT}: {_pair(few, resnet, convolved[0], _SMALL, small[0])}.'
+      f'{computes}',
     ),
     Claim(
       'This lead of the ResNet shrinks, or turns, as the set grows (4.3, Figure'
       ' 4).',
-      _grows(small, resnet),
-      _pairs((few, many), _RESNET, resnet, _SMALL, small)
-      + _computes(teraflops),
+      _grows(small, convolved),
+      _pairs((few, many), resnet, convolved, _SMALL, small) + computes,
     ),
     Claim(
       f'A larger ViT pays off with more data only: {_LARGE} gains more on'
@@ -177,14 +178,15 @@ def _grows(
   )
 
 
-def _computes(teraflops: Mapping[str, float]) -> str:
+def _computes(resnet: str, teraflops: Mapping[str, float]) -> str:
   """Says what the two models' runs compute; nothing unless both are known."""
-  if not {*COMPARED} <= {*teraflops}:
+  compared = (resnet, VIT)
+  if not {*compared} <= {*teraflops}:
     return ''
   said = ', '.join(
-    f'{model} {teraflops[model]:,.3g} teraFLOPs' for model in COMPARED
+    f'{model} {teraflops[model]:,.3g} teraFLOPs' for model in compared
   )
-  ratio = teraflops[_SMALL] / teraflops[_RESNET]
+  ratio = teraflops[VIT] / teraflops[resnet]
   return (
     f' Compute of these runs: {said}, {ratio:.2g} times that of the ResNet.'
   )
