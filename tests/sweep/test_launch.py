@@ -12,6 +12,7 @@ from vit_jax.sweep import (
   Sweep,
   commands,
   launch,
+  make_run,
   schedule,
   state,
   status,
@@ -149,6 +150,22 @@ def test_what_outlived_a_launcher_is_taken_up_again(tmp_path, survives):
   _launch(where, launcher).run()
   started = launcher.started.count(CANDIDATES[2])
   assert started == (0 if survives else 1)
+
+
+def test_runs_that_compile_the_same_are_not_started_side_by_side(tmp_path):
+  where = fakes.folders(tmp_path)
+  runs = [
+    make_run('a', config, {'rate': rate, 'seed': seed}, seed=seed, rate=rate)
+    for config, rate in (('x.py', 1), ('x.py', 2))
+    for seed in range(2)
+  ]
+  launcher = Scripted(where)
+  sweep = Sweep([Study(run.name, finals=[run]) for run in runs])
+  _launch(where, launcher, sweep).run()
+  assert launcher.started == [
+    *('a/seed=0,rate=1', 'a/seed=0,rate=2', 'a/seed=1,rate=1'),
+    'a/seed=1,rate=2',
+  ]
 
 
 def test_a_pause_before_the_next_attempt(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ It may die at any time; all it knows is read from disk when it starts again.
 """
 
 import contextlib
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from vit_jax.sweep.spec import Run, Sweep
 _PAUSE = 60.0  # Seconds at most before a run that ended badly is tried again.
 _PATIENCE = 600.0  # Seconds for runs to save when the launcher stops.
 _REFRESH = 2.0  # Seconds between looks at how far the runs are.
+# What changes a run's numbers only.
+_OWN = ('seed', 'init.checkpoint')
 
 
 class Launcher(Protocol):
@@ -61,6 +64,11 @@ class Launch:
     self._view = view
     self._events = state.Events(folders.local)
     self.finished = read_finished(sweep, folders)
+    self._programs = {
+      run.name: _program(run)
+      for study in sweep.studies
+      for run in study.all_runs()
+    }
     self._not_before: dict[str, float] = {}
     # What outlived the launcher that started it is taken up again.
     self._busy = {
@@ -145,11 +153,15 @@ class Launch:
   def _start(self, waiting: list[Run]) -> bool:
     """Fills the free slots; returns whether anything was started."""
     changed = False
-    for run in waiting:
-      if len(self._busy) >= self._launcher.slots:
-        break
-      if time.monotonic() < self._not_before.get(run.name, 0.0):
-        continue
+    now = time.monotonic()
+    waiting = [
+      run for run in waiting if now >= self._not_before.get(run.name, 0.0)
+    ]
+    while waiting and len(self._busy) < self._launcher.slots:
+      busy = {self._programs.get(name) for name in self._busy}
+      others = (r for r in waiting if self._programs[r.name] not in busy)
+      run = next(others, waiting[0])
+      waiting.remove(run)
       handle = self._launcher.start(run)
       self._events.started(run.name, handle)
       self._busy[run.name] = handle
@@ -186,6 +198,16 @@ class Launch:
         time.sleep(self._launcher.interval)
     if self._busy:
       self._view.say(f'Left: {sorted(self._busy)}, which do not answer.')
+
+
+def _program(run: Run) -> str:
+  """Equal for runs that compile the same programs.
+
+  Side by side each would compile them; one after the other, the second finds
+  them in the sweep's cache.
+  """
+  own = {k: v for k, v in run.overrides.items() if k not in _OWN}
+  return json.dumps([run.config, own], sort_keys=True)
 
 
 def read_finished(
