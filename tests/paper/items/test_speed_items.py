@@ -10,8 +10,8 @@ from vit_jax.paper.page import page_parts
 from vit_jax.paper.runs import Results
 
 ENTRIES = (
-  store.Entry('ViT-B/32', 32, 2000.0, 8, 400),
-  store.Entry('Axial-ViT-B/32', 32, 1000.0, 8, 200),
+  store.Entry('ViT-B/32', 24, 2000.0, 8, 400),
+  store.Entry('Axial-ViT-B/32', 24, 1000.0, 8, 200),
 )
 
 
@@ -74,8 +74,8 @@ def test_each_file_is_a_figure_of_figure_12s_models(tmp_path):
     assert (tmp_path / 'figures' / f'{name}.png').exists()
     rows = (tmp_path / 'figures' / f'{name}.csv').read_text().split('\n')
     assert rows[1:-1] == [
-      'ours,left,ViT-B/32,,32,2000.0,,1,',
-      'ours,right,ViT-B/32,,32,400.0,,1,',
+      'ours,left,ViT-B/32,,24,2000.0,,1,',
+      'ours,right,ViT-B/32,,24,400.0,,1,',
     ]
 
 
@@ -135,7 +135,7 @@ def test_files_of_the_other_scale_are_left_out(tmp_path):
     [picture] = section.blocks
     assert picture.stem == f'figures/{stem}'
     assert ('In miniature' in picture.caption) == (results is MINI)
-  # 32 px is none of the paper's sizes.
+  # 24 px is none of the paper's sizes.
   total = len(networks.pairs((), (), 'paper'))
   assert speed_items.progress('paper', folder) == (0, total)
   assert speed_items.progress('mini', folder) == (2, SIZE)
