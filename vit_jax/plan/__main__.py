@@ -5,7 +5,7 @@
   --topology=2xv5e:16x16            two slices, joined
   --topology=auto:v3                the smallest slice of v3 that it fits
   --also=configs/finetune.py:ViT-L/16,imagenet2012   further configs
-  --table6 --topology=v3:16x16      the 18 models of the paper's Table 6
+  --table6 --topology=v3:16x16      the 18 runs of the paper's Table 6
   --topology=local                  measures steps on this machine (cpu, gpu)
   --config.KEY=VALUE                overrides any key, in all configs
 
