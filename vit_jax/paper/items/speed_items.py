@@ -143,7 +143,9 @@ def _described(settings: store.Settings) -> str:
     how = f"Speed is the TPU compiler's estimate, times {settings.correction:g}"
   sizes = ''
   if settings.scale == 'mini':
-    sizes = ' In miniature: the models of configs/mini.py, images in proportion.'
+    sizes = (
+      ' In miniature: the models of configs/mini.py, images in proportion.'
+    )
   return (
     f'{how}, best over batch sizes, in {settings.dtype}; a batch fits if its'
     f' program takes at most {settings.memory_bytes / 2**30:.2f} GiB, by the'
