@@ -28,7 +28,7 @@ _ALL_IMAGES = 300_000_000
 # left out in miniature.
 _SINGLE = ('ViT-L/16', 'BiT-R152x2')
 # What is compared with ViT-B/32: of 50 exaFLOPs beside 55, by Table 6; in
-# miniature that one has a fifth, and the other 0.8 times as many operations.
+# miniature that one has a fifth, and the other two thirds of its operations.
 _RESNET = {'paper': 'BiT-R50x1', 'mini': 'BiT-R50x2'}
 _COUNTS = {
   'paper': f'{" and ".join(_SINGLE)} are one run a point, the others {_SEEDS}.',
