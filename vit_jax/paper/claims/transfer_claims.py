@@ -155,7 +155,7 @@ def _vits_are_ahead(
 
   Undecided unless these are half of the ViTs, or more.
   """
-  answers, evidence = [], []
+  compared, evidence = [], []
   vits = {k: run for k, run in found.items() if run.family == 'Transformer'}
   for name, run in vits.items():
     other = interpolate(resnets, run.compute)
@@ -166,7 +166,8 @@ def _vits_are_ahead(
       f'{name}: {_text(run.accuracy)}, ResNets {_interpolated(other)}'
     )
     if min(len(run.accuracy.values), len(other.values)) > 1:
-      answers.append(claims.compare(run.accuracy, other, parts=len(vits)))
+      compared.append((run.accuracy, other))
+  answers = [claims.compare(*pair, parts=len(compared)) for pair in compared]
   enough = answers and len(answers) >= _ENOUGH * len(vits)
   return Claim(
     _VITS_AHEAD,

@@ -34,8 +34,8 @@ _COUNTS = {
   'paper': f'{" and ".join(_SINGLE)} are one run a point, the others {_SEEDS}.',
   'mini': f'{" and ".join(_SINGLE)} are left out, the others {_SEEDS} runs a'
   f' point. {_RESNET["mini"]} is compared with {curve_claims.VIT} instead of'
-  f' {_RESNET["paper"]}, whose miniature has a fifth of the compute; this was'
-  f' chosen after runs of {_RESNET["paper"]} (LOG.md).',
+  f' {_RESNET["paper"]}, whose miniature has far less compute. That, and to ask'
+  ' for the average over models too, was chosen after the first runs (LOG.md).',
 }
 # Figure 9's are, but for the first, runs of no other item.
 _MANY_9 = {'paper': 1, 'mini': _SEEDS}
