@@ -182,6 +182,8 @@ def test_the_command_measures_on_this_machine(tmp_path):
     (('--to=x.json', '--sizes=12a'), "'12a' is no side"),
     (('--to=x.json', '--sizes=0'), "'0' is no side"),
     (('--to=x.json', '--device=v33'), 'expected local'),
+    (('--to=x.json', '--device=v3', '--calls=3'), '--calls is not read with'),
+    (('--to=x.json', '--correction=1'), '--correction is not read with'),
   ],
 )
 def test_wrong_flags_end_with_one_message(words, message):
@@ -194,6 +196,16 @@ def test_wrong_flags_end_with_one_message(words, message):
   assert result.returncode == 1
   assert message in result.stderr
   assert 'Traceback' not in result.stderr
+
+
+def test_what_another_process_has_measured_stays(tmp_path):
+  path = tmp_path / 'speed.json'
+  nothing = store.Measured(SETTINGS)
+  store.add(path, nothing, store.Entry('ViT-B/32', 16, 1.0, 8, 8))
+  # This one had read the file before that.
+  added = store.add(path, nothing, store.Entry('ViT-B/32', 24, 2.0, 8, 8))
+  assert [entry.size for entry in added.entries] == [16, 24]
+  assert [entry.size for entry in store.read(path).entries] == [16, 24]
 
 
 def test_models_have_the_attention_that_is_best_on_the_device(tmp_path):

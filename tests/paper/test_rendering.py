@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from etils import epath
 
+from configs import mini
 from vit_jax import config as config_lib
 from vit_jax.paper import items, rendering
 from vit_jax.paper.items.item import Item
@@ -113,3 +114,20 @@ def test_a_section_that_no_page_shows_is_a_failure_too(where):
   )
   assert "the answer 'perhaps' is none of" in failure
   assert not found.blocks
+
+
+def test_a_miniature_says_how_large_its_images_are(where):
+  chosen = [items.ITEMS['table8'], items.ITEMS['table1']]
+  sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini')
+
+  def notes(**options):
+    found, _ = rendering.sections(chosen, sweep, where, scale='mini', **options)
+    return [' '.join(section.notes) for section in found]
+
+  of_runs, of_code = notes()
+  assert f'on images of {mini.IMAGE_SIZE} px of rendered scenes' in of_runs
+  assert 'the nine places' in of_runs
+  assert 'rendered scenes' not in of_code
+  of_own, _ = notes(data='folder:/data')
+  assert f'images of {mini.IMAGE_SIZE} px of folder:/data' in of_own
+  assert 'the nine places' not in of_own

@@ -8,7 +8,7 @@ import pytest
 from vit_jax.paper.cost import planning
 from vit_jax.paper.runs import Pretraining, Transfer, with_needs
 from vit_jax.plan import devices
-from vit_jax.sweep import reading
+from vit_jax.sweep import reading, state
 from vit_jax.sweep.spec import Run
 
 B16 = 'configs/pretrain.py:ViT-B/16,jft300m,epochs=7'
@@ -93,6 +93,21 @@ def test_overrides_tell_plans_apart():
   plan = _plan(overrides={'model.position_embedding': '2d'})
   assert planning.find([plan], _run(model__position_embedding='2d')) is plan
   assert planning.find([plan], _run()) is None
+
+
+def test_two_processes_do_not_write_plans_at_once(tmp_path, monkeypatch):
+  monkeypatch.setattr(planning, '_WAIT', 0.0)
+
+  def planner(words):
+    return _plan(5.0, words[0].removeprefix('--config='))
+
+  with (
+    state.lock(tmp_path, 'plan.lock'),
+    pytest.raises(state.InUseError, match='in use by another planner'),
+  ):
+    planning.compile_missing([_run()], tmp_path, V3, print, planner)
+  planning.compile_missing([_run()], tmp_path, V3, print, planner)
+  assert len(planning.read(tmp_path)) == 1
 
 
 def test_what_is_missing_is_planned_once_and_kept(tmp_path):
