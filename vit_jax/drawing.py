@@ -11,7 +11,7 @@ import pandas as pd
 from etils import epath
 
 SUFFIXES = ('.png', '.pdf', '.csv')
-_PIXELS_PER_INCH = 200
+PIXELS_PER_INCH = 200
 # Embedded as outlines of TrueType, as journals ask for.
 _STYLE = {
   'font.size': 9,
@@ -73,6 +73,6 @@ def save(figure: Any, path_stem: epath.PathLike, data: pd.DataFrame) -> None:
   for path in (png, pdf):
     with path.open('wb') as file:
       figure.savefig(
-        file, format=path.suffix[1:], dpi=_PIXELS_PER_INCH, facecolor='white'
+        file, format=path.suffix[1:], dpi=PIXELS_PER_INCH, facecolor='white'
       )
   csv.write_text(data.to_csv(index=False))

@@ -91,7 +91,7 @@ def grid(table):
 
 def rows(table):
   """Lines of the table, without the head."""
-  text = markdown(Section('t', 'T', (table,))).split('### ')[1]
+  text = markdown(Section('t', 'Of a test', (table,))).split('### ')[1]
   return [line for line in text.split('\n') if line.startswith('|')][2:]
 
 

@@ -120,14 +120,13 @@ def test_a_miniature_says_how_large_its_images_are(where):
   chosen = [items.ITEMS['table8'], items.ITEMS['table1']]
   sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini')
 
-  def notes(**options):
-    found, _ = rendering.sections(chosen, sweep, where, scale='mini', **options)
-    return [' '.join(section.notes) for section in found]
-
-  of_runs, of_code = notes()
-  assert f'on images of {mini.IMAGE_SIZE} px of rendered scenes' in of_runs
-  assert 'the nine places' in of_runs
-  assert 'rendered scenes' not in of_code
-  of_own, _ = notes(data='folder:/data')
-  assert f'images of {mini.IMAGE_SIZE} px of folder:/data' in of_own
-  assert 'the nine places' not in of_own
+  found, _ = rendering.sections(chosen, sweep, where, scale='mini')
+  [said] = rendering.about(found, scale='mini')
+  assert f'on images of {mini.IMAGE_SIZE} px of rendered scenes' in said
+  assert 'the nine places' in said
+  [said] = rendering.about(found, scale='mini', data='folder:/data')
+  assert f'images of {mini.IMAGE_SIZE} px of folder:/data' in said
+  assert 'the nine places' not in said
+  assert rendering.about(found, scale='paper') == []
+  # What is from the code is the paper's own.
+  assert rendering.about(found[1:], scale='mini') == []

@@ -83,7 +83,7 @@ def finish(
     where: they work, and the pages go.
     failures: of `make`.
     scale: 'paper' or 'mini'.
-    data: of a miniature; see `rendering.sections`.
+    data: of a miniature; see `rendering.about`.
     wait: seconds, for another process that draws here.
 
   Raises:
@@ -126,9 +126,8 @@ def _write(
   data: str,
 ) -> list[str]:
   """Draws and writes the pages; returns a line for each item that failed."""
-  found, failures = rendering.sections(
-    shown, everything, where, scale=scale, data=data
-  )
+  found, failures = rendering.sections(shown, everything, where, scale=scale)
+  about = functools.partial(rendering.about, scale=scale, data=data)
   runs = {run.name: run for section in found for run in section.runs}
   done = [run for run in runs.values() if run.finished]
   hours = [run.hours for run in done if run.hours is not None]
@@ -142,8 +141,13 @@ def _write(
       'runs': f'{len(done)} of {len(runs)} finished',
       'device hours': f'{sum(hours):.2f}' if hours else 'not known',
     },
+    about=about(found),
   )
   brief = [section for section in found if section.name in printed]
-  print(page.markdown(brief, title='Results', facts={}, list_runs=False))
+  print(
+    page.markdown(
+      brief, title='Results', facts={}, about=about(brief), list_runs=False
+    )
+  )
   print(f'{where.local}/index.html shows {len(done)} of {len(runs)} runs.')
   return failures

@@ -26,7 +26,6 @@ def sections(
   where: Folders,
   *,
   scale: str,
-  data: str = '',
 ) -> tuple[list[Section], list[str]]:
   """Renders the items; one that fails does not keep the others from it.
 
@@ -35,7 +34,6 @@ def sections(
     sweep: has their runs.
     where: they work; pictures go to its `figures`.
     scale: 'paper' or 'mini'.
-    data: spec of the data in place of a miniature's scenes; '': none.
 
   Returns:
     A section for each item; and a line for each that could not be drawn, which
@@ -74,7 +72,7 @@ def sections(
     ]
     section = dataclasses.replace(section, runs=runs)
     if scale == 'mini':
-      section = _in_miniature(section, data, noted=bool(item.nodes))
+      section = _without_differences(section)
     found.append(section)
   return found, failures
 
@@ -116,22 +114,29 @@ def _core_days(
   return planning.core_days(planning.read(where.local), runs)
 
 
-def _in_miniature(section: Section, data: str, *, noted: bool) -> Section:
-  """A section that gives no differences, as they would mean nothing.
-
-  Args:
-    section: of an item.
-    data: see `sections`.
-    noted: whether it says what a miniature is.
-  """
+def _without_differences(section: Section) -> Section:
+  """A miniature's section: its differences would mean nothing."""
   blocks = [
     dataclasses.replace(block, comparable=False)
     if isinstance(block, report.Table)
     else block
     for block in section.blocks
   ]
+  return dataclasses.replace(section, blocks=blocks)
+
+
+def about(shown: Sequence[Section], *, scale: str, data: str = '') -> list[str]:
+  """Paragraphs that say what the items' runs have in common.
+
+  Args:
+    shown: the sections that it is said above; nothing, if none has runs.
+    scale: 'paper' or 'mini'.
+    data: spec of the data in place of a miniature's scenes; '': none.
+  """
+  if scale != 'mini' or not any(section.runs for section in shown):
+    return []
   size = networks.PRETRAINING_SIZE['mini']
-  note = (
+  said = (
     'In miniature: Transformers with an eighth of the width and a sixth of the'
     f' layers, ResNets with an eighth and a quarter, on images of {size} px of'
     f' {data or "rendered scenes"} and scanned digits (configs/mini.py).'
@@ -141,9 +146,8 @@ def _in_miniature(section: Section, data: str, *, noted: bool) -> Section:
     ' The numbers are not those of the paper; only their order may be compared.'
   )
   if not data:
-    note += (
+    said += (
       ' Patches that stand for those of 32 px are just the nine places that'
       ' what stands for ImageNet asks for.'
     )
-  notes = [*section.notes, note] if noted else section.notes
-  return dataclasses.replace(section, blocks=blocks, notes=notes)
+  return [said]

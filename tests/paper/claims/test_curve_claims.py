@@ -110,26 +110,26 @@ def test_without_runs_claims_about_data_are_missing():
 
 
 def test_compute_is_named_where_both_runs_are_there():
-  def said(**teraflops):
+  def said(**computes):
     return curve_claims.by_data(
       _points(),
       resnet='BiT-R50x1',
       models=MODELS,
       few=FEW,
       many=MANY,
-      teraflops={k.replace('_', '/'): v for k, v in teraflops.items()},
+      computes={k.replace('_', '/'): v for k, v in computes.items()},
     )
 
-  both = said(**{'BiT-R50x1': 50_200_000.0, 'ViT-B_32': 55_700_000.0})
+  both = said(**{'BiT-R50x1': 50.2, 'ViT-B_32': 55.7})
   words = (
-    ' Compute of these runs: BiT-R50x1 5.02e+07 teraFLOPs, ViT-B/32 5.57e+07'
-    ' teraFLOPs, 1.1 times that of the ResNet.'
+    ' Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 55.7 exaFLOPs,'
+    ' 1.1 times that of the ResNet.'
   )
   assert [c.evidence.endswith(words) for c in both] == [
     *(True, True, False, False, False)
   ]
   one = said(**{'BiT-R50x1': 0.2})
-  assert not any('teraFLOPs' in claim.evidence for claim in one)
+  assert not any('FLOPs' in claim.evidence for claim in one)
   assert 'of about the same compute (BiT-R50x1, ViT-B/32;' in one[0].statement
 
 

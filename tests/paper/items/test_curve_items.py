@@ -30,11 +30,17 @@ def drawn(monkeypatch):
 
 def _exaflops(workdir):
   """Of runs on all images, and of no other model than these."""
+  model, data, epochs = str(workdir).split('/run of ')[1].split(', ')
+  assert (data, epochs) == ('JFT-300M', '7 epochs')
   return {
-    'run of BiT-R50x1, JFT-300M, 7 epochs': 2e-7,
-    'run of BiT-R50x2, JFT-300M, 7 epochs': 8e-7,
-    'run of ViT-B': 9.6e-7,
-  }[str(workdir).split('/runs/')[1].split('/32')[0]]
+    'BiT-R50x1': 2e-7,
+    'BiT-R50x2': 8e-7,
+    'ViT-B/32': 9.6e-7,
+    'ViT-B/16': 3.5e-6,
+    'Axial-ViT-B/32': 2e-6,
+    'Axial-ViT-B/16': 7e-6,
+    'AxialResNet50': 5e-7,
+  }[model]
 
 
 def _early(best):
@@ -100,8 +106,8 @@ def test_figure_4_stops_early_and_answers(tmp_path, drawn):
   assert 'BiT-R50x1 41.00 ± 1.00 (3 runs)' in said[0].evidence
   for claim in said[:2]:
     assert claim.evidence.endswith(
-      'Compute of these runs: BiT-R50x1 0.2 teraFLOPs, ViT-B/32 0.96 teraFLOPs,'
-      ' 4.8 times that of the ResNet.'
+      'Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 56.1 exaFLOPs,'
+      ' 1.1 times that of the ResNet.'
     )
   # The four models with several runs are all asked.
   for model in ('ViT-L/32', 'ViT-B/32', 'ViT-b/32 25.00', 'BiT-R50x1'):
@@ -265,6 +271,11 @@ def test_speeds_in_miniature_are_of_its_own_images(tmp_path, drawn):
   _measure(tmp_path, 'figure12.json', 'mini', speeds)
   section = _figure13(tmp_path, comparable=False)
   assert _speeds(drawn) == dict.fromkeys(models, 24)
+  [(figure, rows)] = drawn
+  assert set(rows.source) == {'ours'}
+  left = rows[rows.panel == 'left'].set_index('series').x
+  assert left['AxialResNet50'] == pytest.approx(0.5)
+  assert figure.axes[0].get_xlabel() == 'Pre-training compute (teraFLOPs)'
   assert section.missing == []
 
 

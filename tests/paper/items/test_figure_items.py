@@ -72,7 +72,7 @@ def test_figure_5_in_miniature_compares_vits_that_have_a_spread(
   for place, row in enumerate(('R50x1', 'R50x2', 'R101x1', 'R152x1', 'R152x2')):
     compute[f'BiT-{row}', 7] = 10 * (place + 1)
   monkeypatch.setattr(
-    item, '_compute', lambda _, start: compute[start.model, start.epochs]
+    item.cost, 'compute_of', lambda _, run: compute[run.model, run.epochs]
   )
   results = made.results(FIGURE_5.nodes_at('mini'), _papers, comparable=False)
   _, ahead, *_ = FIGURE_5.render(results, tmp_path).blocks

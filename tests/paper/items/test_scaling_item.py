@@ -116,7 +116,24 @@ def test_points_are_accuracies_by_relative_compute(tmp_path):
   assert 'The paper prints neither the grid nor the heads' in section.notes[0]
 
 
-def test_the_miniature_says_what_its_depths_are(tmp_path):
+def test_depths_in_miniature_are_six_runs():
+  item = scaling_item.figure8()
+  nodes = item.nodes_at('mini')
+  assert set(nodes) - set(item.nodes) == {
+    _node(f'depth {depth}', depth, 1024, 2048, 16, seed=seed)
+    for depth in (4, 8, 16, 32)
+    for seed in (3, 4, 5)
+  }
+  assert len(nodes) == 21 + 12
+
+
+def test_the_miniature_says_what_its_depths_are(tmp_path, monkeypatch):
+  def exaflops(workdir):
+    what = workdir.name.rpartition(', ')[2]
+    blocks = {'depth 4': 1, 'depth 16': 3, 'depth 32': 4, 'depth 64': 5}
+    return 2e-7 * blocks.get(what, 2)
+
+  monkeypatch.setattr(scaling_item.cost, 'exaflops_of_run', exaflops)
   runs = {
     node: {
       9: {
@@ -124,11 +141,14 @@ def test_the_miniature_says_what_its_depths_are(tmp_path):
         + node.seed / 1000
       }
     }
-    for node in scaling_item.figure8().nodes
+    for node in scaling_item.figure8().nodes_at('mini')
   }
   section, rows = _render(tmp_path, runs, comparable=False)
   depth = rows.loc[('ImageNet 5shot', 'Depth'), 'mean'].to_list()
-  assert depth == pytest.approx([0.041, 0.081, 0.161, 0.321, 0.64])
+  assert depth == pytest.approx([0.0425, 0.0825, 0.1625, 0.3225, 0.64])
+  # Of the runs themselves.
+  compute = rows.loc[('ImageNet 5shot', 'Depth'), 'x'].to_list()
+  assert compute == pytest.approx([0.5, 1, 1.5, 2, 2.5])
   assert section.blocks[1].answer == 'yes'
   assert '4, 8, 16, 32 and 64 blocks are 1, 2, 3, 4 and 5' in section.notes[-1]
 

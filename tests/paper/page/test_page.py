@@ -123,9 +123,57 @@ def test_answers_have_a_mark_and_a_word(answer, mark):
     f'> It is so.\n>\n> **{mark} {answer}.** As 2 \\> 1.'
     in pages.markdown(section)
   )
+  assert f'| It is so. | {mark} {answer} | [T](#t) |' in pages.markdown(section)
   text = re.sub(r'<[^>]*>', '', pages.html_page(section).split('<main>')[1])
   assert f'It is so.\n{mark} {answer} As 2 &gt; 1.' in text
+  assert f'\n1 {answer}\n\n{mark} {answer}It is so. T\n' in text
   assert f'class="claim {answer.replace(" ", "-")}"' in pages.html_page(section)
+
+
+def test_claims_of_all_sections_are_listed_first():
+  said = [
+    Claim(f'It {i}.', answer, '') for i, answer in enumerate(('no', 'yes'))
+  ]
+  sections = (
+    Section('table5', 'T', (said[0],)),
+    Section('table6', 'T', (said[1], said[1])),
+  )
+  text = pages.markdown(*sections)
+  assert re.findall(
+    r'^\| (It \d\.) \| (.*) \| \[.*\]\(#(.*)\) \|$', text, re.M
+  ) == [
+    ('It 0.', '✗ no', 'table5'),
+    *[('It 1.', '✓ yes', 'table6')] * 2,
+  ]
+  assert text.index('## Claims') < text.index('## Table 5')
+  text = pages.html_page(*sections)
+  claims = text.split('<main>')[1].split('</section>')[0]
+  assert '<p class="status">2 yes, 1 no</p>' in claims
+  assert re.findall(r'<li class="(\w+)">.*href="#(\w+)"', claims) == [
+    ('no', 'table5'),
+    *[('yes', 'table6')] * 2,
+  ]
+  without = Section('table5', 'T', (WHOLE,))
+  assert 'Claims' not in pages.html_page(without) + pages.markdown(without)
+
+
+def test_a_title_is_not_said_twice(tmp_path):
+  picture = dataclasses.replace(pages.draw(tmp_path), title='T')
+  once = Section('table5', 'T', (WHOLE, picture))
+  assert '<figcaption>' not in pages.html_page(once, pictures=tmp_path)
+  assert '### ' not in pages.markdown(once)
+  twice = dataclasses.replace(once, title='Five')
+  assert pages.html_page(twice, pictures=tmp_path).count('<figcaption>T<') == 2
+  assert pages.markdown(twice).count('### T\n') == 2
+
+
+def test_pictures_are_as_wide_as_their_letters_ask_for(tmp_path):
+  picture = pages.draw(tmp_path)
+  drawn = bytearray(pages.PNG)
+  drawn[16:20] = (1400).to_bytes(4)  # 7 inches.
+  (tmp_path / f'{picture.stem}.png').write_bytes(drawn)
+  text = pages.html_page(Section('t', 'T', (picture,)), pictures=tmp_path)
+  assert 'width="805"' in text
 
 
 def test_an_unknown_answer_is_refused():
@@ -188,6 +236,11 @@ def test_notes_and_facts_are_shown():
   assert '<h1>All</h1>' in text
   assert '<dt>scale</dt><dd>mini</dd>' in text
   assert '<li>Digits stand for it.</li>' in text
+  head = dict(title='All', facts={'a': 1}, about=['Of <all>.', 'And'])
+  text = page.markdown([section], **head)
+  assert '- a: 1\n\nOf \\<all\\>.\n\nAnd\n\n## Contents' in text
+  text = page.html([section], **head, pictures='.').split('</header>')[0]
+  assert '<p class="about">Of &lt;all&gt;.</p>\n<p class="about">And' in text
 
 
 # Well-formed and safe. --------------------------------------------------------
@@ -258,7 +311,7 @@ def test_markdown_tables_have_the_same_cells_in_each_line(tmp_path):
     {len(re.findall(r'(?<!\\)\|', line)) - 1 for line in table.splitlines()}
     for table in tables
   ]
-  assert counts == [{4}, {3}, {5}, {3}, {5}]
+  assert counts == [{4}, {3}, {3}, {5}, {3}, {5}]
 
 
 # Writing. ---------------------------------------------------------------------

@@ -23,7 +23,8 @@ def by_data(
   models: Sequence[str],
   few: int,
   many: int,
-  teraflops: Mapping[str, float] = types.MappingProxyType({}),
+  computes: Mapping[str, float] = types.MappingProxyType({}),
+  unit: str = 'exaFLOPs',
 ) -> list[Claim]:
   """Figure 4: what changes as models see more different images (4.3).
 
@@ -33,27 +34,28 @@ def by_data(
     models: those with several runs, which are asked whether data help.
     few: the smallest number of images.
     many: the largest.
-    teraflops: these two -> 10^12 operations of one of their runs, as far as
-      these are there.
+    computes: these two -> operations of one of their runs, as far as they are
+      known.
+    unit: of these.
   """
   convolved, small, large = (
     (points.get((model, few)), points.get((model, many)))
     for model in (resnet, _SMALL, _LARGE)
   )
-  computes = _computes(resnet, teraflops)
+  compute = _compute(resnet, computes, unit)
   return [
     Claim(
       'On the smallest set a ResNet is ahead of a ViT of about the same compute'
       f' ({resnet}, {_SMALL}; 4.3, Figure 4).',
       compare(convolved[0], small[0]),
       f'{_UNIT}: {_pair(few, resnet, convolved[0], _SMALL, small[0])}.'
-      f'{computes}',
+      f'{compute}',
     ),
     Claim(
       'This lead of the ResNet shrinks, or turns, as the set grows (4.3, Figure'
       ' 4).',
       _grows(small, convolved),
-      _pairs((few, many), resnet, convolved, _SMALL, small) + computes,
+      _pairs((few, many), resnet, convolved, _SMALL, small) + compute,
     ),
     Claim(
       f'A larger ViT pays off with more data only: {_LARGE} gains more on'
@@ -178,15 +180,15 @@ def _grows(
   )
 
 
-def _computes(resnet: str, teraflops: Mapping[str, float]) -> str:
+def _compute(resnet: str, computes: Mapping[str, float], unit: str) -> str:
   """Says what the two models' runs compute; nothing unless both are known."""
   compared = (resnet, VIT)
-  if not {*compared} <= {*teraflops}:
+  if not {*compared} <= {*computes}:
     return ''
   said = ', '.join(
-    f'{model} {teraflops[model]:,.3g} teraFLOPs' for model in compared
+    f'{model} {computes[model]:,.3g} {unit}' for model in compared
   )
-  ratio = teraflops[VIT] / teraflops[resnet]
+  ratio = computes[VIT] / computes[resnet]
   return (
     f' Compute of these runs: {said}, {ratio:.2g} times that of the ResNet.'
   )

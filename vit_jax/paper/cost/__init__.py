@@ -8,7 +8,7 @@ from etils import epath
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.paper.numbers import values
-from vit_jax.paper.runs import Pretraining, Transfer, Vtab
+from vit_jax.paper.runs import Pretraining, Results, Transfer, Vtab
 from vit_jax.sweep.spec import Value
 
 # Images and epochs of a set: as configs/pretrain.py has them.
@@ -18,6 +18,8 @@ IMAGES = {
   values.JFT: 303_000_000,
 }
 EPOCHS = {values.IMAGENET: 300, values.IMAGENET21K: 90, values.JFT: 7}
+# Scale -> the unit of `compute_of`.
+UNITS = {'paper': 'exaFLOPs', 'mini': 'teraFLOPs'}
 
 
 def exaflops(run: Pretraining) -> float:
@@ -26,6 +28,23 @@ def exaflops(run: Pretraining) -> float:
   return accounting.exaflops(
     _forward_macs(run.model, run.options, (224, 224)), IMAGES[run.data], epochs
   )
+
+
+def compute_of(results: Results, run: Pretraining) -> float | None:
+  """Operations of forward and backward passes, in the scale's of `UNITS`.
+
+  Args:
+    results: of a scale.
+    run: in miniature its own model and images are counted, as its config says
+      them.
+
+  Returns:
+    None of a miniature that is not finished.
+  """
+  if results.comparable:
+    return exaflops(run)
+  folder = results.folder(run)
+  return None if folder is None else 1e6 * exaflops_of_run(folder)
 
 
 def finetuning_exaflops(

@@ -96,7 +96,8 @@ def figure4() -> Item:
         models=[k for k, n in counts[results.scale].items() if n == _SEEDS],
         few=_IMAGES[0],
         many=_ALL_IMAGES,
-        teraflops=_teraflops(results, (resnet, curve_claims.VIT)),
+        computes=_computes(results, (resnet, curve_claims.VIT)),
+        unit=cost.UNITS[results.scale],
       ),
       [
         _COUNTS[results.scale],
@@ -184,16 +185,17 @@ def figure13() -> Item:
   def render(results: Results, pictures: pathlib.Path) -> Section:
     settings, found = _speeds(pictures.parent / 'measured', results.scale)
     points = {
-      model: (cost.exaflops(node), found.get(model), number)
+      model: (cost.compute_of(results, node), found.get(model), number)
       for model, node in starts.items()
       if (number := results.few_shot([node], scale=1.0)) is not None
     }
-    paper = numbers.FIGURES['figure13']
+    # In miniature the paper's points would be in another unit.
+    paper = numbers.FIGURES['figure13'] if results.comparable else ()
     drawing.save(
       plots.figure13(
         points,
         paper,
-        overlay=results.comparable,
+        compute_unit=cost.UNITS[results.scale],
         unit=settings.unit if settings else 'core',
       ),
       pictures / 'figure13',
@@ -216,8 +218,7 @@ def figure13() -> Item:
       title,
       "The paper's finding: axial ViTs are better than the ViTs that they are"
       ' made of, and cost more; AxialResNet50 is good for its compute, but very'
-      " slow. Compute is that of the paper's models, also in miniature; speed"
-      f' is that of inference, by Figure 12{where}.',
+      f' slow. Speed is that of inference, by Figure 12{where}.',
       pictures,
       notes=notes,
       missing=missing,
@@ -226,20 +227,13 @@ def figure13() -> Item:
   return Item('figure13', title, tuple(starts.values()), render)
 
 
-def _teraflops(results: Results, models: Sequence[str]) -> dict[str, float]:
-  """10^12 operations of Figure 4's run of a model on all images, if finished.
+def _computes(results: Results, models: Sequence[str]) -> dict[str, float]:
+  """Compute of Figure 4's run of a model on all images, if it is known.
 
   Those on parts take as many steps.
   """
-  folders = {
-    model: results.folder(Pretraining(model, values.JFT, _EPOCHS))
-    for model in models
-  }
-  return {
-    model: 1e6 * cost.exaflops_of_run(folder)
-    for model, folder in folders.items()
-    if folder is not None
-  }
+  found = {model: cost.compute_of(results, _run(model)) for model in models}
+  return {model: number for model, number in found.items() if number}
 
 
 def _run(

@@ -39,12 +39,8 @@ _ERROR_BARS = (
   ' Error bars are standard deviations over pre-trainings, where there are'
   f' {_SEEDS}; each is the mean of its fine-tuning runs.'
 )
-# Of the compute in Figure 5, and whose it is: with the paper's own models and
-# data, and in miniature.
-_UNITS = {
-  True: ('exaFLOPs', "the paper's models"),
-  False: ('teraFLOPs', 'the models that were run'),
-}
+# Of the compute in Figure 5, by scale.
+_COUNTED = {'paper': "the paper's models", 'mini': 'the models that were run'}
 
 
 def figure3() -> Item:
@@ -114,7 +110,10 @@ def figure5() -> Item:
   def render(results: Results, pictures: pathlib.Path) -> Section:
     points, scaled = {}, {}
     for row, seeds in starts[results.scale].items():
-      family, compute = _family(seeds[0].model), _compute(results, seeds[0])
+      family, compute = (
+        _family(seeds[0].model),
+        cost.compute_of(results, seeds[0]),
+      )
       average = averages.average5_transfers(results, seeds)
       scaled[row] = transfer_claims.Scaled(family, compute, average)
       panels = {
@@ -126,7 +125,7 @@ def figure5() -> Item:
         points[row] = (family, compute, found)
     # In miniature the paper's points would be in another unit.
     paper = numbers.FIGURES['figure5'] if results.comparable else ()
-    unit, of = _UNITS[results.comparable]
+    unit = cost.UNITS[results.scale]
     drawing.save(
       plots.figure5(points, paper, x_label=f'Pre-training compute ({unit})'),
       pictures / 'figure5',
@@ -137,8 +136,9 @@ def figure5() -> Item:
       title,
       "The paper's finding: ViTs reach an accuracy with 2 to 4 times less"
       ' compute than ResNets; hybrids are ahead where compute is small.'
-      f' Compute is counted in the forward pass of {of}, times 3 for forward'
-      f' and backward pass, times the images that are seen.{_ERROR_BARS}',
+      f' Compute is counted in the forward pass of {_COUNTED[results.scale]},'
+      ' times 3 for forward and backward pass, times the images that are'
+      f' seen.{_ERROR_BARS}',
       pictures,
       transfer_claims.compute_claims(scaled),
     )
@@ -179,14 +179,6 @@ def _seeds(
     start.data == values.JFT and (start.model, start.epochs) in several
   )
   return table_items.seeds(start, _SEEDS if many else 1)
-
-
-def _compute(results: Results, start: Pretraining) -> float | None:
-  """In the unit of `_UNITS`; None of a miniature that was not run."""
-  if results.comparable:
-    return cost.exaflops(start)
-  folder = results.folder(start)
-  return None if folder is None else 1e6 * cost.exaflops_of_run(folder)
 
 
 def _family(model: str) -> str:

@@ -25,7 +25,7 @@ _IMAGES = 128
 _FEW = 6
 _MINI_POSITIONS = (
   'In miniature position embeddings begin much larger than in the paper (at'
-  ' `POSITION_STDDEV` of configs/mini.py) and mostly stay as random as they'
+  ' POSITION_STDDEV of configs/mini.py) and mostly stay as random as they'
   ' began: neighbours are hardly more alike than others.'
 )
 

@@ -26,6 +26,7 @@ def write(
   *,
   title: str,
   facts: Mapping[str, object],
+  about: Sequence[str] = (),
 ) -> None:
   """Writes `results.md` and `index.html`, each whole or not at all.
 
@@ -34,14 +35,16 @@ def write(
     directory: where their pictures are; made if it is not there.
     title: of the page.
     facts: name -> short fact, shown at the top.
+    about: paragraphs below these: what holds for all sections.
 
   Raises:
     ValueError: as `html` does; then both files are as they were.
   """
   directory = files.absolute(directory)
+  head = dict(title=title, facts=facts, about=about)
   texts = {
-    'results.md': markdown(sections, title=title, facts=facts),
-    'index.html': html(sections, title=title, facts=facts, pictures=directory),
+    'results.md': markdown(sections, **head),
+    'index.html': html(sections, **head, pictures=directory),
   }
   directory.mkdir(parents=True, exist_ok=True)
   for name, text in texts.items():

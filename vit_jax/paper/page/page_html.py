@@ -7,11 +7,15 @@ from html import escape
 
 from etils import epath
 
+from vit_jax import drawing
 from vit_jax.paper import report
 from vit_jax.paper.page import page_parts as parts
 from vit_jax.paper.page.page_style import CSS
 
 _SUFFIXES = ('.png', '.pdf', '.csv')
+# Pixels of a browser for an inch of a picture, whose letters are then as large
+# as the page's.
+_INCH = 115
 # Of those in labels; as long as `R50+ViT-B/32,` and a little more.
 _LONGEST_WORD = 14
 
@@ -22,6 +26,7 @@ def html(
   title: str,
   facts: Mapping[str, object],
   pictures: epath.PathLike,
+  about: Sequence[str] = (),
 ) -> str:
   """Renders all sections, with a table of contents.
 
@@ -30,6 +35,7 @@ def html(
     title: of the page.
     facts: name -> short fact, shown at the top.
     pictures: folder of the pictures' files, where the page is to be.
+    about: paragraphs below the facts.
 
   Returns:
     HTML with its style and its pictures inside, which links to the PDF and
@@ -40,7 +46,10 @@ def html(
   """
   parts.check(sections)
   folder = epath.Path(pictures)
-  body = '\n'.join(_section(section, folder) for section in sections)
+  body = '\n'.join(
+    [_claims(sections), *(_section(section, folder) for section in sections)]
+  )
+  said = '\n'.join(f'<p class="about">{escape(text)}</p>' for text in about)
   return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -55,6 +64,7 @@ def html(
 <header>
 <h1>{escape(title)}</h1>
 {_facts(facts)}
+{said}
 </header>
 <nav aria-label="Contents">
 {_contents(sections)}
@@ -93,6 +103,37 @@ def _contents(sections: Sequence[report.Section]) -> str:
 {items}</ol>"""
 
 
+def _claims(sections: Sequence[report.Section]) -> str:
+  """All claims with their answers, whose evidence is in their sections."""
+  rows = ''.join(
+    f'<li class="{_answer_class(claim)}">{_answer(claim.answer)}'
+    f'<span>{escape(claim.statement)}'
+    f' <a href="#{urllib.parse.quote(section.name)}">'
+    f'{escape(parts.label(section))}</a></span></li>\n'
+    for section, claim in parts.claims(sections)
+  )
+  if not rows:
+    return ''
+  counts = ', '.join(
+    f'{count} {word}' for word, count in parts.answers(sections).items()
+  )
+  return f"""<section>
+<h2>{parts.CLAIMS}</h2>
+<p class="status">{counts}</p>
+<ul class="answers">
+{rows}</ul>
+</section>"""
+
+
+def _answer(answer: str) -> str:
+  mark = f'<span aria-hidden="true">{parts.ANSWERS[answer]}</span>'
+  return f'<b class="answer">{mark} {answer}</b>'
+
+
+def _answer_class(claim: report.Claim) -> str:
+  return claim.answer.replace(' ', '-')
+
+
 def _mark(word: str) -> str:
   """The mark of a status, whose word is always beside it."""
   name = word.replace(' ', '-')
@@ -109,9 +150,9 @@ def _section(section: report.Section, folder: epath.Path) -> str:
   blocks = []
   for block in section.blocks:
     if isinstance(block, report.Table | report.Settings):
-      blocks.append(_table(block))
+      blocks.append(_table(block, parts.heading(section, block)))
     elif isinstance(block, report.Picture):
-      blocks.append(_picture(block, folder))
+      blocks.append(_picture(block, parts.heading(section, block), folder))
     else:
       blocks.append(_claim(block))
   if said := parts.notes(section):
@@ -132,7 +173,7 @@ def _section(section: report.Section, folder: epath.Path) -> str:
   )
 
 
-def _table(table: report.Table | report.Settings) -> str:
+def _table(table: report.Table | report.Settings, heading: str) -> str:
   columns = ''.join(
     f'<th scope="col">{_label(column)}</th>' for column in table.columns
   )
@@ -152,8 +193,7 @@ def _table(table: report.Table | report.Settings) -> str:
   key = 'paper, where it differs' if settings else 'paper'
   caption = f'<span class="key">ours <small>{key}</small></span>'
   return f"""<figure>
-<figcaption>{escape(table.title)}</figcaption>
-<div class="scroll" role="region" tabindex="0" \
+{_caption(heading)}<div class="scroll" role="region" tabindex="0" \
 aria-label="{escape(table.title)}">
 <table class="numbers{' settings' if settings else ''}">
 <thead><tr><td>{caption}</td>{columns}</tr></thead>
@@ -162,6 +202,10 @@ aria-label="{escape(table.title)}">
 </table>
 </div>
 {below}</figure>"""
+
+
+def _caption(heading: str) -> str:
+  return f'<figcaption>{escape(heading)}</figcaption>\n' if heading else ''
 
 
 def _label(text: str) -> str:
@@ -196,7 +240,7 @@ def _cell(table: report.Table | report.Settings, row: str, column: str) -> str:
   return f'<td>{ours}{paper}</td>'
 
 
-def _picture(picture: report.Picture, folder: epath.Path) -> str:
+def _picture(picture: report.Picture, heading: str, folder: epath.Path) -> str:
   """ValueError if a file that is shown or linked to is not there."""
   paths = [folder / f'{picture.stem}{suffix}' for suffix in _SUFFIXES]
   missing = [str(path) for path in paths if not path.exists()]
@@ -205,7 +249,11 @@ def _picture(picture: report.Picture, folder: epath.Path) -> str:
       f'Picture {picture.title!r} is not drawn: there is no '
       f'{", ".join(missing)}. Draw it first, or leave it out.'
     )
-  data = base64.b64encode(paths[0].read_bytes()).decode('ascii')
+  png = paths[0].read_bytes()
+  data = base64.b64encode(png).decode('ascii')
+  # The first number of its header.
+  pixels = int.from_bytes(png[16:20])
+  width = max(1, round(pixels * _INCH / drawing.PIXELS_PER_INCH))
   links = ' '.join(
     f'<a href="{urllib.parse.quote(picture.stem + suffix)}">'
     f'{suffix[1:].upper()}</a>'
@@ -213,20 +261,17 @@ def _picture(picture: report.Picture, folder: epath.Path) -> str:
   )
   title = escape(picture.title)
   return f"""<figure>
-<figcaption>{title}</figcaption>
-<img src="data:image/png;base64,{data}" alt="{title}">
+{_caption(heading)}<img src="data:image/png;base64,{data}" \
+width="{width}" alt="{title}">
 <p class="below">{escape(picture.caption)}
 <span class="files">{links}</span></p>
 </figure>"""
 
 
 def _claim(claim: report.Claim) -> str:
-  name = claim.answer.replace(' ', '-')
-  mark = parts.ANSWERS[claim.answer]
-  return f"""<div class="claim {name}">
+  return f"""<div class="claim {_answer_class(claim)}">
 <p>{escape(claim.statement)}</p>
-<p><b class="answer"><span aria-hidden="true">{mark}</span> {claim.answer}</b> \
-{escape(claim.evidence)}</p>
+<p>{_answer(claim.answer)} {escape(claim.evidence)}</p>
 </div>"""
 
 

@@ -17,6 +17,7 @@ def markdown(
   *,
   title: str,
   facts: Mapping[str, object],
+  about: Sequence[str] = (),
   list_runs: bool = True,
 ) -> str:
   """Renders all sections, after a table of contents.
@@ -25,6 +26,7 @@ def markdown(
     sections: in the paper's order.
     title: of the whole.
     facts: name -> short fact, shown at the top.
+    about: paragraphs below these.
     list_runs: whether each section ends with a line for each of its runs.
 
   Returns:
@@ -41,7 +43,10 @@ def markdown(
         f'- {escape(name)}: {escape(str(fact))}' for name, fact in facts.items()
       )
     )
+  blocks += map(escape, about)
   blocks += ['## Contents', _contents(sections)]
+  if parts.claims(sections):
+    blocks += [f'## {parts.CLAIMS}', _claims(sections)]
   for section in sections:
     blocks += _section(section, list_runs)
   return '\n\n'.join(blocks) + '\n'
@@ -68,6 +73,18 @@ def _contents(sections: Sequence[report.Section]) -> str:
   return _table(('Item', 'About', 'Status', 'There'), rows)
 
 
+def _claims(sections: Sequence[report.Section]) -> str:
+  rows = [
+    (
+      escape(claim.statement),
+      f'{parts.ANSWERS[claim.answer]} {claim.answer}',
+      f'[{escape(parts.label(section))}](#{urllib.parse.quote(section.name)})',
+    )
+    for section, claim in parts.claims(sections)
+  ]
+  return _table(('Claim', 'Answer', 'Item'), rows)
+
+
 def _section(section: report.Section, list_runs: bool) -> list[str]:
   status = parts.status(section)
   details = f': {status.details}' if status.details else ''
@@ -79,6 +96,9 @@ def _section(section: report.Section, list_runs: bool) -> list[str]:
     f'{status.mark} {status.word}{details}',
   ]
   for block in section.blocks:
+    if not isinstance(block, report.Claim):
+      heading = parts.heading(section, block)
+      blocks += [f'### {escape(heading)}'] if heading else []
     if isinstance(block, report.Table | report.Settings):
       blocks += _numbers(block)
     elif isinstance(block, report.Picture):
@@ -111,7 +131,6 @@ def _numbers(table: report.Table | report.Settings) -> list[str]:
   if parts.legend(table):
     below.insert(0, parts.legend(table))
   return [
-    f'### {escape(table.title)}',
     _table(('', *map(escape, table.columns)), rows, align='---:'),
     *below,
   ]
@@ -135,7 +154,6 @@ def _cell(table: report.Table | report.Settings, row: str, column: str) -> str:
 def _picture(picture: report.Picture) -> list[str]:
   stem = urllib.parse.quote(picture.stem)
   return [
-    f'### {escape(picture.title)}',
     f'![{escape(picture.title)}]({stem}.png)',
     f'{escape(picture.caption)} ([PDF]({stem}.pdf), [CSV]({stem}.csv))',
   ]

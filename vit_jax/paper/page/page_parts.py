@@ -22,7 +22,10 @@ ANSWERS = {
 COMPLETE, PARTLY, NOT_MEASURED = 'complete', 'partly there', 'not measured'
 STATUSES = {COMPLETE: '●', PARTLY: '◐', MISSING: '○', NOT_MEASURED: DASH}
 
+CLAIMS = 'Claims of the paper'  # The heading of all of them.
 RUN_COLUMNS = ('Run', 'Config', 'Device hours', 'Commit', 'Finished')
+# What has a title of its own.
+Block = report.Table | report.Settings | report.Picture
 # Blocks that are there as soon as there is a page.
 _ALWAYS_THERE = (report.Picture, report.Settings)
 _NUMBERED = re.compile(r'(table|figure)(\d+)')
@@ -102,6 +105,24 @@ def summary(sections: Sequence[report.Section]) -> dict[str, int]:
   return {word: words.count(word) for word in STATUSES if word in words}
 
 
+def claims(
+  sections: Sequence[report.Section],
+) -> list[tuple[report.Section, report.Claim]]:
+  """All claims, each with its section."""
+  return [
+    (section, block)
+    for section in sections
+    for block in section.blocks
+    if isinstance(block, report.Claim)
+  ]
+
+
+def answers(sections: Sequence[report.Section]) -> dict[str, int]:
+  """Answer -> number of claims, without the answers that none has."""
+  found = [claim.answer for _, claim in claims(sections)]
+  return {word: found.count(word) for word in ANSWERS if word in found}
+
+
 def check(sections: Sequence[report.Section]) -> None:
   """Refuses what would be shown wrongly or not at all.
 
@@ -130,6 +151,11 @@ def check(sections: Sequence[report.Section]) -> None:
             f'{section.name}, table {block.title!r}: cells outside of its '
             f'rows and columns: {outside}. Use its labels.'
           )
+
+
+def heading(section: report.Section, block: Block) -> str:
+  """A block's title; '' where the section has just said it."""
+  return '' if block.title == section.title else block.title
 
 
 def notes(section: report.Section) -> list[str]:

@@ -32,6 +32,8 @@ small, .below, .notes, details, .status { font-size: 0.875rem; }
 .facts dt { color: var(--muted); font-size: 0.8rem; }
 .facts dd { margin: 0; font-weight: 600; font-variant-numeric: tabular-nums; }
 
+.about { max-width: 58rem; margin: 0 0 2rem; font-size: 0.9rem; }
+
 nav { margin-bottom: 2rem; }
 nav h2 { font-size: 1rem; }
 nav ol { list-style: none; margin: 0; padding: 0; }
@@ -129,7 +131,9 @@ sup { line-height: 0; }
 .claim.no, .claim.missing { border-color: var(--bad); }
 .claim.missing { border-left-style: dashed; }
 .claim.not-at-this-scale { border-color: var(--partly); }
-.answer { margin-right: 0.4rem; }
+.answers { list-style: none; margin: 1rem 0; padding: 0; max-width: 58rem; }
+.answers li { padding: 0.5rem 0; border-top: 1px solid var(--line); }
+.answer { margin-right: 0.4rem; white-space: nowrap; }
 .yes .answer { color: var(--good); }
 .no .answer, .missing .answer { color: var(--bad); }
 .not-at-this-scale .answer { color: var(--partly); }
@@ -147,6 +151,7 @@ summary { padding: 0.3rem 0; color: var(--muted); cursor: pointer; }
     column-gap: 2.5rem; align-items: start; padding: 2.5rem 2rem 4rem;
   }
   header { grid-column: 1 / -1; }
+  .answers li { display: grid; grid-template-columns: 10rem minmax(0, 1fr); }
   nav {
     position: sticky; top: 0; max-height: 100vh; overflow-y: auto;
     padding: 1.75rem 0.5rem 1rem; border-top: 1px solid var(--line);

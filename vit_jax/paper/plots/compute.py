@@ -115,17 +115,19 @@ def figure13(
   *,
   overlay: bool = True,
   y_label: str = 'Linear 5-shot ImageNet top-1',
+  compute_unit: str = 'exaFLOPs',
   unit: str = 'core',
 ) -> Any:
   """Few-shot accuracy of axial models, by compute and by speed.
 
   Args:
-    points: model -> exaFLOPs of its pre-training, images per second and unit
+    points: model -> compute of its pre-training, images per second and unit
       in inference, accuracy as a fraction. Where a number is None, the model is
       not in that panel.
     paper: the paper's points.
     overlay: whether these are drawn.
     y_label: what the accuracy is of.
+    compute_unit: of the compute; another one than the paper's without it.
     unit: what the speed is of, 'core' or 'device'.
 
   Raises:
@@ -140,7 +142,10 @@ def figure13(
   titles = (_LEFT, _RIGHT)
   figure, panels = parts.panels(2, _size(titles, 3.3), sharey=True)
   _draw_panels(panels, titles, found, shown, style)
-  names = ('Pre-training compute (exaFLOPs)', f'Peak speed (images/s/{unit})')
+  names = (
+    f'Pre-training compute ({compute_unit})',
+    f'Peak speed (images/s/{unit})',
+  )
   for axes, name in zip(panels, names, strict=True):
     axes.set_title('')
     axes.set_xlabel(name)
