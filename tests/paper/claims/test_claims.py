@@ -2,6 +2,7 @@
 
 from tests.paper.drawn import number
 from vit_jax.paper import claims
+from vit_jax.paper.claims import table_claims
 
 
 def test_claims_go_by_the_spread():
@@ -52,7 +53,7 @@ def test_adam_needs_to_be_ahead_for_both_models():
   single = number(99.0)
 
   def said(small, large):
-    [claim] = claims.adam_is_better(
+    [claim] = table_claims.adam_is_better(
       {
         ('BiT-R50x1', 'Adam'): small,
         ('BiT-R50x1', 'SGD'): low,

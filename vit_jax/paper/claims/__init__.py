@@ -1,4 +1,4 @@
-"""What the paper says of its tables, asked of our numbers.
+"""What the paper says, asked of our numbers: how an answer is decided.
 
 A difference counts if its sign is certain with 95% confidence; otherwise this
 many runs do not decide. The values of a number must be independent: one for
@@ -6,11 +6,11 @@ each pre-training, see `averages.by_pretraining`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from scipy import special
 
-from vit_jax.paper.report import Claim, Number, Table
+from vit_jax.paper.report import Number
 
 UNDECIDED = 'not at this scale'
 # As many equal values are taken to say that there is no spread.
@@ -102,69 +102,3 @@ def text(number: Number | None, digits: int, of: str = 'run') -> str:
   count = len(number.values)
   plural = '' if count == 1 else 's'
   return f'{number.mean:.{digits}f}{spread} ({count} {of}{plural})'
-
-
-def adam_is_better(
-  found: Mapping[tuple[str, str], Number | None],
-) -> list[Claim]:
-  """Table 7: Adam is ahead of SGD on average, also for ResNets (D.1).
-
-  Args:
-    found: (model, 'Adam' or 'SGD') -> Average-5 in percent, a value for each
-      pre-training.
-  """
-  answers, evidence = [], []
-  models = ('BiT-R50x1', 'BiT-R152x2')
-  for model in models:
-    adam, sgd = (found[model, optimizer] for optimizer in ('Adam', 'SGD'))
-    answers.append(compare(adam, sgd, parts=len(models)))
-    said = [text(number, 2, 'pre-training') for number in (adam, sgd)]
-    evidence.append(f'{model}: Adam {said[0]}, SGD {said[1]}')
-  return [
-    Claim(
-      'Pre-training with Adam transfers better than with SGD, on average over'
-      ' five tasks, for ResNets too (D.1).',
-      every(answers),
-      'Average-5 in percent. ' + '; '.join(evidence) + '. A value for each'
-      ' pre-training, the mean of its fine-tuning runs, so that the spread is'
-      ' that of pre-training. The paper has one of each.',
-    )
-  ]
-
-
-def positions_matter(table: Table) -> list[Claim]:
-  """Table 8: no positions is worst, the ways to add them are close (D.4)."""
-  none = table.cells['None', 'Stem'].ours
-  others = {
-    f'{row}, {column.lower()}': cell.ours
-    for (row, column), cell in table.cells.items()
-    if row != 'None'
-  }
-  answer = every(
-    [compare(other, none, parts=len(others)) for other in others.values()]
-  )
-  measured = {name: n for name, n in others.items() if n is not None}
-  evidence = f'none {text(none, 4)}'
-  gap = 'missing'
-  if len(measured) == len(others):
-    worst = min(measured, key=lambda name: measured[name].mean)
-    best = max(measured, key=lambda name: measured[name].mean)
-    evidence += (
-      f'; {worst} {text(measured[worst], 4)} to {best}'
-      f' {text(measured[best], 4)}'
-    )
-    # Worst - none > best - worst.
-    gap = decide([(2.0, measured[worst]), (-1.0, none), (-1.0, measured[best])])
-  return [
-    Claim(
-      'A ViT without position embeddings is worse than with any of them (D.4).',
-      answer,
-      f'{evidence}.',
-    ),
-    Claim(
-      'How and where positions are added matters less than that they are'
-      ' (D.4).',
-      gap,
-      f'{evidence}.',
-    ),
-  ]

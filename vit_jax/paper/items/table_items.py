@@ -4,7 +4,8 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax.paper import averages, claims, numbers
+from vit_jax.paper import averages, numbers
+from vit_jax.paper.claims import table_claims
 from vit_jax.paper.items import asked, computed
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.numbers import values
@@ -229,7 +230,7 @@ def table7() -> Item:
   }
 
   def said(results: Results) -> list[Claim]:
-    return claims.adam_is_better(
+    return table_claims.adam_is_better(
       {
         of: averages.average5_transfers(results, starts[column])
         for column, of in zip(paper.columns, numbers.COLUMNS_7, strict=True)
@@ -277,7 +278,7 @@ def table8() -> Item:
       for place, starts in asked_of[results.scale].items()
     }
     table = Table(paper.title, paper.rows, paper.columns, cells, digits=5)
-    said = claims.positions_matter(table)
+    said = table_claims.positions_matter(table)
     notes = () if results.comparable else (_MINI_8,)
     return Section(paper.name, paper.title, (table, *said), notes=notes)
 
