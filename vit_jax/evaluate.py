@@ -226,7 +226,7 @@ def _state(
     params, origin = warm_start.load_sharded(
       warm_start.resolve_path(config.init.checkpoint, workdir),
       program.shapes.params,
-      program.fresh_params,
+      program.init_params,
       program.layout,
       new_grid=program.model.token_grid(tuple(config.image_size)),
       new_head=_only_features(config),

@@ -6,12 +6,15 @@ be there (`plan`), so that what is planned is what runs.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
+import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 import optax
 
 from vit_jax import (
@@ -51,12 +54,23 @@ class Program:
   params_key: jax.Array
   dropout_key: jax.Array
 
-  def fresh_params(self) -> Any:
-    """Initial parameters; to be jitted with shardings."""
-    config = self.config
-    return step_lib.init_params(
-      self.model, self.params_key, (*config.image_size, config.channels)
-    )
+  def init_params(self, names: Sequence[str] | None = None) -> Any:
+    """Initial parameters, on the devices as the layout splits them.
+
+    Args:
+      names: of those to make, such as `head/kernel`; None: all.
+    """
+
+    def make(key):
+      return _chosen(self._fresh_params(key), names)
+
+    shapes = _chosen(self.shapes.params, names)
+    return jax.jit(make, out_shardings=self.layout.params(shapes))(self._key)
+
+  def init_state(self) -> step_lib.TrainState:
+    """The state of a run from scratch, on the devices as the layout splits."""
+    shardings = self.layout.state(self.shapes)
+    return jax.jit(self._fresh_state, out_shardings=shardings)(self._key)
 
   def first_state(self, params: Any) -> step_lib.TrainState:
     """The state before the first step; to be jitted with shardings."""
@@ -64,14 +78,30 @@ class Program:
       params, self.optimizer, polyak=self.config.polyak.decay > 0
     )
 
-  def fresh_state(self) -> step_lib.TrainState:
-    """The state of a run from scratch; to be jitted with shardings."""
-    return self.first_state(self.fresh_params())
+  @property
+  def _key(self) -> np.ndarray:
+    """The raw key of the initial parameters.
+
+    It is an argument of what is compiled: as a constant, each seed would be
+    compiled anew, which is most of the start of a ResNet on a CPU.
+    """
+    return np.asarray(jax.random.key_data(self.params_key))
+
+  def _fresh_params(self, key: jax.Array) -> Any:
+    config = self.config
+    return step_lib.init_params(
+      self.model,
+      jax.random.wrap_key_data(key),
+      (*config.image_size, config.channels),
+    )
+
+  def _fresh_state(self, key: jax.Array) -> step_lib.TrainState:
+    return self.first_state(self._fresh_params(key))
 
   @functools.cached_property
   def shapes(self) -> step_lib.TrainState:
     """Shapes and dtypes of the state."""
-    return jax.eval_shape(self.fresh_state)
+    return jax.eval_shape(self._fresh_state, self._key)
 
   @functools.cached_property
   def abstract_state(self) -> step_lib.TrainState:
@@ -123,6 +153,16 @@ class Program:
       self.layout,
       self.shapes,
     )
+
+
+def _chosen(params: Any, names: Sequence[str] | None) -> Any:
+  """Those parameters only that have these names; None: all."""
+  if names is None:
+    return params
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  return flax.traverse_util.unflatten_dict(
+    {name: flat[name] for name in names}, sep='/'
+  )
 
 
 def build(

@@ -157,7 +157,6 @@ def train_and_evaluate(
 
     # ---- The state: restored, from another run's weights, or fresh ----------
     restored = checkpoint_lib.restore_newest(workdir, program.abstract_state)
-    shardings = layout.state(program.shapes)
     start_step = 0
     if restored:
       state, start_step = restored
@@ -166,7 +165,7 @@ def train_and_evaluate(
       params, origin = warm_start.load_sharded(
         warm_start.resolve_path(config.init.checkpoint, workdir),
         program.shapes.params,
-        program.fresh_params,
+        program.init_params,
         layout,
         new_grid=program.model.token_grid(tuple(config.image_size)),
         new_head=config.init.new_head,
@@ -174,12 +173,14 @@ def train_and_evaluate(
       )
       logging.info('%s', origin)
       state = jax.jit(
-        program.first_state, out_shardings=shardings, donate_argnums=0
+        program.first_state,
+        out_shardings=layout.state(program.shapes),
+        donate_argnums=0,
       )(params)
       del params
     else:
       logging.info('Fresh weights.')
-      state = jax.jit(program.fresh_state, out_shardings=shardings)()
+      state = program.init_state()
     del restored
 
     # ---- What was measured before, and what writes ---------------------------

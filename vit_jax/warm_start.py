@@ -132,7 +132,7 @@ def load(
 def load_sharded(
   path: epath.PathLike,
   shapes: Any,
-  fresh_params: Callable[[], Any],
+  init_params: Callable[[Sequence[str]], Any],
   layout: sharding.Layout,
   **options: Any,
 ) -> tuple[Any, str]:
@@ -141,7 +141,8 @@ def load_sharded(
   Args:
     path: see `interop.read`; every process reads it.
     shapes: the new model's parameters as `jax.ShapeDtypeStruct`s.
-    fresh_params: makes the new model's parameters; to be jitted.
+    init_params: makes the new model's parameters of these names, such as
+      `head/kernel`, as `layout` splits them.
     layout: where they go.
     **options: further arguments of `load`.
 
@@ -154,15 +155,8 @@ def load_sharded(
   made = {}
 
   def fresh(names):
-    def pick():
-      flat = flax.traverse_util.flatten_dict(fresh_params(), sep='/')
-      return flax.traverse_util.unflatten_dict(
-        {name: flat[name] for name in names}, sep='/'
-      )
-
     if names:
-      shardings = layout.params(jax.eval_shape(pick))
-      tree = jax.jit(pick, out_shardings=shardings)()
+      tree = init_params(names)
       made.update(flax.traverse_util.flatten_dict(tree, sep='/'))
     # In their place, to be fitted with what was read.
     return {k: np.zeros(x.shape, x.dtype) for k, x in made.items()}

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import ml_collections
 
@@ -57,9 +56,7 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
   layout = sharding.build(**config.mesh)
   program = program_lib.build(config, layout)
   evaluator = evaluators.build(config, program.model, layout.mesh, source)[name]
-  params = jax.jit(
-    program.fresh_params, out_shardings=layout.state(program.shapes).params
-  )()
+  params = program.init_params()
   state = step.TrainState(jnp.zeros((), jnp.int32), params, {}, {})
   section = config.evals[name]
   if section.dataset:

@@ -75,15 +75,11 @@ def ours(config: ml_collections.ConfigDict) -> Step:
   """
   layout = sharding.build(**config.mesh)
   program = program_lib.build(config, layout)
-  init = jax.jit(
-    lambda: program.first_state(program.fresh_params()),
-    out_shardings=layout.state(program.shapes),
-  )
   return _step(
     config,
     layout,
     program.model,
-    init,
+    program.init_state,
     lambda: program.train_step.lower(
       program.abstract_state, program.abstract_batch
     ),

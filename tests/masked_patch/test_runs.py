@@ -121,7 +121,7 @@ def test_starting_from_another_masked_patch_run(
   program = program_lib.build(config, sharding.build(**config.mesh))
   params, line = warm_start.load(
     checkpoint.find(workdir),
-    jax.device_get(jax.jit(program.fresh_params)()),
+    jax.device_get(program.init_params()),
     new_grid=(4, 4),
     new_head=new_head,
     model=program.model,

@@ -87,10 +87,7 @@ def figures(run: runs.Run, steps: int, say: runs.Say) -> dict[str, Any]:
 
 def _measure(program, compiled, steps: int) -> float:
   """The median seconds of a step."""
-  state = jax.jit(
-    lambda: program.first_state(program.fresh_params()),
-    out_shardings=program.layout.state(program.shapes),
-  )()
+  state = program.init_state()
   batch = _batch(program)
   for _ in range(_WARM_UP_STEPS):
     state, metrics = compiled(state, batch)
