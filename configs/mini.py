@@ -19,9 +19,9 @@ real ones, each with six labels. `epochs=E` is in the paper's own epochs, whose
 cost keeps its proportion too: 7 of JFT-300M are 400 steps of 64 images. Rates
 have the proportions of Table 3's for JFT-300M and fall linearly, on all data
 sets, which have one weight decay. `optimizer=sgd` is Table 7's; `subset=SIZE`
-trains on so many scenes, in as many steps (Figure 4); `few_shot=average`
-measures five-shot accuracy on all tasks (Figure 8); `objective=masked_patch` is
-self-supervision (B.1.2).
+trains on so many scenes, in as many steps (Figure 4); `evals=N` measures N
+times on the way instead of five; `few_shot=average` measures five-shot accuracy
+on all tasks (Figure 8); `objective=masked_patch` is self-supervision (B.1.2).
 
 TASK to fine-tune on is one of `TASKS`, 80 steps on 500 to 1,437 images.
 
@@ -41,7 +41,7 @@ from vit_jax import models
 
 USAGE = (
   'Usage: configs/mini.py:MODEL,DATASET[,epochs=E][,optimizer=adam|sgd]'
-  '[,subset=SIZE][,few_shot=imagenet|average]'
+  '[,subset=SIZE][,evals=N][,few_shot=imagenet|average]'
   '[,objective=supervised|masked_patch][,of=SPEC] or'
   ' configs/mini.py:MODEL,TASK[,of=SPEC], with DATASET one of imagenet2012,'
   ' imagenet21k, jft300m, and TASK one of imagenet, cifar10, cifar100, pets,'
@@ -133,7 +133,7 @@ def get_config(argument=None):
     positional=('model', 'data'),
     options={
       **{'epochs': float, 'optimizer': str, 'subset': int},
-      **{'few_shot': str, 'objective': str, 'of': str},
+      **{'evals': int, 'few_shot': str, 'objective': str, 'of': str},
     },
     usage=USAGE,
   )
@@ -214,7 +214,12 @@ def _set_pretraining(config, dataset, args):
   epochs = args.get('epochs', dataset.epochs)
   config.total_steps = round(dataset.steps * epochs / dataset.epochs)
   warmup = config.total_steps // 10
-  every = max(config.total_steps // 5, 1)
+  often = args.get('evals', 5)
+  if not 1 <= often <= config.total_steps:
+    raise ValueError(
+      f'evals={often}, expected 1 to {config.total_steps}, the steps. {USAGE}'
+    )
+  every = config.total_steps // often
   config.loss.name = 'sigmoid'
   config.model.head_bias = -1.4  # The log-odds of 6 labels of 31.
   if _choice(args, 'optimizer', ('adam', 'sgd')) == 'adam':

@@ -97,6 +97,19 @@ def test_few_shots_on_all_tasks():
   )
 
 
+def test_how_often_it_is_measured():
+  def every(argument):
+    evals = mini.get_config(f'ViT-B/32,{argument}').evals
+    return evals.validation.every, evals.few_shot.every
+
+  assert every('jft300m') == (80, 80)
+  assert every('jft300m,evals=1') == (400, 400)
+  assert every('imagenet2012,evals=73') == (1, 1)
+  for often in (0, 401):
+    with pytest.raises(ValueError, match=f'evals={often}, expected 1 to 400'):
+      every(f'jft300m,evals={often}')
+
+
 @pytest.fixture
 def own(tmp_path):
   """Images of one's own: 2 classes of 200 to train on, and of 10 to test."""

@@ -35,6 +35,19 @@ def test_a_pretraining():
   assert (mini.total_steps, mini.seed) == (800, 2)
 
 
+def test_miniatures_are_measured_on_the_way_where_it_is_looked_at():
+  def every(node):
+    evals = _mini(node).evals
+    assert evals.validation.every == evals.few_shot.every
+    return evals.few_shot.every
+
+  # Figure 4 stops early, and Figure 9 has curves.
+  of_parts = Pretraining('ViT-B/32', JFT, 7, images=9_000_000, seed=2)
+  assert every(of_parts) == every(Pretraining('ViT-B/16', JFT, 7)) == 80
+  assert every(Pretraining('ViT-H/14', JFT, 14)) == 800
+  assert every(Pretraining('BiT-R50x1', JFT, 7, optimizer='sgd')) == 400
+
+
 def test_data_that_is_not_public_is_named():
   node = Pretraining('ViT-L/16', JFT, 14)
   assert _paper(node, {JFT: 'folder:/jft'}).data.dataset == 'folder:/jft'

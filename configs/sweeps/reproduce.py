@@ -15,6 +15,7 @@ each pre-training on each task: claims compare pre-trainings of several seeds.
 `data=SPEC` puts data of your own in place of its scenes.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -252,6 +253,17 @@ def in_miniature(node: Node, data: str = '') -> Study | None:
   return _tuned(node, f'configs/mini.py:{config}', 1, overrides)
 
 
+@functools.cache
+def _followed() -> frozenset[Node]:
+  """Miniatures whose way is looked at, not only their end."""
+  return frozenset(
+    node
+    for item in items.ITEMS.values()
+    if item.curves
+    for node in item.nodes_at('mini')
+  )
+
+
 def _mini_pretraining(
   node: Pretraining, own: Sequence[str], scenes: Mapping[str, Value]
 ) -> Study:
@@ -261,6 +273,10 @@ def _mini_pretraining(
   if node.images:
     whole = mini.DATASETS['jft300m'].scenes
     words.append(f'subset={round(whole * node.images / 300e6)}')
+  if node not in _followed():
+    # Measured five times, a miniature's evaluations take a fifth as long as its
+    # steps.
+    words.append('evals=1')
   if node.few_shot == 'several':
     words.append('few_shot=average')
   if node.optimizer != 'adam':

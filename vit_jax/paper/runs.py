@@ -215,19 +215,30 @@ class Results:
     return Number(tuple(found.values()), tuple(found)) if found else None
 
   def curve(
-    self, node: Node, metric: str, *, scale: float = 100.0
+    self, nodes: Sequence[Node], metric: str, *, scale: float = 100.0
   ) -> list[tuple[float, Number]]:
-    """A metric during a run: (part of the steps, value); empty if missing."""
-    folder = self.folder(node)
-    if folder is None:
-      return []
-    rows = [row for row in metrics.read(folder) if metric in row]
-    found = {row['step']: row[metric] for row in rows}
-    last = max(found, default=1)
-    name = self._run(node)
+    """A metric during runs that are alike: (part of the steps, value).
+
+    Empty while one of the runs is missing; without steps that not all have.
+    """
+    curves = {}
+    for node in nodes:
+      folder = self.folder(node)
+      if folder is None:
+        return []
+      rows = [row for row in metrics.read(folder) if metric in row]
+      curves[self._run(node)] = {row['step']: row[metric] for row in rows}
+    steps = set.intersection(*(set(curve) for curve in curves.values()))
+    last = max(steps, default=1)
     return [
-      (step / last, Number((scale * found[step],), (name,)))
-      for step in sorted(found)
+      (
+        step / last,
+        Number(
+          tuple(scale * curve[step] for curve in curves.values()),
+          tuple(curves),
+        ),
+      )
+      for step in sorted(steps)
     ]
 
   def folder(self, node: Node) -> epath.Path | None:

@@ -236,3 +236,17 @@ def test_pooling_needs_all_three_runs(gone):
   numbers[gone] = None
   claim = curve_claims.pooling_needs_a_lower_rate(*numbers)
   assert claim.answer == 'missing'
+
+
+def test_axial_vits_are_ahead_if_both_are():
+  def answer(**found):
+    found = {
+      f'{name.replace("_", "-")}/{patch}': number(mean, mean + 0.1)
+      for name, means in found.items()
+      for patch, mean in zip((32, 16), means, strict=True)
+    }
+    return curve_claims.axial_is_ahead(found).answer
+
+  assert answer(Axial_ViT_B=(2.0, 3.0), ViT_B=(1.0, 2.0)) == 'yes'
+  assert answer(Axial_ViT_B=(2.0, 1.0), ViT_B=(1.0, 2.0)) == 'no'
+  assert answer(Axial_ViT_B=(2.0, 2.0), ViT_B=(1.0, 2.0)) == UNDECIDED

@@ -192,6 +192,32 @@ def test_figure_9_is_accuracy_by_epoch(tmp_path, drawn):
   assert 'at the lower one 70.00 (1 run)' in claim.evidence
 
 
+def test_figure_9_in_miniature_is_the_mean_of_three_runs(tmp_path, drawn):
+  nodes = curve_items.figure9().nodes_at('mini')
+  runs = {
+    node: {
+      step: {fewshot.IMAGENET: step / 100 + node.seed / 10} for step in (10, 20)
+    }
+    for node in nodes
+    if (node.label, node.seed) != ('GAP, lr 3e-4', 1)
+  }
+  # One that went on from elsewhere has other steps, too.
+  runs[nodes[0]][5] = {fewshot.IMAGENET: 0.0}
+  results = fewshot.results(tmp_path, runs, comparable=False)
+  curve_items.figure9().render(results, tmp_path / 'figures')
+  [(_, rows)] = drawn
+  ours = rows[rows.source == 'ours'].set_index(['series', 'x'])
+  assert ours['mean'].to_dict() == pytest.approx(
+    {
+      (label, epoch): accuracy
+      for label in ('CLS-Token, lr=8e-4', 'GAP, lr=8e-4')
+      for epoch, accuracy in ((3.5, 20), (7, 30))
+    }
+  )
+  assert set(ours['n']) == {3}
+  assert ours['std'].to_list() == pytest.approx([10] * 4)
+
+
 @pytest.mark.parametrize('comparable', [True, False])
 def test_figure_9_says_what_its_miniature_lacks(tmp_path, drawn, comparable):
   results = fewshot.results(tmp_path, {}, comparable=comparable)
@@ -259,6 +285,11 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
   assert figure.axes[1].get_xlabel() == 'Peak speed (images/s/device)'
   assert section.blocks[0].stem == 'figures/figure13'
   assert section.blocks[0].caption.endswith('by Figure 12: a GPU.')
+  assert section.blocks[1].answer == UNDECIDED
+  assert (
+    'Axial-ViT-B/32 52.00 (1 run), ViT-B/32 50.00 (1 run), Axial-ViT-B/16 53.00'
+    in section.blocks[1].evidence
+  )
   assert section.missing == [
     'Not measured yet: the speed of ViT-B/16, Axial-ViT-B/32, Axial-ViT-B/16,'
     ' BiT-R50x1. Figure 12 measures it.'

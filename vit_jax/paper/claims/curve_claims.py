@@ -170,6 +170,29 @@ def _more_data_help(
   ]
 
 
+def axial_is_ahead(found: Mapping[str, Number | None]) -> Claim:
+  """Figure 13: axial ViTs are ahead of the ViTs that they are made of (D.6).
+
+  Args:
+    found: model -> accuracy in percent.
+  """
+  vits = ('ViT-B/32', 'ViT-B/16')
+  answers = [
+    compare(found[f'Axial-{vit}'], found[vit], parts=len(vits)) for vit in vits
+  ]
+  evidence = [
+    f'{model} {text(found[model], 2)}'
+    for vit in vits
+    for model in (f'Axial-{vit}', vit)
+  ]
+  return Claim(
+    'Axial ViTs are better than the ViTs that they are made of (D.6, Figure'
+    ' 13).',
+    every(answers),
+    f'{_UNIT}: {", ".join(evidence)}.',
+  )
+
+
 def _grows(
   one: tuple[Number | None, Number | None],
   other: tuple[Number | None, Number | None],

@@ -24,6 +24,8 @@ class Item:
       arguments.
     in_miniature: the runs at the scale 'mini', where others answer what is
       asked; None: the same.
+    curves: whether it shows what is measured during its pre-trainings, or
+      chooses by it, instead of their end only.
   """
 
   name: str
@@ -33,6 +35,7 @@ class Item:
   measure: Callable[[str, pathlib.Path], None] | None = None
   measured: Callable[[str, pathlib.Path], tuple[int, int]] | None = None
   in_miniature: tuple[Node, ...] | None = None
+  curves: bool = False
 
   def nodes_at(self, scale: str) -> tuple[Node, ...]:
     """The runs it is made of at a scale, 'paper' or 'mini'."""

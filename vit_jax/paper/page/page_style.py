@@ -151,7 +151,10 @@ summary { padding: 0.3rem 0; color: var(--muted); cursor: pointer; }
     column-gap: 2.5rem; align-items: start; padding: 2.5rem 2rem 4rem;
   }
   header { grid-column: 1 / -1; }
-  .answers li { display: grid; grid-template-columns: 10rem minmax(0, 1fr); }
+  .answers li {
+    display: grid; grid-template-columns: 10.5rem minmax(0, 1fr);
+    column-gap: 0.75rem;
+  }
   nav {
     position: sticky; top: 0; max-height: 100vh; overflow-y: auto;
     padding: 1.75rem 0.5rem 1rem; border-top: 1px solid var(--line);
