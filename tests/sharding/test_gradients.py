@@ -200,7 +200,9 @@ def test_devices_that_work_alone_do_as_one(sizes, shard, accumulation_steps):
   assert_equal_on(layout, NO_DROPOUT, accumulation_steps)
 
 
-@pytest.mark.parametrize('gather', ['step', 'micro_batch'])
+@pytest.mark.parametrize(
+  'gather', [pytest.param('step', marks=pytest.mark.slow), 'micro_batch']
+)
 @pytest.mark.parametrize('name', OTHERS)
 def test_other_models_on_a_mixed_mesh(name, gather):
   tensor = 1 if name == 'BiT' else 2

@@ -164,7 +164,7 @@ def test_all_items_have_rows(mini, where):
   )
   sweep = reading.load('configs/sweeps/reproduce.py:all,scale=mini')
   rows = plan_table.rows(nodes, sweep, where, {}, {}, papers_own=False)
-  assert len(rows) == 175
+  assert len(rows) == 183
 
 
 def test_fine_tuning_on_vtab_is_counted(where):
