@@ -19,9 +19,10 @@ real ones, each with six labels. `epochs=E` is in the paper's own epochs, whose
 cost keeps its proportion too: 7 of JFT-300M are 400 steps of 64 images. Rates
 have the proportions of Table 3's for JFT-300M and fall linearly, on all data
 sets, which have one weight decay. `optimizer=sgd` is Table 7's; `subset=SIZE`
-trains on so many scenes, in as many steps (Figure 4); `evals=N` measures N
-times on the way instead of five; `few_shot=average` measures five-shot accuracy
-on all tasks (Figure 8); `objective=masked_patch` is self-supervision (B.1.2).
+trains on so many scenes, in as many steps (Figure 4); `evals=N` measures about
+N times on the way instead of five; `few_shot=average` measures five-shot
+accuracy on all tasks (Figure 8); `objective=masked_patch` is self-supervision
+(B.1.2).
 
 TASK to fine-tune on is one of `TASKS`, 80 steps on 500 to 1,437 images.
 
@@ -214,11 +215,10 @@ def _set_pretraining(config, dataset, args):
   epochs = args.get('epochs', dataset.epochs)
   config.total_steps = round(dataset.steps * epochs / dataset.epochs)
   warmup = config.total_steps // 10
-  often = args.get('evals', 5)
-  if not 1 <= often <= config.total_steps:
-    raise ValueError(
-      f'evals={often}, expected 1 to {config.total_steps}, the steps. {USAGE}'
-    )
+  most = max(config.total_steps, 1)
+  often = args.get('evals', min(5, most))
+  if not 1 <= often <= most:
+    raise ValueError(f'evals={often}, expected 1 to {most}, the steps. {USAGE}')
   every = config.total_steps // often
   config.loss.name = 'sigmoid'
   config.model.head_bias = -1.4  # The log-odds of 6 labels of 31.

@@ -105,6 +105,8 @@ def test_how_often_it_is_measured():
   assert every('jft300m') == (80, 80)
   assert every('jft300m,evals=1') == (400, 400)
   assert every('imagenet2012,evals=73') == (1, 1)
+  # Three steps.
+  assert every('jft300m,epochs=0.05') == (1, 1)
   for often in (0, 401):
     with pytest.raises(ValueError, match=f'evals={often}, expected 1 to 400'):
       every(f'jft300m,evals={often}')

@@ -157,6 +157,7 @@ def test_each_step_and_seed_of_a_config_has_its_own_proportion():
 
   first, second = losses_of(0, 0.4)
   assert first != second
+  assert losses_of(0, 0.4) == [first, second]
   assert losses_of(1, 0.4)[0] != first
   assert losses_of(0, 0.9)[0] != first
   first, second = losses_of(0, 0.0)

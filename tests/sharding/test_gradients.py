@@ -201,7 +201,7 @@ def test_devices_that_work_alone_do_as_one(sizes, shard, accumulation_steps):
 
 
 @pytest.mark.parametrize(
-  'gather', [pytest.param('step', marks=pytest.mark.slow), 'micro_batch']
+  'gather', ['step', pytest.param('micro_batch', marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize('name', OTHERS)
 def test_other_models_on_a_mixed_mesh(name, gather):
