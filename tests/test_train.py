@@ -1,9 +1,11 @@
 """The loop on tiny runs: its files, interruptions, divergence, evaluation."""
 
 import contextlib
+import errno
 import json
 import math
 import shutil
+import threading
 
 import jax
 import numpy as np
@@ -24,6 +26,7 @@ from vit_jax import (
   train,
 )
 from vit_jax import config as config_lib
+from vit_jax.checkpoint import saving
 from vit_jax.errors import NonFiniteError, PreemptedError
 
 STEPS = 12
@@ -483,15 +486,17 @@ def test_best_weights_are_kept(tmp_path):
 # Divergence ------------------------------------------------------------------
 
 
-def test_divergence_stops_with_the_last_good_checkpoint(tmp_path):
+def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
   config = tiny_config()
   # The seventh update is with a rate of 1e33.
   config.schedule = config_lib.schedule(
     'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
   )
   config.optimizer = config_lib.sgd()
-  with pytest.raises(NonFiniteError, match='at step 7 ') as error:
-    train.train_and_evaluate(config, tmp_path)
+  with monkeypatch.context() as patch:
+    _end_saves_when_waited_for(patch)  # Step 4 is under way at step 7.
+    with pytest.raises(NonFiniteError, match='at step 7 ') as error:
+      train.train_and_evaluate(config, tmp_path)
   assert '(found in steps 7 to 8)' in str(error.value)
   assert f'checkpoint is {tmp_path}/checkpoints/4.' in str(error.value)
   assert not (tmp_path / 'DONE').exists()
@@ -503,6 +508,48 @@ def test_divergence_stops_with_the_last_good_checkpoint(tmp_path):
   result = train.train_and_evaluate(config, tmp_path, allow_config_change=True)
   assert result['step'] == 12
   assert math.isfinite(result['test/loss'])
+
+
+def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):
+  config = tiny_config()
+  config.optimizer = config_lib.sgd()
+  config.schedule = config_lib.schedule(
+    'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
+  )
+  _end_saves_when_waited_for(monkeypatch, OSError(errno.ENOSPC, 'No space'))
+  lines = []
+  monkeypatch.setattr(
+    train.logging, 'error', lambda text, *args: lines.append(text % args)
+  )
+  with pytest.raises(NonFiniteError, match='no checkpoint had been saved yet'):
+    train.train_and_evaluate(config, tmp_path)
+  [line] = lines
+  assert 'checkpoint of step 4 could not be saved' in line
+  assert 'ENOSPC' in line
+
+
+def _end_saves_when_waited_for(monkeypatch, error=None):
+  """Leaves saves under way until the run waits for one.
+
+  Args:
+    monkeypatch: undoes it.
+    error: what they end with.
+  """
+  waited = threading.Event()
+  finished, wait = saving._Save.finished, saving.Saver.wait
+
+  def finished_late(save):
+    waited.wait(60)
+    save.error = save.error or error
+    finished(save)
+
+  def wait_for_it(saver):
+    if saver._under_way:
+      waited.set()
+    wait(saver)
+
+  monkeypatch.setattr(saving._Save, 'finished', finished_late)
+  monkeypatch.setattr(saving.Saver, 'wait', wait_for_it)
 
 
 # Evaluation ------------------------------------------------------------------

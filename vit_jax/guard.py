@@ -1,7 +1,7 @@
 """What happens to a step whose loss or gradient is not finite."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from etils import epath
 
@@ -45,14 +45,15 @@ class Guard:
     self,
     start_step: int,
     values: Sequence[Mapping[str, float]],
-    last_checkpoint: int | None,
+    last_checkpoint: Callable[[], int | None],
   ) -> None:
     """Looks at the steps after `start_step`.
 
     Args:
       start_step: the step before the first one.
       values: the metrics of each step, see `step.make_train_step`.
-      last_checkpoint: the newest one of the run.
+      last_checkpoint: gives the step of the run's newest checkpoint; only asked
+        for the message.
 
     Raises:
       NonFiniteError: a step is not finite, or too many in a row are not.
@@ -66,9 +67,10 @@ class Guard:
       self._in_a_row = self._in_a_row + 1 if bad else 0
       if self._in_a_row <= self._max_skipped:
         continue
+      saved = last_checkpoint()
       kept = (
-        f'the last good checkpoint is {self._directory}/{last_checkpoint}'
-        if last_checkpoint
+        f'the last good checkpoint is {self._directory}/{saved}'
+        if saved
         else 'no checkpoint had been saved yet'
       )
       row = f', number {self._in_a_row} in a row' if self.skips else ''

@@ -272,6 +272,17 @@ def train_and_evaluate(
           workdir, kind, step, state.eval_params, values, timeout=timeout
         )
 
+    def last_checkpoint():
+      """Its step; one that is being saved counts, once it is complete."""
+      logging.warning('A step is not finite; waiting for what is being saved.')
+      timeout = config.checkpoint.timeout
+      with watchdog.allow('save before the end', timeout):
+        try:
+          checkpoints.wait()
+        except errors.SaveError as error:
+          logging.error('%s', error)
+      return checkpoints.latest_step
+
     def preempted(step):
       return errors.PreemptedError(
         f'{notice.reason}: stopped after step {step}, which was saved. Start'
@@ -312,9 +323,7 @@ def train_and_evaluate(
       # A checkpoint also ends an interval, so that a resumed run logs the same
       # means; and what a non-finite loss leaves is neither evaluated nor saved.
       if due or save_now or step % config.log.every == 0:
-        guard.check(
-          interval.start_step, interval.fetch(), checkpoints.latest_step
-        )
+        guard.check(interval.start_step, interval.fetch(), last_checkpoint)
         checkpoints.check()
         values = interval.mean() | progress.measure(step)
         writer.write(step, values | goodput.metrics())
