@@ -86,7 +86,7 @@ def main(path, seconds):
   with state.lock(where.local), launch.signals() as stopped:
     launcher = Local(where, 2, command=command(seconds))
     running = launch.Launch(
-      sweep(), where, launcher, schedule.Limits(), status_lib.Lines()
+      sweep(), where, launcher, schedule.Limits(), status_lib.Lines(), {}
     )
     running.run(stopped)
 

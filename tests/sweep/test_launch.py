@@ -1,6 +1,7 @@
 """Starts, ends, tries again: with a launcher of scripted exit codes."""
 
 import dataclasses
+import json
 import time
 
 import pytest
@@ -57,13 +58,14 @@ def no_pause(monkeypatch):
   monkeypatch.setattr(launch, '_PAUSE', 0.0)
 
 
-def _launch(where, launcher, sweep=None, **limits):
+def _launch(where, launcher, sweep=None, view=None, steps=None, **limits):
   return launch.Launch(
     sweep or Sweep([fakes.study()]),
     where,
     launcher,
     schedule.Limits(**limits),
-    status.View(),
+    view or status.View(),
+    steps or {},
   )
 
 
@@ -92,6 +94,27 @@ def test_what_is_finished_is_left_out(tmp_path):
   launcher = Scripted(where)
   _launch(where, launcher).run()
   assert launcher.started == CANDIDATES[3:] + FINALS
+
+
+def test_time_left_counts_steps(tmp_path):
+  class Seen(status.View):
+    left = None
+
+    def show(self, snapshot):
+      if self.left is None:
+        self.left = snapshot.seconds_left
+
+  where = fakes.folders(tmp_path)
+  fakes.finish(where, fakes.study().candidates[0])
+  events = [{'handle': 'x', 'time': 0.0}, {'code': 0, 'time': 100.0}]
+  lines = [json.dumps({'run': CANDIDATES[0], **event}) for event in events]
+  (where.local / 'events.jsonl').write_text('\n'.join(lines) + '\n')
+  seen = Seen()
+  steps = {run.name: 10 for run in fakes.study().all_runs()}
+  steps[CANDIDATES[0]] = 50
+  _launch(where, Scripted(where), view=seen, steps=steps).run()
+  # Six runs of 20 s, two at a time.
+  assert seen.left == pytest.approx(60.0)
 
 
 def test_failures_are_tried_again_and_then_given_up(tmp_path):

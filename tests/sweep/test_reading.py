@@ -36,7 +36,16 @@ def test_sweep_files(name):
   sweep = reading.load(f'configs/sweeps/{name}.py:{argument}')
   assert len(sweep.studies) == studies
   assert {len(study.candidates) for study in sweep.studies} == {candidates}
-  reading.check(reading.override(sweep, ['init.checkpoint=runs/pretrained']))
+  steps = reading.check(
+    reading.override(sweep, ['init.checkpoint=runs/pretrained'])
+  )
+  assert set(steps) == {
+    run.name for study in sweep.studies for run in study.all_runs()
+  }
+  # By epochs, as many as the data make them.
+  expected = {'reproduce': {400}, 'regularisation': {0}}
+  if name in expected:
+    assert set(steps.values()) == expected[name]
 
 
 def test_the_fine_tuning_protocol():

@@ -1,6 +1,7 @@
 """What is shown while a sweep runs."""
 
 import io
+import types
 
 import pytest
 from etils import epath
@@ -27,6 +28,7 @@ def _snapshot(path, **changes):
     failed=[],
     seconds={'a/rate=0.001': 100.0, 'a/rate=0.01': 140.0},
     slots=2,
+    steps={},
   )
   return status.snapshot(
     Sweep([study]), Folders(path, epath.Path(path)), **values | changes
@@ -58,7 +60,7 @@ def test_time_left_tells_runs_from_those_that_start_from_them(tmp_path):
   runs = [Run(name, 'config.py', needs.get(name, {})) for name in names]
   sweep = Sweep([Study('s', finals=runs)])
 
-  def left(seconds):
+  def left(seconds, steps=types.MappingProxyType({})):
     snapshot = status.snapshot(
       sweep,
       Folders(tmp_path, epath.Path(tmp_path)),
@@ -67,12 +69,27 @@ def test_time_left_tells_runs_from_those_that_start_from_them(tmp_path):
       failed=[],
       seconds=seconds,
       slots=1,
+      steps=steps,
     )
     return snapshot.seconds_left
 
   # b takes as long as a; so may c and d, until one of them is finished.
   assert left({'a': 100.0}) == 300
   assert left({'a': 100.0, 'c': 10.0}) == 110
+  # A tenth of the steps is a tenth of the time.
+  steps = {'a': 800, 'b': 400, 'c': 80, 'd': 160}
+  assert left({'a': 100.0}, steps) == 50 + 10 + 20
+  assert left({'a': 100.0, 'c': 20.0}, steps) == 50 + 40
+  # By two lengths, a start is told from the steps: 20 s and 0.1 s here.
+  assert left({'a': 100.0, 'b': 60.0}, steps) == pytest.approx(28 + 36)
+  # More steps took no longer; a start cannot take less than nothing.
+  assert left({'a': 40.0, 'b': 60.0}, steps) == pytest.approx(2 * 50)
+  assert left({'a': 110.0, 'b': 10.0}, steps) == pytest.approx(8 + 16)
+  # Of a kind, unless those of a run are not known.
+  assert left({'a': 100.0}, steps | {'d': 0}) == 50 + 200
+  some = {'a': 0, 'b': 0, 'c': 80, 'd': 160}
+  assert left({'a': 100.0, 'c': 20.0}, some) == 100 + 40
+  assert left({'elsewhere': 100.0}, steps) is None
 
 
 def test_lines_for_a_log(capsys, tmp_path):

@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from vit_jax import errors
@@ -55,13 +55,24 @@ class Launch:
     launcher: Launcher,
     limits: schedule.Limits,
     view: status.View,
+    steps: Mapping[str, int],
   ):
-    """Reads from disk what was done before; the caller holds the lock."""
+    """Reads from disk what was done before; the caller holds the lock.
+
+    Args:
+      sweep: what to run.
+      folders: where.
+      launcher: starts runs.
+      limits: how often.
+      view: shows how far it is.
+      steps: of runs, as far as they are known, to tell how long it takes.
+    """
     self._sweep = sweep
     self._folders = folders
     self._launcher = launcher
     self._limits = limits
     self._view = view
+    self._steps = steps
     self._events = state.Events(folders.local)
     self.finished = read_finished(sweep, folders)
     self._programs = {
@@ -185,6 +196,7 @@ class Launch:
       failed=failed,
       seconds=self._events.seconds,
       slots=self._launcher.slots,
+      steps=self._steps,
     )
 
   def _stop(self) -> None:

@@ -2,8 +2,9 @@
 
   python -m vit_jax.sweep.reading FILE[:ARGUMENT] [KEY=VALUE ...]
 
-prints `{"studies": ..., "summary": ...}` as JSON. A process of its own, since
-configs import JAX, whose seconds and memory the launcher is not to cost.
+prints `{"studies": ..., "summary": ..., "steps": ...}` as JSON. A process of
+its own, since configs import JAX, whose seconds and memory the launcher is not
+to cost.
 """
 
 import importlib.util
@@ -107,8 +108,11 @@ def read_config(run: Run) -> ml_collections.ConfigDict:
   return values.config
 
 
-def check(sweep: Sweep) -> None:
+def check(sweep: Sweep) -> dict[str, int]:
   """Reads every config, and refuses to choose by anything but held-out data.
+
+  Returns:
+    Run -> its `total_steps`; 0 where that follows from epochs.
 
   Raises:
     ValueError: says which run, and what is wrong.
@@ -135,14 +139,16 @@ def check(sweep: Sweep) -> None:
     if not study.candidates:
       for run in study.finals_of(None):
         read(run)
+  return {name: config.total_steps or 0 for name, config in configs.items()}
 
 
 def main(words: Sequence[str]) -> None:
   sweep = override(load(words[0]), words[1:])
-  check(sweep)
+  steps = check(sweep)
   found = {
     'studies': spec.to_json(sweep),
     'summary': sweep.summary is not None,
+    'steps': steps,
   }
   json.dump(found, sys.stdout)
 

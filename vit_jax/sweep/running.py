@@ -1,10 +1,12 @@
 """Brings a sweep to its end as the command's flags say."""
 
+import dataclasses
 import json
 import pathlib
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from absl import flags
 
@@ -58,8 +60,23 @@ _DRY_RUN = flags.DEFINE_bool(
 )
 
 
-def read_sweep(text: str) -> tuple[Sweep, bool]:
-  """The sweep, checked in another process, and whether it has a summary."""
+@dataclasses.dataclass(frozen=True)
+class SweepFile:
+  """What a sweep file says, with what --set sets.
+
+  Attributes:
+    sweep: without its summary.
+    has_summary: whether it has one.
+    steps: run -> its `total_steps`; 0 where that follows from epochs.
+  """
+
+  sweep: Sweep
+  has_summary: bool
+  steps: Mapping[str, int]
+
+
+def read_sweep(text: str) -> SweepFile:
+  """Reads and checks a sweep file in another process."""
   words = [text, *_SET.value]
   result = subprocess.run(
     [sys.executable, '-m', 'vit_jax.sweep.reading', '--', *words],
@@ -71,7 +88,9 @@ def read_sweep(text: str) -> tuple[Sweep, bool]:
   if result.returncode:
     sys.exit(1)  # It has said why.
   found = json.loads(result.stdout)
-  return spec.from_json(found['studies']), found['summary']
+  return SweepFile(
+    spec.from_json(found['studies']), found['summary'], found['steps']
+  )
 
 
 def with_overrides(sweep: Sweep) -> Sweep:
@@ -131,22 +150,23 @@ def run(text: str, *, table: bool = True) -> None:
   where = folders()
   directory = where.local
   if _DRY_RUN.value:
-    print_commands(read_sweep(text)[0], where)
+    print_commands(read_sweep(text).sweep, where)
     return
   directory.mkdir(parents=True, exist_ok=True)
   with state.lock(directory), launch.signals() as stopped:
-    sweep, has_summary = read_sweep(text)
+    file = read_sweep(text)
+    sweep = file.sweep
     state.record(directory, sweep, lambda name: where.workdir(name).exists())
     limits = schedule.Limits(_RETRIES.value, _RESTARTS.value)
     launcher = make_launcher(where)
     view = status.view()
     try:
-      running = launch.Launch(sweep, where, launcher, limits, view)
+      running = launch.Launch(sweep, where, launcher, limits, view, file.steps)
       failed = running.run(stopped)
     finally:
       view.close()
     words = [f'--workdir={directory}', f'--runs={where.shared}']
-    if has_summary:
+    if file.has_summary:
       words.append(f'--sweep={text}')
     result = table and subprocess.run(
       [sys.executable, '-m', 'vit_jax.sweep.table', *words], check=False

@@ -94,15 +94,20 @@ def held_back(sweep: Sweep, finished: Finished) -> list[Run]:
   return list(found.values())
 
 
-def total(sweep: Sweep, finished: Finished) -> int:
-  """How many runs the sweep has; as many finals as the first candidate's."""
-  names = set()
+def expected(sweep: Sweep, finished: Finished) -> dict[str, Run]:
+  """All runs by name; before a choice, the finals of the first candidate."""
+  runs = {}
   for study in sweep.studies:
     finals = reported(study, finished)
     if finals is None:  # Not known yet.
       finals = study.finals_of(study.candidates[0])
-    names |= {run.name for run in (*study.candidates, *finals)}
-  return len(names)
+    runs |= {run.name: run for run in (*study.candidates, *finals)}
+  return runs
+
+
+def total(sweep: Sweep, finished: Finished) -> int:
+  """How many runs the sweep has."""
+  return len(expected(sweep, finished))
 
 
 def blocked(

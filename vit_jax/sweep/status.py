@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from vit_jax.sweep import schedule
 from vit_jax.sweep.commands import Folders
-from vit_jax.sweep.spec import Sweep
+from vit_jax.sweep.spec import Run, Sweep
 
 _TAIL = 4096  # Bytes of a file that hold its last line.
 
@@ -53,6 +53,7 @@ def snapshot(
   failed: Sequence[str],
   seconds: Mapping[str, float],
   slots: int,
+  steps: Mapping[str, int],
 ) -> Snapshot:
   """Puts together what is known.
 
@@ -64,44 +65,79 @@ def snapshot(
     failed: the runs that were given up.
     seconds: what finished runs took, by their names.
     slots: how many run at a time.
+    steps: of runs, by their names; 0 or left out: not known.
   """
-  rows, first = {}, set()
+  rows = {}
   for study in sweep.studies:
     for run in schedule.known(study, finished):
       name = run.name
-      if not run.needs:
-        first.add(name)
       if name in finished:
         rows[name] = ('finished', accuracies(finished[name]))
       elif name in busy:
         rows[name] = ('running', _progress(folders, name))
       else:
         rows[name] = ('failed' if name in failed else 'waiting', '')
-  total = schedule.total(sweep, finished)
+  runs = schedule.expected(sweep, finished)
   done = sum(state == 'finished' for state, _ in rows.values())
   left = None
-  if seconds:
-    # Those that start from others' weights are of another length than these.
-    ahead = sum(rows[name][0] in ('running', 'waiting') for name in first)
-    later = total - done - len(failed) - ahead
-    left = ahead * _mean(seconds, first) + later * _mean(
-      seconds, seconds.keys() - first
-    )
-    left /= min(slots, max(total, 1))
+  if any(name in seconds for name in runs):
+    ahead = runs.keys() - finished.keys() - set(failed)
+    left = _seconds(runs, ahead, seconds, steps) / min(slots, len(runs))
   return Snapshot(
     rows=[(name, *row) for name, row in rows.items()],
     done=done,
-    total=total,
+    total=len(runs),
     running=len(busy),
     failed=len(failed),
     seconds_left=left,
   )
 
 
-def _mean(seconds: Mapping[str, float], names: Collection[str]) -> float:
-  """What runs of these names took on average; all runs, if none of them did."""
-  found = [seconds[name] for name in names if name in seconds]
-  return statistics.fmean(found or seconds.values())
+def _seconds(
+  runs: Mapping[str, Run],
+  ahead: Collection[str],
+  seconds: Mapping[str, float],
+  steps: Mapping[str, int],
+) -> float:
+  """What some runs will take, one after the other.
+
+  A start, and as long a step, as those that are finished have. Runs that start
+  from others' weights are of another kind than those: each kind is judged by
+  itself, as soon as one is finished. Where the steps of one that is looked at
+  are not known, a run takes as long as a run.
+
+  Args:
+    runs: all of the sweep.
+    ahead: the names of those that are asked for.
+    seconds: what finished ones took.
+    steps: of runs.
+  """
+  done = runs.keys() & seconds.keys()
+  total = 0.0
+  for later in (False, True):
+    kind = {name for name, run in runs.items() if bool(run.needs) is later}
+    asked, judges = kind & ahead, sorted(kind & done or done)
+    size = {name: steps.get(name, 0) for name in (*asked, *judges)}
+    if not all(size.values()):
+      size = dict.fromkeys(size, 1)
+    start, a_step = _line(
+      [size[name] for name in judges], [seconds[name] for name in judges]
+    )
+    total += sum(start + a_step * size[name] for name in asked)
+  return total
+
+
+def _line(
+  steps: Sequence[int], seconds: Sequence[float]
+) -> tuple[float, float]:
+  """Seconds of a start and of a step, neither below zero, by least squares."""
+  if len(set(steps)) > 1:
+    line = statistics.linear_regression(steps, seconds)
+    if line.slope <= 0:
+      return statistics.fmean(seconds), 0.0
+    if line.intercept >= 0:
+      return line.intercept, line.slope
+  return 0.0, sum(seconds) / sum(steps)
 
 
 def accuracies(metrics: Mapping[str, float]) -> str:
