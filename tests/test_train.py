@@ -486,13 +486,18 @@ def test_best_weights_are_kept(tmp_path):
 # Divergence ------------------------------------------------------------------
 
 
-def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
+def _diverging_config():
   config = tiny_config()
   # The seventh update is with a rate of 1e33.
   config.schedule = config_lib.schedule(
     'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
   )
   config.optimizer = config_lib.sgd()
+  return config
+
+
+def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
+  config = _diverging_config()
   with monkeypatch.context() as patch:
     _end_saves_when_waited_for(patch)  # Step 4 is under way at step 7.
     with pytest.raises(NonFiniteError, match='at step 7 ') as error:
@@ -511,11 +516,7 @@ def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
 
 
 def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):
-  config = tiny_config()
-  config.optimizer = config_lib.sgd()
-  config.schedule = config_lib.schedule(
-    'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
-  )
+  config = _diverging_config()
   _end_saves_when_waited_for(monkeypatch, OSError(errno.ENOSPC, 'No space'))
   lines = []
   monkeypatch.setattr(

@@ -103,8 +103,8 @@ def _seconds(
 
   A start, and as long a step, as those that are finished have. Runs that start
   from others' weights are of another kind than those: each kind is judged by
-  itself, as soon as one is finished. Where the steps of one that is looked at
-  are not known, a run takes as long as a run.
+  itself, as soon as one is finished. A kind with a run whose steps are not
+  known counts runs instead: each takes the mean.
 
   Args:
     runs: all of the sweep.
