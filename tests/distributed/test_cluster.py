@@ -3,12 +3,13 @@
 import socket
 
 import pytest
-from jax._src.clusters import cloud_tpu_cluster
-from jax._src.clusters import cluster as jax_cluster
 
-from vit_jax import errors
+from vit_jax import errors, jax_internals
 from vit_jax.distributed import cluster
 from vit_jax.distributed.cluster import Place
+
+cloud_tpu_cluster = jax_internals.clusters().cloud_tpu_cluster
+jax_cluster = jax_internals.clusters().cluster
 
 
 @pytest.fixture(autouse=True)

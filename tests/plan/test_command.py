@@ -54,13 +54,10 @@ def test_help_teaches_by_examples():
 
 def test_importing_starts_no_backend():
   subprocess.run(
-    [
-      *(sys.executable, '-c'),
-      'from vit_jax.plan import command\n'
-      'from jax._src import xla_bridge\n'
-      'assert not xla_bridge.backends_are_initialized()',
-    ],
+    [sys.executable, '-c', 'from vit_jax.plan import command'],
     cwd=ROOT,
+    # What starts a backend fails.
+    env={**os.environ, 'JAX_PLATFORMS': 'not_there'},
     check=True,
   )
 

@@ -17,7 +17,7 @@ import pytest
 from jax.experimental.pallas.ops.tpu import splash_attention
 
 from vit_jax import config as config_lib
-from vit_jax import losses, models, optim, sharding
+from vit_jax import jax_internals, losses, models, optim, sharding
 from vit_jax import step as step_lib
 from vit_jax.models import images as images_lib
 
@@ -315,9 +315,8 @@ def test_what_is_rounded_anyway_is_copied_rounded():
   sent = [v.aval.shape for v in barrier.outvars if v.aval.dtype == jnp.bfloat16]
   assert sorted(sent) == sorted(aval.shape for aval in shapes)
   # Gradients of that dtype are added up in float32, and come back so.
-  (loop,) = (
-    e for e in alone.params['jaxpr'].eqns if e.primitive.name == 'scan'
-  )
+  (inner,) = jax_internals.called(alone)
+  (loop,) = (e for e in inner.eqns if e.primitive.name == 'scan')
   sums = {v.aval.dtype for v in loop.outvars}
   assert sums == {jnp.dtype('float32')}
   expected = on_one_device(kind, 2)[0].opt_state[0]['gradient']

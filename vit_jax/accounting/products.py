@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 from jax.extend import core
 
+from vit_jax import jax_internals
+
 PADDINGS = ('inside', 'all')
 
 # How often these run what is in them cannot be read off the trace, or it sees
@@ -33,13 +35,15 @@ def count(jaxpr: core.Jaxpr, padding: str) -> Iterator[tuple[str, int]]:
       that hides how many there are.
   """
   for eqn in jaxpr.eqns:
-    stack = str(eqn.source_info.name_stack)
+    stack = jax_internals.name_stack(eqn)
     kind = eqn.primitive.name
     if kind == 'dot_general':
       yield stack, _matrix_product(eqn)
     elif kind == 'conv_general_dilated':
       yield stack, _convolution(eqn, padding)
-    elif inner := [list(count(sub, padding)) for sub in _called(eqn)]:
+    elif inner := [
+      list(count(sub, padding)) for sub in jax_internals.called(eqn)
+    ]:
       # All but conditions have one branch that can hold products.
       branch = max(inner, key=lambda found: sum(macs for _, macs in found))
       if kind in _UNKNOWN and any(macs for _, macs in branch):
@@ -48,32 +52,21 @@ def count(jaxpr: core.Jaxpr, padding: str) -> Iterator[tuple[str, int]]:
           'cannot be read off the trace. Use a loop of known length '
           '(jax.lax.scan), or account for the model without it.'
         )
-      times = eqn.params['length'] if kind == 'scan' else 1
+      times = jax_internals.trips(eqn) if kind == 'scan' else 1
       for below, macs in branch:
         yield f'{stack}/{below}', times * macs
     else:
       yield stack, 0
 
 
-def _called(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
-  """The functions among an equation's parameters."""
-  for value in eqn.params.values():
-    for item in value if isinstance(value, tuple | list) else (value,):
-      if isinstance(item, core.ClosedJaxpr):
-        yield item.jaxpr
-      elif isinstance(item, core.Jaxpr):
-        yield item
-
-
 def _matrix_product(eqn: core.JaxprEqn) -> int:
-  (contracted, _), _ = eqn.params['dimension_numbers']
   left = eqn.invars[0].aval.shape
-  return eqn.outvars[0].aval.size * math.prod(left[i] for i in contracted)
+  summed = math.prod(left[i] for i in jax_internals.contracted(eqn))
+  return eqn.outvars[0].aval.size * summed
 
 
 def _convolution(eqn: core.JaxprEqn, padding: str) -> int:
-  params = eqn.params
-  numbers = params['dimension_numbers']
+  params = jax_internals.convolution(eqn)
   source, kernel = (var.aval.shape for var in eqn.invars)
   target = eqn.outvars[0].aval.shape
   # Taps are pairs of an output position and an offset into the kernel. As
@@ -81,22 +74,23 @@ def _convolution(eqn: core.JaxprEqn, padding: str) -> int:
   taps = 1
   for i, (pads, stride, source_step, kernel_step) in enumerate(
     zip(
-      params['padding'],
-      params['window_strides'],
-      params['lhs_dilation'],
-      params['rhs_dilation'],
+      params.padding,
+      params.strides,
+      params.input_steps,
+      params.kernel_steps,
       strict=True,
-    )
+    ),
+    start=2,
   ):
-    starts = np.arange(target[numbers.out_spec[2 + i]]) * stride - pads[0]
-    offsets = np.arange(kernel[numbers.rhs_spec[2 + i]]) * kernel_step
+    starts = np.arange(target[params.output_dimensions[i]]) * stride - pads[0]
+    offsets = np.arange(kernel[params.kernel_dimensions[i]]) * kernel_step
     position = starts[:, None] + offsets
     if padding == 'inside':
-      end = (source[numbers.lhs_spec[2 + i]] - 1) * source_step
+      end = (source[params.input_dimensions[i]] - 1) * source_step
       inside = (position >= 0) & (position <= end)
       taps *= int(np.sum(inside & (position % source_step == 0)))
     else:
       taps *= position.size
-  batch, features = (target[axis] for axis in numbers.out_spec[:2])
+  batch, features = (target[axis] for axis in params.output_dimensions[:2])
   # The kernel has as many input features as one group of them.
-  return batch * features * kernel[numbers.rhs_spec[1]] * taps
+  return batch * features * kernel[params.kernel_dimensions[1]] * taps

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from jax.extend import core
 
+from vit_jax import jax_internals
+
 # The same numbers under another shape. Repeats of a smaller array are as easy
 # to repeat again as to keep.
 _VIEWS = ('reshape', 'squeeze', 'expand_dims', 'broadcast_in_dim')
@@ -61,7 +63,7 @@ def _origin(
   """
   while not isinstance(var, core.Literal) and var in computed:
     eqn, i = computed[var]
-    stack = str(eqn.source_info.name_stack)
+    stack = jax_internals.name_stack(eqn)
     if eqn.primitive.name in _VIEWS:
       var = eqn.invars[0]
       continue
@@ -70,18 +72,21 @@ def _origin(
       return (id(var),), stack, _bytes(var)
     inner = _computed(called)
     array, below, size = _origin(inner, called.outvars[i])
-    if eqn.primitive.name == 'scan' and i >= eqn.params['num_carry']:
-      size *= eqn.params['length']
+    looped = eqn.primitive.name == 'scan'
+    if looped:
+      constants, carry = jax_internals.carried(eqn, called)
+      if i >= carry:
+        size *= jax_internals.trips(eqn)
     if below is not None:
       # Calls of one function share its trace; the equations are their own.
       return (id(eqn), *array), f'{stack}/{below}', size
     if isinstance(array, core.Literal):
       return array, None, size
     place = called.invars.index(array)
-    if eqn.primitive.name == 'scan':
+    if looped:
       # What the loop carries, kept of each iteration.
-      carried = place - eqn.params['num_consts']
-      if 0 <= carried < eqn.params['num_carry']:
+      carried = place - constants
+      if 0 <= carried < carry:
         below = _origin(inner, called.outvars[carried])[1]
       return (id(var),), f'{stack}/{below or ""}', size
     var = eqn.invars[place]
@@ -90,11 +95,11 @@ def _origin(
 
 def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
   """The function whose arguments and results are the equation's, if any."""
-  called = eqn.params.get('jaxpr', eqn.params.get('call_jaxpr'))
-  called = getattr(called, 'jaxpr', called)  # Without its constants.
-  if isinstance(called, core.Jaxpr) and (
-    len(called.invars) == len(eqn.invars)
-    and len(called.outvars) == len(eqn.outvars)
-  ):
-    return called
+  if eqn.primitive.name == 'while':
+    return None
+  for called in jax_internals.called(eqn):
+    if len(called.invars) == len(eqn.invars) and (
+      len(called.outvars) == len(eqn.outvars)
+    ):
+      return called
   return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from vit_jax import errors
+from vit_jax import errors, jax_internals
 
 # JAX gives the jobs of a Slurm or Open MPI cluster neighbouring ports from
 # here up; the port next to one is another job's.
@@ -111,26 +111,19 @@ def _check(place: Place) -> None:
 
 
 def _detect(timeout: float) -> Place | None:
-  """Asks JAX's own detection, which is private; None if there is no cluster.
-
-  It is the only place that knows all of these clusters alike to
-  `jax.distributed.initialize`, which tells nobody what it found.
-  """
-  try:
-    from jax._src import clusters
-
-    detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
-  except (ImportError, AttributeError):
-    logging.warning(
-      'This version of JAX hides how it detects clusters. If this process is'
-      ' one of several, give coordinator_address, num_processes and process_id.'
-    )
-    return None
+  """Asks JAX's own detection; None if there is no cluster."""
   address = os.environ.get('JAX_COORDINATOR_ADDRESS')
   try:
-    address, count, process_id, device_ids = detect(
-      address, None, None, None, None, max(1, round(timeout))
+    address, count, process_id, device_ids = jax_internals.detect_cluster(
+      address, max(1, round(timeout))
     )
+  except jax_internals.ChangedError as error:
+    logging.warning(
+      '%s If this process is one of several, give coordinator_address,'
+      ' num_processes and process_id.',
+      error,
+    )
+    return None
   except Exception as error:
     if 'recognize coordinator' in str(error):
       raise errors.HostLostError(
@@ -162,10 +155,7 @@ def _host_names(num_processes: int) -> Sequence[str]:
   if nodes:
     return [nodes]
   try:
-    from jax._src.clusters import cloud_tpu_cluster
-
-    cluster = cloud_tpu_cluster.GceTpuCluster
-    workers = cluster.is_env_present() and cluster._get_worker_list_in_slice()
+    workers = jax_internals.tpu_hosts()
   except Exception:  # Only the error message is poorer without.
     return ()
-  return workers if workers and len(workers) == num_processes else ()
+  return workers if len(workers) == num_processes else ()
