@@ -173,6 +173,13 @@ def test_scan_changes_nothing(remat):
   assert _parts(scanned)['Transformer/encoderblock_*/LayerNorm_0'].repeats == 2
 
 
+def _gelu_factors():
+  """How many arrays JAX keeps of a GELU: 5 in 0.10, 4 in 0.12."""
+  x = jax.ShapeDtypeStruct((5, 16), jnp.float32)
+  kept = jax.eval_shape(lambda x: jax.vjp(nn.gelu, x)[1], x)
+  return sum(a.shape == x.shape for a in jax.tree.leaves(kept))
+
+
 def test_activations_of_a_tiny_vit_by_hand():
   # L = 5 tokens of D = 8, H = 2 heads, MLP of M = 16; float32; 2 blocks.
   block = 'Transformer/encoderblock_*/'
@@ -190,14 +197,14 @@ def test_activations_of_a_tiny_vit_by_hand():
     # exp(scores) and weights [H, L, L], sums and their -2nd powers [H, L, 1],
     # the output [L, D].
     block + 'attention products': 2 * (2 * 50 + 2 * 10 + 40) * 4,
-    # Five factors of the GELU's derivative, and the GELU: [L, M].
-    block + 'MlpBlock_0': 2 * (6 * 80) * 4,
+    # The factors of the GELU's derivative, and the GELU: [L, M].
+    block + 'MlpBlock_0': 2 * ((_gelu_factors() + 1) * 80) * 4,
     # As above, but only the class token's output is needed.
     'Transformer/encoder_norm': (3 * 40 + 4 * 5) * 4,
     'head': 0,
     'Transformer/posembed_input': 0,
   }
-  assert _tiny().activation_bytes == 21_840
+  assert _tiny().activation_bytes == 18_640 + 640 * _gelu_factors()
 
 
 def test_remat_keeps_the_blocks_inputs():
