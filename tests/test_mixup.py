@@ -109,7 +109,11 @@ def test_images_are_blended_after_normalisation():
 
 
 @pytest.mark.parametrize(
-  'accumulation_steps', [pytest.param(1, marks=pytest.mark.slow), 2]
+  'accumulation_steps',
+  [
+    pytest.param(1, marks=pytest.mark.slow),
+    pytest.param(2, marks=pytest.mark.gate),
+  ],
 )
 def test_steps_on_8_devices_are_those_of_one(accumulation_steps):
   run = functools.partial(
@@ -130,6 +134,7 @@ def test_steps_on_8_devices_are_those_of_one(accumulation_steps):
   np.testing.assert_allclose(*head, rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.gate
 def test_each_step_and_seed_of_a_config_has_its_own_proportion():
   def losses_of(seed, alpha):
     config = config_lib.default()
