@@ -184,7 +184,7 @@ def test_recorded_versions_that_cannot_be_had_end_the_set_up(shipped, problem):
 def test_setup_refuses(machine):
   assert 'there is no ' in run('setup.sh', code=1)
   (machine / 'active').touch()
-  assert 'a run is alive on t1v-n-1-w-3' in run('setup.sh', code=1)
+  assert 't1v-n-1-w-3: a run is alive' in run('setup.sh', code=1)
   assert not (machine / 'uv_calls').exists()
 
 
