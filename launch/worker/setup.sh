@@ -24,8 +24,9 @@ workdir=${WORKDIR:-}
 archive=$HOME/vit_jax_code.tar.gz
 code=$home/code
 python=$home/venv/bin/python
-instead='To go on with the versions of the lock file instead: tpu_vm.py watch
---new_versions, or setup without --workdir. The run will say what changed.'
+instead='To go on with the versions of the lock file instead: tpu_vm.py watch'
+instead+=' --new_versions, or setup without --workdir. The run will say what'
+instead+=' changed.'
 
 fail() {
   echo "error: $HOSTNAME: $*" >&2
