@@ -1,5 +1,7 @@
 """Which compiler made the figures, and what is said if it is another one."""
 
+import pathlib
+
 import jax
 import pytest
 
@@ -67,6 +69,15 @@ def test_a_compiler_that_is_no_package_is_named(monkeypatch):
     'libtpu of TPU_LIBRARY_PATH=/lib/libtpu.so (tested: 0.0.50)'
     in compilers.difference()
   )
+
+
+def test_the_package_that_jax_found_by_itself_is_a_package(monkeypatch):
+  _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.0', libtpu='0.0.50')
+  folder = pathlib.Path('/site/libtpu')
+  monkeypatch.setattr(compilers, '_package', lambda: folder)
+  monkeypatch.setenv('TPU_LIBRARY_PATH', '/site/libtpu/libtpu.so')
+  assert compilers.libtpu() == '0.0.50'
+  assert compilers.difference() is None
 
 
 def test_without_lock_files_there_is_nothing_to_differ_from(monkeypatch):

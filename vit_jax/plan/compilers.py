@@ -1,7 +1,9 @@
 """Which compiler makes a plan's figures, and whether it is the tested one."""
 
 import functools
+import importlib.util
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +20,17 @@ _NAMES = ('jax', 'jaxlib', 'libtpu')
 
 def libtpu() -> str | None:
   """The TPU compiler's version; of one that is no package, where it lies."""
-  if path := os.environ.get('TPU_LIBRARY_PATH'):
+  path, spec = os.environ.get('TPU_LIBRARY_PATH'), _package()
+  # JAX sets it itself, to the package's.
+  if path and not (spec and pathlib.Path(path).is_relative_to(spec)):
     return f'of TPU_LIBRARY_PATH={path}'
   return installed.versions().get('libtpu')
+
+
+def _package() -> pathlib.Path | None:
+  """The folder of the package libtpu, which is not imported."""
+  spec = importlib.util.find_spec('libtpu')
+  return pathlib.Path(spec.origin).parent if spec and spec.origin else None
 
 
 def locked(text: str, python: str | None = None) -> dict[str, str]:
