@@ -10,8 +10,6 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 
-from packaging.utils import canonicalize_name
-
 # What a step's numbers, its speed or what is saved may depend on.
 LIBRARIES = (
   *('jax', 'jaxlib', 'libtpu'),
@@ -55,9 +53,9 @@ def freeze(*path: str) -> str:
   for one in importlib.metadata.distributions(**place):
     name = one.metadata['Name']
     # The first on the path is imported; a broken one has no name.
-    if not name or canonicalize_name(name) in seen:
+    if not name or _normal(name) in seen:
       continue
-    name = canonicalize_name(name)
+    name = _normal(name)
     seen.add(name)
     if url := one.read_text('direct_url.json'):
       origin = _origin(url)
@@ -106,7 +104,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     '' if nothing does; else Python and `LIBRARIES` come first, and of very
     many the others are a number.
   """
-  first = ['python', *map(canonicalize_name, LIBRARIES)]
+  first = ['python', *map(_normal, LIBRARIES)]
   names = _sorted({*old, *new}, first)
   said = [
     f'{name} {old.get(name, "none")} -> {new.get(name, "none")}'
@@ -115,6 +113,14 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
   ]
   more = len(said) - _SHOWN
   return ', '.join(said[:_SHOWN]) + f' and {more} more' * (more > 0)
+
+
+def _normal(name: str) -> str:
+  """A distribution's name as all write it (PEP 503).
+
+  packaging has this too, and takes as long to import as all else here.
+  """
+  return re.sub(r'[-_.]+', '-', name).lower()
 
 
 def _sorted(names: Iterable[str], first: list[str]) -> list[str]:
