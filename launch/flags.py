@@ -1,6 +1,7 @@
 """The launch programs' flags, and what they mean together."""
 
 import argparse
+import pathlib
 from collections.abc import Mapping
 
 from launch import queued_resource
@@ -9,6 +10,8 @@ from vit_jax import topology
 
 # Name -> what `add_argument` takes. A group belongs to one or more commands.
 Flags = dict[str, dict[str, object]]
+
+_LOCKS = pathlib.Path(__file__).with_name('locks')
 
 PROJECT: Flags = {
   'project': dict(
@@ -24,6 +27,14 @@ DRY_RUN: Flags = {
 YES: Flags = {
   'yes': dict(action='store_true', help='Do not ask for confirmation.'),
 }
+LOCK: Flags = {
+  'lock': dict(
+    default='tpu',
+    help='What is installed: a file of launch/locks by its name (%(default)s),'
+    ' which may be one of yours; none: the newest versions that setup.py'
+    ' allows.',
+  ),
+}
 ACCELERATOR: Flags = {
   'accelerator': dict(
     required=True,
@@ -35,6 +46,15 @@ TPU_VM: Mapping[str, Flags] = {
   'common': PROJECT | DRY_RUN,
   'yes': YES,
   'accelerator': ACCELERATOR,
+  'lock': LOCK,
+  'setup': {
+    'workdir': dict(
+      default='',
+      help='Of a run that is to go on here: installs exactly the versions and'
+      ' the Python that it recorded (WORKDIR/requirements.txt), if it has,'
+      ' instead of those of --lock.',
+    ),
+  },
   'name': {
     'name': dict(required=True, help='Of the queued resource and its TPU VM.'),
     'zone': dict(
@@ -104,6 +124,11 @@ TPU_VM: Mapping[str, Flags] = {
     'poll': dict(
       type=float, default=60, help='Seconds between looks (%(default)s).'
     ),
+    'new_versions': dict(
+      action='store_true',
+      help='Install what --lock says, also where the run has recorded other'
+      ' versions.',
+    ),
     'delete_when_done': dict(
       action='store_true', help='Give the slice back when the run has ended.'
     ),
@@ -114,6 +139,7 @@ GKE: Mapping[str, Flags] = {
   'common': DRY_RUN,
   'yes': YES,
   'accelerator': ACCELERATOR,
+  'lock': LOCK,
   'name': {'name': dict(required=True, help='Of the run (the JobSet).')},
   'cluster': {
     **PROJECT,
@@ -168,6 +194,21 @@ GKE: Mapping[str, Flags] = {
     key: settings for key, settings in TPU_VM['logs'].items() if key != 'worker'
   },
 }
+
+
+def lock(args: argparse.Namespace) -> str:
+  """The lock file of --lock, by name, or `none`.
+
+  Raises:
+    ValueError: there is none of that name; lists the choices.
+  """
+  names = sorted(file.stem for file in _LOCKS.glob('*.txt'))
+  if args.lock not in (*names, 'none'):
+    raise ValueError(
+      f'--lock={args.lock}: there is no launch/locks/{args.lock}.txt. Choose'
+      f' one of {", ".join(names)}, or none.'
+    )
+  return args.lock
 
 
 def accelerator(args: argparse.Namespace) -> topology.Slice:

@@ -84,15 +84,17 @@ def build(shell, args, _) -> None:
   """Builds the image from the code as it is here, with Cloud Build.
 
   What is in it is what tpu_vm.py's set-up would ship, and is noted in the work
-  directory of each run. Give each state of the code its own tag.
+  directory of each run. Give each state of the code its own tag. The image
+  also keeps the versions of all libraries, those of --lock.
   """
+  lock = flags_lib.lock(args)
   with shell.scratch() as directory:
     archive = workers.pack(shell, directory)
     shell.run(
       [
         *('gcloud', 'builds', 'submit', archive),
         '--config=launch/cloudbuild.yaml',
-        f'--substitutions=_IMAGE={args.image}',
+        f'--substitutions=_IMAGE={args.image},_LOCK={lock}',
         f'--project={args.project}',
         '--timeout=3600',
       ]
@@ -208,7 +210,7 @@ COMMANDS = {
     node_pools.create_nodes,
     ['cluster', 'accelerator', 'slices', 'spot', 'reservation', 'yes'],
   ),
-  'build': (build, ['image', 'project']),
+  'build': (build, ['image', 'lock', 'project']),
   'manifest': (manifest, _RUN),
   'apply': (apply, _RUN),
   'logs': (logs, ['name', 'logs']),

@@ -156,7 +156,15 @@ def check_run(flags: Sequence[str]) -> str:
       f'--config={values["config"]}: there is no file {file!r} here. Paths are'
       " relative to the repository's root, from where this is started."
     )
-  workdir = values['workdir']
+  return check_workdir(values['workdir'])
+
+
+def check_workdir(workdir: str) -> str:
+  """Refuses a work directory that is not the same on all machines.
+
+  Raises:
+    ValueError: says what is expected.
+  """
   if not workdir.startswith(('gs://', '/')):
     raise ValueError(
       f'--workdir={workdir}: expected gs://BUCKET/PATH or an absolute path on'

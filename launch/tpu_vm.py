@@ -66,12 +66,18 @@ def setup(shell, args, _) -> None:
 
   Shipped are the commit, local changes, and new files that git does not
   ignore; new large files are refused. The machines need no particular Python:
-  uv brings one. Run it again after changing the code; while a run is alive it
-  refuses.
+  uv brings one. Installed are the versions of launch/locks/tpu.txt unless
+  --lock says otherwise, or exactly those of the run in --workdir. Run it again
+  after changing the code; while a run is alive it refuses.
   """
+  lock, workdir = flags_lib.lock(args), args.workdir
+  if workdir:
+    shell_lib.check_workdir(workdir)
   with shell.scratch() as directory:
     archive = workers.pack(shell, directory)
-    workers.set_up(shell, flags_lib.target(args), archive)
+    workers.set_up(
+      shell, flags_lib.target(args), archive, lock=lock, workdir=workdir
+    )
 
 
 def run(shell, args, flags) -> None:
@@ -147,13 +153,15 @@ def watch_(shell, args, flags) -> None:
 
   Asks for the slice if there is none, sets it up and starts the run when it is
   there; when it is preempted, suspended or fails, deletes it, asks for a new
-  one, and goes on with the same code and work directory. It may be ended and
-  started again at any time: a run that is alive it takes up; on a slice
-  without one it starts this one, with the code as it is now. It must stay
-  alive itself, in tmux or on a small machine; without it a run just ends at
-  the preemption. Exit code 0: the run is over and all is well.
+  one, and goes on with the same code and work directory, and with exactly the
+  versions that the run has recorded there, as long as they can be had; with
+  --new_versions with those of --lock. It may be ended and started again at any
+  time: a run that is alive it takes up; on a slice without one it starts this
+  one, with the code as it is now. It must stay alive itself, in tmux or on a
+  small machine; without it a run just ends at the preemption. Exit code 0: the
+  run is over and all is well.
   """
-  shell_lib.check_run(flags)
+  workdir, lock = shell_lib.check_run(flags), flags_lib.lock(args)
   target, request = flags_lib.target(args), flags_lib.request(args)
   if target.name not in queued_resource.states(shell, target):
     shell.say(queued_resource.cost(request.wanted, args.price_per_chip_hour))
@@ -166,6 +174,8 @@ def watch_(shell, args, flags) -> None:
       target=target,
       request=request,
       archive=workers.pack(shell, directory),
+      lock=lock,
+      recorded='' if args.new_versions else workdir,
       flags=flags,
       variables=flags_lib.variables(args),
     )
@@ -177,7 +187,7 @@ def watch_(shell, args, flags) -> None:
 COMMANDS = {
   'zones': (zones, ['accelerator']),
   'create': (create, ['name', 'accelerator', 'request', 'yes']),
-  'setup': (setup, ['name']),
+  'setup': (setup, ['name', 'lock', 'setup']),
   'run': (run, ['name', 'run']),
   'logs': (logs, ['name', 'logs']),
   'status': (status, ['name']),
@@ -185,7 +195,7 @@ COMMANDS = {
   'delete': (delete, ['name', 'yes']),
   'watch': (
     watch_,
-    ['name', 'accelerator', 'request', 'yes', 'run', 'watch'],
+    ['name', 'accelerator', 'request', 'yes', 'lock', 'run', 'watch'],
   ),
 }
 

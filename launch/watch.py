@@ -18,6 +18,9 @@ class Job:
   target: Target
   request: Request
   archive: str
+  lock: str
+  # Of the run whose versions are installed; '': those of the lock are.
+  recorded: str
   flags: Sequence[str]
   variables: Sequence[str]
 
@@ -160,7 +163,13 @@ def _act(shell, job, action) -> None:
     # All start together, also when only one of them is new.
     workers.stop(shell, job.target, restart=True)
   if action == 'set_up':
-    workers.set_up(shell, job.target, job.archive)
+    workers.set_up(
+      shell,
+      job.target,
+      job.archive,
+      lock=job.lock,
+      workdir=job.recorded,
+    )
   if action in ('set_up', 'start', 'restart'):
     workers.start(shell, job.target, job.flags, variables=job.variables)
 

@@ -55,8 +55,27 @@ def pack(shell: shell_lib.Shell, directory: str) -> str:
   return f'{directory}/code.tar.gz'
 
 
-def set_up(shell: shell_lib.Shell, target: Target, archive: str) -> None:
-  """Ships the code to all workers and installs it there."""
+def set_up(
+  shell: shell_lib.Shell,
+  target: Target,
+  archive: str,
+  *,
+  lock: str,
+  workdir: str = '',
+) -> None:
+  """Ships the code to all workers and installs it there.
+
+  Args:
+    shell: runs or prints.
+    target: where.
+    archive: see `pack`.
+    lock: what is installed, see setup.sh.
+    workdir: of a run, whose recorded versions are installed instead, if it has
+      any; '': none.
+
+  Raises:
+    CommandError: it did not succeed everywhere.
+  """
   shell.run(
     [
       *(*_SSH, 'scp', archive, f'{target.name}:{ARCHIVE}', *target.place),
@@ -65,12 +84,13 @@ def set_up(shell: shell_lib.Shell, target: Target, archive: str) -> None:
       '--quiet',
     ]
   )
+  words = [f'LOCK={lock}', *([f'WORKDIR={workdir}'] if workdir else [])]
   # The script comes out of the archive, and then unpacks all of it.
   shell.run(
     ssh(
       target,
       f'tar -xzOf {ARCHIVE} launch/worker/setup.sh > vit_jax_setup.sh'
-      ' && bash vit_jax_setup.sh',
+      f' && env {shlex.join(words)} bash vit_jax_setup.sh',
     )
   )
 

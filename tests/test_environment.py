@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 
+import flax
 import jax
 import numpy as np
 import pytest
 
-from vit_jax import environment
+from vit_jax import environment, installed
 
 
 @pytest.fixture
@@ -107,6 +108,8 @@ def test_each_launch_adds_a_line(tmp_path, monkeypatch):
   assert [line['step'] for line in lines] == [0, 1, 2, 3]
   assert environment.commits(tmp_path) == ('one', 'two+')
   assert lines[0]['jax'] == jax.__version__
+  assert lines[0]['flax'] == flax.__version__
+  assert lines[0]['numpy'] == np.__version__
   assert lines[0]['device_kind'] == jax.devices()[0].device_kind
   assert (lines[0]['devices'], lines[0]['processes']) == (1, 1)
   assert [path.name for path in tmp_path.iterdir()] == ['environment.jsonl']
@@ -123,3 +126,58 @@ def test_a_damaged_line_is_dropped(tmp_path):
 
 def test_a_directory_that_is_not_there_does_not_end_the_run(tmp_path):
   assert environment.write(tmp_path / 'missing', 3, _mesh())['step'] == 3
+
+
+FIRST = '# Python 3.12.1\njax==0.10.2\nnumpy==2.4.6\nold==1.0\n'
+SECOND = '# Python 3.12.4\njax==0.12.0\nnumpy==2.4.6\n'
+
+
+def _launch(workdir, monkeypatch, text, step):
+  monkeypatch.setattr(installed, 'freeze', lambda: text)
+  return environment.write_requirements(workdir, step)
+
+
+def test_a_run_records_all_that_is_installed(tmp_path, monkeypatch):
+  assert _launch(tmp_path, monkeypatch, FIRST, 7) == ''
+  python, comment, *rest = (
+    (tmp_path / 'requirements.txt').read_text().splitlines()
+  )
+  assert python == '# Python 3.12.1'
+  assert 'from step 7 on' in comment
+  assert rest == ['jax==0.10.2', 'numpy==2.4.6', 'old==1.0']
+
+
+def test_an_environment_that_changed_is_named_and_the_old_one_kept(
+  tmp_path, monkeypatch, caplog
+):
+  _launch(tmp_path, monkeypatch, FIRST, 0)
+  first = (tmp_path / 'requirements.txt').read_text()
+  # The same again: the file still says when it began.
+  assert _launch(tmp_path, monkeypatch, FIRST, 5) == ''
+  assert (tmp_path / 'requirements.txt').read_text() == first
+  assert 'environment' not in caplog.text
+
+  changed = 'python 3.12.1 -> 3.12.4, jax 0.10.2 -> 0.12.0, old 1.0 -> none'
+  assert _launch(tmp_path, monkeypatch, SECOND, 9) == changed
+  assert f'than the one before: {changed}. The run goes on' in caplog.text
+  assert f'{tmp_path}/requirements_1.txt' in caplog.text
+  assert caplog.text.count('WARNING') == 1
+  assert (tmp_path / 'requirements_1.txt').read_text() == first
+  second = (tmp_path / 'requirements.txt').read_text()
+  assert 'jax==0.12.0\n' in second
+  assert 'from step 9 on' in second
+
+  # And back: nothing that was kept is lost.
+  _launch(tmp_path, monkeypatch, FIRST, 11)
+  assert (tmp_path / 'requirements_1.txt').read_text() == first
+  assert (tmp_path / 'requirements_2.txt').read_text() == second
+  assert {path.name for path in tmp_path.iterdir()} == {
+    *('requirements.txt', 'requirements_1.txt', 'requirements_2.txt')
+  }
+
+
+def test_requirements_that_cannot_be_written_do_not_end_the_run(
+  tmp_path, monkeypatch, caplog
+):
+  assert _launch(tmp_path / 'missing', monkeypatch, FIRST, 0) == ''
+  assert 'requirements.txt was not written' in caplog.text

@@ -155,6 +155,7 @@ def test_files_of_a_finished_run(finished):
     'final',
     'parameters.txt',
     'profile',
+    'requirements.txt',
     'train.log',
   }
   assert (workdir / 'DONE').read_text() == '12\n'

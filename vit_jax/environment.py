@@ -2,29 +2,43 @@
 
 `WORKDIR/environment.jsonl` has a line for each launch that had something to do,
 so that a run that was resumed with changed code says so.
+`WORKDIR/requirements.txt` is all that was installed in the newest of them, as
+pip takes it; what launches before a change had is in `requirements_1.txt`, and
+so on, oldest first. launch/worker/setup.sh installs exactly that.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import time
 from collections.abc import Mapping
 from typing import Any
 
-import flax
 import jax
-import jaxlib
-import optax
 from absl import logging
 from etils import epath
 
 import vit_jax
+from vit_jax import installed
+from vit_jax.installed import versions
 from vit_jax.interop import files
 
+__all__ = [
+  'FILE',
+  'REQUIREMENTS',
+  'commit',
+  'commits',
+  'read',
+  'versions',
+  'write',
+  'write_requirements',
+]
+
 FILE = 'environment.jsonl'
+REQUIREMENTS = 'requirements.txt'
 
 _ROOT = pathlib.Path(__file__).parents[1]
 # launch/pack.sh leaves it in the code that it ships, which has no repository.
@@ -47,20 +61,16 @@ def write(
     mesh: the devices.
 
   Returns:
-    The line: `time` (UTC), `step`, `commit` (see `commit`), versions, and what
-    devices there are of how many processes.
+    The line: `time` (UTC), `step`, `commit` (see `commit`), `versions`, and
+    what devices there are of how many processes.
   """
   device = mesh.devices.flat[0]
   line = {
-    'time': time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()),
+    'time': _now(),
     'step': step,
     'commit': commit(),
     'vit_jax': vit_jax.__version__,
-    'python': platform.python_version(),
-    'jax': jax.__version__,
-    'jaxlib': jaxlib.__version__,
-    'flax': flax.__version__,
-    'optax': optax.__version__,
+    **versions(),
     'platform': device.platform,
     'runtime': device.client.platform_version,
     'device_kind': device.device_kind,
@@ -79,15 +89,75 @@ def write(
   return line
 
 
+def write_requirements(workdir: epath.PathLike, step: int) -> str:
+  """Writes what is installed; call it in the first process only.
+
+  If another environment is recorded there, a warning says what changed, and
+  the earlier file gets a name of its own. A directory that can't be written to
+  is a warning, too.
+
+  Args:
+    workdir: an existing directory.
+    step: that the launch goes on from.
+
+  Returns:
+    What changed since the launch before, see `installed.changes`; '' if
+    nothing did, or this is the first.
+  """
+  path = epath.Path(workdir) / REQUIREMENTS
+  python, _, rest = installed.freeze().partition('\n')
+  text = (
+    f'{python}\n# Installed at the launch of {_now()}, from step {step} on;'
+    f' vit_jax itself is left out.\n{rest}'
+  )
+  changed = ''
+  try:
+    earlier = _text(path)
+    if earlier:
+      old = installed.parse(earlier)
+      changed = installed.changes(old, installed.parse(text))
+      if not changed:
+        return ''
+      kept = _keep(path, earlier)
+      logging.warning(
+        'This launch has another environment than the one before: %s. The run'
+        ' goes on; its numbers may differ from here on in the last digits, or'
+        ' by more. What it had is in %s: pip install -r of that gives it back.',
+        changed,
+        kept,
+      )
+    with files.atomic(path) as temporary:
+      temporary.write_text(text)
+  except OSError as error:
+    logging.warning('%s was not written: %s', path, error)
+  return changed
+
+
+def _keep(path: epath.Path, text: str) -> epath.Path:
+  """Writes an earlier file under the next name that is free."""
+  names = (f'{path.stem}_{i}{path.suffix}' for i in itertools.count(1))
+  kept = next(p for p in map(path.with_name, names) if not p.exists())
+  with files.atomic(kept) as temporary:
+    temporary.write_text(text)
+  return kept
+
+
+def _text(path: epath.Path) -> str:
+  """'' if there is no such file."""
+  try:
+    return path.read_text()
+  except FileNotFoundError:
+    return ''
+
+
+def _now() -> str:
+  return time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
+
+
 def read(workdir: epath.PathLike) -> list[dict[str, Any]]:
   """The lines of a work directory, oldest first; [] if it has none."""
-  path = epath.Path(workdir) / FILE
-  try:
-    text = path.read_text()
-  except FileNotFoundError:
-    return []
   lines = []
-  for line in text.splitlines():
+  for line in _text(epath.Path(workdir) / FILE).splitlines():
     with contextlib.suppress(json.JSONDecodeError):
       found = json.loads(line)
       if isinstance(found, dict):

@@ -211,6 +211,7 @@ def train_and_evaluate(
       (workdir / results.DONE).unlink(missing_ok=True)
       class_names.write(workdir, source.info.class_names)
       environment.write(workdir, start_step, mesh)
+      environment.write_requirements(workdir, start_step)
     overview.write(workdir, config, view, layout, state)
     writer = metrics.MetricWriter(
       workdir, start_step=start_step, tensorboard=config.log.tensorboard

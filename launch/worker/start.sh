@@ -21,7 +21,7 @@ if [[ $# -lt 2 ]]; then
 fi
 shift
 
-if [[ ! -x $home/venv/bin/python ]]; then
+if [[ ! -f $home/ready ]]; then
   echo "error: $HOSTNAME is not set up." >&2
   exit 1
 fi

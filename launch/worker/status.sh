@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a worker: one line, `worker=NAME alive=yes|no state=... | last log line`.
 #
-# States: new (not set up), idle (no run yet), and what run.sh writes. A run
+# States: new (not, or not all, set up), idle (no run yet), and what run.sh writes. A run
 # that is not alive and has no final state was cut off with its machine.
 set -euo pipefail
 
@@ -11,8 +11,10 @@ if systemctl is-active --quiet vit_jax; then
   alive=yes
 fi
 state=new
-[[ ! -x $home/venv/bin/python ]] || state=idle
-[[ ! -f $home/run/state ]] || state=$(<"$home/run/state")
+if [[ -f $home/ready || $alive == yes ]]; then
+  state=idle
+  [[ ! -f $home/run/state ]] || state=$(<"$home/run/state")
+fi
 last=''
 [[ ! -f $home/run/log ]] || last=$(tail -n 1 "$home/run/log")
 echo "worker=$HOSTNAME alive=$alive state=$state | $last"

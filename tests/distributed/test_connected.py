@@ -13,7 +13,7 @@ import time
 import jax
 import pytest
 
-from vit_jax import distributed
+from vit_jax import distributed, environment
 
 slow = pytest.mark.slow  # Each starts processes, for seconds.
 
@@ -37,8 +37,11 @@ class Run:
     for process_id in ids:
       self.add(process_id)
 
-  def add(self, process_id, name=None, words=(), **arguments):
-    """Starts a process; `name` is its process id if it is not given."""
+  def add(self, process_id, name=None, words=(), path='', **arguments):
+    """Starts a process; `name` is its process id if it is not given.
+
+    On `path` it finds what is installed before all else.
+    """
     name = process_id if name is None else name
     worker = {**self._arguments, 'process_id': process_id, **arguments}
     with self._file(name).open('w') as file:
@@ -50,7 +53,8 @@ class Run:
           'JAX_PLATFORMS': 'cpu',
           'XLA_FLAGS': '',
           'WORKER': json.dumps(worker),
-        },
+        }
+        | ({'PYTHONPATH': str(path)} if path else {}),
         stdout=file,
         stderr=subprocess.STDOUT,
       )
@@ -273,6 +277,31 @@ def test_another_number_of_processes(tmp_path):
     assert run.end()[0] == {0: 1, 1: 1}
     for i in range(2):
       assert 'The number of processes is 3 to process 1 on' in run.output(i)
+
+
+def test_other_versions_of_libraries_end_it_before_the_first_step(tmp_path):
+  for name in ('numpy', 'libtpu'):
+    folder = tmp_path / f'{name}-9.9.9.dist-info'
+    folder.mkdir()
+    (folder / 'METADATA').write_text(f'Name: {name}\nVersion: 9.9.9\n')
+  here = environment.versions()
+  with Run(tmp_path, 'forever', ids=(), num_processes=2) as run:
+    run.add(0)
+    run.add(1, path=tmp_path)
+    assert run.end()[0] == {0: 1, 1: 1}
+    host = socket.gethostname()
+    has = [
+      f'libtpu {here.get("libtpu", "missing")}, numpy {here["numpy"]}',
+      'libtpu 9.9.9, numpy 9.9.9',
+    ]
+    pids = [run.processes[i].pid for i in range(2)]
+    for i in range(2):
+      assert (
+        f'error: Processes differ in their versions: process 0 on {host} (pid'
+        f" {pids[0]}) has '{has[0]}', process 1 on {host} (pid {pids[1]}) has"
+        f" '{has[1]}'. It must be the same. Install the same on all hosts"
+      ) in run.output(i)
+      assert 'adding' not in run.output(i)
 
 
 @slow

@@ -129,6 +129,21 @@ def test_process_0_comes_last_and_differs():
   assert roster.conflict(50) == ''
 
 
+def test_all_libraries_that_differ_are_named():
+  roster = _roster(joined=())
+  versions = {'python': '3.12.1', 'jax': '0.12.0', 'numpy': '2.4.6'}
+  _enter(roster, 0, facts={'versions': versions})
+  other = {'python': '3.12.1', 'numpy': '2.5.5', 'jax': '0.12.0', 'libtpu': '5'}
+  assert _enter(roster, 1, facts={'versions': other}) is None
+  assert roster.conflict(5.1) == (
+    'Processes differ in their versions: process 0 on host-0 (pid 10) has'
+    " 'libtpu missing, numpy 2.4.6', process 1 on host-1 (pid 11) has 'libtpu"
+    " 5, numpy 2.5.5'. It must be the same. Install the same on all hosts,"
+    " from one file: launch/locks has such, and a run's work directory has its"
+    ' requirements.txt.'
+  )
+
+
 _MISFITS = [
   ({'num_processes': 4}, 'is 4 to process 1 on host-1 (pid 11), and 3 to'),
   ({'protocol': 2}, 'Another version of this program runs as process 1 on'),

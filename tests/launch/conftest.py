@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from launch import workers
+from tests.launch import machine as machine_lib
 from tests.launch import slice_b16
 
 HERE = pathlib.Path(__file__).parent
@@ -92,3 +93,19 @@ def archive(monkeypatch):
     return 'ARCHIVE'
 
   monkeypatch.setattr(workers, 'pack', quick)
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+  """A machine of its own: HOME, and stand-ins first on PATH."""
+  folder = tmp_path / 'bin'
+  folder.mkdir()
+  for name, text in machine_lib.STAND_INS.items():
+    (folder / name).write_text(f'#!/bin/bash\nset -eu\n{text}\n')
+    (folder / name).chmod(0o755)
+  monkeypatch.setenv('PATH', f'{folder}{os.pathsep}{os.environ["PATH"]}')
+  monkeypatch.setenv('HOME', str(tmp_path))
+  monkeypatch.setenv('HOSTNAME', 't1v-n-1-w-3')
+  monkeypatch.setenv('PYTHON', sys.executable)
+  monkeypatch.delenv('VIT_JAX_HOME', raising=False)
+  return tmp_path

@@ -31,7 +31,11 @@ SCP = (
 )
 SETUP = (
   f"{SSH} '--command=tar -xzOf vit_jax_code.tar.gz launch/worker/setup.sh >"
-  " vit_jax_setup.sh && bash vit_jax_setup.sh'"
+  " vit_jax_setup.sh && env LOCK=tpu bash vit_jax_setup.sh'"
+)
+# As `watch` does it: with what the run has recorded.
+SETUP_RECORDED = SETUP.replace(
+  'LOCK=tpu', 'LOCK=tpu WORKDIR=gs://bucket/runs/b16'
 )
 
 

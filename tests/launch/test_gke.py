@@ -132,8 +132,23 @@ def test_build(cloud, archive):
   call('build --image=r/i:1')
   assert cloud.lines == [
     'gcloud builds submit ARCHIVE --config=launch/cloudbuild.yaml'
-    ' --substitutions=_IMAGE=r/i:1 --project=my-project --timeout=3600'
+    ' --substitutions=_IMAGE=r/i:1,_LOCK=tpu --project=my-project'
+    ' --timeout=3600'
   ]
+
+
+def test_build_with_another_lock(cloud, archive):
+  call('build --image=r/i:1 --lock=none')
+  assert ' --substitutions=_IMAGE=r/i:1,_LOCK=none ' in cloud.lines[0]
+  # From there to Docker, and to what it runs.
+  launch = pathlib.Path(gke.__file__).parent
+  steps = yaml.safe_load((launch / 'cloudbuild.yaml').read_text())
+  assert '--build-arg=LOCK=${_LOCK}' in steps['steps'][0]['args']
+  assert steps['substitutions'] == {'_LOCK': 'tpu'}
+  dockerfile = (launch / 'Dockerfile').read_text()
+  assert '\nARG LOCK=tpu\n' in dockerfile
+  assert '--requirement "launch/locks/$LOCK.txt"' in dockerfile
+  assert dockerfile.index('COPY launch/locks') < dockerfile.index('RUN')
 
 
 def test_apply_sends_what_manifest_prints(cloud, capfd):

@@ -16,7 +16,7 @@ PROGRAM = shutil.which(
 
 
 def test_there_are_scripts():
-  assert len(SCRIPTS) == 8
+  assert len(SCRIPTS) == 9
   for script in SCRIPTS:
     assert '\nset -euo pipefail\n' in script.read_text(), script
 

@@ -106,6 +106,27 @@ def test_setup(cloud, archive):
   assert cloud.lines == [SCP, SETUP]
 
 
+def test_setup_with_another_lock_or_the_versions_of_a_run(cloud, archive):
+  call('setup --name=b16 --lock=none --workdir=gs://bucket/runs/b16')
+  assert cloud.lines[-1] == SETUP.replace(
+    'LOCK=tpu', 'LOCK=none WORKDIR=gs://bucket/runs/b16'
+  )
+
+
+@pytest.mark.parametrize(
+  'flag, problem',
+  [
+    ('--lock=../x', 'Choose one of cpu, cuda, oldest, test, tpu, or none.'),
+    ('--workdir=runs/b16', 'expected gs://BUCKET/PATH or an absolute path'),
+  ],
+)
+def test_setup_refuses_what_no_machine_has(cloud, archive, flag, problem):
+  with pytest.raises(SystemExit) as error:
+    call(f'setup --name=b16 {flag}')
+  assert problem in error.value.code
+  assert cloud.calls == []
+
+
 def test_setup_by_internal_address(cloud, archive):
   call('setup --name=b16 --internal_ip')
   assert all(' --internal-ip ' in line for line in cloud.lines)

@@ -12,6 +12,7 @@ from tests.launch.slice_b16 import (
   RECORD,
   SCP,
   SETUP,
+  SETUP_RECORDED,
   SSH,
   START,
   TPU,
@@ -117,7 +118,7 @@ def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
     say('ended', code=' code=0'),
   )
   call(WATCH.format('--delete_when_done'))
-  start = [STOP.format(' restart'), SCP, SETUP, RECORD, START]
+  start = [STOP.format(' restart'), SCP, SETUP_RECORDED, RECORD, START]
   assert changes(cloud) == [CREATE, *start, DELETE, CREATE, *start, DELETE]
   out = capfd.readouterr().out
   assert '4 chip-hours an hour' in out
@@ -250,7 +251,7 @@ def test_what_never_succeeds_is_given_up(active):
   active.answer(f'{TPU} tpu-vm ssh b16 {PLACE} --worker=0', code=1)
   assert 'start failed 10 times in a row' in fails()
   assert changes(active) == [
-    *(STOP.format(' restart'), SCP, SETUP, RECORD),
+    *(STOP.format(' restart'), SCP, SETUP_RECORDED, RECORD),
     *[RECORD] * 9,
   ]
 
@@ -259,4 +260,30 @@ def test_what_never_succeeds_is_given_up(active):
 def test_an_earlier_run_on_the_slice_says_nothing_of_this_one(active, state):
   active.answer(ASK, say(state), say('ended', code=' code=0'))
   call(WATCH.format(''))
-  assert changes(active) == [STOP.format(' restart'), SCP, SETUP, RECORD, START]
+  assert changes(active) == [
+    STOP.format(' restart'),
+    SCP,
+    SETUP_RECORDED,
+    RECORD,
+    START,
+  ]
+
+
+def test_a_new_slice_gets_the_lock_if_the_user_wants_new_versions(active):
+  active.answer(ASK, say('new'), say('ended', code=' code=0'))
+  call(WATCH.format('--new_versions --lock=test'))
+  setup = SETUP.replace('LOCK=tpu', 'LOCK=test')
+  assert changes(active) == [STOP.format(' restart'), SCP, setup, RECORD, START]
+
+
+def test_a_set_up_that_failed_is_tried_again_and_never_started(active):
+  """A slice with other versions than the recorded is no place for the run."""
+  active.answer(ASK, say('new'))
+  active.answer(SETUP_RECORDED.replace("'", ''), code=1)
+  assert 'set_up failed 10 times in a row' in fails()
+  assert changes(active) == [STOP.format(' restart'), SCP, SETUP_RECORDED] * 10
+
+
+def test_a_lock_that_is_not_there_is_refused_before_anything(cloud, archive):
+  assert '--lock=x: there is no launch/locks/x.txt' in fails('--lock=x')
+  assert cloud.calls == []

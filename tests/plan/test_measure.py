@@ -36,7 +36,10 @@ def test_the_machine_at_hand_is_measured():
   # No peak is known of a CPU, and its cores are no TensorCores.
   assert figures['mfu'] is figures['core_days'] is None
   json.dumps(figures)
-  assert 'A step takes' in command.render_all([figures], '')
+  page = command.render_all([figures], '')
+  assert 'A step takes' in page
+  assert figures['backend'] == 'cpu'
+  assert f'compiler  cpu ({figures["runtime"]}), jax {jax.__version__}' in page
 
 
 def _device(kind='NVIDIA L4', **stats):

@@ -4,10 +4,19 @@ import collections
 import dataclasses
 import json
 
+import jax
 import pytest
 
 from configs import pretrain
-from vit_jax.plan import compiling, devices, render, report, runs, search
+from vit_jax.plan import (
+  compilers,
+  compiling,
+  devices,
+  render,
+  report,
+  runs,
+  search,
+)
 from vit_jax.plan import estimate as estimate_lib
 
 # DESIGN's contract of `--json`.
@@ -164,6 +173,29 @@ def test_what_does_not_fit_and_what_would():
     ' 4.5 too many.\n\nWith --config.accumulation_steps=4 it does.\nFits: 8.0'
   ) in page
   json.dumps(figures)
+
+
+def test_the_compiler_is_named_and_another_than_the_tested_said(monkeypatch):
+  monkeypatch.setattr(compilers, 'libtpu', lambda: '0.0.7')
+  monkeypatch.setattr(compilers, 'difference', lambda: 'Another compiler.')
+  figures = report.figures(_plan())
+  assert figures['libtpu'] == '0.0.7'
+  assert figures['jax'] == jax.__version__
+  assert figures['backend'] is None
+  assert figures['lock_difference'] == 'Another compiler.'
+  page = render.page(figures)
+  named = f'libtpu 0.0.7, jax {jax.__version__}'
+  assert f'\ncompiler  {named}\n' in page
+  assert '\n\nAnother compiler.\n\n' in page
+  table = render.table([figures, figures])
+  assert table.count('- Another compiler.') == 1
+  assert table.count(f'- Compiled by {named}.') == 1
+
+  # What is only counted has no compiler.
+  run = runs.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
+  figures = report.figures(runs.analyse(run))
+  assert figures['libtpu'] is figures['lock_difference'] is None
+  assert 'compiler' not in render.page(figures)
 
 
 def test_a_table():

@@ -243,11 +243,27 @@ def _ended(peers: Iterable[Peer]) -> str:
 
 
 def _difference(first: Peer, second: Peer) -> str:
-  """Says in which fact two processes differ; of lists, in which elements."""
+  """Says in which fact two processes differ, and in what part of it.
+
+  Of lists these are elements. Mappings are of what is installed: library ->
+  version.
+  """
   for name in {**first.facts, **second.facts}:
     one, other = first.facts.get(name), second.facts.get(name)
     if one == other:
       continue
+    advice = ''
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+      keys = sorted({*one, *other})
+      names = [key for key in keys if one.get(key) != other.get(key)]
+      one, other = (
+        ', '.join(f'{key} {has.get(key, "missing")}' for key in names)
+        for has in (one, other)
+      )
+      advice = (
+        ' Install the same on all hosts, from one file: launch/locks has such,'
+        " and a run's work directory has its requirements.txt."
+      )
     if isinstance(one, list) and isinstance(other, list):
       changes = difflib.SequenceMatcher(None, one, other, False).get_opcodes()
       changes = [change for change in changes if change[0] != 'equal']
@@ -255,6 +271,6 @@ def _difference(first: Peer, second: Peer) -> str:
       other = ' '.join(str(w) for *_, a, b in changes for w in other[a:b])
     return (
       f'Processes differ in their {name}: {first} has {one or "nothing"!r},'
-      f' {second} has {other or "nothing"!r}. It must be the same.'
+      f' {second} has {other or "nothing"!r}. It must be the same.{advice}'
     )
   return ''

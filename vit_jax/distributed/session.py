@@ -4,7 +4,6 @@ import contextlib
 import errno
 import functools
 import hashlib
-import importlib.metadata
 import ipaddress
 import os
 import pathlib
@@ -17,7 +16,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from vit_jax import errors
+from vit_jax import errors, installed
 from vit_jax.distributed import arbiter, cluster, member, roster, runtime
 
 # Seconds.
@@ -257,9 +256,7 @@ def _facts() -> dict[str, Any]:
     digest.update(file.read_bytes())
   return {
     'command line': words,
-    'Python version': f'{sys.version_info.major}.{sys.version_info.minor}',
-    'jax version': jax.__version__,
-    'jaxlib version': importlib.metadata.version('jaxlib'),
+    'versions': installed.versions(),
     'vit_jax source (SHA-256)': digest.hexdigest()[:12],
   }
 

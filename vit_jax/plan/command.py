@@ -14,7 +14,15 @@ import jax
 import ml_collections
 
 from vit_jax import command_line
-from vit_jax.plan import auto, compiling, devices, measure, render, report
+from vit_jax.plan import (
+  auto,
+  compilers,
+  compiling,
+  devices,
+  measure,
+  render,
+  report,
+)
 from vit_jax.plan import runs as runs_lib
 
 Say = Callable[[str], None]
@@ -196,6 +204,8 @@ def plan_all(
       devices.check(runs_lib.analyse(run).config, target)
     else:
       runs_lib.analyse(run)
+  if targets != [None] and not local and devices.have_compiler():
+    compilers.warn()
   reports = []
   start = time.monotonic()
   for index, (run, target) in enumerate(jobs):

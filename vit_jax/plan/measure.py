@@ -55,6 +55,8 @@ def figures(run: runs.Run, steps: int, say: runs.Say) -> dict[str, Any]:
     'topology': f'{platform}:{layout.mesh.size}',
     'device': device.device_kind,
     'devices': layout.mesh.size,
+    'backend': platform,
+    'runtime': ' '.join(device.client.platform_version.split()),
   }
   say(f'Compiling {run.name} for {layout.mesh.size} x {device.device_kind}.')
   start = time.monotonic()

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vit_jax.plan import search
+from vit_jax.plan import compilers, search
 
 _WIDTH = 80
 _BAR = 30
@@ -34,6 +34,8 @@ def page(figures: dict[str, Any], note: str = '') -> str:
     blocks[0] += '\n\n' + _search_ended(figures)
   if note:
     blocks.append(_wrap(note))
+  if figures['lock_difference']:
+    blocks.append(_wrap(figures['lock_difference']))
   blocks.append(_run(figures))
   detailed = fix or figures
   if fix:
@@ -158,6 +160,8 @@ def _run(figures) -> str:
     if value is not None
   )
   lines = [('model', model), ('run', run), ('settings', shown)]
+  if compiler := compilers.named(figures):
+    lines.append(('compiler', compiler))
   return '\n'.join(_wrap(text, f'{name:10}', ' ' * 10) for name, text in lines)
 
 
@@ -246,6 +250,8 @@ def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
     for one in (report, report.get('fix') or {})
     for sentence in one.get('assumptions', ())
   )
+  by = dict.fromkeys(filter(None, map(compilers.named, reports)))
+  said |= dict.fromkeys(f'Compiled by {one}.' for one in by)
   parts = [text, _wrap(note)] if note else [text]
   parts += [_wrap(sentence, '- ', '  ') for sentence in said]
   return '\n\n'.join(parts[:2]) + ''.join(f'\n{p}' for p in parts[2:])
@@ -254,6 +260,8 @@ def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
 def _failures(reports) -> Iterator[str]:
   """What went wrong, or was not done, by run."""
   for report in reports:
+    if report['lock_difference']:
+      yield report['lock_difference']
     name = f'{report["config"]} on {report["topology"]}'
     if report['error']:
       yield f'{name} could not be planned: {report["error"]}'

@@ -3,8 +3,10 @@
 import re
 from typing import Any
 
+import jax
+
 from vit_jax import config as config_lib
-from vit_jax.plan import collectives, compiling, devices, runs
+from vit_jax.plan import collectives, compilers, compiling, devices, runs
 
 # Real speed is 0.59 to 1.05 of the compiler's estimate, where both are known:
 # ViT-S/16 on eight v3 cores, the paper's L/16 and H/14.
@@ -54,7 +56,8 @@ def figures(plan: runs.Plan, correction: float = CORRECTION) -> dict[str, Any]:
     estimates; `step_ms_corrected`, `wall_days` and `core_days`, corrected.
     Cores are TensorCores. `fix`: the same of the settings that fit;
     `search_ended`: why there are none, or no better ones. `error`: why the
-    compiler failed.
+    compiler failed. `libtpu`: the version of the compiler, of what was
+    compiled; `lock_difference`: a sentence if it is not the tested one.
   """
   result = _analytic(plan)
   if plan.target:
@@ -63,6 +66,8 @@ def figures(plan: runs.Plan, correction: float = CORRECTION) -> dict[str, Any]:
     result |= _memory(plan)
   if plan.compiled:
     result['compile_seconds'] = round(plan.compiled.seconds, 1)
+    result['libtpu'] = compilers.libtpu()
+    result['lock_difference'] = compilers.difference()
   if plan.compiled and plan.compiled.estimate:
     result |= _speed(plan, correction)
   result['assumptions'] = assumptions(plan, correction)
@@ -94,11 +99,13 @@ def _analytic(plan: runs.Plan) -> dict[str, Any]:
       *('step_ms', 'step_ms_corrected', 'images_per_sec', 'wall_days'),
       *('images_per_sec_per_core', 'mfu', 'shares', 'core_days'),
       *('core_days_raw', 'fix', 'changes', 'search_ended', 'error'),
+      *('libtpu', 'backend', 'runtime', 'lock_difference'),
     )
   )
   return {
     'config': plan.run.name,
     **unknown,
+    'jax': jax.__version__,
     'model': found.model,
     'params': found.params,
     'forward_gmacs': found.forward_macs / 1e9,

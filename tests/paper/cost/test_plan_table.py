@@ -140,6 +140,8 @@ def test_where_core_days_are_from_is_said(paper, where):
       'config': f'configs/pretrain.py:{model},jft300m,epochs={epochs}',
       'topology': 'v3:16x16',
       'core_days': 5.0,
+      'libtpu': f'0.0.{epochs}',
+      'jax': '0.1',
     }
     for model, epochs in (('ViT-L/16', 14), ('ViT-L/32', 7))
   ]
@@ -148,7 +150,13 @@ def test_where_core_days_are_from_is_said(paper, where):
     ' only.'
   )
   (where.local / 'plan.json').write_text(json.dumps(plans[:1]))
-  assert notes() == [from_plan, missing.format(1)]
+  one = 'Compiled by libtpu 0.0.14, jax 0.1.'
+  assert notes() == [from_plan, one, missing.format(1)]
+  (where.local / 'plan.json').write_text(json.dumps(plans))
+  both = 'Compiled by libtpu 0.0.14, jax 0.1; libtpu 0.0.7, jax 0.1.'
+  assert notes() == [from_plan, both]
+  # A plan of an earlier version does not say it.
+  del plans[0]['libtpu'], plans[1]['libtpu']
   (where.local / 'plan.json').write_text(json.dumps(plans))
   assert notes() == [from_plan]
 

@@ -66,8 +66,10 @@ def text(
       topology = planning.compile_missing(
         runs_.values(), where.local, topology, _say
       )
-    days = planning.core_days(planning.read(where.local), runs_, topology)
-    notes = _notes(len(days), len(runs_), topology)
+    plans = planning.read(where.local)
+    days = planning.core_days(plans, runs_, topology)
+    made = planning.compilers(plans, runs_, topology)
+    notes = _notes(len(days), len(runs_), topology, made)
   finished = launch.read_finished(sweep, where)
   found = rows(nodes, sweep, where, finished, days, papers_own=papers_own)
   return '\n'.join(
@@ -83,14 +85,18 @@ def _say(line: str) -> None:
   print(line, file=sys.stderr, flush=True)
 
 
-def _notes(known: int, total: int, topology: str) -> list[str]:
-  """What the core-days are."""
+def _notes(
+  known: int, total: int, topology: str, made: Sequence[str]
+) -> list[str]:
+  """What the core-days are, and which compilers made them."""
   notes = []
   if known:
     notes.append(
       'Core-days: as vit_jax.plan estimates them for'
       f' {topology or "TPUv3"}, in {planning.FILE}; steps only.'
     )
+  if made:
+    notes.append(f'Compiled by {"; ".join(made)}.')
   if known < total:
     notes.append(
       f'Core-days of {total - known} runs are unknown: --plan'

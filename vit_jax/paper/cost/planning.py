@@ -18,6 +18,7 @@ from etils import epath
 
 from vit_jax.interop import files
 from vit_jax.paper.runs import Node, Pretraining
+from vit_jax.plan import compilers as compilers_lib
 from vit_jax.sweep import commands, state, status
 from vit_jax.sweep.spec import Run, Sweep
 
@@ -130,6 +131,18 @@ def core_days(
   """
   found = {name: days(find(plans, run, topology)) for name, run in runs.items()}
   return {name: number for name, number in found.items() if number is not None}
+
+
+def compilers(
+  plans: Sequence[Plan], runs: Mapping[str, Run], topology: str = ''
+) -> list[str]:
+  """What compiled the plans behind `core_days`, each once; Args likewise.
+
+  Plans of earlier versions do not say it, and are left out.
+  """
+  found = [find(plans, run, topology) for run in runs.values()]
+  made = {compilers_lib.named(plan) for plan in found if days(plan) is not None}
+  return sorted(made - {''})
 
 
 def compile_missing(

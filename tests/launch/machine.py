@@ -1,0 +1,59 @@
+"""A machine of a slice: stand-ins for what its scripts use, and their calls."""
+
+import os
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPTS = ROOT / 'launch' / 'worker'
+
+# Of systemd, what the scripts use: one unit, active while `active` exists.
+STAND_INS = {
+  'sudo': 'exec "$@"',
+  'systemctl': """
+    case "$1" in
+      is-active) test -e "$HOME/active" ;;
+      stop)
+        rm "$HOME/active"
+        echo 'stopped code=75' > "$HOME/vit_jax_home/run/state"
+        ;;
+      *) exit 2 ;;
+    esac
+    echo "$@" >> "$HOME/systemctl_calls"
+  """,
+  'systemd-run': """
+    settings=()
+    for word in "$@"; do
+      case "$word" in
+        --setenv=*) settings+=("${word#--setenv=}") ;;
+        --working-directory=*) cd "${word#*=}" ;;
+        --*) echo "$word" >> "$HOME/unit" ;;
+        *) break ;;
+      esac
+      shift
+    done
+    exec env -i PATH="$PATH" "${settings[@]}" "$@"
+  """,
+  'uv': """
+    echo "$@" >> "$HOME/uv_calls"
+    if [ "$1" = venv ]; then
+      mkdir -p "${@: -1}/bin"
+      printf '#!/bin/sh\nexec "$PYTHON" "$@"\n' > "${@: -1}/bin/python"
+      chmod +x "${@: -1}/bin/python"
+    fi
+  """,
+  'curl': 'exit 9',
+}
+
+
+def run(script, *words, code=0, **variables):
+  result = subprocess.run(
+    ['bash', str(SCRIPTS / script), *words],
+    env=os.environ | variables,
+    capture_output=True,
+    text=True,
+    check=False,
+    timeout=30,
+  )
+  assert result.returncode == code, result.stdout + result.stderr
+  return result.stdout + result.stderr

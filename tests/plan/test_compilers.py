@@ -1,0 +1,99 @@
+"""Which compiler made the figures, and what is said if it is another one."""
+
+import pathlib
+
+import jax
+import pytest
+
+from vit_jax import installed
+from vit_jax.plan import compilers
+
+LOCK = """# Comment
+jax==0.10.2 ; python_full_version < '3.12'
+jax==0.12.0 ; python_full_version >= '3.12'
+libtpu==0.0.42 ; python_full_version < '3.12'
+libtpu==0.0.50 ; python_full_version >= '3.12'
+numpy==2.5.5
+"""
+
+
+@pytest.fixture(autouse=True)
+def lock(tmp_path, monkeypatch):
+  """A lock file in a checkout, and nothing that is remembered of others."""
+  file = tmp_path / 'tpu.txt'
+  file.write_text('jax==0.12.0\njaxlib==0.12.0\nlibtpu==0.0.50\n')
+  monkeypatch.setattr(compilers.paths, 'shipped', lambda name: file)
+  monkeypatch.delenv('TPU_LIBRARY_PATH', raising=False)
+  compilers.difference.cache_clear()
+  yield file
+  compilers.difference.cache_clear()
+
+
+def _installed(monkeypatch, **versions):
+  monkeypatch.setattr(installed, 'versions', lambda: versions)
+
+
+def test_a_lock_has_other_versions_for_other_pythons():
+  assert compilers.locked(LOCK, '3.11.7') == {
+    'jax': '0.10.2',
+    'libtpu': '0.0.42',
+    'numpy': '2.5.5',
+  }
+  assert compilers.locked(LOCK, '3.13.0')['libtpu'] == '0.0.50'
+
+
+def test_the_tested_compiler_is_no_warning(monkeypatch, caplog):
+  _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.0', libtpu='0.0.50')
+  assert compilers.difference() is None
+  compilers.warn()
+  assert caplog.text == ''
+
+
+def test_another_compiler_is_a_warning(monkeypatch, caplog):
+  _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.1', libtpu='0.0.51')
+  text = (
+    'Another compiler than the tested one makes these figures: jaxlib 0.12.1'
+    ' (tested: 0.12.0), libtpu 0.0.51 (tested: 0.0.50). pip install -r'
+    ' launch/locks/tpu.txt gets that.'
+  )
+  assert compilers.difference() == text
+  compilers.warn()
+  assert text in caplog.text
+
+
+def test_a_compiler_that_is_no_package_is_named(monkeypatch):
+  _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.0', libtpu='0.0.50')
+  monkeypatch.setenv('TPU_LIBRARY_PATH', '/lib/libtpu.so')
+  assert compilers.libtpu() == 'of TPU_LIBRARY_PATH=/lib/libtpu.so'
+  assert (
+    'libtpu of TPU_LIBRARY_PATH=/lib/libtpu.so (tested: 0.0.50)'
+    in compilers.difference()
+  )
+
+
+def test_the_package_that_jax_found_by_itself_is_a_package(monkeypatch):
+  _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.0', libtpu='0.0.50')
+  folder = pathlib.Path('/site/libtpu')
+  monkeypatch.setattr(compilers, '_package', lambda: folder)
+  monkeypatch.setenv('TPU_LIBRARY_PATH', '/site/libtpu/libtpu.so')
+  assert compilers.libtpu() == '0.0.50'
+  assert compilers.difference() is None
+
+
+def test_without_lock_files_there_is_nothing_to_differ_from(monkeypatch):
+  def missing(name):
+    raise FileNotFoundError(name)
+
+  monkeypatch.setattr(compilers.paths, 'shipped', missing)
+  _installed(monkeypatch, jax='0.1')
+  assert compilers.difference() is None
+
+
+def test_what_is_called_the_compiler():
+  figures = {'jax': '0.12.0', 'libtpu': '0.0.50', 'backend': None}
+  assert compilers.named(figures) == 'libtpu 0.0.50, jax 0.12.0'
+  figures = {'jax': '0.12.0', 'backend': 'gpu', 'runtime': 'cuda 13'}
+  assert compilers.named(figures) == 'gpu (cuda 13), jax 0.12.0'
+  # Counted only; and from before it was said.
+  assert compilers.named({'jax': jax.__version__, 'libtpu': None}) == ''
+  assert compilers.named({}) == ''

@@ -1,0 +1,129 @@
+"""What is installed here: versions that processes compare and runs record.
+
+It imports nothing large: processes compare before they do anything else.
+"""
+
+import functools
+import importlib.metadata
+import json
+import platform
+import re
+from collections.abc import Iterable, Mapping
+
+# What a step's numbers, its speed or what is saved may depend on.
+LIBRARIES = (
+  *('jax', 'jaxlib', 'libtpu'),
+  *('jax-cuda12-plugin', 'jax-cuda12-pjrt'),
+  *('jax-cuda13-plugin', 'jax-cuda13-pjrt'),
+  *('flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy'),
+  *('ml_dtypes', 'tensorstore', 'array_record'),
+)
+# Of `freeze`: a line that pip takes, and comments that it does not.
+_PIN = re.compile(r'([\w.-]+)==(\S+)')
+_PYTHON = re.compile(r'# Python (\S+)')
+_ELSEWHERE = re.compile(r'# ([\w.-]+) (\S+), not from an index: (.*)')
+_SHOWN = 20
+
+
+def versions() -> dict[str, str]:
+  """Versions of Python and of those `LIBRARIES` that are installed, by name."""
+  found = {'python': platform.python_version()}
+  for name in LIBRARIES:
+    try:
+      found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  return found
+
+
+# A process may do many runs, and what is installed stays.
+@functools.cache
+def freeze(*path: str) -> str:
+  """All that is installed, as a requirements file for pip.
+
+  Args:
+    path: folders to look in; by default `sys.path`.
+
+  Returns:
+    Lines: `# Python 3.12.1`; `name==version` for each distribution; comments
+    for what no index has, such as editable installs. This code is left out.
+  """
+  place = {'path': list(path)} if path else {}
+  pins, elsewhere, seen = [], [], {'vit-jax'}
+  for one in importlib.metadata.distributions(**place):
+    name = one.metadata['Name']
+    # The first on the path is imported; a broken one has no name.
+    if not name or _normal(name) in seen:
+      continue
+    name = _normal(name)
+    seen.add(name)
+    if url := one.read_text('direct_url.json'):
+      origin = _origin(url)
+      elsewhere.append(f'# {name} {one.version}, not from an index: {origin}')
+    else:
+      pins.append(f'{name}=={one.version}')
+  lines = [f'# Python {platform.python_version()}']
+  return '\n'.join(lines + sorted(pins) + sorted(elsewhere)) + '\n'
+
+
+def _origin(text: str) -> str:
+  """What direct_url.json says (PEP 610), in a few words."""
+  try:
+    said = json.loads(text)
+    url = said['url']
+    commit = said.get('vcs_info', {}).get('commit_id', '')
+    editable = said.get('dir_info', {}).get('editable', False)
+  except (ValueError, KeyError, AttributeError):
+    return 'unknown'
+  # Some hold a token.
+  url = re.sub(r'//[^/@]*@', '//', url)
+  return url + f'@{commit}' * bool(commit) + ' (editable)' * bool(editable)
+
+
+def parse(text: str) -> dict[str, str]:
+  """Name -> version of a text of `freeze`; other lines are left out."""
+  found = {}
+  for line in text.splitlines():
+    if pin := _PIN.fullmatch(line):
+      found[pin[1]] = pin[2]
+    elif python := _PYTHON.fullmatch(line):
+      found['python'] = python[1]
+    elif other := _ELSEWHERE.fullmatch(line):
+      found[other[1]] = f'{other[2]} ({other[3]})'
+  return found
+
+
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+  """What differs, such as `jax 0.10.2 -> 0.12.0, libtpu none -> 0.0.50`.
+
+  Args:
+    old: see `parse`.
+    new: likewise.
+
+  Returns:
+    '' if nothing does; else Python and `LIBRARIES` come first, and of very
+    many the others are a number.
+  """
+  first = ['python', *map(_normal, LIBRARIES)]
+  names = _sorted({*old, *new}, first)
+  said = [
+    f'{name} {old.get(name, "none")} -> {new.get(name, "none")}'
+    for name in names
+    if old.get(name) != new.get(name)
+  ]
+  more = len(said) - _SHOWN
+  return ', '.join(said[:_SHOWN]) + f' and {more} more' * (more > 0)
+
+
+def _normal(name: str) -> str:
+  """A distribution's name as all write it (PEP 503).
+
+  packaging has this too, and takes as long to import as all else here.
+  """
+  return re.sub(r'[-_.]+', '-', name).lower()
+
+
+def _sorted(names: Iterable[str], first: list[str]) -> list[str]:
+  return [name for name in first if name in names] + sorted(
+    name for name in names if name not in first
+  )
