@@ -1,9 +1,7 @@
 """What the commands share: checked flags, and errors as one message."""
 
 import difflib
-import glob
 import itertools
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +10,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections.config_flags import config_flags
 
-from vit_jax import errors, logs
+from vit_jax import errors, logs, shipped
 
 # How a value of a type is written.
 _TYPES = {
@@ -95,6 +93,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   config = None
   try:
     config = read_config(flags.FLAGS.read_flags_from_files(argv[1:]))
+    find_shipped(flags.FLAGS)
     return flags.FLAGS(argv)
   except flags.Error as error:
     sys.exit(f'error: {_explain(str(error), config)}')
@@ -151,17 +150,27 @@ def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
   return config
 
 
+class _FileParser(config_flags.ConfigFileFlagParser):
+  """Opens what comes with the code by its name, too."""
+
+  def parse(self, path):
+    return super().parse(shipped.find(self.name, path))
+
+
+def find_shipped(values: flags.FlagValues) -> None:
+  """Makes `--config` take what `shipped.find` finds; it stays as it is given.
+
+  Args:
+    values: that `DEFINE_config_file` has defined `config` in, or not.
+  """
+  if 'config' in values:
+    values['config'].parser = _FileParser('config')
+
+
 def _load(spec: str) -> ml_collections.ConfigDict:
-  file = spec.partition(':')[0]
-  if not os.path.isfile(file):
-    folder = os.path.dirname(file) or 'configs'
-    others = sorted(glob.glob(os.path.join(folder, '[!_]*.py')))
-    raise ValueError(
-      f'--config={spec}: there is no file {file!r}. {folder} holds'
-      f' {", ".join(map(os.path.basename, others)) or "no config"}.'
-    )
+  shipped.find('config', spec)
   try:
-    return config_flags.ConfigFileFlagParser('config').parse(spec)
+    return _FileParser('config').parse(spec)
   except ValueError as error:
     # The parser's message is the traceback of what the file raised.
     raise ValueError(f'--config={spec}: {error.__context__}') from None

@@ -11,7 +11,7 @@ import sys
 import jax
 import pytest
 
-from configs import pretrain, quickstart
+from vit_jax.configs import pretrain, quickstart
 from vit_jax.plan import command, devices, runs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -100,7 +100,8 @@ def test_overrides_without_a_config_are_of_all():
   assert command.with_config(words) == [first, *words]
   for also in (['--also=configs/a.py:B,c'], ['--also', 'configs/a.py:B,c']):
     # There is no such file, which is said of --also.
-    assert command.with_config([*also, words[1]]) == [*also, words[1]]
+    with pytest.raises(ValueError, match=r'^--also=configs/a.py:B,c: there is'):
+      command.with_config([*also, words[1]])
     also[-1] = also[-1].replace('a.py:B,c', 'quickstart.py')
     assert command.with_config([*also, words[1]])[0] == (
       '--config=configs/quickstart.py'

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from configs import pretrain
+from vit_jax.configs import pretrain
 from vit_jax.plan import compiling, devices, render, report, runs, search
 from vit_jax.plan import estimate as estimate_lib
 

@@ -96,5 +96,8 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  sys.argv[1:] = command.with_config(sys.argv[1:])
+  try:
+    sys.argv[1:] = command.with_config(sys.argv[1:])
+  except ValueError as error:
+    sys.exit(f'error: {error}')
   command_line.run(main)
