@@ -97,6 +97,15 @@ def test_shipped_code_says_its_commit(tmp_path, diff, mark):
   assert environment.commit(tmp_path) == 'a' * 40 + mark
 
 
+def test_versions_are_of_what_is_installed(monkeypatch):
+  found = environment.versions()
+  assert found['jax'] == jax.__version__
+  assert found['numpy'] == np.__version__
+  assert {'flax', 'optax', 'orbax-checkpoint', 'grain'} <= set(found)
+  monkeypatch.setattr(environment, '_LIBRARIES', ('jax', 'no-such-library'))
+  assert environment.versions() == {'jax': jax.__version__}
+
+
 def test_each_launch_adds_a_line(tmp_path, monkeypatch):
   assert environment.read(tmp_path) == []
   assert environment.commits(tmp_path) == ()

@@ -12,6 +12,10 @@ from ml_collections.config_flags import config_flags
 
 from vit_jax import errors, logs, shipped
 
+flags.DEFINE_bool(
+  'version', False, 'Print what a bug report should say, and end.'
+)
+
 # How a value of a type is written.
 _TYPES = {
   bool: 'true or false',
@@ -79,8 +83,8 @@ def run(
 def parse(argv: Sequence[str]) -> list[str]:
   """Parses flags as absl does, `--config=FILE` and its overrides included.
 
-  Prints and exits for `--help` (the command's docstring and its flags) and for
-  errors.
+  Prints and exits for `--help` (the command's docstring and its flags), for
+  `--version` (what a bug report should say) and for errors.
 
   Args:
     argv: the program's name and its arguments.
@@ -88,6 +92,14 @@ def parse(argv: Sequence[str]) -> list[str]:
   Returns:
     The program's name and the arguments that are no flags.
   """
+  # Listed by --help, where it would be a flag of this module only.
+  flags.FLAGS.register_key_flag_for_module(argv[0], flags.FLAGS['version'])
+  if '--version' in argv:
+    # Imported late: it imports JAX.
+    from vit_jax import version
+
+    print(version.text())
+    sys.exit(0)
   if '--help' in argv:
     app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
   config = None

@@ -5,6 +5,7 @@ so that a run that was resumed with changed code says so.
 """
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -29,6 +30,11 @@ FILE = 'environment.jsonl'
 _ROOT = pathlib.Path(__file__).parents[1]
 # launch/pack.sh leaves it in the code that it ships, which has no repository.
 _SHIPPED = 'launch_record'
+# Distributions whose versions tell two environments apart.
+_LIBRARIES = (
+  *('jax', 'jaxlib', 'libtpu', 'jax-cuda13-plugin', 'jax-cuda12-plugin'),
+  *('flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy'),
+)
 # Seconds: a repository on a network disk must not hold up a run.
 _PATIENCE = 10.0
 
@@ -77,6 +83,15 @@ def write(
   except OSError as error:
     logging.warning('%s was not written: %s', path, error)
   return line
+
+
+def versions() -> dict[str, str]:
+  """Distribution -> version, of those that are installed."""
+  found = {}
+  for name in _LIBRARIES:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found[name] = importlib.metadata.version(name)
+  return found
 
 
 def read(workdir: epath.PathLike) -> list[dict[str, Any]]:

@@ -26,7 +26,10 @@ from vit_jax.plan import command, report
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
-  help_string='Config file, with its argument: configs/NAME.py[:ARGUMENT].',
+  help_string=(
+    'Config file, with its argument: configs/NAME.py[:ARGUMENT]. NAME alone is'
+    ' one that comes with vit_jax, in any folder.'
+  ),
   lock_config=True,
 )
 _ALSO = flags.DEFINE_multi_string(
