@@ -1,6 +1,7 @@
 """Package metadata and the project's one list of dependencies."""
 
 import pathlib
+import shutil
 import subprocess
 
 import setuptools
@@ -93,9 +94,13 @@ class BuildPy(build_py.build_py):
   """Copies the packages, with the commit."""
 
   def run(self):
+    if self.editable_mode:
+      super().run()
+      return
+    # What an earlier build left there would be packed as well.
+    shutil.rmtree(self.build_lib, ignore_errors=True)
     super().run()
-    if not self.editable_mode:
-      write_commit(self.build_lib)
+    write_commit(self.build_lib)
 
 
 class Sdist(sdist.sdist):

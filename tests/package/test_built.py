@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import yaml
 
@@ -70,14 +71,17 @@ def test_an_installed_package_knows_its_commit(built):
   assert environment.commit(built.unpacked) == built.head
 
 
-def test_changed_code_says_so(built, tmp_path):
+def test_changed_code_says_so_and_nothing_of_before_is_left(built, tmp_path):
   folder = tmp_path / 'changed'
-  shutil.copytree(built.source, folder)
-  with (folder / 'vit_jax/main.py').open('a') as file:
-    file.write('\n')
+  shutil.copytree(built.source, folder)  # With what building has left.
+  (folder / 'configs/vtab.py').unlink()
   conftest.build(folder, tmp_path)
   sdist = conftest.read_sdist(next(tmp_path.glob('*.tar.gz')))
   assert sdist['vit_jax/COMMIT'].decode() == built.head + '+'
+  with zipfile.ZipFile(next(tmp_path.glob('*.whl'))) as wheel:
+    assert wheel.read('vit_jax/COMMIT').decode() == built.head + '+'
+    assert 'vit_jax/configs/vtab.py' not in wheel.namelist()
+    assert 'vit_jax/configs/mini.py' in wheel.namelist()
 
 
 def test_metadata(built):
