@@ -251,7 +251,7 @@ def test_version_is_what_a_bug_report_should_say(commands):
   assert lines['jax'] == jax.__version__
   assert lines['numpy'] == np.__version__
   assert lines['devices'] == '8 cpu cpu'
-  assert list(lines)[:3] == ['vit_jax', 'Python', 'jax']
+  assert list(lines)[:3] == ['vit_jax', 'python', 'jax']
   assert list(lines)[-2:] == ['system', 'devices']
 
 

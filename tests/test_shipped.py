@@ -6,6 +6,7 @@ import re
 import pytest
 
 from vit_jax import shipped
+from vit_jax.sweep import Run, reading
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -62,6 +63,15 @@ def test_a_file_at_the_path_given_is_taken(tmp_path):
   # A folder is no file.
   (tmp_path / 'pretrain').mkdir()
   assert shipped.find('config', 'pretrain') == str(ROOT / 'configs/pretrain.py')
+
+
+def test_sweeps_and_their_runs():
+  [study] = reading.load('digits:01').studies
+  for run in (study.candidates[0], Run('r', 'finetune:ViT-B/16,pets')):
+    changed = Run('r', run.config, {'init.checkpoint': 'x', 'seed': 3})
+    assert reading.read_config(changed).seed == 3
+  # Noted as it is given, so that it is the same run anywhere.
+  assert study.candidates[0].config.startswith('configs/finetune.py:')
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def text() -> str:
   lines = {
     'vit_jax': f'{vit_jax.__version__}, commit'
     f' {environment.commit() or "unknown"}',
-    'Python': platform.python_version(),
+    'python': platform.python_version(),
     **environment.versions(),
     'system': platform.platform(),
     'devices': devices(),

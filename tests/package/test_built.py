@@ -75,6 +75,8 @@ def test_changed_code_says_so_and_nothing_of_before_is_left(built, tmp_path):
   folder = tmp_path / 'changed'
   shutil.copytree(built.source, folder)  # With what building has left.
   (folder / 'configs/vtab.py').unlink()
+  (folder / 'launch/worker/__pycache__').mkdir()
+  (folder / 'launch/worker/__pycache__/record.cpython-313.pyc').touch()
   conftest.build(folder, tmp_path)
   sdist = conftest.read_sdist(next(tmp_path.glob('*.tar.gz')))
   assert sdist['vit_jax/COMMIT'].decode() == built.head + '+'
@@ -82,6 +84,9 @@ def test_changed_code_says_so_and_nothing_of_before_is_left(built, tmp_path):
     assert wheel.read('vit_jax/COMMIT').decode() == built.head + '+'
     assert 'vit_jax/configs/vtab.py' not in wheel.namelist()
     assert 'vit_jax/configs/mini.py' in wheel.namelist()
+    assert not any(
+      '__pycache__' in name for name in [*wheel.namelist(), *sdist]
+    )
 
 
 def test_metadata(built):
