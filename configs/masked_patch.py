@@ -25,8 +25,8 @@ about as much. Core-days are not printed; a step costs what supervised
 pre-training's does, and 14 epochs of JFT about twice ViT-B/16's 7.
 """
 
-from configs import pretrain
 from vit_jax import config as config_lib
+from vit_jax.configs import pretrain
 
 USAGE = (
   'Usage: configs/masked_patch.py:MODEL,DATASET[,target=mean_colour|downsized|'

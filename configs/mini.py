@@ -36,9 +36,9 @@ What comes out answers the paper's questions at this scale, and no others.
 
 import dataclasses
 
-from configs import pretrain
 from vit_jax import config as config_lib
 from vit_jax import models
+from vit_jax.configs import pretrain
 
 USAGE = (
   'Usage: configs/mini.py:MODEL,DATASET[,epochs=E][,optimizer=adam|sgd]'

@@ -30,8 +30,8 @@ All but ObjectNet are TFDS's, prepared as ArrayRecord. Of another copy, say
 --config.evals.a.dataset=folder:/data/imagenet-a. Each takes minutes on a chip.
 """
 
-from configs import finetune
 from vit_jax import config as config_lib
+from vit_jax.configs import finetune
 
 USAGE = (
   'Usage: configs/robustness.py:MODEL,SET[+SET...][,resolution=384]'

@@ -4,9 +4,9 @@ import argparse
 import pathlib
 from collections.abc import Mapping
 
-from launch import queued_resource
-from launch import shell as shell_lib
 from vit_jax import topology
+from vit_jax.launch import queued_resource
+from vit_jax.launch import shell as shell_lib
 
 # Name -> what `add_argument` takes. A group belongs to one or more commands.
 Flags = dict[str, dict[str, object]]

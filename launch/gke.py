@@ -31,16 +31,18 @@ COMMAND --help explains one command; launch/README.md explains the rest.
 """
 
 import functools
+import os
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+if not __package__:  # As `python launch/gke.py`, with nothing installed.
+  sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from launch import flags as flags_lib
-from launch import manifest as manifest_lib
-from launch import node_pools, program, workers
-from launch import shell as shell_lib
-from vit_jax import topology
+from vit_jax import shipped, topology
+from vit_jax.launch import flags as flags_lib
+from vit_jax.launch import manifest as manifest_lib
+from vit_jax.launch import node_pools, program, workers
+from vit_jax.launch import shell as shell_lib
 
 _JOBSET = 'https://github.com/kubernetes-sigs/jobset/releases/download/{}/manifests.yaml'
 # The label that the JobSet's controller puts on all pods of a run.
@@ -93,7 +95,7 @@ def build(shell, args, _) -> None:
     shell.run(
       [
         *('gcloud', 'builds', 'submit', archive),
-        '--config=launch/cloudbuild.yaml',
+        f'--config={os.path.relpath(shipped.path("launch/cloudbuild.yaml"))}',
         f'--substitutions=_IMAGE={args.image},_LOCK={lock}',
         f'--project={args.project}',
         '--timeout=3600',

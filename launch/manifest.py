@@ -6,8 +6,8 @@ import pathlib
 import string
 from collections.abc import Sequence
 
-from launch import shell as shell_lib
 from vit_jax import topology
+from vit_jax.launch import shell as shell_lib
 
 _TEMPLATE = pathlib.Path(__file__).with_name('jobset.yaml')
 # As in launch/worker/run.sh: what another start can mend. 129 to 159 are

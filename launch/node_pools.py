@@ -1,8 +1,8 @@
 """GKE's node pools: the slices, one pool each."""
 
-from launch import manifest
-from launch import shell as shell_lib
 from vit_jax import topology
+from vit_jax.launch import manifest
+from vit_jax.launch import shell as shell_lib
 
 
 def create_nodes(shell, args, _) -> None:

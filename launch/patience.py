@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from launch.queued_resource import Target
-from launch.workers import Worker
+from vit_jax.launch.queued_resource import Target
+from vit_jax.launch.workers import Worker
 
 # Requests in a row that failed before they were granted.
 _FAILED_REQUESTS = 5

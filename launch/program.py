@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from launch import shell as shell_lib
-from launch.flags import Flags
-from launch.patience import RunFailedError
+from vit_jax.launch import shell as shell_lib
+from vit_jax.launch.flags import Flags
+from vit_jax.launch.patience import RunFailedError
 
 
 def run(

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from launch import shell as shell_lib
 from vit_jax import topology
+from vit_jax.launch import shell as shell_lib
 
 _TPU = ('gcloud', 'compute', 'tpus')
 PRICES = 'https://cloud.google.com/tpu/pricing'

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -11,6 +10,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
+
+from vit_jax import shipped
 
 # Of queued resources, node pools and JobSets, with room for what is appended.
 _NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
@@ -150,12 +151,8 @@ def check_run(flags: Sequence[str]) -> str:
         f'--{name} is missing: after -- come the flags of vit_jax.main, such'
         f' as -- --{name}={example}'
       )
-  file = values['config'].partition(':')[0]
-  if not os.path.isfile(file):
-    raise ValueError(
-      f'--config={values["config"]}: there is no file {file!r} here. Paths are'
-      " relative to the repository's root, from where this is started."
-    )
+  # The machines look for it likewise, from the repository's root.
+  shipped.find('config', values['config'])
   return check_workdir(values['workdir'])
 
 

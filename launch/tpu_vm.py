@@ -29,11 +29,12 @@ import functools
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+if not __package__:  # As `python launch/tpu_vm.py`, with nothing installed.
+  sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from launch import flags as flags_lib
-from launch import program, queued_resource, watch, workers
-from launch import shell as shell_lib
+from vit_jax.launch import flags as flags_lib
+from vit_jax.launch import program, queued_resource, watch, workers
+from vit_jax.launch import shell as shell_lib
 
 
 def zones(shell, args, _) -> None:

@@ -4,11 +4,11 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from launch import queued_resource, workers
-from launch import shell as shell_lib
-from launch.patience import Patience, RunFailedError
-from launch.queued_resource import Request, Target
-from launch.workers import Worker
+from vit_jax.launch import queued_resource, workers
+from vit_jax.launch import shell as shell_lib
+from vit_jax.launch.patience import Patience, RunFailedError
+from vit_jax.launch.queued_resource import Request, Target
+from vit_jax.launch.workers import Worker
 
 
 @dataclasses.dataclass(frozen=True)

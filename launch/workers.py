@@ -1,12 +1,14 @@
 """What is done on the machines of a TPU VM: code, set-up, run, logs, stop."""
 
 import dataclasses
+import os
 import re
 import shlex
 from collections.abc import Sequence
 
-from launch import shell as shell_lib
-from launch.queued_resource import Target
+from vit_jax import shipped
+from vit_jax.launch import shell as shell_lib
+from vit_jax.launch.queued_resource import Target
 
 _SSH = ('gcloud', 'compute', 'tpus', 'tpu-vm')
 # Relative to the home directory there, where ssh begins.
@@ -50,8 +52,19 @@ def pack(shell: shell_lib.Shell, directory: str) -> str:
 
   Returns:
     The archive, in that directory.
+
+  Raises:
+    ValueError: this is an installed package, which has no history to ship.
   """
-  shell.run(['bash', 'launch/pack.sh', directory])
+  script = shipped.path('launch/pack.sh')
+  if not (script.parents[1] / 'setup.py').is_file():
+    raise ValueError(
+      'the code that is shipped is that of a checkout, with its commit; this is'
+      f' the package installed in {script.parents[1]}. Clone the repository and'
+      ' start the program in its root: python launch/tpu_vm.py or'
+      ' launch/gke.py.'
+    )
+  shell.run(['bash', os.path.relpath(script), directory])
   return f'{directory}/code.tar.gz'
 
 

@@ -100,10 +100,9 @@ def test_errors_list_the_choices(words, message):
       "--config=mine/nope.py:ViT-B/16: there is no file 'mine/nope.py'. mine"
       ' holds a.py, b.py.',
     ),
-    ('mine', "there is no file 'mine'. configs holds c.py."),
     ('a.py', "there is no file 'a.py'. configs holds c.py."),
     ('', "there is no file ''. configs holds c.py."),
-    ('nowhere/a.py', 'nowhere holds no config.'),
+    ('nowhere/x.py', "there is no file 'nowhere/x.py'. Those of vit_jax are"),
   ],
 )
 def test_a_missing_file(tmp_path, monkeypatch, spec, message):

@@ -206,7 +206,7 @@ def _with_several_labels(folder):
   'name, argument', [(n, a) for n, list_ in ARGUMENTS.items() for a in list_]
 )
 def test_every_key_is_read(name, argument, reads, weights, tmp_path):
-  module = importlib.import_module(f'configs.{name}')
+  module = importlib.import_module(f'vit_jax.configs.{name}')
   config = module.get_config(argument)
   if 'stages' in config:
     for stage in config.stages.values():

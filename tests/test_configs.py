@@ -4,10 +4,16 @@ import jax
 import numpy as np
 import pytest
 
-from configs import finetune, masked_patch, pretrain, quickstart, robustness
 from vit_jax import config as config_lib
 from vit_jax import inputs, models, train
 from vit_jax import step as step_lib
+from vit_jax.configs import (
+  finetune,
+  masked_patch,
+  pretrain,
+  quickstart,
+  robustness,
+)
 from vit_jax.data import splits
 
 # Pre-training: Table 3 -------------------------------------------------------

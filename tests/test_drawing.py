@@ -26,5 +26,5 @@ def test_save_writes_picture_print_and_numbers(tmp_path):
 
 def test_without_matplotlib_there_is_one_clear_error(monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
-  with pytest.raises(ValueError, match=r'pip install "vit_jax\[plot\]"'):
+  with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[plot\]"'):
     figures.filters(np.zeros((1, 2, 2, 3)))

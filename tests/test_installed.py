@@ -46,7 +46,7 @@ def test_versions_are_of_what_is_installed_only():
 def test_freeze_is_what_pip_takes(site):
   site('Zeta_Pack.age', '2.0')
   site('', '1.0')
-  site('vit_jax', '0.1.0', {'url': 'file:///code'})
+  site('vit_paper_jax', '0.1.0', {'url': 'file:///code'})
   local = {'url': 'file:///src/mine', 'dir_info': {'editable': True}}
   site('mine', '0.3', local)
   commit = {'vcs': 'git', 'commit_id': 'abc'}
@@ -77,7 +77,7 @@ def test_the_first_on_the_path_counts(site, tmp_path):
 def test_here_it_lists_each_distribution_once():
   pins = installed.parse(installed.freeze())
   assert pins['jax'] == importlib.metadata.version('jax')
-  assert 'vit-jax' not in pins
+  assert 'vit-paper-jax' not in pins
   assert len(pins) > 50
 
 

@@ -6,7 +6,11 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
+
+import vit_jax
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -57,6 +61,11 @@ COMMANDS = {
   'unknown key': ([_PRETRAIN, _WORKDIR, '--config.model.widht=3'], _SHOW),
   'no file': (['--config=configs/nope.py', _WORKDIR], _SHOW),
   'bad argument': (['--config=configs/finetune.py:B', _WORKDIR], _SHOW),
+  'version': (['--version'], ''),
+  'shipped': (
+    ['--config=quickstart:pretrain', _WORKDIR, '--config.seed=7'],
+    _SHOW,
+  ),
   'no int': ([_PRETRAIN, _WORKDIR, '--config.data.batch_size=abc'], _SHOW),
   'float for int': ([_PRETRAIN, _WORKDIR, '--config.model.width=1.5'], _SHOW),
   'no float': ([_PRETRAIN, _WORKDIR, '--config.schedule.peak=high'], _SHOW),
@@ -226,6 +235,24 @@ def test_overrides(commands):
   assert json.loads(output)['init']['checkpoint'] == 'a=b'
   _, output = commands['stages']
   assert json.loads(output)['stages']['scratch']['total_steps'] == 7
+
+
+def test_a_config_that_comes_with_the_code_needs_no_path(commands):
+  code, output = commands['shipped']
+  assert code == 0, output
+  assert json.loads(output)['model']['width'] == 96
+
+
+def test_version_is_what_a_bug_report_should_say(commands):
+  code, output = commands['version']
+  assert code == 0, output
+  lines = dict(line.split(' ', 1) for line in output.splitlines())
+  assert lines['vit_jax'].startswith(f'{vit_jax.__version__}, commit ')
+  assert lines['jax'] == jax.__version__
+  assert lines['numpy'] == np.__version__
+  assert lines['devices'] == '8 cpu cpu'
+  assert list(lines)[:3] == ['vit_jax', 'python', 'jax']
+  assert list(lines)[-2:] == ['system', 'devices']
 
 
 def test_a_changed_config_must_be_allowed(commands):

@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from configs import mini
 from vit_jax import accounting, data, inputs, models
 from vit_jax import config as config_lib
+from vit_jax.configs import mini
 from vit_jax.paper import numbers
 
 

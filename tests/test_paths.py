@@ -3,7 +3,6 @@
 import pathlib
 
 import numpy as np
-import pytest
 
 from vit_jax import checkpoint, paths
 
@@ -31,19 +30,3 @@ def test_checkpoints_under_a_relative_path(monkeypatch, tmp_path):
   params, found = checkpoint.read_params('run')
   np.testing.assert_array_equal(params['w'], [0, 1, 2, 3])
   assert str(found) == f'{tmp_path}/run/checkpoints/3'
-
-
-def test_what_is_shipped_is_found_in_a_checkout_and_in_a_wheel(
-  monkeypatch, tmp_path
-):
-  checkout = pathlib.Path(__file__).parents[1]
-  assert paths.shipped('setup.py') == checkout / 'setup.py'
-  package = tmp_path / 'vit_jax'
-  (package / 'launch').mkdir(parents=True)
-  monkeypatch.setattr(paths, '__file__', str(package / 'paths.py'))
-  assert paths.shipped('launch') == package / 'launch'
-  with pytest.raises(FileNotFoundError, match='no launch/none'):
-    paths.shipped('launch/none')
-  # A checkout comes first.
-  (tmp_path / 'launch').mkdir()
-  assert paths.shipped('launch') == tmp_path / 'launch'

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from configs import mini
 from vit_jax import config as config_lib
+from vit_jax.configs import mini
 
 ROOT = pathlib.Path(__file__).parents[1]
 

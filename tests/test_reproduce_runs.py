@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.sweeps import reproduce
+from vit_jax.configs.sweeps import reproduce
 from vit_jax.data import vtab
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Transfer, Vtab

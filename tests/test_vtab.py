@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from configs import finetune
-from configs import vtab as vtab_config
 from tests.data.test_vtab import write
 from vit_jax import config as config_lib
 from vit_jax import inputs, stages, vtab
+from vit_jax.configs import finetune
+from vit_jax.configs import vtab as vtab_config
 from vit_jax.data import vtab as tasks
 
 # ViT-H/14 and L/16 from JFT-300M, L/16 from ImageNet-21k, in percent.

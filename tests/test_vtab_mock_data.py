@@ -12,10 +12,10 @@ import pytest
 import tensorflow_datasets as tfds
 from tensorflow_datasets.testing import mocking
 
-from configs import vtab as vtab_config
 from tests import test_vtab
 from tests.data.test_vtab import SIZES, write
 from vit_jax import stages, vtab
+from vit_jax.configs import vtab as vtab_config
 from vit_jax.data import vtab as tasks
 
 pytestmark = pytest.mark.tensorflow

@@ -1,9 +1,7 @@
 """What the commands share: checked flags, and errors as one message."""
 
 import difflib
-import glob
 import itertools
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +10,11 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections.config_flags import config_flags
 
-from vit_jax import errors, logs
+from vit_jax import errors, logs, shipped
+
+flags.DEFINE_bool(
+  'version', False, 'Print what a bug report should say, and end.'
+)
 
 # How a value of a type is written.
 _TYPES = {
@@ -81,8 +83,8 @@ def run(
 def parse(argv: Sequence[str]) -> list[str]:
   """Parses flags as absl does, `--config=FILE` and its overrides included.
 
-  Prints and exits for `--help` (the command's docstring and its flags) and for
-  errors.
+  Prints and exits for `--help` (the command's docstring and its flags), for
+  `--version` (what a bug report should say) and for errors.
 
   Args:
     argv: the program's name and its arguments.
@@ -90,11 +92,20 @@ def parse(argv: Sequence[str]) -> list[str]:
   Returns:
     The program's name and the arguments that are no flags.
   """
+  # Listed by --help, where it would be a flag of this module only.
+  flags.FLAGS.register_key_flag_for_module(argv[0], flags.FLAGS['version'])
+  if '--version' in argv:
+    # Imported late: it imports JAX.
+    from vit_jax import version
+
+    print(version.text())
+    sys.exit(0)
   if '--help' in argv:
     app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
   config = None
   try:
     config = read_config(flags.FLAGS.read_flags_from_files(argv[1:]))
+    find_shipped(flags.FLAGS)
     return flags.FLAGS(argv)
   except flags.Error as error:
     sys.exit(f'error: {_explain(str(error), config)}')
@@ -151,17 +162,27 @@ def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
   return config
 
 
+class _FileParser(config_flags.ConfigFileFlagParser):
+  """Opens what comes with the code by its name, too."""
+
+  def parse(self, path):
+    return super().parse(shipped.find(self.name, path))
+
+
+def find_shipped(values: flags.FlagValues) -> None:
+  """Makes `--config` take what `shipped.find` finds; it stays as it is given.
+
+  Args:
+    values: that `DEFINE_config_file` has defined `config` in, or not.
+  """
+  if 'config' in values:
+    values['config'].parser = _FileParser('config')
+
+
 def _load(spec: str) -> ml_collections.ConfigDict:
-  file = spec.partition(':')[0]
-  if not os.path.isfile(file):
-    folder = os.path.dirname(file) or 'configs'
-    others = sorted(glob.glob(os.path.join(folder, '[!_]*.py')))
-    raise ValueError(
-      f'--config={spec}: there is no file {file!r}. {folder} holds'
-      f' {", ".join(map(os.path.basename, others)) or "no config"}.'
-    )
+  shipped.find('config', spec)
   try:
-    return config_flags.ConfigFileFlagParser('config').parse(spec)
+    return _FileParser('config').parse(spec)
   except ValueError as error:
     # The parser's message is the traceback of what the file raised.
     raise ValueError(f'--config={spec}: {error.__context__}') from None

@@ -28,7 +28,7 @@ def check_matplotlib() -> None:
     import matplotlib  # noqa: F401
   except ImportError:
     raise ValueError(
-      'figures need matplotlib: pip install "vit_jax[plot]"'
+      'figures need matplotlib: pip install "vit-paper-jax[plot]"'
     ) from None
 
 

@@ -43,6 +43,8 @@ REQUIREMENTS = 'requirements.txt'
 _ROOT = pathlib.Path(__file__).parents[1]
 # launch/pack.sh leaves it in the code that it ships, which has no repository.
 _SHIPPED = 'launch_record'
+# In an installed package, which has no repository either (setup.py).
+_BUILT = 'vit_jax/COMMIT'
 # Seconds: a repository on a network disk must not hold up a run.
 _PATIENCE = 10.0
 
@@ -179,15 +181,17 @@ def commit(root: pathlib.Path = _ROOT) -> str:
 
   Returns:
     40 hexadecimal digits, with `+` if files that git knows were changed, and
-    `?` if there was not the time to tell. '' if the code is in no repository,
-    or is not known to the one around it, as an installed package in a project's
-    virtual environment is.
+    `?` if there was not the time to tell. Of an installed package: as it was
+    when it was built. '' if the code is in no repository, or is not known to
+    the one around it.
   """
   with contextlib.suppress(OSError, UnicodeDecodeError):
     shipped = root / _SHIPPED
     if (shipped / 'commit').is_file():
       changed = (shipped / 'local.diff').stat().st_size > 0
       return (shipped / 'commit').read_text().strip() + '+' * changed
+  with contextlib.suppress(OSError, UnicodeDecodeError):
+    return (root / _BUILT).read_text().strip()
   try:
     _git(root, 'ls-files', '--error-unmatch', 'vit_jax/__init__.py')
     head = _git(root, 'rev-parse', 'HEAD').strip()

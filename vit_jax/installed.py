@@ -49,7 +49,7 @@ def freeze(*path: str) -> str:
     for what no index has, such as editable installs. This code is left out.
   """
   place = {'path': list(path)} if path else {}
-  pins, elsewhere, seen = [], [], {'vit-jax'}
+  pins, elsewhere, seen = [], [], {'vit-paper-jax'}
   for one in importlib.metadata.distributions(**place):
     name = one.metadata['Name']
     # The first on the path is imported; a broken one has no name.

@@ -25,7 +25,10 @@ from vit_jax import command_line, distributed, evaluate, logs, paths, stages
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
-  help_string='Config file, with its argument: configs/NAME.py[:ARGUMENT].',
+  help_string=(
+    'Config file, with its argument: configs/NAME.py[:ARGUMENT]. NAME alone is'
+    ' one that comes with vit_jax, in any folder.'
+  ),
   lock_config=True,
 )
 _WORKDIR = flags.DEFINE_string(

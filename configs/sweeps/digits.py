@@ -15,7 +15,7 @@ To start from other weights: --set=init.checkpoint=WORKDIR, of
 configs/quickstart.py:pretrain, say (with its sizes, --set=model.width=96 ...).
 """
 
-from configs.sweeps import finetune
+from vit_jax.configs.sweeps import finetune
 from vit_jax.sweep import Sweep
 
 TASKS = '01234+56789'

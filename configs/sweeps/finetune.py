@@ -18,9 +18,9 @@ imagenet2012 on ImageNet-ReaL too; nothing is chosen by it.
 
 from collections.abc import Mapping, Sequence
 
-from configs import finetune
 from vit_jax import config as config_lib
 from vit_jax import models
+from vit_jax.configs import finetune
 from vit_jax.sweep import Run, Study, Sweep, make_run
 from vit_jax.sweep.spec import Value
 

@@ -13,8 +13,8 @@ Table 4, else 10. Cost: 13 pre-training runs, for ViT-B/16 on ImageNet of 300
 epochs each (`python -m vit_jax.plan` says what that is); try fewer first.
 """
 
-from configs import pretrain
 from vit_jax import config as config_lib
+from vit_jax.configs import pretrain
 from vit_jax.sweep import Run, Study, Sweep, grid, make_run
 
 USAGE = (

@@ -19,9 +19,9 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from configs import mini
-from configs.sweeps import finetune
 from vit_jax import config as config_lib
+from vit_jax.configs import mini
+from vit_jax.configs.sweeps import finetune
 from vit_jax.paper import items, runs
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab

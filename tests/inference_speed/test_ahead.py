@@ -65,5 +65,5 @@ def test_an_unknown_device_lists_the_choices():
 
 def test_without_the_compiler_it_is_said_how_to_get_it(monkeypatch):
   monkeypatch.setattr(devices, 'have_compiler', lambda: False)
-  with pytest.raises(ValueError, match=r'pip install "vit_jax\[plan\]"'):
+  with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[plan\]"'):
     ahead.find('v3', None, 1)

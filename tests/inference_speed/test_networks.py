@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import mini
+from vit_jax.configs import mini
 from vit_jax.inference_speed import networks
 
 

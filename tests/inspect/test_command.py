@@ -171,5 +171,10 @@ def test_bad_input_is_one_clear_error(words, message):
 def test_help_teaches():
   result = _command('--help')
   assert result.returncode == 0
-  for word in ('--checkpoint', '--rollouts', 'Fig. 6, 14', 'vit_jax[plot]'):
+  for word in (
+    '--checkpoint',
+    '--rollouts',
+    'Fig. 6, 14',
+    'vit-paper-jax[plot]',
+  ):
     assert word in result.stdout

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from launch import workers
 from tests.launch import machine as machine_lib
 from tests.launch import slice_b16
+from vit_jax.launch import workers
 
 HERE = pathlib.Path(__file__).parent
 

@@ -2,7 +2,7 @@
 
 import shlex
 
-from launch import tpu_vm
+from vit_jax.launch import tpu_vm
 
 PLACE = '--zone=us-central2-b --project=my-project'
 SCRIPTS = 'vit_jax_home/code/launch/worker'

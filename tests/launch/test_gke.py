@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from launch import gke
+from vit_jax.launch import gke
 
 PLACE = '--location=us-east5-a --project=my-project'
 LABEL = '--selector=jobset.sigs.k8s.io/jobset-name=b16'

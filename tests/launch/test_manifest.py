@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from launch import manifest
 from vit_jax import topology
+from vit_jax.launch import manifest
 
 FLAGS = [
   '--config=configs/pretrain.py:ViT-B/16,imagenet2012',

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from launch import gke, tpu_vm
+from vit_jax.launch import gke, tpu_vm
 
 README = pathlib.Path(__file__).parents[2] / 'launch' / 'README.md'
 PROGRAMS = {'launch/tpu_vm.py': tpu_vm, 'launch/gke.py': gke}

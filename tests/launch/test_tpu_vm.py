@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from launch import tpu_vm
 from tests.launch.slice_b16 import (
   FLAGS,
   NODES,
@@ -27,6 +26,7 @@ from tests.launch.slice_b16 import (
   node_row,
   queue_row,
 )
+from vit_jax.launch import tpu_vm
 
 ROOT = pathlib.Path(__file__).parents[2]
 STATUS_LINES = (

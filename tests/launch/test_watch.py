@@ -2,8 +2,6 @@
 
 import pytest
 
-from launch import patience, watch
-from launch.workers import Worker
 from tests.launch.slice_b16 import (
   NODES,
   PLACE,
@@ -20,6 +18,8 @@ from tests.launch.slice_b16 import (
   node_row,
   queue_row,
 )
+from vit_jax.launch import patience, watch
+from vit_jax.launch.workers import Worker
 
 CREATE = (
   f'{TPU} queued-resources create b16 {PLACE} --node-id=b16'

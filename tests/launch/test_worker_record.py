@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launch.worker import record
+from vit_jax.launch.worker import record
 
 
 def test_a_second_launch_of_the_same_code_keeps_the_first_command(tmp_path):

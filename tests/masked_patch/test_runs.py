@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from absl import logging
 
-from configs import finetune
-from configs import masked_patch as masked_patch_config
 from vit_jax import checkpoint, evaluate, sharding, train, warm_start
 from vit_jax import config as config_lib
 from vit_jax import program as program_lib
+from vit_jax.configs import finetune
+from vit_jax.configs import masked_patch as masked_patch_config
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from etils import epath
 
-from configs import mini
 from vit_jax import config as config_lib
+from vit_jax.configs import mini
 from vit_jax.paper import items, rendering
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page import page_parts

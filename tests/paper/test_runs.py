@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from configs import mini, pretrain
 from vit_jax import config as config_lib
+from vit_jax.configs import mini, pretrain
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Results
 from vit_jax.sweep import Run, Study

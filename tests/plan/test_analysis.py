@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import finetune, pretrain, quickstart
+from vit_jax.configs import finetune, pretrain, quickstart
 from vit_jax.plan import analysis
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import pretrain
+from vit_jax.configs import pretrain
 from vit_jax.plan import auto, compiling, devices, runs
 
 V5E = ('v5e:1x1', 'v5e:2x2', 'v5e:2x4')

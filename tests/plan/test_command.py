@@ -11,7 +11,7 @@ import sys
 import jax
 import pytest
 
-from configs import pretrain, quickstart
+from vit_jax.configs import pretrain, quickstart
 from vit_jax.plan import command, devices, runs
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -97,7 +97,8 @@ def test_overrides_without_a_config_are_of_all():
   assert command.with_config(words) == [first, *words]
   for also in (['--also=configs/a.py:B,c'], ['--also', 'configs/a.py:B,c']):
     # There is no such file, which is said of --also.
-    assert command.with_config([*also, words[1]]) == [*also, words[1]]
+    with pytest.raises(ValueError, match=r'^--also=configs/a.py:B,c: there is'):
+      command.with_config([*also, words[1]])
     also[-1] = also[-1].replace('a.py:B,c', 'quickstart.py')
     assert command.with_config([*also, words[1]])[0] == (
       '--config=configs/quickstart.py'
@@ -200,10 +201,10 @@ def test_what_is_missing_is_named(no_compiler):
   reports, note = command.plan_all(
     [run], ['v3:2x2', 'auto:v5e'], command.Options(), _quiet
   )
-  assert 'pip install "vit_jax[plan]"' in note
+  assert 'pip install "vit-paper-jax[plan]"' in note
   assert [r['topology'] for r in reports] == ['v3:2x2', None]
   table = command.render_all(reports, note)
-  assert 'pip install "vit_jax[plan]"' in ' '.join(table.split())
+  assert 'pip install "vit-paper-jax[plan]"' in ' '.join(table.split())
   assert len(json.loads(command.to_json(reports))) == 2
   _, note = command.plan_all([run], [], command.Options(), _quiet)
   assert note.startswith('Give --topology=v3:16x16')

@@ -22,7 +22,7 @@ def lock(tmp_path, monkeypatch):
   """A lock file in a checkout, and nothing that is remembered of others."""
   file = tmp_path / 'tpu.txt'
   file.write_text('jax==0.12.0\njaxlib==0.12.0\nlibtpu==0.0.50\n')
-  monkeypatch.setattr(compilers.paths, 'shipped', lambda name: file)
+  monkeypatch.setattr(compilers.shipped, 'path', lambda name: file)
   monkeypatch.delenv('TPU_LIBRARY_PATH', raising=False)
   compilers.difference.cache_clear()
   yield file
@@ -84,7 +84,7 @@ def test_without_lock_files_there_is_nothing_to_differ_from(monkeypatch):
   def missing(name):
     raise FileNotFoundError(name)
 
-  monkeypatch.setattr(compilers.paths, 'shipped', missing)
+  monkeypatch.setattr(compilers.shipped, 'path', missing)
   _installed(monkeypatch, jax='0.1')
   assert compilers.difference() is None
 

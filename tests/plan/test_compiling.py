@@ -5,7 +5,7 @@ import types
 import jax
 import pytest
 
-from configs import pretrain
+from vit_jax.configs import pretrain
 from vit_jax.plan import analysis, compiling, devices
 
 KNOWN = compiling.Memory(parameters=100, optimizer=200, average=0, batch=30)

@@ -90,7 +90,7 @@ def test_the_mesh_section_over_given_devices():
 
 def test_without_the_compiler(monkeypatch):
   monkeypatch.setattr(devices, 'have_compiler', lambda: False)
-  with pytest.raises(ValueError, match=r'pip install "vit_jax\[plan\]"'):
+  with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[plan\]"'):
     devices.compile_only(devices.parse('v3:2x2'))
 
 

@@ -6,7 +6,7 @@ import types
 import jax
 import pytest
 
-from configs import quickstart
+from vit_jax.configs import quickstart
 from vit_jax.plan import command, compiling, measure, peaks, render, runs
 
 GIB = compiling.GIB

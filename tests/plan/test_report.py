@@ -7,7 +7,7 @@ import json
 import jax
 import pytest
 
-from configs import pretrain
+from vit_jax.configs import pretrain
 from vit_jax.plan import (
   compilers,
   compiling,

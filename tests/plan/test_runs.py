@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from configs import pretrain
+from vit_jax.configs import pretrain
 from vit_jax.plan import compiling, devices, runs, search
 
 GIB = compiling.GIB

@@ -19,7 +19,7 @@ TINY = (
 
 # The same step, compiled in a process of its own without the command.
 COMPILED = """
-from configs import pretrain
+from vit_jax.configs import pretrain
 from vit_jax import program
 from vit_jax.plan import analysis, devices
 devices.leave_hardware_alone()

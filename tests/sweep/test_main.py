@@ -106,7 +106,7 @@ def test_sigterm_is_passed_on_and_answered(tmp_path):
 def test_a_sweep_may_add_to_the_table(tmp_path):
   file = tmp_path / 'sweep.py'
   file.write_text(
-    'from configs.sweeps import digits\n'
+    'from vit_jax.configs.sweeps import digits\n'
     'from vit_jax.sweep import Sweep\n'
     'def get_sweep(argument):\n'
     '  def summary(frame):\n'

@@ -3,9 +3,9 @@
 import pytest
 from etils import epath
 
-from launch import shell as shell_lib
-from launch import workers
 from tests.sweep import fakes
+from vit_jax.launch import shell as shell_lib
+from vit_jax.launch import workers
 from vit_jax.sweep import tpu_vm
 from vit_jax.sweep.commands import Folders
 

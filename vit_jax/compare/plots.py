@@ -30,7 +30,7 @@ def plot(
     import matplotlib
   except ImportError:
     raise ValueError(
-      'plots need matplotlib: pip install "vit_jax[plot]"'
+      'plots need matplotlib: pip install "vit-paper-jax[plot]"'
     ) from None
   matplotlib.use('Agg')
   import matplotlib.pyplot as plt

@@ -11,7 +11,7 @@ are of one TensorCore, on other devices of a whole one; a CPU is one device.
 FILE grows entry by entry, and the same command goes on where it ended.
 
 With --device=v3 (v2 to tpu7x) no TPU is needed, but its compiler
-(pip install "vit_jax[plan]"): speeds are its estimates, corrected.
+(pip install "vit-paper-jax[plan]"): speeds are its estimates, corrected.
 """
 
 import dataclasses

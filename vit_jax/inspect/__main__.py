@@ -16,7 +16,7 @@ Writes, each as .png, .pdf and .csv with the numbers, what the model has of:
 
 --checkpoint is a run's directory or one of its checkpoints, a .npz file, a
 Hugging Face folder, or a name of vit_jax/interop/catalog.py. Folders of images
-are searched to any depth. Needs matplotlib: pip install "vit_jax[plot]".
+are searched to any depth. Needs matplotlib: pip install "vit-paper-jax[plot]".
 """
 
 from collections.abc import Sequence

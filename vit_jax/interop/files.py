@@ -19,7 +19,7 @@ def absolute(path: epath.PathLike) -> epath.Path:
     except ImportError as error:
       raise ValueError(
         f'{os.fspath(path)} cannot be reached: {error}. For gs:// paths run'
-        " pip install -e '.[gcs]'."
+        ' pip install "vit-paper-jax[gcs]".'
       ) from error
   return paths.absolute(path)
 

@@ -10,9 +10,9 @@
   --config.KEY=VALUE                overrides any key, in all configs
 
 Compiles the very step that training runs, with the TPU's own compiler, on any
-x86-64 machine; no TPU is needed (pip install "vit_jax[plan]"). Says whether it
-fits the memory, and if not with which settings it does, how long a step and
-the run take, and the TensorCore-days. Without the compiler, or without
+x86-64 machine; no TPU is needed (pip install "vit-paper-jax[plan]"). Says
+whether it fits the memory, and if not with which settings it does, how long a
+step and the run take, and the TensorCore-days. Without the compiler, or without
 --topology: parameters, operations and steps.
 """
 
@@ -26,7 +26,10 @@ from vit_jax.plan import command, report
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
-  help_string='Config file, with its argument: configs/NAME.py[:ARGUMENT].',
+  help_string=(
+    'Config file, with its argument: configs/NAME.py[:ARGUMENT]. NAME alone is'
+    ' one that comes with vit_jax, in any folder.'
+  ),
   lock_config=True,
 )
 _ALSO = flags.DEFINE_multi_string(
@@ -96,5 +99,8 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  sys.argv[1:] = command.with_config(sys.argv[1:])
+  try:
+    sys.argv[1:] = command.with_config(sys.argv[1:])
+  except ValueError as error:
+    sys.exit(f'error: {error}')
   command_line.run(main)

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import jax
 import ml_collections
 
-from vit_jax import command_line
+from vit_jax import command_line, shipped
 from vit_jax.plan import (
   auto,
   compilers,
@@ -90,6 +89,9 @@ def with_config(words: Sequence[str]) -> list[str]:
 
   Args:
     words: without the program's name.
+
+  Raises:
+    ValueError: there is no such file.
   """
   words = list(words)
   flags = [word.replace('--', '-', 1) for word in words]
@@ -104,8 +106,10 @@ def with_config(words: Sequence[str]) -> list[str]:
   if {'-table6', '-table6=true'} & set(flags):
     names += table6()
   # A name without a file is told as what it is, a wrong --also.
-  names = [name for name in names if os.path.isfile(name.partition(':')[0])]
-  return [f'--config={name}' for name in names[:1]] + words
+  found = [name for name in names if shipped.exists('also', name)]
+  if names and not found:
+    shipped.find('also', names[0])
+  return [f'--config={name}' for name in found[:1]] + words
 
 
 def expand(

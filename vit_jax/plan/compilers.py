@@ -11,7 +11,7 @@ from absl import logging
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
-from vit_jax import installed, paths
+from vit_jax import installed, shipped
 
 # What was tested, and what slices get.
 LOCK = 'launch/locks/tpu.txt'
@@ -63,7 +63,7 @@ def difference() -> str | None:
     package alone.
   """
   try:
-    wanted = locked(paths.shipped(LOCK).read_text())
+    wanted = locked(shipped.path(LOCK).read_text())
   except FileNotFoundError:
     return None
   have = installed.versions() | {'libtpu': libtpu() or 'none'}

@@ -21,8 +21,8 @@ from vit_jax.sharding import mesh as mesh_lib
 
 INSTALL = (
   'The TPU compiler (libtpu) is not installed, so memory and time are not'
-  ' known; pip install "vit_jax[plan]" gets it, on x86-64 Linux. No TPU is'
-  ' needed.'
+  ' known; pip install "vit-paper-jax[plan]" gets it, on x86-64 Linux. No TPU'
+  ' is needed.'
 )
 # Names of the machine at hand, whose speed is measured.
 LOCAL = ('local', 'cpu', 'gpu')

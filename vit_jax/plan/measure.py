@@ -29,7 +29,7 @@ def check_platform(name: str) -> None:
   elif name == 'gpu' and jax.default_backend() != 'gpu':
     raise ValueError(
       f'--topology=gpu: JAX sees no GPU here, only {jax.default_backend()}.'
-      ' pip install "vit_jax[cuda]" gets the NVIDIA plugin.'
+      ' pip install "vit-paper-jax[cuda]" gets the NVIDIA plugin.'
     )
 
 

@@ -24,7 +24,10 @@ from vit_jax import command_line
 from vit_jax.sweep import running
 
 _SWEEP = flags.DEFINE_string(
-  'sweep', None, 'Sweep file, with its argument: configs/sweeps/NAME.py[:ARG].'
+  'sweep',
+  None,
+  'Sweep file, with its argument: configs/sweeps/NAME.py[:ARG]. NAME alone is'
+  ' one that comes with vit_jax, in any folder.',
 )
 flags.adopt_module_key_flags(running)
 

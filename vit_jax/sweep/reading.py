@@ -9,7 +9,6 @@ to cost.
 
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +16,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command_line
+from vit_jax import command_line, shipped
 from vit_jax.sweep import commands, spec
 from vit_jax.sweep.spec import Run, Study, Sweep
 
@@ -26,15 +25,13 @@ def load(text: str) -> Sweep:
   """Calls `get_sweep` of a sweep file.
 
   Args:
-    text: `configs/sweeps/NAME.py[:ARGUMENT]`.
+    text: `FILE[:ARGUMENT]`, as `shipped.find` takes it.
 
   Raises:
     ValueError: there is no such file, it defines no sweep, or it refuses its
       argument.
   """
-  path, _, argument = text.partition(':')
-  if not os.path.isfile(path):
-    raise ValueError(f'--sweep={text}: there is no file {path!r}.')
+  path, _, argument = shipped.find('sweep', text).partition(':')
   module_spec = importlib.util.spec_from_file_location('sweep_file', path)
   module = importlib.util.module_from_spec(module_spec)
   module_spec.loader.exec_module(module)
@@ -100,6 +97,7 @@ def read_config(run: Run) -> ml_collections.ConfigDict:
   config_flags.DEFINE_config_file(
     'config', lock_config=True, flag_values=values, sys_argv=['run', *words]
   )
+  command_line.find_shipped(values)
   try:
     command_line.read_config(words)
     values(['run', *words])

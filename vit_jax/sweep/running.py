@@ -140,7 +140,7 @@ def run(text: str, *, table: bool = True) -> None:
   """Brings a sweep to its end, as the flags say.
 
   Args:
-    text: `configs/sweeps/NAME.py[:ARGUMENT]`.
+    text: `FILE[:ARGUMENT]`, as `shipped.find` takes it.
     table: whether to gather the results and to print their table.
 
   Raises:

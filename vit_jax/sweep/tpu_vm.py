@@ -7,6 +7,8 @@ import os
 import signal
 from collections.abc import Sequence
 
+from vit_jax.launch import queued_resource, workers
+from vit_jax.launch import shell as shell_lib
 from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run
@@ -28,9 +30,6 @@ class TpuVms:
     Raises:
       ValueError: no names, one twice, or the project or the zone is not set.
     """
-    from launch import queued_resource
-    from launch import shell as shell_lib
-
     if not names or len(set(names)) < len(names):
       raise ValueError(
         f'--tpus={",".join(names)}: expected the names of different TPU VMs.'
@@ -56,8 +55,6 @@ class TpuVms:
 
   def start(self, run: Run) -> str:
     """Starts a run on a free slice; returns the slice's name."""
-    from launch import workers
-
     name = next(name for name in self._targets if name not in self._busy)
     self._busy.add(name)
     try:
@@ -74,8 +71,6 @@ class TpuVms:
 
   def poll(self, handle: str) -> int | None:
     """The exit code, negative for a signal; None while it runs."""
-    from launch import workers
-
     if handle not in self._targets:
       raise ValueError(f'A run is on {handle}, which --tpus= does not name.')
     self._busy.add(handle)  # It may be of an earlier launcher.
@@ -93,8 +88,6 @@ class TpuVms:
 
   def stop(self, handle: str) -> None:
     """Ends a run with SIGTERM, and waits until it has saved."""
-    from launch import workers
-
     if handle in self._targets:
       try:
         workers.stop(self._shell, self._targets[handle])

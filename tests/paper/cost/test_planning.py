@@ -172,7 +172,7 @@ def test_without_the_compiler_only_what_is_there_is_known(
   tmp_path, monkeypatch
 ):
   monkeypatch.setattr(devices, 'have_compiler', lambda: False)
-  with pytest.raises(ValueError, match=r'pip install "vit_jax\[plan\]"'):
+  with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[plan\]"'):
     planning.compile_missing([_run()], tmp_path, V3, print)
   _write(tmp_path, _plan())
   planning.compile_missing([_run()], tmp_path, V3, print)

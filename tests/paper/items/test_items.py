@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from configs import pretrain
+from vit_jax.configs import pretrain
 from vit_jax.paper import averages, cost, items, numbers
 from vit_jax.paper.items import table_items
 from vit_jax.paper.numbers import values

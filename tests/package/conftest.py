@@ -1,0 +1,103 @@
+"""The source distribution and the wheel, built once from a copy."""
+
+import dataclasses
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+_BUILD = """
+import sys
+from setuptools import build_meta
+to = sys.argv[1]  # Building sets it to something else.
+build_meta.build_sdist(to)
+build_meta.build_wheel(to)
+"""
+
+
+def git(folder, *words):
+  who = ['-c', 'user.name=A', '-c', 'user.email=a@b', '-c', 'commit.gpgsign=0']
+  return subprocess.run(
+    ['git', '-C', folder, *who, *words],
+    check=True,
+    capture_output=True,
+    text=True,
+  ).stdout
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+  """What was built.
+
+  Attributes:
+    source: the repository that it was built from.
+    head: its commit.
+    sdist: the archive.
+    wheel: the archive.
+    unpacked: what the wheel holds.
+  """
+
+  source: pathlib.Path
+  head: str
+  sdist: pathlib.Path
+  wheel: pathlib.Path
+  unpacked: pathlib.Path
+
+
+def read_sdist(path: pathlib.Path) -> dict[str, bytes]:
+  """File -> bytes, without the archive's one folder."""
+  with tarfile.open(path) as archive:
+    return {
+      member.name.partition('/')[2]: archive.extractfile(member).read()
+      for member in archive
+      if member.isfile()
+    }
+
+
+@pytest.fixture(scope='session')
+def checkout(tmp_path_factory):
+  """A repository with one commit: the files here that git does not ignore."""
+  if not (ROOT / '.git').exists():
+    pytest.skip('this is no checkout, so nobody says which files belong to it')
+  folder = tmp_path_factory.mktemp('checkout')
+  words = ('ls-files', '-z', '--cached', '--others', '--exclude-standard')
+  for name in git(ROOT, *words).split('\0'):
+    if (ROOT / name).is_file():
+      (folder / name).parent.mkdir(parents=True, exist_ok=True)
+      shutil.copy(ROOT / name, folder / name)
+  git(folder, 'init', '--quiet')
+  git(folder, 'add', '--all')
+  git(folder, 'commit', '--quiet', '--message=One')
+  return folder
+
+
+def build(source: pathlib.Path, to: pathlib.Path) -> None:
+  """Builds both, as pip does without isolation."""
+  pytest.importorskip(
+    'setuptools', minversion='70.1', reason='pip install "setuptools>=70.1"'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', _BUILD, str(to)],
+    cwd=source,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope='session')
+def built(checkout, tmp_path_factory):
+  folder = tmp_path_factory.mktemp('built')
+  build(checkout, folder)
+  [sdist], [wheel] = folder.glob('*.tar.gz'), folder.glob('*.whl')
+  with zipfile.ZipFile(wheel) as archive:
+    archive.extractall(folder / 'unpacked')
+  head = git(checkout, 'rev-parse', 'HEAD').strip()
+  return Built(checkout, head, sdist, wheel, folder / 'unpacked')

@@ -1,0 +1,180 @@
+"""What the source distribution and the wheel hold, against the source tree."""
+
+import email
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import yaml
+
+import vit_jax
+from tests.package import conftest
+from vit_jax import environment
+
+INFO = f'vit_paper_jax-{vit_jax.__version__}.dist-info'
+
+
+def _files(folder):
+  return {
+    file.relative_to(folder).as_posix(): file.read_bytes()
+    for file in folder.rglob('*')
+    if file.is_file() and '.git' not in file.relative_to(folder).parts
+  }
+
+
+def test_the_wheel_holds_the_package_with_configs_and_launch(built):
+  # In place of the two folders that stand for them in a checkout.
+  source = {
+    name.removeprefix('vit_jax/'): data
+    for name, data in _files(built.source).items()
+    if name.startswith(('vit_jax/', 'configs/', 'launch/'))
+    and not name.startswith(('vit_jax/configs/', 'vit_jax/launch/'))
+  }
+  assert {'configs/mini.py', 'launch/worker/run.sh', 'main.py'} <= set(source)
+  assert {path.name for path in built.unpacked.iterdir()} == {'vit_jax', INFO}
+  wheel = _files(built.unpacked / 'vit_jax')
+  assert wheel.pop('COMMIT').decode() == built.head
+  assert set(wheel) == set(source)
+  assert wheel == source
+
+
+def test_the_source_distribution_is_a_checkout(built):
+  sdist = conftest.read_sdist(built.sdist)
+  assert sdist.pop('vit_jax/COMMIT').decode() == built.head
+  source = _files(built.source)
+  made = {'PKG-INFO', 'setup.cfg'}
+  made |= {name for name in sdist if name.startswith('vit_paper_jax.egg-info/')}
+  # What building leaves in a checkout is ignored there.
+  tracked = set(conftest.git(built.source, 'ls-files', '-z').split('\0')) - {''}
+  assert set(sdist) - made == tracked - {'.gitignore'}
+  assert all(sdist[name] == source[name] for name in set(sdist) - made)
+
+
+def test_a_wheel_of_a_source_distribution_is_the_same(built, tmp_path):
+  folder = tmp_path / 'source'
+  for name, data in conftest.read_sdist(built.sdist).items():
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+  conftest.build(folder, tmp_path)
+  [wheel] = tmp_path.glob('*.whl')
+  shutil.unpack_archive(wheel, tmp_path / 'wheel', format='zip')
+  again, first = _files(tmp_path / 'wheel'), _files(built.unpacked)
+  assert set(again) == set(first)
+  assert {n for n in again if again[n] != first[n]} <= {f'{INFO}/RECORD'}
+
+
+def test_an_installed_package_knows_its_commit(built):
+  assert environment.commit(built.unpacked) == built.head
+
+
+def test_changed_code_says_so_and_nothing_of_before_is_left(built, tmp_path):
+  folder = tmp_path / 'changed'
+  shutil.copytree(built.source, folder)  # With what building has left.
+  (folder / 'configs/vtab.py').unlink()
+  (folder / 'launch/worker/__pycache__').mkdir()
+  (folder / 'launch/worker/__pycache__/record.cpython-313.pyc').touch()
+  conftest.build(folder, tmp_path)
+  sdist = conftest.read_sdist(next(tmp_path.glob('*.tar.gz')))
+  assert sdist['vit_jax/COMMIT'].decode() == built.head + '+'
+  with zipfile.ZipFile(next(tmp_path.glob('*.whl'))) as wheel:
+    assert wheel.read('vit_jax/COMMIT').decode() == built.head + '+'
+    assert 'vit_jax/configs/vtab.py' not in wheel.namelist()
+    assert 'vit_jax/configs/mini.py' in wheel.namelist()
+    assert not any(
+      '__pycache__' in name for name in [*wheel.namelist(), *sdist]
+    )
+
+
+def test_metadata(built):
+  info = built.unpacked / INFO
+  found = email.message_from_string((info / 'METADATA').read_text())
+  assert found['Name'] == 'vit-paper-jax'
+  assert found['Version'] == vit_jax.__version__
+  assert found['License'] == 'Apache-2.0'
+  assert found['Requires-Python'] == '>=3.11'
+  assert 'Home-page' not in found
+  assert 'orbax-checkpoint<1,>=' in (info / 'METADATA').read_text()
+  licence = (info / 'licenses/LICENSE').read_text()
+  assert 'Version 2.0, January 2004' in licence
+  assert 'END OF TERMS AND CONDITIONS' in licence
+  citation = yaml.safe_load((built.source / 'CITATION.cff').read_text())
+  assert citation['version'] == vit_jax.__version__
+  assert citation['license'] == 'Apache-2.0'
+  assert citation['references'][0]['identifiers'][0]['value'].endswith(
+    '2010.11929'
+  )
+  changes = (built.source / 'CHANGELOG.md').read_text()
+  assert f'\n## [{vit_jax.__version__}]' in changes
+
+
+def test_what_is_said_of_extras_is_right(built):
+  info = (built.unpacked / INFO / 'METADATA').read_text()
+  extras = set(email.message_from_string(info).get_all('Provides-Extra'))
+  said = []
+  for name, data in _files(built.unpacked / 'vit_jax').items():
+    text = re.sub(r"['\"]?\n *['\"]?", '', data.decode())
+    said += [
+      (name, *pair)
+      for pair in re.findall(r'pip install "([\w-]+)\[(\w+)\]"', text)
+    ]
+  assert len(said) > 5
+  wrong = [
+    one for one in said if one[1] != 'vit-paper-jax' or one[2] not in extras
+  ]
+  assert wrong == []
+
+
+def _python(built, folder, *words):
+  return subprocess.run(
+    [sys.executable, *words],
+    cwd=folder,
+    env=os.environ | {'PYTHONPATH': str(built.unpacked)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+def test_files_are_found_in_an_installed_package(built, tmp_path):
+  # Folders of that name of the user's are not in the way.
+  for folder in ('configs', 'launch'):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / '__init__.py').write_text('raise SystemExit("no")')
+  program = (
+    'from vit_jax import shipped\n'
+    'from vit_jax.configs.sweeps import __file__ as sweeps\n'
+    'print(sweeps)\n'
+    'print(shipped.find("config", "configs/quickstart.py:a"))\n'
+    'print(shipped.find("sweep", "digits"))\n'
+    'print(shipped.path("launch/worker/run.sh"))\n'
+  )
+  done = _python(built, tmp_path, '-S', '-c', program)
+  assert done.returncode == 0, done.stderr
+  package = pathlib.Path(built.unpacked, 'vit_jax')
+  assert done.stdout.splitlines() == [
+    f'{package}/configs/sweeps/__init__.py',
+    f'{package}/configs/quickstart.py:a',
+    f'{package}/configs/sweeps/digits.py',
+    f'{package}/launch/worker/run.sh',
+  ]
+
+
+def test_launching_from_an_installed_package(built, tmp_path):
+  module = ('-S', '-m', 'vit_jax.launch.tpu_vm')
+  done = _python(built, tmp_path, *module, '--help')
+  assert done.returncode == 0, done.stderr
+  assert 'From nothing to a run' in done.stdout
+  place = ('--name=a', '--project=p', '--zone=z')
+  done = _python(built, tmp_path, *module, 'status', *place, '--dry_run')
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.startswith('gcloud ')
+  # It has no history, so that nobody could say what ran.
+  done = _python(built, tmp_path, *module, 'setup', *place, '--dry_run')
+  assert done.returncode == 1
+  assert done.stderr.startswith(
+    'error: the code that is shipped is that of a checkout, with its commit;'
+  )
