@@ -19,7 +19,7 @@ def test_a_bucket_without_its_library(monkeypatch):
     lambda: convert.convert('runs/a', 'gs://bucket/a.npz'),
   ):
     with pytest.raises(
-      ValueError, match=r"^gs://bucket/.* Please install gcsfs.*'\.\[gcs\]'\."
+      ValueError, match=r'^gs://bucket/.* Please install gcsfs.*jax\[gcs\]"\.$'
     ):
       call()
   assert files.absolute('/a/b').as_posix() == '/a/b'

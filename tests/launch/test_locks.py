@@ -53,6 +53,7 @@ def required(name: str) -> list[Requirement]:
     node.targets[0].id: ast.literal_eval(node.value)
     for node in ast.parse((ROOT / 'setup.py').read_text()).body
     if isinstance(node, ast.Assign)
+    and node.targets[0].id in ('REQUIRED', 'EXTRAS')
   }
   words = list(said['REQUIRED'])
   for extra in EXTRAS[name]:
