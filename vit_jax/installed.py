@@ -23,6 +23,8 @@ _PIN = re.compile(r'([\w.-]+)==(\S+)')
 _PYTHON = re.compile(r'# Python (\S+)')
 _ELSEWHERE = re.compile(r'# ([\w.-]+) (\S+), not from an index: (.*)')
 _SHOWN = 20
+# This code, and what it was called at first.
+_OWN = ('vit-paper-jax', 'vit-jax')
 
 
 def versions() -> dict[str, str]:
@@ -49,7 +51,7 @@ def freeze(*path: str) -> str:
     for what no index has, such as editable installs. This code is left out.
   """
   place = {'path': list(path)} if path else {}
-  pins, elsewhere, seen = [], [], {'vit-paper-jax'}
+  pins, elsewhere, seen = [], [], set(_OWN)
   for one in importlib.metadata.distributions(**place):
     name = one.metadata['Name']
     # The first on the path is imported; a broken one has no name.

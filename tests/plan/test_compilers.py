@@ -23,6 +23,7 @@ def lock(tmp_path, monkeypatch):
   file = tmp_path / 'tpu.txt'
   file.write_text('jax==0.12.0\njaxlib==0.12.0\nlibtpu==0.0.50\n')
   monkeypatch.setattr(compilers.shipped, 'path', lambda name: file)
+  monkeypatch.chdir(tmp_path)
   monkeypatch.delenv('TPU_LIBRARY_PATH', raising=False)
   compilers.difference.cache_clear()
   yield file
@@ -54,7 +55,7 @@ def test_another_compiler_is_a_warning(monkeypatch, caplog):
   text = (
     'Another compiler than the tested one makes these figures: jaxlib 0.12.1'
     ' (tested: 0.12.0), libtpu 0.0.51 (tested: 0.0.50). pip install -r'
-    ' launch/locks/tpu.txt gets that.'
+    ' tpu.txt gets that.'
   )
   assert compilers.difference() == text
   compilers.warn()

@@ -76,7 +76,8 @@ def difference() -> str | None:
     return None
   return (
     f'Another compiler than the tested one makes these figures:'
-    f' {", ".join(others)}. pip install -r {LOCK} gets that.'
+    f' {", ".join(others)}. pip install -r'
+    f' {os.path.relpath(shipped.path(LOCK))} gets that.'
   )
 
 
