@@ -53,7 +53,7 @@ def freeze(*path: str) -> str:
   place = {'path': list(path)} if path else {}
   pins, elsewhere, seen = [], [], set(_OWN)
   for one in importlib.metadata.distributions(**place):
-    name = one.metadata['Name']
+    name = one.metadata.get('Name')
     # The first on the path is imported; a broken one has no name.
     if not name or _normal(name) in seen:
       continue
