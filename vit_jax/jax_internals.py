@@ -6,7 +6,7 @@ A new release may change both without notice. So nothing else here reads them
 (tests/test_jax_internals.py sees to it), and what no longer fits is a
 `ChangedError` that names the versions.
 
-Checked with jax 0.8.0, 0.10.2 and 0.12.0.
+Checked with jax 0.10.0, 0.10.2 and 0.12.0.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import jax
 from jax.extend import core
 
-_CHECKED = 'jax 0.8.0, 0.10.2 and 0.12.0'
+_CHECKED = 'jax 0.10.0, 0.10.2 and 0.12.0'
 
 
 class ChangedError(ValueError):
