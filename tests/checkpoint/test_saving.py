@@ -133,6 +133,20 @@ def mounted(tmp_path):
   subprocess.run(['umount', '-l', str(folder)], check=True)
 
 
+@pytest.fixture
+def may_fail(monkeypatch):
+  """No save ends before this event: none fails so fast that `save` raises."""
+  event = threading.Event()
+  real = ocp.CheckpointManager.wait_until_finished
+
+  def held(self):
+    event.wait(30)
+    real(self)
+
+  monkeypatch.setattr(ocp.CheckpointManager, 'wait_until_finished', held)
+  return event
+
+
 def _large(seed):
   values = np.random.default_rng(seed).normal(size=(400, 150))
   return {'params': {'w': jnp.asarray(values, 'float32')}}
@@ -176,11 +190,13 @@ def test_saving_goes_on_when_there_is_room_again(mounted):
   assert states.names(mounted / 'checkpoints') == ['2', '3', '5']
 
 
-def test_a_failed_save_is_raised_by_check_and_by_close(mounted):
+def test_a_failed_save_is_raised_by_check_and_by_close(mounted, may_fail):
   for raises in ('check', 'close'):
+    may_fail.clear()
     checkpoints = checkpoint.Checkpoints(mounted, keep=9, keep_every=0)
     (mounted / 'filler').write_bytes(bytes(900_000))
     checkpoints.save(1, _large(1))
+    may_fail.set()
     checkpoints._saver._under_way.done.wait(30)
     with pytest.raises(errors.SaveError, match=r'step 1 .*No space left'):
       getattr(checkpoints, raises)()
@@ -190,7 +206,7 @@ def test_a_failed_save_is_raised_by_check_and_by_close(mounted):
     (mounted / 'filler').unlink()
 
 
-def test_close_does_not_hide_another_exception(mounted, monkeypatch):
+def test_close_does_not_hide_another_exception(mounted, may_fail, monkeypatch):
   lines = []
   monkeypatch.setattr(
     manager.logging, 'error', lambda text, *args, **_: lines.append(text % args)
@@ -200,6 +216,7 @@ def test_close_does_not_hide_another_exception(mounted, monkeypatch):
     stack.callback(checkpoints.close)
     (mounted / 'filler').write_bytes(bytes(900_000))
     checkpoints.save(1, _large(1))
+    may_fail.set()
     _ = 1 / 0
   assert 'step 1 could not be saved' in lines[-1]
 
