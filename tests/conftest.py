@@ -1,6 +1,9 @@
 """Eight simulated devices for all tests; must precede JAX's first use."""
 
 import os
+import pathlib
+
+import pytest
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ['XLA_FLAGS'] = ' '.join(
@@ -12,3 +15,24 @@ os.environ['XLA_FLAGS'] = ' '.join(
     '--xla_llvm_disable_expensive_passes=true',
   ]
 )
+
+GATE = pathlib.Path(__file__).parents[1] / '.ci' / 'gate_tests'
+
+
+def gate_tests():
+  """What is marked `gate`: test -> the cases that are not.
+
+  A line of the list is a test, or one case of it, or `TEST except CASE; CASE`.
+  """
+  lines = (line.partition(' except ') for line in GATE.read_text().splitlines())
+  return {test: kept.split('; ') if kept else [] for test, _, kept in lines}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  listed = gate_tests()
+  for item in items:
+    test, _, case = item.nodeid.partition('[')
+    by_test = test in listed and case.removesuffix(']') not in listed[test]
+    if by_test or item.nodeid in listed:
+      item.add_marker('gate')

@@ -1,8 +1,17 @@
-"""What the gate leaves to a list: tests with the lower bounds of setup.py."""
+"""What the gate leaves to lists.
 
+Tests with the lower bounds of setup.py, and tests that a newcomer does not wait
+for.
+"""
+
+import ast
 import pathlib
+import subprocess
+import sys
 
 import pytest
+
+from tests.conftest import gate_tests
 
 ROOT = pathlib.Path(__file__).parents[1]
 LISTED = (ROOT / '.ci' / 'oldest_tests').read_text().split()
@@ -29,3 +38,35 @@ def test_every_package_is_tested_with_the_lower_bounds(package):
 
 def test_what_is_listed_is_there():
   assert [test for test in LISTED if not (ROOT / test).exists()] == []
+
+
+def test_tests_that_only_the_gate_runs_are_there():
+  for test in gate_tests():
+    file, _, name = test.partition('[')[0].partition('::')
+    tree = ast.parse((ROOT / file).read_text())
+    functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
+    assert name in functions, test
+
+
+def test_their_cases_are_there_and_each_has_one_that_always_runs():
+  """But for the tests that are listed whole."""
+  listed = gate_tests()
+  cases = {test for test in listed if '[' in test} | {
+    f'{test}[{case}]' for test, kept in listed.items() for case in kept
+  }
+  files = sorted({case.partition('::')[0] for case in cases})
+
+  def collected(markers):
+    command = [sys.executable, '-m', 'pytest', '--collect-only', '-m']
+    found = subprocess.run(
+      [*command, markers, *files],
+      capture_output=True,
+      text=True,
+      check=True,
+      cwd=ROOT,
+    )
+    return set(found.stdout.splitlines())
+
+  assert cases - collected('gate or not gate') == set()
+  always = {name.partition('[')[0] for name in collected('not gate')}
+  assert {case.partition('[')[0] for case in cases} - always == set()

@@ -112,7 +112,7 @@ def test_images_are_blended_after_normalisation():
   'accumulation_steps',
   [
     pytest.param(1, marks=pytest.mark.slow),
-    pytest.param(2, marks=pytest.mark.gate),
+    2,
   ],
 )
 def test_steps_on_8_devices_are_those_of_one(accumulation_steps):
@@ -134,7 +134,6 @@ def test_steps_on_8_devices_are_those_of_one(accumulation_steps):
   np.testing.assert_allclose(*head, rtol=1e-2, atol=1e-4)
 
 
-@pytest.mark.gate
 def test_each_step_and_seed_of_a_config_has_its_own_proportion():
   def losses_of(seed, alpha):
     config = config_lib.default()

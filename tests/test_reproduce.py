@@ -59,7 +59,6 @@ def test_plan_lists_runs_and_their_cost(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.gate
 def test_a_plan_is_known_to_the_table_and_the_page(tmp_path):
   plan = {
     'config': 'configs/pretrain.py:ViT-L/16,imagenet21k',
@@ -75,7 +74,6 @@ def test_a_plan_is_known_to_the_table_and_the_page(tmp_path):
   assert '205.52 (paper 0.23k, Δ \N{MINUS SIGN}24.48)' in out
 
 
-@pytest.mark.gate
 def test_in_miniature_plan_says_what_there_is(tmp_path):
   words = ('table7', '--scale=mini', '--plan', f'--workdir={tmp_path}')
   lines = _run(*words).stdout.splitlines()
@@ -84,7 +82,6 @@ def test_in_miniature_plan_says_what_there_is(tmp_path):
   assert lines[15] == 'Fine-tuning: 60 studies of 60 runs, 0 finished.'
 
 
-@pytest.mark.gate
 def test_what_there_is_is_listed_and_rendered(tmp_path):
   last = {
     'step': 2000,
@@ -122,14 +119,12 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   assert 'missing' in out
 
 
-@pytest.mark.gate
 def test_only_one_thing_is_asked_for(tmp_path):
   found = _run('all', '--list', '--plan', f'--workdir={tmp_path}', check=False)
   assert found.returncode == 1
   assert '--plan and --list ask for different things' in found.stderr
 
 
-@pytest.mark.gate
 def test_items_without_runs_are_always_shown_and_start_nothing(tmp_path):
   words = ('--scale=mini', f'--workdir={tmp_path}')
   lines = _run('table1', 'table2', *words, '--list').stdout.splitlines()
@@ -150,7 +145,6 @@ def test_items_without_runs_are_always_shown_and_start_nothing(tmp_path):
   assert _run('table1', '--dry_run', *words).stdout == ''
 
 
-@pytest.mark.gate
 def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
   out = _run(
     *('table7', '--dry_run', '--jft=folder:/jft', f'--workdir={tmp_path}')
@@ -161,7 +155,6 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
   ('words', 'message'),
   [

@@ -160,7 +160,6 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
   assert abs(at_0['loss'] - at_1['loss']) > 1e-3
 
 
-@pytest.mark.gate
 def test_rbg_dropout_trains():
   model = _model(dropout_rate=0.1, depth=1)
   history, _ = _run(8, 2, rng='rbg', model=model)

@@ -318,7 +318,6 @@ def test_death_between_the_last_checkpoint_and_done(finished, tmp_path):
   assert metrics.read(copy) == metrics.read(workdir)
 
 
-@pytest.mark.gate
 def test_longer_run_goes_on_and_shorter_one_is_refused(
   finished, tmp_path, monkeypatch
 ):
@@ -402,7 +401,6 @@ def interrupted_on_8(tmp_path_factory):
   return workdir
 
 
-@pytest.mark.gate
 def test_interrupted_run_on_8_devices(
   interrupted_on_8, finished_on_8, tmp_path
 ):
@@ -411,7 +409,6 @@ def test_interrupted_run_on_8_devices(
   _assert_same_run(workdir, finished_on_8)
 
 
-@pytest.mark.gate
 def test_run_goes_on_on_another_number_of_devices(
   interrupted_on_8, finished, tmp_path
 ):
@@ -423,7 +420,6 @@ def test_run_goes_on_on_another_number_of_devices(
     assert row == pytest.approx(other, rel=1e-3)
 
 
-@pytest.mark.gate
 def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
   finished, tmp_path, monkeypatch
 ):

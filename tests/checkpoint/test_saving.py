@@ -137,13 +137,13 @@ def mounted(tmp_path):
 def may_fail(monkeypatch):
   """No save ends before this event: none fails so fast that `save` raises."""
   event = threading.Event()
-  real = ocp.CheckpointManager.wait_until_finished
+  real = saving._Save.finished
 
   def held(self):
     event.wait(30)
     real(self)
 
-  monkeypatch.setattr(ocp.CheckpointManager, 'wait_until_finished', held)
+  monkeypatch.setattr(saving._Save, 'finished', held)
   return event
 
 

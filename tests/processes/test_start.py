@@ -1,7 +1,6 @@
 """What processes must agree on, and weights that none of them holds whole."""
 
 import numpy as np
-import pytest
 
 from tests.processes.launch import launch
 from vit_jax import checkpoint
@@ -39,7 +38,6 @@ def test_a_work_directory_of_ones_own_is_refused(tmp_path):
   assert 'such as gs://BUCKET/PATH' in texts[1]
 
 
-@pytest.mark.gate
 def test_weights_of_another_run_split_over_two_processes(tmp_path):
   run = dict(workdir=str(tmp_path / 'first'), config=dict(mesh=dict(data=1)))
   run['config']['changes'] = {'total_steps': 6, 'polyak.decay': 0.0}

@@ -111,7 +111,6 @@ def _check(tmp_path, processes, devices, names=None):
   return tmp_path
 
 
-@pytest.mark.gate
 def test_two_processes_train_as_one(tmp_path):
   _check(tmp_path, 2, 2, _ALWAYS)
   # Only one of them writes the log, each line once.

@@ -43,7 +43,7 @@ CASES = [
 ]
 
 # With one batch all is the same but for the loop over micro-batches.
-ACCUMULATION = [pytest.param(1, marks=pytest.mark.gate), 4]
+ACCUMULATION = [1, 4]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,15 +206,7 @@ def test_devices_that_work_alone_do_as_one(sizes, shard, accumulation_steps):
 @pytest.mark.parametrize(
   'gather', ['step', pytest.param('micro_batch', marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(
-      name, marks=pytest.mark.gate if name in ('hybrid', 'BiT') else ()
-    )
-    for name in OTHERS
-  ],
-)
+@pytest.mark.parametrize('name', OTHERS)
 def test_other_models_on_a_mixed_mesh(name, gather):
   tensor = 1 if name == 'BiT' else 2
   layout = sharding.build(
@@ -223,9 +215,7 @@ def test_other_models_on_a_mixed_mesh(name, gather):
   assert_equal_on(layout, OTHERS[name], 2)
 
 
-@pytest.mark.parametrize(
-  'sizes', [(2, 2, 2), pytest.param((2, 4, 1), marks=pytest.mark.gate)]
-)
+@pytest.mark.parametrize('sizes', [(2, 2, 2), (2, 4, 1)])
 def test_attention_in_lanes_on_a_mesh(sizes):
   layout = sharding.Layout(sharding.make_mesh(*sizes))
   option = ('attention_implementation', 'lanes')
@@ -233,7 +223,6 @@ def test_attention_in_lanes_on_a_mesh(sizes):
   assert_equal_on(layout, lanes, 2, expected=on_one_device(NO_DROPOUT, 2))
 
 
-@pytest.mark.gate
 def test_a_kernel_on_a_mesh(monkeypatch):
   make = functools.partial(
     splash_attention.make_splash_mha_single_device, interpret=True

@@ -7,8 +7,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = """\
 | study        | run      | held-out | test          | runs |
@@ -39,7 +37,6 @@ def _run(*args, **variables):
 SWEEP = ('--sweep=configs/sweeps/digits.py', '--parallel=2', '--retries=0')
 
 
-@pytest.mark.gate
 def test_the_protocol(tmp_path):
   code, output, error = _run(tmp_path, *SWEEP)
   assert (code, error) == (0, '')
@@ -81,7 +78,6 @@ def test_a_failed_run_is_named(tmp_path):
   ]
 
 
-@pytest.mark.gate
 def test_sigterm_is_passed_on_and_answered(tmp_path):
   process = _begin(tmp_path, *SWEEP, FAKE_SECONDS='30')
   end = time.monotonic() + 30
@@ -102,7 +98,6 @@ def test_sigterm_is_passed_on_and_answered(tmp_path):
   assert output.count('ended with exit code 75') == 2
 
 
-@pytest.mark.gate
 def test_a_sweep_may_add_to_the_table(tmp_path):
   file = tmp_path / 'sweep.py'
   file.write_text(
