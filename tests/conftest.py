@@ -22,7 +22,8 @@ GATE = pathlib.Path(__file__).parents[1] / '.ci' / 'gate_tests'
 def gate_tests():
   """What is marked `gate`: test -> the cases that are not.
 
-  A line of the list is a test, or one case of it, or `TEST except CASE; CASE`.
+  A line of the list is a file, a test, one case of it, or `TEST except CASE;
+  CASE`.
   """
   lines = (line.partition(' except ') for line in GATE.read_text().splitlines())
   return {test: kept.split('; ') if kept else [] for test, _, kept in lines}
@@ -34,5 +35,6 @@ def pytest_collection_modifyitems(items):
   for item in items:
     test, _, case = item.nodeid.partition('[')
     by_test = test in listed and case.removesuffix(']') not in listed[test]
-    if by_test or item.nodeid in listed:
+    file = test.partition('::')[0]
+    if by_test or file in listed or item.nodeid in listed:
       item.add_marker('gate')
