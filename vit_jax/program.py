@@ -119,6 +119,8 @@ class Program:
       'mask': (rows, jnp.bool_),
       'unreadable': (rows, jnp.bool_),
     }
+    if labels:
+      arrays['truncated'] = (rows, jnp.bool_)
     sharding_ = sharding.batch_sharding(self.layout.mesh)
     return {
       name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding_)

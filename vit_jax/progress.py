@@ -46,8 +46,9 @@ class Interval:
       numbers = [float(v[name]) for v in counted]
       mean = sum(numbers) / len(numbers) if numbers else math.nan
       result[f'train/{name}'] = mean
-    for name in ('unreadable', 'skipped'):
-      result[f'train/{name}'] = sum(float(v[name]) for v in values)
+    for name in ('unreadable', 'truncated', 'skipped'):
+      if name in last:
+        result[f'train/{name}'] = sum(float(v[name]) for v in values)
     return result
 
 
@@ -125,6 +126,8 @@ def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
     )
   if values['train/unreadable']:
     speed += f'  unreadable {values["train/unreadable"]:.0f}'
+  if values.get('train/truncated'):
+    speed += f'  labels cut {values["train/truncated"]:.0f}'
   if values['train/skipped']:
     speed += f'  skipped {values["train/skipped"]:.0f}'
   logging.info(

@@ -106,6 +106,7 @@ def make_train_step(
   their colours),
   `learning_rate`, `grad_norm` (before clipping), `update_norm` and
   `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills),
+  `truncated` (of several labels an image: rows with more than are kept),
   `skipped` (1 if the step changed nothing but counters of steps).
 
   Args:
@@ -151,8 +152,12 @@ def make_train_step(
       'grad_norm': optax.tree.norm(grads),
       'update_norm': optax.tree.norm(updates),
       'param_norm': optax.tree.norm(params),
-      'unreadable': batch['unreadable'].sum().astype(jnp.float32),
       'skipped': jnp.zeros((), jnp.float32),
+    }
+    metrics |= {
+      key: batch[key].sum().astype(jnp.float32)
+      for key in ('unreadable', 'truncated')
+      if key in batch
     }
     new = TrainState(state.step + 1, params, opt_state, ema_params)
     if skip_nonfinite:

@@ -47,6 +47,29 @@ def test_literal_orders():
   assert permutation.invert(index, 10**12, 3) == 5
 
 
+def test_epochs_and_runs_have_seeds_of_their_own():
+  seeds = {
+    permutation.epoch_seed(seed, epoch)
+    for seed in range(30)
+    for epoch in range(30)
+  }
+  assert len(seeds) == 900
+  assert all(0 <= seed < 2**64 for seed in seeds)
+  # What resumed runs go on with: it must never change.
+  assert permutation.epoch_seed(0, 0) == 5197578548964807871
+  assert permutation.epoch_seed(7, 299) == 9935891521076201860
+
+
+@pytest.mark.parametrize('size', [2**31, 2**40 + 1, 2**63 - 1])
+def test_sizes_beyond_32_bits(size):
+  seed = permutation.epoch_seed(3, 1)
+  places = np.array([0, 1, size // 2, size - 1])
+  found = permutation.permute(places, size, seed)
+  assert ((found >= 0) & (found < size)).all()
+  np.testing.assert_array_equal(permutation.invert(found, size, seed), places)
+  assert permutation.permute(size - 1, size, seed) == found[-1]
+
+
 def test_seeds_give_unrelated_orders():
   one, other = _order(1000, 0), _order(1000, 1)
   # Two random orders have one record at the same place on average.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import threading
 
 import cv2
 import numpy as np
@@ -119,7 +120,81 @@ def test_train_rows_are_the_records():
 def test_train_order_is_frozen():
   # Written down once: another order would break resumed runs.
   labels = join(train(FakeView(5), 3))['label'].tolist()
-  assert labels == [1, 2, 4, 0, 3, 0, 3, 1, 4, 2, 3, 0]
+  assert labels == [2, 3, 1, 0, 4, 3, 0, 1, 2, 4, 1, 3]
+
+
+class SortedView:
+  """Records sorted by class, as class folders are; their images are nothing."""
+
+  def __init__(self, size, classes):
+    self._size = size
+    self._classes = classes
+    self._image = np.zeros((1, 1, 1), np.uint8)
+
+  def __len__(self):
+    return self._size
+
+  def __getitem__(self, index):
+    return Record(self._image, index * self._classes // self._size, '')
+
+
+def test_sorted_records_come_as_by_chance():
+  """Classes of neighbours, of batches in a row and of windows, as multinomial.
+
+  With Grain's shuffle, neighbours of these share a class 3 times as often.
+  """
+  size, classes, batch, steps = 400_000, 1000, 500, 800
+  batches = pipeline.train_batches(
+    SortedView(size, classes),
+    ops.parse('', image_size=(1, 1), channels=1),
+    **dict(batch_size=batch, seed=0, num_classes=classes, threads=2),
+  )
+  labels = join(list(itertools.islice(batches, steps)))['label']
+  np.testing.assert_array_equal(np.bincount(labels), size // classes)
+  # Of 400,000 pairs a thousandth is 400 +- 20.
+  assert abs((labels[1:] == labels[:-1]).sum() - 399) < 80
+  counts = np.stack(
+    [np.bincount(x, minlength=classes) for x in labels.reshape(steps, batch)]
+  )
+  centred = counts - batch / classes
+  variance = np.mean(centred**2) / (batch / classes * (1 - 1 / classes))
+  # Without replacement: (size - batch) / (size - 1) of the multinomial's.
+  assert variance == pytest.approx(1, abs=0.01)
+  correlation = np.mean(centred[1:] * centred[:-1]) / np.mean(centred**2)
+  assert abs(correlation) < 0.01
+  # mixup blends neighbours: of a sorted data set they are any two classes.
+  pairs = labels.reshape(-1, 2) // (classes // 10)
+  table = np.zeros((10, 10))
+  np.add.at(table, tuple(pairs.T), 1)
+  expected = len(pairs) / 100
+  # Chi-squared of 99 degrees of freedom: 99 +- 14.
+  assert ((table - expected) ** 2 / expected).sum() < 99 + 5 * 14
+
+
+class Meeting(FakeView):
+  """Reads only while as many threads as that read at a time."""
+
+  parties = 4
+
+  def __getitem__(self, index):
+    if index:  # The first record is also read alone, for its label's shape.
+      self.barrier.wait(20)
+    return super().__getitem__(index)
+
+
+def test_all_threads_work_on_the_same_batch():
+  view = Meeting(33)
+  view.barrier = threading.Barrier(4)
+  batches = evaluate(view, batch_size=33, threads=4, preprocess=WHOLE)
+  assert [len(batch['label']) for batch in batches] == [33]
+
+
+@pytest.mark.parametrize(
+  'rows, threads, piece',
+  [(4096, 16, 16), (256, 16, 4), (32, 2, 4), (33, 2, 3), (7, 4, 1), (8, 0, 2)],
+)
+def test_pieces_of_a_batch(rows, threads, piece):
+  assert pipeline._piece(rows, threads) == piece
 
 
 def test_each_epoch_is_another_permutation():
@@ -217,13 +292,14 @@ def test_threads_and_prefetch_reach_grain(monkeypatch):
     return options(**kwargs)
 
   monkeypatch.setattr(pipeline.grain, 'ReadOptions', spy)
+  # Of 4 rows, in pieces of one.
   monkeypatch.setattr(pipeline.os, 'cpu_count', lambda: 6)
   train(FakeView(3), 1, threads=3)
   train(FakeView(3), 1, threads=2, prefetch=7)
   train(FakeView(3), 1, threads=None)
   monkeypatch.setattr(pipeline.os, 'cpu_count', lambda: 100)
   train(FakeView(3), 1, threads=None)
-  assert seen == [(3, 3), (2, 7), (6, 6), (16, 16)]
+  assert seen == [(3, 8), (2, 28), (6, 12), (16, 32)]
 
 
 # Evaluation.
@@ -353,9 +429,14 @@ def test_label_shape_follows_the_source_or_max_labels():
 
 
 def test_too_many_labels():
-  view = FakeView(2, labels={0: [], 1: [1, 2, 3]})
-  with pytest.raises(ValueError, match=r'fake/1 has 3 labels.*max_labels=2'):
-    evaluate(view, max_labels=2)
+  view = FakeView(2, labels={0: [], 1: [3, 1, 2]})
+  with pytest.raises(ValueError, match=r'fake/1 has 3 labels.*max_labels=1'):
+    evaluate(view)
+  # Of several, those past the limit are left out, and the image counted.
+  rows = join(evaluate(view, max_labels=2))
+  assert rows['label'].tolist() == [[-1, -1], [3, 1], [-1, -1], [-1, -1]]
+  assert rows['truncated'].tolist() == [False, True, False, False]
+  assert not join(evaluate(view, max_labels=3))['truncated'].any()
 
 
 # Errors.

@@ -8,9 +8,12 @@ walking). Both keep it a bijection, whatever the function of the rounds is.
 Luby and Rackoff, 1988 (the network); Black and Rogaway, 2002, section 3 (the
 walk); Steele, Lea and Flood, 2014 (SplitMix64, the function of the rounds).
 
+Training goes through its records in such an order, another one each epoch
+(`epoch_seed`), and random parts of a split are slices of one.
+
 Only integers modulo 2**64 are computed with, so that an order is the same on
 all machines and with all versions of NumPy. It defines subsets that results
-are reported on: do not change it.
+are reported on, and what a resumed run sees: do not change it.
 """
 
 import functools
@@ -22,7 +25,7 @@ import numpy as np
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-SEEDS = 2**32  # Seeds are below.
+SEEDS = 2**32  # Those that users may choose are below.
 
 
 def permute(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
@@ -30,8 +33,8 @@ def permute(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
 
   Args:
     index: 0-based places below `size`, an integer or int64 of any shape.
-    size: number of records, at least 1.
-    seed: of the order, in [0, SEEDS).
+    size: number of records, at least 1, below 2**63.
+    seed: of the order, in [0, 2**64).
 
   Returns:
     0-based indices of records, of the type of `index`: different ones for
@@ -43,6 +46,18 @@ def permute(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
 def invert(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
   """The places of some records in the order: undoes `permute`."""
   return _walk(index, size, tuple(enumerate(_keys(seed)))[::-1])
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+  """The seed of an epoch's order, in [0, 2**64).
+
+  Hashed, so that epoch 1 of a run is not epoch 0 of the run with the next seed.
+
+  Args:
+    seed: of the run, 0 or more.
+    epoch: 0-based.
+  """
+  return _mix(_mix(seed + _GOLDEN & _MASK) + epoch * _GOLDEN & _MASK)
 
 
 def _walk(index, size, rounds):
@@ -80,7 +95,7 @@ def _mix(x):
   return x ^ x >> 31
 
 
-@functools.cache
+@functools.lru_cache(1024)
 def _keys(seed: int) -> tuple[int, ...]:
   """A key for each round: SplitMix64's stream, started from a hashed seed."""
   start = _mix(seed + _GOLDEN & _MASK)

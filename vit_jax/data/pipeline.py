@@ -3,10 +3,13 @@
 The global batch of step k, row by row and augmentation included, is a pure
 function of (seed, k): it depends neither on the number of hosts, threads and
 worker processes nor on where training was resumed, so there is no iterator
-state to save. Three things make it so, with Grain: the shuffle is a function of
-(seed, epoch, position); a row's random generator is a function of (seed, row
-of the endless stream of epochs); and hosts pick their rows of a global batch
-only after both are fixed.
+state to save. Three things make it so: the shuffle is a function of (seed,
+epoch, position) (`permutation.py`); a row's random generator is a function of
+(seed, row of the endless stream of epochs); and hosts pick their rows of a
+global batch only after both are fixed.
+
+Grain's threads work on pieces of a batch, so that all of them are at the same
+one: a batch is there after the time that its rows take, over the threads.
 
 A batch is a dict of arrays, b = len(rows) rows a host:
 
@@ -16,6 +19,8 @@ A batch is a dict of arrays, b = len(rows) rows a host:
   mask: bool [b], False for a row that must not count; its image is zeros and
     its label -1.
   unreadable: bool [b], True where a record's image could not be decoded.
+  truncated: bool [b], only if `max_labels` is more than 1: True where a record
+    has more labels, of which the first ones, as stored, are kept.
 """
 
 import os
@@ -28,7 +33,7 @@ from absl import flags, logging
 
 from vit_jax import errors
 from vit_jax.data import ops
-from vit_jax.data.rows import HostRows
+from vit_jax.data.rows import Epochs, HostRows
 from vit_jax.data.source import Record
 
 Batch = dict[str, np.ndarray]
@@ -40,9 +45,10 @@ UNREADABLE_POLICIES = ('error', 'skip-and-count')
 
 _MAX_SUBSTITUTES = 10
 
-# Rows of a training stream. Grain's own endless repetition overflows when it is
-# cut into batches of one row.
-_ENDLESS = 2**62
+# Pieces of a batch a thread, so that one does not wait long for the slowest;
+# and rows of a piece at most, as each piece costs some microseconds.
+_PIECES = 4
+_PIECE_ROWS = 16
 
 
 def train_batches(
@@ -72,20 +78,20 @@ def train_batches(
     seed: of the order and the augmentation, 0 or more.
     num_classes: labels must lie in [0, num_classes).
     start_step: the first batch wanted, 0 or more.
-    max_labels: the most labels that a record may have.
+    max_labels: the most labels that are kept of a record; if it is 1, records
+      may not have more.
     unreadable: one of UNREADABLE_POLICIES. With 'skip-and-count' a record drawn
       with the row's own generator takes the place of an unreadable one, and
       `unreadable` is True in that row.
     rows: those of a global batch that this host reads; None is all of them.
       See `sharding.local_rows`.
-    threads: batches that a process makes at a time; 0 makes them in the caller.
-      The default is the number of cores over that of workers, at most 16.
-    workers: processes that make batches instead of this one; a few help where
-      Python, rather than decoding, limits the threads. Their batches pass
-      through /dev/shm, which must hold a few for each.
+    threads: that make a batch together; 0 makes it in the caller. The default
+      is the number of cores over that of workers, at most 16.
+    workers: processes whose threads make batches instead of this one's; a few
+      help where Python, rather than decoding, limits the threads. What they
+      make passes through /dev/shm, which must hold `prefetch` batches for each.
     prefetch: batches that a process holds, being made or waiting; by default
-      as many as there are threads, and fewer leave threads idle. This bounds
-      the memory.
+      two, or as many as keep all threads busy. This bounds the memory.
 
   Raises:
     ValueError: at once for arguments that do not fit each other; from the
@@ -99,17 +105,11 @@ def train_batches(
       f'start_step and seed must be 0 or more, got {start_step} and {seed}'
     )
   load = _Load(view, preprocess, num_classes, max_labels, unreadable)
-  dataset = (
-    grain.MapDataset.range(len(view))
-    .seed(seed)
-    .shuffle()
-    .repeat(_ENDLESS // len(view))
-    .random_map(load.train)
-  )
+  dataset = Epochs(len(view), seed).seed(seed).random_map(load.train)
   dataset = HostRows(
     dataset, batch_size=batch_size, rows=rows, start_step=start_step
   )
-  return _iterate(dataset.batch(len(rows)), threads, workers, prefetch)
+  return _iterate(dataset, len(rows), threads, workers, prefetch)
 
 
 def eval_batches(
@@ -143,7 +143,7 @@ def eval_batches(
     .random_map(load.evaluate)
   )
   dataset = HostRows(dataset, batch_size=batch_size, rows=rows)
-  return _iterate(dataset.batch(len(rows)), threads, workers, prefetch)
+  return _iterate(dataset, len(rows), threads, workers, prefetch)
 
 
 def check_first_record(
@@ -252,19 +252,20 @@ class _Load:
   def _row(
     self, record: Record, rng: np.random.Generator, unreadable: bool
   ) -> Batch:
-    label = self._label(record)
+    label, truncated = self._label(record)
     try:
       image = self._preprocess(record.image, rng)
     except ops.CorruptImageError:
       raise
     except Exception as error:
       raise ValueError(f'{record.name}: {error}') from error
-    return {
+    row = {
       'image': image,
       'label': label,
       'mask': np.True_,
       'unreadable': np.bool_(unreadable),
     }
+    return row | self._truncated(truncated)
 
   def _masked_row(self, unreadable: bool) -> Batch:
     shape = (*self._preprocess.image_size, self._preprocess.channels)
@@ -273,12 +274,17 @@ class _Load:
       'label': self._pad_labels([]),
       'mask': np.False_,
       'unreadable': np.bool_(unreadable),
-    }
+    } | self._truncated(False)
 
-  def _label(self, record: Record) -> np.ndarray | np.int32:
+  def _truncated(self, truncated: bool) -> Batch:
+    several = self._max_labels > 1
+    return {'truncated': np.bool_(truncated)} if several else {}
+
+  def _label(self, record: Record) -> tuple[np.ndarray | np.int32, bool]:
+    """The labels that are kept, and whether there are more."""
     single = np.ndim(record.label) == 0
     labels = [record.label] if single else list(record.label)
-    if len(labels) > self._max_labels:
+    if len(labels) > self._max_labels == 1:
       raise ValueError(
         f'{record.name} has {len(labels)} labels, more than '
         f'max_labels={self._max_labels}'
@@ -289,7 +295,8 @@ class _Load:
           f'{record.name} has label {label}, outside of '
           f'[0, num_classes={self._num_classes})'
         )
-    return self._pad_labels(labels)
+    kept = labels[: self._max_labels]
+    return self._pad_labels(kept), len(kept) < len(labels)
 
   def _pad_labels(self, labels: list[int]) -> np.ndarray | np.int32:
     if not self._multi_label:
@@ -311,18 +318,23 @@ class _Load:
 
 
 def _iterate(
-  batches: grain.MapDataset,
+  rows: grain.MapDataset,
+  batch_rows: int,
   threads: int | None,
   workers: int,
   prefetch: int | None,
 ) -> Iterator[Batch]:
-  """Makes batches ahead of time, in order."""
+  """Makes batches of so many rows ahead of time, in order."""
   if threads is None:
     threads = min(16, max(1, (os.cpu_count() or 1) // max(1, workers)))
   if prefetch is None:
-    prefetch = threads
-  dataset = batches.to_iter_dataset(
-    grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)
+    prefetch = max(2, -(-2 * threads // batch_rows))
+  piece = _piece(batch_rows, threads * max(1, workers))
+  pieces = batch_rows // piece
+  dataset = rows.batch(piece).to_iter_dataset(
+    grain.ReadOptions(
+      num_threads=threads, prefetch_buffer_size=prefetch * pieces
+    )
   )
   if workers:
     # Grain starts workers by spawning, so that they do not inherit the
@@ -331,21 +343,35 @@ def _iterate(
     if not flags.FLAGS.is_parsed():
       flags.FLAGS.mark_as_parsed()
     dataset = dataset.mp_prefetch(
-      grain.MultiprocessingOptions(num_workers=workers)
+      grain.MultiprocessingOptions(
+        num_workers=workers, per_worker_buffer_size=prefetch * pieces
+      )
     )
-  iterator = iter(dataset)
-  generator = _take(iterator, copy=workers > 0)
+  # Here, as workers take pieces in turn. It copies, also out of the shared
+  # memory that workers send arrays in, which is scarce, and which leaks if
+  # they are alive at exit.
+  iterator = iter(dataset.batch(pieces, batch_fn=_join))
+  generator = _take(iterator)
   # Grain cannot end its threads and workers cleanly once the interpreter tears
   # modules down; a finalizer still runs before that.
   weakref.finalize(generator, iterator.close)
   return generator
 
 
-def _take(iterator: grain.DatasetIterator, copy: bool) -> Iterator[Batch]:
+def _piece(rows: int, threads: int) -> int:
+  """How many rows of a batch a thread makes at a time: a divisor of all."""
+  most = min(_PIECE_ROWS, max(1, rows // (_PIECES * max(1, threads))))
+  return max(n for n in range(1, most + 1) if rows % n == 0)
+
+
+def _join(pieces: Sequence[Batch]) -> Batch:
+  return {
+    key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]
+  }
+
+
+def _take(iterator: grain.DatasetIterator) -> Iterator[Batch]:
   try:
-    for batch in iterator:
-      # Workers send arrays in shared memory, which is scarce, and which leaks
-      # if they are alive at exit.
-      yield {k: np.array(v) for k, v in batch.items()} if copy else batch
+    yield from iterator
   finally:
     iterator.close()
