@@ -1,10 +1,9 @@
-import os
 import pickle
 
 import pytest
 
 from vit_jax import data
-from vit_jax.data import folder as folder_lib
+from vit_jax.data import folder, listing
 
 FILES = [
   'train/dog/2.jpg',
@@ -34,12 +33,12 @@ def root(request, tmp_path, monkeypatch):
   ]
   path = _make(tmp_path, [*FILES, *ignored])
   if request.param == 'epath':
-    monkeypatch.setattr(folder_lib, '_is_remote', lambda path: True)
+    monkeypatch.setattr(listing, 'is_remote', lambda path: True)
 
     def local_only(path):
       raise AssertionError(f'{path} was listed as a local folder.')
 
-    monkeypatch.setattr(os, 'scandir', local_only)
+    monkeypatch.setattr(listing.os, 'scandir', local_only)
   return path
 
 
@@ -116,7 +115,7 @@ def test_labels_are_known_without_reading(tmp_path, monkeypatch):
   monkeypatch.setattr(type(source), 'read', None)
   calls = []
   view = data.View(source, 'train')
-  assert data.read_labels(view, lambda: calls.append(1)) == [0, 1]
+  assert data.read_labels(view, lambda: calls.append(1)).tolist() == [0, 1]
   assert calls == [1]
 
 
@@ -148,6 +147,40 @@ def test_other_layouts(tmp_path, files, found):
     data.open_source(f'folder:{root}')
   assert found.format(root=root) in str(error.value)
   assert f'{root}/train/cat/1.jpg' in str(error.value)
+
+
+def test_class_folders_without_splits(tmp_path):
+  root = _make(tmp_path, ['dog/1.jpg', 'dog/b/2.png', 'ant/1.gif'])
+  source = data.open_source(f'classes:{root}')
+  assert source.info.splits == {'train': 3}
+  assert source.info.class_names == ('ant', 'dog')
+  assert source.info.spec == f'classes:{root}'
+  records = list(data.View(source, 'train'))
+  assert [(r.name, r.label) for r in records] == [
+    (f'{root}/ant/1.gif', 0),
+    (f'{root}/dog/1.jpg', 1),
+    (f'{root}/dog/b/2.png', 1),
+  ]
+  assert records[2].image == b'bytes of dog/b/2.png'
+  with pytest.raises(ValueError, match=f'call it classes:{root}: a random'):
+    data.open_source(f'folder:{root}')
+
+
+def test_what_is_not_read_is_counted(tmp_path, monkeypatch):
+  lines = []
+  monkeypatch.setattr(
+    folder.logging, 'warning', lambda text, *args: lines.append(text % args)
+  )
+  files = ['a/1.jpg', 'a/2.HEIC', 'b/3.heic', 'b/4.avif', 'b/5', 'b/6.GIF']
+  clutter = ['__MACOSX/a/1.jpg', 'train/__MACOSX/1.jpg', 'train/a/.DS_Store']
+  root = _make(tmp_path, [*(f'train/{f}' for f in files), *clutter])
+  source = data.open_source(f'folder:{root}')
+  assert source.info.splits == {'train': 3}
+  assert source.info.class_names == ('a', 'b')
+  assert source.class_counts['train'].tolist() == [1, 2]
+  [line] = lines
+  assert '3 file(s) are not read, by suffix: .heic 2, no suffix 1.' in line
+  assert '.jpg' in line
 
 
 def test_missing_path(tmp_path):

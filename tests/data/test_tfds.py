@@ -2,7 +2,9 @@ import concurrent.futures
 import io
 import json
 import pickle
+import re
 import shutil
+import subprocess
 import sys
 
 import cv2
@@ -12,6 +14,7 @@ import tensorflow_datasets as tfds
 
 from tests.data import tfds_from_folder
 from vit_jax import data
+from vit_jax.data import tfds as tfds_source
 
 
 def _jpeg(value):
@@ -243,3 +246,63 @@ def test_array_record_beside_another_format(tmp_path, folder, first):
 def test_without_tensorflow(data_dir):
   data.open_source('tfds:from_folder', data_dir=data_dir).read('train', 0)
   assert 'tensorflow' not in sys.modules
+
+
+def test_a_label_is_read_without_the_image(data_dir, monkeypatch):
+  source = data.open_source('tfds:from_folder', data_dir=data_dir)
+  view = data.View(source, 'train+test')
+  expected = [record.label for record in view]
+  parsed = []
+  features = source._examples._single['label']
+  real = type(features).deserialize_example_np
+
+  def spy(self, *args, **kwargs):
+    parsed.append(set(self))
+    return real(self, *args, **kwargs)
+
+  monkeypatch.setattr(type(features), 'deserialize_example_np', spy)
+  assert data.read_labels(view).tolist() == expected
+  assert parsed == [{'label'}] * 14
+  tiny = _tiny(data_dir, 'tags')
+  assert [tiny.label('train', i) for i in range(3)] == [(), (1,), (1, 0)]
+
+
+_MANY_FILES = """
+import resource, sys
+from vit_jax.data import open_files
+own, hard, files = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (own, hard))
+try:
+  open_files.allow(files, 'The shards of it')
+except ValueError as error:
+  print(error)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+@pytest.mark.parametrize(
+  'own, hard, files, found',
+  [
+    (1024, 4096, 500, '1024'),  # As it was.
+    (1024, 4096, 1024, '4096'),  # ImageNet.
+    (64, 4096, 4095, 'are 4,095 files that stay open, but .* 4,096 at most'),
+  ],
+)
+def test_as_many_files_may_be_open_as_a_data_set_has(own, hard, files, found):
+  words = [sys.executable, '-c', _MANY_FILES, *map(str, (own, hard, files))]
+  out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+  assert re.search(found, out)
+
+
+def test_the_limit_is_raised_where_shards_are_opened(data_dir, monkeypatch):
+  asked = []
+  monkeypatch.setattr(
+    tfds_source.open_files, 'allow', lambda *args: asked.append(args)
+  )
+  source = data.open_source('tfds:from_folder', data_dir=data_dir)
+  assert not asked
+  source.read('train', 0)
+  source.read('train', 1)
+  [(count, what)] = asked
+  assert count == 1
+  assert what.startswith("The shards of split 'train' of ")

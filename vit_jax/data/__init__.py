@@ -8,7 +8,7 @@ tenth, `shuffled(train)[:10%]`. `python -m vit_jax.data` tells what one selects.
 from vit_jax.data import balance
 from vit_jax.data.balance import class_balance
 from vit_jax.data.digits import Digits
-from vit_jax.data.folder import Folder
+from vit_jax.data.folder import Classes, Folder
 from vit_jax.data.shapes import Shapes
 from vit_jax.data.source import (
   Picked,
@@ -44,6 +44,7 @@ SOURCES = {
     'shapes[:FACTOR]: rendered scenes, labelled with one of their factors',
   ),
   'folder': (Folder, 'folder:PATH: image files, PATH/{split}/{class}/*.jpg'),
+  'classes': (Classes, 'classes:PATH: the same without splits, all is train'),
   'tfds': (Tfds, 'tfds:NAME[/CONFIG][:VERSION]: a prepared TFDS data set'),
   'vtab': (Vtab, 'vtab:TASK: one of the 19 tasks of VTAB-1k, from TFDS data'),
 }

@@ -1,14 +1,13 @@
 """How many examples of each class a view has."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 
-from vit_jax.data.source import Source, View, read_labels
+from vit_jax.data.source import View, read_labels
 
-# Records whose labels are counted without being asked for: those of a source
-# that reads a label without its image, and those of others.
-_LABELS = 10_000_000
+# Records that are read to count their labels, without being asked to.
 _RECORDS = 100_000
 
 
@@ -27,26 +26,28 @@ def class_balance(
   Raises:
     ValueError: a label that is no class.
   """
-  counts = np.zeros(view.source.info.num_classes, np.int64)
+  classes = view.source.info.num_classes
   labels = read_labels(view, on_batch)
-  several = [np.unique(label) for label in labels]
-  flat = np.concatenate(several) if several else np.zeros(0)
-  flat = flat.astype(np.int64)  # Those of no label at all are of float64.
-  wrong = flat[(flat < 0) | (flat >= len(counts))]
+  if isinstance(labels, np.ndarray):
+    rows, flat = None, labels
+  else:
+    lengths = [len(label) for label in labels]
+    rows = np.repeat(np.arange(len(labels)), lengths)
+    flat = np.fromiter(itertools.chain(*labels), np.int64, sum(lengths))
+  wrong = flat[(flat < 0) | (flat >= classes)]
   if wrong.size:
     raise ValueError(
       f'{view.source.info.spec!r} {view.split!r} has the label {wrong[0]},'
-      f' but {len(counts)} classes.'
+      f' but {classes} classes.'
     )
-  np.add.at(counts, flat, 1)
-  return counts
+  if rows is not None:  # The same label twice is one.
+    flat = np.unique(rows * classes + flat) % classes
+  return np.bincount(flat, minlength=classes)
 
 
 def is_cheap(view: View) -> bool:
-  """Whether to count without being asked: see `_LABELS` and `_RECORDS`."""
-  # What does not say how to read a label alone reads the record.
-  own = getattr(type(view.source), 'label', Source.label)
-  return len(view) <= (_RECORDS if own is Source.label else _LABELS)
+  """Whether to count without being asked: no, if many records must be read."""
+  return hasattr(view.source, 'labels') or len(view) <= _RECORDS
 
 
 def describe(view: View, counts: np.ndarray | None) -> str:

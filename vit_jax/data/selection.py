@@ -82,24 +82,39 @@ class Selection:
   def records(self) -> dict[str, np.ndarray]:
     """The different indices of each split, int64, ascending."""
     found = collections.defaultdict(list)
-    for split, indices in self._places(np.arange(len(self))):
+    for split, indices, _ in self.places(np.arange(len(self))):
       found[split].append(indices)
     return {
       split: np.unique(np.concatenate(arrays))
       for split, arrays in found.items()
     }
 
-  def _places(self, indices: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """As `place`, for int64 [n] in pieces."""
+  def places(
+    self, indices: np.ndarray
+  ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """As `place`, of many records at once.
+
+    Args:
+      indices: int64 [n], each in [0, len).
+
+    Yields:
+      A split, indices there, int64 [m], and which of the n they are, int64 [m].
+    """
+    yield from self._places(indices, np.arange(len(indices)))
+
+  def _places(
+    self, indices: np.ndarray, rows: np.ndarray
+  ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     numbers = np.searchsorted(self._ends, indices, side='right')
     for number, part in enumerate(self.parts):
-      inside = indices[numbers == number] + part.stop - self._ends[number]
+      of_part = numbers == number
+      inside = indices[of_part] + part.stop - self._ends[number]
       if isinstance(part, Range):
-        yield part.split, inside
+        yield part.split, inside, rows[of_part]
       else:
         inner = part.inner
         yield from inner._places(
-          permutation.permute(inside, len(inner), part.seed)
+          permutation.permute(inside, len(inner), part.seed), rows[of_part]
         )
 
   def contains(self, split: str, indices: np.ndarray) -> np.ndarray:

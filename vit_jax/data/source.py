@@ -68,6 +68,9 @@ class Source(Protocol):
     """Reads its label alone, for sources to which that is cheaper."""
     return self.read(split, index).label
 
+  # A source that knows all labels without reading records also has
+  # `labels(split) -> int32 [number of examples]`.
+
 
 class View:
   """The records of a split expression, in the order the expression gives."""
@@ -94,6 +97,16 @@ class View:
     read = getattr(self.source, 'label', None)
     name, place = self._place(index)
     return read(name, place) if read else self.source.read(name, place).label
+
+  def labels(self) -> np.ndarray | None:
+    """All labels, int32 [len], if the source knows them without reading."""
+    of_split = getattr(self.source, 'labels', None)
+    if of_split is None:
+      return None
+    found = np.empty(len(self), np.int32)
+    for split, indices, rows in self.selection.places(np.arange(len(self))):
+      found[rows] = of_split(split)[indices]
+    return found
 
   def _place(self, index: int) -> tuple[str, int]:
     """The split and the index there."""
@@ -131,18 +144,27 @@ def read_labels(
   view: View,
   on_batch: Callable[[], None] = lambda: None,
   threads: int = 16,
-) -> list[int | Sequence[int]]:
+) -> np.ndarray | list[Sequence[int]]:
   """Reads the labels of all records, in order; decodes no image.
 
   Args:
     view: a `View`, or what has its `label`.
     on_batch: called after some of them, as it may take long.
     threads: that read.
+
+  Returns:
+    int32 [len]; of records with several labels a list of theirs.
   """
+  known = getattr(view, 'labels', lambda: None)()
+  if known is not None:
+    on_batch()
+    return known
   labels = []
   with futures.ThreadPoolExecutor(threads) as pool:
     for start in range(0, len(view), _LABELS):
       indices = range(start, min(start + _LABELS, len(view)))
       labels += pool.map(view.label, indices)
       on_batch()
+  if all(np.ndim(label) == 0 for label in labels):
+    return np.array(labels, np.int32)
   return labels

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import file_adapters, read_only_builder
 
-from vit_jax.data import source
+from vit_jax.data import open_files, source
 
 _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 
@@ -87,6 +87,12 @@ class Tfds(source.Source):
       f'{split}/{index}',
     )
 
+  def label(self, split: str, index: int) -> int | tuple[int, ...]:
+    """Reads a record, and parses its label alone."""
+    label = self._examples.read(split, index, only=self._label_key)
+    label = label[self._label_key]
+    return tuple(map(int, label)) if self.info.multi_label else int(label)
+
 
 class Examples:
   """Some features of a prepared data set's examples, read by index."""
@@ -107,20 +113,41 @@ class Examples:
     """
     self._builder = builder
     self._features = tfds.features.FeaturesDict(features)
+    self._single = {
+      key: tfds.features.FeaturesDict({key: feature})
+      for key, feature in features.items()
+    }
     self._image_key = image_key
     self._open_splits = {}
 
-  def read(self, split: str, index: int) -> dict[str, Any]:
-    """Returns the features' values, the image as it was stored."""
+  def read(
+    self, split: str, index: int, only: str | None = None
+  ) -> dict[str, Any]:
+    """Returns the features' values, the image as it was stored.
+
+    Args:
+      split: of the data set.
+      index: of the example there.
+      only: the feature to parse; None parses all.
+
+    Raises:
+      ValueError: the split has more files than the system lets a process open.
+    """
     if split not in self._open_splits:
+      open_files.allow(
+        len(self._builder.info.splits[split].filepaths),
+        f'The shards of split {split!r} of {self._builder.data_path}',
+      )
       self._open_splits[split] = self._builder.as_data_source(
         split,
         file_format=_ARRAY_RECORD,
         deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
       )
-    return self._features.deserialize_example_np(
+    features = self._single[only] if only else self._features
+    decoders = {self._image_key: tfds.decode.SkipDecoding()}
+    return features.deserialize_example_np(
       self._open_splits[split][index],
-      decoders={self._image_key: tfds.decode.SkipDecoding()},
+      decoders={k: v for k, v in decoders.items() if k in features},
     )
 
   def __getstate__(self) -> dict:

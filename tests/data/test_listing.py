@@ -1,0 +1,156 @@
+"""Lists of image files that are kept on disk."""
+
+import json
+import os
+import pickle
+import time
+
+import numpy as np
+import pytest
+
+from vit_jax import data
+from vit_jax.data import listing
+
+FILES = [
+  'train/dog/2.jpg',
+  'train/ant/1.png',
+  'train/dog/a/1.jpg',
+  'val/cat/é.png',
+]
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+  """A small data set whose list is kept, changed an hour ago."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(listing, '_KEPT_FROM', 1)
+  root = tmp_path / 'set'
+  for file in FILES:
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_bytes(file.encode())
+  _age(root)
+  return str(root)
+
+
+def _age(root):
+  long_ago = time.time_ns() - HOUR
+  for folder, _, _ in os.walk(root):
+    os.utime(folder, ns=(long_ago, long_ago))
+
+
+def _names(source):
+  return [
+    (record.name, record.label, record.image)
+    for split in source.info.splits
+    for record in data.View(source, split)
+  ]
+
+
+def _open(root):
+  return data.open_source(f'folder:{root}')
+
+
+def _no_walk(monkeypatch):
+  def walk(root):
+    raise AssertionError(f'{root} was listed again')
+
+  monkeypatch.setattr(listing, '_Walk', walk)
+
+
+def test_a_list_is_read_the_second_time(root, monkeypatch):
+  first = _open(root)
+  assert first.info.splits == {'train': 3, 'val': 1}
+  assert [name for name, _, _ in _names(first)] == [
+    f'{root}/{file}'
+    for file in ('train/ant/1.png', 'train/dog/2.jpg', *FILES[2:])
+  ]
+  _no_walk(monkeypatch)
+  again = _open(root)
+  assert isinstance(again._listing.names, np.memmap)
+  assert again.info == first.info
+  assert _names(again) == _names(first)
+  assert again.labels('train').tolist() == [0, 2, 2]
+
+
+def test_processes_share_what_is_kept(root, monkeypatch):
+  source = _open(root)
+  _no_walk(monkeypatch)
+  dump = pickle.dumps(source._listing)
+  assert len(dump) < 300  # A path.
+  copy = pickle.loads(dump)
+  assert isinstance(copy.names, np.memmap)
+  assert copy.path('val', 0) == 'cat/é.png'
+
+
+def test_a_process_that_comes_later_gets_the_same_list_or_none(root):
+  dump = pickle.dumps(_open(root)._listing)
+  open(f'{root}/train/dog/0.jpg', 'w').close()
+  _age(root)
+  assert _open(root).info.splits['train'] == 4
+  with pytest.raises(ValueError, match='have changed since this run began'):
+    pickle.loads(dump)
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    lambda root: open(f'{root}/train/dog/3.jpg', 'w').close(),
+    lambda root: os.remove(f'{root}/train/dog/a/1.jpg'),
+    lambda root: os.rename(f'{root}/train/ant', f'{root}/train/bat'),
+    lambda root: (
+      os.makedirs(f'{root}/test/cat')
+      or (open(f'{root}/test/cat/1.jpg', 'w').close())
+    ),
+  ],
+  ids=['a new file', 'one less', 'another name', 'a new split'],
+)
+def test_a_changed_folder_is_noticed(root, change):
+  before = _open(root)
+  change(root)
+  after = _open(root)
+  assert after.info != before.info or _names(after) != _names(before)
+  found = sorted(
+    os.path.join(folder, file)
+    for folder, _, files in os.walk(root)
+    for file in files
+  )
+  assert sorted(name for name, _, _ in _names(after)) == found
+
+
+def test_a_folder_that_has_just_changed_is_not_kept(root, tmp_path):
+  os.utime(f'{root}/train/dog')
+  _open(root)
+  assert not (tmp_path / 'cache').exists()
+
+
+def _place(tmp_path):
+  [place] = (tmp_path / 'cache/vit_jax/folders').iterdir()
+  return place
+
+
+@pytest.mark.parametrize('file', ['facts.json', 'names.npy', 'ends.npy'])
+@pytest.mark.parametrize('how', ['cut', 'gone'])
+def test_a_damaged_list_is_made_anew(root, tmp_path, file, how):
+  names = _names(_open(root))
+  path = _place(tmp_path) / file
+  if how == 'cut':
+    path.write_bytes(path.read_bytes()[:-4])
+  else:
+    path.unlink()
+  assert _names(_open(root)) == names
+  facts = json.loads((_place(tmp_path) / 'facts.json').read_text())
+  assert facts['root'] == root
+
+
+def test_a_place_that_cannot_be_written(root, monkeypatch, caplog):
+  monkeypatch.setenv('XDG_CACHE_HOME', '/dev/null')
+  assert len(_names(_open(root))) == 4
+  assert 'list of the 4 files' in caplog.text
+  assert 'XDG_CACHE_HOME names another folder' in caplog.text
+
+
+def test_lists_of_few_files_are_not_kept(root, tmp_path, monkeypatch):
+  monkeypatch.setattr(listing, '_KEPT_FROM', 5)
+  _open(root)
+  assert not (tmp_path / 'cache').exists()
