@@ -106,12 +106,18 @@ def test_decode_wants_uint8_of_rank_three(array):
     ops.decode(array, 3)
 
 
-def test_exif_orientation_is_ignored():
+def test_exif_orientation_is_ignored_unless_asked_for():
   jpeg = with_exif(encode(noise(16, 32), '.jpg'), orientation=6)
   data = np.frombuffer(jpeg, np.uint8)
   assert cv2.imdecode(data, cv2.IMREAD_COLOR).shape == (32, 16, 3)
   for channels in (1, 3):
     assert ops.decode(jpeg, channels).shape == (16, 32, channels)
+    upright = ops.decode(jpeg, channels, upright=True)
+    # Turned by a quarter, clockwise.
+    expected = np.rot90(ops.decode(jpeg, channels), -1)
+    np.testing.assert_array_equal(upright, expected)
+  parsed = ops.parse('', image_size=(32, 16), channels=3, upright=True)
+  assert parsed(jpeg, None).shape == (32, 16, 3)
 
 
 @pytest.mark.parametrize('cut', [1, 2, 10, 300])

@@ -9,11 +9,7 @@ import numpy as np
 # threads on top of those would only compete for the same cores.
 cv2.setNumThreads(0)
 
-# The EXIF orientation is ignored, as by the decoder of the released code.
-_IMREAD_FLAGS = {
-  1: cv2.IMREAD_GRAYSCALE | cv2.IMREAD_IGNORE_ORIENTATION,
-  3: cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION,
-}
+_IMREAD_FLAGS = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
 _JPEG_START = b'\xff\xd8'
 _PNG_START = b'\x89PNG\r\n\x1a\n'
 _PNG_END = b'IEND\xaeB`\x82'
@@ -40,7 +36,9 @@ def _jpeg_is_complete(data: bytes) -> bool:
   return False
 
 
-def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
+def decode(
+  image: bytes | np.ndarray, channels: int, *, upright: bool = False
+) -> np.ndarray:
   """Decodes an image, or checks one that is decoded already.
 
   Args:
@@ -48,6 +46,8 @@ def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
     channels: how many to return: 3 is RGB, 1 is grey. Grey becomes RGB by
       repetition and RGB grey by its luminance; an array may have any other
       number of channels if that is the number asked for.
+    upright: whether an encoded image is turned as its EXIF data say that the
+      camera was held. The decoder of the released code does not.
 
   Returns:
     uint8 [h, w, channels].
@@ -69,10 +69,11 @@ def decode(image: bytes | np.ndarray, channels: int) -> np.ndarray:
     raise CorruptImageError(f'truncated JPEG of {len(image)} bytes')
   if image.startswith(_PNG_START) and image.rfind(_PNG_END) < 0:
     raise CorruptImageError(f'truncated PNG of {len(image)} bytes')
+  flags = _IMREAD_FLAGS[channels]
+  if not upright:
+    flags |= cv2.IMREAD_IGNORE_ORIENTATION
   try:
-    decoded = cv2.imdecode(
-      np.frombuffer(image, np.uint8), _IMREAD_FLAGS[channels]
-    )
+    decoded = cv2.imdecode(np.frombuffer(image, np.uint8), flags)
   except cv2.error:  # No bytes at all, or more pixels than OpenCV allows.
     decoded = None
   if decoded is None:

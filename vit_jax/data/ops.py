@@ -22,6 +22,7 @@ from vit_jax.data.decode import decode, with_channels
 Size = int | tuple[int, int]
 Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
+METHODS = ('bilinear', 'area')
 PAD_MODES = {'zeros': cv2.BORDER_CONSTANT, 'reflect': cv2.BORDER_REFLECT_101}
 
 
@@ -41,18 +42,57 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 def _resize(
-  image: np.ndarray, size: tuple[int, int], antialias: bool = False
+  image: np.ndarray,
+  size: tuple[int, int],
+  antialias: bool = False,
+  method: str = 'bilinear',
 ) -> np.ndarray:
-  """Resizes to (height, width): bilinear, half-pixel centres.
+  """Resizes to (height, width); see `Resize`.
 
   Differs from the released code: the result is rounded to uint8, so that
   images cross to the device in a quarter of the memory.
   """
   if image.shape[:2] == size:
     return image
+  if method == 'area':
+    return _resize_area(image, size)
   shrinks = image.shape[0] >= size[0] and image.shape[1] >= size[1]
   method = cv2.INTER_AREA if antialias and shrinks else cv2.INTER_LINEAR
   return with_channels(cv2.resize(image, size[::-1], interpolation=method))
+
+
+def _resize_area(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+  """Each pixel is the mean of the area it covers, without its fraction."""
+  height, width = image.shape[:2]
+  # OpenCV's area is one only where it shrinks.
+  smaller = min(height, size[0]), min(width, size[1])
+  result = image.astype(np.float32)
+  if smaller != (height, width):
+    result = with_channels(
+      cv2.resize(result, smaller[::-1], interpolation=cv2.INTER_AREA)
+    )
+  for axis in (0, 1):
+    result = _enlarge(result, size[axis], axis)
+  # Sums of float32 may be just below a whole number.
+  return (result + 1e-3).astype(np.uint8)
+
+
+def _enlarge(image: np.ndarray, length: int, axis: int) -> np.ndarray:
+  """Enlarges along an axis, where a new pixel covers one or two of the old."""
+  old = image.shape[axis]
+  if old == length:
+    return image
+  # In units of 1 / (old * length), exactly: a new pixel is `old` wide.
+  starts = np.arange(length) * old
+  first = starts // length
+  share = np.minimum((first + 1) * length - starts, old) / old  # Of the first.
+  if (share == 1).all():
+    return np.take(image, first, axis)
+  share = np.float32(share).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+  second = np.minimum(first + 1, old - 1)
+  return share * np.take(image, first, axis) + (1 - share) * np.take(
+    image, second, axis
+  )
 
 
 def _crop_room(image: np.ndarray, size: tuple[int, int]) -> tuple[int, int]:
@@ -78,50 +118,77 @@ class _Sized:
 
 
 @dataclasses.dataclass(frozen=True)
-class Resize(_Sized):
-  """Resizes to `size`, aspect not kept.
+class _Resized(_Sized):
+  """An operation that resizes; `Resize` explains how."""
 
-  Bilinear without antialiasing, as the released code, unless `antialias`: then
-  a pixel of a shrunk image is the mean of those it covers.
-  """
+  _: dataclasses.KW_ONLY
+  method: str = 'bilinear'
+  antialias: bool = False
 
-  antialias: bool = dataclasses.field(default=False, kw_only=True)
+  def __post_init__(self):
+    super().__post_init__()
+    if self.method not in METHODS:
+      raise ValueError(
+        f'unknown method {self.method!r}; choose from {list(METHODS)}'
+      )
+    if self.antialias and self.method == 'area':
+      raise ValueError("method='area' leaves nothing to antialias")
 
-  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return _resize(image, self.size, self.antialias)
+  def _resize(self, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    return _resize(image, size, self.antialias, self.method)
 
 
 @dataclasses.dataclass(frozen=True)
-class ResizeSmall(_Sized):
-  """Resizes the shorter side to `size`, aspect kept; the other is rounded.
+class Resize(_Resized):
+  """Resizes to `size`, aspect not kept.
 
-  A pair stands for its larger side, so that a crop of that pair always fits.
+  Methods, both with pixels as squares, whose borders coincide:
+
+    bilinear  between the two nearest centres along each axis, without
+      antialiasing, rounded: `tf.image.resize` in the released code, which does
+      not round, and big_vision's `resize`, which truncates.
+    area  the mean of the pixels that a new one covers, truncated: big_vision's
+      `resize_small`. To a whole multiple of the size it repeats pixels.
+
+  With `antialias` bilinear shrinks by the mean of the pixels that are covered,
+  rounded; no original does.
   """
 
-  antialias: bool = dataclasses.field(default=False, kw_only=True)
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return self._resize(image, self.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResizeSmall(_Resized):
+  """Resizes the shorter side to `size`, aspect kept; the other is rounded.
+
+  For the methods see `Resize`; big_vision's is method='area'. A pair stands for
+  its larger side, so that a crop of that pair always fits.
+  """
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     height, width = image.shape[:2]
     scale = max(self.size) / min(height, width)
     size = math.floor(height * scale + 0.5), math.floor(width * scale + 0.5)
-    return _resize(image, size, self.antialias)
+    return self._resize(image, size)
 
 
 @dataclasses.dataclass(frozen=True)
 class InceptionCrop(_Sized):
   """Crops a random area of random aspect (width / height), resizes to `size`.
 
-  The aspect is uniform in its range, and then the height uniform among those
-  that keep the area (a fraction of the image's) in range and fit the image:
-  the distribution of the released code's crop, which prefers small areas. An
-  image so narrow that ten aspects do not fit is used whole.
+  The aspect is uniform in its range, and then the height uniform among the
+  whole numbers that keep the area (a fraction of the image's) in range and fit
+  the image: the distribution of the released code's crop, TensorFlow's
+  `sample_distorted_bounding_box`, which prefers small areas. An image for which
+  a hundred aspects do not fit is used whole. Bilinear, without antialiasing.
   """
 
   _: dataclasses.KW_ONLY
   min_area: float = 0.05
   max_area: float = 1.0
   min_aspect: float = 3 / 4
-  max_aspect: float = 4 / 3
+  max_aspect: float = 1.33
 
   def __post_init__(self):
     super().__post_init__()
@@ -140,15 +207,20 @@ class InceptionCrop(_Sized):
     self, height: int, width: int, rng: np.random.Generator
   ) -> tuple[int, int, int, int]:
     """Draws (top, left, height, width) of a crop, in pixels."""
-    area = height * width
-    for _ in range(10):
+    smallest = self.min_area * height * width
+    largest = self.max_area * height * width
+    for _ in range(100):
       aspect = rng.uniform(self.min_aspect, self.max_aspect)
-      low = math.sqrt(self.min_area * area / aspect)
-      high = math.sqrt(self.max_area * area / aspect)
-      high = min(high, height, width / aspect)
-      if low <= high:
-        drawn = rng.uniform(low, high)
-        h, w = max(1, round(drawn)), max(1, round(drawn * aspect))
+      low = round(math.sqrt(smallest / aspect))
+      # The highest whose rounded width still fits.
+      high = math.ceil((width + 0.5) / aspect) - 1
+      high = min(round(math.sqrt(largest / aspect)), high, height)
+      h = int(rng.integers(low, high + 1)) if low < high else high
+      # Rounding may have left the range by a row.
+      h += h * round(h * aspect) < smallest
+      h -= h * round(h * aspect) > largest
+      w = round(h * aspect)
+      if smallest <= h * w <= largest and 0 < h <= height and 0 < w <= width:
         top = int(rng.integers(height - h + 1))
         left = int(rng.integers(width - w + 1))
         return top, left, h, w
@@ -249,12 +321,14 @@ class Preprocess:
     image_size: (height, width) of what comes out, in pixels.
     channels: number of channels that come out.
     ops: the operations, in order.
+    upright: whether images are turned as their EXIF data say.
   """
 
   text: str
   image_size: tuple[int, int]
   channels: int
   ops: tuple[Op, ...]
+  upright: bool = False
 
   def __call__(
     self, image: bytes | np.ndarray, rng: np.random.Generator
@@ -269,7 +343,7 @@ class Preprocess:
       CorruptImageError: the bytes cannot be decoded.
       ValueError: the image does not come out as `image_size`.
     """
-    image = decode(image, self.channels)
+    image = decode(image, self.channels, upright=self.upright)
     for op in self.ops:
       image = op(image, rng)
     if image.shape[:2] != self.image_size:
@@ -281,7 +355,9 @@ class Preprocess:
     return image
 
 
-def parse(preprocess: str, *, image_size: Size, channels: int) -> Preprocess:
+def parse(
+  preprocess: str, *, image_size: Size, channels: int, upright: bool = False
+) -> Preprocess:
   """Parses a preprocessing such as `'inception_crop(min_area=0.3)|flip'`.
 
   Operations are those of `OPS`, separated by `|`, with Python literals as
@@ -292,6 +368,7 @@ def parse(preprocess: str, *, image_size: Size, channels: int) -> Preprocess:
     preprocess: the text to parse.
     image_size: the size, in pixels, that images must come out with.
     channels: the number of channels they must come out with.
+    upright: whether images are turned as their EXIF data say.
 
   Raises:
     ValueError: an unknown operation, or arguments it does not accept; the
@@ -300,7 +377,7 @@ def parse(preprocess: str, *, image_size: Size, channels: int) -> Preprocess:
   size = _pair(image_size)
   parts = preprocess.split('|') if preprocess.strip() else []
   ops = tuple(_parse_op(part.strip(), size) for part in parts)
-  return Preprocess(preprocess, size, channels, ops)
+  return Preprocess(preprocess, size, channels, ops, upright)
 
 
 def _parse_op(text: str, image_size: tuple[int, int]) -> Op:

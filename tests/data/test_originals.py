@@ -1,0 +1,217 @@
+"""Operations that claim to be an original's, against its definition.
+
+References are written in NumPy from the definitions; with TensorFlow installed
+(`-m tensorflow`) the whole list is compared with TensorFlow itself.
+"""
+
+import math
+import pathlib
+
+import cv2
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn
+
+from vit_jax.data import ops
+
+# Two photographs that ship inside scikit-learn, 427 x 640.
+PHOTOGRAPHS = [
+  pathlib.Path(sklearn.__file__).parent / 'datasets' / 'images' / name
+  for name in ('china.jpg', 'flower.jpg')
+]
+# What the originals do to photographs: sizes to which they are resized.
+SIZES = [(256, 384), (224, 224), (448, 671), (600, 200)]
+
+
+@pytest.fixture(scope='module', params=PHOTOGRAPHS, ids=lambda path: path.stem)
+def photograph(request):
+  return ops.decode(request.param.read_bytes(), 3)
+
+
+def _small(photograph):
+  """32 x 32, as CIFAR's."""
+  return cv2.resize(photograph, (32, 32), interpolation=cv2.INTER_AREA)
+
+
+def _area_weights(old, new):
+  """How much of each new pixel each old one covers, [new, old]."""
+  starts = np.arange(new)[:, None] * old / new
+  ends = starts + old / new
+  cells = np.arange(old)[None, :]
+  overlap = np.minimum(ends, cells + 1) - np.maximum(starts, cells)
+  return np.maximum(overlap, 0) * new / old
+
+
+def _bilinear_weights(old, new):
+  centres = (np.arange(new) + 0.5) * old / new - 0.5
+  low = np.floor(centres).astype(int)
+  weights = np.zeros((new, old))
+  for index, (cell, place) in enumerate(zip(low, centres, strict=True)):
+    share = place - cell
+    weights[index, np.clip(cell, 0, old - 1)] += 1 - share
+    weights[index, np.clip(cell + 1, 0, old - 1)] += share
+  return weights
+
+
+def _reference(image, size, weights):
+  """float64 [height, width, 3]."""
+  rows, columns = (
+    weights(old, new) for old, new in zip(image.shape, size, strict=False)
+  )
+  return np.einsum(
+    'ih,jw,hwc->ijc', rows, columns, image.astype(np.float64), optimize=True
+  )
+
+
+@pytest.mark.parametrize('size', SIZES)
+def test_bilinear_is_the_released_codes_but_for_rounding(photograph, size):
+  for image in (photograph, _small(photograph)):
+    found = ops.Resize(size)(image, None)
+    expected = _reference(image, size, _bilinear_weights)
+    # OpenCV computes with 11 bits.
+    assert np.abs(found - expected).max() < 1
+    assert np.abs(found - expected).mean() < 0.3
+    # big_vision truncates: half a level less.
+    assert np.abs(found - np.floor(expected)).mean() <= 0.51
+
+
+@pytest.mark.parametrize('size', [*SIZES, (427, 700), (500, 640)])
+def test_area_is_big_visions(photograph, size):
+  for image in (photograph, _small(photograph)):
+    found = ops.Resize(size, method='area')(image, None)
+    expected = np.floor(_reference(image, size, _area_weights) + 1e-6)
+    assert np.abs(found - expected).max() <= 1
+    assert (found != expected).mean() < 2e-3
+
+
+def test_area_repeats_pixels_to_a_multiple(photograph):
+  small = _small(photograph)
+  found = ops.ResizeSmall(448, method='area')(small, None)
+  expected = small.repeat(14, axis=0).repeat(14, axis=1)
+  np.testing.assert_array_equal(found, expected)
+  # What bilinear makes of it is another picture.
+  other = ops.ResizeSmall(448)(small, None)
+  assert np.abs(found.astype(int) - other).mean() > 2
+
+
+def _sampled_box(height, width, rng):
+  """A crop as TensorFlow's kernel draws one, step by step."""
+  area = height * width
+  for _ in range(100):
+    aspect = rng.uniform(0.75, 1.33)
+    low = int(np.rint(math.sqrt(0.05 * area / aspect)))
+    high = int(np.rint(math.sqrt(area / aspect)))
+    if np.rint(high * aspect) > width:
+      high = int((width + 0.5 - 1e-7) / aspect)
+    high = min(high, height)
+    drawn = min(low, high)
+    if drawn < high:
+      drawn += int(rng.integers(high - drawn + 1))
+    wide = int(np.rint(drawn * aspect))
+    if wide * drawn < 0.05 * area:
+      drawn += 1
+      wide = int(np.rint(drawn * aspect))
+    if wide * drawn > area:
+      drawn -= 1
+      wide = int(np.rint(drawn * aspect))
+    fits = 0 < wide <= width and 0 < drawn <= height
+    if fits and 0.05 * area <= wide * drawn <= area:
+      return drawn, wide
+  return height, width
+
+
+@pytest.mark.parametrize(
+  'height, width', [(375, 500), (500, 375), (32, 32), (224, 224), (90, 400)]
+)
+def test_inception_crops_are_distributed_as_tensorflows(height, width):
+  op, rng = ops.InceptionCrop(8), np.random.default_rng(0)
+  found = np.array([op.box(height, width, rng)[2:] for _ in range(10_000)])
+  expected = np.array([_sampled_box(height, width, rng) for _ in range(10_000)])
+  for measure in (
+    lambda sides: sides[:, 0] * sides[:, 1],
+    lambda sides: sides[:, 1] / sides[:, 0],
+  ):
+    test = scipy.stats.ks_2samp(measure(found), measure(expected))
+    assert test.pvalue > 1e-3, test
+
+
+# With TensorFlow --------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def tf():
+  return pytest.importorskip('tensorflow')
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize('size', SIZES)
+@pytest.mark.parametrize('method', ops.METHODS)
+def test_resizing_is_tensorflows(tf, photograph, size, method):
+  for image in (photograph, _small(photograph)):
+    expected = tf.image.resize(image, size, method=method).numpy()
+    if method == 'area':
+      expected = np.floor(expected)
+    found = ops.Resize(size, method=method)(image, None)
+    assert np.abs(found - expected).mean() < 0.5
+
+
+@pytest.mark.tensorflow
+def test_resize_small_is_big_visions_with_tensorflow(tf, photograph):
+  for size in (256, 448):
+    for image in (photograph, _small(photograph)):
+      factor = np.float32(size) / np.float32(min(image.shape[:2]))
+      sides = [int(np.rint(np.float32(n) * factor)) for n in image.shape[:2]]
+      expected = np.floor(tf.image.resize(image, sides, method='area').numpy())
+      found = ops.ResizeSmall(size, method='area')(image, None)
+      assert found.shape == expected.shape
+      assert np.abs(found - expected).mean() < 0.05
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize('height, width', [(375, 500), (32, 32)])
+def test_inception_crops_are_tensorflows(tf, height, width):
+  draw = tf.function(
+    lambda: tf.image.sample_distorted_bounding_box(
+      [height, width, 3],
+      tf.zeros([1, 0, 4]),
+      area_range=(0.05, 1),
+      min_object_covered=0,
+      use_image_if_no_bounding_boxes=True,
+    )[1]
+  )
+  expected = np.array([draw().numpy()[:2] for _ in range(10_000)])
+  op, rng = ops.InceptionCrop(8), np.random.default_rng(0)
+  found = np.array([op.box(height, width, rng)[2:] for _ in range(10_000)])
+  for measure in (
+    lambda sides: sides[:, 0] * sides[:, 1],
+    lambda sides: sides[:, 1] / sides[:, 0],
+  ):
+    assert scipy.stats.ks_2samp(measure(found), measure(expected)).pvalue > 1e-3
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize('path', PHOTOGRAPHS, ids=lambda path: path.stem)
+def test_jpegs_are_decoded_as_by_tensorflows_accurate_transform(tf, path):
+  data = path.read_bytes()
+  found = ops.decode(data, 3)
+  accurate = tf.image.decode_jpeg(data, 3, dct_method='INTEGER_ACCURATE')
+  np.testing.assert_array_equal(found, accurate.numpy())
+  # Its default is a faster one, which the originals take.
+  fast = tf.image.decode_jpeg(data, 3).numpy().astype(int)
+  assert 0 < np.abs(found - fast).mean() < 2
+
+
+@pytest.mark.tensorflow
+def test_crops_and_pngs_are_tensorflows(tf, photograph):
+  png = cv2.imencode('.png', photograph[:, :, ::-1])[1].tobytes()
+  np.testing.assert_array_equal(
+    ops.decode(png, 3), tf.io.decode_image(png, 3).numpy()
+  )
+  # big_vision's offsets: half of what is left, rounded down.
+  height, width = photograph.shape[:2]
+  expected = tf.image.crop_to_bounding_box(
+    photograph, (height - 224) // 2, (width - 225) // 2, 224, 225
+  )
+  found = ops.CentralCrop((224, 225))(photograph, None)
+  np.testing.assert_array_equal(found, expected.numpy())
