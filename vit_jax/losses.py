@@ -91,6 +91,7 @@ LOSSES = {
 }
 
 
+@functools.cache  # One and the same function, for what is compiled with it.
 def build(name: str, *, label_smoothing: float = 0.0) -> Loss:
   """Returns `loss(logits [B, K], labels) -> float32 [B]`.
 

@@ -10,6 +10,7 @@ import pytest
 from vit_jax import data, losses, sharding
 from vit_jax import step as step_lib
 from vit_jax.data import ops
+from vit_jax.evaluators import classification
 from vit_jax.evaluators.classification import CONFIDENCES, Classification
 
 CLASSES = 3
@@ -141,3 +142,41 @@ def test_nothing_readable():
     ValueError, match="Of 5 images of 'test' 5 are unreadable"
   ):
     _evaluate(Images([None] * 5))
+
+
+def test_evaluations_of_the_same_shapes_are_compiled_once():
+  classification.compiled_sums.cache_clear()
+  for labels in (_labels(5), _labels(21), _labels(8)):
+    _evaluate(Images(labels))
+  assert classification.compiled_sums.cache_info().misses == 1
+  compiled = classification.compiled_sums(
+    FirstPixels(),
+    losses.build('softmax'),
+    sharding.make_mesh(8),
+    CONFIDENCES['softmax'],
+  )
+  assert compiled._cache_size() == 1
+  # Another loss is another program.
+  _evaluate(Images(_labels(5)), loss='sigmoid')
+  assert classification.compiled_sums.cache_info().misses == 2
+
+
+def test_images_with_more_labels_than_are_kept_are_counted():
+  class Several(Images):
+    def read(self, split, index):
+      record = super().read(split, index)
+      return dataclasses.replace(record, label=[0, 1, 2][: index + 1])
+
+  source = Several([0] * 3)
+  evaluator = Classification(
+    data.View(source, 'test'),
+    ops.parse('resize', image_size=(2, 2), channels=1),
+    FirstPixels(),
+    losses.build('softmax'),
+    sharding.make_mesh(8),
+    batch_size=8,
+    reading=dict(num_classes=CLASSES, max_labels=2, threads=0),
+  )
+  state = step_lib.TrainState(jnp.int32(0), {'scale': jnp.float32(1)}, (), {})
+  found = dict(evaluator.run(state))
+  assert (found['count'], found['truncated']) == (3, 1)

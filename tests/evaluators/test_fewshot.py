@@ -231,3 +231,56 @@ def test_the_line_for_the_log():
   assert (
     evaluator.summary(values) == '1-shot 50.00%, 5-shot 75.00% on 5 examples'
   )
+
+
+class Tokens(nn.Module):
+  """Four patches after a class token, of which nothing was learned."""
+
+  patch_outputs: int | None = None
+
+  def token_grid(self, image_size):
+    return 2, 2
+
+  @nn.compact
+  def __call__(self, images, *, train):
+    rows = images.reshape(len(images), -1)[:, :8].reshape(-1, 4, 2)
+    token = jnp.full((len(images), 1, 2), 7.0)
+    encoded = jnp.concatenate([token, rows], axis=1)
+    return rows, {'encoded': encoded, 'pre_logits': encoded[:, 0]}
+
+
+def test_masked_patch_prediction_is_followed_by_the_mean_of_its_patches():
+  """Its class token has no loss."""
+  images = np.random.default_rng(0).integers(0, 256, (8, 3, 3, 1), np.uint8)
+  batch = {
+    'image': jnp.asarray(images),
+    'label': jnp.arange(8),
+    'mask': jnp.ones(8, bool),
+  }
+  mesh = sharding.make_mesh(8)
+  features, _, _ = fewshot.compiled_features(Tokens(512), mesh)({}, batch)
+  expected = (images.reshape(8, -1)[:, :8] / 127.5 - 1).reshape(8, 4, 2)
+  np.testing.assert_allclose(features, expected.mean(axis=1), rtol=1e-5)
+  features, _, _ = fewshot.compiled_features(Tokens(), mesh)({}, batch)
+  np.testing.assert_allclose(features, 7.0)
+
+
+def test_one_process_reads_the_labels(monkeypatch):
+  source = Scenes({'train': 40, 'test': 8})
+  evaluator = _evaluator(source)
+  expected = dict(evaluator.run(_state()))
+  sent = evaluator._drawn
+  assert [len(seed) for seed in sent] == [CLASSES, CLASSES]
+  # What JSON holds, and no more than the most shots.
+  assert {len(order) for seed in sent for order in seed} == {5}
+  other = _evaluator(source)
+
+  def none_is_read(*args):
+    raise AssertionError('labels were read')
+
+  monkeypatch.setattr(fewshot.jax, 'process_index', lambda: 1)
+  monkeypatch.setattr(fewshot.data, 'read_labels', none_is_read)
+  monkeypatch.setattr(
+    fewshot.distributed, 'broadcast', lambda x: sent if x is None else x
+  )
+  assert dict(other.run(_state())) == expected

@@ -67,7 +67,9 @@ def _classification(
   if evaluated is not source and not section.classes:
     _check_classes(name, evaluated.info, source.info)
   view = data.View(evaluated, section.split)
-  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  preprocess = inputs.parse_preprocess(
+    config, section.preprocess, section.dataset
+  )
   max_labels = section.max_labels or config.data.max_labels
   if section.classes:
     view, max_labels = _relabelled(name, section.classes, view, source.info)
@@ -135,7 +137,9 @@ def _relabelled(
 def _occurring(view) -> list[int]:
   """The classes of a view's records."""
   labels = data.read_labels(view)
-  return sorted({int(i) for label in labels for i in np.atleast_1d(label)})
+  if not isinstance(labels, np.ndarray):
+    labels = np.concatenate([np.asarray(label, np.int64) for label in labels])
+  return np.unique(labels).tolist()
 
 
 def _few_shot(
@@ -156,7 +160,9 @@ def _few_shot(
   selection = None
   if section.selection_split:
     selection = data.View(evaluated, section.selection_split)
-  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  preprocess = inputs.parse_preprocess(
+    config, section.preprocess, section.dataset
+  )
   try:
     for view in filter(None, (train, test, selection)):
       inputs.check_first_record(
@@ -194,7 +200,9 @@ def _masked_patch(
     )
   evaluated = _open(config, section, source, own_classes=True)
   view = data.View(evaluated, section.split)
-  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  preprocess = inputs.parse_preprocess(
+    config, section.preprocess, section.dataset
+  )
   labels = {
     'num_classes': evaluated.info.num_classes,
     'max_labels': section.max_labels or config.data.max_labels,

@@ -1,5 +1,6 @@
 """Accuracy and loss over a whole split, every example exactly once."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import flax.linen as nn
@@ -35,6 +36,54 @@ def sigmoid_confidence(logits: jax.Array) -> jax.Array:
 
 
 CONFIDENCES = {'softmax': softmax_confidence, 'sigmoid': sigmoid_confidence}
+
+
+@functools.lru_cache(16)
+def compiled_sums(
+  model: nn.Module,
+  loss: losses.Loss,
+  mesh: jax.sharding.Mesh,
+  confidence: Confidence,
+) -> Callable[..., dict[str, jax.Array]]:
+  """What is summed over the examples of a batch, jitted.
+
+  The same function for the same arguments: evaluations whose batches have the
+  same shapes are compiled once.
+
+  Returns:
+    `(params, batch, barred) -> sums`, with `barred` bool [K], the classes that
+    may not be predicted, or None.
+  """
+
+  def sums(params, batch, barred):
+    with sharding.within(mesh):
+      logits, _ = model.apply(
+        {'params': params}, normalize(batch['image']), train=False
+      )
+    if barred is not None:
+      logits = jnp.where(barred, _BARRED, logits)
+    labels = batch['label'].reshape(len(logits), -1)  # [B, M]
+    labelled = (labels >= 0).any(axis=-1)
+    counted = batch['mask'] & labelled
+    correct = losses.correct(logits, labels)
+    result = {
+      'correct': jnp.sum(correct & counted),
+      'loss': jnp.sum(jnp.where(counted, loss(logits, labels), 0.0)),
+      'count': jnp.sum(counted),
+      'excluded': jnp.sum(batch['unreadable']),
+      'unlabelled': jnp.sum(batch['mask'] & ~labelled),
+      'calibration': calibration.sums(confidence(logits), correct, counted),
+    }
+    if 'truncated' in batch:
+      result['truncated'] = jnp.sum(batch['truncated'])
+    if logits.shape[-1] > _TOP:
+      _, top = jax.lax.top_k(logits, _TOP)  # [B, 5]
+      among = (top[:, :, None] == labels[:, None]).any(axis=(1, 2))
+      result['among_top'] = jnp.sum(among & counted)
+    return result
+
+  # The parameters come as they are split; every process gets the sums.
+  return jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
 
 
 class Classification:
@@ -77,38 +126,11 @@ class Classification:
       rows=sharding.local_rows(mesh, batch_size),
       **reading,
     )
-    barred = None
+    self._barred = None
     if candidates is not None:
-      barred = np.ones(reading['num_classes'], bool)
-      barred[np.asarray(candidates)] = False
-
-    def sums(params, batch):
-      with sharding.within(mesh):
-        logits, _ = model.apply(
-          {'params': params}, normalize(batch['image']), train=False
-        )
-      if barred is not None:
-        logits = jnp.where(barred, _BARRED, logits)
-      labels = batch['label'].reshape(len(logits), -1)  # [B, M]
-      labelled = (labels >= 0).any(axis=-1)
-      counted = batch['mask'] & labelled
-      correct = losses.correct(logits, labels)
-      result = {
-        'correct': jnp.sum(correct & counted),
-        'loss': jnp.sum(jnp.where(counted, loss(logits, labels), 0.0)),
-        'count': jnp.sum(counted),
-        'excluded': jnp.sum(batch['unreadable']),
-        'unlabelled': jnp.sum(batch['mask'] & ~labelled),
-        'calibration': calibration.sums(confidence(logits), correct, counted),
-      }
-      if logits.shape[-1] > _TOP:
-        _, top = jax.lax.top_k(logits, _TOP)  # [B, 5]
-        among = (top[:, :, None] == labels[:, None]).any(axis=(1, 2))
-        result['among_top'] = jnp.sum(among & counted)
-      return result
-
-    # The parameters come as they are split; every process gets the sums.
-    self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
+      self._barred = np.ones(reading['num_classes'], bool)
+      self._barred[np.asarray(candidates)] = False
+    self._sums = compiled_sums(model, loss, mesh, confidence)
 
   def run(
     self, state: TrainState, on_batch: Callable[[], None] = lambda: None
@@ -118,8 +140,9 @@ class Classification:
     Between them `top5_accuracy`, with more than five classes, and `ece`, the
     expected calibration error. An image with several labels counts as correct
     if the prediction is one of them; one without any counts neither way, and
-    `unlabelled` says how many there are. With unreadable images also
-    `excluded`; count + unlabelled + excluded is the split's size.
+    `unlabelled` says how many there are, and `truncated` how many have more
+    labels than are kept. With unreadable images also `excluded`; count +
+    unlabelled + excluded is the split's size.
 
     Args:
       state: its `eval_params` are evaluated.
@@ -127,7 +150,11 @@ class Classification:
     """
     totals = summing.total(
       (
-        self._sums(state.eval_params, sharding.put_batch(batch, self._mesh))
+        self._sums(
+          state.eval_params,
+          sharding.put_batch(batch, self._mesh),
+          self._barred,
+        )
         for batch in self._batches()
       ),
       on_batch,
@@ -152,6 +179,8 @@ class Classification:
     yield 'count', count
     if unlabelled:
       yield 'unlabelled', unlabelled
+    if totals.get('truncated'):
+      yield 'truncated', int(totals['truncated'])
     if excluded:
       logging.warning(
         '%d unreadable image(s) of %r left out of the evaluation.',

@@ -7,6 +7,7 @@ which makes it cheap enough to follow a pre-training run.
 """
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -84,6 +85,34 @@ class Features:
     return self.features[chosen], self.labels[chosen]
 
 
+@functools.lru_cache(16)
+def compiled_features(
+  model: nn.Module, mesh: jax.sharding.Mesh
+) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
+  """What classifiers are fitted to, jitted; see `classification.compiled_sums`.
+
+  A run that predicts masked patches trains neither its class token nor what
+  pools its tokens: the mean of its patches stands for the image.
+
+  Returns:
+    `(params, batch) -> features [B, D] float32, labels [B], mask [B]`.
+  """
+
+  def represent(params, batch):
+    with sharding.within(mesh):
+      _, out = model.apply(
+        {'params': params}, normalize(batch['image']), train=False
+      )
+    features = out['pre_logits']
+    if getattr(model, 'patch_outputs', None) is not None:
+      patches = math.prod(model.token_grid(batch['image'].shape[1:3]))
+      features = out['encoded'][:, -patches:].mean(axis=1)
+    return features.astype(jnp.float32), batch['label'], batch['mask']
+
+  # Every process gets all rows.
+  return jax.jit(represent, out_shardings=NamedSharding(mesh, P()))
+
+
 class FewShot:
   """Evaluates a model's features; see the module's docstring."""
 
@@ -145,18 +174,8 @@ class FewShot:
       rows=sharding.local_rows(mesh, batch_size),
       **reading | {'num_classes': self._num_classes, 'max_labels': 1},
     )
-    self._train_labels: np.ndarray | None = None
-
-    def represent(params, batch):
-      with sharding.within(mesh):
-        _, out = model.apply(
-          {'params': params}, normalize(batch['image']), train=False
-        )
-      features = out['pre_logits'].astype(jnp.float32)
-      return features, batch['label'], batch['mask']
-
-    # Every process gets all rows.
-    self._represent = jax.jit(represent, out_shardings=NamedSharding(mesh, P()))
+    self._drawn: list[list[list[int]]] | None = None
+    self._represent = compiled_features(model, mesh)
 
   def run(
     self, state: TrainState, on_batch: OnBatch = lambda: None
@@ -173,11 +192,13 @@ class FewShot:
     Raises:
       ValueError: a feature is not finite.
     """
-    drawn = self._draw(on_batch)
-    most = max(self._protocol.shots)
-    chosen = sorted(
-      {int(i) for seed in drawn for order in seed for i in order[:most]}
-    )
+    if self._drawn is None:
+      # One process reads the labels.
+      self._drawn = distributed.broadcast(
+        self._draw(on_batch) if jax.process_index() == 0 else None
+      )
+    drawn = self._drawn
+    chosen = sorted({i for seed in drawn for order in seed for i in order})
     views = self._views | {'train': data.Picked(self._views['train'], chosen)}
     features = {
       name: self._features(view, state, on_batch)
@@ -188,7 +209,7 @@ class FewShot:
     for shots in self._protocol.shots:
       sets = [
         features['train'].picked(
-          [place[int(i)] for order in seed for i in order[:shots]]
+          [place[i] for order in seed for i in order[:shots]]
         )
         for seed in drawn
       ]
@@ -212,24 +233,24 @@ class FewShot:
     ]
     return f'{", ".join(parts)} on {values["count"]:.0f} examples'
 
-  def _draw(self, on_batch: OnBatch) -> list[list[np.ndarray]]:
-    """For each seed and class the order of its training images."""
-    if self._train_labels is None:
-      self._train_labels = np.array(
-        data.read_labels(self._views['train'], on_batch)
+  def _draw(self, on_batch: OnBatch) -> list[list[list[int]]]:
+    """For each seed and class its training images, in the order of shots."""
+    view, most = self._views['train'], max(self._protocol.shots)
+    labels = data.read_labels(view, on_batch)
+    counts = np.bincount(labels, minlength=self._num_classes)
+    few = np.flatnonzero(counts < most)
+    if few.size:
+      logging.warning(
+        '%d of %d classes have fewer images in %r than %d shots, and give all'
+        ' they have; %r has %d.',
+        *(few.size, self._num_classes, view.split, most),
+        *(view.source.info.class_names[few[0]], counts[few[0]]),
       )
-      counts = np.bincount(self._train_labels, minlength=self._num_classes)
-      few = np.flatnonzero(counts < max(self._protocol.shots))
-      if few.size:
-        names = self._views['train'].source.info.class_names
-        logging.warning(
-          '%d of %d classes have fewer images in %r than %d shots, and give all'
-          ' they have; %r has %d.',
-          *(few.size, self._num_classes, self._views['train'].split),
-          *(max(self._protocol.shots), names[few[0]], counts[few[0]]),
-        )
     return [
-      linear.draw(self._train_labels, self._num_classes, seed)
+      [
+        order[:most].tolist()
+        for order in linear.draw(labels, self._num_classes, seed)
+      ]
       for seed in self._protocol.seeds
     ]
 
