@@ -193,8 +193,7 @@ def _manual(
     return jax.tree.map(_widest_last, tree)
 
   def narrow(path, grad):
-    # All but products are few, and sums themselves.
-    if layout.mesh.size == 1 or path[-1].key != 'kernel':
+    if layout.mesh.size == 1 or not is_narrowed(path):
       return grad
     return grad.astype(layout.reduce_dtype)
 
@@ -239,6 +238,18 @@ def _widest_last(x: jax.Array) -> jax.Array:
   widest = max(range(x.ndim), key=lambda i: (x.shape[i], i))
   order = [i for i in range(x.ndim) if i != widest] + [widest]
   return layout_lib.with_layout_constraint(x, layout_lib.Layout(tuple(order)))
+
+
+def is_narrowed(path: tuple[Any, ...]) -> bool:
+  """Whether a parameter's gradients are summed in `layout.reduce_dtype`.
+
+  Those of kernels that the model multiplies with in its own dtype. All others
+  are few, and sums themselves; and the class head computes in float32.
+
+  Args:
+    path: of the parameter, as `jax.tree_util.tree_map_with_path` gives it.
+  """
+  return path[-1].key == 'kernel' and path[0].key != 'head'
 
 
 def rounds(model: nn.Module, layout: sharding.Layout) -> bool:

@@ -21,7 +21,15 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command_line, distributed, evaluate, logs, paths, stages
+from vit_jax import (
+  command_line,
+  determinism,
+  distributed,
+  evaluate,
+  logs,
+  paths,
+  stages,
+)
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -74,9 +82,17 @@ _COMPILATION_CACHE = flags.DEFINE_string(
   'Directory of compiled programs, which a restart then loads; auto is'
   ' WORKDIR/compilation_cache, none keeps none.',
 )
+_DETERMINISTIC = flags.DEFINE_bool(
+  'deterministic',
+  False,
+  'On a GPU, compute the same thing bitwise twice, which takes longer. CPUs and'
+  ' TPUs do so anyway.',
+)
 
 
 def main():
+  if _DETERMINISTIC.value:
+    determinism.ask_for()
   cache = _COMPILATION_CACHE.value
   if cache == 'auto':
     cache = paths.absolute(_WORKDIR.value) / 'compilation_cache'

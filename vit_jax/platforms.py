@@ -13,16 +13,12 @@ from vit_jax import models
 DEFAULTS = {
   'tpu': {
     'model': {'dtype': 'bfloat16', 'attention_implementation': 'lanes'},
-    # As the compiler sums, where it splits the work: half the traffic.
-    'mesh': {'reduce_dtype': 'bfloat16'},
   },
   'gpu': {
     'model': {'dtype': 'bfloat16', 'attention_implementation': 'plain'},
-    'mesh': {'reduce_dtype': 'float32'},
   },
   'cpu': {
     'model': {'dtype': 'float32', 'attention_implementation': 'plain'},
-    'mesh': {'reduce_dtype': 'float32'},
   },
 }
 

@@ -7,6 +7,7 @@ loss and wrong gradients.
 import dataclasses
 import functools
 import re
+import types
 from typing import Any
 
 import jax
@@ -293,11 +294,39 @@ def test_sums_in_bfloat16_are_nearly_those_of_one_device():
   layout = _summed_in_bfloat16()
   exact = one_step(NO_DROPOUT, None, 1)[0].opt_state[0]['gradient']
   rounded = one_step(NO_DROPOUT, layout, 1)[0].opt_state[0]['gradient']
-  kernel = ('head', 'kernel')
-  exact, rounded = (tree[kernel[0]][kernel[1]] for tree in (exact, rounded))
-  error = np.abs(rounded - exact).max() / np.abs(exact).max()
-  assert 1e-4 < error < 2**-7
-  assert rounded.dtype == np.float32
+
+  def error(*names):
+    one, other = (
+      functools.reduce(lambda tree, name: tree[name], names, tree)
+      for tree in (exact, rounded)
+    )
+    assert other.dtype == np.float32
+    return np.abs(other - one).max() / np.abs(one).max()
+
+  assert 1e-4 < error('pre_logits', 'kernel') < 2**-7
+  # The class head computes in float32, and is summed in it.
+  assert error('head', 'kernel') < 1e-5
+  assert error('pre_logits', 'bias') < 1e-5
+
+
+@pytest.mark.parametrize(
+  'platform, devices, dtype',
+  [
+    ('tpu', 8, 'bfloat16'),
+    ('tpu', 128, 'bfloat16'),
+    ('tpu', 256, 'float32'),
+    ('gpu', 8, 'float32'),
+    ('cpu', 8, 'float32'),
+  ],
+)
+def test_what_gradients_are_summed_in_unless_the_config_says(
+  platform, devices, dtype
+):
+  device = types.SimpleNamespace(platform=platform)
+  mesh = types.SimpleNamespace(
+    devices=np.array([device] * devices), size=devices
+  )
+  assert sharding.default_reduce_dtype(mesh) == dtype
 
 
 def test_what_is_rounded_anyway_is_copied_rounded():

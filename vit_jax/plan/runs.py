@@ -253,7 +253,7 @@ def _bytes_as(params, shardings, kernels: str | None) -> int:
   """Bytes of a device with other shardings and another dtype of kernels."""
 
   def held(path, x, sharding):
-    narrow = kernels and path[-1].key == 'kernel'
+    narrow = kernels and gradients_lib.is_narrowed(path)
     dtype = jnp.dtype(kernels) if narrow else x.dtype
     return jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
 

@@ -18,7 +18,7 @@ from vit_jax.sharding.batch import (
   local_rows,
   put_batch,
 )
-from vit_jax.sharding.layout import Layout, put_tree
+from vit_jax.sharding.layout import Layout, default_reduce_dtype, put_tree
 from vit_jax.sharding.mesh import make_mesh
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
   'build',
   'check_batch_size',
   'constrain',
+  'default_reduce_dtype',
   'feed',
   'local_rows',
   'make_mesh',
@@ -44,7 +45,7 @@ def build(
   shard: str,
   gather: str,
   partition: str = 'auto',
-  reduce_dtype: str = 'float32',
+  reduce_dtype: str = 'auto',
   **axes: int,
 ) -> Layout:
   """Builds the layout of the config's `mesh` section.
@@ -53,7 +54,7 @@ def build(
     shard: what is split over the axis `fsdp`, see `layout.SHARDS`.
     gather: when it is put together again, see `layout.GATHERS`.
     partition: who splits the work, see `layout.PARTITIONS`.
-    reduce_dtype: of the sums of gradients, see `layout.REDUCE_DTYPES`.
+    reduce_dtype: of the sums of gradients, see `layout.Layout`.
     **axes: see `mesh.make_mesh`.
 
   Raises:

@@ -26,6 +26,10 @@ PARTITIONS = {
 }
 # Of the devices' sums of gradients.
 REDUCE_DTYPES = ('float32', 'bfloat16')
+# More devices than these sum in float32, unless the config says otherwise. A
+# ring rounds at every link, so that the error grows with the root of their
+# number, and parts that all devices agree on stall: LOG.md.
+_MOST_BFLOAT16 = 128
 
 # What is split over `tensor`: the end of a parameter's name and the dimension,
 # counted from the last one, as scanned blocks have a dimension more in front.
@@ -44,6 +48,16 @@ TENSOR_RULES = (
 _STACKED = re.compile(r'(^|/)encoderblock/')
 
 
+def default_reduce_dtype(mesh: jax.sharding.Mesh) -> str:
+  """What the gradients of products are summed in, if the config leaves it open.
+
+  On TPU bfloat16, half the traffic and what the compiler's own sums are in,
+  up to 128 devices; else float32.
+  """
+  on_tpu = mesh.devices.flat[0].platform == 'tpu'
+  return 'bfloat16' if on_tpu and mesh.size <= _MOST_BFLOAT16 else 'float32'
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
   """The mesh, and what is split over its axes.
@@ -53,17 +67,21 @@ class Layout:
     shard: one of SHARDS.
     gather: one of GATHERS; matters for shard='all'.
     partition: one of PARTITIONS; see `gradients`.
-    reduce_dtype: one of REDUCE_DTYPES; matters where gradients are summed by
-      hand. The compiler's own sums are of the products' dtype.
+    reduce_dtype: one of REDUCE_DTYPES, which 'auto' becomes, see
+      `default_reduce_dtype`; matters where gradients are summed by hand. The
+      compiler's own sums are of the products' dtype.
   """
 
   mesh: jax.sharding.Mesh
   shard: str = 'all'
   gather: str = 'step'
   partition: str = 'auto'
-  reduce_dtype: str = 'float32'
+  reduce_dtype: str = 'auto'
 
   def __post_init__(self):
+    if self.reduce_dtype == 'auto':
+      chosen = default_reduce_dtype(self.mesh)
+      object.__setattr__(self, 'reduce_dtype', chosen)
     for name, value, choices in (
       ('shard', self.shard, SHARDS),
       ('gather', self.gather, GATHERS),
