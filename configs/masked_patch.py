@@ -71,7 +71,6 @@ def get_config(argument=None):
   config.dropout_rng = 'threefry'
   for key in ('dropout_rate', 'representation_size'):
     config.model[key] = None
-  config.model.head_bias = 0.0
   for name, section in config.evals.items():
     if section.kind == 'classification':
       config.evals[name] = config_lib.masked_patch_evaluation(

@@ -4,12 +4,13 @@
         --config=configs/pretrain.py:MODEL,DATASET[,epochs=N][,OPTION=VALUE]
 
 MODEL is a model's name, such as `ViT-B/16`. DATASET is `imagenet2012`,
-`imagenet21k`, `jft300m`, or any data spec (`folder:/data/pets`, `digits`), of
-which `eval=SPLIT` names what to evaluate on (`eval=test`; called `held_out`
-if it is a part of train, else `validation`). `optimizer=sgd` is
-for ResNets (Table 7), and `few_shot=imagenet2012`, or any data spec with splits
-train and test, follows the run by few-shot accuracy (Figure 4);
-`few_shot=average` measures it on all of `FEW_SHOT` (Figure 8).
+`imagenet21k`, `jft300m`, or any data spec (`folder:/data/pets`, `digits`), see
+below. `image_size=64` is another size than 224 px. `optimizer=sgd` is for
+ResNets (Table 7). On ImageNet alone BiT's ResNets have BiT's own recipe, SGD
+for 90 epochs, and `optimizer=adam` gives them the ViTs' row.
+`few_shot=imagenet2012`, or any data spec with splits train and test, follows
+the run by few-shot accuracy (Figure 4); `few_shot=average` measures it on all
+of `FEW_SHOT` (Figure 8).
 `subset=9000000`, `subset=3%` or `subset=0.03` trains on so many random examples
 of what else it would train on, `train=SPLIT`; smaller subsets are in larger
 ones. All at batch 4096, 224 px, Adam, 10,000 steps of warm-up.
@@ -17,6 +18,13 @@ ones. All at batch 4096, 224 px, Adam, 10,000 steps of warm-up.
 Cost and result, from the paper: ViT-L/16 on JFT for 14 epochs takes 680
 TPUv3-core-days and reaches 87.12% on ImageNet after fine-tuning at 384 px;
 ViT-B/16 on ImageNet alone, 300 epochs, 77.91%.
+
+Data of one's own get ImageNet's row with what depends on their size: a batch of
+about a 64th of them (16 to 4096), a rate of 1e-3, a tenth of the run as
+warm-up, softmax, ten evaluations, and a checkpoint every ten minutes. They are
+measured on the split called test, validation or val, and if there is none on a
+random tenth of train, which is held out; `eval=SPLIT` is another. The name of
+the metrics says which (`test/accuracy`, `held_out/accuracy`).
 
 Figure 4 is `subset=9000000`, `30000000`, `90000000` and `100%` of `jft300m`,
 `few_shot=imagenet2012`: the same hyper-parameters, no more regularisation, and
@@ -38,7 +46,7 @@ from vit_jax.data import splits
 USAGE = (
   'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=adam|sgd]'
   '[,train=SPLIT][,eval=SPLIT][,few_shot=imagenet2012|average|SPEC]'
-  '[,subset=COUNT|PERCENT%|FRACTION], with DATASET one of'
+  '[,image_size=224][,subset=COUNT|PERCENT%|FRACTION], with DATASET one of'
   ' imagenet2012, imagenet21k, jft300m, or a data spec such as folder:/path.'
 )
 
@@ -74,6 +82,7 @@ JFT = Row(
     'ViT-L/16': 4e-4,  # 7 or 14 epochs.
     'ViT-H/14': 3e-4,
     'BiT-R50x1': 1e-3,
+    'AxialResNet50': 1e-3,  # Figure 13 compares it with R50x1.
     'BiT-R50x2': 1e-3,
     'BiT-R101x1': 8e-4,
     'BiT-R152x1': 6e-4,
@@ -119,6 +128,8 @@ JFT_EXAMPLES, JFT_CLASSES = 303_000_000, 18_291
 IMAGENET21K_EXAMPLES, IMAGENET21K_CLASSES = 12_400_000, 21_843
 
 IMAGENET_EXAMPLES = 1_281_167
+# Data sets whose row and splits are known; all others are one's own.
+KNOWN = ('imagenet2012', 'imagenet21k', 'jft300m')
 
 # Spec, and the splits that shots and test images are of, as in the authors'
 # public code. What Figure 8 averages over is not printed; these are its list.
@@ -138,6 +149,11 @@ FEW_SHOT = {
 # after epochs 10, 23, 30 and 37 of 40, are taken as fractions.
 SGD_PEAK = 0.03 * 4096 / 256
 SGD_BOUNDARIES = (10 / 40, 23 / 40, 30 / 40, 37 / 40)
+# BiT on ImageNet alone (BiT-S, arXiv:1912.11370): 90 epochs, divided by 10
+# after 30, 60 and 80 of them; softmax, as in its authors' public code. The ViT
+# paper does not say how the ResNets of Figure 3 were trained there.
+BIT_IMAGENET_EPOCHS = 90
+BIT_IMAGENET_BOUNDARIES = (30 / 90, 60 / 90, 80 / 90)
 
 
 def get_config(argument=None):
@@ -147,13 +163,16 @@ def get_config(argument=None):
     positional=('model', 'dataset'),
     options={
       **{'epochs': float, 'optimizer': str, 'train': str, 'eval': str},
-      **{'few_shot': str, 'subset': str},
+      **{'few_shot': str, 'subset': str, 'image_size': int},
     },
     usage=USAGE,
   )
   model, dataset = models.paper_name(args['model']), args['dataset']
   row = {'jft300m': JFT, 'imagenet21k': IMAGENET21K}.get(dataset, IMAGENET)
-  epochs = args.get('epochs', row.epochs)
+  of_bit = model.startswith('BiT-') and dataset == 'imagenet2012'
+  optimizer = args.get('optimizer', 'sgd' if of_bit else 'adam')
+  of_bit &= optimizer == 'sgd'
+  epochs = args.get('epochs', BIT_IMAGENET_EPOCHS if of_bit else row.epochs)
   if row is JFT and model in JFT_14_EPOCHS:
     epochs = args.get('epochs', 14.0)
 
@@ -169,6 +188,8 @@ def get_config(argument=None):
   # are not spent on learning it: -10 is the released ImageNet-21k recipe's.
   config.model.head_bias = -6.9 if row is IMAGENET else -10.0
   config.loss.name = 'sigmoid'
+  if 'image_size' in args:
+    config.image_size = (args['image_size'],) * 2
   config.schedule = config_lib.schedule(
     row.decay, peak=row.peak.get(model, row.others), warmup_steps=10_000
   )
@@ -182,16 +203,18 @@ def get_config(argument=None):
     # the public recipe of its authors has 1e-4.
     config.loss.label_smoothing = 1e-4
 
-  optimizer = args.get('optimizer', 'adam')
   if optimizer == 'sgd':
     config.optimizer = config_lib.sgd(weight_decay=1e-4)
     config.schedule = config_lib.schedule(
       'staircase',
       peak=SGD_PEAK,
       warmup_steps=5_000,
-      boundaries=SGD_BOUNDARIES,
+      boundaries=BIT_IMAGENET_BOUNDARIES if of_bit else SGD_BOUNDARIES,
       factor=0.1,
     )
+    if of_bit:
+      config.loss = config_lib.softmax()
+      config.model.head_bias = 0.0
   elif optimizer != 'adam':
     raise ValueError(
       f"optimizer={optimizer!r} is unknown; choose one of ['adam', 'sgd']."
@@ -206,6 +229,8 @@ def get_config(argument=None):
     config.dropout_rng = 'rbg'
 
   config.data.preprocess = 'inception_crop|flip'
+  config.checkpoint.every = 5_000
+  config.log.every = 50
   if 'subset' in args and dataset == 'imagenet2012':
     # Early stopping by `validation` would choose by what is reported later.
     args = {'train': 'train[:99%]', 'eval': 'train[99%:]'} | args
@@ -214,8 +239,8 @@ def get_config(argument=None):
     _take_subset(config, args['subset'])
   if 'few_shot' in args:
     config.evals.update(_few_shots(args['few_shot']))
-  config.checkpoint.every = 5_000
-  config.log.every = 50
+  if dataset not in KNOWN:
+    _suit_own_data(config, optimizer)
   return config
 
 
@@ -248,27 +273,45 @@ def _set_dataset(config, dataset, epochs, train, given):
     split = split or 'validation'
   else:
     config.data.dataset = dataset
-    # Of a run of unknown length: a tenth, at most the paper's 10,000.
-    config.schedule.warmup_steps = -1
+    split = split or config_lib.AUTO
   if train:
     config.data.train_split = train
   if split:
     # A data set of one's own may have any resolution; ImageNet's is known.
     own = config.data.dataset == dataset
-    # What is held out to choose by must not be taken for what is reported.
-    held_out = given and any(n.startswith('train') for n in splits.names(given))
-    name = 'held_out' if held_out else 'validation'
+    name = config_lib.name_of_split(given) if given else 'validation'
+    if split == config_lib.AUTO:
+      name = config_lib.AUTO
     config.evals[name] = config_lib.evaluation(
       split,
-      preprocess='resize' if own else 'resize_small(256)|central_crop',
+      preprocess='resize'
+      if own
+      else "resize_small(256, method='area')|central_crop",
       every=5_000,
     )
+
+
+def _suit_own_data(config, optimizer):
+  """Replaces what suits a million images and more."""
+  config.data.batch_size = 0  # By the number of examples.
+  # Of a run of unknown length: a tenth, at most the paper's 10,000.
+  config.schedule.warmup_steps = -1
+  if optimizer == 'adam':
+    config.schedule.peak = 1e-3
+  # A score for each class by itself is for labels that do not exclude each
+  # other, and learns slowly from few of them.
+  config.loss = config_lib.softmax()
+  config.model.head_bias = None
+  config.checkpoint.every_minutes = 10.0
+  config.log.every = 10
+  for section in config.evals.values():
+    section.every = -1  # A tenth of the run.
 
 
 def _take_subset(config, subset):
   """Trains on a random part, and keeps the weights that validate best."""
   whole = config.data.train_split
-  if not config.evals:
+  if not config.evals or config_lib.AUTO in config.evals:
     raise ValueError(
       f'subset={subset} stops early, by the accuracy on held-out examples: name'
       ' them by eval=SPLIT, such as train=train[:98%],eval=train[98%:].'

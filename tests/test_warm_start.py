@@ -371,3 +371,54 @@ def test_weights_that_are_not_finite():
   source = _params(1)
   source['head']['bias'][0] = np.nan
   _fit(source, _params(2))
+
+
+# Sizes of the run that a model starts from ------------------------------------
+
+
+def _save_config(workdir, **model):
+  config = config_lib.default()
+  config.model.update(model)
+  workdir.mkdir(parents=True, exist_ok=True)
+  config_lib.save(config, workdir)
+
+
+def _started_from(tmp_path, **model):
+  config = config_lib.default()
+  config.model.name = 'ViT-Ti/8'
+  config.model.update(model)
+  config.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
+  return warm_start.with_sizes(config, tmp_path / 'new').model.to_dict()
+
+
+def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
+  sizes = dict(width=96, depth=4, heads=3, patch_size=(4, 8), pooling='gap')
+  others = dict(dropout_rate=0.1, representation_size=-1, head_bias=-3.0)
+  _save_config(tmp_path / 'run', name='ViT-Ti/8', **sizes, **others)
+  found = _started_from(tmp_path)
+  assert {key: found[key] for key in sizes} == sizes
+  assert {found[key] for key in others} == {None}
+  # What the config says stays.
+  assert _started_from(tmp_path, depth=3)['depth'] == 3
+  # Another model has its own.
+  assert _started_from(tmp_path, name='ViT-S/8')['width'] is None
+
+
+def test_sizes_stay_when_the_run_that_it_started_from_is_gone(tmp_path):
+  _save_config(tmp_path / 'run', name='ViT-Ti/8', depth=4)
+  config = config_lib.default()
+  config.model.name = 'ViT-Ti/8'
+  config.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
+  first = warm_start.with_sizes(config, tmp_path / 'new')
+  (tmp_path / 'new').mkdir()
+  config_lib.save(first, tmp_path / 'new')
+  (tmp_path / 'run/config.json').unlink()
+  assert warm_start.with_sizes(config, tmp_path / 'new') == first
+  assert warm_start.with_sizes(config, tmp_path / 'other') == config
+
+
+def test_without_a_checkpoint_of_a_run_nothing_is_taken(tmp_path):
+  config = config_lib.default()
+  for path in ('', str(tmp_path / 'a.npz'), 'augreg/B_16'):
+    config.init.checkpoint = path
+    assert warm_start.with_sizes(config, tmp_path) == config

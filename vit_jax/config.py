@@ -18,6 +18,7 @@ from etils import epath
 from ml_collections import config_dict
 
 from vit_jax import platforms
+from vit_jax.data import splits
 from vit_jax.sections import adam as adam
 from vit_jax.sections import evaluation as evaluation
 from vit_jax.sections import few_shot as few_shot
@@ -27,6 +28,7 @@ from vit_jax.sections import (
 )
 from vit_jax.sections import metrics_of, schedule
 from vit_jax.sections import sgd as sgd
+from vit_jax.sections import softmax as softmax
 
 FILE = 'config.json'
 
@@ -40,12 +42,16 @@ FREE_KEYS = (
   'guard.',
   'model.attention_implementation',
   'data.data_dir',
+  'data.uneven_classes',
   'data.threads',
   'data.workers',
   'data.prefetch',
 )
+# The split of an evaluation that is chosen once the data set is open, and its
+# name; see `inputs.settle`.
+AUTO = 'auto'
 # Data specs that name a location, which may change, after the colon.
-LOCATED_DATASETS = ('folder',)
+LOCATED_DATASETS = ('folder', 'classes')
 
 
 def default() -> ml_collections.ConfigDict:
@@ -79,12 +85,19 @@ def default() -> ml_collections.ConfigDict:
   data.max_labels = 1  # Labels an image at most; above 1: multi-label.
   data.train_split = 'train'
   data.preprocess = 'inception_crop|flip'
+  # 0: the power of two that is about a 64th of the examples, 16 to 4096.
   data.batch_size = 4096
   data.unreadable = 'error'  # Or 'skip-and-count'.
+  # Class folders of which there is one, or one without an image in a split that
+  # is used: 'error', or 'accept'.
+  data.uneven_classes = 'error'
+  # Whether photographs are turned as the camera was held; unset: those of
+  # one's own folders are, those of TFDS not, as in the released code.
+  data.exif_orientation = placeholder(bool)
   # Unset: as many threads as cores (over all workers), at most 16.
   data.threads = placeholder(int)  # 0 reads in the main thread.
   data.workers = 0  # Processes that read training data; 0: only threads.
-  # Batches that a process holds ready; unset: as many as threads.
+  # Batches that a process holds ready; unset: two, or what threads need.
   data.prefetch = placeholder(int)
 
   # Name -> `evaluation(...)`, `few_shot(...)`, `masked_patch_evaluation(...)`;
@@ -121,16 +134,16 @@ def default() -> ml_collections.ConfigDict:
   model.scan = placeholder(bool)  # One compiled block, looped over.
   model.blocks = placeholder(tuple)  # Units of each stage of a ResNet.
   model.width_factor = placeholder(float)
-  model.head_bias = 0.0  # Initial value.
+  # Initial value; unset: 0 for softmax, the log-odds of one class of all for
+  # sigmoid.
+  model.head_bias = placeholder(float)
   model.dtype = 'auto'  # Compute: float32 on CPU, bfloat16 on TPU and GPU.
   # Recomputed in the backward pass: 'full', blocks; 'dots', all but matmuls
   # and convolutions.
   model.remat = 'none'
 
   # Of classification; or `masked_patch(...)`.
-  config.loss = ml_collections.ConfigDict(
-    dict(name='softmax', label_smoothing=0.0)
-  )
+  config.loss = softmax()
   # Above 0: images are blended in twos, in a proportion from Beta(alpha, alpha)
   # a step, and so are their labels; BiT's fine-tuning has 0.1.
   config.mixup_alpha = 0.0
@@ -153,6 +166,8 @@ def default() -> ml_collections.ConfigDict:
 
   config.checkpoint = checkpoint = ml_collections.ConfigDict()
   checkpoint.every = 1000  # Steps between saves.
+  # Minutes after which the next step that is logged is saved, too; 0: never.
+  checkpoint.every_minutes = 0.0
   checkpoint.keep = 2  # The newest ones stay,
   checkpoint.keep_every = 0  # all multiples of so many steps (0: none),
   # and the one with the best value of a metric, such as 'test/accuracy' or
@@ -254,6 +269,18 @@ def parse_argument(
   return dict(zip(positional, words, strict=True)) | values
 
 
+def name_of_split(split: str) -> str:
+  """What an evaluation on a split is called, from its metrics on.
+
+  What is held out of the training data, to choose by, must not be taken for
+  what is reported.
+  """
+  names = splits.names(split)
+  if any(name.startswith('train') for name in names):
+    return 'held_out'
+  return '_'.join(sorted(names))
+
+
 # Checks ----------------------------------------------------------------------
 
 
@@ -280,13 +307,14 @@ def validate(
     'mixup_alpha': 0,
     'data.num_examples': 0,
     'data.examples_per_epoch': -1,
-    'data.batch_size': 1,
+    'data.batch_size': 0,
     'data.max_labels': 1,
     'data.threads': 0,
     'data.workers': 0,
     'data.prefetch': 1,
     'polyak.start_step': 0,
     'checkpoint.every': 1,
+    'checkpoint.every_minutes': 0,
     'checkpoint.keep': 1,
     'checkpoint.keep_every': 0,
     'checkpoint.timeout': 1,
@@ -299,7 +327,7 @@ def validate(
   }
   flat = flatten(config)
   for name in config.evals:
-    at_least |= {f'evals.{name}.every': 0, f'evals.{name}.batch_size': 0}
+    at_least |= {f'evals.{name}.every': -1, f'evals.{name}.batch_size': 0}
   for key, minimum in at_least.items():
     if flat[key] is not None and flat[key] < minimum:
       raise ValueError(f'{key}={flat[key]} must be at least {minimum}.')
@@ -369,7 +397,8 @@ def resolve(
 
   Returns:
     A copy with num_classes, data.num_examples, data.examples_per_epoch (if
-    -1), total_steps and what `platforms` knows set.
+    -1), data.batch_size (if 0), model.head_bias, total_steps, evaluations that
+    are every tenth of it, and what `platforms` knows set.
 
   Raises:
     ValueError: the config states another size or class count, or counts
@@ -387,6 +416,8 @@ def resolve(
         ' config, or set it to 0 to take it from the data.'
       )
     section[key] = found
+  if config.model.head_bias is None:
+    config.model.head_bias = _head_bias(config.loss.name, num_classes)
   if config.data.examples_per_epoch == -1:
     if not whole and not config.total_steps:
       raise ValueError(
@@ -395,19 +426,42 @@ def resolve(
         ' set it to a number of examples, or total_steps instead of epochs.'
       )
     config.data.examples_per_epoch = whole
+  if not config.data.batch_size:
+    # That of the whole, for a part of it.
+    config.data.batch_size = _batch_size(
+      config.data.examples_per_epoch or num_examples
+    )
   if not config.total_steps:
     an_epoch = config.data.examples_per_epoch or num_examples
     steps = int(config.epochs * an_epoch / config.data.batch_size)
     if steps < 1:
       raise ValueError(
         f'epochs={config.epochs} of {an_epoch} examples at'
-        f' data.batch_size={config.data.batch_size} is less than one step.'
+        f' data.batch_size={config.data.batch_size} is less than one step: pass'
+        ' --config.data.batch_size=0, which chooses one by the number of'
+        ' examples, or a smaller one.'
       )
     config.total_steps = steps
   if config.schedule.warmup_steps == -1:
     config.schedule.warmup_steps = min(10_000, config.total_steps // 10)
+  for section in config.evals.values():
+    if section.every == -1:
+      section.every = max(1, config.total_steps // 10)
   platforms.fill_in(config, platform)
   return config
+
+
+def _batch_size(num_examples: int) -> int:
+  """The power of two up to a 64th of the examples, 16 to 4096."""
+  return 2 ** min(12, max(4, (num_examples // 64).bit_length() - 1))
+
+
+def _head_bias(loss: str, num_classes: int) -> float:
+  """Where the head's bias starts: at the log-odds of one class of them all.
+
+  A softmax of equal scores has that already.
+  """
+  return -math.log(max(1, num_classes - 1)) if loss == 'sigmoid' else 0.0
 
 
 # The config of a work directory ----------------------------------------------

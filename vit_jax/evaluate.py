@@ -84,6 +84,7 @@ def evaluate_only(
     start_up = stack.enter_context(contextlib.ExitStack())
     start_up.enter_context(watchdog.allow('start-up', _START_UP_LIMIT))
     source = inputs.open_source(config, config.data.dataset)
+    config = inputs.settle(config, source)
     config = _resolve(config, source.info.num_classes)
     first_process = jax.process_index() == 0
     trained, config.init.checkpoint = distributed.broadcast(
@@ -94,6 +95,7 @@ def evaluate_only(
       if first_process
       else ()
     )
+    config = warm_start.with_sizes(config, workdir)
     if trained:
       raise ValueError(
         f'{workdir} is of a training run, and --eval_only has one of its own:'

@@ -3,9 +3,12 @@
 from typing import Any
 
 import ml_collections
+import numpy as np
+from absl import logging
 
+from vit_jax import config as config_lib
 from vit_jax import data
-from vit_jax.data import ops, pipeline
+from vit_jax.data import ops, pipeline, splits
 
 
 def open_source(
@@ -36,12 +39,111 @@ def open_source(
   )
 
 
+def settle(
+  config: ml_collections.ConfigDict, source: data.Source
+) -> ml_collections.ConfigDict:
+  """Says what a run is measured on, where its config leaves that to the data.
+
+  Args:
+    config: whose evaluation called `config.AUTO`, if it has one, is to be on
+      the split called test, validation or val, or if there is none on a random
+      tenth of the training data, which is held out; not changed.
+    source: the training data.
+
+  Returns:
+    A copy with that split, whose name the evaluation now has.
+  """
+  config = config.copy_and_resolve_references()
+  if config_lib.AUTO not in config.evals:
+    return config
+  section = config.evals[config_lib.AUTO]
+  del config.evals[config_lib.AUTO]
+  trained_on = config.data.train_split
+  for name in ('test', 'validation', 'val'):
+    if name in source.info.splits and name not in splits.names(trained_on):
+      section.split = name
+      logging.info('Measured on the split %r, as %s/....', name, name)
+      break
+  else:
+    name = 'held_out'
+    config.data.train_split = f'shuffled({trained_on})[:90%]'
+    section.split = f'shuffled({trained_on})[90%:]'
+    logging.info(
+      '%s has no split called test, validation or val: a random tenth of %r is'
+      ' held out of training, and measured on, as held_out/....',
+      *(source.info.spec, trained_on),
+    )
+  config.evals[name] = section
+  best = config.checkpoint.best
+  if best.startswith(f'{config_lib.AUTO}/'):
+    config.checkpoint.best = name + best.removeprefix(config_lib.AUTO)
+  return config
+
+
+def check_classes(
+  config: ml_collections.ConfigDict, source: data.Source
+) -> None:
+  """Refuses class folders that look like a mistake.
+
+  Args:
+    config: settled.
+    source: the training data; only sources that know how many images each
+      class has (`class_counts`) are checked.
+
+  Raises:
+    ValueError: there is one class only, or a class without an image in a split
+      that is trained or measured on, unless data.uneven_classes is 'accept'.
+  """
+  choices = ('error', 'accept')
+  if config.data.uneven_classes not in choices:
+    raise ValueError(
+      f'data.uneven_classes={config.data.uneven_classes!r} is unknown; choose'
+      f' one of {list(choices)}.'
+    )
+  counts = getattr(source, 'class_counts', None)
+  if counts is None or config.data.uneven_classes == 'accept':
+    return
+  names = source.info.class_names
+  if len(names) == 1:
+    raise ValueError(
+      f'{source.info.spec} has one class, {names[0]!r}, so there is nothing to'
+      ' tell apart: give each class a folder of its own.'
+    )
+  used = splits.names(config.data.train_split)
+  for section in config.evals.values():
+    if section.kind == 'classification' and not section.dataset:
+      used |= splits.names(section.split)
+  for split in sorted(used & counts.keys()):
+    missing = [names[i] for i in np.flatnonzero(counts[split] == 0)]
+    if missing:
+      shown = ', '.join(missing[:10]) + (', ...' if missing[10:] else '')
+      raise ValueError(
+        f'{source.info.spec}: {len(missing)} of {len(names)} classes have no'
+        f' image in {split!r}: {shown}. Is a folder misspelt, or not a class?'
+        ' Mend it, or pass --config.data.uneven_classes=accept to go on with'
+        ' all of them.'
+      )
+
+
 def parse_preprocess(
-  config: ml_collections.ConfigDict, text: str
+  config: ml_collections.ConfigDict, text: str, dataset: str = ''
 ) -> ops.Preprocess:
-  """Parses a preprocessing string for the config's image size and channels."""
+  """Parses a preprocessing string for the config's image size and channels.
+
+  Args:
+    config: resolved.
+    text: see `data/ops.py`.
+    dataset: what it is for, a data spec; '' is the training data.
+  """
+  upright = config.data.exif_orientation
+  if upright is None:
+    kind = (dataset or config.data.dataset).partition(':')[0]
+    upright = kind in config_lib.LOCATED_DATASETS
   return ops.parse(
-    text, image_size=tuple(config.image_size), channels=config.channels
+    text,
+    image_size=tuple(config.image_size),
+    channels=config.channels,
+    upright=upright,
   )
 
 

@@ -54,6 +54,13 @@ def schedule(
   return ml_collections.ConfigDict(section | others)
 
 
+def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
+  """The loss of classes that exclude each other; see `losses.build`."""
+  return ml_collections.ConfigDict(
+    dict(name='softmax', label_smoothing=float(label_smoothing))
+  )
+
+
 def masked_patch(
   target: str = 'mean_colour', *, fraction: float = 0.5
 ) -> ml_collections.ConfigDict:
@@ -86,7 +93,8 @@ def evaluation(
   Args:
     split: of the training data's source, unless `dataset` is set.
     preprocess: see `data/ops.py`.
-    every: steps between evaluations; 0 is only after the last step.
+    every: steps between evaluations; 0 is only after the last step, -1 a tenth
+      of the run.
   """
   return ml_collections.ConfigDict(
     dict(
@@ -153,7 +161,8 @@ def few_shot(
     preprocess: see `data/ops.py`; the public code resizes to 256 x 256 and
       takes the central crop of 224.
     shots: images of a class, each an experiment of its own.
-    every: steps between evaluations; 0 is only after the last step.
+    every: steps between evaluations; 0 is only after the last step, -1 a tenth
+      of the run.
   """
   return ml_collections.ConfigDict(
     dict(

@@ -86,6 +86,8 @@ def train_and_evaluate(
 
     # ---- Data ---------------------------------------------------------------
     source = inputs.open_source(config, config.data.dataset)
+    config = inputs.settle(config, source)
+    inputs.check_classes(config, source)
     view = data.View(source, config.data.train_split)
     config = config_lib.resolve(
       config,
@@ -98,6 +100,7 @@ def train_and_evaluate(
     config.init.checkpoint = distributed.broadcast(
       warm_start.pin(config.init.checkpoint, workdir) if first_process else ''
     )
+    config = warm_start.with_sizes(config, workdir)
     preprocess = inputs.parse_preprocess(config, config.data.preprocess)
     inputs.check_first_record(config, view, preprocess)
 
@@ -284,6 +287,14 @@ def train_and_evaluate(
           logging.error('%s', error)
       return checkpoints.latest_step
 
+    save_after = 60 * config.checkpoint.every_minutes
+
+    def long_unsaved():
+      # Clocks differ, and all processes save or none.
+      return save_after > 0 and distributed.any_true(
+        time.monotonic() - saved_at >= save_after
+      )
+
     def preempted(step):
       return errors.PreemptedError(
         f'{notice.reason}: stopped after step {step}, which was saved. Start'
@@ -300,6 +311,7 @@ def train_and_evaluate(
       batches, mesh, config.total_steps - start_step, on_wait
     )
     goodput.start_training()
+    saved_at = time.monotonic()
     for step, batch in enumerate(feed, start=start_step + 1):
       profiler.before(step, state)
       state, step_metrics = program.train_step(state, batch)
@@ -321,6 +333,8 @@ def train_and_evaluate(
         if not stop and (last or evaluators.is_due(config.evals[name], step))
       ]
       save_now = last or stop or step % config.checkpoint.every == 0
+      if step % config.log.every == 0:
+        save_now |= long_unsaved()
       # A checkpoint also ends an interval, so that a resumed run logs the same
       # means; and what a non-finite loss leaves is neither evaluated nor saved.
       if due or save_now or step % config.log.every == 0:
@@ -345,6 +359,7 @@ def train_and_evaluate(
           checkpoints.save(step, state, found)
           if stop or last:
             checkpoints.wait()
+        saved_at = time.monotonic()
       progress.pause(time.monotonic() - before)
       if stop:
         raise preempted(step)

@@ -12,7 +12,9 @@ from typing import Any
 import flax.linen as nn
 import flax.traverse_util
 import jax
+import ml_collections
 import numpy as np
+from absl import logging
 from etils import epath
 
 from vit_jax import agreement, interop, paths, sharding
@@ -22,7 +24,23 @@ from vit_jax.checkpoint import fingerprint
 from vit_jax.interop import catalog
 from vit_jax.interop.fitting import Report, fit, match
 
-__all__ = ['Report', 'fit', 'load', 'load_sharded', 'pin', 'resolve_path']
+__all__ = [
+  'Report',
+  'fit',
+  'load',
+  'load_sharded',
+  'pin',
+  'resolve_path',
+  'with_sizes',
+]
+
+# What must be as in the run whose weights a model starts from.
+SIZES = (
+  *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
+  *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
+  *('pooling', 'position_embedding', 'position_site', 'attention'),
+  *('gelu', 'norm_epsilon'),
+)
 
 
 def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
@@ -72,6 +90,44 @@ def pin(path: str, workdir: epath.PathLike) -> str:
   if saved == given or saved.startswith(given + '/'):
     return saved
   return str(interop.locate(path))
+
+
+def with_sizes(
+  config: ml_collections.ConfigDict, workdir: epath.PathLike
+) -> ml_collections.ConfigDict:
+  """Takes the model's sizes from the run that it starts from.
+
+  Args:
+    config: its `init.checkpoint` is pinned; not changed.
+    workdir: of the run that starts.
+
+  Returns:
+    A copy, in which those of `SIZES` are set that the config leaves open, where
+    the checkpoint is of a run of the same model that has others than the
+    model's own.
+  """
+  config = config.copy_and_resolve_references()
+  if not config.init.checkpoint:
+    return config
+  path = resolve_path(config.init.checkpoint, workdir)
+  own = config_lib.load(workdir) or {}
+  # What it was started from may be gone by now.
+  again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
+  saved = config_lib.load(path.parent.parent) or (own if again else {})
+  trained = saved.get('model', {})
+  if trained.get('name') != config.model.name:
+    return config
+  taken = {
+    key: trained[key]
+    for key in SIZES
+    if config.model[key] is None and trained.get(key) is not None
+  }
+  for key, value in taken.items():
+    config.model[key] = tuple(value) if isinstance(value, list) else value
+  if taken:
+    listed = ', '.join(f'{key}={value}' for key, value in taken.items())
+    logging.info('As in %s: %s.', path, listed)
+  return config
 
 
 def load(

@@ -61,10 +61,10 @@ def pretrained(tmp_path_factory):
 
 def test_a_run_predicts_better_than_the_most_frequent_colour(pretrained):
   _, values = pretrained
-  assert values['validation/count'] == 360
-  baseline = values['validation/baseline_accuracy']
+  assert values['test/count'] == 360
+  baseline = values['test/baseline_accuracy']
   assert 0.4 < baseline < 0.45
-  assert values['validation/accuracy'] > baseline + 0.08
+  assert values['test/accuracy'] > baseline + 0.08
   assert values['few_shot/5shot/accuracy'] > 0.2  # Of ten classes.
 
 
@@ -75,10 +75,10 @@ def test_colours_of_scenes_are_learned(tmp_path):
   config.model.update(width=64, mlp_dim=128, patch_size=(8, 8))
   config.image_size, config.schedule.peak = (32, 32), 3e-3
   config.data.train_split = 'train[:2000]'
-  config.evals.validation.split = 'test[:500]'
+  config.evals.test.split = 'test[:500]'
   values = train.train_and_evaluate(config, tmp_path)
-  assert 0.25 < values['validation/baseline_accuracy'] < 0.35
-  assert values['validation/accuracy'] > 0.45
+  assert 0.25 < values['test/baseline_accuracy'] < 0.35
+  assert values['test/accuracy'] > 0.45
 
 
 def _flat(workdir):
@@ -163,7 +163,7 @@ def test_it_is_evaluated_without_training(pretrained, tmp_path):
   config.init.checkpoint = str(workdir)
   values = evaluate.evaluate_only(config, tmp_path)
   for name in ('accuracy', 'loss', 'baseline_accuracy', 'count'):
-    key = f'validation/{name}'
+    key = f'test/{name}'
     np.testing.assert_allclose(values[key], trained[key], rtol=1e-6)
 
 
@@ -189,7 +189,7 @@ def test_a_classifiers_evaluations_of_it_are_refused(pretrained, tmp_path):
     ),
     (
       lambda c: setattr(c, 'loss', config_lib.default().loss),
-      r"evals.validation is for runs with loss.name='masked_patch', .* 'softm",
+      r"evals.test is for runs with loss.name='masked_patch', .* 'softm",
     ),
     (
       lambda c: c.loss.__delattr__('fraction'),

@@ -108,7 +108,8 @@ def test_data_that_are_elsewhere():
   config.num_classes = 10
   config.data.num_examples = 40_960
   resolved = analysis.resolve(config, 'tpu')
-  assert (resolved.num_classes, resolved.total_steps) == (10, 3000)
+  # A batch of a 64th of the examples, at most: 512.
+  assert (resolved.num_classes, resolved.total_steps) == (10, 24_000)
   config.data.dataset = None
   config.num_classes = 0
   with pytest.raises(ValueError, match='Set num_classes, and'):
@@ -118,10 +119,10 @@ def test_data_that_are_elsewhere():
 def test_subsets():
   config = pretrain.get_config('ViT-B/16,digits,eval=test,subset=10%')
   resolved = analysis.resolve(config, 'tpu')
-  assert resolved.total_steps == 300 * 1437 // 4096
+  assert resolved.total_steps == 300 * 1437 // 16
   assert resolved.data.num_examples == 144
   config.num_classes, config.data.num_examples = 10, 144
-  assert analysis.resolve(config, 'tpu').total_steps == 300 * 1437 // 4096
+  assert analysis.resolve(config, 'tpu').total_steps == 300 * 1437 // 16
   config = pretrain.get_config('ViT-B/16,jft300m,subset=9000000')
   resolved = analysis.resolve(config, 'tpu')
   assert resolved.total_steps == 7 * 303_000_000 // 4096
@@ -134,13 +135,16 @@ def test_subsets():
     analysis.resolve(config, 'tpu')
   config.num_classes = 2
   config.total_steps, config.epochs = 10, 0.0
+  with pytest.raises(ValueError, match=r'And data\.batch_size'):
+    analysis.resolve(config, 'tpu')
+  config.data.batch_size = 64
   assert analysis.resolve(config, 'tpu').total_steps == 10
 
 
 def test_wrong_values_are_still_refused():
   config = pretrain.get_config('ViT-B/16,jft300m')
-  config.data.batch_size = 0
+  config.data.batch_size = -1
   with pytest.raises(
-    ValueError, match=r'data\.batch_size=0 must be at least 1'
+    ValueError, match=r'data\.batch_size=-1 must be at least 0'
   ):
     analysis.resolve(config, 'tpu')

@@ -233,8 +233,12 @@ def _lookup(name: str) -> tuple[type[nn.Module], dict[str, Any]]:
     if match := re.fullmatch(family.pattern, paper_name(name)):
       return family.module, family.fields(*match.groups())
   forms = ', '.join(family.form for family in FAMILIES)
+  hint = ''
+  if timm := re.fullmatch(r'vit_([a-z]+)_patch(\d+)(?:_.*)?', name):
+    size = {'tiny': 'Ti', 'huge': 'H'}.get(timm[1], timm[1][0].upper())
+    hint = f" timm's {name} is ViT-{size}/{timm[2]} here."
   raise ValueError(
-    f'Unknown model {name!r}. Available: {", ".join(names())}, and any other '
-    f'of the forms {forms}, with SIZE one of {", ".join(SIZES)}, PATCH the '
-    'side of a patch in pixels and FACTOR a multiple of the width.'
+    f'Unknown model {name!r}.{hint} Available: {", ".join(names())}, and any'
+    f' other of the forms {forms}, with SIZE one of {", ".join(SIZES)}, PATCH'
+    ' the side of a patch in pixels and FACTOR a multiple of the width.'
   )

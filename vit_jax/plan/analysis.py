@@ -100,7 +100,9 @@ def resolve(
   an_epoch, whole = config.data.examples_per_epoch or 0, 0
   # -1: it is that of the whole which the run's examples are a part of.
   enough = an_epoch > 0 or (examples and not an_epoch) or config.total_steps
-  if not (classes and enough):
+  # So does the batch, if the run leaves it to the number of examples.
+  sized = config.data.batch_size or examples or an_epoch > 0
+  if not (classes and enough and sized):
     classes, examples, whole = _from_data(config)
   return config_lib.resolve(
     config,
@@ -121,8 +123,11 @@ def _from_data(config: ml_collections.ConfigDict) -> tuple[int, int, int]:
       'The config names no data set, and not its classes or its size either.'
       f' {needed}'
     )
+  if not config.data.batch_size:
+    needed += ' And data.batch_size.'
   try:
     source = inputs.open_source(config, config.data.dataset)
+    config = inputs.settle(config, source)
     view = inputs.data.View(source, config.data.train_split)
   except Exception as error:
     raise ValueError(
