@@ -282,6 +282,8 @@ def _set_dataset(config, dataset, epochs, train, given):
     name = config_lib.name_of_split(given) if given else 'validation'
     if split == config_lib.AUTO:
       name = config_lib.AUTO
+    elif not own and name != 'held_out':
+      name = 'validation'  # What tables are made of, whatever it is called.
     config.evals[name] = config_lib.evaluation(
       split,
       preprocess='resize'
