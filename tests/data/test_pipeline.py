@@ -143,15 +143,15 @@ def test_sorted_records_come_as_by_chance():
 
   With Grain's shuffle, neighbours of these share a class 3 times as often.
   """
-  size, classes, batch, steps = 400_000, 1000, 500, 800
+  size, classes, batch, steps = 120_000, 300, 500, 240
   batches = pipeline.train_batches(
     SortedView(size, classes),
     ops.parse('', image_size=(1, 1), channels=1),
-    **dict(batch_size=batch, seed=0, num_classes=classes, threads=2),
+    **dict(batch_size=batch, seed=0, num_classes=classes, threads=0),
   )
   labels = join(list(itertools.islice(batches, steps)))['label']
   np.testing.assert_array_equal(np.bincount(labels), size // classes)
-  # Of 400,000 pairs a thousandth is 400 +- 20.
+  # Of 120,000 pairs a 300th is 400 +- 20.
   assert abs((labels[1:] == labels[:-1]).sum() - 399) < 80
   counts = np.stack(
     [np.bincount(x, minlength=classes) for x in labels.reshape(steps, batch)]
@@ -159,9 +159,9 @@ def test_sorted_records_come_as_by_chance():
   centred = counts - batch / classes
   variance = np.mean(centred**2) / (batch / classes * (1 - 1 / classes))
   # Without replacement: (size - batch) / (size - 1) of the multinomial's.
-  assert variance == pytest.approx(1, abs=0.01)
+  assert variance == pytest.approx(1, abs=0.025)
   correlation = np.mean(centred[1:] * centred[:-1]) / np.mean(centred**2)
-  assert abs(correlation) < 0.01
+  assert abs(correlation) < 0.016
   # mixup blends neighbours: of a sorted data set they are any two classes.
   pairs = labels.reshape(-1, 2) // (classes // 10)
   table = np.zeros((10, 10))
