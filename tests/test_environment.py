@@ -181,3 +181,25 @@ def test_requirements_that_cannot_be_written_do_not_end_the_run(
 ):
   assert _launch(tmp_path / 'missing', monkeypatch, FIRST, 0) == ''
   assert 'requirements.txt was not written' in caplog.text
+
+
+def test_other_devices_are_told_with_what_they_change(tmp_path, monkeypatch):
+  lines = []
+  monkeypatch.setattr(
+    environment.logging,
+    'warning',
+    lambda text, *args: lines.append(text % args),
+  )
+  environment.write(tmp_path, 0, _mesh())
+  environment.write(tmp_path, 5, _mesh())
+  assert not lines
+  devices = np.array(jax.devices()[:8]).reshape(2, 4)
+  mesh = jax.sharding.Mesh(devices, ('data', 'fsdp'))
+  environment.write(tmp_path, 9, mesh)
+  [line] = lines
+  assert 'devices 1, now 8' in line
+  assert "mesh {'data': 1}, now {'data': 2, 'fsdp': 4}" in line
+  assert 'From step 9 on' in line
+  assert "dropout_rng='rbg' the masks are other ones" in line
+  environment.write(tmp_path, 12, mesh)
+  assert len(lines) == 1

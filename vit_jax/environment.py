@@ -54,7 +54,8 @@ def write(
 ) -> dict[str, Any]:
   """Adds the line of this launch; call it in the first process only.
 
-  A directory that can't be written to is a warning here, as other files of the
+  If the launch before had other devices or another mesh, a warning says what
+  that changes. A directory that can't be written to is a warning here, as other files of the
   run say so too.
 
   Args:
@@ -77,18 +78,39 @@ def write(
     'runtime': device.client.platform_version,
     'device_kind': device.device_kind,
     'devices': mesh.size,
+    'mesh': dict(mesh.shape),
     'processes': jax.process_count(),
   }
   path = epath.Path(workdir) / FILE
   try:
     # Anew as a whole: object stores can not append, and it is short. What is
     # cut off or no JSON is dropped.
-    text = ''.join(json.dumps(old) + '\n' for old in [*read(workdir), line])
+    earlier = read(workdir)
+    text = ''.join(json.dumps(old) + '\n' for old in [*earlier, line])
     with files.atomic(path) as temporary:
       temporary.write_text(text)
   except OSError as error:
     logging.warning('%s was not written: %s', path, error)
+  else:
+    _tell_other_devices(earlier, line)
   return line
+
+
+def _tell_other_devices(earlier: list[dict[str, Any]], now: dict) -> None:
+  """Logs what is not bitwise as it would have been."""
+  keys = ('platform', 'device_kind', 'devices', 'mesh', 'processes')
+  # Launches of before the mesh was noted lack it.
+  old = {k: earlier[-1][k] for k in keys if earlier and k in earlier[-1]}
+  differing = [k for k in old if old[k] != now[k]]
+  if differing:
+    logging.warning(
+      'Other devices than at the launch before (%s). From step %d on numbers are'
+      ' rounded otherwise, as sums are in another order; with dropout and'
+      " dropout_rng='rbg' the masks are other ones, too. Images and their order"
+      ' stay.',
+      '; '.join(f'{k} {old[k]}, now {now[k]}' for k in differing),
+      now['step'],
+    )
 
 
 def write_requirements(workdir: epath.PathLike, step: int) -> str:
