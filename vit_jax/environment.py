@@ -55,8 +55,8 @@ def write(
   """Adds the line of this launch; call it in the first process only.
 
   If the launch before had other devices or another mesh, a warning says what
-  that changes. A directory that can't be written to is a warning here, as other files of the
-  run say so too.
+  that changes. A directory that can't be written to is a warning here, as other
+  files of the run say so too.
 
   Args:
     workdir: an existing directory.
@@ -104,8 +104,8 @@ def _tell_other_devices(earlier: list[dict[str, Any]], now: dict) -> None:
   differing = [k for k in old if old[k] != now[k]]
   if differing:
     logging.warning(
-      'Other devices than at the launch before (%s). From step %d on numbers are'
-      ' rounded otherwise, as sums are in another order; with dropout and'
+      'Other devices than at the launch before (%s). From step %d on numbers'
+      ' are rounded otherwise, as sums are in another order; with dropout and'
       " dropout_rng='rbg' the masks are other ones, too. Images and their order"
       ' stay.',
       '; '.join(f'{k} {old[k]}, now {now[k]}' for k in differing),
