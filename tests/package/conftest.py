@@ -66,8 +66,11 @@ def checkout(tmp_path_factory):
   if not (ROOT / '.git').exists():
     pytest.skip('this is no checkout, so nobody says which files belong to it')
   folder = tmp_path_factory.mktemp('checkout')
-  words = ('ls-files', '-z', '--cached', '--others', '--exclude-standard')
-  for name in git(ROOT, *words).split('\0'):
+  tracked = git(ROOT, 'ls-files', '-z', '--cached').split('\0')
+  others = git(ROOT, 'ls-files', '-z', '--others', '--exclude-standard')
+  # New code is in a folder; what lies beside them is somebody's notes.
+  new = [name for name in others.split('\0') if '/' in name]
+  for name in tracked + new:
     if (ROOT / name).is_file():
       (folder / name).parent.mkdir(parents=True, exist_ok=True)
       shutil.copy(ROOT / name, folder / name)
