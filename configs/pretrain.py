@@ -295,11 +295,11 @@ def _set_dataset(config, dataset, epochs, train, given):
 
 def _suit_own_data(config, optimizer):
   """Replaces what suits a million images and more."""
-  config.data.batch_size = 0  # By the number of examples.
+  # By the number of examples; or what BiT's rate is for.
+  config.data.batch_size = 0 if optimizer == 'adam' else 256
   # Of a run of unknown length: a tenth, at most the paper's 10,000.
   config.schedule.warmup_steps = -1
-  if optimizer == 'adam':
-    config.schedule.peak = 1e-3
+  config.schedule.peak = 1e-3 if optimizer == 'adam' else 0.03
   # A score for each class by itself is for labels that do not exclude each
   # other, and learns slowly from few of them.
   config.loss = config_lib.softmax()

@@ -210,9 +210,12 @@ def test_sgd_is_bits(argument):
   }
   schedule = config.schedule.to_dict()
   assert schedule.pop('warmup_steps') in (5_000, -1)
+  # 0.03 a batch of 256.
+  batch = 256 if 'digits' in argument else 4096
+  assert config.data.batch_size == batch
   assert schedule == {
     'name': 'staircase',
-    'peak': 0.48,
+    'peak': 0.03 * batch / 256,
     'boundaries': (0.25, 0.575, 0.75, 0.925),
     'factor': 0.1,
   }

@@ -73,6 +73,15 @@ def test_the_best_weights_are_chosen_by_it(tmp_path):
   config_lib.validate(config)
 
 
+def test_what_the_command_line_says_stays(tmp_path):
+  files = [f'{s}/{c}/1.png' for s in ('train', 'val', 'test') for c in 'ab']
+  spec = _folder(tmp_path, files)
+  config = pretrain.get_config(f'ViT-Ti/4,{spec}')
+  config.evals.auto.split = 'val'
+  config = inputs.settle(config, data.open_source(spec))
+  assert {k: v.split for k, v in config.evals.items()} == {'val': 'val'}
+
+
 def test_what_is_given_stays():
   config = pretrain.get_config('ViT-Ti/4,digits,eval=train[90%:]')
   assert inputs.settle(config, data.open_source('digits')) == config

@@ -29,9 +29,10 @@ class Linear(nn.Module):
 
 def _batches():
   rng = np.random.default_rng(0)
+  truth = rng.normal(size=(PIXELS, CLASSES))
   for _ in range(STEPS):
     image = rng.integers(0, 256, (ROWS, 2, 2, 3), dtype=np.uint8)
-    label = rng.integers(0, CLASSES, ROWS).astype(np.int32)
+    label = (image.reshape(ROWS, -1) @ truth).argmax(axis=1).astype(np.int32)
     yield {
       'image': image,
       'label': label,
@@ -73,7 +74,7 @@ def _rate(decay, peak, end, t):
   rate = {
     'linear': end + (peak - end) * (1 - progress),
     'cosine': peak * 0.5 * (1 + math.cos(math.pi * progress)),
-    'staircase': peak * 0.1 ** sum(t >= f * STEPS for f in (0.25, 0.575)),
+    'staircase': peak * 0.1 ** sum(t >= f * STEPS / 90 for f in (30, 60, 80)),
   }[decay]
   return rate * min(1, t / WARMUP)
 
@@ -130,6 +131,13 @@ RECIPES = {
   'fine-tuning': (
     lambda: finetune.get_config('ViT-B/16,pets'),
     ('momentum', dict(decay='cosine', peak=0.03, loss='softmax', clip=1.0)),
+  ),
+  "BiT's on ImageNet": (
+    lambda: pretrain.get_config('BiT-R50x1,imagenet2012'),
+    (
+      'momentum',
+      dict(decay='staircase', peak=0.48, weight_decay=1e-4, loss='softmax'),
+    ),
   ),
   'JFT': (
     lambda: pretrain.get_config('ViT-B/16,jft300m'),

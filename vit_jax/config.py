@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import ml_collections
 from etils import epath
 from ml_collections import config_dict
@@ -202,7 +203,8 @@ def default() -> ml_collections.ConfigDict:
   # 'manual': each device works through its rows, gradients are summed once a
   # step; 'compiler' splits all, as `tensor` needs; 'auto': manual if possible.
   mesh.partition = 'auto'
-  # What manual sums are in: 'float32', 'bfloat16' or 'auto', the platform's.
+  # What manual sums are in: 'float32', 'bfloat16' or 'auto', which follows from
+  # the platform and the number of devices.
   mesh.reduce_dtype = 'auto'
   # Groups of devices with a slow network between them; 0: TPU slices.
   mesh.slices = 0
@@ -279,6 +281,11 @@ def name_of_split(split: str) -> str:
   if any(name.startswith('train') for name in names):
     return 'held_out'
   return '_'.join(sorted(names))
+
+
+def is_located(dataset: str | None) -> bool:
+  """Whether a data spec is a folder of one's own."""
+  return (dataset or '').partition(':')[0] in LOCATED_DATASETS
 
 
 # Checks ----------------------------------------------------------------------
@@ -428,9 +435,10 @@ def resolve(
     config.data.examples_per_epoch = whole
   if not config.data.batch_size:
     # That of the whole, for a part of it.
-    config.data.batch_size = _batch_size(
-      config.data.examples_per_epoch or num_examples
-    )
+    batch = _batch_size(config.data.examples_per_epoch or num_examples)
+    # Of a plan, whose devices are not these, the mesh is checked anyway.
+    devices = 1 if platform else jax.device_count()
+    config.data.batch_size = -(-batch // devices) * devices
   if not config.total_steps:
     an_epoch = config.data.examples_per_epoch or num_examples
     steps = int(config.epochs * an_epoch / config.data.batch_size)
@@ -519,6 +527,12 @@ def check_same_run(
   new = flatten(json.loads(json.dumps(config.to_dict())))
   # What a run from before a key was added did is what its default does.
   defaults = flatten(json.loads(json.dumps(default().to_dict())))
+  # But for photographs, which it did not turn.
+  for flat, missing in ((old, False), (new, None)):
+    if flat.get('data.exif_orientation', missing) is None:
+      flat['data.exif_orientation'] = is_located(flat.get('data.dataset'))
+    else:
+      flat.setdefault('data.exif_orientation', missing)
   differing = [
     f'  {key}: {old.get(key, "(absent)")!r} in {FILE},'
     f' {new.get(key, "(absent)")!r} now'

@@ -84,7 +84,9 @@ def evaluate_only(
     start_up = stack.enter_context(contextlib.ExitStack())
     start_up.enter_context(watchdog.allow('start-up', _START_UP_LIMIT))
     source = inputs.open_source(config, config.data.dataset)
+    trained_on = config.data.train_split
     config = inputs.settle(config, source)
+    holds_out = config.data.train_split != trained_on
     config = _resolve(config, source.info.num_classes)
     first_process = jax.process_index() == 0
     trained, config.init.checkpoint = distributed.broadcast(
@@ -95,6 +97,8 @@ def evaluate_only(
       if first_process
       else ()
     )
+    if holds_out:
+      _check_held_out(config)
     config = warm_start.with_sizes(config, workdir)
     if trained:
       raise ValueError(
@@ -178,6 +182,22 @@ def _check_same(config: ml_collections.ConfigDict, workdir: epath.Path) -> None:
     )
 
 
+def _check_held_out(config: ml_collections.ConfigDict) -> None:
+  """Refuses to call held out what the weights were trained on."""
+  run = epath.Path(config.init.checkpoint).parent.parent
+  trained = (config_lib.load(run) or {}).get('data', {})
+  own = config.data
+  if (trained.get('dataset'), trained.get('train_split')) != (
+    own.dataset,
+    own.train_split,
+  ):
+    raise ValueError(
+      f'{own.dataset} has no split called test, validation or val, and'
+      f' {config.init.checkpoint} was not trained without a part of train:'
+      ' say by eval=SPLIT what to evaluate on.'
+    )
+
+
 def _check_loss(config: ml_collections.ConfigDict) -> None:
   """Refuses a run whose logits mean something else, if it is a run's."""
   checkpoint = epath.Path(config.init.checkpoint)
@@ -209,6 +229,7 @@ def _resolve(
   """Resolves a config of no steps, whatever its length."""
   config = config.copy_and_resolve_references()
   config.epochs, config.total_steps = None, 1
+  config.data.batch_size = config.data.batch_size or 512
   config = config_lib.resolve(
     config,
     num_examples=config.data.num_examples or config.data.batch_size,

@@ -59,6 +59,9 @@ def settle(
   section = config.evals[config_lib.AUTO]
   del config.evals[config_lib.AUTO]
   trained_on = config.data.train_split
+  if section.split != config_lib.AUTO:  # Given on the command line.
+    config.evals[config_lib.name_of_split(section.split)] = section
+    return config
   for name in ('test', 'validation', 'val'):
     if name in source.info.splits and name not in splits.names(trained_on):
       section.split = name
@@ -135,10 +138,10 @@ def parse_preprocess(
     text: see `data/ops.py`.
     dataset: what it is for, a data spec; '' is the training data.
   """
-  upright = config.data.exif_orientation
+  # Runs of before there was the key did not turn any.
+  upright = config.data.get('exif_orientation', False)
   if upright is None:
-    kind = (dataset or config.data.dataset).partition(':')[0]
-    upright = kind in config_lib.LOCATED_DATASETS
+    upright = config_lib.is_located(dataset or config.data.dataset)
   return ops.parse(
     text,
     image_size=tuple(config.image_size),

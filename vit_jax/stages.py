@@ -75,6 +75,8 @@ def _check_data(name: str, stage: ml_collections.ConfigDict) -> None:
   """Raises ValueError if what a stage trains on is not there."""
   try:
     source = inputs.open_source(stage, stage.data.dataset)
+    stage = inputs.settle(stage, source)
+    inputs.check_classes(stage, source)
     data.View(source, stage.data.train_split)
   except ValueError as error:
     raise ValueError(f'stages.{name}: {error}') from error

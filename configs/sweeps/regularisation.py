@@ -51,6 +51,10 @@ def get_sweep(argument=None) -> Sweep:
   kept = 100 - args.get('held_out', 1 if imagenet else 10)
   epochs = args.get('epochs', pretrain.IMAGENET.epochs)
 
+  # On one's own data it would follow from the number of images, of which the
+  # candidates have fewer.
+  batch = {} if imagenet else {'data.batch_size': 256}
+
   def config(split: str) -> str:
     # Options come before a path, which may have commas in it.
     return (
@@ -62,6 +66,7 @@ def get_sweep(argument=None) -> Sweep:
     whole = {
       'data.train_split': 'train',
       'data.num_examples': 0,
+      **batch,
     }
     return [
       make_run(
@@ -78,6 +83,7 @@ def get_sweep(argument=None) -> Sweep:
     'data.train_split': f'train[:{kept}%]',
     # Not that of the whole set, which the config states.
     'data.num_examples': 0,
+    **batch,
   }
   candidates = [
     make_run(

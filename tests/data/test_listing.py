@@ -77,10 +77,33 @@ def test_processes_share_what_is_kept(root, monkeypatch):
   source = _open(root)
   _no_walk(monkeypatch)
   dump = pickle.dumps(source._listing)
-  assert len(dump) < 300  # A path.
+  assert len(dump) < 400  # A path, and a digest.
   copy = pickle.loads(dump)
   assert isinstance(copy.names, np.memmap)
   assert copy.path('val', 0) == 'cat/é.png'
+
+
+def test_processes_that_list_at_the_same_time_agree(root, tmp_path):
+  first = _open(root)
+  dump = pickle.dumps(first._listing)
+  kept = first._listing.kept
+  before = os.stat(f'{kept}/names.npy').st_ino
+  # As another one that had found none.
+  walk = listing._Walk(root, '')
+  again = listing._keep(walk.listing, walk.folders, root, kept)
+  assert again.digest == first._listing.digest
+  assert os.stat(f'{kept}/names.npy').st_ino == before
+  assert pickle.loads(dump).digest == again.digest
+  assert [p.name for p in (tmp_path / 'cache/vit_jax/folders').iterdir()] == [
+    os.path.basename(kept)
+  ]
+
+
+def test_a_relative_path_is_the_same_list(root, monkeypatch):
+  _open(root)
+  _no_walk(monkeypatch)
+  monkeypatch.chdir(os.path.dirname(root))
+  assert _open(os.path.basename(root)).info.splits == {'train': 3, 'val': 1}
 
 
 def test_a_process_that_comes_later_gets_the_same_list_or_none(root):

@@ -199,6 +199,25 @@ def test_pieces_of_a_batch(rows, threads, piece):
   assert pipeline._piece(rows, threads) == piece
 
 
+def test_workers_hold_few_pieces(monkeypatch):
+  """Each is four arrays, and an array two open files of the parent."""
+  seen = []
+
+  def spy(num_workers, per_worker_buffer_size):
+    seen.append(num_workers * per_worker_buffer_size)
+    raise InterruptedError
+
+  monkeypatch.setattr(pipeline.grain, 'MultiprocessingOptions', spy)
+  monkeypatch.setattr(pipeline.os, 'cpu_count', lambda: 16)
+  for batch_size in (8, 256, 4096):
+    for workers in (1, 2, 4, 16):
+      with pytest.raises(InterruptedError):
+        train(
+          FakeView(3), 1, threads=None, workers=workers, batch_size=batch_size
+        )
+  assert max(seen) <= 32
+
+
 def test_each_epoch_is_another_permutation():
   # 15 batches of 4 are 6 epochs of 10, whose ends fall inside batches.
   labels = join(train(FakeView(10), 15))['label']

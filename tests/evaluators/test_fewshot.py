@@ -268,12 +268,14 @@ def test_masked_patch_prediction_is_followed_by_the_mean_of_its_patches():
 def test_one_process_reads_the_labels(monkeypatch):
   source = Scenes({'train': 40, 'test': 8})
   evaluator = _evaluator(source)
-  expected = dict(evaluator.run(_state()))
+  calls = []
+  expected = dict(evaluator.run(_state(), lambda: calls.append(1)))
   sent = evaluator._drawn
   assert [len(seed) for seed in sent] == [CLASSES, CLASSES]
   # What JSON holds, and no more than the most shots.
   assert {len(order) for seed in sent for order in seed} == {5}
   other = _evaluator(source)
+  read_labels = data.read_labels
 
   def none_is_read(*args):
     raise AssertionError('labels were read')
@@ -283,4 +285,13 @@ def test_one_process_reads_the_labels(monkeypatch):
   monkeypatch.setattr(
     fewshot.distributed, 'broadcast', lambda x: sent if x is None else x
   )
-  assert dict(other.run(_state())) == expected
+  # Batches and fits, equally often in all: a call may wait for the others.
+  monkeypatch.setattr(fewshot.jax, 'process_count', lambda: 2)
+  others = []
+  assert dict(other.run(_state(), lambda: others.append(1))) == expected
+  monkeypatch.setattr(fewshot.jax, 'process_index', lambda: 0)
+  monkeypatch.setattr(fewshot.data, 'read_labels', read_labels)
+  firsts = []
+  dict(_evaluator(source).run(_state(), lambda: firsts.append(1)))
+  assert len(firsts) == len(others)
+  assert len(calls) > len(firsts)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent import futures
@@ -50,7 +51,7 @@ class Listing:
     names: all paths inside the class folders, one after the other, uint8.
     ends: where each path ends in `names`, int64 [files].
     kept: the folder that holds `names` and `ends`, '' if none does.
-    made: when it was written there, in ns.
+    digest: of all of it.
   """
 
   class_names: tuple[str, ...]
@@ -59,7 +60,7 @@ class Listing:
   names: np.ndarray = dataclasses.field(repr=False)
   ends: np.ndarray = dataclasses.field(repr=False)
   kept: str = ''
-  made: int = 0
+  digest: str = ''
 
   @functools.cached_property
   def _starts(self) -> dict[str, int]:
@@ -86,7 +87,7 @@ class Listing:
   def __reduce__(self):
     # Mapped arrays would be copied: the other process maps them itself.
     if self.kept:
-      return _load, (self.kept, self.made)
+      return _load, (self.kept, self.digest)
     return Listing, tuple(
       getattr(self, field.name) for field in dataclasses.fields(self)
     )
@@ -104,6 +105,7 @@ def read(root: str, split: str = '') -> Listing:
   """
   if is_remote(root):
     return _Walk(root, split).listing
+  root = os.path.abspath(root)
   place = _place(root, split)
   if kept := _load_if_unchanged(place, root):
     return kept
@@ -276,7 +278,7 @@ def _layout_error(root: str, path: str, found: str) -> ValueError:
 def _place(root: str, split: str) -> str:
   """The folder for the list of a tree."""
   cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  tree = f'{os.path.abspath(root)}\0{split}'
+  tree = f'{root}\0{split}'
   digest = hashlib.sha256(os.fsencode(tree)).hexdigest()
   return os.path.join(cache, 'vit_jax', 'folders', digest[:16])
 
@@ -285,15 +287,15 @@ def _keep(
   listing: Listing, folders: Mapping[str, int], root: str, place: str
 ) -> Listing:
   """Writes a list, all of it or nothing, and returns it from there."""
-  temporary = f'{place}.{os.getpid()}'
-  os.makedirs(temporary)
+  os.makedirs(os.path.dirname(place), exist_ok=True)
+  temporary = tempfile.mkdtemp(prefix=place + '.')
   try:
     np.save(f'{temporary}/names.npy', listing.names)
     np.save(f'{temporary}/ends.npy', listing.ends)
     facts = dict(
       format=_FORMAT,
-      made=time.time_ns(),
-      root=os.path.abspath(root),
+      digest=_digest(listing),
+      root=root,
       folders=folders,
       class_names=listing.class_names,
       counts={k: v.tolist() for k, v in listing.counts.items()},
@@ -301,6 +303,9 @@ def _keep(
     )
     with open(f'{temporary}/facts.json', 'w', encoding='utf-8') as f:
       json.dump(facts, f)
+    # Another process, which has listed the same tree, may use what it kept.
+    if kept := _load_if_unchanged(place, root):
+      return kept
     shutil.rmtree(place, ignore_errors=True)
     try:
       os.rename(temporary, place)
@@ -313,15 +318,25 @@ def _keep(
   return _load(place)
 
 
-def _load(place: str, made: int = 0) -> Listing:
-  """The list that is kept; if `made` is given, that one.
+def _digest(listing: Listing) -> str:
+  """Equal for equal lists, whoever makes them."""
+  digest = hashlib.sha256(repr(listing.class_names).encode(errors='replace'))
+  counts = [(k, v.tolist()) for k, v in listing.counts.items()]
+  digest.update(repr(counts).encode(errors='replace'))
+  digest.update(np.ascontiguousarray(listing.ends))
+  digest.update(np.ascontiguousarray(listing.names))
+  return digest.hexdigest()
+
+
+def _load(place: str, digest: str = '') -> Listing:
+  """The list that is kept; if a digest is given, that one.
 
   Raises:
     ValueError: another run has found the folder changed meanwhile.
   """
   with open(f'{place}/facts.json', encoding='utf-8') as f:
     facts = json.load(f)
-  if made and facts['made'] != made:
+  if digest and facts['digest'] != digest:
     raise ValueError(
       f'The images in {facts["root"]} have changed since this run began, and'
       ' another one has listed them anew: start it again.'
@@ -337,7 +352,7 @@ def _from_facts(place: str, facts: dict) -> Listing:
     names=np.load(f'{place}/names.npy', mmap_mode='r'),
     ends=np.load(f'{place}/ends.npy', mmap_mode='r'),
     kept=place,
-    made=facts['made'],
+    digest=facts['digest'],
   )
 
 
@@ -346,7 +361,7 @@ def _load_if_unchanged(place: str, root: str) -> Listing | None:
   try:
     with open(f'{place}/facts.json', encoding='utf-8') as f:
       facts = json.load(f)
-    if (facts['format'], facts['root']) != (_FORMAT, os.path.abspath(root)):
+    if (facts['format'], facts['root']) != (_FORMAT, root):
       return None
     # At once, as each may be a round trip to another machine.
     with futures.ThreadPoolExecutor(16) as pool:

@@ -180,8 +180,9 @@ class InceptionCrop(_Sized):
   The aspect is uniform in its range, and then the height uniform among the
   whole numbers that keep the area (a fraction of the image's) in range and fit
   the image: the distribution of the released code's crop, TensorFlow's
-  `sample_distorted_bounding_box`, which prefers small areas. An image for which
-  a hundred aspects do not fit is used whole. Bilinear, without antialiasing.
+  `sample_distorted_bounding_box`, which prefers small areas, but for the place:
+  that never takes the last row or column of places. An image for which a
+  hundred aspects do not fit is used whole. Bilinear, without antialiasing.
   """
 
   _: dataclasses.KW_ONLY

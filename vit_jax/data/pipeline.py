@@ -89,9 +89,11 @@ def train_batches(
       is the number of cores over that of workers, at most 16.
     workers: processes whose threads make batches instead of this one's; a few
       help where Python, rather than decoding, limits the threads. What they
-      make passes through /dev/shm, which must hold `prefetch` batches for each.
-    prefetch: batches that a process holds, being made or waiting; by default
-      two, or as many as keep all threads busy. This bounds the memory.
+      make passes through /dev/shm, which must hold `prefetch` batches and one
+      more.
+    prefetch: batches that are being made or wait; by default two, or as many as
+      keep all threads busy. This bounds the memory; workers hold as many again
+      in theirs.
 
   Raises:
     ValueError: at once for arguments that do not fit each other; from the
@@ -329,12 +331,15 @@ def _iterate(
     threads = min(16, max(1, (os.cpu_count() or 1) // max(1, workers)))
   if prefetch is None:
     prefetch = max(2, -(-2 * threads // batch_rows))
-  piece = _piece(batch_rows, threads * max(1, workers))
+  if workers:
+    # Each piece of a worker costs the parent several open files.
+    piece = _divisor(batch_rows, batch_rows // max(1, threads * workers))
+  else:
+    piece = _piece(batch_rows, threads)
   pieces = batch_rows // piece
+  held = max(threads, -(-prefetch * pieces // max(1, workers)))
   dataset = rows.batch(piece).to_iter_dataset(
-    grain.ReadOptions(
-      num_threads=threads, prefetch_buffer_size=prefetch * pieces
-    )
+    grain.ReadOptions(num_threads=threads, prefetch_buffer_size=held)
   )
   if workers:
     # Grain starts workers by spawning, so that they do not inherit the
@@ -343,8 +348,9 @@ def _iterate(
     if not flags.FLAGS.is_parsed():
       flags.FLAGS.mark_as_parsed()
     dataset = dataset.mp_prefetch(
+      # Grain holds as many again in this process.
       grain.MultiprocessingOptions(
-        num_workers=workers, per_worker_buffer_size=prefetch * pieces
+        num_workers=workers, per_worker_buffer_size=max(1, held // 2)
       )
     )
   # Here, as workers take pieces in turn. It copies, also out of the shared
@@ -360,8 +366,12 @@ def _iterate(
 
 def _piece(rows: int, threads: int) -> int:
   """How many rows of a batch a thread makes at a time: a divisor of all."""
-  most = min(_PIECE_ROWS, max(1, rows // (_PIECES * max(1, threads))))
-  return max(n for n in range(1, most + 1) if rows % n == 0)
+  return _divisor(rows, min(_PIECE_ROWS, rows // (_PIECES * max(1, threads))))
+
+
+def _divisor(number: int, most: int) -> int:
+  """The largest divisor of a number up to another, at least 1."""
+  return max(n for n in range(1, max(1, most) + 1) if number % n == 0)
 
 
 def _join(pieces: Sequence[Batch]) -> Batch:

@@ -193,9 +193,13 @@ class FewShot:
       ValueError: a feature is not finite.
     """
     if self._drawn is None:
-      # One process reads the labels.
+      # One process reads the labels. `on_batch` is for all processes equally
+      # often, or for none.
+      alone = jax.process_count() == 1
       self._drawn = distributed.broadcast(
-        self._draw(on_batch) if jax.process_index() == 0 else None
+        self._draw(on_batch if alone else lambda: None)
+        if jax.process_index() == 0
+        else None
       )
     drawn = self._drawn
     chosen = sorted({i for seed in drawn for order in seed for i in order})

@@ -97,6 +97,7 @@ def load(
       operations,
       image_size=size,
       channels=inference.channels(weights.params),
+      upright=True,  # They are files that somebody names.
     ),
     notes=report.notes,
   )

@@ -163,7 +163,7 @@ def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
   reading = inputs.reading(config, train=False)
   batches = pipeline.eval_batches(
     data.View(source, split),
-    inputs.parse_preprocess(config, preprocess),
+    inputs.parse_preprocess(config, preprocess, dataset),
     batch_size=count,
     **reading | {'num_classes': source.info.num_classes, 'threads': 0},
   )

@@ -56,7 +56,9 @@ def held_out_images(
     own_classes=True,
   )
   view = data.View(source, section.split)
-  preprocess = inputs.parse_preprocess(config, section.preprocess)
+  preprocess = inputs.parse_preprocess(
+    config, section.preprocess, section.dataset
+  )
   rng = np.random.default_rng(0)  # Evaluations draw nothing.
   images, places = [], []
   for place in spaced(len(view), count):
