@@ -84,7 +84,7 @@ def test_images_are_those_of_the_first_classification(run):
 
 def test_without_such_an_evaluation_it_is_said(masked, tmp_path):
   with pytest.raises(
-    ValueError, match=r"no evaluation of classification.*\['validation'\]"
+    ValueError, match=r"no evaluation of classification.*\['test'\]"
   ):
     inspected_run.held_out_images(masked, 4)
   with pytest.raises(ValueError, match=r'no config\.json'):
