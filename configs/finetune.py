@@ -129,7 +129,7 @@ TABLE_4 = {
 }
 
 # Of the released fine-tuning configs. A hybrid is trained as its ViT is, says
-# the paper (section 4.1): Figure 5 and Table 6 compare the two.
+# the paper: Figure 5 and Table 6 compare the two.
 # Differs from the released configs: those of R50+ViT-B/16 and R50+ViT-L/32,
 # the only hybrids among them, have 0.1.
 _DROPOUT_RATE = {'ViT-L/16': 0.1, 'ViT-H/14': 0.1}

@@ -40,12 +40,12 @@ def permute(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
     0-based indices of records, of the type of `index`: different ones for
     different places.
   """
-  return _walk(index, size, tuple(enumerate(_keys(seed))))
+  return _walk(index, size, _keys(seed))
 
 
 def invert(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
   """The places of some records in the order: undoes `permute`."""
-  return _walk(index, size, tuple(enumerate(_keys(seed)))[::-1])
+  return _walk(index, size, _keys(seed)[::-1])
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -96,7 +96,9 @@ def _mix(x):
 
 
 @functools.lru_cache(1024)
-def _keys(seed: int) -> tuple[int, ...]:
-  """A key for each round: SplitMix64's stream, started from a hashed seed."""
+def _keys(seed: int) -> tuple[tuple[int, int], ...]:
+  """The rounds' numbers and keys: SplitMix64's stream from a hashed seed."""
   start = _mix(seed + _GOLDEN & _MASK)
-  return tuple(_mix(start + (i + 1) * _GOLDEN & _MASK) for i in range(_ROUNDS))
+  return tuple(
+    (i, _mix(start + (i + 1) * _GOLDEN & _MASK)) for i in range(_ROUNDS)
+  )
