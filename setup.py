@@ -32,6 +32,7 @@ REQUIRED = [
   'rich>=13',
   'safetensors>=0.4',
   'scikit-learn>=1.5',
+  'simplejpeg>=1.8',
   'tensorboardX>=2.6.2.2',
   'tensorflow-datasets>=4.9.10',
 ]

@@ -4,18 +4,21 @@
         --config=configs/finetune.py:MODEL,DATASET[,OPTION=VALUE ...] \\
         --config.init.checkpoint=PRETRAINED_WORKDIR
 
-MODEL is the pre-trained model's name, such as `ViT-B/16`. DATASET is
-`imagenet2012`, `cifar10`, `cifar100`, `pets`, `flowers`, or any data spec with
-the splits `train` and `test` (`folder:/data/birds`). SGD with momentum 0.9,
-batch 512, cosine decay, gradients clipped at norm 1, no weight decay.
+MODEL is the name of the pre-trained model, such as `ViT-B/16`; `auto` takes it
+from the checkpoint. DATASET is `imagenet2012`, `cifar10`, `cifar100`, `pets`,
+`flowers`, or any data spec with a split `train` (`folder:/data/birds`). SGD
+with momentum 0.9, batch 512, cosine decay, gradients clipped at norm 1, no
+weight decay.
 
 `resolution=384` is the default. On ImageNet more than that (512 for L/16, 518
 for H/14) also turns on Polyak averaging with 0.9999, as for Table 2.
 
-`train=all` trains on the whole training set and evaluates on the test set;
-`train=selection` leaves the held-out part out of it and evaluates on that
-part, which is where a learning rate is chosen, --config.schedule.peak=0.01:
-of 0.001, 0.003, 0.01, 0.03 (for ImageNet 0.003, 0.01, 0.03, 0.06).
+`train=all` trains on the whole training set and evaluates on the test set. Data
+of your own are evaluated on `eval=SPLIT`; without it on the split called test,
+validation or val, and if there is none, a random tenth of train is held out.
+`train=selection` leaves the held-out part out of it and evaluates on that part,
+which is where a learning rate is chosen, --config.schedule.peak=0.01: of 0.001,
+0.003, 0.01, 0.03 (for ImageNet 0.003, 0.01, 0.03, 0.06).
 
 `real=true` also reports the ImageNet model on ImageNet-ReaL, as `real/accuracy`
 after the last step, which needs tfds:imagenet2012_real (Tables 2, 5 and 6).
@@ -32,12 +35,11 @@ images resized to a square for the test, and a rate of 0.03, on CIFAR-10 0.01.
 """
 
 import dataclasses
-import re
 
 from ml_collections import config_dict
 
 from vit_jax import config as config_lib
-from vit_jax import models
+from vit_jax import models, warm_start
 
 # Training, and evaluation; `larger` is 448 px for images of 384.
 PREPROCESSING = {
@@ -65,7 +67,7 @@ REAL = dict(
 )
 USAGE = (
   'Usage: configs/finetune.py:MODEL,DATASET[,resolution=384]'
-  '[,train=all|selection][,setup=table4|bit]'
+  '[,train=all|selection][,eval=SPLIT][,setup=table4|bit]'
   '[,preprocess=inception|crop|crop_small][,real=false|true], with DATASET one'
   ' of imagenet2012, cifar10, cifar100, pets, flowers, or a data spec such as'
   ' folder:/path; real=true is for imagenet2012 with train=all.'
@@ -128,17 +130,6 @@ TABLE_4 = {
   'flowers': Row('tfds:oxford_flowers102', 500, 100, _GRID, 10),
 }
 
-# Of the released fine-tuning configs. A hybrid is trained as its ViT is, says
-# the paper: Figure 5 and Table 6 compare the two.
-# Differs from the released configs: those of R50+ViT-B/16 and R50+ViT-L/32,
-# the only hybrids among them, have 0.1.
-_DROPOUT_RATE = {'ViT-L/16': 0.1, 'ViT-H/14': 0.1}
-
-
-def dropout_rate(model):
-  """That of a model's fine-tuning; 0 for all that are not listed."""
-  return _DROPOUT_RATE.get(re.sub(r'^R\d*\+', '', model), 0.0)
-
 
 def get_config(argument=None):
   """Returns the config of `MODEL,DATASET[,OPTION=VALUE ...]`, see `USAGE`."""
@@ -147,7 +138,7 @@ def get_config(argument=None):
     positional=('model', 'dataset'),
     options={
       **{'resolution': int, 'train': str, 'setup': str},
-      **{'preprocess': str, 'real': str},
+      **{'preprocess': str, 'real': str, 'eval': str},
     },
     usage=USAGE,
   )
@@ -159,6 +150,11 @@ def get_config(argument=None):
   part = _choice(args, 'train', PARTS)
   setup = _choice(args, 'setup', SETUPS)
   real = _choice(args, 'real', ('false', 'true')) == 'true'
+  if part == 'selection' and 'eval' in args:
+    raise ValueError(
+      f'eval={args["eval"]} is for train=all: train=selection is measured on'
+      f' what it leaves out of train. {USAGE}'
+    )
   if real and (args['dataset'], part) != ('imagenet2012', 'all'):
     raise ValueError(
       'real=true is a second test of models fine-tuned on imagenet2012 with'
@@ -169,8 +165,8 @@ def get_config(argument=None):
 
   config = config_lib.default()
   config.model.name = model = models.paper_name(args['model'])
-  if 'dropout_rate' in models.options(model):
-    config.model.dropout_rate = dropout_rate(model)
+  if model != config_lib.AUTO and 'dropout_rate' in models.options(model):
+    config.model.dropout_rate = warm_start.dropout_rate(model)
   # Fine-tuning needs something to start from: '' would be from scratch.
   config.init.checkpoint = config_dict.placeholder(str)
   config.image_size = (resolution, resolution)
@@ -207,21 +203,38 @@ def get_config(argument=None):
     text.format(larger=larger) for text in PREPROCESSING[chosen]
   )
   if part == 'all':
-    evaluated = {'test': row.test}
+    name, split = _evaluated(args, row)
   else:
-    kept = 100 - row.held_out
-    config.data.train_split = f'train[:{kept}%]'
-    evaluated = {'held_out': f'train[{kept}%:]'}
-  for name, split in evaluated.items():
-    config.evals[name] = config_lib.evaluation(
-      split, preprocess=preprocess_eval, every=row.steps // 5
-    )
+    name, kept = 'held_out', 100 - row.held_out
+    # Files in folders are sorted by their classes.
+    own = config_lib.is_located(row.spec)
+    train = 'shuffled(train)' if own else 'train'
+    config.data.train_split = f'{train}[:{kept}%]'
+    split = f'{train}[{kept}%:]'
+  config.evals[name] = config_lib.evaluation(
+    split, preprocess=preprocess_eval, every=row.steps // 5
+  )
   if real:
     config.evals.real = config_lib.evaluation('', preprocess=preprocess_eval)
     config.evals.real.update(REAL)
   config.checkpoint.every = max(row.steps // 10, 100)
   config.log.every = 50
   return config
+
+
+def _evaluated(args, row):
+  """Name and split of what is reported."""
+  if args['dataset'] in TABLE_4:
+    if 'eval' in args:
+      raise ValueError(
+        f'eval={args["eval"]} is for data of your own: {args["dataset"]} is'
+        f' tested on {row.test!r}. {USAGE}'
+      )
+    return 'test', row.test
+  split = args.get('eval', config_lib.AUTO)
+  if split == config_lib.AUTO:
+    return config_lib.AUTO, split
+  return config_lib.name_of_split(split), split
 
 
 def _set_bit(config, row):

@@ -20,8 +20,11 @@ TPUv3-core-days and reaches 87.12% on ImageNet after fine-tuning at 384 px;
 ViT-B/16 on ImageNet alone, 300 epochs, 77.91%.
 
 Data of one's own get ImageNet's row with what depends on their size: a batch of
-about a 64th of them (16 to 4096), a rate of 1e-3, a tenth of the run as
-warm-up, softmax, ten evaluations, and a checkpoint every ten minutes. They are
+about a 256th of them (16 to 4096), as ImageNet has, a rate that falls with the
+square root of the batch (2.7e-4 at 32), a tenth of the run as warm-up, softmax
+without a hidden layer, ten evaluations, and a checkpoint every ten minutes.
+With `epochs=` below 30 there is no dropout, and crops are at least half of the
+image: images that are seen so few times are not learnt by heart. They are
 measured on the split called test, validation or val, and if there is none on a
 random tenth of train, which is held out; `eval=SPLIT` is another. The name of
 the metrics says which (`test/accuracy`, `held_out/accuracy`).
@@ -128,6 +131,8 @@ JFT_EXAMPLES, JFT_CLASSES = 303_000_000, 18_291
 IMAGENET21K_EXAMPLES, IMAGENET21K_CLASSES = 12_400_000, 21_843
 
 IMAGENET_EXAMPLES = 1_281_167
+# Runs on one's own data of fewer epochs are not regularised.
+LONG_EPOCHS = 30
 # Data sets whose row and splits are known; all others are one's own.
 KNOWN = ('imagenet2012', 'imagenet21k', 'jft300m')
 
@@ -299,11 +304,17 @@ def _suit_own_data(config, optimizer):
   config.data.batch_size = 0 if optimizer == 'adam' else 256
   # Of a run of unknown length: a tenth, at most the paper's 10,000.
   config.schedule.warmup_steps = -1
-  config.schedule.peak = 1e-3 if optimizer == 'adam' else 0.03
+  config.schedule.peak = -1.0 if optimizer == 'adam' else 0.03
   # A score for each class by itself is for labels that do not exclude each
   # other, and learns slowly from few of them.
   config.loss = config_lib.softmax()
   config.model.head_bias = None
+  # AugReg has no hidden layer either.
+  config.model.representation_size = None
+  if config.epochs < LONG_EPOCHS:
+    config.data.preprocess = 'inception_crop(min_area=0.5)|flip'
+    if config.model.dropout_rate:
+      config.model.dropout_rate = 0.0
   config.checkpoint.every_minutes = 10.0
   config.log.every = 10
   for section in config.evals.values():
@@ -316,7 +327,8 @@ def _take_subset(config, subset):
   if not config.evals or config_lib.AUTO in config.evals:
     raise ValueError(
       f'subset={subset} stops early, by the accuracy on held-out examples: name'
-      ' them by eval=SPLIT, such as train=train[:98%],eval=train[98%:].'
+      ' them by eval=SPLIT, such as train=shuffled(train)[:98%],'
+      'eval=shuffled(train)[98%:].'
       f' {USAGE}'
     )
   [(name, section)] = config.evals.items()
@@ -324,8 +336,8 @@ def _take_subset(config, subset):
     raise ValueError(
       f'subset={subset} of {whole!r} would be stopped early by'
       f' {section.split!r}, which may have some of the same examples; hold them'
-      ' out by train=SPLIT and eval=SPLIT, such as train=train[:98%],'
-      f'eval=train[98%:]. {USAGE}'
+      ' out by train=SPLIT and eval=SPLIT, such as train=shuffled(train)[:98%],'
+      f'eval=shuffled(train)[98%:]. {USAGE}'
     )
   config.data.train_split = f'shuffled({whole})[:{_part(subset)}]'
   # As many steps as on the whole.

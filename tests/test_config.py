@@ -1,5 +1,6 @@
 """Arguments of config files, checks, and the config of a work directory."""
 
+import json
 import re
 
 import jax
@@ -434,6 +435,20 @@ def test_another_data_set_is_another_run(tmp_path, old, new):
   config_lib.save(config, tmp_path)
   config.data.dataset = new
   with pytest.raises(ValueError, match=f"dataset: '{old}' in .*, '{new}' now"):
+    config_lib.check_same_run(config, tmp_path)
+
+
+def test_runs_of_before_there_was_a_choice_decoded_accurately(tmp_path):
+  config = _config()
+  for dataset, refused in (('folder:/a', True), ('digits:01', False)):
+    config.data.dataset, config.data.jpeg_dct = dataset, 'fast'
+    saved = config.to_dict()
+    del saved['data']['jpeg_dct']
+    (tmp_path / 'config.json').write_text(json.dumps(saved))
+    if refused:
+      with pytest.raises(ValueError, match=r"jpeg_dct: 'accurate' in .* 'fa"):
+        config_lib.check_same_run(config, tmp_path)
+      config.data.jpeg_dct = 'accurate'
     config_lib.check_same_run(config, tmp_path)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import inputs, models, train
+from vit_jax import inputs, models, train, warm_start
 from vit_jax import step as step_lib
 from vit_jax.configs import (
   finetune,
@@ -119,7 +119,7 @@ def test_models_of_the_table(model):
 
 
 def test_the_hidden_layer_follows_an_overridden_width():
-  config = pretrain.get_config('ViT-B/16,digits')
+  config = pretrain.get_config('ViT-B/16,imagenet2012')
   config.num_classes = 2
   config.model.width, config.model.heads = 384, 6
   assert _model(config).representation_size == 384
@@ -273,7 +273,7 @@ def test_pretraining_on_ones_own_data():
 
 @pytest.mark.parametrize(
   'examples, batch, steps, warmup',
-  [(500, 16, 312, 31), (5_000, 64, 781, 78), (10**6, 4096, 2441, 244)],
+  [(500, 16, 312, 31), (10_000, 32, 3125, 312), (1_281_167, 4096, 3127, 312)],
 )
 def test_what_suits_the_size_of_ones_own_data(examples, batch, steps, warmup):
   config = pretrain.get_config('ViT-S/16,folder:/a,epochs=10')
@@ -281,9 +281,18 @@ def test_what_suits_the_size_of_ones_own_data(examples, batch, steps, warmup):
   assert resolved.data.batch_size == batch
   assert resolved.total_steps == steps
   assert resolved.schedule.warmup_steps == warmup
-  assert resolved.schedule.peak == 1e-3
+  # ImageNet's row at its batch, by the square root of others.
+  rate = {16: 1.875e-4, 32: 2.6517e-4, 4096: 3e-3}[batch]
+  assert resolved.schedule.peak == pytest.approx(rate, rel=1e-4)
   assert resolved.evals.auto.every == steps // 10
   assert (resolved.loss.name, resolved.model.head_bias) == ('softmax', 0.0)
+  # In a short run nothing is regularised.
+  assert resolved.model.dropout_rate == 0
+  assert resolved.data.preprocess == 'inception_crop(min_area=0.5)|flip'
+  assert resolved.model.representation_size is None
+  longer = pretrain.get_config('ViT-S/16,folder:/a,epochs=30')
+  assert longer.model.dropout_rate == 0.1
+  assert longer.data.preprocess == 'inception_crop|flip'
   # The others are ImageNet's row.
   assert resolved.optimizer.weight_decay == 0.3
   config.loss.name = 'sigmoid'
@@ -420,7 +429,7 @@ TABLE_4 = {
   'pets': ('tfds:oxford_iiit_pet', 500, 100, _GRID, 90, 'test'),
   'flowers': ('tfds:oxford_flowers102', 500, 100, _GRID, 90, 'test'),
   # Not the paper's.
-  'folder:/data/a,b': ('folder:/data/a,b', 2_500, 200, _GRID, 90, 'test'),
+  'folder:/data/a,b': ('folder:/data/a,b', 2_500, 200, _GRID, 90, 'auto'),
 }
 
 
@@ -439,7 +448,8 @@ def test_table_4(dataset):
   }
   assert config.schedule.peak in rates
   assert config.data.preprocess == 'inception_crop|flip'
-  assert config.evals.test.preprocess == 'resize'
+  (evaluation,) = config.evals.values()
+  assert evaluation.preprocess == 'resize'
   if dataset in finetune.TABLE_4:
     assert finetune.TABLE_4[dataset].learning_rates == rates
   assert config.optimizer.to_dict() == {
@@ -457,7 +467,18 @@ def test_table_4(dataset):
   assert config.model.representation_size is None
   assert config.init.new_head
   assert config.data.train_split == 'train'
-  assert {e.split for e in config.evals.values()} == {test}
+  assert evaluation.split == test
+  own = dataset not in finetune.TABLE_4
+  assert list(config.evals) == ['auto' if own else 'test']
+
+
+def test_finetuning_on_ones_own_data_says_what_it_is_measured_on():
+  config = finetune.get_config('ViT-B/16,folder:/data/a,eval=val')
+  assert {k: v.split for k, v in config.evals.items()} == {'val': 'val'}
+  with pytest.raises(ValueError, match='eval=val is for data of your own'):
+    finetune.get_config('ViT-B/16,pets,eval=val')
+  with pytest.raises(ValueError, match='eval=val is for train=all'):
+    finetune.get_config('ViT-B/16,folder:/data/a,train=selection,eval=val')
 
 
 @pytest.mark.parametrize('dataset', TABLE_4)
@@ -465,13 +486,17 @@ def test_rates_are_selected_without_the_test_split(dataset):
   *_, percent, test = TABLE_4[dataset]
   config = finetune.get_config(f'ViT-B/16,{dataset},train=selection')
   sizes = {'train': 1000, test: 1000}
-  assert splits.resolve(config.data.train_split, sizes).parts == (
-    ('train', 0, 10 * percent),
-  )
+  trained = splits.resolve(config.data.train_split, sizes)
   (evaluation,) = config.evals.values()
-  assert splits.resolve(evaluation.split, sizes).parts == (
-    ('train', 10 * percent, 1000),
-  )
+  held_out = splits.resolve(evaluation.split, sizes)
+  if dataset in finetune.TABLE_4:
+    assert trained.parts == (('train', 0, 10 * percent),)
+    assert held_out.parts == (('train', 10 * percent, 1000),)
+  else:
+    # Class folders are sorted: a slice would be of a few classes.
+    assert trained.shuffled
+    assert (len(trained), len(held_out)) == (10 * percent, 100)
+    assert not trained.may_overlap(held_out)
   assert evaluation.dataset == ''
 
 
@@ -510,7 +535,8 @@ def test_setup_of_bit(dataset):
   config = finetune.get_config(f'setup=bit,BiT-R50x1,{dataset}')
   assert config.image_size == (resolution, resolution)
   assert config.data.preprocess == f'resize({larger})|random_crop|flip'
-  assert config.evals.test.preprocess == 'resize'
+  (evaluation,) = config.evals.values()
+  assert (evaluation.split, evaluation.preprocess) == (test, 'resize')
   assert config.mixup_alpha == mixup
   assert config.total_steps == steps
   assert config.schedule.to_dict() == {
@@ -525,11 +551,11 @@ def test_setup_of_bit(dataset):
   assert config.optimizer.weight_decay == 0
   assert config.data.batch_size == 512
   assert config.data.dataset == spec
-  assert config.evals.test.split == test
   selection = finetune.get_config(
     f'setup=bit,train=selection,BiT-R50x1,{dataset}'
   )
-  assert selection.data.train_split == f'train[:{percent}%]'
+  train = 'train' if dataset in finetune.TABLE_4 else 'shuffled(train)'
+  assert selection.data.train_split == f'{train}[:{percent}%]'
   # Nothing of it in Table 4's setup.
   assert finetune.get_config(f'BiT-R50x1,{dataset}').mixup_alpha == 0
 
@@ -596,6 +622,20 @@ def test_real_is_refused_where_it_tests_nothing(argument, found):
   with pytest.raises(ValueError, match=r"real='yes' .*'false', 'true'"):
     finetune.get_config(f'ViT-B/16,real=yes,{argument}')
   finetune.get_config(f'ViT-B/16,real=false,{argument}')
+
+
+@pytest.mark.parametrize('model', ['ViT-L/16', 'ViT-B/16', 'BiT-R50x1'])
+def test_the_model_may_be_that_of_the_weights(model, tmp_path):
+  named = finetune.get_config(f'{model},pets')
+  config = finetune.get_config('auto,pets')
+  saved = config_lib.default()
+  saved.model.name = model
+  (tmp_path / 'run').mkdir()
+  config_lib.save(saved, tmp_path / 'run')
+  for each in (named, config):
+    each.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
+  found = warm_start.with_model(config, tmp_path / 'new')
+  assert found == warm_start.with_model(named, tmp_path / 'new')
 
 
 def test_finetuning_needs_weights():

@@ -41,6 +41,19 @@ def test_what_training_found(trained, tmp_path):
   assert (tmp_path / 'DONE').read_text() == '0\n'
 
 
+def test_the_model_is_that_of_the_weights(trained, tmp_path):
+  config = _config(trained[0])
+  config.model = config_lib.default().model
+  config.model.name = 'auto'
+  config.epochs, config.total_steps = 0.0, 3
+  found = evaluate.evaluate_only(config, tmp_path / 'evaluated')
+  assert found['test/loss'] == trained[1]['test/loss']
+  # And of a run that starts from them.
+  train.train_and_evaluate(config, tmp_path / 'tuned')
+  saved = config_lib.load(tmp_path / 'tuned')['model']
+  assert (saved['name'], saved['width']) == ('ViT-Ti/4', 16)
+
+
 def test_another_resolution_and_other_data(trained, tmp_path):
   config = _config(trained[0])
   config.image_size = (16, 12)

@@ -109,9 +109,41 @@ def test_class_folders_that_look_like_a_mistake(tmp_path, files, message):
     inputs.check_classes(config, source)
   config.data.uneven_classes = 'accept'
   inputs.check_classes(config, source)
+  config.data.uneven_classes = 'error'
+  config.loss = config_lib.masked_patch()  # Learns no classes.
+  inputs.check_classes(config, source)
+  config.loss = config_lib.softmax()
   config.data.uneven_classes = 'yes'
   with pytest.raises(ValueError, match=r"'yes' is unknown; .*'error', 'acc"):
     inputs.check_classes(config, source)
+
+
+@pytest.mark.parametrize(
+  'train, test, message',
+  [
+    ('train[:50%]', 'test', "no image in 'train[:50%]': b"),
+    (
+      'train',
+      'train[50%:]',
+      "no image in 'train[50%:]': a",
+    ),
+    ('shuffled(train[:50%])[:90%]', 'test', 'have no image in .shuffled'),
+    ('shuffled(train)[:50%]', 'shuffled(train)[50%:]', ''),
+    ('train+test', 'train[25%:75%]', ''),
+  ],
+)
+def test_slices_of_sorted_classes(tmp_path, train, test, message):
+  files = [f'train/{c}/{i}.png' for c in 'ab' for i in range(4)]
+  spec = _folder(tmp_path, [*files, 'test/a/1.png', 'test/b/1.png'])
+  config = _settled(spec)
+  config.data.train_split, config.evals.test.split = train, test
+  source = data.open_source(spec)
+  if not message:
+    inputs.check_classes(config, source)
+    return
+  with pytest.raises(ValueError, match=message.replace('[', r'\[')) as error:
+    inputs.check_classes(config, source)
+  assert 'write shuffled(train) in place of train' in str(error.value)
 
 
 def test_splits_that_are_not_used_may_lack_classes(tmp_path):
@@ -140,3 +172,14 @@ def test_photographs_of_ones_own_are_upright():
     assert inputs.parse_preprocess(config, 'resize').upright == upright
   config.data.exif_orientation = None
   assert inputs.parse_preprocess(config, 'resize', 'folder:/b').upright
+
+
+def test_how_jpegs_are_decoded():
+  config = config_lib.default()
+  assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'fast'
+  config.data.jpeg_dct = 'accurate'
+  assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'accurate'
+  # Of a run of before there was the key.
+  with config.unlocked():
+    del config.data.jpeg_dct
+  assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'accurate'

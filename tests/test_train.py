@@ -342,12 +342,20 @@ def test_longer_run_goes_on_and_shorter_one_is_refused(
   assert steps == [3, 4, 6, 6, 8, 9, 12, 12, 14, 14]
 
 
-def test_wrong_config_leaves_no_directory(tmp_path):
+def test_wrong_config_leaves_no_directory(tmp_path, caplog):
   config = tiny_config()
   config.evals.test.split = 'tset'
   with pytest.raises(ValueError, match='tset'):
     train.train_and_evaluate(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
+  assert 'training examples' not in caplog.text
+  # The warning comes before the error.
+  config.data.train_split = 'train[:9]'
+  config.evals.seen = config_lib.evaluation('train[7:20]+test')
+  with pytest.raises(ValueError, match='tset'):
+    train.train_and_evaluate(config, tmp_path / 'run')
+  assert 'batch_size=16 is more than the 9 training examples' in caplog.text
+  assert 'evals.seen: up to 2 of its' in caplog.text
 
 
 # Interruptions ---------------------------------------------------------------

@@ -388,7 +388,7 @@ def _started_from(tmp_path, **model):
   config.model.name = 'ViT-Ti/8'
   config.model.update(model)
   config.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
-  return warm_start.with_sizes(config, tmp_path / 'new').model.to_dict()
+  return warm_start.with_model(config, tmp_path / 'new').model.to_dict()
 
 
 def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
@@ -401,7 +401,55 @@ def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
   # What the config says stays.
   assert _started_from(tmp_path, depth=3)['depth'] == 3
   # Another model has its own.
-  assert _started_from(tmp_path, name='ViT-S/8')['width'] is None
+  other = _started_from(tmp_path, name='ViT-S/8', width=192)
+  assert other['depth'] is None
+
+
+def test_the_model_of_the_run_that_it_starts_from(tmp_path):
+  _save_config(tmp_path / 'run', name='ViT-L/16', depth=4, dropout_rate=0.3)
+  found = _started_from(tmp_path, name='auto', width=64)
+  # Dropout is that of fine-tuning.
+  assert (found['name'], found['dropout_rate']) == ('ViT-L/16', 0.1)
+  assert (found['depth'], found['width']) == (4, 64)
+  assert (
+    _started_from(tmp_path, name='auto', dropout_rate=0.2)['dropout_rate']
+    == 0.2
+  )
+  # Other spellings, such as AugReg's, are the same.
+  _save_config(tmp_path / 'run', name='R50+L/16', depth=3)
+  found = _started_from(tmp_path, name='auto')
+  assert (found['name'], found['dropout_rate']) == ('R50+ViT-L/16', 0.1)
+  assert _started_from(tmp_path, name='R50+ViT-L/16')['depth'] == 3
+  _save_config(tmp_path / 'run', name='BiT-R50x1')
+  assert _started_from(tmp_path, name='auto')['dropout_rate'] is None
+
+
+def test_another_model_than_that_of_the_weights_is_refused(tmp_path):
+  _save_config(tmp_path / 'run', name='ViT-B/32')
+  with pytest.raises(
+    ValueError, match=r"is of a ViT-B/32, and model.name='ViT-B/16': name th"
+  ):
+    _started_from(tmp_path, name='ViT-B/16')
+  config = config_lib.default()
+  config.model.name = 'auto'
+  with pytest.raises(ValueError, match=r'init.checkpoint, which is not set'):
+    warm_start.with_model(config, tmp_path)
+
+
+@pytest.mark.parametrize('kind', ['npz', 'huggingface'])
+def test_the_model_of_a_file(tmp_path, kind, monkeypatch):
+  _, path, _ = _foreign(tmp_path, kind, monkeypatch)
+  config = config_lib.default()
+  config.model.name, config.init.checkpoint = 'auto', str(path)
+  found = warm_start.with_model(config, tmp_path / 'new').model
+  assert found.name.endswith('/4')
+  built = models.build(
+    found.name,
+    num_classes=5,
+    **{k: found[k] for k in warm_start.SIZES if found[k] is not None},
+  )
+  for key in ('width', 'depth', 'heads', 'mlp_dim', 'gelu'):
+    assert getattr(built, key) == (SIZES | {'gelu': 'exact'})[key]
 
 
 def test_sizes_stay_when_the_run_that_it_started_from_is_gone(tmp_path):
@@ -409,16 +457,16 @@ def test_sizes_stay_when_the_run_that_it_started_from_is_gone(tmp_path):
   config = config_lib.default()
   config.model.name = 'ViT-Ti/8'
   config.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
-  first = warm_start.with_sizes(config, tmp_path / 'new')
+  first = warm_start.with_model(config, tmp_path / 'new')
   (tmp_path / 'new').mkdir()
   config_lib.save(first, tmp_path / 'new')
   (tmp_path / 'run/config.json').unlink()
-  assert warm_start.with_sizes(config, tmp_path / 'new') == first
-  assert warm_start.with_sizes(config, tmp_path / 'other') == config
+  assert warm_start.with_model(config, tmp_path / 'new') == first
+  assert warm_start.with_model(config, tmp_path / 'other') == config
 
 
 def test_without_a_checkpoint_of_a_run_nothing_is_taken(tmp_path):
   config = config_lib.default()
   for path in ('', str(tmp_path / 'a.npz'), 'augreg/B_16'):
     config.init.checkpoint = path
-    assert warm_start.with_sizes(config, tmp_path) == config
+    assert warm_start.with_model(config, tmp_path) == config

@@ -48,9 +48,11 @@ FREE_KEYS = (
   'data.workers',
   'data.prefetch',
 )
-# The split of an evaluation that is chosen once the data set is open, and its
-# name; see `inputs.settle`.
+# An evaluation's split, and its name, that are chosen once the data set is
+# open: see `inputs.settle`. A model's name that is taken from the weights that
+# a run starts from: see `warm_start.with_model`.
 AUTO = 'auto'
+_WITHOUT_JPEGS = ('digits', 'shapes')
 # Data specs that name a location, which may change, after the colon.
 LOCATED_DATASETS = ('folder', 'classes')
 
@@ -86,15 +88,18 @@ def default() -> ml_collections.ConfigDict:
   data.max_labels = 1  # Labels an image at most; above 1: multi-label.
   data.train_split = 'train'
   data.preprocess = 'inception_crop|flip'
-  # 0: the power of two that is about a 64th of the examples, 16 to 4096.
+  # 0: the power of two that is about a 256th of the examples, 16 to 4096.
   data.batch_size = 4096
   data.unreadable = 'error'  # Or 'skip-and-count'.
-  # Class folders of which there is one, or one without an image in a split that
-  # is used: 'error', or 'accept'.
+  # Class folders of which there is one, or one without an image in what is used
+  # of a split: 'error', or 'accept'.
   data.uneven_classes = 'error'
   # Whether photographs are turned as the camera was held; unset: those of
   # one's own folders are, those of TFDS not, as in the released code.
   data.exif_orientation = placeholder(bool)
+  # How JPEGs are decoded: 'fast' as in the released code, TensorFlow's default,
+  # or 'accurate', a grey level from it on average.
+  data.jpeg_dct = 'fast'
   # Unset: as many threads as cores (over all workers), at most 16.
   data.threads = placeholder(int)  # 0 reads in the main thread.
   data.workers = 0  # Processes that read training data; 0: only threads.
@@ -106,7 +111,8 @@ def default() -> ml_collections.ConfigDict:
   config.evals = ml_collections.ConfigDict()
 
   config.model = model = ml_collections.ConfigDict()
-  model.name = 'ViT-B/16'  # See `models.names()`.
+  # See `models.names()`; 'auto' is that of init.checkpoint.
+  model.name = 'ViT-B/16'
   # The next ones override the named model's own values where they are set; to
   # set one that the model does not have is an error. `models/vit.py` explains
   # them; ResNets have the last two, and AxialResNets also heads.
@@ -149,7 +155,8 @@ def default() -> ml_collections.ConfigDict:
   # a step, and so are their labels; BiT's fine-tuning has 0.1.
   config.mixup_alpha = 0.0
   config.optimizer = adam()
-  # warmup_steps=-1 is a tenth of the run, at most 10,000 steps.
+  # warmup_steps=-1 is a tenth of the run, at most 10,000 steps. peak=-1 is for
+  # Adam: 3e-3 at a batch of 4096, times the square root of batch / 4096.
   config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
   config.accumulation_steps = 1  # Micro-batches a step.
   config.dropout_rng = 'threefry'  # Or 'rbg': faster, topology-dependent.
@@ -404,8 +411,9 @@ def resolve(
 
   Returns:
     A copy with num_classes, data.num_examples, data.examples_per_epoch (if
-    -1), data.batch_size (if 0), model.head_bias, total_steps, evaluations that
-    are every tenth of it, and what `platforms` knows set.
+    -1), data.batch_size (if 0), model.head_bias, total_steps, what the schedule
+    leaves open, evaluations that are every tenth of the run, and what
+    `platforms` knows set.
 
   Raises:
     ValueError: the config states another size or class count, or counts
@@ -452,6 +460,9 @@ def resolve(
     config.total_steps = steps
   if config.schedule.warmup_steps == -1:
     config.schedule.warmup_steps = min(10_000, config.total_steps // 10)
+  if config.schedule.peak == -1:
+    # ImageNet's row of Table 3, for other batches.
+    config.schedule.peak = 3e-3 * math.sqrt(config.data.batch_size / 4096)
   for section in config.evals.values():
     if section.every == -1:
       section.every = max(1, config.total_steps // 10)
@@ -460,8 +471,8 @@ def resolve(
 
 
 def _batch_size(num_examples: int) -> int:
-  """The power of two up to a 64th of the examples, 16 to 4096."""
-  return 2 ** min(12, max(4, (num_examples // 64).bit_length() - 1))
+  """The power of two up to a 256th of the examples, 16 to 4096."""
+  return 2 ** min(12, max(4, (num_examples // 256).bit_length() - 1))
 
 
 def _head_bias(loss: str, num_classes: int) -> float:
@@ -527,7 +538,9 @@ def check_same_run(
   new = flatten(json.loads(json.dumps(config.to_dict())))
   # What a run from before a key was added did is what its default does.
   defaults = flatten(json.loads(json.dumps(default().to_dict())))
-  # But for photographs, which it did not turn.
+  # But for photographs: it turned none, and decoded accurately.
+  if old.get('data.dataset', '').partition(':')[0] not in _WITHOUT_JPEGS:
+    old.setdefault('data.jpeg_dct', 'accurate')
   for flat, missing in ((old, False), (new, None)):
     if flat.get('data.exif_orientation', missing) is None:
       flat['data.exif_orientation'] = is_located(flat.get('data.dataset'))

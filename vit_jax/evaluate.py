@@ -87,7 +87,6 @@ def evaluate_only(
     trained_on = config.data.train_split
     config = inputs.settle(config, source)
     holds_out = config.data.train_split != trained_on
-    config = _resolve(config, source.info.num_classes)
     first_process = jax.process_index() == 0
     trained, config.init.checkpoint = distributed.broadcast(
       (
@@ -99,7 +98,8 @@ def evaluate_only(
     )
     if holds_out:
       _check_held_out(config)
-    config = warm_start.with_sizes(config, workdir)
+    config = warm_start.with_model(config, workdir)
+    config = _resolve(config, source.info.num_classes)
     if trained:
       raise ValueError(
         f'{workdir} is of a training run, and --eval_only has one of its own:'

@@ -7,8 +7,14 @@ import numpy as np
 from absl import logging
 
 from vit_jax import config as config_lib
-from vit_jax import data
+from vit_jax import data, masked_patch
 from vit_jax.data import ops, pipeline, splits
+
+_MISSPELT = 'Is a folder misspelt, or not a class? Mend it'
+_SORTED = (
+  'Images in class folders are sorted by class: write shuffled({0}) in place of'
+  ' {0} for a random part'
+)
 
 
 def open_source(
@@ -86,16 +92,18 @@ def settle(
 def check_classes(
   config: ml_collections.ConfigDict, source: data.Source
 ) -> None:
-  """Refuses class folders that look like a mistake.
+  """Refuses class folders, and parts of them, that look like a mistake.
 
   Args:
     config: settled.
     source: the training data; only sources that know how many images each
-      class has (`class_counts`) are checked.
+      class has (`class_counts`), and sort them by class, are checked.
 
   Raises:
-    ValueError: there is one class only, or a class without an image in a split
-      that is trained or measured on, unless data.uneven_classes is 'accept'.
+    ValueError: there is one class only, or a class without an image in what is
+      trained or measured on, unless data.uneven_classes is 'accept' or no
+      labels are learnt. Not a random part is checked, but what it is taken
+      from.
   """
   choices = ('error', 'accept')
   if config.data.uneven_classes not in choices:
@@ -104,7 +112,11 @@ def check_classes(
       f' one of {list(choices)}.'
     )
   counts = getattr(source, 'class_counts', None)
-  if counts is None or config.data.uneven_classes == 'accept':
+  if (
+    counts is None
+    or config.data.uneven_classes == 'accept'
+    or config.loss.name == masked_patch.NAME
+  ):
     return
   names = source.info.class_names
   if len(names) == 1:
@@ -112,19 +124,31 @@ def check_classes(
       f'{source.info.spec} has one class, {names[0]!r}, so there is nothing to'
       ' tell apart: give each class a folder of its own.'
     )
-  used = splits.names(config.data.train_split)
-  for section in config.evals.values():
-    if section.kind == 'classification' and not section.dataset:
-      used |= splits.names(section.split)
-  for split in sorted(used & counts.keys()):
-    missing = [names[i] for i in np.flatnonzero(counts[split] == 0)]
+  used = [config.data.train_split] + [
+    section.split
+    for section in config.evals.values()
+    if section.kind == 'classification' and not section.dataset
+  ]
+  advice = dict.fromkeys(
+    sorted(set().union(*map(splits.names, used))), _MISSPELT
+  )
+  advice |= {
+    part: _SORTED.format(min(splits.names(part)))
+    for part in used
+    if part not in advice
+  }
+  for part, what_to_do in advice.items():
+    found = sum(
+      np.bincount(source.labels(split)[start:stop], minlength=len(names))
+      for split, start, stop in splits.resolve(part, source.info.splits).ranges
+    )
+    missing = [names[i] for i in np.flatnonzero(found == 0)]
     if missing:
       shown = ', '.join(missing[:10]) + (', ...' if missing[10:] else '')
       raise ValueError(
         f'{source.info.spec}: {len(missing)} of {len(names)} classes have no'
-        f' image in {split!r}: {shown}. Is a folder misspelt, or not a class?'
-        ' Mend it, or pass --config.data.uneven_classes=accept to go on with'
-        ' all of them.'
+        f' image in {part!r}: {shown}. {what_to_do}, or pass'
+        ' --config.data.uneven_classes=accept to go on with all of them.'
       )
 
 
@@ -138,7 +162,7 @@ def parse_preprocess(
     text: see `data/ops.py`.
     dataset: what it is for, a data spec; '' is the training data.
   """
-  # Runs of before there was the key did not turn any.
+  # Runs of before there were the keys turned none, and decoded accurately.
   upright = config.data.get('exif_orientation', False)
   if upright is None:
     upright = config_lib.is_located(dataset or config.data.dataset)
@@ -147,6 +171,7 @@ def parse_preprocess(
     image_size=tuple(config.image_size),
     channels=config.channels,
     upright=upright,
+    jpeg_dct=config.data.get('jpeg_dct', 'accurate'),
   )
 
 

@@ -17,6 +17,7 @@ LIBRARIES = (
   *('jax-cuda13-plugin', 'jax-cuda13-pjrt'),
   *('flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy'),
   *('ml_dtypes', 'tensorstore', 'array_record'),
+  *('opencv-python-headless', 'simplejpeg'),
 )
 # Of `freeze`: a line that pip takes, and comments that it does not.
 _PIN = re.compile(r'([\w.-]+)==(\S+)')

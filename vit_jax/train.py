@@ -89,18 +89,25 @@ def train_and_evaluate(
     config = inputs.settle(config, source)
     inputs.check_classes(config, source)
     view = data.View(source, config.data.train_split)
+    first_process = jax.process_index() == 0
+    # Another run may be saving at this moment: one process looks.
+    config.init.checkpoint = distributed.broadcast(
+      warm_start.pin(config.init.checkpoint, workdir) if first_process else ''
+    )
+    config = warm_start.with_model(config, workdir)
     config = config_lib.resolve(
       config,
       num_examples=len(view),
       num_classes=source.info.num_classes,
       whole=view.selection.whole,
     )
-    first_process = jax.process_index() == 0
-    # Another run may be saving at this moment: one process looks.
-    config.init.checkpoint = distributed.broadcast(
-      warm_start.pin(config.init.checkpoint, workdir) if first_process else ''
-    )
-    config = warm_start.with_sizes(config, workdir)
+    if first_process and config.data.batch_size > len(view):
+      logging.warning(
+        'data.batch_size=%d is more than the %d training examples, so a batch'
+        ' has some of them several times. 0 chooses one by their number, from'
+        ' 16 on.',
+        *(config.data.batch_size, len(view)),
+      )
     preprocess = inputs.parse_preprocess(config, config.data.preprocess)
     inputs.check_first_record(config, view, preprocess)
 

@@ -5,7 +5,9 @@ pre-trained head is left out, position embeddings are interpolated to the new
 grid of patches, and everything else must fit: see `interop.fitting`.
 """
 
+import contextlib
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,21 +19,22 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from vit_jax import agreement, interop, paths, sharding
+from vit_jax import agreement, interop, models, paths, sharding
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax.checkpoint import fingerprint
-from vit_jax.interop import catalog
+from vit_jax.interop import catalog, inference
 from vit_jax.interop.fitting import Report, fit, match
 
 __all__ = [
   'Report',
+  'dropout_rate',
   'fit',
   'load',
   'load_sharded',
   'pin',
   'resolve_path',
-  'with_sizes',
+  'with_model',
 ]
 
 # What must be as in the run whose weights a model starts from.
@@ -41,6 +44,17 @@ SIZES = (
   *('pooling', 'position_embedding', 'position_site', 'attention'),
   *('gelu', 'norm_epsilon'),
 )
+
+# Of the released fine-tuning configs. A hybrid is trained as its ViT is, says
+# the paper: Figure 5 and Table 6 compare the two.
+# Differs from the released configs: those of R50+ViT-B/16 and R50+ViT-L/32,
+# the only hybrids among them, have 0.1.
+_DROPOUT_RATE = {'ViT-L/16': 0.1, 'ViT-H/14': 0.1}
+
+
+def dropout_rate(model: str) -> float:
+  """That of a model's fine-tuning; 0 for all that are not listed."""
+  return _DROPOUT_RATE.get(re.sub(r'^R\d*\+', '', model), 0.0)
 
 
 def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
@@ -92,22 +106,33 @@ def pin(path: str, workdir: epath.PathLike) -> str:
   return str(interop.locate(path))
 
 
-def with_sizes(
+def with_model(
   config: ml_collections.ConfigDict, workdir: epath.PathLike
 ) -> ml_collections.ConfigDict:
-  """Takes the model's sizes from the run that it starts from.
+  """Takes the model, or its sizes, from the weights that a run starts from.
 
   Args:
     config: its `init.checkpoint` is pinned; not changed.
     workdir: of the run that starts.
 
   Returns:
-    A copy, in which those of `SIZES` are set that the config leaves open, where
-    the checkpoint is of a run of the same model that has others than the
-    model's own.
+    A copy. If its model's name was `auto`, it is that of the weights, and the
+    dropout, if it was open, that of its fine-tuning. Those of `SIZES` are set
+    that the config leaves open, where the weights are of a run of the same
+    model, or the name is theirs, and they have others than the model's own.
+
+  Raises:
+    ValueError: the run whose weights they are was of another model; or the name
+      is `auto`, and there are no weights, or they do not tell their model.
   """
   config = config.copy_and_resolve_references()
+  named = config.model.name != config_lib.AUTO
   if not config.init.checkpoint:
+    if not named:
+      raise ValueError(
+        f'model.name={config.model.name!r} is that of init.checkpoint, which'
+        ' is not set: name the model.'
+      )
     return config
   path = resolve_path(config.init.checkpoint, workdir)
   own = config_lib.load(workdir) or {}
@@ -115,7 +140,20 @@ def with_sizes(
   again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
   saved = config_lib.load(path.parent.parent) or (own if again else {})
   trained = saved.get('model', {})
-  if trained.get('name') != config.model.name:
+  if not named:
+    trained = trained or _model_of(path)
+    config.model.name = models.paper_name(trained['name'])
+    if config.model.dropout_rate is None and 'dropout_rate' in models.options(
+      config.model.name
+    ):
+      config.model.dropout_rate = dropout_rate(config.model.name)
+    if config.model.dropout_rate:
+      config.dropout_rng = 'rbg'
+    logging.info('%s is of a %s.', path, config.model.name)
+  elif not trained:
+    return config
+  elif not _are_the_same(trained['name'], config.model.name):
+    _check_name(config, path, trained)
     return config
   taken = {
     key: trained[key]
@@ -128,6 +166,54 @@ def with_sizes(
     listed = ', '.join(f'{key}={value}' for key, value in taken.items())
     logging.info('As in %s: %s.', path, listed)
   return config
+
+
+class _EnoughError(Exception):
+  """The names and shapes are known; the values need not be read."""
+
+
+def _model_of(path: epath.PathLike) -> dict[str, Any]:
+  """Name and overrides of the model that a file's weights are of."""
+  found = []
+
+  def understand(weights):
+    found.append(weights)
+    raise _EnoughError
+
+  with contextlib.suppress(_EnoughError):
+    found.append(interop.read(path, check=understand))
+  model = found[0].model
+  try:
+    if model is None:
+      arrays = {'head/bias': np.zeros(1), **found[0].params}
+      model, _ = interop.infer_model(arrays, found[0].image_size)
+    name, overrides = inference.describe(model)
+  except ValueError as error:
+    raise ValueError(
+      f'{path} does not tell which model it is of: {error} Name the model'
+      f' instead of {config_lib.AUTO!r}.'
+    ) from error
+  return {'name': name} | overrides
+
+
+def _are_the_same(one: str, other: str) -> bool:
+  """Whether two names stand for one model, as R26+S/32 and R26+ViT-S/32 do."""
+  one, other = (models.build(name, num_classes=1) for name in (one, other))
+  return one == other
+
+
+def _check_name(
+  config: ml_collections.ConfigDict,
+  path: epath.Path,
+  trained: Mapping[str, Any],
+) -> None:
+  """Refuses the weights of another model, where no sizes make them one."""
+  sizes = [config.model[key] for key in SIZES] + [trained.get(k) for k in SIZES]
+  if all(size is None for size in sizes):
+    raise ValueError(
+      f'{path} is of a {trained["name"]}, and model.name={config.model.name!r}:'
+      ' name that model, or auto, in the argument of the config.'
+    )
 
 
 def load(

@@ -11,9 +11,10 @@ BiT's ResNets have BiT's own setup as one more candidate, as in the paper (the
 better by the held-out part is reported): 8 runs.
 
 MODEL, DATASET, `resolution=R` and `preprocess=P` are those of
-configs/finetune.py. Rates of data sets that are not in the table: 0.001, 0.003,
-0.01, 0.03. `seeds=3`. `real=true` tests the runs that are reported for
-imagenet2012 on ImageNet-ReaL too; nothing is chosen by it.
+configs/finetune.py. Data sets that are not in the table need a split called
+test; their rates: 0.001, 0.003, 0.01, 0.03. `seeds=3`. `real=true` tests the
+runs that are reported for imagenet2012 on ImageNet-ReaL too; nothing is chosen
+by it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,11 @@ def get_sweep(argument=None) -> Sweep:
   options = {
     key: args[key] for key in ('resolution', 'preprocess') if key in args
   }
+  if args['model'] == config_lib.AUTO:
+    raise ValueError(
+      'A sweep names its model, as what is tried depends on it: auto is for'
+      f' single runs. {USAGE}'
+    )
   datasets = args['datasets'].split('+')
   real = args.get('real', 'false')
   if real != 'false' and 'imagenet2012' not in datasets:
@@ -95,6 +101,9 @@ def study(
 
   def config(part: str, setup: str) -> str:
     words = {**(options or {}), 'train': part}
+    if not row and part == 'all':
+      # Not a part of train, which the rate was chosen by.
+      words['eval'] = 'test'
     if part == 'selection':
       words.pop('real', None)
     if setup != 'table4':

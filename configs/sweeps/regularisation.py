@@ -79,8 +79,10 @@ def get_sweep(argument=None) -> Sweep:
       for seed in range(args.get('seeds', 1))
     ]
 
+  # Class folders are sorted by class.
+  train = 'shuffled(train)' if config_lib.is_located(dataset) else 'train'
   part = {
-    'data.train_split': f'train[:{kept}%]',
+    'data.train_split': f'{train}[:{kept}%]',
     # Not that of the whole set, which the config states.
     'data.num_examples': 0,
     **batch,
@@ -88,7 +90,7 @@ def get_sweep(argument=None) -> Sweep:
   candidates = [
     make_run(
       dataset,
-      config(f'train[{kept}%:]'),
+      config(f'{train}[{kept}%:]'),
       {**{KEYS[axis]: value for axis, value in point.items()}, **part},
       **point,
     )

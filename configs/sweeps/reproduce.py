@@ -199,7 +199,7 @@ def _papers_pretraining(node: Pretraining, spec: str) -> Study:
   if len(splits) not in (0, 2):
     raise ValueError(
       f'{node.data} is {"@".join([spec, *splits])!r}, expected SPEC, or'
-      f' SPEC@TRAIN@HELD_OUT as in folder:/data@train[1%:]@train[:1%]. {USAGE}'
+      f' SPEC@TRAIN@HELD_OUT as in tfds:jft@train[1%:]@train[:1%]. {USAGE}'
     )
   words = [node.model, runs.DATASETS[node.data]]
   average = node.few_shot == 'several'

@@ -114,10 +114,38 @@ def test_exif_orientation_is_ignored_unless_asked_for():
     assert ops.decode(jpeg, channels).shape == (16, 32, channels)
     upright = ops.decode(jpeg, channels, upright=True)
     # Turned by a quarter, clockwise.
-    expected = np.rot90(ops.decode(jpeg, channels), -1)
-    np.testing.assert_array_equal(upright, expected)
+    stored = ops.decode(jpeg, channels, jpeg_dct='accurate')
+    np.testing.assert_array_equal(upright, np.rot90(stored, -1))
   parsed = ops.parse('', image_size=(32, 16), channels=3, upright=True)
   assert parsed(jpeg, None).shape == (32, 16, 3)
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+def test_jpegs_are_decoded_fast_or_accurately(channels):
+  jpeg = encode(cv2.GaussianBlur(noise(64, 64), (9, 9), 0), '.jpg')
+  fast, accurate = (
+    ops.parse('', image_size=64, channels=channels, jpeg_dct=dct)(jpeg, None)
+    for dct in ('fast', 'accurate')
+  )
+  # OpenCV's, in its own order of colours.
+  found = cv2.imdecode(np.frombuffer(jpeg, np.uint8), 1 if channels == 3 else 0)
+  found = found[:, :, ::-1] if channels == 3 else found[:, :, None]
+  np.testing.assert_array_equal(accurate, found)
+  difference = np.abs(fast.astype(int) - accurate)
+  assert fast.shape == accurate.shape
+  assert 0 < difference.mean() < 2
+  assert difference.max() < 20
+  with pytest.raises(ValueError, match="jpeg_dct='slow' is unknown; choose"):
+    ops.parse('', image_size=64, channels=channels, jpeg_dct='slow')
+
+
+@pytest.mark.parametrize('jpeg_dct', ['fast', 'accurate'])
+def test_a_header_that_states_too_many_pixels(jpeg_dct):
+  jpeg = bytearray(encode(noise(32, 32), '.jpg'))
+  frame = jpeg.find(b'\xff\xc0') + 5  # Height and width, 16 bits each.
+  jpeg[frame : frame + 4] = b'\xff\x00\xff\x00'
+  with pytest.raises(ops.CorruptImageError, match='cannot decode'):
+    ops.decode(bytes(jpeg), 3, jpeg_dct=jpeg_dct)
 
 
 @pytest.mark.parametrize('cut', [1, 2, 10, 300])

@@ -192,14 +192,19 @@ def test_inception_crops_are_tensorflows(tf, height, width):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize('path', PHOTOGRAPHS, ids=lambda path: path.stem)
-def test_jpegs_are_decoded_as_by_tensorflows_accurate_transform(tf, path):
+@pytest.mark.parametrize('channels', [1, 3])
+def test_jpegs_are_decoded_as_by_tensorflow(tf, path, channels):
   data = path.read_bytes()
-  found = ops.decode(data, 3)
-  accurate = tf.image.decode_jpeg(data, 3, dct_method='INTEGER_ACCURATE')
-  np.testing.assert_array_equal(found, accurate.numpy())
-  # Its default is a faster one, which the originals take.
-  fast = tf.image.decode_jpeg(data, 3).numpy().astype(int)
-  assert 0 < np.abs(found - fast).mean() < 2
+  # Its default, which the originals take.
+  fast = tf.image.decode_jpeg(data, channels).numpy()
+  np.testing.assert_array_equal(ops.decode(data, channels), fast)
+  accurate = tf.image.decode_jpeg(
+    data, channels, dct_method='INTEGER_ACCURATE'
+  ).numpy()
+  np.testing.assert_array_equal(
+    ops.decode(data, channels, jpeg_dct='accurate'), accurate
+  )
+  assert 0 < np.abs(fast.astype(int) - accurate).mean() < 2
 
 
 @pytest.mark.tensorflow
@@ -215,3 +220,54 @@ def test_crops_and_pngs_are_tensorflows(tf, photograph):
   )
   found = ops.CentralCrop((224, 225))(photograph, None)
   np.testing.assert_array_equal(found, expected.numpy())
+
+
+def _from_tensorflow(tf):
+  """Each operation that draws nothing, and what TensorFlow has for it."""
+  return {
+    'flip': lambda image: tf.image.flip_left_right(image),
+    'pad(4)': lambda image: tf.pad(image, [[4, 4], [4, 4], [0, 0]]),
+    "pad(4, mode='reflect')": lambda image: tf.pad(
+      image, [[4, 4], [4, 4], [0, 0]], mode='REFLECT'
+    ),
+    'trim(2)': lambda image: tf.image.crop_to_bounding_box(
+      image, 2, 2, image.shape[0] - 4, image.shape[1] - 4
+    ),
+    'central_crop(32)': lambda image: tf.image.crop_to_bounding_box(
+      image, (image.shape[0] - 32) // 2, (image.shape[1] - 32) // 2, 32, 32
+    ),
+  }
+
+
+class _Draws:
+  """Draws what an operation that may do nothing needs to do something."""
+
+  def random(self):
+    return 0.0
+
+
+@pytest.mark.tensorflow
+def test_operations_that_only_move_pixels_are_tensorflows(tf, photograph):
+  for text, expected in _from_tensorflow(tf).items():
+    [op] = ops.parse(text, image_size=32, channels=3).ops
+    np.testing.assert_array_equal(
+      op(photograph, _Draws()), expected(photograph).numpy(), err_msg=text
+    )
+
+
+@pytest.mark.tensorflow
+def test_random_crops_are_tensorflows(tf):
+  # The place of a crop is the value of its first pixel.
+  places = np.arange(40 * 50, dtype=np.int32).reshape(40, 50, 1)
+  draw = tf.function(lambda: tf.image.random_crop(places, (32, 32, 1))[0, 0, 0])
+  expected = np.array([int(draw()) for _ in range(10_000)])
+  op, rng = ops.RandomCrop(32), np.random.default_rng(0)
+  found = np.array([op(places, rng)[0, 0, 0] for _ in range(10_000)])
+  for measure in (lambda place: place // 50, lambda place: place % 50):
+    assert scipy.stats.ks_2samp(measure(found), measure(expected)).pvalue > 1e-3
+
+
+def test_the_whole_list_is_compared():
+  compared = {'resize', 'resize_small', 'inception_crop', 'random_crop'}
+  moved = {text.partition('(')[0] for text in _from_tensorflow(None)}
+  assert compared | moved == set(ops.OPS)

@@ -101,6 +101,12 @@ def test_small_data_are_read():
   )
 
 
+def test_a_plan_needs_the_name_of_the_model():
+  config = finetune.get_config('auto,cifar10')
+  with pytest.raises(ValueError, match=r"model.name='auto' is known .*weights"):
+    analysis.resolve(config, 'tpu')
+
+
 def test_data_that_are_elsewhere():
   config = pretrain.get_config('ViT-B/16,folder:/nowhere')
   with pytest.raises(ValueError, match='there is no folder /nowhere'):
@@ -108,8 +114,8 @@ def test_data_that_are_elsewhere():
   config.num_classes = 10
   config.data.num_examples = 40_960
   resolved = analysis.resolve(config, 'tpu')
-  # A batch of a 64th of the examples, at most: 512.
-  assert (resolved.num_classes, resolved.total_steps) == (10, 24_000)
+  # A batch of a 256th of the examples, at most: 128.
+  assert (resolved.num_classes, resolved.total_steps) == (10, 96_000)
   config.data.dataset = None
   config.num_classes = 0
   with pytest.raises(ValueError, match='Set num_classes, and'):

@@ -114,6 +114,8 @@ def test_another_data_set_is_refused():
     (('train[:50%]', {'test': 'train[95%:]+test'}), 'cannot be tested by it'),
     # Reported on what was trained on.
     (('train', {'test': 'train[:50%]+test'}), 'measured on some of the same'),
+    # Or perhaps.
+    (('train', {'auto': 'auto'}), 'does not say what it is measured on'),
     # Chosen by a split that the final runs do not train on.
     (('test[:50%]', {'test': 'test[50%:]'}), "'train'] is no split that final"),
   ],

@@ -74,7 +74,11 @@ def test_the_fine_tuning_protocol():
     'train[99%:]',
   )
   assert data(cifar.candidates[0]) == ('train[:98%]', 'held_out', 'train[98%:]')
-  assert data(own.candidates[0]) == ('train[:90%]', 'held_out', 'train[90%:]')
+  assert data(own.candidates[0]) == (
+    'shuffled(train)[:90%]',
+    'held_out',
+    'shuffled(train)[90%:]',
+  )
   finals = own.finals_of(own.candidates[2])
   assert [run.name for run in finals] == [
     f'folder:_data_a/rate=0.01,seed={seed}' for seed in range(3)
@@ -164,6 +168,11 @@ def test_the_regularisation_sweep():
     ) == (0.3, 0.1, 1e-4)
     [(name, section)] = config.evals.items()
     assert (config.data.train_split, name, section.split) == expected
+  # A slice of class folders would leave classes out.
+  path = 'configs/sweeps/regularisation.py:ViT-B/16,folder:/a'
+  config = reading.read_config(reading.load(path).studies[0].candidates[0])
+  assert config.data.train_split == 'shuffled(train)[:90%]'
+  assert config.evals.held_out.split == 'shuffled(train)[90%:]'
   with pytest.raises(ValueError, match='jft300m is no small set'):
     reading.load('configs/sweeps/regularisation.py:ViT-B/16,jft300m')
 
@@ -194,13 +203,18 @@ def _command(path, sweep, *words):
   )
 
 
+def test_a_sweep_names_its_model():
+  with pytest.raises(ValueError, match='auto is for single runs'):
+    reading.load('configs/sweeps/finetune.py:auto,cifar10')
+
+
 def test_a_choice_by_test_results_ends_before_anything_starts(tmp_path):
   file = _sweep_file(tmp_path / 'sweep.py', {})
   result = _command(tmp_path / 'out', f'{file}:all')
   assert result.returncode == 1
   assert result.stdout == ''
   assert result.stderr.startswith(
-    "error: s/train=all has the evaluations ['test']. A candidate has one,"
+    "error: s/train=all has the evaluations ['auto']. A candidate has one,"
   )
   assert result.stderr.count('\n') == 1
   assert not (tmp_path / 'out' / 'runs').exists()

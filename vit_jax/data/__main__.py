@@ -1,7 +1,7 @@
 """What a split expression selects: `python -m vit_jax.data --data=SPEC`.
 
   python -m vit_jax.data --data=digits --split='shuffled(train)[:10%]'
-  python -m vit_jax.data --data=folder:/data/birds --split='train[:98%]'
+  python -m vit_jax.data --data=folder:/data/birds --split='train+val'
   python -m vit_jax.data --data=tfds:cifar10 --split='train[98%:]+test'
 
 Prints the data set's splits, the number of records selected, and how many

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
+from vit_jax.data.decode import JPEG_DCTS, decode, with_channels
 from vit_jax.data.decode import CorruptImageError as CorruptImageError
-from vit_jax.data.decode import decode, with_channels
 
 Size = int | tuple[int, int]
 Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -323,6 +323,7 @@ class Preprocess:
     channels: number of channels that come out.
     ops: the operations, in order.
     upright: whether images are turned as their EXIF data say.
+    jpeg_dct: how JPEGs are decoded, one of `decode.JPEG_DCTS`.
   """
 
   text: str
@@ -330,6 +331,13 @@ class Preprocess:
   channels: int
   ops: tuple[Op, ...]
   upright: bool = False
+  jpeg_dct: str = 'fast'
+
+  def __post_init__(self):
+    if self.jpeg_dct not in JPEG_DCTS:
+      raise ValueError(
+        f'jpeg_dct={self.jpeg_dct!r} is unknown; choose from {list(JPEG_DCTS)}'
+      )
 
   def __call__(
     self, image: bytes | np.ndarray, rng: np.random.Generator
@@ -344,7 +352,9 @@ class Preprocess:
       CorruptImageError: the bytes cannot be decoded.
       ValueError: the image does not come out as `image_size`.
     """
-    image = decode(image, self.channels, upright=self.upright)
+    image = decode(
+      image, self.channels, upright=self.upright, jpeg_dct=self.jpeg_dct
+    )
     for op in self.ops:
       image = op(image, rng)
     if image.shape[:2] != self.image_size:
@@ -357,7 +367,12 @@ class Preprocess:
 
 
 def parse(
-  preprocess: str, *, image_size: Size, channels: int, upright: bool = False
+  preprocess: str,
+  *,
+  image_size: Size,
+  channels: int,
+  upright: bool = False,
+  jpeg_dct: str = 'fast',
 ) -> Preprocess:
   """Parses a preprocessing such as `'inception_crop(min_area=0.3)|flip'`.
 
@@ -370,6 +385,7 @@ def parse(
     image_size: the size, in pixels, that images must come out with.
     channels: the number of channels they must come out with.
     upright: whether images are turned as their EXIF data say.
+    jpeg_dct: how JPEGs are decoded, one of `decode.JPEG_DCTS`.
 
   Raises:
     ValueError: an unknown operation, or arguments it does not accept; the
@@ -378,7 +394,7 @@ def parse(
   size = _pair(image_size)
   parts = preprocess.split('|') if preprocess.strip() else []
   ops = tuple(_parse_op(part.strip(), size) for part in parts)
-  return Preprocess(preprocess, size, channels, ops, upright)
+  return Preprocess(preprocess, size, channels, ops, upright, jpeg_dct)
 
 
 def _parse_op(text: str, image_size: tuple[int, int]) -> Op:

@@ -59,6 +59,14 @@ class Selection:
     return any(isinstance(part, Shuffled) for part in self.parts)
 
   @property
+  def ranges(self) -> list[Range]:
+    """All ranges, also those that shuffled parts are taken from."""
+    found = []
+    for part in self.parts:
+      found += [part] if isinstance(part, Range) else part.inner.ranges
+    return found
+
+  @property
   def whole(self) -> int:
     """How many records there are to take from: all those of what is shuffled.
 

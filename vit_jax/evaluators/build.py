@@ -74,6 +74,8 @@ def _classification(
   if section.classes:
     view, max_labels = _relabelled(name, section.classes, view, source.info)
   inputs.check_first_record(config, view, preprocess, max_labels=max_labels)
+  if evaluated is source:
+    _tell_if_trained_on(name, section.split, config, source)
   candidates = None
   if section.restrict:
     candidates = distributed.broadcast(
@@ -93,6 +95,23 @@ def _classification(
     confidence=classification.CONFIDENCES[config.loss.name],
     candidates=candidates,
   )
+
+
+def _tell_if_trained_on(
+  name: str,
+  split: str,
+  config: ml_collections.ConfigDict,
+  source: data.Source,
+) -> None:
+  """Warns of an evaluation that has examples of the training split."""
+  view = data.View(source, split)
+  shared = view.shared(data.View(source, config.data.train_split))
+  if shared and jax.process_index() == 0:
+    logging.warning(
+      'evals.%s: up to %d of its %d examples are trained on, too (data.train_'
+      'split=%r), so it does not tell how the model does on others.',
+      *(name, shared, len(view), config.data.train_split),
+    )
 
 
 def _open(

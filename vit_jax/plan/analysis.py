@@ -92,6 +92,11 @@ def resolve(
     ValueError: a wrong config, or a fact that neither it nor the data tell.
   """
   config_lib.validate(config, complete=False)
+  if config.model.name == config_lib.AUTO:
+    raise ValueError(
+      f'model.name={config.model.name!r} is known from the weights only, which'
+      ' a plan does not read: name the model.'
+    )
   classes, examples = KNOWN_DATASETS.get(config.data.dataset, (0, 0))
   classes = config.num_classes or classes
   if config.data.num_examples or config.data.train_split != 'train':

@@ -67,6 +67,12 @@ def check(
     split = other.data.train_split
     _check_part(where, config, part, split, f'{final} trains on')
     for tested, evaluation in other.evals.items():
+      if evaluation.split == config_lib.AUTO:
+        raise ValueError(
+          f'{final} does not say what it is measured on, which may be what its'
+          f' settings are chosen by: give it eval=SPLIT, such as eval=test, in'
+          ' the argument of its config.'
+        )
       if evaluation.dataset in ('', dataset) and overlap(
         config, split, evaluation.split
       ):
@@ -91,7 +97,7 @@ def _check_part(where, config, part, split, whose) -> None:
     raise ValueError(
       f'{where}, but {sorted(extra)} is no split that {whose} ({split!r} of'
       f' {config.data.dataset!r}); hold out a part of that, such as'
-      f' {min(splits.names(split))}[90%:].'
+      f' shuffled({min(splits.names(split))})[90%:].'
     )
 
 

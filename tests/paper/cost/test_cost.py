@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from vit_jax.configs import pretrain
 from vit_jax.paper import cost
+from vit_jax.paper.numbers import values
+from vit_jax.paper.runs import Pretraining
 
 MODEL = {
   **{'name': 'ViT-B/32', 'width': 4, 'depth': 2, 'heads': 1, 'mlp_dim': 8},
@@ -71,3 +74,15 @@ def test_hours_are_of_all_devices_and_launches():
   }
   assert cost.device_hours(metrics) == pytest.approx(4.0)
   assert cost.device_hours({'test/seconds': 9.0}) is None
+
+
+def test_runs_have_the_epochs_of_their_configs():
+  for model, data, dataset in (
+    ('BiT-R50x1', values.IMAGENET, 'imagenet2012'),
+    ('BiT-R50x1', values.IMAGENET21K, 'imagenet21k'),
+    ('ViT-B/32', values.IMAGENET, 'imagenet2012'),
+    ('ViT-B/32', values.IMAGENET21K, 'imagenet21k'),
+  ):
+    epochs = pretrain.get_config(f'{model},{dataset}').epochs
+    run = Pretraining(model, data, None)
+    assert cost.exaflops(run) == cost.exaflops(Pretraining(model, data, epochs))

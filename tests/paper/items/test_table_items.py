@@ -166,6 +166,18 @@ def test_a_choice_of_rates_is_told_where_there_is_one(name, tmp_path):
     assert comparable == any('pre-training has seen' in w for w in words)
 
 
+@pytest.mark.parametrize(
+  'name', ['table2', 'table5', 'table9', 'figure3', 'masked_patch']
+)
+def test_the_images_of_imagenet21k_are_told(name, tmp_path):
+  item = items.ITEMS[name]
+  for comparable in (True, False):
+    results = made.results(item.nodes, _metrics, comparable=comparable)
+    section = item.render(results, tmp_path)
+    words = [*section.notes, getattr(section.blocks[0], 'caption', '')]
+    assert comparable == any('12.4 million images' in w for w in words)
+
+
 def test_table_7_needs_all_seeds_of_pretraining(tmp_path):
   item = items.ITEMS['table7']
   gone = Transfer(Pretraining('BiT-R50x1', values.JFT, 7, seed=2), values.PETS)

@@ -18,13 +18,17 @@ IMAGES = {
   values.JFT: 303_000_000,
 }
 EPOCHS = {values.IMAGENET: 300, values.IMAGENET21K: 90, values.JFT: 7}
+BIT_IMAGENET_EPOCHS = 90
 # Scale -> the unit of `compute_of`.
 UNITS = {'paper': 'exaFLOPs', 'mini': 'teraFLOPs'}
 
 
 def exaflops(run: Pretraining) -> float:
   """10^18 operations of forward and backward passes, as Table 6 counts them."""
-  epochs = run.epochs if run.epochs is not None else EPOCHS[run.data]
+  epochs = run.epochs
+  if epochs is None:
+    own = run.model.startswith('BiT-') and run.data == values.IMAGENET
+    epochs = BIT_IMAGENET_EPOCHS if own else EPOCHS[run.data]
   return accounting.exaflops(
     _forward_macs(run.model, run.options, (224, 224)), IMAGES[run.data], epochs
   )

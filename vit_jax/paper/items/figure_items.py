@@ -66,13 +66,15 @@ def figure3() -> Item:
       if any((model, data) not in points for model in _BITS):
         for model in _BITS:
           points.pop((model, data), None)
-    seen = ''.join(f' {note}' for note in table_items.seen(results))
+    notes = table_items.seen(results) + table_items.images_21k(results)
     # In miniature each model has one rate.
     if results.comparable:
-      seen += (
-        ' BiT on the smaller sets has the settings of the ViTs there, as the'
-        ' paper gives none.'
+      notes.append(
+        'The paper gives no settings of BiT on the smaller sets: on ImageNet it'
+        " has its authors' (90 epochs of SGD), on ImageNet-21k those of the"
+        ' ViTs.'
       )
+    seen = ''.join(f' {note}' for note in notes)
     options = dict(data=_DATA, paper=numbers.FIGURES['figure3'])
     drawing.save(
       plots.figure3(points, overlay=results.comparable, **options),

@@ -90,6 +90,7 @@ def _notes(results: Results) -> list[str]:
   """What a reader must know of the rows."""
   notes = [
     *table_items.seen(results),
+    *table_items.images_21k(results),
     'Numbers are means over three pre-training runs each and their fine-tuning,'
     ' but from ImageNet-21k over the fine-tuning of one.',
   ]

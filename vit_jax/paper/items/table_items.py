@@ -33,6 +33,13 @@ _SEEN = (
   ' has seen.'
 )
 
+# What is pre-trained on is not what the paper's text says of it.
+_IMAGES_21K = (
+  'An epoch of ImageNet-21k counts 12.4 million images, what its authors quote'
+  " of theirs without duplicates: 90 epochs are 272,460 steps. The paper's text"
+  ' has 14 million, which would be 308,000.'
+)
+
 _MINI_8 = (
   'In miniature the accuracies are means over all data sets that few-shot'
   ' accuracy is measured on: what stands for ImageNet asks where a scene is,'
@@ -58,6 +65,11 @@ def pretraining(model: str, data: str, epochs: float | None = None):
 def seen(results: Results) -> list[str]:
   """Says what the choice of a rate rests on; in miniature none is chosen."""
   return [_SEEN] if results.comparable else []
+
+
+def images_21k(results: Results) -> list[str]:
+  """Says how many images ImageNet-21k has; in miniature there is none."""
+  return [_IMAGES_21K] if results.comparable else []
 
 
 def seeds(start: Pretraining, count: int) -> list[Pretraining]:
@@ -163,7 +175,11 @@ def table2() -> Item:
 
   def notes(results: Results) -> list[str]:
     vtab_notes = averages.vtab_notes(results, starts.values())
-    return [*asked.real_notes(results), *vtab_notes]
+    return [
+      *images_21k(results),
+      *asked.real_notes(results),
+      *vtab_notes,
+    ]
 
   return _table_item(
     paper,
@@ -191,7 +207,11 @@ def table5() -> Item:
   return _table_item(
     paper,
     cells,
-    notes=lambda results: [*seen(results), *asked.real_notes(results)],
+    notes=lambda results: [
+      *seen(results),
+      *images_21k(results),
+      *asked.real_notes(results),
+    ],
   )
 
 

@@ -54,7 +54,8 @@ def table9() -> Item:
         any(map(results.has, nodes)),
       )
     table = Table(paper.title, paper.rows, paper.columns, cells, digits=1)
-    notes = averages.vtab_notes(results, starts.values())
+    notes = table_items.images_21k(results)
+    notes += averages.vtab_notes(results, starts.values())
     return Section(paper.name, paper.title, (table,), notes=notes)
 
   return Item(paper.name, paper.title, _nodes(starts.values()), render)
