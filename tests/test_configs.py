@@ -163,6 +163,14 @@ def test_axial_resnet50_has_the_rate_of_what_it_is_compared_with():
   assert pretrain.get_config('AxialResNet50,jft300m').schedule.peak == 1e-3
 
 
+@pytest.mark.parametrize('model', ['ViT-B/16', 'ViT-B/32'])
+@pytest.mark.parametrize('dataset', SIZES)
+def test_axial_vits_are_trained_as_their_vits(model, dataset):
+  axial = pretrain.get_config(f'Axial-{model},{dataset}')
+  axial.model.name = model
+  assert axial == pretrain.get_config(f'{model},{dataset}')
+
+
 def _model(config):
   arguments = config.model.to_dict()
   if arguments['dtype'] == 'auto':
@@ -470,6 +478,24 @@ def test_table_4(dataset):
   assert evaluation.split == test
   own = dataset not in finetune.TABLE_4
   assert list(config.evals) == ['auto' if own else 'test']
+
+
+@pytest.mark.parametrize('dataset', list(TABLE_4)[:-1])
+@pytest.mark.parametrize(
+  'model',
+  [
+    *('ViT-L/16', 'ViT-H/14', 'R50+ViT-B/32', 'R50+ViT-L/16'),
+    *('Axial-ViT-B/16', 'AxialResNet50', 'BiT-R50x1', 'BiT-R200x3'),
+  ],
+)
+def test_table_4_is_that_of_all_models(model, dataset):
+  config = finetune.get_config(f'{model},{dataset}')
+  expected = finetune.get_config(f'ViT-B/16,{dataset}')
+  rate = 0.1 if model in ('ViT-L/16', 'ViT-H/14', 'R50+ViT-L/16') else 0.0
+  assert (config.model.dropout_rate or 0.0) == rate
+  config.model = expected.model
+  config.dropout_rng = expected.dropout_rng
+  assert config == expected
 
 
 def test_finetuning_on_ones_own_data_says_what_it_is_measured_on():

