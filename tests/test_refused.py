@@ -247,7 +247,7 @@ def test_an_unreadable_image_is_named(images, tmp_path):
   with pytest.raises(ValueError, match='truncated PNG') as error:
     train.train_and_evaluate(config, tmp_path / 'run')
   assert f'{images}/train/a/6.png' in str(error.value)
-  assert "set unreadable='skip-and-count'" in str(error.value)
+  assert 'set --config.data.unreadable=skip-and-count' in str(error.value)
   # Before the first step.
   assert metrics.read(tmp_path / 'run') == []
 

@@ -19,6 +19,7 @@ from vit_jax import (
   checkpoint,
   data,
   environment,
+  evaluators,
   metrics,
   models,
   preemption,
@@ -462,6 +463,29 @@ def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
     with pytest.raises(PreemptedError, match='stopped after step 6,'):
       train.train_and_evaluate(tiny_config(), tmp_path)
   train.train_and_evaluate(tiny_config(), tmp_path)
+  _assert_same_run(tmp_path, finished[0])
+
+
+@pytest.mark.parametrize('step', [6, 12])
+def test_what_was_trained_outlives_an_evaluation_that_fails(
+  finished, tmp_path, monkeypatch, step
+):
+  original = evaluators.run
+
+  def run(name, evaluation, state, at, on_batch):
+    if at == step:
+      raise ValueError('a broken image')
+    return original(name, evaluation, state, at, on_batch)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(evaluators, 'run', run)
+    with pytest.raises(ValueError, match='a broken image'):
+      train.train_and_evaluate(tiny_config(), tmp_path)
+  assert checkpoint.latest_step(tmp_path) == step
+  # How images are read may change.
+  config = tiny_config()
+  config.data.unreadable = 'skip-and-count'
+  train.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
 
 

@@ -44,6 +44,7 @@ FREE_KEYS = (
   'model.attention_implementation',
   'data.data_dir',
   'data.uneven_classes',
+  'data.unreadable',
   'data.threads',
   'data.workers',
   'data.prefetch',

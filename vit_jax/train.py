@@ -213,6 +213,8 @@ def train_and_evaluate(
       timeout=config.checkpoint.timeout,
     )
     stack.callback(checkpoints.close)
+    for row in rows:
+      checkpoints.note(row['step'], row)
     if first_process:
       # After the last step only evaluations are left, which may have changed:
       # their config is saved with their results, at the end.
@@ -294,6 +296,14 @@ def train_and_evaluate(
           logging.error('%s', error)
       return checkpoints.latest_step
 
+    def save(step, found):
+      with (
+        goodput.phase('checkpoint'),
+        watchdog.allow(f'save of step {step}', config.checkpoint.timeout),
+      ):
+        checkpoints.save(step, state, found)
+      return time.monotonic()
+
     save_after = 60 * config.checkpoint.every_minutes
 
     def long_unsaved():
@@ -351,22 +361,31 @@ def train_and_evaluate(
         writer.write(step, values | goodput.metrics())
         progress_lib.log_line(step, config.total_steps, values)
         interval = progress_lib.Interval(step)
-      before, found = time.monotonic(), {}
-      try:
-        save_now |= evaluate(due, step, found)
-      except preemption.StopRequested:
-        stop = save_now = True
+      before, found, improved = time.monotonic(), {}, False
       if save_now:
         # After this step's numbers were written: what a checkpoint follows is
-        # on disk, so that a resumed run lacks nothing.
+        # on disk, so that a resumed run lacks nothing. And before its
+        # evaluation, which may fail where training did not; a resumed run makes
+        # up for it.
+        saved_at = save(step, found)
+      try:
+        improved = evaluate(due, step, found)
+      except preemption.StopRequested:
+        stop = True
+      except Exception:
+        # The others may be well, and would not save with this one.
+        if not save_now and jax.process_count() == 1:
+          save(step, found)
+        raise
+      checkpoints.note(step, found)
+      if not save_now and (improved or stop):
+        saved_at = save(step, found)
+      if stop or last:
         with (
           goodput.phase('checkpoint'),
           watchdog.allow(f'save of step {step}', config.checkpoint.timeout),
         ):
-          checkpoints.save(step, state, found)
-          if stop or last:
-            checkpoints.wait()
-        saved_at = time.monotonic()
+          checkpoints.wait()
       progress.pause(time.monotonic() - before)
       if stop:
         raise preempted(step)

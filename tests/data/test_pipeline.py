@@ -2,7 +2,11 @@
 
 import dataclasses
 import itertools
+import pathlib
+import subprocess
+import sys
 import threading
+import time
 
 import cv2
 import numpy as np
@@ -304,6 +308,46 @@ def test_workers_change_nothing():
   assert_same(evaluate(view, workers=2, **kwargs), expected)
 
 
+_WORKING = """
+import multiprocessing, time
+from vit_jax import data
+from vit_jax.data import ops, pipeline
+
+if __name__ == '__main__':
+  view = data.View(data.open_source('digits'), 'train')
+  batches = pipeline.train_batches(
+    view,
+    ops.parse('', image_size=8, channels=1),
+    **{'batch_size': 8, 'seed': 0, 'num_classes': 10, 'workers': 2},
+  )
+  next(batches)
+  print(*(child.pid for child in multiprocessing.active_children()))
+"""
+
+
+def test_workers_end_with_their_parent(tmp_path):
+  script = tmp_path / 'working.py'
+  script.write_text(_WORKING + '  print(flush=True)\n  time.sleep(600)\n')
+  with subprocess.Popen(
+    [sys.executable, script], stdout=subprocess.PIPE, text=True
+  ) as parent:
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+  assert len(workers) == 2
+  deadline = time.monotonic() + 20
+  while any(map(_is_running, workers)) and time.monotonic() < deadline:
+    time.sleep(0.05)
+  assert not any(map(_is_running, workers))
+
+
+def _is_running(pid):
+  try:
+    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except OSError:
+    return False
+  return text.rpartition(')')[2].split()[0] != 'Z'  # Nobody waits for it.
+
+
 def test_threads_and_prefetch_reach_grain(monkeypatch):
   seen = []
   options = pipeline.grain.ReadOptions
@@ -360,7 +404,9 @@ def test_eval_draws_the_same_each_time():
 
 def test_unreadable_is_an_error_that_names_the_record():
   view = FakeView(6, corrupt=(4,))
-  message = "fake/4: cannot decode 8 bytes .* unreadable='skip-and-count'"
+  message = (
+    'fake/4: cannot decode 8 bytes .* --config.data.unreadable=skip-and-count'
+  )
   with pytest.raises(ValueError, match=message):
     train(view, 2)
   with pytest.raises(ValueError, match=message):

@@ -53,12 +53,20 @@ class Checkpoints:
     self._saver = saving.Saver(self.directory, self._kept, timeout)
     if best:
       for path in layout.complete_steps(self.directory):
-        self._note(int(path.name), record.read_metrics(path))
+        self.note(int(path.name), record.read_metrics(path))
 
-  def _note(self, step: int, metrics: Mapping[str, Any] | None) -> None:
-    """Remembers a step's value of the metric, if it has a finite one."""
+  def note(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Remembers a step's value of the metric `best`, if it is among them.
+
+    Args:
+      step: saved already, or not.
+      metrics: of that step, numbers by name. A value that is not finite counts
+        as none.
+    """
+    value = metrics.get(self._best)
+    if value is None:
+      return
     self._values.pop(step, None)
-    value = (metrics or {}).get(self._best, math.nan)
     if math.isfinite(value):
       self._values[step] = float(value)
 
@@ -103,8 +111,8 @@ class Checkpoints:
     Args:
       step: of the state.
       state: a tree of arrays.
-      metrics: of this very step, numbers by name. A step without a finite value
-        of the metric `best` is not compared.
+      metrics: of this very step, numbers by name; more may be told by `note`. A
+        step without a finite value of the metric `best` is not compared.
 
     Raises:
       SaveError: the save before failed, or did not end within the time; or this
@@ -114,7 +122,7 @@ class Checkpoints:
     self._saver.wait()
     tree = flax.serialization.to_state_dict(state)
     saved_as = record.build(tree, metrics)
-    self._note(step, metrics)
+    self.note(step, metrics or {})
     self._saver.save(step, tree, saved_as)
 
   def check(self) -> None:

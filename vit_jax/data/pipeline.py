@@ -23,7 +23,10 @@ A batch is a dict of arrays, b = len(rows) rows a host:
     has more labels, of which the first ones, as stored, are kept.
 """
 
+import functools
+import multiprocessing
 import os
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 
@@ -210,6 +213,10 @@ class _Load:
     # Known from one record, as rows past the end have a label's shape too.
     self._multi_label = max_labels > 1 or np.ndim(self._read(0).label) > 0
 
+  def __setstate__(self, state: dict):
+    self.__dict__ = state
+    _end_with_parent()
+
   def train(self, index: int, rng: np.random.Generator) -> Batch:
     """Returns the row of a record, or of a substitute for it."""
     record = self._read(index)
@@ -315,8 +322,26 @@ class _Load:
   def _unreadable_error(self, record: Record, error: Exception) -> ValueError:
     return ValueError(
       f'{record.name}: {error}; repair or remove it, or set '
-      "unreadable='skip-and-count'"
+      '--config.data.unreadable=skip-and-count'
     )
+
+
+@functools.cache  # Once a process.
+def _end_with_parent() -> None:
+  """Ends this process, if it is a worker, as soon as its parent is gone.
+
+  A parent that is killed can't tell its workers, which would wait for it to
+  take what they have made.
+  """
+  parent = multiprocessing.parent_process()
+  if parent is None:
+    return
+
+  def wait():
+    parent.join()
+    os._exit(1)
+
+  threading.Thread(target=wait, name='parent', daemon=True).start()
 
 
 def _iterate(
