@@ -78,6 +78,70 @@ def test_an_error_restores_the_handler(outer):
   assert outer == [signal.SIGTERM]
 
 
+def test_ctrl_c_is_a_notice_with_a_code_of_its_own(outer):
+  before = signal.getsignal(signal.SIGINT)
+  with preemption.Notice() as notice:
+    os.kill(os.getpid(), signal.SIGINT)
+    assert notice.requested()
+    assert notice.reason == 'Ctrl-C'
+    error = notice.stopped('saved')
+    assert (error.exit_code, str(error)) == (130, 'Ctrl-C: saved')
+  assert signal.getsignal(signal.SIGINT) is before
+  with preemption.Notice() as notice:
+    _terminate()
+    assert notice.requested()
+    assert notice.stopped('saved').exit_code == 75
+  assert outer == []
+
+
+def test_who_types_python_can_interrupt_it(monkeypatch):
+  monkeypatch.setattr(sys, 'ps1', '>>> ', raising=False)
+  with preemption.Notice(), pytest.raises(KeyboardInterrupt):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(PATIENCE)
+
+
+_BUSY = """
+import hashlib, os, signal, sys, threading
+from vit_jax import preemption
+with preemption.Notice() as notice:
+  notice.nothing_to_save = sys.argv[1] == 'nothing'
+  send = lambda: os.kill(os.getpid(), signal.Signals[sys.argv[2]])
+  for delay in (0.5, 1.0):
+    threading.Timer(delay, send).start()
+  # Minutes in which no Python code runs in this thread, as compilation.
+  hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)
+"""
+
+
+@pytest.mark.parametrize(
+  'what, name, code, line',
+  [
+    ('nothing', 'SIGTERM', 75, 'SIGTERM: nothing was trained since the start.'),
+    ('nothing', 'SIGINT', 130, 'Ctrl-C: nothing was trained since the start.'),
+    (
+      'much',
+      'SIGINT',
+      130,
+      'Ctrl-C again: what is not in a checkpoint is lost.',
+    ),
+  ],
+)
+def test_what_ends_a_busy_process_at_once(what, name, code, line):
+  result = subprocess.run(
+    [sys.executable, '-W', 'ignore', '-c', _BUSY, what, name],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    timeout=PATIENCE,
+    check=False,
+  )
+  assert result.returncode == code
+  assert result.stderr.splitlines()[-1] == (
+    f'ended: {line} Start the same command again to go on.'
+  )
+
+
 def test_the_handler_may_interrupt_logging(caplog):
   handler_of_logs = caplog.handler
   with preemption.Notice() as notice:
@@ -112,7 +176,8 @@ def test_in_another_thread_nothing_is_changed(outer, monkeypatch):
 _FORK = """
 import os, signal, time
 from vit_jax import preemption
-with preemption.Notice():
+with preemption.Notice() as notice:
+  notice.nothing_to_save = True  # Of the parent, which has had no signal.
   pid = os.fork()
   if not pid:
     time.sleep(60)

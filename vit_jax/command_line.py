@@ -76,6 +76,10 @@ def run(
       logging.vlog(1, 'Traceback:', exc_info=True)
       print(f'ended: {error}', file=sys.stderr)
       sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+      logging.vlog(1, 'Traceback:', exc_info=True)
+      print('ended: Ctrl-C.', file=sys.stderr)
+      sys.exit(errors.InterruptedByUserError.exit_code)
 
   app.run(start, flags_parser=parse)
 

@@ -30,6 +30,12 @@ class PreemptedError(RestartableError):
   exit_code = 75
 
 
+class InterruptedByUserError(PreemptedError):
+  """Ctrl-C; the state was saved. Whoever restarts runs leaves this one."""
+
+  exit_code = 130
+
+
 class HostLostError(RestartableError):
   """A process of the run never joined, left, or does not answer.
 

@@ -11,7 +11,6 @@ from etils import epath
 from vit_jax import (
   agreement,
   distributed,
-  errors,
   evaluators,
   inputs,
   logs,
@@ -78,6 +77,7 @@ def evaluate_only(
   workdir = paths.absolute(workdir)
   with contextlib.ExitStack() as stack:
     notice = stack.enter_context(preemption.Notice())
+    notice.nothing_to_save = True
     watchdog = stack.enter_context(
       watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
     )
@@ -148,11 +148,11 @@ def evaluate_only(
 
       def on_batch():
         start_up.close()
+        notice.nothing_to_save = False
         watchdog.beat('batch of an evaluation')
         if notice.requested():
-          raise errors.PreemptedError(
-            f'{notice.reason}: start the same command again to go on; what was'
-            ' evaluated is kept.'
+          raise notice.stopped(
+            'start the same command again to go on; what was evaluated is kept.'
           )
 
       for name in missing:

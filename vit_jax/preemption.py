@@ -1,18 +1,22 @@
 """A notice that the machine will be taken away asks the run to save and stop.
 
-The notice is SIGTERM, which clusters send before they kill, or what Google
-Cloud's metadata server says. All processes of a run stop after the same step.
+The notice is SIGTERM, which clusters send before they kill, what Google Cloud's
+metadata server says, or Ctrl-C. All processes of a run stop after the same
+step.
 
 The processes agree by `vit_jax.distributed`. JAX's own preemption service would
 lose a notice that comes before the first step of a resumed run, and can't be
 asked from several places, each with step numbers of its own.
 """
 
+import contextlib
 import http.client
 import os
 import pathlib
 import queue
 import signal
+import socket
+import sys
 import threading
 import time
 import urllib.request
@@ -20,10 +24,12 @@ import urllib.request
 import jax
 from absl import logging
 
-from vit_jax import distributed
+from vit_jax import distributed, errors
+from vit_jax.distributed import runtime
 
 _PRODUCT_NAME = pathlib.Path('/sys/class/dmi/id/product_name')
 _METADATA_SERVER = 'metadata.google.internal'
+_NAMES = {signal.SIGTERM: 'SIGTERM', signal.SIGINT: 'Ctrl-C'}
 # Seconds for an answer of a server that is on the same machine.
 _ANSWER_LIMIT = 3.0
 # From one check of all processes to the next. Work that comes to take 0.3 s a
@@ -33,23 +39,36 @@ _ANSWER_LIMIT = 3.0
 _MOST_CALLS = 100
 
 
+# A forked child has its parent's socket, and must not write to it.
+os.register_at_fork(after_in_child=lambda: _forget_wakeup())
+
+
+def _forget_wakeup() -> None:
+  with contextlib.suppress(ValueError):  # Not in the main thread.
+    signal.set_wakeup_fd(-1)
+
+
 class StopRequested(Exception):
   """Raised inside an evaluation to leave it, as the run is to save and stop."""
 
 
 class Notice:
-  """While open, SIGTERM and the cloud's notices set what `requested` tells.
+  """While open, signals and the cloud's notices set what `requested` tells.
 
-  It has a handler of SIGTERM in the main thread. Elsewhere Python allows none:
-  then neither the signal nor the cloud is watched, and only other processes'
-  notices count. More of the signals don't end the process.
+  It has handlers of SIGTERM and SIGINT (Ctrl-C) in the main thread. Elsewhere
+  Python allows none: then neither the signals nor the cloud is watched, and
+  only other processes' notices count. More of SIGTERM don't end the process; a
+  second Ctrl-C does at once, whatever the main thread is at. In an interactive
+  Python Ctrl-C stays what it is.
 
   One may be open around several runs, one after the other.
 
   Attributes:
-    reason: why the run should stop: 'SIGTERM', 'preempted',
+    reason: why the run should stop: 'SIGTERM', 'Ctrl-C', 'preempted',
       'maintenance-event TERMINATE_ON_HOST_MAINTENANCE', or 'SIGTERM of another
       process' where this one had no notice. '' until `requested` is True.
+    nothing_to_save: whether a notice ends the process at once, also while the
+      main thread compiles.
   """
 
   def __init__(self, *, poll_seconds: float = 2.0, check_seconds: float = 2.0):
@@ -61,6 +80,7 @@ class Notice:
       check_seconds: how often, about, several processes ask each other.
     """
     self.reason = ''
+    self.nothing_to_save = False
     self._poll_seconds = poll_seconds
     self._agreement = _Agreement(check_seconds)
     self._cloud_reason = ''
@@ -80,7 +100,20 @@ class Notice:
     if threading.current_thread() is not threading.main_thread():
       return self
     self._start('preemption-log', self._write_log)
-    self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+    # Python's own handlers wait for the main thread to be back from what it
+    # calls, as minutes of compilation. A byte of each signal comes at once.
+    self._bytes, writer = socket.socketpair()
+    writer.setblocking(False)
+    self._writer = writer
+    self._start('preemption-signals', self._act_at_once, self._bytes)
+    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    self._previous_fd = previous
+    signals = [signal.SIGTERM]
+    if not _is_interactive():
+      signals.append(signal.SIGINT)
+    self._previous = {
+      number: signal.signal(number, self._on_signal) for number in signals
+    }
     self._handling = True
     server = metadata_server()
     if server:
@@ -90,14 +123,16 @@ class Notice:
   def __exit__(self, *_):
     self._end.set()
     self._log.put('')
+    if self._handling:
+      signal.set_wakeup_fd(self._previous_fd)
+      self._writer.close()  # Ends the thread that reads.
     for thread in self._threads:
       thread.join()
     if self._handling:
-      # None stands for a handler that Python did not set and can't set again.
-      previous = self._previous
-      signal.signal(
-        signal.SIGTERM, signal.SIG_DFL if previous is None else previous
-      )
+      self._bytes.close()
+      for number, previous in self._previous.items():
+        # None stands for a handler that Python did not set and can't set again.
+        signal.signal(number, signal.SIG_DFL if previous is None else previous)
       self._handling = False
     self._threads = []
 
@@ -126,21 +161,48 @@ class Notice:
         logging.warning('%s: saving, then stopping.', self.reason)
     return self._requested
 
+  def stopped(self, text: str) -> errors.PreemptedError:
+    """The error to end a run with that was asked to stop, and has saved."""
+    kind = errors.PreemptedError
+    if self.reason == _NAMES[signal.SIGINT]:
+      kind = errors.InterruptedByUserError
+    return kind(f'{self.reason}: {text}')
+
   def _on_signal(self, signum, frame) -> None:
     if os.getpid() != self._pid:
       # A forked child inherits the handler; its parent must be able to end it.
       signal.signal(signum, signal.SIG_DFL)
       os.kill(os.getpid(), signum)
     elif self._own_reason or self._requested:
-      self._log.put('SIGTERM again; the run is already saving and stopping.')
+      self._log.put(
+        f'{_NAMES[signum]} again; the run is already saving and stopping.'
+      )
     else:
-      self._own_reason = self._cloud_reason or 'SIGTERM'
+      self._own_reason = self._cloud_reason or _NAMES[signum]
       plan = (
         'telling the other processes'
         if self._several
         else 'saving after the present step, then stopping'
       )
       self._log.put(f'{self._own_reason}: {plan}.')
+
+  def _act_at_once(self, received: socket.socket) -> None:
+    """Ends the process where there is nothing to wait for."""
+    interrupts = 0
+    while numbers := received.recv(64):
+      for number in numbers:
+        name = _NAMES.get(number)
+        if name is None or os.getpid() != self._pid:
+          continue
+        code = errors.PreemptedError.exit_code
+        if number == signal.SIGINT:
+          interrupts += 1
+          code = errors.InterruptedByUserError.exit_code
+        if self.nothing_to_save:
+          name = self._cloud_reason or name
+          _end(f'{name}: nothing was trained since the start.', code)
+        elif interrupts > 1:
+          _end(f'{name} again: what is not in a checkpoint is lost.', code)
 
   def _start(self, name, function, *args) -> None:
     thread = threading.Thread(
@@ -175,6 +237,18 @@ class Notice:
       )
       if self._end.wait(pause):
         return
+
+
+def _is_interactive() -> bool:
+  """Whether somebody types Python, who expects KeyboardInterrupt of Ctrl-C."""
+  return hasattr(sys, 'ps1') or 'ipykernel' in sys.modules
+
+
+def _end(text: str, code: int) -> None:
+  print(
+    f'ended: {text} Start the same command again to go on.', file=sys.stderr
+  )
+  runtime.end_process(code)
 
 
 class _Agreement:

@@ -75,6 +75,7 @@ def train_and_evaluate(
   with contextlib.ExitStack() as stack:
     goodput = stack.enter_context(goodput_lib.Goodput())
     notice = notice or stack.enter_context(preemption.Notice())
+    notice.nothing_to_save = True  # Until the first step is done.
     watchdog = stack.enter_context(
       watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
     )
@@ -313,9 +314,9 @@ def train_and_evaluate(
       )
 
     def preempted(step):
-      return errors.PreemptedError(
-        f'{notice.reason}: stopped after step {step}, which was saved. Start'
-        f' the same command again to go on. So far: {goodput.summary()}.'
+      return notice.stopped(
+        f'stopped after step {step}, which was saved. Start the same command'
+        f' again to go on. So far: {goodput.summary()}.'
       )
 
     # ---- The loop -----------------------------------------------------------
@@ -339,6 +340,7 @@ def train_and_evaluate(
         logging.info('First step done.')
         progress.reset(step)
         start_up.close()
+        notice.nothing_to_save = False
       profiler.after(step, state)
       watchdog.beat(f'step {step}')
 

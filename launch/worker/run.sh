@@ -77,7 +77,7 @@ while true; do
     state "$stopped code=$code attempt=$attempt"
     exit "$code"
   fi
-  if ! ((code == 75 || code == 76 || code == 77 || code > 128)); then
+  if ! ((code == 75 || code == 76 || code == 77 || (code > 128 && code != 130))); then
     state "ended code=$code attempt=$attempt"
     exit "$code"
   fi
