@@ -97,8 +97,7 @@ def test_ctrl_c_is_a_notice_with_a_code_of_its_own(outer):
 def test_who_types_python_can_interrupt_it(monkeypatch):
   monkeypatch.setattr(sys, 'ps1', '>>> ', raising=False)
   with preemption.Notice(), pytest.raises(KeyboardInterrupt):
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(PATIENCE)
+    signal.raise_signal(signal.SIGINT)
 
 
 _BUSY = """
