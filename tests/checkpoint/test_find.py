@@ -5,10 +5,16 @@ import pytest
 from vit_jax import checkpoint
 
 
+def _make(folder):
+  """Something that is called like a checkpoint, and is not empty."""
+  (folder / 'default').mkdir(parents=True)
+
+
 def test_find(tmp_path):
   run = tmp_path / '3'  # Run directories may be numbers, too.
   for step in ('9', '10', '11.orbax-checkpoint-tmp'):
-    (run / 'checkpoints' / step).mkdir(parents=True)
+    _make(run / 'checkpoints' / step)
+  (run / 'checkpoints/99').mkdir()  # Empty.
   newest = run / 'checkpoints' / '10'
   assert checkpoint.find(run) == newest
   assert checkpoint.find(str(run / 'checkpoints')) == newest
@@ -40,7 +46,7 @@ def test_find_says_what_is_there_instead(tmp_path, name, found):
 def test_find_params(tmp_path):
   for kind in ('best', 'final'):
     for step in ('9', '10', '10.replaced'):
-      (tmp_path / kind / step).mkdir(parents=True)
+      _make(tmp_path / kind / step)
     assert checkpoint.find(tmp_path / kind) == tmp_path / kind / '10'
     assert checkpoint.find(tmp_path / kind / '9') == tmp_path / kind / '9'
   # The run itself has none to go on from.
@@ -50,6 +56,6 @@ def test_find_params(tmp_path):
 
 @pytest.mark.parametrize('name', ['best', 'final', 'checkpoints'])
 def test_a_run_may_have_any_name(tmp_path, name):
-  (tmp_path / name / '5').mkdir(parents=True)
-  (tmp_path / name / 'checkpoints/3').mkdir(parents=True)
+  _make(tmp_path / name / '5')
+  _make(tmp_path / name / 'checkpoints/3')
   assert checkpoint.find(tmp_path / name).parts[-2:] == ('checkpoints', '3')

@@ -66,7 +66,7 @@ def test_read_params_of_something_else(tmp_path):
   states.save(tmp_path / 'a', {'weights': {'w': jnp.ones(2)}})
   with pytest.raises(ValueError, match=r"no `params`, only \['weights'\]"):
     checkpoint.read_params(tmp_path / 'a')
-  (tmp_path / 'b/checkpoints/7').mkdir(parents=True)
+  (tmp_path / 'b/checkpoints/7/default').mkdir(parents=True)
   with pytest.raises(ValueError, match='checkpoints/7 is damaged, or not'):
     checkpoint.read_params(tmp_path / 'b')
 

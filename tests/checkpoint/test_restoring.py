@@ -155,6 +155,12 @@ DAMAGE = {
   'record edited': lambda step: _edit_record(step, arrays={}),
   'no record': lambda step: (step / 'fingerprints/metadata').unlink(),
   'no folder of the record': lambda step: shutil.rmtree(step / 'fingerprints'),
+  # Only the other step says that there was one.
+  'no trace of the record': lambda step: (
+    shutil.rmtree(step / 'fingerprints'),
+    (step / '_CHECKPOINT_METADATA').unlink(),
+    _flip(_largest(step), 64),
+  ),
 }
 
 
@@ -261,6 +267,24 @@ def test_none_is_intact(run, saved):
   assert states.names(run / 'checkpoints') == ['4', '8']
 
 
+def test_an_empty_folder_is_no_checkpoint(run, saved, errors_logged):
+  _, both = saved
+  (run / 'checkpoints/12').mkdir()
+  assert checkpoint.latest_step(run) == 8
+  assert checkpoint.find(run).name == '8'
+  target = states.abstract(both[8], 8, split=True)
+  _, step = checkpoint.restore_newest(run, target)
+  assert (step, errors_logged) == (8, [])
+  # It takes no place of one, and is none when the run comes to its step.
+  states.save(run, states.put(both[8], 8, split=True), [9, 12], keep=2)
+  assert states.names(run / 'checkpoints') == ['12', '9']
+  assert any((run / 'checkpoints/12').iterdir())
+  shutil.rmtree(run / 'checkpoints')
+  (run / 'checkpoints/12').mkdir(parents=True)
+  assert checkpoint.latest_step(run) is None
+  assert checkpoint.restore_newest(run, target) is None
+
+
 def test_one_step_that_is_damaged_is_an_error(run, saved):
   _, both = saved
   DAMAGE['no metadata'](run / 'checkpoints/8')
@@ -285,7 +309,8 @@ def test_a_checkpoint_without_fingerprints_is_accepted(run, saved, monkeypatch):
     restoring.logging, 'warning', lambda text, *_, **__: warnings.append(text)
   )
   _, both = saved
-  _without_record(run / 'checkpoints/8')
+  for step in ('4', '8'):
+    _without_record(run / 'checkpoints' / step)
   restored, step = checkpoint.restore_newest(run, states.abstract(both[8]))
   assert step == 8
   states.assert_bitwise(restored, both[8])
@@ -294,6 +319,7 @@ def test_a_checkpoint_without_fingerprints_is_accepted(run, saved, monkeypatch):
 
 
 def test_one_without_fingerprints_of_another_model(run):
-  _without_record(run / 'checkpoints/8')
+  for step in ('4', '8'):
+    _without_record(run / 'checkpoints' / step)
   with pytest.raises(ValueError, match=r'missing \(1\):\n +params/a \(2,\)'):
     checkpoint.restore_newest(run, states.abstract(states.plain_state(a=(2,))))

@@ -22,9 +22,18 @@ STATE = 'default'
 
 def complete_steps(folder: epath.Path) -> list[epath.Path]:
   """The complete checkpoints in a folder, oldest first."""
+  return [path for path in _steps(folder) if any(path.iterdir())]
+
+
+def empty_steps(folder: epath.Path) -> list[epath.Path]:
+  """What is called like a checkpoint, but holds nothing."""
+  return [path for path in _steps(folder) if not any(path.iterdir())]
+
+
+def _steps(folder: epath.Path) -> list[epath.Path]:
   # On gs:// what is half-written differs by more than its name.
   complete = ocp.utils.checkpoint_steps_paths(folder)
-  steps = [path for path in complete if path.name.isdigit()]
+  steps = [path for path in complete if path.name.isdigit() and path.is_dir()]
   return sorted(steps, key=lambda path: int(path.name))
 
 

@@ -156,15 +156,25 @@ def read(path: epath.Path) -> Record | None:
 
 
 def _had_record(path: epath.Path) -> bool:
-  """Whether a checkpoint without a record was saved with one."""
+  """Whether a checkpoint without a record was saved with one.
+
+  It was if anything of it says so, or if another step beside it has one: they
+  were saved by the same run.
+  """
   if (path / ITEM).exists():
     return True
   try:
-    return f'"{ITEM}"' in (path / _ITEMS).read_text()
+    if f'"{ITEM}"' in (path / _ITEMS).read_text():
+      return True
   except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-    return False
+    pass
   except UnicodeDecodeError:
-    return False
+    pass
+  return any(
+    (other / ITEM).exists()
+    for other in path.parent.iterdir()
+    if other.name.isdigit() and other.name != path.name
+  )
 
 
 def read_metrics(path: epath.PathLike) -> dict[str, float]:

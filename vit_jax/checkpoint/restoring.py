@@ -73,6 +73,8 @@ def restore_newest(
   workdir = paths.absolute(workdir)
   folder = workdir / layout.FOLDER
   damaged.forget(folder)
+  for path in layout.empty_steps(folder):
+    damaged.add(path)
   steps = [int(path.name) for path in layout.complete_steps(folder)]
   found = {}
   for step in reversed(agreement.same_steps(steps)):
