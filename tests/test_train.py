@@ -319,6 +319,41 @@ def test_death_between_the_last_checkpoint_and_done(finished, tmp_path):
   assert metrics.read(copy) == metrics.read(workdir)
 
 
+@pytest.mark.parametrize('damage', ['gone', 'changed'])
+def test_final_weights_are_made_again(finished, tmp_path, damage):
+  workdir = shutil.copytree(finished[0], tmp_path / 'run')
+  before = checkpoint.read_params(workdir / 'final')[0]
+  if damage == 'gone':
+    shutil.rmtree(workdir / 'final')
+  else:
+    files = (f for f in (workdir / 'final').rglob('d/*') if f.is_file())
+    largest = max(files, key=lambda file: file.stat().st_size)
+    largest.write_bytes(b'abc')
+    assert not checkpoint.is_intact(workdir / 'final')
+  config = tiny_config()
+  config.log.tensorboard = True
+  config.profile = dict(start_step=4, steps=2)
+  train.train_and_evaluate(config, workdir)
+  after = checkpoint.read_params(workdir / 'final')[0]
+  jax.tree.map(np.testing.assert_array_equal, before, after)
+  assert rows_but_times(workdir) == rows_but_times(finished[0])
+  assert (workdir / 'DONE').read_text() == '12\n'
+
+
+def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
+  workdir = shutil.copytree(finished[0], tmp_path / 'run')
+  shutil.rmtree(workdir / 'checkpoints')
+  (workdir / 'DONE').unlink()
+  with pytest.raises(
+    ValueError, match=r'goes to step 12: checkpoints/ is gone'
+  ):
+    train.train_and_evaluate(tiny_config(), workdir)
+  numbers = (workdir / 'metrics.jsonl').read_text()
+  train.train_and_evaluate(tiny_config(), workdir, restart=True)
+  assert (workdir / 'metrics_1.jsonl').read_text() == numbers
+  _assert_same_run(workdir, finished[0])
+
+
 def test_longer_run_goes_on_and_shorter_one_is_refused(
   finished, tmp_path, monkeypatch
 ):

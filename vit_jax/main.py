@@ -50,6 +50,12 @@ _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
   False,
   'Go on in a work directory that was written by another config.',
 )
+_RESTART = flags.DEFINE_bool(
+  'restart',
+  False,
+  'Begin anew if the checkpoints of the run in the work directory are gone; the'
+  ' old numbers are kept.',
+)
 _EVAL_ONLY = flags.DEFINE_bool(
   'eval_only',
   False,
@@ -118,6 +124,7 @@ def main():
       _CONFIG.value,
       _WORKDIR.value,
       allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+      restart=_RESTART.value,
       compilation_cache=cache,
     )
 

@@ -70,6 +70,25 @@ def finished_at(workdir: epath.PathLike) -> int | None:
   return int(text) if text.isdecimal() else None
 
 
+def check_not_lost(workdir: epath.PathLike) -> None:
+  """Refuses a work directory whose run has saved, and has no checkpoint now.
+
+  Raises:
+    ValueError: says how far the run was, and what to do.
+  """
+  saved = config_lib.load(workdir) or {}
+  every = saved.get('checkpoint', {}).get('every', math.inf)
+  at = max((row['step'] for row in metrics.read(workdir)), default=0)
+  # The numbers of a step come before its save, and those of later steps may
+  # until the next one; past that, the first was complete.
+  if at > 2 * every or finished_at(workdir):
+    raise ValueError(
+      f'{workdir} has no checkpoint, and its {metrics.FILE} goes to step {at}:'
+      f' {checkpoint_lib.FOLDER}/ is gone. Bring it back, use another'
+      ' --workdir, or pass --restart to begin anew; the old numbers are kept.'
+    )
+
+
 def missing_evaluations(
   config: ml_collections.ConfigDict, workdir: epath.PathLike
 ) -> list[str]:

@@ -19,6 +19,7 @@ def run(
   workdir: epath.PathLike,
   *,
   allow_config_change: bool = False,
+  restart: bool = False,
   compilation_cache: epath.PathLike | None = None,
 ) -> None:
   """Trains what the config describes, and compares the stages at the end.
@@ -35,6 +36,7 @@ def run(
       config,
       workdir,
       allow_config_change=allow_config_change,
+      restart=restart,
       compilation_cache=compilation_cache,
     )
     return
@@ -64,6 +66,7 @@ def run(
         config.stages[name],
         workdir / name,
         allow_config_change=allow_config_change,
+        restart=restart,
         compilation_cache=compilation_cache,
         notice=notice,
       )

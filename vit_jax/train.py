@@ -46,6 +46,7 @@ def train_and_evaluate(
   workdir: epath.PathLike,
   *,
   allow_config_change: bool = False,
+  restart: bool = False,
   compilation_cache: epath.PathLike | None = None,
   notice: preemption.Notice | None = None,
 ) -> dict[str, float]:
@@ -57,6 +58,7 @@ def train_and_evaluate(
     config: see `config.default`; not changed.
     workdir: where the run's results go; the README lists them.
     allow_config_change: whether `workdir` may hold a run of another config.
+    restart: whether a run whose checkpoints are gone begins anew.
     compilation_cache: directory of compiled programs; None leaves JAX's own
       setting.
     notice: an open one, if it is to last for several runs; None opens one.
@@ -153,8 +155,16 @@ def train_and_evaluate(
         ' --workdir.'
       )
     if finished and not missing:
-      logging.info('%s is finished: nothing to do.', workdir)
-      return results.final_metrics(workdir)
+      if distributed.broadcast(
+        checkpoint_lib.is_intact(workdir / checkpoint_lib.FINAL)
+        if first_process
+        else False
+      ):
+        logging.info('%s is finished: nothing to do.', workdir)
+        return results.final_metrics(workdir)
+      logging.warning('The last weights are written again.')
+    if not newest and first_process and not restart:
+      results.check_not_lost(workdir)
 
     # ---- Nothing was written so far; now the run begins, or goes on ---------
     # All processes have read what they needed of it before one writes.
@@ -165,6 +175,8 @@ def train_and_evaluate(
       compilation_cache_lib.enable(compilation_cache)
     if first_process:
       stack.enter_context(logs.log_file(workdir))
+      if restart and not newest:
+        metrics.set_aside(workdir)
 
     # ---- The state: restored, from another run's weights, or fresh ----------
     restored = checkpoint_lib.restore_newest(workdir, program.abstract_state)

@@ -10,7 +10,7 @@ from vit_jax.checkpoint.layout import BEST, DAMAGED, FINAL, FOLDER
 from vit_jax.checkpoint.layout import find as find
 from vit_jax.checkpoint.layout import latest_step as latest_step
 from vit_jax.checkpoint.manager import Checkpoints, is_better
-from vit_jax.checkpoint.params import read_params, save_params
+from vit_jax.checkpoint.params import is_intact, read_params, save_params
 from vit_jax.checkpoint.record import DamagedError, read_metrics
 from vit_jax.checkpoint.restoring import restore_newest
 from vit_jax.checkpoint.structure import mismatch
@@ -24,6 +24,7 @@ __all__ = [
   'DamagedError',
   'find',
   'is_better',
+  'is_intact',
   'latest_step',
   'mismatch',
   'read_metrics',

@@ -149,6 +149,23 @@ def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
   )
 
 
+def is_intact(path: epath.PathLike) -> bool:
+  """Whether a path has parameters as they were saved; logs what it has not.
+
+  Args:
+    path: see `find`.
+
+  Raises:
+    OSError: they cannot be read, and may be intact.
+  """
+  try:
+    read_params(path)
+  except ValueError as error:
+    logging.warning('%s', error)
+    return False
+  return True
+
+
 def _read(path: epath.Path) -> Any:
   """Reads the parameters of one checkpoint, and verifies them."""
   try:
