@@ -151,6 +151,7 @@ def test_files_of_a_finished_run(finished):
     'checkpoints',
     'config.json',
     'metrics.jsonl',
+    'owner.json',
     'class_names.txt',
     'environment.jsonl',
     'final',

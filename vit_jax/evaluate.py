@@ -16,6 +16,7 @@ from vit_jax import (
   logs,
   masked_patch,
   metrics,
+  ownership,
   paths,
   preemption,
   results,
@@ -130,6 +131,7 @@ def evaluate_only(
     if missing:
       distributed.any_true(False)  # All have read what they needed.
       workdir.mkdir(parents=True, exist_ok=True)
+      stack.enter_context(ownership.held(workdir))
       agreement.check_shared(workdir)
       if compilation_cache:
         compilation_cache_lib.enable(compilation_cache)

@@ -20,6 +20,7 @@ from vit_jax import (
   logs,
   metrics,
   overview,
+  ownership,
   paths,
   preemption,
   profiling,
@@ -170,6 +171,7 @@ def train_and_evaluate(
     # All processes have read what they needed of it before one writes.
     distributed.any_true(False)
     workdir.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(ownership.held(workdir))
     agreement.check_shared(workdir)
     if compilation_cache:
       compilation_cache_lib.enable(compilation_cache)

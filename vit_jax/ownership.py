@@ -1,0 +1,90 @@
+"""A work directory has one owner at a time: two runs do not mix in it."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+
+import jax
+from absl import logging
+from etils import epath
+
+from vit_jax import distributed
+
+FILE = 'owner.json'
+# Seconds to wait for an owner that is just ending.
+PATIENCE = 10.0
+_TAKEN = (errno.EAGAIN, errno.EACCES)
+# What file systems without locks answer.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
+
+@contextlib.contextmanager
+def held(workdir: epath.Path) -> Iterator[None]:
+  """Holds a work directory, which exists; all processes must call this.
+
+  The lock is the operating system's, on `WORKDIR/owner.json`, which says who
+  has or had it. It ends with its process, however that ends, also on file
+  systems that several machines share. Object stores have none.
+
+  Raises:
+    ValueError: another run has it; names its host, process and start.
+    OSError: the file cannot be written.
+  """
+  with contextlib.ExitStack() as stack:
+    problem = ''
+    if jax.process_index() == 0 and '://' not in str(workdir):
+      problem = _take(workdir, stack)
+    if problem := distributed.broadcast(problem):
+      raise ValueError(problem)
+    yield
+
+
+def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
+  """Takes the lock until the stack ends; or says who has it."""
+  # Without emptying what it says of the owner.
+  path = workdir / FILE
+  file = stack.enter_context(open(path, 'a+', encoding='utf-8'))  # noqa: SIM115
+  end = time.monotonic() + PATIENCE
+  while True:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      break
+    except OSError as error:
+      if error.errno in _NO_LOCKS:
+        logging.warning(
+          '%s has no locks (%s): start no second run in it.', workdir, error
+        )
+        return ''
+      if error.errno not in _TAKEN:
+        raise
+    if time.monotonic() > end:
+      file.seek(0)
+      return (
+        f'{workdir} is in use by {_described(file.read())}: wait until it ends,'
+        ' stop it, or use another --workdir.'
+      )
+    time.sleep(0.2)
+  file.truncate(0)
+  owner = {
+    'host': platform.node(),
+    'process': os.getpid(),
+    'since': time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime()),
+  }
+  json.dump(owner, file)
+  file.flush()
+  return ''
+
+
+def _described(text: str) -> str:
+  try:
+    owner = json.loads(text)
+    return (
+      f'process {owner["process"]} on {owner["host"]}, since {owner["since"]}'
+    )
+  except (ValueError, TypeError, KeyError):  # It has just been taken.
+    return 'another run'
