@@ -11,8 +11,8 @@ from vit_jax.launch import shell as shell_lib
 
 _TEMPLATE = pathlib.Path(__file__).with_name('jobset.yaml')
 # As in launch/worker/run.sh: what another start can mend. 129 to 159 are
-# deaths by signal.
-RESTARTABLE = (75, 76, 77, *range(129, 160))
+# deaths by signal, but for 130: Ctrl-C, which somebody pressed.
+RESTARTABLE = (75, 76, 77, 129, *range(131, 160))
 BUCKET_MOUNT = '/bucket'
 # Seconds that the slices of a run wait for each other.
 SLICES_TIMEOUT = 3600

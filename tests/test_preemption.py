@@ -16,7 +16,7 @@ import types
 
 import pytest
 
-from vit_jax import preemption
+from vit_jax import errors, preemption
 
 ROOT = pathlib.Path(__file__).parent.parent
 PATIENCE = 60  # Seconds; a slow machine is no failure.
@@ -96,8 +96,29 @@ def test_ctrl_c_is_a_notice_with_a_code_of_its_own(outer):
 
 def test_who_types_python_can_interrupt_it(monkeypatch):
   monkeypatch.setattr(sys, 'ps1', '>>> ', raising=False)
-  with preemption.Notice(), pytest.raises(KeyboardInterrupt):
-    signal.raise_signal(signal.SIGINT)
+  with preemption.Notice() as notice:
+    notice.begin()
+    with pytest.raises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+    time.sleep(0.5)  # It ends nothing a moment later either.
+
+
+def test_what_is_ignored_stays_ignored():
+  before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    with preemption.Notice() as notice:
+      signal.raise_signal(signal.SIGINT)
+      assert not notice.requested()
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_run_does_not_begin_after_a_notice():
+  with preemption.Notice() as notice:
+    _terminate()
+    time.sleep(0.5)  # Else it ends the process, as a signal just now.
+    with pytest.raises(errors.PreemptedError, match='stopped before it began'):
+      notice.begin()
 
 
 _BUSY = """

@@ -73,6 +73,7 @@ def test_one_run_needs_no_stages(tmp_path, monkeypatch):
   )
   config = _stage('digits:01', (8, 8))
   options = {'allow_config_change': True, 'compilation_cache': '/cache'}
+  options['restart'] = True
   stages.run(config, tmp_path, **options)
   assert calls == [((config, tmp_path), options)]
 

@@ -346,7 +346,7 @@ def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
   shutil.rmtree(workdir / 'checkpoints')
   (workdir / 'DONE').unlink()
   with pytest.raises(
-    ValueError, match=r'goes to step 12: checkpoints/ is gone'
+    ValueError, match=r'goes to step 12: what was in checkpoints/ is gone'
   ):
     train.train_and_evaluate(tiny_config(), workdir)
   numbers = (workdir / 'metrics.jsonl').read_text()
@@ -523,6 +523,32 @@ def test_what_was_trained_outlives_an_evaluation_that_fails(
   config.data.unreadable = 'skip-and-count'
   train.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
+
+
+def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
+  config = tiny_config()
+  config.checkpoint.best = 'test/loss'
+  original = checkpoint.save_params
+
+  def save_params(workdir, kind, *args, **kwargs):
+    if kind == checkpoint.BEST:
+      raise Death
+    return original(workdir, kind, *args, **kwargs)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(checkpoint, 'save_params', save_params)
+    with pytest.raises(Death):
+      train.train_and_evaluate(config, tmp_path)
+  config.checkpoint.keep = 1
+  train.train_and_evaluate(config, tmp_path)
+  losses = {
+    row['step']: row['test/loss']
+    for row in metrics.read(tmp_path)
+    if 'test/loss' in row
+  }
+  best = str(min(losses, key=losses.get))
+  assert [p.name for p in (tmp_path / 'best').iterdir()] == [best]
+  assert best in {p.name for p in (tmp_path / 'checkpoints').iterdir()}
 
 
 def test_best_weights_are_kept(tmp_path):

@@ -78,7 +78,7 @@ def evaluate_only(
   workdir = paths.absolute(workdir)
   with contextlib.ExitStack() as stack:
     notice = stack.enter_context(preemption.Notice())
-    notice.nothing_to_save = True
+    notice.begin()
     watchdog = stack.enter_context(
       watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
     )

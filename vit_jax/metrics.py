@@ -34,17 +34,6 @@ def read(workdir: epath.PathLike) -> list[dict[str, float]]:
   return rows
 
 
-def set_aside(workdir: epath.PathLike) -> None:
-  """Keeps the numbers under another name, as a run begins anew."""
-  path = epath.Path(workdir) / FILE
-  if path.exists():
-    number = 1
-    while (target := path.with_name(f'metrics_{number}.jsonl')).exists():
-      number += 1
-    path.rename(target)
-    logging.warning('%s is now %s: the run begins anew.', path, target.name)
-
-
 def _can_append(path: epath.Path) -> bool:
   """Whether a file can grow; in object stores opening it starts it anew."""
   return '://' not in os.fspath(path)

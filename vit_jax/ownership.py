@@ -18,9 +18,14 @@ from vit_jax import distributed
 FILE = 'owner.json'
 # Seconds to wait for an owner that is just ending.
 PATIENCE = 10.0
+# The same for one on another machine, which may be dead.
+PATIENCE_ELSEWHERE = 150.0
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 # What file systems without locks answer.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+_NO_LOCKS = (
+  *(errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS),
+  *(errno.EINVAL, errno.EPERM, errno.ENOTTY, errno.EOPNOTSUPP),
+)
 
 
 @contextlib.contextmanager
@@ -28,8 +33,9 @@ def held(workdir: epath.Path) -> Iterator[None]:
   """Holds a work directory, which exists; all processes must call this.
 
   The lock is the operating system's, on `WORKDIR/owner.json`, which says who
-  has or had it. It ends with its process, however that ends, also on file
-  systems that several machines share. Object stores have none.
+  has or had it. It ends with its process, however that ends; on file systems
+  that several machines share, that of a dead machine ends when the server says
+  so, after about 90 seconds with NFS 4. Object stores have none.
 
   Raises:
     ValueError: another run has it; names its host, process and start.
@@ -49,7 +55,10 @@ def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
   # Without emptying what it says of the owner.
   path = workdir / FILE
   file = stack.enter_context(open(path, 'a+', encoding='utf-8'))  # noqa: SIM115
-  end = time.monotonic() + PATIENCE
+  file.seek(0)
+  text = file.read()
+  here = f'"host": "{platform.node()}"' in text or not text
+  end = time.monotonic() + (PATIENCE if here else PATIENCE_ELSEWHERE)
   while True:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,8 +84,9 @@ def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
     'process': os.getpid(),
     'since': time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime()),
   }
-  json.dump(owner, file)
-  file.flush()
+  with contextlib.suppress(OSError):  # A full disk shows elsewhere.
+    json.dump(owner, file)
+    file.flush()
   return ''
 
 

@@ -39,11 +39,15 @@ _ANSWER_LIMIT = 3.0
 _MOST_CALLS = 100
 
 
+_OPEN: set['Notice'] = set()
+
 # A forked child has its parent's socket, and must not write to it.
 os.register_at_fork(after_in_child=lambda: _forget_wakeup())
 
 
 def _forget_wakeup() -> None:
+  if not _OPEN:
+    return
   with contextlib.suppress(ValueError):  # Not in the main thread.
     signal.set_wakeup_fd(-1)
 
@@ -67,8 +71,9 @@ class Notice:
     reason: why the run should stop: 'SIGTERM', 'Ctrl-C', 'preempted',
       'maintenance-event TERMINATE_ON_HOST_MAINTENANCE', or 'SIGTERM of another
       process' where this one had no notice. '' until `requested` is True.
-    nothing_to_save: whether a notice ends the process at once, also while the
-      main thread compiles.
+    nothing_to_save: whether a signal ends the process at once, also while the
+      main thread compiles. Only of a process that is alone: several would take
+      the first to end for lost.
   """
 
   def __init__(self, *, poll_seconds: float = 2.0, check_seconds: float = 2.0):
@@ -85,6 +90,7 @@ class Notice:
     self._agreement = _Agreement(check_seconds)
     self._cloud_reason = ''
     self._own_reason = ''
+    self._several = False
     self._requested = False
     self._handling = False
     self._end = threading.Event()
@@ -102,17 +108,21 @@ class Notice:
     self._start('preemption-log', self._write_log)
     # Python's own handlers wait for the main thread to be back from what it
     # calls, as minutes of compilation. A byte of each signal comes at once.
+    handled = [signal.SIGTERM]
+    # Ignored, where it is meant for what runs in the foreground.
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if not (ignored or _is_interactive()):
+      handled.append(signal.SIGINT)
+    self._handled = frozenset(handled)
+    _OPEN.add(self)
     self._bytes, writer = socket.socketpair()
     writer.setblocking(False)
     self._writer = writer
     self._start('preemption-signals', self._act_at_once, self._bytes)
     previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     self._previous_fd = previous
-    signals = [signal.SIGTERM]
-    if not _is_interactive():
-      signals.append(signal.SIGINT)
     self._previous = {
-      number: signal.signal(number, self._on_signal) for number in signals
+      number: signal.signal(number, self._on_signal) for number in handled
     }
     self._handling = True
     server = metadata_server()
@@ -125,7 +135,10 @@ class Notice:
     self._log.put('')
     if self._handling:
       signal.set_wakeup_fd(self._previous_fd)
-      self._writer.close()  # Ends the thread that reads.
+      _OPEN.discard(self)
+      # Ends the thread that reads, also if a forked child has a copy.
+      self._writer.shutdown(socket.SHUT_RDWR)
+      self._writer.close()
     for thread in self._threads:
       thread.join()
     if self._handling:
@@ -161,12 +174,23 @@ class Notice:
         logging.warning('%s: saving, then stopping.', self.reason)
     return self._requested
 
+  def begin(self) -> None:
+    """Says that a run begins, which has nothing to save until it says so."""
+    self.nothing_to_save = True
+    if self._own_reason and not self._several:
+      raise self._error(
+        self._own_reason, 'stopped before it began; start the command again.'
+      )
+
   def stopped(self, text: str) -> errors.PreemptedError:
     """The error to end a run with that was asked to stop, and has saved."""
+    return self._error(self.reason, text)
+
+  def _error(self, reason: str, text: str) -> errors.PreemptedError:
     kind = errors.PreemptedError
-    if self.reason == _NAMES[signal.SIGINT]:
+    if reason == _NAMES[signal.SIGINT]:
       kind = errors.InterruptedByUserError
-    return kind(f'{self.reason}: {text}')
+    return kind(f'{reason}: {text}')
 
   def _on_signal(self, signum, frame) -> None:
     if os.getpid() != self._pid:
@@ -191,14 +215,14 @@ class Notice:
     interrupts = 0
     while numbers := received.recv(64):
       for number in numbers:
-        name = _NAMES.get(number)
-        if name is None or os.getpid() != self._pid:
+        if number not in self._handled:
           continue
+        name = _NAMES[number]
         code = errors.PreemptedError.exit_code
         if number == signal.SIGINT:
           interrupts += 1
           code = errors.InterruptedByUserError.exit_code
-        if self.nothing_to_save:
+        if self.nothing_to_save and not self._several:
           name = self._cloud_reason or name
           _end(f'{name}: nothing was trained since the start.', code)
         elif interrupts > 1:

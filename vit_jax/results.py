@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import ml_collections
+from absl import logging
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
@@ -84,9 +85,23 @@ def check_not_lost(workdir: epath.PathLike) -> None:
   if at > 2 * every or finished_at(workdir):
     raise ValueError(
       f'{workdir} has no checkpoint, and its {metrics.FILE} goes to step {at}:'
-      f' {checkpoint_lib.FOLDER}/ is gone. Bring it back, use another'
-      ' --workdir, or pass --restart to begin anew; the old numbers are kept.'
+      f' what was in {checkpoint_lib.FOLDER}/ is gone. Bring it back, use'
+      ' another --workdir, or pass --restart to begin anew; the old numbers are'
+      ' kept.'
     )
+
+
+def set_aside(workdir: epath.PathLike) -> None:
+  """Keeps numbers and weights under other names, as a run begins anew."""
+  workdir, number = epath.Path(workdir), 1
+  while (workdir / f'metrics_{number}.jsonl').exists():
+    number += 1
+  for name in (metrics.FILE, checkpoint_lib.BEST, checkpoint_lib.FINAL):
+    path = workdir / name
+    if path.exists():
+      target = path.with_name(f'{path.stem}_{number}{path.suffix}')
+      path.rename(target)
+      logging.warning('%s is now %s: the run begins anew.', path, target.name)
 
 
 def missing_evaluations(

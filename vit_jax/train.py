@@ -78,7 +78,7 @@ def train_and_evaluate(
   with contextlib.ExitStack() as stack:
     goodput = stack.enter_context(goodput_lib.Goodput())
     notice = notice or stack.enter_context(preemption.Notice())
-    notice.nothing_to_save = True  # Until the first step is done.
+    notice.begin()
     watchdog = stack.enter_context(
       watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
     )
@@ -177,8 +177,9 @@ def train_and_evaluate(
       compilation_cache_lib.enable(compilation_cache)
     if first_process:
       stack.enter_context(logs.log_file(workdir))
-      if restart and not newest:
-        metrics.set_aside(workdir)
+      # Its owner until now may have saved meanwhile.
+      if restart and checkpoint_lib.latest_step(workdir) is None:
+        results.set_aside(workdir)
 
     # ---- The state: restored, from another run's weights, or fresh ----------
     restored = checkpoint_lib.restore_newest(workdir, program.abstract_state)
@@ -228,8 +229,14 @@ def train_and_evaluate(
       timeout=config.checkpoint.timeout,
     )
     stack.callback(checkpoints.close)
-    for row in rows:
-      checkpoints.note(row['step'], row)
+    noted = {
+      row['step']: row[config.checkpoint.best]
+      for row in rows
+      if config.checkpoint.best in row
+    }
+    # All processes keep the same checkpoints.
+    for at, value in distributed.broadcast(list(noted.items())):
+      checkpoints.note(at, {config.checkpoint.best: value})
     if first_process:
       # After the last step only evaluations are left, which may have changed:
       # their config is saved with their results, at the end.
@@ -281,16 +288,16 @@ def train_and_evaluate(
           values = evaluators.run(
             name, evaluations[name], state, step, on_batch
           )
-          writer.write(step, values | goodput.metrics())
         found |= values
         value = values.get(config.checkpoint.best)
-        if value is None or not (
+        if value is not None and (
           best is None
           or checkpoint_lib.is_better(config.checkpoint.best, value, best)
         ):
-          continue
-        best, improved = value, True
-        save_params(checkpoint_lib.BEST, step, values)
+          best, improved = value, True
+          # Before its numbers, without which it is evaluated again.
+          save_params(checkpoint_lib.BEST, step, values)
+        writer.write(step, values | goodput.metrics())
       return improved
 
     def save_params(kind, step, values=None):
@@ -336,7 +343,9 @@ def train_and_evaluate(
     # ---- The loop -----------------------------------------------------------
     try:
       # Those that a notice at the step of the last save left out, or new ones.
-      evaluate(unevaluated, start_step, {})
+      found = {}
+      evaluate(unevaluated, start_step, found)
+      checkpoints.note(start_step, found)
     except preemption.StopRequested:
       raise preempted(start_step) from None
     feed = sharding.feed(
@@ -388,10 +397,15 @@ def train_and_evaluate(
         improved = evaluate(due, step, found)
       except preemption.StopRequested:
         stop = True
+      except errors.SaveError:
+        raise
       except Exception:
         # The others may be well, and would not save with this one.
         if not save_now and jax.process_count() == 1:
-          save(step, found)
+          try:
+            save(step, found)
+          except errors.SaveError as error:
+            logging.error('%s', error)
         raise
       checkpoints.note(step, found)
       if not save_now and (improved or stop):

@@ -309,7 +309,7 @@ def test_workers_change_nothing():
 
 
 _WORKING = """
-import multiprocessing, time
+import multiprocessing, os, signal, time
 from vit_jax import data
 from vit_jax.data import ops, pipeline
 
@@ -320,6 +320,10 @@ if __name__ == '__main__':
     ops.parse('', image_size=8, channels=1),
     **{'batch_size': 8, 'seed': 0, 'num_classes': 10, 'workers': 2},
   )
+  next(batches)
+  for child in multiprocessing.active_children():
+    os.kill(child.pid, signal.SIGINT)  # A terminal's Ctrl-C, sent to all.
+  time.sleep(1)
   next(batches)
   print(*(child.pid for child in multiprocessing.active_children()))
 """

@@ -173,6 +173,9 @@ def _terminate(run: Run, record: Record) -> bool:
     if not any(record.codes):
       run.finished = True
       return bool(record.problems)
+    if 'nothing was trained since the start' in launch.output():
+      record.done += ', nothing to save'
+      return True
     saved = re.findall(r'stopped after step (\d+), which was', launch.output())
     steps = complete_steps(run.workdir)
     if set(saved) != {str(steps[-1]) if steps else ''}:

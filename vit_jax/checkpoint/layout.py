@@ -22,18 +22,26 @@ STATE = 'default'
 
 def complete_steps(folder: epath.Path) -> list[epath.Path]:
   """The complete checkpoints in a folder, oldest first."""
-  return [path for path in _steps(folder) if any(path.iterdir())]
+  return [path for path in _steps(folder) if _holds_something(path)]
 
 
 def empty_steps(folder: epath.Path) -> list[epath.Path]:
   """What is called like a checkpoint, but holds nothing."""
-  return [path for path in _steps(folder) if not any(path.iterdir())]
+  return [path for path in _steps(folder) if _holds_something(path) is False]
+
+
+def _holds_something(path: epath.Path) -> bool | None:
+  """Whether a folder does; None if a run has just deleted it, or it is none."""
+  try:
+    return any(path.iterdir())
+  except (FileNotFoundError, NotADirectoryError):
+    return None
 
 
 def _steps(folder: epath.Path) -> list[epath.Path]:
   # On gs:// what is half-written differs by more than its name.
   complete = ocp.utils.checkpoint_steps_paths(folder)
-  steps = [path for path in complete if path.name.isdigit() and path.is_dir()]
+  steps = [path for path in complete if path.name.isdigit()]
   return sorted(steps, key=lambda path: int(path.name))
 
 

@@ -158,8 +158,8 @@ def read(path: epath.Path) -> Record | None:
 def _had_record(path: epath.Path) -> bool:
   """Whether a checkpoint without a record was saved with one.
 
-  It was if anything of it says so, or if another step beside it has one: they
-  were saved by the same run.
+  It was if anything of it says so, or if an earlier step beside it has one: a
+  run that saves them does not cease to.
   """
   if (path / ITEM).exists():
     return True
@@ -170,11 +170,14 @@ def _had_record(path: epath.Path) -> bool:
     pass
   except UnicodeDecodeError:
     pass
-  return any(
-    (other / ITEM).exists()
-    for other in path.parent.iterdir()
-    if other.name.isdigit() and other.name != path.name
-  )
+  try:
+    return path.name.isdigit() and any(
+      (other / ITEM).exists()
+      for other in path.parent.iterdir()
+      if other.name.isdigit() and int(other.name) < int(path.name)
+    )
+  except OSError:
+    return False
 
 
 def read_metrics(path: epath.PathLike) -> dict[str, float]:

@@ -73,8 +73,9 @@ def restore_newest(
   workdir = paths.absolute(workdir)
   folder = workdir / layout.FOLDER
   damaged.forget(folder)
-  for path in layout.empty_steps(folder):
-    damaged.add(path)
+  empty = [int(path.name) for path in layout.empty_steps(folder)]
+  for step in agreement.same_steps(empty):
+    damaged.add(folder / str(step))
   steps = [int(path.name) for path in layout.complete_steps(folder)]
   found = {}
   for step in reversed(agreement.same_steps(steps)):
@@ -98,7 +99,7 @@ def restore_newest(
   raise ValueError(
     f'No checkpoint in {folder} is intact:\n  '
     + '\n  '.join(map(str, found.values()))
-    + f'\nMove {folder} away to start from the beginning, or use another'
+    + f'\nMove {folder} away and pass --restart to begin anew, or use another'
     ' --workdir.'
   )
 

@@ -26,6 +26,7 @@ A batch is a dict of arrays, b = len(rows) rows a host:
 import functools
 import multiprocessing
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -334,8 +335,12 @@ def _end_with_parent() -> None:
   take what they have made.
   """
   parent = multiprocessing.parent_process()
-  if parent is None:
+  # Data workers are daemons; a process of the user's that trains is not.
+  if parent is None or not multiprocessing.current_process().daemon:
     return
+  # A terminal sends Ctrl-C to all; the parent has more to do before it ends.
+  if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
   def wait():
     parent.join()
