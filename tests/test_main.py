@@ -257,13 +257,13 @@ def test_version_is_what_a_bug_report_should_say(commands):
 
 def test_a_changed_config_must_be_allowed(commands):
   cache = ROOT / 'nowhere/compilation_cache'
-  assert commands['same config'] == (0, f'False {cache}\n')
-  assert commands['changed config'] == (0, f'True {cache}\n')
+  assert commands['same config'] == (0, f'False False {cache}\n')
+  assert commands['changed config'] == (0, f'True False {cache}\n')
 
 
 def test_where_compiled_programs_are_kept(commands):
-  assert commands['no cache'] == (0, 'False None\n')
-  assert commands['one cache'] == (0, 'False /tmp/c\n')
+  assert commands['no cache'] == (0, 'False False None\n')
+  assert commands['one cache'] == (0, 'False False /tmp/c\n')
 
 
 def test_processes_are_told_of_each_other_by_three_flags(commands):

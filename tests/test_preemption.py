@@ -33,7 +33,10 @@ def outer(monkeypatch):
     caught.append(signum)
 
   previous = signal.signal(signal.SIGTERM, handler)
+  # What runs in the background is started with it ignored.
+  interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
   yield caught
+  assert signal.signal(signal.SIGINT, interrupt) is signal.default_int_handler
   # Whatever was installed in between was removed again.
   assert signal.signal(signal.SIGTERM, previous) is handler
   assert not [
@@ -124,6 +127,7 @@ def test_a_run_does_not_begin_after_a_notice():
 _BUSY = """
 import hashlib, os, signal, sys, threading
 from vit_jax import preemption
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with preemption.Notice() as notice:
   notice.nothing_to_save = sys.argv[1] == 'nothing'
   send = lambda: os.kill(os.getpid(), signal.Signals[sys.argv[2]])
