@@ -368,7 +368,7 @@ def test_longer_run_goes_on_and_shorter_one_is_refused(
   with pytest.raises(ValueError, match=r'total_steps: 12 in .*, 14 now'):
     train.train_and_evaluate(config, copy)
   with monkeypatch.context() as patch:
-    _die_at(patch, 14)
+    die_at(patch, 14)
     with pytest.raises(Death):
       train.train_and_evaluate(config, copy, allow_config_change=True)
   assert not (copy / 'DONE').exists()  # It said 12.
@@ -398,7 +398,7 @@ def test_wrong_config_leaves_no_directory(tmp_path, caplog):
 # Interruptions ---------------------------------------------------------------
 
 
-def _die_at(monkeypatch, step):
+def die_at(monkeypatch, step):
   """Lets a run die just after it wrote the numbers of a step."""
   write = metrics.MetricWriter.write
 
@@ -412,7 +412,7 @@ def _die_at(monkeypatch, step):
 
 def _run_to_death(config, workdir, step):
   with pytest.MonkeyPatch.context() as patch:
-    _die_at(patch, step)
+    die_at(patch, step)
     with pytest.raises(Death):
       train.train_and_evaluate(config, workdir)
   assert metrics.read(workdir)[-1]['step'] == step

@@ -1,20 +1,25 @@
-"""What the processes of a run must agree on before it begins."""
+"""What the processes of a run, and its launches, must agree on."""
 
 import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+from absl import logging
 from etils import epath
 
-from vit_jax import distributed
+from vit_jax import distributed, small_files
 
 # Seconds for a file of one machine to be seen by the others: network file
 # systems remember for a while that something was not there.
 _PATIENCE = 60.0
+# In a work directory: what `check_same_data` compares.
+DATA = 'data.json'
+# Differences that an error names.
+_SHOWN = 3
 
 
 def check_same(facts: Mapping[str, Any]) -> None:
@@ -26,21 +31,69 @@ def check_same(facts: Mapping[str, Any]) -> None:
   Args:
     facts: what must be equal, by name; JSON-able.
   """
-  own = {name: json.dumps(value, default=str) for name, value in facts.items()}
+  own = json.loads(json.dumps(facts, default=str))
   first = distributed.broadcast(own)
-  differing = [
-    f'  {name}: {_short(own[name])} here,'
-    f' {_short(first.get(name))} in process 0'
-    for name in own
-    if own[name] != first.get(name)
-  ]
-  if differing:
+  if own != first:
     raise ValueError(
       f'Process {jax.process_index()} would not run what process 0 runs:\n'
-      + '\n'.join(differing)
-      + '\nAll hosts need the same config, and data sets with the same'
-      ' examples in the same order.'
+      f'{_differences(own, first, "here", "in process 0")}.\n'
+      'All hosts need the same config, and data sets with the same examples in'
+      ' the same order.'
     )
+
+
+def check_same_data(
+  workdir: epath.Path,
+  data: Mapping[str, Mapping[str, Any]],
+  *,
+  accept: bool = False,
+) -> None:
+  """Refuses to go on with other data than a run has read so far.
+
+  Args:
+    workdir: of the run.
+    data: what is trained and measured on, by name, see `data.digest`. The first
+      is the training data, which may have been moved; the others are compared
+      where the run has measured on the same data spec and split before.
+    accept: whether to go on, with a warning.
+
+  Raises:
+    ValueError: says what differs; or the record cannot be read.
+  """
+  path = workdir / DATA
+  if not path.exists():  # Of a run from before there was one.
+    return
+  saved = small_files.read_object(
+    path, 'delete it to take the data that is there now for that of the run'
+  )
+  training = next(iter(data))
+  old, new = {}, {}
+  for name in data:
+    before, now = saved.get(name), dict(data[name])
+    if not isinstance(before, dict):
+      continue
+    places = {key: before.get(key) for key in ('dataset', 'split')}
+    if name == training or places.items() <= now.items():
+      old[name], new[name] = before, now | places
+  if old == new:
+    return
+  text = (
+    f'The data is not what {workdir} has read so far:\n'
+    f'{_differences(new, old, "now", "then")}.'
+  )
+  if not accept:
+    raise ValueError(
+      f'{text}\nBring it back, or pass --allow_config_change to go on with what'
+      ' is there now.'
+    )
+  logging.warning('%s', text)
+
+
+def write_data(
+  workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]
+) -> None:
+  """Keeps what `check_same_data` compares."""
+  (workdir / DATA).write_text(json.dumps(data, indent=1) + '\n')
 
 
 def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
@@ -82,9 +135,36 @@ def _wait_for(path: epath.Path, token: str, patience: float) -> bool:
     time.sleep(0.2)
 
 
+def _differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
+  """Names the first of the values that differ, as one line."""
+  flat_a, flat_b = dict(_leaves(a)), dict(_leaves(b))
+  names = [
+    name
+    for name in dict.fromkeys([*flat_a, *flat_b])
+    if flat_a.get(name) != flat_b.get(name)
+  ]
+  shown = [
+    f'{name}: {_short(flat_a.get(name))} {where_a},'
+    f' {_short(flat_b.get(name))} {where_b}'
+    for name in names[:_SHOWN]
+  ]
+  more = f' (and {len(names) - _SHOWN} more)' if len(names) > _SHOWN else ''
+  return '  ' + '; '.join(shown) + more
+
+
+def _leaves(value: Any, name: str = '') -> Iterator[tuple[str, str]]:
+  if isinstance(value, Mapping) and value:
+    for key, inner in value.items():
+      yield from _leaves(inner, f'{name}: {key}' if name else key)
+  else:
+    yield name, json.dumps(value)
+
+
 def _short(text: str | None) -> str:
-  if text is None or len(text) < 100:
-    return str(text)
+  if text is None:
+    return 'nothing'
+  if len(text) < 100:
+    return text
   return (
     f'{text[:60]}... (sha256 {hashlib.sha256(text.encode()).hexdigest()[:8]})'
   )

@@ -18,4 +18,11 @@ def write(workdir: epath.PathLike, names: Sequence[str]) -> None:
 def read(workdir: epath.PathLike) -> tuple[str, ...]:
   """Reads the names of a work directory; empty if it has none."""
   path = epath.Path(workdir) / FILE
-  return tuple(path.read_text().split('\n')[:-1]) if path.exists() else ()
+  if not path.exists():
+    return ()
+  try:
+    return tuple(path.read_text(encoding='utf-8').split('\n')[:-1])
+  except UnicodeDecodeError as error:
+    raise ValueError(
+      f'{path} is damaged ({error}): delete it, and classes are numbers.'
+    ) from error

@@ -18,7 +18,7 @@ import ml_collections
 from etils import epath
 from ml_collections import config_dict
 
-from vit_jax import platforms
+from vit_jax import platforms, small_files
 from vit_jax.data import splits
 from vit_jax.sections import adam as adam
 from vit_jax.sections import evaluation as evaluation
@@ -32,6 +32,7 @@ from vit_jax.sections import sgd as sgd
 from vit_jax.sections import softmax as softmax
 
 FILE = 'config.json'
+_REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 
 # What may differ between two launches of the same run (see `check_same_run`).
 FREE_KEYS = (
@@ -512,14 +513,29 @@ def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
 
 
 def load(workdir: epath.PathLike) -> dict[str, Any] | None:
-  """The `config.json` of a work directory, None if it has none."""
+  """The `config.json` of a work directory, None if it has none.
+
+  Raises:
+    ValueError: it is damaged.
+  """
   path = epath.Path(workdir) / FILE
   if not path.exists():
     return None
-  try:
-    return json.loads(path.read_text())
-  except json.JSONDecodeError as error:
-    raise ValueError(f'{path} is damaged: {error}.') from error
+  content = small_files.read_object(path, _REMEDY)
+  sections = {
+    key: content[key]
+    for key, value in default().items()
+    if isinstance(value, ml_collections.ConfigDict) and key in content
+  }
+  if isinstance(sections.get('evals'), dict):
+    sections |= {f'evals.{k}': v for k, v in sections['evals'].items()}
+  for key, value in sections.items():
+    if not isinstance(value, dict):
+      shown = repr(value)[:40]
+      raise ValueError(
+        f'{path} is damaged ({key} is {shown}, no section): {_REMEDY}.'
+      )
+  return content
 
 
 def check_same_run(
@@ -540,7 +556,7 @@ def check_same_run(
   # What a run from before a key was added did is what its default does.
   defaults = flatten(json.loads(json.dumps(default().to_dict())))
   # But for photographs: it turned none, and decoded accurately.
-  if old.get('data.dataset', '').partition(':')[0] not in _WITHOUT_JPEGS:
+  if str(old.get('data.dataset')).partition(':')[0] not in _WITHOUT_JPEGS:
     old.setdefault('data.jpeg_dct', 'accurate')
   for flat, missing in ((old, False), (new, None)):
     if flat.get('data.exif_orientation', missing) is None:

@@ -169,7 +169,7 @@ def _keep(path: epath.Path, text: str) -> epath.Path:
 def _text(path: epath.Path) -> str:
   """'' if there is no such file."""
   try:
-    return path.read_text()
+    return path.read_bytes().decode(errors='replace')
   except FileNotFoundError:
     return ''
 
@@ -182,7 +182,7 @@ def read(workdir: epath.PathLike) -> list[dict[str, Any]]:
   """The lines of a work directory, oldest first; [] if it has none."""
   lines = []
   for line in _text(epath.Path(workdir) / FILE).splitlines():
-    with contextlib.suppress(json.JSONDecodeError):
+    with contextlib.suppress(ValueError, RecursionError):
       found = json.loads(line)
       if isinstance(found, dict):
         lines.append(found)

@@ -114,11 +114,9 @@ def evaluate_only(
     )
     agreement.check_same(
       {
-        'config': config_lib.to_json(config),
+        'config': config.to_dict(),
         'names of the classes': source.info.class_names,
-        'evaluated examples': {
-          name: evaluation.facts for name, evaluation in evaluations.items()
-        },
+        **evaluators.digests(evaluations),
       }
     )
     if allow_config_change:

@@ -40,8 +40,15 @@ def _can_append(path: epath.Path) -> bool:
 
 
 def _parse(line: str) -> dict[str, float]:
-  row = json.loads(line)
-  if not isinstance(row, dict) or 'step' not in row:
+  try:
+    row = json.loads(line)
+  except RecursionError as error:
+    raise ValueError('it is nested too deep.') from error
+  if (
+    not isinstance(row, dict)
+    or type(row.get('step')) is not int
+    or any(type(value) not in (int, float) for value in row.values())
+  ):
     raise ValueError('it is no row of numbers with a step.')
   return row
 

@@ -66,9 +66,16 @@ def _by_step(rows: Sequence[Mapping[str, float]]) -> dict[int, dict]:
 def finished_at(workdir: epath.PathLike) -> int | None:
   """The step that the `DONE` file names; None if there is none."""
   path = epath.Path(workdir) / DONE
-  # Empty if the process died, or the disk was full, just then.
-  text = path.read_text().strip() if path.exists() else ''
-  return int(text) if text.isdecimal() else None
+  if not path.exists():
+    return None
+  text = path.read_bytes().strip()
+  if text.isdigit():
+    return int(text)
+  if text:  # Empty if the process died, or the disk was full, just then.
+    logging.warning(
+      '%s holds %r, no step: the end of the run is made again.', path, text[:40]
+    )
+  return None
 
 
 def check_not_lost(workdir: epath.PathLike) -> None:

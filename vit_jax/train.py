@@ -127,15 +127,13 @@ def train_and_evaluate(
       nonfinite=config.guard.nonfinite,
       max_skipped=config.guard.max_skipped,
     )
+    digests = {'training data': data.digest(view)}
+    digests |= evaluators.digests(evaluations)
     agreement.check_same(
       {
-        'config': config_lib.to_json(config),
-        'number of training examples': len(view),
-        'first training example': view[0].name,
+        'config': config.to_dict(),
         'names of the classes': source.info.class_names,
-        'evaluated examples': {
-          name: evaluation.facts for name, evaluation in evaluations.items()
-        },
+        **digests,
       }
     )
 
@@ -164,6 +162,8 @@ def train_and_evaluate(
         logging.info('%s is finished: nothing to do.', workdir)
         return results.final_metrics(workdir)
       logging.warning('The last weights are written again.')
+    if newest:
+      agreement.check_same_data(workdir, digests, accept=allow_config_change)
     if not newest and first_process and not restart:
       results.check_not_lost(workdir)
 
@@ -243,6 +243,7 @@ def train_and_evaluate(
       if start_step < config.total_steps:
         config_lib.save(config, workdir)
       (workdir / results.DONE).unlink(missing_ok=True)
+      agreement.write_data(workdir, digests)
       class_names.write(workdir, source.info.class_names)
       environment.write(workdir, start_step, mesh)
       environment.write_requirements(workdir, start_step)

@@ -306,3 +306,11 @@ def test_the_limit_is_raised_where_shards_are_opened(data_dir, monkeypatch):
   [(count, what)] = asked
   assert count == 1
   assert what.startswith("The shards of split 'train' of ")
+
+
+def test_a_digest_knows_the_shards(data_dir):
+  source = data.open_source('tfds:from_folder', data_dir=str(data_dir))
+  found = data.digest(data.View(source, 'train'))
+  assert len(found['train']['shards']) == 16
+  assert found['train'] == source.facts('train') != source.facts('test')
+  assert len(found['contents']) == found['examples']

@@ -9,6 +9,7 @@ from vit_jax.data import balance
 from vit_jax.data.balance import class_balance
 from vit_jax.data.digits import Digits
 from vit_jax.data.folder import Classes, Folder
+from vit_jax.data.identity import digest
 from vit_jax.data.shapes import Shapes
 from vit_jax.data.source import (
   Picked,
@@ -29,6 +30,7 @@ __all__ = [
   'View',
   'balance',
   'class_balance',
+  'digest',
   'open_source',
   'read_labels',
 ]

@@ -69,7 +69,8 @@ class Source(Protocol):
     return self.read(split, index).label
 
   # A source that knows all labels without reading records also has
-  # `labels(split) -> int32 [number of examples]`.
+  # `labels(split) -> int32 [number of examples]`. One of files has
+  # `facts(split)`: JSON-able, equal for equal files, see `digest`.
 
 
 class View:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import file_adapters, read_only_builder
 
-from vit_jax.data import open_files, source
+from vit_jax.data import identity, open_files, source
 
 _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 
@@ -93,6 +93,10 @@ class Tfds(source.Source):
     label = label[self._label_key]
     return tuple(map(int, label)) if self.info.multi_label else int(label)
 
+  def facts(self, split: str) -> dict[str, str]:
+    """A digest of the shards' names and numbers of examples."""
+    return self._examples.facts(split)
+
 
 class Examples:
   """Some features of a prepared data set's examples, read by index."""
@@ -149,6 +153,12 @@ class Examples:
       self._open_splits[split][index],
       decoders={k: v for k, v in decoders.items() if k in features},
     )
+
+  def facts(self, split: str) -> dict[str, str]:
+    """A digest of the shards' names and numbers of examples."""
+    info = self._builder.info.splits[split]
+    shards = [sorted(info.filenames), list(info.shard_lengths)]
+    return {'shards': identity.short_hash(shards)}
 
   def __getstate__(self) -> dict:
     # Open files stay behind: each process opens its own.

@@ -269,6 +269,10 @@ class Vtab(source.Source):
       f'{split}/{index}',
     )
 
+  def facts(self, split: str) -> dict[str, str]:
+    """A digest of the shards' names and numbers of examples."""
+    return self._examples.facts(split)
+
 
 def _open(task: Task, data_dir: str | None) -> tfds.core.DatasetBuilder:
   try:

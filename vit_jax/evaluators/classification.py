@@ -118,7 +118,7 @@ class Classification:
     self._view = view
     self._mesh = mesh
     self.num_examples = len(view)
-    self.facts = {'test': (len(view), view[0].name)}
+    self.data = {'test': view}
     self._batches = lambda: pipeline.eval_batches(
       view,
       preprocess,

@@ -1,13 +1,13 @@
 """What an evaluator is, and how one is run."""
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import ml_collections
 from absl import logging
 
-from vit_jax import progress
+from vit_jax import data, progress
 from vit_jax.step import TrainState
 
 
@@ -16,12 +16,12 @@ class Evaluator(Protocol):
 
   Attributes:
     num_examples: of the split that is evaluated.
-    facts: what must be the same for all processes: of each split its size and
-      the name of its first record.
+    data: what is read, by what it is for; the same for all processes, and for
+      all launches of a run.
   """
 
   num_examples: int
-  facts: dict[str, tuple[int, str]]
+  data: Mapping[str, data.View]
 
   def run(
     self, state: TrainState, on_batch: Callable[[], None]
@@ -37,6 +37,15 @@ class Evaluator(Protocol):
   def summary(self, values: dict[str, float]) -> str:
     """One line for the log, of what `run` gave."""
     ...
+
+
+def digests(evaluators: Mapping[str, Evaluator]) -> dict[str, Any]:
+  """What they read, as `data.digest` describes it, by name and use."""
+  return {
+    f'{name}: {use}': data.digest(view)
+    for name, evaluator in evaluators.items()
+    for use, view in evaluator.data.items()
+  }
 
 
 def is_due(section: ml_collections.ConfigDict, step: int) -> bool:

@@ -164,9 +164,7 @@ class FewShot:
     self._protocol = protocol
     self._num_classes = train.source.info.num_classes
     self.num_examples = len(test)
-    self.facts = {
-      name: (len(view), view[0].name) for name, view in self._views.items()
-    }
+    self.data = self._views
     self._batches = lambda view: pipeline.eval_batches(
       view,
       preprocess,

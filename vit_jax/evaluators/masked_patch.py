@@ -53,7 +53,7 @@ class MaskedPatchPrediction:
     self._batch_size = batch_size
     self._corrupted = task.corruption.count
     self.num_examples = len(view)
-    self.facts = {'test': (len(view), view[0].name)}
+    self.data = {'test': view}
     self._batches = lambda: pipeline.eval_batches(
       view,
       preprocess,

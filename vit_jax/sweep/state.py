@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from etils import epath
 
+from vit_jax import small_files
 from vit_jax.sweep import spec
 from vit_jax.sweep.spec import HELD_OUT, Sweep
 
@@ -101,9 +102,11 @@ class Events:
     # Run -> from its last start to a good end.
     self.seconds: dict[str, float] = {}
     self._started: dict[str, float] = {}
-    text = self._path.read_text() if self._path.exists() else ''
+    exists = self._path.exists()
+    text = self._path.read_bytes().decode(errors='replace') if exists else ''
     for line in text.splitlines():
-      with contextlib.suppress(json.JSONDecodeError):
+      # Damaged, or of no event.
+      with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         self._take(json.loads(line))
     # What follows must begin on a line of its own.
     self._file = self._path.open('a')
@@ -159,16 +162,16 @@ def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
   try:
     done = (workdir / 'DONE').read_text().strip()
     total = json.loads((workdir / 'config.json').read_text())['total_steps']
-    text = (workdir / 'metrics.jsonl').read_text()
-  except (FileNotFoundError, json.JSONDecodeError):
-    return None
+    text = (workdir / 'metrics.jsonl').read_bytes().decode(errors='replace')
+  except (FileNotFoundError, ValueError, RecursionError, TypeError, KeyError):
+    return None  # A damaged one is named when the run is started again.
   if done != str(total):
     return None
   final: dict[str, float] = {}
   for line in text.splitlines():
-    with contextlib.suppress(json.JSONDecodeError):
+    with contextlib.suppress(ValueError, RecursionError):
       row = json.loads(line)
-      if row['step'] == total:
+      if isinstance(row, dict) and row.get('step') == total:
         # One that was measured anew may lack numbers that it had.
         anew = {key.partition('/')[0] for key in row if '/' in key}
         kept = {
@@ -235,7 +238,7 @@ def check_same_runs(
     ValueError: a run that was started had another config or overrides.
   """
   path = local / _SWEEP
-  old = json.loads(path.read_text())['runs'] if path.exists() else {}
+  old = _read(path).get('runs', {}) if path.exists() else {}
   new = {}
   for study in sweep.studies:
     for run in study.all_runs():
@@ -259,4 +262,10 @@ def recorded(local: pathlib.Path) -> Sweep:
   path = local / _SWEEP
   if not path.exists():
     raise ValueError(f'{local} holds no sweep.')
-  return spec.from_json(json.loads(path.read_text())['studies'])
+  return spec.from_json(_read(path).get('studies', []))
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  return small_files.read_object(
+    path, 'bring it back, or use another --workdir'
+  )

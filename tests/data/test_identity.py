@@ -1,0 +1,129 @@
+"""Digests of data sets: equal for equal data, and what they tell apart."""
+
+import pickle
+import shutil
+
+import pytest
+
+from vit_jax import data
+from vit_jax.data import folder, identity
+
+
+def _make(root, classes=('ant', 'bee'), files=6):
+  for name in classes:
+    for i in range(files):
+      path = root / 'train' / name / f'{i}.jpg'
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_bytes(f'{name} {i}'.encode())
+  return root
+
+
+def _digest(root, split='train'):
+  return data.digest(data.View(data.open_source(f'folder:{root}'), split))
+
+
+def _parts(root, other):
+  """Names of the parts that differ between two folders."""
+  a, b = _digest(root), _digest(other)
+  facts = [k for k in a['train'] if a['train'][k] != b['train'][k]]
+  contents = [
+    k
+    for k in sorted(a['contents'].keys() | b['contents'].keys())
+    if a['contents'].get(k) != b['contents'].get(k)
+  ]
+  return facts + contents
+
+
+@pytest.fixture
+def both(tmp_path):
+  """A folder and its copy."""
+  one = _make(tmp_path / 'one')
+  shutil.copytree(one, tmp_path / 'other')
+  return one, tmp_path / 'other'
+
+
+NAMES, SIZES = 'names of the files', 'sizes of the files'
+
+
+def test_a_copy_is_equal(both):
+  one, other = map(_digest, both)
+  assert one.pop('dataset') != other.pop('dataset')
+  assert one == other
+  assert one['examples'] == 12
+  assert list(one['contents'])[::11] == ['ant/0.jpg', 'bee/5.jpg']
+
+
+def test_what_is_told_apart(both, tmp_path):
+  one, other = both
+  (other / 'train/ant/1.jpg').rename(other / 'train/ant/1b.jpg')
+  assert _parts(one, other) == [NAMES, 'ant/1.jpg', 'ant/1b.jpg']
+  (other / 'train/ant/1b.jpg').rename(other / 'train/ant/1.jpg')
+  assert _parts(one, other) == []
+  # Of the same size.
+  (other / 'train/ant/1.jpg').write_bytes(b'ant 2')
+  (other / 'train/ant/2.jpg').write_bytes(b'ant 1')
+  assert _parts(one, other) == ['ant/1.jpg', 'ant/2.jpg']
+  (other / 'train/bee/5.jpg').write_bytes(b'longer')
+  assert SIZES in _parts(one, other)
+
+
+def test_most_are_known_by_name_and_size_only(both, monkeypatch):
+  monkeypatch.setattr(identity, '_SAMPLES', 3)
+  one, other = both
+  assert list(_digest(one)['contents']) == [
+    'ant/0.jpg',
+    'ant/5.jpg',
+    'bee/5.jpg',
+  ]
+  (other / 'train/bee/2.jpg').write_bytes(b'bee 3')
+  assert _parts(one, other) == []
+  (other / 'train/bee/2.jpg').write_bytes(b'bee 22')
+  assert _parts(one, other) == [SIZES]
+  monkeypatch.setattr(folder, '_SIZES', 2)
+  assert _parts(one, other) == []
+
+
+def test_sizes_of_many_files_are_in_order(both, monkeypatch):
+  one, _ = both
+  expected = _digest(one)['train'][SIZES]
+  monkeypatch.setattr(folder, '_BLOCK', 5)
+  assert _digest(one)['train'][SIZES] == expected
+
+
+def test_a_split_is_described_without_the_others(both):
+  one, other = both
+  (other / 'test').mkdir()
+  shutil.copytree(other / 'train/ant', other / 'test/ant')
+  assert _parts(one, other) == []
+  source = data.open_source(f'folder:{other}')
+  again = pickle.loads(pickle.dumps(source))
+  assert again.facts('test') == source.facts('test')
+  assert again.facts('test') != source.facts('train')
+
+
+def test_what_cannot_be_read_is_no_error(both):
+  one, other = both
+  source = data.open_source(f'folder:{other}')
+  (other / 'train/bee/5.jpg').unlink()
+  found = data.digest(data.View(source, 'train'))
+  assert found['contents']['record 11'] == 'unreadable'
+  assert found['train'][SIZES] != _digest(one)['train'][SIZES]
+
+
+@pytest.mark.parametrize('spec', ['digits:01', 'shapes:colour'])
+def test_data_of_arrays(spec):
+  source = data.open_source(spec)
+  first = data.digest(data.View(source, 'train[:5]'))
+  assert first == data.digest(data.View(source, 'train[:5]'))
+  assert list(first['contents']) == [f'train/{i}' for i in range(5)]
+  other = data.digest(data.View(source, 'train[1:6]'))
+  assert (
+    list(first['contents'].values())[1:]
+    == (list(other['contents'].values())[:-1])
+  )
+
+
+def test_labels_count():
+  a, b = (data.open_source(f'shapes:{f}') for f in ('colour', 'shape'))
+  of_a, of_b = (data.digest(data.View(s, 'train[:20]')) for s in (a, b))
+  assert of_a['contents'] != of_b['contents']

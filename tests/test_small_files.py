@@ -1,0 +1,104 @@
+"""Damaged small files of a run: each is named, with what to do."""
+
+import json
+
+import pytest
+
+from vit_jax import class_names, environment, metrics, results, small_files
+from vit_jax import config as config_lib
+from vit_jax.sweep import state
+
+
+@pytest.mark.parametrize(
+  ('content', 'cause'),
+  [
+    (b'', 'Expecting value'),
+    (b'{"a": ', 'Expecting value'),
+    (b'\xff\xfe\x00', 'codec'),
+    (b'["a"]', "it holds \\['a'\\], no object"),
+    (b'null', 'it holds None, no object'),
+    (b'[' * 200_000, 'recursion'),
+  ],
+)
+def test_damaged_objects_are_refused(tmp_path, content, cause):
+  path = tmp_path / 'a.json'
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=cause) as error:
+    small_files.read_object(path, 'eat it')
+  assert str(error.value).startswith(f'{path} is damaged (')
+  assert str(error.value).endswith('): eat it.')
+  path.write_text('{"a": 1}')
+  assert small_files.read_object(path, '') == {'a': 1}
+
+
+@pytest.mark.parametrize(
+  ('content', 'cause'),
+  [
+    ([], 'it holds [], no object'),
+    ({'evals': [1]}, 'evals is [1], no section'),
+    ({'data': 'x'}, "data is 'x', no section"),
+    ({'checkpoint': None}, 'checkpoint is None, no section'),
+    ({'evals': {'test': 3}}, 'evals.test is 3, no section'),
+  ],
+)
+def test_a_config_of_another_type(tmp_path, content, cause):
+  (tmp_path / 'config.json').write_text(json.dumps(content))
+  with pytest.raises(ValueError, match='bring it back, or delete it') as error:
+    config_lib.load(tmp_path)
+  assert f'{tmp_path}/config.json is damaged ({cause})' in str(error.value)
+
+
+@pytest.mark.parametrize('content', [b'\xff\xfe', b'soon', b'-3', b'1.5'])
+def test_done_that_names_no_step(tmp_path, content, caplog):
+  (tmp_path / 'DONE').write_bytes(content)
+  assert results.finished_at(tmp_path) is None
+  assert f'{tmp_path}/DONE holds' in caplog.text
+
+
+def test_done_while_it_is_written(tmp_path, caplog):
+  (tmp_path / 'DONE').write_bytes(b'')
+  assert results.finished_at(tmp_path) is None
+  assert not caplog.text
+  (tmp_path / 'DONE').write_bytes(b'12\n')
+  assert results.finished_at(tmp_path) == 12
+
+
+def test_rows_that_are_none(tmp_path, caplog):
+  lines = [
+    *('{"step": null, "loss": 1.0}', '{"step": "3"}', '{"step": 3.5}'),
+    *('{"step": true}', '{"step": 4, "loss": "low"}', '{"step": 4, "a": []}'),
+    *('[' * 100_000, '{"step": 5, "loss": 0.5}'),
+  ]
+  (tmp_path / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')
+  assert metrics.read(tmp_path) == [{'step': 5, 'loss': 0.5}]
+  for number in range(1, 8):
+    assert (
+      f'{tmp_path}/metrics.jsonl, line {number}, is left out' in caplog.text
+    )
+
+
+def test_others_are_read_around_or_named(tmp_path):
+  (tmp_path / 'class_names.txt').write_bytes(b'a\xff\n')
+  with pytest.raises(ValueError, match=r'class_names.txt is damaged .*delete'):
+    class_names.read(tmp_path)
+  (tmp_path / environment.FILE).write_bytes(b'\xff\n5\n{"commit": "a"}\n')
+  assert environment.read(tmp_path) == [{'commit': 'a'}]
+
+
+@pytest.mark.parametrize('file', ['DONE', 'config.json', 'metrics.jsonl'])
+@pytest.mark.parametrize(
+  'content', [b'\xff', b'[1]\n', b'null\n', b'[' * 99999]
+)
+def test_a_sweep_takes_a_damaged_run_for_unfinished(tmp_path, file, content):
+  (tmp_path / 'DONE').write_text('2\n')
+  (tmp_path / 'config.json').write_text('{"total_steps": 2}')
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 2, "loss": 0.5}\n')
+  assert state.final_metrics(tmp_path) == {'step': 2, 'loss': 0.5}
+  (tmp_path / file).write_bytes(content)
+  assert not state.final_metrics(tmp_path)
+
+
+def test_a_damaged_sweep_is_named(tmp_path):
+  (tmp_path / 'sweep.json').write_bytes(b'5')
+  with pytest.raises(ValueError, match=r'sweep.json is damaged .*bring it'):
+    state.recorded(tmp_path)
