@@ -1,10 +1,20 @@
 """Damaged small files of a run: each is named, with what to do."""
 
+import errno
 import json
 
 import pytest
 
-from vit_jax import class_names, environment, metrics, results, small_files
+from tests.test_train import tiny_config
+from vit_jax import (
+  class_names,
+  environment,
+  errors,
+  metrics,
+  results,
+  small_files,
+  train,
+)
 from vit_jax import config as config_lib
 from vit_jax.sweep import state
 
@@ -102,3 +112,21 @@ def test_a_damaged_sweep_is_named(tmp_path):
   (tmp_path / 'sweep.json').write_bytes(b'5')
   with pytest.raises(ValueError, match=r'sweep.json is damaged .*bring it'):
     state.recorded(tmp_path)
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+  def full(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(config_lib, 'save', full)
+  with pytest.raises(errors.SaveError) as error:
+    train.train_and_evaluate(tiny_config(), tmp_path)
+  assert str(error.value) == (
+    f'{tmp_path}: No space left on device. Make room, some MB more than the'
+    ' checkpoints take, and start the same command again.'
+  )
+  named = small_files.disk_full_named
+  with pytest.raises(errors.SaveError, match=r'^a/b: '), named(tmp_path):
+    raise OSError(errno.EDQUOT, 'Disk quota exceeded', 'a/b')
+  with pytest.raises(FileNotFoundError), named(tmp_path):
+    raise FileNotFoundError(errno.ENOENT, 'None', 'a/b')

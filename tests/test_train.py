@@ -153,6 +153,7 @@ def test_files_of_a_finished_run(finished):
     'metrics.jsonl',
     'owner.json',
     'class_names.txt',
+    'data.json',
     'environment.jsonl',
     'final',
     'parameters.txt',

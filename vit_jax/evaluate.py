@@ -1,6 +1,7 @@
 """Evaluates trained weights without training: `main --eval_only`."""
 
 import contextlib
+import json
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from vit_jax import (
   preemption,
   results,
   sharding,
+  small_files,
   warm_start,
 )
 from vit_jax import checkpoint as checkpoint_lib
@@ -77,6 +79,7 @@ def evaluate_only(
     raise ValueError('--eval_only needs evals, and this config has none.')
   workdir = paths.absolute(workdir)
   with contextlib.ExitStack() as stack:
+    stack.enter_context(small_files.disk_full_named(workdir))
     notice = stack.enter_context(preemption.Notice())
     notice.begin()
     watchdog = stack.enter_context(
@@ -114,7 +117,7 @@ def evaluate_only(
     )
     agreement.check_same(
       {
-        'config': config.to_dict(),
+        'config': json.loads(config_lib.to_json(config)),
         'names of the classes': source.info.class_names,
         **evaluators.digests(evaluations),
       }

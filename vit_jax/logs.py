@@ -1,6 +1,7 @@
 """What is printed on the console and kept in `train.log`."""
 
 import contextlib
+import copy
 import logging as python_logging
 import os
 import pathlib
@@ -13,9 +14,15 @@ _PACKAGE = str(pathlib.Path(__file__).parent)
 
 
 class _Formatter(python_logging.Formatter):
-  """`12:34:56 text`, with the level in front of what is not information."""
+  """`12:34:56 text`, with the level in front of what is not information.
+
+  Of libraries without tracebacks: what ends a run is raised, and said in words.
+  """
 
   def format(self, record):
+    if not _is_own(record):
+      record = copy.copy(record)
+      record.exc_info = record.exc_text = None
     text = super().format(record)
     level = f'{record.levelname.lower()}: '
     return text if record.levelno <= python_logging.INFO else level + text
@@ -23,12 +30,30 @@ class _Formatter(python_logging.Formatter):
 
 def _own_or_warning(record: python_logging.LogRecord) -> bool:
   """Leaves out the running commentary of libraries that log through absl."""
-  own = record.pathname.startswith(_PACKAGE)
-  return own or record.levelno >= python_logging.WARNING
+  if _is_own(record):
+    return True
+  # What a save fails of is raised, and said once.
+  if record.name == 'asyncio' or '/orbax/' in record.pathname:
+    return record.levelno == python_logging.WARNING
+  return record.levelno >= python_logging.WARNING
+
+
+def _is_own(record: python_logging.LogRecord) -> bool:
+  return record.pathname.startswith(_PACKAGE)
+
+
+def _tell_unraisable(found) -> None:
+  """As Python does, but for what TensorStore finds after a save has failed.
+
+  Its threads print the same traceback for each array.
+  """
+  if 'Event loop is closed' not in str(found.exc_value):
+    sys.__unraisablehook__(found)
 
 
 def set_up_console() -> None:
   """Short lines, and only this package's own (of others, warnings)."""
+  sys.unraisablehook = _tell_unraisable
   logging.use_absl_handler()
   handler = logging.get_absl_handler()
   handler.setFormatter(_Formatter('%(asctime)s %(message)s', '%H:%M:%S'))

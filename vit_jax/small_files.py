@@ -1,9 +1,14 @@
-"""Small files that a run keeps: read, or refused with what to do."""
+"""Small files that a run keeps: read and written, or what to do instead."""
 
+import contextlib
+import errno
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from etils import epath
+
+from vit_jax import errors
 
 
 def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:
@@ -23,3 +28,21 @@ def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:
   except (ValueError, RecursionError) as error:
     raise ValueError(f'{path} is damaged ({error}): {remedy}.') from error
   return content
+
+
+@contextlib.contextmanager
+def disk_full_named(workdir: epath.Path) -> Iterator[None]:
+  """Lets the system's `No space left on device` say where, and what to do.
+
+  Raises:
+    SaveError: in its place.
+  """
+  try:
+    yield
+  except OSError as error:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+      raise
+    raise errors.SaveError(
+      f'{error.filename or workdir}: {error.strerror}. Make room, some MB more'
+      ' than the checkpoints take, and start the same command again.'
+    ) from error

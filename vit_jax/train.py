@@ -1,6 +1,7 @@
 """One run, top to bottom: build, restore, step, evaluate, save."""
 
 import contextlib
+import json
 import time
 
 import jax
@@ -26,6 +27,7 @@ from vit_jax import (
   profiling,
   results,
   sharding,
+  small_files,
   warm_start,
 )
 from vit_jax import checkpoint as checkpoint_lib
@@ -85,6 +87,7 @@ def train_and_evaluate(
     start_up = stack.enter_context(contextlib.ExitStack())
     start_up.enter_context(watchdog.allow('start-up', _START_UP_LIMIT))
     workdir = paths.absolute(workdir)
+    stack.enter_context(small_files.disk_full_named(workdir))
     if workdir.exists() and not workdir.is_dir():
       raise ValueError(f'--workdir={workdir} is a file, not a directory.')
 
@@ -131,7 +134,7 @@ def train_and_evaluate(
     digests |= evaluators.digests(evaluations)
     agreement.check_same(
       {
-        'config': config.to_dict(),
+        'config': json.loads(config_lib.to_json(config)),
         'names of the classes': source.info.class_names,
         **digests,
       }
@@ -229,6 +232,8 @@ def train_and_evaluate(
       timeout=config.checkpoint.timeout,
     )
     stack.callback(checkpoints.close)
+    if start_step < config.total_steps:
+      checkpoints.check_space(state)
     noted = {
       row['step']: row[config.checkpoint.best]
       for row in rows

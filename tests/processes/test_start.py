@@ -16,8 +16,8 @@ def test_unequal_data_is_refused_by_whom_it_concerns(tmp_path):
   )
   assert (
     'ValueError: Process 1 would not run what process 0 runs:\n'
-    '  config: data: train_split: "train[:280]" here, "train[:301]" in process'
-    ' 0; ' in texts[1]
+    '  config: data: num_examples: 280 here, 301 in process 0; config: data:'
+    ' train_split: "train[:280]" here, "train[:301]" in process 0; ' in texts[1]
   )
   assert not (tmp_path / 'run').exists()
 

@@ -125,6 +125,14 @@ class Checkpoints:
     self.note(step, metrics or {})
     self._saver.save(step, tree, saved_as)
 
+  def check_space(self, state: Any) -> None:
+    """Raises SaveError unless the disk has space for one more state.
+
+    Args:
+      state: arrays, or their shapes and dtypes.
+    """
+    self._saver.check_space(state)
+
   def check(self) -> None:
     """Raises SaveError if the last save failed; does not wait."""
     self._saver.check()

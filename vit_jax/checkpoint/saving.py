@@ -14,7 +14,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import errors
-from vit_jax.checkpoint import damaged, layout, record
+from vit_jax.checkpoint import damaged, layout, record, space
 
 
 class Saver:
@@ -86,6 +86,7 @@ class Saver:
       self._bounded(lambda: self._manager.delete(step), f'Deleting {path}')
       self._complete.discard(step)
     damaged.discard(self.directory / str(step))
+    self.check_space(item)
     args = ocp.args.Composite(
       **{
         layout.STATE: ocp.args.PyTreeSave(item),
@@ -99,6 +100,14 @@ class Saver:
       raise self._too_late(step)
     if save.done.is_set():
       self.wait()  # Raises if it failed at once.
+
+  def check_space(self, item: Any) -> None:
+    """Raises SaveError unless the disk has space for one more."""
+    found = self._bounded(
+      lambda: space.shortage(self.directory, item), f'Asking {self.directory}'
+    )
+    if found:
+      raise errors.SaveError(f'{found} {self._last()}')
 
   def wait(self) -> None:
     """Waits for the save under way.

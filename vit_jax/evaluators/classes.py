@@ -69,6 +69,9 @@ class Relabelled:
   def __init__(self, view: data.View, table: Table):
     self._view = view
     self._table = table
+    # What describes it, see `data.digest`.
+    self.source = view.source
+    self.selection = view.selection
     self.split = view.split
 
   def __len__(self) -> int:
