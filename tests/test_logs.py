@@ -19,9 +19,9 @@ with logs.log_file(sys.argv[1]):
   except OSError:
     library.error('It failed.', exc_info=True)
     logging.getLogger('asyncio').error('Never retrieved.', exc_info=True)
-    absl_logging.get_absl_handler().handle(
+    absl_logging.get_absl_logger().handle(
       logging.makeLogRecord(dict(
-        levelname='ERROR', levelno=logging.ERROR, msg='Orbax failed.',
+        levelname='ERROR', levelno=logging.ERROR, msg='A save failed.',
         pathname='/lib/orbax/checkpoint/a.py', exc_info=sys.exc_info())))
   library.info('By the way.')
 
@@ -56,7 +56,7 @@ def test_libraries_say_it_in_a_line(tmp_path):
   assert 'reason' not in result.stderr
   assert 'closed' not in result.stderr
   log = (tmp_path / 'train.log').read_text()
-  assert 'It failed.\nTraceback' in log
+  assert 'A save failed.\nTraceback' in log
   assert 'OSError: reason' in log
 
 
