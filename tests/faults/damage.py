@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 
 _BALLAST = 'ballast'
@@ -13,7 +14,11 @@ def complete_steps(workdir: pathlib.Path) -> list[int]:
   folder = workdir / 'checkpoints'
   if not folder.exists():
     return []
-  return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+  return sorted(
+    int(p.name)
+    for p in folder.iterdir()
+    if p.name.isdigit() and any(p.iterdir())
+  )
 
 
 def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
@@ -21,14 +26,16 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
 
   Args:
     checkpoint: its folder.
-    how: 'truncate' (to a random length below its own), 'delete' or 'flip' (one
-      bit).
+    how: 'truncate' (to a random length below its own), 'delete', 'flip' (one
+      bit), or 'unverified' (64 bytes of the largest, and what would tell).
     rng: chooses.
 
   Returns:
     What was done.
   """
   files = sorted(p for p in checkpoint.rglob('*') if p.is_file())
+  if how == 'unverified':
+    return _hide(checkpoint, files)
   if how != 'delete':
     files = [path for path in files if path.stat().st_size]
   # First a folder: most files lie in one, of which most are not needed.
@@ -48,6 +55,59 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
   content[bit // 8] ^= 1 << bit % 8
   file.write_bytes(content)
   return f'flipped bit {bit} of {name} ({size} bytes)'
+
+
+def _hide(checkpoint: pathlib.Path, files: list[pathlib.Path]) -> str:
+  """Damages the largest file, and deletes the digests and who had them."""
+  largest = max(files, key=lambda path: path.stat().st_size)
+  content = bytearray(largest.read_bytes())
+  middle = len(content) // 2
+  content[middle : middle + 64] = bytes(b ^ 255 for b in content[middle:][:64])
+  largest.write_bytes(content)
+  shutil.rmtree(checkpoint / 'fingerprints', ignore_errors=True)
+  (checkpoint / '_CHECKPOINT_METADATA').unlink(missing_ok=True)
+  return f'changed 64 bytes of {largest.name}, deleted fingerprints/'
+
+
+_NO_JSON = (
+  b'',
+  b'[]',
+  b'5',
+  b'{"data": 5}',
+  b'{"evals',
+  b'\xff\xfe',
+  b'[' * 99999,
+)
+# Small files, what they become, and whether a launch must refuse that.
+SMALL_FILES = {
+  'config.json': (_NO_JSON, True),
+  'data.json': ([c for c in _NO_JSON if not c.startswith(b'{"d')], True),
+  'DONE': ((b'\xff\xfe', b'soon', b'-1'), False),
+  'owner.json': ((b'', b'\xff', b'[]', b'{"host": 5}'), False),
+  'class_names.txt': ((b'\xff', b''), False),
+  'environment.jsonl': ((b'\xff\n', b'5\n', b'{"step'), False),
+  'requirements.txt': ((b'\xff',), False),
+  # Appended: what was there counts.
+  'metrics.jsonl': ((b'{"step": null}\n', b'\xff\n', b'[]\n', b'{"st'), False),
+}
+
+
+def damage_small(workdir: pathlib.Path, rng: random.Random):
+  """Damages a small file of a work directory.
+
+  Returns:
+    Its path, what was there before (None: nothing), and whether the next launch
+    must refuse it.
+  """
+  name = rng.choice(list(SMALL_FILES))
+  choices, refused = SMALL_FILES[name]
+  path = workdir / name
+  before = path.read_bytes() if path.exists() else None
+  new = rng.choice(choices)
+  if name == 'metrics.jsonl':
+    new = (before or b'') + new
+  path.write_bytes(new)
+  return path, before, refused
 
 
 def listing(folder: pathlib.Path) -> dict[str, tuple[int, int]]:

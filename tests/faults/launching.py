@@ -190,6 +190,20 @@ class Launch:
         self._ended.setdefault(index, self.seconds())
     return [process.returncode for process in self.processes]
 
+  @property
+  def several(self) -> bool:
+    """Whether the run has more than one process."""
+    return len(self.processes) > 1
+
+  def children(self) -> list[int]:
+    """The processes that the run's processes have started."""
+    found = []
+    for process in self.processes:
+      for task in pathlib.Path(f'/proc/{process.pid}/task').glob('*/children'):
+        with contextlib.suppress(OSError):
+          found += map(int, task.read_text().split())
+    return found
+
   def running(self) -> bool:
     return None in self.codes()
 
@@ -258,3 +272,12 @@ def _free_port() -> int:
         address = ('127.0.0.1', number)
         stack.enter_context(socket.create_server(address))
       return port
+
+
+def is_alive(pid: int) -> bool:
+  """Whether a process runs; a zombie does not."""
+  try:
+    state = pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2]
+  except OSError:
+    return False
+  return state.split()[0] != 'Z'

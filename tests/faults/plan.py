@@ -21,8 +21,21 @@ KINDS = {
   'read-only': 'a file system mounted read-only (needs root)',
   'nan-skip': 'a kill of a run that skips a step with NaN gradients',
   'nan-stop': 'NaN gradients end the run, twice; then there are none',
+  'sigterm-early': 'SIGTERM to all processes while they start',
+  'ctrl-c': 'SIGINT to all processes',
+  'ctrl-c-twice': 'SIGINT to all processes, and again while they save',
+  'orphans': 'SIGKILL to all processes, which have data workers',
+  'unverified': 'fingerprints deleted and 64 bytes changed, after a kill',
+  'empty-step': 'an empty folder beside the checkpoints, after a kill',
+  'small-file': 'a small file of the work directory damaged, after a kill',
+  'gone': 'the checkpoints taken away, after a kill, and brought back',
+  'other-config': 'another config, after a kill',
+  'other-data': 'other data than before, after a kill',
+  'second-copy': 'the same command once more, while the first one stands still',
 }
-DAMAGES = ('truncate', 'delete', 'flip')
+DAMAGES = ('truncate', 'delete', 'flip', 'unverified')
+# What is done between a kill and the next launch.
+AFTER_KILL = ('empty-step', 'small-file', 'gone', 'other-config', 'other-data')
 SEVERAL = ('kill-one', 'freeze-one', 'sigterm-one')
 NEED_DISK = ('disk-full', 'read-only')
 _PLACES = ('folder', 'disk')
@@ -136,6 +149,10 @@ def _moment(kind, layout, rng) -> Moment:
     return Moment('last', layout.steps, rng.choice([0, 0.05, 0.2]))
   if kind == 'kill-saving':
     return Moment('saving', rng.randint(1, 3), rng.choice([0, 0.01, 0.05]))
+  if kind == 'sigterm-early':
+    return Moment('start', 1, rng.uniform(0.5, 4))
+  if kind == 'gone':  # Fewer may have been lost before the first was complete.
+    return Moment('checkpoints', 3, rng.uniform(0, 0.5))
   if kind in DAMAGES:
     # Two, so that one is left to fall back to.
     return Moment('checkpoints', 2, rng.uniform(0, 0.5))
@@ -143,7 +160,9 @@ def _moment(kind, layout, rng) -> Moment:
     return Moment('start')
   most = 5 if kind == 'nan-skip' else 3  # Its step is one of the first 24.
   running = Moment('step', rng.randint(1, most), rng.uniform(0, 0.5))
-  if kind.startswith('sigterm'):
+  if kind in (*AFTER_KILL, 'second-copy', 'orphans'):
+    return running
+  if kind.startswith(('sigterm', 'ctrl-c')):
     restored = Moment('restored', 1, rng.uniform(0, 2))
     return rng.choice([running, running, running, restored])
   return rng.choice(

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import re
 import shutil
+from collections.abc import Sequence
 
 from tests.faults import launching
 from tests.faults.damage import Disk, complete_steps
@@ -75,14 +76,22 @@ class Run:
     self._launches = 0
     self._before: list[int] = []
 
-  def start(self, nan_step: int = 0) -> launching.Launch:
+  def start(
+    self, nan_step: int = 0, extra: Sequence[str] = ()
+  ) -> launching.Launch:
     """Starts the run's command, maybe with NaN gradients at a step."""
-    self._launches += 1
     self._before = complete_steps(self.workdir)
     self.damaged &= set(self._before)
-    extra = []
+    return self.copy(nan_step, extra)
+
+  def copy(
+    self, nan_step: int = 0, extra: Sequence[str] = ()
+  ) -> launching.Launch:
+    """Starts it while another launch is there."""
+    self._launches += 1
+    extra = list(extra)
     if self.nan_step:
-      extra = ['--config.guard.nonfinite=skip']
+      extra.append('--config.guard.nonfinite=skip')
     return launching.Launch(
       launching.command(
         self.layout, self.workdir, extra, nan_step or self.nan_step

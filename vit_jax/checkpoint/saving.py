@@ -14,7 +14,9 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import errors
-from vit_jax.checkpoint import damaged, layout, record, space
+from vit_jax.checkpoint import damaged, layout, leaks, record, space
+
+leaks.plug()
 
 
 class Saver:
@@ -284,6 +286,7 @@ class _Save(_Call):
     self._args = None  # Lets go of the arrays.
     self.copied.set()
     self._manager.wait_until_finished()
+    leaks.give_back()
     # Should one of Orbax's threads have died, it would not have noticed.
     if jax.process_index() == 0 and not self._path.exists():
       raise FileNotFoundError(f'nothing was written to {self._path}')
