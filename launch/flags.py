@@ -42,8 +42,27 @@ ACCELERATOR: Flags = {
     ' (v3:16x16). python -m vit_jax.topology explains one.',
   ),
 }
+FLEX_START = dict(
+  action='store_true',
+  help='Cheaper than on demand, after a wait, for at most seven days, and not'
+  ' taken away before.',
+)
+PREFLIGHT: Flags = {
+  'no_preflight': dict(
+    action='store_true',
+    help='Do not look first whether the bucket is there and lets the run in.',
+  ),
+}
 TPU_VM: Mapping[str, Flags] = {
   'common': PROJECT | DRY_RUN,
+  'preflight': PREFLIGHT,
+  'create': {
+    'workdir': dict(
+      default='',
+      help='Of the run that is to come: looks first whether its bucket is'
+      " there and lets the machines' account in.",
+    ),
+  },
   'yes': YES,
   'accelerator': ACCELERATOR,
   'lock': LOCK,
@@ -74,6 +93,12 @@ TPU_VM: Mapping[str, Flags] = {
     ),
     'reserved': dict(
       action='store_true', help="From the project's reservation."
+    ),
+    'flex_start': FLEX_START,
+    'max_run_duration': dict(
+      default='7d',
+      help='With --flex_start: given back after this long (%(default)s, the'
+      ' most there is).',
     ),
     'runtime_version': dict(
       default='', help="Image of the machines; default: the generation's."
@@ -129,6 +154,18 @@ TPU_VM: Mapping[str, Flags] = {
       help='Install what --lock says, also where the run has recorded other'
       ' versions.',
     ),
+    'replace_after': dict(
+      type=int,
+      default=5,
+      help='A slice on which so many attempts in a row failed is given back for'
+      ' a new one (%(default)s).',
+    ),
+    'replacements': dict(
+      type=int,
+      default=3,
+      help='At most so many of these, for it may not be the slice'
+      ' (%(default)s).',
+    ),
     'delete_when_done': dict(
       action='store_true', help='Give the slice back when the run has ended.'
     ),
@@ -137,6 +174,7 @@ TPU_VM: Mapping[str, Flags] = {
 
 GKE: Mapping[str, Flags] = {
   'common': DRY_RUN,
+  'preflight': PREFLIGHT,
   'yes': YES,
   'accelerator': ACCELERATOR,
   'lock': LOCK,
@@ -148,8 +186,23 @@ GKE: Mapping[str, Flags] = {
       help='Of the cluster and its TPUs; default: $CLOUDSDK_COMPUTE_ZONE.'
     ),
   },
-  'jobset': {
-    'jobset_version': dict(default='v0.8.0', help='Default: %(default)s.'),
+  'new_cluster': {
+    'jobset_version': dict(
+      default='v0.12.0',
+      help='Release of JobSet (%(default)s); apply needs v0.10.0 or newer.',
+    ),
+    'network': dict(
+      default='',
+      help='Such as one with large frames, for several slices; default: the'
+      " project's `default`.",
+    ),
+    'subnetwork': dict(default='', help='Of the network.'),
+    'exclusion_days': dict(
+      type=int,
+      default=90,
+      help='For so long GKE upgrades no nodes, which would end their pods'
+      ' (%(default)s); 0: it may at any time.',
+    ),
   },
   'slices': {
     'num_slices': dict(type=int, default=1, help='How many (%(default)s).'),
@@ -159,9 +212,17 @@ GKE: Mapping[str, Flags] = {
       action='store_true',
       help='Much cheaper nodes, which may be taken away at any time.',
     ),
+    'flex_start': FLEX_START,
   },
-  'reservation': {
+  'new_nodes': {
     'reservation': dict(default='', help='Nodes from this reservation.'),
+  },
+  'identity': {
+    'node_service_account': dict(
+      default='',
+      help="The nodes' identity, and with --host_network that of the run;"
+      " default: Compute Engine's default account.",
+    ),
   },
   'project': PROJECT,
   'image': {
@@ -171,7 +232,10 @@ GKE: Mapping[str, Flags] = {
   },
   'pods': {
     'restarts': dict(
-      type=int, default=100, help='Of all pods together (%(default)s).'
+      type=int,
+      default=100,
+      help='Of all pods together (%(default)s), not counting those after lost'
+      ' nodes and exit codes 75 and 76.',
     ),
     'grace_seconds': dict(
       type=int,
@@ -187,6 +251,16 @@ GKE: Mapping[str, Flags] = {
       default='',
       help='Mounted at /bucket with Cloud Storage FUSE, for data to be read;'
       ' the work directory must be gs://.',
+    ),
+    'host_network': dict(
+      action='store_true',
+      help="The pods use the nodes' network, which is faster between slices,"
+      ' and with it the identity of the nodes instead of --service_account.',
+    ),
+    'no_huge_pages': dict(
+      action='store_true',
+      help='Leave the memory settings of the nodes (v5e and later) alone, for'
+      ' clusters that refuse privileged containers.',
     ),
     'env': TPU_VM['run']['env'],
   },
@@ -243,8 +317,10 @@ def target(args: argparse.Namespace) -> queued_resource.Target:
 def request(args: argparse.Namespace) -> queued_resource.Request:
   """What is asked for."""
   wanted = accelerator(args)
-  if args.spot and args.reserved:
-    raise ValueError('--spot and --reserved exclude each other.')
+  kinds = ('spot', 'reserved', 'flex_start')
+  given = [f'--{name}' for name in kinds if getattr(args, name)]
+  if len(given) > 1:
+    raise ValueError(f'{" and ".join(given)} exclude each other.')
   options = {
     'network': args.network,
     'subnetwork': args.subnetwork,
@@ -255,6 +331,7 @@ def request(args: argparse.Namespace) -> queued_resource.Request:
     runtime_version=args.runtime_version or wanted.generation.runtime_version,
     spot=args.spot,
     reserved=args.reserved,
+    flex_start=args.max_run_duration if args.flex_start else '',
     valid_until=args.valid_until,
     options=tuple(f'--{k}={v}' for k, v in options.items() if v),
   )

@@ -8,6 +8,7 @@ import sys
 import pytest
 import yaml
 
+from tests.launch import bucket
 from vit_jax.launch import gke
 
 PLACE = '--location=us-east5-a --project=my-project'
@@ -46,8 +47,22 @@ def test_create_cluster(cloud):
     ' --release-channel=rapid --machine-type=e2-standard-4 --num-nodes=1',
     f'gcloud container clusters get-credentials vit {PLACE}',
     'kubectl apply --server-side --filename=https://github.com/kubernetes-sigs'
-    '/jobset/releases/download/v0.8.0/manifests.yaml',
+    '/jobset/releases/download/v0.12.0/manifests.yaml',
+    f'gcloud container clusters update vit {PLACE}'
+    ' --add-maintenance-exclusion-name=runs'
+    ' --add-maintenance-exclusion-end=+p90d'
+    ' --add-maintenance-exclusion-scope=no_minor_or_node_upgrades',
   ]
+
+
+def test_create_cluster_with_all_flags(cloud):
+  call(
+    'create_cluster --cluster=vit --yes --jobset_version=v0.13.0'
+    ' --exclusion_days=0 --network=large --subnetwork=s'
+  )
+  create, _, jobset = cloud.lines
+  assert create.endswith(' --network=large --subnetwork=s')
+  assert jobset.endswith('/download/v0.13.0/manifests.yaml')
 
 
 def test_create_nodes_makes_a_pool_of_each_slice(cloud, capfd):
@@ -64,9 +79,43 @@ def test_create_nodes_makes_a_pool_of_each_slice(cloud, capfd):
 def test_create_nodes_of_one_machine(cloud):
   call('create_nodes --cluster=vit --accelerator=v6e-8 --spot --yes')
   (line,) = cloud.lines
-  assert '--machine-type=ct6e-standard-8t --num-nodes=1 ' in line
-  assert line.endswith(' --spot')
+  assert '--machine-type=ct6e-standard-8t --num-nodes=1 --spot ' in line
   assert 'topology' not in line
+
+
+def test_create_nodes_of_flex_start_begins_with_none(cloud):
+  """All or none of them come, when pods ask for them."""
+  call('create_nodes --cluster=vit --accelerator=v6e-16 --flex_start --yes')
+  (line,) = cloud.lines
+  assert (
+    ' --num-nodes=0 --flex-start --enable-autoscaling --min-nodes=0'
+    ' --max-nodes=4 --location-policy=ANY --reservation-affinity=none'
+    ' --no-enable-autorepair --workload-metadata=GKE_METADATA'
+    ' --tpu-topology=4x4'
+  ) in line
+
+
+def test_create_nodes_with_an_identity(cloud):
+  call(
+    'create_nodes --cluster=vit --accelerator=v6e-8 --yes'
+    ' --node_service_account=a@b'
+  )
+  (line,) = cloud.lines
+  assert line.endswith(' --service-account=a@b --scopes=cloud-platform')
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    ('--spot --flex_start', '--spot and --flex_start exclude each other'),
+    ('--flex_start --reservation=r', '--flex_start and --reservation exclude'),
+    ('--flex_start --num_slices=2', 'one slice would wait, at full cost'),
+  ],
+)
+def test_nodes_that_are_refused(cloud, flags, message):
+  line = f'create_nodes --cluster=vit --accelerator=v6e-16 --yes {flags}'
+  assert message in fails(line)
+  assert cloud.calls == []
 
 
 def test_create_nodes_of_tpu7x_places_them_by_a_policy(cloud):
@@ -81,10 +130,8 @@ def test_create_nodes_of_tpu7x_places_them_by_a_policy(cloud):
     ' --type=HIGH_THROUGHPUT --accelerator-topology=2x2x2 --region=us-east5'
     ' --project=my-project'
   )
-  assert pool.endswith(
-    '--placement-policy=vit-2x2x2 --reservation=ours'
-    ' --reservation-affinity=specific'
-  )
+  assert pool.endswith('--placement-policy=vit-2x2x2')
+  assert ' --reservation=ours --reservation-affinity=specific ' in pool
   assert '--tpu-topology' not in pool
 
 
@@ -156,9 +203,40 @@ def test_apply_sends_what_manifest_prints(cloud, capfd):
   printed = capfd.readouterr().out
   assert cloud.calls == []
   call(APPLY)
-  assert cloud.lines == [THERE, 'kubectl apply --filename=-']
-  assert cloud.calls[1]['stdin'] == printed
+  assert cloud.lines == [
+    *(THERE, 'gcloud config get core/project', bucket.NUMBER),
+    *(*bucket.QUESTIONS, 'kubectl apply --filename=-'),
+  ]
+  assert cloud.calls[-1]['stdin'] == printed
   assert yaml.safe_load(printed)['kind'] == 'JobSet'
+
+
+def test_apply_looks_first_whether_the_pods_may_use_the_bucket(cloud):
+  bucket.grant(cloud, 'roles/storage.objectUser', members=[bucket.POD])
+  message = fails(APPLY)
+  assert f'{bucket.POD} was not seen to have storage.buckets.get' in message
+  assert not any('apply' in line for line in cloud.lines)
+  call(APPLY.replace('apply', 'apply --no_preflight'))
+  assert cloud.lines[-2:] == [THERE, 'kubectl apply --filename=-']
+
+
+@pytest.mark.parametrize(
+  'flags, member',
+  [
+    (
+      '--service_account=trainer',
+      bucket.POD.replace('sa/default', 'sa/trainer'),
+    ),
+    ('--host_network', bucket.COMPUTE),
+    ('--host_network --node_service_account=a@b', 'serviceAccount:a@b'),
+  ],
+)
+def test_which_identity_must_be_let_in(cloud, flags, member):
+  bucket.let_in(cloud, 'user:somebody')
+  line = APPLY.replace('apply', f'apply {flags}', 1)
+  assert f'error: {member} was not seen' in fails(line)
+  bucket.let_in(cloud, member)
+  call(line)
 
 
 def test_apply_refuses_a_name_that_is_taken(cloud):
@@ -219,6 +297,7 @@ def test_the_others(cloud, line, expected):
   [
     'create_cluster --cluster=vit',
     'create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --spot',
+    'create_nodes --cluster=vit --accelerator=v6e-16 --flex_start',
     'build --image=r/i:1',
     APPLY,
     'logs --name=b16',
@@ -238,7 +317,7 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
   subprocess.run(['bash', '-euc', script], check=True)
   assert cloud.calls
   if line == APPLY:
-    assert yaml.safe_load(cloud.calls[1]['stdin'])['metadata']['name'] == 'b16'
+    assert yaml.safe_load(cloud.calls[-1]['stdin'])['metadata']['name'] == 'b16'
 
 
 # Errors ----------------------------------------------------------------------
@@ -255,6 +334,12 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
     ('v6e-16', 'v6e-16 --env=A', '--env=A: expected NAME=VALUE'),
     ('b16 ', 'b_16 ', '--name=b_16: expected'),
     ('v6e-16', 'v6e-16 --env==b', '--env==b: expected NAME=VALUE'),
+    ('v6e-16', 'v6e-16 --spot --flex_start', '--spot and --flex_start exclude'),
+    (
+      'v6e-16',
+      'v6e-16 --host_network --bucket=b',
+      'has no identity of its own',
+    ),
     ('gs://bucket', '/data', 'is a directory of one pod'),
     ('gs://bucket', 'runs', 'expected gs://BUCKET/PATH'),
     ('configs/', 'config/', "there is no file 'config/pretrain.py'"),

@@ -59,6 +59,28 @@ def test_start_runs_the_program_as_a_service(ready, code):
   assert not (home / 'run' / 'stop_requested').exists()
 
 
+@pytest.mark.parametrize(
+  'accelerator, setting',
+  [('v4-32', 'madvise'), ('v5litepod-16', 'always'), ('v6e-8', 'always')],
+)
+def test_start_sets_huge_pages_from_v5e_on(ready, accelerator, setting):
+  file = ready / 'enabled'
+  file.write_text('madvise')
+  # Of the machine's own description.
+  curl = ready / 'bin' / 'curl'
+  curl.write_text(
+    f'#!/bin/sh\ncase "$*" in *accelerator-type) echo {accelerator};; esac'
+  )
+  run('start.sh', 'CODE=0', 'A=b', '--', '-c', HUGE_PAGES_FILE=str(file))
+  assert file.read_text().strip() == setting
+
+
+def test_huge_pages_that_are_refused_are_no_failure(tmp_path):
+  out = run('huge_pages.sh', HUGE_PAGES_FILE=str(tmp_path / 'no' / 'enabled'))
+  assert out.startswith('warning: transparent huge pages were not set')
+  assert len(out.splitlines()) == 1
+
+
 def test_start_refuses(machine):
   assert 'is not set up' in run('start.sh', '--', '--config=x', code=1)
   assert 'usage' in run('start.sh', 'A=b', code=2)
