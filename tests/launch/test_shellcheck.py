@@ -20,7 +20,7 @@ PROGRAM = shutil.which(
 
 
 def test_there_are_scripts():
-  assert len(SCRIPTS) == 11
+  assert len(SCRIPTS) == 12
   for script in SCRIPTS:
     assert '\nset -euo pipefail\n' in script.read_text(), script
 
