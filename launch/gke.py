@@ -21,6 +21,7 @@ From nothing to a run, in the repository's root:
   python launch/gke.py build --image=$I
   python launch/gke.py apply --name=b16 --image=$I --accelerator=v6e-16 \\
       --spot -- --config=configs/pretrain.py:ViT-B/16,imagenet2012 \\
+      --config.data.data_dir=gs://my-bucket/tfds \\
       --workdir=gs://my-bucket/runs/b16
   python launch/gke.py logs --name=b16 --follow
   python launch/gke.py delete --name=b16

@@ -17,6 +17,7 @@ From nothing to a run, in the repository's root:
   python launch/tpu_vm.py setup --name=b16
   python launch/tpu_vm.py run --name=b16 -- \\
       --config=configs/pretrain.py:ViT-B/16,imagenet2012 \\
+      --config.data.data_dir=gs://my-bucket/tfds \\
       --workdir=gs://my-bucket/runs/b16
   python launch/tpu_vm.py logs --name=b16 --follow
   python launch/tpu_vm.py delete --name=b16

@@ -174,6 +174,7 @@ KUBECTL = {
     ' selector= validate= wait timeout=',
   ),
   'get jobset': (1, 'ignore-not-found output= namespace= selector= watch'),
+  'rollout status': (1, 'namespace= timeout= watch='),
   'get pods': (0, 'output= namespace= selector= watch all-namespaces'),
   'logs': (
     0,
@@ -182,3 +183,31 @@ KUBECTL = {
   ),
   'delete jobset': (1, 'namespace= wait cascade= grace-period= now timeout='),
 }
+
+# Of xpk 1.16.0, 2026-08.
+_XPK = 'cluster=! project= zone= dry-run quiet namespace='
+XPK = {
+  'cluster create': (
+    0,
+    f'{_XPK} tpu-type=(1)! device-type=(1) num-slices= spot(2) flex(2)'
+    ' on-demand(2) reservation=(2) custom-cluster-arguments='
+    ' custom-nodepool-arguments= default-pool-cpu-machine-type= gke-version=',
+  ),
+  'workload create': (
+    0,
+    f'{_XPK} workload=! command=! tpu-type=(1)! device-type=(1) num-slices='
+    ' docker-image= base-docker-image= max-restarts= restart-on-exit-codes='
+    ' termination-grace-period-seconds= env= env-file= priority= spot(2)'
+    ' flex(2) on-demand(2) reservation=(2) output-manifest-file=',
+  ),
+}
+
+# Of Slurm 22.05, without the name of a command; the words are the job's own.
+SBATCH = {
+  '': (
+    None,
+    'job-name= requeue open-mode= signal= nodes= ntasks= ntasks-per-node='
+    ' gpus-per-node= time= partition= account= mem= output= parsable test-only',
+  ),
+}
+SCANCEL = {'': (1, 'signal= batch full')}

@@ -21,13 +21,13 @@ def check(program: str, words: list[str], *, environment: bool = False) -> str:
   """What is wrong with a command line; '' if nothing.
 
   Args:
-    program: gcloud or kubectl.
+    program: gcloud, kubectl, xpk, sbatch or scancel.
     words: what follows it.
     environment: project and zone are set there.
   """
   table = getattr(reference, program.upper())
   wide = reference.GCLOUD_WIDE if program == 'gcloud' else ''
-  for count in range(len(words), 0, -1):
+  for count in range(len(words), -1, -1):
     command = ' '.join(words[:count])
     if command in table:
       break
@@ -43,6 +43,8 @@ def check(program: str, words: list[str], *, environment: bool = False) -> str:
 
   given, others = [], []
   for word in words[count:]:
+    if others and positionals is None and not command:
+      break  # The flags of a job's script.
     if not word.startswith('--'):
       others.append(word)
       continue
