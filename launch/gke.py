@@ -41,8 +41,8 @@ if not __package__:  # As `python launch/gke.py`, with nothing installed.
 
 from vit_jax import shipped, topology
 from vit_jax.launch import flags as flags_lib
+from vit_jax.launch import flags_gke, node_pools, preflight, program, workers
 from vit_jax.launch import manifest as manifest_lib
-from vit_jax.launch import node_pools, preflight, program, workers
 from vit_jax.launch import shell as shell_lib
 
 _JOBSET = 'https://github.com/kubernetes-sigs/jobset/releases/download/{}/manifests.yaml'
@@ -260,7 +260,7 @@ main = functools.partial(
   program.run,
   doc=__doc__,
   commands=COMMANDS,
-  groups=flags_lib.GKE,
+  groups=flags_gke.GKE,
   takes_flags=('manifest', 'apply'),
 )
 

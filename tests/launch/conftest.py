@@ -98,6 +98,14 @@ def archive(monkeypatch):
 
 
 @pytest.fixture
+def active(cloud, archive):
+  """A slice that is ready."""
+  cloud.answer(slice_b16.QUEUE, [slice_b16.queue_row('b16', 'ACTIVE')])
+  cloud.answer(slice_b16.NODES, [slice_b16.node_row('b16', 'READY')])
+  return cloud
+
+
+@pytest.fixture
 def machine(tmp_path, monkeypatch):
   """A machine of its own: HOME, and stand-ins first on PATH."""
   folder = tmp_path / 'bin'

@@ -86,6 +86,8 @@ def test_kubectl():
   assert 'unknown flag: --bogus' in problem(f'{lines[0]} --bogus')
 
 
+# Five seconds a command.
+@pytest.mark.slow
 @pytest.mark.skipif(not XPK, reason='pip install xpk')
 def test_xpk():
   read = (

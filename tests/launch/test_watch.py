@@ -6,35 +6,28 @@ from tests.launch.slice_b16 import (
   NODES,
   PLACE,
   QUEUE,
-  QUOTED,
   RECORD,
   SCP,
   SETUP,
   SETUP_RECORDED,
-  SSH,
   START,
   TPU,
   call,
   node_row,
   queue_row,
 )
+from tests.launch.watched import (
+  ASK,
+  CREATE,
+  DELETE,
+  STOP,
+  WATCH,
+  changes,
+  fails,
+  say,
+)
 from vit_jax.launch import patience, watch
 from vit_jax.launch.workers import Worker
-
-CREATE = (
-  f'{TPU} queued-resources create b16 {PLACE} --node-id=b16'
-  ' --accelerator-type=v4-8 --runtime-version=tpu-ubuntu2204-base --spot'
-)
-DELETE = f'{TPU} queued-resources delete b16 {PLACE} --force --quiet'
-STOP = (
-  f"{SSH} '--command=if [ -f vit_jax_home/code/launch/worker/stop.sh ];"
-  " then bash vit_jax_home/code/launch/worker/stop.sh{}; fi'"
-)
-ASK = f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all --quiet --command=if [ -f'
-ASK += ' vit_jax_home/code/launch/worker/status.sh'
-WATCH = (
-  f'watch --name=b16 --accelerator=v4-8 --spot --yes --poll=0 {{}} -- {QUOTED}'
-)
 
 
 def worker(state, alive=False, code=None):
@@ -89,19 +82,6 @@ def test_a_machine_under_maintenance_is_waited_for():
   assert watch.decide('ACTIVE', 'READY', health, [RUNNING], 1) == 'wait'
 
 
-def say(state, alive='no', code=''):
-  return f'worker=w-0 alive={alive} state={state}{code} | last line\n'
-
-
-def changes(cloud):
-  """The commands that do something; the others only look."""
-  return [
-    line
-    for line in cloud.lines
-    if line.startswith(TPU) and ' list ' not in line and 'status.sh' not in line
-  ]
-
-
 def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
   # The first look at the queue decides whether to ask for confirmation.
   states = [None, None, 'PROVISIONING', 'ACTIVE', 'ACTIVE', 'ACTIVE']
@@ -123,19 +103,6 @@ def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
   out = capfd.readouterr().out
   assert '4 chip-hours an hour' in out
   assert 'the run is over' in out
-
-
-def fails(flags=''):
-  with pytest.raises(SystemExit) as error:
-    call(WATCH.format(flags))
-  return error.value.code
-
-
-@pytest.fixture
-def active(cloud, archive):
-  cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
-  cloud.answer(NODES, [node_row('b16', 'READY')])
-  return cloud
 
 
 def test_a_machine_that_came_back_restarts_all(active):
@@ -210,66 +177,6 @@ def test_slices_that_are_lost_in_a_run_are_not(active, monkeypatch):
   active.answer(ASK, *[say('running', 'yes')] * 3, say('stopped'))
   assert 'stopped by hand' in fails()
   assert changes(active) == [DELETE, CREATE] * 3
-
-
-def failing(failures):
-  return say('restarting', 'yes', f' code=76 attempt={failures}').replace(
-    ' |', f' failures={failures} |'
-  )
-
-
-def test_a_slice_on_which_the_run_always_fails_is_replaced(active, capfd):
-  alive = say('running', 'yes')
-  active.answer(
-    ASK, alive, *map(failing, range(1, 6)), alive, failing(1), say('stopped')
-  )
-  assert 'stopped by hand' in fails()
-  assert changes(active) == [DELETE, CREATE]
-  said = [
-    line for line in capfd.readouterr().out.splitlines() if 'failed' in line
-  ]
-  assert said == [
-    '5 attempts in a row failed on this slice (exit codes [76]; logs in'
-    ' WORKDIR/launch/logs): a new one, 1 of at most 3.'
-  ]
-
-
-def test_slices_are_not_replaced_for_ever(active):
-  """Then run.sh's own count ends it, as it may not be the slice."""
-  active.answer(
-    ASK,
-    *[failing(1), failing(2)] * 3,
-    say('gave_up', code=' code=76'),
-  )
-  message = fails('--replace_after=2 --replacements=2')
-  assert 'ended with an error' in message
-  assert changes(active) == [*[DELETE, CREATE] * 2, STOP.format('')]
-
-
-def test_a_run_that_used_up_its_restarts_gets_a_new_slice_too(active):
-  active.answer(
-    ASK,
-    say('running', 'yes'),
-    say('gave_up', code=' code=77'),
-    say('ended', code=' code=0'),
-  )
-  call(WATCH.format('--restarts=3'))
-  assert changes(active) == [DELETE, CREATE]
-
-
-def test_an_attempt_that_was_alive_before_the_watch_is_left_alone(active):
-  """It may have gone well for an hour since the failures before it."""
-  alive = failing(7).replace('restarting code=76', 'running')
-  active.answer(ASK, alive, alive, say('ended', code=' code=0'))
-  call(WATCH.format(''))
-  assert changes(active) == []
-
-
-def test_an_error_is_no_reason_for_a_new_slice(active):
-  alive, ended = failing(4), say('ended', code=' code=1')
-  active.answer(ASK, alive, failing(5).rstrip() + '\n' + ended)
-  assert 'ended with an error' in fails()
-  assert changes(active) == [STOP.format('')]
 
 
 @pytest.mark.parametrize(
