@@ -153,12 +153,14 @@ def apply(shell, args, flags) -> None:
 
 def _preflight(shell, args, workdir) -> None:
   project = preflight.project_of_gcloud(shell)
-  if args.host_network and args.node_service_account:
-    account = f'serviceAccount:{args.node_service_account}'
-  elif args.host_network:
-    account = preflight.compute_account(shell, project)
-  else:
-    account = preflight.pod_account(shell, project, args.service_account)
+
+  def account():
+    if not args.host_network:
+      return preflight.pod_account(shell, project, args.service_account)
+    if args.node_service_account:
+      return f'serviceAccount:{args.node_service_account}'
+    return preflight.compute_account(shell, project)
+
   preflight.check(shell, workdir, project, account)
 
 

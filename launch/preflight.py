@@ -4,6 +4,8 @@ What is granted on a folder or an organization, to a group, or under a
 condition is not seen: what is missing may be there all the same.
 """
 
+from collections.abc import Callable
+
 from vit_jax.launch import shell as shell_lib
 
 # What the program asks of the bucket. Of the usual roles only those for
@@ -39,14 +41,25 @@ def pod_account(shell: shell_lib.Shell, project: str, name: str) -> str:
 
 
 def project_of_gcloud(shell: shell_lib.Shell) -> str:
-  """The project that gcloud is set to, by $CLOUDSDK_CORE_PROJECT too."""
-  return shell.read(['gcloud', 'config', 'get', 'core/project']).strip() or (
-    'PROJECT' if shell.dry_run else ''
-  )
+  """The project that gcloud is set to, by $CLOUDSDK_CORE_PROJECT too.
+
+  Raises:
+    ValueError: it is set to none.
+  """
+  found = shell.read(['gcloud', 'config', 'get', 'core/project']).strip()
+  if not found and not shell.dry_run:
+    raise ValueError(
+      'gcloud is set to no project, whose grants are to be looked at: set'
+      ' $CLOUDSDK_CORE_PROJECT, or pass --no_preflight.'
+    )
+  return found or 'PROJECT'
 
 
 def check(
-  shell: shell_lib.Shell, workdir: str, project: str, account: str
+  shell: shell_lib.Shell,
+  workdir: str,
+  project: str,
+  find_account: Callable[[], str],
 ) -> None:
   """Checks that the bucket is there and the account may use it.
 
@@ -54,7 +67,8 @@ def check(
     shell: asks.
     workdir: of the run; looked at only if it is gs://.
     project: whose grants count besides the bucket's own.
-    account: as IAM calls it, such as `serviceAccount:NAME`.
+    find_account: whose rights these are, as IAM calls it, such as
+      `serviceAccount:NAME`.
 
   Raises:
     ValueError: no bucket, or rights that are missing; says what grants them.
@@ -71,6 +85,7 @@ def check(
       ' (launch/README.md, "The bucket"), or pass --no_preflight.'
     ) from error
   try:
+    account = find_account()
     missing = _missing(shell, bucket, project, account)
   except shell_lib.CommandError as error:
     shell.say(f'rights on {bucket} could not be read, nor checked ({error}).')

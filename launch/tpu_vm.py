@@ -192,13 +192,13 @@ def watch_(shell, args, flags) -> None:
 
 
 def _preflight(shell, args, workdir) -> None:
-  if args.no_preflight or not workdir.startswith('gs://'):
-    return
-  if args.service_account:
-    account = f'serviceAccount:{args.service_account}'
-  else:
-    account = preflight.compute_account(shell, args.project)
-  preflight.check(shell, workdir, args.project, account)
+  def account():
+    if args.service_account:
+      return f'serviceAccount:{args.service_account}'
+    return preflight.compute_account(shell, args.project)
+
+  if not args.no_preflight:
+    preflight.check(shell, workdir, args.project, account)
 
 
 COMMANDS = {

@@ -92,8 +92,8 @@ def test_apply_sends_what_manifest_prints(cloud, capfd):
   assert cloud.calls == []
   call(APPLY)
   assert cloud.lines == [
-    *(THERE, 'gcloud config get core/project', bucket.NUMBER),
-    *(*bucket.QUESTIONS, 'kubectl apply --filename=-'),
+    *(THERE, 'gcloud config get core/project', bucket.DESCRIBE),
+    *(bucket.NUMBER, *bucket.QUESTIONS[1:], 'kubectl apply --filename=-'),
   ]
   assert cloud.calls[-1]['stdin'] == printed
   assert yaml.safe_load(printed)['kind'] == 'JobSet'
@@ -106,6 +106,12 @@ def test_apply_looks_first_whether_the_pods_may_use_the_bucket(cloud):
   assert not any('apply' in line for line in cloud.lines)
   call(APPLY.replace('apply', 'apply --no_preflight'))
   assert cloud.lines[-2:] == [THERE, 'kubectl apply --filename=-']
+
+
+def test_apply_must_know_the_project(cloud):
+  cloud.answer('gcloud config get core/project', '\n')
+  assert 'gcloud is set to no project' in fails(APPLY)
+  call(APPLY.replace('apply', 'apply --no_preflight', 1))
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,13 @@ NOT_COUNTED = 'RestartJobSetAndIgnoreMaxRestarts'
     ),
     # 77 and death by a signal match no rule of the Job: they count.
     ([('BackoffLimitExceeded', 'Job has reached the limit')], 'RestartJobSet'),
+    (
+      [
+        ('PodFailurePolicy', f'{EXIT} 76 matching FailJob rule at index 1'),
+        ('BackoffLimitExceeded', 'Job has reached the limit'),
+      ],
+      'RestartJobSet',
+    ),
     ([('PodFailurePolicy', 'other words')], 'FailJobSet'),
   ],
 )

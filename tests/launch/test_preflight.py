@@ -12,7 +12,9 @@ BOTH = ('roles/storage.objectUser', 'roles/storage.legacyBucketReader')
 
 
 def check(workdir=WORKDIR, account=bucket.COMPUTE):
-  preflight.check(shell_lib.Shell(False), workdir, 'my-project', account)
+  preflight.check(
+    shell_lib.Shell(False), workdir, 'my-project', lambda: account
+  )
 
 
 def refused(**others):
@@ -104,6 +106,15 @@ def test_policies_that_may_not_be_read_do_not_matter(cloud, capfd):
   assert 'rights on gs://bucket could not be read' in capfd.readouterr().out
 
 
+def test_a_number_of_the_project_that_cannot_be_read_does_not_matter(
+  offered, capfd
+):
+  offered.answer('gcloud projects describe my-project', code=1)
+  call(CREATE)
+  assert 'rights on gs://bucket could not be read' in capfd.readouterr().out
+  assert ' queued-resources create ' in offered.lines[-1]
+
+
 # In tpu_vm.py; test_gke.py has it in gke.py. ----------------------------------
 
 
@@ -119,7 +130,8 @@ WATCH = f'watch --name=b16 --accelerator=v4-32 --yes --poll=0 -- {QUOTED}'
 
 def test_create_with_a_work_directory(offered):
   call(CREATE)
-  assert offered.lines[-7:-1] == [bucket.NUMBER, *bucket.QUESTIONS]
+  describe, *others = bucket.QUESTIONS
+  assert offered.lines[-7:-1] == [describe, bucket.NUMBER, *others]
   assert ' queued-resources create ' in offered.lines[-1]
 
 
@@ -132,6 +144,8 @@ def test_create_as_an_account(offered):
 @pytest.mark.parametrize('line', [CREATE, WATCH])
 def test_no_slice_is_asked_for_without_a_bucket(offered, archive, line):
   offered.answer('gcloud storage buckets describe', code=1)
+  # Without the look it would ask, and end at some time.
+  offered.answer(QUEUE, [], [queue_row('b16', 'FAILED')])
   assert 'is not there' in fails(line)
   assert not any(f'{TPU} queued-resources c' in line for line in offered.lines)
 

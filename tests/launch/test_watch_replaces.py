@@ -35,6 +35,12 @@ def test_a_slice_on_which_the_run_always_fails_is_replaced(active, capfd):
   ]
 
 
+def test_it_can_be_told_how_patient_to_be(active):
+  active.answer(ASK, failing(1), failing(2), say('stopped'))
+  assert 'stopped by hand' in fails('--replace_after=2')
+  assert changes(active) == [DELETE, CREATE]
+
+
 def test_slices_are_not_replaced_for_ever(active):
   """Then run.sh's own count ends it, as it may not be the slice."""
   active.answer(

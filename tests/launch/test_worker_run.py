@@ -155,6 +155,13 @@ def test_the_log_of_a_failed_attempt_is_kept(tmp_path, begin):
     assert platform.node() in file.name
 
 
+def test_of_an_attempt_that_ended_well_no_log_is_kept(tmp_path, begin):
+  (tmp_path / 'codes').write_text('0')
+  process = begin(PROGRAM, WORKDIR=tmp_path, PYTHON=sys.executable)
+  assert process.wait(timeout=20) == 0
+  assert not (tmp_path / 'launch').exists()
+
+
 @pytest.mark.parametrize('code, word', [(0, 'ended'), (76, 'gave_up')])
 def test_a_log_that_cannot_be_kept_changes_nothing(tmp_path, begin, code, word):
   (tmp_path / 'codes').write_text(str(code))

@@ -35,7 +35,7 @@ def test_start_runs_the_program_as_a_service(ready, code):
   (home / 'run' / 'state').write_text('ended code=1 attempt=1\n')
   (home / 'run' / 'stop_requested').touch()
   run(
-    *('start.sh', f'CODE={code}', 'A=b c', 'RESTARTS=3', '--'),
+    *('start.sh', f'CODE={code}', 'A=b c', 'RESTARTS=3', 'WORKDIR=/w', '--'),
     *('--config=x.py', '--config.image_size=(8, 8)'),
     code=code,
   )
@@ -54,6 +54,9 @@ def test_start_runs_the_program_as_a_service(ready, code):
     f'in {home}/code: -m vit_jax.main --config=x.py'
     ' --config.image_size=(8, 8), A=b c\n'
   ) in log
+  # Kept by what can reach buckets.
+  kept = f'{home}/code/launch/worker/keep_log.py /w {home}/run/attempt attempt_1-code_1'
+  assert (kept in log) == (code == 1)
   state = (home / 'run' / 'state').read_text()
   assert state == f'ended code={code} attempt=1\n'
   assert not (home / 'run' / 'stop_requested').exists()
