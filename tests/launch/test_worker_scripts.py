@@ -55,7 +55,8 @@ def test_start_runs_the_program_as_a_service(ready, code):
     ' --config.image_size=(8, 8), A=b c\n'
   ) in log
   # Kept by what can reach buckets.
-  kept = f'{home}/code/launch/worker/keep_log.py /w {home}/run/attempt attempt_1-code_1'
+  kept = f'{home}/code/launch/worker/keep_log.py /w {home}/run/attempt'
+  kept += ' attempt_1-code_1'
   assert (kept in log) == (code == 1)
   state = (home / 'run' / 'state').read_text()
   assert state == f'ended code={code} attempt=1\n'
