@@ -42,8 +42,27 @@ ACCELERATOR: Flags = {
     ' (v3:16x16). python -m vit_jax.topology explains one.',
   ),
 }
+FLEX_START = dict(
+  action='store_true',
+  help='Cheaper than on demand, after a wait, for at most seven days, and not'
+  ' taken away before.',
+)
+PREFLIGHT: Flags = {
+  'no_preflight': dict(
+    action='store_true',
+    help='Do not look first whether the bucket is there and lets the run in.',
+  ),
+}
 TPU_VM: Mapping[str, Flags] = {
   'common': PROJECT | DRY_RUN,
+  'preflight': PREFLIGHT,
+  'create': {
+    'workdir': dict(
+      default='',
+      help='Of the run that is to come: looks first whether its bucket is'
+      " there and lets the machines' account in.",
+    ),
+  },
   'yes': YES,
   'accelerator': ACCELERATOR,
   'lock': LOCK,
@@ -74,6 +93,12 @@ TPU_VM: Mapping[str, Flags] = {
     ),
     'reserved': dict(
       action='store_true', help="From the project's reservation."
+    ),
+    'flex_start': FLEX_START,
+    'max_run_duration': dict(
+      default='7d',
+      help='With --flex_start: given back after this long (%(default)s, the'
+      ' most there is).',
     ),
     'runtime_version': dict(
       default='', help="Image of the machines; default: the generation's."
@@ -129,69 +154,21 @@ TPU_VM: Mapping[str, Flags] = {
       help='Install what --lock says, also where the run has recorded other'
       ' versions.',
     ),
+    'replace_after': dict(
+      type=int,
+      default=5,
+      help='A slice on which so many attempts in a row failed is given back for'
+      ' a new one (%(default)s).',
+    ),
+    'replacements': dict(
+      type=int,
+      default=3,
+      help='At most so many of these, for it may not be the slice'
+      ' (%(default)s).',
+    ),
     'delete_when_done': dict(
       action='store_true', help='Give the slice back when the run has ended.'
     ),
-  },
-}
-
-GKE: Mapping[str, Flags] = {
-  'common': DRY_RUN,
-  'yes': YES,
-  'accelerator': ACCELERATOR,
-  'lock': LOCK,
-  'name': {'name': dict(required=True, help='Of the run (the JobSet).')},
-  'cluster': {
-    **PROJECT,
-    'cluster': dict(required=True, help='Its name.'),
-    'zone': dict(
-      help='Of the cluster and its TPUs; default: $CLOUDSDK_COMPUTE_ZONE.'
-    ),
-  },
-  'jobset': {
-    'jobset_version': dict(default='v0.8.0', help='Default: %(default)s.'),
-  },
-  'slices': {
-    'num_slices': dict(type=int, default=1, help='How many (%(default)s).'),
-  },
-  'spot': {
-    'spot': dict(
-      action='store_true',
-      help='Much cheaper nodes, which may be taken away at any time.',
-    ),
-  },
-  'reservation': {
-    'reservation': dict(default='', help='Nodes from this reservation.'),
-  },
-  'project': PROJECT,
-  'image': {
-    'image': dict(
-      required=True, help='REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG'
-    ),
-  },
-  'pods': {
-    'restarts': dict(
-      type=int, default=100, help='Of all pods together (%(default)s).'
-    ),
-    'grace_seconds': dict(
-      type=int,
-      default=300,
-      help='Between SIGTERM and SIGKILL, for the save (%(default)s).',
-    ),
-    'service_account': dict(
-      default='default',
-      help="The pods' identity in Kubernetes (%(default)s), which must be"
-      ' allowed to write to the work directory.',
-    ),
-    'bucket': dict(
-      default='',
-      help='Mounted at /bucket with Cloud Storage FUSE, for data to be read;'
-      ' the work directory must be gs://.',
-    ),
-    'env': TPU_VM['run']['env'],
-  },
-  'logs': {
-    key: settings for key, settings in TPU_VM['logs'].items() if key != 'worker'
   },
 }
 
@@ -243,8 +220,10 @@ def target(args: argparse.Namespace) -> queued_resource.Target:
 def request(args: argparse.Namespace) -> queued_resource.Request:
   """What is asked for."""
   wanted = accelerator(args)
-  if args.spot and args.reserved:
-    raise ValueError('--spot and --reserved exclude each other.')
+  kinds = ('spot', 'reserved', 'flex_start')
+  given = [f'--{name}' for name in kinds if getattr(args, name)]
+  if len(given) > 1:
+    raise ValueError(f'{" and ".join(given)} exclude each other.')
   options = {
     'network': args.network,
     'subnetwork': args.subnetwork,
@@ -255,6 +234,7 @@ def request(args: argparse.Namespace) -> queued_resource.Request:
     runtime_version=args.runtime_version or wanted.generation.runtime_version,
     spot=args.spot,
     reserved=args.reserved,
+    flex_start=args.max_run_duration if args.flex_start else '',
     valid_until=args.valid_until,
     options=tuple(f'--{k}={v}' for k, v in options.items() if v),
   )

@@ -21,6 +21,7 @@ From nothing to a run, in the repository's root:
   python launch/gke.py build --image=$I
   python launch/gke.py apply --name=b16 --image=$I --accelerator=v6e-16 \\
       --spot -- --config=configs/pretrain.py:ViT-B/16,imagenet2012 \\
+      --config.data.data_dir=gs://my-bucket/tfds \\
       --workdir=gs://my-bucket/runs/b16
   python launch/gke.py logs --name=b16 --follow
   python launch/gke.py delete --name=b16
@@ -40,8 +41,8 @@ if not __package__:  # As `python launch/gke.py`, with nothing installed.
 
 from vit_jax import shipped, topology
 from vit_jax.launch import flags as flags_lib
+from vit_jax.launch import flags_gke, node_pools, preflight, program, workers
 from vit_jax.launch import manifest as manifest_lib
-from vit_jax.launch import node_pools, program, workers
 from vit_jax.launch import shell as shell_lib
 
 _JOBSET = 'https://github.com/kubernetes-sigs/jobset/releases/download/{}/manifests.yaml'
@@ -69,6 +70,8 @@ def create_cluster(shell, args, _) -> None:
       '--addons=GcsFuseCsiDriver',
       '--release-channel=rapid',
       *('--machine-type=e2-standard-4', '--num-nodes=1'),
+      *([f'--network={args.network}'] if args.network else []),
+      *([f'--subnetwork={args.subnetwork}'] if args.subnetwork else []),
     ]
   )
   # So that kubectl speaks to it from now on.
@@ -80,6 +83,16 @@ def create_cluster(shell, args, _) -> None:
   )
   url = _JOBSET.format(args.jobset_version)
   shell.run(['kubectl', 'apply', '--server-side', f'--filename={url}'])
+  if args.exclusion_days:
+    shell.run(
+      [
+        *('gcloud', 'container', 'clusters', 'update', args.cluster),
+        *node_pools.place(args),
+        '--add-maintenance-exclusion-name=runs',
+        f'--add-maintenance-exclusion-end=+p{args.exclusion_days}d',
+        '--add-maintenance-exclusion-scope=no_minor_or_node_upgrades',
+      ]
+    )
 
 
 def build(shell, args, _) -> None:
@@ -112,10 +125,10 @@ def manifest(shell, args, flags) -> None:
 def apply(shell, args, flags) -> None:
   """Starts a run on the slices of the cluster that kubectl is set to.
 
-  After -- come the flags of vit_jax.main. All pods start again together, at
-  most --restarts times, when one ends with exit code 75, 76 or 77, by a
-  signal, or with its node; any other error ends the run for good. A run of
-  that name, also one that is over, has to be deleted first.
+  After -- come the flags of vit_jax.main. All pods start again together when
+  one ends with exit code 75, 76 or 77, by a signal, or with its node; after 77
+  and signals at most --restarts times. Any other error ends the run for good.
+  A run of that name, also one that is over, has to be deleted first.
   """
   text = manifest_lib.render(_run(args, flags))
   # To kubectl, sending again what is there already is a success.
@@ -133,7 +146,22 @@ def apply(shell, args, flags) -> None:
       f'  python launch/gke.py status --name={args.name}\n'
       f'  python launch/gke.py delete --name={args.name}'
     )
+  if not args.no_preflight:
+    _preflight(shell, args, shell_lib.check_run(flags))
   shell.run(['kubectl', 'apply', '--filename=-'], stdin=text)
+
+
+def _preflight(shell, args, workdir) -> None:
+  project = preflight.project_of_gcloud(shell)
+
+  def account():
+    if not args.host_network:
+      return preflight.pod_account(shell, project, args.service_account)
+    if args.node_service_account:
+      return f'serviceAccount:{args.node_service_account}'
+    return preflight.compute_account(shell, project)
+
+  preflight.check(shell, workdir, project, account)
 
 
 def logs(shell, args, _) -> None:
@@ -197,24 +225,28 @@ def _run(args, flags) -> manifest_lib.Run:
     image=args.image,
     flags=flags,
     spot=args.spot,
+    flex_start=args.flex_start,
     restarts=args.restarts,
     grace_seconds=args.grace_seconds,
     service_account=args.service_account,
     bucket=args.bucket,
     variables=args.env,
+    host_network=args.host_network,
+    huge_pages=not args.no_huge_pages,
   )
 
 
 _RUN = ['name', 'image', 'accelerator', 'slices', 'spot', 'pods']
 COMMANDS = {
-  'create_cluster': (create_cluster, ['cluster', 'jobset', 'yes']),
+  'create_cluster': (create_cluster, ['cluster', 'new_cluster', 'yes']),
   'create_nodes': (
     node_pools.create_nodes,
-    ['cluster', 'accelerator', 'slices', 'spot', 'reservation', 'yes'],
+    ['cluster', 'accelerator', 'slices', 'spot', 'new_nodes', 'identity']
+    + ['yes'],
   ),
   'build': (build, ['image', 'lock', 'project']),
   'manifest': (manifest, _RUN),
-  'apply': (apply, _RUN),
+  'apply': (apply, [*_RUN, 'identity', 'preflight']),
   'logs': (logs, ['name', 'logs']),
   'status': (status, ['name']),
   'delete': (delete, ['name']),
@@ -230,7 +262,7 @@ main = functools.partial(
   program.run,
   doc=__doc__,
   commands=COMMANDS,
-  groups=flags_lib.GKE,
+  groups=flags_gke.GKE,
   takes_flags=('manifest', 'apply'),
 )
 

@@ -10,9 +10,17 @@ from vit_jax import topology
 from vit_jax.launch import shell as shell_lib
 
 _TEMPLATE = pathlib.Path(__file__).with_name('jobset.yaml')
+_CODES = pathlib.Path(__file__).with_name('worker') / 'restartable_codes'
 # As in launch/worker/run.sh: what another start can mend. 129 to 159 are
 # deaths by signal, but for 130: Ctrl-C, which somebody pressed.
-RESTARTABLE = (75, 76, 77, 129, *range(131, 160))
+RESTARTABLE = (
+  *map(int, _CODES.read_text().split()),
+  129,
+  *range(131, 160),
+)
+# Of these, what is no failure of the run: it was told to stop (75), or waits
+# for another pod (76). A run that hangs each time (77) must not do so for ever.
+NOT_COUNTED = (75, 76)
 BUCKET_MOUNT = '/bucket'
 # Seconds that the slices of a run wait for each other.
 SLICES_TIMEOUT = 3600
@@ -29,12 +37,15 @@ class Run:
     image: with the code (launch/Dockerfile).
     flags: of vit_jax.main.
     spot: on spot nodes only.
-    restarts: of all pods together, at most.
+    flex_start: on flex-start nodes only.
+    restarts: of all pods together, at most, after what counts.
     grace_seconds: for the save after SIGTERM.
     service_account: of Kubernetes; must be allowed to write to the work
       directory.
     bucket: mounted at /bucket with Cloud Storage FUSE; '': none.
     variables: `NAME=VALUE` of the environment.
+    host_network: the pods use the nodes' network, and with it their identity.
+    huge_pages: where they help, set the nodes to transparent huge pages.
   """
 
   name: str
@@ -43,11 +54,14 @@ class Run:
   image: str
   flags: Sequence[str]
   spot: bool = False
+  flex_start: bool = False
   restarts: int = 100
   grace_seconds: int = 300
   service_account: str = 'default'
   bucket: str = ''
   variables: Sequence[str] = ()
+  host_network: bool = False
+  huge_pages: bool = True
 
 
 def render(run: Run) -> str:
@@ -65,12 +79,21 @@ def render(run: Run) -> str:
       ' where a save fails: it renames a directory. Expected'
       ' --workdir=gs://BUCKET/PATH, which needs no mount.'
     )
+  if run.spot and run.flex_start:
+    raise ValueError('--spot and --flex_start exclude each other.')
+  if run.bucket and run.host_network:
+    raise ValueError(
+      f'--bucket={run.bucket} is mounted as the pod, which with --host_network'
+      ' has no identity of its own. Leave out one of them; data can be read'
+      ' from gs:// without a mount.'
+    )
   env = (variable.partition('=') for variable in run.variables)
   return string.Template(_TEMPLATE.read_text()).substitute(
     name=run.name,
     restarts=run.restarts,
     num_slices=run.num_slices,
     hosts=wanted.hosts,
+    not_counted=list(NOT_COUNTED),
     restartable=list(RESTARTABLE),
     service_account=run.service_account,
     grace_seconds=run.grace_seconds,
@@ -84,7 +107,9 @@ def render(run: Run) -> str:
       for key, _, value in env
     ),
     chips_per_host=wanted.chips_per_host,
-    spot=_spot(run.spot),
+    capacity=_capacity(run),
+    network=_network(run.host_network),
+    huge_pages=_huge_pages(run, wanted),
     **_bucket(run.bucket),
   )
 
@@ -99,8 +124,10 @@ def _program_flags(run) -> list[str]:
   return [*run.flags, f'--start_timeout={SLICES_TIMEOUT}']
 
 
-def _spot(spot) -> str:
-  if not spot:
+def _capacity(run) -> str:
+  if run.flex_start:
+    return _lines(14, 'cloud.google.com/gke-flex-start: "true"')
+  if not run.spot:
     return ''
   return _lines(14, 'cloud.google.com/gke-spot: "true"') + _lines(
     12,
@@ -109,6 +136,28 @@ def _spot(spot) -> str:
     '  operator: Equal',
     '  value: "true"',
     '  effect: NoSchedule',
+  )
+
+
+def _network(host_network) -> str:
+  if not host_network:
+    return ''
+  # The second line, so that the pods still find each other by name.
+  return _lines(12, 'hostNetwork: true', 'dnsPolicy: ClusterFirstWithHostNet')
+
+
+def _huge_pages(run, wanted) -> str:
+  """Sets the node before the run starts; a node that refuses is no failure."""
+  if not run.huge_pages or wanted.generation.name in ('v2', 'v3', 'v4'):
+    return ''
+  return _lines(
+    12,
+    'initContainers:',
+    '- name: huge-pages',
+    f'  image: {_quote(run.image)}',
+    '  command: ["bash", "launch/worker/huge_pages.sh"]',
+    '  securityContext:',
+    '    privileged: true',
   )
 
 

@@ -12,6 +12,7 @@ def create_nodes(shell, args, _) -> None:
   the Cloud TPU API.
   """
   wanted = _slice(args)
+  capacity = _capacity(args, wanted)
   shell.say(
     f'{args.num_slices} x {wanted}: {args.num_slices * wanted.chips:,}'
     ' chip-hours an hour, until the pools are deleted.'
@@ -27,19 +28,17 @@ def create_nodes(shell, args, _) -> None:
       *place(args),
       f'--node-locations={args.zone}',
       f'--machine-type={wanted.machine_type}',
-      f'--num-nodes={wanted.hosts}',
+      *capacity,
       '--workload-metadata=GKE_METADATA',
     ]
     if placed:
       command.append(f'--placement-policy={_policy(args, wanted)}')
     elif wanted.hosts > 1:
       command.append(f'--tpu-topology={wanted.topology}')
-    if args.spot:
-      command.append('--spot')
-    if args.reservation:
+    if args.node_service_account:
       command += [
-        f'--reservation={args.reservation}',
-        '--reservation-affinity=specific',
+        f'--service-account={args.node_service_account}',
+        '--scopes=cloud-platform',
       ]
     shell.run(command)
 
@@ -73,6 +72,42 @@ def place(args) -> list[str]:
 
 def _slice(args) -> topology.Slice:
   return manifest.check_slice(topology.parse(args.accelerator), args.num_slices)
+
+
+def _capacity(args, wanted) -> list[str]:
+  """How many nodes, and of which kind.
+
+  Raises:
+    ValueError: no slice is of two kinds, or of this one.
+  """
+  kinds = ('spot', 'flex_start', 'reservation')
+  given = [f'--{name}' for name in kinds if getattr(args, name)]
+  if len(given) > 1:
+    raise ValueError(f'{" and ".join(given)} exclude each other.')
+  if args.flex_start:
+    if args.num_slices > 1:
+      raise ValueError(
+        f'--flex_start with --num_slices={args.num_slices}: one slice would'
+        ' wait, at full cost, for the others. Several come together with a'
+        ' queue (Kueue), which is not set up here: use XPK, as'
+        ' launch/README.md says.'
+      )
+    # From none, all or nothing, when pods ask for them.
+    return [
+      '--num-nodes=0',
+      *('--flex-start', '--enable-autoscaling', '--min-nodes=0'),
+      *(f'--max-nodes={wanted.hosts}', '--location-policy=ANY'),
+      *('--reservation-affinity=none', '--no-enable-autorepair'),
+    ]
+  found = [f'--num-nodes={wanted.hosts}']
+  if args.spot:
+    found.append('--spot')
+  if args.reservation:
+    found += [
+      f'--reservation={args.reservation}',
+      '--reservation-affinity=specific',
+    ]
+  return found
 
 
 def _pools(args, wanted) -> list[str]:

@@ -26,8 +26,21 @@ class RunFailedError(RuntimeError):
 class Patience:
   """Counts looks and actions without success, and ends the watch in time."""
 
-  def __init__(self, target: Target):
+  def __init__(
+    self, target: Target, *, replace_after: int = 5, replacements: int = 3
+  ):
+    """Has seen nothing yet.
+
+    Args:
+      target: the slice.
+      replace_after: failed attempts in a row after which a slice is replaced.
+      replacements: at most so many of these.
+    """
     self._target = target
+    self._replace_after = replace_after
+    self._replacements = replacements
+    self._replaced = 0
+    self._failures = None  # Seen last.
     self._failed_requests = 0
     self._unreachable = 0
     self._stalled = 0
@@ -56,7 +69,8 @@ class Patience:
       trouble: why they were not.
 
     Returns:
-      The action; `recreate` where broken machines were waited for.
+      The action; `recreate` where broken machines were waited for, or the run
+      failed again and again.
 
     Raises:
       RunFailedError: it was tried often enough; says what to do.
@@ -78,6 +92,8 @@ class Patience:
     self._unreachable = self._unreachable + 1 if action == 'unreachable' else 0
     if self._unreachable >= _LOOKS:
       action = self._not_reached(health, trouble)
+    if found and action in ('wait', 'restart', 'failed'):
+      action = self._judge_slice(action, found)
     if action == 'recreate':
       self._reached, self._unreachable = False, 0
       self._recreations += 1
@@ -130,6 +146,29 @@ class Patience:
         ' is kept; a run on it goes on by itself. Is the network here up?'
       )
     return 'unreachable'
+
+  def _judge_slice(self, action, found) -> str:
+    """`recreate` if the run fails again and again where it is."""
+    # After any other error a new slice would see the same.
+    over = [w for w in found if w.state in ('ended', 'gave_up') and w.code]
+    if any(worker.state == 'ended' for worker in over):
+      return action
+    failures = max(worker.failures for worker in found)
+    before, self._failures = self._failures, failures
+    # An attempt that is alive since before this watch may well go on.
+    more = before is not None and failures > before
+    if not over and not (more and failures >= self._replace_after):
+      return action
+    if self._replaced >= self._replacements:
+      return action
+    self._replaced += 1
+    codes = sorted({w.code for w in found if w.code is not None})
+    print(
+      f'{failures} attempts in a row failed on this slice (exit codes {codes};'
+      f' logs in WORKDIR/launch/logs): a new one, {self._replaced} of at most'
+      f' {self._replacements}.'
+    )
+    return 'recreate'
 
   def _end_stalled(self, node) -> None:
     name = self._target.name

@@ -33,6 +33,7 @@ class Request:
     runtime_version: the image of its machines.
     spot: cheap, and taken away with half a minute's notice.
     reserved: from a reservation of the project.
+    flex_start: given back after this long, such as `7d`; '': not flex-start.
     valid_until: give up waiting after this long, such as `6h`; '': never.
     options: further flags of `gcloud ... queued-resources create`.
   """
@@ -41,13 +42,15 @@ class Request:
   runtime_version: str
   spot: bool = False
   reserved: bool = False
+  flex_start: str = ''
   valid_until: str = ''
   options: tuple[str, ...] = ()
 
 
 def create_command(target: Target, request: Request) -> list[str]:
   command = [
-    *_TPU,
+    # Flex-start is in gcloud's alpha commands only.
+    *(('gcloud', 'alpha', *_TPU[1:]) if request.flex_start else _TPU),
     'queued-resources',
     'create',
     target.name,
@@ -60,6 +63,11 @@ def create_command(target: Target, request: Request) -> list[str]:
     command.append('--spot')
   if request.reserved:
     command.append('--reserved')
+  if request.flex_start:
+    command += [
+      '--provisioning-model=flex-start',
+      f'--max-run-duration={request.flex_start}',
+    ]
   if request.valid_until:
     command.append(f'--valid-until-duration={request.valid_until}')
   if target.internal_ip:

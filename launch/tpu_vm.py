@@ -17,6 +17,7 @@ From nothing to a run, in the repository's root:
   python launch/tpu_vm.py setup --name=b16
   python launch/tpu_vm.py run --name=b16 -- \\
       --config=configs/pretrain.py:ViT-B/16,imagenet2012 \\
+      --config.data.data_dir=gs://my-bucket/tfds \\
       --workdir=gs://my-bucket/runs/b16
   python launch/tpu_vm.py logs --name=b16 --follow
   python launch/tpu_vm.py delete --name=b16
@@ -33,7 +34,7 @@ if not __package__:  # As `python launch/tpu_vm.py`, with nothing installed.
   sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from vit_jax.launch import flags as flags_lib
-from vit_jax.launch import program, queued_resource, watch, workers
+from vit_jax.launch import preflight, program, queued_resource, watch, workers
 from vit_jax.launch import shell as shell_lib
 
 
@@ -51,12 +52,13 @@ def zones(shell, args, _) -> None:
 def create(shell, args, _) -> None:
   """Asks for a slice with a queued resource, and returns at once.
 
-  Before that it checks that the zone offers the slice, and shows the project's
-  quotas, the zone's other requests, and what an hour costs. It is there once
-  `status` says ACTIVE.
+  Before that it checks that the zone offers the slice and, with --workdir, that
+  the run may use its bucket, and shows the project's quotas, the zone's other
+  requests, and what an hour costs. It is there once `status` says ACTIVE.
   """
   target, request = flags_lib.target(args), flags_lib.request(args)
   queued_resource.check(shell, target, request)
+  _preflight(shell, args, args.workdir)
   shell.say(queued_resource.cost(request.wanted, args.price_per_chip_hour))
   shell_lib.confirm('Create it?', yes=args.yes, dry_run=args.dry_run)
   shell.run(queued_resource.create_command(target, request))
@@ -153,18 +155,20 @@ def watch_(shell, args, flags) -> None:
   """Brings a run up and keeps it up until it is over.
 
   Asks for the slice if there is none, sets it up and starts the run when it is
-  there; when it is preempted, suspended or fails, deletes it, asks for a new
-  one, and goes on with the same code and work directory, and with exactly the
-  versions that the run has recorded there, as long as they can be had; with
-  --new_versions with those of --lock. It may be ended and started again at any
-  time: a run that is alive it takes up; on a slice without one it starts this
-  one, with the code as it is now. It must stay alive itself, in tmux or on a
-  small machine; without it a run just ends at the preemption. Exit code 0: the
-  run is over and all is well.
+  there; when it is preempted, suspended or fails, or the run fails on it
+  --replace_after times in a row, deletes it, asks for a new one, and goes on
+  with the same code and work directory, and with exactly the versions that the
+  run has recorded there, as long as they can be had; with --new_versions with
+  those of --lock. It may be ended and started again at any time: a run that is
+  alive it takes up; on a slice without one it starts this one, with the code as
+  it is now. It must stay alive itself, in tmux or on a small machine; without
+  it a run just ends at the preemption. Exit code 0: the run is over and all is
+  well.
   """
   workdir, lock = shell_lib.check_run(flags), flags_lib.lock(args)
   target, request = flags_lib.target(args), flags_lib.request(args)
   if target.name not in queued_resource.states(shell, target):
+    _preflight(shell, args, workdir)
     shell.say(queued_resource.cost(request.wanted, args.price_per_chip_hour))
     shell_lib.confirm(
       'Create it, each time it is lost?', yes=args.yes, dry_run=args.dry_run
@@ -179,15 +183,30 @@ def watch_(shell, args, flags) -> None:
       recorded='' if args.new_versions else workdir,
       flags=flags,
       variables=flags_lib.variables(args),
+      replace_after=args.replace_after,
+      replacements=args.replacements,
     )
     watch.watch(
       shell, job, poll=args.poll, delete_when_done=args.delete_when_done
     )
 
 
+def _preflight(shell, args, workdir) -> None:
+  def account():
+    if args.service_account:
+      return f'serviceAccount:{args.service_account}'
+    return preflight.compute_account(shell, args.project)
+
+  if not args.no_preflight:
+    preflight.check(shell, workdir, args.project, account)
+
+
 COMMANDS = {
   'zones': (zones, ['accelerator']),
-  'create': (create, ['name', 'accelerator', 'request', 'yes']),
+  'create': (
+    create,
+    ['name', 'accelerator', 'request', 'create', 'preflight', 'yes'],
+  ),
   'setup': (setup, ['name', 'lock', 'setup']),
   'run': (run, ['name', 'run']),
   'logs': (logs, ['name', 'logs']),
@@ -196,7 +215,8 @@ COMMANDS = {
   'delete': (delete, ['name', 'yes']),
   'watch': (
     watch_,
-    ['name', 'accelerator', 'request', 'yes', 'lock', 'run', 'watch'],
+    ['name', 'accelerator', 'request', 'preflight', 'yes', 'lock', 'run']
+    + ['watch'],
   ),
 }
 

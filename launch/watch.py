@@ -23,6 +23,9 @@ class Job:
   recorded: str
   flags: Sequence[str]
   variables: Sequence[str]
+  # A new slice after so many failed attempts in a row, at most so often.
+  replace_after: int = 5
+  replacements: int = 3
 
 
 def decide(
@@ -100,7 +103,11 @@ def watch(
   if shell.dry_run:
     _print_all(shell, job, delete_when_done)
     return
-  patience = Patience(job.target)
+  patience = Patience(
+    job.target,
+    replace_after=job.replace_after,
+    replacements=job.replacements,
+  )
   said, taken_up = '', False
   while True:
     queue, node, found, trouble = _look(shell, job)

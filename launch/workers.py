@@ -27,6 +27,7 @@ class Worker:
       `ended`, `gave_up`, `stopped`, `interrupted`.
     code: the last exit code; None if there is none yet.
     text: the whole line.
+    failures: attempts in a row that failed, as run.sh counts.
   """
 
   name: str
@@ -34,6 +35,7 @@ class Worker:
   state: str
   code: int | None
   text: str
+  failures: int = 0
 
 
 def ssh(target: Target, command: str, *, worker: str = 'all') -> list[str]:
@@ -131,7 +133,10 @@ def start(
   record = ['vit_jax_home/venv/bin/python', f'{_SCRIPTS}/record.py', workdir]
   program = ['python', '-m', 'vit_jax.main', *flags]
   shell.run(ssh(target, shlex.join([*record, *program]), worker='0'))
-  begin = ['bash', f'{_SCRIPTS}/start.sh', *variables, '--', *flags]
+  begin = [
+    *('bash', f'{_SCRIPTS}/start.sh', f'WORKDIR={workdir}'),
+    *(*variables, '--', *flags),
+  ]
   shell.run(ssh(target, shlex.join(begin)))
 
 
@@ -185,12 +190,14 @@ def parse_status(text: str) -> list[Worker]:
   for line in re.finditer(pattern, text, re.MULTILINE):
     name, alive, state, rest = line.groups()
     code = re.search(r'\bcode=(\d+)', rest)
+    failures = re.search(r'\bfailures=(\d+)', rest)
     found.append(
       Worker(
         name=name,
         alive=alive == 'yes',
         state=state,
         code=int(code[1]) if code else None,
+        failures=int(failures[1]) if failures else 0,
         text=line[0],
       )
     )

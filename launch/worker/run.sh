@@ -3,10 +3,11 @@
 #
 #   bash run.sh PROGRAM ARGUMENT...
 #
-# Again: exit codes 75 (preempted, yet the machine lives), 76 (another host
-# was lost), 77 (stuck), and a death by signal. For good: 0, and all others,
-# which the same program would only repeat. After SIGTERM, which is passed on,
-# nothing is started again; the program has time to save.
+# Again: the exit codes in `restartable_codes` beside this file (75: preempted,
+# yet the machine lives; 76: another host was lost; 77: stuck), and a death by
+# signal. For good: 0, 130 (Ctrl-C), and all others, which the same program
+# would only repeat. After SIGTERM, which is passed on, nothing is started
+# again; the program has time to save.
 #
 # All workers of a slice run this. When one program ends, those of the others
 # end with 76 within their time limits, and all meet again at the start, where
@@ -14,7 +15,10 @@
 #
 #   RUN_DIRECTORY  holds `log` and `state`, one line (~/vit_jax_home/run):
 #                  running, restarting, ended, gave_up, stopped (by hand) or
-#                  interrupted (with the machine), and the last exit code
+#                  interrupted (with the machine), and the last exit code, the
+#                  attempt, and how many failed in a row
+#   WORKDIR        of the run; the log of each attempt that did not end well is
+#                  copied there, into launch/logs (none unless set)
 #   RESTARTS       at most so often in a row (20); an attempt of at least
 #   RESTART_RESET  seconds (7200) starts the count anew, unless it got stuck:
 #                  a run that hangs at its first step each time lasts
@@ -26,6 +30,8 @@ directory=${RUN_DIRECTORY:-$HOME/vit_jax_home/run}
 restarts=${RESTARTS:-20}
 reset=${RESTART_RESET:-7200}
 pause=${RESTART_PAUSE:-30}
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+restartable=" $(tr '\n' ' ' <"$scripts/restartable_codes")"
 mkdir -p "$directory"
 exec >>"$directory/log" 2>&1
 
@@ -39,6 +45,15 @@ state() {
   echo "$*" >"$directory/state.new"
   mv "$directory/state.new" "$directory/state"
   echo "[$(date -u +%Y-%m-%dT%H:%M:%SZ)] run.sh: $*"
+}
+
+# keep_log CODE: what the attempt said, for whoever looks when the machine is
+# gone. Nothing waits for it long: a machine that goes down has half a minute.
+keep_log() {
+  [[ -n ${WORKDIR:-} && $1 != 0 ]] || return 0
+  tail -c "+$((offset + 1))" "$directory/log" >"$directory/attempt"
+  timeout 20 "${PYTHON:-python}" "$scripts/keep_log.py" "$WORKDIR" \
+    "$directory/attempt" "attempt_$attempt-code_$1" || true
 }
 
 forward() {
@@ -55,7 +70,8 @@ trap forward TERM INT
 
 while true; do
   attempt=$((attempt + 1))
-  state "running attempt=$attempt"
+  offset=$(stat -c %s "$directory/log")
+  state "running attempt=$attempt failures=$failures"
   started=$SECONDS
   "$@" &
   child=$!
@@ -72,12 +88,13 @@ while true; do
     [[ -n $interrupted ]] || break
   done
   child=''
-
   if [[ -n $stopped ]]; then
     state "$stopped code=$code attempt=$attempt"
+    keep_log "$code"
     exit "$code"
   fi
-  if ! ((code == 75 || code == 76 || code == 77 || (code > 128 && code != 130))); then
+  if [[ $restartable != *" $code "* ]] && ((code <= 128 || code == 130)); then
+    keep_log "$code"
     state "ended code=$code attempt=$attempt"
     exit "$code"
   fi
@@ -85,11 +102,12 @@ while true; do
     failures=0
   fi
   failures=$((failures + 1))
+  keep_log "$code"
   if ((failures > restarts)); then
     state "gave_up code=$code attempt=$attempt"
     exit "$code"
   fi
-  state "restarting code=$code attempt=$attempt"
+  state "restarting code=$code attempt=$attempt failures=$failures"
   sleep "$pause" &
   child=$!
   [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true

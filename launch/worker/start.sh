@@ -10,7 +10,8 @@ set -euo pipefail
 
 home=${VIT_JAX_HOME:-$HOME/vit_jax_home}
 directory=$home/run
-variables=("HOME=$HOME" "RUN_DIRECTORY=$directory" 'PYTHONUNBUFFERED=1')
+variables=("HOME=$HOME" "RUN_DIRECTORY=$directory" 'PYTHONUNBUFFERED=1'
+  "PYTHON=$home/venv/bin/python")
 while [[ $# -gt 0 && $1 != -- ]]; do
   variables+=("$1")
   shift
@@ -31,6 +32,12 @@ if systemctl is-active --quiet vit_jax; then
 fi
 mkdir -p "$directory"
 rm -f "$directory/state" "$directory/stop_requested"
+# The setting is gone after a restart of the machine, so it is made here.
+case $(curl --silent --max-time 5 --header Metadata-Flavor:Google \
+  http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type || true) in
+  '' | v[234]-*) ;;
+  *) sudo bash "$home/code/launch/worker/huge_pages.sh" ;;
+esac
 settings=()
 for variable in "${variables[@]}"; do
   settings+=("--setenv=$variable")

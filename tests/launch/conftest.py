@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from tests.launch import bucket, slice_b16
 from tests.launch import machine as machine_lib
-from tests.launch import slice_b16
 from vit_jax.launch import workers
 
 HERE = pathlib.Path(__file__).parent
@@ -69,7 +69,9 @@ def cloud(tmp_path, monkeypatch):
   monkeypatch.setenv('CLOUDSDK_COMPUTE_ZONE', 'us-central2-b')
   # The programs are started in the repository's root.
   monkeypatch.chdir(HERE.parents[1])
-  return Cloud(folder)
+  cloud = Cloud(folder)
+  bucket.let_in(cloud, bucket.COMPUTE, bucket.POD)
+  return cloud
 
 
 @pytest.fixture
@@ -93,6 +95,14 @@ def archive(monkeypatch):
     return 'ARCHIVE'
 
   monkeypatch.setattr(workers, 'pack', quick)
+
+
+@pytest.fixture
+def active(cloud, archive):
+  """A slice that is ready."""
+  cloud.answer(slice_b16.QUEUE, [slice_b16.queue_row('b16', 'ACTIVE')])
+  cloud.answer(slice_b16.NODES, [slice_b16.node_row('b16', 'READY')])
+  return cloud
 
 
 @pytest.fixture

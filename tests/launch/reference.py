@@ -1,12 +1,14 @@
 """What gcloud and kubectl take, from their references.
 
-Sources: cloud.google.com/sdk/gcloud/reference (and `gcloud COMMAND --help` of
-SDK 528.0.0), kubernetes.io/docs/reference/kubectl (and 1.32). The commands for
-TPUs are complete; of the long lists of `container` only a part is here.
+Recorded 2026-11-23 from `gcloud COMMAND --help` of SDK 528.0.0, whose alpha and
+beta commands are of 2025-06-20, and of kubectl 1.32.4; they are also at
+cloud.google.com/sdk/gcloud/reference and kubernetes.io/docs/reference/kubectl.
+test_real_tools.py asks the programs themselves where they are installed. The
+commands for TPUs are complete; of the other long lists only a part is here.
 
-One entry a command: how many words it takes besides flags, then its flags. A
-flag ending in `=` takes a value, the others take none; `!` is required, and of
-those with the same `(n)` exactly one is.
+One entry a command: how many words it takes besides flags (None: any number),
+then its flags. A flag ending in `=` takes a value, the others take none; `!` is
+required, and of those with the same `(n)` exactly one is.
 """
 
 _LIST = 'filter= limit= page-size= sort-by='
@@ -25,24 +27,38 @@ _NODES = (
   ' node-taints= node-version= num-nodes= placement-policy= placement-type='
   ' preemptible reservation= reservation-affinity= scopes= service-account='
   ' spot tags= workload-metadata= enable-gvnic enable-image-streaming'
+  ' location-policy= total-max-nodes= total-min-nodes='
+  ' system-config-from-file='
 )
 # Of every gcloud command.
 GCLOUD_WIDE = (
   'access-token-file= account= billing-project= configuration= flags-file='
-  ' flatten= format= help impersonate-service-account= log-http project=!'
+  ' flatten= format= help impersonate-service-account= log-http project='
   ' quiet trace-token= user-output-enabled verbosity='
 )
 
+# These act on a project, which is to be named.
+PROJECT_COMMANDS = ('alpha', 'beta quotas', 'builds', 'compute', 'container')
+# What the environment may give instead of a flag.
+IN_ENVIRONMENT = ('project', 'zone')
+_QUEUED_RESOURCE = (
+  'zone=! runtime-version=! accelerator-type=(1)! topology=(1) type='
+  ' node-id=(2)! node-count=(2) node-prefix= async data-disk= description='
+  ' guaranteed internal-ips labels= metadata= metadata-from-file= network='
+  ' range= reserved scopes= service-account= shielded-secure-boot spot'
+  ' subnetwork= tags= valid-after-duration= valid-after-time='
+  ' valid-until-duration= valid-until-time= reservation-host-folder='
+  ' reservation-host-organization= reservation-host-project='
+)
+_BINDING = 'member=! role=! condition= condition-from-file='
+
 GCLOUD = {
-  'compute tpus queued-resources create': (
+  'compute tpus queued-resources create': (1, _QUEUED_RESOURCE),
+  'alpha compute tpus queued-resources create': (
     1,
-    'zone=! runtime-version=! accelerator-type=(1)! topology=(1) type='
-    ' node-id=(2)! node-count=(2) node-prefix= async data-disk= description='
-    ' guaranteed internal-ips labels= metadata= metadata-from-file= network='
-    ' range= reserved scopes= service-account= shielded-secure-boot spot'
-    ' subnetwork= tags= valid-after-duration= valid-after-time='
-    ' valid-until-duration= valid-until-time= reservation-host-folder='
-    ' reservation-host-organization= reservation-host-project=',
+    f'{_QUEUED_RESOURCE} autocheckpoint-enabled best-effort boot-disk='
+    ' max-run-duration= network-config= provisioning-model= reservation='
+    ' workload-type=',
   ),
   'compute tpus queued-resources describe': (1, 'zone=!'),
   'compute tpus queued-resources list': (0, 'zone=! uri ' + _LIST),
@@ -76,6 +92,12 @@ GCLOUD = {
     1,
     f'{_LOCATION} dns-endpoint internal-ip',
   ),
+  'container clusters update': (
+    1,
+    f'{_LOCATION} add-maintenance-exclusion-name='
+    ' add-maintenance-exclusion-start= add-maintenance-exclusion-end='
+    ' add-maintenance-exclusion-scope= remove-maintenance-exclusion= async',
+  ),
   'container clusters delete': (1, f'{_LOCATION} async'),
   'container node-pools create': (
     1,
@@ -90,6 +112,59 @@ GCLOUD = {
   ),
   'compute resource-policies list': (0, 'regexp= uri ' + _LIST),
   'compute resource-policies delete': (1, 'region='),
+  'container clusters list': (0, f'{_LOCATION} uri {_LIST}'),
+  'compute networks create': (
+    1,
+    'bgp-routing-mode= description= mtu= subnet-mode= range=',
+  ),
+  'compute firewall-rules create': (
+    1,
+    'action=(5) allow=(5)! rules= description= direction= network= priority='
+    ' source-ranges= source-tags= target-tags=',
+  ),
+  'beta quotas preferences create': (
+    0,
+    'service=! quota-id=! preferred-value=! dimensions= email= justification='
+    ' preference-id= folder= organization=',
+  ),
+  # What does not name a project.
+  'auth login': (0, 'brief no-launch-browser update-adc'),
+  'billing projects link': (1, 'billing-account=!'),
+  'components install': (None, ''),
+  'config get': (1, ''),
+  'iam roles describe': (1, 'organization='),
+  'iam service-accounts create': (1, 'description= display-name='),
+  'logging read': (
+    1,
+    'freshness= limit= order= bucket= location= view= folder='
+    ' organization= billing-account= resource-names=',
+  ),
+  'projects create': (1, 'name= folder= organization= labels= set-as-default'),
+  'projects describe': (1, ''),
+  'projects get-iam-policy': (1, _LIST),
+  'projects add-iam-policy-binding': (1, _BINDING),
+  'services enable': (None, 'async'),
+  'storage buckets create': (
+    None,
+    'location= placement= default-storage-class= soft-delete-duration='
+    ' uniform-bucket-level-access enable-hierarchical-namespace',
+  ),
+  'storage buckets describe': (1, 'raw additional-headers='),
+  'storage buckets get-iam-policy': (1, ''),
+  'storage buckets add-iam-policy-binding': (1, _BINDING),
+  'storage rsync': (
+    2,
+    'recursive checksums-only continue-on-error exclude= dry-run no-clobber'
+    ' delete-unmatched-destination-objects',
+  ),
+  'artifacts repositories create': (
+    1,
+    'repository-format=! location= description= labels= async',
+  ),
+  'artifacts repositories add-iam-policy-binding': (
+    1,
+    f'{_BINDING} location=',
+  ),
 }
 
 KUBECTL = {
@@ -99,6 +174,7 @@ KUBECTL = {
     ' selector= validate= wait timeout=',
   ),
   'get jobset': (1, 'ignore-not-found output= namespace= selector= watch'),
+  'rollout status': (1, 'namespace= timeout= watch='),
   'get pods': (0, 'output= namespace= selector= watch all-namespaces'),
   'logs': (
     0,
@@ -107,3 +183,31 @@ KUBECTL = {
   ),
   'delete jobset': (1, 'namespace= wait cascade= grace-period= now timeout='),
 }
+
+# Of xpk 1.16.0, 2026-08.
+_XPK = 'cluster=! project= zone= dry-run quiet namespace='
+XPK = {
+  'cluster create': (
+    0,
+    f'{_XPK} tpu-type=(1)! device-type=(1) num-slices= spot(2) flex(2)'
+    ' on-demand(2) reservation=(2) custom-cluster-arguments='
+    ' custom-nodepool-arguments= default-pool-cpu-machine-type= gke-version=',
+  ),
+  'workload create': (
+    0,
+    f'{_XPK} workload=! command=! tpu-type=(1)! device-type=(1) num-slices='
+    ' docker-image= base-docker-image= max-restarts= restart-on-exit-codes='
+    ' termination-grace-period-seconds= env= env-file= priority= spot(2)'
+    ' flex(2) on-demand(2) reservation=(2) output-manifest-file=',
+  ),
+}
+
+# Of Slurm 22.05, without the name of a command; the words are the job's own.
+SBATCH = {
+  '': (
+    None,
+    'job-name= requeue open-mode= signal= nodes= ntasks= ntasks-per-node='
+    ' gpus-per-node= time= partition= account= mem= output= parsable test-only',
+  ),
+}
+SCANCEL = {'': (1, 'signal= batch full')}

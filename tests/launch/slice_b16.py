@@ -19,7 +19,8 @@ QUOTAS = 'gcloud beta quotas info list'
 QUEUE = f'{TPU} queued-resources list'
 NODES = f'{TPU} tpu-vm list'
 START = f'{SSH} ' + shlex.quote(
-  f'--command=bash {SCRIPTS}/start.sh RESTARTS=20 RESTART_PAUSE=30 -- {QUOTED}'
+  f'--command=bash {SCRIPTS}/start.sh WORKDIR=gs://bucket/runs/b16'
+  f' RESTARTS=20 RESTART_PAUSE=30 -- {QUOTED}'
 )
 RECORD = f'{SSH} '.replace('all', '0') + shlex.quote(
   f'--command=vit_jax_home/venv/bin/python {SCRIPTS}/record.py'

@@ -17,11 +17,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import reference
 
 
-def check(program: str, words: list[str]) -> str:
-  """What is wrong with a command line; '' if nothing."""
+def check(program: str, words: list[str], *, environment: bool = False) -> str:
+  """What is wrong with a command line; '' if nothing.
+
+  Args:
+    program: gcloud, kubectl, xpk, sbatch or scancel.
+    words: what follows it.
+    environment: project and zone are set there.
+  """
   table = getattr(reference, program.upper())
   wide = reference.GCLOUD_WIDE if program == 'gcloud' else ''
-  for count in range(len(words), 0, -1):
+  for count in range(len(words), -1, -1):
     command = ' '.join(words[:count])
     if command in table:
       break
@@ -37,6 +43,8 @@ def check(program: str, words: list[str]) -> str:
 
   given, others = [], []
   for word in words[count:]:
+    if others and positionals is None and not command:
+      break  # The flags of a job's script.
     if not word.startswith('--'):
       others.append(word)
       continue
@@ -50,14 +58,17 @@ def check(program: str, words: list[str]) -> str:
     if name in given:
       return f'{command}: --{name} twice'
     given.append(name)
-  if len(others) != positionals:
+  if len(others) != positionals and not (positionals is None and others):
     return f'{command}: {positionals} words expected, not {others}'
+  if wide and command.startswith(reference.PROJECT_COMMANDS):
+    known['project'] = (True, None, True)
   for name, (_, group, required) in known.items():
     same = [n for n, (_, g, _) in known.items() if group and g == group]
     together = [n for n in given if n in same]
     if len(together) > 1:
       return f'{command}: {together} exclude each other'
-    # Commands for clusters take their project from the flags as well.
+    if environment and name in reference.IN_ENVIRONMENT:
+      continue
     if required and name not in given and not together:
       return f'{command}: --{name} is required'
   return ''

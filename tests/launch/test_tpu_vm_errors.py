@@ -28,6 +28,10 @@ def fails(line):
     ('create --name=b16 --accelerator=v4-33', "'v4-33' is no TPU slice"),
     ('create --name=b16 --accelerator=tpu7x:2x2x1', 'use launch/gke.py'),
     ('create --name=b16 --accelerator=v4-32 --spot --reserved', 'exclude'),
+    (
+      'create --name=b16 --accelerator=v4-32 --spot --flex_start',
+      '--spot and --flex_start exclude each other',
+    ),
     ('run --name=b16', '--config is missing'),
     ('run --name=b16 -- --config=configs/pretrain.py', '--workdir is missing'),
     (

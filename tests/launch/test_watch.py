@@ -6,35 +6,28 @@ from tests.launch.slice_b16 import (
   NODES,
   PLACE,
   QUEUE,
-  QUOTED,
   RECORD,
   SCP,
   SETUP,
   SETUP_RECORDED,
-  SSH,
   START,
   TPU,
   call,
   node_row,
   queue_row,
 )
+from tests.launch.watched import (
+  ASK,
+  CREATE,
+  DELETE,
+  STOP,
+  WATCH,
+  changes,
+  fails,
+  say,
+)
 from vit_jax.launch import patience, watch
 from vit_jax.launch.workers import Worker
-
-CREATE = (
-  f'{TPU} queued-resources create b16 {PLACE} --node-id=b16'
-  ' --accelerator-type=v4-8 --runtime-version=tpu-ubuntu2204-base --spot'
-)
-DELETE = f'{TPU} queued-resources delete b16 {PLACE} --force --quiet'
-STOP = (
-  f"{SSH} '--command=if [ -f vit_jax_home/code/launch/worker/stop.sh ];"
-  " then bash vit_jax_home/code/launch/worker/stop.sh{}; fi'"
-)
-ASK = f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all --quiet --command=if [ -f'
-ASK += ' vit_jax_home/code/launch/worker/status.sh'
-WATCH = (
-  f'watch --name=b16 --accelerator=v4-8 --spot --yes --poll=0 {{}} -- {QUOTED}'
-)
 
 
 def worker(state, alive=False, code=None):
@@ -89,19 +82,6 @@ def test_a_machine_under_maintenance_is_waited_for():
   assert watch.decide('ACTIVE', 'READY', health, [RUNNING], 1) == 'wait'
 
 
-def say(state, alive='no', code=''):
-  return f'worker=w-0 alive={alive} state={state}{code} | last line\n'
-
-
-def changes(cloud):
-  """The commands that do something; the others only look."""
-  return [
-    line
-    for line in cloud.lines
-    if ' list ' not in line and 'status.sh' not in line
-  ]
-
-
 def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
   # The first look at the queue decides whether to ask for confirmation.
   states = [None, None, 'PROVISIONING', 'ACTIVE', 'ACTIVE', 'ACTIVE']
@@ -123,19 +103,6 @@ def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
   out = capfd.readouterr().out
   assert '4 chip-hours an hour' in out
   assert 'the run is over' in out
-
-
-def fails(flags=''):
-  with pytest.raises(SystemExit) as error:
-    call(WATCH.format(flags))
-  return error.value.code
-
-
-@pytest.fixture
-def active(cloud, archive):
-  cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
-  cloud.answer(NODES, [node_row('b16', 'READY')])
-  return cloud
 
 
 def test_a_machine_that_came_back_restarts_all(active):

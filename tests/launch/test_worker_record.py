@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vit_jax.launch.worker import record
+from vit_jax.launch.worker import keep_log, record
 
 
 def test_a_second_launch_of_the_same_code_keeps_the_first_command(tmp_path):
@@ -24,6 +24,15 @@ def test_a_second_launch_of_the_same_code_keeps_the_first_command(tmp_path):
     'command_2': 'b\n',
     'command_3': "'c d'\n",
   }
+
+
+def test_of_a_long_log_the_end_is_kept(tmp_path, monkeypatch):
+  monkeypatch.setattr(keep_log, 'LIMIT', 4)
+  file = tmp_path / 'log'
+  file.write_text('0123456789')
+  written = pathlib.Path(keep_log.keep(str(tmp_path), file, 'attempt_1-code_1'))
+  assert written.parent == tmp_path / 'launch' / 'logs'
+  assert written.read_text() == '6789'
 
 
 MOUNTS = """

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import platform
 import re
 import signal
 import subprocess
@@ -92,6 +93,9 @@ def wait_for(condition):
     ('127', {}, 1, 'ended code=127'),
     ('74', {}, 1, 'ended code=74'),
     ('78', {}, 1, 'ended code=78'),
+    ('7', {}, 1, 'ended code=7'),
+    # Ctrl-C: somebody wanted the end, though it looks like a signal's.
+    ('130', {}, 1, 'ended code=130'),
     ('75 0', {}, 2, 'ended code=0'),
     ('76 75 77 0', {}, 4, 'ended code=0'),
     ('76 1', {}, 2, 'ended code=1'),
@@ -114,6 +118,57 @@ def test_what_is_started_again(tmp_path, begin, codes, variables, times, state):
   assert code == int(state.partition('=')[2])
   log = (tmp_path / 'log').read_text()
   assert log.count('run.sh: running attempt=') == times
+
+
+@pytest.mark.parametrize(
+  'reset, failures', [(7200, ['0', '1', '1', '2', '2']), (0, list('01111'))]
+)
+def test_failures_in_a_row_are_counted(tmp_path, begin, reset, failures):
+  """From which `watch` sees that a slice is no good."""
+  (tmp_path / 'codes').write_text('76 75 0')
+  begin(PROGRAM, RESTART_RESET=reset).wait(timeout=20)
+  log = (tmp_path / 'log').read_text()
+  assert re.findall(r'failures=(\d+)', log) == failures
+
+
+def test_the_log_of_a_failed_attempt_is_kept(tmp_path, begin):
+  (tmp_path / 'log').write_text('an earlier run\n')
+  (tmp_path / 'codes').write_text('76 SIGKILL 1')
+  work = tmp_path / 'work'
+  process = begin(
+    'print("hello", flush=True)\n' + PROGRAM,
+    WORKDIR=work,
+    PYTHON=sys.executable,
+  )
+  assert process.wait(timeout=60) == 1
+  files = [*(work / 'launch' / 'logs').iterdir()]
+  names = sorted(re.search('attempt_.*', file.name)[0] for file in files)
+  assert names == [
+    'attempt_1-code_76.log',
+    'attempt_2-code_137.log',
+    'attempt_3-code_1.log',
+  ]
+  for file in files:
+    text = file.read_text()
+    assert text.count('hello') == 1
+    assert 'an earlier run' not in text
+    assert platform.node() in file.name
+
+
+def test_of_an_attempt_that_ended_well_no_log_is_kept(tmp_path, begin):
+  (tmp_path / 'codes').write_text('0')
+  process = begin(PROGRAM, WORKDIR=tmp_path, PYTHON=sys.executable)
+  assert process.wait(timeout=20) == 0
+  assert not (tmp_path / 'launch').exists()
+
+
+@pytest.mark.parametrize('code, word', [(0, 'ended'), (76, 'gave_up')])
+def test_a_log_that_cannot_be_kept_changes_nothing(tmp_path, begin, code, word):
+  (tmp_path / 'codes').write_text(str(code))
+  # A store that does not answer, and a run that has nothing to keep.
+  process = begin(PROGRAM, WORKDIR='/proc/no', PYTHON='false', RESTARTS=0)
+  assert process.wait(timeout=20) == code
+  assert (tmp_path / 'state').read_text() == f'{word} code={code} attempt=1\n'
 
 
 def test_a_hang_elsewhere_is_no_long_work():

@@ -35,7 +35,7 @@ def test_start_runs_the_program_as_a_service(ready, code):
   (home / 'run' / 'state').write_text('ended code=1 attempt=1\n')
   (home / 'run' / 'stop_requested').touch()
   run(
-    *('start.sh', f'CODE={code}', 'A=b c', 'RESTARTS=3', '--'),
+    *('start.sh', f'CODE={code}', 'A=b c', 'RESTARTS=3', 'WORKDIR=/w', '--'),
     *('--config=x.py', '--config.image_size=(8, 8)'),
     code=code,
   )
@@ -54,9 +54,35 @@ def test_start_runs_the_program_as_a_service(ready, code):
     f'in {home}/code: -m vit_jax.main --config=x.py'
     ' --config.image_size=(8, 8), A=b c\n'
   ) in log
+  # Kept by what can reach buckets.
+  kept = f'{home}/code/launch/worker/keep_log.py /w {home}/run/attempt'
+  kept += ' attempt_1-code_1'
+  assert (kept in log) == (code == 1)
   state = (home / 'run' / 'state').read_text()
   assert state == f'ended code={code} attempt=1\n'
   assert not (home / 'run' / 'stop_requested').exists()
+
+
+@pytest.mark.parametrize(
+  'accelerator, setting',
+  [('v4-32', 'madvise'), ('v5litepod-16', 'always'), ('v6e-8', 'always')],
+)
+def test_start_sets_huge_pages_from_v5e_on(ready, accelerator, setting):
+  file = ready / 'enabled'
+  file.write_text('madvise')
+  # Of the machine's own description.
+  curl = ready / 'bin' / 'curl'
+  curl.write_text(
+    f'#!/bin/sh\ncase "$*" in *accelerator-type) echo {accelerator};; esac'
+  )
+  run('start.sh', 'CODE=0', 'A=b', '--', '-c', HUGE_PAGES_FILE=str(file))
+  assert file.read_text().strip() == setting
+
+
+def test_huge_pages_that_are_refused_are_no_failure(tmp_path):
+  out = run('huge_pages.sh', HUGE_PAGES_FILE=str(tmp_path / 'no' / 'enabled'))
+  assert out.startswith('warning: transparent huge pages were not set')
+  assert len(out.splitlines()) == 1
 
 
 def test_start_refuses(machine):

@@ -1,0 +1,163 @@
+"""launch/preflight.py: what a slice's rent waits for."""
+
+import pytest
+
+from tests.launch import bucket
+from tests.launch.slice_b16 import QUEUE, QUOTED, TPU, call, queue_row
+from vit_jax.launch import preflight
+from vit_jax.launch import shell as shell_lib
+
+WORKDIR = 'gs://bucket/runs/b16'
+BOTH = ('roles/storage.objectUser', 'roles/storage.legacyBucketReader')
+
+
+def check(workdir=WORKDIR, account=bucket.COMPUTE):
+  preflight.check(
+    shell_lib.Shell(False), workdir, 'my-project', lambda: account
+  )
+
+
+def refused(**others):
+  with pytest.raises(ValueError, match='Nothing was rented') as error:
+    check(**others)
+  return str(error.value)
+
+
+def test_what_is_asked(cloud):
+  check()
+  assert cloud.lines == bucket.QUESTIONS
+
+
+def test_a_directory_is_not_asked_about(cloud):
+  check('/nfs/runs/b16')
+  assert cloud.calls == []
+
+
+def test_a_bucket_that_is_not_there(cloud):
+  cloud.answer('gcloud storage buckets describe', code=1)
+  message = refused()
+  assert f'--workdir={WORKDIR}: the bucket gs://bucket is not there' in message
+  assert 'Nothing was rented' in message
+
+
+def test_object_user_alone_does_not_do(cloud):
+  """It has no storage.buckets.get, which saving and restoring ask for."""
+  bucket.grant(cloud, BOTH[0], members=[bucket.COMPUTE])
+  message = refused()
+  assert 'not seen to have storage.buckets.get on gs://bucket' in message
+  assert message.count('\n') == 2
+  for role in BOTH:
+    assert (
+      'gcloud storage buckets add-iam-policy-binding gs://bucket'
+      f' --role={role} --member={bucket.COMPUTE}'
+    ) in message
+
+
+def test_no_role_at_all(cloud):
+  message = refused(account='serviceAccount:other@b')
+  assert ', '.join(preflight.NEEDED) in message
+  assert cloud.lines == bucket.QUESTIONS[:3]
+
+
+@pytest.mark.parametrize('member', [bucket.COMPUTE, 'allAuthenticatedUsers'])
+def test_grants_of_the_project_count(cloud, member):
+  bucket.grant(cloud, members=[])
+  bucket.grant(cloud, *BOTH, members=[member], command=bucket.PROJECT_POLICY)
+  check()
+
+
+def test_grants_of_the_bucket_to_those_who_have_a_role_in_the_project(cloud):
+  bucket.grant(cloud, *BOTH, members=['projectEditor:my-project'])
+  assert 'was not seen to have' in refused()
+  bucket.grant(
+    cloud,
+    'roles/editor',
+    members=[bucket.COMPUTE],
+    command=bucket.PROJECT_POLICY,
+  )
+  check()
+
+
+def test_grants_under_a_condition_do_not_count(cloud):
+  bucket.grant(
+    cloud, *BOTH, members=[bucket.COMPUTE], condition={'expression': 'false'}
+  )
+  assert 'was not seen to have' in refused()
+
+
+@pytest.mark.parametrize(
+  'role, words',
+  [
+    ('projects/p/roles/own', 'own --project=p'),
+    ('organizations/7/roles/own', 'own --organization=7'),
+  ],
+)
+def test_roles_of_ones_own_are_looked_into(cloud, role, words):
+  bucket.grant(cloud, role, members=[bucket.COMPUTE])
+  cloud.answer(
+    f'gcloud iam roles describe {words} ', ';'.join(preflight.NEEDED) + '\n'
+  )
+  check()
+
+
+def test_policies_that_may_not_be_read_do_not_matter(cloud, capfd):
+  cloud.answer(bucket.POLICY, code=1)
+  check()
+  assert 'rights on gs://bucket could not be read' in capfd.readouterr().out
+
+
+def test_a_number_of_the_project_that_cannot_be_read_does_not_matter(
+  offered, capfd
+):
+  offered.answer('gcloud projects describe my-project', code=1)
+  call(CREATE)
+  assert 'rights on gs://bucket could not be read' in capfd.readouterr().out
+  assert ' queued-resources create ' in offered.lines[-1]
+
+
+# In tpu_vm.py; test_gke.py has it in gke.py. ----------------------------------
+
+
+def fails(line):
+  with pytest.raises(SystemExit) as error:
+    call(line)
+  return error.value.code
+
+
+CREATE = f'create --name=b16 --accelerator=v4-32 --yes --workdir={WORKDIR}'
+WATCH = f'watch --name=b16 --accelerator=v4-32 --yes --poll=0 -- {QUOTED}'
+
+
+def test_create_with_a_work_directory(offered):
+  call(CREATE)
+  describe, *others = bucket.QUESTIONS
+  assert offered.lines[-7:-1] == [describe, bucket.NUMBER, *others]
+  assert ' queued-resources create ' in offered.lines[-1]
+
+
+def test_create_as_an_account(offered):
+  message = fails(f'{CREATE} --service_account=a@b')
+  assert 'error: serviceAccount:a@b was not seen' in message
+  assert bucket.NUMBER not in offered.lines
+
+
+@pytest.mark.parametrize('line', [CREATE, WATCH])
+def test_no_slice_is_asked_for_without_a_bucket(offered, archive, line):
+  offered.answer('gcloud storage buckets describe', code=1)
+  # Without the look it would ask, and end at some time.
+  offered.answer(QUEUE, [], [queue_row('b16', 'FAILED')])
+  assert 'is not there' in fails(line)
+  assert not any(f'{TPU} queued-resources c' in line for line in offered.lines)
+
+
+def test_it_can_be_left_out(offered):
+  offered.answer('gcloud storage buckets describe', code=1)
+  call(f'{CREATE} --no_preflight')
+  assert ' queued-resources create ' in offered.lines[-1]
+
+
+def test_a_slice_that_is_there_is_not_asked_about(cloud, archive):
+  cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
+  cloud.answer('gcloud compute tpus tpu-vm list', [])
+  assert 'there is no TPU VM b16' in fails(WATCH)
+  assert not any('storage' in line for line in cloud.lines)

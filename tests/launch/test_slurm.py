@@ -1,0 +1,176 @@
+"""launch/slurm.sbatch with stand-ins for Slurm: what is queued again."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / 'launch' / 'slurm.sbatch'
+# srun hands on the largest exit code, as the real one does; scancel sends its
+# signal to all processes, wrapper and program.
+STAND_INS = {
+  'srun': """
+    while [[ $1 == --* ]]; do shift; done
+    pids=()
+    for task in 0 1; do
+      SLURM_PROCID=$task setsid "$@" & pids+=($!)
+    done
+    printf '%s\n' "${pids[@]}" > "$FOLDER/pids"
+    largest=0
+    for pid in "${pids[@]}"; do
+      code=0
+      wait "$pid" || code=$?
+      ((code > largest)) && largest=$code
+    done
+    exit "$largest"
+  """,
+  'scancel': """
+    [[ "$*" == '--signal=TERM 7.0' ]] || exit 2
+    while read -r pid; do kill -TERM -- "-$pid"; done < "$FOLDER/pids"
+  """,
+  'squeue': 'cat "$FOLDER/state"',
+  'scontrol': 'echo "$*" >> "$FOLDER/requeued"',
+  'program': 'echo "$*" >> "$FOLDER/commands"; . "$FOLDER/program.sh"',
+}
+SAVES = 'trap "sleep 0.3; touch \\"$FOLDER/saved\\"; exit 75" TERM\n'
+SAVES += 'touch "$FOLDER/ready"; while true; do sleep 0.05; done'
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+  """Starts the job with a program of two processes."""
+  folder = tmp_path / 'bin'
+  folder.mkdir()
+  for name, text in STAND_INS.items():
+    (folder / name).write_text(f'#!/bin/bash\n{text}\n')
+    (folder / name).chmod(0o755)
+  (tmp_path / 'state').write_text('RUNNING\n')
+  processes = []
+
+  def start(program, **variables):
+    (tmp_path / 'program.sh').write_text(program)
+    processes.append(
+      subprocess.Popen(
+        ['bash', str(SCRIPT), '--config=a', '--b=c d'],
+        env=os.environ
+        | dict(
+          PATH=f'{folder}{os.pathsep}{os.environ["PATH"]}',
+          FOLDER=str(tmp_path),
+          PYTHON='program',
+          SLURM_SUBMIT_DIR=str(ROOT),
+          SLURM_JOB_ID='7',
+        )
+        | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+      )
+    )
+    return processes[-1]
+
+  yield start
+  for process in processes:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def by_process(first, second):
+  return f'[ $SLURM_PROCID = 0 ] && {first}\n{second}'
+
+
+@pytest.mark.parametrize(
+  'program, code, again',
+  [
+    ('exit 0', 0, False),
+    ('exit 1', 1, False),
+    ('exit 2', 2, False),
+    ('exit 75', 75, True),
+    ('exit 76', 76, True),
+    ('exit 77', 77, True),
+    ('kill -KILL $$', 137, True),
+    # An error of one is what counts, whatever it did to the other.
+    (by_process('exit 1', 'exit 76'), 1, False),
+    (by_process('exit 1', 'kill -ABRT $$'), 1, False),
+    # Ctrl-C: somebody wanted the end.
+    ('exit 130', 130, False),
+    ('exit 127', 127, False),
+    ('exit 74', 55, False),
+    (by_process('exit 130', 'kill -KILL $$'), 130, False),
+  ],
+)
+def test_what_is_queued_again(tmp_path, begin, program, code, again):
+  process = begin(program)
+  assert process.wait(timeout=20) == code
+  requeued = tmp_path / 'requeued'
+  assert requeued.exists() == again
+  assert not again or requeued.read_text() == 'requeue 7\n'
+  word = 'queued again' if again else 'ended'
+  assert f'slurm.sbatch: {word} code={code}' in process.stdout.read()
+  assert (tmp_path / 'commands').read_text() == (
+    '-m vit_jax.main --config=a --b=c d\n' * 2
+  )
+
+
+@pytest.mark.parametrize('count, again', [('2', True), ('3', False)])
+def test_it_is_queued_again_so_often_only(tmp_path, begin, count, again):
+  process = begin('exit 77', RESTARTS='3', SLURM_RESTART_COUNT=count)
+  assert process.wait(timeout=20) == 77
+  assert (tmp_path / 'requeued').exists() == again
+  word = 'queued again' if again else 'gave up'
+  assert f'slurm.sbatch: {word} code=77' in process.stdout.read()
+
+
+@pytest.mark.parametrize(
+  'state, again', [('RUNNING', True), ('COMPLETING', False)]
+)
+def test_the_save_is_waited_for(tmp_path, begin, state, again):
+  """Before the time is up it goes on; a job that was cancelled does not."""
+  (tmp_path / 'state').write_text(f'{state}\n')
+  process = begin(SAVES)
+  end = time.monotonic() + 20
+  while not (tmp_path / 'ready').exists():
+    assert time.monotonic() < end
+    time.sleep(0.02)
+  process.send_signal(signal.SIGTERM)
+  assert process.wait(timeout=20) == 75
+  assert (tmp_path / 'saved').exists()
+  assert (tmp_path / 'requeued').exists() == again
+
+
+def test_the_directives():
+  lines = SCRIPT.read_text().splitlines()
+  given = [line.split()[1] for line in lines if line.startswith('#SBATCH ')]
+  # Slurm reads those before the first command only.
+  assert lines[1:5] == [f'#SBATCH {word}' for word in given]
+  assert {'--requeue', '--open-mode=append', '--signal=B:TERM@300'} < {*given}
+
+
+@pytest.mark.skipif(
+  not shutil.which('sbatch'), reason='apt-get install slurm-client'
+)
+def test_sbatch_takes_the_directives(tmp_path):
+  """It reads all flags before it looks for a cluster."""
+  (tmp_path / 'slurm.conf').write_text(
+    'ClusterName=none\nSlurmctldHost=none(127.0.0.1)\nSlurmctldPort=1\n'
+    'AuthType=auth/none\nMessageTimeout=1\n'
+  )
+
+  def said(script):
+    return subprocess.run(
+      ['sbatch', '--test-only', '--nodes=2', str(script)],
+      env=os.environ | {'SLURM_CONF': str(tmp_path / 'slurm.conf')},
+      capture_output=True,
+      text=True,
+      check=False,
+      timeout=60,
+    ).stderr
+
+  wrong = tmp_path / 'wrong.sbatch'
+  wrong.write_text(SCRIPT.read_text().replace('--requeue', '--requeues', 1))
+  assert 'unrecognized option' in said(wrong)
+  assert 'unrecognized option' not in said(SCRIPT)

@@ -1,0 +1,114 @@
+"""launch/slurm.sbatch on a real Slurm cluster of one node."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+from tests.sweep import slurm_cluster
+
+pytestmark = [
+  pytest.mark.slurm,
+  pytest.mark.skipif(
+    bool(slurm_cluster.missing()) or os.geteuid() != 0,
+    reason='needs Slurm (apt-get install slurm-wlm), and root to start it',
+  ),
+]
+ROOT = pathlib.Path(__file__).parents[2]
+SAVES = """
+trap 'sleep 1; echo saved; exit 75' TERM
+echo ready
+while true; do sleep 0.2; done
+"""
+
+
+@pytest.fixture(scope='module')
+def cluster():
+  with (
+    tempfile.TemporaryDirectory(prefix='slurm') as folder,
+    slurm_cluster.started(pathlib.Path(folder)) as environment,
+  ):
+    yield environment
+
+
+@pytest.fixture
+def submit(cluster, tmp_path):
+  """Submits a run of two processes of a shell program; returns its number."""
+  jobs = []
+
+  def start(program, *flags):
+    (tmp_path / 'program').write_text(f'#!/bin/bash\n{program}')
+    (tmp_path / 'program').chmod(0o755)
+    jobs.append(
+      call(
+        *('sbatch', '--parsable', '--ntasks=2', f'--output={tmp_path}/out'),
+        *(*flags, 'launch/slurm.sbatch', '--config=a', '--b=c d'),
+      ).strip()
+    )
+    return jobs[-1]
+
+  def call(*words):
+    return subprocess.run(
+      words,
+      env=cluster | {'PYTHON': str(tmp_path / 'program')},
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=True,
+    ).stdout
+
+  start.call = call
+  start.output = lambda: (
+    (tmp_path / 'out').read_text() if (tmp_path / 'out').exists() else ''
+  )
+  yield start
+  for job in jobs:
+    call('scancel', job)
+
+
+def wait(submit, job, *words):
+  """Waits until Slurm says all of these of a job."""
+  end = time.monotonic() + 100
+  while True:
+    said = submit.call('scontrol', 'show', 'job', job).split()
+    if {*words} <= {*said}:
+      return
+    assert time.monotonic() < end, (said, submit.output())
+    time.sleep(0.5)
+
+
+def test_an_error_of_one_process_ends_it(submit):
+  job = submit('[ $SLURM_PROCID = 0 ] && exit 1; sleep 1; kill -ABRT $$')
+  wait(submit, job, 'JobState=FAILED', 'ExitCode=1:0', 'Restarts=0')
+
+
+def test_a_lost_host_queues_it_again(submit):
+  job = submit('echo "args: $*"; exit 76')
+  # Slurm holds it back for two minutes or so.
+  wait(submit, job, 'JobState=PENDING', 'Restarts=1')
+  text = submit.output()
+  assert text.count('args: -m vit_jax.main --config=a --b=c d\n') == 2
+  assert 'slurm.sbatch: queued again code=76 restart=1' in text
+
+
+def test_when_its_time_is_up_it_saves_and_is_queued_again(submit):
+  # Slurm looks every half minute.
+  job = submit(SAVES, '--time=2', '--signal=B:TERM@75')
+  wait(submit, job, 'JobState=PENDING', 'Restarts=1')
+  assert submit.output().count('saved') == 2
+
+
+def test_a_job_that_is_cancelled_saves_and_stays_so(submit):
+  job = submit(SAVES)
+  end = time.monotonic() + 30
+  while submit.output().count('ready') < 2:
+    assert time.monotonic() < end
+    time.sleep(0.2)
+  submit.call('scancel', job)
+  wait(submit, job, 'JobState=CANCELLED', 'Restarts=0')
+  text = submit.output()
+  assert text.count('saved') == 2
+  assert 'slurm.sbatch: stopped code=75' in text

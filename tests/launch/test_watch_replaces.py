@@ -1,0 +1,79 @@
+"""launch/tpu_vm.py watch: slices on which the run fails again and again."""
+
+from tests.launch.slice_b16 import call
+from tests.launch.watched import (
+  ASK,
+  CREATE,
+  DELETE,
+  STOP,
+  WATCH,
+  changes,
+  fails,
+  say,
+)
+
+
+def failing(failures):
+  return say('restarting', 'yes', f' code=76 attempt={failures}').replace(
+    ' |', f' failures={failures} |'
+  )
+
+
+def test_a_slice_on_which_the_run_always_fails_is_replaced(active, capfd):
+  alive = say('running', 'yes')
+  active.answer(
+    ASK, alive, *map(failing, range(1, 6)), alive, failing(1), say('stopped')
+  )
+  assert 'stopped by hand' in fails()
+  assert changes(active) == [DELETE, CREATE]
+  said = [
+    line for line in capfd.readouterr().out.splitlines() if 'failed' in line
+  ]
+  assert said == [
+    '5 attempts in a row failed on this slice (exit codes [76]; logs in'
+    ' WORKDIR/launch/logs): a new one, 1 of at most 3.'
+  ]
+
+
+def test_it_can_be_told_how_patient_to_be(active):
+  active.answer(ASK, failing(1), failing(2), say('stopped'))
+  assert 'stopped by hand' in fails('--replace_after=2')
+  assert changes(active) == [DELETE, CREATE]
+
+
+def test_slices_are_not_replaced_for_ever(active):
+  """Then run.sh's own count ends it, as it may not be the slice."""
+  active.answer(
+    ASK,
+    *[failing(1), failing(2)] * 3,
+    say('gave_up', code=' code=76'),
+  )
+  message = fails('--replace_after=2 --replacements=2')
+  assert 'ended with an error' in message
+  assert changes(active) == [*[DELETE, CREATE] * 2, STOP.format('')]
+
+
+def test_a_run_that_used_up_its_restarts_gets_a_new_slice_too(active):
+  active.answer(
+    ASK,
+    say('running', 'yes'),
+    say('gave_up', code=' code=77'),
+    say('ended', code=' code=0'),
+  )
+  call(WATCH.format('--restarts=3'))
+  assert changes(active) == [DELETE, CREATE]
+
+
+def test_an_attempt_that_was_alive_before_the_watch_is_left_alone(active):
+  """It may have gone well for an hour since the failures before it."""
+  alive = failing(7).replace('restarting code=76', 'running')
+  active.answer(ASK, alive, alive, say('ended', code=' code=0'))
+  call(WATCH.format(''))
+  assert changes(active) == []
+
+
+def test_an_error_is_no_reason_for_a_new_slice(active):
+  alive, ended = failing(4), say('ended', code=' code=1')
+  active.answer(ASK, alive, failing(5).rstrip() + '\n' + ended)
+  assert 'ended with an error' in fails()
+  assert changes(active) == [STOP.format('')]
