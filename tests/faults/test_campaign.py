@@ -31,7 +31,7 @@ def _look(tmp_path, output, before, now, *, damaged=(), last=0, codes=(0,)):
   run.records = [_record('flip', damaged=10), _record('kill-all')]
   run._before = before
   for step in now:
-    (run.workdir / 'checkpoints' / str(step)).mkdir(parents=True)
+    (run.workdir / 'checkpoints' / str(step) / 'default').mkdir(parents=True)
   launch = types.SimpleNamespace(
     output=lambda: output,
     last_step=lambda: last,
@@ -127,7 +127,7 @@ import pathlib, sys, time
 folder = pathlib.Path(sys.argv[1]) / 'checkpoints'
 for step in (5, 10):
   unfinished = folder / f'{step}.orbax-checkpoint-tmp'
-  unfinished.mkdir(parents=True)
+  (unfinished / 'default').mkdir(parents=True)
   time.sleep(0.3)
   unfinished.rename(folder / str(step))
   print(f'10:11:12 step  {step}/10  loss', flush=True)

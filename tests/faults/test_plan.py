@@ -30,16 +30,17 @@ def test_plan_follows_from_the_seed():
 
 
 def test_plan_holds_each_kind_before_it_repeats():
+  number = len(plan.KINDS)
   faults = plan.make_plan(
-    28, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
+    2 * number, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
   )
   kinds = [fault.kind for fault in faults]
-  assert sorted(kinds[:14]) == sorted(kinds[14:]) == sorted(plan.KINDS)
+  assert sorted(kinds[:number]) == sorted(kinds[number:]) == sorted(plan.KINDS)
 
 
 def test_plan_puts_faults_where_they_are_possible():
   faults = plan.make_plan(
-    300, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
+    600, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
   )
   for fault in faults:
     if fault.kind in ('kill-one', 'freeze-one', 'sigterm-one'):
@@ -61,7 +62,9 @@ def test_plan_without_disks_leaves_out_what_needs_them():
   assert {fault.place for fault in faults} == {'folder', 'nan'}
   assert {fault.kind for fault in faults} == {
     *('kill-all', 'kill-saving', 'kill-ending', 'sigterm-all', 'truncate'),
-    *('delete', 'flip', 'nan-skip', 'nan-stop'),
+    *('delete', 'flip', 'nan-skip', 'nan-stop', 'sigterm-early', 'ctrl-c'),
+    *('ctrl-c-twice', 'orphans', 'unverified', 'second-copy'),
+    *plan.AFTER_KILL,
   }
   with pytest.raises(ValueError, match='No fault of'):
     plan.make_plan(1, 0, ['kill-one'], [ONE], disks=True)
@@ -106,8 +109,33 @@ def test_delete_removes_one_file(checkpoint):
 def test_only_complete_checkpoints_are_listed(tmp_path):
   assert damage.complete_steps(tmp_path) == []
   for name in ('5', '10', '15.orbax-checkpoint-tmp'):
-    (tmp_path / 'checkpoints' / name).mkdir(parents=True)
+    (tmp_path / 'checkpoints' / name / 'default').mkdir(parents=True)
+  (tmp_path / 'checkpoints' / '9999').mkdir()
   assert damage.complete_steps(tmp_path) == [5, 10]
+
+
+def test_what_would_tell_of_damage_is_gone(checkpoint):
+  largest = checkpoint / 'd' / 'data'
+  largest.write_bytes(bytes(500))
+  (checkpoint / 'fingerprints').mkdir(exist_ok=True)
+  text = damage.damage(checkpoint, 'unverified', random.Random(0))
+  assert text == 'changed 64 bytes of data, deleted fingerprints/'
+  assert largest.read_bytes() == bytes(250) + b'\xff' * 64 + bytes(186)
+  assert not (checkpoint / 'fingerprints').exists()
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_small_files_are_damaged(tmp_path, seed):
+  rows = b'{"step": 1}\n'
+  (tmp_path / 'metrics.jsonl').write_bytes(rows)
+  path, before, refused = damage.damage_small(tmp_path, random.Random(seed))
+  assert refused == (path.name in ('config.json', 'data.json'))
+  assert path.read_bytes() != before
+  if path.name == 'metrics.jsonl':
+    assert before == rows
+    assert path.read_bytes().startswith(rows)
+  else:
+    assert before is None
 
 
 def test_small_disk(tmp_path):
