@@ -351,6 +351,27 @@ def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
     warm_start.load(path, _params(2, width=12), new_grid=(2, 2), new_head=True)
 
 
+def test_the_new_head_is_not_read_and_the_rest_is_bounded(
+  tmp_path, monkeypatch
+):
+  _, path, _ = _foreign(tmp_path, 'npz', monkeypatch)
+  reads, read = [], arrays._read_array
+  monkeypatch.setattr(
+    arrays,
+    '_read_array',
+    lambda *a: reads.append(a[1].info.filename) or read(*a),
+  )
+  monkeypatch.setattr(arrays, '_ALWAYS_READ', 0)
+  options = dict(new_grid=(2, 2), new_head=True)
+  with pytest.raises(ValueError, match='--config.init.max_inflation'):
+    warm_start.load(path, _params(2), max_inflation=0.5, **options)
+  assert not reads
+  warm_start.load(path, _params(2), max_inflation=1.0, **options)
+  assert reads
+  assert not any(name.startswith('head/') for name in reads)
+  assert config_lib.default().init.max_inflation == interop.MAX_INFLATION
+
+
 def test_an_optimizer_beside_the_weights_is_left_out(tmp_path):
   source = _flat(_params(1))
   file = {f'opt/target/{k}': v for k, v in source.items()}

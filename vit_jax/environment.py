@@ -22,7 +22,7 @@ from absl import logging
 from etils import epath
 
 import vit_jax
-from vit_jax import installed
+from vit_jax import installed, json_text
 from vit_jax.installed import versions
 from vit_jax.interop import files
 
@@ -183,7 +183,7 @@ def read(workdir: epath.PathLike) -> list[dict[str, Any]]:
   lines = []
   for line in _text(epath.Path(workdir) / FILE).splitlines():
     with contextlib.suppress(json.JSONDecodeError):
-      found = json.loads(line)
+      found = json_text.loads(line)
       if isinstance(found, dict):
         lines.append(found)
   return lines

@@ -10,6 +10,8 @@ import tensorboardX
 from absl import logging
 from etils import epath
 
+from vit_jax import json_text
+
 FILE = 'metrics.jsonl'
 
 
@@ -40,7 +42,7 @@ def _can_append(path: epath.Path) -> bool:
 
 
 def _parse(line: str) -> dict[str, float]:
-  row = json.loads(line)
+  row = json_text.loads(line)
   if not isinstance(row, dict) or 'step' not in row:
     raise ValueError('it is no row of numbers with a step.')
   return row

@@ -6,7 +6,6 @@ grid of patches, and everything else must fit: see `interop.fitting`.
 """
 
 import contextlib
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -224,6 +223,7 @@ def load(
   new_head: bool,
   model: nn.Module | None = None,
   fresh: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
+  max_inflation: float = interop.MAX_INFLATION,
 ) -> tuple[Any, str]:
   """Reads weights and fits them to a new model.
 
@@ -237,6 +237,7 @@ def load(
       every array fits (such as the GELU).
     fresh: makes the parameters of these names, such as `head/kernel`, where
       `params` has only shapes; so a sharded model is never whole on a device.
+    max_inflation: see `interop.read`.
 
   Returns:
     Parameters shaped like `params`, NumPy arrays, and a line that says what
@@ -261,7 +262,11 @@ def load(
     )
 
   # Before all of a file is read: do the shapes fit?
-  weights = interop.read(path, check=functools.partial(fitted, match))
+  weights = interop.read(
+    path,
+    check=lambda w: fitted(match, w)[1].dropped,
+    max_inflation=max_inflation,
+  )
   if fresh:
     _, report = fitted(match, weights)
     flat = flax.traverse_util.flatten_dict(params, sep='/')

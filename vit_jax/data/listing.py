@@ -22,6 +22,8 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from vit_jax import json_text
+
 # What OpenCV's wheels decode.
 SUFFIXES = (
   *('.jpg', '.jpeg', '.jpe', '.png', '.webp', '.bmp', '.dib', '.tif', '.tiff'),
@@ -335,7 +337,7 @@ def _load(place: str, digest: str = '') -> Listing:
     ValueError: another run has found the folder changed meanwhile.
   """
   with open(f'{place}/facts.json', encoding='utf-8') as f:
-    facts = json.load(f)
+    facts = json_text.loads(f.read())
   if digest and facts['digest'] != digest:
     raise ValueError(
       f'The images in {facts["root"]} have changed since this run began, and'
@@ -360,7 +362,7 @@ def _load_if_unchanged(place: str, root: str) -> Listing | None:
   """The list that is kept, unless there is none or a folder has changed."""
   try:
     with open(f'{place}/facts.json', encoding='utf-8') as f:
-      facts = json.load(f)
+      facts = json_text.loads(f.read())
     if (facts['format'], facts['root']) != (_FORMAT, root):
       return None
     # At once, as each may be a round trip to another machine.

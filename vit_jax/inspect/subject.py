@@ -48,6 +48,8 @@ def load(
   config: Mapping[str, Any] | None = None,
   image_size: tuple[int, int] | None = None,
   preprocess: str | None = None,
+  max_inflation: float = interop.MAX_INFLATION,
+  max_pixels: int = ops.MAX_PIXELS,
 ) -> Subject:
   """Reads weights of any kind and finds out what they are of.
 
@@ -63,6 +65,8 @@ def load(
       embeddings are resized to it.
     preprocess: operations, see `ops.parse`, in place of theirs; if nobody has
       any, images are resized.
+    max_inflation: see `interop.read`.
+    max_pixels: of an image, see `ops.parse`.
 
   Raises:
     ValueError: there are no weights, or they are not the model's.
@@ -79,6 +83,7 @@ def load(
   weights = interop.read(
     checkpoint,
     check=lambda w: interop.check_weights(w, *understood(w), new_head=True),
+    max_inflation=max_inflation,
   )
   model, size = understood(weights)
   params, report = interop.fit_weights(weights, model, size, new_head=True)
@@ -98,6 +103,7 @@ def load(
       image_size=size,
       channels=inference.channels(weights.params),
       upright=True,  # They are files that somebody names.
+      max_pixels=max_pixels,
     ),
     notes=report.notes,
   )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from vit_jax import json_text
 from vit_jax.interop import files
 
 _LARGEST = 2**31 - 1  # No size of a model is beyond 32 bits.
@@ -97,11 +98,7 @@ def check(
 
 def read(path: epath.PathLike) -> dict[str, Any]:
   """Reads a JSON object; ValueError if there is no such file, or it is none."""
-  data = files.existing_file(path).read_bytes()
-  try:
-    content = json.loads(data)
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f'{path} is no readable JSON: {error}.') from error
+  content = json_text.read(files.existing_file(path))
   if not isinstance(content, dict):
     raise ValueError(f'{path} holds {content!r:.80}, expected an object.')
   return content

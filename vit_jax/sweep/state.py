@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from etils import epath
 
+from vit_jax import json_text
 from vit_jax.sweep import spec
 from vit_jax.sweep.spec import HELD_OUT, Sweep
 
@@ -104,7 +105,7 @@ class Events:
     text = self._path.read_text() if self._path.exists() else ''
     for line in text.splitlines():
       with contextlib.suppress(json.JSONDecodeError):
-        self._take(json.loads(line))
+        self._take(json_text.loads(line))
     # What follows must begin on a line of its own.
     self._file = self._path.open('a')
     if text and not text.endswith('\n'):
@@ -158,16 +159,17 @@ def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
   """
   try:
     done = (workdir / 'DONE').read_text().strip()
-    total = json.loads((workdir / 'config.json').read_text())['total_steps']
+    config = json_text.loads((workdir / 'config.json').read_text())
     text = (workdir / 'metrics.jsonl').read_text()
   except (FileNotFoundError, json.JSONDecodeError):
     return None
+  total = config['total_steps']
   if done != str(total):
     return None
   final: dict[str, float] = {}
   for line in text.splitlines():
     with contextlib.suppress(json.JSONDecodeError):
-      row = json.loads(line)
+      row = json_text.loads(line)
       if row['step'] == total:
         # One that was measured anew may lack numbers that it had.
         anew = {key.partition('/')[0] for key in row if '/' in key}
@@ -235,7 +237,7 @@ def check_same_runs(
     ValueError: a run that was started had another config or overrides.
   """
   path = local / _SWEEP
-  old = json.loads(path.read_text())['runs'] if path.exists() else {}
+  old = json_text.read(path)['runs'] if path.exists() else {}
   new = {}
   for study in sweep.studies:
     for run in study.all_runs():
@@ -259,4 +261,4 @@ def recorded(local: pathlib.Path) -> Sweep:
   path = local / _SWEEP
   if not path.exists():
     raise ValueError(f'{local} holds no sweep.')
-  return spec.from_json(json.loads(path.read_text())['studies'])
+  return spec.from_json(json_text.read(path)['studies'])
