@@ -525,9 +525,12 @@ def load(workdir: epath.PathLike) -> dict[str, Any] | None:
   if not path.exists():
     return None
   try:
-    return json_text.loads(path.read_text())
+    content = json_text.loads(path.read_text())
   except ValueError as error:
     raise ValueError(f'{path} is damaged: {error}.') from error
+  if not isinstance(content, dict):
+    raise ValueError(f'{path} is damaged: it holds no object.')
+  return content
 
 
 def check_same_run(

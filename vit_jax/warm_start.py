@@ -139,6 +139,8 @@ def with_model(
   again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
   saved = config_lib.load(path.parent.parent) or (own if again else {})
   trained = saved.get('model', {})
+  if trained:
+    _check_sizes(trained, path.parent.parent / config_lib.FILE)
   if not named:
     trained = trained or _model_of(path)
     config.model.name = models.paper_name(trained['name'])
@@ -165,6 +167,15 @@ def with_model(
     listed = ', '.join(f'{key}={value}' for key, value in taken.items())
     logging.info('As in %s: %s.', path, listed)
   return config
+
+
+def _check_sizes(trained: Any, path: epath.Path) -> None:
+  """Raises ValueError if the sizes that a file states are no model's."""
+  try:
+    sizes = {key: trained.get(key) for key in SIZES}
+    models.build(trained['name'], num_classes=1, **sizes)
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise ValueError(f'{path} describes no model: {error}') from error
 
 
 class _EnoughError(Exception):

@@ -61,6 +61,7 @@ def read(
     params, dropped = released.parameters(arrays)
     params = released.from_released(params)
     if described is not None:
+      _check_sizes(described.model, params, path)
       weights = described
     elif name in catalog.names():
       weights = _of_catalog(path, name, params)
@@ -86,6 +87,21 @@ def read(
 
 def _address(array) -> int:
   return array.__array_interface__['data'][0]
+
+
+def _check_sizes(model: nn.Module, params, path: epath.Path) -> None:
+  """Raises ValueError if what lies beside a file is of another model."""
+  wrong = [
+    f'{key} is {getattr(model, key)}, that of the arrays {size}'
+    for key, size in inference.sizes(params).items()
+    if getattr(model, key, size) != size
+  ]
+  if wrong:
+    raise ValueError(
+      f'{sidecar_of(path)} describes another model than {path.name} holds:'
+      f' {"; ".join(wrong)}. Remove it, or write the file again with'
+      ' interop.save_npz.'
+    )
 
 
 def _of_catalog(path, name, params) -> Weights:

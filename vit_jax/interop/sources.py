@@ -19,6 +19,7 @@ from vit_jax.interop import (
   fitting,
   huggingface,
   inference,
+  json_files,
   npz,
   released,
   shapes,
@@ -27,6 +28,13 @@ from vit_jax.interop.arrays import MAX_INFLATION
 from vit_jax.interop.fitting import Report
 from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
 
+# Of a run's `config.json`.
+_OF_RUN = {
+  'model': json_files.OBJECT,
+  'num_classes': json_files.COUNT,
+  'image_size': json_files.SIZE,
+  'evals': json_files.OBJECT_OF_OBJECTS,
+}
 _PICKLES = ('.bin', '.pt', '.pth', '.pkl', '.ckpt')
 
 
@@ -214,14 +222,21 @@ def _read_run(path: epath.Path) -> Weights:
   saved = config_lib.load(workdir)
   if saved is None or 'image_size' not in saved or 'model' not in saved:
     return weights  # Not a config of ours.
-  model = model_of_run(saved)
-  size = tuple(saved['image_size'])
+  json_files.check(saved, _OF_RUN, workdir / config_lib.FILE)
+  size = pair(saved['image_size'])
+  try:
+    model = model_of_run(saved)
+    grid = model.token_grid(size)
+  except (KeyError, TypeError, ValueError) as error:
+    raise ValueError(
+      f'{workdir / config_lib.FILE} describes no model: {error}'
+    ) from error
   evals = [e.get('preprocess', '') for e in saved.get('evals', {}).values()]
   return dataclasses.replace(
     weights,
     model=model,
     image_size=size,
-    grid=model.token_grid(size),
+    grid=grid,
     class_names=class_names.read(workdir),
     preprocessing=evals[0] if evals else '',
     settings=settings_of(model),
