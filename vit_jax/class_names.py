@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from vit_jax import paths
+
 FILE = 'class_names.txt'
 
 
@@ -18,4 +20,5 @@ def write(workdir: epath.PathLike, names: Sequence[str]) -> None:
 def read(workdir: epath.PathLike) -> tuple[str, ...]:
   """Reads the names of a work directory; empty if it has none."""
   path = epath.Path(workdir) / FILE
+  paths.check_regular(path)
   return tuple(path.read_text().split('\n')[:-1]) if path.exists() else ()

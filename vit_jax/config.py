@@ -18,7 +18,7 @@ import ml_collections
 from etils import epath
 from ml_collections import config_dict
 
-from vit_jax import json_text, platforms
+from vit_jax import json_text, paths, platforms
 from vit_jax.data import splits
 from vit_jax.sections import adam as adam
 from vit_jax.sections import evaluation as evaluation
@@ -524,6 +524,7 @@ def load(workdir: epath.PathLike) -> dict[str, Any] | None:
   path = epath.Path(workdir) / FILE
   if not path.exists():
     return None
+  paths.check_regular(path)
   try:
     content = json_text.loads(path.read_text())
   except ValueError as error:

@@ -84,7 +84,7 @@ def main():
   resolution = command_line.parse_size('resolution', _RESOLUTION.value)
   names = None
   if _CLASS_NAMES.value:
-    text = files.absolute(_CLASS_NAMES.value).read_text()
+    text = files.existing_file(_CLASS_NAMES.value).read_text()
     names = text.rstrip().splitlines()
   convert(
     flags.FLAGS['from'].value,

@@ -8,6 +8,7 @@ they are used again as long as no folder has changed.
 
 import collections
 import dataclasses
+import errno
 import functools
 import hashlib
 import json
@@ -49,7 +50,8 @@ class Listing:
   Attributes:
     class_names: those of all splits, sorted.
     counts: split -> number of files of each class, int64 [classes].
-    others: split -> suffix -> number of files that are no images by their name.
+    others: split -> suffix -> number of files that are no images by their name;
+      pipes, sockets and devices are there by their path.
     names: all paths inside the class folders, one after the other, uint8.
     ends: where each path ends in `names`, int64 [files].
     kept: the folder that holds `names` and `ends`, '' if none does.
@@ -226,6 +228,8 @@ class _Walk:
     for name, is_folder in self._entries(path):
       if is_folder:
         folders.append(name)
+      elif is_folder is None:
+        others[f'{path}/{name} (no regular file)'] += 1
       elif name.lower().endswith(SUFFIXES):
         yield prefix + name
       else:
@@ -241,27 +245,64 @@ class _Walk:
     folders = sorted(name for name, is_folder in entries if is_folder)
     return folders, len(files) - images, images
 
-  def _entries(self, path: str) -> Iterator[tuple[str, bool]]:
-    """The names in a folder, and which are folders; no hidden ones."""
-    if self._remote:
-      # Asking a remote store whether an entry is a folder is a round trip; what
-      # is named like an image is taken for one.
-      entries = (
-        (p.name, not p.name.lower().endswith(SUFFIXES) and p.is_dir())
-        for p in epath.Path(path).iterdir()
-      )
-    else:
+  def _entries(self, path: str) -> Iterator[tuple[str, bool | None]]:
+    if not self._remote:
       self.folders[path] = os.stat(path).st_mtime_ns
-      entries = _scan(path)
-    for name, is_folder in entries:
-      if not name.startswith('.') and name not in _CLUTTER:
-        yield name, is_folder
+    return entries(path)
 
 
-def _scan(path: str) -> Iterator[tuple[str, bool]]:
+def entries(path: str) -> Iterator[tuple[str, bool | None]]:
+  """The names in a folder, and which are folders; no hidden ones.
+
+  None is a pipe, a socket or a device, which must not be opened: a read would
+  wait without end.
+
+  Raises:
+    ValueError: a link leads to a folder that it lies in.
+  """
+  if is_remote(path):
+    # Asking a remote store whether an entry is a folder is a round trip; what
+    # is named like an image is taken for one.
+    found = (
+      (p.name, not p.name.lower().endswith(SUFFIXES) and p.is_dir())
+      for p in epath.Path(path).iterdir()
+    )
+  else:
+    found = _scan(path)
+  for name, is_folder in found:
+    if not name.startswith('.') and name not in _CLUTTER:
+      yield name, is_folder
+
+
+def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
   with os.scandir(path) as scan:
     for entry in scan:
-      yield entry.name, entry.is_dir()
+      try:
+        is_folder = entry.is_dir()
+        endless = is_folder and entry.is_symlink() and _leads_up(entry, path)
+      except OSError as error:
+        if error.errno != errno.ELOOP:
+          raise
+        endless = True
+      if endless:
+        raise ValueError(
+          f'{entry.path} is a symbolic link that leads back to itself, so its'
+          ' files have no end: remove it.'
+        )
+      # A link to nothing is no pipe: what it should lead to is missed on
+      # reading.
+      if not is_folder and not entry.is_file() and os.path.exists(entry):
+        is_folder = None
+      yield entry.name, is_folder
+
+
+def _leads_up(entry: os.DirEntry, path: str) -> bool:
+  """Whether a linked folder is the one that it was found in, or one above."""
+  while not os.path.samestat(entry.stat(), os.stat(path)):
+    path, below = os.path.dirname(path), path
+    if path == below:
+      return False
+  return True
 
 
 def _layout_error(root: str, path: str, found: str) -> ValueError:
