@@ -278,6 +278,9 @@ def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
   with os.scandir(path) as scan:
     for entry in scan:
       try:
+        if entry.is_file():  # Almost all of them: no more is asked.
+          yield entry.name, False
+          continue
         is_folder = entry.is_dir()
         endless = is_folder and entry.is_symlink() and _leads_up(entry, path)
       except OSError as error:
@@ -289,11 +292,9 @@ def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
           f'{entry.path} is a symbolic link that leads back to itself, so its'
           ' files have no end: remove it.'
         )
-      # A link to nothing is no pipe: what it should lead to is missed on
-      # reading.
-      if not is_folder and not entry.is_file() and os.path.exists(entry):
-        is_folder = None
-      yield entry.name, is_folder
+      # A link to nothing is taken for a file, which is missed on reading.
+      is_other = not is_folder and os.path.exists(entry)
+      yield entry.name, None if is_other else is_folder
 
 
 def _leads_up(entry: os.DirEntry, path: str) -> bool:
