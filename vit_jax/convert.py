@@ -26,7 +26,7 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import class_names as class_names_lib
-from vit_jax import command_line, interop, models
+from vit_jax import command_line, interop, models, printable
 from vit_jax import config as config_lib
 from vit_jax.interop import (
   files,
@@ -155,7 +155,8 @@ def _print_summary(read, to, format_, model, report, described) -> None:
   name, overrides = inference.describe(model)
   options = ''.join(f', {k}={v}' for k, v in overrides.items())
   height, width = described['image_size']
-  print(f'Read {read.origin}: {report}.')
+  # The report has names of the file's.
+  print(printable.text(f'Read {read.origin}: {report}.'))
   print(
     f'Wrote {to} ({format_}): {name}{options}; {model.num_classes} classes,'
     f' {"named" if described["class_names"] else "without names"};'

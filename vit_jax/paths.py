@@ -5,6 +5,8 @@ import stat
 
 from etils import epath
 
+from vit_jax import printable
+
 
 def absolute(path: epath.PathLike) -> epath.Path:
   """Expands `~` and makes a local path absolute, as Orbax needs it.
@@ -25,6 +27,7 @@ def check_regular(path: epath.PathLike) -> None:
   path = os.fspath(path)
   others = os.path.exists(path) and not os.path.isdir(path)
   if '://' not in path and others and not os.path.isfile(path):
+    path = printable.name(path)
     raise ValueError(f'{path} is a pipe or a device, expected a file.')
 
 
@@ -39,4 +42,5 @@ def open_regular(path: str, flags: int) -> int:
   if stat.S_ISREG(os.fstat(descriptor).st_mode):
     return descriptor
   os.close(descriptor)
+  path = printable.name(path)
   raise OSError(f'{path} is a pipe or a device, expected a file.')

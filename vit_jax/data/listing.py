@@ -23,7 +23,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from vit_jax import json_text
+from vit_jax import json_text, printable
 
 # What OpenCV's wheels decode.
 SUFFIXES = (
@@ -229,7 +229,7 @@ class _Walk:
       if is_folder:
         folders.append(name)
       elif is_folder is None:
-        others[f'{path}/{name} (no regular file)'] += 1
+        others[printable.name(f'{path}/{name} (no regular file)')] += 1
       elif name.lower().endswith(SUFFIXES):
         yield prefix + name
       else:
@@ -289,8 +289,8 @@ def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
         endless = True
       if endless:
         raise ValueError(
-          f'{entry.path} is a symbolic link that leads back to itself, so its'
-          ' files have no end: remove it.'
+          f'{printable.name(entry.path)} is a symbolic link that leads back to'
+          ' itself, so its files have no end: remove it.'
         )
       # A link to nothing is taken for a file, which is missed on reading.
       is_other = not is_folder and os.path.exists(entry)
@@ -309,7 +309,8 @@ def _leads_up(entry: os.DirEntry, path: str) -> bool:
 def _layout_error(root: str, path: str, found: str) -> ValueError:
   return ValueError(
     f'folder:{root}: expected {root}/SPLIT/CLASS/IMAGE, such as '
-    f'{root}/train/cat/1.jpg (suffixes: {", ".join(SUFFIXES)}), but {path} '
+    f'{root}/train/cat/1.jpg (suffixes: {", ".join(SUFFIXES)}), but '
+    f'{printable.name(path)} '
     f'holds {found}. Put each class into the folder of a split; or if there '
     f'are no splits, only {root}/CLASS/IMAGE, call it classes:{root}: a random '
     'tenth is then held out of training, to measure on.'
