@@ -29,6 +29,7 @@ REQUIRED = [
   'orbax-checkpoint>=0.12.3,<1',
   'packaging>=24.0',
   'pandas>=2.2.2',
+  'pillow>=11.3',
   'rich>=13',
   'safetensors>=0.4',
   'scikit-learn>=1.5',

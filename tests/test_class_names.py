@@ -8,7 +8,7 @@ def test_names_come_back_in_order(tmp_path):
   class_names.write(tmp_path, names)
   assert class_names.read(tmp_path) == (
     *('b', 'a b', '', 'é'),
-    *('line break', 'form feed'),
+    *(r'line\nbreak', r'form\x0cfeed'),
   )
 
 

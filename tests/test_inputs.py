@@ -174,6 +174,17 @@ def test_photographs_of_ones_own_are_upright():
   assert inputs.parse_preprocess(config, 'resize', 'folder:/b').upright
 
 
+def test_a_run_says_how_many_pixels_an_image_may_have():
+  config = config_lib.default()
+  assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
+  config.data.max_pixels = 10**6
+  assert inputs.parse_preprocess(config, 'resize').max_pixels == 10**6
+  # Of a run of before there was the key.
+  with config.unlocked():
+    del config.data.max_pixels
+  assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
+
+
 def test_how_jpegs_are_decoded():
   config = config_lib.default()
   assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'fast'

@@ -27,7 +27,7 @@ from vit_jax.sweep import state
     (b'\xff\xfe\x00', 'codec'),
     (b'["a"]', "it holds \\['a'\\], no object"),
     (b'null', 'it holds None, no object'),
-    (b'[' * 200_000, 'recursion'),
+    (b'[' * 200_000, 'levels'),
   ],
 )
 def test_damaged_objects_are_refused(tmp_path, content, cause):

@@ -1,5 +1,7 @@
 """Another run's weights in a new model: what is kept, resized, left out."""
 
+import json
+
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
@@ -351,6 +353,27 @@ def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
     warm_start.load(path, _params(2, width=12), new_grid=(2, 2), new_head=True)
 
 
+def test_the_new_head_is_not_read_and_the_rest_is_bounded(
+  tmp_path, monkeypatch
+):
+  _, path, _ = _foreign(tmp_path, 'npz', monkeypatch)
+  reads, read = [], arrays._read_array
+  monkeypatch.setattr(
+    arrays,
+    '_read_array',
+    lambda *a: reads.append(a[1].info.filename) or read(*a),
+  )
+  monkeypatch.setattr(arrays, '_ALWAYS_READ', 0)
+  options = dict(new_grid=(2, 2), new_head=True)
+  with pytest.raises(ValueError, match=r'--config\.init\.max_inflation'):
+    warm_start.load(path, _params(2), max_inflation=0.5, **options)
+  assert not reads
+  warm_start.load(path, _params(2), max_inflation=1.0, **options)
+  assert reads
+  assert not any(name.startswith('head/') for name in reads)
+  assert config_lib.default().init.max_inflation == interop.MAX_INFLATION
+
+
 def test_an_optimizer_beside_the_weights_is_left_out(tmp_path):
   source = _flat(_params(1))
   file = {f'opt/target/{k}': v for k, v in source.items()}
@@ -403,6 +426,42 @@ def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
   # Another model has its own.
   other = _started_from(tmp_path, name='ViT-S/8', width=192)
   assert other['depth'] is None
+
+
+@pytest.mark.parametrize(
+  'sizes, problem',
+  [
+    (dict(depth=10**9), 'depth is 1000000000, expected at least 1 and at most'),
+    (dict(depth=-1), 'depth is -1'),
+    (dict(depth=True), 'depth is True'),
+    (dict(depth='12'), "depth is '12'"),
+    (dict(width=1e12), 'width is 1000000000000.0'),
+    (dict(patch_size=[16, 10**9]), r'patch_size is \(16, 1000000000\)'),
+    (dict(name=None), 'expected string'),
+    (dict(name='ViT-X/16'), "Unknown model 'ViT-X/16'"),
+  ],
+)
+@pytest.mark.parametrize('name', ['auto', 'ViT-Ti/8'])
+def test_sizes_that_no_model_has(tmp_path, name, sizes, problem):
+  (tmp_path / 'run').mkdir()
+  saved = config_lib.default().to_dict()
+  saved['model'] |= {'name': 'ViT-Ti/8'} | sizes
+  path = tmp_path / 'run/config.json'
+  path.write_text(json.dumps(saved))
+  with pytest.raises(
+    ValueError, match=rf'run/config\.json describes no model: .*{problem}'
+  ):
+    _started_from(tmp_path, name=name)
+  # So says who reads the weights.
+  _save(tmp_path / 'run', _params(1))
+  path.write_text(json.dumps(saved | {'num_classes': 3}))
+  with pytest.raises(
+    ValueError, match=rf'run/config\.json describes no model: .*{problem}'
+  ):
+    interop.read(tmp_path / 'run')
+  path.write_text('[1]')
+  with pytest.raises(ValueError, match=r'config\.json is damaged: it holds no'):
+    _started_from(tmp_path, name=name)
 
 
 def test_the_model_of_the_run_that_it_starts_from(tmp_path):

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from vit_jax import paths, printable
+
 FILE = 'class_names.txt'
 
 
 def write(workdir: epath.PathLike, names: Sequence[str]) -> None:
   """Writes the names, one for each logit, in their order."""
   # A name is a line, whatever a folder's name may hold.
-  lines = [' '.join(name.splitlines()) for name in names]
+  lines = map(printable.name, names)
   path = epath.Path(workdir) / FILE
   path.write_text(''.join(f'{line}\n' for line in lines))
 
@@ -18,6 +20,7 @@ def write(workdir: epath.PathLike, names: Sequence[str]) -> None:
 def read(workdir: epath.PathLike) -> tuple[str, ...]:
   """Reads the names of a work directory; empty if it has none."""
   path = epath.Path(workdir) / FILE
+  paths.check_regular(path)
   if not path.exists():
     return ()
   try:

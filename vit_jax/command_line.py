@@ -10,7 +10,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections.config_flags import config_flags
 
-from vit_jax import errors, logs, shipped
+from vit_jax import errors, logs, printable, shipped
 
 flags.DEFINE_bool(
   'version', False, 'Print what a bug report should say, and end.'
@@ -64,17 +64,17 @@ def run(
       errors.ReadError,
     ) as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
-      sys.exit(f'error: {error}')
+      sys.exit(printable.text(f'error: {error}'))
     except errors.SaveError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
-      print(f'error: {error}', file=sys.stderr, flush=True)
+      print(printable.text(f'error: {error}'), file=sys.stderr, flush=True)
       # A save that hangs would keep the interpreter from ending.
       from vit_jax.distributed import runtime
 
       runtime.end_process(1)  # Flushes, and kills data workers.
     except errors.RestartableError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
-      print(f'ended: {error}', file=sys.stderr)
+      print(printable.text(f'ended: {error}'), file=sys.stderr)
       sys.exit(error.exit_code)
     except KeyboardInterrupt:
       logging.vlog(1, 'Traceback:', exc_info=True)
@@ -114,7 +114,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   except flags.Error as error:
     sys.exit(f'error: {_explain(str(error), config)}')
   except ValueError as error:
-    sys.exit(f'error: {error}')
+    sys.exit(printable.text(f'error: {error}'))
 
 
 def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:

@@ -49,6 +49,8 @@ FREE_KEYS = (
   'data.threads',
   'data.workers',
   'data.prefetch',
+  'data.max_pixels',
+  'init.max_inflation',
 )
 # An evaluation's split, and its name, that are chosen once the data set is
 # open: see `inputs.settle`. A model's name that is taken from the weights that
@@ -93,6 +95,8 @@ def default() -> ml_collections.ConfigDict:
   # 0: the power of two that is about a 256th of the examples, 16 to 4096.
   data.batch_size = 4096
   data.unreadable = 'error'  # Or 'skip-and-count'.
+  # A stored image with more pixels is unreadable; 2**28 are 0.8 GB decoded.
+  data.max_pixels = 2**28
   # Class folders of which there is one, or one without an image in what is used
   # of a split: 'error', or 'accept'.
   data.uneven_classes = 'error'
@@ -173,6 +177,8 @@ def default() -> ml_collections.ConfigDict:
   # Leave their head out; False needs equal classes. A hidden layer before it
   # is kept where the model has one of the same size.
   init.new_head = True
+  # How many times larger than a `.npz` file its arrays may be.
+  init.max_inflation = 16.0
 
   config.checkpoint = checkpoint = ml_collections.ConfigDict()
   checkpoint.every = 1000  # Steps between saves.
@@ -325,9 +331,11 @@ def validate(
     'data.examples_per_epoch': -1,
     'data.batch_size': 0,
     'data.max_labels': 1,
+    'data.max_pixels': 1,
     'data.threads': 0,
     'data.workers': 0,
     'data.prefetch': 1,
+    'init.max_inflation': 1,
     'polyak.start_step': 0,
     'checkpoint.every': 1,
     'checkpoint.every_minutes': 0,

@@ -26,7 +26,7 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import class_names as class_names_lib
-from vit_jax import command_line, interop, models
+from vit_jax import command_line, interop, models, printable
 from vit_jax import config as config_lib
 from vit_jax.interop import (
   files,
@@ -70,6 +70,12 @@ _RESOLUTION = flags.DEFINE_string(
 _CLASS_NAMES = flags.DEFINE_string(
   'class_names', None, 'Text file with the name of a class on each line.'
 )
+_MAX_INFLATION = flags.DEFINE_float(
+  'max_inflation',
+  interop.MAX_INFLATION,
+  'How many times larger than a .npz file its arrays may be.',
+  lower_bound=1,
+)
 _OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what --to holds.')
 
 
@@ -78,7 +84,7 @@ def main():
   resolution = command_line.parse_size('resolution', _RESOLUTION.value)
   names = None
   if _CLASS_NAMES.value:
-    text = files.absolute(_CLASS_NAMES.value).read_text()
+    text = files.existing_file(_CLASS_NAMES.value).read_text()
     names = text.rstrip().splitlines()
   convert(
     flags.FLAGS['from'].value,
@@ -88,6 +94,7 @@ def main():
     image_size=image_size,
     resolution=resolution,
     class_names=names,
+    max_inflation=_MAX_INFLATION.value,
     overwrite=_OVERWRITE.value,
   )
 
@@ -101,6 +108,7 @@ def convert(
   image_size: tuple[int, int] | None = None,
   resolution: tuple[int, int] | None = None,
   class_names: Sequence[str] | None = None,
+  max_inflation: float = interop.MAX_INFLATION,
   overwrite: bool = False,
 ) -> None:
   """Reads, checks and writes weights; see the flags. Prints what was done.
@@ -123,7 +131,9 @@ def convert(
 
   # Before all of a file is read: do the shapes fit?
   read = interop.read(
-    source, check=lambda w: interop.check_weights(*understood(w))
+    source,
+    check=lambda w: interop.check_weights(*understood(w)),
+    max_inflation=max_inflation,
   )
   read, model, size = understood(read)
   params, report = interop.fit_weights(read, model, size)
@@ -145,7 +155,8 @@ def _print_summary(read, to, format_, model, report, described) -> None:
   name, overrides = inference.describe(model)
   options = ''.join(f', {k}={v}' for k, v in overrides.items())
   height, width = described['image_size']
-  print(f'Read {read.origin}: {report}.')
+  # The report has names of the file's.
+  print(printable.text(f'Read {read.origin}: {report}.'))
   print(
     f'Wrote {to} ({format_}): {name}{options}; {model.num_classes} classes,'
     f' {"named" if described["class_names"] else "without names"};'

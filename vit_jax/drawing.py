@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 from etils import epath
 
+from vit_jax import printable
+
 SUFFIXES = ('.png', '.pdf', '.csv')
 PIXELS_PER_INCH = 200
 # Embedded as outlines of TrueType, as journals ask for.
@@ -38,6 +40,11 @@ def matplotlib() -> Any:
   import matplotlib
 
   return matplotlib
+
+
+def literal(text: str) -> str:
+  """A name for matplotlib, which reads text between two `$` as a formula."""
+  return printable.name(text).replace('$', r'\$')
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ from absl import logging
 from etils import epath
 
 import vit_jax
-from vit_jax import installed
+from vit_jax import installed, json_text
 from vit_jax.installed import versions
 from vit_jax.interop import files
 
@@ -182,8 +182,8 @@ def read(workdir: epath.PathLike) -> list[dict[str, Any]]:
   """The lines of a work directory, oldest first; [] if it has none."""
   lines = []
   for line in _text(epath.Path(workdir) / FILE).splitlines():
-    with contextlib.suppress(ValueError, RecursionError):
-      found = json.loads(line)
+    with contextlib.suppress(ValueError):
+      found = json_text.loads(line)
       if isinstance(found, dict):
         lines.append(found)
   return lines

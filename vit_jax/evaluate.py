@@ -256,6 +256,7 @@ def _state(
       program.layout,
       new_grid=program.model.token_grid(tuple(config.image_size)),
       new_head=_only_features(config),
+      max_inflation=config.init.max_inflation,
       model=program.model,
     )
   except ValueError as error:

@@ -172,6 +172,7 @@ def parse_preprocess(
     channels=config.channels,
     upright=upright,
     jpeg_dct=config.data.get('jpeg_dct', 'accurate'),
+    max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
   )
 
 
@@ -180,7 +181,9 @@ def stored_size(config: ml_collections.ConfigDict) -> str:
   source = open_source(config, config.data.dataset)
   first = data.View(source, config.data.train_split)[0]
   try:
-    height, width, _ = ops.decode(first.image, config.channels).shape
+    height, width, _ = ops.decode(
+      first.image, config.channels, max_pixels=config.data.max_pixels
+    ).shape
   except ops.CorruptImageError:
     return '?'
   return f'{height}x{width}'

@@ -10,10 +10,19 @@ import sys
 from absl import logging
 from etils import epath
 
+from vit_jax import printable
+
 _PACKAGE = str(pathlib.Path(__file__).parent)
 
 
-class _Formatter(python_logging.Formatter):
+class _Printable(python_logging.Formatter):
+  """Shows what a terminal would obey, and keeps lines."""
+
+  def format(self, record):
+    return printable.text(super().format(record))
+
+
+class _Formatter(_Printable):
   """`12:34:56 text`, with the level in front of what is not information.
 
   Of libraries without tracebacks: what ends a run is raised, and said in words.
@@ -95,9 +104,7 @@ def log_file(workdir: epath.PathLike):
     yield
     return
   handler = _File(os.path.join(path, 'train.log'))
-  handler.setFormatter(
-    python_logging.Formatter('%(asctime)s %(levelname)s %(message)s')
-  )
+  handler.setFormatter(_Printable('%(asctime)s %(levelname)s %(message)s'))
   logger = logging.get_absl_logger()
   logger.addHandler(handler)
   try:

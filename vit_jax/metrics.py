@@ -10,6 +10,8 @@ import tensorboardX
 from absl import logging
 from etils import epath
 
+from vit_jax import json_text
+
 FILE = 'metrics.jsonl'
 
 
@@ -40,10 +42,7 @@ def _can_append(path: epath.Path) -> bool:
 
 
 def _parse(line: str) -> dict[str, float]:
-  try:
-    row = json.loads(line)
-  except RecursionError as error:
-    raise ValueError('it is nested too deep.') from error
+  row = json_text.loads(line)
   if (
     not isinstance(row, dict)
     or type(row.get('step')) is not int

@@ -13,7 +13,7 @@ import jax
 from absl import logging
 from etils import epath
 
-from vit_jax import distributed
+from vit_jax import distributed, json_text
 
 FILE = 'owner.json'
 # Seconds to wait for an owner that is just ending.
@@ -92,7 +92,7 @@ def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
 
 def _described(text: str) -> str:
   try:
-    owner = json.loads(text)
+    owner = json_text.loads(text)
     return (
       f'process {owner["process"]} on {owner["host"]}, since {owner["since"]}'
     )

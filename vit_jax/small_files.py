@@ -2,13 +2,12 @@
 
 import contextlib
 import errno
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from etils import epath
 
-from vit_jax import errors
+from vit_jax import errors, json_text, paths
 
 
 def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:
@@ -21,11 +20,12 @@ def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:
   Raises:
     ValueError: it is damaged; names it, and the remedy.
   """
+  paths.check_regular(path)
   try:
-    content = json.loads(path.read_bytes())
+    content = json_text.loads(path.read_bytes())
     if not isinstance(content, dict):
       raise ValueError(f'it holds {content!r:.40}, no object')
-  except (ValueError, RecursionError) as error:
+  except ValueError as error:
     raise ValueError(f'{path} is damaged ({error}): {remedy}.') from error
   return content
 

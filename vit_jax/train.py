@@ -198,6 +198,7 @@ def train_and_evaluate(
         layout,
         new_grid=program.model.token_grid(tuple(config.image_size)),
         new_head=config.init.new_head,
+        max_inflation=config.init.max_inflation,
         model=program.model,
       )
       logging.info('%s', origin)

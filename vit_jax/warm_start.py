@@ -6,7 +6,6 @@ grid of patches, and everything else must fit: see `interop.fitting`.
 """
 
 import contextlib
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -140,6 +139,8 @@ def with_model(
   again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
   saved = config_lib.load(path.parent.parent) or (own if again else {})
   trained = saved.get('model', {})
+  if trained:
+    _check_sizes(trained, path.parent.parent / config_lib.FILE)
   if not named:
     trained = trained or _model_of(path)
     config.model.name = models.paper_name(trained['name'])
@@ -166,6 +167,15 @@ def with_model(
     listed = ', '.join(f'{key}={value}' for key, value in taken.items())
     logging.info('As in %s: %s.', path, listed)
   return config
+
+
+def _check_sizes(trained: Any, path: epath.Path) -> None:
+  """Raises ValueError if the sizes that a file states are no model's."""
+  try:
+    sizes = {key: trained.get(key) for key in SIZES}
+    models.build(trained['name'], num_classes=1, **sizes)
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise ValueError(f'{path} describes no model: {error}') from error
 
 
 class _EnoughError(Exception):
@@ -224,6 +234,7 @@ def load(
   new_head: bool,
   model: nn.Module | None = None,
   fresh: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
+  max_inflation: float = interop.MAX_INFLATION,
 ) -> tuple[Any, str]:
   """Reads weights and fits them to a new model.
 
@@ -237,6 +248,7 @@ def load(
       every array fits (such as the GELU).
     fresh: makes the parameters of these names, such as `head/kernel`, where
       `params` has only shapes; so a sharded model is never whole on a device.
+    max_inflation: see `interop.read`.
 
   Returns:
     Parameters shaped like `params`, NumPy arrays, and a line that says what
@@ -261,7 +273,11 @@ def load(
     )
 
   # Before all of a file is read: do the shapes fit?
-  weights = interop.read(path, check=functools.partial(fitted, match))
+  weights = interop.read(
+    path,
+    check=lambda w: fitted(match, w)[1].dropped,
+    max_inflation=max_inflation,
+  )
   if fresh:
     _, report = fitted(match, weights)
     flat = flax.traverse_util.flatten_dict(params, sep='/')

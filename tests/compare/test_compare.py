@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
@@ -126,6 +127,43 @@ def test_plots(folder, tmp_path, x):
     plots.plot(runs, curves, 'train/loss', 'schedule.pek', path)
   with pytest.raises(ValueError, match=r'metrics are .*test/accuracy'):
     plots.plot(runs, curves, 'test/acc', x, path)
+
+
+@pytest.mark.parametrize('x', ['step', 'name$\\x$'])
+def test_names_are_no_formulas_and_no_controls(tmp_path, monkeypatch, x):
+  matplotlib = pytest.importorskip('matplotlib')
+  name, metric = 'r$\\x$\x1b[31m\n', 'a$\\x$/accuracy'
+  for run in (name, 'b'):
+    _run(
+      tmp_path / 'runs' / run, peak=1, seed=0, rows=[{'step': 1, metric: 1.0}]
+    )
+    config = json.dumps({'name$\\x$': f'$\\x$ of {run}'})
+    (tmp_path / 'runs' / run / 'config.json').write_text(config)
+  runs = compare.load_runs(tmp_path / 'runs')
+  shown = r'r$\x$\x1b[31m\n'
+  assert runs['run'].tolist() == ['b', shown]
+  curves, texts = compare.load_curves(tmp_path / 'runs'), []
+  savefig = matplotlib.figure.Figure.savefig
+
+  def save(figure, *args, **kwargs):
+    savefig(figure, *args, **kwargs)
+    texts.extend(t.get_text() for t in figure.findobj(matplotlib.text.Text))
+
+  monkeypatch.setattr(matplotlib.figure.Figure, 'savefig', save)
+  # Were it a formula, it would be an error: there is no \\x.
+  plots.plot(runs, curves, metric, x, tmp_path / 'plot.svg')
+  ElementTree.parse(tmp_path / 'plot.svg')  # An escape is no XML.
+  assert r'a\$\x\$/accuracy' in texts
+  if x == 'step':
+    assert shown.replace('$', r'\$') in texts
+  monkeypatch.setattr(
+    command.frames, 'load_runs', lambda *folders: runs.assign(run=name)
+  )
+  lines = []
+  monkeypatch.setattr('builtins.print', lambda text, **_: lines.append(text))
+  command.flags.FLAGS(['compare'])
+  command.main([])
+  assert '\x1b' not in lines[0]
 
 
 def test_the_command(folder, tmp_path):

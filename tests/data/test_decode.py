@@ -5,6 +5,7 @@ import struct
 import cv2
 import numpy as np
 import pytest
+import simplejpeg
 
 from vit_jax.data import ops
 
@@ -144,8 +145,34 @@ def test_a_header_that_states_too_many_pixels(jpeg_dct):
   jpeg = bytearray(encode(noise(32, 32), '.jpg'))
   frame = jpeg.find(b'\xff\xc0') + 5  # Height and width, 16 bits each.
   jpeg[frame : frame + 4] = b'\xff\x00\xff\x00'
-  with pytest.raises(ops.CorruptImageError, match='cannot decode'):
+  with pytest.raises(
+    ops.CorruptImageError,
+    match=r'65280 x 65280 pixels .*, more than data\.max_pixels=268,435,456',
+  ):
     ops.decode(bytes(jpeg), 3, jpeg_dct=jpeg_dct)
+
+
+@pytest.mark.parametrize(
+  'suffix',
+  ['.jpg', '.png', '.webp', '.bmp', '.tif', '.jp2', '.ppm', '.gif', '.avif'],
+)
+def test_pixels_are_counted_before_they_are_decoded(suffix, monkeypatch):
+  data = encode(noise(48, 80), suffix)
+  assert ops.decode(data, 3, max_pixels=3840).shape == (48, 80, 3)
+  # Neither decoder is asked for what is too large.
+  monkeypatch.setattr(cv2, 'imdecode', None)
+  monkeypatch.setattr(simplejpeg, 'decode_jpeg', None)
+  parsed = ops.parse('', image_size=48, channels=3, max_pixels=3839)
+  with pytest.raises(
+    ops.CorruptImageError,
+    match=r'^48 x 80 pixels .* more than data\.max_pixels=3,839$',
+  ):
+    parsed(data, None)
+
+
+def test_a_cmyk_jpeg_is_counted_too():
+  with pytest.raises(ops.CorruptImageError, match='8 x 8 pixels'):
+    ops.decode(cmyk_jpeg(), 3, max_pixels=63)
 
 
 @pytest.mark.parametrize('cut', [1, 2, 10, 300])

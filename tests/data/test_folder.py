@@ -1,4 +1,6 @@
+import os
 import pickle
+import socket
 
 import pytest
 
@@ -181,6 +183,70 @@ def test_what_is_not_read_is_counted(tmp_path, monkeypatch):
   [line] = lines
   assert '3 file(s) are not read, by suffix: .heic 2, no suffix 1.' in line
   assert '.jpg' in line
+
+
+def test_pipes_are_left_out_by_name_and_never_opened(tmp_path, monkeypatch):
+  lines = []
+  monkeypatch.setattr(
+    folder.logging, 'warning', lambda text, *args: lines.append(text % args)
+  )
+  root = _make(tmp_path, ['train/a/1.jpg', 'train/a/b/2.jpg', 'elsewhere.jpg'])
+  os.mkfifo(f'{root}/train/a/pipe.jpg')
+  os.symlink(f'{root}/train/a/pipe.jpg', f'{root}/train/a/b/linked.jpg')
+  with socket.socket(socket.AF_UNIX) as server:
+    monkeypatch.chdir(root)
+    server.bind('train/a/socket.png')
+  os.symlink(f'{root}/elsewhere.jpg', f'{root}/train/a/3.jpg')
+  source = data.open_source(f'folder:{root}')
+  view = data.View(source, 'train')
+  assert [os.path.basename(r.name) for r in view] == ['1.jpg', '3.jpg', '2.jpg']
+  [line] = lines
+  assert '3 file(s) are not read' in line
+  for name in ('a/pipe.jpg', 'a/b/linked.jpg', 'a/socket.png'):
+    assert f'{root}/train/{name} (no regular file) 1' in line
+  # Nor what became one after it was listed.
+  os.remove(f'{root}/train/a/1.jpg')
+  os.mkfifo(f'{root}/train/a/1.jpg')
+  with pytest.raises(OSError, match=r'train/a/1\.jpg is a pipe or a device'):
+    view[0]
+
+
+def test_a_link_to_nothing_is_missed_when_it_is_read(tmp_path):
+  root = _make(tmp_path, ['train/a/1.jpg'])
+  os.symlink(f'{root}/nowhere', f'{root}/train/a/2.jpg')
+  view = data.View(data.open_source(f'folder:{root}'), 'train')
+  assert len(view) == 2
+  with pytest.raises(FileNotFoundError, match=r'2\.jpg'):
+    view[1]
+
+
+@pytest.mark.parametrize(
+  'link, target',
+  [
+    ('train/a/b/up', 'train/a/b'),
+    ('train/a/b/up', 'train/a'),
+    ('train/a/up', '.'),
+    ('train/up', 'train'),
+    ('up', '..'),
+    ('train/a/self', 'train/a/self'),
+    ('train/a/b/self.jpg', 'train/a/b/self.jpg'),
+  ],
+)
+def test_links_without_end(tmp_path, link, target):
+  root = _make(tmp_path / 'set', ['train/a/b/1.jpg', 'train/c/1.jpg'])
+  os.symlink(f'{root}/{target}', f'{root}/{link}')
+  with pytest.raises(
+    ValueError, match=rf'{link} is a symbolic link that leads back to itself'
+  ):
+    data.open_source(f'folder:{root}')
+
+
+def test_links_that_lead_to_each_other(tmp_path):
+  root = _make(tmp_path / 'set', ['train/a/1.jpg', 'train/c/1.jpg'])
+  for here, there in ('ac', 'ca'):
+    os.symlink(f'{root}/train/{there}', f'{root}/train/{here}/x{there}')
+  with pytest.raises(ValueError, match='leads back to itself'):
+    data.open_source(f'folder:{root}')
 
 
 def test_missing_path(tmp_path):

@@ -423,6 +423,22 @@ def test_truncated_file_is_unreadable():
     evaluate([Record(jpeg, 0, 'fake/0')])
 
 
+def test_an_image_of_too_many_pixels_is_unreadable():
+  png = cv2.imencode('.png', picture(0))[1].tobytes()
+  view = [Record(png, 0, 'fake/0'), Record(picture(1), 1, 'fake/1')]
+  height, width = picture(0).shape[:2]
+  few = ops.parse(
+    'resize', image_size=4, channels=3, max_pixels=height * width - 1
+  )
+  message = (
+    rf'fake/0: {height} x {width} pixels .* data\.max_pixels=.*unreadable'
+  )
+  with pytest.raises(ValueError, match=message):
+    evaluate(view, preprocess=few)
+  rows = join(evaluate(view, preprocess=few, unreadable='skip-and-count'))
+  assert rows['unreadable'][:2].tolist() == [True, False]
+
+
 def test_train_substitutes_an_unreadable_image():
   view = FakeView(10, corrupt=(3, 7))
   kwargs = dict(preprocess=WHOLE, unreadable='skip-and-count')

@@ -3,12 +3,14 @@
 import cv2
 import numpy as np
 import pytest
+from etils import epath
 
 from tests.interop import tiny
 from vit_jax import config as config_lib
 from vit_jax import interop, models
 from vit_jax.data import ops
 from vit_jax.inspect import subject
+from vit_jax.interop import arrays
 
 
 def _npz(path, model, size=(8, 8), head=True, **described):
@@ -18,8 +20,8 @@ def _npz(path, model, size=(8, 8), head=True, **described):
   if not described:
     path.with_name(f'{path.name}.json').unlink(missing_ok=True)
   if not head:
-    arrays = {k: v for k, v in np.load(path).items() if 'head' not in k}
-    np.savez(path, **arrays)
+    rest = {k: v for k, v in np.load(path).items() if 'head' not in k}
+    np.savez(path, **rest)
   return params
 
 
@@ -126,6 +128,21 @@ def test_the_choice_is_random_and_follows_from_the_seed():
   assert chosen == subject.choose(paths, 9, seed=0)[:5]
   assert chosen != subject.choose(paths, 5, seed=1)
   assert sorted(subject.choose(paths, 200, seed=0)) == sorted(paths)
+
+
+def test_what_is_too_large_is_refused_unless_allowed(tmp_path, monkeypatch):
+  monkeypatch.setattr(arrays, '_ALWAYS_READ', 0)
+  path = str(tmp_path / 'a.npz')
+  _npz(epath.Path(path), tiny.vit())
+  with pytest.raises(ValueError, match=r'more than 0\.5 times as many'):
+    subject.load(path, max_inflation=0.5)
+  cv2.imwrite(str(tmp_path / 'a.png'), np.zeros((8, 9, 3), np.uint8))
+  few, enough = (subject.load(path, max_pixels=n).preprocess for n in (71, 72))
+  with pytest.raises(
+    ValueError, match=r'a\.png: 8 x 9 pixels .*max_pixels=71$'
+  ):
+    subject.read_images([epath.Path(tmp_path / 'a.png')], few)
+  subject.read_images([epath.Path(tmp_path / 'a.png')], enough)
 
 
 def test_images_are_read_in_order_and_a_bad_one_is_named(tmp_path):

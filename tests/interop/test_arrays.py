@@ -244,6 +244,77 @@ def test_entries_of_the_zip_file_that_cannot_be_read(
     arrays.read_npz(path)
 
 
+def _zeros(path, size):
+  """A file of zeros, which deflate makes a thousandth of."""
+  np.savez_compressed(path, x=np.zeros(size, np.uint8), y=np.ones(3))
+  return path
+
+
+def test_what_unpacks_to_too_much_is_refused_before_it_is_unpacked(
+  tmp_path, monkeypatch
+):
+  path = _zeros(tmp_path / 'a.npz', 10**6)
+  assert arrays.read_npz(path)['x'].size == 10**6  # Too small to do harm.
+  monkeypatch.setattr(arrays, '_ALWAYS_READ', 10**6)
+  bytes_, size = path.stat().st_size, 10**6 + 24 + 2 * 128
+  with pytest.raises(ValueError, match=r'a\.npz is refused') as error:
+    arrays.read_npz(path)
+  assert f'{bytes_:,} bytes unpack to {size:,}, more than 16' in str(
+    error.value
+  )
+  least = -(-size // bytes_)
+  assert str(error.value).endswith(
+    f'--max_inflation (in a run --config.init.max_inflation) to {least}.'
+  )
+  assert arrays.read_npz(path, max_inflation=least)['x'].size == 10**6
+  # Incompressible arrays are never too large.
+  noise = np.random.default_rng(0).bytes(3 * 10**6)
+  np.savez_compressed(path, x=np.frombuffer(noise, np.uint8))
+  assert arrays.read_npz(path)['x'].size == 3 * 10**6
+
+
+def test_arrays_that_are_not_needed_are_not_unpacked(tmp_path, monkeypatch):
+  path = _zeros(tmp_path / 'a.npz', 10**6)
+  monkeypatch.setattr(arrays, '_ALWAYS_READ', 10**6)
+  reads, read = [], arrays._read_array
+  monkeypatch.setattr(
+    arrays,
+    '_read_array',
+    lambda *a: reads.append(a[1].info.filename) or read(*a),
+  )
+  found = arrays.read_npz(path, check=lambda shapes: ['x'])
+  assert reads == ['y.npy']
+  assert (found['x'].shape, found['x'].dtype) == ((10**6,), np.uint8)
+  assert found['x'].strides == (0,)
+  np.testing.assert_array_equal(found['y'], np.ones(3))
+
+
+def test_a_header_and_a_directory_that_state_less_than_there_is(tmp_path):
+  path = _zeros(tmp_path / 'a.npz', 10**6)
+  with zipfile.ZipFile(path) as archive:
+    whole = archive.read('x.npy')
+  with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr('x.npy', whole.replace(b'(1000000,), }', b'(10,), }     '))
+  data = bytearray(path.read_bytes())
+  entry = data.find(b'PK\1\2')
+  data[entry + 24 : entry + 28] = (128 + 10).to_bytes(4, 'little')
+  path.write_bytes(data)
+  with pytest.raises(ValueError, match='is cut short or damaged'):
+    arrays.read_npz(path)
+
+
+@pytest.mark.parametrize('method', [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_compression_of_which_a_part_may_unpack_to_anything(tmp_path, method):
+  path = tmp_path / 'a.npz'
+  with zipfile.ZipFile(path, 'w', method) as archive:
+    archive.writestr('x.npy', _member(np.zeros(10**6)))
+  with pytest.raises(
+    ValueError,
+    match=r'compressed in a way that is not read: .* x: method 1[24]',
+  ):
+    arrays.read_npz(path)
+
+
 def test_a_zip_file_without_arrays(tmp_path):
   with zipfile.ZipFile(tmp_path / 'a.npz', 'w'):
     pass

@@ -28,7 +28,7 @@ def test_a_bucket_without_its_library(monkeypatch):
 @pytest.mark.parametrize(
   'text, message',
   [
-    ('[' * 100_000, 'is no readable JSON: maximum recursion'),
+    ('[' * 100_000, 'is no readable JSON: Nested in more than 100'),
     ('{"a":' + '9' * 5000 + '}', 'is no readable JSON: Exceeds the limit'),
     (b'{"a": "\xff"}', "is no readable JSON: 'utf-8' codec"),
     ('{"a": 1', 'is no readable JSON'),

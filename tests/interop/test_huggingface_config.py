@@ -107,3 +107,21 @@ def test_values_of_the_config_that_are_refused(tmp_path, changes, message):
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))
   with pytest.raises(ValueError, match=rf'config\.json is refused.*{message}'):
     interop.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(num_attention_heads=2**20), 'heads is 1048576, expected at least 1'),
+    (dict(num_attention_heads=3), 'width 16 is not a multiple of heads 3'),
+    (dict(image_size=16384, patch_size=1), '268,435,456 patches'),
+  ],
+)
+def test_sizes_that_no_model_of_the_weights_has(tmp_path, changes, message):
+  _folder(tmp_path)
+  path = tmp_path / 'config.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+  with pytest.raises(
+    ValueError, match=rf'config\.json describes no.*{message}'
+  ):
+    interop.read(tmp_path)

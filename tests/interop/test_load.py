@@ -45,6 +45,30 @@ def test_a_head_of_other_classes_is_an_error_that_says_what_to_do(tmp_path):
   tiny.assert_equal(loaded | {'head': {}}, params | {'head': {}})
 
 
+@pytest.mark.parametrize('kind, prefix', [('vit', 'opt/target/'), ('bit', '')])
+def test_what_is_left_out_is_not_unpacked(tmp_path, monkeypatch, kind, prefix):
+  model = getattr(tiny, kind)()
+  params = tiny.params(model)
+  reads, read = [], arrays._read_array
+  monkeypatch.setattr(
+    arrays,
+    '_read_array',
+    lambda *a: reads.append(a[1].info.filename) or read(*a),
+  )
+  content = released.to_released(tiny.flat(params))
+  whole = {f'{prefix}{k}': v for k, v in content.items()}
+  momenta = {f'opt/state/{k}': v for k, v in content.items() if prefix}
+  np.savez(tmp_path / 'a.npz', **whole, **momenta)
+  interop.load(tmp_path / 'a.npz', model, 8)
+  assert sorted(reads) == sorted(f'{k}.npy' for k in whole)
+  reads.clear()
+  loaded, _ = interop.load(tmp_path / 'a.npz', model, 8, new_head=True)
+  heads = {k for k in whole if '/head/' in k}
+  assert len(heads) == 2
+  assert sorted(reads) == sorted(f'{k}.npy' for k in whole.keys() - heads)
+  tiny.assert_equal(loaded | {'head': {}}, params | {'head': {}})
+
+
 def test_hidden_layer_before_the_head(tmp_path):
   path, without, size_8 = tmp_path / 'a.npz', tiny.vit(), 'pre_logits'
   params = _file(path, tiny.vit(representation_size=8))

@@ -35,3 +35,21 @@ def test_reads_what_the_library_wrote_and_bfloat16(tmp_path):
   )
   with pytest.raises(ValueError, match=r'not read: z \(BOOL\)\. Expected one'):
     safetensors_files.read(path)
+
+
+@pytest.mark.parametrize(
+  'length, header',
+  [
+    (None, b'{"z":{"dtype":"F32","shape":[9999999],"data_offsets":[0,4]}}'),
+    (None, b'{"z":{"dtype":"F32","shape":[9],"data_offsets":[0,36]}}'),
+    (None, b'{"z":' + b'[' * 10**5 + b']' * 10**5 + b'}'),
+    (2**60, b'{}'),
+    (10**6, b'{}'),
+  ],
+)
+def test_headers_that_state_more_than_there_is(tmp_path, length, header):
+  path = tmp_path / 'a.safetensors'
+  size = (length or len(header)).to_bytes(8, 'little')
+  path.write_bytes(size + header + bytes(4))
+  with pytest.raises(ValueError, match=r'damaged or no \.safetensors file'):
+    safetensors_files.read(path)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.interop import tiny
 from vit_jax import interop
+from vit_jax.interop import arrays, shapes
 
 MODELS = {
   'vit': (tiny.vit(representation_size=8), (8, 8)),
@@ -122,6 +123,50 @@ def test_what_lies_beside_is_checked(tmp_path, changes, message):
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))
   with pytest.raises(ValueError, match=rf'a\.npz\.json .*{message}'):
     interop.read(tmp_path / 'a.npz')
+
+
+@pytest.mark.parametrize(
+  'sizes, message',
+  [
+    (
+      dict(depth=10**9),
+      'no model: depth is 1000000000, expected at least 1 and',
+    ),
+    (dict(depth=-1), 'no model: depth is -1, expected at least 1'),
+    (dict(depth=2.0), 'no model: depth is 2.0, .* a whole number'),
+    (dict(depth=True), 'no model: depth is True'),
+    (dict(depth='2'), "no model: depth is '2'"),
+    (dict(depth=3), 'another model than .*: depth is 3, that of the arrays 2'),
+    (dict(width=10**12), 'no model: width is 1000000000000'),
+    (dict(heads=2**20), 'no model: heads is 1048576'),
+    (
+      dict(mlp_dim=25),
+      'another model .*: mlp_dim is 25, that of the arrays 24',
+    ),
+    (dict(patch_size=10**6), r'no model: patch_size is \(1000000, 1000000\)'),
+    (dict(resnet_blocks=[10**9]), r'no model: resnet_blocks is \(1000000000,'),
+    (dict(resnet_blocks=[1] * 99), r'no model: resnet_blocks is \(1, 1'),
+    (dict(resnet_width=10**9), 'no model: resnet_width is 1000000000'),
+    (dict(num_classes=10**9), 'no model: num_classes is 1000000000'),
+    (dict(num_classes=6), 'another model .*: num_classes is 6, that of'),
+    (dict(image_size=10**9), 'image_size is 1000000000, .* at most 16,384'),
+    (dict(patch_size=1, image_size=9999), 'no model: .* 99,980,001 patches'),
+  ],
+)
+def test_sizes_are_checked_before_anything_is_built(
+  tmp_path, monkeypatch, sizes, message
+):
+  path = tmp_path / 'a.npz.json'
+  interop.save_npz(tmp_path / 'a.npz', tiny.params(tiny.vit()), tiny.vit())
+  content = json.loads(path.read_text())
+  for key, value in sizes.items():
+    (content if key in content else content['overrides'])[key] = value
+  path.write_text(json.dumps(content))
+  monkeypatch.setattr(shapes, 'initial', None)
+  monkeypatch.setattr(arrays, '_read_array', None)
+  with pytest.raises(ValueError, match=rf'a\.npz\.json .*{message}') as error:
+    interop.load(tmp_path / 'a.npz', tiny.vit(), 8)
+  assert len(str(error.value).splitlines()) == 1
 
 
 def test_what_lies_beside_the_file(tmp_path):

@@ -17,6 +17,7 @@ import flax.traverse_util
 import numpy as np
 from etils import epath
 
+from vit_jax import json_text
 from vit_jax.checkpoint import fingerprint
 
 ITEM = 'fingerprints'
@@ -138,10 +139,10 @@ def read(path: epath.Path) -> Record | None:
   except (NotADirectoryError, IsADirectoryError, UnicodeDecodeError) as error:
     raise DamagedError(f'{ITEM}/{_FILE} cannot be read: {error}') from error
   try:
-    content = json.loads(text)
+    content = json_text.loads(text)
     checksum = content.pop('checksum')
     intact = checksum == _checksum(content)
-  except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+  except (ValueError, KeyError, AttributeError, TypeError):
     intact = False
   if not intact:
     raise DamagedError(f'{ITEM}/{_FILE} is not what was written')

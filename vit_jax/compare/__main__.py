@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import pandas as pd
 from absl import flags
 
-from vit_jax import command_line
+from vit_jax import command_line, printable
 from vit_jax.compare import frames, plots
 
 _METRIC = flags.DEFINE_list(
@@ -80,7 +80,8 @@ def _short(value):
 def main(folders: Sequence[str]) -> None:
   runs = frames.load_runs(*folders)
   metrics = choose(runs, _METRIC.value)
-  print(table(runs, metrics).to_string(index=False), flush=True)
+  shown = table(runs, metrics).to_string(index=False)
+  print(printable.text(shown), flush=True)
   if _CSV.value:
     runs.to_csv(_CSV.value, index=False)
   if _PLOT.value:

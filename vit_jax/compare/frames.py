@@ -6,7 +6,7 @@ import pandas as pd
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import goodput, metrics, paths, results
+from vit_jax import goodput, metrics, paths, printable, results
 
 # Levels of folders around work directories.
 _DEEPEST = 5
@@ -37,7 +37,8 @@ def find(*folders: epath.PathLike) -> dict[str, epath.Path]:
     for workdir in inside:
       name = str(workdir.relative_to(folder))
       parts = [folder.name] if len(folders) > 1 or name == '.' else []
-      found['/'.join(parts + ([name] if name != '.' else []))] = workdir
+      name = '/'.join(parts + ([name] if name != '.' else []))
+      found[printable.name(name)] = workdir
   return found
 
 

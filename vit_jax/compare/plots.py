@@ -3,6 +3,8 @@
 import pandas as pd
 from etils import epath
 
+from vit_jax import drawing
+
 OVER_TIME = ('step', 'hours', 'device_hours')
 
 
@@ -45,7 +47,9 @@ def plot(
   figure, axes = plt.subplots(figsize=(7, 4.5), layout='constrained')
   if x in OVER_TIME:
     for name, run in frame.groupby('run', sort=False):
-      axes.plot(run[column], run[metric], marker='.', label=name)
+      axes.plot(
+        run[column], run[metric], marker='.', label=drawing.literal(name)
+      )
     if frame['run'].nunique() <= 12:
       axes.legend(fontsize='small')
   else:
@@ -54,12 +58,14 @@ def plot(
       if values.min() > 0 and values.max() / values.min() >= 10:
         axes.set_xscale('log')
     else:
-      frame = frame.assign(**{column: values.map(str)})
+      frame = frame.assign(
+        **{column: values.map(lambda v: drawing.literal(str(v)))}
+      )
     means = frame.groupby(column)[metric].mean()
     axes.plot(means.index, means.values, alpha=0.5)
     axes.scatter(frame[column], frame[metric])
-  axes.set_xlabel(x)
-  axes.set_ylabel(metric)
+  axes.set_xlabel(drawing.literal(x))
+  axes.set_ylabel(drawing.literal(metric))
   axes.grid(alpha=0.3)
   figure.savefig(path, dpi=150)
   plt.close(figure)

@@ -15,7 +15,7 @@ examples of each class there are. A split expression is a sum of
 import numpy as np
 from absl import flags
 
-from vit_jax import command_line, data
+from vit_jax import command_line, data, printable
 
 _DATA = flags.DEFINE_string('data', None, 'Data spec, such as digits.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split expression.')
@@ -47,7 +47,9 @@ def main() -> None:
     num_classes=_NUM_CLASSES.value,
   )
   view = data.View(source, _SPLIT.value)
-  sizes = ', '.join(f'{k} ({n:,})' for k, n in source.info.splits.items())
+  sizes = ', '.join(
+    f'{printable.name(k)} ({n:,})' for k, n in source.info.splits.items()
+  )
   print(f'{source.info.spec}: {sizes}')
   print(f'{view.split}: {len(view):,} examples; the first is {view[0].name}')
   counts = None

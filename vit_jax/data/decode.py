@@ -1,14 +1,18 @@
 """Encoded images to uint8 arrays, with truncated files found out."""
 
+import io
 import re
 
 import cv2
 import numpy as np
 import simplejpeg
+from PIL import Image
 
 # Images are already decoded in parallel, one a thread or process; OpenCV's own
 # threads on top of those would only compete for the same cores.
 cv2.setNumThreads(0)
+# Only headers are read by Pillow; MAX_PIXELS is in its place.
+Image.MAX_IMAGE_PIXELS = None
 
 # How cosines are computed when a JPEG is decoded. `fast` is TensorFlow's
 # default, and so the paper's code's; a grey level from `accurate` on average.
@@ -17,7 +21,13 @@ JPEG_DCTS = ('fast', 'accurate')
 _COLOURS = {1: 'GRAY', 3: 'RGB'}
 _IMREAD_FLAGS = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
 _JPEG_START = b'\xff\xd8'
-_MAX_PIXELS = 2**30  # OpenCV's own limit; a damaged header may state more.
+# A photograph of 16,384 x 16,384 px; OpenCV's own limit is 2**30.
+MAX_PIXELS = 2**28
+# Pillow's names of what OpenCV decodes.
+_FORMATS = (
+  *('AVIF', 'BMP', 'DIB', 'GIF', 'JPEG', 'JPEG2000'),
+  *('PPM', 'TIFF', 'WEBP'),
+)
 _EXIF_START = b'Exif\x00\x00'
 _PNG_START = b'\x89PNG\r\n\x1a\n'
 _PNG_END = b'IEND\xaeB`\x82'
@@ -44,12 +54,49 @@ def _jpeg_is_complete(data: bytes) -> bool:
   return False
 
 
+def _size(data: bytes) -> tuple[int, int]:
+  """Reads (height, width) in pixels from the header of an encoded image.
+
+  Raises:
+    CorruptImageError: it has none that is known.
+  """
+  if data.startswith(_PNG_START):  # Small ones by the million: no library.
+    width, height = data[16:20], data[20:24]
+    return int.from_bytes(height, 'big'), int.from_bytes(width, 'big')
+  try:
+    if data.startswith(_JPEG_START):
+      return simplejpeg.decode_jpeg_header(data, strict=False)[:2]
+  except ValueError:  # OpenCV and Pillow know more kinds of JPEG.
+    pass
+  try:
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as header:
+      return header.height, header.width
+  except Exception as error:  # Whatever a damaged header leads to.
+    raise _undecodable(data) from error
+
+
+def _check_pixels(data: bytes, max_pixels: int) -> None:
+  height, width = _size(data)
+  if height * width > max_pixels:
+    raise CorruptImageError(
+      f'{height} x {width} pixels (height x width), more than'
+      f' data.max_pixels={max_pixels:,}'
+    )
+
+
+def _undecodable(data: bytes) -> CorruptImageError:
+  return CorruptImageError(
+    f'cannot decode {len(data)} bytes that start with {data[:8]!r}'
+  )
+
+
 def decode(
   image: bytes | np.ndarray,
   channels: int,
   *,
   upright: bool = False,
   jpeg_dct: str = 'fast',
+  max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
   """Decodes an image, or checks one that is decoded already.
 
@@ -63,12 +110,14 @@ def decode(
     jpeg_dct: one of JPEG_DCTS. A JPEG that has EXIF data and is to be upright
       is always decoded accurately, whether it is turned or not, and so is one
       in CMYK.
+    max_pixels: how many an encoded image may have; more are not decoded.
 
   Returns:
     uint8 [h, w, channels].
 
   Raises:
-    CorruptImageError: the bytes are no image, or a truncated JPEG or PNG.
+    CorruptImageError: the bytes are no image, or a truncated JPEG or PNG, or
+      their header states more pixels than there may be.
     ValueError: an array of another type or rank, or channels that cannot be
       converted.
   """
@@ -84,17 +133,16 @@ def decode(
     raise CorruptImageError(f'truncated JPEG of {len(image)} bytes')
   if image.startswith(_PNG_START) and image.rfind(_PNG_END) < 0:
     raise CorruptImageError(f'truncated PNG of {len(image)} bytes')
+  _check_pixels(image, max_pixels)
   if (
     image.startswith(_JPEG_START)
     and jpeg_dct == 'fast'
     and not (upright and _EXIF_START in image)
   ):
     try:
-      height, width, *_ = simplejpeg.decode_jpeg_header(image, strict=False)
-      if height * width <= _MAX_PIXELS:
-        return simplejpeg.decode_jpeg(
-          image, _COLOURS[channels], fastdct=True, strict=False
-        )
+      return simplejpeg.decode_jpeg(
+        image, _COLOURS[channels], fastdct=True, strict=False
+      )
     except ValueError:  # OpenCV knows more kinds of JPEG.
       pass
   flags = _IMREAD_FLAGS[channels]
@@ -105,9 +153,7 @@ def decode(
   except cv2.error:  # No bytes at all, or more pixels than OpenCV allows.
     decoded = None
   if decoded is None:
-    raise CorruptImageError(
-      f'cannot decode {len(image)} bytes that start with {image[:8]!r}'
-    )
+    raise _undecodable(image)
   return with_channels(decoded)
 
 

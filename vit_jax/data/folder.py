@@ -12,6 +12,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from vit_jax import paths
 from vit_jax.data import identity, listing, source
 from vit_jax.data.listing import SUFFIXES as SUFFIXES
 
@@ -75,7 +76,7 @@ class Folder(source.Source):
     if listing.is_remote(path):
       image = epath.Path(path).read_bytes()
     else:
-      with open(path, 'rb') as f:
+      with open(path, 'rb', opener=paths.open_regular) as f:
         image = f.read()
     return source.Record(image, self.label(split, index), path)
 

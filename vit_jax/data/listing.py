@@ -8,6 +8,7 @@ they are used again as long as no folder has changed.
 
 import collections
 import dataclasses
+import errno
 import functools
 import hashlib
 import json
@@ -21,6 +22,8 @@ from concurrent import futures
 import numpy as np
 from absl import logging
 from etils import epath
+
+from vit_jax import json_text, printable
 
 # What OpenCV's wheels decode.
 SUFFIXES = (
@@ -47,7 +50,8 @@ class Listing:
   Attributes:
     class_names: those of all splits, sorted.
     counts: split -> number of files of each class, int64 [classes].
-    others: split -> suffix -> number of files that are no images by their name.
+    others: split -> suffix -> number of files that are no images by their name;
+      pipes, sockets and devices are there by their path.
     names: all paths inside the class folders, one after the other, uint8.
     ends: where each path ends in `names`, int64 [files].
     kept: the folder that holds `names` and `ends`, '' if none does.
@@ -236,6 +240,8 @@ class _Walk:
     for name, is_folder in self._entries(path):
       if is_folder:
         folders.append(name)
+      elif is_folder is None:
+        others[printable.name(f'{path}/{name} (no regular file)')] += 1
       elif name.lower().endswith(SUFFIXES):
         yield prefix + name
       else:
@@ -251,33 +257,72 @@ class _Walk:
     folders = sorted(name for name, is_folder in entries if is_folder)
     return folders, len(files) - images, images
 
-  def _entries(self, path: str) -> Iterator[tuple[str, bool]]:
-    """The names in a folder, and which are folders; no hidden ones."""
-    if self._remote:
-      # Asking a remote store whether an entry is a folder is a round trip; what
-      # is named like an image is taken for one.
-      entries = (
-        (p.name, not p.name.lower().endswith(SUFFIXES) and p.is_dir())
-        for p in epath.Path(path).iterdir()
-      )
-    else:
+  def _entries(self, path: str) -> Iterator[tuple[str, bool | None]]:
+    if not self._remote:
       self.folders[path] = os.stat(path).st_mtime_ns
-      entries = _scan(path)
-    for name, is_folder in entries:
-      if not name.startswith('.') and name not in _CLUTTER:
-        yield name, is_folder
+    return entries(path)
 
 
-def _scan(path: str) -> Iterator[tuple[str, bool]]:
+def entries(path: str) -> Iterator[tuple[str, bool | None]]:
+  """The names in a folder, and which are folders; no hidden ones.
+
+  None is a pipe, a socket or a device, which must not be opened: a read would
+  wait without end.
+
+  Raises:
+    ValueError: a link leads to a folder that it lies in.
+  """
+  if is_remote(path):
+    # Asking a remote store whether an entry is a folder is a round trip; what
+    # is named like an image is taken for one.
+    found = (
+      (p.name, not p.name.lower().endswith(SUFFIXES) and p.is_dir())
+      for p in epath.Path(path).iterdir()
+    )
+  else:
+    found = _scan(path)
+  for name, is_folder in found:
+    if not name.startswith('.') and name not in _CLUTTER:
+      yield name, is_folder
+
+
+def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
   with os.scandir(path) as scan:
     for entry in scan:
-      yield entry.name, entry.is_dir()
+      try:
+        if entry.is_file():  # Almost all of them: no more is asked.
+          yield entry.name, False
+          continue
+        is_folder = entry.is_dir()
+        endless = is_folder and entry.is_symlink() and _leads_up(entry, path)
+      except OSError as error:
+        if error.errno != errno.ELOOP:
+          raise
+        endless = True
+      if endless:
+        raise ValueError(
+          f'{printable.name(entry.path)} is a symbolic link that leads back to'
+          ' itself, so its files have no end: remove it.'
+        )
+      # A link to nothing is taken for a file, which is missed on reading.
+      is_other = not is_folder and os.path.exists(entry)
+      yield entry.name, None if is_other else is_folder
+
+
+def _leads_up(entry: os.DirEntry, path: str) -> bool:
+  """Whether a linked folder is the one that it was found in, or one above."""
+  while not os.path.samestat(entry.stat(), os.stat(path)):
+    path, below = os.path.dirname(path), path
+    if path == below:
+      return False
+  return True
 
 
 def _layout_error(root: str, path: str, found: str) -> ValueError:
   return ValueError(
     f'folder:{root}: expected {root}/SPLIT/CLASS/IMAGE, such as '
-    f'{root}/train/cat/1.jpg (suffixes: {", ".join(SUFFIXES)}), but {path} '
+    f'{root}/train/cat/1.jpg (suffixes: {", ".join(SUFFIXES)}), but '
+    f'{printable.name(path)} '
     f'holds {found}. Put each class into the folder of a split; or if there '
     f'are no splits, only {root}/CLASS/IMAGE, call it classes:{root}: a random '
     'tenth is then held out of training, to measure on.'
@@ -347,7 +392,7 @@ def _load(place: str, digest: str = '') -> Listing:
     ValueError: another run has found the folder changed meanwhile.
   """
   with open(f'{place}/facts.json', encoding='utf-8') as f:
-    facts = json.load(f)
+    facts = json_text.loads(f.read())
   if digest and facts['digest'] != digest:
     raise ValueError(
       f'The images in {facts["root"]} have changed since this run began, and'
@@ -372,7 +417,7 @@ def _load_if_unchanged(place: str, root: str) -> Listing | None:
   """The list that is kept, unless there is none or a folder has changed."""
   try:
     with open(f'{place}/facts.json', encoding='utf-8') as f:
-      facts = json.load(f)
+      facts = json_text.loads(f.read())
     if (facts['format'], facts['root']) != (_FORMAT, root):
       return None
     # At once, as each may be a round trip to another machine.

@@ -16,7 +16,12 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from vit_jax.data.decode import JPEG_DCTS, decode, with_channels
+from vit_jax.data.decode import (
+  JPEG_DCTS,
+  MAX_PIXELS,
+  decode,
+  with_channels,
+)
 from vit_jax.data.decode import CorruptImageError as CorruptImageError
 
 Size = int | tuple[int, int]
@@ -324,6 +329,7 @@ class Preprocess:
     ops: the operations, in order.
     upright: whether images are turned as their EXIF data say.
     jpeg_dct: how JPEGs are decoded, one of `decode.JPEG_DCTS`.
+    max_pixels: how many an encoded image may have.
   """
 
   text: str
@@ -332,6 +338,7 @@ class Preprocess:
   ops: tuple[Op, ...]
   upright: bool = False
   jpeg_dct: str = 'fast'
+  max_pixels: int = MAX_PIXELS
 
   def __post_init__(self):
     if self.jpeg_dct not in JPEG_DCTS:
@@ -353,7 +360,11 @@ class Preprocess:
       ValueError: the image does not come out as `image_size`.
     """
     image = decode(
-      image, self.channels, upright=self.upright, jpeg_dct=self.jpeg_dct
+      image,
+      self.channels,
+      upright=self.upright,
+      jpeg_dct=self.jpeg_dct,
+      max_pixels=self.max_pixels,
     )
     for op in self.ops:
       image = op(image, rng)
@@ -373,6 +384,7 @@ def parse(
   channels: int,
   upright: bool = False,
   jpeg_dct: str = 'fast',
+  max_pixels: int = MAX_PIXELS,
 ) -> Preprocess:
   """Parses a preprocessing such as `'inception_crop(min_area=0.3)|flip'`.
 
@@ -386,6 +398,7 @@ def parse(
     channels: the number of channels they must come out with.
     upright: whether images are turned as their EXIF data say.
     jpeg_dct: how JPEGs are decoded, one of `decode.JPEG_DCTS`.
+    max_pixels: how many an encoded image may have.
 
   Raises:
     ValueError: an unknown operation, or arguments it does not accept; the
@@ -394,7 +407,9 @@ def parse(
   size = _pair(image_size)
   parts = preprocess.split('|') if preprocess.strip() else []
   ops = tuple(_parse_op(part.strip(), size) for part in parts)
-  return Preprocess(preprocess, size, channels, ops, upright, jpeg_dct)
+  return Preprocess(
+    preprocess, size, channels, ops, upright, jpeg_dct, max_pixels
+  )
 
 
 def _parse_op(text: str, image_size: tuple[int, int]) -> Op:

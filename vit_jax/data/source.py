@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vit_jax import printable
 from vit_jax.data import splits as splits_lib
 
 # Labels that are read at a time.
@@ -26,12 +27,16 @@ class Record:
   Attributes:
     image: an encoded image (JPEG, PNG, ...) as bytes, or uint8 [h, w, c].
     label: the class index, or a sequence of them for multi-label data.
-    name: where it came from (a file path, `train/17`), for error messages.
+    name: where it came from (a file path, `train/17`), for error messages;
+      what cannot be printed is escaped.
   """
 
   image: bytes | np.ndarray
   label: int | Sequence[int]
   name: str
+
+  def __post_init__(self):
+    object.__setattr__(self, 'name', printable.name(self.name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +46,8 @@ class SourceInfo:
   Attributes:
     spec: the data spec it was opened from, such as `folder:/data/flowers`.
     splits: number of examples of each split.
-    class_names: one name a class; its length is the number of classes.
+    class_names: one name a class; its length is the number of classes. What
+      cannot be printed is escaped.
     multi_label: whether a record's label is a sequence.
   """
 
@@ -49,6 +55,10 @@ class SourceInfo:
   splits: Mapping[str, int]
   class_names: tuple[str, ...]
   multi_label: bool = False
+
+  def __post_init__(self):
+    names = tuple(map(printable.name, self.class_names))
+    object.__setattr__(self, 'class_names', names)
 
   @property
   def num_classes(self) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 import tensorflow_datasets as tfds
 
+from vit_jax import printable
 from vit_jax.data import permutation
 from vit_jax.data.selection import Range, Selection, Shuffled
 
@@ -63,7 +64,9 @@ def resolve(split: str, sizes: Mapping[str, int]) -> Selection:
     ValueError: the expression is malformed, names an unknown split, leaves a
       split's bounds, slices by shard, or has a term that selects nothing.
   """
-  listing = ', '.join(f'{name} ({size})' for name, size in sizes.items())
+  listing = ', '.join(
+    f'{printable.name(name)} ({size})' for name, size in sizes.items()
+  )
   where = f'Split expression {split!r} over the splits {listing or "(none)"}'
   if 'all' in sizes:
     raise ValueError(

@@ -6,12 +6,12 @@ a table of the data's classes, which comes from the names of the classes or from
 a file of the user's, never from here.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 
 from etils import epath
 
 from vit_jax import data
+from vit_jax.interop import files, json_files
 
 # For each class of the data, the model's classes that it may count as.
 Table = tuple[tuple[int, ...], ...]
@@ -97,7 +97,7 @@ def _read(
     return _read_objectnet(path)
   place = {name: index for index, name in enumerate(trained_on)}
   mapping = {}
-  for name, known in json.loads(path.read_text()).items():
+  for name, known in json_files.read(path).items():
     known = known if isinstance(known, list) else [known]
     for one in known:
       if one not in place and one not in range(len(trained_on)):
@@ -123,20 +123,19 @@ def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:
       f'{folder} lacks {missing}; expected the folder `mappings` of ObjectNet,'
       f' with {list(OBJECTNET)}.'
     )
-  to_label, to_names, lines, to_own = (
-    (folder / name).read_text() for name in OBJECTNET
-  )
-  usual = {own: int(number) for number, own in json.loads(to_own).items()}
-  names = json.loads(to_names)
+  to_label, to_names, lines, to_own = (folder / name for name in OBJECTNET)
+  usual = {own: int(number) for number, own in json_files.read(to_own).items()}
+  names = json_files.read(to_names)
+  text = files.existing_file(lines).read_text()
   try:
     place = {
       line.strip(): usual[own]
-      for own, line in enumerate(lines.splitlines())
+      for own, line in enumerate(text.splitlines())
       if line.strip()
     }
     return {
       name: [place[one] for one in names[label].split('; ')]
-      for name, label in json.loads(to_label).items()
+      for name, label in json_files.read(to_label).items()
       if label in names
     }
   except KeyError as error:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from vit_jax import json_text
 from vit_jax.interop import files
 
 
@@ -84,7 +85,7 @@ def read(path: epath.PathLike) -> Measured | None:
   if not path.exists():
     return None
   try:
-    content = json.loads(path.read_text())
+    content = json_text.loads(path.read_text())
     return Measured(
       Settings(**content['settings']),
       tuple(Entry(**entry) for entry in content['entries']),

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command_line, drawing
+from vit_jax import command_line, drawing, interop
+from vit_jax.data import ops
 from vit_jax.inspect import gallery, subject
 from vit_jax.interop import files
 
@@ -63,6 +64,18 @@ _NUM_IMAGES = flags.DEFINE_integer(
 _ROLLOUTS = flags.DEFINE_integer(
   'rollouts', 6, 'How many of them are drawn with rollout.', lower_bound=1
 )
+_MAX_INFLATION = flags.DEFINE_float(
+  'max_inflation',
+  interop.MAX_INFLATION,
+  'How many times larger than a .npz file its arrays may be.',
+  lower_bound=1,
+)
+_MAX_PIXELS = flags.DEFINE_integer(
+  'max_pixels',
+  ops.MAX_PIXELS,
+  'Pixels that an image may have (data.max_pixels of a run).',
+  lower_bound=1,
+)
 _SEED = flags.DEFINE_integer('seed', 0, 'Of the choice of the images.')
 
 
@@ -78,6 +91,8 @@ def main(words: Sequence[str]) -> None:
     config=_CONFIG.value.to_dict() if _CONFIG.value else None,
     image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value),
     preprocess=_PREPROCESS.value,
+    max_inflation=_MAX_INFLATION.value,
+    max_pixels=_MAX_PIXELS.value,
   )
   height, width = looked_into.image_size
   print(

@@ -1,6 +1,7 @@
 """The model that is looked into, and the images it looks at."""
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax import interop
-from vit_jax.data import folder, ops
+from vit_jax.data import listing, ops
 from vit_jax.interop import files, inference, sources
 
 # Overrides that make a model another one than its name says.
@@ -48,6 +49,8 @@ def load(
   config: Mapping[str, Any] | None = None,
   image_size: tuple[int, int] | None = None,
   preprocess: str | None = None,
+  max_inflation: float = interop.MAX_INFLATION,
+  max_pixels: int = ops.MAX_PIXELS,
 ) -> Subject:
   """Reads weights of any kind and finds out what they are of.
 
@@ -63,6 +66,8 @@ def load(
       embeddings are resized to it.
     preprocess: operations, see `ops.parse`, in place of theirs; if nobody has
       any, images are resized.
+    max_inflation: see `interop.read`.
+    max_pixels: of an image, see `ops.parse`.
 
   Raises:
     ValueError: there are no weights, or they are not the model's.
@@ -79,6 +84,7 @@ def load(
   weights = interop.read(
     checkpoint,
     check=lambda w: interop.check_weights(w, *understood(w), new_head=True),
+    max_inflation=max_inflation,
   )
   model, size = understood(weights)
   params, report = interop.fit_weights(weights, model, size, new_head=True)
@@ -98,6 +104,7 @@ def load(
       image_size=size,
       channels=inference.channels(weights.params),
       upright=True,  # They are files that somebody names.
+      max_pixels=max_pixels,
     ),
     notes=report.notes,
   )
@@ -140,7 +147,7 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
 
   Args:
     words: paths of files, of any name, and of folders, which are searched to
-      any depth for names with `folder.SUFFIXES`; hidden ones are left out.
+      any depth for names with `listing.SUFFIXES`; hidden ones are left out.
 
   Returns:
     Absolute paths, each once, those of a folder sorted.
@@ -158,7 +165,7 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
     if not inside:
       raise ValueError(
         f'{path} holds no images; their suffixes are'
-        f' {", ".join(folder.SUFFIXES)}.'
+        f' {", ".join(listing.SUFFIXES)}.'
       )
     found += inside
   return list(dict.fromkeys(found))
@@ -166,14 +173,11 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
 
 def _walk(path: epath.Path) -> Iterator[epath.Path]:
   """Yields the images below a folder."""
-  for entry in path.iterdir():
-    if entry.name.startswith('.'):
-      continue
-    # What is named like an image is taken for one, see `folder`.
-    if entry.suffix.lower() in folder.SUFFIXES:
-      yield entry
-    elif entry.is_dir():
-      yield from _walk(entry)
+  for name, is_folder in listing.entries(os.fspath(path)):
+    if is_folder:
+      yield from _walk(path / name)
+    elif name.lower().endswith(listing.SUFFIXES):
+      yield path / name
 
 
 def choose(
@@ -199,7 +203,7 @@ def read_images(
   images = []
   for path in paths:
     try:
-      images.append(preprocess(path.read_bytes(), rng))
+      images.append(preprocess(files.existing_file(path).read_bytes(), rng))
     except ValueError as error:
       raise ValueError(f'{path}: {error}') from error
   return np.stack(images)

@@ -7,6 +7,7 @@
 from the command line what is here.
 """
 
+from vit_jax.interop.arrays import MAX_INFLATION
 from vit_jax.interop.fitting import Report, fit
 from vit_jax.interop.huggingface_export import save_huggingface
 from vit_jax.interop.inference import infer_model
@@ -23,6 +24,7 @@ from vit_jax.interop.sources import (
 from vit_jax.interop.weights import Weights
 
 __all__ = [
+  'MAX_INFLATION',
   'Report',
   'Weights',
   'check_weights',

@@ -10,7 +10,7 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import BinaryIO, NamedTuple
 
 import ml_dtypes
@@ -26,6 +26,12 @@ _NPY = '.npy'
 _NUMBERS = 'fiub'
 _LONGEST_HEADER = 10_000  # NumPy's own limit, but it reads more first.
 _CHUNK = 2**22  # Bytes that are read at once.
+# What NumPy writes. Of others, zipfile may inflate all at the first read.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# How many times larger than its file arrays may be. Trained ones hardly shrink;
+# zeros, of which fresh heads and momenta are made, do by a factor of 1,000.
+MAX_INFLATION = 16.0
+_ALWAYS_READ = 2**28  # Bytes that do no harm, of however small a file.
 
 
 class _Header(NamedTuple):
@@ -39,13 +45,19 @@ class _Header(NamedTuple):
 
 
 def read_npz(
-  path: epath.PathLike, *, check: Callable[[Shapes], None] | None = None
+  path: epath.PathLike,
+  *,
+  check: Callable[[Shapes], Collection[str] | None] | None = None,
+  max_inflation: float = MAX_INFLATION,
 ) -> dict[str, np.ndarray]:
-  """Reads all arrays of a `.npz` file, local or `gs://`.
+  """Reads the arrays of a `.npz` file, local or `gs://`.
 
   Args:
     path: the file.
-    check: called with name -> shape before any values are read; may raise.
+    check: called with name -> shape before any values are read; may raise. The
+      arrays that it names are not read: zeros that take no memory replace them.
+    max_inflation: how many times larger than the file the arrays that are read
+      may be together; up to 256 MiB are always read.
 
   Returns:
     Name -> array, in the file's dtype; raw 2-byte items become bfloat16.
@@ -53,17 +65,25 @@ def read_npz(
   Raises:
     ValueError: there is no such file, it is damaged or no zip file, it holds
       no arrays, pickled objects, what is no number, empty arrays, or a name
-      twice.
+      twice; or its arrays are too large for it.
   """
   path = files.existing_file(path)
   with _opened(path) as file:
     with _explained(path):
       archive = zipfile.ZipFile(file)
       headers = _headers(archive, path)
+    unused = ()
     if check:
-      check({name: header.shape for name, header in headers.items()})
+      unused = check({name: header.shape for name, header in headers.items()})
+    used = headers.keys() - (unused or ())
+    _check_inflation([headers[k] for k in used], file, path, max_inflation)
     with _explained(path):
-      return {k: _read_array(archive, h) for k, h in headers.items()}
+      return {
+        k: _read_array(archive, h)
+        if k in used
+        else np.broadcast_to(np.zeros((), h.dtype), h.shape)
+        for k, h in headers.items()
+      }
 
 
 def _opened(path: epath.Path) -> BinaryIO:
@@ -71,6 +91,25 @@ def _opened(path: epath.Path) -> BinaryIO:
   return (
     io.BytesIO(path.read_bytes()) if files.is_remote(path) else path.open('rb')
   )
+
+
+def _check_inflation(
+  headers: Iterable[_Header],
+  file: BinaryIO,
+  path: epath.Path,
+  max_inflation: float,
+) -> None:
+  """Raises ValueError if arrays are too large for their file."""
+  # Not the sum of what members take in the file, as these may overlap.
+  packed = max(1, file.seek(0, io.SEEK_END))
+  size = sum(header.info.file_size for header in headers)
+  if size > max(_ALWAYS_READ, max_inflation * packed):
+    raise ValueError(
+      f'{path} is refused: its {packed:,} bytes unpack to {size:,}, more than'
+      f' {max_inflation:g} times as many, which trained weights do not.\n'
+      'If you trust it, raise --max_inflation (in a run'
+      f' --config.init.max_inflation) to {math.ceil(size / packed)}.'
+    )
 
 
 @contextlib.contextmanager
@@ -115,6 +154,8 @@ def _headers(
     if name in headers:
       problems[name] = 'is there twice'
       continue
+    if info.compress_type not in _COMPRESSIONS:
+      raise NotImplementedError(f'{name}: method {info.compress_type}.')
     # Outside of the parser's errors: what is wrong with the zip file.
     with archive.open(info) as member:
       try:

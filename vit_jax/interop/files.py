@@ -30,12 +30,13 @@ def is_remote(path: epath.PathLike) -> bool:
 
 
 def existing_file(path: epath.PathLike) -> epath.Path:
-  """Returns the absolute path; ValueError if no file is there."""
+  """Returns the absolute path; ValueError if no regular file is there."""
   path = absolute(path)
   if not path.exists():
     raise ValueError(f'There is no file {path}.')
   if path.is_dir():
     raise ValueError(f'{path} is a directory, expected a file.')
+  paths.check_regular(path)
   return path
 
 

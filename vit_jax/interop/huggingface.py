@@ -61,13 +61,20 @@ def read(path: epath.PathLike) -> Weights:
   )
   params, folded = huggingface_config.fold_normalization(params, config)
   settings = {'norm_epsilon': config.norm_epsilon, 'gelu': config.gelu}
-  model = _model(params, config, settings)
+  try:
+    model = _model(params, config, settings)
+    grid = position.token_grid(config.image_size, config.patch_size)
+  except ValueError as error:
+    raise ValueError(
+      f'{folder / huggingface_config.CONFIG} describes no model of these'
+      f' weights: {error}'
+    ) from error
   return Weights(
     origin=str(path),
     params=params,
     model=model,
     image_size=config.image_size,
-    grid=position.token_grid(config.image_size, config.patch_size),
+    grid=grid,
     class_names=config.class_names(model.num_classes) if model else (),
     preprocessing=config.preprocessing,
     settings=settings,

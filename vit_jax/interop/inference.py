@@ -1,5 +1,6 @@
 """Which model parameters belong to, and how a model is described in files."""
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -25,6 +26,10 @@ _NOT_DESCRIBED = (
   'patch_outputs',
   'parent',
   'name',
+)
+_VIT_SIZES = (
+  *('width', 'depth', 'heads', 'mlp_dim', 'patch_size', 'resnet_blocks'),
+  *('resnet_width', 'representation_size'),
 )
 _BLOCK = 'Transformer/encoderblock_0/'
 _AXIAL_UNIT = 'block1/unit1/'
@@ -73,6 +78,25 @@ def infer_model(
     ) from None
   model = models.build('ViT-B/16', num_classes=classes, **fields)
   return model, image_size or _image_size(flat, model)
+
+
+def sizes(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """The sizes that arrays by our names tell of their model.
+
+  Returns:
+    Attributes of the model, such as `width` and `depth`; {} if they are of no
+    ViT, hybrid or BiT.
+  """
+  found = {}
+  with contextlib.suppress(KeyError, ValueError):
+    if 'gn_final/scale' in flat:
+      found = _resnet(flat)
+    else:
+      fields = _vit_fields(flat)
+      found = {key: fields[key] for key in _VIT_SIZES if key in fields}
+    if 'head/bias' in flat:
+      (found['num_classes'],) = _shape(flat, 'head/bias', 1)
+  return found
 
 
 def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:

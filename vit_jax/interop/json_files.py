@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from vit_jax import json_text
 from vit_jax.interop import files
 
-_LARGEST = 2**31 - 1  # No size of a model is beyond 32 bits.
+_LARGEST = 2**31 - 1  # What models may be is in `models.checks`.
+_LARGEST_SIDE = 2**14  # Pixels; images are resized to what a file says.
 
 
 class Kind(NamedTuple):
@@ -47,9 +49,9 @@ def _is_positive(value: Any) -> bool:
 
 
 def _is_size(value: Any) -> bool:
-  return _is_numbers(value, _is_count) and (
-    not isinstance(value, list) or len(value) == 2
-  )
+  return _is_numbers(
+    value, lambda side: _is_count(side) and side <= _LARGEST_SIDE
+  ) and (not isinstance(value, list) or len(value) == 2)
 
 
 def optional(kind: Kind) -> Kind:
@@ -58,7 +60,9 @@ def optional(kind: Kind) -> Kind:
 
 
 COUNT = Kind('a whole number of at least 1', _is_count)
-SIZE = Kind('a side in pixels or [height, width]', _is_size)
+SIZE = Kind(
+  f'a side in pixels or [height, width], at most {_LARGEST_SIDE:,}', _is_size
+)
 POSITIVE = Kind('a number above 0', _is_positive)
 NUMBERS = Kind('a number or a list', lambda v: _is_numbers(v, _is_number))
 POSITIVES = Kind(
@@ -70,6 +74,12 @@ TEXTS = Kind(
   'a list of texts', lambda v: isinstance(v, list) and all(map(_is_text, v))
 )
 OBJECT = Kind('an object', lambda v: isinstance(v, dict))
+OBJECT_OF_OBJECTS = Kind(
+  'an object of objects',
+  lambda v: (
+    isinstance(v, dict) and all(isinstance(one, dict) for one in v.values())
+  ),
+)
 OBJECT_OF_TEXTS = Kind(
   'an object of texts',
   lambda v: isinstance(v, dict) and all(map(_is_text, v.values())),
@@ -97,11 +107,7 @@ def check(
 
 def read(path: epath.PathLike) -> dict[str, Any]:
   """Reads a JSON object; ValueError if there is no such file, or it is none."""
-  data = files.existing_file(path).read_bytes()
-  try:
-    content = json.loads(data)
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f'{path} is no readable JSON: {error}.') from error
+  content = json_text.read(files.existing_file(path))
   if not isinstance(content, dict):
     raise ValueError(f'{path} holds {content!r:.80}, expected an object.')
   return content

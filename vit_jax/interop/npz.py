@@ -1,7 +1,7 @@
 """`.npz` files with the names of the released ones, and what lies beside."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -39,7 +39,8 @@ def read(
   path: epath.Path,
   name: str = '',
   *,
-  check: Callable[[Weights], None] | None = None,
+  check: Callable[[Weights], Collection[str] | None] | None = None,
+  max_inflation: float = arrays_lib.MAX_INFLATION,
 ) -> Weights:
   """Reads a file.
 
@@ -47,7 +48,9 @@ def read(
     path: ends with `.npz`.
     name: of the file in the catalogue, if it has one.
     check: called before any values are read, with weights whose arrays have
-      only shapes: zeros that take no memory. May raise.
+      only shapes: zeros that take no memory. May raise. The parameters that it
+      names stay as they are then, as does what is no parameter.
+    max_inflation: see `arrays.read_npz`.
 
   Raises:
     ValueError: see `arrays.read_npz`; or what lies beside it is damaged.
@@ -58,6 +61,7 @@ def read(
     params, dropped = released.parameters(arrays)
     params = released.from_released(params)
     if described is not None:
+      _check_sizes(described.model, params, path)
       weights = described
     elif name in catalog.names():
       weights = _of_catalog(path, name, params)
@@ -65,11 +69,39 @@ def read(
       weights = Weights(origin=str(path), params={})
     return dataclasses.replace(weights, params=params, dropped=dropped)
 
-  def check_shapes(found):
-    check(weights_of({k: shapes.placeholder(v) for k, v in found.items()}))
+  def unused(found):
+    empty = {k: shapes.placeholder(v) for k, v in found.items()}
+    weights = weights_of(empty)
+    names = (check(weights) if check else None) or ()
+    # Of the file's names: a parameter is a view of its placeholder.
+    left = {_address(v) for k, v in weights.params.items() if k in names}
+    return {
+      *weights.dropped,
+      *(k for k, v in empty.items() if _address(v) in left),
+    }
 
-  arrays = arrays_lib.read_npz(path, check=check_shapes if check else None)
-  return weights_of(arrays)
+  return weights_of(
+    arrays_lib.read_npz(path, check=unused, max_inflation=max_inflation)
+  )
+
+
+def _address(array) -> int:
+  return array.__array_interface__['data'][0]
+
+
+def _check_sizes(model: nn.Module, params, path: epath.Path) -> None:
+  """Raises ValueError if what lies beside a file is of another model."""
+  wrong = [
+    f'{key} is {getattr(model, key)}, that of the arrays {size}'
+    for key, size in inference.sizes(params).items()
+    if getattr(model, key, size) != size
+  ]
+  if wrong:
+    raise ValueError(
+      f'{sidecar_of(path)} describes another model than {path.name} holds:'
+      f' {"; ".join(wrong)}. Remove it, or write the file again with'
+      ' interop.save_npz.'
+    )
 
 
 def _of_catalog(path, name, params) -> Weights:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -19,13 +19,22 @@ from vit_jax.interop import (
   fitting,
   huggingface,
   inference,
+  json_files,
   npz,
   released,
   shapes,
 )
+from vit_jax.interop.arrays import MAX_INFLATION
 from vit_jax.interop.fitting import Report
 from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
 
+# Of a run's `config.json`.
+_OF_RUN = {
+  'model': json_files.OBJECT,
+  'num_classes': json_files.COUNT,
+  'image_size': json_files.SIZE,
+  'evals': json_files.OBJECT_OF_OBJECTS,
+}
 _PICKLES = ('.bin', '.pt', '.pth', '.pkl', '.ckpt')
 
 
@@ -65,7 +74,10 @@ def locate(path: epath.PathLike) -> epath.Path:
 
 
 def read(
-  path: epath.PathLike, *, check: Callable[[Weights], None] | None = None
+  path: epath.PathLike,
+  *,
+  check: Callable[[Weights], Collection[str] | None] | None = None,
+  max_inflation: float = MAX_INFLATION,
 ) -> Weights:
   """Reads weights of any kind.
 
@@ -73,14 +85,19 @@ def read(
     path: a released or similar `.npz` file; a Hugging Face folder; a run's
       directory, or one of its checkpoints; or a name of `catalog.names()`.
     check: called of a `.npz` file before any values are read, with weights
-      whose arrays are zeros that take no memory. May raise.
+      whose arrays are zeros that take no memory. May raise. The parameters
+      that it names are not read, and stay zeros.
+    max_inflation: how many times larger than its file the arrays of a `.npz`
+      file may be (see `arrays.read_npz`).
 
   Raises:
     ValueError: see `locate` and the readers of each kind.
   """
   found = locate(path)
   if found.suffix == '.npz':
-    return npz.read(found, os.fspath(path), check=check)
+    return npz.read(
+      found, os.fspath(path), check=check, max_inflation=max_inflation
+    )
   if found.is_dir() and not huggingface.is_folder(found):
     return _read_run(found)
   return huggingface.read(found)
@@ -92,6 +109,7 @@ def load(
   image_size: ImageSize,
   *,
   new_head: bool = False,
+  max_inflation: float = MAX_INFLATION,
 ) -> tuple[Any, Report]:
   """Loads weights of any kind into a model.
 
@@ -102,6 +120,7 @@ def load(
       position embeddings are resized to it (section 3.2 of the paper).
     new_head: gives the model a head of its own in place of the file's, which
       else is kept and must be for as many classes. See `fitting.fit`.
+    max_inflation: see `read`.
 
   Returns:
     The model's parameters, float32 NumPy arrays in the model's layout, and a
@@ -112,7 +131,9 @@ def load(
       missing, extra and misshapen arrays, or those that are not finite.
   """
   weights = read(
-    path, check=lambda w: check_weights(w, model, image_size, new_head=new_head)
+    path,
+    check=lambda w: check_weights(w, model, image_size, new_head=new_head),
+    max_inflation=max_inflation,
   )
   return _load(weights, model, image_size, new_head)
 
@@ -123,11 +144,13 @@ def load_npz(
   image_size: ImageSize,
   *,
   new_head: bool = False,
+  max_inflation: float = MAX_INFLATION,
 ) -> Any:
   """Like `load`, of a `.npz` file; returns only the parameters."""
   if not os.fspath(path).endswith('.npz'):
     raise ValueError(f'{path} is no .npz file; interop.load reads others.')
-  return load(path, model, image_size, new_head=new_head)[0]
+  options = dict(new_head=new_head, max_inflation=max_inflation)
+  return load(path, model, image_size, **options)[0]
 
 
 def load_huggingface(
@@ -165,9 +188,13 @@ def check_weights(
   image_size: ImageSize,
   *,
   new_head: bool = False,
-) -> None:
-  """Raises the ValueError of `fit_weights`, shapes only."""
-  _fit(fitting.match, weights, model, image_size, new_head)
+) -> tuple[str, ...]:
+  """Raises the ValueError of `fit_weights`, shapes only.
+
+  Returns:
+    The names of what is left out, whose values need not be read.
+  """
+  return _fit(fitting.match, weights, model, image_size, new_head)[1].dropped
 
 
 def _fit(fit, weights, model, image_size, new_head):
@@ -195,14 +222,21 @@ def _read_run(path: epath.Path) -> Weights:
   saved = config_lib.load(workdir)
   if saved is None or 'image_size' not in saved or 'model' not in saved:
     return weights  # Not a config of ours.
-  model = model_of_run(saved)
-  size = tuple(saved['image_size'])
+  json_files.check(saved, _OF_RUN, workdir / config_lib.FILE)
+  size = pair(saved['image_size'])
+  try:
+    model = model_of_run(saved)
+    grid = model.token_grid(size)
+  except (KeyError, TypeError, ValueError) as error:
+    raise ValueError(
+      f'{workdir / config_lib.FILE} describes no model: {error}'
+    ) from error
   evals = [e.get('preprocess', '') for e in saved.get('evals', {}).values()]
   return dataclasses.replace(
     weights,
     model=model,
     image_size=size,
-    grid=model.token_grid(size),
+    grid=grid,
     class_names=class_names.read(workdir),
     preprocessing=evals[0] if evals else '',
     settings=settings_of(model),

@@ -13,6 +13,20 @@ from vit_jax.models import (
 )
 
 _DTYPES = ('float32', 'bfloat16')
+# Ten times and more beyond any model that was published. A file may state any
+# size, and what is built of it takes time and memory. No flag raises them: a
+# model beyond needs more than that.
+_LARGEST = {
+  'depth': 1000,
+  'heads': 2**10,
+  'mlp_dim': 2**18,
+  'num_classes': 2**24,
+  'representation_size': 2**18,
+  'width': 2**16,
+}
+_LARGEST_PATCH = 2**12  # Pixels of a side.
+_LARGEST_WIDTH_FACTOR = 64
+_MOST_STAGES = 16
 
 
 def check(model: nn.Module) -> None:
@@ -29,13 +43,13 @@ def check(model: nn.Module) -> None:
     dtype = jnp.dtype(dtype).name
   _one_of('dtype', dtype, _DTYPES)
   _one_of('remat', model.remat, tuple(encoder.REMAT_POLICIES))
-  _at_least_one(model, 'num_classes')
+  _check_sizes(model, 'num_classes')
   if not _is_number(model.head_bias):
     raise ValueError(f'head_bias is {model.head_bias!r}, expected a number.')
   if isinstance(model, vit.ViT):
     _check_vit(model)
   else:
-    _at_least_one(model, 'heads')
+    _check_sizes(model, 'heads')
     _check_width('width_factor', model.width_factor)
     _check_blocks('blocks', model.blocks)
     if not model.blocks:
@@ -47,13 +61,13 @@ def _check_vit(model: vit.ViT) -> None:
   if (
     not isinstance(patch_size, tuple)
     or len(patch_size) != 2
-    or not all(isinstance(side, int) and side > 0 for side in patch_size)
+    or not all(_is_size(side, _LARGEST_PATCH) for side in patch_size)
   ):
     raise ValueError(
       f'patch_size is {patch_size!r}, expected a side or (height, width), '
-      'each at least 1.'
+      f'each at least 1 and at most {_LARGEST_PATCH:,}.'
     )
-  _at_least_one(
+  _check_sizes(
     model,
     'width',
     'depth',
@@ -110,35 +124,46 @@ def _check_position(kind: str, site: str, width: int) -> None:
 
 
 def _check_blocks(key: str, blocks: tuple[int, ...]) -> None:
-  if not isinstance(blocks, tuple) or not all(
-    isinstance(units, int) and units > 0 for units in blocks
+  most = _LARGEST['depth']
+  if (
+    not isinstance(blocks, tuple)
+    or len(blocks) > _MOST_STAGES
+    or not all(_is_size(units, most) for units in blocks)
   ):
     raise ValueError(
-      f'{key} is {blocks!r}, expected the number of units of each stage, at '
-      'least 1, such as (3, 4, 6, 3).'
+      f'{key} is {blocks!r:.80}, expected the number of units of each stage,'
+      f' at least 1 and at most {most:,}, such as (3, 4, 6, 3).'
     )
 
 
 def _check_width(key: str, factor: float) -> None:
-  if not _is_number(factor):
-    raise ValueError(f'{key} is {factor!r}, expected a number.')
+  if not _is_number(factor) or not factor <= _LARGEST_WIDTH_FACTOR:
+    raise ValueError(
+      f'{key} is {factor!r}, expected a number of at most'
+      f' {_LARGEST_WIDTH_FACTOR}.'
+    )
   try:
     resnet.root_channels(factor)
   except ValueError as error:
     raise ValueError(f'{key} is {factor!r}: {error}') from None
 
 
-def _at_least_one(model: nn.Module, *keys: str) -> None:
+def _check_sizes(model: nn.Module, *keys: str) -> None:
   for key in keys:
     value = getattr(model, key, None)  # Not every ResNet has heads.
-    if value is None:
-      continue
-    if not isinstance(value, int) or value < 1:
-      raise ValueError(f'{key} is {value!r}, expected at least 1.')
+    if value is not None and not _is_size(value, _LARGEST[key]):
+      raise ValueError(
+        f'{key} is {value!r:.80}, expected at least 1 and at most'
+        f' {_LARGEST[key]:,}, a whole number.'
+      )
+
+
+def _is_size(value: object, most: int) -> bool:
+  return type(value) is int and 1 <= value <= most
 
 
 def _is_number(value: object) -> bool:
-  return isinstance(value, int | float)
+  return type(value) in (int, float)
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:

@@ -17,6 +17,8 @@ import numpy as np
 
 # Of initial values: that of the released code.
 STDDEV = 0.02
+# Of an image: 16,384 px with patches of 16. A file may state any image size.
+_MOST_TOKENS = 2**20
 
 
 def token_grid(
@@ -32,7 +34,7 @@ def token_grid(
     what: 'image' or 'feature map'; for the error.
 
   Raises:
-    ValueError: the image is smaller than one patch.
+    ValueError: the image is smaller than one patch, or has too many of them.
   """
   if isinstance(patch_size, int):
     patch_size = (patch_size, patch_size)
@@ -45,6 +47,11 @@ def token_grid(
     raise ValueError(
       f'{what} size {_by(image_size)}{unit} is below one patch of '
       f'{_by(patch_size)}{unit}: use larger images, or a smaller patch.'
+    )
+  if rows * columns > _MOST_TOKENS:
+    raise ValueError(
+      f'{what} size {_by(image_size)} has {rows * columns:,} patches of'
+      f' {_by(patch_size)}, expected at most {_MOST_TOKENS:,}.'
     )
   return rows, columns
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from etils import epath
 
-from vit_jax import small_files
+from vit_jax import json_text, small_files
 from vit_jax.sweep import spec
 from vit_jax.sweep.spec import HELD_OUT, Sweep
 
@@ -106,8 +106,8 @@ class Events:
     text = self._path.read_bytes().decode(errors='replace') if exists else ''
     for line in text.splitlines():
       # Damaged, or of no event.
-      with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        self._take(json.loads(line))
+      with contextlib.suppress(ValueError, KeyError, TypeError):
+        self._take(json_text.loads(line))
     # What follows must begin on a line of its own.
     self._file = self._path.open('a')
     if text and not text.endswith('\n'):
@@ -161,16 +161,18 @@ def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
   """
   try:
     done = (workdir / 'DONE').read_text().strip()
-    total = json.loads((workdir / 'config.json').read_text())['total_steps']
+    total = json_text.loads((workdir / 'config.json').read_text())[
+      'total_steps'
+    ]
     text = (workdir / 'metrics.jsonl').read_bytes().decode(errors='replace')
-  except (FileNotFoundError, ValueError, RecursionError, TypeError, KeyError):
+  except (FileNotFoundError, ValueError, TypeError, KeyError):
     return None  # A damaged one is named when the run is started again.
   if done != str(total):
     return None
   final: dict[str, float] = {}
   for line in text.splitlines():
-    with contextlib.suppress(ValueError, RecursionError):
-      row = json.loads(line)
+    with contextlib.suppress(ValueError):
+      row = json_text.loads(line)
       if isinstance(row, dict) and row.get('step') == total:
         # One that was measured anew may lack numbers that it had.
         anew = {key.partition('/')[0] for key in row if '/' in key}

@@ -2,12 +2,12 @@
 
 import contextlib
 import dataclasses
-import json
 import statistics
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from vit_jax import json_text
 from vit_jax.sweep import schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
@@ -167,7 +167,7 @@ def _progress(folders: Folders, name: str) -> str:
       file.seek(0, 2)
       file.seek(max(file.tell() - _TAIL, 0))
       line = file.read().decode().splitlines()[-1]
-    return f'step {json.loads(line)["step"]:,}'
+    return f'step {json_text.loads(line)["step"]:,}'
   return ''
 
 

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from vit_jax import json_text
 from vit_jax.paper import cost, numbers
 from vit_jax.paper.cost import planning
 from vit_jax.paper.items import table_items
@@ -180,7 +181,7 @@ def _state(run: Run, where: Folders, finished: schedule.Finished) -> str:
     for line in reversed(text.splitlines()):
       # The last one is cut off if the process died at it.
       with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):
-        return f'step {json.loads(line)["step"]:,}'
+        return f'step {json_text.loads(line)["step"]:,}'
   return 'not begun'
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from etils import epath
 
+from vit_jax import json_text
 from vit_jax.interop import files
 from vit_jax.paper.runs import Node, Pretraining
 from vit_jax.plan import compilers as compilers_lib
@@ -75,8 +76,8 @@ def read(directory: pathlib.Path) -> list[dict[str, Any]]:
   if not path.exists():
     return []
   try:
-    plans = json.loads(path.read_text())
-  except json.JSONDecodeError as error:
+    plans = json_text.loads(path.read_text())
+  except ValueError as error:
     raise ValueError(
       f'{path} is no JSON ({error}). Move it away, and plan again.'
     ) from error

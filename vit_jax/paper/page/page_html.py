@@ -1,13 +1,13 @@
 """The reproduction as one HTML page that needs nothing but itself."""
 
 import base64
+import html as html_lib
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from etils import epath
 
-from vit_jax import drawing
+from vit_jax import drawing, printable
 from vit_jax.paper import report
 from vit_jax.paper.page import page_parts as parts
 from vit_jax.paper.page.page_style import CSS
@@ -295,3 +295,8 @@ def _runs(runs: Sequence[report.Run]) -> str:
 </table>
 </div>
 </details>"""
+
+
+def escape(text: str) -> str:
+  """Text that is shown as it is, without what HTML cannot hold."""
+  return html_lib.escape(printable.text(text))

@@ -5,6 +5,7 @@ import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
+from vit_jax import printable
 from vit_jax.paper import report
 from vit_jax.paper.page import page_parts as parts
 
@@ -54,7 +55,8 @@ def markdown(
 
 def escape(text: str) -> str:
   """Text that is read as itself, on one line, also in a table."""
-  return _SPECIAL.sub(r'\\\g<0>', ' '.join(text.split()))
+  words = printable.name(' '.join(text.split()))
+  return _SPECIAL.sub(r'\\\g<0>', words)
 
 
 def _contents(sections: Sequence[report.Section]) -> str:

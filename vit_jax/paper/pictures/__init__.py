@@ -19,7 +19,7 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax import checkpoint, drawing
+from vit_jax import checkpoint, drawing, json_text
 from vit_jax.paper.runs import Node, Results
 
 # Of what is drawn. What an older version drew is drawn again: increase it with
@@ -138,7 +138,7 @@ def _is_drawn(
   if not stamp.exists():
     return False
   try:
-    found = json.loads(stamp.read_text())
+    found = json_text.loads(stamp.read_text())
   except json.JSONDecodeError:  # The disk was full, or the process killed.
     return False
   return (
