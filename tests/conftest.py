@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 
 import pytest
 
@@ -38,3 +39,17 @@ def pytest_collection_modifyitems(items):
     file = test.partition('::')[0]
     if by_test or file in listed or item.nodeid in listed:
       item.add_marker('gate')
+
+
+@pytest.fixture
+def soon():
+  """Whoever waits for a pipe fails, and does not wait for ever."""
+
+  def late(*_):
+    raise AssertionError('It waits.')
+
+  before = signal.signal(signal.SIGALRM, late)
+  signal.alarm(5)
+  yield
+  signal.alarm(0)
+  signal.signal(signal.SIGALRM, before)

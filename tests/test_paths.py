@@ -38,6 +38,7 @@ def test_checkpoints_under_a_relative_path(monkeypatch, tmp_path):
   assert str(found) == f'{tmp_path}/run/checkpoints/3'
 
 
+@pytest.mark.usefixtures('soon')
 @pytest.mark.parametrize('name', ['class_names.txt', 'config.json', 'a.npz'])
 def test_pipes_are_refused_and_never_waited_for(tmp_path, name):
   read = {
@@ -54,6 +55,7 @@ def test_pipes_are_refused_and_never_waited_for(tmp_path, name):
     assert not read(tmp_path)
 
 
+@pytest.mark.usefixtures('soon')
 def test_files_of_classes_and_images_that_are_pipes(tmp_path):
   os.mkfifo(tmp_path / 'classes.json')
   with pytest.raises(ValueError, match='json is a pipe or a device'):

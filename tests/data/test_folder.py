@@ -185,6 +185,7 @@ def test_what_is_not_read_is_counted(tmp_path, monkeypatch):
   assert '.jpg' in line
 
 
+@pytest.mark.usefixtures('soon')
 def test_pipes_are_left_out_by_name_and_never_opened(tmp_path, monkeypatch):
   lines = []
   monkeypatch.setattr(
