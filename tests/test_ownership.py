@@ -1,10 +1,12 @@
 """One run at a time in a work directory."""
 
+import json
 import os
 import platform
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from etils import epath
@@ -52,6 +54,24 @@ def test_an_owner_that_is_just_ending_is_waited_for(tmp_path):
     assert other.stdout.readline() == 'held\n'
     with ownership.held(epath.Path(tmp_path)):
       pass
+
+
+def test_an_owner_on_another_machine_is_waited_for_longer(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(ownership, 'PATIENCE', 0.0)
+  monkeypatch.setattr(ownership, 'PATIENCE_ELSEWHERE', 1.5)
+  owner = {'host': 'elsewhere', 'process': 5, 'since': 'May'}
+  (tmp_path / 'owner.json').write_text(json.dumps(owner))
+  with (tmp_path / 'owner.json').open() as file:
+    ownership.fcntl.flock(file, ownership.fcntl.LOCK_EX)
+    before = time.monotonic()
+    with (
+      pytest.raises(ValueError, match='by process 5 on elsewhere, since May'),
+      ownership.held(epath.Path(tmp_path)),
+    ):
+      pass
+    assert time.monotonic() - before > 1.5
 
 
 def test_object_stores_and_file_systems_without_locks(tmp_path, monkeypatch):

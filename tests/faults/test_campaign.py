@@ -197,14 +197,16 @@ def test_nan_only_at_its_step(monkeypatch):
 # The campaign -----------------------------------------------------------------
 
 
-@pytest.mark.slow  # Four minutes: whole runs, each started many times.
-@pytest.mark.parametrize('processes', ['1', '2'])
-def test_campaign(tmp_path, processes):
+@pytest.mark.slow  # Two hours: whole runs, each started many times.
+@pytest.mark.parametrize(
+  ('processes', 'interruptions'), [('1', 200), ('2', 100)]
+)
+def test_campaign(tmp_path, processes, interruptions):
   done = subprocess.run(
     [
-      *(sys.executable, '-m', 'tests.faults.campaign', '--interruptions=6'),
-      *(f'--workdir={tmp_path}', f'--processes={processes}'),
-      '--only=kill-all,kill-saving,sigterm-all,flip,nan-stop,disk-full',
+      *(sys.executable, '-m', 'tests.faults.campaign'),
+      *(f'--workdir={tmp_path}', f'--interruptions={interruptions}'),
+      f'--processes={processes}',
     ],
     cwd=launching.ROOT,
     capture_output=True,
