@@ -1,14 +1,22 @@
 """Where a run's numbers go: `metrics.jsonl` and TensorBoard."""
 
+import contextlib
 import json
 import math
-import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import tensorboardX
 from absl import logging
 from etils import epath
+
+from vit_jax import buckets, errors
+from vit_jax.buckets import parts, uploading
+
+# Seconds for the last upload of a run that ends early: the machine may be taken
+# away meanwhile.
+_LAST_PATIENCE = 20.0
 
 FILE = 'metrics.jsonl'
 
@@ -20,10 +28,8 @@ def read(workdir: epath.PathLike) -> list[dict[str, float]]:
   last one, at which a process may have died.
   """
   path = epath.Path(workdir) / FILE
-  if not path.exists():
-    return []
   rows = []
-  text = path.read_bytes().decode(errors='replace')
+  text = parts.read(path).decode(errors='replace')
   lines = text.splitlines(keepends=True)
   for number, line in enumerate(lines, start=1):
     try:
@@ -32,11 +38,6 @@ def read(workdir: epath.PathLike) -> list[dict[str, float]]:
     except ValueError as error:
       logging.warning('%s, line %d, is left out: %s', path, number, error)
   return rows
-
-
-def _can_append(path: epath.Path) -> bool:
-  """Whether a file can grow; in object stores opening it starts it anew."""
-  return '://' not in os.fspath(path)
 
 
 def _parse(line: str) -> dict[str, float]:
@@ -49,12 +50,18 @@ def _parse(line: str) -> dict[str, float]:
 class MetricWriter:
   """Appends named numbers to the work directory; silent on other hosts.
 
-  Object stores such as `gs://` cannot append: there the whole file is written
-  anew, which is fine at the pace of a line every few seconds.
+  Object stores such as `gs://` cannot append: there a thread uploads what is new
+  now and then, in parts (see `buckets.parts`), which `close` puts together.
   """
 
   def __init__(
-    self, workdir: epath.PathLike, *, start_step: int, tensorboard: bool
+    self,
+    workdir: epath.PathLike,
+    *,
+    start_step: int,
+    tensorboard: bool,
+    upload_every: float = 30.0,
+    check: Callable[[], None] = lambda: None,
   ):
     """Opens the files, dropping lines past the step the run resumes from.
 
@@ -62,45 +69,122 @@ class MetricWriter:
       workdir: an existing directory.
       start_step: what was logged after this step is about to be repeated.
       tensorboard: whether to write event files too.
+      upload_every: seconds between uploads to an object store, at least.
+      check: called before each; raises if there may be none.
     """
     self._active = jax.process_index() == 0
-    self._path = epath.Path(workdir) / FILE
-    self._board = None
     if not self._active:
       return
+    self._path = epath.Path(workdir) / FILE
+    store = buckets.is_store(workdir)
+    if store:
+      parts.merge(self._path)
     rows = read(workdir)
     kept = [row for row in rows if row['step'] <= start_step]
     text = ''.join(json.dumps(row) + '\n' for row in kept)
-    # What the file holds, where it must be written as a whole.
-    self._text = None if _can_append(self._path) else text
-    if self._text is None:
+    if store:
+      self._path.write_text(text)
+    else:
       temporary = self._path.with_name(FILE + '.tmp')
       temporary.write_text(text)
       temporary.replace(self._path)
-    else:
-      self._path.write_text(text)
+    self._board = self._uploader = None
     if tensorboard:
-      self._board = tensorboardX.SummaryWriter(
-        str(workdir), purge_step=start_step + 1 if rows else None
+      events = parts.Events if store else _Events
+      self._board = events(workdir, start_step + 1 if rows else None)
+    if store:
+      self._check = check
+      self._text = parts.Text(self._path, len(text.encode()))
+      self._uploader = uploading.Uploader(
+        self._upload, upload_every, self._path
       )
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes one line, on disk when this returns. NaN and inf are left out."""
+    """Writes one line; NaN and inf are left out.
+
+    It is on disk when this returns; in an object store after `flush`.
+    """
     if not self._active:
       return
     values = {k: float(v) for k, v in values.items() if math.isfinite(v)}
     line = json.dumps({'step': step} | values) + '\n'
-    if self._text is None:
+    if self._uploader:
+      self._text.append(line)
+    else:
       with self._path.open('a') as f:
         f.write(line)
-    else:
-      self._text += line
-      self._path.write_text(self._text)
     if self._board:
-      for name, value in values.items():
-        self._board.add_scalar(name, value, step)
-      self._board.flush()
+      self._board.add(step, values)
+    if self._uploader:
+      self._uploader.soon()
+
+  def flush(self) -> None:
+    """Returns when all that was written is on disk, or in the store.
+
+    Raises:
+      StoreError: it could not be written.
+    """
+    if self._active and self._uploader:
+      with self._store_errors():
+        self._uploader.now()
 
   def close(self) -> None:
+    """Flushes, and puts parts together. May be called again.
+
+    Raises:
+      StoreError: it could not be written. Only a message while another
+        exception is handled.
+    """
+    if not self._active:
+      return
+    self._active = False
+    if self._uploader:
+      handled = sys.exception()
+      if handled:
+        buckets.patience = min(buckets.patience, _LAST_PATIENCE)
+      self._uploader.close()
+      try:
+        with self._store_errors():
+          self._uploader.now()
+          parts.merge(self._path)
+      except (errors.StoreError, ValueError) as error:
+        if handled is None:
+          raise
+        logging.error('%s', error)
     if self._board:
       self._board.close()
+
+  def _upload(self) -> None:
+    self._check()
+    self._text.upload()
+    if self._board:
+      self._board.upload()
+
+  @contextlib.contextmanager
+  def _store_errors(self) -> Iterator[None]:
+    try:
+      yield
+    except (errors.StoreError, ValueError):
+      raise
+    except Exception as error:  # Each client has its own.
+      raise errors.StoreError(
+        f'{self._path} cannot be written: {" ".join(str(error).split())}. Start'
+        ' the same command again to go on from the last checkpoint.'
+      ) from error
+
+
+class _Events:
+  """TensorBoard's file, of which every row is on disk at once."""
+
+  def __init__(self, workdir: epath.PathLike, purge_step: int | None):
+    self._board = tensorboardX.SummaryWriter(
+      str(workdir), purge_step=purge_step
+    )
+
+  def add(self, step: int, values: Mapping[str, float]) -> None:
+    for name, value in values.items():
+      self._board.add_scalar(name, value, step)
+    self._board.flush()
+
+  def close(self) -> None:
+    self._board.close()
