@@ -104,6 +104,7 @@ class Bucket:
 
 class _Handler(server.RequestHandler):
   protocol_version = 'HTTP/1.1'
+  disable_nagle_algorithm = True
 
   def __init__(self, bucket, *args):
     self.bucket = bucket

@@ -41,47 +41,53 @@ def _problem(workdir: epath.PathLike) -> str:
     probe = objects.Object(epath.Path(workdir) / f'.{secrets.token_hex(8)}')
   except ImportError as error:
     return f'--workdir={workdir}: {error}.'
-  missing, said = {}, ''
-  # In this order: where one fails, what follows may not tell.
-  for right, role, ask in (
-    ('storage.objects.list', _USER, probe.list_bucket),
-    ('storage.buckets.get', _READER, probe.look_at_bucket),
-    ('storage.objects.create', _USER, lambda: probe.write(b'1')),
-    ('storage.objects.get', _USER, probe.look),
-    # To replace an object is to delete it.
-    ('storage.objects.delete', _USER, lambda: probe.write(b'2')),
-    ('storage.objects.delete', _USER, probe.delete),
-  ):
-    if role == _USER and 'storage.objects.create' in missing:
-      continue
+  missing, said = {}, []
+
+  def ask(right, role, call):
     try:
-      ask()
-    except FileNotFoundError:
-      return f'--workdir={workdir}: there is no bucket gs://{bucket}.'
+      call()
     except Exception as error:
       if not _is_refused(error):
         raise
       missing[right] = role
-      said = said or ' '.join(str(error).split())[-200:]
+      said.append(' '.join(str(error).split())[-200:])
+
+  try:
+    ask('storage.objects.list', _USER, probe.list_bucket)
+    ask('storage.buckets.get', _READER, probe.look_at_bucket)
+    ask('storage.objects.create', _USER, lambda: probe.write(b'1'))
+    if 'storage.objects.create' not in missing:
+      ask('storage.objects.get', _USER, probe.look)
+      # To replace an object is to delete it.
+      ask('storage.objects.delete', _USER, lambda: probe.write(b'2'))
+      if not missing:
+        _remember_kind(workdir)
+      ask('storage.objects.delete', _USER, probe.delete)
+  except FileNotFoundError:
+    return f'--workdir={workdir}: there is no bucket gs://{bucket}.'
   if not missing:
-    _remember_kind(workdir)
     return ''
   roles = ' and '.join(dict.fromkeys(missing.values()))
   return (
     f'--workdir={workdir}: a run needs {", ".join(missing)} on gs://{bucket},'
-    f' which {"is" if len(missing) == 1 else "are"} missing ({said}).\n'
+    f' which {"is" if len(missing) == 1 else "are"} missing ({said[0]}).\n'
     f'{roles} {"grants" if " " not in roles else "grant"} that: gcloud storage'
     f' buckets add-iam-policy-binding gs://{bucket} --member=ACCOUNT'
-    f' --role=ROLE'
+    ' --role=ROLE'
   )
 
 
 def _remember_kind(workdir: epath.PathLike) -> None:
-  """Makes Orbax ask now what kind of bucket it is.
+  """Makes Orbax ask what kind of bucket it is, which it remembers.
 
-  It remembers that, and would ask when it first deletes a checkpoint; its
-  client tries again for two minutes only.
+  It would ask when it first deletes a checkpoint, and its client tries again
+  for two minutes only.
+
+  Args:
+    workdir: there is something in it; else Orbax would not ask.
   """
+  from google.api_core import exceptions
+
   try:
     list(ocp.path.step.standard_name_format().find_all(workdir))
   except exceptions.RetryError as error:
