@@ -1,8 +1,8 @@
 """A bucket on this machine, whose service can be made to fail.
 
 The server is `gcp-storage-emulator`; what it lacks and the clients need is
-added here: several requests at once, preconditions, and listings from one name
-to another.
+added here: several requests at once, preconditions, moving, and listings from
+one name to another.
 """
 
 import contextlib
@@ -141,11 +141,17 @@ class _Handler(server.RequestHandler):
         bucket.uploaded[self.name] += len(body)
       if kind == 'list' and 'startOffset' in self.query:
         return self._list()
+      moved, to, target = self.path.partition('/moveTo/')
+      if to:
+        self.path = f'{moved}/copyTo/b/{NAME}/{target}'
       connection, self.rfile = self.rfile, io.BytesIO(body)
       del self.headers['Transfer-Encoding'], self.headers['Content-Length']
       self.headers['Content-Length'] = str(len(body))
       try:
         server.Router(self).handle(method)
+        if to:
+          name = moved.partition('/o/')[2]
+          self.storage.delete_file(NAME, urllib.parse.unquote(name))
       finally:
         self.rfile = connection
 
