@@ -6,6 +6,7 @@ import math
 import pytest
 from etils import epath
 
+from tests.checkpoint import object_store
 from vit_jax import metrics
 
 
@@ -67,22 +68,14 @@ def test_a_damaged_line_is_left_out(tmp_path, caplog):
   assert 'line 5' not in caplog.text
 
 
-def test_where_files_cannot_be_appended_to(tmp_path, monkeypatch):
-  assert not metrics._can_append(epath.Path('gs://bucket/run/metrics.jsonl'))
-  assert metrics._can_append(epath.Path(tmp_path) / 'metrics.jsonl')
-  monkeypatch.setattr(metrics, '_can_append', lambda path: False)
-  cls = type(epath.Path(tmp_path))
-  open_file = cls.open
-
-  def open_anew(path, mode='r', *args, **kwargs):
-    return open_file(path, mode.replace('a', 'w'), *args, **kwargs)
-
-  monkeypatch.setattr(cls, 'open', open_anew)
+def test_where_files_cannot_be_appended_to(monkeypatch):
+  bucket = object_store.mount(monkeypatch)
   for start_step in (0, 2):
-    writer = _writer(tmp_path, start_step)
+    writer = _writer('gs://bucket/run', start_step)
     for step in range(start_step + 1, start_step + 4):
       writer.write(step, {'loss': step / 2})
     writer.close()
-  text = (tmp_path / 'metrics.jsonl').read_text()
+  assert bucket.names() == ['/bucket/run/metrics.jsonl']
+  text = (epath.Path('gs://bucket/run') / 'metrics.jsonl').read_text()
   rows = [json.loads(line) for line in text.splitlines()]
   assert rows == [{'step': i, 'loss': i / 2} for i in range(1, 6)]

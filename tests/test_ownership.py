@@ -55,7 +55,7 @@ def test_an_owner_that_is_just_ending_is_waited_for(tmp_path):
 
 
 def test_object_stores_and_file_systems_without_locks(tmp_path, monkeypatch):
-  with ownership.held(epath.Path('gs://bucket/run')):
+  with ownership.held(epath.Path('s3://bucket/run')):
     pass
 
   def flock(*_):

@@ -183,7 +183,7 @@ def default() -> ml_collections.ConfigDict:
   # 'test/loss', which is saved when it is measured, also as WORKDIR/best. '':
   # none.
   checkpoint.best = ''
-  # Seconds that the loop waits for a save, and for a bucket that does not answer.
+  # Seconds that the loop waits for a save, and for a bucket to answer.
   checkpoint.timeout = 1800.0
 
   config.guard = guard = ml_collections.ConfigDict()

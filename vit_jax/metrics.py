@@ -50,8 +50,8 @@ def _parse(line: str) -> dict[str, float]:
 class MetricWriter:
   """Appends named numbers to the work directory; silent on other hosts.
 
-  Object stores such as `gs://` cannot append: there a thread uploads what is new
-  now and then, in parts (see `buckets.parts`), which `close` puts together.
+  Object stores such as `gs://` cannot append: there a thread uploads what is
+  new now and then, in parts (see `buckets.parts`), which `close` joins.
   """
 
   def __init__(
@@ -147,11 +147,13 @@ class MetricWriter:
         with self._store_errors():
           self._uploader.now()
           parts.merge(self._path)
+          if self._board:
+            self._board.close()
       except (errors.StoreError, ValueError) as error:
         if handled is None:
           raise
         logging.error('%s', error)
-    if self._board:
+    elif self._board:
       self._board.close()
 
   def _upload(self) -> None:

@@ -4,13 +4,14 @@ import fsspec
 import pytest
 from etils.epath import backend
 
-pytest.importorskip('gcsfs')
-fake = pytest.importorskip('tests.buckets.fake')
-
 
 @pytest.fixture(scope='session')
 def server():
   """One for all: TensorStore looks for its address once."""
+  pytest.importorskip('gcsfs')
+  pytest.importorskip('gcp_storage_emulator')
+  from tests.buckets import fake
+
   bucket = fake.Bucket()
   yield bucket
   bucket.close()

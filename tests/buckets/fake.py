@@ -194,9 +194,7 @@ class _Handler(server.RequestHandler):
   def send_response(self, code, message=None):
     super().send_response(code, message)
     if self.command == 'GET' and self.name:
-      self.send_header(
-        'x-goog-generation', self.bucket.generation(self.name)
-      )
+      self.send_header('x-goog-generation', self.bucket.generation(self.name))
 
   def log_message(self, *_):
     pass

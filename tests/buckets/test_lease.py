@@ -76,6 +76,16 @@ def test_a_dead_owner_is_waited_for(bucket, caplog):
   assert texts[1].startswith(f'{RUN} is taken over from {who}: no sign of')
 
 
+def test_who_looks_dead_after_an_outage_may_not_be(bucket, monkeypatch):
+  with _held():
+    bucket.fail(2.5)
+    time.sleep(2.5)
+    # It was not written for longer than a dead one's.
+    monkeypatch.setattr(lease, 'STALE', 0.5)
+    with pytest.raises(ValueError, match='is in use by process'), _held():
+      pass
+
+
 def test_who_lost_it_writes_no_more(bucket):
   with _held() as check:
     _other(bucket)

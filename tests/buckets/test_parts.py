@@ -1,5 +1,6 @@
 """Files that grow where none can: nothing twice, nothing lost, few bytes."""
 
+import contextlib
 import json
 import time
 
@@ -81,7 +82,10 @@ def test_after_death_rows_past_the_checkpoint_are_dropped(bucket, monkeypatch):
   assert _steps() == [1, 2, 3]
   writer.write(4, {'a': 0.75})
   writer.close()
-  assert metrics.read(RUN)[2:] == [{'step': 3, 'a': 0.5}, {'step': 4, 'a': 0.75}]
+  assert metrics.read(RUN)[2:] == [
+    {'step': 3, 'a': 0.5},
+    {'step': 4, 'a': 0.75},
+  ]
 
 
 @pytest.mark.parametrize('writes', range(5))
@@ -158,11 +162,11 @@ def test_the_end_does_not_hide_an_error(bucket, monkeypatch, caplog):
   writer.write(1, {'a': 0.5})
   bucket.fail(60)
   begin = time.monotonic()
-  with pytest.raises(ZeroDivisionError):
-    try:
-      1 / 0  # noqa: B018
-    finally:
-      writer.close()
+  with (
+    pytest.raises(ZeroDivisionError),
+    contextlib.closing(writer),
+  ):
+    1 / 0  # noqa: B018
   assert time.monotonic() - begin < 3
   assert 'no answer for 0.3 s' in caplog.text
 

@@ -3,6 +3,7 @@
 import inspect
 import time
 import urllib.parse
+from typing import ClassVar
 
 import gcsfs.core
 import gcsfs.retry
@@ -22,10 +23,12 @@ class FileSystem(gcsfs.core.GCSFileSystem):
   Says so once, and once when the service answers again.
   """
 
+  # Of all there are in this process.
+  _failing_since: ClassVar[float | None] = None
+
   def __init__(self, *args, **kwargs):
     # What is there is not remembered: TensorStore writes, too, and other hosts.
     super().__init__(*args, **{'use_listings_cache': False} | kwargs)
-    self._failing_since = None
 
   async def _request(self, method, path, *args, **kwargs):
     """See gcsfs.
@@ -38,8 +41,8 @@ class FileSystem(gcsfs.core.GCSFileSystem):
     limit = buckets.patience
 
     def note(error):
-      if self._failing_since is None:
-        self._failing_since = time.monotonic()
+      if FileSystem._failing_since is None:
+        FileSystem._failing_since = time.monotonic()
         logging.warning(
           '%s: no answer (%s). Trying again for up to %g s.',
           *(_named(path, args, kwargs), _reason(error), limit),
@@ -56,9 +59,11 @@ class FileSystem(gcsfs.core.GCSFileSystem):
         f' ({_reason(error.cause)}). Start the same command again to go on from'
         ' the last checkpoint.'
       ) from error.cause
-    if self._failing_since is not None:
-      seconds, self._failing_since = time.monotonic() - self._failing_since, None
-      logging.warning('The bucket answers again, after %.0f s.', seconds)
+    if (since := FileSystem._failing_since) is not None:
+      FileSystem._failing_since = None
+      logging.warning(
+        'The bucket answers again, after %.0f s.', time.monotonic() - since
+      )
     return answer
 
 
@@ -82,4 +87,3 @@ def _named(path: str, args, kwargs) -> str:
   bucket, _, name = url.path.partition('b/')[2].partition('/o')
   name = query.get('name') or query.get('prefix') or name
   return f'gs://{bucket}/{name.strip("/")}' if bucket else 'gs://'
-

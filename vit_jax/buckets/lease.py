@@ -81,9 +81,11 @@ class Lease:
       )
 
   def _take(self) -> str:
-    before = None
+    before, since = None, time.monotonic()
     while True:
+      # After an outage of the service all look dead, for a moment.
       dead = before is not None and before.age > STALE
+      dead = dead and time.monotonic() - since > 1.5 * EVERY
       with contextlib.suppress(FileExistsError):
         generation = self._object.write(
           self._owner, before.generation if dead else '0'
@@ -105,14 +107,13 @@ class Lease:
           f'{self._workdir} is in use by {who}: wait until it ends, stop it, or'
           ' use another --workdir.'
         )
-      if before is None and seen.age <= STALE:
+      if before is None:
         logging.info(
           '%s is in use by %s. Waiting up to %.0f s for a sign of life.',
-          *(self._workdir, who, STALE - seen.age),
+          *(self._workdir, who, max(STALE - seen.age, 1.5 * EVERY)),
         )
       before = seen
-      if seen.age <= STALE:
-        time.sleep(min(2.0, EVERY / 4))
+      time.sleep(min(2.0, EVERY / 4))
 
   def _work(self) -> None:
     while not self._end.wait(EVERY):

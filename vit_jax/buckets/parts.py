@@ -112,21 +112,32 @@ class Events:
     """Writes what is new; from one thread at a time."""
     with self._lock:
       self._board.flush()
-      content = self._file.read_bytes()
-      if len(content) > self._uploaded:
-        self._waiting[self._file.name] = content
-        self._uploaded = len(content)
-      if len(content) >= FULL:
-        self._board.close()
+      full = self._file.stat().st_size >= FULL
+      if full:
+        self._board.close()  # Only now all of it is in the file.
+      self._collect()
+      if full:
         self._file.unlink()
         self._open(None)
+    self._send()
+
+  def close(self) -> None:
+    """Writes what is left."""
+    self._board.close()
+    self._collect()
+    self._send()
+    self._folder.cleanup()
+
+  def _collect(self) -> None:
+    content = self._file.read_bytes()
+    if len(content) > self._uploaded:
+      self._waiting[self._file.name] = content
+      self._uploaded = len(content)
+
+  def _send(self) -> None:
     for name, content in list(self._waiting.items()):
       (self._workdir / name).write_bytes(content)
       del self._waiting[name]
-
-  def close(self) -> None:
-    self._board.close()
-    self._folder.cleanup()
 
   def _open(self, purge_step):
     # Read in the order of their names, which begin with the second.
