@@ -16,7 +16,7 @@ FILE = RUN / 'metrics.jsonl'
 
 def _writer(start_step=0, tensorboard=False, every=0.1, **kwargs):
   return metrics.MetricWriter(
-    RUN,
+    str(RUN),
     start_step=start_step,
     tensorboard=tensorboard,
     upload_every=every,

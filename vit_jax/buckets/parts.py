@@ -92,9 +92,9 @@ class Text:
 class Events:
   """TensorBoard's files, made on this machine; a new one when one is full."""
 
-  def __init__(self, workdir: epath.Path, purge_step: int | None):
+  def __init__(self, workdir: epath.PathLike, purge_step: int | None):
     """See `tensorboardX.SummaryWriter`."""
-    self._workdir = workdir
+    self._workdir = epath.Path(workdir)
     self._folder = tempfile.TemporaryDirectory()
     self._lock = threading.Lock()
     self._number = 0
