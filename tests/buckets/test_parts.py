@@ -119,6 +119,14 @@ def test_a_merge_that_is_killed(bucket, monkeypatch, writes):
   assert _steps() == [1, 2, 3, 4]
 
 
+def test_a_part_that_is_merged_while_it_is_read(bucket, monkeypatch):
+  FILE.write_text('0123456789')
+  gone, left = (RUN / f'metrics/00{offset}.jsonl' for offset in (0, 4))
+  left.write_text('4567')
+  monkeypatch.setattr(parts, '_parts', lambda _: [gone, left])
+  assert parts.read(FILE) == b'0123456789'
+
+
 def test_an_outage_ends_nothing_and_loses_nothing(bucket, monkeypatch, caplog):
   monkeypatch.setattr(buckets, 'patience', 0.3)
   writer = _writer()

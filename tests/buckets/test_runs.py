@@ -1,5 +1,6 @@
 """Whole runs in a bucket that fails, against one on a local disk."""
 
+import json
 import os
 import re
 import signal
@@ -87,7 +88,7 @@ def undisturbed(server, tmp_path_factory):
   return workdir
 
 
-def _assert_same_end(undisturbed):
+def _assert_same_end(bucket, undisturbed):
   assert_same_state(RUN, undisturbed)
   for kind in ('best', 'final'):
     assert_same_state(RUN / kind, undisturbed / kind)
@@ -95,6 +96,9 @@ def _assert_same_end(undisturbed):
   lines = (RUN / metrics.FILE).read_text().splitlines()
   assert len(lines) == len(metrics.read(RUN))
   assert (RUN / 'DONE').read_text() == f'{STEPS}\n'
+  # Whoever sees that it is done sees all numbers in one file.
+  written = bucket.generation('run/metrics.jsonl')
+  assert int(written) < int(bucket.generation('run/DONE'))
   names = {path.name for path in RUN.iterdir()}
   local = {path.name for path in undisturbed.iterdir()}
   events = {name for name in names | local if name.startswith('events')}
@@ -117,7 +121,7 @@ def test_outages_change_nothing(bucket, undisturbed):
   assert bucket.refused > 10
   assert 'no answer (HttpError: The service is down., 503). Trying' in run.text
   assert 'The bucket answers again, after ' in run.text
-  _assert_same_end(undisturbed)
+  _assert_same_end(bucket, undisturbed)
 
 
 @pytest.mark.slow
@@ -126,7 +130,7 @@ def test_an_outage_of_five_minutes_changes_nothing(bucket, undisturbed):
     _disturb(bucket, run, 300, steps=[9])
     assert run.code(900) == 0, run.text
   print(run.text)
-  _assert_same_end(undisturbed)
+  _assert_same_end(bucket, undisturbed)
 
 
 def test_a_bucket_that_stays_away(bucket, undisturbed):
@@ -140,7 +144,7 @@ def test_a_bucket_that_stays_away(bucket, undisturbed):
   with _Run(bucket, RUN) as run:
     assert run.code() == 0, run.text
   assert re.search(r'Resuming gs://bucket/run from step (5|10)\.', run.text)
-  _assert_same_end(undisturbed)
+  _assert_same_end(bucket, undisturbed)
 
 
 def test_a_bucket_that_is_away_at_the_start(bucket):
@@ -163,7 +167,8 @@ def test_a_right_that_is_missing_is_said_before_the_first_step(bucket):
 
 
 def test_killed_and_taken_over(bucket, undisturbed):
-  with _Run(bucket, RUN) as run:
+  # Only the rows before a checkpoint are there, and these are needed.
+  with _Run(bucket, RUN, '--config.log.upload_every=3600') as run:
     run.comes_to(f'step 12/{STEPS}')
     run.kill()
   assert 'run/owner.json' in bucket.names()
@@ -174,7 +179,23 @@ def test_killed_and_taken_over(bucket, undisturbed):
   assert text.count('is in use by process ') >= 1
   assert text.count('no sign of life for ') == 1
   assert re.search(r'error: gs://bucket/run is in use by process \d+ on', text)
-  _assert_same_end(undisturbed)
+  _assert_same_end(bucket, undisturbed)
+
+
+def test_who_lost_the_directory_ends_and_writes_no_more(bucket):
+  with _Run(bucket, RUN) as run:
+    run.comes_to('step  9/')
+    bucket.delay = 0.3
+    owner = {'host': 'other', 'process': 7, 'since': '2026-01-01 00:00:00 UTC'}
+    (RUN / 'owner.json').write_text(json.dumps(owner))
+    assert run.code() == 1, run.text
+  assert (
+    'error: gs://bucket/run was taken over by process 7 on other, since 2026'
+    in run.text
+  )
+  names = bucket.names()
+  assert 'run/owner.json' in names
+  assert 'run/DONE' not in names
 
 
 def test_sigterm_keeps_every_row(bucket, undisturbed):
@@ -189,4 +210,4 @@ def test_sigterm_keeps_every_row(bucket, undisturbed):
   with _Run(bucket, RUN) as run:
     assert run.code() == 0, run.text
   assert f'from step {steps[-1]}.' in run.text
-  _assert_same_end(undisturbed)
+  _assert_same_end(bucket, undisturbed)
