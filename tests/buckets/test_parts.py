@@ -24,6 +24,15 @@ def _writer(start_step=0, tensorboard=False, every=0.1, **kwargs):
   )
 
 
+def _dies_after(steps):
+  """A run that has flushed each row, and is no more."""
+  writer = _writer()
+  writer._uploader.close()  # What its thread would do now.
+  for step in range(1, steps + 1):
+    writer.write(step, {'a': 0.5})  # 22 bytes.
+    writer.flush()
+
+
 def _steps():
   return [row['step'] for row in metrics.read(RUN)]
 
@@ -55,12 +64,20 @@ def test_rows_are_uploaded_in_the_background_and_merged(bucket):
   )
 
 
+def test_nothing_is_uploaded_twice(bucket):
+  writer = _writer(tensorboard=True, every=3600)
+  writer.write(1, {'a': 0.5})
+  writer.flush()
+  time.sleep(0.3)  # TensorBoard's writer is a thread.
+  writer.flush()
+  before = bucket.uploaded.total()
+  writer.flush()
+  assert bucket.uploaded.total() == before
+
+
 def test_a_full_part_is_left_alone(bucket, monkeypatch):
   monkeypatch.setattr(parts, 'FULL', 40)
-  writer = _writer(every=3600)
-  for step in range(1, 6):
-    writer.write(step, {'a': 0.5})  # 22 bytes.
-    writer.flush()
+  _dies_after(5)
   assert bucket.names()[1:] == [
     f'run/metrics/{offset:012d}.jsonl' for offset in (0, 44, 88)
   ]
@@ -72,11 +89,8 @@ def test_a_full_part_is_left_alone(bucket, monkeypatch):
 
 def test_after_death_rows_past_the_checkpoint_are_dropped(bucket, monkeypatch):
   monkeypatch.setattr(parts, 'FULL', 40)
-  writer = _writer(every=3600)
-  for step in range(1, 6):
-    writer.write(step, {'a': 0.5})
-    writer.flush()
-  # It dies. The next one starts from step 3.
+  _dies_after(5)
+  # The next one starts from step 3.
   writer = _writer(start_step=3, every=3600)
   assert bucket.names() == ['run/metrics.jsonl']
   assert _steps() == [1, 2, 3]
@@ -92,10 +106,7 @@ def test_after_death_rows_past_the_checkpoint_are_dropped(bucket, monkeypatch):
 def test_a_merge_that_is_killed(bucket, monkeypatch, writes):
   """After any number of its requests, and after the next one."""
   monkeypatch.setattr(parts, 'FULL', 40)
-  writer = _writer(every=3600)
-  for step in range(1, 6):
-    writer.write(step, {'a': 0.5})
-    writer.flush()
+  _dies_after(5)
   left = [writes]
 
   def counted(function):
@@ -195,13 +206,13 @@ def test_tensorboard_reads_every_row_once(bucket, monkeypatch, tmp_path):
   event_pb2 = pytest.importorskip('tensorboardX.proto.event_pb2')
   monkeypatch.setattr(parts, 'FULL', 300)
   writer = _writer(tensorboard=True, every=3600)
-  for step in range(1, 21):
+  for step in range(1, 501):
     writer.write(step, {'a': step / 2})
-    if step % 3 == 0:
+    if step % 100 == 0:
       writer.flush()
   writer.close()
   names = [n for n in bucket.names() if 'tfevents' in n]
-  assert len(names) > 2
+  assert len(names) >= 5
   found = []
   for name in names:  # In TensorBoard's order.
     content = bucket.read(name)
@@ -210,7 +221,7 @@ def test_tensorboard_reads_every_row_once(bucket, monkeypatch, tmp_path):
       event = event_pb2.Event.FromString(content[12 : 12 + length])
       found += [(event.step, v.simple_value) for v in event.summary.value]
       content = content[16 + length :]
-  assert found == [(step, step / 2) for step in range(1, 21)]
+  assert found == [(step, step / 2) for step in range(1, 501)]
 
 
 def test_bytes_that_are_uploaded(bucket, monkeypatch):

@@ -8,6 +8,7 @@ from vit_jax.buckets import preflight
 def test_all_rights_are_there(bucket):
   preflight.check('gs://bucket/run')
   assert bucket.names() == []
+  assert bucket.requests['write'] == 2
   assert bucket.requests['bucket'] == 2  # Orbax asks, too, and remembers it.
   preflight.check('/a/folder')
 

@@ -69,6 +69,7 @@ class Text:
     self._path = path
     self._offset = offset
     self._new = bytearray()
+    self._uploaded = 0
     self._lock = threading.Lock()
 
   def append(self, line: str) -> None:
@@ -79,14 +80,16 @@ class Text:
     """Writes what is new; from one thread at a time."""
     with self._lock:
       offset, content = self._offset, bytes(self._new)
-    if not content:
+    if len(content) == self._uploaded:
       return
     folder = self._path.with_suffix('')
     (folder / f'{offset:012d}{self._path.suffix}').write_bytes(content)
+    self._uploaded = len(content)
     if len(content) >= FULL:
       with self._lock:
         self._offset += len(content)
         del self._new[: len(content)]
+      self._uploaded = 0
 
 
 class Events:
