@@ -123,6 +123,7 @@ class MetricWriter:
 
     Raises:
       StoreError: it could not be written.
+      ValueError: another run has the directory (see `ownership.held`).
     """
     if self._active and self._uploader:
       with self._store_errors():

@@ -333,7 +333,6 @@ def train_and_evaluate(
         goodput.phase('checkpoint'),
         watchdog.allow(f'save of step {step}', config.checkpoint.timeout),
       ):
-        check_owner()
         writer.flush()
         checkpoints.save(step, state, found)
       return time.monotonic()
