@@ -41,6 +41,7 @@ REQUIRED = [
 EXTRAS = {
   # What the default test run needs.
   'test': [
+    'gcp-storage-emulator>=2026.7.19',  # A bucket, where `gcs` is installed.
     'matplotlib>=3.10',
     'pytest>=8',
     'pytest-xdist>=3.6.1',
@@ -62,7 +63,7 @@ EXTRAS = {
   # Sweeps on a Slurm cluster.
   'slurm': ['submitit>=1.5'],
   # Google Cloud Storage paths (gs://...) for data and work directories.
-  'gcs': ['gcsfs>=2024.6'],
+  'gcs': ['gcsfs>=2025.3'],
 }
 
 # Folders of a checkout -> the packages that they are once installed, as on

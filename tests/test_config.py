@@ -128,6 +128,7 @@ def test_a_valid_config():
     ('checkpoint.keep', 0, 'checkpoint.keep=0 must be at least 1'),
     ('checkpoint.keep_every', -1, 'checkpoint.keep_every=-1 must be at'),
     ('log.every', 0, 'log.every=0 must be at least 1'),
+    ('log.upload_every', -1.0, 'log.upload_every=-1.0 must be at least 0'),
     ('profile.start_step', -1, 'profile.start_step=-1 must be at least 0'),
     ('profile.steps', -1, 'profile.steps=-1 must be at least 0'),
     (
@@ -398,6 +399,7 @@ def test_another_runs_work_directory(tmp_path):
   [
     ('mesh.data', 4),
     ('log.every', 7),
+    ('log.upload_every', 7.0),
     ('log.tensorboard', False),
     ('profile.steps', 3),
     ('evals.test.split', 'test[:10]'),

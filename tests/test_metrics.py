@@ -1,11 +1,13 @@
 """The file of numbers: finite, each once, readable after any death."""
 
+import errno
 import json
 import math
 
 import pytest
 from etils import epath
 
+from tests.checkpoint import object_store
 from vit_jax import metrics
 
 
@@ -67,22 +69,67 @@ def test_a_damaged_line_is_left_out(tmp_path, caplog):
   assert 'line 5' not in caplog.text
 
 
-def test_where_files_cannot_be_appended_to(tmp_path, monkeypatch):
-  assert not metrics._can_append(epath.Path('gs://bucket/run/metrics.jsonl'))
-  assert metrics._can_append(epath.Path(tmp_path) / 'metrics.jsonl')
-  monkeypatch.setattr(metrics, '_can_append', lambda path: False)
-  cls = type(epath.Path(tmp_path))
-  open_file = cls.open
-
-  def open_anew(path, mode='r', *args, **kwargs):
-    return open_file(path, mode.replace('a', 'w'), *args, **kwargs)
-
-  monkeypatch.setattr(cls, 'open', open_anew)
+def test_where_files_cannot_be_appended_to(monkeypatch):
+  bucket = object_store.mount(monkeypatch)
   for start_step in (0, 2):
-    writer = _writer(tmp_path, start_step)
+    writer = _writer('gs://bucket/run', start_step)
     for step in range(start_step + 1, start_step + 4):
       writer.write(step, {'loss': step / 2})
     writer.close()
-  text = (tmp_path / 'metrics.jsonl').read_text()
+  assert bucket.names() == ['/bucket/run/metrics.jsonl']
+  text = (epath.Path('gs://bucket/run') / 'metrics.jsonl').read_text()
   rows = [json.loads(line) for line in text.splitlines()]
   assert rows == [{'step': i, 'loss': i / 2} for i in range(1, 6)]
+
+
+def test_lines_that_the_disk_does_not_take_are_written_later(
+  tmp_path, monkeypatch, caplog
+):
+  writer = metrics.MetricWriter(tmp_path, start_step=0, tensorboard=False)
+  writer.write(1, {'a': 1.0})
+  real, full = open, True
+
+  class Full:
+    def __init__(self, *args, **options):
+      self._file = real(*args, **options)
+
+    def __enter__(self):
+      return self
+
+    def __exit__(self, *_):
+      self._file.close()
+
+    def write(self, data):
+      # As the system: as much as there is space for.
+      return self._file.write(data[:5] if full else data)
+
+    def __getattr__(self, name):
+      return getattr(self._file, name)
+
+  monkeypatch.setattr(metrics, 'open', Full, raising=False)
+  writer.write(2, {'a': 2.0})
+  writer.write(3, {'a': 3.0})
+  assert (tmp_path / 'metrics.jsonl').read_text().count('\n') == 1
+  assert caplog.text.count('metrics.jsonl cannot be written: No space') == 1
+  with pytest.raises(OSError, match='No space left'):
+    writer.flush()
+  with pytest.raises(OSError, match='No space left'):
+    writer.close()
+  full = False
+  writer._lines.flush()
+  assert [row['step'] for row in metrics.read(tmp_path)] == [1, 2, 3]
+
+
+def test_a_full_disk_ends_tensorboard_alone(tmp_path, monkeypatch, caplog):
+  writer = metrics.MetricWriter(tmp_path, start_step=0, tensorboard=True)
+  writer.write(1, {'a': 1.0})
+
+  def full(_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(metrics.event_file_writer.EventsWriter, 'flush', full)
+  for step in (2, 3):
+    writer.write(step, {'a': 1.0})
+  writer.close()
+  assert caplog.text.count('ends here: No space left on device') == 1
+  assert len(metrics.read(tmp_path)) == 3

@@ -75,7 +75,7 @@ def test_an_owner_on_another_machine_is_waited_for_longer(
 
 
 def test_object_stores_and_file_systems_without_locks(tmp_path, monkeypatch):
-  with ownership.held(epath.Path('gs://bucket/run')):
+  with ownership.held(epath.Path('s3://bucket/run')):
     pass
 
   def flock(*_):

@@ -73,7 +73,7 @@ def tiny_config(devices=1):
   config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
   config.evals.test = config_lib.evaluation('test', every=6)
   config.checkpoint.every = 4
-  config.log = dict(every=3, tensorboard=False)
+  config.log.update(dict(every=3, tensorboard=False))
   config.mesh.data = devices
   return config
 

@@ -71,7 +71,8 @@ def run(
       # A save that hangs would keep the interpreter from ending.
       from vit_jax.distributed import runtime
 
-      runtime.end_process(1)  # Flushes, and kills data workers.
+      # Flushes, and kills data workers.
+      runtime.end_process(getattr(error, 'exit_code', 1))
     except errors.RestartableError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       print(printable.text(f'ended: {error}'), file=sys.stderr)

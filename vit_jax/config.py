@@ -190,7 +190,8 @@ def default() -> ml_collections.ConfigDict:
   # 'test/loss', which is saved when it is measured, also as WORKDIR/best. '':
   # none.
   checkpoint.best = ''
-  checkpoint.timeout = 1800.0  # Seconds that the loop waits for a save.
+  # Seconds that the loop waits for a save, and for a bucket to answer.
+  checkpoint.timeout = 1800.0
 
   config.guard = guard = ml_collections.ConfigDict()
   # A loss or gradient that is not finite: 'stop' the run, or 'skip' the step
@@ -201,7 +202,10 @@ def default() -> ml_collections.ConfigDict:
   # stacks are logged, and until the process ends; 0: never.
   guard.report_after = 600.0
   guard.exit_after = 3600.0
-  config.log = ml_collections.ConfigDict(dict(every=50, tensorboard=True))
+  config.log = log = ml_collections.ConfigDict(dict(every=50, tensorboard=True))
+  # Seconds between uploads of numbers to a work directory in an object store,
+  # at least.
+  log.upload_every = 30.0
   # A profiler trace of `steps` steps from `start_step` on; steps=0: none.
   config.profile = ml_collections.ConfigDict(dict(start_step=10, steps=0))
   config.mesh = mesh = ml_collections.ConfigDict()
@@ -346,6 +350,7 @@ def validate(
     'guard.report_after': 0,
     'guard.exit_after': 0,
     'log.every': 1,
+    'log.upload_every': 0,
     'profile.start_step': 0,
     'profile.steps': 0,
   }

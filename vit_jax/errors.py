@@ -24,6 +24,12 @@ class RestartableError(RuntimeError):
   exit_code = 1
 
 
+class StoreError(SaveError, RestartableError):
+  """The bucket of the work directory did not answer within the time."""
+
+  exit_code = 76
+
+
 class PreemptedError(RestartableError):
   """The machine is about to be taken away; the state was saved."""
 

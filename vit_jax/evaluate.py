@@ -11,6 +11,7 @@ from etils import epath
 
 from vit_jax import (
   agreement,
+  buckets,
   distributed,
   evaluators,
   inputs,
@@ -31,6 +32,7 @@ from vit_jax import config as config_lib
 from vit_jax import program as program_lib
 from vit_jax import step as step_lib
 from vit_jax import watchdog as watchdog_lib
+from vit_jax.buckets import preflight
 
 # Seconds for the data, the weights and compilation, whatever the limits.
 _START_UP_LIMIT = 3600.0
@@ -87,6 +89,8 @@ def evaluate_only(
     )
     start_up = stack.enter_context(contextlib.ExitStack())
     start_up.enter_context(watchdog.allow('start-up', _START_UP_LIMIT))
+    buckets.patience = config.checkpoint.timeout
+    preflight.check(workdir)
     source = inputs.open_source(config, config.data.dataset)
     trained_on = config.data.train_split
     config = inputs.settle(config, source)
@@ -132,7 +136,7 @@ def evaluate_only(
     if missing:
       distributed.any_true(False)  # All have read what they needed.
       workdir.mkdir(parents=True, exist_ok=True)
-      stack.enter_context(ownership.held(workdir))
+      check_owner = stack.enter_context(ownership.held(workdir))
       agreement.check_shared(workdir)
       if compilation_cache:
         compilation_cache_lib.enable(compilation_cache)
@@ -145,7 +149,11 @@ def evaluate_only(
       if first_process:
         config_lib.save(done, workdir)
       writer = metrics.MetricWriter(
-        workdir, start_step=0, tensorboard=config.log.tensorboard
+        workdir,
+        start_step=0,
+        tensorboard=config.log.tensorboard,
+        upload_every=config.log.upload_every,
+        check=check_owner,
       )
       stack.callback(writer.close)
 
@@ -161,10 +169,12 @@ def evaluate_only(
       for name in missing:
         values = evaluators.run(name, evaluations[name], state, 0, on_batch)
         writer.write(0, values)
+        writer.flush()
         # Each with its results: one that is not done must not seem so.
         done.evals[name] = config.evals[name]
         if first_process:
           config_lib.save(done, workdir)
+      writer.close()
       if first_process:
         (workdir / results.DONE).write_text('0\n')
     distributed.any_true(False)  # The others may read it now.

@@ -7,8 +7,9 @@
 
 Run it again with the same flags to go on where it stopped. Exit codes: 0 all
 was done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76
-another process was lost; 77 nothing moved any more. After the last three, start
-it again. 130 stopped by Ctrl-C, state saved; a second one ends it at once.
+another process was lost, or the bucket does not answer; 77 nothing moved any
+more. After the last three, start it again. 130 stopped by Ctrl-C, state saved;
+a second one ends it at once.
 
 --eval_only runs the config's evaluations on the weights that
 --config.init.checkpoint names, at any resolution, and trains nothing.

@@ -1,16 +1,27 @@
 """Where a run's numbers go: `metrics.jsonl` and TensorBoard."""
 
+import contextlib
+import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
-import tensorboardX
 from absl import logging
 from etils import epath
+from tensorboardX import event_file_writer
+from tensorboardX.proto import event_pb2, summary_pb2
 
-from vit_jax import json_text
+from vit_jax import buckets, errors, json_text
+from vit_jax.buckets import parts, uploading
+
+# Seconds for the last upload of a run that ends early: the machine may be taken
+# away meanwhile.
+_LAST_PATIENCE = 20.0
 
 FILE = 'metrics.jsonl'
 
@@ -22,10 +33,8 @@ def read(workdir: epath.PathLike) -> list[dict[str, float]]:
   last one, at which a process may have died.
   """
   path = epath.Path(workdir) / FILE
-  if not path.exists():
-    return []
   rows = []
-  text = path.read_bytes().decode(errors='replace')
+  text = parts.read(path).decode(errors='replace')
   lines = text.splitlines(keepends=True)
   for number, line in enumerate(lines, start=1):
     try:
@@ -34,11 +43,6 @@ def read(workdir: epath.PathLike) -> list[dict[str, float]]:
     except ValueError as error:
       logging.warning('%s, line %d, is left out: %s', path, number, error)
   return rows
-
-
-def _can_append(path: epath.Path) -> bool:
-  """Whether a file can grow; in object stores opening it starts it anew."""
-  return '://' not in os.fspath(path)
 
 
 def _parse(line: str) -> dict[str, float]:
@@ -55,12 +59,18 @@ def _parse(line: str) -> dict[str, float]:
 class MetricWriter:
   """Appends named numbers to the work directory; silent on other hosts.
 
-  Object stores such as `gs://` cannot append: there the whole file is written
-  anew, which is fine at the pace of a line every few seconds.
+  Object stores such as `gs://` cannot append: there a thread uploads what is
+  new now and then, in parts (see `buckets.parts`), which `close` joins.
   """
 
   def __init__(
-    self, workdir: epath.PathLike, *, start_step: int, tensorboard: bool
+    self,
+    workdir: epath.PathLike,
+    *,
+    start_step: int,
+    tensorboard: bool,
+    upload_every: float = 30.0,
+    check: Callable[[], None] = lambda: None,
   ):
     """Opens the files, dropping lines past the step the run resumes from.
 
@@ -68,45 +78,204 @@ class MetricWriter:
       workdir: an existing directory.
       start_step: what was logged after this step is about to be repeated.
       tensorboard: whether to write event files too.
+      upload_every: seconds between uploads to an object store, at least.
+      check: called before each; raises if there may be none.
     """
     self._active = jax.process_index() == 0
-    self._path = epath.Path(workdir) / FILE
-    self._board = None
     if not self._active:
       return
+    self._path = epath.Path(workdir) / FILE
+    store = buckets.is_store(workdir)
+    if store:
+      parts.merge(self._path)
     rows = read(workdir)
     kept = [row for row in rows if row['step'] <= start_step]
     text = ''.join(json.dumps(row) + '\n' for row in kept)
-    # What the file holds, where it must be written as a whole.
-    self._text = None if _can_append(self._path) else text
-    if self._text is None:
+    if store:
+      self._path.write_text(text)
+    else:
       temporary = self._path.with_name(FILE + '.tmp')
       temporary.write_text(text)
       temporary.replace(self._path)
-    else:
-      self._path.write_text(text)
+    self._board = self._uploader = None
+    self._lines = _Lines(self._path)
     if tensorboard:
-      self._board = tensorboardX.SummaryWriter(
-        str(workdir), purge_step=start_step + 1 if rows else None
+      events = parts.Events if store else _Events
+      self._board = events(workdir, start_step + 1 if rows else None)
+    if store:
+      self._check = check
+      self._text = parts.Text(self._path, len(text.encode()))
+      self._uploader = uploading.Uploader(
+        self._upload, upload_every, self._path
       )
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes one line, on disk when this returns. NaN and inf are left out."""
+    """Writes one line; NaN and inf are left out.
+
+    It is on disk when this returns, if it can be; in an object store after
+    `flush`.
+    """
     if not self._active:
       return
     values = {k: float(v) for k, v in values.items() if math.isfinite(v)}
     line = json.dumps({'step': step} | values) + '\n'
-    if self._text is None:
-      with self._path.open('a') as f:
-        f.write(line)
+    if self._uploader:
+      self._text.append(line)
     else:
-      self._text += line
-      self._path.write_text(self._text)
+      self._lines.append(line)
     if self._board:
-      for name, value in values.items():
-        self._board.add_scalar(name, value, step)
-      self._board.flush()
+      self._board.add(step, values)
+    if self._uploader:
+      self._uploader.soon()
+
+  def flush(self) -> None:
+    """Returns when all that was written is on disk, or in the store.
+
+    Raises:
+      StoreError, OSError: it could not be written.
+      ValueError: another run has the directory (see `ownership.held`).
+    """
+    if self._active and self._uploader:
+      with self._store_errors():
+        self._uploader.now()
+    elif self._active:
+      self._lines.flush()
 
   def close(self) -> None:
+    """Flushes, and puts parts together. May be called again.
+
+    Raises:
+      StoreError, OSError: it could not be written. Only a message while another
+        exception is handled.
+    """
+    if not self._active:
+      return
+    self._active = False
+    handled = sys.exception()
+    if self._uploader:
+      if handled:
+        buckets.patience = min(buckets.patience, _LAST_PATIENCE)
+      self._uploader.close()
+      try:
+        with self._store_errors():
+          self._uploader.now()
+          parts.merge(self._path)
+          if self._board:
+            self._board.close()
+      except (errors.StoreError, ValueError) as error:
+        if handled is None:
+          raise
+        logging.error('%s', error)
+      return
     if self._board:
       self._board.close()
+    try:
+      self._lines.flush()
+    except OSError:
+      if handled is None:
+        raise
+
+  def _upload(self) -> None:
+    self._check()
+    self._text.upload()
+    if self._board:
+      self._board.upload()
+
+  @contextlib.contextmanager
+  def _store_errors(self) -> Iterator[None]:
+    try:
+      yield
+    except (errors.StoreError, ValueError):
+      raise
+    except Exception as error:  # Each client has its own.
+      raise errors.StoreError(
+        f'{self._path} cannot be written: {" ".join(str(error).split())}. Start'
+        ' the same command again to go on from the last checkpoint.'
+      ) from error
+
+
+class _Lines:
+  """A local file; what the disk does not take now is written later."""
+
+  def __init__(self, path: epath.Path):
+    self._path = path
+    self._waiting = b''
+
+  def append(self, line: str) -> None:
+    """Writes a line, on disk when this returns; else says so, once."""
+    told = bool(self._waiting)
+    self._waiting += line.encode()
+    try:
+      self.flush()
+    except OSError as error:
+      if not told:
+        logging.warning(
+          '%s cannot be written: %s. It is tried again until the next'
+          ' checkpoint.',
+          *(self._path, error.strerror),
+        )
+
+  def flush(self) -> None:
+    """Raises OSError if something is left that cannot be written."""
+    if not self._waiting:
+      return
+    with open(self._path, 'ab', buffering=0) as file:
+      size = file.seek(0, os.SEEK_END)
+      try:
+        if file.write(self._waiting) < len(self._waiting):
+          raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+      except OSError:
+        with contextlib.suppress(OSError):
+          file.truncate(size)  # No half line.
+        raise
+    self._waiting = b''
+
+
+class _Events:
+  """TensorBoard's file, of which every row is on disk at once.
+
+  Without tensorboardX's thread, which ends at a full disk with a traceback for
+  each number that follows.
+  """
+
+  def __init__(self, workdir: epath.PathLike, purge_step: int | None):
+    self._workdir = workdir
+    self._file = None
+    with self._told():
+      self._file = event_file_writer.EventsWriter(
+        os.path.join(workdir, 'events')
+      )
+      if purge_step is not None:
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(purge_step, session_log=start)
+
+  def add(self, step: int, values: Mapping[str, float]) -> None:
+    found = [
+      summary_pb2.Summary.Value(tag=name, simple_value=value)
+      for name, value in values.items()
+    ]
+    with self._told():
+      self._write(step, summary=summary_pb2.Summary(value=found))
+
+  def close(self) -> None:
+    with self._told():
+      if self._file:
+        self._file.close()
+
+  def _write(self, step: int, **what: Any) -> None:
+    if self._file:
+      self._file.write_event(
+        event_pb2.Event(wall_time=time.time(), step=step, **what)
+      )
+      self._file.flush()
+
+  @contextlib.contextmanager
+  def _told(self) -> Iterator[None]:
+    try:
+      yield
+    except OSError as error:
+      self._file = None
+      logging.warning(
+        "TensorBoard's file in %s ends here: %s. %s has all numbers.",
+        *(self._workdir, error.strerror, FILE),
+      )

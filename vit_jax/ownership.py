@@ -6,14 +6,15 @@ import fcntl
 import json
 import os
 import platform
+import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 from absl import logging
 from etils import epath
 
-from vit_jax import distributed, json_text
+from vit_jax import buckets, distributed, json_text
 
 FILE = 'owner.json'
 # Seconds to wait for an owner that is just ending.
@@ -29,25 +30,45 @@ _NO_LOCKS = (
 
 
 @contextlib.contextmanager
-def held(workdir: epath.Path) -> Iterator[None]:
+def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
   """Holds a work directory, which exists; all processes must call this.
 
   The lock is the operating system's, on `WORKDIR/owner.json`, which says who
   has or had it. It ends with its process, however that ends; on file systems
   that several machines share, that of a dead machine ends when the server says
-  so, after about 90 seconds with NFS 4. Object stores have none.
+  so, after about 90 seconds with NFS 4. In a bucket the file is a lease, see
+  `buckets.lease`: that of a dead process ends after two minutes.
+
+  Yields:
+    A function to be called before anything is written, which raises ValueError
+    if another run has taken the directory meanwhile.
 
   Raises:
     ValueError: another run has it; names its host, process and start.
     OSError: the file cannot be written.
   """
   with contextlib.ExitStack() as stack:
-    problem = ''
-    if jax.process_index() == 0 and '://' not in str(workdir):
+    problem, check = '', lambda: None
+    if jax.process_index() == 0 and buckets.is_bucket(workdir):
+      try:
+        check = stack.enter_context(_lease(workdir)).check
+      except ValueError as error:
+        problem = str(error)
+    elif jax.process_index() == 0 and '://' not in str(workdir):
       problem = _take(workdir, stack)
     if problem := distributed.broadcast(problem):
       raise ValueError(problem)
-    yield
+    yield check
+
+
+def _lease(workdir: epath.Path):
+  # Imported late: it imports gcsfs.
+  from vit_jax.buckets import lease
+
+  # The number tells runs apart that have the same host and process, as in
+  # containers.
+  owner = _owner() | {'run': secrets.token_hex(8)}
+  return lease.Lease(workdir / FILE, json.dumps(owner).encode(), _described)
 
 
 def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
@@ -79,18 +100,21 @@ def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
       )
     time.sleep(0.2)
   file.truncate(0)
-  owner = {
-    'host': platform.node(),
-    'process': os.getpid(),
-    'since': time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime()),
-  }
   with contextlib.suppress(OSError):  # A full disk shows elsewhere.
-    json.dump(owner, file)
+    json.dump(_owner(), file)
     file.flush()
   return ''
 
 
-def _described(text: str) -> str:
+def _owner() -> dict:
+  return {
+    'host': platform.node(),
+    'process': os.getpid(),
+    'since': time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime()),
+  }
+
+
+def _described(text: str | bytes) -> str:
   try:
     owner = json_text.loads(text)
     return (

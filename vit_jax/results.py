@@ -11,6 +11,7 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import evaluators, metrics
+from vit_jax.buckets import parts
 
 DONE = 'DONE'
 
@@ -101,6 +102,7 @@ def check_not_lost(workdir: epath.PathLike) -> None:
 def set_aside(workdir: epath.PathLike) -> None:
   """Keeps numbers and weights under other names, as a run begins anew."""
   workdir, number = epath.Path(workdir), 1
+  parts.merge(workdir / metrics.FILE)
   while (workdir / f'metrics_{number}.jsonl').exists():
     number += 1
   for name in (metrics.FILE, checkpoint_lib.BEST, checkpoint_lib.FINAL):

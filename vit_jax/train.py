@@ -11,6 +11,7 @@ from etils import epath
 
 from vit_jax import (
   agreement,
+  buckets,
   class_names,
   data,
   distributed,
@@ -38,6 +39,7 @@ from vit_jax import guard as guard_lib
 from vit_jax import program as program_lib
 from vit_jax import progress as progress_lib
 from vit_jax import watchdog as watchdog_lib
+from vit_jax.buckets import preflight
 from vit_jax.data import pipeline
 
 # Seconds for the data, compilation and the first step, whatever the limits.
@@ -74,6 +76,7 @@ def train_and_evaluate(
       training.
     NonFiniteError: the run diverged; the last good checkpoint is kept.
     SaveError: a checkpoint could not be written.
+    StoreError: the bucket of the work directory did not answer in time.
     PreemptedError: the run was asked to stop, and saved its state.
   """
   config_lib.validate(config)
@@ -88,6 +91,8 @@ def train_and_evaluate(
     start_up.enter_context(watchdog.allow('start-up', _START_UP_LIMIT))
     workdir = paths.absolute(workdir)
     stack.enter_context(small_files.disk_full_named(workdir))
+    buckets.patience = config.checkpoint.timeout
+    preflight.check(workdir)
     if workdir.exists() and not workdir.is_dir():
       raise ValueError(f'--workdir={workdir} is a file, not a directory.')
 
@@ -174,7 +179,7 @@ def train_and_evaluate(
     # All processes have read what they needed of it before one writes.
     distributed.any_true(False)
     workdir.mkdir(parents=True, exist_ok=True)
-    stack.enter_context(ownership.held(workdir))
+    check_owner = stack.enter_context(ownership.held(workdir))
     agreement.check_shared(workdir)
     if compilation_cache:
       compilation_cache_lib.enable(compilation_cache)
@@ -255,7 +260,11 @@ def train_and_evaluate(
       environment.write_requirements(workdir, start_step)
     overview.write(workdir, config, view, layout, state)
     writer = metrics.MetricWriter(
-      workdir, start_step=start_step, tensorboard=config.log.tensorboard
+      workdir,
+      start_step=start_step,
+      tensorboard=config.log.tensorboard,
+      upload_every=config.log.upload_every,
+      check=check_owner,
     )
     stack.callback(writer.close)
 
@@ -310,6 +319,7 @@ def train_and_evaluate(
     def save_params(kind, step, values=None):
       timeout = config.checkpoint.timeout
       with goodput.phase('checkpoint'), watchdog.allow(kind, timeout):
+        check_owner()
         checkpoint_lib.save_params(
           workdir, kind, step, state.eval_params, values, timeout=timeout
         )
@@ -330,6 +340,7 @@ def train_and_evaluate(
         goodput.phase('checkpoint'),
         watchdog.allow(f'save of step {step}', config.checkpoint.timeout),
       ):
+        writer.flush()
         checkpoints.save(step, state, found)
       return time.monotonic()
 
@@ -430,6 +441,7 @@ def train_and_evaluate(
     # ---- The end: all is written --------------------------------------------
     save_params(checkpoint_lib.FINAL, config.total_steps)
     logging.info('Done: %s.', goodput.summary())
+    writer.close()
     if first_process:
       config_lib.save(config, workdir)
       (workdir / results.DONE).write_text(f'{config.total_steps}\n')

@@ -1,11 +1,20 @@
 """Setting aside and replacing where folders cannot be renamed."""
 
+import threading
+
 import pytest
 from etils import epath
 
 from tests.checkpoint import object_store
 from vit_jax import checkpoint, errors
-from vit_jax.checkpoint import damaged, moving, params, restoring
+from vit_jax.checkpoint import (
+  damaged,
+  moving,
+  params,
+  record,
+  restoring,
+  saving,
+)
 
 RUN = epath.Path('gs://bucket/run')
 
@@ -81,6 +90,73 @@ def test_what_is_half_deleted_is_not_complete(bucket, monkeypatch):
       moving.move(RUN / 'checkpoints/8', RUN / 'elsewhere/8')
   assert checkpoint.latest_step(RUN) is None
   assert (RUN / 'elsewhere/8/commit_success.txt').exists()
+
+
+@pytest.mark.parametrize(
+  ('error', 'kind'),
+  [
+    (errors.StoreError('gs://bucket/run: no answer'), errors.StoreError),
+    (ValueError('UNAVAILABLE: 503'), errors.StoreError),
+    (OSError('Forbidden: b/bucket/o'), OSError),
+  ],
+)
+def test_a_store_that_does_not_answer(bucket, monkeypatch, error, kind):
+  """Whoever restarts runs restarts it; nothing is taken for damaged."""
+  _write(RUN / 'checkpoints/8')
+  before = bucket.names()
+
+  def read(_):
+    raise error
+
+  monkeypatch.setattr(record, 'read', read)
+  with pytest.raises(kind, match='checkpoints/8 cannot be read: ') as raised:
+    checkpoint.restore_newest(RUN, {})
+  assert isinstance(raised.value, errors.RestartableError) == (
+    kind is errors.StoreError
+  )
+  with pytest.raises(kind, match='checkpoints/8 cannot be read: '):
+    params._check_reach(RUN / 'checkpoints/8', error)
+  assert bucket.names() == before
+
+
+@pytest.mark.parametrize(
+  ('error', 'kind'),
+  [
+    (errors.StoreError('no answer'), errors.StoreError),
+    (OSError('Forbidden'), errors.SaveError),
+  ],
+)
+def test_saving_to_a_store_that_does_not_answer(
+  bucket, monkeypatch, error, kind
+):
+  _write(RUN / 'best/8')
+
+  def fail(*_):
+    raise error
+
+  monkeypatch.setattr(moving, 'move', fail)
+  with (
+    pytest.raises(errors.SaveError, match='8 could not be replaced: ') as why,
+    params._out_of_the_way(RUN / 'best', 8),
+  ):
+    pass
+  assert type(why.value) is kind
+
+  def opened(*_, **__):
+    raise error
+
+  monkeypatch.setattr(saving.ocp, 'CheckpointManager', opened)
+  with pytest.raises(errors.SaveError, match='Opening gs://') as why:
+    saving.Saver(RUN / 'checkpoints', lambda steps: set(steps), 5)
+  assert type(why.value) is kind
+
+
+def test_a_store_that_hangs(bucket, monkeypatch):
+  monkeypatch.setattr(
+    saving.ocp, 'CheckpointManager', lambda *_, **__: threading.Event().wait()
+  )
+  with pytest.raises(errors.StoreError, match='has not ended within'):
+    saving.Saver(RUN / 'checkpoints', lambda steps: set(steps), 0.1)
 
 
 def test_params_are_replaced(bucket):

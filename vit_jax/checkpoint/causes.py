@@ -4,7 +4,9 @@ import errno
 import re
 
 import jax
+from etils import epath
 
+from vit_jax import buckets, errors
 from vit_jax.checkpoint.record import DamagedError
 
 # What a missing file, or one of the wrong kind, leads to; bytes that are no
@@ -17,6 +19,7 @@ _OUT_OF_REACH = re.compile(
   r'(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED'
   r'|UNAUTHENTICATED|ABORTED|CANCELLED)\b'
 )
+_UNANSWERED = re.compile(r'(UNAVAILABLE|DEADLINE_EXCEEDED)\b')
 _ERRNO = re.compile(r"os_error_code='(\d+)'")
 # Clients of object stores, whose errors have no common base.
 _CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests', 'urllib3', 'botocore')
@@ -29,6 +32,24 @@ def is_out_of_reach(error: BaseException) -> bool:
   files lead to errors of many kinds, so all others count as damage.
   """
   return any(_is_out_of_reach(link) for link in _chain(error))
+
+
+def is_unanswered(path: epath.PathLike, error: BaseException) -> bool:
+  """Whether an object store did not answer, so that another try may do better.
+
+  Args:
+    path: that was to be read or written.
+    error: what came of it.
+  """
+  return buckets.is_store(path) and any(map(_is_unanswered, _chain(error)))
+
+
+def _is_unanswered(error: BaseException) -> bool:
+  if isinstance(error, (errors.StoreError, TimeoutError)):
+    return True
+  if type(error).__module__.partition('.')[0] in _CLIENTS:
+    return str(getattr(error, 'code', '')) not in ('401', '403')
+  return _UNANSWERED.match(str(error)) is not None
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
@@ -44,7 +65,9 @@ def _is_out_of_reach(error: BaseException) -> bool:
     return False
   if isinstance(error, OSError):
     return error.errno not in _DAMAGE
-  if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
+  if isinstance(
+    error, (MemoryError, jax.errors.JaxRuntimeError, errors.StoreError)
+  ):
     return True
   if type(error).__module__.partition('.')[0] in _CLIENTS:
     return True

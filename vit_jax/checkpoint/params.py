@@ -74,7 +74,7 @@ def save_params(
 def _out_of_the_way(folder: epath.Path, step: int):
   """Renames a checkpoint of the same step while a new one is saved."""
   path = folder / str(step)
-  problem = ''
+  unanswered, problem = 0, ''
   if jax.process_index() == 0:
     try:
       _put_back(folder)
@@ -82,9 +82,12 @@ def _out_of_the_way(folder: epath.Path, step: int):
         moving.move(path, folder / f'{step}{layout.REPLACED}')
     except Exception as error:  # Each kind of file system has its own.
       problem = saving.cause(error)
+      unanswered = int(causes.is_unanswered(path, error))
   # The others must not wait for one that raised.
-  if problem := agreement.gather(0, problem)[0][1]:
-    raise errors.SaveError(f'{path} could not be replaced: {problem}.')
+  unanswered, problem = agreement.gather(unanswered, problem)[0]
+  if problem:
+    kind = errors.StoreError if unanswered else errors.SaveError
+    raise kind(f'{path} could not be replaced: {problem}.')
   try:
     yield
   finally:
@@ -207,7 +210,11 @@ def _read(path: epath.Path) -> Any:
 
 
 def _check_reach(path: epath.Path, error: Exception) -> None:
-  """Raises OSError if an error says nothing about the files."""
+  """Raises OSError or StoreError if an error says nothing about the files."""
+  if causes.is_unanswered(path, error):
+    raise errors.StoreError(
+      f'{path} cannot be read: {causes.one_line(error)}.'
+    ) from error
   if causes.is_out_of_reach(error):
     raise OSError(
       f'{path} cannot be read: {causes.one_line(error)}. It may be intact. Make'

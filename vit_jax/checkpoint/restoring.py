@@ -9,7 +9,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from vit_jax import paths
+from vit_jax import errors, paths
 from vit_jax.checkpoint import (
   agreement,
   causes,
@@ -23,7 +23,9 @@ from vit_jax.checkpoint import (
 from vit_jax.checkpoint.record import DamagedError
 
 # What a process says of what it read.
-_VERIFIABLE, _UNVERIFIABLE, _DAMAGED, _FOREIGN, _OUT_OF_REACH = range(5)
+_VERIFIABLE, _UNVERIFIABLE, _DAMAGED, _FOREIGN, _OUT_OF_REACH, _UNANSWERED = (
+  range(6)
+)
 
 # Seconds before trying again. A hiccup passes, and so does a cache of what was
 # not there a moment ago: the longer pauses are for file systems of several.
@@ -69,6 +71,7 @@ def restore_newest(
       state (lists missing, extra and misshapen arrays).
     OSError: one cannot be read for want of memory, permission or an answer,
       which says nothing about what it holds. Nothing was moved.
+    StoreError: the same, of an object store that does not answer.
   """
   workdir = paths.absolute(workdir)
   folder = workdir / layout.FOLDER
@@ -142,7 +145,7 @@ def _restore_once(path: epath.Path, abstract_state: Any) -> Any:
       tree = _read_arrays(path, _as_saved(target, saved))
   # A process that raised here would leave the others waiting for it.
   except Exception as error:
-    finding = _finding(error)
+    finding = _finding(path, error)
   _agree(path, *finding)
   if saved is None:
     logging.warning(
@@ -155,14 +158,16 @@ def _restore_once(path: epath.Path, abstract_state: Any) -> Any:
   try:
     saved.check(tree)
   except Exception as error:
-    finding = _finding(error)
+    finding = _finding(path, error)
   _agree(path, *finding)
   tree = jax.tree.map(_cast, tree, target)
   return flax.serialization.from_state_dict(abstract_state, tree)
 
 
-def _finding(error: Exception) -> tuple[int, str]:
+def _finding(path: epath.Path, error: Exception) -> tuple[int, str]:
   code = _OUT_OF_REACH if causes.is_out_of_reach(error) else _DAMAGED
+  if causes.is_unanswered(path, error):
+    code = _UNANSWERED
   return code, causes.one_line(error)
 
 
@@ -231,6 +236,8 @@ def _agree(path: epath.Path, code: int, text: str) -> None:
   if len(found) > 1:
     reasons = [f'process {i}: {text}' for text, i in reasons.items()]
   why = '; '.join(reasons) or 'processes see different files'
+  if _UNANSWERED in codes:
+    raise errors.StoreError(f'The checkpoint {path} cannot be read: {why}.')
   if _OUT_OF_REACH in codes:
     raise _OutOfReachError(
       f'The checkpoint {path} cannot be read: {why}. It may be intact, so'

@@ -14,7 +14,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from vit_jax import errors
-from vit_jax.checkpoint import damaged, layout, leaks, record, space
+from vit_jax.checkpoint import causes, damaged, layout, leaks, record, space
 
 leaks.plug()
 
@@ -130,9 +130,10 @@ class Saver:
       return
     # It does not know what is on disk any more; the next one cleans up.
     self._drop_manager()
-    raise errors.SaveError(
+    raise self._error(
       f'The checkpoint of step {save.step} could not be saved to'
-      f' {self.directory}: {cause(save.error)}. {self._last()}'
+      f' {self.directory}: {cause(save.error)}. {self._last()}',
+      save.error,
     ) from save.error
 
   def check(self) -> None:
@@ -201,22 +202,30 @@ class Saver:
     call = _Call(function)
     call.start()
     if not call.done.wait(self._timeout):
-      raise errors.SaveError(
+      raise self._error(
         f'{what} has not ended within {self._timeout:g} s: the file system'
         ' does not answer.'
       )
     if call.error is not None:
-      raise errors.SaveError(
-        f'{what} failed: {cause(call.error)}.'
+      raise self._error(
+        f'{what} failed: {cause(call.error)}.', call.error
       ) from call.error
     return call.result
 
   def _too_late(self, step: int) -> errors.SaveError:
-    return errors.SaveError(
+    return self._error(
       f'Saving the checkpoint of step {step} to {self.directory} has not ended'
       f' within {self._timeout:g} s: the file system, or another process, does'
       f' not answer, or the limit is too low. {self._last()}'
     )
+
+  def _error(
+    self, message: str, reason: BaseException | None = None
+  ) -> errors.SaveError:
+    """What to raise; without a reason nothing was heard in time."""
+    if causes.is_unanswered(self.directory, reason or TimeoutError()):
+      return errors.StoreError(message)
+    return errors.SaveError(message)
 
   def _last(self) -> str:
     if (last := self.latest_step) is None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from vit_jax import json_text
+from vit_jax.buckets import parts
 from vit_jax.paper import cost, numbers
 from vit_jax.paper.cost import planning
 from vit_jax.paper.items import table_items
@@ -176,12 +177,11 @@ def _steps(run: Run) -> int:
 def _state(run: Run, where: Folders, finished: schedule.Finished) -> str:
   if run.name in finished:
     return 'finished'
-  with contextlib.suppress(FileNotFoundError):
-    text = (where.workdir(run.name) / 'metrics.jsonl').read_text()
-    for line in reversed(text.splitlines()):
-      # The last one is cut off if the process died at it.
-      with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):
-        return f'step {json_text.loads(line)["step"]:,}'
+  text = parts.read(where.workdir(run.name) / 'metrics.jsonl')
+  for line in reversed(text.decode(errors='replace').splitlines()):
+    # The last one is cut off if the process died at it.
+    with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):
+      return f'step {json_text.loads(line)["step"]:,}'
   return 'not begun'
 
 

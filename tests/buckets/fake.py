@@ -1,0 +1,200 @@
+"""A bucket on this machine, whose service can be made to fail.
+
+The server is `gcp-storage-emulator`; what it lacks and the clients need is
+added here: several requests at once, preconditions, moving, and listings from
+one name to another.
+"""
+
+import contextlib
+import functools
+import http.server
+import io
+import json
+import threading
+import time
+import urllib.parse
+from collections import Counter
+
+from gcp_storage_emulator import exceptions, server, storage
+from gcp_storage_emulator.handlers import buckets
+
+NAME = 'bucket'
+
+# Which right a request needs, as the service's documentation has it.
+_RIGHTS = {
+  'list': 'storage.objects.list',
+  'bucket': 'storage.buckets.get',
+  'read': 'storage.objects.get',
+  'write': 'storage.objects.create',
+  'delete': 'storage.objects.delete',
+}
+
+
+class Bucket:
+  """A server with one bucket. What it counts and how it fails may be changed.
+
+  Attributes:
+    url: of the server.
+    denied: rights that are missing, such as `storage.buckets.get`.
+    delay: seconds before each answer.
+    uploaded: bytes by the object's name, the names of all copies together.
+    requests: their number by kind: list, bucket, read, write, delete.
+  """
+
+  def __init__(self):
+    self.storage = storage.Storage(use_memory_fs=True)
+    self.lock = threading.RLock()
+    self.reset()
+    self._server = http.server.ThreadingHTTPServer(
+      ('127.0.0.1', 0), functools.partial(_Handler, self)
+    )
+    self._server.daemon_threads = True
+    self.url = f'http://127.0.0.1:{self._server.server_port}'
+    threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+  def reset(self) -> None:
+    """Empties the bucket; it is well."""
+    with self.lock:
+      self.storage.wipe()
+      buckets.create_bucket(NAME, self.storage)
+    self.denied: set[str] = set()
+    self.delay = 0.0
+    self.uploaded = Counter()
+    self.requests = Counter()
+    self.refused = 0
+    self._down_until = 0.0
+
+  def fail(self, seconds: float) -> None:
+    """From now on every answer is 503, for so long."""
+    self._down_until = time.monotonic() + seconds
+
+  @property
+  def down(self) -> bool:
+    return time.monotonic() < self._down_until
+
+  def names(self) -> list[str]:
+    with self.lock:
+      return sorted(self.storage.objects.get(NAME, {}))
+
+  def read(self, name: str) -> bytes:
+    with self.lock:
+      return self.storage.get_file(NAME, name)
+
+  def generation(self, name: str) -> str:
+    try:
+      return self.storage.get_file_obj(NAME, name)['generation']
+    except exceptions.NotFound:
+      return '0'
+
+  def close(self) -> None:
+    self._server.shutdown()
+    self._server.server_close()
+
+  def environment(self) -> dict[str, str]:
+    """What a process needs to see this bucket as gs://bucket."""
+    return {
+      'STORAGE_EMULATOR_HOST': self.url,
+      'FSSPEC_GS_TOKEN': 'anon',
+      'FSSPEC_GCS_TOKEN': 'anon',
+      # TensorStore's.
+      'TENSORSTORE_GCS_HTTP_URL': self.url,
+      'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'none',
+    }
+
+
+class _Handler(server.RequestHandler):
+  protocol_version = 'HTTP/1.1'
+  disable_nagle_algorithm = True
+
+  def __init__(self, bucket, *args):
+    self.bucket = bucket
+    with contextlib.suppress(ConnectionError):  # It lost its interest.
+      super().__init__(bucket.storage, *args)
+
+  def _handle(self, method):
+    bucket = self.bucket
+    # Also of what is refused: the next request comes on the same connection.
+    body = server._read_raw_data(self) or b''
+    time.sleep(bucket.delay)
+    path, _, query = self.path.partition('?')
+    self.query = {k: v[0] for k, v in urllib.parse.parse_qs(query).items()}
+    found = path.partition('/o/')
+    self.name = self.query.get('name') or urllib.parse.unquote(found[2])
+    kind = self._kind(method, path)
+    with bucket.lock:
+      bucket.requests[kind] += 1
+      if bucket.down:
+        bucket.refused += 1
+        return self._refuse(503, 'The service is down.')
+      right = _RIGHTS[kind]
+      if kind == 'write' and bucket.generation(self.name) != '0':
+        # Overwriting is both.
+        right = next(iter(bucket.denied & {right, _RIGHTS['delete']}), right)
+      if right in bucket.denied:
+        return self._refuse(403, f'The caller does not have {right}.')
+      generation = bucket.generation(self.name)
+      if self.query.get('ifGenerationMatch', generation) != generation:
+        return self._refuse(412, 'Another generation.')
+      if self.query.get('ifGenerationNotMatch') == generation:
+        return self._refuse(304, '')
+      if kind == 'write':
+        bucket.uploaded[self.name] += len(body)
+      if kind == 'list' and 'startOffset' in self.query:
+        return self._list()
+      moved, to, target = self.path.partition('/moveTo/')
+      if to:
+        self.path = f'{moved}/copyTo/b/{NAME}/{target}'
+      connection, self.rfile = self.rfile, io.BytesIO(body)
+      del self.headers['Transfer-Encoding'], self.headers['Content-Length']
+      self.headers['Content-Length'] = str(len(body))
+      try:
+        server.Router(self).handle(method)
+        if to:
+          name = moved.partition('/o/')[2]
+          self.storage.delete_file(NAME, urllib.parse.unquote(name))
+      finally:
+        self.rfile = connection
+
+  do_GET = functools.partialmethod(_handle, server.GET)
+  do_POST = functools.partialmethod(_handle, server.POST)
+  do_PUT = functools.partialmethod(_handle, server.PUT)
+  do_DELETE = functools.partialmethod(_handle, server.DELETE)
+  do_PATCH = functools.partialmethod(_handle, server.PATCH)
+
+  def _kind(self, method, path):
+    if path.startswith('/batch') or method == server.DELETE:
+      return 'delete'
+    if method != server.GET:
+      return 'write'
+    if path.endswith('/o'):
+      return 'list'
+    return 'read' if '/o/' in path else 'bucket'
+
+  def _list(self):
+    names = [
+      name
+      for name in self.bucket.names()
+      if self.query['startOffset'] <= name
+      and name < self.query.get('endOffset', '\U0010ffff')
+    ]
+    items = [self.storage.get_file_obj(NAME, name) for name in names]
+    self._answer(200, json.dumps({'kind': 'storage#objects', 'items': items}))
+
+  def _refuse(self, code, message):
+    content = {'error': {'code': code, 'message': message}}
+    self._answer(code, json.dumps(content) if message else '')
+
+  def _answer(self, code, text):
+    self.send_response(code)
+    self.send_header('Content-Type', 'application/json')
+    self.send_header('Content-Length', str(len(text)))
+    self.end_headers()
+    self.wfile.write(text.encode())
+
+  def send_response(self, code, message=None):
+    super().send_response(code, message)
+    if self.command == 'GET' and self.name:
+      self.send_header('x-goog-generation', self.bucket.generation(self.name))
+
+  def log_message(self, *_):
+    pass
