@@ -2,9 +2,8 @@
 
 TensorStore 0.1.86 never frees what it turns from its own JSON into Python's: 3
 kB whenever Orbax asks for its counters, only to log them, and 250 bytes for the
-description of each array of each save. And a save has new threads, each of which
-takes its memory from one of glibc's arenas, eight a core: all become full of
-holes.
+description of each array of each save. And a save has new threads, which take
+their memory from the arenas of glibc, eight a core: all become full of holes.
 """
 
 import ctypes
