@@ -51,6 +51,14 @@ class HostLostError(RestartableError):
   exit_code = 76
 
 
+class OtherProcessError(RestartableError):
+  """Another process of the run ended with an error, with this exit code."""
+
+  def __init__(self, text: str, exit_code: int):
+    super().__init__(text)
+    self.exit_code = exit_code
+
+
 class StuckError(RestartableError):
   """Nothing finished within the time limit."""
 

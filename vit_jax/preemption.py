@@ -72,8 +72,7 @@ class Notice:
       'maintenance-event TERMINATE_ON_HOST_MAINTENANCE', or 'SIGTERM of another
       process' where this one had no notice. '' until `requested` is True.
     nothing_to_save: whether a signal ends the process at once, also while the
-      main thread compiles. Only of a process that is alone: several would take
-      the first to end for lost.
+      main thread compiles. It ends the other processes of the run, too.
   """
 
   def __init__(self, *, poll_seconds: float = 2.0, check_seconds: float = 2.0):
@@ -177,10 +176,13 @@ class Notice:
   def begin(self) -> None:
     """Says that a run begins, which has nothing to save until it says so."""
     self.nothing_to_save = True
-    if self._own_reason and not self._several:
-      raise self._error(
-        self._own_reason, 'stopped before it began; start the command again.'
-      )
+    if not self._own_reason:
+      return
+    error = self._error(
+      self._own_reason, 'stopped before it began; start the command again.'
+    )
+    if self._ends_all(error.exit_code, str(error)):
+      raise error
 
   def stopped(self, text: str) -> errors.PreemptedError:
     """The error to end a run with that was asked to stop, and has saved."""
@@ -222,11 +224,16 @@ class Notice:
         if number == signal.SIGINT:
           interrupts += 1
           code = errors.InterruptedByUserError.exit_code
-        if self.nothing_to_save and not self._several:
-          name = self._cloud_reason or name
-          _end(f'{name}: nothing was trained since the start.', code)
+        reason = self._cloud_reason or name
+        nothing = f'{reason}: nothing was trained since the start.'
+        if self.nothing_to_save and self._ends_all(code, nothing):
+          _end(nothing, code)
         elif interrupts > 1:
           _end(f'{name} again: what is not in a checkpoint is lost.', code)
+
+  def _ends_all(self, code: int, text: str) -> bool:
+    """Ends the other processes; returns whether there are none left."""
+    return not self._several or distributed.stop_all(code, text)
 
   def _start(self, name, function, *args) -> None:
     thread = threading.Thread(

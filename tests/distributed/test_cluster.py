@@ -83,9 +83,12 @@ def test_slurm(monkeypatch):
   _slurm(monkeypatch)
   place = cluster.find(None, None, None, 1)
   # JAX's port is 61440 + job id modulo 4096; the next one is the next job's.
-  assert place == Place('node007:61442', 4, 2, [0], ['node[007-010]'])
+  assert place == Place('node007:61442', 4, 2, [0], ['node[007-010]'], '4098')
   assert place.port == 57346
-  # Flags come first.
+  # Two runs of one job are two launches.
+  monkeypatch.setenv('SLURM_STEP_ID', '3')
+  assert cluster.find(None, None, None, 1).job == '4098 3'
+  # Flags come first. Not all processes need be of the job, then.
   assert cluster.find('host:8000', 2, 1, 1) == Place('host:8000', 2, 1)
   monkeypatch.setenv('JAX_COORDINATOR_PORT', '7000')
   place = cluster.find(None, None, None, 1)

@@ -104,19 +104,6 @@ def test_runtime_that_does_not_start_in_time():
   )
 
 
-def test_older_jax_without_the_setting(monkeypatch):
-  def fail(name, value):
-    raise AttributeError(f'Unrecognized config option: {name}')
-
-  started = []
-  monkeypatch.setattr(jax.config, 'update', fail)
-  monkeypatch.setattr(
-    jax.distributed, 'initialize', lambda **_: started.append(1)
-  )
-  runtime.start(cluster.Place('127.0.0.1:9', 2, 0), 10)
-  assert started == [1]
-
-
 @pytest.mark.parametrize(
   ('error', 'expected'),
   [

@@ -92,6 +92,13 @@ def _until_preempted(process_id):
       time.sleep(0.01)
 
 
+def _prepare(process_id):
+  with preemption.Notice() as notice:
+    notice.begin()
+    print('preparing', flush=True)
+    time.sleep(600)  # Compiles, say.
+
+
 def _exit(process_id):
   next(_sums())
   sys.exit()
@@ -107,6 +114,7 @@ _BODIES: dict[str, Callable[[int], None]] = {
   'preempted': _preempted,
   'one preempted': _one_preempted,
   'until preempted': _until_preempted,
+  'prepare': _prepare,
   'exit': _exit,
 }
 
@@ -115,6 +123,7 @@ def main():
   logging.use_absl_handler()
   arguments = json.loads(os.environ['WORKER'])
   body = _BODIES[arguments.pop('does')]
+  print('begins', flush=True)
   try:
     with distributed.connected(**arguments):
       body(arguments['process_id'])

@@ -6,6 +6,11 @@ cause when another is lost. `broadcast` and `any_true` let the processes agree
 on small values without touching a device.
 """
 
-from vit_jax.distributed.session import any_true, broadcast, connected
+from vit_jax.distributed.session import (
+  any_true,
+  broadcast,
+  connected,
+  stop_all,
+)
 
-__all__ = ['any_true', 'broadcast', 'connected']
+__all__ = ['any_true', 'broadcast', 'connected', 'stop_all']

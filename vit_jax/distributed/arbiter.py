@@ -1,252 +1,298 @@
-"""The thread of process 0 that brings the processes together and judges.
+"""The part of process 0 that brings the processes together and judges.
 
-One thread judges, so that all processes get the same verdict. Every process,
-number 0 included, has one connection to it:
-
-  process to arbiter                arbiter to process
-  hello: who I am                   beat: still here
-  beat: still here                  busy: another run goes on here
-  failed: the text of my error      welcome: all are there
-  left: that of a RestartableError  refused: the process does not fit, or others
-  done: my work                     left: another process left on purpose
-  value: to be agreed on            values: of all processes
-                                    lost, own, end: the verdict
+It judges for all, so that all processes get the same verdict. Every process,
+number 0 included, has one connection to it. It runs in the thread of `session`.
 """
 
+import asyncio
 import contextlib
-import selectors
+import errno
+import hmac
+import ipaddress
+import os
 import socket
-import threading
 import time
 from typing import Any
 
 from absl import logging
 
-from vit_jax.distributed import connection, roster
+from vit_jax import errors
+from vit_jax.distributed import cluster, messages, roster
 
 # Seconds.
+_BIND = 20.0  # For the port of a run that has just ended.
 LINGER = 3.0  # For the others to read the verdict.
 _HELLO = 10.0  # From a connection to its hello.
-_TICK = 0.2
-_SENDING = 0.01  # The tick while a long message is on its way.
-_REMIND = 20.0  # Between log lines that say for whom it waits.
-_DEAF = 1.0  # After a connection that could not be accepted.
+_REMIND = 20.0  # Between log lines of one kind.
+# Connections without a hello, besides those of the processes. More would take
+# the open files of process 0.
+_STRANGERS = 256
 
 
-def beat_interval(lost_timeout: float) -> float:
-  """Seconds between two signs of life."""
-  return min(lost_timeout / 10, 5.0)
+def listen(place: cluster.Place, timeout: float) -> socket.socket:
+  """Takes the port; waits if the last run has not left it yet.
+
+  Raises:
+    HostLostError: it has not left it for long.
+    OSError: the port cannot be had at all.
+  """
+  coordinator = int(place.coordinator_address.rpartition(':')[2])
+  deadline = time.monotonic() + min(_BIND, timeout)
+  while True:
+    port = coordinator
+    try:
+      # JAX does not say which port it could not take.
+      _bind(place.host, coordinator).close()
+      port = place.port
+      return _bind(place.host, port)
+    except OSError as error:
+      in_use = error.errno == errno.EADDRINUSE
+      if not in_use or time.monotonic() > deadline:
+        # The last run's process 0 may still be ending: a matter of minutes.
+        kind = errors.HostLostError if in_use else OSError
+        raise kind(
+          f'Process 0 cannot use port {port}: {os.strerror(error.errno)}. It'
+          f' needs {coordinator}, that of coordinator_address, and'
+          f' {place.port}, where the processes meet. If another run or program'
+          ' holds them, choose another port for coordinator_address, or where'
+          ' the cluster gives it, by the environment variable'
+          ' JAX_COORDINATOR_PORT.'
+        ) from error
+    time.sleep(0.3)
 
 
-class Arbiter(threading.Thread):
-  """Serves until the run ends; `drained` is set when all have been told."""
+def _bind(host: str, port: int) -> socket.socket:
+  try:
+    local = ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    local = host == 'localhost'
+  if local:
+    family = socket.AF_INET6 if ':' in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+  if socket.has_dualstack_ipv6():
+    try:
+      return socket.create_server(
+        ('', port), family=socket.AF_INET6, dualstack_ipv6=True
+      )
+    except OSError as error:
+      if error.errno == errno.EADDRINUSE:
+        raise
+  # The kernel knows IPv6, but has no address of it.
+  return socket.create_server(('', port))
+
+
+class Arbiter:
+  """Serves until the run ends and all have been told."""
 
   def __init__(
     self,
     listener: socket.socket,
     own: socket.socket,
     members: roster.Roster,
-    lost_timeout: float,
+    token: str,
   ):
-    """`own` leads to process 0's member; `lost_timeout` in seconds."""
-    super().__init__(name='arbiter', daemon=True)
-    self.drained = threading.Event()
+    """`own` leads to process 0's member."""
+    self._listener = listener
+    self._own = own
     self._roster = members
-    self._interval = beat_interval(lost_timeout)
-    self._connections: dict[int, connection.Connection] = {}
-    self._strangers: dict[connection.Connection, float] = {}
-    self._values: dict[int, Any] = {}
-    self._listener = connection.track(listener)
-    self._listener.setblocking(False)
-    self._selector = selectors.DefaultSelector()
-    self._listens = False
-    self._now = self._beaten = self._reminded = time.monotonic()
-    self._deaf_until = self._now
-    self._listen(True)
-    self._adopt(own)
+    self._token = token
+    self._writers: dict[int, asyncio.StreamWriter] = {}
+    self._strangers: dict[asyncio.StreamWriter, None] = {}  # The oldest first.
+    self._asked: dict[int, tuple[str, Any]] = {}  # In `any_true`, `broadcast`.
+    for each in (listener, own):
+      messages.track(each)
 
-  def run(self) -> None:
+  async def serve(self) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_report)
+    server = await asyncio.start_server(
+      self._receive,
+      sock=self._listener,
+      limit=messages.SHORT,
+      backlog=max(self._roster.num_processes, 128),
+    )
+    reader, self._writers[0] = await asyncio.open_connection(
+      sock=self._own, limit=messages.LONG
+    )
+    own = loop.create_task(self._hear(self._roster.peers[0], reader))
+    self._tell(0, 'beat')
     try:
-      while not self._step():
-        pass
-      self._linger()
+      verdict = await self._watch()
+    except Exception as error:
+      logging.exception('The supervision of the processes ended.')
+      text = f'Process 0 cannot watch the others any more: {error!r}.'
+      verdict = dict.fromkeys(self._writers, ('lost', {'text': text}))
     finally:
-      for each in [*self._connections.values(), *self._strangers]:
-        each.close()
-      self._listener.close()
-      self._selector.close()
-      self.drained.set()
+      # A process that starts anew must not be taken into this run.
+      server.close()
+    for process_id, (kind, fields) in verdict.items():
+      self._tell(process_id, kind, **fields)
+    await self._linger()
+    own.cancel()
 
-  def _step(self) -> bool:
-    """Hears what comes within a tick; returns whether the run has ended."""
-    waits = any(each.waits for each in self._connections.values())
-    ready = self._selector.select(_SENDING if waits else _TICK)
-    last, self._now = self._now, time.monotonic()
-    if self._now - last > 10 * _TICK:
-      self._roster.pause(self._now - last)
-    if not self._listens and self._now > self._deaf_until:
-      self._listen(True)
-    for key, _ in ready:
-      if key.fileobj is self._listener:
-        self._accept()
-      elif isinstance(key.data, roster.Peer):
-        self._hear(key.data)
-      else:
-        self._hear_stranger(key.data)
-    for stranger, deadline in list(self._strangers.items()):
-      if self._now > deadline:
-        self._drop(stranger)
-    if self._now - self._beaten > self._interval:
-      self._beaten = self._now
-      self._tell_all(beat=True)
-    for each in self._connections.values():
-      each.flush()
-    return self._judge() if self._roster.started else self._gather()
+  # ---- Connections -----------------------------------------------------------
 
-  def _listen(self, listens: bool) -> None:
-    if listens and not self._listens:
-      self._selector.register(self._listener, selectors.EVENT_READ)
-    elif self._listens and not listens:
-      self._selector.unregister(self._listener)
-    self._listens = listens
-
-  def _accept(self) -> None:
+  async def _receive(
+    self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+  ) -> None:
+    """Lets a process in, and hears it; sends away whatever else comes."""
+    messages.track(writer)
+    self._strangers[writer] = None
+    if len(self._strangers) > _STRANGERS + self._roster.num_processes:
+      oldest = next(iter(self._strangers))
+      del self._strangers[oldest]
+      oldest.transport.abort()
     try:
-      self._adopt(self._listener.accept()[0])
-    except OSError as error:
-      # It has gone again; or the open files are too many, for now. Then the
-      # listener stays readable: to select it would be a busy loop.
-      self._listen(False)
-      self._deaf_until = self._now + _DEAF
+      async with asyncio.timeout(_HELLO):
+        kind, hello = await messages.read(reader, messages.FROM_PROCESS)
+      peer = self._enter(writer, hello) if kind == 'hello' else None
+      if peer:
+        self._strangers.pop(writer, None)
+        await self._hear(peer, reader)
+    except OSError:
+      pass  # The connection ended, in one way or another.
+    finally:  # What is unforeseen goes to `_report`.
+      self._strangers.pop(writer, None)
+      writer.close()
+
+  def _enter(
+    self, writer: asyncio.StreamWriter, hello: dict[str, Any]
+  ) -> roster.Peer | None:
+    if not hmac.compare_digest(hello['token'].encode(), self._token.encode()):
       logging.log_every_n_seconds(
         logging.WARNING,
-        'Process 0 could not accept a connection: %s.',
+        'Sent away a process of another launch: process %d on %s (pid %d).',
         _REMIND,
-        error.strerror,
+        *(hello[name] for name in ('process_id', 'host', 'pid')),
       )
-
-  def _adopt(self, sock: socket.socket) -> None:
-    stranger = connection.Connection(sock, connection.HELLO_BYTES)
-    self._strangers[stranger] = self._now + _HELLO
-    self._selector.register(sock, selectors.EVENT_READ, stranger)
-
-  def _drop(self, stranger: connection.Connection) -> None:
-    self._strangers.pop(stranger)
-    self._selector.unregister(stranger.socket)
-    stranger.close()
-
-  def _hear_stranger(self, stranger: connection.Connection) -> None:
-    """Lets a process in; whatever else comes to the port is sent away."""
-    try:
-      messages = stranger.receive()
-      if messages:
-        self._enter(stranger, messages[0]['hello'])
-      elif stranger.closed:
-        self._drop(stranger)
-    except (ValueError, TypeError, KeyError):
-      self._drop(stranger)
-
-  def _enter(self, stranger, hello) -> None:
+      return None
     if self._roster.started:
       old = self._roster.peers.get(hello['process_id'], 'no such process')
-      stranger.send(busy=f'a run with {old} goes on there')
-      self._drop(stranger)
-      return
+      text = f'a run with {old} goes on there'
+      messages.write(writer, messages.encode('busy', text=text))
+      return None
     try:
-      peer = self._roster.enter(self._now, **hello)
+      peer = self._roster.enter(time.monotonic(), hello)
     except roster.MisfitError as error:
-      logging.warning('Sent away: %s', error)
-      stranger.send(refused=str(error))
-      self._drop(stranger)
-      return
+      logging.log_every_n_seconds(
+        logging.WARNING, 'Sent away: %s', 1.0, str(error)
+      )
+      messages.write(writer, messages.encode('refused', text=str(error)))
+      return None
+    if peer.process_id in self._writers:  # It comes again.
+      self._writers[peer.process_id].close()
+    self._writers[peer.process_id] = writer
     # From now on process 0 decides how long it waits.
-    stranger.send(beat=True)
-    if peer is None:
-      # Stays among the strangers, to hear of the conflict.
-      self._strangers[stranger] = float('inf')
-      return
-    if peer.process_id in self._connections:
-      self._forget(peer.process_id)
-    stranger.trust()
-    self._strangers.pop(stranger)
-    self._connections[peer.process_id] = stranger
-    self._selector.modify(stranger.socket, selectors.EVENT_READ, peer)
+    self._tell(peer.process_id, 'beat')
+    return peer
 
-  def _forget(self, process_id: int) -> None:
-    old = self._connections.pop(process_id)
-    with contextlib.suppress(KeyError):
-      self._selector.unregister(old.socket)
-    old.close()
-
-  def _tell_all(self, **message: Any) -> None:
-    for each in self._connections.values():
-      each.send(**message)
-
-  def _hear(self, peer: roster.Peer) -> None:
-    link = self._connections[peer.process_id]
+  async def _hear(
+    self, peer: roster.Peer, reader: asyncio.StreamReader
+  ) -> None:
     try:
-      messages = link.receive()
-      peer.gone = link.closed
-    except ValueError as error:
-      messages, peer.gone = [], f'sent what is no message ({error})'
-    peer.seen = self._now
-    for message in messages:
-      self._note(peer, message)
-    if peer.gone:
-      self._selector.unregister(link.socket)
+      while True:
+        message = await messages.read(reader, messages.FROM_PROCESS)
+        peer.seen = time.monotonic()
+        self._note(peer, *message)
+    except messages.EndError as error:
+      peer.gone = str(error)
+    except Exception as error:
+      logging.exception('A message of %s could not be handled.', peer)
+      peer.gone = f'its message could not be handled ({error!r})'
 
-  def _note(self, peer: roster.Peer, message: dict[str, Any]) -> None:
-    for state in ('done', 'left', 'failed'):
-      if state in message:
-        peer.state, peer.since, peer.text = state, self._now, message[state]
-    if 'left' in message:
-      self._tell_all(left=[peer.process_id, f'{peer} ended: {peer.text}'])
-    if 'value' in message:
-      self._values[peer.process_id] = message['value']
-      if len(self._values) == len(self._connections):
-        self._tell_all(values=[v for _, v in sorted(self._values.items())])
-        self._values = {}
+  def _note(self, peer: roster.Peer, kind: str, fields: dict[str, Any]) -> None:
+    if kind in ('done', 'failed'):
+      peer.state, peer.error, peer.since = kind, fields, peer.seen
+    if kind in ('any_true', 'broadcast'):
+      self._ask(peer.process_id, kind, fields['value'])
 
-  def _gather(self) -> bool:
-    """Before the start: returns whether it has come to nothing."""
-    for peer in list(self._roster.peers.values()):
-      if peer.gone:
-        logging.warning('%s left again before the start.', peer)
-        self._forget(peer.process_id)
-        del self._roster.peers[peer.process_id]
-        if peer.process_id == 0:
-          return True
-    if text := self._roster.conflict(self._now):
-      self._tell_all(refused=text)
-      for stranger in self._strangers:
-        stranger.send(refused=text)
-      return True
+  def _ask(self, process_id: int, kind: str, value: Any) -> None:
+    """Gives the processes their answer once all have asked."""
+    if process_id in self._asked or not self._roster.started:
+      raise messages.InvalidError(f'{kind} out of turn')
+    self._asked[process_id] = kind, value
+    if len(self._asked) < len(self._writers):
+      return
+    asked, self._asked = [self._asked[i] for i in sorted(self._asked)], {}
+    kinds = list(dict.fromkeys(kind for kind, _ in asked))
+    if len(kinds) > 1:
+      self._tell_all(
+        'different',
+        text=f'The processes wait for each other in different calls: {kinds}.',
+      )
+    elif kind == 'any_true':
+      self._tell_all(kind, value=any(value for _, value in asked))
+    else:
+      self._tell(0, kind, value='')  # It has the value.
+      self._tell_all(kind, skip=0, value=asked[0][1])
+
+  def _tell(self, process_id: int, kind: str, **fields: Any) -> None:
+    messages.write(self._writers[process_id], messages.encode(kind, **fields))
+
+  def _tell_all(self, kind: str, skip: int = -1, **fields: Any) -> None:
+    line = messages.encode(kind, **fields)
+    for process_id, writer in self._writers.items():
+      if process_id != skip:
+        messages.write(writer, line)
+
+  # ---- Time ------------------------------------------------------------------
+
+  async def _watch(self) -> roster.Verdict:
+    """Returns the verdict once there is one."""
+    clock = roster.Clock(self._roster.limits)
+    reminded = clock.now
+    while True:
+      self._roster.pause(clock.tick())
+      if clock.beat():
+        self._tell_all('beat')
+      if not self._roster.started:
+        if self._roster.peers[0].gone:
+          return {}  # No verdict: a new process 0 may come.
+        self._gather(clock.now)
+        if clock.now - reminded > _REMIND and not self._roster.started:
+          reminded = clock.now
+          logging.info('%s did not join yet.', self._roster.absent())
+      verdict = self._roster.verdict(clock.now)
+      if verdict is not None:
+        return verdict
+      await asyncio.sleep(roster.TICK)
+
+  def _gather(self, now: float) -> None:
+    for peer in self._roster.leave():
+      logging.warning('%s left again before the start.', peer)
+      self._writers.pop(peer.process_id).close()
     if self._roster.complete():
-      self._roster.start(self._now)
-      self._tell_all(welcome=str(self._roster.peers[0]))
-      return False
-    if self._now - self._reminded > _REMIND:
-      self._reminded = self._now
-      logging.info('%s did not join yet.', self._roster.absent())
-    return self._judge()
+      self._roster.start(now)
+      self._tell_all('welcome', text=str(self._roster.peers[0]))
 
-  def _judge(self) -> bool:
-    verdict = self._roster.verdict(self._now)
-    for process_id, message in (verdict or {}).items():
-      self._connections[process_id].send(**message)
-    return verdict is not None
-
-  def _linger(self) -> None:
+  async def _linger(self) -> None:
     """Waits until the others have read the verdict and closed.
 
     If this process ended first, they could not tell it from an accident.
     """
-    # A process that starts anew must not be taken into this run.
-    self._listen(False)
-    self._listener.close()
-    others = {c for i, c in self._connections.items() if i != 0}
-    others = {c for c in others | set(self._strangers) if not c.closed}
+    for writer in self._writers.values():
+      with contextlib.suppress(OSError):
+        if not writer.is_closing():
+          writer.write_eof()
+    others = [p for i, p in self._roster.peers.items() if i != 0]
     deadline = time.monotonic() + LINGER
-    while others and time.monotonic() < deadline:
-      others = {each for each in others if not each.finish()}
-      time.sleep(0.02)
+    while not all(p.gone for p in others) and time.monotonic() < deadline:
+      await asyncio.sleep(0.02)
+    for writer in [*self._writers.values(), *self._strangers]:
+      writer.transport.abort()
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+  """Of what asyncio could not do; it goes on."""
+  del loop
+  error = context.get('exception')
+  if not isinstance(error, OSError):
+    logging.error('Process 0: %s', context['message'], exc_info=error)
+    return
+  # The open files are too many, for now. It tries again after a second.
+  logging.log_every_n_seconds(
+    logging.WARNING,
+    'Process 0 could not accept a connection: %s.',
+    _REMIND,
+    error.strerror,
+  )

@@ -11,6 +11,11 @@ from vit_jax import errors, jax_internals
 # JAX gives the jobs of a Slurm or Open MPI cluster neighbouring ports from
 # here up; the port next to one is another job's.
 _JOB_PORTS = 61440
+# What Slurm and Open MPI set alike in all processes of one `srun`, `mpirun`.
+_JOB_IDS = (
+  *('SLURM_JOB_ID', 'SLURM_STEP_ID'),
+  *('OMPI_MCA_ess_base_jobid', 'PMIX_NAMESPACE'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Place:
     local_device_ids: the devices of its host that are its own; None: all.
     hosts: the cluster's name of each process's host, or of the hosts
       altogether, for error messages; empty if it does not tell.
+    job: the cluster's name of the job, if the place is by the cluster.
   """
 
   coordinator_address: str
@@ -31,6 +37,7 @@ class Place:
   process_id: int
   local_device_ids: Sequence[int] | None = None
   hosts: Sequence[str] = ()
+  job: str = ''
 
   @property
   def host(self) -> str:
@@ -54,16 +61,8 @@ def find(
 
   Without arguments, and off any cluster, this only looks at environment
   variables. On a Cloud TPU VM it asks the machine's metadata server, as libtpu
-  does itself.
-
-  Args:
-    coordinator_address: HOST:PORT of process 0; None: detect.
-    num_processes: how many there are; None: detect. 1 needs no other argument.
-    process_id: which one this is; None: detect.
-    timeout: seconds to wait until the host name of process 0 exists.
-
-  Returns:
-    The place; None if this process is alone.
+  does itself. It waits `timeout` seconds for process 0's host name to exist.
+  Returns None if this process is alone.
 
   Raises:
     ValueError: some but not all of the arguments are given, or one is wrong.
@@ -141,7 +140,8 @@ def _detect(timeout: float) -> Place | None:
     ) from error
   if count is None or process_id is None or address is None:
     return None
-  return Place(address, count, process_id, device_ids, _host_names(count))
+  job = ' '.join(os.environ.get(name, '') for name in _JOB_IDS).strip()
+  return Place(address, count, process_id, device_ids, _host_names(count), job)
 
 
 def _host_names(num_processes: int) -> Sequence[str]:

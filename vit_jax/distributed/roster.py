@@ -7,22 +7,62 @@ raised in one process mostly means that another one died.
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-PROTOCOL = 1
+from vit_jax.distributed.messages import PROTOCOL, InvalidError
+
 # Seconds.
-GRACE = 3.0  # From a process's error to the verdict.
+TICK = 0.2  # From one look at the processes to the next.
+_PAUSE = 2.0  # Between two looks: this process itself stood still.
+GRACE = 3  # From a process's error to the verdict.
 SETTLE = 0.5  # Hosts that die together are named together.
-_CONFLICT = 5.0  # From a conflict to its verdict: late-comers hear it too.
+# From the last arrival to the verdict on who does not fit. Somebody else may
+# have sent what came, and the process itself be a little later.
+VACANT = 12.0
+_SHOWN = 1000  # Characters of a difference.
+
+# What a process is told: the kind of message, and its fields.
+Told = tuple[str, Mapping[str, Any]]
+Verdict = Mapping[int, Told]
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """Seconds.
+
+  Attributes:
+    start: for all processes to come.
+    lost: without a sign of life, after which a process is lost.
+  """
+
+  start: float
+  lost: float
+
+
+class Clock:
+  """The time of whoever looks at others every now and then."""
+
+  def __init__(self, limits: Limits):
+    self.now = self._beaten = time.monotonic()
+    self._interval = min(limits.lost / 10, 5.0)
+
+  def tick(self) -> float:
+    """Returns for how long this process stood still, and could hear nobody."""
+    last, self.now = self.now, time.monotonic()
+    return self.now - last if self.now - last > _PAUSE else 0.0
+
+  def beat(self) -> bool:
+    """Whether to give a sign of life now."""
+    if self.now - self._beaten < self._interval:
+      return False
+    self._beaten = self.now
+    return True
 
 
 class MisfitError(Exception):
   """A process of another run or program came, or one started wrongly."""
-
-
-# What a process is told: {'lost': text}, {'own': True} or {'end': orderly}.
-Verdict = Mapping[int, Mapping[str, Any]]
 
 
 @dataclasses.dataclass
@@ -33,10 +73,11 @@ class Peer:
   host: str
   pid: int
   facts: Mapping[str, Any]  # What must be the same in all processes.
-  seen: float  # When it last gave a sign of life.
-  state: str = 'working'  # Or done, left (on purpose), failed.
+  nonce: str = ''  # The same when the same process comes again.
+  seen: float = 0.0  # When it last gave a sign of life.
+  state: str = 'working'  # Or done, failed.
   since: float = 0.0  # When it came to this state.
-  text: str = ''  # The error with which it left or failed.
+  error: Mapping[str, Any] | None = None  # Fields of `failed`, see `messages`.
   gone: str = ''  # Why nothing more comes from it.
 
   def __str__(self):
@@ -48,87 +89,70 @@ class Roster:
 
   def __init__(
     self,
+    first: Peer,
     num_processes: int,
     hosts: Sequence[str],
-    start_timeout: float,
-    lost_timeout: float,
+    limits: Limits,
     now: float,
   ):
-    """Args as in `connected`; `hosts` as in `Place`; all times in seconds."""
-    self.peers: dict[int, Peer] = {}
+    """Of process 0 alone; `hosts` as in `Place`."""
+    self.peers = {0: first}
     self.started = False
-    self._num_processes = num_processes
+    self.num_processes = num_processes
+    self.limits = limits
     self._hosts = hosts
-    self._start_timeout = start_timeout
-    self._lost_timeout = lost_timeout
-    self._begun = now
-    self._conflict: tuple[float, str] | None = None
-    self._misfits: dict[int, str] = {}
-    self._last_came = now
+    self._begun = self._last_came = now
+    # Those that do not fit: which place they claimed, and why.
+    self._sent_away: dict[str, tuple[int, str]] = {}
     self._lost_since: float | None = None
 
-  def enter(
-    self,
-    now: float,
-    *,
-    protocol: int,
-    process_id: int,
-    num_processes: int,
-    host: str,
-    pid: int,
-    facts: Mapping[str, Any],
-  ) -> Peer | None:
-    """Takes in a process; None, and a conflict, if it does not fit.
+  def enter(self, now: float, hello: Mapping[str, Any]) -> Peer:
+    """Takes in a process; `hello` is checked, see `messages`.
 
     Raises:
       MisfitError: it is not of this run, or was started wrongly. Told to it
-        alone, and a conflict only if nobody else comes in its place.
-      TypeError, ValueError: that is no introduction of a process.
+        alone, and to all only if nobody else comes in its place.
     """
-    peer = Peer(int(process_id), str(host), int(pid), dict(facts), now)
-    old = self.peers.get(peer.process_id)
-    conflict = ''
-    if misfit := self._misfit(peer, protocol, int(num_processes)):
-      self._misfits[peer.process_id] = misfit
-      self._last_came = now
+    names = ('process_id', 'host', 'pid', 'facts', 'nonce')
+    peer = Peer(**{name: hello[name] for name in names}, seen=now)
+    if misfit := self._misfit(peer, hello):
+      # As many as may be mistaken; a stranger could send any number.
+      if len(self._sent_away) < self.num_processes:
+        self._sent_away[peer.nonce] = peer.process_id, misfit
+        self._last_came = now
       raise MisfitError(misfit)
-    if not 0 <= peer.process_id < num_processes:
-      raise ValueError(process_id)
-    if old and (old.host, old.pid) != (peer.host, peer.pid):
-      conflict = (
-        f'The same process id was given to two: {old} and {peer}. Each needs'
-        ' its own, unless an earlier run has not ended.'
-      )
-    else:
-      conflict = self._differs(peer)
-    if conflict:
-      self._conflict = self._conflict or (now, conflict)
-      return None
+    # Whoever claimed this place before was somebody else.
+    away = self._sent_away.items()
+    self._sent_away = {n: a for n, a in away if a[0] != peer.process_id}
     self.peers[peer.process_id] = peer
     self._last_came = now
     return peer
 
-  def _misfit(self, peer: Peer, protocol: int, num_processes: int) -> str:
-    if protocol != PROTOCOL:
+  def _misfit(self, peer: Peer, hello: Mapping[str, Any]) -> str:
+    if hello['protocol'] != PROTOCOL:
       return f'Another version of this program runs as {peer}.'
-    if num_processes != self._num_processes:
+    if hello['num_processes'] != self.num_processes:
       return (
-        f'The number of processes is {num_processes} to {peer}, and'
-        f' {self._num_processes} to process 0. Give all the same, and each run'
+        f'The number of processes is {hello["num_processes"]} to {peer}, and'
+        f' {self.num_processes} to process 0. Give all the same, and each run'
         ' its own coordinator_address.'
       )
-    return ''
+    if peer.process_id >= self.num_processes:
+      raise InvalidError('the process_id of hello')
+    old = self.peers.get(peer.process_id)
+    if old and (old.nonce != peer.nonce or not peer.nonce):
+      return (
+        f'The same process id was given to two: {old} and {peer}. Each needs'
+        ' its own, unless an earlier run has not ended.'
+      )
+    return _difference(self.peers[0], peer)
 
-  def _differs(self, peer: Peer) -> str:
-    """Process 0 is the measure; it may come after others."""
-    if peer.process_id == 0:
-      first, others = peer, list(self.peers.values())
-    else:
-      first, others = self.peers.get(0), [peer]
-    for other in others:
-      if first and first.facts != other.facts:
-        return _difference(first, other)
-    return ''
+  def leave(self) -> list[Peer]:
+    """Takes out who is gone, before the start; returns them."""
+    gone = [peer for i, peer in self.peers.items() if peer.gone and i != 0]
+    for peer in gone:
+      del self.peers[peer.process_id]
+    return gone
 
   def pause(self, seconds: float) -> None:
     """Process 0 itself stood still, and could hear nobody."""
@@ -136,21 +160,8 @@ class Roster:
     for peer in self.peers.values():
       peer.seen += seconds
 
-  def conflict(self, now: float) -> str:
-    """Why the processes do not fit together, once it is time to say so."""
-    if self._conflict:
-      since, text = self._conflict
-      waited = now - since > _CONFLICT or self._late(now)
-      return text if waited or self.complete() else ''
-    # Whoever does not fit is of another run, unless only its place is empty.
-    absent = self._absent()
-    if absent and absent <= self._misfits.keys():
-      waited = now - self._last_came > _CONFLICT or self._late(now)
-      return self._misfits[min(absent)] if waited else ''
-    return ''
-
   def complete(self) -> bool:
-    return len(self.peers) == self._num_processes
+    return len(self.peers) == self.num_processes
 
   def start(self, now: float) -> None:
     self.started = True
@@ -161,71 +172,72 @@ class Roster:
     """What each process is told when the run ends; None while it goes on."""
     if self.started:
       return self._judge(now)
-    if self._late(now):
-      return self._all(lost=self._missing())
-    return None
+    late = now - self._begun > self.limits.start
+    waited = late or now - self._last_came > VACANT
+    if waited and (text := self._mismatch()):
+      return self._all('refused', text=text)
+    return self._all('lost', text=self._missing()) if late else None
 
-  def _late(self, now: float) -> bool:
-    return now - self._begun > self._start_timeout
+  def _mismatch(self) -> str:
+    """Why not to wait: whoever was sent away may be all who are missing."""
+    absent = self._absent()
+    own = {i: text for i, text in self._sent_away.values() if i in absent}
+    doubles = [text for i, text in self._sent_away.values() if i in self.peers]
+    if not absent or len(own) + len(doubles) < len(absent):
+      return ''
+    return (doubles + [own[i] for i in sorted(own)])[0]
 
-  def _all(self, **told: Any) -> Verdict:
-    return dict.fromkeys(self.peers, told)
+  def _all(self, kind: str, **fields: Any) -> Verdict:
+    return dict.fromkeys(self.peers, (kind, fields))
 
   def _judge(self, now: float) -> Verdict | None:
     peers = [self.peers[i] for i in sorted(self.peers)]
-    for peer in peers:
-      if not peer.gone and now - peer.seen > self._lost_timeout:
-        peer.gone = f'no sign of life for {self._lost_timeout:g} s'
-    working = [p for p in peers if p.state == 'working' and not p.gone]
-    lost = [p for p in peers if p.state == 'working' and p.gone]
+    busy = [p for p in peers if p.state == 'working']
+    lost = [f'{p}: {why}' for p in busy if (why := self._gone(p, now))]
     failed = [p for p in peers if p.state == 'failed']
-    left = [p for p in peers if p.state == 'left']
     if lost:
       self._lost_since = self._lost_since or now
       if now - self._lost_since < SETTLE:
         return None
-      text = few([f'{p}: {p.gone}' for p in lost], '; ')
-      return self._all(lost=f'Lost {text}.')
+      return self._all('lost', text=f'Lost {few(lost, "; ")}.')
     self._lost_since = None  # It gave a sign of life, just in time.
+    if busy and all(now - p.since < p.error['grace'] for p in failed):
+      return None
     if failed:
-      if working and now - min(p.since for p in failed) < GRACE:
-        return None
-      own = {p.process_id: {'own': True} for p in failed}
-      return {**self._all(lost=_ended(failed)), **own}
-    if not working:
-      return self._all(end=not left and not any(p.gone for p in peers))
-    if left and now - min(p.since for p in left) > self._lost_timeout:
-      names = few([str(p) for p in working])
-      return self._all(
-        lost=f'{_ended(left)}. {self._lost_timeout:g} s later the run has not'
-        f' ended in {names}.'
-      )
-    return None
+      told = self._all('ended', **_ended(failed, busy))
+      return {**told, **{p.process_id: ('own', {}) for p in failed}}
+    return self._all('end', orderly=not any(self._gone(p, now) for p in peers))
+
+  def _gone(self, peer: Peer, now: float) -> str:
+    if not peer.gone and now - peer.seen > self.limits.lost:
+      return f'no sign of life for {self.limits.lost:g} s'
+    return peer.gone
 
   def absent(self) -> str:
     """Names the processes that have not joined: `Process 1 (host-b) of 2`."""
     ids = sorted(self._absent())
-    if len(self._hosts) == self._num_processes:
+    if len(self._hosts) == self.num_processes:
       names = [f'{i} ({self._hosts[i]})' for i in ids]
     else:
       names = [str(i) for i in ids]
     plural = '' if len(ids) == 1 else 'es'
-    return f'Process{plural} {few(names)} of {self._num_processes}'
+    return f'Process{plural} {few(names)} of {self.num_processes}'
 
   def _absent(self) -> set[int]:
-    return set(range(self._num_processes)) - self.peers.keys()
+    return set(range(self.num_processes)) - self.peers.keys()
 
   def _missing(self) -> str:
     joined = [f'{i} on {p.host}' for i, p in sorted(self.peers.items())]
     text = (
-      f'{self.absent()} did not join within {self._start_timeout:.0f} s;'
+      f'{self.absent()} did not join within {self.limits.start:.0f} s;'
       f' joined: {few(joined)}. Look at the logs of the missing: they ended,'
       ' were never started, or cannot reach the host of process 0.'
     )
-    if self._hosts and len(self._hosts) != self._num_processes:
+    if self._hosts and len(self._hosts) != self.num_processes:
       text += f" The cluster's hosts: {', '.join(self._hosts)}."
-    if self._misfits:
-      text += f' Sent away: {few(list(self._misfits.values()), " ")}'
+    if self._sent_away:
+      texts = [text for _, text in self._sent_away.values()]
+      text += f' Sent away: {few(texts, " ")}'
     return text
 
 
@@ -237,9 +249,17 @@ def few(names: Sequence[str], separator: str = ', ') -> str:
   return separator.join(shown)
 
 
-def _ended(peers: Iterable[Peer]) -> str:
-  ended = sorted(peers, key=lambda peer: peer.since)
-  return few([f'P{str(p)[1:]} ended: {p.text}' for p in ended], ' ')
+def _ended(failed: Sequence[Peer], busy: Sequence[Peer]) -> dict[str, Any]:
+  """The exit code of the first that failed, and the errors of all."""
+  failed = sorted(failed, key=lambda peer: (peer.error['grace'], peer.since))
+  first = failed[0].error
+  text = few([f'P{str(p)[1:]} ended: {p.error["text"]}' for p in failed], ' ')
+  if busy and first['grace'] > GRACE:
+    text += (
+      f'. {first["grace"]} s later the run has not ended in'
+      f' {few([str(p) for p in busy])}.'
+    )
+  return {'code': first['code'], 'text': text}
 
 
 def _difference(first: Peer, second: Peer) -> str:
@@ -269,8 +289,9 @@ def _difference(first: Peer, second: Peer) -> str:
       changes = [change for change in changes if change[0] != 'equal']
       one = ' '.join(str(w) for _, a, b, _, _ in changes for w in one[a:b])
       other = ' '.join(str(w) for *_, a, b in changes for w in other[a:b])
+    one, other = (str(fact or 'nothing')[:_SHOWN] for fact in (one, other))
     return (
-      f'Processes differ in their {name}: {first} has {one or "nothing"!r},'
-      f' {second} has {other or "nothing"!r}. It must be the same.{advice}'
+      f'Processes differ in their {name}: {first} has {one!r}, {second} has'
+      f' {other!r}. It must be the same.{advice}'
     )
   return ''

@@ -53,9 +53,7 @@ def start(place: cluster.Place, lost_timeout: float) -> None:
   limit = threading.Timer(_INITIALIZE, give_up)
   limit.daemon = True
   limit.start()
-  # JAX 0.8.0 has no such setting; its handler lasts until ours replaces it.
-  with contextlib.suppress(AttributeError):
-    jax.config.update('jax_enable_preemption_service', False)
+  jax.config.update('jax_enable_preemption_service', False)
   try:
     jax.distributed.initialize(
       coordinator_address=place.coordinator_address,
@@ -82,38 +80,41 @@ def stop() -> None:
     logging.warning('JAX did not shut down in order: %s', error)
 
 
-def end_process(exit_code: int) -> None:
+def end_process(exit_code: int, error: str = '') -> None:
   """Ends this process now, without what Python and JAX do at the end.
 
   JAX would wait for the other processes there, and abort. Works whatever other
-  threads hang in, unless they hold Python's interpreter lock.
+  threads hang in, unless they hold Python's interpreter lock. `error` is logged
+  first.
   """
   with contextlib.suppress(Exception):
     for child in multiprocessing.active_children():
       child.kill()  # Data workers would outlive this process.
   # What hangs may hold the lock of the logs.
-  flush = threading.Thread(target=_flush, name='flush', daemon=True)
+  last = threading.Thread(
+    target=_last_words, args=[error], name='last words', daemon=True
+  )
   try:
-    flush.start()
-    flush.join(_FLUSH)
+    last.start()
+    last.join(_FLUSH)
   except RuntimeError:  # The interpreter ends, and starts no thread any more.
-    _flush()
+    _last_words(error)
   os._exit(exit_code)
 
 
-def _flush() -> None:
+def _last_words(error: str) -> None:
+  with contextlib.suppress(Exception):
+    if error:
+      logging.error('%s', error)
   for flush in (logging.flush, sys.stdout.flush, sys.stderr.flush):
     with contextlib.suppress(Exception):
       flush()
 
 
 def abandon(exit_code: int) -> None:
-  """Sees to it that the process ends when the main thread does.
+  """Sees to it that the process ends when the main thread does, with this code.
 
   JAX's runtime is left as it is; `end_process` says why.
-
-  Args:
-    exit_code: of the process, whatever the main thread ends with.
   """
 
   def end():  # If it hangs on another thread, after the main one.
@@ -127,18 +128,14 @@ def abandon(exit_code: int) -> None:
 
 
 def delay_abort() -> Callable[[], None]:
-  """Delays SIGABRT by some seconds, in which the cause can be told.
+  """Delays SIGABRT by some seconds; returns a function that ends that.
 
   JAX's runtime ends the process with it as soon as process 0 is gone: often
   milliseconds before our own thread can say which process was lost. There is
-  no way to tell it otherwise (its `missed_heartbeat_callback` can't be a Python
-  function in jaxlib 0.10: the call ends in std::bad_cast). The handler is the C
+  no way to tell it otherwise, see docs/processes.md. The handler is the C
   library's `sleep`, called with the signal's number as its argument: 6 seconds
   in the thread that aborts, and the others go on. It may be called in a signal
   handler, which Python code may not. After it the process aborts as ever.
-
-  Returns:
-    A function that restores the handler before.
   """
   try:
     library = ctypes.CDLL(None)

@@ -1,16 +1,18 @@
 """`connected`: one process's part in a run of several, from start to end."""
 
+import asyncio
+import concurrent.futures
 import contextlib
-import errno
-import functools
 import hashlib
-import ipaddress
+import json
+import math
 import os
 import pathlib
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import jax
@@ -20,11 +22,11 @@ from vit_jax import errors, installed
 from vit_jax.distributed import arbiter, cluster, member, roster, runtime
 
 # Seconds.
-_BIND = 20.0  # For the port of a run that has just ended.
 _FINISH = 900.0  # From the end of one process's work to that of the others'.
+_CLOSE = 5.0  # For the thread to end.
 
 _PLACE_FLAGS = ('coordinator_address', 'num_processes', 'process_id')
-_member: member.Member | None = None
+_run: '_Run | None' = None
 
 
 @contextlib.contextmanager
@@ -37,18 +39,8 @@ def connected(
 ) -> Iterator[None]:
   """Makes this process one of a run; does nothing if it is the only one.
 
-  Must come before JAX's devices are first used. The processes meet at process
-  0, on a TCP port next to the coordinator's: the one above it, or 4096 below
-  if that is 61440 or more (of Slurm and Open MPI, where the port above is
-  another job's). Cloud TPUs' is 8483. When all have come, JAX's runtime is
-  started. The connections stay open and carry signs of life. When a process is
-  lost, every other one logs which, and why, and exits with
-  `HostLostError.exit_code`, whatever its main thread waits for. When a process
-  ends with an error, the others hear its message and end likewise; but not
-  when it is a `RestartableError`, which all raise alike, and not when all
-  raise within seconds. A process that ends early exits with its error's code
-  as soon as its main thread ends; what else is registered to happen at exit is
-  left out, as JAX would wait there for the others.
+  Must come before JAX's devices are first used. docs/processes.md tells how
+  the processes meet, and what ends them.
 
   Args:
     coordinator_address: HOST:PORT of JAX's coordination service, in process 0.
@@ -67,9 +59,11 @@ def connected(
       comes from the loss of one; or what may be over at the next start: the
       port is still taken, the cluster does not answer, JAX's runtime does not
       start.
+    OtherProcessError: another process ended with an error.
     OSError: the port cannot be used at all, or what the cluster tells cannot be
       read.
   """
+  global _run
   began = time.monotonic()
   place = cluster.find(
     coordinator_address, num_processes, process_id, start_timeout
@@ -78,34 +72,26 @@ def connected(
     yield
     return
   start_timeout = max(start_timeout - (time.monotonic() - began), 1.0)
-  with _in_run(place, start_timeout, lost_timeout):
-    yield
-
-
-@contextlib.contextmanager
-def _in_run(
-  place: cluster.Place, start_timeout: float, lost_timeout: float
-) -> Iterator[None]:
-  global _member
-  with contextlib.ExitStack() as stack:
-    this = _meet(place, start_timeout, lost_timeout, stack)
+  limits = roster.Limits(start_timeout, lost_timeout)
+  with contextlib.closing(_Run(place, limits)) as this:
+    this.meet()
     restore, exits = runtime.delay_abort(), None
     try:
       runtime.start(place, lost_timeout)
       logging.info('All %d processes are there.', place.num_processes)
-      _member = this
+      _run = this
       try:
         yield
       except SystemExit as error:
         if error.code not in (None, 0):
           raise
         exits = error
-      orderly = this.finish(_FINISH)
+      orderly = this.call(this.member.finish(_FINISH))
     except BaseException as error:
-      _end_early(this, error)
+      this.end_early(error)
       raise
     finally:
-      _member = None
+      _run = None
     if orderly:
       runtime.stop()
       restore()
@@ -129,11 +115,13 @@ def broadcast(value: Any) -> Any:
   Raises:
     RuntimeError: JAX's runtime was started without `connected`; or other
       processes wait in `any_true` meanwhile.
-    HostLostError: the run has ended meanwhile.
+    ValueError: the value is too long.
+    HostLostError, OtherProcessError: the run has ended meanwhile.
   """
   if _alone():
     return value
-  return _member.exchange('broadcast', value)[0]
+  text = json.dumps(value) if _run.member.process_id == 0 else ''
+  return json.loads(_run.call(_run.member.exchange('broadcast', text)) or text)
 
 
 def any_true(flag: bool) -> bool:
@@ -143,102 +131,118 @@ def any_true(flag: bool) -> bool:
   """
   if _alone():
     return flag
-  return any(_member.exchange('any_true', bool(flag)))
+  return _run.call(_run.member.exchange('any_true', bool(flag)))
+
+
+def stop_all(code: int, text: str) -> bool:
+  """Ends all other processes at once, with an exit code and the reason.
+
+  This one is about to end. Returns whether `connected` is open.
+  """
+  if _run:
+    _run.call(_run.member.fail(code, text, 0))
+    _run.call(_run.drain())
+  return _run is not None
 
 
 def _alone() -> bool:
-  if _member is None and jax.distributed.is_initialized():
+  if _run is None and jax.distributed.is_initialized():
     raise RuntimeError(
       'jax.distributed was initialized by other code: the processes have no'
       ' connection. Use vit_jax.distributed.connected instead.'
     )
-  return _member is None
+  return _run is None
 
 
-def _meet(
-  place: cluster.Place,
-  start_timeout: float,
-  lost_timeout: float,
-  stack: contextlib.ExitStack,
-) -> member.Member:
-  """Waits until all processes have come; in process 0 it starts the arbiter."""
-  own, drained = None, lambda: None
-  if place.process_id == 0:
-    listener = _listen(place, min(_BIND, start_timeout))
-    own, other = socket.socketpair()
-    members = roster.Roster(
-      place.num_processes,
-      place.hosts,
-      start_timeout,
-      lost_timeout,
-      time.monotonic(),
+class _Run:
+  """A process's part, and the thread in which it hears the others."""
+
+  def __init__(self, place: cluster.Place, limits: roster.Limits):
+    self._place, self._limits = place, limits
+    self._facts, self._token = _facts(), _token(place)
+    self.member = member.Member(
+      place, self._facts, self._token, limits, self._end
     )
-    judge = arbiter.Arbiter(listener, other, members, lost_timeout)
-    judge.start()
-    drained = functools.partial(judge.drained.wait, arbiter.LINGER + 1)
-    stack.callback(drained)
-  this = member.Member(
-    place, _facts(), start_timeout, lost_timeout, own, drained
-  )
-  stack.callback(this.close)
-  this.join_run()
-  return this
+    self._judging: asyncio.Task | None = None
+    self._ready = concurrent.futures.Future()
+    self._thread = threading.Thread(
+      target=asyncio.run, args=[self._stay()], name='processes', daemon=True
+    )
+    self._thread.start()
+    self._loop, self._closed = self._ready.result()
 
+  async def _stay(self) -> None:
+    closed = asyncio.Event()
+    self._ready.set_result((asyncio.get_running_loop(), closed))
+    await closed.wait()
 
-def _listen(place: cluster.Place, patience: float) -> socket.socket:
-  """Takes the port; waits if the last run has not left it yet.
+  def call(self, coroutine: Coroutine) -> Any:
+    """Waits for what is to be said to the other processes."""
+    return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-  Raises:
-    HostLostError: it has not left it for long.
-    OSError: the port cannot be had at all.
-  """
-  coordinator = int(place.coordinator_address.rpartition(':')[2])
-  deadline = time.monotonic() + patience
-  while True:
-    port = coordinator
-    try:
-      # JAX does not say which port it could not take.
-      _bind(place, coordinator).close()
-      port = place.port
-      return _bind(place, port)
-    except OSError as error:
-      in_use = error.errno == errno.EADDRINUSE
-      if not in_use or time.monotonic() > deadline:
-        # The last run's process 0 may still be ending: a matter of minutes.
-        kind = errors.HostLostError if in_use else OSError
-        raise kind(
-          f'Process 0 cannot use port {port}: {os.strerror(error.errno)}. It'
-          f' needs {coordinator}, that of coordinator_address, and'
-          f' {place.port}, where the processes meet. If another run or program'
-          ' holds them, choose another port for coordinator_address, or where'
-          ' the cluster gives it, by the environment variable'
-          ' JAX_COORDINATOR_PORT.'
-        ) from error
-    time.sleep(0.3)
+  def meet(self) -> None:
+    """Waits until all processes have come; process 0 has the arbiter."""
+    listener = None
+    if self._place.process_id == 0:
+      listener = arbiter.listen(self._place, self._limits.start)
+    self.call(self._meet(listener))
 
-
-def _bind(place: cluster.Place, port: int) -> socket.socket:
-  try:
-    local = ipaddress.ip_address(place.host).is_loopback
-  except ValueError:
-    local = place.host == 'localhost'
-  if local:
-    family = socket.AF_INET6 if ':' in place.host else socket.AF_INET
-    return socket.create_server((place.host, port), family=family)
-  backlog = max(place.num_processes, 128)
-  if socket.has_dualstack_ipv6():
-    try:
-      return socket.create_server(
-        ('', port),
-        family=socket.AF_INET6,
-        dualstack_ipv6=True,
-        backlog=backlog,
+  async def _meet(self, listener: socket.socket | None) -> None:
+    own = None
+    if listener:
+      own, other = socket.socketpair()
+      first = roster.Peer(0, socket.gethostname(), os.getpid(), self._facts)
+      place, now = self._place, time.monotonic()
+      members = roster.Roster(
+        first, place.num_processes, place.hosts, self._limits, now
       )
-    except OSError as error:
-      if error.errno == errno.EADDRINUSE:
-        raise
-  # The kernel knows IPv6, but has no address of it.
-  return socket.create_server(('', port), backlog=backlog)
+      judge = arbiter.Arbiter(listener, other, members, self._token)
+      self._judging = asyncio.create_task(judge.serve())
+    await self.member.join(own)
+
+  async def drain(self) -> None:
+    """Waits until the arbiter has told all, in process 0."""
+    if self._judging:
+      await asyncio.wait([self._judging], timeout=arbiter.LINGER + 1)
+
+  async def _end(self, error: errors.RestartableError) -> None:
+    """Ends the process, whatever the main thread hangs in."""
+    await self.drain()
+    runtime.end_process(error.exit_code, str(error))
+
+  def end_early(self, error: BaseException) -> None:
+    """Tells the others; raises another error if that caused this one."""
+    words = str(error).strip().splitlines()[:1]
+    text = ': '.join([type(error).__name__, *words])[:1000]
+    code, grace, other = getattr(error, 'exit_code', 1), roster.GRACE, None
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+      code = error.code & 0xFF or 1
+    elif isinstance(error, KeyboardInterrupt):
+      code = errors.InterruptedByUserError.exit_code
+    on_purpose = isinstance(error, errors.RestartableError)
+    if on_purpose:
+      # All raise it alike. A process that does not is left behind, in the end.
+      grace = max(roster.GRACE, math.ceil(self._limits.lost))
+    try:
+      other = self.call(self.member.fail(code, text, grace))
+    finally:
+      caused = other is not None and not on_purpose
+      runtime.abandon(other.exit_code if caused else code)
+    if caused:
+      raise other from error
+
+  def close(self) -> None:
+    """Closes the connections; in process 0, once all have been told."""
+    self._loop.call_soon_threadsafe(self.member.close)
+    self.call(self.drain())
+    self._loop.call_soon_threadsafe(self._closed.set)
+    self._thread.join(_CLOSE)
+
+
+def _token(place: cluster.Place) -> str:
+  """What the processes of one launch have in common, and no others know."""
+  secret = os.environ.get('VIT_JAX_LAUNCH_TOKEN', '')
+  return hashlib.sha256(f'{place.job}\n{secret}'.encode()).hexdigest()
 
 
 def _facts() -> dict[str, Any]:
@@ -259,21 +263,3 @@ def _facts() -> dict[str, Any]:
     'versions': installed.versions(),
     'vit_jax source (SHA-256)': digest.hexdigest()[:12],
   }
-
-
-def _end_early(this: member.Member, error: BaseException) -> None:
-  """Tells the others; raises HostLostError if the error is their fault."""
-  words = str(error).strip().splitlines()[:1]
-  text = ': '.join([type(error).__name__, *words])[:1000]
-  code, lost = getattr(error, 'exit_code', 1), ''
-  if isinstance(error, SystemExit) and isinstance(error.code, int):
-    code = error.code
-  try:
-    if isinstance(error, errors.RestartableError):
-      this.leave(text)
-    else:
-      lost = this.fail(text)
-  finally:
-    runtime.abandon(errors.HostLostError.exit_code if lost else code)
-  if lost:
-    raise errors.HostLostError(lost) from error
