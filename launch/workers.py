@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import secrets
 import shlex
 from collections.abc import Sequence
 
@@ -133,8 +134,10 @@ def start(
   record = ['vit_jax_home/venv/bin/python', f'{_SCRIPTS}/record.py', workdir]
   program = ['python', '-m', 'vit_jax.main', *flags]
   shell.run(ssh(target, shlex.join([*record, *program]), worker='0'))
+  # The same on all workers, see docs/processes.md.
+  token = f'VIT_JAX_LAUNCH_TOKEN={secrets.token_hex(16)}'
   begin = [
-    *('bash', f'{_SCRIPTS}/start.sh', f'WORKDIR={workdir}'),
+    *('bash', f'{_SCRIPTS}/start.sh', f'WORKDIR={workdir}', token),
     *(*variables, '--', *flags),
   ]
   shell.run(ssh(target, shlex.join(begin)))

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import math
 import pathlib
 
 import jax.numpy as jnp
@@ -43,10 +44,12 @@ def test_memory_is_flat_over_ten_thousand_steps(tmp_path, monkeypatch, every):
 
   def write_and_look(self, step, values, write=metrics.MetricWriter.write):
     write(self, step, values)
-    if step % 1000 == 0:
-      found[step] = _megabytes()
+    # A save that is under way takes some, for a moment.
+    thousand = step // 1000
+    found[thousand] = min(_megabytes(), found.get(thousand, math.inf))
 
   monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_look)
   train.train_and_evaluate(config, tmp_path)
-  # Until the second thousand allocators and caches fill up.
-  assert found[10_000] - found[2000] < 2, found
+  # In the first thousand allocators and caches fill up.
+  assert found[9] - found[1] < 2, found
+  print(found)

@@ -12,6 +12,13 @@ from tests.launch import bucket, slice_b16
 from tests.launch import machine as machine_lib
 from vit_jax.launch import workers
 
+
+@pytest.fixture(autouse=True)
+def _one_token(monkeypatch):
+  """Of each launch."""
+  monkeypatch.setattr(workers.secrets, 'token_hex', lambda size: 'abc')
+
+
 HERE = pathlib.Path(__file__).parent
 
 

@@ -8,8 +8,6 @@ what a lock does elsewhere. Without a bucket none of this is imported.
 
 import os
 
-import fsspec
-
 # Seconds for which each request is tried again. A run has its own limit,
 # `checkpoint.timeout`.
 patience = 60.0
@@ -17,6 +15,10 @@ patience = 60.0
 
 def register() -> None:
   """Makes `gs://` what `filesystem` has, once it is used."""
+  try:
+    import fsspec
+  except ImportError:  # Where only `vit_jax.launch` is used.
+    return
   for protocol in ('gs', 'gcs'):
     fsspec.register_implementation(
       protocol,
