@@ -8,6 +8,7 @@ import pytest
 
 from tests.test_train import Death, die_at, tiny_config
 from vit_jax import agreement, data, distributed, train
+from vit_jax.data import identity
 
 
 def _broadcast(monkeypatch, value):
@@ -68,7 +69,7 @@ def test_data_that_was_changed_is_refused(images, tmp_path):
     agreement.check_same_data(tmp_path, _digests(images))
   lines = str(error.value).splitlines()
   assert lines[0] == f'The data is not what {tmp_path} has read so far:'
-  assert lines[1].startswith('  training data: contents: b/3.jpg: "')
+  assert lines[1].startswith('  training data: contents: 2: "b/3.jpg ')
   assert lines[2].startswith('Bring it back, or pass --allow_config_change')
 
 
@@ -76,6 +77,31 @@ def test_training_data_may_be_moved(images, tmp_path):
   agreement.write_data(tmp_path, _digests(images))
   images.rename(tmp_path / 'elsewhere')
   agreement.check_same_data(tmp_path, _digests(tmp_path / 'elsewhere'))
+
+
+def test_what_could_not_be_read_is_not_compared(images, tmp_path):
+  unknown = _digests(images)
+  unknown['training data']['contents']['1'] = identity.UNKNOWN
+  sizes = unknown['training data']['train']
+  known = _digests(images)['training data']
+  sizes['sizes of the files'] = identity.UNKNOWN
+  agreement.write_data(tmp_path, _digests(images))
+  agreement.check_same_data(tmp_path, unknown)
+  # Nor does it take the place of what is known.
+  agreement.write_data(tmp_path, unknown)
+  kept = json.loads((tmp_path / agreement.DATA).read_text())
+  assert kept['training data'] == known
+
+
+def test_evaluations_that_are_left_out_are_remembered(images, tmp_path):
+  part = {'dataset': 'folder:a', 'split': 'test', 'examples': 5}
+  agreement.write_data(tmp_path, _digests(images, **{'test: test': part}))
+  agreement.write_data(tmp_path, _digests(images))
+  changed = {**part, 'examples': 6}
+  with pytest.raises(ValueError, match='test: test: examples: 6 now, 5 then'):
+    agreement.check_same_data(
+      tmp_path, _digests(images, **{'test: test': changed})
+    )
 
 
 def test_evaluations_are_compared_on_the_same_split_only(images, tmp_path):
@@ -131,7 +157,9 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
   b.write_bytes(swapped[0])
   a.write_bytes(swapped[1])
   metrics = (run / 'metrics.jsonl').read_bytes()
-  with pytest.raises(ValueError, match='training data: contents: 1/1'):
+  with pytest.raises(
+    ValueError, match=r'training data: contents: 2: "1/1\.png '
+  ):
     _train(images, run, 4)
   assert (run / 'metrics.jsonl').read_bytes() == metrics
   _train(images, run, 4, allow_config_change=True)

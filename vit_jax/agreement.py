@@ -12,12 +12,14 @@ from absl import logging
 from etils import epath
 
 from vit_jax import distributed, small_files
+from vit_jax.data import identity
 
 # Seconds for a file of one machine to be seen by the others: network file
 # systems remember for a while that something was not there.
 _PATIENCE = 60.0
 # In a work directory: what `check_same_data` compares.
 DATA = 'data.json'
+_UNKNOWN = json.dumps(identity.UNKNOWN)
 # Differences that an error names.
 _SHOWN = 3
 
@@ -33,10 +35,10 @@ def check_same(facts: Mapping[str, Any]) -> None:
   """
   own = json.loads(json.dumps(facts, default=str))
   first = distributed.broadcast(own)
-  if own != first:
+  if found := _differences(own, first, 'here', 'in process 0'):
     raise ValueError(
       f'Process {jax.process_index()} would not run what process 0 runs:\n'
-      f'{_differences(own, first, "here", "in process 0")}.\n'
+      f'{found}.\n'
       'All hosts need the same config, and data sets with the same examples in'
       ' the same order.'
     )
@@ -75,12 +77,9 @@ def check_same_data(
     places = {key: before.get(key) for key in ('dataset', 'split')}
     if name == training or places.items() <= now.items():
       old[name], new[name] = before, now | places
-  if old == new:
+  if not (found := _differences(new, old, 'now', 'then')):
     return
-  text = (
-    f'The data is not what {workdir} has read so far:\n'
-    f'{_differences(new, old, "now", "then")}.'
-  )
+  text = f'The data is not what {workdir} has read so far:\n{found}.'
   if not accept:
     raise ValueError(
       f'{text}\nBring it back, or pass --allow_config_change to go on with what'
@@ -92,8 +91,22 @@ def check_same_data(
 def write_data(
   workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]
 ) -> None:
-  """Keeps what `check_same_data` compares."""
-  (workdir / DATA).write_text(json.dumps(data, indent=1) + '\n')
+  """Keeps what `check_same_data` compares, with what earlier launches read."""
+  path = workdir / DATA
+  saved = small_files.read_object(path, 'delete it') if path.exists() else {}
+  temporary = path.with_name(f'{DATA}.tmp')
+  temporary.write_text(json.dumps(_merged(saved, data), indent=1) + '\n')
+  temporary.replace(path)
+
+
+def _merged(old: Any, new: Any) -> Any:
+  """The new values; old ones where there is none, or it is unknown."""
+  if isinstance(old, Mapping) and isinstance(new, Mapping):
+    # Of other examples nothing is kept.
+    same = old.get('examples') == new.get('examples')
+    kept = {k: v for k, v in old.items() if same and k not in new}
+    return kept | {k: _merged(old.get(k), v) for k, v in new.items()}
+  return old if new == identity.UNKNOWN and old is not None else new
 
 
 def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
@@ -136,13 +149,19 @@ def _wait_for(path: epath.Path, token: str, patience: float) -> bool:
 
 
 def _differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
-  """Names the first of the values that differ, as one line."""
+  """Names the first of the values that differ, as one line; '' if none.
+
+  What could not be read on one side is not compared.
+  """
   flat_a, flat_b = dict(_leaves(a)), dict(_leaves(b))
   names = [
     name
     for name in dict.fromkeys([*flat_a, *flat_b])
     if flat_a.get(name) != flat_b.get(name)
+    and _UNKNOWN not in (flat_a.get(name), flat_b.get(name))
   ]
+  if not names:
+    return ''
   shown = [
     f'{name}: {_short(flat_a.get(name))} {where_a},'
     f' {_short(flat_b.get(name))} {where_b}'

@@ -358,6 +358,13 @@ def validate(
   for name in config.evals:
     at_least |= {f'evals.{name}.every': -1, f'evals.{name}.batch_size': 0}
   for key, minimum in at_least.items():
+    if key not in flat:
+      section = key.rpartition('.')[0]
+      raise ValueError(
+        f'{key} is missing: a config that replaces the section {section!r}'
+        f' needs all of its keys; config.{section}.update(...) changes single'
+        ' ones.'
+      )
     if flat[key] is not None and flat[key] < minimum:
       raise ValueError(f'{key}={flat[key]} must be at least {minimum}.')
   if complete and not config.data.dataset:

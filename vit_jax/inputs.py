@@ -182,7 +182,10 @@ def stored_size(config: ml_collections.ConfigDict) -> str:
   first = data.View(source, config.data.train_split)[0]
   try:
     height, width, _ = ops.decode(
-      first.image, config.channels, max_pixels=config.data.max_pixels
+      first.image,
+      config.channels,
+      # Of runs from before there was the key, too.
+      max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
     ).shape
   except ops.CorruptImageError:
     return '?'

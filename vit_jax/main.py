@@ -140,13 +140,16 @@ def main():
         compilation_cache=cache,
       )
       return
-    stages.run(
-      _CONFIG.value,
-      _WORKDIR.value,
-      allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-      restart=_RESTART.value,
-      compilation_cache=cache,
-    )
+    try:
+      stages.run(
+        _CONFIG.value,
+        _WORKDIR.value,
+        allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+        restart=_RESTART.value,
+        compilation_cache=cache,
+      )
+    finally:  # A signal must not change how it has ended.
+      signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 if __name__ == '__main__':

@@ -158,7 +158,7 @@ class MetricWriter:
       self._uploader.close()
       try:
         with self._store_errors():
-          self._uploader.now()
+          self._uploader.now(_LAST_PATIENCE if handled else -1)
           parts.merge(self._path)
           if self._board:
             self._board.close()

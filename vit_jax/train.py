@@ -362,6 +362,8 @@ def train_and_evaluate(
     try:
       # Those that a notice at the step of the last save left out, or new ones.
       found = {}
+      # What they find is kept, evaluation by evaluation.
+      notice.nothing_to_save &= not unevaluated
       evaluate(unevaluated, start_step, found)
       checkpoints.note(start_step, found)
     except preemption.StopRequested:
@@ -422,7 +424,7 @@ def train_and_evaluate(
         if not save_now and jax.process_count() == 1:
           try:
             save(step, found)
-          except errors.SaveError as error:
+          except (errors.SaveError, OSError, ValueError) as error:
             logging.error('%s', error)
         raise
       checkpoints.note(step, found)
@@ -439,6 +441,7 @@ def train_and_evaluate(
         raise preempted(step)
 
     # ---- The end: all is written --------------------------------------------
+    notice.nothing_to_save = False
     save_params(checkpoint_lib.FINAL, config.total_steps)
     logging.info('Done: %s.', goodput.summary())
     writer.close()

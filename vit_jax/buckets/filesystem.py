@@ -70,6 +70,8 @@ class FileSystem(gcsfs.core.GCSFileSystem):
 def _may_pass(error: Exception) -> bool:
   if str(getattr(error, 'code', '')) == '501':  # Not implemented.
     return False
+  if isinstance(error, google.auth.exceptions.RefreshError):
+    return bool(error.retryable)
   return gcsfs.retry.is_retriable(error) or isinstance(
     error, (TimeoutError, google.auth.exceptions.TransportError)
   )

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from absl import logging
 from etils import epath
 
-from vit_jax import errors
+from vit_jax import buckets
 from vit_jax.buckets import objects
 
 # Seconds between two signs of life, and until an owner counts as dead.
 EVERY = 20.0
 STALE = 120.0
+# Seconds to give it back, when the run has ended.
+_LAST_PATIENCE = 20.0
 
 
 class Lease:
@@ -61,8 +63,11 @@ class Lease:
   def __exit__(self, *_):
     self._end.set()
     # Whoever waits for it finds a dead owner, if this fails.
-    with self._lock, contextlib.suppress(Exception):
-      self._object.delete(self._generation)
+    if self._lock.acquire(timeout=_LAST_PATIENCE):
+      buckets.patience = min(buckets.patience, _LAST_PATIENCE)
+      with contextlib.suppress(Exception):
+        self._object.delete(self._generation)
+      self._lock.release()
 
   def check(self) -> None:
     """Is to be called before anything is written.
@@ -118,7 +123,7 @@ class Lease:
   def _work(self) -> None:
     while not self._end.wait(EVERY):
       # What is wrong shows where something else is written.
-      with contextlib.suppress(errors.StoreError, OSError):
+      with contextlib.suppress(Exception):
         self._renew()
 
   def _renew(self) -> None:

@@ -31,10 +31,21 @@ class Uploader:
     """There is something to upload."""
     self._new.set()
 
-  def now(self) -> None:
-    """Uploads in this thread; raises whatever that does."""
-    with self._one:
+  def now(self, timeout: float = -1) -> None:
+    """Uploads in this thread; raises whatever that does.
+
+    Args:
+      timeout: seconds to wait for the other thread's upload; -1: no limit.
+
+    Raises:
+      TimeoutError: it has not ended by then.
+    """
+    if not self._one.acquire(timeout=timeout):
+      raise TimeoutError(f'an upload has not ended for {timeout:g} s')
+    try:
       self._upload()
+    finally:
+      self._one.release()
 
   def close(self) -> None:
     """Ends the thread, once it is not uploading."""

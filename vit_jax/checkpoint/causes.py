@@ -48,7 +48,11 @@ def _is_unanswered(error: BaseException) -> bool:
   if isinstance(error, (errors.StoreError, TimeoutError)):
     return True
   if type(error).__module__.partition('.')[0] in _CLIENTS:
-    return str(getattr(error, 'code', '')) not in ('401', '403')
+    code = str(getattr(error, 'code', None) or '')
+    if code:
+      return code in ('408', '429') or code.startswith('5')
+    # Those without one are the network's, or of credentials.
+    return isinstance(error, OSError) or 'Transport' in type(error).__name__
   return _UNANSWERED.match(str(error)) is not None
 
 

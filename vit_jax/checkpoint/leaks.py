@@ -19,6 +19,7 @@ _M_ARENA_MAX = -8
 _ARENAS = 2
 
 
+@functools.cache
 def plug() -> None:
   """Makes Orbax ask TensorStore less; once for the whole process."""
   if mallopt := getattr(ctypes.CDLL(None), 'mallopt', None):

@@ -127,7 +127,7 @@ def restore(path: epath.Path, abstract_state: Any) -> Any:
   for pause in _SHARED_PAUSES if shared else _PAUSES:
     try:
       return _restore_once(path, abstract_state)
-    except (DamagedError, _OutOfReachError) as error:
+    except (DamagedError, _OutOfReachError, errors.StoreError) as error:
       logging.warning('%s Trying again in %g s.', error, pause)
     time.sleep(pause)
   return _restore_once(path, abstract_state)

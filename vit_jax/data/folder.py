@@ -4,7 +4,6 @@
 """
 
 import collections
-import contextlib
 import os
 from concurrent import futures
 
@@ -102,22 +101,22 @@ class Folder(source.Source):
 
   def _sizes(self, split: str) -> str:
     if listing.is_remote(self._root):
-      return ''  # Each is a round trip.
+      return identity.UNKNOWN  # Each is a round trip.
     last = self.info.splits[split] - 1
     indices = np.linspace(0, last, min(last + 1, _SIZES)).astype(np.int64)
     # At once, as each may be a round trip to another machine.
     blocks = np.array_split(indices, -(-len(indices) // _BLOCK))
     with futures.ThreadPoolExecutor(16) as pool:
       sizes = pool.map(lambda block: self._block_sizes(split, block), blocks)
-      return identity.short_hash(np.concatenate(list(sizes)))
+      try:
+        return identity.short_hash(np.concatenate(list(sizes)))
+      except OSError:  # One is gone, or the disk does not answer.
+        return identity.UNKNOWN
 
   def _block_sizes(self, split: str, indices: np.ndarray) -> np.ndarray:
-    """The sizes of files in bytes, int64; -1 of those that are not there."""
-    sizes = np.full(len(indices), -1, np.int64)
-    for row, index in enumerate(indices.tolist()):
-      with contextlib.suppress(OSError):
-        sizes[row] = os.stat(self._path(split, index)).st_size
-    return sizes
+    """The sizes of files in bytes, int64."""
+    paths = [self._path(split, index) for index in indices.tolist()]
+    return np.array([os.stat(path).st_size for path in paths], np.int64)
 
 
 class Classes(Folder):

@@ -12,6 +12,8 @@ from vit_jax.data import source
 # Examples whose bytes are read, from the first to the last, evenly spaced.
 _SAMPLES = 128
 _THREADS = 16
+# In place of a digest, of what could not be read just now: it is not compared.
+UNKNOWN = 'unknown'
 
 
 def digest(view: source.View) -> dict[str, Any]:
@@ -25,8 +27,8 @@ def digest(view: source.View) -> dict[str, Any]:
 
   Returns:
     JSON-able: the data spec, the split, the number of `examples`, the facts of
-    the splits that they are from, and `contents`: digests of some records'
-    bytes and labels, by the end of their names.
+    the splits that they are from, and `contents`: by index the end of some
+    records' names with a digest of bytes and label.
   """
   last = len(view) - 1
   indices = np.linspace(0, last, min(len(view), _SAMPLES)).astype(np.int64)
@@ -55,10 +57,10 @@ def _content(view: source.View, index: int) -> tuple[str, str]:
   try:
     record = view[index]
   except OSError:  # Whether that ends the run is `data.unreadable`'s.
-    return f'record {index}', 'unreadable'
+    return str(index), UNKNOWN
   image = record.image
   if isinstance(image, np.ndarray):
     image = f'{image.shape}'.encode() + image.tobytes()
   label = np.atleast_1d(record.label).tolist()
   name = '/'.join(record.name.split('/')[-2:])
-  return name, short_hash(f'{label}'.encode() + image)
+  return str(index), f'{name} {short_hash(f"{label}".encode() + image)}'

@@ -11,10 +11,11 @@ from vit_jax import errors, jax_internals
 # JAX gives the jobs of a Slurm or Open MPI cluster neighbouring ports from
 # here up; the port next to one is another job's.
 _JOB_PORTS = 61440
-# What Slurm and Open MPI set alike in all processes of one `srun`, `mpirun`.
+# What Open MPI and Slurm set alike in all processes of one `mpirun`, `srun`. Of
+# both the first counts: mpirun starts some of its processes by srun.
 _JOB_IDS = (
-  *('SLURM_JOB_ID', 'SLURM_STEP_ID'),
-  *('OMPI_MCA_ess_base_jobid', 'PMIX_NAMESPACE'),
+  ('OMPI_MCA_ess_base_jobid', 'PMIX_NAMESPACE'),
+  ('SLURM_JOB_ID', 'SLURM_STEP_ID'),
 )
 
 
@@ -140,7 +141,11 @@ def _detect(timeout: float) -> Place | None:
     ) from error
   if count is None or process_id is None or address is None:
     return None
-  job = ' '.join(os.environ.get(name, '') for name in _JOB_IDS).strip()
+  jobs = (
+    ' '.join(os.environ.get(name, '') for name in names).strip()
+    for names in _JOB_IDS
+  )
+  job = next(filter(None, jobs), '')
   return Place(address, count, process_id, device_ids, _host_names(count), job)
 
 

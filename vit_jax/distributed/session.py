@@ -220,7 +220,7 @@ class _Run:
     elif isinstance(error, KeyboardInterrupt):
       code = errors.InterruptedByUserError.exit_code
     on_purpose = isinstance(error, errors.RestartableError)
-    if on_purpose:
+    if isinstance(error, errors.PreemptedError):
       # All raise it alike. A process that does not is left behind, in the end.
       grace = max(roster.GRACE, math.ceil(self._limits.lost))
     try:
