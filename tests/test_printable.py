@@ -30,6 +30,8 @@ def _shown(lines):
 def test_console_and_log_show_what_a_terminal_would_obey(tmp_path, monkeypatch):
   logger = logging.get_absl_logger()
   monkeypatch.setattr(logger, 'level', python_logging.INFO)
+  # pytest-xdist cannot send what pytest would keep of it.
+  monkeypatch.setattr(logger, 'propagate', False)
   with logs.log_file(tmp_path):
     logging.warning('Skipped %s:\nas it is', EVIL)
   text = (tmp_path / 'train.log').read_bytes().decode()
