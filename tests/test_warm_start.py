@@ -460,7 +460,7 @@ def test_sizes_that_no_model_has(tmp_path, name, sizes, problem):
   ):
     interop.read(tmp_path / 'run')
   path.write_text('[1]')
-  with pytest.raises(ValueError, match=r'config\.json is damaged: it holds no'):
+  with pytest.raises(ValueError, match=r'config\.json is damaged .it holds'):
     _started_from(tmp_path, name=name)
 
 

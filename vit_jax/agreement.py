@@ -103,9 +103,10 @@ def _merged(old: Any, new: Any) -> Any:
   """The new values; old ones where there is none, or it is unknown."""
   if isinstance(old, Mapping) and isinstance(new, Mapping):
     # Of other examples nothing is kept.
-    same = old.get('examples') == new.get('examples')
-    kept = {k: v for k, v in old.items() if same and k not in new}
-    return kept | {k: _merged(old.get(k), v) for k, v in new.items()}
+    where = ('dataset', 'split', 'examples')
+    if any(old.get(key) != new.get(key) for key in where):
+      return new
+    return {**old, **{k: _merged(old.get(k), v) for k, v in new.items()}}
   return old if new == identity.UNKNOWN and old is not None else new
 
 
