@@ -16,6 +16,9 @@ from orbax.checkpoint import checkpoint_managers
 from vit_jax import errors
 from vit_jax.checkpoint import causes, damaged, layout, leaks, record, space
 
+# Here, before JAX starts threads: arenas that are there already stay.
+leaks.plug()
+
 
 class Saver:
   """Saves to one folder, in the background, and removes what is not kept."""
@@ -36,7 +39,6 @@ class Saver:
     Raises:
       SaveError: the folder cannot be created, or not within the time.
     """
-    leaks.plug()
     self.directory = directory
     self._policy = _Policy(directory, kept)
     self._timeout = timeout
