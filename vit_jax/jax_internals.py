@@ -1,10 +1,11 @@
-"""All ties to what JAX does not promise to keep, in one place.
+"""All ties to what JAX and Orbax do not promise to keep, in one place.
 
-Two things that this package needs have no public interface: what the equations
-of a trace hold (their parameters and name stacks), and how JAX finds a cluster.
-A new release may change both without notice. So nothing else here reads them
-(tests/test_jax_internals.py sees to it), and what no longer fits is a
-`ChangedError` that names the versions.
+Three things that this package needs have no public interface: what the
+equations of a trace hold (their parameters and name stacks), how JAX finds a
+cluster, and where Orbax calls TensorStore. A new release may change each
+without notice. So nothing else here reads them (tests/test_jax_internals.py
+sees to it). Where the first two no longer fit, that is a `ChangedError` that
+names the versions.
 
 Checked with jax 0.10.0, 0.10.2 and 0.12.0.
 """
@@ -166,6 +167,20 @@ def tpu_hosts() -> Sequence[str]:
   if not cluster.is_env_present():
     return ()
   return cluster._get_worker_list_in_slice()
+
+
+# ---- Checkpoints -------------------------------------------------------------
+
+
+def orbax_tensorstore() -> types.ModuleType | None:
+  """Orbax's module that calls TensorStore, by the name `ts`; None if hidden."""
+  try:
+    from orbax.checkpoint._src.serialization import tensorstore_utils as module
+
+    _ = module.ts.KvStore.Spec
+  except (ImportError, AttributeError):
+    return None
+  return module
 
 
 @contextlib.contextmanager

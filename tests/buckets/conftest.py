@@ -20,7 +20,7 @@ def server():
 @pytest.fixture
 def bucket(server, monkeypatch):
   """An empty bucket that is well; what this process has of it is forgotten."""
-  from orbax.checkpoint._src.path import gcs_utils
+  from orbax.checkpoint import test_utils
 
   from vit_jax import buckets
   from vit_jax.buckets import filesystem
@@ -34,6 +34,6 @@ def bucket(server, monkeypatch):
   monkeypatch.setattr(filesystem, '_LONGEST_PAUSE', 0.2)
   filesystem.FileSystem.clear_instance_cache()
   backend.fsspec_backend._get_filesystem.cache_clear()
-  gcs_utils.get_bucket.cache_clear()
+  test_utils.gcs_utils.get_bucket.cache_clear()
   yield server
   server.reset()

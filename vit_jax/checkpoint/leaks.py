@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorstore
 
+from vit_jax import jax_internals
+
 # Of glibc's malloc.h. Two arenas: threads that decode images, each for
 # milliseconds, hardly meet at them.
 _M_ARENA_MAX = -8
@@ -25,13 +27,9 @@ def plug() -> None:
   if mallopt := getattr(ctypes.CDLL(None), 'mallopt', None):
     mallopt(_M_ARENA_MAX, _ARENAS)
   tensorstore.experimental_collect_matching_metrics = lambda *_, **__: []
-  try:
-    from orbax.checkpoint._src.serialization import tensorstore_utils
-
-    tensorstore_utils.ts.KvStore.Spec  # noqa: B018
-  except (ImportError, AttributeError):  # Another release: it may leak.
-    return
-  tensorstore_utils.ts = _TensorStore()
+  # Without it, Orbax is of a release that may leak.
+  if orbax := jax_internals.orbax_tensorstore():
+    orbax.ts = _TensorStore()
 
 
 class _Spec:
