@@ -148,8 +148,10 @@ def main():
         restart=_RESTART.value,
         compilation_cache=cache,
       )
-    finally:  # A signal must not change how it has ended.
-      signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    finally:  # What `_end_at_once` says is no longer true.
+      for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is _end_at_once:
+          signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ from etils import epath
 
 from vit_jax import buckets, errors
 
+gcsfs = pytest.importorskip('gcsfs')
 RUN = epath.Path('gs://bucket/run')
 
 
@@ -50,6 +51,24 @@ def test_what_does_not_answer_in_time(bucket, monkeypatch):
     RUN.exists()
   with pytest.raises(errors.StoreError):
     RUN.is_dir()
+
+
+@pytest.mark.parametrize('retryable', [False, True])
+def test_credentials_that_nobody_can_renew(bucket, monkeypatch, retryable):
+  google = pytest.importorskip('google.auth.exceptions')
+  tries = []
+
+  async def refused(*_, **__):
+    tries.append(None)
+    raise google.RefreshError('Reauthentication is needed', retryable=retryable)
+
+  monkeypatch.setattr(buckets, 'patience', 1.0)
+  monkeypatch.setattr(gcsfs.core.GCSFileSystem, '_request', refused)
+  error = errors.StoreError if retryable else google.RefreshError
+  with pytest.raises(error, match='Reauthentication is needed'):
+    (RUN / 'a').read_text()
+  # Of each request.
+  assert (len(tries) > 3) == retryable
 
 
 def test_slow_answers(bucket):

@@ -125,6 +125,45 @@ def test_a_long_silence_is_asked_about_first(bucket, monkeypatch):
       check()
 
 
+def test_it_is_renewed_after_any_error(bucket, monkeypatch):
+  write = lease.objects.Object.write
+  with _held():
+    first = bucket.generation(NAME)
+    failed = threading.Event()
+
+    def fail(*_):
+      failed.set()
+      raise RuntimeError('Session is closed')
+
+    with monkeypatch.context() as patch:
+      patch.setattr(lease.objects.Object, 'write', fail)
+      assert failed.wait(5)
+    assert lease.objects.Object.write is write
+    end = time.monotonic() + 5
+    while bucket.generation(NAME) == first:
+      assert time.monotonic() < end
+      time.sleep(0.05)
+
+
+def test_a_sign_of_life_that_hangs_holds_no_end_up(bucket, monkeypatch):
+  monkeypatch.setattr(buckets, 'patience', 60.0)
+  monkeypatch.setattr(lease, '_LAST_PATIENCE', 0.5)
+  go_on, hangs = threading.Event(), threading.Event()
+
+  def hang(*_):
+    hangs.set()
+    go_on.wait(20)
+    raise OSError
+
+  with monkeypatch.context() as patch:
+    with _held():
+      patch.setattr(lease.objects.Object, 'write', hang)
+      assert hangs.wait(5)
+      begin = time.monotonic()
+    assert time.monotonic() - begin < 5
+  go_on.set()
+
+
 def test_while_the_bucket_does_not_answer(bucket, monkeypatch):
   monkeypatch.setattr(buckets, 'patience', 0.5)
   with _held() as check:

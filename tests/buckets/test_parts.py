@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 import time
 
 import pytest
@@ -73,6 +74,29 @@ def test_nothing_is_uploaded_twice(bucket):
   before = bucket.uploaded.total()
   writer.flush()
   assert bucket.uploaded.total() == before
+
+
+def test_an_upload_that_hangs_holds_no_end_up(bucket, monkeypatch, caplog):
+  monkeypatch.setattr(metrics, '_LAST_PATIENCE', 0.5)
+  monkeypatch.setattr(buckets, 'patience', 60.0)
+  writer = _writer()
+  go_on, hangs = threading.Event(), threading.Event()
+
+  def hang():
+    hangs.set()
+    go_on.wait(20)
+
+  monkeypatch.setattr(writer._uploader, '_upload', hang)
+  writer.write(1, {'a': 0.5})
+  assert hangs.wait(5)
+  begin = time.monotonic()
+  try:
+    raise ValueError('what ended the run')
+  except ValueError:
+    writer.close()
+  assert time.monotonic() - begin < 5
+  assert 'an upload has not ended for 0.5 s' in caplog.text
+  go_on.set()
 
 
 def test_a_full_part_is_left_alone(bucket, monkeypatch):

@@ -95,6 +95,15 @@ def test_slurm(monkeypatch):
   assert place.coordinator_address == 'node007:7000'
 
 
+def test_the_job_of_mpirun_is_not_that_of_its_srun(monkeypatch):
+  # It starts processes on other hosts by srun, those beside it by itself.
+  _slurm(monkeypatch)
+  monkeypatch.setenv('PMIX_NAMESPACE', 'prterun-node007-12@1')
+  assert cluster.find(None, None, None, 1).job == 'prterun-node007-12@1'
+  monkeypatch.setenv('SLURM_STEP_ID', '0')
+  assert cluster.find(None, None, None, 1).job == 'prterun-node007-12@1'
+
+
 def test_slurm_with_one_task(monkeypatch):
   _slurm(monkeypatch, SLURM_NTASKS='1', SLURM_PROCID='0')
   assert cluster.find(None, None, None, 1) is None
