@@ -46,6 +46,11 @@ for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
 """
 _OPTIONS = 'print(*(str(v) for v in options.values()))'
 _SHOW = 'print(config.to_json_best_effort())'
+# A signal when the run has ended, and the process not yet.
+_LATE = (
+  'import os, signal; end = os._exit; os._exit = lambda code:'
+  ' [setattr(os, "_exit", end), signal.raise_signal(signal.{}), end(code)]'
+)
 _QUICKSTART = '--config=configs/quickstart.py'
 _PRETRAIN = _QUICKSTART + ':pretrain'
 _FINETUNE = '--config=configs/finetune.py:ViT-B/16,pets'
@@ -106,6 +111,8 @@ COMMANDS = {
     [_PRETRAIN, _WORKDIR],
     'raise errors.PreemptedError("SIGTERM: stopped after step 3")',
   ),
+  'late SIGTERM': ([_PRETRAIN, _WORKDIR], _LATE.format('SIGTERM')),
+  'late Ctrl-C': ([_PRETRAIN, _WORKDIR], _LATE.format('SIGINT')),
   'host lost': (
     [_PRETRAIN, _WORKDIR],
     'raise errors.HostLostError("process 1 left")',
@@ -276,6 +283,9 @@ def test_processes_are_told_of_each_other_by_three_flags(commands):
   ('name', 'code', 'message'),
   [
     ('preempted', 75, 'ended: SIGTERM: stopped after step 3\n'),
+    # It has ended: only Ctrl-C is faster than the interpreter.
+    ('late SIGTERM', 0, ''),
+    ('late Ctrl-C', -2, ''),
     ('host lost', 76, 'ended: process 1 left\n'),
     ('disk full', 1, 'error: disk full\n'),
   ],

@@ -487,6 +487,49 @@ def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
   _assert_same_run(tmp_path, finished[0])
 
 
+def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):
+  seen, notices = [], []
+  original = preemption.Notice.begin
+
+  def begin(self):
+    notices.append(self)
+    original(self)
+    seen.append(('begin', self.nothing_to_save))
+
+  def requested(self):
+    seen.append(('requested', self.nothing_to_save))
+    return False
+
+  def save_params(workdir, kind, *_, **__):
+    del workdir
+    seen.append((kind, notices[-1].nothing_to_save))
+    raise Death
+
+  monkeypatch.setattr(preemption.Notice, 'begin', begin)
+  monkeypatch.setattr(preemption.Notice, 'requested', requested)
+  original_run = evaluators.run
+
+  def run(name, evaluation, state, at, on_batch):
+    if at == 12:
+      raise Death
+    return original_run(name, evaluation, state, at, on_batch)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(evaluators, 'run', run)
+    with pytest.raises(Death):
+      train.train_and_evaluate(tiny_config(), tmp_path)
+  # All is trained: it evaluates, then saves the weights, then only the latter.
+  monkeypatch.setattr(checkpoint, 'save_params', save_params)
+  for evaluated in (True, False):
+    seen.clear()
+    with pytest.raises(Death):
+      train.train_and_evaluate(tiny_config(), tmp_path)
+    assert seen[0] == ('begin', True)
+    assert (('requested', False) in seen) == evaluated
+    assert seen[-1] == (checkpoint.FINAL, False)
+    assert ('requested', True) not in seen
+
+
 def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
   calls = []
 

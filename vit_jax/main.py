@@ -148,10 +148,15 @@ def main():
         restart=_RESTART.value,
         compilation_cache=cache,
       )
-    finally:  # What `_end_at_once` says is no longer true.
-      for number in (signal.SIGTERM, signal.SIGINT):
+    finally:
+      # What `_end_at_once` says is no longer true. How the run has ended is not
+      # to change by a SIGTERM that comes late.
+      for number, action in (
+        (signal.SIGTERM, signal.SIG_IGN),
+        (signal.SIGINT, signal.SIG_DFL),
+      ):
         if signal.getsignal(number) is _end_at_once:
-          signal.signal(number, signal.SIG_DFL)
+          signal.signal(number, action)
 
 
 if __name__ == '__main__':

@@ -38,7 +38,12 @@ def _fails(monkeypatch, where, name, error, times=99):
 
 
 @pytest.mark.parametrize(
-  'error', [OSError(5, 'Input/output error'), FileNotFoundError(2, 'No such')]
+  'error',
+  [
+    OSError(5, 'Input/output error'),
+    FileNotFoundError(2, 'No such'),
+    errors.StoreError('gs://bucket/run/8: no answer for 60 s.'),
+  ],
 )
 @pytest.mark.parametrize(
   ('where', 'name'), [(record, 'read'), (restoring, '_read_arrays')]

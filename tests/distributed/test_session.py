@@ -1,10 +1,12 @@
 """What the processes of a launch have in common, and the port's addresses."""
 
 import socket
+import types
 
 import pytest
 
-from vit_jax.distributed import arbiter, session
+from vit_jax import errors
+from vit_jax.distributed import arbiter, roster, session
 from vit_jax.distributed.cluster import Place
 
 
@@ -20,6 +22,32 @@ def test_token(monkeypatch):
   assert len({none, in_job, launched}) == 3
   assert 'secret' not in launched
   assert len(launched) == 64  # As much as a hello may hold.
+
+
+@pytest.mark.parametrize(
+  ('error', 'code', 'grace'),
+  [
+    (ValueError('bad'), 1, roster.GRACE),
+    (errors.SaveError('disk full'), 1, roster.GRACE),
+    (errors.StoreError('no answer'), 76, roster.GRACE),
+    # All others are about to raise it, too, and save until then.
+    (errors.PreemptedError('SIGTERM'), 75, 60),
+    (errors.InterruptedByUserError('Ctrl-C'), 130, 60),
+  ],
+)
+def test_only_who_is_preempted_waits_for_the_others(
+  monkeypatch, error, code, grace
+):
+  told, ended = [], []
+  monkeypatch.setattr(session.runtime, 'abandon', ended.append)
+  run = types.SimpleNamespace(
+    member=types.SimpleNamespace(fail=lambda *words: told.append(words)),
+    call=lambda answer: answer,
+    _limits=types.SimpleNamespace(lost=59.5),
+  )
+  session._Run.end_early(run, error)
+  assert told == [(code, f'{type(error).__name__}: {error}', grace)]
+  assert ended == [code]
 
 
 @pytest.mark.parametrize(

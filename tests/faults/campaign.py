@@ -57,6 +57,8 @@ class Campaign:
       self._finish(run)
     else:
       record = Record(fault, problems=['the moment never came'])
+      self.records.append(record)
+      return self._say.interruption(run, record)
     run.records.append(record)
     self.records.append(record)
     self._say.interruption(run, record)
@@ -129,6 +131,8 @@ def main(words=None) -> int:
   jax.config.update('jax_platforms', 'cpu')  # To read checkpoints.
   # So that all processes end with this one, and all mounts.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+  # What a shell starts in the background ignores it, and all its children.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   folder = arguments.workdir.absolute()
   if folder.exists() and any(folder.iterdir()):
     sys.exit(f'error: --workdir={folder} is not empty.')
