@@ -8,7 +8,7 @@ import pytest
 
 from tests.checkpoint import states
 from vit_jax import checkpoint, errors
-from vit_jax.checkpoint import damaged, moving, record, restoring
+from vit_jax.checkpoint import causes, damaged, moving, record, restoring
 
 OUT_OF_MEMORY = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory')
 
@@ -39,11 +39,7 @@ def _fails(monkeypatch, where, name, error, times=99):
 
 @pytest.mark.parametrize(
   'error',
-  [
-    OSError(5, 'Input/output error'),
-    FileNotFoundError(2, 'No such'),
-    errors.StoreError('gs://bucket/run/8: no answer for 60 s.'),
-  ],
+  [OSError(5, 'Input/output error'), FileNotFoundError(2, 'No such')],
 )
 @pytest.mark.parametrize(
   ('where', 'name'), [(record, 'read'), (restoring, '_read_arrays')]
@@ -54,6 +50,14 @@ def test_a_hiccup_passes(run, monkeypatch, pauses, where, name, error):
   assert step == 8
   assert pauses == [0.5, 1.0]
   assert states.names(run / 'checkpoints') == ['4', '8']
+
+
+def test_a_store_that_hesitates_is_asked_again(run, monkeypatch, pauses):
+  monkeypatch.setattr(causes, 'is_unanswered', lambda *_: True)
+  _fails(monkeypatch, record, 'read', OSError('503'), times=2)
+  _, step = checkpoint.restore_newest(run, TARGET)
+  assert step == 8
+  assert pauses == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(

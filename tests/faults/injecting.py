@@ -392,7 +392,7 @@ def _fill_disk(run: Run, record: Record, rng: random.Random) -> bool:
       while launch.running() and time.monotonic() < deadline:
         run.disk.fill(left)  # Again: old checkpoints are removed.
         time.sleep(0.02)
-      _expect_error(run, launch, record, 'No space left', struck)
+      _expect_error(run, launch, record, 'No space ', struck)
   finally:
     run.disk.empty()
   return True
