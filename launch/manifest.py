@@ -4,7 +4,7 @@ import dataclasses
 import json
 import pathlib
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from vit_jax import topology
 from vit_jax.launch import shell as shell_lib
@@ -87,7 +87,7 @@ def render(run: Run) -> str:
       ' has no identity of its own. Leave out one of them; data can be read'
       ' from gs:// without a mount.'
     )
-  env = (variable.partition('=') for variable in run.variables)
+  env = [variable.partition('=') for variable in run.variables]
   return string.Template(_TEMPLATE.read_text()).substitute(
     name=run.name,
     restarts=run.restarts,
@@ -102,7 +102,8 @@ def render(run: Run) -> str:
     image=_quote(run.image),
     args=json.dumps(_program_flags(run)),
     workdir=_quote(workdir),
-    env=''.join(
+    env=_token(key for key, *_ in env)
+    + ''.join(
       _lines(14, f'- name: {key}', f'  value: {_quote(value)}')
       for key, _, value in env
     ),
@@ -111,6 +112,20 @@ def render(run: Run) -> str:
     network=_network(run.host_network),
     huge_pages=_huge_pages(run, wanted),
     **_bucket(run.bucket),
+  )
+
+
+def _token(given: Iterable[str]) -> str:
+  """What only the pods of this JobSet know, and all of its slices."""
+  if 'VIT_JAX_LAUNCH_TOKEN' in given:
+    return ''
+  return _lines(
+    14,
+    '- name: VIT_JAX_LAUNCH_TOKEN',
+    '  valueFrom:',
+    '    fieldRef:',
+    # Of JobSets since April 2025; with earlier ones the token is ''.
+    "      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']",
   )
 
 
