@@ -159,6 +159,17 @@ def test_validation(key, value, message):
     config_lib.validate(config)
 
 
+def test_a_section_that_was_replaced_needs_its_keys():
+  config = _config()
+  config.log = config_dict.ConfigDict({'tensorboard': False})
+  with pytest.raises(
+    ValueError,
+    match=r"^log\.every is missing: a config that replaces the section 'log'"
+    r' needs all of its keys; config\.log\.update\(',
+  ):
+    config_lib.validate(config)
+
+
 def test_a_plan_needs_no_places():
   config = _config()
   config.data.dataset = None

@@ -1,5 +1,6 @@
 """Damage to a checkpoint's files, and a small disk that fills up."""
 
+import glob
 import os
 import pathlib
 import random
@@ -11,14 +12,10 @@ _BALLAST = 'ballast'
 
 def complete_steps(workdir: pathlib.Path) -> list[int]:
   """The steps of a run's complete checkpoints, in order."""
-  folder = workdir / 'checkpoints'
-  if not folder.exists():
-    return []
-  return sorted(
-    int(p.name)
-    for p in folder.iterdir()
-    if p.name.isdigit() and any(p.iterdir())
-  )
+  # Unlike pathlib it takes no notice of folders that are just removed.
+  inside = glob.glob(f'{glob.escape(str(workdir))}/checkpoints/*/*')
+  names = {pathlib.Path(path).parent.name for path in inside}
+  return sorted(int(name) for name in names if name.isdigit())
 
 
 def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:

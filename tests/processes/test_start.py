@@ -1,5 +1,8 @@
 """What processes must agree on, and weights that none of them holds whole."""
 
+import shutil
+
+import cv2
 import numpy as np
 
 from tests.processes.launch import launch
@@ -20,6 +23,32 @@ def test_unequal_data_is_refused_by_whom_it_concerns(tmp_path):
     ' train_split: "train[:280]" here, "train[:301]" in process 0; ' in texts[1]
   )
   assert not (tmp_path / 'run').exists()
+
+
+def test_other_images_on_the_disk_of_one_host_are_refused(tmp_path):
+  disks = [tmp_path / 'a', tmp_path / 'b']
+  for i in range(8):
+    name = f'images/train/{"cat" if i % 2 else "dog"}/{i}.png'
+    (disks[0] / name).parent.mkdir(parents=True, exist_ok=True)
+    image = np.full((8, 8, 3), 30 * i, np.uint8)
+    cv2.imwrite(str(disks[0] / name), image)
+  shutil.copytree(*disks)
+  # As many bytes, and the same name: only its pixels are others.
+  other = disks[1] / 'images/train/cat/3.png'
+  shutil.copy(disks[1] / 'images/train/cat/5.png', other)
+  texts = launch(
+    *(2, 1),
+    task='disagree',
+    workdirs=[str(tmp_path / 'run')] * 2,
+    splits=['train'] * 2,
+    disks=[str(disk) for disk in disks],
+    codes=(1,),
+  )
+  assert (
+    'ValueError: Process 1 would not run what process 0 runs:\n  training data:'
+    ' contents: 1: "cat/3.png '
+  ) in texts[1]
+  assert 'All hosts need the same config, and data sets with the' in texts[1]
 
 
 def test_a_work_directory_of_ones_own_is_refused(tmp_path):

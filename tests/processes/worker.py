@@ -141,12 +141,22 @@ def _write(out, value):
     json.dump(value, f)
 
 
-def disagree(*, workdirs, splits):
-  """Trains with a work directory and a data set of this process's own."""
+def disagree(*, workdirs, splits, disks=()):
+  """Trains with a work directory and a data set of this process's own.
+
+  Args:
+    workdirs: of each process.
+    splits: of the training data, for each process.
+    disks: for each process a folder with `images/`, the data of all.
+  """
   index = jax.process_index()
   agreement.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
   config = tiny_config(mesh=dict(data=-1))
   config.data.train_split = splits[index]
+  if disks:
+    os.chdir(disks[index])
+    config.data.dataset, config.channels = 'folder:images', 3
+    del config.evals.test, config.evals.few
   train.train_and_evaluate(config, workdirs[index])
 
 
