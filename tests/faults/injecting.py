@@ -1,21 +1,19 @@
 """Each kind of fault: done to a run, and judged by what followed at once."""
 
-import json
 import random
 import re
-import shutil
 import signal
 import time
 
-from tests.faults import launching
-from tests.faults.damage import complete_steps, damage, damage_small, listing
-from tests.faults.plan import AFTER_KILL, DAMAGES, Fault, Moment
+from tests.faults import between, launching
+from tests.faults.damage import complete_steps, damage, listing
+from tests.faults.plan import AFTER_KILL, AT_ONCE, DAMAGES, Fault, Moment
 from tests.faults.runs import Record, Run
 
 # Seconds beyond a limit, for a busy machine.
 _MARGIN = 25
 _SAVE_AND_STOP = 90
-_FAIL = 120
+_AT_ONCE = 10
 _LOST, _PREEMPTED, _BY_USER = 76, 75, 130  # See vit_jax/errors.py.
 _ORPHANS = 5  # For data workers to notice that they are alone.
 _JOINED = re.compile(r'All \d+ processes are there')
@@ -36,12 +34,8 @@ def interrupt(run: Run, fault: Fault) -> Record | None:
     happened = _fill_disk(run, record, rng)
   elif fault.kind == 'nan-stop':
     happened = _stop_at_nan(run, record, rng)
-  elif fault.kind == 'sigterm-early':
-    happened = _terminate_early(run, record)
-  elif fault.kind == 'ctrl-c-twice':
-    happened = _interrupt_twice(run, record)
   elif fault.kind.startswith(('sigterm', 'ctrl-c')):
-    happened = _terminate(run, record)
+    happened = _signal(run, record)
   elif fault.kind == 'second-copy':
     happened = start_twice(run, record)
   elif fault.kind == 'freeze-one':
@@ -156,7 +150,7 @@ def _kill(run: Run, record: Record, rng: random.Random) -> bool:
   if fault.kind in DAMAGES:
     _damage(run, record, rng)
   if fault.kind in AFTER_KILL:
-    BETWEEN[fault.kind](run, record, rng)
+    between.DONE[fault.kind](run, record, rng)
   return True
 
 
@@ -183,63 +177,44 @@ def _damage(run: Run, record: Record, rng: random.Random) -> None:
   record.damaged = steps[-1]
 
 
-def _terminate(run: Run, record: Record) -> bool:
+def _signal(run: Run, record: Record) -> bool:
   fault = record.fault
+  by_user, early = fault.kind.startswith('ctrl-c'), fault.kind.endswith('early')
+  number = signal.SIGINT if by_user else signal.SIGTERM
+  # 0: it had finished in that very moment. -15: Python itself had not started.
+  allowed = {_BY_USER if by_user else _PREEMPTED, -15 if early else 0}
+  limit = _SAVE_AND_STOP
   with run.start() as launch:
     if not reached(launch, fault.moment):
       return _not_reached(run, launch, record)
-    by_user = fault.kind == 'ctrl-c'
-    number = signal.SIGINT if by_user else signal.SIGTERM
     record.done = f'{number.name} to {_target(fault)} at {_where(launch)}'
     launch.send(number, fault.process)
-    allowed = {_BY_USER if by_user else _PREEMPTED, 0}
-    _judge(
-      run, launch, record, _SAVE_AND_STOP, [allowed] * run.layout.processes
-    )
-    if not any(record.codes):
-      run.finished = True
-      return bool(record.problems)
-    if 'nothing was trained since the start' in launch.output():
-      record.done += ', nothing to save'
-      return True
-    saved = re.findall(r'stopped after step (\d+), which was', launch.output())
-    steps = complete_steps(run.workdir)
-    if set(saved) != {str(steps[-1]) if steps else ''}:
-      record.problems.append(f'it says that {saved} was saved: {steps}')
-    record.done += f', saved {saved[0] if saved else "nothing"}'
-  return True
-
-
-def _terminate_early(run: Run, record: Record) -> bool:
-  """Nothing is there to save: each process ends by itself, or hears of it."""
-  with run.start() as launch:
-    if not reached(launch, record.fault.moment):
-      return _not_reached(run, launch, record)
-    record.done = f'SIGTERM at {_where(launch)}'
-    launch.send(signal.SIGTERM)
-    # -15: Python itself had not started. 76: another was faster.
-    allowed = {_PREEMPTED, _LOST, -15} if launch.several else {_PREEMPTED, -15}
-    limit = _limit_of_survivors(launch, None)
-    _judge(run, launch, record, limit, [allowed] * run.layout.processes)
-  return True
-
-
-def _interrupt_twice(run: Run, record: Record) -> bool:
-  with run.start() as launch:
-    if not reached(launch, record.fault.moment):
-      return _not_reached(run, launch, record)
-    record.done = f'SIGINT twice at {_where(launch)}'
-    launch.send(signal.SIGINT)
-    time.sleep(0.2)
-    launch.send(signal.SIGINT)
-    # 0: it had finished in that very moment. The others may lose one of them.
-    allowed = {_BY_USER, 0} | ({_LOST} if launch.several else set())
-    limit = _limit_of_survivors(launch, None) if launch.several else 10
+    if fault.kind in AT_ONCE:
+      if not early:
+        time.sleep(0.2)
+        launch.send(number, fault.process)
+      limit = _AT_ONCE
+      if launch.several:  # One of them may be faster than its word to others.
+        allowed.add(_LOST)
+        limit = _limit_of_survivors(launch, None)
     _judge(run, launch, record, limit, [allowed] * run.layout.processes)
     if not any(record.codes):
       run.finished = True
       return bool(record.problems)
+    if fault.kind not in AT_ONCE:
+      _expect_saved(run, launch, record)
   return True
+
+
+def _expect_saved(run: Run, launch: launching.Launch, record: Record) -> None:
+  if 'nothing was trained since the start' in launch.output():
+    record.done += ', nothing to save'
+    return
+  saved = re.findall(r'stopped after step (\d+), which was', launch.output())
+  steps = complete_steps(run.workdir)
+  if set(saved) != {str(steps[-1]) if steps else ''}:
+    record.problems.append(f'it says that {saved} was saved: {steps}')
+  record.done += f', saved {saved[0] if saved else "nothing"}'
 
 
 def start_twice(run: Run, record: Record) -> bool:
@@ -250,105 +225,15 @@ def start_twice(run: Run, record: Record) -> bool:
     record.done = f'a second copy at {_where(launch)}'
     launch.send(signal.SIGSTOP)
     with run.copy() as copy:
-      copy.wait(_FAIL)
-      _expect_message(copy, record, f'{run.workdir} is in use by process ')
+      copy.wait(launching.FAIL)
+      between.expect_message(
+        copy, record, f'{run.workdir} is in use by process '
+      )
     launch.send(signal.SIGCONT)
     launch.send(signal.SIGKILL)
     allowed = [{-9}] * run.layout.processes
     _judge(run, launch, record, _MARGIN, allowed)
   return True
-
-
-# Between a kill and the next launch -------------------------------------------
-
-
-def _refused(run: Run, record: Record, words: str, extra=()) -> None:
-  """The next launch must end with these words, and change no checkpoint."""
-  before = listing(run.workdir / 'checkpoints')
-  with run.copy(extra=extra) as launch:
-    launch.wait(_FAIL)
-    if launch.overdue:
-      record.problems.append(f'{record.fault.kind}: it did not end')
-    _expect_message(launch, record, words)
-  if listing(run.workdir / 'checkpoints') != before:
-    record.problems.append('a launch that was refused changed checkpoints')
-
-
-def _expect_message(launch, record, words) -> None:
-  """One error of at most three lines, with these words, and no traceback."""
-  codes, output = launch.codes(), launch.output()
-  if 1 not in codes or not set(codes) <= {1, _LOST}:
-    record.problems.append(f'{record.fault.kind}: it ended with {codes}')
-  found = re.search(
-    r'^error: (.*)\Z', launch.output(0), re.DOTALL | re.MULTILINE
-  )
-  lines = found[1].splitlines() if found else []
-  if words not in ''.join(lines) or len(lines) > 3:
-    record.problems.append(
-      f'{record.fault.kind}: no short error says {words!r}: {output[-300:]!r}'
-    )
-  if 'Traceback' in output:
-    record.problems.append(f'{record.fault.kind}: it printed a traceback')
-
-
-def _empty_step(run: Run, record: Record, rng: random.Random) -> None:
-  step = rng.choice([1, 9999])
-  (run.workdir / 'checkpoints' / str(step)).mkdir(parents=True, exist_ok=True)
-  record.done += f'; an empty folder {step}'
-
-
-def _small_file(run: Run, record: Record, rng: random.Random) -> None:
-  path, before, refused = damage_small(run.workdir, rng)
-  record.done += f'; {path.name} is {path.read_bytes()[-20:]!r}'
-  if refused and complete_steps(run.workdir):
-    _refused(run, record, str(path))
-    path.write_bytes(before)
-
-
-def _gone(run: Run, record: Record, rng: random.Random) -> None:
-  del rng
-  folder = run.workdir / 'checkpoints'
-  away = folder.with_name('away')
-  folder.rename(away)
-  record.done += '; checkpoints/ taken away'
-  with run.copy() as launch:
-    launch.wait(_FAIL)
-    _expect_message(launch, record, f'{run.workdir} has no checkpoint')
-  if folder.exists():
-    shutil.rmtree(folder)
-  away.rename(folder)
-
-
-def _other_config(run: Run, record: Record, rng: random.Random) -> None:
-  key = rng.choice(['seed', 'data.batch_size', 'model.dropout_rate'])
-  record.done += f'; a launch with another {key}'
-  value = 0.3 if 'rate' in key else 7
-  _refused(run, record, f'  {key}: ', [f'--config.{key}={value}'])
-
-
-def _other_data(run: Run, record: Record, rng: random.Random) -> None:
-  if not complete_steps(run.workdir):
-    record.done += '; nothing was trained on data yet'
-    return
-  path = run.workdir / 'data.json'
-  text = path.read_text()
-  record.done += '; other data than before'
-  # As if it had read others until now.
-  content = json.loads(text)
-  digests = content['training data']['contents']
-  digests[rng.choice(list(digests))] = 'another'
-  path.write_text(json.dumps(content))
-  _refused(run, record, 'The data is not what')
-  path.write_text(text)
-
-
-BETWEEN = {
-  'empty-step': _empty_step,
-  'small-file': _small_file,
-  'gone': _gone,
-  'other-config': _other_config,
-  'other-data': _other_data,
-}
 
 
 def _freeze(run: Run, record: Record) -> bool:
@@ -388,7 +273,7 @@ def _fill_disk(run: Run, record: Record, rng: random.Random) -> bool:
           return _not_reached(run, launch, record)
         record.done = f'disk full but for {left} bytes at {_where(launch)}'
       struck = launch.seconds()
-      deadline = time.monotonic() + _FAIL
+      deadline = time.monotonic() + launching.FAIL
       while launch.running() and time.monotonic() < deadline:
         run.disk.fill(left)  # Again: old checkpoints are removed.
         time.sleep(0.02)
@@ -404,7 +289,7 @@ def _mount_read_only(run: Run, record: Record) -> bool:
   try:
     record.done = 'mounted read-only before the launch'
     with run.start() as launch:
-      launch.wait(_FAIL)
+      launch.wait(launching.FAIL)
       _expect_error(run, launch, record, 'Read-only file system')
   finally:
     run.disk.read_only(False)
@@ -421,7 +306,7 @@ def _stop_at_nan(run: Run, record: Record, rng: random.Random) -> bool:
   record.done = f'NaN at step {bad}, twice'
   for _ in range(2):
     with run.start(nan_step=bad) as launch:
-      launch.wait(_FAIL)
+      launch.wait(launching.FAIL)
       _expect_error(run, launch, record, f'at step {bad} ')
       if complete_steps(run.workdir)[-1:] >= [bad]:
         record.problems.append('a step with NaN was saved')
@@ -430,7 +315,7 @@ def _stop_at_nan(run: Run, record: Record, rng: random.Random) -> bool:
 
 def _expect_error(run, launch, record, words, struck=0.0) -> None:
   """All must end with an error, and one must say these words."""
-  allowed = [{1, _LOST}] * run.layout.processes
+  allowed = [{1}] * run.layout.processes
   _judge(run, launch, record, 1, allowed, struck)
   ends = [
     line
@@ -439,8 +324,10 @@ def _expect_error(run, launch, record, words, struck=0.0) -> None:
   ]
   if 'Traceback' in launch.output():
     record.problems.append('it printed a traceback')
-  if not ends or 1 not in record.codes:
-    lines = [
-      launch.output(i).splitlines()[-1:] for i in range(len(record.codes))
-    ]
+  outputs = [launch.output(index) for index in range(len(record.codes))]
+  if not ends:
+    lines = [output.splitlines()[-1:] for output in outputs]
     record.problems.append(f'no error says {words!r}: {lines}')
+  for output in outputs:
+    if len(between.error_lines(output)) > 3:
+      record.problems.append(f'more than 3 lines: {output[-900:]!r}')

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 ROOT = pathlib.Path(__file__).parents[2]
 START_TIMEOUT = 40  # Seconds; flags of the runs.
 LOST_TIMEOUT = 15
-PATIENCE = 400  # Seconds for a launch that nobody disturbs.
+PATIENCE = 400  # Seconds for a launch that nobody disturbs,
+FAIL = 120  # and for one that must end with an error.
 STEP_LINE = re.compile(r' step +(\d+)/\d+ ')
 
 

@@ -36,6 +36,8 @@ KINDS = {
 DAMAGES = ('truncate', 'delete', 'flip', 'unverified')
 # What is done between a kill and the next launch.
 AFTER_KILL = ('empty-step', 'small-file', 'gone', 'other-config', 'other-data')
+# Signals that wait for no save.
+AT_ONCE = ('sigterm-early', 'ctrl-c-twice')
 SEVERAL = ('kill-one', 'freeze-one', 'sigterm-one')
 NEED_DISK = ('disk-full', 'read-only')
 _PLACES = ('folder', 'disk')

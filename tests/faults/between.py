@@ -1,0 +1,102 @@
+"""What is done between a kill and the next launch, which must then refuse."""
+
+import json
+import random
+import re
+import shutil
+
+from tests.faults import launching
+from tests.faults.damage import complete_steps, damage_small, listing
+from tests.faults.runs import Record, Run
+
+
+def _refused(run: Run, record: Record, words: str, extra=()) -> None:
+  """The next launch must end with these words, and change no checkpoint."""
+  before = listing(run.workdir / 'checkpoints')
+  with run.copy(extra=extra) as launch:
+    launch.wait(launching.FAIL)
+    if launch.overdue:
+      record.problems.append(f'{record.fault.kind}: it did not end')
+    expect_message(launch, record, words)
+  if listing(run.workdir / 'checkpoints') != before:
+    record.problems.append('a launch that was refused changed checkpoints')
+
+
+def error_lines(output: str) -> list[str]:
+  """What ended a process, in lines; empty if it was no error."""
+  found = re.search(r'^error: (.*)\Z', output, re.DOTALL | re.MULTILINE)
+  return found[1].splitlines() if found else []
+
+
+def expect_message(launch, record, words) -> None:
+  """One error of at most three lines, with these words, and no traceback."""
+  codes, output = launch.codes(), launch.output()
+  if set(codes) != {1}:
+    record.problems.append(f'{record.fault.kind}: it ended with {codes}')
+  lines = error_lines(launch.output(0))
+  if words not in ''.join(lines) or len(lines) > 3:
+    record.problems.append(
+      f'{record.fault.kind}: no short error says {words!r}: {output[-300:]!r}'
+    )
+  if 'Traceback' in output:
+    record.problems.append(f'{record.fault.kind}: it printed a traceback')
+
+
+def _empty_step(run: Run, record: Record, rng: random.Random) -> None:
+  step = rng.choice([1, 9999])
+  (run.workdir / 'checkpoints' / str(step)).mkdir(parents=True, exist_ok=True)
+  record.done += f'; an empty folder {step}'
+
+
+def _small_file(run: Run, record: Record, rng: random.Random) -> None:
+  path, before, refused = damage_small(run.workdir, rng)
+  record.done += f'; {path.name} is {path.read_bytes()[-20:]!r}'
+  if refused and complete_steps(run.workdir):
+    _refused(run, record, str(path))
+    path.write_bytes(before)
+
+
+def _gone(run: Run, record: Record, rng: random.Random) -> None:
+  del rng
+  folder = run.workdir / 'checkpoints'
+  away = folder.with_name('away')
+  folder.rename(away)
+  record.done += '; checkpoints/ taken away'
+  with run.copy() as launch:
+    launch.wait(launching.FAIL)
+    expect_message(launch, record, f'{run.workdir} has no checkpoint')
+  if folder.exists():
+    shutil.rmtree(folder)
+  away.rename(folder)
+
+
+def _other_config(run: Run, record: Record, rng: random.Random) -> None:
+  key = rng.choice(['seed', 'data.batch_size', 'model.dropout_rate'])
+  record.done += f'; a launch with another {key}'
+  value = 0.3 if 'rate' in key else 7
+  _refused(run, record, f'  {key}: ', [f'--config.{key}={value}'])
+
+
+def _other_data(run: Run, record: Record, rng: random.Random) -> None:
+  if not complete_steps(run.workdir):
+    record.done += '; nothing was trained on data yet'
+    return
+  path = run.workdir / 'data.json'
+  text = path.read_text()
+  record.done += '; other data than before'
+  # As if it had read others until now.
+  content = json.loads(text)
+  digests = content['training data']['contents']
+  digests[rng.choice(list(digests))] = 'another'
+  path.write_text(json.dumps(content))
+  _refused(run, record, 'The data is not what')
+  path.write_text(text)
+
+
+DONE = {
+  'empty-step': _empty_step,
+  'small-file': _small_file,
+  'gone': _gone,
+  'other-config': _other_config,
+  'other-data': _other_data,
+}
