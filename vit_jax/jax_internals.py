@@ -2,9 +2,9 @@
 
 Three things that this package needs have no public interface: what the
 equations of a trace hold (their parameters and name stacks), how JAX finds a
-cluster, and where Orbax calls TensorStore. A new release may change each
-without notice. So nothing else here reads them (tests/test_jax_internals.py
-sees to it). Where the first two no longer fit, that is a `ChangedError` that
+cluster, and what Orbax does at a save. A new release may change each without
+notice. So nothing else here reads them (tests/test_jax_internals.py sees to
+it). Where the first two no longer fit, that is a `ChangedError` that
 names the versions.
 
 Checked with jax 0.10.0, 0.10.2 and 0.12.0.
@@ -181,6 +181,19 @@ def orbax_tensorstore() -> types.ModuleType | None:
   except (ImportError, AttributeError):
     return None
   return module
+
+
+def set_orbax_limit(seconds: int) -> None:
+  """How long the steps of a save wait for each other, of any checkpoint.
+
+  Orbax has no option for it: a folder that takes 300 s to be created ends the
+  save, whatever its `timeout_secs` says. So does it where this is hidden.
+  """
+  with contextlib.suppress(ImportError, AttributeError):
+    from orbax.checkpoint._src.multihost import multihost
+
+    multihost.coordination_timeout()
+    multihost.coordination_timeout = lambda: seconds
 
 
 @contextlib.contextmanager

@@ -73,6 +73,12 @@ def test_damaged_metrics_are_no_obstacle(tmp_path):
   assert _save_values(tmp_path, 'test/accuracy', [0.1], 3) == ['2', '3']
 
 
+def test_orbax_waits_for_folders_as_long_as_for_files(tmp_path):
+  checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0, timeout=777).close()
+  orbax = ocp.multihost.sync_global_processes.__globals__
+  assert orbax['coordination_timeout']() == 777
+
+
 def test_half_written_checkpoint_is_ignored_and_removed(tmp_path):
   states.save(tmp_path, STATE)
   folder = tmp_path / 'checkpoints'

@@ -13,7 +13,7 @@ from absl import logging
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from vit_jax import errors
+from vit_jax import errors, jax_internals
 from vit_jax.checkpoint import causes, damaged, layout, leaks, record, space
 
 # Here, before JAX starts threads: arenas that are there already stay.
@@ -158,6 +158,8 @@ class Saver:
 
   def _open(self) -> None:
     processes = jax.process_count()
+    limit = max(1, int(self._timeout))
+    jax_internals.set_orbax_limit(limit)
     options = ocp.CheckpointManagerOptions(
       create=False,
       preservation_policy=self._policy,
@@ -166,9 +168,7 @@ class Saver:
       cleanup_tmp_directories=True,
       # Reads no metrics, which may be damaged; `record` has them.
       lightweight_initialize=True,
-      async_options=ocp.options.AsyncOptions(
-        timeout_secs=max(1, int(self._timeout))
-      ),
+      async_options=ocp.options.AsyncOptions(timeout_secs=limit),
       # Naming the processes makes Orbax wait through the coordination service,
       # with time limits, not through a computation on all devices, which
       # would have to come in the same order everywhere and could hang.
