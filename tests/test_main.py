@@ -89,6 +89,11 @@ COMMANDS = {
   'read error': ([_PRETRAIN, _WORKDIR], "raise errors.ReadError('no disk')"),
   'traceback': ([_PRETRAIN, _WORKDIR, '--v=1'], "raise ValueError('wrong')"),
   'bug': ([_PRETRAIN, _WORKDIR], "raise TypeError('a bug')"),
+  'no memory': (
+    [_PRETRAIN, _WORKDIR],
+    'import jax; raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of'
+    ' memory allocating 8 bytes.\\nBufferAssignment:\\n")',
+  ),
   'overrides': (
     [
       *(_FINETUNE, _WORKDIR, '--config.image_size=(32, 48)'),
@@ -224,6 +229,16 @@ def test_tracebacks(commands):
   assert code == 1
   assert 'Traceback (most recent call last)' in output
   assert output.endswith('\nTypeError: a bug\n'), output
+
+
+def test_too_little_memory_is_one_message(commands):
+  code, output = commands['no memory']
+  assert code == 1
+  first, second = output.splitlines()
+  assert first == (
+    'error: A device has not enough memory: Out of memory allocating 8 bytes.'
+  )
+  assert second.startswith('Less is needed with --config.model.remat=')
 
 
 def test_overrides(commands):

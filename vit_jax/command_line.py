@@ -31,6 +31,7 @@ def run(
   required: Sequence[str] = (),
   arguments: str = '',
   optional: bool = False,
+  if_no_memory: str = 'Try a smaller batch.',
 ) -> None:
   """Runs a command; the exit code is 0 only if everything was done.
 
@@ -43,6 +44,7 @@ def run(
     arguments: what the words that belong to no flag are, with an example. At
       least one must be given, and `main` gets their list. '': none may be.
     optional: whether there may be none of these, too.
+    if_no_memory: what to do when a device has not enough memory.
   """
 
   def start(argv):
@@ -81,6 +83,16 @@ def run(
       logging.vlog(1, 'Traceback:', exc_info=True)
       print('ended: Ctrl-C.', file=sys.stderr)
       sys.exit(errors.InterruptedByUserError.exit_code)
+    except RuntimeError as error:
+      _, found, reason = str(error).partition('RESOURCE_EXHAUSTED: ')
+      if not found:
+        raise
+      logging.vlog(1, 'Traceback:', exc_info=True)
+      # What the allocator or the compiler lists below is for --v=1.
+      reason = reason.partition('\n')[0][:300].rstrip('. ')
+      sys.exit(
+        f'error: A device has not enough memory: {reason}.\n{if_no_memory}'
+      )
 
   app.run(start, flags_parser=parse)
 

@@ -160,4 +160,13 @@ def main():
 
 
 if __name__ == '__main__':
-  command_line.run(main, required=('config', 'workdir'))
+  command_line.run(
+    main,
+    required=('config', 'workdir'),
+    if_no_memory=(
+      'Less is needed with --config.model.remat=dots or full, a larger'
+      ' --config.accumulation_steps, parameters split by --config.mesh.fsdp, a'
+      ' smaller --config.data.batch_size or --config.evals.NAME.batch_size.'
+      ' python -m vit_jax.plan tells how much.'
+    ),
+  )
