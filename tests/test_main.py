@@ -51,6 +51,10 @@ _LATE = (
   'import os, signal; end = os._exit; os._exit = lambda code:'
   ' [setattr(os, "_exit", end), signal.raise_signal(signal.{}), end(code)]'
 )
+_NO_MEMORY = (
+  'import jax; raise jax.errors.JaxRuntimeError("{}: Out of memory allocating 8'
+  ' bytes.\\nBufferAssignment:\\n")'
+)
 _QUICKSTART = '--config=configs/quickstart.py'
 _PRETRAIN = _QUICKSTART + ':pretrain'
 _FINETUNE = '--config=configs/finetune.py:ViT-B/16,pets'
@@ -91,8 +95,11 @@ COMMANDS = {
   'bug': ([_PRETRAIN, _WORKDIR], "raise TypeError('a bug')"),
   'no memory': (
     [_PRETRAIN, _WORKDIR],
-    'import jax; raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of'
-    ' memory allocating 8 bytes.\\nBufferAssignment:\\n")',
+    _NO_MEMORY.format('RESOURCE_EXHAUSTED'),
+  ),
+  'no memory of a CPU': (
+    [_PRETRAIN, _WORKDIR],
+    _NO_MEMORY.format('INTERNAL: Error dispatching computation'),
   ),
   'overrides': (
     [
@@ -231,8 +238,9 @@ def test_tracebacks(commands):
   assert output.endswith('\nTypeError: a bug\n'), output
 
 
-def test_too_little_memory_is_one_message(commands):
-  code, output = commands['no memory']
+@pytest.mark.parametrize('name', ['no memory', 'no memory of a CPU'])
+def test_too_little_memory_is_one_message(commands, name):
+  code, output = commands[name]
   assert code == 1
   first, second = output.splitlines()
   assert first == (

@@ -84,12 +84,14 @@ def run(
       print('ended: Ctrl-C.', file=sys.stderr)
       sys.exit(errors.InterruptedByUserError.exit_code)
     except RuntimeError as error:
-      _, found, reason = str(error).partition('RESOURCE_EXHAUSTED: ')
+      # The second from CPUs. What is listed below that line is for --v=1.
+      found = re.search(
+        r'RESOURCE_EXHAUSTED: (.*)|(Out of memory .*)', str(error)
+      )
       if not found:
         raise
       logging.vlog(1, 'Traceback:', exc_info=True)
-      # What the allocator or the compiler lists below is for --v=1.
-      reason = reason.partition('\n')[0][:300].rstrip('. ')
+      reason = (found[1] or found[2])[:300].rstrip('. ')
       sys.exit(
         f'error: A device has not enough memory: {reason}.\n{if_no_memory}'
       )
