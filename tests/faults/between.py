@@ -71,9 +71,9 @@ def _gone(run: Run, record: Record, rng: random.Random) -> None:
 
 
 def _other_config(run: Run, record: Record, rng: random.Random) -> None:
-  key = rng.choice(['seed', 'data.batch_size', 'model.dropout_rate'])
+  values = {'seed': 7, 'data.batch_size': 16, 'model.dropout_rate': 0.3}
+  key, value = rng.choice(list(values.items()))
   record.done += f'; a launch with another {key}'
-  value = 0.3 if 'rate' in key else 7
   _refused(run, record, f'  {key}: ', [f'--config.{key}={value}'])
 
 
