@@ -43,8 +43,22 @@ CASES = [
   if mesh[1] > 1 or shard == 'none'
 ]
 
-# With one batch all is the same but for the loop over micro-batches.
-ACCUMULATION = [1, 4]
+
+def _accumulated(cases):
+  """With 1 and 4 micro-batches: one of them always, in turn, one slow.
+
+  With one batch all is the same but for the loop over micro-batches.
+  """
+  return [
+    pytest.param(
+      *(*case, steps),
+      id='-'.join(map(str, (*case, steps))).replace(' ', ''),
+      # The full product takes minutes.
+      marks=[pytest.mark.slow] * (steps != (4, 1)[index % 2]),
+    )
+    for index, case in enumerate(cases)
+    for steps in (1, 4)
+  ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,9 +185,8 @@ def assert_equal_on(layout, kind, accumulation_steps, expected=None):
     assert error <= (1e-6 if zero else kind.tolerance * scale), (name, error)
 
 
-@pytest.mark.parametrize('accumulation_steps', ACCUMULATION)
 @pytest.mark.parametrize(
-  'sizes, shard, gather', CASES, ids=lambda x: str(x).replace(' ', '')
+  'sizes, shard, gather, accumulation_steps', _accumulated(CASES)
 )
 def test_every_gradient_and_update_is_that_of_one_device(
   sizes, shard, gather, accumulation_steps
@@ -188,15 +201,13 @@ def test_every_gradient_and_update_is_that_of_one_device(
   assert_equal_on(layout, kind, accumulation_steps)
 
 
-@pytest.mark.parametrize('accumulation_steps', ACCUMULATION)
 @pytest.mark.parametrize(
-  'sizes, shard',
-  [
+  'sizes, shard, accumulation_steps',
+  _accumulated(
     (sizes, shard)
     for sizes, shard, gather in CASES
     if sizes[2] == 1 and gather == 'step'
-  ],
-  ids=lambda x: str(x).replace(' ', ''),
+  ),
 )
 def test_devices_that_work_alone_do_as_one(sizes, shard, accumulation_steps):
   mesh = sharding.make_mesh(*sizes)
