@@ -16,17 +16,68 @@ from vit_jax.configs import mini
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def _run(*words, check=True):
-  found = subprocess.run(
-    [sys.executable, '-m', 'vit_jax.reproduce', *map(str, words)],
+# Runs each command in a fork of a process that has imported everything already,
+# which takes most of a command's time.
+_SERVER = """
+import json, os, runpy, sys, traceback
+from vit_jax import command_line, drawing
+from vit_jax.paper import items, listing, making
+from vit_jax.sweep import running
+
+for line in sys.stdin:
+  *outputs, words = json.loads(line)
+  pid = os.fork()
+  if pid:
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    continue
+  for number, path in enumerate(outputs, start=1):
+    os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
+  sys.argv = ['reproduce.py', *words]
+  code = 0
+  try:
+    runpy.run_module('vit_jax.reproduce', run_name='__main__', alter_sys=True)
+  except SystemExit as exit:
+    code = exit.code or 0
+  except BaseException:
+    traceback.print_exc()
+    code = 1
+  if isinstance(code, str):
+    print(code, file=sys.stderr)
+    code = 1
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)
+"""
+
+
+@pytest.fixture(scope='module')
+def server():
+  with subprocess.Popen(
+    [sys.executable, '-c', _SERVER],
     cwd=ROOT,
     env={k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'},
-    capture_output=True,
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
     text=True,
-    check=False,
-  )
-  assert not check or found.returncode == 0, found.stderr
-  return found
+  ) as process:
+    yield process
+    process.stdin.close()
+
+
+@pytest.fixture
+def run(server, tmp_path_factory):
+  def call(*words, check=True):
+    folder = tmp_path_factory.mktemp('outputs')
+    outputs = [folder / 'stdout', folder / 'stderr']
+    command = [*map(str, outputs), [*map(str, words)]]
+    server.stdin.write(json.dumps(command) + '\n')
+    server.stdin.flush()
+    code = int(server.stdout.readline())
+    out, err = (path.read_text() for path in outputs)
+    assert not check or code == 0, err
+    return subprocess.CompletedProcess(words, code, out, err)
+
+  return call
 
 
 def _leave(folder, name, metrics):
@@ -45,8 +96,8 @@ def _leave(folder, name, metrics):
       file.write(json.dumps({'commit': commit}) + '\n')
 
 
-def test_plan_lists_runs_and_their_cost(tmp_path):
-  lines = _run('table7', '--plan', f'--workdir={tmp_path}').stdout.splitlines()
+def test_plan_lists_runs_and_their_cost(run, tmp_path):
+  lines = run('table7', '--plan', f'--workdir={tmp_path}').stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'exaFLOPs', 'Steps', 'State']
   assert [line.split()[-4] for line in lines[1:13]] == (
     6 * ['50.2'] + 6 * ['558.4']
@@ -59,7 +110,7 @@ def test_plan_lists_runs_and_their_cost(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_a_plan_is_known_to_the_table_and_the_page(tmp_path):
+def test_a_plan_is_known_to_the_table_and_the_page(run, tmp_path):
   plan = {
     'config': 'configs/pretrain.py:ViT-L/16,imagenet21k',
     'topology': 'v3:16x16',
@@ -67,22 +118,22 @@ def test_a_plan_is_known_to_the_table_and_the_page(tmp_path):
   }
   (tmp_path / 'plan.json').write_text(json.dumps([plan]))
   words = ('table2', f'--workdir={tmp_path}')
-  lines = _run(*words, '--plan').stdout.splitlines()
+  lines = run(*words, '--plan').stdout.splitlines()
   [line] = [line for line in lines if 'ImageNet-21k' in line]
   assert line.split()[-5:] == ['272,460', '205.5', '0.23k', 'not', 'begun']
-  out = _run(*words, '--render').stdout
+  out = run(*words, '--render').stdout
   assert '205.52 (paper 0.23k, Δ \N{MINUS SIGN}24.48)' in out
 
 
-def test_in_miniature_plan_says_what_there_is(tmp_path):
+def test_in_miniature_plan_says_what_there_is(run, tmp_path):
   words = ('table7', '--scale=mini', '--plan', f'--workdir={tmp_path}')
-  lines = _run(*words).stdout.splitlines()
+  lines = run(*words).stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'Steps', 'State']
   assert len(lines) == 16
   assert lines[15] == 'Fine-tuning: 60 studies of 60 runs, 0 finished.'
 
 
-def test_what_there_is_is_listed_and_rendered(tmp_path):
+def test_what_there_is_is_listed_and_rendered(run, tmp_path):
   last = {
     'step': 2000,
     'goodput/steps_seconds': 1800.0,
@@ -98,8 +149,8 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   # Of Table 5, and others.
   _leave(tmp_path, 'ViT-B_16,JFT-300M,7-epochs/run=pretraining', last)
   words = ('table8', '--scale=mini', f'--workdir={tmp_path}')
-  assert _run(*words, '--list').stdout.startswith('table8    3 of 24   runs')
-  out = _run(*words, '--render').stdout
+  assert run(*words, '--list').stdout.startswith('table8    3 of 24   runs')
+  out = run(*words, '--render').stdout
   assert '0.50000 ± 0.25000' in out
   assert '## Table 8' in out
   assert '## Table 5' not in out
@@ -114,26 +165,26 @@ def test_what_there_is_is_listed_and_rendered(tmp_path):
   assert page.count('0123456789+, fedcba9876<') >= 3
   # Without one of the three runs there is no number, nor a lower one.
   shutil.rmtree(tmp_path / 'runs/ViT-B_32,JFT-300M,14-epochs,seed-2')
-  out = _run(*words, '--render').stdout
+  out = run(*words, '--render').stdout
   assert '0.50000' not in out
   assert 'missing' in out
 
 
-def test_only_one_thing_is_asked_for(tmp_path):
-  found = _run('all', '--list', '--plan', f'--workdir={tmp_path}', check=False)
+def test_only_one_thing_is_asked_for(run, tmp_path):
+  found = run('all', '--list', '--plan', f'--workdir={tmp_path}', check=False)
   assert found.returncode == 1
   assert '--plan and --list ask for different things' in found.stderr
 
 
-def test_items_without_runs_are_always_shown_and_start_nothing(tmp_path):
+def test_items_without_runs_are_always_shown_and_start_nothing(run, tmp_path):
   words = ('--scale=mini', f'--workdir={tmp_path}')
-  lines = _run('table1', 'table2', *words, '--list').stdout.splitlines()
+  lines = run('table1', 'table2', *words, '--list').stdout.splitlines()
   assert (
     lines[0] == 'table1 from the code      Sizes of the Vision Transformers'
   )
   assert lines[1].index('runs  ') + 6 == lines[0].index('Sizes')
   assert not list(tmp_path.iterdir())
-  out = _run('table1', *words).stdout
+  out = run('table1', *words).stdout
   assert '| ViT-B | 12 ✓ | 768 ✓ | 3072 ✓ | 12 ✓ | 86,567,656 ✓' in out
   assert '## Table 3' not in out
   assert 'In miniature' not in out
@@ -142,11 +193,11 @@ def test_items_without_runs_are_always_shown_and_start_nothing(tmp_path):
   assert re.findall('^## (Table .)', text, re.MULTILINE) == [
     *('Table 1', 'Table 3', 'Table 4')
   ]
-  assert _run('table1', '--dry_run', *words).stdout == ''
+  assert run('table1', '--dry_run', *words).stdout == ''
 
 
-def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
-  out = _run(
+def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
+  out = run(
     *('table7', '--dry_run', '--jft=folder:/jft', f'--workdir={tmp_path}')
   ).stdout
   commands = [line for line in out.splitlines() if line.startswith('python')]
@@ -167,25 +218,25 @@ def test_a_dry_run_prints_commands_and_writes_nothing(tmp_path):
     (['table7', '--dry_run'], 'data.dataset is not set'),
   ],
 )
-def test_what_is_refused(words, message, tmp_path):
-  found = _run(*words, f'--workdir={tmp_path}', check=False)
+def test_what_is_refused(run, words, message, tmp_path):
+  found = run(*words, f'--workdir={tmp_path}', check=False)
   assert found.returncode
   assert message in found.stdout + found.stderr
   assert 'Traceback' not in found.stderr
 
 
 @pytest.mark.slow  # 24 runs, each a process that compiles: four minutes.
-def test_an_item_from_nothing_to_its_page(tmp_path):
+def test_an_item_from_nothing_to_its_page(run, tmp_path):
   words = (
     *('table8', '--scale=mini', f'--workdir={tmp_path}', '--parallel=2'),
     *('--set=total_steps=2', '--set=schedule.warmup_steps=1'),
     '--set=evals.few_shot.split=test[:50]',
     '--set=evals.validation.split=train[49950:]',
   )
-  out = _run(*words).stdout
+  out = run(*words).stdout
   assert re.search(r'index.html shows 24 of \d+ runs', out)
   assert '| missing |' not in out
   # Again: nothing is left to run.
   before = (tmp_path / 'events.jsonl').read_text().count('handle')
-  _run(*words)
+  run(*words)
   assert (tmp_path / 'events.jsonl').read_text().count('handle') == before == 24
