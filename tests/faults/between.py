@@ -24,7 +24,10 @@ def _refused(run: Run, record: Record, words: str, extra=()) -> None:
 
 def error_lines(output: str) -> list[str]:
   """What ended a process, in lines; empty if it was no error."""
-  found = re.search(r'^error: (.*)\Z', output, re.DOTALL | re.MULTILINE)
+  # What is logged has a time.
+  found = re.search(
+    r'^error: (?!\d\d:)(.*)\Z', output, re.DOTALL | re.MULTILINE
+  )
   return found[1].splitlines() if found else []
 
 

@@ -9,7 +9,15 @@ import jax
 import numpy as np
 import pytest
 
-from tests.faults import damage, injecting, launching, nan_main, plan, runs
+from tests.faults import (
+  between,
+  damage,
+  injecting,
+  launching,
+  nan_main,
+  plan,
+  runs,
+)
 from vit_jax import step as step_lib
 
 ONE = launching.LAYOUTS[0]
@@ -165,6 +173,13 @@ def test_moments_are_seen(launch):
 def test_who_outlives_the_limit_is_killed_and_named(launch):
   assert launch.wait(0.1) == [-9]
   assert launch.overdue == [0]
+
+
+def test_what_ended_a_process_is_told_from_what_it_logged():
+  logged = 'error: 01:23:02 The checkpoint 5 is damaged.\nwarning: 01:23:03 a\n'
+  assert between.error_lines(logged) == []
+  ended = f'{logged}error: No space: 7 B.\nMake room.\n'
+  assert between.error_lines(ended) == ['No space: 7 B.', 'Make room.']
 
 
 def test_processes_are_told_their_places(tmp_path):
