@@ -18,9 +18,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 # imported everything already: importing takes most of a command's time, and
 # taking the interpreter down most of the rest.
 _DRIVER = """
-import json, os, runpy, sys, traceback
+import json, os, runpy, signal, sys, traceback
 from vit_jax import errors, stages
 
+# What a shell starts in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   pid = os.fork()
   if pid:
