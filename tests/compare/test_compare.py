@@ -131,7 +131,9 @@ def test_plots(folder, tmp_path, x):
 
 @pytest.mark.parametrize('x', ['step', 'name$\\x$'])
 def test_names_are_no_formulas_and_no_controls(tmp_path, monkeypatch, x):
-  matplotlib = pytest.importorskip('matplotlib')
+  figures = pytest.importorskip('matplotlib.figure')
+  from matplotlib.text import Text
+
   name, metric = 'r$\\x$\x1b[31m\n', 'a$\\x$/accuracy'
   for run in (name, 'b'):
     _run(
@@ -143,13 +145,13 @@ def test_names_are_no_formulas_and_no_controls(tmp_path, monkeypatch, x):
   shown = r'r$\x$\x1b[31m\n'
   assert runs['run'].tolist() == ['b', shown]
   curves, texts = compare.load_curves(tmp_path / 'runs'), []
-  savefig = matplotlib.figure.Figure.savefig
+  savefig = figures.Figure.savefig
 
   def save(figure, *args, **kwargs):
     savefig(figure, *args, **kwargs)
-    texts.extend(t.get_text() for t in figure.findobj(matplotlib.text.Text))
+    texts.extend(t.get_text() for t in figure.findobj(Text))
 
-  monkeypatch.setattr(matplotlib.figure.Figure, 'savefig', save)
+  monkeypatch.setattr(figures.Figure, 'savefig', save)
   # Were it a formula, it would be an error: there is no \\x.
   plots.plot(runs, curves, metric, x, tmp_path / 'plot.svg')
   ElementTree.parse(tmp_path / 'plot.svg')  # An escape is no XML.
