@@ -193,7 +193,10 @@ def _finish(shell, job, action, found, delete_when_done) -> None:
   if action == 'stopped':
     raise RunFailedError(f'the run was stopped by hand:\n{lines}')
   # The others would wait for the one that is gone, again and again.
-  workers.stop(shell, job.target)
+  try:
+    workers.stop(shell, job.target)
+  except shell_lib.CommandError as error:  # One may be out of reach.
+    print(f'not all workers were stopped: {error}')
   raise RunFailedError(
     f'the run ended with an error:\n{lines}\nIts log: python launch/tpu_vm.py'
     f' logs --name={job.target.name} {" ".join(job.target.place)}\nThe slice'

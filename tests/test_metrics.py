@@ -6,6 +6,7 @@ import math
 
 import pytest
 from etils import epath
+from tensorboardX import event_file_writer
 
 from tests.checkpoint import object_store
 from vit_jax import metrics
@@ -127,7 +128,7 @@ def test_a_full_disk_ends_tensorboard_alone(tmp_path, monkeypatch, caplog):
   def full(_):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
-  monkeypatch.setattr(metrics.event_file_writer.EventsWriter, 'flush', full)
+  monkeypatch.setattr(event_file_writer.EventsWriter, 'flush', full)
   for step in (2, 3):
     writer.write(step, {'a': 1.0})
   writer.close()

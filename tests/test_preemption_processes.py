@@ -68,13 +68,23 @@ def over_two_runs(notice):
 def of_the_cloud(notice):
   return call_until(notice, lambda call: time.sleep(0.001))
 
+def of_the_user(notice):
+  def step(call):
+    time.sleep(0.01)
+    if call == 30 and index == 1:
+      os.kill(os.getpid(), signal.SIGINT)
+  return [*call_until(notice, step), notice.stopped('').exit_code]
+
 def ask(server, key):
   return 'TRUE' if index == 1 and key == 'preempted' else None
 
+# What a shell starts in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 seen = {}
 with distributed.connected(**place, start_timeout=60, lost_timeout=30):
   for case in (
-    before_the_first, in_the_middle, while_the_other_is_slow, over_two_runs
+    before_the_first, in_the_middle, while_the_other_is_slow, over_two_runs,
+    of_the_user,
   ):
     with preemption.Notice(check_seconds=0.1) as notice:
       seen[case.__name__] = case(notice)
@@ -155,6 +165,13 @@ def test_one_notice_over_two_runs(seen):
   assert seen[0]['over_two_runs'] == [[None, ''], [call, OTHER]]
 
 
+def test_ctrl_c_of_one_process_is_all_ones_exit_code(seen):
+  call, reason, code = seen[1]['of_the_user']
+  assert (reason, code) == ('Ctrl-C', 130)
+  other = [call, 'Ctrl-C of another process', 130]
+  assert seen[0]['of_the_user'] == other
+
+
 def test_the_notice_of_one_machine_stops_all(seen):
   call, reason = seen[0]['of_the_cloud']
   assert reason == OTHER
@@ -168,5 +185,5 @@ def test_what_is_logged(seen):
     'preempted: saving, then stopping.',
   ]
   again = 'SIGTERM again; the run is already saving and stopping.'
-  assert messages.count(again) == 5
+  assert messages.count(again) == 6
   assert messages.count(f'{OTHER}: saving, then stopping.') == 1

@@ -24,6 +24,10 @@ class RestartableError(RuntimeError):
   exit_code = 1
 
 
+class TakenOverError(ValueError):
+  """Another run has the work directory now."""
+
+
 class StoreError(SaveError, RestartableError):
   """The bucket of the work directory did not answer within the time."""
 

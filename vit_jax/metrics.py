@@ -6,17 +6,13 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 from absl import logging
 from etils import epath
-from tensorboardX import event_file_writer
-from tensorboardX.proto import event_pb2, summary_pb2
 
-from vit_jax import buckets, errors, json_text
+from vit_jax import buckets, errors, event_files, json_text
 from vit_jax.buckets import parts, uploading
 
 # Seconds for the last upload of a run that ends early: the machine may be taken
@@ -114,6 +110,9 @@ class MetricWriter:
 
     It is on disk when this returns, if it can be; in an object store after
     `flush`.
+
+    Raises:
+      TakenOverError: another run has the directory (see `ownership.held`).
     """
     if not self._active:
       return
@@ -137,7 +136,7 @@ class MetricWriter:
     """
     if self._active and self._uploader:
       with self._store_errors():
-        self._uploader.now()
+        self._uploader.now(buckets.patience)
     elif self._active:
       self._lines.flush()
 
@@ -165,7 +164,8 @@ class MetricWriter:
       except (errors.StoreError, ValueError) as error:
         if handled is None:
           raise
-        logging.error('%s', error)
+        if not isinstance(error, errors.TakenOverError):  # Said already.
+          logging.error('%s', error)
       return
     if self._board:
       self._board.close()
@@ -232,50 +232,22 @@ class _Lines:
 
 
 class _Events:
-  """TensorBoard's file, of which every row is on disk at once.
-
-  Without tensorboardX's thread, which ends at a full disk with a traceback for
-  each number that follows.
-  """
+  """TensorBoard's file, of which every row is on disk at once."""
 
   def __init__(self, workdir: epath.PathLike, purge_step: int | None):
     self._workdir = workdir
     self._file = None
-    with self._told():
-      self._file = event_file_writer.EventsWriter(
-        os.path.join(workdir, 'events')
-      )
-      if purge_step is not None:
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._write(purge_step, session_log=start)
+    with event_files.told(workdir, FILE):
+      self._file = event_files.EventFile(workdir, purge_step)
 
   def add(self, step: int, values: Mapping[str, float]) -> None:
-    found = [
-      summary_pb2.Summary.Value(tag=name, simple_value=value)
-      for name, value in values.items()
-    ]
-    with self._told():
-      self._write(step, summary=summary_pb2.Summary(value=found))
+    file, self._file = self._file, None
+    if file:
+      with event_files.told(self._workdir, FILE):
+        file.add(step, values)
+        self._file = file
 
   def close(self) -> None:
-    with self._told():
-      if self._file:
-        self._file.close()
-
-  def _write(self, step: int, **what: Any) -> None:
     if self._file:
-      self._file.write_event(
-        event_pb2.Event(wall_time=time.time(), step=step, **what)
-      )
-      self._file.flush()
-
-  @contextlib.contextmanager
-  def _told(self) -> Iterator[None]:
-    try:
-      yield
-    except OSError as error:
-      self._file = None
-      logging.warning(
-        "TensorBoard's file in %s ends here: %s. %s has all numbers.",
-        *(self._workdir, error.strerror, FILE),
-      )
+      with event_files.told(self._workdir, FILE):
+        self._file.close()

@@ -56,6 +56,12 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
         problem = str(error)
     elif jax.process_index() == 0 and '://' not in str(workdir):
       problem = _take(workdir, stack)
+    elif jax.process_index() == 0:
+      logging.warning(
+        '%s is in an object store that nobody can own: start no second run in'
+        ' it. gs:// has what it takes.',
+        workdir,
+      )
     if problem := distributed.broadcast(problem):
       raise ValueError(problem)
     yield check

@@ -70,7 +70,8 @@ class Notice:
   Attributes:
     reason: why the run should stop: 'SIGTERM', 'Ctrl-C', 'preempted',
       'maintenance-event TERMINATE_ON_HOST_MAINTENANCE', or 'SIGTERM of another
-      process' where this one had no notice. '' until `requested` is True.
+      process' where this one had no notice. 'Ctrl-C of another process' comes
+      before its own. '' until `requested` is True.
     nothing_to_save: whether a signal ends the process at once, also while the
       main thread compiles. It ends the other processes of the run, too.
   """
@@ -169,6 +170,10 @@ class Notice:
     if stop:
       self._requested = True
       self.reason = self._own_reason or 'SIGTERM of another process'
+      # All must end with its code, or whoever restarts runs starts the others.
+      by_user = self.reason == _NAMES[signal.SIGINT]
+      if self._several and distributed.any_true(by_user) and not by_user:
+        self.reason = 'Ctrl-C of another process'
       if self._several:
         logging.warning('%s: saving, then stopping.', self.reason)
     return self._requested
@@ -190,7 +195,7 @@ class Notice:
 
   def _error(self, reason: str, text: str) -> errors.PreemptedError:
     kind = errors.PreemptedError
-    if reason == _NAMES[signal.SIGINT]:
+    if reason.startswith(_NAMES[signal.SIGINT]):
       kind = errors.InterruptedByUserError
     return kind(f'{reason}: {text}')
 
@@ -229,7 +234,10 @@ class Notice:
         if self.nothing_to_save and self._ends_all(code, nothing):
           _end(nothing, code)
         elif interrupts > 1:
-          _end(f'{name} again: what is not in a checkpoint is lost.', code)
+          text = f'{name} again: what is not in a checkpoint is lost.'
+          with contextlib.suppress(Exception):  # It ends, whatever they do.
+            self._ends_all(code, text)
+          _end(text, code)
 
   def _ends_all(self, code: int, text: str) -> bool:
     """Ends the other processes; returns whether there are none left."""

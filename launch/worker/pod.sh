@@ -4,8 +4,9 @@
 #   bash pod.sh FLAG_OF_VIT_JAX_MAIN...
 #
 # Restarting is the JobSet's business: it starts all pods again together, or
-# none, by the exit code that it sees first. An error of one pod ends the
-# others with 76, so 76 is handed on late: the error must be seen before it.
+# none, by the exit code that it sees first. A pod that ends without a word ends
+# the others with 76, so 76 is handed on late: what it ended with must be seen
+# before that.
 #
 #   LOST_PAUSE  seconds before an exit with 76 (20)
 set -euo pipefail

@@ -171,5 +171,11 @@ def test_while_the_bucket_does_not_answer(bucket, monkeypatch):
     time.sleep(2)
     with pytest.raises(errors.StoreError):
       check()
+    # Not asked for as long again: the thread has just had no answer.
+    begin = time.monotonic()
+    with pytest.raises(errors.StoreError):
+      check()
+    assert time.monotonic() - begin < 0.4
     bucket.fail(0)
+    time.sleep(2)
     check()

@@ -1,12 +1,14 @@
 """Files that grow where none can: nothing twice, nothing lost, few bytes."""
 
 import contextlib
+import errno
 import json
 import threading
 import time
 
 import pytest
 from etils import epath
+from tensorboardX import event_file_writer
 
 from vit_jax import buckets, errors, metrics
 from vit_jax.buckets import parts
@@ -97,6 +99,21 @@ def test_an_upload_that_hangs_holds_no_end_up(bucket, monkeypatch, caplog):
   assert time.monotonic() - begin < 5
   assert 'an upload has not ended for 0.5 s' in caplog.text
   go_on.set()
+
+
+def test_who_was_taken_over_does_not_go_on(bucket, caplog):
+  def check():
+    raise errors.TakenOverError('gs://bucket/run was taken over by 7')
+
+  writer = _writer(check=check)
+  writer.write(1, {'a': 0.5})
+  end = time.monotonic() + 5
+  with pytest.raises(errors.TakenOverError, match='taken over by 7'):
+    while time.monotonic() < end:
+      writer.write(2, {'a': 0.5})
+      time.sleep(0.05)
+  assert 'The run goes on' not in caplog.text
+  assert bucket.names() == ['run/metrics.jsonl']
 
 
 def test_a_full_part_is_left_alone(bucket, monkeypatch):
@@ -246,6 +263,25 @@ def test_tensorboard_reads_every_row_once(bucket, monkeypatch, tmp_path):
       found += [(event.step, v.simple_value) for v in event.summary.value]
       content = content[16 + length :]
   assert found == [(step, step / 2) for step in range(1, 501)]
+
+
+def test_a_full_disk_here_ends_tensorboard_alone(bucket, monkeypatch, caplog):
+  writer = _writer(tensorboard=True, every=3600)
+  writer.write(1, {'a': 0.5})
+  writer.flush()
+
+  def full(_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(event_file_writer.EventsWriter, 'flush', full)
+    for step in range(2, 30):
+      writer.write(step, {'a': 0.5, 'b': 0.5})
+    writer.flush()
+  writer.close()
+  assert caplog.text.count('ends here: No space left on device') == 1
+  assert _steps() == list(range(1, 30))
+  assert len([n for n in bucket.names() if 'tfevents' in n]) == 1
 
 
 def test_bytes_that_are_uploaded(bucket, monkeypatch):

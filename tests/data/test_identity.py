@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from vit_jax import data
+from vit_jax import data, errors
 from vit_jax.data import folder, identity
 
 
@@ -107,6 +107,18 @@ def test_what_cannot_be_read_is_no_error(both):
   assert found['contents']['11'] == identity.UNKNOWN
   assert found['train'][SIZES] == identity.UNKNOWN
   assert found['train'][NAMES] == _digest(one)['train'][NAMES]
+
+
+def test_what_a_library_cannot_read_names_the_data(both, monkeypatch):
+  def damaged(*_):
+    raise RuntimeError('chunk data hash mismatch')
+
+  monkeypatch.setattr(data.View, '__getitem__', damaged)
+  with pytest.raises(
+    errors.ReadError,
+    match=r'^Reading record \d+ of train of folder:.* failed: RuntimeError: ',
+  ):
+    _digest(both[0])
 
 
 @pytest.mark.parametrize('spec', ['digits:01', 'shapes:colour'])

@@ -1,5 +1,7 @@
 """launch/tpu_vm.py watch: what it decides, and whole stories."""
 
+import types
+
 import pytest
 
 from tests.launch.slice_b16 import (
@@ -26,7 +28,7 @@ from tests.launch.watched import (
   fails,
   say,
 )
-from vit_jax.launch import patience, watch
+from vit_jax.launch import patience, shell, watch
 from vit_jax.launch.workers import Worker
 
 
@@ -75,6 +77,25 @@ ENDED = worker('ended', code=0)
 )
 def test_decisions(queue, node, found, action):
   assert watch.decide(queue, node, 'HEALTHY', found, hosts=2) == action
+
+
+def test_why_a_run_failed_is_said_though_not_all_can_be_stopped(
+  monkeypatch, capsys
+):
+  def stop(*_):
+    raise shell.CommandError('exit code 255 of: gcloud ... ssh')
+
+  monkeypatch.setattr(watch.workers, 'stop', stop)
+  place = types.SimpleNamespace(name='b16', place=PLACE)
+  job = types.SimpleNamespace(target=place)
+  failed = Worker('w1', alive=False, state='ended', code=1, text='w1: ended, 1')
+  with pytest.raises(
+    patience.RunFailedError, match='w1: ended, 1\n(.|\n)*still costs money'
+  ):
+    watch._finish(None, job, 'failed', [failed], delete_when_done=True)
+  assert (
+    'not all workers were stopped: exit code 255' in capsys.readouterr().out
+  )
 
 
 def test_a_machine_under_maintenance_is_waited_for():

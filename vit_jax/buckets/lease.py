@@ -13,7 +13,7 @@ from collections.abc import Callable
 from absl import logging
 from etils import epath
 
-from vit_jax import buckets
+from vit_jax import buckets, errors
 from vit_jax.buckets import objects
 
 # Seconds between two signs of life, and until an owner counts as dead.
@@ -48,6 +48,7 @@ class Lease:
     self._owner = owner
     self._described = described
     self._lost = ''
+    self._failed: errors.StoreError | None = None
     self._lock = threading.Lock()
     self._generation = self._take()
     self._renewed = time.monotonic()
@@ -73,14 +74,14 @@ class Lease:
     """Is to be called before anything is written.
 
     Raises:
-      ValueError: another run has taken the directory.
+      TakenOverError: another run has taken the directory.
       StoreError: it cannot be known whether one has.
     """
     # A machine that was stopped, or cut off, may come back late.
     if time.monotonic() - self._renewed > STALE / 2:
-      self._renew()
+      self._renew_now()
     if self._lost:
-      raise ValueError(
+      raise errors.TakenOverError(
         f'{self._workdir} was taken over by {self._lost}: this run gave no sign'
         f' of life for {STALE:g} s. It ends, and writes no more.'
       )
@@ -123,13 +124,30 @@ class Lease:
   def _work(self) -> None:
     while not self._end.wait(EVERY):
       # What is wrong shows where something else is written.
-      with contextlib.suppress(Exception):
+      with contextlib.suppress(Exception), self._lock:
         self._renew()
 
+  def _renew_now(self) -> None:
+    """Renews it, unless the thread has just tried for as long as one may."""
+    if not self._failed:
+      if not self._lock.acquire(timeout=buckets.patience):
+        raise errors.StoreError(
+          f'{self._workdir}/owner.json: no answer for {buckets.patience:g} s.'
+          ' Start the same command again to go on from the last checkpoint.'
+        )
+      try:
+        if not self._failed:
+          self._renew()
+      finally:
+        self._lock.release()
+    if failed := self._failed:
+      raise failed
+
   def _renew(self) -> None:
-    with self._lock:
-      if self._lost or self._end.is_set():
-        return
+    """With the lock; raises what it raises, and keeps it until it succeeds."""
+    if self._lost or self._end.is_set():
+      return
+    try:
       try:
         self._generation = self._object.write(self._owner, self._generation)
       except FileExistsError:
@@ -138,4 +156,8 @@ class Lease:
           self._lost = self._described(seen.content if seen else b'')
           return
         self._generation = seen.generation  # The answer was lost.
-      self._renewed = time.monotonic()
+    except errors.StoreError as error:
+      self._failed = error
+      raise
+    self._failed = None
+    self._renewed = time.monotonic()

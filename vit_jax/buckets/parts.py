@@ -10,10 +10,9 @@ import tempfile
 import threading
 from collections.abc import Mapping
 
-import tensorboardX
 from etils import epath
 
-from vit_jax import buckets
+from vit_jax import buckets, event_files
 
 # Bytes after which a new part begins.
 FULL = 2**18
@@ -96,45 +95,58 @@ class Events:
   """TensorBoard's files, made on this machine; a new one when one is full."""
 
   def __init__(self, workdir: epath.PathLike, purge_step: int | None):
-    """See `tensorboardX.SummaryWriter`."""
+    """See `event_files.EventFile`."""
     self._workdir = epath.Path(workdir)
     self._folder = tempfile.TemporaryDirectory()
     self._lock = threading.Lock()
     self._number = 0
     self._uploaded = 0
+    # None once this machine's disk did not take it.
+    self._file: event_files.EventFile | None = None
     # What is to be uploaded, by name, oldest first.
     self._waiting: dict[str, bytes] = {}
-    self._open(purge_step)
+    with self._told():
+      self._open(purge_step)
 
   def add(self, step: int, values: Mapping[str, float]) -> None:
     with self._lock:
-      for name, value in values.items():
-        self._board.add_scalar(name, value, step)
+      file, self._file = self._file, None
+      if file:
+        with self._told():
+          file.add(step, values)
+          self._file = file
 
   def upload(self) -> None:
     """Writes what is new; from one thread at a time."""
     with self._lock:
-      self._board.flush()
-      full = self._file.stat().st_size >= FULL
-      if full:
-        self._board.close()  # Only now all of it is in the file.
-      self._collect()
-      if full:
-        self._file.unlink()
-        self._open(None)
+      file, self._file = self._file, None
+      if file:
+        with self._told():
+          self._collect()
+          self._file = file
+          if self._uploaded >= FULL:
+            self._file = None
+            file.close()
+            self._path.unlink()
+            self._open(None)
     self._send()
 
   def close(self) -> None:
     """Writes what is left."""
-    self._board.close()
-    self._collect()
+    if self._file:
+      with self._told():
+        self._file.close()
+        self._collect()
     self._send()
     self._folder.cleanup()
 
+  def _told(self):
+    return event_files.told(self._folder.name, 'metrics.jsonl')
+
   def _collect(self) -> None:
-    content = self._file.read_bytes()
+    content = self._path.read_bytes()
     if len(content) > self._uploaded:
-      self._waiting[self._file.name] = content
+      self._waiting[self._path.name] = content
       self._uploaded = len(content)
 
   def _send(self) -> None:
@@ -144,12 +156,9 @@ class Events:
 
   def _open(self, purge_step):
     # Read in the order of their names, which begin with the second.
-    self._board = tensorboardX.SummaryWriter(
-      self._folder.name,
-      purge_step=purge_step,
-      filename_suffix=f'.{self._number:06d}',
+    self._file = event_files.EventFile(
+      self._folder.name, purge_step, f'.{self._number:06d}'
     )
     self._number += 1
-    self._board.flush()
-    (self._file,) = pathlib.Path(self._folder.name).iterdir()
+    (self._path,) = pathlib.Path(self._folder.name).iterdir()
     self._uploaded = 0

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from absl import logging
 
+from vit_jax import errors
+
 
 class Uploader:
   """Calls a function now and then, while there is something to upload."""
@@ -22,13 +24,20 @@ class Uploader:
     self._every = every
     self._what = what
     self._failed = False
+    self._taken_over: errors.TakenOverError | None = None
     self._new = threading.Event()
     self._end = threading.Event()
     self._one = threading.Lock()
     threading.Thread(target=self._work, name='upload', daemon=True).start()
 
   def soon(self) -> None:
-    """There is something to upload."""
+    """There is something to upload.
+
+    Raises:
+      TakenOverError: another run has the directory; nothing is uploaded again.
+    """
+    if self._taken_over:
+      raise self._taken_over
     self._new.set()
 
   def now(self, timeout: float = -1) -> None:
@@ -57,6 +66,9 @@ class Uploader:
       self._new.clear()
       try:
         self.now()
+      except errors.TakenOverError as error:
+        self._taken_over = error
+        return
       except Exception as error:
         self._new.set()
         if not self._failed:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vit_jax import errors
 from vit_jax.data import source
 
 # Examples whose bytes are read, from the first to the last, evenly spaced.
@@ -58,6 +59,12 @@ def _content(view: source.View, index: int) -> tuple[str, str]:
     record = view[index]
   except OSError:  # Whether that ends the run is `data.unreadable`'s.
     return str(index), UNKNOWN
+  except Exception as error:  # Of a library; a damaged shard, for example.
+    raise errors.ReadError(
+      f'Reading record {index} of {view.split} of {view.source.info.spec}'
+      f' failed: {type(error).__name__}: {error}. Bring the data set back as it'
+      ' was.'
+    ) from error
   image = record.image
   if isinstance(image, np.ndarray):
     image = f'{image.shape}'.encode() + image.tobytes()
