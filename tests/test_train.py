@@ -22,6 +22,7 @@ from vit_jax import (
   evaluators,
   metrics,
   models,
+  ownership,
   preemption,
   results,
   train,
@@ -485,6 +486,22 @@ def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
   assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6]
   train.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
+
+
+def test_who_had_the_directory_until_now_may_have_begun_another_run(
+  tmp_path, monkeypatch
+):
+  @contextlib.contextmanager
+  def held(workdir):
+    other = tiny_config()
+    other.seed = 7
+    config_lib.save(other, workdir)
+    yield lambda: None
+
+  monkeypatch.setattr(ownership, 'held', held)
+  with pytest.raises(ValueError, match='seed: '):
+    train.train_and_evaluate(tiny_config(), tmp_path)
+  assert not (tmp_path / 'metrics.jsonl').exists()
 
 
 def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):

@@ -181,12 +181,17 @@ def train_and_evaluate(
     workdir.mkdir(parents=True, exist_ok=True)
     check_owner = stack.enter_context(ownership.held(workdir))
     agreement.check_shared(workdir)
+    # Its owner until now may have begun the run, or saved, meanwhile.
+    if not allow_config_change:
+      config_lib.check_same_run(config, workdir)
+    begun = distributed.broadcast(checkpoint_lib.latest_step(workdir) or 0)
+    if begun and not newest:
+      agreement.check_same_data(workdir, digests, accept=allow_config_change)
     if compilation_cache:
       compilation_cache_lib.enable(compilation_cache)
     if first_process:
       stack.enter_context(logs.log_file(workdir))
-      # Its owner until now may have saved meanwhile.
-      if restart and checkpoint_lib.latest_step(workdir) is None:
+      if restart and not begun:
         results.set_aside(workdir)
 
     # ---- The state: restored, from another run's weights, or fresh ----------

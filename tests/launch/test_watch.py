@@ -90,7 +90,7 @@ def test_why_a_run_failed_is_said_though_not_all_can_be_stopped(
   job = types.SimpleNamespace(target=place)
   failed = Worker('w1', alive=False, state='ended', code=1, text='w1: ended, 1')
   with pytest.raises(
-    patience.RunFailedError, match='w1: ended, 1\n(.|\n)*still costs money'
+    patience.RunFailedError, match=r'w1: ended, 1\n(.|\n)*still costs money'
   ):
     watch._finish(None, job, 'failed', [failed], delete_when_done=True)
   assert (
