@@ -357,6 +357,20 @@ def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
   _assert_same_run(workdir, finished[0])
 
 
+@pytest.mark.parametrize('minutes', [0, 100])
+def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
+  config = tiny_config()
+  config.checkpoint.every, config.checkpoint.every_minutes = 100, 10.0
+  config_lib.save(config, tmp_path)
+  rows = [{'step': i, 'unix_time': 60.0 * minutes * i} for i in (1, 2)]
+  lines = ''.join(json.dumps(row) + '\n' for row in rows)
+  (tmp_path / 'metrics.jsonl').write_text(lines)
+  if not minutes:
+    return results.check_not_lost(tmp_path)
+  with pytest.raises(ValueError, match='goes to step 2: what was in checkp'):
+    results.check_not_lost(tmp_path)
+
+
 def test_longer_run_goes_on_and_shorter_one_is_refused(
   finished, tmp_path, monkeypatch
 ):

@@ -85,12 +85,18 @@ def check_not_lost(workdir: epath.PathLike) -> None:
   Raises:
     ValueError: says how far the run was, and what to do.
   """
-  saved = config_lib.load(workdir) or {}
-  every = saved.get('checkpoint', {}).get('every', math.inf)
-  at = max((row['step'] for row in metrics.read(workdir)), default=0)
+  saved = (config_lib.load(workdir) or {}).get('checkpoint', {})
+  rows = metrics.read(workdir)
+  at = max((row['step'] for row in rows), default=0)
+  times = [row['unix_time'] for row in rows if 'unix_time' in row]
+  minutes = (max(times) - min(times)) / 60 if times else 0.0
   # The numbers of a step come before its save, and those of later steps may
   # until the next one; past that, the first was complete.
-  if at > 2 * every or finished_at(workdir):
+  if (
+    at > 2 * saved.get('every', math.inf)
+    or minutes > 2 * (saved.get('every_minutes') or math.inf)
+    or finished_at(workdir)
+  ):
     raise ValueError(
       f'{workdir} has no checkpoint, and its {metrics.FILE} goes to step {at}:'
       f' what was in {checkpoint_lib.FOLDER}/ is gone. Bring it back, use'
