@@ -23,6 +23,7 @@ KINDS = {
   'nan-stop': 'NaN gradients end the run, twice; then there are none',
   'sigterm-early': 'SIGTERM to all processes while they start',
   'ctrl-c': 'SIGINT to all processes',
+  'ctrl-c-one': 'SIGINT to one process of several',
   'ctrl-c-twice': 'SIGINT to all processes, and again while they save',
   'orphans': 'SIGKILL to all processes, which have data workers',
   'unverified': 'fingerprints deleted and 64 bytes changed, after a kill',
@@ -38,7 +39,7 @@ DAMAGES = ('truncate', 'delete', 'flip', 'unverified')
 AFTER_KILL = ('empty-step', 'small-file', 'gone', 'other-config', 'other-data')
 # Signals that wait for no save.
 AT_ONCE = ('sigterm-early', 'ctrl-c-twice')
-SEVERAL = ('kill-one', 'freeze-one', 'sigterm-one')
+SEVERAL = ('kill-one', 'freeze-one', 'sigterm-one', 'ctrl-c-one')
 NEED_DISK = ('disk-full', 'read-only')
 _PLACES = ('folder', 'disk')
 

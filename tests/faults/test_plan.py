@@ -43,7 +43,7 @@ def test_plan_puts_faults_where_they_are_possible():
     600, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
   )
   for fault in faults:
-    if fault.kind in ('kill-one', 'freeze-one', 'sigterm-one'):
+    if fault.kind in plan.SEVERAL:
       assert fault.layout.processes == 2
       assert fault.process in (0, 1)
     if fault.kind in ('kill-all', 'sigterm-all', 'flip'):
