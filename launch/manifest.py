@@ -124,7 +124,7 @@ def _token(given: Iterable[str]) -> str:
     '- name: VIT_JAX_LAUNCH_TOKEN',
     '  valueFrom:',
     '    fieldRef:',
-    # Of JobSets since April 2025; with earlier ones the token is ''.
+    # JobSet sets this label since April 2025; before that, the token is ''.
     "      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']",
   )
 

@@ -184,10 +184,11 @@ def orbax_tensorstore() -> types.ModuleType | None:
 
 
 def set_orbax_limit(seconds: int) -> None:
-  """How long the steps of a save wait for each other, of any checkpoint.
+  """Sets how long the parts of a save wait for each other, in this process.
 
-  Orbax has no option for it: a folder that takes 300 s to be created ends the
-  save, whatever its `timeout_secs` says. So does it where this is hidden.
+  Orbax has no option for this. Without it, a save fails if creating its folder
+  takes 300 s, whatever `timeout_secs` says. A release of Orbax that hides the
+  limit keeps those 300 s.
   """
   with contextlib.suppress(ImportError, AttributeError):
     from orbax.checkpoint._src.multihost import multihost

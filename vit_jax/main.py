@@ -132,15 +132,15 @@ def main():
     if jax.process_index():
       logs.only_warnings()
     cache = None if cache == 'none' else paths.absolute(cache)
-    if _EVAL_ONLY.value:
-      evaluate.evaluate_only(
-        _CONFIG.value,
-        _WORKDIR.value,
-        allow_config_change=_ALLOW_CONFIG_CHANGE.value,
-        compilation_cache=cache,
-      )
-      return
     try:
+      if _EVAL_ONLY.value:
+        evaluate.evaluate_only(
+          _CONFIG.value,
+          _WORKDIR.value,
+          allow_config_change=_ALLOW_CONFIG_CHANGE.value,
+          compilation_cache=cache,
+        )
+        return
       stages.run(
         _CONFIG.value,
         _WORKDIR.value,
@@ -149,8 +149,8 @@ def main():
         compilation_cache=cache,
       )
     finally:
-      # What `_end_at_once` says is no longer true. How the run has ended is not
-      # to change by a SIGTERM that comes late.
+      # The message of `_end_at_once` is no longer true. A late SIGTERM must not
+      # change the exit code.
       for number, action in (
         (signal.SIGTERM, signal.SIG_IGN),
         (signal.SIGINT, signal.SIG_DFL),

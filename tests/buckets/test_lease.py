@@ -125,6 +125,20 @@ def test_a_long_silence_is_asked_about_first(bucket, monkeypatch):
       check()
 
 
+def test_who_lost_it_in_an_outage_is_told_that(bucket, monkeypatch):
+  monkeypatch.setattr(buckets, 'patience', 0.5)
+  with _held() as check:
+    bucket.fail(60)
+    time.sleep(2)
+    with pytest.raises(errors.StoreError):
+      check()
+    bucket.fail(0)
+    _other(bucket)
+    time.sleep(2)
+    with pytest.raises(errors.TakenOverError, match='by process 7 on other'):
+      check()
+
+
 def test_it_is_renewed_after_any_error(bucket, monkeypatch):
   write = lease.objects.Object.write
   with _held():

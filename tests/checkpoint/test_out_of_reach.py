@@ -38,8 +38,7 @@ def _fails(monkeypatch, where, name, error, times=99):
 
 
 @pytest.mark.parametrize(
-  'error',
-  [OSError(5, 'Input/output error'), FileNotFoundError(2, 'No such')],
+  'error', [OSError(5, 'Input/output error'), FileNotFoundError(2, 'No such')]
 )
 @pytest.mark.parametrize(
   ('where', 'name'), [(record, 'read'), (restoring, '_read_arrays')]

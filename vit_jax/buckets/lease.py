@@ -78,7 +78,7 @@ class Lease:
       StoreError: it cannot be known whether one has.
     """
     # A machine that was stopped, or cut off, may come back late.
-    if time.monotonic() - self._renewed > STALE / 2:
+    if not self._lost and time.monotonic() - self._renewed > STALE / 2:
       self._renew_now()
     if self._lost:
       raise errors.TakenOverError(
@@ -128,7 +128,7 @@ class Lease:
         self._renew()
 
   def _renew_now(self) -> None:
-    """Renews it, unless the thread has just tried for as long as one may."""
+    """Renews it, unless the thread has just failed to: once is enough."""
     if not self._failed:
       if not self._lock.acquire(timeout=buckets.patience):
         raise errors.StoreError(
@@ -140,11 +140,11 @@ class Lease:
           self._renew()
       finally:
         self._lock.release()
-    if failed := self._failed:
+    if (failed := self._failed) and not self._lost:
       raise failed
 
   def _renew(self) -> None:
-    """With the lock; raises what it raises, and keeps it until it succeeds."""
+    """To be called with the lock. A failure is kept until it succeeds."""
     if self._lost or self._end.is_set():
       return
     try:
