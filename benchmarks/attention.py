@@ -20,7 +20,7 @@ from absl import flags
 
 from benchmarks import report
 from benchmarks.measure import attention, timing
-from vit_jax import command_line
+from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
 _TOKENS = flags.DEFINE_list(

@@ -19,7 +19,7 @@ from ml_collections import config_flags
 
 from benchmarks import report
 from benchmarks.measure import evaluation
-from vit_jax import command_line
+from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
 _CONFIG = config_flags.DEFINE_config_file(

@@ -27,7 +27,7 @@ from absl import flags
 
 from benchmarks import report
 from benchmarks.measure import gpu_vs_timm, timing
-from vit_jax import command_line
+from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
 _MODELS = flags.DEFINE_list(

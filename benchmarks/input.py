@@ -21,7 +21,7 @@ from absl import flags
 
 from benchmarks import report
 from benchmarks.measure import input as measure_input
-from vit_jax import command_line
+from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
 _SETTING = flags.DEFINE_multi_string(

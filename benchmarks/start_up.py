@@ -17,7 +17,7 @@ from absl import flags
 
 from benchmarks import report
 from benchmarks.measure import start_up, timing
-from vit_jax import command_line
+from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
 _MODEL = flags.DEFINE_string('model', 'ViT-B/16', 'Name of the model.')

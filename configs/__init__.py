@@ -1,0 +1,1 @@
+"""The configs and sweeps that come with the code (`vit_jax.configs`)."""

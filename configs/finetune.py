@@ -39,7 +39,8 @@ import dataclasses
 from ml_collections import config_dict
 
 from vit_jax import config as config_lib
-from vit_jax import models, warm_start
+from vit_jax import models
+from vit_jax.training import warm_start
 
 # Training, and evaluation; `larger` is 448 px for images of 384.
 PREPROCESSING = {

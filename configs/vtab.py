@@ -36,11 +36,11 @@ from ml_collections import config_dict
 
 from vit_jax import config as config_lib
 from vit_jax import models
-from vit_jax.data import vtab
+from vit_jax.data import vtab_tasks
 
 USAGE = (
   'Usage: configs/vtab.py:MODEL,TASK[,train=all|selection], with TASK one of'
-  f' {", ".join(vtab.TASKS)}, or all.'
+  f' {", ".join(vtab_tasks.TASKS)}, or all.'
 )
 RESOLUTION = 384
 STEPS = 2_500
@@ -62,13 +62,13 @@ def get_config(argument=None):
     )
   if args['task'] == 'all':
     return _all_tasks(model, part)
-  return _config(model, vtab.find(args['task']), part)
+  return _config(model, vtab_tasks.find(args['task']), part)
 
 
 def _all_tasks(model, part):
   """A stage for each task; where weights and data lie is said once for all."""
   stages = {
-    name: _config(model, task, part) for name, task in vtab.TASKS.items()
+    name: _config(model, task, part) for name, task in vtab_tasks.TASKS.items()
   }
   config = ml_collections.ConfigDict(
     {

@@ -39,11 +39,12 @@ import sys
 if not __package__:  # As `python launch/gke.py`, with nothing installed.
   sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from vit_jax import shipped, topology
+from vit_jax import topology
 from vit_jax.launch import flags as flags_lib
 from vit_jax.launch import flags_gke, node_pools, preflight, program, workers
 from vit_jax.launch import manifest as manifest_lib
 from vit_jax.launch import shell as shell_lib
+from vit_jax.runtime import shipped
 
 _JOBSET = 'https://github.com/kubernetes-sigs/jobset/releases/download/{}/manifests.yaml'
 # The label that the JobSet's controller puts on all pods of a run.

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from vit_jax import shipped
+from vit_jax.runtime import shipped
 
 # Of queued resources, node pools and JobSets, with room for what is appended.
 _NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')

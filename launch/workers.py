@@ -7,9 +7,9 @@ import secrets
 import shlex
 from collections.abc import Sequence
 
-from vit_jax import shipped
 from vit_jax.launch import shell as shell_lib
 from vit_jax.launch.queued_resource import Target
+from vit_jax.runtime import shipped
 
 _SSH = ('gcloud', 'compute', 'tpus', 'tpu-vm')
 # Relative to the home directory there, where ssh begins.

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.interop import tiny
-from vit_jax import checkpoint, class_names, convert, interop
+from vit_jax import checkpoint, convert, interop
 from vit_jax import config as config_lib
 from vit_jax.interop import arrays, released
+from vit_jax.workdir import files
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def _run(workdir):
     'test', preprocess='resize_small(9)'
   )
   config_lib.save(config, workdir)
-  class_names.write(workdir, '13589')
+  files.write_class_names(workdir, '13589')
   return params
 
 
@@ -85,7 +86,7 @@ def test_a_run_is_converted_with_its_average_and_names(tmp_path):
   beside = json.loads((tmp_path / 'a.npz.json').read_text())
   assert beside['class_names'] == ['1', '3', '5', '8', '9']
   assert beside['preprocessing'] == 'resize_small(9)'
-  (tmp_path / 'run' / class_names.FILE).unlink()  # Of an older version.
+  (tmp_path / 'run' / files.CLASS_NAMES).unlink()  # Of an older version.
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/b.npz')
   assert interop.read(tmp_path / 'b.npz').class_names == ()
 

@@ -19,7 +19,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 # taking the interpreter down most of the rest.
 _DRIVER = """
 import json, os, runpy, signal, sys, traceback
-from vit_jax import errors, stages
+from vit_jax.runtime import errors
+from vit_jax.training import loop, stages
 
 # What a shell starts in the background ignores it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,7 +34,7 @@ for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   os.dup2(output, 2)
   if stub:
     exec(f'def run(config, workdir, **options): {stub}')
-    stages.run = run
+    stages.run = loop.train_and_evaluate = run
   sys.argv = ['main.py', *arguments]
   code = None
   try:

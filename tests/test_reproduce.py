@@ -20,8 +20,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 # which takes most of a command's time.
 _SERVER = """
 import json, os, runpy, sys, traceback
-from vit_jax import command_line, drawing
-from vit_jax.paper import items, listing, making
+from vit_jax.runtime import command_line
+from vit_jax.compare import drawing
+from vit_jax.paper import items, overview, making
 from vit_jax.sweep import running
 
 for line in sys.stdin:

@@ -3,7 +3,7 @@
 import pytest
 
 from vit_jax.configs.sweeps import reproduce
-from vit_jax.data import vtab
+from vit_jax.data import vtab_tasks
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Transfer, Vtab
 from vit_jax.sweep import reading
@@ -175,7 +175,7 @@ def test_bits_own_setup_keeps_its_own_resolution():
 
 
 def test_tasks_of_vtab_have_their_names():
-  titles = {task.title: task.name for task in vtab.TASKS.values()}
+  titles = {task.title: task.name for task in vtab_tasks.TASKS.values()}
   assert titles == reproduce.VTAB
   start = Pretraining('ViT-L/16', JFT, 14)
   node = Vtab(start, 'dSpr-Loc')

@@ -4,12 +4,14 @@ import json
 
 import pytest
 
-from tests.data.test_vtab import write
+from tests.data.test_vtab_tasks import write
 from vit_jax import config as config_lib
-from vit_jax import inputs, stages, vtab
+from vit_jax import vtab
+from vit_jax.config import inputs
 from vit_jax.configs import finetune
 from vit_jax.configs import vtab as vtab_config
-from vit_jax.data import vtab as tasks
+from vit_jax.data import vtab_tasks as tasks
+from vit_jax.training import stages
 
 # ViT-H/14 and L/16 from JFT-300M, L/16 from ImageNet-21k, in percent.
 TABLE_9 = """

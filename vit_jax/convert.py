@@ -25,16 +25,17 @@ from absl import flags
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
-from vit_jax import class_names as class_names_lib
-from vit_jax import command_line, interop, models, printable
 from vit_jax import config as config_lib
+from vit_jax import interop, models
 from vit_jax.interop import (
-  files,
   huggingface,
   huggingface_export,
   inference,
+  weight_files,
   weights,
 )
+from vit_jax.runtime import command_line, printable
+from vit_jax.workdir import files as class_names_lib
 
 # Endings that no directory has, unless by mistake.
 _FILES = ('.npy', '.safetensors', '.bin', '.pt', '.pth', '.h5', '.msgpack')
@@ -84,7 +85,7 @@ def main():
   resolution = command_line.parse_size('resolution', _RESOLUTION.value)
   names = None
   if _CLASS_NAMES.value:
-    text = files.existing_file(_CLASS_NAMES.value).read_text()
+    text = weight_files.existing_file(_CLASS_NAMES.value).read_text()
     names = text.rstrip().splitlines()
   convert(
     flags.FLAGS['from'].value,
@@ -117,7 +118,7 @@ def convert(
     ValueError: the source cannot be read or fits no model, the target exists,
       or its format has no such model.
   """
-  to = files.absolute(target)
+  to = weight_files.absolute(target)
   if format_ == 'auto':
     format_ = 'npz' if to.suffix == '.npz' else 'huggingface'
   check_target(to, format_, overwrite)

@@ -3,7 +3,7 @@
   --config=configs/quickstart.py                  the whole story in minutes
   --config=configs/pretrain.py:ViT-B/16,imagenet2012
   --config=configs/finetune.py:ViT-B/16,folder:/data/pets
-  --config.KEY=VALUE                 overrides any key of vit_jax/config.py
+  --config.KEY=VALUE                 overrides any key of vit_jax/config/keys.py
 
 Run it again with the same flags to go on where it stopped. Exit codes: 0 all
 was done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76
@@ -41,15 +41,9 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import (
-  command_line,
-  determinism,
-  distributed,
-  evaluate,
-  logs,
-  paths,
-  stages,
-)
+from vit_jax.runtime import command_line, compilation, distributed, logs
+from vit_jax.training import evaluate_only, loop, stages
+from vit_jax.workdir import files
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -118,10 +112,10 @@ _DETERMINISTIC = flags.DEFINE_bool(
 
 def main():
   if _DETERMINISTIC.value:
-    determinism.ask_for()
+    compilation.make_deterministic()
   cache = _COMPILATION_CACHE.value
   if cache == 'auto':
-    cache = paths.absolute(_WORKDIR.value) / 'compilation_cache'
+    cache = files.absolute(_WORKDIR.value) / 'compilation_cache'
   with distributed.connected(
     coordinator_address=_COORDINATOR.value,
     num_processes=_NUM_PROCESSES.value,
@@ -131,17 +125,19 @@ def main():
   ):
     if jax.process_index():
       logs.only_warnings()
-    cache = None if cache == 'none' else paths.absolute(cache)
+    cache = None if cache == 'none' else files.absolute(cache)
     try:
       if _EVAL_ONLY.value:
-        evaluate.evaluate_only(
+        evaluate_only.evaluate_only(
           _CONFIG.value,
           _WORKDIR.value,
           allow_config_change=_ALLOW_CONFIG_CHANGE.value,
           compilation_cache=cache,
         )
         return
-      stages.run(
+      several = 'stages' in _CONFIG.value
+      train = stages.run if several else loop.train_and_evaluate
+      train(
         _CONFIG.value,
         _WORKDIR.value,
         allow_config_change=_ALLOW_CONFIG_CHANGE.value,

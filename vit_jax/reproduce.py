@@ -25,9 +25,10 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax import command_line, drawing
-from vit_jax.paper import items, listing, making
+from vit_jax.compare import drawing
+from vit_jax.paper import items, making, overview
 from vit_jax.paper.runs import with_needs
+from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
 
@@ -124,7 +125,7 @@ def main(words: Sequence[str]) -> None:
     return
   everything = read(list(items.ITEMS), where)
   if _LIST.value:
-    print(listing.text(chosen, everything, where, _SCALE.value))
+    print(overview.text(chosen, everything, where, _SCALE.value))
     return
   # Before any run, as the last step is to draw.
   drawing.check_matplotlib()

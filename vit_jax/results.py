@@ -10,8 +10,8 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import evaluators, metrics
-from vit_jax.buckets import parts
+from vit_jax.workdir import metrics
+from vit_jax.workdir.buckets import growing
 
 DONE = 'DONE'
 
@@ -108,7 +108,7 @@ def check_not_lost(workdir: epath.PathLike) -> None:
 def set_aside(workdir: epath.PathLike) -> None:
   """Keeps numbers and weights under other names, as a run begins anew."""
   workdir, number = epath.Path(workdir), 1
-  parts.merge(workdir / metrics.FILE)
+  growing.merge(workdir / metrics.FILE)
   while (workdir / f'metrics_{number}.jsonl').exists():
     number += 1
   for name in (metrics.FILE, checkpoint_lib.BEST, checkpoint_lib.FINAL):
@@ -146,7 +146,7 @@ def unevaluated(
   return [
     name
     for name, section in config.evals.items()
-    if evaluators.is_due(section, step)
+    if config_lib.is_due(section, step)
     and not any(_has(row, name) for row in at_step)
   ]
 

@@ -267,6 +267,6 @@ def main(names: list[str]) -> None:
 
 if __name__ == '__main__':
   # Not above: the launch scripts read this module where only Python is there.
-  from vit_jax import command_line
+  from vit_jax.runtime import command_line
 
   command_line.run(main, arguments='slices, such as v3-512 or v4:2x2x4')

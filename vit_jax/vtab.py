@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from etils import epath
 
-from vit_jax import command_line, paths, results
-from vit_jax.data import vtab
+from vit_jax import results
+from vit_jax.data import vtab_tasks
+from vit_jax.runtime import command_line
+from vit_jax.workdir import files
 
 
 def means(accuracies: Mapping[str, float]) -> dict[str, float]:
@@ -29,20 +31,20 @@ def means(accuracies: Mapping[str, float]) -> dict[str, float]:
   Raises:
     ValueError: tasks are missing or unknown; names them.
   """
-  missing = [name for name in vtab.TASKS if name not in accuracies]
-  unknown = [name for name in accuracies if name not in vtab.TASKS]
+  missing = [name for name in vtab_tasks.TASKS if name not in accuracies]
+  unknown = [name for name in accuracies if name not in vtab_tasks.TASKS]
   if missing or unknown:
     raise ValueError(
-      f'VTAB is the mean over {len(vtab.TASKS)} tasks; missing: {missing},'
-      f' unknown: {unknown}.'
+      f'VTAB is the mean over {len(vtab_tasks.TASKS)} tasks; missing:'
+      f' {missing}, unknown: {unknown}.'
     )
   result = {
     group: statistics.fmean(
       accuracies[task.name]
-      for task in vtab.TASKS.values()
+      for task in vtab_tasks.TASKS.values()
       if task.group == group
     )
-    for group in vtab.GROUPS
+    for group in vtab_tasks.GROUPS
   }
   return result | {'mean': statistics.fmean(accuracies.values())}
 
@@ -58,7 +60,7 @@ def read(workdir: epath.PathLike, evaluation: str = 'test') -> dict[str, float]:
     Task -> accuracy in [0, 1], in the order of the tasks.
   """
   accuracies = {}
-  for name in vtab.TASKS:
+  for name in vtab_tasks.TASKS:
     run = epath.Path(workdir) / name
     key = f'{evaluation}/accuracy'
     if results.finished_at(run) is not None:
@@ -71,13 +73,13 @@ def read(workdir: epath.PathLike, evaluation: str = 'test') -> dict[str, float]:
 def table(accuracies: Mapping[str, float]) -> str:
   """Returns a line for each task, `-` without a result, and the means."""
   lines = []
-  for group in vtab.GROUPS:
-    for task in vtab.TASKS.values():
+  for group in vtab_tasks.GROUPS:
+    for task in vtab_tasks.TASKS.values():
       if task.group == group:
         lines.append(_line(group, task.title, accuracies.get(task.name)))
-  if accuracies.keys() == vtab.TASKS.keys():
+  if accuracies.keys() == vtab_tasks.TASKS.keys():
     for name, value in means(accuracies).items():
-      count = sum(name in ('mean', t.group) for t in vtab.TASKS.values())
+      count = sum(name in ('mean', t.group) for t in vtab_tasks.TASKS.values())
       lines.append(_line(name, f'{count} tasks', value))
   return '\n'.join(lines)
 
@@ -91,7 +93,7 @@ def _nothing(workdir: str, evaluation: str = 'test') -> str:
   """Why no accuracies were found."""
   found = {
     key.removesuffix('/accuracy')
-    for name in vtab.TASKS
+    for name in vtab_tasks.TASKS
     if results.finished_at(epath.Path(workdir) / name) is not None
     for key in results.final_metrics(epath.Path(workdir) / name)
     if key.endswith('/accuracy') and key != 'train/accuracy'
@@ -107,7 +109,7 @@ def _nothing(workdir: str, evaluation: str = 'test') -> str:
 def main(words: Sequence[str]):
   if len(words) > 2:
     raise ValueError(f'{words[2:]} are left over after DIR and EVALUATION.')
-  accuracies = read(paths.absolute(words[0]), *words[1:])
+  accuracies = read(files.absolute(words[0]), *words[1:])
   if not accuracies:
     raise ValueError(_nothing(*words))
   print(table(accuracies), flush=True)

@@ -85,7 +85,7 @@ def measure(
     ratios of `timing.compare`, of `loop_sec`.
 
   Raises:
-    ValueError: the directory exists, or see `vit_jax.program.build`.
+    ValueError: the directory exists, or see `vit_jax.training.program.build`.
   """
   if directory.exists():
     raise ValueError(

@@ -9,9 +9,11 @@ import ml_collections
 
 from benchmarks.measure import settings, timing
 from vit_jax import config as config_lib
-from vit_jax import data, evaluators, inputs, sharding, step
-from vit_jax import program as program_lib
+from vit_jax import data, evaluators, sharding
+from vit_jax.config import inputs
 from vit_jax.data import pipeline
+from vit_jax.training import program as program_lib
+from vit_jax.training import step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from vit_jax import progress
+from vit_jax.runtime import progress
 
 Sample = TypeVar('Sample')
 Clock = Callable[[], float]

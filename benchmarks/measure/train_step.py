@@ -23,7 +23,7 @@ def measure(
 
   Raises:
     ValueError: see `settings.override`, `training.plain` and
-      `vit_jax.program.build`.
+      `vit_jax.training.program.build`.
   """
   # What is wrong with any of them should show before the first compiles.
   resolved = {'config': settings.resolve(config)}

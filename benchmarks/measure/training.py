@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks.measure import peaks, plain_vit, timing
 from vit_jax import accounting, sharding
-from vit_jax import program as program_lib
+from vit_jax.training import program as program_lib
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,10 @@ import optax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import checkpoint, optim
+from vit_jax import checkpoint
 from vit_jax import config as config_lib
-from vit_jax import step as step_lib
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
 
 
 def _random(shape, seed):
@@ -20,7 +21,7 @@ def train_state(*, polyak=True, seed=0):
   """A state no leaf of which is zero, with bfloat16 first moments."""
   section = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
   section.moment_dtype = 'bfloat16'
-  optimizer = optim.build_optimizer(section, lambda step: 0.1)
+  optimizer = optimizer_lib.build_optimizer(section, lambda step: 0.1)
   params = {
     'embedding': {'kernel': _random((4, 4, 1, 8), seed)},
     'Transformer': {'encoderblock_0': {'bias': _random((8,), seed + 1)}},

@@ -8,8 +8,10 @@ import pathlib
 import jax.numpy as jnp
 import pytest
 
-from tests.test_train import tiny_config
-from vit_jax import checkpoint, metrics, train
+from tests.training.test_loop import tiny_config
+from vit_jax import checkpoint
+from vit_jax.training import loop
+from vit_jax.workdir import metrics
 
 
 def _megabytes():
@@ -49,7 +51,7 @@ def test_memory_is_flat_over_ten_thousand_steps(tmp_path, monkeypatch, every):
     found[thousand] = min(_megabytes(), found.get(thousand, math.inf))
 
   monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_look)
-  train.train_and_evaluate(config, tmp_path)
+  loop.train_and_evaluate(config, tmp_path)
   # In the first thousand allocators and caches fill up.
   assert found[9] - found[1] < 2, found
   print(found)

@@ -6,15 +6,9 @@ import pytest
 from etils import epath
 
 from tests.checkpoint import object_store
-from vit_jax import checkpoint, errors
-from vit_jax.checkpoint import (
-  damaged,
-  moving,
-  params,
-  record,
-  restoring,
-  saving,
-)
+from vit_jax import checkpoint
+from vit_jax.checkpoint import folders, params, record, restoring, saving
+from vit_jax.runtime import errors
 
 RUN = epath.Path('gs://bucket/run')
 
@@ -46,7 +40,7 @@ def test_damaged_steps_are_moved(bucket, monkeypatch):
     assert checkpoint.latest_step(RUN) == 8
     assert checkpoint.restore_newest(RUN, None) == ('state 4', 4)
     assert checkpoint.latest_step(RUN) == 4
-    assert damaged.steps(RUN / 'checkpoints') == set()
+    assert folders.damaged_steps(RUN / 'checkpoints') == set()
     moved = [n for n in bucket.names() if '/damaged_checkpoints/' in n]
     assert len(moved) == 3 * (number - 1)
     assert not [n for n in bucket.names() if '/checkpoints/8' in n]
@@ -87,7 +81,7 @@ def test_what_is_half_deleted_is_not_complete(bucket, monkeypatch):
   with monkeypatch.context() as context:
     context.setattr(type(RUN), 'rmtree', fail)
     with pytest.raises(OSError, match='503'):
-      moving.move(RUN / 'checkpoints/8', RUN / 'elsewhere/8')
+      folders.move(RUN / 'checkpoints/8', RUN / 'elsewhere/8')
   assert checkpoint.latest_step(RUN) is None
   assert (RUN / 'elsewhere/8/commit_success.txt').exists()
 
@@ -134,7 +128,7 @@ def test_saving_to_a_store_that_does_not_answer(
   def fail(*_):
     raise error
 
-  monkeypatch.setattr(moving, 'move', fail)
+  monkeypatch.setattr(folders, 'move', fail)
   with (
     pytest.raises(errors.SaveError, match='8 could not be replaced: ') as why,
     params._out_of_the_way(RUN / 'best', 8),
@@ -193,6 +187,6 @@ def test_a_mounted_store_that_cannot_rename_folders(tmp_path, monkeypatch):
     raise OSError(5, 'Input/output error')
 
   monkeypatch.setattr(type(folder), 'rename', fail)
-  moving.move(folder / 'a', folder / 'd/a')
+  folders.move(folder / 'a', folder / 'd/a')
   assert (folder / 'd/a/b/c').read_text() == 'text'
   assert not (folder / 'a').exists()

@@ -7,8 +7,9 @@ import jax
 import pytest
 
 from tests.checkpoint import states
-from vit_jax import checkpoint, errors
-from vit_jax.checkpoint import causes, damaged, moving, record, restoring
+from vit_jax import checkpoint
+from vit_jax.checkpoint import damage, folders, record, restoring
+from vit_jax.runtime import errors
 
 OUT_OF_MEMORY = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory')
 
@@ -52,7 +53,7 @@ def test_a_hiccup_passes(run, monkeypatch, pauses, where, name, error):
 
 
 def test_a_store_that_hesitates_is_asked_again(run, monkeypatch, pauses):
-  monkeypatch.setattr(causes, 'is_unanswered', lambda *_: True)
+  monkeypatch.setattr(damage, 'is_unanswered', lambda *_: True)
   _fails(monkeypatch, record, 'read', OSError('503'), times=2)
   _, step = checkpoint.restore_newest(run, TARGET)
   assert step == 8
@@ -121,9 +122,9 @@ def stays(run, monkeypatch):
   def fail(*_):
     raise OSError(30, 'Read-only file system')
 
-  monkeypatch.setattr(moving, 'move', fail)
+  monkeypatch.setattr(folders, 'move', fail)
   yield run
-  damaged.forget(checkpoint.find(run).parent)
+  folders.forget_damaged(checkpoint.find(run).parent)
 
 
 def _value(path):

@@ -12,9 +12,11 @@ import pytest
 from absl import logging
 
 from tests.checkpoint import states
-from vit_jax import checkpoint, errors, warm_start
+from vit_jax import checkpoint
 from vit_jax.checkpoint import params as params_lib
-from vit_jax.checkpoint import structure
+from vit_jax.checkpoint import stored_arrays
+from vit_jax.runtime import errors
+from vit_jax.training import warm_start
 
 
 @pytest.mark.parametrize('polyak', [True, False])
@@ -84,7 +86,7 @@ def test_one_without_fingerprints_cannot_be_verified(tmp_path, warnings_logged):
 
 def _one_bit_off(monkeypatch, step):
   """Makes the arrays of one step be read wrongly."""
-  real = structure.read_arrays
+  real = stored_arrays.read_arrays
 
   def read_arrays(path, *args, **kwargs):
     tree = real(path, *args, **kwargs)
@@ -93,7 +95,7 @@ def _one_bit_off(monkeypatch, step):
       kernel.view(np.uint8)[1, 2, 0, 3] ^= 1
     return tree
 
-  monkeypatch.setattr(structure, 'read_arrays', read_arrays)
+  monkeypatch.setattr(stored_arrays, 'read_arrays', read_arrays)
 
 
 def test_damaged_arrays_are_named(tmp_path, monkeypatch):
@@ -224,8 +226,8 @@ def test_params_that_cannot_be_moved(tmp_path, monkeypatch):
   def fail(*_):
     raise PermissionError(13, 'Permission denied')
 
-  monkeypatch.setattr(params_lib.agreement, 'gather', gather)
-  monkeypatch.setattr(params_lib.moving, 'move', fail)
+  monkeypatch.setattr(params_lib.collective, 'gather', gather)
+  monkeypatch.setattr(params_lib.folders, 'move', fail)
   with pytest.raises(
     errors.SaveError, match=r'best/8 could not be replaced: Permission denied'
   ):

@@ -12,8 +12,8 @@ import pytest
 
 from tests.checkpoint import states
 from vit_jax import checkpoint
-from vit_jax import step as step_lib
 from vit_jax.checkpoint import restoring
+from vit_jax.training import step as step_lib
 
 
 @pytest.mark.parametrize('polyak', [True, False])

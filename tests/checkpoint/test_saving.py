@@ -14,8 +14,9 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests.checkpoint import states
-from vit_jax import checkpoint, errors
+from vit_jax import checkpoint
 from vit_jax.checkpoint import manager, saving, space
+from vit_jax.runtime import errors
 
 STATE = {'params': {'w': jnp.ones(2)}}
 

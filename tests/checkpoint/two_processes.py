@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 
 from tests.checkpoint import states
 from vit_jax import checkpoint
-from vit_jax.checkpoint import fingerprint, restoring, structure
+from vit_jax.checkpoint import fingerprint, restoring, stored_arrays
 
 DEVICES = 4
 
@@ -38,7 +38,7 @@ def _same(state, host):
 @contextlib.contextmanager
 def _cannot_read(step, error, times=99):
   """Makes this process fail to read one step, so many times."""
-  real, left = structure.read_arrays, [times]
+  real, left = stored_arrays.read_arrays, [times]
 
   def read_arrays(path, *args, **kwargs):
     if path.name == str(step) and left[0]:
@@ -46,9 +46,9 @@ def _cannot_read(step, error, times=99):
       raise error
     return real(path, *args, **kwargs)
 
-  structure.read_arrays = read_arrays
+  stored_arrays.read_arrays = read_arrays
   yield
-  structure.read_arrays = real
+  stored_arrays.read_arrays = real
 
 
 def main(rank, workdir):

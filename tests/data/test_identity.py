@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from vit_jax import data, errors
+from vit_jax import data
 from vit_jax.data import folder, identity
+from vit_jax.runtime import errors
 
 
 def _make(root, classes=('ant', 'bee'), files=6):

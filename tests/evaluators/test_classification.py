@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import data, losses, sharding
-from vit_jax import step as step_lib
+from vit_jax import data, sharding
 from vit_jax.data import ops
 from vit_jax.evaluators import classification
 from vit_jax.evaluators.classification import CONFIDENCES, Classification
+from vit_jax.training import losses
+from vit_jax.training import step as step_lib
 
 CLASSES = 3
 

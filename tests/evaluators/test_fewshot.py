@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from vit_jax import data, sharding
-from vit_jax import step as step_lib
 from vit_jax.data import ops
 from vit_jax.evaluators import fewshot, linear
+from vit_jax.training import step as step_lib
 
 CLASSES = 4
 

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import data, losses, sharding
-from vit_jax import step as step_lib
+from vit_jax import data, sharding
 from vit_jax.data import ops
 from vit_jax.evaluators import calibration, classes
 from vit_jax.evaluators.classification import Classification
+from vit_jax.training import losses
+from vit_jax.training import step as step_lib
 
 NAMES = ('n01', 'n02', 'n03', 'n04', 'n05', 'n06', 'n07', 'n08')
 

@@ -14,7 +14,7 @@ from tests.faults.runs import Record, Run
 _MARGIN = 25
 _SAVE_AND_STOP = 90
 _AT_ONCE = 10
-_LOST, _PREEMPTED, _BY_USER = 76, 75, 130  # See vit_jax/errors.py.
+_LOST, _PREEMPTED, _BY_USER = 76, 75, 130  # See vit_jax/runtime/errors.py.
 _ORPHANS = 5  # For data workers to notice that they are alone.
 _JOINED = re.compile(r'All \d+ processes are there')
 _READY = re.compile(r'Resuming \S+ from|Fresh weights')

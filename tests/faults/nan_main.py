@@ -9,7 +9,7 @@ import sys
 import jax
 import jax.numpy as jnp
 
-from vit_jax import step as step_lib
+from vit_jax.training import step as step_lib
 
 
 def poison(step: int) -> None:

@@ -18,7 +18,7 @@ from tests.faults import (
   plan,
   runs,
 )
-from vit_jax import step as step_lib
+from vit_jax.training import step as step_lib
 
 ONE = launching.LAYOUTS[0]
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from vit_jax import inference_speed
-from vit_jax.inference_speed import command, forward, search, store
+from vit_jax.inference_speed import all_pairs, batch_sizes, forward, store
 
 SETTINGS = store.Settings('device', 'mini', 'core', 1000, 'float32')
 PAIRS = [('ViT-B/32', 16), ('ViT-B/32', 32), ('BiT-R50x1', 16)]
@@ -30,12 +30,12 @@ def _device(asked, cores=1, times=None):
 
 def _measure(path, pairs, asked, said=None, settings=SETTINGS, cores=1):
   times = [0]
-  return command.measure_all(
+  return all_pairs.measure_all(
     path,
     pairs,
     _device(asked, cores, times),
     settings,
-    search.Search(precision=0),
+    batch_sizes.Search(precision=0),
     (said if said is not None else []).append,
     clock=lambda: times[-1],
   )
@@ -84,8 +84,8 @@ def test_what_was_measured_stays_when_a_later_entry_fails(tmp_path):
       raise Killed
 
   with pytest.raises(Killed):
-    command.measure_all(
-      path, PAIRS, _device([]), SETTINGS, search.Search(), say
+    all_pairs.measure_all(
+      path, PAIRS, _device([]), SETTINGS, batch_sizes.Search(), say
     )
   assert [(e.model, e.size) for e in store.read(path).entries] == PAIRS[:2]
 
@@ -138,7 +138,7 @@ def test_speeds_are_those_of_a_size(tmp_path):
 
 def test_the_table_has_a_line_a_model_and_a_column_a_size(tmp_path):
   measured = _measure(tmp_path / 'speed.json', PAIRS, [])
-  assert command.table(measured).split('\n') == [
+  assert all_pairs.table(measured).split('\n') == [
     'Peak inference speed, images/s/core',
     '                      16       32',
     'ViT-B/32              64      128',
@@ -153,7 +153,9 @@ def test_the_table_has_a_line_a_model_and_a_column_a_size(tmp_path):
 
 def test_a_model_of_which_no_image_fits_is_said_so():
   entry = store.Entry('ViT-H/14', 512, None, None, 0)
-  assert command.describe(entry, 'core') == 'ViT-H/14 at 512 px: no batch fits'
+  assert (
+    all_pairs.describe(entry, 'core') == 'ViT-H/14 at 512 px: no batch fits'
+  )
 
 
 def test_the_command_measures_on_this_machine(tmp_path):
@@ -216,10 +218,10 @@ def test_models_have_the_attention_that_is_best_on_the_device(tmp_path):
     return forward.Program(2000, lambda: 1.0)
 
   device = forward.Device('TPU v3 core', 'tpu', 1000, compile_batch)
-  assert command.dtype_of(device) == 'bfloat16'
+  assert all_pairs.dtype_of(device) == 'bfloat16'
   settings = store.Settings('TPU v3 core', 'mini', 'core', 1000, 'bfloat16')
   path = tmp_path / 'speed.json'
-  command.measure_all(
-    path, PAIRS[:1], device, settings, search.Search(), [].append
+  all_pairs.measure_all(
+    path, PAIRS[:1], device, settings, batch_sizes.Search(), [].append
   )
   assert seen == {('lanes', 'bfloat16')}

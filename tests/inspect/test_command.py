@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from tests.interop import tiny
-from tests.test_train import tiny_config
-from vit_jax import data, inspect, interop, train
+from tests.training.test_loop import tiny_config
+from vit_jax import data, inspect, interop
 from vit_jax.data import ops
 from vit_jax.inspect import gallery, subject
+from vit_jax.training import loop
 
 ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')
 _ENDINGS = ('csv', 'pdf', 'png')
@@ -42,7 +43,7 @@ def digits(tmp_path_factory):
   config.accumulation_steps = 1
   config.evals.test.every = 2
   config.schedule.warmup_steps = 0
-  train.train_and_evaluate(config, folder / 'run')
+  loop.train_and_evaluate(config, folder / 'run')
   source = data.open_source('digits:01')
   (folder / 'images').mkdir()
   for i in range(10):

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from vit_jax.interop import arrays, files
+from vit_jax.interop import arrays, weight_files
 
 ARRAYS = {
   'cls': np.arange(4, dtype=np.float32).reshape(1, 1, 4),
@@ -324,7 +324,7 @@ def test_a_zip_file_without_arrays(tmp_path):
 
 def test_a_file_in_a_bucket_is_read_at_once(tmp_path, monkeypatch):
   path = _npz(tmp_path / 'a.npz')
-  monkeypatch.setattr(files, 'is_remote', lambda path: True)
+  monkeypatch.setattr(weight_files, 'is_remote', lambda path: True)
   loaded = arrays.read_npz(path, check=lambda shapes: path.write_bytes(b''))
   np.testing.assert_array_equal(loaded['cls'], ARRAYS['cls'])
 

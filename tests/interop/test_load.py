@@ -6,7 +6,7 @@ from scipy import ndimage
 
 from tests.interop import tiny
 from vit_jax import interop
-from vit_jax.interop import arrays, released, shapes
+from vit_jax.interop import arrays, parameter_shapes, released
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
 
@@ -284,7 +284,7 @@ def test_a_huge_table_is_not_resized_for_its_shape_alone():
   params = tiny.params(tiny.vit())
   source = tiny.flat(params)
   del source[POSITION]
-  source['pos_embedding'] = shapes.placeholder((1, 1 + 10**12, 16))
+  source['pos_embedding'] = parameter_shapes.placeholder((1, 1 + 10**12, 16))
   source = released.from_released(source)
   with pytest.raises(ValueError, match='is too large to be resized') as error:
     interop.fit(

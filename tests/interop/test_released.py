@@ -8,7 +8,7 @@ import pytest
 from tests.interop import tiny
 from vit_jax import models
 from vit_jax.interop import released
-from vit_jax.interop.shapes import placeholder
+from vit_jax.interop.parameter_shapes import placeholder
 
 CLASSES = 21843
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.interop import tiny
 from vit_jax import interop
-from vit_jax.interop import arrays, shapes
+from vit_jax.interop import arrays, parameter_shapes
 
 MODELS = {
   'vit': (tiny.vit(representation_size=8), (8, 8)),
@@ -162,7 +162,7 @@ def test_sizes_are_checked_before_anything_is_built(
   for key, value in sizes.items():
     (content if key in content else content['overrides'])[key] = value
   path.write_text(json.dumps(content))
-  monkeypatch.setattr(shapes, 'initial', None)
+  monkeypatch.setattr(parameter_shapes, 'initial', None)
   monkeypatch.setattr(arrays, '_read_array', None)
   with pytest.raises(ValueError, match=rf'a\.npz\.json .*{message}') as error:
     interop.load(tmp_path / 'a.npz', tiny.vit(), 8)

@@ -5,8 +5,9 @@ import re
 import pytest
 import yaml
 
-from vit_jax import errors, topology
+from vit_jax import topology
 from vit_jax.launch import manifest
+from vit_jax.runtime import errors
 
 FLAGS = [
   '--config=configs/pretrain.py:ViT-B/16,imagenet2012',

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import gradients, masked_patch, models, optim, sharding
-from vit_jax import step as step_lib
+from vit_jax import masked_patch, models, sharding
 from vit_jax.masked_patch import corruption, targets
 from vit_jax.models import embedding
+from vit_jax.training import gradients
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
 
 SIZE = (16, 24)  # 4 x 6 patches of 4x4 px.
 BATCH = 16
@@ -278,10 +280,10 @@ def _run(devices, steps, *, partition='auto', dropout_rate=0.0, **options):
   """The metrics of each step on so many devices."""
   task = _task()
   model = masked_patch.adapted(_model(dropout_rate=dropout_rate), task)
-  schedule = optim.build_schedule(
+  schedule = optimizer_lib.build_schedule(
     config_lib.schedule('cosine', peak=1e-2, warmup_steps=2), 10
   )
-  optimizer = optim.build_optimizer(config_lib.adam(), schedule)
+  optimizer = optimizer_lib.build_optimizer(config_lib.adam(), schedule)
   state = step_lib.init_state(_params(model), optimizer, polyak=False)
   mesh = sharding.make_mesh(devices)
   layout = sharding.Layout(mesh, partition=partition)
@@ -289,11 +291,11 @@ def _run(devices, steps, *, partition='auto', dropout_rate=0.0, **options):
   train_step = step_lib.jit_train_step(
     step_lib.make_train_step(
       model,
+      masked_patch.mean_loss(model, task),
       optimizer,
       schedule,
-      task,
       dropout_key,
-      corruption_key=masked_patch.corruption_key(0),
+      prepare=masked_patch.each_step(0, layout),
       layout=layout,
       **options,
     ),
@@ -333,7 +335,9 @@ def test_micro_batches_give_the_same_losses():
 def test_each_step_corrupts_otherwise():
   task = _task()
   model = masked_patch.adapted(_model(), task)
-  function = jax.jit(gradients.make_loss_and_grad(model, task))
+  function = jax.jit(
+    gradients.make_loss_and_grad(model, masked_patch.mean_loss(model, task))
+  )
   params = _params(model)
   first, other = (
     function(

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from absl import logging
 
-from vit_jax import checkpoint, evaluate, sharding, train, warm_start
+from vit_jax import checkpoint, sharding
 from vit_jax import config as config_lib
-from vit_jax import program as program_lib
 from vit_jax.configs import finetune
 from vit_jax.configs import masked_patch as masked_patch_config
+from vit_jax.training import evaluate_only, loop, warm_start
+from vit_jax.training import program as program_lib
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -56,7 +57,7 @@ def pretrained(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('masked_patch')
   config = _config()
   config.evals.few_shot = config_lib.few_shot('train', 'test', shots=(5,))
-  return workdir, train.train_and_evaluate(config, workdir)
+  return workdir, loop.train_and_evaluate(config, workdir)
 
 
 def test_a_run_predicts_better_than_the_most_frequent_colour(pretrained):
@@ -76,7 +77,7 @@ def test_colours_of_scenes_are_learned(tmp_path):
   config.image_size, config.schedule.peak = (32, 32), 3e-3
   config.data.train_split = 'train[:2000]'
   config.evals.test.split = 'test[:500]'
-  values = train.train_and_evaluate(config, tmp_path)
+  values = loop.train_and_evaluate(config, tmp_path)
   assert 0.25 < values['test/baseline_accuracy'] < 0.35
   assert values['test/accuracy'] > 0.45
 
@@ -88,7 +89,7 @@ def _flat(workdir):
 
 def test_finetuning_starts_with_the_encoder(pretrained, tmp_path):
   workdir, _ = pretrained
-  train.train_and_evaluate(_finetuning(workdir), tmp_path)
+  loop.train_and_evaluate(_finetuning(workdir), tmp_path)
   before, after = _flat(workdir), _flat(tmp_path)
   # At a learning rate of 0.
   shared = before.keys() & after.keys()
@@ -138,30 +139,30 @@ def test_starting_from_another_masked_patch_run(
 
 def test_a_classifier_can_be_what_it_starts_from(pretrained, tmp_path):
   workdir, _ = pretrained
-  train.train_and_evaluate(_finetuning(workdir), tmp_path / 'classifier')
+  loop.train_and_evaluate(_finetuning(workdir), tmp_path / 'classifier')
   config = _config(1)
   config.init.checkpoint = str(tmp_path / 'classifier')
-  train.train_and_evaluate(config, tmp_path / 'masked')
+  loop.train_and_evaluate(config, tmp_path / 'masked')
   log = (tmp_path / 'masked' / 'train.log').read_text()
   assert 'dropped: head/bias, head/kernel' in log
   assert 'new: mask_embedding, patch_head/bias, patch_head/kernel' in log
   config.init.new_head = False
   with pytest.raises(ValueError, match='predicts patches, not classes: start'):
-    train.train_and_evaluate(config, tmp_path / 'refused')
+    loop.train_and_evaluate(config, tmp_path / 'refused')
 
 
 def test_a_classifier_cannot_keep_its_head(pretrained, tmp_path):
   workdir, _ = pretrained
   config = _finetuning(workdir, **{'init.new_head': False})
   with pytest.raises(ValueError, match='These weights have no head: give'):
-    train.train_and_evaluate(config, tmp_path)
+    loop.train_and_evaluate(config, tmp_path)
 
 
 def test_it_is_evaluated_without_training(pretrained, tmp_path):
   workdir, trained = pretrained
   config = _config()
   config.init.checkpoint = str(workdir)
-  values = evaluate.evaluate_only(config, tmp_path)
+  values = evaluate_only.evaluate_only(config, tmp_path)
   for name in ('accuracy', 'loss', 'baseline_accuracy', 'count'):
     key = f'test/{name}'
     np.testing.assert_allclose(values[key], trained[key], rtol=1e-6)
@@ -175,9 +176,9 @@ def test_a_classifiers_evaluations_of_it_are_refused(pretrained, tmp_path):
     match=r'trained with loss.name=masked_patch.*'
     r'of softmax: what they predict differs',
   ):
-    evaluate.evaluate_only(config, tmp_path / 'a')
+    evaluate_only.evaluate_only(config, tmp_path / 'a')
   config.evals = {'few': config_lib.few_shot('train', 'test', shots=(1,))}
-  evaluate.evaluate_only(config, tmp_path / 'b')
+  evaluate_only.evaluate_only(config, tmp_path / 'b')
 
 
 @pytest.mark.parametrize(
@@ -206,4 +207,4 @@ def test_what_does_not_go_together(change, message, tmp_path):
   with config.unlocked():
     change(config)
   with pytest.raises(ValueError, match=message):
-    train.train_and_evaluate(config, tmp_path)
+    loop.train_and_evaluate(config, tmp_path)

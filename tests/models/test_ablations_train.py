@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import data, losses, models, optim
-from vit_jax import step as step_lib
+from vit_jax import data, models
 from vit_jax.models import images as images_lib
+from vit_jax.training import losses
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
 
 STEPS, BATCH = 400, 64
 TINY_VIT = dict(width=32, depth=2, heads=2, mlp_dim=64)
@@ -78,10 +80,12 @@ def train(name, overrides, digits):
   """Returns the accuracy on the test images after `STEPS` steps."""
   (images, labels), (test_images, test_labels) = digits
   model = models.build(name, num_classes=10, **overrides)
-  schedule = optim.build_schedule(
+  schedule = optimizer_lib.build_schedule(
     config_lib.schedule('cosine', peak=3e-3, warmup_steps=20), STEPS
   )
-  optimizer = optim.build_optimizer(config_lib.adam(clip_norm=1.0), schedule)
+  optimizer = optimizer_lib.build_optimizer(
+    config_lib.adam(clip_norm=1.0), schedule
+  )
   params_key, dropout_key = step_lib.root_keys(0, 'threefry')
   state = step_lib.init_state(
     step_lib.init_params(model, params_key, images.shape[1:]),
@@ -90,7 +94,11 @@ def train(name, overrides, digits):
   )
   step = jax.jit(
     step_lib.make_train_step(
-      model, optimizer, schedule, losses.build(name='softmax'), dropout_key
+      model,
+      losses.mean_loss(model, losses.build('softmax')),
+      optimizer,
+      schedule,
+      dropout_key,
     ),
     donate_argnums=0,
   )

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import jax_internals, models
+from vit_jax import models
 from vit_jax.models import attention, dot_product, embedding, encoder
+from vit_jax.runtime import jax_internals
 
 # 2x3 patches: L = 7 tokens with the class token; D = 16, H = 2, K = 8.
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 12, 3))

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 import vit_jax
 from tests.package import conftest
-from vit_jax import environment
+from vit_jax.runtime import version
 
 INFO = f'vit_paper_jax-{vit_jax.__version__}.dist-info'
 
@@ -28,12 +28,10 @@ def _files(folder):
 
 
 def test_the_wheel_holds_the_package_with_configs_and_launch(built):
-  # In place of the two folders that stand for them in a checkout.
   source = {
     name.removeprefix('vit_jax/'): data
     for name, data in _files(built.source).items()
     if name.startswith(('vit_jax/', 'configs/', 'launch/'))
-    and not name.startswith(('vit_jax/configs/', 'vit_jax/launch/'))
   }
   assert {'configs/mini.py', 'launch/worker/run.sh', 'main.py'} <= set(source)
   assert {path.name for path in built.unpacked.iterdir()} == {'vit_jax', INFO}
@@ -69,7 +67,7 @@ def test_a_wheel_of_a_source_distribution_is_the_same(built, tmp_path):
 
 
 def test_an_installed_package_knows_its_commit(built):
-  assert environment.commit(built.unpacked) == built.head
+  assert version.commit(built.unpacked) == built.head
 
 
 def test_changed_code_says_so_and_nothing_of_before_is_left(built, tmp_path):
@@ -154,7 +152,7 @@ def test_files_are_found_in_an_installed_package(built, tmp_path):
     (tmp_path / folder).mkdir()
     (tmp_path / folder / '__init__.py').write_text('raise SystemExit("no")')
   program = (
-    'from vit_jax import shipped\n'
+    'from vit_jax.runtime import shipped\n'
     'from vit_jax.configs.sweeps import __file__ as sweeps\n'
     'print(sweeps)\n'
     'print(shipped.find("config", "configs/quickstart.py:a"))\n'

@@ -1,6 +1,6 @@
 """Reads what was drawn out of figures, and makes numbers for them."""
 
-from vit_jax.paper.plots import parts
+from vit_jax.paper.plots import chart
 from vit_jax.paper.report import Number
 
 HEADER = 'source,panel,series,label,x,mean,std,n,note'
@@ -15,13 +15,13 @@ def lines(axes):
   return {
     line.get_label(): [(x, y) for x, y in line.get_xydata() if y == y]
     for line in axes.lines
-    if line.get_label()[0] != '_' and not parts.is_hollow(line)
+    if line.get_label()[0] != '_' and not chart.is_hollow(line)
   }
 
 
 def paper(axes):
   """Returns the hollow points, sorted."""
-  hollow = [line for line in axes.lines if parts.is_hollow(line)]
+  hollow = [line for line in axes.lines if chart.is_hollow(line)]
   return sorted(tuple(xy) for line in hollow for xy in line.get_xydata())
 
 

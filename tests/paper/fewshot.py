@@ -1,11 +1,11 @@
 """Finished runs with few-shot accuracies, as their files have them."""
 
 from vit_jax import config as config_lib
-from vit_jax import metrics
 from vit_jax import results as results_lib
 from vit_jax.paper.runs import Results
 from vit_jax.sweep import Study
 from vit_jax.sweep.spec import Run
+from vit_jax.workdir import metrics
 
 IMAGENET = 'few_shot/5shot/accuracy'
 

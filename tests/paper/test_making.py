@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 from etils import epath
 
-from vit_jax import errors
-from vit_jax.paper import items, listing, making
+from vit_jax.paper import items, making, overview
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Pretraining
+from vit_jax.runtime import errors
 from vit_jax.sweep import Sweep, state
 from vit_jax.sweep.commands import Folders
 
@@ -156,7 +156,7 @@ def test_the_list_says_how_much_is_measured(
 ):
   _replace(monkeypatch, 'speed', measured=lambda *_: (count, 7))
   chosen = [*items.ITEMS.values()]
-  text = listing.text(chosen, Sweep([]), _folders(tmp_path), 'mini')
+  text = overview.text(chosen, Sweep([]), _folders(tmp_path), 'mini')
   [_, line] = text.splitlines()
   assert ' '.join(line.split()) == f'speed {said} Speed'
   assert done == []

@@ -3,7 +3,7 @@
 import pytest
 
 from vit_jax.configs import pretrain
-from vit_jax.plan import auto, compiling, devices, runs
+from vit_jax.plan import auto, compiling, devices, one_run
 
 V5E = ('v5e:1x1', 'v5e:2x2', 'v5e:2x4')
 
@@ -12,7 +12,7 @@ def _run(batch_size=32, **changes):
   config = pretrain.get_config('ViT-L/16,jft300m')
   config.data.batch_size = batch_size
   config.model.depth = 2
-  return runs.Run('L', config).changed(changes)
+  return one_run.Run('L', config).changed(changes)
 
 
 def _auto(monkeypatch, compiler, fits_from, run=None, search=False, **effort):
@@ -22,7 +22,7 @@ def _auto(monkeypatch, compiler, fits_from, run=None, search=False, **effort):
   compiler.needs = lambda config, target: (
     3 if target.devices >= fits_from else 30
   )
-  effort = runs.Effort(search=search, **effort)
+  effort = one_run.Effort(search=search, **effort)
   return auto.smallest(run or _run(), 'v5e', effort, lambda text: None)
 
 
@@ -107,7 +107,7 @@ def test_a_batch_that_no_slice_divides(compiler):
   compiler.needs = lambda config, target: 3
   with pytest.raises(ValueError, match='batch_size=6 in accumulation'):
     auto.smallest(
-      _run(batch_size=6), 'v3', runs.Effort(search=False), lambda text: None
+      _run(batch_size=6), 'v3', one_run.Effort(search=False), lambda text: None
     )
 
 

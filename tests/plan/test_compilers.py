@@ -5,8 +5,8 @@ import pathlib
 import jax
 import pytest
 
-from vit_jax import installed
 from vit_jax.plan import compilers
+from vit_jax.runtime import installed
 
 LOCK = """# Comment
 jax==0.10.2 ; python_full_version < '3.12'

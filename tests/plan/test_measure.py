@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from vit_jax.configs import quickstart
-from vit_jax.plan import command, compiling, measure, peaks, render, runs
+from vit_jax.plan import compiling, many_runs, measure, one_run, peaks, render
 
 GIB = compiling.GIB
 
@@ -21,7 +21,7 @@ def tiny():
   config.model.update(width=16, depth=1, heads=2, mlp_dim=32)
   config.model.representation_size = 0
   config.data.batch_size = 16
-  return runs.Run('tiny', config)
+  return one_run.Run('tiny', config)
 
 
 def test_the_machine_at_hand_is_measured():
@@ -36,7 +36,7 @@ def test_the_machine_at_hand_is_measured():
   # No peak is known of a CPU, and its cores are no TensorCores.
   assert figures['mfu'] is figures['core_days'] is None
   json.dumps(figures)
-  page = command.render_all([figures], '')
+  page = many_runs.render_all([figures], '')
   assert 'A step takes' in page
   assert figures['backend'] == 'cpu'
   assert f'compiler  cpu ({figures["runtime"]}), jax {jax.__version__}' in page
@@ -75,7 +75,7 @@ def test_memory(stats, seconds, expected):
 
 
 def test_speed():
-  run = runs.analyse(tiny()).analysis
+  run = one_run.analyse(tiny()).analysis
   found = measure._speed(run, 0.5, 2, _device())
   assert found['images_per_sec_per_core'] == 16 / 0.5 / 2
   assert found['mfu'] == pytest.approx(run.step_flops / 0.5 / (2 * 121e12))

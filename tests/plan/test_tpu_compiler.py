@@ -20,7 +20,7 @@ TINY = (
 # The same step, compiled in a process of its own without the command.
 COMPILED = """
 from vit_jax.configs import pretrain
-from vit_jax import program
+from vit_jax.training import program
 from vit_jax.plan import analysis, devices
 devices.leave_hardware_alone()
 config = pretrain.get_config('ViT-Ti/16,imagenet2012')

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.processes.launch import launch
-from vit_jax import checkpoint, metrics
-from vit_jax.interop import shapes
+from vit_jax import checkpoint
+from vit_jax.interop import parameter_shapes
+from vit_jax.workdir import metrics
 
 # Sizes for 4 and for 8 devices.
 MESHES = {
@@ -81,7 +82,7 @@ def assert_same_params(workdir, expected, tolerance):
   a sum of updates.
   """
   (params, _), (others, _) = map(checkpoint.read_params, (workdir, expected))
-  params, others = map(shapes.without_structs, (params, others))
+  params, others = map(parameter_shapes.without_structs, (params, others))
   assert params.keys() == others.keys()
   for name, value in others.items():
     error = np.abs(params[name] - value).max()

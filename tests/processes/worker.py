@@ -17,17 +17,11 @@ import numpy as np
 import pytest
 from absl import logging
 
-from vit_jax import (
-  agreement,
-  data,
-  distributed,
-  errors,
-  preemption,
-  sharding,
-  train,
-)
 from vit_jax import config as config_lib
+from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
+from vit_jax.runtime import distributed, errors, preemption
+from vit_jax.training import consistency, loop
 
 
 def hashes(array: jax.Array) -> dict[str, list[str]]:
@@ -102,7 +96,7 @@ def _run(*, workdir, config, stop_after=0):
     patch.setattr(sharding.batch, 'put_batch', put_and_note)
     patch.setattr(preemption.Notice, 'requested', requested)
     try:
-      train.train_and_evaluate(tiny_config(**config), workdir)
+      loop.train_and_evaluate(tiny_config(**config), workdir)
     except errors.PreemptedError:
       assert stop_after
   return seen
@@ -150,14 +144,14 @@ def disagree(*, workdirs, splits, disks=()):
     disks: for each process a folder with `images/`, the data of all.
   """
   index = jax.process_index()
-  agreement.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
+  consistency.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
   config = tiny_config(mesh=dict(data=-1))
   config.data.train_split = splits[index]
   if disks:
     os.chdir(disks[index])
     config.data.dataset, config.channels = 'folder:images', 3
     del config.evals.test, config.evals.few
-  train.train_and_evaluate(config, workdirs[index])
+  loop.train_and_evaluate(config, workdirs[index])
 
 
 def initialize_from(*, out, workdir, weights):
@@ -167,7 +161,7 @@ def initialize_from(*, out, workdir, weights):
   config.init.new_head = True
   config.total_steps, config.schedule.warmup_steps = 1, 0
   config.schedule.peak, config.polyak.decay = 0.0, 0.0
-  train.train_and_evaluate(config, workdir)
+  loop.train_and_evaluate(config, workdir)
   _write(out, {})
 
 

@@ -18,9 +18,12 @@ import pytest
 from jax.experimental.pallas.ops.tpu import splash_attention
 
 from vit_jax import config as config_lib
-from vit_jax import jax_internals, losses, models, optim, sharding
-from vit_jax import step as step_lib
+from vit_jax import models, sharding
 from vit_jax.models import images as images_lib
+from vit_jax.runtime import jax_internals
+from vit_jax.training import losses
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
 
 BATCH, CLASSES, SIZE = 32, 24, (8, 8)
 MESHES = [
@@ -136,18 +139,18 @@ def one_step(kind, layout, accumulation_steps):
   # its epsilon is raised so that differences of rounding stay small.
   section = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
   section.eps = 1e-3
-  schedule = optim.build_schedule(
+  schedule = optimizer_lib.build_schedule(
     config_lib.schedule('constant', peak=0.01, warmup_steps=0), 10
   )
   optimizer = optax.chain(
-    _keep_gradients(), optim.build_optimizer(section, schedule)
+    _keep_gradients(), optimizer_lib.build_optimizer(section, schedule)
   )
   model = kind.build()
   train_step = step_lib.make_train_step(
     model,
+    losses.mean_loss(model, losses.build('softmax')),
     optimizer,
     schedule,
-    losses.build('softmax'),
     jax.random.key(2),
     accumulation_steps=accumulation_steps,
     polyak_decay=0.9,
@@ -253,7 +256,7 @@ def test_no_device_holds_scores_of_other_rows_or_heads(sizes):
   model = Model(VIT.name, (*NO_DROPOUT.overrides, option)).build()
 
   def encode(params, images):
-    with sharding.within(mesh):
+    with sharding.use_mesh(mesh):
       return model.apply({'params': params}, images)[0]
 
   rows = sharding.batch_sharding(mesh)
@@ -273,7 +276,7 @@ def test_each_device_drops_other_units():
 
   def loss(layout, batch):
     function = step_lib.make_loss_and_grad(
-      model, losses.build('softmax'), 1, layout
+      model, losses.mean_loss(model, losses.build('softmax')), 1, layout
     )
     (value, _), _ = jax.jit(function)(_params(VIT), batch, key)
     return float(value)
@@ -343,8 +346,9 @@ def test_what_gradients_are_summed_in_unless_the_config_says(
 def test_what_is_rounded_anyway_is_copied_rounded():
   layout = _summed_in_bfloat16()
   kind = Model(NO_DROPOUT.name, (*NO_DROPOUT.overrides, ('dtype', 'bfloat16')))
+  model = kind.build()
   function = step_lib.make_loss_and_grad(
-    kind.build(), losses.build('softmax'), 2, layout
+    model, losses.mean_loss(model, losses.build('softmax')), 2, layout
   )
   traced = jax.make_jaxpr(function)(_params(kind), _batch(), jax.random.key(0))
   (alone,) = (e for e in traced.eqns if e.primitive.name == 'shard_map')
@@ -379,7 +383,7 @@ def _count_in_the_loop(operation, kind=VIT, **layout):
   layout = sharding.build(data=2, fsdp=4, tensor=1, shard='all', **layout)
   model = kind.build()
   function = step_lib.make_loss_and_grad(
-    model, losses.build('softmax'), 4, layout
+    model, losses.mean_loss(model, losses.build('softmax')), 4, layout
   )
   params = sharding.put_tree(_params(VIT), layout.params(_params(VIT)))
   batch = sharding.put_batch(_batch(), layout.mesh)

@@ -7,8 +7,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config as config_lib
-from vit_jax import models, optim, sharding
-from vit_jax import step as step_lib
+from vit_jax import models, sharding
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
 
 BLOCK = 'Transformer/encoderblock_3/'
 ATTENTION = BLOCK + 'MultiHeadDotProductAttention_0/'
@@ -62,7 +63,7 @@ def test_rules(name, shape, tensor, fsdp):
 def _state(**overrides):
   sizes = dict(width=32, depth=2, heads=4, mlp_dim=48) | overrides
   model = models.build('ViT-Ti/4', num_classes=6, **sizes)
-  optimizer = optim.build_optimizer(config_lib.adam(), lambda step: 0.1)
+  optimizer = optimizer_lib.build_optimizer(config_lib.adam(), lambda step: 0.1)
 
   def first_state():
     params = step_lib.init_params(model, jax.random.key(0), (8, 8, 3))

@@ -8,7 +8,7 @@ import sys
 
 from etils import epath
 
-from vit_jax.sweep import Study, Sweep, launch, make_run, schedule, state
+from vit_jax.sweep import Study, Sweep, bring_to_end, make_run, schedule, state
 from vit_jax.sweep import status as status_lib
 from vit_jax.sweep.commands import Folders
 
@@ -83,9 +83,9 @@ def main(path, seconds):
   from vit_jax.sweep.local import Local  # After `fake_main` changed commands.
 
   where = folders(pathlib.Path(path))
-  with state.lock(where.local), launch.signals() as stopped:
+  with state.lock(where.local), bring_to_end.signals() as stopped:
     launcher = Local(where, 2, command=command(seconds))
-    running = launch.Launch(
+    running = bring_to_end.Launch(
       sweep(), where, launcher, schedule.Limits(), status_lib.Lines(), {}
     )
     running.run(stopped)

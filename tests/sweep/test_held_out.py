@@ -3,7 +3,7 @@
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import sections
+from vit_jax.config import sections
 from vit_jax.sweep import held_out
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.sweep import fakes
-from vit_jax.sweep import launch, local
+from vit_jax.sweep import bring_to_end, local
 from vit_jax.sweep.local import Local
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -179,7 +179,7 @@ def _all_starts(path):
 def _metrics(path):
   return {
     name: {k: v for k, v in m.items() if k != 'images_per_second'}
-    for name, m in launch.read_finished(
+    for name, m in bring_to_end.read_finished(
       fakes.sweep(), fakes.folders(path)
     ).items()
   }

@@ -19,8 +19,9 @@ import math
 import jax.numpy as jnp
 from absl import flags
 
-from vit_jax import accounting, command_line, models
+from vit_jax import accounting, models
 from vit_jax.accounting import products
+from vit_jax.runtime import command_line
 
 _IMAGE_SIZE = flags.DEFINE_string(
   'image_size', '224', 'In pixels: a side, or HEIGHTxWIDTH.'

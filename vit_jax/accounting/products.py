@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from jax.extend import core
 
-from vit_jax import jax_internals
+from vit_jax.runtime import jax_internals
 
 PADDINGS = ('inside', 'all')
 

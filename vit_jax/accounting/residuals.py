@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from jax.extend import core
 
-from vit_jax import jax_internals
+from vit_jax.runtime import jax_internals
 
 # The same numbers under another shape. Repeats of a smaller array are as easy
 # to repeat again as to keep.

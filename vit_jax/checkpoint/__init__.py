@@ -6,14 +6,14 @@ final name only when everything in it was written (Orbax), and holds digests of
 its arrays, by which damage is found before anything is used.
 """
 
-from vit_jax.checkpoint.layout import BEST, DAMAGED, FINAL, FOLDER
-from vit_jax.checkpoint.layout import find as find
-from vit_jax.checkpoint.layout import latest_step as latest_step
+from vit_jax.checkpoint.folders import BEST, DAMAGED, FINAL, FOLDER
+from vit_jax.checkpoint.folders import find as find
+from vit_jax.checkpoint.folders import latest_step as latest_step
 from vit_jax.checkpoint.manager import Checkpoints, is_better
 from vit_jax.checkpoint.params import is_intact, read_params, save_params
 from vit_jax.checkpoint.record import DamagedError, read_metrics
 from vit_jax.checkpoint.restoring import restore_newest
-from vit_jax.checkpoint.structure import mismatch
+from vit_jax.checkpoint.stored_arrays import mismatch
 
 __all__ = [
   'BEST',

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorstore
 
-from vit_jax import jax_internals
+from vit_jax.runtime import jax_internals
 
 # Of glibc's malloc.h. Two arenas: threads that decode images, each for
 # milliseconds, hardly meet at them.

@@ -9,8 +9,9 @@ import flax.serialization
 from absl import logging
 from etils import epath
 
-from vit_jax import errors, paths
-from vit_jax.checkpoint import layout, record, restoring, saving
+from vit_jax.checkpoint import folders, record, restoring, saving
+from vit_jax.runtime import errors
+from vit_jax.workdir import files
 
 
 def is_better(metric: str, value: float, than: float) -> bool:
@@ -45,14 +46,14 @@ class Checkpoints:
     Raises:
       SaveError: the folder cannot be created.
     """
-    self.directory = paths.absolute(workdir) / layout.FOLDER
+    self.directory = files.absolute(workdir) / folders.FOLDER
     self._keep = keep
     self._keep_every = keep_every
     self._best = best
     self._values: dict[int, float] = {}
     self._saver = saving.Saver(self.directory, self._kept, timeout)
     if best:
-      for path in layout.complete_steps(self.directory):
+      for path in folders.complete_steps(self.directory):
         self.note(int(path.name), record.read_metrics(path))
 
   def note(self, step: int, metrics: Mapping[str, Any]) -> None:

@@ -11,17 +11,17 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from vit_jax import errors, paths
 from vit_jax.checkpoint import (
-  agreement,
-  causes,
-  layout,
-  moving,
+  collective,
+  damage,
+  folders,
   record,
   saving,
-  structure,
+  stored_arrays,
 )
 from vit_jax.checkpoint.record import DamagedError
+from vit_jax.runtime import errors
+from vit_jax.workdir import files
 
 
 def save_params(
@@ -54,11 +54,11 @@ def save_params(
     ValueError: `kind` is neither.
     SaveError: it could not be written, or not within the time.
   """
-  if kind not in (layout.BEST, layout.FINAL):
+  if kind not in (folders.BEST, folders.FINAL):
     raise ValueError(
-      f'kind={kind!r} must be {layout.BEST!r} or {layout.FINAL!r}.'
+      f'kind={kind!r} must be {folders.BEST!r} or {folders.FINAL!r}.'
     )
-  folder = paths.absolute(workdir) / kind
+  folder = files.absolute(workdir) / kind
   tree = {'params': flax.serialization.to_state_dict(params)}
   saved_as = record.build(tree, metrics)
   with _out_of_the_way(folder, step):
@@ -79,12 +79,12 @@ def _out_of_the_way(folder: epath.Path, step: int):
     try:
       _put_back(folder)
       if path.exists():
-        moving.move(path, folder / f'{step}{layout.REPLACED}')
+        folders.move(path, folder / f'{step}{folders.REPLACED}')
     except Exception as error:  # Each kind of file system has its own.
       problem = saving.cause(error)
-      unanswered = int(causes.is_unanswered(path, error))
+      unanswered = int(damage.is_unanswered(path, error))
   # The others must not wait for one that raised.
-  unanswered, problem = agreement.gather(unanswered, problem)[0]
+  unanswered, problem = collective.gather(unanswered, problem)[0]
   if problem:
     kind = errors.StoreError if unanswered else errors.SaveError
     raise kind(f'{path} could not be replaced: {problem}.')
@@ -107,15 +107,15 @@ def _put_back(folder: epath.Path) -> None:
   What was to be replaced is deleted if what replaces it is complete, and gets
   its name back otherwise.
   """
-  complete = {path.name for path in layout.complete_steps(folder)}
-  for replaced in layout.replaced_steps(folder):
-    path = folder / replaced.name.removesuffix(layout.REPLACED)
+  complete = {path.name for path in folders.complete_steps(folder)}
+  for replaced in folders.replaced_steps(folder):
+    path = folder / replaced.name.removesuffix(folders.REPLACED)
     if path.name in complete:
       replaced.rmtree()
       continue
     if path.exists():  # Half of a move, or of a save.
       path.rmtree()
-    moving.move(replaced, path)
+    folders.move(replaced, path)
 
 
 def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
@@ -136,7 +136,7 @@ def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
       holds no parameters.
     OSError: it cannot be read for want of memory, permission or an answer.
   """
-  candidates = layout.candidates(path)
+  candidates = folders.candidates(path)
   reasons = []
   for candidate in reversed(candidates):
     try:
@@ -173,7 +173,7 @@ def _read(path: epath.Path) -> Any:
   """Reads the parameters of one checkpoint, and verifies them."""
   try:
     saved = record.read(path)
-    tree = structure.read(path)
+    tree = stored_arrays.read(path)
   except DamagedError as error:
     _check_reach(path, error)
     raise DamagedError(
@@ -183,7 +183,7 @@ def _read(path: epath.Path) -> Any:
     _check_reach(path, error)
     raise
   # Orbax's metadata may be damaged; the record has a checksum.
-  arrays = structure.shapes(tree) if saved is None else saved.arrays
+  arrays = stored_arrays.shapes(tree) if saved is None else saved.arrays
   parts = {name.partition('/')[0] for name in arrays}
   name = 'ema_params' if 'ema_params' in parts else 'params'
   if name not in parts:
@@ -198,7 +198,7 @@ def _read(path: epath.Path) -> Any:
   except Exception as error:  # Whatever damaged files lead to.
     _check_reach(path, error)
     raise DamagedError(
-      f'{path} is damaged: {causes.one_line(error)}.'
+      f'{path} is damaged: {damage.one_line(error)}.'
     ) from error
   if saved is None:
     logging.warning(
@@ -211,13 +211,13 @@ def _read(path: epath.Path) -> Any:
 
 def _check_reach(path: epath.Path, error: Exception) -> None:
   """Raises OSError or StoreError if an error says nothing about the files."""
-  if causes.is_unanswered(path, error):
+  if damage.is_unanswered(path, error):
     raise errors.StoreError(
-      f'{path} cannot be read: {causes.one_line(error)}.'
+      f'{path} cannot be read: {damage.one_line(error)}.'
     ) from error
-  if causes.is_out_of_reach(error):
+  if damage.is_out_of_reach(error):
     raise OSError(
-      f'{path} cannot be read: {causes.one_line(error)}. It may be intact. Make'
+      f'{path} cannot be read: {damage.one_line(error)}. It may be intact. Make'
       ' it readable (memory, permissions, network, disk), or name another.'
     ) from error
 
@@ -227,4 +227,4 @@ def _read_arrays(path, name, metadata):
   as_numpy = jax.tree.map(
     lambda _: ocp.RestoreArgs(restore_type=np.ndarray), item
   )
-  return structure.read_arrays(path, item, as_numpy, partial=True)[name]
+  return stored_arrays.read_arrays(path, item, as_numpy, partial=True)[name]

@@ -17,8 +17,8 @@ import flax.traverse_util
 import numpy as np
 from etils import epath
 
-from vit_jax import json_text
 from vit_jax.checkpoint import fingerprint
+from vit_jax.runtime import json_text
 
 ITEM = 'fingerprints'
 # The names of Orbax's files: of JSON items, and of what lists the items.

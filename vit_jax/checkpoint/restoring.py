@@ -9,18 +9,17 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from vit_jax import errors, paths
 from vit_jax.checkpoint import (
-  agreement,
-  causes,
-  damaged,
+  collective,
+  damage,
   fingerprint,
-  layout,
-  moving,
+  folders,
   record,
-  structure,
+  stored_arrays,
 )
 from vit_jax.checkpoint.record import DamagedError
+from vit_jax.runtime import errors
+from vit_jax.workdir import files
 
 # What a process says of what it read.
 _VERIFIABLE, _UNVERIFIABLE, _DAMAGED, _FOREIGN, _OUT_OF_REACH, _UNANSWERED = (
@@ -73,15 +72,15 @@ def restore_newest(
       which says nothing about what it holds. Nothing was moved.
     StoreError: the same, of an object store that does not answer.
   """
-  workdir = paths.absolute(workdir)
-  folder = workdir / layout.FOLDER
-  damaged.forget(folder)
-  empty = [int(path.name) for path in layout.empty_steps(folder)]
-  for step in agreement.same_steps(empty):
-    damaged.add(folder / str(step))
-  steps = [int(path.name) for path in layout.complete_steps(folder)]
+  workdir = files.absolute(workdir)
+  folder = workdir / folders.FOLDER
+  folders.forget_damaged(folder)
+  empty = [int(path.name) for path in folders.empty_steps(folder)]
+  for step in collective.same_steps(empty):
+    folders.note_damaged(folder / str(step))
+  steps = [int(path.name) for path in folders.complete_steps(folder)]
   found = {}
-  for step in reversed(agreement.same_steps(steps)):
+  for step in reversed(collective.same_steps(steps)):
     path = folder / str(step)
     try:
       state = restore(path, abstract_state)
@@ -94,8 +93,8 @@ def restore_newest(
         logging.warning('Using %s, the newest intact checkpoint.', path)
       for path, error in found.items():
         move = set_aside and not isinstance(error, _OnlySomeError)
-        if not (move and _moved_aside(path, workdir / layout.DAMAGED)):
-          damaged.add(path)
+        if not (move and _moved_aside(path, workdir / folders.DAMAGED)):
+          folders.note_damaged(path)
       return state, step
   if not found:
     return None
@@ -165,10 +164,10 @@ def _restore_once(path: epath.Path, abstract_state: Any) -> Any:
 
 
 def _finding(path: epath.Path, error: Exception) -> tuple[int, str]:
-  code = _OUT_OF_REACH if causes.is_out_of_reach(error) else _DAMAGED
-  if causes.is_unanswered(path, error):
+  code = _OUT_OF_REACH if damage.is_out_of_reach(error) else _DAMAGED
+  if damage.is_unanswered(path, error):
     code = _UNANSWERED
-  return code, causes.one_line(error)
+  return code, damage.one_line(error)
 
 
 def _difference(path, target, saved: record.Record | None) -> str:
@@ -177,15 +176,17 @@ def _difference(path, target, saved: record.Record | None) -> str:
   The record has a checksum, so a difference from it is no damage. Without one,
   Orbax's metadata has to be believed.
   """
-  expected = structure.shapes(target)
+  expected = stored_arrays.shapes(target)
   if saved is None:
-    return structure.mismatch(expected, structure.shapes(structure.read(path)))
+    return stored_arrays.mismatch(
+      expected, stored_arrays.shapes(stored_arrays.read(path))
+    )
   # Orbax would refuse other nodes without arrays, such as the states of an
   # optimizer's stateless parts.
   expected |= dict.fromkeys(record.empty_nodes(target), 'without arrays')
   found = {name: array.shape for name, array in saved.arrays.items()}
   found |= dict.fromkeys(saved.empty, 'without arrays')
-  return structure.mismatch(expected, found)
+  return stored_arrays.mismatch(expected, found)
 
 
 def _as_saved(target, saved: record.Record | None):
@@ -211,15 +212,17 @@ def _cast(x: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _read_arrays(path, target):
-  structure.read(path)  # Orbax would do without, but `read_params` could not.
-  return structure.read_arrays(
+  stored_arrays.read(
+    path
+  )  # Orbax would do without, but `read_params` could not.
+  return stored_arrays.read_arrays(
     path, target, ocp.checkpoint_utils.construct_restore_args(target)
   )
 
 
 def _agree(path: epath.Path, code: int, text: str) -> None:
   """Raises alike on all processes if one found something wrong."""
-  found = agreement.gather(code, text)
+  found = collective.gather(code, text)
   codes = {code for code, _ in found}
   if codes == {_FOREIGN}:
     raise ValueError(
@@ -254,15 +257,15 @@ def _moved_aside(path: epath.Path, folder: epath.Path) -> bool:
   failed = False
   if jax.process_index() == 0:
     try:
-      target = moving.unused(folder, path.name)
-      moving.move(path, target)
+      target = folders.unused(folder, path.name)
+      folders.move(path, target)
       logging.warning('Moved %s to %s.', path, target)
     except Exception as error:  # Each kind of file system has its own.
       failed = True
       logging.error(
         'Could not move %s to %s (%s): it stays, and is saved anew when the run'
         ' comes to its step.',
-        *(path, folder, causes.one_line(error)),
+        *(path, folder, damage.one_line(error)),
       )
   # Until it is done, no process looks there again.
-  return agreement.gather(int(failed))[0][0] == 0
+  return collective.gather(int(failed))[0][0] == 0

@@ -13,8 +13,8 @@ from absl import logging
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from vit_jax import errors, jax_internals
-from vit_jax.checkpoint import causes, damaged, layout, leaks, record, space
+from vit_jax.checkpoint import damage, folders, leaks, record, space
+from vit_jax.runtime import errors, jax_internals
 
 # Here, before JAX starts threads: arenas that are there already stay.
 leaks.plug()
@@ -52,7 +52,7 @@ class Saver:
   @property
   def latest_step(self) -> int | None:
     """The newest step that was completely saved; does not wait."""
-    complete = self._complete - damaged.steps(self.directory)
+    complete = self._complete - folders.damaged_steps(self.directory)
     save = self._under_way
     if save and save.done.is_set() and not save.error:
       complete.add(save.step)
@@ -81,18 +81,18 @@ class Saver:
       self._complete = set(self._manager.all_steps())
     self._listed = False
     if step in self._manager.all_steps():
-      if step not in damaged.steps(self.directory):
+      if step not in folders.damaged_steps(self.directory):
         logging.info('Step %d is in %s already.', step, self.directory)
         return
       path = self.directory / str(step)
       logging.warning('Deleting %s, which is damaged, to save it anew.', path)
       self._bounded(lambda: self._manager.delete(step), f'Deleting {path}')
       self._complete.discard(step)
-    damaged.discard(self.directory / str(step))
+    folders.discard_damaged(self.directory / str(step))
     self.check_space(item)
     args = ocp.args.Composite(
       **{
-        layout.STATE: ocp.args.PyTreeSave(item),
+        folders.STATE: ocp.args.PyTreeSave(item),
         record.ITEM: ocp.args.JsonSave(dict(saved_as)),
       }
     )
@@ -224,7 +224,7 @@ class Saver:
     self, message: str, reason: BaseException | None = None
   ) -> errors.SaveError:
     """What to raise; without a reason nothing was heard in time."""
-    if causes.is_unanswered(self.directory, reason or TimeoutError()):
+    if damage.is_unanswered(self.directory, reason or TimeoutError()):
       return errors.StoreError(message)
     return errors.SaveError(message)
 
@@ -247,7 +247,7 @@ class _Policy(checkpoint_managers.PreservationPolicy):
   def should_preserve(self, checkpoints, *, context):
     del context
     steps = [checkpoint.step for checkpoint in checkpoints]
-    unusable = damaged.steps(self._directory)
+    unusable = folders.damaged_steps(self._directory)
     kept = self._kept([s for s in steps if s not in unusable]) | unusable
     return [step in kept for step in steps]
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import pandas as pd
 from absl import flags
 
-from vit_jax import command_line, printable
 from vit_jax.compare import frames, plots
+from vit_jax.runtime import command_line, printable
 
 _METRIC = flags.DEFINE_list(
   'metric', [], 'Metrics of the table; by default all that end in accuracy.'

@@ -6,7 +6,9 @@ import pandas as pd
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import goodput, metrics, paths, printable, results
+from vit_jax import results
+from vit_jax.runtime import goodput, printable
+from vit_jax.workdir import files, metrics
 
 # Levels of folders around work directories.
 _DEEPEST = 5
@@ -28,7 +30,7 @@ def find(*folders: epath.PathLike) -> dict[str, epath.Path]:
     ValueError: a folder is not there, or holds none.
   """
   found = {}
-  for folder in map(paths.absolute, folders):
+  for folder in map(files.absolute, folders):
     if not folder.is_dir():
       raise ValueError(f'there is no folder {folder}.')
     inside = sorted(_walk(folder, _DEEPEST))

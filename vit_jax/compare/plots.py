@@ -3,7 +3,7 @@
 import pandas as pd
 from etils import epath
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 
 OVER_TIME = ('step', 'hours', 'device_hours')
 

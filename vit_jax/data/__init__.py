@@ -20,7 +20,7 @@ from vit_jax.data.source import (
   read_labels,
 )
 from vit_jax.data.tfds import Tfds
-from vit_jax.data.vtab import Vtab
+from vit_jax.data.vtab_tasks import Vtab
 
 __all__ = [
   'Picked',

@@ -15,7 +15,8 @@ examples of each class there are. A split expression is a sum of
 import numpy as np
 from absl import flags
 
-from vit_jax import command_line, data, printable
+from vit_jax import data
+from vit_jax.runtime import command_line, printable
 
 _DATA = flags.DEFINE_string('data', None, 'Data spec, such as digits.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split expression.')

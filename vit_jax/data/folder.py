@@ -11,9 +11,9 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from vit_jax import paths
 from vit_jax.data import identity, listing, source
 from vit_jax.data.listing import SUFFIXES as SUFFIXES
+from vit_jax.workdir import files
 
 # Files whose sizes are looked up, at most; and at a time by a thread.
 _SIZES = 65_536
@@ -75,7 +75,7 @@ class Folder(source.Source):
     if listing.is_remote(path):
       image = epath.Path(path).read_bytes()
     else:
-      with open(path, 'rb', opener=paths.open_regular) as f:
+      with open(path, 'rb', opener=files.open_regular) as f:
         image = f.read()
     return source.Record(image, self.label(split, index), path)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax import errors
 from vit_jax.data import source
+from vit_jax.runtime import errors
 
 # Examples whose bytes are read, from the first to the last, evenly spaced.
 _SAMPLES = 128

@@ -23,7 +23,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from vit_jax import json_text, printable
+from vit_jax.runtime import json_text, printable
 
 # What OpenCV's wheels decode.
 SUFFIXES = (

@@ -16,12 +16,7 @@ from collections.abc import Callable
 import cv2
 import numpy as np
 
-from vit_jax.data.decode import (
-  JPEG_DCTS,
-  MAX_PIXELS,
-  decode,
-  with_channels,
-)
+from vit_jax.data.decode import JPEG_DCTS, MAX_PIXELS, decode, with_channels
 from vit_jax.data.decode import CorruptImageError as CorruptImageError
 
 Size = int | tuple[int, int]

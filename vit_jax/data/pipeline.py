@@ -35,10 +35,10 @@ import grain
 import numpy as np
 from absl import flags, logging
 
-from vit_jax import errors
 from vit_jax.data import ops
 from vit_jax.data.rows import Epochs, HostRows
 from vit_jax.data.source import Record
+from vit_jax.runtime import errors
 
 Batch = dict[str, np.ndarray]
 View = Sequence[Record]  # `source.View`, or anything with a length and items.

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from vit_jax import printable
 from vit_jax.data import splits as splits_lib
+from vit_jax.runtime import printable
 
 # Labels that are read at a time.
 _LABELS = 1024

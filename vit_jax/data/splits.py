@@ -18,9 +18,9 @@ from collections.abc import Mapping
 
 import tensorflow_datasets as tfds
 
-from vit_jax import printable
 from vit_jax.data import permutation
 from vit_jax.data.selection import Range, Selection, Shuffled
+from vit_jax.runtime import printable
 
 _SHUFFLED = re.compile(r'shuffled\s*\((.*)\)\s*(\[[^\[\]]*\])?', re.DOTALL)
 _SEED = re.compile(r'(.*),\s*seed\s*=\s*(\d+)\s*', re.DOTALL)

@@ -1,6 +1,6 @@
 """Evaluators: `run(state)` yields `(name, value)` pairs."""
 
 from vit_jax.evaluators.build import build
-from vit_jax.evaluators.evaluator import Evaluator, digests, is_due, run
+from vit_jax.evaluators.evaluator import Evaluator, digests, run
 
-__all__ = ['Evaluator', 'build', 'digests', 'is_due', 'run']
+__all__ = ['Evaluator', 'build', 'digests', 'run']

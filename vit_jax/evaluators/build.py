@@ -6,12 +6,16 @@ import ml_collections
 import numpy as np
 from absl import logging
 
-from vit_jax import data, distributed, inputs, losses, masked_patch, sharding
+from vit_jax import config as config_lib
+from vit_jax import data, masked_patch, sharding
+from vit_jax.config import inputs
 from vit_jax.evaluators import classes, classification, fewshot
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.evaluator import Evaluator
 from vit_jax.evaluators.fewshot import FewShot
-from vit_jax.evaluators.masked_patch import MaskedPatchPrediction
+from vit_jax.evaluators.patch_prediction import MaskedPatchPrediction
+from vit_jax.runtime import distributed
+from vit_jax.training import losses
 
 
 def build(
@@ -57,11 +61,11 @@ def _classification(
 ) -> Classification:
   """The loss is the training loss without label smoothing."""
   section = config.evals[name]
-  if config.loss.name == masked_patch.NAME:
+  if config.loss.name == config_lib.MASKED_PATCH:
     raise ValueError(
       f'evals.{name} needs a classifier, and a run with'
-      f' loss.name={masked_patch.NAME!r} has none. Its evals are of the kinds'
-      " 'masked_patch' and 'few_shot'."
+      f' loss.name={config_lib.MASKED_PATCH!r} has none. Its evals are of'
+      " the kinds 'masked_patch' and 'few_shot'."
     )
   evaluated = _open(config, section, source, own_classes=bool(section.classes))
   if evaluated is not source and not section.classes:
@@ -212,10 +216,10 @@ def _masked_patch(
 ) -> MaskedPatchPrediction:
   """Of any images, whatever their classes."""
   section = config.evals[name]
-  if config.loss.name != masked_patch.NAME:
+  if config.loss.name != config_lib.MASKED_PATCH:
     raise ValueError(
-      f'evals.{name} is for runs with loss.name={masked_patch.NAME!r}, and this'
-      f" one's is {config.loss.name!r}."
+      f'evals.{name} is for runs with loss.name={config_lib.MASKED_PATCH!r},'
+      f" and this one's is {config.loss.name!r}."
     )
   evaluated = _open(config, section, source, own_classes=True)
   view = data.View(evaluated, section.split)

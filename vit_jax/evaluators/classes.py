@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from etils import epath
 
 from vit_jax import data
-from vit_jax.interop import files, json_files
+from vit_jax.interop import json_files, weight_files
 
 # For each class of the data, the model's classes that it may count as.
 Table = tuple[tuple[int, ...], ...]
@@ -126,7 +126,7 @@ def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:
   to_label, to_names, lines, to_own = (folder / name for name in OBJECTNET)
   usual = {own: int(number) for number, own in json_files.read(to_own).items()}
   names = json_files.read(to_names)
-  text = files.existing_file(lines).read_text()
+  text = weight_files.existing_file(lines).read_text()
   try:
     place = {
       line.strip(): usual[own]

@@ -11,11 +11,12 @@ from absl import logging
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import data, losses, sharding
+from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
 from vit_jax.evaluators import calibration, summing
+from vit_jax.evaluators.evaluator import State
 from vit_jax.models.images import normalize
-from vit_jax.step import TrainState
+from vit_jax.training import losses
 
 Confidence = Callable[[jax.Array], jax.Array]
 
@@ -56,7 +57,7 @@ def compiled_sums(
   """
 
   def sums(params, batch, barred):
-    with sharding.within(mesh):
+    with sharding.use_mesh(mesh):
       logits, _ = model.apply(
         {'params': params}, normalize(batch['image']), train=False
       )
@@ -133,7 +134,7 @@ class Classification:
     self._sums = compiled_sums(model, loss, mesh, confidence)
 
   def run(
-    self, state: TrainState, on_batch: Callable[[], None] = lambda: None
+    self, state: State, on_batch: Callable[[], None] = lambda: None
   ) -> Iterator[tuple[str, float]]:
     """Yields `accuracy` and `loss` (means over the examples), `count`.
 

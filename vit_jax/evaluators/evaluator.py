@@ -4,11 +4,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-import ml_collections
 from absl import logging
 
-from vit_jax import data, progress
-from vit_jax.step import TrainState
+from vit_jax import data
+from vit_jax.runtime import progress
+
+
+class State(Protocol):
+  """What is evaluated, such as a `TrainState`.
+
+  Attributes:
+    eval_params: the parameters to evaluate with.
+  """
+
+  eval_params: Any
 
 
 class Evaluator(Protocol):
@@ -24,7 +33,7 @@ class Evaluator(Protocol):
   data: Mapping[str, data.View]
 
   def run(
-    self, state: TrainState, on_batch: Callable[[], None]
+    self, state: State, on_batch: Callable[[], None]
   ) -> Iterator[tuple[str, float]]:
     """Yields names and values, the same in all processes.
 
@@ -48,15 +57,10 @@ def digests(evaluators: Mapping[str, Evaluator]) -> dict[str, Any]:
   }
 
 
-def is_due(section: ml_collections.ConfigDict, step: int) -> bool:
-  """Whether an evaluation falls on this step (the last one apart)."""
-  return section.every > 0 and step % section.every == 0
-
-
 def run(
   name: str,
   evaluator: Evaluator,
-  state: TrainState,
+  state: State,
   step: int,
   on_batch: Callable[[], None],
 ) -> dict[str, float]:

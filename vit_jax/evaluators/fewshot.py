@@ -20,11 +20,12 @@ from absl import logging
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import data, distributed, sharding
+from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
 from vit_jax.evaluators import linear
+from vit_jax.evaluators.evaluator import State
 from vit_jax.models.images import normalize
-from vit_jax.step import TrainState
+from vit_jax.runtime import distributed
 
 OnBatch = Callable[[], None]
 
@@ -99,7 +100,7 @@ def compiled_features(
   """
 
   def represent(params, batch):
-    with sharding.within(mesh):
+    with sharding.use_mesh(mesh):
       _, out = model.apply(
         {'params': params}, normalize(batch['image']), train=False
       )
@@ -176,7 +177,7 @@ class FewShot:
     self._represent = compiled_features(model, mesh)
 
   def run(
-    self, state: TrainState, on_batch: OnBatch = lambda: None
+    self, state: State, on_batch: OnBatch = lambda: None
   ) -> Iterator[tuple[str, float]]:
     """Yields `{k}shot/accuracy`, over several seeds also `{k}shot/std`.
 
@@ -256,7 +257,7 @@ class FewShot:
       for seed in self._protocol.seeds
     ]
 
-  def _features(self, view, state: TrainState, on_batch: OnBatch) -> Features:
+  def _features(self, view, state: State, on_batch: OnBatch) -> Features:
     parts, pending = [], None
     for batch in self._batches(view):
       outputs = self._represent(

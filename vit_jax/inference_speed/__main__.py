@@ -18,17 +18,17 @@ import dataclasses
 
 from absl import flags, logging
 
-from vit_jax import command_line
 from vit_jax.inference_speed import (
   ahead,
-  command,
+  all_pairs,
+  batch_sizes,
   forward,
-  local,
   networks,
-  search,
+  stopwatch,
   store,
 )
-from vit_jax.plan import compiling, devices, report
+from vit_jax.plan import as_json, compiling, devices
+from vit_jax.runtime import command_line
 
 _TO = flags.DEFINE_string('to', None, 'File of the measurements, JSON.')
 _DEVICE = flags.DEFINE_string(
@@ -61,7 +61,7 @@ _WARM_UP = flags.DEFINE_integer(
 _CALLS = flags.DEFINE_integer(
   'calls',
   None,
-  f'Calls, the median of which counts; {local.Timing().calls}.',
+  f'Calls, the median of which counts; {stopwatch.Timing().calls}.',
   1,
 )
 _PRECISION = flags.DEFINE_float(
@@ -73,17 +73,17 @@ _PRECISION = flags.DEFINE_float(
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
-  report.CORRECTION,
+  as_json.CORRECTION,
   "Real speed, divided by that of the TPU compiler's estimate.",
   lower_bound=0.01,
 )
 # Here compiling is what takes time, a minute or two where batches are large.
-_ESTIMATED_SEARCH = search.Search(first=16, growth=8, patience=1)
+_ESTIMATED_SEARCH = batch_sizes.Search(first=16, growth=8, patience=1)
 # Also most of a miniature's.
-_MINI_SEARCH = search.Search(
+_MINI_SEARCH = batch_sizes.Search(
   first=4, growth=16, patience=1, max_seconds=1.0, precision=0.2
 )
-_MINI_TIMING = local.Timing(warm_up=3, calls=30, max_seconds=0.3)
+_MINI_TIMING = stopwatch.Timing(warm_up=3, calls=30, max_seconds=0.3)
 
 
 def _find_device() -> forward.Device:
@@ -98,15 +98,15 @@ def _find_device() -> forward.Device:
   if estimated:
     devices.leave_hardware_alone()
     return ahead.find(_DEVICE.value, memory, _CORRECTION.value)
-  timing = _MINI_TIMING if _MINI.value else local.Timing()
+  timing = _MINI_TIMING if _MINI.value else stopwatch.Timing()
   timing = _changed(timing, warm_up=_WARM_UP.value, calls=_CALLS.value)
-  return local.find(memory, timing)
+  return stopwatch.find(memory, timing)
 
 
-def _search(device: forward.Device) -> search.Search:
+def _search(device: forward.Device) -> batch_sizes.Search:
   if _MINI.value:
     return _MINI_SEARCH
-  return _ESTIMATED_SEARCH if device.estimated else search.Search()
+  return _ESTIMATED_SEARCH if device.estimated else batch_sizes.Search()
 
 
 def _changed(settings, **values):
@@ -134,11 +134,11 @@ def main(words: list[str]) -> None:
     scale,
     device.unit,
     device.memory_bytes,
-    dtype=_DTYPE.value or command.dtype_of(device),
+    dtype=_DTYPE.value or all_pairs.dtype_of(device),
     correction=_CORRECTION.value if device.estimated else None,
   )
   batches = _changed(_search(device), precision=_PRECISION.value)
-  measured = command.measure_all(
+  measured = all_pairs.measure_all(
     _TO.value,
     pairs,
     device,
@@ -146,7 +146,7 @@ def main(words: list[str]) -> None:
     batches,
     lambda text: logging.info('%s', text),
   )
-  print(command.table(measured))
+  print(all_pairs.table(measured))
 
 
 if __name__ == '__main__':

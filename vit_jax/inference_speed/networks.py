@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import flax.linen as nn
 
-from vit_jax import command_line, models
+from vit_jax import models
 from vit_jax.paper.numbers.panels import AXIAL_SERIES, PANELS
+from vit_jax.runtime import command_line
 
 SCALES = ('paper', 'mini')
 # Figure 12's.

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from vit_jax import json_text
-from vit_jax.interop import files
+from vit_jax.interop import weight_files
+from vit_jax.runtime import json_text
+from vit_jax.workdir import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,7 @@ def read(path: epath.PathLike) -> Measured | None:
   Raises:
     ValueError: it is no file of measurements.
   """
-  path = files.absolute(path)
+  path = weight_files.absolute(path)
   if not path.exists():
     return None
   try:
@@ -122,7 +123,7 @@ def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
 
   Entries that other processes have added stay.
   """
-  path = files.absolute(path)
+  path = weight_files.absolute(path)
   measured = resume(path, measured.settings) if path.exists() else measured
   measured = dataclasses.replace(measured, entries=(*measured.entries, entry))
   path.parent.mkdir(parents=True, exist_ok=True)

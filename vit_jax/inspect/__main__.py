@@ -24,10 +24,12 @@ from collections.abc import Sequence
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command_line, drawing, interop
+from vit_jax import interop
+from vit_jax.compare import drawing
 from vit_jax.data import ops
 from vit_jax.inspect import gallery, subject
-from vit_jax.interop import files
+from vit_jax.interop import weight_files
+from vit_jax.runtime import command_line
 
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint', None, 'Weights to look into: a path, or a released name.'
@@ -81,7 +83,7 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Of the choice of the images.')
 
 def main(words: Sequence[str]) -> None:
   drawing.check_matplotlib()
-  to = files.absolute(_TO.value)
+  to = weight_files.absolute(_TO.value)
   if to.exists() and not to.is_dir():
     raise ValueError(f'--to={to} is a file, expected a directory.')
   found = subject.find_images(words)

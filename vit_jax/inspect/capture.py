@@ -114,7 +114,7 @@ def _forward(
     if context.method_name != '__call__' or module.path[:1] != ('Transformer',):
       return out
     if isinstance(module.parent, MultiHeadDotProductAttention):
-      # `lanes` projects the tokens in several parts.
+      # `tokens_in_lanes` projects the tokens in several parts.
       projected.setdefault(module.name, []).append(out)
     elif isinstance(module, MultiHeadDotProductAttention):
       query, key = (

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pandas as pd
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 
 _NO_CONTRAST = 1e-5  # Between the extremes of a map, as a part of its maximum.
 

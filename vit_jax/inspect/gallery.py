@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from vit_jax import drawing
-from vit_jax.inspect import embedding, figures, subject, views
+from vit_jax.compare import drawing
+from vit_jax.inspect import figures, learned_embeddings, subject, views
 
 
 def draw_all(
@@ -60,7 +60,7 @@ def _filters(looked_into: subject.Subject) -> tuple[Any, Any]:
 
 
 def _position_similarity(looked_into: subject.Subject) -> tuple[Any, Any]:
-  blocks = embedding.own_blocks(looked_into.params)
+  blocks = learned_embeddings.own_blocks(looked_into.params)
   if blocks:
     print(f'{blocks} blocks have position embeddings: drawn are those of 0.')
   found = views.position_similarity(looked_into, 0 if blocks else None)

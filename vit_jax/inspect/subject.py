@@ -11,7 +11,7 @@ from etils import epath
 
 from vit_jax import interop
 from vit_jax.data import listing, ops
-from vit_jax.interop import files, inference, sources
+from vit_jax.interop import inference, sources, weight_files
 
 # Overrides that make a model another one than its name says.
 _SIZES = {
@@ -157,9 +157,9 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
   """
   found = []
   for word in words:
-    path = files.absolute(word)
+    path = weight_files.absolute(word)
     if not path.is_dir():
-      found.append(files.existing_file(path))
+      found.append(weight_files.existing_file(path))
       continue
     inside = sorted(_walk(path))
     if not inside:
@@ -203,7 +203,9 @@ def read_images(
   images = []
   for path in paths:
     try:
-      images.append(preprocess(files.existing_file(path).read_bytes(), rng))
+      images.append(
+        preprocess(weight_files.existing_file(path).read_bytes(), rng)
+      )
     except ValueError as error:
       raise ValueError(f'{path}: {error}') from error
   return np.stack(images)

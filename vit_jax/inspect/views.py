@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.inspect import attention, capture, embedding
+from vit_jax.inspect import attention_maps, capture, learned_embeddings
 from vit_jax.inspect.subject import Subject
 from vit_jax.models.images import normalize
 
@@ -32,23 +32,25 @@ def filters(of: Subject) -> np.ndarray:
   if kernel is None:
     raise ValueError('the model has no patch embedding.')
   *patch, width = kernel.shape
-  return embedding.filters(kernel, min(_FILTERS, math.prod(patch), width))
+  return learned_embeddings.filters(
+    kernel, min(_FILTERS, math.prod(patch), width)
+  )
 
 
 def position_similarity(of: Subject, block: int | None = None) -> np.ndarray:
   """Cosines between patches; see `embedding.position_similarity`."""
   grid = of.model.token_grid(of.image_size)
-  return embedding.position_similarity(of.params, grid, block=block)
+  return learned_embeddings.position_similarity(of.params, grid, block=block)
 
 
 def rollout(of: Subject, images: np.ndarray) -> np.ndarray:
   """Attention rollout of uint8 [N, height, width, C]: [N, rows, columns]."""
-  return attention.rollout(_weights(of, images), **_layout(of))
+  return attention_maps.rollout(_weights(of, images), **_layout(of))
 
 
 def attention_distance(of: Subject, images: np.ndarray) -> np.ndarray:
   """Mean attention distances over images, [depth, heads], in pixels."""
-  return attention.mean_attention_distance(
+  return attention_maps.mean_attention_distance(
     _weights(of, images), image_size=of.image_size, **_layout(of)
   )
 

@@ -17,7 +17,8 @@ import ml_dtypes
 import numpy as np
 from etils import epath
 
-from vit_jax.interop import files
+from vit_jax.interop import weight_files
+from vit_jax.workdir import files
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -67,7 +68,7 @@ def read_npz(
       no arrays, pickled objects, what is no number, empty arrays, or a name
       twice; or its arrays are too large for it.
   """
-  path = files.existing_file(path)
+  path = weight_files.existing_file(path)
   with _opened(path) as file:
     with _explained(path):
       archive = zipfile.ZipFile(file)
@@ -89,7 +90,9 @@ def read_npz(
 def _opened(path: epath.Path) -> BinaryIO:
   # From a bucket at once, not in the many small parts that zip files ask for.
   return (
-    io.BytesIO(path.read_bytes()) if files.is_remote(path) else path.open('rb')
+    io.BytesIO(path.read_bytes())
+    if weight_files.is_remote(path)
+    else path.open('rb')
   )
 
 
@@ -241,7 +244,7 @@ def write_npz(path: epath.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     path: the file, local or `gs://`; replaced if it exists.
     arrays: name -> array.
   """
-  path = files.absolute(path)
+  path = weight_files.absolute(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   with files.atomic(path) as temporary, temporary.open('wb') as file:  # noqa: SIM117
     with zipfile.ZipFile(file, 'w') as archive:

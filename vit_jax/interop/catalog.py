@@ -20,7 +20,7 @@ import flax.linen as nn
 from etils import epath
 
 from vit_jax import models
-from vit_jax.interop import files
+from vit_jax.interop import weight_files
 
 VARIABLE = 'VIT_JAX_WEIGHTS'
 _DEFAULT_FOLDER = '~/.cache/vit_jax'
@@ -212,7 +212,7 @@ def entry(name: str) -> Entry:
 def path_of(name: str) -> epath.Path:
   """Where the file of a name belongs on this machine."""
   folder = os.environ.get(VARIABLE) or _DEFAULT_FOLDER
-  return files.absolute(folder) / entry(name).local
+  return weight_files.absolute(folder) / entry(name).local
 
 
 def find(name: str) -> epath.Path:
@@ -226,7 +226,7 @@ def find(name: str) -> epath.Path:
   if not path.exists():
     source = f"'gs://{found.bucket}/{found.path}'"
     ways = [f"gcloud storage cp {source} '{path}'"]
-    if not files.is_remote(path):
+    if not weight_files.is_remote(path):
       curl = f"curl -fL --create-dirs -o '{path}' '{found.url}'"
       ways = [curl, *ways]
     raise ValueError(

@@ -14,11 +14,11 @@ import numpy as np
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax.interop import arrays as arrays_lib
-from vit_jax.interop import released, shapes
+from vit_jax.interop import parameter_shapes, released
 from vit_jax.models import position
 
-_HEAD, _PRE_LOGITS = shapes.HEADS
-_MASK_EMBEDDING, _PATCH_HEAD = shapes.MASKED_PATCH
+_HEAD, _PRE_LOGITS = parameter_shapes.HEADS
+_MASK_EMBEDDING, _PATCH_HEAD = parameter_shapes.MASKED_PATCH
 _LISTED = 8  # Names of a kind in a line; optimizers have hundreds.
 
 
@@ -97,7 +97,7 @@ def fit(
     dropped=dropped,
     notes=notes,
   )
-  target = shapes.without_structs(params)
+  target = parameter_shapes.without_structs(params)
   fitted = {k: np.asarray(v, target[k].dtype) for k, v in loaded.items()}
   arrays_lib.check_finite(fitted, name)
   flat = flax.traverse_util.flatten_dict(params, sep='/')
@@ -124,7 +124,7 @@ def match(
     Our name -> array of the right shape, blocks not stacked, in the dtype of
     its file; and the report.
   """
-  target = shapes.without_structs(params)
+  target = parameter_shapes.without_structs(params)
   loaded = released.unstack(flax.traverse_util.flatten_dict(source, sep='/'))
   old_head, new = _new_head(loaded, target) if new_head else ((), ())
   kept = {k: v for k, v in loaded.items() if k not in old_head}
@@ -133,7 +133,9 @@ def match(
     old_grid, assumed = _assumed_grid(kept, target, new_grid)
     notes = (*notes, *assumed)
   resized, problem = _resize_positions(kept, target, old_grid, new_grid)
-  difference = checkpoint_lib.mismatch(shapes.of(target), shapes.of(kept))
+  difference = checkpoint_lib.mismatch(
+    parameter_shapes.of(target), parameter_shapes.of(kept)
+  )
   if difference or problem:
     hint = '' if new_head else _head_hint(loaded, target, option)
     if difference:
@@ -248,7 +250,7 @@ def _resize_positions(
   resized, problems = [], []
   for name in sorted(loaded.keys() & target.keys()):
     kind, shape = name.rpartition('/')[2], tuple(target[name].shape)
-    if kind not in shapes.TABLES or loaded[name].ndim != len(shape):
+    if kind not in parameter_shapes.TABLES or loaded[name].ndim != len(shape):
       continue
     try:
       if loaded[name].size > released.LARGEST_TABLE:

@@ -14,12 +14,12 @@ from etils import epath
 
 from vit_jax import models
 from vit_jax.interop import (
-  files,
   huggingface_config,
   json_files,
   released,
   safetensors_files,
   torch_names,
+  weight_files,
 )
 from vit_jax.interop.weights import Weights
 from vit_jax.models import position
@@ -42,7 +42,7 @@ def read(path: epath.PathLike) -> Weights:
       pickled, a model that is no ViT, one with a distillation token, or what
       `huggingface_config.read` refuses.
   """
-  path = files.absolute(path)
+  path = weight_files.absolute(path)
   folder = path if path.is_dir() else path.parent
   config = huggingface_config.read(folder)
   tensors = (

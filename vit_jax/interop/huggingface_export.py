@@ -11,11 +11,11 @@ import safetensors.numpy
 from etils import epath
 
 from vit_jax.interop import (
-  files,
   inference,
   json_files,
-  shapes,
+  parameter_shapes,
   torch_names,
+  weight_files,
 )
 from vit_jax.interop.huggingface import WEIGHTS
 from vit_jax.interop.huggingface_config import (
@@ -25,6 +25,7 @@ from vit_jax.interop.huggingface_config import (
 )
 from vit_jax.interop.weights import ImageSize, check_class_names, pair
 from vit_jax.models import vit
+from vit_jax.workdir import files
 
 
 def save_huggingface(
@@ -57,10 +58,10 @@ def save_huggingface(
   image_size = pair(image_size)
   check_class_names(class_names, model.num_classes)
   flat = inference.flatten(params)
-  shapes.check_params(flat, model, image_size)
+  parameter_shapes.check_params(flat, model, image_size)
   channels = inference.channels(flat)
   config = _config(model, image_size, channels, class_names)
-  folder = files.absolute(folder)
+  folder = weight_files.absolute(folder)
   folder.mkdir(parents=True, exist_ok=True)
   with files.atomic(folder / WEIGHTS) as temporary:
     # The format of the arrays' names and layouts, which transformers checks.

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax import json_text
-from vit_jax.interop import files
+from vit_jax.interop import weight_files
+from vit_jax.runtime import json_text
+from vit_jax.workdir import files
 
 _LARGEST = 2**31 - 1  # What models may be is in `models.checks`.
 _LARGEST_SIDE = 2**14  # Pixels; images are resized to what a file says.
@@ -107,7 +108,7 @@ def check(
 
 def read(path: epath.PathLike) -> dict[str, Any]:
   """Reads a JSON object; ValueError if there is no such file, or it is none."""
-  content = json_text.read(files.existing_file(path))
+  content = json_text.read(weight_files.existing_file(path))
   if not isinstance(content, dict):
     raise ValueError(f'{path} holds {content!r:.80}, expected an object.')
   return content

@@ -11,11 +11,11 @@ from vit_jax import models
 from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import (
   catalog,
-  files,
   inference,
   json_files,
+  parameter_shapes,
   released,
-  shapes,
+  weight_files,
 )
 from vit_jax.interop.weights import (
   ImageSize,
@@ -70,7 +70,7 @@ def read(
     return dataclasses.replace(weights, params=params, dropped=dropped)
 
   def unused(found):
-    empty = {k: shapes.placeholder(v) for k, v in found.items()}
+    empty = {k: parameter_shapes.placeholder(v) for k, v in found.items()}
     weights = weights_of(empty)
     names = (check(weights) if check else None) or ()
     # Of the file's names: a parameter is a view of its placeholder.
@@ -151,14 +151,14 @@ def save_npz(
     ValueError: another ending, another number of class names than classes,
       or parameters that are not the model's or not finite.
   """
-  path = files.absolute(path)
+  path = weight_files.absolute(path)
   if path.suffix != '.npz':
     raise ValueError(f'{path} must end with .npz.')
   check_class_names(class_names, model.num_classes)
   size = None if image_size is None else pair(image_size)
   name, overrides = inference.describe(model)
   flat = inference.flatten(params)
-  shapes.check_params(flat, model, size)
+  parameter_shapes.check_params(flat, model, size)
   sidecar = sidecar_of(path)
   # Never an old one beside new weights.
   sidecar.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ import numpy as np
 import safetensors
 from etils import epath
 
-from vit_jax.interop import files
+from vit_jax.interop import weight_files
 
 _DTYPES = {
   'BF16': ml_dtypes.bfloat16,
@@ -25,7 +25,7 @@ def read(path: epath.PathLike) -> dict[str, np.ndarray]:
     ValueError: there is no such file, it is damaged, or of a dtype that has no
       plain numbers (such as float8).
   """
-  path = files.existing_file(path)
+  path = weight_files.existing_file(path)
   try:
     tensors = safetensors.deserialize(path.read_bytes())
   except safetensors.SafetensorError as error:

@@ -11,22 +11,23 @@ from absl import logging
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
-from vit_jax import class_names, models
 from vit_jax import config as config_lib
+from vit_jax import models
 from vit_jax.interop import (
   catalog,
-  files,
   fitting,
   huggingface,
   inference,
   json_files,
   npz,
+  parameter_shapes,
   released,
-  shapes,
+  weight_files,
 )
 from vit_jax.interop.arrays import MAX_INFLATION
 from vit_jax.interop.fitting import Report
 from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
+from vit_jax.workdir import files
 
 # Of a run's `config.json`.
 _OF_RUN = {
@@ -49,11 +50,11 @@ def locate(path: epath.PathLike) -> epath.Path:
     ValueError: nothing is there, or what isn't read; says what to do.
   """
   given = os.fspath(path)
-  found = files.absolute(path)
+  found = weight_files.absolute(path)
   if given in catalog.names() and not found.exists():
     return catalog.find(given)
   if found.suffix in ('.npz', '.safetensors') and not found.is_dir():
-    return files.existing_file(found)
+    return weight_files.existing_file(found)
   if found.suffix in _PICKLES:
     raise ValueError(
       f'{found} is a pickle, which is not read, because it can run code. Give'
@@ -201,7 +202,7 @@ def _fit(fit, weights, model, image_size, new_head):
   size = pair(image_size)
   return fit(
     weights.params,
-    shapes.initial(
+    parameter_shapes.initial(
       model, size, inference.channels(weights.params), head=new_head
     ),
     old_grid=weights.grid,
@@ -237,7 +238,7 @@ def _read_run(path: epath.Path) -> Weights:
     model=model,
     image_size=size,
     grid=grid,
-    class_names=class_names.read(workdir),
+    class_names=files.read_class_names(workdir),
     preprocessing=evals[0] if evals else '',
     settings=settings_of(model),
   )

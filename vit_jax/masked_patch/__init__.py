@@ -5,23 +5,22 @@ those patches were from what is left.
 """
 
 from vit_jax.masked_patch.corruption import Corruption, corruption_key
-from vit_jax.masked_patch.objective import add_image_keys, mean_loss, measure
-from vit_jax.masked_patch.task import (
-  NAME,
-  MaskedPatch,
-  adapted,
-  build,
-  from_config,
+from vit_jax.masked_patch.objective import (
+  add_image_keys,
+  each_step,
+  mean_loss,
+  measure,
 )
+from vit_jax.masked_patch.task import MaskedPatch, adapted, build, from_config
 
 __all__ = [
-  'NAME',
   'Corruption',
   'MaskedPatch',
   'adapted',
   'add_image_keys',
   'build',
   'corruption_key',
+  'each_step',
   'from_config',
   'mean_loss',
   'measure',

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from vit_jax import command_line
 from vit_jax.masked_patch import figure
+from vit_jax.runtime import command_line
 
 _PLOT = flags.DEFINE_string(
   'plot', None, 'File for the picture: .png, .pdf or .svg.'

@@ -11,7 +11,9 @@ import numpy as np
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import data, drawing, inputs, interop
+from vit_jax import data, interop
+from vit_jax.compare import drawing
+from vit_jax.config import inputs
 from vit_jax.data import pipeline
 from vit_jax.masked_patch import corruption, targets, task
 from vit_jax.models.embedding import MASK
@@ -117,10 +119,13 @@ def look(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
   """What `of_run` draws: `pictures`, the images, and the size of a patch."""
   saved = config_lib.load(workdir)
-  if saved is None or saved.get('loss', {}).get('name') != task.NAME:
+  if (
+    saved is None
+    or saved.get('loss', {}).get('name') != config_lib.MASKED_PATCH
+  ):
     raise ValueError(
-      f'{workdir} holds no run with loss.name={task.NAME!r}: give the --workdir'
-      ' of a run of configs/masked_patch.py.'
+      f'{workdir} holds no run with loss.name={config_lib.MASKED_PATCH!r}: give'
+      ' the --workdir of a run of configs/masked_patch.py.'
     )
   if count < 1:
     raise ValueError(f'--images={count} must be at least 1.')
@@ -150,7 +155,7 @@ def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
   dataset, split, preprocess = '', config.data.train_split, 'resize'
   label_key = ''
   for section in config.evals.values():
-    if section.kind == task.NAME:
+    if section.kind == config_lib.MASKED_PATCH:
       dataset, split = section.dataset, section.split
       preprocess, label_key = section.preprocess, section.label_key
       break

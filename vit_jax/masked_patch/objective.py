@@ -4,6 +4,7 @@ Axes: `B` batch, `L` patches of an image, `N` colours predicted of a patch.
 """
 
 import contextlib
+from collections.abc import Callable
 
 import flax.linen as nn
 import flax.struct
@@ -53,7 +54,7 @@ def add_image_keys(
     batch: the global batch, see `data.pipeline`.
     key: of this step; or of a data set.
     layout: how the batch is split; None for one device, or where
-      `sharding.within` says.
+      `sharding.use_mesh` says.
     start: the first image's place in the data set.
 
   Returns:
@@ -62,9 +63,21 @@ def add_image_keys(
   rows = start + jnp.arange(len(batch['image']))
   keys = corruption.image_keys(key, rows)
   # Each device draws for its own images.
-  with sharding.within(layout.mesh) if layout else contextlib.nullcontext():
+  with sharding.use_mesh(layout.mesh) if layout else contextlib.nullcontext():
     keys = sharding.constrain(keys, sharding.BATCH)
   return batch | {'corruption_key': keys}
+
+
+def each_step(
+  seed: int, layout: sharding.Layout | None = None
+) -> Callable[[Batch, jax.Array], Batch]:
+  """Returns `(batch, step) -> batch`: `add_image_keys` with the step's key."""
+  key = corruption.corruption_key(seed)
+
+  def prepare(batch, step):
+    return add_image_keys(batch, jax.random.fold_in(key, step), layout)
+
+  return prepare
 
 
 def measure(

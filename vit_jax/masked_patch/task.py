@@ -6,11 +6,10 @@ import math
 import flax.linen as nn
 import ml_collections
 
+from vit_jax.config.sections import MASKED_PATCH
 from vit_jax.masked_patch import targets
 from vit_jax.masked_patch.corruption import Corruption
 from vit_jax.models import vit
-
-NAME = 'masked_patch'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,16 +86,16 @@ def from_config(
   """
   if config.mixup_alpha:
     raise ValueError(
-      f'mixup_alpha={config.mixup_alpha} blends labels, and loss.name={NAME!r}'
-      ' uses none: set it to 0.'
+      f'mixup_alpha={config.mixup_alpha} blends labels, and'
+      f' loss.name={MASKED_PATCH!r} uses none: set it to 0.'
     )
   section = config.loss.to_dict()
   del section['name']
   keys = {'target', 'fraction', 'mask_share', 'other_share'}
   if section.keys() != keys:
     raise ValueError(
-      f'loss.name={NAME!r} has the keys {sorted(keys)}, and this section'
-      f' {sorted(section)}: make it by config.masked_patch(), as'
+      f'loss.name={MASKED_PATCH!r} has the keys {sorted(keys)}, and this'
+      f' section {sorted(section)}: make it by config.masked_patch(), as'
       ' configs/masked_patch.py does.'
     )
   return build(model, tuple(config.image_size), config.channels, **section)
@@ -108,7 +107,7 @@ def adapted(model: nn.Module, task: MaskedPatch) -> nn.Module:
 
 
 def _check_model(model: nn.Module) -> None:
-  needs = f'loss.name={NAME!r} needs'
+  needs = f'loss.name={MASKED_PATCH!r} needs'
   if not isinstance(model, vit.ViT):
     raise ValueError(
       f'{needs} a ViT, and {type(model).__name__} has no patch embeddings.'
@@ -121,11 +120,11 @@ def _check_model(model: nn.Module) -> None:
   if model.representation_size is not None:
     raise ValueError(
       f'model.representation_size={model.representation_size}:'
-      f' loss.name={NAME!r} would not train that layer, and it has no'
+      f' loss.name={MASKED_PATCH!r} would not train that layer, and it has no'
       ' classifier. Leave it unset.'
     )
   if model.pooling == 'map':
     raise ValueError(
-      f"model.pooling='map': loss.name={NAME!r} would not train that head."
-      " Choose 'token' or 'gap'."
+      f"model.pooling='map': loss.name={MASKED_PATCH!r} would not train that"
+      " head. Choose 'token' or 'gap'."
     )

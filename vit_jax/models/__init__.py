@@ -1,7 +1,7 @@
 """The paper's models: `build` makes one from its name, `names` lists them."""
 
 from vit_jax.models.encoder import stack_blocks, unstack_blocks
-from vit_jax.models.spec import parse
+from vit_jax.models.from_text import parse
 from vit_jax.models.variants import build, names, options, paper_name
 
 __all__ = [

@@ -116,13 +116,13 @@ class MultiHeadDotProductAttention(nn.Module):
     if implementation == 'lanes':
       # Or the tokens come first where an image's share of a batch fills the
       # lanes (128 images), and heads are copied to it.
-      in_order = sharding.apart(dot_product.row_major, sharding.BATCH)
+      in_order = sharding.per_shard(dot_product.row_major, sharding.BATCH)
       x = in_order(x)
       blocks = jnp.split(
         x, np.cumsum(dot_product.block_sizes(x.shape[1]))[:-1], axis=1
       )
       heads = [split_heads(block, query, key, value) for block in blocks]
-      attended = sharding.apart(
+      attended = sharding.per_shard(
         dot_product.lane_blocks, sharding.BATCH, None, sharding.TENSOR
       )(*zip(*heads, strict=True))
       return in_order(
@@ -142,7 +142,9 @@ class MultiHeadDotProductAttention(nn.Module):
       attend = IMPLEMENTATIONS[implementation]
       if implementation == 'splash':
         # The compiler does not know how to split a kernel.
-        attend = sharding.apart(attend, sharding.BATCH, None, sharding.TENSOR)
+        attend = sharding.per_shard(
+          attend, sharding.BATCH, None, sharding.TENSOR
+        )
       x = attend(query, key, value)
     if self.axis != 'all':
       x = merge_axis(x, grid, self.axis)

@@ -177,7 +177,9 @@ def check(name: str, platform: str, kind: str, dtype: str, width: int) -> None:
     )
 
 
-def lanes(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def tokens_in_lanes(
+  query: jax.Array, key: jax.Array, value: jax.Array
+) -> jax.Array:
   """`lane_blocks` of all tokens together, with `plain`'s arguments."""
   (out,) = lane_blocks([query], [key], [value])
   return out
@@ -367,7 +369,7 @@ row_major.defvjp(
 
 IMPLEMENTATIONS = {
   'plain': plain,
-  'lanes': lanes,
+  'lanes': tokens_in_lanes,
   'splash': splash,
   'cudnn': cudnn,
 }

@@ -4,9 +4,9 @@ import datetime
 import functools
 from collections.abc import Callable, Sequence
 
-from vit_jax import errors
-from vit_jax.paper import items, listing, page, rendering
+from vit_jax.paper import items, overview, page, rendering
 from vit_jax.paper.items.item import Item
+from vit_jax.runtime import errors
 from vit_jax.sweep import state
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
@@ -55,7 +55,7 @@ def make(
 
 
 def _measure(item: Item, where: Folders, scale: str) -> None:
-  folder = where.local / listing.MEASURED
+  folder = where.local / overview.MEASURED
   folder.mkdir(parents=True, exist_ok=True)
   # What runs beside it would slow it down.
   with state.lock(where.local):
@@ -94,7 +94,7 @@ def finish(
     for item in items.ITEMS.values()
     if item in chosen
     or not item.nodes
-    or listing.progress(item, everything, where, scale)[0]
+    or overview.progress(item, everything, where, scale)[0]
   ]
   printed = [item.name for item in chosen]
   failures = list(failures)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from absl import logging
 
-from vit_jax import environment
 from vit_jax.inference_speed import networks
 from vit_jax.paper import cost, report
 from vit_jax.paper.cost import planning
@@ -15,9 +14,10 @@ from vit_jax.paper.items.item import Item
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Node, Results, with_needs
-from vit_jax.sweep import launch, schedule
+from vit_jax.sweep import bring_to_end, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
+from vit_jax.workdir import environment
 
 
 def sections(
@@ -39,7 +39,7 @@ def sections(
     A section for each item; and a line for each that could not be drawn, which
     its section says, too.
   """
-  finished = launch.read_finished(sweep, where)
+  finished = bring_to_end.read_finished(sweep, where)
   results = Results(
     sweep.studies,
     finished,

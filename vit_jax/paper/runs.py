@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import metrics, results
+from vit_jax import results
 from vit_jax.paper import evaluations
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number
 from vit_jax.sweep import schedule
 from vit_jax.sweep.spec import Study, Value
+from vit_jax.workdir import metrics
 
 # The paper's pre-training sets, as configs name them.
 DATASETS = {

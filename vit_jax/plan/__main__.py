@@ -21,8 +21,8 @@ import sys
 from absl import flags, logging
 from ml_collections import config_flags
 
-from vit_jax import command_line
-from vit_jax.plan import command, report
+from vit_jax.plan import as_json, many_runs
+from vit_jax.runtime import command_line
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
@@ -49,7 +49,7 @@ _JSON = flags.DEFINE_bool(
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
-  report.CORRECTION,
+  as_json.CORRECTION,
   "Real speed, divided by that of the compiler's estimate: 0.59 to 1.05 where"
   ' both are known.',
   lower_bound=0.01,
@@ -79,28 +79,28 @@ def main() -> None:
   overrides = (
     config_flags.get_override_values(flags.FLAGS['config']) if named else {}
   )
-  names = [*_ALSO.value, *(command.table6() if _TABLE6.value else ())]
-  runs = command.expand(named, names, overrides)
-  options = command.Options(
+  names = [*_ALSO.value, *(many_runs.table6() if _TABLE6.value else ())]
+  runs = many_runs.expand(named, names, overrides)
+  options = many_runs.Options(
     correction=_CORRECTION.value,
     search=_SEARCH.value,
     max_tries=_MAX_TRIES.value,
     max_seconds=60 * _MAX_MINUTES.value,
     steps=_STEPS.value,
   )
-  reports, note = command.plan_all(
+  reports, note = many_runs.plan_all(
     runs, _TOPOLOGY.value, options, lambda text: logging.info('%s', text)
   )
   if _JSON.value:
-    print(command.to_json(reports))
+    print(many_runs.to_json(reports))
   else:
-    print(command.render_all(reports, note))
-  command.check(reports)
+    print(many_runs.render_all(reports, note))
+  many_runs.check(reports)
 
 
 if __name__ == '__main__':
   try:
-    sys.argv[1:] = command.with_config(sys.argv[1:])
+    sys.argv[1:] = many_runs.with_config(sys.argv[1:])
   except ValueError as error:
     sys.exit(f'error: {error}')
   command_line.run(main)

@@ -7,8 +7,9 @@ import jax
 import ml_collections
 import numpy as np
 
-from vit_jax import accounting, inputs, models
+from vit_jax import accounting, models
 from vit_jax import config as config_lib
+from vit_jax.config import inputs
 
 # Classes of data sets that a plan does without: (classes, training images).
 KNOWN_DATASETS = {

@@ -3,15 +3,15 @@
 import dataclasses
 import time
 
-from vit_jax.plan import compiling, devices, runs, search
+from vit_jax.plan import compiling, devices, one_run, remedies
 from vit_jax.sharding import mesh as mesh_lib
 
 GENERATION = 'v3'
 
 
 def smallest(
-  run: runs.Run, generation: str, effort: runs.Effort, say: runs.Say
-) -> runs.Plan:
+  run: one_run.Run, generation: str, effort: one_run.Effort, say: one_run.Say
+) -> one_run.Plan:
   """Plans a run on the smallest slice of a generation that it fits.
 
   A device needs less the more devices there are, so the sizes are bisected,
@@ -39,10 +39,10 @@ def smallest(
       f' {_axes(run)}.'
     )
   quick = dataclasses.replace(effort, search=False)
-  plans: dict[int, runs.Plan] = {}
+  plans: dict[int, one_run.Plan] = {}
   start, ended = time.monotonic(), ''
 
-  def left() -> runs.Effort:
+  def left() -> one_run.Effort:
     tries = sum(bool(plan.compiled or plan.error) for plan in plans.values())
     return dataclasses.replace(
       effort,
@@ -52,12 +52,12 @@ def smallest(
 
   low, high = 0, len(targets)  # The answer is in [low, high].
   while low < high:
-    ended = search.limit(left().max_tries, left().max_seconds)
+    ended = remedies.limit(left().max_tries, left().max_seconds)
     if plans and ended:
       break
     middle = _predicted(run, targets, low, high)
     say(f'Does {run.name} fit {targets[middle]}?')
-    plans[middle] = plan = runs.plan(run, targets[middle], quick, say)
+    plans[middle] = plan = one_run.plan(run, targets[middle], quick, say)
     if plan.memory:
       memory = plan.memory.total / compiling.GIB
       say(f'{"Yes" if plan.fits else "No"}: {memory:.1f} GiB.')
@@ -71,10 +71,10 @@ def smallest(
   largest = plans[max(plans)]
   if unsure:
     return dataclasses.replace(largest, ended=unsure)
-  return runs.with_fix(largest, left(), say)
+  return one_run.with_fix(largest, left(), say)
 
 
-def _suits(run: runs.Run, target: devices.Target) -> bool:
+def _suits(run: one_run.Run, target: devices.Target) -> bool:
   try:
     devices.check(run.config, target)
   except ValueError:
@@ -82,15 +82,15 @@ def _suits(run: runs.Run, target: devices.Target) -> bool:
   return True
 
 
-def _axes(run: runs.Run) -> str:
+def _axes(run: one_run.Run) -> str:
   return ' x '.join(f'{axis}={run.config.mesh[axis]}' for axis in mesh_lib.AXES)
 
 
-def _predicted(run: runs.Run, targets, low: int, high: int) -> int:
+def _predicted(run: one_run.Run, targets, low: int, high: int) -> int:
   """The first slice whose memory is expected to suffice, in [low, high)."""
   for index in range(low, high):
-    expected = runs.describe({}, run, targets[index]).predict(
-      search.EXPECTED_KEPT
+    expected = one_run.describe({}, run, targets[index]).predict(
+      remedies.EXPECTED_KEPT
     )
     if expected <= targets[index].chip.hbm_usable_bytes:
       return index

@@ -11,7 +11,7 @@ from absl import logging
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
-from vit_jax import installed, shipped
+from vit_jax.runtime import installed, shipped
 
 # What was tested, and what slices get.
 LOCK = 'launch/locks/tpu.txt'
@@ -91,7 +91,7 @@ def named(figures: Mapping[str, Any]) -> str:
   """What compiled a plan's figures, such as `libtpu 0.0.50, jax 0.12.0`.
 
   Args:
-    figures: see `report.figures` and `measure.figures`; earlier ones than this
+    figures: see `as_json.figures` and `measure.figures`; earlier ones than this
       version's do not say it.
 
   Returns:

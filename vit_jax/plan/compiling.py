@@ -12,9 +12,9 @@ import jax
 import ml_collections
 
 from vit_jax import config as config_lib
-from vit_jax import program as program_lib
 from vit_jax.plan import analysis, chips, devices, hlo
 from vit_jax.plan import estimate as estimate_lib
+from vit_jax.training import program as program_lib
 
 GIB = 2**30
 # In the step they are only constants of the schedule, if at all.

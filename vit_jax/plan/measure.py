@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from vit_jax import program as program_lib
-from vit_jax.plan import analysis, compiling, devices, peaks, report, runs
+from vit_jax.plan import analysis, as_json, compiling, devices, one_run, peaks
+from vit_jax.training import program as program_lib
 
 _WARM_UP_STEPS = 2
 _ROUNDS = 5
@@ -33,7 +33,7 @@ def check_platform(name: str) -> None:
     )
 
 
-def figures(run: runs.Run, steps: int, say: runs.Say) -> dict[str, Any]:
+def figures(run: one_run.Run, steps: int, say: one_run.Say) -> dict[str, Any]:
   """Runs some steps and reports as of a slice, with what can be known here.
 
   Args:
@@ -50,8 +50,8 @@ def figures(run: runs.Run, steps: int, say: runs.Say) -> dict[str, Any]:
   layout = devices.layout(config, jax.devices())
   program = program_lib.build(config, layout)
   device = layout.mesh.devices.flat[0]
-  plan = runs.Plan(run, config, None, found)
-  result = report.figures(plan) | {
+  plan = one_run.Plan(run, config, None, found)
+  result = as_json.figures(plan) | {
     'topology': f'{platform}:{layout.mesh.size}',
     'device': device.device_kind,
     'devices': layout.mesh.size,
@@ -148,7 +148,7 @@ def _memory(
     'hbm_gib': (peak or needed.total) / compiling.GIB,
     'hbm_source': 'measured' if peak else source,
     'hbm': {
-      name: getattr(needed, name) / compiling.GIB for name in report.MEMORY
+      name: getattr(needed, name) / compiling.GIB for name in as_json.MEMORY
     },
     'hbm_usable_gib': limit / compiling.GIB if limit else None,
     'fits': seconds is not None,

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vit_jax.plan import compilers, search
+from vit_jax.plan import compilers, remedies
 
 _WIDTH = 80
 _BAR = 30
@@ -23,7 +23,7 @@ def page(figures: dict[str, Any], note: str = '') -> str:
   """One run: the verdict first, then what it rests on.
 
   Args:
-    figures: see `report.figures` and `measure.figures`.
+    figures: see `as_json.figures` and `measure.figures`.
     note: what the reader should do, if anything.
   """
   blocks = [_verdict(figures)]
@@ -39,7 +39,7 @@ def page(figures: dict[str, Any], note: str = '') -> str:
   blocks.append(_run(figures))
   detailed = fix or figures
   if fix:
-    blocks.append(f'With {search.flags(fix["changes"])}:')
+    blocks.append(f'With {remedies.flags(fix["changes"])}:')
   if detailed['hbm']:
     blocks.append(_memory(detailed))
   if detailed['shares']:
@@ -120,9 +120,8 @@ def _generation(figures) -> str:
 
 
 def _fix_verdict(fix) -> str:
-  return (
-    f'With {search.flags(fix["changes"])} it does.\n{_fits(fix)}\n{_speed(fix)}'
-  )
+  changes = remedies.flags(fix['changes'])
+  return f'With {changes} it does.\n{_fits(fix)}\n{_speed(fix)}'
 
 
 def _search_ended(figures) -> str:
@@ -133,7 +132,7 @@ def _search_ended(figures) -> str:
   if figures['tried']:
     lines.append('Tried:')
   for one in figures['tried']:
-    changes = search.flags(one['changes']) or 'as given'
+    changes = remedies.flags(one['changes']) or 'as given'
     size = 'error' if one['error'] else f'{_gib(one["hbm_gib"])} GiB'
     lines.append(f'  {size:>10}  {changes}')
   return '\n'.join(lines)

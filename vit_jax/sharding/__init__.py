@@ -7,9 +7,9 @@
 from vit_jax.sharding.activations import (
   BATCH,
   TENSOR,
-  apart,
   constrain,
-  within,
+  per_shard,
+  use_mesh,
 )
 from vit_jax.sharding.batch import (
   batch_sharding,
@@ -25,7 +25,6 @@ __all__ = [
   'BATCH',
   'TENSOR',
   'Layout',
-  'apart',
   'batch_sharding',
   'build',
   'check_batch_size',
@@ -34,9 +33,10 @@ __all__ = [
   'feed',
   'local_rows',
   'make_mesh',
+  'per_shard',
   'put_batch',
   'put_tree',
-  'within',
+  'use_mesh',
 ]
 
 

@@ -13,18 +13,20 @@ from jax.sharding import PartitionSpec as P
 BATCH, TENSOR = ('data', 'fsdp'), 'tensor'
 
 
-def within(mesh: jax.sharding.Mesh):
+def use_mesh(mesh: jax.sharding.Mesh):
   """A context, for use inside a jitted function, in which `constrain` acts."""
   return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def apart(function: Callable, *spec: str | tuple[str, ...] | None) -> Callable:
+def per_shard(
+  function: Callable, *spec: str | tuple[str, ...] | None
+) -> Callable:
   """Has each device apply a function to its own part of the arguments.
 
-  For functions that treat the split dimensions' entries apart, which the
-  compiler can't see of everything: arrays whose layout is fixed, say, it would
-  put together on every device. Outside of `within`, and where each device
-  works on its own rows, it is the function itself.
+  The function must treat the entries of the split dimensions one by one. The
+  compiler cannot always see that: it would gather an array of fixed layout on
+  every device, for example. Outside of `use_mesh`, and where each device works
+  on its own rows, this returns the function itself.
 
   Args:
     function: of arrays, or trees of them, to the same.
@@ -39,7 +41,7 @@ def apart(function: Callable, *spec: str | tuple[str, ...] | None) -> Callable:
 
 
 def constrain(x: jax.Array, *spec: str | tuple[str, ...] | None) -> jax.Array:
-  """Fixes how an array is split; does nothing outside of `within`.
+  """Fixes how an array is split; does nothing outside of `use_mesh`.
 
   Nor where each device works on its own rows, which leaves nothing to split.
 

@@ -20,7 +20,7 @@ and without waiting: python -m vit_jax.sweep.table --workdir=DIR.
 
 from absl import flags
 
-from vit_jax import command_line
+from vit_jax.runtime import command_line
 from vit_jax.sweep import running
 
 _SWEEP = flags.DEFINE_string(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import ml_collections
 
 from vit_jax import config as config_lib
-from vit_jax import inputs
+from vit_jax.config import inputs
 from vit_jax.data import splits
 from vit_jax.sweep.spec import HELD_OUT
 

@@ -16,7 +16,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from vit_jax import command_line, shipped
+from vit_jax.runtime import command_line, shipped
 from vit_jax.sweep import commands, spec
 from vit_jax.sweep.spec import Run, Study, Sweep
 

@@ -10,10 +10,18 @@ from collections.abc import Mapping
 
 from absl import flags
 
-from vit_jax import paths
-from vit_jax.sweep import commands, launch, local, schedule, spec, state, status
+from vit_jax.sweep import (
+  bring_to_end,
+  commands,
+  local,
+  schedule,
+  spec,
+  state,
+  status,
+)
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
+from vit_jax.workdir import files
 
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Directory of the sweep, on this machine.'
@@ -100,7 +108,7 @@ def with_overrides(sweep: Sweep) -> Sweep:
   return reading.override(sweep, _SET.value)
 
 
-def make_launcher(folders: Folders) -> launch.Launcher:
+def make_launcher(folders: Folders) -> bring_to_end.Launcher:
   if _LAUNCHER.value == 'slurm':
     from vit_jax.sweep import slurm
 
@@ -114,7 +122,7 @@ def make_launcher(folders: Folders) -> launch.Launcher:
 
 def print_commands(sweep: Sweep, folders: Folders) -> None:
   """What is due now, and how many runs are made from what is chosen."""
-  finished = launch.read_finished(sweep, folders)
+  finished = bring_to_end.read_finished(sweep, folders)
   for run in schedule.due(sweep, finished):
     print(shlex.join(['python', *commands.command(run, folders)[1:]]))
   for run in schedule.held_back(sweep, finished):
@@ -132,8 +140,8 @@ def is_dry_run() -> bool:
 
 def folders() -> Folders:
   """Where --workdir and --runs are."""
-  directory = pathlib.Path(paths.absolute(_WORKDIR.value))
-  return Folders(directory, paths.absolute(_RUNS.value or _WORKDIR.value))
+  directory = pathlib.Path(files.absolute(_WORKDIR.value))
+  return Folders(directory, files.absolute(_RUNS.value or _WORKDIR.value))
 
 
 def run(text: str, *, table: bool = True) -> None:
@@ -153,7 +161,7 @@ def run(text: str, *, table: bool = True) -> None:
     print_commands(read_sweep(text).sweep, where)
     return
   directory.mkdir(parents=True, exist_ok=True)
-  with state.lock(directory), launch.signals() as stopped:
+  with state.lock(directory), bring_to_end.signals() as stopped:
     file = read_sweep(text)
     sweep = file.sweep
     state.record(directory, sweep, lambda name: where.workdir(name).exists())
@@ -161,7 +169,9 @@ def run(text: str, *, table: bool = True) -> None:
     launcher = make_launcher(where)
     view = status.view()
     try:
-      running = launch.Launch(sweep, where, launcher, limits, view, file.steps)
+      running = bring_to_end.Launch(
+        sweep, where, launcher, limits, view, file.steps
+      )
       failed = running.run(stopped)
     finally:
       view.close()

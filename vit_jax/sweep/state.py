@@ -19,9 +19,10 @@ from typing import IO, Any
 
 from etils import epath
 
-from vit_jax import json_text, small_files
+from vit_jax.runtime import json_text
 from vit_jax.sweep import spec
 from vit_jax.sweep.spec import HELD_OUT, Sweep
+from vit_jax.workdir import files
 
 _SWEEP = 'sweep.json'
 # Beside 75, 76 and 77 (see `errors`) a run that was killed is started again.
@@ -268,6 +269,4 @@ def recorded(local: pathlib.Path) -> Sweep:
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-  return small_files.read_object(
-    path, 'bring it back, or use another --workdir'
-  )
+  return files.read_object(path, 'bring it back, or use another --workdir')

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from vit_jax import json_text
+from vit_jax.runtime import json_text
 from vit_jax.sweep import schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from vit_jax import command_line, paths
-from vit_jax.sweep import launch, reading, schedule, state
+from vit_jax.runtime import command_line
+from vit_jax.sweep import bring_to_end, reading, schedule, state
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Study, Sweep
+from vit_jax.workdir import files
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the sweep.')
 _RUNS = flags.DEFINE_string(
@@ -179,12 +180,12 @@ def write(
 
 def main() -> None:
   local = pathlib.Path(_WORKDIR.value).absolute()
-  folders = Folders(local, paths.absolute(_RUNS.value or _WORKDIR.value))
+  folders = Folders(local, files.absolute(_RUNS.value or _WORKDIR.value))
   sweep = state.recorded(local)
   if _SWEEP.value:
     summary = reading.load(_SWEEP.value).summary
     sweep = Sweep(sweep.studies, summary)
-  finished = launch.read_finished(sweep, folders)
+  finished = bring_to_end.read_finished(sweep, folders)
   print(render(sweep, finished), flush=True)
   print(write(local, sweep, finished), end='')
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 from etils import epath
 
-from tests.test_train import tiny_config
-from vit_jax import train
+from tests.training.test_loop import tiny_config
 from vit_jax.paper import items, pictures, report
 from vit_jax.paper.items import inspection_items, masked_patch_item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Results
+from vit_jax.training import loop
 
 LARGE = Pretraining('ViT-L/16', values.JFT, 14)
 
@@ -169,7 +169,7 @@ def test_a_run_is_drawn_once(tmp_path, monkeypatch):
   config.total_steps = config.evals.test.every = 2
   config.accumulation_steps = 1
   config.schedule.warmup_steps = 0
-  train.train_and_evaluate(config, tmp_path / 'run')
+  loop.train_and_evaluate(config, tmp_path / 'run')
   results = Stub({LARGE: epath.Path(tmp_path / 'run')})
   figures = tmp_path / 'figures'
   section = inspection_items.figure6().render(results, figures)

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
-from vit_jax import command_line, models
+from vit_jax import models
 from vit_jax.paper import items, numbers
 from vit_jax.paper.items import settings_items
 from vit_jax.paper.report import Settings
+from vit_jax.runtime import command_line
 from vit_jax.sweep import reading
 
 

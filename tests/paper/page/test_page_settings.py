@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from tests.paper import pages
-from vit_jax import command_line
 from vit_jax.paper import items
 from vit_jax.paper.numbers.values import Value
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Claim, Section, Setting, Settings
+from vit_jax.runtime import command_line
 
 CELLS = {
   ('a', 'x'): Setting(8e-4, Value(8e-4, printed='8e-4')),

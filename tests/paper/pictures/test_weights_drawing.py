@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 from tests.masked_patch.test_runs import _config as masked_patch_config
-from tests.test_train import tiny_config
+from tests.training.test_loop import tiny_config
 from vit_jax import config as config_lib
-from vit_jax import data, inspect, interop, train
+from vit_jax import data, inspect, interop
 from vit_jax.models.images import normalize
 from vit_jax.paper.pictures import inspected_run, weights_drawing
+from vit_jax.training import loop
 
 
 @pytest.fixture(scope='module')
@@ -31,7 +32,7 @@ def run(tmp_path_factory):
     **evals,
   )
   config.evals.seen.every = config.evals.few_shot.every = 2
-  train.train_and_evaluate(config, folder)
+  loop.train_and_evaluate(config, folder)
   return str(folder)
 
 
@@ -40,7 +41,7 @@ def masked(tmp_path_factory):
   folder = tmp_path_factory.mktemp('masked')
   config = masked_patch_config(2)
   config.schedule.warmup_steps = 0
-  train.train_and_evaluate(config, folder)
+  loop.train_and_evaluate(config, folder)
   return str(folder)
 
 

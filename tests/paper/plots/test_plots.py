@@ -4,11 +4,11 @@ import cv2
 import pytest
 
 from tests.paper import drawn
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.paper import numbers, plots
 from vit_jax.paper.numbers.panels import PANELS
 from vit_jax.paper.numbers.values import Point, Value
-from vit_jax.paper.plots import parts
+from vit_jax.paper.plots import chart
 
 NUMBER = drawn.number(0.5, 0.6)
 ALL = {
@@ -72,7 +72,7 @@ def test_the_legend_shows_ours_where_both_are_drawn(panel):
   figure = plots.figure8(points, paper)
   assert drawn.legend(figure) == ['Depth', 'Width', 'paper']
   handles = figure.legends[0].legend_handles
-  assert [parts.is_hollow(handle) for handle in handles] == [True, False, True]
+  assert [chart.is_hollow(handle) for handle in handles] == [True, False, True]
 
 
 @pytest.mark.parametrize('length, columns', [(5, 3), (20, 2), (45, 1)])
@@ -119,7 +119,7 @@ def test_figures_are_written_with_nothing_cut_off(name, tmp_path):
 
 
 def test_each_series_looks_different():
-  styles = parts.styles([f'ViT-{i}' for i in range(20)])
+  styles = chart.styles([f'ViT-{i}' for i in range(20)])
   looks = {(look['color'], look['marker']) for look in styles.values()}
   assert len(looks) == 20
 

@@ -10,17 +10,17 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from vit_jax import json_text
-from vit_jax.buckets import parts
 from vit_jax.paper import cost, numbers
 from vit_jax.paper.cost import planning
 from vit_jax.paper.items import table_items
 from vit_jax.paper.page.page_parts import DASH, number, plural
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.plan import analysis
-from vit_jax.sweep import launch, reading, schedule
+from vit_jax.runtime import json_text
+from vit_jax.sweep import bring_to_end, reading, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Study, Sweep
+from vit_jax.workdir.buckets import growing
 
 # Node -> what Table 2 prints for its pre-training.
 PAPER_CORE_DAYS = {
@@ -72,7 +72,7 @@ def text(
     days = planning.core_days(plans, runs_, topology)
     made = planning.compilers(plans, runs_, topology)
     notes = _notes(len(days), len(runs_), topology, made)
-  finished = launch.read_finished(sweep, where)
+  finished = bring_to_end.read_finished(sweep, where)
   found = rows(nodes, sweep, where, finished, days, papers_own=papers_own)
   return '\n'.join(
     [
@@ -177,7 +177,7 @@ def _steps(run: Run) -> int:
 def _state(run: Run, where: Folders, finished: schedule.Finished) -> str:
   if run.name in finished:
     return 'finished'
-  text = parts.read(where.workdir(run.name) / 'metrics.jsonl')
+  text = growing.read(where.workdir(run.name) / 'metrics.jsonl')
   for line in reversed(text.decode(errors='replace').splitlines()):
     # The last one is cut off if the process died at it.
     with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):

@@ -16,12 +16,12 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax import json_text
-from vit_jax.interop import files
 from vit_jax.paper.runs import Node, Pretraining
 from vit_jax.plan import compilers as compilers_lib
+from vit_jax.runtime import json_text
 from vit_jax.sweep import commands, state, status
 from vit_jax.sweep.spec import Run, Sweep
+from vit_jax.workdir import files
 
 FILE = 'plan.json'
 # Seconds for another process that writes it.

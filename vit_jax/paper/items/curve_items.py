@@ -6,7 +6,7 @@ Figure 8 is in `scaling_item`.
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper import cost, numbers, plots
 from vit_jax.paper.claims import curve_claims

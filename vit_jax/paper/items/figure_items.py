@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.paper import averages, cost, numbers, plots
 from vit_jax.paper.claims import transfer_claims
 from vit_jax.paper.items import table_items

@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Mapping
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.paper import cost, numbers, plots
 from vit_jax.paper.claims import curve_claims
 from vit_jax.paper.items.item import Item

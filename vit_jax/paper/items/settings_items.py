@@ -15,13 +15,14 @@ import jax
 import ml_collections
 from clu import parameter_overview
 
-from vit_jax import command_line, models
+from vit_jax import models
 from vit_jax.paper import numbers
 from vit_jax.paper.items import table_items
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Section, Setting, Settings
 from vit_jax.paper.runs import DATASETS, Results
+from vit_jax.runtime import command_line
 from vit_jax.sweep import reading
 
 # By the name of a model, a run or a task.

@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 import sys
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper import plots
 from vit_jax.paper.items.item import Item

@@ -6,7 +6,7 @@ The score of Table 2 is from the same runs, by `averages.vtab`.
 import pathlib
 from collections.abc import Iterable
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.paper import averages, numbers, plots
 from vit_jax.paper.items import table_items
 from vit_jax.paper.items.item import Item

@@ -24,7 +24,7 @@ from vit_jax.paper.numbers.compute import (
   TFLOPS_PER_CORE,
   UNIFORM_ATTENTION_DISTANCE,
 )
-from vit_jax.paper.numbers.figures import FIGURES
+from vit_jax.paper.numbers.figure_points import FIGURES
 from vit_jax.paper.numbers.means import (
   AVERAGE5,
   VTAB_GROUPS,
@@ -32,14 +32,14 @@ from vit_jax.paper.numbers.means import (
   vtab_means,
 )
 from vit_jax.paper.numbers.panels import PANELS, Panel
-from vit_jax.paper.numbers.released import (
+from vit_jax.paper.numbers.published import (
   FROM_SCRATCH,
   RELEASED,
   RELEASED_224,
   SHORT_FINETUNING,
   UPSTREAM,
 )
-from vit_jax.paper.numbers.results import (
+from vit_jax.paper.numbers.result_tables import (
   COLUMNS_2,
   COLUMNS_7,
   COLUMNS_9,

@@ -5,7 +5,7 @@ px, times 2 operations, times 3 for the backward pass, times 303 million images
 and the epochs. The paper does not say so, but all rows but two then agree.
 """
 
-from vit_jax.paper.numbers.results import TABLE_2, TABLE_6
+from vit_jax.paper.numbers.result_tables import TABLE_2, TABLE_6
 from vit_jax.paper.numbers.values import Value, read_table
 
 # Printed. ---------------------------------------------------------------------

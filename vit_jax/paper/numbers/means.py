@@ -16,8 +16,8 @@ AVERAGE5 = (
   values.FLOWERS,
 )
 
-# Tasks as Table 9 prints them, by group. `vit_jax.data.vtab` has the same, but
-# takes TFDS to import.
+# Tasks as Table 9 prints them, by group. `data.vtab_tasks` has the same, but
+# imports TFDS.
 VTAB_GROUPS = {
   'natural': (
     *('Caltech101', 'CIFAR-100', 'DTD', 'Flowers102', 'Pets', 'Sun397'),

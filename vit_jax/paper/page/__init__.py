@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from etils import epath
 
-from vit_jax.interop import files
+from vit_jax.interop import weight_files
 from vit_jax.paper import report
 from vit_jax.paper.page.page_html import html
 from vit_jax.paper.page.page_markdown import markdown
+from vit_jax.workdir import files
 
 __all__ = ['html', 'markdown', 'write']
 
@@ -40,7 +41,7 @@ def write(
   Raises:
     ValueError: as `html` does; then both files are as they were.
   """
-  directory = files.absolute(directory)
+  directory = weight_files.absolute(directory)
   head = dict(title=title, facts=facts, about=about)
   texts = {
     'results.md': markdown(sections, **head),

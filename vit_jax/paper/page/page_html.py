@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from etils import epath
 
-from vit_jax import drawing, printable
+from vit_jax.compare import drawing
 from vit_jax.paper import report
 from vit_jax.paper.page import page_parts as parts
 from vit_jax.paper.page.page_style import CSS
+from vit_jax.runtime import printable
 
 _SUFFIXES = ('.png', '.pdf', '.csv')
 # Pixels of a browser for an inch of a picture, whose letters are then as large

@@ -5,9 +5,9 @@ import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from vit_jax import printable
 from vit_jax.paper import report
 from vit_jax.paper.page import page_parts as parts
+from vit_jax.runtime import printable
 
 # What Markdown, a table of it, HTML in it or GitHub's formulas would read.
 _SPECIAL = re.compile(r'[\\`*_\[\]<>&|~#$]')

@@ -19,8 +19,10 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax import checkpoint, drawing, json_text
+from vit_jax import checkpoint
+from vit_jax.compare import drawing
 from vit_jax.paper.runs import Node, Results
+from vit_jax.runtime import json_text
 
 # Of what is drawn. What an older version drew is drawn again: increase it with
 # every change of `weights_drawing.py` or of what that calls.

@@ -5,7 +5,8 @@ import numpy as np
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import data, inputs
+from vit_jax import data
+from vit_jax.config import inputs
 from vit_jax.data import ops
 from vit_jax.inspect import subject
 

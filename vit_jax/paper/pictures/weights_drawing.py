@@ -17,8 +17,8 @@ import cv2
 import numpy as np
 import pandas as pd
 
-from vit_jax import drawing
-from vit_jax.inspect import attention, figures, views
+from vit_jax.compare import drawing
+from vit_jax.inspect import attention_maps, figures, views
 from vit_jax.masked_patch import figure as masked_patch
 from vit_jax.paper.pictures import inspected_run
 
@@ -125,7 +125,7 @@ def uniform_distances(
   grid: tuple[int, int], image_size: tuple[int, int]
 ) -> tuple[float, float]:
   """Mean distance of uniform attention: to all, to the nearest half, in px."""
-  apart = np.sort(attention.patch_distances(grid, image_size), axis=1)
+  apart = np.sort(attention_maps.patch_distances(grid, image_size), axis=1)
   half = max(1, len(apart) // 2)
   return float(apart.mean()), float(apart[:, :half].mean())
 

@@ -1,6 +1,6 @@
 """The paper's figures of numbers (2 to 5, 8, 9, 12, 13), from plain numbers.
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.paper import numbers, plots
 
 points = {('ViT-B/16', 'ImageNet'): Number((77.9,), ('run',))}
@@ -15,8 +15,7 @@ Points of the paper are always in the table; `overlay=False` leaves them out
 of the figure, as beside a miniature, where they would mean nothing.
 """
 
-from vit_jax.paper.plots.bars import figure2, figure2_rows
-from vit_jax.paper.plots.compute import (
+from vit_jax.paper.plots.accuracy_over_compute import (
   figure5,
   figure5_rows,
   figure8,
@@ -24,6 +23,7 @@ from vit_jax.paper.plots.compute import (
   figure13,
   figure13_rows,
 )
+from vit_jax.paper.plots.bars import figure2, figure2_rows
 from vit_jax.paper.plots.lines import (
   figure3,
   figure3_rows,

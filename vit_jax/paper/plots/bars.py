@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.paper.numbers.values import VTAB, Point
-from vit_jax.paper.plots import marks, parts
+from vit_jax.paper.plots import chart, marks
 from vit_jax.paper.report import Number
 
 # Title of a panel of ours -> of the paper's points.
@@ -46,11 +46,11 @@ def figure2(
   """
   found, points = _marks(bars), _papers(paper if overlay else ())
   series = marks.series_of(found, points)
-  figure, panels = parts.panels(len(GROUPS), (parts.WIDE, 2.9))
+  figure, panels = chart.panels(len(GROUPS), (chart.WIDE, 2.9))
   for axes, group in zip(panels, GROUPS, strict=True):
     mine = [m for m in found if m.panel == group]
     theirs = [m for m in points if m.panel == group]
-    for place, (name, look) in enumerate(parts.styles(series).items()):
+    for place, (name, look) in enumerate(chart.styles(series).items()):
       colour = look['color']
       for mark in (m for m in mine if m.series == name):
         axes.bar(place, mark.y, 0.8, color=colour, label=name, zorder=2)
@@ -60,10 +60,10 @@ def figure2(
     axes.set_title(titles.get(group, group))
     axes.grid(visible=False, axis='x')
     _limits(axes, len(series), [*mine, *theirs])
-    parts.say_if_empty(axes)
+    chart.say_if_empty(axes)
     axes.set_xticks([])
   panels[0].set_ylabel('Accuracy (%)')
-  parts.add_legend(figure, series, bool(points), marker='D')
+  chart.add_legend(figure, series, bool(points), marker='D')
   return figure
 
 
@@ -100,13 +100,13 @@ def _diamond(
 
   Else it is grey and right of the middle, where the error bar of ours is.
   """
-  look = {'color': colour if alone else parts.GREY, 'marker': 'D'}
+  look = {'color': colour if alone else chart.GREY, 'marker': 'D'}
   at = marks.at(mark, place if alone else place + _ASIDE)
-  parts.draw_paper(axes, [at], look | {'markersize': 3.5}, mark.series * alone)
+  chart.draw_paper(axes, [at], look | {'markersize': 3.5}, mark.series * alone)
 
 
 def _error_bar(axes: Any, place: int, mark: marks.Mark, colour: str) -> None:
-  parts.draw_error_bars(axes, [marks.at(mark, place)], colour)
+  chart.draw_error_bars(axes, [marks.at(mark, place)], colour)
 
 
 def _limits(axes: Any, bars: int, shown: Sequence[marks.Mark]) -> None:

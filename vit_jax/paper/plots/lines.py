@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.paper.numbers.values import Point
-from vit_jax.paper.plots import marks, parts
+from vit_jax.paper.plots import chart, marks
 from vit_jax.paper.report import Number
 
 _FIVE_SHOT = 'Linear 5-shot ImageNet top-1 (%)'
@@ -51,17 +51,17 @@ def figure3(
   bit, vits = _divide(_placed(found, data))
   papers_bit, papers_vits = _divide(_placed(shown, data))
   series = sorted(marks.series_of(vits, papers_vits), key=_size)
-  figure, (axes,) = parts.panels(1, (parts.NARROW, 3.7))
+  figure, (axes,) = chart.panels(1, (chart.NARROW, 3.7))
   _draw_area(axes, bit)
   with_gaps = [*vits, *_gaps(vits, len(data))]
-  parts.draw_series(
+  chart.draw_series(
     axes,
     _aside(with_gaps, series),
     _aside(papers_vits, series, _PAPER_ASIDE),
     _sized(series),
   )
-  look = {'color': parts.GREY, 'marker': 's'}
-  parts.draw_paper(axes, papers_bit, look, '' if bit else _BIT)
+  look = {'color': chart.GREY, 'marker': 's'}
+  chart.draw_paper(axes, papers_bit, look, '' if bit else _BIT)
   if found or shown:
     axes.set_xlim(-0.3, len(data) - 0.7)
     axes.set_xticks(range(len(data)), data)
@@ -69,8 +69,8 @@ def figure3(
       axes.tick_params('x', rotation=20)
   axes.set_xlabel('Pre-training data')
   axes.set_ylabel(y_label)
-  parts.say_if_empty(axes)
-  parts.add_legend(figure, [_BIT, *series], bool(shown))
+  chart.say_if_empty(axes)
+  chart.add_legend(figure, [_BIT, *series], bool(shown))
   return figure
 
 
@@ -107,15 +107,15 @@ def figure4(
   """
   found, shown = _marks4(points), marks.papers(paper if overlay else ())
   series = marks.series_of(found, shown)
-  figure, (axes,) = parts.panels(1, (parts.NARROW, 3.5))
-  parts.draw_series(axes, found, shown, parts.styles(series))
-  parts.log_x(axes, [*found, *shown])
+  figure, (axes,) = chart.panels(1, (chart.NARROW, 3.5))
+  chart.draw_series(axes, found, shown, chart.styles(series))
+  chart.log_x(axes, [*found, *shown])
   places = sorted({m.x for m in (*found, *shown) if m.x is not None})
   _tick_images(axes, places)
   axes.set_xlabel(x_label)
   axes.set_ylabel(y_label)
-  parts.say_if_empty(axes)
-  parts.add_legend(figure, series, bool(shown))
+  chart.say_if_empty(axes)
+  chart.add_legend(figure, series, bool(shown))
   return figure
 
 
@@ -144,12 +144,12 @@ def figure9(
   """
   found, shown = _marks9(curves), marks.papers(paper if overlay else ())
   series = marks.series_of(found, shown)
-  figure, (axes,) = parts.panels(1, (parts.NARROW, 3.3))
-  parts.draw_series(axes, found, shown, parts.styles(series))
+  figure, (axes,) = chart.panels(1, (chart.NARROW, 3.3))
+  chart.draw_series(axes, found, shown, chart.styles(series))
   axes.set_xlabel('Epochs of training')
   axes.set_ylabel(y_label)
-  parts.say_if_empty(axes)
-  parts.add_legend(figure, series, bool(shown))
+  chart.say_if_empty(axes)
+  chart.add_legend(figure, series, bool(shown))
   return figure
 
 
@@ -200,7 +200,7 @@ def _divide(
   found: Sequence[marks.Mark],
 ) -> tuple[list[marks.Mark], list[marks.Mark]]:
   """Returns the ResNets and the others."""
-  bit = [mark for mark in found if parts.is_resnet(mark.series)]
+  bit = [mark for mark in found if chart.is_resnet(mark.series)]
   return bit, [mark for mark in found if mark not in bit]
 
 
@@ -238,7 +238,7 @@ def _sized(series: Sequence[str]) -> dict[str, dict[str, Any]]:
   """Returns the styles of series that are sorted by size."""
   return {
     name: look | {'marker': 'o', 'markersize': 4 + 1.3 * index}
-    for index, (name, look) in enumerate(parts.styles(series).items())
+    for index, (name, look) in enumerate(chart.styles(series).items())
   }
 
 
@@ -261,7 +261,7 @@ def _draw_area(axes: Any, bit: Sequence[marks.Mark]) -> None:
       low,
       high,
       facecolor=_BIT_COLOUR,
-      edgecolor=parts.GREY,
+      edgecolor=chart.GREY,
       linewidth=0.6,
       alpha=0.6,
       zorder=1,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from vit_jax import drawing
+from vit_jax.compare import drawing
 from vit_jax.paper.numbers.panels import PANELS
-from vit_jax.paper.plots import marks, parts
+from vit_jax.paper.plots import chart, marks
 from vit_jax.paper.report import Number
 
 _SPEED, _BATCH = (panel.title for panel in PANELS['figure12'])
@@ -31,8 +31,8 @@ def figure12(
   """
   found = _marks12(measured)
   series = marks.series_of(found)
-  style = parts.styles(series)
-  figure, panels = parts.panels(2, (parts.WIDE, 3.5))
+  style = chart.styles(series)
+  figure, panels = chart.panels(2, (chart.WIDE, 3.5))
   sizes = sorted({mark.x for mark in found})
   labels = (
     f'Peak speed (images/s/{unit})',
@@ -40,14 +40,14 @@ def figure12(
   )
   for axes, title, label in zip(panels, (_SPEED, _BATCH), labels, strict=True):
     mine = [mark for mark in found if mark.panel == title]
-    parts.draw_series(axes, mine, (), style)
+    chart.draw_series(axes, mine, (), style)
     if mine:
       axes.set_yscale('log')
       axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set_xlabel(_X_LABEL)
     axes.set_ylabel(label)
-    parts.say_if_empty(axes)
-  parts.add_legend(figure, series, paper=False)
+    chart.say_if_empty(axes)
+  chart.add_legend(figure, series, paper=False)
   return figure
 
 

@@ -1,0 +1,225 @@
+"""Changing a key changes the training step, or the first parameters."""
+
+import functools
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import masked_patch, models
+from vit_jax.training import losses, mixup
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
+
+
+def _small_config(optimizer, schedule):
+  config = config_lib.default()
+  config.total_steps, config.num_classes = 10, 2
+  config.image_size, config.channels = (8, 8), 1
+  config.data.batch_size = 8
+  config.model.name = 'ViT-B/4'
+  config.model.width, config.model.depth = 16, 1
+  config.model.heads, config.model.mlp_dim = 2, 32
+  config.model.dropout_rate = 0.1
+  config.model.dtype = 'float32'
+  config.polyak.decay = 0.9
+  config.optimizer, config.schedule = optimizer, schedule
+  return config
+
+
+def _program(config):
+  """The text of initialisation and training step, constants included."""
+  sizes = config.model.to_dict()
+  model = models.build(
+    sizes.pop('name'), num_classes=config.num_classes, **sizes
+  )
+  schedule = optimizer_lib.build_schedule(config.schedule, config.total_steps)
+  optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
+  params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
+  if config.loss.name == config_lib.MASKED_PATCH:
+    task = masked_patch.from_config(config, model)
+    model = masked_patch.adapted(model, task)
+    objective = masked_patch.mean_loss(model, task)
+    prepare = masked_patch.each_step(config.seed)
+  else:
+    objective = losses.mean_loss(model, losses.build(**config.loss))
+    prepare = None
+  if config.mixup_alpha:
+    prepare = mixup.each_step(config.seed, config.mixup_alpha)
+  step = step_lib.make_train_step(
+    model,
+    objective,
+    optimizer,
+    schedule,
+    dropout_key,
+    accumulation_steps=config.accumulation_steps,
+    polyak_decay=config.polyak.decay,
+    polyak_start_step=config.polyak.start_step,
+    prepare=prepare,
+    skip_nonfinite=config.guard.nonfinite == 'skip',
+  )
+  image_shape = (*config.image_size, config.channels)
+  init_jaxpr, params = jax.make_jaxpr(
+    lambda: step_lib.init_params(model, params_key, image_shape),
+    return_shape=True,
+  )()
+  state = jax.eval_shape(
+    lambda p: step_lib.init_state(p, optimizer, polyak=config.polyak.decay > 0),
+    params,
+  )
+  B = config.data.batch_size
+  batch = {
+    'image': np.zeros((B, *image_shape), np.uint8),
+    'label': np.zeros(B, np.int32),
+    'mask': np.ones(B, bool),
+    'unreadable': np.zeros(B, bool),
+  }
+  step_jaxpr = jax.make_jaxpr(step)(state, batch)
+  return '\n'.join(
+    f'{jaxpr}{jaxpr.consts}' for jaxpr in (init_jaxpr, step_jaxpr)
+  )
+
+
+ADAM = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
+SGD = config_lib.sgd(weight_decay=0.1, clip_norm=1.0)
+LINEAR = config_lib.schedule('linear', peak=1e-3, warmup_steps=2)
+STAIRCASE = config_lib.schedule(
+  'staircase', peak=1e-3, warmup_steps=2, boundaries=(0.5,), factor=0.1
+)
+# Another value for each key, or for the whole section of a `name`.
+CHANGES = {
+  'seed': 1,
+  'total_steps': 11,
+  'image_size': (8, 12),
+  'channels': 3,
+  'num_classes': 3,
+  'accumulation_steps': 2,
+  'mixup_alpha': 0.2,
+  'dropout_rng': 'rbg',
+  'model.name': 'ViT-B/2',
+  'model.width': 32,
+  'model.depth': 2,
+  'model.heads': 4,
+  'model.mlp_dim': 64,
+  'model.representation_size': 8,
+  'model.patch_size': (2, 4),
+  'model.pooling': 'gap',
+  'model.attention_implementation': 'lanes',
+  'model.position_embedding': '2d',
+  'model.position_site': 'every_layer',
+  'model.position_stddev': 0.5,
+  'model.gelu': 'exact',
+  'model.norm_epsilon': 1e-3,
+  'model.dropout_rate': 0.5,
+  'model.head_bias': -3.0,
+  'model.dtype': 'bfloat16',
+  'model.remat': 'full',
+  'model.scan': True,
+  'loss.name': 'sigmoid',
+  'loss.label_smoothing': 0.1,
+  'polyak.decay': 0.5,
+  'polyak.start_step': 3,
+  'guard.nonfinite': 'skip',
+  'optimizer.name': SGD,
+  'optimizer.beta1': 0.5,
+  'optimizer.beta2': 0.5,
+  'optimizer.eps': 1e-3,
+  'optimizer.weight_decay': 0.5,
+  'optimizer.weight_decay_params': 'kernels',
+  'optimizer.moment_dtype': 'bfloat16',
+  'optimizer.clip_norm': 0.5,
+  'schedule.name': config_lib.schedule('cosine', peak=1e-3, warmup_steps=2),
+  'schedule.peak': 0.5,
+  'schedule.warmup_steps': 3,
+  'schedule.end': 0.5,
+}
+# The keys that only other models, optimizers and schedules have.
+HYBRID_CHANGES = {
+  'model.attention': 'axial',
+  'model.resnet_blocks': (2,),
+  'model.resnet_width': 2,
+  'optimizer.momentum': 0.5,
+  'schedule.boundaries': (0.7,),
+  'schedule.factor': 0.5,
+}
+RESNET_CHANGES = {'model.blocks': (1, 1), 'model.width_factor': 2}
+MASKED_PATCH_CHANGES = {
+  'seed': 1,
+  'loss.name': config_lib.default().loss,
+  'loss.target': 'pixels',
+  'loss.fraction': 0.25,
+  'loss.mask_share': 0.7,
+  'loss.other_share': 0.2,
+}
+# What a training step is not a function of.
+AROUND_THE_STEP = (
+  *('epochs', 'data.', 'evals.', 'init.'),
+  *('checkpoint.', 'log.', 'profile.', 'mesh.'),
+  *('guard.max_skipped', 'guard.report_after', 'guard.exit_after'),
+)
+
+
+def _hybrid_config():
+  config = _small_config(SGD, STAIRCASE)
+  config.model.patch_size, config.model.resnet_blocks = (1, 1), (1,)
+  config.model.pooling = 'gap'
+  return config
+
+
+def _resnet_config():
+  config = _small_config(ADAM, LINEAR)
+  empty = config_lib.default().model
+  config.model = empty
+  config.model.name, config.model.dtype = 'BiT-R50x1', 'float32'
+  config.model.blocks = (1,)
+  return config
+
+
+def _masked_patch_config():
+  config = _small_config(ADAM, LINEAR)
+  config.loss = config_lib.masked_patch()
+  return config
+
+
+BASES = {
+  'vit': (_small_config(ADAM, LINEAR), CHANGES),
+  'hybrid': (_hybrid_config(), HYBRID_CHANGES),
+  'resnet': (_resnet_config(), RESNET_CHANGES),
+  'masked_patch': (_masked_patch_config(), MASKED_PATCH_CHANGES),
+}
+
+
+@functools.cache
+def _program_of(base):
+  return _program(BASES[base][0])
+
+
+@pytest.mark.parametrize(
+  'base, key', [(b, k) for b, (_, changes) in BASES.items() for k in changes]
+)
+def test_changing_a_key_changes_the_step(base, key):
+  config, changes = BASES[base]
+  config = config.copy_and_resolve_references()
+  value = changes[key]
+  section, _, name = key.rpartition('.')
+  if isinstance(value, ml_collections.ConfigDict):
+    config[section] = value
+  else:
+    (config[section] if section else config)[name] = value
+  assert _program(config) != _program_of(base)
+
+
+@pytest.mark.parametrize('base', BASES)
+def test_the_text_of_a_program_is_a_function_of_the_config(base):
+  config, _ = BASES[base]
+  assert _program(config.copy_and_resolve_references()) == _program_of(base)
+
+
+@pytest.mark.parametrize('base', BASES)
+def test_all_keys_of_the_step_are_changed(base):
+  keys = config_lib.flatten(BASES[base][0])
+  keys = {key for key in keys if not key.startswith(AROUND_THE_STEP)}
+  changes = (CHANGES, HYBRID_CHANGES, RESNET_CHANGES, MASKED_PATCH_CHANGES)
+  assert keys <= set().union(*changes)

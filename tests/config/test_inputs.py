@@ -1,0 +1,197 @@
+"""What the data decide about a run."""
+
+import re
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import data
+from vit_jax.config import inputs
+from vit_jax.configs import pretrain
+
+
+def _folder(root, files):
+  for file in files:
+    path = root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), np.zeros((8, 8, 3), np.uint8))
+  return f'folder:{root}'
+
+
+def _settled(spec, **changes):
+  config = pretrain.get_config(f'ViT-Ti/4,{spec}')
+  config.update(changes)
+  return inputs.settle(config, data.open_source(spec))
+
+
+@pytest.mark.parametrize(
+  'splits, measured',
+  [
+    (['train', 'val', 'validation', 'test'], 'test'),
+    (['train', 'val', 'validation'], 'validation'),
+    (['train', 'val'], 'val'),
+  ],
+)
+def test_a_run_is_measured_on_the_split_that_is_called_so(
+  tmp_path, splits, measured
+):
+  spec = _folder(tmp_path, [f'{s}/{c}/1.png' for s in splits for c in 'ab'])
+  config = _settled(spec)
+  assert {k: v.split for k, v in config.evals.items()} == {measured: measured}
+  assert config.data.train_split == 'train'
+
+
+def test_else_on_a_tenth_that_is_not_trained_on(tmp_path):
+  spec = _folder(
+    tmp_path, [f'train/{c}/{i}.png' for i in range(20) for c in 'ab']
+  )
+  config = _settled(spec)
+  [(name, section)] = config.evals.items()
+  source = data.open_source(spec)
+  trained = data.View(source, config.data.train_split)
+  measured = data.View(source, section.split)
+  assert name == 'held_out'
+  assert (len(trained), len(measured)) == (36, 4)
+  assert trained.shared(measured) == 0
+  # Of what is trained on, not of all.
+  config = pretrain.get_config(f'ViT-Ti/4,{spec},train=train[:50%]')
+  config = inputs.settle(config, source)
+  assert config.data.train_split == 'shuffled(train[:50%])[:90%]'
+  assert config.evals.held_out.split == 'shuffled(train[:50%])[90%:]'
+
+
+def test_the_best_weights_are_chosen_by_it(tmp_path):
+  spec = _folder(
+    tmp_path, [f'{s}/{c}/1.png' for s in ('train', 'val') for c in 'ab']
+  )
+  config = pretrain.get_config(f'ViT-Ti/4,{spec}')
+  config.checkpoint.best = 'auto/accuracy'
+  config_lib.validate(config)
+  config = inputs.settle(config, data.open_source(spec))
+  assert config.checkpoint.best == 'val/accuracy'
+  config_lib.validate(config)
+
+
+def test_what_the_command_line_says_stays(tmp_path):
+  files = [f'{s}/{c}/1.png' for s in ('train', 'val', 'test') for c in 'ab']
+  spec = _folder(tmp_path, files)
+  config = pretrain.get_config(f'ViT-Ti/4,{spec}')
+  config.evals.auto.split = 'val'
+  config = inputs.settle(config, data.open_source(spec))
+  assert {k: v.split for k, v in config.evals.items()} == {'val': 'val'}
+
+
+def test_what_is_given_stays():
+  config = pretrain.get_config('ViT-Ti/4,digits,eval=train[90%:]')
+  assert inputs.settle(config, data.open_source('digits')) == config
+
+
+@pytest.mark.parametrize(
+  'files, message',
+  [
+    (['train/a/1.png', 'test/a/1.png'], "has one class, 'a', so there"),
+    (
+      ['train/a/1.png', 'train/b/1.png', 'test/b/1.png', 'test/c/1.png'],
+      "1 of 3 classes have no image in 'test': a. Is a folder misspelt",
+    ),
+    (
+      ['train/a/1.png', 'test/a/1.png', 'test/b/1.png', 'test/c/1.png'],
+      "2 of 3 classes have no image in 'train': b, c. ",
+    ),
+  ],
+)
+def test_class_folders_that_look_like_a_mistake(tmp_path, files, message):
+  spec = _folder(tmp_path, files)
+  config = _settled(spec)
+  source = data.open_source(spec)
+  with pytest.raises(ValueError, match=re.escape(message)):
+    inputs.check_classes(config, source)
+  config.data.uneven_classes = 'accept'
+  inputs.check_classes(config, source)
+  config.data.uneven_classes = 'error'
+  config.loss = config_lib.masked_patch()  # Learns no classes.
+  inputs.check_classes(config, source)
+  config.loss = config_lib.softmax()
+  config.data.uneven_classes = 'yes'
+  with pytest.raises(ValueError, match=r"'yes' is unknown; .*'error', 'acc"):
+    inputs.check_classes(config, source)
+
+
+@pytest.mark.parametrize(
+  'train, test, message',
+  [
+    ('train[:50%]', 'test', "no image in 'train[:50%]': b"),
+    (
+      'train',
+      'train[50%:]',
+      "no image in 'train[50%:]': a",
+    ),
+    ('shuffled(train[:50%])[:90%]', 'test', 'have no image in .shuffled'),
+    ('shuffled(train)[:50%]', 'shuffled(train)[50%:]', ''),
+    ('train+test', 'train[25%:75%]', ''),
+  ],
+)
+def test_slices_of_sorted_classes(tmp_path, train, test, message):
+  files = [f'train/{c}/{i}.png' for c in 'ab' for i in range(4)]
+  spec = _folder(tmp_path, [*files, 'test/a/1.png', 'test/b/1.png'])
+  config = _settled(spec)
+  config.data.train_split, config.evals.test.split = train, test
+  source = data.open_source(spec)
+  if not message:
+    inputs.check_classes(config, source)
+    return
+  with pytest.raises(ValueError, match=message.replace('[', r'\[')) as error:
+    inputs.check_classes(config, source)
+  assert 'write shuffled(train) in place of train' in str(error.value)
+
+
+def test_splits_that_are_not_used_may_lack_classes(tmp_path):
+  files = [f'{s}/{c}/1.png' for s in ('train', 'test') for c in 'ab']
+  spec = _folder(tmp_path, [*files, 'extra/a/1.png'])
+  inputs.check_classes(_settled(spec), data.open_source(spec))
+
+
+def test_an_empty_class_is_told(tmp_path):
+  spec = _folder(tmp_path, ['train/a/1.png', 'train/b/1.png'])
+  (tmp_path / 'train/c').mkdir()
+  with pytest.raises(ValueError, match=r"1 of 3 .* image in 'train': c\. "):
+    inputs.check_classes(_settled(spec), data.open_source(spec))
+
+
+def test_photographs_of_ones_own_are_upright():
+  config = config_lib.default()
+  for dataset, value, upright in (
+    ('folder:/a', None, True),
+    ('classes:/a', None, True),
+    ('tfds:imagenet2012', None, False),
+    ('folder:/a', False, False),
+    ('tfds:a', True, True),
+  ):
+    config.data.dataset, config.data.exif_orientation = dataset, value
+    assert inputs.parse_preprocess(config, 'resize').upright == upright
+  config.data.exif_orientation = None
+  assert inputs.parse_preprocess(config, 'resize', 'folder:/b').upright
+
+
+def test_a_run_says_how_many_pixels_an_image_may_have():
+  config = config_lib.default()
+  assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
+  config.data.max_pixels = 10**6
+  assert inputs.parse_preprocess(config, 'resize').max_pixels == 10**6
+  # Of a run of before there was the key.
+  with config.unlocked():
+    del config.data.max_pixels
+  assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
+
+
+def test_how_jpegs_are_decoded():
+  config = config_lib.default()
+  assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'fast'
+  config.data.jpeg_dct = 'accurate'
+  assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'accurate'
+  # Of a run of before there was the key.
+  with config.unlocked():
+    del config.data.jpeg_dct
+  assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'accurate'

@@ -1,0 +1,820 @@
+"""The config files, against literal copies of the paper's tables."""
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import models
+from vit_jax.config import inputs
+from vit_jax.configs import (
+  finetune,
+  masked_patch,
+  pretrain,
+  quickstart,
+  robustness,
+)
+from vit_jax.data import splits
+from vit_jax.training import loop, warm_start
+from vit_jax.training import step as step_lib
+
+# Pre-training: Table 3 -------------------------------------------------------
+
+# Model, data set, epochs, base rate, decay, weight decay, dropout, and the
+# steps that they make at batch 4096 of 303M, 12.4M and 1,281,167 images.
+TABLE_3 = """
+ViT-B/16      jft300m        7  8e-4  linear  0.1   0.0   517822
+ViT-B/32      jft300m        7  8e-4  linear  0.1   0.0   517822
+ViT-L/32      jft300m        7  6e-4  linear  0.1   0.0   517822
+ViT-L/16      jft300m        7  4e-4  linear  0.1   0.0   517822
+ViT-L/16      jft300m       14  4e-4  linear  0.1   0.0  1035644
+ViT-H/14      jft300m       14  3e-4  linear  0.1   0.0  1035644
+BiT-R50x1     jft300m        7  1e-3  linear  0.1   0.0   517822
+BiT-R50x2     jft300m        7  1e-3  linear  0.1   0.0   517822
+BiT-R101x1    jft300m        7  8e-4  linear  0.1   0.0   517822
+BiT-R152x1    jft300m        7  6e-4  linear  0.1   0.0   517822
+BiT-R152x2    jft300m        7  6e-4  linear  0.1   0.0   517822
+R50+ViT-B/16  jft300m        7  8e-4  linear  0.1   0.0   517822
+R50+ViT-B/32  jft300m        7  8e-4  linear  0.1   0.0   517822
+R50+ViT-L/32  jft300m        7  2e-4  linear  0.1   0.0   517822
+R50+ViT-L/16  jft300m        7  4e-4  linear  0.1   0.0   517822
+R50+ViT-L/16  jft300m       14  4e-4  linear  0.1   0.0  1035644
+ViT-B/16      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+ViT-B/32      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+ViT-L/16      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+ViT-L/32      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+ViT-L/16      imagenet21k   30  1e-3  linear  0.03  0.1    90820
+ViT-L/32      imagenet21k   30  1e-3  linear  0.03  0.1    90820
+ViT-B/16      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
+ViT-B/32      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
+ViT-L/16      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
+ViT-L/32      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
+"""
+# Of Tables 5 and 6, left out of Table 3; the rates are taken from its rows.
+NOT_IN_TABLE_3 = """
+BiT-R152x2    jft300m       14  6e-4  linear  0.1   0.0  1035644
+BiT-R200x3    jft300m       14  6e-4  linear  0.1   0.0  1035644
+ViT-H/14      imagenet21k   90  1e-3  linear  0.03  0.1   272460
+"""
+ROWS = [r.split() for r in (TABLE_3 + NOT_IN_TABLE_3).split('\n') if r]
+# What `epochs=` is needed for; the others are the default.
+OTHER_EPOCHS = {
+  ('ViT-L/16', 'jft300m', '14'),
+  ('R50+ViT-L/16', 'jft300m', '14'),
+  ('BiT-R152x2', 'jft300m', '14'),
+  ('ViT-L/16', 'imagenet21k', '30'),
+  ('ViT-L/32', 'imagenet21k', '30'),
+}
+# Classes, and images in the split trained on.
+SIZES = {
+  'jft300m': (18_291, 302_948_800),
+  'imagenet21k': (21_843, 12_348_800),
+  'imagenet2012': (1000, 1_281_167),
+}
+
+
+@pytest.mark.parametrize('row', ROWS, ids=' '.join)
+def test_table_3(row):
+  model, dataset, epochs, rate, decay, weight_decay, dropout, steps = row
+  argument = f'{model},{dataset}'
+  if (model, dataset, epochs) in OTHER_EPOCHS:
+    argument += f',epochs={epochs}'
+  config = pretrain.get_config(argument)
+  assert config.model.name == model
+  # A BiT ResNet has none.
+  assert (config.model.dropout_rate or 0) == float(dropout)
+  assert config.schedule.name == decay
+  assert config.schedule.peak == float(rate)
+  assert config.schedule.warmup_steps == 10_000
+  assert config.optimizer.to_dict() == {
+    'name': 'adam',
+    'beta1': 0.9,
+    'beta2': 0.999,
+    'eps': 1e-8,
+    'weight_decay': float(weight_decay),
+    'weight_decay_params': 'all',
+    'moment_dtype': 'float32',
+    # Only ImageNet's rows clip.
+    'clip_norm': 1.0 if dataset == 'imagenet2012' else 0.0,
+  }
+  assert config.data.batch_size == 4096
+  assert config.image_size == (224, 224)
+  assert config.loss.name == 'sigmoid'
+  assert config.polyak.decay == 0
+  classes, examples = SIZES[dataset]
+  assert config.num_classes == classes
+  resolved = config_lib.resolve(
+    config, num_examples=examples, num_classes=classes
+  )
+  assert resolved.total_steps == int(steps)
+
+
+@pytest.mark.parametrize('model', sorted({row[0] for row in ROWS}))
+def test_models_of_the_table(model):
+  config = pretrain.get_config(f'{model},jft300m')
+  # The hidden layer of the head is as wide as the encoder; ResNets have none.
+  size = model.partition('ViT-')[2]
+  width = {'B': 768, 'L': 1024, 'H': 1280}[size[0]] if size else None
+  built = _model(config)
+  assert getattr(built, 'width', None) == width
+  assert getattr(built, 'representation_size', None) == width
+
+
+def test_the_hidden_layer_follows_an_overridden_width():
+  config = pretrain.get_config('ViT-B/16,imagenet2012')
+  config.num_classes = 2
+  config.model.width, config.model.heads = 384, 6
+  assert _model(config).representation_size == 384
+
+
+def test_other_names_of_a_model_have_its_row():
+  for other, name in (('R50x1', 'BiT-R50x1'), ('R50+L/32', 'R50+ViT-L/32')):
+    config = pretrain.get_config(f'{other},jft300m')
+    assert config == pretrain.get_config(f'{name},jft300m')
+    assert config.model.name == name
+  assert finetune.get_config('R50+L/16,pets').model.dropout_rate == 0.1
+
+
+@pytest.mark.parametrize(
+  'model, counterpart, rate',
+  [
+    ('R50+ViT-B/16', 'ViT-B/16', 0.0),
+    ('R50+ViT-B/32', 'ViT-B/32', 0.0),
+    ('R50+ViT-L/32', 'ViT-L/32', 0.0),
+    ('R50+ViT-L/16', 'ViT-L/16', 0.1),
+    ('R26+ViT-S/32', 'ViT-S/32', 0.0),
+  ],
+)
+def test_a_hybrid_is_finetuned_as_its_vit(model, counterpart, rate):
+  """Figure 5 and Table 6 compare the two."""
+  hybrid, vit = (
+    finetune.get_config(f'{name},imagenet2012') for name in (model, counterpart)
+  )
+  assert hybrid.model.dropout_rate == rate
+  hybrid.model.name = counterpart
+  assert hybrid == vit
+
+
+def test_axial_resnet50_has_the_rate_of_what_it_is_compared_with():
+  for dataset in ('jft300m', 'imagenet21k'):
+    axial, resnet = (
+      pretrain.get_config(f'{model},{dataset}').schedule
+      for model in ('AxialResNet50', 'BiT-R50x1')
+    )
+    assert axial == resnet
+  assert pretrain.get_config('AxialResNet50,jft300m').schedule.peak == 1e-3
+
+
+@pytest.mark.parametrize('model', ['ViT-B/16', 'ViT-B/32'])
+@pytest.mark.parametrize('dataset', SIZES)
+def test_axial_vits_are_trained_as_their_vits(model, dataset):
+  axial = pretrain.get_config(f'Axial-{model},{dataset}')
+  axial.model.name = model
+  assert axial == pretrain.get_config(f'{model},{dataset}')
+
+
+def _model(config):
+  arguments = config.model.to_dict()
+  if arguments['dtype'] == 'auto':
+    arguments['dtype'] = 'float32'
+  return models.build(
+    arguments.pop('name'), num_classes=config.num_classes, **arguments
+  )
+
+
+def _shapes(config):
+  """The parameters' shapes and dtypes."""
+  return jax.eval_shape(
+    lambda: step_lib.init_params(
+      _model(config), jax.random.key(0), (*config.image_size, config.channels)
+    )
+  )
+
+
+def test_jft_is_complete_but_for_its_location(tmp_path):
+  config = pretrain.get_config('ViT-B/16,jft300m')
+  shapes = _shapes(config)
+  assert shapes['head']['kernel'].shape == (768, 18_291)
+  assert shapes['pre_logits']['kernel'].shape == (768, 768)
+  # The released 1000-way model without the hidden layer has 86,567,656.
+  assert sum(x.size for x in jax.tree.leaves(shapes)) == (
+    86_567_656 + 768 * 769 + 769 * (18_291 - 1000)
+  )
+  with pytest.raises(ValueError, match=r'data.dataset is not set: .*=SPEC'):
+    loop.train_and_evaluate(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  'argument', ['ViT-L/16,jft300m', 'ViT-B/32,imagenet21k', 'ViT-B/16,digits']
+)
+def test_sgd_is_bits(argument):
+  config = pretrain.get_config(f'{argument},optimizer=sgd')
+  assert config.optimizer.to_dict() == {
+    'name': 'sgd',
+    'momentum': 0.9,
+    'weight_decay': 1e-4,
+    'weight_decay_params': 'all',
+    'moment_dtype': 'float32',
+    'clip_norm': 0.0,
+  }
+  schedule = config.schedule.to_dict()
+  assert schedule.pop('warmup_steps') in (5_000, -1)
+  # 0.03 a batch of 256.
+  batch = 256 if 'digits' in argument else 4096
+  assert config.data.batch_size == batch
+  assert schedule == {
+    'name': 'staircase',
+    'peak': 0.03 * batch / 256,
+    'boundaries': (0.25, 0.575, 0.75, 0.925),
+    'factor': 0.1,
+  }
+
+
+def test_bit_on_imagenet_alone_is_trained_as_its_authors_did():
+  config = pretrain.get_config('R50x1,imagenet2012')
+  assert config.epochs == 90
+  assert config.optimizer == config_lib.sgd(weight_decay=1e-4)
+  assert config.schedule.to_dict() == {
+    'name': 'staircase',
+    'peak': 0.48,
+    'warmup_steps': 5_000,
+    # After 30, 60 and 80 of 90 epochs.
+    'boundaries': pytest.approx((0.3333, 0.6667, 0.8889), abs=1e-4),
+    'factor': 0.1,
+  }
+  assert config.loss.to_dict() == {'name': 'softmax', 'label_smoothing': 0.0}
+  assert config.model.head_bias == 0
+  # The ViTs' row is an option.
+  config = pretrain.get_config('R50x1,imagenet2012,optimizer=adam')
+  vit = pretrain.get_config('ViT-B/16,imagenet2012')
+  for key in ('epochs', 'optimizer', 'schedule', 'loss'):
+    assert config[key] == vit[key]
+  # Elsewhere Adam, as the paper says (section 4.1, Table 7).
+  assert pretrain.get_config('R50x1,imagenet21k').optimizer.name == 'adam'
+
+
+def test_pretraining_followed_by_few_shots():
+  config = pretrain.get_config('ViT-B/16,jft300m,few_shot=imagenet2012')
+  section = config.evals.few_shot
+  assert section.dataset == 'tfds:imagenet2012'
+  assert (section.train_split, section.split) == ('train[:65000]', 'validation')
+  assert section.preprocess == 'resize(256)|central_crop'
+  assert (section.shots, section.seeds) == ((1, 5, 10, 25), (0, 1, 2))
+  assert section.l2 == (1024.0,)
+  assert section.every == config.evals.validation.every
+  config = pretrain.get_config('ViT-B/16,digits,few_shot=digits:0123')
+  assert config.evals.few_shot.dataset == 'digits:0123'
+  assert config.evals.few_shot.split == 'test'
+
+
+def test_pretraining_on_ones_own_data():
+  config = pretrain.get_config('ViT-S/16,folder:/a,b,epochs=5,eval=test')
+  assert config.data.dataset == 'folder:/a,b'
+  assert (config.epochs, config.total_steps) == (5.0, None)
+  assert config.num_classes is None
+  assert {k: v.split for k, v in config.evals.items()} == {'test': 'test'}
+  config_lib.validate(config)
+  part = pretrain.get_config('ViT-S/16,digits,eval=train[90%:]').evals
+  assert list(part) == ['held_out']
+  small = pretrain.get_config('ViT-S/16,digits,image_size=32')
+  assert small.image_size == (32, 32)
+
+
+@pytest.mark.parametrize(
+  'examples, batch, steps, warmup',
+  [(500, 16, 312, 31), (10_000, 32, 3125, 312), (1_281_167, 4096, 3127, 312)],
+)
+def test_what_suits_the_size_of_ones_own_data(examples, batch, steps, warmup):
+  config = pretrain.get_config('ViT-S/16,folder:/a,epochs=10')
+  resolved = config_lib.resolve(config, num_examples=examples, num_classes=5)
+  assert resolved.data.batch_size == batch
+  assert resolved.total_steps == steps
+  assert resolved.schedule.warmup_steps == warmup
+  # ImageNet's row at its batch, by the square root of others.
+  rate = {16: 1.875e-4, 32: 2.6517e-4, 4096: 3e-3}[batch]
+  assert resolved.schedule.peak == pytest.approx(rate, rel=1e-4)
+  assert resolved.evals.auto.every == steps // 10
+  assert (resolved.loss.name, resolved.model.head_bias) == ('softmax', 0.0)
+  # In a short run nothing is regularised.
+  assert resolved.model.dropout_rate == 0
+  assert resolved.data.preprocess == 'inception_crop(min_area=0.5)|flip'
+  assert resolved.model.representation_size is None
+  longer = pretrain.get_config('ViT-S/16,folder:/a,epochs=30')
+  assert longer.model.dropout_rate == 0.1
+  assert longer.data.preprocess == 'inception_crop|flip'
+  # The others are ImageNet's row.
+  assert resolved.optimizer.weight_decay == 0.3
+  config.loss.name = 'sigmoid'
+  resolved = config_lib.resolve(config, num_examples=examples, num_classes=5)
+  # The log-odds of one class of five.
+  assert resolved.model.head_bias == pytest.approx(np.log(1 / 4))
+
+
+def test_pretraining_never_sees_its_validation_images():
+  for dataset, split in (('jft300m', 'train'), ('imagenet21k', 'full')):
+    config = pretrain.get_config(f'ViT-B/16,{dataset}')
+    sizes = {split: 100_000}
+    assert splits.resolve(config.data.train_split, sizes).parts == (
+      (split, 51_200, 100_000),
+    )
+    assert splits.resolve(config.evals.validation.split, sizes).parts == (
+      (split, 0, 51_200),
+    )
+  config = pretrain.get_config('ViT-B/16,imagenet2012')
+  assert config.data.train_split == 'train'
+  assert config.evals.validation.split == 'validation'
+
+
+# Figure 4: random subsets, early stopping ------------------------------------
+
+
+@pytest.mark.parametrize(
+  'subset, part',
+  [
+    ('9000000', '9000000'),
+    ('9_000_000', '9000000'),
+    ('1', '1'),
+    ('3%', '3%'),
+    ('0.1', '10%'),
+    ('0.03', '3%'),
+    ('.0297', '2.97%'),
+    ('29.7%', '29.7%'),
+    ('1.0', '100%'),
+    ('100%', '100%'),
+  ],
+)
+def test_a_random_subset_is_all_that_differs(subset, part):
+  argument = 'ViT-B/16,jft300m,few_shot=imagenet2012'
+  config = pretrain.get_config(f'{argument},subset={subset}')
+  assert config.data.train_split == f'shuffled(train[51200:])[:{part}]'
+  assert config.checkpoint.best == 'validation/accuracy'
+  assert config.evals.few_shot.every == config.evals.validation.every
+  config_lib.validate(config, complete=False)
+  whole = pretrain.get_config(argument)
+  config.data.train_split = whole.data.train_split
+  config.checkpoint.best = ''
+  assert config == whole
+
+
+@pytest.mark.parametrize(
+  'subset', ['0', '', '-5', '101%', '1.5', 'all', '3%%', '1e6', '0%', '0.0']
+)
+def test_wrong_subsets(subset):
+  with pytest.raises(
+    ValueError, match=f"subset='{subset}' must be a number of exam.*Usage"
+  ):
+    pretrain.get_config(f'ViT-B/16,jft300m,subset={subset}')
+
+
+def test_runs_on_subsets_have_as_many_steps():
+  for dataset, size, batch, options in (
+    # What is held out to stop early by, unless this says otherwise.
+    ('imagenet2012', 1_268_355, 4096, ',train=train[:99%],eval=train[99%:]'),
+    # The batch suits the whole.
+    ('digits', 1437, 16, ',eval=test'),
+  ):
+    whole, subset = (
+      config_lib.resolve(
+        pretrain.get_config(f'ViT-B/16,{dataset},epochs=9{options}{option}'),
+        num_examples=found,
+        num_classes=1000 if dataset == 'imagenet2012' else 10,
+        whole=size,
+      )
+      for option, found in (('', size), (',subset=0.1', round(size / 10)))
+    )
+    assert subset.total_steps == whole.total_steps == 9 * size // batch
+    assert subset.data.num_examples == round(size / 10)
+    assert subset.schedule == whole.schedule
+
+
+def test_imagenets_test_images_do_not_stop_early():
+  config = pretrain.get_config('ViT-B/16,imagenet2012,subset=10%')
+  assert config.data.train_split == 'shuffled(train[:99%])[:10%]'
+  [(name, section)] = config.evals.items()
+  assert (name, section.split) == ('held_out', 'train[99%:]')
+  assert config.checkpoint.best == 'held_out/accuracy'
+  assert config.data.examples_per_epoch == 1_268_355
+  whole = pretrain.get_config('ViT-B/16,imagenet2012')
+  assert whole.data.num_examples == 1_281_167
+  assert whole.evals.validation.split == 'validation'
+
+
+def test_a_subset_is_of_what_is_not_held_out():
+  config = pretrain.get_config(
+    'ViT-B/16,digits,train=train[:98%],eval=train[98%:],subset=50'
+  )
+  assert config.data.train_split == 'shuffled(train[:98%])[:50]'
+  assert config.checkpoint.best == 'held_out/accuracy'
+  config = pretrain.get_config(
+    'ViT-B/16,imagenet2012,train=shuffled(train,seed=1)[:99%]'
+    ',eval=shuffled(train,seed=1)[99%:],subset=50%'
+  )
+  assert config.data.train_split == (
+    'shuffled(shuffled(train,seed=1)[:99%])[:50%]'
+  )
+  assert config.evals.held_out.split == 'shuffled(train,seed=1)[99%:]'
+  assert config.data.examples_per_epoch == 1_268_355
+  assert not config.data.num_examples
+  with pytest.raises(ValueError, match=r'subset=50 stops early, .*eval=SPLIT'):
+    pretrain.get_config('ViT-B/16,digits,subset=50')
+  with pytest.raises(
+    ValueError, match=r"stopped early by 'train\[98%:\]', whi"
+  ):
+    pretrain.get_config('ViT-B/16,digits,eval=train[98%:],subset=50')
+
+
+# Fine-tuning: Table 4 --------------------------------------------------------
+
+_GRID = (0.001, 0.003, 0.01, 0.03)
+# Data set: its spec, steps, warm-up, rates, the part to train on while the rate
+# is chosen (the rest is for choosing), the split to report.
+TABLE_4 = {
+  'imagenet2012': (
+    *('tfds:imagenet2012', 20_000, 500, (0.003, 0.01, 0.03, 0.06), 99),
+    'validation',
+  ),
+  'cifar100': ('tfds:cifar100', 10_000, 500, _GRID, 98, 'test'),
+  'cifar10': ('tfds:cifar10', 10_000, 500, _GRID, 98, 'test'),
+  'pets': ('tfds:oxford_iiit_pet', 500, 100, _GRID, 90, 'test'),
+  'flowers': ('tfds:oxford_flowers102', 500, 100, _GRID, 90, 'test'),
+  # Not the paper's.
+  'folder:/data/a,b': ('folder:/data/a,b', 2_500, 200, _GRID, 90, 'auto'),
+}
+
+
+@pytest.mark.parametrize('dataset', TABLE_4)
+def test_table_4(dataset):
+  spec, steps, warmup_steps, rates, _, test = TABLE_4[dataset]
+  config = finetune.get_config(f'ViT-B/16,{dataset}')
+  assert config.data.dataset == spec
+  assert config.total_steps == steps
+  assert config.schedule.to_dict() == {
+    'name': 'cosine',
+    # That of the released run which reaches the figure in the docstring.
+    'peak': 0.01 if dataset == 'cifar10' else 0.03,
+    'warmup_steps': warmup_steps,
+    'end': 0.0,
+  }
+  assert config.schedule.peak in rates
+  assert config.data.preprocess == 'inception_crop|flip'
+  (evaluation,) = config.evals.values()
+  assert evaluation.preprocess == 'resize'
+  if dataset in finetune.TABLE_4:
+    assert finetune.TABLE_4[dataset].learning_rates == rates
+  assert config.optimizer.to_dict() == {
+    'name': 'sgd',
+    'momentum': 0.9,
+    'weight_decay': 0.0,
+    'weight_decay_params': 'all',
+    'moment_dtype': 'float32',
+    'clip_norm': 1.0,
+  }
+  assert config.data.batch_size == 512
+  assert config.image_size == (384, 384)
+  assert config.polyak.decay == 0
+  assert config.loss.to_dict() == {'name': 'softmax', 'label_smoothing': 0.0}
+  assert config.model.representation_size is None
+  assert config.init.new_head
+  assert config.data.train_split == 'train'
+  assert evaluation.split == test
+  own = dataset not in finetune.TABLE_4
+  assert list(config.evals) == ['auto' if own else 'test']
+
+
+@pytest.mark.parametrize('dataset', list(TABLE_4)[:-1])
+@pytest.mark.parametrize(
+  'model',
+  [
+    *('ViT-L/16', 'ViT-H/14', 'R50+ViT-B/32', 'R50+ViT-L/16'),
+    *('Axial-ViT-B/16', 'AxialResNet50', 'BiT-R50x1', 'BiT-R200x3'),
+  ],
+)
+def test_table_4_is_that_of_all_models(model, dataset):
+  config = finetune.get_config(f'{model},{dataset}')
+  expected = finetune.get_config(f'ViT-B/16,{dataset}')
+  rate = 0.1 if model in ('ViT-L/16', 'ViT-H/14', 'R50+ViT-L/16') else 0.0
+  assert (config.model.dropout_rate or 0.0) == rate
+  config.model = expected.model
+  config.dropout_rng = expected.dropout_rng
+  assert config == expected
+
+
+def test_finetuning_on_ones_own_data_says_what_it_is_measured_on():
+  config = finetune.get_config('ViT-B/16,folder:/data/a,eval=val')
+  assert {k: v.split for k, v in config.evals.items()} == {'val': 'val'}
+  with pytest.raises(ValueError, match='eval=val is for data of your own'):
+    finetune.get_config('ViT-B/16,pets,eval=val')
+  with pytest.raises(ValueError, match='eval=val is for train=all'):
+    finetune.get_config('ViT-B/16,folder:/data/a,train=selection,eval=val')
+
+
+@pytest.mark.parametrize('dataset', TABLE_4)
+def test_rates_are_selected_without_the_test_split(dataset):
+  *_, percent, test = TABLE_4[dataset]
+  config = finetune.get_config(f'ViT-B/16,{dataset},train=selection')
+  sizes = {'train': 1000, test: 1000}
+  trained = splits.resolve(config.data.train_split, sizes)
+  (evaluation,) = config.evals.values()
+  held_out = splits.resolve(evaluation.split, sizes)
+  if dataset in finetune.TABLE_4:
+    assert trained.parts == (('train', 0, 10 * percent),)
+    assert held_out.parts == (('train', 10 * percent, 1000),)
+  else:
+    # Class folders are sorted: a slice would be of a few classes.
+    assert trained.shuffled
+    assert (len(trained), len(held_out)) == (10 * percent, 100)
+    assert not trained.may_overlap(held_out)
+  assert evaluation.dataset == ''
+
+
+@pytest.mark.parametrize('resolution', [384, 512, 518])
+@pytest.mark.parametrize('dataset', TABLE_4)
+def test_resolution(dataset, resolution):
+  config = finetune.get_config(f'ViT-H/14,{dataset},resolution={resolution}')
+  assert config.image_size == (resolution, resolution)
+  averaged = dataset == 'imagenet2012' and resolution > 384
+  assert config.polyak.decay == (0.9999 if averaged else 0.0)
+  image = np.zeros((40, 30, 3), np.uint8)
+  rng = np.random.default_rng(0)
+  for text in (
+    config.data.preprocess,
+    *(e.preprocess for e in config.evals.values()),
+  ):
+    preprocess = inputs.parse_preprocess(config, text)
+    assert preprocess(image, rng).shape == (resolution, resolution, 3)
+
+
+# Data set: BiT's resolution, size before the crop, and mixup.
+BIT = {
+  'imagenet2012': (384, 448, 0.1),
+  'cifar100': (128, 160, 0.1),
+  'cifar10': (128, 160, 0.1),
+  'pets': (384, 448, 0.0),
+  'flowers': (384, 448, 0.0),
+  'folder:/data/a,b': (384, 448, 0.0),
+}
+
+
+@pytest.mark.parametrize('dataset', BIT)
+def test_setup_of_bit(dataset):
+  resolution, larger, mixup = BIT[dataset]
+  spec, steps, warmup_steps, _, percent, test = TABLE_4[dataset]
+  config = finetune.get_config(f'setup=bit,BiT-R50x1,{dataset}')
+  assert config.image_size == (resolution, resolution)
+  assert config.data.preprocess == f'resize({larger})|random_crop|flip'
+  (evaluation,) = config.evals.values()
+  assert (evaluation.split, evaluation.preprocess) == (test, 'resize')
+  assert config.mixup_alpha == mixup
+  assert config.total_steps == steps
+  assert config.schedule.to_dict() == {
+    'name': 'staircase',
+    'peak': 0.003,
+    'warmup_steps': warmup_steps,
+    'boundaries': (0.3, 0.6, 0.9),
+    'factor': 0.1,
+  }
+  assert config.optimizer.momentum == 0.9
+  assert config.optimizer.clip_norm == 0
+  assert config.optimizer.weight_decay == 0
+  assert config.data.batch_size == 512
+  assert config.data.dataset == spec
+  selection = finetune.get_config(
+    f'setup=bit,train=selection,BiT-R50x1,{dataset}'
+  )
+  train = 'train' if dataset in finetune.TABLE_4 else 'shuffled(train)'
+  assert selection.data.train_split == f'{train}[:{percent}%]'
+  # Nothing of it in Table 4's setup.
+  assert finetune.get_config(f'BiT-R50x1,{dataset}').mixup_alpha == 0
+
+
+@pytest.mark.parametrize(
+  ('preprocess', 'train', 'test'),
+  [
+    ('inception', 'inception_crop|flip', 'resize'),
+    ('crop', 'resize(299)|random_crop|flip', 'resize'),
+    (
+      'crop_small',
+      "resize_small(299, method='area')|random_crop|flip",
+      "resize_small(299, method='area')|central_crop",
+    ),
+  ],
+)
+def test_families_of_preprocessing(preprocess, train, test):
+  for dataset in ('pets', 'cifar10'):
+    config = finetune.get_config(
+      f'ViT-B/16,{dataset},resolution=256,preprocess={preprocess}'
+    )
+    assert config.data.preprocess == train
+    assert config.evals.test.preprocess == test
+
+
+def test_real_is_a_second_test_after_the_last_step():
+  text = 'ViT-B/16,imagenet2012,resolution=512,preprocess=crop_small,real='
+  config = finetune.get_config(text + 'true')
+  assert list(config.evals) == ['real', 'test']
+  assert config.evals.real.to_dict() == {
+    'kind': 'classification',
+    'dataset': 'tfds:imagenet2012_real',
+    'split': 'validation',
+    'preprocess': "resize_small(597, method='area')|central_crop",
+    'label_key': 'real_label',
+    'max_labels': 32,
+    'classes': '',
+    'restrict': False,
+    'batch_size': 0,
+    'every': 0,
+  }
+  assert config.evals.test.dataset == ''
+  assert config.evals.test.preprocess == config.evals.real.preprocess
+  # Nothing else of the run is another one.
+  del config.evals['real']
+  assert config == finetune.get_config(text + 'false')
+  assert config == finetune.get_config(text.removesuffix(',real='))
+  again = robustness.get_config('ViT-B/16,real,resolution=512').evals.real
+  other = finetune.get_config('ViT-B/16,imagenet2012,resolution=512,real=true')
+  assert other.evals.real == again
+
+
+@pytest.mark.parametrize(
+  'argument, found',
+  [
+    ('cifar10', 'not on cifar10 with train=all'),
+    ('tfds:imagenet2012', 'not on tfds:imagenet2012 with train=all'),
+    ('imagenet2012,train=selection', 'not on imagenet2012 with train=selec'),
+  ],
+)
+def test_real_is_refused_where_it_tests_nothing(argument, found):
+  with pytest.raises(ValueError, match=f'real=true is a second .*{found}'):
+    finetune.get_config(f'ViT-B/16,real=true,{argument}')
+  with pytest.raises(ValueError, match=r"real='yes' .*'false', 'true'"):
+    finetune.get_config(f'ViT-B/16,real=yes,{argument}')
+  finetune.get_config(f'ViT-B/16,real=false,{argument}')
+
+
+@pytest.mark.parametrize('model', ['ViT-L/16', 'ViT-B/16', 'BiT-R50x1'])
+def test_the_model_may_be_that_of_the_weights(model, tmp_path):
+  named = finetune.get_config(f'{model},pets')
+  config = finetune.get_config('auto,pets')
+  saved = config_lib.default()
+  saved.model.name = model
+  (tmp_path / 'run').mkdir()
+  config_lib.save(saved, tmp_path / 'run')
+  for each in (named, config):
+    each.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
+  found = warm_start.with_model(config, tmp_path / 'new')
+  assert found == warm_start.with_model(named, tmp_path / 'new')
+
+
+def test_finetuning_needs_weights():
+  config = finetune.get_config('ViT-B/16,digits')
+  with pytest.raises(ValueError, match=r'init.checkpoint is not set'):
+    config_lib.validate(config)
+  config.init.checkpoint = ''
+  config_lib.validate(config)
+
+
+def test_unknown_values_of_options():
+  with pytest.raises(ValueError, match=r"train='some' .*'all', 'selection'"):
+    finetune.get_config('ViT-B/16,pets,train=some')
+  with pytest.raises(ValueError, match=r"setup='bti' .*'table4', 'bit'"):
+    finetune.get_config('BiT-R50x1,pets,setup=bti')
+  with pytest.raises(
+    ValueError, match=r"preprocess='vgg' .*'inception', 'crop', 'crop_small'"
+  ):
+    finetune.get_config('ViT-B/16,pets,preprocess=vgg')
+  with pytest.raises(ValueError, match=r"optimizer='lamb' .*'adam', 'sgd'"):
+    pretrain.get_config('ViT-B/16,digits,optimizer=lamb')
+
+
+# Masked patch prediction -----------------------------------------------------
+
+
+def test_masked_patch_prediction_is_the_papers():
+  config = masked_patch.get_config('ViT-B/16,jft300m')
+  assert config.loss.to_dict() == {
+    'name': 'masked_patch',
+    'target': 'mean_colour',
+    'fraction': 0.5,
+    'mask_share': 0.8,
+    'other_share': 0.1,
+  }
+  assert config.schedule.to_dict() == {
+    'name': 'cosine',
+    'peak': 2e-4,
+    'warmup_steps': 10_000,
+    'end': 0.0,
+  }
+  assert config.optimizer.to_dict() == config_lib.adam().to_dict()
+  assert config.data.batch_size == 4096
+  assert config.total_steps == 1_000_000
+  assert not config.epochs
+  assert config.image_size == (224, 224)
+  assert config.model.name == 'ViT-B/16'
+  for key in ('representation_size', 'dropout_rate'):
+    assert config.model[key] is None
+  assert config.evals.validation.kind == 'masked_patch'
+  assert config.evals.validation.split == 'train[:51200]'
+  config.data.dataset = 'folder:/data/jft'
+  config_lib.validate(config)
+  resolved = config_lib.resolve(
+    config, num_examples=303_000_000, num_classes=18_291
+  )
+  assert resolved.total_steps == 1_000_000
+
+
+def test_options_of_masked_patch_prediction():
+  config = masked_patch.get_config(
+    'ViT-S/8,folder:/data/a,b,target=pixels,fraction=0.15,steps=500,eval=test,'
+    'few_shot=digits'
+  )
+  assert config.data.dataset == 'folder:/data/a,b'
+  assert (config.loss.target, config.loss.fraction) == ('pixels', 0.15)
+  assert config.evals.test.split == 'test'
+  assert config.evals.few_shot.dataset == 'digits'
+  # A short run's warm-up is short.
+  resolved = config_lib.resolve(config, num_examples=10_000, num_classes=2)
+  assert resolved.schedule.warmup_steps == 50
+  with pytest.raises(ValueError, match=r'Usage: configs/masked_patch\.py'):
+    masked_patch.get_config('ViT-B/16')
+  with pytest.raises(ValueError, match="steps='many' is not of type int"):
+    masked_patch.get_config('ViT-B/16,digits,steps=many')
+
+
+# The quickstart --------------------------------------------------------------
+
+
+def test_robustness():
+  config = robustness.get_config('ViT-B/16,validation+real+a')
+  assert {name: s.split for name, s in config.evals.items()} == {
+    'validation': 'validation',
+    'real': 'validation',
+    'a': 'test',
+  }
+  trained = finetune.get_config('ViT-B/16,imagenet2012').evals.test.preprocess
+  assert {s.preprocess for s in config.evals.values()} == {trained}
+  real, a = config.evals.real, config.evals.a
+  assert (real.dataset, real.label_key) == (
+    'tfds:imagenet2012_real',
+    'real_label',
+  )
+  assert (a.dataset, a.classes, a.restrict) == (
+    *('tfds:imagenet_a', 'names', True),
+  )
+  assert config.init.checkpoint is None
+  everything = robustness.get_config('ViT-B/16,all').evals
+  assert list(everything) == ['a', 'r', 'real', 'v2', 'validation']
+
+
+def test_robustness_on_objectnet():
+  config = robustness.get_config(
+    'ViT-H/14,objectnet,resolution=480,objectnet=/data/objectnet-1.0'
+  )
+  section = config.evals.objectnet
+  assert section.dataset == 'folder:/data/objectnet-1.0'
+  assert (section.split, section.restrict) == ('images', False)
+  assert section.classes == '/data/objectnet-1.0/mappings'
+  assert section.preprocess == 'trim(2)|resize_small(512)|central_crop'
+
+
+@pytest.mark.parametrize(
+  'argument, message',
+  [
+    ('ViT-B/16,real+reel', r"\['reel'\] are no sets to evaluate"),
+    ('ViT-B/16,objectnet', 'option objectnet=PATH belong together'),
+    ('ViT-B/16,real,objectnet=/data', 'option objectnet=PATH belong together'),
+  ],
+)
+def test_robustness_on_unknown_sets(argument, message):
+  with pytest.raises(ValueError, match=message):
+    robustness.get_config(argument)
+
+
+def test_quickstart_is_a_fair_transfer():
+  config = quickstart.get_config()
+  assert config.order == ('pretrain', 'finetune', 'scratch')
+  first, tuned, scratch = (config.stages[name] for name in config.order)
+  for name in config.order:
+    config_lib.validate(config.stages[name])
+    alone = quickstart.get_config(name)
+    assert alone.to_dict() == config.stages[name].to_dict()
+  # Other digits, at twice the resolution.
+  assert first.data.dataset == 'digits:13589'
+  assert tuned.data.dataset == 'digits:02467'
+  assert tuned.image_size == tuple(2 * size for size in first.image_size)
+  assert tuned.init.checkpoint == 'stage:pretrain'
+  assert scratch.init.checkpoint == ''
+  for key in ('data', 'model', 'image_size', 'total_steps', 'evals'):
+    assert tuned[key] == scratch[key], key
+  sizes = {'train': 1000, 'test': 200}
+  used = [
+    range(start, stop)
+    for split in (
+      tuned.data.train_split,
+      tuned.evals.validation.split,
+      tuned.evals.test.split,
+    )
+    for name, start, stop in splits.resolve(split, sizes).parts
+    if name == 'train'
+  ]
+  assert sorted(i for part in used for i in part) == list(range(1000))

@@ -1,0 +1,196 @@
+"""The models and data of configs/mini.py keep the paper's proportions."""
+
+import cv2
+import numpy as np
+import pytest
+
+from vit_jax import accounting, data, models
+from vit_jax import config as config_lib
+from vit_jax.config import inputs
+from vit_jax.configs import mini
+from vit_jax.paper import numbers
+
+
+def _model(config):
+  options = config.model.to_dict() | {'dtype': 'float32'}
+  return models.build(options.pop('name'), num_classes=31, **options)
+
+
+def _macs(name):
+  return accounting.forward_macs(
+    _model(mini.get_config(f'{name},jft300m')), mini.IMAGE_SIZE
+  )
+
+
+@pytest.mark.parametrize('row', numbers.ROWS_6)
+def test_cost_keeps_its_proportion_within_a_family(row):
+  name, _ = row
+  if name.startswith('R50+'):
+    return  # Half of a hybrid is its root, which does not shrink as the rest.
+  smallest = 'BiT-R50x1' if name.startswith('BiT-') else 'ViT-B/32'
+  printed = numbers.COMPUTE[f'{name}, {row[1]} epochs', 'GMACs'].value
+  base = numbers.COMPUTE[f'{smallest}, 7 epochs', 'GMACs'].value
+  ratio = _macs(name) / _macs(smallest) / (printed / base)
+  assert 0.4 < ratio < 1.1
+
+
+def test_names_of_the_paper_are_models_here():
+  for name in (*(model for model, _ in numbers.ROWS_6), 'ViT-b/32'):
+    config = mini.get_config(f'{name},jft300m')
+    grid = _model(config).token_grid(config.image_size)
+    patch = name.rpartition('/')[2]
+    if '/' in name:
+      assert grid == {'32': (3, 3)}.get(patch, (6, 6))
+    else:
+      assert grid is None
+
+
+def test_epochs_are_the_papers():
+  seven = mini.get_config('ViT-B/16,jft300m')
+  assert seven.total_steps == 400
+  assert mini.get_config('ViT-B/16,jft300m,epochs=14').total_steps == 800
+  assert mini.get_config('ViT-B/16,imagenet21k,epochs=45').total_steps == 106
+  assert seven.data.train_split == 'train[:48000]'
+  subset = mini.get_config('ViT-B/16,jft300m,subset=1440')
+  assert subset.data.train_split == 'shuffled(train[:48000])[:1440]'
+  assert subset.total_steps == 400
+
+
+def test_rates_keep_the_proportions_of_table_3():
+  peaks = {
+    name: mini.get_config(f'{name},jft300m').schedule.peak
+    for name in ('ViT-B/16', 'ViT-L/16', 'BiT-R50x1', 'Axial-ViT-B/16')
+  }
+  assert peaks == pytest.approx(
+    {
+      'ViT-B/16': 3e-3,  # 8e-4 in the table,
+      'ViT-L/16': 1.5e-3,  # 4e-4,
+      'BiT-R50x1': 3.75e-3,  # 1e-3,
+      'Axial-ViT-B/16': 3e-3,  # and not in it.
+    }
+  )
+
+
+def test_masked_patches_are_an_objective_of_miniatures():
+  config = mini.get_config('ViT-B/16,jft300m,epochs=14,objective=masked_patch')
+  config_lib.validate(config)
+  assert config.loss.name == 'masked_patch'
+  assert config.evals.validation.kind == 'masked_patch'
+  assert config.schedule.peak == pytest.approx(7.5e-4)  # 2e-4 of 8e-4.
+  assert config.total_steps == 800
+
+
+def test_few_shots_on_all_tasks():
+  config = mini.get_config('ViT-L/32,jft300m,few_shot=average')
+  config_lib.validate(config)
+  assert [name for name in config.evals if name.startswith('few_shot')] == [
+    'few_shot',
+    'few_shot_cifar10',
+    'few_shot_cifar100',
+    'few_shot_flowers',
+    'few_shot_pets',
+  ]
+  assert config.evals.few_shot_pets.dataset == 'shapes:shape+colour'
+  assert config.evals.few_shot_cifar10.train_split == 'train'
+  # A curve of one, the others at the end.
+  assert (config.evals.few_shot.every, config.evals.few_shot_pets.every) == (
+    *(80, 0),
+  )
+
+
+def test_how_often_it_is_measured():
+  def every(argument):
+    evals = mini.get_config(f'ViT-B/32,{argument}').evals
+    return evals.validation.every, evals.few_shot.every
+
+  assert every('jft300m') == (80, 80)
+  assert every('jft300m,evals=1') == (400, 400)
+  assert every('imagenet2012,evals=73') == (1, 1)
+  # Three steps.
+  assert every('jft300m,epochs=0.05') == (1, 1)
+  for often in (0, 401):
+    with pytest.raises(ValueError, match=f'evals={often}, expected 1 to 400'):
+      every(f'jft300m,evals={often}')
+
+
+@pytest.fixture
+def own(tmp_path):
+  """Images of one's own: 2 classes of 200 to train on, and of 10 to test."""
+  rng = np.random.default_rng(0)
+  for split, count in (('train', 200), ('test', 10)):
+    for name in ('cat', 'dog'):
+      folder = tmp_path / split / name
+      folder.mkdir(parents=True)
+      for i in range(count):
+        pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
+        cv2.imwrite(f'{folder}/{i}.png', pixels)
+  return f'folder:{tmp_path}'
+
+
+def test_data_of_ones_own_takes_the_place_of_scenes(own):
+  whole = mini.get_config(f'ViT-B/32,jft300m,of={own}')
+  small = mini.get_config(f'ViT-B/32,imagenet21k,of={own}')
+  part = mini.get_config(f'ViT-B/32,jft300m,subset=4800,of={own}')
+  task = mini.get_config(f'ViT-B/32,imagenet,of={own}')
+  for config in (whole, small, part, task):
+    config_lib.validate(config)
+    assert config.data.dataset == own
+  source = inputs.open_source(whole, own)
+  views = {
+    name: data.View(source, split)
+    for name, split in {
+      'whole': whole.data.train_split,
+      'small': small.data.train_split,
+      'part': part.data.train_split,
+      'held out': whole.evals.validation.split,
+      'task': task.data.train_split,
+      'test': task.evals.test.split,
+    }.items()
+  }
+  # 90%, and 2,200 and 4,800 in 48,000 of these.
+  sizes = {name: len(view) for name, view in views.items()}
+  assert sizes == {
+    'whole': 360,
+    'small': 16,
+    'part': 36,
+    'held out': 40,
+    'task': 40,
+    'test': 20,
+  }
+  assert views['small'].shared(views['whole']) == 16
+  assert views['small'].shared(views['part']) == 16
+  assert views['whole'].shared(views['task']) == 0
+  # The classes are found in any order of files.
+  assert {views['part'].label(i) for i in range(36)} == {0, 1}
+  # Other tasks stay.
+  assert mini.get_config(f'ViT-B/32,cifar10,of={own}').data.dataset == 'digits'
+
+
+@pytest.mark.parametrize('task', mini.TASKS)
+def test_tasks_are_measured_on_other_images(task):
+  config = mini.get_config(f'BiT-R50x1,{task}')
+  config_lib.validate(config)
+  source = inputs.open_source(config, config.data.dataset)
+  train = data.View(source, config.data.train_split)
+  test = data.View(source, config.evals.test.split)
+  assert train.shared(test) == 0
+  assert len(test) >= 360
+  image = inputs.parse_preprocess(config, config.data.preprocess)(
+    train[0].image, np.random.default_rng(0)
+  )
+  assert image.shape == (*config.image_size, config.channels)
+
+
+@pytest.mark.parametrize(
+  ('argument', 'message'),
+  [
+    ('ViT-B/16,cifar', "'cifar' is no data set here.*cifar100"),
+    ('ViT-B/16,jft300m,optimizer=lamb', "optimizer='lamb' .*'adam', 'sgd'"),
+    ('ViT-B/16,pets,epochs=3', 'epochs= is for pre-training'),
+    ('ViT-S/16,jft300m', "'ViT-S/16' has no miniature.*b, B, L, H"),
+    ('ViT-B/8,jft300m', "'ViT-B/8' has no miniature.*32, 16, 14"),
+  ],
+)
+def test_what_is_refused(argument, message):
+  with pytest.raises(ValueError, match=message):
+    mini.get_config(argument)

@@ -1,0 +1,118 @@
+"""Masked patch prediction on a split: every image once, on any mesh."""
+
+import cv2
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax import data, masked_patch, models, sharding
+from vit_jax.data import ops
+from vit_jax.evaluators.patch_prediction import MaskedPatchPrediction
+from vit_jax.masked_patch import corruption
+from vit_jax.training import step as step_lib
+
+SIZE = (8, 12)  # 2 x 3 patches of 4x4 px.
+
+
+class Images:
+  """Dark images as PNG files; those of the numbers `broken` are none."""
+
+  def __init__(self, count, broken=()):
+    self.info = data.SourceInfo('images', {'test': count}, 'a')
+    pixels = np.random.default_rng(0).integers(0, 80, (count, *SIZE, 3))
+    self.pixels = pixels.astype(np.uint8)
+    self.broken = broken
+
+  def read(self, split, index):
+    image = cv2.imencode('.png', self.pixels[index][..., ::-1])[1].tobytes()
+    broken = index in self.broken
+    return data.Record(b'broken' if broken else image, 0, f'{split}/{index}')
+
+
+def _build(target):
+  model = models.build(
+    'ViT-Ti/4', num_classes=1, width=16, depth=1, heads=2, mlp_dim=32
+  )
+  task = masked_patch.build(
+    model,
+    SIZE,
+    3,
+    target=target,
+    fraction=0.5,
+    mask_share=0.8,
+    other_share=0.1,
+  )
+  model = masked_patch.adapted(model, task)
+  params = step_lib.init_params(model, jax.random.key(0), (*SIZE, 3))
+  head = params['patch_head']
+  head['kernel'] = jax.random.normal(jax.random.key(1), head['kernel'].shape)
+  return model, task, params
+
+
+def _evaluate(source, target='mean_colour', *, devices=8, batch_size=8):
+  model, task, params = _build(target)
+  evaluator = MaskedPatchPrediction(
+    data.View(source, 'test'),
+    ops.parse('resize', image_size=SIZE, channels=3),
+    model,
+    task,
+    sharding.make_mesh(devices),
+    batch_size=batch_size,
+    reading=dict(num_classes=1, unreadable='skip-and-count', threads=0),
+  )
+  state = step_lib.TrainState(jnp.int32(0), params, (), {})
+  values = dict(evaluator.run(state))
+  assert f'on {values["count"]} examples' in evaluator.summary(values)
+  return values
+
+
+def _expected(source, target):
+  """From one batch of all images, and NumPy."""
+  model, task, params = _build(target)
+  keys = corruption.image_keys(
+    masked_patch.corruption_key(0), jnp.arange(len(source.pixels))
+  )
+  batch = {'image': source.pixels, 'corruption_key': keys}
+  found = jax.jit(lambda p, b: masked_patch.measure(model, task, p, b))(
+    params, batch
+  )
+  whole = np.ones(len(source.pixels), bool)
+  whole[list(source.broken)] = False
+  counted = np.asarray(found.corrupted)[whole]
+  classes = np.asarray(found.classes)[whole][counted]
+  predicted = np.asarray(found.predicted)[whole][counted]
+  occurring = np.bincount(classes.ravel())
+  return {
+    'accuracy': np.mean(classes == predicted),
+    'loss': np.asarray(found.loss)[whole][counted].mean(),
+    'baseline_accuracy': occurring.max() / occurring.sum(),
+    'count': whole.sum(),
+  }
+
+
+@pytest.mark.parametrize('target', ['mean_colour', 'downsized', 'pixels'])
+def test_every_patch_counts_once(target):
+  source = Images(21)
+  values = _evaluate(source, target)
+  assert values == pytest.approx(_expected(source, target), rel=1e-5)
+  assert 0 < values['baseline_accuracy'] < 1
+
+
+def test_neither_devices_nor_batches_matter():
+  source = Images(21)
+  expected = _evaluate(source)
+  assert _evaluate(source, devices=1) == pytest.approx(expected, rel=1e-5)
+  assert _evaluate(source, batch_size=16) == pytest.approx(expected, rel=1e-5)
+
+
+def test_unreadable_images_are_left_out():
+  source = Images(10, broken=(4, 9))
+  values = _evaluate(source)
+  expected = _expected(source, 'mean_colour') | {'excluded': 2}
+  assert values == pytest.approx(expected, rel=1e-5)
+
+
+def test_nothing_but_unreadable_images():
+  with pytest.raises(ValueError, match=r"All 2 images of 'test' are unreadab"):
+    _evaluate(Images(2, broken=(0, 1)))

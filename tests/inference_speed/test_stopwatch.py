@@ -1,0 +1,94 @@
+"""Timing on the device at hand, by a clock of the test's own."""
+
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import models
+from vit_jax.inference_speed import forward, stopwatch
+
+
+class Clock:
+  """Moves only when told."""
+
+  def __init__(self, durations):
+    self.now, self.durations, self.calls = 0.0, list(durations), 0
+
+  def __call__(self):
+    return self.now
+
+  def work(self):
+    self.calls += 1
+    self.now += self.durations.pop(0)
+
+
+def test_the_median_is_of_the_calls_after_the_warm_up():
+  clock = Clock([9, 9, 1, 2, 6, 3, 1])
+  timing = stopwatch.Timing(warm_up=2, calls=5, max_seconds=100)
+  assert stopwatch.median_seconds(clock.work, timing, clock) == 2
+  assert clock.calls == 7
+
+
+def test_slow_calls_are_few():
+  clock = Clock([20, 21, 22, 23, 24])
+  timing = stopwatch.Timing(warm_up=10, calls=30, max_seconds=10)
+  # One to warm up, and three that count.
+  assert stopwatch.median_seconds(clock.work, timing, clock) == 22
+  assert clock.calls == 4
+
+
+TINY = dict(width=16, depth=1, heads=2, mlp_dim=32)
+
+
+def test_a_program_takes_time_and_at_least_its_arguments_memory():
+  model = models.build('ViT-B/16', num_classes=10, **TINY)
+  timing = stopwatch.Timing(warm_up=1, calls=3)
+  device = stopwatch.find(None, timing)
+  assert (device.platform, device.unit, device.cores) == ('cpu', 'device', 1)
+  assert device.memory_bytes == 2**30
+  assert not device.estimated
+  params, images = forward.shapes(model, 32, 4)
+  assert (images.shape, images.dtype) == ((4, 32, 32, 3), np.uint8)
+  held = sum(4 * leaf.size for leaf in jax.tree.leaves(params))
+  small, large = (device.compile(model, 32, n) for n in (4, 8))
+  assert small.bytes >= held + 4 * 32 * 32 * 3 + 4 * 10 * 4
+  assert large.bytes > small.bytes
+  assert 0 < small.seconds() < 10
+
+
+def test_the_programs_logits_are_the_models():
+  model = models.build('ViT-B/16', num_classes=10, head_bias=-2.5, **TINY)
+  device = jax.devices()[0]
+  sharding = jax.sharding.SingleDeviceSharding(device)
+  params = stopwatch._params(device, model, 32)
+  images = np.full((2, 32, 32, 3), 255, np.uint8)
+  found = forward.lower(model, 32, 2, sharding).compile()(params, images)
+  expected, _ = model.apply(
+    {'params': params}, np.ones((2, 32, 32, 3), np.float32), train=False
+  )
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+  assert np.ptp(found) > 0
+
+
+def test_memory_that_is_given_counts():
+  assert stopwatch.find(12345, stopwatch.Timing()).memory_bytes == 12345
+
+
+@pytest.mark.parametrize(
+  'kind, cores',
+  [('TPU v3', 1), ('TPU v4', 2), ('TPU v5 lite', 1), ('NVIDIA L4', None)],
+)
+def test_a_device_has_so_many_tensorcores(kind, cores):
+  assert stopwatch._cores(kind) == cores
+
+
+def test_a_device_that_names_its_memory_is_believed(monkeypatch):
+  class Device:
+    device_kind, platform = 'TPU v4', 'tpu'
+
+    def memory_stats(self):
+      return {'bytes_limit': 777}
+
+  monkeypatch.setattr(jax, 'devices', lambda: [Device()])
+  device = stopwatch.find(None, stopwatch.Timing())
+  assert (device.memory_bytes, device.unit, device.cores) == (777, 'core', 2)

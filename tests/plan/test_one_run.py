@@ -1,0 +1,181 @@
+"""From a config to a plan, with the compiler's answers made up."""
+
+import dataclasses
+
+import pytest
+
+from vit_jax.configs import pretrain
+from vit_jax.plan import compiling, devices, one_run, remedies
+
+GIB = compiling.GIB
+
+
+def _run(batch_size=512, **changes):
+  config = pretrain.get_config('ViT-L/16,jft300m')
+  config.data.batch_size = batch_size
+  config.model.depth = 2
+  # Whole copies of the state, which a search may split.
+  config.mesh.data, config.mesh.fsdp = -1, 1
+  return one_run.Run('L', config).changed(changes)
+
+
+def _plan(run, topology='v3:2x2', **effort):
+  effort = one_run.Effort(**effort)
+  return one_run.plan(run, devices.parse(topology), effort, lambda text: None)
+
+
+def test_what_fits_is_compiled_once(compiler):
+  compiler.needs = lambda config, target: 3.5
+  plan = _plan(_run())
+  assert plan.fits
+  assert plan.fix is None
+  assert plan.memory.total == 3.5 * GIB
+  assert plan.analysis.batch_size == 512
+  assert [topology for _, topology in compiler.calls] == ['v3:2x2']
+
+
+def test_accumulation_is_found(compiler):
+  compiler.needs = lambda config, target: 4 + 48 / config.accumulation_steps
+  plan = _plan(_run())
+  assert plan.fits is False
+  # 4 + 48 / 4 is 16: not yet.
+  assert dict(plan.fix.changes) == {'accumulation_steps': 8}
+  assert plan.fix.fits
+  assert plan.fix.config.accumulation_steps == 8
+  assert plan.config.accumulation_steps == 1
+  assert plan.fix.memory.total == 10 * GIB
+  assert len(plan.tried) == len(compiler.calls)
+
+
+def test_no_search(compiler):
+  compiler.needs = lambda config, target: 20
+  plan = _plan(_run(), search=False)
+  assert (plan.fits, plan.fix, len(compiler.calls)) == (False, None, 1)
+
+
+def test_what_is_hopeless_is_not_compiled(compiler):
+  compiler.needs = lambda config, target: 9
+  run = _run(batch_size=65536)
+  given = one_run.describe({}, run, devices.parse('v3:2x2'))
+  assert given.least() > 16 * GIB
+  plan = _plan(run, search=False)
+  assert (plan.fits, plan.compiled, compiler.calls) == (False, None, [])
+  assert plan.memory.total == pytest.approx(given.least(), abs=1)
+
+
+def test_what_is_known_of_the_memory_before(compiler):
+  # L/16 of depth 2 in float32, and Adam's two moments. What stands for a slice
+  # here are CPUs, which sum in float32.
+  run = _run().changed({'mesh.reduce_dtype': 'bfloat16'})
+  target = devices.parse('v3:2x2')
+  given = one_run.describe({}, run, target)
+  config = one_run.analyse(run).config
+  params = 4 * one_run.analyse(run).analysis.params
+  batch = 512 // 8 * (224 * 224 * 3 + 16 * 4 + 3)
+  counters = given.held - 3 * params - batch
+  # The step, and those of Adam and of the schedule.
+  assert 0 <= counters <= 64
+  # Each device has the sum of all: in bfloat16, but for biases and norms, and
+  # for the class head.
+  head = 2 * 1024 * 18_291
+  assert params / 2 < given.gradients - head < 0.51 * params
+  half = one_run.describe({'accumulation_steps': 2}, run, target)
+  assert half.activations == pytest.approx(given.activations / 2)
+  # The sum over the micro-batches is held beside one's gradients.
+  assert half.gradients == 2 * params
+  split = {'mesh.fsdp': 8, 'mesh.shard': 'optimizer'}
+  found = one_run.describe(split, run, target)
+  assert found.held == pytest.approx(params * (1 + 2 / 8) + batch, rel=0.01)
+  assert found.gradients == given.gradients
+  # The compiler keeps of the sum what a device updates.
+  split['mesh.partition'] = 'compiler'
+  found = one_run.describe(split, run, target)
+  assert found.gradients == pytest.approx(params / 8, rel=0.01)
+  # Parameters in parts are whole for the step, in bfloat16 but for the head.
+  split['mesh.shard'] = 'all'
+  found = one_run.describe(split, run, target)
+  assert found.held == pytest.approx(params * 3 / 8 + batch, rel=0.01)
+  assert found.gradients == pytest.approx(
+    params * (1 / 8 + 1 / 2) + head, rel=0.01
+  )
+  split['mesh.partition'] = 'auto'
+  found = one_run.describe(split, run, target)
+  assert found.gradients == pytest.approx(params + 2 * head, rel=0.02)
+  # A micro-batch's gradients are rounded like them; their sum is not.
+  found = one_run.describe(split | {'accumulation_steps': 2}, run, target)
+  assert found.gradients == pytest.approx(2 * params + 2 * head, rel=0.02)
+  # But for a micro-batch, each when it is used.
+  split['mesh.gather'] = 'micro_batch'
+  found = one_run.describe(split, run, target)
+  assert found.gradients == pytest.approx(params / 8, rel=0.01)
+  assert config.model.remat == given.family == 'none'
+  full = one_run.describe({'model.remat': 'full'}, run, target)
+  assert full.family == 'full'
+  assert full.activations < given.activations / 4
+
+
+def test_a_run_is_changed_beside_itself():
+  run = _run()
+  changed = run.changed({'mesh.fsdp': 8, 'data.batch_size': 64})
+  assert (changed.config.mesh.fsdp, changed.config.data.batch_size) == (8, 64)
+  assert (run.config.mesh.fsdp, run.config.data.batch_size) == (1, 512)
+
+
+def test_tried_is_told(compiler):
+  compiler.needs = lambda config, target: 40
+  plan = _plan(_run(), max_tries=2)
+  assert plan.fix is None
+  assert len(plan.tried) == 3
+  assert plan.ended.startswith('--max_tries is reached')
+  assert isinstance(plan.tried[0], remedies.Tried)
+  assert dataclasses.is_dataclass(plan)
+
+
+def test_no_time_for_a_search(compiler):
+  compiler.needs = lambda config, target: 40
+  plan = _plan(_run(), max_seconds=-1)
+  assert len(compiler.calls) == 1
+  assert plan.ended.startswith('--max_minutes is reached')
+
+
+@pytest.mark.parametrize(
+  'mesh',
+  [
+    {'mesh.data': 1, 'mesh.fsdp': -1},
+    {'mesh.data': 2, 'mesh.fsdp': -1},
+    {'mesh.data': 8},
+    {'mesh.partition': 'manual'},
+  ],
+)
+def test_every_mesh_can_be_searched(compiler, mesh):
+  compiler.needs = lambda config, target: 15.6
+  plan = _plan(_run(**mesh), max_tries=99)
+  assert plan.fits is False
+  tried = [dict(one.candidate.changes) for one in plan.tried]
+  assert len(tried) > 1
+  # What can not be beside the user's settings is left out.
+  manual = mesh.get('mesh.partition') == 'manual'
+  assert any('mesh.gather' in one for one in tried) != manual
+  # Split further where it can be.
+  given = mesh.get('mesh.data')
+  wider = any(
+    (one.get('mesh.data'), one.get('mesh.fsdp')) == (1, 8) for one in tried
+  )
+  assert wider == (given != 1)
+
+
+def test_a_part_of_a_slice_is_not_planned(compiler):
+  compiler.needs = lambda config, target: 3
+  with pytest.raises(ValueError, match='uses 4 of the 8 devices'):
+    _plan(_run(**{'mesh.data': 4}))
+
+
+def test_a_compiler_error_is_told(compiler, monkeypatch):
+  def fails(config, target):
+    memory = compiling.Memory(1, 1, 0, 1)
+    return compiling.Compiled(memory, GIB, None, 1.0, error='crash')
+
+  monkeypatch.setattr(compiling, 'compile_step', fails)
+  plan = _plan(_run())
+  assert (plan.error, plan.fits, plan.memory) == ('crash', None, None)
+  assert plan.tried == ()

@@ -1,0 +1,44 @@
+"""The option that makes GPUs repeat themselves."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vit_jax.runtime import compilation
+
+OPTION = '--xla_gpu_deterministic_ops=true'
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+  monkeypatch.setattr(
+    compilation.importlib.util, 'find_spec', lambda name: 'cuda13' in name
+  )
+
+
+def test_it_is_set_once_beside_others(plugin, monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_dump_to=/tmp/x')
+  assert compilation.make_deterministic()
+  assert compilation.make_deterministic()
+  assert os.environ['XLA_FLAGS'] == f'--xla_dump_to=/tmp/x {OPTION}'
+
+
+def test_without_a_gpus_plugin_nothing_is_set(monkeypatch):
+  monkeypatch.setattr(
+    compilation.importlib.util, 'find_spec', lambda name: None
+  )
+  monkeypatch.delenv('XLA_FLAGS', raising=False)
+  assert not compilation.make_deterministic()
+  assert 'XLA_FLAGS' not in os.environ
+
+
+def test_xla_knows_it():
+  """An unknown option ends the process."""
+  command = [sys.executable, '-c', 'import jax; jax.devices()']
+  environ = os.environ | {'XLA_FLAGS': OPTION, 'JAX_PLATFORMS': 'cpu'}
+  assert subprocess.run(command, env=environ, check=False).returncode == 0
+  environ['XLA_FLAGS'] = '--xla_no_such_option=true'
+  found = subprocess.run(command, env=environ, check=False, capture_output=True)
+  assert found.returncode != 0

@@ -1,0 +1,290 @@
+"""Where the wall time went: the categories sum to it, over all launches."""
+
+import math
+import threading
+
+import jax
+import pytest
+
+from vit_jax.runtime import goodput as goodput_lib
+
+COMPILE = '/jax/core/compile/backend_compile_duration'
+TRACE = '/jax/core/compile/jaxpr_trace_duration'
+
+
+class Clock:
+  """Both clocks of a machine, set by hand."""
+
+  def __init__(self, seconds=1000.0):
+    self.seconds = seconds
+
+  def __call__(self):
+    return self.seconds
+
+
+def _start(clock, carried=None):
+  goodput = goodput_lib.Goodput(now=clock, clock=clock)
+  goodput.go_on_from(carried or {})
+  return goodput
+
+
+def _seconds(goodput):
+  values = goodput.metrics()
+  return {
+    name: values[f'goodput/{name}_seconds']
+    for name in goodput_lib.CATEGORIES
+    if values[f'goodput/{name}_seconds']
+  }
+
+
+def _compile(clock, seconds, event=COMPILE):
+  """As JAX does it: the event comes when the time has passed."""
+  clock.seconds += seconds
+  jax.monitoring.record_event_duration_secs(event, seconds, fun_name='f')
+
+
+def test_each_category():
+  clock = Clock()
+  with _start(clock) as goodput:
+    clock.seconds += 7  # Start-up.
+    goodput.start_training()
+    clock.seconds += 100
+    goodput.add('input', 20)
+    with goodput.phase('evaluation'):
+      clock.seconds += 5
+    with goodput.phase('checkpoint'):
+      clock.seconds += 3
+    clock.seconds += 1
+    assert _seconds(goodput) == {
+      'steps': 81,
+      'input': 20,
+      'evaluation': 5,
+      'checkpoint': 3,
+      'restart': 7,
+    }
+
+
+def test_of_nested_phases_the_inner_counts():
+  clock = Clock()
+  with _start(clock) as goodput:
+    goodput.start_training()
+    with goodput.phase('evaluation'):
+      clock.seconds += 1
+      with goodput.phase('checkpoint'):
+        clock.seconds += 10
+      clock.seconds += 100
+    assert _seconds(goodput) == {'evaluation': 101, 'checkpoint': 10}
+
+
+def test_a_phase_ends_with_its_error():
+  clock = Clock()
+  with _start(clock) as goodput:
+    goodput.start_training()
+
+    def fail():
+      with goodput.phase('checkpoint'):
+        clock.seconds += 2
+        raise OSError('full')
+
+    with pytest.raises(OSError, match='full'):
+      fail()
+    clock.seconds += 1
+    assert _seconds(goodput) == {'steps': 1, 'checkpoint': 2}
+
+
+def test_compilation_is_taken_from_the_phase_it_was_in():
+  clock = Clock()
+  with _start(clock) as goodput:
+    clock.seconds += 1
+    _compile(clock, 10)  # In start-up.
+    goodput.start_training()
+    _compile(clock, 30, TRACE)
+    clock.seconds += 5
+    with goodput.phase('evaluation'):
+      _compile(clock, 4)
+      clock.seconds += 2
+    assert _seconds(goodput) == {
+      'steps': 5,
+      'evaluation': 2,
+      'compilation': 44,
+      'restart': 1,
+    }
+
+
+def test_what_is_compiled_while_tracing_is_counted_once():
+  clock = Clock()
+  with _start(clock) as goodput:
+    goodput.start_training()
+    _compile(clock, 3)
+    clock.seconds += 1
+    # A trace of 10 seconds, in which two functions are compiled.
+    clock.seconds += 2
+    _compile(clock, 3)
+    _compile(clock, 4)
+    clock.seconds += 1
+    jax.monitoring.record_event_duration_secs(TRACE, 10)
+    assert _seconds(goodput) == {'steps': 1, 'compilation': 13}
+
+
+def test_compilation_elsewhere_is_not_counted():
+  clock = Clock()
+  with _start(clock) as goodput:
+    goodput.start_training()
+    thread = threading.Thread(target=_compile, args=(clock, 8))
+    thread.start()
+    thread.join()
+    # Saved by the cache, not spent; and what is part of another event.
+    for event in ('compile_time_saved_sec', 'cache_retrieval_time_sec'):
+      _compile(clock, 1, f'/jax/compilation_cache/{event}')
+    assert _seconds(goodput) == {'steps': 10}
+
+
+def test_what_jax_compiles_is_counted():
+  with goodput_lib.Goodput() as goodput:
+    goodput.start_training()
+    assert 'compilation' not in _seconds(goodput)
+    jax.jit(lambda x: x * 3 + 1)(2.0)
+    first = _seconds(goodput)['compilation']
+    assert 0 < first < 60
+  # The context is closed: neither compilation nor time is counted.
+  jax.jit(lambda x: x * 5 + 1)(2.0)
+  closed = _seconds(goodput)
+  assert closed['compilation'] == first
+  assert _seconds(goodput) == closed
+
+
+def test_no_listener_is_left_behind():
+  clock = Clock()
+  with _start(clock) as goodput:
+    goodput.start_training()
+    jax.monitoring.unregister_event_duration_listener(goodput._on_event)
+    jax.monitoring.register_event_duration_secs_listener(goodput._on_event)
+  with pytest.raises((AssertionError, ValueError)):
+    jax.monitoring.unregister_event_duration_listener(goodput._on_event)
+
+
+def test_the_sum_is_the_wall_time_whatever_happens():
+  clock = Clock()
+  carried = {}
+  begin = clock.seconds
+  for launch in range(3):
+    clock.seconds += 0.7 * launch  # Nothing runs.
+    with _start(clock, carried) as goodput:
+      clock.seconds += 0.1
+      _compile(clock, 0.2)
+      goodput.start_training()
+      for step in range(50):
+        clock.seconds += 0.013 * (step + 1)
+        goodput.add('input', 0.011 * step)
+        with goodput.phase('evaluation'):
+          _compile(clock, 0.017)
+          with goodput.phase('checkpoint'):
+            clock.seconds += 0.019
+          clock.seconds += 0.023
+        carried = goodput.metrics()
+      # Measured wrongly: less than nothing, or more than there was.
+      goodput.add('input', -1e6)
+      carried = goodput.metrics()
+      assert min(carried.values()) >= 0
+      goodput.add('input', 1e6)
+      carried = goodput.metrics()
+      assert min(carried.values()) >= 0
+  total = sum(
+    carried[f'goodput/{name}_seconds'] for name in goodput_lib.CATEGORIES
+  )
+  assert total == pytest.approx(clock.seconds - begin, abs=1e-3)
+  assert all(math.isfinite(value) for value in carried.values())
+
+
+def test_a_launch_goes_on_from_the_row_it_keeps():
+  clock = Clock()
+  with _start(clock) as goodput:
+    goodput.start_training()
+    clock.seconds += 60
+    row = {'step': 6.0} | goodput.metrics()
+    clock.seconds += 30  # Steps that will be repeated, an evaluation.
+    with goodput.phase('evaluation'):
+      clock.seconds += 5
+  assert row['unix_time'] == 1060
+  clock.seconds += 300  # Down.
+  with _start(clock, row) as goodput:
+    clock.seconds += 7
+    goodput.start_training()
+    clock.seconds += 140
+    assert _seconds(goodput) == {'steps': 200, 'restart': 30 + 5 + 300 + 7}
+    values = goodput.metrics()
+    assert values['goodput/restarts'] == 1
+    assert values['goodput/steps_share'] == pytest.approx(200 / 542)
+  with _start(clock, values) as goodput:
+    assert goodput.metrics()['goodput/restarts'] == 2
+
+
+def test_clocks_that_go_back():
+  clock = Clock()
+  with _start(clock) as goodput:
+    goodput.start_training()
+    clock.seconds += 10
+    row = goodput.metrics()
+  clock.seconds -= 500
+  with _start(clock, row) as goodput:
+    goodput.start_training()
+    clock.seconds += 5
+    goodput.add('input', 1)
+    clock.seconds -= 100
+    assert _seconds(goodput) == {'steps': 14, 'input': 1}
+
+
+def test_the_row_to_go_on_from():
+  rows = [
+    {'step': 1, 'unix_time': 10.0},
+    {'step': 2, 'unix_time': 20.0},
+    {'step': 2, 'test/accuracy': 0.5},
+  ]
+  assert goodput_lib.carried(rows) == {'step': 2, 'unix_time': 20.0}
+  assert goodput_lib.carried(rows[2:]) == {}
+  assert goodput_lib.carried([]) == {}
+
+
+def test_a_row_that_lacks_what_is_new():
+  clock = Clock(20)
+  with _start(
+    clock, {'unix_time': 15.0, 'goodput/steps_seconds': 3}
+  ) as goodput:
+    assert _seconds(goodput) == {'steps': 3, 'restart': 5}
+
+
+def test_summary():
+  clock = Clock()
+  row = {'unix_time': 1000.0, 'goodput/restarts': 1.0}
+  row |= {'goodput/steps_seconds': 6874.5, 'goodput/input_seconds': 88.5}
+  row |= {'goodput/evaluation_seconds': 221, 'goodput/checkpoint_seconds': 37}
+  row |= {'goodput/compilation_seconds': 89, 'goodput/restart_seconds': 74}
+  assert _start(clock, row).summary() == (
+    '93.1% of 2:03:04 in steps; input 1.2%, evaluation 3.0%, checkpoint 0.5%,'
+    ' compilation 1.2%, restart 1.0%; 2 restarts'
+  )
+  assert _start(clock).summary() == (
+    '0.0% of 0:00 in steps; input 0.0%, evaluation 0.0%, checkpoint 0.0%,'
+    ' compilation 0.0%, restart 0.0%; 0 restarts'
+  )
+
+
+def test_unknown_category():
+  goodput = _start(Clock())
+  message = "Unknown category 'saving'; choose one of"
+  with pytest.raises(ValueError, match=message):
+    goodput.add('saving', 1)
+  with pytest.raises(ValueError, match=message), goodput.phase('saving'):
+    pass
+
+
+def test_what_is_restored_first_counts_as_well():
+  # Which launches came before is known only when a checkpoint was restored.
+  clock = Clock(1000)
+  with goodput_lib.Goodput(now=clock, clock=clock) as goodput:
+    clock.seconds += 9
+    goodput.go_on_from({'unix_time': 994.0, 'goodput/steps_seconds': 50.0})
+    clock.seconds += 1
+    goodput.start_training()
+    clock.seconds += 2
+    assert _seconds(goodput) == {'steps': 52, 'restart': 16}

@@ -1,0 +1,162 @@
+"""What libraries do not promise is read in one module, and there as it is."""
+
+import ast
+import itertools
+import pathlib
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from vit_jax.runtime import jax_internals
+
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDERS = ('vit_jax', 'configs', 'launch', 'benchmarks', 'tests')
+LIBRARIES = ('jax', 'flax', 'optax', 'orbax', 'grain', 'tensorflow_datasets')
+
+
+def _chain(node):
+  """`a.b.c` as ['a', 'b', 'c']; of anything but names, what follows it."""
+  if isinstance(node, ast.Attribute):
+    return [*_chain(node.value), node.attr]
+  return [node.id] if isinstance(node, ast.Name) else ['']
+
+
+def _is_private(node):
+  """Whether it names a library's private part, or what an equation holds."""
+  if isinstance(node, ast.Import):
+    paths = [alias.name.split('.') for alias in node.names]
+  elif isinstance(node, ast.ImportFrom):
+    paths = [
+      [*(node.module or '').split('.'), alias.name] for alias in node.names
+    ]
+  elif isinstance(node, ast.Attribute):
+    paths = [_chain(node)]
+    if node.attr == 'source_info' or (
+      node.attr == 'params'
+      and {'eqn', 'equation', 'scan', 'product'} & set(paths[0])
+    ):
+      return True
+  else:
+    return False
+  return any(
+    path[0] in LIBRARIES
+    and (
+      path[:2] == ['jax', 'interpreters']
+      # Moved to jax.extend.core.
+      or path[:2] == ['jax', 'core']
+      or any(
+        name.startswith('_') and not name.startswith('__') for name in path
+      )
+    )
+    for path in paths
+  )
+
+
+def test_private_parts_of_libraries_are_used_in_one_module():
+  found = {}
+  for file in itertools.chain(*((ROOT / f).rglob('*.py') for f in FOLDERS)):
+    for node in ast.walk(ast.parse(file.read_text(encoding='utf-8'))):
+      if _is_private(node):
+        name = str(file.relative_to(ROOT))
+        found.setdefault(name, []).append(ast.unparse(node))
+  inside = found.pop('vit_jax/runtime/jax_internals.py')
+  assert found == {}
+  assert 'from jax._src import clusters as module' in inside
+  assert any('tensorstore_utils' in name for name in inside)
+  assert 'scan.params' in inside
+  assert 'eqn.source_info' in inside
+
+
+def _equation(function, *args):
+  (eqn,) = jax.make_jaxpr(function)(*args).eqns
+  return eqn
+
+
+def test_a_scan():
+  def function(x, y, slope):
+    def body(carry, i):
+      a, b = carry
+      return (a * slope + i, b + 1), (a, a, b)
+
+    return jax.lax.scan(body, (x, y), jnp.arange(5.0))
+
+  eqn = next(
+    e
+    for e in jax.make_jaxpr(function)(1.0, jnp.ones(3), 2.0).eqns
+    if e.primitive.name == 'scan'
+  )
+  (body,) = jax_internals.called(eqn)
+  assert len(eqn.invars) == len(body.invars) == 4
+  # `slope` is the constant; `a` and `b` are carried.
+  assert jax_internals.carried(eqn, body) == (1, 2)
+  assert jax_internals.trips(eqn) == 5
+
+
+def test_a_product():
+  eqn = _equation(
+    lambda a, b: jax.lax.dot_general(a, b, (((0, 2), (2, 1)), ((), ()))),
+    jnp.ones((2, 3, 4, 5)),
+    jnp.ones((6, 4, 2)),
+  )
+  assert tuple(jax_internals.contracted(eqn)) == (0, 2)
+
+
+def test_a_convolution():
+  eqn = _equation(
+    lambda x, w: jax.lax.conv_general_dilated(
+      x,
+      w,
+      window_strides=(2, 1),
+      padding=[(1, 2), (0, 0)],
+      rhs_dilation=(1, 3),
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+    ),
+    jnp.ones((1, 8, 9, 4)),
+    jnp.ones((3, 2, 4, 5)),
+  )
+  found = jax_internals.convolution(eqn)
+  assert found == jax_internals.Convolution(
+    padding=((1, 2), (0, 0)),
+    strides=(2, 1),
+    input_steps=(1, 1),
+    kernel_steps=(1, 3),
+    input_dimensions=(0, 3, 1, 2),
+    kernel_dimensions=(3, 2, 0, 1),
+    output_dimensions=(0, 3, 1, 2),
+  )
+
+
+def test_name_stack():
+  def function(x):
+    with jax.named_scope('outer'), jax.named_scope('inner'):
+      return jnp.sin(x)
+
+  assert jax_internals.name_stack(_equation(function, 1.0)) == 'outer/inner'
+
+
+@pytest.mark.parametrize(
+  'read',
+  [
+    jax_internals.trips,
+    jax_internals.contracted,
+    jax_internals.convolution,
+    jax_internals.name_stack,
+  ],
+)
+def test_another_jax_is_named(read):
+  unknown = types.SimpleNamespace(params={'renamed': 1})
+  with pytest.raises(
+    jax_internals.ChangedError, match=rf'in jax {jax.__version__}\. .*0\.12\.0'
+  ):
+    read(unknown)
+
+
+def test_hidden_clusters_are_named(monkeypatch):
+  clusters = jax_internals.clusters()
+  monkeypatch.delattr(
+    clusters.ClusterEnv, 'auto_detect_unset_distributed_params'
+  )
+  with pytest.raises(jax_internals.ChangedError, match='clusters is hidden'):
+    jax_internals.detect_cluster(None, 1)

@@ -1,0 +1,56 @@
+"""JSON of others: what is damaged, and what is nested without end."""
+
+import json
+
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax.interop import json_files
+from vit_jax.runtime import json_text
+from vit_jax.sweep import state
+from vit_jax.workdir import environment, metrics
+
+DEEP = 10**5
+
+
+@pytest.mark.parametrize('start, end', [('[', ']'), ('{"a":', '}')])
+def test_a_hundred_levels_and_no_more(start, end):
+  found = json_text.loads(start * 99 + '[1]' + end * 99)
+  assert json.dumps(found).count('[') in (1, 100)
+  for levels in (100, 900, DEEP):
+    with pytest.raises(json.JSONDecodeError, match='Nested in more than 100'):
+      json_text.loads(start * levels + '[1]' + end * levels)
+
+
+def test_other_json_is_read_as_ever():
+  assert json_text.loads(b'{"a": [1, {"b": null}], "c": "[["}') == {
+    'a': [1, {'b': None}],
+    'c': '[[',
+  }
+  assert json_text.loads('3') == 3
+  with pytest.raises(json.JSONDecodeError, match='Expecting value'):
+    json_text.loads('')
+
+
+@pytest.mark.parametrize('levels', [900, DEEP])
+def test_files_that_are_nested_without_end_are_damaged(tmp_path, levels):
+  text = '{"step":' + '[' * levels + ']' * levels + '}'
+  (tmp_path / 'config.json').write_text(text)
+  with pytest.raises(ValueError, match=r'config\.json is damaged \(Nested in'):
+    config_lib.load(tmp_path)
+  with pytest.raises(
+    ValueError, match=r'config\.json is no readable JSON: Nes'
+  ):
+    json_files.read(tmp_path / 'config.json')
+  (tmp_path / 'sweep.json').write_text(text)
+  with pytest.raises(ValueError, match=r'sweep\.json is damaged \(Nested in'):
+    state.recorded(tmp_path)
+  # Lines are left out, as others that are damaged.
+  (tmp_path / metrics.FILE).write_text(text + '\n{"step": 2}\n')
+  assert metrics.read(tmp_path) == [{'step': 2}]
+  (tmp_path / environment.FILE).write_text(text + '\n{"commit": "a"}\n')
+  assert environment.commits(tmp_path) == ('a',)
+  (tmp_path / 'events.jsonl').write_text(text + '\n')
+  events = state.Events(tmp_path)
+  assert not events.attempts
+  events.close()

@@ -1,0 +1,70 @@
+"""What the console shows, and what it leaves to train.log."""
+
+import logging as python_logging
+import subprocess
+import sys
+
+from vit_jax.runtime import logs
+
+SCRIPT = """
+import asyncio, logging, sys, types
+from absl import logging as absl_logging
+from vit_jax.runtime import logs
+
+logs.set_up_console()
+library = logging.getLogger('library')
+with logs.log_file(sys.argv[1]):
+  try:
+    raise OSError('reason')
+  except OSError:
+    library.error('It failed.', exc_info=True)
+    logging.getLogger('asyncio').error('Never retrieved.', exc_info=True)
+    absl_logging.get_absl_logger().handle(
+      logging.makeLogRecord(dict(
+        levelname='ERROR', levelno=logging.ERROR, msg='A save failed.',
+        pathname='/lib/orbax/checkpoint/a.py', exc_info=sys.exc_info())))
+  library.info('By the way.')
+
+
+class Dies:
+  def __init__(self, text):
+    self.text = text
+
+  def __del__(self):
+    raise RuntimeError(self.text)
+
+
+for text in ('Event loop is closed', 'Something else'):
+  Dies(text)
+"""
+
+
+def test_libraries_say_it_in_a_line(tmp_path):
+  result = subprocess.run(
+    [sys.executable, '-c', SCRIPT, tmp_path],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  # Flags are parsed before, in a command.
+  first, *lines = result.stderr.splitlines()
+  assert 'before flag parsing' in first
+  assert lines[0].startswith('error: ')
+  assert lines[0].endswith(' It failed.')
+  assert lines[1].startswith('Exception ignored in: ')
+  assert lines[-1] == 'RuntimeError: Something else'
+  assert 'reason' not in result.stderr
+  assert 'closed' not in result.stderr
+  log = (tmp_path / 'train.log').read_text()
+  assert 'A save failed.\nTraceback' in log
+  assert 'OSError: reason' in log
+
+
+def test_own_tracebacks_stay():
+  try:
+    raise OSError('reason')
+  except OSError:
+    record = python_logging.LogRecord(
+      'absl', 40, logs.__file__, 1, 'Failed.', (), sys.exc_info()
+    )
+  assert 'OSError: reason' in logs._Formatter('%(message)s').format(record)

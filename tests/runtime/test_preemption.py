@@ -1,0 +1,363 @@
+"""SIGTERM: a run that may save before it stops, and how processes agree.
+
+Real processes that agree are in `test_preemption_processes.py`.
+"""
+
+import itertools
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import pytest
+
+from vit_jax.runtime import errors, preemption
+
+ROOT = pathlib.Path(__file__).parents[2]
+PATIENCE = 60  # Seconds; a slow machine is no failure.
+
+
+@pytest.fixture(autouse=True)
+def outer(monkeypatch):
+  """Not on Google's cloud; and the signals that nobody else caught."""
+  monkeypatch.delenv('GCE_METADATA_HOST', raising=False)
+  monkeypatch.setattr(preemption, '_PRODUCT_NAME', pathlib.Path('nowhere'))
+  caught = []
+
+  def handler(signum, frame):
+    caught.append(signum)
+
+  previous = signal.signal(signal.SIGTERM, handler)
+  # What runs in the background is started with it ignored.
+  interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield caught
+  assert signal.signal(signal.SIGINT, interrupt) is signal.default_int_handler
+  # Whatever was installed in between was removed again.
+  assert signal.signal(signal.SIGTERM, previous) is handler
+  assert not [
+    thread.name
+    for thread in threading.enumerate()
+    if thread.name.startswith('preemption')
+  ]
+
+
+def _terminate():
+  os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm(outer, caplog):
+  with preemption.Notice() as notice:
+    assert not notice.requested()
+    assert notice.reason == ''
+    _terminate()
+    assert notice.requested()
+    assert notice.requested()
+    assert notice.reason == 'SIGTERM'
+    # While the run saves, others do no harm.
+    _terminate()
+    _terminate()
+  assert outer == []
+  assert [record.levelname for record in caplog.records] == ['WARNING'] * 3
+  again = 'SIGTERM again; the run is already saving and stopping.'
+  assert caplog.messages == [
+    'SIGTERM: saving after the present step, then stopping.',
+    again,
+    again,
+  ]
+  # Then it is as before.
+  _terminate()
+  assert outer == [signal.SIGTERM]
+
+
+def test_an_error_restores_the_handler(outer):
+  with pytest.raises(ValueError, match='bad'), preemption.Notice():
+    raise ValueError('bad')
+  _terminate()
+  assert outer == [signal.SIGTERM]
+
+
+def test_ctrl_c_is_a_notice_with_a_code_of_its_own(outer):
+  before = signal.getsignal(signal.SIGINT)
+  with preemption.Notice() as notice:
+    os.kill(os.getpid(), signal.SIGINT)
+    assert notice.requested()
+    assert notice.reason == 'Ctrl-C'
+    error = notice.stopped('saved')
+    assert (error.exit_code, str(error)) == (130, 'Ctrl-C: saved')
+  assert signal.getsignal(signal.SIGINT) is before
+  with preemption.Notice() as notice:
+    _terminate()
+    assert notice.requested()
+    assert notice.stopped('saved').exit_code == 75
+  assert outer == []
+
+
+def test_who_types_python_can_interrupt_it(monkeypatch):
+  monkeypatch.setattr(sys, 'ps1', '>>> ', raising=False)
+  with preemption.Notice() as notice:
+    notice.begin()
+    with pytest.raises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+    time.sleep(0.5)  # It ends nothing a moment later either.
+
+
+def test_what_is_ignored_stays_ignored():
+  before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  try:
+    with preemption.Notice() as notice:
+      signal.raise_signal(signal.SIGINT)
+      assert not notice.requested()
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_run_does_not_begin_after_a_notice():
+  with preemption.Notice() as notice:
+    _terminate()
+    time.sleep(0.5)  # Else it ends the process, as a signal just now.
+    with pytest.raises(errors.PreemptedError, match='stopped before it began'):
+      notice.begin()
+
+
+_BUSY = """
+import hashlib, os, signal, sys, threading
+from vit_jax.runtime import preemption
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with preemption.Notice() as notice:
+  notice.nothing_to_save = sys.argv[1] == 'nothing'
+  send = lambda: os.kill(os.getpid(), signal.Signals[sys.argv[2]])
+  for delay in (0.5, 1.0):
+    threading.Timer(delay, send).start()
+  # Minutes in which no Python code runs in this thread, as compilation.
+  hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)
+"""
+
+
+@pytest.mark.parametrize(
+  'what, name, code, line',
+  [
+    ('nothing', 'SIGTERM', 75, 'SIGTERM: nothing was trained since the start.'),
+    ('nothing', 'SIGINT', 130, 'Ctrl-C: nothing was trained since the start.'),
+    (
+      'much',
+      'SIGINT',
+      130,
+      'Ctrl-C again: what is not in a checkpoint is lost.',
+    ),
+  ],
+)
+def test_what_ends_a_busy_process_at_once(what, name, code, line):
+  result = subprocess.run(
+    [sys.executable, '-W', 'ignore', '-c', _BUSY, what, name],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    timeout=PATIENCE,
+    check=False,
+  )
+  assert result.returncode == code
+  assert result.stderr.splitlines()[-1] == (
+    f'ended: {line} Start the same command again to go on.'
+  )
+
+
+def test_the_handler_may_interrupt_logging(caplog):
+  handler_of_logs = caplog.handler
+  with preemption.Notice() as notice:
+    handler_of_logs.acquire()  # By the main thread, as while it logs.
+    try:
+      _terminate()
+      assert notice.requested()
+      assert caplog.messages == []
+    finally:
+      handler_of_logs.release()
+  assert len(caplog.messages) == 1
+
+
+def test_in_another_thread_nothing_is_changed(outer, monkeypatch):
+  monkeypatch.setenv('GCE_METADATA_HOST', 'not asked')
+  monkeypatch.setattr(preemption, '_ask', lambda *_: 'TRUE')
+  results = []
+
+  def run():
+    with preemption.Notice(poll_seconds=0.01) as notice:
+      _terminate()
+      time.sleep(0.1)
+      results.append((notice.requested(), notice.reason))
+
+  thread = threading.Thread(target=run)
+  thread.start()
+  thread.join()
+  assert results == [(False, '')]
+  assert outer == [signal.SIGTERM]
+
+
+_FORK = """
+import os, signal, time
+from vit_jax.runtime import preemption
+with preemption.Notice() as notice:
+  notice.nothing_to_save = True  # Of the parent, which has had no signal.
+  pid = os.fork()
+  if not pid:
+    time.sleep(60)
+    os._exit(0)
+  time.sleep(0.2)
+  os.kill(pid, signal.SIGTERM)
+  print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_forked_child_can_be_ended():
+  result = subprocess.run(
+    [sys.executable, '-W', 'ignore', '-c', _FORK],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    timeout=PATIENCE,
+    check=True,
+  )
+  assert result.stdout == '-15\n'
+
+
+# ---- When several processes ask each other ----------------------------------
+
+
+class Run:
+  """Simulated processes that make the same calls, at speeds of their own.
+
+  In each call process 0 comes first: it says whether all ask each other now,
+  and what it broadcasts.
+  """
+
+  def __init__(self, monkeypatch, num_processes=2, check_seconds=2.0):
+    fake = types.SimpleNamespace(any_true=self._any_true)
+    fake.broadcast = self._broadcast
+    monkeypatch.setattr(preemption, 'distributed', fake)
+    clock = types.SimpleNamespace(monotonic=lambda: self.clocks[self.process])
+    monkeypatch.setattr(preemption, 'time', clock)
+    self.agreements = [
+      preemption._Agreement(check_seconds) for _ in range(num_processes)
+    ]
+    self.clocks = [100.0 * i for i in range(num_processes)]
+    self.process = 0
+    self.checks = []  # The clock of process 0, and how many calls before.
+    self._calls = 0
+
+  def _any_true(self, flag):
+    assert flag == self._flags[self.process]
+    self._asked.append('any_true')
+    return any(self._flags)
+
+  def _broadcast(self, value):
+    self._asked.append('broadcast')
+    if self.process == 0:
+      self._value = value
+    return self._value
+
+  def call(self, *seconds, flags=None):
+    """One call in all, the given time after the last; what it tells."""
+    self._flags = flags or [False] * len(self.agreements)
+    answers, exchanges = [], []
+    for i, agreement in enumerate(self.agreements):
+      self.process = i
+      self._asked = []
+      self.clocks[i] += seconds[i % len(seconds)]
+      answers.append(agreement.reached(self._flags[i]))
+      exchanges.append(self._asked)
+    # Else one waits for ever, or for another kind of answer.
+    assert all(each == exchanges[0] for each in exchanges)
+    assert len(set(answers)) == 1
+    self._calls += 1
+    if exchanges[0]:
+      self.checks.append((self.clocks[0], self._calls))
+    return answers[0]
+
+  def spacings(self):
+    calls = [0] + [calls for _, calls in self.checks]
+    return [b - a for a, b in itertools.pairwise(calls)]
+
+
+def test_checks_are_about_two_seconds_apart(monkeypatch):
+  run = Run(monkeypatch)
+  for _ in range(100):
+    run.call(0.125, 0.3)  # The clock of process 0 counts.
+  # The first is for a step that was compiled, then it doubles up to 2 s.
+  assert run.spacings() == [1, 1, 2, 4, 8, 16, 16, 16, 16, 16]
+
+
+def test_a_slow_first_call_is_forgotten(monkeypatch):
+  run = Run(monkeypatch)
+  run.call(600.0)
+  for _ in range(15):
+    run.call(0.1)
+  assert run.spacings() == [1, 1, 2, 4, 8]
+
+
+def test_a_slow_call_later_costs_a_few_checks(monkeypatch):
+  run = Run(monkeypatch)
+  for _ in range(32):
+    run.call(0.125)
+  assert run.spacings()[-1] == 16
+  run.call(60.0)
+  for _ in range(15 + 31):
+    run.call(0.125)
+  # 16 calls took 62 s; then it is as at the start.
+  assert run.spacings()[-6:] == [16, 1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize('fast', range(1000, 1100, 9))
+def test_slow_calls_bring_checks_closer(monkeypatch, fast):
+  run = Run(monkeypatch)
+  for _ in range(fast):
+    run.call(0.001)
+  # As many as fit two seconds would be 2000.
+  assert run.spacings()[-1] == 100
+  before = len(run.checks)
+  for _ in range(300):
+    run.call(0.3)
+  times = [seconds for seconds, _ in run.checks[before - 1 :]]
+  waits = [b - a for a, b in itertools.pairwise(times)]
+  # The first may be of fast calls and slow ones.
+  assert max(waits[:2]) < 30.1  # A spot machine's notice.
+  assert max(waits[2:]) < 2.1
+
+
+def test_calls_longer_than_two_seconds_are_all_checks(monkeypatch):
+  run = Run(monkeypatch)
+  for _ in range(20):
+    run.call(5.0)
+  assert set(run.spacings()) == {1}
+
+
+def test_a_clock_that_stands_still(monkeypatch):
+  run = Run(monkeypatch)
+  for _ in range(40):
+    run.call(0.0)
+  assert run.spacings() == [1, 1, 2, 4, 8, 16]
+
+
+def test_a_notice_before_the_first_call(monkeypatch):
+  assert Run(monkeypatch).call(9.0, flags=[False, True])
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_all_agree_at_any_speed(monkeypatch, seed):
+  random_ = random.Random(seed)
+  count = random_.choice([2, 3, 5])
+  run = Run(monkeypatch, count, check_seconds=random_.choice([0.2, 2.0]))
+  notices = [random_.randrange(3000) for _ in range(count)]
+  pace = [0.01] * count
+  for call in range(4000):
+    if random_.random() < 0.01:
+      pace = [10 ** random_.uniform(-4, 1) for _ in range(count)]
+    flags = [call >= notice for notice in notices]
+    if run.call(*pace, flags=flags):
+      break
+  # Not before there was one, and after at most one spacing.
+  assert min(notices) <= call < min(notices) + 100
+  assert max(run.spacings()) <= 100

@@ -1,0 +1,147 @@
+"""Speed, time left, the log line, and what an interval of steps adds up to."""
+
+import math
+import types
+
+import jax.numpy as jnp
+import pytest
+from absl import logging
+
+from vit_jax.runtime import progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  """A clock that stands still but for `clock.now += seconds`."""
+  clock = types.SimpleNamespace(now=1000.0)
+  fake = types.SimpleNamespace(monotonic=lambda: clock.now)
+  monkeypatch.setattr(progress, 'time', fake)
+  return clock
+
+
+def test_speed_leaves_out_compilation_and_pauses(clock):
+  measure = progress.Progress(start_step=100, total_steps=200, batch_size=32)
+  clock.now += 60  # Compiling.
+  measure.wait(50)
+  measure.reset(101)
+  assert measure.measure(101) == {}
+  clock.now += 10
+  measure.wait(2.5)
+  assert measure.measure(111) == {
+    'images_per_sec': 32.0,
+    'input_wait': 0.25,
+    'eta_sec': 89.0,
+  }
+  clock.now += 20
+  measure.pause(10)
+  measure.wait(1)
+  # 20 steps in 30 seconds, pauses and all, leave 69 x 1.5 seconds.
+  assert measure.measure(121) == {
+    'images_per_sec': 32.0,
+    'input_wait': 0.1,
+    'eta_sec': 118.5,
+  }
+  clock.now += 5
+  measure.wait(7)  # Waits overlap with nothing, but are measured elsewhere.
+  assert measure.measure(200)['input_wait'] == 1.0
+
+
+@pytest.mark.parametrize(
+  ('seconds', 'text'),
+  [
+    (0, '0:00'),
+    (9.4, '0:09'),
+    (59.6, '1:00'),
+    (75, '1:15'),
+    (3600, '1:00:00'),
+    (86399, '23:59:59'),
+    (93784, '1d02:03:04'),
+  ],
+)
+def test_duration(seconds, text):
+  assert progress.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+  ('others', 'text'),
+  [
+    ({'train/unreadable': 0.0}, ''),
+    ({'train/unreadable': 3.0}, '  unreadable 3'),
+    ({'train/skipped': 2.0}, '  skipped 2'),
+    (
+      {
+        'images_per_sec': 12345.6,
+        'input_wait': 0.071,
+        'eta_sec': 93784,
+        'train/unreadable': 0.0,
+      },
+      '  12,346 img/s  input  7%  ETA 1d02:03:04',
+    ),
+  ],
+)
+def test_log_line(caplog, others, text):
+  values = {
+    'train/loss': 0.12345,
+    'train/accuracy': 0.9,
+    'train/learning_rate': 3e-4,
+    'train/unreadable': 0.0,
+    'train/skipped': 0.0,
+  }
+  caplog.set_level('INFO', logger=logging.get_absl_logger().name)
+  progress.log_line(50, 10000, values | others)
+  assert caplog.messages == [
+    f'step    50/10000  loss 0.1235  acc  90.0%  lr 3.00e-04{text}'
+  ]
+
+
+def _step(loss, **others):
+  values = dict(
+    loss=loss,
+    accuracy=loss / 4,
+    learning_rate=loss / 10,
+    grad_norm=1.0,
+    update_norm=1.0,
+    param_norm=1.0,
+    unreadable=2.0,
+    skipped=0.0,
+  )
+  return {k: jnp.float32(v) for k, v in (values | others).items()}
+
+
+def _interval(*steps):
+  interval = progress.Interval(10)
+  for values in steps:
+    interval.add(values)
+  return interval
+
+
+def test_interval_averages_sums_and_takes_the_last():
+  interval = _interval(_step(1.0), _step(2.0), _step(4.0), _step(5.0))
+  assert interval.mean() == pytest.approx(
+    {
+      'train/loss': 3.0,
+      'train/accuracy': 0.75,
+      'train/learning_rate': 0.5,
+      'train/grad_norm': 1.0,
+      'train/update_norm': 1.0,
+      'train/param_norm': 1.0,
+      'train/unreadable': 8.0,
+      'train/skipped': 0.0,
+    }
+  )
+
+
+def test_skipped_steps_count_only_as_such():
+  bad = _step(math.nan, learning_rate=0.7, grad_norm=math.inf, skipped=1.0)
+  interval = _interval(_step(1.0), bad, _step(3.0), bad)
+  assert interval.start_step == 10
+  assert len(interval.fetch()) == 4
+  values = interval.mean()
+  assert values['train/loss'] == 2.0
+  assert values['train/learning_rate'] == pytest.approx(0.3)
+  assert values['train/grad_norm'] == 1.0
+  assert values['train/skipped'] == 2.0
+  assert values['train/unreadable'] == 8.0
+  values = _interval(bad).mean()
+  assert math.isnan(values['train/loss'])
+  assert values['train/skipped'] == 1.0

@@ -1,0 +1,115 @@
+"""Files that come with the code: found from any folder, never in the way."""
+
+import pathlib
+import re
+
+import pytest
+
+from vit_jax.runtime import shipped
+from vit_jax.sweep import Run, reading
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'name', ['launch/Dockerfile', 'launch/worker/run.sh', 'configs/sweeps']
+)
+def test_paths_are_those_of_a_checkout(name):
+  assert shipped.path(name) == ROOT / name
+
+
+@pytest.mark.parametrize('name', ['launch/nope', 'setup.py', 'vit_jax/main.py'])
+def test_what_does_not_come_with_the_code(name):
+  with pytest.raises(FileNotFoundError, match=f'{name} does not come with'):
+    shipped.path(name)
+
+
+@pytest.mark.parametrize(
+  'flag, name, file',
+  [
+    ('config', 'pretrain', 'configs/pretrain.py'),
+    ('config', 'pretrain.py', 'configs/pretrain.py'),
+    ('config', 'configs/pretrain', 'configs/pretrain.py'),
+    ('config', 'configs/pretrain.py', 'configs/pretrain.py'),
+    ('also', 'mini', 'configs/mini.py'),
+    ('sweep', 'digits', 'configs/sweeps/digits.py'),
+    ('sweep', 'digits.py', 'configs/sweeps/digits.py'),
+    ('sweep', 'sweeps/digits.py', 'configs/sweeps/digits.py'),
+    ('sweep', 'configs/sweeps/digits.py', 'configs/sweeps/digits.py'),
+  ],
+)
+@pytest.mark.parametrize('argument', ['', ':', ':ViT-B/16,folder:/a'])
+def test_names(flag, name, file, argument):
+  assert shipped.exists(flag, name + argument)
+  assert shipped.find(flag, name + argument) == f'{ROOT / file}{argument}'
+
+
+def test_a_file_at_the_path_given_is_taken(tmp_path):
+  for name in ('pretrain', 'configs/pretrain.py', 'configs/mine.py'):
+    assert shipped.find('config', 'pretrain') == str(
+      ROOT / 'configs/pretrain.py'
+    )
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    assert shipped.find('config', f'{name}:a') == f'{name}:a'
+    if name == 'pretrain':
+      file.unlink()
+  # A folder is no file.
+  (tmp_path / 'pretrain').mkdir()
+  assert shipped.find('config', 'pretrain') == str(ROOT / 'configs/pretrain.py')
+
+
+def test_sweeps_and_their_runs():
+  [study] = reading.load('digits:01').studies
+  for run in (study.candidates[0], Run('r', 'finetune:ViT-B/16,pets')):
+    changed = Run('r', run.config, {'init.checkpoint': 'x', 'seed': 3})
+    assert reading.read_config(changed).seed == 3
+  # Noted as it is given, so that it is the same run anywhere.
+  assert study.candidates[0].config.startswith('configs/finetune.py:')
+
+
+@pytest.mark.parametrize(
+  'flag, text, message',
+  [
+    (
+      'config',
+      'configs/quikstart.py:a',
+      "--config=configs/quikstart.py:a: there is no file 'configs/quikstart.py'"
+      '. Did you mean quickstart? Those of vit_jax are finetune, masked_patch,'
+      ' mini, pretrain, quickstart, robustness, vtab.',
+    ),
+    # What lies where it was looked for comes first.
+    (
+      'also',
+      'mine/fintune.py',
+      "--also=mine/fintune.py: there is no file 'mine/fintune.py'. Did you mean"
+      ' mine/finetune_2.py or finetune? mine holds finetune_2.py. Those of',
+    ),
+    (
+      'sweep',
+      'digit',
+      "--sweep=digit: there is no file 'digit'. Did you mean digits? Those of"
+      ' vit_jax are digits, finetune, regularisation, reproduce.',
+    ),
+    # One kind is not taken for the other.
+    ('config', 'configs/sweeps/digits.py', "no file 'configs/sweeps/digits.py"),
+    ('sweep', 'configs/digits.py', "there is no file 'configs/digits.py'."),
+    ('config', './pretrain.py', "no file './pretrain.py'. Did you mean pretr"),
+    ('config', '', "--config=: there is no file ''. Those of vit_jax are"),
+    ('config', '__init__', "there is no file '__init__'. Those of vit_jax"),
+  ],
+)
+def test_a_missing_file_is_told_with_those_that_there_are(
+  tmp_path, flag, text, message
+):
+  (tmp_path / 'mine').mkdir()
+  (tmp_path / 'mine/finetune_2.py').touch()
+  assert not shipped.exists(flag, text)
+  with pytest.raises(ValueError, match=re.escape(message)):
+    shipped.find(flag, text)

@@ -1,0 +1,210 @@
+"""A loop that stands still is reported, and ended, whatever it hangs in."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from vit_jax.runtime import watchdog
+
+ROOT = pathlib.Path(__file__).parents[2]
+PATIENCE = 240  # Seconds; a slow machine is no failure.
+
+
+def _pass(still, count, allowed=0.0):
+  """What is due at each of the next seconds."""
+  return [still.pass_time(1.0, allowed) for _ in range(count)]
+
+
+def test_what_is_due_when():
+  still = watchdog._Stillness(report_after=3, exit_after=8)
+  assert _pass(still, 8) == ['', '', 'report', '', '', 'report', '', 'exit']
+  still.reset()
+  assert _pass(still, 3) == ['', '', 'report']
+
+
+def test_zero_means_never():
+  still = watchdog._Stillness(report_after=0, exit_after=3)
+  assert _pass(still, 3) == ['', '', 'exit']
+  still = watchdog._Stillness(report_after=2, exit_after=0)
+  assert _pass(still, 100).count('report') == 50
+  assert 'exit' not in _pass(still, 100)
+
+
+def test_limits_are_at_least_what_is_allowed():
+  still = watchdog._Stillness(report_after=2, exit_after=5)
+  assert _pass(still, 5, allowed=4) == ['', '', '', 'report', 'exit']
+  still = watchdog._Stillness(report_after=2, exit_after=5)
+  assert _pass(still, 9, allowed=9) == [''] * 8 + ['exit']
+
+
+def _wait_for(condition):
+  end = time.monotonic() + PATIENCE
+  while not condition():
+    assert time.monotonic() < end, 'nothing came'
+    time.sleep(0.01)
+
+
+def _stand_still_here(event):
+  event.wait()
+
+
+def test_report():
+  texts = []
+  end = threading.Event()
+  threads = [
+    threading.Thread(target=_stand_still_here, args=(end,), name=name)
+    for name in ('reader-0', 'reader-1')
+  ]
+  try:
+    for thread in threads:
+      thread.start()
+    with watchdog.Watchdog(0.3, 0, log=texts.append) as dog:
+      dog.beat('step 12')
+      _wait_for(lambda: texts)
+      dog.beat('step 13')
+      _wait_for(lambda: len(texts) > 1 and texts[-1].startswith('Going on'))
+  finally:
+    end.set()
+    for thread in threads:
+      thread.join()
+  lines = texts[0].splitlines()
+  assert re.match(r'Nothing finished for 0:\d\d, since 20\d\d-', lines[0])
+  assert lines[0].endswith('The last was: step 12. What the threads are doing:')
+  # The main thread is first, and each line of code is named.
+  assert lines[1].startswith('Thread MainThread')
+  assert 'in _wait_for' in texts[0]
+  assert 'Thread reader-0, reader-1:\n' in texts[0]
+  assert texts[0].count('in _stand_still_here') == 1
+  assert 'watchdog.py' not in texts[0].split('in _stand_still_here')[1]
+  assert re.fullmatch(r'Going on after 0:\d\d: step 13\.', texts[-1])
+
+
+def test_beats_keep_it_quiet_and_so_does_its_end():
+  texts = []
+  with watchdog.Watchdog(0.5, 0, log=texts.append) as dog:
+    for step in range(30):
+      dog.beat(f'step {step}')
+      time.sleep(0.05)
+    with dog.allow('compilation', PATIENCE):
+      time.sleep(0.7)
+  assert 'watchdog' not in [thread.name for thread in threading.enumerate()]
+  assert texts == []
+
+
+def test_after_what_was_allowed_the_limits_are_back():
+  texts = []
+  with watchdog.Watchdog(0.2, 0, log=texts.append) as dog:
+    with dog.allow('outer', 0.1), dog.allow('compilation', PATIENCE):
+      pass
+    _wait_for(lambda: texts)
+  assert 'The last was: end of outer.' in texts[0]
+
+
+def test_no_thread_without_a_limit():
+  with watchdog.Watchdog(0, 0) as dog:
+    dog.beat('step 1')
+    assert 'watchdog' not in [thread.name for thread in threading.enumerate()]
+
+
+# The main thread hangs in C with the interpreter lock released, as in a
+# collective whose peer is gone.
+_HANG = """
+import ctypes, sys
+from absl import logging
+from vit_jax.runtime import logs, watchdog
+
+logs.set_up_console()
+with logs.log_file(sys.argv[1]), watchdog.Watchdog(0.4, 1.0) as dog:
+  dog.beat('step 7')
+  {hang}
+print('not reached')
+"""
+_PAUSE = 'ctypes.CDLL(None).pause()'
+
+
+@pytest.fixture
+def hang(tmp_path):
+  """Starts processes that hang, and ends those that still do."""
+  processes = []
+
+  def start(code):
+    process = subprocess.Popen(
+      [sys.executable, '-c', _HANG.format(hang=code), str(tmp_path)],
+      cwd=ROOT,
+      env=os.environ | {'JAX_PLATFORMS': 'cpu'},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    processes.append(process)
+    return process
+
+  yield start
+  for process in processes:
+    process.kill()
+    process.communicate()
+
+
+def test_a_process_that_hangs_in_c_ends(hang, tmp_path):
+  process = hang(_PAUSE)
+  output, console = process.communicate(timeout=PATIENCE)
+  assert process.returncode == 77
+  assert output == ''
+  log = (tmp_path / 'train.log').read_text()
+  for text in (console, log):
+    # Two reports at most before the limit, and the last words.
+    assert 2 <= text.count('Nothing finished for') <= 3, text
+    assert text.count('The last was: step 7.') >= 2
+    assert 'Thread MainThread:\n  File "<string>", line 9' in text
+    assert 'the process ends with exit code 77. Start it again' in text
+
+
+def test_data_workers_end_too(hang):
+  # They have the same standard output, which ends when the last has closed it.
+  process = hang(
+    'import multiprocessing, time\n'
+    '  fork = multiprocessing.get_context("fork")\n'
+    '  fork.Process(target=time.sleep, args=[30], daemon=True).start()\n'
+    '  ' + _PAUSE
+  )
+  assert process.wait(PATIENCE) == 77
+  start = time.monotonic()
+  process.communicate(timeout=PATIENCE)
+  assert time.monotonic() - start < 10
+
+
+def test_logs_that_hang_do_not_keep_it(hang):
+  # Another thread will wait for the lock of the log file for ever.
+  process = hang(
+    'watchdog._LOG_LIMIT = 0.2;'
+    '[handler.acquire() for handler in logging.get_absl_logger().handlers];'
+    + _PAUSE
+  )
+  process.communicate(timeout=PATIENCE)
+  assert process.returncode == 77
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(hang):
+  # Three steps of 0.6 seconds of running time.
+  process = hang(
+    'import time\n'
+    '  for step in range(3):\n'
+    '    dog.beat(f"step {step}")\n'
+    '    print(step, flush=True)\n'
+    '    for _ in range(12): time.sleep(0.05)'
+  )
+  assert process.stdout.readline() == '0\n'
+  time.sleep(0.1)  # The watchdog has seen this beat.
+  process.send_signal(signal.SIGSTOP)
+  time.sleep(1.5)
+  process.send_signal(signal.SIGCONT)
+  output, _ = process.communicate(timeout=PATIENCE)
+  assert process.returncode == 0
+  assert output.endswith('not reached\n')

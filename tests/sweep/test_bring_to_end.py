@@ -1,0 +1,235 @@
+"""Starts, ends, tries again: with a launcher of scripted exit codes."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+
+from tests.sweep import fakes
+from vit_jax.runtime import errors
+from vit_jax.sweep import (
+  Study,
+  Sweep,
+  bring_to_end,
+  commands,
+  make_run,
+  schedule,
+  state,
+  status,
+)
+
+
+class Scripted:
+  """Each run takes a poll and ends with the next of its codes, then well."""
+
+  interval = 0.0
+
+  def __init__(self, where, codes=None, slots=2, survives=False):
+    self.slots = slots
+    self.survives = survives
+    self.started, self.stopped, self.at_once = [], [], 0
+    self._where = where
+    self._codes = {name: list(each) for name, each in (codes or {}).items()}
+    self._running = {}
+
+  def start(self, run):
+    self.started.append(run.name)
+    self._running[run.name] = run
+    self.at_once = max(self.at_once, len(self._running))
+    return run.name
+
+  def poll(self, handle):
+    if handle in self.stopped:
+      return 75
+    codes = self._codes.get(handle, [])
+    code = codes.pop(0) if codes else 0
+    run = self._running.pop(handle, None)
+    if code == 0 and run is not None:
+      fakes.finish(self._where, run)
+    return code
+
+  def stop(self, handle):
+    self.stopped.append(handle)
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+  monkeypatch.setattr(bring_to_end, '_PAUSE', 0.0)
+
+
+def _launch(where, launcher, sweep=None, view=None, steps=None, **limits):
+  return bring_to_end.Launch(
+    sweep or Sweep([fakes.study()]),
+    where,
+    launcher,
+    schedule.Limits(**limits),
+    view or status.View(),
+    steps or {},
+  )
+
+
+CANDIDATES = [f'a/rate={rate}' for rate in fakes.HELD_OUT]
+FINALS = [f'a/rate=0.01,seed={seed}' for seed in range(3)]
+
+
+def test_all_runs_run_once_at_most_so_many_at_a_time(tmp_path):
+  where = fakes.folders(tmp_path)
+  launcher = Scripted(where)
+  running = _launch(where, launcher)
+  assert running.run() == []
+  assert launcher.started == CANDIDATES + FINALS
+  assert launcher.at_once == 2
+  assert running.finished['a/rate=0.01,seed=1']['test/accuracy'] == 0.8
+  # Again: nothing is left to do.
+  again = Scripted(where)
+  assert _launch(where, again).run() == []
+  assert again.started == []
+
+
+def test_what_is_finished_is_left_out(tmp_path):
+  where = fakes.folders(tmp_path)
+  for run in fakes.study().candidates[:3]:
+    fakes.finish(where, run)
+  launcher = Scripted(where)
+  _launch(where, launcher).run()
+  assert launcher.started == CANDIDATES[3:] + FINALS
+
+
+def test_time_left_counts_steps(tmp_path):
+  class Seen(status.View):
+    left = None
+
+    def show(self, snapshot):
+      if self.left is None:
+        self.left = snapshot.seconds_left
+
+  where = fakes.folders(tmp_path)
+  fakes.finish(where, fakes.study().candidates[0])
+  events = [{'handle': 'x', 'time': 0.0}, {'code': 0, 'time': 100.0}]
+  lines = [json.dumps({'run': CANDIDATES[0], **event}) for event in events]
+  (where.local / 'events.jsonl').write_text('\n'.join(lines) + '\n')
+  seen = Seen()
+  steps = {run.name: 10 for run in fakes.study().all_runs()}
+  steps[CANDIDATES[0]] = 50
+  _launch(where, Scripted(where), view=seen, steps=steps).run()
+  # Six runs of 20 s, two at a time.
+  assert seen.left == pytest.approx(60.0)
+
+
+def test_failures_are_tried_again_and_then_given_up(tmp_path):
+  where = fakes.folders(tmp_path)
+  codes = {CANDIDATES[0]: [1, 2], CANDIDATES[3]: [1, 1, 1, 1]}
+  launcher = Scripted(where, codes)
+  assert _launch(where, launcher, retries=2).run() == [CANDIDATES[3]]
+  counts = {name: launcher.started.count(name) for name in launcher.started}
+  # Without all candidates nothing is chosen.
+  assert counts == dict(zip(CANDIDATES, (3, 1, 1, 3), strict=True))
+  # The next launcher tries again.
+  launcher = Scripted(where, {CANDIDATES[3]: [1]})
+  assert _launch(where, launcher, retries=2).run() == []
+  assert launcher.started == [CANDIDATES[3]] * 2 + FINALS
+
+
+def test_preempted_runs_go_on_without_counting_as_failures(tmp_path):
+  where = fakes.folders(tmp_path)
+  codes = {CANDIDATES[1]: [75, 76, 77, -9, -15, 1]}
+  launcher = Scripted(where, codes)
+  assert _launch(where, launcher, retries=1, restarts=5).run() == []
+  assert launcher.started.count(CANDIDATES[1]) == 7
+  where = fakes.folders(tmp_path / 'fewer')
+  launcher = Scripted(where, codes)
+  failed = _launch(where, launcher, retries=1, restarts=4).run()
+  assert failed == [CANDIDATES[1]]
+
+
+def test_a_run_that_says_it_is_done_must_be(tmp_path):
+  where = fakes.folders(tmp_path)
+  launcher = Scripted(where)
+  launcher.start = lambda run: run.name  # Which leaves nothing behind.
+  failed = _launch(where, launcher, retries=0).run()
+  assert failed == CANDIDATES
+
+
+def test_a_stopped_launcher_stops_its_runs(tmp_path):
+  where = fakes.folders(tmp_path)
+  launcher = Scripted(where)
+  launcher.poll = lambda handle: 75 if handle in launcher.stopped else None
+  calls = iter([False, False, True])
+  with pytest.raises(errors.PreemptedError, match='with 0 runs finished'):
+    _launch(where, launcher).run(lambda: next(calls, True))
+  assert launcher.stopped == CANDIDATES[:2]
+  assert state.Events(tmp_path).attempts[CANDIDATES[0]].restarts == 1
+
+
+@pytest.mark.parametrize('survives', [True, False])
+def test_what_outlived_a_launcher_is_taken_up_again(tmp_path, survives):
+  where = fakes.folders(tmp_path)
+  events = state.Events(tmp_path)
+  events.started(CANDIDATES[2], CANDIDATES[2])
+  events.close()
+  launcher = Scripted(where, survives=survives)
+  launcher._running[CANDIDATES[2]] = fakes.study().candidates[2]
+  _launch(where, launcher).run()
+  started = launcher.started.count(CANDIDATES[2])
+  assert started == (0 if survives else 1)
+
+
+def test_runs_that_compile_the_same_are_not_started_side_by_side(tmp_path):
+  where = fakes.folders(tmp_path)
+  runs = [
+    make_run('a', config, {'rate': rate, 'seed': seed}, seed=seed, rate=rate)
+    for config, rate in (('x.py', 1), ('x.py', 2))
+    for seed in range(2)
+  ]
+  launcher = Scripted(where)
+  sweep = Sweep([Study(run.name, finals=[run]) for run in runs])
+  _launch(where, launcher, sweep).run()
+  assert launcher.started == [
+    *('a/seed=0,rate=1', 'a/seed=0,rate=2', 'a/seed=1,rate=1'),
+    'a/seed=1,rate=2',
+  ]
+
+
+def test_a_pause_before_the_next_attempt(tmp_path, monkeypatch):
+  monkeypatch.setattr(bring_to_end, '_PAUSE', 0.4)
+  where = fakes.folders(tmp_path)
+  launcher = Scripted(where, {CANDIDATES[0]: [1]})
+  before = time.monotonic()
+  _launch(where, launcher).run()
+  assert 0.4 < time.monotonic() - before < 5
+  # The others did not wait for it.
+  assert launcher.started[-4:] == [CANDIDATES[0], *FINALS]
+
+
+def test_a_candidate_without_a_number_ends_it(tmp_path):
+  where = fakes.folders(tmp_path)
+  run = fakes.study().candidates[0]
+  fakes.finish(where, run, {'test/accuracy': 1.0})
+  with pytest.raises(ValueError, match=r'a/rate=0.001 has no finite'):
+    _launch(where, Scripted(where)).run()
+
+
+def test_runs_follow_those_whose_weights_they_start_from(tmp_path):
+  where = fakes.folders(tmp_path)
+  first, second = fakes.study().candidates[:2]
+  second = dataclasses.replace(
+    second, overrides={'init.checkpoint': f'run:{first.name}'}
+  )
+  sweep = Sweep([Study('a', finals=[second, first])])
+  launcher = Scripted(where)
+  assert _launch(where, launcher, sweep).run() == []
+  assert launcher.started == [first.name, second.name]
+  words = commands.main_flags(second, where)
+  assert f'--config.init.checkpoint={where.workdir(first.name)}' in words
+
+
+def test_paths_may_be_in_the_directory_of_the_sweep(tmp_path):
+  where = fakes.folders(tmp_path)
+  run = dataclasses.replace(
+    fakes.study().candidates[0], overrides={'data.data_dir': 'sweep:scenes'}
+  )
+  assert f'--config.data.data_dir={tmp_path}/scenes' in (
+    commands.main_flags(run, where)
+  )
+  assert run.needs == ()

@@ -1,0 +1,190 @@
+"""Evaluation of trained weights without training."""
+
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax.evaluators.classification import Classification
+from vit_jax.training import evaluate_only, loop
+from vit_jax.workdir import metrics
+
+
+def _config(checkpoint=''):
+  config = config_lib.default()
+  config.data.dataset = 'digits:0123'
+  config.data.train_split = 'train[:64]'
+  config.data.preprocess = 'resize'
+  config.data.batch_size = 16
+  config.image_size, config.channels = (8, 8), 1
+  config.epochs = 3.0
+  config.model.name = 'ViT-Ti/4'
+  config.model.width, config.model.depth = 16, 1
+  config.model.heads, config.model.mlp_dim = 2, 32
+  config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
+  config.optimizer = config_lib.adam()
+  config.evals.test = config_lib.evaluation('test')
+  config.log.tensorboard = False
+  config.init.checkpoint = checkpoint
+  return config
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('trained')
+  return str(workdir), loop.train_and_evaluate(_config(), workdir)
+
+
+def test_what_training_found(trained, tmp_path):
+  checkpoint, expected = trained
+  found = evaluate_only.evaluate_only(_config(checkpoint), tmp_path)
+  for name in ('accuracy', 'loss', 'ece', 'count'):
+    assert found[f'test/{name}'] == expected[f'test/{name}']
+  assert found['step'] == 0
+  assert (tmp_path / 'DONE').read_text() == '0\n'
+
+
+def test_the_model_is_that_of_the_weights(trained, tmp_path):
+  config = _config(trained[0])
+  config.model = config_lib.default().model
+  config.model.name = 'auto'
+  config.epochs, config.total_steps = 0.0, 3
+  found = evaluate_only.evaluate_only(config, tmp_path / 'evaluated')
+  assert found['test/loss'] == trained[1]['test/loss']
+  # And of a run that starts from them.
+  loop.train_and_evaluate(config, tmp_path / 'tuned')
+  saved = config_lib.load(tmp_path / 'tuned')['model']
+  assert (saved['name'], saved['width']) == ('ViT-Ti/4', 16)
+
+
+def test_another_resolution_and_other_data(trained, tmp_path):
+  config = _config(trained[0])
+  config.image_size = (16, 12)
+  config.evals.few = config_lib.few_shot('train', 'test', dataset='digits:89')
+  config.evals.shared = config_lib.evaluation('test')
+  config.evals.shared.update(dataset='digits:0389', classes='names')
+  config.evals.among = config_lib.evaluation('test')
+  config.evals.among.update(
+    dataset='digits:0389', classes='names', restrict=True
+  )
+  found = evaluate_only.evaluate_only(config, tmp_path)
+  assert found['few/5shot/accuracy'] > 0.5
+  # The images of 0 and 3, and of 8 and 9, which it was not trained on.
+  assert found['shared/count'] == 75
+  assert found['shared/unlabelled'] == 68
+  assert found['among/count'] == found['shared/count']
+  assert found['among/accuracy'] > found['shared/accuracy']
+
+
+def test_only_what_is_missing_is_evaluated(trained, tmp_path, monkeypatch):
+  config = _config(trained[0])
+  config.evals.half = config_lib.evaluation('test[:50%]')
+  first = evaluate_only.evaluate_only(config, tmp_path)
+  rows = metrics.read(tmp_path)
+  runs = []
+  original = Classification.run
+
+  def run(self, *args):
+    runs.append(self.num_examples)
+    return original(self, *args)
+
+  monkeypatch.setattr(Classification, 'run', run)
+  assert evaluate_only.evaluate_only(config, tmp_path) == first
+  assert (runs, metrics.read(tmp_path)) == ([], rows)
+  config.evals.few = config_lib.evaluation('test[:10]')
+  assert evaluate_only.evaluate_only(config, tmp_path)['few/count'] == 10
+  assert runs == [10]
+
+
+def test_interrupted_between_two(trained, tmp_path, monkeypatch):
+  config = _config(trained[0])
+  config.evals.half = config_lib.evaluation('test[:50%]')
+  original = metrics.MetricWriter.write
+
+  def write_once(self, step, values):
+    if 'half/count' in values:
+      raise KeyboardInterrupt
+    original(self, step, values)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics.MetricWriter, 'write', write_once)
+    with pytest.raises(KeyboardInterrupt):
+      evaluate_only.evaluate_only(config, tmp_path)
+  assert not (tmp_path / 'DONE').exists()
+  found = evaluate_only.evaluate_only(config, tmp_path)
+  assert {'test/count', 'half/count'} <= found.keys()
+  assert len(metrics.read(tmp_path)) == 2
+
+
+def test_a_changed_evaluation_that_is_interrupted(
+  trained, tmp_path, monkeypatch
+):
+  config = _config(trained[0])
+  config.evals.half = config_lib.evaluation('test[:50%]')
+  evaluate_only.evaluate_only(config, tmp_path)
+  config.evals.test.split = 'test[:10]'
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics.MetricWriter, 'write', _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+      evaluate_only.evaluate_only(config, tmp_path)
+  # The number that is there is of the earlier split.
+  assert evaluate_only.evaluate_only(config, tmp_path)['test/count'] == 10
+  assert list(config_lib.load(tmp_path)['evals']) == ['half', 'test']
+
+
+def _interrupt(*_):
+  raise KeyboardInterrupt
+
+
+def test_features_need_no_head(trained, tmp_path):
+  config = _config(trained[0])
+  config.data.dataset = 'digits:89'
+  del config.evals.test
+  config.evals.few = config_lib.few_shot('train', 'test', shots=(5,))
+  found = evaluate_only.evaluate_only(config, tmp_path)
+  assert found['few/5shot/accuracy'] > 0.5
+
+
+def test_results_on_other_data(trained, tmp_path):
+  config = _config(trained[0])
+  evaluate_only.evaluate_only(config, tmp_path)
+  config.data.dataset = 'digits:1234'
+  with pytest.raises(
+    ValueError, match=r"another config:\n  data.dataset: 'dig"
+  ):
+    evaluate_only.evaluate_only(config, tmp_path)
+  other = evaluate_only.evaluate_only(
+    config, tmp_path, allow_config_change=True
+  )
+  assert (
+    other['test/count']
+    != evaluate_only.evaluate_only(_config(trained[0]), tmp_path / 'again')[
+      'test/count'
+    ]
+  )
+
+
+def test_another_loss(trained, tmp_path):
+  config = _config(trained[0])
+  config.loss.name = 'sigmoid'
+  with pytest.raises(ValueError, match=r'was trained with loss\.name=soft'):
+    evaluate_only.evaluate_only(config, tmp_path)
+
+
+def test_what_is_refused(trained, tmp_path):
+  with pytest.raises(ValueError, match='--eval_only needs weights'):
+    evaluate_only.evaluate_only(_config(), tmp_path)
+  config = _config(trained[0])
+  with pytest.raises(ValueError, match='is of a training run, and --eval_only'):
+    evaluate_only.evaluate_only(config, trained[0])
+  config.data.dataset = 'digits:012'
+  with pytest.raises(
+    ValueError, match='--eval_only trains no head: evaluate on the'
+  ):
+    evaluate_only.evaluate_only(config, tmp_path)
+  config = _config(trained[0])
+  del config.evals.test
+  with pytest.raises(ValueError, match='needs evals, and this config has none'):
+    evaluate_only.evaluate_only(config, tmp_path)
+  assert {path.name for path in tmp_path.iterdir()} == {
+    'owner.json',
+    'train.log',
+  }

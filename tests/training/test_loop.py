@@ -1,0 +1,756 @@
+"""The loop on tiny runs: its files, interruptions, divergence, evaluation."""
+
+import contextlib
+import errno
+import json
+import math
+import shutil
+import threading
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from absl import logging
+from scipy import special
+from tensorboardX.proto import event_pb2
+
+from vit_jax import checkpoint, data, evaluators, models, results
+from vit_jax import config as config_lib
+from vit_jax.checkpoint import saving
+from vit_jax.runtime import preemption
+from vit_jax.runtime.errors import NonFiniteError, PreemptedError
+from vit_jax.training import loop
+from vit_jax.workdir import environment, metrics, ownership
+
+STEPS = 12
+GOODPUT = (
+  'goodput/steps_seconds',
+  'goodput/input_seconds',
+  'goodput/evaluation_seconds',
+  'goodput/checkpoint_seconds',
+  'goodput/compilation_seconds',
+  'goodput/restart_seconds',
+  'goodput/steps_share',
+  'goodput/restarts',
+  'goodput/devices',
+  'unix_time',
+)
+
+
+class Death(BaseException):
+  """Ends a run as KeyboardInterrupt does: nothing handles it."""
+
+
+def _die(*_):
+  raise Death
+
+
+def tiny_config(devices=1):
+  """Twelve steps with dropout, accumulation and an average of the weights."""
+  config = config_lib.default()
+  config.data.dataset = 'digits:01'
+  config.data.preprocess = 'resize|pad(1)|random_crop'
+  config.data.batch_size = 16
+  config.image_size = (8, 8)
+  config.channels = 1
+  config.total_steps = STEPS
+  config.model.name = 'ViT-Ti/4'
+  config.model.width = 16
+  config.model.depth = 1
+  config.model.heads = 2
+  config.model.mlp_dim = 32
+  config.model.dropout_rate = 0.1
+  config.accumulation_steps = 2
+  config.polyak = dict(decay=0.9, start_step=2)
+  config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
+  config.evals.test = config_lib.evaluation('test', every=6)
+  config.checkpoint.every = 4
+  config.log.update(dict(every=3, tensorboard=False))
+  config.mesh.data = devices
+  return config
+
+
+def saved_state(workdir):
+  """All arrays of a run's newest checkpoint, by name."""
+  path = checkpoint.find(workdir) / 'default'
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    as_numpy = jax.tree.map(
+      lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+      handler.metadata(path).tree,
+    )
+    tree = handler.restore(
+      path, args=ocp.args.PyTreeRestore(restore_args=as_numpy)
+    )
+  flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {jax.tree_util.keystr(name): np.asarray(x) for name, x in flat}
+
+
+def assert_same_state(workdir, expected_workdir):
+  """Parameters, optimizer state and averages are bitwise the same."""
+  actual, expected = saved_state(workdir), saved_state(expected_workdir)
+  assert actual.keys() == expected.keys()
+  for name, value in expected.items():
+    assert actual[name].dtype == value.dtype, name
+    assert actual[name].tobytes() == value.tobytes(), name
+
+
+def rows_but_times(workdir):
+  """The lines of metrics.jsonl without what depends on the machine."""
+  times = ('images_per_sec', 'input_wait', 'eta_sec', 'unix_time')
+  return [
+    {
+      k: v
+      for k, v in row.items()
+      if k not in times and '/seconds' not in k and 'goodput/' not in k
+    }
+    for row in metrics.read(workdir)
+  ]
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _log_everything():
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.INFO)
+  yield
+  logging.set_verbosity(before)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """An uninterrupted run on one device: (workdir, what it returned)."""
+  workdir = tmp_path_factory.mktemp('runs') / 'finished'
+  config = tiny_config()
+  config.log.tensorboard = True
+  config.profile = dict(start_step=4, steps=2)
+  return workdir, loop.train_and_evaluate(config, workdir)
+
+
+@pytest.fixture(scope='module')
+def finished_on_8(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('runs') / 'finished_on_8'
+  loop.train_and_evaluate(tiny_config(8), workdir)
+  return workdir
+
+
+# A finished run --------------------------------------------------------------
+
+
+def test_files_of_a_finished_run(finished):
+  workdir, _ = finished
+  (events,) = workdir.glob('events.out.tfevents.*')
+  assert {p.name for p in workdir.iterdir()} - {events.name} == {
+    'DONE',
+    'checkpoints',
+    'config.json',
+    'metrics.jsonl',
+    'owner.json',
+    'class_names.txt',
+    'data.json',
+    'environment.jsonl',
+    'final',
+    'parameters.txt',
+    'profile',
+    'requirements.txt',
+    'train.log',
+  }
+  assert (workdir / 'DONE').read_text() == '12\n'
+  assert {p.name for p in (workdir / 'checkpoints').iterdir()} == {'8', '12'}
+  config = json.loads((workdir / 'config.json').read_text())
+  assert config['total_steps'] == 12
+  assert config['num_classes'] == 2
+  assert config['data']['num_examples'] == 288
+  [launch] = environment.read(workdir)
+  assert (launch['step'], launch['devices']) == (0, 1)
+  assert config['model']['dtype'] == 'float32'
+  assert 'head/kernel' in (workdir / 'parameters.txt').read_text()
+  assert (workdir / 'class_names.txt').read_text() == '0\n1\n'
+  log = (workdir / 'train.log').read_text()
+  assert 'digits:01 train: 288 images, 2 classes' in log
+  assert 'step  9/12  loss ' in log
+  assert 'on 72 examples' in log
+
+
+def test_metrics_of_a_finished_run(finished):
+  workdir, returned = finished
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  kinds = [(r['step'], 'test' if 'test/loss' in r else 'train') for r in rows]
+  # Every 3 steps, and at every checkpoint; the evaluation every 6.
+  assert kinds == [
+    (3, 'train'),
+    (4, 'train'),
+    (6, 'train'),
+    (6, 'test'),
+    (8, 'train'),
+    (9, 'train'),
+    (12, 'train'),
+    (12, 'test'),
+  ]
+  assert rows[0].keys() == {
+    'step',
+    'train/loss',
+    'train/accuracy',
+    'train/learning_rate',
+    'train/grad_norm',
+    'train/update_norm',
+    'train/param_norm',
+    'train/unreadable',
+    'train/skipped',
+    *GOODPUT,
+    'images_per_sec',
+    'input_wait',
+    'eta_sec',
+  }
+  assert rows[3].keys() == {
+    'step',
+    'test/accuracy',
+    'test/loss',
+    'test/ece',
+    'test/count',
+    'test/seconds',
+    *GOODPUT,
+  }
+  assert all(math.isfinite(v) for row in rows for v in row.values())
+  assert returned == rows[-2] | rows[-1]
+  # At the last update, the 12th, the schedule is at its step 11.
+  rate = 1e-2 * 0.5 * (1 + math.cos(math.pi * 9 / 10))
+  assert returned['train/learning_rate'] == pytest.approx(rate, rel=1e-4)
+
+
+def test_tensorboard_has_the_same_numbers(finished):
+  workdir, _ = finished
+  (path,) = workdir.glob('events.out.tfevents.*')
+  content, written = path.read_bytes(), []
+  while content:  # A record: length, its checksum, the event, its checksum.
+    length = int.from_bytes(content[:8], 'little')
+    event = event_pb2.Event.FromString(content[12 : 12 + length])
+    content = content[16 + length :]
+    written += [
+      (event.step, v.tag, v.simple_value) for v in event.summary.value
+    ]
+  expected = [
+    (row['step'], name, np.float32(value))
+    for row in metrics.read(workdir)
+    for name, value in row.items()
+    if name != 'step'
+  ]
+  assert sorted(written) == sorted(expected)
+
+
+def test_profile_is_a_trace_of_the_step(finished):
+  workdir, _ = finished
+  (trace,) = (workdir / 'profile').rglob('*.xplane.pb')
+  assert b'train_step' in trace.read_bytes()
+  log = (workdir / 'train.log').read_text()
+  assert 0 < log.index('Profiler trace written') < log.index('step  6/12')
+
+
+def _copy(workdir, tmp_path):
+  """A copy of a run, without what is large."""
+  return shutil.copytree(
+    workdir, tmp_path / 'copy', ignore=shutil.ignore_patterns('profile')
+  )
+
+
+def test_finished_run_is_left_alone(finished, tmp_path):
+  workdir, returned = finished
+  copy = _copy(workdir, tmp_path)
+  before = {p: p.stat().st_mtime_ns for p in copy.rglob('*')}
+  config = tiny_config()
+  config.log.every = 1  # May differ: it changes nothing that is computed.
+  assert loop.train_and_evaluate(config, copy) == returned
+  assert {p: p.stat().st_mtime_ns for p in copy.rglob('*')} == before
+
+
+def test_finished_run_is_evaluated_anew_if_asked(finished, tmp_path):
+  copy = _copy(finished[0], tmp_path)
+  config = tiny_config()
+  config.evals.half = config_lib.evaluation('test[:50%]')
+  result = loop.train_and_evaluate(config, copy)
+  assert result['half/count'] == 36
+  assert result['test/count'] == 72
+  assert (copy / 'DONE').read_text() == '12\n'
+  assert [row['step'] for row in metrics.read(copy)][-3:] == [12, 12, 12]
+  assert_same_state(copy, finished[0])
+
+
+def test_few_shot_evaluation_of_a_finished_run(finished, tmp_path):
+  copy = _copy(finished[0], tmp_path)
+  config = tiny_config()
+  config.evals.few = config_lib.few_shot('train', 'test', shots=(2, 5))
+  config.checkpoint.best = 'few/5shot/accuracy'
+  result = loop.train_and_evaluate(config, copy)
+  assert 0 < result['few/2shot/accuracy'] <= 1
+  assert result['few/count'] == 72
+  assert result['test/accuracy'] == finished[1]['test/accuracy']
+  assert 'few: 2-shot ' in (copy / 'train.log').read_text()
+  rows = metrics.read(copy)
+  assert loop.train_and_evaluate(config, copy) == result
+  assert metrics.read(copy) == rows
+
+
+def test_death_before_a_changed_evaluation(finished, tmp_path, monkeypatch):
+  copy = _copy(finished[0], tmp_path)
+  config = tiny_config()
+  config.evals.test.split = 'test[:50%]'
+  with monkeypatch.context() as patch:
+    patch.setattr(metrics.MetricWriter, 'write', _die)
+    with pytest.raises(Death):
+      loop.train_and_evaluate(config, copy)
+  result = loop.train_and_evaluate(config, copy)
+  assert result['test/count'] == 36
+  saved = config_lib.load(copy)['evals']['test']
+  assert saved['split'] == 'test[:50%]'
+
+
+def test_death_between_the_last_checkpoint_and_done(finished, tmp_path):
+  workdir, returned = finished
+  copy = _copy(workdir, tmp_path)
+  (copy / 'DONE').write_text('')  # Opened, not yet written.
+  assert loop.train_and_evaluate(tiny_config(), copy) == returned
+  assert (copy / 'DONE').read_text() == '12\n'
+  assert_same_state(copy, workdir)
+  assert metrics.read(copy) == metrics.read(workdir)
+
+
+@pytest.mark.parametrize('damage', ['gone', 'changed'])
+def test_final_weights_are_made_again(finished, tmp_path, damage):
+  workdir = shutil.copytree(finished[0], tmp_path / 'run')
+  before = checkpoint.read_params(workdir / 'final')[0]
+  if damage == 'gone':
+    shutil.rmtree(workdir / 'final')
+  else:
+    files = (f for f in (workdir / 'final').rglob('d/*') if f.is_file())
+    largest = max(files, key=lambda file: file.stat().st_size)
+    largest.write_bytes(b'abc')
+    assert not checkpoint.is_intact(workdir / 'final')
+  config = tiny_config()
+  config.log.tensorboard = True
+  config.profile = dict(start_step=4, steps=2)
+  loop.train_and_evaluate(config, workdir)
+  after = checkpoint.read_params(workdir / 'final')[0]
+  jax.tree.map(np.testing.assert_array_equal, before, after)
+  assert rows_but_times(workdir) == rows_but_times(finished[0])
+  assert (workdir / 'DONE').read_text() == '12\n'
+
+
+def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
+  workdir = shutil.copytree(finished[0], tmp_path / 'run')
+  shutil.rmtree(workdir / 'checkpoints')
+  (workdir / 'DONE').unlink()
+  with pytest.raises(
+    ValueError, match=r'goes to step 12: what was in checkpoints/ is gone'
+  ):
+    loop.train_and_evaluate(tiny_config(), workdir)
+  numbers = (workdir / 'metrics.jsonl').read_text()
+  loop.train_and_evaluate(tiny_config(), workdir, restart=True)
+  assert (workdir / 'metrics_1.jsonl').read_text() == numbers
+  _assert_same_run(workdir, finished[0])
+
+
+@pytest.mark.parametrize('minutes', [0, 100])
+def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
+  config = tiny_config()
+  config.checkpoint.every, config.checkpoint.every_minutes = 100, 10.0
+  config_lib.save(config, tmp_path)
+  rows = [{'step': i, 'unix_time': 60.0 * minutes * i} for i in (1, 2)]
+  lines = ''.join(json.dumps(row) + '\n' for row in rows)
+  (tmp_path / 'metrics.jsonl').write_text(lines)
+  if not minutes:
+    return results.check_not_lost(tmp_path)
+  with pytest.raises(ValueError, match='goes to step 2: what was in checkp'):
+    results.check_not_lost(tmp_path)
+
+
+def test_longer_run_goes_on_and_shorter_one_is_refused(
+  finished, tmp_path, monkeypatch
+):
+  copy = _copy(finished[0], tmp_path)
+  config = tiny_config()
+  config.total_steps = 8
+  with pytest.raises(ValueError, match='step 12, past total_steps=8'):
+    loop.train_and_evaluate(config, copy, allow_config_change=True)
+  assert (copy / 'DONE').read_text() == '12\n'
+  config.total_steps = 14
+  with pytest.raises(ValueError, match=r'total_steps: 12 in .*, 14 now'):
+    loop.train_and_evaluate(config, copy)
+  with monkeypatch.context() as patch:
+    die_at(patch, 14)
+    with pytest.raises(Death):
+      loop.train_and_evaluate(config, copy, allow_config_change=True)
+  assert not (copy / 'DONE').exists()  # It said 12.
+  result = loop.train_and_evaluate(config, copy)
+  assert result['step'] == 14
+  assert (copy / 'DONE').read_text() == '14\n'
+  steps = [row['step'] for row in metrics.read(copy)]
+  assert steps == [3, 4, 6, 6, 8, 9, 12, 12, 14, 14]
+
+
+def test_wrong_config_leaves_no_directory(tmp_path, caplog):
+  config = tiny_config()
+  config.evals.test.split = 'tset'
+  with pytest.raises(ValueError, match='tset'):
+    loop.train_and_evaluate(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+  assert 'training examples' not in caplog.text
+  # The warning comes before the error.
+  config.data.train_split = 'train[:9]'
+  config.evals.seen = config_lib.evaluation('train[7:20]+test')
+  with pytest.raises(ValueError, match='tset'):
+    loop.train_and_evaluate(config, tmp_path / 'run')
+  assert 'batch_size=16 is more than the 9 training examples' in caplog.text
+  assert 'evals.seen: up to 2 of its' in caplog.text
+
+
+# Interruptions ---------------------------------------------------------------
+
+
+def die_at(monkeypatch, step):
+  """Lets a run die just after it wrote the numbers of a step."""
+  write = metrics.MetricWriter.write
+
+  def write_and_die(self, at, values):
+    write(self, at, values)
+    if at == step:
+      raise Death
+
+  monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_die)
+
+
+def _run_to_death(config, workdir, step):
+  with pytest.MonkeyPatch.context() as patch:
+    die_at(patch, step)
+    with pytest.raises(Death):
+      loop.train_and_evaluate(config, workdir)
+  assert metrics.read(workdir)[-1]['step'] == step
+  assert not (workdir / 'DONE').exists()
+
+
+def _assert_same_run(workdir, expected):
+  """Nothing but times tells a run from one that was not interrupted."""
+  assert (workdir / 'DONE').read_text() == '12\n'
+  assert_same_state(workdir, expected)
+  # What was logged after a checkpoint is there once, not twice.
+  assert rows_but_times(workdir) == rows_but_times(expected)
+
+
+def test_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
+  config = tiny_config()
+  # The checkpoint of step 4 has not been written yet; step 9 is repeated, and
+  # later all of 9 to 12.
+  for death in (4, 9, 12):
+    _run_to_death(config, tmp_path, death)
+  loop.train_and_evaluate(config, tmp_path)
+  _assert_same_run(tmp_path, finished[0])
+  log = (tmp_path / 'train.log').read_text()
+  assert log.count(f'Resuming {tmp_path} from step 8.') == 2
+
+
+@pytest.fixture(scope='module')
+def interrupted_on_8(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('runs') / 'interrupted_on_8'
+  _run_to_death(tiny_config(8), workdir, 9)
+  return workdir
+
+
+def test_interrupted_run_on_8_devices(
+  interrupted_on_8, finished_on_8, tmp_path
+):
+  workdir = _copy(interrupted_on_8, tmp_path)
+  loop.train_and_evaluate(tiny_config(8), workdir)
+  _assert_same_run(workdir, finished_on_8)
+
+
+def test_run_goes_on_on_another_number_of_devices(
+  interrupted_on_8, finished, tmp_path
+):
+  workdir = _copy(interrupted_on_8, tmp_path)
+  loop.train_and_evaluate(tiny_config(1), workdir)
+  for row, other in zip(
+    rows_but_times(workdir), rows_but_times(finished[0]), strict=True
+  ):
+    assert row == pytest.approx(other, rel=1e-3)
+
+
+def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
+  finished, tmp_path, monkeypatch
+):
+  config = tiny_config()
+  calls = []
+
+  def requested(self):
+    self.reason = 'SIGTERM'
+    calls.append(None)
+    return len(calls) == 6
+
+  with monkeypatch.context() as patch:
+    patch.setattr(preemption.Notice, 'requested', requested)
+    with pytest.raises(PreemptedError, match='SIGTERM: stopped after step 6,'):
+      loop.train_and_evaluate(config, tmp_path)
+  assert checkpoint.latest_step(tmp_path) == 6
+  assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6]
+  loop.train_and_evaluate(config, tmp_path)
+  _assert_same_run(tmp_path, finished[0])
+
+
+def test_who_had_the_directory_until_now_may_have_begun_another_run(
+  tmp_path, monkeypatch
+):
+  @contextlib.contextmanager
+  def held(workdir):
+    other = tiny_config()
+    other.seed = 7
+    config_lib.save(other, workdir)
+    yield lambda: None
+
+  monkeypatch.setattr(ownership, 'held', held)
+  with pytest.raises(ValueError, match='seed: '):
+    loop.train_and_evaluate(tiny_config(), tmp_path)
+  assert not (tmp_path / 'metrics.jsonl').exists()
+
+
+def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):
+  seen, notices = [], []
+  original = preemption.Notice.begin
+
+  def begin(self):
+    notices.append(self)
+    original(self)
+    seen.append(('begin', self.nothing_to_save))
+
+  def requested(self):
+    seen.append(('requested', self.nothing_to_save))
+    return False
+
+  def save_params(workdir, kind, *_, **__):
+    del workdir
+    seen.append((kind, notices[-1].nothing_to_save))
+    raise Death
+
+  monkeypatch.setattr(preemption.Notice, 'begin', begin)
+  monkeypatch.setattr(preemption.Notice, 'requested', requested)
+  original_run = evaluators.run
+
+  def run(name, evaluation, state, at, on_batch):
+    if at == 12:
+      raise Death
+    return original_run(name, evaluation, state, at, on_batch)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(evaluators, 'run', run)
+    with pytest.raises(Death):
+      loop.train_and_evaluate(tiny_config(), tmp_path)
+  # All is trained: it evaluates, then saves the weights, then only the latter.
+  monkeypatch.setattr(checkpoint, 'save_params', save_params)
+  for evaluated in (True, False):
+    seen.clear()
+    with pytest.raises(Death):
+      loop.train_and_evaluate(tiny_config(), tmp_path)
+    assert seen[0] == ('begin', True)
+    assert (('requested', False) in seen) == evaluated
+    assert seen[-1] == (checkpoint.FINAL, False)
+    assert ('requested', True) not in seen
+
+
+def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
+  calls = []
+
+  def requested(self):
+    self.reason = 'SIGTERM'
+    calls.append(None)
+    return len(calls) == 8  # After the second batch of the first evaluation.
+
+  with monkeypatch.context() as patch:
+    patch.setattr(preemption.Notice, 'requested', requested)
+    with pytest.raises(PreemptedError, match='stopped after step 6,'):
+      loop.train_and_evaluate(tiny_config(), tmp_path)
+  loop.train_and_evaluate(tiny_config(), tmp_path)
+  _assert_same_run(tmp_path, finished[0])
+
+
+@pytest.mark.parametrize('step', [6, 12])
+def test_what_was_trained_outlives_an_evaluation_that_fails(
+  finished, tmp_path, monkeypatch, step
+):
+  original = evaluators.run
+
+  def run(name, evaluation, state, at, on_batch):
+    if at == step:
+      raise ValueError('a broken image')
+    return original(name, evaluation, state, at, on_batch)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(evaluators, 'run', run)
+    with pytest.raises(ValueError, match='a broken image'):
+      loop.train_and_evaluate(tiny_config(), tmp_path)
+  assert checkpoint.latest_step(tmp_path) == step
+  # How images are read may change.
+  config = tiny_config()
+  config.data.unreadable = 'skip-and-count'
+  loop.train_and_evaluate(config, tmp_path)
+  _assert_same_run(tmp_path, finished[0])
+
+
+def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
+  config = tiny_config()
+  config.checkpoint.best = 'test/loss'
+  original = checkpoint.save_params
+
+  def save_params(workdir, kind, *args, **kwargs):
+    if kind == checkpoint.BEST:
+      raise Death
+    return original(workdir, kind, *args, **kwargs)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(checkpoint, 'save_params', save_params)
+    with pytest.raises(Death):
+      loop.train_and_evaluate(config, tmp_path)
+  config.checkpoint.keep = 1
+  loop.train_and_evaluate(config, tmp_path)
+  losses = {
+    row['step']: row['test/loss']
+    for row in metrics.read(tmp_path)
+    if 'test/loss' in row
+  }
+  best = str(min(losses, key=losses.get))
+  assert [p.name for p in (tmp_path / 'best').iterdir()] == [best]
+  assert best in {p.name for p in (tmp_path / 'checkpoints').iterdir()}
+
+
+def test_best_weights_are_kept(tmp_path):
+  config = tiny_config()
+  # It learns, and then is driven away from what it has learnt.
+  config.schedule = config_lib.schedule(
+    'staircase', peak=1e-2, warmup_steps=0, boundaries=(0.5,), factor=100.0
+  )
+  config.polyak.decay = 0.0
+  config.evals.test.every = 2
+  config.checkpoint.best = 'test/loss'
+  config.checkpoint.every, config.checkpoint.keep = 12, 1
+  loop.train_and_evaluate(config, tmp_path)
+  losses = {
+    row['step']: row['test/loss']
+    for row in metrics.read(tmp_path)
+    if 'test/loss' in row
+  }
+  best = min(losses, key=losses.get)
+  assert best < 12
+  assert [p.name for p in (tmp_path / 'best').iterdir()] == [str(best)]
+  assert {p.name for p in (tmp_path / 'checkpoints').iterdir()} == {
+    str(best),
+    '12',
+  }
+  params, _ = checkpoint.read_params(tmp_path / 'best')
+  assert _naive_evaluation(params)[1] == pytest.approx(losses[best], rel=1e-5)
+
+
+# Divergence ------------------------------------------------------------------
+
+
+def _diverging_config():
+  config = tiny_config()
+  # The seventh update is with a rate of 1e33.
+  config.schedule = config_lib.schedule(
+    'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
+  )
+  config.optimizer = config_lib.sgd()
+  return config
+
+
+def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
+  config = _diverging_config()
+  with monkeypatch.context() as patch:
+    _end_saves_when_waited_for(patch)  # Step 4 is under way at step 7.
+    with pytest.raises(NonFiniteError, match='at step 7 ') as error:
+      loop.train_and_evaluate(config, tmp_path)
+  assert '(found in steps 7 to 8)' in str(error.value)
+  assert f'checkpoint is {tmp_path}/checkpoints/4.' in str(error.value)
+  assert not (tmp_path / 'DONE').exists()
+  assert [p.name for p in (tmp_path / 'checkpoints').iterdir()] == ['4']
+  for name, value in saved_state(tmp_path).items():
+    assert np.isfinite(value).all(), name
+  assert [row['step'] for row in metrics.read(tmp_path)] == [3, 4, 6, 6]
+  config.schedule.factor = 0.1
+  result = loop.train_and_evaluate(config, tmp_path, allow_config_change=True)
+  assert result['step'] == 12
+  assert math.isfinite(result['test/loss'])
+
+
+def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):
+  config = _diverging_config()
+  _end_saves_when_waited_for(monkeypatch, OSError(errno.ENOSPC, 'No space'))
+  lines = []
+  monkeypatch.setattr(
+    loop.logging, 'error', lambda text, *args: lines.append(text % args)
+  )
+  with pytest.raises(NonFiniteError, match='no checkpoint had been saved yet'):
+    loop.train_and_evaluate(config, tmp_path)
+  [line] = lines
+  assert 'checkpoint of step 4 could not be saved' in line
+  assert 'ENOSPC' in line
+
+
+def _end_saves_when_waited_for(monkeypatch, error=None):
+  """Leaves saves under way until the run waits for one.
+
+  Args:
+    monkeypatch: undoes it.
+    error: what they end with.
+  """
+  waited = threading.Event()
+  finished, wait = saving._Save.finished, saving.Saver.wait
+
+  def finished_late(save):
+    waited.wait(60)
+    save.error = save.error or error
+    finished(save)
+
+  def wait_for_it(saver):
+    if saver._under_way:
+      waited.set()
+    wait(saver)
+
+  monkeypatch.setattr(saving._Save, 'finished', finished_late)
+  monkeypatch.setattr(saving.Saver, 'wait', wait_for_it)
+
+
+# Evaluation ------------------------------------------------------------------
+
+
+def _naive_evaluation(params):
+  """Accuracy and mean loss on the test split, all images at once."""
+  view = data.View(data.open_source('digits:01'), 'test')
+  images = np.stack([view[i].image for i in range(len(view))])
+  labels = np.array([view[i].label for i in range(len(view))])
+  model = models.build(
+    'ViT-Ti/4', num_classes=2, width=16, depth=1, heads=2, mlp_dim=32
+  )
+  logits, _ = model.apply({'params': params}, np.float32(images / 127.5 - 1))
+  losses = -special.log_softmax(np.asarray(logits), axis=-1)
+  return (
+    np.mean(logits.argmax(-1) == labels),
+    losses[np.arange(len(labels)), labels].mean(),
+  )
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_evaluates_every_example_once_with_averaged_weights(
+  request, finished, devices
+):
+  workdir = finished[0]
+  if devices == 8:
+    workdir = request.getfixturevalue('finished_on_8')
+  result = results.final_metrics(workdir)
+  assert result['test/count'] == 72  # 4 batches of 16, and one of 8.
+  averaged, _ = checkpoint.read_params(workdir)
+  accuracy, loss = _naive_evaluation(averaged)
+  assert result['test/accuracy'] == pytest.approx(accuracy)
+  assert result['test/loss'] == pytest.approx(loss, rel=1e-5)
+  state = {
+    name: value
+    for name, value in saved_state(workdir).items()
+    if name.startswith("['params']")
+  }
+  latest = jax.tree.unflatten(jax.tree.structure(averaged), state.values())
+  assert abs(_naive_evaluation(latest)[1] - loss) > 1e-3

@@ -1,0 +1,168 @@
+"""Mixup: what is blended with what, against NumPy and on meshes."""
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from tests.training import test_step
+from vit_jax import config as config_lib
+from vit_jax import sharding
+from vit_jax.training import losses, mixup, program, step
+
+B, H, W, C, CLASSES = 16, 4, 6, 3, 5
+MESHES = ((1, 1, 1), (8, 1, 1), (2, 4, 1), (2, 2, 2))
+
+
+def _batch(labels=1):
+  rng = np.random.default_rng(0)
+  label = rng.integers(0, CLASSES, (B, labels), dtype=np.int32)
+  if labels > 1:
+    label[3:7, 1:] = -1
+  return {
+    'image': rng.integers(0, 256, (B, H, W, C), dtype=np.uint8),
+    'label': label if labels > 1 else label[:, 0],
+  }
+
+
+def _layout(data, fsdp, tensor):
+  return sharding.Layout(sharding.make_mesh(data, fsdp, tensor))
+
+
+@pytest.mark.parametrize('mesh', [None, *MESHES])
+def test_the_partner_is_the_image_before(mesh):
+  batch = _batch()
+  layout = _layout(*mesh) if mesh else None
+  put = sharding.put_batch(batch, layout.mesh) if mesh else batch
+  pair = jax.jit(functools.partial(mixup.pair, alpha=0.1, layout=layout))
+  found = jax.device_get(pair(put, jax.random.key(3)))
+  for name in ('image', 'label'):
+    np.testing.assert_array_equal(found[name], batch[name])
+    np.testing.assert_array_equal(
+      found[f'partner_{name}'], np.roll(batch[name], 1, axis=0)
+    )
+  # One proportion for all, the same on any mesh.
+  expected = jax.random.beta(jax.random.key(3), 0.1, 0.1)
+  np.testing.assert_allclose(found['share'], np.full(B, expected), rtol=1e-6)
+
+
+def test_a_device_is_sent_one_image_and_nothing_is_gathered():
+  layout = _layout(2, 4, 1)
+  pair = jax.jit(functools.partial(mixup.pair, alpha=0.1, layout=layout))
+  put = sharding.put_batch(_batch(), layout.mesh)
+  text = pair.lower(put, jax.random.key(0)).compile().as_text()
+  sent = f'u8[1,{H},{W},{C}]'
+  assert re.search(rf'= {re.escape(sent)}\S* collective-permute', text)
+  assert 'all-gather' not in text
+  assert 'all-to-all' not in text
+
+
+def test_proportions_follow_the_beta_distribution():
+  alpha, batch = 0.4, _batch()
+  keys = jax.random.split(mixup.mixup_key(0), 4000)
+  shares = jax.vmap(lambda key: mixup.pair(batch, key, alpha)['share'][0])(keys)
+  assert abs(shares.mean() - 0.5) < 0.02
+  # Of Beta(a, a): 1 / (4 (2 a + 1)).
+  assert abs(shares.var() - 1 / (4 * (2 * alpha + 1))) < 0.005
+
+
+@pytest.mark.parametrize('smoothing', [0.0, 0.1])
+@pytest.mark.parametrize('labels', [1, 3])
+@pytest.mark.parametrize('name', ['softmax', 'sigmoid'])
+def test_the_loss_is_that_of_blended_targets(name, labels, smoothing):
+  batch = mixup.pair(_batch(labels), jax.random.key(1), 1.0)
+  batch['share'] = np.full(B, 0.3, np.float32)
+  rng = np.random.default_rng(1)
+  logits = rng.normal(size=(B, CLASSES)).astype(np.float32)
+  loss = losses.build(name, label_smoothing=smoothing)
+  found = mixup.over_labels(functools.partial(loss, logits), batch)
+
+  targets = np.zeros((B, CLASSES))
+  for row, own in enumerate(np.reshape(batch['label'], (B, -1))):
+    targets[row, own[own >= 0]] = 1
+  if name == 'softmax':
+    targets /= targets.sum(axis=1, keepdims=True)
+    targets = (1 - smoothing) * targets + smoothing / CLASSES
+  else:
+    targets = np.where(targets > 0, 1 - smoothing, smoothing)
+  targets = 0.3 * targets + 0.7 * np.roll(targets, 1, axis=0)
+  x = logits.astype(np.float64)
+  if name == 'softmax':
+    x = x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+    expected = -(targets * x).sum(axis=1)
+  else:
+    log1p = np.log1p(np.exp(x))
+    expected = (targets * (log1p - x) + (1 - targets) * log1p).sum(axis=1)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_images_are_blended_after_normalisation():
+  batch = mixup.pair(_batch(), jax.random.key(1), 1.0)
+  batch['share'] = np.full(B, 0.25, np.float32)
+  pixels = batch['image'] / 127.5 - 1
+  np.testing.assert_allclose(
+    mixup.images(batch),
+    0.25 * pixels + 0.75 * np.roll(pixels, 1, axis=0),
+    atol=1e-6,
+  )
+
+
+@pytest.mark.parametrize(
+  'accumulation_steps',
+  [
+    pytest.param(1, marks=pytest.mark.slow),
+    2,
+  ],
+)
+def test_steps_on_8_devices_are_those_of_one(accumulation_steps):
+  run = functools.partial(
+    test_step._run,
+    steps=3,
+    prepare=lambda layout: mixup.each_step(0, 0.4, layout),
+    accumulation_steps=accumulation_steps,
+  )
+  (one, one_state), (eight, eight_state) = run(1), run(8)
+  plain, _ = test_step._run(1, 3, accumulation_steps=accumulation_steps)
+  for a, b, other in zip(one, eight, plain, strict=True):
+    np.testing.assert_allclose(b['loss'], a['loss'], rtol=1e-5)
+    np.testing.assert_allclose(b['accuracy'], a['accuracy'], rtol=1e-5)
+    np.testing.assert_allclose(b['grad_norm'], a['grad_norm'], rtol=1e-4)
+    assert abs(a['loss'] - other['loss']) > 1e-3
+  head = [state.params['head']['kernel'] for state in (one_state, eight_state)]
+  np.testing.assert_allclose(*head, rtol=1e-2, atol=1e-4)
+
+
+def test_each_step_and_seed_of_a_config_has_its_own_proportion():
+  def losses_of(seed, alpha):
+    config = config_lib.default()
+    config.seed, config.mixup_alpha, config.total_steps = seed, alpha, 9
+    config.image_size, config.data.batch_size = (H, W), B
+    config.model.name = 'ViT-Ti/2'
+    config.model.width, config.model.depth, config.model.heads = 8, 1, 1
+    config.optimizer = config_lib.sgd()
+    config.schedule = config_lib.schedule('constant', peak=0, warmup_steps=0)
+    config = config_lib.resolve(config, num_examples=99, num_classes=CLASSES)
+    layout = _layout(1, 1, 1)
+    built = program.build(config, layout)
+    # The same for all seeds.
+    params = step.init_params(built.model, jax.random.key(0), (H, W, C))
+    head = np.random.default_rng(0).normal(size=(8, CLASSES))
+    params['head']['kernel'] = head.astype(np.float32)
+    batch = _batch() | {'unreadable': np.zeros(B, bool)}
+    state, found = built.first_state(params), []
+    for _ in range(2):
+      state, metrics = built.train_step(
+        state, sharding.put_batch(batch, layout.mesh)
+      )
+      found.append(float(metrics['loss']))
+    return found
+
+  first, second = losses_of(0, 0.4)
+  assert first != second
+  assert losses_of(0, 0.4) == [first, second]
+  assert losses_of(1, 0.4)[0] != first
+  assert losses_of(0, 0.9)[0] != first
+  first, second = losses_of(0, 0.0)
+  assert first == second

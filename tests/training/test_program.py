@@ -1,0 +1,64 @@
+"""What a config computes first: its parameters, by seed and by name."""
+
+import flax
+import jax
+import numpy as np
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import sharding
+from vit_jax.training import program
+
+
+def _program(seed=0, fsdp=1):
+  config = config_lib.default()
+  config.seed, config.total_steps, config.image_size = seed, 9, (8, 8)
+  config.data.batch_size = 8
+  config.model.name = 'ViT-Ti/4'
+  config.model.width, config.model.depth, config.model.heads = 16, 1, 2
+  config.optimizer = config_lib.sgd()
+  config.schedule = config_lib.schedule('constant', peak=0, warmup_steps=0)
+  config = config_lib.resolve(config, num_examples=99, num_classes=8)
+  config.mesh.fsdp = fsdp
+  layout = sharding.build(**config.mesh)
+  return program.build(config, layout)
+
+
+def _flat(params):
+  return flax.traverse_util.flatten_dict(params, sep='/')
+
+
+def test_another_seed_has_other_weights_of_the_same_program(monkeypatch):
+  texts, jit = [], jax.jit
+
+  def spy(*args, **options):
+    jitted = jit(*args, **options)
+
+    def call(key):
+      texts.append(jitted.lower(key).as_text())
+      return jitted(key)
+
+    return call
+
+  built = [_program(seed) for seed in (0, 1)]
+  monkeypatch.setattr(program.jax, 'jit', spy)
+  first, second = (_flat(one.init_state().params) for one in built)
+  # Thus a compilation cache has it.
+  assert texts[0] == texts[1]
+  assert first.keys() == second.keys()
+  name = 'embedding/kernel'
+  assert np.abs(first[name] - second[name]).max() > 0.1 * np.std(first[name])
+
+
+def test_named_parameters_are_those_of_all():
+  built = _program(fsdp=8)
+  every = _flat(built.init_params())
+  assert every.keys() == _flat(built.shapes.params).keys()
+  some = _flat(built.init_params(['cls', 'embedding/kernel']))
+  assert some.keys() == {'cls', 'embedding/kernel'}
+  for name, array in some.items():
+    np.testing.assert_allclose(array, every[name], rtol=1e-6)
+    assert array.sharding == every[name].sharding
+  assert not some['embedding/kernel'].sharding.is_fully_replicated
+  with pytest.raises(KeyError, match='hat'):
+    built.init_params(['hat'])

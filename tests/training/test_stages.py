@@ -1,0 +1,151 @@
+"""Runs that build on each other, and the table that compares them."""
+
+import flax.traverse_util
+import ml_collections
+import numpy as np
+import pytest
+
+from vit_jax import checkpoint, results
+from vit_jax import config as config_lib
+from vit_jax.training import stages
+
+
+def _stage(dataset, size, init=''):
+  config = config_lib.default()
+  config.data.dataset = dataset
+  config.data.train_split = 'train[:48]'
+  config.data.preprocess = 'resize'
+  config.data.batch_size = 16
+  config.image_size = size
+  config.channels = 1
+  config.total_steps = 2
+  config.model.name = 'ViT-Ti/4'
+  config.model.width = 16
+  config.model.depth = 1
+  config.model.heads = 2
+  config.model.mlp_dim = 32
+  config.init.checkpoint = init
+  config.log.tensorboard = False
+  config.mesh.data = 1
+  return config
+
+
+def _config(order=('pretrain', 'finetune'), **runs):
+  return ml_collections.ConfigDict({'stages': runs, 'order': order})
+
+
+def test_stages_run_in_order_from_the_named_weights(tmp_path, capsys):
+  pretrain = _stage('digits:135', (8, 8))
+  pretrain.evals.test = config_lib.evaluation('test[:20]')
+  finetune = _stage('digits:02', (16, 8), init='stage:pretrain')
+  finetune.schedule.peak = 0.0  # So that it ends with what it starts from.
+  finetune.evals.test = config_lib.evaluation('test[:30]')
+  config = _config(finetune=finetune, pretrain=pretrain)
+  stages.run(config, tmp_path)
+  for name in ('pretrain', 'finetune'):
+    assert (tmp_path / name / 'DONE').read_text() == '2\n'
+  old, new = (
+    flax.traverse_util.flatten_dict(
+      checkpoint.read_params(tmp_path / name)[0], sep='/'
+    )
+    for name in ('pretrain', 'finetune')
+  )
+  position = 'Transformer/posembed_input/pos_embedding'
+  assert new[position].shape == (1, 1 + 4 * 2, 16)
+  assert new['head/kernel'].shape == (16, 2)
+  for name in new.keys() - {position, 'head/kernel', 'head/bias'}:
+    np.testing.assert_array_equal(new[name], old[name], err_msg=name)
+  printed = capsys.readouterr().out
+  finals = {
+    name: results.final_metrics(tmp_path / name) for name in config.order
+  }
+  assert printed == stages.summary(tmp_path, finals) + '\n'
+  # Again: nothing is left to do but to print the table.
+  before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')}
+  stages.run(config, tmp_path)
+  assert capsys.readouterr().out == printed
+  assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')} == before
+
+
+def test_summary_compares_the_stages(tmp_path):
+  finals = {}
+  for name, dataset, size, init in (
+    ('pretrain', 'digits:135', (8, 8), ''),
+    ('finetune', 'digits:02', (16, 12), 'stage:pretrain'),
+    ('other', 'digits:02', (16, 16), '/runs/a'),
+  ):
+    config = config_lib.resolve(
+      _stage(dataset, size, init), num_examples=48, num_classes=2
+    )
+    config.total_steps = 1600
+    (tmp_path / name).mkdir()
+    config_lib.save(config, tmp_path / name)
+    finals[name] = {
+      'step': 1600,
+      'train/accuracy': 1.0,
+      'validation/accuracy': 0.5,
+      'validation/count': 12.0,
+      'test/accuracy': 0.98765,
+      'test/count': 1234.0,
+    }
+  del finals['pretrain']['validation/accuracy']
+  lines = stages.summary(tmp_path, finals).splitlines()
+  assert lines[:6] == [
+    '',
+    'stage     data                   images  per class  stored px  seen px'
+    '  steps  weights from  accuracy',
+    '--------  ---------------------  ------  ---------  ---------  -------'
+    '  -----  ------------  ---------------------------------------------',
+    'pretrain  digits:135 train[:48]  48      24         8x8        8x8    '
+    '  1,600  scratch       test 98.77% of 1,234',
+    'finetune  digits:02 train[:48]   48      24         8x8        16x12  '
+    '  1,600  pretrain      validation 50.00% of 12, test 98.77% of 1,234',
+    'other     digits:02 train[:48]   48      24         8x8        16x16  '
+    '  1,600  /runs/a       validation 50.00% of 12, test 98.77% of 1,234',
+  ]
+  assert str(tmp_path) in lines[7]
+
+
+@pytest.mark.parametrize('order', [('a',), ('a', 'b', 'c'), ('a', 'b', 'b')])
+def test_order_must_name_each_stage_once(tmp_path, order):
+  config = _config(
+    order, a=_stage('digits', (8, 8)), b=_stage('digits', (8, 8))
+  )
+  with pytest.raises(ValueError, match=r"each of the stages \['a', 'b'\]"):
+    stages.run(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('init', ['stage:b', 'stage:c', 'stage:nothing'])
+def test_weights_come_from_an_earlier_stage(tmp_path, init):
+  config = _config(
+    ('a', 'b', 'c'),
+    a=_stage('digits', (8, 8)),
+    b=_stage('digits', (8, 8), init=init),
+    c=_stage('digits', (8, 8)),
+  )
+  with pytest.raises(ValueError, match=rf"'{init}' .* those are \['a'\]"):
+    stages.run(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_later_stages_error_is_found_first(tmp_path):
+  config = _config(
+    ('a', 'b'), a=_stage('digits', (8, 8)), b=_stage('digits', (8, 8))
+  )
+  config.stages.b.log.every = 0
+  with pytest.raises(ValueError, match=r'log\.every=0'):
+    stages.run(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_later_stages_data_is_looked_for_first(tmp_path):
+  first, second = (_stage('digits:01', (8, 8)) for _ in range(2))
+  second.data.dataset = f'folder:{tmp_path}/nowhere'
+  config = _config(('first', 'second'), first=first, second=second)
+  with pytest.raises(ValueError, match=r'^stages.second: folder:.*no folder'):
+    stages.run(config, tmp_path / 'runs')
+  second.data.dataset, second.data.train_split = 'digits:01', 'trane'
+  with pytest.raises(ValueError, match=r"^stages.second: .*'trane'"):
+    stages.run(config, tmp_path / 'runs')
+  assert not (tmp_path / 'runs').exists()

@@ -1,0 +1,298 @@
+"""The training step: what one update is, on one device and on eight."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from vit_jax import config as config_lib
+from vit_jax import models, sharding
+from vit_jax.models import images as images_lib
+from vit_jax.training import losses
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
+
+BATCH, CLASSES, SIZE = 32, 5, (8, 12)
+
+
+def _model(**overrides):
+  sizes = dict(width=16, depth=2, heads=2, mlp_dim=32)
+  return models.build('ViT-Ti/4', num_classes=CLASSES, **(sizes | overrides))
+
+
+def _batches(count):
+  rng = np.random.default_rng(0)
+  return [
+    {
+      'image': rng.integers(0, 256, (BATCH, *SIZE, 3), dtype=np.uint8),
+      'label': rng.integers(0, CLASSES, BATCH, dtype=np.int32),
+      'mask': np.ones(BATCH, bool),
+      'unreadable': np.zeros(BATCH, bool),
+    }
+    for _ in range(count)
+  ]
+
+
+def _params(model):
+  """Initial parameters with a head that is not zero, so gradients reach all."""
+  params_key, _ = step_lib.root_keys(0, 'threefry')
+  params = step_lib.init_params(model, params_key, (*SIZE, 3))
+  kernel = params['head']['kernel']
+  params['head']['kernel'] = 0.3 * jax.random.normal(
+    params_key, kernel.shape, kernel.dtype
+  )
+  return params
+
+
+def _optimizer(name='adam'):
+  section = {'adam': config_lib.adam, 'sgd': config_lib.sgd}[name](
+    weight_decay=0.1, clip_norm=1.0
+  )
+  schedule = optimizer_lib.build_schedule(
+    config_lib.schedule('cosine', peak=1e-2, warmup_steps=2), 10
+  )
+  return optimizer_lib.build_optimizer(section, schedule), schedule
+
+
+def _run(
+  devices,
+  steps,
+  *,
+  model=None,
+  rng='threefry',
+  optimizer='adam',
+  watch=lambda state: None,
+  prepare=lambda layout: None,
+  **kw,
+):
+  """Metrics of each step and the final state, on so many devices."""
+  model = model or _model(dropout_rate=0.1)
+  optimizer, schedule = _optimizer(optimizer)
+  state = step_lib.init_state(
+    _params(model), optimizer, polyak=bool(kw.get('polyak_decay'))
+  )
+  _, dropout_key = step_lib.root_keys(0, rng)
+  layout = sharding.Layout(sharding.make_mesh(devices))
+  mesh = layout.mesh
+  train_step = step_lib.jit_train_step(
+    step_lib.make_train_step(
+      model,
+      losses.mean_loss(model, losses.build('softmax')),
+      optimizer,
+      schedule,
+      dropout_key,
+      prepare=prepare(layout),
+      layout=layout,
+      **kw,
+    ),
+    layout,
+    state,
+  )
+  history = []
+  for batch in _batches(steps):
+    state, metrics = train_step(state, sharding.put_batch(batch, mesh))
+    history.append(jax.device_get(metrics))
+    watch(jax.device_get(state))
+  return history, jax.device_get(state)
+
+
+def test_ten_steps_on_8_devices_give_the_losses_of_one():
+  one, one_state = _run(1, 10)
+  eight, eight_state = _run(8, 10)
+  for a, b in zip(one, eight, strict=True):
+    np.testing.assert_allclose(b['loss'], a['loss'], rtol=1e-5)
+    np.testing.assert_allclose(b['grad_norm'], a['grad_norm'], rtol=1e-4)
+  flat, _ = jax.tree_util.tree_flatten_with_path(one_state.params)
+  for (path, a), b in zip(
+    flat, jax.tree.leaves(eight_state.params), strict=True
+  ):
+    name = jax.tree_util.keystr(path)
+    # The key's bias has no gradient but rounding, which Adam makes steps of.
+    if "'key']['bias']" not in name:
+      np.testing.assert_allclose(b, a, atol=1e-4, err_msg=name)
+
+
+def test_accumulated_gradient_is_the_whole_batchs():
+  model = _model()
+  params, (batch,) = _params(model), _batches(1)
+  results = []
+  for accumulation_steps in (1, 4):
+    function = step_lib.make_loss_and_grad(
+      model,
+      losses.mean_loss(model, losses.build('softmax')),
+      accumulation_steps,
+    )
+    results.append(jax.jit(function)(params, batch, jax.random.key(0)))
+  for one, four in zip(*map(jax.tree.leaves, results), strict=True):
+    np.testing.assert_allclose(four, one, rtol=1e-4, atol=1e-6)
+
+
+def test_micro_batches_have_dropout_keys_of_their_own():
+  # Four equal micro-batches: without dropout keys of their own, the
+  # accumulated loss would be exactly that of the first.
+  model = _model(dropout_rate=0.5)
+  params, (batch,) = _params(model), _batches(1)
+  batch = {k: np.repeat(v[: BATCH // 4], 4, axis=0) for k, v in batch.items()}
+  quarter = {k: v[::4] for k, v in batch.items()}
+  key = jax.random.key(0)
+  build = functools.partial(
+    step_lib.make_loss_and_grad,
+    model,
+    losses.mean_loss(model, losses.build('softmax')),
+  )
+  (first, _), _ = jax.jit(build(1))(params, quarter, key)
+  (mean, _), _ = jax.jit(build(4))(params, batch, key)
+  assert abs(first - mean) > 1e-3
+
+
+def test_dropout_differs_from_step_to_step_and_repeats_with_the_seed():
+  model = _model(dropout_rate=0.5, depth=1)
+  optimizer, schedule = _optimizer()
+  state = step_lib.init_state(_params(model), optimizer, polyak=False)
+  (batch,) = _batches(1)
+  step = step_lib.make_train_step(
+    model,
+    losses.mean_loss(model, losses.build('softmax')),
+    optimizer,
+    schedule,
+    jax.random.key(0),
+  )
+  step = jax.jit(step)
+  _, at_0 = step(state, batch)
+  _, again = step(state, batch)
+  _, at_1 = step(state.replace(step=state.step + 1), batch)
+  assert at_0['loss'] == again['loss']
+  assert abs(at_0['loss'] - at_1['loss']) > 1e-3
+
+
+def test_rbg_dropout_trains():
+  model = _model(dropout_rate=0.1, depth=1)
+  history, _ = _run(8, 2, rng='rbg', model=model)
+  other, _ = _run(8, 2, rng='threefry', model=model)
+  assert np.isfinite([m['loss'] for m in history]).all()
+  assert history[0]['loss'] != other[0]['loss']
+
+
+def test_polyak_average_is_the_recursion():
+  decay, start = 0.9, 2
+  states = []
+  _, state = _run(
+    1, 5, polyak_decay=decay, polyak_start_step=start, watch=states.append
+  )
+  averages = [s.ema_params['head']['kernel'] for s in states]
+  params = [s.params['head']['kernel'] for s in states]
+  expected = params[1]
+  np.testing.assert_array_equal(averages[1], expected)  # Not started yet.
+  for average, value in zip(averages[2:], params[2:], strict=True):
+    expected = decay * expected + (1 - decay) * value
+    np.testing.assert_allclose(average, expected, rtol=1e-5)
+  assert state.eval_params is state.ema_params
+
+
+def test_without_polyak_the_parameters_are_evaluated():
+  _, state = _run(1, 1)
+  assert state.ema_params == {}
+  assert state.eval_params is state.params
+
+
+def test_metrics_are_what_they_say():
+  model = _model()
+  optimizer, schedule = _optimizer('sgd')
+  params = _params(model)
+  state = step_lib.init_state(params, optimizer, polyak=False)
+  state = state.replace(step=state.step + 1)
+  (batch,) = _batches(1)
+  batch['unreadable'][:3] = True
+  loss = losses.build('softmax')
+  step = step_lib.make_train_step(
+    model,
+    losses.mean_loss(model, loss),
+    optimizer,
+    schedule,
+    jax.random.key(0),
+  )
+  new, metrics = jax.jit(step)(state, batch)
+
+  def mean_loss(p):
+    images = batch['image'] / 127.5 - 1.0
+    logits, _ = model.apply({'params': p}, jnp.float32(images), train=False)
+    return loss(logits, batch['label']).mean(), logits
+
+  (expected, logits), grads = jax.value_and_grad(mean_loss, has_aux=True)(
+    params
+  )
+  norm = lambda tree: np.sqrt(  # noqa: E731
+    sum(np.sum(np.square(x)) for x in jax.tree.leaves(tree))
+  )
+  update = jax.tree.map(jnp.subtract, new.params, params)
+  np.testing.assert_allclose(metrics['loss'], expected, rtol=1e-5)
+  np.testing.assert_allclose(
+    metrics['accuracy'], np.mean(logits.argmax(-1) == batch['label'])
+  )
+  np.testing.assert_allclose(metrics['grad_norm'], norm(grads), rtol=1e-4)
+  np.testing.assert_allclose(metrics['param_norm'], norm(new.params), rtol=1e-5)
+  np.testing.assert_allclose(
+    metrics['update_norm'], norm(update), rtol=1e-2, atol=1e-6
+  )
+  assert metrics['unreadable'] == 3
+  np.testing.assert_allclose(metrics['learning_rate'], 0.5e-2)  # Step 1 of 2.
+
+
+def test_a_step_that_is_not_finite_changes_only_counters():
+  model = _model()
+  optimizer, schedule = _optimizer()
+  (batch,) = _batches(1)
+  results = {}
+  for bias in (0.0, np.nan):
+    params = _params(model)
+    params['head']['bias'] += bias
+    state = step_lib.init_state(params, optimizer, polyak=True)
+    step = step_lib.make_train_step(
+      model,
+      losses.mean_loss(model, losses.build('softmax')),
+      optimizer,
+      schedule,
+      jax.random.key(0),
+      polyak_decay=0.9,
+      skip_nonfinite=True,
+    )
+    new, metrics = jax.jit(step)(state, batch)
+    assert metrics['skipped'] == np.isnan(bias)
+    changed = jax.tree.map(
+      lambda n, o: not np.array_equal(n, o, equal_nan=True), new, state
+    )
+    results[np.isnan(bias)] = [
+      (n.dtype == jnp.int32, c)
+      for n, c in zip(
+        jax.tree.leaves(new), jax.tree.leaves(changed), strict=True
+      )
+    ]
+  # The step, Adam's count and the schedule's.
+  assert sum(integer for integer, _ in results[True]) == 3
+  assert all(changed == integer for integer, changed in results[True])
+  assert sum(changed for _, changed in results[False]) > 90
+
+
+def test_normalize_maps_bytes_to_minus_one_and_one():
+  images = jnp.array([[0, 51, 255]], jnp.uint8)
+  np.testing.assert_allclose(
+    images_lib.normalize(images), [[-1, -0.6, 1]], rtol=1e-6
+  )
+
+
+def test_unknown_dropout_generator():
+  with pytest.raises(ValueError, match=r"'mt'.*\['rbg', 'threefry'\]"):
+    step_lib.root_keys(0, 'mt')
+
+
+def test_optimizer_state_is_not_shared_with_the_average():
+  # Donation fails if two leaves are one buffer.
+  optimizer = optax.sgd(0.1)
+  state = step_lib.init_state({'w': jnp.ones(3)}, optimizer, polyak=True)
+  assert (
+    state.params['w'].unsafe_buffer_pointer()
+    != state.ema_params['w'].unsafe_buffer_pointer()
+  )

@@ -1,0 +1,176 @@
+"""A hundred steps of each recipe, against the published updates in NumPy.
+
+The model is linear in the pixels, whose gradients are written by hand; data,
+first weights and settings are equal. All in float64 but for our own steps.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.configs import finetune, pretrain
+from vit_jax.training import losses
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
+
+STEPS, WARMUP, ROWS, CLASSES, PIXELS = 100, 10, 16, 5, 12
+
+
+class Linear(nn.Module):
+  """Logits are a linear function of the pixels."""
+
+  @nn.compact
+  def __call__(self, images, *, train):
+    return nn.Dense(CLASSES, name='head')(images.reshape(len(images), -1)), {}
+
+
+def _batches():
+  rng = np.random.default_rng(0)
+  truth = rng.normal(size=(PIXELS, CLASSES))
+  for _ in range(STEPS):
+    image = rng.integers(0, 256, (ROWS, 2, 2, 3), dtype=np.uint8)
+    label = (image.reshape(ROWS, -1) @ truth).argmax(axis=1).astype(np.int32)
+    yield {
+      'image': image,
+      'label': label,
+      'mask': np.ones(ROWS, bool),
+      'unreadable': np.zeros(ROWS, bool),
+    }
+
+
+def _first_params():
+  rng = np.random.default_rng(1)
+  return {
+    'kernel': rng.normal(size=(PIXELS, CLASSES)) / 4,
+    'bias': rng.normal(size=CLASSES) / 4,
+  }
+
+
+def _ours(config):
+  """Losses and rates of the steps that a run of this config takes."""
+  model = Linear()
+  objective = losses.mean_loss(model, losses.build(**config.loss))
+  schedule = optimizer_lib.build_schedule(config.schedule, STEPS)
+  optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
+  step = jax.jit(
+    step_lib.make_train_step(
+      model, objective, optimizer, schedule, jax.random.key(0)
+    )
+  )
+  params = jax.tree.map(jnp.float32, {'head': _first_params()})
+  state = step_lib.init_state(params, optimizer, polyak=False)
+  found = []
+  for batch in _batches():
+    state, metrics = step(state, batch)
+    found.append((float(metrics['loss']), float(metrics['learning_rate'])))
+  return np.array(found)
+
+
+def _rate(decay, peak, end, t):
+  """min(1, t / w) times the decay, as in the authors' public code."""
+  progress = min(1, max(0, (t - WARMUP) / (STEPS - WARMUP)))
+  rate = {
+    'linear': end + (peak - end) * (1 - progress),
+    'cosine': peak * 0.5 * (1 + math.cos(math.pi * progress)),
+    'staircase': peak * 0.1 ** sum(t >= f * STEPS / 90 for f in (30, 60, 80)),
+  }[decay]
+  return rate * min(1, t / WARMUP)
+
+
+def _loss_and_grads(kind, smoothing, params, batch):
+  x = batch['image'].reshape(ROWS, -1).astype(np.float64) / 127.5 - 1
+  logits = x @ params['kernel'] + params['bias']
+  targets = np.eye(CLASSES)[batch['label']]
+  if kind == 'softmax':
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    loss = -(targets * np.log(shares)).sum(axis=1).mean()
+  else:
+    targets = np.where(targets > 0, 1 - smoothing, smoothing)
+    shares = 1 / (1 + np.exp(-logits))
+    terms = targets * np.log(shares) + (1 - targets) * np.log(1 - shares)
+    loss = -terms.sum(axis=1).mean()
+  error = (shares - targets) / ROWS
+  return loss, {'kernel': x.T @ error, 'bias': error.sum(axis=0)}
+
+
+def _clipped(grads, norm):
+  size = math.sqrt(sum((g**2).sum() for g in grads.values()))
+  return {k: g * min(1, norm / size) for k, g in grads.items()}
+
+
+def _reference(
+  update, *, decay, peak, end=0.0, loss='sigmoid', smoothing=0.0, clip=0.0,
+  weight_decay=0.0,
+):  # fmt: skip
+  params = _first_params()
+  memory = {k: [np.zeros_like(p), np.zeros_like(p)] for k, p in params.items()}
+  found = []
+  for t, batch in enumerate(_batches()):
+    value, grads = _loss_and_grads(loss, smoothing, params, batch)
+    if clip:
+      grads = _clipped(grads, clip)
+    rate = _rate(decay, peak, end, t)
+    found.append((value, rate))
+    for k, p in params.items():
+      m, v = memory[k]
+      if update == 'momentum':
+        m[:] = 0.9 * m + grads[k] + weight_decay * p
+        p -= rate * m
+      else:
+        m[:] = 0.9 * m + 0.1 * grads[k]
+        v[:] = 0.999 * v + 0.001 * grads[k] ** 2
+        m_hat, v_hat = m / (1 - 0.9 ** (t + 1)), v / (1 - 0.999 ** (t + 1))
+        p -= rate * (m_hat / (np.sqrt(v_hat) + 1e-8) + weight_decay * p)
+  return np.array(found)
+
+
+RECIPES = {
+  'fine-tuning': (
+    lambda: finetune.get_config('ViT-B/16,pets'),
+    ('momentum', dict(decay='cosine', peak=0.03, loss='softmax', clip=1.0)),
+  ),
+  "BiT's on ImageNet": (
+    lambda: pretrain.get_config('BiT-R50x1,imagenet2012'),
+    (
+      'momentum',
+      dict(decay='staircase', peak=0.48, weight_decay=1e-4, loss='softmax'),
+    ),
+  ),
+  'JFT': (
+    lambda: pretrain.get_config('ViT-B/16,jft300m'),
+    ('adam', dict(decay='linear', peak=8e-4, weight_decay=0.1)),
+  ),
+  'ImageNet-21k': (
+    lambda: pretrain.get_config('ViT-B/16,imagenet21k'),
+    ('adam', dict(decay='linear', peak=1e-3, end=1e-5, weight_decay=0.03)),
+  ),
+  'ImageNet': (
+    lambda: pretrain.get_config('ViT-B/16,imagenet2012'),
+    (
+      'adam',
+      dict(
+        decay='cosine', peak=3e-3, weight_decay=0.3, clip=1.0, smoothing=1e-4
+      ),
+    ),
+  ),
+}
+
+
+@pytest.mark.parametrize('recipe', RECIPES)
+def test_a_hundred_steps_are_the_published_updates(recipe):
+  config, (update, settings) = RECIPES[recipe]
+  config = config()
+  config.schedule.warmup_steps = WARMUP
+  found, expected = _ours(config), _reference(update, **settings)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9)
+  losses_, rates = found.T
+  # It learns, from a rate of 0 to that of the last step.
+  assert losses_[-10:].mean() < losses_[:10].mean()
+  assert rates[0] == 0
+  assert rates[WARMUP] == pytest.approx(settings['peak'])
+  assert 0 < rates[-1] < settings['peak'] / 40

@@ -1,0 +1,532 @@
+"""Another run's weights in a new model: what is kept, resized, left out."""
+
+import json
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from vit_jax import checkpoint, interop, models
+from vit_jax import config as config_lib
+from vit_jax.interop import arrays
+from vit_jax.training import warm_start
+
+POSITION = 'Transformer/posembed_input/pos_embedding'
+SIZES = dict(width=8, depth=2, heads=2, mlp_dim=16)
+
+
+def _params(seed, size=(8, 8), classes=3, **overrides):
+  """Random parameters of a model with patches of 4x4 pixels."""
+  model = models.build('ViT-Ti/4', num_classes=classes, **(SIZES | overrides))
+  shapes = jax.eval_shape(
+    lambda: model.init(jax.random.key(0), jnp.zeros((1, *size, 1)))['params']
+  )
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes
+  )
+
+
+def _flat(params):
+  if 'encoderblock' in params['Transformer']:
+    params = models.unstack_blocks(params)
+  return flax.traverse_util.flatten_dict(params, sep='/')
+
+
+def _save(workdir, params, size=None):
+  """Writes what a run leaves behind; without `size`, no config.json."""
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
+  checkpoints.save(5, {'params': params, 'ema_params': {}})
+  checkpoints.close()
+  if size:
+    config = config_lib.default()
+    config.model.name = 'ViT-Ti/4'
+    config.image_size = size
+    config.num_classes = 3
+    config_lib.save(ml_collections.ConfigDict(config), workdir)
+
+
+def _fit(source, params, **kwargs):
+  defaults = dict(old_grid=None, new_grid=(2, 2), new_head=True, name='RUN')
+  return warm_start.fit(source, params, **(defaults | kwargs))
+
+
+def _assert_same_but(flat, source, *, but):
+  """`flat` holds the source's arrays, apart from the names in `but`."""
+  assert but <= flat.keys()
+  for name in flat.keys() - but:
+    np.testing.assert_array_equal(flat[name], source[name], err_msg=name)
+
+
+def test_new_head_is_kept_and_the_old_one_left_out(tmp_path):
+  source = _params(1, classes=5, representation_size=8)
+  params = _params(2, classes=3)
+  _save(tmp_path, source, size=(8, 8))
+  loaded, _ = warm_start.load(tmp_path, params, new_grid=(2, 2), new_head=True)
+  assert jax.tree.structure(loaded) == jax.tree.structure(params)
+  flat, head = _flat(loaded), {'head/kernel', 'head/bias'}
+  _assert_same_but(flat, _flat(source), but=head)
+  for name in head:
+    np.testing.assert_array_equal(flat[name], _flat(params)[name])
+
+
+def test_report_names_what_was_done():
+  source = _params(1, size=(8, 8), classes=5, representation_size=8)
+  _, report = _fit(source, _params(2, (12, 12)), new_grid=(3, 3))
+  assert str(report) == (
+    f'37 arrays loaded; resized: {POSITION}; dropped: head/bias, head/kernel,'
+    ' pre_logits/bias, pre_logits/kernel; new: head/bias, head/kernel'
+  )
+
+
+@pytest.mark.parametrize('size', [8, 5, None])
+def test_a_hidden_layer_stays_if_its_size_does(size):
+  source = _params(1, representation_size=size)
+  params = _params(2, representation_size=8)
+  fitted, report = _fit(source, params)
+  kept = (source if size == 8 else params)['pre_logits']
+  np.testing.assert_array_equal(fitted['pre_logits']['kernel'], kept['kernel'])
+  assert ('pre_logits/kernel' in report.new) == (size != 8)
+  assert ('pre_logits/kernel' in report.dropped) == (size == 5)
+  np.testing.assert_array_equal(
+    fitted['head']['kernel'], params['head']['kernel']
+  )
+
+
+@pytest.mark.parametrize('in_config', [True, False])
+def test_position_embedding_is_resized_as_scipy_does(tmp_path, in_config):
+  source = _params(1, size=(8, 8))
+  _save(tmp_path, source, size=(8, 8) if in_config else None)
+  loaded, _ = warm_start.load(
+    tmp_path, _params(2, size=(16, 12)), new_grid=(4, 3), new_head=True
+  )
+  old, new = _flat(source)[POSITION], _flat(loaded)[POSITION]
+  np.testing.assert_array_equal(new[:, 0], old[:, 0])  # The class token's.
+  expected = ndimage.zoom(old[0, 1:].reshape(2, 2, 8), (2, 1.5, 1), order=1)
+  np.testing.assert_allclose(new[0, 1:].reshape(4, 3, 8), expected, atol=1e-6)
+  assert new.dtype == np.float32
+  _assert_same_but(
+    _flat(loaded),
+    _flat(source),
+    but={'head/kernel', 'head/bias', POSITION},
+  )
+
+
+@pytest.mark.parametrize('new', [(4, 8), (4, 2)])  # The latter: as many tokens.
+def test_rectangular_grid_is_known_from_the_runs_config(tmp_path, new):
+  size = (4 * new[0], 4 * new[1])
+  source = _params(1, size=(8, 16))
+  _save(tmp_path, source, size=(8, 16))
+  loaded, _ = warm_start.load(
+    tmp_path, _params(2, size=size), new_grid=new, new_head=True
+  )
+  old, resized = _flat(source)[POSITION], _flat(loaded)[POSITION]
+  expected = ndimage.zoom(
+    old[0, 1:].reshape(2, 4, 8), (new[0] / 2, new[1] / 4, 1), order=1
+  )
+  np.testing.assert_allclose(
+    resized[0, 1:].reshape(*new, 8), expected, atol=1e-6
+  )
+
+
+@pytest.mark.parametrize(
+  'old, new, note',
+  [
+    ((8, 16), (2, 4), ' 8 position embeddings: 2x4 is assumed'),
+    # A square is more likely than any other grid.
+    ((16, 16), (2, 8), ' 16 position embeddings: 4x4 is assumed'),
+    ((16, 16), (4, 4), ''),
+  ],
+)
+def test_a_grid_that_is_not_known_is_a_square_where_it_can_be(old, new, note):
+  source = _params(1, size=old)
+  params = _params(2, size=(4 * new[0], 4 * new[1]))
+  fitted, report = _fit(source, params, new_grid=new)
+  same = _flat(fitted)[POSITION] == _flat(source)[POSITION]
+  assert same.all() == (new != (2, 8))
+  assert (POSITION in report.resized) == (new == (2, 8))
+  assert ' '.join(report.notes).endswith(note)
+  assert len(report.notes) == bool(note)
+
+
+def test_without_a_class_token_all_tokens_are_patches():
+  source = _params(1, size=(8, 8), pooling='gap')
+  fitted, _ = _fit(
+    source, _params(2, size=(16, 16), pooling='gap'), new_grid=(4, 4)
+  )
+  expected = ndimage.zoom(
+    _flat(source)[POSITION].reshape(2, 2, 8), (2, 2, 1), order=1
+  )
+  np.testing.assert_allclose(
+    _flat(fitted)[POSITION].reshape(4, 4, 8), expected, atol=1e-6
+  )
+
+
+def test_the_head_can_be_kept(tmp_path):
+  source = _params(1, representation_size=8)
+  _save(tmp_path, source, size=(8, 8))
+  loaded, _ = warm_start.load(
+    tmp_path,
+    _params(2, representation_size=8),
+    new_grid=(2, 2),
+    new_head=False,
+  )
+  _assert_same_but(_flat(loaded), _flat(source), but=set())
+
+
+def test_a_kept_head_must_fit(tmp_path):
+  _save(tmp_path, _params(1, classes=5), size=(8, 8))
+  with pytest.raises(ValueError, match=r'init\.new_head=True') as error:
+    warm_start.load(
+      tmp_path, _params(2, classes=3), new_grid=(2, 2), new_head=False
+    )
+  assert f'weights of {tmp_path}/checkpoints/5 do not fit' in str(error.value)
+  assert (
+    '\n  misshapen (2):\n    head/bias is (5,), expected (3,)'
+    '\n    head/kernel is (8, 5), expected (8, 3)\n'
+  ) in str(error.value)
+
+
+@pytest.mark.parametrize('from_scan', [True, False])
+@pytest.mark.parametrize('to_scan', [True, False])
+def test_scanned_and_unrolled_blocks_fit_each_other(
+  tmp_path, from_scan, to_scan
+):
+  source, params = _params(1, scan=from_scan), _params(2, scan=to_scan)
+  _save(tmp_path, source, size=(8, 8))
+  loaded, _ = warm_start.load(tmp_path, params, new_grid=(2, 2), new_head=True)
+  assert jax.tree.structure(loaded) == jax.tree.structure(params)
+  _assert_same_but(
+    _flat(loaded), _flat(source), but={'head/kernel', 'head/bias'}
+  )
+  block = _flat(loaded)['Transformer/encoderblock_1/LayerNorm_0/scale']
+  assert block.dtype == np.float32
+
+
+def test_a_foreign_model_is_listed_in_full():
+  source = _params(1, size=(8, 12), width=12, depth=1)
+  source['stem'] = {'kernel': np.ones((7, 7))}
+  params = _params(2, depth=2)
+  with pytest.raises(ValueError, match='Check the name of the m') as error:
+    _fit(source, params)
+  ours, theirs = _flat(params), _flat(source)
+  listed, group = {}, ''
+  for line in str(error.value).splitlines():
+    if line.startswith('    '):
+      listed[group].add(line.split()[0])
+    elif line.startswith('  '):
+      group = line.split()[0]
+      listed[group] = set()
+  block = 'Transformer/encoderblock_1'
+  assert listed['missing'] == {k for k in ours if k.startswith(block)}
+  assert len(listed['missing']) == 16
+  assert listed['extra'] == {'stem/kernel'}
+  assert listed['misshapen'] == {
+    k
+    for k in (ours.keys() & theirs.keys()) - {'head/bias', 'head/kernel'}
+    if ours[k].shape != theirs[k].shape
+  }
+  assert POSITION in listed['misshapen']
+  assert '6 patch tokens' in str(error.value)  # Why it was not resized.
+
+
+def test_a_grid_that_is_not_the_tables_is_an_error():
+  params = _params(1, size=(8, 16))
+  with pytest.raises(ValueError, match=r'old_grid 3x3 has 9 tokens'):
+    _fit(params, params, old_grid=(3, 3), new_grid=(2, 4))
+
+
+def test_parameters_take_the_models_dtype():
+  source = jax.tree.map(lambda x: x.astype(jnp.bfloat16), _params(1))
+  fitted, _ = _fit(source, _params(2))
+  assert {x.dtype.name for x in jax.tree.leaves(fitted)} == {'float32'}
+
+
+def test_a_stage_is_the_run_beside_this_one(tmp_path):
+  resolve = warm_start.resolve_path
+  assert resolve('stage:pretrain', '/runs/a/finetune').as_posix() == (
+    '/runs/a/pretrain'
+  )
+  assert resolve('/runs/b', '/runs/a/finetune').as_posix() == '/runs/b'
+  assert resolve('gs://b/runs', '/runs/a').as_posix().startswith('gs:')
+  _save(tmp_path / 'pretrain', _params(1), size=(8, 8))
+  path = resolve('stage:pretrain', tmp_path / 'finetune')
+  loaded, _ = warm_start.load(path, _params(2), new_grid=(2, 2), new_head=True)
+  _assert_same_but(
+    _flat(loaded), _flat(_params(1)), but={'head/kernel', 'head/bias'}
+  )
+
+
+def test_a_run_keeps_the_checkpoint_it_started_from(tmp_path):
+  source, workdir = tmp_path / 'source', tmp_path / 'run'
+  _save(source, _params(1), size=(8, 8))
+  pinned = warm_start.pin(str(source), workdir)
+  assert pinned == f'{source}/checkpoints/5'
+  workdir.mkdir()
+  config = config_lib.default()
+  config.init.checkpoint = pinned
+  config_lib.save(config, workdir)
+  (source / 'checkpoints' / '5').rename(source / 'checkpoints' / '6')
+  assert warm_start.pin(str(source), workdir) == pinned
+  assert warm_start.pin(pinned, workdir) == pinned
+  # Another run's name may begin with this one's.
+  other = tmp_path / 'sour'
+  _save(other, _params(1))
+  assert warm_start.pin(str(other), workdir) == f'{other}/checkpoints/5'
+
+
+def test_the_checkpoint_of_a_stage_is_named_from_the_stages(tmp_path):
+  _save(tmp_path / 'pretrain', _params(1))
+  workdir = tmp_path / 'finetune'
+  pinned = warm_start.pin('stage:pretrain', workdir)
+  assert pinned == 'stage:pretrain/checkpoints/5'
+  assert warm_start.pin(pinned, workdir) == pinned
+  with pytest.raises(ValueError, match=r'No checkpoint at .*nothing'):
+    warm_start.pin('stage:nothing', workdir)
+
+
+def test_no_checkpoint_to_start_from(tmp_path):
+  assert warm_start.pin('', tmp_path) == ''
+
+
+# Weights of other kinds ------------------------------------------------------
+
+
+def _foreign(tmp_path, kind, monkeypatch):
+  """Writes weights of a kind; returns `init.checkpoint`, its path, params."""
+  model = models.build('ViT-Ti/4', num_classes=5, gelu='exact', **SIZES)
+  params = _params(1, classes=5)
+  if kind == 'huggingface':
+    path = tmp_path / 'hf'
+    interop.save_huggingface(path, params, model, 8)
+    return str(path), path, params
+  path = tmp_path / 'weights' / 'sam' / 'ViT-B_32.npz'
+  interop.save_npz(path, params, model, image_size=8)
+  if kind == 'npz':
+    return str(path), path, params
+  monkeypatch.setenv('VIT_JAX_WEIGHTS', str(tmp_path / 'weights'))
+  return 'sam/ViT-B_32', path, params
+
+
+@pytest.mark.parametrize('kind', ['npz', 'huggingface', 'catalog'])
+def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
+  given, path, source = _foreign(tmp_path, kind, monkeypatch)
+  workdir = tmp_path / 'run'
+  pinned = warm_start.pin(given, workdir)
+  assert pinned == str(path)
+  assert warm_start.resolve_path(given, workdir) == path
+  model = models.build('ViT-Ti/4', num_classes=3, **SIZES)
+  params = _params(2, size=(12, 12))
+  loaded, origin = warm_start.load(
+    warm_start.resolve_path(pinned, workdir),
+    params,
+    new_grid=(3, 3),
+    new_head=True,
+    model=model,
+  )
+  assert origin.startswith(f'Weights from {path}: 37 arrays loaded; resized: ')
+  assert "set gelu='exact' to compute the same" in origin
+  _assert_same_but(
+    _flat(loaded), _flat(source), but={'head/kernel', 'head/bias', POSITION}
+  )
+  # Without the model, only that is not said.
+  _, origin = warm_start.load(pinned, params, new_grid=(3, 3), new_head=True)
+  assert 'gelu' not in origin
+  # A run that has begun needs its weights no more.
+  workdir.mkdir()
+  config = config_lib.default()
+  config.init.checkpoint = pinned
+  config_lib.save(config, workdir)
+  path.rename(tmp_path / 'gone')
+  assert warm_start.pin(given, workdir) == pinned
+  with pytest.raises(ValueError, match=r'sam|hf'):
+    warm_start.pin(given, tmp_path / 'other')
+
+
+def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
+  _, path, _ = _foreign(tmp_path, 'npz', monkeypatch)
+  monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
+  with pytest.raises(ValueError, match='do not fit the model'):
+    warm_start.load(path, _params(2, width=12), new_grid=(2, 2), new_head=True)
+
+
+def test_the_new_head_is_not_read_and_the_rest_is_bounded(
+  tmp_path, monkeypatch
+):
+  _, path, _ = _foreign(tmp_path, 'npz', monkeypatch)
+  reads, read = [], arrays._read_array
+  monkeypatch.setattr(
+    arrays,
+    '_read_array',
+    lambda *a: reads.append(a[1].info.filename) or read(*a),
+  )
+  monkeypatch.setattr(arrays, '_ALWAYS_READ', 0)
+  options = dict(new_grid=(2, 2), new_head=True)
+  with pytest.raises(ValueError, match=r'--config\.init\.max_inflation'):
+    warm_start.load(path, _params(2), max_inflation=0.5, **options)
+  assert not reads
+  warm_start.load(path, _params(2), max_inflation=1.0, **options)
+  assert reads
+  assert not any(name.startswith('head/') for name in reads)
+  assert config_lib.default().init.max_inflation == interop.MAX_INFLATION
+
+
+def test_an_optimizer_beside_the_weights_is_left_out(tmp_path):
+  source = _flat(_params(1))
+  file = {f'opt/target/{k}': v for k, v in source.items()}
+  np.savez(tmp_path / 'a.npz', **file, **{'opt/state/step': np.ones(1)})
+  loaded, origin = warm_start.load(
+    tmp_path / 'a.npz', _params(2), new_grid=(2, 2), new_head=False
+  )
+  _assert_same_but(_flat(loaded), source, but=set())
+  assert origin.endswith(': 40 arrays loaded; dropped: opt/state/step.')
+
+
+def test_weights_that_are_not_finite():
+  source = _params(1)
+  source['cls'][0, 0, 3] = np.nan
+  with pytest.raises(ValueError, match=r'RUN holds NaN .* 1 of 40 arrays: cls'):
+    _fit(source, _params(2))
+  # What is not used does not matter.
+  source = _params(1)
+  source['head']['bias'][0] = np.nan
+  _fit(source, _params(2))
+
+
+# Sizes of the run that a model starts from ------------------------------------
+
+
+def _save_config(workdir, **model):
+  config = config_lib.default()
+  config.model.update(model)
+  workdir.mkdir(parents=True, exist_ok=True)
+  config_lib.save(config, workdir)
+
+
+def _started_from(tmp_path, **model):
+  config = config_lib.default()
+  config.model.name = 'ViT-Ti/8'
+  config.model.update(model)
+  config.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
+  return warm_start.with_model(config, tmp_path / 'new').model.to_dict()
+
+
+def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
+  sizes = dict(width=96, depth=4, heads=3, patch_size=(4, 8), pooling='gap')
+  others = dict(dropout_rate=0.1, representation_size=-1, head_bias=-3.0)
+  _save_config(tmp_path / 'run', name='ViT-Ti/8', **sizes, **others)
+  found = _started_from(tmp_path)
+  assert {key: found[key] for key in sizes} == sizes
+  assert {found[key] for key in others} == {None}
+  # What the config says stays.
+  assert _started_from(tmp_path, depth=3)['depth'] == 3
+  # Another model has its own.
+  other = _started_from(tmp_path, name='ViT-S/8', width=192)
+  assert other['depth'] is None
+
+
+@pytest.mark.parametrize(
+  'sizes, problem',
+  [
+    (dict(depth=10**9), 'depth is 1000000000, expected at least 1 and at most'),
+    (dict(depth=-1), 'depth is -1'),
+    (dict(depth=True), 'depth is True'),
+    (dict(depth='12'), "depth is '12'"),
+    (dict(width=1e12), 'width is 1000000000000.0'),
+    (dict(patch_size=[16, 10**9]), r'patch_size is \(16, 1000000000\)'),
+    (dict(name=None), 'expected string'),
+    (dict(name='ViT-X/16'), "Unknown model 'ViT-X/16'"),
+  ],
+)
+@pytest.mark.parametrize('name', ['auto', 'ViT-Ti/8'])
+def test_sizes_that_no_model_has(tmp_path, name, sizes, problem):
+  (tmp_path / 'run').mkdir()
+  saved = config_lib.default().to_dict()
+  saved['model'] |= {'name': 'ViT-Ti/8'} | sizes
+  path = tmp_path / 'run/config.json'
+  path.write_text(json.dumps(saved))
+  with pytest.raises(
+    ValueError, match=rf'run/config\.json describes no model: .*{problem}'
+  ):
+    _started_from(tmp_path, name=name)
+  # So says who reads the weights.
+  _save(tmp_path / 'run', _params(1))
+  path.write_text(json.dumps(saved | {'num_classes': 3}))
+  with pytest.raises(
+    ValueError, match=rf'run/config\.json describes no model: .*{problem}'
+  ):
+    interop.read(tmp_path / 'run')
+  path.write_text('[1]')
+  with pytest.raises(ValueError, match=r'config\.json is damaged .it holds'):
+    _started_from(tmp_path, name=name)
+
+
+def test_the_model_of_the_run_that_it_starts_from(tmp_path):
+  _save_config(tmp_path / 'run', name='ViT-L/16', depth=4, dropout_rate=0.3)
+  found = _started_from(tmp_path, name='auto', width=64)
+  # Dropout is that of fine-tuning.
+  assert (found['name'], found['dropout_rate']) == ('ViT-L/16', 0.1)
+  assert (found['depth'], found['width']) == (4, 64)
+  assert (
+    _started_from(tmp_path, name='auto', dropout_rate=0.2)['dropout_rate']
+    == 0.2
+  )
+  # Other spellings, such as AugReg's, are the same.
+  _save_config(tmp_path / 'run', name='R50+L/16', depth=3)
+  found = _started_from(tmp_path, name='auto')
+  assert (found['name'], found['dropout_rate']) == ('R50+ViT-L/16', 0.1)
+  assert _started_from(tmp_path, name='R50+ViT-L/16')['depth'] == 3
+  _save_config(tmp_path / 'run', name='BiT-R50x1')
+  assert _started_from(tmp_path, name='auto')['dropout_rate'] is None
+
+
+def test_another_model_than_that_of_the_weights_is_refused(tmp_path):
+  _save_config(tmp_path / 'run', name='ViT-B/32')
+  with pytest.raises(
+    ValueError, match=r"is of a ViT-B/32, and model.name='ViT-B/16': name th"
+  ):
+    _started_from(tmp_path, name='ViT-B/16')
+  config = config_lib.default()
+  config.model.name = 'auto'
+  with pytest.raises(ValueError, match=r'init.checkpoint, which is not set'):
+    warm_start.with_model(config, tmp_path)
+
+
+@pytest.mark.parametrize('kind', ['npz', 'huggingface'])
+def test_the_model_of_a_file(tmp_path, kind, monkeypatch):
+  _, path, _ = _foreign(tmp_path, kind, monkeypatch)
+  config = config_lib.default()
+  config.model.name, config.init.checkpoint = 'auto', str(path)
+  found = warm_start.with_model(config, tmp_path / 'new').model
+  assert found.name.endswith('/4')
+  built = models.build(
+    found.name,
+    num_classes=5,
+    **{k: found[k] for k in warm_start.SIZES if found[k] is not None},
+  )
+  for key in ('width', 'depth', 'heads', 'mlp_dim', 'gelu'):
+    assert getattr(built, key) == (SIZES | {'gelu': 'exact'})[key]
+
+
+def test_sizes_stay_when_the_run_that_it_started_from_is_gone(tmp_path):
+  _save_config(tmp_path / 'run', name='ViT-Ti/8', depth=4)
+  config = config_lib.default()
+  config.model.name = 'ViT-Ti/8'
+  config.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
+  first = warm_start.with_model(config, tmp_path / 'new')
+  (tmp_path / 'new').mkdir()
+  config_lib.save(first, tmp_path / 'new')
+  (tmp_path / 'run/config.json').unlink()
+  assert warm_start.with_model(config, tmp_path / 'new') == first
+  assert warm_start.with_model(config, tmp_path / 'other') == config
+
+
+def test_without_a_checkpoint_of_a_run_nothing_is_taken(tmp_path):
+  config = config_lib.default()
+  for path in ('', str(tmp_path / 'a.npz'), 'augreg/B_16'):
+    config.init.checkpoint = path
+    assert warm_start.with_model(config, tmp_path) == config

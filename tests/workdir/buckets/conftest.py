@@ -1,0 +1,39 @@
+"""A fake bucket, `gs://bucket`, for each test."""
+
+import fsspec
+import pytest
+from etils.epath import backend
+
+
+@pytest.fixture(scope='session')
+def server():
+  """One for all: TensorStore looks for its address once."""
+  pytest.importorskip('gcsfs')
+  pytest.importorskip('gcp_storage_emulator')
+  from tests.workdir.buckets import fake
+
+  bucket = fake.Bucket()
+  yield bucket
+  bucket.close()
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+  """An empty bucket that is well; what this process has of it is forgotten."""
+  from orbax.checkpoint import test_utils
+
+  from vit_jax.workdir import buckets
+  from vit_jax.workdir.buckets import filesystem
+
+  server.reset()
+  for name, value in server.environment().items():
+    monkeypatch.setenv(name, value)
+  for protocol in ('gs', 'gcs'):
+    monkeypatch.setitem(fsspec.config.conf, protocol, {'token': 'anon'})
+  monkeypatch.setattr(buckets, 'patience', 10.0)
+  monkeypatch.setattr(filesystem, '_LONGEST_PAUSE', 0.2)
+  filesystem.FileSystem.clear_instance_cache()
+  backend.fsspec_backend._get_filesystem.cache_clear()
+  test_utils.gcs_utils.get_bucket.cache_clear()
+  yield server
+  server.reset()

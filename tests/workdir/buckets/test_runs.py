@@ -1,0 +1,212 @@
+"""Whole runs in a bucket that fails, against one on a local disk."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from etils import epath
+
+from tests.faults import launching
+from tests.training.test_loop import assert_same_state, rows_but_times
+from vit_jax.workdir import metrics
+
+RUN = epath.Path('gs://bucket/run')
+STEPS = 20
+LAYOUT = launching.Layout(1, 1, STEPS)
+
+
+class _Run(subprocess.Popen):
+  """A run in a process of its own; collects what it prints."""
+
+  def __init__(self, bucket, workdir, *extra):
+    words = launching.command(LAYOUT, workdir, (), nan_step=0)
+    super().__init__(
+      [
+        *(words[0], '-m', 'tests.workdir.buckets.program', *words[3:]),
+        '--config.log.every=1',
+        '--config.log.upload_every=0.5',
+        '--config.log.tensorboard=true',
+        '--config.evals.test.every=10',
+        '--config.checkpoint.best=test/accuracy',
+        '--config.checkpoint.keep=1',  # So that some are deleted.
+        '--compilation_cache=none',
+        *extra,
+      ],
+      cwd=launching.ROOT,
+      env=os.environ
+      | bucket.environment()
+      | {
+        'JAX_PLATFORMS': 'cpu',
+        'XLA_FLAGS': launching._XLA_FLAGS.format(devices=1),
+      },
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    self.lines = []
+    self._thread = threading.Thread(target=self._read, daemon=True)
+    self._thread.start()
+
+  def __exit__(self, *_):
+    self.kill()
+    self.wait()
+
+  def _read(self):
+    for line in self.stdout:
+      self.lines.append(line)
+
+  @property
+  def text(self):
+    return ''.join(self.lines)
+
+  def comes_to(self, words, seconds=120):
+    end = time.monotonic() + seconds
+    while words not in self.text:
+      assert self.poll() is None, self.text
+      assert time.monotonic() < end, self.text
+      time.sleep(0.02)
+
+  def code(self, seconds=240):
+    """Waits for its end."""
+    code = self.wait(seconds)
+    self._thread.join()
+    return code
+
+
+@pytest.fixture(scope='module')
+def undisturbed(server, tmp_path_factory):
+  """A run on a local disk."""
+  workdir = tmp_path_factory.mktemp('undisturbed')
+  server.reset()
+  with _Run(server, workdir) as run:
+    assert run.code() == 0, run.text
+  return workdir
+
+
+def _assert_same_end(bucket, undisturbed):
+  assert_same_state(RUN, undisturbed)
+  for kind in ('best', 'final'):
+    assert_same_state(RUN / kind, undisturbed / kind)
+  assert rows_but_times(RUN) == rows_but_times(undisturbed)
+  lines = (RUN / metrics.FILE).read_text().splitlines()
+  assert len(lines) == len(metrics.read(RUN))
+  assert (RUN / 'DONE').read_text() == f'{STEPS}\n'
+  # Whoever sees that it is done sees all numbers in one file.
+  written = bucket.generation('run/metrics.jsonl')
+  assert int(written) < int(bucket.generation('run/DONE'))
+  names = {path.name for path in RUN.iterdir()}
+  local = {path.name for path in undisturbed.iterdir()}
+  events = {name for name in names | local if name.startswith('events')}
+  # The owner's file goes with its owner; a log is a file that grows.
+  assert names - events == local - events - {'owner.json', 'train.log'}
+
+
+def _disturb(bucket, run, seconds, steps=(2, 9, STEPS), delay=0.01):
+  """Outages of so many seconds: before a save, in one, and at the end."""
+  bucket.delay = delay  # Of each answer.
+  for step in steps:
+    run.comes_to(f'step {step:2d}/{STEPS}', 120 + seconds)
+    bucket.fail(seconds)
+
+
+def test_outages_change_nothing(bucket, undisturbed):
+  with _Run(bucket, RUN) as run:
+    _disturb(bucket, run, 3)
+    assert run.code() == 0, run.text
+  assert bucket.refused > 10
+  assert 'no answer (HttpError: The service is down., 503). Trying' in run.text
+  assert 'The bucket answers again, after ' in run.text
+  _assert_same_end(bucket, undisturbed)
+
+
+@pytest.mark.slow  # Ten minutes, five of which nothing answers.
+def test_an_outage_of_five_minutes_changes_nothing(bucket, undisturbed):
+  with _Run(bucket, RUN, '--config.checkpoint.timeout=900') as run:
+    _disturb(bucket, run, 300, steps=[9], delay=0.1)
+    assert run.code(900) == 0, run.text
+  _assert_same_end(bucket, undisturbed)
+
+
+def test_a_bucket_that_stays_away(bucket, undisturbed):
+  limit = '--config.checkpoint.timeout=4'
+  with _Run(bucket, RUN, limit) as run:
+    run.comes_to(f'step 12/{STEPS}')
+    bucket.fail(1000)
+    assert run.code() == 76, run.text
+    assert re.search(r'\nerror: .*(no answer|not ended)', run.text), run.text
+  bucket.fail(0)
+  with _Run(bucket, RUN) as run:
+    assert run.code() == 0, run.text
+  assert re.search(r'Resuming gs://bucket/run from step (5|10)\.', run.text)
+  _assert_same_end(bucket, undisturbed)
+
+
+def test_a_bucket_that_is_away_at_the_start(bucket):
+  bucket.fail(1000)
+  with _Run(bucket, RUN, '--config.checkpoint.timeout=2') as run:
+    assert run.code() == 76, run.text
+  assert 'gs://bucket/: no answer for 2 s (HttpError' in run.text
+  bucket.fail(0)
+
+
+def test_a_right_that_is_missing_is_said_before_the_first_step(bucket):
+  bucket.denied = {'storage.buckets.get'}
+  with _Run(bucket, RUN) as run:
+    assert run.code() == 1
+  message = run.text.partition('error: ')[2]
+  assert message.startswith('--workdir=gs://bucket/run: a run needs storage.')
+  assert len(message.splitlines()) <= 3
+  assert 'step' not in run.text
+  assert bucket.names() == []
+
+
+def test_killed_and_taken_over(bucket, undisturbed):
+  # Only the rows before a checkpoint are there, and these are needed.
+  with _Run(bucket, RUN, '--config.log.upload_every=3600') as run:
+    run.comes_to(f'step 12/{STEPS}')
+    run.kill()
+  assert 'run/owner.json' in bucket.names()
+  with _Run(bucket, RUN) as run, _Run(bucket, RUN) as other:
+    codes = {run.code(), other.code()}
+  text = run.text + other.text
+  assert codes == {0, 1}, text
+  assert text.count('is in use by process ') >= 1
+  assert text.count('no sign of life for ') == 1
+  assert re.search(r'error: gs://bucket/run is in use by process \d+ on', text)
+  _assert_same_end(bucket, undisturbed)
+
+
+def test_who_lost_the_directory_ends_and_writes_no_more(bucket):
+  with _Run(bucket, RUN) as run:
+    run.comes_to('step  9/')
+    bucket.delay = 0.3
+    owner = {'host': 'other', 'process': 7, 'since': '2026-01-01 00:00:00 UTC'}
+    (RUN / 'owner.json').write_text(json.dumps(owner))
+    assert run.code() == 1, run.text
+  assert (
+    'error: gs://bucket/run was taken over by process 7 on other, since 2026'
+    in run.text
+  )
+  names = bucket.names()
+  assert 'run/owner.json' in names
+  assert 'run/DONE' not in names
+
+
+def test_sigterm_keeps_every_row(bucket, undisturbed):
+  with _Run(bucket, RUN, '--config.log.upload_every=3600') as run:
+    run.comes_to(f'step 12/{STEPS}')
+    run.send_signal(signal.SIGTERM)
+    assert run.code() == 75, run.text
+  steps = [row['step'] for row in metrics.read(RUN)]
+  assert steps[-1] >= 12
+  assert bucket.names().count('run/metrics.jsonl') == 1
+  assert not [n for n in bucket.names() if n.startswith('run/metrics/')]
+  with _Run(bucket, RUN) as run:
+    assert run.code() == 0, run.text
+  assert f'from step {steps[-1]}.' in run.text
+  _assert_same_end(bucket, undisturbed)

@@ -1,0 +1,206 @@
+"""What a launch says that it ran on, and the commit of its code."""
+
+import json
+import os
+import subprocess
+
+import flax
+import jax
+import numpy as np
+import pytest
+
+from vit_jax.runtime import installed, version
+from vit_jax.workdir import environment
+
+
+@pytest.fixture
+def checkout(tmp_path):
+  """A repository with a package of our name, committed."""
+  package = tmp_path / 'vit_jax'
+  package.mkdir()
+  (package / '__init__.py').write_text('')
+  (tmp_path / '.gitignore').write_text('site/\n')
+  _git(tmp_path, 'init', '--quiet')
+  _git(tmp_path, 'add', '--all')
+  _git(tmp_path, 'commit', '--quiet', '--message=First')
+  return tmp_path
+
+
+def _git(root, *words):
+  who = ['-c', 'user.name=A', '-c', 'user.email=a@b', '-c', 'commit.gpgsign=0']
+  return subprocess.run(
+    ['git', '-C', root, *who, *words],
+    check=True,
+    capture_output=True,
+    text=True,
+  ).stdout.strip()
+
+
+def _mesh():
+  return jax.sharding.Mesh(np.array(jax.devices()[:1]), ('data',))
+
+
+def test_the_commit_is_that_of_the_code(checkout):
+  head = _git(checkout, 'rev-parse', 'HEAD')
+  assert len(head) == 40
+  assert version.commit(checkout) == head
+  # What git does not know is no change of the code.
+  (checkout / 'notes.txt').write_text('new')
+  assert version.commit(checkout) == head
+  (checkout / 'vit_jax/__init__.py').write_text('changed = True\n')
+  assert version.commit(checkout) == head + '+'
+
+
+def test_another_repository_in_the_environment_does_not_count(
+  checkout, monkeypatch
+):
+  monkeypatch.setenv('GIT_DIR', '/nowhere')
+  assert len(version.commit(checkout)) == 40
+
+
+def test_code_that_no_repository_knows_has_no_commit(
+  checkout, tmp_path_factory
+):
+  installed = checkout / 'site' / 'packages'
+  (installed / 'vit_jax').mkdir(parents=True)
+  (installed / 'vit_jax/__init__.py').write_text('')
+  assert version.commit(installed) == ''
+  assert version.commit(tmp_path_factory.mktemp('elsewhere')) == ''
+  assert version.commit(checkout / 'missing') == ''
+
+
+def test_without_git_there_is_no_commit(checkout, monkeypatch):
+  monkeypatch.setenv('PATH', '')
+  assert version.commit(checkout) == ''
+
+
+@pytest.mark.parametrize(
+  ('slow', 'found'), [('ls-files', ''), ('rev-parse', ''), ('status', 'abc?')]
+)
+def test_a_git_that_hangs_is_not_waited_for(checkout, monkeypatch, slow, found):
+  fake = checkout / 'git'
+  fake.write_text(
+    '#!/bin/sh\n'
+    f'if [ "$3" = {slow} ]; then /bin/sleep 2; fi\n'
+    'if [ "$3" = rev-parse ]; then echo abc; fi\n'
+  )
+  fake.chmod(0o755)
+  monkeypatch.setenv('PATH', os.fspath(checkout))
+  monkeypatch.setattr(environment, '_PATIENCE', 1.0)
+  assert version.commit(checkout) == found
+
+
+@pytest.mark.parametrize(('diff', 'mark'), [('', ''), ('changed', '+')])
+def test_shipped_code_says_its_commit(tmp_path, diff, mark):
+  record = tmp_path / 'launch_record'
+  record.mkdir()
+  (record / 'commit').write_text('a' * 40 + '\n')
+  (record / 'local.diff').write_text(diff)
+  assert version.commit(tmp_path) == 'a' * 40 + mark
+
+
+def test_each_launch_adds_a_line(tmp_path, monkeypatch):
+  assert environment.read(tmp_path) == []
+  assert environment.commits(tmp_path) == ()
+  for step, commit in enumerate(('one', 'two+', 'one', '')):
+    monkeypatch.setattr(environment, 'commit', lambda commit=commit: commit)
+    environment.write(tmp_path, step, _mesh())
+  lines = environment.read(tmp_path)
+  assert [line['step'] for line in lines] == [0, 1, 2, 3]
+  assert environment.commits(tmp_path) == ('one', 'two+')
+  assert lines[0]['jax'] == jax.__version__
+  assert lines[0]['flax'] == flax.__version__
+  assert lines[0]['numpy'] == np.__version__
+  assert lines[0]['device_kind'] == jax.devices()[0].device_kind
+  assert (lines[0]['devices'], lines[0]['processes']) == (1, 1)
+  assert [path.name for path in tmp_path.iterdir()] == ['environment.jsonl']
+
+
+def test_a_damaged_line_is_dropped(tmp_path):
+  path = tmp_path / 'environment.jsonl'
+  path.write_text('{"commit": "one"}\n5\n{"commit": "tw')
+  assert environment.commits(tmp_path) == ('one',)
+  environment.write(tmp_path, 7, _mesh())
+  lines = [json.loads(line) for line in path.read_text().splitlines()]
+  assert [line.get('step') for line in lines] == [None, 7]
+
+
+def test_a_directory_that_is_not_there_does_not_end_the_run(tmp_path):
+  assert environment.write(tmp_path / 'missing', 3, _mesh())['step'] == 3
+
+
+FIRST = '# Python 3.12.1\njax==0.10.2\nnumpy==2.4.6\nold==1.0\n'
+SECOND = '# Python 3.12.4\njax==0.12.0\nnumpy==2.4.6\n'
+
+
+def _launch(workdir, monkeypatch, text, step):
+  monkeypatch.setattr(installed, 'freeze', lambda: text)
+  return environment.write_requirements(workdir, step)
+
+
+def test_a_run_records_all_that_is_installed(tmp_path, monkeypatch):
+  assert _launch(tmp_path, monkeypatch, FIRST, 7) == ''
+  python, comment, *rest = (
+    (tmp_path / 'requirements.txt').read_text().splitlines()
+  )
+  assert python == '# Python 3.12.1'
+  assert 'from step 7 on' in comment
+  assert rest == ['jax==0.10.2', 'numpy==2.4.6', 'old==1.0']
+
+
+def test_an_environment_that_changed_is_named_and_the_old_one_kept(
+  tmp_path, monkeypatch, caplog
+):
+  _launch(tmp_path, monkeypatch, FIRST, 0)
+  first = (tmp_path / 'requirements.txt').read_text()
+  # The same again: the file still says when it began.
+  assert _launch(tmp_path, monkeypatch, FIRST, 5) == ''
+  assert (tmp_path / 'requirements.txt').read_text() == first
+  assert 'environment' not in caplog.text
+
+  changed = 'python 3.12.1 -> 3.12.4, jax 0.10.2 -> 0.12.0, old 1.0 -> none'
+  assert _launch(tmp_path, monkeypatch, SECOND, 9) == changed
+  assert f'than the one before: {changed}. The run goes on' in caplog.text
+  assert f'{tmp_path}/requirements_1.txt' in caplog.text
+  assert caplog.text.count('WARNING') == 1
+  assert (tmp_path / 'requirements_1.txt').read_text() == first
+  second = (tmp_path / 'requirements.txt').read_text()
+  assert 'jax==0.12.0\n' in second
+  assert 'from step 9 on' in second
+
+  # And back: nothing that was kept is lost.
+  _launch(tmp_path, monkeypatch, FIRST, 11)
+  assert (tmp_path / 'requirements_1.txt').read_text() == first
+  assert (tmp_path / 'requirements_2.txt').read_text() == second
+  assert {path.name for path in tmp_path.iterdir()} == {
+    *('requirements.txt', 'requirements_1.txt', 'requirements_2.txt')
+  }
+
+
+def test_requirements_that_cannot_be_written_do_not_end_the_run(
+  tmp_path, monkeypatch, caplog
+):
+  assert _launch(tmp_path / 'missing', monkeypatch, FIRST, 0) == ''
+  assert 'requirements.txt was not written' in caplog.text
+
+
+def test_other_devices_are_told_with_what_they_change(tmp_path, monkeypatch):
+  lines = []
+  monkeypatch.setattr(
+    environment.logging,
+    'warning',
+    lambda text, *args: lines.append(text % args),
+  )
+  environment.write(tmp_path, 0, _mesh())
+  environment.write(tmp_path, 5, _mesh())
+  assert not lines
+  devices = np.array(jax.devices()[:8]).reshape(2, 4)
+  mesh = jax.sharding.Mesh(devices, ('data', 'fsdp'))
+  environment.write(tmp_path, 9, mesh)
+  [line] = lines
+  assert 'devices 1, now 8' in line
+  assert "mesh {'data': 1}, now {'data': 2, 'fsdp': 4}" in line
+  assert 'From step 9 on' in line
+  assert "dropout_rng='rbg' the masks are other ones" in line
+  environment.write(tmp_path, 12, mesh)
+  assert len(lines) == 1

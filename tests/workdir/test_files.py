@@ -1,0 +1,205 @@
+"""Paths as users write them; small files, damaged and on a full disk."""
+
+import contextlib
+import errno
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from tests.training.test_loop import tiny_config
+from vit_jax import checkpoint, config, interop, results
+from vit_jax import config as config_lib
+from vit_jax.data import ops
+from vit_jax.evaluators import classes
+from vit_jax.inspect import subject
+from vit_jax.runtime import errors
+from vit_jax.sweep import state
+from vit_jax.training import loop
+from vit_jax.workdir import environment, files, metrics
+
+
+def test_local_paths_become_absolute(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('HOME', '/home/me')
+  assert str(files.absolute('runs/b16')) == f'{tmp_path}/runs/b16'
+  assert str(files.absolute('../b16/')) == f'{tmp_path.parent}/b16'
+  assert str(files.absolute('~/runs')) == '/home/me/runs'
+  assert str(files.absolute(pathlib.Path('/a/b'))) == '/a/b'
+
+
+def test_remote_paths_stay_as_they_are():
+  assert str(files.absolute('gs://bucket/~run')) == 'gs://bucket/~run'
+
+
+def test_checkpoints_under_a_relative_path(monkeypatch, tmp_path):
+  # Orbax refuses them, and only at the first save.
+  monkeypatch.chdir(tmp_path)
+  checkpoints = checkpoint.Checkpoints('run', keep=1, keep_every=0)
+  checkpoints.save(3, {'params': {'w': np.arange(4.0)}})
+  checkpoints.close()
+  assert checkpoint.latest_step('run') == 3
+  params, found = checkpoint.read_params('run')
+  np.testing.assert_array_equal(params['w'], [0, 1, 2, 3])
+  assert str(found) == f'{tmp_path}/run/checkpoints/3'
+
+
+@pytest.mark.usefixtures('soon')
+@pytest.mark.parametrize('name', ['class_names.txt', 'config.json', 'a.npz'])
+def test_pipes_are_refused_and_never_waited_for(tmp_path, name):
+  read = {
+    'class_names.txt': files.read_class_names,
+    'config.json': config.load,
+    'a.npz': lambda folder: interop.read(folder / 'a.npz'),
+  }[name]
+  os.mkfifo(tmp_path / name)
+  with pytest.raises(ValueError, match=rf'{name} is a pipe or a device, expec'):
+    read(tmp_path)
+  (tmp_path / name).unlink()
+  (tmp_path / name).symlink_to(name)  # Leads to itself.
+  with contextlib.suppress(ValueError):
+    assert not read(tmp_path)
+
+
+@pytest.mark.usefixtures('soon')
+def test_files_of_classes_and_images_that_are_pipes(tmp_path):
+  os.mkfifo(tmp_path / 'classes.json')
+  with pytest.raises(ValueError, match='json is a pipe or a device'):
+    classes.table(str(tmp_path / 'classes.json'), ['a'], ['a', 'b'])
+  os.mkfifo(tmp_path / '1.png')
+  preprocess = ops.parse('resize', image_size=2, channels=3)
+  images = subject.find_images([str(tmp_path)])
+  with pytest.raises(ValueError, match=r'1\.png is a pipe or a device'):
+    subject.read_images(images, preprocess)
+  (tmp_path / 'a').mkdir()
+  (tmp_path / 'a/up').symlink_to(tmp_path)
+  with pytest.raises(ValueError, match='a/up is a symbolic link that leads'):
+    subject.find_images([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+  ('content', 'cause'),
+  [
+    (b'', 'Expecting value'),
+    (b'{"a": ', 'Expecting value'),
+    (b'\xff\xfe\x00', 'codec'),
+    (b'["a"]', "it holds \\['a'\\], no object"),
+    (b'null', 'it holds None, no object'),
+    (b'[' * 200_000, 'levels'),
+  ],
+)
+def test_damaged_objects_are_refused(tmp_path, content, cause):
+  path = tmp_path / 'a.json'
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=cause) as error:
+    files.read_object(path, 'eat it')
+  assert str(error.value).startswith(f'{path} is damaged (')
+  assert str(error.value).endswith('): eat it.')
+  path.write_text('{"a": 1}')
+  assert files.read_object(path, '') == {'a': 1}
+
+
+@pytest.mark.parametrize(
+  ('content', 'cause'),
+  [
+    ([], 'it holds [], no object'),
+    ({'evals': [1]}, 'evals is [1], no section'),
+    ({'data': 'x'}, "data is 'x', no section"),
+    ({'checkpoint': None}, 'checkpoint is None, no section'),
+    ({'evals': {'test': 3}}, 'evals.test is 3, no section'),
+  ],
+)
+def test_a_config_of_another_type(tmp_path, content, cause):
+  (tmp_path / 'config.json').write_text(json.dumps(content))
+  with pytest.raises(ValueError, match='bring it back, or delete it') as error:
+    config_lib.load(tmp_path)
+  assert f'{tmp_path}/config.json is damaged ({cause})' in str(error.value)
+
+
+@pytest.mark.parametrize('content', [b'\xff\xfe', b'soon', b'-3', b'1.5'])
+def test_done_that_names_no_step(tmp_path, content, caplog):
+  (tmp_path / 'DONE').write_bytes(content)
+  assert results.finished_at(tmp_path) is None
+  assert f'{tmp_path}/DONE holds' in caplog.text
+
+
+def test_done_while_it_is_written(tmp_path, caplog):
+  (tmp_path / 'DONE').write_bytes(b'')
+  assert results.finished_at(tmp_path) is None
+  assert not caplog.text
+  (tmp_path / 'DONE').write_bytes(b'12\n')
+  assert results.finished_at(tmp_path) == 12
+
+
+def test_rows_that_are_none(tmp_path, caplog):
+  lines = [
+    *('{"step": null, "loss": 1.0}', '{"step": "3"}', '{"step": 3.5}'),
+    *('{"step": true}', '{"step": 4, "loss": "low"}', '{"step": 4, "a": []}'),
+    *('[' * 100_000, '{"step": 5, "loss": 0.5}'),
+  ]
+  (tmp_path / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')
+  assert metrics.read(tmp_path) == [{'step': 5, 'loss': 0.5}]
+  for number in range(1, 8):
+    assert (
+      f'{tmp_path}/metrics.jsonl, line {number}, is left out' in caplog.text
+    )
+
+
+def test_others_are_read_around_or_named(tmp_path):
+  (tmp_path / 'class_names.txt').write_bytes(b'a\xff\n')
+  with pytest.raises(ValueError, match=r'class_names.txt is damaged .*delete'):
+    files.read_class_names(tmp_path)
+  (tmp_path / environment.FILE).write_bytes(b'\xff\n5\n{"commit": "a"}\n')
+  assert environment.read(tmp_path) == [{'commit': 'a'}]
+
+
+@pytest.mark.parametrize('file', ['DONE', 'config.json', 'metrics.jsonl'])
+@pytest.mark.parametrize(
+  'content', [b'\xff', b'[1]\n', b'null\n', b'[' * 99999]
+)
+def test_a_sweep_takes_a_damaged_run_for_unfinished(tmp_path, file, content):
+  (tmp_path / 'DONE').write_text('2\n')
+  (tmp_path / 'config.json').write_text('{"total_steps": 2}')
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 2, "loss": 0.5}\n')
+  assert state.final_metrics(tmp_path) == {'step': 2, 'loss': 0.5}
+  (tmp_path / file).write_bytes(content)
+  assert not state.final_metrics(tmp_path)
+
+
+def test_a_damaged_sweep_is_named(tmp_path):
+  (tmp_path / 'sweep.json').write_bytes(b'5')
+  with pytest.raises(ValueError, match=r'sweep.json is damaged .*bring it'):
+    state.recorded(tmp_path)
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+  def full(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(config_lib, 'save', full)
+  with pytest.raises(errors.SaveError) as error:
+    loop.train_and_evaluate(tiny_config(), tmp_path)
+  assert str(error.value) == (
+    f'{tmp_path}: No space left on device. Make room, some MB more than the'
+    ' checkpoints take, and start the same command again.'
+  )
+  named = files.disk_full_named
+  with pytest.raises(errors.SaveError, match=r'^a/b: '), named(tmp_path):
+    raise OSError(errno.EDQUOT, 'Disk quota exceeded', 'a/b')
+  with pytest.raises(FileNotFoundError), named(tmp_path):
+    raise FileNotFoundError(errno.ENOENT, 'None', 'a/b')
+
+
+def test_names_come_back_in_order(tmp_path):
+  names = ('b', 'a b', '', 'é', 'line\nbreak', 'form\x0cfeed')
+  files.write_class_names(tmp_path, names)
+  assert files.read_class_names(tmp_path) == (
+    *('b', 'a b', '', 'é'),
+    *(r'line\nbreak', r'form\x0cfeed'),
+  )
+
+
+def test_no_file_is_no_names(tmp_path):
+  assert files.read_class_names(tmp_path) == ()

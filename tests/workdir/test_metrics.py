@@ -1,0 +1,136 @@
+"""The file of numbers: finite, each once, readable after any death."""
+
+import errno
+import json
+import math
+
+import pytest
+from etils import epath
+from tensorboardX import event_file_writer
+
+from tests.checkpoint import object_store
+from vit_jax.workdir import metrics
+
+
+def _writer(workdir, start_step=0):
+  return metrics.MetricWriter(workdir, start_step=start_step, tensorboard=False)
+
+
+def test_one_object_a_line(tmp_path):
+  writer = _writer(tmp_path)
+  writer.write(5, {'train/loss': 0.5, 'test/count': 72})
+  # On disk at once: the process may die at any time.
+  assert (tmp_path / 'metrics.jsonl').read_text() == (
+    '{"step": 5, "train/loss": 0.5, "test/count": 72.0}\n'
+  )
+  writer.write(6, {'train/loss': 0.25})
+  assert metrics.read(tmp_path) == [
+    {'step': 5, 'train/loss': 0.5, 'test/count': 72.0},
+    {'step': 6, 'train/loss': 0.25},
+  ]
+
+
+def test_only_finite_numbers_are_written(tmp_path):
+  _writer(tmp_path).write(1, {'a': math.nan, 'b': 1, 'c': -math.inf})
+  text = (tmp_path / 'metrics.jsonl').read_text()
+  assert json.loads(text) == {'step': 1, 'b': 1.0}
+
+
+def test_nothing_to_read(tmp_path):
+  assert metrics.read(tmp_path) == []
+
+
+@pytest.mark.parametrize('torn', ['{"st', '{"step": 3}'])
+def test_line_cut_off_by_death_is_left_out(tmp_path, torn):
+  # Without its end of line, even a number may lack digits.
+  (tmp_path / 'metrics.jsonl').write_text('{"step": 2, "a": 1.0}\n' + torn)
+  assert metrics.read(tmp_path) == [{'step': 2, 'a': 1.0}]
+  _writer(tmp_path, start_step=2).write(3, {'a': 2.0})
+  assert metrics.read(tmp_path) == [
+    {'step': 2, 'a': 1.0},
+    {'step': 3, 'a': 2.0},
+  ]
+
+
+def test_what_is_about_to_be_repeated_is_dropped(tmp_path):
+  writer = _writer(tmp_path)
+  for step in (1, 2, 2, 3):
+    writer.write(step, {'a': step})
+  _writer(tmp_path, start_step=2)
+  assert [row['step'] for row in metrics.read(tmp_path)] == [1, 2, 2]
+  assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
+
+
+def test_a_damaged_line_is_left_out(tmp_path, caplog):
+  lines = ['{"step": 1}\n', '{"step": \x00\n', '[3]\n', '{"step": 4}\n', '{"st']
+  (tmp_path / 'metrics.jsonl').write_text(''.join(lines))
+  assert metrics.read(tmp_path) == [{'step': 1}, {'step': 4}]
+  assert 'line 2, is left out' in caplog.text
+  assert 'line 3, is left out' in caplog.text
+  assert 'line 5' not in caplog.text
+
+
+def test_where_files_cannot_be_appended_to(monkeypatch):
+  bucket = object_store.mount(monkeypatch)
+  for start_step in (0, 2):
+    writer = _writer('gs://bucket/run', start_step)
+    for step in range(start_step + 1, start_step + 4):
+      writer.write(step, {'loss': step / 2})
+    writer.close()
+  assert bucket.names() == ['/bucket/run/metrics.jsonl']
+  text = (epath.Path('gs://bucket/run') / 'metrics.jsonl').read_text()
+  rows = [json.loads(line) for line in text.splitlines()]
+  assert rows == [{'step': i, 'loss': i / 2} for i in range(1, 6)]
+
+
+def test_lines_that_the_disk_does_not_take_are_written_later(
+  tmp_path, monkeypatch, caplog
+):
+  writer = metrics.MetricWriter(tmp_path, start_step=0, tensorboard=False)
+  writer.write(1, {'a': 1.0})
+  real, full = open, True
+
+  class Full:
+    def __init__(self, *args, **options):
+      self._file = real(*args, **options)
+
+    def __enter__(self):
+      return self
+
+    def __exit__(self, *_):
+      self._file.close()
+
+    def write(self, data):
+      # As the system: as much as there is space for.
+      return self._file.write(data[:5] if full else data)
+
+    def __getattr__(self, name):
+      return getattr(self._file, name)
+
+  monkeypatch.setattr(metrics, 'open', Full, raising=False)
+  writer.write(2, {'a': 2.0})
+  writer.write(3, {'a': 3.0})
+  assert (tmp_path / 'metrics.jsonl').read_text().count('\n') == 1
+  assert caplog.text.count('metrics.jsonl cannot be written: No space') == 1
+  with pytest.raises(OSError, match='No space left'):
+    writer.flush()
+  with pytest.raises(OSError, match='No space left'):
+    writer.close()
+  full = False
+  writer._lines.flush()
+  assert [row['step'] for row in metrics.read(tmp_path)] == [1, 2, 3]
+
+
+def test_a_full_disk_ends_tensorboard_alone(tmp_path, monkeypatch, caplog):
+  writer = metrics.MetricWriter(tmp_path, start_step=0, tensorboard=True)
+  writer.write(1, {'a': 1.0})
+
+  def full(_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(event_file_writer.EventsWriter, 'flush', full)
+  for step in (2, 3):
+    writer.write(step, {'a': 1.0})
+  writer.close()
+  assert caplog.text.count('ends here: No space left on device') == 1
+  assert len(metrics.read(tmp_path)) == 3

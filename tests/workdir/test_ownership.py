@@ -1,0 +1,89 @@
+"""One run at a time in a work directory."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from etils import epath
+
+from vit_jax.workdir import ownership
+
+_HOLD = """
+import sys, time
+from etils import epath
+from vit_jax.workdir import ownership
+with ownership.held(epath.Path(sys.argv[1])):
+  print('held', flush=True)
+  time.sleep(600)
+"""
+
+
+def test_one_owner_until_it_ends(tmp_path, monkeypatch):
+  monkeypatch.setattr(ownership, 'PATIENCE', 0.3)
+  workdir = epath.Path(tmp_path)
+  with subprocess.Popen(
+    [sys.executable, '-c', _HOLD, tmp_path], stdout=subprocess.PIPE, text=True
+  ) as other:
+    assert other.stdout.readline() == 'held\n'
+    who = f'process {other.pid} on {re.escape(platform.node())}, since 2'
+    for _ in range(2):  # Asking takes nothing away.
+      with (
+        pytest.raises(ValueError, match=f'is in use by {who}.*another --work'),
+        ownership.held(workdir),
+      ):
+        pass
+    # However it ends.
+    other.kill()
+  with ownership.held(workdir):
+    assert f'"process": {os.getpid()},' in (tmp_path / 'owner.json').read_text()
+  with ownership.held(workdir):
+    pass
+
+
+def test_an_owner_that_is_just_ending_is_waited_for(tmp_path):
+  with subprocess.Popen(
+    [sys.executable, '-c', _HOLD.replace('600', '1'), tmp_path],
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as other:
+    assert other.stdout.readline() == 'held\n'
+    with ownership.held(epath.Path(tmp_path)):
+      pass
+
+
+def test_an_owner_on_another_machine_is_waited_for_longer(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(ownership, 'PATIENCE', 0.0)
+  monkeypatch.setattr(ownership, 'PATIENCE_ELSEWHERE', 1.5)
+  owner = {'host': 'elsewhere', 'process': 5, 'since': 'May'}
+  (tmp_path / 'owner.json').write_text(json.dumps(owner))
+  with (tmp_path / 'owner.json').open() as file:
+    ownership.fcntl.flock(file, ownership.fcntl.LOCK_EX)
+    before = time.monotonic()
+    with (
+      pytest.raises(ValueError, match='by process 5 on elsewhere, since May'),
+      ownership.held(epath.Path(tmp_path)),
+    ):
+      pass
+    assert time.monotonic() - before > 1.5
+
+
+def test_object_stores_and_file_systems_without_locks(tmp_path, monkeypatch):
+  with ownership.held(epath.Path('s3://bucket/run')):
+    pass
+
+  def flock(*_):
+    raise OSError(ownership.errno.ENOLCK, 'No locks available')
+
+  monkeypatch.setattr(ownership.fcntl, 'flock', flock)
+  with (
+    ownership.held(epath.Path(tmp_path)),
+    ownership.held(epath.Path(tmp_path)),
+  ):
+    pass

@@ -1,0 +1,63 @@
+"""Configs: the keys of a run, what they may be, and what follows from them.
+
+`keys.default` explains every key. A config file starts from it, takes sections
+from `sections` and reads its argument with `parse_argument`. `validate` and
+`resolve` check a config and complete it; `save`, `load` and `check_same_run`
+keep it in a work directory. `inputs` opens the data that it names.
+"""
+
+from vit_jax.config.arguments import name_of_split, parse_argument
+from vit_jax.config.checks import validate
+from vit_jax.config.derived import resolve
+from vit_jax.config.keys import AUTO, LOCATED_DATASETS, default, is_located
+from vit_jax.config.saved import (
+  FILE,
+  FREE_KEYS,
+  check_same_run,
+  flatten,
+  load,
+  save,
+  to_json,
+)
+from vit_jax.config.sections import (
+  MASKED_PATCH,
+  adam,
+  evaluation,
+  few_shot,
+  is_due,
+  masked_patch,
+  masked_patch_evaluation,
+  metrics_of,
+  schedule,
+  sgd,
+  softmax,
+)
+
+__all__ = [
+  'AUTO',
+  'FILE',
+  'FREE_KEYS',
+  'LOCATED_DATASETS',
+  'MASKED_PATCH',
+  'adam',
+  'check_same_run',
+  'default',
+  'evaluation',
+  'few_shot',
+  'flatten',
+  'is_due',
+  'is_located',
+  'load',
+  'masked_patch',
+  'masked_patch_evaluation',
+  'metrics_of',
+  'name_of_split',
+  'parse_argument',
+  'resolve',
+  'save',
+  'schedule',
+  'sgd',
+  'softmax',
+  'to_json',
+  'validate',
+]

@@ -1,0 +1,73 @@
+"""The arguments of config files: `--config=FILE:ARGUMENT`."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from vit_jax.data import splits
+
+
+def parse_argument(
+  argument: str | None,
+  *,
+  positional: Sequence[str],
+  options: Mapping[str, Callable[[str], Any]],
+  usage: str,
+) -> dict[str, Any]:
+  """Parses the part of `--config=FILE:ARGUMENT` after the colon.
+
+  Args:
+    argument: such as `ViT-B/16,cifar10,epochs=3`.
+    positional: names of the leading values, all required. Only the last may
+      hold commas, and only when it is a data spec with a path.
+    options: optional `key=value` parts and the type of each.
+    usage: one line that is part of every error.
+
+  Returns:
+    Name -> value; options that were not given are absent.
+
+  Raises:
+    ValueError: missing, unknown, repeated or misspelt parts.
+  """
+  values: dict[str, Any] = {}
+  words: list[str] = []
+  # Not in parentheses: `shuffled(train, seed=1)`.
+  for part in re.split(r',(?![^()]*\))', argument or ''):
+    key, equals, value = part.partition('=')
+    if equals and key in options:
+      if key in values:
+        raise ValueError(f'{key}= is given twice in {argument!r}. {usage}')
+      try:
+        values[key] = options[key](value)
+      except ValueError:
+        raise ValueError(
+          f'{key}={value!r} is not of type {options[key].__name__}. {usage}'
+        ) from None
+    elif part:
+      words.append(part)
+  last = len(positional) - 1
+  if last >= 0 and len(words) > last and ':/' in words[last]:
+    words[last:] = [','.join(words[last:])]
+  if len(words) < len(positional):
+    raise ValueError(
+      f'The config argument {argument or ""!r} lacks'
+      f' {", ".join(n.upper() for n in positional[len(words) :])}. {usage}'
+    )
+  if len(words) > len(positional):
+    raise ValueError(
+      f'The config argument {argument!r} has {words[len(positional) :]} left'
+      f' over; options are {sorted(options) or "none"}. {usage}'
+    )
+  return dict(zip(positional, words, strict=True)) | values
+
+
+def name_of_split(split: str) -> str:
+  """What an evaluation on a split is called, from its metrics on.
+
+  What is held out of the training data, to choose by, must not be taken for
+  what is reported.
+  """
+  names = splits.names(split)
+  if any(name.startswith('train') for name in names):
+    return 'held_out'
+  return '_'.join(sorted(names))

@@ -1,0 +1,111 @@
+"""Checks of a config's values, before anything is built from them."""
+
+import math
+
+import ml_collections
+
+from vit_jax.config.saved import flatten
+from vit_jax.config.sections import metrics_of
+
+
+def validate(
+  config: ml_collections.ConfigDict, *, complete: bool = True
+) -> None:
+  """Checks the values that nothing else checks when it is built.
+
+  Args:
+    config: not changed.
+    complete: whether the places of data and weights, which a config may leave
+      to the user, must be set; a plan needs neither.
+
+  Raises:
+    ValueError: says which key, what it is, and what it may be.
+  """
+  at_least = {
+    'seed': 0,
+    'total_steps': 0,
+    'epochs': 0,
+    'num_classes': 0,
+    'channels': 1,
+    'accumulation_steps': 1,
+    'mixup_alpha': 0,
+    'data.num_examples': 0,
+    'data.examples_per_epoch': -1,
+    'data.batch_size': 0,
+    'data.max_labels': 1,
+    'data.max_pixels': 1,
+    'data.threads': 0,
+    'data.workers': 0,
+    'data.prefetch': 1,
+    'init.max_inflation': 1,
+    'polyak.start_step': 0,
+    'checkpoint.every': 1,
+    'checkpoint.every_minutes': 0,
+    'checkpoint.keep': 1,
+    'checkpoint.keep_every': 0,
+    'checkpoint.timeout': 1,
+    'guard.max_skipped': 0,
+    'guard.report_after': 0,
+    'guard.exit_after': 0,
+    'log.every': 1,
+    'log.upload_every': 0,
+    'profile.start_step': 0,
+    'profile.steps': 0,
+  }
+  flat = flatten(config)
+  for name in config.evals:
+    at_least |= {f'evals.{name}.every': -1, f'evals.{name}.batch_size': 0}
+  for key, minimum in at_least.items():
+    if key not in flat:
+      section = key.rpartition('.')[0]
+      raise ValueError(
+        f'{key} is missing: a config that replaces the section {section!r}'
+        f' needs all of its keys; config.{section}.update(...) changes single'
+        ' ones.'
+      )
+    if flat[key] is not None and flat[key] < minimum:
+      raise ValueError(f'{key}={flat[key]} must be at least {minimum}.')
+  if complete and not config.data.dataset:
+    raise ValueError(
+      'data.dataset is not set: this config leaves the location of its data'
+      ' to you. Pass --config.data.dataset=SPEC, for example'
+      ' tfds:NAME or folder:/path/to/images.'
+    )
+  if bool(config.total_steps) == bool(config.epochs):
+    raise ValueError(
+      f'total_steps={config.total_steps} and epochs={config.epochs}: set'
+      ' exactly one of the two, and the other to 0.'
+    )
+  if complete and config.init.checkpoint is None:
+    raise ValueError(
+      'init.checkpoint is not set: this config starts from trained weights.'
+      ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
+      " '' to train from scratch)."
+    )
+  _check_best(config)
+  size = config.image_size
+  if len(size) != 2 or any(not isinstance(s, int) or s < 1 for s in size):
+    raise ValueError(
+      f'image_size={size} must be (height, width) in pixels, such as'
+      ' (224, 224).'
+    )
+  for key in ('epochs', 'mixup_alpha'):
+    if config[key] is not None and not math.isfinite(config[key]):
+      raise ValueError(f'{key}={config[key]} must be finite.')
+  if config.seed >= 2**32:
+    raise ValueError(f'seed={config.seed} must be below 2**32.')
+  if not 0 <= config.polyak.decay < 1:
+    raise ValueError(f'polyak.decay={config.polyak.decay} must lie in [0, 1).')
+
+
+def _check_best(config: ml_collections.ConfigDict) -> None:
+  best = config.checkpoint.best
+  choices = [
+    f'{name}/{metric}'
+    for name, section in config.evals.items()
+    for metric in metrics_of(section)
+  ]
+  if best and best not in choices:
+    raise ValueError(
+      f'checkpoint.best={best!r} must be a metric of one of evals: {choices}.'
+    )

@@ -1,0 +1,132 @@
+"""The config of a work directory: `config.json`."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+from etils import epath
+
+from vit_jax.config.keys import LOCATED_DATASETS, default, is_located
+from vit_jax.workdir import files
+
+FILE = 'config.json'
+_REMEDY = 'bring it back, or delete it to go on with the config that you pass'
+_WITHOUT_JPEGS = ('digits', 'shapes')
+
+# What may differ between two launches of the same run (see `check_same_run`).
+FREE_KEYS = (
+  'mesh.',
+  'log.',
+  'profile.',
+  'evals.',
+  'checkpoint.',
+  'guard.',
+  'model.attention_implementation',
+  'data.data_dir',
+  'data.uneven_classes',
+  'data.unreadable',
+  'data.threads',
+  'data.workers',
+  'data.prefetch',
+  'data.max_pixels',
+  'init.max_inflation',
+)
+
+
+def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Nested sections to `{'data.batch_size': 4096, ...}`."""
+  flat = {}
+  for key, value in config.items():
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      flat |= flatten(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def to_json(config: ml_collections.ConfigDict) -> str:
+  """All of a config as text."""
+  return json.dumps(config.to_dict(), indent=2)
+
+
+def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
+  """Writes the resolved config as `config.json`."""
+  path = epath.Path(workdir) / FILE
+  temporary = path.with_name(FILE + '.tmp')
+  temporary.write_text(to_json(config) + '\n')
+  temporary.replace(path)
+
+
+def load(workdir: epath.PathLike) -> dict[str, Any] | None:
+  """The `config.json` of a work directory, None if it has none.
+
+  Raises:
+    ValueError: it is damaged.
+  """
+  path = epath.Path(workdir) / FILE
+  if not path.exists():
+    return None
+  content = files.read_object(path, _REMEDY)
+  sections = {
+    key: content[key]
+    for key, value in default().items()
+    if isinstance(value, ml_collections.ConfigDict) and key in content
+  }
+  if isinstance(sections.get('evals'), dict):
+    sections |= {f'evals.{k}': v for k, v in sections['evals'].items()}
+  for key, value in sections.items():
+    if not isinstance(value, dict):
+      shown = repr(value)[:40]
+      raise ValueError(
+        f'{path} is damaged ({key} is {shown}, no section): {_REMEDY}.'
+      )
+  return content
+
+
+def check_same_run(
+  config: ml_collections.ConfigDict, workdir: epath.PathLike
+) -> None:
+  """Refuses a work directory that another config wrote.
+
+  Raises:
+    ValueError: lists the keys that differ, with both values. Keys that don't
+      change what is computed may differ (`FREE_KEYS`), and so may the path of
+      a data set, though not its size.
+  """
+  saved = load(workdir)
+  if saved is None:
+    return
+  old = flatten(saved)
+  new = flatten(json.loads(json.dumps(config.to_dict())))
+  # What a run from before a key was added did is what its default does.
+  defaults = flatten(json.loads(json.dumps(default().to_dict())))
+  # But for photographs: it turned none, and decoded accurately.
+  if str(old.get('data.dataset')).partition(':')[0] not in _WITHOUT_JPEGS:
+    old.setdefault('data.jpeg_dct', 'accurate')
+  for flat, missing in ((old, False), (new, None)):
+    if flat.get('data.exif_orientation', missing) is None:
+      flat['data.exif_orientation'] = is_located(flat.get('data.dataset'))
+    else:
+      flat.setdefault('data.exif_orientation', missing)
+  differing = [
+    f'  {key}: {old.get(key, "(absent)")!r} in {FILE},'
+    f' {new.get(key, "(absent)")!r} now'
+    for key in sorted(old.keys() | new.keys())
+    if old.get(key, defaults.get(key)) != new.get(key)
+    and not key.startswith(FREE_KEYS)
+    and not (key == 'data.dataset' and _same_kind(old[key], new[key]))
+  ]
+  if differing:
+    raise ValueError(
+      f'{workdir} holds a run with another config:\n'
+      + '\n'.join(differing)
+      + '\nUse another --workdir, or pass --allow_config_change to go on'
+      ' with the new values.'
+    )
+
+
+def _same_kind(old: str, new: str) -> bool:
+  """Whether two data specs are one data set that was moved."""
+  kinds = {old.partition(':')[0], new.partition(':')[0]}
+  return len(kinds) == 1 and kinds <= set(LOCATED_DATASETS)

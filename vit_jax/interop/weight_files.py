@@ -1,0 +1,38 @@
+"""Paths of weights, local or in a bucket, and writing whole files or none."""
+
+import os
+
+import fsspec
+from etils import epath
+
+from vit_jax.workdir import files
+
+
+def absolute(path: epath.PathLike) -> epath.Path:
+  """`files.absolute`; ValueError if the path's file system is not installed."""
+  scheme, remote, _ = os.fspath(path).partition('://')
+  if remote:
+    try:
+      fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+      raise ValueError(
+        f'{os.fspath(path)} cannot be reached: {error}. For gs:// paths run'
+        ' pip install "vit-paper-jax[gcs]".'
+      ) from error
+  return files.absolute(path)
+
+
+def is_remote(path: epath.PathLike) -> bool:
+  """Whether it lies in a bucket, as in `gs://bucket/file`."""
+  return '://' in os.fspath(path)
+
+
+def existing_file(path: epath.PathLike) -> epath.Path:
+  """Returns the absolute path; ValueError if no regular file is there."""
+  path = absolute(path)
+  if not path.exists():
+    raise ValueError(f'There is no file {path}.')
+  if path.is_dir():
+    raise ValueError(f'{path} is a directory, expected a file.')
+  files.check_regular(path)
+  return path

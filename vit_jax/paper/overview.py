@@ -1,0 +1,51 @@
+"""How far the items are: what `vit_jax.reproduce --list` prints."""
+
+from collections.abc import Sequence
+
+from vit_jax.paper import rendering
+from vit_jax.paper.items.item import Item
+from vit_jax.paper.runs import with_needs
+from vit_jax.sweep import bring_to_end, schedule
+from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.spec import Sweep
+
+# Of a directory: what was measured without runs.
+MEASURED = 'measured'
+
+
+def text(
+  chosen: Sequence[Item], sweep: Sweep, where: Folders, scale: str
+) -> str:
+  """A line for each item: how much of its runs and measurements there is.
+
+  Args:
+    chosen: the items.
+    sweep: has their runs.
+    where: they work.
+    scale: 'paper' or 'mini'.
+  """
+  lines = []
+  width = max((len(item.name) for item in chosen), default=0)
+  for item in chosen:
+    there = 'from the code'
+    if item.nodes:
+      done, total = progress(item, sweep, where, scale)
+      there = f'{done:>4} of {total:<4} runs'
+    elif item.measured:
+      done, total = item.measured(scale, where.local / MEASURED)
+      there = f'{done:>4} of {total} measured' if done else 'not measured'
+    lines.append(f'{item.name:<{width}} {there:<17}  {item.title}')
+  return '\n'.join(lines)
+
+
+def progress(
+  item: Item, sweep: Sweep, where: Folders, scale: str
+) -> tuple[int, int]:
+  """How many runs of an item are finished, and how many it has."""
+  studies = {study.name: study for study in sweep.studies}
+  nodes = with_needs(item.nodes_at(scale))
+  part = Sweep([studies[node.name] for node in nodes if node.name in studies])
+  finished = bring_to_end.read_finished(part, where)
+  known = rendering.known_runs(nodes, part, finished)
+  done = {run.name for run in known if run.name in finished}
+  return len(done), schedule.total(part, finished)

@@ -1,0 +1,247 @@
+"""What the plots are put together from: axes, lines, legends."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from vit_jax.compare import drawing
+from vit_jax.paper.plots.marks import Mark
+
+# Okabe and Ito's, which the colour-blind tell apart too; without their yellow,
+# which is too light for lines, and with black last.
+COLOURS = (
+  *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9'),
+  '#000000',
+)
+MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
+GREY = '0.45'
+PAPER = 'paper'
+NOTHING = 'no results yet'
+# In inches: a column of a page, and its whole width.
+NARROW, WIDE = 3.9, 7.0
+_SIZE = 5  # Of a marker, in points.
+_BAR = {'elinewidth': 0.9, 'capsize': 2.5, 'capthick': 0.9}
+
+
+def styles(series: Sequence[str]) -> dict[str, dict[str, Any]]:
+  """Returns series -> colour, marker and line style, each with its own.
+
+  ResNets have dashed lines, so that they are a group at a glance.
+  """
+  found = {}
+  for index, name in enumerate(series):
+    # Seven of each, shifted against each other: 49 pairs.
+    turn = index // len(COLOURS)
+    found[name] = {
+      'color': COLOURS[index % len(COLOURS)],
+      'marker': MARKERS[(index + turn) % len(MARKERS)],
+      'linestyle': '--' if is_resnet(name) else '-',
+    }
+  return found
+
+
+def is_resnet(model: str) -> bool:
+  """Whether a model is a ResNet, by its name; hybrids are not."""
+  return model.startswith('BiT') or 'ResNet' in model
+
+
+def panels(count: int, size: tuple[float, float], **kwargs: Any) -> Any:
+  """Returns a figure of a size in inches and its `count` axes in a row."""
+  figure = drawing.new_figure(size)
+  axes = figure.subplots(1, count, squeeze=False, **kwargs)[0]
+  for one in axes:
+    one.grid(alpha=0.3, linewidth=0.5)
+    one.set_axisbelow(True)
+    one.spines[['top', 'right']].set_visible(False)
+  return figure, axes
+
+
+def draw_line(
+  axes: Any, marks: Iterable[Mark], style: Mapping[str, Any], label: str
+) -> None:
+  """Draws a series of ours from left to right, with its error bars.
+
+  Args:
+    axes: to draw in.
+    marks: with a number as x, or None: then it is left out.
+    style: of `Axes.plot`.
+    label: in the legend.
+  """
+  marks = sorted((m for m in marks if m.x is not None), key=lambda m: m.x)
+  if not marks:
+    return
+  axes.plot(
+    [m.x for m in marks],
+    [m.y for m in marks],
+    **{'linewidth': 1.3, 'markersize': _SIZE, 'zorder': 3} | dict(style),
+    label=label,
+  )
+  draw_error_bars(axes, marks, style['color'])
+
+
+def draw_error_bars(axes: Any, marks: Iterable[Mark], colour: str) -> None:
+  """Draws a standard deviation up and down, for several runs."""
+  spread = [m for m in marks if m.std is not None and m.x is not None]
+  if spread:
+    axes.errorbar(
+      [m.x for m in spread],
+      [m.y for m in spread],
+      yerr=[m.std for m in spread],
+      fmt='none',
+      ecolor=colour,
+      zorder=2.5,
+      **_BAR,
+    )
+
+
+def draw_paper(
+  axes: Any, marks: Iterable[Mark], style: Mapping[str, Any], label: str = ''
+) -> None:
+  """Draws points of the paper as hollow markers, without a line.
+
+  They are larger than ours and below them: a ring, where both are the same.
+
+  Args:
+    axes: to draw in.
+    marks: as in `draw_line`.
+    style: of the series; its line is not drawn.
+    label: in the legend, for a series that ours do not have.
+  """
+  marks = [m for m in marks if m.x is not None]
+  if not marks:
+    return
+  draw_error_bars(axes, marks, style['color'])
+  axes.plot(
+    [m.x for m in marks],
+    [m.y for m in marks],
+    **dict(style)
+    | {'markersize': style.get('markersize', _SIZE) + 2, 'zorder': 2.4}
+    | {'linestyle': 'none', 'markerfacecolor': 'white', 'markeredgewidth': 1},
+    label=label or '_paper',
+  )
+
+
+def draw_series(
+  axes: Any,
+  found: Sequence[Mark],
+  paper: Sequence[Mark],
+  style: Mapping[str, Mapping[str, Any]],
+) -> None:
+  """Draws all series of a panel, ours as lines and the paper's hollow.
+
+  Args:
+    axes: to draw in.
+    found: our marks in this panel.
+    paper: the paper's.
+    style: series -> style, for all series of both.
+  """
+  for series, look in style.items():
+    mine = [m for m in found if m.series == series]
+    draw_line(axes, mine, look, series)
+    theirs = [m for m in paper if m.series == series]
+    draw_paper(axes, theirs, look, '' if mine else series)
+
+
+def say_if_empty(axes: Any) -> None:
+  """Writes that there is nothing yet into axes without a line or a bar."""
+  if axes.lines or axes.patches or axes.collections:
+    return
+  # Ticks themselves may be shared with a panel that is not empty.
+  sides = ('bottom', 'left', 'labelbottom', 'labelleft')
+  axes.tick_params(which='both', **dict.fromkeys(sides, False))
+  axes.grid(visible=False)
+  axes.text(
+    *(0.5, 0.5, NOTHING),
+    transform=axes.transAxes,
+    ha='center',
+    va='center',
+    color=GREY,
+  )
+
+
+def add_legend(
+  figure: Any,
+  order: Iterable[str],
+  paper: bool,
+  marker: str = 'o',
+) -> None:
+  """Puts a legend of all axes below them, where it hides nothing.
+
+  Args:
+    figure: whose axes have labelled artists.
+    order: of the labels.
+    paper: whether points of the paper are drawn, which are explained then.
+    marker: what stands for the paper's points.
+  """
+  from matplotlib.lines import Line2D
+
+  handles: dict[str, Any] = {}
+  for axes in figure.axes:
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+      # Hollow ones stand for a series only if ours are in no panel.
+      if label not in handles or not is_hollow(handle):
+        handles[label] = handle
+  shown = {label: handles[label] for label in order if label in handles}
+  if paper:
+    shown[PAPER] = Line2D(
+      [],
+      [],
+      linestyle='none',
+      marker=marker,
+      markersize=_SIZE + 1,
+      color=GREY,
+      markerfacecolor='white',
+    )
+  if shown:
+    figure.legend(
+      shown.values(),
+      shown.keys(),
+      loc='outside lower center',
+      ncols=_columns(figure, list(shown)),
+      frameon=False,
+      fontsize=8,
+      handlelength=2.4,
+      columnspacing=1.4,
+    )
+
+
+def _columns(figure: Any, labels: Sequence[str]) -> int:
+  """Returns how many labels fit side by side, in rows of about the same."""
+  inches = 0.55 + 0.065 * max(map(len, labels))  # With the line before it.
+  fitting = max(1, int(figure.get_figwidth() / inches))
+  return math.ceil(len(labels) / math.ceil(len(labels) / fitting))
+
+
+def is_hollow(handle: Any) -> bool:
+  """Whether it is what `draw_paper` draws."""
+  return getattr(handle, 'get_markerfacecolor', str)() == 'white'
+
+
+def log_x(axes: Any, marks: Iterable[Mark]) -> None:
+  """Makes x logarithmic, with ticks that can be read over any range.
+
+  Raises:
+    ValueError: a mark is at zero or below.
+  """
+  from matplotlib import ticker
+
+  places = [m.x for m in marks if m.x is not None]
+  if not places:
+    return
+  low, high = min(places), max(places)
+  if low <= 0:
+    raise ValueError(f'x is {low}, expected more than 0: the axis is log.')
+  axes.set_xscale('log')
+  # Beside places that are close together there is room enough for two ticks.
+  pad = max((high / low) ** 0.06, 2 if high / low < 4 else 1.15)
+  axes.set_xlim(low / pad, high * pad)
+  decades = high / low >= 30
+  subs = (1,) if high / low >= 3000 else (1, 3) if decades else (1, 2, 5)
+  axes.xaxis.set_major_locator(ticker.LogLocator(subs=subs))
+  axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+  if low >= 1e-2 and high < 1e5:
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter('{x:g}'))
+  else:
+    axes.xaxis.set_major_formatter(
+      ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))
+    )

@@ -1,0 +1,289 @@
+"""What the command does: several runs on several slices, one after another."""
+
+import dataclasses
+import itertools
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+
+from vit_jax.plan import (
+  as_json,
+  auto,
+  compilers,
+  compiling,
+  devices,
+  measure,
+  render,
+)
+from vit_jax.plan import one_run as runs_lib
+from vit_jax.runtime import command_line, shipped
+
+Say = Callable[[str], None]
+
+# From when on the user is told how long the rest takes.
+_SLOW_SECONDS = 10
+
+# Table 6 of arXiv:2010.11929: models and epochs, all on JFT-300M.
+TABLE_6 = (
+  ('ViT-B/32', 7),
+  ('ViT-B/16', 7),
+  ('ViT-L/32', 7),
+  ('ViT-L/16', 7),
+  ('ViT-L/16', 14),
+  ('ViT-H/14', 14),
+  ('BiT-R50x1', 7),
+  ('BiT-R50x2', 7),
+  ('BiT-R101x1', 7),
+  ('BiT-R152x1', 7),
+  ('BiT-R152x2', 7),
+  ('BiT-R152x2', 14),
+  ('BiT-R200x3', 14),
+  ('R50+ViT-B/32', 7),
+  ('R50+ViT-B/16', 7),
+  ('R50+ViT-L/32', 7),
+  ('R50+ViT-L/16', 7),
+  ('R50+ViT-L/16', 14),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The command's flags: see its help."""
+
+  correction: float = as_json.CORRECTION
+  search: bool = True
+  max_tries: int = 6
+  max_seconds: float = 3600.0
+  steps: int = 10
+
+  def __post_init__(self):
+    if not 0 < self.correction < math.inf:
+      raise ValueError(
+        f'--correction={self.correction} must be a number above 0.'
+      )
+
+  @property
+  def effort(self) -> runs_lib.Effort:
+    return runs_lib.Effort(self.search, self.max_tries, self.max_seconds)
+
+
+def table6() -> list[str]:
+  """The names of Table 6's runs."""
+  return [
+    f'configs/pretrain.py:{model},jft300m,epochs={epochs}'
+    for model, epochs in TABLE_6
+  ]
+
+
+def with_config(words: Sequence[str]) -> list[str]:
+  """Gives a command line with overrides but no `--config` the first config.
+
+  Overrides (`--config.KEY=VALUE`) belong to `--config`; they hold for all, so
+  the first of --also or --table6 is as good.
+
+  Args:
+    words: without the program's name.
+
+  Raises:
+    ValueError: there is no such file.
+  """
+  words = list(words)
+  flags = [word.replace('--', '-', 1) for word in words]
+  if not any(flag.startswith('-config.') for flag in flags):
+    return words
+  if any(re.match('-config(=|$)', flag) for flag in flags):
+    return words
+  names = [flag[6:] for flag in flags if flag.startswith('-also=')]
+  names += [
+    word for flag, word in itertools.pairwise(words) if flag == '--also'
+  ]
+  if {'-table6', '-table6=true'} & set(flags):
+    names += table6()
+  # A name without a file is told as what it is, a wrong --also.
+  found = [name for name in names if shipped.exists('also', name)]
+  if names and not found:
+    shipped.find('also', names[0])
+  return [f'--config={name}' for name in found[:1]] + words
+
+
+def expand(
+  named: Mapping[str, ml_collections.ConfigDict],
+  names: Sequence[str],
+  overrides: Mapping[str, Any],
+) -> list[runs_lib.Run]:
+  """The runs to plan; a config with stages is one run for each.
+
+  Args:
+    named: `FILE:ARGUMENT` -> config, overridden.
+    names: further ones, to be loaded.
+    overrides: config key -> value, for those.
+
+  Raises:
+    ValueError: there is none, or a config can not be loaded or overridden.
+  """
+  loaded = dict(named)
+  for name in names:
+    try:
+      config = command_line.read_config([f'--config={name}'])
+    except ValueError as error:
+      flag = f'--also={name}'
+      raise ValueError(
+        str(error).replace(f'--config={name}', flag, 1)
+      ) from error
+    try:
+      config.update_from_flattened_dict(overrides)
+    except (KeyError, AttributeError, TypeError) as error:
+      raise ValueError(
+        f'The overrides {dict(overrides)} do not suit {name}: {error}'
+      ) from error
+    loaded.setdefault(name, config)
+  if not loaded:
+    raise ValueError(
+      '--config is missing: a config file, with its argument, such as'
+      ' configs/pretrain.py:ViT-B/16,imagenet2012.'
+    )
+  runs = []
+  for name, config in loaded.items():
+    if 'stages' not in config:
+      runs.append(runs_lib.Run(name, config))
+      continue
+    runs += [
+      runs_lib.Run(f'{name} {stage}', config.stages[stage])
+      for stage in config.order
+    ]
+  return runs
+
+
+def plan_all(
+  runs: Sequence[runs_lib.Run],
+  topologies: Sequence[str],
+  options: Options,
+  say: Say,
+) -> tuple[list[dict[str, Any]], str]:
+  """Plans each run on each slice.
+
+  Args:
+    runs: see `expand`.
+    topologies: as in the command's help; none: only what needs no device.
+    options: the flags.
+    say: takes lines on the progress.
+
+  Returns:
+    The figures (see `as_json.figures`) and what the user should do, or ''.
+
+  Raises:
+    ValueError: an unknown slice, a wrong config, or one that does not suit the
+      number of devices; before anything is compiled.
+  """
+  # A slice has two names; each is planned once.
+  targets = list(dict.fromkeys(_target(text) for text in topologies))
+  local = [text for text in topologies if text in devices.LOCAL]
+  if local and len(topologies) > 1:
+    raise ValueError(
+      f'--topology={",".join(topologies)}: {local[0]} measures the machine at'
+      ' hand, in a call of its own.'
+    )
+  if local:
+    measure.check_platform(local[0])
+  else:
+    devices.leave_hardware_alone()
+  note = ''
+  if not targets:
+    targets = [None]
+    note = 'Give --topology=v3:16x16, say, to see memory and time there.'
+  elif not local and not devices.have_compiler():
+    note = devices.INSTALL
+  # An error in a config is told before the minutes of the others.
+  jobs = [(run, target) for run in runs for target in targets]
+  for run, target in jobs:
+    if isinstance(target, devices.Target) and devices.have_compiler():
+      runs_lib.describe({}, run, target)
+    elif isinstance(target, devices.Target):
+      devices.check(runs_lib.analyse(run).config, target)
+    else:
+      runs_lib.analyse(run)
+  if targets != [None] and not local and devices.have_compiler():
+    compilers.warn()
+  reports = []
+  start = time.monotonic()
+  for index, (run, target) in enumerate(jobs):
+    elapsed = time.monotonic() - start
+    if elapsed > _SLOW_SECONDS and index:
+      left = elapsed / index * (len(jobs) - index)
+      say(f'{index} of {len(jobs)} done; about {left / 60:.0f} minutes left.')
+    try:
+      reports.append(_plan(run, target, options, say))
+    except jax.errors.JaxRuntimeError as error:
+      reports.append(_failed(run, target, error))
+    except ValueError as error:
+      if len(jobs) == 1:
+        raise
+      # What the others took minutes for is not lost.
+      reports.append(_failed(run, target, error))
+  return reports, note
+
+
+def _failed(run, target, error: Exception) -> dict[str, Any]:
+  """The report of a run of which no plan could be made."""
+  said = compiling.one_line(error)
+  known = dataclasses.replace(runs_lib.analyse(run), error=said)
+  if isinstance(target, devices.Target):
+    known = dataclasses.replace(known, target=target)
+  return as_json.figures(known)
+
+
+def check(reports: Sequence[dict[str, Any]]) -> None:
+  """Raises ValueError if the compiler failed at one; call it at the end."""
+  failed = [one for one in reports if one['error']]
+  if failed:
+    raise ValueError(
+      f'{len(failed)} of {len(reports)} could not be planned, the first of'
+      f' them {failed[0]["config"]}: {failed[0]["error"]}'
+    )
+
+
+def _target(text: str) -> devices.Target | str:
+  """A slice; a word for the machine at hand or for the smallest slice."""
+  if text in devices.LOCAL:
+    return text
+  kind, _, generation = text.partition(':')
+  if kind == 'auto':
+    devices.of_generation(generation or auto.GENERATION)
+    return text
+  return devices.parse(text)
+
+
+def _plan(run, target, options: Options, say: Say) -> dict[str, Any]:
+  if target in devices.LOCAL:
+    return measure.figures(run, options.steps, say)
+  if isinstance(target, str):
+    generation = target.partition(':')[2] or auto.GENERATION
+    if not devices.have_compiler():
+      plan = runs_lib.analyse(run)
+    else:
+      plan = auto.smallest(run, generation, options.effort, say)
+  elif target is None:
+    plan = runs_lib.analyse(run)
+  elif devices.have_compiler():
+    plan = runs_lib.plan(run, target, options.effort, say)
+  else:
+    plan = dataclasses.replace(runs_lib.analyse(run), target=target)
+  return as_json.figures(plan, options.correction)
+
+
+def render_all(reports: Sequence[dict[str, Any]], note: str) -> str:
+  """For people: a page for one run, a table for several."""
+  if len(reports) == 1:
+    return render.page(reports[0], note)
+  return render.table(reports, note)
+
+
+def to_json(reports: Sequence[dict[str, Any]]) -> str:
+  """One line: an object, or a list of several."""
+  return json.dumps(list(reports) if len(reports) > 1 else reports[0])

@@ -1,0 +1,1 @@
+"""A process: its command line, log and signals, and the other processes."""

@@ -1,0 +1,225 @@
+"""Where the wall time of a run went, over all its launches.
+
+Every second from the run's first launch to its last row of numbers is in one
+of these categories:
+
+- `steps`: training, once `start_training` was called and nothing below holds.
+- `input`: the loop waited for a batch.
+- `evaluation`: the loop was in the phase of that name.
+- `checkpoint`: the loop was blocked by saving; what a save does in the
+  background costs no time here.
+- `compilation`: the loop's thread traced, lowered or compiled a function, or
+  read it from the compilation cache, whatever else it was doing.
+- `restart`: everything else: start-up until `start_training`, restoring, the
+  down time between launches, and steps that had to be repeated.
+
+A launch goes on from the last row that it keeps of the earlier ones, the one at
+the step that it resumes from. All that happened since that row was written is
+`restart`: steps, evaluations and saves that came later were lost or repeated.
+"""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import jax
+
+from vit_jax.runtime import progress
+
+CATEGORIES = (
+  'steps',
+  'input',
+  'evaluation',
+  'checkpoint',
+  'compilation',
+  'restart',
+)
+DEVICES = 'goodput/devices'
+# Tracing, lowering, and compiling or reading from the persistent cache. JAX's
+# cache retrieval event is left out: it is a part of the last of these.
+_EVENTS = '/jax/core/compile/'
+
+
+def carried(rows: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+  """The last of the rows that `Goodput` can go on from; {} if none can."""
+  return next((row for row in reversed(list(rows)) if 'unix_time' in row), {})
+
+
+class Goodput:
+  """Counts a launch's seconds by category, on top of the earlier launches'.
+
+  Compilation is counted while the context is open, in the thread that opened
+  it. All methods are for that thread.
+  """
+
+  def __init__(
+    self,
+    now: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    """Starts to count; what comes before `start_training` is `restart`.
+
+    Args:
+      now: seconds since 1970, which tells the time between launches. If it was
+        set back in between, that time counts as zero.
+      clock: seconds that never go back, which tell the time within a launch.
+    """
+    self._now, self._clock = now, clock
+    self._launched = now()
+    self._before = dict.fromkeys(CATEGORIES, 0.0)
+    self._restarts = 0
+    self._seconds = dict.fromkeys(CATEGORIES, 0.0)
+    self._phases = ['restart']
+    self._mark = clock()
+    self._thread = threading.get_ident()
+    # Of what was compiled: when it ended and how many seconds it took.
+    self._compiled: list[tuple[float, float]] = []
+    self._open = True
+    # That the run has now; what they cost follows from the seconds.
+    self.devices = 0
+
+  def __enter__(self):
+    self._thread = threading.get_ident()
+    jax.monitoring.register_event_duration_secs_listener(self._on_event)
+    return self
+
+  def __exit__(self, *_):
+    self._settle()
+    self._open = False
+    # Not public in JAX 0.8.0; a listener that stays does nothing any more.
+    unregister = getattr(
+      jax.monitoring, 'unregister_event_duration_listener', lambda _: None
+    )
+    # Somebody may have cleared all listeners in between, which JAX allows.
+    with contextlib.suppress(AssertionError, ValueError):
+      unregister(self._on_event)
+
+  def go_on_from(self, row: Mapping[str, float]) -> None:
+    """Adds the earlier launches, once it is known which of them counts.
+
+    Args:
+      row: the last row of `metrics.jsonl` that is kept (see `carried`), with
+        the keys that `metrics` gave; {} for a new run.
+    """
+    if 'unix_time' not in row:
+      return
+    self._before = {name: _number(row, key(name)) for name in CATEGORIES}
+    self._restarts = round(_number(row, 'goodput/restarts')) + 1
+    gap = self._launched - row['unix_time']
+    self._before['restart'] += max(gap, 0.0)
+
+  def start_training(self) -> None:
+    """Ends the start-up: from now on, what is in no phase is `steps`."""
+    self._settle()
+    self._phases[0] = 'steps'
+
+  @contextlib.contextmanager
+  def phase(self, name: str) -> Iterator[None]:
+    """Counts the time inside for `name`; of nested phases the inner counts."""
+    _check(name)
+    self._settle()
+    self._phases.append(name)
+    try:
+      yield
+    finally:
+      self._settle()
+      self._phases.pop()
+
+  def add(self, name: str, seconds: float) -> None:
+    """Counts for `name` what was measured elsewhere, up to now.
+
+    The seconds are taken from the present phase (`steps` outside of all), not
+    more than this launch has spent in it.
+    """
+    _check(name)
+    self._settle()
+    self._move(name, seconds)
+
+  def metrics(self) -> dict[str, float]:
+    """For a row of `metrics.jsonl`: seconds over all launches, and the time.
+
+    Returns:
+      `goodput/NAME_seconds` of each category, `goodput/steps_share` (0..1),
+      `goodput/restarts`, `goodput/devices`, and `unix_time`, by which the next
+      launch tells how much time was lost.
+    """
+    seconds = self._totals()
+    result = {key(name): value for name, value in seconds.items()}
+    result['goodput/steps_share'] = _share(seconds, 'steps')
+    result['goodput/restarts'] = float(self._restarts)
+    result[DEVICES] = float(self.devices)
+    result['unix_time'] = self._now()
+    return result
+
+  def summary(self) -> str:
+    """One line: the share of steps, of what, and where the rest went."""
+    seconds = self._totals()
+    rest = ', '.join(
+      f'{name} {100 * _share(seconds, name):.1f}%' for name in CATEGORIES[1:]
+    )
+    plural = '' if self._restarts == 1 else 's'
+    return (
+      f'{100 * _share(seconds, "steps"):.1f}% of'
+      f' {progress.duration(sum(seconds.values()))} in steps; {rest};'
+      f' {self._restarts} restart{plural}'
+    )
+
+  def _totals(self) -> dict[str, float]:
+    self._settle()
+    return {
+      name: self._before[name] + self._seconds[name] for name in CATEGORIES
+    }
+
+  def _settle(self) -> None:
+    """Counts the time since the last call for the present phase."""
+    if not self._open:
+      return
+    mark = self._clock()
+    # Not below zero, should the clock be one that can be set back.
+    self._seconds[self._phases[-1]] += max(mark - self._mark, 0.0)
+    self._mark = mark
+
+  def _move(self, name: str, seconds: float) -> None:
+    source = self._phases[-1]
+    seconds = min(max(seconds, 0.0), self._seconds[source])
+    self._seconds[source] -= seconds
+    self._seconds[name] += seconds
+
+  def _on_event(self, event: str, seconds: float, **_) -> None:
+    """Counts what just ended, but for what ended within it: a function that
+    is compiled while another is traced has its own event, before the other's.
+    """
+    own = self._open and threading.get_ident() == self._thread
+    if not own or not event.startswith(_EVENTS):
+      return
+    self._settle()
+    begin, inside = self._mark - seconds, 0.0
+    while self._compiled and self._compiled[-1][0] > begin:
+      inside += self._compiled.pop()[1]
+    self._compiled.append((self._mark, seconds))
+    self._move('compilation', seconds - inside)
+
+
+def key(name: str) -> str:
+  """The metric that a category's seconds are."""
+  return f'goodput/{name}_seconds'
+
+
+def _number(row: Mapping[str, float], key: str) -> float:
+  """Rows of an earlier version may lack a key; a sum must stay finite."""
+  value = row.get(key, 0.0)
+  return float(value) if math.isfinite(value) and value > 0 else 0.0
+
+
+def _share(seconds: Mapping[str, float], name: str) -> float:
+  total = sum(seconds.values())
+  return seconds[name] / total if total else 0.0
+
+
+def _check(name: str) -> None:
+  if name not in CATEGORIES:
+    raise ValueError(
+      f'Unknown category {name!r}; choose one of {list(CATEGORIES)}.'
+    )

@@ -1,0 +1,207 @@
+"""Nothing hangs in silence: reports a loop that stands still, then ends it."""
+
+import contextlib
+import sys
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from absl import logging
+
+from vit_jax.runtime import errors, progress
+from vit_jax.runtime.distributed import jax_service
+
+# Seconds that the last words may take.
+_LOG_LIMIT = 10.0
+
+
+class _Beat(NamedTuple):
+  """What finished, when, and the limits' least value from then on."""
+
+  what: str
+  time: float
+  allowed: float
+
+
+class _Stillness:
+  """How long there was no beat, and what is due because of that."""
+
+  def __init__(self, report_after: float, exit_after: float):
+    self._report_after, self._exit_after = report_after, exit_after
+    self.seconds = 0.0
+    self._reported_at = 0.0
+
+  def reset(self) -> None:
+    self.seconds = self._reported_at = 0.0
+
+  def pass_time(self, seconds: float, allowed: float) -> str:
+    """Returns 'exit', 'report' or ''. Limits are at least `allowed` seconds."""
+    self.seconds += seconds
+    if self._exit_after and self.seconds >= max(self._exit_after, allowed):
+      return 'exit'
+    since = self.seconds - self._reported_at
+    late = self.seconds >= max(self._report_after, allowed)
+    if self._report_after and late and since >= self._report_after:
+      self._reported_at = self.seconds
+      return 'report'
+    return ''
+
+
+class Watchdog:
+  """While open, a thread that expects `beat` to be called again and again.
+
+  It works while other threads hang in C++, as a collective does whose peer is
+  gone: such calls release Python's interpreter lock. A thread that hangs while
+  it holds that lock stops this one too; that takes a supervisor outside of the
+  process. Time in which the whole process stood still (SIGSTOP, a suspended
+  machine) does not count. In a debugger set both limits to 0.
+  """
+
+  def __init__(
+    self,
+    report_after: float,
+    exit_after: float,
+    log: Callable[[str], None] = lambda text: logging.error('%s', text),
+  ):
+    """Nothing is watched before the context is entered.
+
+    Args:
+      report_after: after so many seconds without a beat, and again after as
+        many more, `log` gets the last beat and the stacks of all threads; 0
+        for never.
+      exit_after: after so many seconds without a beat the process reports, and
+        ends with `StuckError`'s exit code, at once: its main thread may never
+        run Python again, so no exception would end it. 0 for never.
+      log: writes a text of several lines.
+    """
+    self._report_after, self._exit_after = report_after, exit_after
+    self._log = log
+    self._allowed = 0.0
+    self._beat = _Beat('nothing', time.monotonic(), 0.0)
+    self._end = threading.Event()
+    self._thread = None
+
+  def __enter__(self):
+    limits = [x for x in (self._report_after, self._exit_after) if x > 0]
+    self.beat('start')
+    if limits:
+      self._end.clear()
+      self._thread = threading.Thread(
+        target=self._watch,
+        args=(min(1.0, min(limits) / 20),),
+        name='watchdog',
+        daemon=True,
+      )
+      self._thread.start()
+    return self
+
+  def __exit__(self, *_):
+    self._end.set()
+    if self._thread:
+      self._thread.join()
+      self._thread = None
+
+  def beat(self, what: str) -> None:
+    """Something finished: 'step 12'. Cheap, from any thread."""
+    # One assignment, so that the thread never sees half of it.
+    self._beat = _Beat(what, time.monotonic(), self._allowed)
+
+  @contextlib.contextmanager
+  def allow(self, what: str, seconds: float) -> Iterator[None]:
+    """Inside, both limits are at least `seconds`; for one long call.
+
+    The first step includes compilation, which takes minutes for a large model.
+    It is not left out altogether: it is also where a run hangs whose hosts
+    disagree.
+    """
+    before = self._allowed
+    self._allowed = max(before, seconds)
+    self.beat(f'begin of {what}')
+    try:
+      yield
+    finally:
+      self._allowed = before
+      self.beat(f'end of {what}')
+
+  def _watch(self, tick: float) -> None:
+    still = _Stillness(self._report_after, self._exit_after)
+    last, reported = self._beat, False
+    woken = time.monotonic()
+    while not self._end.wait(tick):
+      now = time.monotonic()
+      # Much more than a tick means that this thread didn't run either.
+      passed, woken = min(now - woken, 2 * tick), now
+      beat = self._beat
+      if beat is not last:
+        if reported:
+          pause = progress.duration(beat.time - last.time)
+          text = f'Going on after {pause}: {beat.what}.'
+          self._write(lambda text=text: text)
+        last, reported = beat, False
+        still.reset()
+        continue
+      due = still.pass_time(passed, beat.allowed)
+      if due == 'report':
+        self._write(lambda beat=beat: _describe(beat))
+        reported = True
+      elif due == 'exit':
+        self._exit(beat)
+
+  def _write(self, text: Callable[[], str]) -> threading.Thread:
+    """Logs in a thread of its own, which nobody needs to wait for.
+
+    What hangs may hold the logs' lock, or the disk that the source code of the
+    stacks is read from.
+    """
+
+    def write():
+      self._log(text())
+      for handler in logging.get_absl_logger().handlers:
+        handler.flush()
+      logging.flush()
+
+    thread = threading.Thread(target=write, name='watchdog-log', daemon=True)
+    thread.start()
+    return thread
+
+  def _exit(self, beat: _Beat) -> None:
+    code = errors.StuckError.exit_code
+    self._write(
+      lambda: (
+        f'{_describe(beat)}\nThis was the time limit: the process ends with'
+        f' exit code {code}. Start it again, to go on from the last checkpoint.'
+      )
+    ).join(_LOG_LIMIT)
+    jax_service.end_process(code)
+
+
+def _describe(beat: _Beat) -> str:
+  seconds = time.monotonic() - beat.time
+  since = time.localtime(time.time() - seconds)
+  return (
+    f'Nothing finished for {progress.duration(seconds)}, since'
+    f' {time.strftime("%Y-%m-%d %H:%M:%S", since)}. The last was: {beat.what}.'
+    f' What the threads are doing:\n{stacks()}'
+  )
+
+
+def stacks() -> str:
+  """Where each thread is, the main one first; equal ones together."""
+  names = {thread.ident: thread.name for thread in threading.enumerate()}
+  # A thread that C++ started has no name here.
+  threads = [
+    (names.get(ident, f'unnamed {ident}'), frame)
+    for ident, frame in sys._current_frames().items()
+  ]
+  main = threading.main_thread().name
+  groups = defaultdict(list)
+  for name, frame in sorted(threads, key=lambda x: (x[0] != main, x[0])):
+    if not name.startswith('watchdog'):
+      groups[''.join(traceback.format_stack(frame))].append(name)
+  return '\n'.join(
+    f'Thread {", ".join(threads)}:\n{stack}'
+    for stack, threads in groups.items()
+  )

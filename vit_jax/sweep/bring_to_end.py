@@ -1,0 +1,260 @@
+"""Brings a sweep to its end: starts what is due, notes what has ended.
+
+It may die at any time; all it knows is read from disk when it starts again.
+"""
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from vit_jax.runtime import errors
+from vit_jax.sweep import schedule, state, status
+from vit_jax.sweep.commands import Folders
+from vit_jax.sweep.spec import Run, Sweep
+
+_PAUSE = 60.0  # Seconds at most before a run that ended badly is tried again.
+_PATIENCE = 600.0  # Seconds for runs to save when the launcher stops.
+_REFRESH = 2.0  # Seconds between looks at how far the runs are.
+# What changes a run's numbers only.
+_OWN = ('seed', 'init.checkpoint')
+
+
+class Launcher(Protocol):
+  """Where runs run.
+
+  Attributes:
+    slots: how many at a time.
+    interval: seconds between polls.
+    survives: whether runs go on when this process dies.
+  """
+
+  slots: int
+  interval: float
+  survives: bool
+
+  def start(self, run: Run) -> str:
+    """Starts a run; returns a handle, which is kept on disk."""
+
+  def poll(self, handle: str) -> int | None:
+    """The exit code, negative for a signal; None while it goes on."""
+
+  def stop(self, handle: str) -> None:
+    """Asks a run to save and to end."""
+
+
+class Launch:
+  """A sweep in progress."""
+
+  def __init__(
+    self,
+    sweep: Sweep,
+    folders: Folders,
+    launcher: Launcher,
+    limits: schedule.Limits,
+    view: status.View,
+    steps: Mapping[str, int],
+  ):
+    """Reads from disk what was done before; the caller holds the lock.
+
+    Args:
+      sweep: what to run.
+      folders: where.
+      launcher: starts runs.
+      limits: how often.
+      view: shows how far it is.
+      steps: of runs, as far as they are known, to tell how long it takes.
+    """
+    self._sweep = sweep
+    self._folders = folders
+    self._launcher = launcher
+    self._limits = limits
+    self._view = view
+    self._steps = steps
+    self._events = state.Events(folders.local)
+    self.finished = read_finished(sweep, folders)
+    self._programs = {
+      run.name: _program(run)
+      for study in sweep.studies
+      for run in study.all_runs()
+    }
+    self._not_before: dict[str, float] = {}
+    # What outlived the launcher that started it is taken up again.
+    self._busy = {
+      name: attempts.handle
+      for name, attempts in self._events.attempts.items()
+      if attempts.handle is not None and launcher.survives
+    }
+
+  def run(self, stopped: Callable[[], bool] = lambda: False) -> list[str]:
+    """Runs all that is due, and what becomes due by it.
+
+    Args:
+      stopped: whether to stop the runs and to end.
+
+    Returns:
+      The names of the runs that failed too often.
+
+    Raises:
+      PreemptedError: `stopped`; all that matters is on disk.
+      ValueError: a finished candidate has no number to be compared by.
+    """
+    shown = 0.0
+    try:
+      while not stopped():
+        changed = self._collect()
+        failed = self._failed()
+        waiting = [
+          run
+          for run in schedule.due(self._sweep, self.finished)
+          if run.name not in self._busy and run.name not in failed
+        ]
+        changed |= self._start(waiting)
+        if changed or time.monotonic() > shown + _REFRESH:
+          self._view.show(self._snapshot(failed))
+          shown = time.monotonic()
+        if not self._busy and not waiting:
+          self._events.over()
+          return failed
+        _sleep(self._launcher.interval, stopped)
+    finally:
+      # Runs that survive go on if the launcher fails, and are taken up again.
+      if stopped() or not self._launcher.survives:
+        self._stop()
+      self._events.close()
+    raise errors.PreemptedError(
+      f'stopped with {len(self.finished)} runs finished. Start the same command'
+      ' again to go on.'
+    )
+
+  def _collect(self) -> bool:
+    """Notes the runs that have ended; returns whether there were any."""
+    changed = False
+    for name, handle in list(self._busy.items()):
+      code = self._launcher.poll(handle)
+      if code is None:
+        continue
+      changed = True
+      del self._busy[name]
+      metrics = state.final_metrics(self._folders.workdir(name))
+      if metrics is not None:
+        self.finished[name], code = metrics, 0
+      elif code == 0:
+        code = 1  # It says it is done, but nothing shows it.
+      self._events.ended(name, code)
+      if code:
+        attempts = self._events.attempts[name]
+        tries = attempts.failures + attempts.restarts
+        self._not_before[name] = time.monotonic() + min(_PAUSE, 2.0**tries / 2)
+      self._view.say(self._ended(name, code))
+    return changed
+
+  def _ended(self, name: str, code: int) -> str:
+    if not code:
+      return f'{name} finished: {status.accuracies(self.finished[name])}'
+    what = f'signal {-code}' if code < 0 else f'exit code {code}'
+    again = not self._limits.gave_up(self._events.attempts[name])
+    return (
+      f'{name} ended with {what}, see {self._folders.log(name)};'
+      f' {"it is tried again" if again else "given up"}'
+    )
+
+  def _start(self, waiting: list[Run]) -> bool:
+    """Fills the free slots; returns whether anything was started."""
+    changed = False
+    now = time.monotonic()
+    waiting = [
+      run for run in waiting if now >= self._not_before.get(run.name, 0.0)
+    ]
+    while waiting and len(self._busy) < self._launcher.slots:
+      busy = {self._programs.get(name) for name in self._busy}
+      others = (r for r in waiting if self._programs[r.name] not in busy)
+      run = next(others, waiting[0])
+      waiting.remove(run)
+      handle = self._launcher.start(run)
+      self._events.started(run.name, handle)
+      self._busy[run.name] = handle
+      self._view.say(f'{run.name} started')
+      changed = True
+    return changed
+
+  def _failed(self) -> list[str]:
+    return [
+      name
+      for name, attempts in self._events.attempts.items()
+      if name not in self.finished and self._limits.gave_up(attempts)
+    ]
+
+  def _snapshot(self, failed: list[str]) -> status.Snapshot:
+    return status.snapshot(
+      self._sweep,
+      self._folders,
+      finished=self.finished,
+      busy=list(self._busy),
+      failed=failed,
+      seconds=self._events.seconds,
+      slots=self._launcher.slots,
+      steps=self._steps,
+    )
+
+  def _stop(self) -> None:
+    """Stops what runs, and waits until it has saved."""
+    for handle in self._busy.values():
+      self._launcher.stop(handle)
+    end = time.monotonic() + _PATIENCE
+    while self._busy and time.monotonic() < end:
+      self._collect()
+      if self._busy:
+        time.sleep(self._launcher.interval)
+    if self._busy:
+      self._view.say(f'Left: {sorted(self._busy)}, which do not answer.')
+
+
+def _program(run: Run) -> str:
+  """Equal for runs that compile the same programs.
+
+  Side by side each would compile them; one after the other, the second finds
+  them in the sweep's cache.
+  """
+  own = {k: v for k, v in run.overrides.items() if k not in _OWN}
+  return json.dumps([run.config, own], sort_keys=True)
+
+
+def read_finished(
+  sweep: Sweep, folders: Folders
+) -> dict[str, dict[str, float]]:
+  """The metrics of each finished run that may be the sweep's, by its name."""
+  finished = {}
+  for study in sweep.studies:
+    for run in study.all_runs():
+      metrics = state.final_metrics(folders.workdir(run.name))
+      if metrics is not None:
+        finished[run.name] = metrics
+  return finished
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[Callable[[], bool]]:
+  """Yields what tells whether SIGTERM or Ctrl-C came; a second one kills."""
+  came = []
+
+  def note(number, _):
+    came.append(number)
+    for each, handler in previous.items():
+      signal.signal(each, handler)
+
+  numbers = (signal.SIGTERM, signal.SIGINT)
+  previous = {number: signal.signal(number, note) for number in numbers}
+  try:
+    yield lambda: bool(came)
+  finally:
+    for number, handler in previous.items():
+      signal.signal(number, handler)
+
+
+def _sleep(seconds: float, stopped: Callable[[], bool]) -> None:
+  end = time.monotonic() + seconds
+  while (left := end - time.monotonic()) > 0 and not stopped():
+    time.sleep(min(left, 0.5))

@@ -1,0 +1,1 @@
+"""Training: the loop, what a step computes, and how a run starts."""

@@ -1,0 +1,191 @@
+"""What the processes of a run, and its launches, must agree on."""
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from absl import logging
+from etils import epath
+
+from vit_jax.data import identity
+from vit_jax.runtime import distributed
+from vit_jax.workdir import files
+
+# Seconds for a file of one machine to be seen by the others: network file
+# systems remember for a while that something was not there.
+_PATIENCE = 60.0
+# In a work directory: what `check_same_data` compares.
+DATA = 'data.json'
+_UNKNOWN = json.dumps(identity.UNKNOWN)
+# Differences that an error names.
+_SHOWN = 3
+
+
+def check_same(values: Mapping[str, Any]) -> None:
+  """Raises ValueError where this process's values are not those of process 0.
+
+  Without it, hosts with unequal copies of a data set would train on a mixture
+  of two orders, and nothing would tell.
+
+  Args:
+    values: what must be equal, by name; JSON-able.
+  """
+  own = json.loads(json.dumps(values, default=str))
+  first = distributed.broadcast(own)
+  if found := _differences(own, first, 'here', 'in process 0'):
+    raise ValueError(
+      f'Process {jax.process_index()} would not run what process 0 runs:\n'
+      f'{found}.\n'
+      'All hosts need the same config, and data sets with the same examples in'
+      ' the same order.'
+    )
+
+
+def check_same_data(
+  workdir: epath.Path,
+  data: Mapping[str, Mapping[str, Any]],
+  *,
+  accept: bool = False,
+) -> None:
+  """Refuses to go on with other data than a run has read so far.
+
+  Args:
+    workdir: of the run.
+    data: what is trained and measured on, by name, see `data.digest`. The first
+      is the training data, which may have been moved; the others are compared
+      where the run has measured on the same data spec and split before.
+    accept: whether to go on, with a warning.
+
+  Raises:
+    ValueError: says what differs; or the record cannot be read.
+  """
+  path = workdir / DATA
+  if not path.exists():  # Of a run from before there was one.
+    return
+  saved = files.read_object(
+    path, 'delete it to take the data that is there now for that of the run'
+  )
+  training = next(iter(data))
+  old, new = {}, {}
+  for name in data:
+    before, now = saved.get(name), dict(data[name])
+    if not isinstance(before, dict):
+      continue
+    places = {key: before.get(key) for key in ('dataset', 'split')}
+    if name == training or places.items() <= now.items():
+      old[name], new[name] = before, now | places
+  if not (found := _differences(new, old, 'now', 'then')):
+    return
+  text = f'The data is not what {workdir} has read so far:\n{found}.'
+  if not accept:
+    raise ValueError(
+      f'{text}\nBring it back, or pass --allow_config_change to go on with what'
+      ' is there now.'
+    )
+  logging.warning('%s', text)
+
+
+def write_data(
+  workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]
+) -> None:
+  """Keeps what `check_same_data` compares, with what earlier launches read."""
+  path = workdir / DATA
+  saved = files.read_object(path, 'delete it') if path.exists() else {}
+  temporary = path.with_name(f'{DATA}.tmp')
+  temporary.write_text(json.dumps(_merged(saved, data), indent=1) + '\n')
+  temporary.replace(path)
+
+
+def _merged(old: Any, new: Any) -> Any:
+  """The new values; old ones where there is none, or it is unknown."""
+  if isinstance(old, Mapping) and isinstance(new, Mapping):
+    # Of other examples nothing is kept.
+    where = ('dataset', 'split', 'examples')
+    if any(old.get(key) != new.get(key) for key in where):
+      return new
+    return {**old, **{k: _merged(old.get(k), v) for k, v in new.items()}}
+  return old if new == identity.UNKNOWN and old is not None else new
+
+
+def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
+  """Raises ValueError unless all processes see the same work directory.
+
+  Args:
+    workdir: exists on process 0's host.
+    patience: seconds to wait for process 0's file.
+  """
+  if jax.process_count() == 1:
+    return
+  path = workdir / '.shared_by_all_hosts'
+  token = distributed.broadcast(secrets.token_hex(8))
+  if jax.process_index() == 0:
+    path.write_text(token)
+  distributed.any_true(False)  # It is written.
+  seen = _wait_for(path, token, patience)
+  distributed.any_true(not seen)  # All have looked.
+  if jax.process_index() == 0:
+    path.unlink()
+  if not seen:
+    raise ValueError(
+      f'Process {jax.process_index()} does not see what process 0 writes to'
+      f' --workdir={workdir}: it must be on storage that all hosts share, such'
+      ' as gs://BUCKET/PATH or a network file system.'
+    )
+
+
+def _wait_for(path: epath.Path, token: str, patience: float) -> bool:
+  end = time.monotonic() + patience
+  while True:
+    try:
+      if path.read_text() == token:
+        return True
+    except OSError:
+      pass  # Not there, or not yet.
+    if time.monotonic() > end:
+      return False
+    time.sleep(0.2)
+
+
+def _differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
+  """Names the first of the values that differ, as one line; '' if none.
+
+  What could not be read on one side is not compared.
+  """
+  flat_a, flat_b = dict(_leaves(a)), dict(_leaves(b))
+  names = [
+    name
+    for name in dict.fromkeys([*flat_a, *flat_b])
+    if flat_a.get(name) != flat_b.get(name)
+    and _UNKNOWN not in (flat_a.get(name), flat_b.get(name))
+  ]
+  if not names:
+    return ''
+  shown = [
+    f'{name}: {_short(flat_a.get(name))} {where_a},'
+    f' {_short(flat_b.get(name))} {where_b}'
+    for name in names[:_SHOWN]
+  ]
+  more = f' (and {len(names) - _SHOWN} more)' if len(names) > _SHOWN else ''
+  return '  ' + '; '.join(shown) + more
+
+
+def _leaves(value: Any, name: str = '') -> Iterator[tuple[str, str]]:
+  if isinstance(value, Mapping) and value:
+    for key, inner in value.items():
+      yield from _leaves(inner, f'{name}: {key}' if name else key)
+  else:
+    yield name, json.dumps(value)
+
+
+def _short(text: str | None) -> str:
+  if text is None:
+    return 'nothing'
+  if len(text) < 100:
+    return text
+  return (
+    f'{text[:60]}... (sha256 {hashlib.sha256(text.encode()).hexdigest()[:8]})'
+  )

@@ -1,0 +1,244 @@
+"""Evaluates trained weights without training: `main --eval_only`."""
+
+import contextlib
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+from etils import epath
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import config as config_lib
+from vit_jax import data, evaluators, results
+from vit_jax.runtime import distributed
+from vit_jax.training import step as step_lib
+from vit_jax.training import warm_start
+from vit_jax.training.run import (
+  Run,
+  keep_logs_and_programs,
+  load_weights,
+  open_run,
+  take_workdir,
+)
+from vit_jax.workdir import metrics
+
+
+def evaluate_only(
+  config: ml_collections.ConfigDict,
+  workdir: epath.PathLike,
+  *,
+  allow_config_change: bool = False,
+  compilation_cache: epath.PathLike | None = None,
+) -> dict[str, float]:
+  """Runs a config's evaluations on the weights that it would start from.
+
+  At any resolution: position embeddings are resized. The results are a work
+  directory's, of step 0; what it has already is not evaluated again. Of the
+  training data only the names of the classes are needed.
+
+  Args:
+    config: see `config.default`; `init.checkpoint` names the weights, with
+      their head.
+    workdir: where the results go; not the directory of a training run.
+    allow_config_change: whether `workdir` may hold results of another config
+      or other weights, which are then all evaluated anew.
+    compilation_cache: see `loop.train_and_evaluate`.
+
+  Returns:
+    The numbers, by names such as `test/accuracy`.
+
+  Raises:
+    ValueError: a wrong config, data set or checkpoint, or another's directory.
+    PreemptedError: it was asked to stop; what is done is kept.
+  """
+  if 'stages' in config:
+    raise ValueError(
+      '--eval_only is for a config of one run, and this one has the stages'
+      f' {list(config.order)}.'
+    )
+  config_lib.validate(config)
+  if not config.init.checkpoint:
+    raise ValueError(
+      '--eval_only needs weights: pass --config.init.checkpoint=WORKDIR of a'
+      ' run, a released file or a Hugging Face folder.'
+    )
+  if not config.evals:
+    raise ValueError('--eval_only needs evals, and this config has none.')
+  complete = functools.partial(_complete, config.data.train_split)
+  with contextlib.ExitStack() as stack:
+    run = open_run(stack, config, workdir, complete)
+    config, workdir = run.config, run.workdir
+    if allow_config_change:
+      missing = list(config.evals)
+    else:
+      _check_same(config, workdir)
+      missing = distributed.broadcast(
+        results.missing_evaluations(config, workdir)
+      )
+    if missing:
+      take_workdir(stack, run)
+      keep_logs_and_programs(stack, run, compilation_cache)
+      _evaluate(stack, run, missing)
+    distributed.any_true(False)  # The others may read it now.
+    return results.final_metrics(workdir)
+
+
+def _complete(
+  train_split: str,
+  config: ml_collections.ConfigDict,
+  source: data.Source,
+  workdir: epath.Path,
+) -> tuple[ml_collections.ConfigDict, None]:
+  """Resolves a config; refuses what the weights cannot be evaluated on.
+
+  Args:
+    train_split: of the config as given.
+    config: settled.
+    source: of the names of the classes.
+    workdir: where the results go.
+  """
+  if config.data.train_split != train_split:
+    _check_held_out(config)
+  config = _resolve(
+    warm_start.with_model(config, workdir), source.info.num_classes
+  )
+  # Another run may save at this moment: one process looks.
+  if distributed.broadcast(
+    jax.process_index() == 0 and checkpoint_lib.latest_step(workdir) is not None
+  ):
+    raise ValueError(
+      f'{workdir} is of a training run, and --eval_only has one of its own:'
+      ' use another --workdir. To evaluate a finished run in its directory,'
+      ' start its own command with other evals.'
+    )
+  _check_loss(config)
+  return config, None
+
+
+def _evaluate(
+  stack: contextlib.ExitStack, run: Run, missing: Sequence[str]
+) -> None:
+  """Runs evaluations, and writes each one's results as soon as it is done."""
+  config, workdir = run.config, run.workdir
+  first_process = jax.process_index() == 0
+  state = _state(run)
+  done = config.copy_and_resolve_references()
+  for name in missing:
+    del done.evals[name]
+  if first_process:
+    config_lib.save(done, workdir)
+  writer = metrics.MetricWriter(
+    workdir,
+    start_step=0,
+    tensorboard=config.log.tensorboard,
+    upload_every=config.log.upload_every,
+    check=run.check_owner,
+  )
+  stack.callback(writer.close)
+
+  def on_batch():
+    run.starting.close()
+    run.notice.nothing_to_save = False
+    run.watchdog.beat('batch of an evaluation')
+    if run.notice.requested():
+      raise run.notice.stopped(
+        'start the same command again to go on; what was evaluated is kept.'
+      )
+
+  for name in missing:
+    values = evaluators.run(name, run.evaluations[name], state, 0, on_batch)
+    writer.write(0, values)
+    writer.flush()
+    # The config lists an evaluation only once its results are written.
+    done.evals[name] = config.evals[name]
+    if first_process:
+      config_lib.save(done, workdir)
+  writer.close()
+  if first_process:
+    (workdir / results.DONE).write_text('0\n')
+
+
+def _check_same(config: ml_collections.ConfigDict, workdir: epath.Path) -> None:
+  """Raises ValueError if the results there are of something else."""
+  config_lib.check_same_run(config, workdir)
+  saved = config_lib.load(workdir)
+  if saved and saved['data']['dataset'] != config.data.dataset:
+    # The same size would tell it from a data set that was moved, but nothing
+    # is read of one that is not trained on.
+    raise ValueError(
+      f'{workdir} has results on {saved["data"]["dataset"]!r}, not on'
+      f' {config.data.dataset!r}: use another --workdir, or pass'
+      ' --allow_config_change.'
+    )
+
+
+def _check_held_out(config: ml_collections.ConfigDict) -> None:
+  """Refuses to call held out what the weights were trained on."""
+  run = epath.Path(config.init.checkpoint).parent.parent
+  trained = (config_lib.load(run) or {}).get('data', {})
+  own = config.data
+  if (trained.get('dataset'), trained.get('train_split')) != (
+    own.dataset,
+    own.train_split,
+  ):
+    raise ValueError(
+      f'{own.dataset} has no split called test, validation or val, and'
+      f' {config.init.checkpoint} was not trained without a part of train:'
+      ' say by eval=SPLIT what to evaluate on.'
+    )
+
+
+def _check_loss(config: ml_collections.ConfigDict) -> None:
+  """Refuses a run whose logits mean something else, if it is a run's."""
+  checkpoint = epath.Path(config.init.checkpoint)
+  saved = config_lib.load(checkpoint.parent.parent) or {}
+  trained = saved.get('loss', {}).get('name', config.loss.name)
+  if trained == config.loss.name or _only_features(config):
+    return
+  if config_lib.MASKED_PATCH in (trained, config.loss.name):
+    raise ValueError(
+      f'{checkpoint} was trained with loss.name={trained}, and the evaluations'
+      f' are of {config.loss.name}: what they predict differs. Only those of'
+      " the kind 'few_shot' go with both."
+    )
+  raise ValueError(
+    f'{checkpoint} was trained with loss.name={trained}, and loss and'
+    f' calibration would be those of {config.loss.name}: pass'
+    f' --config.loss.name={trained}.'
+  )
+
+
+def _only_features(config: ml_collections.ConfigDict) -> bool:
+  """Whether neither the head nor the loss count for any evaluation."""
+  return all(section.kind == 'few_shot' for section in config.evals.values())
+
+
+def _resolve(
+  config: ml_collections.ConfigDict, num_classes: int
+) -> ml_collections.ConfigDict:
+  """Resolves a config of no steps, whatever its length."""
+  config = config.copy_and_resolve_references()
+  config.epochs, config.total_steps = None, 1
+  config.data.batch_size = config.data.batch_size or 512
+  config = config_lib.resolve(
+    config,
+    num_examples=config.data.num_examples or config.data.batch_size,
+    num_classes=num_classes,
+  )
+  config.total_steps = 0
+  config.schedule.warmup_steps = 0
+  return config
+
+
+def _state(run: Run) -> step_lib.TrainState:
+  """The trained weights, without an optimizer's state."""
+  try:
+    params = load_weights(run, new_head=_only_features(run.config))
+  except ValueError as error:
+    raise ValueError(
+      f'{error} (--eval_only trains no head: evaluate on the classes that the'
+      ' weights were trained on.)'
+    ) from error
+  return step_lib.TrainState(jnp.int32(0), params, (), {})

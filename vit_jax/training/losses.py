@@ -1,0 +1,156 @@
+"""Classification: the mean loss of a batch, the losses, and the accuracy.
+
+An image has one label, or several.
+
+Labels travel as integers, `[B]` or `[B, M]` padded with -1, since multi-hot
+float targets for ImageNet-21k would be half as large as the images; the
+targets are built here, on the device.
+
+Axes: `B` batch, `M` labels an image at most, `K` classes.
+"""
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax.training import mixup
+
+Loss = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def mean_loss(model: nn.Module, loss: Loss):
+  """Returns `(params, batch, key) -> (mean loss, metrics)` of a classifier.
+
+  The metrics are `loss` and `accuracy`, float32 []. Under mixup both are those
+  of the two labels, in proportion.
+
+  Args:
+    model: see `models.build`.
+    loss: see `build`.
+  """
+
+  def function(params, batch, key):
+    logits, _ = model.apply(
+      {'params': params},
+      mixup.images(batch),
+      train=True,
+      rngs={'dropout': key},
+    )
+    mean = mixup.over_labels(functools.partial(loss, logits), batch).mean()
+    accuracy = mixup.over_labels(
+      functools.partial(correct, logits), batch
+    ).mean()
+    return mean, {'loss': mean, 'accuracy': accuracy}
+
+  return function
+
+
+def multi_hot(labels: jax.Array, num_classes: int) -> jax.Array:
+  """Turns labels into targets.
+
+  Args:
+    labels: int32 [B] or [B, M]; -1 is no label.
+    num_classes: K.
+
+  Returns:
+    float32 [B, K] of zeros and ones.
+  """
+  if labels.ndim == 1:
+    labels = labels[:, None]
+  # A row of `one_hot` is zeros for -1. One column of labels at a time: all at
+  # once, [B, M, K] would be gigabytes for ImageNet-21k.
+  return functools.reduce(
+    jnp.maximum,
+    (
+      jax.nn.one_hot(column, num_classes, dtype=jnp.float32)  # [B, K]
+      for column in labels.T
+    ),
+  )
+
+
+def softmax_cross_entropy(
+  logits: jax.Array, labels: jax.Array, *, label_smoothing: float
+) -> jax.Array:
+  """Cross-entropy of the softmax, the paper's fine-tuning loss.
+
+  An image with several labels spreads its target evenly over them.
+
+  Args:
+    logits: float32 [B, K].
+    labels: int32 [B] or [B, M] padded with -1.
+    label_smoothing: mass moved from the target to the uniform distribution.
+
+  Returns:
+    float32 [B]; zero for an image without labels.
+  """
+  targets = multi_hot(labels, logits.shape[-1])
+  count = targets.sum(axis=-1, keepdims=True)
+  targets = targets / jnp.maximum(count, 1)
+  uniform = (count > 0) / logits.shape[-1]
+  targets = (1 - label_smoothing) * targets + label_smoothing * uniform
+  return optax.softmax_cross_entropy(logits, targets)
+
+
+def sigmoid_cross_entropy(
+  logits: jax.Array, labels: jax.Array, *, label_smoothing: float
+) -> jax.Array:
+  """Independent binary cross-entropies summed over the classes.
+
+  The loss of the released pre-training runs. Label smoothing `s` sets the
+  targets to `1 - s` and `s`, as in the public from-scratch ImageNet recipe
+  (s = 1e-4); it is not the softmax kind, which divides by the class count.
+
+  Args:
+    logits: float32 [B, K].
+    labels: int32 [B] or [B, M] padded with -1.
+    label_smoothing: s above.
+
+  Returns:
+    float32 [B].
+  """
+  targets = multi_hot(labels, logits.shape[-1])
+  targets = jnp.where(targets > 0, 1 - label_smoothing, label_smoothing)
+  return optax.sigmoid_binary_cross_entropy(logits, targets).sum(axis=-1)
+
+
+LOSSES = {
+  'softmax': softmax_cross_entropy,
+  'sigmoid': sigmoid_cross_entropy,
+}
+
+
+@functools.cache  # One and the same function, for what is compiled with it.
+def build(name: str, *, label_smoothing: float = 0.0) -> Loss:
+  """Returns `loss(logits [B, K], labels) -> float32 [B]`.
+
+  Raises:
+    ValueError: unknown name, or a smoothing outside [0, 1).
+  """
+  if name not in LOSSES:
+    raise ValueError(
+      f'loss.name={name!r} is unknown; choose one of {sorted(LOSSES)}.'
+    )
+  if not 0 <= label_smoothing < 1:
+    raise ValueError(
+      f'loss.label_smoothing={label_smoothing} must lie in [0, 1).'
+    )
+  return functools.partial(LOSSES[name], label_smoothing=label_smoothing)
+
+
+def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """Whether the top prediction is (one of) the image's label(s).
+
+  Args:
+    logits: [B, K].
+    labels: int32 [B] or [B, M] padded with -1.
+
+  Returns:
+    bool [B].
+  """
+  if labels.ndim == 1:
+    labels = labels[:, None]
+  return (jnp.argmax(logits, axis=-1)[:, None] == labels).any(axis=-1)

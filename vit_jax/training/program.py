@@ -1,0 +1,215 @@
+"""What a config computes: model, training state and step, without any data.
+
+Training runs it (`train`), and planning compiles it for devices that need not
+be there (`plan`), so that what is planned is what runs.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import optax
+
+from vit_jax import config as config_lib
+from vit_jax import masked_patch, models, sharding
+from vit_jax.models import dot_product
+from vit_jax.training import gradients, losses, mixup
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import step as step_lib
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+  """The pieces of a run that follow from its resolved config and its devices.
+
+  Attributes:
+    config: resolved, see `config.resolve`.
+    model: see `models.build`.
+    objective: the mean loss of a batch and its metrics: see `losses.mean_loss`
+      and `masked_patch.mean_loss`.
+    prepare: what a batch goes through at the start of a step; None for nothing.
+    schedule: the learning rate.
+    optimizer: see `optimizer.build_optimizer`.
+    layout: the mesh, and what is split over it.
+    params_key: raw key of the initial parameters. It is an argument of what is
+      compiled: as a constant, each seed would be compiled anew, which is most
+      of the start of a ResNet on a CPU.
+    dropout_key: see `step.make_train_step`.
+  """
+
+  config: ml_collections.ConfigDict
+  model: nn.Module
+  objective: gradients.Objective
+  prepare: Callable[..., gradients.Batch] | None
+  schedule: optimizer_lib.Schedule
+  optimizer: optax.GradientTransformation
+  layout: sharding.Layout
+  params_key: np.ndarray
+  dropout_key: jax.Array
+
+  def init_params(self, names: Sequence[str] | None = None) -> Any:
+    """Initial parameters, on the devices as the layout splits them.
+
+    Args:
+      names: of those to make, such as `head/kernel`; None: all.
+    """
+
+    def make(key):
+      return _chosen(self._fresh_params(key), names)
+
+    shapes = _chosen(self.shapes.params, names)
+    return jax.jit(make, out_shardings=self.layout.params(shapes))(
+      self.params_key
+    )
+
+  def init_state(self) -> step_lib.TrainState:
+    """The state of a run from scratch, on the devices as the layout splits."""
+    shardings = self.layout.state(self.shapes)
+    return jax.jit(self._fresh_state, out_shardings=shardings)(self.params_key)
+
+  def first_state(self, params: Any) -> step_lib.TrainState:
+    """The state before the first step; to be jitted with shardings."""
+    return step_lib.init_state(
+      params, self.optimizer, polyak=self.config.polyak.decay > 0
+    )
+
+  def _fresh_params(self, key: jax.Array) -> Any:
+    config = self.config
+    return step_lib.init_params(
+      self.model,
+      jax.random.wrap_key_data(key),
+      (*config.image_size, config.channels),
+    )
+
+  def _fresh_state(self, key: jax.Array) -> step_lib.TrainState:
+    return self.first_state(self._fresh_params(key))
+
+  @functools.cached_property
+  def shapes(self) -> step_lib.TrainState:
+    """Shapes and dtypes of the state."""
+    return jax.eval_shape(self._fresh_state, self.params_key)
+
+  @functools.cached_property
+  def abstract_state(self) -> step_lib.TrainState:
+    """Shapes, dtypes and shardings of the state."""
+    return jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      self.shapes,
+      self.layout.state(self.shapes),
+    )
+
+  @property
+  def abstract_batch(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, dtypes and shardings of a global batch (see `data.pipeline`)."""
+    config = self.config
+    rows = (config.data.batch_size,)
+    labels = (config.data.max_labels,) if config.data.max_labels > 1 else ()
+    arrays = {
+      'image': ((*rows, *config.image_size, config.channels), jnp.uint8),
+      'label': (rows + labels, jnp.int32),
+      'mask': (rows, jnp.bool_),
+      'unreadable': (rows, jnp.bool_),
+    }
+    if labels:
+      arrays['truncated'] = (rows, jnp.bool_)
+    sharding_ = sharding.batch_sharding(self.layout.mesh)
+    return {
+      name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding_)
+      for name, (shape, dtype) in arrays.items()
+    }
+
+  @functools.cached_property
+  def train_step(self):
+    """The jitted `(state, batch) -> (state, metrics)`; donates `state`."""
+    config = self.config
+    return step_lib.jit_train_step(
+      step_lib.make_train_step(
+        self.model,
+        self.objective,
+        self.optimizer,
+        self.schedule,
+        self.dropout_key,
+        accumulation_steps=config.accumulation_steps,
+        polyak_decay=config.polyak.decay,
+        polyak_start_step=config.polyak.start_step,
+        prepare=self.prepare,
+        skip_nonfinite=config.guard.nonfinite == 'skip',
+        layout=self.layout,
+      ),
+      self.layout,
+      self.shapes,
+    )
+
+
+def _chosen(params: Any, names: Sequence[str] | None) -> Any:
+  """Those parameters only that have these names; None: all."""
+  if names is None:
+    return params
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  return flax.traverse_util.unflatten_dict(
+    {name: flat[name] for name in names}, sep='/'
+  )
+
+
+def build(
+  config: ml_collections.ConfigDict, layout: sharding.Layout
+) -> Program:
+  """Builds what a resolved config describes; nothing is compiled or large.
+
+  Raises:
+    ValueError: a wrong value in the sections model, loss, schedule or
+      optimizer, or a batch or model that does not fit the layout.
+  """
+  model_config = config.model.to_dict()
+  model = models.build(
+    model_config.pop('name'), num_classes=config.num_classes, **model_config
+  )
+  if config.loss.name == config_lib.MASKED_PATCH:
+    task = masked_patch.from_config(config, model)
+    model = masked_patch.adapted(model, task)
+    objective = masked_patch.mean_loss(model, task)
+    prepare = masked_patch.each_step(config.seed, layout)
+  else:
+    objective = losses.mean_loss(model, losses.build(**config.loss))
+    prepare = None
+  if config.mixup_alpha:
+    prepare = mixup.each_step(config.seed, config.mixup_alpha, layout)
+  schedule = optimizer_lib.build_schedule(config.schedule, config.total_steps)
+  optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
+  params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
+  sharding.check_batch_size(
+    'data.batch_size',
+    config.data.batch_size,
+    layout.mesh,
+    config.accumulation_steps,
+  )
+  if hasattr(model, 'attention_implementation'):
+    device = layout.mesh.devices.flat[0]
+    dot_product.check(
+      model.attention_implementation,
+      device.platform,
+      device.device_kind,
+      jnp.dtype(model.dtype).name,
+      model.width // model.heads,
+    )
+  layout.is_manual(gradients.has_global_masks(model, dropout_key))
+  program = Program(
+    config,
+    model,
+    objective,
+    prepare,
+    schedule,
+    optimizer,
+    layout,
+    np.asarray(jax.random.key_data(params_key)),
+    dropout_key,
+  )
+  layout.check(program.shapes.params)
+  return program

@@ -1,0 +1,219 @@
+"""A run that is open: its config, its program, and what watches over it."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import ml_collections
+from absl import logging
+from etils import epath
+
+from vit_jax import config as config_lib
+from vit_jax import data, evaluators, sharding
+from vit_jax.config import inputs
+from vit_jax.runtime import compilation, distributed, logs, preemption
+from vit_jax.runtime import goodput as goodput_lib
+from vit_jax.runtime import watchdog as watchdog_lib
+from vit_jax.training import consistency, warm_start
+from vit_jax.training import program as program_lib
+from vit_jax.workdir import buckets, files, ownership
+from vit_jax.workdir.buckets import rights
+
+# Seconds for the data, compilation and the first step, whatever the limits.
+_LIMIT = 3600.0
+
+
+@dataclasses.dataclass
+class Run:
+  """A run that is open.
+
+  Attributes:
+    workdir: an absolute path.
+    config: resolved.
+    source: the training data.
+    view: the split to train on; None if nothing is trained.
+    program: what the config computes.
+    evaluations: the evaluators, by name.
+    digests: what the run reads, by its use; see `data.digest`.
+    goodput: where the time goes.
+    notice: whether the run is asked to stop.
+    watchdog: ends the run if nothing moves.
+    starting: to be closed after the first step; until then the watchdog allows
+      for compilation.
+    check_owner: raises if another run has taken the work directory. It does
+      nothing before `take_workdir`.
+  """
+
+  workdir: epath.Path
+  config: ml_collections.ConfigDict
+  source: data.Source
+  view: data.View | None
+  program: program_lib.Program
+  evaluations: Mapping[str, evaluators.Evaluator]
+  digests: Mapping[str, Any]
+  goodput: goodput_lib.Goodput
+  notice: preemption.Notice
+  watchdog: watchdog_lib.Watchdog
+  starting: contextlib.ExitStack
+  check_owner: Callable[[], None] = lambda: None
+
+  @property
+  def mesh(self) -> jax.sharding.Mesh:
+    """The devices."""
+    return self.program.layout.mesh
+
+
+# Completes a config: `(config, source, workdir) -> (config, view)`.
+Complete = Callable[
+  [ml_collections.ConfigDict, data.Source, epath.Path],
+  tuple[ml_collections.ConfigDict, data.View | None],
+]
+
+
+def open_run(
+  stack: contextlib.ExitStack,
+  config: ml_collections.ConfigDict,
+  workdir: epath.PathLike,
+  complete: Complete,
+  *,
+  notice: preemption.Notice | None = None,
+) -> Run:
+  """Opens what a run needs and checks it; writes nothing.
+
+  Args:
+    stack: closes what is opened here.
+    config: see `config.default`; not changed.
+    workdir: where the run's results go.
+    complete: fills in what follows from the data, and opens the split to train
+      on.
+    notice: an open one, if it is to last for several runs.
+
+  Raises:
+    ValueError: a wrong config, data set or checkpoint, or processes that would
+      not run the same.
+  """
+  config_lib.validate(config)
+  goodput = stack.enter_context(goodput_lib.Goodput())
+  notice = notice or stack.enter_context(preemption.Notice())
+  notice.begin()
+  watchdog = stack.enter_context(
+    watchdog_lib.Watchdog(config.guard.report_after, config.guard.exit_after)
+  )
+  starting = stack.enter_context(contextlib.ExitStack())
+  starting.enter_context(watchdog.allow('start-up', _LIMIT))
+  workdir = files.absolute(workdir)
+  stack.enter_context(files.disk_full_named(workdir))
+  buckets.patience = config.checkpoint.timeout
+  rights.check(workdir)
+  if workdir.exists() and not workdir.is_dir():
+    raise ValueError(f'--workdir={workdir} is a file, not a directory.')
+
+  source = inputs.open_source(config, config.data.dataset)
+  config = inputs.settle(config, source)
+  # Only one process looks: another run may save new weights at this moment.
+  config.init.checkpoint = distributed.broadcast(
+    warm_start.pin(config.init.checkpoint, workdir)
+    if jax.process_index() == 0
+    else ''
+  )
+  config, view = complete(config, source, workdir)
+
+  program = program_lib.build(config, sharding.build(**config.mesh))
+  mesh = program.layout.mesh
+  goodput.devices = mesh.size
+  evaluations = evaluators.build(config, program.model, mesh, source)
+  digests = {} if view is None else {'training data': data.digest(view)}
+  digests |= evaluators.digests(evaluations)
+  consistency.check_same(
+    {
+      'config': json.loads(config_lib.to_json(config)),
+      'names of the classes': source.info.class_names,
+      **digests,
+    }
+  )
+  return Run(
+    workdir=workdir,
+    config=config,
+    source=source,
+    view=view,
+    program=program,
+    evaluations=evaluations,
+    digests=digests,
+    goodput=goodput,
+    notice=notice,
+    watchdog=watchdog,
+    starting=starting,
+  )
+
+
+def complete_for_training(
+  config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
+) -> tuple[ml_collections.ConfigDict, data.View]:
+  """The resolved config of a run that trains, and the split to train on."""
+  inputs.check_classes(config, source)
+  view = data.View(source, config.data.train_split)
+  config = config_lib.resolve(
+    warm_start.with_model(config, workdir),
+    num_examples=len(view),
+    num_classes=source.info.num_classes,
+    whole=view.selection.whole,
+  )
+  if jax.process_index() == 0 and config.data.batch_size > len(view):
+    logging.warning(
+      'data.batch_size=%d is more than the %d training examples, so a batch'
+      ' has some of them several times. 0 chooses one by their number, from'
+      ' 16 on.',
+      *(config.data.batch_size, len(view)),
+    )
+  preprocess = inputs.parse_preprocess(config, config.data.preprocess)
+  inputs.check_first_record(config, view, preprocess)
+  return config, view
+
+
+def take_workdir(stack: contextlib.ExitStack, run: Run) -> None:
+  """Makes the work directory, and makes this run its owner."""
+  # All processes have read what they needed of it before one writes.
+  distributed.any_true(False)
+  run.workdir.mkdir(parents=True, exist_ok=True)
+  run.check_owner = stack.enter_context(ownership.held(run.workdir))
+  consistency.check_shared(run.workdir)
+
+
+def keep_logs_and_programs(
+  stack: contextlib.ExitStack,
+  run: Run,
+  compilation_cache: epath.PathLike | None,
+) -> None:
+  """From here on there are a log file and, if asked for, kept programs."""
+  if compilation_cache:
+    compilation.keep(compilation_cache)
+  if jax.process_index() == 0:
+    stack.enter_context(logs.log_file(run.workdir))
+
+
+def load_weights(run: Run, *, new_head: bool) -> Any:
+  """The parameters of `init.checkpoint`, on the devices.
+
+  Args:
+    run: open.
+    new_head: whether the head is made anew.
+
+  Raises:
+    ValueError: the weights do not fit the model.
+  """
+  config, program = run.config, run.program
+  params, origin = warm_start.load_sharded(
+    warm_start.resolve_path(config.init.checkpoint, run.workdir),
+    program.shapes.params,
+    program.init_params,
+    program.layout,
+    new_grid=program.model.token_grid(tuple(config.image_size)),
+    new_head=new_head,
+    max_inflation=config.init.max_inflation,
+    model=program.model,
+  )
+  logging.info('%s', origin)
+  return params

@@ -1,0 +1,141 @@
+"""Runs a config with stages: training runs that build on each other.
+
+A config with a key `stages` holds one run's config each under it, in the order
+of its `order`; stage NAME works in `WORKDIR/NAME`, and may start from an
+earlier stage's weights by `init.checkpoint='stage:NAME'`.
+"""
+
+import jax
+import ml_collections
+from absl import logging
+from etils import epath
+
+from vit_jax import config as config_lib
+from vit_jax import data
+from vit_jax.config import inputs
+from vit_jax.runtime import preemption
+from vit_jax.training import loop
+from vit_jax.workdir import files
+
+
+def run(
+  config: ml_collections.ConfigDict,
+  workdir: epath.PathLike,
+  *,
+  allow_config_change: bool = False,
+  restart: bool = False,
+  compilation_cache: epath.PathLike | None = None,
+) -> None:
+  """Trains the stages one after another, and prints a table of them.
+
+  The arguments are those of `loop.train_and_evaluate`.
+
+  Raises:
+    ValueError, NonFiniteError, SaveError, PreemptedError: see
+      `loop.train_and_evaluate`; a wrong stage is found before the first one
+      starts, as far as its config and the description of its data tell.
+  """
+  order = tuple(config.order)
+  if sorted(order) != sorted(config.stages):
+    raise ValueError(
+      f'order={order} must name each of the stages {sorted(config.stages)}.'
+    )
+  for index, name in enumerate(order):
+    stage = config.stages[name]
+    config_lib.validate(stage)
+    kind, _, needed = stage.init.checkpoint.partition(':')
+    if kind == 'stage' and needed.split('/')[0] not in order[:index]:
+      raise ValueError(
+        f'stages.{name}.init.checkpoint={stage.init.checkpoint!r} names no'
+        f' earlier stage; those are {list(order[:index])}.'
+      )
+  for name in order:
+    _check_data(name, config.stages[name])
+  workdir = files.absolute(workdir)
+  results = {}
+  # One for all stages: a notice at the end of one is heard by the next.
+  with preemption.Notice() as notice:
+    for index, name in enumerate(order):
+      logging.info('---- Stage %d of %d: %s', index + 1, len(order), name)
+      results[name] = loop.train_and_evaluate(
+        config.stages[name],
+        workdir / name,
+        allow_config_change=allow_config_change,
+        restart=restart,
+        compilation_cache=compilation_cache,
+        notice=notice,
+      )
+  if jax.process_index() == 0:
+    print(summary(workdir, results), flush=True)
+
+
+def _check_data(name: str, stage: ml_collections.ConfigDict) -> None:
+  """Raises ValueError if what a stage trains on is not there."""
+  try:
+    source = inputs.open_source(stage, stage.data.dataset)
+    stage = inputs.settle(stage, source)
+    inputs.check_classes(stage, source)
+    data.View(source, stage.data.train_split)
+  except ValueError as error:
+    raise ValueError(f'stages.{name}: {error}') from error
+
+
+def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
+  """A table of the stages: what each saw, and its final accuracies.
+
+  Args:
+    workdir: the directory that holds a run for each stage.
+    results: what `train_and_evaluate` returned, by the stage's name.
+  """
+  columns = (
+    'stage',
+    'data',
+    'images',
+    'per class',
+    'stored px',
+    'seen px',
+    'steps',
+    'weights from',
+    'accuracy',
+  )
+  rows = [columns]
+  for name, result in results.items():
+    config = ml_collections.ConfigDict(config_lib.load(workdir / name))
+    accuracies = [
+      f'{key.removesuffix("/accuracy")} {100 * value:.2f}%'
+      f' of {result[key.partition("/")[0] + "/count"]:,.0f}'
+      for key, value in result.items()
+      if key.endswith('/accuracy') and not key.startswith('train/')
+    ]
+    rows.append(
+      (
+        name,
+        f'{config.data.dataset} {config.data.train_split}',
+        f'{config.data.num_examples:,}',
+        f'{config.data.num_examples / config.num_classes:,.0f}',
+        inputs.stored_size(config),
+        '{}x{}'.format(*config.image_size),
+        f'{config.total_steps:,}',
+        config.init.checkpoint.removeprefix('stage:') or 'scratch',
+        ', '.join(accuracies),
+      )
+    )
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  lines = [
+    '  '.join(
+      cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+    ).rstrip()
+    for row in rows
+  ]
+  lines.insert(1, '  '.join('-' * width for width in widths))
+  return '\n'.join(
+    [
+      '',
+      *lines,
+      '',
+      f'Each stage has a directory in {workdir}, with its numbers in'
+      ' metrics.jsonl and what it ran in config.json. For curves:',
+      f'`pip install tensorboard && tensorboard --logdir {workdir}`. The README'
+      ' says where to go from here.',
+    ]
+  )

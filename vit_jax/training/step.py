@@ -1,0 +1,198 @@
+"""One training step: `(state, batch) -> (state, metrics)`, a pure function.
+
+The gradient is in `gradients.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax import sharding
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training.gradients import (
+  Batch,
+  Metrics,
+  Objective,
+  make_loss_and_grad,
+)
+
+# The metrics that must be finite for a step to count.
+GUARDED = ('loss', 'grad_norm', 'update_norm', 'param_norm')
+
+# Config value -> JAX's name of the generator.
+DROPOUT_RNGS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}
+
+
+@flax.struct.dataclass
+class TrainState:
+  """All that a run carries from step to step.
+
+  The data position is not part of it: batch k is a function of (seed, k).
+
+  Attributes:
+    step: int32 [], number of updates made.
+    params: the model's float32 parameters.
+    opt_state: the optimizer's state.
+    ema_params: Polyak average of the parameters, or {} when averaging is off.
+  """
+
+  step: jax.Array
+  params: Any
+  opt_state: Any
+  ema_params: Any
+
+  @property
+  def eval_params(self) -> Any:
+    """The parameters to evaluate with: averaged ones if there are any."""
+    return self.ema_params or self.params
+
+
+def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
+  """The keys of parameter initialisation and of dropout, from the seed.
+
+  Raises:
+    ValueError: unknown generator.
+  """
+  if dropout_rng not in DROPOUT_RNGS:
+    raise ValueError(
+      f'dropout_rng={dropout_rng!r} is unknown; choose one of'
+      f' {sorted(DROPOUT_RNGS)}.'
+    )
+  params_key = jax.random.fold_in(jax.random.key(seed), 0)
+  dropout_key = jax.random.key(seed, impl=DROPOUT_RNGS[dropout_rng])
+  return params_key, jax.random.fold_in(dropout_key, 1)
+
+
+def init_params(
+  model: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]
+) -> Any:
+  """Fresh parameters for images of `image_shape` (height, width, channels)."""
+  images = jnp.zeros((1, *image_shape), jnp.float32)
+  return model.init(key, images, train=False)['params']
+
+
+def init_state(
+  params: Any, optimizer: optax.GradientTransformation, *, polyak: bool
+) -> TrainState:
+  """The state before the first step; the average starts at the parameters."""
+  return TrainState(
+    step=jnp.zeros((), jnp.int32),
+    params=params,
+    opt_state=optimizer.init(params),
+    # A copy: a buffer can't be donated twice to the training step.
+    ema_params=jax.tree.map(jnp.copy, params) if polyak else {},
+  )
+
+
+def make_train_step(
+  model: nn.Module,
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  schedule: optimizer_lib.Schedule,
+  dropout_key: jax.Array,
+  *,
+  accumulation_steps: int = 1,
+  polyak_decay: float = 0.0,
+  polyak_start_step: int = 0,
+  prepare: Callable[[Batch, jax.Array], Batch] | None = None,
+  skip_nonfinite: bool = False,
+  layout: sharding.Layout | None = None,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+  """Returns the training step, not yet jitted.
+
+  Metrics, each float32 []: `loss`, `accuracy` (top-1 of the training batch;
+  under mixup, of both labels in proportion; of masked patches, the classes of
+  their colours),
+  `learning_rate`, `grad_norm` (before clipping), `update_norm` and
+  `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills),
+  `truncated` (of several labels an image: rows with more than are kept),
+  `skipped` (1 if the step changed nothing but counters of steps).
+
+  Args:
+    model: see `models.build`.
+    objective: the mean loss of a batch: see `losses.mean_loss` and
+      `masked_patch.mean_loss`.
+    optimizer: see `optimizer.build_optimizer`.
+    schedule: the optimizer's learning rate, only to report it.
+    dropout_key: step k uses `fold_in(dropout_key, k)`.
+    accumulation_steps: micro-batches per step.
+    polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
+      4.1 of the paper: 0.9999); 0 is off.
+    polyak_start_step: until then the average is the parameters themselves.
+    prepare: what a batch goes through first, given the number of the step: see
+      `mixup.each_step` and `masked_patch.each_step`; None for nothing.
+    skip_nonfinite: leave out the update of a step whose loss, gradient or
+      result is not finite. All devices see the same numbers, so all skip.
+    layout: how the state is split; None for one device.
+  """
+  loss_and_grad = make_loss_and_grad(
+    model, objective, accumulation_steps, layout
+  )
+
+  def train_step(state, batch):
+    key = jax.random.fold_in(dropout_key, state.step)
+    if prepare is not None:
+      batch = prepare(batch, state.step)
+    (_, metrics), grads = loss_and_grad(state.params, batch, key)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+
+    ema_params = state.ema_params
+    if polyak_decay:
+      decay = jnp.where(state.step < polyak_start_step, 0.0, polyak_decay)
+      ema_params = jax.tree.map(
+        lambda ema, p: decay * ema + (1 - decay) * p, ema_params, params
+      )
+
+    metrics = metrics | {
+      'learning_rate': schedule(state.step),
+      'grad_norm': optax.tree.norm(grads),
+      'update_norm': optax.tree.norm(updates),
+      'param_norm': optax.tree.norm(params),
+      'skipped': jnp.zeros((), jnp.float32),
+    }
+    metrics |= {
+      key: batch[key].sum().astype(jnp.float32)
+      for key in ('unreadable', 'truncated')
+      if key in batch
+    }
+    new = TrainState(state.step + 1, params, opt_state, ema_params)
+    if skip_nonfinite:
+      finite = jnp.isfinite(jnp.stack([metrics[k] for k in GUARDED])).all()
+      old = state.replace(step=new.step)
+      # Counters go on, the schedule's among them: it ends with the run.
+      new = jax.tree.map(
+        lambda n, o: (
+          n if jnp.issubdtype(n.dtype, jnp.integer) else jnp.where(finite, n, o)
+        ),
+        new,
+        old,
+      )
+      metrics['skipped'] = 1.0 - finite.astype(jnp.float32)
+    return new, metrics
+
+  return train_step
+
+
+def jit_train_step(train_step, layout: sharding.Layout, state: TrainState):
+  """Jits a training step for a mesh.
+
+  The state is donated: the caller's old state is gone after the call.
+
+  Args:
+    train_step: see `make_train_step`.
+    layout: how the state and the batch are split.
+    state: the state's shapes.
+  """
+  shardings = layout.state(state)
+  return jax.jit(
+    train_step,
+    in_shardings=(shardings, sharding.batch_sharding(layout.mesh)),
+    out_shardings=(shardings, layout.whole),
+    donate_argnums=0,
+  )

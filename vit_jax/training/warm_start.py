@@ -1,0 +1,330 @@
+"""Starting a run from other weights (section 3.2 of the paper).
+
+They may be another run's, a released file's or a Hugging Face folder's. The
+pre-trained head is left out, position embeddings are interpolated to the new
+grid of patches, and everything else must fit: see `interop.fitting`.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import ml_collections
+import numpy as np
+from absl import logging
+from etils import epath
+
+from vit_jax import checkpoint as checkpoint_lib
+from vit_jax import config as config_lib
+from vit_jax import interop, models, sharding
+from vit_jax.checkpoint import fingerprint
+from vit_jax.interop import catalog, inference
+from vit_jax.interop.fitting import Report, fit, match
+from vit_jax.training import consistency
+from vit_jax.workdir import files
+
+__all__ = [
+  'Report',
+  'dropout_rate',
+  'fit',
+  'load',
+  'load_sharded',
+  'pin',
+  'resolve_path',
+  'with_model',
+]
+
+# What must be as in the run whose weights a model starts from.
+SIZES = (
+  *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
+  *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
+  *('pooling', 'position_embedding', 'position_site', 'attention'),
+  *('gelu', 'norm_epsilon'),
+)
+
+# Of the released fine-tuning configs. A hybrid is trained as its ViT is, says
+# the paper: Figure 5 and Table 6 compare the two.
+# Differs from the released configs: those of R50+ViT-B/16 and R50+ViT-L/32,
+# the only hybrids among them, have 0.1.
+_DROPOUT_RATE = {'ViT-L/16': 0.1, 'ViT-H/14': 0.1}
+
+
+def dropout_rate(model: str) -> float:
+  """That of a model's fine-tuning; 0 for all that are not listed."""
+  return _DROPOUT_RATE.get(re.sub(r'^R\d*\+', '', model), 0.0)
+
+
+def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
+  """Where weights lie: `init.checkpoint` as given, or pinned.
+
+  Args:
+    path: `stage:NAME` is the run NAME beside this one; a name of
+      `catalog.names()` is the file it stands for; others are paths.
+    workdir: of the run that starts.
+
+  Returns:
+    The absolute path; whether something is there is not checked.
+  """
+  kind, _, name = path.partition(':')
+  if kind == 'stage':
+    return epath.Path(workdir).parent / name
+  absolute = files.absolute(path)
+  if path in catalog.names() and not absolute.exists():
+    return catalog.path_of(path)
+  return absolute
+
+
+def pin(path: str, workdir: epath.PathLike) -> str:
+  """Names the one checkpoint that a run starts from, for its `config.json`.
+
+  Without it, a run that died before its first save could start again from
+  newer weights of the run that it was given.
+
+  Args:
+    path: `init.checkpoint` as given: '', a run or checkpoint, `stage:NAME`, a
+      `.npz` file, a Hugging Face folder, or a name of `catalog.names()`.
+    workdir: of the run that starts. What it was given before stays.
+
+  Returns:
+    '' or the absolute path, of a run down to `checkpoints/STEP`.
+
+  Raises:
+    ValueError: there are no weights.
+  """
+  if not path:
+    return ''
+  if path.startswith('stage:'):
+    found = checkpoint_lib.find(resolve_path(path, workdir))
+    return f'stage:{found.relative_to(epath.Path(workdir).parent)}'
+  saved = (config_lib.load(workdir) or {}).get('init', {}).get('checkpoint', '')
+  given = str(resolve_path(path, workdir))
+  if saved == given or saved.startswith(given + '/'):
+    return saved
+  return str(interop.locate(path))
+
+
+def with_model(
+  config: ml_collections.ConfigDict, workdir: epath.PathLike
+) -> ml_collections.ConfigDict:
+  """Takes the model, or its sizes, from the weights that a run starts from.
+
+  Args:
+    config: its `init.checkpoint` is pinned; not changed.
+    workdir: of the run that starts.
+
+  Returns:
+    A copy. If its model's name was `auto`, it is that of the weights, and the
+    dropout, if it was open, that of its fine-tuning. Those of `SIZES` are set
+    that the config leaves open, where the weights are of a run of the same
+    model, or the name is theirs, and they have others than the model's own.
+
+  Raises:
+    ValueError: the run whose weights they are was of another model; or the name
+      is `auto`, and there are no weights, or they do not tell their model.
+  """
+  config = config.copy_and_resolve_references()
+  named = config.model.name != config_lib.AUTO
+  if not config.init.checkpoint:
+    if not named:
+      raise ValueError(
+        f'model.name={config.model.name!r} is that of init.checkpoint, which'
+        ' is not set: name the model.'
+      )
+    return config
+  path = resolve_path(config.init.checkpoint, workdir)
+  own = config_lib.load(workdir) or {}
+  # What it was started from may be gone by now.
+  again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
+  saved = config_lib.load(path.parent.parent) or (own if again else {})
+  trained = saved.get('model', {})
+  if trained:
+    _check_sizes(trained, path.parent.parent / config_lib.FILE)
+  if not named:
+    trained = trained or _model_of(path)
+    config.model.name = models.paper_name(trained['name'])
+    if config.model.dropout_rate is None and 'dropout_rate' in models.options(
+      config.model.name
+    ):
+      config.model.dropout_rate = dropout_rate(config.model.name)
+    if config.model.dropout_rate:
+      config.dropout_rng = 'rbg'
+    logging.info('%s is of a %s.', path, config.model.name)
+  elif not trained:
+    return config
+  elif not _are_the_same(trained['name'], config.model.name):
+    _check_name(config, path, trained)
+    return config
+  taken = {
+    key: trained[key]
+    for key in SIZES
+    if config.model[key] is None and trained.get(key) is not None
+  }
+  for key, value in taken.items():
+    config.model[key] = tuple(value) if isinstance(value, list) else value
+  if taken:
+    listed = ', '.join(f'{key}={value}' for key, value in taken.items())
+    logging.info('As in %s: %s.', path, listed)
+  return config
+
+
+def _check_sizes(trained: Any, path: epath.Path) -> None:
+  """Raises ValueError if the sizes that a file states are no model's."""
+  try:
+    sizes = {key: trained.get(key) for key in SIZES}
+    models.build(trained['name'], num_classes=1, **sizes)
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise ValueError(f'{path} describes no model: {error}') from error
+
+
+class _EnoughError(Exception):
+  """The names and shapes are known; the values need not be read."""
+
+
+def _model_of(path: epath.PathLike) -> dict[str, Any]:
+  """Name and overrides of the model that a file's weights are of."""
+  found = []
+
+  def understand(weights):
+    found.append(weights)
+    raise _EnoughError
+
+  with contextlib.suppress(_EnoughError):
+    found.append(interop.read(path, check=understand))
+  model = found[0].model
+  try:
+    if model is None:
+      arrays = {'head/bias': np.zeros(1), **found[0].params}
+      model, _ = interop.infer_model(arrays, found[0].image_size)
+    name, overrides = inference.describe(model)
+  except ValueError as error:
+    raise ValueError(
+      f'{path} does not tell which model it is of: {error} Name the model'
+      f' instead of {config_lib.AUTO!r}.'
+    ) from error
+  return {'name': name} | overrides
+
+
+def _are_the_same(one: str, other: str) -> bool:
+  """Whether two names stand for one model, as R26+S/32 and R26+ViT-S/32 do."""
+  one, other = (models.build(name, num_classes=1) for name in (one, other))
+  return one == other
+
+
+def _check_name(
+  config: ml_collections.ConfigDict,
+  path: epath.Path,
+  trained: Mapping[str, Any],
+) -> None:
+  """Refuses the weights of another model, where no sizes make them one."""
+  sizes = [config.model[key] for key in SIZES] + [trained.get(k) for k in SIZES]
+  if all(size is None for size in sizes):
+    raise ValueError(
+      f'{path} is of a {trained["name"]}, and model.name={config.model.name!r}:'
+      ' name that model, or auto, in the argument of the config.'
+    )
+
+
+def load(
+  path: epath.PathLike,
+  params: Any,
+  *,
+  new_grid: tuple[int, int] | None,
+  new_head: bool,
+  model: nn.Module | None = None,
+  fresh: Callable[[Sequence[str]], Mapping[str, Any]] | None = None,
+  max_inflation: float = interop.MAX_INFLATION,
+) -> tuple[Any, str]:
+  """Reads weights and fits them to a new model.
+
+  Args:
+    path: see `interop.read`.
+    params: the new model's parameters, freshly initialised; or their shapes.
+    new_grid: rows and columns of patches of the new model's images; None if
+      it has no patches.
+    new_head: whether to keep the fresh head.
+    model: the new model; with it the returned line says what differs though
+      every array fits (such as the GELU).
+    fresh: makes the parameters of these names, such as `head/kernel`, where
+      `params` has only shapes; so a sharded model is never whole on a device.
+    max_inflation: see `interop.read`.
+
+  Returns:
+    Parameters shaped like `params`, NumPy arrays, and a line that says what
+    was done.
+
+  Raises:
+    ValueError: no weights there, or ones that don't fit; lists missing, extra
+      and misshapen arrays, or those that are not finite.
+  """
+
+  def fitted(fit, weights):
+    return fit(
+      weights.params,
+      params,
+      old_grid=weights.grid,
+      new_grid=new_grid,
+      new_head=new_head,
+      name=weights.origin,
+      option='--config.init.new_head=True',
+      dropped=weights.dropped,
+      notes=weights.notes if model is None else weights.remarks(model),
+    )
+
+  # Before all of a file is read: do the shapes fit?
+  weights = interop.read(
+    path,
+    check=lambda w: fitted(match, w)[1].dropped,
+    max_inflation=max_inflation,
+  )
+  if fresh:
+    _, report = fitted(match, weights)
+    flat = flax.traverse_util.flatten_dict(params, sep='/')
+    flat |= fresh(report.new)
+    params = flax.traverse_util.unflatten_dict(flat, sep='/')
+  tree, report = fitted(fit, weights)
+  return tree, f'Weights from {weights.origin}: {report}.'
+
+
+def load_sharded(
+  path: epath.PathLike,
+  shapes: Any,
+  init_params: Callable[[Sequence[str]], Any],
+  layout: sharding.Layout,
+  **options: Any,
+) -> tuple[Any, str]:
+  """As `load`, onto the devices; none ever holds more than its part.
+
+  Args:
+    path: see `interop.read`; every process reads it.
+    shapes: the new model's parameters as `jax.ShapeDtypeStruct`s.
+    init_params: makes the new model's parameters of these names, such as
+      `head/kernel`, as `layout` splits them.
+    layout: where they go.
+    **options: further arguments of `load`.
+
+  Returns:
+    The parameters as `layout` splits them, and a line that says what was done.
+
+  Raises:
+    ValueError: as `load`; or the processes read different weights.
+  """
+  made = {}
+
+  def fresh(names):
+    if names:
+      tree = init_params(names)
+      made.update(flax.traverse_util.flatten_dict(tree, sep='/'))
+    # In their place, to be fitted with what was read.
+    return {k: np.zeros(x.shape, x.dtype) for k, x in made.items()}
+
+  params, line = load(path, shapes, fresh=fresh, **options)
+  if jax.process_count() > 1:
+    consistency.check_same({'initial weights': fingerprint.digests(params)})
+  flat = flax.traverse_util.flatten_dict(
+    sharding.put_tree(params, layout.params(shapes)), sep='/'
+  )
+  return flax.traverse_util.unflatten_dict(flat | made, sep='/'), line

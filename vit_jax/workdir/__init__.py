@@ -1,0 +1,1 @@
+"""A run's directory, on a disk or in a bucket: files, numbers and owner."""

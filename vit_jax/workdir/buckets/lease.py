@@ -1,0 +1,164 @@
+"""Who works in a directory of a bucket, which has no locks.
+
+The owner writes `owner.json`, and writes it anew again and again. The service
+replaces it only if it is still the one that the owner wrote, so two cannot both
+have it. Once it was not written for long, its owner counts as dead.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from absl import logging
+from etils import epath
+
+from vit_jax.runtime import errors
+from vit_jax.workdir import buckets
+from vit_jax.workdir.buckets import objects
+
+# Seconds between two signs of life, and until an owner counts as dead.
+EVERY = 20.0
+STALE = 120.0
+# Seconds to give it back, when the run has ended.
+_LAST_PATIENCE = 20.0
+
+
+class Lease:
+  """The lease of one work directory, held while the context is open."""
+
+  def __init__(
+    self,
+    path: epath.Path,
+    owner: bytes,
+    described: Callable[[bytes], str],
+  ):
+    """Takes it; waits for one who may be dead until that is known.
+
+    Args:
+      path: of the lease, `gs://.../owner.json`.
+      owner: what it is to say; no other run's says the same.
+      described: makes of that who it is, for a message.
+
+    Raises:
+      ValueError: another run has it.
+      StoreError: no answer.
+    """
+    self._workdir = path.parent
+    self._object = objects.Object(path)
+    self._owner = owner
+    self._described = described
+    self._lost = ''
+    self._failed: errors.StoreError | None = None
+    self._lock = threading.Lock()
+    self._generation = self._take()
+    self._renewed = time.monotonic()
+    self._end = threading.Event()
+    self._thread = threading.Thread(
+      target=self._work, name='lease', daemon=True
+    )
+    self._thread.start()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self._end.set()
+    # Whoever waits for it finds a dead owner, if this fails.
+    if self._lock.acquire(timeout=_LAST_PATIENCE):
+      buckets.patience = min(buckets.patience, _LAST_PATIENCE)
+      with contextlib.suppress(Exception):
+        self._object.delete(self._generation)
+      self._lock.release()
+
+  def check(self) -> None:
+    """Is to be called before anything is written.
+
+    Raises:
+      TakenOverError: another run has taken the directory.
+      StoreError: it cannot be known whether one has.
+    """
+    # A machine that was stopped, or cut off, may come back late.
+    if not self._lost and time.monotonic() - self._renewed > STALE / 2:
+      self._renew_now()
+    if self._lost:
+      raise errors.TakenOverError(
+        f'{self._workdir} was taken over by {self._lost}: this run gave no sign'
+        f' of life for {STALE:g} s. It ends, and writes no more.'
+      )
+
+  def _take(self) -> str:
+    before, since = None, time.monotonic()
+    while True:
+      # After an outage of the service all look dead, for a moment.
+      dead = before is not None and before.age > STALE
+      dead = dead and time.monotonic() - since > 1.5 * EVERY
+      with contextlib.suppress(FileExistsError):
+        generation = self._object.write(
+          self._owner, before.generation if dead else '0'
+        )
+        if dead:
+          logging.warning(
+            '%s is taken over from %s: no sign of life for %.0f s.',
+            *(self._workdir, self._described(before.content), before.age),
+          )
+        return generation
+      seen = self._object.look()
+      if seen is None:  # It has just ended.
+        continue
+      if seen.content == self._owner:  # The answer to `write` was lost.
+        return seen.generation
+      who = self._described(seen.content)
+      if before is not None and before.generation != seen.generation:
+        raise ValueError(
+          f'{self._workdir} is in use by {who}: wait until it ends, stop it, or'
+          ' use another --workdir.'
+        )
+      if before is None:
+        logging.info(
+          '%s is in use by %s. Waiting up to %.0f s for a sign of life.',
+          *(self._workdir, who, max(STALE - seen.age, 1.5 * EVERY)),
+        )
+      before = seen
+      time.sleep(min(2.0, EVERY / 4))
+
+  def _work(self) -> None:
+    while not self._end.wait(EVERY):
+      # What is wrong shows where something else is written.
+      with contextlib.suppress(Exception), self._lock:
+        self._renew()
+
+  def _renew_now(self) -> None:
+    """Renews it, unless the thread has just failed to: once is enough."""
+    if not self._failed:
+      if not self._lock.acquire(timeout=buckets.patience):
+        raise errors.StoreError(
+          f'{self._workdir}/owner.json: no answer for {buckets.patience:g} s.'
+          ' Start the same command again to go on from the last checkpoint.'
+        )
+      try:
+        if not self._failed:
+          self._renew()
+      finally:
+        self._lock.release()
+    if (failed := self._failed) and not self._lost:
+      raise failed
+
+  def _renew(self) -> None:
+    """To be called with the lock. A failure is kept until it succeeds."""
+    if self._lost or self._end.is_set():
+      return
+    try:
+      try:
+        self._generation = self._object.write(self._owner, self._generation)
+      except FileExistsError:
+        seen = self._object.look()
+        if seen is None or seen.content != self._owner:
+          self._lost = self._described(seen.content if seen else b'')
+          return
+        self._generation = seen.generation  # The answer was lost.
+    except errors.StoreError as error:
+      self._failed = error
+      raise
+    self._failed = None
+    self._renewed = time.monotonic()

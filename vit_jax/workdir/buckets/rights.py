@@ -1,0 +1,103 @@
+"""What a run needs of its bucket, asked for before it begins."""
+
+import secrets
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from vit_jax.runtime import distributed, errors
+from vit_jax.workdir import buckets
+from vit_jax.workdir.buckets import objects
+
+_USER = 'roles/storage.objectUser'
+# The smallest role that may look at a bucket itself.
+_READER = 'roles/storage.legacyBucketReader'
+
+
+def check(workdir: epath.PathLike) -> None:
+  """Does once what a run will do again and again; leaves nothing behind.
+
+  All processes must call this; the first one does it, all raise alike. Without
+  it, a right that is missing ends a run late: `storage.buckets.get` is first
+  needed where Orbax deletes a checkpoint.
+
+  Args:
+    workdir: of the run; nothing is asked unless it is in a bucket.
+
+  Raises:
+    ValueError: names the bucket, what is missing and what grants it.
+    StoreError: no answer.
+  """
+  problem = ''
+  if jax.process_index() == 0 and buckets.is_bucket(workdir):
+    problem = _problem(workdir)
+  if problem := distributed.broadcast(problem):
+    raise ValueError(problem)
+
+
+def _problem(workdir: epath.PathLike) -> str:
+  bucket, _ = buckets.split(workdir)
+  try:
+    probe = objects.Object(epath.Path(workdir) / f'.{secrets.token_hex(8)}')
+  except ImportError as error:
+    return f'--workdir={workdir}: {error}.'
+  missing, said = {}, []
+
+  def ask(right, role, call):
+    try:
+      call()
+    except Exception as error:
+      if not _is_refused(error):
+        raise
+      missing[right] = role
+      said.append(' '.join(str(error).split())[-200:])
+
+  try:
+    ask('storage.objects.list', _USER, probe.list_bucket)
+    ask('storage.buckets.get', _READER, probe.look_at_bucket)
+    ask('storage.objects.create', _USER, lambda: probe.write(b'1'))
+    if 'storage.objects.create' not in missing:
+      ask('storage.objects.get', _USER, probe.look)
+      # To replace an object is to delete it.
+      ask('storage.objects.delete', _USER, lambda: probe.write(b'2'))
+      if not missing:
+        _remember_kind(workdir)
+      ask('storage.objects.delete', _USER, probe.delete)
+  except FileNotFoundError:
+    return f'--workdir={workdir}: there is no bucket gs://{bucket}.'
+  if not missing:
+    return ''
+  roles = ' and '.join(dict.fromkeys(missing.values()))
+  return (
+    f'--workdir={workdir}: a run needs {", ".join(missing)} on gs://{bucket},'
+    f' which {"is" if len(missing) == 1 else "are"} missing ({said[0]}).\n'
+    f'{roles} {"grants" if " " not in roles else "grant"} that: gcloud storage'
+    f' buckets add-iam-policy-binding gs://{bucket} --member=ACCOUNT'
+    ' --role=ROLE'
+  )
+
+
+def _remember_kind(workdir: epath.PathLike) -> None:
+  """Makes Orbax ask what kind of bucket it is, which it remembers.
+
+  It would ask when it first deletes a checkpoint, and its client tries again
+  for two minutes only.
+
+  Args:
+    workdir: there is something in it; else Orbax would not ask.
+  """
+  from google.api_core import exceptions
+
+  try:
+    list(ocp.path.step.standard_name_format().find_all(workdir))
+  except exceptions.RetryError as error:
+    raise errors.StoreError(f'gs://{buckets.split(workdir)[0]}: {error}') from (
+      error
+    )
+
+
+def _is_refused(error: Exception) -> bool:
+  """Whether the service said no (401, 403), as gcsfs puts it."""
+  code = str(getattr(error, 'code', ''))
+  return code in ('401', '403') or str(error).startswith('Forbidden')

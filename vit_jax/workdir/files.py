@@ -1,0 +1,124 @@
+"""Paths as users write them, and the small files that a run keeps."""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from etils import epath
+
+from vit_jax.runtime import errors, json_text, printable
+
+# One name a line, in the order of the logits.
+CLASS_NAMES = 'class_names.txt'
+
+
+def absolute(path: epath.PathLike) -> epath.Path:
+  """Expands `~` and makes a local path absolute, as Orbax needs it.
+
+  Paths with a scheme, such as `gs://bucket/run`, stay as they are.
+  """
+  path = os.fspath(path)
+  if '://' in path:
+    return epath.Path(path)
+  return epath.Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def check_regular(path: epath.PathLike) -> None:
+  """Raises ValueError for a pipe, a socket or a device, which a read waits for.
+
+  What is not there passes, and so does what lies in a store such as `gs://`.
+  """
+  path = os.fspath(path)
+  others = os.path.exists(path) and not os.path.isdir(path)
+  if '://' not in path and others and not os.path.isfile(path):
+    path = printable.name(path)
+    raise ValueError(f'{path} is a pipe or a device, expected a file.')
+
+
+def open_regular(path: str, flags: int) -> int:
+  """The `opener` of `open` for files among others' files.
+
+  Raises:
+    OSError: it is a folder, a pipe, a socket or a device.
+  """
+  # A pipe that nobody writes to is waited for without it.
+  descriptor = os.open(path, flags | os.O_NONBLOCK)
+  if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    return descriptor
+  os.close(descriptor)
+  path = printable.name(path)
+  raise OSError(f'{path} is a pipe or a device, expected a file.')
+
+
+@contextlib.contextmanager
+def atomic(path: epath.Path) -> Iterator[epath.Path]:
+  """Yields a temporary path, which takes the name `path` in the end."""
+  temporary = path.with_name(f'{path.name}.tmp')
+  try:
+    yield temporary
+    temporary.replace(path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:
+  """Reads a file that holds a JSON object.
+
+  Args:
+    path: of the file, which exists.
+    remedy: what to do if it is damaged, as the end of a sentence.
+
+  Raises:
+    ValueError: it is damaged; names it, and the remedy.
+  """
+  check_regular(path)
+  try:
+    content = json_text.loads(path.read_bytes())
+    if not isinstance(content, dict):
+      raise ValueError(f'it holds {content!r:.40}, no object')
+  except ValueError as error:
+    raise ValueError(f'{path} is damaged ({error}): {remedy}.') from error
+  return content
+
+
+@contextlib.contextmanager
+def disk_full_named(workdir: epath.Path) -> Iterator[None]:
+  """Lets the system's `No space left on device` say where, and what to do.
+
+  Raises:
+    SaveError: in its place.
+  """
+  try:
+    yield
+  except OSError as error:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+      raise
+    raise errors.SaveError(
+      f'{error.filename or workdir}: {error.strerror}. Make room, some MB more'
+      ' than the checkpoints take, and start the same command again.'
+    ) from error
+
+
+def write_class_names(workdir: epath.PathLike, names: Sequence[str]) -> None:
+  """Writes the names, one for each logit, in their order."""
+  # A name is a line, whatever a folder's name may hold.
+  lines = map(printable.name, names)
+  path = epath.Path(workdir) / CLASS_NAMES
+  path.write_text(''.join(f'{line}\n' for line in lines))
+
+
+def read_class_names(workdir: epath.PathLike) -> tuple[str, ...]:
+  """Reads the names of a work directory; empty if it has none."""
+  path = epath.Path(workdir) / CLASS_NAMES
+  check_regular(path)
+  if not path.exists():
+    return ()
+  try:
+    return tuple(path.read_text(encoding='utf-8').split('\n')[:-1])
+  except UnicodeDecodeError as error:
+    raise ValueError(
+      f'{path} is damaged ({error}): delete it, and classes are numbers.'
+    ) from error
