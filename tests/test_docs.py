@@ -1,0 +1,65 @@
+"""Guards: README and docs link to what is there, and the site builds."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted(
+  path.relative_to(ROOT)
+  for folder in ('.', 'docs', 'launch')
+  for path in (ROOT / folder).glob('*.md')
+)
+_FENCE = re.compile(r'^```.*?^```', re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r'\]\(([^)\s]+)\)')
+_HEADING = re.compile(r'^#+ (.+)$', re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+  """The anchors that GitHub and Sphinx make of a page's headings."""
+  headings = _HEADING.findall(_FENCE.sub('', text))
+  return {
+    re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
+    for heading in headings
+  }
+
+
+@pytest.mark.parametrize('page', PAGES, ids=str)
+def test_links_lead_somewhere(page):
+  text = (ROOT / page).read_text()
+  for link in _LINK.findall(_FENCE.sub('', text)):
+    if '://' in link:
+      continue
+    path, _, anchor = link.partition('#')
+    target = (ROOT / page).parent / path if path else ROOT / page
+    assert target.exists(), link
+    if anchor:
+      assert anchor in anchors(target.read_text()), link
+
+
+def test_readme_is_short():
+  assert len((ROOT / 'README.md').read_text().splitlines()) <= 200
+
+
+def test_every_page_is_linked_from_the_readme():
+  text = (ROOT / 'README.md').read_text()
+  # Parts of the site that repeat the README or include another page, and a page
+  # that pods.md leads to.
+  others = {'index.md', 'launch.md', 'processes.md'}
+  pages = {page.name for page in PAGES if page.parent.name == 'docs'} - others
+  assert {page for page in pages if f'](docs/{page})' not in text} == set()
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+  built = subprocess.run(
+    [sys.executable, '-m', 'sphinx', '-W', '--keep-going', '-q', 'docs']
+    + [str(tmp_path)],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert built.returncode == 0, built.stderr
+  assert 'train_and_evaluate' in (tmp_path / 'searchindex.js').read_text()
