@@ -15,16 +15,20 @@ PAGES = sorted(
 )
 _FENCE = re.compile(r'^```.*?^```', re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r'\]\(([^)\s]+)\)')
+_INCLUDE = re.compile(r'^```{include} (\S+)', re.MULTILINE)
 _HEADING = re.compile(r'^#+ (.+)$', re.MULTILINE)
 
 
-def anchors(text: str) -> set[str]:
+def anchors(page: pathlib.Path) -> set[str]:
   """The anchors that GitHub and Sphinx make of a page's headings."""
-  headings = _HEADING.findall(_FENCE.sub('', text))
-  return {
+  text = page.read_text()
+  found = {
     re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
-    for heading in headings
+    for heading in _HEADING.findall(_FENCE.sub('', text))
   }
+  for included in _INCLUDE.findall(text):
+    found |= anchors(page.parent / included)
+  return found
 
 
 @pytest.mark.parametrize('page', PAGES, ids=str)
@@ -37,7 +41,7 @@ def test_links_lead_somewhere(page):
     target = (ROOT / page).parent / path if path else ROOT / page
     assert target.exists(), link
     if anchor:
-      assert anchor in anchors(target.read_text()), link
+      assert anchor in anchors(target), link
 
 
 def test_readme_is_short():

@@ -37,7 +37,7 @@ def train_and_evaluate(
 
   Args:
     config: see `config.default`; not changed.
-    workdir: where the run's results go; docs/runs.md lists them.
+    workdir: where the run's results go; docs/train.md lists them.
     allow_config_change: whether `workdir` may hold a run of another config.
     restart: whether a run whose checkpoints are gone begins anew.
     compilation_cache: directory of compiled programs; None leaves JAX's own
