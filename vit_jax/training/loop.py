@@ -17,6 +17,7 @@ from vit_jax.runtime import distributed, preemption, profiling
 from vit_jax.runtime import progress as progress_lib
 from vit_jax.training import guard as guard_lib
 from vit_jax.training import start_up
+from vit_jax.training.program import Program
 from vit_jax.training.run import complete_for_training, open_run
 from vit_jax.training.tracker import Tracker
 from vit_jax.workdir import metrics
@@ -75,7 +76,8 @@ def train_and_evaluate(
       restart=restart,
       compilation_cache=compilation_cache,
     )
-    config, program = run.config, run.program
+    config = run.config
+    program: Program = run.program
     batch_size, total_steps = config.data.batch_size, config.total_steps
     writer = metrics.MetricWriter(
       run.workdir,

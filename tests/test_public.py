@@ -1,0 +1,167 @@
+"""Guards: the commands and import paths that people script against stay."""
+
+import ast
+import importlib
+import inspect
+import itertools
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+COMMANDS = (
+  *('vit_jax.main', 'vit_jax.plan', 'vit_jax.convert', 'vit_jax.reproduce'),
+  *('vit_jax.sweep', 'vit_jax.sweep.table', 'vit_jax.compare', 'vit_jax.vtab'),
+  *('vit_jax.inspect', 'vit_jax.accounting', 'vit_jax.inference_speed'),
+  *('vit_jax.masked_patch', 'vit_jax.data', 'vit_jax.topology'),
+)
+
+# Documented import path -> the parameters that callers pass.
+FUNCTIONS = {
+  'vit_jax.models.build': ('name', 'num_classes'),
+  'vit_jax.models.names': (),
+  'vit_jax.interop.load_npz': ('path', 'model', 'image_size'),
+  'vit_jax.interop.save_npz': ('path', 'params', 'model'),
+  'vit_jax.config.default': (),
+  'vit_jax.config.resolve': ('config', 'num_examples', 'num_classes'),
+  'vit_jax.config.validate': ('config',),
+  'vit_jax.training.loop.train_and_evaluate': ('config', 'workdir'),
+  'vit_jax.training.evaluate_only.evaluate_only': ('config', 'workdir'),
+  'vit_jax.data.open_source': (),
+  'vit_jax.data.pipeline.train_batches': (),
+  'vit_jax.data.pipeline.eval_batches': (),
+  'vit_jax.results.best_row': ('workdir', 'metric'),
+  'vit_jax.results.final_metrics': ('workdir',),
+  'vit_jax.compare.load_runs': (),
+  'vit_jax.compare.load_curves': (),
+  'vit_jax.inspect.attention_weights': ('model', 'params', 'images'),
+}
+
+# Rooms that the training core must not need: it is read without them.
+ABOVE_TRAINING = ('paper', 'plan', 'sweep', 'inspect', 'compare', 'reproduce')
+
+
+def _is_command(module: str) -> bool:
+  path = ROOT.joinpath(*module.split('.'))
+  file = path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
+  return "if __name__ == '__main__':" in file.read_text()
+
+
+@pytest.mark.parametrize('module', COMMANDS)
+def test_every_command_is_there(module):
+  assert _is_command(module)
+
+
+@pytest.mark.parametrize('module', COMMANDS)
+def test_every_command_explains_itself(module):
+  done = subprocess.run(
+    [sys.executable, '-m', module, '--help'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+  )
+  # absl's --help ends with 1 after the text.
+  assert done.returncode in (0, 1)
+  assert f'python -m {module}' in done.stdout
+
+
+@pytest.mark.parametrize('path', FUNCTIONS)
+def test_every_documented_function_is_there(path):
+  module, _, name = path.rpartition('.')
+  function = getattr(importlib.import_module(module), name)
+  assert inspect.getdoc(function)
+  parameters = inspect.signature(function).parameters
+  assert set(FUNCTIONS[path]) <= set(parameters)
+
+
+def test_the_documented_functions_are_those_of_the_api_page():
+  text = (ROOT / 'docs' / 'api.md').read_text()
+  documented = {
+    line.removeprefix('.. autofunction:: ')
+    for line in text.splitlines()
+    if line.startswith('.. autofunction:: ')
+  }
+  assert documented == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize('name', ['configs', 'launch'])
+def test_configs_and_launch_are_packages_of_vit_jax(name):
+  package = importlib.import_module(f'vit_jax.{name}')
+  assert pathlib.Path(package.__file__).parent == ROOT / name
+
+
+def test_the_papers_numbers_are_importable():
+  from vit_jax.paper import numbers
+
+  assert numbers
+
+
+def imported(file: pathlib.Path) -> set[str]:
+  """Full names of all that a file imports: modules, and what is in them."""
+  found = set()
+  for node in ast.walk(ast.parse(file.read_text())):
+    if isinstance(node, ast.Import):
+      found |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      found |= {node.module, *(f'{node.module}.{a.name}' for a in node.names)}
+  return found
+
+
+def _needed(start: str) -> set[str]:
+  """The files in vit_jax/ that a folder needs, itself included."""
+  package = ROOT / 'vit_jax'
+  files, queue = set(), list((package / start).rglob('*.py'))
+  while queue:
+    file = queue.pop()
+    if file in files:
+      continue
+    files.add(file)
+    for name in imported(file):
+      parts = name.split('.')
+      if parts[0] != 'vit_jax':
+        continue
+      # A package's own __init__.py runs for each module in it.
+      for length in range(1, len(parts) + 1):
+        place = ROOT.joinpath(*parts[:length])
+        for candidate in (place.with_suffix('.py'), place / '__init__.py'):
+          if candidate.is_file():
+            queue.append(candidate)
+  return {str(file.relative_to(package)) for file in files}
+
+
+def test_training_needs_no_paper_plan_or_sweep():
+  rooms = {
+    pathlib.PurePath(name).parts[0].removesuffix('.py')
+    for name in _needed('training')
+  }
+  assert 'data' in rooms
+  assert rooms & set(ABOVE_TRAINING) == set()
+
+
+@pytest.mark.parametrize(
+  'where, files',
+  [
+    (
+      'the loss is computed',
+      ['main.py', 'training/loop.py', 'training/program.py']
+      + ['training/losses.py'],
+    ),
+    (
+      'a row is decoded',
+      ['main.py', 'training/loop.py', 'data/pipeline.py', 'data/ops.py']
+      + ['data/decode.py'],
+    ),
+    (
+      'a metric is written',
+      ['main.py', 'training/loop.py', 'workdir/metrics.py'],
+    ),
+  ],
+)
+def test_the_way_that_the_docs_show_a_reader_is_the_imports(where, files):
+  """docs/code.md lists these files in this order."""
+  for file, following in itertools.pairwise(files):
+    module = 'vit_jax.' + following.removesuffix('.py').replace('/', '.')
+    assert module in imported(ROOT / 'vit_jax' / file), (where, file)
