@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.tiny_run import tiny_config
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import models
@@ -22,22 +23,15 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def _config():
-  config = config_lib.default()
-  config.data.dataset = 'digits:01'
-  config.data.train_split = 'train[:8]'
-  config.data.preprocess = 'resize'
-  config.data.batch_size = 8
-  config.image_size = (8, 8)
-  config.channels = 1
-  config.total_steps = 2
-  config.model.name = 'ViT-Ti/4'
-  config.model.width = 16
-  config.model.depth = 1
-  config.model.heads = 2
-  config.model.mlp_dim = 32
+  config = tiny_config(
+    {
+      'data.train_split': 'train[:8]',
+      'data.batch_size': 8,
+      'mesh.data': -1,
+    }
+  )
   config.schedule = config_lib.schedule('constant', peak=1e-3, warmup_steps=0)
   config.evals.test = config_lib.evaluation('test[:5]')
-  config.log.tensorboard = False
   return config
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.data.test_vtab_tasks import write
+from tests.tiny_run import SIZES
 from vit_jax import config as config_lib
 from vit_jax import vtab
 from vit_jax.config import inputs
@@ -250,8 +251,7 @@ def shrink(config):
   """Makes a task's config one of seconds."""
   config.image_size = (16, 16)
   config.model.name = 'ViT-B/8'
-  config.model.width, config.model.depth = 16, 1
-  config.model.heads, config.model.mlp_dim = 2, 32
+  config.model.update(SIZES)
   config.data.batch_size = 8
   # Of the thousand, those that there are.
   config.data.train_split, config.data.num_examples = 'train[:8]', 8

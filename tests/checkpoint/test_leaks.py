@@ -8,7 +8,7 @@ import pathlib
 import jax.numpy as jnp
 import pytest
 
-from tests.training.test_loop import tiny_config
+from tests.tiny_run import eventful_config
 from vit_jax import checkpoint
 from vit_jax.training import loop
 from vit_jax.workdir import metrics
@@ -38,7 +38,7 @@ def test_saves_leave_no_objects(tmp_path):
 @pytest.mark.slow  # Ten minutes: ten thousand steps.
 @pytest.mark.parametrize('every', [5])
 def test_memory_is_flat_over_ten_thousand_steps(tmp_path, monkeypatch, every):
-  config = tiny_config()
+  config = eventful_config()
   config.total_steps = 10_000
   config.evals.test.every = config.checkpoint.every = config.log.every = every
   config.log.tensorboard = True

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.checkpoint import states
-from tests.training.test_loop import tiny_config
+from tests.tiny_run import eventful_config
 from vit_jax import checkpoint
 from vit_jax.checkpoint import space
 from vit_jax.runtime import errors
@@ -64,6 +64,6 @@ def test_nothing_is_written_without_space(tmp_path, monkeypatch):
 def test_a_run_ends_before_its_first_step(tmp_path, monkeypatch):
   _disk(monkeypatch, 10**5)
   with pytest.raises(errors.SaveError, match='Make room and start the same'):
-    loop.train_and_evaluate(tiny_config(), tmp_path / 'run')
+    loop.train_and_evaluate(eventful_config(), tmp_path / 'run')
   log = (tmp_path / 'run/train.log').read_text()
   assert 'First step' not in log

@@ -7,6 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+from tests.tiny_run import SIZES
 from vit_jax import config as config_lib
 from vit_jax import masked_patch, models
 from vit_jax.training import losses, mixup
@@ -20,8 +21,7 @@ def _small_config(optimizer, schedule):
   config.image_size, config.channels = (8, 8), 1
   config.data.batch_size = 8
   config.model.name = 'ViT-B/4'
-  config.model.width, config.model.depth = 16, 1
-  config.model.heads, config.model.mlp_dim = 2, 32
+  config.model.update(SIZES)
   config.model.dropout_rate = 0.1
   config.model.dtype = 'float32'
   config.polyak.decay = 0.9

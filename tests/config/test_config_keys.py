@@ -17,6 +17,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from tests.data import tfds_from_folder
+from tests.tiny_run import SIZES
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, results, sharding
@@ -155,8 +156,7 @@ def _shrink(config, weights):
   """Turns any config into two small steps that read the same keys."""
   config.image_size, config.channels = (8, 8), 1
   config.model.name = 'ViT-B/4'
-  config.model.width, config.model.depth = 16, 1
-  config.model.heads, config.model.mlp_dim = 2, 32
+  config.model.update(SIZES)
   config.data.batch_size = 8
   config.data.dataset = 'digits:01'
   config.data.train_split = 'train[:8]'

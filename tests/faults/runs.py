@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tests.faults import launching
 from tests.faults.damage import Disk, complete_steps
 from tests.faults.plan import Fault
-from tests.training.test_loop import rows_but_times, saved_state
+from tests.tiny_run import rows_but_times, saved_state
 
 _BEGINNING = re.compile(r'Resuming \S+ from step (\d+)\.|(Fresh weights)\.')
 _DAMAGED = re.compile(r'The checkpoint \S+/(\d+) is damaged')

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.interop import tiny
-from tests.training.test_loop import tiny_config
+from tests.tiny_run import eventful_config
 from vit_jax import data, inspect, interop
 from vit_jax.data import ops
 from vit_jax.inspect import gallery, subject
@@ -38,7 +38,7 @@ def _files(*names):
 def digits(tmp_path_factory):
   """A run of two steps, and a folder of ten of its images."""
   folder = tmp_path_factory.mktemp('digits')
-  config = tiny_config()
+  config = eventful_config()
   config.total_steps = 2
   config.accumulation_steps = 1
   config.evals.test.every = 2

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from absl import logging
 
+from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
@@ -96,35 +97,39 @@ def _run(*, workdir, config, stop_after=0):
     patch.setattr(sharding.batch, 'put_batch', put_and_note)
     patch.setattr(preemption.Notice, 'requested', requested)
     try:
-      loop.train_and_evaluate(tiny_config(**config), workdir)
+      loop.train_and_evaluate(several_config(**config), workdir)
     except errors.PreemptedError:
       assert stop_after
   return seen
 
 
-def tiny_config(*, mesh, changes=()):
+def several_config(*, mesh, changes=()):
   """Twenty steps with dropout; `changes` are further keys and values."""
-  config = config_lib.default()
-  config.data.dataset = 'digits'
-  config.data.train_split = 'train[:301]'
-  config.data.preprocess = 'resize|pad(1)|random_crop'
-  config.data.batch_size = 32
-  config.image_size, config.channels = (8, 8), 1
-  config.total_steps = 20
-  config.model.name = 'ViT-Ti/4'
-  config.model.width, config.model.depth = 32, 2
-  config.model.heads, config.model.mlp_dim = 8, 64
-  config.model.dropout_rate = 0.1
+  config = tiny_config(
+    {
+      'data.dataset': 'digits',
+      'data.train_split': 'train[:301]',
+      'data.preprocess': 'resize|pad(1)|random_crop',
+      'data.batch_size': 32,
+      'total_steps': 20,
+      'model.width': 32,
+      'model.depth': 2,
+      'model.heads': 8,
+      'model.mlp_dim': 64,
+      'model.dropout_rate': 0.1,
+      'polyak.decay': 0.9,
+      'checkpoint.every': 10,
+      'log.every': 1,
+      'mesh.data': -1,
+    }
+  )
   # Steps of Adam's are of one size even where the gradient is but rounding.
   config.optimizer = config_lib.sgd(clip_norm=1.0)
   config.schedule = config_lib.schedule('cosine', peak=0.05, warmup_steps=5)
-  config.polyak.decay = 0.9
   config.evals.test = config_lib.evaluation('test[:101]', every=10)
   config.evals.few = config_lib.few_shot(
     'train[301:401]', 'test[:101]', shots=(1, 5), every=10
   )
-  config.checkpoint.every = 10
-  config.log.every, config.log.tensorboard = 1, False
   config.mesh.update(mesh)
   config.update_from_flattened_dict(dict(changes))
   return config
@@ -145,7 +150,7 @@ def disagree(*, workdirs, splits, disks=()):
   """
   index = jax.process_index()
   consistency.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
-  config = tiny_config(mesh=dict(data=-1))
+  config = several_config(mesh=dict(data=-1))
   config.data.train_split = splits[index]
   if disks:
     os.chdir(disks[index])
@@ -156,7 +161,7 @@ def disagree(*, workdirs, splits, disks=()):
 
 def initialize_from(*, out, workdir, weights):
   """One step from other weights, everything split."""
-  config = tiny_config(mesh=dict(data=1, fsdp=2, tensor=2))
+  config = several_config(mesh=dict(data=1, fsdp=2, tensor=2))
   config.init.checkpoint = weights
   config.init.new_head = True
   config.total_steps, config.schedule.warmup_steps = 1, 0

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.training.test_loop import Death, die_at, tiny_config
+from tests.tiny_run import Death, die_at, eventful_config
 from vit_jax import data
 from vit_jax.data import identity
 from vit_jax.runtime import distributed
@@ -134,7 +134,7 @@ def test_a_damaged_record_is_named(images, tmp_path, text):
 
 def _train(images, workdir, until, **options):
   """Trains from the checkpoint that is there, and is killed at a step."""
-  config = tiny_config()
+  config = eventful_config()
   config.data.dataset = f'folder:{images}'
   config.evals.test.every = 0
   config.checkpoint.every = 1

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from absl import logging
 
+from tests.tiny_run import tiny_config
 from vit_jax import checkpoint, results
 from vit_jax import config as config_lib
 from vit_jax.training import evaluate_only, loop
@@ -15,18 +16,19 @@ BEST = 'validation/accuracy'
 
 def _config():
   """Twelve steps that learn, and then are driven away from what they learnt."""
-  config = config_lib.default()
-  config.data.dataset = 'digits:01'
-  config.data.train_split = 'shuffled(train)[:50%]'
-  config.data.preprocess = 'resize'
-  config.data.batch_size = 16
-  config.image_size, config.channels = (8, 8), 1
-  # Twelve steps: 0.7 epochs of all 288 images.
-  config.data.examples_per_epoch = -1
-  config.total_steps, config.epochs = 0, 0.7
-  config.model.name = 'ViT-Ti/4'
-  config.model.width, config.model.depth = 16, 1
-  config.model.heads, config.model.mlp_dim = 2, 32
+  config = tiny_config(
+    {
+      'data.train_split': 'shuffled(train)[:50%]',
+      # Twelve steps: 0.7 epochs of all 288 images.
+      'data.examples_per_epoch': -1,
+      'total_steps': 0,
+      'epochs': 0.7,
+      'checkpoint.best': BEST,
+      'checkpoint.every': 12,
+      'checkpoint.keep': 1,
+      'log.every': 3,
+    }
+  )
   config.schedule = config_lib.schedule(
     'staircase', peak=1e-2, warmup_steps=0, boundaries=(0.7,), factor=300.0
   )
@@ -36,10 +38,6 @@ def _config():
   config.evals.few_shot = config_lib.few_shot(
     'train[:50%]', 'test', shots=(5,), every=2
   )
-  config.checkpoint.best = BEST
-  config.checkpoint.every, config.checkpoint.keep = 12, 1
-  config.log.every, config.log.tensorboard = 3, False
-  config.mesh.data = 1
   return config
 
 

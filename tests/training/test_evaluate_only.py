@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax.evaluators.classification import Classification
 from vit_jax.training import evaluate_only, loop
@@ -9,21 +10,19 @@ from vit_jax.workdir import metrics
 
 
 def _config(checkpoint=''):
-  config = config_lib.default()
-  config.data.dataset = 'digits:0123'
-  config.data.train_split = 'train[:64]'
-  config.data.preprocess = 'resize'
-  config.data.batch_size = 16
-  config.image_size, config.channels = (8, 8), 1
-  config.epochs = 3.0
-  config.model.name = 'ViT-Ti/4'
-  config.model.width, config.model.depth = 16, 1
-  config.model.heads, config.model.mlp_dim = 2, 32
+  config = tiny_config(
+    {
+      'data.dataset': 'digits:0123',
+      'data.train_split': 'train[:64]',
+      'epochs': 3.0,
+      'total_steps': 0,
+      'mesh.data': -1,
+      'init.checkpoint': checkpoint,
+    }
+  )
   config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
   config.optimizer = config_lib.adam()
   config.evals.test = config_lib.evaluation('test')
-  config.log.tensorboard = False
-  config.init.checkpoint = checkpoint
   return config
 
 

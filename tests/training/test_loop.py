@@ -9,12 +9,19 @@ import threading
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from absl import logging
 from scipy import special
 from tensorboardX.proto import event_pb2
 
+from tests.tiny_run import (
+  Death,
+  assert_same_state,
+  die_at,
+  eventful_config,
+  rows_but_times,
+  saved_state,
+)
 from vit_jax import checkpoint, data, evaluators, models, results
 from vit_jax import config as config_lib
 from vit_jax.checkpoint import saving
@@ -23,7 +30,6 @@ from vit_jax.runtime.errors import NonFiniteError, PreemptedError
 from vit_jax.training import loop
 from vit_jax.workdir import environment, metrics, ownership
 
-STEPS = 12
 GOODPUT = (
   'goodput/steps_seconds',
   'goodput/input_seconds',
@@ -38,74 +44,8 @@ GOODPUT = (
 )
 
 
-class Death(BaseException):
-  """Ends a run as KeyboardInterrupt does: nothing handles it."""
-
-
 def _die(*_):
   raise Death
-
-
-def tiny_config(devices=1):
-  """Twelve steps with dropout, accumulation and an average of the weights."""
-  config = config_lib.default()
-  config.data.dataset = 'digits:01'
-  config.data.preprocess = 'resize|pad(1)|random_crop'
-  config.data.batch_size = 16
-  config.image_size = (8, 8)
-  config.channels = 1
-  config.total_steps = STEPS
-  config.model.name = 'ViT-Ti/4'
-  config.model.width = 16
-  config.model.depth = 1
-  config.model.heads = 2
-  config.model.mlp_dim = 32
-  config.model.dropout_rate = 0.1
-  config.accumulation_steps = 2
-  config.polyak = dict(decay=0.9, start_step=2)
-  config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
-  config.evals.test = config_lib.evaluation('test', every=6)
-  config.checkpoint.every = 4
-  config.log.update(dict(every=3, tensorboard=False))
-  config.mesh.data = devices
-  return config
-
-
-def saved_state(workdir):
-  """All arrays of a run's newest checkpoint, by name."""
-  path = checkpoint.find(workdir) / 'default'
-  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
-    as_numpy = jax.tree.map(
-      lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
-      handler.metadata(path).tree,
-    )
-    tree = handler.restore(
-      path, args=ocp.args.PyTreeRestore(restore_args=as_numpy)
-    )
-  flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {jax.tree_util.keystr(name): np.asarray(x) for name, x in flat}
-
-
-def assert_same_state(workdir, expected_workdir):
-  """Parameters, optimizer state and averages are bitwise the same."""
-  actual, expected = saved_state(workdir), saved_state(expected_workdir)
-  assert actual.keys() == expected.keys()
-  for name, value in expected.items():
-    assert actual[name].dtype == value.dtype, name
-    assert actual[name].tobytes() == value.tobytes(), name
-
-
-def rows_but_times(workdir):
-  """The lines of metrics.jsonl without what depends on the machine."""
-  times = ('images_per_sec', 'input_wait', 'eta_sec', 'unix_time')
-  return [
-    {
-      k: v
-      for k, v in row.items()
-      if k not in times and '/seconds' not in k and 'goodput/' not in k
-    }
-    for row in metrics.read(workdir)
-  ]
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -120,7 +60,7 @@ def _log_everything():
 def finished(tmp_path_factory):
   """An uninterrupted run on one device: (workdir, what it returned)."""
   workdir = tmp_path_factory.mktemp('runs') / 'finished'
-  config = tiny_config()
+  config = eventful_config()
   config.log.tensorboard = True
   config.profile = dict(start_step=4, steps=2)
   return workdir, loop.train_and_evaluate(config, workdir)
@@ -129,7 +69,7 @@ def finished(tmp_path_factory):
 @pytest.fixture(scope='module')
 def finished_on_8(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('runs') / 'finished_on_8'
-  loop.train_and_evaluate(tiny_config(8), workdir)
+  loop.train_and_evaluate(eventful_config(8), workdir)
   return workdir
 
 
@@ -257,7 +197,7 @@ def test_finished_run_is_left_alone(finished, tmp_path):
   workdir, returned = finished
   copy = _copy(workdir, tmp_path)
   before = {p: p.stat().st_mtime_ns for p in copy.rglob('*')}
-  config = tiny_config()
+  config = eventful_config()
   config.log.every = 1  # May differ: it changes nothing that is computed.
   assert loop.train_and_evaluate(config, copy) == returned
   assert {p: p.stat().st_mtime_ns for p in copy.rglob('*')} == before
@@ -265,7 +205,7 @@ def test_finished_run_is_left_alone(finished, tmp_path):
 
 def test_finished_run_is_evaluated_anew_if_asked(finished, tmp_path):
   copy = _copy(finished[0], tmp_path)
-  config = tiny_config()
+  config = eventful_config()
   config.evals.half = config_lib.evaluation('test[:50%]')
   result = loop.train_and_evaluate(config, copy)
   assert result['half/count'] == 36
@@ -277,7 +217,7 @@ def test_finished_run_is_evaluated_anew_if_asked(finished, tmp_path):
 
 def test_few_shot_evaluation_of_a_finished_run(finished, tmp_path):
   copy = _copy(finished[0], tmp_path)
-  config = tiny_config()
+  config = eventful_config()
   config.evals.few = config_lib.few_shot('train', 'test', shots=(2, 5))
   config.checkpoint.best = 'few/5shot/accuracy'
   result = loop.train_and_evaluate(config, copy)
@@ -292,7 +232,7 @@ def test_few_shot_evaluation_of_a_finished_run(finished, tmp_path):
 
 def test_death_before_a_changed_evaluation(finished, tmp_path, monkeypatch):
   copy = _copy(finished[0], tmp_path)
-  config = tiny_config()
+  config = eventful_config()
   config.evals.test.split = 'test[:50%]'
   with monkeypatch.context() as patch:
     patch.setattr(metrics.MetricWriter, 'write', _die)
@@ -308,7 +248,7 @@ def test_death_between_the_last_checkpoint_and_done(finished, tmp_path):
   workdir, returned = finished
   copy = _copy(workdir, tmp_path)
   (copy / 'DONE').write_text('')  # Opened, not yet written.
-  assert loop.train_and_evaluate(tiny_config(), copy) == returned
+  assert loop.train_and_evaluate(eventful_config(), copy) == returned
   assert (copy / 'DONE').read_text() == '12\n'
   assert_same_state(copy, workdir)
   assert metrics.read(copy) == metrics.read(workdir)
@@ -325,7 +265,7 @@ def test_final_weights_are_made_again(finished, tmp_path, damage):
     largest = max(files, key=lambda file: file.stat().st_size)
     largest.write_bytes(b'abc')
     assert not checkpoint.is_intact(workdir / 'final')
-  config = tiny_config()
+  config = eventful_config()
   config.log.tensorboard = True
   config.profile = dict(start_step=4, steps=2)
   loop.train_and_evaluate(config, workdir)
@@ -342,16 +282,16 @@ def test_checkpoints_that_are_gone_are_missed(finished, tmp_path):
   with pytest.raises(
     ValueError, match=r'goes to step 12: what was in checkpoints/ is gone'
   ):
-    loop.train_and_evaluate(tiny_config(), workdir)
+    loop.train_and_evaluate(eventful_config(), workdir)
   numbers = (workdir / 'metrics.jsonl').read_text()
-  loop.train_and_evaluate(tiny_config(), workdir, restart=True)
+  loop.train_and_evaluate(eventful_config(), workdir, restart=True)
   assert (workdir / 'metrics_1.jsonl').read_text() == numbers
   _assert_same_run(workdir, finished[0])
 
 
 @pytest.mark.parametrize('minutes', [0, 100])
 def test_checkpoints_by_the_clock_that_are_gone_are_missed(tmp_path, minutes):
-  config = tiny_config()
+  config = eventful_config()
   config.checkpoint.every, config.checkpoint.every_minutes = 100, 10.0
   config_lib.save(config, tmp_path)
   rows = [{'step': i, 'unix_time': 60.0 * minutes * i} for i in (1, 2)]
@@ -367,7 +307,7 @@ def test_longer_run_goes_on_and_shorter_one_is_refused(
   finished, tmp_path, monkeypatch
 ):
   copy = _copy(finished[0], tmp_path)
-  config = tiny_config()
+  config = eventful_config()
   config.total_steps = 8
   with pytest.raises(ValueError, match='step 12, past total_steps=8'):
     loop.train_and_evaluate(config, copy, allow_config_change=True)
@@ -388,7 +328,7 @@ def test_longer_run_goes_on_and_shorter_one_is_refused(
 
 
 def test_wrong_config_leaves_no_directory(tmp_path, caplog):
-  config = tiny_config()
+  config = eventful_config()
   config.evals.test.split = 'tset'
   with pytest.raises(ValueError, match='tset'):
     loop.train_and_evaluate(config, tmp_path / 'run')
@@ -404,18 +344,6 @@ def test_wrong_config_leaves_no_directory(tmp_path, caplog):
 
 
 # Interruptions ---------------------------------------------------------------
-
-
-def die_at(monkeypatch, step):
-  """Lets a run die just after it wrote the numbers of a step."""
-  write = metrics.MetricWriter.write
-
-  def write_and_die(self, at, values):
-    write(self, at, values)
-    if at == step:
-      raise Death
-
-  monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_die)
 
 
 def _run_to_death(config, workdir, step):
@@ -436,7 +364,7 @@ def _assert_same_run(workdir, expected):
 
 
 def test_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
-  config = tiny_config()
+  config = eventful_config()
   # The checkpoint of step 4 has not been written yet; step 9 is repeated, and
   # later all of 9 to 12.
   for death in (4, 9, 12):
@@ -450,7 +378,7 @@ def test_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
 @pytest.fixture(scope='module')
 def interrupted_on_8(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('runs') / 'interrupted_on_8'
-  _run_to_death(tiny_config(8), workdir, 9)
+  _run_to_death(eventful_config(8), workdir, 9)
   return workdir
 
 
@@ -458,7 +386,7 @@ def test_interrupted_run_on_8_devices(
   interrupted_on_8, finished_on_8, tmp_path
 ):
   workdir = _copy(interrupted_on_8, tmp_path)
-  loop.train_and_evaluate(tiny_config(8), workdir)
+  loop.train_and_evaluate(eventful_config(8), workdir)
   _assert_same_run(workdir, finished_on_8)
 
 
@@ -466,7 +394,7 @@ def test_run_goes_on_on_another_number_of_devices(
   interrupted_on_8, finished, tmp_path
 ):
   workdir = _copy(interrupted_on_8, tmp_path)
-  loop.train_and_evaluate(tiny_config(1), workdir)
+  loop.train_and_evaluate(eventful_config(1), workdir)
   for row, other in zip(
     rows_but_times(workdir), rows_but_times(finished[0]), strict=True
   ):
@@ -476,7 +404,7 @@ def test_run_goes_on_on_another_number_of_devices(
 def test_preempted_run_makes_up_for_the_evaluation_it_left_out(
   finished, tmp_path, monkeypatch
 ):
-  config = tiny_config()
+  config = eventful_config()
   calls = []
 
   def requested(self):
@@ -499,14 +427,14 @@ def test_who_had_the_directory_until_now_may_have_begun_another_run(
 ):
   @contextlib.contextmanager
   def held(workdir):
-    other = tiny_config()
+    other = eventful_config()
     other.seed = 7
     config_lib.save(other, workdir)
     yield lambda: None
 
   monkeypatch.setattr(ownership, 'held', held)
   with pytest.raises(ValueError, match='seed: '):
-    loop.train_and_evaluate(tiny_config(), tmp_path)
+    loop.train_and_evaluate(eventful_config(), tmp_path)
   assert not (tmp_path / 'metrics.jsonl').exists()
 
 
@@ -540,13 +468,13 @@ def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(evaluators, 'run', run)
     with pytest.raises(Death):
-      loop.train_and_evaluate(tiny_config(), tmp_path)
+      loop.train_and_evaluate(eventful_config(), tmp_path)
   # All is trained: it evaluates, then saves the weights, then only the latter.
   monkeypatch.setattr(checkpoint, 'save_params', save_params)
   for evaluated in (True, False):
     seen.clear()
     with pytest.raises(Death):
-      loop.train_and_evaluate(tiny_config(), tmp_path)
+      loop.train_and_evaluate(eventful_config(), tmp_path)
     assert seen[0] == ('begin', True)
     assert (('requested', False) in seen) == evaluated
     assert seen[-1] == (checkpoint.FINAL, False)
@@ -564,8 +492,8 @@ def test_preemption_inside_an_evaluation(finished, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(preemption.Notice, 'requested', requested)
     with pytest.raises(PreemptedError, match='stopped after step 6,'):
-      loop.train_and_evaluate(tiny_config(), tmp_path)
-  loop.train_and_evaluate(tiny_config(), tmp_path)
+      loop.train_and_evaluate(eventful_config(), tmp_path)
+  loop.train_and_evaluate(eventful_config(), tmp_path)
   _assert_same_run(tmp_path, finished[0])
 
 
@@ -583,17 +511,17 @@ def test_what_was_trained_outlives_an_evaluation_that_fails(
   with monkeypatch.context() as patch:
     patch.setattr(evaluators, 'run', run)
     with pytest.raises(ValueError, match='a broken image'):
-      loop.train_and_evaluate(tiny_config(), tmp_path)
+      loop.train_and_evaluate(eventful_config(), tmp_path)
   assert checkpoint.latest_step(tmp_path) == step
   # How images are read may change.
-  config = tiny_config()
+  config = eventful_config()
   config.data.unreadable = 'skip-and-count'
   loop.train_and_evaluate(config, tmp_path)
   _assert_same_run(tmp_path, finished[0])
 
 
 def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
-  config = tiny_config()
+  config = eventful_config()
   config.checkpoint.best = 'test/loss'
   original = checkpoint.save_params
 
@@ -619,7 +547,7 @@ def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
 
 
 def test_best_weights_are_kept(tmp_path):
-  config = tiny_config()
+  config = eventful_config()
   # It learns, and then is driven away from what it has learnt.
   config.schedule = config_lib.schedule(
     'staircase', peak=1e-2, warmup_steps=0, boundaries=(0.5,), factor=100.0
@@ -649,7 +577,7 @@ def test_best_weights_are_kept(tmp_path):
 
 
 def _diverging_config():
-  config = tiny_config()
+  config = eventful_config()
   # The seventh update is with a rate of 1e33.
   config.schedule = config_lib.schedule(
     'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36

@@ -5,17 +5,22 @@ import jax
 import numpy as np
 import pytest
 
+from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import sharding
 from vit_jax.training import program
 
 
 def _program(seed=0, fsdp=1):
-  config = config_lib.default()
-  config.seed, config.total_steps, config.image_size = seed, 9, (8, 8)
-  config.data.batch_size = 8
-  config.model.name = 'ViT-Ti/4'
-  config.model.width, config.model.depth, config.model.heads = 16, 1, 2
+  config = tiny_config(
+    {
+      'seed': seed,
+      'total_steps': 9,
+      'channels': 3,
+      'data.batch_size': 8,
+      'mesh.data': -1,
+    }
+  )
   config.optimizer = config_lib.sgd()
   config.schedule = config_lib.schedule('constant', peak=0, warmup_steps=0)
   config = config_lib.resolve(config, num_examples=99, num_classes=8)

@@ -5,29 +5,21 @@ import ml_collections
 import numpy as np
 import pytest
 
+from tests.tiny_run import tiny_config
 from vit_jax import checkpoint, results
 from vit_jax import config as config_lib
 from vit_jax.training import stages
 
 
 def _stage(dataset, size, init=''):
-  config = config_lib.default()
-  config.data.dataset = dataset
-  config.data.train_split = 'train[:48]'
-  config.data.preprocess = 'resize'
-  config.data.batch_size = 16
-  config.image_size = size
-  config.channels = 1
-  config.total_steps = 2
-  config.model.name = 'ViT-Ti/4'
-  config.model.width = 16
-  config.model.depth = 1
-  config.model.heads = 2
-  config.model.mlp_dim = 32
-  config.init.checkpoint = init
-  config.log.tensorboard = False
-  config.mesh.data = 1
-  return config
+  return tiny_config(
+    {
+      'data.dataset': dataset,
+      'data.train_split': 'train[:48]',
+      'image_size': size,
+      'init.checkpoint': init,
+    }
+  )
 
 
 def _config(order=('pretrain', 'finetune'), **runs):

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from tests.training.test_loop import tiny_config
+from tests.tiny_run import eventful_config
 from vit_jax import checkpoint, config, interop, results
 from vit_jax import config as config_lib
 from vit_jax.data import ops
@@ -180,7 +180,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 
   monkeypatch.setattr(config_lib, 'save', full)
   with pytest.raises(errors.SaveError) as error:
-    loop.train_and_evaluate(tiny_config(), tmp_path)
+    loop.train_and_evaluate(eventful_config(), tmp_path)
   assert str(error.value) == (
     f'{tmp_path}: No space left on device. Make room, some MB more than the'
     ' checkpoints take, and start the same command again.'

@@ -6,7 +6,7 @@ import sys
 import pytest
 from etils import epath
 
-from tests.training.test_loop import tiny_config
+from tests.tiny_run import eventful_config
 from vit_jax.paper import items, pictures, report
 from vit_jax.paper.items import inspection_items, masked_patch_item
 from vit_jax.paper.numbers import values
@@ -165,7 +165,7 @@ def test_claims_are_not_of_an_older_file(monkeypatch, tmp_path):
 
 
 def test_a_run_is_drawn_once(tmp_path, monkeypatch):
-  config = tiny_config()
+  config = eventful_config()
   config.total_steps = config.evals.test.every = 2
   config.accumulation_steps = 1
   config.schedule.warmup_steps = 0

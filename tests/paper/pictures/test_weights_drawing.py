@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.masked_patch.test_runs import _config as masked_patch_config
-from tests.training.test_loop import tiny_config
+from tests.tiny_run import eventful_config
 from vit_jax import config as config_lib
 from vit_jax import data, inspect, interop
 from vit_jax.models.images import normalize
@@ -20,7 +20,7 @@ from vit_jax.training import loop
 def run(tmp_path_factory):
   """Of digits, 8x8 px in four patches, which `test` has 72 of."""
   folder = tmp_path_factory.mktemp('run')
-  config = tiny_config()
+  config = eventful_config()
   config.total_steps = config.evals.test.every = 2
   config.accumulation_steps = 1
   config.schedule.warmup_steps = 0

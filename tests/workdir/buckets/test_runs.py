@@ -12,7 +12,7 @@ import pytest
 from etils import epath
 
 from tests.faults import launching
-from tests.training.test_loop import assert_same_state, rows_but_times
+from tests.tiny_run import assert_same_state, rows_but_times
 from vit_jax.workdir import metrics
 
 RUN = epath.Path('gs://bucket/run')

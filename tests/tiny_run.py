@@ -1,0 +1,118 @@
+"""The tiny runs of all tests, their interruption, and how runs are compared."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+import orbax.checkpoint as ocp
+
+from vit_jax import checkpoint
+from vit_jax import config as config_lib
+from vit_jax.workdir import metrics
+
+# One block. The paper's smallest has 12, 192 wide.
+SIZES = dict(width=16, depth=1, heads=2, mlp_dim=32)
+# The steps of `eventful_config`.
+STEPS = 12
+
+
+def tiny_config(
+  changes: Mapping[str, Any] | None = None,
+) -> ml_collections.ConfigDict:
+  """Two steps on scans of two digits, 8 px, on one device; no evaluation.
+
+  Args:
+    changes: further keys and their values, such as `{'data.batch_size': 8}`.
+  """
+  config = config_lib.default()
+  config.data.dataset = 'digits:01'
+  config.data.preprocess = 'resize'
+  config.data.batch_size = 16
+  config.image_size, config.channels = (8, 8), 1
+  config.total_steps = 2
+  config.model.name = 'ViT-Ti/4'
+  config.model.update(SIZES)
+  config.log.tensorboard = False
+  config.mesh.data = 1
+  config.update_from_flattened_dict(dict(changes or {}))
+  return config
+
+
+def eventful_config(devices: int = 1) -> ml_collections.ConfigDict:
+  """Twelve steps with all that a run may carry from one step to the next.
+
+  These are dropout, accumulation, an average of the weights, evaluations and
+  several checkpoints.
+  """
+  config = tiny_config(
+    {
+      'data.preprocess': 'resize|pad(1)|random_crop',
+      'total_steps': STEPS,
+      'model.dropout_rate': 0.1,
+      'accumulation_steps': 2,
+      'polyak.decay': 0.9,
+      'polyak.start_step': 2,
+      'checkpoint.every': 4,
+      'log.every': 3,
+      'mesh.data': devices,
+    }
+  )
+  config.schedule = config_lib.schedule('cosine', peak=1e-2, warmup_steps=2)
+  config.evals.test = config_lib.evaluation('test', every=6)
+  return config
+
+
+class Death(BaseException):
+  """Ends a run as KeyboardInterrupt does: nothing handles it."""
+
+
+def die_at(monkeypatch, step: int) -> None:
+  """Lets a run die just after it wrote the numbers of a step."""
+  write = metrics.MetricWriter.write
+
+  def write_and_die(self, at, values):
+    write(self, at, values)
+    if at == step:
+      raise Death
+
+  monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_die)
+
+
+def saved_state(workdir) -> dict[str, np.ndarray]:
+  """All arrays of a run's newest checkpoint, by name."""
+  path = checkpoint.find(workdir) / 'default'
+  with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
+    as_numpy = jax.tree.map(
+      lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+      handler.metadata(path).tree,
+    )
+    tree = handler.restore(
+      path, args=ocp.args.PyTreeRestore(restore_args=as_numpy)
+    )
+  flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {jax.tree_util.keystr(name): np.asarray(x) for name, x in flat}
+
+
+def assert_same_state(workdir, expected_workdir) -> None:
+  """Parameters, optimizer state and averages are bitwise the same."""
+  actual, expected = saved_state(workdir), saved_state(expected_workdir)
+  assert actual.keys() == expected.keys()
+  for name, value in expected.items():
+    assert actual[name].dtype == value.dtype, name
+    assert actual[name].tobytes() == value.tobytes(), name
+
+
+def rows_but_times(workdir) -> list[dict[str, Any]]:
+  """The lines of metrics.jsonl without what depends on the machine."""
+  times = ('images_per_sec', 'input_wait', 'eta_sec', 'unix_time')
+  return [
+    {
+      k: v
+      for k, v in row.items()
+      if k not in times and '/seconds' not in k and 'goodput/' not in k
+    }
+    for row in metrics.read(workdir)
+  ]
