@@ -164,7 +164,7 @@ def test_figure_5_of_the_papers_numbers_has_its_claims_below_it(tmp_path):
     [84.925, 0.02, 3], abs=1e-6
   )
   assert found.loc['ViT-B/16, 7 epochs', 'n'] == 1
-  # The averages of Table 6, in its order; the seeds add up to 0.025.
+  # The averages of Table 6, in its order; seeds raise them by at most 0.025.
   ours = rows[(rows.source == 'ours') & (rows.panel == 'Average-5')]
   averages = ours.set_index('label').loc[[*numbers.TABLE_6.rows], 'mean']
   assert averages.tolist() == pytest.approx(

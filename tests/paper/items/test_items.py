@@ -60,7 +60,7 @@ def test_items_share_runs():
   assert Transfer(default, values.IMAGENET) in items.ITEMS['table6'].nodes
   nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
   assert len({node.name for node in nodes}) == len(nodes)
-  # Each item adds some. Table 5: 14, Table 6: 13, Table 7: 10, Table 8: 23,
+  # New pre-trainings: Table 5: 14, Table 6: 13, Table 7: 10, Table 8: 23,
   # Figure 3: two BiTs on two data sets and 12 seeds on ImageNet, Figure 4: 49,
   # Figure 5: two seeds of a hybrid, Figure 8: 21, Figure 9: 2, Figure 10: 1,
   # Figure 13: 3, masked patches: 3.
