@@ -1,4 +1,4 @@
-"""The command: what it lists, plans, starts and writes."""
+"""Guards: the command lists, plans, runs and draws what its flags ask for."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from vit_jax.configs import mini
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-# Runs each command in a fork of a process that has imported everything already,
-# which takes most of a command's time.
+# Imports take most of a command's time, so each command runs in a fork of a
+# process that has imported everything already.
 _SERVER = """
 import json, os, runpy, sys, traceback
 from vit_jax.runtime import command_line
@@ -82,12 +82,12 @@ def run(server, tmp_path_factory):
 
 
 def _leave(folder, name, metrics):
-  """What a finished run of ViT-B/16 leaves."""
+  """Writes the files of a finished run of ViT-B/16."""
   workdir = folder / 'runs' / name
   workdir.mkdir(parents=True)
   config = mini.get_config('ViT-B/16,jft300m,epochs=7')
   config.total_steps = 2000
-  # As a run resolves them.
+  # A run resolves these keys before it saves its config.
   config.num_classes, config.model.dtype = 10, 'float32'
   config_lib.save(config, workdir)
   (workdir / 'metrics.jsonl').write_text(json.dumps(metrics) + '\n')
@@ -147,7 +147,7 @@ def test_what_there_is_is_listed_and_rendered(run, tmp_path):
       f'ViT-B_32,JFT-300M,14-epochs{suffix}/run=pretraining',
       last | {'few_shot/5shot/accuracy': accuracy},
     )
-  # Of Table 5, and others.
+  # This run belongs to Table 5 and other items, but not to Table 8.
   _leave(tmp_path, 'ViT-B_16,JFT-300M,7-epochs/run=pretraining', last)
   words = ('table8', '--scale=mini', f'--workdir={tmp_path}')
   assert run(*words, '--list').stdout.startswith('table8    3 of 24   runs')
@@ -155,16 +155,16 @@ def test_what_there_is_is_listed_and_rendered(run, tmp_path):
   assert '0.50000 ± 0.25000' in out
   assert '## Table 8' in out
   assert '## Table 5' not in out
-  # The page has all items that any of the runs is of.
+  # The page shows every item that uses any of the runs.
   assert re.search(r'index.html shows 4 of \d+ runs', out)
   page = (tmp_path / 'index.html').read_text()
   assert '0.50000' in page
   assert 'Table 5' in page
   assert 'Table 7' not in page
-  assert '3.00' in page  # Device hours: half an hour of two, three times.
+  assert '3.00' in page  # Device hours: three runs, each half an hour on two.
   # The run was resumed with another commit.
   assert page.count('0123456789+, fedcba9876<') >= 3
-  # Without one of the three runs there is no number, nor a lower one.
+  # With one of the three runs missing there is no mean, not a mean of two.
   shutil.rmtree(tmp_path / 'runs/ViT-B_32,JFT-300M,14-epochs,seed-2')
   out = run(*words, '--render').stdout
   assert '0.50000' not in out
@@ -174,7 +174,7 @@ def test_what_there_is_is_listed_and_rendered(run, tmp_path):
 def test_only_one_thing_is_asked_for(run, tmp_path):
   found = run('all', '--list', '--plan', f'--workdir={tmp_path}', check=False)
   assert found.returncode == 1
-  assert '--plan and --list ask for different things' in found.stderr
+  assert '--plan and --list exclude each other' in found.stderr
 
 
 def test_items_without_runs_are_always_shown_and_start_nothing(run, tmp_path):
@@ -213,9 +213,9 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
     (['table77'], 'table77: no such item; choose from table1, table2'),
     (['table7', '--scale=mini', '--jft=digits'], 'has data of its own'),
     (['table7', '--list', '--scale=tiny'], 'scale'),
-    (['table7', '--list', '--topology=v3:2x2'], 'is read by --plan only'),
+    (['table7', '--list', '--topology=v3:2x2'], 'works only with --plan'),
     (['table7', '--plan', '--scale=mini', '--topology=v3:2x2'], 'miniature'),
-    # What is not public has no place that it could be found in.
+    # JFT-300M is not public, so it has no default data set.
     (['table7', '--dry_run'], 'data.dataset is not set'),
   ],
 )
@@ -237,7 +237,7 @@ def test_an_item_from_nothing_to_its_page(run, tmp_path):
   out = run(*words).stdout
   assert re.search(r'index.html shows 24 of \d+ runs', out)
   assert '| missing |' not in out
-  # Again: nothing is left to run.
+  # The second call starts no run.
   before = (tmp_path / 'events.jsonl').read_text().count('handle')
   run(*words)
   assert (tmp_path / 'events.jsonl').read_text().count('handle') == before == 24

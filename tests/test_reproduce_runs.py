@@ -1,4 +1,4 @@
-"""Which config each of the paper's runs has, at both scales."""
+"""Guards: each of the paper's runs has the right config at both scales."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_miniatures_are_measured_on_the_way_where_it_is_looked_at():
     assert evals.validation.every == evals.few_shot.every
     return evals.few_shot.every
 
-  # Figure 4 stops early, and Figure 9 has curves.
+  # Figure 4 needs them for early stopping, and Figure 9 for its curves.
   of_parts = Pretraining('ViT-B/32', JFT, 7, images=9_000_000, seed=2)
   assert every(of_parts) == every(Pretraining('ViT-B/16', JFT, 7)) == 80
   assert every(Pretraining('ViT-H/14', JFT, 14)) == 800
@@ -69,7 +69,7 @@ def test_parts_of_the_data():
   config = _paper(node)
   assert config.data.train_split == 'shuffled(train[51200:])[:9000000]'
   assert config.checkpoint.best == 'validation/accuracy'
-  # 9 in 300 millions.
+  # The miniature keeps the proportion of 9 to 300 million images.
   assert _mini(node).data.train_split == 'shuffled(train[:48000])[:1440]'
 
 
@@ -84,7 +84,7 @@ def test_options_are_those_of_the_scale():
   config = _paper(node)
   assert (config.schedule.peak, config.optimizer.weight_decay) == (2e-4, 0.01)
   mini = _mini(node)
-  # Half and a tenth of what the model has by default, as in the paper.
+  # As in the paper: half the model's default rate, and a tenth of its decay.
   default = _mini(Pretraining('ViT-L/16', JFT, 7))
   assert mini.schedule.peak == pytest.approx(default.schedule.peak / 2)
   assert mini.optimizer.weight_decay == pytest.approx(0.003)
@@ -191,7 +191,7 @@ def test_scenes_are_drawn_once():
   for node in (start, Transfer(start, values.PETS), Vtab(start, 'SVHN')):
     for run in reproduce.in_miniature(node).finals_of(None):
       assert run.overrides['data.data_dir'] == 'sweep:scenes'
-  # The key says where TFDS data lies.
+  # TFDS reads its data from the folder in this key, so it stays unset.
   for run in reproduce.in_miniature(start, 'tfds:cifar10').finals_of(None):
     assert 'data.data_dir' not in run.overrides
 

@@ -1,4 +1,4 @@
-"""What a work directory says of its run."""
+"""Guards: `results` reads progress and measurements from a work directory."""
 
 import json
 import math
@@ -103,7 +103,7 @@ def _rising_and_falling(folder):
 
 def test_the_numbers_of_the_best_step(tmp_path):
   _rising_and_falling(tmp_path)
-  # Of equals the first; nothing of other steps.
+  # The first of equal values counts, and other steps add no numbers.
   assert results.best_row(tmp_path, 'val/accuracy') == {
     'step': 10,
     'val/accuracy': 0.75,

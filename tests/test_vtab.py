@@ -1,4 +1,4 @@
-"""VTAB's score, its configs, and two of its tasks from data to score."""
+"""Guards: VTAB's score and its configs; two tasks run from data to score."""
 
 import json
 
@@ -14,7 +14,7 @@ from vit_jax.configs import vtab as vtab_config
 from vit_jax.data import vtab_tasks as tasks
 from vit_jax.training import stages
 
-# ViT-H/14 and L/16 from JFT-300M, L/16 from ImageNet-21k, in percent.
+# Accuracy in percent: ViT-H/14 and L/16 from JFT-300M, L/16 from ImageNet-21k.
 TABLE_9 = """
 caltech101           95.3 95.4 90.8
 cifar100             85.5 81.9 84.1
@@ -58,7 +58,7 @@ def _column(index):
 def test_means_of_table_9(index, natural, specialized, structured, mean):
   means = vtab.means(_column(index))
   assert round(means.pop('mean'), 2) == mean
-  # 65.025 is 65.03 there.
+  # The exact mean 65.025 is rounded to 65.03 above.
   assert means == pytest.approx(
     {
       'natural': natural,
@@ -135,7 +135,7 @@ def test_command(tmp_path, capsys):
   assert capsys.readouterr().out.startswith(
     'natural      Caltech101        -\n'
   )
-  with pytest.raises(ValueError, match=r"\['more'\] are left over"):
+  with pytest.raises(ValueError, match=r"not \['more'\] too"):
     vtab.main([str(tmp_path), 'validation', 'more'])
 
 
@@ -248,12 +248,12 @@ def test_wrong_arguments(argument, reason):
 
 
 def shrink(config):
-  """Makes a task's config one of seconds."""
+  """Shrinks a task's config to a run of seconds."""
   config.image_size = (16, 16)
   config.model.name = 'ViT-B/8'
   config.model.update(SIZES)
   config.data.batch_size = 8
-  # Of the thousand, those that there are.
+  # The written data has 8 images per split, not a thousand.
   config.data.train_split, config.data.num_examples = 'train[:8]', 8
   config.data.preprocess = config.data.preprocess.replace('448', '20')
   config.evals.test.split = 'test[4:]'
@@ -278,9 +278,9 @@ def test_two_tasks_from_data_to_score(tmp_path, capsys):
   stages.run(config, workdir)
   accuracies = vtab.read(workdir)
   assert tuple(accuracies) == kept
-  # Two kinds of records, by turns.
+  # The records alternate between two kinds, so no other accuracy can occur.
   assert set(accuracies.values()) <= {0.0, 0.5, 1.0}
-  # What is finished stays as it is.
+  # A finished run stays as it is.
   log = workdir / 'clevr_dist/metrics.jsonl'
   before = log.stat().st_mtime_ns, log.read_text()
   stages.run(config, workdir)

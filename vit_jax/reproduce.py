@@ -1,24 +1,24 @@
 """Reproduces the paper: `python -m vit_jax.reproduce ITEM... --workdir=DIR`.
 
-  all --list                           the items, and how far they are in DIR
-  all --scale=mini --parallel=2        in miniature, on two CPU cores
-  table6 --plan                        the runs, their cost, what there is
-  table6 --plan --topology=v3:16x16    also estimates their core-days, for hours
-  table6 --render                      prints what there is so far
+  all --list                           lists the items and their state in DIR
+  all --scale=mini --parallel=2        runs in miniature, on two CPU cores
+  table6 --plan                        prints the runs, their cost and state
+  table6 --plan --topology=v3:16x16    also estimates core-days; takes hours
+  table6 --render                      draws and prints the results so far
 
-Runs that are missing are started, at most --parallel at a time, and the same
-command goes on where it stopped; items share runs. Then DIR/results.md and
-DIR/index.html show our numbers beside the paper's. What has no run is missing
-there. --list, --plan and --render start nothing. What fails is said at the end,
-after all else was done. Stopped by a signal while runs run, the command leaves
-the pages as they are: --render draws them, also while another process runs.
+The command starts the missing runs, at most --parallel at a time; the same
+command resumes them after an interruption. Items share runs. Then
+DIR/results.md and DIR/index.html show our numbers beside the paper's, and mark
+a number without its runs as missing. --list, --plan and --render start no runs.
+The command reports failures at the end, after all other work. A signal during
+the runs leaves the pages as they are: --render draws them, also while another
+process runs.
 
---scale=paper is the paper's own models and data: start it with --launcher=slurm
-or tpu_vm, or take the commands that --dry_run prints to a pod. The data that is
-not public must be named: --jft=SPEC, --imagenet21k=SPEC, or, where its splits
-have other names, SPEC@TRAIN@HELD_OUT. --scale=mini needs no
-data; --data=SPEC, such as folder:/data/cifar10, puts your own in place of its
-scenes.
+--scale=paper uses the paper's own models and data. Start it with
+--launcher=slurm or tpu_vm, or run on a pod the commands that --dry_run prints.
+Name the data that is not public: --jft=SPEC, --imagenet21k=SPEC, or
+SPEC@TRAIN@HELD_OUT where its splits have other names. --scale=mini needs no
+data; --data=SPEC, such as folder:/data/cifar10, replaces its rendered scenes.
 """
 
 from collections.abc import Sequence
@@ -33,11 +33,15 @@ from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
 
 SWEEP = 'configs/sweeps/reproduce.py'
-# Seconds to wait for another process that draws, where nothing is lost.
+# Seconds that --render waits for another process that draws. It may give up
+# early, because it has no new results to lose.
 _RENDER_WAIT = 10.0
 
 _SCALE = flags.DEFINE_enum(
-  'scale', 'paper', ['paper', 'mini'], 'Of models, data and schedules.'
+  'scale',
+  'paper',
+  ['paper', 'mini'],
+  'Scale of the models, data and schedules.',
 )
 _JFT = flags.DEFINE_string('jft', '', 'Data spec of JFT-300M.')
 _IMAGENET21K = flags.DEFINE_string(
@@ -49,22 +53,24 @@ _DATA = flags.DEFINE_string(
   'Data spec with the splits train and test, which --scale=mini pre-trains on'
   ' instead of rendered scenes.',
 )
-_LIST = flags.DEFINE_bool('list', False, 'List the items, and end.')
+_LIST = flags.DEFINE_bool('list', False, 'List the items and exit.')
 _PLAN = flags.DEFINE_bool(
-  'plan', False, 'Print the runs, their cost, and what there is.'
+  'plan', False, 'Print the runs, their cost and their state.'
 )
-_RENDER = flags.DEFINE_bool('render', False, 'Print what there is so far.')
+_RENDER = flags.DEFINE_bool(
+  'render', False, 'Draw and print the results so far.'
+)
 _TOPOLOGY = flags.DEFINE_string(
   'topology',
   '',
-  'With --plan: compiles the steps that DIR/plan.json lacks for a slice, such'
-  ' as v3:16x16, and estimates the core-days. No TPU is needed.',
+  'With --plan: a slice, such as v3:16x16. Compiles the steps that'
+  ' DIR/plan.json lacks for it and estimates the core-days. Needs no TPU.',
 )
 flags.adopt_module_key_flags(running)
 
 
 def sweep_text(names: Sequence[str]) -> str:
-  """The sweep file with its argument, as the flags say."""
+  """Returns the sweep file with its argument, built from the flags."""
   words = ['+'.join(names), f'scale={_SCALE.value}']
   for option, value in (
     ('jft', _JFT.value),
@@ -77,7 +83,7 @@ def sweep_text(names: Sequence[str]) -> str:
 
 
 def read(names: Sequence[str], where: running.Folders) -> Sweep:
-  """The runs of some items, as the flags say.
+  """Returns the runs of some items, with the overrides of the flags.
 
   Raises:
     ValueError: --workdir holds other runs, such as those of another --scale.
@@ -94,7 +100,7 @@ def main(words: Sequence[str]) -> None:
   names = [item.name for item in chosen]
   where = running.folders()
   if _TOPOLOGY.value and not _PLAN.value:
-    raise ValueError('--topology is read by --plan only; give both.')
+    raise ValueError('--topology works only with --plan; give both.')
   asked = {
     '--plan': _PLAN.value,
     '--dry_run': running.is_dry_run(),
@@ -103,9 +109,9 @@ def main(words: Sequence[str]) -> None:
   }
   if sum(asked.values()) > 1:
     given = ' and '.join(name for name, value in asked.items() if value)
-    raise ValueError(f'{given} ask for different things; give one of them.')
+    raise ValueError(f'{given} exclude each other; give one of them.')
   if _PLAN.value:
-    # Imported late: it imports the planner.
+    # Imported here, because only --plan needs the planner.
     from vit_jax.paper.cost import plan_table
 
     text = plan_table.text(
@@ -127,12 +133,12 @@ def main(words: Sequence[str]) -> None:
   if _LIST.value:
     print(overview.text(chosen, everything, where, _SCALE.value))
     return
-  # Before any run, as the last step is to draw.
+  # Checked before any run, although drawing is the last step.
   drawing.check_matplotlib()
   failures = []
   if not _RENDER.value:
-    # What stops it now leaves the pages as they are: drawing takes minutes,
-    # which a machine that is about to be taken away does not have.
+    # A signal ends this call without drawing: drawing takes minutes, which a
+    # preempted machine may not have.
     failures = making.make(
       chosen,
       where,

@@ -1,4 +1,4 @@
-"""What a work directory says of its run: how far it is, what was measured."""
+"""Reads a run's progress and measurements from its work directory."""
 
 import json
 import math
@@ -17,26 +17,28 @@ DONE = 'DONE'
 
 
 def final_metrics(workdir: epath.PathLike) -> dict[str, float]:
-  """All numbers of the last logged step of a run, evaluations included."""
+  """Returns all numbers of a run's last logged step, evaluations included."""
   rows = metrics.read(workdir)
   return _by_step(rows)[rows[-1]['step']] if rows else {}
 
 
 def best_row(workdir: epath.PathLike, metric: str) -> dict[str, float]:
-  """All numbers of the step at which a metric was best: early stopping.
+  """Returns all numbers of the step at which a metric was best.
 
-  So `best_row(workdir, 'validation/accuracy')['few_shot/5shot/accuracy']` is
-  the few-shot accuracy of the weights in `WORKDIR/best`, if both evaluations
-  were due at the same steps. Of equal values the first counts, as in
+  This is early stopping. For example,
+  `best_row(workdir, 'validation/accuracy')['few_shot/5shot/accuracy']` is the
+  few-shot accuracy of the weights in `WORKDIR/best`, if both evaluations were
+  due at the same steps. The first of equal values counts, as in
   `checkpoint.best`.
 
   Args:
-    workdir: of a run, finished or not.
+    workdir: the work directory of a run, finished or not.
     metric: such as `validation/accuracy`, or `validation/loss`, which is best
       where it is lowest.
 
   Raises:
-    ValueError: the run has no finite value of it; lists what it has.
+    ValueError: the run has no finite value of the metric. The message lists the
+      metrics that the run has.
   """
   steps = _by_step(metrics.read(workdir))
   rows = [steps[step] for step in sorted(steps)]
@@ -51,62 +53,65 @@ def best_row(workdir: epath.PathLike, metric: str) -> dict[str, float]:
 
 
 def _by_step(rows: Sequence[Mapping[str, float]]) -> dict[int, dict]:
-  """The numbers of each step in one row, those measured anew the newest."""
+  """Merges each step's rows; a repeated evaluation replaces its old numbers."""
   steps = {}
   for row in rows:
-    # One that was measured anew may lack numbers that it had.
-    anew = {key.partition('/')[0] for key in row if '/' in key}
+    # A repeated evaluation may lack numbers that it had before.
+    repeated = {key.partition('/')[0] for key in row if '/' in key}
     steps[row['step']] = {
       key: value
       for key, value in steps.get(row['step'], {}).items()
-      if key.partition('/')[0] not in anew
+      if key.partition('/')[0] not in repeated
     } | row
   return steps
 
 
 def finished_at(workdir: epath.PathLike) -> int | None:
-  """The step that the `DONE` file names; None if there is none."""
+  """Returns the step in the `DONE` file; None if the run is not finished."""
   path = epath.Path(workdir) / DONE
   if not path.exists():
     return None
   text = path.read_bytes().strip()
   if text.isdigit():
     return int(text)
-  if text:  # Empty if the process died, or the disk was full, just then.
+  # The file is empty if the process died or the disk filled up at that moment.
+  if text:
     logging.warning(
-      '%s holds %r, no step: the end of the run is made again.', path, text[:40]
+      '%s holds %r instead of a step: the run counts as unfinished.',
+      path,
+      text[:40],
     )
   return None
 
 
 def check_not_lost(workdir: epath.PathLike) -> None:
-  """Refuses a work directory whose run has saved, and has no checkpoint now.
+  """Checks that a run without a checkpoint has not saved one before.
 
   Raises:
-    ValueError: says how far the run was, and what to do.
+    ValueError: it must have, by what it logged. The message says how far the
+      run was, and what to do.
   """
   saved = (config_lib.load(workdir) or {}).get('checkpoint', {})
   rows = metrics.read(workdir)
   at = max((row['step'] for row in rows), default=0)
   times = [row['unix_time'] for row in rows if 'unix_time' in row]
   minutes = (max(times) - min(times)) / 60 if times else 0.0
-  # The numbers of a step come before its save, and those of later steps may
-  # until the next one; past that, the first was complete.
+  # A run logs a step before it saves that step, and logs later steps while it
+  # saves. After two intervals the first save must be complete.
   if (
     at > 2 * saved.get('every', math.inf)
     or minutes > 2 * (saved.get('every_minutes') or math.inf)
     or finished_at(workdir)
   ):
     raise ValueError(
-      f'{workdir} has no checkpoint, and its {metrics.FILE} goes to step {at}:'
-      f' what was in {checkpoint_lib.FOLDER}/ is gone. Bring it back, use'
-      ' another --workdir, or pass --restart to begin anew; the old numbers are'
-      ' kept.'
+      f'{workdir} has no checkpoint, but its {metrics.FILE} goes to step {at}:'
+      f' what was in {checkpoint_lib.FOLDER}/ is gone. Restore it, use another'
+      ' --workdir, or pass --restart to start over; the old numbers are kept.'
     )
 
 
 def set_aside(workdir: epath.PathLike) -> None:
-  """Keeps numbers and weights under other names, as a run begins anew."""
+  """Renames a run's numbers and weights, so that the run can start over."""
   workdir, number = epath.Path(workdir), 1
   growing.merge(workdir / metrics.FILE)
   while (workdir / f'metrics_{number}.jsonl').exists():
@@ -116,13 +121,16 @@ def set_aside(workdir: epath.PathLike) -> None:
     if path.exists():
       target = path.with_name(f'{path.stem}_{number}{path.suffix}')
       path.rename(target)
-      logging.warning('%s is now %s: the run begins anew.', path, target.name)
+      logging.warning('%s is now %s: the run starts over.', path, target.name)
 
 
 def missing_evaluations(
   config: ml_collections.ConfigDict, workdir: epath.PathLike
 ) -> list[str]:
-  """The evaluations that have no result at the last step, as they are now."""
+  """Returns the evaluations without a result at the last step.
+
+  A result with other settings than those in `config` does not count.
+  """
   final = final_metrics(workdir)
   saved = (config_lib.load(workdir) or {}).get('evals', {})
   return [
@@ -139,7 +147,7 @@ def unevaluated(
   rows: Sequence[Mapping[str, float]],
   step: int,
 ) -> list[str]:
-  """The evaluations that were due at a step and have no result there."""
+  """Returns the evaluations that were due at a step but have no result."""
   if not step:
     return []
   at_step = [row for row in rows if row['step'] == step]
@@ -159,7 +167,7 @@ def _has(row: Mapping[str, float], evaluation: str) -> bool:
 def best_value(
   metric: str, rows: Sequence[Mapping[str, float]]
 ) -> float | None:
-  """The best value of a metric among the rows; None if there is none."""
+  """Returns the best finite value of a metric in the rows; None without one."""
   best = None
   for row in rows:
     value = row.get(metric, math.nan)

@@ -1,9 +1,9 @@
-"""VTAB's score from 19 runs: `python -m vit_jax.vtab DIR [EVALUATION]`.
+"""Computes VTAB's score: `python -m vit_jax.vtab DIR [EVALUATION]`.
 
 Prints the accuracy of each task, the means of the three groups, and the mean
-over the 19 tasks, which is the score. DIR holds a run in DIR/TASK for each
-task, as `configs/vtab.py:MODEL,all` leaves them. EVALUATION is `test`, or
-`validation` after `train=selection`.
+over the 19 tasks, which is the score. The run of each task is in DIR/TASK,
+where `configs/vtab.py:MODEL,all` puts it. EVALUATION is `test` by default; runs
+with `train=selection` have `validation`.
 """
 
 import statistics
@@ -18,9 +18,9 @@ from vit_jax.workdir import files
 
 
 def means(accuracies: Mapping[str, float]) -> dict[str, float]:
-  """Returns the means of the groups and over all tasks.
+  """Returns the mean of each group and the mean over all tasks.
 
-  The score is the mean over the 19 tasks, not that of the three groups.
+  The score is the mean over the 19 tasks, not over the three groups.
 
   Args:
     accuracies: task -> accuracy, in any unit; exactly the 19 tasks.
@@ -29,7 +29,7 @@ def means(accuracies: Mapping[str, float]) -> dict[str, float]:
     'natural', 'specialized', 'structured' and 'mean', in the same unit.
 
   Raises:
-    ValueError: tasks are missing or unknown; names them.
+    ValueError: tasks are missing or unknown; the message names them.
   """
   missing = [name for name in vtab_tasks.TASKS if name not in accuracies]
   unknown = [name for name in accuracies if name not in vtab_tasks.TASKS]
@@ -50,10 +50,10 @@ def means(accuracies: Mapping[str, float]) -> dict[str, float]:
 
 
 def read(workdir: epath.PathLike, evaluation: str = 'test') -> dict[str, float]:
-  """Reads the accuracies of the tasks whose run is finished.
+  """Returns the accuracies of the tasks whose run is finished.
 
   Args:
-    workdir: holds a run in `workdir/TASK` for each task.
+    workdir: holds the run of each task in `workdir/TASK`.
     evaluation: the entry of the runs' `evals` to read.
 
   Returns:
@@ -71,7 +71,7 @@ def read(workdir: epath.PathLike, evaluation: str = 'test') -> dict[str, float]:
 
 
 def table(accuracies: Mapping[str, float]) -> str:
-  """Returns a line for each task, `-` without a result, and the means."""
+  """Returns a line per task (`-`: no result), and the means of all 19 tasks."""
   lines = []
   for group in vtab_tasks.GROUPS:
     for task in vtab_tasks.TASKS.values():
@@ -89,8 +89,8 @@ def _line(group: str, title: str, accuracy: float | None) -> str:
   return f'{group:<11}  {title:<11}  {value:>6}'
 
 
-def _nothing(workdir: str, evaluation: str = 'test') -> str:
-  """Why no accuracies were found."""
+def _why_nothing(workdir: str, evaluation: str = 'test') -> str:
+  """Returns why no accuracies were found."""
   found = {
     key.removesuffix('/accuracy')
     for name in vtab_tasks.TASKS
@@ -108,12 +108,12 @@ def _nothing(workdir: str, evaluation: str = 'test') -> str:
 
 def main(words: Sequence[str]):
   if len(words) > 2:
-    raise ValueError(f'{words[2:]} are left over after DIR and EVALUATION.')
+    raise ValueError(f'expected only DIR and EVALUATION, not {words[2:]} too.')
   accuracies = read(files.absolute(words[0]), *words[1:])
   if not accuracies:
-    raise ValueError(_nothing(*words))
+    raise ValueError(_why_nothing(*words))
   print(table(accuracies), flush=True)
-  # Says which are missing.
+  # Raises an error that names the missing tasks.
   means(accuracies)
 
 

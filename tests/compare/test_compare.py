@@ -1,4 +1,4 @@
-"""Frames, table and plots of work directories made by hand."""
+"""Guards: frames, table and plots show what the work directories hold."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def folder(tmp_path):
     seed=0,
     rows=[
       _row(10, 1.0, 4, train__loss=3.0),
-      # Two rows of one step; then on with half of the devices.
+      # One step has two rows. Later the run has half of the devices.
       _row(10, 1.5, 4, test__accuracy=0.25),
       _row(20, 2.5, 2, train__loss=2.0),
       _row(20, 2.5, 2, test__accuracy=0.5),
@@ -112,7 +112,7 @@ def test_the_table_tells_the_runs_apart(folder):
     *('run', 'finished', 'step', 'seed', 'schedule.peak', 'test/accuracy'),
   ]
   assert command.choose(runs, ['train/loss']) == ['train/loss']
-  with pytest.raises(ValueError, match=r"no run has \['test/acc'\]; there are"):
+  with pytest.raises(ValueError, match=r"no run has \['test/acc'\]; choose"):
     command.choose(runs, ['test/acc'])
 
 
@@ -152,9 +152,9 @@ def test_names_are_no_formulas_and_no_controls(tmp_path, monkeypatch, x):
     texts.extend(t.get_text() for t in figure.findobj(Text))
 
   monkeypatch.setattr(figures.Figure, 'savefig', save)
-  # Were it a formula, it would be an error: there is no \\x.
+  # As a formula the name would raise an error: there is no command \\x.
   plots.plot(runs, curves, metric, x, tmp_path / 'plot.svg')
-  ElementTree.parse(tmp_path / 'plot.svg')  # An escape is no XML.
+  ElementTree.parse(tmp_path / 'plot.svg')  # XML allows no escape character.
   assert r'a\$\x\$/accuracy' in texts
   if x == 'step':
     assert shown.replace('$', r'\$') in texts

@@ -1,4 +1,4 @@
-"""The files that figures become."""
+"""Guards: a figure is saved as PNG, PDF and CSV."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Reads what was drawn out of figures, and makes numbers for them."""
+"""Helpers that make numbers for figures and read what figures show."""
 
 from vit_jax.paper.plots import chart
 from vit_jax.paper.report import Number
@@ -11,7 +11,7 @@ def number(*values):
 
 
 def lines(axes):
-  """Returns label -> its points, of what is not hollow; without gaps."""
+  """Returns label -> points of the lines that are not hollow, without gaps."""
   return {
     line.get_label(): [(x, y) for x, y in line.get_xydata() if y == y]
     for line in axes.lines
@@ -20,7 +20,7 @@ def lines(axes):
 
 
 def paper(axes):
-  """Returns the hollow points, sorted."""
+  """Returns the paper's points, which are hollow, sorted."""
   hollow = [line for line in axes.lines if chart.is_hollow(line)]
   return sorted(tuple(xy) for line in hollow for xy in line.get_xydata())
 

@@ -1,4 +1,4 @@
-"""Finished runs with few-shot accuracies, as their files have them."""
+"""Writes the files of finished runs with few-shot accuracies."""
 
 from vit_jax import config as config_lib
 from vit_jax import results as results_lib
@@ -11,12 +11,12 @@ IMAGENET = 'few_shot/5shot/accuracy'
 
 
 def results(folder, runs, *, comparable=True):
-  """Returns what is known of some runs.
+  """Writes the files of finished runs and returns their `Results`.
 
   Args:
-    folder: for their work directories.
+    folder: the work directories go to its `runs`.
     runs: node -> step -> metric -> value.
-    comparable: whether they are at the paper's scale.
+    comparable: whether the runs are at the paper's scale.
   """
   studies, finished = [], {}
   for node, steps in runs.items():

@@ -1,18 +1,18 @@
-"""Results of runs that never were, for items' tests."""
+"""Makes results of imaginary runs, for tests of items."""
 
 from vit_jax.paper.runs import Results, with_needs
 from vit_jax.sweep import Run, Study
 
 
 def results(nodes, metrics, *, seeds=2, left_out=(), **options):
-  """Results with the same number of runs for each node.
+  """Returns results with the same number of runs for each node.
 
   Args:
-    nodes: and what they need.
-    metrics: (node, seed) -> its last numbers; None: it isn't finished.
-    seeds: how many.
+    nodes: the nodes; the pre-trainings that they start from are added.
+    metrics: (node, seed) -> the run's last numbers; None: it isn't finished.
+    seeds: the number of runs per node.
     left_out: nodes that have no runs at this scale.
-    **options: of `Results`.
+    **options: further arguments of `Results`.
   """
   studies, finished = [], {}
   for node in with_needs(nodes):

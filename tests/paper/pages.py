@@ -1,4 +1,4 @@
-"""Literal sections, and what a reader of their pages sees."""
+"""Sample sections, and helpers that read their pages."""
 
 import base64
 import dataclasses
@@ -8,7 +8,7 @@ from vit_jax.paper import page, report
 from vit_jax.paper.numbers.values import Value
 from vit_jax.paper.report import Cell, Number, Picture, Section
 
-# Of one transparent pixel; what matters is that its bytes are found again.
+# One transparent pixel. Tests look for these bytes in the page.
 PNG = base64.b64decode(
   'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9'
   'awAAAABJRU5ErkJggg=='
@@ -23,7 +23,7 @@ CELLS = {
   ('c', 'x'): Cell(Number((50.0,), ('r3',))),
 }
 TABLE = report.Table('Accuracy', ('a', 'b', 'c'), ('x', 'y'), CELLS)
-# As a reader sees it: rows of (ours, the paper's and the difference).
+# The rows that a reader sees. A cell is (ours, the paper's and the difference).
 GRID = [
   [('77.20 ± 0.14', '77.910 Δ −0.71'), ('99.50', '99.25±0.50 Δ +0.25')],  # noqa: RUF001
   [('missing', '71.5'), ('', '7/14')],
@@ -38,7 +38,7 @@ MARKDOWN_ROWS = [
 
 
 class Reader(html.parser.HTMLParser):
-  """Collects tables of numbers, links, ids, and whether all tags close."""
+  """Collects cells, links, ids, images and tags; checks that all tags close."""
 
   VOID = ('meta', 'img')
 
@@ -85,13 +85,13 @@ def html_page(*sections, title='Results', pictures='.', **facts):
 
 
 def grid(table):
-  """Rows of cells, without the head."""
+  """Returns the rows of cells, without the header."""
   return Reader(html_page(Section('t', 'T', (table,)))).grid[1:]
 
 
 def rows(table):
-  """Lines of the table, without the head."""
-  text = markdown(Section('t', 'Of a test', (table,))).split('### ')[1]
+  """Returns the lines of the Markdown table, without the header."""
+  text = markdown(Section('t', 'A test', (table,))).split('### ')[1]
   return [line for line in text.split('\n') if line.startswith('|')][2:]
 
 

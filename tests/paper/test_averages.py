@@ -1,4 +1,4 @@
-"""Averages over data sets: seed by seed, and only of what is all there."""
+"""Guards: averages are taken per seed, and only if no run is missing."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_average5_has_a_value_for_each_pair_of_seeds():
   def metrics(node, seed):
     if isinstance(node, Pretraining):
       return {}
-    # ImageNet is 0.05 higher, which is 0.01 of the mean.
+    # ImageNet is 0.05 higher, which raises the mean of five tasks by 0.01.
     more = 0.05 * (node.task == values.IMAGENET)
     pretraining = 0.1 * node.pretraining.seed
     return {'test/accuracy': 0.5 + pretraining + 0.2 * seed + more}
@@ -54,7 +54,7 @@ def test_a_pretraining_is_one_value_whose_runs_are_all_named():
   found = averages.by_pretraining([one, Number((80.0,), ('c',))])
   assert found.values == (71, 80)
   assert found.runs == ('a + b', 'c')
-  # Of a single one there is no spread, however often it is fine-tuned.
+  # A single pre-training has no spread, however often it is fine-tuned.
   assert averages.by_pretraining([one]).std is None
   assert averages.by_pretraining([one, None]) is None
   assert averages.by_pretraining([]) is None
@@ -126,7 +126,7 @@ def test_vtab_is_over_the_tasks_with_a_stand_in_in_miniature():
   assert found['natural'].mean == 37.5
   assert found['specialized'].mean == 90
   assert found['structured'] is None
-  # Of the tasks, not of the groups.
+  # The mean is over the tasks, not over the groups.
   assert found['mean'].mean == pytest.approx(55)
   assert averages.vtab_notes(results, [START, START]) == [
     "VTAB's means of ours are over the 3 of 19 tasks that something stands for"

@@ -1,4 +1,4 @@
-"""Running, measuring and drawing: none is lost by a failure of another."""
+"""Guards: a failure to run, measure or draw does not stop the other steps."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from vit_jax.sweep.commands import Folders
 
 @pytest.fixture
 def done(monkeypatch, tmp_path):
-  """What `_main` does of two items: `runs` has runs, `speed` has none."""
+  """Records what `_main` does with two items; only `runs` has runs."""
   found = []
 
   def render(results, pictures):
@@ -46,7 +46,7 @@ def _folders(folder):
 
 
 def _main(folder, run=None, *, render=False, wait=making.WAIT):
-  """What the command does of all items."""
+  """Does what the command does, with all items."""
   chosen, where = [*items.ITEMS.values()], _folders(folder)
   failures = []
   if not render:
@@ -142,7 +142,7 @@ def test_pages_are_drawn_by_one_process_at_a_time(done, tmp_path):
   ):
     _main(tmp_path, render=True, wait=0.3)
   assert done == []
-  # Runs are no reason not to draw what there is.
+  # The launcher's lock does not keep another process from drawing.
   with state.lock(tmp_path):
     _main(tmp_path, render=True)
   assert done == ['drawn']

@@ -1,4 +1,4 @@
-"""Sections of real directories: of what is there, and of what is not."""
+"""Guards: sections show what the work directories hold and what they lack."""
 
 import json
 
@@ -16,7 +16,7 @@ from vit_jax.sweep import Sweep, reading
 from vit_jax.sweep.commands import Folders
 
 FEW_SHOT = 'few_shot/5shot/accuracy'
-# Of Table 8, of a curve of Figure 9, and of that one's claim.
+# A run of Table 8, of a curve of Figure 9, and of Figure 9's claim.
 SHARED = 'ViT-B_16,JFT-300M,7-epochs/run=pretraining'
 
 
@@ -31,7 +31,7 @@ def sweep():
 
 
 def _leave(where, sweep):
-  """Leaves all runs of a sweep, as they are when they have ended."""
+  """Writes the files of all runs of a sweep, as of finished runs."""
   config = config_lib.default()
   config.total_steps = 9
   config.evals.few_shot = config_lib.few_shot('train', 'test')
@@ -47,7 +47,12 @@ def _leave(where, sweep):
 
 
 def _rendered(where, sweep):
-  """Table 8, the points of Figure 9 by series, and its claim's answer."""
+  """Renders Table 8 and Figure 9.
+
+  Returns:
+    Table 8's missing cells, the number of Figure 9's points by series, the
+    answer to its claim, and the status of both items.
+  """
   chosen = [items.ITEMS['table8'], items.ITEMS['figure9']]
   found, failures = rendering.sections(chosen, sweep, where, scale='paper')
   assert failures == []
@@ -74,7 +79,7 @@ def test_without_the_metrics_of_a_run_all_of_it_is_missing(where, sweep):
   assert words == ['complete', 'complete']
   (where.workdir(SHARED) / 'metrics.jsonl').unlink()
   missing, points, answer, words = _rendered(where, sweep)
-  # It is one of the seeds behind what is added to patches by default.
+  # The run is a seed of one cell only, that of the default embedding.
   assert len(missing) == 1
   assert points == dict.fromkeys(curves[1:], 2)
   assert answer == 'missing'
@@ -128,5 +133,5 @@ def test_a_miniature_says_how_large_its_images_are(where):
   assert f'images of {mini.IMAGE_SIZE} px of folder:/data' in said
   assert 'the nine places' not in said
   assert rendering.about(found, scale='paper') == []
-  # What is from the code is the paper's own.
+  # Table 1 has no runs, so nothing in it is in miniature.
   assert rendering.about(found[1:], scale='mini') == []

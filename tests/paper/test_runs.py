@@ -1,4 +1,4 @@
-"""Numbers of runs that stop early, and means over data sets."""
+"""Guards: early stopping takes the step that validates best; means need all."""
 
 import json
 
@@ -15,7 +15,7 @@ FEW_SHOT = 'few_shot/5shot/accuracy'
 
 
 def _results(folder, config, rows, node=NODE):
-  """Results of one run with a config's file and some lines of metrics."""
+  """Writes the files of one finished run and returns its `Results`."""
   folder.mkdir(exist_ok=True)
   config_lib.save(config, folder)
   lines = [json.dumps(row) for row in rows]
@@ -36,7 +36,7 @@ ROWS = [
 
 def test_a_run_of_the_paper_stops_where_it_validates_best(tmp_path):
   config = pretrain.get_config('ViT-B/32,jft300m,few_shot=imagenet2012')
-  # No `best` is kept, and `few_shot` comes before `validation` in the file.
+  # The config names no best metric, and `few_shot` precedes `validation`.
   assert config.checkpoint.best == ''
   assert {'few_shot', 'validation'} <= set(config.evals)
   found = _results(tmp_path, config, ROWS).early_stopped([NODE], FEW_SHOT)
@@ -59,9 +59,9 @@ def test_another_evaluation_is_stopped_by_where_validation_is_not(tmp_path):
 @pytest.mark.parametrize(
   'rows',
   [
-    # Was never validated.
+    # The run was never validated.
     [{'step': 3, FEW_SHOT: 0.5}],
-    # Was validated, but not measured then.
+    # The step that was validated has no few-shot accuracy.
     [{'step': 2, 'validation/accuracy': 0.5}, {'step': 3, FEW_SHOT: 0.5}],
   ],
 )
@@ -100,6 +100,6 @@ def test_an_average_is_over_the_data_sets_of_the_config(tmp_path):
   row = {'step': 3, FEW_SHOT: 0.5, pets: 0.75}
   found = _results(tmp_path, config, [row]).average_few_shot([NODE])
   assert found.values == (62.5,)
-  # Not an average over fewer.
+  # A missing data set gives no average, not an average over fewer.
   row = {'step': 3, FEW_SHOT: 0.5}
   assert _results(tmp_path, config, [row]).average_few_shot([NODE]) is None

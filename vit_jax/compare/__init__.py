@@ -1,9 +1,9 @@
-"""Results of many runs: as pandas frames, as a table, as plots.
+"""Compares the results of many runs: pandas frames, a table, plots.
 
 from vit_jax import compare
 
-runs = compare.load_runs('runs/sweep')  # A row a run.
-curves = compare.load_curves('runs/sweep')  # A row a logged step.
+runs = compare.load_runs('runs/sweep')  # One row per run.
+curves = compare.load_curves('runs/sweep')  # One row per logged step.
 """
 
 from vit_jax.compare.frames import find, load_curves, load_runs

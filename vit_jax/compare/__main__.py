@@ -1,14 +1,14 @@
 """Compares runs: `python -m vit_jax.compare DIR [DIR...]`.
 
-  python -m vit_jax.compare runs/transfer               a table
+  python -m vit_jax.compare runs/transfer               prints a table
   python -m vit_jax.compare runs/a runs/b --metric=test/accuracy,test/loss
-  python -m vit_jax.compare runs/a --plot=curves.png    accuracy over steps
+  python -m vit_jax.compare runs/a --plot=curves.png    plots accuracy by step
   python -m vit_jax.compare runs/sweep --x=schedule.peak --plot=rates.png
   python -m vit_jax.compare runs --x=device_hours --plot=cost.pdf
-  python -m vit_jax.compare runs --csv=runs.csv         all there is of each run
+  python -m vit_jax.compare runs --csv=runs.csv         writes all columns
 
-Each DIR is a run's work directory, or holds any number of them. The table has
-a line for each run: the keys of the config in which they differ, and the last
+Each DIR is a run's work directory, or a folder of any number of them. The table
+has one line per run: the config keys in which the runs differ, and the last
 value of each metric.
 """
 
@@ -21,43 +21,47 @@ from vit_jax.compare import frames, plots
 from vit_jax.runtime import command_line, printable
 
 _METRIC = flags.DEFINE_list(
-  'metric', [], 'Metrics of the table; by default all that end in accuracy.'
+  'metric',
+  [],
+  'Metrics in the table; by default all that end in accuracy.',
 )
 _X = flags.DEFINE_string(
   'x',
   'step',
-  'What a plot is over: step, hours, device_hours, or a key of the config.',
+  'The x axis of the plot: step, hours, device_hours, or a config key.',
 )
 _PLOT = flags.DEFINE_string(
   'plot', None, 'File for a plot of the first metric: .png, .pdf or .svg.'
 )
-_CSV = flags.DEFINE_string('csv', None, 'File for a line a run, all columns.')
+_CSV = flags.DEFINE_string(
+  'csv', None, 'File for all columns, one line per run.'
+)
 
-# Sections and keys that a run's result does not depend on.
+# Config sections and keys that do not affect a run's result.
 _UNINTERESTING = (
   *('config.evals.', 'config.log.', 'config.checkpoint.', 'config.guard.'),
   *('config.data.data_dir', 'config.data.num_examples'),
 )
-# Of values in the table.
+# The most characters that a value has in the table.
 _LONGEST = 24
 
 
 def choose(runs: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
-  """The metrics to show.
+  """Returns the metrics to show.
 
   Raises:
-    ValueError: one that no run has.
+    ValueError: no run has one of `metrics`.
   """
   known = [c for c in runs if not c.startswith('config.')]
   if unknown := [name for name in metrics if name not in known]:
-    raise ValueError(f'no run has {unknown}; there are {known[3:]}.')
+    raise ValueError(f'no run has {unknown}; choose from {known[3:]}.')
   return list(metrics) or [
     c for c in known if c.endswith('accuracy') and not c.startswith('train/')
   ]
 
 
 def table(runs: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
-  """The columns that tell the runs apart, and the metrics."""
+  """Returns the config columns in which the runs differ, and the metrics."""
   differing = [
     column
     for column in runs
@@ -86,7 +90,9 @@ def main(folders: Sequence[str]) -> None:
     runs.to_csv(_CSV.value, index=False)
   if _PLOT.value:
     if not metrics:
-      raise ValueError('no run has an accuracy; name one by --metric=.')
+      raise ValueError(
+        'no run has an accuracy; name a metric with --metric=NAME.'
+      )
     curves = frames.load_curves(*folders)
     plots.plot(runs, curves, metrics[0], _X.value, _PLOT.value)
 

@@ -1,6 +1,7 @@
-"""What all figures have in common: their style, and the files they become.
+"""The style that all figures share, and the files that they are saved to.
 
-matplotlib is an extra and slow to import, so it is imported when one draws.
+matplotlib is an optional extra and slow to import, so only a function that
+draws imports it.
 """
 
 import functools
@@ -14,7 +15,7 @@ from vit_jax.runtime import printable
 
 SUFFIXES = ('.png', '.pdf', '.csv')
 PIXELS_PER_INCH = 200
-# Embedded as outlines of TrueType, as journals ask for.
+# Font type 42 embeds TrueType outlines, as journals ask for.
 _STYLE = {
   'font.size': 9,
   'axes.titlesize': 10,
@@ -35,7 +36,7 @@ def check_matplotlib() -> None:
 
 
 def matplotlib() -> Any:
-  """Returns the module; raises as `check_matplotlib` does."""
+  """Returns the module; raises ValueError if it is not installed."""
   check_matplotlib()
   import matplotlib
 
@@ -43,12 +44,12 @@ def matplotlib() -> Any:
 
 
 def literal(text: str) -> str:
-  """A name for matplotlib, which reads text between two `$` as a formula."""
+  """Escapes a name, as matplotlib reads text between two `$` as a formula."""
   return printable.name(text).replace('$', r'\$')
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-  """Lets a function draw in `_STYLE`, and leaves the caller's as it is."""
+  """Makes a function draw in `_STYLE`, and then restores the caller's style."""
 
   @functools.wraps(draw)
   def in_style(*args, **kwargs):
@@ -59,7 +60,7 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def new_figure(size: tuple[float, float], layout: str = 'constrained') -> Any:
-  """An empty figure of a size in inches, that no window system knows of."""
+  """Returns an empty figure of a size in inches, which opens no window."""
   from matplotlib.figure import Figure
 
   return Figure(figsize=size, layout=layout)
@@ -71,8 +72,8 @@ def save(figure: Any, path_stem: epath.PathLike, data: pd.DataFrame) -> None:
 
   Args:
     figure: a `matplotlib.figure.Figure`.
-    path_stem: without the ending; its folder is made.
-    data: the numbers that are drawn.
+    path_stem: the path without its suffix; its folder is created.
+    data: the numbers in the figure.
   """
   stem = epath.Path(path_stem)
   stem.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Work directories to pandas frames."""
+"""Reads work directories into pandas frames."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,24 +10,24 @@ from vit_jax import results
 from vit_jax.runtime import goodput, printable
 from vit_jax.workdir import files, metrics
 
-# Levels of folders around work directories.
+# How many levels of folders `find` searches for work directories.
 _DEEPEST = 5
-# Of these a run's training consists; the rest is overhead.
+# The parts of goodput that count as training; the others are overhead.
 _TRAINING = ('steps', 'input')
 
 
 def find(*folders: epath.PathLike) -> dict[str, epath.Path]:
-  """Finds the work directories in some folders, up to five levels down.
+  """Returns the work directories in some folders, up to five levels down.
 
   Args:
-    *folders: each a work directory, or a folder of such.
+    *folders: each a work directory, or a folder of work directories.
 
   Returns:
-    Name -> work directory: the path inside of the folder, with the folder's
-    name before it if there are several, in the order of the names.
+    Name -> work directory, sorted in each folder. The name is the path inside
+    the folder; with several folders, the folder's name precedes it.
 
   Raises:
-    ValueError: a folder is not there, or holds none.
+    ValueError: a folder does not exist, or holds no work directory.
   """
   found = {}
   for folder in map(files.absolute, folders):
@@ -54,7 +54,7 @@ def _walk(folder: epath.Path, levels: int) -> Iterator[epath.Path]:
 
 
 def load_runs(*folders: epath.PathLike) -> pd.DataFrame:
-  """One row a run: its config, and the last value of each of its numbers.
+  """Returns one row per run: its config and the last value of each metric.
 
   Args:
     *folders: see `find`.
@@ -62,7 +62,7 @@ def load_runs(*folders: epath.PathLike) -> pd.DataFrame:
   Returns:
     Columns `run`, `finished`, `step`; `config.KEY` for each key of the config,
     nested ones as `config.data.batch_size`; `hours` and `device_hours`, see
-    `load_curves`; and the metrics by their names. What a run lacks is missing.
+    `load_curves`; and the metrics by their names. What a run lacks is NaN.
   """
   rows = []
   for name, workdir in find(*folders).items():
@@ -83,15 +83,15 @@ def load_runs(*folders: epath.PathLike) -> pd.DataFrame:
 
 
 def load_curves(*folders: epath.PathLike) -> pd.DataFrame:
-  """One row a step that a run logged something at.
+  """Returns one row for each step at which a run logged something.
 
   Args:
     *folders: see `find`.
 
   Returns:
-    Columns `run` and `step`; `hours`, that were spent in training steps and
-    waiting for data until then; `device_hours`, those times the devices that
-    the run had at the time (cores on TPU v2 and v3); and the metrics.
+    Columns `run` and `step`; `hours` of training steps and of waiting for data
+    up to that step; `device_hours`, the same hours times the run's number of
+    devices at the time (cores on TPU v2 and v3); and the metrics.
   """
   return pd.DataFrame(
     [
@@ -103,7 +103,7 @@ def load_curves(*folders: epath.PathLike) -> pd.DataFrame:
 
 
 def _curve(workdir: epath.Path) -> list[dict[str, float]]:
-  """The rows of a run, those of one step as one."""
+  """Returns the rows of a run, merged into one row per step."""
   merged: dict[float, dict[str, float]] = {}
   for row in metrics.read(workdir):
     merged.setdefault(row['step'], {}).update(row)

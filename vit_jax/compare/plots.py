@@ -1,4 +1,4 @@
-"""Pictures of `frames`: a metric over steps, time, or a key of the config."""
+"""Plots a metric of `frames` over steps, time, or a config key."""
 
 import pandas as pd
 from etils import epath
@@ -15,18 +15,18 @@ def plot(
   x: str,
   path: epath.PathLike,
 ) -> None:
-  """Writes a picture.
+  """Plots a metric and writes the picture.
 
   Args:
     runs: see `frames.load_runs`.
     curves: see `frames.load_curves`.
-    metric: what goes up.
-    x: one of OVER_TIME, which gives a line for each run; or a key of the
-      config, which gives a point for each run and a line through the means.
-    path: of a .png, .pdf or .svg file.
+    metric: the y axis.
+    x: the x axis: one of OVER_TIME, for a line per run; or a config key, for a
+      point per run and a line through the means.
+    path: a .png, .pdf or .svg file.
 
   Raises:
-    ValueError: matplotlib is not installed, or nothing has that metric or key.
+    ValueError: matplotlib is not installed, or no run has that metric or key.
   """
   try:
     import matplotlib

@@ -1,4 +1,4 @@
-"""What is decided by numbers: by their spread, and not by too few of them."""
+"""Guards: claims are decided by the spread of numbers, never by too few."""
 
 from tests.paper.drawn import number
 from vit_jax.paper import claims
@@ -10,8 +10,8 @@ def test_claims_go_by_the_spread():
   assert claims.compare(number(1.0, 1.1), number(2.0, 2.1)) == 'no'
   assert claims.compare(number(1.0, 2.0), number(1.2, 1.4)) == claims.UNDECIDED
   assert claims.compare(None, number(1.0)) == 'missing'
-  # A single run has no spread; two differ by much less than by chance here,
-  # where t(0.975) of 2 degrees of freedom is 4.30 standard errors of 0.05.
+  # A single run has no spread. Pairs must differ by 0.304: a standard error of
+  # 0.0707 times 4.30, which is t(0.975) of 2 degrees of freedom.
   assert claims.compare(number(2.0), number(1.0)) == claims.UNDECIDED
   assert claims.compare(number(1.0, 1.1), number(1.3, 1.2)) == claims.UNDECIDED
   one, other = number(1.0, 1.1), number(1.0 + 0.43, 1.1 + 0.43)
@@ -21,7 +21,7 @@ def test_claims_go_by_the_spread():
 
 
 def test_equal_values_decide_from_three_on():
-  # Two runs agree by chance; the test would take that for certain.
+  # Two runs can agree by chance, but a t-test would take that for certain.
   two, three = number(2.0, 2.0), number(2.0, 2.0, 2.0)
   assert claims.compare(two, number(1.0, 1.0)) == claims.UNDECIDED
   assert claims.compare(two, number(1.0, 1.1, 1.2)) == claims.UNDECIDED

@@ -1,4 +1,4 @@
-"""What the paper says of few-shot accuracy, asked of numbers made for it."""
+"""Guards: the answers to claims on few-shot accuracy follow the numbers."""
 
 import pytest
 
@@ -10,16 +10,16 @@ MODELS = ('ViT-L/32', 'ViT-B/32', 'BiT-R50x1')
 
 
 def _runs(mean):
-  """Three runs of a standard deviation of 1.
+  """Returns three runs with a standard deviation of 1.
 
-  So that two means differ from 2.776 * sqrt(2 / 3) = 2.27 on, and two
-  differences from 2.306 * sqrt(4 / 3) = 2.66 on.
+  Two such means differ significantly from 2.776 * sqrt(2 / 3) = 2.27 on, and
+  two differences of means from 2.306 * sqrt(4 / 3) = 2.66 on.
   """
   return number(mean - 1, mean, mean + 1)
 
 
 def _points(**changes):
-  """As in the paper: resnet, small and large, with few and many images."""
+  """Returns accuracies of three models by images, ordered as in the paper."""
   means = dict(
     resnet_few=40, resnet_many=55, small_few=30, small_many=60, large_few=25
   )
@@ -50,16 +50,16 @@ def _answers(**changes):
     ({}, ['yes', 'yes', 'yes', 'yes']),
     # The ResNet is behind at first, by 5 and then by 15.
     (dict(resnet_few=25, resnet_many=45), ['no', 'yes', 'yes', 'yes']),
-    # Ahead by 10, then by 20.
+    # The ResNet is ahead by 10, then by 20.
     (dict(resnet_many=80), ['yes', 'no', 'yes', 'yes']),
-    # The large one is ahead by 15, then by 6.
+    # The large ViT is ahead by 15, then by 6.
     (dict(large_few=45), ['yes', 'yes', 'no', 'yes']),
-    # All lose by as much with more images.
+    # Each model loses 10 with more images.
     (
       dict(resnet_many=30, small_many=20, large_many=15),
       ['yes', UNDECIDED, UNDECIDED, 'no'],
     ),
-    # It is enough that one loses.
+    # Two models lose with more images, one gains.
     (dict(small_many=25, resnet_many=30), ['yes', 'yes', 'yes', 'no']),
     (dict(resnet_few=32.2), [UNDECIDED, 'yes', 'yes', 'yes']),
     (dict(resnet_few=32.3), ['yes', 'yes', 'yes', 'yes']),
@@ -76,10 +76,10 @@ def test_claims_about_data_follow_the_numbers(changes, expected):
 @pytest.mark.parametrize(
   ('gains', 'expected'),
   [
-    # The mean of three differs from 2.179 * sqrt(2 / 9) = 1.027 on.
+    # A mean of three gains is significant from 2.179 * sqrt(2 / 9) = 1.027 on.
     ((1.0, 1.0, 1.1), 'yes'),
     ((1.0, 1.0, 1.0), UNDECIDED),
-    # One may lose.
+    # One model may lose.
     ((-2.0, 3.0, 3.0), 'yes'),
     ((-3.0, 0.0, -3.0), 'no'),
     ((None, 3.0, 3.0), 'missing'),
@@ -180,7 +180,7 @@ def _depths(**changes):
     (dict(d4=None), 'missing'),
     (dict(d16=None), 'missing'),
     (dict(d32=None), 'missing'),
-    # Only evidence.
+    # Depth 8 is evidence, but does not decide.
     (dict(d8=None), 'yes'),
   ],
 )

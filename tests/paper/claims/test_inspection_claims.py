@@ -1,4 +1,4 @@
-"""What is said of attention distances, by distances that one can look at."""
+"""Guards: claims on attention distances are right for simple distances."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def _distances(heads):
     ([10, 20, 30, 40], 'yes'),
     ([10, 20, 30, 25], 'yes'),
     ([40, 30, 20, 10], 'no'),
-    # Heads of a block differ by more than blocks do.
+    # The heads of a block differ more than the blocks do.
     ([30, 28, 29, 30], claims.UNDECIDED),
     ([10, 20], 'yes'),
     ([10, 12], claims.UNDECIDED),
@@ -52,8 +52,8 @@ def test_the_correlation_is_stated():
   ('first', 'answer'),
   [
     ([20, 90], 'yes'),
-    ([20, 55], 'no'),  # None looks far.
-    ([95, 99], 'no'),  # All do, as without training.
+    ([20, 55], 'no'),  # No head looks far.
+    ([95, 99], 'no'),  # All heads do, as without training.
   ],
 )
 def test_some_heads_look_far(first, answer):
@@ -73,7 +73,7 @@ def test_some_heads_look_far(first, answer):
   ],
 )
 def test_hybrids_by_their_early_blocks(hybrid, answer):
-  late = 4 * [[1000, 0, 1000, 0]]  # Of 6 blocks, 2 are early.
+  late = 4 * [[1000, 0, 1000, 0]]  # 2 of the 6 blocks are early.
   vit = [[20, 22, 24, 21], [23, 20, 25, 21]]
   claim = said.hybrids_look_less_locally(
     'R50+ViT-L/16', _distances(hybrid + late), 'ViT', _distances(vit + late)

@@ -1,4 +1,4 @@
-"""Claims of Figures 3 and 5: of the paper's numbers, turned round, missing."""
+"""Guards: the answers to the claims of Figures 3 and 5 follow the numbers."""
 
 import dataclasses
 
@@ -15,13 +15,13 @@ SMALL, LARGE = 'R50+ViT-B/32, 7 epochs', 'R50+ViT-L/16, 14 epochs'
 
 
 def number(mean, spread=0.02):
-  """Three runs whose standard deviation is `spread`."""
+  """Returns three runs whose standard deviation is `spread`."""
   found = (mean - spread, mean, mean + spread)
   return Number(found, ('a', 'b', 'c'))
 
 
 def papers():
-  """The points of Figure 5, as the paper has them."""
+  """Returns the points of Figure 5 with the paper's numbers."""
   return {
     row: Scaled(
       FAMILIES[row[:3]],
@@ -41,7 +41,7 @@ def answers(found):
 
 
 def by_data():
-  """Numbers of Figure 3: Table 5's for ViTs; BiT is ahead on ImageNet."""
+  """Returns numbers of Figure 3; ViTs are Table 5's, BiT leads on ImageNet."""
   return {
     (model, data): number(numbers.TABLE_5[f'{data}: ImageNet', model].value)
     for data in (values.IMAGENET, values.JFT)
@@ -58,7 +58,7 @@ def test_figure_3_of_the_papers_numbers_says_what_the_paper_does():
   found = transfer_claims.data_claims(by_data())
   assert [claim.answer for claim in found] == ['yes'] * 4
   small, large, bit, vit = (claim.evidence for claim in found)
-  # What is better is first.
+  # The better model comes first.
   spread = '± 0.02 (3 pre-trainings)'
   assert small.startswith(f'ViT-B/16 77.91 {spread}; ViT-L/16 76.53 {spread}. ')
   assert large.startswith(f'ViT-L/16 87.12 {spread}; ViT-B/16 84.15 {spread}. ')
@@ -124,7 +124,8 @@ def test_figure_5_of_the_papers_numbers_says_what_the_paper_does():
   found = transfer_claims.compute_claims(papers())
   assert [claim.answer for claim in found] == ['yes', 'yes', 'yes']
   vits, small, vanishes = (claim.evidence for claim in found)
-  # ResNets: 89.33 with 50 and 91.67 with 96 exaFLOPs; 55 is 0.146 of the way.
+  # ResNets: 89.33 at 50 and 91.67 at 96 exaFLOPs. In logarithms, 55 is 0.146 of
+  # the way.
   assert (
     'ViT-B/32, 7 epochs: 92.50 ± 0.02 (3 pre-trainings), ResNets 89.67 ± 0.02'
     ' (3 pairs)'
@@ -147,10 +148,10 @@ def changed(row, mean):
   ('row', 'mean', 'expected'),
   [
     ('ViT-L/16, 7 epochs', 93.0, ['no', 'yes', 'yes']),
-    # ViTs reach 93.41.
+    # ViTs with its compute reach 93.41.
     (SMALL, 93.0, ['yes', 'no', 'no']),
     (SMALL, 93.42, ['yes', claims.UNDECIDED, claims.UNDECIDED]),
-    # The lead shrinks, from 0.86 to 0.5, and is still there.
+    # The lead shrinks from 0.86 to 0.5, but remains.
     (LARGE, 95.96, ['yes', 'yes', 'no']),
     (LARGE, 97.0, ['yes', 'yes', 'no']),
   ],
@@ -203,7 +204,7 @@ def test_hybrids_without_vits_around_their_compute_decide_nothing():
   ],
 )
 def test_half_of_the_vits_must_be_comparable(most, compared, expected):
-  """ResNets of no more compute than this; the others have what they have."""
+  """Lowers the compute of ResNets to `most`; the others keep theirs."""
   found = {
     row: dataclasses.replace(run, compute=min(run.compute, most))
     if run.family == 'ResNet'
@@ -225,7 +226,7 @@ def test_half_of_the_vits_must_be_comparable(most, compared, expected):
   ],
 )
 def test_a_single_pretraining_decides_nothing_in_figure_5(row, expected):
-  """Nor does it keep the others from being compared, half of the ViTs."""
+  """The other ViTs, at least half of them, can still be compared."""
   found = papers()
   single = Number((found[row].accuracy.mean,), ('a',))
   found[row] = dataclasses.replace(found[row], accuracy=single)

@@ -1,4 +1,4 @@
-"""What finished runs cost follows from their own configs."""
+"""Guards: the cost of a finished run follows from its own config."""
 
 import json
 
@@ -30,11 +30,11 @@ def _leave(workdir, **changes):
 
 def test_a_run_costs_what_its_own_model_does(tmp_path):
   _leave(tmp_path)
-  # 4 patches of 192 numbers. In both blocks, for 5 tokens: queries, keys,
-  # values and the output, the MLP, scores and their sums; the head.
+  # 4 patches of 192 numbers, 2 blocks on 5 tokens, and the head. A block has
+  # query, key, value and output projections, the MLP, scores and weighted sums.
   block = 5 * 4 * 4 * 4 + 5 * 2 * 4 * 8 + 2 * 5 * 5 * 4
   macs = 4 * 192 * 4 + 2 * block + 4 * 5
-  # A multiply-accumulate is two operations; three passes of 1,000 images.
+  # A multiply-accumulate is two operations; 1,000 images take three passes.
   assert cost.exaflops_of_run(tmp_path) == pytest.approx(
     macs * 2 * 3 * 1000 / 1e18
   )
@@ -43,7 +43,7 @@ def test_a_run_costs_what_its_own_model_does(tmp_path):
 def test_a_fast_attention_costs_what_the_plain_one_does(tmp_path):
   _leave(tmp_path)
   plain = cost.exaflops_of_run(tmp_path)
-  # This machine may have none of these.
+  # The machine of the test may lack this attention.
   _leave(tmp_path, model=MODEL | {'attention_implementation': 'splash'})
   assert cost.exaflops_of_run(tmp_path) == plain
 

@@ -1,4 +1,4 @@
-"""What --plan prints: costs, what there is, totals."""
+"""Guards: --plan prints the costs, the states of runs, and totals."""
 
 import json
 
@@ -36,7 +36,7 @@ def where(tmp_path):
 
 
 def _leave(where, name, lines, *, done=False):
-  """What a run of 2,000 steps leaves."""
+  """Writes the files of a run of 2,000 steps."""
   workdir = where.workdir(name)
   workdir.mkdir(parents=True)
   (workdir / 'config.json').write_text('{"total_steps": 2000}')
@@ -115,8 +115,8 @@ def test_a_miniature_has_hours_and_no_costs(mini, where):
 
 def test_fine_tuning_counts_all_runs_of_the_protocol(paper):
   nodes = [Transfer(SHORT, values.CIFAR10)]
-  # Four rates and three seeds, 10,000 steps of 512 images; 45.3 billion
-  # multiply-adds a forward pass at 384 px, of 6 operations: 9.74.
+  # Four rates and three seeds of 10,000 steps of 512 images. A forward pass at
+  # 384 px has 45.3 billion multiply-adds; with 6 operations each: 9.74.
   assert plan_table.finetuning(nodes, paper, {}, papers_own=True) == (
     'Fine-tuning: 1 study of 7 runs, 9.7 exaFLOPs, 0 finished.'
   )
@@ -155,7 +155,7 @@ def test_where_core_days_are_from_is_said(paper, where):
   (where.local / 'plan.json').write_text(json.dumps(plans))
   both = 'Compiled by libtpu 0.0.14, jax 0.1; libtpu 0.0.7, jax 0.1.'
   assert notes() == [from_plan, both]
-  # A plan of an earlier version does not say it.
+  # Plans of earlier versions do not name the compiler.
   del plans[0]['libtpu'], plans[1]['libtpu']
   (where.local / 'plan.json').write_text(json.dumps(plans))
   assert notes() == [from_plan]
@@ -176,13 +176,13 @@ def test_all_items_have_rows(mini, where):
 
 
 def test_fine_tuning_on_vtab_is_counted(where):
-  """57 tasks and models of three seeds; in miniature 8 tasks of one."""
+  """3 models on 19 tasks with three seeds; in miniature 8 tasks with one."""
   nodes = with_needs(items.ITEMS['table9'].nodes)
   sweep = reading.load('configs/sweeps/reproduce.py:table9,scale=paper')
   line = plan_table.finetuning(nodes, sweep, {}, papers_own=True)
   assert line.startswith('Fine-tuning: 57 studies of 171 runs, ')
-  # ViT-L/16, 2,500 steps of 512 images at 384 px, 191.2 billion
-  # multiply-adds each, of 6 operations, three seeds: 4.4.
+  # Three seeds of 2,500 steps of 512 images. ViT-L/16 at 384 px has 191.2
+  # billion multiply-adds per image; with 6 operations each: 4.4.
   [node] = [
     node
     for node in nodes

@@ -1,4 +1,4 @@
-"""Plans of pre-training runs: which belong to which, and those that lack."""
+"""Guards: pre-training runs find their plans, and missing plans are made."""
 
 import json
 import pathlib
@@ -65,13 +65,13 @@ def test_the_runs_of_a_sweep_are_planned_by_the_names_that_the_planner_has():
   [
     (_plan(), 10),
     (_plan(topology='v3:2x2'), 10),
-    # Not the paper's cores, nor of any slice, nor the run's.
+    # Plans for other cores, for no slice, for other runs, and a failed one.
     (_plan(topology='v5e:16x16'), None),
     (_plan(topology=None), None),
     (_plan(config=B16.replace('16', '32')), None),
     (_plan(overrides={'seed': '0'}), None),
     (_plan(error='out of memory'), None),
-    # What does not fit is not what would run.
+    # A run that does not fit needs a fix, which has core-days of its own.
     (_plan(fits=False, fix=None), None),
     (_plan(fits=False, fix={'core_days': 12.0}), 12),
   ],
@@ -122,7 +122,7 @@ def test_what_is_missing_is_planned_once_and_kept(tmp_path):
 
   def planner(words):
     called.append(words)
-    # What was planned before is on disk by now.
+    # The earlier plans are on disk already.
     assert len(planning.read(tmp_path)) == len(called)
     return _plan(5.0, words[0].removeprefix('--config='))
 
@@ -144,7 +144,7 @@ def test_what_is_missing_is_planned_once_and_kept(tmp_path):
   assert days == {'a': 10, 'b': 5, 'c': 5, 'd': 5}
   planning.compile_missing(*arguments)
   assert len(called) == 2
-  # Another slice is another plan.
+  # Another slice needs another plan.
   planning.compile_missing(runs[:1], tmp_path, 'v3:2x2', print, planner)
   assert called[-1][-2] == '--topology=v3:2x2'
 

@@ -1,4 +1,4 @@
-"""Figures 4, 9 and 13: which runs, and what is drawn of them."""
+"""Guards: Figures 4, 9 and 13 have the right runs, points and answers."""
 
 import pathlib
 
@@ -16,20 +16,20 @@ from vit_jax.paper.runs import Pretraining
 
 @pytest.fixture
 def drawn(monkeypatch):
-  """The figures instead of their files, with the lines of these."""
+  """Collects each figure and its rows, instead of writing its files."""
   kept = []
   monkeypatch.setattr(
     curve_items.drawing,
     'save',
     lambda figure, stem, rows: kept.append((figure, rows)),
   )
-  # Runs of these tests have no model.
+  # The configs of these runs do not describe their models.
   monkeypatch.setattr(curve_items.cost, 'exaflops_of_run', _exaflops)
   return kept
 
 
 def _exaflops(workdir):
-  """Of runs on all images, and of no other model than these."""
+  """Returns the exaFLOPs of a run on all images, for the models below."""
   model, data, epochs = str(workdir).split('/run of ')[1].split(', ')
   assert (data, epochs) == ('JFT-300M', '7 epochs')
   return {
@@ -44,7 +44,7 @@ def _exaflops(workdir):
 
 
 def _early(best):
-  """A run that validates best at its first evaluation."""
+  """Returns metrics of a run that validates best at its first evaluation."""
   return {
     100: {'validation/accuracy': 0.5, fewshot.IMAGENET: best},
     200: {'validation/accuracy': 0.4, fewshot.IMAGENET: 0.01},
@@ -52,7 +52,13 @@ def _early(best):
 
 
 def _figure4_runs(fewest, most, scale='paper'):
-  """Model -> accuracy with 9M and with all images; 0.25 in between."""
+  """Returns the runs of Figure 4 with their metrics.
+
+  Args:
+    fewest: model -> accuracy with 9M images; 0.25 by default.
+    most: model -> accuracy with all images; 0.25 by default.
+    scale: 'paper' or 'mini'.
+  """
   return {
     node: _early(
       {9_000_000: fewest, None: most}.get(node.images, {}).get(node.model, 0.25)
@@ -75,7 +81,7 @@ def test_figure_4_is_24_points_of_one_or_three_runs():
     assert seeds['ViT-L/16', images] == seeds['BiT-R152x2', images] == [0]
     for model in ('ViT-L/32', 'ViT-B/32', 'ViT-b/32', 'BiT-R50x1'):
       assert seeds[model, images] == [0, 1, 2]
-  # All images are Table 6's run.
+  # The run on all images is Table 6's.
   assert Pretraining('ViT-L/32', values.JFT, 7) in nodes
   assert Pretraining('ViT-B/32', images=9_000_000).name == (
     'ViT-B/32, JFT-300M, 9M images'
@@ -109,7 +115,7 @@ def test_figure_4_stops_early_and_answers(tmp_path, drawn):
       'Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 56.1 exaFLOPs,'
       ' 1.1 times that of the ResNet.'
     )
-  # The four models with several runs are all asked.
+  # The claim covers all four models that have several runs.
   for model in ('ViT-L/32', 'ViT-B/32', 'ViT-b/32 25.00', 'BiT-R50x1'):
     assert model in said[3].evidence
   assert 'ViT-L/16' not in said[3].evidence
@@ -128,7 +134,7 @@ def test_figure_4_contradicts_where_runs_do(tmp_path, drawn):
   assert [claim.answer for claim in section.blocks[1:]] == [
     *('no', 'no', 'no', 'no', 'yes')
   ]
-  # The ResNet of about the same compute in miniature.
+  # In miniature, BiT-R50x2 has about the same compute as ViT-B/32.
   assert 'BiT-R50x2 30.00' in section.blocks[1].evidence
   assert 'BiT-R50x2 0.8 teraFLOPs, ViT-B/32 0.96' in section.blocks[2].evidence
   assert section.notes[0].startswith('ViT-L/16 and BiT-R152x2 are left out')
@@ -155,7 +161,7 @@ def test_a_missing_seed_of_figure_4_is_a_missing_point(tmp_path, drawn):
 def test_figure_9_is_one_model_with_three_heads_and_rates():
   token, high, low = curve_items.figure9().nodes
   assert token == Pretraining('ViT-B/16', values.JFT, 7)
-  # A linear head: no hidden layer before it.
+  # The head is linear, without a hidden layer before it.
   linear = (('model.pooling', 'gap'), ('model.representation_size', 0))
   assert high.options == linear
   assert low.options == (*linear, ('schedule.peak', 3e-4))
@@ -201,7 +207,7 @@ def test_figure_9_in_miniature_is_the_mean_of_three_runs(tmp_path, drawn):
     for node in nodes
     if (node.label, node.seed) != ('GAP, lr 3e-4', 1)
   }
-  # One that went on from elsewhere has other steps, too.
+  # A resumed run can have logged further steps.
   runs[nodes[0]][5] = {fewshot.IMAGENET: 0.0}
   results = fewshot.results(tmp_path, runs, comparable=False)
   curve_items.figure9().render(results, tmp_path / 'figures')
@@ -239,7 +245,7 @@ def _figure13(tmp_path, *, comparable=True):
 
 
 def _measure(tmp_path, name, scale, speeds, device='a GPU'):
-  """Leaves a file of Figure 12: (model, size) -> images per second."""
+  """Writes a file of Figure 12; speeds: (model, size) -> images per second."""
   path = tmp_path / 'measured' / name
   unit = 'core' if device.endswith('Core') else 'device'
   found = store.Measured(store.Settings(device, scale, unit, 1, 'float32'))
@@ -273,7 +279,7 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
     **{'ViT-B/32': 0.5, 'ViT-B/16': 0.51, 'Axial-ViT-B/32': 0.52},
     **{'Axial-ViT-B/16': 0.53, 'AxialResNet50': 0.54, 'BiT-R50x1': 0.55},
   }
-  # As derived from their sizes, and by Table 6.
+  # These follow from the sizes of the models and agree with Table 6.
   for model, exaflops in (
     ('ViT-B/32', 56),
     ('Axial-ViT-B/32', 108),
@@ -319,7 +325,7 @@ def test_without_a_measurement_there_are_no_speeds(tmp_path, drawn):
 def test_speeds_are_the_papers_device_where_none_is_at_hand(tmp_path, drawn):
   v3 = {('ViT-B/16', 224): 11.0}
   _measure(tmp_path, 'figure12_v3.json', 'paper', v3, 'TPU v3 TensorCore')
-  # One that holds nothing of use yet.
+  # This file has no speed at 224 px yet.
   _measure(tmp_path, 'figure12.json', 'paper', {('ViT-B/16', 64): 99.0})
   section = _figure13(tmp_path)
   assert _speeds(drawn) == {'ViT-B/16': 11}

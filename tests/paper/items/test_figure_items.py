@@ -1,4 +1,4 @@
-"""Figures 3 and 5 with their claims; Figure 5 in miniature has its own axis."""
+"""Guards: Figures 3 and 5 have the right runs, points, axes and answers."""
 
 import json
 
@@ -16,7 +16,7 @@ _ONLY_IMAGENET = ['yes', claims.UNDECIDED, 'yes', claims.UNDECIDED]
 
 
 def _papers(node, seed):
-  """Table 6's numbers, a little apart."""
+  """Returns Table 6's numbers, which differ a little between seeds."""
   rows = dict(zip(numbers.ROWS_6, numbers.TABLE_6.rows, strict=True))
   if not isinstance(node, Transfer):
     return {}
@@ -26,7 +26,7 @@ def _papers(node, seed):
 
 
 def _figure_3(node, seed):
-  """BiT is ahead from ImageNet, by a point, and behind from all else."""
+  """Returns Table 5's numbers; BiT leads by a point on ImageNet only."""
   if not isinstance(node, Transfer):
     return {}
   start = node.pretraining
@@ -40,7 +40,7 @@ def _figure_3(node, seed):
 
 
 def _seeds(nodes):
-  """(model, data, epochs) -> seeds of pre-training, of what there are 3 of."""
+  """Returns (model, data, epochs) of what has three seeds of pre-training."""
   found = {}
   for node in nodes:
     start = node.pretraining
@@ -62,7 +62,7 @@ def test_figure_5_in_miniature_compares_what_has_a_spread(
 ):
   item = items.figure_items
   compute = dict(zip(numbers.ROWS_6, range(1001, 1019), strict=True))
-  # By size, ResNets and ViTs in turn.
+  # In the order of compute, ResNets and ViTs alternate.
   for place, row in enumerate(
     ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16'), start=1
   ):
@@ -74,8 +74,8 @@ def test_figure_5_in_miniature_compares_what_has_a_spread(
   )
   results = made.results(FIGURE_5.nodes_at('mini'), _papers, comparable=False)
   _, ahead, *_ = FIGURE_5.render(results, tmp_path).blocks
-  # Of several are ViT-B/32 and the ResNets around it; ViT-L/32 is between two
-  # of one pre-training.
+  # ViT-B/32 and the ResNets around it have several pre-trainings. ViT-L/32 lies
+  # between two ResNets that have one each.
   assert 'Average-5. 1 of 6 ViTs could be compared.' in ahead.evidence
   assert ahead.answer == claims.UNDECIDED
 
@@ -121,7 +121,7 @@ def test_figure_3_has_its_claims_below_it(tmp_path):
   picture, *said = FIGURE_3.render(results, tmp_path).blocks
   assert isinstance(picture, Picture)
   assert all(isinstance(claim, Claim) for claim in said)
-  # There is one ViT-L/16 of 14 epochs of JFT-300M.
+  # The ViT-L/16 of 14 epochs on JFT-300M has a single pre-training.
   assert [claim.answer for claim in said] == _ONLY_IMAGENET
   assert 'ViT-B/16 77.94 ± 0.02 (3 pre-trainings)' in said[0].evidence
   rows = pd.read_csv(tmp_path / 'figure3.csv')
@@ -146,7 +146,7 @@ def test_figure_5_of_the_papers_numbers_has_its_claims_below_it(tmp_path):
   results = made.results(FIGURE_5.nodes, _papers)
   picture, *said = FIGURE_5.render(results, tmp_path).blocks
   assert "the paper's models" in picture.caption
-  # One ResNet of many sizes, and one of the largest hybrid.
+  # Many of the ResNets and the largest hybrid have a single pre-training.
   assert [claim.answer for claim in said] == [
     *(claims.UNDECIDED, 'yes', claims.UNDECIDED)
   ]
@@ -164,7 +164,7 @@ def test_figure_5_of_the_papers_numbers_has_its_claims_below_it(tmp_path):
     [84.925, 0.02, 3], abs=1e-6
   )
   assert found.loc['ViT-B/16, 7 epochs', 'n'] == 1
-  # The averages that follow from Table 6, in its order; seeds differ by 0.025.
+  # The averages of Table 6, in its order; seeds raise them by at most 0.025.
   ours = rows[(rows.source == 'ours') & (rows.panel == 'Average-5')]
   averages = ours.set_index('label').loc[[*numbers.TABLE_6.rows], 'mean']
   assert averages.tolist() == pytest.approx(
@@ -181,7 +181,7 @@ def test_figure_5_in_miniature_has_the_compute_of_its_own_runs(
   tmp_path, monkeypatch
 ):
   def workdir(name):
-    """All runs have the same model, and steps by their epochs."""
+    """All runs have the same model; their epochs set their steps."""
     folder = tmp_path / name.replace('/', '_')
     folder.mkdir(exist_ok=True)
     model = {'name': 'ViT-B/16', 'width': 4, 'depth': 1, 'heads': 1}
@@ -213,8 +213,8 @@ def test_figure_5_in_miniature_has_the_compute_of_its_own_runs(
   rows = pd.read_csv(tmp_path / 'figure5.csv')
   assert set(rows.source) == {'ours'}
   compute = rows.set_index('label').x.astype(float)
-  # 4 patches of 192 numbers, 5 tokens, the head: 3,932 multiply-adds; 6 times
-  # that for 1e7 images.
+  # 4 patches of 192 numbers, a block on 5 tokens, and the head: 3,932
+  # multiply-adds. 6 operations each, for 1e7 images.
   macs = 4 * 192 * 4 + (5 * 4 * 4 * 4 + 5 * 2 * 4 * 8 + 2 * 5 * 5 * 4) + 4 * 5
   expected = macs * 6 * 1e7 / 1e12
   assert compute['ViT-L/16, 7 epochs'].tolist() == pytest.approx([expected] * 2)

@@ -1,4 +1,4 @@
-"""Items that are drawn from weights: of which runs, and what they show."""
+"""Guards: items drawn from weights have the right runs, panels and claims."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ LARGE = Pretraining('ViT-L/16', values.JFT, 14)
 
 
 class Stub(Results):
-  """Results with folders and numbers as they are given."""
+  """`Results` with the given folders and numbers."""
 
   def __init__(self, folders, found=()):
     super().__init__([], {})
@@ -58,7 +58,7 @@ def test_figures_are_of_the_papers_runs():
     'schedule.peak': 2e-4,
     'optimizer.weight_decay': 0.01,
   }
-  # All but that of the smaller rate are of Table 6, too.
+  # Table 6 has all of these runs but the one with the smaller rate.
   others = {
     n for name in ('figure7', 'figure11') for n in items.ITEMS[name].nodes
   }
@@ -68,7 +68,7 @@ def test_figures_are_of_the_papers_runs():
 
 
 def _fake_picture(monkeypatch, titles, notes=()):
-  """Lets pictures be drawn that are of these panels."""
+  """Replaces drawing; pictures have the panels `titles`. Returns the calls."""
   calls = []
 
   def draw(name, panels, results, folder):

@@ -1,4 +1,4 @@
-"""The paper's items: shared runs, numbers from runs' files, what is missing."""
+"""Guards: items share runs and show only numbers that finished runs have."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def sweep(request):
 
 
 def _finished(sweep, accuracy):
-  """Metrics of all runs: accuracy(node's name, place among its runs)."""
+  """Returns metrics of all runs, from accuracy(node's name, index of run)."""
   finished = {}
   for study in sweep.studies:
     for i, run in enumerate(study.candidates):
@@ -49,7 +49,7 @@ def test_items_share_runs():
   assert shared.epochs == 14
   for name in ('table2', 'table5', 'table6'):
     assert Transfer(shared, values.CIFAR10) in items.ITEMS[name].nodes
-  # Table 2's ImageNet is at a higher resolution, with averaged weights.
+  # Table 2 fine-tunes on ImageNet at a higher resolution and averages weights.
   assert Transfer(shared, values.IMAGENET, 512) in items.ITEMS['table2'].nodes
   assert Transfer(shared, values.IMAGENET) not in items.ITEMS['table2'].nodes
   seven = Pretraining('BiT-R50x1', values.JFT, 7)
@@ -60,12 +60,12 @@ def test_items_share_runs():
   assert Transfer(default, values.IMAGENET) in items.ITEMS['table6'].nodes
   nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
   assert len({node.name for node in nodes}) == len(nodes)
-  # 14 of Table 5, 13 more of Table 6, 10 of Table 7, 23 of Table 8, BiT's two
-  # from two sets of Figure 3 and 12 seeds from ImageNet, 49 of Figure 4, a
-  # hybrid's 2 seeds of Figure 5, 21 of Figure 8, 2 of Figure 9, one of Figure
-  # 10, three of Figure 13, and three of masked patches.
+  # New pre-trainings: Table 5: 14, Table 6: 13, Table 7: 10, Table 8: 23,
+  # Figure 3: two BiTs on two data sets and 12 seeds on ImageNet, Figure 4: 49,
+  # Figure 5: two seeds of a hybrid, Figure 8: 21, Figure 9: 2, Figure 10: 1,
+  # Figure 13: 3, masked patches: 3.
   assert sum(isinstance(node, Pretraining) for node in nodes) == 157
-  # 19 tasks of three models of Table 9, and of the ResNet of Figure 2.
+  # 19 tasks for each of Table 9's three models and Figure 2's ResNet.
   assert sum(isinstance(node, Vtab) for node in nodes) == 76
 
 
@@ -110,7 +110,7 @@ def test_a_deleted_number_is_missing_in_its_cells_only(sweep, tmp_path):
   missing = {
     (name, *place)
     for name, item in items.ITEMS.items()
-    # Its means in miniature are read from files.
+    # In miniature, Table 8 reads the runs' files, which do not exist here.
     if name != 'table8' or papers_own
     for table in item.render(results, tmp_path).blocks
     if isinstance(table, Table)
@@ -128,7 +128,7 @@ def test_without_runs_nothing_is_a_number(sweep, tmp_path):
   results = Results(sweep.studies, {})
   for name, item in items.ITEMS.items():
     if not item.nodes:
-      continue  # From the code.
+      continue  # Its numbers come from the code.
     section = item.render(results, tmp_path)
     if name in DRAWN_FROM_WEIGHTS:
       assert {claim.answer for claim in section.blocks} <= {'missing'}
@@ -227,12 +227,12 @@ def test_core_days_are_those_of_the_plan(sweep, tmp_path):
   cell = row.pop('ViT-L/16, JFT-300M')
   assert cell.ours.values == (697,)
   assert cell.ours.runs == ('plan: ViT-L/16, JFT-300M, 14 epochs',)
-  assert cell.difference == 17  # The paper's are 680.
+  assert cell.difference == 17  # The paper has 680.
   assert all(other.ours is None for other in row.values())
   assert 'estimates of vit_jax.plan' in section.notes[-1]
-  # Nothing is to be run for it.
+  # Core-days need no run.
   assert not any(cell.expected for cell in (cell, *row.values()))
-  # Table 6 has them too, which the paper's has not.
+  # Our Table 6 has core-days too; the paper's does not.
   table = items.ITEMS['table6'].render(results, tmp_path).blocks[0]
   assert table.columns == (*numbers.TABLE_6.columns, 'TPUv3-core-days')
   assert {

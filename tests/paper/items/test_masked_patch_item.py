@@ -1,4 +1,4 @@
-"""Masked patch prediction as an item: its runs, claims and notes."""
+"""Guards: masked patch prediction has the right runs, claims and notes."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
 def test_masked_patches_that_are_not_predicted(monkeypatch, tmp_path):
   fake_picture(monkeypatch, ())
   item = masked_patch_item.masked_patch()
-  # Better than the most frequent colour, and twice that is 40.
+  # The most frequent colour has 20, so the claim needs more than 40.
   for accuracy, answer in (
     *((30.0, 'no'), (39.9, 'not at this scale'), (40.2, 'yes')),
   ):
@@ -94,13 +94,13 @@ def test_each_run_is_beside_its_own_baseline(monkeypatch, tmp_path):
     results.found[start, 'validation/baseline_accuracy'] = baseline
   item = masked_patch_item.masked_patch()
   _, colours, *_ = item.render(results, tmp_path).blocks
-  # One more than twice as many, each time.
+  # Each run is right 1 point more than twice as often as its baseline.
   assert colours.answer == 'yes'
   assert '51.00 ± 20.00' in colours.evidence
 
 
 def test_fine_tuning_again_is_no_other_pretraining(monkeypatch, tmp_path):
-  """Of 3 pre-trainings the three fine-tuning runs of each are one value."""
+  """The three fine-tuning runs of a pre-training count as one value."""
   fake_picture(monkeypatch, ())
   item = masked_patch_item.masked_patch()
   found = {'masked_patch': (80.0, 77.0, 76.0), 'supervised': (75.0, 76.0, 76.5)}
@@ -113,7 +113,7 @@ def test_fine_tuning_again_is_no_other_pretraining(monkeypatch, tmp_path):
   results = made.results(item.nodes, metrics, seeds=3)
   table, _, ahead, _ = item.render(results, tmp_path).blocks
   assert len(table.cells['From scratch', 'ImageNet'].ours.values) == 9
-  # With nine values each it would be certain.
+  # Nine values each would decide the claim.
   assert (
     claims.compare(
       table.cells['Masked patch prediction', 'ImageNet'].ours,
@@ -145,6 +145,6 @@ def test_masked_patch_runs():
     'ViT-B/16, ImageNet-21k to ImageNet',
     *(f'ViT-B/16, JFT-300M, 7 epochs{seed} to ImageNet' for seed in seeds),
   ]
-  # The others are those of Figure 3.
+  # Figure 3 has all of the other runs.
   figure3 = items.ITEMS['figure3'].nodes
   assert set(masked_patch_item.masked_patch().nodes[6:]) <= set(figure3)

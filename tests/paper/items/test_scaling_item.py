@@ -1,4 +1,4 @@
-"""Figure 8: its runs, their relative compute, and what is drawn of them."""
+"""Guards: Figure 8 has the right runs, relative compute and points."""
 
 import pandas as pd
 import pytest
@@ -43,7 +43,7 @@ FIRST = {
 
 
 def _macs(depth, width, mlp, patch=32):
-  """Multiply-adds of a ViT at 224 px, with 1,000 classes."""
+  """Returns the multiply-adds of a ViT at 224 px, with 1,000 classes."""
   patches = (224 // patch) ** 2
   tokens = patches + 1
   block = (
@@ -146,7 +146,7 @@ def test_the_miniature_says_what_its_depths_are(tmp_path, monkeypatch):
   section, rows = _render(tmp_path, runs, comparable=False)
   depth = rows.loc[('ImageNet 5shot', 'Depth'), 'mean'].to_list()
   assert depth == pytest.approx([0.0425, 0.0825, 0.1625, 0.3225, 0.64])
-  # Of the runs themselves.
+  # The compute is that of the runs' own models.
   compute = rows.loc[('ImageNet 5shot', 'Depth'), 'x'].to_list()
   assert compute == pytest.approx([0.5, 1, 1.5, 2, 2.5])
   assert section.blocks[1].answer == 'yes'

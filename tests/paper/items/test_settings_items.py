@@ -1,4 +1,4 @@
-"""Tables 1, 3 and 4: what the code has, beside what the paper prints."""
+"""Guards: Tables 1, 3 and 4 show where our code differs from the paper."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ def _render(name):
 
 
 def _cells(name):
-  """(row, column) -> setting, of all blocks."""
+  """Returns (row, column) -> setting, from all blocks."""
   found = {}
   for block in _render(name).blocks:
     assert isinstance(block, Settings)
@@ -41,7 +41,7 @@ def _spelled_otherwise(name):
 
 
 def _change(monkeypatch, change, where=command_line):
-  """Has `change` applied to each config that is read."""
+  """Applies `change` to each config that is read."""
   read = where.read_config
 
   def changed(words):
@@ -141,7 +141,7 @@ def test_another_size_is_shown_beside_the_papers(monkeypatch):
       *('BiT-R152x2', 'schedule.peak', 5e-4, 'BiT-R152x{1,2}', 'Base LR'),
       '0.0006 (BiT-R152x1), 0.0005 (BiT-R152x2)',
     ),
-    # Neither 7 nor 14.
+    # The paper has 7/14, and 10 is neither.
     ('R50+ViT-L/16', 'epochs', 10.0, 'R50+ViT-L/16', 'Epochs', 10),
     ('ViT-H/14', 'epochs', None, 'ViT-H/14', 'Epochs', 'None'),
     ('ViT-H/14', 'schedule.name', 'cosine', 'ViT-H/14', 'LR decay', 'cosine'),
@@ -178,7 +178,7 @@ def test_another_setting_of_all_pretraining_is_found(
   monkeypatch, key, value, row, shown
 ):
   def change(config):
-    if value == 'none':  # As of another optimizer.
+    if value == 'none':  # Not all optimizers have it.
       del config.optimizer[key.removeprefix('optimizer.')]
     else:
       config.update_from_flattened_dict({key: value})

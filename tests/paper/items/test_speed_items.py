@@ -1,4 +1,4 @@
-"""Figure 12 is drawn from files of measurements, and measured in a process."""
+"""Guards: Figure 12 is drawn from files, which a separate process measures."""
 
 import types
 
@@ -46,7 +46,7 @@ def test_without_measurements_the_figure_is_empty_and_a_note_has_the_command(
   assert str(tmp_path / 'measured' / 'figure12.json') in note
   assert [block.stem for block in section.blocks] == ['figures/figure12']
   rows = (tmp_path / 'figures' / 'figure12.csv').read_text().split('\n')
-  assert len(rows) == 2  # The header, and the end of its line.
+  assert len(rows) == 2  # Only the header, and the end of its line.
 
 
 def test_each_file_is_a_figure_of_figure_12s_models(tmp_path):
@@ -135,7 +135,7 @@ def test_files_of_the_other_scale_are_left_out(tmp_path):
     [picture] = section.blocks
     assert picture.stem == f'figures/{stem}'
     assert ('In miniature' in picture.caption) == (results is MINI)
-  # 24 px is none of the paper's sizes.
+  # The paper does not have the size 24 px.
   total = len(networks.pairs((), (), 'paper'))
   assert speed_items.progress('paper', folder) == (0, total)
   assert speed_items.progress('mini', folder) == (2, SIZE)

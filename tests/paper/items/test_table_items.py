@@ -1,4 +1,4 @@
-"""Tables whose cells are of several runs, or of another of their metrics."""
+"""Guards: the cells of tables use the right runs and metrics."""
 
 import pytest
 
@@ -19,7 +19,7 @@ REAL = {
 
 
 def _metrics(node, seed):
-  """ReaL is higher; Table 2's run of ImageNet, at more pixels, is another."""
+  """Returns accuracies; ReaL is higher, most so at Table 2's resolution."""
   larger = 0.01 * (getattr(node, 'resolution', 384) > 384)
   return {
     'test/accuracy': 0.8 + 0.1 * seed,
@@ -49,7 +49,7 @@ def test_real_is_another_test_of_the_runs_of_imagenet(name, real, tmp_path):
     if place[1] != 'exaFLOPs'
   } == {85}
   assert not any('ReaL' in note for note in section.notes)
-  # There is nothing to run for it.
+  # ReaL needs no runs of its own.
   assert not any(
     node.task == values.REAL
     for node in item.nodes
@@ -105,7 +105,7 @@ def test_table_7_is_over_seeds_of_pretraining_and_of_fine_tuning(tmp_path):
       pytest.approx((50, 51, 52, 53, 54, 55))
     )
   assert claim.answer == 'yes'
-  # Pre-trainings have 50.5, 52.5 and 54.5, each the mean of two.
+  # The pre-trainings have 50.5, 52.5 and 54.5, each a mean of two runs.
   assert (
     'BiT-R50x1: Adam 72.50 ± 2.00 (3 pre-trainings), SGD 52.50 ± 2.00 (3'
   ) in claim.evidence
@@ -113,7 +113,7 @@ def test_table_7_is_over_seeds_of_pretraining_and_of_fine_tuning(tmp_path):
 
 def test_table_7_takes_a_pretraining_for_one_sample(tmp_path):
   item = items.ITEMS['table7']
-  # Adam is ahead by 3 on average, and each pre-training differs as much.
+  # Adam is ahead by 3 on average, but pre-trainings differ by up to 4.
   means = {'adam': (56, 54, 52), 'sgd': (53, 51, 49)}
 
   def metrics(node, seed):
@@ -127,7 +127,7 @@ def test_table_7_takes_a_pretraining_for_one_sample(tmp_path):
     table.cells['Average', f'BiT-R50x1, {optimizer}'].ours
     for optimizer in ('Adam', 'SGD')
   )
-  # Nine values each would decide.
+  # Nine values each would decide the claim.
   assert len(adam.values) == 9
   assert claims.compare(adam, sgd) == 'yes'
   assert claim.answer == claims.UNDECIDED
@@ -135,7 +135,7 @@ def test_table_7_takes_a_pretraining_for_one_sample(tmp_path):
 
 @pytest.mark.parametrize(
   ('scale', 'model', 'mean'),
-  # In miniature it is the mean over all data sets.
+  # In miniature a cell is the mean over all data sets.
   [('paper', 'ViT-B/16', 0.5), ('mini', 'ViT-B/32', 0.4)],
 )
 def test_table_8_is_of_its_scales_runs(scale, model, mean, tmp_path):

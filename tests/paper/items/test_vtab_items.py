@@ -1,4 +1,4 @@
-"""Table 9 and Figure 2, and Table 2's row of VTAB, from the same runs."""
+"""Guards: Table 9, Figure 2 and Table 2's row of VTAB use the same runs."""
 
 import pandas as pd
 import pytest
@@ -19,7 +19,7 @@ FOUR = ('CIFAR-100', 'Pets', 'EuroSAT', 'dSpr-Ori')
 
 
 def metrics(node, seed):
-  """Table 9's own numbers; the ResNet has half of ViT-H/14's."""
+  """Returns Table 9's own numbers; the ResNet has half of ViT-H/14's."""
   if not isinstance(node, Vtab):
     return {}
   if node.pretraining == RESNET:
@@ -53,7 +53,7 @@ def test_runs_are_of_19_tasks_and_three_models_and_a_resnet():
   assert {node.pretraining for node in items.ITEMS['figure2'].nodes} == {
     *(STARTS['ViT-H/14, JFT-300M'], RESNET)
   }
-  # The ResNet is one of Table 6.
+  # Table 6 has the same ResNet.
   assert RESNET in [n.pretraining for n in items.ITEMS['table6'].nodes]
 
 
@@ -81,7 +81,7 @@ def test_table_9_expects_only_tasks_with_a_stand_in(mini, tmp_path):
   column = 'ViT-L/16, ImageNet-21k'
   expected = [row for row in table.rows if table.cells[row, column].expected]
   assert expected == ['CIFAR-100', 'Pets', 'EuroSAT', 'dSpr-Ori', 'Mean']
-  # 84.1, 92.7, 95.6, 64.9.
+  # The mean of 84.1, 92.7, 95.6 and 64.9.
   assert table.cells['Mean', column].ours.mean == pytest.approx(84.325)
   [note] = section.notes
   assert 'the 4 of 19 tasks' in note

@@ -1,4 +1,4 @@
-"""Points of the figures: how many, from where, and inside the axes."""
+"""Guards: the figures' points are complete, have a source, and fit the axes."""
 
 import re
 

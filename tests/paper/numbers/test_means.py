@@ -1,4 +1,4 @@
-"""Average-5 and VTAB's means, against what the paper prints of them."""
+"""Guards: Average-5 and VTAB's means match what the paper prints."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from vit_jax import vtab
 from vit_jax.data import vtab_tasks as vtab_data
 from vit_jax.paper import numbers
 
-# Of the rows of Table 6, in its order.
+# Average-5 of the rows of Table 6, in its order.
 AVERAGES = (
   *(92.50, 94.08, 94.27, 95.12, 95.44, 95.82),
   *(89.33, 92.01, 91.67, 92.41, 94.01, 94.24, 95.09),
@@ -63,7 +63,7 @@ def test_vtab_means_of_table_9(
   assert round(means['mean'], 2) == mean
   assert f'{means["mean"]:.1f}' == table['Mean', column].printed == printed
   del means['mean']
-  # 65.025 is 65.03 there.
+  # The exact mean 65.025 is rounded to 65.03 above.
   assert means == pytest.approx(
     {
       'natural': natural,

@@ -1,4 +1,4 @@
-"""Single numbers, compute, and that they are plain data."""
+"""Guards: single numbers and compute agree with each other and the tables."""
 
 import itertools
 import math
@@ -137,13 +137,13 @@ def test_printed_exaflops_follow_from_the_textbook_but_for_a_misprint():
   for (_, epochs), row in zip(numbers.ROWS_6, compute.rows, strict=True):
     gmacs = compute[row, 'GMACs'].value
     exaflops = gmacs * 1e9 * 2 * 3 * 303e6 * epochs / 1e18
-    # GMACs have two decimals.
+    # The printed GMACs have only two decimals.
     assert exaflops == pytest.approx(
       compute[row, 'exaFLOPs, textbook'].value, rel=0.002, abs=0.6
     )
     counted = compute[row, 'exaFLOPs, inside the image'].value
     printed = numbers.EXAFLOPS[row].value
-    # Those of the two cheapest models are 1 off, which is 2%.
+    # The two cheapest models are off by 1, which is 2%.
     if abs(counted - printed) > max(1, 0.008 * printed):
       off[row] = round(100 * (counted / printed - 1))
   assert off == {'R50+ViT-L/16, 7 epochs': -3}

@@ -1,7 +1,7 @@
-"""Sums of the result tables' columns and rows.
+"""Guards: no cell of the result tables is mistyped.
 
-They were added up from the paper, not from the tables here: a digit mistyped
-anywhere, or two cells exchanged, changes some of them.
+The sums of columns and rows were computed from the paper, not from the tables
+here. A mistyped digit or two exchanged cells would change some of them.
 """
 
 import math

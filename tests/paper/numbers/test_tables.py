@@ -1,4 +1,4 @@
-"""Tables 1 to 9: shapes, corners, labels, and where they tell of one run."""
+"""Guards: Tables 1 to 9 have the paper's cells and labels, and agree."""
 
 import pytest
 
@@ -249,7 +249,7 @@ def test_tables_5_and_6_agree_on_jft_but_for_the_largest_model():
       sixth = T['table6'][row, task].value
       if fifth != sixth:
         different[model, task] = (fifth, sixth)
-  # Of ViT-H/14 only CIFAR-10's 99.50 is the same.
+  # For ViT-H/14 only CIFAR-10's 99.50 is the same.
   assert different == {
     ('ViT-H/14', 'ImageNet'): (88.04, 88.08),
     ('ViT-H/14', 'ImageNet ReaL'): (90.33, 90.36),

@@ -1,4 +1,4 @@
-"""How a table is read, and what it says about labels that it has not."""
+"""Guards: tables are read as printed; unknown labels raise clear errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The page of a reproduction, in Markdown and HTML, from literal sections."""
+"""Guards: the page shows all of its sections, in safe Markdown and HTML."""
 
 import base64
 import dataclasses
@@ -259,7 +259,7 @@ PAGE = {'title': _evil('title'), _evil('factname'): _evil('fact')}
 
 
 def _evil_section(folder):
-  """Every text of it is one that has to be escaped."""
+  """Returns a section in which every text must be escaped."""
   row, column = _evil('row'), _evil('column')
   value = Value(0.0, note=_evil('footnote'), printed=_evil('printed'))
   cells = {(row, 'x'): Cell(None, value)}

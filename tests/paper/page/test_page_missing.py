@@ -1,4 +1,4 @@
-"""What a page says of sections that are not complete."""
+"""Guards: a page says which sections are incomplete, and what they lack."""
 
 import pytest
 
@@ -13,7 +13,7 @@ PICTURE = Picture('P', 'p', '')
 @pytest.mark.parametrize(
   'section, word, details',
   [
-    # What is said to be missing is missing, whatever else there is.
+    # A section with an entry in `missing` is never complete.
     (Section('s', '', (PICTURE,)), 'complete', ''),
     (Section('s', '', (PICTURE,), missing=('x',)), 'missing', ''),
     (Section('s', '', (), (DONE,)), 'complete', '1 of 1 run'),
@@ -22,7 +22,7 @@ PICTURE = Picture('P', 'p', '')
       'partly there',
       '1 of 1 run',
     ),
-    # Empty axes are no measurement.
+    # A picture of empty axes does not count as a measurement.
     (
       Section('s', '', (PICTURE,), measured=(0, 3)),
       'missing',

@@ -1,4 +1,4 @@
-"""Settings of ours beside the paper's, in Markdown and HTML."""
+"""Guards: pages show our settings beside the paper's, in both formats."""
 
 import dataclasses
 

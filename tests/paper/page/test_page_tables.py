@@ -1,4 +1,4 @@
-"""Tables of ours beside the paper's, in Markdown and HTML."""
+"""Guards: pages show our numbers beside the paper's, in both formats."""
 
 import dataclasses
 

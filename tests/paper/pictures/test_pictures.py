@@ -1,4 +1,4 @@
-"""When pictures of weights are drawn, and what is said where they are not."""
+"""Guards: pictures of weights are drawn when needed; a note says if not."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from vit_jax.paper.runs import Pretraining
 
 _ONE, _TWO = Pretraining('ViT-B/16'), Pretraining('ViT-B/32')
 _PANELS = [Panel('filters', 'one', _ONE), Panel('filters', 'two', _TWO)]
-# Notes that it was called, and draws empty files.
+# Replaces the process that draws: logs the call and writes empty files.
 _DRAWS = """
 import json, os, pathlib, sys
 request = json.load(sys.stdin)
@@ -29,7 +29,7 @@ pathlib.Path(request['stamp']).write_text(json.dumps(stamp))
 
 
 class _Finished:
-  """Results of which only the folders count."""
+  """A stand-in for `Results` that has only folders."""
 
   def __init__(self, folders):
     self.folders = folders
@@ -40,7 +40,7 @@ class _Finished:
 
 @pytest.fixture
 def runs(tmp_path):
-  """Two finished runs with what looks like a checkpoint."""
+  """The folders of two finished runs, without checkpoints."""
   folders = {}
   for node in (_ONE, _TWO):
     folders[node] = epath.Path(tmp_path / node.model.replace('/', '_'))
@@ -52,7 +52,7 @@ def runs(tmp_path):
 
 @pytest.fixture
 def draw(tmp_path, monkeypatch):
-  """Calls `draw` with a process that only notes that it was called."""
+  """Calls `pictures.draw` with a process that only logs its calls."""
   monkeypatch.setattr(pictures, '_deleted', lambda workdir: '')
   (tmp_path / 'figures').mkdir()
 
@@ -77,7 +77,7 @@ def test_what_was_drawn_is_not_drawn_again(runs, draw, tmp_path):
     assert drawn.titles == ('one', 'two')
     assert drawn.notes == ()
     assert drawn.numbers == tmp_path / 'figures/figure9.csv'
-  # On the CPU, whatever there is.
+  # The process draws on the CPU, whatever devices there are.
   assert _calls(tmp_path) == ['cpu']
 
 
@@ -143,7 +143,7 @@ def test_a_process_that_dies_is_a_note(runs, draw, tmp_path):
   drawn = draw(runs, code=code)
   assert drawn.titles == ()
   assert drawn.notes == ('Not drawn: exit code 3, out of memory',)
-  # What it left is not taken for drawn, also for the runs before.
+  # After the failure nothing counts as drawn, not even for the earlier runs.
   os.utime(runs[_TWO] / 'DONE', (1000, 1000))
   draw(runs)
   assert len(_calls(tmp_path)) == 2

@@ -1,4 +1,4 @@
-"""What is measured and drawn of runs of two steps."""
+"""Guards: pictures of weights are right, from real runs of two steps."""
 
 import json
 
@@ -18,13 +18,13 @@ from vit_jax.training import loop
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-  """Of digits, 8x8 px in four patches, which `test` has 72 of."""
+  """A run on digits: 8x8 px in four patches; `test` has 72 images."""
   folder = tmp_path_factory.mktemp('run')
   config = eventful_config()
   config.total_steps = config.evals.test.every = 2
   config.accumulation_steps = 1
   config.schedule.warmup_steps = 0
-  # The first of classification counts, with its own images and preprocessing.
+  # Pictures use the first classification, with its images and preprocessing.
   evals = config.evals.to_dict()
   config.evals = dict(
     few_shot=config_lib.few_shot('train', 'test', shots=(1,)),
@@ -126,7 +126,7 @@ def test_figure_7_has_three_parts(run, tmp_path):
     rtol=1e-4,
   )
   assert set(parts['attention distance']['panel']) == {'B'}
-  # 0, 4, 4 and the diagonal; the nearest half are 0 and 4 px away.
+  # Patches are 0, 4, 4 and 4 * sqrt(2) px away; the nearest half 0 and 4 px.
   assert parts['uniform attention']['value'].item() == pytest.approx(
     (8 + 4 * 2**0.5) / 4
   )
@@ -151,7 +151,7 @@ def test_rollout_has_images_and_their_places(run, tmp_path):
 def test_predicted_colours_are_drawn(masked, tmp_path):
   stamp, table = _answer(tmp_path, ('masked_patches', 'A', masked, 2))
   assert stamp['failures'] == []
-  # Two images of 16 patches, in grey, three times.
+  # Two images of 16 grey patches, each in three parts.
   assert len(table) == 2 * 16 * 3
   parts = dict(list(table.groupby('part')['value']))
   assert (tmp_path / 'figure.pdf').exists()

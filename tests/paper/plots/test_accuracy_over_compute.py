@@ -1,4 +1,4 @@
-"""Figures 5, 8 and 13 show our numbers and the paper's, no others."""
+"""Guards: Figures 5, 8 and 13 show our numbers and the paper's, no others."""
 
 import math
 

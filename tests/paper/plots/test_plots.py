@@ -1,4 +1,4 @@
-"""Plots of results: empty, written, and their axes and styles."""
+"""Guards: all plots have legible axes, legends and styles, and are written."""
 
 import cv2
 import pytest

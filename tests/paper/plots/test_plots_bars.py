@@ -1,4 +1,4 @@
-"""Figure 2 shows our numbers and the paper's, no others."""
+"""Guards: Figure 2 shows our numbers and the paper's, no others."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_figure_2s_axes_begin_below_the_lowest_bar():
   bottom, top = plots.figure2(BARS).axes[0].get_ylim()
   assert 0 < bottom < 60
   assert 72 + math.sqrt(8) < top < 80
-  # Of a single bar too.
+  # The axis of a single bar does, too.
   assert plots.figure2(BARS).axes[1].get_ylim() == pytest.approx((77.5, 80.6))
 
 

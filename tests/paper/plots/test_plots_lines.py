@@ -1,4 +1,4 @@
-"""Figures 3, 4 and 9 show our numbers and the paper's, no others."""
+"""Guards: Figures 3, 4 and 9 show our numbers and the paper's, no others."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ def test_figure_3_has_vits_as_lines_with_larger_markers_of_larger_models():
   assert axes.get_xlabel() == 'Pre-training data'
   assert axes.get_ylabel() == 'ImageNet top-1 accuracy (%)'
   assert [t.get_text() for t in axes.get_xticklabels()] == list(DATA)
-  # A little aside, each to its own side.
+  # The models are shifted sideways, so that their points do not overlap.
   assert drawn.lines(axes) == {
     'ViT-B/32': [pytest.approx((-0.015, 73)), pytest.approx((1.985, 80))],
     'ViT-L/16': [pytest.approx((0.015, 76)), pytest.approx((1.015, 85.5))],
@@ -82,7 +82,7 @@ def test_figure_3_has_the_papers_points_beside_ours_if_told_to():
   figure = plots.figure3(POINTS_3, data=DATA, paper=paper)
   heights = [y for _, y in drawn.paper(figure.axes[0])]
   assert sorted(heights) == sorted(point.y.value for point in paper)
-  # B/32 is the first of five.
+  # ViT-B/32 is the first of five models.
   assert (pytest.approx(0.02), 73.38) in drawn.paper(figure.axes[0])
   assert drawn.legend(figure) == [
     *('BiT', 'ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14'),

@@ -1,4 +1,4 @@
-"""Figure 12 shows speed and batch by size, of each model a line."""
+"""Guards: Figure 12 has a line of speed and of batch size for each model."""
 
 from tests.paper import drawn
 from vit_jax.paper import plots
