@@ -35,7 +35,7 @@ from vit_jax.interop import (
   weights,
 )
 from vit_jax.runtime import command_line, printable
-from vit_jax.workdir import files as class_names_lib
+from vit_jax.workdir import files
 
 # Endings that no directory has, unless by mistake.
 _FILES = ('.npy', '.safetensors', '.bin', '.pt', '.pth', '.h5', '.msgpack')
@@ -207,7 +207,7 @@ def check_target(to: epath.Path, format_: str, overwrite: bool) -> None:
     )
   if format_ == 'run':
     step = checkpoint_lib.latest_step(to)
-    known = {config_lib.FILE, checkpoint_lib.FOLDER, class_names_lib.FILE}
+    known = {config_lib.FILE, checkpoint_lib.FOLDER, files.CLASS_NAMES}
     if step or {path.name for path in to.iterdir()} - known:
       raise ValueError(
         f'{to} holds more than converted weights, perhaps a run: it is not'
@@ -288,7 +288,7 @@ def save_run(
   if checkpoints.exists():
     checkpoints.rmtree()
   config_lib.save(config, workdir)
-  class_names_lib.write(workdir, class_names)
+  files.write_class_names(workdir, class_names)
   manager = checkpoint_lib.Checkpoints(workdir, keep=1, keep_every=0)
   manager.save(0, {'params': params})
   manager.close()

@@ -86,7 +86,7 @@ def test_a_git_that_hangs_is_not_waited_for(checkout, monkeypatch, slow, found):
   )
   fake.chmod(0o755)
   monkeypatch.setenv('PATH', os.fspath(checkout))
-  monkeypatch.setattr(environment, '_PATIENCE', 1.0)
+  monkeypatch.setattr(version, '_GIT_PATIENCE', 1.0)
   assert version.commit(checkout) == found
 
 
@@ -103,7 +103,7 @@ def test_each_launch_adds_a_line(tmp_path, monkeypatch):
   assert environment.read(tmp_path) == []
   assert environment.commits(tmp_path) == ()
   for step, commit in enumerate(('one', 'two+', 'one', '')):
-    monkeypatch.setattr(environment, 'commit', lambda commit=commit: commit)
+    monkeypatch.setattr(version, 'commit', lambda commit=commit: commit)
     environment.write(tmp_path, step, _mesh())
   lines = environment.read(tmp_path)
   assert [line['step'] for line in lines] == [0, 1, 2, 3]

@@ -34,6 +34,7 @@ class Tracker:
     self._best = start.best
     self._metric = run.config.checkpoint.best
     self._timeout = run.config.checkpoint.timeout
+    self._save_after = 60 * run.config.checkpoint.every_minutes  # Seconds.
     self._saved_at = time.monotonic()
 
   def start_training(self) -> None:
@@ -53,10 +54,9 @@ class Tracker:
 
   def is_long_unsaved(self) -> bool:
     """Whether the last save is `checkpoint.every_minutes` ago."""
-    limit = 60 * self._run.config.checkpoint.every_minutes
     # Clocks differ, and all processes save or none.
-    return limit > 0 and distributed.any_true(
-      time.monotonic() - self._saved_at >= limit
+    return self._save_after > 0 and distributed.any_true(
+      time.monotonic() - self._saved_at >= self._save_after
     )
 
   def make_up_for(
