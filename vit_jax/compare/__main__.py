@@ -23,7 +23,8 @@ from vit_jax.runtime import command_line, printable
 _METRIC = flags.DEFINE_list(
   'metric',
   [],
-  'Metrics in the table; by default all that end in accuracy.',
+  'Metrics in the table; by default all that end in accuracy, except those of'
+  ' training batches.',
 )
 _X = flags.DEFINE_string(
   'x',
@@ -42,6 +43,8 @@ _UNINTERESTING = (
   *('config.evals.', 'config.log.', 'config.checkpoint.', 'config.guard.'),
   *('config.data.data_dir', 'config.data.num_examples'),
 )
+# Columns of `frames.load_runs` that say which run it is, and how far.
+_NO_METRICS = ('run', 'finished', 'step')
 # The most characters that a value has in the table.
 _LONGEST = 24
 
@@ -52,9 +55,11 @@ def choose(runs: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
   Raises:
     ValueError: no run has one of `metrics`.
   """
-  known = [c for c in runs if not c.startswith('config.')]
+  known = [
+    c for c in runs if not c.startswith('config.') and c not in _NO_METRICS
+  ]
   if unknown := [name for name in metrics if name not in known]:
-    raise ValueError(f'no run has {unknown}; choose from {known[3:]}.')
+    raise ValueError(f'no run has {unknown}; choose from {known}.')
   return list(metrics) or [
     c for c in known if c.endswith('accuracy') and not c.startswith('train/')
   ]

@@ -24,7 +24,8 @@ def find(*folders: epath.PathLike) -> dict[str, epath.Path]:
 
   Returns:
     Name -> work directory, sorted in each folder. The name is the path inside
-    the folder; with several folders, the folder's name precedes it.
+    the folder; with several folders, the folder's name precedes it. Where two
+    folders would give the same name, the later run's name is its path.
 
   Raises:
     ValueError: a folder does not exist, or holds no work directory.
@@ -40,7 +41,9 @@ def find(*folders: epath.PathLike) -> dict[str, epath.Path]:
       name = str(workdir.relative_to(folder))
       parts = [folder.name] if len(folders) > 1 or name == '.' else []
       name = '/'.join(parts + ([name] if name != '.' else []))
-      found[printable.name(name)] = workdir
+      name = printable.name(name)
+      if found.setdefault(name, workdir) != workdir:
+        found[printable.name(str(workdir))] = workdir
   return found
 
 

@@ -6,6 +6,8 @@ from etils import epath
 from vit_jax.compare import drawing
 
 OVER_TIME = ('step', 'hours', 'device_hours')
+_METRICS = ('accuracy', 'loss')
+_CONFIG = 'config.'
 
 
 def plot(
@@ -28,23 +30,15 @@ def plot(
   Raises:
     ValueError: matplotlib is not installed, or no run has that metric or key.
   """
-  try:
-    import matplotlib
-  except ImportError:
-    raise ValueError(
-      'plots need matplotlib: pip install "vit-paper-jax[plot]"'
-    ) from None
-  matplotlib.use('Agg')
-  import matplotlib.pyplot as plt
-
+  drawing.check_matplotlib()
   frame = curves if x in OVER_TIME else runs
-  column = x if x in OVER_TIME else f'config.{x}'
-  for name in (metric, column):
-    if name not in frame or frame[name].isna().all():
-      choices = sorted(c for c in frame if c.endswith(('accuracy', 'loss')))
-      raise ValueError(f'no run has {name!r}; metrics are {choices}.')
+  column = x if x in OVER_TIME else _CONFIG + x
+  _check(frame, metric, [c for c in frame if c.endswith(_METRICS)])
+  keys = [c.removeprefix(_CONFIG) for c in runs if c.startswith(_CONFIG)]
+  _check(frame, column, [*OVER_TIME, *keys])
   frame = frame.dropna(subset=[metric, column])
-  figure, axes = plt.subplots(figsize=(7, 4.5), layout='constrained')
+  figure = drawing.new_figure((7, 4.5))
+  axes = figure.subplots()
   if x in OVER_TIME:
     for name, run in frame.groupby('run', sort=False):
       axes.plot(
@@ -68,4 +62,12 @@ def plot(
   axes.set_ylabel(drawing.literal(metric))
   axes.grid(alpha=0.3)
   figure.savefig(path, dpi=150)
-  plt.close(figure)
+
+
+def _check(frame: pd.DataFrame, column: str, choices: list[str]) -> None:
+  """Raises ValueError if no run has a value in a column."""
+  if column not in frame or frame[column].isna().all():
+    raise ValueError(
+      f'no run has {column.removeprefix(_CONFIG)!r}; choose from'
+      f' {sorted(choices)}.'
+    )
