@@ -141,7 +141,7 @@ def test_subsets():
     analysis.resolve(config, 'tpu')
   config.num_classes = 2
   config.total_steps, config.epochs = 10, 0.0
-  with pytest.raises(ValueError, match=r'And data\.batch_size'):
+  with pytest.raises(ValueError, match=r'Also set data\.batch_size'):
     analysis.resolve(config, 'tpu')
   config.data.batch_size = 64
   assert analysis.resolve(config, 'tpu').total_steps == 10

@@ -94,8 +94,8 @@ def test_figures_of_a_run():
   assert 'divided by 0.8' in said
   assert 'A loop.' in said
   assert 'sort (1 MiB)' in said
-  assert 'Copies beside the computation (0.50 GiB a step)' in said
-  assert 'at 0.6 of the links' in said
+  assert 'Asynchronous copies (0.50 GiB a step)' in said
+  assert 'use 0.6 of the links' in said
   assert 'step_ms in tables and JSON, and core_days_raw' in said
 
 
@@ -169,8 +169,9 @@ def test_what_does_not_fit_and_what_would():
   assert figures['fix']['fits'] is True
   page = render.page(figures)
   assert (
-    'Does not fit: at least 20.0 GiB on each device, of which 15.5 are usable:'
-    ' 4.5 too many.\n\nWith --config.accumulation_steps=4 it does.\nFits: 8.0'
+    'Does not fit: needs at least 20.0 GiB on each device, but only 15.5 are'
+    ' usable (4.5 too many).\n\nWith --config.accumulation_steps=4 the run'
+    ' fits.\nFits: 8.0'
   ) in page
   json.dumps(figures)
 
@@ -274,7 +275,7 @@ def test_why_a_search_ended():
     for error in (None, 'crash')
   ]
   page = render.page(figures)
-  assert 'with which it does: --max_tries is reached.' in page
+  assert 'with which the run fits: --max_tries is reached.' in page
   assert '    18.0 GiB  --config.accumulation_steps=2' in page.splitlines()[5:]
   assert '       error  --config.accumulation_steps=2' in page.splitlines()
   table = render.table([figures] * 2)
@@ -282,7 +283,7 @@ def test_why_a_search_ended():
   # Nothing was tried at all.
   plan = dataclasses.replace(_searched('nothing fits'), tried=())
   page = render.page(as_json.figures(plan))
-  assert 'No settings were found with which it does: nothing fits.' in page
+  assert 'No settings were found with which the run fits: nothing fits' in page
   assert 'Tried' not in page
 
 
@@ -302,12 +303,12 @@ def test_a_compiler_error_is_a_row():
   'needed, usable, source, text',
   [
     (4.0, 8.0, 'compiler', 'the memory ran out, though 4.0 of 8.0 GiB'),
-    (4.0, 8.0, 'lower bound', 'Does not fit: at least 4.0 GiB on each device.'),
+    (4.0, 8.0, 'lower bound', 'Does not fit: needs at least 4.0 GiB on each'),
     (
       9.0,
       8.0,
       'compiler',
-      '9.0 GiB on each device, of which 8.0 are usable',
+      '9.0 GiB on each device, but only 8.0 are usable',
     ),
     (9.0, None, 'compiler', 'Does not fit: needs 9.0 GiB'),
   ],

@@ -105,7 +105,7 @@ def test_slices_that_the_mesh_does_not_suit_are_skipped(
 
 def test_a_batch_that_no_slice_divides(compiler):
   compiler.needs = lambda config, target: 3
-  with pytest.raises(ValueError, match='batch_size=6 in accumulation'):
+  with pytest.raises(ValueError, match='batch_size=6 and accumulation'):
     auto.smallest(
       _run(batch_size=6), 'v3', one_run.Effort(search=False), lambda text: None
     )

@@ -53,9 +53,9 @@ def test_the_tested_compiler_is_no_warning(monkeypatch, caplog):
 def test_another_compiler_is_a_warning(monkeypatch, caplog):
   _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.1', libtpu='0.0.51')
   text = (
-    'Another compiler than the tested one makes these figures: jaxlib 0.12.1'
-    ' (tested: 0.12.0), libtpu 0.0.51 (tested: 0.0.50). pip install -r'
-    ' tpu.txt gets that.'
+    'The compiler of these figures is not the tested one: jaxlib 0.12.1'
+    ' (tested: 0.12.0), libtpu 0.0.51 (tested: 0.0.50). Install the tested one'
+    ' with pip install -r tpu.txt.'
   )
   assert compilers.difference() == text
   compilers.warn()

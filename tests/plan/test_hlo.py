@@ -73,7 +73,7 @@ custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
 
 
 def test_braces_that_are_never_closed():
-  with pytest.raises(ValueError, match='line 2: its braces are never closed'):
+  with pytest.raises(ValueError, match='line 2: a brace is never closed'):
     hlo.parse('ENTRY %main (x: f32[]) -> f32[] {\n  %k = f32[] a(), b={c={\n')
 
 
@@ -124,7 +124,7 @@ def test_an_unknown_element_type_is_refused():
   'text, message',
   [
     ('HloModule empty', "no ENTRY computation.*'HloModule empty'"),
-    ('ENTRY %m (p: f32[]) -> f32[] {\n  what is this\n}', 'line 2 is no HLO'),
+    ('ENTRY %m (p: f32[]) -> f32[] {\n  what is this\n}', 'line 2 is not an'),
     ('ENTRY %m () -> f32[] {\n  %a = f32[] \n}', 'line 2: expected an opcode'),
     ('ENTRY %m () -> f32[] {\n  %a = f32[] add(%b\n}', 'never closed'),
   ],

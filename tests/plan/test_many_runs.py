@@ -207,7 +207,7 @@ def test_what_is_missing_is_named(no_compiler):
   assert 'pip install "vit-paper-jax[plan]"' in ' '.join(table.split())
   assert len(json.loads(many_runs.to_json(reports))) == 2
   _, note = many_runs.plan_all([run], [], many_runs.Options(), _quiet)
-  assert note.startswith('Give --topology=v3:16x16')
+  assert note.startswith('Add --topology=SLICE, such as v3:16x16')
 
 
 def test_planning_leaves_the_hardware_alone(no_compiler, monkeypatch):
@@ -225,7 +225,7 @@ def test_planning_leaves_the_hardware_alone(no_compiler, monkeypatch):
   [
     (['v9:2x2'], "'v9:2x2' is no TPU slice"),
     (['auto:v9'], 'choose one of v2, v3'),
-    (['v3:2x2', 'cpu'], 'cpu measures the machine at hand, in a call of its'),
+    (['v3:2x2', 'cpu'], 'cpu measures this machine and cannot be combined'),
     (['gpu'], 'JAX sees no GPU here, only cpu'),
   ],
 )

@@ -123,7 +123,7 @@ def test_limits():
   assert answer is None
   assert ended.startswith('--max_tries is reached')
   assert len(tried) == len(compiled) == 3
-  assert said[-1].startswith('Ends after 3 compilations')
+  assert said[-1].startswith('The search ends after 3 compilations')
   compile_, compiled = _compiler(needs)
   answer, _, ended = remedies.find(
     candidates, compile_, 17 * GIB, max_seconds=-1

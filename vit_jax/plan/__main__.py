@@ -3,17 +3,17 @@
   --config=configs/pretrain.py:ViT-L/16,jft300m --topology=v3:16x16
   --topology=v3:4x4,v5e:8x8         several slices: a table
   --topology=2xv5e:16x16            two slices, joined
-  --topology=auto:v3                the smallest slice of v3 that it fits
+  --topology=auto:v3                the smallest v3 slice that the run fits
   --also=configs/finetune.py:ViT-L/16,imagenet2012   further configs
   --table6 --topology=v3:16x16      the 18 runs of the paper's Table 6
   --topology=local                  measures steps on this machine (cpu, gpu)
   --config.KEY=VALUE                overrides any key, in all configs
 
-Compiles the very step that training runs, with the TPU's own compiler, on any
-x86-64 machine; no TPU is needed (pip install "vit-paper-jax[plan]"). Says
-whether it fits the memory, and if not with which settings it does, how long a
-step and the run take, and the TensorCore-days. Without the compiler, or without
---topology: parameters, operations and steps.
+Compiles the same step that training runs, with the TPU's own compiler, on any
+x86-64 machine without a TPU (pip install "vit-paper-jax[plan]"). The plan says
+whether the run fits the memory, which settings make it fit if it does not, how
+long a step and the run take, and the TensorCore-days. Without the compiler or
+without --topology, the plan has only parameters, operations and steps.
 """
 
 import sys
@@ -27,47 +27,47 @@ from vit_jax.runtime import command_line
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   help_string=(
-    'Config file, with its argument: configs/NAME.py[:ARGUMENT]. NAME alone is'
-    ' one that comes with vit_jax, in any folder.'
+    'Config file, with its argument: configs/NAME.py[:ARGUMENT]. NAME alone'
+    ' means a config that comes with vit_jax; it works in any folder.'
   ),
   lock_config=True,
 )
 _ALSO = flags.DEFINE_multi_string(
-  'also', [], 'A further config, as --config takes it; may be repeated.'
+  'also', [], 'Another config, written as for --config; may be repeated.'
 )
 _TABLE6 = flags.DEFINE_bool(
-  'table6', False, "Also the pre-training runs of the paper's Table 6."
+  'table6', False, "Also plan the pre-training runs of the paper's Table 6."
 )
 _TOPOLOGY = flags.DEFINE_list(
   'topology',
   [],
   'Slices: v3:16x16 or v3-512, 2xv5e:16x16 (two slices), auto:GENERATION,'
-  ' auto (v3); or local, cpu, gpu: the machine at hand.',
+  ' auto (v3); or local, cpu, gpu: this machine.',
 )
 _JSON = flags.DEFINE_bool(
-  'json', False, 'Print one line of JSON: an object, or a list of several.'
+  'json', False, 'Print one line of JSON: an object, or a list of objects.'
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
   as_json.CORRECTION,
-  "Real speed, divided by that of the compiler's estimate: 0.59 to 1.05 where"
-  ' both are known.',
+  "Real speed divided by the compiler's estimate. The ratio was 0.59 to 1.05"
+  ' where both are known.',
   lower_bound=0.01,
 )
 _SEARCH = flags.DEFINE_bool(
-  'search', True, 'Look for settings that fit where a run does not.'
+  'search', True, 'If a run does not fit, search for settings that do.'
 )
 _MAX_TRIES = flags.DEFINE_integer(
-  'max_tries', 6, 'Compilations of such a search at most.', lower_bound=1
+  'max_tries', 6, 'Most compilations in such a search.', lower_bound=1
 )
 _MAX_MINUTES = flags.DEFINE_float(
   'max_minutes',
   60.0,
-  'Minutes after which a search begins no more of them.',
+  'Minutes after which a search starts no further compilation.',
   lower_bound=0,
 )
 _STEPS = flags.DEFINE_integer(
-  'steps', 10, 'Steps to measure on the machine at hand.', lower_bound=1
+  'steps', 10, 'Steps to measure on this machine.', lower_bound=1
 )
 
 

@@ -1,4 +1,4 @@
-"""Finds the smallest slice that a run fits, with its settings as given."""
+"""Finds the smallest slice that a run fits with the settings as given."""
 
 import dataclasses
 import time
@@ -14,18 +14,18 @@ def smallest(
 ) -> one_run.Plan:
   """Plans a run on the smallest slice of a generation that it fits.
 
-  A device needs less the more devices there are, so the sizes are bisected,
-  starting where the memory is predicted to suffice.
+  The memory per device falls as the number of devices grows, so this function
+  bisects the sizes. It starts with the smallest slice whose predicted memory
+  suffices. If the run fits no slice, it searches for other settings.
 
   Args:
     run: the run.
-    generation: of the slices to look among.
-    effort: of all compilations together, those of a search for other settings
-      included, which follows if the run fits on no slice.
-    say: takes lines on the progress.
+    generation: TPU generation of the slices.
+    effort: limits for all compilations together, including the search.
+    say: is called with progress messages.
 
   Returns:
-    The plan; on the largest slice that was tried if none was seen to fit.
+    The plan; if no slice was found to fit, the plan on the largest tried one.
 
   Raises:
     ValueError: the mesh and the batch suit no slice of that generation.
@@ -33,10 +33,10 @@ def smallest(
   targets = [t for t in devices.of_generation(generation) if _suits(run, t)]
   if not targets:
     raise ValueError(
-      f'data.batch_size={run.config.data.batch_size} in'
-      f' accumulation_steps={run.config.accumulation_steps} can not be split'
-      f' over the devices of any slice of {generation} by the mesh'
-      f' {_axes(run)}.'
+      f'No slice of {generation} suits the mesh {_axes(run)} with'
+      f' data.batch_size={run.config.data.batch_size} and'
+      f' accumulation_steps={run.config.accumulation_steps}. Change one of'
+      ' them, or choose another generation.'
     )
   quick = dataclasses.replace(effort, search=False)
   plans: dict[int, one_run.Plan] = {}
@@ -87,7 +87,7 @@ def _axes(run: one_run.Run) -> str:
 
 
 def _predicted(run: one_run.Run, targets, low: int, high: int) -> int:
-  """The first slice whose memory is expected to suffice, in [low, high)."""
+  """Returns the first index in [low, high) whose memory should suffice."""
   for index in range(low, high):
     expected = one_run.describe({}, run, targets[index]).predict(
       remedies.EXPECTED_KEPT

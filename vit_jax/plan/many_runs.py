@@ -1,4 +1,4 @@
-"""What the command does: several runs on several slices, one after another."""
+"""Plans several runs on several slices, one after another, for the command."""
 
 import dataclasses
 import itertools
@@ -19,14 +19,14 @@ from vit_jax.plan import (
   compiling,
   devices,
   measure,
+  one_run,
   render,
 )
-from vit_jax.plan import one_run as runs_lib
 from vit_jax.runtime import command_line, shipped
 
 Say = Callable[[str], None]
 
-# From when on the user is told how long the rest takes.
+# After this time the command reports how long the remaining plans will take.
 _SLOW_SECONDS = 10
 
 # Table 6 of arXiv:2010.11929: models and epochs, all on JFT-300M.
@@ -54,7 +54,7 @@ TABLE_6 = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """The command's flags: see its help."""
+  """The command's flags; its help explains them."""
 
   correction: float = as_json.CORRECTION
   search: bool = True
@@ -69,12 +69,12 @@ class Options:
       )
 
   @property
-  def effort(self) -> runs_lib.Effort:
-    return runs_lib.Effort(self.search, self.max_tries, self.max_seconds)
+  def effort(self) -> one_run.Effort:
+    return one_run.Effort(self.search, self.max_tries, self.max_seconds)
 
 
 def table6() -> list[str]:
-  """The names of Table 6's runs."""
+  """Returns the names of Table 6's runs."""
   return [
     f'configs/pretrain.py:{model},jft300m,epochs={epochs}'
     for model, epochs in TABLE_6
@@ -82,13 +82,13 @@ def table6() -> list[str]:
 
 
 def with_config(words: Sequence[str]) -> list[str]:
-  """Gives a command line with overrides but no `--config` the first config.
+  """Adds `--config` to a command line that has overrides but no `--config`.
 
-  Overrides (`--config.KEY=VALUE`) belong to `--config`; they hold for all, so
-  the first of --also or --table6 is as good.
+  Flag parsing accepts overrides (`--config.KEY=VALUE`) only with `--config`.
+  They apply to all configs, so the first of --also or --table6 can be it.
 
   Args:
-    words: without the program's name.
+    words: the command line without the program's name.
 
   Raises:
     ValueError: there is no such file.
@@ -105,7 +105,7 @@ def with_config(words: Sequence[str]) -> list[str]:
   ]
   if {'-table6', '-table6=true'} & set(flags):
     names += table6()
-  # A name without a file is told as what it is, a wrong --also.
+  # If no file exists, the error names --also, which is what the user wrote.
   found = [name for name in names if shipped.exists('also', name)]
   if names and not found:
     shipped.find('also', names[0])
@@ -116,16 +116,16 @@ def expand(
   named: Mapping[str, ml_collections.ConfigDict],
   names: Sequence[str],
   overrides: Mapping[str, Any],
-) -> list[runs_lib.Run]:
-  """The runs to plan; a config with stages is one run for each.
+) -> list[one_run.Run]:
+  """Returns the runs to plan; a config with stages gives one run a stage.
 
   Args:
-    named: `FILE:ARGUMENT` -> config, overridden.
-    names: further ones, to be loaded.
-    overrides: config key -> value, for those.
+    named: `FILE:ARGUMENT` -> config, with overrides applied.
+    names: `FILE:ARGUMENT` of further configs to load.
+    overrides: config key -> value, applied to the further configs.
 
   Raises:
-    ValueError: there is none, or a config can not be loaded or overridden.
+    ValueError: there is no config, or one cannot be loaded or overridden.
   """
   loaded = dict(named)
   for name in names:
@@ -151,17 +151,17 @@ def expand(
   runs = []
   for name, config in loaded.items():
     if 'stages' not in config:
-      runs.append(runs_lib.Run(name, config))
+      runs.append(one_run.Run(name, config))
       continue
     runs += [
-      runs_lib.Run(f'{name} {stage}', config.stages[stage])
+      one_run.Run(f'{name} {stage}', config.stages[stage])
       for stage in config.order
     ]
   return runs
 
 
 def plan_all(
-  runs: Sequence[runs_lib.Run],
+  runs: Sequence[one_run.Run],
   topologies: Sequence[str],
   options: Options,
   say: Say,
@@ -170,24 +170,25 @@ def plan_all(
 
   Args:
     runs: see `expand`.
-    topologies: as in the command's help; none: only what needs no device.
+    topologies: as in the command's help; if empty, the plans have only the
+      figures that need no device.
     options: the flags.
-    say: takes lines on the progress.
+    say: is called with progress messages.
 
   Returns:
-    The figures (see `as_json.figures`) and what the user should do, or ''.
+    The figures (see `as_json.figures`) and advice to the user, or ''.
 
   Raises:
-    ValueError: an unknown slice, a wrong config, or one that does not suit the
-      number of devices; before anything is compiled.
+    ValueError: a slice is unknown, or a config is wrong or does not suit the
+      number of devices. Raised before anything is compiled.
   """
-  # A slice has two names; each is planned once.
+  # A slice has two names; plan it once even if both are given.
   targets = list(dict.fromkeys(_target(text) for text in topologies))
   local = [text for text in topologies if text in devices.LOCAL]
   if local and len(topologies) > 1:
     raise ValueError(
-      f'--topology={",".join(topologies)}: {local[0]} measures the machine at'
-      ' hand, in a call of its own.'
+      f'--topology={",".join(topologies)}: {local[0]} measures this machine and'
+      ' cannot be combined with slices. Run the command once for each.'
     )
   if local:
     measure.check_platform(local[0])
@@ -196,18 +197,18 @@ def plan_all(
   note = ''
   if not targets:
     targets = [None]
-    note = 'Give --topology=v3:16x16, say, to see memory and time there.'
+    note = 'Add --topology=SLICE, such as v3:16x16, to see memory and time.'
   elif not local and not devices.have_compiler():
     note = devices.INSTALL
-  # An error in a config is told before the minutes of the others.
+  # Check all configs first: the user sees an error before minutes of compiling.
   jobs = [(run, target) for run in runs for target in targets]
   for run, target in jobs:
     if isinstance(target, devices.Target) and devices.have_compiler():
-      runs_lib.describe({}, run, target)
+      one_run.describe({}, run, target)
     elif isinstance(target, devices.Target):
-      devices.check(runs_lib.analyse(run).config, target)
+      devices.check(one_run.analyse(run).config, target)
     else:
-      runs_lib.analyse(run)
+      one_run.analyse(run)
   if targets != [None] and not local and devices.have_compiler():
     compilers.warn()
   reports = []
@@ -224,32 +225,32 @@ def plan_all(
     except ValueError as error:
       if len(jobs) == 1:
         raise
-      # What the others took minutes for is not lost.
+      # Keep the other plans, which took minutes.
       reports.append(_failed(run, target, error))
   return reports, note
 
 
 def _failed(run, target, error: Exception) -> dict[str, Any]:
-  """The report of a run of which no plan could be made."""
+  """Returns the report of a run that could not be planned."""
   said = compiling.one_line(error)
-  known = dataclasses.replace(runs_lib.analyse(run), error=said)
+  known = dataclasses.replace(one_run.analyse(run), error=said)
   if isinstance(target, devices.Target):
     known = dataclasses.replace(known, target=target)
   return as_json.figures(known)
 
 
 def check(reports: Sequence[dict[str, Any]]) -> None:
-  """Raises ValueError if the compiler failed at one; call it at the end."""
+  """Raises ValueError if a run could not be planned; call it at the end."""
   failed = [one for one in reports if one['error']]
   if failed:
     raise ValueError(
-      f'{len(failed)} of {len(reports)} could not be planned, the first of'
-      f' them {failed[0]["config"]}: {failed[0]["error"]}'
+      f'{len(failed)} of {len(reports)} could not be planned. The first was'
+      f' {failed[0]["config"]}: {failed[0]["error"]}'
     )
 
 
 def _target(text: str) -> devices.Target | str:
-  """A slice; a word for the machine at hand or for the smallest slice."""
+  """Returns a slice, or `text` itself if it is `local`, `auto` or similar."""
   if text in devices.LOCAL:
     return text
   kind, _, generation = text.partition(':')
@@ -265,25 +266,25 @@ def _plan(run, target, options: Options, say: Say) -> dict[str, Any]:
   if isinstance(target, str):
     generation = target.partition(':')[2] or auto.GENERATION
     if not devices.have_compiler():
-      plan = runs_lib.analyse(run)
+      plan = one_run.analyse(run)
     else:
       plan = auto.smallest(run, generation, options.effort, say)
   elif target is None:
-    plan = runs_lib.analyse(run)
+    plan = one_run.analyse(run)
   elif devices.have_compiler():
-    plan = runs_lib.plan(run, target, options.effort, say)
+    plan = one_run.plan(run, target, options.effort, say)
   else:
-    plan = dataclasses.replace(runs_lib.analyse(run), target=target)
+    plan = dataclasses.replace(one_run.analyse(run), target=target)
   return as_json.figures(plan, options.correction)
 
 
 def render_all(reports: Sequence[dict[str, Any]], note: str) -> str:
-  """For people: a page for one run, a table for several."""
+  """Returns text for people: a page for one run, a table for several."""
   if len(reports) == 1:
     return render.page(reports[0], note)
   return render.table(reports, note)
 
 
 def to_json(reports: Sequence[dict[str, Any]]) -> str:
-  """One line: an object, or a list of several."""
+  """Returns one line of JSON: an object, or a list of several objects."""
   return json.dumps(list(reports) if len(reports) > 1 else reports[0])

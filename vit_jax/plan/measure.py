@@ -1,4 +1,4 @@
-"""Measures steps of a run on the machine at hand, on images made up there."""
+"""Measures steps of a run on this machine, with random images."""
 
 import dataclasses
 import statistics
@@ -16,13 +16,13 @@ _ROUNDS = 5
 
 
 def check_platform(name: str) -> None:
-  """Takes JAX to the machine at hand.
+  """Selects the JAX platform to measure on.
 
   Args:
-    name: 'cpu', 'gpu', or 'local', whatever JAX finds.
+    name: 'cpu', 'gpu', or 'local' for JAX's default.
 
   Raises:
-    ValueError: there is no GPU that JAX can use.
+    ValueError: `name` is 'gpu' and JAX can use no GPU.
   """
   if name == 'cpu':
     jax.config.update('jax_platforms', 'cpu')
@@ -34,12 +34,12 @@ def check_platform(name: str) -> None:
 
 
 def figures(run: one_run.Run, steps: int, say: one_run.Say) -> dict[str, Any]:
-  """Runs some steps and reports as of a slice, with what can be known here.
+  """Runs some steps; returns the same figures as for a slice where known.
 
   Args:
     run: the run.
-    steps: to measure, after two that are not.
-    say: takes lines on the progress.
+    steps: number of measured steps; two unmeasured ones come first.
+    say: is called with progress messages.
 
   Raises:
     ValueError: the config does not fit the devices.
@@ -63,7 +63,7 @@ def figures(run: one_run.Run, steps: int, say: one_run.Say) -> dict[str, Any]:
   compiled = seconds = None
   needed = compiling.held(program)
   try:
-    # Compiling may try products on the device, and find no room there.
+    # Compiling can run out of memory, too: it may try kernels on the device.
     compiled = program.train_step.lower(
       program.abstract_state, program.abstract_batch
     ).compile()
@@ -81,21 +81,21 @@ def figures(run: one_run.Run, steps: int, say: one_run.Say) -> dict[str, Any]:
   if seconds:
     result |= _speed(found, seconds, layout.mesh.size, device)
   result['assumptions'] = [
-    'Measured: nothing is estimated or corrected. The images are made up on'
-    ' the device, so waiting for data is not in it.',
+    'Measured: nothing is estimated or corrected. The images are random and'
+    ' made on the device, so the time does not include waiting for data.',
   ]
   return result
 
 
 def _measure(program, compiled, steps: int) -> float:
-  """The median seconds of a step."""
+  """Returns the median seconds of a step."""
   state = program.init_state()
   batch = _batch(program)
   for _ in range(_WARM_UP_STEPS):
     state, metrics = compiled(state, batch)
   jax.block_until_ready(metrics)
   rounds = []
-  # Several steps at a time, as in training: the host runs ahead.
+  # Wait only once in several steps: as in training, the host runs ahead.
   each = max(1, steps // _ROUNDS)
   for _ in range(max(1, steps // each)):
     start = time.perf_counter()
@@ -107,7 +107,7 @@ def _measure(program, compiled, steps: int) -> float:
 
 
 def _batch(program: program_lib.Program) -> dict[str, jax.Array]:
-  """A batch of random images and labels."""
+  """Returns a batch of random images and labels."""
   shapes = program.abstract_batch
   classes = program.config.num_classes
 
@@ -131,16 +131,16 @@ def _batch(program: program_lib.Program) -> dict[str, jax.Array]:
 def _memory(
   needed: compiling.Memory, device, compiled: bool, seconds: float | None
 ) -> dict[str, Any]:
-  """What the step needs: as measured if it ran and the backend counts.
+  """Returns the step's memory; measured if it ran and the backend counts it.
 
   Args:
-    needed: by the compiler, as far as it came.
-    device: one of them.
-    compiled: whether it came to the end.
-    seconds: of a step; None if there was too little memory.
+    needed: the compiler's figures, as far as known.
+    device: one of the devices.
+    compiled: whether the step compiled.
+    seconds: measured time of a step; None if the memory ran out.
   """
   stats = device.memory_stats() or {}
-  # What was in use when there was no more says nothing of what is needed.
+  # If the memory ran out, the peak does not tell how much the step needs.
   peak = stats.get('peak_bytes_in_use') if seconds else None
   limit = stats.get('bytes_limit')
   source = 'compiler' if compiled else 'lower bound'
@@ -160,7 +160,7 @@ def _speed(found, seconds: float, count: int, device) -> dict[str, Any]:
   days = seconds * found.total_steps / 86_400
   return {
     'step_ms': 1e3 * seconds,
-    # As it is measured, there is nothing to correct.
+    # A measured time needs no correction.
     'step_ms_corrected': 1e3 * seconds,
     'images_per_sec': found.batch_size / seconds,
     # On CPUs a device is all cores of the machine.

@@ -1,4 +1,4 @@
-"""Plans a run for a slice: compiles it, and where it does not fit, searches."""
+"""Plans a run for a slice: compiles it and, if needed, searches for a fit."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -17,18 +17,18 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A config by name.
+  """A config and its name.
 
   Attributes:
     name: `FILE:ARGUMENT`, as the user wrote it.
-    config: as loaded, overrides applied.
+    config: the loaded config, with overrides applied.
   """
 
   name: str
   config: ml_collections.ConfigDict
 
   def changed(self, changes: Mapping[str, Any]) -> 'Run':
-    """The run with other settings."""
+    """Returns the run with other settings."""
     config = self.config.copy_and_resolve_references()
     with config.unlocked():
       config.update_from_flattened_dict(dict(changes))
@@ -37,22 +37,22 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What is known of a run on some devices.
+  """What the planner knows about a run on some devices.
 
   Attributes:
-    run: its name and config, as far as planned as given.
-    config: resolved.
-    target: the slice; None without one.
-    analysis: what depends on no device.
-    compiled: by the compiler; None if there is none, or if nothing that fits
-      could come of it, and then `memory` is what the step needs at least.
-    memory: on a device; None if unknown.
-    fix: the same run with settings that fit, if it does not.
-    changes: the settings, in a `fix`.
-    tried: all that was compiled on the way to it.
-    ended: why no settings that fit were found, if they were looked for.
-    error: why the compiler failed, other than for lack of memory; then nothing
-      is known of memory and time.
+    run: the run as given; in a `fix`, the run with `changes` applied.
+    config: the resolved config.
+    target: the slice; None if there is none.
+    analysis: the figures that depend on no device.
+    compiled: the compiler's result. None if there is no compiler, or if the
+      step cannot fit and was not compiled; then `memory` is a lower bound.
+    memory: the memory of one device; None if unknown.
+    fix: if the run does not fit, the same run with settings that fit.
+    changes: in a `fix`, the settings that differ from the given run.
+    tried: all candidates that the search compiled.
+    ended: why a search found no settings that fit; else ''.
+    error: why the compiler failed, if not for lack of memory; then memory and
+      time are unknown.
   """
 
   run: Run
@@ -80,8 +80,8 @@ class Effort:
 
   Attributes:
     search: whether to look for settings that fit.
-    max_tries: compilations of a search at most.
-    max_seconds: of a search, after which none is begun.
+    max_tries: most compilations in a search.
+    max_seconds: seconds after which a search starts no further compilation.
   """
 
   search: bool = True
@@ -90,7 +90,7 @@ class Effort:
 
 
 def analyse(run: Run) -> Plan:
-  """The plan without any devices."""
+  """Returns the plan without any devices."""
   config = analysis.resolve(run.config, 'tpu')
   return Plan(run, config, None, analysis.analyse(config))
 
@@ -106,10 +106,10 @@ def plan(run: Run, target: devices.Target, effort: Effort, say: Say) -> Plan:
   found = analysis.analyse(config)
   usable = target.chip.hbm_usable_bytes
   if given.least() > usable:
-    # The compiler would take minutes to say so.
+    # The compiler would take minutes to come to the same answer.
     say(
       f'{run.name} needs over {given.least() / compiling.GIB:.0f} GiB a device'
-      f' on {target}; {usable / compiling.GIB:.1f} are usable.'
+      f' on {target}; only {usable / compiling.GIB:.1f} GiB are usable.'
     )
     known = compiling.held(compiling.build(config, target))
     memory = dataclasses.replace(
@@ -127,7 +127,7 @@ def plan(run: Run, target: devices.Target, effort: Effort, say: Say) -> Plan:
 
 
 def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
-  """Adds to a plan that does not fit the settings that do, if asked to."""
+  """If a plan does not fit and `effort` allows it, adds settings that fit."""
   if given.fits is not False or not effort.search:
     return given
   run, target = given.run, given.target
@@ -168,14 +168,14 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
 
 
 def _candidates(given: Plan) -> Iterator[remedies.Candidate]:
-  """The settings that may be tried in place of those given."""
+  """Yields the settings that a search may try instead of the given ones."""
   target, cache = given.target, {}
   for changes in remedies.settings(given.config, target.devices, target.slices):
     if changes:
       try:
         yield describe(changes, given.run, target, cache)
       except ValueError:
-        # Beside the user's other settings, this is no config.
+        # The changes contradict the user's other settings.
         continue
 
 
@@ -185,13 +185,14 @@ def describe(
   target: devices.Target,
   cache: dict | None = None,
 ) -> remedies.Candidate:
-  """What is known of the memory of a run with changed settings.
+  """Returns what is known about the memory of a run with changed settings.
 
   Args:
     changes: config key -> value.
-    run: as given.
+    run: the run as given.
     target: the slice.
-    cache: of the same run and slice; holds what accumulation does not change.
+    cache: reused between calls for the same run and slice; holds the figures
+      that accumulation does not change.
   """
   cache = {} if cache is None else cache
   config = analysis.resolve(run.changed(changes).config, 'tpu')
@@ -208,26 +209,26 @@ def describe(
       mesh.size // mesh.shape['tensor'],
       mesh.shape['tensor'],
     )
-  held, of_gradients, groups, tensor = cache[key]
+  held, gradient_bytes, groups, tensor = cache[key]
   images = config.data.batch_size // groups // steps
   return remedies.Candidate(
     changes,
     held=held,
-    gradients=of_gradients[steps > 1],
+    gradients=gradient_bytes[steps > 1],
     activations=analysis.account(config).activation_bytes * images // tensor,
     family=config.model.remat,
   )
 
 
 def gradients(program: program_lib.Program, several: bool) -> int:
-  """Bytes that a step needs on a device for gradients and whole parameters.
+  """Returns the bytes on a device for gradients and gathered parameters.
 
-  See `vit_jax.training.gradients`, whose arrays these are.
+  `vit_jax.training.gradients` makes these arrays.
 
   Args:
-    program: of the slice.
-    several: whether it accumulates: a micro-batch's gradients are there beside
-      their sum.
+    program: the program, built for the slice.
+    several: whether the step accumulates several micro-batches. It then holds
+      a micro-batch's gradients beside their sum.
   """
   config, layout = program.config, program.layout
   params = program.abstract_state.params
@@ -250,13 +251,20 @@ def gradients(program: program_lib.Program, several: bool) -> int:
 
 
 def _bytes_as(params, shardings, kernels: str | None) -> int:
-  """Bytes of a device with other shardings and another dtype of kernels."""
+  """Returns a tree's bytes on a device with other shardings and kernel dtype.
 
-  def held(path, x, sharding):
+  Args:
+    params: tree of arrays or shapes.
+    shardings: tree of the shardings to assume.
+    kernels: dtype of the arrays that are reduced in a narrow dtype; None for
+      their own.
+  """
+
+  def with_sharding(path, x, sharding):
     narrow = kernels and gradients_lib.uses_reduce_dtype(path)
     dtype = jnp.dtype(kernels) if narrow else x.dtype
     return jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
 
   return analysis.bytes_held(
-    jax.tree_util.tree_map_with_path(held, params, shardings)
+    jax.tree_util.tree_map_with_path(with_sharding, params, shardings)
   )

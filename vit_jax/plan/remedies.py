@@ -1,9 +1,9 @@
-"""Finds settings with which a run fits, cheapest in speed first, by trying.
+"""Searches for settings that make a run fit, those that cost least speed first.
 
-Each candidate's memory is predicted: the state and the batch are exact, the
-gradients follow from the state, and the activations are JAX's account of them
-times a factor that every compiled candidate corrects. Only those with a chance
-are compiled, and the first that the compiler says fits is the answer.
+The search predicts each candidate's memory. The state and the batch are exact,
+the gradients follow from the state, and the activations are JAX's account of
+them times a factor that every compiled candidate corrects. It compiles only
+candidates that may fit; the first that the compiler confirms is the answer.
 """
 
 import collections
@@ -19,27 +19,27 @@ import ml_collections
 from vit_jax.plan import compiling
 from vit_jax.sharding import mesh as mesh_lib
 
-# Of the activations that JAX accounts for, what a compiler has kept at least.
-# A candidate that does not fit even so is not compiled.
+# Smallest share of JAX's account of activations that a compiler was seen to
+# keep. A candidate that does not fit with this share is not compiled.
 LEAST_KEPT = 0.15
-# What is expected before anything was compiled.
+# The share that is expected before anything was compiled.
 EXPECTED_KEPT = 0.45
-# Rows of a micro-batch on a device below which matrix units run half empty.
+# With fewer rows of a micro-batch on a device, matrix units run half empty.
 FULL_ROWS = 8
-# Of a kind of candidates, before others are tried.
+# After this many failures of one kind, candidates of other kinds come first.
 MOST_FAILURES = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-  """Settings, and what is known of their memory on a device, in bytes.
+  """Settings, and what is known about their memory on a device, in bytes.
 
   Attributes:
-    changes: config key -> value, beside the config as given.
+    changes: config key -> value, the differences from the given config.
     held: state and batch.
-    gradients: with the sum that accumulation needs, and with parameters that
-      are whole only for the step.
-    activations: of a micro-batch, by JAX's account.
+    gradients: gradients, the sum that accumulation needs, and the parameters
+      that a step gathers.
+    activations: those of a micro-batch, by JAX's account.
     family: candidates of one family share the factor of the activations.
   """
 
@@ -50,21 +50,21 @@ class Candidate:
   family: str = ''
 
   def least(self) -> float:
-    """Memory that it needs in any case."""
+    """Returns a lower bound of the memory."""
     return self.predict(LEAST_KEPT)
 
   def predict(self, kept: float) -> float:
-    """Memory that it needs if the compiler keeps so much of the activations."""
+    """Returns the memory if the compiler keeps this share of activations."""
     return self.held + self.gradients + kept * self.activations
 
   def kept(self, memory: int) -> float:
-    """What the compiler kept, as `predict` takes it, from the memory."""
+    """Returns the share that the compiler kept, given the total memory."""
     kept = (memory - self.held - self.gradients) / max(self.activations, 1)
     return max(kept, 0.1)
 
   @property
   def kind(self) -> tuple[tuple[str, Any], ...]:
-    """The settings but for accumulation."""
+    """The settings without accumulation."""
     return tuple(
       item for item in self.changes.items() if item[0] != 'accumulation_steps'
     )
@@ -82,12 +82,12 @@ class Tried:
 
 
 class Found(NamedTuple):
-  """What a search came to.
+  """The result of a search.
 
   Attributes:
-    answer: the most wanted that fits of all compiled; None if none does.
-    tried: all that was compiled.
-    ended: without an answer, why there was no more to compile; else ''.
+    answer: the most wanted candidate that fits; None if no compiled one fits.
+    tried: all candidates that were compiled.
+    ended: why the search ended without an answer; '' if it has one.
   """
 
   answer: Tried | None
@@ -96,7 +96,7 @@ class Found(NamedTuple):
 
 
 def flags(changes: Mapping[str, Any]) -> str:
-  """The settings as they are written on the command line."""
+  """Returns the settings as command-line flags."""
   return ' '.join(f'--config.{key}={value}' for key, value in changes.items())
 
 
@@ -105,14 +105,14 @@ def settings(
 ) -> Iterator[dict[str, Any]]:
   """Yields changes of a resolved config that save memory.
 
-  Accumulation is first, which costs little while a micro-batch fills the
-  devices; then a split state; recomputing, which costs up to a third of the
-  speed; micro-batches of few rows; at last a smaller batch, another run.
+  The order is: accumulation, which costs little while a micro-batch fills the
+  devices; splitting the state; recomputing, which costs up to a third of the
+  speed; micro-batches of few rows; a smaller batch, which is a different run.
 
   Args:
-    config: resolved; its own settings are the first.
-    devices: that the batch and the state can be split over.
-    slices: groups of devices that a split state does not span.
+    config: the resolved config; its own settings ({}) come first.
+    devices: number of devices for the batch and the state.
+    slices: number of groups of devices; the state is split only within one.
 
   Raises:
     ValueError: the sizes of the mesh do not fit the devices.
@@ -149,7 +149,7 @@ def settings(
 def _shardings(
   mesh: ml_collections.ConfigDict, devices: int, slices: int
 ) -> list[dict[str, Any]]:
-  """The state as given, and split further, as far as it is not yet."""
+  """Returns {} and the changes that split the state further than it is."""
   slices = mesh.slices or slices
   _, fsdp, tensor = mesh_lib.axis_sizes(
     devices, *(mesh[axis] for axis in mesh_lib.AXES), slices
@@ -170,7 +170,7 @@ def _shardings(
 
 
 def _accumulations(given: int, rows: int) -> list[int]:
-  """`given` and twice that as often as a device's rows allow."""
+  """Returns `given` and its doublings that still divide a device's rows."""
   steps = [given]
   while rows % (2 * steps[-1]) == 0:
     steps.append(2 * steps[-1])
@@ -187,20 +187,20 @@ def find(
   max_seconds: float = 3600.0,
   say: Callable[[str], None] = lambda text: None,
 ) -> Found:
-  """Compiles candidates that may fit, until the most wanted one is found.
+  """Compiles candidates that may fit until it knows the most wanted one.
 
-  Each compilation corrects the predictions, so a candidate that was passed
-  over may be tried after one that fits. After two of a kind that do not fit,
-  other kinds come first: of this one the predictions are wrong.
+  Each compilation corrects the predictions, so the search may try a skipped
+  candidate even after another one fits. After two failures of one kind, other
+  kinds come first, since the predictions for this kind are wrong.
 
   Args:
-    candidates: the most wanted first; taken as far as needed.
-    compile_: compiles one.
+    candidates: candidates, the most wanted first; read as far as needed.
+    compile_: compiles one candidate.
     usable: bytes of memory on a device.
-    tried: what was compiled before, which predictions start from.
-    max_tries: compilations at most.
-    max_seconds: none is begun after so many.
-    say: takes lines on the progress.
+    tried: earlier compilations, from which predictions start.
+    max_tries: most compilations.
+    max_seconds: seconds after which no compilation starts.
+    say: is called with progress messages.
   """
   kept = {one.candidate.family: _kept(one) for one in tried}
   source, known = iter(candidates), []
@@ -214,12 +214,13 @@ def find(
   start = time.monotonic()
 
   def expected(candidate: Candidate) -> float:
-    # Recomputing saves what it saves; the rest is as it was seen to be.
+    # JAX's account knows what recomputing saves. For a family that was not
+    # compiled yet, the compiler should keep a similar share of the rest.
     seen = min(max(kept.values(), default=EXPECTED_KEPT), 1.0)
     return candidate.predict(kept.get(candidate.family, seen))
 
   def most_wanted() -> int | None:
-    later = None  # Of a kind that has failed.
+    later = None  # The most wanted candidate of a kind that failed.
     for index in itertools.count():
       if best is not None and index >= best:
         return None
@@ -232,7 +233,7 @@ def find(
       if index in done or expected(candidate) > usable:
         continue
       if failures[candidate.kind] < MOST_FAILURES:
-        # A smaller batch is another run: not before all is tried.
+        # A smaller batch is a different run, so it comes after all others.
         other_run = 'data.batch_size' in candidate.changes
         return later if other_run and later is not None else index
       if best is None and later is None:
@@ -242,7 +243,7 @@ def find(
     seconds = time.monotonic() - start
     reached = limit(max_tries - len(done), max_seconds - seconds)
     if reached:
-      say(f'Ends after {len(done)} compilations, {seconds:.0f} s.')
+      say(f'The search ends after {len(done)} compilations, {seconds:.0f} s.')
       ended = reached
       break
     candidate = known[index]
@@ -269,10 +270,15 @@ def find(
 
 
 def limit(tries: int, seconds: float) -> str:
-  """Which limit is reached, for the reader, by what is left; '' if none."""
+  """Returns a message on the limit that is reached; '' if none is.
+
+  Args:
+    tries: compilations that are left.
+    seconds: seconds that are left.
+  """
   for name, left in (('max_tries', tries > 0), ('max_minutes', seconds >= 0)):
     if not left:
-      return f'--{name} is reached; more of it may find what fits'
+      return f'--{name} is reached; a larger value may find settings that fit'
   return ''
 
 
