@@ -111,7 +111,7 @@ def test_a_file_of_other_settings_is_left_alone(tmp_path):
   path = tmp_path / 'speed.json'
   _measure(path, PAIRS[:1], [])
   other = store.Settings('device', 'mini', 'core', 1000, 'bfloat16')
-  with pytest.raises(ValueError, match="dtype='float32', and these are with"):
+  with pytest.raises(ValueError, match="dtype='float32', but this command has"):
     _measure(path, PAIRS, [], settings=other)
   # The memory that a device offers may change a little.
   more = store.Settings('device', 'mini', 'core', 1001, 'float32')
@@ -184,8 +184,8 @@ def test_the_command_measures_on_this_machine(tmp_path):
     (('--to=x.json', '--sizes=12a'), "'12a' is no side"),
     (('--to=x.json', '--sizes=0'), "'0' is no side"),
     (('--to=x.json', '--device=v33'), 'expected local'),
-    (('--to=x.json', '--device=v3', '--calls=3'), '--calls is not read with'),
-    (('--to=x.json', '--correction=1'), '--correction is not read with'),
+    (('--to=x.json', '--device=v3', '--calls=3'), '--calls has no effect with'),
+    (('--to=x.json', '--correction=1'), '--correction has no effect with'),
   ],
 )
 def test_wrong_flags_end_with_one_message(words, message):
