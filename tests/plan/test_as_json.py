@@ -1,4 +1,4 @@
-"""The numbers of a report, from an estimate made up; the page and the table."""
+"""Guards: a plan's figures, page and table are right for a made-up estimate."""
 
 import collections
 import dataclasses
@@ -19,7 +19,7 @@ from vit_jax.plan import (
 )
 from vit_jax.plan import estimate as estimate_lib
 
-# DESIGN's contract of `--json`.
+# The keys that `--json` promises.
 REQUIRED = (
   *('config', 'topology', 'devices', 'params', 'forward_gmacs'),
   *('total_exaflops', 'total_steps', 'hbm_gib', 'hbm_usable_gib', 'fits'),
@@ -29,7 +29,7 @@ REQUIRED = (
 
 
 def _estimate(seconds):
-  """Three quarters in the products of three blocks, a quarter in a copy."""
+  """Three quarters of the time are products of blocks, a quarter is a copy."""
   rows = [
     estimate_lib.Row(
       f'fusion.{i}', f'jit(f)/block_{i}/dot', 'matmul', 2, seconds / 4
@@ -75,7 +75,7 @@ def test_figures_of_a_run():
   assert figures['step_ms'] == 250
   assert figures['step_ms_corrected'] == pytest.approx(312.5)
   assert figures['images_per_sec'] == 4096 / 0.25
-  # Of the estimate itself: 4096 images on 512 cores in a quarter second.
+  # Uncorrected: 4096 images on 512 cores in a quarter second.
   assert figures['images_per_sec_per_core'] == pytest.approx(32)
   operations = 6 * figures['forward_gmacs'] * 1e9 * 4096
   assert figures['mfu'] == pytest.approx(operations / 0.25 / (512 * 61.6e12))
@@ -85,7 +85,7 @@ def test_figures_of_a_run():
   assert figures['wall_days'] == pytest.approx(days / 0.8)
   assert figures['paper_core_days'] == 2500
   assert figures['shares']['matmul'] == 0.75
-  # The same operation of all blocks is one.
+  # Equal operations of all blocks are merged.
   assert figures['heaviest'] == [
     {'op': 'jit(f)/block_*/dot', 'class': 'matmul', 'times': 6, 'ms': 187.5},
     {'op': 'copy.*', 'class': 'copies', 'times': 1, 'ms': 62.5},
@@ -192,7 +192,7 @@ def test_the_compiler_is_named_and_another_than_the_tested_said(monkeypatch):
   assert table.count('- Another compiler.') == 1
   assert table.count(f'- Compiled by {named}.') == 1
 
-  # What is only counted has no compiler.
+  # A plan that only counts has no compiler.
   run = one_run.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
   figures = as_json.figures(one_run.analyse(run))
   assert figures['libtpu'] is figures['lock_difference'] is None

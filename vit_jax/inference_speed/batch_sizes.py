@@ -11,9 +11,7 @@ from vit_jax.inference_speed import forward
 from vit_jax.plan import compiling
 
 _GROWS = 1.02  # A batch is faster if its speed exceeds the best by this factor.
-_FURTHEST = (
-  1024  # The next try is at most this many times the largest known fit.
-)
+_FURTHEST = 1024  # Most times by which a try exceeds the largest known fit.
 
 
 @dataclasses.dataclass(frozen=True)
