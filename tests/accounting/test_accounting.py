@@ -36,8 +36,8 @@ TABLE_6 = [
   ('R50+ViT-L/16', 7, 859),
   ('R50+ViT-L/16', 14, 1668),
 ]
-# The paper's 859 is a misprint, since half of the 1668 for 14 epochs is 834. Its
-# 55 is the cost without a class token.
+# The paper's 859 is a misprint, since half of the 1668 for 14 epochs is 834.
+# The paper's 55 is the cost without a class token.
 DIFFERENT = [('ViT-B/32', 7), ('R50+ViT-L/16', 7)]
 
 TINY = dict(width=8, depth=2, heads=2, mlp_dim=16)
@@ -96,7 +96,7 @@ def test_padding_that_crops():
     window_strides=(1, 2),
   )
   crop = functools.partial(convolve, padding=((-2, 1), (0, -1)))
-  # 6 output rows have 3 taps each, except for one tap below the image; 3 columns
+  # 6 output rows have 3 taps each, but one tap is below the image. 3 columns
   # have 2 taps each.
   assert _count(crop, images, kernel) == (6 * 3 - 1) * (3 * 2) * 4 * 6
 

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, multiply-accumulates, activation memory.
+"""Counts a model's parameters, multiply-accumulates and activation memory.
 
 All figures come from the abstract trace of the model itself, so they hold for
 any model at any image size, and no formula must follow changes of the models.

@@ -1,4 +1,4 @@
-"""What models cost: `python -m vit_jax.accounting MODEL... [flags]`.
+"""Counts what models cost: `python -m vit_jax.accounting MODEL... [flags]`.
 
   ViT-B/16                                 a table of the model's parts
   ViT-B/16 ViT-L/16 BiT-R152x2             one line a model, to compare

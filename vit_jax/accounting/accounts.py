@@ -39,7 +39,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-  """What a model costs at an image size; the totals are sums over the parts.
+  """The cost of a model at an image size; the totals are sums over the parts.
 
   Attributes:
     image_size: (height, width) in pixels.

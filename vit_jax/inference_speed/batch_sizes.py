@@ -16,7 +16,7 @@ _FURTHEST = 1024  # Most times by which a try exceeds the largest known fit.
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """How the search tries batch sizes.
+  """Settings of a search over batch sizes.
 
   Attributes:
     first: the first batch size; smaller ones are tried only if it does not fit.

@@ -23,7 +23,7 @@ _RANDOM = 2**16  # Random numbers to draw; larger arrays repeat them.
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-  """How a program is timed.
+  """Settings for timing a program.
 
   Attributes:
     warm_up: untimed calls that come first.

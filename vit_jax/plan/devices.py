@@ -96,7 +96,7 @@ class Target:
 
   @property
   def device(self) -> str:
-    """What one JAX device is, such as 'chip of 2 TensorCores'."""
+    """Description of one JAX device, such as 'chip of 2 TensorCores'."""
     cores = self.cores // self.devices
     part = self.slice.generation.devices_per_chip > 1
     return ('TensorCore' if part else 'chip') + (
