@@ -1,11 +1,11 @@
-"""TPU slices: the names, sizes and machines of Google's tables."""
+"""Guards: TPU slices have the names, sizes and machines of Google's tables."""
 
 import pytest
 
 from vit_jax import topology
 
-# Type, topology, chips, TensorCores, devices of JAX, machines; then GKE's
-# accelerator label and machine type.
+# Columns: accelerator type, topology, chips, TensorCores, JAX devices, hosts,
+# GKE's accelerator label, GKE's machine type.
 TABLE = [
   ('v2-8', 'v2:2x2', 4, 8, 8, 1, '', ''),
   ('v2-512', 'v2:16x16', 256, 512, 512, 64, '', ''),

@@ -1,13 +1,15 @@
-"""TPU slices by either of their names: `python -m vit_jax.topology v3-512`.
+"""The facts of TPU slices: `python -m vit_jax.topology v3-512`.
 
-  v3-512      the accelerator type that Cloud TPU takes
-  v3:16x16    generation and topology, chips along each axis; what JAX's
-              compile-only topologies take
-  v5litepod-16, v5e-16, v5e:4x4       v5e has a second name there
+A slice has two kinds of names:
 
-The number in an accelerator type counts TensorCores: two a chip of v2 to v4,
-v5p and tpu7x, one a chip of v5e and v6e. Only the standard shapes are known
-here.
+  v3-512      the accelerator type, as Cloud TPU takes it
+  v3:16x16    generation and topology (chips along each axis), as JAX's
+              compile-only topologies take it
+  v5litepod-16, v5e-16, v5e:4x4       Cloud TPU calls v5e v5litepod
+
+The number in an accelerator type counts TensorCores: two a chip for v2 to v4,
+v5p and tpu7x, one a chip for v5e and v6e. This module knows only the standard
+shapes.
 
 Sources: cloud.google.com/tpu/docs, one page a generation (v2 ... v6e, tpu7x:
 shapes, hosts), tpu/docs/runtimes (images), and
@@ -24,16 +26,18 @@ class Generation:
   """One kind of TPU.
 
   Attributes:
-    name: as in `v5e:4x4`.
+    name: the name, as in `v5e:4x4`.
     accelerator: the prefix of its accelerator types; '' if the Cloud TPU API
       does not offer it (GKE does).
-    cores_per_chip: TensorCores.
-    devices_per_chip: `jax.devices()` on the hardware. From v4 to v6e a device
-      is a chip; libtpu's compile-only v4 topologies show cores nevertheless.
-    runtime_version: image of its TPU VMs.
+    cores_per_chip: TensorCores in a chip.
+    devices_per_chip: how many of `jax.devices()` a chip is on the hardware.
+      From v4 to v6e a device is a chip, but libtpu's compile-only v4 topologies
+      show cores.
+    runtime_version: software image of its TPU VMs.
     gke_accelerator: value of the node label
       `cloud.google.com/gke-tpu-accelerator`; '' if GKE does not offer it.
-    machine_type: of GKE's nodes, with `{chips}` for the chips of a node.
+    machine_type: machine type of GKE's nodes, with `{chips}` for the chips of a
+      node.
     topologies: the standard shapes, ascending.
   """
 
@@ -134,18 +138,18 @@ GENERATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-  """Some chips of one pod, connected to each other, as they are rented."""
+  """A group of connected chips of one pod, the unit that one rents."""
 
   generation: Generation
   topology: str
 
   def __str__(self) -> str:
-    """Generation and topology, `v3:16x16`, as JAX takes them."""
+    """Returns generation and topology as JAX takes them, `v3:16x16`."""
     return f'{self.generation.name}:{self.topology}'
 
   @property
   def accelerator_type(self) -> str:
-    """As gcloud takes it, `v3-512`; '' if the Cloud TPU API has none."""
+    """Returns gcloud's name, `v3-512`; '' if the Cloud TPU API has none."""
     if not self.generation.accelerator:
       return ''
     return f'{self.generation.accelerator}-{self.cores}'
@@ -156,29 +160,29 @@ class Slice:
 
   @property
   def cores(self) -> int:
-    """TensorCores, which is what core-days are counted in."""
+    """Number of TensorCores, the unit of core-days."""
     return self.chips * self.generation.cores_per_chip
 
   @property
   def devices(self) -> int:
-    """What `len(jax.devices())` is on the hardware."""
+    """The value of `len(jax.devices())` on the hardware."""
     return self.chips * self.generation.devices_per_chip
 
   @property
   def chips_per_host(self) -> int:
-    # Eight chips of v5e and v6e are one machine; larger slices are made of
-    # machines with four.
+    # Up to eight chips of v5e or v6e are one machine. Larger slices consist of
+    # machines with four chips.
     return self.chips if self.chips <= 8 and self._flat else min(4, self.chips)
 
   @property
   def hosts(self) -> int:
-    """Machines, each with one process of a run ("workers")."""
+    """Number of machines ("workers"); each has one process of a run."""
     return self.chips // self.chips_per_host
 
   @property
   def machine_type(self) -> str:
-    """Of GKE's nodes; '' if GKE does not offer the generation."""
-    # Single machines of v3 are of another type than those of a slice.
+    """Machine type of GKE's nodes; '' if GKE does not offer the generation."""
+    # A single v3 machine has a different type than the machines of a v3 slice.
     if self.generation.name == 'v3' and self.hosts == 1:
       return 'ct3-hightpu-4t'
     return self.generation.machine_type.format(chips=self.chips_per_host)
@@ -196,7 +200,7 @@ class Slice:
 
 
 def slices() -> list[Slice]:
-  """All known ones, by generation, small to large."""
+  """Returns all known slices by generation, small to large."""
   return [
     Slice(generation, topology)
     for generation in GENERATIONS.values()
@@ -205,14 +209,14 @@ def slices() -> list[Slice]:
 
 
 def parse(text: str) -> Slice:
-  """The slice of that name.
+  """Returns the slice of a name.
 
   Args:
     text: an accelerator type (`v3-512`) or generation and topology
       (`v3:16x16`).
 
   Raises:
-    ValueError: there is none; lists the choices.
+    ValueError: there is no such slice; lists the choices.
   """
   choices = {}
   for found in slices():
@@ -246,7 +250,7 @@ def parse(text: str) -> Slice:
 
 
 def describe(found: Slice) -> str:
-  """Its facts, one a line."""
+  """Returns the facts of a slice, one a line."""
   facts = {
     'topology': str(found),
     'accelerator type': found.accelerator_type or 'none (GKE only)',
@@ -266,7 +270,8 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  # Not above: the launch scripts read this module where only Python is there.
+  # Imported only here: the launch scripts import this module on machines that
+  # have only the standard library.
   from vit_jax.runtime import command_line
 
   command_line.run(main, arguments='slices, such as v3-512 or v4:2x2x4')

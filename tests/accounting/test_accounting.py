@@ -1,4 +1,4 @@
-"""Compute, parameters and activation memory, against paper and compiler."""
+"""Guards: counts of compute and memory match the paper and the compiler."""
 
 import functools
 import json
@@ -36,19 +36,19 @@ TABLE_6 = [
   ('R50+ViT-L/16', 7, 859),
   ('R50+ViT-L/16', 14, 1668),
 ]
-# Half of the 14 epochs' 1668 is 834: 859 is a misprint. 55 is the cost without
-# a class token.
-UNEXPLAINED = [('ViT-B/32', 7), ('R50+ViT-L/16', 7)]
+# The paper's 859 is a misprint, since half of the 1668 for 14 epochs is 834.
+# The paper's 55 is the cost without a class token.
+DIFFERENT = [('ViT-B/32', 7), ('R50+ViT-L/16', 7)]
 
 TINY = dict(width=8, depth=2, heads=2, mlp_dim=16)
 
 
 @functools.cache
 def _paper_macs(name, **overrides):
-  """MACs at 224 px with the head of JFT's 18,291 classes."""
+  """Returns the MACs at 224 px with a head for JFT's 18,291 classes."""
   if 'ViT' in name:
     width = models.build(name, num_classes=1).width
-    # Scanned blocks are traced once.
+    # Scanning saves time: it traces the blocks once.
     overrides |= dict(representation_size=width, scan=True)
   model = models.build(name, num_classes=18_291, **overrides)
   return accounting.forward_macs(model, 224)
@@ -73,7 +73,7 @@ def _count(function, *args, padding='inside'):
 @pytest.mark.parametrize('name, epochs, printed', TABLE_6)
 def test_exaflops_of_table_6(name, epochs, printed):
   ours = accounting.exaflops(_paper_macs(name), 303e6, epochs)
-  if (name, epochs) in UNEXPLAINED:
+  if (name, epochs) in DIFFERENT:
     assert abs(ours / printed - 1) > 0.02
   else:
     assert ours == pytest.approx(printed, rel=0.015)
@@ -96,7 +96,8 @@ def test_padding_that_crops():
     window_strides=(1, 2),
   )
   crop = functools.partial(convolve, padding=((-2, 1), (0, -1)))
-  # 6 rows of output with 3 taps, without one below the image; 3 columns.
+  # 6 output rows have 3 taps each, but one tap is below the image. 3 columns
+  # have 2 taps each.
   assert _count(crop, images, kernel) == (6 * 3 - 1) * (3 * 2) * 4 * 6
 
 
@@ -106,7 +107,7 @@ def test_padding_that_crops():
     ((224, 224), (16, 16), None),
     ((384, 384), (32, 32), 24),
     ((64, 96), (16, 8), None),
-    # 37x5 pixels remain, which are in no patch.
+    # Some pixels remain outside the patches: 37 = 2 * 16 + 5, 101 = 12 * 8 + 5.
     ((37, 101), (16, 8), 48),
   ],
 )
@@ -174,7 +175,7 @@ def test_scan_changes_nothing(remat):
 
 
 def _gelu_factors():
-  """How many arrays JAX keeps of a GELU: 5 in 0.10, 4 in 0.12."""
+  """Returns how many arrays JAX keeps for a GELU: 5 in 0.10, 4 in 0.12."""
   x = jax.ShapeDtypeStruct((5, 16), jnp.float32)
   kept = jax.eval_shape(lambda x: jax.vjp(nn.gelu, x)[1], x)
   return sum(a.shape == x.shape for a in jax.tree.leaves(kept))
@@ -187,19 +188,19 @@ def test_activations_of_a_tiny_vit_by_hand():
   assert kept == {
     # The 4 patches of 768 values.
     'embedding': 4 * 768 * 4,
-    # The last block's class token, the head's input: D.
+    # The last block's class token, which is the head's input: [D].
     'ViT': 8 * 4,
-    # 2x, x - mean, scale / deviation, the output: [L, D]; 4 of [L, 1].
+    # [L, D]: 2x, x - mean, scale / deviation and the output. Four more [L, 1].
     block + 'LayerNorm_0': 2 * (4 * 40 + 4 * 5) * 4,
     block + 'LayerNorm_1': 2 * (4 * 40 + 4 * 5) * 4,
     # Query, key, value: [L, D].
     block + 'MultiHeadDotProductAttention_0': 2 * (3 * 40) * 4,
-    # exp(scores) and weights [H, L, L], sums and their -2nd powers [H, L, 1],
-    # the output [L, D].
+    # [H, L, L]: exp(scores) and weights. [H, L, 1]: sums and their -2nd powers.
+    # [L, D]: the output.
     block + 'attention products': 2 * (2 * 50 + 2 * 10 + 40) * 4,
-    # The factors of the GELU's derivative, and the GELU: [L, M].
+    # [L, M]: the factors of the GELU's derivative, and the GELU.
     block + 'MlpBlock_0': 2 * ((_gelu_factors() + 1) * 80) * 4,
-    # As above, but only the class token's output is needed.
+    # Like LayerNorm_0, but only the class token's output is needed.
     'Transformer/encoder_norm': (3 * 40 + 4 * 5) * 4,
     'head': 0,
     'Transformer/posembed_input': 0,
@@ -218,11 +219,12 @@ def test_remat_keeps_the_blocks_inputs():
       if name.startswith(block)
     }
 
-  # [L, D] float32 for each of the two blocks.
+  # Each of the two blocks keeps its input, [L, D] in float32.
   full = kept(remat='full', scan=True)
   assert full.pop(block) == 2 * 40 * 4
   assert set(full.values()) == {0}
-  # The outputs of the dense layers too, but for the last, which is only added.
+  # Also the outputs of the dense layers, except for the last one, which is only
+  # added.
   dots = kept(remat='dots', scan=True)
   assert dots['MultiHeadDotProductAttention_0'] == 2 * 4 * 40 * 4
   assert dots['MlpBlock_0'] == 2 * 80 * 4
@@ -232,12 +234,12 @@ def test_remat_keeps_the_blocks_inputs():
 def test_dtype_and_dropout_of_activations():
   half = _parts(_tiny(dtype='bfloat16'))
   block = 'Transformer/encoderblock_*/'
-  # Weights cast to bfloat16 are kept too, but once a batch.
+  # Weights cast to bfloat16 are also kept, but only once a batch.
   for name in ('embedding', block + 'MlpBlock_0'):
     full = _parts(_tiny())[name].activation_bytes
     assert half[name].activation_bytes == full / 2
-  # A byte for each element of a mask: at the start, and of each block after
-  # the attention, the MLP's GELU and the MLP.
+  # A mask has a byte for each element. There is one at the start, and in each
+  # block one after the attention, the MLP's GELU and the MLP.
   masks = 40 + 2 * (40 + 80 + 40)
   grown = _tiny(dropout_rate=0.1).activation_bytes - _tiny().activation_bytes
   assert grown == masks
@@ -269,13 +271,13 @@ def test_attention_of_axial_blocks_and_pooling():
   axial = _tiny(attention='axial', pooling='gap')
   block = 'Transformer/encoderblock_*/'
   parts = _parts(axial)
-  # 2 blocks, 2 rows of 2 tokens, 8 wide; scores and weighted sums.
+  # 2 blocks with 2 rows of 2 tokens of width 8; scores and weighted sums.
   assert parts[block + 'row/attention products'].macs == 2 * 2 * 2**2 * 8 * 2
   assert parts[block + 'column/attention products'].repeats == 2
   model = models.build('AxialResNet50', num_classes=3, blocks=(1,))
   parts = _parts(accounting.account(model, 32, levels=3))
   assert parts['block1/unit*/attention products'].macs > 0
-  # One query attends to 4 tokens, and is projected like them.
+  # One query attends to 4 tokens, and is projected as they are.
   parts = _parts(_tiny(pooling='map'))
   assert parts['MAPHead_0/attention products'].macs == 2 * 4 * 8
   projections = parts['MAPHead_0/MultiHeadDotProductAttention_0']
@@ -287,14 +289,14 @@ def test_resnet_by_stage_and_by_convolution():
   stages = _parts(accounting.account(model, 32, padding='all'))
   assert stages['conv_root'].macs == 16 * 16 * 7 * 7 * 3 * 64
   assert stages['block2/unit*'].repeats == 2
-  # Stage 2 on 4x4 px, after stride 2 in the first unit's 3x3 convolution.
+  # Stage 2 works on 4x4 px, after stride 2 in the first unit's 3x3 convolution.
   first = 64 * 256 * 128 + 16 * (9 * 128**2 + 128 * 512 + 256 * 512)
   second = 16 * (2 * 512 * 128 + 9 * 128**2)
   assert stages['block2/unit*'].macs == first + second
   parts = accounting.account(model, 32, padding='all', levels=3).parts
   parts = {part.name: part for part in parts}
   assert parts['block2/unit*/conv2'].macs == 2 * 16 * 9 * 128**2
-  # Standardised kernels are kept too, but once a batch.
+  # Standardised kernels are also kept, but only once a batch.
   assert parts['block2/unit*/conv2'].activation_bytes == 0
   assert parts['conv_root'].params == 7 * 7 * 3 * 64
 
@@ -340,7 +342,7 @@ def test_the_compiler_counts_taps_inside_the_image_too():
     )
 
   compiled = jax.jit(convolve).lower(images, kernel).compile()
-  # Of 7 * 3 taps of a dimension one is outside.
+  # Along each dimension, one of 7 * 3 taps is outside.
   assert _count(convolve, images, kernel) == 20 * 20 * 8 * 16
   assert compiled.cost_analysis()['flops'] == 2 * 20 * 20 * 8 * 16
 
@@ -434,7 +436,7 @@ def test_what_does_not_grow_with_the_batch_is_not_of_an_image():
       return images.mean(axis=(1, 2, 3))[:, None, None] * weights, {}
 
   account = accounting.account(Table(), 8, channels=5)
-  # The image's mean.
+  # Only the image's mean counts.
   assert (account.params, account.macs, account.activation_bytes) == (
     512**2,
     0,

@@ -1,4 +1,4 @@
-"""A TPU that is not there, with a stand-in for its compiler."""
+"""Guards: --device=v3 estimates speeds by the compiler (a fake one here)."""
 
 import types
 
@@ -48,7 +48,7 @@ def test_a_program_has_the_compilers_memory_and_the_corrected_estimate(
   )
   program = device.compile(model, 16, 1)
   assert program.bytes == 54_117
-  # 940,000 cycles of 940 MHz are a millisecond.
+  # At 940 MHz, 940,000 cycles take a millisecond.
   assert program.seconds() == pytest.approx(1e-3 / 0.8)
 
 

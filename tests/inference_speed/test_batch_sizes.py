@@ -1,4 +1,4 @@
-"""The fastest batch, and the largest that fits, without compiling anything."""
+"""Guards: the search finds the fastest and largest batch (fake compiler)."""
 
 import jax
 import pytest
@@ -9,7 +9,7 @@ SETTINGS = batch_sizes.Search(precision=0)
 
 
 def _device(seconds, need, memory_bytes=1000):
-  """A device that does not compile; also the batches that it was asked for."""
+  """Returns a fake device and the list of batches that it compiled."""
   asked = []
 
   def compile_batch(model, size, batch_size):
@@ -26,7 +26,7 @@ def _error(message):
 
 
 def test_batches_are_timed_until_two_are_no_faster():
-  # 8 images a second at most, from a batch of 4 on.
+  # From a batch of 4 on, the speed stays at 8 images a second.
   device, _ = _device(lambda b: max(0.5, b / 8), lambda b: 100 + b)
   found = batch_sizes.search(device, 'model', 32, SETTINGS)
   assert found.rates == {1: 2, 2: 4, 4: 8, 8: 8, 16: 8}
@@ -54,7 +54,7 @@ def test_smaller_batches_are_tried_where_the_first_does_not_fit():
   found = batch_sizes.search(device, 'model', 32, settings)
   assert found == batch_sizes.Found({4: 4.0}, 5)
   assert asked[:3] == [64, 16, 4]
-  # None of them is tried again on the way up.
+  # No batch is compiled twice.
   assert len(asked) == len({*asked})
   device, asked = _device(lambda b: 1.0, lambda b: 2000)
   found = batch_sizes.search(device, 'model', 32, settings)
@@ -64,7 +64,7 @@ def test_smaller_batches_are_tried_where_the_first_does_not_fit():
 def test_batches_that_would_take_too_long_are_not_timed():
   device, _ = _device(lambda b: 3.0 * b, lambda b: b)
   found = batch_sizes.search(device, 'model', 32, SETTINGS)
-  # Of 4 images a call would take 12 s, over 10.
+  # A call with 4 images would take 12 s, more than the limit of 10 s.
   assert [*found.rates] == [1, 2]
 
 
@@ -104,7 +104,7 @@ def test_a_compiler_that_fails_at_once_is_an_error_unless_memory_is_short():
     (lambda b: 100 + 7 * b, 1430),
     (lambda b: 7 * b if b < 500 else 9 * b, 1123),
     (lambda b: 5000 + b * b, 71),
-    (lambda b: 128 * (b // 128 + 1), 9983),  # In steps.
+    (lambda b: 128 * (b // 128 + 1), 9983),  # Memory grows in steps.
     (lambda b: b if b < 3 else None, 2),
     (lambda b: 10_112 * b, 0),
   ],
@@ -129,13 +129,13 @@ def test_on_a_line_a_few_programs_are_enough():
     return 1000 + 10 * batch_size
 
   known = {1: 1010, 2: 1020}
-  # Not too far at once; then 99% of the memory is aimed at, and 98% is enough.
+  # The first try is limited. The second aims at 99% of the memory; 98% suffice.
   assert batch_sizes.largest_batch(need, known, 100_000, 0.02) == 9800
   assert asked == [2048, 9800]
 
 
 def test_a_bracket_as_narrow_as_the_precision_is_narrow_enough():
-  # From 100 images to 101 the memory doubles.
+  # 100 fits and 102 does not; the gap is within the precision.
   known = {1: 1, 100: 50, 102: 120}
   assert batch_sizes.largest_batch(lambda b: 1 / 0, known, 100, 0.02) == 100
 
@@ -157,5 +157,5 @@ def test_a_cliff_does_not_make_it_creep():
     return batch_size if batch_size < 5000 else 10**12
 
   assert batch_sizes.largest_batch(need, {1: 1, 2: 2}, 10_000, 0) == 4999
-  # Lines alone would go by ones.
+  # Without bisection, the search would advance by one image at a time.
   assert len(asked) < 50

@@ -1,4 +1,4 @@
-"""The file of measurements, and that it is gone on with."""
+"""Guards: the command writes its measurements to a file and resumes from it."""
 
 import json
 import subprocess
@@ -15,10 +15,10 @@ PAIRS = [('ViT-B/32', 16), ('ViT-B/32', 32), ('BiT-R50x1', 16)]
 
 def _device(asked, cores=1, times=None):
   def compile_batch(model, size, batch_size):
-    if times and batch_size == 1:  # All others are compiled in no time.
+    if times and batch_size == 1:  # Other batches compile in no time.
       times.append(times[-1] + 30)
     asked.append((type(model).__name__, size, batch_size))
-    # Up to 4 * size images a second, in 1000 / size images of memory.
+    # The speed is at most 4 * size images a second; 1000 / size images fit.
     return forward.Program(
       size * batch_size, lambda: max(batch_size, 4) / (4 * size)
     )
@@ -103,7 +103,7 @@ def test_figures_are_of_one_of_the_cores_of_a_device(tmp_path):
   [entry] = store.read(path).entries
   assert entry.images_per_second == 32
   assert (entry.batch_size, entry.largest_batch) == (2, 31)
-  # What was timed is of the device.
+  # The rates are for the whole device.
   assert entry.rates == [[1, 16], [2, 32], [4, 64], [8, 64], [16, 64]]
 
 
@@ -111,9 +111,9 @@ def test_a_file_of_other_settings_is_left_alone(tmp_path):
   path = tmp_path / 'speed.json'
   _measure(path, PAIRS[:1], [])
   other = store.Settings('device', 'mini', 'core', 1000, 'bfloat16')
-  with pytest.raises(ValueError, match="dtype='float32', and these are with"):
+  with pytest.raises(ValueError, match="dtype='float32', but this command has"):
     _measure(path, PAIRS, [], settings=other)
-  # The memory that a device offers may change a little.
+  # The memory that a device offers may differ.
   more = store.Settings('device', 'mini', 'core', 1001, 'float32')
   assert len(_measure(path, PAIRS, [], settings=more).entries) == 3
 
@@ -184,8 +184,8 @@ def test_the_command_measures_on_this_machine(tmp_path):
     (('--to=x.json', '--sizes=12a'), "'12a' is no side"),
     (('--to=x.json', '--sizes=0'), "'0' is no side"),
     (('--to=x.json', '--device=v33'), 'expected local'),
-    (('--to=x.json', '--device=v3', '--calls=3'), '--calls is not read with'),
-    (('--to=x.json', '--correction=1'), '--correction is not read with'),
+    (('--to=x.json', '--device=v3', '--calls=3'), '--calls has no effect with'),
+    (('--to=x.json', '--correction=1'), '--correction has no effect with'),
   ],
 )
 def test_wrong_flags_end_with_one_message(words, message):
@@ -204,7 +204,7 @@ def test_what_another_process_has_measured_stays(tmp_path):
   path = tmp_path / 'speed.json'
   nothing = store.Measured(SETTINGS)
   store.add(path, nothing, store.Entry('ViT-B/32', 16, 1.0, 8, 8))
-  # This one had read the file before that.
+  # This process read the file before the other one added its entry.
   added = store.add(path, nothing, store.Entry('ViT-B/32', 24, 2.0, 8, 8))
   assert [entry.size for entry in added.entries] == [16, 24]
   assert [entry.size for entry in store.read(path).entries] == [16, 24]

@@ -1,4 +1,4 @@
-"""Which models are measured, in full and in miniature."""
+"""Guards: the right models and sizes are measured, in full and in miniature."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_without_names_it_is_figure_12_and_the_axial_models_of_figure_13():
     ('AxialResNet50', 224),
   ]
   assert networks.pairs((), (), 'mini')[-1] == ('AxialResNet50', 24)
-  # Their size is not among those asked for.
+  # The axial models' size, 224 px, is not among the requested sizes.
   assert len(networks.pairs((), (64,), 'paper')) == 8
 
 

@@ -1,4 +1,4 @@
-"""Timing on the device at hand, by a clock of the test's own."""
+"""Guards: programs are timed correctly on this machine (fake clock)."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from vit_jax.inference_speed import forward, stopwatch
 
 
 class Clock:
-  """Moves only when told."""
+  """A clock that only `work` advances."""
 
   def __init__(self, durations):
     self.now, self.durations, self.calls = 0.0, list(durations), 0
@@ -32,7 +32,7 @@ def test_the_median_is_of_the_calls_after_the_warm_up():
 def test_slow_calls_are_few():
   clock = Clock([20, 21, 22, 23, 24])
   timing = stopwatch.Timing(warm_up=10, calls=30, max_seconds=10)
-  # One to warm up, and three that count.
+  # One call warms up, and three count.
   assert stopwatch.median_seconds(clock.work, timing, clock) == 22
   assert clock.calls == 4
 

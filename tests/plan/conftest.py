@@ -8,7 +8,7 @@ from vit_jax.plan import compiling, devices
 
 @pytest.fixture
 def compiler(monkeypatch):
-  """Stands in for libtpu: `needs(config, target)` says how many GiB it is."""
+  """Stands in for libtpu; `needs(config, target)` returns a step's GiB."""
   calls = []
 
   def needs(config, target):

@@ -1,11 +1,11 @@
-"""Short programs in HLO, and a device that makes their times round numbers."""
+"""Short HLO programs, and a device on which their times are round numbers."""
 
 import pytest
 
 from vit_jax.plan import chips, estimate, hlo
 
-# A microsecond is 1000 cycles, 100 kB of memory, 10 kB of links and 1 kB of
-# network (at 0.6 of their bandwidth), 1 MFLOP.
+# In a microsecond the device does 1000 cycles or 1 MFLOP, and moves 100 kB of
+# memory, 10 kB over links or 1 kB over the network (at 0.6 of their bandwidth).
 CHIP = chips.Chip(
   name='test',
   device_kind='TPU test',
@@ -24,7 +24,7 @@ CYCLES = ', backend_config={"window_config":{"estimated_cycles":"%d"}}'
 
 
 def run(lines, computations='', **options):
-  """Estimates a program: lines of its entry, and other computations."""
+  """Estimates a program of these entry lines and other computations."""
   text = f"""HloModule test, num_partitions=8
 
 {computations}
@@ -40,7 +40,7 @@ ENTRY %main (x: f32[1000]) -> f32[1000] {{
 
 
 def microseconds(found):
-  """By class, without the zeros."""
+  """Returns the microseconds of each class that takes time."""
   return {
     name: pytest.approx(seconds * 1e6)
     for name, seconds in found.by_class.items()
@@ -49,7 +49,7 @@ def microseconds(found):
 
 
 def counted(name, trips, body):
-  """A loop's condition and body, which counts from 0 to `trips`."""
+  """Returns the condition and body of a loop that counts from 0 to `trips`."""
   return f"""
 %{name}.condition (s: (s32[])) -> pred[] {{
   %s = (s32[]) parameter(0)

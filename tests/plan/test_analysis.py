@@ -1,4 +1,4 @@
-"""What is known of a run without devices and data."""
+"""Guards: a plan's figures that need neither devices nor data."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_l_16_on_jft():
   assert found.model == 'ViT-L/16'
   assert found.params == 323_099_507
   assert found.tokens == 14 * 14 + 1
-  # 303e6 x 14 / 4096, and the paper's exaFLOPs.
+  # 303e6 x 14 / 4096 steps, and the paper's exaFLOPs.
   assert found.total_steps == 1_035_644
   assert found.epochs == pytest.approx(14, rel=1e-5)
   assert found.total_exaflops == pytest.approx(1567, rel=2e-3)
@@ -114,7 +114,7 @@ def test_data_that_are_elsewhere():
   config.num_classes = 10
   config.data.num_examples = 40_960
   resolved = analysis.resolve(config, 'tpu')
-  # A batch of a 256th of the examples, at most: 128.
+  # The default batch is at most a 256th of the examples: 128.
   assert (resolved.num_classes, resolved.total_steps) == (10, 96_000)
   config.data.dataset = None
   config.num_classes = 0
@@ -133,7 +133,7 @@ def test_subsets():
   resolved = analysis.resolve(config, 'tpu')
   assert resolved.total_steps == 7 * 303_000_000 // 4096
   config = pretrain.get_config('ViT-B/16,imagenet2012,subset=10%')
-  # Of what is not held out to stop early by.
+  # The epoch excludes the examples that are held out for early stopping.
   resolved = analysis.resolve(config, 'tpu')
   assert resolved.total_steps == 300 * 1_268_355 // 4096
   config = pretrain.get_config('ViT-B/16,folder:/no,eval=test,subset=10%')
@@ -141,7 +141,7 @@ def test_subsets():
     analysis.resolve(config, 'tpu')
   config.num_classes = 2
   config.total_steps, config.epochs = 10, 0.0
-  with pytest.raises(ValueError, match=r'And data\.batch_size'):
+  with pytest.raises(ValueError, match=r'Also set data\.batch_size'):
     analysis.resolve(config, 'tpu')
   config.data.batch_size = 64
   assert analysis.resolve(config, 'tpu').total_steps == 10

@@ -1,4 +1,4 @@
-"""The numbers of a report, from an estimate made up; the page and the table."""
+"""Guards: a plan's figures, page and table are right for a made-up estimate."""
 
 import collections
 import dataclasses
@@ -19,7 +19,7 @@ from vit_jax.plan import (
 )
 from vit_jax.plan import estimate as estimate_lib
 
-# DESIGN's contract of `--json`.
+# The keys that `--json` promises.
 REQUIRED = (
   *('config', 'topology', 'devices', 'params', 'forward_gmacs'),
   *('total_exaflops', 'total_steps', 'hbm_gib', 'hbm_usable_gib', 'fits'),
@@ -29,7 +29,7 @@ REQUIRED = (
 
 
 def _estimate(seconds):
-  """Three quarters in the products of three blocks, a quarter in a copy."""
+  """Three quarters of the time are products of blocks, a quarter is a copy."""
   rows = [
     estimate_lib.Row(
       f'fusion.{i}', f'jit(f)/block_{i}/dot', 'matmul', 2, seconds / 4
@@ -75,7 +75,7 @@ def test_figures_of_a_run():
   assert figures['step_ms'] == 250
   assert figures['step_ms_corrected'] == pytest.approx(312.5)
   assert figures['images_per_sec'] == 4096 / 0.25
-  # Of the estimate itself: 4096 images on 512 cores in a quarter second.
+  # Uncorrected: 4096 images on 512 cores in a quarter second.
   assert figures['images_per_sec_per_core'] == pytest.approx(32)
   operations = 6 * figures['forward_gmacs'] * 1e9 * 4096
   assert figures['mfu'] == pytest.approx(operations / 0.25 / (512 * 61.6e12))
@@ -85,7 +85,7 @@ def test_figures_of_a_run():
   assert figures['wall_days'] == pytest.approx(days / 0.8)
   assert figures['paper_core_days'] == 2500
   assert figures['shares']['matmul'] == 0.75
-  # The same operation of all blocks is one.
+  # Equal operations of all blocks are merged.
   assert figures['heaviest'] == [
     {'op': 'jit(f)/block_*/dot', 'class': 'matmul', 'times': 6, 'ms': 187.5},
     {'op': 'copy.*', 'class': 'copies', 'times': 1, 'ms': 62.5},
@@ -94,8 +94,8 @@ def test_figures_of_a_run():
   assert 'divided by 0.8' in said
   assert 'A loop.' in said
   assert 'sort (1 MiB)' in said
-  assert 'Copies beside the computation (0.50 GiB a step)' in said
-  assert 'at 0.6 of the links' in said
+  assert 'Asynchronous copies (0.50 GiB a step)' in said
+  assert 'use 0.6 of the links' in said
   assert 'step_ms in tables and JSON, and core_days_raw' in said
 
 
@@ -169,8 +169,9 @@ def test_what_does_not_fit_and_what_would():
   assert figures['fix']['fits'] is True
   page = render.page(figures)
   assert (
-    'Does not fit: at least 20.0 GiB on each device, of which 15.5 are usable:'
-    ' 4.5 too many.\n\nWith --config.accumulation_steps=4 it does.\nFits: 8.0'
+    'Does not fit: needs at least 20.0 GiB on each device, but only 15.5 are'
+    ' usable (4.5 too many).\n\nWith --config.accumulation_steps=4 the run'
+    ' fits.\nFits: 8.0'
   ) in page
   json.dumps(figures)
 
@@ -191,7 +192,7 @@ def test_the_compiler_is_named_and_another_than_the_tested_said(monkeypatch):
   assert table.count('- Another compiler.') == 1
   assert table.count(f'- Compiled by {named}.') == 1
 
-  # What is only counted has no compiler.
+  # A plan that only counts has no compiler.
   run = one_run.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
   figures = as_json.figures(one_run.analyse(run))
   assert figures['libtpu'] is figures['lock_difference'] is None
@@ -274,7 +275,7 @@ def test_why_a_search_ended():
     for error in (None, 'crash')
   ]
   page = render.page(figures)
-  assert 'with which it does: --max_tries is reached.' in page
+  assert 'with which the run fits: --max_tries is reached.' in page
   assert '    18.0 GiB  --config.accumulation_steps=2' in page.splitlines()[5:]
   assert '       error  --config.accumulation_steps=2' in page.splitlines()
   table = render.table([figures] * 2)
@@ -282,7 +283,7 @@ def test_why_a_search_ended():
   # Nothing was tried at all.
   plan = dataclasses.replace(_searched('nothing fits'), tried=())
   page = render.page(as_json.figures(plan))
-  assert 'No settings were found with which it does: nothing fits.' in page
+  assert 'No settings were found with which the run fits: nothing fits' in page
   assert 'Tried' not in page
 
 
@@ -302,12 +303,12 @@ def test_a_compiler_error_is_a_row():
   'needed, usable, source, text',
   [
     (4.0, 8.0, 'compiler', 'the memory ran out, though 4.0 of 8.0 GiB'),
-    (4.0, 8.0, 'lower bound', 'Does not fit: at least 4.0 GiB on each device.'),
+    (4.0, 8.0, 'lower bound', 'Does not fit: needs at least 4.0 GiB on each'),
     (
       9.0,
       8.0,
       'compiler',
-      '9.0 GiB on each device, of which 8.0 are usable',
+      '9.0 GiB on each device, but only 8.0 are usable',
     ),
     (9.0, None, 'compiler', 'Does not fit: needs 9.0 GiB'),
   ],

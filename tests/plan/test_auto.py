@@ -1,4 +1,4 @@
-"""The smallest slice that a run fits, with the compiler's answers made up."""
+"""Guards: `auto` finds the smallest slice that fits, with a fake compiler."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def _run(batch_size=32, **changes):
 
 
 def _auto(monkeypatch, compiler, fits_from, run=None, search=False, **effort):
-  """The smallest of three slices, as the compiler sees it."""
+  """Plans on three slices; a run fits on at least `fits_from` devices."""
   slices = [devices.parse(text) for text in V5E]
   monkeypatch.setattr(devices, 'of_generation', lambda name: slices)
   compiler.needs = lambda config, target: (
@@ -56,7 +56,7 @@ def test_the_largest_is_compiled_once_and_then_searched(monkeypatch, compiler):
     and (config.mesh.gather, config.model.remat) == ('step', 'none')
   ]
   assert len(as_given) == 1
-  # Three of the five were for the slices.
+  # The three slices took three of the five compilations.
   assert len(compiler.calls) <= 5
   assert plan.ended
   assert len(plan.tried) > 1
@@ -75,7 +75,7 @@ def test_limits(monkeypatch, compiler):
 def test_it_begins_where_the_memory_is_predicted_to_suffice(
   monkeypatch, compiler
 ):
-  # 45 MB of activations an image: 20 GB of a thousand on one chip.
+  # An image has 45 MB of activations; a thousand are predicted to take 20 GB.
   _auto(monkeypatch, compiler, 4, _run(batch_size=1024))
   assert _compiled(compiler)[0] == 'v5e:2x2'
 
@@ -84,11 +84,11 @@ def test_it_begins_where_the_memory_is_predicted_to_suffice(
   'changes, first',
   [
     ({'mesh.data': 1, 'mesh.fsdp': -1}, 'v5e:1x1'),
-    # No mesh of these is smaller.
+    # This mesh needs at least four devices.
     ({'mesh.data': -1, 'mesh.fsdp': 4}, 'v5e:2x2'),
-    # Two devices share an image; 1x1 has one.
+    # Two devices share an image, but 1x1 has only one.
     ({'mesh.data': -1, 'mesh.fsdp': 1, 'mesh.tensor': 2}, 'v5e:2x2'),
-    # The others have devices that it leaves unused.
+    # This mesh needs exactly eight devices.
     ({'mesh.data': 8, 'mesh.fsdp': 1}, 'v5e:2x4'),
   ],
 )
@@ -97,7 +97,7 @@ def test_slices_that_the_mesh_does_not_suit_are_skipped(
 ):
   plan = _auto(monkeypatch, compiler, 1, _run(batch_size=8, **changes))
   assert str(plan.target) == first
-  # Four images for two devices each.
+  # Two devices share each of the four images.
   tensor = {'mesh.data': -1, 'mesh.fsdp': 1, 'mesh.tensor': 2}
   plan = _auto(monkeypatch, compiler, 8, _run(batch_size=4, **tensor))
   assert (str(plan.target), plan.fits) == ('v5e:2x4', True)
@@ -105,7 +105,7 @@ def test_slices_that_the_mesh_does_not_suit_are_skipped(
 
 def test_a_batch_that_no_slice_divides(compiler):
   compiler.needs = lambda config, target: 3
-  with pytest.raises(ValueError, match='batch_size=6 in accumulation'):
+  with pytest.raises(ValueError, match='batch_size=6 and accumulation'):
     auto.smallest(
       _run(batch_size=6), 'v3', one_run.Effort(search=False), lambda text: None
     )

@@ -1,4 +1,4 @@
-"""The table of TPU generations."""
+"""Guards: the table of TPU generations agrees with the published figures."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_the_figures_of_a_chip_agree(name):
   assert (
     chip.devices_per_chip == {'chip': 1, 'core': 2, 'chiplet': 2}[chip.device]
   )
-  # Matrix units have a power of two of multipliers, each two operations.
+  # The matrix units have 2^n multipliers, each with two operations a cycle.
   in_a_cycle = chip.peak_flops / (chip.clock_mhz * 1e6)
   assert in_a_cycle == pytest.approx(
     2 ** round(math.log2(in_a_cycle)), rel=0.002
@@ -47,7 +47,7 @@ def test_the_figures_of_a_chip_agree(name):
 @pytest.mark.parametrize(
   'name, tflops, gib, gb_per_second',
   [
-    # As the pages of Google Cloud print them, for a whole chip.
+    # The figures of a whole chip on Google Cloud's pages.
     ('v2', 46, 16, 700),
     ('v3', 123, 32, 900),
     ('v4', 275, 32, 1200),
@@ -61,6 +61,6 @@ def test_a_whole_chip_is_as_published(name, tflops, gib, gb_per_second):
   chip = chips.get(name)
   devices = chip.devices_per_chip
   assert chip.peak_flops * devices == pytest.approx(tflops * 1e12, rel=0.005)
-  # That of v5p is published as 95.
+  # Google Cloud publishes 95 GiB for v5p.
   assert 0.9 < chip.hbm_usable_bytes * devices / (gib * 2**30) < 1
   assert chip.hbm_bytes_per_second * devices == gb_per_second * 1e9

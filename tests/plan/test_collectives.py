@@ -1,4 +1,4 @@
-"""The time of collectives, on hand-made programs."""
+"""Guards: the estimated time of collectives, on hand-made programs."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_a_collective_in_a_loop_counts_each_time():
 @pytest.mark.parametrize(
   'instruction, kind, bytes_, expected',
   [
-    # Two arrays reduced as one: 4 kB + 10 kB, twice.
+    # Two arrays of 4 kB and 10 kB are reduced together, at twice their bytes.
     (
       '(f32[1000]{0}, bf16[500,10]{1,0}) all-reduce(%x, /*index=1*/%bf16),'
       f' {GROUPS}',
@@ -30,7 +30,7 @@ def test_a_collective_in_a_loop_counts_each_time():
       14_000,
       2.8,
     ),
-    # 16 kB gathered, of which 12 come over the links.
+    # 12 of the 16 gathered kB come over the links.
     (
       f'f32[4000]{{0}} all-gather(%x), dimensions={{0}}, {GROUPS}',
       'all-gather',
@@ -86,7 +86,7 @@ def test_a_collective_of_one_device_moves_nothing():
       '  %d = f32[250]{0} async-done(%s), calls=%scatter',
       ('reduce-scatter', 4000, 0.3),
     ),
-    # How libtpu writes a reduce-scatter.
+    # libtpu writes a reduce-scatter like this.
     (
       '  %f = f32[250]{0} fusion(%x), kind=kCustom,'
       ' calls=%all-reduce-scatter.clone.1',
@@ -115,7 +115,7 @@ def test_a_collective_in_parts_or_in_a_fusion_counts_once(lines, expected):
 
 
 def test_a_collective_beside_computations_counts_once():
-  # How libtpu writes it for v5e: the gather stands in three fusions.
+  # libtpu writes this for v5e, where the gather appears in three fusions.
   gather = f'%g = f32[4000]{{0}} all-gather(%p), channel_id=7, {GROUPS}'
   parameter = '%p = f32[1000]{0} parameter(0)'
   start, end = (

@@ -1,4 +1,4 @@
-"""Which compiler made the figures, and what is said if it is another one."""
+"""Guards: a plan names its compiler and warns if it is not the tested one."""
 
 import pathlib
 
@@ -19,7 +19,7 @@ numpy==2.5.5
 
 @pytest.fixture(autouse=True)
 def lock(tmp_path, monkeypatch):
-  """A lock file in a checkout, and nothing that is remembered of others."""
+  """A lock file in a checkout, with an empty cache of differences."""
   file = tmp_path / 'tpu.txt'
   file.write_text('jax==0.12.0\njaxlib==0.12.0\nlibtpu==0.0.50\n')
   monkeypatch.setattr(compilers.shipped, 'path', lambda name: file)
@@ -53,9 +53,9 @@ def test_the_tested_compiler_is_no_warning(monkeypatch, caplog):
 def test_another_compiler_is_a_warning(monkeypatch, caplog):
   _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.1', libtpu='0.0.51')
   text = (
-    'Another compiler than the tested one makes these figures: jaxlib 0.12.1'
-    ' (tested: 0.12.0), libtpu 0.0.51 (tested: 0.0.50). pip install -r'
-    ' tpu.txt gets that.'
+    'The compiler of these figures is not the tested one: jaxlib 0.12.1'
+    ' (tested: 0.12.0), libtpu 0.0.51 (tested: 0.0.50). Install the tested one'
+    ' with pip install -r tpu.txt.'
   )
   assert compilers.difference() == text
   compilers.warn()
@@ -95,6 +95,6 @@ def test_what_is_called_the_compiler():
   assert compilers.named(figures) == 'libtpu 0.0.50, jax 0.12.0'
   figures = {'jax': '0.12.0', 'backend': 'gpu', 'runtime': 'cuda 13'}
   assert compilers.named(figures) == 'gpu (cuda 13), jax 0.12.0'
-  # Counted only; and from before it was said.
+  # A plan that only counts, and an old plan without the key.
   assert compilers.named({'jax': jax.__version__, 'libtpu': None}) == ''
   assert compilers.named({}) == ''

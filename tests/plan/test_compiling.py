@@ -1,4 +1,4 @@
-"""Memory as the compiler states it, and its complaint of too little."""
+"""Guards: a plan reads the compiler's memory figures and its errors."""
 
 import types
 
@@ -87,12 +87,12 @@ def test_what_fits():
   # The program itself takes memory, too.
   memory = compiling.Memory(0, 0, 0, 0, temporaries=90, program=11)
   assert not compiling.Compiled(memory, 100, 'estimate', 1.0).fits
-  # The compiler gave up: only its temporaries count there.
+  # The compiler ran out of memory, and 99 are only its temporaries.
   assert not compiled(99, estimate=None).fits
 
 
 class _Program:
-  """Whose step does not compile."""
+  """A program whose step fails to compile."""
 
   abstract_state = abstract_batch = None
 
@@ -108,7 +108,7 @@ class _Program:
 
 
 def _build(monkeypatch, message):
-  """Has a program of that error compiled; returns what it is built for."""
+  """Makes compiling fail with `message`; returns the list of build calls."""
   built = []
 
   def build(config, target):

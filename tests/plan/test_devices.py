@@ -1,4 +1,4 @@
-"""Slices by name, and what a device of them is."""
+"""Guards: slices have the right devices, and a mesh is checked against them."""
 
 import jax
 import pytest
@@ -38,12 +38,12 @@ def test_a_chip_whose_cores_are_one_device():
   assert (core.peak_flops, chip.peak_flops) == (61.6e12, 2 * 137.6e12)
   assert chip.hbm_usable_bytes == 30.5 * 2**30
   assert chip.hbm_bytes_per_second == 1200e9
-  # 25 Gbit/s a chip.
+  # 25 Gbit/s a chip is 3.125 GB/s.
   assert chip.network_bytes_per_second == 3.125e9
   assert core.network_bytes_per_second == 3.125e9 / 2
   assert (chip.device, chip.devices_per_chip) == ('chip', 1)
   assert chip.clock_mhz == 1050
-  # v5p's figures are of a chip as they are.
+  # The figures of v5p are already those of a chip.
   assert devices.parse('v5p:2x2x1').chip.peak_flops == 458.8e12
 
 
@@ -52,7 +52,7 @@ def test_a_chip_whose_cores_are_one_device():
   [
     ('v3:3x3', r"'v3:3x3' is no TPU slice.* v3-8 \(v3:2x2\), v3-32"),
     ('2xv9:2x2', r"'v9:2x2' is no TPU slice"),
-    ('0xv3:2x2', 'at least one slice'),
+    ('0xv3:2x2', 'number of slices must be at least one'),
   ],
 )
 def test_unknown_slices(text, message):
@@ -80,7 +80,7 @@ def test_the_mesh_section_over_given_devices():
   config.mesh.fsdp = 3
   with pytest.raises(ValueError, match='fsdp=3'):
     devices.layout(config, jax.devices()[:4])
-  # Fewer than there are: the first ones.
+  # A mesh of fewer devices than there are takes the first ones.
   config.mesh.data, config.mesh.fsdp = 2, 1
   assert (
     list(devices.layout(config, jax.devices()).mesh.devices.flat)

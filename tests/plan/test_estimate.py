@@ -1,4 +1,4 @@
-"""The step-time estimate, on hand-made programs."""
+"""Guards: the step-time estimate follows its rules on hand-made programs."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.plan.programs import CYCLES, counted, fused, loop, microseconds, run
 EXP = fused(
   'exp',
   '%p = f32[1000]{0} parameter(0)',
-  # Cycles inside a fusion are parts of the fusion's.
+  # The fusion's own cycles already include those inside it.
   'ROOT %e = f32[1000]{0} exponential(%p)' + CYCLES % 999_000,
 )
 EXP_CALL = '  %f = f32[1000]{0} fusion(%x), kind=kLoop, calls=%exp'
@@ -65,7 +65,7 @@ def test_a_kernel_that_states_nothing_reads_and_writes():
     '  %k = bf16[500,10]{1,0} custom-call(%x, %bf16),'
     ' custom_call_target="tpu_custom_call"'
   )
-  # 4 kB and 10 kB in, 10 kB out.
+  # The kernel reads 4 kB and 10 kB and writes 10 kB.
   assert microseconds(found) == {'other': 0.24}
   assert 'k (the compiler' in found.assumptions[0]
   assert found.uncovered == {}
@@ -90,7 +90,7 @@ def test_what_has_no_rule_is_reported():
 
 
 def test_what_has_no_rule_counts_in_each_iteration():
-  # The loop's own counter: 4 bytes added, a byte compared.
+  # The loop's own counter adds 4 bytes and compares 1 byte.
   found = run(loop('l'), counted('l', 3, '  %a = f32[1000]{0} add(%x, %x)'))
   assert found.uncovered == {'add': 3 * 4004, 'compare': 3}
 
@@ -110,7 +110,7 @@ def test_copies_beside_the_computation_take_no_time():
 
 
 def test_a_reshape_without_cycles_is_read_and_written():
-  # 500 x 10 in tiles of 8 x 128: 504 x 128 bfloat16, twice.
+  # In tiles of 8 x 128, 500 x 10 is 504 x 128 bfloat16, read and written.
   found = run(
     '  %r = bf16[500,10]{1,0:T(8,128)(2,1)} reshape(%bf16)\n'
     '  %s = s32[] copy(%zero)'
@@ -205,7 +205,7 @@ def test_a_fusion_is_classed_by_what_it_contains(opcode, op_name, expected):
   inside = fused(
     'inside',
     '%p = f32[1000]{0} parameter(0)',
-    # The product is not always what a fusion is named after.
+    # A fusion is not always named after its product.
     f'%o = f32[1000]{{0}} {opcode}{name}',
     'ROOT %b = f32[1000]{0} bitcast(%o)',
   )

@@ -1,4 +1,4 @@
-"""The step-time estimate, on programs really compiled for TPUs."""
+"""Guards: the step-time estimate is right on programs compiled for TPUs."""
 
 import importlib.util
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(name='compiled', scope='module')
 def fixture_compiled():
-  """Compiles a function of two matrices for one core of a v3."""
+  """Returns a compiler of functions of two matrices, for a v3 core."""
   with pytest.MonkeyPatch.context() as patch:
     for name, value in (
       ('TPU_SKIP_MDS_QUERY', '1'),
@@ -50,7 +50,7 @@ def scanned(length):
 
 
 def products(module):
-  """Executions of matrix products in one call."""
+  """Returns the executions of matrix products in one call."""
   found = estimate.estimate(module, chips.get('v3'), strict=True)
   return sum(r.times for r in found.rows if r.op_class == 'matmul')
 
@@ -61,7 +61,7 @@ def test_scan(compiled, length):
 
 
 def test_the_gradient_of_a_scan(compiled):
-  # Forward, and backward for the carry and the weights.
+  # One product forward, and two backward: for the carry and for the weights.
   gradient = jax.grad(
     lambda x, w: scanned(7)(x, w).astype(jnp.float32).sum(), (0, 1)
   )

@@ -1,4 +1,4 @@
-"""Reading the text of compiled modules."""
+"""Guards: the parser reads the text of compiled HLO modules."""
 
 import pytest
 
@@ -73,7 +73,7 @@ custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
 
 
 def test_braces_that_are_never_closed():
-  with pytest.raises(ValueError, match='line 2: its braces are never closed'):
+  with pytest.raises(ValueError, match='line 2: a brace is never closed'):
     hlo.parse('ENTRY %main (x: f32[]) -> f32[] {\n  %k = f32[] a(), b={c={\n')
 
 
@@ -93,7 +93,7 @@ def test_brackets_in_quotes_and_nested_tuples():
   'shape, bytes_, padded',
   [
     ('f32[8,128]{1,0:T(8,128)}', 4096, 4096),
-    # The minor dimension is the one of 3: padded to 128, that of 5 to 8.
+    # The minor dimension is the 3, padded to 128; the 5 is padded to 8.
     ('bf16[3,5]{0,1:T(8,128)(2,1)}', 30, 8 * 128 * 2),
     ('bf16[2,197,384]{2,1,0:T(8,128)(2,1)}', 302592, 2 * 200 * 384 * 2),
     ('f32[100]{0:T(256)}', 400, 1024),
@@ -124,7 +124,7 @@ def test_an_unknown_element_type_is_refused():
   'text, message',
   [
     ('HloModule empty', "no ENTRY computation.*'HloModule empty'"),
-    ('ENTRY %m (p: f32[]) -> f32[] {\n  what is this\n}', 'line 2 is no HLO'),
+    ('ENTRY %m (p: f32[]) -> f32[] {\n  what is this\n}', 'line 2 is not an'),
     ('ENTRY %m () -> f32[] {\n  %a = f32[] \n}', 'line 2: expected an opcode'),
     ('ENTRY %m () -> f32[] {\n  %a = f32[] add(%b\n}', 'never closed'),
   ],

@@ -1,4 +1,4 @@
-"""The command, without the TPU compiler: what it says and refuses."""
+"""Guards: the command reports and refuses the right things without libtpu."""
 
 import importlib.util
 import json
@@ -56,7 +56,7 @@ def test_importing_starts_no_backend():
   subprocess.run(
     [sys.executable, '-c', 'from vit_jax.plan import many_runs'],
     cwd=ROOT,
-    # What starts a backend fails.
+    # Code that starts a backend fails with this platform.
     env={**os.environ, 'JAX_PLATFORMS': 'not_there'},
     check=True,
   )
@@ -96,7 +96,7 @@ def test_overrides_without_a_config_are_of_all():
   first = '--config=configs/pretrain.py:ViT-B/32,jft300m,epochs=7'
   assert many_runs.with_config(words) == [first, *words]
   for also in (['--also=configs/a.py:B,c'], ['--also', 'configs/a.py:B,c']):
-    # There is no such file, which is said of --also.
+    # The error of a missing file names --also.
     with pytest.raises(ValueError, match=r'^--also=configs/a.py:B,c: there is'):
       many_runs.with_config([*also, words[1]])
     also[-1] = also[-1].replace('a.py:B,c', 'quickstart.py')
@@ -162,7 +162,7 @@ def test_a_layout_that_fails_is_told_before_any_is_compiled(
 ):
   monkeypatch.setattr(devices, 'have_compiler', lambda: True)
   good = one_run.Run('good', pretrain.get_config('ViT-B/16,imagenet2012'))
-  # Twelve heads.
+  # The model has twelve heads.
   bad = good.changed({'mesh.fsdp': 1, 'mesh.tensor': 8})
   with pytest.raises(ValueError, match='tensor=8 must divide the 12 heads'):
     many_runs.plan_all([good, bad], ['v3:2x2'], many_runs.Options(), _quiet)
@@ -186,7 +186,7 @@ def test_one_failure_does_not_lose_the_others(no_compiler, monkeypatch, kind):
   assert reports[1]['topology'] == 'v3:4x4'
   json.loads(many_runs.to_json(reports))
   assert 'INTERNAL: it broke' in many_runs.render_all(reports, '')
-  # After all is printed.
+  # The command calls `check` after it prints all reports.
   many_runs.check(reports[:1])
   with pytest.raises(ValueError, match=r'1 of 2 could not be .* B: INTERNAL'):
     many_runs.check(reports)
@@ -207,7 +207,7 @@ def test_what_is_missing_is_named(no_compiler):
   assert 'pip install "vit-paper-jax[plan]"' in ' '.join(table.split())
   assert len(json.loads(many_runs.to_json(reports))) == 2
   _, note = many_runs.plan_all([run], [], many_runs.Options(), _quiet)
-  assert note.startswith('Give --topology=v3:16x16')
+  assert note.startswith('Add --topology=SLICE, such as v3:16x16')
 
 
 def test_planning_leaves_the_hardware_alone(no_compiler, monkeypatch):
@@ -225,7 +225,7 @@ def test_planning_leaves_the_hardware_alone(no_compiler, monkeypatch):
   [
     (['v9:2x2'], "'v9:2x2' is no TPU slice"),
     (['auto:v9'], 'choose one of v2, v3'),
-    (['v3:2x2', 'cpu'], 'cpu measures the machine at hand, in a call of its'),
+    (['v3:2x2', 'cpu'], 'cpu measures this machine and cannot be combined'),
     (['gpu'], 'JAX sees no GPU here, only cpu'),
   ],
 )
@@ -239,7 +239,7 @@ def test_several_configs_and_their_overrides():
   names = ['configs/pretrain.py:ViT-L/16,jft300m', 'configs/quickstart.py']
   found = many_runs.expand(named, names[:1], {'data.batch_size': 256})
   assert [run.name for run in found] == ['mine', names[0]]
-  # What is named was overridden when the flags were parsed.
+  # Flag parsing has already overridden the named config.
   assert [run.config.data.batch_size for run in found] == [4096, 256]
   found = many_runs.expand({}, names[1:], {})
   assert [run.name for run in found] == [

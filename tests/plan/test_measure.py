@@ -1,4 +1,4 @@
-"""Measuring steps on the machine at hand."""
+"""Guards: `--topology=local` measures steps and memory on this machine."""
 
 import json
 import types
@@ -33,7 +33,7 @@ def test_the_machine_at_hand_is_measured():
   assert figures['images_per_sec'] == pytest.approx(16e3 / figures['step_ms'])
   assert figures['hbm_gib'] > 0
   assert figures['settings']['model.dtype'] == 'float32'
-  # No peak is known of a CPU, and its cores are no TensorCores.
+  # A CPU has no known peak, and its cores are not TensorCores.
   assert figures['mfu'] is figures['core_days'] is None
   json.dumps(figures)
   page = many_runs.render_all([figures], '')
@@ -52,14 +52,14 @@ NEEDED = compiling.Memory(GIB, 0, 0, 0, temporaries=4 * GIB)
 @pytest.mark.parametrize(
   'stats, seconds, expected',
   [
-    # GiB, its source, usable GiB, fits
+    # Expected: GiB, their source, usable GiB, whether the run fits.
     ({}, 1.0, (5, 'compiler', None, True)),
     (
       {'peak_bytes_in_use': 6 * GIB, 'bytes_limit': 8 * GIB},
       1.0,
       (6, 'measured', 8, True),
     ),
-    # It ran out: the peak is what others had.
+    # The memory ran out, so the peak does not tell what the step needs.
     (
       {'peak_bytes_in_use': 3 * GIB, 'bytes_limit': 4 * GIB},
       None,
@@ -112,7 +112,7 @@ def test_too_little_memory_is_a_result(monkeypatch, while_compiling):
     ('NVIDIA GH200 480GB', None),
     ('NVIDIA A100-SXM4-80GB', 312),
     ('TPU v3', 61.6),
-    # A chip of two cores.
+    # On the hardware, one device is a chip of two cores.
     ('TPU v4', 275.2),
     ('TPU v5 lite', 196.6),
     ('TPU v5e', 196.6),

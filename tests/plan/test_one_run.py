@@ -1,4 +1,4 @@
-"""From a config to a plan, with the compiler's answers made up."""
+"""Guards: a config becomes a plan, with a search if needed (fake compiler)."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ def _run(batch_size=512, **changes):
   config = pretrain.get_config('ViT-L/16,jft300m')
   config.data.batch_size = batch_size
   config.model.depth = 2
-  # Whole copies of the state, which a search may split.
+  # Each device holds the whole state, which a search may split.
   config.mesh.data, config.mesh.fsdp = -1, 1
   return one_run.Run('L', config).changed(changes)
 
@@ -38,7 +38,7 @@ def test_accumulation_is_found(compiler):
   compiler.needs = lambda config, target: 4 + 48 / config.accumulation_steps
   plan = _plan(_run())
   assert plan.fits is False
-  # 4 + 48 / 4 is 16: not yet.
+  # Four micro-batches need 4 + 48 / 4 = 16 GiB, which does not fit.
   assert dict(plan.fix.changes) == {'accumulation_steps': 8}
   assert plan.fix.fits
   assert plan.fix.config.accumulation_steps == 8
@@ -64,8 +64,8 @@ def test_what_is_hopeless_is_not_compiled(compiler):
 
 
 def test_what_is_known_of_the_memory_before(compiler):
-  # L/16 of depth 2 in float32, and Adam's two moments. What stands for a slice
-  # here are CPUs, which sum in float32.
+  # L/16 of depth 2 in float32, and Adam's two moments. CPUs stand in for the
+  # slice; they would sum gradients in float32, so the run asks for bfloat16.
   run = _run().changed({'mesh.reduce_dtype': 'bfloat16'})
   target = devices.parse('v3:2x2')
   given = one_run.describe({}, run, target)
@@ -73,25 +73,25 @@ def test_what_is_known_of_the_memory_before(compiler):
   params = 4 * one_run.analyse(run).analysis.params
   batch = 512 // 8 * (224 * 224 * 3 + 16 * 4 + 3)
   counters = given.held - 3 * params - batch
-  # The step, and those of Adam and of the schedule.
+  # The counters of the step, of Adam and of the schedule.
   assert 0 <= counters <= 64
-  # Each device has the sum of all: in bfloat16, but for biases and norms, and
-  # for the class head.
+  # Each device holds the sum of all gradients, in bfloat16 except for biases,
+  # norms and the class head.
   head = 2 * 1024 * 18_291
   assert params / 2 < given.gradients - head < 0.51 * params
   half = one_run.describe({'accumulation_steps': 2}, run, target)
   assert half.activations == pytest.approx(given.activations / 2)
-  # The sum over the micro-batches is held beside one's gradients.
+  # The sum over the micro-batches exists beside one micro-batch's gradients.
   assert half.gradients == 2 * params
   split = {'mesh.fsdp': 8, 'mesh.shard': 'optimizer'}
   found = one_run.describe(split, run, target)
   assert found.held == pytest.approx(params * (1 + 2 / 8) + batch, rel=0.01)
   assert found.gradients == given.gradients
-  # The compiler keeps of the sum what a device updates.
+  # The compiler keeps only the part of the sum that a device updates.
   split['mesh.partition'] = 'compiler'
   found = one_run.describe(split, run, target)
   assert found.gradients == pytest.approx(params / 8, rel=0.01)
-  # Parameters in parts are whole for the step, in bfloat16 but for the head.
+  # Split parameters are gathered for the step, in bfloat16 except for the head.
   split['mesh.shard'] = 'all'
   found = one_run.describe(split, run, target)
   assert found.held == pytest.approx(params * 3 / 8 + batch, rel=0.01)
@@ -101,10 +101,10 @@ def test_what_is_known_of_the_memory_before(compiler):
   split['mesh.partition'] = 'auto'
   found = one_run.describe(split, run, target)
   assert found.gradients == pytest.approx(params + 2 * head, rel=0.02)
-  # A micro-batch's gradients are rounded like them; their sum is not.
+  # A micro-batch's gradients are rounded like the parameters; their sum is not.
   found = one_run.describe(split | {'accumulation_steps': 2}, run, target)
   assert found.gradients == pytest.approx(2 * params + 2 * head, rel=0.02)
-  # But for a micro-batch, each when it is used.
+  # Gathering for each micro-batch holds no whole parameters for the step.
   split['mesh.gather'] = 'micro_batch'
   found = one_run.describe(split, run, target)
   assert found.gradients == pytest.approx(params / 8, rel=0.01)
@@ -153,10 +153,10 @@ def test_every_mesh_can_be_searched(compiler, mesh):
   assert plan.fits is False
   tried = [dict(one.candidate.changes) for one in plan.tried]
   assert len(tried) > 1
-  # What can not be beside the user's settings is left out.
+  # The search skips settings that contradict the user's.
   manual = mesh.get('mesh.partition') == 'manual'
   assert any('mesh.gather' in one for one in tried) != manual
-  # Split further where it can be.
+  # The search splits the state further if that is possible.
   given = mesh.get('mesh.data')
   wider = any(
     (one.get('mesh.data'), one.get('mesh.fsdp')) == (1, 8) for one in tried

@@ -1,4 +1,4 @@
-"""Which settings are tried, and in which order, with made-up memory."""
+"""Guards: the search tries the right settings in the right order."""
 
 import pytest
 
@@ -20,7 +20,11 @@ def _candidate(name, activations, held=2, family='none'):
 
 
 def _compiler(needs):
-  """Compiles candidates that need so many GiB, by name; notes which."""
+  """Returns a fake compiler and the list of names that it compiled.
+
+  Args:
+    needs: name of a candidate -> GiB that it needs.
+  """
   compiled = []
 
   def compile_(candidate):
@@ -42,7 +46,7 @@ def test_memory_is_predicted_and_corrected():
   assert candidate.predict(0.5) == 13 * GIB
   assert candidate.kept(13 * GIB) == 0.5
   assert candidate.least() == 6 * GIB
-  # Never nothing: another candidate has other working space.
+  # The share is never 0, since other candidates have other working space.
   assert candidate.kept(1 * GIB) == 0.1
 
 
@@ -63,7 +67,7 @@ def test_one_that_was_passed_over_is_tried_when_predictions_fall():
   answer, _, _ = remedies.find(candidates, compile_, USABLE)
   assert compiled == ['b', 'a']
   assert answer.candidate is candidates[0]
-  # If that was wrong, the one that fits stays the answer.
+  # If this prediction was wrong, the candidate that fits stays the answer.
   compile_, compiled = _compiler({'a': 17, 'b': 7})
   answer, tried, _ = remedies.find(candidates, compile_, USABLE)
   assert compiled == _names(tried) == ['b', 'a']
@@ -92,7 +96,7 @@ def test_what_was_compiled_before_counts():
   )
   compile_, compiled = _compiler({'a': 1, 'b': 13})
   answer, _, _ = remedies.find(candidates, compile_, USABLE, tried=[before])
-  # All of the activations were kept: `a` needs 23, `b` 13.
+  # The compiler kept all activations, so `a` needs 23 and `b` 13.
   assert compiled == ['b']
   assert answer.candidate is candidates[1]
 
@@ -105,8 +109,8 @@ def test_recomputing_is_predicted_for_itself():
   ]
   compile_, compiled = _compiler({'a': 30, 'b': 8, 'c': 8})
   answer, _, _ = remedies.find(candidates, compile_, USABLE)
-  # `a` kept 2.25; others are taken to keep 1.0 until they are seen, so that
-  # `b` needs 27 and `c` 13.
+  # `a` kept 2.25. Other families are assumed to keep at most 1.0 until one is
+  # compiled, so `b` needs 27 and `c` 13.
   assert compiled == ['a', 'c']
   assert answer.candidate is candidates[2]
 
@@ -115,7 +119,7 @@ def test_limits():
   candidates = [_candidate(str(i), 10) for i in range(9)]
   needs = {str(i): 16.5 for i in range(9)}
   said = []
-  # 3 + 1.35 * 10 is expected to be 16.5, so a second try needs a larger limit.
+  # The search expects 3 + 1.35 * 10 = 16.5, so a second try needs more than 16.
   compile_, compiled = _compiler(needs)
   answer, tried, ended = remedies.find(
     candidates, compile_, 17 * GIB, max_tries=3, say=said.append
@@ -123,7 +127,7 @@ def test_limits():
   assert answer is None
   assert ended.startswith('--max_tries is reached')
   assert len(tried) == len(compiled) == 3
-  assert said[-1].startswith('Ends after 3 compilations')
+  assert said[-1].startswith('The search ends after 3 compilations')
   compile_, compiled = _compiler(needs)
   answer, _, ended = remedies.find(
     candidates, compile_, 17 * GIB, max_seconds=-1
@@ -141,7 +145,7 @@ def _accumulated(steps, activations, **others):
 
 
 def test_after_two_failures_another_kind_is_tried():
-  # The compiler keeps 15 GiB whatever is accumulated.
+  # Accumulation does not reduce the 15 GiB that the compiler keeps.
   candidates = [_accumulated(2**i, 40 / 2**i) for i in range(1, 6)]
   split = _accumulated(2, 5, split=True)
   smaller = _accumulated(1, 1, **{'data.batch_size': 8})
@@ -158,7 +162,7 @@ def test_after_two_failures_another_kind_is_tried():
   assert steps == [2, 4, 2]
   assert answer.candidate is split
   assert ended == ''
-  # Without it those of the kind that failed come before another run.
+  # Without `split`, the kind that failed comes before a smaller batch.
   every.remove(split)
   _, tried, _ = remedies.find(every, compile_, USABLE, max_tries=9)
   assert tried[-1].candidate is smaller
@@ -182,7 +186,7 @@ def test_a_compiler_error_does_not_fit_and_predicts_nothing():
   assert answer.candidate is candidates[1]
   assert _names(tried) == ['a', 'b']
   assert said[1] == 'The compiler fails: crash'
-  # As before anything was compiled: 3 + 0.45 x 16.
+  # The prediction is the initial one: 3 + 0.45 x 16.
   assert 'expecting 10.2 GiB' in said[2]
 
 
@@ -198,7 +202,7 @@ def test_settings_from_cheap_to_expensive():
   axes = {'mesh.data': 1, 'mesh.fsdp': 8}
   split = axes | {'mesh.shard': 'optimizer'}
   whole = axes | {'mesh.shard': 'all', 'mesh.gather': 'micro_batch'}
-  # 32 rows a device, and at least 8 at a time.
+  # A device has 32 rows, and a micro-batch at least 8 of them.
   assert found[:9] == [
     {},
     {'accumulation_steps': 2},
@@ -217,7 +221,7 @@ def test_settings_from_cheap_to_expensive():
   assert found[27:30] == [
     last | {'accumulation_steps': steps} for steps in (8, 16, 32)
   ]
-  # At last another run: the smallest memory at each batch.
+  # Smaller batches come last, each with the settings that need least memory.
   assert found[30:] == [
     last | {'data.batch_size': batch, 'accumulation_steps': batch // 8}
     for batch in (128, 64, 32, 16, 8)
@@ -235,14 +239,14 @@ def test_settings_of_the_user_stay():
     }
   )
   found = list(remedies.settings(config, devices=8))
-  # Four rows already: no other stays above eight.
+  # A micro-batch has only four rows already, below the eight of a full one.
   more = {'mesh.shard': 'all', 'mesh.gather': 'micro_batch'}
   assert found[:3] == [{}, more, more | {'accumulation_steps': 16}]
   assert not any('mesh.fsdp' in c or 'model.remat' in c for c in found)
 
 
 def _splits(devices, slices=1, **changes):
-  """What is proposed for the mesh, each once."""
+  """Returns the distinct mesh settings that the search proposes."""
   config = _config(**{f'mesh.{key}': v for key, v in changes.items()})
   found = []
   for settings in remedies.settings(config, devices, slices):
@@ -258,7 +262,8 @@ def _splits(devices, slices=1, **changes):
 
 def test_a_state_is_split_further_and_validly():
   every = {'shard': 'all', 'gather': 'micro_batch'}
-  # As configs/pretrain.py: in 32 parts already, or as many as there are.
+  # As in configs/pretrain.py, the state is already in 32 parts, or in as many
+  # as there are devices.
   assert _splits(128, data=-1, fsdp=-1) == [{}, every]
   assert _splits(8, data=-1, fsdp=-1) == [{}, every]
   assert _splits(8, data=1, fsdp=-1) == [{}, every]
@@ -268,10 +273,10 @@ def test_a_state_is_split_further_and_validly():
     {'shard': 'optimizer'},
     every,
   ]
-  # More parts than that are left alone; of one part are made 32.
+  # The search keeps more than 32 parts, and splits one part into 32.
   assert _splits(128, data=1, fsdp=-1) == [{}, every]
   assert _splits(128, data=-1, fsdp=1)[-1] == {'data': 4, 'fsdp': 32} | every
-  # Four of eight devices share a state: eight can.
+  # Four of eight devices share a state; all eight can.
   for fsdp in (4, -1):
     assert _splits(8, data=2, fsdp=fsdp) == [
       {},
@@ -286,10 +291,10 @@ def test_a_state_is_split_further_and_validly():
     {'data': 1, 'fsdp': 8, 'shard': 'optimizer'},
     {'data': 1, 'fsdp': 8} | every,
   ]
-  # A state is within a slice.
+  # A state is split only within a slice.
   assert _splits(16, slices=2, data=2, fsdp=-1) == [{}, every]
   assert _splits(32, slices=2, tensor=2)[2] == {'data': 2, 'fsdp': 8} | every
-  # One device has nothing to split with.
+  # One device cannot split its state.
   assert _splits(1) == [{}]
 
 

@@ -1,4 +1,4 @@
-"""Plans by the TPU compiler itself; minutes, and only where libtpu is."""
+"""Guards: plans by the real TPU compiler; minutes long, needs libtpu."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TINY = (
   '--config.model.dropout_rate=0.0',
 )
 
-# The same step, compiled in a process of its own without the command.
+# Compiles the same step in its own process, without the command.
 COMPILED = """
 from vit_jax.configs import pretrain
 from vit_jax.training import program
@@ -54,7 +54,7 @@ pytestmark = [
 
 
 def _python(*arguments):
-  # A process of its own: in this one JAX has been used already.
+  # A new process, since this one has already used JAX.
   result = subprocess.run(
     [sys.executable, *arguments],
     capture_output=True,
@@ -80,7 +80,7 @@ def test_the_memory_is_the_compilers():
   figures = _plan('v3:2x2')
   assert round(figures['hbm_gib'] * 2**30) == int(_python('-c', COMPILED))
   assert sum(figures['hbm'].values()) == pytest.approx(figures['hbm_gib'])
-  # Split over the eight cores, but for the few that can not be.
+  # All but a few parameters can be split over the eight cores.
   assert figures['hbm']['parameters'] == pytest.approx(
     figures['params'] * 4 / 8 / 2**30, rel=0.01
   )
@@ -111,7 +111,7 @@ def test_every_generation(topology, count, device):
 
 
 def test_settings_that_fit_are_found():
-  # 512 images in each core's attention at 896 px do not fit; some fewer do.
+  # The attention of 512 images a core at 896 px does not fit; fewer images do.
   figures = _plan(
     *('v3:2x2', '--config.image_size=(896, 896)'),
     '--config.data.batch_size=4096',

@@ -1,4 +1,4 @@
-"""Trip counts of loops, on hand-made programs."""
+"""Guards: the trip counts of loops, on hand-made programs."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def loop(
   order='%i, %n',
   config='',
 ):
-  """A loop as scan gives it: the counter and the bound in the loop's state."""
+  """Returns a loop like that of `scan`, whose state has counter and bound."""
   return f"""\
 %condition (s: (s32[], s32[])) -> pred[] {{
   %s = (s32[], s32[]) parameter(0)
@@ -92,7 +92,7 @@ def test_trip_count(changes, expected):
   [
     {'bound': 'copy(%p)'},
     {'step': 'remainder(%i, %two)'},
-    {'step': 'copy(%i)'},  # For ever.
+    {'step': 'copy(%i)'},  # Never ends.
     {'bound': 'constant(200000)'},
   ],
 )
@@ -120,12 +120,12 @@ def test_a_counter_that_passes_through_something_unknown(made):
     '  ROOT %p = (s32[], s32[]) parameter(0)\n}\n\n'
   )
   assert count(branch + text) is None
-  # The same of a tuple that is made into the counter.
+  # The counter is computed from a whole tuple.
   text = loop(step='custom-call(%pair), custom_call_target="c"').replace(
     '  %next =', '  %pair = (s32[], s32[]) tuple(%i, %n)\n  %next ='
   )
   assert count(text) is None
-  # A loop that begins with such a tuple.
+  # The unknown operation computes the initial state.
   text = loop().replace(
     '%begin = (s32[], s32[]) tuple(%start, %bound)',
     '%s = (s32[], s32[]) tuple(%start, %bound)\n  %zero = s32[] constant(0)'
@@ -134,8 +134,8 @@ def test_a_counter_that_passes_through_something_unknown(made):
   assert count(branch + text) is None
 
 
-# The counter is added to in a fusion with two results, compared in another,
-# and the bound of the inner loop is handed through the outer one.
+# A fusion with two results increments the counter, another compares it, and the
+# outer loop passes on the bound of the inner one.
 NESTED = """\
 %add_fused (a: s32[], b: f32[]) -> (f32[], s32[]) {
   %a = s32[] parameter(0)
@@ -219,7 +219,7 @@ def test_a_bound_that_the_outer_loop_changes_is_not_known():
   assert nested_counts('%i') == {'inner': None, 'outer': 2}
 
 
-# The step is part of the loop's state, as is what the step grows by.
+# The loop's state contains the step and the growth of the step.
 GROWING = """\
 %condition (s: (s32[], s32[], s32[])) -> pred[] {
   %s = (s32[], s32[], s32[]) parameter(0)
@@ -258,6 +258,6 @@ def test_a_step_in_the_state_of_the_loop(index, second):
     for i in module.entry
     if i.opcode == 'while'
   }
-  # 0, 1, 3, 6, (10); the second loop starts from what the first handed on or
-  # from what it changed.
+  # The counter is 0, 1, 3, 6, (10). The growth of the second loop is a value
+  # that the first loop left unchanged (index 2) or changed (index 1).
   assert counts == {'first': 4, 'second': second}

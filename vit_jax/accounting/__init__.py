@@ -1,8 +1,8 @@
-"""What a model costs: parameters, multiply-accumulates, activation memory.
+"""Counts a model's parameters, multiply-accumulates and activation memory.
 
-Everything is read off the abstract trace of the model itself, so it holds for
-any model at any image size, without a formula to keep in step. Nothing is
-compiled or allocated.
+All figures come from the abstract trace of the model itself, so they hold for
+any model at any image size, and no formula must follow changes of the models.
+Nothing is compiled or allocated.
 
     account(models.build('ViT-B/16', num_classes=1000), 224).macs
     python -m vit_jax.accounting ViT-B/16 ViT-L/16

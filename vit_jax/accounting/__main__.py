@@ -1,4 +1,4 @@
-"""What models cost: `python -m vit_jax.accounting MODEL... [flags]`.
+"""Counts what models cost: `python -m vit_jax.accounting MODEL... [flags]`.
 
   ViT-B/16                                 a table of the model's parts
   ViT-B/16 ViT-L/16 BiT-R152x2             one line a model, to compare
@@ -7,9 +7,9 @@
   ViT-L/16:representation_size=1024 --num_classes=18291 \\
       --examples=303e6 --epochs=14         with the exaFLOPs of a training run
 
-MODEL is a name and options of it, NAME[:KEY=VALUE,...]. A GMAC is 1e9
+MODEL is a name with optional settings, NAME[:KEY=VALUE,...]. A GMAC is 1e9
 multiply-accumulates (two operations each) of one image's forward pass. The MiB
-are what one image leaves in memory between the forward and the backward pass
+count what one image keeps in memory between the forward and the backward pass
 of training, before the compiler decides to recompute some of it.
 """
 
@@ -30,27 +30,27 @@ _NUM_CLASSES = flags.DEFINE_integer(
   'num_classes', 1000, 'Logits of the head.', lower_bound=1
 )
 _EPOCHS = flags.DEFINE_float(
-  'epochs', None, 'Of a training run; adds its exaFLOPs.', lower_bound=0
+  'epochs', None, 'Epochs of a run, to add its exaFLOPs.', lower_bound=0
 )
 _EXAMPLES = flags.DEFINE_float(
-  'examples', None, 'In an epoch: 303e6 is JFT, 1281167 ImageNet.', 0
+  'examples', None, 'Examples in an epoch: JFT 303e6, ImageNet 1281167.', 0
 )
 _PADDING = flags.DEFINE_enum(
   'padding',
   'inside',
   products.PADDINGS,
-  'Taps of a convolution that count: those inside the image, as in the'
+  'Which taps of a convolution count: those inside the image, as in the'
   " paper's exaFLOPs, or all.",
 )
 _LEVELS = flags.DEFINE_integer(
   'levels',
   None,
-  "Levels of modules in the parts' names; by default 3 in the Transformer,"
+  "Most levels of modules in the parts' names; by default 3 in the Transformer,"
   ' 2 elsewhere.',
   lower_bound=1,
 )
 _JSON = flags.DEFINE_bool(
-  'json', False, 'Print one line of JSON: an object, or a list of several.'
+  'json', False, 'Print one line of JSON: an object, or a list of objects.'
 )
 
 
@@ -74,7 +74,7 @@ def main(specs: list[str]) -> None:
 
 
 def _report(spec: str, size: tuple[int, int]) -> dict:
-  """Accounts for one model, in numbers for JSON."""
+  """Returns the account of one model as numbers for JSON."""
   model = models.parse(spec, num_classes=_NUM_CLASSES.value)
   account = accounting.account(
     model, size, padding=_PADDING.value, levels=_LEVELS.value
@@ -111,7 +111,7 @@ def _setting(report: dict) -> str:
 
 
 def _table(report: dict) -> str:
-  """Renders a model's parts; those without a share are blank there."""
+  """Renders a model's parts; cells of zero are blank."""
   rows = [['part', 'number', 'parameters', 'GMACs', '%', 'MiB an image', '%']]
   total = {'name': 'total', 'repeats': 1, **report}
   for part in [*report['parts'], total]:

@@ -10,23 +10,24 @@ from jax.extend import core
 
 from vit_jax.accounting import parts, products, residuals
 
-# A prime that divides no other dimension: what it divides grows with the batch.
+# A prime that divides no other dimension: counts that it divides grow with the
+# batch.
 _BATCH_SIZE = 65_537
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One part of a model, or all its repetitions together.
+  """One part of a model, together with all its repetitions.
 
   Attributes:
     name: path of the part's parameters, such as
-      `Transformer/encoderblock_*/MlpBlock_0`; the model's class for what is in
-      no module below it; `.../attention products` for the two products of
-      attention that have no parameters, and the softmax between them.
-    repeats: how many such parts there are. The figures below are of all.
+      `Transformer/encoderblock_*/MlpBlock_0`. The model's class names what is
+      in no submodule. `.../attention products` names the two products of
+      attention without parameters and the softmax between them.
+    repeats: number of repetitions; the figures below are their sums.
     params: number of parameters.
     macs: multiply-accumulates of one image's forward pass.
-    activation_bytes: kept of one image for the backward pass.
+    activation_bytes: bytes kept of one image for the backward pass.
   """
 
   name: str
@@ -38,11 +39,11 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-  """What a model costs at an image size; the totals are sums over the parts.
+  """The cost of a model at an image size; the totals are sums over the parts.
 
   Attributes:
     image_size: (height, width) in pixels.
-    parts: in the order in which the forward pass is done with them.
+    parts: the parts, in the order in which the forward pass finishes them.
   """
 
   image_size: tuple[int, int]
@@ -74,40 +75,39 @@ def account(
 ) -> Account:
   """Counts what a model costs, from its trace.
 
-  MACs are those of matrix products and convolutions that grow with the batch.
-  Elementwise work is not in them: by XLA's count of operations it adds 0.4%
+  The MACs cover matrix products and convolutions that grow with the batch, but
+  no elementwise work. By XLA's count of operations, elementwise work adds 0.4%
   to ViT-B/16 and 2.8% to BiT-R50x1 at 224 px.
 
-  Activation memory is what JAX's reverse-mode differentiation of the logits
-  with respect to the parameters hands from the forward to the backward pass
-  of training, in the dtypes it has, each array once. Parameters and images
-  are not in it, nor are arrays that do not grow with the batch, such as
-  weights cast to bfloat16. It follows `remat` and `dtype`. A compiler keeps
-  less where it recomputes cheap elementwise operations instead. What a
-  gradient's memory grows by with each image is more, by the working space of
-  the backward pass: XLA for CPUs needs 0.9 to 1.1 times this figure for ViT
-  and BiT models in float32, but several times with `remat='full'`, where one
-  block's activations are back for a while.
+  The activation memory covers the arrays that the forward pass of training
+  keeps for the backward pass when JAX differentiates the logits with respect to
+  the parameters. Each array counts once, in its own dtype, so the figure
+  follows `remat` and `dtype`. It excludes parameters, images and arrays that do
+  not grow with the batch, such as weights cast to bfloat16. A compiler that
+  recomputes cheap elementwise operations keeps less. The memory of a gradient
+  also grows with each image by the working space of the backward pass. XLA for
+  CPUs needs 0.9 to 1.1 times this figure for ViT and BiT models in float32, but
+  several times with `remat='full'`, which recomputes one block's activations.
 
   Args:
     model: maps float images [B, height, width, channels], with a keyword
-      argument `train`, to (logits, out), as those of `vit_jax.models.build`.
+      argument `train`, to (logits, out), like models of `vit_jax.models.build`.
     image_size: side, or (height, width), in pixels.
-    channels: of an image.
-    padding: 'inside' counts the taps of a convolution only where they fall
-      inside its input, as compilers do and as the paper's exaFLOPs need
-      (Table 6, arXiv:2010.11929); 'all' counts those on the padding as well,
-      the textbook's number.
-    levels: how many levels of modules a part's name has at most; by default 3
-      in the Transformer and 2 elsewhere, so that a Transformer block shows
-      its parts and a ResNet its stages.
+    channels: channels of an image.
+    padding: 'inside' counts only the taps of a convolution that fall inside its
+      input, as compilers do and as the paper's exaFLOPs need (Table 6,
+      arXiv:2010.11929); 'all' also counts taps on the padding, as textbooks do.
+    levels: the most levels of modules in a part's name; by default 3 in the
+      Transformer and 2 elsewhere, which shows the parts of a Transformer block
+      and the stages of a ResNet.
 
   Returns:
-    The account. Blocks that repeat are one part.
+    The account. Repeated blocks are one part.
 
   Raises:
-    ValueError: unknown `padding`, `levels` below 1, the model refuses images
-      of that size, or it has products of unknown number, as in a while loop.
+    ValueError: `padding` is unknown, `levels` is below 1, the model refuses
+      images of that size, or the trace does not tell the number of products,
+      as in a while loop.
   """
   _check(padding)
   if levels is not None and levels < 1:
@@ -123,7 +123,7 @@ def account(
   ):
     for stack, number in found:
       name = tree.name(stack)
-      # Anew at the end: in the order in which the parts are finished.
+      # Move the part to the end, to list parts in the order they are finished.
       counts[name] = counts.pop(name, 0) + _per_image(number)
   rows = (
     Part(
@@ -150,7 +150,7 @@ def forward_macs(
   *,
   padding: str = 'inside',
 ) -> int:
-  """Returns `account(...).macs`, without the time that the rest takes."""
+  """Returns `account(...).macs`, faster than `account` does."""
   _check(padding)
   jaxpr, _ = _trace_forward(model, _image_shape(image_size, channels))
   return sum(_per_image(n) for _, n in products.count(jaxpr, padding))
@@ -160,12 +160,12 @@ def exaflops(macs: float, examples: float, epochs: float) -> float:
   """Returns the exaFLOPs (1e18 operations) of a training run.
 
   Args:
-    macs: of one image's forward pass, see `Account.macs`.
-    examples: in the training set.
-    epochs: passes over it.
+    macs: multiply-accumulates of one image's forward pass, see `Account.macs`.
+    examples: number of examples in the training set.
+    epochs: passes over the training set.
 
-  A multiply-accumulate is two operations, and forward and backward pass
-  together are three times the forward pass. The paper does not say so, but
+  A multiply-accumulate counts as two operations, and the forward and backward
+  pass together as three forward passes. The paper does not state this rule, but
   its Table 6 (arXiv:2010.11929) follows it, at 224 px and 303e6 examples.
   """
   return macs * 2 * 3 * examples * epochs / 1e18
@@ -188,7 +188,7 @@ def _image_shape(
 
 
 def _per_image(number: int) -> int:
-  """An image's share of a count; 0 of what does not grow with the batch."""
+  """Returns an image's share of a count; 0 if the batch does not matter."""
   share, rest = divmod(number, _BATCH_SIZE)
   return 0 if rest else share
 
@@ -196,10 +196,10 @@ def _per_image(number: int) -> int:
 def _trace_forward(
   model: nn.Module, shape: tuple[int, ...]
 ) -> tuple[core.Jaxpr, Mapping]:
-  """Traces the forward pass of inference; also the parameters' shapes.
+  """Traces the forward pass of inference and the parameters' shapes.
 
-  The parameters are initialised in the same trace, to have one less. That
-  has no matrix products, and would not grow with the batch.
+  The same trace initialises the parameters, which saves a second trace.
+  Initialisation has no matrix products and does not grow with the batch.
   """
   images = jax.ShapeDtypeStruct(shape, jnp.float32)
   key = jax.eval_shape(jax.random.key, 0)
@@ -215,7 +215,7 @@ def _trace_forward(
 def _trace_kept(
   model: nn.Module, params: Mapping, shape: tuple[int, ...]
 ) -> core.Jaxpr:
-  """Traces the forward pass of training; returns what the backward needs."""
+  """Traces the arrays that the backward pass of training needs."""
   images = jax.ShapeDtypeStruct(shape, jnp.float32)
   key = jax.eval_shape(jax.random.key, 0)
 
@@ -224,8 +224,8 @@ def _trace_kept(
       variables, rngs = {'params': params}, {'dropout': key}
       return model.apply(variables, images, train=True, rngs=rngs)[0]
 
-    # The function that `vjp` returns is a tree, whose leaves are the arrays
-    # it needs.
+    # The function that `vjp` returns is a tree; its leaves are the arrays that
+    # the backward pass needs.
     return jax.vjp(forward, params)[1]
 
   return jax.make_jaxpr(kept)(params, images, key).jaxpr

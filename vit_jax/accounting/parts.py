@@ -1,20 +1,20 @@
-"""From the names that a trace gives its equations to parts of the model."""
+"""Maps the names of a trace's equations to parts of the model."""
 
 import re
 from collections.abc import Mapping
 
 import jax
 
-# Part of an attention module that is in none of its submodules.
+# Names the work of an attention module that is in none of its submodules.
 PRODUCTS = 'attention products'
 
-# Modules that a model has many of, alike, and what they are called together.
-# Those stacked by a scan over the blocks have no number.
+# Modules that a model repeats, and the common name of the repetitions. Blocks
+# that a scan stacks have no number.
 _REPEATED = re.compile(r'(encoderblock)(?:_\d+)?|(unit)\d+')
 _STACKED = 'encoderblock'
 _TOGETHER = {'encoderblock': 'encoderblock_*', 'unit': 'unit*'}
 
-# Halves of an axial block, which are no level of their own.
+# The halves of an axial block do not count as a level.
 _HALVES = ('row', 'column')
 
 
@@ -26,12 +26,12 @@ class PartTree:
   """
 
   def __init__(self, params: Mapping, *, root: str, levels: int | None):
-    """Reads the parts off the parameters.
+    """Finds the parts of a tree of parameters.
 
     Args:
       params: the model's parameters, arrays or their shapes.
-      root: name of the part for what is in no module.
-      levels: of a part's name, see `accounts.account`.
+      root: name of the part for parameters and equations in no module.
+      levels: most levels in a part's name, see `accounts.account`.
     """
     self._tree = params
     self._root = root
@@ -46,9 +46,9 @@ class PartTree:
 
     Args:
       stack: the equation's name stack, such as
-        `jvp(ViT)/Transformer/encoderblock_0/LayerNorm_0`. Among the modules'
-        names are those of transformations, functions and einsums; only what
-        leads further down the tree of parameters is read.
+        `jvp(ViT)/Transformer/encoderblock_0/LayerNorm_0`. It mixes the names of
+        modules, transformations, functions and einsums; this method uses only
+        names that lead further down the tree of parameters.
     """
     if stack not in self._names:
       path, tree = (), self._tree
@@ -61,7 +61,7 @@ class PartTree:
     return self._names[stack]
 
   def repeats(self, name: str) -> int:
-    """Returns how many parts the part `name` stands for."""
+    """Returns how many repetitions the part `name` stands for."""
     return sum(self._copies[name].values())
 
   def _add(self, tree: Mapping, path: tuple[str, ...]) -> None:
@@ -73,7 +73,7 @@ class PartTree:
         self.params[name] = self.params.get(name, 0) + below.size
 
   def _part(self, path: tuple[str, ...]) -> str:
-    """Names the part at a path of modules, and notes that copy of it."""
+    """Names the part at a path of modules and records this repetition."""
     levels = self._levels
     if levels is None:
       levels = 3 if path[:1] == ('Transformer',) else 2
@@ -90,7 +90,7 @@ class PartTree:
     return name
 
   def _stacked(self, path: tuple[str, ...]) -> int:
-    """How many modules are stacked in the one at `path`."""
+    """Returns how many blocks are stacked in the module at `path`."""
     if path[-1:] != (_STACKED,):
       return 1
     tree = self._tree

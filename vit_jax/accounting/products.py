@@ -1,4 +1,4 @@
-"""Multiply-accumulates in a traced function."""
+"""Counts multiply-accumulates in a traced function."""
 
 import math
 from collections.abc import Iterator
@@ -10,21 +10,21 @@ from vit_jax.runtime import jax_internals
 
 PADDINGS = ('inside', 'all')
 
-# How often these run what is in them cannot be read off the trace, or it sees
-# only its share of the data.
+# The trace does not tell how often these run their body, or the body sees
+# only a part of the data.
 _UNKNOWN = ('while', 'pallas_call', 'shard_map')
 
 
 def count(jaxpr: core.Jaxpr, padding: str) -> Iterator[tuple[str, int]]:
   """Counts multiply-accumulates of matrix products and convolutions.
 
-  Functions that are called, recomputed or differentiated by own rules are
-  looked into, loops of known length as often as they run (XLA's cost analysis
-  counts their body once). Of a condition's branches the one with the most
-  counts.
+  The count includes functions that are called, recomputed or have their own
+  gradient. The body of a loop of known length counts once for each iteration
+  (XLA's cost analysis counts it once in all). A conditional counts as its
+  branch with the most multiply-accumulates.
 
   Args:
-    jaxpr: of the function.
+    jaxpr: the function.
     padding: which taps of a convolution count, see `accounts.account`.
 
   Yields:
@@ -32,7 +32,7 @@ def count(jaxpr: core.Jaxpr, padding: str) -> Iterator[tuple[str, int]]:
 
   Raises:
     ValueError: there are products in a while loop, or in another construct
-      that hides how many there are.
+      that hides their number.
   """
   for eqn in jaxpr.eqns:
     stack = jax_internals.name_stack(eqn)
@@ -44,7 +44,7 @@ def count(jaxpr: core.Jaxpr, padding: str) -> Iterator[tuple[str, int]]:
     elif inner := [
       list(count(sub, padding)) for sub in jax_internals.called(eqn)
     ]:
-      # All but conditions have one branch that can hold products.
+      # Only a conditional has several branches that can hold products.
       branch = max(inner, key=lambda found: sum(macs for _, macs in found))
       if kind in _UNKNOWN and any(macs for _, macs in branch):
         raise ValueError(
@@ -69,8 +69,8 @@ def _convolution(eqn: core.JaxprEqn, padding: str) -> int:
   params = jax_internals.convolution(eqn)
   source, kernel = (var.aval.shape for var in eqn.invars)
   target = eqn.outvars[0].aval.shape
-  # Taps are pairs of an output position and an offset into the kernel. As
-  # being inside is decided along each dimension alone, they multiply.
+  # A tap is a pair of an output position and an offset into the kernel. It is
+  # inside if it is inside along each dimension, so the counts multiply.
   taps = 1
   for i, (pads, stride, source_step, kernel_step) in enumerate(
     zip(
@@ -92,5 +92,5 @@ def _convolution(eqn: core.JaxprEqn, padding: str) -> int:
     else:
       taps *= position.size
   batch, features = (target[axis] for axis in params.output_dimensions[:2])
-  # The kernel has as many input features as one group of them.
+  # The kernel's input features are those of one group.
   return batch * features * kernel[params.kernel_dimensions[1]] * taps

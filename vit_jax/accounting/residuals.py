@@ -1,4 +1,4 @@
-"""Arrays that a traced function hands out, and who computed them."""
+"""Finds the arrays that a traced function returns, and where they come from."""
 
 from collections.abc import Iterator
 
@@ -6,22 +6,22 @@ from jax.extend import core
 
 from vit_jax.runtime import jax_internals
 
-# The same numbers under another shape. Repeats of a smaller array are as easy
-# to repeat again as to keep.
+# Operations that return the same numbers in another shape. A broadcast counts
+# as the smaller array, since repeating it again is as cheap as keeping it.
 _VIEWS = ('reshape', 'squeeze', 'expand_dims', 'broadcast_in_dim')
 
-# Variable -> the equation that computes it, and the place among its results.
+# Variable -> the equation that computes it, and its index among the results.
 _Computed = dict[core.Var, tuple[core.JaxprEqn, int]]
 
 
 def count(jaxpr: core.Jaxpr) -> Iterator[tuple[str, int]]:
-  """Sizes the results of a function, each array once.
+  """Yields the sizes of a function's results, each array once.
 
-  Arguments that are handed through do not count. Of an array under another
-  shape, or broadcast to it, the array itself does.
+  Arguments that the function returns do not count. A reshaped or broadcast
+  array counts as the original array.
 
   Args:
-    jaxpr: of the function.
+    jaxpr: the function.
 
   Yields:
     The name stack of the equation that computed a result, and its bytes.
@@ -57,9 +57,9 @@ def _origin(
     var: the variable.
 
   Returns:
-    A key that is the array's own, the name stack of the equation that computed
-    it, and its bytes. Of the function's arguments and of constants: the
-    variable, None and its bytes.
+    A unique key of the array, the name stack of the equation that computed it,
+    and its bytes. For a function's argument or a constant: the variable, None
+    and its bytes.
   """
   while not isinstance(var, core.Literal) and var in computed:
     eqn, i = computed[var]
@@ -78,13 +78,13 @@ def _origin(
       if i >= carry:
         size *= jax_internals.trips(eqn)
     if below is not None:
-      # Calls of one function share its trace; the equations are their own.
+      # Calls of one function share its trace, but each has its own equation.
       return (id(eqn), *array), f'{stack}/{below}', size
     if isinstance(array, core.Literal):
       return array, None, size
     place = called.invars.index(array)
     if looped:
-      # What the loop carries, kept of each iteration.
+      # A value that the loop carries, kept from every iteration.
       carried = place - constants
       if 0 <= carried < carry:
         below = _origin(inner, called.outvars[carried])[1]
@@ -94,7 +94,10 @@ def _origin(
 
 
 def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
-  """The function whose arguments and results are the equation's, if any."""
+  """Returns the called function with the equation's arguments and results.
+
+  None if there is no such function.
+  """
   if eqn.primitive.name == 'while':
     return None
   for called in jax_internals.called(eqn):

@@ -1,11 +1,11 @@
-"""How fast models classify, and how many images fit (Figure 12, Section D.5).
+"""Measures inference speed and the largest batch (Figure 12, Section D.5).
 
     python -m vit_jax.inference_speed --to=speed.json ViT-B/16 BiT-R50x1
 
     inference_speed.speeds('speed.json', size=224)  # {'ViT-B/16': 1234.5, ...}
 
-What is timed is the forward pass alone, from uint8 images on the device to
-logits, as every model here takes them; parameters are float32.
+The timed program is the forward pass alone, from uint8 images on the device to
+logits. Parameters are float32.
 """
 
 from vit_jax.inference_speed.store import Entry, Measured, read, speeds

@@ -1,17 +1,18 @@
 """Inference speed: `python -m vit_jax.inference_speed --to=FILE [MODEL ...]`.
 
-  --to=speed.json                       Figure 12 on the device at hand
-  --to=speed.json ViT-B/16 BiT-R50x1    these models alone
-  --to=v3.json --device=v3              a core of TPU v3, by its compiler
+  --to=speed.json                       Figure 12 on this machine's device
+  --to=speed.json ViT-B/16 BiT-R50x1    only these models
+  --to=v3.json --device=v3              estimates for a core of a TPU v3
   --to=mini.json --mini                 in miniature, minutes on a CPU
 
-For each model and size: images a second in inference, best over batch sizes,
-and the largest batch that fits the memory, as the compiler counts it. Figures
-are of one TensorCore, on other devices of a whole one; a CPU is one device.
-FILE grows entry by entry, and the same command goes on where it ended.
+For each model and image size, the command finds the inference speed in images a
+second, the best over batch sizes, and the largest batch that fits the memory by
+the compiler's count. On TPUs the figures are for one TensorCore, on other
+hardware for one device; a CPU is one device. FILE grows entry by entry, and the
+same command continues where it stopped.
 
-With --device=v3 (v2 to tpu7x) no TPU is needed, but its compiler
-(pip install "vit-paper-jax[plan]"): speeds are its estimates, corrected.
+--device=v3 (v2 to tpu7x) needs no TPU, only the TPU compiler
+(pip install "vit-paper-jax[plan]"). Speeds are its corrected estimates.
 """
 
 import dataclasses
@@ -30,12 +31,12 @@ from vit_jax.inference_speed import (
 from vit_jax.plan import as_json, compiling, devices
 from vit_jax.runtime import command_line
 
-_TO = flags.DEFINE_string('to', None, 'File of the measurements, JSON.')
+_TO = flags.DEFINE_string('to', None, 'JSON file for the measurements.')
 _DEVICE = flags.DEFINE_string(
-  'device', 'local', 'local, or a TPU generation to compile for: v3.'
+  'device', 'local', 'local, or a TPU generation to compile for, such as v3.'
 )
 _MINI = flags.DEFINE_bool(
-  'mini', False, 'The models of configs/mini.py, and its sizes of images.'
+  'mini', False, 'Measure the models of configs/mini.py at its image sizes.'
 )
 _SIZES = flags.DEFINE_list(
   'sizes',
@@ -46,40 +47,42 @@ _SIZES = flags.DEFINE_list(
 _MEMORY = flags.DEFINE_float(
   'memory_gib',
   None,
-  "What a batch must fit; by default the device's own, on a CPU 1.",
+  "Memory for the largest batch; by default the device's own, on a CPU 1 GiB.",
   lower_bound=1e-6,
 )
 _DTYPE = flags.DEFINE_enum(
   'dtype',
   None,
   ['float32', 'bfloat16'],
-  'Of the computation; by default float32 on CPUs, else bfloat16.',
+  'Dtype of the computation; by default float32 on CPUs, else bfloat16.',
 )
 _WARM_UP = flags.DEFINE_integer(
-  'warm_up', None, 'Calls before those that count; 10, with --mini 3.', 0
+  'warm_up', None, 'Untimed calls before the timed ones; 10, with --mini 3.', 0
 )
 _CALLS = flags.DEFINE_integer(
   'calls',
   None,
-  f'Calls, the median of which counts; {stopwatch.Timing().calls}.',
+  f'Timed calls; their median counts. By default {stopwatch.Timing().calls}.',
   1,
 )
 _PRECISION = flags.DEFINE_float(
   'precision',
   None,
-  'Part of the memory that the largest batch may leave; 0.02, with --mini 0.2.',
+  'Share of the memory that the largest batch may leave free; 0.02, with --mini'
+  ' 0.2.',
   lower_bound=0,
   upper_bound=0.5,
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
   as_json.CORRECTION,
-  "Real speed, divided by that of the TPU compiler's estimate.",
+  "Real speed divided by the TPU compiler's estimate.",
   lower_bound=0.01,
 )
-# Here compiling is what takes time, a minute or two where batches are large.
+# Estimates spend their time on compiling, a minute or two for large batches, so
+# this search tries few batches.
 _ESTIMATED_SEARCH = batch_sizes.Search(first=16, growth=8, patience=1)
-# Also most of a miniature's.
+# Miniatures also spend most of their time on compiling.
 _MINI_SEARCH = batch_sizes.Search(
   first=4, growth=16, patience=1, max_seconds=1.0, precision=0.2
 )
@@ -92,7 +95,7 @@ def _find_device() -> forward.Device:
   for flag in (_WARM_UP, _CALLS) if estimated else (_CORRECTION,):
     if flag.present:
       raise ValueError(
-        f'--{flag.name} is not read with --device={_DEVICE.value}; leave it'
+        f'--{flag.name} has no effect with --device={_DEVICE.value}; leave it'
         ' out.'
       )
   if estimated:
@@ -110,7 +113,7 @@ def _search(device: forward.Device) -> batch_sizes.Search:
 
 
 def _changed(settings, **values):
-  """The settings with those values that are not None."""
+  """Returns the settings, changed to those values that are not None."""
   given = {name: value for name, value in values.items() if value is not None}
   return dataclasses.replace(settings, **given)
 
@@ -153,6 +156,6 @@ if __name__ == '__main__':
   command_line.run(
     main,
     required=('to',),
-    arguments='models, such as ViT-B/16; without any those of the figures',
+    arguments='models, such as ViT-B/16; by default those of the figures',
     optional=True,
   )

@@ -1,4 +1,4 @@
-"""Compiles programs for a TPU core that need not be there; estimates them."""
+"""Compiles programs for an absent TPU and estimates their time."""
 
 import functools
 
@@ -12,12 +12,12 @@ from vit_jax.plan import chips, compiling, devices, estimate, hlo
 def find(
   generation: str, memory_bytes: int | None, correction: float
 ) -> forward.Device:
-  """One device of a TPU generation, by the TPU compiler.
+  """Returns one device of a TPU generation, as the TPU compiler knows it.
 
   Args:
-    generation: such as 'v3'.
-    memory_bytes: what a program may take. None: what the compiler gives it.
-    correction: real speed, divided by the estimate's; see `plan.report`.
+    generation: a generation, such as 'v3'.
+    memory_bytes: memory that a program may take; None for the compiler's limit.
+    correction: real speed divided by the estimated speed; see `plan.as_json`.
 
   Raises:
     ValueError: there is no such generation, or no TPU compiler.
@@ -27,7 +27,7 @@ def find(
       f'--device={generation}: expected local, or a TPU generation to compile'
       f' for: {", ".join(chips.CHIPS)}.'
     )
-  # The compiler has no single cores, but of the smallest slice takes one.
+  # The compiler knows only whole slices; take one device of the smallest.
   target = devices.of_generation(generation)[0]
   device = devices.compile_only(target)[0]
   return forward.Device(

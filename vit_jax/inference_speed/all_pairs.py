@@ -1,4 +1,4 @@
-"""What the command does: all pairs of models and sizes, one after another."""
+"""Measures all pairs of models and sizes, one after another."""
 
 import dataclasses
 import time
@@ -10,18 +10,18 @@ from etils import epath
 from vit_jax.config import platforms
 from vit_jax.inference_speed import batch_sizes, forward, networks, store
 
-# Seconds of compiling after which it is told what they were for.
+# A compilation of this many seconds is reported.
 _SLOW = 10.0
 
 
 def dtype_of(device: forward.Device) -> str:
-  """The dtype that is best on a device."""
+  """Returns the best dtype for a device."""
   return _defaults(device)['dtype']
 
 
 def _defaults(device: forward.Device) -> dict[str, str]:
   known = platforms.DEFAULTS
-  # Another platform than these is an accelerator, too.
+  # Other platforms are accelerators, too, so they get a GPU's defaults.
   return known.get(device.platform, known['gpu'])['model']
 
 
@@ -34,20 +34,20 @@ def measure_all(
   say: Callable[[str], None],
   clock: Callable[[], float] = time.monotonic,
 ) -> store.Measured:
-  """Measures what is missing in a file, and adds it entry by entry.
+  """Measures the pairs that a file lacks and adds them entry by entry.
 
   Args:
-    path: of the file.
-    pairs: models and sizes.
-    device: to measure.
-    settings: of the file.
-    batches: how they are tried.
-    say: takes lines on the progress.
-    clock: in seconds.
+    path: path of the file.
+    pairs: (model, size) pairs.
+    device: the device to measure.
+    settings: settings of all entries of the file.
+    batches: how to search for batch sizes.
+    say: is called with progress messages.
+    clock: returns the time in seconds.
 
   Raises:
-    ValueError: a model is unknown, or the file is of other settings; nothing
-      was measured then.
+    ValueError: a model is unknown or the file has other settings, both before
+      anything is measured; or a model's first program does not compile.
   """
   options = _defaults(device) | {'dtype': settings.dtype}
   models = {
@@ -84,7 +84,10 @@ def _telling(
   say: Callable[[str], None],
   clock: Callable[[], float],
 ) -> Callable[[nn.Module, int, int], forward.Program]:
-  """Says of every slow program how large it is, as an entry takes many."""
+  """Wraps a compile function to report every slow compilation.
+
+  An entry needs many compilations, so the user would otherwise wait in silence.
+  """
 
   def compile_and_tell(
     model: nn.Module, size: int, batch_size: int
@@ -121,7 +124,7 @@ def _entry(
 
 
 def describe(entry: store.Entry, unit: str) -> str:
-  """An entry in a line."""
+  """Describes an entry in one line."""
   where = f'{entry.model} at {entry.size} px'
   if entry.images_per_second is None:
     return f'{where}: no batch fits'
@@ -139,7 +142,7 @@ def _duration(seconds: float) -> str:
 
 
 def table(measured: store.Measured) -> str:
-  """Two tables, speed and batch: a line a model, a column a size."""
+  """Returns tables of speeds and batches: a line a model, a column a size."""
   sizes = sorted({entry.size for entry in measured.entries})
   names = dict.fromkeys(entry.model for entry in measured.entries)
   unit = measured.settings.unit

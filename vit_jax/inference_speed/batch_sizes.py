@@ -1,4 +1,4 @@
-"""Looks for the fastest batch, and for the largest that fits."""
+"""Searches for the fastest batch size and for the largest one that fits."""
 
 import dataclasses
 import itertools
@@ -10,22 +10,23 @@ import jax
 from vit_jax.inference_speed import forward
 from vit_jax.plan import compiling
 
-_GROWS = 1.02  # A speed that is no more than this times the best stands still.
-_FURTHEST = 1024  # Times the largest known batch that is tried next.
+_GROWS = 1.02  # A batch is faster if its speed exceeds the best by this factor.
+_FURTHEST = 1024  # Most times by which a try exceeds the largest known fit.
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """How batches are tried.
+  """Settings of a search over batch sizes.
 
   Attributes:
-    first: the smallest, unless it does not fit.
-    growth: each is so many times the one before, while speed grows.
-    patience: batches that are no faster, after which no larger one is timed.
-    max_seconds: none is timed that is likely to take longer than that a call.
-    precision: a batch counts as the largest when it leaves no more than this
-      part of the memory free, or when one larger by this part does not fit; 0
-      looks for the very largest.
+    first: the first batch size; smaller ones are tried only if it does not fit.
+    growth: factor between one batch size and the next.
+    patience: number of batches in a row that are no faster, after which no
+      larger one is timed.
+    max_seconds: batches that probably take longer a call are not timed.
+    precision: a batch counts as the largest if it leaves at most this share of
+      the memory free, or if one larger by this share does not fit; 0 finds the
+      exact limit.
   """
 
   first: int = 1
@@ -37,10 +38,10 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """What was found of a model at a size, on a device.
+  """The result for a model at an image size on a device.
 
   Attributes:
-    rates: batch -> images a second, of those that were timed.
+    rates: batch size -> images a second, for all timed batches.
     largest: the largest batch that fits; 0 if none does.
   """
 
@@ -51,13 +52,13 @@ class Found:
 def search(
   device: forward.Device, model: nn.Module, size: int, settings: Search
 ) -> Found:
-  """Tries batches of one model at one size.
+  """Searches the batch sizes of one model at one image size.
 
-  A batch for which the compiler fails does not fit, whatever it says: there
-  are limits to the size of an array besides the memory.
+  A batch for which the compiler fails does not fit, whatever the error says:
+  besides the memory, the size of an array has limits.
 
   Raises:
-    ValueError: the compiler fails at the first batch, but not for lack of
+    ValueError: the compiler fails at the first batch, and not for lack of
       memory.
   """
   needed: dict[int, int | None] = {}
@@ -69,7 +70,7 @@ def search(
     except jax.errors.JaxRuntimeError as error:
       if batch_size == settings.first and not _out_of_memory(error):
         raise ValueError(
-          f'the program of {size} px, batch {batch_size}, did not compile:'
+          f'the program for {size} px, batch {batch_size}, did not compile:'
           f' {compiling.one_line(error)}'
         ) from error
     needed[batch_size] = program and program.bytes
@@ -90,7 +91,7 @@ def search(
 def _rates(
   compile_batch: Callable[[int], forward.Program | None], settings: Search
 ) -> dict[int, float]:
-  """Images a second by batch, until they stop growing or memory ends."""
+  """Times growing batches until they are no faster or do not fit."""
   rates: dict[int, float] = {}
   best = still = 0
   batch_size = settings.first
@@ -104,7 +105,7 @@ def _rates(
     try:
       seconds = program.seconds()
     except jax.errors.JaxRuntimeError as error:
-      # The device may hold less than it said.
+      # The device may have less memory than it states.
       if _out_of_memory(error):
         break
       raise
@@ -129,16 +130,17 @@ def largest_batch(
   limit: int,
   precision: float,
 ) -> int:
-  """The largest batch whose program fits; 0 if not even one image does.
+  """Returns the largest batch whose program fits; 0 if not even one image fits.
 
-  Memory is about a line over the batch, so the next try is where the line
-  through the nearest two crosses the limit, and every third halves what is
-  between the largest that fits and the smallest that does not.
+  Memory is about linear in the batch, so the next try is where the line through
+  the nearest two known batches crosses the limit. Every third try instead
+  bisects the interval between the largest batch that fits and the smallest one
+  that does not.
 
   Args:
-    need: batch -> bytes; None if the compiler refuses it. Slow.
-    known: the same, of some batches.
-    limit: bytes.
+    need: maps a batch to its bytes, or None if the compiler refuses it; slow.
+    known: the same mapping for some batches.
+    limit: bytes that a program may take.
     precision: see `Search`.
   """
   sizes = dict(known)
@@ -166,16 +168,16 @@ def largest_batch(
 def _crossing(
   sizes: Mapping[int, int | None], low: int, high: int | None, aim: float
 ) -> int | None:
-  """The batch at which the line through two known ones is at `aim` bytes.
+  """Returns the batch at which a line through two known batches meets `aim`.
 
   Args:
     sizes: batch -> bytes.
-    low: the largest that fits.
-    high: the smallest that does not; None if there is none.
+    low: the largest batch that fits.
+    high: the smallest batch that does not fit; None if there is none.
     aim: bytes.
 
   Returns:
-    None if there are no two, or the line does not rise.
+    The batch; None if fewer than two are known, or the line does not rise.
   """
   points = sorted(b for b, size in sizes.items() if size and b <= low)
   if high is not None and sizes[high]:

@@ -1,4 +1,4 @@
-"""The program that is timed, and what is common to all ways to time it."""
+"""The timed program, and the interface of the devices that time it."""
 
 import dataclasses
 import functools
@@ -18,8 +18,8 @@ class Program:
   """A compiled forward pass.
 
   Attributes:
-    bytes: of memory that it takes: arguments, results, temporaries and code.
-    seconds: returns those of one call.
+    bytes: memory that it takes: arguments, results, temporaries and code.
+    seconds: returns the seconds of one call.
   """
 
   bytes: int
@@ -28,18 +28,17 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """What programs run on, or are compiled for.
+  """A device on which programs run, or for which they are compiled.
 
   Attributes:
-    name: for people: 'TPU v3 core', 'NVIDIA H200'.
-    platform: 'tpu', 'gpu' or 'cpu', which decides on dtype and attention.
-    memory_bytes: that a program may take.
+    name: name for people: 'TPU v3 core', 'NVIDIA H200'.
+    platform: 'tpu', 'gpu' or 'cpu', which determines dtype and attention.
+    memory_bytes: memory that a program may take.
     compile: `(model, size, batch_size) -> Program`; raises JaxRuntimeError if
-      the compiler finds too little memory, or fails.
-    unit: what speeds and batches are of: 'core', or 'device' where that is not
-      a TensorCore.
-    cores: units in a device; the figures are divided by it.
-    estimated: whether seconds are the compiler's instead of a clock's.
+      the compiler finds too little memory or fails.
+    unit: unit of speeds and batches: 'core' for a TensorCore, else 'device'.
+    cores: units in a device, by which the figures are divided.
+    estimated: whether seconds are the compiler's estimate, not measured.
   """
 
   name: str
@@ -52,7 +51,10 @@ class Device:
 
 
 def shapes(model: nn.Module, size: int, batch_size: int) -> tuple[Any, Any]:
-  """The program's arguments: parameters, uint8 [batch_size, size, size, 3]."""
+  """Returns the program's arguments: parameters and images.
+
+  The images are uint8 [batch_size, size, size, 3].
+  """
   images = jax.ShapeDtypeStruct((batch_size, size, size, 3), np.dtype('uint8'))
   return _param_shapes(model, size), images
 

@@ -1,4 +1,4 @@
-"""Which models are timed, at which sizes, in full and in miniature."""
+"""Lists the models and image sizes to time, in full and in miniature."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from vit_jax.paper.numbers.panels import AXIAL_SERIES, PANELS
 from vit_jax.runtime import command_line
 
 SCALES = ('paper', 'mini')
-# Figure 12's.
+# The models of Figure 12.
 MODELS = PANELS['figure12'][0].series
-# In pixels. 224 px, of which the others are fractions, are 24 in miniature, and
-# all are multiples of its largest patches, 8 px.
+# Image sizes in pixels. The miniature sizes are about 24/224 of the paper's,
+# rounded to multiples of the largest miniature patch, 8 px.
 SIZES = {'paper': (64, 128, 224, 384, 512), 'mini': (8, 16, 24, 40, 56)}
-# Figure 13 compares these too, at the size of pre-training.
+# Figure 13 also compares these, at the image size of pre-training.
 AXIAL_MODELS = tuple(name for name in AXIAL_SERIES if name not in MODELS)
 PRETRAINING_SIZE = {'paper': 224, 'mini': 24}
 _NUM_CLASSES = 1000
-# What a miniature is: attributes of models that configs/mini.py sets.
+# The model attributes that configs/mini.py sets to make a miniature.
 _MINI_KEYS = (
   *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
   *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
@@ -28,12 +28,12 @@ _MINI_KEYS = (
 def pairs(
   names: Sequence[str], sizes: Sequence[int], scale: str
 ) -> list[tuple[str, int]]:
-  """What to measure: (model, size), model by model.
+  """Returns the pairs (model, size) to measure, model by model.
 
   Args:
-    names: of models. Empty: those of Figure 12, and at the size of
-      pre-training the others of Figure 13.
-    sizes: in pixels. Empty: all of the scale.
+    names: names of models. If empty: those of Figure 12, and the other models
+      of Figure 13 at the size of pre-training.
+    sizes: image sizes in pixels; if empty, all sizes of the scale.
     scale: one of SCALES.
   """
   found = [
@@ -42,9 +42,9 @@ def pairs(
     for size in sizes or SIZES[scale]
   ]
   if not names:
-    place = PRETRAINING_SIZE[scale]
-    if place in (sizes or SIZES[scale]):
-      found += [(name, place) for name in AXIAL_MODELS]
+    size = PRETRAINING_SIZE[scale]
+    if size in (sizes or SIZES[scale]):
+      found += [(name, size) for name in AXIAL_MODELS]
   return list(dict.fromkeys(found))
 
 
@@ -53,13 +53,11 @@ def build(name: str, scale: str, **overrides: str) -> nn.Module:
 
   Args:
     name: see `models.names`.
-    scale: 'paper', or 'mini' for the model that stands for it in configs/
-      mini.py.
-    **overrides: attributes; those that the model does not have are left out.
+    scale: 'paper', or 'mini' for its miniature in configs/mini.py.
+    **overrides: attributes; those that the model does not have are ignored.
 
   Raises:
-    ValueError: there is no such model, or no miniature of it; lists those
-      there are.
+    ValueError: there is no such model or no miniature of it; lists the choices.
   """
   known = models.options(name)
   if scale == 'mini':

@@ -1,4 +1,4 @@
-"""Times programs on the device at hand."""
+"""Times programs on this machine's device."""
 
 import dataclasses
 import functools
@@ -15,20 +15,21 @@ from vit_jax import topology
 from vit_jax.inference_speed import forward
 from vit_jax.plan import chips, compiling
 
-# A CPU does not say what of its memory a program may have.
+# A CPU does not say how much of its memory a program may use.
 CPU_BYTES = compiling.GIB
 _FEWEST_CALLS = 3
-_RANDOM = 2**16  # Numbers, which are repeated.
+_RANDOM = 2**16  # Random numbers to draw; larger arrays repeat them.
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-  """How a program is timed.
+  """Settings for timing a program.
 
   Attributes:
-    warm_up: calls before those that count.
-    calls: that count, at the most.
-    max_seconds: after which no further call is made, once three were.
+    warm_up: untimed calls that come first.
+    calls: most timed calls.
+    max_seconds: seconds after which no further call is made, once three are
+      timed.
   """
 
   warm_up: int = 10
@@ -37,12 +38,12 @@ class Timing:
 
 
 def find(memory_bytes: int | None, timing: Timing) -> forward.Device:
-  """The first device that JAX finds.
+  """Returns the first device that JAX finds.
 
   Args:
-    memory_bytes: what a program may take. None: what the device says, on a CPU
-      CPU_BYTES.
-    timing: see there.
+    memory_bytes: memory that a program may take; None for the device's own
+      limit, or CPU_BYTES if the device states none.
+    timing: how to time programs.
   """
   device = jax.devices()[0]
   stats = device.memory_stats() or {}
@@ -58,7 +59,7 @@ def find(memory_bytes: int | None, timing: Timing) -> forward.Device:
 
 
 def _cores(device_kind: str) -> int | None:
-  """TensorCores in one JAX device; None if it has none."""
+  """Returns the TensorCores in one JAX device; None if it has none."""
   try:
     generation = topology.GENERATIONS[chips.get(device_kind).name]
   except ValueError:
@@ -95,12 +96,12 @@ def median_seconds(
   timing: Timing,
   clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-  """The median of the seconds that calls take, each waited for.
+  """Returns the median seconds of a call.
 
   Args:
-    call: returns when it is done.
-    timing: how many there are.
-    clock: in seconds.
+    call: the function to time; returns when its work is done.
+    timing: how many calls to make.
+    clock: returns the time in seconds.
   """
   start = clock()
   for _ in range(timing.warm_up):
@@ -117,7 +118,7 @@ def median_seconds(
   return statistics.median(took)
 
 
-# Of one model at a time: the batch sizes of an entry share it.
+# All batch sizes of an entry share these; the cache holds one model at a time.
 @functools.lru_cache(maxsize=1)
 def _params(device: jax.Device, model: nn.Module, size: int) -> Any:
   params, _ = forward.shapes(model, size, 1)
@@ -125,7 +126,7 @@ def _params(device: jax.Device, model: nn.Module, size: int) -> Any:
 
 
 def _filled(shape: jax.ShapeDtypeStruct) -> np.ndarray:
-  """Random numbers, as zeros would be faster on some devices."""
+  """Returns random numbers, since some devices compute faster on zeros."""
   rng = np.random.default_rng(0)
   if shape.dtype == np.uint8:
     numbers = rng.integers(256, size=_RANDOM, dtype=np.uint8)

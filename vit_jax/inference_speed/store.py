@@ -1,4 +1,4 @@
-"""The file of what was measured: one JSON object, which grows by entries."""
+"""The file of measurements: one JSON object, which grows entry by entry."""
 
 import dataclasses
 import json
@@ -13,15 +13,16 @@ from vit_jax.workdir import files
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-  """A model at a size.
+  """The measurements of a model at an image size.
 
   Attributes:
-    model: its name, as in the paper.
+    model: the model's name in the paper.
     size: side of the images, in pixels.
-    images_per_second: a core, at the fastest batch; None if no batch fits.
-    batch_size: that batch, a core's part of it; None likewise.
-    largest_batch: that fits the memory of a core; 0 if none does.
-    rates: all that were timed: (batch on a device, images a second on it).
+    images_per_second: speed of one unit at the fastest batch; None if no batch
+      fits.
+    batch_size: one unit's share of the fastest batch; None if no batch fits.
+    largest_batch: largest batch that fits the memory of a unit; 0 if none does.
+    rates: all timed batches: (batch on a device, images a second on it).
   """
 
   model: str
@@ -34,16 +35,16 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What all entries of a file have in common.
+  """The settings that all entries of a file share.
 
   Attributes:
-    device: what was measured, for people.
+    device: name of the device, for people.
     scale: 'paper' or 'mini'.
     unit: 'core' or 'device', see `forward.Device`.
-    memory_bytes: that a batch had to fit, of one device.
-    dtype: of the computation.
-    correction: real speed, divided by the compiler's estimate, where that is
-      what images a second are from; None if they were measured.
+    memory_bytes: memory of one device that a batch had to fit.
+    dtype: dtype of the computation.
+    correction: real speed divided by the compiler's estimate, if the speeds are
+      estimates; None if they were measured.
   """
 
   device: str
@@ -56,7 +57,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A file."""
+  """The content of a file of measurements."""
 
   settings: Settings
   entries: tuple[Entry, ...] = ()
@@ -68,7 +69,7 @@ class Measured:
     return None
 
   def speeds(self, size: int) -> dict[str, float]:
-    """Peak images a second and core, by model, of images of a size."""
+    """Returns model -> peak images a second and unit, at an image size."""
     return {
       entry.model: entry.images_per_second
       for entry in self.entries
@@ -77,10 +78,10 @@ class Measured:
 
 
 def read(path: epath.PathLike) -> Measured | None:
-  """Reads what there is so far; None if there is no file.
+  """Reads a file of measurements; None if there is no file.
 
   Raises:
-    ValueError: it is no file of measurements.
+    ValueError: the file holds no measurements.
   """
   path = weight_files.absolute(path)
   if not path.exists():
@@ -94,34 +95,34 @@ def read(path: epath.PathLike) -> Measured | None:
   except (ValueError, KeyError, TypeError) as error:
     raise ValueError(
       f'{path} is no file of vit_jax.inference_speed ({error!r}): name another'
-      ' one, or delete it.'
+      ' file, or delete this one.'
     ) from error
 
 
 def resume(path: epath.PathLike, settings: Settings) -> Measured:
-  """What there is so far, of the same settings.
+  """Returns the measurements so far, none if there is no file.
 
   Raises:
-    ValueError: it is of others; says which.
+    ValueError: the file has other settings; names the first that differs.
   """
   found = read(path)
   if found is None:
     return Measured(settings)
   theirs, ours = map(dataclasses.asdict, (found.settings, settings))
   for name, value in ours.items():
-    # The memory that a GPU offers depends on what else is on it.
+    # The memory that a GPU offers depends on its other users.
     if name != 'memory_bytes' and theirs[name] != value:
       raise ValueError(
-        f'{path} holds measurements with {name}={theirs[name]!r}, and these are'
-        f' with {value!r}: name another file, or delete it.'
+        f'{path} holds measurements with {name}={theirs[name]!r}, but this'
+        f' command has {value!r}: name another file, or delete this one.'
       )
   return found
 
 
 def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
-  """Writes the file with an entry more; replaces it in one go.
+  """Adds an entry to the file, which it replaces atomically.
 
-  Entries that other processes have added stay.
+  Keeps entries that other processes have added.
   """
   path = weight_files.absolute(path)
   measured = resume(path, measured.settings) if path.exists() else measured
@@ -134,10 +135,10 @@ def add(path: epath.PathLike, measured: Measured, entry: Entry) -> Measured:
 
 
 def speeds(path: epath.PathLike, size: int) -> dict[str, float]:
-  """Peak images a second and core, by model, as far as they are measured.
+  """Returns model -> peak images a second and unit, as far as measured.
 
   Args:
-    path: of a file that need not be there.
+    path: path of the file, which need not exist.
     size: side of the images, in pixels.
   """
   found = read(path)

@@ -1,4 +1,4 @@
-"""What is known of a run without compiling it."""
+"""Finds what is known about a run without compiling it."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
 
-# Classes of data sets that a plan does without: (classes, training images).
+# Data sets that a plan need not open: (classes, training images).
 KNOWN_DATASETS = {
   'tfds:imagenet2012': (1000, 1_281_167),
   'tfds:cifar10': (10, 50_000),
@@ -20,36 +20,36 @@ KNOWN_DATASETS = {
   'tfds:oxford_flowers102': (102, 1_020),
 }
 
-# Table 2 of arXiv:2010.11929, in TPUv3-core-days, by model and classes, with
-# the exaFLOPs of the run: of 14 epochs of JFT-300M, Table 6's. The epochs of
-# ImageNet-21k are not printed: 230 core-days are a plausible speed for 90, and
-# a third of it for 30.
+# (model, classes) -> (exaFLOPs, TPUv3-core-days) of the paper's runs
+# (arXiv:2010.11929). The core-days are Table 2's. The exaFLOPs for JFT-300M are
+# Table 6's at 14 epochs. The paper does not print the epochs for ImageNet-21k:
+# with 90, 230 core-days give a plausible speed; with 30, only a third of it.
 PAPER_RUNS = {
   ('ViT-H/14', 18_291): (4262, 2500),
   ('ViT-L/16', 18_291): (1567, 680),
   ('ViT-L/16', 21_843): (412, 230),
 }
-# All at this batch; exaFLOPs to this part of them. Another image size, another
-# pooling or another number of epochs is another run.
+# A run is the paper's if it has this batch size and, up to this relative
+# tolerance, these exaFLOPs. Other image sizes, poolings or epochs exceed it.
 _PAPER_BATCH = 4096
 _PAPER_TOLERANCE = 0.002
 
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-  """A run in numbers that depend on no device.
+  """The figures of a run that depend on no device.
 
   Attributes:
-    model: its name.
+    model: name of the model.
     params: number of parameters.
-    forward_macs: of one image.
-    activation_bytes: of one image, kept for the backward pass by JAX; the
-      compiler may keep less.
-    tokens: of one image in the Transformer; None in a ResNet.
+    forward_macs: multiply-accumulates of the forward pass of one image.
+    activation_bytes: bytes that JAX keeps of one image for the backward pass;
+      the compiler may keep less.
+    tokens: tokens of one image in the Transformer; None in a ResNet.
     image_size: (height, width).
     batch_size: images a step.
-    total_steps: of the run.
-    epochs: passes over the training set; None if its size is not known.
+    total_steps: steps of the run.
+    epochs: passes over the training set; None if its size is unknown.
     paper_core_days: what the paper spent, if this is a run of its Table 2.
   """
 
@@ -66,49 +66,50 @@ class Analysis:
 
   @property
   def total_exaflops(self) -> float:
-    """Of the run; the forward pass is a third, see `accounting.exaflops`."""
+    """The run's exaFLOPs; the forward pass is a third, see `accounting`."""
     return accounting.exaflops(
       self.forward_macs, self.batch_size, self.total_steps
     )
 
   @property
   def step_flops(self) -> float:
-    """Operations of one step, elementwise ones and recomputing left out."""
+    """Operations of one step, without elementwise ones and recomputing."""
     return 2 * 3 * self.forward_macs * self.batch_size
 
 
 def resolve(
   config: ml_collections.ConfigDict, platform: str
 ) -> ml_collections.ConfigDict:
-  """Resolves a config for a platform, without its data as far as possible.
+  """Resolves a config for a platform, without opening its data if possible.
 
-  The data are opened only where the config leaves the classes or the length
-  of an epoch to them.
+  The data are opened only if the config does not say the number of classes or
+  the length of an epoch.
 
   Args:
-    config: as given; not changed.
+    config: the config as given; not changed.
     platform: 'tpu', 'gpu' or 'cpu'.
 
   Raises:
-    ValueError: a wrong config, or a fact that neither it nor the data tell.
+    ValueError: the config is wrong, or neither it nor the data say the number
+      of classes or of examples.
   """
   config_lib.validate(config, complete=False)
   if config.model.name == config_lib.AUTO:
     raise ValueError(
-      f'model.name={config.model.name!r} is known from the weights only, which'
-      ' a plan does not read: name the model.'
+      f'model.name={config.model.name!r} is known only from the weights, which'
+      ' a plan does not read. Set model.name to the name of a model.'
     )
   classes, examples = KNOWN_DATASETS.get(config.data.dataset, (0, 0))
   classes = config.num_classes or classes
   if config.data.num_examples or config.data.train_split != 'train':
     examples = config.data.num_examples
-  # An epoch's length matters only where the run is as many epochs.
+  # The length of an epoch matters only if the run's length is in epochs. The
+  # value -1 means the whole split, a part of which the run trains on.
   an_epoch, whole = config.data.examples_per_epoch or 0, 0
-  # -1: it is that of the whole which the run's examples are a part of.
-  enough = an_epoch > 0 or (examples and not an_epoch) or config.total_steps
-  # So does the batch, if the run leaves it to the number of examples.
-  sized = config.data.batch_size or examples or an_epoch > 0
-  if not (classes and enough and sized):
+  has_length = an_epoch > 0 or (examples and not an_epoch) or config.total_steps
+  # Without a batch size, the batch follows from the number of examples.
+  has_batch = config.data.batch_size or examples or an_epoch > 0
+  if not (classes and has_length and has_batch):
     classes, examples, whole = _from_data(config)
   return config_lib.resolve(
     config,
@@ -120,25 +121,24 @@ def resolve(
 
 
 def _from_data(config: ml_collections.ConfigDict) -> tuple[int, int, int]:
-  """Classes, examples trained on, and what those are a part of."""
+  """Returns the numbers of classes, of training examples, and of the whole."""
   needed = 'Set num_classes, and data.num_examples or total_steps.'
   if config.data.examples_per_epoch == -1:
     needed = 'Set num_classes, and data.examples_per_epoch or total_steps.'
   if not config.data.dataset:
     raise ValueError(
-      'The config names no data set, and not its classes or its size either.'
-      f' {needed}'
+      f'The config says neither the data set nor its classes and size. {needed}'
     )
   if not config.data.batch_size:
-    needed += ' And data.batch_size.'
+    needed += ' Also set data.batch_size.'
   try:
     source = inputs.open_source(config, config.data.dataset)
     config = inputs.settle(config, source)
     view = inputs.data.View(source, config.data.train_split)
   except Exception as error:
     raise ValueError(
-      f'The classes or the size of {config.data.dataset} are not in the'
-      f' config, and it can not be read here: {error} {needed}'
+      f'The config does not say the classes or the size of'
+      f' {config.data.dataset}, which cannot be read here: {error} {needed}'
     ) from error
   return source.info.num_classes, len(view), view.selection.whole
 
@@ -170,7 +170,7 @@ def analyse(config: ml_collections.ConfigDict) -> Analysis:
 
 
 def account(config: ml_collections.ConfigDict) -> accounting.Account:
-  """The account of a resolved config's model."""
+  """Returns the account of a resolved config's model."""
   key = (
     config.model.to_json_best_effort(),
     config.num_classes,
@@ -178,8 +178,8 @@ def account(config: ml_collections.ConfigDict) -> accounting.Account:
     config.channels,
   )
   if key not in _ACCOUNTS:
-    # Blocks in a loop are traced once, and cost the same; a fast attention
-    # computes what the plain one does.
+    # The account needs only one trace of a scanned block, whose cost is the
+    # same. A fast attention computes the same as the plain one.
     plain = {'scan': True, 'attention_implementation': 'plain'}
     options = models.options(config.model.name)
     model = _model(config, **{k: v for k, v in plain.items() if k in options})
@@ -219,7 +219,7 @@ def _paper_core_days(
 
 
 def bytes_held(tree) -> int:
-  """Bytes that a tree of arrays (or shapes) with shardings takes per device."""
+  """Returns the bytes per device of a tree of arrays or shapes."""
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape))
     * np.dtype(leaf.dtype).itemsize

@@ -1,4 +1,4 @@
-"""A plan in numbers for JSON; `render` has it for people."""
+"""Turns a plan into figures for JSON; `render` makes text for people."""
 
 import re
 from typing import Any
@@ -22,11 +22,11 @@ MEMORY = (
   'outputs',
   'program',
 )
-# Names of parts that repeat, with their numbers; and of operations of XLA.
+# Numbered names of repeated blocks, and of XLA's own operations.
 _BLOCK = re.compile(r'(block_?|unit_?|^[a-z-]+\.)\d+')
-# Bytes of operations of unknown time that are worth a word.
+# The report names operations of unknown time if they write this many bytes.
 _UNCOVERED_BYTES = 2**20
-# What may be changed to make a run fit, and changes its speed.
+# Settings that affect memory and speed.
 _SETTINGS = (
   'accumulation_steps',
   'dropout_rng',
@@ -46,20 +46,20 @@ _SETTINGS = (
 def figures(
   plan: one_run.Plan, correction: float = CORRECTION
 ) -> dict[str, Any]:
-  """All that a plan knows; None for what is unknown.
+  """Returns all figures of a plan; unknown ones are None.
 
   Args:
-    plan: of one run.
-    correction: real speed, divided by the estimate's.
+    plan: the plan of one run.
+    correction: real speed divided by the estimated speed.
 
   Returns:
-    Among others `hbm_gib`, on each device; `step_ms`,
-    `images_per_sec_per_core`, `mfu` and `core_days_raw`, as the compiler
-    estimates; `step_ms_corrected`, `wall_days` and `core_days`, corrected.
-    Cores are TensorCores. `fix`: the same of the settings that fit;
-    `search_ended`: why there are none, or no better ones. `error`: why the
-    compiler failed. `libtpu`: the version of the compiler, of what was
-    compiled; `lock_difference`: a sentence if it is not the tested one.
+    Figures by name. `hbm_gib` is per device. `step_ms`,
+    `images_per_sec_per_core`, `mfu` and `core_days_raw` are the compiler's
+    estimates; `step_ms_corrected`, `wall_days` and `core_days` are corrected.
+    Cores are TensorCores. `fix` has the same figures for the settings that
+    fit; `search_ended` says why there are none, or no better ones. `error`
+    says why the compiler failed. `libtpu` is the compiler's version, if it
+    ran; `lock_difference` is a sentence if that is not the tested version.
   """
   result = _analytic(plan)
   if plan.target:
@@ -137,7 +137,6 @@ def _memory(plan: one_run.Plan) -> dict[str, Any]:
   parts = {name: getattr(plan.memory, name) / compiling.GIB for name in MEMORY}
   return {
     'hbm_gib': plan.memory.total / compiling.GIB,
-    # Whether the compiler said so; else it is the least that it can be.
     'hbm_source': 'compiler' if plan.compiled else 'lower bound',
     'hbm': parts,
     'fits': plan.fits,
@@ -177,7 +176,7 @@ def _speed(plan: one_run.Plan, correction: float) -> dict[str, Any]:
 
 
 def _heaviest(estimate, count: int = 6) -> list[dict[str, Any]]:
-  """The operations that take longest, those of all blocks as one."""
+  """Returns the slowest operations; equal ones of all blocks are merged."""
   groups: dict[tuple[str, str], list[float]] = {}
   for row in estimate.rows:
     name = _BLOCK.sub(r'\1*', row.op_name or row.name)
@@ -192,14 +191,14 @@ def _heaviest(estimate, count: int = 6) -> list[dict[str, Any]]:
 
 
 def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
-  """Sentences: what the figures rest on."""
+  """Returns sentences on the assumptions behind the figures."""
   if plan.target is None or plan.memory is None:
     return []
   said = []
   if plan.compiled is None:
     said.append(
-      'Not compiled: even a small part of the activations that JAX keeps for'
-      ' the backward pass would not fit.'
+      'Not compiled: the run would not fit even with a small part of the'
+      ' activations that JAX keeps for the backward pass.'
     )
   else:
     said += plan.compiled.assumptions
@@ -207,18 +206,19 @@ def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
   if not estimate:
     return said
   said += [
-    f"Days and core-days, and the step beside them, are the compiler's"
-    f' estimate divided by {correction:g}: real speed was 0.59 to 1.05 of it'
-    ' where both are known. Of the estimate itself are images a second, MFU,'
-    ' step_ms in tables and JSON, and core_days_raw.',
-    'Collectives are not hidden behind computation, at'
-    f' {collectives.LINK_EFFICIENCY:g} of the links.',
-    'The run is its steps alone: no evaluation, checkpoints, waiting for data'
-    ' or restarts.',
+    f"Days, core-days and the step time beside them are the compiler's"
+    f' estimate divided by {correction:g}: real speed was 0.59 to 1.05 times'
+    ' the estimated speed where both are known. Images a second, MFU, step_ms'
+    ' in tables and JSON, and core_days_raw are not corrected.',
+    'Collectives use'
+    f" {collectives.LINK_EFFICIENCY:g} of the links' bandwidth; no computation"
+    ' hides them.',
+    'The time of the run is that of its steps, without evaluation, checkpoints,'
+    ' waiting for data or restarts.',
   ]
   if estimate.overlapped_bytes:
     said.append(
-      'Copies beside the computation'
+      'Asynchronous copies'
       f' ({estimate.overlapped_bytes / compiling.GIB:.2f} GiB a step) take no'
       ' time.'
     )
@@ -232,5 +232,5 @@ def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
     if size >= _UNCOVERED_BYTES
   )
   if listed:
-    said.append(f'No time is known for {listed}: counted as none.')
+    said.append(f'The time of {listed} is unknown and counts as zero.')
   return said

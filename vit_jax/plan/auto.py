@@ -35,8 +35,8 @@ def smallest(
     raise ValueError(
       f'No slice of {generation} suits the mesh {_axes(run)} with'
       f' data.batch_size={run.config.data.batch_size} and'
-      f' accumulation_steps={run.config.accumulation_steps}: the micro-batch'
-      ' can not be split evenly over the devices. Change one of them.'
+      f' accumulation_steps={run.config.accumulation_steps}. Change one of'
+      ' them, or choose another generation.'
     )
   quick = dataclasses.replace(effort, search=False)
   plans: dict[int, one_run.Plan] = {}

@@ -2,27 +2,28 @@
 
 Every figure is for one JAX device of `topologies.get_topology_desc`: a core on
 v2, v3 and v4, one of the two chiplets on TPU7x, a whole chip on v5e, v5p and
-v6e. On the hardware, and where `devices` asks for it, JAX shows a v4 chip of
-two cores as one device; `devices.Target.chip` has the figures of that.
+v6e. On the hardware, and if `devices` asks for it, JAX shows a v4 chip of two
+cores as one device; `devices.Target.chip` has the figures of such a device.
 
-Sources, per chip, halved where a chip has two devices:
+Sources, per chip; the table halves them for chips with two devices:
   peak and bandwidth: docs.cloud.google.com/tpu/docs/{v2,v3,v4,v5e,
     v5p,v6e,tpu7x}, the tables "Key specifications".
   interconnect, in one direction over all links: v2 and v3 4 x 496 and
     4 x 656 Gbit/s (Jouppi et al., CACM 63(7), 2020); v4 6 x 50 GB/s
     (arXiv:2304.01433); the others half of the bidirectional figure of those
     pages.
-  network between slices: the page of TPU7x for it, v6e and v5p, that of v5e for
-    v5e (6.4 Tbit/s a pod of 256). For v2 to v4 none was found; they get v5e's,
-    the least.
-  clock: v2 to v4 from those papers; of the others peak / operations in a cycle:
-    131,072 on v5e, 262,144 on v5p, 524,288 on v6e and TPU7x. With these, the
-    cycles that libtpu 0.0.42 states for a product of 16,384 x 16,384 matrices
-    come to 98-99% of the peak on v2 and v3, 92-94% on v4 to v5p, 78% on v6e and
-    85% on TPU7x; half the operations would make it more than the peak.
-  usable memory: what libtpu 0.0.42 names when it refuses a program that is too
-    large ("exceeds available HBM (15.48G)"), one for each generation. That of
-    v5p is more than the 95 GiB of its page.
+  network between slices: TPU7x, v6e and v5p from the page on TPU7x; v5e from
+    its own page (6.4 Tbit/s a pod of 256). No source was found for v2 to v4;
+    they get v5e's figure, the smallest.
+  clock: v2 to v4 from those papers; the others are the peak divided by the
+    operations in a cycle: 131,072 on v5e, 262,144 on v5p, 524,288 on v6e and
+    TPU7x. With these clocks, the cycles that libtpu 0.0.42 states for a product
+    of 16,384 x 16,384 matrices give 98-99% of the peak on v2 and v3, 92-94% on
+    v4 to v5p, 78% on v6e and 85% on TPU7x. With half the operations, the rate
+    would exceed the peak.
+  usable memory: the limit that libtpu 0.0.42 names when it refuses a program
+    that is too large ("exceeds available HBM (15.48G)"), for each generation.
+    The limit for v5p exceeds the 95 GiB of its page.
 """
 
 import dataclasses
@@ -33,20 +34,20 @@ class Chip:
   """One device.
 
   Attributes:
-    name: generation, as slices are named ('v3' in 'v3:2x2').
-    device_kind: as JAX names it.
+    name: the generation, as in the names of slices ('v3' in 'v3:2x2').
+    device_kind: JAX's name of the device.
     device: 'core', 'chiplet' or 'chip'.
     devices_per_chip: 1 or 2.
-    clock_mhz: of the matrix units.
-    peak_flops: per second, bfloat16, a multiply-accumulate being two.
-    hbm_usable_bytes: of the main memory, what the compiler gives a program.
+    clock_mhz: clock of the matrix units.
+    peak_flops: bfloat16 operations a second; a multiply-accumulate is two.
+    hbm_usable_bytes: main memory that the compiler gives a program.
     hbm_bytes_per_second: bandwidth of the main memory.
-    interconnect_bytes_per_second: of the whole chip, in one direction, over
-      all links. Not halved for two devices on a chip: what a group of devices
-      reduces or gathers crosses the links of a chip once for both.
-    torus_dimensions: that those links go along, an equal share each.
-    network_bytes_per_second: of the data center network between slices, in one
-      direction; the share of one device.
+    interconnect_bytes_per_second: bandwidth of the whole chip, in one direction
+      over all links. Not halved for two devices on a chip: data that a group
+      reduces or gathers crosses the links of a chip once for both devices.
+    torus_dimensions: number of dimensions that share the links equally.
+    network_bytes_per_second: one device's share of the data center network
+      between slices, in one direction.
   """
 
   name: str
@@ -108,7 +109,7 @@ def get(name: str) -> Chip:
   """Returns the chip of a generation ('v3'), a slice ('v3:4x4') or JAX's kind.
 
   Raises:
-    ValueError: unknown.
+    ValueError: the name is unknown.
   """
   generation = name.partition(':')[0]
   if generation in CHIPS:

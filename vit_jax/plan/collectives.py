@@ -17,41 +17,41 @@ KINDS = (
   'collective-permute',
   'collective-broadcast',
 )
-# The part of a collective that leaves a slice: its data is handed to a runtime
-# on the host ("megascale"), which sends it over the data center network.
+# The part of a collective that leaves a slice. A runtime on the host
+# ("megascale") sends its data over the data center network.
 BETWEEN_SLICES = 'between-slices'
 _MEGASCALE = '_xla_megascale_transfer_type='
-# The compiler's algorithms that send around one ring, and so over the links of
-# one dimension of the torus. Groups that are not all devices get them; the
-# other, 'StrategyND', sends along all dimensions at once.
+# The compiler's algorithms that send around one ring, and so use only the links
+# of one dimension of the torus. They serve groups of less than all devices;
+# 'StrategyND' sends along all dimensions at once.
 _RING = re.compile(r'StrategyRing|"emitter":"1D')
-# A collective that runs beside computations stands in the program several
-# times: where it starts, in those computations, and where it ends.
+# An asynchronous collective appears in the program several times: where it
+# starts, in the fusions that overlap it, and where it ends.
 _STARTS_BESIDE = 'custom_call_target="AsyncCollectiveStart"'
-# Part of the links' bandwidth that long transfers reach.
+# Share of the links' bandwidth that long transfers reach.
 LINK_EFFICIENCY = 0.6
 
 _MESH = re.compile(
   r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(.*?\))? \{([^}]*)\}'
 )
 _MESH_SIZE = re.compile(r"'([^']+)'=(\d+)")
-# An axis, or the part of it that `:(size before it)size` names.
+# A mesh axis, or a part of one: `:(size of the parts before it)size`.
 _MESH_AXIS = re.compile(r"'([^']+)'(?::\(\d+\)(\d+))?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """A collective; one that is started and awaited is one.
+  """A collective; its start and its end together are one collective.
 
   Attributes:
     kind: one of KINDS, or BETWEEN_SLICES.
-    name: of the instruction.
+    name: name of the instruction.
     op_name: path of the JAX operation it comes from.
-    bytes: of the larger side on one device, in one execution: what an
-      all-gather gives, what the others take.
+    bytes: bytes of its larger side on one device, in one execution: the output
+      of an all-gather, the input of the others.
     group_size: devices that take part together; 0 if not stated.
     times: executions in one call.
-    seconds: of all executions in one call.
+    seconds: time of all executions in one call.
   """
 
   kind: str
@@ -64,7 +64,7 @@ class Collective:
 
 
 def kind(instruction: hlo.Instruction) -> str | None:
-  """Names the kind of a collective, or of its start; None for the rest."""
+  """Returns the kind of a collective or its start; None for other opcodes."""
   if instruction.opcode == 'send' and _MEGASCALE in instruction.attributes:
     return BETWEEN_SLICES
   name = instruction.opcode.removesuffix('-start')
@@ -72,7 +72,7 @@ def kind(instruction: hlo.Instruction) -> str | None:
 
 
 def ends(instruction: hlo.Instruction) -> bool:
-  """Whether an instruction is but the other end of a collective."""
+  """Returns whether an instruction only ends a collective."""
   if instruction.opcode == 'recv':
     return _MEGASCALE in instruction.attributes
   name, dash, last = instruction.opcode.rpartition('-')
@@ -80,14 +80,14 @@ def ends(instruction: hlo.Instruction) -> bool:
 
 
 def channel_beside(inside: Sequence[hlo.Instruction]) -> str | None:
-  """Names the channel of a collective that goes on beside what follows.
+  """Returns the channel of an asynchronous collective that a fusion starts.
 
   Args:
-    inside: what a fusion is made of.
+    inside: the parts of the fusion.
 
   Returns:
-    The channel, by which the collective is known again in the fusions that
-    follow; None if nothing is started.
+    The channel, which the following fusions name for the same collective; None
+    if the fusion starts no collective.
   """
   if not any(_STARTS_BESIDE in part.attributes for part in inside):
     return None
@@ -105,20 +105,20 @@ def cost(
 ) -> Collective:
   """Estimates the time of a collective.
 
-  An all-reduce moves 2 x its bytes over the links; an all-gather, a
-  reduce-scatter and an all-to-all among n devices (n-1)/n of their bytes; a
-  permutation and a broadcast their bytes. Where the compiler names a ring, only
-  the links of one dimension of the torus carry it. What goes between slices
-  moves its bytes, those of an all-reduce twice, over the data center network.
-  Nothing is added for latency, and nothing subtracted for what runs beside it.
+  An all-reduce moves 2 x its bytes over the links. An all-gather, a
+  reduce-scatter and an all-to-all among n devices move (n-1)/n of their bytes.
+  A permutation and a broadcast move their bytes. If the compiler names a ring,
+  only the links of one dimension of the torus carry the data. Transfers between
+  slices move their bytes over the data center network, twice for an all-reduce.
+  The estimate adds no latency and subtracts no overlap with computation.
 
   Args:
     module: the program.
-    instruction: what stands in the program: the collective, or a fusion of it.
+    instruction: the instruction in the program: the collective or its fusion.
     collective: the collective itself.
     chip: the device.
     times: executions in one call.
-    link_efficiency: part of the networks' bandwidth that is reached.
+    link_efficiency: share of the networks' bandwidth that is reached.
   """
   name = kind(collective)
   if name == BETWEEN_SLICES:
@@ -129,8 +129,8 @@ def cost(
     return Collective(
       name, instruction.name, collective.op_name, size, 0, times, seconds
     )
-  # The compiler's reduce-scatter: a fusion of an all-reduce and of taking a
-  # slice, named so.
+  # The compiler writes a reduce-scatter as a fusion of an all-reduce and a
+  # slice, with 'scatter' in its name.
   fused = instruction.called.get('calls', ())
   if name == 'all-reduce' and any('scatter' in part for part in fused):
     name = 'reduce-scatter'
@@ -163,13 +163,13 @@ def cost(
 def group_size(module: hlo.Module, collective: hlo.Instruction) -> int:
   """Counts the devices that take part in a collective together.
 
-  Groups are written as lists, {{0,1},{2,3}}, where {} is all devices; as the
-  shape of a table of device numbers, a row a group, [2,4]<=[8]; or as axes of
-  a mesh, mesh['a'=2,'b'=4] {'b'}, perhaps with the order of the devices
-  before the braces.
+  HLO writes groups in one of three ways: as lists, {{0,1},{2,3}}, where {}
+  means all devices; as the shape of a table of device numbers with one row per
+  group, [2,4]<=[8]; or as axes of a mesh, mesh['a'=2,'b'=4] {'b'}, with an
+  optional device order before the braces.
 
   Returns:
-    The size of the largest group; of a permutation, the number of transfers;
+    The size of the largest group; for a permutation, the number of transfers;
     0 if it is not stated.
   """
   pairs = collective.attribute('source_target_pairs')

@@ -1,4 +1,4 @@
-"""Which compiler makes a plan's figures, and whether it is the tested one."""
+"""Names the compiler of a plan and compares it with the tested version."""
 
 import functools
 import importlib.util
@@ -13,32 +13,32 @@ from packaging.requirements import Requirement
 
 from vit_jax.runtime import installed, shipped
 
-# What was tested, and what slices get.
+# The versions that were tested and that are installed on slices.
 LOCK = 'launch/locks/tpu.txt'
 _NAMES = ('jax', 'jaxlib', 'libtpu')
 
 
 def libtpu() -> str | None:
-  """The TPU compiler's version; of one that is no package, where it lies."""
-  path, spec = os.environ.get('TPU_LIBRARY_PATH'), _package()
-  # JAX sets it itself, to the package's.
-  if path and not (spec and pathlib.Path(path).is_relative_to(spec)):
+  """Returns the TPU compiler's version, or its path if it is not a package."""
+  path, package = os.environ.get('TPU_LIBRARY_PATH'), _package()
+  # JAX itself sets the variable to the package's library.
+  if path and not (package and pathlib.Path(path).is_relative_to(package)):
     return f'of TPU_LIBRARY_PATH={path}'
   return installed.versions().get('libtpu')
 
 
 def _package() -> pathlib.Path | None:
-  """The folder of the package libtpu, which is not imported."""
+  """Returns the folder of the package libtpu without importing it."""
   spec = importlib.util.find_spec('libtpu')
   return pathlib.Path(spec.origin).parent if spec and spec.origin else None
 
 
 def locked(text: str, python: str | None = None) -> dict[str, str]:
-  """Name -> version that a lock file has for a Python.
+  """Returns name -> version from a lock file, for one Python version.
 
   Args:
-    text: of the file.
-    python: such as `3.12.1`; None is this one.
+    text: the content of the file.
+    python: a version such as `3.12.1`; None for the running one.
   """
   place = default_environment()
   if python:
@@ -56,11 +56,11 @@ def locked(text: str, python: str | None = None) -> dict[str, str]:
 
 @functools.cache
 def difference() -> str | None:
-  """A sentence if other versions than the lock file's make the figures.
+  """Compares the installed compiler with the lock file's versions.
 
   Returns:
-    None if they are the same, or there is no lock file, as in a copy of this
-    package alone.
+    A sentence on the differences. None if there are none, or no lock file, as
+    in a copy of this package alone.
   """
   try:
     wanted = locked(shipped.path(LOCK).read_text())
@@ -75,9 +75,9 @@ def difference() -> str | None:
   if not others:
     return None
   return (
-    f'Another compiler than the tested one makes these figures:'
-    f' {", ".join(others)}. pip install -r'
-    f' {os.path.relpath(shipped.path(LOCK))} gets that.'
+    f'The compiler of these figures is not the tested one:'
+    f' {", ".join(others)}. Install the tested one with pip install -r'
+    f' {os.path.relpath(shipped.path(LOCK))}.'
   )
 
 
@@ -88,14 +88,14 @@ def warn() -> None:
 
 
 def named(figures: Mapping[str, Any]) -> str:
-  """What compiled a plan's figures, such as `libtpu 0.0.50, jax 0.12.0`.
+  """Names the compiler of a plan, such as `libtpu 0.0.50, jax 0.12.0`.
 
   Args:
-    figures: see `as_json.figures` and `measure.figures`; earlier ones than this
-      version's do not say it.
+    figures: see `as_json.figures` and `measure.figures`. Files from earlier
+      versions do not name the compiler.
 
   Returns:
-    '' where nothing was compiled.
+    The name; '' if nothing was compiled or the compiler is not named.
   """
   libtpu, backend = figures.get('libtpu'), figures.get('backend')
   if libtpu:

@@ -1,4 +1,4 @@
-"""Compiles the training step for a slice; reads its memory and its time."""
+"""Compiles the training step for a slice; reads its memory and time."""
 
 import contextlib
 import ctypes
@@ -17,9 +17,9 @@ from vit_jax.plan import estimate as estimate_lib
 from vit_jax.training import program as program_lib
 
 GIB = 2**30
-# In the step they are only constants of the schedule, if at all.
+# The compiled step has these only as constants of the schedule, if at all.
 _LENGTH_OF_RUN = ('epochs', 'total_steps')
-# Characters of the compiler's errors, which may hold whole programs.
+# Characters shown of the compiler's errors, which may hold whole programs.
 _LONGEST = 400
 _UNITS = {'': 1, 'B': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
 
@@ -29,13 +29,13 @@ class Memory:
   """Bytes of main memory (HBM) on one device while a step runs.
 
   Attributes:
-    parameters: the model's, as far as this device holds them.
+    parameters: this device's part of the model's parameters.
     optimizer: the optimizer's state.
     average: the moving average of the parameters.
     batch: the images and labels of this device.
-    padding: what those four take more, as rows are padded to whole tiles.
-    temporaries: activations, gradients and working space, at the most.
-    outputs: results that take no argument's place.
+    padding: extra bytes of these four, since rows are padded to whole tiles.
+    temporaries: the peak of activations, gradients and working space.
+    outputs: results that do not reuse an argument's memory.
     program: the instructions.
   """
 
@@ -55,16 +55,16 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-  """What the compiler says of a step.
+  """The compiler's result for a step.
 
   Attributes:
-    memory: on the fullest device.
+    memory: the memory of the fullest device.
     usable: bytes of HBM that the compiler gives a program.
-    estimate: of the time; None if the compiler gave up for lack of memory.
-    seconds: that compiling took.
+    estimate: the time of a step; None if the compiler failed.
+    seconds: the time that compiling took.
     assumptions: sentences for the reader.
-    error: why the compiler failed, other than for lack of memory, and then
-      `memory` is only what was known before; '' if it did not.
+    error: why the compiler failed, if not for lack of memory; `memory` is then
+      only what was known before. '' if there was no such failure.
   """
 
   memory: Memory
@@ -79,7 +79,7 @@ class Compiled:
     return self.estimate is not None and self.memory.total <= self.usable
 
 
-# By slice and config.
+# (slice, config) -> result.
 _COMPILED: dict[tuple[str, str], Compiled] = {}
 
 
@@ -97,7 +97,7 @@ def build(
 
 
 def held(program: program_lib.Program) -> Memory:
-  """The memory that is known before compiling: state and batch, exactly."""
+  """Returns the exact memory of state and batch, known before compiling."""
   state = program.abstract_state
   return Memory(
     parameters=analysis.bytes_held(state.params),
@@ -112,11 +112,11 @@ def compile_step(
 ) -> Compiled:
   """Compiles the step that training runs, with its shardings.
 
-  Runs that differ in their length only, as some of Table 6 do, are compiled
-  once in a process.
+  A process compiles runs that differ only in their length, as some of Table 6
+  do, once.
 
   Args:
-    config: resolved.
+    config: the resolved config.
     target: the slice.
 
   Raises:
@@ -163,34 +163,35 @@ def _compile(program: program_lib.Program, chip: chips.Chip) -> Compiled:
 
 
 def give_memory_back() -> None:
-  """Returns what the compiler freed to the system.
+  """Returns the memory that the compiler freed to the system.
 
-  It is left in pieces, gibibytes each time: five large models in a row held
-  21 GiB. With this a process of a small model holds 1.0 GiB instead of 2.0.
+  The C library keeps freed pieces, gibibytes after each compilation: five large
+  models in a row held 21 GiB. With this function, a process that compiled a
+  small model holds 1.0 GiB instead of 2.0 GiB.
   """
   gc.collect()
   if sys.platform == 'linux':
-    # Another C library has other habits.
+    # Only glibc has `malloc_trim`.
     with contextlib.suppress(OSError, AttributeError):
       ctypes.CDLL('libc.so.6').malloc_trim(0)
 
 
 def one_line(error: Exception) -> str:
-  """An error's message, short enough for a table's foot."""
+  """Returns an error's message in one line, short enough for a report."""
   text = ' '.join(str(error).split())
   return text if len(text) <= _LONGEST else text[:_LONGEST] + ' ...'
 
 
 def read_memory(stats, known: Memory) -> tuple[Memory, tuple[str, ...]]:
-  """Splits the compiler's figures.
+  """Splits the compiler's memory figures into parts.
 
   Args:
-    stats: of `compiled.memory_analysis()`.
+    stats: the result of `compiled.memory_analysis()`.
     known: see `held`.
 
   Returns:
-    The memory, whose total is the compiler's arguments + temporaries + outputs
-    - what outputs share with arguments + program, and assumptions.
+    The memory and assumptions. The memory's total is the compiler's arguments
+    + temporaries + outputs - outputs that share arguments' memory + program.
   """
   arguments = stats.argument_size_in_bytes
   outputs = stats.output_size_in_bytes - stats.alias_size_in_bytes
@@ -199,8 +200,9 @@ def read_memory(stats, known: Memory) -> tuple[Memory, tuple[str, ...]]:
     # Seen where two cores of a chip are one device (libtpu 0.0.42, v4).
     temporaries = stats.peak_memory_in_bytes - arguments - outputs
     assumptions = (
-      'Temporaries are the most that is alive at a time: the compiler does not'
-      ' state the memory it sets aside for them, which may be a little more.',
+      'Temporaries are the most that is alive at a time. The compiler does not'
+      ' state the memory that it allocates for them, which may be slightly'
+      ' larger.',
     )
   return (
     dataclasses.replace(
@@ -215,13 +217,13 @@ def read_memory(stats, known: Memory) -> tuple[Memory, tuple[str, ...]]:
 
 
 def parse_out_of_memory(message: str) -> int | None:
-  """The bytes of temporaries in the compiler's complaint.
+  """Returns the bytes that an out-of-memory error says the program needs.
 
   Args:
-    message: of the error.
+    message: the compiler's error message.
 
   Returns:
-    None if it is another error.
+    The bytes; None if it is a different error.
   """
   if 'RESOURCE_EXHAUSTED' not in message:
     return None

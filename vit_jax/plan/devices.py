@@ -1,7 +1,7 @@
-"""The devices a run is planned for: slices that need not be there, or here.
+"""The devices that a run is planned for: TPU slices, or this machine.
 
 The TPU compiler (libtpu) knows the devices of every slice and compiles for
-them on any x86 machine. Nothing here opens a TPU.
+them on any x86 machine. This module never opens a TPU.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from vit_jax.plan import chips as chips_lib
 from vit_jax.sharding import mesh as mesh_lib
 
 INSTALL = (
-  'The TPU compiler (libtpu) is not installed, so memory and time are not'
-  ' known; pip install "vit-paper-jax[plan]" gets it, on x86-64 Linux. No TPU'
+  'The TPU compiler (libtpu) is not installed, so memory and time are unknown.'
+  ' Install it on x86-64 Linux with pip install "vit-paper-jax[plan]". No TPU'
   ' is needed.'
 )
-# Names of the machine at hand, whose speed is measured.
+# Topologies that mean this machine, whose speed is measured.
 LOCAL = ('local', 'cpu', 'gpu')
 
-# libtpu asks the cloud's metadata server where it runs, which no laptop has,
-# allows one process at a time, for the sake of the TPU, and talks.
+# By default, libtpu asks the cloud's metadata server (absent on a laptop),
+# allows only one process at a time, and writes logs.
 _ENVIRONMENT = {
   'TPU_SKIP_MDS_QUERY': '1',
   'TPU_WORKER_HOSTNAMES': 'localhost',
@@ -38,8 +38,8 @@ _ENVIRONMENT = {
   'TPU_MIN_LOG_LEVEL': '3',
   'TPU_LOG_DIR': 'disabled',
 }
-# Generations of which JAX shows a chip with two cores as one device, on the
-# hardware. libtpu shows v4's cores unless told.
+# On the hardware, JAX shows these generations' chips, of two cores each, as one
+# device. libtpu shows the cores of a v4 chip unless told otherwise.
 _MEGACORE = ('v4', 'v5p')
 
 
@@ -48,15 +48,15 @@ class Target:
   """One slice, or several joined by the data-centre network.
 
   Attributes:
-    slice: what each is.
-    slices: how many.
+    slice: the shape of each slice.
+    slices: number of slices.
   """
 
   slice: topology.Slice
   slices: int = 1
 
   def __str__(self) -> str:
-    """As `parse` takes it: `v3:16x16`, `2xv5e:16x16`."""
+    """Returns the name that `parse` takes: `v3:16x16`, `2xv5e:16x16`."""
     return f'{self.slices}x{self.slice}' if self.slices > 1 else str(self.slice)
 
   @property
@@ -65,7 +65,7 @@ class Target:
 
   @property
   def devices(self) -> int:
-    """What JAX shows on the hardware."""
+    """Number of devices that JAX shows on the hardware."""
     return self.slices * self.slice.devices
 
   @property
@@ -74,7 +74,7 @@ class Target:
 
   @property
   def cores(self) -> int:
-    """TensorCores, which is what core-days count."""
+    """Number of TensorCores, the unit of core-days."""
     return self.slices * self.slice.cores
 
   @property
@@ -96,7 +96,7 @@ class Target:
 
   @property
   def device(self) -> str:
-    """What a JAX device is."""
+    """Description of one JAX device, such as 'chip of 2 TensorCores'."""
     cores = self.cores // self.devices
     part = self.slice.generation.devices_per_chip > 1
     return ('TensorCore' if part else 'chip') + (
@@ -114,12 +114,12 @@ def parse(text: str) -> Target:
   if not several:
     return Target(topology.parse(text))
   if not int(several[1]):
-    raise ValueError(f'{text!r}: at least one slice is needed.')
+    raise ValueError(f'{text!r}: the number of slices must be at least one.')
   return Target(topology.parse(several[2]), int(several[1]))
 
 
 def of_generation(name: str) -> list[Target]:
-  """The slices of a generation, ascending; ValueError if there is none."""
+  """Returns a generation's slices by size; ValueError if it is unknown."""
   if name not in topology.GENERATIONS:
     raise ValueError(
       f'auto:{name}: no TPU generation is called {name!r}; choose one of'
@@ -130,7 +130,7 @@ def of_generation(name: str) -> list[Target]:
 
 
 def have_compiler() -> bool:
-  """Whether libtpu is installed; it is not loaded."""
+  """Returns whether libtpu is installed, without loading it."""
   return bool(
     os.environ.get('TPU_LIBRARY_PATH') or importlib.util.find_spec('libtpu')
   )
@@ -139,7 +139,8 @@ def have_compiler() -> bool:
 def leave_hardware_alone() -> None:
   """Keeps this process off accelerators; call it before JAX is first used.
 
-  Compiling ahead of time needs none, and on a TPU VM a run may be using it.
+  Ahead-of-time compilation needs no accelerator, and on a TPU VM a training
+  run may be using the TPU.
   """
   for name, value in _ENVIRONMENT.items():
     os.environ.setdefault(name, value)
@@ -147,7 +148,7 @@ def leave_hardware_alone() -> None:
 
 
 def compile_only(target: Target) -> list[jax.Device]:
-  """The devices of slices that need not be there.
+  """Returns the devices of a slice that need not exist.
 
   Raises:
     ValueError: libtpu is not installed or does not know the slice.
@@ -169,8 +170,8 @@ def compile_only(target: Target) -> list[jax.Device]:
     raise ValueError(f'libtpu has no devices for {target}: {error}') from error
   if len(devices) != target.devices:
     raise ValueError(
-      f'libtpu shows {len(devices)} devices for {target}, where'
-      f' {target.devices} were expected; its version is not known to vit_jax.'
+      f'libtpu shows {len(devices)} devices for {target}, but vit_jax expects'
+      f' {target.devices}. Install the version of launch/locks/tpu.txt.'
     )
   return devices
 
@@ -179,8 +180,8 @@ def check(config: ml_collections.ConfigDict, target: Target) -> None:
   """Checks the mesh and the batch against a slice; needs no devices.
 
   Raises:
-    ValueError: the mesh does not fit the slice, or leaves a part of it unused,
-      or the batch can not be split over it.
+    ValueError: the mesh does not fit the slice or leaves a part of it unused,
+      or the batch cannot be split evenly over its devices.
   """
   mesh = config.mesh
   slices = mesh.slices or target.slices
@@ -196,10 +197,9 @@ def check(config: ml_collections.ConfigDict, target: Target) -> None:
     )
   if sizes['data'] % slices:
     raise ValueError(
-      f'{named} does not fit the {slices} slices of {target}: the network'
-      ' between them carries only the axis data, so mesh.data must be a'
-      ' multiple of their number; give --config.mesh.data=-1'
-      ' --config.mesh.fsdp=-1.'
+      f'{named} does not fit the {slices} slices of {target}: only the axis'
+      f' data may span slices, so mesh.data must be a multiple of {slices};'
+      ' give --config.mesh.data=-1 --config.mesh.fsdp=-1.'
     )
   sharding.check_batch_size(
     'data.batch_size',
@@ -212,7 +212,7 @@ def check(config: ml_collections.ConfigDict, target: Target) -> None:
 def layout(
   config: ml_collections.ConfigDict, devices: list[jax.Device]
 ) -> sharding.Layout:
-  """How a config is laid out over the given devices, see `sharding.build`."""
+  """Returns a config's layout over the given devices, see `sharding.build`."""
   section = config.mesh.to_dict()
   slices = section.pop('slices')
   axes = [section.pop(axis) for axis in mesh_lib.AXES]

@@ -1,21 +1,22 @@
 """Estimates the seconds that one call of a compiled TPU program takes.
 
-The compiler writes beside most instructions how many cycles it expects them to
-take. Their sum, each times the trip counts of the loops around it, over the
-clock, is the time, with these additions for what the compiler leaves out:
+The compiler states the expected cycles of most instructions. The estimate
+multiplies them by the trip counts of the surrounding loops, adds them up and
+divides the sum by the clock. The compiler leaves out some instructions, for
+which the estimate has rules:
 
-  collectives: bytes over LINK_EFFICIENCY of the interconnect's bandwidth, with
-    nothing hidden behind computation; see `collectives.cost`. One that the
-    compiler starts beside computations, whose fusions all name it, counts once.
+  collectives: bytes over LINK_EFFICIENCY of the interconnect's bandwidth. No
+    computation hides them; see `collectives.cost`. A collective that runs
+    beside several fusions, all of which name it, counts once.
   random bits (`rng-bit-generator`): the time to write them to main memory.
-  copies and reshapes without cycles: the time to read and write them there.
+  copies and reshapes without cycles: the time to read and write main memory.
   kernels (Pallas): the larger of operations over the peak and bytes over the
-    memory's bandwidth, both as the kernel states them. That is a lower bound,
-    and more so for a kernel that states nothing, where its operands and result
-    are the bytes.
+    memory's bandwidth, as the kernel states them. That is a lower bound. A
+    kernel that states nothing counts the bytes of its operands and result.
 
-Copies beside the computation (`copy-start`, `slice-start`) take no time here;
-their bytes are reported. What has neither cycles nor a rule is reported too.
+Asynchronous copies (`copy-start`, `slice-start`) take no time; the estimate
+reports their bytes. It also reports instructions with neither cycles nor a
+rule.
 """
 
 import collections as containers
@@ -26,7 +27,7 @@ from vit_jax.plan import collectives, hlo, op_classes, trip_counts
 from vit_jax.plan.chips import Chip
 from vit_jax.plan.collectives import Collective
 
-# They take no time of their own: the other end of something started before.
+# These end something that an earlier instruction started, and take no time.
 _ENDS = re.compile(r'(copy|slice|async|send|recv)-(done|update)$')
 _ASYNC_COPIES = {
   'copy-start',
@@ -42,7 +43,7 @@ _KERNEL_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """An instruction; `seconds` is of all its `times` executions in a call."""
+  """An instruction; `seconds` covers all its `times` executions in a call."""
 
   name: str
   op_name: str
@@ -53,14 +54,14 @@ class Row:
 
 @dataclasses.dataclass
 class Estimate:
-  """What one call takes on one device.
+  """The time that one call takes on one device.
 
   Attributes:
     rows: every instruction that takes time.
-    collectives: those of `rows`, in detail.
-    uncovered: of what has neither cycles nor a rule, the bytes written in one
-      call, by opcode; they count as 0 seconds.
-    overlapped_bytes: of copies beside the computation, in one call.
+    collectives: the collectives among `rows`, in detail.
+    uncovered: opcode -> bytes that instructions with neither cycles nor a rule
+      write in one call; these instructions count as 0 seconds.
+    overlapped_bytes: bytes that asynchronous copies move in one call.
     assumptions: sentences for the reader.
   """
 
@@ -74,7 +75,7 @@ class Estimate:
 
   @property
   def seconds(self) -> float:
-    """Of one call."""
+    """Seconds of one call."""
     return sum(self.by_class.values())
 
   @property
@@ -90,7 +91,7 @@ class Estimate:
       self.assumptions.append(sentence)
 
   def add(self, other: 'Estimate') -> None:
-    """Takes up a part of the program."""
+    """Adds the estimate of a part of the program."""
     self.rows += other.rows
     self.collectives += other.collectives
     self.uncovered.update(other.uncovered)
@@ -110,15 +111,15 @@ def estimate(
   """Estimates one call; the module's docstring gives the rules.
 
   Args:
-    module: optimised for a TPU.
-    chip: the device it is for.
-    strict: whether a loop with an unknown trip count is an error; otherwise it
-      counts once, and `assumptions` says so.
-    link_efficiency: part of the interconnect's bandwidth that is reached.
+    module: a module that was compiled for a TPU.
+    chip: the device.
+    strict: whether a loop with an unknown trip count is an error; otherwise the
+      loop counts once, and `assumptions` says so.
+    link_efficiency: share of the interconnect's bandwidth that is reached.
     attention: pattern of the JAX operations of class 'attention'.
 
   Raises:
-    ValueError: `strict`, and a loop's trip count is not known.
+    ValueError: `strict` is set and a loop's trip count is unknown.
   """
   walk = _Walk(module, chip, strict, link_efficiency, re.compile(attention))
   return walk.estimate(module.entry, 1)
@@ -170,10 +171,10 @@ class _Walk:
       )
       if self.strict:
         raise ValueError(
-          f'{problem}, and neither is its time: give it a bound that is a'
-          ' Python number, or estimate with strict=False, which counts it once.'
+          f'{problem}, so its time is unknown: give the loop a bound that is a'
+          ' Python number, or use strict=False, which counts the loop once.'
         )
-      total.assume(f'{problem}; it is counted once')
+      total.assume(f'{problem}; the loop is counted once')
       count = 1
     for key in ('condition', 'body'):
       total.add(self.estimate(self._called(loop, key), times * count))
@@ -188,7 +189,7 @@ class _Walk:
     ]
     total.add(max(branches, key=lambda branch: branch.seconds))
     total.assume(
-      f'of the branches of {_described(conditional)} the longest is taken'
+      f'of the branches of {_described(conditional)} only the longest counts'
     )
 
   def _add_instruction(
@@ -198,14 +199,14 @@ class _Walk:
     times: int,
     beside: set[str],
   ) -> None:
-    """Adds an instruction that executes nothing but what it is made of.
+    """Adds an instruction other than a loop, a call or a conditional.
 
     Args:
-      total: to add to.
-      instruction: of a computation.
+      total: the estimate to add to.
+      instruction: the instruction; it may be a fusion.
       times: executions in one call.
-      beside: channels of collectives that an earlier instruction started and
-        was charged for; a further one is added.
+      beside: channels of collectives whose start was counted already. If this
+        instruction starts a collective, its channel is added.
     """
     inside = self._inside(instruction)
     collective = next(
@@ -237,8 +238,7 @@ class _Walk:
       started = collectives.channel_beside(inside)
       if started:
         beside.add(started)
-      # A fusion has computation beside its collective; alone, a collective
-      # has its time already.
+      # A fusion also computes. A collective on its own is complete here.
       if instruction.opcode != 'fusion' or not instruction.estimated_cycles:
         return
     if instruction.opcode in _ASYNC_COPIES or (
@@ -250,7 +250,7 @@ class _Walk:
       return
     seconds = self._seconds(total, instruction)
     if seconds is None and any(map(collectives.kind, inside)):
-      return  # The end of a collective that has its time already.
+      return  # Ends a collective that was counted where it started.
     if seconds is None:
       total.uncovered[instruction.opcode] += times * instruction.bytes
       return
@@ -265,7 +265,7 @@ class _Walk:
     )
 
   def _inside(self, instruction: hlo.Instruction) -> list[hlo.Instruction]:
-    """An instruction, or what a fusion or a started computation is made of."""
+    """Returns the instruction, or all parts of a fusion or async start."""
     if 'calls' not in instruction.called:
       return [instruction]
     return [
@@ -277,7 +277,7 @@ class _Walk:
   def _seconds(
     self, total: Estimate, instruction: hlo.Instruction
   ) -> float | None:
-    """Estimates one execution; None if nothing is known."""
+    """Estimates the seconds of one execution; None if unknown."""
     if instruction.estimated_cycles is not None:
       return instruction.estimated_cycles / (self.chip.clock_mhz * 1e6)
     opcode = instruction.opcode
@@ -306,13 +306,13 @@ class _Walk:
     }
     if stated:
       total.assume(
-        'kernels (custom calls) take the time of the operations and bytes they'
-        ' state, at the peak of the chip: no less, and perhaps more'
+        'kernels (custom calls) take the time of the operations and bytes that'
+        " they state, at the chip's peak; this is a lower bound"
       )
     elif target and target[1] == _PALLAS:
       total.assume(
-        f'the kernel {_described(kernel)} states no cost: only reading its'
-        ' operands and writing its result count, and it may take much more'
+        f'the kernel {_described(kernel)} states no cost: only the time to read'
+        ' its operands and write its result is counted; it may take much longer'
       )
       operands = sum(o.bytes for o in self.module.operands(kernel))
       stated = {'bytes_accessed': operands + kernel.bytes}

@@ -1,11 +1,12 @@
-"""Reads the text of a compiled (optimised) HLO module.
+"""Parses the text of a compiled (optimised) HLO module.
 
-What `jax.jit(f).lower(...).compile().as_text()` gives: one instruction a line,
+`jax.jit(f).lower(...).compile().as_text()` returns such text. It consists of
+computations, one of them the entry, with one instruction a line:
 
     %name = f32[8,128]{1,0:T(8,128)} opcode(%operand, ...), attribute=value, ...
 
-in computations, of which one is the entry. Lines are split once; shapes and
-attributes are read when asked for, since most instructions are never looked at.
+The parser splits the lines once. It parses shapes and attributes on demand,
+since most instructions are never looked at.
 """
 
 import dataclasses
@@ -37,13 +38,13 @@ class Instruction:
   """An instruction.
 
   Attributes:
-    name: without the '%'.
-    opcode: such as 'fusion'.
-    shape_text: of the result.
-    operand_text: what stands between the brackets; of a constant, its value.
+    name: the name without the '%'.
+    opcode: the operation, such as 'fusion'.
+    shape_text: shape of the result.
+    operand_text: the text between the brackets; for a constant, its value.
     attributes: the rest of the line: metadata, backend_config, ...
-    computation: name of the computation it stands in.
-    root: whether its result is the computation's.
+    computation: name of the computation that contains the instruction.
+    root: whether its result is the computation's result.
   """
 
   name: str
@@ -56,22 +57,22 @@ class Instruction:
 
   @functools.cached_property
   def arrays(self) -> tuple[hlo_shapes.Array, ...]:
-    """Of the result; a tuple's, nested ones too, in order."""
+    """The arrays of the result, those of (nested) tuples in order."""
     return hlo_shapes.parse(self.shape_text)
 
   @property
   def bytes(self) -> int:
-    """Of the result, without padding."""
+    """Bytes of the result, without padding."""
     return sum(array.bytes for array in self.arrays)
 
   @property
   def padded_bytes(self) -> int:
-    """Of the result, with the padding of its tiles."""
+    """Bytes of the result, with the padding of its tiles."""
     return sum(array.padded_bytes for array in self.arrays)
 
   @functools.cached_property
   def operands(self) -> tuple[str, ...]:
-    """Names."""
+    """Names of the operands."""
     if self.opcode in ('constant', 'parameter'):
       return ()
     return tuple(_NAME.findall(self.operand_text))
@@ -79,7 +80,7 @@ class Instruction:
   @functools.cached_property
   def called(self) -> dict[str, tuple[str, ...]]:
     """Names of the computations it calls, by attribute ('calls', 'body')."""
-    # The backend's part can be long and calls nothing.
+    # The backend_config can be long and names no called computations.
     text = self.attributes.partition('backend_config=')[0]
     return {
       key: tuple(
@@ -90,20 +91,21 @@ class Instruction:
 
   @functools.cached_property
   def estimated_cycles(self) -> int | None:
-    """The compiler's own estimate of one execution; None if it made none."""
+    """The compiler's estimate for one execution; None if it states none."""
     found = _CYCLES.search(self.attributes)
     return int(found[1]) if found else None
 
   @functools.cached_property
   def op_name(self) -> str:
-    """Path of the JAX operation it comes from; '' if the compiler's own."""
+    """Path of the JAX operation it comes from; '' if the compiler added it."""
     found = _OP_NAME.search(self.attributes)
     return found[1] if found else ''
 
   def attribute(self, name: str) -> str | None:
-    """Value of `name=`, up to the next comma outside brackets; None if absent.
+    """Returns the text after `name=` up to a comma outside brackets, or None.
 
-    For simple attributes ('index', 'direction', 'replica_groups').
+    Use this only for simple attributes ('index', 'direction',
+    'replica_groups').
     """
     found = re.search(rf'(?:^|[ ,]){name}=', self.attributes)
     if not found:
@@ -137,8 +139,8 @@ class Module:
   """Computations by name.
 
   Attributes:
-    computations: all.
-    entry: the one that a call of the program executes.
+    computations: name -> computation.
+    entry: the computation that a call of the program executes.
     header: the first line: name, aliasing, number of partitions.
   """
 
@@ -148,7 +150,7 @@ class Module:
 
   @functools.cached_property
   def callers(self) -> dict[str, list[Instruction]]:
-    """Instructions that call a computation, by its name."""
+    """Name of a computation -> the instructions that call it."""
     found = {name: [] for name in self.computations}
     for computation in self.computations.values():
       for instruction in computation:
@@ -159,21 +161,21 @@ class Module:
 
   @property
   def num_devices(self) -> int:
-    """Devices that the program runs on together."""
+    """Number of devices that run the program together."""
     stated = (_PARTITIONS.search(self.header), _REPLICAS.search(self.header))
     return math.prod(int(found[1]) for found in stated if found)
 
   def operands(self, instruction: Instruction) -> list[Instruction]:
-    """The instructions whose results an instruction takes."""
+    """Returns the instructions whose results an instruction uses."""
     siblings = self.computations[instruction.computation].instructions
     return [siblings[name] for name in instruction.operands]
 
 
 def parse(text: str) -> Module:
-  """Reads a module.
+  """Parses a module.
 
   Raises:
-    ValueError: no entry computation, or a line that is no instruction.
+    ValueError: there is no entry computation, or a line is not an instruction.
   """
   lines = text.splitlines()
   computations, entry, current = {}, None, None
@@ -192,16 +194,16 @@ def parse(text: str) -> Module:
   if entry is None:
     raise ValueError(
       'the text has no ENTRY computation: expected a whole HLO module, as'
-      f' compiled.as_text() gives; it begins {text[:60]!r}.'
+      f' compiled.as_text() returns it; the text begins {text[:60]!r}.'
     )
   return Module(computations, entry, lines[0])
 
 
 def _whole(lines: list[str]) -> Iterator[tuple[int, str]]:
-  """Lines, numbered, with attributes of several lines joined to the first.
+  """Yields numbered lines; joins attributes that span several lines.
 
-  Kernels (Pallas) have such: `frontend_attributes={kernel_metadata={`, then
-  lines of JSON and the closing braces.
+  Pallas kernels have such attributes: `frontend_attributes={kernel_metadata={`,
+  then lines of JSON and the closing braces.
   """
   numbered = iter(enumerate(lines, start=1))
   for number, line in numbered:
@@ -210,13 +212,13 @@ def _whole(lines: list[str]) -> Iterator[tuple[int, str]]:
       while depth > 0:
         _, more = next(numbered, (0, None))
         if more is None:
-          raise ValueError(f'line {number}: its braces are never closed.')
+          raise ValueError(f'line {number}: a brace is never closed.')
         line, depth = line + more, depth + _depth(more)
     yield number, line
 
 
 def _depth(line: str) -> int:
-  """Braces that a line opens, less those it closes, outside quotes."""
+  """Returns the opened minus the closed braces of a line, outside quotes."""
   bare = _QUOTED.sub('', line)
   return bare.count('{') - bare.count('}')
 
@@ -225,7 +227,7 @@ def _parse_instruction(line: str, number: int, computation: str) -> Instruction:
   head = _INSTRUCTION.match(line)
   if not head:
     raise ValueError(
-      f'line {number} is no HLO instruction: expected'
+      f'line {number} is not an HLO instruction: expected'
       f" '%name = shape opcode(operands)', not {line.strip()[:80]!r}."
     )
   start = head.end()

@@ -1,8 +1,8 @@
 """Arrays in the results of HLO instructions: types, sizes and layouts.
 
-In text: `bf16[8,197,384]{2,1,0:T(8,128)(2,1)S(1)}`, where braces hold the
-dimensions from the fastest varying on, the tiles, and the memory space, which
-is not read.
+An example of the text is `bf16[8,197,384]{2,1,0:T(8,128)(2,1)S(1)}`. The braces
+hold the dimensions, fastest varying first, the tiles, and the memory space,
+which this module ignores.
 """
 
 import dataclasses
@@ -10,12 +10,12 @@ import functools
 import math
 import re
 
-# Bits of an element; HLO packs the narrow ones.
+# Bits of an element; HLO packs types of less than a byte.
 _BITS = {
   'pred': 8,
   **{f'{kind}{n}': n for kind in 'su' for n in (1, 2, 4, 8, 16, 32, 64)},
   **{'bf16': 16, 'f16': 16, 'f32': 32, 'f64': 64, 'c64': 64, 'c128': 128},
-  # Not data: control tokens, and the state of a running transfer.
+  # Control tokens and the state of a running transfer hold no data.
   **{'token': 0, 'opaque': 0},
 }
 _NARROW_FLOAT = re.compile(r'f(4|8)e\d')
@@ -25,7 +25,7 @@ _TILE = re.compile(r'T\(([\d,*]+)\)')
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-  """An array in a result, as the compiler lays it out.
+  """An array in a result, with its layout.
 
   Attributes:
     dtype: HLO's name, such as 'bf16' or 'pred'.
@@ -41,12 +41,12 @@ class Array:
 
   @property
   def bytes(self) -> int:
-    """Without padding."""
+    """Bytes without padding."""
     return -(-math.prod(self.dims) * _bits(self.dtype) // 8)
 
   @property
   def padded_bytes(self) -> int:
-    """With the minor dimensions rounded up to whole tiles."""
+    """Bytes with the minor dimensions rounded up to whole tiles."""
     order = self.minor_to_major or range(len(self.dims))[::-1]
     major_first = [self.dims[i] for i in reversed(order)]
     missing = len(self.tile) - len(major_first)
@@ -58,7 +58,7 @@ class Array:
 
 @functools.cache
 def parse(text: str) -> tuple[Array, ...]:
-  """Reads an array, or those of a tuple, nested ones too, in order."""
+  """Parses an array or the arrays of a (nested) tuple, in order."""
   return tuple(
     _parse_array(dtype, dims, layout)
     for dtype, dims, layout in _ARRAY.findall(text)
@@ -70,10 +70,10 @@ def _parse_array(dtype: str, dims: str, layout: str) -> Array:
   tile = _TILE.search(tiling)
   return Array(
     dtype,
-    # `<=8` is a size that is known only when running; 8 is what is allocated.
+    # `<=8` is a size that is known only at run time; 8 is allocated.
     tuple(int(size.strip('<=')) for size in dims.split(',') if size),
     tuple(int(i) for i in order.split(',') if i),
-    # `*` joins a dimension to the next: no padding of its own.
+    # `*` joins a dimension to the next one, so it has no padding of its own.
     tuple(int(i) if i != '*' else 1 for i in tile[1].split(','))
     if tile
     else (),

@@ -19,9 +19,9 @@ from vit_jax.plan import (
   compiling,
   devices,
   measure,
+  one_run,
   render,
 )
-from vit_jax.plan import one_run as runs_lib
 from vit_jax.runtime import command_line, shipped
 
 Say = Callable[[str], None]
@@ -69,8 +69,8 @@ class Options:
       )
 
   @property
-  def effort(self) -> runs_lib.Effort:
-    return runs_lib.Effort(self.search, self.max_tries, self.max_seconds)
+  def effort(self) -> one_run.Effort:
+    return one_run.Effort(self.search, self.max_tries, self.max_seconds)
 
 
 def table6() -> list[str]:
@@ -116,7 +116,7 @@ def expand(
   named: Mapping[str, ml_collections.ConfigDict],
   names: Sequence[str],
   overrides: Mapping[str, Any],
-) -> list[runs_lib.Run]:
+) -> list[one_run.Run]:
   """Returns the runs to plan; a config with stages gives one run a stage.
 
   Args:
@@ -151,17 +151,17 @@ def expand(
   runs = []
   for name, config in loaded.items():
     if 'stages' not in config:
-      runs.append(runs_lib.Run(name, config))
+      runs.append(one_run.Run(name, config))
       continue
     runs += [
-      runs_lib.Run(f'{name} {stage}', config.stages[stage])
+      one_run.Run(f'{name} {stage}', config.stages[stage])
       for stage in config.order
     ]
   return runs
 
 
 def plan_all(
-  runs: Sequence[runs_lib.Run],
+  runs: Sequence[one_run.Run],
   topologies: Sequence[str],
   options: Options,
   say: Say,
@@ -188,7 +188,7 @@ def plan_all(
   if local and len(topologies) > 1:
     raise ValueError(
       f'--topology={",".join(topologies)}: {local[0]} measures this machine and'
-      ' can not be combined with slices. Run the command once for each.'
+      ' cannot be combined with slices. Run the command once for each.'
     )
   if local:
     measure.check_platform(local[0])
@@ -204,11 +204,11 @@ def plan_all(
   jobs = [(run, target) for run in runs for target in targets]
   for run, target in jobs:
     if isinstance(target, devices.Target) and devices.have_compiler():
-      runs_lib.describe({}, run, target)
+      one_run.describe({}, run, target)
     elif isinstance(target, devices.Target):
-      devices.check(runs_lib.analyse(run).config, target)
+      devices.check(one_run.analyse(run).config, target)
     else:
-      runs_lib.analyse(run)
+      one_run.analyse(run)
   if targets != [None] and not local and devices.have_compiler():
     compilers.warn()
   reports = []
@@ -233,7 +233,7 @@ def plan_all(
 def _failed(run, target, error: Exception) -> dict[str, Any]:
   """Returns the report of a run that could not be planned."""
   said = compiling.one_line(error)
-  known = dataclasses.replace(runs_lib.analyse(run), error=said)
+  known = dataclasses.replace(one_run.analyse(run), error=said)
   if isinstance(target, devices.Target):
     known = dataclasses.replace(known, target=target)
   return as_json.figures(known)
@@ -266,15 +266,15 @@ def _plan(run, target, options: Options, say: Say) -> dict[str, Any]:
   if isinstance(target, str):
     generation = target.partition(':')[2] or auto.GENERATION
     if not devices.have_compiler():
-      plan = runs_lib.analyse(run)
+      plan = one_run.analyse(run)
     else:
       plan = auto.smallest(run, generation, options.effort, say)
   elif target is None:
-    plan = runs_lib.analyse(run)
+    plan = one_run.analyse(run)
   elif devices.have_compiler():
-    plan = runs_lib.plan(run, target, options.effort, say)
+    plan = one_run.plan(run, target, options.effort, say)
   else:
-    plan = dataclasses.replace(runs_lib.analyse(run), target=target)
+    plan = dataclasses.replace(one_run.analyse(run), target=target)
   return as_json.figures(plan, options.correction)
 
 

@@ -37,7 +37,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What the planner knows about a run on some devices.
+  """The result of planning a run on some devices.
 
   Attributes:
     run: the run as given; in a `fix`, the run with `changes` applied.
@@ -76,7 +76,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-  """How much to compile.
+  """Limits for compilation.
 
   Attributes:
     search: whether to look for settings that fit.

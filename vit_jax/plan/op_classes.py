@@ -1,4 +1,4 @@
-"""Sorts the instructions of a compiled program into classes, for people."""
+"""Sorts the instructions of a compiled program into classes for the report."""
 
 import re
 
@@ -13,17 +13,17 @@ CLASSES = (
   'random',
   'other',
 )
-# Inside a module of attention, but not one of its projections.
+# Matches operations of an attention module, except its projections.
 ATTENTION = (
   r'MultiHeadDotProductAttention(_\d+)?/(?!(query|key|value|out)(/|$))'
 )
 RANDOM_OPCODES = {'rng-bit-generator', 'rng', 'rng-get-and-update-state'}
-# JAX's functions around random bits.
+# Names of JAX's random functions, elementwise work on the bits included.
 _RANDOM_NAME = re.compile(
   r'threefry|random_bits|rng_bit_generator|_bernoulli|_uniform|_normal\b'
 )
 _PRODUCTS = {'convolution', 'dot'}
-# Opcodes that take no time: names for what is there already.
+# Opcodes that take no time, since they only name existing values.
 FREE = {
   'parameter',
   'constant',
@@ -36,8 +36,8 @@ FREE = {
   'partition-id',
   'replica-id',
 }
-# Kernels of the compiler that take no time: memory to write to, and arrays
-# that lie one behind the other already.
+# The compiler's kernels that take no time: they allocate memory, or join arrays
+# that are already contiguous.
 FREE_KERNELS = {'AllocateBuffer', 'ConcatBitcast'}
 MOVES = {
   'copy',
@@ -61,12 +61,12 @@ def op_class(
   inside: list[hlo.Instruction],
   attention: re.Pattern,
 ) -> str:
-  """Names the class of an instruction that is no collective.
+  """Returns the class of an instruction that is not a collective.
 
   Args:
-    instruction: what stands in the program.
-    inside: it, or what a fusion is made of. A fusion with a matrix product is
-      a matrix product, since the product is what it waits for.
+    instruction: the instruction.
+    inside: the parts of a fusion, or the instruction itself. A fusion with a
+      matrix product counts as one, since the product takes most of its time.
     attention: pattern of the JAX operations of class 'attention'.
   """
   products = [part for part in inside if part.opcode in _PRODUCTS]

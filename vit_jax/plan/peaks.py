@@ -1,13 +1,13 @@
-"""Peaks: the bfloat16 rate of a device at hand, by the kind that JAX names."""
+"""The peak bfloat16 rate of this machine's device, by JAX's device kind."""
 
 import re
 
 from vit_jax import topology
 from vit_jax.plan import chips
 
-# Dense bfloat16 operations a second, by a word of JAX's device kind; the first
-# that is found counts. From NVIDIA's data sheets of each (H100, H200: SXM; half
-# of the figure with sparsity).
+# Words in JAX's device kind -> dense bfloat16 operations a second. The first
+# match counts, so longer names come first. The source is NVIDIA's data sheet of
+# each GPU (H100, H200: SXM; half of the figure with sparsity).
 GPUS = {
   'H200 NVL': 835e12,
   'H200': 989e12,
@@ -25,11 +25,11 @@ GPUS = {
 
 
 def of_device_kind(device_kind: str) -> float | None:
-  """Operations a second of one JAX device; None if they are not known.
+  """Returns the peak operations a second of one JAX device; None if unknown.
 
   Args:
     device_kind: `jax.Device.device_kind`, such as 'TPU v5 lite' or 'NVIDIA L4'.
-      On the hardware a v4 chip is one device, whose two cores count.
+      On the hardware a v4 chip is one device, so both cores count.
   """
   if device_kind.startswith('TPU'):
     try:
@@ -39,7 +39,7 @@ def of_device_kind(device_kind: str) -> float | None:
     shown = topology.GENERATIONS[chip.name].devices_per_chip
     return chip.peak_flops * chip.devices_per_chip / shown
   for name, peak in GPUS.items():
-    # Whole words: an L4 is no L40.
+    # Match whole words only: an L4 is not an L40.
     if re.search(rf'\b{name}\b', device_kind):
       return peak
   return None

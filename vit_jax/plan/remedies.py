@@ -214,8 +214,8 @@ def find(
   start = time.monotonic()
 
   def expected(candidate: Candidate) -> float:
-    # Another family has its own activations, but its compiler is the same: it
-    # keeps a similar share of them.
+    # JAX's account knows what recomputing saves. For a family that was not
+    # compiled yet, the compiler should keep a similar share of the rest.
     seen = min(max(kept.values(), default=EXPECTED_KEPT), 1.0)
     return candidate.predict(kept.get(candidate.family, seen))
 

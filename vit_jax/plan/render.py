@@ -1,4 +1,4 @@
-"""A plan's figures for people: a page for one run, a table for several."""
+"""Formats a plan's figures: a page for one run, a table for several."""
 
 import re
 import textwrap
@@ -13,18 +13,18 @@ _LABELS = {
   'average': 'moving average',
   'temporaries': 'activations and working space',
   'batch': 'images and labels',
-  'padding': 'padding of those',
+  'padding': 'padding of the above',
   'program': 'the program itself',
 }
 _UNKNOWN = '-'
 
 
 def page(figures: dict[str, Any], note: str = '') -> str:
-  """One run: the verdict first, then what it rests on.
+  """Returns a page on one run: first the verdict, then the details.
 
   Args:
     figures: see `as_json.figures` and `measure.figures`.
-    note: what the reader should do, if anything.
+    note: advice to the reader, or ''.
   """
   blocks = [_verdict(figures)]
   fix = figures.get('fix')
@@ -88,10 +88,10 @@ def _fits(figures) -> str:
     )
   at_least = '' if figures['hbm_source'] == 'compiler' else 'at least '
   if needed <= usable:
-    return f'Does not fit: {at_least}{_gib(needed)} GiB on each device.'
+    return f'Does not fit: needs {at_least}{_gib(needed)} GiB on each device.'
   return (
-    f'Does not fit: {at_least}{_gib(needed)} GiB on each device, of which'
-    f' {_gib(usable)} are usable: {_gib(needed - usable)} too many.'
+    f'Does not fit: needs {at_least}{_gib(needed)} GiB on each device, but only'
+    f' {_gib(usable)} are usable ({_gib(needed - usable)} too many).'
   )
 
 
@@ -114,21 +114,21 @@ def _speed(figures) -> str:
 
 
 def _generation(figures) -> str:
-  """Of the slice: 'v3' of '2xv3:4x4'; '' without one."""
+  """Returns the slice's generation: 'v3' for '2xv3:4x4'; '' without a slice."""
   kind = (figures['topology'] or '').partition(':')[0]
   return re.sub(r'^\d+x', '', kind)
 
 
 def _fix_verdict(fix) -> str:
   changes = remedies.flags(fix['changes'])
-  return f'With {changes} it does.\n{_fits(fix)}\n{_speed(fix)}'
+  return f'With {changes} the run fits.\n{_fits(fix)}\n{_speed(fix)}'
 
 
 def _search_ended(figures) -> str:
   reason = f'{figures["search_ended"]}.'
   if figures['fits']:
-    return _wrap(f'A smaller slice may do: {reason}')
-  lines = [_wrap(f'No settings were found with which it does: {reason}')]
+    return _wrap(f'A smaller slice may suffice: {reason}')
+  lines = [_wrap(f'No settings were found with which the run fits: {reason}')]
   if figures['tried']:
     lines.append('Tried:')
   for one in figures['tried']:
@@ -172,7 +172,7 @@ def _memory(figures) -> str:
     if size >= 0.0005:
       bar = '#' * round(_BAR * size / largest)
       lines.append(f'  {_LABELS.get(name, name):30}{size:8.3f}  {bar}')
-  lines.append(f'  {"at the most":30}{figures["hbm_gib"]:8.3f}')
+  lines.append(f'  {"total":30}{figures["hbm_gib"]:8.3f}')
   if figures['hbm_usable_gib']:
     lines.append(f'  {"usable":30}{figures["hbm_usable_gib"]:8.3f}')
   return '\n'.join(line.rstrip() for line in lines)
@@ -181,7 +181,7 @@ def _memory(figures) -> str:
 def _time(figures) -> str:
   raw = figures['step_ms']
   lines = [
-    f'time of a step, ms, as estimated ({raw:.1f} in all)',
+    f'estimated time of a step, ms ({raw:.1f} in total)',
   ]
   for name, share in sorted(figures['shares'].items(), key=lambda kv: -kv[1]):
     if share >= 0.0005:
@@ -204,19 +204,19 @@ def _time(figures) -> str:
 
 
 def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
-  """One line for each run; where one does not fit, also what does."""
+  """Returns one line a run, and a second one for settings that fit."""
   header = [
     *('config', 'topology', 'fits', 'GiB', 'usable GiB', 'step ms'),
     *('img/s/core', 'MFU', 'days', 'core-days', 'paper', 'params', 'GMACs'),
     *('tokens', 'exaFLOPs'),
   ]
-  # What needs no device, where nothing else is known.
-  counted = {'params', 'GMACs', 'tokens'}
+  # The table shows these counts only if nothing else is known.
+  hidden = {'params', 'GMACs', 'tokens'}
   if all(report['hbm_gib'] is None for report in reports):
-    counted = set()
+    hidden = set()
   rows = [header]
   names = [report['config'] for report in reports]
-  # The file, if they all come from one.
+  # Runs of a single config file are named by their arguments alone.
   files = {name.partition(':')[0] for name in names}
   for report in reports:
     name = report['config']
@@ -232,7 +232,7 @@ def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
     i
     for i in range(len(header))
     if i < 2
-    or (header[i] not in counted and {row[i] for row in rows[1:]} != {_UNKNOWN})
+    or (header[i] not in hidden and {row[i] for row in rows[1:]} != {_UNKNOWN})
   ]
   rows = [[row[i] for i in used] for row in rows]
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -257,7 +257,7 @@ def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
 
 
 def _failures(reports) -> Iterator[str]:
-  """What went wrong, or was not done, by run."""
+  """Yields sentences on what failed or was not done."""
   for report in reports:
     if report['lock_difference']:
       yield report['lock_difference']

@@ -1,9 +1,9 @@
-"""How often a loop of a compiled module runs.
+"""Counts how often a loop of a compiled module runs.
 
-TPU modules do not state it. What is needed to know it are a few integers: a
-counter that the body adds to and a bound that the condition compares it with.
-They are followed through tuples, copies and fusions and executed, so that a
-bound, a first value or a step may stand anywhere.
+TPU modules do not state trip counts. They follow from a few integers: a counter
+that the body increments and a bound that the condition compares it with. This
+module traces these integers through tuples, copies and fusions and executes
+their arithmetic, so the bound, the first value and the step may be anywhere.
 """
 
 import operator
@@ -12,7 +12,7 @@ from typing import Any
 
 from vit_jax.plan import hlo
 
-# A loop of more is taken as unknown: no step of training is near it.
+# A longer loop counts as unknown; no training step comes near this.
 LIMIT = 100_000
 
 _SAME_VALUE = {
@@ -44,29 +44,29 @@ _DIRECTIONS = {
   'EQ': operator.eq,
   'NE': operator.ne,
 }
-# Position in nested tuples; () is an array.
+# Position in nested tuples; () for an array.
 _Path = tuple[int, ...]
-# Value of a parameter, by number and position.
+# (number of a parameter, position in it) -> value.
 _Environment = Callable[[int, _Path], Any]
 
 
 class _UnknownError(Exception):
-  """The value is not known before the program runs."""
+  """The value is unknown before the program runs."""
 
 
 class _Parameter(tuple):
-  """The value a computation got at a position of its first parameter."""
+  """Stands for the value at a position of a computation's first parameter."""
 
 
 def trip_count(module: hlo.Module, loop: hlo.Instruction) -> int | None:
-  """Counts the executions of a `while` instruction's body in one execution.
+  """Counts how often a `while` instruction's body runs in one execution.
 
   Args:
     module: the whole program, since bounds may come from outside the loop.
-    loop: a `while` instruction of it.
+    loop: a `while` instruction of the program.
 
   Returns:
-    The count; None if it depends on data, or exceeds LIMIT.
+    The count; None if it depends on data or exceeds LIMIT.
   """
   stated = loop.attributes.partition('known_trip_count')[2]
   if stated:
@@ -80,7 +80,7 @@ def trip_count(module: hlo.Module, loop: hlo.Instruction) -> int | None:
 
 
 def _run(module: hlo.Module, loop: hlo.Instruction) -> int | None:
-  """Executes the counter of a loop."""
+  """Executes a loop's counter; returns the trip count, None above LIMIT."""
   condition = module.computations[loop.called['condition'][0]].root
   body = module.computations[loop.called['body'][0]].root
   (initial,) = module.operands(loop)
@@ -95,7 +95,8 @@ def _run(module: hlo.Module, loop: hlo.Instruction) -> int | None:
   def now(_: int, path: _Path) -> Any:
     return state[path]
 
-  # What the condition reads, what the body makes that of, and so on.
+  # Find all positions of the state that the condition depends on: those that it
+  # reads, those from which the body computes these, and so on.
   running = _value(module, condition, (), at_first)
   known = 0
   while known != len(state):
@@ -112,7 +113,7 @@ def _run(module: hlo.Module, loop: hlo.Instruction) -> int | None:
 
 
 def _surroundings(module: hlo.Module, computation: str) -> _Environment:
-  """What is known about the parameters of the computation a loop stands in."""
+  """Returns the known parameter values of the computation around a loop."""
 
   def parameter(number: int, path: _Path) -> Any:
     callers = module.callers[computation]
@@ -132,7 +133,7 @@ def _surroundings(module: hlo.Module, computation: str) -> _Environment:
 
 
 def _unchanged(module: hlo.Module, loop: hlo.Instruction, path: _Path) -> bool:
-  """Whether a loop hands on a position of its state as it got it."""
+  """Returns whether a loop leaves a position of its state unchanged."""
   body = module.computations[loop.called['body'][0]].root
   try:
     value = _value(module, body, path, lambda _, at: _Parameter(at))
@@ -150,7 +151,7 @@ def _value(
   """Computes the number at a position of an instruction's result.
 
   Raises:
-    _UnknownError: it depends on data, or on an operation not known here.
+    _UnknownError: it depends on data or on an unsupported operation.
   """
   opcode = instruction.opcode
   if opcode == 'parameter':
@@ -160,7 +161,7 @@ def _value(
   operands = module.operands(instruction)
   if opcode == 'tuple':
     if not path:
-      raise _UnknownError  # Something takes it whole.
+      raise _UnknownError  # An operation uses the whole tuple.
     return _value(module, operands[path[0]], path[1:], environment)
   if opcode == 'get-tuple-element':
     index = int(instruction.attribute('index'))
@@ -204,7 +205,7 @@ def _computed(instruction: hlo.Instruction, values: list) -> Any:
 
 
 def _literal(text: str) -> int | bool:
-  """Reads the value of a constant: `7`, `true`, or of one element `{7}`."""
+  """Parses the value of a constant: `7`, `true`, or one element `{7}`."""
   text = text.strip('{} ')
   if text in ('true', 'false'):
     return text == 'true'
