@@ -21,8 +21,8 @@ from vit_jax.models.images import check_images
 
 POOLINGS = ('token', 'gap', 'map')
 
-# Names for which `ViT.is_rounded` is true. Not among them: a hybrid's ResNet,
-# which standardizes kernels in float32, and the head, which computes in float32.
+# Names for which `ViT.is_rounded` is true. A hybrid's ResNet is not rounded, as
+# it standardizes kernels in float32, nor the head, which computes in float32.
 _ROUNDED = re.compile(
   r'(Transformer|embedding|pre_logits|MAPHead_0|patch_head)/(.*/)?kernel'
 )
