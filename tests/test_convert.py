@@ -1,4 +1,4 @@
-"""The command that converts weights."""
+"""Guards `vit_jax.convert`: every direction, its checks, what it overwrites."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ def npz(tmp_path):
 
 
 def _run(workdir):
-  """What a run leaves behind."""
+  """Writes the files that a run leaves behind."""
   model = tiny.vit()
   params = tiny.params(model, channels=1)
   checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
@@ -86,7 +86,7 @@ def test_a_run_is_converted_with_its_average_and_names(tmp_path):
   beside = json.loads((tmp_path / 'a.npz.json').read_text())
   assert beside['class_names'] == ['1', '3', '5', '8', '9']
   assert beside['preprocessing'] == 'resize_small(9)'
-  (tmp_path / 'run' / files.CLASS_NAMES).unlink()  # Of an older version.
+  (tmp_path / 'run' / files.CLASS_NAMES).unlink()  # Older runs lack this file.
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/b.npz')
   assert interop.read(tmp_path / 'b.npz').class_names == ()
 
@@ -160,7 +160,7 @@ def test_image_size_and_model_can_be_given(tmp_path):
   file = released.to_released(tiny.flat(params))
   np.savez(tmp_path / 'a.npz', **file)
   source = f'{tmp_path}/a.npz'
-  with pytest.raises(ValueError, match='8 patches are no square grid'):
+  with pytest.raises(ValueError, match='8 patches do not form a square grid'):
     convert.convert(source, f'{tmp_path}/b.npz')
   with pytest.raises(ValueError, match='do not fit the model'):
     convert.convert(source, f'{tmp_path}/b.npz', image_size=(8, 8))
@@ -215,7 +215,7 @@ def test_preprocessing_that_transformers_lacks_is_said(tmp_path, npz, capsys):
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/hf2')
   assert (
     'The evaluation differs: transformers only resizes images to 8x8 px, while'
-    " here they go through 'resize_small(9)'."
+    " the source applied 'resize_small(9)'."
   ) in capsys.readouterr().out
 
 
@@ -241,7 +241,7 @@ def test_what_exists_is_not_replaced_unasked(tmp_path, npz):
     convert.convert(
       str(source), f'{tmp_path}/trained', format_='run', overwrite=True
     )
-  with pytest.raises(ValueError, match='is no Hugging Face folder'):
+  with pytest.raises(ValueError, match='is not a Hugging Face folder'):
     convert.convert(str(source), f'{tmp_path}/trained', overwrite=True)
   assert checkpoint.latest_step(tmp_path / 'trained') == 9
   for target, format_ in (('x.npz', 'run'), ('x', 'npz')):
@@ -260,7 +260,7 @@ def test_what_has_no_head_or_no_such_format(tmp_path):
   np.savez(tmp_path / 'b.npz', **file)
   with pytest.raises(ValueError, match='have no head'):
     convert.convert(f'{tmp_path}/b.npz', f'{tmp_path}/c.npz')
-  with pytest.raises(ValueError, match='has no head; there is nothing'):
+  with pytest.raises(ValueError, match='has no head, and only models with a'):
     convert.convert(
       f'{tmp_path}/b.npz', f'{tmp_path}/c.npz', model_name='ViT-B/4'
     )

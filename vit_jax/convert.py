@@ -9,10 +9,9 @@
 
 --from is a run's directory or one of its checkpoints, a .npz file, a Hugging
 Face folder, or one of the names in vit_jax/interop/catalog.py, whose file must
-be on this machine. The model and its image size come from what lies beside the
-weights, or from --model, or else from the arrays' names and shapes. All is
-checked: an array that is missing, left over, misshapen or not finite is an
-error.
+be on this machine. The model and its image size come from the flags, or from
+the files beside the weights, or else from the arrays' names and shapes. An
+array that is missing, left over, misshapen or not finite is an error.
 """
 
 import dataclasses
@@ -37,7 +36,7 @@ from vit_jax.interop import (
 from vit_jax.runtime import command_line, printable
 from vit_jax.workdir import files
 
-# Endings that no directory has, unless by mistake.
+# A directory with one of these endings is surely a mistake.
 _FILES = ('.npy', '.safetensors', '.bin', '.pt', '.pth', '.h5', '.msgpack')
 FORMATS = ('auto', 'npz', 'huggingface', 'run')
 
@@ -49,27 +48,28 @@ _FORMAT = flags.DEFINE_enum(
   'format',
   'auto',
   FORMATS,
-  'What to write; auto: .npz by its ending, else a Hugging Face folder.',
+  'What to write; auto: .npz if --to ends with it, else a Hugging Face folder.',
 )
 _MODEL = flags.DEFINE_string(
   'model',
   None,
-  'The model where it is not known, as NAME[:KEY=VALUE,...]: ViT-B/16, or'
-  ' ViT-B/16:gelu=exact.',
+  'The model of --from if it is not known, as NAME[:KEY=VALUE,...]: ViT-B/16,'
+  ' or ViT-B/16:gelu=exact.',
 )
 _IMAGE_SIZE = flags.DEFINE_string(
   'image_size',
   None,
-  'Pixels that the position embeddings of --from are for, as 384 or'
-  ' HEIGHTxWIDTH, where it is not known.',
+  'Image size of the position embeddings of --from if it is not known, in'
+  ' pixels, as 384 or HEIGHTxWIDTH.',
 )
 _RESOLUTION = flags.DEFINE_string(
   'resolution',
   None,
-  'Pixels that those of --to are to be for, as 512 or HEIGHTxWIDTH.',
+  'Image size of the position embeddings of --to, in pixels, as 512 or'
+  ' HEIGHTxWIDTH.',
 )
 _CLASS_NAMES = flags.DEFINE_string(
-  'class_names', None, 'Text file with the name of a class on each line.'
+  'class_names', None, 'Text file with one class name on each line.'
 )
 _MAX_INFLATION = flags.DEFINE_float(
   'max_inflation',
@@ -77,7 +77,9 @@ _MAX_INFLATION = flags.DEFINE_float(
   'How many times larger than a .npz file its arrays may be.',
   lower_bound=1,
 )
-_OVERWRITE = flags.DEFINE_bool('overwrite', False, 'Replace what --to holds.')
+_OVERWRITE = flags.DEFINE_bool(
+  'overwrite', False, 'Replace the existing file or directory --to.'
+)
 
 
 def main():
@@ -112,11 +114,11 @@ def convert(
   max_inflation: float = interop.MAX_INFLATION,
   overwrite: bool = False,
 ) -> None:
-  """Reads, checks and writes weights; see the flags. Prints what was done.
+  """Reads, checks and writes weights; see the flags. Prints a summary.
 
   Raises:
     ValueError: the source cannot be read or fits no model, the target exists,
-      or its format has no such model.
+      or its format cannot express the model.
   """
   to = weight_files.absolute(target)
   if format_ == 'auto':
@@ -130,7 +132,7 @@ def convert(
     read = dataclasses.replace(read, grid=model.token_grid(size))
     return read, model, resolution or size
 
-  # Before all of a file is read: do the shapes fit?
+  # Checks the shapes before the values of a file are read.
   read = interop.read(
     source,
     check=lambda w: interop.check_weights(*understood(w)),
@@ -156,7 +158,7 @@ def _print_summary(read, to, format_, model, report, described) -> None:
   name, overrides = inference.describe(model)
   options = ''.join(f', {k}={v}' for k, v in overrides.items())
   height, width = described['image_size']
-  # The report has names of the file's.
+  # The report has names from the file, which may hold control characters.
   print(printable.text(f'Read {read.origin}: {report}.'))
   print(
     f'Wrote {to} ({format_}): {name}{options}; {model.num_classes} classes,'
@@ -167,7 +169,7 @@ def _print_summary(read, to, format_, model, report, described) -> None:
   if format_ == 'huggingface' and re.search('crop|resize_small', operations):
     print(
       'The evaluation differs: transformers only resizes images to'
-      f' {height}x{width} px, while here they go through {operations!r}.'
+      f' {height}x{width} px, while the source applied {operations!r}.'
     )
   assumed = {'gelu': 'tanh', 'norm_epsilon': 1e-6}
   differing = {
@@ -183,35 +185,38 @@ def _print_summary(read, to, format_, model, report, described) -> None:
 
 
 def check_target(to: epath.Path, format_: str, overwrite: bool) -> None:
-  """Raises ValueError if there is something that must not be replaced."""
+  """Raises ValueError if `to` has a wrong name or must not be replaced."""
   if (format_ == 'npz') != (to.suffix == '.npz'):
     raise ValueError(
       f'--to={to} with --format={format_}: a file of format npz ends with .npz,'
-      ' and no other does.'
+      ' and other formats do not. Change --to or --format.'
     )
   if to.suffix in _FILES:
     raise ValueError(
-      f'--to={to}: {format_} is a directory, but the name is that of a file.'
-      ' For a file, end it with .npz.'
+      f'--to={to}: format {format_} is a directory, but the name is that of a'
+      ' file. To write a file, let its name end with .npz.'
     )
   if not to.exists() or (to.is_dir() and not any(to.iterdir())):
     return
   if not overwrite:
     raise ValueError(f'{to} exists; --overwrite replaces it.')
   if to.is_dir() != (format_ != 'npz'):
-    raise ValueError(f'{to} is in the way: remove it, or choose another --to.')
+    raise ValueError(
+      f'{to} is {"a directory" if to.is_dir() else "a file"}, which format'
+      f' {format_} does not replace: remove it, or choose another --to.'
+    )
   if format_ == 'huggingface' and not huggingface.is_folder(to):
     raise ValueError(
-      f'{to} is no Hugging Face folder: it is not replaced. Choose another'
-      ' --to.'
+      f'{to} is not a Hugging Face folder, so it is not replaced: choose'
+      ' another --to.'
     )
   if format_ == 'run':
     step = checkpoint_lib.latest_step(to)
     known = {config_lib.FILE, checkpoint_lib.FOLDER, files.CLASS_NAMES}
     if step or {path.name for path in to.iterdir()} - known:
       raise ValueError(
-        f'{to} holds more than converted weights, perhaps a run: it is not'
-        ' replaced. Choose another --to.'
+        f'{to} holds more than converted weights, perhaps a run, so it is not'
+        ' replaced: choose another --to.'
       )
 
 
@@ -220,12 +225,14 @@ def _model_and_size(
   name: str | None,
   image_size: tuple[int, int] | None,
 ) -> tuple[nn.Module, tuple[int, int]]:
-  """The model of the source and its image size: as given, said or inferred."""
+  """Returns the source's model and image size: given, described or inferred."""
   model = read.model
   image_size = image_size or read.image_size
   if name:
     if 'head/bias' not in read.params:
-      raise ValueError(f'{read.origin} has no head; there is nothing to write.')
+      raise ValueError(
+        f'{read.origin} has no head, and only models with a head are converted.'
+      )
     model = _named(name, read)
   if model is not None and image_size is not None:
     return model, image_size
@@ -234,7 +241,7 @@ def _model_and_size(
 
 
 def _named(spec: str, read: interop.Weights) -> nn.Module:
-  """The model of --model; what it leaves open is as the source has it."""
+  """Returns the model of --model, with the source's options as defaults."""
   sizes = {
     key: read.params[name].shape[0]
     for key, name in (
@@ -259,18 +266,18 @@ def save_run(
 ) -> None:
   """Writes a work directory with a checkpoint of step 0 and a config.
 
-  `init.checkpoint` takes it like that of a run; it cannot be trained on.
+  `init.checkpoint` can start a new run from it, but training cannot resume it.
 
   Args:
-    workdir: created; a checkpoint 0 in it is replaced.
-    params: of the model, a tree of arrays.
+    workdir: created if it does not exist; its checkpoints are replaced.
+    params: the model's parameters, a tree of arrays.
     model: from `models.build`.
     image_size: (height, width) that the position embeddings are for.
-    class_names: one for each logit, kept in `class_names.txt`.
+    class_names: one for each logit, written to `class_names.txt`.
     preprocessing: operations of the evaluation.
 
   Raises:
-    ValueError: there are not as many class names as classes.
+    ValueError: the number of class names is not that of the classes.
   """
   weights.check_class_names(class_names, model.num_classes)
   name, overrides = inference.describe(model)
@@ -279,7 +286,7 @@ def save_run(
   config.image_size = tuple(image_size)
   config.channels = inference.channels(inference.flatten(params))
   config.num_classes = model.num_classes
-  with config.model.ignore_type():  # Lists, too, where there are tuples.
+  with config.model.ignore_type():  # Overrides have lists in place of tuples.
     config.model.update({'name': name, **overrides})
   if preprocessing:
     config.evals.converted = config_lib.evaluation('', preprocess=preprocessing)

@@ -1,4 +1,4 @@
-"""Files of named arrays: what is read, and what is refused and why."""
+"""Guards `.npz` files: what is read and written, what is refused and why."""
 
 import io
 import pathlib
@@ -78,7 +78,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 class _Trap:
-  """Unpickling it touches a file."""
+  """Touches a file when it is unpickled."""
 
   def __init__(self, path):
     self.path = path
@@ -137,7 +137,7 @@ def test_what_is_no_npz(tmp_path):
   path = tmp_path / 'a.npz'
   path.write_bytes(b'<html>Not found</html>')
   with pytest.raises(
-    ValueError, match=r"no \.npz file \(it begins with b'<htm"
+    ValueError, match=r"not a \.npz file \(it begins with b'<htm"
   ):
     arrays.read_npz(path)
   with pytest.raises(ValueError, match=r'There is no file .*b\.npz'):
@@ -174,15 +174,15 @@ def test_strange_members_are_all_listed(tmp_path):
     'lying',
     'strange',
   ]
-  assert lines[0].endswith('is of dtype <U1, no number')
+  assert lines[0].endswith('has dtype <U1, expected numbers')
   assert lines[1].endswith('is there twice')
-  assert lines[2].endswith('is no array (.npy)')
-  assert lines[3].endswith('is not of the size that its header says')
+  assert lines[2].endswith('is not an array (.npy)')
+  assert lines[3].endswith('has another size than its header says')
   assert 'has no readable header' in lines[4]
 
 
 def _npy(header, size=None):
-  """A member with a header of its own, whatever it says."""
+  """Returns a member with the given header, valid or not."""
   header = header.encode()
   size = len(header) if size is None else size
   return b'\x93NUMPY\2\0' + size.to_bytes(4, 'little') + header
@@ -203,10 +203,10 @@ def _described(shape, dtype="'<f4'"):
     (_described('(2**63,)'), 'has no readable header'),
     (_described(f'({2**63},)'), r'has no readable header \(shape'),
     (_described('(10**9, 0)'), 'has no readable header'),
-    (_described('(1000000000, 0)'), r'is empty, of shape \(1000000000, 0\)'),
+    (_described('(1000000000, 0)'), r'empty: its shape is \(1000000000, 0\)'),
     (_described('(0,)'), 'is empty'),
-    (_described('(1,)', "('i1', (2,))"), 'no number'),
-    (_npy('', 2**31), 'it is of 2147483648 bytes, at most 10000'),
+    (_described('(1,)', "('i1', (2,))"), 'expected numbers'),
+    (_npy('', 2**31), 'it has 2147483648 bytes, expected at most 10000'),
   ],
   ids=range(12),
 )
@@ -225,7 +225,7 @@ def test_headers_that_are_refused(tmp_path, member, problem):
   [
     (10, b'\x63', 'is compressed in a way that is not read: write it again'),
     (8, b'\1', 'is encrypted, which is not read'),
-    (8, b'\0\x08', 'has a member whose name is no UTF-8'),
+    (8, b'\0\x08', 'has a member whose name is not UTF-8'),
     (24, b'\xff\xff\xff\x7f', 'refused; only plain arrays'),
   ],
 )
@@ -245,7 +245,7 @@ def test_entries_of_the_zip_file_that_cannot_be_read(
 
 
 def _zeros(path, size):
-  """A file of zeros, which deflate makes a thousandth of."""
+  """Writes zeros, which deflate compresses to about a thousandth."""
   np.savez_compressed(path, x=np.zeros(size, np.uint8), y=np.ones(3))
   return path
 

@@ -1,4 +1,4 @@
-"""The released files by name."""
+"""Guards the catalogue: each released file's name, address, place and model."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_files_of_the_vit_bucket():
   assert entry.url == BUCKET + 'imagenet21k/ViT-B_16.npz'
   model = entry.build()
   assert (model.width, model.patch_size) == (768, (16, 16))
-  # A hidden layer is the file's to tell.
+  # Only the file shows whether there is a hidden layer.
   assert (model.representation_size, model.num_classes) == (None, 21843)
   assert entry.build(768).representation_size == 768
   assert catalog.entry('imagenet21k/ViT-H_14').build().depth == 32
@@ -121,7 +121,7 @@ def test_unknown_names_list_similar_ones():
 
 
 def test_a_file_that_is_there_is_read_by_name(tmp_path):
-  # Of a small model: the name says what the file should hold.
+  # The file holds a small model; `read` still returns the name's model.
   params = tiny.params(tiny.vit(), (28, 28))
   file = released.to_released(tiny.flat(params))
   arrays.write_npz(tmp_path / 'sam' / 'ViT-B_32.npz', file)

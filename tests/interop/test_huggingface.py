@@ -1,4 +1,4 @@
-"""Hugging Face folders, without their library."""
+"""Guards reading and writing of Hugging Face folders, without transformers."""
 
 import json
 
@@ -80,7 +80,7 @@ def test_names_and_shapes_of_the_file(tmp_path):
     'vit.layernorm.bias': (16,),
     'vit.layernorm.weight': (16,),
   }
-  # The second head's third row of queries, and a pixel's weights.
+  # Two slices: one row of the second head's queries, and one pixel's weights.
   query = params['Transformer']['encoderblock_1'][
     'MultiHeadDotProductAttention_0'
   ]['query']['kernel']
@@ -168,9 +168,11 @@ def test_a_model_without_head_needs_a_new_one(tmp_path):
   pooler = np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)
   tensors |= {'pooler.dense.weight': pooler, 'pooler.dense.bias': pooler[0]}
   _rewrite(tmp_path, tensors)
-  with pytest.raises(ValueError, match='have no head: give the model one by'):
+  with pytest.raises(
+    ValueError, match='have no head: give the model a new one'
+  ):
     interop.load_huggingface(tmp_path, tiny.vit(), 8)
-  # The pooler is our hidden layer.
+  # The pooler becomes our hidden layer.
   model = tiny.vit(representation_size=16, num_classes=3)
   loaded = interop.load_huggingface(tmp_path, model, 8, new_head=True)
   np.testing.assert_array_equal(loaded['pre_logits']['kernel'], pooler.T)
@@ -178,7 +180,7 @@ def test_a_model_without_head_needs_a_new_one(tmp_path):
   tiny.assert_equal(loaded['Transformer'], params['Transformer'])
   assert loaded['head']['kernel'].shape == (16, 3)
   assert interop.read(tmp_path).model is None
-  # Beside a classifier it is unused.
+  # A model with a classifier does not use its pooler.
   tensors |= {'classifier.weight': pooler[:5], 'classifier.bias': pooler[0, :5]}
   _rewrite(tmp_path, tensors)
   _, report = interop.load(tmp_path, tiny.vit(), 8)
@@ -199,7 +201,7 @@ def test_what_differs_is_noted(tmp_path):
   _configure(tmp_path, hidden_act='relu')
   with pytest.raises(ValueError, match=r"'relu', which .* Known are gelu, ge"):
     interop.read(tmp_path)
-  # What the library takes where a config.json is silent.
+  # Keys that a config.json leaves out get the defaults of transformers.
   config = json.loads((tmp_path / 'config.json').read_text())
   for key in ('hidden_act', 'layer_norm_eps'):
     del config[key]
@@ -380,7 +382,7 @@ def test_models_that_cannot_be_written(tmp_path, options, reasons):
 
 
 def test_other_things_that_cannot_be_written(tmp_path):
-  with pytest.raises(ValueError, match='it is no Vision Transformer'):
+  with pytest.raises(ValueError, match='it is not a Vision Transformer'):
     interop.save_huggingface(tmp_path, {}, tiny.bit(), 8)
   with pytest.raises(ValueError, match='2 class names for 5 classes'):
     _folder(tmp_path, class_names=['a', 'b'])

@@ -1,4 +1,4 @@
-"""What the JSON files of Hugging Face folders say, and what they may not."""
+"""Guards the JSON of Hugging Face folders: its meaning, and refused values."""
 
 import json
 

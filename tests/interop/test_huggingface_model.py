@@ -1,4 +1,4 @@
-"""Folders that we write, and that it writes, against Hugging Face's library."""
+"""Guards: transformers and our models give equal logits for the same folder."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def _torch(images):
 
 
 def _small(model, size):
-  """Random parameters of about the scale of trained ones; a large head."""
+  """Returns random parameters of about a trained model's scale, large head."""
   params = tiny.params(model, size)
   return {k: _scaled(v, 12 if k == 'head' else 0.4) for k, v in params.items()}
 
@@ -59,7 +59,7 @@ def test_its_logits_of_our_folder_are_ours(tmp_path, options, size):
     logits = theirs.eval()(_torch(images)).logits.numpy()
   assert np.std(expected) > 0.5
   np.testing.assert_allclose(logits, expected, atol=1e-4)
-  # Another GELU or epsilon would not be lost in the tolerance.
+  # The tolerance is small enough to show another GELU or epsilon.
   for default in ({'gelu': 'tanh'}, {'norm_epsilon': 1e-6}):
     if options.keys() & default:
       different, _ = tiny.vit(**(options | default)).apply(
@@ -107,7 +107,7 @@ def test_our_logits_of_its_folder_are_its(tmp_path, qkv_bias):
     transformers.ViTForImageClassification(_config(qkv_bias=qkv_bias))
   )
   theirs.save_pretrained(tmp_path)
-  # Its defaults are the exact GELU and an epsilon of 1e-12.
+  # Defaults of transformers are the exact GELU and an epsilon of 1e-12.
   model = interop.read(tmp_path).model
   assert (model.gelu, model.norm_epsilon) == ('exact', 1e-12)
   params, report = interop.load(tmp_path, model, 8)

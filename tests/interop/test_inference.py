@@ -1,4 +1,4 @@
-"""The model that arrays belong to."""
+"""Guards `infer_model` and `describe`: from arrays to a model and its name."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from vit_jax.interop.parameter_shapes import placeholder
 
 
 def _file(model, size):
-  """The released names of a model of any size; nothing is allocated."""
+  """Returns placeholders by released names, which take no memory."""
   images = jnp.zeros((1, *size, 3))
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
   return released.to_released(
@@ -66,11 +66,13 @@ def test_options_are_recognised(options, size):
 
 
 def test_what_shapes_do_not_tell():
-  with pytest.raises(ValueError, match='8 patches are no square grid'):
+  with pytest.raises(ValueError, match='8 patches do not form a square grid'):
     interop.infer_model(_file(tiny.vit(), (8, 16)))
   arrays = _file(tiny.vit(), (8, 8))
-  arrays[released.POSITION] = np.zeros((1, 1, 16))  # Of the class token alone.
-  with pytest.raises(ValueError, match='0 patches are no square grid'):
+  arrays[released.POSITION] = np.zeros(
+    (1, 1, 16)
+  )  # Only the class token's row.
+  with pytest.raises(ValueError, match='0 patches do not form a square grid'):
     interop.infer_model(arrays)
   found = interop.infer_model(_file(tiny.vit(), (8, 16)), (8, 16))
   assert found == (tiny.vit(), (8, 16))

@@ -1,4 +1,4 @@
-"""Weights of files in models: what is kept, resized, left out, refused."""
+"""Guards `interop.load`: what is kept, resized, left out or refused."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ POSITION = 'Transformer/posembed_input/pos_embedding'
 
 
 def _file(path, model, size=(8, 8), **kwargs):
-  """A released-style file, without what we put beside ours."""
+  """Writes a file with released names, without a `.json` beside it."""
   params = tiny.params(model, size, **kwargs)
   arrays.write_npz(path, released.to_released(tiny.flat(params)))
   return params
@@ -82,18 +82,18 @@ def test_hidden_layer_before_the_head(tmp_path):
     'pre_logits/bias',
     'pre_logits/kernel',
   )
-  # Of equal size it is kept, though the head is new.
+  # A hidden layer of the same size is kept, although the head is new.
   same = tiny.vit(num_classes=3, representation_size=8)
   loaded, report = interop.load(path, same, 8, new_head=True)
   tiny.assert_equal(loaded['pre_logits'], params['pre_logits'])
   assert report.new == report.dropped == ('head/bias', 'head/kernel')
-  # Of another size, it is new.
+  # A hidden layer of another size is new.
   other = tiny.vit(representation_size=4)
   loaded, report = interop.load(path, other, 8, new_head=True)
   assert loaded['pre_logits']['kernel'].shape == (16, 4)
   assert 0.1 < loaded['pre_logits']['kernel'].std() < 0.5  # 16 ** -0.5
   assert len(report.new) == 4
-  # Where the file has none, it is missing, or new.
+  # If the file has no hidden layer, loading fails, or the layer is new.
   _file(path, without)
   with pytest.raises(ValueError, match='leave representation_size unset'):
     interop.load(path, other, 8)
@@ -147,7 +147,7 @@ def test_a_rectangular_grid_is_known_from_beside_the_file(tmp_path):
   model, path = tiny.vit(), tmp_path / 'a.npz'
   params = tiny.params(model, (8, 16))
   interop.save_npz(path, params, model, image_size=(8, 16))
-  loaded = interop.load_npz(path, model, (16, 8))  # As many patches.
+  loaded = interop.load_npz(path, model, (16, 8))  # Same number of patches.
   expected = ndimage.zoom(
     tiny.flat(params)[POSITION][0, 1:].reshape(2, 4, 16), (2, 0.5, 1), order=1
   )
@@ -157,10 +157,10 @@ def test_a_rectangular_grid_is_known_from_beside_the_file(tmp_path):
   (tmp_path / 'a.npz.json').unlink()
   with pytest.raises(ValueError, match=r'8 patch tokens .* are not a square'):
     interop.load_npz(path, model, (16, 16))
-  # Of as many patches, the grid can only be guessed.
+  # The numbers of patches are equal, so the grid is guessed.
   _, report = interop.load(path, model, (16, 8))
   assert report.notes == (
-    'the file does not tell the grid of its 8 position embeddings: 4x2 is'
+    'the file does not state the grid of its 8 position embeddings: 4x2 is'
     ' assumed',
   )
 
@@ -170,7 +170,7 @@ def test_a_bare_file_is_for_squares_though_another_grid_has_as_many(tmp_path):
   loaded, report = interop.load(tmp_path / 'a.npz', tiny.vit(), (8, 32))
   assert report.resized == (POSITION,)
   assert report.notes == (
-    'the file does not tell the grid of its 16 position embeddings: 4x4 is'
+    'the file does not state the grid of its 16 position embeddings: 4x4 is'
     ' assumed',
   )
   expected = ndimage.zoom(
@@ -179,7 +179,7 @@ def test_a_bare_file_is_for_squares_though_another_grid_has_as_many(tmp_path):
   np.testing.assert_allclose(
     tiny.flat(loaded)[POSITION][0, 1:].reshape(2, 8, 16), expected, atol=1e-6
   )
-  for size in ((16, 16), (12, 20)):  # Nothing to remark upon.
+  for size in ((16, 16), (12, 20)):  # These sizes are not ambiguous: no notes.
     assert not interop.load(tmp_path / 'a.npz', tiny.vit(), size)[1].notes
 
 
@@ -327,7 +327,7 @@ def test_paths_that_lead_to_no_weights(tmp_path):
   ):
     with pytest.raises(ValueError, match=message):
       interop.load(tmp_path / name, tiny.vit(), 8)
-  with pytest.raises(ValueError, match=r'is no \.npz file; interop\.load'):
+  with pytest.raises(ValueError, match=r'end with \.npz: use interop\.load'):
     interop.load_npz(tmp_path, tiny.vit(), 8)
 
 

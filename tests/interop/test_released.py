@@ -1,4 +1,4 @@
-"""Names and shapes of released files, and ours."""
+"""Guards: released files' names and shapes map to ours and back, one to one."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ CLASSES = 21843
 
 
 def _released_shapes(name, **overrides):
-  """A full-size model's released names -> shapes; nothing is allocated."""
+  """Returns a full-size model's released name -> shape, without allocating."""
   model = models.build(name, num_classes=CLASSES, **overrides)
   images = jnp.zeros((1, 224, 224, 3))
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
@@ -93,7 +93,7 @@ def test_names_and_shapes_of_the_hybrid_file():
 
 
 def _bit_shapes():
-  """Those of BiT-M-R50x1, stated once more."""
+  """Returns BiT-M-R50x1's name -> shape, stated independently of the code."""
   shapes = {
     'resnet/root_block/standardized_conv2d/kernel': (7, 7, 3, 64),
     'resnet/group_norm/gamma': (2048,),
@@ -128,7 +128,7 @@ def test_names_and_shapes_of_the_bit_file():
   assert _count(shapes) == (153, 68_256_659)
 
 
-# What loaders meet -----------------------------------------------------------
+# Variants of files that loaders must accept ----------------------------------
 
 
 def _flat_params(model=None, size=(8, 8)):
@@ -189,7 +189,7 @@ def test_prefixes_are_stripped_and_optimizers_left_out(prefix):
     others = others[:3]
   tiny.assert_equal(released.from_released(file), params)
   assert released.parameters(file)[1] == others
-  # Without a prefix nothing is left out unseen.
+  # Without a prefix, nothing is left out, so callers see every array.
   assert released.parameters(params | {'extra/step': 1})[1] == ()
   file['head/bias'] = np.ones(5)
   with pytest.raises(ValueError, match=r'head/bias are both head/bias: the f'):
@@ -209,7 +209,7 @@ def test_stacked_blocks_are_split():
   for both in (stacked | {block: params[block]}, {block: 1} | stacked):
     with pytest.raises(ValueError, match=rf'^{block} is there twice, al'):
       released.from_released(both)
-  # What cannot be a depth stays one array.
+  # An axis that is too long to be a depth is not split.
   deep = {name: np.zeros((10**6, 1))}
   assert released.unstack(deep).keys() == deep.keys()
   tiny.assert_equal(released.from_released(stacked), params)
@@ -222,12 +222,12 @@ def test_places_of_the_position_embedding():
   others = {k: v for k, v in params.items() if k != released.POSITION}
   old = others | {'Transformer/pos_embedding': table}
   tiny.assert_equal(released.from_released(old), params)
-  # Without a row for the class token, it gets zeros: cls + 0.
+  # A table without a row for the class token gets a row of zeros.
   top = others | {'pos_embedding': table[:, 1:]}
   loaded = released.from_released(top)[released.POSITION]
   np.testing.assert_array_equal(loaded[:, 0], np.zeros((1, 16)))
   np.testing.assert_array_equal(loaded[:, 1:], table[:, 1:])
-  # And without a class token no row either.
+  # A model without a class token gets no row of zeros.
   del top['cls']
   loaded = released.from_released(top)[released.POSITION]
   np.testing.assert_array_equal(loaded, table[:, 1:])

@@ -1,4 +1,4 @@
-"""Files of named arrays as Hugging Face writes them."""
+"""Guards reading of `.safetensors` files: dtypes, and damaged headers."""
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +26,7 @@ def test_reads_what_the_library_wrote_and_bfloat16(tmp_path):
   path.write_bytes(size + header + values.tobytes())
   np.testing.assert_array_equal(safetensors_files.read(path)['z'], values)
   path.write_bytes(path.read_bytes()[:-1])
-  with pytest.raises(ValueError, match=r'damaged or no \.safetensors file'):
+  with pytest.raises(ValueError, match=r'damaged or not a \.safetensors'):
     safetensors_files.read(path)
   path.write_bytes(
     size
@@ -51,5 +51,5 @@ def test_headers_that_state_more_than_there_is(tmp_path, length, header):
   path = tmp_path / 'a.safetensors'
   size = (length or len(header)).to_bytes(8, 'little')
   path.write_bytes(size + header + bytes(4))
-  with pytest.raises(ValueError, match=r'damaged or no \.safetensors file'):
+  with pytest.raises(ValueError, match=r'damaged or not a \.safetensors'):
     safetensors_files.read(path)

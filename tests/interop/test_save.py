@@ -1,4 +1,4 @@
-"""Files that we write: exact, described, and never of another model."""
+"""Guards `save_npz`: exact round trips, checks of `.json` and parameters."""
 
 import json
 
@@ -35,9 +35,9 @@ def test_round_trip_is_exact(tmp_path, name):
   for ending in ('.npz', '.npz.json'):
     one, two = ((tmp_path / (n + ending)).read_bytes() for n in 'ab')
     assert one == two
-  # Nothing beside the file is needed.
+  # The file is read without its `.json`, too.
   (tmp_path / 'a.npz.json').unlink()
-  if name != 'map':  # A 2-D embedding's grid is known anyway.
+  if name != 'map':  # Its 2-D embedding has no grid to infer.
     tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', model, size), params)
 
 
@@ -136,19 +136,19 @@ def test_what_lies_beside_is_checked(tmp_path, changes, message):
     (dict(depth=2.0), 'no model: depth is 2.0, .* a whole number'),
     (dict(depth=True), 'no model: depth is True'),
     (dict(depth='2'), "no model: depth is '2'"),
-    (dict(depth=3), 'another model than .*: depth is 3, that of the arrays 2'),
+    (dict(depth=3), 'another model than .*: depth is 3, but in the arrays 2'),
     (dict(width=10**12), 'no model: width is 1000000000000'),
     (dict(heads=2**20), 'no model: heads is 1048576'),
     (
       dict(mlp_dim=25),
-      'another model .*: mlp_dim is 25, that of the arrays 24',
+      'another model .*: mlp_dim is 25, but in the arrays 24',
     ),
     (dict(patch_size=10**6), r'no model: patch_size is \(1000000, 1000000\)'),
     (dict(resnet_blocks=[10**9]), r'no model: resnet_blocks is \(1000000000,'),
     (dict(resnet_blocks=[1] * 99), r'no model: resnet_blocks is \(1, 1'),
     (dict(resnet_width=10**9), 'no model: resnet_width is 1000000000'),
     (dict(num_classes=10**9), 'no model: num_classes is 1000000000'),
-    (dict(num_classes=6), 'another model .*: num_classes is 6, that of'),
+    (dict(num_classes=6), 'another model .*: num_classes is 6, but in'),
     (dict(image_size=10**9), 'image_size is 1000000000, .* at most 16,384'),
     (dict(patch_size=1, image_size=9999), 'no model: .* 99,980,001 patches'),
   ],
@@ -201,8 +201,8 @@ def test_what_lies_beside_the_file(tmp_path):
   assert weights.preprocessing == 'resize'
   _, report = interop.load(tmp_path / 'a.npz', tiny.vit(num_classes=2), (8, 16))
   assert report.notes == (
-    "these weights are of a model with gelu='exact', this one has 'tanh': set"
-    " gelu='exact' to compute the same",
+    "these weights come from a model with gelu='exact', this one has 'tanh':"
+    " set gelu='exact' to compute the same",
   )
   assert str(report).endswith(f'; {report.notes[0]}')
   (tmp_path / 'a.npz.json').write_text('{"model": "ViT-B/16"}')

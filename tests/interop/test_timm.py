@@ -1,4 +1,4 @@
-"""Files that we write, read by timm, which loads the released ones."""
+"""Guards: timm, which loads released files, loads ours with equal logits."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.hf
 
 
 def _scaled(params, factor):
-  """Of about the scale of trained parameters; norms around one."""
+  """Scales parameters to about a trained model's; norms' scales are near 1."""
   if not isinstance(params, dict):
     return params * factor
   scaled = {}
@@ -21,7 +21,7 @@ def _scaled(params, factor):
     if name == 'scale':
       scaled[name] = part * factor + 1
     elif name.startswith('conv'):
-      scaled[name] = part  # Standardized; the larger, the less epsilon matters.
+      scaled[name] = part  # Standardized: epsilon matters less if it is large.
     else:
       scaled[name] = _scaled(part, factor)
   return scaled

@@ -1,4 +1,4 @@
-"""Paths of weights, and JSON beside them."""
+"""Guards paths of weights in buckets, and the checks of JSON files."""
 
 import fsspec
 import pytest

@@ -8,7 +8,7 @@ import numpy as np
 from vit_jax import models
 
 SIZES = dict(width=16, depth=2, heads=2, mlp_dim=24)
-# Of each kind of array, at most: a hybrid.
+# A hybrid has the most kinds of arrays.
 HYBRID = SIZES | dict(resnet_blocks=(1, 2), patch_size=1)
 BIT = dict(blocks=(1, 2), width_factor=1)
 
@@ -26,7 +26,7 @@ def axial_resnet(num_classes=5):
 
 
 def params(model, size=(8, 8), channels=3, seed=0):
-  """Random parameters, float32 NumPy arrays."""
+  """Returns random parameters, float32 NumPy arrays."""
   images = jnp.zeros((1, *size, channels))
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))
   rng = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ def flat(tree):
 
 
 def assert_equal(tree, expected):
-  """Bitwise, names included."""
+  """Asserts that names, dtypes and values are equal."""
   tree, expected = flat(tree), flat(expected)
   assert tree.keys() == expected.keys()
   for name in tree:

@@ -1,4 +1,4 @@
-"""A slow ResNet in NumPy, float64, one image at a time, to compare with.
+"""ResNet layers in plain NumPy, float64, one image at a time, as a reference.
 
 Feature maps are [h, w, C], kernels [kh, kw, C in, C out].
 """
@@ -22,7 +22,7 @@ def conv(x, kernel, stride=1, padding=((0, 0), (0, 0))):
 
 
 def max_pool(x, padding):
-  """3x3 with stride 2 and padding by zeros."""
+  """Pools 3x3 windows with stride 2; pads with zeros."""
   x = np.pad(x, (*padding, (0, 0)))
   rows, columns = (x.shape[0] - 3) // 2 + 1, (x.shape[1] - 3) // 2 + 1
   out = np.zeros((rows, columns, x.shape[-1]))
@@ -48,7 +48,7 @@ def relu(x):
 
 
 def random_params(module, *inputs, scale=0.3, seed=0):
-  """Normal values of this scale, float32, for all parameters."""
+  """Returns normal parameters, float32, of standard deviation `scale`."""
   shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)['params']
   rng = np.random.default_rng(seed)
   return jax.tree.map(

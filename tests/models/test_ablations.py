@@ -1,4 +1,4 @@
-"""The paper's ablations (appendix D), against definitions in plain NumPy."""
+"""Guards the paper's ablations (appendix D): they equal plain NumPy."""
 
 import functools
 import math
@@ -151,7 +151,7 @@ def test_relative_embeddings_belong_to_each_layer():
 @pytest.mark.parametrize('pooling', ['token', 'gap'])
 @pytest.mark.parametrize('kind', ['1d', '2d'])
 def test_every_layer_adds_its_own_table(kind, pooling, scan):
-  """Two blocks, each given its input with the table already added."""
+  """Compares with two blocks whose inputs have the table added already."""
   images = _images(PATCHES)
   make = functools.partial(_build, position_embedding=kind, pooling=pooling)
   own = make(position_site='every_layer')
@@ -191,7 +191,7 @@ def test_every_layer_adds_its_own_table(kind, pooling, scan):
   embedded, actual = encoded(own, params)
   np.testing.assert_allclose(actual, run(embedded, added), atol=1e-4)
 
-  params = jax.tree.map(lambda a: a, params)  # A copy, its blocks included.
+  params = jax.tree.map(lambda a: a, params)  # Copies the nested dictionaries.
   for i in range(2):
     del params['Transformer'][f'encoderblock_{i}']['posembed_input']
   params['Transformer']['posembed_input'] = tables[0]
@@ -344,9 +344,9 @@ def test_gelu_is_exact_on_request():
 def test_epsilon_reaches_every_layer_norm():
   x = jnp.zeros((1, 4, 4, 3))
   for pooling, attends, norms in (
-    ('token', 'full', 5),  # Two a block and the final one.
-    ('map', 'full', 6),  # And the pooling's.
-    ('gap', 'axial', 9),
+    ('token', 'full', 5),  # Two per block, and the final one.
+    ('map', 'full', 6),  # One more in the pooling.
+    ('gap', 'axial', 9),  # Four per block, and the final one.
   ):
     model = _build(norm_epsilon=0.125, pooling=pooling, attention=attends)
     jaxpr = str(
@@ -365,7 +365,9 @@ def test_the_gelu_reaches_every_mlp(options):
     ))
     for gelu in ('exact', 'tanh')
   ]  # fmt: skip
-  mlps = 5 if options else 3  # Of two layers, twice if axial, and pooling.
+  mlps = (
+    5 if options else 3
+  )  # Two blocks (two MLPs each if axial), and pooling.
   assert [texts[0].count(f' {f} ') for f in ('erfc', 'tanh')] == [mlps, 0]
   assert [texts[1].count(f' {f} ') for f in ('erfc', 'tanh')] == [0, mlps]
 
@@ -389,7 +391,7 @@ def test_dropout_reaches_both_halves_of_an_axial_block():
       variables, x, grid=GRID, train=True, rngs={'dropout': key}
     )
   )(jax.random.key(1))
-  # After attention, the GELU and the MLP, twice.
+  # Dropout follows attention, the GELU and the MLP in each half.
   assert str(jaxpr).count('name=_bernoulli') == 6
 
 
@@ -461,7 +463,7 @@ def test_a_hybrids_options_reach_its_resnet():
     )
     for remat in ('none', 'full')
   ]
-  # One unit and two blocks.
+  # Remat wraps one unit and two blocks.
   assert [text.count('remat2[') for text in jaxprs] == [0, 3]
 
 

@@ -1,4 +1,4 @@
-"""Every ablation learns real digits, in some hundred steps of the trainer's."""
+"""Guards: every ablation learns real digits in 400 of the trainer's steps."""
 
 import jax
 import numpy as np
@@ -15,8 +15,8 @@ STEPS, BATCH = 400, 64
 TINY_VIT = dict(width=32, depth=2, heads=2, mlp_dim=64)
 # Name, overrides, and the least accuracy on 360 test images (chance is 10%).
 ABLATIONS = [
-  # D.4: kinds of position embedding and where they are added. A bag of
-  # patches has to do without knowing where they are.
+  # D.4: kinds of position embedding and where they are added. Without one, the
+  # model does not know where patches are, so its least accuracy is lower.
   ('ViT-Ti/2', TINY_VIT | {'position_embedding': 'none'}, 0.6),
   ('ViT-Ti/2', TINY_VIT, 0.78),
   ('ViT-Ti/2', TINY_VIT | {'position_site': 'every_layer'}, 0.78),
@@ -46,13 +46,13 @@ ABLATIONS = [
   ('ViT-Ti/2', TINY_VIT | {'width': 64}, 0.78),
   ('ViT-Ti/2', TINY_VIT | {'mlp_dim': 128}, 0.78),
   ('ViT-Ti/4', TINY_VIT, 0.78),
-  # D.6.
+  # D.6: axial attention.
   ('Axial-ViT-Ti/2', TINY_VIT, 0.78),
   ('Axial-ViT-Ti/2', TINY_VIT | {'position_embedding': 'relative'}, 0.78),
-  # Hybrids, of a root and of a stage.
+  # Hybrids, with only a root and with one stage.
   ('ViT-Ti/1', TINY_VIT | {'resnet_blocks': ()}, 0.9),
   ('ViT-Ti/1', TINY_VIT | {'resnet_blocks': (1,)}, 0.9),
-  # The compared ResNets.
+  # The ResNets that the paper compares with.
   ('BiT-R50x1', {'blocks': (1, 1)}, 0.9),
   ('AxialResNet50', {'blocks': (1, 1)}, 0.9),
 ]
@@ -64,7 +64,10 @@ def digits():
 
 
 def read_digits():
-  """Training and test images, uint8 [N, 8, 8, 1], and labels, int32 [N]."""
+  """Returns (images, labels) for training and test.
+
+  Images are uint8 [N, 8, 8, 1], labels int32 [N].
+  """
   source = data.open_source('digits')
   result = []
   for split in ('train', 'test'):

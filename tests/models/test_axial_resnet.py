@@ -1,4 +1,4 @@
-"""AxialResNet: attention and unit against naive NumPy, sizes, training."""
+"""Guards AxialResNet: attention and unit equal NumPy; sizes; the loss falls."""
 
 import flax.traverse_util
 import jax
@@ -16,7 +16,10 @@ def _normal(*shape, seed=1):
 
 
 def _attention(query, key, value, table):
-  """One sequence and one head, by loops: [L, K/2], [L, K/2], [L, K]."""
+  """Computes attention of one sequence and head with loops.
+
+  Query and key are [L, K/2], value is [L, K].
+  """
   length, width = value.shape
   half = width // 2
   out = np.zeros((length, width))
@@ -33,7 +36,7 @@ def _attention(query, key, value, table):
 
 
 def _sequence(x, p, heads):
-  """The layer for one row or column [L, C]."""
+  """Computes the layer for one row or column [L, C]."""
   length, channels = x.shape
   width = channels // heads
   x = x @ p['qkv']['kernel']
@@ -52,7 +55,7 @@ def _sequence(x, p, heads):
 
 
 def _layer(x, p, heads, axis):
-  """The layer for one feature map [h, w, C]."""
+  """Computes the layer for one feature map [h, w, C]."""
   if axis == 'height':
     return _layer(x.swapaxes(0, 1), p, heads, 'width').swapaxes(0, 1)
   return np.stack([_sequence(row, p, heads) for row in x])
@@ -69,8 +72,8 @@ def test_relative_attention_equals_loops():
 
 
 def test_relative_values_by_hand():
-  # Equal scores: each of three positions takes the mean of three values. The
-  # table's rows are the offsets -2, -1, 0, 1, 2.
+  # All scores are equal, so each of three positions takes the mean of three
+  # values. The table's rows belong to the offsets -2, -1, 0, 1, 2.
   zeros = jnp.zeros((1, 3, 1, 1))
   table = (
     jnp.zeros((5, 4)).at[:, 2].set(jnp.array([1.0, 10, 100, 1000, 10_000]))
@@ -82,7 +85,7 @@ def test_relative_values_by_hand():
   np.testing.assert_array_equal(out[0, :, 0, 1], 0)
 
 
-# At scale 3e-3 the norms' epsilon counts.
+# At scale 3e-3 the norms' epsilon changes the result.
 @pytest.mark.parametrize('scale', [0.3, 3e-3])
 @pytest.mark.parametrize('axis, length', [('height', 3), ('width', 4)])
 def test_layer_equals_numpy(axis, length, scale):
@@ -105,7 +108,7 @@ def test_layer_equals_numpy(axis, length, scale):
 
 
 def _mean_pool(x):
-  """2x2 means; what is outside does not count."""
+  """Averages 2x2 windows over the values inside the map."""
   rows, columns = -(-x.shape[0] // 2), -(-x.shape[1] // 2)
   return np.array(
     [
@@ -181,10 +184,10 @@ def _shapes(model, size):
 
 
 def _formula(grids):
-  """The number of parameters with 1,000 classes; grids: of each stage."""
+  """Returns the parameter count for 1,000 classes and each stage's grid."""
   count = 7 * 7 * 3 * 64 + 2 * 64
   channels = 64
-  maps = (grids[0], *grids)  # A first unit attends before it pools.
+  maps = (grids[0], *grids)  # A stage's first unit attends before it pools.
   for i, units in enumerate((3, 4, 6, 3)):
     f = 64 * 2**i
     count += channels * 4 * f + 2 * 4 * f  # The projection and its norm.
@@ -281,7 +284,7 @@ def test_a_few_steps_reduce_the_loss():
   assert losses[0] == pytest.approx(np.log(3))
   assert np.all(np.diff(losses) < 0)
   assert losses[-1] < 0.8 * losses[0]
-  # By then everything learns; the last scales' zeros have moved.
+  # The last norms' scales are no longer 0, so all parameters get gradients.
   assert all(np.any(np.asarray(a)) for a in jax.tree.leaves(gradient))
 
 

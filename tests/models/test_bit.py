@@ -1,4 +1,4 @@
-"""BiT: exact sizes, names, and its unit and root against naive NumPy."""
+"""Guards BiT: parameter counts and names; unit and root equal plain NumPy."""
 
 import flax.linen as nn
 import flax.traverse_util
@@ -32,7 +32,7 @@ def _shapes(model, size=(224, 224)):
 
 
 def _formula(blocks, w):
-  """The number of parameters without the head."""
+  """Returns the number of parameters without the head."""
   count = 7 * 7 * 3 * 64 * w
   channels = 64 * w
   for i, units in enumerate(blocks):
@@ -114,7 +114,7 @@ def _standardized(params):
   return (kernel - kernel.mean((0, 1, 2))) / deviation
 
 
-# At scale 1e-5 every epsilon counts.
+# At scale 1e-5 every epsilon changes the result.
 @pytest.mark.parametrize('scale', [0.3, 1e-3, 1e-5])
 @pytest.mark.parametrize('strides, channels', [(1, 128), (1, 64), (2, 128)])
 def test_unit_equals_numpy(strides, channels, scale):
@@ -167,7 +167,7 @@ class Root(nn.Module):
 
 
 def test_the_root_pads_its_pooling_by_zeros():
-  # A kernel of a 1 among 48 zeros: 48 / sqrt(48) and -1 / sqrt(48).
+  # One 1 and 48 zeros standardize to 48 / sqrt(48) and -1 / sqrt(48).
   kernel = np.zeros((7, 7, 1, 64), np.float32)
   kernel[3, 3] = 1
 

@@ -1,4 +1,4 @@
-"""All implementations of attention against loops in float64."""
+"""Guards: each implementation of attention equals loops in float64."""
 
 import functools
 
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 
 
 def _exact(query, key, value, grad):
-  """Attention and its gradients as written on paper, in float64.
+  """Computes attention and its gradients by their formulas, in float64.
 
   Args:
     query, key, value, grad: [B, L or T, H, K].
@@ -43,7 +43,7 @@ def _exact(query, key, value, grad):
 
 
 def _errors(name, dtype, length, spread, batch=2, heads=3):
-  """Largest errors of result and gradients, relative to largest entries."""
+  """Returns the result's and gradients' largest errors over largest entries."""
   shape = (batch, length, heads, 8)
   query, key = RNG.normal(size=(2, *shape)) * spread**0.5
   value, grad = RNG.normal(size=(2, *shape))
@@ -65,7 +65,7 @@ def _errors(name, dtype, length, spread, batch=2, heads=3):
 
 
 def _blockwise(name):
-  """`lanes` as the model runs it, in blocks; the others as they are."""
+  """Returns an implementation; `lanes` in blocks, as the model runs it."""
   if name != 'lanes':
     return dot_product.IMPLEMENTATIONS[name]
 
@@ -89,7 +89,7 @@ def test_float32(name, length, spread):
 @pytest.mark.parametrize('length', [50, 257])
 @pytest.mark.parametrize('name', ['plain', 'lanes'])
 def test_bfloat16(name, length):
-  # A number of bfloat16 is right to 2^-9 = 0.002 of itself.
+  # The relative rounding error of bfloat16 is up to 2^-9 = 0.002.
   assert max(_errors(name, jnp.bfloat16, length, spread=1)) < 0.02
 
 
@@ -114,14 +114,14 @@ def test_splash_as_interpreted(monkeypatch, dtype, length, spread, tolerance):
 
 
 def test_large_scores_in_bfloat16_are_no_worse_than_those_of_the_reference():
-  # Rounded to bfloat16, a score of 200 is off by up to 0.5, whoever rounds it.
+  # In any implementation, bfloat16 rounds a score of 200 by up to 0.5.
   lanes = _errors('lanes', jnp.bfloat16, 197, spread=30)
   assert np.isfinite(lanes).all()
   assert max(lanes) < 0.4
 
 
 def test_sums_of_bfloat16_weights_are_exact():
-  # Alike, 257 weights of 1 each: in bfloat16 their sum would be 256.
+  # All 257 weights are 1 before the division; in bfloat16 their sum is 256.
   query = jnp.zeros((1, 257, 1, 8), jnp.bfloat16)
   value = jnp.ones((1, 257, 1, 8), jnp.bfloat16)
   out = _blockwise('lanes')(query, query, value)
@@ -129,8 +129,8 @@ def test_sums_of_bfloat16_weights_are_exact():
 
 
 def test_means_of_keys_and_values_do_not_spoil_gradients():
-  # A query's gradient is one of differences of keys, and its scores' one of
-  # differences of values: what both have in common is to cancel out.
+  # A query's gradient depends only on differences of keys, and its scores'
+  # gradient only on differences of values. So their means must cancel out.
   shape = (1, 197, 2, 64)
   query, key, value, grad = RNG.normal(size=(4, *shape))
   key += 3 * RNG.normal(size=(1, 1, 2, 64))
@@ -151,7 +151,7 @@ def test_no_score_is_too_large(name):
   query = jnp.full((1, 3, 1, 4), 1e15, jnp.bfloat16)
   value = jnp.arange(12, dtype=jnp.bfloat16).reshape(1, 3, 1, 4)
   out, backward = jax.vjp(_blockwise(name), query, query, value)
-  # All keys alike: the mean of the values.
+  # All keys are equal, so the result is the mean of the values.
   np.testing.assert_array_equal(out[0, :, 0], [[4, 5, 6, 7]] * 3)
   assert all(jnp.isfinite(x).all() for x in backward(value))
 
@@ -195,7 +195,7 @@ def test_a_model_computes_the_same(size, options):
   _, actual = run('lanes', params)
   jax.tree.map(
     lambda a, e: np.testing.assert_allclose(
-      # The keys' biases have no gradient but rounding.
+      # The true gradient of the keys' biases is 0: only rounding remains.
       a,
       e,
       atol=2e-5 * max(np.abs(e).max(), 1),

@@ -1,4 +1,4 @@
-"""Models as a command line says them."""
+"""Guards `models.parse`: a command line's text gives the expected model."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Names, sizes and options of the models, against the published counts."""
+"""Guards names, parameter counts (as published) and options of the models."""
 
 import jax
 import jax.numpy as jnp
@@ -37,14 +37,14 @@ def _shapes(name, num_classes=1000, **overrides):
     ('R26+S/32', {}, 36_431_912),
     ('R26+B/32', {}, 101_383_976),
     ('R+Ti/16', {}, 6_337_704),
-    # The two hybrids without a published count: by the sizes of their parts.
+    # Two hybrids have no published count; theirs is the sum of their parts.
     ('R50+ViT-B/32', {}, 88_224_232 + 23_508_032 - 768 * (3072 - 2048)),
     (
       'R50+ViT-L/16',
       {},
       98_659_112 - 86_567_656 + 304_326_632 + 256 * (1024 - 768),
     ),
-    # Without their heads, but for R50x3 and R101x3, as published.
+    # Counts without the head, published except those of R50x3 and R101x3.
     ('BiT-R50x1', {}, 23_500_352 + 2048 * 1000 + 1000),
     ('BiT-R50x2', {}, 93_891_712 + 4096 * 1000 + 1000),
     ('BiT-R50x3', {}, 211_174_080 + 6144 * 1000 + 1000),
@@ -54,7 +54,7 @@ def _shapes(name, num_classes=1000, **overrides):
     ('BiT-R152x2', {}, 232_238_208 + 4096 * 1000 + 1000),
     ('BiT-R152x4', {}, 928_340_224 + 8192 * 1000 + 1000),
     ('BiT-R200x3', {}, 562_488_000 + 6144 * 1000 + 1000),
-    # A ViT-B/16 with GAP and every block twice.
+    # A ViT-B/16 with GAP, and with each block doubled.
     ('Axial-ViT-B/16', {}, 86_566_120 + 12 * 7_087_872),
   ],
 )
@@ -68,7 +68,7 @@ def test_parameter_counts_with_the_imagenet_21k_head():
   assert len(shapes) == 202
 
 
-# The counts above do not depend on the number of heads.
+# Checked apart: the counts above do not depend on the number of heads.
 @pytest.mark.parametrize(
   'size, heads',
   [('Ti', 3), ('S', 6), ('b', 6), ('B', 12), ('L', 16), ('H', 16)],
@@ -77,7 +77,7 @@ def test_heads(size, heads):
   assert models.build(f'ViT-{size}/16', num_classes=2).heads == heads
 
 
-# The same models, but shallow; the full ones do not fit into a test's time.
+# Shallow members of the families, because the full models take too long.
 @pytest.mark.parametrize(
   'name, overrides',
   [

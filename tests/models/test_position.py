@@ -1,4 +1,4 @@
-"""Position embeddings: resizing against SciPy, and errors."""
+"""Guards position embeddings: resizing equals SciPy; wrong sizes are errors."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""ResNet pieces by hand, and the hybrids' backbone against naive NumPy."""
+"""Guards ResNet layers and the hybrids' backbone, against plain NumPy."""
 
 import flax.linen as nn
 import flax.traverse_util
@@ -34,12 +34,13 @@ def _images(*shape, dtype=np.float32):
 
 
 def _standardize(kernel, padding, stride):
-  """The hybrids' convolution, float64."""
+  """Returns the hybrids' convolution, in float64."""
   kernel = (kernel - kernel.mean((0, 1, 2))) / (kernel.std((0, 1, 2)) + 1e-5)
   return lambda x: naive.conv(x, kernel, stride, padding)
 
 
-# Four weights of variance 1, or 1e-10; a second output channel of twice that.
+# Two output channels: four weights of variance 1 (1e-10 at scale 1e-5), and the
+# same weights doubled.
 FOUR = np.float32([[1, 2], [1, 2], [3, 6], [3, 6]]).reshape(2, 1, 2, 2)
 
 
@@ -64,7 +65,7 @@ def test_weight_standardization_by_hand(standardize, scale, first, second):
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 def test_weights_are_standardized_in_float32(dtype):
-  # In bfloat16 all four are 1000.
+  # In bfloat16 all four weights would be 1000.
   kernel = jnp.float32([1001, 1001, 1003, 1003]).reshape(1, 1, 4, 1)
   out = resnet.StandardizedConv(1, (1, 1), dtype=dtype).apply(
     {'params': {'kernel': kernel}}, jnp.eye(4).reshape(4, 1, 1, 4)
@@ -83,7 +84,7 @@ class Norm(nn.Module):
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 def test_group_norm_by_hand(dtype):
-  # 64 channels are 32 groups of 2: with two pixels, four numbers.
+  # 64 channels are 32 groups of 2, so two pixels give four numbers per group.
   x = np.zeros((2, 2, 1, 64), np.float32)
   x[0, 0, 0, :2] = 1, 1
   x[0, 1, 0, :2] = 3, 3
@@ -100,7 +101,7 @@ def test_group_norm_by_hand(dtype):
   assert not y[:, :, :, 4:].any()
 
 
-# At scale 1e-3 every epsilon counts.
+# At scale 1e-3 every epsilon changes the result.
 @pytest.mark.parametrize('scale', [0.3, 1e-3])
 @pytest.mark.parametrize(
   'strides, channels, padding',
@@ -143,8 +144,8 @@ def test_a_unit_without_projection_starts_as_the_identity():
   np.testing.assert_array_equal(out, np.maximum(x, 0))
 
 
-# SAME for the convolution and then for the pooling: 8 -> 4 -> 2 and 7 -> 4 -> 2
-# pixels, or 10 -> 5 -> 3 and 9 -> 5 -> 3.
+# The paddings are those of SAME: convolution and pooling map 8 -> 4 -> 2 and
+# 7 -> 4 -> 2 pixels, or 10 -> 5 -> 3 and 9 -> 5 -> 3.
 @pytest.mark.parametrize(
   'size, conv_padding, pool_padding',
   [
@@ -155,7 +156,7 @@ def test_a_unit_without_projection_starts_as_the_identity():
 def test_root_equals_numpy_with_explicit_padding(
   size, conv_padding, pool_padding
 ):
-  images = 1e-4 * _images(1, *size, 3)  # So small that the epsilon counts.
+  images = 1e-4 * _images(1, *size, 3)  # So small that the epsilon matters.
   params = naive.random_params(Features(()), images, scale=1e-3)
   assert set(params) == {'conv_root', 'gn_root'}
   out = Features(()).apply({'params': params}, images)
@@ -242,7 +243,7 @@ def test_remat_changes_what_is_recomputed_and_not_the_gradient():
   def convolutions(remat):
     return str(jax.make_jaxpr(gradient(remat))(params)).count('conv_general')
 
-  # Forward 5: root and unit. Backward 5 of the kernels and 4 of the inputs.
+  # Forward has 5 (root and unit), backward 5 for kernels and 4 for inputs.
   assert convolutions('none') == convolutions('dots') == 14
   assert convolutions('full') == 14 + 4
   expected = jax.jit(gradient('none'))(params)

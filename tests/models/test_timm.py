@@ -1,4 +1,4 @@
-"""The ResNets against independent ones: timm's."""
+"""Guards: our ResNets give the same outputs as timm's with equal parameters."""
 
 import string
 
@@ -16,7 +16,7 @@ from vit_jax.models import bit, resnet  # noqa: E402
 
 pytestmark = pytest.mark.hf
 
-LAYERS = {  # timm's by ours.
+LAYERS = {  # Our name -> timm's.
   'conv_root': 'stem.conv',
   'gn_root': 'stem.norm',
   'gn_final': 'norm',
@@ -29,7 +29,7 @@ LAYERS = {  # timm's by ours.
 
 
 def _load(module, params, like):
-  """Copies our parameters into timm's module, every one of its own."""
+  """Copies our parameters into timm's module; raises if any is left over."""
   state = {}
   for path, value in flax.traverse_util.flatten_dict(params).items():
     *units, layer, kind = path
@@ -40,7 +40,7 @@ def _load(module, params, like):
       )
       name = f'stages.{block}.blocks.{unit}.{name}'
     if not like(name):
-      name = name.removeprefix('stem.')  # A backbone of the root only.
+      name = name.removeprefix('stem.')  # The module is only a root.
     if layer == 'head' and kind == 'kernel':
       value = value[None, None]  # timm's head is a 1x1 convolution.
     if kind == 'kernel':
@@ -94,7 +94,7 @@ def test_bit(build, blocks, width_factor, size):
   params = naive.random_params(model, images, scale=0.1)
   logits, out = jax.jit(model.apply)({'params': params}, images)
   theirs = build()
-  # timm adds 1e-8 to the weights' variance. Its norms have BiT's 1e-5.
+  # timm adds 1e-8 to the weights' variance, BiT 1e-10. Norms have 1e-5 in both.
   _set_epsilons(theirs, conv=1e-10, norm=1e-5)
   _load(theirs, params, like=lambda name: True)
   with torch.no_grad():
@@ -143,9 +143,9 @@ def test_hybrid_backbone(blocks, size):
     theirs = timm.models.resnetv2.create_resnetv2_stem(
       3, stem_type='same', preact=False, conv_layer=conv
     )
-  # timm adds its epsilon to the weights' variance, the released code to their
-  # deviation: at a deviation of 0.3 that scales them by 1 - 3e-5, all alike,
-  # and the norm after each convolution takes that out again.
+  # timm adds its epsilon to the weights' variance, the released code adds it to
+  # their deviation. At a deviation of 0.3 this scales all weights by 1 - 3e-5,
+  # and the norm after each convolution cancels that scale.
   _set_epsilons(theirs, conv=1e-10, norm=1e-6)
   parts = dict(theirs.named_modules())
   _load(theirs, params, like=lambda name: name in parts)

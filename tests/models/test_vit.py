@@ -1,4 +1,4 @@
-"""The Vision Transformer: against NumPy, and what each option promises."""
+"""Guards the Vision Transformer: it equals NumPy, and each option works."""
 
 import functools
 
@@ -15,7 +15,7 @@ from vit_jax.runtime import jax_internals
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (3, 8, 12, 3))
 IMAGES = IMAGES.astype(np.float32)
 
-# Most of these tests' time is compilation: leave out what optimises.
+# Compilation takes most of these tests' time, so optimisations are off.
 _jit = functools.partial(
   jax.jit,
   compiler_options={
@@ -38,7 +38,7 @@ def _build(**overrides):
 
 
 def _random_params(model, images=IMAGES, stream=0.5):
-  """Parameters without zeros, in a residual stream of about that size."""
+  """Returns nonzero parameters; `stream` is the residual stream's scale."""
   rng = np.random.default_rng(1)
 
   def randomise(path, a):
@@ -57,7 +57,7 @@ def _zeros(init, x):
 
 
 def _equations(jaxpr):
-  """All equations of a jaxpr, those of inner jaxprs included, in order."""
+  """Yields all equations of a jaxpr and its inner jaxprs, in order."""
   for equation in jaxpr.eqns:
     yield equation
     yield from (
@@ -72,7 +72,7 @@ def _traced(function, primitive, *args):
   return [e for e in _equations(jaxpr) if e.primitive.name == primitive]
 
 
-# A forward pass in NumPy float64, one token at a time where that is clearest.
+# A forward pass in NumPy float64, one image at a time.
 
 
 def _norm(p, x):
@@ -85,7 +85,7 @@ def _dense(p, x):
 
 
 def _attention(query, key, value):
-  """[L, K] each, for one head of one image."""
+  """Computes attention for one head of one image; arguments are [L, K]."""
   scores = query @ key.T / np.sqrt(key.shape[-1])
   weights = np.exp(scores - scores.max(-1, keepdims=True))
   return weights / weights.sum(-1, keepdims=True) @ value
@@ -107,7 +107,7 @@ def _block(p, x, heads):
 
 
 def _forward(model, p, image):
-  """Logits and intermediates of one image."""
+  """Returns the logits and intermediates of one image."""
   high, wide = model.patch_size
   tokens = [
     np.tensordot(image[i : i + high, j : j + wide], p['embedding']['kernel'], 3)
@@ -139,7 +139,7 @@ def test_forward_equals_numpy(pooling, representation_size, patch_size):
     representation_size=representation_size,
     patch_size=patch_size,
   )
-  # So small a residual stream shows LayerNorm's epsilon.
+  # The residual stream is so small that LayerNorm's epsilon matters.
   params = _random_params(model, stream=1e-3)
   actual = _jit(model.apply)({'params': params}, IMAGES)
   exact = jax.tree.map(np.float64, params)
@@ -154,7 +154,7 @@ def test_forward_equals_numpy(pooling, representation_size, patch_size):
 
 def test_attention_equals_numpy_with_large_scores():
   rng = np.random.default_rng(0)
-  # Integers and K = 4 make the scores, up to thousands, exact in float32.
+  # With integers and K = 4, scores of up to thousands are exact in float32.
   query, key = rng.integers(-40, 40, (2, 2, 9, 3, 4)).astype(np.float32)
   value = rng.normal(size=(2, 9, 3, 4)).astype(np.float32)
   actual = dot_product.plain(query, key, value)
@@ -327,8 +327,8 @@ def test_dropout_masks_differ_between_blocks(scan):
   model = _build(dropout_rate=0.5, scan=scan)
   params = _zeros(model.init, IMAGES)['params']
   params = models.unstack_blocks(params) if scan else params
-  # Each block adds dropout(1), so a sum over two is 0, 2 or 4; equal masks
-  # would leave out 2, and LayerNorm keeps what is distinct.
+  # Each block adds dropout(1), so the sum of two is 0, 2 or 4. With equal masks
+  # it is never 2. LayerNorm keeps distinct values distinct.
   for i in range(2):
     block = params['Transformer'][f'encoderblock_{i}']
     block['MlpBlock_0']['Dense_1']['bias'] += 1

@@ -1,10 +1,10 @@
-"""Weights in and out: released `.npz` files, Hugging Face, runs' checkpoints.
+"""Reads and writes weights: released `.npz` files, Hugging Face, checkpoints.
 
     params, report = interop.load('augreg/B_16', model, 384, new_head=True)
     interop.save_npz('b16.npz', params, model, image_size=384)
 
-`catalog` knows the released files by name; `python -m vit_jax.convert` does
-from the command line what is here.
+`catalog` finds the released files by name. `python -m vit_jax.convert` offers
+the same from the command line.
 """
 
 from vit_jax.interop.arrays import MAX_INFLATION

@@ -1,6 +1,6 @@
 """Reading and writing `.npz` files of named arrays.
 
-Nothing that is read here can run code: pickled arrays are refused.
+Reading never runs code: pickled arrays are refused.
 """
 
 import contextlib
@@ -23,20 +23,21 @@ from vit_jax.workdir import files
 Shapes = dict[str, tuple[int, ...]]
 
 _NPY = '.npy'
-# What a file of array data can hold; NumPy writes bfloat16 as raw 2 bytes.
+# Kinds of NumPy dtypes that are read. bfloat16 is apart: NumPy writes it as raw
+# items of 2 bytes.
 _NUMBERS = 'fiub'
-_LONGEST_HEADER = 10_000  # NumPy's own limit, but it reads more first.
-_CHUNK = 2**22  # Bytes that are read at once.
-# What NumPy writes. Of others, zipfile may inflate all at the first read.
+_LONGEST_HEADER = 10_000  # NumPy has this limit, too, but checks after reading.
+_CHUNK = 2**22  # Bytes to read at once.
+# NumPy writes these. With other methods, zipfile's first read may inflate all.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# How many times larger than its file arrays may be. Trained ones hardly shrink;
-# zeros, of which fresh heads and momenta are made, do by a factor of 1,000.
+# How many times larger than its file the arrays may be. Trained arrays hardly
+# shrink in a file; zeros (new heads, momenta) shrink by a factor of 1,000.
 MAX_INFLATION = 16.0
-_ALWAYS_READ = 2**28  # Bytes that do no harm, of however small a file.
+_ALWAYS_READ = 2**28  # So many bytes do no harm, however small the file.
 
 
 class _Header(NamedTuple):
-  """Of one array: where it is in the archive and how it is laid out."""
+  """Where one array is in the archive, and its layout."""
 
   info: zipfile.ZipInfo
   shape: tuple[int, ...]
@@ -55,18 +56,19 @@ def read_npz(
 
   Args:
     path: the file.
-    check: called with name -> shape before any values are read; may raise. The
-      arrays that it names are not read: zeros that take no memory replace them.
-    max_inflation: how many times larger than the file the arrays that are read
-      may be together; up to 256 MiB are always read.
+    check: called with name -> shape before any values are read; may raise. It
+      may return names of arrays to skip: zeros that take no memory replace
+      those arrays.
+    max_inflation: the arrays that are read may together be this many times
+      larger than the file; up to 256 MiB are always read.
 
   Returns:
     Name -> array, in the file's dtype; raw 2-byte items become bfloat16.
 
   Raises:
-    ValueError: there is no such file, it is damaged or no zip file, it holds
-      no arrays, pickled objects, what is no number, empty arrays, or a name
-      twice; or its arrays are too large for it.
+    ValueError: the file does not exist, is damaged, or is not a zip file; it
+      holds no arrays, or pickled objects, other types than numbers, empty
+      arrays, or a name twice; or its arrays are too large for its size.
   """
   path = weight_files.existing_file(path)
   with _opened(path) as file:
@@ -88,7 +90,7 @@ def read_npz(
 
 
 def _opened(path: epath.Path) -> BinaryIO:
-  # From a bucket at once, not in the many small parts that zip files ask for.
+  # From a bucket, one read is faster than the many small reads of zipfile.
   return (
     io.BytesIO(path.read_bytes())
     if weight_files.is_remote(path)
@@ -103,25 +105,25 @@ def _check_inflation(
   max_inflation: float,
 ) -> None:
   """Raises ValueError if arrays are too large for their file."""
-  # Not the sum of what members take in the file, as these may overlap.
+  # The members' packed sizes are not summed, because members may overlap.
   packed = max(1, file.seek(0, io.SEEK_END))
   size = sum(header.info.file_size for header in headers)
   if size > max(_ALWAYS_READ, max_inflation * packed):
     raise ValueError(
       f'{path} is refused: its {packed:,} bytes unpack to {size:,}, more than'
-      f' {max_inflation:g} times as many, which trained weights do not.\n'
-      'If you trust it, raise --max_inflation (in a run'
+      f' {max_inflation:g} times as many. Trained weights do not shrink so.\n'
+      'If you trust the file, raise --max_inflation (in a run'
       f' --config.init.max_inflation) to {math.ceil(size / packed)}.'
     )
 
 
 @contextlib.contextmanager
 def _explained(path: epath.Path) -> Iterator[None]:
-  """Makes one ValueError of whatever is wrong with a zip file."""
+  """Turns every error of a damaged zip file into a ValueError with a remedy."""
   try:
     yield
   except UnicodeDecodeError as error:
-    problem = 'has a member whose name is no UTF-8: copy it again'
+    problem = 'has a member whose name is not UTF-8: copy it again'
     raise ValueError(f'{path} {problem}. {error}') from error
   except NotImplementedError as error:
     problem = 'is compressed in a way that is not read'
@@ -132,7 +134,8 @@ def _explained(path: epath.Path) -> Iterator[None]:
     problem = 'is encrypted, which is not read: write it again without'
     raise ValueError(f'{path} {problem}. {error}') from error
   except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-    # A wrong offset in the file makes a seek invalid; others are real.
+    # EINVAL comes from a wrong offset in the file; other OSErrors are not the
+    # file's fault.
     if isinstance(error, OSError) and error.errno != errno.EINVAL:
       raise
     with path.open('rb') as file:
@@ -140,30 +143,30 @@ def _explained(path: epath.Path) -> Iterator[None]:
     if start.startswith(b'PK'):
       problem = 'is cut short or damaged: copy it again'
     else:
-      problem = f'is no .npz file (it begins with {start!r})'
+      problem = f'is not a .npz file (it begins with {start!r})'
     raise ValueError(f'{path} {problem}. {error}') from error
 
 
 def _headers(
   archive: zipfile.ZipFile, path: epath.PathLike
 ) -> dict[str, _Header]:
-  """Reads what the arrays are; ValueError lists all that are refused."""
+  """Reads the arrays' headers; ValueError lists all arrays that are refused."""
   headers, problems = {}, {}
   for info in archive.infolist():
     name = info.filename.removesuffix(_NPY)
     if name == info.filename:
-      problems[name] = 'is no array (.npy)'
+      problems[name] = 'is not an array (.npy)'
       continue
     if name in headers:
       problems[name] = 'is there twice'
       continue
     if info.compress_type not in _COMPRESSIONS:
       raise NotImplementedError(f'{name}: method {info.compress_type}.')
-    # Outside of the parser's errors: what is wrong with the zip file.
+    # Errors of the zip file itself go to the caller.
     with archive.open(info) as member:
       try:
         header = headers[name] = _read_header(info, member)
-      # All of NumPy's parser, which reads the header as Python.
+      # NumPy's parser reads the header as Python, and raises all of these.
       except (
         ValueError,
         TypeError,
@@ -193,7 +196,7 @@ def _read_header(info: zipfile.ZipInfo, member: zipfile.ZipExtFile) -> _Header:
   length = member.read(2 * version[0])
   size = int.from_bytes(length, 'little')
   if size > _LONGEST_HEADER:
-    raise ValueError(f'it is of {size} bytes, at most {_LONGEST_HEADER}')
+    raise ValueError(f'it has {size} bytes, expected at most {_LONGEST_HEADER}')
   header = io.BytesIO(length + member.read(size))
   if version == (1, 0):
     parsed = np.lib.format.read_array_header_1_0(header)
@@ -209,21 +212,21 @@ def _read_header(info: zipfile.ZipInfo, member: zipfile.ZipExtFile) -> _Header:
 
 
 def _problem(header: _Header) -> str:
-  """Why an array is refused; '' if it isn't."""
+  """Returns why an array is refused, or ''."""
   dtype, size = header.dtype, math.prod(header.shape)
   if dtype.hasobject:
     return 'is a pickled object, which could run code'
   if dtype.kind not in _NUMBERS and dtype != ml_dtypes.bfloat16:
-    return f'is of dtype {dtype}, no number'
+    return f'has dtype {dtype}, expected numbers'
   if not size:
-    return f'is empty, of shape {header.shape}'
+    return f'is empty: its shape is {header.shape}'
   if header.start + size * dtype.itemsize != header.info.file_size:
-    return 'is not of the size that its header says'
+    return 'has another size than its header says'
   return ''
 
 
 def _read_array(archive: zipfile.ZipFile, header: _Header) -> np.ndarray:
-  # In place and in parts: the values are in memory but once.
+  # Reads in parts into one buffer, so that the values are in memory only once.
   data = np.empty(math.prod(header.shape) * header.dtype.itemsize, np.uint8)
   with archive.open(header.info) as member:
     member.read(header.start)
@@ -231,14 +234,14 @@ def _read_array(archive: zipfile.ZipFile, header: _Header) -> np.ndarray:
       part = memoryview(data)[start : start + _CHUNK]
       if member.readinto(part) != len(part):
         raise EOFError('It ends too early.')
-    member.read(1)  # The end, where the checksum is compared.
+    member.read(1)  # zipfile compares the checksum when it meets the end.
   return data.view(header.dtype).reshape(header.shape, order=header.order)
 
 
 def write_npz(path: epath.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
   """Writes a `.npz` file, whole or not at all.
 
-  The bytes depend on the arrays alone: names are sorted, times are left out.
+  The bytes depend only on the arrays: names are sorted, times are left out.
 
   Args:
     path: the file, local or `gs://`; replaced if it exists.
@@ -249,7 +252,7 @@ def write_npz(path: epath.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
   with files.atomic(path) as temporary, temporary.open('wb') as file:  # noqa: SIM117
     with zipfile.ZipFile(file, 'w') as archive:
       for name in sorted(arrays):
-        # Without a date of its own an entry gets 1980's.
+        # Without a date, each entry gets the same fixed one, of 1980.
         info = zipfile.ZipInfo(name + _NPY)
         with archive.open(info, 'w', force_zip64=True) as member:
           np.lib.format.write_array(

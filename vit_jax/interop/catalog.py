@@ -1,14 +1,15 @@
-"""The released weights by name: which file, where it is, and its model.
+"""The released weights by name: their files, where they are, their models.
 
     from vit_jax.interop import catalog
     catalog.names()              # All of them.
     catalog.find('augreg/B_16')  # Where the file lies on this machine.
 
-Nothing is downloaded: a file that is not there is an error that says how to
-fetch it. Files are looked for in $VIT_JAX_WEIGHTS, or in ~/.cache/vit_jax.
+Nothing is downloaded: the error for a missing file says how to fetch it. Files
+are expected in $VIT_JAX_WEIGHTS, or else in ~/.cache/vit_jax.
 
-Facts: the README and `configs/models.py` of google-research/vision_transformer,
-and the README of google-research/big_transfer.
+Sources: the README and `configs/models.py` of
+google-research/vision_transformer, and the README of
+google-research/big_transfer.
 """
 
 import dataclasses
@@ -34,10 +35,10 @@ class Entry:
 
   Attributes:
     bucket: the public storage bucket.
-    path: of the file in the bucket.
+    path: path of the file in the bucket.
     model: name of the model.
-    num_classes: of the file's head.
-    image_size: side in pixels that the position embeddings are for.
+    num_classes: number of classes of the file's head.
+    image_size: side in pixels of the images that position embeddings are for.
   """
 
   bucket: str
@@ -48,22 +49,22 @@ class Entry:
 
   @property
   def url(self) -> str:
-    """Where anyone can fetch it."""
+    """The public address of the file."""
     path = urllib.parse.quote(self.path)
     return f'https://storage.googleapis.com/{self.bucket}/{path}'
 
   @property
   def local(self) -> str:
-    """The path below the local folder."""
-    # BiT's files lie at the top of their bucket.
+    """The file's path below the local folder."""
+    # BiT's files are at the top of their bucket.
     return self.path if '/' in self.path else f'bit/{self.path}'
 
   def build(self, representation_size: int | None = None) -> nn.Module:
     """Builds the model whose parameters the file holds.
 
     Args:
-      representation_size: of the hidden layer of the pre-training head, which
-        the file tells: most of those pre-trained only have one.
+      representation_size: size of the pre-training head's hidden layer. The
+        file's arrays show it: most files before fine-tuning have that layer.
     """
     return models.build(
       self.model,
@@ -92,11 +93,11 @@ _IMAGENET = (
   'ViT-L_16-224',
 )
 # AugReg's recommended file for each model, pre-trained on ImageNet-21k for 300
-# epochs: augmentation, weight decay, dropout (and stochastic depth). Then the
-# learning rate and the resolution of its recommended fine-tuning on ImageNet.
+# epochs: its augmentation, weight decay and dropout (also stochastic depth).
+# Then the learning rate and resolution of its recommended ImageNet fine-tuning.
 _AUGREG = {
   'L_16': ('strong1', 0.1, 0.0, 0.01, 384),
-  # timm, too, loads medium1; big_vision's list has medium2 here.
+  # timm loads medium1, too; big_vision's list has medium2 here.
   'B_8': ('medium1', 0.1, 0.0, 0.01, 224),
   'B_16': ('medium1', 0.1, 0.0, 0.03, 384),
   'S_16': ('light1', 0.03, 0.0, 0.03, 384),
@@ -169,7 +170,7 @@ def _bit_entries() -> dict[str, Entry]:
     for stem, classes, size in (
       (f'BiT-S-{resnet}', IMAGENET_CLASSES, 224),
       (f'BiT-M-{resnet}', IMAGENET21K_CLASSES, 224),
-      # BiT-HyperRule's crop in the released code.
+      # 480 is BiT-HyperRule's crop in the released code.
       (f'BiT-M-{resnet}-ILSVRC2012', IMAGENET_CLASSES, 480),
     ):
       entries[f'bit/{stem}'] = Entry(
@@ -191,7 +192,7 @@ def names() -> list[str]:
 
 
 def similar(name: str) -> list[str]:
-  """Returns names like this one, which may lack what is before the slash."""
+  """Returns similar names; `name` may lack the part before the slash."""
   last = name.rpartition('/')[2].lower()
   same = [k for k in names() if last and k.lower().endswith('/' + last)]
   close = difflib.get_close_matches(name, names(), cutoff=0.5)
@@ -199,7 +200,7 @@ def similar(name: str) -> list[str]:
 
 
 def entry(name: str) -> Entry:
-  """Returns what is known of a name; ValueError lists similar ones."""
+  """Returns the entry of a name; ValueError for unknown ones lists similar."""
   if name not in _ENTRIES:
     found = similar(name)
     known = f'Similar are {", ".join(found)}. ' if found else ''
@@ -210,7 +211,7 @@ def entry(name: str) -> Entry:
 
 
 def path_of(name: str) -> epath.Path:
-  """Where the file of a name belongs on this machine."""
+  """Returns where the file of a name belongs on this machine."""
   folder = os.environ.get(VARIABLE) or _DEFAULT_FOLDER
   return weight_files.absolute(folder) / entry(name).local
 
@@ -219,8 +220,8 @@ def find(name: str) -> epath.Path:
   """Finds the local file of a name.
 
   Raises:
-    ValueError: an unknown name, or the file is not there; says how to fetch
-      it.
+    ValueError: the name is unknown, or the file does not exist. The message
+      says how to fetch it.
   """
   path, found = path_of(name), entry(name)
   if not path.exists():
@@ -232,6 +233,6 @@ def find(name: str) -> epath.Path:
     raise ValueError(
       f'The weights {name!r} are not on this machine: there is no file {path}.'
       ' Fetch them with\n  ' + '\nor\n  '.join(ways) + '\n'
-      f'Another folder can be set in ${VARIABLE}.'
+      f'To use another folder, set ${VARIABLE}.'
     )
   return path

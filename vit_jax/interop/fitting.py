@@ -1,7 +1,7 @@
-"""Fitting loaded parameters to a model (section 3.2 of the paper).
+"""Fits loaded parameters to a model (section 3.2 of the paper).
 
-The one place that knows what happens to heads, position embeddings and misfits,
-whichever kind of file the parameters come from.
+For every kind of file, this module alone decides what happens to heads,
+position embeddings and arrays that do not fit.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from vit_jax.models import position
 
 _HEAD, _PRE_LOGITS = parameter_shapes.HEADS
 _MASK_EMBEDDING, _PATCH_HEAD = parameter_shapes.MASKED_PATCH
-_LISTED = 8  # Names of a kind in a line; optimizers have hundreds.
+_LISTED = 8  # Longest list of names in a report; optimizers have hundreds.
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What became of each array, by name, and remarks on what differs."""
+  """What happened to each array, by name, and notes on differences."""
 
   loaded: tuple[str, ...]
   resized: tuple[str, ...]
@@ -60,31 +60,31 @@ def fit(
   """Fits a tree of arrays to a model's parameters.
 
   Args:
-    source: the loaded parameters by our names, as a tree or flat, with scanned
+    source: the loaded parameters by our names, as a tree or flat, with stacked
       blocks or without.
-    params: the model's parameters; they give the shapes and the new head. What
-      is not new may be a `jax.ShapeDtypeStruct`.
-    old_grid: the grid of the source's position embeddings; None is a square,
-      as in all released files. If they make no square, but are as many as in
-      `params`, it is taken to be the same grid, and the report says so.
+    params: the model's parameters. They give the shapes and the new head; all
+      but the new arrays may be a `jax.ShapeDtypeStruct`.
+    old_grid: the grid of the source's position embeddings. None means a square,
+      as in all released files. If their number is no square, but is that of
+      `params`, the same grid is assumed, and the report says so.
     new_grid: the grid of `params`; None if the model has none.
-    new_head: whether `head` keeps what `params` holds. A hidden layer
-      `pre_logits` is loaded all the same where the model has one of that size;
-      else it is left out, or new. What only masked patch prediction has is
-      treated alike: its predictions as the head, and the mask embedding as the
-      hidden layer.
-    name: of the source, for the error message.
+    new_head: whether `head` keeps the values of `params`. A hidden layer
+      `pre_logits` is still loaded if the model has one of the same size;
+      otherwise the file's is left out and the model's is new. For masked patch
+      prediction, `patch_head` is treated like the head, and the mask embedding
+      like the hidden layer.
+    name: name of the source, for the error message.
     option: how the user asks for a new head, for the error message.
-    dropped: names of what the file holds beside the parameters.
-    notes: remarks for the report.
+    dropped: names of the file's arrays that are not parameters.
+    notes: notes for the report.
 
   Returns:
     The fitted tree, NumPy arrays in the dtypes of `params`, and a report of
     what was done.
 
   Raises:
-    ValueError: arrays that are missing, extra, of another shape, or not
-      finite; lists them all.
+    ValueError: arrays are missing, extra, of another shape, or not finite. The
+      message lists them all.
   """
   loaded, report = match(
     source,
@@ -118,11 +118,11 @@ def match(
   dropped: tuple[str, ...] = (),
   notes: tuple[str, ...] = (),
 ) -> tuple[dict[str, Any], Report]:
-  """The part of `fit` for which shapes are enough (see `placeholder`).
+  """Does the part of `fit` that needs only shapes (see `placeholder`).
 
   Returns:
-    Our name -> array of the right shape, blocks not stacked, in the dtype of
-    its file; and the report.
+    Our name -> array of the model's shape in the file's dtype, blocks not
+    stacked; and the report.
   """
   target = parameter_shapes.without_structs(params)
   loaded = released.unstack(flax.traverse_util.flatten_dict(source, sep='/'))
@@ -139,7 +139,7 @@ def match(
   if difference or problem:
     hint = '' if new_head else _head_hint(loaded, target, option)
     if difference:
-      difference = f' Against the model:\n{difference}\n'
+      difference = f' Compared with the model:\n{difference}\n'
     raise ValueError(
       f'The weights of {name} do not fit the model.{difference or " "}'
       f'Check the name of the model and its sizes.{hint}{problem}'
@@ -156,7 +156,7 @@ def match(
 def _new_head(
   loaded: Mapping[str, Any], target: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-  """What of the file's head is dropped, and what of the model's is new."""
+  """Returns the file's arrays to drop, and the model's that stay new."""
   hidden = {
     name: {k: tuple(v.shape) for k, v in params.items() if _is_hidden(k)}
     for name, params in (('loaded', loaded), ('target', target))
@@ -179,7 +179,7 @@ def _is_hidden(name: str) -> bool:
 def _head_hint(
   loaded: Mapping[str, Any], target: Mapping[str, Any], option: str
 ) -> str:
-  """What to do about a head that doesn't fit; '' if it does."""
+  """Returns what to do about a head that does not fit, or ''."""
   key, hidden = 'head/bias', 'pre_logits/bias'
   if key not in target:
     return (
@@ -193,7 +193,7 @@ def _head_hint(
   if hidden in lengths and hidden not in target:
     size = lengths[hidden]
     hints.append(
-      f'These weights have a hidden layer before the head: keep it with'
+      f'These weights have a hidden layer before the head: keep the layer with'
       f' representation_size={size}, or leave it and the head out with'
       f' {option}.'
     )
@@ -203,7 +203,9 @@ def _head_hint(
       f' representation_size unset, or start a new one with {option}.'
     )
   if key not in loaded:
-    hints.append(f'These weights have no head: give the model one by {option}.')
+    hints.append(
+      f'These weights have no head: give the model a new one by {option}.'
+    )
   elif key in lengths and loaded[key].shape != target[key].shape:
     hints.append(
       f'The head is for {lengths[key]} classes, the model has'
@@ -217,7 +219,7 @@ def _assumed_grid(
   target: Mapping[str, Any],
   new_grid: tuple[int, int] | None,
 ) -> tuple[tuple[int, int] | None, tuple[str, ...]]:
-  """The grid of position embeddings whose file does not tell, and a note."""
+  """Returns the grid to assume where a file does not state it, and a note."""
   for name in loaded.keys() & target.keys():
     shape = tuple(loaded[name].shape)
     if name.rpartition('/')[2] != 'pos_embedding' or len(shape) != 3:
@@ -227,10 +229,11 @@ def _assumed_grid(
     grid = (side, side) if side**2 == patches else None
     same = shape == tuple(target[name].shape)
     if not same or new_grid in (grid, None):
-      return grid, ()  # No other is as likely; or resizing says what's wrong.
+      # No other grid is as likely. Without a square, resizing raises the error.
+      return grid, ()
     grid = grid or new_grid
     return grid, (
-      f'the file does not tell the grid of its {patches} position embeddings:'
+      f'the file does not state the grid of its {patches} position embeddings:'
       f' {grid[0]}x{grid[1]} is assumed',
     )
   return None, ()
@@ -242,10 +245,10 @@ def _resize_positions(
   old_grid: tuple[int, int] | None,
   new_grid: tuple[int, int] | None,
 ) -> tuple[list[str], str]:
-  """Replaces position embeddings in `loaded` by ones of the new grid.
+  """Replaces position embeddings in `loaded` by resized ones.
 
   Returns:
-    The names of what was resized, and why some could not be, if so.
+    The names of resized arrays, and why others could not be resized, or ''.
   """
   resized, problems = [], []
   for name in sorted(loaded.keys() & target.keys()):
@@ -273,7 +276,7 @@ def _resize_positions(
 
 
 def _resize_table(array, old_grid, new_grid, num_prefix_tokens):
-  # Not by shape: two grids may have the same number of patches.
+  # Compares grids, because two grids may have the same number of patches.
   if old_grid == new_grid:
     return array
   return position.resize(

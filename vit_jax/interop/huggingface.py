@@ -1,7 +1,7 @@
 """Reads Hugging Face folders: `config.json` and `model.safetensors`.
 
-Of ViTForImageClassification and ViTModel, and DeiT stored as either. Neither
-torch nor transformers is needed.
+Reads ViTForImageClassification and ViTModel, and DeiT stored as either. Needs
+neither torch nor transformers.
 """
 
 import os
@@ -29,7 +29,7 @@ INDEX = 'model.safetensors.index.json'
 
 
 def is_folder(path: epath.Path) -> bool:
-  """Whether a directory holds weights as Hugging Face names them."""
+  """Returns whether a path is a folder with Hugging Face's files of weights."""
   names = (WEIGHTS, INDEX, 'pytorch_model.bin', 'pytorch_model.bin.index.json')
   return path.is_dir() and any((path / name).exists() for name in names)
 
@@ -38,9 +38,9 @@ def read(path: epath.PathLike) -> Weights:
   """Reads a folder, or a `.safetensors` file in one.
 
   Raises:
-    ValueError: files that are missing or damaged, weights that only exist
-      pickled, a model that is no ViT, one with a distillation token, or what
-      `huggingface_config.read` refuses.
+    ValueError: files are missing or damaged, the weights exist only as a
+      pickle, the model is not a ViT or has a distillation token, or
+      `huggingface_config.read` refuses the folder.
   """
   path = weight_files.absolute(path)
   folder = path if path.is_dir() else path.parent
@@ -51,8 +51,8 @@ def read(path: epath.PathLike) -> Weights:
   tensors = released.renamed(tensors, torch_names.name_in_file)
   if 'embeddings.distillation_token' in tensors:
     raise ValueError(
-      f'{folder} holds a DeiT with a distillation token, which has a position'
-      ' embedding and a head of its own; the models here have none. Use a DeiT'
+      f'{folder} holds a DeiT with a distillation token, which has its own'
+      ' position embedding and head; no model here has that token. Use a DeiT'
       ' that was stored as a ViT.'
     )
   used, notes = _without_unused(tensors, config)
@@ -66,7 +66,7 @@ def read(path: epath.PathLike) -> Weights:
     grid = position.token_grid(config.image_size, config.patch_size)
   except ValueError as error:
     raise ValueError(
-      f'{folder / huggingface_config.CONFIG} describes no model of these'
+      f'{folder / huggingface_config.CONFIG} describes no model for these'
       f' weights: {error}'
     ) from error
   return Weights(
@@ -86,16 +86,16 @@ def read(path: epath.PathLike) -> Weights:
 def _without_unused(
   tensors: Mapping[str, np.ndarray], config: huggingface_config.Config
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  """Leaves out what changes no output, and says so."""
+  """Leaves out arrays that change no output; returns the rest, and notes."""
   used, notes = dict(tensors), ()
   if used.pop('embeddings.mask_token', None) is not None:
     notes += ('the mask token, for masked images only, is left out',)
   if 'classifier.bias' in used and 'pooler.dense.bias' in used:
-    # So does transformers: the classifier reads the class token itself.
+    # In transformers, the classifier reads the class token, not the pooler.
     used = {k: v for k, v in used.items() if not k.startswith('pooler.')}
     notes += ('the pooler, which the classifier does not use, is left out',)
   if 'pooler.dense.bias' in used and config.pooler_act != 'tanh':
-    notes += (f'their pooler_act={config.pooler_act!r} becomes tanh',)
+    notes += (f"the folder's pooler_act={config.pooler_act!r} becomes tanh",)
   return used, notes
 
 
@@ -107,8 +107,8 @@ def _read_folder(folder: epath.Path) -> dict[str, np.ndarray]:
       raise ValueError(f'{folder} has no weights: there is no {WEIGHTS}.')
     raise ValueError(
       f'{folder} holds its weights only as a pickle (pytorch_model.bin), which'
-      ' is not read, because it can run code. Where you trust it and have'
-      ' torch, transformers.AutoModelForImageClassification.from_pretrained('
+      ' is not read, because it can run code. If you trust it and have torch,'
+      ' transformers.AutoModelForImageClassification.from_pretrained('
       f'FOLDER).save_pretrained(NEW_FOLDER) writes {WEIGHTS}.'
     )
   content = {'weight_map': {}} | json_files.read(folder / INDEX)
@@ -137,7 +137,7 @@ def _model(
   config: huggingface_config.Config,
   settings: Mapping[str, Any],
 ) -> nn.Module | None:
-  """The model of the folder; None if it has no head, or misfits anyway."""
+  """Returns the folder's model; None if a bias is missing or misshapen."""
   biases = [
     params.get(f'{name}/bias')
     for name in (

@@ -1,4 +1,4 @@
-"""What the JSON files of a Hugging Face folder say about its weights."""
+"""Reads the JSON files of a Hugging Face folder, which describe its weights."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from vit_jax.interop.weights import pair
 CONFIG, PREPROCESSOR = 'config.json', 'preprocessor_config.json'
 PREPROCESSING = 'vit_jax_preprocessing'  # Our own key.
 
-# Of `transformers.ViTConfig`, where a config.json leaves them out.
+# Defaults of `transformers.ViTConfig`, for keys that a config.json leaves out.
 _DEFAULTS = {
   'model_type': 'vit',
   'num_attention_heads': 12,
@@ -59,14 +59,14 @@ class Config:
   Attributes:
     heads: attention heads.
     gelu: as in `vit.ViT`.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     image_size: (height, width) in pixels.
     patch_size: (height, width) in pixels.
     qkv_bias: whether queries, keys and values have biases.
     pooler_act: the pooler's activation, by its name in transformers.
-    labels: what `id2label` holds.
-    mean: subtracted from images in [0, 1]; one number, or one a channel.
-    std: they are divided by it then.
+    labels: the content of `id2label`.
+    mean: subtracted from images in [0, 1]; one number, or one per channel.
+    std: divides images after the subtraction; one number, or one per channel.
     preprocessing: operations of our own evaluation; '' if unknown.
   """
 
@@ -83,7 +83,7 @@ class Config:
   preprocessing: str
 
   def class_names(self, classes: int) -> tuple[str, ...]:
-    """The labels, unless they are the library's placeholders."""
+    """Returns one label per class; () for placeholders or another number."""
     names = tuple(self.labels.get(str(i), '') for i in range(len(self.labels)))
     placeholders = all(n == f'LABEL_{i}' for i, n in enumerate(names))
     return () if placeholders or len(names) != classes else names
@@ -93,8 +93,8 @@ def read(folder: epath.Path) -> Config:
   """Reads `config.json` and, if it is there, `preprocessor_config.json`.
 
   Raises:
-    ValueError: a file that is missing or damaged, a value that cannot be, a
-      model that is no ViT, or another activation or range of the inputs.
+    ValueError: a file is missing or damaged, a value is not allowed, the model
+      is not a ViT, or it has an unknown activation or range of inputs.
   """
   path = folder / CONFIG
   config = _DEFAULTS | json_files.read(path)
@@ -126,10 +126,10 @@ def read(folder: epath.Path) -> Config:
 
 
 def _preprocessor(path: epath.Path) -> tuple[dict[str, Any], tuple, tuple]:
-  """The content, and the mean and standard deviation of images in [0, 1]."""
+  """Returns the content, and the mean and std for images in [0, 1]."""
   content = json_files.read(path) if path.exists() else {}
   json_files.check(content, _PREPROCESSOR_KINDS, path)
-  # None is the default of ViTImageProcessor, as if the key were not there.
+  # For ViTImageProcessor, None means its default, like a missing key.
   given = {k: v for k, v in content.items() if v is not None}
   factor = given.get('rescale_factor', 1 / 255)
   if not given.get('do_rescale', True) or abs(255 * factor - 1) > 1e-6:
@@ -150,20 +150,22 @@ def _preprocessor(path: epath.Path) -> tuple[dict[str, Any], tuple, tuple]:
 def fold_normalization(
   params: Mapping[str, np.ndarray], config: Config
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  """Makes the embedding take inputs in [-1, 1], whatever it was trained on.
+  """Changes the embedding so that it takes inputs in [-1, 1].
 
-  An input z of theirs is (x / 2 + 1 / 2 - mean) / std of ours, x, which is
-  linear, and an embedding has no padding: the outputs stay the same.
+  For our input x in [-1, 1], the folder's input is
+  z = (x / 2 + 1 / 2 - mean) / std. This is linear, and the embedding has no
+  padding, so the outputs stay the same.
 
   Args:
-    params: our names; `embedding/kernel` is [height, width, channels, D].
-    config: its mean and standard deviation are those of z.
+    params: our name -> array; `embedding/kernel` is [height, width, channels,
+      D].
+    config: gives the mean and standard deviation for z.
 
   Returns:
     The parameters, and a note if they were changed.
 
   Raises:
-    ValueError: the means are not as many as the channels.
+    ValueError: the number of means or deviations is not that of the channels.
   """
   params = dict(params)
   if {*config.mean, *config.std} == {0.5}:
@@ -171,7 +173,7 @@ def fold_normalization(
   given = f'mean {list(config.mean)} and standard deviation {list(config.std)}'
   kernel, bias = (params.get(f'embedding/{k}') for k in ('kernel', 'bias'))
   if kernel is None or bias is None or (kernel.ndim, bias.ndim) != (4, 1):
-    return params, ()  # An error elsewhere, which lists all that is wrong.
+    return params, ()  # `fitting` raises an error that lists all such arrays.
   channels = kernel.shape[2]
   if {len(config.mean), len(config.std)} - {1, channels}:
     raise ValueError(
@@ -187,6 +189,6 @@ def fold_normalization(
   params['embedding/kernel'] = kernel.astype(np.float32)
   params['embedding/bias'] = bias.astype(np.float32)
   return params, (
-    f'these weights are for inputs normalised with {given}, which is made part'
-    ' of their embedding, so that inputs in [-1, 1] give the same outputs',
+    f'these weights are for inputs normalised with {given}; this is now made'
+    ' part of their embedding, so that inputs in [-1, 1] give the same outputs',
   )

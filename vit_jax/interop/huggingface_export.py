@@ -1,6 +1,6 @@
 """Writes Hugging Face folders, which `from_pretrained` of transformers loads.
 
-Neither torch nor transformers is needed.
+Needs neither torch nor transformers.
 """
 
 from collections.abc import Sequence
@@ -40,19 +40,19 @@ def save_huggingface(
   """Writes a folder that `transformers` loads as ViTForImageClassification.
 
   Args:
-    folder: created if it is not there; its files of the same names are
-      replaced.
-    params: of the model; a tree of arrays, blocks stacked or not.
+    folder: created if it does not exist; files of the same names are replaced.
+    params: the model's parameters, a tree of arrays, blocks stacked or not.
     model: a `vit.ViT`, for the config.
     image_size: side or (height, width) that the position embeddings are for.
     class_names: one for each logit, for `id2label`.
-    preprocessing: the operations of our evaluation, kept for information in
-      `preprocessor_config.json`, which itself resizes to the image size.
+    preprocessing: the operations of our evaluation, which
+      `preprocessor_config.json` keeps for information only: transformers just
+      resizes to the image size.
 
   Raises:
-    ValueError: `transformers` has no such model, for reasons that are listed;
-      there are not as many names as classes; or the parameters are not
-      the model's or not finite.
+    ValueError: `transformers` lacks the model, for the listed reasons; the
+      number of names is not that of the classes; or the parameters do not fit
+      the model or are not finite.
   """
   check_savable(model)
   image_size = pair(image_size)
@@ -64,7 +64,7 @@ def save_huggingface(
   folder = weight_files.absolute(folder)
   folder.mkdir(parents=True, exist_ok=True)
   with files.atomic(folder / WEIGHTS) as temporary:
-    # The format of the arrays' names and layouts, which transformers checks.
+    # transformers requires this entry: arrays have PyTorch's names and layouts.
     temporary.write_bytes(
       safetensors.numpy.save(
         torch_names.to_torch(flat), metadata={'format': 'pt'}
@@ -77,9 +77,9 @@ def save_huggingface(
 
 
 def check_savable(model: nn.Module) -> None:
-  """Raises ValueError with all reasons why transformers lacks such a model."""
+  """Raises ValueError with all reasons why transformers lacks the model."""
   if not isinstance(model, vit.ViT):
-    reasons = ['it is no Vision Transformer']
+    reasons = ['it is not a Vision Transformer']
   else:
     reasons = [
       reason
@@ -123,7 +123,7 @@ def _config(
   names = class_names or [f'LABEL_{i}' for i in range(model.num_classes)]
   label2id = {}
   for i, name in enumerate(names):
-    label2id.setdefault(name, i)  # Of classes with the same name the first.
+    label2id.setdefault(name, i)  # The first of classes with the same name.
   return {
     'architectures': ['ViTForImageClassification'],
     'model_type': 'vit',

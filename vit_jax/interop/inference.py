@@ -1,4 +1,4 @@
-"""Which model parameters belong to, and how a model is described in files."""
+"""Infers the model of given parameters, and describes models for files."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from vit_jax import models
 from vit_jax.interop import released
 from vit_jax.models import variants, vit
 
-# What changes how a model is trained or computed, but not what it is.
+# Attributes that change how a model is trained or computed, not its function.
 _NOT_DESCRIBED = (
   'num_classes',
   'dropout_rate',
@@ -33,29 +33,30 @@ _VIT_SIZES = (
 )
 _BLOCK = 'Transformer/encoderblock_0/'
 _AXIAL_UNIT = 'block1/unit1/'
-_BIT_IMAGE_SIZE = (224, 224)  # Any will do.
+_BIT_IMAGE_SIZE = (224, 224)  # A BiT takes any size.
 
 
 def infer_model(
   arrays: Mapping[str, np.ndarray], image_size: tuple[int, int] | None = None
 ) -> tuple[nn.Module, tuple[int, int]]:
-  """Finds the model that a file's arrays belong to, by names and shapes.
+  """Infers the model of a file's arrays from their names and shapes.
 
-  What no shape tells gets the default: the GELU, the LayerNorms' epsilon, and
-  whether a single position embedding is added once or before every block.
+  Three attributes change no shape and get their defaults: the GELU, the
+  LayerNorms' epsilon, and whether a single position embedding is added once or
+  before every block.
 
   Args:
     arrays: name -> array, by released names or ours.
-    image_size: (height, width) in pixels, where the number of patches is no
-      square; by default that of a square image.
+    image_size: (height, width) in pixels; needed where the number of patches
+      is no square.
 
   Returns:
-    The model, and the image size its position embeddings are for: 224x224 of a
-    ResNet, which takes any.
+    The model, and the image size that its position embeddings are for. A BiT
+    takes any size; for it, the size is 224x224.
 
   Raises:
-    ValueError: no model of this package has such arrays, or the image size
-      does not follow from them.
+    ValueError: no model of this package has these arrays, or they do not show
+      the image size.
   """
   flat = released.from_released(arrays)
   if 'head/bias' not in flat:
@@ -81,11 +82,11 @@ def infer_model(
 
 
 def sizes(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """The sizes that arrays by our names tell of their model.
+  """Infers a model's sizes from arrays by our names.
 
   Returns:
-    Attributes of the model, such as `width` and `depth`; {} if they are of no
-    ViT, hybrid or BiT.
+    Attributes of the model, such as `width` and `depth`; {} if the arrays are
+    not those of a ViT, hybrid or BiT.
   """
   found = {}
   with contextlib.suppress(KeyError, ValueError):
@@ -100,7 +101,7 @@ def sizes(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """The attributes of `vit.ViT`; KeyError if an array is not there."""
+  """Returns the attributes of `vit.ViT`; KeyError if an array is missing."""
   axial = any(name.startswith(_BLOCK + 'row/') for name in flat)
   block = _BLOCK + 'row/' if axial else _BLOCK
   attention = block + 'MultiHeadDotProductAttention_0/'
@@ -131,7 +132,7 @@ def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def _shape(
   flat: Mapping[str, np.ndarray], name: str, rank: int
 ) -> tuple[int, ...]:
-  """The shape of an array; KeyError without it, ValueError if of other rank."""
+  """Returns a shape; KeyError if missing, ValueError if of another rank."""
   shape = tuple(flat[name].shape)
   if len(shape) != rank or 0 in shape:
     raise ValueError(
@@ -146,7 +147,7 @@ def _block_of(name: str) -> re.Match | None:
 
 
 def _position(flat: Mapping[str, np.ndarray]) -> tuple[str, str]:
-  """`position_embedding` and `position_site`."""
+  """Returns `position_embedding` and `position_site`."""
   for name in flat:
     leaf = name.rpartition('/')[2]
     site = 'every_layer' if _block_of(name) else 'stem'
@@ -158,13 +159,13 @@ def _position(flat: Mapping[str, np.ndarray]) -> tuple[str, str]:
       shared = _shape(flat, name, 3)[1] == 1
       return ('relative' if shared else 'relative_per_head'), 'stem'
   raise ValueError(
-    'These weights have no position embedding: whether the model has none or'
-    ' a fixed one, their shapes do not tell. Name the model.'
+    'These weights have no position embedding: their shapes do not show whether'
+    ' the model has none or a fixed one. Name the model.'
   )
 
 
 def _axial_resnet(flat, classes, image_size):
-  """`infer_model` of an AxialResNet, whose first stage halves twice."""
+  """Does `infer_model` for an AxialResNet, whose root halves images twice."""
   height, width = (
     _shape(flat, f'{_AXIAL_UNIT}{axis}_attention/relative_embedding', 2)
     for axis in ('height', 'width')
@@ -204,10 +205,10 @@ def _resnet_width(flat: Mapping[str, np.ndarray]) -> int:
 def _image_size(
   flat: Mapping[str, np.ndarray], model: vit.ViT
 ) -> tuple[int, int]:
-  """The image size of the position embeddings, in whole patches."""
+  """Returns the image size of the position embeddings, in whole patches."""
   prefix = int(released.CLS in flat)
   grid, patches = None, 0
-  lengths = {'x': 0, 'y': 0}  # Of the axes, where each has its table.
+  lengths = {'x': 0, 'y': 0}  # Columns and rows, if each axis has a table.
   for name in flat:
     leaf = name.rpartition('/')[2]
     if leaf in ('x_embedding', 'y_embedding'):
@@ -215,7 +216,7 @@ def _image_size(
     elif leaf == 'pos_embedding':
       patches = _shape(flat, name, 3)[1] - prefix
     elif leaf == 'relative_embedding':
-      length = (_shape(flat, name, 3)[0] + 1) // 2  # Of 2L - 1 rows.
+      length = (_shape(flat, name, 3)[0] + 1) // 2  # The table has 2L - 1 rows.
       if '/row/' in name:
         lengths['x'] = length
       elif '/column/' in name:
@@ -229,11 +230,11 @@ def _image_size(
     grid = (side, side)
     if side == 0 or side**2 != patches:
       raise ValueError(
-        f'{patches} patches are no square grid: give the image size.'
+        f'{patches} patches do not form a square grid: give the image size.'
       )
   stride = 1
   if model.resnet_blocks is not None:
-    # The root halves twice, and each stage but the first once.
+    # The root halves the image twice, each stage but the first once.
     stride = 4 * 2 ** max(0, len(model.resnet_blocks) - 1)
   return tuple(
     count * patch * stride
@@ -242,14 +243,14 @@ def _image_size(
 
 
 def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
-  """The name of a model and its overrides, for `models.build`.
+  """Returns a model's name and overrides, for `models.build`.
 
   Args:
     model: from `models.build`.
 
   Returns:
-    The name that needs the fewest overrides, and those, as JSON has them.
-    What concerns only training and computation is left out.
+    The name that needs the fewest overrides, and the overrides, as JSON has
+    them. Attributes that concern only training and computation are left out.
   """
   names = models.names()
   if isinstance(model, vit.ViT) and len(set(model.patch_size)) == 1:
@@ -266,14 +267,14 @@ def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
       if field.name not in _NOT_DESCRIBED
       and getattr(model, field.name) != getattr(named, field.name)
     }
-    # A None cannot override.
+    # `models.build` takes None as no override.
     if None in overrides.values():
       continue
     if best is None or len(overrides) < len(best[1]):
       best = (name, overrides)
   if best is None:
     raise ValueError(
-      f'{model} is none of the models {", ".join(models.names())}.'
+      f'{model} is not one of the models {", ".join(models.names())}.'
     )
   name, overrides = best
   return name, {
@@ -282,7 +283,7 @@ def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
 
 
 def flatten(params: Any) -> dict[str, np.ndarray]:
-  """A tree of parameters, or a flat one, to flat float32, not stacked."""
+  """Returns parameters, a tree or flat, as flat float32, blocks not stacked."""
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   return released.unstack(
     {k: np.asarray(v, np.float32) for k, v in flat.items()}
@@ -290,7 +291,7 @@ def flatten(params: Any) -> dict[str, np.ndarray]:
 
 
 def channels(flat: Mapping[str, np.ndarray]) -> int:
-  """The number of channels of the images that the parameters are for."""
+  """Returns the number of image channels that the parameters are for."""
   for name in ('conv_root/kernel', 'embedding/kernel'):
     if name in flat and flat[name].ndim == 4:
       return flat[name].shape[2]

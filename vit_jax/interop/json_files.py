@@ -1,4 +1,4 @@
-"""JSON files of others: read, and the types in them checked by a table.
+"""Reads JSON files that others wrote, and checks their types by a table.
 
 check(content, {'image_size': SIZE, 'hidden_act': TEXT}, path)
 """
@@ -14,12 +14,12 @@ from vit_jax.interop import weight_files
 from vit_jax.runtime import json_text
 from vit_jax.workdir import files
 
-_LARGEST = 2**31 - 1  # What models may be is in `models.checks`.
-_LARGEST_SIDE = 2**14  # Pixels; images are resized to what a file says.
+_LARGEST = 2**31 - 1  # `models.checks` has the limits of models.
+_LARGEST_SIDE = 2**14  # Pixels; images are resized to the size in a file.
 
 
 class Kind(NamedTuple):
-  """What a value may be: in words, and as a test."""
+  """The allowed values: in words, and as a test."""
 
   words: str
   accepts: Callable[[Any], bool]
@@ -40,7 +40,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_numbers(value: Any, accepts: Callable[[Any], bool]) -> bool:
-  """Whether it is one accepted number, or a list of some."""
+  """Returns whether a value is an accepted number or a list of them."""
   numbers = value if isinstance(value, list) and value else [value]
   return all(accepts(number) for number in numbers)
 
@@ -56,7 +56,7 @@ def _is_size(value: Any) -> bool:
 
 
 def optional(kind: Kind) -> Kind:
-  """The kind, or null."""
+  """Returns a kind that also allows null."""
   return Kind(f'{kind.words}, or null', lambda v: v is None or kind.accepts(v))
 
 
@@ -90,12 +90,12 @@ OBJECT_OF_TEXTS = Kind(
 def check(
   content: Mapping[str, Any], kinds: Mapping[str, Kind], path: epath.PathLike
 ) -> None:
-  """Raises ValueError that lists the values of another kind than expected.
+  """Raises a ValueError that lists all values of another kind than expected.
 
   Args:
-    content: of the file.
+    content: content of the file.
     kinds: key -> kind; a key that is not in the content is not checked.
-    path: of the file, for the message.
+    path: path of the file, for the message.
   """
   wrong = [
     f'{key} is {content[key]!r:.60}, expected {kind.words}'
@@ -107,7 +107,7 @@ def check(
 
 
 def read(path: epath.PathLike) -> dict[str, Any]:
-  """Reads a JSON object; ValueError if there is no such file, or it is none."""
+  """Reads a JSON object; ValueError if there is no file, or no JSON object."""
   content = json_text.read(weight_files.existing_file(path))
   if not isinstance(content, dict):
     raise ValueError(f'{path} holds {content!r:.80}, expected an object.')

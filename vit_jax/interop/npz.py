@@ -1,4 +1,4 @@
-"""`.npz` files with the names of the released ones, and what lies beside."""
+"""`.npz` files with the released files' names, and the `.json` beside them."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
@@ -46,14 +46,15 @@ def read(
 
   Args:
     path: ends with `.npz`.
-    name: of the file in the catalogue, if it has one.
-    check: called before any values are read, with weights whose arrays have
-      only shapes: zeros that take no memory. May raise. The parameters that it
-      names stay as they are then, as does what is no parameter.
+    name: the file's name in the catalogue, if it has one.
+    check: called before any values are read, with weights whose arrays are
+      zeros that take no memory. May raise. It may return names of parameters to
+      skip: they stay zeros, like arrays that are not parameters.
     max_inflation: see `arrays.read_npz`.
 
   Raises:
-    ValueError: see `arrays.read_npz`; or what lies beside it is damaged.
+    ValueError: see `arrays.read_npz`; or `PATH.json` is damaged, or describes
+      another model.
   """
   described = _read_sidecar(path)
 
@@ -73,7 +74,8 @@ def read(
     empty = {k: parameter_shapes.placeholder(v) for k, v in found.items()}
     weights = weights_of(empty)
     names = (check(weights) if check else None) or ()
-    # Of the file's names: a parameter is a view of its placeholder.
+    # A parameter is a view of its placeholder, whose address gives the name in
+    # the file.
     left = {_address(v) for k, v in weights.params.items() if k in names}
     return {
       *weights.dropped,
@@ -90,17 +92,17 @@ def _address(array) -> int:
 
 
 def _check_sizes(model: nn.Module, params, path: epath.Path) -> None:
-  """Raises ValueError if what lies beside a file is of another model."""
+  """Raises ValueError if a file's `.json` describes another model."""
   wrong = [
-    f'{key} is {getattr(model, key)}, that of the arrays {size}'
+    f'{key} is {getattr(model, key)}, but in the arrays {size}'
     for key, size in inference.sizes(params).items()
     if getattr(model, key, size) != size
   ]
   if wrong:
     raise ValueError(
       f'{sidecar_of(path)} describes another model than {path.name} holds:'
-      f' {"; ".join(wrong)}. Remove it, or write the file again with'
-      ' interop.save_npz.'
+      f' {"; ".join(wrong)}. Remove the .json file, or write {path.name} again'
+      ' with interop.save_npz.'
     )
 
 
@@ -133,23 +135,24 @@ def save_npz(
   class_names: Sequence[str] | None = None,
   preprocessing: str | None = None,
 ) -> None:
-  """Writes a `.npz` file with the names of the released ones, in float32.
+  """Writes a `.npz` file with the released files' names, in float32.
 
-  Beside it goes `PATH.json`, which says what the names and shapes don't: the
-  model with its options, the image size, and what else is given here. Reading
-  takes notice of it, but does well without.
+  Also writes `PATH.json` beside it, with what the arrays' names and shapes do
+  not show: the model and its options, the image size, and the other arguments.
+  Reading uses `PATH.json` if it exists, but does not need it.
 
   Args:
     path: ends with `.npz`; local or `gs://`. Replaced if it exists.
-    params: of the model; a tree of arrays, blocks stacked or not.
+    params: the model's parameters, a tree of arrays, blocks stacked or not.
     model: from `models.build`.
     image_size: side or (height, width) that the position embeddings are for.
     class_names: one for each logit.
     preprocessing: the operations before the model in evaluation.
 
   Raises:
-    ValueError: another ending, another number of class names than classes,
-      or parameters that are not the model's or not finite.
+    ValueError: the path has another ending, the number of class names is not
+      that of the classes, or the parameters do not fit the model or are not
+      finite.
   """
   path = weight_files.absolute(path)
   if path.suffix != '.npz':
@@ -160,7 +163,7 @@ def save_npz(
   flat = inference.flatten(params)
   parameter_shapes.check_params(flat, model, size)
   sidecar = sidecar_of(path)
-  # Never an old one beside new weights.
+  # If the write fails, no old sidecar may stay beside new weights.
   sidecar.unlink(missing_ok=True)
   arrays_lib.write_npz(path, released.to_released(flat))
   json_files.write(
@@ -177,7 +180,7 @@ def save_npz(
 
 
 def sidecar_of(path: epath.Path) -> epath.Path:
-  """`weights.npz.json` of `weights.npz`."""
+  """Returns the path `weights.npz.json` for `weights.npz`."""
   return path.with_name(path.name + '.json')
 
 
@@ -189,7 +192,7 @@ def _read_sidecar(path: epath.Path) -> Weights | None:
   if missing := sorted(_SIDECAR.keys() - content.keys()):
     raise ValueError(
       f'{sidecar} does not describe weights: it lacks {", ".join(missing)}.'
-      ' Remove it, or write the file again with interop.save_npz.'
+      f' Remove it, or write {path.name} again with interop.save_npz.'
     )
   json_files.check(content, _SIDECAR, sidecar)
   classes, names = content['num_classes'], content['class_names']
@@ -208,6 +211,6 @@ def _read_sidecar(path: epath.Path) -> Weights | None:
     )
   except (ValueError, TypeError) as error:
     raise ValueError(
-      f'{sidecar} describes no model: {error} Remove it, or write the file'
-      ' again with interop.save_npz.'
+      f'{sidecar} describes no model: {error} Remove the .json file, or write'
+      f' {path.name} again with interop.save_npz.'
     ) from error

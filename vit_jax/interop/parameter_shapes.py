@@ -1,4 +1,4 @@
-"""The shapes of a model's parameters, and whether given ones have them."""
+"""The shapes of a model's parameters, and a check of given ones."""
 
 import functools
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax.interop import arrays as arrays_lib
 from vit_jax.interop import inference, released
 
-# A classifier's, and what only masked patch prediction has.
+# Prefixes of a classifier's parameters, and of those that only masked patch
+# prediction has.
 HEADS = ('head/', 'pre_logits/')
 MASKED_PATCH = ('mask_embedding', 'patch_head/')
 # Arrays whose length depends on the image size -> the axis of the length.
@@ -29,14 +30,14 @@ TABLES = {
 def initial(
   model: nn.Module, image_size: tuple[int, int], channels: int, *, head: bool
 ) -> dict[str, Any]:
-  """The model's parameters: their shapes, and a fresh head.
+  """Returns the shapes of a model's parameters, and values for a new head.
 
   Args:
     model: from `models.build`.
     image_size: (height, width) in pixels.
-    channels: of the images.
-    head: whether `head/...` and `pre_logits/...` are arrays with initial
-      values, always the same ones.
+    channels: channels of the images.
+    head: whether the parameters of HEADS and MASKED_PATCH are arrays with
+      initial values, which are the same at each call.
 
   Returns:
     Flat name -> `jax.ShapeDtypeStruct`, or array.
@@ -44,7 +45,7 @@ def initial(
 
   def fresh_head():
     params = _init(model, image_size, channels)
-    # What isn't returned is not computed either.
+    # jit does not compute what is not returned.
     return {
       k: v for k, v in params.items() if k.startswith((*HEADS, *MASKED_PATCH))
     }
@@ -65,17 +66,17 @@ def _init(model, image_size, channels) -> dict[str, Any]:
 
 
 def placeholder(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-  """An array for its shape alone: zeros that take no memory."""
+  """Returns zeros of a shape that take no memory."""
   return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def of(flat: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-  """Name -> shape."""
+  """Returns name -> shape."""
   return {k: tuple(v.shape) for k, v in flat.items()}
 
 
 def without_structs(params: Any) -> dict[str, Any]:
-  """A model's parameters: flat, blocks not stacked, structs as arrays."""
+  """Returns flat parameters, blocks not stacked, structs as placeholders."""
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   return released.unstack(
     {
@@ -92,7 +93,7 @@ def check_params(
   model: nn.Module,
   image_size: tuple[int, int] | None,
 ) -> None:
-  """Checks that parameters are a model's, before they are written.
+  """Checks that parameters fit a model, before they are written.
 
   Args:
     flat: name -> array, blocks not stacked.
@@ -101,7 +102,7 @@ def check_params(
       leaves their lengths unchecked.
 
   Raises:
-    ValueError: arrays that are missing, extra, misshapen or not finite.
+    ValueError: arrays are missing, extra, misshapen or not finite.
   """
   size = image_size or _some_image_size(model)
   target = without_structs(
@@ -116,14 +117,15 @@ def check_params(
       expected[name] = (*expected[name][:axis], shape[axis], *rest)
   if difference := checkpoint_lib.mismatch(expected, found):
     raise ValueError(
-      'The parameters are not those of the model, so nothing is written.'
-      f' Against the model:\n{difference}\n'
-      'Check its number of classes, sizes and options, and the image size.'
+      'The parameters do not fit the model, so nothing is written.'
+      f' Compared with the model:\n{difference}\n'
+      "Check the model's number of classes, sizes and options, and the image"
+      ' size.'
     )
   arrays_lib.check_finite(flat, 'The model')
 
 
 def _some_image_size(model: nn.Module) -> tuple[int, int]:
-  """Of a few patches, behind a ResNet, too."""
+  """Returns a size that gives a few patches, also behind a ResNet."""
   height, width = getattr(model, 'patch_size', (1, 1))
   return 64 * height, 64 * width

@@ -1,10 +1,10 @@
-"""Names and shapes of the released checkpoints, and ours.
+"""Maps names and shapes of the released checkpoints to ours, and back.
 
-The released ViT and hybrid files are of a Flax older than Linen, which numbers
-the layers of a block across classes (`LayerNorm_0`, `LayerNorm_2`, `MlpBlock_3`
-and `MultiHeadDotProductAttention_1`); those of BiT carry the names of
-TensorFlow. Both, and those of later code bases, map one to one to our
-parameters, whose names are flat here: `Transformer/encoder_norm/scale`.
+The released ViT and hybrid files come from a Flax older than Linen, which
+numbers the layers of a block across classes (`LayerNorm_0`, `LayerNorm_2`,
+`MlpBlock_3` and `MultiHeadDotProductAttention_1`). BiT's files have TensorFlow
+names. Both, and files of later code bases, map one to one to our parameters.
+Our names are flat here: `Transformer/encoder_norm/scale`.
 
 Arrays may be anything with NumPy's interface; none is changed in place.
 """
@@ -21,23 +21,24 @@ POSITION = 'Transformer/posembed_input/pos_embedding'
 
 # Prefixes under which some code bases keep the parameters.
 _PREFIXES = ('opt/target/', 'params/img/', 'params/', 'img/', 'target/')
-# One of these is in every model.
+# Every model has one of these arrays.
 _ANCHORS = ('embedding/kernel', 'conv_root/kernel', 'head/kernel')
 
-# Ours -> before Linen, of the layers in an encoder block.
+# Layers in an encoder block: our name -> the name before Linen.
 _PRE_LINEN = {
   'MultiHeadDotProductAttention_0': 'MultiHeadDotProductAttention_1',
   'LayerNorm_1': 'LayerNorm_2',
   'MlpBlock_0': 'MlpBlock_3',
 }
 _LINEN = {old: new for new, old in _PRE_LINEN.items()}
-# Elements, 1 GiB. A small file may claim any size, which is not computed with.
+# Most elements of a table that is computed with (1 GiB). A small file may claim
+# any size.
 LARGEST_TABLE = 2**28
-# Blocks that are split; a small file could have millions.
+# Most stacked blocks that are split; a small file could claim millions.
 _DEEPEST = 1000
 _IN_BLOCK = re.compile(r'Transformer/encoderblock(_\d+)?/')
 
-# BiT's layers -> ours: of the whole network, and of a unit.
+# BiT's layers -> ours, outside of units and within a unit.
 _BIT_LAYERS = {
   'root_block/standardized_conv2d': 'conv_root',
   'group_norm': 'gn_final',
@@ -52,18 +53,18 @@ _BIT_UNIT_LAYERS = {
   'c/group_norm': 'gn3',
   'c/standardized_conv2d': 'conv3',
 }
-_BIT_LEAVES = {'gamma': 'scale', 'beta': 'bias'}  # Of norms.
+_BIT_LEAVES = {'gamma': 'scale', 'beta': 'bias'}  # Parameters of norms.
 
 
 def from_released(arrays: Arrays) -> dict[str, np.ndarray]:
   """Renames a file's arrays to ours, in the layout without `scan`.
 
   Args:
-    arrays: name -> array of a released or similar file. Known are: names
-      before and since Linen; blocks stacked along their first axis; a prefix
-      such as `params/` or `opt/target/`, beside which all is left out;
-      the three places of the position embedding (without a row for the class
-      token it gets one of zeros, which is exact); BiT's names.
+    arrays: name -> array of a released or similar file. Names may be those
+      before or since Linen, or BiT's; blocks may be stacked along their first
+      axis. If parameters have a prefix, such as `params/` or `opt/target/`, all
+      other arrays are left out. The position embedding has one of three names;
+      if it lacks a row for the class token, it gets zeros, which is exact.
 
   Returns:
     Our name -> array. Unknown names stay, for the caller to refuse.
@@ -92,8 +93,8 @@ def to_released(params: Arrays) -> dict[str, np.ndarray]:
     params: our name -> array, blocks stacked or not.
 
   Returns:
-    The file's name -> array. The shapes are ours, but for BiT's head kernel
-    [1, 1, 2048w, K].
+    The file's name -> array. The shapes are ours, except BiT's head kernel
+    [1, 1, 2048w, K] for width factor w and K classes.
   """
   if 'gn_final/scale' in params:
     arrays = renamed(params, _to_bit)
@@ -106,7 +107,7 @@ def unstack(arrays: Arrays) -> dict[str, np.ndarray]:
   """Splits `Transformer/encoderblock/...` [depth, ...] into blocks.
 
   Raises:
-    ValueError: a block is there alone as well.
+    ValueError: the same block is also there unstacked.
   """
   stacked = 'Transformer/encoderblock/'
   result = {}
@@ -122,7 +123,7 @@ def unstack(arrays: Arrays) -> dict[str, np.ndarray]:
     if twice := sorted(blocks.keys() & result.keys()):
       raise ValueError(
         f'{twice[0]} is there twice, alone and stacked with other blocks: the'
-        ' file mixes two ways of naming.'
+        ' file mixes two naming schemes.'
       )
     result |= blocks
   return result
@@ -147,14 +148,14 @@ def stack(arrays: Arrays) -> dict[str, np.ndarray]:
 def parameters(
   arrays: Arrays,
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-  """Strips the prefix that a file's parameters have, and leaves the rest out.
+  """Strips the prefix of a file's parameters, and leaves out other arrays.
 
   Returns:
-    Name -> array, all arrays if there is no prefix; and the names of what was
-    left out: the optimizer's state, counters, another tower.
+    Name -> array (all arrays if there is no prefix), and the names left out,
+    such as the optimizer's state, counters, or another tower.
 
   Raises:
-    ValueError: an array is there with the prefix and without.
+    ValueError: an array is there both with the prefix and without.
   """
   for prefix in _PREFIXES:
     if any(prefix + anchor in arrays for anchor in _ANCHORS):
@@ -176,8 +177,8 @@ def renamed(
     new = rename(name)
     if new in result:
       raise ValueError(
-        f'{origin[new]} and {name} are both {new}: the file mixes two ways of'
-        ' naming.'
+        f'{origin[new]} and {name} are both {new}: the file mixes two naming'
+        ' schemes.'
       )
     result[new], origin[new] = array, name
   return result
@@ -190,7 +191,7 @@ def _is_pre_linen(name: str) -> bool:
 
 
 def _in_blocks(name: str, layers: Mapping[str, str]) -> str:
-  """Renames layers in encoder blocks; `MAPHead_0` never was renumbered."""
+  """Renames layers in encoder blocks only: `MAPHead_0` was never renumbered."""
   if not _IN_BLOCK.match(name):
     return name
   return '/'.join(layers.get(part, part) for part in name.split('/'))
@@ -207,19 +208,19 @@ def _with_position(arrays: Arrays) -> dict[str, np.ndarray]:
     if POSITION in arrays:
       raise ValueError(
         f'{name} and {POSITION} are both the position embedding: the file'
-        ' mixes two ways of naming.'
+        ' mixes two naming schemes.'
       )
     table = arrays.pop(name)
     is_table = table.ndim == 3 and table.size <= LARGEST_TABLE
     if CLS in arrays and not has_cls_row and is_table:
-      zeros = np.zeros_like(table[:, :1])  # cls + 0 is what that code adds.
+      zeros = np.zeros_like(table[:, :1])  # That code adds nothing to cls.
       table = np.concatenate([zeros, table], axis=1)  # [1, 1 + N, D]
     arrays[POSITION] = table
   return arrays
 
 
 def _squeezed(name: str, array: np.ndarray) -> np.ndarray:
-  """Old hybrid files have GroupNorm's parameters as [1, 1, 1, C]."""
+  """Squeezes GroupNorm's parameters, [1, 1, 1, C] in old hybrid files."""
   layer = name.split('/')[-2:-1]
   if layer and layer[0].startswith('gn') and array.shape[:-1] == (1, 1, 1):
     return array[0, 0, 0]

@@ -1,4 +1,4 @@
-"""Reading `.safetensors` files."""
+"""Reads `.safetensors` files."""
 
 import ml_dtypes
 import numpy as np
@@ -22,24 +22,24 @@ def read(path: epath.PathLike) -> dict[str, np.ndarray]:
   """Reads all arrays of a `.safetensors` file, local or `gs://`.
 
   Raises:
-    ValueError: there is no such file, it is damaged, or of a dtype that has no
-      plain numbers (such as float8).
+    ValueError: the file does not exist or is damaged, or an array has a dtype
+      that is not read (such as float8).
   """
   path = weight_files.existing_file(path)
   try:
     tensors = safetensors.deserialize(path.read_bytes())
   except safetensors.SafetensorError as error:
     raise ValueError(
-      f'{path} is damaged or no .safetensors file: {error}.'
+      f'{path} is damaged or not a .safetensors file: {error}.'
     ) from error
-  strange = [
+  unknown = [
     f'{name} ({tensor["dtype"]})'
     for name, tensor in tensors
     if tensor['dtype'] not in _DTYPES
   ]
-  if strange:
+  if unknown:
     raise ValueError(
-      f'{path} holds arrays of a dtype that is not read: {", ".join(strange)}.'
+      f'{path} holds arrays of a dtype that is not read: {", ".join(unknown)}.'
       f' Expected one of {", ".join(_DTYPES)}.'
     )
   return {

@@ -1,4 +1,4 @@
-"""Reading weights of any kind, and loading them into a model."""
+"""Reads weights of any kind, and loads them into a model."""
 
 import dataclasses
 import os
@@ -29,8 +29,8 @@ from vit_jax.interop.fitting import Report
 from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
 from vit_jax.workdir import files
 
-# Of a run's `config.json`.
-_OF_RUN = {
+# The kinds of values in a run's `config.json`.
+_RUN_KINDS = {
   'model': json_files.OBJECT,
   'num_classes': json_files.COUNT,
   'image_size': json_files.SIZE,
@@ -40,14 +40,15 @@ _PICKLES = ('.bin', '.pt', '.pth', '.pkl', '.ckpt')
 
 
 def locate(path: epath.PathLike) -> epath.Path:
-  """Finds what a path or a name of `catalog.names()` stands for.
+  """Finds the weights of a path, or of a name of `catalog.names()`.
 
   Returns:
     The absolute path of a `.npz` or `.safetensors` file, of a Hugging Face
     folder, or of one checkpoint of a run (`.../checkpoints/STEP`).
 
   Raises:
-    ValueError: nothing is there, or what isn't read; says what to do.
+    ValueError: nothing is there, or it cannot be read. The message says what to
+      do.
   """
   given = os.fspath(path)
   found = weight_files.absolute(path)
@@ -85,9 +86,9 @@ def read(
   Args:
     path: a released or similar `.npz` file; a Hugging Face folder; a run's
       directory, or one of its checkpoints; or a name of `catalog.names()`.
-    check: called of a `.npz` file before any values are read, with weights
-      whose arrays are zeros that take no memory. May raise. The parameters
-      that it names are not read, and stay zeros.
+    check: called for a `.npz` file before any values are read, with weights
+      whose arrays are zeros that take no memory. May raise. It may return names
+      of parameters to skip, which stay zeros.
     max_inflation: how many times larger than its file the arrays of a `.npz`
       file may be (see `arrays.read_npz`).
 
@@ -119,17 +120,17 @@ def load(
     model: from `models.build`.
     image_size: side or (height, width) in pixels that the model will see; the
       position embeddings are resized to it (section 3.2 of the paper).
-    new_head: gives the model a head of its own in place of the file's, which
-      else is kept and must be for as many classes. See `fitting.fit`.
+    new_head: gives the model a new head. If False, the file's head is kept and
+      must have the model's number of classes. See `fitting.fit`.
     max_inflation: see `read`.
 
   Returns:
     The model's parameters, float32 NumPy arrays in the model's layout, and a
-    report of what was done, which is logged, too.
+    report of what was done, which is also logged.
 
   Raises:
-    ValueError: the file cannot be read, or does not fit the model; lists
-      missing, extra and misshapen arrays, or those that are not finite.
+    ValueError: the file cannot be read, or does not fit the model. The message
+      lists arrays that are missing, extra, misshapen or not finite.
   """
   weights = read(
     path,
@@ -147,9 +148,11 @@ def load_npz(
   new_head: bool = False,
   max_inflation: float = MAX_INFLATION,
 ) -> Any:
-  """Like `load`, of a `.npz` file; returns only the parameters."""
+  """Loads a `.npz` file as `load` does; returns only the parameters."""
   if not os.fspath(path).endswith('.npz'):
-    raise ValueError(f'{path} is no .npz file; interop.load reads others.')
+    raise ValueError(
+      f'{path} does not end with .npz: use interop.load for other weights.'
+    )
   options = dict(new_head=new_head, max_inflation=max_inflation)
   return load(path, model, image_size, **options)[0]
 
@@ -161,7 +164,7 @@ def load_huggingface(
   *,
   new_head: bool = False,
 ) -> Any:
-  """Like `load`, of a Hugging Face folder; returns only the parameters."""
+  """Loads a Hugging Face folder as `load` does; returns only the parameters."""
   return _load(huggingface.read(folder), model, image_size, new_head)[0]
 
 
@@ -179,7 +182,7 @@ def fit_weights(
   *,
   new_head: bool = False,
 ) -> tuple[Any, Report]:
-  """Like `load`, of weights that were read already; logs nothing."""
+  """Does what `load` does, for weights that are already read; logs nothing."""
   return _fit(fitting.fit, weights, model, image_size, new_head)
 
 
@@ -190,10 +193,10 @@ def check_weights(
   *,
   new_head: bool = False,
 ) -> tuple[str, ...]:
-  """Raises the ValueError of `fit_weights`, shapes only.
+  """Raises the ValueError of `fit_weights`, as far as shapes show an error.
 
   Returns:
-    The names of what is left out, whose values need not be read.
+    The names of arrays that are left out: their values need not be read.
   """
   return _fit(fitting.match, weights, model, image_size, new_head)[1].dropped
 
@@ -215,15 +218,15 @@ def _fit(fit, weights, model, image_size, new_head):
 
 
 def _read_run(path: epath.Path) -> Weights:
-  """Reads one checkpoint of a run; its config says the rest."""
+  """Reads one checkpoint of a run, and the run's config."""
   tree, _ = checkpoint_lib.read_params(path)
   flat = flax.traverse_util.flatten_dict(tree, sep='/')
   weights = Weights(origin=str(path), params=released.unstack(flat))
   workdir = path.parent.parent
   saved = config_lib.load(workdir)
   if saved is None or 'image_size' not in saved or 'model' not in saved:
-    return weights  # Not a config of ours.
-  json_files.check(saved, _OF_RUN, workdir / config_lib.FILE)
+    return weights  # Another program wrote the config.
+  json_files.check(saved, _RUN_KINDS, workdir / config_lib.FILE)
   size = pair(saved['image_size'])
   try:
     model = model_of_run(saved)
@@ -247,7 +250,7 @@ def _read_run(path: epath.Path) -> Weights:
 def model_of_run(config: Mapping[str, Any]) -> nn.Module:
   """Builds the model that a run's `config.json` describes."""
   section = dict(config['model'])
-  # What it was computed in says nothing about the weights.
+  # How the run computed does not matter for its weights.
   section |= {'dtype': None, 'scan': None, 'remat': None}
   section |= {'attention_implementation': None}  # It may be for one platform.
   return models.build(

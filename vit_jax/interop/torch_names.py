@@ -1,4 +1,4 @@
-"""Names and layouts of arrays in Hugging Face's files of ViTs, and ours."""
+"""Maps names and layouts of arrays in Hugging Face's ViTs to ours, and back."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ import numpy as np
 
 from vit_jax.interop import released
 
-# Their module -> ours and how its arrays are laid out (see `from_torch`).
+# Hugging Face's module -> ours, and its arrays' layout (see `_reordered`).
 _MODULES = {
   'embeddings.patch_embeddings.projection': ('embedding', 'conv'),
   'layernorm': ('Transformer/encoder_norm', 'norm'),
@@ -29,7 +29,7 @@ _ARRAYS = {
   'embeddings.cls_token': released.CLS,
   'embeddings.position_embeddings': released.POSITION,
 }
-# Names in memory of newer versions of transformers -> those in files.
+# Names that newer versions of transformers use in memory -> names in files.
 _RENAMED = (
   (r'^(vit|deit)\.', ''),
   (r'^layers\.', 'encoder.layer.'),
@@ -43,14 +43,14 @@ _RENAMED = (
 
 
 def name_in_file(name: str) -> str:
-  """The name in files of every version, without the model's prefix."""
+  """Returns an array's name in files of any version, without model prefix."""
   for pattern, replacement in _RENAMED:
     name = re.sub(pattern, replacement, name)
   return name
 
 
 def _module(name: str) -> tuple[str, str] | None:
-  """Our name of one of their modules, and its layout; None if unknown."""
+  """Returns our name of a Hugging Face module, and its layout, or None."""
   if name in _MODULES:
     return _MODULES[name]
   match = re.fullmatch(r'encoder\.layer\.(\d+)\.(.+)', name)
@@ -61,7 +61,7 @@ def _module(name: str) -> tuple[str, str] | None:
 
 
 def _ours(name: str) -> tuple[str, str]:
-  """Our name of one of their arrays, or theirs if unknown; its layout or ''."""
+  """Returns our name of an array (else its own name), and its layout or ''."""
   module, _, leaf = name.rpartition('.')
   found = _module(module)
   if name in _ARRAYS:
@@ -77,7 +77,10 @@ def _ours(name: str) -> tuple[str, str]:
 def _reordered(
   array: np.ndarray, leaf: str, layout: str, heads: int
 ) -> np.ndarray:
-  """Their layout to ours; what has no such shape is left for others to name."""
+  """Changes Hugging Face's layout to ours; keeps arrays of unexpected shape.
+
+  `fitting` then raises an error that names those arrays.
+  """
   if leaf == 'kernel' and layout:
     # [D, C, P, P] -> [P, P, C, D], or [out, in] -> [in, out]
     is_conv = layout == 'conv' and array.ndim == 4
@@ -98,7 +101,7 @@ def from_torch(
 
   Args:
     tensors: name in the file (see `name_in_file`) -> array.
-    heads: H, which their arrays don't show.
+    heads: H, which the arrays do not show.
     qkv_bias: whether queries, keys and values have biases; if not, ours are 0.
 
   Returns:
@@ -133,7 +136,7 @@ def to_torch(flat: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     flat: our flat name -> array, blocks not stacked.
 
   Returns:
-    The name that every version of transformers reads -> array.
+    Name -> array; every version of transformers reads these names.
   """
   arrays = {ours: theirs for theirs, ours in _ARRAYS.items()}
   modules = {ours: (theirs, kind) for theirs, (ours, kind) in _MODULES.items()}

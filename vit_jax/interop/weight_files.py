@@ -1,4 +1,4 @@
-"""Paths of weights, local or in a bucket, and writing whole files or none."""
+"""Paths of weights, local or in a bucket, and checks of them."""
 
 import os
 
@@ -9,7 +9,7 @@ from vit_jax.workdir import files
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-  """`files.absolute`; ValueError if the path's file system is not installed."""
+  """Returns `files.absolute`; ValueError if the file system is unknown here."""
   scheme, remote, _ = os.fspath(path).partition('://')
   if remote:
     try:
@@ -23,7 +23,7 @@ def absolute(path: epath.PathLike) -> epath.Path:
 
 
 def is_remote(path: epath.PathLike) -> bool:
-  """Whether it lies in a bucket, as in `gs://bucket/file`."""
+  """Returns whether a path is in a bucket, as in `gs://bucket/file`."""
   return '://' in os.fspath(path)
 
 

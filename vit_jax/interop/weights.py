@@ -1,4 +1,4 @@
-"""Parameters as they were read, whatever the kind of file."""
+"""Parameters as read from any kind of file."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,18 @@ class Weights:
   """Parameters by our names, and what their file says about them.
 
   Attributes:
-    origin: where they come from, for messages.
+    origin: where the parameters come from, for messages.
     params: flat name -> array, blocks not stacked.
-    model: the model they belong to, if the file says.
-    image_size: (height, width) in pixels they were last used with, if known.
-    grid: (rows, columns) of their position embeddings, if known.
+    model: the parameters' model, if known.
+    image_size: (height, width) in pixels of the images that the parameters
+      were last used with, if known.
+    grid: (rows, columns) of the position embeddings, if known.
     class_names: one for each logit; empty if unknown.
     preprocessing: operations before the model (see `data/ops.py`); '' if
       unknown.
-    settings: attributes of the model that shapes don't tell, if known.
-    dropped: names of what the file holds beside the parameters.
-    notes: remarks for whoever loads them.
+    settings: attributes of the model that shapes do not show, if known.
+    dropped: names of the file's arrays that are not parameters.
+    notes: notes for the report of loading.
   """
 
   origin: str
@@ -40,9 +41,9 @@ class Weights:
   notes: tuple[str, ...] = ()
 
   def remarks(self, model: nn.Module) -> tuple[str, ...]:
-    """What differs from a model though every array fits it."""
+    """Returns the notes, and differences from a model that no shape shows."""
     differing = tuple(
-      f'these weights are of a model with {key}={value!r}, this one has'
+      f'these weights come from a model with {key}={value!r}, this one has'
       f' {getattr(model, key)!r}: set {key}={value!r} to compute the same'
       for key, value in self.settings.items()
       if getattr(model, key, value) != value
@@ -51,13 +52,13 @@ class Weights:
 
 
 def settings_of(model: nn.Module) -> dict[str, Any]:
-  """The attributes of a model that change logits but no array's shape."""
+  """Returns a model's attributes that change logits but no array's shape."""
   keys = ('gelu', 'norm_epsilon', 'position_site')
   return {key: getattr(model, key) for key in keys if hasattr(model, key)}
 
 
 def pair(size: ImageSize) -> tuple[int, int]:
-  """(height, width) of a side, or of a pair."""
+  """Returns (height, width) for a side or a pair."""
   return (size, size) if isinstance(size, int) else tuple(size)
 
 
@@ -65,5 +66,6 @@ def check_class_names(names: Sequence[str] | None, num_classes: int) -> None:
   """Raises ValueError if there are names, but not one for each logit."""
   if names and len(names) != num_classes:
     raise ValueError(
-      f'There are {len(names)} class names for {num_classes} classes.'
+      f'There are {len(names)} class names for {num_classes} classes: give one'
+      ' name per class.'
     )

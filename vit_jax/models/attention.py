@@ -31,7 +31,7 @@ def split_axis(x: jax.Array, grid: tuple[int, int], axis: str) -> jax.Array:
   Args:
     x: [B, rows * columns, ...].
     grid: (rows, columns).
-    axis: 'row': tokens of a row stay together; 'column': those of a column.
+    axis: 'row' keeps the tokens of a row together, 'column' those of a column.
 
   Returns:
     [B * rows, columns, ...] or [B * columns, rows, ...].
@@ -57,14 +57,14 @@ class MultiHeadDotProductAttention(nn.Module):
 
   Attributes:
     heads: number of heads H; must divide the width D.
-    axis: 'all' tokens attend to each other; 'row' or 'column': those of the
-      same row or column of the grid (§D.6).
+    axis: which tokens attend to each other: 'all', or with 'row' or 'column'
+      only those of the same row or column of the grid (§D.6).
     relative: 'none'; 'shared' learns a relative embedding for all heads,
       'per_head' one for each (see `dot_product.relative_scores`).
-    relative_stddev: of its initial values; those of the tables that are added.
-    implementation: one of `dot_product.IMPLEMENTATIONS`, for all tokens of an
-      image among themselves; 'plain' is what else there is (other axes,
-      relative embeddings, few queries).
+    relative_stddev: standard deviation of the relative embedding's initial
+      values; the default is that of the added position embeddings.
+    implementation: one of `dot_product.IMPLEMENTATIONS`. Another axis than
+      'all', a relative embedding or `attended` always uses 'plain'.
     dtype: compute dtype; parameters are float32.
   """
 
@@ -83,12 +83,12 @@ class MultiHeadDotProductAttention(nn.Module):
     attended: jax.Array | None = None,
     grid: tuple[int, int] | None = None,
   ) -> jax.Array:
-    """Attends.
+    """Computes attention.
 
     Args:
-      x: [B, L, D] tokens that ask.
-      attended: [B, T, D] tokens that are asked; None is `x`.
-      grid: (rows, columns) of the tokens, unless the axis is 'all'.
+      x: [B, L, D], the tokens that give the queries.
+      attended: [B, T, D], the tokens that give keys and values; None means `x`.
+      grid: (rows, columns) of the tokens; unused if the axis is 'all'.
 
     Returns:
       [B, L, D].
@@ -114,8 +114,8 @@ class MultiHeadDotProductAttention(nn.Module):
     if attended is not None or self.axis != 'all' or self.relative != 'none':
       implementation = 'plain'
     if implementation == 'lanes':
-      # Or the tokens come first where an image's share of a batch fills the
-      # lanes (128 images), and heads are copied to it.
+      # Where a shard's batch fills the lanes (128 images), the compiler would
+      # else put the batch there and copy the heads between the two layouts.
       in_order = sharding.per_shard(dot_product.row_major, sharding.BATCH)
       x = in_order(x)
       blocks = jnp.split(
@@ -141,7 +141,7 @@ class MultiHeadDotProductAttention(nn.Module):
     else:
       attend = IMPLEMENTATIONS[implementation]
       if implementation == 'splash':
-        # The compiler does not know how to split a kernel.
+        # The compiler cannot split a Pallas kernel across devices.
         attend = sharding.per_shard(
           attend, sharding.BATCH, None, sharding.TENSOR
         )

@@ -1,13 +1,13 @@
-"""AxialResNet50: attention along an axis for 3x3 convolutions (§D.6).
+"""AxialResNet50: axial attention in place of 3x3 convolutions (§D.6).
 
 arXiv:2010.11929 compares its axial Transformers with an AxialResNet50 ported
 from the code of Wang et al. (arXiv:2003.07853): a ResNet50 in which attention
 along the height, then along the width, both with relative positions, takes the
 place of each 3x3 convolution. The paper says no more. The rest follows
 Scenic's AxialResNet: post-activation bottleneck units, weight standardization,
-8 heads, GroupNorm with epsilon 1e-4 for every norm, and no norm of the scores,
-which Wang et al. have. Where this departs from Scenic, the docstrings say so:
-the score of key and position, initial weights, the pooling's border.
+8 heads, GroupNorm with epsilon 1e-4 for every norm, and, unlike Wang et al., no
+norm of the scores. Three things differ from Scenic, as the docstrings explain:
+the score of key and position, the initial weights, and the pooling's border.
 
 Axes: B batch, h and w the rows and columns of a feature map, C channels;
 N sequences, L their length, H heads, K the width of a head's values.
@@ -23,7 +23,7 @@ import numpy as np
 from vit_jax.models import bit, resnet
 from vit_jax.models.images import check_images
 
-EPSILON = 1e-4  # Of every GroupNorm.
+EPSILON = 1e-4  # Every GroupNorm uses it.
 
 
 def relative_attention(
@@ -31,23 +31,23 @@ def relative_attention(
 ) -> jax.Array:
   """Attention with relative positions in scores and values.
 
-  With r the embeddings of the offset of a query o and a key p, one each for
-  queries, keys and values (Wang et al., Eq. 3):
+  For a query at position o and a key at p, their offset has three embeddings:
+  r_q for queries, r_k for keys and r_v for values (Wang et al., Eq. 3):
 
     scores = q_o . k_p + q_o . r_q + k_p . r_k
     output = sum_p softmax_p(scores) (v_p + r_v)
 
-  The scores have no 1 / sqrt(K).
+  The scores are not scaled by 1 / sqrt(K).
 
-  Differs from Scenic: there the last score takes the key at o instead of p,
-  because it lacks the transpose of Wang et al.'s code.
+  In Scenic, the last term of the scores takes the key at o instead of p,
+  because Scenic lacks a transpose that is in Wang et al.'s code.
 
   Args:
     query: [N, L, H, K / 2], any float dtype.
     key: [N, L, H, K / 2].
     value: [N, L, H, K].
-    table: [2L-1, 2K], which the heads share; row p_o - p_p + L - 1 is that
-      offset's: K / 2 numbers of r_q, K / 2 of r_k, K of r_v.
+    table: [2L-1, 2K], shared by the heads. Row o - p + L - 1 holds the offset's
+      K / 2 numbers of r_q, K / 2 of r_k and K of r_v.
 
   Returns:
     [N, L, H, K] in the values' dtype; the softmax is float32 inside.
@@ -55,7 +55,7 @@ def relative_attention(
   length, width = value.shape[1], value.shape[-1]
   positions = np.arange(length)
   offsets = positions[:, None] - positions[None, :] + length - 1  # [L, L]
-  # The embeddings of all pairs are small: neither N nor H is among the axes.
+  # To gather all pairs costs little memory: they have no axis N or H.
   pairs = table.astype(value.dtype)[offsets]  # [L, L, 2K]
   of_query, of_key, of_value = jnp.split(pairs, [width // 2, width], axis=-1)
   scores = jnp.einsum('nohk,nphk->nhop', query, key)  # [N, H, L, L]
@@ -70,13 +70,13 @@ def relative_attention(
 class AxialAttention(nn.Module):
   """Multi-head attention along one axis of a feature map.
 
-  The norms' statistics are of each row or column of the map, as in Scenic.
-  Initial weights have the deviations of Wang et al.'s code, 1 / sqrt(C) and
-  1 / sqrt(K). Scenic has 1 / C and 1 / K, so that the norms' epsilon matters
-  and the relative terms start smaller.
+  The norms take their statistics over each row or column of the map, as in
+  Scenic. The standard deviations of initial weights are those of Wang et al.'s
+  code, 1 / sqrt(C) and 1 / sqrt(K). Scenic has 1 / C and 1 / K, with which the
+  norms' epsilon matters and the relative terms start smaller.
 
   Attributes:
-    heads: H; twice of it must divide C.
+    heads: number of heads H; 2H must divide C.
     axis: 'height' or 'width'.
     dtype: compute dtype; parameters are float32.
   """
@@ -127,7 +127,7 @@ class AxialAttention(nn.Module):
     return norm(name='gn_out')(x.reshape(sequences, length, channels))
 
   def _table(self, length: int, width: int) -> jax.Array:
-    """The relative embedding, [2L-1, 2K]."""
+    """Returns the relative embedding, [2L-1, 2K]."""
     if self.has_variable('params', 'relative_embedding'):
       stored = len(self.get_variable('params', 'relative_embedding'))
       if stored != 2 * length - 1:
@@ -149,7 +149,7 @@ class AxialUnit(nn.Module):
 
   Attributes:
     features: channels of the attention; the output has four times as many.
-    strides: 1 or 2; at 2 the attention's output is average-pooled, 2x2.
+    strides: 1 or 2; 2 average-pools the attention's output over 2x2.
     heads: attention heads.
     dtype: compute dtype.
   """
@@ -180,8 +180,8 @@ class AxialUnit(nn.Module):
       )(x)
     if self.strides != 1:
       window = (self.strides, self.strides)
-      # The mean of what is there: an odd map's last window is not filled up
-      # with zeros. At 224 px no map is odd.
+      # The last window of an odd map averages only its features, not the
+      # padding. At 224 px no map is odd.
       x = nn.avg_pool(x, window, window, 'SAME', count_include_pad=False)
     x = conv(4 * self.features, (1, 1), name='conv3')(nn.relu(x))
     x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
@@ -191,8 +191,8 @@ class AxialUnit(nn.Module):
 class AxialResNet(nn.Module):
   """A ResNet with axial attention, classifier included (§D.6).
 
-  Make one with `vit_jax.models.build`. Its relative embeddings follow the
-  height and width of the images it is initialised with.
+  Make one with `vit_jax.models.build`. The images that it is initialised with
+  determine the sizes of its relative embeddings.
 
   Attributes:
     num_classes: number of logits.
@@ -222,7 +222,7 @@ class AxialResNet(nn.Module):
 
     Args:
       images: [B, height, width, channels], float in [-1, 1].
-      train: changes nothing; it is every model's argument.
+      train: has no effect; every model takes this argument.
 
     Returns:
       logits: [B, num_classes], float32.
@@ -231,9 +231,9 @@ class AxialResNet(nn.Module):
         those of `resnet.feature_grid` and `resnet.feature_channels`.
 
     Raises:
-      ValueError: the images are not float, not of rank 4, have no pixels, or
-        are not of the size the parameters' relative embeddings are for; or
-        the heads do not divide the channels.
+      ValueError: the images are not float, are not of rank 4, have no pixels,
+        or have another size than the parameters' relative embeddings; or twice
+        the number of heads does not divide the channels.
     """
     check_images(images)
     x = resnet.backbone(
@@ -250,5 +250,5 @@ class AxialResNet(nn.Module):
     )
 
   def token_grid(self, image_size: tuple[int, int]) -> None:
-    """Returns None: its features are no tokens of a fixed patch."""
+    """Returns None: this model has no grid of patch tokens."""
     del image_size

@@ -18,7 +18,7 @@ from vit_jax.models import resnet
 from vit_jax.models.head import classify
 from vit_jax.models.images import check_images
 
-EPSILON = 1e-5  # Of every GroupNorm.
+EPSILON = 1e-5  # Every GroupNorm uses it.
 
 
 class PreActivationUnit(nn.Module):
@@ -27,7 +27,7 @@ class PreActivationUnit(nn.Module):
   Attributes:
     features: channels of the middle convolution; the output has four times
       as many.
-    strides: of the middle convolution and of the projection.
+    strides: stride of the middle convolution and of the projection.
     dtype: compute dtype.
   """
 
@@ -49,7 +49,7 @@ class PreActivationUnit(nn.Module):
     residual = x
     x = nn.relu(norm(name='gn1')(x))
     if residual.shape[-1] != 4 * self.features or self.strides != 1:
-      # Of the activated input, unlike an identity shortcut.
+      # A projection takes the activated input, an identity shortcut does not.
       residual = conv(
         4 * self.features, (1, 1), strides=self.strides, name='conv_proj'
       )(x)
@@ -59,7 +59,7 @@ class PreActivationUnit(nn.Module):
       self.features,
       (3, 3),
       strides=self.strides,
-      padding=((1, 1), (1, 1)),  # Not SAME, which pads (0, 1) at stride 2.
+      padding=((1, 1), (1, 1)),  # SAME would pad (0, 1) at stride 2.
       name='conv2',
     )(x)
     x = nn.relu(norm(name='gn3')(x))
@@ -70,9 +70,9 @@ class PreActivationUnit(nn.Module):
 def root(
   images: jax.Array, *, width_factor: float, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
-  """The first convolution and the pooling; neither a norm nor a ReLU.
+  """Applies the first convolution and the max pooling, without norm or ReLU.
 
-  To be called within an `nn.compact` method, whose module gets `conv_root`.
+  Call it within an `nn.compact` method, whose module gets `conv_root`.
 
   Args:
     images: [B, height, width, channels], float.
@@ -91,8 +91,8 @@ def root(
     dtype=dtype,
     name='conv_root',
   )(images)
-  # max_pool's own padding is -inf. No ReLU comes before it, so the released
-  # code's zeros are not the same: they win over negative values.
+  # The released code pads with zeros, not with max_pool's -inf. Zeros win over
+  # negative values, which exist because no ReLU comes before the pooling.
   x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
   return nn.max_pool(x, (3, 3), strides=(2, 2), padding='VALID')
 
@@ -100,9 +100,9 @@ def root(
 def pool_and_classify(
   encoded: jax.Array, *, num_classes: int, head_bias: float
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """Global average pooling and the classifier.
+  """Applies global average pooling and the classifier.
 
-  To be called within an `nn.compact` method, whose module gets `head`.
+  Call it within an `nn.compact` method, whose module gets `head`.
 
   Args:
     encoded: [B, h, w, C], the last feature map.
@@ -125,7 +125,7 @@ class BiT(nn.Module):
 
   Attributes:
     num_classes: number of logits.
-    blocks: units of each stage, such as (3, 4, 6, 3) of a ResNet50.
+    blocks: units of each stage: (3, 4, 6, 3) for a ResNet50.
     width_factor: multiplies all channels; a multiple of 1/32.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     dtype: compute dtype. Parameters, weight standardization, the norms'
@@ -149,7 +149,7 @@ class BiT(nn.Module):
 
     Args:
       images: [B, height, width, channels], float in [-1, 1].
-      train: changes nothing; it is every model's argument.
+      train: has no effect; every model takes this argument.
 
     Returns:
       logits: [B, num_classes], float32.
@@ -162,7 +162,7 @@ class BiT(nn.Module):
       ValueError: the images are not float, not of rank 4, or have no pixels.
     """
     check_images(images)
-    resnet.feature_grid(images.shape[1:3], self.blocks)  # Raises if none.
+    resnet.feature_grid(images.shape[1:3], self.blocks)  # Raises if no pixels.
     x = root(images, width_factor=self.width_factor, dtype=self.dtype)
     x = resnet.stages(
       x,

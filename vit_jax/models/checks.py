@@ -13,9 +13,9 @@ from vit_jax.models import (
 )
 
 _DTYPES = ('float32', 'bfloat16')
-# Ten times and more beyond any model that was published. A file may state any
-# size, and what is built of it takes time and memory. No flag raises them: a
-# model beyond needs more than that.
+# Each limit is at least ten times beyond any published model. A file may claim
+# any size, and to build its model takes time and memory. No flag raises the
+# limits: a larger model needs other changes, too.
 _LARGEST = {
   'depth': 1000,
   'heads': 2**10,
@@ -30,13 +30,14 @@ _MOST_STAGES = 16
 
 
 def check(model: nn.Module) -> None:
-  """Checks what does not depend on the images.
+  """Checks the attributes of a model, apart from what depends on the images.
 
   Args:
-    model: any of this package; not bound to parameters.
+    model: a model of this package, not bound to parameters.
 
   Raises:
-    ValueError: says which attribute, what it is, and what it may be.
+    ValueError: an attribute is not allowed. The message names the attribute,
+      its value and the allowed values.
   """
   dtype = model.dtype
   if not isinstance(dtype, str):
@@ -117,8 +118,8 @@ def _check_position(kind: str, site: str, width: int) -> None:
     )
   if site == 'every_layer' and kind == 'sincos2d':
     raise ValueError(
-      'position_embedding="sincos2d" has nothing that each layer could learn '
-      'for itself: use position_site="every_layer_shared".'
+      'position_embedding="sincos2d" is fixed, so layers cannot learn their '
+      'own: use position_site="every_layer_shared".'
     )
   position.check_width(kind, width)
 
@@ -150,11 +151,11 @@ def _check_width(key: str, factor: float) -> None:
 
 def _check_sizes(model: nn.Module, *keys: str) -> None:
   for key in keys:
-    value = getattr(model, key, None)  # Not every ResNet has heads.
+    value = getattr(model, key, None)  # A BiT has no heads.
     if value is not None and not _is_size(value, _LARGEST[key]):
       raise ValueError(
         f'{key} is {value!r:.80}, expected at least 1 and at most'
-        f' {_LARGEST[key]:,}, a whole number.'
+        f' {_LARGEST[key]:,}, as a whole number.'
       )
 
 

@@ -1,10 +1,10 @@
 """Exact softmax attention, in versions for different devices (Eqs. A6, A7).
 
-All compute the same: scores of each query with each key over sqrt(K), their
-softmax with the row's maximum subtracted and sums in float32, and the weighted
-mean of the values. Scores are rounded to the compute dtype, as they are the
-largest activation of a Transformer; but for the kernels, which do not keep
-them.
+All versions compute the same function: the scores of each query with each key
+over sqrt(K), their softmax with the row's maximum subtracted and sums in
+float32, and the weighted mean of the values. Scores are the largest activation
+of a Transformer, so they are rounded to the compute dtype. The kernels `splash`
+and `cudnn` never store the scores.
 
 Axes: B batch, L queries, T keys, H heads, K width of one head.
 """
@@ -19,9 +19,9 @@ from jax.experimental import layout
 # Width of a TPU's vector registers and matrix unit. An array's last dimension
 # is padded to a multiple of it.
 LANES = 128
-# Beyond a multiple of LANES, so many tokens are worth an own computation.
+# Up to this many tokens beyond a multiple of LANES are computed separately.
 _FEW = 8
-# Of `splash`: tokens in a block, and keys that are taken whole.
+# `splash` takes up to _KEYS_AT_ONCE keys at once, else blocks of _BLOCK tokens.
 _BLOCK, _KEYS_AT_ONCE = 512, 2048
 
 
@@ -31,13 +31,13 @@ def plain(
   value: jax.Array,
   relative_embedding: jax.Array | None = None,
 ) -> jax.Array:
-  """The reference: as written in the paper, differentiated by JAX.
+  """Computes attention as the paper writes it; JAX differentiates it.
 
   Args:
     query: [B, L, H, K], any float dtype.
     key: [B, T, H, K], same dtype.
     value: [B, T, H, K], same dtype.
-    relative_embedding: see `relative_scores`; None leaves them out.
+    relative_embedding: see `relative_scores`; None adds no relative scores.
 
   Returns:
     [B, L, H, K] in the inputs' dtype.
@@ -55,18 +55,18 @@ def plain(
 def relative_scores(
   query: jax.Array, relative_embedding: jax.Array
 ) -> jax.Array:
-  """Scores of each query with the embedding of each key's offset (§D.4).
+  """Returns the scores of each query with each key's relative position (§D.4).
 
   Every offset p_q - p_k of two tokens, counted in raster order with the class
-  token first, owns an embedding that is used as a key. It adds to the content
-  scores before the softmax; values have no such term. Not established by the
-  paper, and here as in Shaw et al. (arXiv:1803.02155): 1/sqrt(K) scales the
-  sum of both terms.
+  token first, has an embedding that serves as a key. Its score is added to the
+  content score before the softmax; values have no such term. 1/sqrt(K) scales
+  the sum of both scores, as in Shaw et al. (arXiv:1803.02155); the paper leaves
+  that open.
 
   Args:
     query: [B, L, H, K].
-    relative_embedding: [2L-1, H, K], or [2L-1, 1, K] if the heads share it;
-      row p_q - p_k + L - 1.
+    relative_embedding: [2L-1, H, K], or [2L-1, 1, K] if the heads share it. Row
+      p_q - p_k + L - 1 belongs to the offset p_q - p_k.
 
   Returns:
     [B, H, L, L] scores, before scaling.
@@ -77,8 +77,9 @@ def relative_scores(
   )
   # Column c is for the offset p_q - p_k = L - 1 - c.
   scores = jnp.einsum('bqhk,chk->bhqc', query, table)  # [B, H, L, 2L-1]
-  # Row q starts at column L-1-q: with one column more, rows of 2L-1 of the
-  # flat array shift by one column each. Cheaper than to gather [L, L, K].
+  # Row q's scores start at column L-1-q. After one more column is added, the
+  # flat array cut into rows of 2L-1 shifts each row by one column. This is
+  # cheaper than to gather [L, L, K] embeddings.
   scores = jnp.pad(scores, [(0, 0), (0, 0), (0, 0), (0, 1)])
   scores = scores.reshape(batch, heads, -1)  # [B, H, L * 2L]
   scores = scores[..., length - 1 : -1].reshape(
@@ -88,28 +89,29 @@ def relative_scores(
 
 
 def cudnn(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-  """cuDNN's fused kernel, which never writes the scores to memory.
+  """Runs cuDNN's fused kernel, which never writes the scores to memory.
 
-  Takes what `plain` takes, in bfloat16 or float16, on an NVIDIA GPU of
-  compute capability 8.0 or later, with K a multiple of 8 of at most 128.
+  It takes `plain`'s query, key and value in bfloat16 or float16, with K a
+  multiple of 8 and at most 128. It needs an NVIDIA GPU of compute capability
+  8.0 or later.
   """
   return jax.nn.dot_product_attention(query, key, value, implementation='cudnn')
 
 
 def splash(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-  """JAX's kernel for TPUs, which never writes the scores to memory.
+  """Runs JAX's kernel for TPUs, which never writes the scores to memory.
 
-  Takes what `plain` takes, in float32 or bfloat16, on a TPU v4 or later. Tokens
-  and K are padded to multiples of `LANES` and more: it is for long sequences.
-  The scale is on the query, which is rounded with it.
+  It takes `plain`'s query, key and value in float32 or bfloat16, on a TPU v4 or
+  later. It suits long sequences, because it pads tokens and K to multiples of
+  at least `LANES`. It rounds the query after scaling it by 1/sqrt(K).
   """
-  # Here, as it brings Pallas, which nothing else needs.
+  # Imported here because it loads Pallas, which nothing else needs.
   from jax.experimental.pallas.ops.tpu import splash_attention as library
 
   length, heads, width = query.shape[1:]
-  # Up to so many keys fit the chip's own memory at once. More go block by
-  # block, as do their queries in the backward pass, which would otherwise add
-  # up one gradient of all queries for each block of keys.
+  # Up to _KEYS_AT_ONCE keys fit the chip's own memory. More keys go block by
+  # block. Their backward pass takes queries in blocks, too: the fused kernel
+  # would add up one gradient of all queries for each block of keys.
   at_once = length <= _KEYS_AT_ONCE
   unit = LANES if at_once else _BLOCK
   padding = [(0, 0), (0, -length % unit), (0, 0), (0, -width % LANES)]
@@ -135,9 +137,9 @@ def splash(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
   )
   segments = None
   if padded > length:
-    # What is added is a segment of its own, which no token attends to.
-    of = (jnp.arange(padded) >= length).astype(jnp.int32)
-    segments = library.SegmentIds(q=of, kv=of)
+    # The padding is a segment of its own, to which no token attends.
+    segment = (jnp.arange(padded) >= length).astype(jnp.int32)
+    segments = library.SegmentIds(q=segment, kv=segment)
   scale = width**-0.5
   out = jax.vmap(lambda q, k, v: kernel(q, k, v, segments))(
     (query.astype(jnp.float32) * scale).astype(query.dtype), key, value
@@ -146,13 +148,13 @@ def splash(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def check(name: str, platform: str, kind: str, dtype: str, width: int) -> None:
-  """Raises ValueError where an implementation does not run.
+  """Raises ValueError if an implementation does not run on these devices.
 
   Args:
     name: one of IMPLEMENTATIONS.
-    platform: of the devices.
-    kind: of the devices, as JAX names it.
-    dtype: of query, key and value.
+    platform: the devices' platform, such as 'tpu'.
+    kind: the devices' kind, as JAX names it.
+    dtype: dtype of query, key and value.
     width: K.
   """
   if name == 'splash' and (
@@ -162,8 +164,8 @@ def check(name: str, platform: str, kind: str, dtype: str, width: int) -> None:
   ):
     raise ValueError(
       "attention_implementation='splash' needs a TPU v4 or later, and dtype"
-      f" 'float32' or 'bfloat16'; this is {kind!r} and {dtype!r}. Use 'plain',"
-      ' or leave it unset.'
+      f" 'float32' or 'bfloat16'; this is {kind!r} with dtype {dtype!r}. Use"
+      " 'plain', or leave attention_implementation unset."
     )
   if name == 'cudnn' and (
     platform != 'gpu'
@@ -172,15 +174,16 @@ def check(name: str, platform: str, kind: str, dtype: str, width: int) -> None:
   ):
     raise ValueError(
       "attention_implementation='cudnn' needs an NVIDIA GPU, dtype 'bfloat16'"
-      " or 'float16' and heads of 8 to 128 numbers, a multiple of 8; this is"
-      f" {platform!r}, {dtype!r} and {width}. Use 'plain', or leave it unset."
+      " or 'float16', and a head width that is a multiple of 8 up to 128; this"
+      f' is {platform!r} with dtype {dtype!r} and head width {width}. Use'
+      " 'plain', or leave attention_implementation unset."
     )
 
 
 def tokens_in_lanes(
   query: jax.Array, key: jax.Array, value: jax.Array
 ) -> jax.Array:
-  """`lane_blocks` of all tokens together, with `plain`'s arguments."""
+  """Runs `lane_blocks` on all tokens together; takes `plain`'s arguments."""
   (out,) = lane_blocks([query], [key], [value])
   return out
 
@@ -189,10 +192,10 @@ def tokens_in_lanes(
 
 
 def block_sizes(length: int) -> tuple[int, ...]:
-  """How to cut a sequence for `lane_blocks`.
+  """Returns the sizes of the blocks to cut a sequence into for `lane_blocks`.
 
-  The class token makes ViT-H/14's 256 patches 257 tokens, which take the place
-  of 384: a third of attention's time (and 1,025 tokens that of 1,152).
+  ViT-H/14's 256 patches and class token are 257 tokens, which registers pad to
+  384: a third of attention's time is lost (and 1,025 tokens become 1,152).
 
   Args:
     length: number of tokens, the class token first.
@@ -211,22 +214,22 @@ def lane_blocks(
   keys: Sequence[jax.Array],
   values: Sequence[jax.Array],
 ) -> list[jax.Array]:
-  """Attention with the tokens along the lanes of a TPU's registers.
+  """Computes attention with the tokens along the lanes of a TPU's registers.
 
-  With tokens along the last dimension instead of the K = 64 or 80 numbers of a
-  head, which fill only half of a register, and with all arrays held in one
-  order, nothing is copied from one layout to another. The softmax is divided
-  by its sum after the product with the values, whose matrix has a row of ones
-  that yields the sum in float32 as the product's by-product; the backward pass
-  computes the weights anew from the scores.
+  Tokens are the last dimension, because the K = 64 or 80 numbers of a head fill
+  only about half of a register. All arrays keep one order, so none is copied
+  from one layout to another. The weights are divided by their sum only after
+  the product with the values: a row of ones beside the values makes the same
+  product yield that sum in float32. The backward pass computes the weights
+  again from the scores.
 
   Args:
     queries: blocks [B, L_i, H, K] of a sequence, see `block_sizes`.
-    keys: its blocks [B, T_i, H, K], same dtype.
+    keys: blocks [B, T_i, H, K], same dtype.
     values: blocks of the keys' shapes, same dtype.
 
   Returns:
-    For each block of queries [B, L_i, H, K] in the inputs' dtype.
+    One array [B, L_i, H, K] per block of queries, in the inputs' dtype.
   """
   queries, keys, values = (
     [_pin_many(x.transpose(0, 2, 3, 1)) for x in blocks]
@@ -243,14 +246,14 @@ def lane_blocks(
 
 
 def _pin_many(x: jax.Array) -> jax.Array:
-  """`row_major` of [B, H, K, L]; few tokens would leave most lanes empty."""
+  """Applies `row_major` unless L is so small that most lanes would be empty."""
   return row_major(x) if x.shape[-1] > _FEW else x
 
 
 def _attend_few(
   query: jax.Array, keys: Sequence[jax.Array], values: Sequence[jax.Array]
 ) -> jax.Array:
-  """As `_attend`, with the keys of the scores along the lanes."""
+  """Computes `_attend` with the scores' keys along the lanes."""
   scores = jnp.concatenate(
     [jnp.einsum('bhkl,bhkt->bhlt', query, key) for key in keys], axis=-1
   )
@@ -268,7 +271,7 @@ def _attend_few(
 def _attend(
   query: jax.Array, keys: tuple[jax.Array, ...], values: tuple[jax.Array, ...]
 ) -> jax.Array:
-  """Attention of [B, H, K, L] queries to blocks of [B, H, K, T] keys."""
+  """Attends from [B, H, K, L] queries to blocks [B, H, K, T] of keys."""
   return _attend_forward(query, keys, values)[0]
 
 
@@ -297,12 +300,12 @@ def _attend_forward(query, keys, values):
 def _attend_backward(kept, grad):
   query, keys, values, scores, maximum, inverse, out = kept
   wide = _wide(query)
-  # Of the mean's numerator.
+  # The gradient of the weighted sum, before its division by the weights' sum.
   grad = (grad.astype(wide) * inverse).astype(query.dtype)
-  # The part of each weight's gradient that all weights of a query share. The
-  # gradients of a query's scores add up to zero, so both parts are made of the
-  # same rounded numbers and else in float32: what is left over would multiply
-  # the mean of the keys.
+  # The part of the weights' gradients that all weights of a query share. The
+  # gradients of a query's scores must add up to zero, because a remainder would
+  # multiply the mean of the keys. So both parts come from the same rounded
+  # numbers and are computed in float32.
   shared = (grad.astype(wide) * out).sum(axis=2, keepdims=True)  # [B, H, 1, L]
   scale = query.shape[2] ** -0.5
   query_grad, key_grads, value_grads = 0, [], []
@@ -328,12 +331,12 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _wide(x: jax.Array) -> jnp.dtype:
-  """The dtype of sums."""
+  """Returns the dtype of sums: float32 or wider."""
   return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def _exp(scores: jax.Array, maximum: jax.Array, query: jax.Array) -> jax.Array:
-  """Weights before they are divided by their sum; at most 1."""
+  """Returns the weights before they are divided by their sum; at most 1."""
   wide = _wide(query)
   return jnp.exp(
     (scores.astype(wide) - maximum.astype(wide)) * query.shape[2] ** -0.5
@@ -346,16 +349,17 @@ def _scaled_product(spec, left, right, scale):
 
 
 def _with_ones(value: jax.Array) -> jax.Array:
-  """[B, H, K, T] -> [B, H, K+1, T]."""
+  """Appends a row of ones: [B, H, K, T] -> [B, H, K+1, T]."""
   ones = jnp.ones_like(value[:, :, :1])
   return jnp.concatenate([value, ones], axis=2)
 
 
 @jax.custom_vjp
 def row_major(x: jax.Array) -> jax.Array:
-  """Has an array, and its gradient, held with the last dimension in lanes.
+  """Makes the compiler keep an array, and its gradient, in row-major layout.
 
-  The compiler chooses layouts by local rules, and else copies between two.
+  The last dimension is then along the lanes. Otherwise the compiler chooses
+  layouts by local rules, and copies between them.
   """
   return layout.with_layout_constraint(
     x, layout.Layout(major_to_minor=tuple(range(x.ndim)))

@@ -9,16 +9,16 @@ from absl import logging
 
 from vit_jax.models import position
 
-# In place of the number of a patch: the mask embedding.
+# In `source`, the index of a patch that stands for the mask embedding.
 MASK = -1
 
 
 class PatchEmbedding(nn.Module):
   """Cuts images into patches and projects each to a token (Eq. 1).
 
-  Equals a VALID convolution whose stride is its kernel's size, what is beyond
-  the last whole patch dropped right and bottom. A reshape and a matmul are
-  faster than the convolution on TPU.
+  Equals a VALID convolution whose stride is its kernel's size: it drops what is
+  beyond the last whole patch on the right and at the bottom. A reshape and a
+  matmul are faster than the convolution on TPU.
 
   Attributes:
     width: D.
@@ -58,12 +58,12 @@ class PatchEmbedding(nn.Module):
 def replace_embeddings(
   embeddings: jax.Array, source: jax.Array, mask_embedding: jax.Array
 ) -> jax.Array:
-  """Puts other embeddings in the place of patches' own (B.1.2).
+  """Replaces embeddings of patches by others, or by the mask's (B.1.2).
 
   Args:
     embeddings: [B, L, D].
-    source: int32 [B, L], the patch of the same image whose embedding each patch
-      gets, or MASK.
+    source: int32 [B, L], the index of the patch of the same image whose
+      embedding each patch gets, or MASK.
     mask_embedding: [D].
 
   Returns:
@@ -75,7 +75,7 @@ def replace_embeddings(
   return jnp.where(masked, mask_embedding.astype(embeddings.dtype), taken)
 
 
-@functools.cache  # Once per size and patch, however often it is traced.
+@functools.cache  # Warns once per size and patch, however often JAX traces.
 def _warn_of_remainder(
   image_size: tuple[int, int], patch_size: tuple[int, int]
 ) -> None:

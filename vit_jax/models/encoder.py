@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from vit_jax import sharding
 from vit_jax.models import attention, position
 
-# What the backward pass keeps of a block, instead of all of it: `full` only
-# its input; `dots` also the outputs of the dense layers, not of attention's
-# products, which are larger.
+# What the backward pass keeps of a block: `none` keeps all, `full` only the
+# block's input, `dots` also the outputs of the dense layers, but not those of
+# attention's products, which are larger.
 REMAT_POLICIES = {
   'none': None,
   'full': jax.checkpoint_policies.nothing_saveable,
@@ -41,7 +41,7 @@ class MlpBlock(nn.Module):
     mlp_dim: hidden size.
     gelu: 'tanh', the approximation that the released code and weights use, or
       'exact'.
-    dropout_rate: of both dropouts.
+    dropout_rate: probability of zeroing, in both dropouts.
     dtype: compute dtype; parameters are float32.
   """
 
@@ -74,8 +74,8 @@ class MlpBlock(nn.Module):
 class EncoderBlock(nn.Module):
   """A pre-LayerNorm Transformer block (Eqs. 2 and 3).
 
-  Attributes: those of `ViT` with the same names, and
-    axis: see `attention.MultiHeadDotProductAttention`.
+  Attributes are those of `ViT` with the same names. `axis` is that of
+  `attention.MultiHeadDotProductAttention`.
   """
 
   heads: int
@@ -128,9 +128,8 @@ class EncoderBlock(nn.Module):
 class AxialBlock(nn.Module):
   """A block within the rows, then one within the columns (§D.6).
 
-  Position embeddings of a layer are added once, before the rows.
-
-  Attributes: those of `ViT` with the same names.
+  Position embeddings of a layer are added once, before the rows. Attributes are
+  those of `ViT` with the same names.
   """
 
   heads: int
@@ -171,13 +170,15 @@ class AxialBlock(nn.Module):
 def position_table(
   kind: str, x: jax.Array, grid: tuple[int, int], stddev: float
 ) -> jax.Array:
-  """Creates the submodule `posembed_input` of the calling module.
+  """Returns position embeddings, of a new submodule `posembed_input`.
+
+  Call it within an `nn.compact` method, whose module gets the submodule.
 
   Args:
     kind: a key of `position.ADDED`.
     x: [B, L, D] tokens.
-    grid: (rows, columns) of the patches; tokens beyond them are prefix.
-    stddev: of the initial values, if they are learned.
+    grid: (rows, columns) of the patches; all other tokens come before them.
+    stddev: standard deviation of the initial values of learned embeddings.
 
   Returns:
     [1, L, D] in the tokens' dtype.
@@ -193,7 +194,7 @@ def position_table(
 class Encoder(nn.Module):
   """Position embedding, the blocks, and the final LayerNorm (Eqs. 1-4).
 
-  Attributes: those of `ViT` with the same names.
+  Attributes are those of `ViT` with the same names.
   """
 
   depth: int
@@ -223,7 +224,8 @@ class Encoder(nn.Module):
       train: whether dropout is on.
 
     Returns:
-      `embedded`, the first block's input, and `encoded`, both [B, L, D].
+      `embedded`, the first block's input, and `encoded`, the output of the
+      final LayerNorm, both [B, L, D].
     """
     x = sharding.constrain(x, sharding.BATCH)
     at_every_input = None  # [1, L, D]
@@ -236,8 +238,8 @@ class Encoder(nn.Module):
         at_every_input = position_table(
           self.position_embedding, x, grid, self.position_stddev
         )
-    # Directly after the position embedding (B.1). Where that is added at every
-    # layer, which the paper leaves open, dropout stays here, once.
+    # Dropout directly follows the position embedding (B.1). If every layer adds
+    # one, the paper leaves the place open; dropout then stays here, once.
     x = nn.Dropout(self.dropout_rate, deterministic=not train)(x)
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
@@ -304,7 +306,8 @@ def stack_blocks(params: dict) -> dict:
     params: a `ViT`'s parameters with `Transformer/encoderblock_{i}/...`.
 
   Returns:
-    The same with `Transformer/encoderblock/...`, [depth, ...] each.
+    The same parameters, with the blocks' arrays stacked to [depth, ...] under
+    `Transformer/encoderblock/...`.
 
   Raises:
     ValueError: there are no unrolled blocks.

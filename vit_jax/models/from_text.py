@@ -1,4 +1,4 @@
-"""Models as a command line says them: `NAME[:KEY=VALUE,...]`."""
+"""Builds a model from a command line's text: `NAME[:KEY=VALUE,...]`."""
 
 import ast
 import re
@@ -13,17 +13,17 @@ def parse(spec: str, *, num_classes: int, **defaults) -> nn.Module:
 
   Args:
     spec: a name and options of the model, see `variants.build`. A value that
-      is no Python literal is text.
+      is not a Python literal is taken as text.
     num_classes: number of logits.
     **defaults: options that the spec may override.
 
   Raises:
-    ValueError: an option without a value, the number of classes among them,
-      or what `variants.build` refuses.
+    ValueError: an option has no value, the options include `num_classes`, or
+      `variants.build` refuses them.
   """
   name, _, options = spec.partition(':')
   overrides = {}
-  # Commas within a value, as in (8, 4), are not followed by KEY=.
+  # A comma within a value, as in (8, 4), has no KEY= after it.
   for option in filter(None, re.split(r',(?=\w+=)', options)):
     key, equals, value = option.partition('=')
     if not equals:
@@ -34,7 +34,7 @@ def parse(spec: str, *, num_classes: int, **defaults) -> nn.Module:
       overrides[key] = value
   if 'num_classes' in overrides:
     raise ValueError(
-      f'{spec}: num_classes is no option here; it comes from --num_classes, or'
-      ' from the head of the weights.'
+      f'{spec}: num_classes is no option here: remove it. It comes from'
+      ' --num_classes, or from the head of the weights.'
     )
   return variants.build(name, num_classes=num_classes, **defaults | overrides)

@@ -12,7 +12,7 @@ def classify(
 ) -> jax.Array:
   """Maps [B, D] to logits [B, num_classes] in float32.
 
-  To be called within an `nn.compact` method: the module gets the layer `head`.
+  Call it within an `nn.compact` method, whose module gets the layer `head`.
 
   Args:
     representation: [B, D], any float dtype.
@@ -35,14 +35,14 @@ def predict_patches(
 ) -> jax.Array:
   """Maps patch tokens [B, L, D] to [B, L, outputs] (B.1.2).
 
-  To be called within an `nn.compact` method: the module gets the layer
-  `patch_head`. It computes in the model's dtype, since it is applied to every
-  patch, but sums in float32, which is what it gives.
+  Call it within an `nn.compact` method, whose module gets the layer
+  `patch_head`. The layer multiplies in the model's dtype, because it runs on
+  every patch, but sums and returns float32.
 
   Args:
     encoded: [B, L, D], any float dtype.
-    outputs: numbers predicted of each patch.
-    dtype: of the factors.
+    outputs: how many numbers to predict for each patch.
+    dtype: dtype of the factors.
   """
   return nn.Dense(
     outputs,

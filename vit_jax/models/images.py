@@ -1,11 +1,11 @@
-"""What every model asks of its input."""
+"""The images that every model takes: their range, shape and dtype."""
 
 import jax
 import jax.numpy as jnp
 
 
 def normalize(images: jax.Array) -> jax.Array:
-  """uint8 [B, H, W, C] in 0..255 -> float32 in [-1, 1]."""
+  """Maps uint8 [B, H, W, C] in 0..255 to float32 in [-1, 1]."""
   return (images.astype(jnp.float32) - 127.5) / 127.5
 
 

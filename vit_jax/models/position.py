@@ -2,8 +2,8 @@
 
 The paper's default is a learned table with one row per token in raster order,
 the class token's row first (arXiv:2010.11929, §3.1). Fine-tuning at another
-resolution interpolates the patch rows by location (§3.2). The others are those
-of §D.4, but for the relative one, which is a part of attention.
+resolution interpolates the patch rows by location (§3.2). The other embeddings
+are those of §D.4, except the relative one, which is a part of attention.
 
 Axes: B batch, L tokens, D width.
 """
@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# Of initial values: that of the released code.
+# Standard deviation of initial values, as in the released code.
 STDDEV = 0.02
-# Of an image: 16,384 px with patches of 16. A file may state any image size.
+# Limit for one image: 16,384 px at patches of 16. A file may claim any size.
 _MOST_TOKENS = 2**20
 
 
@@ -29,7 +29,7 @@ def token_grid(
   """Returns the (rows, columns) of whole patches in an image.
 
   Args:
-    image_size: (height, width) in pixels, or of a feature map.
+    image_size: (height, width) of an image in pixels, or of a feature map.
     patch_size: side, or (height, width), of a patch in the same unit.
     what: 'image' or 'feature map'; for the error.
 
@@ -51,7 +51,8 @@ def token_grid(
   if rows * columns > _MOST_TOKENS:
     raise ValueError(
       f'{what} size {_by(image_size)} has {rows * columns:,} patches of'
-      f' {_by(patch_size)}, expected at most {_MOST_TOKENS:,}.'
+      f' {_by(patch_size)}, expected at most {_MOST_TOKENS:,}: use smaller'
+      ' images, or a larger patch.'
     )
   return rows, columns
 
@@ -60,7 +61,7 @@ class LearnedTable(nn.Module):
   """One learned row per token in raster order, 1-D (the paper's default).
 
   Attributes:
-    stddev: of the initial values.
+    stddev: standard deviation of the initial values.
   """
 
   stddev: float = STDDEV
@@ -73,15 +74,15 @@ class LearnedTable(nn.Module):
 
     Args:
       grid: (rows, columns) of the patch tokens.
-      num_prefix_tokens: S, the class token's 1, or 0; they come first.
+      num_prefix_tokens: S, 1 with a class token, which comes first, else 0.
       width: D.
 
     Returns:
       [1, S + rows * columns, D], float32.
 
     Raises:
-      ValueError: the parameters' table has another number of rows. Another
-        grid with the same number of rows cannot be told apart.
+      ValueError: the parameters' table has another number of rows. A different
+        grid with the same number of rows goes unnoticed.
     """
     length = num_prefix_tokens + math.prod(grid)
     if self.has_variable('params', 'pos_embedding'):
@@ -102,11 +103,11 @@ class LearnedTable(nn.Module):
 class LearnedXY(nn.Module):
   """A learned vector per column and one per row, each D/2 wide (§D.4, 2-D).
 
-  A patch gets the concatenation of its column's and its row's. The paper
-  leaves the class token open: here it has a D-vector of its own.
+  A patch gets the concatenation of its column's vector and its row's. The paper
+  leaves the class token open: here it has its own vector of D numbers.
 
   Attributes:
-    stddev: of the initial values.
+    stddev: standard deviation of the initial values.
   """
 
   stddev: float = STDDEV
@@ -115,7 +116,7 @@ class LearnedXY(nn.Module):
   def __call__(
     self, *, grid: tuple[int, int], num_prefix_tokens: int, width: int
   ) -> jax.Array:
-    """As `LearnedTable`."""
+    """Returns the position embedding; see `LearnedTable`."""
     rows, columns = grid
     normal = nn.initializers.normal(self.stddev)
     tables = []
@@ -147,14 +148,14 @@ class SinCosXY(nn.Module):
   With frequencies f_j = 10,000^(-j / (D/4 - 1)), j = 0 ... D/4 - 1, a patch in
   column x and row y gets [sin(x f), cos(x f), sin(y f), cos(y f)], as in
   "Better plain ViT baselines for ImageNet-1k" (arXiv:2205.01580). A class
-  token gets zeros. Nothing is learned, so any grid will do.
+  token gets zeros. Nothing is learned, so it works with any grid.
   """
 
   @nn.compact
   def __call__(
     self, *, grid: tuple[int, int], num_prefix_tokens: int, width: int
   ) -> jax.Array:
-    """As `LearnedTable`, but made for any grid."""
+    """Returns the position embedding of any grid; see `LearnedTable`."""
     frequencies = 10_000.0 ** -np.linspace(0, 1, width // 4)  # [D/4]
     y, x = np.indices(grid).reshape(2, -1, 1)  # [rows * columns, 1] each
     table = np.concatenate(
@@ -169,13 +170,13 @@ class SinCosXY(nn.Module):
     return jnp.asarray(table[None], jnp.float32)  # [1, L, D]
 
 
-# What `position_embedding` may be besides; see `attention` for 'relative'.
+# Embeddings that are added to tokens; `attention` has the relative ones.
 LEARNED = {'1d': LearnedTable, '2d': LearnedXY}
 ADDED = LEARNED | {'sincos2d': SinCosXY}
 
 
 def check_width(kind: str, width: int) -> None:
-  """Raises a ValueError for a width that `ADDED[kind]` cannot divide."""
+  """Raises a ValueError if `ADDED[kind]` cannot divide the width evenly."""
   if kind == '2d' and width % 2:
     raise ValueError(
       'position_embedding="2d" gives half of the width to x and half to y: '
@@ -197,18 +198,18 @@ def resize(
 ) -> np.ndarray:
   """Interpolates a position embedding to another token grid.
 
-  Bilinear with aligned corner samples and no antialiasing: what
-  `scipy.ndimage.zoom(grid, ..., order=1)` does, which the released
-  checkpoints were fine-tuned with (but where rounding puts SciPy's last sample
-  outside the grid, as in 15 -> 26, it returns zeros there; this does not).
+  The interpolation is bilinear, with aligned corner samples and no
+  antialiasing, like `scipy.ndimage.zoom(grid, ..., order=1)`, with which the
+  released checkpoints were fine-tuned. One case differs: SciPy returns zeros
+  where rounding puts its last sample outside the grid, as in 15 -> 26.
   `jax.image.resize` aligns pixel borders instead and gives other numbers.
 
   Args:
     pos_embedding: [1, S + rows * columns, D], any float dtype.
-    old_grid: its (rows, columns); None if it is square.
+    old_grid: (rows, columns) of the embedding; None if its grid is square.
     new_grid: the (rows, columns) to interpolate to.
-    num_prefix_tokens: S, the leading rows that have no location and are kept:
-      1 with a class token, else 0.
+    num_prefix_tokens: S, the number of leading rows without a location, which
+      are kept: 1 with a class token, else 0.
 
   Returns:
     [1, S + new rows * new columns, D], same dtype, computed in float64.
@@ -251,9 +252,9 @@ def resize(
 
 
 def resize_rows(table: np.ndarray | jax.Array, length: int) -> np.ndarray:
-  """Interpolates the vectors of columns, or of rows, to another number.
+  """Interpolates a table along its first axis to another length.
 
-  What `resize` does along one axis: linear, the end rows coincide.
+  This is what `resize` does along one axis: linear, the end rows coincide.
 
   Args:
     table: [old, ...], any float dtype.
@@ -273,12 +274,13 @@ def resize_rows(table: np.ndarray | jax.Array, length: int) -> np.ndarray:
 def resize_relative(table: np.ndarray | jax.Array, offsets: int) -> np.ndarray:
   """Interpolates relative position embeddings to more or fewer offsets.
 
-  Linear: offset 0 stays offset 0, and the longest becomes the longest. Along
-  an axis that is what §3.2 does to positions. Of offsets in raster order it
-  is only an approximation: they mix rows and columns, whose number changes.
+  The interpolation is linear: offset 0 stays offset 0, and the longest offset
+  becomes the longest. Along one axis, this is what §3.2 does to positions. For
+  offsets in raster order it is only an approximation, because they mix rows
+  and columns, whose numbers change.
 
   Args:
-    table: [2L-1, ...], any float dtype, from the most negative offset on.
+    table: [2L-1, ...], any float dtype; the most negative offset comes first.
     offsets: the new number, 2L'-1.
 
   Returns:
@@ -293,13 +295,13 @@ def resize_relative(table: np.ndarray | jax.Array, offsets: int) -> np.ndarray:
       f'relative embeddings of {len(table)} offsets cannot become {offsets}: '
       'L tokens have 2L - 1 offsets, an odd number.'
     )
-  if offsets == 1:  # The middle; interpolation would take the first.
+  if offsets == 1:  # Interpolation would take the first row, not the middle.
     return table[len(table) // 2 :][:1]
   return resize_rows(table, offsets)
 
 
 def _bilinear(old: int, new: int) -> np.ndarray:
-  """Interpolation weights [new, old], float64; the end samples coincide."""
+  """Returns weights [new, old], float64; the end samples coincide."""
   position = np.linspace(0, old - 1, new)  # New samples in old coordinates.
   return np.maximum(0, 1 - np.abs(position[:, None] - np.arange(old)))
 

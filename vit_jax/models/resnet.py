@@ -1,8 +1,8 @@
 """ResNet pieces, and the backbone of the hybrids (arXiv:2010.11929, §3.1).
 
 All ResNets here have GroupNorm and standardized convolutions ("ResNet (BiT)",
-§4.1). The hybrids' backbone is post-activation (v1), the BiT baselines in
-`bit.py` are pre-activation (v2); epsilons and paddings differ too, and both
+§4.1). The hybrids' backbone is post-activation (v1); the BiT baselines in
+`bit.py` are pre-activation (v2). Their epsilons and paddings differ, too. Both
 follow the released code and weights.
 
 Axes: B batch, h and w the rows and columns of a feature map, C channels.
@@ -21,9 +21,9 @@ from vit_jax import sharding
 
 Padding = str | tuple[tuple[int, int], tuple[int, int]]
 
-# What the backward pass keeps of a unit, instead of all of it: `full` only its
-# input; `dots` also the outputs of the convolutions and dense layers, so that
-# the norms and ReLUs are recomputed but those are not.
+# What the backward pass keeps of a unit: `none` keeps all, `full` only the
+# unit's input, `dots` also the outputs of convolutions and dense layers, so
+# that only the rest, such as norms and ReLUs, is recomputed.
 REMAT_POLICIES = {
   'none': None,
   'full': jax.checkpoint_policies.nothing_saveable,
@@ -35,16 +35,20 @@ REMAT_POLICIES = {
 
 # Channels of the root at width factor 1.
 _ROOT_CHANNELS = 64
-# Of every norm, but at most half as many as channels: of the small models with
-# a fraction of the width, as at factor 1 of the root.
+# Groups of every norm, but at most half as many as channels: narrow models
+# (width factor below 1) keep the ratio of the root at factor 1.
 _GROUPS = 32
 
 
 def GroupNorm(**options: Any) -> Callable[[jax.Array], jax.Array]:
-  """Flax's, with as many groups as suit the channels; takes its options."""
-  # Statistics are float32 whatever `dtype` is. Flax's fast variance,
-  # E[x^2] - E[x]^2, loses (mean / deviation)^2 in relative precision, and the
-  # residual stream of a pre-activation ResNet is not centred: two passes.
+  """Returns Flax's GroupNorm with as many groups as suit the channels.
+
+  Args:
+    **options: options of `nn.GroupNorm`.
+  """
+  # Statistics are float32 whatever `dtype` is. They take two passes: Flax's
+  # fast variance, E[x^2] - E[x]^2, loses (mean / deviation)^2 in relative
+  # precision, and a pre-activation ResNet's residual stream is not centred.
   return lambda x: nn.GroupNorm(
     num_groups=min(_GROUPS, x.shape[-1] // 2),
     use_fast_variance=False,
@@ -53,10 +57,10 @@ def GroupNorm(**options: Any) -> Callable[[jax.Array], jax.Array]:
 
 
 def root_channels(width_factor: float) -> int:
-  """The channels of a ResNet's root.
+  """Returns the number of channels of a ResNet's root.
 
   Raises:
-    ValueError: not a positive even number, so that stages can be made of it.
+    ValueError: the number is not positive and even, as the stages need it.
   """
   channels = _ROOT_CHANNELS * width_factor
   if channels < 2 or channels % 2:
@@ -68,7 +72,7 @@ def root_channels(width_factor: float) -> int:
 
 
 def bit_standardize(kernel: jax.Array) -> jax.Array:
-  """Weight standardization (arXiv:1903.10520) of BiT: epsilon in the root.
+  """Standardizes weights (arXiv:1903.10520) as BiT does: sqrt(... + epsilon).
 
   Args:
     kernel: [kh, kw, C in, C out], any float dtype.
@@ -82,7 +86,7 @@ def bit_standardize(kernel: jax.Array) -> jax.Array:
 
 
 def hybrid_standardize(kernel: jax.Array) -> jax.Array:
-  """Weight standardization of the hybrids: epsilon outside the root.
+  """Standardizes weights as the hybrids do: sqrt(...) + epsilon.
 
   Args:
     kernel: [kh, kw, C in, C out], any float dtype.
@@ -96,7 +100,7 @@ def hybrid_standardize(kernel: jax.Array) -> jax.Array:
 
 
 def _moments(kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Centred weights, and the variance of each output channel, float32."""
+  """Returns centred weights, and each output channel's variance, in float32."""
   kernel = kernel.astype(jnp.float32)
   centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
   return centred, jnp.square(centred).mean(axis=(0, 1, 2), keepdims=True)
@@ -105,14 +109,14 @@ def _moments(kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
 class StandardizedConv(nn.Module):
   """A convolution without bias whose kernel is standardized at every use.
 
-  The kernel starts LeCun-normal, the default of Flax and of the released
-  code. The standardized kernel does not depend on the scale of the weights;
-  the size of their gradients does, inversely.
+  The kernel's initial values are LeCun-normal, the default of Flax and of the
+  released code. The scale of the weights does not change the standardized
+  kernel, but their gradients are inversely proportional to it.
 
   Attributes:
     features: output channels.
     kernel_size: (height, width).
-    strides: of both axes.
+    strides: stride along both axes.
     padding: 'SAME', 'VALID' or ((top, bottom), (left, right)).
     standardize: maps the float32 kernel to the one to convolve with.
     dtype: compute dtype; the kernel is stored and standardized in float32.
@@ -145,13 +149,13 @@ class StandardizedConv(nn.Module):
 class PostActivationUnit(nn.Module):
   """A bottleneck unit of the hybrids: ReLU after the sum (v1).
 
-  The last norm's scale starts at 0, so that without a projection a unit
-  starts as the identity.
+  The last norm's scale starts at 0, so that a unit without a projection starts
+  as the identity, apart from the ReLU.
 
   Attributes:
     features: channels of the middle convolution; the output has four times
       as many.
-    strides: of the middle convolution and of the projection.
+    strides: stride of the middle convolution and of the projection.
     dtype: compute dtype.
   """
 
@@ -183,9 +187,9 @@ class Stage(nn.Module):
   """Residual units at one resolution, `unit1`, `unit2` and so on.
 
   Attributes:
-    units: how many.
-    features: of each unit.
-    strides: of the first unit; the others have 1.
+    units: number of units.
+    features: the `features` of each unit.
+    strides: stride of the first unit; the others have stride 1.
     unit: makes a unit from features, strides, dtype and name.
     dtype: compute dtype.
     remat: what the backward pass recomputes of each unit; see
@@ -230,7 +234,7 @@ def stages(
 ) -> jax.Array:
   """Runs the stages `block1`, `block2` and so on of the calling module.
 
-  To be called within an `nn.compact` method, whose module gets the parameters.
+  Call it within an `nn.compact` method, whose module gets the parameters.
 
   Args:
     x: [B, h, w, C], the root's output.
@@ -268,18 +272,18 @@ def backbone(
   dtype: jax.typing.DTypeLike = jnp.float32,
   remat: str = 'none',
 ) -> jax.Array:
-  """The ResNet of a hybrid: root and stages, without pooling and head.
+  """Runs the ResNet of a hybrid: root and stages, without pooling and head.
 
-  To be called within an `nn.compact` method: the parameters `conv_root`,
-  `gn_root` and `block{b}/unit{u}` are then the calling module's own, as in the
-  released checkpoints.
+  Call it within an `nn.compact` method: the parameters `conv_root`, `gn_root`
+  and `block{b}/unit{u}` then belong to the calling module, as in the released
+  checkpoints.
 
   Args:
     images: [B, height, width, channels], float.
-    blocks: units of each stage; none leaves the root only.
+    blocks: units of each stage; () runs only the root.
     width_factor: multiplies all channels.
     unit: makes a unit from features, strides, dtype and name.
-    epsilon: of the root's norm.
+    epsilon: epsilon of the root's norm.
     dtype: compute dtype. Parameters, weight standardization and the norms'
       statistics are float32 throughout.
     remat: what the backward pass recomputes; see `REMAT_POLICIES`.
@@ -291,7 +295,7 @@ def backbone(
   Raises:
     ValueError: the images have no pixels.
   """
-  feature_grid(images.shape[1:3], blocks)  # Its error comes first.
+  feature_grid(images.shape[1:3], blocks)  # Raises if there are no pixels.
   x = StandardizedConv(
     root_channels(width_factor),
     (7, 7),
@@ -321,7 +325,7 @@ def feature_grid(
 
   Args:
     image_size: (height, width) in pixels.
-    blocks: units of each stage; none for the root's feature map.
+    blocks: units of each stage; () for the root's feature map.
 
   Raises:
     ValueError: the image has no pixels.
@@ -336,5 +340,5 @@ def feature_grid(
 
 
 def feature_channels(blocks: tuple[int, ...], width_factor: float = 1) -> int:
-  """Returns the channels of the last stage's feature map, 64 w for a root."""
+  """Returns the channels of the last stage, or of the root if it has none."""
   return root_channels(width_factor) * (2 ** (len(blocks) + 1) if blocks else 1)

@@ -1,4 +1,4 @@
-"""From a model's name, as the paper prints it, to the model."""
+"""Builds models from their names, as the paper prints them."""
 
 import dataclasses
 import re
@@ -14,8 +14,8 @@ from vit_jax.models import axial_resnet, bit, checks, vit
 SIZES = {
   'Ti': {'width': 192, 'depth': 12, 'heads': 3, 'mlp_dim': 768},
   'S': {'width': 384, 'depth': 12, 'heads': 6, 'mlp_dim': 1536},
-  # Figure 4's "ViT-B with all hidden dimensions halved". The paper leaves
-  # its number of heads open; 64-wide heads as elsewhere make it equal to S.
+  # Figure 4's "ViT-B with all hidden dimensions halved". The paper does not say
+  # how many heads it has; 64-wide heads, as elsewhere, make it equal to S.
   'b': {'width': 384, 'depth': 12, 'heads': 6, 'mlp_dim': 1536},
   'B': {'width': 768, 'depth': 12, 'heads': 12, 'mlp_dim': 3072},
   'L': {'width': 1024, 'depth': 24, 'heads': 16, 'mlp_dim': 4096},
@@ -33,14 +33,14 @@ RESNETS = {
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """Models whose names have one form.
+  """Models whose names share one form.
 
   Attributes:
-    form: of the names, for people.
-    pattern: of the names as `paper_name` gives them, a regular expression.
-    module: the class.
-    fields: from the pattern's groups to the module's attributes.
-    names: the members in the paper and in AugReg.
+    form: the form of the names, as error messages show it.
+    pattern: regular expression of the names as `paper_name` returns them.
+    module: the models' class.
+    fields: maps the pattern's groups to the module's attributes.
+    names: names of the models in the paper and in AugReg.
   """
 
   form: str
@@ -60,17 +60,17 @@ def _axial_fields(size: str, patch: str) -> dict[str, Any]:
 
 
 def _hybrid_fields(resnet: str, size: str, downsampling: str) -> dict[str, Any]:
-  """The number after the slash is the ResNet's and the patches' together."""
+  """Returns fields; `downsampling` counts the ResNet and the patches."""
   blocks = RESNETS[resnet]
   if downsampling == '16':
-    # §4.1: without stage 4, whose layers go to stage 3.
+    # §4.1 removes stage 4 and adds its layers to stage 3.
     blocks = (*blocks[:2], blocks[2] + blocks[3])
   return {**SIZES[size], 'patch_size': 1, 'resnet_blocks': blocks}
 
 
 def _root_fields(size: str) -> dict[str, Any]:
-  # The root halves twice, so that 8x8 patches of it are 32x32 px, not 16x16 as
-  # the name has it. The released weights have the 7x7 grid of the former.
+  # The root halves the image twice, so its 8x8 patches cover 32x32 px, not the
+  # 16x16 px of the name. The released weights have the 7x7 grid of 32x32 px.
   return {**SIZES[size], 'patch_size': 8, 'resnet_blocks': ()}
 
 
@@ -164,19 +164,19 @@ def names() -> list[str]:
 
 
 def paper_name(name: str) -> str:
-  """Returns the paper's form of a name, whether there is such a model or not.
+  """Returns the paper's form of a name, even if no model has that name.
 
-  AugReg writes `R26+S/32` for `R26+ViT-S/32`, and Table 6 has no `BiT-`.
+  AugReg writes `R26+S/32` for `R26+ViT-S/32`, and Table 6 leaves out `BiT-`.
   """
   name = re.sub(r'^(R\d*\+)(?!ViT-)', r'\1ViT-', name)
   return re.sub(r'^R(?=\d+x)', 'BiT-R', name)
 
 
 def options(name: str) -> list[str]:
-  """Returns what `build` can override of a model; ValueError if unknown."""
+  """Returns the options of a model in `build`; ValueError if it is unknown."""
   module, _ = _lookup(name)
   fields = {field.name for field in dataclasses.fields(module)}
-  # `patch_outputs` follows from what is trained for: see `masked_patch`.
+  # `patch_outputs` is set by the training task: see `masked_patch`.
   return sorted(fields - {'num_classes', 'patch_outputs', 'parent', 'name'})
 
 
@@ -184,21 +184,22 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
   """Builds a model with the fine-tuning head, one zero-initialised layer.
 
   Args:
-    name: one of `names()`, or another of the same form: any patch size, any
-      size of `SIZES`, any ResNet of `RESNETS`.
+    name: one of `names()`, or another name of the same form, with any patch
+      size, any size of `SIZES` and any ResNet of `RESNETS`.
     num_classes: number of logits.
     **overrides: attributes of the model, see `vit.ViT`, `bit.BiT` and
       `axial_resnet.AxialResNet`; None keeps the model's own value.
       `patch_size` may be a side or (height, width), `dtype` a name.
       `representation_size` adds the pre-training head's hidden tanh layer
-      (§3.1), -1 one as wide as the model; 0 leaves it out.
+      (§3.1) of that size; -1 makes it as wide as the model, 0 leaves it out.
 
   Returns:
-    A module; `module.apply({'params': params}, images, train=False)` gives
+    The model, a Flax module. For a dictionary `variables` with the entry
+    `params`, `model.apply(variables, images, train=False)` returns
     `(logits, out)`.
 
   Raises:
-    ValueError: unknown name or override, or a value that cannot work.
+    ValueError: the name or an override is unknown, or a value is not allowed.
   """
   module, fields = _lookup(name)
   overrides = {k: v for k, v in overrides.items() if v is not None}
@@ -209,15 +210,15 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
       f'{", ".join(choices)}.'
     )
   fields |= overrides
-  # A command line cannot say None, nor what another override makes the width.
+  # A command line cannot give None, and may not know the model's width.
   if fields.get('representation_size') == 0:
     del fields['representation_size']
   if fields.get('representation_size') == -1:
     fields['representation_size'] = fields['width']
   for key in ('patch_size', 'blocks', 'resnet_blocks'):
     if isinstance(fields.get(key), list):
-      fields[key] = tuple(fields[key])  # A module's attributes are hashed.
-  # A side, which a command line makes a tuple of one.
+      fields[key] = tuple(fields[key])  # Flax hashes a module's attributes.
+  # A command line turns a single side into a tuple of one.
   side = fields.get('patch_size')
   if isinstance(side, int):
     fields['patch_size'] = (side, side)

@@ -1,7 +1,7 @@
 """The Vision Transformer and its hybrids (arXiv:2010.11929, §3.1).
 
 Modules and parameters carry the names of the released checkpoints, so that
-those map one to one. The ablations of appendix D are attributes.
+checkpoints map one to one. The ablations of appendix D are attributes.
 
 Axes: B batch, L tokens, D width. Images are [B, height, width, channels].
 """
@@ -21,8 +21,8 @@ from vit_jax.models.images import check_images
 
 POOLINGS = ('token', 'gap', 'map')
 
-# See `ViT.is_rounded`. Not a hybrid's ResNet, whose kernels are standardised in
-# float32, nor the head, which computes in float32.
+# Names for which `ViT.is_rounded` is true. A hybrid's ResNet is not rounded, as
+# it standardizes kernels in float32, nor the head, which computes in float32.
 _ROUNDED = re.compile(
   r'(Transformer|embedding|pre_logits|MAPHead_0|patch_head)/(.*/)?kernel'
 )
@@ -31,11 +31,10 @@ _ROUNDED = re.compile(
 class MAPHead(nn.Module):
   """Pools tokens by attention from a learned query (not in the paper).
 
-  Multi-head attention pooling (Set Transformer, arXiv:1810.00825, §3.2) as in
-  "Scaling Vision Transformers" (arXiv:2106.04560), and with the parameter
-  names of its public code.
-
-  Attributes: those of `ViT` with the same names.
+  This is multi-head attention pooling (Set Transformer, arXiv:1810.00825, §3.2)
+  as in "Scaling Vision Transformers" (arXiv:2106.04560), with the parameter
+  names of that paper's public code. Attributes are those of `ViT` with the same
+  names.
   """
 
   heads: int
@@ -73,38 +72,42 @@ class ViT(nn.Module):
     depth: number of Transformer blocks.
     heads: attention heads of a block; must divide the width.
     mlp_dim: hidden size of a block's MLP.
-    patch_size: (height, width) of a patch in pixels; in a hybrid in positions
+    patch_size: (height, width) of a patch, in pixels; in a hybrid, in positions
       of the ResNet's feature map.
-    resnet_blocks: units of each stage of the ResNet before the patches, which
-      makes it a hybrid: (3, 4, 9), say; () is its root only. None: a ViT.
+    resnet_blocks: units of each stage of a hybrid's ResNet, such as (3, 4, 9);
+      () is a ResNet's root only. None makes the model a ViT without a ResNet.
     resnet_width: width factor of that ResNet, a multiple of 1/32.
     position_embedding: '1d' (the paper's), '2d', 'sincos2d', 'none',
-      'relative' (heads share its embeddings) or 'relative_per_head'. See
-      `position` and, for the relative ones, `attention.relative_scores`.
-    position_site: where it is added (§D.4): 'stem', 'every_layer' (each layer
-      learns its own) or 'every_layer_shared'.
-    position_stddev: of the initial values of those that are learned.
-    attention: 'full', or 'axial': each block is one within the rows and one
-      within the columns of the patches (§D.6).
+      'relative' (the heads share its embeddings) or 'relative_per_head'. See
+      `position` and, for the relative ones, `dot_product.relative_scores`.
+    position_site: where the position embedding is added (§D.4): 'stem',
+      'every_layer' (each layer learns its own) or 'every_layer_shared'.
+    position_stddev: standard deviation of a learned position embedding's
+      initial values.
+    attention: 'full', or 'axial', in which each block attends within the rows
+      of the patches, then within the columns (§D.6).
+    attention_implementation: one of `dot_product.IMPLEMENTATIONS`.
     representation_size: size of the tanh layer before the head, the paper's
       pre-training head; None leaves it out, as in fine-tuning.
-    pooling: 'token', a class token; without one 'gap', the mean over the
-      patch tokens (§D.3), or 'map', attention pooling.
+    pooling: 'token' adds a class token. The others have none: 'gap' is the mean
+      over the patch tokens (§D.3), 'map' is attention pooling.
     gelu: 'tanh', the approximation of the released code and weights, or
       'exact'.
-    norm_epsilon: of every LayerNorm.
+    norm_epsilon: epsilon of every LayerNorm.
     dropout_rate: probability of zeroing, at the four places of the released
       code; attention weights are never dropped.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     dtype: compute dtype. Parameters, the softmax, the normalisations'
       statistics and the head are float32 throughout.
     remat: what the backward pass recomputes of a block; see
-      `encoder.REMAT_POLICIES`. Units of a hybrid's ResNet follow suit.
-    scan: run the blocks as one loop, which compiles faster. Their parameters
-      are then stacked (`stack_blocks`), the same values give the same logits,
-      but a key gives other initial values and dropout masks.
-    patch_outputs: numbers predicted of each patch, in place of the classifier
-      (masked patch prediction, B.1.2); set by `masked_patch.adapted`.
+      `encoder.REMAT_POLICIES`. For a hybrid's ResNet units, see
+      `resnet.REMAT_POLICIES`.
+    scan: run the blocks as one loop, which compiles faster. The blocks'
+      parameters are then stacked (`stack_blocks`). Equal values give equal
+      logits, but a random key gives other initial values and dropout masks.
+    patch_outputs: how many numbers to predict for each patch, in place of the
+      classifier (masked patch prediction, B.1.2); `masked_patch.adapted` sets
+      it.
   """
 
   num_classes: int
@@ -132,12 +135,12 @@ class ViT(nn.Module):
   patch_outputs: int | None = None
 
   def is_rounded(self, name: str) -> bool:
-    """Whether a parameter is rounded to `dtype` wherever it is used.
+    """Returns whether a parameter is rounded to `dtype` wherever it is used.
 
-    Such parameters may as well be rounded before they are sent to a device.
+    Such a parameter may as well be rounded before it is sent to a device.
 
     Args:
-      name: as `Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel`.
+      name: such as `Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel`.
     """
     return bool(_ROUNDED.fullmatch(name))
 
@@ -169,20 +172,21 @@ class ViT(nn.Module):
       images: [B, height, width, channels], float in [-1, 1].
       train: turns dropout on, which takes the random stream 'dropout' unless
         its rate is 0.
-      source: whose embedding each patch gets, see `replace_embeddings`; for
-        models with `patch_outputs`. None: its own.
+      source: the patch whose embedding each patch gets, see
+        `replace_embeddings`; only for models with `patch_outputs`. None leaves
+        each patch its own embedding.
 
     Returns:
-      logits: [B, num_classes], float32; of a model with `patch_outputs`
-        [B, rows * columns, patch_outputs], by patch.
+      logits: [B, num_classes], float32; a model with `patch_outputs` returns
+        [B, rows * columns, patch_outputs].
       out: `embedded` [B, L, D], the first block's input; `encoded` [B, L, D],
         after the last LayerNorm; `pre_logits` [B, D or representation_size],
         the head's input; in a hybrid also `features` [B, height, width,
-        channels], the ResNet's. All in the compute dtype.
+        channels], the ResNet's output. All are in the compute dtype.
 
     Raises:
-      ValueError: the images are not float, not of rank 4, below one patch, or
-        not of the size the parameters' position embedding is for.
+      ValueError: the images are not float, are not of rank 4, are smaller than
+        one patch, or have another size than the parameters' position embedding.
     """
     check_images(images)
     grid = self.token_grid(images.shape[1:3])
@@ -202,12 +206,12 @@ class ViT(nn.Module):
     )(x)
     if self.patch_outputs is not None:
       mask = self.param('mask_embedding', nn.initializers.zeros, (self.width,))
-      if source is not None:  # Before positions are added, which are kept.
+      if source is not None:  # Before positions are added: patches keep theirs.
         x = replace_embeddings(x, source, mask)
     elif source is not None:
       raise ValueError(
-        'source is for models with patch_outputs, and this one classifies: see'
-        ' masked_patch.adapted.'
+        'source is only for models with patch_outputs, but this model'
+        ' classifies: adapt it with masked_patch.adapted.'
       )
     if self.pooling == 'token':
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))
