@@ -8,8 +8,6 @@ import numpy as np
 from vit_jax import models
 
 SIZES = dict(width=16, depth=2, heads=2, mlp_dim=24)
-# A hybrid has the most kinds of arrays.
-HYBRID = SIZES | dict(resnet_blocks=(1, 2), patch_size=1)
 BIT = dict(blocks=(1, 2), width_factor=1)
 
 
