@@ -39,7 +39,7 @@ def test_files_that_are_nested_without_end_are_damaged(tmp_path, levels):
   with pytest.raises(ValueError, match=r'config\.json is damaged \(Nested in'):
     config_lib.load(tmp_path)
   with pytest.raises(
-    ValueError, match=r'config\.json is no readable JSON: Nes'
+    ValueError, match=r'config\.json is not readable JSON: Nes'
   ):
     json_files.read(tmp_path / 'config.json')
   (tmp_path / 'sweep.json').write_text(text)

@@ -81,7 +81,7 @@ def test_sweeps_and_their_runs():
       'config',
       'configs/quikstart.py:a',
       "--config=configs/quikstart.py:a: there is no file 'configs/quikstart.py'"
-      '. Did you mean quickstart? Those of vit_jax are finetune, masked_patch,'
+      '. Did you mean quickstart? vit_jax comes with finetune, masked_patch,'
       ' mini, pretrain, quickstart, robustness, vtab.',
     ),
     # What lies where it was looked for comes first.
@@ -89,20 +89,20 @@ def test_sweeps_and_their_runs():
       'also',
       'mine/fintune.py',
       "--also=mine/fintune.py: there is no file 'mine/fintune.py'. Did you mean"
-      ' mine/finetune_2.py or finetune? mine holds finetune_2.py. Those of',
+      ' mine/finetune_2.py or finetune? mine holds finetune_2.py. vit_jax',
     ),
     (
       'sweep',
       'digit',
-      "--sweep=digit: there is no file 'digit'. Did you mean digits? Those of"
-      ' vit_jax are digits, finetune, regularisation, reproduce.',
+      "--sweep=digit: there is no file 'digit'. Did you mean digits?"
+      ' vit_jax comes with digits, finetune, regularisation, reproduce.',
     ),
     # One kind is not taken for the other.
     ('config', 'configs/sweeps/digits.py', "no file 'configs/sweeps/digits.py"),
     ('sweep', 'configs/digits.py', "there is no file 'configs/digits.py'."),
     ('config', './pretrain.py', "no file './pretrain.py'. Did you mean pretr"),
-    ('config', '', "--config=: there is no file ''. Those of vit_jax are"),
-    ('config', '__init__', "there is no file '__init__'. Those of vit_jax"),
+    ('config', '', "--config=: there is no file ''. vit_jax comes with"),
+    ('config', '__init__', "there is no file '__init__'. vit_jax comes"),
   ],
 )
 def test_a_missing_file_is_told_with_those_that_there_are(

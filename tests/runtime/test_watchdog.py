@@ -76,14 +76,14 @@ def test_report():
       thread.join()
   lines = texts[0].splitlines()
   assert re.match(r'Nothing finished for 0:\d\d, since 20\d\d-', lines[0])
-  assert lines[0].endswith('The last was: step 12. What the threads are doing:')
+  assert lines[0].endswith('The last was: step 12. The stacks of all threads:')
   # The main thread is first, and each line of code is named.
   assert lines[1].startswith('Thread MainThread')
   assert 'in _wait_for' in texts[0]
   assert 'Thread reader-0, reader-1:\n' in texts[0]
   assert texts[0].count('in _stand_still_here') == 1
   assert 'watchdog.py' not in texts[0].split('in _stand_still_here')[1]
-  assert re.fullmatch(r'Going on after 0:\d\d: step 13\.', texts[-1])
+  assert re.fullmatch(r'The run goes on after 0:\d\d: step 13\.', texts[-1])
 
 
 def test_beats_keep_it_quiet_and_so_does_its_end():
