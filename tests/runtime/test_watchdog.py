@@ -69,7 +69,7 @@ def test_report():
       dog.beat('step 12')
       _wait_for(lambda: texts)
       dog.beat('step 13')
-      _wait_for(lambda: len(texts) > 1 and texts[-1].startswith('Going on'))
+      _wait_for(lambda: len(texts) > 1 and texts[-1].startswith('The run goes'))
   finally:
     end.set()
     for thread in threads:
