@@ -133,8 +133,8 @@ def test_an_event_that_stood_at_the_start_is_no_notice(
     _wait_for(lambda: metadata.asked > 6)
     assert not notice.requested()
     assert caplog.messages == [
-      f'maintenance-event {event} stood before this run began: it goes on until'
-      ' SIGTERM.'
+      f'maintenance-event {event} was there before this run began: the run goes'
+      ' on until SIGTERM.'
     ]
     metadata.values = {'maintenance_event': 'NONE'}
     asked = metadata.asked

@@ -327,7 +327,7 @@ def test_a_process_that_sends_nonsense_is_lost(serve, lines):
     assert 'welcome' in _next(served.own)
     one.sendall(lines)
     assert (
-      'Lost process 1 on h (pid 1): sent what is no message'
+      'Lost process 1 on h (pid 1): sent an invalid message'
       in _next(served.own)['lost']['text']
     )
 

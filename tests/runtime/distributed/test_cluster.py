@@ -65,7 +65,7 @@ def test_flags():
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((None, 2, 0), "{'num_processes': 2, 'process_id': 0} came without"),
+    ((None, 2, 0), "{'num_processes': 2, 'process_id': 0} was given without"),
     (('host:1', None, None), 'without num_processes and process_id'),
     (('host', 2, 0), "coordinator_address='host': expected HOST:PORT"),
     ((':8000', 2, 0), "coordinator_address=':8000': expected HOST:PORT"),

@@ -191,7 +191,7 @@ def test_others_are_still_at_work(joined):
 )
 def test_process_0_that_sends_nonsense_is_lost(joined, line):
   joined.other.sendall(line + b'\n')
-  text = 'Lost process 0 on h (pid 1): sent what is no message'
+  text = 'Lost process 0 on h (pid 1): sent an invalid message'
   assert text in str(joined.wait_for_the_end())
 
 

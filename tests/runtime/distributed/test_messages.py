@@ -148,7 +148,7 @@ def test_no_line_is_longer_than_allowed():
   assert _read(beat + b' ' * 88 + b'\n', limit=100)[0] == [('beat', {})]
   for end in (b'\n', b''):
     found, why = _read(beat, b' ' * 300, end, limit=100)
-    assert (found, why) == ([], 'sent what is no message (too long)')
+    assert (found, why) == ([], 'sent an invalid message (too long)')
 
 
 @pytest.mark.filterwarnings('ignore:.*fork:DeprecationWarning')
