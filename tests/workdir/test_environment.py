@@ -201,6 +201,6 @@ def test_other_devices_are_told_with_what_they_change(tmp_path, monkeypatch):
   assert 'devices 1, now 8' in line
   assert "mesh {'data': 1}, now {'data': 2, 'fsdp': 4}" in line
   assert 'From step 9 on' in line
-  assert "dropout_rng='rbg' the masks are other ones" in line
+  assert "dropout_rng='rbg' the masks differ" in line
   environment.write(tmp_path, 12, mesh)
   assert len(lines) == 1

@@ -86,7 +86,7 @@ def test_files_of_classes_and_images_that_are_pipes(tmp_path):
     (b'{"a": ', 'Expecting value'),
     (b'\xff\xfe\x00', 'codec'),
     (b'["a"]', "it holds \\['a'\\], no object"),
-    (b'null', 'it holds None, no object'),
+    (b'null', 'it holds None, not an object'),
     (b'[' * 200_000, 'levels'),
   ],
 )
@@ -104,7 +104,7 @@ def test_damaged_objects_are_refused(tmp_path, content, cause):
 @pytest.mark.parametrize(
   ('content', 'cause'),
   [
-    ([], 'it holds [], no object'),
+    ([], 'it holds [], not an object'),
     ({'evals': [1]}, 'evals is [1], no section'),
     ({'data': 'x'}, "data is 'x', no section"),
     ({'checkpoint': None}, 'checkpoint is None, no section'),
@@ -182,8 +182,8 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
   with pytest.raises(errors.SaveError) as error:
     loop.train_and_evaluate(tiny_config(), tmp_path)
   assert str(error.value) == (
-    f'{tmp_path}: No space left on device. Make room, some MB more than the'
-    ' checkpoints take, and start the same command again.'
+    f'{tmp_path}: No space left on device. Make room for the checkpoints and'
+    ' some MB more, and start the same command again.'
   )
   named = files.disk_full_named
   with pytest.raises(errors.SaveError, match=r'^a/b: '), named(tmp_path):

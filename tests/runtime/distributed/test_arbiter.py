@@ -146,8 +146,8 @@ def test_process_that_does_not_fit_is_told_alone(serve):
     served.connect(process_id=2) as two,
   ):
     for sock, text in (
-      (other, 'The number of processes is 5 to process 1'),
-      (twin, 'The same process id was given to two'),
+      (other, 'Process 0 expects 3 processes, and process 1'),
+      (twin, 'Two processes have the same process id'),
       (changed, 'Processes differ in their code'),
     ):
       [message] = _messages(sock)
@@ -262,7 +262,7 @@ def test_a_bug_of_the_arbiter_ends_the_run_by_name(serve, monkeypatch):
       raise KeyError('unforeseen')
 
     monkeypatch.setattr(served.roster, 'verdict', fail)
-    text = "Process 0 cannot watch the others any more: KeyError('unforeseen')."
+    text = "Process 0 cannot watch the others anymore: KeyError('unforeseen')."
     assert _messages(one) == [{'lost': {'text': text}}]
 
 

@@ -288,7 +288,9 @@ def test_same_process_id_twice(tmp_path):
     assert codes == {0: 1, 1: 1, 'twin': 1}
     assert seconds < 18
     for name in (0, 1, 'twin'):
-      assert 'error: The same process id was given to two:' in run.output(name)
+      assert 'error: Two processes have the same process id:' in (
+        run.output(name)
+      )
 
 
 @slow
@@ -299,7 +301,9 @@ def test_another_number_of_processes(tmp_path):
     assert codes == {0: 1, 1: 1}
     assert seconds < 18
     for i in range(2):
-      assert 'The number of processes is 3 to process 1 on' in run.output(i)
+      assert 'Process 0 expects 2 processes, and process 1 on' in (
+        run.output(i)
+      )
 
 
 def test_other_versions_of_libraries_end_it_before_the_first_step(tmp_path):

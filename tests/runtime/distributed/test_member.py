@@ -175,7 +175,9 @@ def test_orderly_end(joined):
 
 def test_others_are_still_at_work(joined):
   call = joined.loop.start(joined.member.finish(0.3))
-  with pytest.raises(errors.HostLostError, match='Others are still at work'):
+  with pytest.raises(
+    errors.HostLostError, match='Other processes are still work'
+  ):
     call.result(10)
 
 

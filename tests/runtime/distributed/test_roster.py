@@ -103,7 +103,10 @@ def test_time_in_which_process_0_stood_still_does_not_count():
 
 _MISFITS = [
   ({'protocol': 1}, 'Another version of this program runs as process 1 on'),
-  ({'num_processes': 4}, 'is 4 to process 1 on host-1 (pid 11), and 3 to'),
+  (
+    {'num_processes': 4},
+    'expects 3 processes, and process 1 on host-1 (pid 11) expects 4.',
+  ),
   (
     {'identity': {**IDENTITY, 'command line': ['--a', '--c', '--b=2']}},
     "command line: process 0 on host-0 (pid 10) has '--b=1', process 1 on"
@@ -146,7 +149,7 @@ def test_the_same_id_twice():
   roster = _roster(joined=(1,))
   twin = {'host': 'host-9', 'pid': 99, 'nonce': 'twin'}
   text = (
-    'The same process id was given to two: process 1 on host-1 (pid 11) and'
+    'Two processes have the same process id: process 1 on host-1 (pid 11) and'
     ' process 1 on host-9 (pid 99).'
   )
   assert text in _misfit(roster, 1, **twin)
@@ -161,7 +164,7 @@ def test_the_same_id_twice():
   # Nobody is known by the lack of a nonce.
   roster = _roster(joined=())
   assert _enter(roster, 1, nonce='')
-  assert 'given to two' in _misfit(roster, 1, nonce='')
+  assert 'the same process id' in _misfit(roster, 1, nonce='')
 
 
 def test_a_false_claim_explains_no_other_place():
@@ -185,9 +188,9 @@ def test_all_libraries_that_differ_are_named():
   assert _misfit(roster, 1, identity={'versions': other}) == (
     'Processes differ in their versions: process 0 on host-0 (pid 10) has'
     " 'libtpu missing, numpy 2.4.6', process 1 on host-1 (pid 11) has 'libtpu"
-    " 5, numpy 2.5.5'. It must be the same. Install the same on all hosts,"
-    " from one file: launch/locks has such, and a run's work directory has its"
-    ' requirements.txt.'
+    " 5, numpy 2.5.5'. It must be the same. Install the same on all hosts from"
+    " one file, such as one in launch/locks or the requirements.txt in a run's"
+    ' work directory.'
   )
 
 
@@ -203,7 +206,7 @@ def test_stranger_is_named_when_others_never_came():
   _misfit(roster, 1, num_processes=4)
   text = roster.verdict(101)[0][1]['text']
   assert 'Processes 1, 2 of 3 did not join within 100 s' in text
-  assert 'Sent away: The number of processes is 4 to process 1' in text
+  assert 'Sent away: Process 0 expects 3 processes, and process 1' in text
 
 
 def test_same_process_may_connect_again():

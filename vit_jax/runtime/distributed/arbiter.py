@@ -25,8 +25,8 @@ _BIND = 20.0  # For a run that has just ended to free the port.
 LINGER = 3.0  # For the others to read the verdict.
 _HELLO = 10.0  # Between a connection and its hello.
 _REMIND = 20.0  # Between log lines of one kind.
-# The most connections without a hello, in addition to one for each process. More
-# could use up the file descriptors of process 0.
+# The most connections without a hello, in addition to one for each process.
+# More could use up the file descriptors of process 0.
 _STRANGERS = 256
 
 
@@ -122,7 +122,7 @@ class Arbiter:
       verdict = await self._watch()
     except Exception as error:
       logging.exception('The supervision of the processes ended.')
-      text = f'Process 0 cannot watch the others any more: {error!r}.'
+      text = f'Process 0 cannot watch the others anymore: {error!r}.'
       verdict = dict.fromkeys(self._writers, ('lost', {'text': text}))
     finally:
       # A process that starts again must not join this run.

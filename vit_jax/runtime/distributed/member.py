@@ -151,8 +151,8 @@ class Member:
   async def exchange(self, kind: str, value: bool | str) -> Any:
     """Sends a flag to `any_true` or a text to `broadcast`, in one round trip.
 
-    Calls from several threads run one after another. Returns whether any flag is
-    True, or process 0's text ('' in process 0). For errors see `session`.
+    Calls from several threads run one after another. Returns whether any flag
+    is True, or process 0's text ('' in process 0). For errors see `session`.
     """
     line = messages.encode(kind, value=value)
     if len(line) > messages.LONG:
@@ -178,7 +178,7 @@ class Member:
   async def fail(
     self, code: int, text: str, grace: int
   ) -> errors.RestartableError | None:
-    """Reports an error; returns another process's error that caused it, or None.
+    """Reports an error; returns another process's error if that caused it.
 
     The others have `grace` seconds to end with errors of their own.
     """

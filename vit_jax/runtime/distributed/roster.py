@@ -1,9 +1,9 @@
 """Keeps the list of a run's processes, and decides when and how the run ends.
 
 This module uses no sockets. A process that fails ends the others too, but not
-at once. The others may be about to raise the same error, and then each ends with
-its own. Also, a collective that raises in one process mostly means that another
-process died.
+at once. The others may be about to raise the same error, and then each ends
+with its own. Also, a collective that raises in one process mostly means that
+another process died.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ _PAUSE = (
 )
 GRACE = 3  # Between a process's error and the verdict.
 SETTLE = 0.5  # Between a loss and the verdict, to name all hosts that die.
-# Between the last arrival and the verdict that a process does not fit. The wrong
-# message may come from a stranger, and the real process may come a little later.
+# Between the last arrival and the verdict that a process does not fit. The
+# wrong hello may be a stranger's, and the real process may come a little later.
 VACANT = 12.0
 _SHOWN = 1000  # Characters of a difference, in an error message.
 
@@ -52,7 +52,7 @@ class Clock:
     self._interval = min(limits.lost / 10, 5.0)
 
   def tick(self) -> float:
-    """Returns how many seconds this process stood still and received nothing."""
+    """Returns for how many seconds this process stood still."""
     last, self.now = self.now, time.monotonic()
     return self.now - last if self.now - last > _PAUSE else 0.0
 
@@ -98,7 +98,7 @@ class Roster:
     limits: Limits,
     now: float,
   ):
-    """Begins with process 0 (`first`) alone; for `hosts` see `cluster.Place`."""
+    """Begins with process 0 (`first`) alone; `hosts` as in `cluster.Place`."""
     self.peers = {0: first}
     self.started = False
     self.num_processes = num_processes
@@ -134,11 +134,11 @@ class Roster:
 
   def _misfit(self, peer: Peer, hello: Mapping[str, Any]) -> str:
     if hello['protocol'] != PROTOCOL:
-      return f'{peer} runs another version of this program.'.capitalize()
+      return f'Another version of this program runs as {peer}.'
     if hello['num_processes'] != self.num_processes:
       return (
-        f'{peer} expects {hello["num_processes"]} processes, and process 0'
-        f' expects {self.num_processes}. Give all processes the same number, and'
+        f'Process 0 expects {self.num_processes} processes, and {peer} expects'
+        f' {hello["num_processes"]}. Give all processes the same number, and'
         ' each run its own coordinator_address.'
       )
     if peer.process_id >= self.num_processes:
@@ -159,7 +159,7 @@ class Roster:
     return gone
 
   def pause(self, seconds: float) -> None:
-    """Extends all limits, because process 0 stood still and received nothing."""
+    """Extends all limits by the time that process 0 stood still."""
     self._begun += seconds
     for peer in self.peers.values():
       peer.seen += seconds

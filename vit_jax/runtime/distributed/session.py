@@ -45,8 +45,8 @@ def connected(
 ) -> Iterator[None]:
   """Makes this process part of a run; does nothing if it is the only process.
 
-  Enter this before JAX's devices are first used. docs/processes.md describes how
-  the processes meet, and what ends them.
+  Enter this before JAX's devices are first used. docs/processes.md describes
+  how the processes meet, and what ends them.
 
   Args:
     coordinator_address: HOST:PORT of JAX's coordination service, in process 0.
@@ -218,9 +218,7 @@ class _Run:
     jax_service.end_process(error.exit_code, str(error))
 
   def end_early(self, error: BaseException) -> None:
-    """Tells the others of an error; raises another process's error instead if
-    that caused this one.
-    """
+    """Tells the others; raises another process's error if that caused this."""
     words = str(error).strip().splitlines()[:1]
     text = ': '.join([type(error).__name__, *words])[:1000]
     code, grace, other = getattr(error, 'exit_code', 1), roster.GRACE, None
