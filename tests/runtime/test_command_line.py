@@ -1,4 +1,4 @@
-"""What a wrong command line is told, before its flags are parsed."""
+"""Guards: errors in a command line are clear, before its flags are parsed."""
 
 import pathlib
 import re
@@ -47,7 +47,7 @@ def test_keys_that_there_are(words):
       ' model.width? The keys of model are: attention,'
       ' attention_implementation, blocks,',
     ),
-    # The right name in the wrong section.
+    # The name is right, but in another section.
     (
       [PRETRAIN, '--config.modle.width', '3'],
       'Did you mean model.width? The keys of this config are: accumulation_',

@@ -1,4 +1,7 @@
-"""Files that come with the code: found from any folder, never in the way."""
+"""Guards: files that come with the code are found from any folder.
+
+The user's own files of the same name come first.
+"""
 
 import pathlib
 import re
@@ -60,7 +63,7 @@ def test_a_file_at_the_path_given_is_taken(tmp_path):
     assert shipped.find('config', f'{name}:a') == f'{name}:a'
     if name == 'pretrain':
       file.unlink()
-  # A folder is no file.
+  # A folder of this name does not count.
   (tmp_path / 'pretrain').mkdir()
   assert shipped.find('config', 'pretrain') == str(ROOT / 'configs/pretrain.py')
 
@@ -70,7 +73,7 @@ def test_sweeps_and_their_runs():
   for run in (study.candidates[0], Run('r', 'finetune:ViT-B/16,pets')):
     changed = Run('r', run.config, {'init.checkpoint': 'x', 'seed': 3})
     assert reading.read_config(changed).seed == 3
-  # Noted as it is given, so that it is the same run anywhere.
+  # The run keeps the given text, so that it is the same run on any machine.
   assert study.candidates[0].config.startswith('configs/finetune.py:')
 
 
@@ -84,7 +87,7 @@ def test_sweeps_and_their_runs():
       '. Did you mean quickstart? vit_jax comes with finetune, masked_patch,'
       ' mini, pretrain, quickstart, robustness, vtab.',
     ),
-    # What lies where it was looked for comes first.
+    # Similar files in the user's folder come first.
     (
       'also',
       'mine/fintune.py',
@@ -97,7 +100,7 @@ def test_sweeps_and_their_runs():
       "--sweep=digit: there is no file 'digit'. Did you mean digits?"
       ' vit_jax comes with digits, finetune, regularisation, reproduce.',
     ),
-    # One kind is not taken for the other.
+    # A config is not a sweep, and a sweep is not a config.
     ('config', 'configs/sweeps/digits.py', "no file 'configs/sweeps/digits.py"),
     ('sweep', 'configs/digits.py', "there is no file 'configs/digits.py'."),
     ('config', './pretrain.py', "no file './pretrain.py'. Did you mean pretr"),

@@ -85,7 +85,7 @@ def test_files_of_classes_and_images_that_are_pipes(tmp_path):
     (b'', 'Expecting value'),
     (b'{"a": ', 'Expecting value'),
     (b'\xff\xfe\x00', 'codec'),
-    (b'["a"]', "it holds \\['a'\\], no object"),
+    (b'["a"]', "it holds \\['a'\\], not an object"),
     (b'null', 'it holds None, not an object'),
     (b'[' * 200_000, 'levels'),
   ],
