@@ -230,7 +230,7 @@ def test_a_forked_child_can_be_ended():
 class Run:
   """Simulated processes that make the same calls at different speeds.
 
-  In each call process 0 comes first, so that the others know its broadcast value.
+  In each call process 0 comes first, so that the others get its broadcast.
   """
 
   def __init__(self, monkeypatch, num_processes=2, check_seconds=2.0):

@@ -1,4 +1,4 @@
-"""What a launch says that it ran on, and the commit of its code."""
+"""Guards: each launch records its commit, libraries and devices."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from vit_jax.workdir import environment
 
 @pytest.fixture
 def checkout(tmp_path):
-  """A repository with a package of our name, committed."""
+  """Returns a repository with a committed package `vit_jax`."""
   package = tmp_path / 'vit_jax'
   package.mkdir()
   (package / '__init__.py').write_text('')
@@ -44,7 +44,7 @@ def test_the_commit_is_that_of_the_code(checkout):
   head = _git(checkout, 'rev-parse', 'HEAD')
   assert len(head) == 40
   assert version.commit(checkout) == head
-  # What git does not know is no change of the code.
+  # An untracked file does not count as a change of the code.
   (checkout / 'notes.txt').write_text('new')
   assert version.commit(checkout) == head
   (checkout / 'vit_jax/__init__.py').write_text('changed = True\n')
@@ -86,7 +86,7 @@ def test_a_git_that_hangs_is_not_waited_for(checkout, monkeypatch, slow, found):
   )
   fake.chmod(0o755)
   monkeypatch.setenv('PATH', os.fspath(checkout))
-  monkeypatch.setattr(environment, '_PATIENCE', 1.0)
+  monkeypatch.setattr(version, '_GIT_PATIENCE', 1.0)
   assert version.commit(checkout) == found
 
 
@@ -103,7 +103,7 @@ def test_each_launch_adds_a_line(tmp_path, monkeypatch):
   assert environment.read(tmp_path) == []
   assert environment.commits(tmp_path) == ()
   for step, commit in enumerate(('one', 'two+', 'one', '')):
-    monkeypatch.setattr(environment, 'commit', lambda commit=commit: commit)
+    monkeypatch.setattr(version, 'commit', lambda commit=commit: commit)
     environment.write(tmp_path, step, _mesh())
   lines = environment.read(tmp_path)
   assert [line['step'] for line in lines] == [0, 1, 2, 3]
@@ -153,7 +153,7 @@ def test_an_environment_that_changed_is_named_and_the_old_one_kept(
 ):
   _launch(tmp_path, monkeypatch, FIRST, 0)
   first = (tmp_path / 'requirements.txt').read_text()
-  # The same again: the file still says when it began.
+  # Without a change, the file keeps the step of the first launch.
   assert _launch(tmp_path, monkeypatch, FIRST, 5) == ''
   assert (tmp_path / 'requirements.txt').read_text() == first
   assert 'environment' not in caplog.text
@@ -168,7 +168,7 @@ def test_an_environment_that_changed_is_named_and_the_old_one_kept(
   assert 'jax==0.12.0\n' in second
   assert 'from step 9 on' in second
 
-  # And back: nothing that was kept is lost.
+  # A change back to the first environment keeps both earlier files.
   _launch(tmp_path, monkeypatch, FIRST, 11)
   assert (tmp_path / 'requirements_1.txt').read_text() == first
   assert (tmp_path / 'requirements_2.txt').read_text() == second

@@ -1,4 +1,4 @@
-"""Paths as users write them; small files, damaged and on a full disk."""
+"""Guards: users' paths are resolved, and damaged small files are named."""
 
 import contextlib
 import errno
@@ -35,7 +35,7 @@ def test_remote_paths_stay_as_they_are():
 
 
 def test_checkpoints_under_a_relative_path(monkeypatch, tmp_path):
-  # Orbax refuses them, and only at the first save.
+  # Orbax refuses relative paths, and only at the first save.
   monkeypatch.chdir(tmp_path)
   checkpoints = checkpoint.Checkpoints('run', keep=1, keep_every=0)
   checkpoints.save(3, {'params': {'w': np.arange(4.0)}})
@@ -58,7 +58,7 @@ def test_pipes_are_refused_and_never_waited_for(tmp_path, name):
   with pytest.raises(ValueError, match=rf'{name} is a pipe or a device, expec'):
     read(tmp_path)
   (tmp_path / name).unlink()
-  (tmp_path / name).symlink_to(name)  # Leads to itself.
+  (tmp_path / name).symlink_to(name)  # The link points to itself.
   with contextlib.suppress(ValueError):
     assert not read(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The verdict on a run: who is missing, lost, failed, or at the end."""
+"""Guards: the verdict on missing, lost, failed and finished processes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ IDENTITY = {'command line': ['--a', '--b=1'], 'code': 'f00'}
 
 
 def _roster(num_processes=3, hosts=(), joined=(1, 2), identity=IDENTITY):
-  """One whose time starts at 0 s; limits of 100 s to start and 10 s silent."""
+  """Returns a roster at time 0 s, with limits of 100 s (start), 10 s (lost)."""
   first = Peer(0, 'host-0', 10, identity)
   roster = Roster(first, num_processes, hosts, Limits(100, 10), now=0)
   for i in joined:
@@ -97,7 +97,7 @@ def test_time_in_which_process_0_stood_still_does_not_count():
   roster = _started()
   roster.pause(50)
   assert roster.verdict(55) is None
-  assert roster.verdict(61) is None  # Settles first.
+  assert roster.verdict(61) is None  # SETTLE passes before the verdict.
   assert roster.verdict(62)[0][0] == 'lost'
 
 
@@ -124,7 +124,7 @@ _MISFITS = [
 def test_whoever_does_not_fit_harms_nobody_if_another_comes(changes, text):
   roster = _roster(joined=())
   assert text in _misfit(roster, 1, **changes)
-  # Process 2 is missing, too: they may all still come.
+  # Process 2 is missing, too, so the verdict must wait for both.
   assert roster.verdict(99) is None
   assert _enter(roster, 2)
   assert roster.verdict(11) is None
@@ -158,10 +158,10 @@ def test_the_same_id_twice():
   kind, fields = roster.verdict(12.1)[0]
   assert kind == 'refused'
   assert text in fields['text']
-  # It was a stranger, if all come.
+  # If all processes come, the twin was a stranger.
   assert _enter(roster, 2)
   assert roster.complete()
-  # Nobody is known by the lack of a nonce.
+  # Two processes without a nonce are not the same process.
   roster = _roster(joined=())
   assert _enter(roster, 1, nonce='')
   assert 'the same process id' in _misfit(roster, 1, nonce='')
@@ -233,7 +233,7 @@ def test_lost_together_are_named_together():
   roster.peers[1].gone = 'connection closed'
   assert roster.verdict(1) is None
   roster.peers[2].gone = 'connection closed'
-  # What it raised because of the loss is no error of its own.
+  # The loss takes precedence over an error that it caused.
   _fail(roster, 0, -9, 'ValueError: Gloo')
   text = (
     'Lost process 1 on host-1 (pid 11): connection closed; process 2 on host-2'
@@ -259,7 +259,7 @@ def test_a_sign_of_life_just_in_time():
   assert roster.verdict(10.1) is None
   roster.peers[1].seen = 10.2
   assert roster.verdict(10.7) is None
-  # The next loss settles anew.
+  # SETTLE starts again at the next loss.
   roster.peers[1].gone = 'connection closed'
   assert roster.verdict(11) is None
 
