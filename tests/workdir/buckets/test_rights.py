@@ -9,9 +9,7 @@ def test_all_rights_are_there(bucket):
   rights.check('gs://bucket/run')
   assert bucket.names() == []
   assert bucket.requests['write'] == 2
-  assert (
-    bucket.requests['bucket'] == 2
-  )  # Orbax asks, too, and keeps the answer.
+  assert bucket.requests['bucket'] == 2  # Orbax asks once, too.
   rights.check('/a/folder')
 
 
