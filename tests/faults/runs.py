@@ -79,7 +79,7 @@ class Run:
   def start(
     self, nan_step: int = 0, extra: Sequence[str] = ()
   ) -> launching.Launch:
-    """Starts the run's command; step `nan_step` gets NaN gradients (0: none)."""
+    """Starts the run's command, with NaN gradients at `nan_step` unless 0."""
     self._before = complete_steps(self.workdir)
     self.damaged &= set(self._before)
     return self.copy(nan_step, extra)

@@ -96,7 +96,8 @@ def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
       if error.errno in _NO_LOCKS:
         logging.warning(
           '%s has no locks (%s): do not start a second run in it.',
-          *(workdir, error),
+          workdir,
+          error,
         )
         return ''
       if error.errno not in _TAKEN:
