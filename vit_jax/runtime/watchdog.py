@@ -19,7 +19,7 @@ _LOG_LIMIT = 10.0
 
 
 class _Beat(NamedTuple):
-  """What finished, when, and the minimum of both limits from then on."""
+  """The last progress: what finished, when, and the least limit since then."""
 
   what: str
   time: float

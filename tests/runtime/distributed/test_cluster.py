@@ -144,7 +144,7 @@ def test_single_tpu_host(tpu_vm):
 
 
 def test_gke(tpu_vm, monkeypatch):
-  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'true')  # As GKE does.
+  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'true')  # GKE sets this.
   monkeypatch.setenv('TPU_WORKER_ID', '1')
   monkeypatch.setenv('TPU_WORKER_HOSTNAMES', 'job-0.svc,job-1.svc')
   for name, value in {'NUM_SLICES': '1', 'SLICE_ID': '0'}.items():
@@ -161,7 +161,7 @@ def test_host_of_process_0_has_no_name_yet(tpu_vm, monkeypatch):
 
   monkeypatch.setattr(socket, 'gethostbyname', fail)
   monkeypatch.setattr(cloud_tpu_cluster.time, 'sleep', lambda seconds: None)
-  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'true')  # As GKE does.
+  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'true')  # GKE sets this.
   monkeypatch.setenv('TPU_WORKER_HOSTNAMES', 'job-0.svc,job-1.svc')
   monkeypatch.setenv('MEGASCALE_COORDINATOR_ADDRESS', 'job-0.svc')
   with pytest.raises(errors.HostLostError, match=r'after 1 s .*job-0\.svc'):

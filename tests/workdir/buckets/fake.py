@@ -65,7 +65,7 @@ class Bucket:
     self._down_until = 0.0
 
   def fail(self, seconds: float) -> None:
-    """Answers every request with 503 for so many seconds from now."""
+    """Answers every request with 503 for `seconds` from now."""
     self._down_until = time.monotonic() + seconds
 
   @property

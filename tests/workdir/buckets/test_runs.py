@@ -107,7 +107,7 @@ def _assert_same_end(bucket, undisturbed):
 
 
 def _disturb(bucket, run, seconds, steps=(2, 9, STEPS), delay=0.01):
-  """Makes outages of so many seconds before and in a save, and at the end."""
+  """Makes outages of `seconds` before and in a save, and at the end."""
   bucket.delay = delay
   for step in steps:
     run.comes_to(f'step {step:2d}/{STEPS}', 120 + seconds)

@@ -143,7 +143,7 @@ def delay_abort() -> Callable[[], None]:
     set_handler.argtypes = [ctypes.c_int, ctypes.c_void_p]
     set_handler.restype = ctypes.c_void_p
     sleep = ctypes.cast(library.sleep, ctypes.c_void_p)
-  except (OSError, TypeError, AttributeError):  # Not on Linux or macOS.
+  except (OSError, TypeError, AttributeError):  # Neither Linux nor macOS.
     logging.warning(
       'If process 0 is lost, this process may end without a message.'
     )

@@ -69,7 +69,7 @@ class FileSystem(gcsfs.core.GCSFileSystem):
 
 
 def _may_pass(error: Exception) -> bool:
-  if str(getattr(error, 'code', '')) == '501':  # Not implemented.
+  if str(getattr(error, 'code', '')) == '501':  # The service lacks it.
     return False
   if isinstance(error, google.auth.exceptions.RefreshError):
     return bool(error.retryable)

@@ -1,8 +1,8 @@
 """Files that grow, in an object store, which cannot append.
 
 New bytes of `metrics.jsonl` are in parts `metrics/OFFSET.jsonl`, which hold the
-bytes from that offset on. Each upload writes the last part anew until it is
-full. So an upload is never larger than about one part.
+bytes from that offset on. Each upload rewrites the last part until it is full.
+So an upload is never larger than about one part.
 """
 
 import pathlib
