@@ -16,7 +16,7 @@ from typing import Any
 
 PROTOCOL = 2
 # Bytes of a line. The short limit keeps strangers from filling the memory; the
-# long one holds for processes that said hello.
+# long one is for what process 0 sends.
 SHORT, LONG = 1 << 18, 1 << 24
 _MOST = 1_000_000  # Processes.
 _TEXT = 1 << 15  # Characters; the errors of 16 processes fit.

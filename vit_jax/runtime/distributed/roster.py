@@ -16,9 +16,7 @@ from vit_jax.runtime.distributed.messages import PROTOCOL, InvalidError
 
 # Seconds.
 TICK = 0.2  # Between two checks of the processes.
-_PAUSE = (
-  2.0  # A longer time between checks means that this process stood still.
-)
+_PAUSE = 2.0  # After a longer time between checks, this process stood still.
 GRACE = 3  # Between a process's error and the verdict.
 SETTLE = 0.5  # Between a loss and the verdict, to name all hosts that die.
 # Between the last arrival and the verdict that a process does not fit. The
