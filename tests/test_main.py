@@ -174,7 +174,7 @@ def commands(tmp_path_factory):
     ('no flag', "['extra'] belong to no flag (see --help)."),
     (
       'unknown key',
-      '--config.model.widht is no key of this config. Did you mean'
+      '--config.model.widht is not a key of this config. Did you mean'
       ' model.width? The keys of model are: attention, ',
     ),
     ('no file', "--config=configs/nope.py: there is no file 'configs/nope.py'"),

@@ -1,4 +1,4 @@
-"""Faults on purpose: real runs are interrupted, and must end as if not.
+"""Interrupts real runs, which must end as if nothing had happened.
 
-`python -m tests.faults.campaign --help` says how to run it.
+For its usage see `python -m tests.faults.campaign --help`.
 """

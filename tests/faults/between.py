@@ -1,4 +1,7 @@
-"""What is done between a kill and the next launch, which must then refuse."""
+"""Changes to a work directory between a kill and the next launch.
+
+The next launch must refuse the work directory.
+"""
 
 import json
 import random
@@ -23,8 +26,8 @@ def _refused(run: Run, record: Record, words: str, extra=()) -> None:
 
 
 def error_lines(output: str) -> list[str]:
-  """What ended a process, in lines; empty if it was no error."""
-  # What is logged has a time.
+  """Returns the lines of the error that ended a process; [] if none."""
+  # Logged errors begin with a time; the final error does not.
   found = re.search(
     r'^error: (?!\d\d:)(.*)\Z', output, re.DOTALL | re.MULTILINE
   )
@@ -32,7 +35,7 @@ def error_lines(output: str) -> list[str]:
 
 
 def expect_message(launch, record, words) -> None:
-  """One error of at most three lines, with these words, and no traceback."""
+  """Expects an error of at most three lines with `words`, and no traceback."""
   codes, output = launch.codes(), launch.output()
   if set(codes) != {1}:
     record.problems.append(f'{record.fault.kind}: it ended with {codes}')
@@ -82,12 +85,12 @@ def _other_config(run: Run, record: Record, rng: random.Random) -> None:
 
 def _other_data(run: Run, record: Record, rng: random.Random) -> None:
   if not complete_steps(run.workdir):
-    record.done += '; nothing was trained on data yet'
+    record.done += '; no data was recorded yet'
     return
   path = run.workdir / 'data.json'
   text = path.read_text()
   record.done += '; other data than before'
-  # As if it had read others until now.
+  # The record then says that the run has read other data until now.
   content = json.loads(text)
   digests = content['training data']['contents']
   digests[rng.choice(list(digests))] = 'another'

@@ -2,16 +2,16 @@
 
     python -m tests.faults.campaign --interruptions=50 --workdir=/tmp/faults
 
-Each run is `python -m vit_jax.main` on the simulated devices of this machine's
-CPU: one process with 1 or 4 devices, or two with 2 each. It is started by the
-same command again after each interruption. Checked each time: the exit codes
-(see `python -m vit_jax.main --help`); that all processes end within their
-limits; that the next launch resumes at the newest intact checkpoint, and names
-what is damaged. In the end a run is left alone, and its parameters, optimizer
-state, averages and numbers must be those of a run that nobody touched, bit for
-bit. The exit code is 0 only if all of this held.
+Each run is `python -m vit_jax.main` on simulated CPU devices: one process with
+1 or 4 devices, or two with 2 each. After each interruption the same command
+starts again. The campaign checks each time: the exit codes (see
+`python -m vit_jax.main --help`); that all processes end within their limits;
+that the next launch resumes at the newest intact checkpoint, and names damaged
+ones. At last, each run goes on undisturbed to its end. Then its parameters,
+optimizer state, averages and metrics must be bitwise those of an uninterrupted
+run. The exit code is 0 only if all checks pass.
 
-What is done to the runs (--only=KIND,...):
+The kinds of faults (--only=KIND,...):
 """
 
 import argparse
@@ -27,8 +27,8 @@ from tests.faults import injecting, launching, plan, reporting
 from tests.faults.damage import complete_steps, why_no_disk
 from tests.faults.runs import Record, Run
 
-_MOST_FAULTS = 7  # In one run.
-_TRIES = 3  # For a fault that comes too late.
+_MOST_FAULTS = 7  # The most faults of one run.
+_TRIES = 3  # The attempts at a fault that comes too late.
 
 
 class Campaign:
@@ -47,7 +47,7 @@ class Campaign:
     self._count = 0
 
   def interrupt(self, fault: plan.Fault) -> None:
-    """Does a fault to a run; to another one if it came too late."""
+    """Does a fault to a run, or to another run if it comes too late."""
     for _ in range(_TRIES):
       run = self._run_for(fault)
       record = injecting.interrupt(run, fault)
@@ -64,13 +64,13 @@ class Campaign:
     self._say.interruption(run, record)
     done = len(run.records) >= _MOST_FAULTS
     steps = complete_steps(run.workdir)
-    # Nothing more happens to a run after the step that it skips.
+    # A run gets no more faults after the step that it skips.
     late = steps and steps[-1] >= (run.nan_step or 0.7 * run.layout.steps)
     if record.problems or done or late:
       self._finish(run)
 
   def finish(self) -> None:
-    """Runs to their ends what is still interrupted."""
+    """Runs all remaining runs to their ends."""
     for run in list(self._open.values()):
       self._finish(run)
 
@@ -99,7 +99,7 @@ class Campaign:
     return self._open[key]
 
   def _reference(self, layout, nan_step) -> pathlib.Path:
-    """The work directory of an uninterrupted run."""
+    """Returns the work directory of an uninterrupted run."""
     key = (layout.name, nan_step)
     if key not in self._expected:
       name = f'{layout.name}-uninterrupted'
@@ -128,10 +128,10 @@ class Campaign:
 def main(words=None) -> int:
   """Runs the command; returns its exit code."""
   arguments = _parse(words)
-  jax.config.update('jax_platforms', 'cpu')  # To read checkpoints.
-  # So that all processes end with this one, and all mounts.
+  jax.config.update('jax_platforms', 'cpu')  # JAX only reads checkpoints here.
+  # A normal exit ends all processes and mounts of the campaign.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-  # What a shell starts in the background ignores it, and all its children.
+  # A shell's background process ignores SIGINT, and so would its children.
   signal.signal(signal.SIGINT, signal.default_int_handler)
   folder = arguments.workdir.absolute()
   if folder.exists() and any(folder.iterdir()):
@@ -139,7 +139,7 @@ def main(words=None) -> int:
   folder.mkdir(parents=True, exist_ok=True)
   reason = why_no_disk(folder / 'disk')
   if reason:
-    print(f'Left out, as no file system can be mounted ({reason}):')
+    print(f'No file system can be mounted ({reason}). Left out:')
     print(f'  {", ".join(plan.NEED_DISK)}')
   try:
     faults = plan.make_plan(
@@ -185,16 +185,16 @@ def _parse(words):
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   parser.add_argument(
-    '--interruptions', type=int, default=50, help='how many (default: 50)'
+    '--interruptions', type=int, default=50, help='their number (default: 50)'
   )
   parser.add_argument(
-    '--seed', type=int, default=0, help='of the plan (default: 0)'
+    '--seed', type=int, default=0, help='seed of the plan (default: 0)'
   )
   parser.add_argument(
     '--workdir',
     type=pathlib.Path,
     required=True,
-    help='for runs and logs; must be empty. 200 MB',
+    help='empty folder for runs and logs; needs 200 MB',
   )
   parser.add_argument(
     '--only',
@@ -206,7 +206,7 @@ def _parse(words):
     '--processes',
     type=lambda text: [int(word) for word in text.split(',')],
     default=[1, 2],
-    help='of the runs: 1, 2 or both (default: 1,2)',
+    help='number of processes of a run: 1, 2 or both (default: 1,2)',
   )
   arguments = parser.parse_args(words)
   if unknown := set(arguments.only) - set(plan.KINDS):

@@ -1,4 +1,4 @@
-"""Damage to a checkpoint's files, and a small disk that fills up."""
+"""Damages a checkpoint's files, and provides a small disk that fills up."""
 
 import glob
 import os
@@ -11,8 +11,8 @@ _BALLAST = 'ballast'
 
 
 def complete_steps(workdir: pathlib.Path) -> list[int]:
-  """The steps of a run's complete checkpoints, in order."""
-  # Unlike pathlib it takes no notice of folders that are just removed.
+  """Returns the steps of a run's complete checkpoints, in order."""
+  # Unlike pathlib, glob ignores folders that disappear meanwhile.
   inside = glob.glob(f'{glob.escape(str(workdir))}/checkpoints/*/*')
   names = {pathlib.Path(path).parent.name for path in inside}
   return sorted(int(name) for name in names if name.isdigit())
@@ -22,20 +22,21 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
   """Damages a random file of a checkpoint.
 
   Args:
-    checkpoint: its folder.
-    how: 'truncate' (to a random length below its own), 'delete', 'flip' (one
-      bit), or 'unverified' (64 bytes of the largest, and what would tell).
-    rng: chooses.
+    checkpoint: the checkpoint's folder.
+    how: 'truncate' (to a random smaller length), 'delete', 'flip' (one bit), or
+      'unverified' (changes 64 bytes of the largest file, and deletes the
+      fingerprints that would reveal it).
+    rng: makes the random choices.
 
   Returns:
-    What was done.
+    A description of what was done.
   """
   files = sorted(p for p in checkpoint.rglob('*') if p.is_file())
   if how == 'unverified':
     return _hide(checkpoint, files)
   if how != 'delete':
     files = [path for path in files if path.stat().st_size]
-  # First a folder: most files lie in one, of which most are not needed.
+  # Draws a folder first, because most files are in one folder and not needed.
   folder = rng.choice(sorted({path.parent for path in files}))
   file = rng.choice([path for path in files if path.parent == folder])
   size = file.stat().st_size
@@ -55,7 +56,7 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
 
 
 def _hide(checkpoint: pathlib.Path, files: list[pathlib.Path]) -> str:
-  """Damages the largest file, and deletes the digests and who had them."""
+  """Damages the largest file; deletes the fingerprints and the metadata."""
   largest = max(files, key=lambda path: path.stat().st_size)
   content = bytearray(largest.read_bytes())
   middle = len(content) // 2
@@ -75,7 +76,7 @@ _NO_JSON = (
   b'\xff\xfe',
   b'[' * 99999,
 )
-# Small files, what they become, and whether a launch must refuse that.
+# Small file -> its damaged contents, and whether a launch must refuse them.
 SMALL_FILES = {
   'config.json': (_NO_JSON, True),
   'data.json': ([c for c in _NO_JSON if not c.startswith(b'{"d')], True),
@@ -84,7 +85,7 @@ SMALL_FILES = {
   'class_names.txt': ((b'\xff', b''), False),
   'environment.jsonl': ((b'\xff\n', b'5\n', b'{"step'), False),
   'requirements.txt': ((b'\xff',), False),
-  # Appended: what was there counts.
+  # These lines are appended; the rows before them must stay.
   'metrics.jsonl': ((b'{"step": null}\n', b'\xff\n', b'[]\n', b'{"st'), False),
 }
 
@@ -93,8 +94,8 @@ def damage_small(workdir: pathlib.Path, rng: random.Random):
   """Damages a small file of a work directory.
 
   Returns:
-    Its path, what was there before (None: nothing), and whether the next launch
-    must refuse it.
+    Its path, its old content (None: there was no file), and whether the next
+    launch must refuse it.
   """
   name = rng.choice(list(SMALL_FILES))
   choices, refused = SMALL_FILES[name]
@@ -108,7 +109,7 @@ def damage_small(workdir: pathlib.Path, rng: random.Random):
 
 
 def listing(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
-  """Every path below a folder, with its size and time of change."""
+  """Returns every path below a folder, with its size and modification time."""
   return {
     path.relative_to(folder).as_posix(): (
       path.stat().st_size,
@@ -119,27 +120,27 @@ def listing(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
 
 
 class Disk:
-  """A file system of its own, in memory. Needs root, on Linux.
+  """A separate file system in memory. Needs Linux and root.
 
   Attributes:
-    folder: where it is mounted.
+    folder: the folder where it is mounted.
   """
 
   def __init__(self, folder: pathlib.Path, megabytes: int = 64):
-    """Mounts it.
+    """Mounts the file system.
 
     Raises:
-      OSError: this user, or this system, cannot.
+      OSError: this user or this system cannot mount it.
     """
     self.folder = folder
     folder.mkdir(parents=True, exist_ok=True)
     self._mount('-t', 'tmpfs', '-o', f'size={megabytes}m', 'tmpfs')
 
   def fill(self, left: int) -> None:
-    """Fills it up but for so many bytes."""
+    """Fills the disk until only `left` bytes are free."""
     with (self.folder / _BALLAST).open('ab') as file:
       while free := self._free() - left:
-        if free < 0:  # A process was faster.
+        if free < 0:  # A process of the run has written meanwhile.
           break
         try:
           file.write(bytes(min(free, 2**20)))
@@ -148,11 +149,11 @@ class Disk:
           break
 
   def empty(self) -> None:
-    """Takes the ballast away."""
+    """Removes the file that filled the disk."""
     (self.folder / _BALLAST).unlink(missing_ok=True)
 
   def read_only(self, flag: bool) -> None:
-    """Makes it read-only, or writable again. No file may be open."""
+    """Makes the disk read-only or writable; no file may be open."""
     self._mount('-o', f'remount,{"ro" if flag else "rw"}')
 
   def close(self) -> None:
@@ -173,7 +174,7 @@ class Disk:
 
 
 def why_no_disk(folder: pathlib.Path) -> str:
-  """Why no `Disk` can be made here; '' if one can."""
+  """Returns why a `Disk` cannot be made here; '' if it can."""
   try:
     disk = Disk(folder)
   except OSError as error:

@@ -1,4 +1,4 @@
-"""Each kind of fault: done to a run, and judged by what followed at once."""
+"""Does each kind of fault to a run, and judges the immediate consequences."""
 
 import random
 import re
@@ -10,21 +10,21 @@ from tests.faults.damage import complete_steps, damage, listing
 from tests.faults.plan import AFTER_KILL, AT_ONCE, DAMAGES, Fault, Moment
 from tests.faults.runs import Record, Run
 
-# Seconds beyond a limit, for a busy machine.
+# Seconds to add to a limit on a busy machine.
 _MARGIN = 25
 _SAVE_AND_STOP = 90
 _AT_ONCE = 10
 _LOST, _PREEMPTED, _BY_USER = 76, 75, 130  # See vit_jax/runtime/errors.py.
-_ORPHANS = 5  # For data workers to notice that they are alone.
+_ORPHANS = 5  # Seconds for data workers to notice that their parent is gone.
 _JOINED = re.compile(r'All \d+ processes are there')
 _READY = re.compile(r'Resuming \S+ from|Fresh weights')
 
 
 def interrupt(run: Run, fault: Fault) -> Record | None:
-  """Does what is planned.
+  """Does a planned fault.
 
   Returns:
-    What was done, and found; None if the run finished before.
+    A record of what was done and found; None if the run finished before.
   """
   record = Record(fault)
   rng = random.Random(fault.seed)
@@ -72,7 +72,11 @@ def _holds(launch, moment) -> bool:
 
 
 def _not_reached(run: Run, launch: launching.Launch, record: Record) -> bool:
-  """After a launch that ended early, or never came to the moment."""
+  """Judges a launch that ended before the moment came.
+
+  Returns:
+    Whether there is a problem to report.
+  """
   codes = launch.wait(1)
   record.problems += run.look_at(launch)
   record.codes = tuple(codes)
@@ -80,7 +84,7 @@ def _not_reached(run: Run, launch: launching.Launch, record: Record) -> bool:
     record.problems.append(f'ended with {codes} before {record.fault.moment}')
     return True
   run.finished = True
-  # Nothing was done to it, but what is wrong must be told.
+  # Nothing was done to the run, but problems must be reported.
   return bool(record.problems)
 
 
@@ -93,15 +97,15 @@ def _where(launch: launching.Launch) -> str:
 
 
 def _judge(run, launch, record, limit, allowed, struck=None) -> None:
-  """Waits for the end, and compares the exit codes.
+  """Waits for the end of a launch, and compares the exit codes.
 
   Args:
-    run: interrupted.
-    launch: which one.
-    record: gets what is found.
-    limit: seconds.
-    allowed: for each process, the codes that it may have.
-    struck: when the interruption was, if not now, in seconds of the launch.
+    run: the interrupted run.
+    launch: its launch.
+    record: gets the results.
+    limit: seconds to wait.
+    allowed: the allowed exit codes of each process.
+    struck: when the interruption was, in seconds of the launch; None: now.
   """
   struck = launch.seconds() if struck is None else struck
   codes = launch.wait(limit)
@@ -117,7 +121,7 @@ def _judge(run, launch, record, limit, allowed, struck=None) -> None:
 
 
 def _limit_of_survivors(launch, victim) -> float:
-  """How long the others may live on without a process."""
+  """Returns how many seconds the others may live on without a process."""
   joined = all(
     _JOINED.search(launch.output(index))
     for index in range(len(launch.processes))
@@ -138,7 +142,7 @@ def _kill(run: Run, record: Record, rng: random.Random) -> bool:
     launch.send(signal.SIGKILL, fault.process)
     if fault.kind == 'orphans':
       _expect_gone(children, record)
-    # 0: it had finished in that very moment.
+    # 0: the run had just finished.
     allowed = [
       {-9, 0} if fault.process in (None, index) else {_LOST, 0}
       for index in range(run.layout.processes)
@@ -181,7 +185,7 @@ def _signal(run: Run, record: Record) -> bool:
   fault = record.fault
   by_user, early = fault.kind.startswith('ctrl-c'), fault.kind.endswith('early')
   number = signal.SIGINT if by_user else signal.SIGTERM
-  # 0: it had finished in that very moment. -15: Python itself had not started.
+  # 0: the run had just finished. -15: Python itself had not started.
   allowed = {_BY_USER if by_user else _PREEMPTED, -15 if early else 0}
   limit = _SAVE_AND_STOP
   with run.start() as launch:
@@ -194,7 +198,7 @@ def _signal(run: Run, record: Record) -> bool:
         time.sleep(0.2)
         launch.send(number, fault.process)
       limit = _AT_ONCE
-      if launch.several:  # One of them may be faster than its word to others.
+      if launch.several:  # A process may end before it has told the others.
         allowed.add(_LOST)
         limit = _limit_of_survivors(launch, None)
     _judge(run, launch, record, limit, [allowed] * run.layout.processes)
@@ -218,7 +222,7 @@ def _expect_saved(run: Run, launch: launching.Launch, record: Record) -> None:
 
 
 def start_twice(run: Run, record: Record) -> bool:
-  """The copy must go; the first one is then killed, and must be whole."""
+  """Starts a second copy, which must end; then kills the first one."""
   with run.start() as launch:
     if not reached(launch, record.fault.moment):
       return _not_reached(run, launch, record)
@@ -275,7 +279,7 @@ def _fill_disk(run: Run, record: Record, rng: random.Random) -> bool:
       struck = launch.seconds()
       deadline = time.monotonic() + launching.FAIL
       while launch.running() and time.monotonic() < deadline:
-        run.disk.fill(left)  # Again: old checkpoints are removed.
+        run.disk.fill(left)  # The run frees space: it removes old checkpoints.
         time.sleep(0.02)
       _expect_error(run, launch, record, 'No space ', struck)
   finally:
@@ -314,7 +318,7 @@ def _stop_at_nan(run: Run, record: Record, rng: random.Random) -> bool:
 
 
 def _expect_error(run, launch, record, words, struck=0.0) -> None:
-  """All must end with an error, and one must say these words."""
+  """Checks that all processes end with an error, one of them with `words`."""
   allowed = [{1}] * run.layout.processes
   _judge(run, launch, record, 1, allowed, struck)
   ends = [

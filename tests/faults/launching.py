@@ -1,4 +1,4 @@
-"""The processes of one run, started together, and seen from outside."""
+"""Starts the processes of one run together, and observes them from outside."""
 
 import contextlib
 import dataclasses
@@ -14,16 +14,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).parents[2]
-START_TIMEOUT = 40  # Seconds; flags of the runs.
+# The runs' flags --start_timeout and --lost_timeout, in seconds.
+START_TIMEOUT = 40
 LOST_TIMEOUT = 15
-PATIENCE = 400  # Seconds for a launch that nobody disturbs,
-FAIL = 120  # and for one that must end with an error.
+PATIENCE = 400  # Seconds for an undisturbed launch.
+FAIL = 120  # Seconds for a launch that must end with an error.
 STEP_LINE = re.compile(r' step +(\d+)/\d+ ')
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """How many processes a run has, and simulated devices in each."""
+  """The number of processes of a run, and of simulated devices in each."""
 
   processes: int
   devices: int
@@ -41,7 +42,8 @@ LAYOUTS = (
   Layout(2, 2, 60, ('--config.mesh.fsdp=2',)),
 )
 
-# A checkpoint each five steps; and all that a state can hold.
+# Steps between checkpoints. The arguments below give the state every part that
+# a state can have.
 SAVE_EVERY = 5
 _ARGUMENTS = (
   '--config=configs/quickstart.py:pretrain',
@@ -64,7 +66,7 @@ _ARGUMENTS = (
 )
 _XLA_FLAGS = (
   '--xla_force_host_platform_device_count={devices}'
-  # Compiling takes most of the time of a small model.
+  # Compilation takes most of the time of a small model.
   ' --xla_backend_optimization_level=0'
   ' --xla_llvm_disable_expensive_passes=true'
 )
@@ -73,13 +75,13 @@ _XLA_FLAGS = (
 def command(
   layout: Layout, workdir: pathlib.Path, extra: Sequence[str], nan_step: int
 ) -> list[str]:
-  """The command of all processes, but for their places.
+  """Returns the command of all processes, without the flags of their places.
 
   Args:
     layout: see LAYOUTS.
-    workdir: of the run.
+    workdir: the run's work directory.
     extra: more arguments.
-    nan_step: whose gradients become NaN, see `nan_main`; 0: none.
+    nan_step: the step whose gradients become NaN, see `nan_main`; 0: none.
   """
   program = ['-m', 'vit_jax.main']
   if nan_step:
@@ -110,11 +112,11 @@ class Launch:
     """Starts the processes.
 
     Args:
-      words: the command of each, but for their places.
-      workdir: of the run.
-      logs: the beginning of the path of the processes' outputs.
-      processes: how many.
-      devices: simulated ones in each.
+      words: the command of each, without the flags of its place.
+      workdir: the run's work directory.
+      logs: the beginning of the paths of the processes' outputs.
+      processes: the number of processes.
+      devices: the number of simulated devices in each.
     """
     self.workdir = workdir
     self.overdue: list[int] = []
@@ -133,7 +135,7 @@ class Launch:
     environment = os.environ | {
       'JAX_PLATFORMS': 'cpu',
       'XLA_FLAGS': _XLA_FLAGS.format(devices=devices),
-      # So that all programs of these runs come from the cache.
+      # Also caches programs that compile fast.
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
       'PYTHONFAULTHANDLER': '1',
     }
@@ -164,28 +166,28 @@ class Launch:
       process.wait()
 
   def seconds(self) -> float:
-    """Since the start."""
+    """Returns the seconds since the start."""
     return time.monotonic() - self._started
 
   def output(self, index: int | None = None) -> str:
-    """What one process has printed, or all have."""
+    """Returns the output of one process, or of all."""
     logs = self.logs if index is None else [self.logs[index]]
     return ''.join(log.read_text(errors='replace') for log in logs)
 
   def last_step(self) -> int:
-    """The last step that process 0 printed; 0 if none."""
+    """Returns the last step that process 0 printed; 0 if none."""
     steps = STEP_LINE.findall(self.output(0))
     return int(steps[-1]) if steps else 0
 
   def saves(self) -> list[str]:
-    """The unfinished checkpoints that this launch was seen writing."""
+    """Returns the unfinished checkpoints that were seen in this launch."""
     for inode, name in self._list_saves():
       if self._old_saves.get(inode) != name:
         self._saves[inode] = name
     return list(self._saves.values())
 
   def codes(self) -> list[int | None]:
-    """The exit codes; None of a process that runs."""
+    """Returns the exit codes; None for a process that still runs."""
     for index, process in enumerate(self.processes):
       if process.poll() is not None:
         self._ended.setdefault(index, self.seconds())
@@ -193,11 +195,11 @@ class Launch:
 
   @property
   def several(self) -> bool:
-    """Whether the run has more than one process."""
+    """True if the run has more than one process."""
     return len(self.processes) > 1
 
   def children(self) -> list[int]:
-    """The processes that the run's processes have started."""
+    """Returns the ids of the child processes of the run's processes."""
     found = []
     for process in self.processes:
       for task in pathlib.Path(f'/proc/{process.pid}/task').glob('*/children'):
@@ -209,7 +211,7 @@ class Launch:
     return None in self.codes()
 
   def last_end(self) -> float:
-    """Seconds from the start to the end of the last process."""
+    """Returns the seconds from the start to the end of the last process."""
     return max(self._ended.values(), default=0.0)
 
   def send(self, number: signal.Signals, index: int | None = None) -> None:
@@ -222,15 +224,15 @@ class Launch:
   def until(
     self, condition: Callable[[], bool], delay: float, pause: float = 0.02
   ) -> bool:
-    """Waits for a condition, then for some seconds more.
+    """Waits for a condition, and then for some more seconds.
 
     Args:
-      condition: looked at all the time.
-      delay: seconds.
-      pause: seconds between two looks.
+      condition: returns whether the wait is over.
+      delay: seconds to wait after that.
+      pause: seconds between two calls of `condition`.
 
     Returns:
-      False if all processes ended before, or the patience.
+      False if all processes or `PATIENCE` ended before.
     """
     deadline = time.monotonic() + PATIENCE
     while self.running() and time.monotonic() < deadline:
@@ -241,10 +243,10 @@ class Launch:
     return False
 
   def wait(self, limit: float) -> list[int]:
-    """Waits for all processes; what outlives the limit is killed.
+    """Waits for all processes; kills those that outlive the limit.
 
     Returns:
-      The exit codes; `overdue` says who had to be killed.
+      The exit codes; `overdue` lists the killed processes.
     """
     deadline = time.monotonic() + limit
     while self.running() and time.monotonic() < deadline:
@@ -256,16 +258,16 @@ class Launch:
     return self.codes()
 
   def _list_saves(self) -> Iterator[tuple[int, str]]:
-    with contextlib.suppress(FileNotFoundError):  # Finished in between.
-      for pattern in ('*/*-tmp*', '*/*/*-tmp*'):  # In a stage's folder.
+    with contextlib.suppress(FileNotFoundError):  # A save has just finished.
+      for pattern in ('*/*-tmp*', '*/*/*-tmp*'):  # The second is for stages.
         for path in self.workdir.glob(pattern):
           name = path.relative_to(self.workdir).as_posix()
           yield path.stat().st_ino, name
 
 
 def _free_port() -> int:
-  """A port that is free, as is the one above it."""
-  # Below those that the system gives to connections.
+  """Returns a free port whose next higher port is free, too."""
+  # The system gives higher ports to outgoing connections.
   while True:
     port = random.randrange(20000, 30000)
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -276,7 +278,7 @@ def _free_port() -> int:
 
 
 def is_alive(pid: int) -> bool:
-  """Whether a process runs; a zombie does not."""
+  """Returns whether a process runs; a zombie does not."""
   try:
     state = pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2]
   except OSError:

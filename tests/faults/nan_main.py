@@ -1,4 +1,4 @@
-"""`vit_jax.main`, but the gradients of one step are NaN.
+"""Runs `vit_jax.main` with NaN gradients at one step.
 
 python -m tests.faults.nan_main STEP --config=... --workdir=...
 """
@@ -13,9 +13,9 @@ from vit_jax.training import step as step_lib
 
 
 def poison(step: int) -> None:
-  """Makes the gradients of a step NaN, in all runs of this process.
+  """Makes the gradients of one step NaN, in all runs of this process.
 
-  The step is recognised by its dropout key, the only argument that tells it.
+  Only the dropout key among the arguments identifies the step.
 
   Args:
     step: the first is 1.

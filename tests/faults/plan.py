@@ -1,4 +1,4 @@
-"""What is done to which run, and when: drawn from a seed."""
+"""Draws from a seed which fault happens to which run, and when."""
 
 import dataclasses
 import random
@@ -20,7 +20,7 @@ KINDS = {
   'disk-full': 'no space left, before or during a launch (needs root)',
   'read-only': 'a file system mounted read-only (needs root)',
   'nan-skip': 'a kill of a run that skips a step with NaN gradients',
-  'nan-stop': 'NaN gradients end the run, twice; then there are none',
+  'nan-stop': 'NaN gradients end the run twice, and do not come again',
   'sigterm-early': 'SIGTERM to all processes while they start',
   'ctrl-c': 'SIGINT to all processes',
   'ctrl-c-one': 'SIGINT to one process of several',
@@ -32,12 +32,12 @@ KINDS = {
   'gone': 'the checkpoints taken away, after a kill, and brought back',
   'other-config': 'another config, after a kill',
   'other-data': 'other data than before, after a kill',
-  'second-copy': 'the same command once more, while the first one stands still',
+  'second-copy': 'the same command again, while the first process is stopped',
 }
 DAMAGES = ('truncate', 'delete', 'flip', 'unverified')
-# What is done between a kill and the next launch.
+# Faults that happen between a kill and the next launch.
 AFTER_KILL = ('empty-step', 'small-file', 'gone', 'other-config', 'other-data')
-# Signals that wait for no save.
+# Signals that end the run without a save.
 AT_ONCE = ('sigterm-early', 'ctrl-c-twice')
 SEVERAL = ('kill-one', 'freeze-one', 'sigterm-one', 'ctrl-c-one')
 NEED_DISK = ('disk-full', 'read-only')
@@ -50,11 +50,11 @@ class Moment:
 
   Attributes:
     event: 'start', 'built' (the model's parameters were counted; it compiles),
-      'restored', 'step' (its `count`th line of numbers), 'saving' (its
-      `count`th checkpoint is being written), 'checkpoints' (`count` are
-      there) or 'last' (that of step `count` is there).
+      'restored', 'step' (the launch's `count`th step line), 'saving' (its
+      `count`th checkpoint is being written), 'checkpoints' (there are
+      `count` checkpoints) or 'last' (the checkpoint of step `count` is there).
     count: see `event`.
-    delay: seconds after it.
+    delay: seconds after the event.
   """
 
   event: str
@@ -72,12 +72,12 @@ class Fault:
 
   Attributes:
     kind: one of KINDS.
-    layout: of the run.
-    place: 'folder', 'disk' (a small one of its own) or 'nan' (a run with a
-      step to skip).
-    moment: when.
-    process: which; None: all.
-    seed: of what is drawn when it happens.
+    layout: the layout of the run.
+    place: 'folder', 'disk' (the run has its own small disk) or 'nan' (the run
+      skips a step).
+    moment: when the fault happens.
+    process: the process that it hits; None: all.
+    seed: the seed of the fault's own random choices.
   """
 
   kind: str
@@ -96,18 +96,18 @@ def make_plan(
   *,
   disks: bool,
 ) -> list[Fault]:
-  """Draws a plan, in which all kinds come equally often.
+  """Draws a plan in which all kinds come equally often.
 
   Args:
-    interruptions: how many.
-    seed: equal seeds draw equal plans.
+    interruptions: the number of faults.
+    seed: equal seeds give equal plans.
     kinds: keys of KINDS.
-    layouts: of the runs.
-    disks: whether file systems can be mounted; without, the kinds that need it
-      are left out.
+    layouts: the layouts of the runs.
+    disks: whether file systems can be mounted; if not, the kinds that need
+      them are left out.
 
   Raises:
-    ValueError: nothing is left to draw from.
+    ValueError: no kind fits the layouts.
   """
   rng = random.Random(seed)
   pairs = [
@@ -154,10 +154,10 @@ def _moment(kind, layout, rng) -> Moment:
     return Moment('saving', rng.randint(1, 3), rng.choice([0, 0.01, 0.05]))
   if kind == 'sigterm-early':
     return Moment('start', 1, rng.uniform(0.5, 4))
-  if kind == 'gone':  # Fewer may have been lost before the first was complete.
+  if kind == 'gone':  # With fewer, the first may not be complete yet.
     return Moment('checkpoints', 3, rng.uniform(0, 0.5))
   if kind in DAMAGES:
-    # Two, so that one is left to fall back to.
+    # With two checkpoints, one is left to fall back to.
     return Moment('checkpoints', 2, rng.uniform(0, 0.5))
   if kind == 'disk-full' and rng.random() < 0.4:
     return Moment('start')

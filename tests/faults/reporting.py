@@ -1,4 +1,4 @@
-"""Progress lines, and the closing table."""
+"""Prints a campaign's progress and its final table."""
 
 import collections
 import datetime
@@ -10,7 +10,7 @@ from tests.faults.runs import Record, Run
 
 
 class Progress:
-  """Prints what happens, with the time that is left."""
+  """Prints each event, with the time left."""
 
   def __init__(self, total: int):
     self._total = total
@@ -18,14 +18,14 @@ class Progress:
     self._started = time.monotonic()
 
   def elapsed(self) -> str:
-    """Since the beginning, as H:MM:SS."""
+    """Returns the time since the beginning, as H:MM:SS."""
     return _duration(time.monotonic() - self._started)
 
   def __call__(self, text: str) -> None:
     print(f'{self.elapsed()}          {text}', flush=True)
 
   def interruption(self, run: Run, record: Record) -> None:
-    """One line for an interruption, and one for each problem."""
+    """Prints a line for an interruption, and one for each problem."""
     self._done += 1
     elapsed = time.monotonic() - self._started
     left = elapsed / self._done * (self._total - self._done)
@@ -40,7 +40,7 @@ class Progress:
 
 
 def table(records: Sequence[Record]) -> str:
-  """A Markdown table: kind of fault, how often where, and what came of it."""
+  """Returns a Markdown table of the faults, their numbers and results."""
   layouts = sorted({record.fault.layout.name for record in records})
   lines = [
     f'| fault | {" | ".join(layouts)} | what followed | failed |',

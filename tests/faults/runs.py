@@ -1,4 +1,4 @@
-"""One run that is interrupted again and again, and what must hold of it."""
+"""One run that is interrupted repeatedly, and the checks that it must pass."""
 
 import dataclasses
 import pathlib
@@ -13,23 +13,23 @@ from tests.tiny_run import rows_but_times, saved_state
 
 _BEGINNING = re.compile(r'Resuming \S+ from step (\d+)\.|(Fresh weights)\.')
 _DAMAGED = re.compile(r'The checkpoint \S+/(\d+) is damaged')
-# Means and sums since the line before, which may be one that a save added.
+# Means and sums since the previous line, which a save may have added.
 _INTERVAL = ('loss', 'accuracy', 'skipped', 'unreadable')
-# A save ends at the latest when the one after the next step line begins.
+# A save ends at the latest when the save after the next step line begins.
 MOST_LOST = 2 * launching.SAVE_EVERY
 
 
 @dataclasses.dataclass
 class Record:
-  """One interruption: what was done, and what came of it.
+  """One interruption and its consequences.
 
   Attributes:
-    fault: as planned.
-    done: what was done, in words.
+    fault: the planned fault.
+    done: a description of what was done.
     codes: the exit codes that followed.
     damaged: the step of the checkpoint that was damaged; 0: none.
     aftermath: how the next launch began.
-    problems: what should not have happened; empty if all was right.
+    problems: violated expectations.
   """
 
   fault: Fault
@@ -41,7 +41,7 @@ class Record:
 
 
 class Run:
-  """A work directory, and what is known of it between launches."""
+  """A run's work directory, and its state between launches."""
 
   def __init__(
     self,
@@ -57,9 +57,9 @@ class Run:
     Args:
       name: unique in the campaign.
       layout: see `launching`.
-      folder: of the campaign.
-      disk: whether the run gets a file system of its own.
-      nan_step: a step that it skips, as its gradients are NaN; 0: none.
+      folder: the campaign's folder.
+      disk: whether the run gets its own file system.
+      nan_step: a step that the run skips because of NaN gradients; 0: none.
     """
     self.name = name
     self.layout = layout
@@ -79,7 +79,7 @@ class Run:
   def start(
     self, nan_step: int = 0, extra: Sequence[str] = ()
   ) -> launching.Launch:
-    """Starts the run's command, maybe with NaN gradients at a step."""
+    """Starts the run's command, with NaN gradients at `nan_step` unless 0."""
     self._before = complete_steps(self.workdir)
     self.damaged &= set(self._before)
     return self.copy(nan_step, extra)
@@ -87,7 +87,7 @@ class Run:
   def copy(
     self, nan_step: int = 0, extra: Sequence[str] = ()
   ) -> launching.Launch:
-    """Starts it while another launch is there."""
+    """Starts the command; another launch may be running."""
     self._launches += 1
     extra = list(extra)
     if self.nan_step:
@@ -103,16 +103,16 @@ class Run:
     )
 
   def look_at(self, launch: launching.Launch) -> list[str]:
-    """After a launch: what is wrong with how it began, and what it left.
+    """Returns what is wrong with the beginning of a launch and its results.
 
-    Tells the records of the interruptions before how it began.
+    Also notes in the records of earlier interruptions how the launch began.
     """
     problems = []
     beginnings = set(_BEGINNING.findall(launch.output()))
     reported = {int(step) for step in _DAMAGED.findall(launch.output())}
     if reported - self.damaged:
       problems.append(
-        f'checkpoints that nobody damaged are: {sorted(reported)}'
+        f'reported as damaged, but nobody damaged are: {sorted(reported)}'
       )
     if len(beginnings) > 1:
       problems.append(f'processes began differently: {beginnings}')
@@ -138,7 +138,7 @@ class Run:
     return problems
 
   def _judge(self, start, newest, reported) -> list[str]:
-    """Whether a launch began at the newest intact checkpoint."""
+    """Checks that a launch began at the newest intact checkpoint."""
     skipped = {step for step in self._before if step > start}
     aftermath = 'resumed at the newest'
     of_damage = 'not noticed: no effect'
@@ -160,13 +160,13 @@ class Run:
     return problems
 
   def finish(self, expected: pathlib.Path | None) -> list[str]:
-    """Runs to the end undisturbed, and compares.
+    """Runs to the end undisturbed, and compares with the uninterrupted run.
 
     Args:
-      expected: work directory of the uninterrupted run; None: this is it.
+      expected: work directory of the uninterrupted run; None for that run.
 
     Returns:
-      What is wrong.
+      The problems found.
     """
     problems = []
     if not self.finished:
@@ -185,7 +185,7 @@ class Run:
     return problems
 
   def close(self, keep: bool) -> None:
-    """Removes the run, or keeps its folder (copied, from a disk)."""
+    """Removes the run, or keeps its folder; copies it from its own disk."""
     if self.disk:
       if keep:
         shutil.copytree(self._folder, f'{self._folder}.kept')
@@ -197,10 +197,10 @@ class Run:
 def differences(
   workdir: pathlib.Path, expected: pathlib.Path, steps: int
 ) -> list[str]:
-  """How a finished run differs from another one, but for times.
+  """Returns how a finished run differs from another run, except for times.
 
-  The states and the final weights bit by bit, the numbers of all lines that
-  both have. A run that saved at its end by a signal has more lines.
+  Compares the states and the final weights bitwise, and the numbers of all
+  lines that both runs have. A run that saved because of a signal has more.
   """
   problems = []
   if complete_steps(workdir)[-1:] != [steps]:

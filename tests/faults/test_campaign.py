@@ -1,4 +1,4 @@
-"""What a campaign finds wrong, its processes; and, slowly, a campaign."""
+"""Guards: a campaign detects what is wrong; and (slow) finds nothing wrong."""
 
 import signal
 import subprocess
@@ -29,11 +29,11 @@ def _record(kind, layout=ONE, **values):
   return runs.Record(fault, **values)
 
 
-# What is found wrong ----------------------------------------------------------
+# Detection of problems --------------------------------------------------------
 
 
 def _look(tmp_path, output, before, now, *, damaged=(), last=0, codes=(0,)):
-  """What `Run.look_at` says of a launch that printed this."""
+  """Returns what `Run.look_at` says of a launch with this output."""
   run = runs.Run('run', ONE, tmp_path)
   run.damaged = set(damaged)
   run.records = [_record('flip', damaged=10), _record('kill-all')]
@@ -145,7 +145,7 @@ time.sleep(60)
 
 @pytest.fixture
 def launch(tmp_path):
-  """A process that does as if it saved twice, and then waits."""
+  """Starts a process that seems to save twice, and then waits."""
   words = [sys.executable, '-c', _SAVES, str(tmp_path / 'run')]
   logs = tmp_path / 'logs'
   with launching.Launch(words, tmp_path / 'run', logs) as launch:
@@ -212,7 +212,7 @@ def test_nan_only_at_its_step(monkeypatch):
 # The campaign -----------------------------------------------------------------
 
 
-@pytest.mark.slow  # Two hours: whole runs, each started many times.
+@pytest.mark.slow  # Takes two hours: each of many runs is started many times.
 @pytest.mark.parametrize(
   ('processes', 'interruptions'), [('1', 200), ('2', 100)]
 )

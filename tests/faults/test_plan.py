@@ -1,4 +1,4 @@
-"""The plan, the damage and the table of a campaign."""
+"""Guards: a campaign's plan, its damage to files, and its table."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A config with stages, killed at moments of all of them."""
+"""Guards: a run with stages, killed in each of them, ends as if undisturbed."""
 
 import random
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults import launching, runs
 
-pytestmark = pytest.mark.slow  # Minutes: it is started twelve times.
+pytestmark = pytest.mark.slow  # Takes minutes, because it has twelve launches.
 
 STAGES = ('pretrain', 'finetune', 'scratch')
 STEPS = 60
@@ -31,7 +31,7 @@ def _words(workdir):
 
 
 def _moments(rng):
-  """Conditions on a launch, and seconds to wait once they hold."""
+  """Returns conditions on a launch, and seconds to wait after each."""
 
   def printed(pattern, times=1):
     return lambda launch: len(re.findall(pattern, launch.output())) >= times
@@ -74,7 +74,7 @@ def test_killed_stages_end_as_uninterrupted_ones(tmp_path):
         break
       launch.send(signal.SIGKILL)
     kills += 1
-  # It may have been faster than the last kill.
+  # The run may have finished before the last kill.
   assert kills >= len(moments) - 1
   _finish(workdir, tmp_path / 'killed.last')
   for stage in STAGES:

@@ -28,10 +28,10 @@ def test_a_bucket_without_its_library(monkeypatch):
 @pytest.mark.parametrize(
   'text, message',
   [
-    ('[' * 100_000, 'is no readable JSON: Nested in more than 100'),
-    ('{"a":' + '9' * 5000 + '}', 'is no readable JSON: Exceeds the limit'),
-    (b'{"a": "\xff"}', "is no readable JSON: 'utf-8' codec"),
-    ('{"a": 1', 'is no readable JSON'),
+    ('[' * 100_000, 'is not readable JSON: Nested in more than 100'),
+    ('{"a":' + '9' * 5000 + '}', 'is not readable JSON: Exceeds the limit'),
+    (b'{"a": "\xff"}', "is not readable JSON: 'utf-8' codec"),
+    ('{"a": 1', 'is not readable JSON'),
     ('[1]', r'holds \[1\], expected an object'),
   ],
 )

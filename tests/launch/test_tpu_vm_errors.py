@@ -36,7 +36,7 @@ def fails(line):
     ('run --name=b16 -- --config=configs/pretrain.py', '--workdir is missing'),
     (
       'run --name=b16 -- --config=nowhere.py --workdir=gs://b/r',
-      "there is no file 'nowhere.py'. Those of vit_jax are",
+      "there is no file 'nowhere.py'. vit_jax comes with",
     ),
     (
       'run --name=b16 -- --config configs/pretrain.py --workdir runs/b16',

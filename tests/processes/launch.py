@@ -1,4 +1,4 @@
-"""Starts several processes on this machine that act as hosts of one run."""
+"""Starts several local processes that act as the hosts of one run."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def free_port() -> int:
-  """A port that is free, and the one above it, a moment ago."""
+  """Returns a free port whose next higher port is free, too."""
   while True:
     with socket.socket() as first, socket.socket() as second:
       first.bind(('127.0.0.1', 0))
@@ -28,10 +28,12 @@ def free_port() -> int:
 def launch(
   num_processes: int, devices: int, *, codes=(0,), timeout=300, **arguments
 ) -> list[str]:
-  """Runs `worker.py` in so many processes, with so many devices each.
+  """Runs `worker.py` in several processes, with `devices` devices each.
+
+  Asserts that every exit code is one of `codes`.
 
   Returns:
-    What each printed. Every exit code is one of `codes`.
+    The output of each process.
   """
   place = {}
   if num_processes > 1:
@@ -44,7 +46,7 @@ def launch(
     for i in range(num_processes):
       if place:
         place['process_id'] = i
-      # No pipe, which would hold a process up until it is this one's turn.
+      # A process could block on a full pipe that nobody reads yet.
       outputs.append(stack.enter_context(tempfile.TemporaryFile('w+')))
       processes.append(_start(place, devices, arguments, outputs[-1]))
       stack.callback(processes[-1].kill)

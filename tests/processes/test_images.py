@@ -1,4 +1,4 @@
-"""What the devices get to see is the same on any number of processes."""
+"""Guards: the devices get the same images on any number of processes."""
 
 import collections
 import json
@@ -7,7 +7,8 @@ import pytest
 
 from tests.processes.launch import launch
 
-BATCH, STEPS = 24, 13  # Three epochs of 101 images, the ends within batches.
+# Three epochs of 101 images; epochs end within a batch.
+BATCH, STEPS = 24, 13
 MESHES = {
   'data': dict(data=-1),
   'fsdp': dict(data=1, fsdp=-1),
@@ -17,7 +18,7 @@ MESHES = {
 
 
 def _see(tmp_path, name, processes, devices, **arguments):
-  """Mesh -> step -> {'image': row -> hashes on all devices of all hosts}."""
+  """Returns mesh -> step -> {'image': row -> hashes on all devices}."""
   out = str(tmp_path / name)
   arguments = dict(steps=STEPS, batch_size=BATCH, meshes=MESHES) | arguments
   launch(processes, devices, task='images', out=out, **arguments)
@@ -40,10 +41,10 @@ def _see(tmp_path, name, processes, devices, **arguments):
 
 
 def _rows(steps):
-  """Each step's images in order; all devices that hold a row agree on it."""
+  """Returns each step's images in order; checks that all devices agree."""
   result = []
   for step in steps:
-    assert sorted(step['image']) == list(range(BATCH))  # Complete.
+    assert sorted(step['image']) == list(range(BATCH))
     assert all(len(set(digests)) == 1 for digests in step['image'].values())
     result.append([step['image'][row][0] for row in range(BATCH)])
   return result
@@ -51,7 +52,7 @@ def _rows(steps):
 
 @pytest.fixture(scope='module')
 def alone(tmp_path_factory):
-  """The images of every step on one process with one device."""
+  """Returns the images of every step with one process and one device."""
   seen = _see(
     *(tmp_path_factory.mktemp('one'), 'one', 1, 1),
     meshes={'data': dict(data=1)},
@@ -59,7 +60,7 @@ def alone(tmp_path_factory):
   return seen['data']
 
 
-# How many devices hold each row: those that differ in `tensor` alone.
+# The number of devices that hold each row: the size of the `tensor` axis.
 COPIES = {'data': 1, 'fsdp': 1, 'tensor': 4, 'mixed': 2}
 
 
@@ -74,7 +75,7 @@ def test_images_of_every_step(alone, tmp_path, processes):
       copies = {len(digests) for digests in step['image'].values()}
       assert copies == {COPIES[mesh]}, mesh
   flat = [digest for step in expected for digest in step]
-  # Three epochs with a crop of their own each: hardly an image comes twice.
+  # Each epoch crops an image differently, so almost all images are unique.
   assert len(set(flat)) > 250
 
 

@@ -1,4 +1,7 @@
-"""What processes must agree on, and weights that none of them holds whole."""
+"""Guards: processes that disagree are refused before the first step.
+
+Also, processes can load weights that none of them holds whole.
+"""
 
 import shutil
 
@@ -33,7 +36,7 @@ def test_other_images_on_the_disk_of_one_host_are_refused(tmp_path):
     image = np.full((8, 8, 3), 30 * i, np.uint8)
     cv2.imwrite(str(disks[0] / name), image)
   shutil.copytree(*disks)
-  # As many bytes, and the same name: only its pixels are others.
+  # The file has the same name and size; only its pixels differ.
   other = disks[1] / 'images/train/cat/3.png'
   shutil.copy(disks[1] / 'images/train/cat/5.png', other)
   texts = launch(
@@ -79,7 +82,7 @@ def test_weights_of_another_run_split_over_two_processes(tmp_path):
   )
   old, _ = checkpoint.read_params(tmp_path / 'first')
   new, _ = checkpoint.read_params(tmp_path / 'second')
-  # At a rate of zero nothing has moved but the head, which is new: zeros.
+  # The learning rate is zero, so only the head differs: it is new, and zero.
   assert np.abs(old['head']['kernel']).max() > 0
   assert np.abs(new['head']['kernel']).max() == 0
   for name in ('embedding', 'cls'):
@@ -91,7 +94,7 @@ def test_weights_of_another_run_split_over_two_processes(tmp_path):
 
 
 def iter_leaves(tree):
-  """The arrays of a tree, or of one."""
+  """Yields the arrays of a tree."""
   if isinstance(tree, dict):
     for value in tree.values():
       yield from iter_leaves(value)

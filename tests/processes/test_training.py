@@ -1,4 +1,4 @@
-"""A run is the same on one process and on several with as many devices."""
+"""Guards: a run gives the same numbers on one process and on several."""
 
 import json
 
@@ -10,7 +10,7 @@ from vit_jax import checkpoint
 from vit_jax.interop import parameter_shapes
 from vit_jax.workdir import metrics
 
-# Sizes for 4 and for 8 devices.
+# Meshes of 4 and of 8 devices.
 MESHES = {
   4: {
     'data': dict(data=4),
@@ -54,12 +54,12 @@ def _changes(name):
   if 'accumulation' in name:
     changes['accumulation_steps'] = 2
   if 'manual' in name:
-    changes['model.dropout_rate'] = 0.0  # As its masks depend on the mesh.
+    changes['model.dropout_rate'] = 0.0  # Dropout masks depend on the mesh.
   return changes
 
 
 def assert_same_numbers(workdir, expected, tolerance):
-  """Every loss, accuracy and evaluation, relative."""
+  """Compares every loss, accuracy and evaluation by relative tolerance."""
   rows, others = metrics.read(workdir), metrics.read(expected)
   assert [r['step'] for r in rows] == [r['step'] for r in others]
   compared = 0
@@ -76,10 +76,11 @@ def assert_same_numbers(workdir, expected, tolerance):
 
 
 def assert_same_params(workdir, expected, tolerance):
-  """Each array relative to its largest entry, and ten times closer as a whole.
+  """Compares each array relative to its largest entry.
 
-  What starts at zero, such as a bias, is small after a few steps, and all of it
-  a sum of updates.
+  All arrays together must be ten times closer. A single array may differ more:
+  an array that starts at zero, such as a bias, is small after a few steps, and
+  only a sum of updates.
   """
   (params, _), (others, _) = map(checkpoint.read_params, (workdir, expected))
   params, others = map(parameter_shapes.without_structs, (params, others))
@@ -94,8 +95,8 @@ def assert_same_params(workdir, expected, tolerance):
   assert squares[0] ** 0.5 <= tolerance / 10 * squares[1] ** 0.5
 
 
-# One mesh after another is minutes: these split all that can be split, and
-# work alone; the others are slow.
+# All meshes take minutes. These two split everything that can be split, and
+# cover manual partitioning; tests of the others are slow.
 _ALWAYS = ('mixed', 'manual, accumulation')
 
 
@@ -114,7 +115,7 @@ def _check(tmp_path, processes, devices, names=None):
 
 def test_two_processes_train_as_one(tmp_path):
   _check(tmp_path, 2, 2, _ALWAYS)
-  # Only one of them writes the log, each line once.
+  # Only one process writes the log.
   log = (tmp_path / 'many/mixed/train.log').read_text()
   assert log.count('step 20/20 ') == 1
   assert 'on 4 cpu device(s) of 2 processes.' in log
@@ -128,9 +129,10 @@ def test_more_processes_train_as_one(tmp_path, processes, devices):
   _check(tmp_path, processes, devices)
 
 
-# Eight devices, four, a mesh of 2 x 4, and two processes; and at which question
-# whether to stop the answer is yes: one comes after each step, and each of the
-# four batches of the evaluation at step 10, which the third leg makes up for.
+# The legs use eight devices, four, a mesh of 2 x 4, and two processes. The last
+# number is the call of `requested` that stops the leg. There is a call after
+# each step, and after each of the four batches of the evaluation at step 10,
+# which the third leg makes up for.
 LEGS = [
   (1, 8, dict(data=8), 5),
   (1, 4, dict(data=4), 5),
@@ -140,7 +142,7 @@ LEGS = [
 
 
 def _merge(files):
-  """Step -> row -> hash, of all processes; equal where several have a row."""
+  """Returns step -> row -> hash; checks that processes agree on shared rows."""
   steps = []
   for file in files:
     with open(file) as f:
@@ -154,7 +156,7 @@ def _merge(files):
 
 @pytest.mark.slow
 def test_a_run_moves_from_mesh_to_mesh(tmp_path):
-  """Five launches, half a minute each: hence slow."""
+  """Slow, because it needs five launches of half a minute each."""
   config = dict(changes={'total_steps': 20})
   launch(
     *(1, 8),
@@ -178,7 +180,7 @@ def test_a_run_moves_from_mesh_to_mesh(tmp_path):
     )
     launch(processes, devices, task='train', out=str(out), runs={'run': run})
     batches = _merge([f'{out}.{p}.json' for p in range(processes)])
-    # One batch is put on the devices ahead of the step that stops.
+    # A leg that stops has already put the next batch on the devices.
     seen += batches[:5]
   assert len(expected) == 20
   assert seen == expected

@@ -1,4 +1,4 @@
-"""One of the processes that the tests beside this file start.
+"""One of the processes that the tests in this folder start.
 
     PLACE='{"process_id": 0, ...}' python -m tests.processes.worker \\
         '{"task": "train", ...}'
@@ -26,7 +26,7 @@ from vit_jax.training import consistency, loop
 
 
 def hashes(array: jax.Array) -> dict[str, list[str]]:
-  """Row -> the hash of its bytes on each device here that holds it."""
+  """Returns row -> the hashes of its bytes on the local devices."""
   found = collections.defaultdict(list)
   for shard in array.addressable_shards:
     first = shard.index[0].indices(len(array))[0]
@@ -37,7 +37,10 @@ def hashes(array: jax.Array) -> dict[str, list[str]]:
 
 
 def see_images(*, out, meshes, steps, batch_size, start_step=0):
-  """Puts the batches of a data set whose size nothing divides on meshes."""
+  """Puts batches on meshes; the data set's size is a prime number.
+
+  Writes the hashes of each batch's rows, by mesh and step.
+  """
   view = data.View(data.open_source('digits'), 'train[:101]')
   preprocess = ops.parse(
     'resize|pad(1)|random_crop', image_size=(8, 8), channels=1
@@ -63,12 +66,12 @@ def see_images(*, out, meshes, steps, batch_size, start_step=0):
 
 
 def run_training(*, out, runs):
-  """Runs configs, one after the other.
+  """Runs several configs, one after another.
 
   Writes for each run the hashes of the images of every step.
 
   Args:
-    out: see above.
+    out: the beginning of the path of the output.
     runs: arguments of `_run`, by the run's name.
   """
   seen = {name: _run(**run) for name, run in runs.items()}
@@ -76,7 +79,7 @@ def run_training(*, out, runs):
 
 
 def _run(*, workdir, config, stop_after=0):
-  """Trains; stops as if preempted when asked so many times whether to."""
+  """Trains; stops as if preempted at call `stop_after` of `requested`."""
   seen = []
   put_batch = sharding.batch.put_batch
 
@@ -93,7 +96,7 @@ def _run(*, workdir, config, stop_after=0):
     return len(calls) == stop_after
 
   with pytest.MonkeyPatch.context() as patch:
-    # What evaluations put on the devices comes by another way.
+    # Evaluations put their batches on the devices by another function.
     patch.setattr(sharding.batch, 'put_batch', put_and_note)
     patch.setattr(preemption.Notice, 'requested', requested)
     try:
@@ -104,7 +107,7 @@ def _run(*, workdir, config, stop_after=0):
 
 
 def several_config(*, mesh, changes=()):
-  """Twenty steps with dropout; `changes` are further keys and values."""
+  """Returns a config of 20 steps with dropout; `changes` sets further keys."""
   config = tiny_config(
     {
       'data.dataset': 'digits',
@@ -123,7 +126,7 @@ def several_config(*, mesh, changes=()):
       'mesh.data': -1,
     }
   )
-  # Steps of Adam's are of one size even where the gradient is but rounding.
+  # Adam takes steps of full size even if a gradient is only rounding error.
   config.optimizer = config_lib.sgd(clip_norm=1.0)
   config.schedule = config_lib.schedule('cosine', peak=0.05, warmup_steps=5)
   config.evals.test = config_lib.evaluation('test[:101]', every=10)
@@ -141,12 +144,12 @@ def _write(out, value):
 
 
 def disagree(*, workdirs, splits, disks=()):
-  """Trains with a work directory and a data set of this process's own.
+  """Trains with another work directory or data set in each process.
 
   Args:
-    workdirs: of each process.
-    splits: of the training data, for each process.
-    disks: for each process a folder with `images/`, the data of all.
+    workdirs: the work directory of each process.
+    splits: the training split of each process.
+    disks: for each process a folder with `images/`, the data.
   """
   index = jax.process_index()
   consistency.check_shared.__defaults__ = (1.0,)  # Seconds to wait.
@@ -162,6 +165,10 @@ def disagree(*, workdirs, splits, disks=()):
 def initialize_from(*, out, workdir, weights):
   """One step from other weights, everything split."""
   config = several_config(mesh=dict(data=1, fsdp=2, tensor=2))
+=======
+  """Trains one step from another run's weights, with all arrays sharded."""
+  config = tiny_config(mesh=dict(data=1, fsdp=2, tensor=2))
+>>>>>>> plain-runtime
   config.init.checkpoint = weights
   config.init.new_head = True
   config.total_steps, config.schedule.warmup_steps = 1, 0

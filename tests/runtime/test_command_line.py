@@ -1,4 +1,4 @@
-"""What a wrong command line is told, before its flags are parsed."""
+"""Guards: errors in a command line are clear, before its flags are parsed."""
 
 import pathlib
 import re
@@ -43,11 +43,11 @@ def test_keys_that_there_are(words):
   [
     (
       [PRETRAIN, '--config.model.widht=3'],
-      '--config.model.widht is no key of this config. Did you mean'
+      '--config.model.widht is not a key of this config. Did you mean'
       ' model.width? The keys of model are: attention,'
       ' attention_implementation, blocks,',
     ),
-    # The right name in the wrong section.
+    # The name is right, but in another section.
     (
       [PRETRAIN, '--config.modle.width', '3'],
       'Did you mean model.width? The keys of this config are: accumulation_',
@@ -58,17 +58,17 @@ def test_keys_that_there_are(words):
     ),
     (
       [QUICKSTART, '--config.seed=3'],
-      '--config.seed is no key of this config. Did you mean'
+      '--config.seed is not a key of this config. Did you mean'
       ' stages.finetune.seed or stages.pretrain.seed or stages.scratch.seed?'
       ' The keys of this config are: order, stages.',
     ),
     (
       [PRETRAIN, '--noconfig.qwerty'],
-      '--config.qwerty is no key of this config. The keys of this config',
+      '--config.qwerty is not a key of this config. The keys of this config',
     ),
     (
       [PRETRAIN, '--config.seed.x=3'],
-      '--config.seed.x: seed is a value (0), no section.',
+      '--config.seed.x: seed is a value (0), not a section.',
     ),
     (
       [QUICKSTART + ':scrach'],
@@ -102,7 +102,7 @@ def test_errors_list_the_choices(words, message):
     ),
     ('a.py', "there is no file 'a.py'. configs holds c.py."),
     ('', "there is no file ''. configs holds c.py."),
-    ('nowhere/x.py', "there is no file 'nowhere/x.py'. Those of vit_jax are"),
+    ('nowhere/x.py', "there is no file 'nowhere/x.py'. vit_jax comes with"),
   ],
 )
 def test_a_missing_file(tmp_path, monkeypatch, spec, message):

@@ -1,4 +1,4 @@
-"""The option that makes GPUs repeat themselves."""
+"""Guards: the option that makes XLA's GPU programs deterministic is set."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def test_without_a_gpus_plugin_nothing_is_set(monkeypatch):
 
 
 def test_xla_knows_it():
-  """An unknown option ends the process."""
+  """XLA accepts the option; an unknown option ends the process."""
   command = [sys.executable, '-c', 'import jax; jax.devices()']
   environ = os.environ | {'XLA_FLAGS': OPTION, 'JAX_PLATFORMS': 'cpu'}
   assert subprocess.run(command, env=environ, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Where the wall time went: the categories sum to it, over all launches."""
+"""Guards: the goodput categories sum to the wall time of all launches."""
 
 import math
 import threading
@@ -13,7 +13,7 @@ TRACE = '/jax/core/compile/jaxpr_trace_duration'
 
 
 class Clock:
-  """Both clocks of a machine, set by hand."""
+  """A clock that the test sets, used for both clocks of `Goodput`."""
 
   def __init__(self, seconds=1000.0):
     self.seconds = seconds
@@ -38,7 +38,7 @@ def _seconds(goodput):
 
 
 def _compile(clock, seconds, event=COMPILE):
-  """As JAX does it: the event comes when the time has passed."""
+  """Records an event like JAX, after its time has passed."""
   clock.seconds += seconds
   jax.monitoring.record_event_duration_secs(event, seconds, fun_name='f')
 
@@ -117,7 +117,7 @@ def test_what_is_compiled_while_tracing_is_counted_once():
     goodput.start_training()
     _compile(clock, 3)
     clock.seconds += 1
-    # A trace of 10 seconds, in which two functions are compiled.
+    # A trace takes 10 seconds and compiles two functions.
     clock.seconds += 2
     _compile(clock, 3)
     _compile(clock, 4)
@@ -133,7 +133,8 @@ def test_compilation_elsewhere_is_not_counted():
     thread = threading.Thread(target=_compile, args=(clock, 8))
     thread.start()
     thread.join()
-    # Saved by the cache, not spent; and what is part of another event.
+    # The first is time that the cache saved; the second is part of another
+    # event.
     for event in ('compile_time_saved_sec', 'cache_retrieval_time_sec'):
       _compile(clock, 1, f'/jax/compilation_cache/{event}')
     assert _seconds(goodput) == {'steps': 10}
@@ -168,7 +169,7 @@ def test_the_sum_is_the_wall_time_whatever_happens():
   carried = {}
   begin = clock.seconds
   for launch in range(3):
-    clock.seconds += 0.7 * launch  # Nothing runs.
+    clock.seconds += 0.7 * launch  # Down time between launches.
     with _start(clock, carried) as goodput:
       clock.seconds += 0.1
       _compile(clock, 0.2)
@@ -182,7 +183,7 @@ def test_the_sum_is_the_wall_time_whatever_happens():
             clock.seconds += 0.019
           clock.seconds += 0.023
         carried = goodput.metrics()
-      # Measured wrongly: less than nothing, or more than there was.
+      # Wrong measurements: negative time, and more time than has passed.
       goodput.add('input', -1e6)
       carried = goodput.metrics()
       assert min(carried.values()) >= 0
@@ -202,11 +203,11 @@ def test_a_launch_goes_on_from_the_row_it_keeps():
     goodput.start_training()
     clock.seconds += 60
     row = {'step': 6.0} | goodput.metrics()
-    clock.seconds += 30  # Steps that will be repeated, an evaluation.
+    clock.seconds += 30  # These steps and this evaluation will be repeated.
     with goodput.phase('evaluation'):
       clock.seconds += 5
   assert row['unix_time'] == 1060
-  clock.seconds += 300  # Down.
+  clock.seconds += 300  # Down time.
   with _start(clock, row) as goodput:
     clock.seconds += 7
     goodput.start_training()
@@ -279,7 +280,7 @@ def test_unknown_category():
 
 
 def test_what_is_restored_first_counts_as_well():
-  # Which launches came before is known only when a checkpoint was restored.
+  # The row to go on from is known only after a checkpoint was restored.
   clock = Clock(1000)
   with goodput_lib.Goodput(now=clock, clock=clock) as goodput:
     clock.seconds += 9

@@ -1,4 +1,4 @@
-"""What is installed: read from folders, written for pip, compared."""
+"""Guards: installed versions are listed for pip, parsed and compared."""
 
 import importlib.metadata
 import json
@@ -14,7 +14,7 @@ PYTHON = platform.python_version()
 
 @pytest.fixture
 def site(tmp_path):
-  """Adds a distribution to a folder, which it returns."""
+  """Returns a function that adds a distribution and returns its folder."""
 
   def add(name, version, url=None):
     folder = tmp_path / f'{name}-{version}.dist-info'
@@ -39,7 +39,7 @@ def test_versions_are_of_what_is_installed_only():
   )
   assert {'jax', 'jaxlib', 'flax', 'optax', 'grain', 'ml_dtypes'} < {*found}
   assert {'tensorstore', 'array_record'} < {*found}
-  # Not of all that there may be.
+  # Libraries that are not installed are left out.
   assert not {'jax-cuda12-plugin', 'jax-cuda13-plugin'} <= {*found}
 
 

@@ -1,4 +1,4 @@
-"""What libraries do not promise is read in one module, and there as it is."""
+"""Guards: only one module uses private parts of libraries, correctly."""
 
 import ast
 import itertools
@@ -17,14 +17,14 @@ LIBRARIES = ('jax', 'flax', 'optax', 'orbax', 'grain', 'tensorflow_datasets')
 
 
 def _chain(node):
-  """`a.b.c` as ['a', 'b', 'c']; of anything but names, what follows it."""
+  """Returns `a.b.c` as ['a', 'b', 'c'], with '' for anything but a name."""
   if isinstance(node, ast.Attribute):
     return [*_chain(node.value), node.attr]
   return [node.id] if isinstance(node, ast.Name) else ['']
 
 
 def _is_private(node):
-  """Whether it names a library's private part, or what an equation holds."""
+  """Returns whether a node uses a library's private part or an equation's."""
   if isinstance(node, ast.Import):
     paths = [alias.name.split('.') for alias in node.names]
   elif isinstance(node, ast.ImportFrom):
@@ -44,7 +44,7 @@ def _is_private(node):
     path[0] in LIBRARIES
     and (
       path[:2] == ['jax', 'interpreters']
-      # Moved to jax.extend.core.
+      # JAX moved it to jax.extend.core.
       or path[:2] == ['jax', 'core']
       or any(
         name.startswith('_') and not name.startswith('__') for name in path

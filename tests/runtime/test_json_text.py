@@ -1,4 +1,4 @@
-"""JSON of others: what is damaged, and what is nested without end."""
+"""Guards: damaged or deeply nested JSON is a clear error, not a crash."""
 
 import json
 
@@ -39,13 +39,13 @@ def test_files_that_are_nested_without_end_are_damaged(tmp_path, levels):
   with pytest.raises(ValueError, match=r'config\.json is damaged \(Nested in'):
     config_lib.load(tmp_path)
   with pytest.raises(
-    ValueError, match=r'config\.json is no readable JSON: Nes'
+    ValueError, match=r'config\.json is not readable JSON: Nes'
   ):
     json_files.read(tmp_path / 'config.json')
   (tmp_path / 'sweep.json').write_text(text)
   with pytest.raises(ValueError, match=r'sweep\.json is damaged \(Nested in'):
     state.recorded(tmp_path)
-  # Lines are left out, as others that are damaged.
+  # Such lines are skipped, like other damaged lines.
   (tmp_path / metrics.FILE).write_text(text + '\n{"step": 2}\n')
   assert metrics.read(tmp_path) == [{'step': 2}]
   (tmp_path / environment.FILE).write_text(text + '\n{"commit": "a"}\n')

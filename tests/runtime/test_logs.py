@@ -1,4 +1,7 @@
-"""What the console shows, and what it leaves to train.log."""
+"""Guards: the console shows libraries' errors in one line, without traceback.
+
+The traceback is in train.log.
+"""
 
 import logging as python_logging
 import subprocess
@@ -46,7 +49,7 @@ def test_libraries_say_it_in_a_line(tmp_path):
     text=True,
     check=True,
   )
-  # Flags are parsed before, in a command.
+  # A command parses its flags first, so it does not get this line.
   first, *lines = result.stderr.splitlines()
   assert 'before flag parsing' in first
   assert lines[0].startswith('error: ')

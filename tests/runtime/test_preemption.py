@@ -1,6 +1,6 @@
-"""SIGTERM: a run that may save before it stops, and how processes agree.
+"""Guards: after SIGTERM or Ctrl-C, all processes stop at the same call.
 
-Real processes that agree are in `test_preemption_processes.py`.
+Here the processes are simulated; `test_preemption_processes.py` has real ones.
 """
 
 import itertools
@@ -19,12 +19,12 @@ import pytest
 from vit_jax.runtime import errors, preemption
 
 ROOT = pathlib.Path(__file__).parents[2]
-PATIENCE = 60  # Seconds; a slow machine is no failure.
+PATIENCE = 60  # Seconds, generous so that a slow machine does not fail.
 
 
 @pytest.fixture(autouse=True)
 def outer(monkeypatch):
-  """Not on Google's cloud; and the signals that nobody else caught."""
+  """Hides Google's cloud; yields the signals that the notice did not catch."""
   monkeypatch.delenv('GCE_METADATA_HOST', raising=False)
   monkeypatch.setattr(preemption, '_PRODUCT_NAME', pathlib.Path('nowhere'))
   caught = []
@@ -33,11 +33,11 @@ def outer(monkeypatch):
     caught.append(signum)
 
   previous = signal.signal(signal.SIGTERM, handler)
-  # What runs in the background is started with it ignored.
+  # A process in the background starts with SIGINT ignored.
   interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
   yield caught
   assert signal.signal(signal.SIGINT, interrupt) is signal.default_int_handler
-  # Whatever was installed in between was removed again.
+  # The notice has removed its own handler.
   assert signal.signal(signal.SIGTERM, previous) is handler
   assert not [
     thread.name
@@ -58,7 +58,7 @@ def test_sigterm(outer, caplog):
     assert notice.requested()
     assert notice.requested()
     assert notice.reason == 'SIGTERM'
-    # While the run saves, others do no harm.
+    # Further signals do no harm while the run saves.
     _terminate()
     _terminate()
   assert outer == []
@@ -69,7 +69,7 @@ def test_sigterm(outer, caplog):
     again,
     again,
   ]
-  # Then it is as before.
+  # The previous handler is back.
   _terminate()
   assert outer == [signal.SIGTERM]
 
@@ -103,7 +103,7 @@ def test_who_types_python_can_interrupt_it(monkeypatch):
     notice.begin()
     with pytest.raises(KeyboardInterrupt):
       signal.raise_signal(signal.SIGINT)
-    time.sleep(0.5)  # It ends nothing a moment later either.
+    time.sleep(0.5)  # The process does not end a moment later, either.
 
 
 def test_what_is_ignored_stays_ignored():
@@ -119,7 +119,7 @@ def test_what_is_ignored_stays_ignored():
 def test_a_run_does_not_begin_after_a_notice():
   with preemption.Notice() as notice:
     _terminate()
-    time.sleep(0.5)  # Else it ends the process, as a signal just now.
+    time.sleep(0.5)  # `begin` right after a signal would end the process.
     with pytest.raises(errors.PreemptedError, match='stopped before it began'):
       notice.begin()
 
@@ -133,7 +133,7 @@ with preemption.Notice() as notice:
   send = lambda: os.kill(os.getpid(), signal.Signals[sys.argv[2]])
   for delay in (0.5, 1.0):
     threading.Timer(delay, send).start()
-  # Minutes in which no Python code runs in this thread, as compilation.
+  # For minutes no Python code runs in this thread, as in a compilation.
   hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)
 """
 
@@ -169,7 +169,7 @@ def test_what_ends_a_busy_process_at_once(what, name, code, line):
 def test_the_handler_may_interrupt_logging(caplog):
   handler_of_logs = caplog.handler
   with preemption.Notice() as notice:
-    handler_of_logs.acquire()  # By the main thread, as while it logs.
+    handler_of_logs.acquire()  # The main thread has this lock while it logs.
     try:
       _terminate()
       assert notice.requested()
@@ -201,7 +201,7 @@ _FORK = """
 import os, signal, time
 from vit_jax.runtime import preemption
 with preemption.Notice() as notice:
-  notice.nothing_to_save = True  # Of the parent, which has had no signal.
+  notice.nothing_to_save = True  # The parent gets no signal, and must not end.
   pid = os.fork()
   if not pid:
     time.sleep(60)
@@ -224,14 +224,13 @@ def test_a_forked_child_can_be_ended():
   assert result.stdout == '-15\n'
 
 
-# ---- When several processes ask each other ----------------------------------
+# ---- When several processes check each other --------------------------------
 
 
 class Run:
-  """Simulated processes that make the same calls, at speeds of their own.
+  """Simulated processes that make the same calls at different speeds.
 
-  In each call process 0 comes first: it says whether all ask each other now,
-  and what it broadcasts.
+  In each call process 0 comes first, so that the others get its broadcast.
   """
 
   def __init__(self, monkeypatch, num_processes=2, check_seconds=2.0):
@@ -245,7 +244,7 @@ class Run:
     ]
     self.clocks = [100.0 * i for i in range(num_processes)]
     self.process = 0
-    self.checks = []  # The clock of process 0, and how many calls before.
+    self.checks = []  # Process 0's clock and number of calls at each check.
     self._calls = 0
 
   def _any_true(self, flag):
@@ -260,7 +259,7 @@ class Run:
     return self._value
 
   def call(self, *seconds, flags=None):
-    """One call in all, the given time after the last; what it tells."""
+    """Makes one call in each process, `seconds` after the last; its answer."""
     self._flags = flags or [False] * len(self.agreements)
     answers, exchanges = [], []
     for i, agreement in enumerate(self.agreements):
@@ -269,7 +268,7 @@ class Run:
       self.clocks[i] += seconds[i % len(seconds)]
       answers.append(agreement.reached(self._flags[i]))
       exchanges.append(self._asked)
-    # Else one waits for ever, or for another kind of answer.
+    # Otherwise a process would wait forever, or for another kind of answer.
     assert all(each == exchanges[0] for each in exchanges)
     assert len(set(answers)) == 1
     self._calls += 1
@@ -285,8 +284,8 @@ class Run:
 def test_checks_are_about_two_seconds_apart(monkeypatch):
   run = Run(monkeypatch)
   for _ in range(100):
-    run.call(0.125, 0.3)  # The clock of process 0 counts.
-  # The first is for a step that was compiled, then it doubles up to 2 s.
+    run.call(0.125, 0.3)  # Only the clock of process 0 counts.
+  # The first check follows a compiled step; then spacings double up to 2 s.
   assert run.spacings() == [1, 1, 2, 4, 8, 16, 16, 16, 16, 16]
 
 
@@ -306,7 +305,7 @@ def test_a_slow_call_later_costs_a_few_checks(monkeypatch):
   run.call(60.0)
   for _ in range(15 + 31):
     run.call(0.125)
-  # 16 calls took 62 s; then it is as at the start.
+  # 16 calls took 62 s. Then the spacing starts again at 1.
   assert run.spacings()[-6:] == [16, 1, 2, 4, 8, 16]
 
 
@@ -315,14 +314,14 @@ def test_slow_calls_bring_checks_closer(monkeypatch, fast):
   run = Run(monkeypatch)
   for _ in range(fast):
     run.call(0.001)
-  # As many as fit two seconds would be 2000.
+  # 2000 calls would fit into two seconds, but 100 is the limit.
   assert run.spacings()[-1] == 100
   before = len(run.checks)
   for _ in range(300):
     run.call(0.3)
   times = [seconds for seconds, _ in run.checks[before - 1 :]]
   waits = [b - a for a, b in itertools.pairwise(times)]
-  # The first may be of fast calls and slow ones.
+  # The first wait may contain both fast and slow calls.
   assert max(waits[:2]) < 30.1  # A spot machine's notice.
   assert max(waits[2:]) < 2.1
 
@@ -358,6 +357,6 @@ def test_all_agree_at_any_speed(monkeypatch, seed):
     flags = [call >= notice for notice in notices]
     if run.call(*pace, flags=flags):
       break
-  # Not before there was one, and after at most one spacing.
+  # All stop after the first notice, within one spacing.
   assert min(notices) <= call < min(notices) + 100
   assert max(run.spacings()) <= 100

@@ -1,4 +1,4 @@
-"""What Google Cloud's metadata server says, as a notice."""
+"""Guards: a notice of Google Cloud's metadata server stops the run."""
 
 import contextlib
 import http.server
@@ -12,12 +12,12 @@ import pytest
 
 from vit_jax.runtime import preemption
 
-PATIENCE = 60  # Seconds; a slow machine is no failure.
+PATIENCE = 60  # Seconds, generous so that a slow machine does not fail.
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
-  """Not on Google's cloud; and no signal is left for others."""
+  """Hides Google's cloud; checks that the notice caught every signal."""
   monkeypatch.delenv('GCE_METADATA_HOST', raising=False)
   monkeypatch.setattr(preemption, '_PRODUCT_NAME', pathlib.Path('nowhere'))
   caught = []
@@ -35,7 +35,7 @@ def _wait_for(condition):
 
 
 class Metadata:
-  """A metadata server: what it says, and how often it was asked."""
+  """A metadata server with settable answers, which counts its requests."""
 
   def __init__(self):
     self.values = {}
@@ -87,7 +87,7 @@ def metadata():
 
 @contextlib.contextmanager
 def _notice(metadata, monkeypatch, **values):
-  # A proxy that answers nothing: the server is not behind it.
+  # This proxy does not answer, so requests must not use it.
   monkeypatch.setenv('http_proxy', 'http://127.0.0.1:9')
   monkeypatch.delenv('no_proxy', raising=False)
   monkeypatch.setenv('GCE_METADATA_HOST', metadata.start(**values))
@@ -133,8 +133,8 @@ def test_an_event_that_stood_at_the_start_is_no_notice(
     _wait_for(lambda: metadata.asked > 6)
     assert not notice.requested()
     assert caplog.messages == [
-      f'maintenance-event {event} stood before this run began: it goes on until'
-      ' SIGTERM.'
+      f'maintenance-event {event} was there before this run began: the run goes'
+      ' on until SIGTERM.'
     ]
     metadata.values = {'maintenance_event': 'NONE'}
     asked = metadata.asked
@@ -155,7 +155,7 @@ def test_a_server_that_fails_is_asked_again(metadata, monkeypatch, caplog):
 
 def test_no_server(monkeypatch):
   with socket.socket() as listener:
-    listener.bind(('127.0.0.1', 0))  # Does not listen: refuses.
+    listener.bind(('127.0.0.1', 0))  # Without `listen`, it refuses.
     monkeypatch.setenv(
       'GCE_METADATA_HOST', f'127.0.0.1:{listener.getsockname()[1]}'
     )

@@ -1,4 +1,4 @@
-"""Two real processes that stop at the same call when one gets SIGTERM."""
+"""Guards: two real processes stop at the same call when one gets SIGTERM."""
 
 import json
 import os
@@ -11,10 +11,10 @@ import pytest
 from tests.processes import launch
 
 ROOT = pathlib.Path(__file__).parents[2]
-PATIENCE = 120  # Seconds; a slow machine is no failure.
+PATIENCE = 120  # Seconds, generous so that a slow machine does not fail.
 
-# Each case has a notice of its own. The processes do nothing together but ask
-# each other; process 0 is the slower one in some.
+# Each case has its own notice. The checks are the processes' only collective
+# calls. In some cases process 0 is the slower one.
 _PROCESS = """
 import json, os, signal, threading, time
 from absl import logging
@@ -31,7 +31,7 @@ def call_until(notice, each, last=3000):
   for call in range(1, last + 1):
     each(call)
     if notice.requested():
-      terminate()  # Once more, while the run saves.
+      terminate()  # A second signal, while the run saves.
       assert notice.requested()
       return call, notice.reason
   return None, notice.reason
@@ -49,7 +49,7 @@ def in_the_middle(notice):
   return call_until(notice, step)
 
 def while_the_other_is_slow(notice):
-  # Process 1 hangs in a check when its signal comes.
+  # Process 1 waits in a check when its signal comes.
   def step(call):
     if index == 0 and call > 20:
       time.sleep(0.3)
@@ -78,7 +78,7 @@ def of_the_user(notice):
 def ask(server, key):
   return 'TRUE' if index == 1 and key == 'preempted' else None
 
-# What a shell starts in the background ignores it.
+# A process that a shell starts in the background ignores SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 seen = {}
 with distributed.connected(**place, start_timeout=60, lost_timeout=30):
@@ -88,7 +88,7 @@ with distributed.connected(**place, start_timeout=60, lost_timeout=30):
   ):
     with preemption.Notice(check_seconds=0.1) as notice:
       seen[case.__name__] = case(notice)
-    distributed.any_true(False)  # All have closed theirs.
+    distributed.any_true(False)  # Waits until all have closed their notices.
   os.environ['GCE_METADATA_HOST'] = 'here'
   preemption._ask = ask
   with preemption.Notice(poll_seconds=0.01, check_seconds=0.1) as notice:
@@ -100,7 +100,7 @@ with distributed.connected(**place, start_timeout=60, lost_timeout=30):
 
 @pytest.fixture(scope='module')
 def seen():
-  """What two processes saw in each case, and what process 1 logged."""
+  """Returns what each process saw in each case, and the log of process 1."""
   place = dict(
     coordinator_address=f'127.0.0.1:{launch.free_port()}', num_processes=2
   )

@@ -1,4 +1,4 @@
-"""Names with controls in them, wherever they are shown."""
+"""Guards: control characters in names are escaped wherever names are shown."""
 
 import logging as python_logging
 import os
@@ -25,14 +25,14 @@ def test_names_are_one_line_and_texts_keep_theirs():
 
 
 def _shown(lines):
-  """Whether nothing but ends of lines is a control."""
+  """Returns whether line ends are the only control characters."""
   return all(c.isprintable() for c in lines.replace('\n', ''))
 
 
 def test_console_and_log_show_what_a_terminal_would_obey(tmp_path, monkeypatch):
   logger = logging.get_absl_logger()
   monkeypatch.setattr(logger, 'level', python_logging.INFO)
-  # pytest-xdist cannot send what pytest would keep of it.
+  # pytest would keep the text, which pytest-xdist cannot send.
   monkeypatch.setattr(logger, 'propagate', False)
   with logs.log_file(tmp_path):
     logging.warning('Skipped %s:\nas it is', EVIL)

@@ -1,4 +1,4 @@
-"""Which steps are traced, and that the devices are done with them."""
+"""Guards: a profile holds the chosen steps, with all of their device work."""
 
 import jax
 import pytest

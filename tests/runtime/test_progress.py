@@ -1,4 +1,4 @@
-"""Speed, time left, the log line, and what an interval of steps adds up to."""
+"""Guards: speed, ETA, the log line, and the metrics of an interval."""
 
 import math
 import types
@@ -12,7 +12,7 @@ from vit_jax.runtime import progress
 
 @pytest.fixture
 def clock(monkeypatch):
-  """A clock that stands still but for `clock.now += seconds`."""
+  """A clock that moves only by `clock.now += seconds`."""
   clock = types.SimpleNamespace(now=1000.0)
   fake = types.SimpleNamespace(monotonic=lambda: clock.now)
   monkeypatch.setattr(progress, 'time', fake)
@@ -35,14 +35,14 @@ def test_speed_leaves_out_compilation_and_pauses(clock):
   clock.now += 20
   measure.pause(10)
   measure.wait(1)
-  # 20 steps in 30 seconds, pauses and all, leave 69 x 1.5 seconds.
+  # 20 steps took 30 seconds, pauses included: 69 x 1.5 seconds are left.
   assert measure.measure(121) == {
     'images_per_sec': 32.0,
     'input_wait': 0.1,
     'eta_sec': 118.5,
   }
   clock.now += 5
-  measure.wait(7)  # Waits overlap with nothing, but are measured elsewhere.
+  measure.wait(7)  # Another clock may measure a wait that is too long.
   assert measure.measure(200)['input_wait'] == 1.0
 
 

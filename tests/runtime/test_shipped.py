@@ -1,4 +1,7 @@
-"""Files that come with the code: found from any folder, never in the way."""
+"""Guards: files that come with the code are found from any folder.
+
+The user's own files of the same name come first.
+"""
 
 import pathlib
 import re
@@ -60,7 +63,7 @@ def test_a_file_at_the_path_given_is_taken(tmp_path):
     assert shipped.find('config', f'{name}:a') == f'{name}:a'
     if name == 'pretrain':
       file.unlink()
-  # A folder is no file.
+  # A folder of this name does not count.
   (tmp_path / 'pretrain').mkdir()
   assert shipped.find('config', 'pretrain') == str(ROOT / 'configs/pretrain.py')
 
@@ -70,7 +73,7 @@ def test_sweeps_and_their_runs():
   for run in (study.candidates[0], Run('r', 'finetune:ViT-B/16,pets')):
     changed = Run('r', run.config, {'init.checkpoint': 'x', 'seed': 3})
     assert reading.read_config(changed).seed == 3
-  # Noted as it is given, so that it is the same run anywhere.
+  # The run keeps the given text, so that it is the same run on any machine.
   assert study.candidates[0].config.startswith('configs/finetune.py:')
 
 
@@ -81,28 +84,28 @@ def test_sweeps_and_their_runs():
       'config',
       'configs/quikstart.py:a',
       "--config=configs/quikstart.py:a: there is no file 'configs/quikstart.py'"
-      '. Did you mean quickstart? Those of vit_jax are finetune, masked_patch,'
+      '. Did you mean quickstart? vit_jax comes with finetune, masked_patch,'
       ' mini, pretrain, quickstart, robustness, vtab.',
     ),
-    # What lies where it was looked for comes first.
+    # Similar files in the user's folder come first.
     (
       'also',
       'mine/fintune.py',
       "--also=mine/fintune.py: there is no file 'mine/fintune.py'. Did you mean"
-      ' mine/finetune_2.py or finetune? mine holds finetune_2.py. Those of',
+      ' mine/finetune_2.py or finetune? mine holds finetune_2.py. vit_jax',
     ),
     (
       'sweep',
       'digit',
-      "--sweep=digit: there is no file 'digit'. Did you mean digits? Those of"
-      ' vit_jax are digits, finetune, regularisation, reproduce.',
+      "--sweep=digit: there is no file 'digit'. Did you mean digits?"
+      ' vit_jax comes with digits, finetune, regularisation, reproduce.',
     ),
-    # One kind is not taken for the other.
+    # A config is not a sweep, and a sweep is not a config.
     ('config', 'configs/sweeps/digits.py', "no file 'configs/sweeps/digits.py"),
     ('sweep', 'configs/digits.py', "there is no file 'configs/digits.py'."),
     ('config', './pretrain.py', "no file './pretrain.py'. Did you mean pretr"),
-    ('config', '', "--config=: there is no file ''. Those of vit_jax are"),
-    ('config', '__init__', "there is no file '__init__'. Those of vit_jax"),
+    ('config', '', "--config=: there is no file ''. vit_jax comes with"),
+    ('config', '__init__', "there is no file '__init__'. vit_jax comes"),
   ],
 )
 def test_a_missing_file_is_told_with_those_that_there_are(

@@ -1,4 +1,4 @@
-"""Devices that do not open are a line of `--version`, not its end."""
+"""Guards: `--version` prints a line for devices that fail to open."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A loop that stands still is reported, and ended, whatever it hangs in."""
+"""Guards: the watchdog reports and ends a loop that hangs, even in C code."""
 
 import os
 import pathlib
@@ -14,11 +14,11 @@ import pytest
 from vit_jax.runtime import watchdog
 
 ROOT = pathlib.Path(__file__).parents[2]
-PATIENCE = 240  # Seconds; a slow machine is no failure.
+PATIENCE = 240  # Seconds, generous so that a slow machine does not fail.
 
 
 def _pass(still, count, allowed=0.0):
-  """What is due at each of the next seconds."""
+  """Returns what is due at each of the next seconds."""
   return [still.pass_time(1.0, allowed) for _ in range(count)]
 
 
@@ -69,21 +69,21 @@ def test_report():
       dog.beat('step 12')
       _wait_for(lambda: texts)
       dog.beat('step 13')
-      _wait_for(lambda: len(texts) > 1 and texts[-1].startswith('Going on'))
+      _wait_for(lambda: len(texts) > 1 and texts[-1].startswith('The run goes'))
   finally:
     end.set()
     for thread in threads:
       thread.join()
   lines = texts[0].splitlines()
   assert re.match(r'Nothing finished for 0:\d\d, since 20\d\d-', lines[0])
-  assert lines[0].endswith('The last was: step 12. What the threads are doing:')
-  # The main thread is first, and each line of code is named.
+  assert lines[0].endswith('The last was: step 12. The stacks of all threads:')
+  # The main thread comes first, and each frame names its line of code.
   assert lines[1].startswith('Thread MainThread')
   assert 'in _wait_for' in texts[0]
   assert 'Thread reader-0, reader-1:\n' in texts[0]
   assert texts[0].count('in _stand_still_here') == 1
   assert 'watchdog.py' not in texts[0].split('in _stand_still_here')[1]
-  assert re.fullmatch(r'Going on after 0:\d\d: step 13\.', texts[-1])
+  assert re.fullmatch(r'The run goes on after 0:\d\d: step 13\.', texts[-1])
 
 
 def test_beats_keep_it_quiet_and_so_does_its_end():
@@ -113,7 +113,7 @@ def test_no_thread_without_a_limit():
     assert 'watchdog' not in [thread.name for thread in threading.enumerate()]
 
 
-# The main thread hangs in C with the interpreter lock released, as in a
+# The main thread hangs in C with the interpreter lock released, like a
 # collective whose peer is gone.
 _HANG = """
 import ctypes, sys
@@ -131,7 +131,7 @@ _PAUSE = 'ctypes.CDLL(None).pause()'
 
 @pytest.fixture
 def hang(tmp_path):
-  """Starts processes that hang, and ends those that still do."""
+  """Starts processes that hang, and kills the remaining ones at the end."""
   processes = []
 
   def start(code):
@@ -159,7 +159,7 @@ def test_a_process_that_hangs_in_c_ends(hang, tmp_path):
   assert output == ''
   log = (tmp_path / 'train.log').read_text()
   for text in (console, log):
-    # Two reports at most before the limit, and the last words.
+    # At most two reports come before the last message.
     assert 2 <= text.count('Nothing finished for') <= 3, text
     assert text.count('The last was: step 7.') >= 2
     assert 'Thread MainThread:\n  File "<string>", line 9' in text
@@ -167,7 +167,7 @@ def test_a_process_that_hangs_in_c_ends(hang, tmp_path):
 
 
 def test_data_workers_end_too(hang):
-  # They have the same standard output, which ends when the last has closed it.
+  # The workers share the process's output, which ends when all have closed it.
   process = hang(
     'import multiprocessing, time\n'
     '  fork = multiprocessing.get_context("fork")\n'
@@ -181,7 +181,7 @@ def test_data_workers_end_too(hang):
 
 
 def test_logs_that_hang_do_not_keep_it(hang):
-  # Another thread will wait for the lock of the log file for ever.
+  # The thread that logs waits forever for the lock of the log file.
   process = hang(
     'watchdog._LOG_LIMIT = 0.2;'
     '[handler.acquire() for handler in logging.get_absl_logger().handlers];'

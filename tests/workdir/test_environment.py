@@ -1,4 +1,4 @@
-"""What a launch says that it ran on, and the commit of its code."""
+"""Guards: each launch records its commit, libraries and devices."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from vit_jax.workdir import environment
 
 @pytest.fixture
 def checkout(tmp_path):
-  """A repository with a package of our name, committed."""
+  """Returns a repository with a committed package `vit_jax`."""
   package = tmp_path / 'vit_jax'
   package.mkdir()
   (package / '__init__.py').write_text('')
@@ -44,7 +44,7 @@ def test_the_commit_is_that_of_the_code(checkout):
   head = _git(checkout, 'rev-parse', 'HEAD')
   assert len(head) == 40
   assert version.commit(checkout) == head
-  # What git does not know is no change of the code.
+  # An untracked file does not count as a change of the code.
   (checkout / 'notes.txt').write_text('new')
   assert version.commit(checkout) == head
   (checkout / 'vit_jax/__init__.py').write_text('changed = True\n')
@@ -153,7 +153,7 @@ def test_an_environment_that_changed_is_named_and_the_old_one_kept(
 ):
   _launch(tmp_path, monkeypatch, FIRST, 0)
   first = (tmp_path / 'requirements.txt').read_text()
-  # The same again: the file still says when it began.
+  # Without a change, the file keeps the step of the first launch.
   assert _launch(tmp_path, monkeypatch, FIRST, 5) == ''
   assert (tmp_path / 'requirements.txt').read_text() == first
   assert 'environment' not in caplog.text
@@ -168,7 +168,7 @@ def test_an_environment_that_changed_is_named_and_the_old_one_kept(
   assert 'jax==0.12.0\n' in second
   assert 'from step 9 on' in second
 
-  # And back: nothing that was kept is lost.
+  # A change back to the first environment keeps both earlier files.
   _launch(tmp_path, monkeypatch, FIRST, 11)
   assert (tmp_path / 'requirements_1.txt').read_text() == first
   assert (tmp_path / 'requirements_2.txt').read_text() == second
@@ -201,6 +201,6 @@ def test_other_devices_are_told_with_what_they_change(tmp_path, monkeypatch):
   assert 'devices 1, now 8' in line
   assert "mesh {'data': 1}, now {'data': 2, 'fsdp': 4}" in line
   assert 'From step 9 on' in line
-  assert "dropout_rng='rbg' the masks are other ones" in line
+  assert "dropout_rng='rbg' the masks differ" in line
   environment.write(tmp_path, 12, mesh)
   assert len(lines) == 1

@@ -1,4 +1,4 @@
-"""Paths as users write them; small files, damaged and on a full disk."""
+"""Guards: users' paths are resolved, and damaged small files are named."""
 
 import contextlib
 import errno
@@ -35,7 +35,7 @@ def test_remote_paths_stay_as_they_are():
 
 
 def test_checkpoints_under_a_relative_path(monkeypatch, tmp_path):
-  # Orbax refuses them, and only at the first save.
+  # Orbax refuses relative paths, and only at the first save.
   monkeypatch.chdir(tmp_path)
   checkpoints = checkpoint.Checkpoints('run', keep=1, keep_every=0)
   checkpoints.save(3, {'params': {'w': np.arange(4.0)}})
@@ -58,7 +58,7 @@ def test_pipes_are_refused_and_never_waited_for(tmp_path, name):
   with pytest.raises(ValueError, match=rf'{name} is a pipe or a device, expec'):
     read(tmp_path)
   (tmp_path / name).unlink()
-  (tmp_path / name).symlink_to(name)  # Leads to itself.
+  (tmp_path / name).symlink_to(name)  # The link points to itself.
   with contextlib.suppress(ValueError):
     assert not read(tmp_path)
 
@@ -85,8 +85,8 @@ def test_files_of_classes_and_images_that_are_pipes(tmp_path):
     (b'', 'Expecting value'),
     (b'{"a": ', 'Expecting value'),
     (b'\xff\xfe\x00', 'codec'),
-    (b'["a"]', "it holds \\['a'\\], no object"),
-    (b'null', 'it holds None, no object'),
+    (b'["a"]', "it holds \\['a'\\], not an object"),
+    (b'null', 'it holds None, not an object'),
     (b'[' * 200_000, 'levels'),
   ],
 )
@@ -104,7 +104,7 @@ def test_damaged_objects_are_refused(tmp_path, content, cause):
 @pytest.mark.parametrize(
   ('content', 'cause'),
   [
-    ([], 'it holds [], no object'),
+    ([], 'it holds [], not an object'),
     ({'evals': [1]}, 'evals is [1], no section'),
     ({'data': 'x'}, "data is 'x', no section"),
     ({'checkpoint': None}, 'checkpoint is None, no section'),
@@ -182,8 +182,8 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
   with pytest.raises(errors.SaveError) as error:
     loop.train_and_evaluate(eventful_config(), tmp_path)
   assert str(error.value) == (
-    f'{tmp_path}: No space left on device. Make room, some MB more than the'
-    ' checkpoints take, and start the same command again.'
+    f'{tmp_path}: No space left on device. Make room for the checkpoints and'
+    ' some MB more, and start the same command again.'
   )
   named = files.disk_full_named
   with pytest.raises(errors.SaveError, match=r'^a/b: '), named(tmp_path):

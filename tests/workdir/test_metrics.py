@@ -1,4 +1,4 @@
-"""The file of numbers: finite, each once, readable after any death."""
+"""Guards: metrics are finite, written once, and readable after any crash."""
 
 import errno
 import json
@@ -19,7 +19,7 @@ def _writer(workdir, start_step=0):
 def test_one_object_a_line(tmp_path):
   writer = _writer(tmp_path)
   writer.write(5, {'train/loss': 0.5, 'test/count': 72})
-  # On disk at once: the process may die at any time.
+  # The row is on disk at once, because the process may die at any time.
   assert (tmp_path / 'metrics.jsonl').read_text() == (
     '{"step": 5, "train/loss": 0.5, "test/count": 72.0}\n'
   )
@@ -42,7 +42,7 @@ def test_nothing_to_read(tmp_path):
 
 @pytest.mark.parametrize('torn', ['{"st', '{"step": 3}'])
 def test_line_cut_off_by_death_is_left_out(tmp_path, torn):
-  # Without its end of line, even a number may lack digits.
+  # Even a line that parses may lack digits if it has no end of line.
   (tmp_path / 'metrics.jsonl').write_text('{"step": 2, "a": 1.0}\n' + torn)
   assert metrics.read(tmp_path) == [{'step': 2, 'a': 1.0}]
   _writer(tmp_path, start_step=2).write(3, {'a': 2.0})
@@ -101,7 +101,7 @@ def test_lines_that_the_disk_does_not_take_are_written_later(
       self._file.close()
 
     def write(self, data):
-      # As the system: as much as there is space for.
+      # A full disk also takes only a part of the data.
       return self._file.write(data[:5] if full else data)
 
     def __getattr__(self, name):

@@ -1,4 +1,4 @@
-"""One run at a time in a work directory."""
+"""Guards: only one run at a time may own a work directory."""
 
 import json
 import os
@@ -31,13 +31,13 @@ def test_one_owner_until_it_ends(tmp_path, monkeypatch):
   ) as other:
     assert other.stdout.readline() == 'held\n'
     who = f'process {other.pid} on {re.escape(platform.node())}, since 2'
-    for _ in range(2):  # Asking takes nothing away.
+    for _ in range(2):  # A refused attempt does not change the owner.
       with (
         pytest.raises(ValueError, match=f'is in use by {who}.*another --work'),
         ownership.held(workdir),
       ):
         pass
-    # However it ends.
+    # The lock ends even if its process is killed.
     other.kill()
   with ownership.held(workdir):
     assert f'"process": {os.getpid()},' in (tmp_path / 'owner.json').read_text()

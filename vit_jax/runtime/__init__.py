@@ -1,1 +1,1 @@
-"""A process: its command line, log and signals, and the other processes."""
+"""What any process needs: command line, log, signals, and other processes."""

@@ -1,4 +1,4 @@
-"""What the commands share: checked flags, and errors as one message."""
+"""Shared by all commands: checked flags, and errors as one message."""
 
 import difflib
 import itertools
@@ -13,10 +13,10 @@ from ml_collections.config_flags import config_flags
 from vit_jax.runtime import errors, logs, printable, shipped
 
 flags.DEFINE_bool(
-  'version', False, 'Print what a bug report should say, and end.'
+  'version', False, 'Print the versions that a bug report needs, and exit.'
 )
 
-# How a value of a type is written.
+# How to write a value of each type, for error messages.
 _TYPES = {
   bool: 'true or false',
   int: 'a whole number',
@@ -35,16 +35,17 @@ def run(
 ) -> None:
   """Runs a command; the exit code is 0 only if everything was done.
 
-  What the user can mend ends it with one message, without a traceback; that is
-  on the console with --v=1, and in train.log once a run has begun.
+  An error that the user can fix ends the command with one message and no
+  traceback. The traceback is on the console with --v=1, and in train.log once a
+  run has begun.
 
   Args:
     main: the command itself; reads its flags.
     required: the flags that must be given.
-    arguments: what the words that belong to no flag are, with an example. At
-      least one must be given, and `main` gets their list. '': none may be.
-    optional: whether there may be none of these, too.
-    if_no_memory: what to do when a device has not enough memory.
+    arguments: describes the positional arguments, with an example. At least
+      one must be given, and `main` gets their list. '': none are accepted.
+    optional: whether the positional arguments may be left out.
+    if_no_memory: advice to the user when a device runs out of memory.
   """
 
   def start(argv):
@@ -70,10 +71,9 @@ def run(
     except errors.SaveError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       print(printable.text(f'error: {error}'), file=sys.stderr, flush=True)
-      # A save that hangs would keep the interpreter from ending.
+      # A save that hangs would keep the interpreter from exiting.
       from vit_jax.runtime.distributed import jax_service
 
-      # Flushes, and kills data workers.
       jax_service.end_process(getattr(error, 'exit_code', 1))
     except errors.RestartableError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
@@ -84,7 +84,8 @@ def run(
       print('ended: Ctrl-C.', file=sys.stderr)
       sys.exit(errors.InterruptedByUserError.exit_code)
     except RuntimeError as error:
-      # The second from CPUs. What is listed below that line is for --v=1.
+      # CPUs give the second message. Only its first line is shown; the list
+      # below it is in the traceback.
       found = re.search(
         r'RESOURCE_EXHAUSTED: (.*)|(Out of memory .*)', str(error)
       )
@@ -103,18 +104,18 @@ def parse(argv: Sequence[str]) -> list[str]:
   """Parses flags as absl does, `--config=FILE` and its overrides included.
 
   Prints and exits for `--help` (the command's docstring and its flags), for
-  `--version` (what a bug report should say) and for errors.
+  `--version` (the versions that a bug report needs) and for errors.
 
   Args:
     argv: the program's name and its arguments.
 
   Returns:
-    The program's name and the arguments that are no flags.
+    The program's name and the arguments that are not flags.
   """
-  # Listed by --help, where it would be a flag of this module only.
+  # --help lists only flags that are registered for the command's own module.
   flags.FLAGS.register_key_flag_for_module(argv[0], flags.FLAGS['version'])
   if '--version' in argv:
-    # Imported late: it imports JAX.
+    # Imported here, because only --version needs it.
     from vit_jax.runtime import version
 
     print(version.text())
@@ -136,14 +137,14 @@ def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:
   """Parses the value of a flag such as --image_size.
 
   Args:
-    flag: its name, for the error.
+    flag: its name, for the error message.
     text: a side or HEIGHTxWIDTH in pixels: `384` or `384x512`.
 
   Returns:
-    (height, width); None if there is no text.
+    (height, width); None if `text` is None.
 
   Raises:
-    ValueError: it is neither.
+    ValueError: `text` has neither form.
   """
   if text is None:
     return None
@@ -157,9 +158,10 @@ def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:
 
 
 def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
-  """Loads the file of `--config=FILE[:ARGUMENT]`; overrides are only checked.
+  """Loads the file of `--config=FILE[:ARGUMENT]`; checks the overrides' keys.
 
-  `config_flags` answers a wrong key or argument with a traceback.
+  Without this check, `config_flags` shows a traceback for a wrong key or
+  argument.
 
   Args:
     words: the command line.
@@ -168,8 +170,8 @@ def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
     The config without the overrides; None if there is no `--config`.
 
   Raises:
-    ValueError: there is no such file, it refuses its argument, or an override
-      `--config.KEY=` has no such key; lists the choices.
+    ValueError: the file does not exist or refuses its argument, or the config
+      lacks the key of an override `--config.KEY=`; the message lists the keys.
   """
   config = None
   for word, following in itertools.zip_longest(words, words[1:], fillvalue=''):
@@ -182,17 +184,17 @@ def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
 
 
 class _FileParser(config_flags.ConfigFileFlagParser):
-  """Opens what comes with the code by its name, too."""
+  """Also opens configs that come with the code, by their names."""
 
   def parse(self, path):
     return super().parse(shipped.find(self.name, path))
 
 
 def find_shipped(values: flags.FlagValues) -> None:
-  """Makes `--config` take what `shipped.find` finds; it stays as it is given.
+  """Makes `--config` accept all that `shipped.find` finds; keeps its text.
 
   Args:
-    values: that `DEFINE_config_file` has defined `config` in, or not.
+    values: the flags; nothing happens if they define no `config`.
   """
   if 'config' in values:
     values['config'].parser = _FileParser('config')
@@ -203,7 +205,7 @@ def _load(spec: str) -> ml_collections.ConfigDict:
   try:
     return _FileParser('config').parse(spec)
   except ValueError as error:
-    # The parser's message is the traceback of what the file raised.
+    # The parser's own message is a traceback; its context is the file's error.
     raise ValueError(f'--config={spec}: {error.__context__}') from None
 
 
@@ -212,12 +214,12 @@ def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
   for name in key.split('.'):
     if not isinstance(section, ml_collections.ConfigDict):
       raise ValueError(
-        f'--config.{key}: {path} is a value ({section!r}), no section.'
+        f'--config.{key}: {path} is a value ({section!r}), not a section.'
       )
     if name not in section:
       similar = _similar(key, list(_paths(config)))
       raise ValueError(
-        f'--config.{key} is no key of this config.'
+        f'--config.{key} is not a key of this config.'
         + (f' Did you mean {" or ".join(similar)}?' if similar else '')
         + f' The keys of {path} are: {", ".join(section)}.'
       )
@@ -233,14 +235,14 @@ def _paths(section: ml_collections.ConfigDict, prefix='') -> Iterator[str]:
 
 
 def _similar(key: str, paths: Sequence[str]) -> list[str]:
-  """The keys of that name in other sections, or else of a similar one."""
+  """Returns keys of the same name in other sections, or else similar keys."""
   name = key.rpartition('.')[2]
   same = [path for path in paths if path.rpartition('.')[2] == name]
   return same or difflib.get_close_matches(key, paths, cutoff=0.8)
 
 
 def _explain(message: str, config: ml_collections.ConfigDict | None) -> str:
-  """Says of a refused override what the key takes."""
+  """Says which values the key of a refused override accepts."""
   found = re.match(r'flag --config\.([\w.]+)=(.*?): ', message, re.DOTALL)
   if config is None or not found:
     return f'{message} (see --help)'

@@ -1,8 +1,8 @@
-"""How XLA compiles: programs kept on disk, and a GPU that repeats itself.
+"""XLA's settings: the compilation cache, and deterministic GPU programs.
 
-XLA's programs for CPU and TPU add in one order, so that a run repeats bitwise.
-Those for GPU may add in the order in which threads arrive, unless they are told
-not to.
+On CPU and TPU, XLA's programs add numbers in a fixed order, so a run repeats
+bitwise. On GPU they may add in the order in which threads arrive, unless an
+option forbids that.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 
 _OPTION = '--xla_gpu_deterministic_ops=true'
-# JAX's plugins for NVIDIA and AMD; others' compilers may not know the option.
+# JAX's plugins for NVIDIA and AMD. Other compilers may not know the option.
 _PLUGINS = (
   *('jax_cuda12_plugin', 'jax_cuda13_plugin'),
   *('jax_rocm60_plugin', 'jax_rocm7_plugin'),
@@ -21,13 +21,12 @@ _PLUGINS = (
 
 
 def make_deterministic() -> bool:
-  """Sets XLA's option, if there is a plugin for GPUs.
+  """Sets XLA's deterministic option if a JAX plugin for GPUs is installed.
 
-  To be called before JAX first uses a device. Processes that are started from
-  here have it, too.
+  Call this before JAX first uses a device. Child processes inherit the option.
 
   Returns:
-    Whether there is one.
+    Whether such a plugin is installed.
   """
   if not any(map(importlib.util.find_spec, _PLUGINS)):
     return False
@@ -38,18 +37,18 @@ def make_deterministic() -> bool:
 
 
 def keep(directory: epath.PathLike) -> None:
-  """Keeps what is compiled from now on, and looks there first.
+  """Makes JAX cache compiled programs in `directory` from now on.
 
-  JAX keeps programs that take longer than a second to compile; an entry's name
-  depends on the program, the devices and JAX's version, so that a directory may
-  be shared by any number of runs.
+  JAX caches only programs that take more than a second to compile. The name of
+  an entry depends on the program, the devices and JAX's version, so any number
+  of runs can share a directory.
 
   Args:
-    directory: is made if need be; may be on `gs://`.
+    directory: created if it does not exist; may be on `gs://`.
   """
   path = str(directory)
   if jax.config.jax_compilation_cache_dir == path:
     return
   jax.config.update('jax_compilation_cache_dir', path)
-  # JAX decides at the first compilation, which came before.
+  # JAX reads the option only at its first compilation, which may be over.
   compilation_cache.reset_cache()

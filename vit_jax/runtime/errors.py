@@ -1,8 +1,8 @@
-"""Errors that end a run with one message and no traceback, and exit codes.
+"""Errors that end a run with one message and no traceback; exit codes.
 
-`ValueError` and `OSError` do so too; these are what is neither. The exit code
-of a command is 0 if everything was done, else 1 or the error's `exit_code`, so
-that whoever restarts runs knows which of them to start again.
+`ValueError` and `OSError` end a run in the same way. A command exits with 0 if
+it did everything, else with the error's `exit_code`, or 1 if the error has
+none. Launchers decide by the exit code whether to start the run again.
 """
 
 
@@ -15,7 +15,7 @@ class ReadError(RuntimeError):
 
 
 class SaveError(RuntimeError):
-  """A checkpoint could not be written, or not within the time limit."""
+  """A checkpoint could not be written, or not in time."""
 
 
 class RestartableError(RuntimeError):
@@ -25,11 +25,11 @@ class RestartableError(RuntimeError):
 
 
 class TakenOverError(ValueError):
-  """Another run has the work directory now."""
+  """Another run has taken over the work directory."""
 
 
 class StoreError(SaveError, RestartableError):
-  """The bucket of the work directory did not answer within the time."""
+  """The bucket of the work directory did not answer in time."""
 
   exit_code = 76
 
@@ -41,7 +41,7 @@ class PreemptedError(RestartableError):
 
 
 class InterruptedByUserError(PreemptedError):
-  """Ctrl-C; the state was saved. Whoever restarts runs leaves this one."""
+  """The user pressed Ctrl-C; the state was saved. Launchers do not restart."""
 
   exit_code = 130
 
@@ -49,7 +49,8 @@ class InterruptedByUserError(PreemptedError):
 class HostLostError(RestartableError):
   """A process of the run never joined, left, or does not answer.
 
-  Or the run could not start for now: a port or the cloud did not answer.
+  Also raised when the run cannot start yet: a port is still in use, or the
+  cluster does not answer.
   """
 
   exit_code = 76

@@ -1,21 +1,21 @@
-"""Where the wall time of a run went, over all its launches.
+"""Accounts for the wall time of a run, over all its launches.
 
-Every second from the run's first launch to its last row of numbers is in one
+Every second from the run's first launch to its last row of metrics is in one
 of these categories:
 
-- `steps`: training, once `start_training` was called and nothing below holds.
+- `steps`: training after `start_training`, if no other category applies.
 - `input`: the loop waited for a batch.
 - `evaluation`: the loop was in the phase of that name.
-- `checkpoint`: the loop was blocked by saving; what a save does in the
-  background costs no time here.
+- `checkpoint`: a save blocked the loop; the background part of a save does not
+  count.
 - `compilation`: the loop's thread traced, lowered or compiled a function, or
-  read it from the compilation cache, whatever else it was doing.
+  read it from the compilation cache, in any phase.
 - `restart`: everything else: start-up until `start_training`, restoring, the
   down time between launches, and steps that had to be repeated.
 
-A launch goes on from the last row that it keeps of the earlier ones, the one at
-the step that it resumes from. All that happened since that row was written is
-`restart`: steps, evaluations and saves that came later were lost or repeated.
+A launch continues from the row of metrics at the step that it resumes from. All
+time since that row was written counts as `restart`, because the later steps,
+evaluations and saves were lost or repeated.
 """
 
 import contextlib
@@ -37,21 +37,21 @@ CATEGORIES = (
   'restart',
 )
 DEVICES = 'goodput/devices'
-# Tracing, lowering, and compiling or reading from the persistent cache. JAX's
-# cache retrieval event is left out: it is a part of the last of these.
+# The events of tracing, lowering and compiling. The last one includes reading
+# from the persistent cache, so JAX's cache retrieval event is left out.
 _EVENTS = '/jax/core/compile/'
 
 
 def carried(rows: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
-  """The last of the rows that `Goodput` can go on from; {} if none can."""
+  """Returns the last row that `Goodput` can continue from; {} if none."""
   return next((row for row in reversed(list(rows)) if 'unix_time' in row), {})
 
 
 class Goodput:
-  """Counts a launch's seconds by category, on top of the earlier launches'.
+  """Counts a launch's seconds by category and adds those of earlier launches.
 
-  Compilation is counted while the context is open, in the thread that opened
-  it. All methods are for that thread.
+  Compilation counts while the context is open, in the thread that opened it.
+  Only that thread may call the methods.
   """
 
   def __init__(
@@ -59,12 +59,12 @@ class Goodput:
     now: Callable[[], float] = time.time,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """Starts to count; what comes before `start_training` is `restart`.
+    """Starts to count; time before `start_training` is `restart`.
 
     Args:
-      now: seconds since 1970, which tells the time between launches. If it was
-        set back in between, that time counts as zero.
-      clock: seconds that never go back, which tell the time within a launch.
+      now: returns seconds since 1970, for the time between launches. If this
+        clock was set back in between, that time counts as zero.
+      clock: returns monotonic seconds, for the time within a launch.
     """
     self._now, self._clock = now, clock
     self._launched = now()
@@ -74,10 +74,10 @@ class Goodput:
     self._phases = ['restart']
     self._mark = clock()
     self._thread = threading.get_ident()
-    # Of what was compiled: when it ended and how many seconds it took.
+    # When each compilation ended, and how many seconds it took.
     self._compiled: list[tuple[float, float]] = []
     self._open = True
-    # That the run has now; what they cost follows from the seconds.
+    # The run's current number of devices; with the seconds, it gives the cost.
     self.devices = 0
 
   def __enter__(self):
@@ -88,20 +88,20 @@ class Goodput:
   def __exit__(self, *_):
     self._settle()
     self._open = False
-    # Not public in JAX 0.8.0; a listener that stays does nothing any more.
+    # JAX 0.8.0 has no public way to remove it; a closed listener does nothing.
     unregister = getattr(
       jax.monitoring, 'unregister_event_duration_listener', lambda _: None
     )
-    # Somebody may have cleared all listeners in between, which JAX allows.
+    # Other code may have cleared all listeners in between, which JAX allows.
     with contextlib.suppress(AssertionError, ValueError):
       unregister(self._on_event)
 
   def go_on_from(self, row: Mapping[str, float]) -> None:
-    """Adds the earlier launches, once it is known which of them counts.
+    """Adds the earlier launches' time, once the step to resume from is known.
 
     Args:
       row: the last row of `metrics.jsonl` that is kept (see `carried`), with
-        the keys that `metrics` gave; {} for a new run.
+        the keys of `metrics`; {} for a new run.
     """
     if 'unix_time' not in row:
       return
@@ -111,13 +111,13 @@ class Goodput:
     self._before['restart'] += max(gap, 0.0)
 
   def start_training(self) -> None:
-    """Ends the start-up: from now on, what is in no phase is `steps`."""
+    """Ends the start-up: from now on, time outside of all phases is `steps`."""
     self._settle()
     self._phases[0] = 'steps'
 
   @contextlib.contextmanager
   def phase(self, name: str) -> Iterator[None]:
-    """Counts the time inside for `name`; of nested phases the inner counts."""
+    """Counts the time inside for `name`; an inner phase takes precedence."""
     _check(name)
     self._settle()
     self._phases.append(name)
@@ -128,22 +128,22 @@ class Goodput:
       self._phases.pop()
 
   def add(self, name: str, seconds: float) -> None:
-    """Counts for `name` what was measured elsewhere, up to now.
+    """Counts `seconds` up to now for `name`, which were measured elsewhere.
 
-    The seconds are taken from the present phase (`steps` outside of all), not
-    more than this launch has spent in it.
+    Moves the seconds from the current phase (`steps` outside of all phases), at
+    most as many as this launch has spent in that phase.
     """
     _check(name)
     self._settle()
     self._move(name, seconds)
 
   def metrics(self) -> dict[str, float]:
-    """For a row of `metrics.jsonl`: seconds over all launches, and the time.
+    """Returns the totals over all launches, for a row of `metrics.jsonl`.
 
     Returns:
       `goodput/NAME_seconds` of each category, `goodput/steps_share` (0..1),
-      `goodput/restarts`, `goodput/devices`, and `unix_time`, by which the next
-      launch tells how much time was lost.
+      `goodput/restarts`, `goodput/devices`, and `unix_time`, from which the
+      next launch computes how much time was lost.
     """
     seconds = self._totals()
     result = {key(name): value for name, value in seconds.items()}
@@ -154,7 +154,7 @@ class Goodput:
     return result
 
   def summary(self) -> str:
-    """One line: the share of steps, of what, and where the rest went."""
+    """Returns one line: the total time and the share of each category."""
     seconds = self._totals()
     rest = ', '.join(
       f'{name} {100 * _share(seconds, name):.1f}%' for name in CATEGORIES[1:]
@@ -173,11 +173,11 @@ class Goodput:
     }
 
   def _settle(self) -> None:
-    """Counts the time since the last call for the present phase."""
+    """Counts the time since the last call for the current phase."""
     if not self._open:
       return
     mark = self._clock()
-    # Not below zero, should the clock be one that can be set back.
+    # Never below zero, in case the given clock can be set back.
     self._seconds[self._phases[-1]] += max(mark - self._mark, 0.0)
     self._mark = mark
 
@@ -188,8 +188,10 @@ class Goodput:
     self._seconds[name] += seconds
 
   def _on_event(self, event: str, seconds: float, **_) -> None:
-    """Counts what just ended, but for what ended within it: a function that
-    is compiled while another is traced has its own event, before the other's.
+    """Counts the event that just ended, without the events nested in it.
+
+    A function that is compiled while another is traced has its own event, which
+    comes before the outer one.
     """
     own = self._open and threading.get_ident() == self._thread
     if not own or not event.startswith(_EVENTS):
@@ -203,12 +205,15 @@ class Goodput:
 
 
 def key(name: str) -> str:
-  """The metric that a category's seconds are."""
+  """Returns the name of the metric with a category's seconds."""
   return f'goodput/{name}_seconds'
 
 
 def _number(row: Mapping[str, float], key: str) -> float:
-  """Rows of an earlier version may lack a key; a sum must stay finite."""
+  """Returns a positive finite value of a row, or 0.
+
+  Rows of an earlier version may lack the key, and sums must stay finite.
+  """
   value = row.get(key, 0.0)
   return float(value) if math.isfinite(value) and value > 0 else 0.0
 

@@ -1,6 +1,7 @@
-"""What is installed here: versions that processes compare and runs record.
+"""Installed versions, which processes compare and runs record.
 
-It imports nothing large: processes compare before they do anything else.
+This module imports nothing large, because processes compare versions before
+they do anything else.
 """
 
 import functools
@@ -10,7 +11,7 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 
-# What a step's numbers, its speed or what is saved may depend on.
+# The libraries that may affect a step's numbers, its speed or checkpoints.
 LIBRARIES = (
   *('jax', 'jaxlib', 'libtpu'),
   *('jax-cuda12-plugin', 'jax-cuda12-pjrt'),
@@ -19,17 +20,18 @@ LIBRARIES = (
   *('ml_dtypes', 'tensorstore', 'array_record'),
   *('opencv-python-headless', 'simplejpeg'),
 )
-# Of `freeze`: a line that pip takes, and comments that it does not.
+# Lines that `freeze` writes: the first pattern is for pip, the others match
+# comments.
 _PIN = re.compile(r'([\w.-]+)==(\S+)')
 _PYTHON = re.compile(r'# Python (\S+)')
 _ELSEWHERE = re.compile(r'# ([\w.-]+) (\S+), not from an index: (.*)')
 _SHOWN = 20
-# This code, and what it was called at first.
+# The current and the former name of this code's own distribution.
 _OWN = ('vit-paper-jax', 'vit-jax')
 
 
 def versions() -> dict[str, str]:
-  """Versions of Python and of those `LIBRARIES` that are installed, by name."""
+  """Returns versions of Python and of the installed `LIBRARIES`, by name."""
   found = {'python': platform.python_version()}
   for name in LIBRARIES:
     try:
@@ -39,23 +41,24 @@ def versions() -> dict[str, str]:
   return found
 
 
-# A process may do many runs, and what is installed stays.
+# Cached, because a process may do many runs with the same installation.
 @functools.cache
 def freeze(*path: str) -> str:
-  """All that is installed, as a requirements file for pip.
+  """Lists all installed distributions as a requirements file for pip.
 
   Args:
     path: folders to look in; by default `sys.path`.
 
   Returns:
     Lines: `# Python 3.12.1`; `name==version` for each distribution; comments
-    for what no index has, such as editable installs. This code is left out.
+    for distributions that come from no index, such as editable installs. This
+    code itself is left out.
   """
   place = {'path': list(path)} if path else {}
   pins, elsewhere, seen = [], [], set(_OWN)
   for one in importlib.metadata.distributions(**place):
     name = one.metadata.get('Name')
-    # The first on the path is imported; a broken one has no name.
+    # Python imports the first on the path; a broken distribution has no name.
     if not name or _normal(name) in seen:
       continue
     name = _normal(name)
@@ -70,7 +73,7 @@ def freeze(*path: str) -> str:
 
 
 def _origin(text: str) -> str:
-  """What direct_url.json says (PEP 610), in a few words."""
+  """Summarizes the content of direct_url.json (PEP 610)."""
   try:
     said = json.loads(text)
     url = said['url']
@@ -78,13 +81,13 @@ def _origin(text: str) -> str:
     editable = said.get('dir_info', {}).get('editable', False)
   except (ValueError, KeyError, AttributeError):
     return 'unknown'
-  # Some hold a token.
+  # Removes a user name or token.
   url = re.sub(r'//[^/@]*@', '//', url)
   return url + f'@{commit}' * bool(commit) + ' (editable)' * bool(editable)
 
 
 def parse(text: str) -> dict[str, str]:
-  """Name -> version of a text of `freeze`; other lines are left out."""
+  """Parses the text of `freeze` to name -> version; skips other lines."""
   found = {}
   for line in text.splitlines():
     if pin := _PIN.fullmatch(line):
@@ -97,15 +100,15 @@ def parse(text: str) -> dict[str, str]:
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-  """What differs, such as `jax 0.10.2 -> 0.12.0, libtpu none -> 0.0.50`.
+  """Says what differs, such as `jax 0.10.2 -> 0.12.0, libtpu none -> 0.0.50`.
 
   Args:
-    old: see `parse`.
-    new: likewise.
+    old: name -> version, see `parse`.
+    new: name -> version.
 
   Returns:
-    '' if nothing does; else Python and `LIBRARIES` come first, and of very
-    many the others are a number.
+    '' if nothing differs. Python and `LIBRARIES` come first; only the first 20
+    differences are listed, the rest are counted.
   """
   first = ['python', *map(_normal, LIBRARIES)]
   names = _sorted({*old, *new}, first)
@@ -119,9 +122,10 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 
 def _normal(name: str) -> str:
-  """A distribution's name as all write it (PEP 503).
+  """Returns a distribution's normalized name (PEP 503).
 
-  packaging has this too, and takes as long to import as all else here.
+  `packaging` has this function too, but its import takes as long as all other
+  imports of this module.
   """
   return re.sub(r'[-_.]+', '-', name).lower()
 

@@ -1,10 +1,10 @@
-"""All ties to what JAX and Orbax do not promise to keep, in one place.
+"""All uses of private interfaces of JAX and Orbax, in one place.
 
-Three things that this package needs have no public interface: what the
-equations of a trace hold (their parameters and name stacks), how JAX finds a
-cluster, and what Orbax does at a save. A new release may change each without
-notice. So nothing else in this package reads them; a test sees to it. Where the
-first two no longer fit, a `ChangedError` names the versions.
+This package needs three things without a public interface: the parameters and
+name stacks of the equations of a trace, JAX's cluster detection, and some
+details of how Orbax saves. A new release may change each of them without
+notice. A test checks that no other module of this package uses them. When JAX
+has changed one of the first two, `ChangedError` names the versions.
 
 Checked with jax 0.10.0, 0.10.2 and 0.12.0.
 """
@@ -21,7 +21,7 @@ _CHECKED = 'jax 0.10.0, 0.10.2 and 0.12.0'
 
 
 class ChangedError(ValueError):
-  """The installed JAX is not as this package knows it."""
+  """The installed JAX lacks an interface that this package uses."""
 
   def __init__(self, what: str):
     super().__init__(
@@ -36,12 +36,13 @@ class Convolution:
 
   Attributes:
     padding: (before, after) of each spatial dimension.
-    strides: of the kernel's places, for each spatial dimension.
-    input_steps: from one input value to the next; others between are zeros.
-    kernel_steps: likewise of the kernel's values.
-    input_dimensions: places of batch, features and the spatial dimensions.
-    kernel_dimensions: of output features, input features, spatial dimensions.
-    output_dimensions: as `input_dimensions`.
+    strides: window strides, one per spatial dimension.
+    input_steps: dilation of the input, one per spatial dimension.
+    kernel_steps: dilation of the kernel, one per spatial dimension.
+    input_dimensions: indices of the batch, feature and spatial dimensions.
+    kernel_dimensions: indices of the output-feature, input-feature and spatial
+      dimensions.
+    output_dimensions: like `input_dimensions`.
   """
 
   padding: Sequence[tuple[int, int]]
@@ -57,7 +58,7 @@ class Convolution:
 
 
 def name_stack(eqn: core.JaxprEqn) -> str:
-  """The modules and scopes that an equation comes from, joined by `/`."""
+  """Returns an equation's modules and scopes, joined by `/`."""
   with _changed('An equation has no name stack'):
     return str(eqn.source_info.name_stack)
 
@@ -68,23 +69,23 @@ def called(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:
     values = eqn.params.values()
   for value in values:
     for item in value if isinstance(value, tuple | list) else (value,):
-      # Until 0.10 one with its constants is of another class.
+      # Up to JAX 0.10, a jaxpr with constants has its own class, ClosedJaxpr.
       if isinstance(item, core.ClosedJaxpr | core.Jaxpr):
         yield getattr(item, 'jaxpr', item)
 
 
 def trips(scan: core.JaxprEqn) -> int:
-  """How often a `scan` runs its body."""
+  """Returns how often a `scan` runs its body."""
   with _changed('The number of iterations of a scan is not known'):
     return scan.params['length']
 
 
 def carried(scan: core.JaxprEqn, body: core.Jaxpr) -> tuple[int, int]:
-  """How many constants and how many carried values a `scan` has.
+  """Returns how many constants and how many carried values a `scan` has.
 
-  Its arguments are constants, carried values and what is read slice by slice;
-  its results are carried values and what is stacked. Slices have a dimension
-  less in the body, which tells them apart.
+  The arguments of a scan are constants, carried values and sliced arrays; its
+  results are carried values and stacked arrays. In the body, the sliced and
+  stacked arrays have one dimension less, which identifies them.
 
   Args:
     scan: the equation.
@@ -102,14 +103,14 @@ def carried(scan: core.JaxprEqn, body: core.Jaxpr) -> tuple[int, int]:
 
 
 def contracted(product: core.JaxprEqn) -> Sequence[int]:
-  """The dimensions of a `dot_general`'s left operand that are summed over."""
+  """Returns the left operand's dimensions that a `dot_general` sums over."""
   with _changed('The contracted dimensions of a product are not known'):
     (left, _), _ = product.params['dimension_numbers']
     return left
 
 
 def convolution(eqn: core.JaxprEqn) -> Convolution:
-  """The parameters of a `conv_general_dilated`."""
+  """Returns the parameters of a `conv_general_dilated`."""
   with _changed('The parameters of a convolution are not known'):
     numbers = eqn.params['dimension_numbers']
     return Convolution(
@@ -127,10 +128,10 @@ def convolution(eqn: core.JaxprEqn) -> Convolution:
 
 
 def clusters() -> types.ModuleType:
-  """JAX's detection of clusters, a module of theirs.
+  """Returns JAX's own module for cluster detection.
 
-  It is the only place that knows all clusters alike to
-  `jax.distributed.initialize`, which tells nobody what it found.
+  `jax.distributed.initialize` uses this module, but does not tell what it
+  found. No public function detects the same clusters.
   """
   with _changed('Detection of clusters is hidden'):
     from jax._src import clusters as module
@@ -145,23 +146,24 @@ def detect_cluster(
   """Asks the cluster for this process's place in it.
 
   Args:
-    address: HOST:PORT of process 0, if that is known.
+    address: HOST:PORT of process 0, if known.
     timeout: seconds to wait until the name of process 0's host exists.
 
   Returns:
-    HOST:PORT of process 0, number of processes, which one this is, its local
-    devices; None each if the cluster, or the lack of one, does not tell.
+    HOST:PORT of process 0, the number of processes, the id of this process, and
+    its local devices. Each is None if the cluster does not tell it, or if there
+    is no cluster.
 
   Raises:
-    ChangedError: JAX hides how it does this.
-    Exception: whatever JAX's code for that cluster raises.
+    ChangedError: the installed JAX has no such function.
+    Exception: any error of JAX's code for that cluster.
   """
   detect = clusters().ClusterEnv.auto_detect_unset_distributed_params
   return detect(address, None, None, None, None, timeout)
 
 
 def tpu_hosts() -> Sequence[str]:
-  """The addresses of the hosts of a Cloud TPU slice; empty if it is none."""
+  """Returns the addresses of a Cloud TPU slice's hosts; () if there is none."""
   cluster = clusters().cloud_tpu_cluster.GceTpuCluster
   if not cluster.is_env_present():
     return ()
@@ -172,7 +174,7 @@ def tpu_hosts() -> Sequence[str]:
 
 
 def orbax_tensorstore() -> types.ModuleType | None:
-  """Orbax's module that calls TensorStore, by the name `ts`; None if hidden."""
+  """Returns Orbax's module that imports TensorStore as `ts`; None if hidden."""
   try:
     from orbax.checkpoint._src.serialization import tensorstore_utils as module
 
@@ -185,9 +187,9 @@ def orbax_tensorstore() -> types.ModuleType | None:
 def set_orbax_limit(seconds: int) -> None:
   """Sets how long the parts of a save wait for each other, in this process.
 
-  Orbax has no option for this. Without it, a save fails if creating its folder
-  takes 300 s, whatever `timeout_secs` says. A release of Orbax that hides the
-  limit keeps those 300 s.
+  Orbax has no public option for this limit. By default, a save fails if its
+  folder takes 300 s to create, whatever `timeout_secs` is. These 300 s stay if
+  a release of Orbax hides the limit.
   """
   with contextlib.suppress(ImportError, AttributeError):
     from orbax.checkpoint._src.multihost import multihost

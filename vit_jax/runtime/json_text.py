@@ -1,20 +1,20 @@
-"""JSON that anybody may have written: what is wrong with it is a ValueError."""
+"""Reads JSON from untrusted files: any fault in it raises a ValueError."""
 
 import json
 import os
 from typing import Any
 
-# Levels; far more than any file here has, and far fewer than Python's stack,
-# which whoever walks through a deeper one would exhaust.
+# Levels of nesting: far more than any of our files has, and few enough that
+# code which walks the content recursively does not exhaust Python's stack.
 _DEEPEST = 100
 
 
 def loads(text: str | bytes) -> Any:
-  """As `json.loads`, for which JSON that is nested deeply is damaged, too.
+  """Parses JSON like `json.loads`, but also refuses deeply nested JSON.
 
   Raises:
-    json.JSONDecodeError: it is no JSON, or of more than 100 levels.
-    ValueError: it is no text, or holds a number of thousands of digits.
+    json.JSONDecodeError: `text` is not JSON, or has more than 100 levels.
+    ValueError: `text` is not UTF-8, or a number has thousands of digits.
   """
   try:
     content = json.loads(text)
@@ -38,13 +38,13 @@ def _too_deep() -> json.JSONDecodeError:
 
 
 def read(path: os.PathLike) -> Any:
-  """Reads a file of JSON.
+  """Reads a JSON file.
 
   Raises:
-    ValueError: its content is none; names the file.
-    OSError: it cannot be read.
+    ValueError: its content is not JSON; the message names the file.
+    OSError: the file cannot be read.
   """
   try:
     return loads(path.read_bytes())
   except ValueError as error:
-    raise ValueError(f'{path} is no readable JSON: {error}.') from error
+    raise ValueError(f'{path} is not readable JSON: {error}.') from error

@@ -1,4 +1,4 @@
-"""What is printed on the console and kept in `train.log`."""
+"""Formats and filters the log on the console and in `train.log`."""
 
 import contextlib
 import copy
@@ -16,16 +16,17 @@ _PACKAGE = str(pathlib.Path(__file__).parents[1])
 
 
 class _Printable(python_logging.Formatter):
-  """Shows what a terminal would obey, and keeps lines."""
+  """Escapes control characters, which a terminal would obey; keeps lines."""
 
   def format(self, record):
     return printable.text(super().format(record))
 
 
 class _Formatter(_Printable):
-  """`12:34:56 text`, with the level in front of what is not information.
+  """Writes `12:34:56 text`, with the level in front of warnings and errors.
 
-  Of libraries without tracebacks: what ends a run is raised, and said in words.
+  Tracebacks that libraries log are left out: an error that ends the run is
+  raised anyway and gets its own message.
   """
 
   def format(self, record):
@@ -38,10 +39,10 @@ class _Formatter(_Printable):
 
 
 def _own_or_warning(record: python_logging.LogRecord) -> bool:
-  """Leaves out the running commentary of libraries that log through absl."""
+  """Returns False for information that libraries log through absl."""
   if _is_own(record):
     return True
-  # What a save fails of is raised, and said once.
+  # An error of a save is raised, so the log need not repeat it.
   if record.name == 'asyncio' or '/orbax/' in record.pathname:
     return record.levelno == python_logging.WARNING
   return record.levelno >= python_logging.WARNING
@@ -52,7 +53,7 @@ def _is_own(record: python_logging.LogRecord) -> bool:
 
 
 def _tell_unraisable(found) -> None:
-  """As Python does, but for what TensorStore finds after a save has failed.
+  """Reports like Python, except errors of TensorStore after a failed save.
 
   Its threads print the same traceback for each array.
   """
@@ -61,7 +62,7 @@ def _tell_unraisable(found) -> None:
 
 
 def set_up_console() -> None:
-  """Short lines, and only this package's own (of others, warnings)."""
+  """Logs short lines of this package, and only warnings of libraries."""
   sys.unraisablehook = _tell_unraisable
   logging.use_absl_handler()
   handler = logging.get_absl_handler()
@@ -71,12 +72,12 @@ def set_up_console() -> None:
 
 
 def only_warnings() -> None:
-  """Of several processes one prints what all of them have to say."""
+  """Silences information in this process; process 0 logs it for all."""
   logging.get_absl_handler().setLevel(python_logging.WARNING)
 
 
 class _File(python_logging.FileHandler):
-  """Says once that it can't be written; the run does not end for it."""
+  """A log file that warns once if writing fails, and does not end the run."""
 
   _failed = False
 
@@ -87,17 +88,17 @@ class _File(python_logging.FileHandler):
       print(f'warning: {self.baseFilename}: {error}', file=sys.stderr)
 
   def close(self):
-    # What is left to write must not take the place of the run's own error.
+    # An error of the last write must not replace the run's own error.
     with contextlib.suppress(OSError):
       super().close()
 
 
 @contextlib.contextmanager
 def log_file(workdir: epath.PathLike):
-  """While open, appends everything logged to `WORKDIR/train.log`.
+  """While open, appends everything that is logged to `WORKDIR/train.log`.
 
-  An exception is logged with its traceback, which the console may not show.
-  Only on a local file system: object stores can't append.
+  Logs an exception with its traceback, which the console may not show. Does
+  nothing in an object store, which can't append.
   """
   path = os.fspath(workdir)
   if '://' in path:

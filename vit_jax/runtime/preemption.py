@@ -1,12 +1,12 @@
-"""A notice that the machine will be taken away asks the run to save and stop.
+"""Makes a run save and stop when its machine is about to be taken away.
 
-The notice is SIGTERM, which clusters send before they kill, what Google Cloud's
-metadata server says, or Ctrl-C. All processes of a run stop after the same
-step.
+The notice is SIGTERM (which clusters send before they kill), an answer of
+Google Cloud's metadata server, or Ctrl-C. All processes of a run stop after the
+same step.
 
 The processes agree through `runtime.distributed`. JAX's own preemption service
 would lose a notice that comes before the first step of a resumed run. It also
-cannot be asked from several places, each with step numbers of its own.
+cannot be asked from several places that each count their own steps.
 """
 
 import contextlib
@@ -30,59 +30,59 @@ from vit_jax.runtime.distributed import jax_service
 _PRODUCT_NAME = pathlib.Path('/sys/class/dmi/id/product_name')
 _METADATA_SERVER = 'metadata.google.internal'
 _NAMES = {signal.SIGTERM: 'SIGTERM', signal.SIGINT: 'Ctrl-C'}
-# Seconds for an answer of a server that is on the same machine.
+# Seconds to wait for the metadata server, which runs on the same machine.
 _ANSWER_LIMIT = 3.0
-# From one check of all processes to the next. Work that comes to take 0.3 s a
-# call, after calls of milliseconds, is still checked every 30 seconds, which is
-# all that a spot machine is given. More would save next to nothing: a check
-# takes about a millisecond.
+# The most calls of `requested` between two checks of all processes. If calls
+# slow down from milliseconds to 0.3 s, the next check still comes within 30
+# seconds, the notice of a spot machine. A higher limit would save almost
+# nothing, because a check takes about a millisecond.
 _MOST_CALLS = 100
 
 
 _OPEN: set['Notice'] = set()
 
-# A forked child has its parent's socket, and must not write to it.
+# A forked child inherits its parent's socket, and must not write to it.
 os.register_at_fork(after_in_child=lambda: _forget_wakeup())
 
 
 def _forget_wakeup() -> None:
   if not _OPEN:
     return
-  with contextlib.suppress(ValueError):  # Not in the main thread.
+  with contextlib.suppress(ValueError):  # Raised outside the main thread.
     signal.set_wakeup_fd(-1)
 
 
 class StopRequested(Exception):
-  """Raised inside an evaluation to leave it, as the run is to save and stop."""
+  """Raised inside an evaluation to leave it, so that the run can stop."""
 
 
 class Notice:
-  """While open, signals and the cloud's notices set what `requested` tells.
+  """While open, signals and the cloud's notices make `requested` return True.
 
-  It has handlers of SIGTERM and SIGINT (Ctrl-C) in the main thread. Elsewhere
-  Python allows none: then neither the signals nor the cloud is watched, and
-  only other processes' notices count. More of SIGTERM don't end the process; a
-  second Ctrl-C does at once, whatever the main thread is at. In an interactive
-  Python Ctrl-C stays what it is.
+  Handles SIGTERM and SIGINT (Ctrl-C) if it is opened in the main thread. Python
+  allows no handlers in other threads: there neither the signals nor the cloud
+  is watched, and only other processes' notices count. A second SIGTERM does not
+  end the process. A second Ctrl-C ends it at once, whatever the main thread is
+  doing. In an interactive Python, Ctrl-C keeps its usual meaning.
 
-  One may be open around several runs, one after the other.
+  A notice may be open around several consecutive runs.
 
   Attributes:
     reason: why the run should stop: 'SIGTERM', 'Ctrl-C', 'preempted',
       'maintenance-event TERMINATE_ON_HOST_MAINTENANCE', or 'SIGTERM of another
-      process' where this one had no notice. 'Ctrl-C of another process' comes
-      before its own. '' until `requested` is True.
-    nothing_to_save: whether a signal ends the process at once, also while the
-      main thread compiles. It ends the other processes of the run, too.
+      process' if this process had no notice. 'Ctrl-C of another process'
+      replaces this process's own reason. '' until `requested` is True.
+    nothing_to_save: whether a signal ends the process at once, even while the
+      main thread compiles. The other processes of the run end, too.
   """
 
   def __init__(self, *, poll_seconds: float = 2.0, check_seconds: float = 2.0):
-    """Nothing is watched before the context is entered.
+    """Prepares the notice; the context starts it.
 
     Args:
-      poll_seconds: how often the cloud is asked. Of a spot machine it gives 30
-        seconds' notice.
-      check_seconds: how often, about, several processes ask each other.
+      poll_seconds: seconds between questions to the cloud, which gives a spot
+        machine 30 seconds' notice.
+      check_seconds: approximate seconds between checks of all processes.
     """
     self.reason = ''
     self.nothing_to_save = False
@@ -98,18 +98,18 @@ class Notice:
 
   def __enter__(self):
     self._end.clear()
-    # `put` may be called by a signal handler at any point of the main thread,
-    # also while that is logging; therefore another thread logs.
+    # A signal handler may interrupt the main thread while that thread is
+    # logging, so handlers only `put` texts, and another thread logs them.
     self._log = queue.SimpleQueue()
     self._pid = os.getpid()
     self._several = jax.distributed.is_initialized()
     if threading.current_thread() is not threading.main_thread():
       return self
     self._start('preemption-log', self._write_log)
-    # Python's own handlers wait for the main thread to be back from what it
-    # calls, as minutes of compilation. A byte of each signal comes at once.
+    # Python runs its handlers only when the main thread returns from C++, such
+    # as after minutes of compilation. The byte of each signal comes at once.
     handled = [signal.SIGTERM]
-    # Ignored, where it is meant for what runs in the foreground.
+    # A process in the background may ignore Ctrl-C, which is not meant for it.
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if not (ignored or _is_interactive()):
       handled.append(signal.SIGINT)
@@ -136,7 +136,7 @@ class Notice:
     if self._handling:
       signal.set_wakeup_fd(self._previous_fd)
       _OPEN.discard(self)
-      # Ends the thread that reads, also if a forked child has a copy.
+      # Ends the reading thread, even if a forked child holds a copy.
       self._writer.shutdown(socket.SHUT_RDWR)
       self._writer.close()
     for thread in self._threads:
@@ -144,19 +144,18 @@ class Notice:
     if self._handling:
       self._bytes.close()
       for number, previous in self._previous.items():
-        # None stands for a handler that Python did not set and can't set again.
+        # None means a handler that Python did not set and cannot restore.
         signal.signal(number, signal.SIG_DFL if previous is None else previous)
       self._handling = False
     self._threads = []
 
   def requested(self) -> bool:
-    """Whether to save and stop now; from the first True on, always True.
+    """Returns whether to save and stop now; stays True after the first True.
 
-    To be called by all processes equally often: after every step and every
-    evaluated batch. It is True at the same call in all of them, so they must
-    make the calls in the same order as all else in which they wait for each
-    other. Most calls cost nothing; one every `check_seconds` waits for the
-    slowest process.
+    All processes must call this equally often: after every step and every
+    evaluated batch. All get True at the same call, so all must keep the same
+    order of these calls and of their other collective calls. Most calls cost
+    nothing; one every `check_seconds` waits for the slowest process.
 
     Raises:
       RuntimeError: JAX's runtime was started without `distributed.connected`,
@@ -170,7 +169,8 @@ class Notice:
     if stop:
       self._requested = True
       self.reason = self._own_reason or 'SIGTERM of another process'
-      # All must end with its code, or whoever restarts runs starts the others.
+      # All processes must end with the exit code of Ctrl-C, or launchers would
+      # restart the others.
       by_user = self.reason == _NAMES[signal.SIGINT]
       if self._several and distributed.any_true(by_user) and not by_user:
         self.reason = 'Ctrl-C of another process'
@@ -179,7 +179,11 @@ class Notice:
     return self._requested
 
   def begin(self) -> None:
-    """Says that a run begins, which has nothing to save until it says so."""
+    """Begins a run: a signal ends it at once until `nothing_to_save` is False.
+
+    Raises:
+      PreemptedError: there was a notice before.
+    """
     self.nothing_to_save = True
     if not self._own_reason:
       return
@@ -190,7 +194,7 @@ class Notice:
       raise error
 
   def stopped(self, text: str) -> errors.PreemptedError:
-    """The error to end a run with that was asked to stop, and has saved."""
+    """Returns the error that ends a run that stopped on request and saved."""
     return self._error(self.reason, text)
 
   def _error(self, reason: str, text: str) -> errors.PreemptedError:
@@ -201,7 +205,8 @@ class Notice:
 
   def _on_signal(self, signum, frame) -> None:
     if os.getpid() != self._pid:
-      # A forked child inherits the handler; its parent must be able to end it.
+      # A forked child inherits this handler, but its parent must be able to end
+      # it.
       signal.signal(signum, signal.SIG_DFL)
       os.kill(os.getpid(), signum)
     elif self._own_reason or self._requested:
@@ -218,7 +223,7 @@ class Notice:
       self._log.put(f'{self._own_reason}: {plan}.')
 
   def _act_at_once(self, received: socket.socket) -> None:
-    """Ends the process where there is nothing to wait for."""
+    """Ends the process if it has nothing to save, or at a second Ctrl-C."""
     interrupts = 0
     while numbers := received.recv(64):
       for number in numbers:
@@ -235,12 +240,12 @@ class Notice:
           _end(nothing, code)
         elif interrupts > 1:
           text = f'{name} again: what is not in a checkpoint is lost.'
-          with contextlib.suppress(Exception):  # It ends, whatever they do.
+          with contextlib.suppress(Exception):  # This process ends anyway.
             self._ends_all(code, text)
           _end(text, code)
 
   def _ends_all(self, code: int, text: str) -> bool:
-    """Ends the other processes; returns whether there are none left."""
+    """Ends the other processes; returns whether this process is alone now."""
     return not self._several or distributed.stop_all(code, text)
 
   def _start(self, name, function, *args) -> None:
@@ -268,7 +273,8 @@ class Notice:
       if self._cloud_reason:
         os.kill(os.getpid(), signal.SIGTERM)
         return
-      # Longer pauses while nobody answers, but shorter than the notice.
+      # Pauses grow while the server does not answer, but stay shorter than the
+      # notice.
       pause = (
         min(2 * pause, 5 * self._poll_seconds)
         if preempted is None and event is None
@@ -279,7 +285,7 @@ class Notice:
 
 
 def _is_interactive() -> bool:
-  """Whether somebody types Python, who expects KeyboardInterrupt of Ctrl-C."""
+  """Returns whether Python is interactive, where Ctrl-C must interrupt."""
   return hasattr(sys, 'ps1') or 'ipykernel' in sys.modules
 
 
@@ -293,19 +299,19 @@ def _end(text: str, code: int) -> None:
 class _Agreement:
   """Tells all processes at the same call that one of them has had a notice.
 
-  To ask means to wait for the slowest process, so not every call does. Which
-  calls do is agreed on one check ahead: the calls are counted alike in all
-  processes, while clocks and speeds differ.
+  A check waits for the slowest process, so only some calls check. At each check
+  the processes agree on the number of calls until the next one. All processes
+  count the same calls, while their clocks and speeds differ.
   """
 
   def __init__(self, check_seconds: float):
     self._check_seconds = check_seconds
     self._spacing = 1  # Calls from the last check to the next.
-    self._left = 1  # Calls to the next check, which is one of them.
+    self._left = 1  # Calls up to and including the next check.
     self._checked: float | None = None
 
   def reached(self, had_notice: bool) -> bool:
-    """Whether any process gives True; False at calls that don't ask."""
+    """Returns whether any process had a notice; False if this call skips."""
     self._left -= 1
     if self._left:
       return False
@@ -316,11 +322,11 @@ class _Agreement:
     return False
 
   def _next_spacing(self) -> int:
-    """What fits the pace since the last check; process 0's counts.
+    """Computes the calls until the next check; process 0's result counts.
 
-    It grows by doubling, so that a few fast calls among slow ones do not put
-    the next check far away, and shrinks at once. The time before the first
-    check is left out: something was compiled then.
+    The number at most doubles, so that a few fast calls among slow ones do not
+    put off the next check for long; it can shrink at once. The time before the
+    first check is left out, because it includes compilation.
     """
     now = time.monotonic()
     last, self._checked = self._checked, now
@@ -331,38 +337,39 @@ class _Agreement:
 
 
 class _MaintenanceEvents:
-  """Which maintenance events of the machine are a notice.
+  """Decides which maintenance events of the machine are a notice.
 
-  A machine with GPUs is told an hour before it is stopped. The run saves and
-  stops then; when it is started again within that hour, what still stands is
-  not a notice, or it would stop after every first step.
+  A machine with GPUs learns an hour in advance that it will be stopped. The run
+  then saves and stops. If it is started again within that hour, the event is
+  still there, and must not count again: the run would stop after every first
+  step.
   """
 
   def __init__(self):
     self._standing: str | None = None
 
   def is_notice(self, event: str | None) -> bool:
-    """Args: event: the present value; None if it could not be had."""
+    """Args: event: the current value; None if the server did not tell it."""
     if event is None or event == self._standing:
       return False
     first = self._standing is None
     self._standing = event
-    # NONE, MIGRATE_ON_HOST_MAINTENANCE (the machine moves, and goes on),
-    # TERMINATE_ON_HOST_MAINTENANCE; in older texts SHUTDOWN_ON_HOST_....
+    # Values are NONE, MIGRATE_ON_HOST_MAINTENANCE (the machine moves without a
+    # stop) and TERMINATE_ON_HOST_MAINTENANCE (older: SHUTDOWN_ON_HOST_...).
     stops = event.startswith(('TERMINATE', 'SHUTDOWN'))
     if stops and first:
       logging.warning(
-        'maintenance-event %s stood before this run began: it goes on until'
-        ' SIGTERM.',
+        'maintenance-event %s was there before this run began: the run goes on'
+        ' until SIGTERM.',
         event,
       )
     return stops and not first
 
 
 def metadata_server() -> str | None:
-  """HOST[:PORT] of Google Cloud's metadata server; None on other machines.
+  """Returns HOST[:PORT] of Google Cloud's metadata server; None elsewhere.
 
-  Asks no network: elsewhere, looking for the server would take seconds.
+  Does not use the network: on other machines that would take seconds.
   """
   if server := os.environ.get('GCE_METADATA_HOST'):
     return server
@@ -374,7 +381,7 @@ def metadata_server() -> str | None:
 
 
 def _ask(server: str, key: str) -> str | None:
-  """The value of an entry about this machine; None if there is no answer.
+  """Returns the value of an entry about this machine; None if no answer.
 
   See https://cloud.google.com/compute/docs/metadata/overview.
   """
@@ -382,7 +389,7 @@ def _ask(server: str, key: str) -> str | None:
     f'http://{server}/computeMetadata/v1/instance/{key}',
     headers={'Metadata-Flavor': 'Google'},
   )
-  # A proxy for the internet can't reach the machine's own server.
+  # A proxy for the internet cannot reach the machine's own server.
   opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
   try:
     with opener.open(request, timeout=_ANSWER_LIMIT) as answer:

@@ -1,13 +1,15 @@
-"""Names of others as text that a terminal, a log or a page shows as it is.
+"""Escapes untrusted names and texts before they are printed or logged.
 
-A name may hold a newline, which would begin a forged line, or an escape, which
-a terminal obeys; a file's may hold bytes that are no text at all.
+A name may contain a newline, which could forge a log line, or an escape
+sequence, which a terminal obeys. A file name may contain bytes that are not
+UTF-8.
 """
 
 import re
 
-# Controls, ends of lines and paragraphs, marks that turn the order of letters,
-# and halves of pairs, as which Python has bytes that are no UTF-8.
+# Control characters, line and paragraph separators, marks that change the
+# direction of text, and surrogates: Python decodes bytes that are not UTF-8 to
+# these.
 _HIDDEN = (
   r'\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff'
 )
@@ -16,12 +18,12 @@ _IN_TEXTS = re.compile(rf'(?!\n)[{_HIDDEN}]')
 
 
 def name(text: str) -> str:
-  r"""One line, with `\n`, `\x1b` and so on for what cannot be seen."""
+  r"""Returns one line, with invisible characters as `\n`, `\x1b` and so on."""
   return _IN_NAMES.sub(_escaped, text)
 
 
 def text(text: str) -> str:
-  """As `name`, of a text of several lines, which stay."""
+  """Escapes a text like `name`, but keeps its line breaks."""
   return _IN_TEXTS.sub(_escaped, text)
 
 

@@ -1,4 +1,4 @@
-"""A trace of chosen steps, for TensorBoard's or Perfetto's viewer."""
+"""Records a profile of chosen steps, for TensorBoard's or Perfetto's viewer."""
 
 from typing import Any
 
@@ -10,8 +10,9 @@ from etils import epath
 class Profiler:
   """Traces the steps `start_step` + 1 ... `start_step` + `steps`.
 
-  Steps are dispatched ahead. The devices finish what came before the first
-  traced step, and all of the last one, so that the trace holds just these.
+  The host dispatches steps ahead of the devices. It waits for the devices
+  before the first traced step and after the last one, so that the trace
+  contains exactly these steps.
   """
 
   def __init__(self, workdir: epath.Path, *, start_step: int, steps: int):
@@ -21,14 +22,14 @@ class Profiler:
     self._running = False
 
   def before(self, step: int, state: Any) -> None:
-    """To be called before each step, with the arrays it starts from."""
+    """Call this before each step, with the step's input arrays."""
     if self._first <= step <= self._last and not self._running:
       jax.block_until_ready(state)
       jax.profiler.start_trace(str(self._directory))
       self._running = True
 
   def after(self, step: int, state: Any) -> None:
-    """To be called after each step, with the arrays it computes."""
+    """Call this after each step, with the step's output arrays."""
     if self._running and step >= self._last:
       jax.block_until_ready(state)
       self._stop()

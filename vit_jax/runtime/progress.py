@@ -1,4 +1,4 @@
-"""What the loop knows of the steps since its last log line."""
+"""Metrics, speed and remaining time of the steps between two log lines."""
 
 import math
 import time
@@ -12,8 +12,8 @@ from absl import logging
 class Interval:
   """The metrics of the steps since the last log line, still on the devices.
 
-  Holds the host back when it runs more than two steps ahead of the devices,
-  so that batches don't pile up in their memory.
+  Blocks the host when it runs more than two steps ahead of the devices, so that
+  batches don't pile up in device memory.
   """
 
   _AHEAD = 2
@@ -25,18 +25,18 @@ class Interval:
   def add(self, values: dict[str, jax.Array]) -> None:
     self._values.append(values)
     if len(self._values) > self._AHEAD:
-      # Waits without a transfer: on an accelerator each costs time.
+      # This waits without a transfer, which would cost time on an accelerator.
       jax.block_until_ready(self._values[-1 - self._AHEAD])
 
   def fetch(self) -> list[dict[str, np.ndarray]]:
-    """Each step's metrics; waits until the steps are done."""
+    """Returns each step's metrics; waits until the steps are done."""
     self._values = jax.device_get(self._values)
     return self._values
 
   def mean(self) -> dict[str, float]:
-    """Loss and accuracy averaged, counts summed, the others' last values.
+    """Returns mean loss and accuracy, sums of counts, and other last values.
 
-    Skipped steps count nowhere else; NaN if all were.
+    Skipped steps enter only the counts. If all were skipped, the means are NaN.
     """
     values = self.fetch()
     counted = [v for v in values if not v['skipped']]
@@ -64,7 +64,7 @@ class Progress:
     self._paused = 0.0
 
   def wait(self, seconds: float) -> None:
-    """Counts time that the loop waited for input."""
+    """Adds time that the loop waited for input."""
     self._waited += seconds
 
   def pause(self, seconds: float) -> None:
@@ -72,16 +72,16 @@ class Progress:
     self._paused += seconds
 
   def reset(self, step: int) -> None:
-    """Starts the clock anew, so that compilation doesn't spoil the ETA."""
+    """Restarts the clock, so that compilation doesn't spoil the ETA."""
     self._start = self._last = (step, time.monotonic())
     self._waited = self._paused = 0.0
 
   def measure(self, step: int) -> dict[str, float]:
-    """Since the last call: images/s, the share of time waiting, and the ETA.
+    """Measures the speed since the last call, and estimates the time left.
 
     Returns:
-      `images_per_sec`, `input_wait` (0..1) and `eta_sec`; nothing at a step
-      that `reset` left out, when there is no time to tell it from.
+      `images_per_sec`, `input_wait` (the share of time, 0..1) and `eta_sec`; {}
+      if no step has passed since the last call or `reset`.
     """
     last_step, last_time = self._last
     if step == last_step:
@@ -93,7 +93,7 @@ class Progress:
       'images_per_sec': steps * self._batch_size / seconds,
       'input_wait': min(self._waited / seconds, 1.0),
     }
-    # From the whole run's pace, evaluations and saves included.
+    # The pace is that of the whole launch, evaluations and saves included.
     start_step, start_time = self._start
     pace = (now - start_time) / (step - start_step)
     result['eta_sec'] = pace * (self._total_steps - step)
@@ -116,7 +116,7 @@ def duration(seconds: float) -> str:
 
 
 def log_line(step: int, total_steps: int, values: Mapping[str, float]) -> None:
-  """One line on the console for one interval of training."""
+  """Logs one line for one interval of training."""
   speed = ''
   if 'images_per_sec' in values:
     speed = (

@@ -1,7 +1,7 @@
-"""Files that come with the code: configs, sweeps, and all of launch/.
+"""Finds files that ship with the code: configs, sweeps, and all of launch/.
 
-Of the standard library alone, as what is in launch/ runs where nothing else is
-installed.
+This module imports only the standard library, because the programs in launch/
+run where nothing else is installed.
 """
 
 import difflib
@@ -10,7 +10,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-# Flag -> the folder of what it may name without a path.
+# Flag -> the folder of the files that it can name without a path.
 _FOLDERS = {
   'config': 'configs',
   'also': 'configs',
@@ -19,16 +19,16 @@ _FOLDERS = {
 
 
 def path(name: str) -> pathlib.Path:
-  """A file or folder of a checkout's `configs/` or `launch/`.
+  """Returns the path of a file or folder of `configs/` or `launch/`.
 
   Args:
-    name: from the top of a checkout, such as `launch/Dockerfile`.
+    name: relative to the top of a checkout, such as `launch/Dockerfile`.
 
   Returns:
-    Where it is, in a checkout or in an installed package.
+    The path in the checkout or in the installed package.
 
   Raises:
-    FileNotFoundError: it does not come with the code.
+    FileNotFoundError: the file does not come with the code.
   """
   folder, _, rest = name.partition('/')
   if folder not in ('configs', 'launch'):
@@ -43,7 +43,7 @@ def path(name: str) -> pathlib.Path:
 
 
 def names(flag: str) -> list[str]:
-  """What `--config` or `--sweep` takes without a path: `pretrain`, ...
+  """Returns the names that a flag accepts without a path: `pretrain`, ...
 
   Args:
     flag: `config`, `also` or `sweep`.
@@ -52,20 +52,22 @@ def names(flag: str) -> list[str]:
 
 
 def find(flag: str, text: str) -> str:
-  """The file that `--config=TEXT` or `--sweep=TEXT` names.
+  """Finds the file that `--config=TEXT` or `--sweep=TEXT` names.
 
-  A file at the path given is taken before one that comes with the code, which
-  `pretrain`, `pretrain.py` and `configs/pretrain.py` name in any folder.
+  A file that exists at the given path comes first. Otherwise `pretrain`,
+  `pretrain.py` and `configs/pretrain.py` all name the file that comes with the
+  code, whatever the current folder is.
 
   Args:
     flag: `config`, `also` or `sweep`.
     text: `FILE[:ARGUMENT]`.
 
   Returns:
-    `PATH[:ARGUMENT]` of a file that is there.
+    `PATH[:ARGUMENT]` of an existing file.
 
   Raises:
-    ValueError: there is none; names similar ones and all that there are.
+    ValueError: there is no such file; the message lists similar names and all
+      available ones.
   """
   name, colon, argument = text.partition(':')
   found = _find(flag, name)
@@ -75,7 +77,7 @@ def find(flag: str, text: str) -> str:
 
 
 def exists(flag: str, text: str) -> bool:
-  """Whether `find` finds it."""
+  """Returns whether `find` finds the file."""
   return bool(_find(flag, text.partition(':')[0]))
 
 
@@ -85,7 +87,7 @@ def _find(flag: str, name: str) -> str:
   folder = _FOLDERS[flag]
   stem = name.removesuffix('.py')
   above, _, stem = stem.rpartition('/')
-  # `configs/sweeps/`, `sweeps/` or nothing.
+  # The path may begin with `configs/sweeps/`, `sweeps/` or nothing.
   if above and not f'/{folder}'.endswith(f'/{above}'):
     return ''
   file = path(folder) / f'{stem}.py'
@@ -93,9 +95,9 @@ def _find(flag: str, name: str) -> str:
 
 
 def _missing(flag: str, name: str) -> str:
-  """That there is no such file, and which there are."""
+  """Says that there is no such file, and which files there are."""
   shipped = names(flag)
-  # Where it was looked for, which need not be where the shipped ones are.
+  # The folder that the user named, which may hold files of the user's own.
   folder = pathlib.Path(os.path.dirname(name) or _FOLDERS[flag])
   own = []
   if folder.is_dir() and not folder.samefile(path(_FOLDERS[flag])):
@@ -110,7 +112,7 @@ def _missing(flag: str, name: str) -> str:
     words.append(f'Did you mean {" or ".join(similar)}?')
   if own:
     words.append(f'{folder} holds {", ".join(f"{one}.py" for one in own)}.')
-  words.append(f'Those of vit_jax are {", ".join(shipped)}.')
+  words.append(f'vit_jax comes with {", ".join(shipped)}.')
   return ' '.join(words)
 
 

@@ -1,4 +1,4 @@
-"""What `--version` prints: all that a bug report should say of a machine."""
+"""The text that `--version` prints: what a bug report needs of a machine."""
 
 import contextlib
 import os
@@ -11,19 +11,19 @@ from collections.abc import Mapping
 import vit_jax
 from vit_jax.runtime import installed
 
-# Seconds for the devices: on a slice of several machines they may wait for the
-# processes of the others, which are not there.
+# Seconds to wait for the devices. On a slice of several machines they may wait
+# for processes on the other machines, which do not run now.
 PATIENCE = 60.0
 
 _ROOT = pathlib.Path(__file__).parents[2]
-# launch/pack.sh leaves it in the code that it ships, which has no repository.
+# launch/pack.sh adds this folder to shipped code, which has no repository.
 _SHIPPED = 'launch_record'
-# In an installed package, which has no repository either (setup.py).
+# setup.py adds this file to an installed package, which has none either.
 _BUILT = 'vit_jax/COMMIT'
 # Seconds: a repository on a network disk must not hold up a run.
 _GIT_PATIENCE = 10.0
 
-# A process of its own, as a driver may end it, hang, or keep the memory.
+# Runs in its own process, because a driver may crash, hang or keep the memory.
 _ASK = """
 import sys
 try:
@@ -36,7 +36,10 @@ print(len(found), found[0].platform, found[0].device_kind)
 
 
 def text() -> str:
-  """A line for each: the code, libraries, system and devices; never fails."""
+  """Returns lines on the code, the libraries, the system and the devices.
+
+  Never raises.
+  """
   lines = {
     'vit_jax': f'{vit_jax.__version__}, commit {commit() or "unknown"}',
     **installed.versions(),
@@ -47,7 +50,7 @@ def text() -> str:
 
 
 def devices(patience: float = PATIENCE) -> str:
-  """How many devices JAX finds, and of which kind; or why it finds none.
+  """Returns the number and kind of JAX's devices, or why JAX finds none.
 
   Args:
     patience: seconds to wait for them.
@@ -55,7 +58,7 @@ def devices(patience: float = PATIENCE) -> str:
   try:
     done = subprocess.run(
       [sys.executable, '-c', _ASK],
-      # Beside a run, which has most of a GPU's memory.
+      # A run on the same machine may hold most of a GPU's memory.
       env={**os.environ, 'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'},
       stdin=subprocess.DEVNULL,
       capture_output=True,
@@ -75,16 +78,16 @@ def devices(patience: float = PATIENCE) -> str:
 
 
 def commit(root: pathlib.Path = _ROOT) -> str:
-  """The commit of this code, such as `0b97a35...`, never raising.
+  """Returns the commit of this code, such as `0b97a35...`; never raises.
 
   Args:
     root: the folder that holds `vit_jax`.
 
   Returns:
-    40 hexadecimal digits, with `+` if files that git knows were changed, and
-    `?` if there was not the time to tell. Of an installed package: as it was
-    when it was built. '' if the code is in no repository, or is not known to
-    the one around it.
+    40 hexadecimal digits, followed by `+` if tracked files were changed, or by
+    `?` if git took too long to tell. For an installed package, the commit at
+    build time. '' if the code is in no repository, or not tracked by the
+    repository around it.
   """
   with contextlib.suppress(OSError, UnicodeDecodeError):
     shipped = root / _SHIPPED
@@ -101,13 +104,13 @@ def commit(root: pathlib.Path = _ROOT) -> str:
   try:
     changed = _git(root, 'status', '--porcelain', '--untracked-files=no')
   except (OSError, ValueError, subprocess.SubprocessError):
-    return head + '?'  # It took too long to look.
+    return head + '?'
   return head + '+' * bool(changed)
 
 
 def _git(root: pathlib.Path, *words: str) -> str:
-  # A hook of another repository may have set GIT_DIR, and a run that only
-  # looks must leave the index's lock to those that write.
+  # A hook of another repository may have set GIT_DIR. Without optional locks,
+  # this read does not get in the way of a git command that writes.
   kept: Mapping[str, str] = {
     key: value
     for key, value in os.environ.items()

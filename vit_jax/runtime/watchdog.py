@@ -1,4 +1,4 @@
-"""Nothing hangs in silence: reports a loop that stands still, then ends it."""
+"""Reports a loop that hangs, and ends its process after a time limit."""
 
 import contextlib
 import sys
@@ -14,12 +14,12 @@ from absl import logging
 from vit_jax.runtime import errors, progress
 from vit_jax.runtime.distributed import jax_service
 
-# Seconds that the last words may take.
+# Seconds that the last log message may take.
 _LOG_LIMIT = 10.0
 
 
 class _Beat(NamedTuple):
-  """What finished, when, and the limits' least value from then on."""
+  """The last progress: what finished, when, and the least limit since then."""
 
   what: str
   time: float
@@ -27,7 +27,7 @@ class _Beat(NamedTuple):
 
 
 class _Stillness:
-  """How long there was no beat, and what is due because of that."""
+  """Counts the time without a beat, and tells when to report or exit."""
 
   def __init__(self, report_after: float, exit_after: float):
     self._report_after, self._exit_after = report_after, exit_after
@@ -51,13 +51,14 @@ class _Stillness:
 
 
 class Watchdog:
-  """While open, a thread that expects `beat` to be called again and again.
+  """While open, a thread that expects regular calls of `beat`.
 
-  It works while other threads hang in C++, as a collective does whose peer is
-  gone: such calls release Python's interpreter lock. A thread that hangs while
-  it holds that lock stops this one too; that takes a supervisor outside of the
-  process. Time in which the whole process stood still (SIGSTOP, a suspended
-  machine) does not count. In a debugger set both limits to 0.
+  The thread keeps running while other threads hang in C++, such as in a
+  collective whose peer is gone: these calls release Python's interpreter lock.
+  A thread that hangs with that lock stops the watchdog too; only a supervisor
+  outside of the process helps then. Time in which the whole process stood still
+  (SIGSTOP, a suspended machine) does not count. In a debugger, set both limits
+  to 0.
   """
 
   def __init__(
@@ -66,15 +67,14 @@ class Watchdog:
     exit_after: float,
     log: Callable[[str], None] = lambda text: logging.error('%s', text),
   ):
-    """Nothing is watched before the context is entered.
+    """Prepares the watchdog; the context starts it.
 
     Args:
-      report_after: after so many seconds without a beat, and again after as
-        many more, `log` gets the last beat and the stacks of all threads; 0
-        for never.
-      exit_after: after so many seconds without a beat the process reports, and
-        ends with `StuckError`'s exit code, at once: its main thread may never
-        run Python again, so no exception would end it. 0 for never.
+      report_after: seconds without a beat after which `log` gets the last beat
+        and the stacks of all threads; repeated at this interval. 0: never.
+      exit_after: seconds without a beat after which the process reports and
+        exits at once with `StuckError`'s exit code. It does not raise, because
+        a main thread that hangs in C++ sees no exception. 0: never.
       log: writes a text of several lines.
     """
     self._report_after, self._exit_after = report_after, exit_after
@@ -105,17 +105,17 @@ class Watchdog:
       self._thread = None
 
   def beat(self, what: str) -> None:
-    """Something finished: 'step 12'. Cheap, from any thread."""
-    # One assignment, so that the thread never sees half of it.
+    """Notes that `what` finished, such as 'step 12'; cheap and thread-safe."""
+    # A single assignment, so that the thread never sees a partial update.
     self._beat = _Beat(what, time.monotonic(), self._allowed)
 
   @contextlib.contextmanager
   def allow(self, what: str, seconds: float) -> Iterator[None]:
-    """Inside, both limits are at least `seconds`; for one long call.
+    """Raises both limits to at least `seconds` inside, for one long call.
 
     The first step includes compilation, which takes minutes for a large model.
-    It is not left out altogether: it is also where a run hangs whose hosts
-    disagree.
+    The step must still have a limit, because a run whose hosts disagree hangs
+    there.
     """
     before = self._allowed
     self._allowed = max(before, seconds)
@@ -132,13 +132,13 @@ class Watchdog:
     woken = time.monotonic()
     while not self._end.wait(tick):
       now = time.monotonic()
-      # Much more than a tick means that this thread didn't run either.
+      # After much more than a tick, the whole process has stood still.
       passed, woken = min(now - woken, 2 * tick), now
       beat = self._beat
       if beat is not last:
         if reported:
           pause = progress.duration(beat.time - last.time)
-          text = f'Going on after {pause}: {beat.what}.'
+          text = f'The run goes on after {pause}: {beat.what}.'
           self._write(lambda text=text: text)
         last, reported = beat, False
         still.reset()
@@ -151,10 +151,10 @@ class Watchdog:
         self._exit(beat)
 
   def _write(self, text: Callable[[], str]) -> threading.Thread:
-    """Logs in a thread of its own, which nobody needs to wait for.
+    """Logs in a thread of its own, so that the watchdog itself cannot hang.
 
-    What hangs may hold the logs' lock, or the disk that the source code of the
-    stacks is read from.
+    The thread that hangs may hold the log's lock. The disk with the source code
+    for the stacks may hang, too.
     """
 
     def write():
@@ -172,7 +172,7 @@ class Watchdog:
     self._write(
       lambda: (
         f'{_describe(beat)}\nThis was the time limit: the process ends with'
-        f' exit code {code}. Start it again, to go on from the last checkpoint.'
+        f' exit code {code}. Start it again to go on from the last checkpoint.'
       )
     ).join(_LOG_LIMIT)
     jax_service.end_process(code)
@@ -184,14 +184,14 @@ def _describe(beat: _Beat) -> str:
   return (
     f'Nothing finished for {progress.duration(seconds)}, since'
     f' {time.strftime("%Y-%m-%d %H:%M:%S", since)}. The last was: {beat.what}.'
-    f' What the threads are doing:\n{stacks()}'
+    f' The stacks of all threads:\n{stacks()}'
   )
 
 
 def stacks() -> str:
-  """Where each thread is, the main one first; equal ones together."""
+  """Formats all threads' stacks, the main thread first; joins equal stacks."""
   names = {thread.ident: thread.name for thread in threading.enumerate()}
-  # A thread that C++ started has no name here.
+  # Threads that C++ started have no name in `threading`.
   threads = [
     (names.get(ident, f'unnamed {ident}'), frame)
     for ident, frame in sys._current_frames().items()

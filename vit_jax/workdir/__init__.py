@@ -1,1 +1,1 @@
-"""A run's directory, on a disk or in a bucket: files, numbers and owner."""
+"""A run's work directory, local or in a bucket: files, metrics and owner."""

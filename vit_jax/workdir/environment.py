@@ -1,10 +1,10 @@
-"""What each launch of a run ran on, in its directory: code, libraries, devices.
+"""Records the code, libraries and devices of each launch in the work directory.
 
-`WORKDIR/environment.jsonl` has a line for each launch that had something to do,
-so that a run that was resumed with changed code says so.
-`WORKDIR/requirements.txt` is all that was installed in the newest of them, as
-pip takes it; what launches before a change had is in `requirements_1.txt`, and
-so on, oldest first. launch/worker/setup.sh installs exactly that.
+`WORKDIR/environment.jsonl` has a line for each launch that had steps to do, so
+it shows whether a run was resumed with other code. `WORKDIR/requirements.txt`
+lists all that was installed at the newest launch, for pip. Earlier lists are in
+`requirements_1.txt` and so on, oldest first. launch/worker/setup.sh can install
+exactly these versions.
 """
 
 import contextlib
@@ -37,16 +37,16 @@ REQUIREMENTS = 'requirements.txt'
 def write(
   workdir: epath.PathLike, step: int, mesh: jax.sharding.Mesh
 ) -> dict[str, Any]:
-  """Adds the line of this launch; call it in the first process only.
+  """Adds a line for this launch; call this only in process 0.
 
-  If the launch before had other devices or another mesh, a warning says what
-  that changes. A directory that can't be written to is a warning here, as other
-  files of the run say so too.
+  If the previous launch had other devices or another mesh, a warning says what
+  that changes. If the directory cannot be written, this only warns, because
+  other files of the run raise the error.
 
   Args:
     workdir: an existing directory.
-    step: that the launch goes on from.
-    mesh: the devices.
+    step: the step that the launch starts from.
+    mesh: the device mesh.
 
   Returns:
     The line: `time` (UTC), `step`, `commit` (see `version.commit`), versions,
@@ -68,8 +68,8 @@ def write(
   }
   path = epath.Path(workdir) / FILE
   try:
-    # Anew as a whole: object stores can not append, and it is short. What is
-    # cut off or no JSON is dropped.
+    # Writes the whole file again, because object stores cannot append. It is
+    # short. Damaged lines are dropped.
     earlier = read(workdir)
     text = ''.join(json.dumps(old) + '\n' for old in [*earlier, line])
     with files.atomic(path) as temporary:
@@ -82,36 +82,36 @@ def write(
 
 
 def _tell_other_devices(earlier: list[dict[str, Any]], now: dict) -> None:
-  """Logs what is not bitwise as it would have been."""
+  """Warns if other devices change the numbers of the run."""
   keys = ('platform', 'device_kind', 'devices', 'mesh', 'processes')
-  # Launches of before the mesh was noted lack it.
+  # Lines of older versions lack the mesh.
   old = {k: earlier[-1][k] for k in keys if earlier and k in earlier[-1]}
   differing = [k for k in old if old[k] != now[k]]
   if differing:
     logging.warning(
-      'Other devices than at the launch before (%s). From step %d on numbers'
-      ' are rounded otherwise, as sums are in another order; with dropout and'
-      " dropout_rng='rbg' the masks are other ones, too. Images and their order"
-      ' stay.',
+      'This launch has other devices than the one before (%s). From step %d on'
+      ' rounding differs, because sums have another order. With dropout and'
+      " dropout_rng='rbg' the masks differ, too. Images and their order do not"
+      ' change.',
       '; '.join(f'{k} {old[k]}, now {now[k]}' for k in differing),
       now['step'],
     )
 
 
 def write_requirements(workdir: epath.PathLike, step: int) -> str:
-  """Writes what is installed; call it in the first process only.
+  """Writes the list of installed libraries; call this only in process 0.
 
-  If another environment is recorded there, a warning says what changed, and
-  the earlier file gets a name of its own. A directory that can't be written to
-  is a warning, too.
+  If the file lists another environment, a warning says what changed, and the
+  earlier file is kept under another name. If the directory cannot be written,
+  this only warns.
 
   Args:
     workdir: an existing directory.
-    step: that the launch goes on from.
+    step: the step that the launch starts from.
 
   Returns:
-    What changed since the launch before, see `installed.changes`; '' if
-    nothing did, or this is the first.
+    The changes since the previous launch, see `installed.changes`; '' if there
+    are none, or if this is the first launch.
   """
   path = epath.Path(workdir) / REQUIREMENTS
   python, _, rest = installed.freeze().partition('\n')
@@ -130,8 +130,8 @@ def write_requirements(workdir: epath.PathLike, step: int) -> str:
       kept = _keep(path, earlier)
       logging.warning(
         'This launch has another environment than the one before: %s. The run'
-        ' goes on; its numbers may differ from here on in the last digits, or'
-        ' by more. What it had is in %s: pip install -r of that gives it back.',
+        ' goes on, but its numbers may differ from here on, in the last digits'
+        ' or by more. To restore the earlier environment, pip install -r %s.',
         changed,
         kept,
       )
@@ -143,7 +143,7 @@ def write_requirements(workdir: epath.PathLike, step: int) -> str:
 
 
 def _keep(path: epath.Path, text: str) -> epath.Path:
-  """Writes an earlier file under the next name that is free."""
+  """Writes the earlier list to the next free name, and returns the path."""
   names = (f'{path.stem}_{i}{path.suffix}' for i in itertools.count(1))
   kept = next(p for p in map(path.with_name, names) if not p.exists())
   with files.atomic(kept) as temporary:
@@ -152,7 +152,7 @@ def _keep(path: epath.Path, text: str) -> epath.Path:
 
 
 def _text(path: epath.Path) -> str:
-  """'' if there is no such file."""
+  """Returns the text of a file; '' if the file does not exist."""
   try:
     return path.read_bytes().decode(errors='replace')
   except FileNotFoundError:
@@ -164,7 +164,7 @@ def _now() -> str:
 
 
 def read(workdir: epath.PathLike) -> list[dict[str, Any]]:
-  """The lines of a work directory, oldest first; [] if it has none."""
+  """Returns the lines of a work directory, oldest first; [] if it has none."""
   lines = []
   for line in _text(epath.Path(workdir) / FILE).splitlines():
     with contextlib.suppress(ValueError):
@@ -175,6 +175,6 @@ def read(workdir: epath.PathLike) -> list[dict[str, Any]]:
 
 
 def commits(workdir: epath.PathLike) -> tuple[str, ...]:
-  """The commits that a run's launches ran, each once, oldest first."""
+  """Returns the commits of a run's launches, each once, oldest first."""
   found = [line.get('commit') for line in read(workdir)]
   return tuple(dict.fromkeys(filter(None, found)))

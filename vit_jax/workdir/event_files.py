@@ -1,7 +1,7 @@
-"""TensorBoard's files, written without tensorboardX's thread.
+"""Writes TensorBoard's files without tensorboardX's thread.
 
-At a full disk that thread ends with a traceback, and whoever adds a row of
-numbers then waits for it for ever.
+On a full disk, that thread ends with a traceback, and the next call that adds
+numbers would wait for the thread forever.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from tensorboardX.proto import event_pb2, summary_pb2
 
 
 class EventFile:
-  """One file. What is added is on disk at once.
+  """One event file, which is on disk after each call.
 
-  Every method raises OSError where the disk does not take it.
+  Every method raises OSError if the disk cannot be written.
   """
 
   def __init__(
@@ -27,9 +27,9 @@ class EventFile:
     """Opens a new file.
 
     Args:
-      folder: an existing one.
-      purge_step: TensorBoard leaves out what older files have from it on.
-      suffix: the end of the file's name, after its time.
+      folder: an existing folder.
+      purge_step: TensorBoard ignores older files' values from this step on.
+      suffix: the end of the file's name, after the time.
     """
     self._file = event_file_writer.EventsWriter(
       os.path.join(folder, 'events'), suffix
@@ -57,11 +57,11 @@ class EventFile:
 
 @contextlib.contextmanager
 def told(folder: os.PathLike | str, numbers: str) -> Iterator[None]:
-  """Makes a warning of what the disk does not take.
+  """Turns an OSError inside into a warning.
 
   Args:
-    folder: of the file that ends, for the warning.
-    numbers: what has all numbers, for the warning.
+    folder: the folder of the event file, for the warning.
+    numbers: the name of the file with all numbers, for the warning.
   """
   try:
     yield

@@ -1,4 +1,4 @@
-"""Paths as users write them, and the small files that a run keeps."""
+"""Paths that users write, and the small files of a work directory."""
 
 import contextlib
 import errno
@@ -11,12 +11,12 @@ from etils import epath
 
 from vit_jax.runtime import errors, json_text, printable
 
-# One name a line, in the order of the logits.
+# One name per line, in the order of the logits.
 CLASS_NAMES = 'class_names.txt'
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-  """Expands `~` and makes a local path absolute, as Orbax needs it.
+  """Expands `~` and makes a local path absolute, which Orbax needs.
 
   Paths with a scheme, such as `gs://bucket/run`, stay as they are.
   """
@@ -27,9 +27,9 @@ def absolute(path: epath.PathLike) -> epath.Path:
 
 
 def check_regular(path: epath.PathLike) -> None:
-  """Raises ValueError for a pipe, a socket or a device, which a read waits for.
+  """Raises ValueError for a pipe, socket or device, whose reads may hang.
 
-  What is not there passes, and so does what lies in a store such as `gs://`.
+  A missing file passes, and so does any path in a store such as `gs://`.
   """
   path = os.fspath(path)
   others = os.path.exists(path) and not os.path.isdir(path)
@@ -39,12 +39,12 @@ def check_regular(path: epath.PathLike) -> None:
 
 
 def open_regular(path: str, flags: int) -> int:
-  """The `opener` of `open` for files among others' files.
+  """Opens a regular file; an `opener` of `open` for untrusted folders.
 
   Raises:
-    OSError: it is a folder, a pipe, a socket or a device.
+    OSError: the path is a folder, a pipe, a socket or a device.
   """
-  # A pipe that nobody writes to is waited for without it.
+  # Without O_NONBLOCK, this waits for a pipe that nobody writes to.
   descriptor = os.open(path, flags | os.O_NONBLOCK)
   if stat.S_ISREG(os.fstat(descriptor).st_mode):
     return descriptor
@@ -55,7 +55,7 @@ def open_regular(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def atomic(path: epath.Path) -> Iterator[epath.Path]:
-  """Yields a temporary path, which takes the name `path` in the end."""
+  """Yields a temporary path, and renames it to `path` at the end."""
   temporary = path.with_name(f'{path.name}.tmp')
   try:
     yield temporary
@@ -68,17 +68,17 @@ def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:
   """Reads a file that holds a JSON object.
 
   Args:
-    path: of the file, which exists.
-    remedy: what to do if it is damaged, as the end of a sentence.
+    path: an existing file.
+    remedy: advice if the file is damaged, as the end of a sentence.
 
   Raises:
-    ValueError: it is damaged; names it, and the remedy.
+    ValueError: the file is damaged; the message names it and the remedy.
   """
   check_regular(path)
   try:
     content = json_text.loads(path.read_bytes())
     if not isinstance(content, dict):
-      raise ValueError(f'it holds {content!r:.40}, no object')
+      raise ValueError(f'it holds {content!r:.40}, not an object')
   except ValueError as error:
     raise ValueError(f'{path} is damaged ({error}): {remedy}.') from error
   return content
@@ -86,10 +86,10 @@ def read_object(path: epath.Path, remedy: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def disk_full_named(workdir: epath.Path) -> Iterator[None]:
-  """Lets the system's `No space left on device` say where, and what to do.
+  """Adds the place and a remedy to the system's `No space left on device`.
 
   Raises:
-    SaveError: in its place.
+    SaveError: the disk or the quota is full.
   """
   try:
     yield
@@ -97,21 +97,21 @@ def disk_full_named(workdir: epath.Path) -> Iterator[None]:
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
       raise
     raise errors.SaveError(
-      f'{error.filename or workdir}: {error.strerror}. Make room, some MB more'
-      ' than the checkpoints take, and start the same command again.'
+      f'{error.filename or workdir}: {error.strerror}. Make room for the'
+      ' checkpoints and some MB more, and start the same command again.'
     ) from error
 
 
 def write_class_names(workdir: epath.PathLike, names: Sequence[str]) -> None:
   """Writes the names, one for each logit, in their order."""
-  # A name is a line, whatever a folder's name may hold.
+  # A folder's name may contain a newline; each name must be one line.
   lines = map(printable.name, names)
   path = epath.Path(workdir) / CLASS_NAMES
   path.write_text(''.join(f'{line}\n' for line in lines))
 
 
 def read_class_names(workdir: epath.PathLike) -> tuple[str, ...]:
-  """Reads the names of a work directory; empty if it has none."""
+  """Reads the class names of a work directory; () if it has none."""
   path = epath.Path(workdir) / CLASS_NAMES
   check_regular(path)
   if not path.exists():
@@ -120,5 +120,5 @@ def read_class_names(workdir: epath.PathLike) -> tuple[str, ...]:
     return tuple(path.read_text(encoding='utf-8').split('\n')[:-1])
   except UnicodeDecodeError as error:
     raise ValueError(
-      f'{path} is damaged ({error}): delete it, and classes are numbers.'
+      f'{path} is damaged ({error}): delete it to see classes as numbers.'
     ) from error

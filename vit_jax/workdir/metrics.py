@@ -1,4 +1,4 @@
-"""Where a run's numbers go: `metrics.jsonl` and TensorBoard."""
+"""Writes a run's metrics to `metrics.jsonl` and to TensorBoard's files."""
 
 import contextlib
 import errno
@@ -16,18 +16,18 @@ from vit_jax.runtime import errors, json_text
 from vit_jax.workdir import buckets, event_files
 from vit_jax.workdir.buckets import growing, uploading
 
-# Seconds for the last upload of a run that ends early: the machine may be taken
-# away meanwhile.
+# Seconds for the last upload of a run that ends early, because its machine may
+# be taken away soon.
 _LAST_PATIENCE = 20.0
 
 FILE = 'metrics.jsonl'
 
 
 def read(workdir: epath.PathLike) -> list[dict[str, float]]:
-  """The lines of a run's `metrics.jsonl`, oldest first; [] if there is none.
+  """Returns the rows of a run's `metrics.jsonl`, oldest first; [] if no file.
 
-  A line that is cut off or damaged is left out, with a warning unless it is the
-  last one, at which a process may have died.
+  Skips damaged lines with a warning. Skips an incomplete last line silently,
+  because a process may have died while writing it.
   """
   path = epath.Path(workdir) / FILE
   rows = []
@@ -49,15 +49,15 @@ def _parse(line: str) -> dict[str, float]:
     or type(row.get('step')) is not int
     or any(type(value) not in (int, float) for value in row.values())
   ):
-    raise ValueError('it is no row of numbers with a step.')
+    raise ValueError('it is not an object of numbers with a step.')
   return row
 
 
 class MetricWriter:
-  """Appends named numbers to the work directory; silent on other hosts.
+  """Appends metrics to the work directory; does nothing except in process 0.
 
-  Object stores such as `gs://` cannot append: there a thread uploads what is
-  new now and then, in parts (see `buckets.parts`), which `close` joins.
+  Object stores such as `gs://` cannot append. There a thread regularly uploads
+  new numbers in parts (see `buckets.growing`), which `close` merges.
   """
 
   def __init__(
@@ -69,14 +69,14 @@ class MetricWriter:
     upload_every: float = 30.0,
     check: Callable[[], None] = lambda: None,
   ):
-    """Opens the files, dropping lines past the step the run resumes from.
+    """Opens the files, and drops rows after the step that the run resumes from.
 
     Args:
       workdir: an existing directory.
-      start_step: what was logged after this step is about to be repeated.
+      start_step: the last step whose row is kept; the run repeats later steps.
       tensorboard: whether to write event files too.
-      upload_every: seconds between uploads to an object store, at least.
-      check: called before each; raises if there may be none.
+      upload_every: minimum seconds between uploads to an object store.
+      check: called before each upload; raises if the run must not write.
     """
     self._active = jax.process_index() == 0
     if not self._active:
@@ -107,10 +107,10 @@ class MetricWriter:
       )
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
-    """Writes one line; NaN and inf are left out.
+    """Writes one row without NaN and infinite values.
 
-    It is on disk when this returns, if it can be; in an object store after
-    `flush`.
+    The row is on disk when this returns, unless the disk is full; in an object
+    store it is there after `flush`.
 
     Raises:
       TakenOverError: another run has the directory (see `ownership.held`).
@@ -129,10 +129,10 @@ class MetricWriter:
       self._uploader.soon()
 
   def flush(self) -> None:
-    """Returns when all that was written is on disk, or in the store.
+    """Waits until all rows are on disk or in the object store.
 
     Raises:
-      StoreError, OSError: it could not be written.
+      StoreError, OSError: a row could not be written.
       ValueError: another run has the directory (see `ownership.held`).
     """
     if self._active and self._uploader:
@@ -142,11 +142,12 @@ class MetricWriter:
       self._lines.flush()
 
   def close(self) -> None:
-    """Flushes, and puts parts together. May be called again.
+    """Flushes and merges the parts; may be called again.
+
+    While another exception is handled, errors are only logged.
 
     Raises:
-      StoreError, OSError: it could not be written. Only a message while another
-        exception is handled.
+      StoreError, OSError: a row could not be written.
     """
     if not self._active:
       return
@@ -165,7 +166,8 @@ class MetricWriter:
       except (errors.StoreError, ValueError) as error:
         if handled is None:
           raise
-        if not isinstance(error, errors.TakenOverError):  # Said already.
+        # A TakenOverError is the one that is handled already.
+        if not isinstance(error, errors.TakenOverError):
           logging.error('%s', error)
       return
     if self._board:
@@ -188,7 +190,7 @@ class MetricWriter:
       yield
     except (errors.StoreError, ValueError):
       raise
-    except Exception as error:  # Each client has its own.
+    except Exception as error:  # Each object store's client has its own errors.
       raise errors.StoreError(
         f'{self._path} cannot be written: {" ".join(str(error).split())}. Start'
         ' the same command again to go on from the last checkpoint.'
@@ -196,14 +198,14 @@ class MetricWriter:
 
 
 class _Lines:
-  """A local file; what the disk does not take now is written later."""
+  """A local file of lines; lines that a full disk refuses are written later."""
 
   def __init__(self, path: epath.Path):
     self._path = path
     self._waiting = b''
 
   def append(self, line: str) -> None:
-    """Writes a line, on disk when this returns; else says so, once."""
+    """Writes a line to disk; warns once if that fails."""
     told = bool(self._waiting)
     self._waiting += line.encode()
     try:
@@ -217,7 +219,7 @@ class _Lines:
         )
 
   def flush(self) -> None:
-    """Raises OSError if something is left that cannot be written."""
+    """Writes the waiting lines; raises OSError if that fails."""
     if not self._waiting:
       return
     with open(self._path, 'ab', buffering=0) as file:
@@ -227,13 +229,13 @@ class _Lines:
           raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
       except OSError:
         with contextlib.suppress(OSError):
-          file.truncate(size)  # No half line.
+          file.truncate(size)  # Removes an incomplete line.
         raise
     self._waiting = b''
 
 
 class _Events:
-  """TensorBoard's file, of which every row is on disk at once."""
+  """TensorBoard's local file; a full disk ends it with a warning."""
 
   def __init__(self, workdir: epath.PathLike, purge_step: int | None):
     self._workdir = workdir

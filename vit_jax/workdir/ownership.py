@@ -1,4 +1,4 @@
-"""A work directory has one owner at a time: two runs do not mix in it."""
+"""Locks a work directory, so that two runs never write to it together."""
 
 import contextlib
 import errno
@@ -18,12 +18,12 @@ from vit_jax.runtime import distributed, json_text
 from vit_jax.workdir import buckets
 
 FILE = 'owner.json'
-# Seconds to wait for an owner that is just ending.
+# Seconds to wait for an owner that may be ending.
 PATIENCE = 10.0
-# The same for one on another machine, which may be dead.
+# Seconds to wait for an owner on another machine, which may be dead.
 PATIENCE_ELSEWHERE = 150.0
 _TAKEN = (errno.EAGAIN, errno.EACCES)
-# What file systems without locks answer.
+# The errors of file systems without locks.
 _NO_LOCKS = (
   *(errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS),
   *(errno.EINVAL, errno.EPERM, errno.ENOTTY, errno.EOPNOTSUPP),
@@ -32,20 +32,21 @@ _NO_LOCKS = (
 
 @contextlib.contextmanager
 def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
-  """Holds a work directory, which exists; all processes must call this.
+  """Locks an existing work directory; all processes must call this.
 
-  The lock is the operating system's, on `WORKDIR/owner.json`, which says who
-  has or had it. It ends with its process, however that ends; on file systems
-  that several machines share, that of a dead machine ends when the server says
-  so, after about 90 seconds with NFS 4. In a bucket the file is a lease, see
-  `buckets.lease`: that of a dead process ends after two minutes.
+  The operating system locks `WORKDIR/owner.json`, which names the current or
+  last owner. The lock ends with its process, even if that is killed. On a
+  network file system, the server decides when the lock of a dead machine ends,
+  with NFS 4 after about 90 seconds. In a bucket the file is a lease (see
+  `buckets.lease`), which ends two minutes after its process died.
 
   Yields:
-    A function to be called before anything is written, which raises ValueError
-    if another run has taken the directory meanwhile.
+    A function to call before each write, which raises ValueError if another run
+    has taken the directory in the meantime.
 
   Raises:
-    ValueError: another run has it; names its host, process and start.
+    ValueError: another run has the directory; the message names its host,
+      process and start.
     OSError: the file cannot be written.
   """
   with contextlib.ExitStack() as stack:
@@ -59,8 +60,8 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
       problem = _take(workdir, stack)
     elif jax.process_index() == 0:
       logging.warning(
-        '%s is in an object store that nobody can own: start no second run in'
-        ' it. gs:// has what it takes.',
+        '%s is in an object store without locks: do not start a second run in'
+        ' it. Work directories on gs:// are protected.',
         workdir,
       )
     if problem := distributed.broadcast(problem):
@@ -72,15 +73,15 @@ def _lease(workdir: epath.Path):
   # Imported late: it imports gcsfs.
   from vit_jax.workdir.buckets import lease
 
-  # The number tells runs apart that have the same host and process, as in
-  # containers.
+  # The random number identifies the run: in containers, two runs may have the
+  # same host and process.
   owner = _owner() | {'run': secrets.token_hex(8)}
   return lease.Lease(workdir / FILE, json.dumps(owner).encode(), _described)
 
 
 def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
-  """Takes the lock until the stack ends; or says who has it."""
-  # Without emptying what it says of the owner.
+  """Takes the lock until the stack ends; else returns who has it."""
+  # Mode 'a+' keeps the name of the present owner.
   path = workdir / FILE
   file = stack.enter_context(open(path, 'a+', encoding='utf-8'))  # noqa: SIM115
   file.seek(0)
@@ -94,7 +95,9 @@ def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
     except OSError as error:
       if error.errno in _NO_LOCKS:
         logging.warning(
-          '%s has no locks (%s): start no second run in it.', workdir, error
+          '%s has no locks (%s): do not start a second run in it.',
+          workdir,
+          error,
         )
         return ''
       if error.errno not in _TAKEN:
@@ -107,7 +110,7 @@ def _take(workdir: epath.Path, stack: contextlib.ExitStack) -> str:
       )
     time.sleep(0.2)
   file.truncate(0)
-  with contextlib.suppress(OSError):  # A full disk shows elsewhere.
+  with contextlib.suppress(OSError):  # Other writes report a full disk.
     json.dump(_owner(), file)
     file.flush()
   return ''
@@ -127,5 +130,5 @@ def _described(text: str | bytes) -> str:
     return (
       f'process {owner["process"]} on {owner["host"]}, since {owner["since"]}'
     )
-  except (ValueError, TypeError, KeyError):  # It has just been taken.
+  except (ValueError, TypeError, KeyError):  # The owner is just writing it.
     return 'another run'

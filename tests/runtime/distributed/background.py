@@ -1,4 +1,4 @@
-"""A thread in which the coroutines of a test run."""
+"""Runs the coroutines of a test in a thread."""
 
 import asyncio
 import contextlib
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 
 class Loop:
-  """See `background`."""
+  """The event loop of the thread of `background`."""
 
   def __init__(self, loop: asyncio.AbstractEventLoop):
     self._loop = loop
 
   def start(self, coroutine):
-    """Returns a future of another thread."""
+    """Starts a coroutine in the thread and returns its future."""
     return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
   def call(self, coroutine, timeout=20):

@@ -1,4 +1,7 @@
-"""The arbiter alone, against bare sockets: of processes and of strangers."""
+"""Guards: the arbiter serves processes, and strangers cannot disturb it.
+
+The processes are bare sockets.
+"""
 
 import contextlib
 import errno
@@ -19,7 +22,7 @@ TOKEN = 'ab12'
 
 
 class _Listener(socket.socket):
-  """Cannot accept as long as `full`, as if too many files were open."""
+  """A listener that fails while `full`, as if too many files were open."""
 
   full = False
   tries = 0
@@ -38,7 +41,7 @@ def listener():
 
 
 class _Served:
-  """An arbiter of a run, process 0's socket, and its end."""
+  """A running arbiter, process 0's socket to it, and a future of its end."""
 
   def __init__(self, loop, listener, num_processes, start):
     self.address = listener.getsockname()
@@ -52,7 +55,7 @@ class _Served:
     self.told = loop.start(self.arbiter.serve())
 
   def connect(self, **changes):
-    """Connects, and says hello if there is anything to say."""
+    """Connects, and says hello if any of its fields are given."""
     sock = socket.create_connection(self.address, 10)
     if changes:
       hello = {
@@ -89,7 +92,7 @@ def _send(sock, **message):
 
 
 def _messages(sock):
-  """Returns all but signs of life, until the other side sends no more."""
+  """Returns all messages until the connection ends, except signs of life."""
   data = b''
   with contextlib.suppress(ConnectionResetError):
     while more := sock.recv(1000):
@@ -99,7 +102,7 @@ def _messages(sock):
 
 
 def _next(sock):
-  """Returns the next message that is no sign of life."""
+  """Returns the next message, except signs of life."""
   while True:
     line = b''
     while not line.endswith(b'\n'):
@@ -117,7 +120,7 @@ def test_verdict_is_read_before_the_end(serve):
     text = 'Process 2 of 3 did not join within 1 s; joined: 0 on h, 1 on h.'
     [message] = _messages(one)
     assert text in message['lost']['text']
-    # Who has read all has still to close.
+    # The arbiter waits until the others have read the verdict and closed.
     time.sleep(0.3)
     assert not served.told.done()
   served.told.result(2)
@@ -131,7 +134,7 @@ def test_process_0_gives_up(serve):
   with served.connect(process_id=1) as one:
     time.sleep(0.3)
     served.own.close()
-    # No verdict: a new process 0 may come.
+    # There is no verdict, because a new process 0 may come.
     assert _messages(one) == []
   served.told.result(2)
 
@@ -146,8 +149,8 @@ def test_process_that_does_not_fit_is_told_alone(serve):
     served.connect(process_id=2) as two,
   ):
     for sock, text in (
-      (other, 'The number of processes is 5 to process 1'),
-      (twin, 'The same process id was given to two'),
+      (other, 'Process 0 expects 3 processes, and process 1'),
+      (twin, 'Two processes have the same process id'),
       (changed, 'Processes differ in their code'),
     ):
       [message] = _messages(sock)
@@ -179,7 +182,7 @@ FALSE = [
 
 @pytest.mark.parametrize('started', [False, True])
 def test_strangers_harm_nobody(serve, started):
-  """500 silent ones, garbage, half a hello, false ones, one byte a second."""
+  """Strangers stay silent, or send garbage, part of a hello or a false one."""
   served = serve(num_processes=2, start=60)
   with contextlib.ExitStack() as stack:
 
@@ -262,7 +265,7 @@ def test_a_bug_of_the_arbiter_ends_the_run_by_name(serve, monkeypatch):
       raise KeyError('unforeseen')
 
     monkeypatch.setattr(served.roster, 'verdict', fail)
-    text = "Process 0 cannot watch the others any more: KeyError('unforeseen')."
+    text = "Process 0 cannot watch the others anymore: KeyError('unforeseen')."
     assert _messages(one) == [{'lost': {'text': text}}]
 
 
@@ -273,7 +276,7 @@ def test_too_many_open_files(serve, listener):
     time.sleep(0.5)
     assert 1 <= listener.tries < 300  # asyncio tries `backlog` times a second.
     listener.full = False
-    # It was kept waiting, and hears the verdict.
+    # The waiting connection gets in, and receives the verdict.
     assert 'joined: 0 on h, 1 on h.' in _messages(one)[-1]['lost']['text']
 
 
@@ -284,7 +287,7 @@ def test_a_value_goes_once_to_each_other_process(serve):
       assert 'welcome' in _next(sock)
     value = '"' + 'é' * 500_000 + '"'
     _send(one, broadcast={'value': ''})
-    _send(two, broadcast={'value': '[1]'})  # Counts nothing.
+    _send(two, broadcast={'value': '[1]'})  # Only process 0's value counts.
     _send(served.own, broadcast={'value': value})
     assert _next(served.own) == {'broadcast': {'value': ''}}
     for sock in (one, two):
@@ -327,7 +330,7 @@ def test_a_process_that_sends_nonsense_is_lost(serve, lines):
     assert 'welcome' in _next(served.own)
     one.sendall(lines)
     assert (
-      'Lost process 1 on h (pid 1): sent what is no message'
+      'Lost process 1 on h (pid 1): sent an invalid message'
       in _next(served.own)['lost']['text']
     )
 

@@ -1,4 +1,7 @@
-"""Where a process finds its place: flags, Slurm, TPU pods, or alone."""
+"""Guards: a process finds its id and the number of processes.
+
+It finds them by flags, Slurm, Open MPI, TPU pods or GKE, or is alone.
+"""
 
 import socket
 
@@ -23,7 +26,7 @@ def _no_network(monkeypatch):
 
 @pytest.fixture
 def tpu_vm(monkeypatch):
-  """A Cloud TPU VM, as JAX sees it; returns its metadata, to be filled."""
+  """Makes JAX see a Cloud TPU VM; returns its metadata for the test to fill."""
   monkeypatch.setattr(cloud_tpu_cluster, 'running_in_cloud_tpu_vm', True)
   monkeypatch.setattr(jax_cluster, 'running_in_cloud_tpu_vm', True)
   monkeypatch.delenv('TPU_SKIP_MDS_QUERY', raising=False)
@@ -65,7 +68,7 @@ def test_flags():
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((None, 2, 0), "{'num_processes': 2, 'process_id': 0} came without"),
+    ((None, 2, 0), "{'num_processes': 2, 'process_id': 0} was given without"),
     (('host:1', None, None), 'without num_processes and process_id'),
     (('host', 2, 0), "coordinator_address='host': expected HOST:PORT"),
     ((':8000', 2, 0), "coordinator_address=':8000': expected HOST:PORT"),
@@ -82,13 +85,13 @@ def test_flags_that_do_not_fit(arguments, message):
 def test_slurm(monkeypatch):
   _slurm(monkeypatch)
   place = cluster.find(None, None, None, 1)
-  # JAX's port is 61440 + job id modulo 4096; the next one is the next job's.
+  # JAX's port is 61440 + job id modulo 4096, so the next job has the next port.
   assert place == Place('node007:61442', 4, 2, [0], ['node[007-010]'], '4098')
   assert place.port == 57346
   # Two runs of one job are two launches.
   monkeypatch.setenv('SLURM_STEP_ID', '3')
   assert cluster.find(None, None, None, 1).job == '4098 3'
-  # Flags come first. Not all processes need be of the job, then.
+  # Flags come first: some of the processes may be outside of the job.
   assert cluster.find('host:8000', 2, 1, 1) == Place('host:8000', 2, 1)
   monkeypatch.setenv('JAX_COORDINATOR_PORT', '7000')
   place = cluster.find(None, None, None, 1)
@@ -96,7 +99,7 @@ def test_slurm(monkeypatch):
 
 
 def test_the_job_of_mpirun_is_not_that_of_its_srun(monkeypatch):
-  # It starts processes on other hosts by srun, those beside it by itself.
+  # mpirun starts processes on other hosts by srun, and local ones by itself.
   _slurm(monkeypatch)
   monkeypatch.setenv('PMIX_NAMESPACE', 'prterun-node007-12@1')
   assert cluster.find(None, None, None, 1).job == 'prterun-node007-12@1'
@@ -141,7 +144,7 @@ def test_single_tpu_host(tpu_vm):
 
 
 def test_gke(tpu_vm, monkeypatch):
-  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'true')  # As GKE does.
+  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'true')  # GKE sets this.
   monkeypatch.setenv('TPU_WORKER_ID', '1')
   monkeypatch.setenv('TPU_WORKER_HOSTNAMES', 'job-0.svc,job-1.svc')
   for name, value in {'NUM_SLICES': '1', 'SLICE_ID': '0'}.items():
@@ -158,7 +161,7 @@ def test_host_of_process_0_has_no_name_yet(tpu_vm, monkeypatch):
 
   monkeypatch.setattr(socket, 'gethostbyname', fail)
   monkeypatch.setattr(cloud_tpu_cluster.time, 'sleep', lambda seconds: None)
-  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'true')  # As GKE does.
+  monkeypatch.setenv('TPU_SKIP_MDS_QUERY', 'true')  # GKE sets this.
   monkeypatch.setenv('TPU_WORKER_HOSTNAMES', 'job-0.svc,job-1.svc')
   monkeypatch.setenv('MEGASCALE_COORDINATOR_ADDRESS', 'job-0.svc')
   with pytest.raises(errors.HostLostError, match=r'after 1 s .*job-0\.svc'):

@@ -1,4 +1,7 @@
-"""Real processes on 127.0.0.1 that meet, are lost, fail, and end."""
+"""Guards: processes of a run meet, agree and end together, with clear errors.
+
+The processes are real, on 127.0.0.1.
+"""
 
 import contextlib
 import hashlib
@@ -19,7 +22,7 @@ import pytest
 
 from vit_jax.runtime import distributed, installed
 
-slow = pytest.mark.slow  # Each starts processes, for seconds.
+slow = pytest.mark.slow  # Each test starts processes for seconds.
 
 ROOT = pathlib.Path(__file__).parents[3]
 PATIENCE = 60.0  # Seconds for anything that should take a few.
@@ -51,9 +54,9 @@ class Run:
     environment=(),
     **arguments,
   ):
-    """Starts a process; `name` is its process id if it is not given.
+    """Starts a process; its `name` is by default its process id.
 
-    On `path` it finds what is installed before all else, in `root` the code.
+    `path` comes first on its import path, and `root` holds the code.
     """
     name = process_id if name is None else name
     worker = {**self._arguments, 'process_id': process_id, **arguments}
@@ -94,9 +97,9 @@ class Run:
     return self.processes.pop(name)
 
   def end(self):
-    """Returns each process's exit code, and the seconds it took for all.
+    """Returns each process's exit code, and the seconds until all ended.
 
-    What Python and JAX take to start does not count.
+    The time to start Python and JAX does not count.
     """
     self.wait_for('begins', alive=False)
     start = time.monotonic()
@@ -113,7 +116,7 @@ class Run:
 
 
 def _free_ports() -> int:
-  """Returns a port that is free, as is the one above it."""
+  """Returns a free port whose next higher port is free, too."""
   while True:
     with socket.create_server(('127.0.0.1', 0)) as first:
       port = first.getsockname()[1]
@@ -126,7 +129,7 @@ def _free_ports() -> int:
 
 
 def _lost(run, name):
-  """The one error that a process gives."""
+  """Returns the only error of a process, which names a lost process."""
   [text] = set(re.findall(r'(?:error: |\] )(Lost .*)', run.output(name)))
   assert run.output(name).count(text) == 1
   return text
@@ -147,7 +150,7 @@ def test_one_process_needs_nothing(monkeypatch):
 
 def test_processes_meet_agree_and_wait_for_the_last(tmp_path):
   with Run(tmp_path, 'agree', ids=(0, 1, 2)) as run:
-    # Others find the port too.
+    # Other programs may connect to the port, too.
     for garbage in (b'GET / HTTP/1.1\r\n\r\n', b'[' * 60000 + b'\n', b'{}\n'):
       deadline = time.monotonic() + PATIENCE
       while time.monotonic() < deadline:
@@ -201,7 +204,7 @@ def test_killed_process_is_named(tmp_path, victim):
     run.wait_for('adding')
     killed = run.send(victim, signal.SIGKILL)
     codes, seconds = run.end()
-    # Not -6: JAX would abort them.
+    # The code is not -6, with which JAX would abort the processes.
     assert set(codes.values()) == {76}
     assert seconds < 6
     for i in codes:
@@ -254,7 +257,7 @@ def test_stopped_process_is_named(tmp_path, victim):
     stopped = run.send(victim, signal.SIGSTOP)
     codes, seconds = run.end()
     stopped.send_signal(signal.SIGCONT)
-    # It learns of it, too, once it goes on.
+    # The stopped process learns of its loss when it goes on.
     assert stopped.wait(PATIENCE) == 76
     assert set(codes.values()) == {76}
     assert 3 < seconds < 12
@@ -269,9 +272,9 @@ def test_who_stood_still_does_not_take_the_others_for_lost(tmp_path, first):
   with Run(tmp_path, 'until preempted', lost_timeout=4) as run:
     run.wait_for('adding')
     run.processes[first].send_signal(signal.SIGSTOP)
-    time.sleep(1)  # The second has read all that the first had sent.
+    time.sleep(1)  # The second process reads all that the first has sent.
     run.processes[1 - first].send_signal(signal.SIGSTOP)
-    time.sleep(6)  # Longer than the limit.
+    time.sleep(6)  # Longer than `lost_timeout`.
     run.processes[1 - first].send_signal(signal.SIGCONT)
     time.sleep(1.5)
     run.processes[first].send_signal(signal.SIGCONT)
@@ -288,7 +291,9 @@ def test_same_process_id_twice(tmp_path):
     assert codes == {0: 1, 1: 1, 'twin': 1}
     assert seconds < 18
     for name in (0, 1, 'twin'):
-      assert 'error: The same process id was given to two:' in run.output(name)
+      assert 'error: Two processes have the same process id:' in (
+        run.output(name)
+      )
 
 
 @slow
@@ -299,7 +304,9 @@ def test_another_number_of_processes(tmp_path):
     assert codes == {0: 1, 1: 1}
     assert seconds < 18
     for i in range(2):
-      assert 'The number of processes is 3 to process 1 on' in run.output(i)
+      assert 'Process 0 expects 2 processes, and process 1 on' in (
+        run.output(i)
+      )
 
 
 def test_other_versions_of_libraries_end_it_before_the_first_step(tmp_path):
@@ -360,7 +367,7 @@ def test_other_code(tmp_path):
   for package in ('vit_jax', 'tests/runtime/distributed'):
     shutil.copytree(ROOT / package, other / package)
   shutil.copy(ROOT / 'tests' / '__init__.py', other / 'tests')
-  with (other / 'vit_jax' / 'errors.py').open('a') as file:
+  with (other / 'vit_jax' / 'runtime' / 'errors.py').open('a') as file:
     file.write('# Changed.\n')
   with Run(tmp_path, 'forever', ids=(0,), num_processes=2) as run:
     run.add(1, root=other, path=other)
@@ -376,7 +383,7 @@ def test_other_code(tmp_path):
 def _hello(**changes):
   hello = {
     'protocol': 2,
-    'token': hashlib.sha256(b'\n').hexdigest(),  # That of no launcher.
+    'token': hashlib.sha256(b'\n').hexdigest(),  # The token without a launcher.
     'nonce': 'stranger',
     'process_id': 1,
     'num_processes': 2,
@@ -389,7 +396,7 @@ def _hello(**changes):
 
 
 def _disturb(port, stack):
-  """500 silent connections, garbage, and false hellos of all kinds."""
+  """Opens 500 silent connections, and sends garbage and false hellos."""
   for data in [b''] * 500 + [
     *(b'GET / HTTP/1.1\r\n\r\n', b'\xff' * 9999, b'{"hello": {"protocol": '),
     *(b'[' * 250_000 + b'\n', b'x' * (1 << 18), b'{"done": {}}\n'),

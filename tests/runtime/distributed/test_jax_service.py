@@ -1,4 +1,4 @@
-"""How a process ends when JAX would abort it, or wait at its end."""
+"""Guards: a process ends with our exit code where JAX would abort or wait."""
 
 import os
 import socket
@@ -60,7 +60,7 @@ def test_abort_leaves_time_to_tell_the_cause(restore, code):
 @pytest.mark.parametrize(
   ('waits', 'least', 'most'),
   [
-    # As JAX does, for the other processes.
+    # JAX's exit handler waits like this for the other processes.
     ('atexit.register(time.sleep, 60)', 0, 2),
     pytest.param(
       'threading.Thread(target=time.sleep, args=[60]).start()',
@@ -86,7 +86,7 @@ def test_jax_leaves_sigterm_alone():
   result = subprocess.run(
     command, capture_output=True, text=True, env=environment, check=False
   )
-  # Orbax knows of none, and the signal ends the process, as everywhere.
+  # Orbax learns of no preemption, and the signal ends the process as usual.
   assert (result.stdout, result.returncode) == ('False\n', -15), result.stderr
 
 

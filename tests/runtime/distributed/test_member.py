@@ -1,4 +1,4 @@
-"""A process's side of the connection, against a bare socket as the arbiter."""
+"""Guards: a process's side of the connection; a bare socket is the arbiter."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from vit_jax.runtime.distributed.roster import Limits
 
 
 class _Joined:
-  """A member of two processes that has joined, and the arbiter's side."""
+  """A member of a run of two processes that has joined; plays the arbiter."""
 
   def __init__(self, loop, lost_timeout):
     self.loop, self.ended = loop, []
@@ -35,7 +35,7 @@ class _Joined:
     self.other.sendall(json.dumps(message).encode() + b'\n')
 
   def hears(self, count):
-    """Returns the next messages of the member that are no signs of life."""
+    """Returns the next messages of the member, except signs of life."""
     found, data = [], b''
     while len(found) < count:
       data += self.other.recv(1000)
@@ -76,7 +76,7 @@ def test_agreements_of_two_threads_come_after_each_other(joined):
   calls = [_exchange(joined, 'any_true', flag) for flag in (False, True)]
   for i, call in enumerate(calls):
     assert joined.hears(1) == [{'any_true': {'value': bool(i)}}]
-    # The other one is not sent before this is answered.
+    # The member sends the other call only after this answer.
     joined.other.settimeout(0.2)
     with pytest.raises(TimeoutError):
       joined.hears(1)
@@ -107,7 +107,7 @@ def test_long_value_goes_as_fast_as_it_is_read(joined):
   received = 0
   while received < 400_000:
     received += len(joined.other.recv(1 << 16))
-    time.sleep(0.005)  # The member sends a piece, and has to wait.
+    time.sleep(0.005)  # The member must wait before it sends more.
   assert time.monotonic() - start < 2
   joined.tell(broadcast={'value': ''})
   assert call.result(10) == ''
@@ -138,7 +138,7 @@ def test_verdict_ends_the_process_whatever_it_waits_for(
   assert type(error) is kind
   assert error.exit_code == code
   assert str(error) == next(iter(message.values()))['text']
-  # One error, once: the main thread raises none.
+  # Only one thread reports the error: the main thread raises none.
   late = joined.loop.start(joined.member.fail(1, 'ValueError: Gloo', 3))
   time.sleep(0.2)
   assert not call.done()
@@ -175,7 +175,9 @@ def test_orderly_end(joined):
 
 def test_others_are_still_at_work(joined):
   call = joined.loop.start(joined.member.finish(0.3))
-  with pytest.raises(errors.HostLostError, match='Others are still at work'):
+  with pytest.raises(
+    errors.HostLostError, match='Other processes are still work'
+  ):
     call.result(10)
 
 
@@ -183,7 +185,7 @@ def test_others_are_still_at_work(joined):
   'line',
   [
     b'{"any_true": {"value": 1}}',
-    b'{"any_true": {"value": true}}',  # Nobody asked.
+    b'{"any_true": {"value": true}}',  # The member did not ask.
     b'{"lost": {"text": NaN}}',
     b'{"ended": {"text": "", "code": 0}}',
     b'[' * 100_000,
@@ -191,7 +193,7 @@ def test_others_are_still_at_work(joined):
 )
 def test_process_0_that_sends_nonsense_is_lost(joined, line):
   joined.other.sendall(line + b'\n')
-  text = 'Lost process 0 on h (pid 1): sent what is no message'
+  text = 'Lost process 0 on h (pid 1): sent an invalid message'
   assert text in str(joined.wait_for_the_end())
 
 

@@ -1,4 +1,4 @@
-"""Lines over a socket: what is let in, and what is not."""
+"""Guards: only valid messages pass between processes."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ HELLO = {
   'pid': 12,
   'identity': {'words': ['--a'], 'versions': {'jax': '0.12'}, 'code': 'f00'},
 }
-LONE = '"\\ud800"'  # Half a character, which no log can hold.
+LONE = '"\\ud800"'  # A lone surrogate, which no log can encode.
 
 
 def _decode(line, table=messages.FROM_PROCESS):
@@ -28,7 +28,7 @@ def _decode(line, table=messages.FROM_PROCESS):
 
 def test_hello():
   assert _decode(json.dumps({'hello': HELLO})) == ('hello', HELLO)
-  # Unknown fields are left out; older programs send less.
+  # Unknown fields are left out; older programs send fewer fields.
   older = {k: v for k, v in HELLO.items() if k not in ('token', 'nonce')}
   assert _decode(json.dumps({'hello': {**older, 'new': [1]}})) == (
     'hello',
@@ -42,7 +42,7 @@ def test_hello():
     ('protocol', ['0', '1001', 'true', '2.0', '"2"']),
     ('token', ['1', f'"{"a" * 65}"', '"\\n"']),
     ('nonce', ['null', f'"{"a" * 65}"']),
-    # Process 0 does not come over the network.
+    # Process 0 itself does not come over the network.
     ('process_id', ['0', '-1', 'Infinity', 'NaN', '1e3', 'true', '1' * 5000]),
     ('num_processes', ['1', '1000001', '-Infinity', '[2]']),
     ('host', [f'"{"h" * 256}"', '"a\\nb"', '"\\u001b[2J"', LONE, '{}']),
@@ -85,7 +85,7 @@ def test_fields_of_hello(name, values):
     ('{"any_true": {"value": "yes"}}', 'FROM_ARBITER'),
     ('{"beat": {}, "end": {"orderly": true}}', 'FROM_ARBITER'),
     ('{"beat": true}', 'FROM_ARBITER'),
-    # Of no meaning, but no JSON either.
+    # Unknown fields are ignored, but NaN is not JSON.
     ('{"beat": {"unknown": NaN}}', 'FROM_ARBITER'),
     ('{"beat": {"unknown": -Infinity}}', 'FROM_ARBITER'),
     ('GET / HTTP/1.1', 'FROM_ARBITER'),
@@ -114,7 +114,7 @@ def test_every_text_may_be_sent():
 
 
 def _read(*pieces, limit=messages.SHORT):
-  """Sends pieces and closes; returns the messages, and why no more came."""
+  """Sends pieces and closes; returns the messages, and why they ended."""
 
   async def read():
     one, other = socket.socketpair()
@@ -148,7 +148,7 @@ def test_no_line_is_longer_than_allowed():
   assert _read(beat + b' ' * 88 + b'\n', limit=100)[0] == [('beat', {})]
   for end in (b'\n', b''):
     found, why = _read(beat, b' ' * 300, end, limit=100)
-    assert (found, why) == ([], 'sent what is no message (too long)')
+    assert (found, why) == ([], 'sent an invalid message (too long)')
 
 
 @pytest.mark.filterwarnings('ignore:.*fork:DeprecationWarning')
@@ -164,7 +164,7 @@ def test_forked_child_does_not_keep_connections_open():
     child = os.fork()
     if child == 0:
       os.close(wait)
-      os.read(release, 1)  # Until the parent closes it.
+      os.read(release, 1)  # Waits until the parent closes the pipe.
       os._exit(0)
     try:
       address = server.getsockname()

@@ -1,4 +1,4 @@
-"""The verdict on a run: who is missing, lost, failed, or at the end."""
+"""Guards: the verdict on missing, lost, failed and finished processes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ IDENTITY = {'command line': ['--a', '--b=1'], 'code': 'f00'}
 
 
 def _roster(num_processes=3, hosts=(), joined=(1, 2), identity=IDENTITY):
-  """One whose time starts at 0 s; limits of 100 s to start and 10 s silent."""
+  """Returns a roster at time 0 s, with limits of 100 s (start), 10 s (lost)."""
   first = Peer(0, 'host-0', 10, identity)
   roster = Roster(first, num_processes, hosts, Limits(100, 10), now=0)
   for i in joined:
@@ -97,13 +97,16 @@ def test_time_in_which_process_0_stood_still_does_not_count():
   roster = _started()
   roster.pause(50)
   assert roster.verdict(55) is None
-  assert roster.verdict(61) is None  # Settles first.
+  assert roster.verdict(61) is None  # SETTLE passes before the verdict.
   assert roster.verdict(62)[0][0] == 'lost'
 
 
 _MISFITS = [
   ({'protocol': 1}, 'Another version of this program runs as process 1 on'),
-  ({'num_processes': 4}, 'is 4 to process 1 on host-1 (pid 11), and 3 to'),
+  (
+    {'num_processes': 4},
+    'expects 3 processes, and process 1 on host-1 (pid 11) expects 4.',
+  ),
   (
     {'identity': {**IDENTITY, 'command line': ['--a', '--c', '--b=2']}},
     "command line: process 0 on host-0 (pid 10) has '--b=1', process 1 on"
@@ -121,7 +124,7 @@ _MISFITS = [
 def test_whoever_does_not_fit_harms_nobody_if_another_comes(changes, text):
   roster = _roster(joined=())
   assert text in _misfit(roster, 1, **changes)
-  # Process 2 is missing, too: they may all still come.
+  # Process 2 is missing, too, so the verdict must wait for both.
   assert roster.verdict(99) is None
   assert _enter(roster, 2)
   assert roster.verdict(11) is None
@@ -146,7 +149,7 @@ def test_the_same_id_twice():
   roster = _roster(joined=(1,))
   twin = {'host': 'host-9', 'pid': 99, 'nonce': 'twin'}
   text = (
-    'The same process id was given to two: process 1 on host-1 (pid 11) and'
+    'Two processes have the same process id: process 1 on host-1 (pid 11) and'
     ' process 1 on host-9 (pid 99).'
   )
   assert text in _misfit(roster, 1, **twin)
@@ -155,13 +158,13 @@ def test_the_same_id_twice():
   kind, fields = roster.verdict(12.1)[0]
   assert kind == 'refused'
   assert text in fields['text']
-  # It was a stranger, if all come.
+  # If all processes come, the twin was a stranger.
   assert _enter(roster, 2)
   assert roster.complete()
-  # Nobody is known by the lack of a nonce.
+  # Two processes without a nonce are not the same process.
   roster = _roster(joined=())
   assert _enter(roster, 1, nonce='')
-  assert 'given to two' in _misfit(roster, 1, nonce='')
+  assert 'the same process id' in _misfit(roster, 1, nonce='')
 
 
 def test_a_false_claim_explains_no_other_place():
@@ -185,9 +188,9 @@ def test_all_libraries_that_differ_are_named():
   assert _misfit(roster, 1, identity={'versions': other}) == (
     'Processes differ in their versions: process 0 on host-0 (pid 10) has'
     " 'libtpu missing, numpy 2.4.6', process 1 on host-1 (pid 11) has 'libtpu"
-    " 5, numpy 2.5.5'. It must be the same. Install the same on all hosts,"
-    " from one file: launch/locks has such, and a run's work directory has its"
-    ' requirements.txt.'
+    " 5, numpy 2.5.5'. It must be the same. Install the same on all hosts from"
+    " one file, such as one in launch/locks or the requirements.txt in a run's"
+    ' work directory.'
   )
 
 
@@ -203,7 +206,7 @@ def test_stranger_is_named_when_others_never_came():
   _misfit(roster, 1, num_processes=4)
   text = roster.verdict(101)[0][1]['text']
   assert 'Processes 1, 2 of 3 did not join within 100 s' in text
-  assert 'Sent away: The number of processes is 4 to process 1' in text
+  assert 'Sent away: Process 0 expects 3 processes, and process 1' in text
 
 
 def test_same_process_may_connect_again():
@@ -230,7 +233,7 @@ def test_lost_together_are_named_together():
   roster.peers[1].gone = 'connection closed'
   assert roster.verdict(1) is None
   roster.peers[2].gone = 'connection closed'
-  # What it raised because of the loss is no error of its own.
+  # The loss takes precedence over an error that it caused.
   _fail(roster, 0, -9, 'ValueError: Gloo')
   text = (
     'Lost process 1 on host-1 (pid 11): connection closed; process 2 on host-2'
@@ -256,7 +259,7 @@ def test_a_sign_of_life_just_in_time():
   assert roster.verdict(10.1) is None
   roster.peers[1].seen = 10.2
   assert roster.verdict(10.7) is None
-  # The next loss settles anew.
+  # SETTLE starts again at the next loss.
   roster.peers[1].gone = 'connection closed'
   assert roster.verdict(11) is None
 

@@ -1,4 +1,4 @@
-"""What the processes of a launch have in common, and the port's addresses."""
+"""Guards: a launch's token, the grace of an error, and the port's addresses."""
 
 import socket
 import types
@@ -21,7 +21,7 @@ def test_token(monkeypatch):
   assert session._token(there) == launched
   assert len({none, in_job, launched}) == 3
   assert 'secret' not in launched
-  assert len(launched) == 64  # As much as a hello may hold.
+  assert len(launched) == 64  # The longest token that a hello may hold.
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_token(monkeypatch):
     (ValueError('bad'), 1, roster.GRACE),
     (errors.SaveError('disk full'), 1, roster.GRACE),
     (errors.StoreError('no answer'), 76, roster.GRACE),
-    # All others are about to raise it, too, and save until then.
+    # All others save, and then raise this error, too.
     (errors.PreemptedError('SIGTERM'), 75, 60),
     (errors.InterruptedByUserError('Ctrl-C'), 130, 60),
   ],

@@ -1,7 +1,9 @@
-"""One process of a run: meets the others, adds with them, and ends somehow.
+"""One process of a run in `test_connected`.
 
-The command line must be the same in all, so what differs is in WORKER: a JSON
-object with the arguments of `connected`, and `does`, a key of `_BODIES`.
+It meets the others, adds numbers with them, and ends in the way of the test.
+The command line must be the same in all processes. So the environment variable
+WORKER holds what differs: a JSON object with the arguments of `connected`, and
+`does`, a key of `_BODIES`.
 """
 
 import json
@@ -96,7 +98,7 @@ def _prepare(process_id):
   with preemption.Notice() as notice:
     notice.begin()
     print('preparing', flush=True)
-    time.sleep(600)  # Compiles, say.
+    time.sleep(600)  # Stands for a compilation.
 
 
 def _exit(process_id):

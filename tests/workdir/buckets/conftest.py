@@ -1,4 +1,4 @@
-"""A fake bucket, `gs://bucket`, for each test."""
+"""Provides an empty fake bucket, `gs://bucket`, to each test."""
 
 import fsspec
 import pytest
@@ -7,7 +7,7 @@ from etils.epath import backend
 
 @pytest.fixture(scope='session')
 def server():
-  """One for all: TensorStore looks for its address once."""
+  """Returns one server for all tests, as TensorStore reads its URL once."""
   pytest.importorskip('gcsfs')
   pytest.importorskip('gcp_storage_emulator')
   from tests.workdir.buckets import fake
@@ -19,7 +19,7 @@ def server():
 
 @pytest.fixture
 def bucket(server, monkeypatch):
-  """An empty bucket that is well; what this process has of it is forgotten."""
+  """Returns an empty, working bucket; clears all caches of this process."""
   from orbax.checkpoint import test_utils
 
   from vit_jax.workdir import buckets

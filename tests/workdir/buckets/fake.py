@@ -1,7 +1,7 @@
-"""A bucket on this machine, whose service can be made to fail.
+"""A local fake bucket, whose service a test can make fail.
 
-The server is `gcp-storage-emulator`; what it lacks and the clients need is
-added here: several requests at once, preconditions, moving, and listings from
+The server is `gcp-storage-emulator`. This module adds what the clients need and
+the emulator lacks: concurrent requests, preconditions, moves, and listings from
 one name to another.
 """
 
@@ -20,7 +20,7 @@ from gcp_storage_emulator.handlers import buckets
 
 NAME = 'bucket'
 
-# Which right a request needs, as the service's documentation has it.
+# The right that each kind of request needs, by the service's documentation.
 _RIGHTS = {
   'list': 'storage.objects.list',
   'bucket': 'storage.buckets.get',
@@ -31,14 +31,14 @@ _RIGHTS = {
 
 
 class Bucket:
-  """A server with one bucket. What it counts and how it fails may be changed.
+  """A server with one bucket; tests may change its counters and failures.
 
   Attributes:
-    url: of the server.
-    denied: rights that are missing, such as `storage.buckets.get`.
+    url: the URL of the server.
+    denied: missing rights, such as `storage.buckets.get`.
     delay: seconds before each answer.
-    uploaded: bytes by the object's name, the names of all copies together.
-    requests: their number by kind: list, bucket, read, write, delete.
+    uploaded: uploaded bytes by object name, over all writes.
+    requests: numbers of requests by kind: list, bucket, read, write, delete.
   """
 
   def __init__(self):
@@ -53,7 +53,7 @@ class Bucket:
     threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
   def reset(self) -> None:
-    """Empties the bucket; it is well."""
+    """Empties the bucket and resets counters and failures."""
     with self.lock:
       self.storage.wipe()
       buckets.create_bucket(NAME, self.storage)
@@ -65,7 +65,7 @@ class Bucket:
     self._down_until = 0.0
 
   def fail(self, seconds: float) -> None:
-    """From now on every answer is 503, for so long."""
+    """Answers every request with 503 for `seconds` from now."""
     self._down_until = time.monotonic() + seconds
 
   @property
@@ -91,7 +91,7 @@ class Bucket:
     self._server.server_close()
 
   def environment(self) -> dict[str, str]:
-    """What a process needs to see this bucket as gs://bucket."""
+    """Returns environment variables that make this bucket gs://bucket."""
     return {
       'STORAGE_EMULATOR_HOST': self.url,
       'FSSPEC_GS_TOKEN': 'anon',
@@ -108,12 +108,13 @@ class _Handler(server.RequestHandler):
 
   def __init__(self, bucket, *args):
     self.bucket = bucket
-    with contextlib.suppress(ConnectionError):  # It lost its interest.
+    with contextlib.suppress(ConnectionError):  # The client has gone.
       super().__init__(bucket.storage, *args)
 
   def _handle(self, method):
     bucket = self.bucket
-    # Also of what is refused: the next request comes on the same connection.
+    # Reads the body of a refused request, too, because the next request comes
+    # on the same connection.
     body = server._read_raw_data(self) or b''
     time.sleep(bucket.delay)
     path, _, query = self.path.partition('?')
@@ -128,7 +129,7 @@ class _Handler(server.RequestHandler):
         return self._refuse(503, 'The service is down.')
       right = _RIGHTS[kind]
       if kind == 'write' and bucket.generation(self.name) != '0':
-        # Overwriting is both.
+        # Overwriting needs both rights.
         right = next(iter(bucket.denied & {right, _RIGHTS['delete']}), right)
       if right in bucket.denied:
         return self._refuse(403, f'The caller does not have {right}.')

@@ -1,4 +1,4 @@
-"""`vit_jax.main` with a lease that is over after seconds.
+"""`vit_jax.main` with a lease that expires after seconds.
 
 python -m tests.workdir.buckets.program --config=... --workdir=gs://...
 """

@@ -1,4 +1,4 @@
-"""A service that does not answer is waited for, and not for ever."""
+"""Guards: requests wait for a service that does not answer, but not forever."""
 
 import time
 
@@ -18,7 +18,7 @@ def test_files_and_folders(bucket):
   (RUN / 'a').write_bytes(content)
   assert (RUN / 'a').read_bytes() == content
   assert [path.name for path in RUN.iterdir()] == ['a']
-  # What other processes write is seen, and what they delete is not.
+  # Nothing is cached: this process sees what other processes delete.
   bucket.storage.delete_file('bucket', 'run/a')
   assert not RUN.exists()
 
@@ -47,7 +47,7 @@ def test_what_does_not_answer_in_time(bucket, monkeypatch):
     (RUN / 'a').write_text('text')
   assert time.monotonic() - begin < 3
   assert error.value.exit_code == 76
-  # Not taken for what is not there.
+  # A missing answer does not mean that the file does not exist.
   with pytest.raises(errors.StoreError):
     RUN.exists()
   with pytest.raises(errors.StoreError):
@@ -68,7 +68,7 @@ def test_credentials_that_nobody_can_renew(bucket, monkeypatch, retryable):
   error = errors.StoreError if retryable else google.RefreshError
   with pytest.raises(error, match='Reauthentication is needed'):
     (RUN / 'a').read_text()
-  # Of each request.
+  # Only a retryable error is tried again.
   assert (len(tries) > 3) == retryable
 
 

@@ -1,4 +1,4 @@
-"""Files that grow where none can: nothing twice, nothing lost, few bytes."""
+"""Guards: growing files in a bucket lose nothing and upload little."""
 
 import contextlib
 import errno
@@ -29,9 +29,9 @@ def _writer(start_step=0, tensorboard=False, every=0.1, **kwargs):
 
 
 def _dies_after(steps):
-  """A run that has flushed each row, and is no more."""
+  """Simulates a run that flushes each row and is then killed."""
   writer = _writer()
-  writer._uploader.close()  # What its thread would do now.
+  writer._uploader.close()  # Stops the thread of the run.
   for step in range(1, steps + 1):
     writer.write(step, {'a': 0.5})  # 22 bytes.
     writer.flush()
@@ -71,8 +71,6 @@ def test_rows_are_uploaded_in_the_background_and_merged(bucket):
 def test_nothing_is_uploaded_twice(bucket):
   writer = _writer(tensorboard=True, every=3600)
   writer.write(1, {'a': 0.5})
-  writer.flush()
-  time.sleep(0.3)  # TensorBoard's writer is a thread.
   writer.flush()
   before = bucket.uploaded.total()
   writer.flush()
@@ -130,7 +128,7 @@ def test_a_full_part_is_left_alone(bucket, monkeypatch):
 def test_after_death_rows_past_the_checkpoint_are_dropped(bucket, monkeypatch):
   monkeypatch.setattr(growing, 'FULL', 40)
   _dies_after(5)
-  # The next one starts from step 3.
+  # The next launch resumes from step 3.
   writer = _writer(start_step=3, every=3600)
   assert bucket.names() == ['run/metrics.jsonl']
   assert _steps() == [1, 2, 3]
@@ -144,7 +142,7 @@ def test_after_death_rows_past_the_checkpoint_are_dropped(bucket, monkeypatch):
 
 @pytest.mark.parametrize('writes', range(5))
 def test_a_merge_that_is_killed(bucket, monkeypatch, writes):
-  """After any number of its requests, and after the next one."""
+  """A merge may be killed after any request; the next merge completes it."""
   monkeypatch.setattr(growing, 'FULL', 40)
   _dies_after(5)
   left = [writes]
@@ -254,7 +252,7 @@ def test_tensorboard_reads_every_row_once(bucket, monkeypatch, tmp_path):
   names = [n for n in bucket.names() if 'tfevents' in n]
   assert len(names) >= 5
   found = []
-  for name in names:  # In TensorBoard's order.
+  for name in names:  # Sorted, which is TensorBoard's order.
     content = bucket.read(name)
     while content:
       length = int.from_bytes(content[:8], 'little')
@@ -284,7 +282,7 @@ def test_a_full_disk_here_ends_tensorboard_alone(bucket, monkeypatch, caplog):
 
 
 def test_bytes_that_are_uploaded(bucket, monkeypatch):
-  """Of 2,000 rows, with an upload at each tenth: 16 MB if all were anew."""
+  """Uploads 2,000 rows, every tenth; whole files would be much more."""
   monkeypatch.setattr(growing, 'FULL', 2**13)
   writer = _writer(every=3600)
   values = {f'train/value_{i}': i / 7 for i in range(20)}

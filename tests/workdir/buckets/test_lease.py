@@ -1,4 +1,7 @@
-"""One run at a time in a directory of a bucket, however the last one ended."""
+"""Guards: only one run at a time has a directory in a bucket.
+
+This holds however the last run ended.
+"""
 
 import json
 import os
@@ -19,7 +22,7 @@ NAME = 'run/owner.json'
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-  # The service's clock has whole seconds.
+  # The clock of the fake service counts whole seconds, so STALE has a few.
   monkeypatch.setattr(lease, 'EVERY', 0.3)
   monkeypatch.setattr(lease, 'STALE', 3.0)
 
@@ -29,7 +32,7 @@ def _held():
 
 
 def _other(bucket, **values):
-  """What another run writes."""
+  """Writes the lease of another run."""
   owner = {'host': 'other', 'process': 7, 'since': '2026-01-01 00:00:00 UTC'}
   (RUN / 'owner.json').write_text(json.dumps(owner | values))
 
@@ -59,7 +62,7 @@ def test_a_live_owner_is_named(bucket):
     _held(),
   ):
     pass
-  # Asking took nothing away, and what was held is given back.
+  # The refused run did not change the lease, and its owner has returned it.
   assert bucket.names() == []
 
 
@@ -98,7 +101,7 @@ def test_who_lost_it_writes_no_more(bucket):
         ValueError, match='was taken over by process 7 on other, since 2026'
       ):
         check()
-  # Nor does it take away what is another's.
+  # It does not delete the other run's lease, either.
   assert json.loads(bucket.read(NAME))['process'] == 7
 
 
@@ -120,7 +123,7 @@ def test_a_long_silence_is_asked_about_first(bucket, monkeypatch):
   monkeypatch.setattr(lease, 'EVERY', 60)
   with _held() as check:
     _other(bucket)
-    check()  # Who has just given a sign of life need not ask.
+    check()  # No request is needed soon after a sign of life.
     time.sleep(1.6)
     with pytest.raises(ValueError, match='was taken over'):
       check()
@@ -186,7 +189,7 @@ def test_while_the_bucket_does_not_answer(bucket, monkeypatch):
     time.sleep(2)
     with pytest.raises(errors.StoreError):
       check()
-    # Not asked for as long again: the thread has just had no answer.
+    # The second check does not wait, because the thread has just failed.
     begin = time.monotonic()
     with pytest.raises(errors.StoreError):
       check()

@@ -1,4 +1,4 @@
-"""Every right that is missing is named before a run begins."""
+"""Guards: every missing right on a bucket is named before a run begins."""
 
 import pytest
 
@@ -9,7 +9,7 @@ def test_all_rights_are_there(bucket):
   rights.check('gs://bucket/run')
   assert bucket.names() == []
   assert bucket.requests['write'] == 2
-  assert bucket.requests['bucket'] == 2  # Orbax asks, too, and remembers it.
+  assert bucket.requests['bucket'] == 2  # Orbax asks once, too.
   rights.check('/a/folder')
 
 

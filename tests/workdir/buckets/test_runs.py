@@ -1,4 +1,4 @@
-"""Whole runs in a bucket that fails, against one on a local disk."""
+"""Guards: a run in a bucket that fails ends like a run on a local disk."""
 
 import json
 import os
@@ -21,7 +21,7 @@ LAYOUT = launching.Layout(1, 1, STEPS)
 
 
 class _Run(subprocess.Popen):
-  """A run in a process of its own; collects what it prints."""
+  """A run in its own process; collects its output."""
 
   def __init__(self, bucket, workdir, *extra):
     words = launching.command(LAYOUT, workdir, (), nan_step=0)
@@ -33,7 +33,7 @@ class _Run(subprocess.Popen):
         '--config.log.tensorboard=true',
         '--config.evals.test.every=10',
         '--config.checkpoint.best=test/accuracy',
-        '--config.checkpoint.keep=1',  # So that some are deleted.
+        '--config.checkpoint.keep=1',  # The run deletes some checkpoints.
         '--compilation_cache=none',
         *extra,
       ],
@@ -72,7 +72,7 @@ class _Run(subprocess.Popen):
       time.sleep(0.02)
 
   def code(self, seconds=240):
-    """Waits for its end."""
+    """Waits for the end of the run and returns its exit code."""
     code = self.wait(seconds)
     self._thread.join()
     return code
@@ -80,7 +80,7 @@ class _Run(subprocess.Popen):
 
 @pytest.fixture(scope='module')
 def undisturbed(server, tmp_path_factory):
-  """A run on a local disk."""
+  """Returns the work directory of a run on a local disk."""
   workdir = tmp_path_factory.mktemp('undisturbed')
   server.reset()
   with _Run(server, workdir) as run:
@@ -96,19 +96,19 @@ def _assert_same_end(bucket, undisturbed):
   lines = (RUN / metrics.FILE).read_text().splitlines()
   assert len(lines) == len(metrics.read(RUN))
   assert (RUN / 'DONE').read_text() == f'{STEPS}\n'
-  # Whoever sees that it is done sees all numbers in one file.
+  # A reader that sees DONE must see all rows in one file.
   written = bucket.generation('run/metrics.jsonl')
   assert int(written) < int(bucket.generation('run/DONE'))
   names = {path.name for path in RUN.iterdir()}
   local = {path.name for path in undisturbed.iterdir()}
   events = {name for name in names | local if name.startswith('events')}
-  # The owner's file goes with its owner; a log is a file that grows.
+  # A run deletes its lease at the end, and a bucket has no train.log.
   assert names - events == local - events - {'owner.json', 'train.log'}
 
 
 def _disturb(bucket, run, seconds, steps=(2, 9, STEPS), delay=0.01):
-  """Outages of so many seconds: before a save, in one, and at the end."""
-  bucket.delay = delay  # Of each answer.
+  """Makes outages of `seconds` before and in a save, and at the end."""
+  bucket.delay = delay
   for step in steps:
     run.comes_to(f'step {step:2d}/{STEPS}', 120 + seconds)
     bucket.fail(seconds)
@@ -124,7 +124,7 @@ def test_outages_change_nothing(bucket, undisturbed):
   _assert_same_end(bucket, undisturbed)
 
 
-@pytest.mark.slow  # Ten minutes, five of which nothing answers.
+@pytest.mark.slow  # Takes ten minutes, with an outage of five.
 def test_an_outage_of_five_minutes_changes_nothing(bucket, undisturbed):
   with _Run(bucket, RUN, '--config.checkpoint.timeout=900') as run:
     _disturb(bucket, run, 300, steps=[9], delay=0.1)
@@ -166,7 +166,7 @@ def test_a_right_that_is_missing_is_said_before_the_first_step(bucket):
 
 
 def test_killed_and_taken_over(bucket, undisturbed):
-  # Only the rows before a checkpoint are there, and these are needed.
+  # The bucket has only the rows before a checkpoint, which the next run needs.
   with _Run(bucket, RUN, '--config.log.upload_every=3600') as run:
     run.comes_to(f'step 12/{STEPS}')
     run.kill()

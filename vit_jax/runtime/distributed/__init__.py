@@ -1,9 +1,9 @@
 """Several processes as one run: start-up, supervision, small agreements.
 
 `connected` finds out whether this process is one of several, waits until all
-have come, starts JAX's distributed runtime, and ends this process with a named
-cause when another is lost. `broadcast` and `any_true` let the processes agree
-on small values without touching a device.
+have joined, and starts JAX's distributed runtime. When another process is lost,
+it ends this process and names the cause. `broadcast` and `any_true` let the
+processes agree on small values without touching a device.
 """
 
 from vit_jax.runtime.distributed.session import (

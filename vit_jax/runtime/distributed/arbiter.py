@@ -1,7 +1,8 @@
-"""The part of process 0 that brings the processes together and judges.
+"""The part of process 0 that brings the processes together and ends the run.
 
-It judges for all, so that all processes get the same verdict. Every process,
-number 0 included, has one connection to it. It runs in the thread of `session`.
+Only the arbiter decides how a run ends, so all processes get the same verdict.
+Every process, process 0 included, has one connection to the arbiter. It runs in
+the thread of `session`.
 """
 
 import asyncio
@@ -20,43 +21,44 @@ from vit_jax.runtime import errors
 from vit_jax.runtime.distributed import cluster, messages, roster
 
 # Seconds.
-_BIND = 20.0  # For the port of a run that has just ended.
+_BIND = 20.0  # For a run that has just ended to free the port.
 LINGER = 3.0  # For the others to read the verdict.
-_HELLO = 10.0  # From a connection to its hello.
+_HELLO = 10.0  # Between a connection and its hello.
 _REMIND = 20.0  # Between log lines of one kind.
-# Connections without a hello, besides those of the processes. More would take
-# the open files of process 0.
+# The most connections without a hello, in addition to one for each process.
+# More could use up the file descriptors of process 0.
 _STRANGERS = 256
 
 
 def listen(place: cluster.Place, timeout: float) -> socket.socket:
-  """Takes the port; waits if the last run has not left it yet.
+  """Opens the port; waits if the last run has not freed it yet.
 
   Raises:
-    HostLostError: it has not left it for long.
-    OSError: the port cannot be had at all.
+    HostLostError: the port stays in use.
+    OSError: the port cannot be opened for another reason.
   """
   coordinator = int(place.coordinator_address.rpartition(':')[2])
   deadline = time.monotonic() + min(_BIND, timeout)
   while True:
     port = coordinator
     try:
-      # JAX does not say which port it could not take.
+      # Tries JAX's port too, because JAX would not name a port that it can't
+      # open.
       _bind(place.host, coordinator).close()
       port = place.port
       return _bind(place.host, port)
     except OSError as error:
       in_use = error.errno == errno.EADDRINUSE
       if not in_use or time.monotonic() > deadline:
-        # The last run's process 0 may still be ending: a matter of minutes.
+        # The last run's process 0 may take some minutes to end.
         kind = errors.HostLostError if in_use else OSError
         raise kind(
           f'Process 0 cannot use port {port}: {os.strerror(error.errno)}. It'
           f' needs {coordinator}, that of coordinator_address, and'
           f' {place.port}, where the processes meet. If another run or program'
-          ' holds them, choose another port for coordinator_address, or where'
-          ' the cluster gives it, by the environment variable'
-          ' JAX_COORDINATOR_PORT.'
+          ' uses them, choose another port in coordinator_address, or in the'
+          ' environment variable JAX_COORDINATOR_PORT if the cluster gives the'
+          ' address.'
         ) from error
     time.sleep(0.3)
 
@@ -77,12 +79,12 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
       if error.errno == errno.EADDRINUSE:
         raise
-  # The kernel knows IPv6, but has no address of it.
+  # The kernel supports IPv6, but the host has no IPv6 address.
   return socket.create_server(('', port))
 
 
 class Arbiter:
-  """Serves until the run ends and all have been told."""
+  """Serves until the run has ended and all processes know the verdict."""
 
   def __init__(
     self,
@@ -91,7 +93,7 @@ class Arbiter:
     members: roster.Roster,
     token: str,
   ):
-    """`own` leads to process 0's member."""
+    """Prepares to serve; `own` is a socket to process 0's member."""
     self._listener = listener
     self._own = own
     self._roster = members
@@ -120,10 +122,10 @@ class Arbiter:
       verdict = await self._watch()
     except Exception as error:
       logging.exception('The supervision of the processes ended.')
-      text = f'Process 0 cannot watch the others any more: {error!r}.'
+      text = f'Process 0 cannot watch the others anymore: {error!r}.'
       verdict = dict.fromkeys(self._writers, ('lost', {'text': text}))
     finally:
-      # A process that starts anew must not be taken into this run.
+      # A process that starts again must not join this run.
       server.close()
     for process_id, (kind, fields) in verdict.items():
       self._tell(process_id, kind, **fields)
@@ -135,7 +137,7 @@ class Arbiter:
   async def _receive(
     self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
   ) -> None:
-    """Lets a process in, and hears it; sends away whatever else comes."""
+    """Accepts a process and listens to it; sends everything else away."""
     messages.track(writer)
     self._strangers[writer] = None
     if len(self._strangers) > _STRANGERS + self._roster.num_processes:
@@ -150,8 +152,8 @@ class Arbiter:
         self._strangers.pop(writer, None)
         await self._hear(peer, reader)
     except OSError:
-      pass  # The connection ended, in one way or another.
-    finally:  # What is unforeseen goes to `_report`.
+      pass  # The connection ended in some way.
+    finally:  # Unexpected errors go to `_report`.
       self._strangers.pop(writer, None)
       writer.close()
 
@@ -168,7 +170,7 @@ class Arbiter:
       return None
     if self._roster.started:
       old = self._roster.peers.get(hello['process_id'], 'no such process')
-      text = f'a run with {old} goes on there'
+      text = f'a run with {old} is going on there'
       messages.write(writer, messages.encode('busy', text=text))
       return None
     try:
@@ -179,7 +181,7 @@ class Arbiter:
       )
       messages.write(writer, messages.encode('refused', text=str(error)))
       return None
-    if peer.process_id in self._writers:  # It comes again.
+    if peer.process_id in self._writers:  # The process connects again.
       self._writers[peer.process_id].close()
     self._writers[peer.process_id] = writer
     # From now on process 0 decides how long it waits.
@@ -207,7 +209,7 @@ class Arbiter:
       self._ask(peer.process_id, kind, fields['value'])
 
   def _ask(self, process_id: int, kind: str, value: Any) -> None:
-    """Gives the processes their answer once all have asked."""
+    """Sends all processes the answer once all have asked."""
     if process_id in self._asked or not self._roster.started:
       raise messages.InvalidError(f'{kind} out of turn')
     self._asked[process_id] = kind, value
@@ -223,7 +225,7 @@ class Arbiter:
     elif kind == 'any_true':
       self._tell_all(kind, value=any(value for _, value in asked))
     else:
-      self._tell(0, kind, value='')  # It has the value.
+      self._tell(0, kind, value='')  # Process 0 has the value already.
       self._tell_all(kind, skip=0, value=asked[0][1])
 
   def _tell(self, process_id: int, kind: str, **fields: Any) -> None:
@@ -238,7 +240,7 @@ class Arbiter:
   # ---- Time ------------------------------------------------------------------
 
   async def _watch(self) -> roster.Verdict:
-    """Returns the verdict once there is one."""
+    """Waits for the verdict and returns it."""
     clock = roster.Clock(self._roster.limits)
     reminded = clock.now
     while True:
@@ -268,7 +270,7 @@ class Arbiter:
   async def _linger(self) -> None:
     """Waits until the others have read the verdict and closed.
 
-    If this process ended first, they could not tell it from an accident.
+    If process 0 ended first, the others would report it as lost.
     """
     for writer in self._writers.values():
       with contextlib.suppress(OSError):
@@ -283,13 +285,13 @@ class Arbiter:
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-  """Of what asyncio could not do; it goes on."""
+  """Logs an error of asyncio, which goes on."""
   del loop
   error = context.get('exception')
   if not isinstance(error, OSError):
     logging.error('Process 0: %s', context['message'], exc_info=error)
     return
-  # The open files are too many, for now. It tries again after a second.
+  # Too many files are open for now. asyncio tries again after a second.
   logging.log_every_n_seconds(
     logging.WARNING,
     'Process 0 could not accept a connection: %s.',

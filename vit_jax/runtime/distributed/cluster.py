@@ -1,4 +1,4 @@
-"""Which process of how many this one is: from flags, or from the cluster."""
+"""Finds this process's id and the number of processes: by flags or cluster."""
 
 import dataclasses
 import os
@@ -8,11 +8,11 @@ from absl import logging
 
 from vit_jax.runtime import errors, jax_internals
 
-# JAX gives the jobs of a Slurm or Open MPI cluster neighbouring ports from
-# here up; the port next to one is another job's.
+# From this port on, JAX gives neighbouring ports to the jobs of a Slurm or Open
+# MPI cluster, so the next port belongs to another job.
 _JOB_PORTS = 61440
-# What Open MPI and Slurm set alike in all processes of one `mpirun`, `srun`. Of
-# both the first counts: mpirun starts some of its processes by srun.
+# Open MPI and Slurm set these variables to the same value in all processes of
+# one `mpirun` or `srun`. Open MPI comes first, because mpirun may use srun.
 _JOB_IDS = (
   ('OMPI_MCA_ess_base_jobid', 'PMIX_NAMESPACE'),
   ('SLURM_JOB_ID', 'SLURM_STEP_ID'),
@@ -25,12 +25,12 @@ class Place:
 
   Attributes:
     coordinator_address: HOST:PORT of JAX's coordination service in process 0.
-    num_processes: how many there are.
-    process_id: which one this is.
-    local_device_ids: the devices of its host that are its own; None: all.
-    hosts: the cluster's name of each process's host, or of the hosts
-      altogether, for error messages; empty if it does not tell.
-    job: the cluster's name of the job, if the place is by the cluster.
+    num_processes: the number of processes.
+    process_id: the id of this process.
+    local_device_ids: this process's devices on its host; None: all.
+    hosts: the cluster's names for the hosts, for error messages: one for each
+      process, or one text for all. Empty if the cluster does not tell.
+    job: the cluster's name of the job; '' if flags gave the place.
   """
 
   coordinator_address: str
@@ -58,18 +58,18 @@ def find(
   process_id: int | None,
   timeout: float,
 ) -> Place | None:
-  """Finds this process's place, by the arguments or else by the cluster.
+  """Finds this process's place from the arguments, or else from the cluster.
 
-  Without arguments, and off any cluster, this only looks at environment
+  Without arguments and without a cluster, this only looks at environment
   variables. On a Cloud TPU VM it asks the machine's metadata server, as libtpu
-  does itself. It waits `timeout` seconds for process 0's host name to exist.
-  Returns None if this process is alone.
+  does. It waits `timeout` seconds for process 0's host name to exist. Returns
+  None if this process is alone.
 
   Raises:
     ValueError: some but not all of the arguments are given, or one is wrong.
     HostLostError: the name of process 0's host is still unknown, or the
       cluster does not answer now.
-    OSError: what the cluster tells cannot be read.
+    OSError: the cluster's answer cannot be read.
   """
   given = {
     'coordinator_address': coordinator_address,
@@ -86,9 +86,8 @@ def find(
   elif missing:
     have = {name: value for name, value in given.items() if value is not None}
     raise ValueError(
-      f'Of the flags that place a process in a run, {have} came without'
-      f' {" and ".join(missing)}. Give all three, or none to let the cluster'
-      ' tell.'
+      f'{have} was given without {" and ".join(missing)}. Give all three flags,'
+      ' or none if the cluster tells the processes their places.'
     )
   else:
     place = Place(coordinator_address, num_processes, process_id)
@@ -128,14 +127,14 @@ def _detect(timeout: float) -> Place | None:
     if 'recognize coordinator' in str(error):
       raise errors.HostLostError(
         f'The host of process 0 has no address after {timeout:.0f} s ({error}).'
-        ' It never started, or the cluster has no network name for it. Look at'
-        ' its log.'
+        ' It never started, or the cluster has no network name for it. See its'
+        ' log.'
       ) from error
-    # The network's errors are OSErrors, also those of `requests`; they pass.
+    # Network errors, those of `requests` included, are OSErrors, and may pass.
     kind = errors.HostLostError if isinstance(error, OSError) else OSError
     raise kind(
-      'This machine looks like part of a cluster, but its place in it could'
-      f' not be read: {type(error).__name__}: {error}. If it is alone, give'
+      'This machine looks like part of a cluster, but the cluster did not tell'
+      f' its place: {type(error).__name__}: {error}. If it is alone, give'
       ' num_processes=1; else give coordinator_address, num_processes and'
       ' process_id.'
     ) from error
@@ -150,7 +149,7 @@ def _detect(timeout: float) -> Place | None:
 
 
 def _host_names(num_processes: int) -> Sequence[str]:
-  """The names that the cluster gives the hosts, in the order of processes."""
+  """Returns the cluster's names of the hosts, in the order of the processes."""
   workers = os.environ.get('TPU_PROCESS_ADDRESSES') or os.environ.get(
     'TPU_WORKER_HOSTNAMES', ''
   )
@@ -161,6 +160,6 @@ def _host_names(num_processes: int) -> Sequence[str]:
     return [nodes]
   try:
     workers = jax_internals.tpu_hosts()
-  except Exception:  # Only the error message is poorer without.
+  except Exception:  # Only error messages use the names.
     return ()
   return workers if len(workers) == num_processes else ()

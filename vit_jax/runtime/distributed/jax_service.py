@@ -1,4 +1,4 @@
-"""JAX's own distributed runtime: its start, its end, and how it aborts."""
+"""Starts and ends JAX's own distributed runtime, and delays its abort."""
 
 import atexit
 import contextlib
@@ -19,31 +19,31 @@ from vit_jax.runtime import errors
 from vit_jax.runtime.distributed import cluster
 
 # Seconds.
-_INITIALIZE = 120.0  # All processes are there when it starts.
-_SHUTDOWN = 30  # All processes are done when it ends.
-_END = 3.0  # From the end of the main thread to that of the process.
-_FLUSH = 2.0  # For what was logged and printed to be written.
+_INITIALIZE = 120.0  # For the start, when all processes are there.
+_SHUTDOWN = 30  # For the end, when all processes are done.
+_END = 3.0  # Between the end of the main thread and that of the process.
+_FLUSH = 2.0  # For writing the logs and the output.
 
 
 def start(place: cluster.Place, lost_timeout: float) -> None:
-  """Starts JAX's runtime; all processes must call it at about the same time.
+  """Starts JAX's runtime; all processes must call this at about the same time.
 
-  It supervises the processes too, but names none. Its limits are longer than
-  ours, so that ours comes first. Its handler of SIGTERM would take the signal
-  away from `preemption`, so it is turned off. Orbax then knows of no
-  preemption.
+  JAX's runtime supervises the processes too, but does not name a lost one. Its
+  limits are longer than ours, so that our message comes first. Its SIGTERM
+  handler is turned off, because it would take the signal away from
+  `preemption`; Orbax then does not learn of a preemption.
 
-  When it does not start in time, the process ends with the exit code of
-  `HostLostError`: JAX's own limit would abort it.
+  If the runtime does not start in time, the process ends with the exit code of
+  `HostLostError`, because JAX's own limit would abort it.
 
   Raises:
-    HostLostError: it did not start, though all processes are there.
+    HostLostError: the runtime did not start, though all processes are there.
   """
   problem = (
     f"JAX's runtime did not start at {place.coordinator_address}, though all"
-    f' {place.num_processes} processes are there%s. If it happens again, see'
-    ' whether they can reach that port of process 0, and whether another'
-    ' program holds it.'
+    f' {place.num_processes} processes are there%s. If it happens again, check'
+    ' that they can reach this port of process 0, and that no other program'
+    ' uses it.'
   )
 
   def give_up():
@@ -65,7 +65,7 @@ def start(place: cluster.Place, lost_timeout: float) -> None:
       heartbeat_timeout_seconds=round(max(100, 2 * lost_timeout)),
       shutdown_timeout_seconds=_SHUTDOWN,
     )
-  # Of the network or the port. Wrong use is a RuntimeError of Python's own.
+  # An error of the network or the port. Wrong use raises a RuntimeError.
   except jax.errors.JaxRuntimeError as error:
     raise errors.HostLostError(problem % f' ({error})') from error
   finally:
@@ -76,28 +76,28 @@ def stop() -> None:
   """Ends JAX's runtime in all processes together."""
   try:
     jax.distributed.shutdown()
-  except Exception as error:  # The work is done.
-    logging.warning('JAX did not shut down in order: %s', error)
+  except Exception as error:  # The run's work is done already.
+    logging.warning("JAX's runtime did not shut down cleanly: %s", error)
 
 
 def end_process(exit_code: int, error: str = '') -> None:
-  """Ends this process now, without what Python and JAX do at the end.
+  """Ends this process now, without the exit handlers of Python and JAX.
 
-  JAX would wait for the other processes there, and abort. Works whatever other
-  threads hang in, unless they hold Python's interpreter lock. `error` is logged
-  first.
+  JAX's exit handler would wait for the other processes, and abort. Works even
+  if other threads hang, unless they hold Python's interpreter lock. Logs
+  `error` first.
   """
   with contextlib.suppress(Exception):
     for child in multiprocessing.active_children():
       child.kill()  # Data workers would outlive this process.
-  # What hangs may hold the lock of the logs.
+  # Another thread may hang with the log's lock.
   last = threading.Thread(
     target=_last_words, args=[error], name='last words', daemon=True
   )
   try:
     last.start()
     last.join(_FLUSH)
-  except RuntimeError:  # The interpreter ends, and starts no thread any more.
+  except RuntimeError:  # An interpreter that is exiting starts no threads.
     _last_words(error)
   os._exit(exit_code)
 
@@ -112,30 +112,30 @@ def _last_words(error: str) -> None:
 
 
 def abandon(exit_code: int) -> None:
-  """Sees to it that the process ends when the main thread does, with this code.
+  """Makes the process exit with this code when the main thread ends.
 
-  JAX's runtime is left as it is; `end_process` says why.
+  JAX's runtime is not shut down; `end_process` says why.
   """
 
-  def end():  # If it hangs on another thread, after the main one.
+  def end():  # Needed if the exit waits for another thread that hangs.
     threading.main_thread().join()
     time.sleep(_END)
     end_process(exit_code)
 
-  # The last registered is the first called: before JAX's own.
+  # Python calls the last registered handler first: this one before JAX's.
   atexit.register(end_process, exit_code)
   threading.Thread(target=end, name='end', daemon=True).start()
 
 
 def delay_abort() -> Callable[[], None]:
-  """Delays SIGABRT by some seconds; returns a function that ends that.
+  """Delays SIGABRT by some seconds; returns a function that undoes this.
 
-  JAX's runtime ends the process with it as soon as process 0 is gone: often
-  milliseconds before our own thread can say which process was lost. There is
-  no way to tell it otherwise, see docs/processes.md. The handler is the C
-  library's `sleep`, called with the signal's number as its argument: 6 seconds
-  in the thread that aborts, and the others go on. It may be called in a signal
-  handler, which Python code may not. After it the process aborts as ever.
+  JAX's runtime aborts the process as soon as process 0 is gone, often
+  milliseconds before our own thread can say which process was lost. No option
+  of JAX prevents that, see docs/processes.md. The signal handler is the C
+  library's `sleep`, because Python code must not run there. Its argument is the
+  signal's number, so the aborting thread sleeps for 6 seconds while the other
+  threads go on. Then the process aborts as usual.
   """
   try:
     library = ctypes.CDLL(None)
@@ -143,8 +143,10 @@ def delay_abort() -> Callable[[], None]:
     set_handler.argtypes = [ctypes.c_int, ctypes.c_void_p]
     set_handler.restype = ctypes.c_void_p
     sleep = ctypes.cast(library.sleep, ctypes.c_void_p)
-  except (OSError, TypeError, AttributeError):  # Not on Linux or macOS.
-    logging.warning('A lost process 0 may end this one without a message.')
+  except (OSError, TypeError, AttributeError):  # Neither Linux nor macOS.
+    logging.warning(
+      'If process 0 is lost, this process may end without a message.'
+    )
     return lambda: None
   previous = set_handler(signal.SIGABRT, sleep)
   return functools.partial(set_handler, signal.SIGABRT, previous)

@@ -1,6 +1,6 @@
 """A process's side of the connection to the arbiter in process 0.
 
-All of it runs in the thread of `session`; nothing here needs a lock.
+All code here runs in the thread of `session`, so no locks are needed.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from vit_jax.runtime import errors
 from vit_jax.runtime.distributed import arbiter, cluster, messages, roster
 
 # Seconds.
-_ATTEMPT = 5.0  # For one try to connect.
-_PAUSE = 0.3  # Between two tries.
-_ANSWER = 1.0  # For an answer, at least, when the time to start is over.
+_ATTEMPT = 5.0  # For one attempt to connect.
+_PAUSE = 0.3  # Between two attempts.
+_ANSWER = 1.0  # For an answer, even when the time to start is over.
 
 _VERDICTS = ('lost', 'ended', 'own', 'end')
 
 
 class Member:
-  """Joins, gives signs of life, and ends the process when another is lost."""
+  """Joins, sends signs of life, and ends this process if another is lost."""
 
   def __init__(
     self,
@@ -57,23 +57,26 @@ class Member:
     self._asked = ''
     self._answer: asyncio.Future[tuple[str, Any]] | None = None
     self._verdict: asyncio.Future[roster.Told] | None = None
-    self._main_waits = False  # It raises the error itself.
+    self._main_waits = False  # The main thread then raises the error itself.
     self._seen = 0.0
 
   # ---- Before the start ------------------------------------------------------
 
   async def join(self, own: socket.socket | None) -> None:
-    """Waits until all processes have come; `own` leads to process 0's arbiter.
+    """Waits until all processes have joined.
+
+    Args:
+      own: in process 0, a socket to its arbiter; None in other processes.
 
     Raises:
-      HostLostError: some did not, and which.
-      ValueError: the processes do not fit together, and why.
+      HostLostError: some processes did not join; the message names them.
+      ValueError: the processes do not fit together; the message says why.
     """
     if len(self._hello) > messages.SHORT:
       raise ValueError(
-        f'The command line is too long to be compared: {len(self._hello)} bytes'
-        f' with all else, where {messages.SHORT} are allowed. Put more of it'
-        ' into the config.'
+        'The command line is too long to be compared: the message has'
+        f' {len(self._hello)} bytes, and {messages.SHORT} are allowed. Move'
+        ' some of it into the config.'
       )
     deadline = time.monotonic() + self._limits.start
     problem = ''
@@ -82,7 +85,7 @@ class Member:
         reader = await self._greet(own, deadline)
         break
       except messages.InvalidError:
-        new_problem = 'something else answers at this port'
+        new_problem = 'another program answers at this port'
       except OSError as error:
         new_problem = error.strerror or str(error)
       if new_problem != problem:
@@ -93,8 +96,8 @@ class Member:
           f'{self._first.capitalize()} did not answer within'
           f' {self._limits.start:.0f} s ({problem}); this is process'
           f' {self.process_id} of {self._place.num_processes} on'
-          f' {socket.gethostname()}. Look at the log of process 0: it ended,'
-          ' was never started, or cannot be reached from this host.'
+          f' {socket.gethostname()}. See the log of process 0: it ended, was'
+          ' never started, or cannot be reached from this host.'
         )
       await asyncio.sleep(_PAUSE)
     self._verdict = asyncio.get_running_loop().create_future()
@@ -103,10 +106,10 @@ class Member:
   async def _greet(
     self, own: socket.socket | None, deadline: float
   ) -> asyncio.StreamReader:
-    """Says hello, and waits for the welcome; OSError if to be tried again."""
+    """Says hello and waits for the welcome; OSError if worth another try."""
     if own is None:
       timeout = min(_ATTEMPT, max(deadline - time.monotonic(), 0.1))
-      # It holds up this thread, which has nothing else to do.
+      # This blocks the thread, which has nothing else to do yet.
       sock = socket.create_connection(
         (self._place.host, self._place.port), timeout
       )
@@ -117,7 +120,7 @@ class Member:
     try:
       if own is None:
         messages.write(self._writer, self._hello)
-      # Process 0 decides when the time is over, once it has given a sign.
+      # After its first sign of life, process 0 decides when the time is over.
       limit = min(deadline - time.monotonic(), self._limits.lost)
       while True:
         try:
@@ -146,15 +149,15 @@ class Member:
   # ---- During the run --------------------------------------------------------
 
   async def exchange(self, kind: str, value: bool | str) -> Any:
-    """Gives a flag to `any_true` or a text to `broadcast`: one round trip.
+    """Sends a flag to `any_true` or a text to `broadcast`, in one round trip.
 
-    Calls of several threads come after each other. Returns whether any flag is
-    True, or process 0's text, '' in process 0 itself. For errors see `session`.
+    Calls from several threads run one after another. Returns whether any flag
+    is True, or process 0's text ('' in process 0). For errors see `session`.
     """
     line = messages.encode(kind, value=value)
     if len(line) > messages.LONG:
       raise ValueError(
-        f'The value is too long for {kind}: {len(line)} bytes, where'
+        f'The value is too long for {kind}: {len(line)} bytes, and'
         f' {messages.LONG} are allowed.'
       )
     async with self._exchanging:
@@ -175,7 +178,7 @@ class Member:
   async def fail(
     self, code: int, text: str, grace: int
   ) -> errors.RestartableError | None:
-    """Tells of an error; returns that of another process that caused it.
+    """Reports an error; returns another process's error if that caused it.
 
     The others have `grace` seconds to end with errors of their own.
     """
@@ -185,17 +188,18 @@ class Member:
     )
 
   async def finish(self, timeout: float) -> bool:
-    """Waits until all are done; returns whether they are all still there.
+    """Waits until all are done; returns whether all are still connected.
 
     Raises:
-      HostLostError, OtherProcessError: one was lost or failed, or is not done
-        within `timeout` seconds.
+      HostLostError, OtherProcessError: a process was lost or failed, or is not
+        done within `timeout` seconds.
     """
     if error := await self._leave(timeout, 'done'):
       raise error
     if not self._verdict.done():
       raise errors.HostLostError(
-        f'Others are still at work {timeout:g} s after this process was done.'
+        f'Other processes are still working {timeout:g} s after this process'
+        ' was done.'
       )
     return self._verdict.result() == ('end', {'orderly': True})
 
@@ -209,7 +213,7 @@ class Member:
     return await self._cause()
 
   def _error(self) -> errors.RestartableError | None:
-    """What the verdict, if there is one, makes of this process."""
+    """Returns the error that the verdict means for this process, if any."""
     if not self._verdict.done():
       return None
     kind, fields = self._verdict.result()
@@ -218,14 +222,17 @@ class Member:
     return errors.HostLostError(fields['text']) if kind == 'lost' else None
 
   async def _cause(self) -> errors.RestartableError | None:
-    """Likewise; but there is one error, once: a process that ends hangs."""
+    """Like `_error`, but never returns if `_watch` ends the process.
+
+    So only one thread reports the error.
+    """
     error = self._error()
     if error and not self._main_waits:
       await asyncio.Event().wait()
     return error
 
   async def _watch(self, reader: asyncio.StreamReader) -> None:
-    """Listens, and gives signs of life, until there is a verdict."""
+    """Listens and sends signs of life until there is a verdict."""
     listening = asyncio.create_task(self._listen(reader))
     clock = roster.Clock(self._limits)
     self._seen, silent = clock.now, False
@@ -242,7 +249,7 @@ class Member:
         verdict = self._lost(f'no sign of life for {self._limits.lost:g} s')
     except Exception as error:
       logging.exception('The supervision of this process ended.')
-      verdict = self._lost(f'this process cannot hear it any more ({error!r})')
+      verdict = self._lost(f'this process cannot hear it anymore ({error!r})')
     listening.cancel()
     self._verdict.set_result(verdict)
     self.close()
@@ -250,7 +257,7 @@ class Member:
       await self._end(error)
 
   async def _listen(self, reader: asyncio.StreamReader) -> roster.Told:
-    """Returns the verdict."""
+    """Receives messages, and returns the verdict when it comes."""
     try:
       while True:
         kind, fields = await messages.read(reader, messages.FROM_ARBITER)

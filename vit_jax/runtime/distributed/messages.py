@@ -1,9 +1,9 @@
-"""What the processes tell each other: one JSON object a line, all checked.
+"""The messages between processes: one JSON object per line, all checked.
 
-A line is `{KIND: {FIELD: VALUE, ...}}`. The two tables say which kinds each
-side may send, and what their fields may be. Nothing else is let in: anybody can
-connect to the port, and a value of another type or size would otherwise do its
-harm far from here.
+A line is `{KIND: {FIELD: VALUE, ...}}`. Two tables list the kinds that each
+side may send, and the values that their fields may have. Everything else is
+refused here: anybody can connect to the port, and a value of a wrong type or
+size would cause an error far away.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 PROTOCOL = 2
-# Bytes of a line. Whoever has not said hello yet may not fill the memory.
+# Bytes of a line. The short limit keeps strangers from filling the memory; the
+# long one is for what process 0 sends.
 SHORT, LONG = 1 << 18, 1 << 24
 _MOST = 1_000_000  # Processes.
 _TEXT = 1 << 15  # Characters; the errors of 16 processes fit.
@@ -24,14 +25,14 @@ Table = Mapping[str, Mapping[str, Callable[[Any], bool]]]
 
 
 class EndError(ConnectionError):
-  """Nothing more comes from the other side; the text says why."""
+  """The other side sends nothing more; the text says why."""
 
 
 class InvalidError(EndError):
-  """The other side sent what is no message."""
+  """The other side sent an invalid message."""
 
   def __init__(self, what: str):
-    super().__init__(f'sent what is no message ({what})')
+    super().__init__(f'sent an invalid message ({what})')
 
 
 # ---- Checks ------------------------------------------------------------------
@@ -51,13 +52,13 @@ def _is_string(longest: int) -> Callable[[Any], bool]:
 
 
 def _is_text(longest: int) -> Callable[[Any], bool]:
-  """It goes into logs as it is."""
+  """Accepts only printable strings, which can go into logs unchanged."""
   is_string = _is_string(longest)
   return lambda value: is_string(value) and value.isprintable()
 
 
 def _is_identity(identity: Any) -> bool:
-  """Strings, lists of strings, or mappings of strings, by name."""
+  """Accepts strings, lists of strings, and mappings of strings, by name."""
 
   def words(value):
     if type(value) is dict:
@@ -77,35 +78,35 @@ _ERROR = {'code': _is_int(1, 255), 'text': _is_text(_TEXT)}
 FROM_PROCESS: Table = {
   'hello': {
     'protocol': _is_int(1, 1000),
-    'token': _is_text(64),  # Which launch it is of, see `session.token`.
-    'nonce': _is_text(64),  # The same when the same process comes again.
-    # Process 0 does not come over the network.
+    'token': _is_text(64),  # Identifies the launch, see `session._token`.
+    'nonce': _is_text(64),  # Identifies a process that connects again.
+    # Process 0 itself does not come over the network.
     'process_id': _is_int(1, _MOST - 1),
     'num_processes': _is_int(2, _MOST),
     'host': _is_text(255),
     'pid': _is_int(1, 1 << 31),
     'identity': _is_identity,
   },
-  'beat': {},  # Still here.
+  'beat': {},  # A sign of life.
   'any_true': {'value': _is_bool},
-  'broadcast': {'value': _is_string(LONG)},  # JSON; '' if not of process 0.
-  'done': {},  # With its work.
-  # For how many seconds the others may still end with an error of their own.
+  'broadcast': {'value': _is_string(LONG)},  # JSON; '' except in process 0.
+  'done': {},  # The process has finished its work.
+  # `grace`: seconds in which the others may still end with their own errors.
   'failed': {**_ERROR, 'grace': _is_int(0, 1 << 31)},
 }
 
 FROM_ARBITER: Table = {
   'beat': {},
-  'busy': {'text': _is_text(_TEXT)},  # Another run goes on here.
+  'busy': {'text': _is_text(_TEXT)},  # A run has started here already.
   'refused': {'text': _is_text(_TEXT)},  # The processes do not fit together.
-  'welcome': {'text': _is_text(_TEXT)},  # All are there; what process 0 is.
+  'welcome': {'text': _is_text(_TEXT)},  # All are there; names process 0.
   'any_true': {'value': _is_bool},
   'broadcast': {'value': _is_string(LONG)},
   'different': {'text': _is_text(_TEXT)},  # They wait in different calls.
   # Verdicts.
   'lost': {'text': _is_text(_TEXT)},
-  'ended': _ERROR,  # Another process did, with this exit code.
-  'own': {},  # The process's own error counts.
+  'ended': _ERROR,  # Another process ended, with this exit code.
+  'own': {},  # The process ends with its own error.
   'end': {'orderly': _is_bool},
 }
 
@@ -114,7 +115,7 @@ FROM_ARBITER: Table = {
 
 
 def clean(text: str) -> str:
-  """Makes a text one that may be sent."""
+  """Makes a text valid for a message: printable, and not too long."""
   return ''.join(c if c.isprintable() else ' ' for c in text[:_TEXT])
 
 
@@ -125,10 +126,10 @@ def encode(kind: str, **fields: Any) -> bytes:
 
 
 def decode(line: bytes, table: Table) -> tuple[str, dict[str, Any]]:
-  """Returns a message's kind and its fields; those unknown are left out.
+  """Returns a message's kind and its fields, without unknown fields.
 
   Raises:
-    InvalidError: it is none of the table.
+    InvalidError: the table does not allow this message.
   """
   try:
     message = json.loads(
@@ -137,11 +138,11 @@ def decode(line: bytes, table: Table) -> tuple[str, dict[str, Any]]:
   except (ValueError, RecursionError) as error:
     raise InvalidError(type(error).__name__) from error
   if type(message) is not dict or len(message) != 1:
-    raise InvalidError('not an object of one entry')
+    raise InvalidError('not an object with one entry')
   [(kind, fields)] = message.items()
   if kind not in table or type(fields) is not dict:
-    raise InvalidError('of no known kind')
-  if kind == 'hello':  # An older version of this program has neither.
+    raise InvalidError('of an unknown kind')
+  if kind == 'hello':  # Older versions of this program send neither.
     fields = {'token': '', 'nonce': '', **fields}
   for name, is_right in table[kind].items():
     if name not in fields or not is_right(fields[name]):
@@ -150,7 +151,7 @@ def decode(line: bytes, table: Table) -> tuple[str, dict[str, Any]]:
 
 
 def _refuse(text: str) -> None:
-  raise ValueError(f'No field is {text[:20]}.')
+  raise ValueError(f'No field may be {text[:20]}.')
 
 
 async def read(
@@ -159,7 +160,7 @@ async def read(
   """Waits for the next message, see `decode`.
 
   Raises:
-    EndError: none comes any more.
+    EndError: no further message can come.
   """
   try:
     line = await reader.readuntil()
@@ -173,7 +174,7 @@ async def read(
 
 
 def write(writer: asyncio.StreamWriter, line: bytes) -> None:
-  """Sends as fast as the other side reads, and waits for nothing."""
+  """Queues a line for sending; does not wait until the other side reads it."""
   if not writer.is_closing():
     writer.write(line)
 
@@ -186,16 +187,17 @@ _open: 'weakref.WeakSet[socket.socket | asyncio.StreamWriter]' = (
 
 
 def track(connection: socket.socket | asyncio.StreamWriter) -> None:
-  """Sees to it that forked children do not keep a connection open."""
+  """Registers a connection that forked children must not keep open."""
   _open.add(connection)
 
 
 def _close_in_child() -> None:
-  """A forked child, such as a data worker, must not keep them open.
+  """Closes the connections in a forked child, such as a data worker.
 
-  The other side would not notice that the parent was killed, and a new run
-  could not take the port. The numbers stay in use, by nothing: objects of the
-  parent still have them, and may close them.
+  With an open copy, the other side would not notice that the parent was killed,
+  and a new run could not take the port. The file descriptors then point to the
+  null device instead of being free, because copies of the parent's objects may
+  still close them.
   """
   nothing = os.open(os.devnull, os.O_RDWR)
   for each in list(_open):

@@ -1,8 +1,9 @@
-"""Who takes part in a run, and the verdict on how it goes on. No sockets.
+"""Keeps the list of a run's processes, and decides when and how the run ends.
 
-A process that fails ends the others too, but not at once: the same error may
-be about to come from them (then each ends with its own), and a collective that
-raised in one process mostly means that another one died.
+This module uses no sockets. A process that fails ends the others too, but not
+at once. The others may be about to raise the same error, and then each ends
+with its own. Also, a collective that raises in one process mostly means that
+another process died.
 """
 
 import dataclasses
@@ -14,27 +15,27 @@ from typing import Any
 from vit_jax.runtime.distributed.messages import PROTOCOL, InvalidError
 
 # Seconds.
-TICK = 0.2  # From one look at the processes to the next.
-_PAUSE = 2.0  # Between two looks: this process itself stood still.
-GRACE = 3  # From a process's error to the verdict.
-SETTLE = 0.5  # Hosts that die together are named together.
-# From the last arrival to the verdict on who does not fit. Somebody else may
-# have sent what came, and the process itself be a little later.
+TICK = 0.2  # Between two checks of the processes.
+_PAUSE = 2.0  # After a longer time between checks, this process stood still.
+GRACE = 3  # Between a process's error and the verdict.
+SETTLE = 0.5  # Between a loss and the verdict, to name all hosts that die.
+# Between the last arrival and the verdict that a process does not fit. The
+# wrong hello may be a stranger's, and the real process may come a little later.
 VACANT = 12.0
-_SHOWN = 1000  # Characters of a difference.
+_SHOWN = 1000  # Characters of a difference, in an error message.
 
-# What a process is told: the kind of message, and its fields.
+# A message to a process: its kind and its fields.
 Told = tuple[str, Mapping[str, Any]]
 Verdict = Mapping[int, Told]
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """Seconds.
+  """Time limits in seconds.
 
   Attributes:
-    start: for all processes to come.
-    lost: without a sign of life, after which a process is lost.
+    start: the time for all processes to join.
+    lost: the time without a sign of life after which a process is lost.
   """
 
   start: float
@@ -42,19 +43,19 @@ class Limits:
 
 
 class Clock:
-  """The time of whoever looks at others every now and then."""
+  """The clock of a process that regularly checks other processes."""
 
   def __init__(self, limits: Limits):
     self.now = self._beaten = time.monotonic()
     self._interval = min(limits.lost / 10, 5.0)
 
   def tick(self) -> float:
-    """Returns for how long this process stood still, and could hear nobody."""
+    """Returns for how many seconds this process stood still."""
     last, self.now = self.now, time.monotonic()
     return self.now - last if self.now - last > _PAUSE else 0.0
 
   def beat(self) -> bool:
-    """Whether to give a sign of life now."""
+    """Returns whether to send a sign of life now."""
     if self.now - self._beaten < self._interval:
       return False
     self._beaten = self.now
@@ -62,30 +63,30 @@ class Clock:
 
 
 class MisfitError(Exception):
-  """A process of another run or program came, or one started wrongly."""
+  """The process belongs to another run or program, or was started wrongly."""
 
 
 @dataclasses.dataclass
 class Peer:
-  """One process of the run, as far as process 0 knows."""
+  """One process of the run, as process 0 knows it."""
 
   process_id: int
   host: str
   pid: int
-  identity: Mapping[str, Any]  # What must be the same in all processes.
-  nonce: str = ''  # The same when the same process comes again.
-  seen: float = 0.0  # When it last gave a sign of life.
-  state: str = 'working'  # Or done, failed.
-  since: float = 0.0  # When it came to this state.
+  identity: Mapping[str, Any]  # Facts that must be the same in all processes.
+  nonce: str = ''  # Identifies a process that connects again.
+  seen: float = 0.0  # The time of its last sign of life.
+  state: str = 'working'  # Or 'done' or 'failed'.
+  since: float = 0.0  # The time when this state began.
   error: Mapping[str, Any] | None = None  # Fields of `failed`, see `messages`.
-  gone: str = ''  # Why nothing more comes from it.
+  gone: str = ''  # Why it can send nothing more; '' while it can.
 
   def __str__(self):
     return f'process {self.process_id} on {self.host} (pid {self.pid})'
 
 
 class Roster:
-  """The processes of a run, before the start and until its end."""
+  """The processes of a run, from before its start until its end."""
 
   def __init__(
     self,
@@ -95,33 +96,34 @@ class Roster:
     limits: Limits,
     now: float,
   ):
-    """Of process 0 alone; `hosts` as in `Place`."""
+    """Begins with process 0 (`first`) alone; `hosts` as in `cluster.Place`."""
     self.peers = {0: first}
     self.started = False
     self.num_processes = num_processes
     self.limits = limits
     self._hosts = hosts
     self._begun = self._last_came = now
-    # Those that do not fit: which place they claimed, and why.
+    # Processes that do not fit, by nonce: the id that they claimed, and why.
     self._sent_away: dict[str, tuple[int, str]] = {}
     self._lost_since: float | None = None
 
   def enter(self, now: float, hello: Mapping[str, Any]) -> Peer:
-    """Takes in a process; `hello` is checked, see `messages`.
+    """Adds a process; `hello` is checked already, see `messages`.
 
     Raises:
-      MisfitError: it is not of this run, or was started wrongly. Told to it
-        alone, and to all only if nobody else comes in its place.
+      MisfitError: the process belongs to another run, or was started wrongly.
+        Only this process gets the message. All get it only if no other process
+        comes in its place.
     """
     names = ('process_id', 'host', 'pid', 'identity', 'nonce')
     peer = Peer(**{name: hello[name] for name in names}, seen=now)
     if misfit := self._misfit(peer, hello):
-      # As many as may be mistaken; a stranger could send any number.
+      # A stranger could send any number of these, so their number is limited.
       if len(self._sent_away) < self.num_processes:
         self._sent_away[peer.nonce] = peer.process_id, misfit
         self._last_came = now
       raise MisfitError(misfit)
-    # Whoever claimed this place before was somebody else.
+    # A process that claimed this id before was not the right one.
     away = self._sent_away.items()
     self._sent_away = {n: a for n, a in away if a[0] != peer.process_id}
     self.peers[peer.process_id] = peer
@@ -133,29 +135,29 @@ class Roster:
       return f'Another version of this program runs as {peer}.'
     if hello['num_processes'] != self.num_processes:
       return (
-        f'The number of processes is {hello["num_processes"]} to {peer}, and'
-        f' {self.num_processes} to process 0. Give all the same, and each run'
-        ' its own coordinator_address.'
+        f'Process 0 expects {self.num_processes} processes, and {peer} expects'
+        f' {hello["num_processes"]}. Give all processes the same number, and'
+        ' each run its own coordinator_address.'
       )
     if peer.process_id >= self.num_processes:
       raise InvalidError('the process_id of hello')
     old = self.peers.get(peer.process_id)
     if old and (old.nonce != peer.nonce or not peer.nonce):
       return (
-        f'The same process id was given to two: {old} and {peer}. Each needs'
-        ' its own, unless an earlier run has not ended.'
+        f'Two processes have the same process id: {old} and {peer}. Give each'
+        ' its own id, or end the earlier run if one of them belongs to it.'
       )
     return _difference(self.peers[0], peer)
 
   def leave(self) -> list[Peer]:
-    """Takes out who is gone, before the start; returns them."""
+    """Removes and returns the processes that left before the start."""
     gone = [peer for i, peer in self.peers.items() if peer.gone and i != 0]
     for peer in gone:
       del self.peers[peer.process_id]
     return gone
 
   def pause(self, seconds: float) -> None:
-    """Process 0 itself stood still, and could hear nobody."""
+    """Extends all limits by the time that process 0 stood still."""
     self._begun += seconds
     for peer in self.peers.values():
       peer.seen += seconds
@@ -169,7 +171,7 @@ class Roster:
       peer.seen = now
 
   def verdict(self, now: float) -> Verdict | None:
-    """What each process is told when the run ends; None while it goes on."""
+    """Returns the last message to each process; None while the run goes on."""
     if self.started:
       return self._judge(now)
     late = now - self._begun > self.limits.start
@@ -179,7 +181,7 @@ class Roster:
     return self._all('lost', text=self._missing()) if late else None
 
   def _mismatch(self) -> str:
-    """Why not to wait: whoever was sent away may be all who are missing."""
+    """Returns why not to wait, if all missing processes were sent away."""
     absent = self._absent()
     own = {i: text for i, text in self._sent_away.values() if i in absent}
     doubles = [text for i, text in self._sent_away.values() if i in self.peers]
@@ -200,7 +202,7 @@ class Roster:
       if now - self._lost_since < SETTLE:
         return None
       return self._all('lost', text=f'Lost {few(lost, "; ")}.')
-    self._lost_since = None  # It gave a sign of life, just in time.
+    self._lost_since = None  # A silent process gave a sign of life in time.
     if busy and all(now - p.since < p.error['grace'] for p in failed):
       return None
     if failed:
@@ -230,8 +232,8 @@ class Roster:
     joined = [f'{i} on {p.host}' for i, p in sorted(self.peers.items())]
     text = (
       f'{self.absent()} did not join within {self.limits.start:.0f} s;'
-      f' joined: {few(joined)}. Look at the logs of the missing: they ended,'
-      ' were never started, or cannot reach the host of process 0.'
+      f' joined: {few(joined)}. See the logs of the missing processes: they'
+      ' ended, were never started, or cannot reach the host of process 0.'
     )
     if self._hosts and len(self._hosts) != self.num_processes:
       text += f" The cluster's hosts: {', '.join(self._hosts)}."
@@ -242,7 +244,7 @@ class Roster:
 
 
 def few(names: Sequence[str], separator: str = ', ') -> str:
-  """Joins names; of a whole pod only the first."""
+  """Joins at most 16 names, and counts the others."""
   shown, more = list(names[:16]), len(names) - 16
   if more > 0:
     shown.append(f'and {more} more')
@@ -250,7 +252,7 @@ def few(names: Sequence[str], separator: str = ', ') -> str:
 
 
 def _ended(failed: Sequence[Peer], busy: Sequence[Peer]) -> dict[str, Any]:
-  """The exit code of the first that failed, and the errors of all."""
+  """Returns the exit code of the first failed process, and all errors."""
   failed = sorted(failed, key=lambda peer: (peer.error['grace'], peer.since))
   first = failed[0].error
   text = few([f'P{str(p)[1:]} ended: {p.error["text"]}' for p in failed], ' ')
@@ -263,10 +265,10 @@ def _ended(failed: Sequence[Peer], busy: Sequence[Peer]) -> dict[str, Any]:
 
 
 def _difference(first: Peer, second: Peer) -> str:
-  """Says in which fact two processes differ, and in what part of it.
+  """Says in which fact two processes differ; '' if they agree.
 
-  Of lists these are elements. Mappings are of what is installed: library ->
-  version.
+  Of lists, it names only the differing elements. Facts that are mappings hold
+  installed libraries and their versions.
   """
   for name in {**first.identity, **second.identity}:
     one, other = first.identity.get(name), second.identity.get(name)
@@ -281,8 +283,8 @@ def _difference(first: Peer, second: Peer) -> str:
         for has in (one, other)
       )
       advice = (
-        ' Install the same on all hosts, from one file: launch/locks has such,'
-        " and a run's work directory has its requirements.txt."
+        ' Install the same on all hosts from one file, such as one in'
+        " launch/locks or the requirements.txt in a run's work directory."
       )
     if isinstance(one, list) and isinstance(other, list):
       changes = difflib.SequenceMatcher(None, one, other, False).get_opcodes()

@@ -28,7 +28,7 @@ from vit_jax.runtime.distributed import (
 )
 
 # Seconds.
-_FINISH = 900.0  # From the end of one process's work to that of the others'.
+_FINISH = 900.0  # Between the end of one process's work and that of the others.
 _CLOSE = 5.0  # For the thread to end.
 
 _PLACE_FLAGS = ('coordinator_address', 'num_processes', 'process_id')
@@ -43,30 +43,30 @@ def connected(
   start_timeout: float = 300.0,
   lost_timeout: float = 60.0,
 ) -> Iterator[None]:
-  """Makes this process one of a run; does nothing if it is the only one.
+  """Makes this process part of a run; does nothing if it is the only process.
 
-  Must come before JAX's devices are first used. docs/processes.md tells how
-  the processes meet, and what ends them.
+  Enter this before JAX's devices are first used. docs/processes.md describes
+  how the processes meet, and what ends them.
 
   Args:
     coordinator_address: HOST:PORT of JAX's coordination service, in process 0.
-      None: as the cluster tells (Cloud TPU, also several slices, GKE, Slurm,
+      None: the cluster tells it (Cloud TPU, also several slices, GKE, Slurm,
       Open MPI), as for `jax.distributed.initialize`. The same holds for the
-      next two; all three are given, or none.
-    num_processes: how many processes there are.
-    process_id: which one this is, from 0.
-    start_timeout: seconds for all processes to come.
-    lost_timeout: seconds without a sign of life after which one is lost.
+      next two arguments; give all three or none.
+    num_processes: the number of processes.
+    process_id: the id of this process, from 0.
+    start_timeout: seconds for all processes to join.
+    lost_timeout: seconds without a sign of life after which a process is lost.
 
   Raises:
     ValueError: the arguments are wrong, or the processes do not fit together
-      (their number, ids, command lines or versions).
-    HostLostError: a process did not come, and which; an error of the body
-      comes from the loss of one; or what may be over at the next start: the
-      port is still taken, the cluster does not answer, JAX's runtime does not
-      start.
+      (their number, ids, command lines, code or versions).
+    HostLostError: a process did not join, and the message names it; the loss of
+      a process caused an error of the body; or a problem that may be over at
+      the next start: the port is still in use, the cluster does not answer, or
+      JAX's runtime does not start.
     OtherProcessError: another process ended with an error.
-    OSError: the port cannot be used at all, or what the cluster tells cannot be
+    OSError: the port cannot be used at all, or the cluster's answer cannot be
       read.
   """
   global _run
@@ -108,21 +108,22 @@ def connected(
 
 
 def broadcast(value: Any) -> Any:
-  """Returns process 0's value in all processes; all must call it.
+  """Returns process 0's value in all processes; all must call this.
 
   Costs no device time, but waits for the slowest process; works before the
-  devices are first used. All processes must agree in the same order: threads
-  are safe to call it, but only if that order is kept.
+  devices are first used. All processes must make their calls of `broadcast` and
+  `any_true` in the same order. Several threads may call them if they keep that
+  order.
 
   Args:
-    value: what JSON can hold (tuples come back as lists). Used in process 0
-      only, and small: up to some megabytes.
+    value: a JSON value (tuples come back as lists). Only process 0's counts. It
+      must be small: up to some megabytes.
 
   Raises:
-    RuntimeError: JAX's runtime was started without `connected`; or other
-      processes wait in `any_true` meanwhile.
+    RuntimeError: JAX's runtime was started without `connected`, or other
+      processes wait in `any_true`.
     ValueError: the value is too long.
-    HostLostError, OtherProcessError: the run has ended meanwhile.
+    HostLostError, OtherProcessError: the run has ended in the meantime.
   """
   if _alone():
     return value
@@ -131,9 +132,9 @@ def broadcast(value: Any) -> Any:
 
 
 def any_true(flag: bool) -> bool:
-  """Returns whether any process gives True; all must call it.
+  """Returns whether any process gives True; all must call this.
 
-  For its cost, its order and its errors see `broadcast`.
+  For the cost, the order of calls and the errors see `broadcast`.
   """
   if _alone():
     return flag
@@ -143,7 +144,7 @@ def any_true(flag: bool) -> bool:
 def stop_all(code: int, text: str) -> bool:
   """Ends all other processes at once, with an exit code and the reason.
 
-  This one is about to end. Returns whether `connected` is open.
+  Call this only if this process ends, too. Returns whether `connected` is open.
   """
   if _run:
     _run.call(_run.member.fail(code, text, 0))
@@ -154,14 +155,14 @@ def stop_all(code: int, text: str) -> bool:
 def _alone() -> bool:
   if _run is None and jax.distributed.is_initialized():
     raise RuntimeError(
-      'jax.distributed was initialized by other code: the processes have no'
+      'Other code initialized jax.distributed, so the processes have no'
       ' connection. Use vit_jax.runtime.distributed.connected instead.'
     )
   return _run is None
 
 
 class _Run:
-  """A process's part, and the thread in which it hears the others."""
+  """This process's part in a run, and the thread that talks to the others."""
 
   def __init__(self, place: cluster.Place, limits: roster.Limits):
     self._place, self._limits = place, limits
@@ -183,11 +184,11 @@ class _Run:
     await closed.wait()
 
   def call(self, coroutine: Coroutine) -> Any:
-    """Waits for what is to be said to the other processes."""
+    """Runs a coroutine in the thread, and waits for its result."""
     return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
   def meet(self) -> None:
-    """Waits until all processes have come; process 0 has the arbiter."""
+    """Waits until all processes have joined; process 0 runs the arbiter."""
     listener = None
     if self._place.process_id == 0:
       listener = arbiter.listen(self._place, self._limits.start)
@@ -207,17 +208,17 @@ class _Run:
     await self.member.join(own)
 
   async def drain(self) -> None:
-    """Waits until the arbiter has told all, in process 0."""
+    """In process 0, waits until the arbiter has told all processes."""
     if self._judging:
       await asyncio.wait([self._judging], timeout=arbiter.LINGER + 1)
 
   async def _end(self, error: errors.RestartableError) -> None:
-    """Ends the process, whatever the main thread hangs in."""
+    """Ends the process, even if the main thread hangs."""
     await self.drain()
     jax_service.end_process(error.exit_code, str(error))
 
   def end_early(self, error: BaseException) -> None:
-    """Tells the others; raises another error if that caused this one."""
+    """Tells the others; raises another process's error if that caused this."""
     words = str(error).strip().splitlines()[:1]
     text = ': '.join([type(error).__name__, *words])[:1000]
     code, grace, other = getattr(error, 'exit_code', 1), roster.GRACE, None
@@ -227,7 +228,8 @@ class _Run:
       code = errors.InterruptedByUserError.exit_code
     on_purpose = isinstance(error, errors.RestartableError)
     if isinstance(error, errors.PreemptedError):
-      # All raise it alike. A process that does not is left behind, in the end.
+      # All processes raise this error after the same step, so they get more
+      # time. A process that never raises it is ended.
       grace = max(roster.GRACE, math.ceil(self._limits.lost))
     try:
       other = self.call(self.member.fail(code, text, grace))
@@ -238,7 +240,7 @@ class _Run:
       raise other from error
 
   def close(self) -> None:
-    """Closes the connections; in process 0, once all have been told."""
+    """Closes the connections; in process 0, after all know the verdict."""
     self._loop.call_soon_threadsafe(self.member.close)
     self.call(self.drain())
     self._loop.call_soon_threadsafe(self._closed.set)
@@ -246,13 +248,13 @@ class _Run:
 
 
 def _token(place: cluster.Place) -> str:
-  """What the processes of one launch have in common, and no others know."""
+  """Returns a digest that only the processes of one launch share."""
   secret = os.environ.get('VIT_JAX_LAUNCH_TOKEN', '')
   return hashlib.sha256(f'{place.job}\n{secret}'.encode()).hexdigest()
 
 
 def _facts() -> dict[str, Any]:
-  """What must be the same in all processes, by name."""
+  """Returns facts that must be the same in all processes, by name."""
   words, skip = [], False
   for word in sys.argv[1:]:
     name, equals, _ = word.lstrip('-').partition('=')

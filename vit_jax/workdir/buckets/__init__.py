@@ -1,23 +1,23 @@
 """Work directories in Google Cloud Storage, `gs://BUCKET/PATH`.
 
-They are to be as safe as on a local disk. `filesystem` waits for a service that
-does not answer, `preflight` asks for what a run needs before it begins,
-`parts` keeps files that grow, which a bucket does not have, and `lease` does
-what a lock does elsewhere. Without a bucket none of this is imported.
+They are as safe as on a local disk. `filesystem` retries requests while the
+service does not answer. `rights` checks the permissions before a run begins.
+`growing` stores files that grow, because a bucket cannot append. `lease`
+replaces file locks. gcsfs is imported only if a bucket is used.
 """
 
 import os
 
-# Seconds for which each request is tried again. A run has its own limit,
+# Seconds for which each request is tried again. A run sets this to its
 # `checkpoint.timeout`.
 patience = 60.0
 
 
 def register() -> None:
-  """Makes `gs://` what `filesystem` has, once it is used."""
+  """Makes fsspec use `filesystem` for `gs://`; imports it on first use."""
   try:
     import fsspec
-  except ImportError:  # Where only `vit_jax.launch` is used.
+  except ImportError:  # `vit_jax.launch` runs without fsspec.
     return
   for protocol in ('gs', 'gcs'):
     fsspec.register_implementation(
@@ -29,12 +29,12 @@ def register() -> None:
 
 
 def is_store(path: str | os.PathLike) -> bool:
-  """Whether a path is in an object store, where no file can be appended to."""
+  """Returns whether a path is in an object store, which cannot append."""
   return '://' in os.fspath(path)
 
 
 def is_bucket(path: str | os.PathLike) -> bool:
-  """Whether a path is in Google Cloud Storage."""
+  """Returns whether a path is in Google Cloud Storage."""
   return os.fspath(path).startswith('gs://')
 
 

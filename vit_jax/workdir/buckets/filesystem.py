@@ -1,4 +1,4 @@
-"""gcsfs, with more patience: it gives up after half a minute of its own."""
+"""gcsfs with longer retries: by itself it gives up after half a minute."""
 
 import inspect
 import time
@@ -14,30 +14,30 @@ from google.api_core import exceptions, retry
 from vit_jax.runtime import errors
 from vit_jax.workdir import buckets
 
-# Seconds between two tries, at most; at first it is one.
+# The longest pause between two attempts, in seconds; the first takes a second.
 _LONGEST_PAUSE = 10.0
 
 
 class FileSystem(gcsfs.core.GCSFileSystem):
-  """Tries each request again for `buckets.patience` seconds.
+  """Retries each request for `buckets.patience` seconds.
 
-  Says so once, and once when the service answers again.
+  Logs one warning at the first failure, and one when the service answers again.
   """
 
-  # Of all there are in this process.
+  # Shared by all file systems of this process.
   _failing_since: ClassVar[float | None] = None
 
   def __init__(self, *args, **kwargs):
-    # What is there is not remembered: TensorStore writes, too, and other hosts.
+    # Listings are not cached, because TensorStore and other hosts write, too.
     super().__init__(*args, **{'use_listings_cache': False} | kwargs)
 
   async def _request(self, method, path, *args, **kwargs):
-    """See gcsfs.
+    """Sends a request, see gcsfs.
 
     Raises:
-      StoreError: no answer within the time.
+      StoreError: the service did not answer in time.
     """
-    # Without gcsfs's own tries, each of which ends with a traceback.
+    # Skips gcsfs's own retries, which log a traceback each.
     once = inspect.unwrap(gcsfs.core.GCSFileSystem._request)
     limit = buckets.patience
 
@@ -69,7 +69,7 @@ class FileSystem(gcsfs.core.GCSFileSystem):
 
 
 def _may_pass(error: Exception) -> bool:
-  if str(getattr(error, 'code', '')) == '501':  # Not implemented.
+  if str(getattr(error, 'code', '')) == '501':  # The service lacks it.
     return False
   if isinstance(error, google.auth.exceptions.RefreshError):
     return bool(error.retryable)
@@ -84,7 +84,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _named(path: str, args, kwargs) -> str:
-  """`gs://BUCKET/NAME`, of what gcsfs makes a request's address of."""
+  """Returns `gs://BUCKET/NAME` for the arguments of a request of gcsfs."""
   url = urllib.parse.urlsplit(path.format(*args) if args else path)
   query = dict(urllib.parse.parse_qsl(url.query)) | kwargs
   bucket, _, name = url.path.partition('b/')[2].partition('/o')

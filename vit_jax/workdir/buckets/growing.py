@@ -1,8 +1,8 @@
-"""Files that grow, in an object store, where none can be appended to.
+"""Files that grow, in an object store, which cannot append.
 
-What is new of `metrics.jsonl` is in `metrics/OFFSET.jsonl`, the bytes from that
-offset on. A part is written anew until it is full, so that what is uploaded
-stays within bounds: at each time one part, not the whole file.
+New bytes of `metrics.jsonl` are in parts `metrics/OFFSET.jsonl`, which hold the
+bytes from that offset on. Each upload rewrites the last part until it is full.
+So an upload is never larger than about one part.
 """
 
 import pathlib
@@ -19,23 +19,23 @@ FULL = 2**18
 
 
 def read(path: epath.PathLike) -> bytes:
-  """All of a file, with what is in parts of it; b'' if there is none."""
+  """Returns the content of a file and its parts; b'' if there is neither."""
   path = epath.Path(path)
-  # First the parts: those that are merged meanwhile are in the file then.
+  # Reads the parts first: a part that is merged in between is in the file then.
   found = [(int(part.stem), _content(part)) for part in _parts(path)]
   whole = _content(path)
   for offset, content in found:
-    # One that was merged, or has just been, says what the file says.
+    # The file already contains a part that was merged.
     if offset <= len(whole) < offset + len(content):
       whole = whole[:offset] + content
   return whole
 
 
 def merge(path: epath.Path) -> bytes:
-  """Puts the parts of a file into it; wherever it is killed, nothing is lost.
+  """Merges the parts of a file into it; loses nothing if it is killed.
 
   Returns:
-    All of the file.
+    The content of the merged file.
   """
   whole, parts = read(path), _parts(path)
   if parts:
@@ -61,10 +61,10 @@ def _content(path: epath.Path) -> bytes:
 
 
 class Text:
-  """The end of a file of lines, which is not in the file yet."""
+  """New lines of a file of text, which are uploaded in parts."""
 
   def __init__(self, path: epath.Path, offset: int):
-    """The file has no parts, and is `offset` bytes long."""
+    """Begins after a file of `offset` bytes, which has no parts."""
     self._path = path
     self._offset = offset
     self._new = bytearray()
@@ -76,7 +76,7 @@ class Text:
       self._new += line.encode()
 
   def upload(self) -> None:
-    """Writes what is new; from one thread at a time."""
+    """Uploads new lines; only one thread at a time may call this."""
     with self._lock:
       offset, content = self._offset, bytes(self._new)
     if len(content) == self._uploaded:
@@ -92,7 +92,10 @@ class Text:
 
 
 class Events:
-  """TensorBoard's files, made on this machine; a new one when one is full."""
+  """TensorBoard's files, written locally and uploaded.
+
+  A new file begins when one is full.
+  """
 
   def __init__(self, workdir: epath.PathLike, purge_step: int | None):
     """See `event_files.EventFile`."""
@@ -101,9 +104,9 @@ class Events:
     self._lock = threading.Lock()
     self._number = 0
     self._uploaded = 0
-    # None once this machine's disk did not take it.
+    # None after the local disk refused a write.
     self._file: event_files.EventFile | None = None
-    # What is to be uploaded, by name, oldest first.
+    # The files to upload: name -> content, oldest first.
     self._waiting: dict[str, bytes] = {}
     with self._told():
       self._open(purge_step)
@@ -117,7 +120,7 @@ class Events:
           self._file = file
 
   def upload(self) -> None:
-    """Writes what is new; from one thread at a time."""
+    """Uploads new rows; only one thread at a time may call this."""
     with self._lock:
       file, self._file = self._file, None
       if file:
@@ -132,7 +135,7 @@ class Events:
     self._send()
 
   def close(self) -> None:
-    """Writes what is left."""
+    """Uploads the remaining rows."""
     if self._file:
       with self._told():
         self._file.close()
@@ -155,7 +158,8 @@ class Events:
       del self._waiting[name]
 
   def _open(self, purge_step):
-    # Read in the order of their names, which begin with the second.
+    # TensorBoard reads files in the order of their names. The name begins with
+    # the time in seconds, so a number orders files of the same second.
     self._file = event_files.EventFile(
       self._folder.name, purge_step, f'.{self._number:06d}'
     )

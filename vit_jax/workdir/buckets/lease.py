@@ -1,8 +1,9 @@
-"""Who works in a directory of a bucket, which has no locks.
+"""A lease that replaces a file lock on a work directory in a bucket.
 
-The owner writes `owner.json`, and writes it anew again and again. The service
-replaces it only if it is still the one that the owner wrote, so two cannot both
-have it. Once it was not written for long, its owner counts as dead.
+The owner writes `owner.json`, and regularly writes it again. The service
+replaces the object only if it is still the one that the owner wrote, so two
+runs cannot both own it. If nobody writes it for a long time, its owner counts
+as dead.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from vit_jax.workdir.buckets import objects
 # Seconds between two signs of life, and until an owner counts as dead.
 EVERY = 20.0
 STALE = 120.0
-# Seconds to give it back, when the run has ended.
+# Seconds to return the lease when the run has ended.
 _LAST_PATIENCE = 20.0
 
 
@@ -33,16 +34,16 @@ class Lease:
     owner: bytes,
     described: Callable[[bytes], str],
   ):
-    """Takes it; waits for one who may be dead until that is known.
+    """Takes the lease; waits until an owner is known to be alive or dead.
 
     Args:
-      path: of the lease, `gs://.../owner.json`.
-      owner: what it is to say; no other run's says the same.
-      described: makes of that who it is, for a message.
+      path: the path of the lease, `gs://.../owner.json`.
+      owner: the content of the lease, unique to this run.
+      described: describes the owner that a content names, for a message.
 
     Raises:
-      ValueError: another run has it.
-      StoreError: no answer.
+      ValueError: another run has the lease.
+      StoreError: the bucket did not answer.
     """
     self._workdir = path.parent
     self._object = objects.Object(path)
@@ -64,7 +65,7 @@ class Lease:
 
   def __exit__(self, *_):
     self._end.set()
-    # Whoever waits for it finds a dead owner, if this fails.
+    # If this fails, the next run finds a dead owner.
     if self._lock.acquire(timeout=_LAST_PATIENCE):
       buckets.patience = min(buckets.patience, _LAST_PATIENCE)
       with contextlib.suppress(Exception):
@@ -72,25 +73,25 @@ class Lease:
       self._lock.release()
 
   def check(self) -> None:
-    """Is to be called before anything is written.
+    """Checks that this run still has the lease; call this before each write.
 
     Raises:
       TakenOverError: another run has taken the directory.
-      StoreError: it cannot be known whether one has.
+      StoreError: the bucket did not answer, so this is unknown.
     """
-    # A machine that was stopped, or cut off, may come back late.
+    # The machine may have been suspended or without network for long.
     if not self._lost and time.monotonic() - self._renewed > STALE / 2:
       self._renew_now()
     if self._lost:
       raise errors.TakenOverError(
         f'{self._workdir} was taken over by {self._lost}: this run gave no sign'
-        f' of life for {STALE:g} s. It ends, and writes no more.'
+        f' of life for {STALE:g} s. This run ends and writes nothing more.'
       )
 
   def _take(self) -> str:
     before, since = None, time.monotonic()
     while True:
-      # After an outage of the service all look dead, for a moment.
+      # After an outage of the service, all owners look dead for a moment.
       dead = before is not None and before.age > STALE
       dead = dead and time.monotonic() - since > 1.5 * EVERY
       with contextlib.suppress(FileExistsError):
@@ -104,7 +105,7 @@ class Lease:
           )
         return generation
       seen = self._object.look()
-      if seen is None:  # It has just ended.
+      if seen is None:  # The other run has just ended.
         continue
       if seen.content == self._owner:  # The answer to `write` was lost.
         return seen.generation
@@ -124,12 +125,12 @@ class Lease:
 
   def _work(self) -> None:
     while not self._end.wait(EVERY):
-      # What is wrong shows where something else is written.
+      # Other writes report what is wrong.
       with contextlib.suppress(Exception), self._lock:
         self._renew()
 
   def _renew_now(self) -> None:
-    """Renews it, unless the thread has just failed to: once is enough."""
+    """Renews the lease, unless the thread's last attempt has just failed."""
     if not self._failed:
       if not self._lock.acquire(timeout=buckets.patience):
         raise errors.StoreError(
@@ -145,7 +146,7 @@ class Lease:
       raise failed
 
   def _renew(self) -> None:
-    """To be called with the lock. A failure is kept until it succeeds."""
+    """Renews the lease; the caller holds the lock. Keeps the last failure."""
     if self._lost or self._end.is_set():
       return
     try:

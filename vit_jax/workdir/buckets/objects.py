@@ -1,4 +1,4 @@
-"""Single requests to a bucket, for what files and folders cannot say."""
+"""Single requests to a bucket, for what the file interface cannot do."""
 
 import dataclasses
 import datetime
@@ -13,12 +13,12 @@ from vit_jax.workdir import buckets
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-  """What an object was when it was looked at.
+  """The state of an object at the time of a request.
 
   Attributes:
-    generation: changes whenever it is written.
-    age: seconds since then, by the clock of the service.
-    content: all of it.
+    generation: changes with every write of the object.
+    age: seconds since the last write, by the clock of the service.
+    content: the whole content.
   """
 
   generation: str
@@ -27,15 +27,15 @@ class Version:
 
 
 class Object:
-  """One object. All methods raise what `filesystem.FileSystem` does."""
+  """One object. All methods raise the errors of `filesystem.FileSystem`."""
 
   def __init__(self, path: epath.PathLike):
-    """Asks nothing; `path` is `gs://BUCKET/NAME`."""
+    """Sends no request; `path` is `gs://BUCKET/NAME`."""
     self._where = buckets.split(path)
     self._files = fsspec.filesystem('gs')
 
   def look(self) -> Version | None:
-    """Reads the object; None if there is none."""
+    """Reads the object; returns None if it does not exist."""
     try:
       headers, answer = self._files.call('GET', 'b/{}/o/{}', *self._where)
       facts = json.loads(answer)
@@ -52,14 +52,15 @@ class Object:
     return Version(facts['generation'], age, content)
 
   def write(self, content: bytes, replacing: str | None = None) -> str:
-    """Writes the object, and returns its generation.
+    """Writes the object and returns its generation.
 
     Args:
-      content: all of it.
-      replacing: the generation that is there, '0' for none; None: any.
+      content: the whole content.
+      replacing: the generation to replace; None: any; '0': the object must not
+        exist.
 
     Raises:
-      FileExistsError: another is there.
+      FileExistsError: the object has another generation.
     """
     bucket, name = self._where
     _, answer = self._files.call(
@@ -77,20 +78,20 @@ class Object:
     """Deletes the object.
 
     Args:
-      generation: the one that is there; None: any.
+      generation: the generation to delete; None: any.
 
     Raises:
-      FileExistsError: another is there.
-      FileNotFoundError: none is.
+      FileExistsError: the object has another generation.
+      FileNotFoundError: the object does not exist.
     """
     self._files.call(
       *('DELETE', 'b/{}/o/{}', *self._where), ifGenerationMatch=generation
     )
 
   def list_bucket(self) -> None:
-    """Asks for a name in the bucket, whatever it is."""
+    """Lists one object of the bucket, to check the permission."""
     self._files.call('GET', 'b/{}/o', self._where[0], maxResults=1)
 
   def look_at_bucket(self) -> None:
-    """Asks what the bucket is, as Orbax does when it deletes a checkpoint."""
+    """Reads the bucket's metadata, which Orbax does to delete a checkpoint."""
     self._files.call('GET', 'b/{}', self._where[0])

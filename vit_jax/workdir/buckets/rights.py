@@ -1,4 +1,4 @@
-"""What a run needs of its bucket, asked for before it begins."""
+"""Checks before a run that it has all permissions that it needs on a bucket."""
 
 import secrets
 
@@ -11,23 +11,24 @@ from vit_jax.workdir import buckets
 from vit_jax.workdir.buckets import objects
 
 _USER = 'roles/storage.objectUser'
-# The smallest role that may look at a bucket itself.
+# The smallest role that may read a bucket's metadata.
 _READER = 'roles/storage.legacyBucketReader'
 
 
 def check(workdir: epath.PathLike) -> None:
-  """Does once what a run will do again and again; leaves nothing behind.
+  """Tries each kind of request that a run makes; leaves nothing behind.
 
-  All processes must call this; the first one does it, all raise alike. Without
-  it, a right that is missing ends a run late: `storage.buckets.get` is first
-  needed where Orbax deletes a checkpoint.
+  All processes must call this. Process 0 checks, and all raise the same error.
+  Without this check, a missing permission ends a run late: Orbax first needs
+  `storage.buckets.get` when it deletes a checkpoint.
 
   Args:
-    workdir: of the run; nothing is asked unless it is in a bucket.
+    workdir: the run's work directory; only one in a bucket is checked.
 
   Raises:
-    ValueError: names the bucket, what is missing and what grants it.
-    StoreError: no answer.
+    ValueError: a permission is missing; the message names the bucket, the
+      permission and the role that grants it.
+    StoreError: the bucket did not answer.
   """
   problem = ''
   if jax.process_index() == 0 and buckets.is_bucket(workdir):
@@ -59,7 +60,7 @@ def _problem(workdir: epath.PathLike) -> str:
     ask('storage.objects.create', _USER, lambda: probe.write(b'1'))
     if 'storage.objects.create' not in missing:
       ask('storage.objects.get', _USER, probe.look)
-      # To replace an object is to delete it.
+      # Replacing an object needs the permission to delete it.
       ask('storage.objects.delete', _USER, lambda: probe.write(b'2'))
       if not missing:
         _remember_kind(workdir)
@@ -79,13 +80,13 @@ def _problem(workdir: epath.PathLike) -> str:
 
 
 def _remember_kind(workdir: epath.PathLike) -> None:
-  """Makes Orbax ask what kind of bucket it is, which it remembers.
+  """Makes Orbax ask for the kind of the bucket, and remember the answer.
 
-  It would ask when it first deletes a checkpoint, and its client tries again
-  for two minutes only.
+  Otherwise Orbax asks when it first deletes a checkpoint, and its client
+  retries for two minutes only.
 
   Args:
-    workdir: there is something in it; else Orbax would not ask.
+    workdir: a directory that is not empty; else Orbax would not ask.
   """
   from google.api_core import exceptions
 
@@ -98,6 +99,6 @@ def _remember_kind(workdir: epath.PathLike) -> None:
 
 
 def _is_refused(error: Exception) -> bool:
-  """Whether the service said no (401, 403), as gcsfs puts it."""
+  """Returns whether an error of gcsfs means a refusal (401, 403)."""
   code = str(getattr(error, 'code', ''))
   return code in ('401', '403') or str(error).startswith('Forbidden')

@@ -1,4 +1,4 @@
-"""Uploads in the background, which end no run."""
+"""Uploads in the background; a failed upload does not end the run."""
 
 import threading
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from vit_jax.runtime import errors
 
 
 class Uploader:
-  """Calls a function now and then, while there is something to upload."""
+  """Calls a function regularly, while there is something to upload."""
 
   def __init__(self, upload: Callable[[], None], every: float, what: str):
-    """Starts its thread.
+    """Starts the thread.
 
     Args:
-      upload: uploads everything that is new; what it raises is a warning, and
-        it is called again later. Never called twice at the same time.
-      every: seconds between two calls, at least.
+      upload: uploads everything that is new. If it raises, the thread logs a
+        warning and calls it again later. Two calls never overlap.
+      every: minimum seconds between two calls.
       what: the path, for the warning.
     """
     self._upload = upload
@@ -31,23 +31,23 @@ class Uploader:
     threading.Thread(target=self._work, name='upload', daemon=True).start()
 
   def soon(self) -> None:
-    """There is something to upload.
+    """Tells the thread that there is something to upload.
 
     Raises:
-      TakenOverError: another run has the directory; nothing is uploaded again.
+      TakenOverError: another run has the directory; uploads have stopped.
     """
     if self._taken_over:
       raise self._taken_over
     self._new.set()
 
   def now(self, timeout: float = -1) -> None:
-    """Uploads in this thread; raises whatever that does.
+    """Uploads in the calling thread; also raises the errors of `upload`.
 
     Args:
       timeout: seconds to wait for the other thread's upload; -1: no limit.
 
     Raises:
-      TimeoutError: it has not ended by then.
+      TimeoutError: the other thread's upload has not ended in time.
     """
     if not self._one.acquire(timeout=timeout):
       raise TimeoutError(f'an upload has not ended for {timeout:g} s')
@@ -57,7 +57,7 @@ class Uploader:
       self._one.release()
 
   def close(self) -> None:
-    """Ends the thread, once it is not uploading."""
+    """Ends the thread after its current upload."""
     self._end.set()
     self._new.set()
 
