@@ -163,12 +163,8 @@ def disagree(*, workdirs, splits, disks=()):
 
 
 def initialize_from(*, out, workdir, weights):
-  """One step from other weights, everything split."""
-  config = several_config(mesh=dict(data=1, fsdp=2, tensor=2))
-=======
   """Trains one step from another run's weights, with all arrays sharded."""
-  config = tiny_config(mesh=dict(data=1, fsdp=2, tensor=2))
->>>>>>> plain-runtime
+  config = several_config(mesh=dict(data=1, fsdp=2, tensor=2))
   config.init.checkpoint = weights
   config.init.new_head = True
   config.total_steps, config.schedule.warmup_steps = 1, 0
