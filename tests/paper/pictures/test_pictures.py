@@ -142,7 +142,7 @@ def test_a_process_that_dies_is_a_note(runs, draw, tmp_path):
   code = "import sys; print('so'); print('out of memory'); sys.exit(3)"
   drawn = draw(runs, code=code)
   assert drawn.titles == ()
-  assert drawn.notes == ('Not drawn: exit code 3, out of memory',)
+  assert drawn.notes == ('Not drawn (exit code 3): out of memory',)
   # What it left is not taken for drawn, also for the runs before.
   os.utime(runs[_TWO] / 'DONE', (1000, 1000))
   draw(runs)
