@@ -106,8 +106,8 @@ def test_figure_4_stops_early_and_answers(tmp_path, drawn):
   assert 'BiT-R50x1 41.00 ± 1.00 (3 runs)' in said[0].evidence
   for claim in said[:2]:
     assert claim.evidence.endswith(
-      'Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 56.1 exaFLOPs,'
-      ' 1.1 times that of the ResNet.'
+      'Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 56.1 exaFLOPs;'
+      ' the ViT has 1.1 times that of the ResNet.'
     )
   # The four models with several runs are all asked.
   for model in ('ViT-L/32', 'ViT-B/32', 'ViT-b/32 25.00', 'BiT-R50x1'):
@@ -188,8 +188,10 @@ def test_figure_9_is_accuracy_by_epoch(tmp_path, drawn):
   picture, claim = section.blocks
   assert picture.stem == 'figures/figure9'
   assert claim.answer == UNDECIDED
-  assert 'class token 60.00 (1 run); mean at its rate 30.00' in claim.evidence
-  assert 'at the lower one 70.00 (1 run)' in claim.evidence
+  assert (
+    'class token 60.00 (1 run); mean over patches 30.00 (1 run) at the same'
+    ' learning rate, 70.00 (1 run) at the lower one.'
+  ) in claim.evidence
 
 
 def test_figure_9_in_miniature_is_the_mean_of_three_runs(tmp_path, drawn):
