@@ -224,7 +224,7 @@ def test_figure_9_in_miniature_is_the_mean_of_three_runs(tmp_path, drawn):
 def test_figure_9_says_what_its_miniature_lacks(tmp_path, drawn, comparable):
   results = fewshot.results(tmp_path, {}, comparable=comparable)
   section = curve_items.figure9().render(results, tmp_path / 'figures')
-  lacks = 'In miniature the class token has a linear head' in (
+  lacks = 'In miniature, the class token has a linear head' in (
     section.blocks[0].caption
   )
   assert lacks == (not comparable)
