@@ -286,7 +286,7 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
   assert _speeds(drawn) == {'ViT-B/32': 1000, 'AxialResNet50': 20}
   assert figure.axes[1].get_xlabel() == 'Peak speed (images/s/device)'
   assert section.blocks[0].stem == 'figures/figure13'
-  assert section.blocks[0].caption.endswith('by Figure 12: a GPU.')
+  assert section.blocks[0].caption.endswith('speed of Figure 12: a GPU.')
   assert section.blocks[1].answer == UNDECIDED
   assert (
     'Axial-ViT-B/32 52.00 (1 run), ViT-B/32 50.00 (1 run), Axial-ViT-B/16 53.00'
@@ -315,7 +315,7 @@ def test_speeds_in_miniature_are_of_its_own_images(tmp_path, drawn):
 def test_without_a_measurement_there_are_no_speeds(tmp_path, drawn):
   section = _figure13(tmp_path)
   assert 'the speed of ViT-B/32, ViT-B/16, Axial' in section.missing[0]
-  assert section.blocks[0].caption.endswith('of inference, by Figure 12.')
+  assert section.blocks[0].caption.endswith('inference speed of Figure 12.')
 
 
 def test_speeds_are_the_papers_device_where_none_is_at_hand(tmp_path, drawn):
