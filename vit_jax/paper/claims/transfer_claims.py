@@ -152,7 +152,7 @@ def interpolate(runs: Sequence[Scaled], compute: float) -> Number | None:
 def _vits_are_ahead(
   found: Mapping[str, Scaled], resnets: Sequence[Scaled]
 ) -> Claim:
-  """Tests ViTs with several pre-trainings, as must have the ResNets around.
+  """Tests each ViT that has several pre-trainings, if its ResNets have, too.
 
   Undecided unless at least half of the ViTs can be tested.
   """
@@ -181,9 +181,10 @@ def _vits_are_ahead(
 def _hybrids_are_ahead(
   small: Scaled, large: Scaled, vits: Sequence[Scaled]
 ) -> list[Claim]:
-  """Two claims; a lead vanishes if it exists, shrinks, and is not left at last.
+  """Returns two claims: small hybrids have a lead, and the lead vanishes.
 
-  "Not left" only means that no lead is certain, not that there is none.
+  A lead vanishes if it exists, shrinks, and is not certain for the large
+  hybrid. That does not prove that no lead is left.
   """
   at_small, at_large = (
     interpolate(vits, run.compute) for run in (small, large)

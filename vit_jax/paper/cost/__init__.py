@@ -35,10 +35,10 @@ def exaflops(run: Pretraining) -> float:
 
 
 def compute_of(results: Results, run: Pretraining) -> float | None:
-  """Returns the operations of forward and backward passes, in a `UNITS` unit.
+  """Returns operations of forward and backward passes, in the scale's unit.
 
   Args:
-    results: whose scale chooses the unit.
+    results: their scale chooses the unit from `UNITS`.
     run: the pre-training; in miniature, the model and the images of its own
       config are counted.
 

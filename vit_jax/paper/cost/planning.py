@@ -112,7 +112,7 @@ def find(plans: Iterable[Plan], run: Run, topology: str = '') -> Plan | None:
 
 
 def days(plan: Plan | None) -> float | None:
-  """Returns a plan's core-days, or its fix's if it doesn't fit; or None."""
+  """Returns core-days of a plan, or of its fix if it does not fit, or None."""
   if plan is None:
     return None
   if plan.get('fits') is False:
