@@ -129,8 +129,8 @@ def test_vtab_is_over_the_tasks_with_a_stand_in_in_miniature():
   # The mean is over the tasks, not over the groups.
   assert found['mean'].mean == pytest.approx(55)
   assert averages.vtab_notes(results, [START, START]) == [
-    "VTAB's means of ours are over the 3 of 19 tasks that something stands for"
-    ' in miniature: natural 2 of 7, specialized 1 of 4, structured 0 of 8.'
+    'Our VTAB means are over the 3 of 19 tasks that have a stand-in in'
+    ' miniature: natural 2 of 7, specialized 1 of 4, structured 0 of 8.'
   ]
 
 

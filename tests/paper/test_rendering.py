@@ -117,7 +117,7 @@ def test_a_section_that_no_page_shows_is_a_failure_too(where):
   [found], [failure] = rendering.sections(
     [item], Sweep([]), where, scale='mini'
   )
-  assert "the answer 'perhaps' is none of" in failure
+  assert "the answer is 'perhaps'; expected one of" in failure
   assert not found.blocks
 
 

@@ -1,10 +1,11 @@
 """The paper (arXiv:2010.11929): its numbers, and ours beside them.
 
-numbers   what it prints, table by table and figure by figure
-runs      the runs behind its items, which share them, and our numbers of them
-items     its tables and figures: which runs, what is shown
-claims    what it says of them, asked of our runs
-plots     its figures from plain numbers; pictures: those drawn from weights
-cost      what runs take, before and after
-page      all of it in Markdown and HTML, from the sections of `report`
+numbers   the numbers that the paper prints, by table and figure
+runs      the runs behind the items, and our numbers from their files
+items     the paper's tables and figures: their runs and what they show
+claims    the paper's statements, tested on our runs
+plots     figures drawn from plain numbers
+pictures  figures drawn from the weights of runs
+cost      the cost of runs, estimated before they start and measured after
+page      the results as Markdown and HTML, from the sections of `report`
 """

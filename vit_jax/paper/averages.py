@@ -1,6 +1,7 @@
-"""Averages of our numbers: of a pre-training's runs, and over data sets.
+"""Averages of our numbers: over fine-tuning runs, and over data sets.
 
-The latter are Average-5 and VTAB's means; `means.py` has the paper's own.
+The averages over data sets are Average-5 and VTAB's means; `numbers/means.py`
+computes those of the paper's numbers.
 """
 
 import statistics
@@ -14,14 +15,14 @@ ACCURACY = 'test/accuracy'
 
 
 def across(found: Sequence[Number | None]) -> Number | None:
-  """The mean over data sets, run by run.
+  """Returns the mean over data sets, run by run.
 
   Args:
-    found: one for each data set, whose values are in the same order of seeds.
+    found: one for each data set, with values in the same order of seeds.
 
   Returns:
-    As many values as each of them has; None if one is missing, if they don't
-    have as many, or if there are none.
+    One value for each run; None if a number is missing, if the numbers have
+    different counts of values, or if `found` is empty.
   """
   if not found or None in found:
     return None
@@ -36,17 +37,17 @@ def across(found: Sequence[Number | None]) -> Number | None:
 
 
 def by_pretraining(found: Iterable[Number | None]) -> Number | None:
-  """One value for each pre-training: the mean of those of its fine-tuning.
+  """Returns a value for each pre-training: the mean of its fine-tuning runs.
 
-  Fine-tuning runs of one pre-training have what it learnt in common, so that
-  they are no independent samples of what another pre-training would give.
-  Claims are asked of this; tables print all values, see `Results.number`.
+  Fine-tuning runs of one pre-training share what it learnt, so they are not
+  independent samples of what another pre-training would give. Claims are tested
+  on these means; tables print all values, see `Results.number`.
 
   Args:
     found: one for each pre-training, with a value for each fine-tuning run.
 
   Returns:
-    None if one is missing, or if there are none.
+    None if a number is missing or `found` is empty.
   """
   found = list(found)
   if not found or None in found:
@@ -60,22 +61,23 @@ def by_pretraining(found: Iterable[Number | None]) -> Number | None:
 def transfers(
   results: Results, starts: Iterable[Pretraining], task: str
 ) -> Number | None:
-  """Test accuracy on a task, in percent, a value for each pre-training."""
+  """Returns a task's test accuracy in percent, a value per pre-training."""
   return by_pretraining(results.transfer(start, task) for start in starts)
 
 
 def average5_transfers(
   results: Results, starts: Iterable[Pretraining]
 ) -> Number | None:
-  """`average5`, a value for each pre-training."""
+  """Returns `average5` with one value for each pre-training."""
   return by_pretraining(average5(results, start) for start in starts)
 
 
 def average5(results: Results, *starts: Pretraining) -> Number | None:
-  """The mean accuracy on five tasks, in percent (Figure 5, Table 7).
+  """Returns the mean accuracy on five tasks, in percent (Figure 5, Table 7).
 
-  It has a value for each seed of fine-tuning, of each of `starts`, which may
-  differ in their own seed. These are not independent: see `by_pretraining`.
+  There is a value for each fine-tuning seed of each of `starts`, which may
+  differ in their own seed. The values are not independent: see
+  `by_pretraining`.
   """
   return across(
     [
@@ -86,10 +88,10 @@ def average5(results: Results, *starts: Pretraining) -> Number | None:
 
 
 def vtab_tasks(results: Results, start: Pretraining) -> dict[str, list[str]]:
-  """Group of VTAB -> its tasks that the means are over.
+  """Returns group of VTAB -> the tasks that its mean covers.
 
-  With the paper's own data these are all 19. A miniature may have a stand-in
-  for some only, and then for none in a group.
+  With the paper's own data, the means cover all 19 tasks. A miniature may have
+  stand-ins for only some tasks, and for no task of some groups.
   """
   return {
     group: [
@@ -102,19 +104,19 @@ def vtab_tasks(results: Results, start: Pretraining) -> dict[str, list[str]]:
 
 
 def vtab_nodes(start: Pretraining) -> list[Vtab]:
-  """Fine-tuning of a model on the tasks of VTAB, in Table 9's order."""
+  """Returns a model's fine-tuning on each task of VTAB, in Table 9's order."""
   return [
     Vtab(start, task) for tasks in means.VTAB_GROUPS.values() for task in tasks
   ]
 
 
 def vtab(results: Results, start: Pretraining) -> dict[str, Number | None]:
-  """VTAB's means, in percent, a value for each seed of fine-tuning.
+  """Returns VTAB's means, in percent, with a value for each fine-tuning seed.
 
   Returns:
     'natural', 'specialized', 'structured', and 'mean' over the tasks of all
-    groups, which is not the mean of the groups' (see `means.vtab_means`). Each
-    is None as long as one of its own `vtab_tasks` is missing.
+    groups, which differs from the mean of the groups' means (see
+    `means.vtab_means`). A mean is None while one of its tasks is missing.
   """
   groups = vtab_tasks(results, start)
   groups['mean'] = [task for tasks in groups.values() for task in tasks]
@@ -127,9 +129,9 @@ def vtab(results: Results, start: Pretraining) -> dict[str, Number | None]:
 
 
 def vtab_notes(results: Results, starts: Iterable[Pretraining]) -> list[str]:
-  """Says over which tasks the means are, where that is not all of them.
+  """Returns notes on which tasks the means cover, if these are not all tasks.
 
-  Once, if these are the same for all of `starts`, as in miniature.
+  There is a single note if it is the same for all of `starts`, as in miniature.
   """
   total = sum(map(len, means.VTAB_GROUPS.values()))
   notes = []
@@ -141,8 +143,8 @@ def vtab_notes(results: Results, starts: Iterable[Pretraining]) -> list[str]:
       for group, tasks in found.items()
     ]
     note = (
-      f"VTAB's means of ours are over the {count} of {total} tasks that"
-      f' something stands for in miniature: {", ".join(parts)}.'
+      f'Our VTAB means are over the {count} of {total} tasks that have a'
+      f' stand-in in miniature: {", ".join(parts)}.'
     )
     if count < total and note not in notes:
       notes.append(note)

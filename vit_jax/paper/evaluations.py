@@ -1,14 +1,14 @@
-"""What a run's `config.json` says of its evaluations."""
+"""Reads from a run's `config.json` which evaluations the run has."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def validated_by(config: Mapping[str, Any]) -> str:
-  """The metric that says which step of a run is its best; '' if none does.
+  """Returns the metric that chooses a run's best step; '' if there is none.
 
   Args:
-    config: as `config.load` returns it, whose evaluations are sorted by name.
+    config: as `config.load` returns it, with evaluations sorted by name.
   """
   if best := config.get('checkpoint', {}).get('best', ''):
     return best
@@ -23,7 +23,7 @@ def validated_by(config: Mapping[str, Any]) -> str:
 
 
 def few_shots(config: Mapping[str, Any]) -> set[str]:
-  """The names of a run's few-shot evaluations."""
+  """Returns the names of a run's few-shot evaluations."""
   return {
     name
     for name, section in config.get('evals', {}).items()

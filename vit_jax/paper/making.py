@@ -1,4 +1,4 @@
-"""Brings items to their end: runs, measurements, pages; none loses another."""
+"""Makes the items' runs, measurements and pages; a failure stops no others."""
 
 import datetime
 import functools
@@ -22,19 +22,19 @@ def make(
   scale: str,
   run: Callable[[], None],
 ) -> list[Exception]:
-  """Runs and measures what is missing; a step that fails stops no other one.
+  """Makes the missing runs and measurements; a failing step stops no other.
 
   Args:
     chosen: the items.
-    where: the runs work, and measurements go.
+    where: the folders of the runs and of the measurements.
     scale: 'paper' or 'mini'.
-    run: brings the items' runs to their end.
+    run: finishes the items' runs.
 
   Returns:
-    What failed.
+    The errors of the steps that failed.
 
   Raises:
-    PreemptedError: it was asked to stop.
+    PreemptedError: the process was asked to stop.
     InUseError: another process does the same in this directory.
   """
   steps = [run] if any(item.nodes for item in chosen) else []
@@ -57,7 +57,7 @@ def make(
 def _measure(item: Item, where: Folders, scale: str) -> None:
   folder = where.local / overview.MEASURED
   folder.mkdir(parents=True, exist_ok=True)
-  # What runs beside it would slow it down.
+  # Runs beside a measurement would slow it down.
   with state.lock(where.local):
     item.measure(scale, folder)
 
@@ -72,22 +72,23 @@ def finish(
   data: str = '',
   wait: float = WAIT,
 ) -> None:
-  """Writes the pages, then says what failed, before or now.
+  """Writes the pages, then raises what failed, before or now.
 
-  The pages have all that was ever run here or needs no run, not only what was
-  asked for now.
+  The pages show every item that has finished runs here or needs no run, not
+  only the chosen ones.
 
   Args:
     chosen: the items that are also printed.
     everything: the runs of all items.
-    where: they work, and the pages go.
-    failures: of `make`.
+    where: the folders of the runs and the pages.
+    failures: what `make` returned.
     scale: 'paper' or 'mini'.
     data: of a miniature; see `rendering.about`.
-    wait: seconds, for another process that draws here.
+    wait: seconds to wait for another process that draws here.
 
   Raises:
-    Exception: the one that failed; ValueError with a line for each of several.
+    Exception: the only failure; ValueError with a line for each if there are
+      several.
   """
   shown = [
     item
@@ -109,7 +110,7 @@ def finish(
       lines = _write(shown, printed, everything, where, scale, data)
     failures += [ValueError(line) for line in lines]
   except Exception as error:
-    # It must not hide what failed before.
+    # This error must not hide earlier ones.
     failures.append(error)
   if len(failures) == 1:
     raise failures[0]

@@ -1,4 +1,4 @@
-"""How far the items are: what `vit_jax.reproduce --list` prints."""
+"""The progress of the items, as `vit_jax.reproduce --list` prints it."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,19 @@ from vit_jax.sweep import bring_to_end, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
 
-# Of a directory: what was measured without runs.
+# Folder below WORKDIR for measurements that are made outside of runs.
 MEASURED = 'measured'
 
 
 def text(
   chosen: Sequence[Item], sweep: Sweep, where: Folders, scale: str
 ) -> str:
-  """A line for each item: how much of its runs and measurements there is.
+  """Returns a line for each item: how many runs or measurements are done.
 
   Args:
     chosen: the items.
-    sweep: has their runs.
-    where: they work.
+    sweep: contains their runs.
+    where: the folders of the runs.
     scale: 'paper' or 'mini'.
   """
   lines = []
@@ -41,7 +41,7 @@ def text(
 def progress(
   item: Item, sweep: Sweep, where: Folders, scale: str
 ) -> tuple[int, int]:
-  """How many runs of an item are finished, and how many it has."""
+  """Returns how many runs of an item are finished, and how many it has."""
   studies = {study.name: study for study in sweep.studies}
   nodes = with_needs(item.nodes_at(scale))
   part = Sweep([studies[node.name] for node in nodes if node.name in studies])

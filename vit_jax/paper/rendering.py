@@ -1,4 +1,4 @@
-"""What the items have to show, from the files of their runs."""
+"""Builds the sections of the items from the files of their runs."""
 
 import dataclasses
 import functools
@@ -27,17 +27,17 @@ def sections(
   *,
   scale: str,
 ) -> tuple[list[Section], list[str]]:
-  """Renders the items; one that fails does not keep the others from it.
+  """Renders the items; a failing item does not stop the others.
 
   Args:
     chosen: the items.
-    sweep: has their runs.
-    where: they work; pictures go to its `figures`.
+    sweep: contains their runs.
+    where: the folders of the runs; pictures go to its `figures`.
     scale: 'paper' or 'mini'.
 
   Returns:
-    A section for each item; and a line for each that could not be drawn, which
-    its section says, too.
+    A section for each item; and a line for each item that could not be drawn,
+    whose section gives the reason too.
   """
   finished = bring_to_end.read_finished(sweep, where)
   results = Results(
@@ -48,7 +48,7 @@ def sections(
     core_days=_core_days(chosen, sweep, where) if scale == 'paper' else {},
   )
 
-  @functools.cache  # Items share runs, and where they are may be far away.
+  @functools.cache  # Items share runs, and reading remote folders is slow.
   def commits(name: str) -> str:
     if name not in finished:
       return ''
@@ -80,12 +80,12 @@ def sections(
 def known_runs(
   nodes: Iterable[Node], sweep: Sweep, finished: schedule.Finished
 ) -> list[Run]:
-  """The runs of nodes and of what they need, as far as they are known."""
+  """Returns the known runs of the nodes and of their pre-trainings."""
   studies = {study.name: study for study in sweep.studies}
   return [
     run
     for node in with_needs(nodes)
-    if node.name in studies  # Not all tasks of VTAB have a miniature.
+    if node.name in studies  # Some tasks of VTAB have no miniature.
     for run in schedule.known(studies[node.name], finished)
   ]
 
@@ -93,11 +93,11 @@ def known_runs(
 def _render(
   item: Item, results: Results, pictures: pathlib.Path
 ) -> Section | str:
-  """An item's section, or why there is none."""
+  """Returns an item's section, or the reason why there is none."""
   try:
     section = item.render(results, pictures)
     page_parts.check([section])
-  # Whatever is wrong with an item: the page has others, too.
+  # An item may fail in any way: the page must still show the others.
   except Exception as error:
     logging.vlog(1, '%s:', item.name, exc_info=True)
     kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
@@ -108,14 +108,14 @@ def _render(
 def _core_days(
   chosen: Sequence[Item], sweep: Sweep, where: Folders
 ) -> dict[str, float]:
-  """What is known of them: see `planning.core_days`."""
+  """Returns the known core-days of the items' pre-trainings, by node name."""
   nodes = with_needs(node for item in chosen for node in item.nodes)
   runs = planning.pretraining_runs(nodes, sweep)
   return planning.core_days(planning.read(where.local), runs)
 
 
 def _without_differences(section: Section) -> Section:
-  """A miniature's section: its differences would mean nothing."""
+  """Hides the differences from the paper: in miniature they mean nothing."""
   blocks = [
     dataclasses.replace(block, comparable=False)
     if isinstance(block, report.Table)
@@ -126,28 +126,30 @@ def _without_differences(section: Section) -> Section:
 
 
 def about(shown: Sequence[Section], *, scale: str, data: str = '') -> list[str]:
-  """Paragraphs that say what the items' runs have in common.
+  """Returns paragraphs on what the items' runs have in common.
 
   Args:
-    shown: the sections that it is said above; nothing, if none has runs.
+    shown: the sections below the paragraphs. If no section has runs, there are
+      no paragraphs.
     scale: 'paper' or 'mini'.
-    data: spec of the data in place of a miniature's scenes; '': none.
+    data: spec of the data that replace a miniature's scenes; '': none do.
   """
   if scale != 'mini' or not any(section.runs for section in shown):
     return []
   size = networks.PRETRAINING_SIZE['mini']
   said = (
-    'In miniature: Transformers with an eighth of the width and a sixth of the'
-    f' layers, ResNets with an eighth and a quarter, on images of {size} px of'
-    f' {data or "rendered scenes"} and scanned digits (configs/mini.py).'
-    ' No learning rate is chosen: for pre-training they have the proportions of'
-    " Table 3's for JFT-300M, on all data sets; for fine-tuning all models have"
-    ' the same.'
-    ' The numbers are not those of the paper; only their order may be compared.'
+    'In miniature, Transformers have an eighth of the width and a sixth of the'
+    ' layers, and ResNets an eighth of the width and a quarter of the layers.'
+    f' They run on images of {size} px of {data or "rendered scenes"} and'
+    ' scanned digits (configs/mini.py).'
+    ' Learning rates are not tuned: for pre-training they have the proportions'
+    " of Table 3's for JFT-300M, on all data sets; for fine-tuning all models"
+    ' have the same rate.'
+    " Only the order of the numbers may be compared with the paper's."
   )
   if not data:
     said += (
-      ' Patches that stand for those of 32 px are just the nine places that'
-      ' what stands for ImageNet asks for.'
+      ' The patches that stand for 32 px are exactly the nine places that'
+      " ImageNet's stand-in asks about."
     )
   return [said]

@@ -1,8 +1,8 @@
-"""What an item of the reproduction has to show, before it is drawn or printed.
+"""The contents of a section of the reproduction, before it is printed.
 
-An item is a table or a figure of the paper. Numbers of ours come from the runs'
-own files only; one that is missing is None here and stays visibly missing.
-Settings come from the code, which always has them.
+A section shows an item: a table or a figure of the paper. Our numbers come only
+from the files of the runs. A missing number is None here, and pages show it as
+missing. Settings come from the code, so they are never missing.
 """
 
 import dataclasses
@@ -14,10 +14,10 @@ from vit_jax.paper.numbers.values import Value
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-  """A number of ours: a mean over runs that differ in their seed only.
+  """A number of ours: a mean over runs that differ only in their seed.
 
   Attributes:
-    values: one a run, in the unit that the paper prints.
+    values: one for each run, in the unit that the paper prints.
     runs: the names of the runs, in the same order.
   """
 
@@ -26,7 +26,10 @@ class Number:
 
   def __post_init__(self):
     if not self.values or len(self.values) != len(self.runs):
-      raise ValueError(f'{len(self.values)} values of {len(self.runs)} runs.')
+      raise ValueError(
+        f'{len(self.values)} values of {len(self.runs)} runs; expected one for'
+        ' each run, and at least one run.'
+      )
 
   @property
   def mean(self) -> float:
@@ -34,7 +37,7 @@ class Number:
 
   @property
   def std(self) -> float | None:
-    """The sample's standard deviation; None of a single run."""
+    """The sample standard deviation; None for a single run."""
     return statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
@@ -45,7 +48,7 @@ class Cell:
   Attributes:
     ours: None while a run is missing.
     paper: None where the paper prints nothing.
-    expected: whether ours is to be measured at all.
+    expected: whether we measure this cell at all.
   """
 
   ours: Number | None = None
@@ -64,16 +67,16 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table of ours beside the paper's.
+  """A table with our numbers beside the paper's.
 
   Attributes:
     title: what it shows.
     rows: labels, in order.
     columns: labels, in order.
-    cells: (row, column) -> cell; an absent one is empty in the paper too.
-    digits: after the point.
-    comparable: whether ours are of the paper's own data and models, so that a
-      difference means something.
+    cells: (row, column) -> cell; cells that the paper leaves empty are absent.
+    digits: number of digits after the decimal point.
+    comparable: whether ours are of the paper's own data and models; differences
+      mean nothing otherwise.
   """
 
   title: str
@@ -86,13 +89,13 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """A cell that says how something is set, in words or as a number.
+  """A cell with a setting, in words or as a number.
 
   Attributes:
-    ours: as the code has it.
-    paper: as it is printed.
-    accepted: whether ours agrees although it is written in another way, as 7
-      does where the paper's runs were of 7/14 epochs.
+    ours: the setting in our code.
+    paper: the setting as printed.
+    accepted: whether ours agrees although it is written differently: 7 agrees
+      with the 7/14 epochs of the paper.
   """
 
   ours: float | str
@@ -101,7 +104,7 @@ class Setting:
 
   @property
   def same(self) -> bool:
-    """Whether the two are the same number, or word for word the same."""
+    """Whether both are the same number or the same text."""
     return self.ours == self.paper.value
 
   @property
@@ -111,13 +114,14 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """A table of how something is set, which the code says without any run.
+  """A table of settings, which are read from the code without any run.
 
   Attributes:
     title: what it shows.
     rows: labels, in order.
     columns: labels, in order.
-    cells: (row, column) -> setting; an absent one is empty in the paper too.
+    cells: (row, column) -> setting; cells that the paper leaves empty are
+      absent.
   """
 
   title: str
@@ -128,12 +132,12 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A figure that was drawn.
+  """A drawn figure.
 
   Attributes:
     title: what it shows.
     stem: its files are STEM.png, STEM.pdf and STEM.csv, relative to the page.
-    caption: what to look at, and what the paper saw.
+    caption: what to look at, and what the paper found.
   """
 
   title: str
@@ -143,12 +147,12 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A statement of the paper, and what our runs say to it.
+  """A statement of the paper, and the answer that our runs give.
 
   Attributes:
-    statement: the paper's, in our words, with its place.
+    statement: the paper's statement in our words, with its section.
     answer: 'yes', 'no', 'not at this scale' or 'missing'.
-    evidence: the numbers it rests on, with their spread, in a sentence.
+    evidence: sentences with the numbers behind the answer, and their spread.
   """
 
   statement: str
@@ -163,10 +167,10 @@ class Run:
   Attributes:
     name: its folder below WORKDIR/runs.
     config: `FILE:ARGUMENT`.
-    finished: whether it is.
+    finished: whether the run has finished.
     hours: device hours that it took; None if unknown.
-    commit: of the code that ran it, `+` if that was changed; several, if it was
-      resumed with another one; '' if unknown.
+    commit: of the code that ran, with `+` if that had local changes; several
+      commits if the run resumed with another one; '' if unknown.
   """
 
   name: str
@@ -184,12 +188,12 @@ class Section:
     name: such as `table5`.
     title: what it is about.
     blocks: in the order in which they are shown.
-    runs: all behind it.
+    runs: all runs behind the item.
     notes: what a reader must know, such as what stands for what in miniature.
-    measured: how many measurements that no run makes there are of how many;
-      None: it has none.
-    missing: what else is not there although it should be, and why, such as a
-      picture that could not be drawn. With any of it nothing is complete.
+    measured: how many of the measurements outside of runs are done, and how
+      many there are; None if the item has no such measurements.
+    missing: what else should be there but is not, and why, such as a picture
+      that could not be drawn. With an entry here, a section is not complete.
   """
 
   name: str

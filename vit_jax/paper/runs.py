@@ -1,8 +1,8 @@
 """The runs behind the paper's results, shared between its tables and figures.
 
-A run is named by what it is, not by the item that asks for it: the ViT-L/16 of
-14 epochs on JFT-300M in Table 2 is that of Tables 5 and 6 and of Figure 5. Only
-its fine-tuning on ImageNet is Table 2's own.
+A run is named after what it does, not after the item that needs it: Table 2's
+ViT-L/16 with 14 epochs of JFT-300M is the same run in Tables 5 and 6 and in
+Figure 5. Only its fine-tuning on ImageNet belongs to Table 2 alone.
 """
 
 import dataclasses
@@ -34,15 +34,15 @@ class Pretraining:
   """A pre-training run.
 
   Attributes:
-    model: the paper's name.
+    model: the paper's name of the model.
     data: a key of `DATASETS`.
-    epochs: of it; None: as in Table 3.
+    epochs: number of epochs; None: as in Table 3.
     optimizer: 'adam' or 'sgd'.
-    options: config key -> value, in which it differs from Table 3.
-    label: says what the options are; part of the run's name.
-    seed: of weights and order.
+    options: config key -> value, for settings that differ from Table 3.
+    label: describes the options; part of the run's name.
+    seed: of the initial weights and the order of the data.
     objective: 'supervised' or 'masked_patch'.
-    images: of the data, a random part (Figure 4); None: all.
+    images: size of a random part of the data to train on (Figure 4); None: all.
     few_shot: 'imagenet', or 'several' for an average over data sets too.
   """
 
@@ -83,7 +83,7 @@ class Transfer:
   Attributes:
     pretraining: what it starts from.
     task: a data set as the paper's tables name it.
-    resolution: in pixels; above 384 with Polyak averaging, as for Table 2.
+    resolution: in pixels; above 384, with Polyak averaging as for Table 2.
   """
 
   pretraining: Pretraining
@@ -117,13 +117,13 @@ Node = Pretraining | Transfer | Vtab
 
 
 def with_needs(nodes: Iterable[Node]) -> list[Node]:
-  """The nodes, each once, and after what they start from."""
+  """Returns each node once, after the pre-training that it starts from."""
   found: dict[Node, None] = {}
   for node in nodes:
     if not isinstance(node, Pretraining):
       found[node.pretraining] = None
     found[node] = None
-  # Pre-training first: all else waits for it.
+  # Pre-trainings first: all else waits for them.
   return sorted(found, key=lambda node: not isinstance(node, Pretraining))
 
 
@@ -139,15 +139,15 @@ class Results:
     workdir: Callable[[str], epath.Path] | None = None,
     core_days: Mapping[str, float] = types.MappingProxyType({}),
   ):
-    """Takes what is known.
+    """Stores the known runs and numbers.
 
     Args:
-      studies: each of the name of the node whose runs it has.
-      finished: run -> its last numbers, see `sweep.launch.read_finished`.
-      comparable: whether they are of the paper's own models and data.
-      workdir: run -> its work directory; None: there are only the numbers.
-      core_days: name of a pre-training node -> TPUv3-core-days as estimated,
-        see `planning.core_days`.
+      studies: each has the name of the node whose runs it contains.
+      finished: run -> its last numbers, see `bring_to_end.read_finished`.
+      comparable: whether the runs use the paper's own models and data.
+      workdir: run -> its work directory; None: only the numbers are known.
+      core_days: name of a pre-training node -> estimated TPUv3-core-days, see
+        `planning.core_days`.
     """
     self._studies = {study.name: study for study in studies}
     self._finished = finished
@@ -157,18 +157,18 @@ class Results:
 
   @property
   def scale(self) -> str:
-    """'paper', or 'mini' of runs in miniature."""
+    """'paper', or 'mini' for runs in miniature."""
     return 'paper' if self.comparable else 'mini'
 
   def number(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
   ) -> Number | None:
-    """The mean of a metric over all runs of some nodes.
+    """Returns the mean of a metric over all runs of some nodes.
 
     Args:
-      nodes: which may differ in their seed.
+      nodes: they may differ in their seed.
       metric: such as `test/accuracy`.
-      scale: what to multiply with: accuracies are fractions in the files, and
+      scale: factor for the values: accuracies are fractions in the files, and
         percentages in most of the paper.
 
     Returns:
@@ -190,16 +190,16 @@ class Results:
   def early_stopped(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0
   ) -> Number | None:
-    """The mean of a metric at the steps that validate best (Section 4.3).
+    """Returns the mean of a metric at each run's best step (Section 4.3).
 
-    What validates best is said by each run's own `checkpoint.best`, or else is
-    the accuracy of its `validation`, or of the first of its evaluations that
-    classify.
+    The metric in the run's own `checkpoint.best` chooses the step. Without one,
+    the accuracy of the evaluation `validation` does, or that of the first
+    evaluation of classification.
 
-    Args: those of `number`.
+    Args: as for `number`.
 
     Returns:
-      None if any of the runs is missing, lacks the number, or has nothing to
+      None if any of the runs is missing, lacks the number, or has no metric to
       choose a step by.
     """
     found: dict[str, float] = {}
@@ -218,9 +218,10 @@ class Results:
   def curve(
     self, nodes: Sequence[Node], metric: str, *, scale: float = 100.0
   ) -> list[tuple[float, Number]]:
-    """A metric during runs that are alike: (part of the steps, value).
+    """Returns a metric during similar runs: (fraction of the steps, value).
 
-    Empty while one of the runs is missing; without steps that not all have.
+    The list is empty while a run is missing. Steps that some runs lack are left
+    out.
     """
     curves = {}
     for node in nodes:
@@ -243,30 +244,30 @@ class Results:
     ]
 
   def folder(self, node: Node) -> epath.Path | None:
-    """The work directory of a node's one run; None while it isn't finished."""
+    """Returns the work directory of a node's first run; None if unfinished."""
     name = self._run(node)
     if name not in self._finished or not self._workdir:
       return None
     return self._workdir(name)
 
   def _run(self, node: Node) -> str | None:
-    """The name of a node's first run."""
+    """Returns the name of a node's first run; None if there is no run."""
     study = self._studies.get(node.name)
     runs = schedule.reported(study, self._finished) if study else None
     return runs[0].name if runs else None
 
   def has(self, node: Node) -> bool:
-    """Whether there are runs for it at this scale, finished or not."""
+    """Whether a node has runs at this scale, finished or not."""
     return node.name in self._studies
 
   def transfer(self, pretraining: Pretraining, task: str) -> Number | None:
-    """Test accuracy after fine-tuning, in percent."""
+    """Returns the test accuracy after fine-tuning, in percent."""
     return self.number([Transfer(pretraining, task)], 'test/accuracy')
 
   def average_few_shot(
     self, pretrainings: Sequence[Pretraining], *, scale: float = 100.0
   ) -> Number | None:
-    """5-shot accuracy, the mean over all data sets of the runs' configs.
+    """Returns the mean 5-shot accuracy over all data sets in the runs' configs.
 
     None if any of the runs is missing, or lacks one of the data sets.
     """
@@ -290,11 +291,11 @@ class Results:
   def few_shot(
     self, pretrainings: Iterable[Pretraining], *, scale: float = 100.0
   ) -> Number | None:
-    """5-shot accuracy on ImageNet at the end of pre-training."""
+    """Returns the 5-shot accuracy on ImageNet at the end of pre-training."""
     return self.number(pretrainings, 'few_shot/5shot/accuracy', scale=scale)
 
   def core_days(self, pretraining: Pretraining) -> Number | None:
-    """TPUv3-core-days as `vit_jax.plan` estimates them, of no run of ours."""
+    """Returns TPUv3-core-days as estimated by `vit_jax.plan`, not measured."""
     days = self._core_days.get(pretraining.name)
     if days is None:
       return None

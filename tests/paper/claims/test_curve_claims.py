@@ -122,8 +122,8 @@ def test_compute_is_named_where_both_runs_are_there():
 
   both = said(**{'BiT-R50x1': 50.2, 'ViT-B_32': 55.7})
   words = (
-    ' Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 55.7 exaFLOPs,'
-    ' 1.1 times that of the ResNet.'
+    ' Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 55.7 exaFLOPs;'
+    ' the ViT has 1.1 times that of the ResNet.'
   )
   assert [c.evidence.endswith(words) for c in both] == [
     *(True, True, False, False, False)
@@ -207,9 +207,9 @@ def test_single_runs_do_not_decide_about_pooling():
   )
   assert claim.answer == UNDECIDED
   assert claim.evidence == (
-    '5-shot accuracy on ImageNet in percent: class token 60.00 (1 run); mean at'
-    ' its rate 50.00 (1 run), at the lower one 61.00 (1 run). The spread of a'
-    ' single run is not known.'
+    '5-shot accuracy on ImageNet in percent: class token 60.00 (1 run); mean'
+    ' over patches 50.00 (1 run) at the same learning rate, 61.00 (1 run) at'
+    ' the lower one. The spread of a single run is not known.'
   )
 
 

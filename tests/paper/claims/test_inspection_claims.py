@@ -33,8 +33,8 @@ def test_distance_by_depth_is_over_all_heads(blocks, answer):
   claim = said.grows_with_depth('ViT-L/16', found)
   assert claim.answer == answer
   assert (
-    f'4 heads in each of {len(blocks)} blocks); the heads of the first block'
-    f' have {blocks[0]}.0 px on average, of the last {blocks[-1]}.0 px'
+    f'4 heads in each of {len(blocks)} blocks). The mean distance is'
+    f' {blocks[0]}.0 px in the first block, {blocks[-1]}.0 px in the last, and'
   ) in claim.evidence
 
 
@@ -43,9 +43,7 @@ def test_the_correlation_is_stated():
   # One of 15 pairs is swapped: (14 - 1) / 15.
   evidence = said.grows_with_depth('ViT-L/16', found).evidence
   assert 'is 0.87 (p = 0.017, 1 heads in each of 6 blocks)' in evidence
-  assert evidence.endswith(
-    'Of one pre-training run: of another one nothing is known.'
-  )
+  assert evidence.endswith('This is one pre-training run; others may differ.')
 
 
 @pytest.mark.parametrize(
@@ -61,7 +59,7 @@ def test_some_heads_look_far(first, answer):
   assert claim.answer == answer
   assert f'look {first[0]}.0 to {first[1]}.0 px far' in claim.evidence
   assert '100.0 px, to the nearest half 60.0 px' in claim.evidence
-  assert 'Of one pre-training run' in claim.evidence
+  assert 'This is one pre-training run' in claim.evidence
 
 
 @pytest.mark.parametrize(

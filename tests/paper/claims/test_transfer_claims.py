@@ -66,8 +66,8 @@ def test_figure_3_of_the_papers_numbers_says_what_the_paper_does():
   assert vit.startswith(f'ViT-L/16 87.12 {spread}; BiT-R152x2 84.97')
   assert all(
     evidence.endswith(
-      'A value for each pre-training, the mean of its fine-tuning runs; a model'
-      ' of which there is one decides nothing.'
+      'Each value is the mean over the fine-tuning runs of one pre-training; a'
+      ' model with a single pre-training decides nothing.'
     )
     for evidence in (small, large, bit, vit)
   )

@@ -132,7 +132,7 @@ def test_where_core_days_are_from_is_said(paper, where):
 
   missing = (
     'Core-days of {} runs are unknown: --plan --topology=v3:16x16 compiles'
-    ' their steps, in minutes each.'
+    ' their steps, which takes minutes each.'
   )
   assert notes() == [missing.format(2)]
   plans = [
@@ -146,8 +146,8 @@ def test_where_core_days_are_from_is_said(paper, where):
     for model, epochs in (('ViT-L/16', 14), ('ViT-L/32', 7))
   ]
   from_plan = (
-    'Core-days: as vit_jax.plan estimates them for TPUv3, in plan.json; steps'
-    ' only.'
+    'Core-days are estimates of vit_jax.plan for TPUv3, from plan.json, and'
+    ' count steps only.'
   )
   (where.local / 'plan.json').write_text(json.dumps(plans[:1]))
   one = 'Compiled by libtpu 0.0.14, jax 0.1.'

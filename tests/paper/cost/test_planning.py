@@ -185,7 +185,10 @@ def test_an_unknown_slice_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
   ('text', 'message'),
-  [('[{"config"', 'is no JSON'), ('[5]', 'list of objects with a "config"')],
+  [
+    ('[{"config"', 'is not valid JSON'),
+    ('[5]', 'list of objects with a "config"'),
+  ],
 )
 def test_a_damaged_file_is_refused(tmp_path, text, message):
   (tmp_path / 'plan.json').write_text(text)

@@ -112,8 +112,8 @@ def test_figure_4_stops_early_and_answers(tmp_path, drawn):
   assert 'BiT-R50x1 41.00 ± 1.00 (3 runs)' in said[0].evidence
   for claim in said[:2]:
     assert claim.evidence.endswith(
-      'Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 56.1 exaFLOPs,'
-      ' 1.1 times that of the ResNet.'
+      'Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 56.1 exaFLOPs;'
+      ' the ViT has 1.1 times that of the ResNet.'
     )
   # The claim covers all four models that have several runs.
   for model in ('ViT-L/32', 'ViT-B/32', 'ViT-b/32 25.00', 'BiT-R50x1'):
@@ -194,8 +194,10 @@ def test_figure_9_is_accuracy_by_epoch(tmp_path, drawn):
   picture, claim = section.blocks
   assert picture.stem == 'figures/figure9'
   assert claim.answer == UNDECIDED
-  assert 'class token 60.00 (1 run); mean at its rate 30.00' in claim.evidence
-  assert 'at the lower one 70.00 (1 run)' in claim.evidence
+  assert (
+    'class token 60.00 (1 run); mean over patches 30.00 (1 run) at the same'
+    ' learning rate, 70.00 (1 run) at the lower one.'
+  ) in claim.evidence
 
 
 def test_figure_9_in_miniature_is_the_mean_of_three_runs(tmp_path, drawn):
@@ -228,7 +230,7 @@ def test_figure_9_in_miniature_is_the_mean_of_three_runs(tmp_path, drawn):
 def test_figure_9_says_what_its_miniature_lacks(tmp_path, drawn, comparable):
   results = fewshot.results(tmp_path, {}, comparable=comparable)
   section = curve_items.figure9().render(results, tmp_path / 'figures')
-  lacks = 'In miniature the class token has a linear head' in (
+  lacks = 'In miniature, the class token has a linear head' in (
     section.blocks[0].caption
   )
   assert lacks == (not comparable)
@@ -290,7 +292,7 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
   assert _speeds(drawn) == {'ViT-B/32': 1000, 'AxialResNet50': 20}
   assert figure.axes[1].get_xlabel() == 'Peak speed (images/s/device)'
   assert section.blocks[0].stem == 'figures/figure13'
-  assert section.blocks[0].caption.endswith('by Figure 12: a GPU.')
+  assert section.blocks[0].caption.endswith('speed of Figure 12: a GPU.')
   assert section.blocks[1].answer == UNDECIDED
   assert (
     'Axial-ViT-B/32 52.00 (1 run), ViT-B/32 50.00 (1 run), Axial-ViT-B/16 53.00'
@@ -319,7 +321,7 @@ def test_speeds_in_miniature_are_of_its_own_images(tmp_path, drawn):
 def test_without_a_measurement_there_are_no_speeds(tmp_path, drawn):
   section = _figure13(tmp_path)
   assert 'the speed of ViT-B/32, ViT-B/16, Axial' in section.missing[0]
-  assert section.blocks[0].caption.endswith('of inference, by Figure 12.')
+  assert section.blocks[0].caption.endswith('inference speed of Figure 12.')
 
 
 def test_speeds_are_the_papers_device_where_none_is_at_hand(tmp_path, drawn):

@@ -127,7 +127,7 @@ def test_figure_3_has_its_claims_below_it(tmp_path):
   rows = pd.read_csv(tmp_path / 'figure3.csv')
   ours = rows[rows.source == 'ours']
   assert sorted(ours.n.astype(int)) == 9 * [1] + 11 * [3]
-  assert 'over pre-trainings, where there are 3' in picture.caption
+  assert 'over pre-trainings, for points with 3' in picture.caption
 
 
 def test_figure_3_lacks_a_claim_about_bit_without_one_of_them(tmp_path):

@@ -259,7 +259,7 @@ def test_exaflops_are_counted_at_the_papers_own_scale(sweep, tmp_path):
   assert cell.ours.mean == pytest.approx(1566.7, abs=0.05)
   assert cell.ours.runs == ('counted: ViT-L/16, JFT-300M, 14 epochs',)
   assert not cell.expected
-  assert 'The exaFLOPs of ours are not measured' in section.notes[-1]
+  assert 'Our exaFLOPs are not measured' in section.notes[-1]
   results = Results(sweep.studies, {}, comparable=False)
   section = items.ITEMS['table6'].render(results, tmp_path)
   assert section.blocks[0].cells[place].ours is None

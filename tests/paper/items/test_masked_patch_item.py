@@ -53,9 +53,9 @@ def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
   assert colours.answer == 'yes'
   n = '(3 pre-trainings)'
   assert colours.evidence == (
-    'In percent of the corrupted patches of held-out images: right 60.10 ± 0.10'
-    f' {n}; the most frequent colour 20.00 ± 0.00 {n}. That is 3.01 ± 0.01 {n}'
-    ' times as many.'
+    'In percent of the corrupted patches of held-out images: right predictions'
+    f' 60.10 ± 0.10 {n}; the most frequent colour 20.00 ± 0.00 {n}. That is'
+    f' 3.01 ± 0.01 {n} times as many.'
   )
   assert 'more than 2 times as many' in colours.statement
   assert ahead.answer == 'yes'
@@ -131,7 +131,7 @@ def test_in_miniature_from_scratch_is_explained(monkeypatch, tmp_path):
   results.comparable = False
   notes = masked_patch_item.masked_patch().render(results, tmp_path).notes
   assert not any('has seen' in note for note in notes)
-  assert any('200, where these are rendered scenes' in note for note in notes)
+  assert any('200 if they are rendered scenes' in note for note in notes)
 
 
 def test_masked_patch_runs():

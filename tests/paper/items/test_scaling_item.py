@@ -150,7 +150,7 @@ def test_the_miniature_says_what_its_depths_are(tmp_path, monkeypatch):
   compute = rows.loc[('ImageNet 5shot', 'Depth'), 'x'].to_list()
   assert compute == pytest.approx([0.5, 1, 1.5, 2, 2.5])
   assert section.blocks[1].answer == 'yes'
-  assert '4, 8, 16, 32 and 64 blocks are 1, 2, 3, 4 and 5' in section.notes[-1]
+  assert '4, 8, 16, 32 and 64 blocks become 1, 2, 3, 4' in section.notes[-1]
 
 
 def test_a_point_without_an_average_is_in_the_other_panel(tmp_path):

@@ -103,7 +103,7 @@ def test_it_is_measured_in_a_process_of_its_own(
   measure(scale, speed_items.pathlib.Path('measured'))
   assert ran == [['vit_jax.inference_speed', *expected]]
   code = 3
-  with pytest.raises(ValueError, match='ended with 3'):
+  with pytest.raises(ValueError, match='ended with exit code 3'):
     measure(scale, speed_items.pathlib.Path('measured'))
 
 

@@ -69,7 +69,7 @@ def test_real_is_not_expected_in_miniature(name, tmp_path):
     if place in cells:
       assert cells[place].ours is None
       assert not cells[place].expected
-  assert sum('in miniature nothing stands for' in n for n in section.notes) == 1
+  assert sum('has no stand-in for it' in note for note in section.notes) == 1
 
 
 def test_real_without_its_evaluation_is_missing(tmp_path):

@@ -78,12 +78,12 @@ def test_an_unknown_column_raises_and_lists_the_columns(look_up):
 @pytest.mark.parametrize(
   'text, options, message',
   [
-    ('a  1', {}, "row 'a' has 1 cells, not 2"),
-    ('a  1  2  3', {}, "row 'a' has 3 cells, not 2"),
-    ('a  1  2\na  3  4', {}, 'a label twice'),
-    ('a  1  2', {'printed': {'b': 'B'}}, r"\['b'\] not in it"),
-    ('a  1  2', {'special': {('a', 'b'): {}}}, r"\('a', 'b'\)\] not in it"),
-    ('a  1  -', {'special': {('a', 'd'): {}}}, r"\('a', 'd'\)\] not in it"),
+    ('a  1', {}, "row 'a' has 1 cells, expected 2"),
+    ('a  1  2  3', {}, "row 'a' has 3 cells, expected 2"),
+    ('a  1  2\na  3  4', {}, 'a label occurs twice'),
+    ('a  1  2', {'printed': {'b': 'B'}}, r"\['b'\], which is not"),
+    ('a  1  2', {'special': {('a', 'b'): {}}}, r"\('a', 'b'\)\], which is not"),
+    ('a  1  -', {'special': {('a', 'd'): {}}}, r"\('a', 'd'\)\], which is not"),
   ],
 )
 def test_a_misspelled_table_does_not_load(text, options, message):

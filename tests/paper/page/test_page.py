@@ -67,7 +67,7 @@ def test_contents_list_the_items_with_their_status():
   )
   contents = pages.markdown(*sections).split('\n\n')[2].split('\n')
   assert contents == [
-    '| Item | About | Status | There |',
+    '| Item | About | Status | Details |',
     '| --- | --- | --- | --- |',
     '| [Table 5](#table5) | Five | ● complete | 1 of 1 number |',
     '| [Figure 7](#figure7) | Seven | ◐ partly there | 3 of 4 numbers |',
@@ -177,7 +177,7 @@ def test_pictures_are_as_wide_as_their_letters_ask_for(tmp_path):
 
 
 def test_an_unknown_answer_is_refused():
-  with pytest.raises(ValueError, match=r"'maybe' is none of 'yes', 'no'"):
+  with pytest.raises(ValueError, match=r"'maybe'; expected one of 'yes', 'no'"):
     pages.html_page(Section('t', 'T', (Claim('S', 'maybe', ''),)))
 
 
@@ -205,7 +205,7 @@ def test_a_picture_that_is_not_drawn_is_refused(tmp_path):
 
 def test_runs_are_listed_with_what_is_unknown_of_them():
   section = Section('t', 'T', (), (DONE, UNDONE))
-  summary = '<summary>1 of 2 runs finished, 1.50 device hours (unknown of 1)<'
+  summary = '<summary>1 of 2 runs finished, 1.50 device hours (unknown for 1)<'
   grid = [
     ['r1', 'configs/vit.py:B/32', '1.50', 'c0ffee1234', 'yes'],
     ['r2', 'configs/vit.py:L/16', 'unknown', 'unknown', 'no'],

@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_has_no_differences_and_says_so():
   )
   for text in (pages.markdown(Section('t', 'T', (table,))),):
     assert 'Δ' not in text
-    assert 'of other data and models, so no differences' in text
+    assert 'for other data and models, so no differences' in text
 
 
 def test_notes_on_the_papers_numbers_are_footnotes_in_reading_order():

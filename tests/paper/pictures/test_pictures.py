@@ -142,7 +142,7 @@ def test_a_process_that_dies_is_a_note(runs, draw, tmp_path):
   code = "import sys; print('so'); print('out of memory'); sys.exit(3)"
   drawn = draw(runs, code=code)
   assert drawn.titles == ()
-  assert drawn.notes == ('Not drawn: exit code 3, out of memory',)
+  assert drawn.notes == ('Not drawn (exit code 3): out of memory',)
   # After the failure nothing counts as drawn, not even for the earlier runs.
   os.utime(runs[_TWO] / 'DONE', (1000, 1000))
   draw(runs)

@@ -171,5 +171,5 @@ def test_figure_13s_rows_are_its_points():
     'ours,left,Axial-ViT-B/32,,108.0,0.58,,1,run0',
     'ours,right,Axial-ViT-B/32,,,0.58,,1,run0',
     'paper,left,AxialResNet50,,,0.5625,,,"approximate: between 0.55 and 0.575,'
-    ' by the order of the text in it"',
+    ' by the order of the figure\'s text"',
   ]

@@ -1,7 +1,7 @@
-"""What the paper says, asked of our numbers: how an answer is decided.
+"""The paper's claims, tested on our numbers: how an answer is decided.
 
-A difference counts if its sign is certain with 95% confidence; otherwise this
-many runs do not decide. The values of a number must be independent: one for
+A difference counts if its sign is certain with 95% confidence; otherwise there
+are too few runs to decide. The values of a number must be independent: one for
 each pre-training, see `averages.by_pretraining`.
 """
 
@@ -13,7 +13,7 @@ from scipy import special
 from vit_jax.paper.report import Number
 
 UNDECIDED = 'not at this scale'
-# As many equal values are taken to say that there is no spread.
+# From this many equal values on, we believe that there is no spread.
 _ENOUGH_EQUAL = 3
 
 
@@ -23,12 +23,12 @@ def compare(
   """Whether one mean is above another, with 95% confidence (Welch's t-test).
 
   Args:
-    better: the one that is to be above.
-    worse: the other.
+    better: the mean that the claim expects to be above.
+    worse: the other mean.
     parts: see `decide`.
 
   Returns:
-    'yes', 'no', 'not at this scale' if these runs do not decide, or 'missing'.
+    'yes', 'no', 'not at this scale' if the runs do not decide, or 'missing'.
   """
   return decide([(1.0, better), (-1.0, worse)], parts=parts)
 
@@ -38,19 +38,19 @@ def decide(
 ) -> str:
   """Whether a weighted sum of means is above 0, with 95% confidence.
 
-  A single value says nothing of the spread, and so decides nothing. Nor do two
-  equal ones: accuracies are counts of images, so that runs agree by chance, and
-  the test would take them for certain. From three equal values on, a spread of
-  0 is believed.
+  A single value has no spread, and so decides nothing. Two equal values decide
+  nothing either: accuracies are counts of images, so runs may agree by chance,
+  and the test would take that for certainty. From three equal values on, we
+  believe a spread of 0.
 
   Args:
     terms: (weight, mean), with independent values; None where a run is missing.
-    parts: of the claim that this is one of. One that is not so denies the whole
-      claim, so that 'no' asks for more the more chances of it there are
-      (Bonferroni); 'yes' needs all of them anyway.
+    parts: number of tests that the whole claim consists of. A single 'no'
+      denies the claim, so 'no' needs more certainty the more tests there are
+      (Bonferroni); 'yes' needs all tests anyway.
 
   Returns:
-    What `compare` does.
+    An answer, as `compare` does.
   """
   if any(number is None for _, number in terms):
     return 'missing'
@@ -76,12 +76,12 @@ def decide(
 
 
 def _has_spread(number: Number) -> bool:
-  """Whether the values say how far others would be from them."""
+  """Whether the values show how far other runs would differ."""
   return bool(number.std) or len(number.values) >= _ENOUGH_EQUAL
 
 
 def every(answers: list[str]) -> str:
-  """The answer to a claim of several parts."""
+  """Returns the answer to a claim from the answers to all of its parts."""
   for answer in ('missing', 'no', UNDECIDED):
     if answer in answers:
       return answer
@@ -89,12 +89,12 @@ def every(answers: list[str]) -> str:
 
 
 def text(number: Number | None, digits: int, of: str = 'run') -> str:
-  """A mean with its spread, such as `77.91 ± 0.20 (3 runs)`.
+  """Formats a mean with its spread, such as `77.91 ± 0.20 (3 runs)`.
 
   Args:
     number: ours.
-    digits: after the point.
-    of: what each of its values is of, in the singular.
+    digits: number of digits after the decimal point.
+    of: what each value belongs to, in the singular.
   """
   if number is None:
     return 'missing'

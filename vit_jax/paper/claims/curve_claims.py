@@ -1,7 +1,7 @@
-"""What the paper says of few-shot accuracy, asked of our numbers.
+"""The paper's claims about few-shot accuracy, tested on our numbers.
 
-Sections 4.3, D.2 and D.3. Accuracies are means over runs of several seeds, so
-that differences have a spread; those of a single run decide nothing.
+They are from Sections 4.3, D.2, D.3 and D.6. Accuracies are means over several
+seeds, so that differences have a spread; a single run decides nothing.
 """
 
 import types
@@ -11,7 +11,7 @@ from vit_jax.paper.claims import compare, decide, every, text
 from vit_jax.paper.report import Claim, Number
 
 _SMALL, _LARGE = 'ViT-B/32', 'ViT-L/32'
-# Of Figure 4, what is compared with a ResNet of about its compute.
+# The ViT that Figure 4's claims compare with a ResNet of about its compute.
 VIT = _SMALL
 _UNIT = '5-shot accuracy on ImageNet in percent'
 
@@ -30,13 +30,12 @@ def by_data(
 
   Args:
     points: (model, number of images) -> accuracy in percent.
-    resnet: the one that is compared with `VIT`, of about the same compute.
-    models: those with several runs, which are asked whether data help.
+    resnet: the ResNet to compare with `VIT`; it has about the same compute.
+    models: the models with several runs; for each we test whether data help.
     few: the smallest number of images.
-    many: the largest.
-    computes: these two -> operations of one of their runs, as far as they are
-      known.
-    unit: of these.
+    many: the largest number of images.
+    computes: `resnet` and `VIT` -> operations of one run, as far as known.
+    unit: of `computes`.
   """
   convolved, small, large = (
     (points.get((model, few)), points.get((model, many)))
@@ -52,14 +51,15 @@ def by_data(
       f'{compute}',
     ),
     Claim(
-      'This lead of the ResNet shrinks, or turns, as the set grows (4.3, Figure'
-      ' 4).',
+      'This lead of the ResNet shrinks, or reverses, as the set grows (4.3,'
+      ' Figure 4).',
       _grows(small, convolved),
       _pairs((few, many), resnet, convolved, _SMALL, small) + compute,
     ),
     Claim(
-      f'A larger ViT pays off with more data only: {_LARGE} gains more on'
-      f' {_SMALL} from all images than from the fewest (4.3, Figure 4).',
+      f'A larger ViT pays off only with more data: the lead of {_LARGE} over'
+      f' {_SMALL} is larger with all images than with the fewest (4.3, Figure'
+      ' 4).',
       _grows(large, small),
       _pairs((few, many), _LARGE, large, _SMALL, small),
     ),
@@ -70,11 +70,11 @@ def by_data(
 def depth_helps(depths: Mapping[int, Number]) -> Claim:
   """Figure 8: deeper models are better at the same width (D.2).
 
-  The diminishing return beyond 16 blocks is told, not tested: 64 blocks are a
-  single run.
+  The evidence shows the diminishing return beyond 16 blocks, but no test does:
+  there is only a single run with 64 blocks.
 
   Args:
-    depths: blocks -> accuracy as a fraction.
+    depths: number of blocks -> accuracy as a fraction.
   """
   measured = [f'{depth}: {text(depths[depth], 4)}' for depth in sorted(depths)]
   steps = [
@@ -86,8 +86,8 @@ def depth_helps(depths: Mapping[int, Number]) -> Claim:
   if steps:
     evidence += f' From {_listed(steps)}.'
   return Claim(
-    'Deeper models are better at the same width: 16 and 32 blocks than 4 (D.2,'
-    ' Figure 8).',
+    'Deeper models are better at the same width: 16 and 32 blocks are better'
+    ' than 4 (D.2, Figure 8).',
     every(
       [
         compare(depths.get(16), depths.get(4), parts=2),
@@ -103,25 +103,25 @@ def pooling_needs_a_lower_rate(
 ) -> Claim:
   """Figure 9: a mean of patches does as well as a class token (D.3).
 
-  'yes' if its lower rate is better than the class token's, and with it the mean
-  is ahead of the token. That it is exactly as good no test can show, so that
-  runs without a clear difference do not decide.
+  The answer is 'yes' if the mean is better at its lower learning rate than at
+  the class token's, and is then ahead of the class token. No test can show that
+  both are exactly as good, so runs without a clear difference do not decide.
 
   Args:
     token: accuracy of the class token in percent.
-    high: of the mean at the same rate.
-    low: of the mean at a lower one.
+    high: accuracy of the mean at the class token's learning rate.
+    low: accuracy of the mean at a lower learning rate.
   """
   numbers = (token, high, low)
   evidence = (
-    f'{_UNIT}: class token {text(token, 2)}; mean at its rate {text(high, 2)},'
-    f' at the lower one {text(low, 2)}.'
+    f'{_UNIT}: class token {text(token, 2)}; mean over patches {text(high, 2)}'
+    f' at the same learning rate, {text(low, 2)} at the lower one.'
   )
   if any(number and number.std is None for number in numbers):
     evidence += ' The spread of a single run is not known.'
   return Claim(
-    'The mean over patches and a linear head do as well as a class token, once'
-    ' their rate is lower (D.3, Figure 9).',
+    'The mean over patches with a linear head does as well as a class token, if'
+    ' its learning rate is lower (D.3, Figure 9).',
     every([compare(low, other, parts=2) for other in (high, token)]),
     evidence,
   )
@@ -171,7 +171,7 @@ def _more_data_help(
 
 
 def axial_is_ahead(found: Mapping[str, Number | None]) -> Claim:
-  """Figure 13: axial ViTs are ahead of the ViTs that they are made of (D.6).
+  """Figure 13: axial ViTs are better than the ViTs they are made of (D.6).
 
   Args:
     found: model -> accuracy in percent.
@@ -204,7 +204,7 @@ def _grows(
 
 
 def _compute(resnet: str, computes: Mapping[str, float], unit: str) -> str:
-  """Says what the two models' runs compute; nothing unless both are known."""
+  """Returns a sentence on both models' compute; '' unless both are known."""
   compared = (resnet, VIT)
   if not {*compared} <= {*computes}:
     return ''
@@ -213,7 +213,8 @@ def _compute(resnet: str, computes: Mapping[str, float], unit: str) -> str:
   )
   ratio = computes[VIT] / computes[resnet]
   return (
-    f' Compute of these runs: {said}, {ratio:.2g} times that of the ResNet.'
+    f' Compute of these runs: {said}; the ViT has {ratio:.2g} times that of the'
+    ' ResNet.'
   )
 
 

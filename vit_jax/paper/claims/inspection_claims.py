@@ -1,8 +1,8 @@
-"""What the paper says of attention, asked of the distances that are drawn.
+"""The paper's claims about attention, tested on the distances in the figures.
 
-The numbers are those of the files beside the figures, so that what is answered
-is what is seen. A model is one run: its heads and blocks are compared, not
-runs, and the sentences say so.
+The numbers are read from the files beside the figures, so the answers match
+what the figures show. There is one run of each model: the tests compare its
+heads and blocks, not runs, and the sentences say so.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from scipy import stats
 from vit_jax.paper import claims
 from vit_jax.paper.report import Claim, Number
 
-# As `weights_drawing` names them, which only the process that draws imports.
+# Copied from `weights_drawing`, which only the process that draws may import.
 _DISTANCE = 'attention distance'
 _UNIFORM = 'uniform attention'
 _NEAREST_HALF = 'uniform attention to the nearest half'
 _CERTAIN = 0.05
-_ONE_RUN = 'Of one pre-training run: of another one nothing is known.'
-# Blocks that are early: the paper's first 6 of 24.
+_ONE_RUN = 'This is one pre-training run; others may differ.'
+# The fraction of the blocks that are early: the paper's first 6 of 24.
 _EARLY = 1 / 4
 
 
@@ -31,9 +31,9 @@ class Distances:
   """Mean attention distances of a model, in pixels.
 
   Attributes:
-    heads: [depth, heads].
-    uniform: of attention that is the same for all patches.
-    nearest_half: of attention to the nearest half of the patches.
+    heads: of each head, [depth, heads].
+    uniform: of uniform attention to all patches.
+    nearest_half: of uniform attention to the nearest half of the patches.
   """
 
   heads: np.ndarray
@@ -42,11 +42,11 @@ class Distances:
 
 
 def read(numbers: pathlib.Path, panel: str) -> Distances | None:
-  """The distances of one panel of a picture; None if there are none.
+  """Returns the distances of one panel of a picture; None if there are none.
 
   Args:
-    numbers: the picture's .csv file, which need not be there.
-    panel: its title.
+    numbers: the picture's .csv file, which may not exist.
+    panel: the title of the panel.
   """
   if not numbers.exists():
     return None
@@ -67,11 +67,11 @@ def read(numbers: pathlib.Path, panel: str) -> Distances | None:
 def grows_with_depth(model: str, found: Distances | None) -> Claim:
   """Figure 7: the attention distance increases with network depth (4.5).
 
-  By Kendall's rank correlation, which allows for ties, over all heads of all
-  blocks: of the number of a head's block with its mean distance. Means of
-  blocks would not do, as four of them, in miniature, are in order by chance too
-  often. Its test takes heads for independent, so that it speaks of this run
-  only: another one may differ by more.
+  The test is Kendall's rank correlation, which allows for ties, between a
+  head's block number and its mean distance, over all heads of all blocks. Means
+  of blocks would not do: a miniature has four blocks, which are too often in
+  order by chance. The test takes heads for independent, so it is about this run
+  only; another run may differ by more.
   """
   statement = 'The attention distance grows with the depth (4.5, Figure 7).'
   if found is None:
@@ -86,20 +86,21 @@ def grows_with_depth(model: str, found: Distances | None) -> Claim:
   return Claim(
     statement,
     answer,
-    f"{model}: Kendall's rank correlation of a block's number with the mean"
-    f' distance of a head is {correlation:.2f} (p = {chance:.2g}, {heads} heads'
-    f' in each of {count} blocks); the heads of the first block have'
-    f' {blocks[0]:.1f} px on average, of the last {blocks[-1]:.1f} px, uniform'
-    f' attention {found.uniform:.1f} px. {_ONE_RUN}',
+    f"{model}: Kendall's rank correlation between a head's block number and its"
+    f' mean distance is {correlation:.2f} (p = {chance:.2g}, {heads} heads'
+    f' in each of {count} blocks). The mean distance is {blocks[0]:.1f} px in'
+    f' the first block, {blocks[-1]:.1f} px in the last, and'
+    f' {found.uniform:.1f} px for uniform attention. {_ONE_RUN}',
   )
 
 
 def some_heads_look_far(model: str, found: Distances | None) -> Claim:
   """Figure 7: in the first block some heads are global, others local (4.5).
 
-  Far is further than attention to the nearest half of the patches, the same
-  for these, would be, and near is less: a threshold that geometry sets. Both
-  are asked, as an untrained head, which weighs all patches alike, looks far.
+  A head looks far if its distance exceeds that of uniform attention to the
+  nearest half of the patches, and near if it is smaller: geometry sets this
+  threshold. The claim needs both, because an untrained head weighs all patches
+  alike and so looks far.
   """
   statement = (
     'Some heads of the first block look across most of the image, and others'
@@ -114,8 +115,8 @@ def some_heads_look_far(model: str, found: Distances | None) -> Claim:
     'yes' if yes else 'no',
     f'{model}: the {found.heads.shape[1]} heads of the first block look'
     f' {near:.1f} to {far:.1f} px far; uniform attention to all patches would'
-    f' be {found.uniform:.1f} px, to the nearest half {found.nearest_half:.1f}'
-    f' px. {_ONE_RUN}',
+    f' look {found.uniform:.1f} px, to the nearest half'
+    f' {found.nearest_half:.1f} px. {_ONE_RUN}',
   )
 
 
@@ -127,7 +128,7 @@ def hybrids_look_less_locally(
 ) -> Claim:
   """Figure 11: early heads of a hybrid look further than those of a ViT (D.7).
 
-  By a t-test over the heads of the first quarter of the blocks.
+  The test is a t-test over the heads of the first quarter of the blocks.
   """
   statement = (
     'Early blocks of a hybrid attend less locally than those of a ViT (4.5,'
@@ -150,8 +151,8 @@ def hybrids_look_less_locally(
     claims.compare(numbers[hybrid], numbers[vit]),
     f'Mean distance in the first {_early_blocks(of_vit)} of'
     f' {len(of_vit.heads)} blocks: {", ".join(said)}; uniform attention'
-    f' {of_vit.uniform:.1f} px. Of one run of each: the spread is that of'
-    ' heads.',
+    f' {of_vit.uniform:.1f} px. There is one run of each model: the spread is'
+    ' over heads.',
   )
 
 

@@ -1,4 +1,4 @@
-"""What the paper says of Tables 7 and 8."""
+"""The paper's claims about Tables 7 and 8, tested on our numbers."""
 
 from collections.abc import Mapping
 
@@ -27,15 +27,15 @@ def adam_is_better(
       'Pre-training with Adam transfers better than with SGD, on average over'
       ' five tasks, for ResNets too (D.1).',
       every(answers),
-      'Average-5 in percent. ' + '; '.join(evidence) + '. A value for each'
-      ' pre-training, the mean of its fine-tuning runs, so that the spread is'
-      ' that of pre-training. The paper has one of each.',
+      'Average-5 in percent. ' + '; '.join(evidence) + '. Each value is the'
+      ' mean over the fine-tuning runs of one pre-training, so the spread is'
+      ' over pre-trainings. The paper has one pre-training of each.',
     )
   ]
 
 
 def positions_matter(table: Table) -> list[Claim]:
-  """Table 8: no positions is worst, the ways to add them are close (D.4)."""
+  """Table 8: no positions are worst, the ways to add them are close (D.4)."""
   none = table.cells['None', 'Stem'].ours
   others = {
     f'{row}, {column.lower()}': cell.ours
@@ -64,8 +64,8 @@ def positions_matter(table: Table) -> list[Claim]:
       f'{evidence}.',
     ),
     Claim(
-      'How and where positions are added matters less than that they are'
-      ' (D.4).',
+      'How and where positions are added matters less than whether they are'
+      ' added (D.4).',
       gap,
       f'{evidence}.',
     ),

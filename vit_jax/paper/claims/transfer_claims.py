@@ -1,7 +1,7 @@
-"""What the paper says of Figures 3 and 5, asked of our numbers.
+"""The paper's claims about Figures 3 and 5, tested on our numbers.
 
-All are of fine-tuned accuracies, in percent, with a value for each
-pre-training: see `averages.by_pretraining`. One alone decides nothing.
+All numbers are fine-tuned accuracies in percent, with a value for each
+pre-training: see `averages.by_pretraining`. A single one decides nothing.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Claim, Number
 
 SPREAD = (
-  'A value for each pre-training, the mean of its fine-tuning runs; a model of'
-  ' which there is one decides nothing.'
+  'Each value is the mean over the fine-tuning runs of one pre-training; a'
+  ' model with a single pre-training decides nothing.'
 )
-# The part of the ViTs that there must be ResNets around, to say it of ViTs.
+# At least this fraction of the ViTs must be comparable to decide about ViTs.
 _ENOUGH = 1 / 2
-# The hybrids whose computes are the least and the most in Table 6.
+# The hybrids with the least and the most compute in Table 6.
 _SMALL, _LARGE = 'R50+ViT-B/32, 7 epochs', 'R50+ViT-L/16, 14 epochs'
 
 
@@ -29,8 +29,8 @@ class Scaled:
 
   Attributes:
     family: 'Transformer', 'ResNet' or 'Hybrid'.
-    compute: of its pre-training, in any unit that all have in common; None
-      while it is missing.
+    compute: of its pre-training, in any unit that all points share; None while
+      it is missing.
     accuracy: Average-5, a value for each pre-training; None while it is
       missing.
   """
@@ -41,7 +41,7 @@ class Scaled:
 
 
 def data_claims(found: Mapping[tuple[str, str], Number | None]) -> list[Claim]:
-  """Figure 3: what is best depends on how much data there is (Section 4.3).
+  """Figure 3: which model is best depends on the amount of data (Section 4.3).
 
   Args:
     found: (model, pre-training data) -> accuracy on ImageNet, a value for each
@@ -50,23 +50,24 @@ def data_claims(found: Mapping[tuple[str, str], Number | None]) -> list[Claim]:
   base, large = 'ViT-B/16', 'ViT-L/16'
   return [
     _ahead(
-      'From ImageNet alone, larger ViTs are worse than smaller ones (Section'
-      ' 4.3).',
+      'Pre-trained on ImageNet alone, larger ViTs are worse than smaller ones'
+      ' (Section 4.3).',
       {base: found[base, values.IMAGENET]},
       {large: found[large, values.IMAGENET]},
     ),
     _ahead(
-      'From JFT-300M, larger ViTs are better than smaller ones (Section 4.3).',
+      'Pre-trained on JFT-300M, larger ViTs are better than smaller ones'
+      ' (Section 4.3).',
       {large: found[large, values.JFT]},
       {base: found[base, values.JFT]},
     ),
     _ahead(
-      'From ImageNet, BiT is ahead of ViT (Section 4.3).',
+      'Pre-trained on ImageNet, BiT is ahead of ViT (Section 4.3).',
       _of(found, 'BiT-', values.IMAGENET),
       _of(found, 'ViT-', values.IMAGENET),
     ),
     _ahead(
-      'From JFT-300M, ViT is ahead of BiT (Section 4.3).',
+      'Pre-trained on JFT-300M, ViT is ahead of BiT (Section 4.3).',
       _of(found, 'ViT-', values.JFT),
       _of(found, 'BiT-', values.JFT),
     ),
@@ -74,11 +75,11 @@ def data_claims(found: Mapping[tuple[str, str], Number | None]) -> list[Claim]:
 
 
 def compute_claims(found: Mapping[str, Scaled]) -> list[Claim]:
-  """Figure 5: what is best for its compute (Section 4.4).
+  """Figure 5: which family is best for its compute (Section 4.4).
 
-  Accuracies are compared at equal compute: that of a run with what others are
-  taken to reach there, see `interpolate`. Outside of the computes of these a
-  run says nothing.
+  Accuracies are compared at equal compute: a run's accuracy with that which
+  another family is taken to reach there, see `interpolate`. A run outside the
+  range of the other family's compute is not compared.
 
   Args:
     found: run, as Table 6 names it -> its point.
@@ -87,7 +88,7 @@ def compute_claims(found: Mapping[str, Scaled]) -> list[Claim]:
     run.compute is None or run.accuracy is None for run in found.values()
   )
   if missing:
-    # Not all of a family would be another curve.
+    # An incomplete family would give another curve.
     return [
       Claim(statement, 'missing', 'Not all of the runs are finished.')
       for statement in (_VITS_AHEAD, _HYBRIDS_AHEAD, _LEAD_VANISHES)
@@ -103,27 +104,27 @@ def compute_claims(found: Mapping[str, Scaled]) -> list[Claim]:
 
 
 _VITS_AHEAD = (
-  'ViTs need less compute than ResNets for the same accuracy: with equal'
-  ' compute they are ahead, each that can be compared (Section 4.4).'
+  'ViTs need less compute than ResNets for the same accuracy: at equal compute,'
+  ' each ViT that can be compared is ahead (Section 4.4).'
 )
 _HYBRIDS_AHEAD = 'Hybrids are ahead of ViTs where compute is small (4.4).'
 _LEAD_VANISHES = 'The lead of hybrids vanishes for the largest models (4.4).'
 
 
 def interpolate(runs: Sequence[Scaled], compute: float) -> Number | None:
-  """The accuracy that a family is taken to have at some compute.
+  """Returns the accuracy that a family is taken to have at some compute.
 
-  It is linear in the logarithm of the compute between the two runs next to it,
-  seed by seed, so that its spread is that of both as they weigh. Seeds of
-  different runs have nothing in common but their order. Beside one pre-training
-  others do not count: then there is a single value.
+  The accuracy is interpolated between the two neighbouring runs, linearly in
+  the logarithm of the compute and seed by seed, so that its spread combines
+  both spreads by weight. Seeds are paired by their order only. If one run has a
+  single pre-training, so has the result.
 
   Args:
-    runs: with compute and accuracy, at least one.
-    compute: where.
+    runs: at least one, each with compute and accuracy.
+    compute: where to interpolate.
 
   Returns:
-    None outside of the computes of the runs.
+    None outside the range of the runs' compute.
   """
   ordered = sorted(runs, key=lambda run: run.compute)
   for low, high in itertools.pairwise(ordered):
@@ -134,7 +135,7 @@ def interpolate(runs: Sequence[Scaled], compute: float) -> Number | None:
       part = math.log(compute / low.compute)
       part /= math.log(high.compute / low.compute)
     one, other = low.accuracy, high.accuracy
-    # As many values as both have.
+    # Only as many values as both runs have.
     return Number(
       tuple(
         (1 - part) * a + part * b
@@ -151,9 +152,9 @@ def interpolate(runs: Sequence[Scaled], compute: float) -> Number | None:
 def _vits_are_ahead(
   found: Mapping[str, Scaled], resnets: Sequence[Scaled]
 ) -> Claim:
-  """Asked of ViTs of several pre-trainings, with such ResNets around them.
+  """Tests each ViT that has several pre-trainings, if its ResNets have, too.
 
-  Undecided unless these are half of the ViTs, or more.
+  Undecided unless at least half of the ViTs can be tested.
   """
   compared, evidence = [], []
   vits = {k: run for k, run in found.items() if run.family == 'Transformer'}
@@ -180,9 +181,10 @@ def _vits_are_ahead(
 def _hybrids_are_ahead(
   small: Scaled, large: Scaled, vits: Sequence[Scaled]
 ) -> list[Claim]:
-  """Two claims; a lead vanishes if there is one, it shrinks, and none is left.
+  """Returns two claims: small hybrids have a lead, and the lead vanishes.
 
-  That none is left is not certain: it is only not certain that one is.
+  A lead vanishes if it exists, shrinks, and is not certain for the large
+  hybrid. That does not prove that no lead is left.
   """
   at_small, at_large = (
     interpolate(vits, run.compute) for run in (small, large)
@@ -232,12 +234,12 @@ def _ahead(
   better: Mapping[str, Number | None],
   worse: Mapping[str, Number | None],
 ) -> Claim:
-  """That the best of some models is better than the best of others."""
+  """Tests whether the best of some models is better than the best of others."""
   chosen = [_best(better), _best(worse)]
   evidence = '; '.join(f'{name} {_text(number)}' for name, number in chosen)
   words = [f'{evidence}.', SPREAD]
   if max(len(better), len(worse)) > 1:
-    words.insert(1, 'These are the best of each, by the same numbers.')
+    words.insert(1, 'They are the best of each group, by the same numbers.')
   return Claim(
     statement,
     claims.compare(*(number for _, number in chosen)),
@@ -250,12 +252,12 @@ def _text(number: Number | None) -> str:
 
 
 def _interpolated(number: Number) -> str:
-  """Of two models, whose pre-trainings are paired."""
+  """Formats a number from two models, whose pre-trainings are paired."""
   return claims.text(number, 2, 'pair')
 
 
 def _best(found: Mapping[str, Number | None]) -> tuple[str, Number | None]:
-  """The model with the highest mean; the first that is missing, if one is."""
+  """Returns the model with the highest mean, or else the first missing one."""
   for name, number in found.items():
     if number is None:
       return name, None

@@ -1,4 +1,4 @@
-"""What a run of the paper costs, before it is started, and what one did."""
+"""What a run of the paper costs: estimated before it, and measured after it."""
 
 import functools
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Results, Transfer, Vtab
 from vit_jax.sweep.spec import Value
 
-# Images and epochs of a set: as configs/pretrain.py has them.
+# Images and epochs of a data set, the same as in configs/pretrain.py.
 IMAGES = {
   values.IMAGENET: 1_281_167,
   values.IMAGENET21K: 12_400_000,
@@ -24,7 +24,7 @@ UNITS = {'paper': 'exaFLOPs', 'mini': 'teraFLOPs'}
 
 
 def exaflops(run: Pretraining) -> float:
-  """10^18 operations of forward and backward passes, as Table 6 counts them."""
+  """Returns exaFLOPs of forward and backward passes, as Table 6 counts them."""
   epochs = run.epochs
   if epochs is None:
     own = run.model.startswith('BiT-') and run.data == values.IMAGENET
@@ -35,15 +35,15 @@ def exaflops(run: Pretraining) -> float:
 
 
 def compute_of(results: Results, run: Pretraining) -> float | None:
-  """Operations of forward and backward passes, in the scale's of `UNITS`.
+  """Returns operations of forward and backward passes, in the scale's unit.
 
   Args:
-    results: of a scale.
-    run: in miniature its own model and images are counted, as its config says
-      them.
+    results: their scale chooses the unit from `UNITS`.
+    run: the pre-training; in miniature, the model and the images of its own
+      config are counted.
 
   Returns:
-    None of a miniature that is not finished.
+    None for a run in miniature that is not finished.
   """
   if results.comparable:
     return exaflops(run)
@@ -54,12 +54,12 @@ def compute_of(results: Results, run: Pretraining) -> float | None:
 def finetuning_exaflops(
   run: Transfer | Vtab, image_size: tuple[int, int], images: float
 ) -> float:
-  """The same of fine-tuning, which the paper counts nowhere.
+  """Returns the exaFLOPs of fine-tuning, which the paper does not print.
 
   Args:
-    run: what is fine-tuned.
+    run: the fine-tuning.
     image_size: height and width in pixels.
-    images: that are trained on, each as often as it is seen.
+    images: number of training images, each counted as often as it is seen.
   """
   start = run.pretraining
   macs = _forward_macs(start.model, start.options, image_size)
@@ -67,14 +67,14 @@ def finetuning_exaflops(
 
 
 def exaflops_of_run(workdir: epath.PathLike) -> float:
-  """10^18 operations of a run that there is, whatever its model and data are.
+  """Returns the exaFLOPs of an existing run, whatever its model and data are.
 
   Args:
-    workdir: its work directory, whose config says all that is counted: the
-      model, the size of the images and how many the run's steps see.
+    workdir: its work directory. The config there has the model, the size of the
+      images and the number of images that the run's steps see.
 
   Raises:
-    ValueError: it holds no run.
+    ValueError: `workdir` holds no run.
   """
   config = config_lib.load(workdir)
   if config is None:
@@ -82,7 +82,7 @@ def exaflops_of_run(workdir: epath.PathLike) -> float:
   options = dict(config['model'])
   name = options.pop('name')
   if options.get('attention_implementation'):
-    # A fast one computes the same, and may be another platform's.
+    # Fast implementations compute the same, but may need another platform.
     options['attention_implementation'] = 'plain'
   model = models.build(name, num_classes=config['num_classes'], **options)
   macs = accounting.forward_macs(
@@ -94,27 +94,27 @@ def exaflops_of_run(workdir: epath.PathLike) -> float:
 
 
 def device_hours(metrics: Mapping[str, float]) -> float | None:
-  """The hours that a run held its devices, of all its launches together."""
+  """Returns the device hours of all launches of a run; None if unknown."""
   seconds = [
     value
     for name, value in metrics.items()
     if name.startswith('goodput/')
     and name.endswith('_seconds')
-    and name != 'goodput/restart_seconds'  # Between launches nothing is held.
+    and name != 'goodput/restart_seconds'  # No device is held between launches.
   ]
   if not seconds:
     return None
   return sum(seconds) / 3600 * metrics.get('goodput/devices', 1.0)
 
 
-# A ResNet takes a second to count, and runs and tables share them.
+# Cached: counting a ResNet takes a second, and runs and tables share models.
 @functools.cache
 def _forward_macs(
   name: str,
   options: tuple[tuple[str, Value], ...],
   image_size: tuple[int, int],
 ) -> int:
-  """Multiply-adds of an image's forward pass, with a thousand classes."""
+  """Returns multiply-adds of one image's forward pass, with 1,000 classes."""
   chosen = {
     key.removeprefix('model.'): value
     for key, value in options

@@ -1,7 +1,6 @@
-"""What `vit_jax.reproduce --plan` prints: the runs, their cost, what there is.
+"""What `vit_jax.reproduce --plan` prints: runs, their cost and their progress.
 
-At the scale of a miniature nothing is known of the cost but the hours of runs
-that are finished.
+In miniature, the only known costs are the device hours of finished runs.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Study, Sweep
 from vit_jax.workdir.buckets import growing
 
-# Node -> what Table 2 prints for its pre-training.
+# Name of a node -> the core-days that Table 2 prints for its pre-training.
 PAPER_CORE_DAYS = {
   table_items.pretraining(*of).name: numbers.CORE_DAYS[column]
   for column, of in zip(numbers.TABLE_2.columns, numbers.COLUMNS_2, strict=True)
@@ -41,20 +40,20 @@ def text(
   papers_own: bool,
   topology: str = '',
 ) -> str:
-  """All that is printed.
+  """Returns all that is printed.
 
   Args:
     nodes: of the items, see `runs.with_needs`.
-    sweep: has their runs.
-    where: they work.
-    papers_own: whether the runs are of the paper's own models and data, which
-      costs are known of.
-    topology: a slice, for which steps that have no plan are compiled first; '':
+    sweep: contains their runs.
+    where: the folders of the runs.
+    papers_own: whether the runs use the paper's own models and data; only then
+      are costs known.
+    topology: a slice: steps without a plan for it are first compiled. '':
       nothing is compiled, and plans for any slice of TPUv3 count.
 
   Raises:
-    ValueError: there are runs that could not be planned, or are not the
-      paper's.
+    ValueError: some runs could not be planned, or a topology is given although
+      the runs are not the paper's own.
   """
   if topology and not papers_own:
     raise ValueError(
@@ -90,19 +89,19 @@ def _say(line: str) -> None:
 def _notes(
   known: int, total: int, topology: str, made: Sequence[str]
 ) -> list[str]:
-  """What the core-days are, and which compilers made them."""
+  """Returns notes on what the core-days mean and which compilers made them."""
   notes = []
   if known:
     notes.append(
-      'Core-days: as vit_jax.plan estimates them for'
-      f' {topology or "TPUv3"}, in {planning.FILE}; steps only.'
+      f'Core-days are estimates of vit_jax.plan for {topology or "TPUv3"}, from'
+      f' {planning.FILE}, and count steps only.'
     )
   if made:
     notes.append(f'Compiled by {"; ".join(made)}.')
   if known < total:
     notes.append(
       f'Core-days of {total - known} runs are unknown: --plan'
-      ' --topology=v3:16x16 compiles their steps, in minutes each.'
+      ' --topology=v3:16x16 compiles their steps, which takes minutes each.'
     )
   return notes
 
@@ -112,12 +111,12 @@ class Row:
   """A pre-training run.
 
   Attributes:
-    name: its node's.
-    exaflops: as `cost.exaflops`; None in miniature.
+    name: of its node.
+    exaflops: see `cost.exaflops`; None in miniature.
     steps: of the whole run.
-    core_days: the planner's, of TPUv3; None if unknown.
-    paper: the paper's core-days as printed, '' if it has none.
-    hours: that the devices were held, of a finished run.
+    core_days: the planner's estimate for TPUv3; None if unknown.
+    paper: the paper's core-days as printed; '' if it prints none.
+    hours: device hours of a finished run; None if unknown.
     state: `finished`, `step 1,200` or `not begun`.
   """
 
@@ -139,13 +138,13 @@ def rows(
   *,
   papers_own: bool,
 ) -> list[Row]:
-  """The rows of the pre-training runs.
+  """Returns the rows of the pre-training runs.
 
   Args:
-    nodes: others are left out.
-    sweep: has their runs.
-    where: they work.
-    finished: see `sweep.launch.read_finished`.
+    nodes: all but pre-trainings are left out.
+    sweep: contains their runs.
+    where: the folders of the runs.
+    finished: see `bring_to_end.read_finished`.
     core_days: see `planning.core_days`.
     papers_own: see `text`.
   """
@@ -179,14 +178,14 @@ def _state(run: Run, where: Folders, finished: schedule.Finished) -> str:
     return 'finished'
   text = growing.read(where.workdir(run.name) / 'metrics.jsonl')
   for line in reversed(text.decode(errors='replace').splitlines()):
-    # The last one is cut off if the process died at it.
+    # The last line is cut off if the process died while writing it.
     with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):
       return f'step {json_text.loads(line)["step"]:,}'
   return 'not begun'
 
 
 def table(found: Sequence[Row]) -> str:
-  """Lines of text; columns that nothing is known of are left out."""
+  """Returns the rows as lines of text, without columns that have no value."""
   cells = [_cells(row) for row in found]
   total = Row(
     plural(len(found), 'run'),
@@ -197,7 +196,7 @@ def table(found: Sequence[Row]) -> str:
     _sum(row.hours for row in found),
     f'{sum(row.state == "finished" for row in found)} finished',
   )
-  # The first and the last column are words.
+  # The first and the last column are words: they are aligned left.
   lines = [_COLUMNS, *cells, _cells(total)]
   kept = [
     i
@@ -244,15 +243,15 @@ def finetuning(
   *,
   papers_own: bool,
 ) -> str:
-  """A line for all fine-tuning: how many runs, their cost, what there is.
+  """Returns a line on all fine-tuning: the number of runs, cost and progress.
 
-  Args: those of `rows`.
+  Args: as for `rows`.
   """
   studies = {study.name: study for study in sweep.studies}
   transfers = [
     node
     for node in nodes
-    # Not all tasks of VTAB have a miniature.
+    # Some tasks of VTAB have no miniature.
     if not isinstance(node, Pretraining) and node.name in studies
   ]
   if not transfers:
@@ -280,11 +279,11 @@ def finetuning(
 
 
 def _exaflops(node: Transfer | Vtab, study: Study) -> float:
-  """Of all candidates, and of as many finals as the first one's."""
+  """Returns the exaFLOPs of all candidates, and of one candidate's finals."""
   first = study.candidates[0] if study.candidates else None
   total, known = 0.0, {}
   for run in (*study.candidates, *study.finals_of(first)):
-    # Rates and seeds cost nothing, so one of each config is read.
+    # Rates and seeds do not change the cost, so each config is read once.
     if run.config not in known:
       config = reading.read_config(run)
       known[run.config] = cost.finetuning_exaflops(

@@ -1,9 +1,9 @@
 """The cost of pre-training runs on TPUs, as the TPU's compiler estimates it.
 
-`WORKDIR/plan.json` collects what `python -m vit_jax.plan --json` says, a list
-of its objects, each with the `overrides` of its config. It is what
-`vit_jax.reproduce --plan --topology=v3:16x16` writes, one by one, so that it
-goes on where it was stopped; those of `vit_jax.plan` alone may be put there.
+`WORKDIR/plan.json` is a list of the objects that `python -m vit_jax.plan
+--json` prints, each with the `overrides` of its config.
+`vit_jax.reproduce --plan --topology=v3:16x16` adds them one by one, so that it
+continues where it was stopped. You may add objects of `vit_jax.plan` yourself.
 """
 
 import json
@@ -24,13 +24,13 @@ from vit_jax.sweep.spec import Run, Sweep
 from vit_jax.workdir import files
 
 FILE = 'plan.json'
-# Seconds for another process that writes it.
+# Seconds to wait for another process that writes the file.
 _WAIT = 60.0
 
 # The paper's unit is the core of a TPUv3.
 _GENERATION = 'v3:'
-# What a step's time does not depend on. Without the place of the data the
-# planner takes their size from the config.
+# Config keys that a step's time does not depend on. Without the location of the
+# data, the planner takes their size from the config.
 _WITHOUT = ('seed', 'data.dataset', 'data.data_dir')
 _WITHOUT_SECTIONS = ('evals.', 'log.', 'checkpoint.', 'guard.', 'profile.')
 
@@ -40,7 +40,7 @@ Planner = Callable[[Sequence[str]], dict[str, Any]]
 
 
 def pretraining_runs(nodes: Iterable[Node], sweep: Sweep) -> dict[str, Run]:
-  """The run of each node that is a pre-training, by the node's name."""
+  """Returns the run of each node that is a pre-training, by the node's name."""
   studies = {study.name: study for study in sweep.studies}
   found = {}
   for node in nodes:
@@ -50,9 +50,9 @@ def pretraining_runs(nodes: Iterable[Node], sweep: Sweep) -> dict[str, Run]:
 
 
 def planned(run: Run) -> Run:
-  """A run as it is planned: without what its steps do not depend on.
+  """Returns a run without the settings that its steps' time does not depend on.
 
-  Runs that differ in their seed only are planned once.
+  So runs that differ only in their seed are planned once.
   """
   path, colon, argument = run.config.partition(':')
   words = [
@@ -67,10 +67,10 @@ def planned(run: Run) -> Run:
 
 
 def read(directory: pathlib.Path) -> list[dict[str, Any]]:
-  """The plans of a directory, [] if there are none.
+  """Returns the plans of a directory, [] if there are none.
 
   Raises:
-    ValueError: the file is not what it should be.
+    ValueError: the file is not a list of plans.
   """
   path = directory / FILE
   if not path.exists():
@@ -79,7 +79,7 @@ def read(directory: pathlib.Path) -> list[dict[str, Any]]:
     plans = json_text.loads(path.read_text())
   except ValueError as error:
     raise ValueError(
-      f'{path} is no JSON ({error}). Move it away, and plan again.'
+      f'{path} is not valid JSON ({error}). Move it away, and plan again.'
     ) from error
   plans = plans if isinstance(plans, list) else [plans]
   if not all(isinstance(plan, dict) and 'config' in plan for plan in plans):
@@ -91,12 +91,12 @@ def read(directory: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def find(plans: Iterable[Plan], run: Run, topology: str = '') -> Plan | None:
-  """The newest plan of a run that the compiler did not fail at.
+  """Returns the newest plan of a run, without those whose compilation failed.
 
   Args:
     plans: see `read`.
     run: as in the sweep.
-    topology: such as `v3:16x16`; '': any of TPUv3.
+    topology: a slice such as `v3:16x16`; '': any slice of TPUv3.
   """
   wanted = _key(planned(run))
   newest = None
@@ -112,7 +112,7 @@ def find(plans: Iterable[Plan], run: Run, topology: str = '') -> Plan | None:
 
 
 def days(plan: Plan | None) -> float | None:
-  """Core-days of a plan, of what fits; None if unknown."""
+  """Returns core-days of a plan, or of its fix if it does not fit, or None."""
   if plan is None:
     return None
   if plan.get('fits') is False:
@@ -123,7 +123,7 @@ def days(plan: Plan | None) -> float | None:
 def core_days(
   plans: Sequence[Plan], runs: Mapping[str, Run], topology: str = ''
 ) -> dict[str, float]:
-  """TPUv3-core-days of the runs that there are plans of, by name.
+  """Returns the TPUv3-core-days of the runs that have plans, by name.
 
   Args:
     plans: see `read`.
@@ -137,9 +137,9 @@ def core_days(
 def compilers(
   plans: Sequence[Plan], runs: Mapping[str, Run], topology: str = ''
 ) -> list[str]:
-  """What compiled the plans behind `core_days`, each once; Args likewise.
+  """Returns each compiler of the plans behind `core_days`; same arguments.
 
-  Plans of earlier versions do not say it, and are left out.
+  Plans of earlier versions do not name their compiler and are left out.
   """
   found = [find(plans, run, topology) for run in runs.values()]
   made = {compilers_lib.named(plan) for plan in found if days(plan) is not None}
@@ -155,21 +155,21 @@ def compile_missing(
 ) -> str:
   """Plans the runs that have no plan for a slice, one after another.
 
-  Each is on disk once it is there, so the same call goes on after a stop.
+  Each plan is written at once, so the same call continues after a stop.
 
   Args:
     runs: see `pretraining_runs`.
     directory: of `plan.json`.
     topology: one slice, such as `v3:16x16` or `v3-512`.
-    say: takes lines on the progress.
-    planner: None: `vit_jax.plan`, in a process of its own each.
+    say: receives lines on the progress.
+    planner: None: `vit_jax.plan`, in a process of its own for each run.
 
   Returns:
     The slice, as plans name it.
 
   Raises:
-    ValueError: the slice is unknown; there is no TPU compiler and no plan; or
-      runs could not be planned, which is said after the others.
+    ValueError: the slice is unknown; a plan is missing and there is no TPU
+      compiler; or some runs could not be planned: raised after all others are.
   """
   # Imported late: it imports JAX.
   from vit_jax.plan import devices
@@ -211,14 +211,14 @@ def compile_missing(
 
 
 def _key(run: Run) -> tuple[str, dict[str, str]]:
-  """What a plan is known by: config, and overrides as JSON has them."""
+  """Returns what identifies a plan: config, and overrides as JSON has them."""
   flags = commands.config_flags(run)[1:]
   words = (flag.removeprefix('--config.').partition('=') for flag in flags)
   return run.config, {key: value for key, _, value in words}
 
 
 def _plan(words: Sequence[str]) -> dict[str, Any]:
-  """Calls vit_jax.plan, whose compiler may take much memory, or die."""
+  """Calls vit_jax.plan in a process, as its compiler may crash."""
   found = subprocess.run(
     [sys.executable, '-m', 'vit_jax.plan', *words],
     capture_output=True,
@@ -226,7 +226,7 @@ def _plan(words: Sequence[str]) -> dict[str, Any]:
     check=False,
   )
   if found.returncode:
-    # What the command says at its end, or what it died of.
+    # The command's own error, or else the last line that it printed.
     _, said, why = f'\n{found.stderr}'.rpartition('\nerror: ')
     lines = found.stderr.strip().splitlines()[-1:]
     raise ValueError(

@@ -1,4 +1,4 @@
-"""The paper's items: its tables, then its figures, then what has no number."""
+"""The paper's items: its tables, its figures, then a result without number."""
 
 from collections.abc import Sequence
 
@@ -46,7 +46,7 @@ ITEMS = {
 
 
 def find(words: Sequence[str]) -> list[Item]:
-  """The items of some names; `all` is all of them.
+  """Returns the items with the given names; `all` means all of them.
 
   Raises:
     ValueError: one is unknown; lists the choices.

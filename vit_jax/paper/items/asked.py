@@ -1,4 +1,4 @@
-"""What a cell of a table asks of the runs: nodes, and a metric of theirs."""
+"""What a cell of a table asks for: nodes, and a metric of their runs."""
 
 import dataclasses
 
@@ -12,29 +12,29 @@ _REAL = 'real/accuracy'
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-  """What a cell is the mean of.
+  """The runs and the metric that a cell is the mean of.
 
   Attributes:
-    nodes: which may differ in their seed.
-    metric: of their runs; a fraction.
+    nodes: they may differ in their seed.
+    metric: name of a metric of their runs, which is a fraction.
   """
 
   nodes: tuple[Node, ...]
   metric: str = averages.ACCURACY
 
   def number(self, results: Results) -> Number | None:
-    """In percent; None while a run is missing."""
+    """Returns the mean in percent; None while a run is missing."""
     return results.number(self.nodes, self.metric)
 
   def expected(self, results: Results) -> bool:
-    """Whether it is measured at this scale."""
+    """Whether the cell is measured at this scale."""
     if self.metric == _REAL and not results.comparable:
       return False
     return all(map(results.has, self.nodes))
 
 
 def of(label: str, start: Pretraining, resolution: int = 384) -> Asked:
-  """What a table reports of a model under the name of a data set.
+  """Returns what a table reports on a model under the name of a data set.
 
   Args:
     label: a task; or ImageNet ReaL, another test of the model for ImageNet.
@@ -49,10 +49,10 @@ def of(label: str, start: Pretraining, resolution: int = 384) -> Asked:
 
 
 def real_notes(results: Results) -> list[str]:
-  """Says why ImageNet ReaL is empty in miniature."""
+  """Returns a note on why ImageNet ReaL is empty in miniature."""
   if results.comparable:
     return []
   return [
-    "ImageNet ReaL is other labels of ImageNet's images; in miniature nothing"
-    ' stands for them.'
+    "ImageNet ReaL has other labels for ImageNet's images; the miniature has no"
+    ' stand-in for it.'
   ]

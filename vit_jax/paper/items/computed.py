@@ -1,4 +1,4 @@
-"""Numbers of ours that follow from the models alone, without any run."""
+"""Our numbers that follow from the models alone, without any run."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ class Computed:
 
   Attributes:
     of: (results, row, column) -> number; None if unknown.
-    note: where the numbers are from, said if there are any.
+    note: where the numbers are from; shown if there are any.
   """
 
   of: Callable[[Results, str, str], Number | None]
@@ -25,7 +25,7 @@ class Computed:
 
 
 def core_days(starts: Mapping[str, Pretraining]) -> Computed:
-  """The estimates that there are of `starts`, by row or column."""
+  """Returns how to look up the core-days of `starts`, by row or column."""
 
   def of(results: Results, row: str, column: str) -> Number | None:
     start = starts.get(row) or starts.get(column)
@@ -33,18 +33,17 @@ def core_days(starts: Mapping[str, Pretraining]) -> Computed:
 
   return Computed(
     of,
-    'The core-days of ours are not measured: they are estimates of'
-    ' vit_jax.plan for the steps alone, without evaluations, checkpoints and'
-    ' restarts.',
+    'Our core-days are not measured: they are estimates of vit_jax.plan for the'
+    ' steps alone, without evaluations, checkpoints and restarts.',
   )
 
 
 def exaflops(starts: Mapping[str, Pretraining]) -> Computed:
-  """Of the pre-training of each row."""
+  """Returns how to count the exaFLOPs of each row's pre-training."""
 
   def of(results: Results, row: str, column: str) -> Number | None:
     del column
-    # The paper's models are counted, and a miniature has others.
+    # `cost.exaflops` counts the paper's models; a miniature has others.
     if not results.comparable:
       return None
     start = starts[row]
@@ -52,7 +51,7 @@ def exaflops(starts: Mapping[str, Pretraining]) -> Computed:
 
   return Computed(
     of,
-    'The exaFLOPs of ours are not measured: they are counted in the forward'
-    ' pass of our models (vit_jax.accounting), times 3 for forward and backward'
-    ' pass, times images and epochs.',
+    'Our exaFLOPs are not measured: they are counted in the forward pass of our'
+    ' models (vit_jax.accounting), times 3 for forward and backward pass, times'
+    ' images and epochs.',
   )

@@ -19,31 +19,34 @@ from vit_jax.sweep.spec import Value
 
 _FEW_SHOT = 'few_shot/5shot/accuracy'
 _EPOCHS = 7
-# The paper does not say how many; what is claimed needs the spread.
+# The paper does not say how many seeds it has; claims need a spread.
 _SEEDS = 3
-# Figure 4; None is the whole set.
+# Numbers of images in Figure 4; None is the whole set.
 _IMAGES = (9_000_000, 30_000_000, 90_000_000, None)
 _ALL_IMAGES = 300_000_000
-# Figure 4's others are large, and compared with nothing: single runs, which are
-# left out in miniature.
+# These large models of Figure 4 are in no claim: they have single runs, and
+# none in miniature.
 _SINGLE = ('ViT-L/16', 'BiT-R152x2')
-# What is compared with ViT-B/32: of 50 exaFLOPs beside 55, by Table 6; in
-# miniature that one has a fifth, and the other two thirds of its operations.
+# The ResNet to compare with ViT-B/32. By Table 6, BiT-R50x1 has 50 exaFLOPs and
+# ViT-B/32 has 55; in miniature, BiT-R50x1 has only a fifth of the operations of
+# ViT-B/32, and BiT-R50x2 two thirds.
 _RESNET = {'paper': 'BiT-R50x1', 'mini': 'BiT-R50x2'}
 _COUNTS = {
-  'paper': f'{" and ".join(_SINGLE)} are one run a point, the others {_SEEDS}.',
-  'mini': f'{" and ".join(_SINGLE)} are left out, the others {_SEEDS} runs a'
-  f' point. {_RESNET["mini"]} is compared with {curve_claims.VIT} instead of'
-  f' {_RESNET["paper"]}, whose miniature has far less compute. That, and to ask'
-  ' for the average over models too, was chosen after the first runs (LOG.md).',
+  'paper': f'{" and ".join(_SINGLE)} have one run for each point, the others'
+  f' {_SEEDS}.',
+  'mini': f'{" and ".join(_SINGLE)} are left out; the others have {_SEEDS} runs'
+  f' for each point. {_RESNET["mini"]} is compared with {curve_claims.VIT}'
+  f' instead of {_RESNET["paper"]}, whose miniature has far less compute. This'
+  ' choice, and the claim on the average over models, were made after the first'
+  ' runs (LOG.md).',
 }
-# Figure 9's are, but for the first, runs of no other item.
+# Seeds of Figure 9. Only its first run is also a run of another item.
 _MANY_9 = {'paper': 1, 'mini': _SEEDS}
 # D.3: the mean over patches had a linear head, unlike the class token.
 _POOLING = (('model.pooling', 'gap'), ('model.representation_size', 0))
 _POOLING_MINI = (
-  ' In miniature the class token has a linear head, too, and other rates stand'
-  f" for the paper's, in proportion; curves are means of {_SEEDS} runs."
+  ' In miniature, the class token has a linear head too, learning rates are in'
+  f" proportion to the paper's, and curves are means of {_SEEDS} runs."
 )
 
 
@@ -87,8 +90,9 @@ def figure4() -> Item:
       'figure4',
       title,
       "The paper's finding: ResNets are ahead with few images and level off;"
-      ' ViTs overtake them with more, larger ones later. Random parts of the'
-      ' data, the same settings, weights that validate best.',
+      ' ViTs overtake them with more images, larger ViTs later. All runs have'
+      ' random parts of the data and the same settings; accuracy is at the step'
+      ' that validates best.',
       pictures,
       curve_claims.by_data(
         points,
@@ -101,8 +105,8 @@ def figure4() -> Item:
       ),
       [
         _COUNTS[results.scale],
-        'The paper does not say how long it trained on parts: here as many'
-        ' steps as on all images.',
+        'The paper does not say how long it trained on parts of the data; here'
+        ' it is as many steps as on all images.',
       ],
     )
 
@@ -149,14 +153,14 @@ def figure9() -> Item:
       title,
       "The paper's finding: the mean over patches (GAP) with a linear head"
       ' works as well as a class token with a hidden layer, but needs a lower'
-      ' rate.' + ('' if results.comparable else _POOLING_MINI),
+      ' learning rate.' + ('' if results.comparable else _POOLING_MINI),
       pictures,
       [
         curve_claims.pooling_needs_a_lower_rate(
           ends[token], ends[high], ends[low]
         )
       ],
-      ['The paper does not say which model this is: here ViT-B/16.'],
+      ['The paper does not say which model this is; here it is ViT-B/16.'],
     )
 
   return _item('figure9', title, starts, render)
@@ -165,10 +169,10 @@ def figure9() -> Item:
 def _speeds(
   folder: pathlib.Path, scale: str
 ) -> tuple[store.Settings | None, Mapping[str, float]]:
-  """What Figure 12 measured: where, and images a second by model.
+  """Returns where Figure 12 was measured, and model -> images per second.
 
-  Of the device at hand, or else of the paper's, by its compiler; nothing
-  without either.
+  The speed is that of the local device, or else the compiler's estimate for the
+  paper's device. If neither exists, there are no numbers.
   """
   for measured in speed_items.read(folder, scale).values():
     found = measured.speeds(networks.PRETRAINING_SIZE[scale])
@@ -206,7 +210,7 @@ def figure13() -> Item:
       model: results.few_shot([node]) for model, node in starts.items()
     }
     notes = [
-      "The rate of axial models is not in the paper's tables: see"
+      "The learning rate of axial models is not in the paper's tables: see"
       ' configs/pretrain.py.'
     ]
     missing = []
@@ -221,7 +225,7 @@ def figure13() -> Item:
       title,
       "The paper's finding: axial ViTs are better than the ViTs that they are"
       ' made of, and cost more; AxialResNet50 is good for its compute, but very'
-      f' slow. Speed is that of inference, by Figure 12{where}.',
+      f' slow. Speed is the inference speed of Figure 12{where}.',
       pictures,
       [curve_claims.axial_is_ahead(accuracies)],
       notes,
@@ -232,9 +236,9 @@ def figure13() -> Item:
 
 
 def _computes(results: Results, models: Sequence[str]) -> dict[str, float]:
-  """Compute of Figure 4's run of a model on all images, if it is known.
+  """Returns the compute of models' runs on all images in Figure 4, if known.
 
-  Those on parts take as many steps.
+  Runs on parts of the images take as many steps.
   """
   found = {model: cost.compute_of(results, _run(model)) for model in models}
   return {model: number for model, number in found.items() if number}
@@ -262,7 +266,7 @@ def _item(
   starts: Mapping[str, Mapping[object, Sequence[Pretraining]]],
   render: Callable[[Results, pathlib.Path], Section],
 ) -> Item:
-  """An item of the runs of its points, scale -> point -> seeds, as they go."""
+  """Makes an item that uses metrics during runs: scale -> point -> seeds."""
   nodes = {
     scale: tuple(node for seeds in points.values() for node in seeds)
     for scale, points in starts.items()

@@ -14,14 +14,15 @@ from vit_jax.paper.runs import Pretraining, Results, Transfer
 
 _DATA = (values.IMAGENET, values.IMAGENET21K, values.JFT)
 _VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
-# Figure 3's BiT models are not named; these are Table 6's smallest and largest
-# of 7 epochs.
+# The paper does not name Figure 3's BiT models; these are Table 6's smallest
+# and largest with 7 epochs.
 _BITS = ('BiT-R50x1', 'BiT-R152x2')
-# Pre-trainings that claims need. All models have as many on ImageNet, which is
-# small. On JFT-300M these have, (model, epochs): they are runs of Figure 4 and
-# of Table 7, and ViT-B/16 of Table 8; Figure 5's smallest hybrid is compared
-# with ViT-B/32 and ViT-L/32, whose computes are around its own. In miniature
-# Figure 3's best ViT has as many, and of Figure 5 the ResNet below ViT-B/32.
+# The number of pre-trainings that claims need. All models have as many on
+# ImageNet, which is small. On JFT-300M, the following (model, epochs) have as
+# many. Most are also runs of Figure 4 or Tables 7 and 8. Figure 5's smallest
+# hybrid is compared with ViT-B/32 and ViT-L/32, which have less and more
+# compute. In miniature, two more have as many: Figure 3's best ViT, and the
+# ResNet below ViT-B/32 in Figure 5.
 _SEEDS = 3
 _SEVERAL = tuple((model, 7) for model in ('ViT-B/32', 'ViT-L/32', *_BITS))
 _BEST = (('ViT-B/16', 7), ('ViT-L/16', 14))
@@ -34,17 +35,17 @@ _SEVERAL_5 = {
   'mini': (*_SEVERAL, ('R50+ViT-B/32', 7), ('BiT-R50x2', 7)),
 }
 _ERROR_BARS = (
-  ' Error bars are standard deviations over pre-trainings, where there are'
-  f' {_SEEDS}; each is the mean of its fine-tuning runs.'
+  ' Error bars are standard deviations over pre-trainings, for points with'
+  f' {_SEEDS} of them; the value of each is the mean of its fine-tuning runs.'
 )
-# Of the compute in Figure 5, by scale.
+# Scale -> the models whose compute Figure 5 counts.
 _COUNTED = {'paper': "the paper's models", 'mini': 'the models that were run'}
 
 
 def figure3() -> Item:
   """Fine-tuned accuracy on ImageNet by pre-training data (Section 4.3)."""
   title = 'ImageNet accuracy by pre-training data'
-  # The paper has no ViT-H/14 from ImageNet.
+  # The paper has no ViT-H/14 that is pre-trained on ImageNet.
   starts = {
     scale: {
       (model, data): _seeds(table_items.pretraining(model, data), several)
@@ -61,7 +62,7 @@ def figure3() -> Item:
       for place, seeds in starts[results.scale].items()
     }
     points = {place: n for place, n in found.items() if n is not None}
-    # A range of one model would look like a result.
+    # Without all BiT models, the range would be misleading.
     for data in _DATA:
       if any((model, data) not in points for model in _BITS):
         for model in _BITS:
@@ -70,9 +71,9 @@ def figure3() -> Item:
     # In miniature each model has one rate.
     if results.comparable:
       notes.append(
-        'The paper gives no settings of BiT on the smaller sets: on ImageNet it'
-        " has its authors' (90 epochs of SGD), on ImageNet-21k those of the"
-        ' ViTs.'
+        'The paper gives no settings for BiT on the smaller data sets. Here BiT'
+        ' has the settings of its authors on ImageNet (90 epochs of SGD), and'
+        ' those of the ViTs on ImageNet-21k.'
       )
     seen = ''.join(f' {note}' for note in notes)
     options = dict(data=_DATA, paper=numbers.FIGURES['figure3'])
@@ -84,9 +85,9 @@ def figure3() -> Item:
     return _section(
       'figure3',
       title,
-      "The paper's finding: large ViTs need much data; they are worse than the"
-      ' smaller ones and than BiT from ImageNet, and best from JFT-300M.'
-      f'{seen}{_ERROR_BARS}',
+      "The paper's finding: large ViTs need much data. Pre-trained on ImageNet"
+      ' they are worse than smaller ViTs and than BiT; pre-trained on JFT-300M'
+      f' they are best.{seen}{_ERROR_BARS}',
       pictures,
       transfer_claims.data_claims(found),
     )
@@ -153,7 +154,7 @@ def _item(
   tasks: Sequence[str],
   render: Callable[[Results, pathlib.Path], Section],
 ) -> Item:
-  """An item of pre-trainings, scale -> point -> seeds, on each of the tasks."""
+  """Makes an item of `starts`, scale -> point -> seeds, fine-tuned on tasks."""
   nodes = {
     scale: tuple(
       Transfer(start, task)
@@ -169,11 +170,11 @@ def _item(
 def _seeds(
   start: Pretraining, several: Sequence[tuple[str, float]]
 ) -> list[Pretraining]:
-  """The pre-trainings of a point.
+  """Returns the pre-trainings of a point.
 
   Args:
-    start: the first of them.
-    several: (model, epochs) of JFT-300M of which there is more than one.
+    start: the first one.
+    several: (model, epochs) with more than one pre-training on JFT-300M.
   """
   many = start.data == values.IMAGENET or (
     start.data == values.JFT and (start.model, start.epochs) in several

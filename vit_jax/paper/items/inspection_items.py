@@ -1,7 +1,8 @@
 """Figures 6, 7, 10, 11 and 14 as items: what finished models look like inside.
 
-They are drawn from weights, see `pictures.py`, by the runs of Tables 2, 5 and 6
-and, in Figure 10, two more. Images are held-out ones of the runs' own.
+The figures are drawn from weights (see `paper.pictures`) of runs of Tables 2, 5
+and 6 and, in Figure 10, of one more run. Images are the runs' own held-out
+ones.
 """
 
 import pathlib
@@ -19,14 +20,14 @@ from vit_jax.paper.runs import Pretraining, Results
 _LARGE = table_items.pretraining('ViT-L/16', values.JFT)
 _LARGE_32 = table_items.pretraining('ViT-L/32', values.JFT)
 _HYBRID = Pretraining('R50+ViT-L/16', values.JFT, 14)
-# Images that distances are the mean of, and those of Figure 14.
+# Number of images in mean distances, and in Figure 14.
 _IMAGES = 128
-# Figure 6 has a few, whose number follows from its page.
+# Number of images in Figure 6, which follows from its page in the paper.
 _FEW = 6
 _MINI_POSITIONS = (
-  'In miniature position embeddings begin much larger than in the paper (at'
-  ' POSITION_STDDEV of configs/mini.py) and mostly stay as random as they'
-  ' began: neighbours are hardly more alike than others.'
+  'In miniature, initial position embeddings are much larger than in the paper'
+  ' (POSITION_STDDEV in configs/mini.py) and mostly stay as random as at first:'
+  ' neighbours are hardly more similar than other positions.'
 )
 
 
@@ -37,8 +38,8 @@ def figure6() -> Item:
     'What attention attends to',
     [Panel('rollout', 'ViT-L/16', _LARGE, _FEW)],
     "The paper's finding: the model attends to what the image is classified by."
-    ' Attention rollout (D.8): the weights of all blocks, means over heads,'
-    ' multiplied.',
+    ' The maps are attention rollout (D.8): attention weights are averaged over'
+    ' the heads of each block and multiplied over all blocks.',
   )
 
 
@@ -60,11 +61,12 @@ def figure7() -> Item:
       Panel('position_similarity', 'ViT-L/32', _LARGE_32),
       Panel('attention_distance', 'ViT-L/16', _LARGE, _IMAGES),
     ],
-    'Filters and positions of ViT-L/32, distances of ViT-L/16, means over'
-    f" {_IMAGES} images. The paper's finding: filters are a plausible basis of"
-    ' the structure of patches; near patches, and those of a row or a column,'
-    ' have similar position embeddings; the distance grows with the depth, and'
-    ' some heads look far already in the first blocks.',
+    'Filters and position embeddings are of ViT-L/32; attention distances are'
+    f" of ViT-L/16, means over {_IMAGES} images. The paper's finding: filters"
+    ' are a plausible basis of the structure of patches; patches that are near,'
+    ' or in the same row or column, have similar position embeddings; the'
+    ' distance grows with the depth, and some heads look far already in the'
+    ' first blocks.',
     said,
   )
 
@@ -80,7 +82,7 @@ def figure10() -> Item:
       Panel(
         'position_similarity',
         f'{epochs} epochs, {label}',
-        # Table 3's own run needs no name of its own.
+        # A run with Table 3's settings is shared with Tables 2 and 6.
         Pretraining('ViT-L/16', values.JFT, epochs)
         if (rate, decay) == (4e-4, 0.1)
         else Pretraining(
@@ -99,8 +101,9 @@ def figure10() -> Item:
     'figure10',
     'Position embeddings by hyper-parameters',
     panels,
-    "ViT-L/16; rates and decays are the paper's. Its finding: the pattern"
-    ' depends on the length of the training, the rate and the weight decay.',
+    "All are ViT-L/16, with the paper's learning rates (LR) and weight decays"
+    " (WD). The paper's finding: the pattern depends on the length of the"
+    ' training, the learning rate and the weight decay.',
   )
 
 
@@ -120,7 +123,8 @@ def figure11() -> Item:
       Panel('attention_distance', hybrid, _HYBRID, _IMAGES),
     ],
     f"Means over {_IMAGES} images. The paper's finding: early blocks of the"
-    ' hybrid attend less locally, as its ResNet does what they would.',
+    " hybrid attend less locally, because the ResNet before them does a ViT's"
+    ' local attention already.',
     said,
   )
 
@@ -131,7 +135,8 @@ def figure14() -> Item:
     'figure14',
     'What attention attends to, in more images',
     [Panel('rollout', 'ViT-L/16', _LARGE, _IMAGES)],
-    'As Figure 6. The images are evenly spaced over the held-out ones.',
+    'As Figure 6, for more images, which are evenly spaced over the held-out'
+    ' ones.',
   )
 
 
@@ -142,14 +147,14 @@ def _item(
   caption: str,
   said: Callable[[Drawn], Sequence[Claim]] = lambda drawn: (),
 ) -> Item:
-  """An item that is one picture.
+  """Makes an item that is one picture.
 
   Args:
     name: of the item.
     title: of the item.
     panels: see `pictures.draw`.
-    caption: below it.
-    said: what the paper says of it, and ours.
+    caption: below the picture.
+    said: returns the paper's claims about the picture, with our answers.
   """
 
   def render(results: Results, folder: pathlib.Path) -> Section:
@@ -168,5 +173,5 @@ def _item(
 
 
 def _distances(drawn: Drawn, title: str) -> claims.Distances | None:
-  # Not of a file that an earlier drawing left.
+  # The file may be left over from an earlier drawing with other panels.
   return claims.read(drawn.numbers, title) if title in drawn.titles else None

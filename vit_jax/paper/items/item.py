@@ -1,4 +1,4 @@
-"""What an item of the reproduction is."""
+"""The type of an item of the reproduction."""
 
 import dataclasses
 import pathlib
@@ -16,16 +16,16 @@ class Item:
     name: such as `table5`.
     title: what it shows.
     nodes: the runs it is made of.
-    render: its section, from what there is of them; pictures are written to
-      the folder that is given, WORKDIR/figures.
-    measure: what else there is to do: `(scale, folder)`, called after the runs
-      with 'mini' or 'paper' and WORKDIR/measured. It goes on where it ended.
-    measured: of that, how many measurements there are of how many: of the same
-      arguments.
-    in_miniature: the runs at the scale 'mini', where others answer what is
-      asked; None: the same.
-    curves: whether it shows what is measured during its pre-trainings, or
-      chooses by it, instead of their end only.
+    render: returns its section from the results that exist; it writes pictures
+      to the given folder, WORKDIR/figures.
+    measure: measures what no run does: `(scale, folder)`, called after the runs
+      with 'mini' or 'paper' and WORKDIR/measured. It continues where it ended.
+    measured: returns how many measurements of `measure` are done, and how many
+      there are; the arguments are the same.
+    in_miniature: the runs at the scale 'mini', if they are others; None: the
+      same runs.
+    curves: whether it needs metrics from during its pre-trainings, to show or
+      to choose a step by, instead of those of their end only.
   """
 
   name: str
@@ -38,7 +38,7 @@ class Item:
   curves: bool = False
 
   def nodes_at(self, scale: str) -> tuple[Node, ...]:
-    """The runs it is made of at a scale, 'paper' or 'mini'."""
+    """Returns the runs it is made of at a scale, 'paper' or 'mini'."""
     if scale == 'mini' and self.in_miniature is not None:
       return self.in_miniature
     return self.nodes

@@ -13,10 +13,10 @@ from vit_jax.paper.runs import Pretraining, Results, Transfer
 
 NAME = 'masked_patch'
 _MODEL = 'ViT-B/16'
-# The paper does not say how many; claims need their spread. From scratch, and
-# from JFT-300M with labels, they are those of Figure 3.
+# The paper does not say how many seeds it has; claims need a spread. The runs
+# from scratch, and on JFT-300M with labels, are those of Figure 3.
 _SEEDS = 3
-# Times the baseline's accuracy that is a wide margin.
+# A wide margin is more than this multiple of the baseline's accuracy.
 _MARGIN = 2.0
 _IMAGES = 4
 _TITLE = 'Pre-training by masked patch prediction'
@@ -32,7 +32,7 @@ _PAPER = {
 
 
 def masked_patch() -> Item:
-  """ViT-B/16 on ImageNet by its pre-training, and what is predicted."""
+  """ViT-B/16 on ImageNet by its pre-training, and predicted patches."""
   masked = [
     Pretraining(_MODEL, values.JFT, 14, seed=seed, objective='masked_patch')
     for seed in range(_SEEDS)
@@ -69,9 +69,9 @@ def masked_patch() -> Item:
     blocks = [table, *_claims(results, starts)]
     if drawn.titles:
       caption = (
-        'Held-out images as the model sees them, masked patches grey; with'
-        ' their corrupted patches in the colours that it predicts; and as they'
-        ' are.'
+        'Held-out images in three forms: as the model sees them, with masked'
+        ' patches grey; with corrupted patches in the colours that it predicts;'
+        ' and unchanged.'
       )
       blocks.insert(
         1, Picture('Predicted colours', f'{folder.name}/{NAME}', caption)
@@ -87,17 +87,17 @@ def masked_patch() -> Item:
 
 
 def _notes(results: Results) -> list[str]:
-  """What a reader must know of the rows."""
+  """Returns what a reader must know about the rows."""
   notes = [
     *table_items.seen(results),
     *table_items.images_21k(results),
-    'Numbers are means over three pre-training runs each and their fine-tuning,'
-    ' but from ImageNet-21k over the fine-tuning of one.',
+    'Numbers are means over the fine-tuning runs of three pre-trainings each;'
+    ' ImageNet-21k has only one pre-training.',
   ]
   if not results.comparable:
     notes.append(
-      'In miniature "From scratch" is a model pre-trained on the few images'
-      ' that stand for ImageNet: 200, where these are rendered scenes.'
+      'In miniature, "From scratch" is a model pre-trained on the few images'
+      ' that stand for ImageNet: 200 if they are rendered scenes.'
     )
   return notes
 
@@ -114,7 +114,7 @@ def _claims(
     for row in (_MASKED, _SCRATCH, _SUPERVISED)
   )
   unit = 'ImageNet accuracy in percent: masked patch prediction'
-  of = 'A value for each pre-training, the mean of its fine-tuning runs.'
+  of = 'Each value is the mean over the fine-tuning runs of one pre-training.'
   return [
     _predicts(accuracy, baseline),
     Claim(
@@ -124,7 +124,7 @@ def _claims(
       f'{unit} {_text(masked)}, from scratch {_text(scratch)}. {of}',
     ),
     Claim(
-      'It stays behind pre-training with labels (4.6).',
+      'Masked patch prediction stays behind pre-training with labels (4.6).',
       claims.compare(supervised, masked),
       f'{unit} {_text(masked)}, supervised on JFT-300M {_text(supervised)}.'
       f' {of}',
@@ -133,16 +133,16 @@ def _claims(
 
 
 def _predicts(accuracy: Number | None, baseline: Number | None) -> Claim:
-  """Whether far more is right than by a constant answer.
+  """Tests whether far more predictions are right than with a constant answer.
 
-  Decided by each run's accuracy less that multiple of its own baseline.
+  The test is on each run's accuracy minus `_MARGIN` times its own baseline.
 
   Args:
     accuracy: in percent of the corrupted patches, a value for each run.
-    baseline: of the most frequent colour, of the same runs.
+    baseline: the accuracy of the most frequent colour, for the same runs.
   """
   evidence = (
-    'In percent of the corrupted patches of held-out images: right'
+    'In percent of the corrupted patches of held-out images: right predictions'
     f' {_text(accuracy)}; the most frequent colour {_text(baseline)}.'
   )
   margin = None
@@ -154,8 +154,8 @@ def _predicts(accuracy: Number | None, baseline: Number | None) -> Claim:
       evidence += f' That is {_text(ratio)} times as many.'
   return Claim(
     'The mean colours of masked patches (B.1.2) can be predicted by a wide'
-    f' margin, which is set here: more than {_MARGIN:g} times as many are right'
-    ' as by always naming the most frequent one.',
+    f' margin, which we set: more than {_MARGIN:g} times as many predictions'
+    ' are right as with always the most frequent colour.',
     claims.decide([(1.0, margin)]),
     evidence,
   )

@@ -11,12 +11,13 @@ from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number, Picture, Section
 from vit_jax.paper.runs import Node, Pretraining, Results
 
-# The model in the middle (D.2), of which all others differ in something. Heads
-# are not printed: here as wide as all of Table 1's but ViT-H's.
+# The base model (D.2), from which all others differ in some dimension. The
+# paper does not print the heads; here they are as wide as in Table 1, except
+# for ViT-H.
 _SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
 _BASE_DEPTH = _SHAPE['depth']
-# Scale -> blocks -> runs: what is claimed needs the spread; 64 blocks cost too
-# much.
+# Scale -> blocks -> runs. The claim needs a spread; several runs of 64 blocks
+# cost too much.
 _DEPTHS = {
   scale: dict.fromkeys((4, _BASE_DEPTH, 16, 32), runs) | {64: 1}
   for scale, runs in (('paper', 3), ('mini', 6))
@@ -24,28 +25,29 @@ _DEPTHS = {
 _EPOCHS = 7
 _IMAGENET, _AVERAGE = 'ImageNet 5shot', 'Average 5shot'
 _CAPTION = (
-  "The paper's finding: depth helps most, with less and less return beyond 16"
-  ' blocks, and width least; smaller patches help without parameters. Compute'
-  ' is relative to the ViT of 8 blocks, width 1024, MLP 2048 and patches of 32'
-  ' px.'
+  "The paper's finding: depth helps most, with diminishing returns beyond 16"
+  ' blocks, and width least; smaller patches help without more parameters.'
+  ' Compute is relative to the ViT of 8 blocks, width 1024, MLP 2048 and'
+  ' patches of 32 px.'
 )
 _NOTES = (
-  'The paper prints neither the grid nor the heads: here 4 to 64 blocks, MLP'
-  ' 1024 to 8192, width 512 to 2048 with heads of 64, patches of 32 and 16 px,'
-  ' and all but the patches halved and doubled, 7 epochs each. Those of 4 to 32'
-  ' blocks are several runs each, the others one.',
-  "Rates are Table 3's: of ViT-L/32 for all patches of 32 px, of ViT-L/16, a"
-  ' lower one, for those of 16 px.',
-  'It does not say what its average is of: here of all data sets that few-shot'
-  ' accuracy is measured on, ImageNet included.',
+  'The paper prints neither the grid nor the heads. Here there are 4 to 64'
+  ' blocks, MLP 1024 to 8192, width 512 to 2048 with heads of width 64, patches'
+  ' of 32 and 16 px, and all dimensions but the patches halved and doubled, for'
+  ' 7 epochs each. The depths of 4 to 32 blocks have several runs each, all'
+  ' others one.',
+  "Learning rates are Table 3's: that of ViT-L/32 for patches of 32 px, and the"
+  ' lower one of ViT-L/16 for patches of 16 px.',
+  'The paper does not say what its average covers; here it covers all data sets'
+  ' that few-shot accuracy is measured on, including ImageNet.',
 )
 
 _MINI_NOTE = (
-  'In miniature 4, 8, 16, 32 and 64 blocks are 1, 2, 3, 4 and 5: deeper models'
-  ' take more steps than there are to learn where things are. That was chosen'
-  ' on images of 32 px, where a quarter of the blocks had contradicted the'
-  ' claim. Of 24 px there were three runs of each first, which left it'
-  ' undecided by little, then three more (LOG.md).'
+  'In miniature, 4, 8, 16, 32 and 64 blocks become 1, 2, 3, 4 and 5: deeper'
+  ' models would need more steps than they have to learn where things are.'
+  ' These depths were chosen on images of 32 px, where a quarter of the blocks'
+  ' had contradicted the claim. On images of 24 px, three runs of each depth'
+  ' left the claim narrowly undecided, so three more were added (LOG.md).'
 )
 
 
@@ -62,7 +64,7 @@ def figure8() -> Item:
       for dimension, shapes in series[results.scale].items()
       for nodes in shapes
       if (found := _accuracies(results, nodes))
-      # Both are known of miniatures that are finished only.
+      # In miniature, both are known only once the runs are finished.
       and base
       and (compute := cost.compute_of(results, nodes[0]))
     }
@@ -92,7 +94,7 @@ def figure8() -> Item:
 
 
 def _nodes(series: Mapping[str, list[list[Pretraining]]]) -> tuple[Node, ...]:
-  """All runs, each once."""
+  """Returns all runs, each once."""
   return tuple(
     dict.fromkeys(
       node for shapes in series.values() for nodes in shapes for node in nodes
@@ -101,7 +103,7 @@ def _nodes(series: Mapping[str, list[list[Pretraining]]]) -> tuple[Node, ...]:
 
 
 def _series(scale: str) -> dict[str, list[list[Pretraining]]]:
-  """Dimension -> its points, each of some runs; the base is in all of them."""
+  """Returns dimension -> points, each a list of runs; all have the base."""
   counts = _DEPTHS[scale]
   base = _depth(_BASE_DEPTH, counts)
   halved = dict(depth=4, width=512, mlp_dim=1024, heads=8)
@@ -138,7 +140,7 @@ def _shaped(
   model: str = 'ViT-L/32',
   **changes: int,
 ) -> list[Pretraining]:
-  """The runs of a point, whose model differs from the base in `changes`."""
+  """Returns the runs of a point; its model is the base with `changes`."""
   return [
     Pretraining(
       model,
@@ -158,7 +160,7 @@ def _shaped(
 def _accuracies(
   results: Results, nodes: list[Pretraining]
 ) -> dict[str, Number]:
-  """Panel -> accuracy as a fraction; without what is missing."""
+  """Returns panel -> accuracy as a fraction; missing ones are absent."""
   found = {
     _IMAGENET: results.few_shot(nodes, scale=1.0),
     _AVERAGE: results.average_few_shot(nodes, scale=1.0),

@@ -1,8 +1,9 @@
-"""Tables 1, 3 and 4 as items: models and settings, which no run has to tell.
+"""Tables 1, 3 and 4 as items: models and settings, which need no run.
 
-Ours are read where a run would get them: from the modules that `models.build`
-makes, and from the configs and sweeps that a command line names, in the current
-folder. All models of a row must agree; where they do not, the cell says who.
+Our settings are read where a run would get them: from the modules that
+`models.build` makes, and from the configs and sweeps that a command line names,
+in the current folder. All models of a row must agree; if they do not, the cell
+lists the settings with their models.
 """
 
 import pathlib
@@ -25,24 +26,25 @@ from vit_jax.paper.runs import DATASETS, Results
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading
 
-# By the name of a model, a run or a task.
+# Configs by the name of a model, a run or a task.
 Configs = Mapping[str, ml_collections.ConfigDict]
 Read = Callable[[ml_collections.ConfigDict], Any]
-# Blocks and notes.
+# The blocks and the notes of a section.
 Shown = tuple[Sequence[Settings], Sequence[str]]
 
-# A row of Table 1 -> the models of that size in Table 5; the first is counted.
+# A row of Table 1 -> the models of that size in Table 5. The parameters of the
+# first are compared with the paper's.
 MODELS_1 = {
   'ViT-B': ('ViT-B/16', 'ViT-B/32'),
   'ViT-L': ('ViT-L/16', 'ViT-L/32'),
   'ViT-H': ('ViT-H/14',),
 }
-# A column of it -> a module's field.
+# A column of Table 1 -> a module's field.
 _FIELDS = {
   **{'Layers': 'depth', 'Hidden size': 'width'},
   **{'MLP size': 'mlp_dim', 'Heads': 'heads'},
 }
-# As configs/finetune.py names the rows of Table 4.
+# A row of Table 4 -> its name in configs/finetune.py.
 _TASKS = {
   values.IMAGENET: 'imagenet2012',
   values.CIFAR100: 'cifar100',
@@ -55,20 +57,20 @@ _TASKS = {
 
 
 def _dropout(config: ml_collections.ConfigDict) -> float | None:
-  """The rate; 0 for models that have no dropout."""
+  """Returns the dropout rate; 0 for models without dropout."""
   if 'dropout_rate' not in models.options(config.model.name):
     return 0.0
   return config.model.dropout_rate
 
 
 def _side(config: ml_collections.ConfigDict) -> int | str:
-  """The images' side in pixels; of others than squares both."""
+  """Returns the images' side in pixels; both sides if they differ."""
   height, width = config.image_size
   return height if height == width else f'{height}x{width}'
 
 
 def _of_optimizer(key: str) -> Read:
-  """Reads what only some optimizers have."""
+  """Returns a function that reads a setting that only some optimizers have."""
   return lambda config: config.optimizer.get(key, 'none')
 
 
@@ -97,19 +99,19 @@ _FINETUNING_ALL: dict[str, Read] = {
 
 
 def _config(name: str) -> ml_collections.ConfigDict:
-  """The config that `--config=NAME` gives a run."""
+  """Returns the config that `--config=NAME` gives a run."""
   return command_line.read_config([f'--config={name}'])
 
 
 def _common(
   those: Mapping[str, Any], read: Callable[[Any], Any], paper: values.Value
 ) -> Setting:
-  """How several are set; where they differ, who has which.
+  """Returns the setting that several share, or which of them has which one.
 
   Args:
     those: name -> module or config.
-    read: takes the setting of one.
-    paper: as printed; of two with a slash between them, either one agrees.
+    read: returns the setting of one.
+    paper: as printed; if it is two with a slash between them, either agrees.
   """
   found = {name: read(one) for name, one in those.items()}
   groups = {value: [] for value in found.values()}
@@ -123,7 +125,7 @@ def _common(
     return Setting(', '.join(each), paper)
   ours = next(iter(found.values()))
   if not isinstance(ours, int | float | str):
-    ours = _text(ours)  # None: it is not set.
+    ours = _text(ours)  # Such as None for a setting that is not set.
   either = str(paper.value).split('/')
   return Setting(ours, paper, len(either) > 1 and _text(ours) in either)
 
@@ -136,7 +138,7 @@ def _text(value: Any) -> str:
 
 
 def _item(paper: values.Table, blocks: Callable[[], Shown]) -> Item:
-  """An item without runs, whose blocks and notes are made when it is shown."""
+  """Makes an item without runs; `blocks` is called when the item is shown."""
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     del results, pictures
@@ -151,7 +153,7 @@ def _of_all_rows(
   paper: Mapping[str, values.Value],
   ours: Mapping[str, tuple[Configs, Read]],
 ) -> Settings:
-  """What a caption has; `ours`: what is set -> whose, and how it is read."""
+  """Tables the settings of all rows; `ours`: setting -> configs and reader."""
   cells = {
     (name, 'All rows'): _common(*ours[name], value)
     for name, value in paper.items()
@@ -185,16 +187,16 @@ def _sizes() -> Shown:
       for name, (whole, head) in counts.items()
     ]
   return [Settings(paper.title, paper.rows, paper.columns, cells)], [
-    'Parameters are those with the smallest patch, for 224 px, with a linear'
-    ' head of 1,000 classes; they agree if they are the printed millions,'
-    ' rounded up or down. The paper does not say what it counts, and no one way'
-    ' gives all three: 307M is ViT-L/32 with the head.',
+    'Parameters are counted for the smallest patch, for 224 px, with a linear'
+    ' head of 1,000 classes. They agree if they round up or down to the printed'
+    ' millions. The paper does not say what it counts, and no single way of'
+    ' counting gives all three numbers: 307M is ViT-L/32 with the head.',
     *counted,
   ]
 
 
 def parameters(module: nn.Module) -> tuple[int, int]:
-  """Counts the parameters of a model for 224 px: all, and its head's."""
+  """Returns a model's parameter counts for 224 px: in all, and of the head."""
   params = jax.eval_shape(
     module.init,
     jax.eval_shape(jax.random.key, 0),
@@ -205,7 +207,7 @@ def parameters(module: nn.Module) -> tuple[int, int]:
 
 
 def table3() -> Item:
-  """Pre-training: configs/pretrain.py, of each model of a row."""
+  """Pre-training: configs/pretrain.py for each model of a row."""
   return _item(numbers.TABLE_3, _pretraining)
 
 
@@ -236,8 +238,8 @@ def _pretraining() -> Shown:
     Settings(paper.title, paper.rows, paper.columns, cells),
     _of_all_rows('What all rows share', numbers.PRETRAINING, of_all),
   ], [
-    'Epochs are those without epochs=N; of two, the other can be asked for.'
-    ' ResNets have no dropout, which counts as 0.',
+    'Epochs are the default; if the paper prints two, epochs=N selects the'
+    ' other one. ResNets have no dropout, which counts as 0.',
     f'Gradients are clipped on {", ".join(clipped) or "no data"}.',
   ]
 
@@ -269,14 +271,14 @@ def _finetuning() -> Shown:
       of_all | _table2(),
     ),
   ], [
-    'Learning rates are those of the runs that configs/sweeps/finetune.py has'
-    ' for ViT-B/16, and reports the best of; ResNets have one candidate more,'
-    " in BiT's own setup. VTAB is all 19 tasks of configs/vtab.py."
+    'Learning rates are the candidates of configs/sweeps/finetune.py for'
+    ' ViT-B/16, which reports the best; ResNets have one more candidate, in'
+    " BiT's own setup. VTAB is all 19 tasks of configs/vtab.py."
   ]
 
 
 def _runs(row: str) -> Configs:
-  """All runs of a row of Table 4, whichever rate is chosen."""
+  """Returns all runs of a row of Table 4, for all candidate rates."""
   if row == values.VTAB:
     return dict(_config('configs/vtab.py:ViT-B/16,all').stages.items())
   sweep = reading.load(f'configs/sweeps/finetune.py:ViT-B/16,{_TASKS[row]}')
@@ -285,7 +287,7 @@ def _runs(row: str) -> Configs:
 
 
 def _table2() -> dict[str, tuple[Configs, Read]]:
-  """What Table 2's runs on ImageNet have of their own."""
+  """Returns the settings that only Table 2's runs on ImageNet have."""
   nodes = [
     node for node in table_items.table2().nodes if node.task == values.IMAGENET
   ]

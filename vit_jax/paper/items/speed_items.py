@@ -1,4 +1,4 @@
-"""Figure 12 as an item: measured on the device at hand, not from runs."""
+"""Figure 12 as an item: measured on the local device, without runs."""
 
 import pathlib
 import subprocess
@@ -12,12 +12,13 @@ from vit_jax.paper.report import Picture, Section
 from vit_jax.paper.runs import Results
 
 MODULE = 'vit_jax.inference_speed'
-# Of WORKDIR/measured: the device at hand, and the paper's, by its compiler.
+# Files in WORKDIR/measured: of the local device, and of the paper's device by
+# its compiler.
 LOCAL, V3 = 'figure12.json', 'figure12_v3.json'
 _TITLE = 'Inference speed and largest batch by input size'
 _FINDING = (
   "The paper's finding (Appendix D.5): ViTs are about as fast as comparable"
-  ' ResNets, and large ones have clearly larger batches.'
+  ' ResNets, and large ViTs fit clearly larger batches.'
 )
 
 
@@ -27,13 +28,13 @@ def figure12() -> Item:
 
 
 def _measure(scale: str, folder: pathlib.Path) -> None:
-  """Measures the device at hand, in a process of its own.
+  """Measures the local device, in a process of its own.
 
-  At the paper's scale a CPU would take days, and is of no interest: then the
-  figure is of a TPU v3 core, by its compiler, if that is installed.
+  At the paper's scale, a CPU would take days and is of no interest. Then the
+  TPU compiler, if it is installed, estimates a TPU v3 core instead.
 
   Raises:
-    ValueError: it failed, or there is neither accelerator nor compiler.
+    ValueError: measuring failed, or there is neither accelerator nor compiler.
   """
   words = ['--mini', f'--to={folder / LOCAL}']
   if scale == 'paper':
@@ -43,14 +44,14 @@ def _measure(scale: str, folder: pathlib.Path) -> None:
   result = subprocess.run([sys.executable, '-m', MODULE, *words], check=False)
   if result.returncode:
     raise ValueError(
-      f'figure12: python -m {MODULE} {" ".join(words)} ended with'
-      f' {result.returncode}; what it printed says why. The same command goes'
-      ' on where it ended.'
+      f'figure12: python -m {MODULE} {" ".join(words)} ended with exit code'
+      f' {result.returncode}; its output says why. The same command continues'
+      ' where it ended.'
     )
 
 
 def _platform() -> str:
-  """JAX's here; asked elsewhere, as this process may not take the device."""
+  """Returns JAX's platform, from another process: this one takes no device."""
   found = subprocess.run(
     [sys.executable, '-c', 'import jax; print(jax.default_backend())'],
     capture_output=True,
@@ -59,17 +60,17 @@ def _platform() -> str:
   )
   words = found.stdout.split()
   if found.returncode or not words:
-    last = (found.stderr.strip().splitlines() or ['it said nothing'])[-1]
+    last = (found.stderr.strip().splitlines() or ['no output.'])[-1]
     raise ValueError(
       'figure12: JAX finds no device to measure (exit code'
-      f' {found.returncode}): {last} End what holds the device, or set'
-      ' JAX_PLATFORMS=cpu to have the TPU compiler estimate a TPU v3.'
+      f' {found.returncode}): {last} End the process that holds the device, or'
+      ' set JAX_PLATFORMS=cpu to have the TPU compiler estimate a TPU v3.'
     )
   return words[-1]
 
 
 def read(folder: pathlib.Path, scale: str) -> dict[str, store.Measured]:
-  """The measurements of a scale, by the name of their file without its end.
+  """Returns the measurements of a scale, by file name without suffix.
 
   Args:
     folder: WORKDIR/measured.
@@ -87,7 +88,7 @@ def read(folder: pathlib.Path, scale: str) -> dict[str, store.Measured]:
 
 
 def progress(scale: str, folder: pathlib.Path) -> tuple[int, int]:
-  """How much the file that has most has of what is measured; see `Item`."""
+  """Returns how many measurements the fullest file has, and how many exist."""
   pairs = networks.pairs((), (), scale)
   counts = [
     sum(measured.find(*pair) is not None for pair in pairs)
@@ -102,7 +103,7 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
   there = progress(results.scale, folder)
   if not found:
     _draw({}, 'core', pictures / 'figure12')
-    # What is missing is not hidden: axes without lines say so.
+    # Empty axes show that the figure is missing.
     picture = Picture(_TITLE, f'{pictures.name}/figure12', _FINDING)
     return Section(
       'figure12',
@@ -116,7 +117,7 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
     points = {
       (entry.model, entry.size): (entry.images_per_second, entry.largest_batch)
       for entry in measured.entries
-      # Figure 13's are beside them.
+      # The axial models are Figure 13's, in the same file.
       if 'Axial' not in entry.model
     }
     settings = measured.settings
@@ -144,7 +145,8 @@ def _described(settings: store.Settings) -> str:
   sizes = ''
   if settings.scale == 'mini':
     sizes = (
-      ' In miniature: the models of configs/mini.py, images in proportion.'
+      ' In miniature, the models are those of configs/mini.py, and the images'
+      ' are smaller in proportion.'
     )
   return (
     f'{how}, best over batch sizes, in {settings.dtype}; a batch fits if its'
@@ -155,8 +157,8 @@ def _described(settings: store.Settings) -> str:
 
 def _missing(folder: pathlib.Path, scale: str) -> str:
   return (
-    f'Nothing was measured yet at the scale {scale!r}: python -m {MODULE}'
-    f' --to={folder / LOCAL} does so on an accelerator, with --mini'
-    f' on a CPU; --device=v3 --to={folder / V3} has the TPU compiler'
-    ' estimate it.'
+    f'Nothing was measured yet at the scale {scale!r}. Run python -m {MODULE}'
+    f' --to={folder / LOCAL} on an accelerator, or with --mini on a CPU; or'
+    f' with --device=v3 --to={folder / V3}, where the TPU compiler estimates'
+    ' the speed.'
   )

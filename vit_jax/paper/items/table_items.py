@@ -14,66 +14,66 @@ from vit_jax.paper.runs import Node, Pretraining, Results, Transfer
 
 # Models of Tables 2 and 5 that have 14 epochs of JFT-300M, not 7 (Table 3).
 _LONG = ('ViT-L/16', 'ViT-H/14')
-# Table 2's on ImageNet (B.1.1).
+# The resolution of fine-tuning on ImageNet in Table 2 (B.1.1).
 _RESOLUTION_2 = {'ViT-L/16': 512, 'ViT-H/14': 518}
-# Table 8: row and column -> embedding and site, in the model's own words.
+# Table 8: row -> the model's position embedding; column -> where it is added.
 EMBEDDINGS = {'None': 'none', '1-D': '1d', '2-D': '2d', 'Relative': 'relative'}
 SITES = {
   'Stem': 'stem',
   'Every layer': 'every_layer',
   'Every layer, shared': 'every_layer_shared',
 }
-# Runs of pre-training. The paper has one of each in Table 7, and does not say
-# how many in Table 8; the order is to be known with its spread.
+# Numbers of pre-trainings. The paper has one of each in Table 7 and does not
+# say how many in Table 8; our claims need a spread.
 _SEEDS_7 = 3
 _SEEDS_8 = 3
 
 _SEEN = (
-  'From ImageNet to ImageNet, the rate is chosen on images that pre-training'
-  ' has seen.'
+  'From ImageNet to ImageNet, the learning rate is chosen on images that'
+  ' pre-training has seen.'
 )
 
-# What is pre-trained on is not what the paper's text says of it.
+# Our number of images differs from that in the paper's text.
 _IMAGES_21K = (
-  'An epoch of ImageNet-21k counts 12.4 million images, what its authors quote'
-  " of theirs without duplicates: 90 epochs are 272,460 steps. The paper's text"
-  ' has 14 million, which would be 308,000.'
+  "An epoch of ImageNet-21k counts 12.4 million images, which the paper's"
+  ' authors quote for their copy without duplicates: 90 epochs are 272,460'
+  " steps. The paper's text has 14 million, which would be 308,000 steps."
 )
 
 _MINI_8 = (
-  'In miniature the accuracies are means over all data sets that few-shot'
-  ' accuracy is measured on: what stands for ImageNet asks where a scene is,'
-  ' which relative positions do not say. They are of ViT-B/32 and 14 epochs, as'
-  ' with the patches of ViT-B/16 and half of the steps relative positions are'
-  ' not learned yet; and heads have relative positions of their own, with which'
-  ' runs differ less. All of this was chosen on images of 32 px, after'
-  ' accuracies on the stand-in alone had left the second claim undecided'
-  ' (LOG.md); these runs on 24 px came later.'
+  'In miniature, the accuracies are means over all data sets that few-shot'
+  " accuracy is measured on: ImageNet's stand-in asks where a scene is, which"
+  ' relative positions do not tell. The model is ViT-B/32 with 14 epochs: with'
+  ' the patches of ViT-B/16 and half of the steps, relative positions are not'
+  ' learned yet. Each head has its own relative positions, because runs then'
+  ' differ less. All of this was chosen on images of 32 px, after accuracies on'
+  ' the stand-in alone had left the second claim undecided (LOG.md); these runs'
+  ' on 24 px came later.'
 )
 
-# Labels whose cells are measured; other rows and columns follow from more.
+# Labels with measured cells; other rows and columns are derived.
 _TASKS = (*numbers.AVERAGE5, values.REAL)
 
 
 def pretraining(model: str, data: str, epochs: float | None = None):
-  """The run of Tables 2 and 5 of a model and a data set."""
+  """Returns the pre-training of a model on a data set in Tables 2 and 5."""
   if data == values.JFT and epochs is None:
     epochs = 14 if model in _LONG else 7
   return Pretraining(model, data, epochs)
 
 
 def seen(results: Results) -> list[str]:
-  """Says what the choice of a rate rests on; in miniature none is chosen."""
+  """Returns a note on the choice of the rate; a miniature chooses none."""
   return [_SEEN] if results.comparable else []
 
 
 def images_21k(results: Results) -> list[str]:
-  """Says how many images ImageNet-21k has; in miniature there is none."""
+  """Returns a note on ImageNet-21k's number of images; none in miniature."""
   return [_IMAGES_21K] if results.comparable else []
 
 
 def seeds(start: Pretraining, count: int) -> list[Pretraining]:
-  """A pre-training and others that differ in their seed only."""
+  """Returns `count` pre-trainings that differ only in their seed."""
   return [dataclasses.replace(start, seed=seed) for seed in range(count)]
 
 
@@ -88,18 +88,20 @@ def _table_item(
   notes: Callable[[Results], Sequence[str]] = lambda results: (),
   more: Sequence[Node] = (),
 ) -> Item:
-  """An item that is a table of what was measured, a cell each.
+  """Makes an item that is a table of measured cells.
 
   Args:
     paper: the printed table.
     cells: (row, column) -> what is measured there.
-    others: row or column -> (results, row, column) -> cell, of several.
+    others: row or column -> function (results, row, column) -> cell, for cells
+      that are derived from several numbers.
     follows: row or column -> how its cells follow from the models alone. They
-      are never missing, as there is nothing to run. What the paper's table does
-      not have is one more column, where there is anything to show in it.
-    digits: after the point.
-    claim: what the paper says of the table, and ours.
-    notes: what a reader must know.
+      are never missing, as there is nothing to run. A label that the paper's
+      table does not have is one more column, if there is anything to show in
+      it.
+    digits: number of digits after the decimal point.
+    claim: returns the paper's claims about the table, with our answers.
+    notes: returns what a reader must know.
     more: runs beside those of `cells`.
   """
   others, follows = others or {}, follows or {}
@@ -143,7 +145,7 @@ def _table_item(
     )
 
   nodes = [node for wanted in cells.values() for node in wanted.nodes]
-  # ReaL is measured by the runs of ImageNet.
+  # Runs on ImageNet measure ReaL too: each is listed once.
   return Item(
     paper.name, paper.title, tuple(dict.fromkeys([*nodes, *more])), render
   )
@@ -151,7 +153,7 @@ def _table_item(
 
 def table2() -> Item:
   paper = numbers.TABLE_2
-  # The others' numbers are from other papers.
+  # The numbers of the other columns are from other papers.
   starts = {
     column: pretraining(*of)
     for column, of in zip(paper.columns, numbers.COLUMNS_2, strict=True)
@@ -278,7 +280,7 @@ def table7() -> Item:
 
 def table8() -> Item:
   paper = numbers.TABLE_8
-  # At each scale; see _MINI_8.
+  # The runs at each scale; see _MINI_8.
   asked_of = {
     'paper': _positions('ViT-B/16', 7, 'imagenet'),
     'mini': _positions('ViT-B/32', 14, 'several'),
@@ -314,7 +316,7 @@ def table8() -> Item:
 def _positions(
   model: str, epochs: float, few_shot: str
 ) -> dict[tuple[str, str], list[Pretraining]]:
-  """The runs of Table 8 by row and column."""
+  """Returns the runs of Table 8 by row and column."""
   paper = numbers.TABLE_8
   starts = {}
   for row in paper.rows:

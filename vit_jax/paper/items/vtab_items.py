@@ -1,6 +1,6 @@
 """VTAB as items: Table 9 has its tasks, Figure 2 their means by group.
 
-The score of Table 2 is from the same runs, by `averages.vtab`.
+The VTAB score in Table 2 is from the same runs, by `averages.vtab`.
 """
 
 import pathlib
@@ -16,8 +16,8 @@ from vit_jax.paper.report import Cell, Picture, Section, Table
 from vit_jax.paper.runs import Pretraining, Results, Vtab
 
 # A model of ours in Figure 2 -> its pre-training. The paper's BiT-R152x4 is
-# that of BiT's paper, and no run of this one; the largest ResNet of this one is
-# in its place. VIVI and S4L are others' work, too.
+# from the BiT paper; the largest ResNet of the ViT paper is in its place. VIVI
+# and S4L are also the work of others.
 _BARS = {
   'ViT-H/14, JFT-300M': table_items.pretraining('ViT-H/14', values.JFT),
   'BiT-R200x3, JFT-300M': Pretraining('BiT-R200x3', values.JFT, 14),
@@ -84,9 +84,9 @@ def figure2() -> Item:
     )
     caption = (
       "The paper's finding: ViT-H/14 is ahead of BiT-R152x4 and the others on"
-      ' all tasks together, on Natural and on Structured ones; on Specialized'
-      " ones the first two are alike. The paper's BiT-R152x4 is from BiT's"
-      ' paper; of ours, the largest ResNet of this one is beside the ViT.'
+      ' all tasks together, on Natural and on Structured tasks; on Specialized'
+      ' tasks the first two are similar. That BiT-R152x4 is from the BiT paper;'
+      ' we compare the ViT with the largest ResNet of the ViT paper instead.'
     )
     picture = Picture(title, f'{pictures.name}/figure2', caption)
     notes = averages.vtab_notes(results, _BARS.values())
@@ -100,8 +100,8 @@ def _nodes(starts: Iterable[Pretraining]) -> tuple[Vtab, ...]:
 
 
 def _titles(results: Results) -> dict[str, str]:
-  """The first panel's says over how many tasks it is: panel -> title."""
+  """Returns panel -> title; the first panel's has the number of tasks."""
   total, *_ = GROUPS
-  # What is there in miniature is there for all models.
+  # In miniature, all models have the same tasks.
   groups = averages.vtab_tasks(results, next(iter(_BARS.values())))
   return {total: f'VTAB ({sum(map(len, groups.values()))} tasks)'}

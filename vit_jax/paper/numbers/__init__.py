@@ -5,10 +5,9 @@ from vit_jax.paper import numbers
 numbers.TABLES['table2']['ImageNet', 'ViT-H/14, JFT-300M'].value  # 88.55
 numbers.average5(numbers.TABLES['table6'].row('ViT-B/32, 7 epochs'))  # 92.50
 
-This is plain data, which loads at once: no array library is imported. Besides
-what is printed there is what follows from it, with a note that says so, and
-what the authors published next to the paper: the names that are
-imported from `released.py`.
+This is plain data, which loads fast: no array library is imported. Besides the
+printed numbers there are derived ones, with a note that says so, and numbers
+that the authors published elsewhere: the names imported from `published.py`.
 """
 
 import dataclasses
@@ -118,7 +117,7 @@ TABLES = {
   )
 }
 
-# Metric -> percent, in the setup of the BiT paper, whose own are beside them.
+# Metric -> percent, in the setup of the BiT paper; its own numbers follow.
 OBJECTNET = {
   'top-1': Value(61.7, note='ViT-H/14, Appendix D.9', printed='61.7'),
   'top-5': Value(82.1, note='ViT-H/14, Appendix D.9', printed='82.1'),
@@ -131,8 +130,8 @@ OBJECTNET_BIT = {
   'top-5, cropped to the objects': Value(85.1, note=_FROM_BIT),
 }
 
-# Accuracy of ViT-B/16 on ImageNet in percent, by pre-training, and how many
-# points the first is from the others.
+# Accuracy of ViT-B/16 on ImageNet in percent, by pre-training, and the printed
+# differences between masked patches and the others in percentage points.
 MASKED_PATCH = {
   'masked patches': Value(79.9, note='Section 4.6', printed='79.9'),
   **{

@@ -1,8 +1,8 @@
-"""What the paper's models cost, and what that makes a forward pass cost.
+"""What the paper's models cost: as printed, and as derived from their sizes.
 
 The exaFLOPs that Table 6 prints are the multiply-adds of a forward pass at 224
-px, times 2 operations, times 3 for the backward pass, times 303 million images
-and the epochs. The paper does not say so, but all rows but two then agree.
+px, times 2 operations, times 3 for forward and backward pass, times 303 million
+images and the epochs. The paper does not say so, but all rows but two agree.
 """
 
 from vit_jax.paper.numbers.result_tables import TABLE_2, TABLE_6
@@ -17,7 +17,7 @@ CORE_DAYS = {
 # Row of Table 6 -> exaFLOPs of pre-training.
 EXAFLOPS = {row: TABLE_6[row, 'exaFLOPs'] for row in TABLE_6.rows}
 
-# ViT-L/16 on ImageNet-21k; Table 2's core-days make it 28.75.
+# ViT-L/16 on ImageNet-21k; Table 2's core-days imply 28.75 days.
 DAYS_ON_8_CORES = Value(
   30, note='approximate: "about 30 days" on 8 cores of TPUv3, Section 4.2'
 )
@@ -29,9 +29,9 @@ COMPUTE_SAVED = (
 
 # Derived. ---------------------------------------------------------------------
 
-# Multiply-adds without the classifier, and the exaFLOPs that these make; those
-# of an 18,291-way classifier and of only such taps of the convolutions as fall
-# inside the image, which is what a compiler's cost analysis counts.
+# Multiply-adds without the classifier; the exaFLOPs that follow from these; and
+# the exaFLOPs with an 18,291-way classifier and with only those taps of the
+# convolutions that fall inside the image, as a compiler's cost analysis counts.
 COMPUTE = read_table(
   'compute',
   'Cost of a forward pass at 224 px and of the pre-training',
@@ -58,7 +58,7 @@ COMPUTE = read_table(
   R50+ViT-L/16, 14 epochs   65.54  1668  1666
   """,
 )
-# Figure 13's, for 12 pairs of a row block and a column block and 7 epochs.
+# Figure 13's axial ViTs: 12 pairs of a row block and a column block, 7 epochs.
 AXIAL_COMPUTE = read_table(
   'axial_compute',
   'Cost of axial models: a forward pass at 224 px, and the pre-training',
@@ -85,8 +85,8 @@ TFLOPS_PER_CORE = {
     23.8, note='derived from Table 2, if these are 90 epochs and not 30'
   ),
 }
-# Mean attention distance at 224 px of a head that attends everywhere alike, in
-# pixels, by patches a side: a bound for Figures 7 and 11.
+# Patches per side -> mean attention distance, in pixels at 224 px, of a head
+# with uniform attention: a bound for Figures 7 and 11.
 UNIFORM_ATTENTION_DISTANCE = {
   14: Value(116.5, note='derived'),
   7: Value(115.5, note='derived'),

@@ -1,8 +1,8 @@
-"""The points of the figures of arXiv:2010.11929, as far as text tells them.
+"""The points of the figures of arXiv:2010.11929, as far as text gives them.
 
-Figures 3 and 5 have their numbers in Tables 5 and 6, some bars of Figure 2 in
-Tables 2 and 9, and of Figure 13 it is known between which ticks a label stands.
-What the curves of the others run through is not known.
+Figures 3 and 5 have their numbers in Tables 5 and 6, and some bars of Figure 2
+in Tables 2 and 9. For Figure 13, we know between which ticks a label stands.
+The points of the other curves are not known.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from vit_jax.paper.numbers.result_tables import (
 )
 from vit_jax.paper.numbers.values import IMAGENET, VTAB, Point, Value
 
-# Top-1 accuracy of Sup-Rotation-100% in VTAB's published results, of all tasks
-# and by group, in percent. That it is what Figure 2 calls S4L is a guess.
+# Top-1 accuracy of Sup-Rotation-100% in VTAB's published results, over all
+# tasks and by group, in percent. We guess that Figure 2 calls this model S4L.
 _SUP_ROTATION = {
   **{VTAB: 68.0, 'natural': 73.6},
   **{'specialized': 83.1, 'structured': 55.5},
 }
-_SUP_ROTATION_NOTE = "approximate: of VTAB's Sup-Rotation-100%, if it is that"
-# Models of Figure 13: an accuracy that lies where their label does, and where
-# that is among the ticks.
+_SUP_ROTATION_NOTE = "approximate: VTAB's Sup-Rotation-100%, if that is S4L"
+# Model of Figure 13 -> an accuracy at the height of its label, and the ticks
+# around that.
 _AXIAL_LABELS = {
   'ViT-B/32': (0.5625, 'between 0.55 and 0.575'),
   'ViT-B/16': (0.6375, 'between 0.625 and 0.65'),
@@ -40,7 +40,7 @@ _AXIAL_LABELS = {
 
 
 def _figure2() -> tuple[Point, ...]:
-  """Bars; x is the panel's title."""
+  """Returns the bars; x is the panel's title."""
   vit, bit, vivi, s4l = VTAB_SERIES
   groups = vtab_means(TABLE_9.column(vit))
   del groups['mean']
@@ -63,7 +63,7 @@ def _figure2() -> tuple[Point, ...]:
 
 
 def _figure3() -> tuple[Point, ...]:
-  """Accuracies on ImageNet; x is the pre-training data."""
+  """Returns accuracies on ImageNet; x is the pre-training data."""
   return tuple(
     Point(model, data, dataclasses.replace(value, note='Table 5'))
     for (data, task), row in zip(ROWS_5, TABLE_5.rows, strict=True)
@@ -73,7 +73,7 @@ def _figure3() -> tuple[Point, ...]:
 
 
 def _figure5() -> tuple[Point, ...]:
-  """Table 6's 18 runs in each of two panels; x is exaFLOPs."""
+  """Returns Table 6's 18 runs in each of two panels; x is in exaFLOPs."""
   vit, resnet, hybrid = FAMILIES
   points = []
   for (model, _), row in zip(ROWS_6, TABLE_6.rows, strict=True):
@@ -88,7 +88,7 @@ def _figure5() -> tuple[Point, ...]:
 
 
 def _figure13() -> tuple[Point, ...]:
-  """The left panel; x is exaFLOPs, where known, and y a fraction."""
+  """Returns the left panel; x is in exaFLOPs, if known, and y a fraction."""
   points = []
   for model in AXIAL_SERIES:
     if model in AXIAL_COMPUTE.rows:
@@ -99,13 +99,13 @@ def _figure13() -> tuple[Point, ...]:
       x, x_note = None, ''
     accuracy, where = _AXIAL_LABELS[model]
     y = Value(
-      accuracy, note=f'approximate: {where}, by the order of the text in it'
+      accuracy, note=f"approximate: {where}, by the order of the figure's text"
     )
     points.append(Point(model, x, y, 'left', x_note=x_note))
   return tuple(points)
 
 
-# Empty where no number is known, or where the figure has pictures.
+# A figure is empty if none of its numbers is known, or if it shows pictures.
 FIGURES = {f'figure{i}': () for i in range(1, 15)} | {
   'figure2': _figure2(),
   'figure3': _figure3(),

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from vit_jax.paper.numbers import values
 
-# What the five are is written under no figure of the paper; these reproduce
-# the averages of its Table 7, and MLP-Mixer (arXiv:2105.01601), of the same
-# group, defines its average of five as them.
+# The paper does not name the five. These reproduce the averages of its Table 7,
+# and they are the five of MLP-Mixer (arXiv:2105.01601), which is by the same
+# group and names them.
 AVERAGE5 = (
   values.IMAGENET,
   values.CIFAR10,
@@ -35,8 +35,8 @@ def average5(row: Mapping[str, float]) -> float:
   """Returns Figure 5's Average-5, in the unit of the accuracies.
 
   Args:
-    row: data set -> accuracy, such as `TABLES['table6'].row(...)`; what is not
-      one of `AVERAGE5` does not count.
+    row: data set -> accuracy, such as `TABLES['table6'].row(...)`; data sets
+      that are not in `AVERAGE5` do not count.
 
   Raises:
     ValueError: one of the five is missing; names it.
@@ -52,7 +52,7 @@ def average5(row: Mapping[str, float]) -> float:
 def vtab_means(column: Mapping[str, float]) -> dict[str, float]:
   """Returns VTAB's means, of the groups and over the 19 tasks.
 
-  The score is the latter, which is not the mean of the three groups' means.
+  VTAB's score is the mean over the tasks, not that of the three groups' means.
 
   Args:
     column: task, as Table 9 prints it, -> accuracy, such as

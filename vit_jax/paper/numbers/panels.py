@@ -12,8 +12,8 @@ class Panel:
   Attributes:
     x: what the x axis is.
     y: what the y axis is.
-    x_ticks: ticks that are legible, or the names along the axis.
-    y_ticks: the lowest and the highest that are legible; empty if none is.
+    x_ticks: the legible ticks, or the names along the axis.
+    y_ticks: the lowest and the highest legible tick; empty if none is legible.
     series: what is plotted; models have our names.
     title: of the panel, in figures with several.
     log_x: whether the x axis is logarithmic.
@@ -83,7 +83,7 @@ PANELS = {
     Panel(
       *('pre-training data', 'ImageNet top-1, %'),
       *((IMAGENET, IMAGENET21K, JFT), (70, 90)),
-      # BiT is an area, of which models is not said.
+      # BiT is an area; the paper does not say of which models.
       ('BiT', 'ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14'),
     ),
   ),
@@ -113,7 +113,7 @@ PANELS = {
       ('CLS, lr=8e-4', 'GAP, lr=8e-4', 'GAP, lr=3e-4'),
     ),
   ),
-  # Maps of 14x14 maps, one for each patch, of cosines between -1 and 1.
+  # 14x14 maps, one for each patch, with cosines between -1 and 1.
   'figure10': tuple(
     Panel('patch column', 'patch row', (), (), ('ViT-L/16',), setting)
     for setting in (
@@ -138,7 +138,7 @@ PANELS = {
       log_y=True,
     ),
   ),
-  # The caption calls both of them left.
+  # The paper's caption calls both panels left.
   'figure13': (
     Panel(
       *('pre-training compute, exaFLOPs', _FEW_SHOT),

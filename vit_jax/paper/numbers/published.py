@@ -1,7 +1,7 @@
 """What the authors published with the code and weights, next to the paper.
 
-From github.com/google-research/vision_transformer: its README and its issue 62.
-All in percent.
+The numbers are from the README and from issue 62 of
+github.com/google-research/vision_transformer, in percent.
 """
 
 from vit_jax.paper.numbers.values import Value, read_table
@@ -45,8 +45,8 @@ UPSTREAM = {
   'ViT-L/32': Value(45.42, note=_ISSUE),
   'ViT-H/14': Value(49.06, note=_ISSUE),
 }
-# (model, epochs) -> accuracy on ImageNet at 224 px, at the end of training
-# there from scratch; Table 5 has it after fine-tuning at 384 px.
+# (model, epochs) -> accuracy on ImageNet at 224 px, at the end of training from
+# scratch at that size; Table 5 has the accuracy after fine-tuning at 384 px.
 FROM_SCRATCH = {
   ('ViT-B/32', 300): Value(69.19, note=_ISSUE),
   ('ViT-B/16', 300): Value(74.79, note=_ISSUE),

@@ -1,8 +1,8 @@
 """Tables 2 and 5 to 9 of arXiv:2010.11929: results.
 
-Models have our names and data sets those of the paper's text, in all tables;
-`printed` has what a table prints instead. Next to a table whose labels are
-made of several things, a constant has these apart: `ROWS_6[i]` belongs to
+In all tables, models have our names, and data sets those of the paper's text;
+`printed` has what a table prints instead. If labels consist of several parts, a
+constant next to the table lists the parts: `ROWS_6[i]` belongs to
 `TABLE_6.rows[i]`.
 """
 

@@ -1,7 +1,7 @@
 """Tables 1, 3 and 4 of arXiv:2010.11929: models and settings.
 
-Where models share a row, our names of them are spelled as it spells its own.
-`ROWS_3[i]` has them one by one, for `TABLE_3.rows[i]`.
+If models share a row, its label joins our names as the paper joins its own;
+`ROWS_3[i]` lists the models of `TABLE_3.rows[i]` one by one.
 """
 
 from vit_jax.paper.numbers.values import (
@@ -28,7 +28,7 @@ TABLE_1 = read_table(
   },
 )
 
-# (models, data set). ViT-* are those that Table 5 has results of.
+# (models, data set). ViT-* are the models with results in Table 5.
 ROWS_3 = (
   (('ViT-B/16', 'ViT-B/32'), JFT),
   (('ViT-L/32',), JFT),
@@ -44,8 +44,8 @@ ROWS_3 = (
   (('ViT-L/16', 'ViT-L/32'), IMAGENET21K),
   (('ViT-B/16', 'ViT-B/32', 'ViT-L/16', 'ViT-L/32'), IMAGENET),
 )
-# Tables 5 and 6 have three runs that are not in it: BiT-R152x2 and BiT-R200x3
-# for 14 epochs, and ViT-H/14 on ImageNet-21k.
+# Three runs of Tables 5 and 6 are not in Table 3: BiT-R152x2 and BiT-R200x3 for
+# 14 epochs, and ViT-H/14 on ImageNet-21k.
 TABLE_3 = read_table(
   'table3',
   'Pre-training',
@@ -73,7 +73,7 @@ TABLE_3 = read_table(
   },
   special={
     ('R50+ViT-L/32, JFT-300M', 'Base LR'): {
-      'note': 'so printed; its counterpart, ViT-L/32, has 6e-4'
+      'note': 'printed like this; its counterpart, ViT-L/32, has 6e-4'
     }
   },
 )
@@ -97,14 +97,14 @@ TABLE_4 = read_table(
   },
   special={
     ('ImageNet', 'Base LR'): {
-      'note': 'the text adds 0.06 for ResNets and hybrids alone'
+      'note': 'by the text, 0.06 is only for ResNets and hybrids'
     }
   },
 )
 
 # The captions of Tables 3 and 4, and the text around them. --------------------
 
-# All rows of Table 3.
+# The settings of all rows of Table 3.
 PRETRAINING = {
   'batch size': Value(4096, note='Table 3, caption'),
   'warmup steps': Value(10_000, note='Table 3, caption'),
@@ -113,7 +113,7 @@ PRETRAINING = {
   'Adam beta1': Value(0.9, note='Section 4.1'),
   'Adam beta2': Value(0.999, note='Section 4.1'),
 }
-# All rows of Table 4, and what Table 2 adds on ImageNet.
+# The settings of all rows of Table 4, and what Table 2 adds on ImageNet.
 FINETUNING = {
   'batch size': Value(512, note='Table 4, caption'),
   'image size': Value(384, note='Table 4, caption'),
@@ -124,8 +124,7 @@ FINETUNING = {
   'image size, ViT-H/14 in Table 2': Value(518, note='Section 4.1'),
   'Polyak factor in Table 2': Value(0.9999, note='Section 4.1'),
 }
-# The model in the middle of Figure 8, of which one dimension after another is
-# scaled.
+# The base model of Figure 8, whose dimensions are scaled one after another.
 SHAPE_BASE = {
   'layers': Value(8, note='Appendix D.2'),
   'hidden size': Value(1024, note='Appendix D.2'),

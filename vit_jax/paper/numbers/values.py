@@ -1,4 +1,4 @@
-"""What the paper's numbers are kept in: values, tables, points of figures."""
+"""The types of the paper's numbers: values, tables, points of figures."""
 
 import dataclasses
 import re
@@ -27,8 +27,9 @@ class Value:
     value: in the unit that the paper prints, so 88.55 is a percentage and
       0.61382 a fraction; 2.5k is 2500. Some settings are text, such as `7/14`.
     std: standard deviation over runs, if printed.
-    note: where it is from or how sure it is, if its table does not say that.
-      It begins with `derived` or `approximate` if the number is not printed.
+    note: where the number is from or how certain it is, unless its table says
+      so. It begins with `derived` or `approximate` if the number is not
+      printed.
     printed: exactly what is printed, such as `93.40`; '' if nothing is.
   """
 
@@ -46,9 +47,9 @@ class Table:
     name: such as `table5`.
     title: what it is about.
     source: where it is from.
-    rows: their labels, in the paper's order and with our names of the models.
-    columns: theirs.
-    cells: (row, column) -> value; without those where a dash is printed.
+    rows: labels, in the paper's order and with our names of the models.
+    columns: labels, likewise.
+    cells: (row, column) -> value; cells with a printed dash are absent.
     printed: our labels of rows and columns -> the paper's, where they differ.
   """
 
@@ -64,7 +65,7 @@ class Table:
     """Returns the cell of (row, column), None if a dash is printed there.
 
     Raises:
-      ValueError: there is no such row or column; lists those there are.
+      ValueError: there is no such row or column; lists the existing ones.
     """
     row, column = row_column
     self._check('row', row, self.rows)
@@ -97,9 +98,9 @@ class Point:
   Attributes:
     series: what the legend says: a model or a kind of models.
     x: where it is; None if that cannot be read.
-    y: its height; the note says where that is from.
+    y: its height; the note of the value says where the height is from.
     panel: title of the panel, in figures with several.
-    label: the run, where a series has one for each point.
+    label: the run, if each point of the series has its own.
     x_note: where x is from, if it is a number.
   """
 
@@ -115,11 +116,11 @@ def read_value(text: str) -> Value | None:
   """Reads a cell as it is printed.
 
   Args:
-    text: a number, with a standard deviation (`88.55±0.04`) or a unit (`2.5k`,
-      `86M`); a dash; or a setting in words.
+    text: a number, possibly with a standard deviation (`88.55±0.04`) or a unit
+      (`2.5k`, `86M`); a dash; or a setting in words.
 
   Returns:
-    The value, None for a dash.
+    The value; None for a dash.
   """
   if text == '-':
     return None
@@ -149,7 +150,7 @@ def read_table(
     title: what it is about.
     source: where it is from.
     columns: their labels.
-    text: a line for each row: its label and its cells, two or more spaces
+    text: a line for each row: its label and its cells, with two or more spaces
       between them.
     printed: our labels -> the paper's.
     special: (row, column) -> attributes of the value that differ from what is
@@ -157,7 +158,8 @@ def read_table(
 
   Raises:
     ValueError: a row has more or fewer cells than there are columns, a label
-      is there twice, or `printed` or `special` name what is not there.
+      occurs twice, or `printed` or `special` name a label or cell that the
+      table does not have.
   """
   special, printed = dict(special or {}), dict(printed or {})
   rows, cells = [], {}
@@ -165,7 +167,7 @@ def read_table(
     row, *texts = re.split(r' {2,}', line.strip())
     if len(texts) != len(columns):
       raise ValueError(
-        f'{name}: row {row!r} has {len(texts)} cells, not {len(columns)}.'
+        f'{name}: row {row!r} has {len(texts)} cells, expected {len(columns)}.'
       )
     rows.append(row)
     for column, cell_text in zip(columns, texts, strict=True):
@@ -174,8 +176,10 @@ def read_table(
         attributes = special.pop((row, column), {})
         cells[row, column] = dataclasses.replace(cell, **attributes)
   if len({*rows}) < len(rows) or len({*columns}) < len(columns):
-    raise ValueError(f'{name}: a label twice: {rows}, {columns}.')
+    raise ValueError(f'{name}: a label occurs twice: {rows}, {columns}.')
   nowhere = [*special, *({*printed} - {*rows, *columns})]
   if nowhere:
-    raise ValueError(f'{name}: {nowhere} not in it.')
+    raise ValueError(
+      f'{name}: `printed` or `special` name {nowhere}, which is not in it.'
+    )
   return Table(name, title, source, (*rows,), (*columns,), cells, printed)

@@ -4,8 +4,8 @@ from vit_jax.paper import page
 
 page.write(sections, 'out', title='Results', facts={'scale': 'mini'})
 
-It shows sections of `vit_jax.paper.report` and knows no number itself. What is
-missing is shown as missing.
+The page shows sections of `vit_jax.paper.report` and holds no numbers itself.
+Missing numbers are shown as missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,13 @@ def write(
 
   Args:
     sections: in the paper's order.
-    directory: where their pictures are; made if it is not there.
+    directory: the folder of their pictures; created if it does not exist.
     title: of the page.
     facts: name -> short fact, shown at the top.
-    about: paragraphs below these: what holds for all sections.
+    about: paragraphs below the facts, on what all sections have in common.
 
   Raises:
-    ValueError: as `html` does; then both files are as they were.
+    ValueError: as `html` does; both files are then unchanged.
   """
   directory = weight_files.absolute(directory)
   head = dict(title=title, facts=facts, about=about)

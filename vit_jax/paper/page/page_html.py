@@ -1,4 +1,4 @@
-"""The reproduction as one HTML page that needs nothing but itself."""
+"""The reproduction as one self-contained HTML page."""
 
 import base64
 import html as html_lib
@@ -14,10 +14,9 @@ from vit_jax.paper.page.page_style import CSS
 from vit_jax.runtime import printable
 
 _SUFFIXES = ('.png', '.pdf', '.csv')
-# Pixels of a browser for an inch of a picture, whose letters are then as large
-# as the page's.
+# Browser pixels per inch of a picture: its text is then as large as the page's.
 _INCH = 115
-# Of those in labels; as long as `R50+ViT-B/32,` and a little more.
+# Longer words may break anywhere; `R50+ViT-B/32,` is just short enough.
 _LONGEST_WORD = 14
 
 
@@ -35,7 +34,7 @@ def html(
     sections: in the paper's order.
     title: of the page.
     facts: name -> short fact, shown at the top.
-    pictures: folder of the pictures' files, where the page is to be.
+    pictures: folder of the pictures' files, where the page will be written.
     about: paragraphs below the facts.
 
   Returns:
@@ -43,7 +42,7 @@ def html(
     CSV files next to it.
 
   Raises:
-    ValueError: a picture's files are not there, or as `page_parts.check`.
+    ValueError: a picture's file does not exist, or as `page_parts.check` does.
   """
   parts.check(sections)
   folder = epath.Path(pictures)
@@ -105,7 +104,7 @@ def _contents(sections: Sequence[report.Section]) -> str:
 
 
 def _claims(sections: Sequence[report.Section]) -> str:
-  """All claims with their answers, whose evidence is in their sections."""
+  """All claims with their answers; the sections have the evidence."""
   rows = ''.join(
     f'<li class="{_answer_class(claim)}">{_answer(claim.answer)}'
     f'<span>{escape(claim.statement)}'
@@ -136,7 +135,7 @@ def _answer_class(claim: report.Claim) -> str:
 
 
 def _mark(word: str) -> str:
-  """The mark of a status, whose word is always beside it."""
+  """The mark of a status; hidden from screen readers, which read its word."""
   name = word.replace(' ', '-')
   return f'<i class="mark {name}" aria-hidden="true">{parts.STATUSES[word]}</i>'
 
@@ -210,7 +209,7 @@ def _caption(heading: str) -> str:
 
 
 def _label(text: str) -> str:
-  """Breaks at spaces: a browser would also break after `ViT-`.
+  """Lets a label break at spaces only: browsers also break after `ViT-`.
 
   Words that are too long for a narrow column may break anywhere.
   """
@@ -242,7 +241,7 @@ def _cell(table: report.Table | report.Settings, row: str, column: str) -> str:
 
 
 def _picture(picture: report.Picture, heading: str, folder: epath.Path) -> str:
-  """ValueError if a file that is shown or linked to is not there."""
+  """Raises ValueError if a file that the page shows or links to is missing."""
   paths = [folder / f'{picture.stem}{suffix}' for suffix in _SUFFIXES]
   missing = [str(path) for path in paths if not path.exists()]
   if missing:
@@ -252,7 +251,7 @@ def _picture(picture: report.Picture, heading: str, folder: epath.Path) -> str:
     )
   png = paths[0].read_bytes()
   data = base64.b64encode(png).decode('ascii')
-  # The first number of its header.
+  # The header of a PNG file begins with its width.
   pixels = int.from_bytes(png[16:20])
   width = max(1, round(pixels * _INCH / drawing.PIXELS_PER_INCH))
   links = ' '.join(
@@ -299,5 +298,5 @@ def _runs(runs: Sequence[report.Run]) -> str:
 
 
 def escape(text: str) -> str:
-  """Text that is shown as it is, without what HTML cannot hold."""
+  """Escapes text for HTML, including characters that HTML cannot hold."""
   return html_lib.escape(printable.text(text))

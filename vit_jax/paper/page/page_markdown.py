@@ -1,4 +1,4 @@
-"""The reproduction as Markdown, as GitHub shows it."""
+"""The reproduction as Markdown for GitHub."""
 
 import html
 import re
@@ -9,7 +9,7 @@ from vit_jax.paper import report
 from vit_jax.paper.page import page_parts as parts
 from vit_jax.runtime import printable
 
-# What Markdown, a table of it, HTML in it or GitHub's formulas would read.
+# Characters with a meaning in Markdown, its tables, HTML or GitHub's formulas.
 _SPECIAL = re.compile(r'[\\`*_\[\]<>&|~#$]')
 
 
@@ -25,9 +25,9 @@ def markdown(
 
   Args:
     sections: in the paper's order.
-    title: of the whole.
+    title: of the page.
     facts: name -> short fact, shown at the top.
-    about: paragraphs below these.
+    about: paragraphs below the facts.
     list_runs: whether each section ends with a line for each of its runs.
 
   Returns:
@@ -54,7 +54,7 @@ def markdown(
 
 
 def escape(text: str) -> str:
-  """Text that is read as itself, on one line, also in a table."""
+  """Escapes text for Markdown, on one line, so that it also fits in tables."""
   words = printable.name(' '.join(text.split()))
   return _SPECIAL.sub(r'\\\g<0>', words)
 
@@ -72,7 +72,7 @@ def _contents(sections: Sequence[report.Section]) -> str:
         status.details,
       )
     )
-  return _table(('Item', 'About', 'Status', 'There'), rows)
+  return _table(('Item', 'About', 'Status', 'Details'), rows)
 
 
 def _claims(sections: Sequence[report.Section]) -> str:
@@ -111,7 +111,7 @@ def _section(section: report.Section, list_runs: bool) -> list[str]:
     blocks.append('\n'.join(f'- {escape(note)}' for note in notes))
   if section.runs and list_runs:
     rows = [tuple(map(escape, parts.run_row(run))) for run in section.runs]
-    # Between tags of a line of its own nothing is read as Markdown.
+    # Escaped as HTML: Markdown is not parsed in a line of HTML tags.
     summary = html.escape(parts.runs_summary(section.runs))
     blocks += [
       f'<details><summary>{summary}</summary>',
@@ -171,7 +171,7 @@ def _claim(claim: report.Claim) -> str:
 def _table(
   columns: Sequence[str], rows: Sequence[Sequence[str]], align: str = '---'
 ) -> str:
-  """Lines of cells that are escaped; the first column is a label."""
+  """Joins escaped cells into a table, whose first column has labels."""
   rules = ['---', *[align] * (len(columns) - 1)]
   return '\n'.join(
     '| ' + ' | '.join(cells) + ' |' for cells in (columns, rules, *rows)

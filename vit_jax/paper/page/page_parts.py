@@ -1,6 +1,6 @@
-"""What a page says of a section, whether in Markdown or HTML.
+"""The texts of a section, shared by the Markdown and the HTML page.
 
-Nothing is escaped here: that is for the page's language to do.
+The texts are not escaped here: each page escapes them for its own language.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from vit_jax.paper.numbers.values import Value
 MISSING = 'missing'
 DASH = '—'
 MINUS = '\N{MINUS SIGN}'
-# Each has a mark of its own shape, so that it reads without colour.
+# The marks differ in shape, so that they can be read without colour.
 AGREES, DIFFERS = '✓', '✗'
 ANSWERS = {
   **{'yes': AGREES, 'no': DIFFERS},
@@ -22,11 +22,11 @@ ANSWERS = {
 COMPLETE, PARTLY, NOT_MEASURED = 'complete', 'partly there', 'not measured'
 STATUSES = {COMPLETE: '●', PARTLY: '◐', MISSING: '○', NOT_MEASURED: DASH}
 
-CLAIMS = 'Claims of the paper'  # The heading of all of them.
+CLAIMS = 'Claims of the paper'  # The heading of the list of claims.
 RUN_COLUMNS = ('Run', 'Config', 'Device hours', 'Commit', 'Finished')
-# What has a title of its own.
+# Blocks with a title of their own.
 Block = report.Table | report.Settings | report.Picture
-# Blocks that are there as soon as there is a page.
+# Blocks that are never missing: a picture is drawn from whatever is known.
 _ALWAYS_THERE = (report.Picture, report.Settings)
 _NUMBERED = re.compile(r'(table|figure)(\d+)')
 _COMMIT = re.compile(r'[0-9a-f]{11,}')
@@ -38,9 +38,9 @@ class Status:
 
   Attributes:
     word: a key of `STATUSES`.
-    counts: 'number', 'claim', 'run' and 'measurement' -> how many are there of
-      how many; 'setting' -> how many agree of how many; without those that the
-      section has none of.
+    counts: 'number', 'claim', 'run' and 'measurement' -> (done, total);
+      'setting' -> (agreeing, total). Kinds that the section does not have are
+      absent.
   """
 
   word: str
@@ -52,7 +52,7 @@ class Status:
 
   @property
   def details(self) -> str:
-    """Such as `12 of 30 numbers, 3 of 5 runs`; '' if there is none."""
+    """Such as `12 of 30 numbers, 3 of 5 runs`; '' if there are no counts."""
     return ', '.join(
       f'{there} of {plural(all_, thing)}'
       + (' as in the paper' if thing == 'setting' else '')
@@ -61,12 +61,12 @@ class Status:
 
 
 def status(section: report.Section) -> Status:
-  """Counts what is there.
+  """Returns how much of a section is there.
 
-  A picture is drawn of whatever is there, so it counts only where nothing else
-  does. Settings are always there, whether they agree or not. A section without
-  any blocks is missing; one that has blocks, but of the paper's numbers only,
-  is not measured. Where something is said to be missing, nothing is complete.
+  A picture is drawn from whatever is known, so it counts only where nothing
+  else does. Settings are always there, whether they agree or not. A section
+  without blocks is missing. A section with only the paper's numbers is not
+  measured. A section with an entry in `missing` is never complete.
   """
   tables = [b for b in section.blocks if isinstance(b, report.Table)]
   claims = [b for b in section.blocks if isinstance(b, report.Claim)]
@@ -100,7 +100,7 @@ def status(section: report.Section) -> Status:
 
 
 def summary(sections: Sequence[report.Section]) -> dict[str, int]:
-  """Status -> number of sections, without the statuses that none has."""
+  """Returns status -> number of sections, for statuses that occur."""
   words = [status(section).word for section in sections]
   return {word: words.count(word) for word in STATUSES if word in words}
 
@@ -108,7 +108,7 @@ def summary(sections: Sequence[report.Section]) -> dict[str, int]:
 def claims(
   sections: Sequence[report.Section],
 ) -> list[tuple[report.Section, report.Claim]]:
-  """All claims, each with its section."""
+  """Returns all claims, each with its section."""
   return [
     (section, block)
     for section in sections
@@ -118,27 +118,29 @@ def claims(
 
 
 def answers(sections: Sequence[report.Section]) -> dict[str, int]:
-  """Answer -> number of claims, without the answers that none has."""
+  """Returns answer -> number of claims, for answers that occur."""
   found = [claim.answer for _, claim in claims(sections)]
   return {word: found.count(word) for word in ANSWERS if word in found}
 
 
 def check(sections: Sequence[report.Section]) -> None:
-  """Refuses what would be shown wrongly or not at all.
+  """Refuses sections that a page would show wrongly or not at all.
 
   Raises:
-    ValueError: two sections of one name, which links could not tell apart; a
-      cell outside its table; an answer that has no mark.
+    ValueError: two sections have the same name, so that links are ambiguous; a
+      cell is outside its table; an answer has no mark.
   """
   names = [section.name for section in sections]
   twice = {name for name in names if names.count(name) > 1}
   if twice:
-    raise ValueError(f'Sections of the same name: {", ".join(sorted(twice))}.')
+    raise ValueError(
+      f'Several sections have the same name: {", ".join(sorted(twice))}.'
+    )
   for section in sections:
     for block in section.blocks:
       if isinstance(block, report.Claim) and block.answer not in ANSWERS:
         raise ValueError(
-          f'{section.name}: the answer {block.answer!r} is none of '
+          f'{section.name}: the answer is {block.answer!r}; expected one of '
           f'{", ".join(map(repr, ANSWERS))}.'
         )
       if isinstance(block, report.Table | report.Settings):
@@ -148,18 +150,18 @@ def check(sections: Sequence[report.Section]) -> None:
         outside = [place for place in block.cells if place not in places]
         if outside:
           raise ValueError(
-            f'{section.name}, table {block.title!r}: cells outside of its '
-            f'rows and columns: {outside}. Use its labels.'
+            f'{section.name}, table {block.title!r}: cells outside its rows '
+            f'and columns: {outside}. Use the labels of the table.'
           )
 
 
 def heading(section: report.Section, block: Block) -> str:
-  """A block's title; '' where the section has just said it."""
+  """Returns a block's title; '' if the section has the same title."""
   return '' if block.title == section.title else block.title
 
 
 def notes(section: report.Section) -> list[str]:
-  """What is said below a section: first what is missing, with its mark."""
+  """Returns the notes below a section; first what is missing, with its mark."""
   missing = [f'{STATUSES[MISSING]} {text}' for text in section.missing]
   return [*missing, *section.notes]
 
@@ -186,12 +188,12 @@ class CellText:
   """The texts of a cell; '' where there is none.
 
   Attributes:
-    ours: the mean, with `± std` of several seeds; `missing`; or a dash if
+    ours: the mean, with `± std` for several seeds; `missing`; or a dash if
       neither side has a number.
-    paper: as it is printed.
-    difference: with its sign.
+    paper: the paper's number as printed.
+    difference: ours minus the paper's, with its sign.
     mark: of the footnote on the paper's number.
-    verdict: `AGREES` or `DIFFERS`, of a setting.
+    verdict: `AGREES` or `DIFFERS`, for a setting.
   """
 
   ours: str
@@ -204,12 +206,12 @@ class CellText:
 def cell_text(
   table: report.Table | report.Settings, row: str, column: str
 ) -> CellText:
-  """The texts of one cell; an absent cell is a dash."""
+  """Returns the texts of one cell; an absent cell is a dash."""
   cell = table.cells.get((row, column), report.Cell(expected=False))
   mark = footnotes(table).get(cell.paper.note, '') if cell.paper else ''
   if isinstance(cell, report.Setting):
     printed = _setting(cell.paper.value, cell.paper.printed)
-    # What is the same on both sides is there once.
+    # If both sides are the same, the cell shows the setting once.
     ours = printed if cell.same else _setting(cell.ours)
     paper = '' if cell.same else printed
     return CellText(
@@ -235,20 +237,20 @@ def cell_text(
 
 
 def agreeing(table: report.Settings) -> tuple[int, int]:
-  """How many settings agree with the paper's, and how many there are."""
+  """Returns how many settings agree with the paper's, and how many exist."""
   agreed = [cell.agrees for cell in table.cells.values()]
   return sum(agreed), len(agreed)
 
 
 def footnotes(table: report.Table | report.Settings) -> dict[str, str]:
-  """Notes on the paper's numbers -> marks, `1` and on, in reading order."""
+  """Returns note on the paper's numbers -> mark, from `1` in reading order."""
   cells = (table.cells.get((r, c)) for r in table.rows for c in table.columns)
   notes = [c.paper.note for c in cells if c and c.paper and c.paper.note]
   return {note: str(i) for i, note in enumerate(dict.fromkeys(notes), start=1)}
 
 
 def legend(table: report.Table | report.Settings) -> str:
-  """How to read the cells, in sentences, as far as the table has such."""
+  """Returns sentences that explain the symbols that the table's cells have."""
   if isinstance(table, report.Settings):
     agreed, count = agreeing(table)
     return f'{AGREES} {agreed} of {count} agree.'
@@ -263,7 +265,7 @@ def legend(table: report.Table | report.Settings) -> str:
     sentences.append('Δ is ours minus the paper’s.')  # noqa: RUF001
   if not table.comparable and any(text.paper for text in texts):
     sentences.append(
-      'The paper’s numbers are of other data and models,'  # noqa: RUF001
+      'The paper’s numbers are for other data and models,'  # noqa: RUF001
       ' so no differences are given.'
     )
   return ' '.join(sentences)
@@ -279,17 +281,17 @@ def _paper(value: Value, digits: int) -> str:
 
 
 def _setting(value: float | str, printed: str = '') -> str:
-  """As printed; else without the zeros that a number of digits would bring."""
+  """Returns the printed text, or else the number without trailing zeros."""
   return printed or (value if isinstance(value, str) else f'{value:.12g}')
 
 
 def number(value: float, digits: int) -> str:
-  """Rounded, with commas; what rounds to zero has no sign."""
+  """Formats a number, rounded and with commas; 0 never has a sign."""
   return f'{value:z,.{digits}f}'.replace('-', MINUS)
 
 
 def signed(value: float, digits: int) -> str:
-  """`number`, with a sign unless it rounds to zero."""
+  """Formats as `number` does, with a sign unless the number rounds to zero."""
   text = number(value, digits)
   return f'+{text}' if value > 0 and text.strip('0.') else text
 
@@ -298,7 +300,7 @@ def signed(value: float, digits: int) -> str:
 
 
 def run_row(run: report.Run) -> tuple[str, ...]:
-  """Texts for `RUN_COLUMNS`."""
+  """Returns the texts for `RUN_COLUMNS`."""
   return (
     run.name,
     run.config,
@@ -316,10 +318,10 @@ def runs_summary(runs: Sequence[report.Run]) -> str:
   if not known:
     return text
   unknown = len(runs) - len(known)
-  of = f' (unknown of {unknown})' if unknown else ''
-  return f'{text}, {_hours(sum(known))} device hours{of}'
+  rest = f' (unknown for {unknown})' if unknown else ''
+  return f'{text}, {_hours(sum(known))} device hours{rest}'
 
 
 def _hours(hours: float) -> str:
-  # Runs in miniature take seconds, which are not no time.
+  # Runs in miniature take seconds, which must not be shown as 0.00.
   return '< 0.01' if 0 < hours < 0.01 else number(hours, 2)

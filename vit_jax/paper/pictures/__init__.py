@@ -1,11 +1,11 @@
 """Pictures that are drawn from the weights of finished runs.
 
-A page is made often, and weights are slow to read: what was drawn is kept, with
-a stamp that says of which runs it is.
+Pages are made often and weights are slow to read, so pictures are kept, each
+with a stamp that names its runs.
 
-Drawing is another process, on the CPU. This one may be about to start runs,
-which need the accelerators that JAX would take hold of; and a process that
-fails leaves a note on the page in place of no page.
+Another process draws, on the CPU. The current process may be about to start
+runs, which need the accelerators that JAX would occupy. And if the other
+process fails, there is still a page, with a note.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from vit_jax.compare import drawing
 from vit_jax.paper.runs import Node, Results
 from vit_jax.runtime import json_text
 
-# Of what is drawn. What an older version drew is drawn again: increase it with
-# every change of `weights_drawing.py` or of what that calls.
+# The version of the drawing code. Increase it with every change of
+# `weights_drawing.py` or of what that calls, so that old pictures are redrawn.
 VERSION = 1
 
-# Of the process that draws; JSON on its standard input.
+# The process that draws; it reads JSON from its standard input.
 _COMMAND = (sys.executable, '-m', 'vit_jax.paper.pictures.draw_weights')
 
 
@@ -39,8 +39,8 @@ class Panel:
   Attributes:
     kind: a key of `weights_drawing.KINDS`.
     title: of the part, and its name in the file of numbers.
-    node: whose run it is of.
-    images: how many held-out images it needs.
+    node: the node whose run is shown.
+    images: number of held-out images that it needs.
   """
 
   kind: str
@@ -51,12 +51,12 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-  """What there is of a picture.
+  """A picture as far as it could be drawn.
 
   Attributes:
-    titles: of the panels that are in it; empty if there is no picture.
-    notes: which are not, and why.
-    numbers: the file with what is drawn.
+    titles: of the panels in the picture; empty if there is no picture.
+    notes: which panels are not in the picture, and why.
+    numbers: the file with the drawn numbers.
   """
 
   titles: tuple[str, ...]
@@ -67,19 +67,19 @@ class Drawn:
 def draw(
   name: str, panels: Sequence[Panel], results: Results, folder: pathlib.Path
 ) -> Drawn:
-  """Draws the panels whose runs are finished, unless that was done before.
+  """Draws the panels whose runs are finished, unless they are already drawn.
 
   Args:
     name: of the picture's files.
     panels: from left to right.
     results: knows the runs.
     folder: where the files go. `NAME.drawn.json` there is the stamp: the
-      version, and of each panel its run and the step and the time at which that
-      ended. So a run that is made anew is drawn anew, and a picture outlives
-      the weights. What could not be drawn is tried again each time.
+      version, and for each panel its run with the run's last step and the time
+      of that. So a repeated run is drawn again, and a picture outlives the
+      weights. Panels that could not be drawn are tried again each time.
 
   Returns:
-    What there is; nothing is raised for runs or files that are not as expected.
+    The picture; problems with runs or files become its notes, not exceptions.
   """
   stem = folder / name
   notes, wanted = [], []
@@ -102,14 +102,14 @@ def draw(
   stamp = stem.with_name(f'{name}.drawn.json')
   numbers = stem.with_suffix('.csv')
   if not _is_drawn(stem, stamp, wanted):
-    # Found out here, in place of in a process each time.
+    # Checked here to save starting a process each time.
     deleted = {p['run']: why for p in wanted if (why := _deleted(p['workdir']))}
     wanted = [panel for panel in wanted if panel['run'] not in deleted]
     notes += [f'Not drawn: {run}: {why}' for run, why in deleted.items()]
   if not wanted:
     return Drawn((), tuple(notes), numbers)
   if not _is_drawn(stem, stamp, wanted):
-    # A process that is killed must not leave files that look drawn.
+    # If the process is killed, its files must not look complete.
     stamp.unlink(missing_ok=True)
     if failure := _start(stem, stamp, wanted):
       return Drawn((), (*notes, failure), numbers)
@@ -118,7 +118,7 @@ def draw(
 
 
 def _deleted(workdir: str) -> str:
-  """Why there are no weights, or ''."""
+  """Returns why a run has no weights, or ''."""
   try:
     checkpoint.find(workdir)
   except ValueError as error:
@@ -127,7 +127,7 @@ def _deleted(workdir: str) -> str:
 
 
 def _ended(workdir: epath.Path) -> Any:
-  """What changes if a run is made anew: its last step, and when that was."""
+  """Returns what changes if a run is repeated: its last step and its time."""
   path = workdir / 'DONE'
   if not path.exists():
     return None
@@ -141,7 +141,7 @@ def _is_drawn(
     return False
   try:
     found = json_text.loads(stamp.read_text())
-  except json.JSONDecodeError:  # The disk was full, or the process killed.
+  except json.JSONDecodeError:  # A full disk or a killed process cut it off.
     return False
   return (
     found['version'] == VERSION
@@ -152,14 +152,14 @@ def _is_drawn(
 
 
 def _comparable(panels: Sequence[Mapping[str, Any]]) -> Any:
-  """Panels without the places of runs: a folder may be moved as a whole."""
+  """Returns panels without work directories: the whole folder may be moved."""
   return [{**panel, 'workdir': ''} for panel in panels]
 
 
 def _start(
   stem: pathlib.Path, stamp: pathlib.Path, panels: Sequence[Mapping[str, Any]]
 ) -> str:
-  """Draws; returns why that failed, or ''."""
+  """Draws in another process; returns why that failed, or ''."""
   request = {
     'version': VERSION,
     'panels': panels,
@@ -177,5 +177,5 @@ def _start(
   )
   if found.returncode == 0 and stamp.exists():
     return ''
-  last = (found.stdout.strip().splitlines() or ['it said nothing'])[-1]
-  return f'Not drawn: exit code {found.returncode}, {last}'
+  last = (found.stdout.strip().splitlines() or ['no output'])[-1]
+  return f'Not drawn (exit code {found.returncode}): {last}'

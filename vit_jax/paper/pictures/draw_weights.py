@@ -1,7 +1,7 @@
 """The process that draws from weights, see `pictures`.
 
-`python -m vit_jax.paper.pictures.draw_weights` reads a request as JSON from its
-standard input: what `pictures.draw` sends.
+`python -m vit_jax.paper.pictures.draw_weights` reads the request that
+`pictures.draw` sends, as JSON from its standard input.
 """
 
 import json

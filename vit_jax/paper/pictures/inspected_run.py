@@ -1,4 +1,4 @@
-"""A finished run that is looked into: its model, and images it has not seen."""
+"""A finished run to inspect: its model, and images it has not seen."""
 
 import ml_collections
 import numpy as np
@@ -12,10 +12,10 @@ from vit_jax.inspect import subject
 
 
 def load(workdir: epath.PathLike) -> subject.Subject:
-  """The newest weights of a run in its model.
+  """Returns a run's model with its newest weights.
 
   Raises:
-    ValueError: there are none, as they were deleted.
+    ValueError: the run has no weights, because they were deleted.
   """
   return subject.load(str(workdir))
 
@@ -23,18 +23,19 @@ def load(workdir: epath.PathLike) -> subject.Subject:
 def held_out_images(
   workdir: epath.PathLike, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Images of a run's own evaluation.
+  """Returns images of a run's own evaluation.
 
-  Not established by the paper: which images, beside that those of Figure 14 are
-  chosen at random. Here they are evenly spaced over the split of the run's
-  first evaluation of classification, which needs no other data than the run.
+  The paper does not say which images it shows, except that those of Figure 14
+  are chosen at random. Here they are evenly spaced over the split of the run's
+  first evaluation of classification, so no data beside the run's is needed.
 
   Args:
     workdir: of a run.
-    count: how many, or as many as there are. Unreadable ones are left out.
+    count: number of images; all if there are fewer. Unreadable ones are left
+      out.
 
   Returns:
-    uint8 [N, height, width, channels], and their places in the split, int [N].
+    uint8 [N, height, width, channels], and their indices in the split, int [N].
 
   Raises:
     ValueError: the run has no such evaluation, or its data cannot be read.
@@ -46,8 +47,8 @@ def held_out_images(
   sections = [s for s in config.evals.values() if s.kind == 'classification']
   if not sections:
     raise ValueError(
-      f'{workdir} has no evaluation of classification, whose images are looked'
-      f' at; its evaluations are {list(config.evals)}.'
+      f'{workdir} has no evaluation of classification to take images from; its'
+      f' evaluations are {list(config.evals)}.'
     )
   section = sections[0]
   source = inputs.open_source(
@@ -60,7 +61,7 @@ def held_out_images(
   preprocess = inputs.parse_preprocess(
     config, section.preprocess, section.dataset
   )
-  rng = np.random.default_rng(0)  # Evaluations draw nothing.
+  rng = np.random.default_rng(0)  # Unused: evaluations are not augmented.
   images, places = [], []
   for place in spaced(len(view), count):
     try:
@@ -69,11 +70,13 @@ def held_out_images(
       continue
     places.append(place)
   if not images:
-    raise ValueError(f'All images chosen of {section.split!r} are unreadable.')
+    raise ValueError(
+      f'All images chosen from the split {section.split!r} are unreadable.'
+    )
   return np.stack(images), np.array(places)
 
 
 def spaced(length: int, count: int) -> list[int]:
-  """Up to `count` places among `length`, in the middles of equal parts."""
+  """Returns the middles of up to `count` equal parts of `range(length)`."""
   count = min(count, length)
   return [(2 * i + 1) * length // (2 * count) for i in range(count)]

@@ -1,8 +1,8 @@
-"""What is drawn from weights: Figures 6, 7, 10, 11, 14, and masked patches.
+"""Draws Figures 6, 7, 10, 11, 14 and masked patches from weights.
 
-A panel is measured first, `KINDS`, and then drawn: alone, or in a row with
+A panel is first measured (see `KINDS`) and then drawn, alone or in a row with
 others. Its numbers become rows of one table, with the columns `panel` (its
-title) and `part` (what is measured), places, and `value`.
+title), `part` (what is measured), indices, and `value`.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ from vit_jax.inspect import attention_maps, figures, views
 from vit_jax.masked_patch import figure as masked_patch
 from vit_jax.paper.pictures import inspected_run
 
-# Pixels that a picture has at least, where images are smaller.
+# The least side of a shown image in pixels; smaller images are enlarged.
 _SHOWN = 224
-# Images of more pairs than this have numbers to speak of them by (Figure 14).
+# With more images than this, a number beside each identifies it (Figure 14).
 _NUMBERED = 12
 
 UNIFORM = 'uniform attention'
@@ -35,13 +35,13 @@ _load = functools.cache(inspected_run.load)
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A panel that can be drawn.
+  """A panel with its data, ready to be drawn.
 
   Attributes:
-    kind: see `KINDS`.
+    kind: a key of `KINDS`.
     title: of the panel.
-    shown: what is drawn, arrays of the kind's own.
-    numbers: the same, as a table.
+    shown: the arrays to draw; their form depends on the kind.
+    numbers: the same as a table.
   """
 
   kind: str
@@ -51,17 +51,17 @@ class Measured:
 
 
 def answer(request: Mapping[str, Any]) -> None:
-  """Draws what can be drawn of a request, and writes the stamp.
+  """Draws what it can of a request, and writes the stamp.
 
   Args:
     request: `stem` and `stamp`, paths; `panels`, each with `kind`, `title`,
-      `run`, `workdir` and `images`; what else there is goes to the stamp.
+      `run`, `workdir` and `images`. All of the request goes into the stamp.
   """
   measured, failures = [], []
   for panel in request['panels']:
     try:
       shown, numbers = KINDS[panel['kind']](panel['workdir'], panel['images'])
-    # Whatever is wrong with a run is a note on the page, which has others, too.
+    # Any failure becomes a note on the page: other panels are still drawn.
     except Exception as error:
       kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}:'
       why = ' '.join(f'{kind} {error}'.split())
@@ -71,10 +71,10 @@ def answer(request: Mapping[str, Any]) -> None:
     numbers.insert(0, 'panel', panel['title'])
     measured.append(Measured(panel['kind'], panel['title'], shown, numbers))
   if measured:
-    # Places that one part has and another has not are whole numbers still.
+    # Indices stay whole numbers where some parts do not have them.
     frames = [m.numbers.convert_dtypes() for m in measured]
     data = pd.concat(frames, ignore_index=True)
-    data['value'] = data.pop('value')  # Last.
+    data['value'] = data.pop('value')  # Becomes the last column.
     drawing.save(compose(measured), request['stem'], data)
   titles = list(dict.fromkeys(m.title for m in measured))
   stamp = {**request, 'drawn': titles, 'failures': failures}
@@ -85,14 +85,14 @@ def answer(request: Mapping[str, Any]) -> None:
 
 
 def filters(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
-  """Principal components of the patch embedding, 28 if it has as many."""
+  """Returns up to 28 principal components of the patch embedding."""
   del count
   found = views.filters(_load(workdir))
   return found, _table(found, views.AXES['filters'], 'filters')
 
 
 def similarity(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
-  """Cosines between the position embeddings, [rows, columns] twice."""
+  """Returns cosines of position embeddings, [rows, columns, rows, columns]."""
   del count
   found = views.position_similarity(_load(workdir))
   axes = views.AXES['position_similarity']
@@ -100,11 +100,11 @@ def similarity(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
 
 
 def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
-  """Mean attention distances, [depth, heads], and the width of an image.
+  """Returns mean attention distances, [depth, heads], and the image width.
 
-  The table also has what they are compared with: the distance of attention that
-  is the same for all patches, and that of attention to a patch's nearest half
-  of them, the same for these.
+  The table also has two distances to compare them with: that of uniform
+  attention to all patches, and that of uniform attention to the nearest half of
+  the patches.
   """
   run = _load(workdir)
   images, _ = inspected_run.held_out_images(workdir, count)
@@ -124,26 +124,29 @@ def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
 def uniform_distances(
   grid: tuple[int, int], image_size: tuple[int, int]
 ) -> tuple[float, float]:
-  """Mean distance of uniform attention: to all, to the nearest half, in px."""
+  """Returns the mean distance in pixels of uniform attention to the patches.
+
+  The first number is for all patches, the second one for the nearest half.
+  """
   apart = np.sort(attention_maps.patch_distances(grid, image_size), axis=1)
   half = max(1, len(apart) // 2)
   return float(apart.mean()), float(apart[:, :half].mean())
 
 
 def rollout(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
-  """Images, uint8 [N, H, W, C], and their maps, [N, rows, columns]."""
+  """Returns images, uint8 [N, H, W, C], and their maps, [N, rows, columns]."""
   images, places = inspected_run.held_out_images(workdir, count)
   maps = views.rollout(_load(workdir), images)
   numbers = _table(maps, views.AXES['rollout'], 'rollout')
   numbers.insert(2, 'place_in_split', places[numbers['image']])
-  numbers['image'] += 1  # As in the figure.
+  numbers['image'] += 1  # The figure counts from 1.
   return (enlarged(images), maps), numbers
 
 
 def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
-  """What is seen, predicted and there, each uint8 [N, H, W, C].
+  """Returns the model's input, its prediction and the original image.
 
-  The table has the mean of each patch and channel.
+  Each is uint8 [N, H, W, C]. The table has the mean of each patch and channel.
   """
   *pictures, patch = masked_patch.look(workdir, count)
   tables = [
@@ -158,7 +161,7 @@ def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   return tuple(map(enlarged, pictures)), numbers
 
 
-# What items ask for; see `pictures.Panel`.
+# `pictures.Panel.kind` -> how a panel is measured.
 KINDS = {
   'filters': filters,
   'position_similarity': similarity,
@@ -175,7 +178,7 @@ def _table(values: np.ndarray, axes: Sequence[str], part: str) -> pd.DataFrame:
 
 
 def _patch_means(images: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
-  """[N, H, W, C] -> [N, rows, columns, C]."""
+  """Returns the mean of each patch: [N, H, W, C] -> [N, rows, columns, C]."""
   count, height, width, channels = images.shape
   rows, columns = height // patch[0], width // patch[1]
   split = images.reshape(count, rows, patch[0], columns, patch[1], channels)
@@ -183,10 +186,10 @@ def _patch_means(images: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
 
 
 def enlarged(images: np.ndarray) -> np.ndarray:
-  """Images of at least `_SHOWN` px, each pixel as a square of whole pixels.
+  """Enlarges images to at least `_SHOWN` px by repeating their pixels.
 
-  So those of a miniature are seen as the model sees them, under a map that is
-  smooth.
+  The images of a miniature then look as the model sees them, under a smooth
+  map.
   """
   times = math.ceil(_SHOWN / min(images.shape[1:3]))
   if times == 1:
@@ -203,11 +206,11 @@ def enlarged(images: np.ndarray) -> np.ndarray:
 
 @drawing.styled
 def compose(panels: Sequence[Measured]) -> Any:
-  """One figure: pictures of images alone, all else side by side.
+  """Draws one figure: a picture of images alone, other kinds side by side.
 
   Args:
-    panels: from left to right. Attention distances, which share their axis, are
-      one part, the last.
+    panels: from left to right. All attention distances share one axis and come
+      last.
 
   Returns:
     A `matplotlib.figure.Figure`.
@@ -222,7 +225,7 @@ def compose(panels: Sequence[Measured]) -> Any:
   distances = {
     p.title: p.shown for p in panels if p.kind == 'attention_distance'
   }
-  # Four rows of seven filters, and a map with its colours, fill the height.
+  # With these widths, four rows of seven filters or a map fill the height.
   widths = [5.0 if p.kind == 'filters' else 4.2 for p in single]
   if distances:
     widths.append(0.4 + 3.6 * len(distances))
@@ -233,7 +236,7 @@ def compose(panels: Sequence[Measured]) -> Any:
     if panel.kind == 'filters':
       figures.filters(panel.shown, into=part)
     else:
-      # One among other kinds says what it is, several say of what each is.
+      # A single map has the title of its kind, several have their panels'.
       only = sum(p.kind == panel.kind for p in single) == 1
       options = {} if only else {'title': panel.title}
       figures.position_similarity(panel.shown, into=part, **options)

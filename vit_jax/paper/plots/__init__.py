@@ -10,9 +10,9 @@ rows = plots.figure3_rows(points, data=['ImageNet'], paper=paper)
 drawing.save(figure, 'figures/figure3', rows)
 
 `figureN` returns a `matplotlib.figure.Figure`, `figureN_rows` the numbers in
-it as a table with the columns of `COLUMNS`. What is missing is not drawn.
+it as a table with the columns of `COLUMNS`. Missing numbers are not drawn.
 Points of the paper are always in the table; `overlay=False` leaves them out
-of the figure, as beside a miniature, where they would mean nothing.
+of the figure, for example beside a miniature, where they mean nothing.
 """
 
 from vit_jax.paper.plots.accuracy_over_compute import (

@@ -12,13 +12,13 @@ from vit_jax.paper.numbers.values import Point
 from vit_jax.paper.plots import chart, marks
 from vit_jax.paper.report import Number
 
-# What `figure5` calls a family -> what the legend does.
+# The name of a family in the arguments of `figure5` -> in the legend.
 FAMILIES = {
   'Transformer': 'Transformer (ViT)',
   'ResNet': 'ResNet (BiT)',
   'Hybrid': 'Hybrid',
 }
-# What scales in Figure 8.
+# The dimensions that Figure 8 scales.
 DIMENSIONS = PANELS['figure8'][0].series
 _LEFT, _RIGHT = (panel.title for panel in PANELS['figure13'])
 
@@ -31,18 +31,19 @@ def figure5(
   overlay: bool = True,
   x_label: str = 'Pre-training compute (exaFLOPs)',
 ) -> Any:
-  """Accuracy after transfer by compute of the pre-training.
+  """Draws accuracy after transfer over the compute of the pre-training.
 
   Args:
-    points: a run -> its family of FAMILIES, exaFLOPs, and panel ('Average-5',
-      'ImageNet') -> accuracy in percent. Other panels replace both of these.
+    points: run -> its family (a key of FAMILIES), exaFLOPs, and panel
+      ('Average-5', 'ImageNet') -> accuracy in percent. If there are points in
+      other panels, these replace both.
     paper: the paper's points.
-    overlay: whether these are drawn, in panels that there are.
-    x_label: of the compute, which may be in another unit without `paper`.
+    overlay: whether to draw the paper's points, in panels that exist.
+    x_label: of the compute; without `paper` it may be in another unit.
 
   Raises:
-    ValueError: a family is none of FAMILIES; lists them. Or the compute is not
-      more than 0.
+    ValueError: a family is not in FAMILIES, which the message lists; or the
+      compute is not more than 0.
   """
   found, shown = _marks5(points), _papers5(paper if overlay else ())
   style = {
@@ -75,23 +76,23 @@ def figure8(
   *,
   overlay: bool = True,
 ) -> Any:
-  """Few-shot accuracy by relative compute, as one dimension is scaled.
+  """Draws few-shot accuracy over relative compute, as a dimension is scaled.
 
   Args:
-    points: (dimension of DIMENSIONS, compute relative to the model in the
-      middle) -> panel ('ImageNet 5shot', 'Average 5shot') -> accuracy as a
-      fraction. Other panels replace both of these.
+    points: (dimension of DIMENSIONS, compute relative to the base model) ->
+      panel ('ImageNet 5shot', 'Average 5shot') -> accuracy as a fraction. If
+      there are points in other panels, these replace both.
     paper: the paper's points.
-    overlay: whether these are drawn, in panels that there are.
+    overlay: whether to draw the paper's points, in panels that exist.
 
   Raises:
-    ValueError: a dimension is none of DIMENSIONS; lists them. Or the compute is
-      not more than 0.
+    ValueError: a dimension is not in DIMENSIONS, which the message lists; or
+      the compute is not more than 0.
   """
   found, shown = _marks8(points), marks.papers(paper if overlay else ())
   titles = marks.panels_of('figure8', found)
   figure, panels = chart.panels(len(titles), _size(titles, 3.2))
-  # All of them, so that a dimension's colour does not depend on the others.
+  # Styles of all dimensions, so that colours do not depend on which are there.
   _draw_panels(panels, titles, found, shown, chart.styles(DIMENSIONS))
   for axes in panels:
     axes.set_xlabel('Relative compute')
@@ -118,17 +119,17 @@ def figure13(
   compute_unit: str = 'exaFLOPs',
   unit: str = 'core',
 ) -> Any:
-  """Few-shot accuracy of axial models, by compute and by speed.
+  """Draws few-shot accuracy of axial models, over compute and over speed.
 
   Args:
-    points: model -> compute of its pre-training, images per second and unit
-      in inference, accuracy as a fraction. Where a number is None, the model is
-      not in that panel.
+    points: model -> compute of its pre-training, images per second per `unit`
+      in inference, accuracy as a fraction. If the compute or the speed is None,
+      that panel does not have the model.
     paper: the paper's points.
-    overlay: whether these are drawn.
-    y_label: what the accuracy is of.
-    compute_unit: of the compute; another one than the paper's without it.
-    unit: what the speed is of, 'core' or 'device'.
+    overlay: whether to draw the paper's points.
+    y_label: of the accuracy.
+    compute_unit: of the compute; with `paper`, it must be the paper's.
+    unit: what the speed refers to, 'core' or 'device'.
 
   Raises:
     ValueError: the compute or the speed is not more than 0.
@@ -206,7 +207,7 @@ def _draw_panels(
   shown: Sequence[marks.Mark],
   style: Mapping[str, Mapping[str, Any]],
 ) -> None:
-  """Draws what belongs into each of the axes, and titles them."""
+  """Draws the marks of each panel into its axes, with its title."""
   for axes, title in zip(panels, titles, strict=True):
     mine = [m for m in found if m.panel == title]
     theirs = [m for m in shown if m.panel == title]
@@ -217,10 +218,10 @@ def _draw_panels(
 
 
 def _size(titles: Sequence[str], height: float) -> tuple[float, float]:
-  """Returns width and height in inches of a figure with these panels."""
+  """Returns the width and height in inches of a figure with these panels."""
   return (chart.WIDE if len(titles) > 1 else chart.NARROW), height
 
 
 def _any_in(titles: Sequence[str], shown: Sequence[marks.Mark]) -> bool:
-  """Whether one of the marks is drawn."""
+  """Whether any of the marks is drawn in these panels."""
   return any(mark.panel in titles and mark.x is not None for mark in shown)

@@ -11,14 +11,14 @@ from vit_jax.paper.numbers.values import VTAB, Point
 from vit_jax.paper.plots import chart, marks
 from vit_jax.paper.report import Number
 
-# Title of a panel of ours -> of the paper's points.
+# The title of a panel of ours -> the panel of the paper's points.
 GROUPS = {
   'VTAB (19 tasks)': VTAB,
   'Natural': 'natural',
   'Specialized': 'specialized',
   'Structured': 'structured',
 }
-_ASIDE = 0.22  # Of the distance of two bars.
+_ASIDE = 0.22  # As a fraction of the distance between two bars.
 _TITLES = {papers: ours for ours, papers in GROUPS.items()}
 
 
@@ -30,19 +30,19 @@ def figure2(
   overlay: bool = True,
   titles: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Any:
-  """A bar for each model in each of four panels.
+  """Draws a bar for each model in each of four panels.
 
-  As in the paper, the axes do not begin at zero: the bars would be alike.
+  As in the paper, the axes do not begin at zero: the bars would look alike.
 
   Args:
     bars: model -> group of GROUPS -> accuracy in percent.
-    paper: the paper's bars; a diamond each, where a model of ours has its bar,
-      and beside those for the others.
-    overlay: whether these are drawn.
-    titles: group of GROUPS -> title of its panel, where that is another one.
+    paper: the paper's bars. Each is a diamond: on the bar of our model, or
+      beside our bars if we do not have the model.
+    overlay: whether to draw the paper's bars.
+    titles: group of GROUPS -> title of its panel, if it is not the group.
 
   Raises:
-    ValueError: a group is none of GROUPS; lists them.
+    ValueError: a group is not in GROUPS, which the message lists.
   """
   found, points = _marks(bars), _papers(paper if overlay else ())
   series = marks.series_of(found, points)
@@ -96,9 +96,9 @@ def _papers(points: Sequence[Point]) -> list[marks.Mark]:
 def _diamond(
   axes: Any, place: int, mark: marks.Mark, alone: bool, colour: str
 ) -> None:
-  """Draws the paper's height; in the series' colour if ours has no bar.
+  """Draws the paper's height, in the series' colour if we have no bar.
 
-  Else it is grey and right of the middle, where the error bar of ours is.
+  Otherwise it is grey and right of the middle, where our error bar is.
   """
   look = {'color': colour if alone else chart.GREY, 'marker': 'D'}
   at = marks.at(mark, place if alone else place + _ASIDE)
@@ -110,7 +110,7 @@ def _error_bar(axes: Any, place: int, mark: marks.Mark, colour: str) -> None:
 
 
 def _limits(axes: Any, bars: int, shown: Sequence[marks.Mark]) -> None:
-  """Lets the axes begin below the lowest bar, by half of how they differ."""
+  """Starts the axes below the lowest bar, by half of the bars' range."""
   axes.set_xlim(-0.8, max(bars, 1) - 0.2)
   if not shown:
     return

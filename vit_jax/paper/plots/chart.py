@@ -1,4 +1,4 @@
-"""What the plots are put together from: axes, lines, legends."""
+"""The elements of the plots: axes, lines, legends."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 from vit_jax.compare import drawing
 from vit_jax.paper.plots.marks import Mark
 
-# Okabe and Ito's, which the colour-blind tell apart too; without their yellow,
-# which is too light for lines, and with black last.
+# Okabe and Ito's colours, which colour-blind people can tell apart. Their
+# yellow is left out, as it is too light for lines; black is last.
 COLOURS = (
   *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9'),
   '#000000',
@@ -17,20 +17,20 @@ MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 GREY = '0.45'
 PAPER = 'paper'
 NOTHING = 'no results yet'
-# In inches: a column of a page, and its whole width.
+# Widths in inches: a column of a page, and the whole page.
 NARROW, WIDE = 3.9, 7.0
-_SIZE = 5  # Of a marker, in points.
+_SIZE = 5  # The size of a marker in points.
 _BAR = {'elinewidth': 0.9, 'capsize': 2.5, 'capthick': 0.9}
 
 
 def styles(series: Sequence[str]) -> dict[str, dict[str, Any]]:
-  """Returns series -> colour, marker and line style, each with its own.
+  """Returns series -> colour, marker and line style; no two are the same.
 
   ResNets have dashed lines, so that they are a group at a glance.
   """
   found = {}
   for index, name in enumerate(series):
-    # Seven of each, shifted against each other: 49 pairs.
+    # Seven colours and seven markers: every turn shifts them to new pairs.
     turn = index // len(COLOURS)
     found[name] = {
       'color': COLOURS[index % len(COLOURS)],
@@ -46,7 +46,7 @@ def is_resnet(model: str) -> bool:
 
 
 def panels(count: int, size: tuple[float, float], **kwargs: Any) -> Any:
-  """Returns a figure of a size in inches and its `count` axes in a row."""
+  """Returns a figure of `size` in inches, and its `count` axes in a row."""
   figure = drawing.new_figure(size)
   axes = figure.subplots(1, count, squeeze=False, **kwargs)[0]
   for one in axes:
@@ -63,8 +63,8 @@ def draw_line(
 
   Args:
     axes: to draw in.
-    marks: with a number as x, or None: then it is left out.
-    style: of `Axes.plot`.
+    marks: with numbers as x; marks without an x are left out.
+    style: options of `Axes.plot`.
     label: in the legend.
   """
   marks = sorted((m for m in marks if m.x is not None), key=lambda m: m.x)
@@ -80,7 +80,7 @@ def draw_line(
 
 
 def draw_error_bars(axes: Any, marks: Iterable[Mark], colour: str) -> None:
-  """Draws a standard deviation up and down, for several runs."""
+  """Draws one standard deviation up and down, for marks that have one."""
   spread = [m for m in marks if m.std is not None and m.x is not None]
   if spread:
     axes.errorbar(
@@ -99,13 +99,13 @@ def draw_paper(
 ) -> None:
   """Draws points of the paper as hollow markers, without a line.
 
-  They are larger than ours and below them: a ring, where both are the same.
+  They are larger than ours and below them: equal points look like a ring.
 
   Args:
     axes: to draw in.
     marks: as in `draw_line`.
     style: of the series; its line is not drawn.
-    label: in the legend, for a series that ours do not have.
+    label: in the legend, for a series that we do not have.
   """
   marks = [m for m in marks if m.x is not None]
   if not marks:
@@ -127,12 +127,12 @@ def draw_series(
   paper: Sequence[Mark],
   style: Mapping[str, Mapping[str, Any]],
 ) -> None:
-  """Draws all series of a panel, ours as lines and the paper's hollow.
+  """Draws all series of a panel, ours as lines, the paper's as hollow markers.
 
   Args:
     axes: to draw in.
     found: our marks in this panel.
-    paper: the paper's.
+    paper: the paper's marks in this panel.
     style: series -> style, for all series of both.
   """
   for series, look in style.items():
@@ -143,10 +143,10 @@ def draw_series(
 
 
 def say_if_empty(axes: Any) -> None:
-  """Writes that there is nothing yet into axes without a line or a bar."""
+  """Writes "no results yet" into axes without a line or a bar."""
   if axes.lines or axes.patches or axes.collections:
     return
-  # Ticks themselves may be shared with a panel that is not empty.
+  # Hidden, not removed: a panel that is not empty may share the ticks.
   sides = ('bottom', 'left', 'labelbottom', 'labelleft')
   axes.tick_params(which='both', **dict.fromkeys(sides, False))
   axes.grid(visible=False)
@@ -170,15 +170,15 @@ def add_legend(
   Args:
     figure: whose axes have labelled artists.
     order: of the labels.
-    paper: whether points of the paper are drawn, which are explained then.
-    marker: what stands for the paper's points.
+    paper: whether points of the paper are drawn; then the legend explains them.
+    marker: of the paper's points.
   """
   from matplotlib.lines import Line2D
 
   handles: dict[str, Any] = {}
   for axes in figure.axes:
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-      # Hollow ones stand for a series only if ours are in no panel.
+      # A hollow marker is in the legend only if no panel has one of ours.
       if label not in handles or not is_hollow(handle):
         handles[label] = handle
   shown = {label: handles[label] for label in order if label in handles}
@@ -206,19 +206,19 @@ def add_legend(
 
 
 def _columns(figure: Any, labels: Sequence[str]) -> int:
-  """Returns how many labels fit side by side, in rows of about the same."""
-  inches = 0.55 + 0.065 * max(map(len, labels))  # With the line before it.
+  """Returns how many labels to put side by side, so that rows are balanced."""
+  inches = 0.55 + 0.065 * max(map(len, labels))  # Includes the legend's line.
   fitting = max(1, int(figure.get_figwidth() / inches))
   return math.ceil(len(labels) / math.ceil(len(labels) / fitting))
 
 
 def is_hollow(handle: Any) -> bool:
-  """Whether it is what `draw_paper` draws."""
+  """Whether `draw_paper` drew the artist."""
   return getattr(handle, 'get_markerfacecolor', str)() == 'white'
 
 
 def log_x(axes: Any, marks: Iterable[Mark]) -> None:
-  """Makes x logarithmic, with ticks that can be read over any range.
+  """Makes x logarithmic, with readable ticks over any range.
 
   Raises:
     ValueError: a mark is at zero or below.
@@ -230,9 +230,11 @@ def log_x(axes: Any, marks: Iterable[Mark]) -> None:
     return
   low, high = min(places), max(places)
   if low <= 0:
-    raise ValueError(f'x is {low}, expected more than 0: the axis is log.')
+    raise ValueError(
+      f'x is {low}, expected more than 0: the axis is logarithmic.'
+    )
   axes.set_xscale('log')
-  # Beside places that are close together there is room enough for two ticks.
+  # A narrow range is padded so much that it has room for two ticks.
   pad = max((high / low) ** 0.06, 2 if high / low < 4 else 1.15)
   axes.set_xlim(low / pad, high * pad)
   decades = high / low >= 30

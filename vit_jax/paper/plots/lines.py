@@ -14,11 +14,11 @@ from vit_jax.paper.report import Number
 
 _FIVE_SHOT = 'Linear 5-shot ImageNet top-1 (%)'
 _SIZES = ('Ti', 'S', 'b', 'B', 'L', 'H')
-_LETTERS = 45  # That fit below the axis.
-_BIT = 'BiT'  # In the legend.
+_LETTERS = 45  # As many fit below the axis.
+_BIT = 'BiT'  # The label in the legend.
 _BIT_COLOUR = '0.8'
-# As parts of the distance of two data: what the area goes beyond them, and how
-# far series are from one another, and the paper's points from ours.
+# As fractions of the distance between two data sets: how far the area extends
+# beyond them, the shift between series, and that of the paper's points.
 _EDGE, _ASIDE, _PAPER_ASIDE = 0.15, 0.03, 0.08
 
 
@@ -31,20 +31,21 @@ def figure3(
   overlay: bool = True,
   y_label: str = 'ImageNet top-1 accuracy (%)',
 ) -> Any:
-  """Accuracy by pre-training data; larger ViTs have larger markers.
+  """Draws accuracy by pre-training data; larger ViTs have larger markers.
 
   BiT's models are an area between the worst and the best of them. Lines and
-  area have gaps where data in the middle are missing.
+  area have gaps where numbers in the middle are missing.
 
   Args:
-    points: (model, data) -> accuracy in percent; BiT's are named so.
-    data: names of the data, from left to right.
+    points: (model, data) -> accuracy in percent; names of BiT models begin with
+      `BiT`.
+    data: names of the data sets, from left to right.
     paper: the paper's points.
-    overlay: whether these are drawn.
-    y_label: what the accuracy is of.
+    overlay: whether to draw the paper's points.
+    y_label: of the accuracy.
 
   Raises:
-    ValueError: a point is of other data; lists `data`.
+    ValueError: the data of a point is not in `data`, which the message lists.
   """
   found = _marks3(points, data)
   shown = _known(marks.papers(paper if overlay else ()), data)
@@ -93,14 +94,14 @@ def figure4(
   x_label: str = 'Number of JFT-300M images',
   y_label: str = _FIVE_SHOT,
 ) -> Any:
-  """Few-shot accuracy by number of pre-training images; ResNets are dashed.
+  """Draws few-shot accuracy by number of images; ResNets are dashed.
 
   Args:
-    points: (model, number of images) -> accuracy in percent.
+    points: (model, number of pre-training images) -> accuracy in percent.
     paper: the paper's points.
-    overlay: whether these are drawn.
-    x_label: what the images are.
-    y_label: what the accuracy is of.
+    overlay: whether to draw the paper's points.
+    x_label: of the number of images.
+    y_label: of the accuracy.
 
   Raises:
     ValueError: a number of images is not more than 0.
@@ -134,13 +135,13 @@ def figure9(
   overlay: bool = True,
   y_label: str = _FIVE_SHOT,
 ) -> Any:
-  """Few-shot accuracy during pre-training, by head and learning rate.
+  """Draws few-shot accuracy during pre-training, by head and learning rate.
 
   Args:
     curves: such as 'CLS-Token, lr=8e-4' -> (epoch, accuracy in percent).
     paper: the paper's points.
-    overlay: whether these are drawn.
-    y_label: what the accuracy is of.
+    overlay: whether to draw the paper's points.
+    y_label: of the accuracy.
   """
   found, shown = _marks9(curves), marks.papers(paper if overlay else ())
   series = marks.series_of(found, shown)
@@ -185,14 +186,14 @@ def _marks9(
 def _known(
   shown: Sequence[marks.Mark], data: Sequence[str]
 ) -> list[marks.Mark]:
-  """Returns those that the axis has a place for."""
+  """Returns the marks whose data is on the axis."""
   return [mark for mark in shown if mark.x in data]
 
 
 def _placed(
   found: Sequence[marks.Mark], data: Sequence[str]
 ) -> list[marks.Mark]:
-  """Returns the marks at their data's number instead of its name."""
+  """Returns the marks with the index of their data as x, not its name."""
   return [marks.at(mark, data.index(mark.x)) for mark in found]
 
 
@@ -218,7 +219,7 @@ def _gaps(found: Sequence[marks.Mark], places: int) -> list[marks.Mark]:
 def _aside(
   found: Sequence[marks.Mark], series: Sequence[str], more: float = 0
 ) -> list[marks.Mark]:
-  """Moves each series a little, so that markers do not hide one another."""
+  """Shifts each series a little, so that markers do not hide one another."""
   middle = (len(series) - 1) / 2
   return [
     marks.at(m, m.x + more + _ASIDE * (series.index(m.series) - middle))
@@ -227,7 +228,7 @@ def _aside(
 
 
 def _size(model: str) -> tuple[int, int, str]:
-  """Sorts models by size, then from large patches to small."""
+  """Returns a key to sort models by size, then from large patches to small."""
   name = re.search(r'(Ti|S|b|B|L|H)/(\d+)$', model)
   if not name:
     return len(_SIZES), 0, model
@@ -235,7 +236,7 @@ def _size(model: str) -> tuple[int, int, str]:
 
 
 def _sized(series: Sequence[str]) -> dict[str, dict[str, Any]]:
-  """Returns the styles of series that are sorted by size."""
+  """Returns the styles of series sorted by size: markers become larger."""
   return {
     name: look | {'marker': 'o', 'markersize': 4 + 1.3 * index}
     for index, (name, look) in enumerate(chart.styles(series).items())
@@ -243,7 +244,7 @@ def _sized(series: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _draw_area(axes: Any, bit: Sequence[marks.Mark]) -> None:
-  """Shades from the worst to the best model, in one piece per run of data."""
+  """Shades from the worst to the best model; gaps in the data stay empty."""
   heights: dict[int, list[float]] = {}
   for mark in bit:
     heights.setdefault(mark.x, []).append(mark.y)
@@ -253,7 +254,7 @@ def _draw_area(axes: Any, bit: Sequence[marks.Mark]) -> None:
     while end + 1 in heights:
       end += 1
     middle = range(start, end + 1)
-    # A little to both sides, or a single place would have no width.
+    # Extended to both sides, because a single place would have no width.
     inner = [min(heights[x]) for x in middle], [max(heights[x]) for x in middle]
     low, high = ([side[0], *side, side[-1]] for side in inner)
     axes.fill_between(
@@ -270,7 +271,7 @@ def _draw_area(axes: Any, bit: Sequence[marks.Mark]) -> None:
 
 
 def _tick_images(axes: Any, places: Sequence[float]) -> None:
-  """Puts ticks at the numbers themselves, if these are few."""
+  """Puts ticks at the numbers of images themselves, if they are few."""
   from matplotlib import ticker
 
   if not places:

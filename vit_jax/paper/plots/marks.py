@@ -1,4 +1,4 @@
-"""What is drawn in a figure, as plain data, and the lines of its CSV file."""
+"""The points and bars of a figure as plain data, and rows of its CSV file."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -20,12 +20,12 @@ class Mark:
 
   Attributes:
     series: what the legend says.
-    x: where it is; None if that is not known, then it is not drawn.
+    x: where it is; None if unknown: then it is not drawn.
     y: its height.
     std: half the length of its error bar; None if it has none.
-    n: how many runs it is the mean of; None if that is not known.
+    n: number of runs that it is the mean of; None if unknown.
     panel: title of the panel, in figures with several.
-    label: the run, where a series has one for each point.
+    label: the run, if each point of the series has its own.
     note: where it is from: our runs, or a place in the paper.
   """
 
@@ -84,9 +84,9 @@ def at(mark: Mark, x: float | str) -> Mark:
 
 
 def rows(ours: Sequence[Mark], paper: Sequence[Mark] = ()) -> pd.DataFrame:
-  """Returns a line for each mark, in the order of COLUMNS; ours are first.
+  """Returns a row for each mark, with the columns of COLUMNS; ours are first.
 
-  The standard deviation and what else is not known are empty.
+  Unknown values are empty.
   """
   lines = [
     {'source': source, 'mean': mark.y, **dataclasses.asdict(mark)}
@@ -94,7 +94,7 @@ def rows(ours: Sequence[Mark], paper: Sequence[Mark] = ()) -> pd.DataFrame:
     for mark in marks
   ]
   frame = pd.DataFrame(lines, columns=list(COLUMNS))
-  # Counts stay whole numbers beside those that are not known.
+  # Int64: counts stay whole numbers although some are unknown.
   return frame.astype({'n': 'Int64', 'std': float, 'x': object})
 
 
@@ -108,11 +108,12 @@ def panels_of(figure: str, marks: Iterable[Mark]) -> list[str]:
 
   Args:
     figure: such as 'figure5'.
-    marks: of ours.
+    marks: our marks.
 
   Returns:
-    The paper's, with those that are still empty; if ours have others, such as
-    of the miniature's data sets, these alone, in the order in which they occur.
+    The paper's panels, even those that are still empty. If our marks have other
+    panels, such as for a miniature's data sets, only the panels of our marks,
+    in the order in which they occur.
   """
   titles = [panel.title for panel in PANELS[figure]]
   found = list(dict.fromkeys(mark.panel for mark in marks))
@@ -122,7 +123,7 @@ def panels_of(figure: str, marks: Iterable[Mark]) -> list[str]:
 def check_names(
   what: str, names: Iterable[str], choices: Sequence[str]
 ) -> None:
-  """Raises ValueError for a name that is none of the choices; lists them."""
+  """Raises ValueError for a name that is not one of the choices; lists them."""
   unknown = [name for name in names if name not in choices]
   if unknown:
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Figure 12: inference speed and the largest batch, by the size of images."""
+"""Figure 12: inference speed and the largest batch, by image size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,14 +20,15 @@ def figure12(
   *,
   unit: str = 'core',
 ) -> Any:
-  """Speed (left) and largest batch (right) by size; ResNets are dashed.
+  """Draws speed (left) and largest batch (right) by size; ResNets are dashed.
 
-  Both are logarithmic, so what does not fit the memory is not drawn.
+  Both axes are logarithmic, so models that do not fit the memory are not drawn.
 
   Args:
-    measured: (model, side of the images in pixels) -> images a second in
-      inference, None if not even one image fits; and the largest batch, 0 then.
-    unit: what both are of, such as 'core'.
+    measured: (model, side of the images in pixels) -> images per second in
+      inference, and the largest batch. If not even one image fits, they are
+      None and 0.
+    unit: what both numbers refer to, such as 'core'.
   """
   found = _marks12(measured)
   series = marks.series_of(found)
