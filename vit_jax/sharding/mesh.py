@@ -53,8 +53,8 @@ def make_mesh(
     )
   if size < len(devices):
     logging.warning(
-      '%s uses %d of the %d devices; mesh.data=-1 or mesh.fsdp=-1 takes what the'
-      ' other axes leave.',
+      '%s uses %d of the %d devices; mesh.data=-1 or mesh.fsdp=-1 takes what'
+      ' the other axes leave.',
       *(_product(shape), size, len(devices)),
     )
   grid = device_grid(devices[:size], shape, slices)
