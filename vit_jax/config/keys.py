@@ -22,7 +22,7 @@ LOCATED_DATASETS = ('folder', 'classes')
 
 
 def default() -> ml_collections.ConfigDict:
-  """Returns a config with every key at its default; comments explain the keys."""
+  """Returns a config of all keys at their defaults; comments explain them."""
   placeholder = config_dict.placeholder
   config = ml_collections.ConfigDict()
 
