@@ -331,7 +331,7 @@ def _take_subset(config, subset):
   whole = config.data.train_split
   if not config.evals or config_lib.AUTO in config.evals:
     raise ValueError(
-      f'subset={subset} stops early by the accuracy on held-out examples: name'
+      f'subset={subset} stops early, by the accuracy on held-out examples: name'
       ' them with eval=SPLIT, such as train=shuffled(train)[:98%],'
       'eval=shuffled(train)[98%:].'
       f' {USAGE}'
