@@ -47,7 +47,7 @@ def get_sweep(argument=None) -> Sweep:
   if args['model'] == config_lib.AUTO:
     raise ValueError(
       'A sweep needs the name of its model, as its candidates depend on it:'
-      f' auto is only for single runs. {USAGE}'
+      f' auto is for single runs. {USAGE}'
     )
   datasets = args['datasets'].split('+')
   real = args.get('real', 'false')
