@@ -208,7 +208,7 @@ def get_config(argument=None):
     name, split = _evaluated(args, row)
   else:
     name, kept = 'held_out', 100 - row.held_out
-    # Files in folders are sorted by their classes.
+    # Files in class folders are sorted by class, so a slice needs a shuffle.
     own = config_lib.is_located(row.spec)
     train = 'shuffled(train)' if own else 'train'
     config.data.train_split = f'{train}[:{kept}%]'

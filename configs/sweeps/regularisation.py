@@ -81,7 +81,7 @@ def get_sweep(argument=None) -> Sweep:
       for seed in range(args.get('seeds', 1))
     ]
 
-  # Class folders are sorted by class.
+  # Files in class folders are sorted by class, so a slice needs a shuffle.
   train = 'shuffled(train)' if config_lib.is_located(dataset) else 'train'
   part = {
     'data.train_split': f'{train}[:{kept}%]',

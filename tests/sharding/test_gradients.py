@@ -355,7 +355,7 @@ def test_what_is_rounded_anyway_is_copied_rounded():
   shapes = [v.aval for v in alone.invars if v.aval.dtype == jnp.bfloat16]
   # Embedding, query, key, value, out, the MLP's two, and the tanh layer.
   assert len(shapes) == 8
-  # They are rounded before they are sent.
+  # The parameters are rounded before they are sent.
   (barrier,) = (
     e for e in traced.eqns if e.primitive.name == 'optimization_barrier'
   )

@@ -112,7 +112,7 @@ def _replicated(arrays) -> NamedSharding | None:
   for array in arrays:
     if isinstance(array.sharding, NamedSharding):
       return NamedSharding(array.sharding.mesh, P())
-  return None  # All on one device.
+  return None  # All arrays are on one device.
 
 
 @functools.cache

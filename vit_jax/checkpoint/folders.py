@@ -93,7 +93,7 @@ def candidates(path: epath.PathLike) -> list[epath.Path]:
   path = files.absolute(path)
   if steps := complete_steps(path / FOLDER):
     return steps
-  # Only after that: a run's directory may have any of these names, or be a
+  # Checked second: a run's directory may have any of these names, or be a
   # number.
   if path.name in (FOLDER, BEST, FINAL) and (steps := complete_steps(path)):
     return steps

@@ -184,7 +184,7 @@ def _read(path: epath.Path) -> Any:
   except OSError as error:
     _check_reach(path, error)
     raise
-  # The record has a checksum; Orbax's metadata has none and may be damaged.
+  # The record has a checksum; Orbax's metadata may be damaged.
   arrays = stored_arrays.shapes(tree) if saved is None else saved.arrays
   parts = {name.partition('/')[0] for name in arrays}
   name = 'ema_params' if 'ema_params' in parts else 'params'

@@ -102,7 +102,7 @@ class Saver:
       self._given_up = save
       raise self._too_late(step)
     if save.done.is_set():
-      self.wait()  # Raises if it failed at once.
+      self.wait()  # Raises if the save failed at once.
 
   def check_space(self, item: Any) -> None:
     """Raises SaveError unless the disk has space for one more checkpoint."""
@@ -271,7 +271,7 @@ class _Call(threading.Thread):
   def run(self) -> None:
     try:
       self.result = self._function()
-    except BaseException as error:  # Raised where it is waited for.
+    except BaseException as error:  # The waiting thread raises it.
       self.error = error
     finally:
       self.finished()

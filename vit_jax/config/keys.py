@@ -192,7 +192,7 @@ def default() -> ml_collections.ConfigDict:
   mesh.reduce_dtype = 'auto'
   # Groups of devices with a slow network between them; 0: TPU slices.
   mesh.slices = 0
-  # A misspelt key in a config file is an error there.
+  # Locks the keys, so that a misspelt key in a config file is an error.
   config.lock()
   config.evals.unlock()
   return config
