@@ -1,1 +1,1 @@
-"""The configs and sweeps that come with the code (`vit_jax.configs`)."""
+"""The configs and sweeps of the project, importable as `vit_jax.configs`."""

@@ -10,28 +10,29 @@ from the checkpoint. DATASET is `imagenet2012`, `cifar10`, `cifar100`, `pets`,
 with momentum 0.9, batch 512, cosine decay, gradients clipped at norm 1, no
 weight decay.
 
-`resolution=384` is the default. On ImageNet more than that (512 for L/16, 518
+`resolution=384` is the default. On ImageNet, a higher one (512 for L/16, 518
 for H/14) also turns on Polyak averaging with 0.9999, as for Table 2.
 
-`train=all` trains on the whole training set and evaluates on the test set. Data
-of your own are evaluated on `eval=SPLIT`; without it on the split called test,
-validation or val, and if there is none, a random tenth of train is held out.
-`train=selection` leaves the held-out part out of it and evaluates on that part,
-which is where a learning rate is chosen, --config.schedule.peak=0.01: of 0.001,
-0.003, 0.01, 0.03 (for ImageNet 0.003, 0.01, 0.03, 0.06).
+`train=all`, the default, trains on the whole training set and evaluates on the
+test set. Data of your own are evaluated on `eval=SPLIT`. Without that option,
+the split called test, validation or val is used, or else a random tenth of
+train, which is held out.
+`train=selection` holds a part of the training set out and evaluates on it, to
+choose a learning rate (--config.schedule.peak=0.01) from 0.001, 0.003, 0.01 and
+0.03, or for ImageNet from 0.003, 0.01, 0.03 and 0.06.
 
 `real=true` also reports the ImageNet model on ImageNet-ReaL, as `real/accuracy`
-after the last step, which needs tfds:imagenet2012_real (Tables 2, 5 and 6).
+after the last step (Tables 2, 5 and 6). It needs tfds:imagenet2012_real.
 
-`setup=bit` is BiT's own setup in place of Table 4's, which the paper runs its
-ResNets in too, keeping the better: rate 0.003, a tenth after each of 30, 60 and
-90% of the steps, no clipping, mixup 0.1 on ImageNet and CIFAR, and CIFAR at 128
-px. `preprocess=inception`, `crop` or `crop_small` changes how images are
-cropped, see `PREPROCESSING`.
+`setup=bit` is BiT's own setup in place of Table 4's. The paper fine-tunes its
+ResNets with both and keeps the better result. BiT's has rate 0.003, divided by
+10 after 30, 60 and 90% of the steps, no clipping, mixup 0.1 on ImageNet and
+CIFAR, and 128 px on CIFAR. `preprocess=inception`, `crop` or `crop_small`
+changes how images are cropped, see `PREPROCESSING`.
 
-From the paper's authors' ImageNet-21k checkpoint, ViT-B/16 reaches 84.5% on
-ImageNet and 99.0% on CIFAR-10 with what is the default here: Inception crops,
-images resized to a square for the test, and a rate of 0.03, on CIFAR-10 0.01.
+From the ImageNet-21k checkpoint of the paper's authors, ViT-B/16 reaches 84.5%
+on ImageNet and 99.0% on CIFAR-10 with the defaults: Inception crops, images
+resized to a square for the test, and a rate of 0.03 (0.01 on CIFAR-10).
 """
 
 import dataclasses
@@ -42,14 +43,15 @@ from vit_jax import config as config_lib
 from vit_jax import models
 from vit_jax.training import warm_start
 
-# Training, and evaluation; `larger` is 448 px for images of 384.
+# Preprocessing for training and for evaluation; for images of 384 px, `larger`
+# is 448 px.
 PREPROCESSING = {
-  # The released fine-tuning code's.
+  # From the released fine-tuning code.
   'inception': ('inception_crop|flip', 'resize'),
-  # BiT's (its HyperRule, arXiv:1912.11370), which the paper says it follows.
+  # BiT's HyperRule (arXiv:1912.11370), which the paper says it follows.
   'crop': ('resize({larger})|random_crop|flip', 'resize'),
-  # The same with the aspect kept: the paper's authors' later transfer configs
-  # (big_vision), for CIFAR.
+  # The same, but with the aspect ratio kept; from the later transfer configs of
+  # the paper's authors (big_vision), for CIFAR.
   'crop_small': (
     "resize_small({larger}, method='area')|random_crop|flip",
     "resize_small({larger}, method='area')|central_crop",
@@ -57,13 +59,13 @@ PREPROCESSING = {
 }
 SETUPS = ('table4', 'bit')
 PARTS = ('all', 'selection')
-# ImageNet-ReaL (Beyer et al., 2020): the validation images with new labels, any
-# of which is right; images without labels do not count.
+# ImageNet-ReaL (Beyer et al., 2020): the validation images with new labels. Any
+# label of an image counts as right; images without labels do not count.
 REAL = dict(
   dataset='tfds:imagenet2012_real',
   split='validation',
   label_key='real_label',
-  # The evaluation stops if an image has more.
+  # The evaluation stops with an error if an image has more labels.
   max_labels=32,
 )
 USAGE = (
@@ -80,16 +82,15 @@ class Row:
   """A row of Table 4.
 
   Attributes:
-    spec: the data set.
-    steps: of training; BiT's are the same.
-    warmup_steps: not in the paper; of the reference implementations.
+    spec: the data set's spec.
+    steps: training steps; BiT's setup has the same number.
+    warmup_steps: not in the paper; from the reference implementations.
     learning_rates: the grid to choose from on the held-out part.
-    held_out: percentage of the training set.
+    held_out: percentage of the training set to hold out.
     test: the split to report.
-    peak: the released runs' rate, one of the grid.
-    mixup: whether BiT uses mixup, as for 20,000 images or more.
-    tiny: whether its images have fewer than 96 x 96 px, which BiT enlarges
-      less.
+    peak: the learning rate of the released runs, which is in the grid.
+    mixup: whether BiT uses mixup, as it does for 20,000 images or more.
+    tiny: whether images have fewer than 96 x 96 px; BiT enlarges these less.
   """
 
   spec: str
@@ -103,11 +104,11 @@ class Row:
   tiny: bool = False
 
   def resolution(self, setup: str) -> int:
-    """Height and width in pixels, if none is asked for."""
+    """Returns the default height and width in pixels."""
     return 128 if self.tiny and setup == 'bit' else 384
 
   def larger(self, setup: str) -> float:
-    """By what factor images are larger than the crops that are taken."""
+    """Returns the factor by which images are larger than their crops."""
     return 160 / 128 if self.tiny and setup == 'bit' else 448 / 384
 
 
@@ -118,8 +119,7 @@ TABLE_4 = {
     'tfds:imagenet2012',
     steps=20_000,
     warmup_steps=500,
-    # As the table prints it; the text has 0.06 as an addition for ResNets and
-    # hybrids.
+    # As printed in the table; the text adds 0.06 for ResNets and hybrids only.
     learning_rates=(0.003, 0.01, 0.03, 0.06),
     held_out=1,
     test='validation',
@@ -143,8 +143,8 @@ def get_config(argument=None):
     },
     usage=USAGE,
   )
-  # A data set of one's own: the smallest of the table's lengths that suits
-  # thousands of images too (that of the VTAB tasks).
+  # The user's own data get 2,500 steps, as the VTAB tasks: the table's shortest
+  # length that also suits thousands of images.
   row = TABLE_4.get(
     args['dataset'], Row(args['dataset'], 2_500, 200, _GRID, held_out=10)
   )
@@ -153,8 +153,8 @@ def get_config(argument=None):
   real = _choice(args, 'real', ('false', 'true')) == 'true'
   if part == 'selection' and 'eval' in args:
     raise ValueError(
-      f'eval={args["eval"]} is for train=all: train=selection is measured on'
-      f' what it leaves out of train. {USAGE}'
+      f'eval={args["eval"]} is for train=all: train=selection is evaluated on'
+      f' the part that it holds out of train. {USAGE}'
     )
   if real and (args['dataset'], part) != ('imagenet2012', 'all'):
     raise ValueError(
@@ -168,7 +168,7 @@ def get_config(argument=None):
   config.model.name = model = models.paper_name(args['model'])
   if model != config_lib.AUTO and 'dropout_rate' in models.options(model):
     config.model.dropout_rate = warm_start.dropout_rate(model)
-  # Fine-tuning needs something to start from: '' would be from scratch.
+  # The user must name the weights to start from: '' would train from scratch.
   config.init.checkpoint = config_dict.placeholder(str)
   config.image_size = (resolution, resolution)
   config.total_steps = row.steps
@@ -180,21 +180,22 @@ def get_config(argument=None):
       'cosine', peak=row.peak, warmup_steps=row.warmup_steps
     )
   if args['dataset'] == 'imagenet2012' and resolution > 384:
-    # Where averaging starts is not established. Not at the start: of 20,000
-    # steps with 0.9999 the first weights, head still zero, would keep 13%.
+    # The start of averaging is not known. From step 0 on, the first weights,
+    # with a head of zeros, would make up 13% of the average of 20,000 steps.
     config.polyak.decay = 0.9999
     config.polyak.start_step = row.steps // 10
 
-  # The state in up to 32 parts. Masks that do not depend on the mesh would take
-  # far longer; set this, too, when you turn on dropout for another model.
+  # Splits the state into up to 32 parts. Dropout masks that do not depend on
+  # the mesh would take far longer: also set `rbg` if you turn on dropout for
+  # another model.
   config.mesh.data, config.mesh.fsdp = -1, -1
   if config.model.dropout_rate:
     config.dropout_rng = 'rbg'
 
   config.data.dataset = row.spec
   config.data.batch_size = 512
-  # Differs from the paper, which follows BiT throughout: what is public of its
-  # authors' fine-tuning decides, unless the whole setup is BiT's.
+  # Differs from the paper, which follows BiT: the default is that of its
+  # authors' public fine-tuning code, unless the whole setup is BiT's.
   own = 'crop' if setup == 'bit' else 'inception'
   chosen = args.get('preprocess', own)
   if chosen not in PREPROCESSING:
@@ -207,7 +208,7 @@ def get_config(argument=None):
     name, split = _evaluated(args, row)
   else:
     name, kept = 'held_out', 100 - row.held_out
-    # Files in folders are sorted by their classes.
+    # Files in class folders are sorted by class, so a slice needs a shuffle.
     own = config_lib.is_located(row.spec)
     train = 'shuffled(train)' if own else 'train'
     config.data.train_split = f'{train}[:{kept}%]'
@@ -224,7 +225,7 @@ def get_config(argument=None):
 
 
 def _evaluated(args, row):
-  """Name and split of what is reported."""
+  """Returns the name and the split of the evaluation to report."""
   if args['dataset'] in TABLE_4:
     if 'eval' in args:
       raise ValueError(
@@ -239,10 +240,10 @@ def _evaluated(args, row):
 
 
 def _set_bit(config, row):
-  """BiT's HyperRule (arXiv:1912.11370, 3.3), but for preprocessing."""
+  """Sets BiT's HyperRule (arXiv:1912.11370, 3.3) except for preprocessing."""
   config.optimizer = config_lib.sgd()
-  # Its public code has other boundaries for the 500 steps of small data sets:
-  # 40, 60 and 80%.
+  # For the 500 steps of small data sets, BiT's public code has boundaries at
+  # 40, 60 and 80% instead.
   config.schedule = config_lib.schedule(
     'staircase',
     peak=0.003,
@@ -255,7 +256,7 @@ def _set_bit(config, row):
 
 
 def _choice(args, option, choices):
-  """The option's value; without one the first choice."""
+  """Returns an option's value; the first choice if it is not given."""
   value = args.get(option, choices[0])
   if value not in choices:
     raise _unknown(option, value, choices)

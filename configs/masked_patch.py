@@ -3,26 +3,26 @@
     python -m vit_jax.main --workdir=DIR \\
         --config=configs/masked_patch.py:MODEL,DATASET[,OPTION=VALUE]
 
-MODEL is a ViT's name; the paper's is `ViT-B/16`. DATASET is `jft300m`, which is
-the paper's but not public (give its place by --config.data.dataset=SPEC),
-`imagenet2012`, or any data spec, of which `eval=SPLIT` names what to evaluate
+MODEL is a ViT's name; the paper's is `ViT-B/16`. DATASET is `jft300m` (the
+paper's, not public: give its location by --config.data.dataset=SPEC),
+`imagenet2012`, or any data spec, with `eval=SPLIT` for the split to evaluate
 on. Labels are not used. Options:
 
-    target=mean_colour|downsized|pixels   what is predicted of a patch
-    fraction=0.5                          of the patches that are corrupted
+    target=mean_colour|downsized|pixels   what to predict of a patch
+    fraction=0.5                          the fraction of patches to corrupt
     steps=1000000
-    few_shot=imagenet2012|SPEC            follows the run by few-shot accuracy
+    few_shot=imagenet2012|SPEC            measures few-shot accuracy on the way
 
 Adam, base learning rate 2e-4, 10,000 steps of warm-up, cosine decay, batch
-4096, 224 px. To fine-tune: configs/finetune.py with
---config.init.checkpoint=DIR, which leaves the mask embedding and the
-predictions of patches out.
+4096, 224 px. To fine-tune, use configs/finetune.py with
+--config.init.checkpoint=DIR, which drops the mask embedding and the head that
+predicts patches.
 
 Cost and result, from the paper: 1M steps are 14 epochs of JFT; ViT-B/16 then
 reaches 79.9% on ImageNet after fine-tuning, 2% above training from scratch and
 4% below supervised pre-training. 100,000 steps, or ImageNet's own images, gain
-about as much. Core-days are not printed; a step costs what supervised
-pre-training's does, and 14 epochs of JFT about twice ViT-B/16's 7.
+about as much. The paper prints no core-days. A step costs as much as in
+supervised pre-training, so 14 epochs of JFT cost about twice ViT-B/16's 7.
 """
 
 from vit_jax import config as config_lib
@@ -50,8 +50,7 @@ def get_config(argument=None):
     },
     usage=USAGE,
   )
-  # The data, their evaluation and the mesh are those of supervised
-  # pre-training.
+  # The data, the evaluation and the mesh are as in supervised pre-training.
   options = [
     f'{key}={args[key]}' for key in ('eval', 'few_shot') if key in args
   ]
@@ -63,7 +62,7 @@ def get_config(argument=None):
   config.loss = config_lib.masked_patch(
     args.get('target', 'mean_colour'), fraction=args.get('fraction', 0.5)
   )
-  # No weight decay or dropout is given for this run.
+  # The paper gives no weight decay or dropout for this run.
   config.optimizer = config_lib.adam()
   config.schedule = config_lib.schedule(
     'cosine', peak=2e-4, warmup_steps=config.schedule.warmup_steps

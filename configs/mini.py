@@ -6,32 +6,32 @@
         --config=configs/mini.py:MODEL,TASK[,OPTION=VALUE ...] \\
         --config.init.checkpoint=PRETRAINED_WORKDIR
 
-MODEL is a model of the paper, `ViT-L/16`, `R50+ViT-B/32` or `BiT-R152x2`, with
-an eighth of the width, a sixth of the layers and a quarter of the heads
-(ResNets: an eighth of the width, a quarter of the layers), for images of 24 px:
-patches of 8 px stand for 32 at 224 px, and of 4 px for 16 and 14. The head for
-pre-training has no hidden layer: with one, ViTs do not get beyond colours in
-this few steps.
+MODEL is a model of the paper, such as `ViT-L/16`, `R50+ViT-B/32` or
+`BiT-R152x2`, with an eighth of the width, a sixth of the layers and a quarter
+of the heads (ResNets: an eighth of the width, a quarter of the layers). Images
+have 24 px: patches of 8 px stand for 32 at 224 px, and of 4 px for 16 and 14.
+The head for pre-training has no hidden layer: with one, ViTs learn only colours
+in so few steps.
 
-DATASET to pre-train on is `imagenet2012`, `imagenet21k` or `jft300m`: 200,
+DATASET, to pre-train on, is `imagenet2012`, `imagenet21k` or `jft300m`: 200,
 2,200 and 48,000 rendered scenes (`shapes`), about in the proportions of the
-real ones, each with six labels. `epochs=E` is in the paper's own epochs, whose
-cost keeps its proportion too: 7 of JFT-300M are 400 steps of 64 images. Rates
-have the proportions of Table 3's for JFT-300M and fall linearly, on all data
-sets, which have one weight decay. `optimizer=sgd` is Table 7's; `subset=SIZE`
-trains on so many scenes, in as many steps (Figure 4); `evals=N` measures about
-N times on the way instead of five; `few_shot=average` measures five-shot
-accuracy on all tasks (Figure 8); `objective=masked_patch` is self-supervision
-(B.1.2).
+real sets, each with six labels. `epochs=E` counts the paper's epochs; their
+costs keep their proportions, too: 7 epochs of JFT-300M are 400 steps of 64
+images. On all data sets, rates have the proportions of Table 3's for JFT-300M
+and fall linearly, and the weight decay is the same. `optimizer=sgd` is Table
+7's; `subset=SIZE` trains on SIZE scenes with the same number of steps (Figure
+4); `evals=N` evaluates about N times in a run instead of five times;
+`few_shot=average` measures five-shot accuracy on five tasks (Figure 8);
+`objective=masked_patch` is self-supervision (B.1.2).
 
-TASK to fine-tune on is one of `TASKS`, 80 steps on 500 to 1,437 images.
+TASK, to fine-tune on, is one of `TASKS`: 80 steps on 500 to 1,437 images.
 
-`of=SPEC` puts data of your own, `folder:/data/cifar10`, in place of the scenes,
-in both places: DATASET is then as large a part of 90% of its split `train`, and
-the task `imagenet` are its own classes: fine-tuning on the other 10%, on which
-early stopping looks too, and testing on its split `test`.
+`of=SPEC` replaces the scenes by your own data, such as `folder:/data/cifar10`.
+In pre-training, DATASET is then a part of 90% of its split `train`, in the same
+proportions. The task `imagenet` then fine-tunes on the other 10%, which early
+stopping uses, too, and tests on its split `test`.
 
-What comes out answers the paper's questions at this scale, and no others.
+The results answer the paper's questions only at this scale.
 """
 
 import dataclasses
@@ -50,17 +50,18 @@ USAGE = (
   ' dsprites_orientation.'
 )
 IMAGE_SIZE = 24
-LARGER = 32  # In place of the paper's 512 and 518 px beside 384.
+LARGER = 32  # In px; stands for 512 and 518 px, as IMAGE_SIZE does for 384.
 BATCH_SIZE = 64
 RESIZE = 'resize(antialias=True)'
-# Of ViT-B, for the 8e-4 that Table 3 has. Others keep its proportions.
+# ViT-B's learning rate, in place of Table 3's 8e-4. Other models' rates keep
+# the table's proportions.
 PEAK = 3e-3
 WEIGHT_DECAY = 0.03
 
-# Initial position embeddings. The paper's 0.02 are so small beside the patches
-# that ViTs do not see positions within some hundred steps.
+# Standard deviation of initial position embeddings. The paper's 0.02 is so
+# small beside the patches that ViTs need more steps to learn positions.
 POSITION_STDDEV = 0.5
-# Of relative ones, which only tell through attention (Table 8).
+# For relative position embeddings, which act only on attention (Table 8).
 RELATIVE_STDDEV = 8.0
 
 # An eighth of the width, a sixth of the layers, a quarter of the heads.
@@ -71,22 +72,22 @@ SIZES = {
   'H': dict(width=160, depth=5, heads=4, mlp_dim=640),
 }
 PATCHES = {'32': 8, '16': 4, '14': 4}
-# Stages of a hybrid's ResNet until its map has a pixel for each such patch.
+# Blocks in each stage of a hybrid's ResNet; its map has one pixel per patch.
 HYBRID_BLOCKS = {'32': (2, 2), '16': (4,)}
-# Root channels of a ResNet of factor 1, over 64. R50x1 then takes as long as
-# ViT-B/32 on a CPU, on which such narrow convolutions are slow, with a sixth of
-# its operations; in the paper both are about the same.
+# Factor of a ResNet's channels. With it, R50x1 has a sixth of ViT-B/32's
+# operations, but takes as long on a CPU, where narrow convolutions are slow; in
+# the paper both have about the same cost.
 RESNET_WIDTH = 0.125
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-  """What stands for a pre-training set.
+  """The miniature of a pre-training set.
 
   Attributes:
-    scenes: of `shapes`.
-    epochs: the paper's.
-    steps: of that many epochs.
+    scenes: the number of `shapes` scenes.
+    epochs: the paper's number of epochs.
+    steps: the steps that stand for that many epochs.
   """
 
   scenes: int
@@ -94,13 +95,13 @@ class Dataset:
   steps: int
 
 
-# Steps in proportion to the images that the paper's runs see.
+# Steps grow with the number of images that the paper's runs see.
 DATASETS = {
   'imagenet2012': Dataset(200, 300, 73),
   'imagenet21k': Dataset(2_200, 90, 213),
   'jft300m': Dataset(48_000, 7, 400),
 }
-# Part of the training data of one's own that is held out, in percent.
+# The part of the user's own training data that is held out, in percent.
 HELD_OUT = 10
 
 
@@ -108,8 +109,8 @@ def _scenes(factors, train=1_000):
   return f'shapes:{factors}', f'validation[:{train}]', 'test[:1000]'
 
 
-# Name: data spec, and the parts of it to train on and to report. Those from
-# svhn on are of VTAB, as pets and cifar100 are too.
+# Name -> data spec, and its splits to train on and to report. The tasks from
+# svhn on are VTAB's, as are pets and cifar100.
 TASKS = {
   'imagenet': _scenes('colour+position'),
   'cifar10': ('digits', 'train', 'test'),
@@ -123,7 +124,7 @@ TASKS = {
   'dsprites_location': _scenes('position'),
   'dsprites_orientation': _scenes('orientation'),
 }
-# What `few_shot=average` is over.
+# The tasks that `few_shot=average` measures.
 FEW_SHOT = ('imagenet', 'cifar10', 'cifar100', 'pets', 'flowers')
 
 
@@ -157,7 +158,7 @@ def get_config(argument=None):
 
 
 def _choice(args, key, choices):
-  """An option's value; the first of the choices if it is not given."""
+  """Returns an option's value; the first choice if it is not given."""
   value = args.get(key, choices[0])
   if value not in choices:
     raise ValueError(
@@ -167,7 +168,7 @@ def _choice(args, key, choices):
 
 
 def _task(name, own):
-  """Data spec, training and test split of a task."""
+  """Returns a task's data spec, training split and test split."""
   if own and name == 'imagenet':
     return own, f'shuffled(train)[{100 - HELD_OUT}%:]', 'test'
   return TASKS[name]
@@ -181,7 +182,7 @@ def _set_model(config, name):
     model.blocks = tuple(max(1, round(n / 4)) for n in full.blocks)
     model.width_factor = RESNET_WIDTH * full.width_factor
     if name.startswith('Axial'):
-      model.heads = 2  # Of 8 channels.
+      model.heads = 2  # Each has 8 channels.
     return
   size, _, patch = name.rpartition('ViT-')[2].partition('/')
   patches = HYBRID_BLOCKS if '+' in name else PATCHES
@@ -201,12 +202,12 @@ def _set_model(config, name):
 
 
 def rate(papers):
-  """What stands for a learning rate of the paper's, for JFT-300M."""
+  """Returns the miniature's learning rate for one of the paper's for JFT."""
   return PEAK * papers / pretrain.JFT.peak['ViT-B/16']
 
 
 def decay(papers):
-  """What stands for a weight decay of the paper's, for JFT-300M."""
+  """Returns the miniature's weight decay for one of the paper's for JFT."""
   return papers * WEIGHT_DECAY / pretrain.JFT.weight_decay
 
 
@@ -221,7 +222,7 @@ def _set_pretraining(config, dataset, args):
     raise ValueError(f'evals={often}, expected 1 to {most}, the steps. {USAGE}')
   every = config.total_steps // often
   config.loss.name = 'sigmoid'
-  config.model.head_bias = -1.4  # The log-odds of 6 labels of 31.
+  config.model.head_bias = -1.4  # The log-odds of 6 labels out of 31.
   if _choice(args, 'optimizer', ('adam', 'sgd')) == 'adam':
     config.optimizer = config_lib.adam(weight_decay=WEIGHT_DECAY)
     config.schedule = config_lib.schedule(
@@ -240,10 +241,10 @@ def _set_pretraining(config, dataset, args):
     )
   validation = dict(split=_held_out(args), preprocess=RESIZE, every=every)
   config.evals.validation = config_lib.evaluation(**validation)
-  # Accuracy saturates with six labels an image.
+  # Accuracy saturates with six labels per image.
   config.checkpoint.best = 'validation/loss'
   if _choice(args, 'objective', ('supervised', 'masked_patch')) != 'supervised':
-    # As configs/masked_patch.py.
+    # As in configs/masked_patch.py.
     config.loss = config_lib.masked_patch()
     config.optimizer = config_lib.adam()
     config.schedule = config_lib.schedule(
@@ -257,12 +258,12 @@ def _set_pretraining(config, dataset, args):
     if name == 'imagenet':
       config.evals.few_shot = _few_shot(*task, every)
     else:
-      # What they are averaged for is the end of a run, not its curve.
+      # The average needs only the end of a run, so these have no curve.
       config.evals[f'few_shot_{name}'] = _few_shot(*task, 0)
 
 
 def _set_data(config, dataset, args):
-  """A part of the scenes, or of data of one's own."""
+  """Sets the training data: a part of the scenes, or of the user's own data."""
   if 'of' in args:
     whole = DATASETS['jft300m'].scenes
     images = args.get('subset', dataset.scenes)
@@ -280,7 +281,7 @@ def _set_data(config, dataset, args):
 
 
 def _held_out(args):
-  """The split that early stopping looks at (Figure 4)."""
+  """Returns the split for early stopping (Figure 4)."""
   return (
     f'shuffled(train)[{100 - HELD_OUT}%:]' if 'of' in args else 'train[49000:]'
   )
@@ -292,11 +293,11 @@ def _few_shot_tasks(args):
 
 
 def _few_shot(spec, train, test, every):
-  """Five images of each class of what a task would train on."""
+  """Returns a five-shot evaluation on a task's data."""
   if spec.startswith('shapes:'):
-    train = 'validation'  # All of it: there are up to 72 classes.
+    train = 'validation'  # The whole split, as there are up to 72 classes.
   elif test == 'test' and spec != 'digits':
-    train = 'train'  # Of one's own: a part may lack classes.
+    train = 'train'  # The user's own data: a part may lack classes.
   return config_lib.few_shot(
     train,
     test,

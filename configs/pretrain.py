@@ -5,37 +5,38 @@
 
 MODEL is a model's name, such as `ViT-B/16`. DATASET is `imagenet2012`,
 `imagenet21k`, `jft300m`, or any data spec (`folder:/data/pets`, `digits`), see
-below. `image_size=64` is another size than 224 px. `optimizer=sgd` is for
-ResNets (Table 7). On ImageNet alone BiT's ResNets have BiT's own recipe, SGD
-for 90 epochs, and `optimizer=adam` gives them the ViTs' row.
-`few_shot=imagenet2012`, or any data spec with splits train and test, follows
-the run by few-shot accuracy (Figure 4); `few_shot=average` measures it on all
-of `FEW_SHOT` (Figure 8).
-`subset=9000000`, `subset=3%` or `subset=0.03` trains on so many random examples
-of what else it would train on, `train=SPLIT`; smaller subsets are in larger
-ones. All at batch 4096, 224 px, Adam, 10,000 steps of warm-up.
+below. `image_size=64` replaces 224 px. `optimizer=sgd` is for ResNets (Table
+7). On ImageNet alone, BiT's ResNets have BiT's own recipe, SGD for 90 epochs;
+`optimizer=adam` gives them the ViTs' row.
+`few_shot=imagenet2012`, or any data spec with splits train and test, measures
+few-shot accuracy during the run (Figure 4); `few_shot=average` measures it on
+all of `FEW_SHOT` (Figure 8).
+`subset=9000000`, `subset=3%` or `subset=0.03` trains on that many random
+examples of the training data (`train=SPLIT`); larger subsets contain smaller
+ones. All runs have batch 4096, 224 px, Adam and 10,000 steps of warm-up.
 
 Cost and result, from the paper: ViT-L/16 on JFT for 14 epochs takes 680
 TPUv3-core-days and reaches 87.12% on ImageNet after fine-tuning at 384 px;
 ViT-B/16 on ImageNet alone, 300 epochs, 77.91%.
 
-Data of one's own get ImageNet's row with what depends on their size: a batch of
-about a 256th of them (16 to 4096), as ImageNet has, a rate that falls with the
-square root of the batch (2.7e-4 at 32), a tenth of the run as warm-up, softmax
-without a hidden layer, ten evaluations, and a checkpoint every ten minutes.
-With `epochs=` below 30 there is no dropout, and crops are at least half of the
-image: images that are seen so few times are not learnt by heart. They are
-measured on the split called test, validation or val, and if there is none on a
-random tenth of train, which is held out; `eval=SPLIT` is another. The name of
-the metrics says which (`test/accuracy`, `held_out/accuracy`).
+Data of your own get ImageNet's row, adapted to their size: as batch about a
+256th of the examples (16 to 4096), which is ImageNet's proportion, a rate that
+falls with the square root of the batch (2.7e-4 at 32), a tenth of the run as
+warm-up, softmax without a hidden layer, ten evaluations, and a checkpoint every
+ten minutes. With `epochs=` below 30 there is no dropout, and crops are at least
+half of the image: a model does not memorise images that it sees so rarely. They
+are evaluated on the split called test, validation or val, or else on a random
+tenth of train, which is held out; `eval=SPLIT` names another split. The
+metrics' names say which split was used (`test/accuracy`, `held_out/accuracy`).
 
-Figure 4 is `subset=9000000`, `30000000`, `90000000` and `100%` of `jft300m`,
-`few_shot=imagenet2012`: the same hyper-parameters, no more regularisation, and
-early stopping. The weights of the best validation accuracy are in WORKDIR/best,
-and `results.best_row(WORKDIR, 'validation/accuracy')` is what was measured of
-them. The paper does not say how long it trained on subsets: here epochs count
-all examples, so that each run has as many steps as that on all of them
-(`--config.data.examples_per_epoch=0` counts those of the subset).
+Figure 4 is `subset=9000000`, `30000000`, `90000000` and `100%` of `jft300m`
+with `few_shot=imagenet2012`: the same hyper-parameters, no extra
+regularisation, and early stopping. WORKDIR/best has the weights with the best
+validation accuracy, and `results.best_row(WORKDIR, 'validation/accuracy')`
+returns their measurements. The paper does not say how long it trained on
+subsets. Here epochs count all examples, so that each run has as many steps as
+the run on all of them (`--config.data.examples_per_epoch=0` counts only those
+of the subset).
 """
 
 import dataclasses
@@ -56,11 +57,12 @@ USAGE = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A row of Table 3; `others` is what models without a row of their own get.
+  """A data set's rows of Table 3.
 
   Attributes:
-    epochs: the default; the table's other value is given by `epochs=`.
+    epochs: the default; `epochs=` sets the table's other value.
     peak: base learning rate, by model name.
+    others: base learning rate of models that are not in `peak`.
   """
 
   epochs: float
@@ -90,29 +92,30 @@ JFT = Row(
     'BiT-R101x1': 8e-4,
     'BiT-R152x1': 6e-4,
     'BiT-R152x2': 6e-4,  # 7 epochs; also 14 in Table 6.
-    # In Table 6 but not in Table 3: R152x2's rate is our choice.
+    # In Table 6, but not in Table 3; R152x2's rate is our choice.
     'BiT-R200x3': 6e-4,
     'R50+ViT-B/16': 8e-4,
     'R50+ViT-B/32': 8e-4,
-    'R50+ViT-L/32': 2e-4,  # As printed; not ViT-L/32's.
+    'R50+ViT-L/32': 2e-4,  # As printed; it differs from ViT-L/32's.
     'R50+ViT-L/16': 4e-4,  # 7 or 14 epochs.
   },
-  # Models the table leaves out, as ViT-b/32 of Figure 4.
+  # For models that the table leaves out, such as ViT-b/32 of Figure 4.
   others=8e-4,
 )
-# Trained for 14 epochs only.
+# The paper trains these for 14 epochs only.
 JFT_14_EPOCHS = ('ViT-H/14', 'BiT-R200x3')
 
-# The paper pre-trains only ViTs on the next two; other models get their rows.
+# The paper pre-trains only ViTs on the next two sets; other models get the same
+# rows.
 IMAGENET21K = Row(
-  # Table 3 prints 30/90 for L; the released checkpoints are all of 90.
+  # Table 3 prints 30/90 for L; all released checkpoints have 90.
   epochs=90,
   decay='linear',
   weight_decay=0.03,
   dropout_rate=0.1,
   clip_norm=0.0,
   peak={},
-  # All rows' rate; also taken for H/14, in Table 5 but not in Table 3.
+  # The rate in all rows; used for H/14, too, which is only in Table 5.
   others=1e-3,
 )
 IMAGENET = Row(
@@ -125,21 +128,22 @@ IMAGENET = Row(
   others=3e-3,
 )
 
-# Sizes that make the number of steps known without the data: JFT's is the
-# paper's 303M; ImageNet-21k's what its authors quote after de-duplication.
+# With these sizes the number of steps is known without the data. JFT's is the
+# paper's 303M; ImageNet-21k's is the authors' number after de-duplication.
 JFT_EXAMPLES, JFT_CLASSES = 303_000_000, 18_291
 IMAGENET21K_EXAMPLES, IMAGENET21K_CLASSES = 12_400_000, 21_843
 
 IMAGENET_EXAMPLES = 1_281_167
-# Runs on one's own data of fewer epochs are not regularised.
+# Runs with fewer epochs on the user's own data are not regularised.
 LONG_EPOCHS = 30
-# Data sets whose row and splits are known; all others are one's own.
+# Data sets with known rows and splits; all others are the user's own.
 KNOWN = ('imagenet2012', 'imagenet21k', 'jft300m')
 
-# Spec, and the splits that shots and test images are of, as in the authors'
-# public code. What Figure 8 averages over is not printed; these are its list.
+# Data spec, split of the shots and split of the test images, as in the authors'
+# public code. The paper does not print which sets Figure 8 averages over; these
+# are the public code's.
 FEW_SHOT = {
-  # At least 30 images of each class.
+  # The first 65,000 images have at least 30 of each class.
   'imagenet2012': ('tfds:imagenet2012', 'train[:65000]', 'validation'),
   'caltech101': ('tfds:caltech101', 'train', 'test'),
   'cars196': ('tfds:cars196:2.1.0', 'train', 'test'),
@@ -149,14 +153,15 @@ FEW_SHOT = {
   'uc_merced': ('tfds:uc_merced', 'train[:1000]', 'train[1000:]'),
 }
 
-# The first BiT recipe (Table 7): 0.03 a batch of 256, decay 1e-4, 5,000 steps
-# of warm-up, divided by 10. Its drops for 7 epochs are not printed: BiT-L's,
-# after epochs 10, 23, 30 and 37 of 40, are taken as fractions.
+# The first BiT recipe (Table 7): rate 0.03 per 256 images of a batch, divided
+# by 10 at boundaries, decay 1e-4, 5,000 steps of warm-up. The boundaries for 7
+# epochs are not printed; these are the fractions of BiT-L's, which are after
+# epochs 10, 23, 30 and 37 of 40.
 SGD_PEAK = 0.03 * 4096 / 256
 SGD_BOUNDARIES = (10 / 40, 23 / 40, 30 / 40, 37 / 40)
-# BiT on ImageNet alone (BiT-S, arXiv:1912.11370): 90 epochs, divided by 10
-# after 30, 60 and 80 of them; softmax, as in its authors' public code. The ViT
-# paper does not say how the ResNets of Figure 3 were trained there.
+# BiT on ImageNet alone (BiT-S, arXiv:1912.11370): 90 epochs, the rate divided
+# by 10 after 30, 60 and 80; softmax, as in its authors' public code. The ViT
+# paper does not say how it trained the ResNets of Figure 3 on ImageNet.
 BIT_IMAGENET_EPOCHS = 90
 BIT_IMAGENET_BOUNDARIES = (30 / 90, 60 / 90, 80 / 90)
 
@@ -185,12 +190,12 @@ def get_config(argument=None):
   config.model.name = model
   if 'dropout_rate' in models.options(model):
     config.model.dropout_rate = row.dropout_rate
-  # The pre-training head has one hidden layer, as wide as the encoder; that of
-  # a ResNet has none.
+  # The pre-training head has one hidden layer, as wide as the encoder; a
+  # ResNet's head has none.
   if 'representation_size' in models.options(model):
     config.model.representation_size = -1
-  # The bias starts at the log-odds of a rare class, so that the first steps
-  # are not spent on learning it: -10 is the released ImageNet-21k recipe's.
+  # The bias starts at the log-odds of a rare class, so that the first steps are
+  # not spent on learning them. The released ImageNet-21k recipe has -10.
   config.model.head_bias = -6.9 if row is IMAGENET else -10.0
   config.loss.name = 'sigmoid'
   if 'image_size' in args:
@@ -202,10 +207,10 @@ def get_config(argument=None):
     weight_decay=row.weight_decay, clip_norm=row.clip_norm
   )
   if row is IMAGENET21K:
-    config.schedule.end = 1e-5  # The released recipe's.
+    config.schedule.end = 1e-5  # As in the released recipe.
   if row is IMAGENET:
-    # The paper tuned smoothing for its small sets without printing the value;
-    # the public recipe of its authors has 1e-4.
+    # The paper tuned smoothing for its small sets, but does not print the
+    # value; its authors' public recipe has 1e-4.
     config.loss.label_smoothing = 1e-4
 
   if optimizer == 'sgd':
@@ -226,18 +231,18 @@ def get_config(argument=None):
       f' {USAGE}'
     )
 
-  # The state in up to 32 parts: each device updates its own, instead of all of
-  # them all (LOG.md).
+  # Splits the state into up to 32 parts, so that each device updates only its
+  # own part (LOG.md).
   config.mesh.data, config.mesh.fsdp = -1, -1
   if row.dropout_rate:
-    # Masks that do not depend on the mesh take far longer to make (LOG.md).
+    # Dropout masks that do not depend on the mesh take far longer (LOG.md).
     config.dropout_rng = 'rbg'
 
   config.data.preprocess = 'inception_crop|flip'
   config.checkpoint.every = 5_000
   config.log.every = 50
   if 'subset' in args and dataset == 'imagenet2012':
-    # Early stopping by `validation` would choose by what is reported later.
+    # Early stopping by `validation` would choose on the split that is reported.
     args = {'train': 'train[:99%]', 'eval': 'train[99%:]'} | args
   _set_dataset(config, dataset, epochs, args.get('train'), args.get('eval'))
   if 'subset' in args:
@@ -250,19 +255,19 @@ def get_config(argument=None):
 
 
 def _set_dataset(config, dataset, epochs, train, given):
-  """Fills in the data section, the run's length and the evaluation."""
+  """Sets the data section, the run's length and the evaluation."""
   config.epochs = float(epochs)
   split = given
   if dataset == 'jft300m':
-    # Not public. Everything is known but the place: give it by
-    # --config.data.dataset=SPEC and, if need be, its splits.
+    # Not public. The user gives its location by --config.data.dataset=SPEC
+    # and, if they differ, its splits.
     config.num_classes = JFT_CLASSES
     config.data.max_labels = 16  # 1.26 on average.
     config.data.train_split = 'train[51200:]'
     config.data.examples_per_epoch = JFT_EXAMPLES
     split = split or 'train[:51200]'
   elif dataset == 'imagenet21k':
-    # No TFDS builder of this name is public either.
+    # Not public as a TFDS builder either.
     config.num_classes = IMAGENET21K_CLASSES
     config.data.max_labels = 16
     config.data.train_split = 'full[51200:]'
@@ -282,13 +287,13 @@ def _set_dataset(config, dataset, epochs, train, given):
   if train:
     config.data.train_split = train
   if split:
-    # A data set of one's own may have any resolution; ImageNet's is known.
+    # The user's own data may have any resolution; ImageNet's is known.
     own = config.data.dataset == dataset
     name = config_lib.name_of_split(given) if given else 'validation'
     if split == config_lib.AUTO:
       name = config_lib.AUTO
     elif not own and name != 'held_out':
-      name = 'validation'  # What tables are made of, whatever it is called.
+      name = 'validation'  # The tables read this name, whatever the split.
     config.evals[name] = config_lib.evaluation(
       split,
       preprocess='resize'
@@ -299,17 +304,17 @@ def _set_dataset(config, dataset, epochs, train, given):
 
 
 def _suit_own_data(config, optimizer):
-  """Replaces what suits a million images and more."""
-  # By the number of examples; or what BiT's rate is for.
+  """Replaces the settings that suit only a million images and more."""
+  # 0 chooses by the number of examples; BiT's rate is for a batch of 256.
   config.data.batch_size = 0 if optimizer == 'adam' else 256
-  # Of a run of unknown length: a tenth, at most the paper's 10,000.
+  # A tenth of the run, whose length is unknown here, at most 10,000 steps.
   config.schedule.warmup_steps = -1
   config.schedule.peak = -1.0 if optimizer == 'adam' else 0.03
-  # A score for each class by itself is for labels that do not exclude each
-  # other, and learns slowly from few of them.
+  # Sigmoids are for labels that do not exclude each other, and learn slowly
+  # from few labels.
   config.loss = config_lib.softmax()
   config.model.head_bias = None
-  # AugReg has no hidden layer either.
+  # As in AugReg, the head has no hidden layer.
   config.model.representation_size = None
   if config.epochs < LONG_EPOCHS:
     config.data.preprocess = 'inception_crop(min_area=0.5)|flip'
@@ -318,16 +323,16 @@ def _suit_own_data(config, optimizer):
   config.checkpoint.every_minutes = 10.0
   config.log.every = 10
   for section in config.evals.values():
-    section.every = -1  # A tenth of the run.
+    section.every = -1  # Every tenth of the run.
 
 
 def _take_subset(config, subset):
-  """Trains on a random part, and keeps the weights that validate best."""
+  """Trains on a random part, and keeps the weights with the best validation."""
   whole = config.data.train_split
   if not config.evals or config_lib.AUTO in config.evals:
     raise ValueError(
       f'subset={subset} stops early, by the accuracy on held-out examples: name'
-      ' them by eval=SPLIT, such as train=shuffled(train)[:98%],'
+      ' them with eval=SPLIT, such as train=shuffled(train)[:98%],'
       'eval=shuffled(train)[98%:].'
       f' {USAGE}'
     )
@@ -335,12 +340,12 @@ def _take_subset(config, subset):
   if splits.may_overlap_at_any_size(whole, section.split):
     raise ValueError(
       f'subset={subset} of {whole!r} would be stopped early by'
-      f' {section.split!r}, which may have some of the same examples; hold them'
-      ' out by train=SPLIT and eval=SPLIT, such as train=shuffled(train)[:98%],'
+      f' {section.split!r}, which may share examples with it; hold them out'
+      ' with train=SPLIT and eval=SPLIT, such as train=shuffled(train)[:98%],'
       f'eval=shuffled(train)[98%:]. {USAGE}'
     )
   config.data.train_split = f'shuffled({whole})[:{_part(subset)}]'
-  # As many steps as on the whole.
+  # The run has as many steps as one on the whole data.
   if config.data.num_examples:
     config.data.examples_per_epoch = config.data.num_examples
     config.data.num_examples = 0
@@ -350,7 +355,7 @@ def _take_subset(config, subset):
 
 
 def _part(subset):
-  """The end of a slice: 9000000, or 0.03 and 3% as 3%."""
+  """Returns the end of a slice: 9000000 as it is, 0.03 and 3% as 3%."""
   if re.fullmatch(r'[\d_]*[1-9][\d_]*', subset):
     return int(subset)
   found = re.fullmatch(r'(\d+(?:\.\d*)?|\.\d+)(%?)', subset)
@@ -360,14 +365,14 @@ def _part(subset):
   if not 0 < percent <= 100:
     raise ValueError(
       f'subset={subset!r} must be a number of examples (9000000), or a part of'
-      f' them above 0%, up to 100% (3% or 0.03). {USAGE}'
+      f' them above 0% and up to 100% (3% or 0.03). {USAGE}'
     )
   text = f'{percent:f}'
   return (text.rstrip('0').rstrip('.') if '.' in text else text) + '%'
 
 
 def _few_shots(text):
-  """Evaluation `few_shot`, and further ones of `average`."""
+  """Returns the evaluation `few_shot`, and further ones for `average`."""
   if text == 'average':
     return {
       'few_shot' if name == 'imagenet2012' else f'few_shot_{name}': section

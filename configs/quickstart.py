@@ -4,12 +4,12 @@
 
 Three stages: pre-train a small ViT on the digits 1, 3, 5, 8 and 9 at 16x16 px;
 fine-tune it on the digits 0, 2, 4, 6 and 7 at twice that resolution, from 15
-examples a class; train the same model as long on the same 75 images from
-scratch. The images are 8x8 scans (scikit-learn's `digits`), rendered larger.
+examples per class; train the same model from scratch, for as long and on the
+same 75 images. The images are 8x8 scans (scikit-learn's `digits`), enlarged.
 
-Rates and lengths were chosen on the `validation` images, separately for
-fine-tuning and from scratch; `test` is all the rest. Two minutes on two CPU
-cores; LOG.md has the accuracies of three seeds.
+Learning rates and lengths were chosen on the `validation` images, separately
+for fine-tuning and from scratch. `test` is all other images. All stages take
+two minutes on two CPU cores; LOG.md has the accuracies of three seeds.
 """
 
 import ml_collections
@@ -19,7 +19,7 @@ from vit_jax import config as config_lib
 PRETRAIN_DIGITS, TRANSFER_DIGITS = '13589', '02467'
 RESOLUTION = 16
 
-# The order of `digits` is balanced: the first 75 images hold 15 of each class.
+# The order of `digits` is balanced: the first 75 images have 15 per class.
 TRAIN = 'train[:75]'
 VALIDATION = 'train[75:350]'
 TEST = 'train[350:]+test'
@@ -55,14 +55,14 @@ def _base(digits, resolution, batch_size):
   config.model.heads = 3
   config.model.mlp_dim = 384
   config.data.batch_size = batch_size
-  # Shifted by at most one scanned pixel to each side.
+  # Shifts an image by at most one scanned pixel to each side.
   config.data.preprocess = f'resize|pad({resolution // 8})|random_crop'
   config.log.every = 100
   return config
 
 
 def pretrain():
-  """Adam on the first five digits."""
+  """Returns the config of pre-training on five digits, with Adam."""
   config = _base(PRETRAIN_DIGITS, RESOLUTION, batch_size=64)
   config.data.train_split = 'train'
   config.total_steps = 1600
@@ -75,7 +75,7 @@ def pretrain():
 
 
 def transfer(*, from_scratch):
-  """A hundred steps on few examples of the other five, at twice the size."""
+  """Returns the config of 100 steps on the other digits, at twice the size."""
   config = _base(TRANSFER_DIGITS, 2 * RESOLUTION, batch_size=50)
   config.data.train_split = TRAIN
   config.total_steps = 100

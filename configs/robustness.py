@@ -1,33 +1,34 @@
 """Evaluates a model of ImageNet's classes on ImageNet's other test sets.
 
-The columns "ReaL" of Tables 2, 5 and 6, §D.9 (ObjectNet), and what is usually
-reported beside them. Trains nothing; the weights are a fine-tuned run's or a
-released file's:
+These are the columns "ReaL" of Tables 2, 5 and 6, §D.9 (ObjectNet), and the
+sets usually reported besides. The config trains nothing: the weights are those
+of a fine-tuned run or of a released file.
 
     python -m vit_jax.main --eval_only \
         --config=configs/robustness.py:ViT-B/16,validation+real+v2 \
         --config.init.checkpoint=runs/b16_imagenet --workdir=runs/b16_robust
 
-The sets, joined by `+`, or `all` but ObjectNet:
+The sets are joined by `+`; `all` is all except ObjectNet:
 
   validation  ImageNet's own.
   real        ImageNet-ReaL (Beyer et al., 2020): any of an image's labels is
               right, images without labels do not count.
   v2          ImageNet-v2, matched frequency.
   a, r        ImageNet-A and -R: only their 200 classes may be predicted.
-  objectnet   the classes shared with ImageNet, by the files of the copy in
-              `objectnet=PATH` (PATH/images/CLASS, PATH/mappings). The frame of
-              its images is taken off. Any of ImageNet's 1,000 classes may be
-              predicted: whether the paper restricted them is not established;
-              --config.evals.objectnet.restrict=True does. Its ViT-H/14 has
-              61.7% (82.1% among the first five).
+  objectnet   the classes shared with ImageNet, as the files of the copy in
+              `objectnet=PATH` say (PATH/images/CLASS, PATH/mappings). The
+              frame around the images is trimmed. Any of ImageNet's 1,000
+              classes may be predicted. The paper does not say whether it
+              restricted them; --config.evals.objectnet.restrict=True does. Its
+              ViT-H/14 has 61.7% (82.1% among the first five).
 
-The weights are those of a model fine-tuned on ImageNet, of 1,000 classes; their
-names are read from tfds:imagenet2012, which must be there in any case.
+The weights must be fine-tuned on ImageNet, with 1,000 classes. The names of the
+classes are read from tfds:imagenet2012, which is therefore always needed.
 
-All but ObjectNet are TFDS's, prepared as ArrayRecord. Of another copy, say
-`folder:PATH` with WordNet's ids as class folders, give its data spec:
---config.evals.a.dataset=folder:/data/imagenet-a. Each takes minutes on a chip.
+All sets except ObjectNet are TFDS's, prepared as ArrayRecord. For another copy,
+such as a folder whose class folders are WordNet ids, give its data spec:
+--config.evals.a.dataset=folder:/data/imagenet-a. Each set takes minutes on a
+chip.
 """
 
 from vit_jax import config as config_lib
@@ -35,8 +36,8 @@ from vit_jax.configs import finetune
 
 USAGE = (
   'Usage: configs/robustness.py:MODEL,SET[+SET...][,resolution=384]'
-  '[,objectnet=PATH], with SET of validation, real, v2, a, r, objectnet, or'
-  ' all (but objectnet).'
+  '[,objectnet=PATH], with SET one of validation, real, v2, a, r, objectnet,'
+  ' or all (except objectnet).'
 )
 
 SETS = {
@@ -66,8 +67,8 @@ def get_config(argument=None):
     raise ValueError(f'{unknown} are no sets to evaluate. {USAGE}')
   if ('objectnet' in sets) != ('objectnet' in args):
     raise ValueError(
-      'the set objectnet and the option objectnet=PATH belong together.'
-      f' {USAGE}'
+      'the set objectnet and the option objectnet=PATH belong together: give'
+      f' both or neither. {USAGE}'
     )
   resolution = args.get('resolution', 384)
   config = finetune.get_config(
@@ -86,7 +87,7 @@ def get_config(argument=None):
 
 
 def _objectnet(path, resolution):
-  # BiT's, whose setup the paper follows: 512 before a crop of 480.
+  # As in BiT, whose setup the paper follows: 512 px before a crop of 480.
   larger = round(resolution * 512 / 480)
   return dict(
     dataset=f'folder:{path}',

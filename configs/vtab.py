@@ -10,25 +10,26 @@ TASK is one of `caltech101`, `cifar100`, `dtd`, `flowers102`, `pets`, `sun397`,
 `kitti_dist`, `smallnorb_azimuth`, `smallnorb_elevation`. Each reads a TFDS data
 set, prepared with `file_format='array_record'` in --config.data.data_dir.
 
-All 19, one after another, each in DIR/TASK; the same command again goes on
-where they stopped. The second prints the groups' means and the score:
+The first of these commands runs all 19 tasks one after another, each in
+DIR/TASK; if it was interrupted, the same command resumes. The second prints the
+groups' means and the score:
 
     python -m vit_jax.main --workdir=DIR \\
         --config=configs/vtab.py:MODEL,all[,train=P] \\
         --config.init.checkpoint=PRETRAINED_WORKDIR
     python -m vit_jax.vtab DIR
 
-One setting for all tasks: SGD with momentum 0.9, rate 0.01, 2,500 steps of 512
-images at 384 px, cosine decay, gradients clipped at norm 1, no weight decay;
-only random crops and flips are switched for each task.
+All tasks have the same setting: SGD with momentum 0.9, rate 0.01, 2,500 steps
+of 512 images at 384 px, cosine decay, gradients clipped at norm 1, no weight
+decay. Only random crops and flips differ between tasks.
 
-`train=all` is the default: it trains on the 1,000 images and evaluates on the
-task's test split, at the end. `train=selection` trains on 800 of them and
-evaluates on the other 200 (`validation`), which is where settings are chosen.
+`train=all`, the default, trains on the 1,000 images and evaluates on the task's
+test split, at the end. `train=selection` trains on 800 of the images and
+evaluates on the other 200 (`validation`), to choose settings.
 
 The paper's scores are 77.6 (ViT-H/14, JFT), 76.3 (L/16, JFT) and 72.7 (L/16,
-ImageNet-21k). Training on a task is 0.43 exaFLOPs with ViT-B/16, 1.5 with L/16
-and 3.9 with H/14, whatever the task; test splits have 711 to 73,728 images.
+ImageNet-21k). Training on any task costs 0.43 exaFLOPs with ViT-B/16, 1.5 with
+L/16 and 3.9 with H/14. Test splits have 711 to 73,728 images.
 """
 
 import ml_collections
@@ -47,7 +48,7 @@ STEPS = 2_500
 
 
 def get_config(argument=None):
-  """Returns the config of `MODEL,TASK[,train=PART]`; of all tasks for `all`."""
+  """Returns the config of `MODEL,TASK[,train=PART]`; `all` has stages."""
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'task'),
@@ -66,7 +67,7 @@ def get_config(argument=None):
 
 
 def _all_tasks(model, part):
-  """A stage for each task; where weights and data lie is said once for all."""
+  """Returns a stage for each task; all share the keys of weights and data."""
   stages = {
     name: _config(model, task, part) for name, task in vtab_tasks.TASKS.items()
   }
@@ -85,22 +86,22 @@ def _all_tasks(model, part):
 
 
 def _config(model, task, part):
-  """One task, on all of its 1,000 images or on 800 of them."""
+  """Returns the config of a task, on its 1,000 images or on 800 of them."""
   config = config_lib.default()
   config.model.name = model
   if 'dropout_rate' in models.options(model):
-    # Differs from the released fine-tuning configs, which have dropout for
-    # some models: the paper tells of none here.
+    # The paper mentions no dropout here. The released fine-tuning configs, in
+    # contrast, use it for some models.
     config.model.dropout_rate = 0.0
-  # Fine-tuning needs something to start from: '' would be from scratch.
+  # The user must name the weights to start from: '' would train from scratch.
   config.init.checkpoint = config_dict.placeholder(str)
   config.image_size = (RESOLUTION, RESOLUTION)
   config.num_classes = task.num_classes
   config.total_steps = STEPS
   config.optimizer = config_lib.sgd(clip_norm=1.0)
-  # The warm-up is not in the paper; it is that of its authors' later configs.
+  # The warm-up is not in the paper, but in its authors' later configs.
   config.schedule = config_lib.schedule('cosine', peak=0.01, warmup_steps=200)
-  # The state in up to 32 parts.
+  # Splits the state into up to 32 parts.
   config.mesh.data, config.mesh.fsdp = -1, -1
 
   config.data.dataset = f'vtab:{task.name}'
@@ -113,8 +114,8 @@ def _config(model, task, part):
   if part == 'all':
     config.data.train_split = task.train800val200
     config.data.num_examples = 1_000
-    # Only at the end: some of the test splits are far larger than all that is
-    # trained on, and nothing is to be chosen by them.
+    # Evaluates only at the end: some test splits are far larger than the
+    # training data, and no setting may be chosen on them.
     config.evals.test = config_lib.evaluation(task.test)
   else:
     config.data.train_split = task.train800

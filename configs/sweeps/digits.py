@@ -2,17 +2,19 @@
 
     python -m vit_jax.sweep --sweep=configs/sweeps/digits.py --workdir=DIR
 
-Two tasks, digits 0 to 4 and 5 to 9. For each: four learning rates on 90% of the
-training images, chosen by the other 10%, then the best on all of them with
-three seeds, reported on the test images: 14 runs of a small ViT, from scratch.
+The two tasks are the digits 0 to 4 and 5 to 9. For each task, four learning
+rates are trained on 90% of the training images and compared on the other 10%.
+Then the best one is trained on all training images with three seeds, and
+reported on the test images: 14 runs of a small ViT, from scratch.
 `digits.py:01234+56789+02468` names other tasks.
 
-Test accuracy 96.1 ± 2.9% and 97.2 ± 1.0%, in two to four minutes on two CPU
-cores with --parallel=2. Sums depend on how many cores a run has, and with only
-72 images to choose by so may the choice: compare runs of one --parallel.
+Test accuracy is 96.1 ± 2.9% and 97.2 ± 1.0%, in two to four minutes on two CPU
+cores with --parallel=2. Float sums depend on a run's number of cores. With only
+72 images to choose on, the choice may therefore depend on it, too: compare only
+sweeps with the same --parallel.
 
-To start from other weights: --set=init.checkpoint=WORKDIR, of
-configs/quickstart.py:pretrain, say (with its sizes, --set=model.width=96 ...).
+To start from other weights, pass --set=init.checkpoint=WORKDIR, for example of
+configs/quickstart.py:pretrain (with its sizes, --set=model.width=96 ...).
 """
 
 from vit_jax.configs.sweeps import finetune
@@ -25,7 +27,7 @@ SMALL = {
   'channels': 1,
   'checkpoint.every': 100,
   'data.batch_size': 64,
-  # Shifted by at most one scanned pixel to each side.
+  # Shifts an image by at most one scanned pixel to each side.
   'data.preprocess': 'resize|pad(2)|random_crop',
   'init.checkpoint': '',
   'log.tensorboard': False,

@@ -4,17 +4,17 @@
         --sweep=configs/sweeps/finetune.py:MODEL,DATASET[+DATASET...] \\
         --set=init.checkpoint=PRETRAINED_WORKDIR
 
-For each data set: the table's learning rates on the training set without its
-held-out part, the best of them by that part retrained on the entire training
-set with three seeds, mean and standard deviation on the test set: 7 runs.
-BiT's ResNets have BiT's own setup as one more candidate, as in the paper (the
-better by the held-out part is reported): 8 runs.
+For each data set, the table's learning rates are trained on the training set
+without its held-out part, and compared on that part. The best one is trained on
+the entire training set with three seeds. The sweep reports mean and standard
+deviation on the test set: 7 runs. For BiT's ResNets, BiT's own setup is one
+more candidate, as in the paper: 8 runs.
 
 MODEL, DATASET, `resolution=R` and `preprocess=P` are those of
 configs/finetune.py. Data sets that are not in the table need a split called
-test; their rates: 0.001, 0.003, 0.01, 0.03. `seeds=3`. `real=true` tests the
-runs that are reported for imagenet2012 on ImageNet-ReaL too; nothing is chosen
-by it.
+test, and have the rates 0.001, 0.003, 0.01 and 0.03. `seeds=3` is the default.
+`real=true` also tests the reported runs of imagenet2012 on ImageNet-ReaL, which
+affects no choice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ def get_sweep(argument=None) -> Sweep:
   }
   if args['model'] == config_lib.AUTO:
     raise ValueError(
-      'A sweep names its model, as what is tried depends on it: auto is for'
-      f' single runs. {USAGE}'
+      'A sweep needs the name of its model, as its candidates depend on it:'
+      f' auto is for single runs. {USAGE}'
     )
   datasets = args['datasets'].split('+')
   real = args.get('real', 'false')
@@ -56,7 +56,7 @@ def get_sweep(argument=None) -> Sweep:
       f'real={real} is about imagenet2012, which is not among the data sets'
       f' {datasets}; leave it out. {USAGE}'
     )
-  # Of the data sets only one has a second test.
+  # Only imagenet2012 has a second test.
   own_options = {'imagenet2012': {'real': real} if real != 'false' else {}}
   return Sweep(
     [
@@ -82,16 +82,16 @@ def study(
   rates: Sequence[float] = (),
   overrides: Mapping[str, Value] | None = None,
 ) -> Study:
-  """The protocol for one data set.
+  """Returns the protocol for one data set.
 
   Args:
-    model: its name.
+    model: the model's name.
     dataset: a name or spec that configs/finetune.py takes.
-    name: of the study; '': the data set's.
-    folder: of its runs; '': of the same name.
-    options: of configs/finetune.py; `real` is for the reported runs only.
-    seeds: how many runs are reported.
-    rates: learning rates; none: those of Table 4.
+    name: the study's name; '' is the data set's.
+    folder: the folder of its runs; '' is the study's name.
+    options: options of configs/finetune.py; `real` is only for reported runs.
+    seeds: how many runs to report.
+    rates: learning rates; () is Table 4's, or `DEFAULT_RATES`.
     overrides: config key -> value, for all runs.
   """
   name = name or dataset
@@ -102,13 +102,13 @@ def study(
   def config(part: str, setup: str) -> str:
     words = {**(options or {}), 'train': part}
     if not row and part == 'all':
-      # Not a part of train, which the rate was chosen by.
+      # Reports on test, as the rate was chosen on a part of train.
       words['eval'] = 'test'
     if part == 'selection':
       words.pop('real', None)
     if setup != 'table4':
       words['setup'] = setup
-    # Options come before a path, which may have commas in it.
+    # Options come before the data spec, whose path may contain commas.
     text = ','.join(f'{key}={value}' for key, value in words.items())
     return f'configs/finetune.py:{text},{model},{dataset}'
 
@@ -134,7 +134,7 @@ def study(
     for rate in rates
   ]
   if models.paper_name(model).startswith('BiT-'):
-    # With its own rate, so that it is told from the others by its setup.
+    # It has its own rate, so its label is the setup.
     candidates.append(
       make_run(folder, config('selection', 'bit'), overrides or {}, setup='bit')
     )

@@ -3,14 +3,16 @@
     python -m vit_jax.sweep --workdir=DIR \\
         --sweep=configs/sweeps/regularisation.py:MODEL,DATASET[,epochs=N]
 
-On the smaller sets the paper tunes weight decay, dropout and label smoothing.
-Here: each combination of `AXES` by configs/pretrain.py without a held-out part
-of the training set, the best by that part on the entire set, `seeds=1` times.
+On the smaller sets, the paper tunes weight decay, dropout and label smoothing.
+This sweep pre-trains each combination of `AXES` with configs/pretrain.py,
+without a held-out part of the training set. The best one on that part is
+trained on the entire set, `seeds=1` times.
 
 DATASET is `imagenet2012`, or a data spec with the splits `train` and `test`.
-`held_out=1` is the percentage of `train` to choose by: 1 for ImageNet, as in
-Table 4, else 10. Cost: 13 pre-training runs, for ViT-B/16 on ImageNet of 300
-epochs each (`python -m vit_jax.plan` says what that is); try fewer first.
+`held_out=1` is the percentage of `train` to hold out: by default 1 for
+ImageNet, as in Table 4, else 10. The cost is 13 pre-training runs; ViT-B/16 on
+ImageNet has 300 epochs in each (`python -m vit_jax.plan` tells their cost), so
+try fewer epochs first.
 """
 
 from vit_jax import config as config_lib
@@ -22,8 +24,8 @@ USAGE = (
   '[,held_out=PERCENT][,seeds=1]'
 )
 
-# The paper prints what it chose (Table 3), not what it chose from: these
-# surround its 0.03 to 0.3 and 0 or 0.1, and the public recipe's 1e-4.
+# The paper prints only the values that it chose (Table 3), not the candidates.
+# These include its 0.03 to 0.3, its 0 and 0.1, and the public recipe's 1e-4.
 AXES = {
   'weight_decay': (0.03, 0.1, 0.3),
   'dropout': (0.0, 0.1),
@@ -51,12 +53,12 @@ def get_sweep(argument=None) -> Sweep:
   kept = 100 - args.get('held_out', 1 if imagenet else 10)
   epochs = args.get('epochs', pretrain.IMAGENET.epochs)
 
-  # On one's own data it would follow from the number of images, of which the
-  # candidates have fewer.
+  # By default, the batch size of the user's own data follows from the number of
+  # images, and the candidates have fewer images than the final runs.
   batch = {} if imagenet else {'data.batch_size': 256}
 
   def config(split: str) -> str:
-    # Options come before a path, which may have commas in it.
+    # Options come before the data spec, whose path may contain commas.
     return (
       f'configs/pretrain.py:epochs={epochs:g},eval={split},{args["model"]},'
       f'{dataset}'
@@ -79,11 +81,11 @@ def get_sweep(argument=None) -> Sweep:
       for seed in range(args.get('seeds', 1))
     ]
 
-  # Class folders are sorted by class.
+  # Files in class folders are sorted by class, so a slice needs a shuffle.
   train = 'shuffled(train)' if config_lib.is_located(dataset) else 'train'
   part = {
     'data.train_split': f'{train}[:{kept}%]',
-    # Not that of the whole set, which the config states.
+    # The config states the size of the whole set.
     'data.num_examples': 0,
     **batch,
   }

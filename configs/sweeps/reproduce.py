@@ -2,17 +2,17 @@
 
     python -m vit_jax.reproduce ITEM... --workdir=DIR
 
-starts it and prints the items; this file says which config each run is of, at
-two scales. `configs/sweeps/reproduce.py:table5+table6,scale=mini` is the sweep
-alone. `--set=data.data_dir=DIR` and the like are for all of its runs.
+starts the sweep and prints the items. This file defines the config of each run,
+at two scales. `configs/sweeps/reproduce.py:table5+table6,scale=mini` is the
+sweep alone. Overrides such as `--set=data.data_dir=DIR` are for all its runs.
 
 `scale=paper`: configs/pretrain.py, and for fine-tuning the protocol of
-configs/sweeps/finetune.py, rates chosen on held-out data, three seeds.
-`jft=SPEC` and `imagenet21k=SPEC` say where what is not public lies, and with
-`SPEC@TRAIN@HELD_OUT` which of its splits to take.
-`scale=mini`: configs/mini.py, without a choice of rates, and one fine-tuning of
-each pre-training on each task: claims compare pre-trainings of several seeds.
-`data=SPEC` puts data of your own in place of its scenes.
+configs/sweeps/finetune.py, with rates chosen on held-out data and three seeds.
+`jft=SPEC` and `imagenet21k=SPEC` give the locations of the data that are not
+public; `SPEC@TRAIN@HELD_OUT` also gives their splits.
+`scale=mini`: configs/mini.py with fixed rates, and one fine-tuning run per
+pre-training run and task, as claims compare pre-training runs of several seeds.
+`data=SPEC` replaces its scenes by your own data.
 """
 
 import functools
@@ -33,7 +33,7 @@ USAGE = (
   '[,jft=SPEC][,imagenet21k=SPEC][,data=SPEC], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
-# The paper's data sets, as configs name them.
+# The paper's data sets -> their names in configs.
 TASKS = {
   values.IMAGENET: 'imagenet2012',
   values.CIFAR10: 'cifar10',
@@ -43,7 +43,7 @@ TASKS = {
 }
 MINI_TASKS = TASKS | {values.IMAGENET: 'imagenet'}
 SCALES = ('paper', 'mini')
-# Tasks of VTAB as Table 9 prints them -> as configs/vtab.py has them.
+# VTAB's tasks as Table 9 prints them -> their names in configs/vtab.py.
 VTAB = {
   'Caltech101': 'caltech101',
   'CIFAR-100': 'cifar100',
@@ -66,8 +66,8 @@ VTAB = {
   'sNORB-Elev': 'smallnorb_elevation',
 }
 VTAB_SEEDS = 3
-# What a model is made smaller by in Figure 8, and how settings of the paper's
-# become those of a miniature.
+# Option -> its conversion from the paper's value to a miniature's, such as for
+# the model sizes of Figure 8.
 MINI_OPTIONS = {
   # 4, 8, 16, ... blocks become 1, 2, 3, ...
   'model.depth': lambda depth: round(math.log2(depth)) - 1,
@@ -106,16 +106,14 @@ def get_sweep(argument=None) -> Sweep:
   }
   if specs and scale == 'mini':
     raise ValueError(
-      f'scale=mini has data of its own, so {list(specs)} are not read. {USAGE}'
+      f'scale=mini has data of its own, so leave {list(specs)} out. {USAGE}'
     )
   if ',' in args.get('data', ''):
-    raise ValueError(f'data={args["data"]} must not have a comma. {USAGE}')
+    raise ValueError(f'data={args["data"]} must not contain a comma. {USAGE}')
   if scale == 'mini':
     studies = [in_miniature(node, args.get('data', '')) for node in nodes]
   elif 'data' in args:
-    raise ValueError(
-      f'data={args["data"]} is for scale=mini; the paper has its own. {USAGE}'
-    )
+    raise ValueError(f'data={args["data"]} is only for scale=mini. {USAGE}')
   else:
     studies = [at_paper_scale(node, specs) for node in nodes]
   return Sweep([study for study in studies if study])
@@ -126,7 +124,7 @@ def _pretraining(
   config: str,
   overrides: Mapping[str, Value] | None = None,
 ) -> Study:
-  """A study of one run."""
+  """Returns a study of one pre-training run."""
   run = make_run(
     _folder(node),
     config,
@@ -137,12 +135,12 @@ def _pretraining(
 
 
 def _folder(node: Node) -> str:
-  """A node's name without its spaces: `ViT-L/16,JFT-300M,14-epochs`."""
+  """Returns a node's name without spaces: `ViT-L/16,JFT-300M,14-epochs`."""
   return node.name.replace(', ', ',').replace(' ', '-')
 
 
 def _weights(node: Transfer | Vtab) -> str:
-  """The name of the run that a transfer starts from."""
+  """Returns the reference to the run that a transfer starts from."""
   [run] = _pretraining(node.pretraining, '').finals_of(None)
   return f'run:{run.name}'
 
@@ -153,7 +151,7 @@ def _tuned(
   seeds: int,
   overrides: Mapping[str, Value],
 ) -> Study:
-  """A study of runs that differ in their seed, without a choice."""
+  """Returns a study without candidates; its runs differ only in the seed."""
   finals = [
     make_run(
       _folder(node),
@@ -167,19 +165,19 @@ def _tuned(
 
 
 def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
-  """The runs of a node with the paper's own models and data.
+  """Returns the runs of a node with the paper's own models and data.
 
   Args:
-    node: what is run.
-    specs: pre-training set -> data spec, for those that are not public.
+    node: the node to run.
+    specs: pre-training set -> data spec, for sets that are not public.
   """
   if isinstance(node, Pretraining):
     return _papers_pretraining(node, specs.get(node.data, ''))
   if isinstance(node, Vtab):
-    # One setting for all tasks, so nothing to choose.
+    # All tasks have the same setting, so there are no candidates.
     config = f'configs/vtab.py:{node.pretraining.model},{VTAB[node.task]}'
     return _tuned(node, config, VTAB_SEEDS, {})
-  # Left out where it is the default, as that of BiT's own setup is smaller.
+  # 384 is left out: BiT's own setup may have a smaller default.
   options = {} if node.resolution == 384 else {'resolution': node.resolution}
   if node.task == values.IMAGENET:
     options['real'] = 'true'
@@ -194,7 +192,7 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
 
 
 def _papers_pretraining(node: Pretraining, spec: str) -> Study:
-  """The run of a pre-training; spec: of its data, if that is not public."""
+  """Returns a pre-training study; `spec` locates data that are not public."""
   spec, *splits = spec.split('@')
   if len(splits) not in (0, 2):
     raise ValueError(
@@ -211,7 +209,8 @@ def _papers_pretraining(node: Pretraining, spec: str) -> Study:
   file = 'masked_patch' if node.objective == 'masked_patch' else 'pretrain'
   if splits and file == 'pretrain':
     words += [f'train={splits[0]}', f'eval={splits[1]}']
-  # Of masked patches the paper gives steps: a million, the config's default.
+  # For masked patch prediction the paper gives steps instead of epochs: a
+  # million, which is the config's default.
   if node.epochs is not None and file == 'pretrain':
     words.append(f'epochs={node.epochs:g}')
   overrides = dict(node.options)
@@ -223,19 +222,19 @@ def _papers_pretraining(node: Pretraining, spec: str) -> Study:
   return _pretraining(node, f'configs/{file}.py:{",".join(words)}', overrides)
 
 
-# Scenes are drawn once for all runs.
+# All runs share one folder of drawn scenes.
 _SCENES = {'data.data_dir': 'sweep:scenes'}
 
 
 def in_miniature(node: Node, data: str = '') -> Study | None:
-  """The runs of a node as configs/mini.py has them; None: it has none.
+  """Returns the runs of a node in miniature; None if it has no miniature.
 
   Args:
-    node: what is run.
-    data: spec of data in place of its scenes; '': none.
+    node: the node to run.
+    data: the spec of data that replace the scenes; '' keeps the scenes.
   """
   own = [f'of={data}'] if data else []
-  # TFDS data lies where this key says.
+  # For TFDS data, `data.data_dir` is the user's to set.
   scenes = {} if data.startswith('tfds:') else _SCENES
   if isinstance(node, Pretraining):
     return _mini_pretraining(node, own, scenes)
@@ -246,16 +245,16 @@ def in_miniature(node: Node, data: str = '') -> Study | None:
       return None
     return _tuned(node, f'configs/mini.py:{model},{task}', 1, scenes)
   config = ','.join([model, MINI_TASKS[node.task], *own])
-  # As much larger as in the paper, and a whole number of patches.
+  # About the paper's ratio of sizes, and a whole number of patches.
   size = mini.IMAGE_SIZE if node.resolution == 384 else mini.LARGER
   overrides = {'image_size': (size, size)} | scenes
-  # Further pre-trainings say more than further runs from one of them.
+  # One seed: more pre-training runs tell more than more runs from one of them.
   return _tuned(node, f'configs/mini.py:{config}', 1, overrides)
 
 
 @functools.cache
 def _followed() -> frozenset[Node]:
-  """Miniatures whose way is looked at, not only their end."""
+  """Returns the miniatures whose curves are drawn, not only their ends."""
   return frozenset(
     node
     for item in items.ITEMS.values()
@@ -274,8 +273,7 @@ def _mini_pretraining(
     whole = mini.DATASETS['jft300m'].scenes
     words.append(f'subset={round(whole * node.images / 300e6)}')
   if node not in _followed():
-    # Measured five times, a miniature's evaluations take a fifth as long as its
-    # steps.
+    # The default, five evaluations, takes a fifth as long as the steps.
     words.append('evals=1')
   if node.few_shot == 'several':
     words.append('few_shot=average')
@@ -288,7 +286,7 @@ def _mini_pretraining(
     for key, value in node.options
   }
   if options.get('model.position_embedding') == 'relative':
-    # Runs that share them between heads differ more, some learn them late.
+    # With embeddings shared between heads, some runs learn them late.
     options['model.position_embedding'] = 'relative_per_head'
     options['model.position_stddev'] = mini.RELATIVE_STDDEV
   config = f'configs/mini.py:{",".join(words)}'

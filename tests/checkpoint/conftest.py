@@ -1,4 +1,4 @@
-"""Nothing waits before it tries again."""
+"""Replaces the pauses before retries, so that tests do not wait."""
 
 import types
 
@@ -9,7 +9,7 @@ from vit_jax.checkpoint import restoring
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch):
-  """The pauses that were made, in seconds."""
+  """Returns the list of the requested pauses, in seconds."""
   made = []
   monkeypatch.setattr(
     restoring, 'time', types.SimpleNamespace(sleep=made.append)

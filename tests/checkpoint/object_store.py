@@ -1,4 +1,4 @@
-"""A bucket in memory: files with long names, and no folders."""
+"""A bucket in memory, with files but, as in object stores, no folders."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class Bucket(MemoryFileSystem):
-  """`gs://` as gcsfs shows it: making a folder does nothing."""
+  """`gs://` as gcsfs presents it: creating a folder does nothing."""
 
   protocol = ('gs', 'gcs')
   cachable = False
@@ -47,7 +47,7 @@ class Bucket(MemoryFileSystem):
 
 
 def mount(monkeypatch):
-  """Makes `gs://` a new bucket."""
+  """Mounts a new, empty bucket as `gs://`."""
   monkeypatch.setattr(Bucket, 'store', {})
   monkeypatch.setattr(Bucket, 'pseudo_dirs', [''])
   bucket = Bucket()

@@ -1,4 +1,4 @@
-"""Small training states, and what the tests do with them."""
+"""Small training states, and helpers to place, save and compare them."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def _random(shape, seed):
 
 
 def train_state(*, polyak=True, seed=0):
-  """A state no leaf of which is zero, with bfloat16 first moments."""
+  """Returns a state without zero leaves, with bfloat16 first moments."""
   section = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
   section.moment_dtype = 'bfloat16'
   optimizer = optimizer_lib.build_optimizer(section, lambda step: 0.1)
@@ -35,7 +35,7 @@ def train_state(*, polyak=True, seed=0):
 
 
 def plain_state(**params):
-  """A state of parameters of ones; `plain_state(a=(2,))`."""
+  """Returns a state whose parameters are ones; `plain_state(a=(2,))`."""
   params = {k: jnp.ones(shape) for k, shape in params.items()}
   return step_lib.init_state(params, optax.sgd(0.1), polyak=False)
 
@@ -50,7 +50,7 @@ def mesh(size):
 
 
 def shardings(state, devices, *, split=False):
-  """Replicated over devices, or the last axis split where it can be."""
+  """Replicates over the devices, or splits the last axis where it can."""
 
   def sharding(x):
     parts = [None] * x.ndim

@@ -1,4 +1,4 @@
-"""Which errors speak of the files, and which only of the way to them."""
+"""Guards: errors are sorted into damaged files and files out of reach."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""Which checkpoint a path stands for."""
+"""Guards: `find` resolves each kind of path to the right checkpoint."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from vit_jax import checkpoint
 
 
 def _make(folder):
-  """Something that is called like a checkpoint, and is not empty."""
+  """Creates a folder that looks like a checkpoint and is not empty."""
   (folder / 'default').mkdir(parents=True)
 
 
@@ -49,7 +49,7 @@ def test_find_params(tmp_path):
       _make(tmp_path / kind / step)
     assert checkpoint.find(tmp_path / kind) == tmp_path / kind / '10'
     assert checkpoint.find(tmp_path / kind / '9') == tmp_path / kind / '9'
-  # The run itself has none to go on from.
+  # `best` and `final` are no states that the run could resume from.
   with pytest.raises(ValueError, match=r"holds \['best', 'final'\]"):
     checkpoint.find(tmp_path)
 

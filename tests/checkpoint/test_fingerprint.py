@@ -1,4 +1,4 @@
-"""Digests: of what, and how little they depend on."""
+"""Guards: digests depend on every bit and its place, and on nothing else."""
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,14 @@ def _array(shape, dtype):
 
 
 def _mix(x):
-  """MurmurHash3's finalizer on Python's integers."""
+  """Computes MurmurHash3's finalizer with Python's integers."""
   x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
   x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
   return x ^ x >> 16
 
 
 def test_the_formula():
-  # The bits of 1.0 and -2.0.
+  # These are the bits of 1.0 and -2.0.
   words = [0x3F800000, 0xC0000000]
   keys = [_mix(0), _mix(1)]
   others = [(k * 0x9E3779B1 + 0x165667B1) % 2**32 for k in keys]
@@ -129,7 +129,7 @@ def test_rows_of_arrays_too_large_for_32_bits(monkeypatch):
   jax.clear_caches()
   host = fingerprint.digests([x])
   assert fingerprint.digests([jnp.asarray(x)]) == host != short
-  # Equal rows in another order.
+  # The same rows in another order have another digest.
   assert fingerprint.digests([x[::-1].copy()]) != host
   jax.clear_caches()
 

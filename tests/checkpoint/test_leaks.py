@@ -1,4 +1,4 @@
-"""Memory stays flat, save after save."""
+"""Guards: memory does not grow with the number of saves."""
 
 import contextlib
 import gc
@@ -30,8 +30,8 @@ def test_saves_leave_no_objects(tmp_path):
         gc.collect()
         before = len(gc.get_objects())
     gc.collect()
-    # Six a save, whatever the number of arrays; 30 without what `leaks` does,
-    # and strings, which are not counted here.
+    # Each save leaves 6 objects, for any number of arrays. Without `leaks` it
+    # leaves 30, and strings, which are not counted here.
     assert len(gc.get_objects()) - before < 8 * 10
 
 
@@ -46,12 +46,12 @@ def test_memory_is_flat_over_ten_thousand_steps(tmp_path, monkeypatch, every):
 
   def write_and_look(self, step, values, write=metrics.MetricWriter.write):
     write(self, step, values)
-    # A save that is under way takes some, for a moment.
+    # The minimum, because a current save takes memory for a moment.
     thousand = step // 1000
     found[thousand] = min(_megabytes(), found.get(thousand, math.inf))
 
   monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_look)
   loop.train_and_evaluate(config, tmp_path)
-  # In the first thousand allocators and caches fill up.
+  # Allocators and caches fill up in the first thousand steps.
   assert found[9] - found[1] < 2, found
   print(found)

@@ -1,4 +1,7 @@
-"""Setting aside and replacing where folders cannot be renamed."""
+"""Guards: checkpoints are moved and replaced safely on object stores.
+
+Object stores cannot rename folders.
+"""
 
 import threading
 
@@ -68,7 +71,7 @@ def test_half_a_copy_deletes_nothing(bucket, monkeypatch):
     RUN / 'checkpoints/8', RUN / 'damaged_checkpoints'
   )
   assert set(before) <= set(bucket.names())
-  # Half a copy is not complete.
+  # An incomplete copy does not look complete.
   assert not (RUN / 'damaged_checkpoints/8/commit_success.txt').exists()
 
 
@@ -95,7 +98,7 @@ def test_what_is_half_deleted_is_not_complete(bucket, monkeypatch):
   ],
 )
 def test_a_store_that_does_not_answer(bucket, monkeypatch, error, kind):
-  """Whoever restarts runs restarts it; nothing is taken for damaged."""
+  """The run can be restarted, and no checkpoint counts as damaged."""
   _write(RUN / 'checkpoints/8')
   before = bucket.names()
 

@@ -1,4 +1,4 @@
-"""Hiccups pass, and what cannot be reached is not taken for damaged."""
+"""Guards: brief faults are retried, and unreadable is not taken for damaged."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ OLDER = states.abstract(states.plain_state(a=(4,)))
 
 
 def _fails(monkeypatch, where, name, error, times=99):
-  """Makes a function fail for step 8, so many times."""
+  """Makes a function fail for step 8, `times` times."""
   real, left = getattr(where, name), [times]
 
   def function(path, *args, **kwargs):
@@ -98,7 +98,7 @@ def test_params_out_of_reach(run, monkeypatch):
 
 
 def test_a_record_that_cannot_be_looked_for(run, monkeypatch):
-  # Not taken for one saved without a record.
+  # An unreadable checkpoint must not pass as one without a record.
   step = checkpoint.find(run)
   shutil.rmtree(step / 'fingerprints')
   real = type(step).read_text
@@ -140,7 +140,7 @@ def test_a_damaged_step_that_stays_is_saved_anew(stays):
   checkpoints.save(6, state)
   checkpoints.wait()
   assert checkpoints.latest_step == 6
-  # It takes no intact one's place, and is still there to be looked at.
+  # The damaged step replaces no intact one, and stays for inspection.
   assert states.names(stays / 'checkpoints') == ['4', '6', '8']
   checkpoints.save(8, state)
   checkpoints.close()

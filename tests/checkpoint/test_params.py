@@ -1,4 +1,4 @@
-"""Reading parameters, and checkpoints that hold nothing else."""
+"""Guards: the right parameters are read, verified, and replaced safely."""
 
 import json
 import logging as python_logging
@@ -37,7 +37,7 @@ def test_read_params_reads_the_named_step(tmp_path):
 
 
 def test_read_params_does_not_read_the_optimizer(tmp_path):
-  # An array a folder, so that the optimizer's can be taken away.
+  # One folder per array, so that the optimizer's can be deleted.
   path = tmp_path / 'checkpoints' / '7' / 'default'
   state = {'params': {'w': jnp.ones(2)}, 'opt_state': {'m': jnp.ones(2)}}
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as writer:
@@ -85,7 +85,7 @@ def test_one_without_fingerprints_cannot_be_verified(tmp_path, warnings_logged):
 
 
 def _one_bit_off(monkeypatch, step):
-  """Makes the arrays of one step be read wrongly."""
+  """Flips a bit in the arrays that are read from one step."""
   real = stored_arrays.read_arrays
 
   def read_arrays(path, *args, **kwargs):
@@ -155,7 +155,7 @@ def _saved(workdir, step, value):
 
 
 def test_only_the_newest_params_stay(tmp_path):
-  # Also a step below, after a fall-back, and the same again.
+  # The steps include an earlier one, as after a fall-back, and the same again.
   for step, value in ((8, 1), (12, 2), (4, 3), (4, 5)):
     path = _saved(tmp_path, step, value)
     assert states.names(tmp_path / 'best') == [str(step)]
@@ -232,7 +232,7 @@ def test_params_that_cannot_be_moved(tmp_path, monkeypatch):
     errors.SaveError, match=r'best/8 could not be replaced: Permission denied'
   ):
     _saved(tmp_path, 8, 2)
-  # Told to all before it was raised.
+  # All processes got the reason before the error was raised.
   assert gathered == ['Permission denied (EACCES)']
   assert states.names(tmp_path / 'best') == ['8']
 

@@ -1,4 +1,4 @@
-"""Two real processes save, fall back together, and go on."""
+"""Guards: two real processes save, fall back and resume together."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Restoring: bitwise, onto other devices, and never anything damaged."""
+"""Guards: a restore is bitwise, works on other devices, and skips damage."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def test_restores_onto_other_devices(tmp_path, before, after):
 
 
 def test_zeros_keep_their_sign(tmp_path):
-  # Orbax leaves out what equals its fill value, 0.0.
+  # Orbax does not store chunks that equal its fill value, 0.0.
   state = {'params': {'w': jnp.full(8, -0.0), 'v': jnp.zeros(8)}}
   states.save(tmp_path, state)
   restored, _ = checkpoint.restore_newest(tmp_path, states.abstract(state))
@@ -155,7 +155,7 @@ DAMAGE = {
   'record edited': lambda step: _edit_record(step, arrays={}),
   'no record': lambda step: (step / 'fingerprints/metadata').unlink(),
   'no folder of the record': lambda step: shutil.rmtree(step / 'fingerprints'),
-  # Only the other step says that there was one.
+  # Only the other step's record shows that this step had one.
   'no trace of the record': lambda step: (
     shutil.rmtree(step / 'fingerprints'),
     (step / '_CHECKPOINT_METADATA').unlink(),
@@ -227,7 +227,7 @@ def test_a_step_is_saved_again_after_it_was_set_aside(run, saved):
   _, both = saved
   target = states.abstract(both[4])
   for expected in (['8'], ['8', '8-2']):
-    # Opened before restoring, so that it still lists step 8.
+    # Opened before the restore, so it still lists step 8.
     checkpoints = checkpoint.Checkpoints(run, keep=2, keep_every=0)
     DAMAGE['deleted'](run / 'checkpoints/8')
     state, step = checkpoint.restore_newest(run, target)
@@ -263,7 +263,7 @@ def test_none_is_intact(run, saved):
   assert 'checkpoints/8 is damaged: fingerprints/metadata is not' in lines[1]
   assert 'checkpoints/4 is damaged: ' in lines[2]
   assert 'Move' in lines[3]
-  # Or the next start would begin anew, without a word.
+  # Otherwise the next start would silently train from scratch.
   assert states.names(run / 'checkpoints') == ['4', '8']
 
 
@@ -275,7 +275,7 @@ def test_an_empty_folder_is_no_checkpoint(run, saved, errors_logged):
   target = states.abstract(both[8], 8, split=True)
   _, step = checkpoint.restore_newest(run, target)
   assert (step, errors_logged) == (8, [])
-  # It takes no place of one, and is none when the run comes to its step.
+  # The empty folder does not count as kept, and the run saves its step.
   states.save(run, states.put(both[8], 8, split=True), [9, 12], keep=2)
   assert states.names(run / 'checkpoints') == ['12', '9']
   assert any((run / 'checkpoints/12').iterdir())
@@ -297,7 +297,7 @@ def test_one_step_that_is_damaged_is_an_error(run, saved):
 
 
 def _without_record(step):
-  """As saved by the version before fingerprints."""
+  """Changes a checkpoint to that of a version without fingerprints."""
   shutil.rmtree(step / 'fingerprints')
   path = step / '_CHECKPOINT_METADATA'
   path.write_text(path.read_text().replace('fingerprints', 'other'))

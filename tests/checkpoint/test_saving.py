@@ -1,4 +1,4 @@
-"""Saving: what is kept, and what is said when it fails."""
+"""Guards: the right checkpoints are kept, and each failed save is reported."""
 
 import contextlib
 import math
@@ -44,7 +44,7 @@ def _save_values(workdir, best, values, first=1):
   [
     ('test/accuracy', [0.1, 0.5, 0.3, 0.2], ['2', '4']),
     ('test/loss', [0.3, 0.1, 0.5, 0.2], ['2', '4']),
-    # The first of equal ones.
+    # The first of equal values is the best.
     ('test/accuracy', [0.1, 1.0, 1.0, 0.2], ['2', '4']),
     ('test/accuracy', [None, 0.1, math.nan, math.inf], ['2', '4']),
     ('test/accuracy', [0.1, np.float32(0.5), None, None], ['2', '4']),
@@ -116,7 +116,7 @@ def test_the_newest_step_is_a_complete_one(tmp_path, monkeypatch):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=2, keep_every=0)
   assert checkpoints.latest_step is None
   checkpoints.save(3, STATE)
-  # Returned before all was written.
+  # `save` returned before everything was written.
   assert checkpoints.latest_step is None
   assert checkpoint.latest_step(tmp_path) is None
   checkpoints.check()
@@ -129,7 +129,7 @@ def test_the_newest_step_is_a_complete_one(tmp_path, monkeypatch):
 @pytest.fixture
 def mounted(tmp_path, monkeypatch):
   """A file system of one megabyte, full after three checkpoints."""
-  # What fills up after it was looked at, too.
+  # Without the check of the free space, as if the disk filled up after it.
   monkeypatch.setattr(space, 'shortage', lambda *_: '')
   folder = tmp_path / 'mounted'
   folder.mkdir()
@@ -144,7 +144,7 @@ def mounted(tmp_path, monkeypatch):
 
 @pytest.fixture
 def may_fail(monkeypatch):
-  """No save ends before this event: none fails so fast that `save` raises."""
+  """Holds each save until this event, so that `save` itself does not raise."""
   event = threading.Event()
   real = saving._Save.finished
 
@@ -173,15 +173,15 @@ def test_a_full_disk(mounted):
   last = f'The last complete one is {mounted}/checkpoints/3.'
   assert str(error.value).endswith(last)
   assert '\n' not in str(error.value)
-  checkpoints.close()  # It was raised already.
-  # As if the process had died with it.
+  checkpoints.close()  # Does not raise again.
+  # The older checkpoints are intact, as if the process had died.
   assert states.names(mounted / 'checkpoints')[:3] == ['1', '2', '3']
   assert checkpoint.latest_step(mounted) == 3
   target = states.abstract(_large(3))
   restored, step = checkpoint.restore_newest(mounted, target)
   assert step == 3
   states.assert_bitwise(restored, _large(3))
-  # The next start makes room.
+  # After room is made, the next start saves again.
   shutil.rmtree(mounted / 'checkpoints/1')
   states.save(mounted, _large(4), [4], keep=3)
   assert states.names(mounted / 'checkpoints') == ['2', '3', '4']
@@ -247,7 +247,7 @@ def test_a_read_only_disk(mounted):
   ):
     with pytest.raises(errors.SaveError, match=r'Opening .*Read-only file'):
       opens()
-  # What is damaged stays where it is; the rest can be restored.
+  # The intact checkpoint can still be restored.
   _, step = checkpoint.restore_newest(mounted, states.abstract(STATE))
   assert step == 1
 
@@ -265,7 +265,7 @@ def test_a_file_system_that_hangs(tmp_path, monkeypatch):
   checkpoints = checkpoint.Checkpoints(
     tmp_path, keep=9, keep_every=0, timeout=0.3
   )
-  # Orbax's own limit, in whole seconds, is not what ends the wait.
+  # Our limit ends the wait, not Orbax's, which is in whole seconds.
   checkpoints.save(2, STATE)
   before = time.monotonic()
   for call in (lambda: checkpoints.save(3, STATE), checkpoints.close):
@@ -292,7 +292,7 @@ def test_no_threads_are_left(tmp_path):
   checkpoint.restore_newest(tmp_path, states.abstract(STATE))
   left = set(threading.enumerate()) - before
   for thread in left:
-    thread.join(30)  # Orbax tells some of its threads to end, and goes on.
+    thread.join(30)  # Orbax does not wait for all threads that it ends.
   assert [thread.name for thread in left if thread.is_alive()] == []
 
 

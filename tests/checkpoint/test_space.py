@@ -1,4 +1,4 @@
-"""A full disk is found before anything is written to it."""
+"""Guards: a lack of disk space is found before anything is written."""
 
 import contextlib
 import shutil
@@ -34,7 +34,7 @@ def test_what_is_missing(tmp_path, monkeypatch):
   )
   shapes = jax.eval_shape(lambda: STATE)
   assert space.shortage(tmp_path, shapes) == space.shortage(tmp_path, STATE)
-  _disk(monkeypatch, 0, total=0)  # Of a file system that does not tell.
+  _disk(monkeypatch, 0, total=0)  # A file system that reports no size.
   assert space.shortage(tmp_path, STATE) == ''
 
 

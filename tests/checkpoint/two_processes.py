@@ -21,7 +21,7 @@ DEVICES = 4
 
 
 def _global(host):
-  """A state as global arrays, sharded over the devices of both processes."""
+  """Returns a state as global arrays over the devices of both processes."""
   return jax.tree.map(
     lambda x, sharding: jax.make_array_from_callback(
       x.shape, sharding, lambda index: x[index]
@@ -37,7 +37,7 @@ def _same(state, host):
 
 @contextlib.contextmanager
 def _cannot_read(step, error, times=99):
-  """Makes this process fail to read one step, so many times."""
+  """Makes this process fail to read one step, `times` times."""
   real, left = stored_arrays.read_arrays, [times]
 
   def read_arrays(path, *args, **kwargs):
@@ -73,7 +73,7 @@ def main(rank, workdir):
   assert step == 12
   assert _same(restored, both[12])
 
-  # What one of them cannot reach is an error for both, and a hiccup is none.
+  # If one process cannot read a step, both raise; after a brief fault, neither.
   hiccup = OSError(5, 'Input/output error')
   with (
     _cannot_read(12, hiccup) if rank else contextlib.nullcontext(),
@@ -84,12 +84,12 @@ def main(rank, workdir):
     assert checkpoint.restore_newest(workdir, target)[1] == 12
   assert states.names(workdir / 'checkpoints') == ['12', '4', '8']
 
-  # Another model's state is the same error for both.
+  # Both processes raise the same error for another model's state.
   other = states.abstract(both[4].params, DEVICES)
   with pytest.raises(ValueError, match='not hold the state of this run'):
     checkpoint.restore_newest(workdir, other)
 
-  # Step 12 is damaged for both, and step 8 can be read by process 0 only.
+  # Step 12 is damaged for both processes; only process 0 can read step 8.
   if rank == 0:
     (workdir / 'checkpoints/12/default/manifest.ocdbt').write_bytes(b'abc')
   multihost_utils.sync_global_devices('damaged')
@@ -109,7 +109,7 @@ def main(rank, workdir):
   assert states.names(workdir / 'checkpoints') == ['4', '8']
   assert checkpoint.latest_step(workdir) == 4
 
-  # The run goes on; the best of before is still known.
+  # The run resumes, and still knows its best step.
   checkpoints = checkpoint.Checkpoints(
     workdir, keep=1, keep_every=0, best='test/loss', timeout=60
   )

@@ -1,4 +1,4 @@
-"""Arguments of config files, checks, and the config of a work directory."""
+"""Guards: arguments, checks, derived values and `config.json` of a config."""
 
 import json
 import re
@@ -29,12 +29,12 @@ def _parse(argument):
       'B/16,pets,resolution=512,epochs=3',
       {'model': 'B/16', 'dataset': 'pets', 'resolution': 512, 'epochs': 3.0},
     ),
-    # Options may stand anywhere, and a trailing comma does no harm.
+    # Options may be anywhere, and a trailing comma is ignored.
     (
       'train=all,B/16,epochs=0.5,pets,',
       {'model': 'B/16', 'dataset': 'pets', 'epochs': 0.5, 'train': 'all'},
     ),
-    # Only a path may hold commas, or an equals sign.
+    # Only a path may contain commas or an equals sign.
     (
       'B/16,folder:/a,b/c,train=all',
       {'model': 'B/16', 'dataset': 'folder:/a,b/c', 'train': 'all'},

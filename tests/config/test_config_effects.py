@@ -1,4 +1,4 @@
-"""Changing a key changes the training step, or the first parameters."""
+"""Guards: each key changes the training step or the initial parameters."""
 
 import functools
 
@@ -30,7 +30,7 @@ def _small_config(optimizer, schedule):
 
 
 def _program(config):
-  """The text of initialisation and training step, constants included."""
+  """Returns the traced initialisation and step as text, with constants."""
   sizes = config.model.to_dict()
   model = models.build(
     sizes.pop('name'), num_classes=config.num_classes, **sizes
@@ -88,7 +88,7 @@ LINEAR = config_lib.schedule('linear', peak=1e-3, warmup_steps=2)
 STAIRCASE = config_lib.schedule(
   'staircase', peak=1e-3, warmup_steps=2, boundaries=(0.5,), factor=0.1
 )
-# Another value for each key, or for the whole section of a `name`.
+# Key -> another value, or for a `name` another section.
 CHANGES = {
   'seed': 1,
   'total_steps': 11,
@@ -135,7 +135,7 @@ CHANGES = {
   'schedule.warmup_steps': 3,
   'schedule.end': 0.5,
 }
-# The keys that only other models, optimizers and schedules have.
+# Keys that only other models, optimizers and schedules have.
 HYBRID_CHANGES = {
   'model.attention': 'axial',
   'model.resnet_blocks': (2,),
@@ -153,7 +153,7 @@ MASKED_PATCH_CHANGES = {
   'loss.mask_share': 0.7,
   'loss.other_share': 0.2,
 }
-# What a training step is not a function of.
+# Keys that do not affect a training step.
 AROUND_THE_STEP = (
   *('epochs', 'data.', 'evals.', 'init.'),
   *('checkpoint.', 'log.', 'profile.', 'mesh.'),

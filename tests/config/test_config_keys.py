@@ -1,4 +1,4 @@
-"""Every key of every config is read by something."""
+"""Guards: the program reads every key of every config."""
 
 import ast
 import dataclasses
@@ -27,7 +27,7 @@ from vit_jax.training import loop, losses, stages, start_up
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 
-# Each file with arguments that together have every key that it can make.
+# Config file -> arguments that together give every key that the file can set.
 ARGUMENTS = {
   'quickstart': [None],
   'pretrain': [
@@ -53,7 +53,7 @@ def test_all_config_files_are_listed():
 
 
 class Reads:
-  """Which leaves of a config are read, other than to check or to save them."""
+  """Records which leaves of a config are read, except to check or save them."""
 
   def __init__(self, monkeypatch):
     self._paths = {}  # id of a section -> its path with a dot at the end.
@@ -105,13 +105,13 @@ class Reads:
     return wrapped
 
   def _not_of_a_whole_config(self, function):
-    """Whoever takes all keys, unless as a function's arguments, reads none."""
+    """Refuses to iterate over a whole config, which would hide unread keys."""
 
     @functools.wraps(function)
     def wrapped(section, *args, **kwargs):
       watched = id(section) in self._paths and not self._blind
       if watched and 'model' in section:
-        # No `assert`, which would print the config, all keys of it.
+        # An `assert` would print the config, and so read all of its keys.
         raise AssertionError(f'{function.__name__}() of a whole config')
       return function(section, *args, **kwargs)
 
@@ -138,7 +138,7 @@ def reads(monkeypatch):
 
 @pytest.fixture(scope='module')
 def weights(tmp_path_factory):
-  """A checkpoint to start from, for all keys of `init` to be read."""
+  """A checkpoint to start from, so that all keys of `init` are read."""
   sizes = _shrink(config_lib.default(), '').model.to_dict() | {'dtype': None}
   model = models.build(sizes.pop('name'), num_classes=2, **sizes)
   shapes = jax.eval_shape(
@@ -153,7 +153,7 @@ def weights(tmp_path_factory):
 
 
 def _shrink(config, weights):
-  """Turns any config into two small steps that read the same keys."""
+  """Shrinks any config to two small steps that read the same keys."""
   config.image_size, config.channels = (8, 8), 1
   config.model.name = 'ViT-B/4'
   config.model.update(SIZES)
@@ -180,7 +180,7 @@ def _shrink(config, weights):
 
 
 def _with_several_labels(folder):
-  """A TFDS data set like ImageNet-21k's: lists of numbers without names."""
+  """Writes a TFDS data set like ImageNet-21k: lists of labels without names."""
   features = {
     'image': tfds.features.Image(),
     'labels': tfds.features.Sequence(tfds.features.Scalar(np.int64)),
@@ -236,8 +236,8 @@ def test_a_key_that_nothing_reads_is_reported(reads, weights, tmp_path):
   assert reads.unread(config) == sorted(expected)
 
 
-# Sections that are arguments of a function: it refuses a key it doesn't have,
-# and uses each that it has.
+# Section -> the functions that take its keys as arguments. They must refuse
+# unknown keys, and use each of their own.
 CONSUMERS = {
   'model': [vit.ViT, bit.BiT, axial_resnet.AxialResNet],
   'loss': [*losses.LOSSES.values(), masked_patch.build],

@@ -1,4 +1,4 @@
-"""What the data decide about a run."""
+"""Guards: splits, checks of classes, and decoding follow from the data."""
 
 import re
 
@@ -55,7 +55,7 @@ def test_else_on_a_tenth_that_is_not_trained_on(tmp_path):
   assert name == 'held_out'
   assert (len(trained), len(measured)) == (36, 4)
   assert trained.shared(measured) == 0
-  # Of what is trained on, not of all.
+  # The tenth is a part of the given training split, not of all data.
   config = pretrain.get_config(f'ViT-Ti/4,{spec},train=train[:50%]')
   config = inputs.settle(config, source)
   assert config.data.train_split == 'shuffled(train[:50%])[:90%]'
@@ -180,7 +180,7 @@ def test_a_run_says_how_many_pixels_an_image_may_have():
   assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
   config.data.max_pixels = 10**6
   assert inputs.parse_preprocess(config, 'resize').max_pixels == 10**6
-  # Of a run of before there was the key.
+  # A run that is older than the key does not have it.
   with config.unlocked():
     del config.data.max_pixels
   assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
@@ -191,7 +191,7 @@ def test_how_jpegs_are_decoded():
   assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'fast'
   config.data.jpeg_dct = 'accurate'
   assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'accurate'
-  # Of a run of before there was the key.
+  # A run that is older than the key does not have it.
   with config.unlocked():
     del config.data.jpeg_dct
   assert inputs.parse_preprocess(config, 'resize').jpeg_dct == 'accurate'

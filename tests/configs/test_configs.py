@@ -1,4 +1,4 @@
-"""The config files, against literal copies of the paper's tables."""
+"""Guards: the config files agree with literal copies of the paper's tables."""
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from vit_jax.training import step as step_lib
 # Pre-training: Table 3 -------------------------------------------------------
 
 # Model, data set, epochs, base rate, decay, weight decay, dropout, and the
-# steps that they make at batch 4096 of 303M, 12.4M and 1,281,167 images.
+# resulting steps at batch 4096 for 303M, 12.4M and 1,281,167 images.
 TABLE_3 = """
 ViT-B/16      jft300m        7  8e-4  linear  0.1   0.0   517822
 ViT-B/32      jft300m        7  8e-4  linear  0.1   0.0   517822
@@ -50,14 +50,14 @@ ViT-B/32      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
 ViT-L/16      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
 ViT-L/32      imagenet2012 300  3e-3  cosine  0.3   0.1    93835
 """
-# Of Tables 5 and 6, left out of Table 3; the rates are taken from its rows.
+# Rows of Tables 5 and 6 that Table 3 lacks; the rates are from its other rows.
 NOT_IN_TABLE_3 = """
 BiT-R152x2    jft300m       14  6e-4  linear  0.1   0.0  1035644
 BiT-R200x3    jft300m       14  6e-4  linear  0.1   0.0  1035644
 ViT-H/14      imagenet21k   90  1e-3  linear  0.03  0.1   272460
 """
 ROWS = [r.split() for r in (TABLE_3 + NOT_IN_TABLE_3).split('\n') if r]
-# What `epochs=` is needed for; the others are the default.
+# Rows that need `epochs=`; the other rows have the default.
 OTHER_EPOCHS = {
   ('ViT-L/16', 'jft300m', '14'),
   ('R50+ViT-L/16', 'jft300m', '14'),
@@ -65,7 +65,7 @@ OTHER_EPOCHS = {
   ('ViT-L/16', 'imagenet21k', '30'),
   ('ViT-L/32', 'imagenet21k', '30'),
 }
-# Classes, and images in the split trained on.
+# Numbers of classes and of images in the training split.
 SIZES = {
   'jft300m': (18_291, 302_948_800),
   'imagenet21k': (21_843, 12_348_800),
@@ -81,7 +81,7 @@ def test_table_3(row):
     argument += f',epochs={epochs}'
   config = pretrain.get_config(argument)
   assert config.model.name == model
-  # A BiT ResNet has none.
+  # A BiT ResNet has no dropout.
   assert (config.model.dropout_rate or 0) == float(dropout)
   assert config.schedule.name == decay
   assert config.schedule.peak == float(rate)
@@ -146,7 +146,7 @@ def test_other_names_of_a_model_have_its_row():
   ],
 )
 def test_a_hybrid_is_finetuned_as_its_vit(model, counterpart, rate):
-  """Figure 5 and Table 6 compare the two."""
+  """Figure 5 and Table 6 compare hybrids with their ViTs."""
   hybrid, vit = (
     finetune.get_config(f'{name},imagenet2012') for name in (model, counterpart)
   )
@@ -183,7 +183,7 @@ def _model(config):
 
 
 def _shapes(config):
-  """The parameters' shapes and dtypes."""
+  """Returns the parameters' shapes and dtypes."""
   return jax.eval_shape(
     lambda: step_lib.init_params(
       _model(config), jax.random.key(0), (*config.image_size, config.channels)
@@ -196,7 +196,7 @@ def test_jft_is_complete_but_for_its_location(tmp_path):
   shapes = _shapes(config)
   assert shapes['head']['kernel'].shape == (768, 18_291)
   assert shapes['pre_logits']['kernel'].shape == (768, 768)
-  # The released 1000-way model without the hidden layer has 86,567,656.
+  # The released 1000-way model without hidden layer has 86,567,656 parameters.
   assert sum(x.size for x in jax.tree.leaves(shapes)) == (
     86_567_656 + 768 * 769 + 769 * (18_291 - 1000)
   )
@@ -220,7 +220,7 @@ def test_sgd_is_bits(argument):
   }
   schedule = config.schedule.to_dict()
   assert schedule.pop('warmup_steps') in (5_000, -1)
-  # 0.03 a batch of 256.
+  # The rate is 0.03 per 256 images of a batch.
   batch = 256 if 'digits' in argument else 4096
   assert config.data.batch_size == batch
   assert schedule == {
@@ -245,12 +245,12 @@ def test_bit_on_imagenet_alone_is_trained_as_its_authors_did():
   }
   assert config.loss.to_dict() == {'name': 'softmax', 'label_smoothing': 0.0}
   assert config.model.head_bias == 0
-  # The ViTs' row is an option.
+  # `optimizer=adam` selects the ViTs' row.
   config = pretrain.get_config('R50x1,imagenet2012,optimizer=adam')
   vit = pretrain.get_config('ViT-B/16,imagenet2012')
   for key in ('epochs', 'optimizer', 'schedule', 'loss'):
     assert config[key] == vit[key]
-  # Elsewhere Adam, as the paper says (section 4.1, Table 7).
+  # On other sets it is Adam, as the paper says (section 4.1, Table 7).
   assert pretrain.get_config('R50x1,imagenet21k').optimizer.name == 'adam'
 
 
@@ -291,19 +291,19 @@ def test_what_suits_the_size_of_ones_own_data(examples, batch, steps, warmup):
   assert resolved.data.batch_size == batch
   assert resolved.total_steps == steps
   assert resolved.schedule.warmup_steps == warmup
-  # ImageNet's row at its batch, by the square root of others.
+  # ImageNet's rate at its batch; other rates follow the square root.
   rate = {16: 1.875e-4, 32: 2.6517e-4, 4096: 3e-3}[batch]
   assert resolved.schedule.peak == pytest.approx(rate, rel=1e-4)
   assert resolved.evals.auto.every == steps // 10
   assert (resolved.loss.name, resolved.model.head_bias) == ('softmax', 0.0)
-  # In a short run nothing is regularised.
+  # A short run is not regularised.
   assert resolved.model.dropout_rate == 0
   assert resolved.data.preprocess == 'inception_crop(min_area=0.5)|flip'
   assert resolved.model.representation_size is None
   longer = pretrain.get_config('ViT-S/16,folder:/a,epochs=30')
   assert longer.model.dropout_rate == 0.1
   assert longer.data.preprocess == 'inception_crop|flip'
-  # The others are ImageNet's row.
+  # The other settings are ImageNet's row.
   assert resolved.optimizer.weight_decay == 0.3
   config.loss.name = 'sigmoid'
   resolved = config_lib.resolve(config, num_examples=examples, num_classes=5)
@@ -369,9 +369,9 @@ def test_wrong_subsets(subset):
 
 def test_runs_on_subsets_have_as_many_steps():
   for dataset, size, batch, options in (
-    # What is held out to stop early by, unless this says otherwise.
+    # The run on all images needs the split that `subset=` has by default.
     ('imagenet2012', 1_268_355, 4096, ',train=train[:99%],eval=train[99%:]'),
-    # The batch suits the whole.
+    # The batch size follows from the whole data, also for the subset.
     ('digits', 1437, 16, ',eval=test'),
   ):
     whole, subset = (
@@ -427,8 +427,8 @@ def test_a_subset_is_of_what_is_not_held_out():
 # Fine-tuning: Table 4 --------------------------------------------------------
 
 _GRID = (0.001, 0.003, 0.01, 0.03)
-# Data set: its spec, steps, warm-up, rates, the part to train on while the rate
-# is chosen (the rest is for choosing), the split to report.
+# Data set -> spec, steps, warm-up, rates, the percentage to train on while the
+# rate is chosen on the rest, and the split to report.
 TABLE_4 = {
   'imagenet2012': (
     *('tfds:imagenet2012', 20_000, 500, (0.003, 0.01, 0.03, 0.06), 99),
@@ -438,7 +438,7 @@ TABLE_4 = {
   'cifar10': ('tfds:cifar10', 10_000, 500, _GRID, 98, 'test'),
   'pets': ('tfds:oxford_iiit_pet', 500, 100, _GRID, 90, 'test'),
   'flowers': ('tfds:oxford_flowers102', 500, 100, _GRID, 90, 'test'),
-  # Not the paper's.
+  # This row is not in the paper.
   'folder:/data/a,b': ('folder:/data/a,b', 2_500, 200, _GRID, 90, 'auto'),
 }
 
@@ -451,7 +451,7 @@ def test_table_4(dataset):
   assert config.total_steps == steps
   assert config.schedule.to_dict() == {
     'name': 'cosine',
-    # That of the released run which reaches the figure in the docstring.
+    # The rate of the released run with the accuracy in the config's docstring.
     'peak': 0.01 if dataset == 'cifar10' else 0.03,
     'warmup_steps': warmup_steps,
     'end': 0.0,
@@ -521,7 +521,7 @@ def test_rates_are_selected_without_the_test_split(dataset):
     assert trained.parts == (('train', 0, 10 * percent),)
     assert held_out.parts == (('train', 10 * percent, 1000),)
   else:
-    # Class folders are sorted: a slice would be of a few classes.
+    # Files are sorted by class, so a slice would have only a few classes.
     assert trained.shuffled
     assert (len(trained), len(held_out)) == (10 * percent, 100)
     assert not trained.may_overlap(held_out)
@@ -545,7 +545,7 @@ def test_resolution(dataset, resolution):
     assert preprocess(image, rng).shape == (resolution, resolution, 3)
 
 
-# Data set: BiT's resolution, size before the crop, and mixup.
+# Data set -> BiT's resolution, size before the crop, and mixup.
 BIT = {
   'imagenet2012': (384, 448, 0.1),
   'cifar100': (128, 160, 0.1),
@@ -584,7 +584,7 @@ def test_setup_of_bit(dataset):
   )
   train = 'train' if dataset in finetune.TABLE_4 else 'shuffled(train)'
   assert selection.data.train_split == f'{train}[:{percent}%]'
-  # Nothing of it in Table 4's setup.
+  # Table 4's setup has no mixup.
   assert finetune.get_config(f'BiT-R50x1,{dataset}').mixup_alpha == 0
 
 
@@ -627,7 +627,7 @@ def test_real_is_a_second_test_after_the_last_step():
   }
   assert config.evals.test.dataset == ''
   assert config.evals.test.preprocess == config.evals.real.preprocess
-  # Nothing else of the run is another one.
+  # The rest of the run stays the same.
   del config.evals['real']
   assert config == finetune.get_config(text + 'false')
   assert config == finetune.get_config(text.removesuffix(',real='))
@@ -732,7 +732,7 @@ def test_options_of_masked_patch_prediction():
   assert (config.loss.target, config.loss.fraction) == ('pixels', 0.15)
   assert config.evals.test.split == 'test'
   assert config.evals.few_shot.dataset == 'digits'
-  # A short run's warm-up is short.
+  # A short run has a short warm-up.
   resolved = config_lib.resolve(config, num_examples=10_000, num_classes=2)
   assert resolved.schedule.warmup_steps == 50
   with pytest.raises(ValueError, match=r'Usage: configs/masked_patch\.py'):
@@ -741,7 +741,7 @@ def test_options_of_masked_patch_prediction():
     masked_patch.get_config('ViT-B/16,digits,steps=many')
 
 
-# The quickstart --------------------------------------------------------------
+# Robustness and the quickstart -----------------------------------------------
 
 
 def test_robustness():
@@ -798,7 +798,7 @@ def test_quickstart_is_a_fair_transfer():
     config_lib.validate(config.stages[name])
     alone = quickstart.get_config(name)
     assert alone.to_dict() == config.stages[name].to_dict()
-  # Other digits, at twice the resolution.
+  # Fine-tuning has other digits, at twice the resolution.
   assert first.data.dataset == 'digits:13589'
   assert tuned.data.dataset == 'digits:02467'
   assert tuned.image_size == tuple(2 * size for size in first.image_size)

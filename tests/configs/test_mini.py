@@ -1,4 +1,4 @@
-"""The models and data of configs/mini.py keep the paper's proportions."""
+"""Guards: models and data of configs/mini.py keep the paper's proportions."""
 
 import cv2
 import numpy as np
@@ -26,7 +26,7 @@ def _macs(name):
 def test_cost_keeps_its_proportion_within_a_family(row):
   name, _ = row
   if name.startswith('R50+'):
-    return  # Half of a hybrid is its root, which does not shrink as the rest.
+    return  # Its root, half of its cost, does not shrink in proportion.
   smallest = 'BiT-R50x1' if name.startswith('BiT-') else 'ViT-B/32'
   printed = numbers.COMPUTE[f'{name}, {row[1]} epochs', 'GMACs'].value
   base = numbers.COMPUTE[f'{smallest}, 7 epochs', 'GMACs'].value
@@ -63,10 +63,10 @@ def test_rates_keep_the_proportions_of_table_3():
   }
   assert peaks == pytest.approx(
     {
-      'ViT-B/16': 3e-3,  # 8e-4 in the table,
-      'ViT-L/16': 1.5e-3,  # 4e-4,
-      'BiT-R50x1': 3.75e-3,  # 1e-3,
-      'Axial-ViT-B/16': 3e-3,  # and not in it.
+      'ViT-B/16': 3e-3,  # 8e-4 in the table.
+      'ViT-L/16': 1.5e-3,  # 4e-4 in the table.
+      'BiT-R50x1': 3.75e-3,  # 1e-3 in the table.
+      'Axial-ViT-B/16': 3e-3,  # Not in the table.
     }
   )
 
@@ -76,7 +76,8 @@ def test_masked_patches_are_an_objective_of_miniatures():
   config_lib.validate(config)
   assert config.loss.name == 'masked_patch'
   assert config.evals.validation.kind == 'masked_patch'
-  assert config.schedule.peak == pytest.approx(7.5e-4)  # 2e-4 of 8e-4.
+  # The paper's rates are 2e-4 here and 8e-4 with labels.
+  assert config.schedule.peak == pytest.approx(7.5e-4)
   assert config.total_steps == 800
 
 
@@ -92,7 +93,7 @@ def test_few_shots_on_all_tasks():
   ]
   assert config.evals.few_shot_pets.dataset == 'shapes:shape+colour'
   assert config.evals.few_shot_cifar10.train_split == 'train'
-  # A curve of one, the others at the end.
+  # One task is measured several times, the others only at the end.
   assert (config.evals.few_shot.every, config.evals.few_shot_pets.every) == (
     *(80, 0),
   )
@@ -106,7 +107,7 @@ def test_how_often_it_is_measured():
   assert every('jft300m') == (80, 80)
   assert every('jft300m,evals=1') == (400, 400)
   assert every('imagenet2012,evals=73') == (1, 1)
-  # Three steps.
+  # This run has three steps.
   assert every('jft300m,epochs=0.05') == (1, 1)
   for often in (0, 401):
     with pytest.raises(ValueError, match=f'evals={often}, expected 1 to 400'):
@@ -115,7 +116,7 @@ def test_how_often_it_is_measured():
 
 @pytest.fixture
 def own(tmp_path):
-  """Images of one's own: 2 classes of 200 to train on, and of 10 to test."""
+  """User data: 2 classes with 200 images each to train, and 10 each to test."""
   rng = np.random.default_rng(0)
   for split, count in (('train', 200), ('test', 10)):
     for name in ('cat', 'dog'):
@@ -147,7 +148,7 @@ def test_data_of_ones_own_takes_the_place_of_scenes(own):
       'test': task.evals.test.split,
     }.items()
   }
-  # 90%, and 2,200 and 4,800 in 48,000 of these.
+  # 90% of train, and of these 2,200 and 4,800 in 48,000.
   sizes = {name: len(view) for name, view in views.items()}
   assert sizes == {
     'whole': 360,
@@ -160,9 +161,9 @@ def test_data_of_ones_own_takes_the_place_of_scenes(own):
   assert views['small'].shared(views['whole']) == 16
   assert views['small'].shared(views['part']) == 16
   assert views['whole'].shared(views['task']) == 0
-  # The classes are found in any order of files.
+  # A part has both classes, although the files are sorted by class.
   assert {views['part'].label(i) for i in range(36)} == {0, 1}
-  # Other tasks stay.
+  # Other tasks keep their data.
   assert mini.get_config(f'ViT-B/32,cifar10,of={own}').data.dataset == 'digits'
 
 

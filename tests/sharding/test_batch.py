@@ -1,4 +1,4 @@
-"""The rows of a batch: who reads them, and where they go."""
+"""Guards: each process reads its rows, and each device gets its part."""
 
 import types
 
@@ -15,7 +15,7 @@ def test_one_process_reads_all_rows():
 
 
 def test_rows_of_a_process_with_distant_devices(monkeypatch):
-  # A process whose devices hold the parts 3 and 1 of four, twice each.
+  # Four devices of a process hold the parts 3 and 1 of four, each part twice.
   indices = {i: (slice(p, p + 1),) for i, p in enumerate([3, 1, 1, 3])}
   fake = types.SimpleNamespace(
     addressable_devices_indices_map=lambda shape: indices

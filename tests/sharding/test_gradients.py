@@ -1,7 +1,7 @@
-"""Every mesh computes the gradients and the update of one device.
+"""Guards: every mesh computes the same gradients and update as one device.
 
-Losses alone would prove nothing: a wrong layout has been seen to give the right
-loss and wrong gradients.
+Losses alone prove nothing: a wrong layout once gave the right loss and wrong
+gradients.
 """
 
 import dataclasses
@@ -48,9 +48,9 @@ CASES = [
 
 
 def _accumulated(cases):
-  """With 1 and 4 micro-batches: one of them always, in turn, one slow.
+  """Adds 1 and 4 micro-batches to each case; one of the two is marked slow.
 
-  With one batch all is the same but for the loop over micro-batches.
+  The two differ only in the loop over micro-batches, so one of them is enough.
   """
   return [
     pytest.param(
@@ -66,11 +66,11 @@ def _accumulated(cases):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """One kind of model, of the smallest size that has all its parts."""
+  """A kind of model, in the smallest size that has all of its parts."""
 
   name: str
   overrides: tuple[tuple[str, Any], ...]
-  tolerance: float = 1e-5  # Of each array, relative to its largest entry.
+  tolerance: float = 1e-5  # Relative to the largest entry of each array.
 
   def build(self):
     return models.build(self.name, num_classes=CLASSES, **dict(self.overrides))
@@ -93,14 +93,14 @@ OTHERS = {
     'R50+ViT-B/16',
     (*SIZES, ('depth', 1), ('resnet_blocks', (1,)), ('patch_size', (1, 1))),
   ),
-  # Normalised twice over few values, it differs by 6e-5 on any two devices.
+  # It normalises twice over few values, so any two devices differ by 6e-5.
   'BiT': Model('BiT-R50x1', (('blocks', (1, 1)),), tolerance=3e-4),
 }
 
 
 @functools.cache
 def _params(kind):
-  """Initial parameters, with no head or norm that blocks all gradients."""
+  """Returns noisy initial parameters: a zero head would block gradients."""
   model = kind.build()
   params = step_lib.init_params(model, jax.random.key(0), (*SIZE, 3))
 
@@ -126,7 +126,7 @@ def _batch():
 
 
 def _keep_gradients():
-  """A transformation whose state is the gradient that it was given last."""
+  """Returns a transformation that keeps the last gradient in its state."""
   return optax.GradientTransformation(
     init=lambda params: {'gradient': jax.tree.map(jnp.zeros_like, params)},
     update=lambda grads, state, params: (grads, {'gradient': grads}),
@@ -134,9 +134,9 @@ def _keep_gradients():
 
 
 def one_step(kind, layout, accumulation_steps):
-  """The state after one step, the gradients in it, and the metrics."""
-  # At its first step Adam moves a parameter as far for a gradient of any size:
-  # its epsilon is raised so that differences of rounding stay small.
+  """Returns the state after one step (with the gradients), and the metrics."""
+  # In its first step, Adam moves parameters equally far for gradients of any
+  # size. A larger epsilon keeps differences due to rounding small.
   section = config_lib.adam(weight_decay=0.1, clip_norm=1.0)
   section.eps = 1e-3
   schedule = optimizer_lib.build_schedule(
@@ -179,8 +179,8 @@ def assert_equal_on(layout, kind, accumulation_steps, expected=None):
   for (path, one), many in zip(flat, jax.tree.leaves(actual), strict=True):
     name = jax.tree_util.keystr(path)
     error = np.abs(many - one).max()
-    # A bias of the key shifts all of a softmax's logits alike: its gradient is
-    # zero but for rounding.
+    # A key's bias shifts all logits of a softmax equally, so its gradient is
+    # zero except for rounding.
     zero = "'key']['bias']" in name
     scale = np.abs(one).max()
     # A metric may be zero.
@@ -263,7 +263,7 @@ def test_no_device_holds_scores_of_other_rows_or_heads(sizes):
   params = _params(VIT)
   images = jax.ShapeDtypeStruct((BATCH, *SIZE, 3), np.float32, sharding=rows)
   text = jax.jit(encode).lower(params, images).compile().as_text()
-  # Tokens and scores have three dimensions and more; parameters are whole.
+  # Tokens and scores have at least three dimensions; parameters are not split.
   assert not re.findall(r'f32\[\d+,\d+,\d+[^ ]* all-gather', text)
 
 
@@ -281,7 +281,7 @@ def test_each_device_drops_other_units():
     (value, _), _ = jax.jit(function)(_params(VIT), batch, key)
     return float(value)
 
-  # The mean over devices of the same row would be that of one device.
+  # With equal masks, the mean over equal rows would be one device's loss.
   first = jax.random.fold_in(jax.random.fold_in(key, 0), 0)
   logits, _ = model.apply(
     {'params': _params(VIT)},
@@ -318,7 +318,7 @@ def test_sums_in_bfloat16_are_nearly_those_of_one_device():
     return np.abs(other - one).max() / np.abs(one).max()
 
   assert 1e-4 < error('pre_logits', 'kernel') < 2**-7
-  # The class head computes in float32, and is summed in it.
+  # The class head's gradients are computed and summed in float32.
   assert error('head', 'kernel') < 1e-5
   assert error('pre_logits', 'bias') < 1e-5
 
@@ -353,15 +353,15 @@ def test_what_is_rounded_anyway_is_copied_rounded():
   traced = jax.make_jaxpr(function)(_params(kind), _batch(), jax.random.key(0))
   (alone,) = (e for e in traced.eqns if e.primitive.name == 'shard_map')
   shapes = [v.aval for v in alone.invars if v.aval.dtype == jnp.bfloat16]
-  # Embedding, query, key, value, out, both of the MLP, and the tanh layer.
+  # Embedding, query, key, value, out, the MLP's two, and the tanh layer.
   assert len(shapes) == 8
-  # They are rounded before they are sent.
+  # The parameters are rounded before they are sent.
   (barrier,) = (
     e for e in traced.eqns if e.primitive.name == 'optimization_barrier'
   )
   sent = [v.aval.shape for v in barrier.outvars if v.aval.dtype == jnp.bfloat16]
   assert sorted(sent) == sorted(aval.shape for aval in shapes)
-  # Gradients of that dtype are added up in float32, and come back so.
+  # Gradients in bfloat16 are accumulated and returned in float32.
   (inner,) = jax_internals.called(alone)
   (loop,) = (e for e in inner.eqns if e.primitive.name == 'scan')
   sums = {v.aval.dtype for v in loop.outvars}
@@ -372,14 +372,14 @@ def test_what_is_rounded_anyway_is_copied_rounded():
   def assert_near(actual, expected):
     assert actual.dtype == np.float32
     error = np.abs(actual - expected).max()
-    # The biases of keys have no gradient but rounding.
+    # The gradients of the keys' biases are only rounding.
     assert error < 0.02 * max(np.abs(expected).max(), 0.01)
 
   jax.tree.map(assert_near, actual, expected)
 
 
 def _count_in_the_loop(operation, kind=VIT, **layout):
-  """How often it is in the loop over micro-batches, and in all."""
+  """Counts an operation in the loop over micro-batches, and in the program."""
   layout = sharding.build(data=2, fsdp=4, tensor=1, shard='all', **layout)
   model = kind.build()
   function = step_lib.make_loss_and_grad(
@@ -389,7 +389,7 @@ def _count_in_the_loop(operation, kind=VIT, **layout):
   batch = sharding.put_batch(_batch(), layout.mesh)
   text = jax.jit(function).lower(params, batch, jax.random.key(0))
   text = text.compile().as_text()
-  # Computations of the module by name, and those that a loop's body calls.
+  # Finds the module's computations that a loop's body calls.
   computations = dict(
     re.findall(r'^%?([\w.\-]+) [^\n]*\{\n(.*?)^\}', text, re.M | re.S)
   )

@@ -1,4 +1,4 @@
-"""The rules: which dimension of which parameter lies along which mesh axis."""
+"""Guards: each parameter is split over the right mesh axes, in memory, too."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ from vit_jax.training import step as step_lib
 
 BLOCK = 'Transformer/encoderblock_3/'
 ATTENTION = BLOCK + 'MultiHeadDotProductAttention_0/'
-# Of ViT-B/16; name, shape, over tensor alone, and over fsdp too.
+# ViT-B/16's parameters: name, shape, the spec over `tensor`, and the dimension
+# that is split over `fsdp`, too.
 RULES = [
   ('embedding/kernel', (16, 16, 3, 768), P(*[None] * 4), (0,)),
   ('cls', (1, 1, 768), P(None, None, None), (2, 'fsdp')),
@@ -34,11 +35,11 @@ RULES = [
   (BLOCK + 'MlpBlock_0/Dense_1/bias', (768,), P(None), (0,)),
   (BLOCK + 'LayerNorm_0/scale', (768,), P(None), (0,)),
   ('MAPHead_0/MlpBlock_0/Dense_0/kernel', (768, 3072), P(None, 'tensor'), (0,)),
-  # 1,001 classes can't be divided by two, nor three channels.
+  # Two divides neither 1,001 classes nor three channels.
   ('head/kernel', (768, 1001), P(None, None), (0,)),
   ('head/bias', (1001,), P(None), ()),
   ('block1/unit1/conv1/kernel', (1, 1, 64, 256), P(*[None] * 4), (2,)),
-  # One dimension more, of the blocks, which are taken one at a time.
+  # Scanned blocks have one more dimension, which is not split.
   (
     'Transformer/encoderblock/MlpBlock_0/Dense_0/kernel',
     (4096, 768, 3072),
@@ -73,7 +74,7 @@ def _state(**overrides):
 
 
 def _split_names(tree, shardings, axis):
-  """Which leaves are split over an axis."""
+  """Returns the names of the leaves that are split over an axis."""
   return {
     jax.tree_util.keystr(path)
     for (path, _), sharding in zip(
@@ -94,7 +95,7 @@ def test_what_each_choice_splits(shard, params, others):
   state = jax.eval_shape(_state())
   shardings = layout.state(state)
   count = len(jax.tree.leaves(state.params))
-  # All but the head's bias, of 6 classes.
+  # All leaves except the head's bias, which has 6 classes.
   for part, split, copies in (
     ('params', params, 1),
     ('opt_state', others, 2),
@@ -118,7 +119,7 @@ def test_without_an_fsdp_axis_all_choices_are_one():
 
 
 def test_state_is_made_split():
-  # Neither at rest nor while it is made does a device hold more than its part.
+  # No device holds more than its part, also while the state is being created.
   layout = sharding.build(data=1, fsdp=8, tensor=1, shard='all', gather='step')
   first_state = _state(width=256, mlp_dim=1024, heads=8)
   shapes = jax.eval_shape(first_state)
@@ -199,7 +200,8 @@ def test_description():
   assert header.split() == [
     *('parameters', 'shape', 'at', 'rest', 'update', 'bytes', '+', 'state')
   ]
-  # 3 kernels of 800 bytes; halves at rest, quarters of moment and average.
+  # 3 kernels of 800 bytes; a device holds a half of the parameters, and a
+  # quarter of moment and average.
   assert row.split() == [
     *('encoderblock_*/MlpBlock_*/Dense_*/kernel', 'x3', '(10,', '20)'),
     *('(-,', 'tensor)', '(fsdp,', 'tensor)', '1,200', '1,200'),

@@ -1,4 +1,4 @@
-"""Sizes of the mesh's axes, and where devices of several slices go."""
+"""Guards: the mesh has the right sizes, and places slices correctly."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from vit_jax.sharding import mesh as mesh_lib
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-  """What a mesh is made of, on some machine."""
+  """A fake device, for meshes of other machines."""
 
   id: int
   process_index: int = 0
@@ -39,7 +39,7 @@ def test_axis_sizes(sizes, shape):
   mesh = sharding.make_mesh(*sizes)
   assert tuple(mesh.shape.values()) == shape
   assert mesh.axis_names == ('data', 'fsdp', 'tensor')
-  # Neighbours along the last axis, which exchange the most, are neighbours.
+  # Devices along the last axis communicate the most, so they are neighbours.
   assert [d.id for d in mesh.devices.flat] == list(range(mesh.size))
 
 
@@ -51,7 +51,7 @@ def test_axis_sizes(sizes, shape):
     (96, 1, 1, (3, 32, 1)),
     (24, 1, 1, (3, 8, 1)),
     (7, 1, 1, (7, 1, 1)),
-    # Two slices of four devices do not hold eight together: told by others.
+    # A `tensor` group of 8 does not fit a slice of 4: `device_grid` refuses it.
     (8, 8, 2, (1, 1, 8)),
     # `fsdp` stays within a slice.
     (32, 1, 4, (4, 8, 1)),

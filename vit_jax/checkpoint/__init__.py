@@ -1,9 +1,9 @@
-"""Saving and restoring the training state, and reading its parameters.
+"""Saves and restores the training state, and reads its parameters.
 
 A run keeps its states under `WORKDIR/checkpoints/STEP`, and parameters alone
-under `WORKDIR/best/STEP` and `WORKDIR/final/STEP`. A directory exists under its
-final name only when everything in it was written (Orbax), and holds digests of
-its arrays, by which damage is found before anything is used.
+under `WORKDIR/best/STEP` and `WORKDIR/final/STEP`. Orbax gives a directory its
+final name only when everything in it is written. Each directory holds digests
+of its arrays, so that damage is found before anything is used.
 """
 
 from vit_jax.checkpoint.folders import BEST, DAMAGED, FINAL, FOLDER

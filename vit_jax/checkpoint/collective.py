@@ -1,4 +1,4 @@
-"""What one process found, told to all, so that they decide alike."""
+"""Shares what each process found, so that all processes decide alike."""
 
 import jax
 import numpy as np
@@ -9,7 +9,9 @@ _STEPS = 256
 
 
 def gather(code: int, text: str = '') -> list[tuple[int, str]]:
-  """What each process gave, in their order. All must call this.
+  """Returns every process's (code, text), in the order of the processes.
+
+  All processes must call this.
 
   Args:
     code: 0 to 255.
@@ -29,7 +31,7 @@ def gather(code: int, text: str = '') -> list[tuple[int, str]]:
 
 
 def same_steps(steps: list[int]) -> list[int]:
-  """Process 0's list of steps, cut to its last 256. All must call this."""
+  """Returns process 0's last 256 steps. All processes must call this."""
   if jax.process_count() == 1:
     return steps
   numbers = np.full(_STEPS, -1, np.int32)

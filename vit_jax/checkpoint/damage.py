@@ -1,4 +1,4 @@
-"""Why something could not be read: is it damaged, or out of reach?"""
+"""Decides from an error whether a checkpoint is damaged or out of reach."""
 
 import errno
 import re
@@ -10,8 +10,8 @@ from vit_jax.checkpoint.record import DamagedError
 from vit_jax.runtime import errors
 from vit_jax.workdir import buckets
 
-# What a missing file, or one of the wrong kind, leads to; bytes that are no
-# text of their encoding (EILSEQ) are damage, too.
+# The errors of a missing file, of a file of the wrong kind, and of bytes that
+# cannot be decoded as text (EILSEQ).
 _DAMAGE = {
   *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EILSEQ, errno.EINVAL),
 }
@@ -22,25 +22,26 @@ _OUT_OF_REACH = re.compile(
 )
 _UNANSWERED = re.compile(r'(UNAVAILABLE|DEADLINE_EXCEEDED)\b')
 _ERRNO = re.compile(r"os_error_code='(\d+)'")
-# Clients of object stores, whose errors have no common base.
+# Client libraries of object stores; their errors have no common base class.
 _CLIENTS = ('aiohttp', 'gcsfs', 'google', 'requests', 'urllib3', 'botocore')
 
 
 def is_out_of_reach(error: BaseException) -> bool:
-  """Whether an error says nothing about the files that were to be read.
+  """Whether an error is no evidence of damaged files.
 
-  That is so without memory, permission, network, or a working device. Damaged
-  files lead to errors of many kinds, so all others count as damage.
+  Such errors are a lack of memory or permission, and faults of the network or
+  of a device. Damaged files raise errors of many types, so all other errors
+  count as damage.
   """
   return any(_is_out_of_reach(link) for link in _chain(error))
 
 
 def is_unanswered(path: epath.PathLike, error: BaseException) -> bool:
-  """Whether an object store did not answer, so that another try may do better.
+  """Whether an object store did not answer, so that a retry may succeed.
 
   Args:
-    path: that was to be read or written.
-    error: what came of it.
+    path: the path that the program tried to read or write.
+    error: the resulting error.
   """
   return buckets.is_store(path) and any(map(_is_unanswered, _chain(error)))
 
@@ -52,7 +53,7 @@ def _is_unanswered(error: BaseException) -> bool:
     code = str(getattr(error, 'code', None) or '')
     if code:
       return code in ('408', '429') or code.startswith('5')
-    # Those without one are the network's, or of credentials.
+    # Errors without a code come from the network or from credentials.
     return isinstance(error, OSError) or 'Transport' in type(error).__name__
   return _UNANSWERED.match(str(error)) is not None
 
@@ -66,7 +67,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def _is_out_of_reach(error: BaseException) -> bool:
-  if isinstance(error, FileNotFoundError):  # With and without a number.
+  if isinstance(error, FileNotFoundError):  # Its `errno` may be missing.
     return False
   if isinstance(error, OSError):
     return error.errno not in _DAMAGE
@@ -83,8 +84,8 @@ def _is_out_of_reach(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-  """An error as part of a message."""
-  # Orbax wraps what TensorStore says.
+  """Formats an error in one line, as part of a message."""
+  # Orbax wraps TensorStore's errors; the innermost one has the reason.
   while not isinstance(error, DamagedError) and error.__cause__ is not None:
     error = error.__cause__
   text = (str(error).strip().splitlines() or [''])[0]

@@ -1,11 +1,12 @@
 """Digests of arrays that do not depend on how the arrays are sharded.
 
-Orbax restores flipped bytes without an error. A digest of what was in memory,
-compared with that of what was restored, covers the whole way, and nothing has
-to be read again. Each element's bits are hashed together with its index, and
-the hashes are summed modulo 2^32, twice. A sum has no order, so it is the same,
-bit for bit, on any number of devices and processes, and on the host. A change
-of one element always changes it; others go unnoticed once in 2^64.
+Orbax restores flipped bytes without an error. Comparing the digests of the
+arrays in memory before the save and after the restore covers the whole path,
+and reads nothing twice. Each element's bits are hashed together with its index,
+and the hashes are summed modulo 2^32, with two different hashes. A sum does not
+depend on order, so it is bitwise the same on any number of devices and
+processes, and on the host. A change of one element always changes the digest;
+any other change goes unnoticed with probability 2^-64.
 """
 
 import collections
@@ -19,13 +20,13 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-# An index below this fits into 32 bits. Larger arrays are hashed by two
-# indices: of the row, and within the row.
+# An index below this fits into 32 bits. The elements of larger arrays are
+# hashed with two indices: the row's, and the element's within the row.
 _ROW_LIMIT = 2**32
-# So that the host's intermediate arrays stay in the processor's cache.
+# Small enough for the host's intermediate arrays to stay in the CPU's cache.
 _CHUNK = 2**16
-# Elements on a CPU that are hashed with NumPy: 0.2 s for as many, where
-# compiling for the device takes 1 to 2 s in each new process.
+# Up to this many elements on a CPU are hashed with NumPy, in 0.2 s. Compiling
+# for the device takes 1 to 2 s in each new process.
 _FEW = 2**22
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -44,27 +45,27 @@ def named_leaves(tree: Any) -> dict[str, Any]:
   }
   if len(named) < len(flat):
     raise ValueError(
-      f'{len(flat)} arrays have {len(named)} names: keys must not hold a /.'
+      f'{len(flat)} arrays have {len(named)} names: keys must not contain a /.'
     )
   return named
 
 
 def digests(tree: Any) -> dict[str, str]:
-  """The digest of each array of a tree.
+  """Returns the digest of each array of a tree.
 
   Args:
-    tree: of `jax.Array`s, global ones included (then all processes must call
-      this), NumPy arrays and numbers.
+    tree: a tree of `jax.Array`s, NumPy arrays and numbers. If it has global
+      arrays, all processes must call this.
 
   Returns:
-    `{'a/b': 16 hexadecimal digits}`. Shapes and dtypes are not part of them.
+    `{'a/b': 16 hexadecimal digits}`. Digests do not cover shapes and dtypes.
 
   Raises:
-    ValueError: an array is not of 1, 2, 4 or 8 bytes an element.
+    ValueError: an array is neither of real numbers nor of booleans.
   """
   leaves = named_leaves(tree)
   result = {}
-  # One function can only compute on one set of devices.
+  # A jitted function takes only arrays that are on the same devices.
   by_devices = collections.defaultdict(dict)
   for name, leaf in leaves.items():
     _check_dtype(name, leaf)
@@ -93,7 +94,7 @@ def _check_dtype(name, leaf) -> None:
 
 
 def _better_on_host(devices, arrays) -> bool:
-  """Whether compiling takes longer than hashing, and nothing is copied."""
+  """Whether NumPy is faster than compiling, and reads without a copy."""
   return (
     all(device.platform == 'cpu' for device in devices)
     and len(devices) == 1
@@ -107,11 +108,11 @@ def _hexadecimal(sums) -> str:
 
 
 def _replicated(arrays) -> NamedSharding | None:
-  """A whole copy on each of the arrays' devices, for every process to read."""
+  """Replicates over the arrays' devices, so that every process can read it."""
   for array in arrays:
     if isinstance(array.sharding, NamedSharding):
       return NamedSharding(array.sharding.mesh, P())
-  return None  # All on one device.
+  return None  # All arrays are on one device.
 
 
 @functools.cache
@@ -120,11 +121,11 @@ def _jitted(out_sharding):
 
 
 def _device_sums(arrays: tuple[jax.Array, ...]) -> jax.Array:
-  """The two sums of each array, uint32 [arrays, 2]."""
+  """Returns the two sums of each array, uint32 [arrays, 2]."""
   return jnp.stack([_array_sums(x) for x in arrays])
 
 
-# Jitted on its own so that equal shapes are traced once.
+# Jitted separately, so that arrays of equal shape are traced once.
 @jax.jit
 def _array_sums(x: jax.Array) -> jax.Array:
   if x.dtype == bool:
@@ -135,12 +136,12 @@ def _array_sums(x: jax.Array) -> jax.Array:
   else:
     unsigned = _UNSIGNED[x.dtype.itemsize]
     word = jax.lax.bitcast_convert_type(x, unsigned).astype(np.uint32)
-  # From each axis's index, not by flattening, which would gather a sharded
-  # array.
+  # The indices come from each axis's own index: flattening would gather a
+  # sharded array.
   rows = _row_axes(x.shape)
   column = _index(x.shape, range(rows, x.ndim))
   row = _index(x.shape, range(rows)) if rows else None
-  # One reduction of both, or XLA on CPU would store both terms.
+  # One reduction for both sums: with two, XLA on CPU would store both terms.
   sums = jax.lax.reduce(
     _terms(word, column, row),
     (np.uint32(0), np.uint32(0)),
@@ -151,7 +152,7 @@ def _array_sums(x: jax.Array) -> jax.Array:
 
 
 def _row_axes(shape: tuple[int, ...]) -> int:
-  """How many leading axes make the row's index, for the rest to fit."""
+  """How many leading axes form the row, so that the others fit 32 bits."""
   rows = 0
   while rows < len(shape) - 1 and math.prod(shape[rows:]) > _ROW_LIMIT:
     rows += 1
@@ -177,12 +178,12 @@ def _mix(x):
 
 
 def _fold(low, high):
-  """One 32-bit word of an element's two."""
+  """Combines the two 32-bit words of an element into one."""
   return low ^ _mix(high + np.uint32(0x9E3779B9))
 
 
 def _terms(word, column, row):
-  """What the two sums add up; for jax.Arrays and NumPy arrays alike."""
+  """The terms of the two sums, for `jax.Array`s and NumPy arrays alike."""
   key = _mix(column)
   if row is not None:
     key = _mix(key ^ _mix(row + np.uint32(0x7F4A7C15)))
@@ -191,7 +192,7 @@ def _terms(word, column, row):
 
 
 def _host_sums(x: np.ndarray) -> np.ndarray:
-  """`_array_sums` in NumPy."""
+  """Computes `_array_sums` in NumPy."""
   columns = math.prod(x.shape[_row_axes(x.shape) :])
   unsigned = _UNSIGNED.get(x.dtype.itemsize, np.uint64)
   flat = np.ascontiguousarray(x).reshape(-1).view(unsigned)

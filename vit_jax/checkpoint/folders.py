@@ -1,4 +1,4 @@
-"""Where checkpoints lie: finding them, moving them, and which are damaged."""
+"""Finds and moves checkpoints, and remembers which are damaged."""
 
 import collections
 
@@ -8,38 +8,38 @@ from etils import epath
 from vit_jax.workdir import files
 
 FOLDER = 'checkpoints'
-# Only parameters, of the best and of the last step.
+# These hold only parameters: those of the best and of the last step.
 BEST = 'best'
 FINAL = 'final'
-# Where damaged checkpoints are moved to. None is ever deleted.
+# Damaged checkpoints are moved here, and nothing here is ever deleted.
 DAMAGED = 'damaged_checkpoints'
-# What a step is called while one of the same step takes its place.
+# The suffix of a checkpoint while another of the same step replaces it.
 REPLACED = '.replaced'
 
-# The folder in a checkpoint in which the state is; that of the digests is in
-# record.py. It is the name that Orbax's manager gives to an unnamed item.
+# The folder of the state within a checkpoint; record.py names that of the
+# digests. Orbax's manager gives this name to an unnamed item.
 STATE = 'default'
 
-# Without it a checkpoint on an object store is not complete.
+# On an object store, a checkpoint without this file is incomplete.
 _COMMIT = 'commit_success.txt'
-# Damaged steps by folder, as far as this process knows. `restore_newest` finds
-# them, and may be unable to move them away; a save to the same folder must not
-# take them for complete. All processes know the same.
+# Damaged steps by folder, the same on all processes. `restore_newest` finds
+# them, but may fail to move them away; a later save to the folder must not
+# treat them as complete.
 _DAMAGED_STEPS: dict[str, set[int]] = collections.defaultdict(set)
 
 
 def complete_steps(folder: epath.Path) -> list[epath.Path]:
-  """The complete checkpoints in a folder, oldest first."""
+  """Returns the complete checkpoints in a folder, oldest first."""
   return [path for path in _steps(folder) if _holds_something(path)]
 
 
 def empty_steps(folder: epath.Path) -> list[epath.Path]:
-  """What is called like a checkpoint, but holds nothing."""
+  """Returns the empty folders that are named like a checkpoint."""
   return [path for path in _steps(folder) if _holds_something(path) is False]
 
 
 def _holds_something(path: epath.Path) -> bool | None:
-  """Whether a folder does; None if a run has just deleted it, or it is none."""
+  """Whether a folder is not empty; None if it is gone or not a folder."""
   try:
     return any(path.iterdir())
   except (FileNotFoundError, NotADirectoryError):
@@ -47,16 +47,16 @@ def _holds_something(path: epath.Path) -> bool | None:
 
 
 def _steps(folder: epath.Path) -> list[epath.Path]:
-  # On gs:// what is half-written differs by more than its name.
+  # Orbax leaves out incomplete ones: on gs:// their names look the same.
   complete = ocp.utils.checkpoint_steps_paths(folder)
   steps = [path for path in complete if path.name.isdigit()]
   return sorted(steps, key=lambda path: int(path.name))
 
 
 def latest_step(workdir: epath.PathLike) -> int | None:
-  """The newest complete checkpoint of a run; only looks.
+  """Returns the newest complete step of a run, without changing any file.
 
-  Leaves out what `restore_newest` found damaged in this process.
+  Leaves out the steps that `restore_newest` found damaged in this process.
   """
   folder = files.absolute(workdir) / FOLDER
   steps = {int(path.name) for path in complete_steps(folder)}
@@ -64,9 +64,9 @@ def latest_step(workdir: epath.PathLike) -> int | None:
 
 
 def replaced_steps(folder: epath.Path) -> list[epath.Path]:
-  """What was to be replaced when a run was killed, oldest first.
+  """Returns the checkpoints that a killed run was replacing, oldest first.
 
-  Each is complete if there is no complete checkpoint of its step.
+  Each of them is complete unless its replacement is.
   """
   if not folder.exists():
     return []
@@ -82,7 +82,7 @@ def replaced_steps(folder: epath.Path) -> list[epath.Path]:
 
 
 def candidates(path: epath.PathLike) -> list[epath.Path]:
-  """The checkpoints that a path stands for, oldest first.
+  """Returns the checkpoints that a path stands for, oldest first.
 
   Args:
     path: see `find`.
@@ -93,14 +93,16 @@ def candidates(path: epath.PathLike) -> list[epath.Path]:
   path = files.absolute(path)
   if steps := complete_steps(path / FOLDER):
     return steps
-  # Only now: a run's directory may have any of these names, and be a number.
+  # Checked second: a run's directory may have any of these names, or be a
+  # number.
   if path.name in (FOLDER, BEST, FINAL) and (steps := complete_steps(path)):
     return steps
   if path.name in (BEST, FINAL) and (steps := replaced_steps(path)):
     return steps
   step = path.name.removesuffix(REPLACED)
   if step.isdigit():
-    # Either may have taken the other's place since the path was written down.
+    # A save may have renamed STEP to STEP.replaced, or back, since the user
+    # wrote the path down.
     for name in dict.fromkeys((path.name, step, step + REPLACED)):
       if (path.parent / name).is_dir():
         return [path.parent / name]
@@ -123,25 +125,26 @@ def find(path: epath.PathLike) -> epath.Path:
 
   Args:
     path: `WORKDIR` or `WORKDIR/checkpoints`, `WORKDIR/best` or `WORKDIR/final`
-      (the newest checkpoint there), or one of them, such as
+      (each stands for its newest checkpoint), or one checkpoint, such as
       `WORKDIR/checkpoints/STEP`. If a run was killed while it replaced the only
-      one in `best` or `final`, that is `STEP.replaced` until the next is saved.
+      checkpoint in `best` or `final`, that checkpoint is `STEP.replaced` until
+      the next save.
 
   Raises:
-    ValueError: there is no checkpoint; says what is there instead.
+    ValueError: there is no checkpoint; says what the path has instead.
   """
   return candidates(path)[-1]
 
 
 def move(path: epath.Path, target: epath.Path) -> None:
-  """Moves a folder; raises whatever the file system does.
+  """Moves a folder; passes on the file system's errors.
 
-  Folders of object stores cannot be renamed, nor can some that are mounted:
-  there the files are copied, and deleted when all copies are complete.
+  Folders on object stores, and on some mounts, cannot be renamed: their files
+  are copied, and deleted when all copies are complete.
 
   Args:
-    path: of a folder.
-    target: does not exist; its parent is created.
+    path: the folder.
+    target: the new path, which does not exist; its parent is created.
   """
   if '://' not in str(path):
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -153,14 +156,14 @@ def move(path: epath.Path, target: epath.Path) -> None:
     else:
       return
   _copy(path, target)
-  # First what makes it complete: half of it must not look like all.
+  # The commit file goes first: half of a checkpoint must not look complete.
   (path / _COMMIT).unlink(missing_ok=True)
   path.rmtree()
 
 
 def _copy(folder: epath.Path, target: epath.Path) -> None:
   target.mkdir(parents=True, exist_ok=True)
-  # The mark of completeness last. Object stores may list a folder in itself.
+  # The commit file comes last. Object stores may list a folder within itself.
   entries = [entry for entry in folder.iterdir() if entry != folder]
   for entry in sorted(entries, key=lambda entry: entry.name == _COMMIT):
     if entry.is_dir():
@@ -170,7 +173,7 @@ def _copy(folder: epath.Path, target: epath.Path) -> None:
 
 
 def unused(folder: epath.Path, name: str) -> epath.Path:
-  """A path in a folder that does not exist: `name`, or `name-2`, ..."""
+  """Returns an unused path in a folder: `name`, or `name-2`, ..."""
   path, number = folder / name, 2
   while path.exists():
     path, number = folder / f'{name}-{number}', number + 1
@@ -178,20 +181,20 @@ def unused(folder: epath.Path, name: str) -> epath.Path:
 
 
 def damaged_steps(folder: epath.Path) -> frozenset[int]:
-  """The steps in a folder that are damaged."""
+  """Returns the steps in a folder that are known to be damaged."""
   return frozenset(_DAMAGED_STEPS.get(str(folder), ()))
 
 
 def note_damaged(path: epath.Path) -> None:
-  """Notes that the checkpoint `FOLDER/STEP` is damaged and still there."""
+  """Notes that the checkpoint `FOLDER/STEP` is damaged and still in place."""
   _DAMAGED_STEPS[str(path.parent)].add(int(path.name))
 
 
 def discard_damaged(path: epath.Path) -> None:
-  """Forgets a checkpoint `FOLDER/STEP`, which is there no more."""
+  """Forgets the damage of `FOLDER/STEP`, which no longer exists."""
   _DAMAGED_STEPS[str(path.parent)].discard(int(path.name))
 
 
 def forget_damaged(folder: epath.Path) -> None:
-  """Forgets all steps of a folder, which are about to be read again."""
+  """Forgets all damage in a folder, which is about to be read again."""
   _DAMAGED_STEPS.pop(str(folder), None)

@@ -1,9 +1,9 @@
-"""Keeps the memory of a process flat over thousands of saves.
+"""Keeps the memory of a process constant over thousands of saves.
 
-TensorStore 0.1.86 never frees what it turns from its own JSON into Python's: 3
-kB whenever Orbax asks for its counters, only to log them, and 250 bytes for the
-description of each array of each save. And a save has new threads, which take
-their memory from the arenas of glibc, eight a core: all become full of holes.
+TensorStore 0.1.86 leaks the Python objects that it makes from its own JSON: 3
+kB whenever Orbax logs its counters, and 250 bytes for the description of each
+array in each save. Besides, each save starts new threads. They take memory from
+glibc's arenas, eight per core, all of which become fragmented.
 """
 
 import ctypes
@@ -15,25 +15,25 @@ import tensorstore
 
 from vit_jax.runtime import jax_internals
 
-# Of glibc's malloc.h. Two arenas: threads that decode images, each for
-# milliseconds, hardly meet at them.
+# The value of M_ARENA_MAX in glibc's malloc.h. Two arenas are enough: the
+# threads that decode images, for milliseconds each, hardly contend for them.
 _M_ARENA_MAX = -8
 _ARENAS = 2
 
 
 @functools.cache
 def plug() -> None:
-  """Makes Orbax ask TensorStore less; once for the whole process."""
+  """Limits arenas and Orbax's calls of TensorStore, once per process."""
   if mallopt := getattr(ctypes.CDLL(None), 'mallopt', None):
     mallopt(_M_ARENA_MAX, _ARENAS)
   tensorstore.experimental_collect_matching_metrics = lambda *_, **__: []
-  # Without it, Orbax is of a release that may leak.
+  # None for Orbax releases that this fix does not know; they may leak.
   if orbax := jax_internals.orbax_tensorstore():
     orbax.ts = _TensorStore()
 
 
 class _Spec:
-  """What Orbax describes a key-value store by."""
+  """Orbax's description of a key-value store."""
 
   def __init__(self, description: dict[str, Any]):
     self.text = json.dumps(description)
@@ -43,7 +43,7 @@ class _Spec:
 
 
 class _KvStore:
-  """TensorStore's, as far as Orbax uses it."""
+  """The part of `tensorstore.KvStore` that Orbax uses."""
 
   Spec = _Spec
 
@@ -53,7 +53,7 @@ class _KvStore:
 
 
 class _TensorStore:
-  """The module as Orbax sees it, with descriptions that are made once."""
+  """Stands in for the `tensorstore` module, and makes each description once."""
 
   KvStore = _KvStore
 
@@ -61,7 +61,7 @@ class _TensorStore:
     return getattr(tensorstore, name)
 
 
-# The arrays of a checkpoint lie in the same store.
+# All arrays of a checkpoint are in the same store, so few entries are enough.
 @functools.lru_cache(maxsize=16)
 def _resolved(text: str) -> dict[str, Any]:
   return tensorstore.KvStore.Spec(json.loads(text)).to_json()
@@ -73,5 +73,5 @@ def _malloc_trim():
 
 
 def give_back() -> None:
-  """Gives the system what was freed; where the C library is glibc."""
+  """Returns freed memory to the operating system, if the C library is glibc."""
   _malloc_trim()(0)

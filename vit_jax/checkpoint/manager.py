@@ -1,4 +1,4 @@
-"""The checkpoints of one run: which are kept, and saving them."""
+"""Saves one run's checkpoints, and decides which of them to keep."""
 
 import math
 import sys
@@ -15,7 +15,7 @@ from vit_jax.workdir import files
 
 
 def is_better(metric: str, value: float, than: float) -> bool:
-  """Whether a value of a metric is better; one ending in `loss` if lower."""
+  """Whether a metric improved: lower is better if its name ends in `loss`."""
   return value < than if metric.endswith('loss') else value > than
 
 
@@ -33,15 +33,15 @@ class Checkpoints:
   ):
     """Opens (and creates) the run's checkpoint folder.
 
-    What a killed run left half-written is removed.
+    Removes incomplete checkpoints that a killed run left.
 
     Args:
       workdir: the run's directory.
-      keep: how many of the newest to keep.
-      keep_every: steps whose multiples are kept for good; 0 keeps none.
+      keep: how many of the newest checkpoints to keep.
+      keep_every: multiples of this many steps are kept for good; 0 keeps none.
       best: a metric, such as `test/accuracy` or `test/loss`, whose best step is
-        kept, too (see `is_better`; the first of equal ones); '' keeps none.
-      timeout: how many seconds to wait for a save to end.
+        kept, too (see `is_better`; the first of equal steps); '' keeps none.
+      timeout: the longest time to wait for a save to end, in seconds.
 
     Raises:
       SaveError: the folder cannot be created.
@@ -57,12 +57,12 @@ class Checkpoints:
         self.note(int(path.name), record.read_metrics(path))
 
   def note(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Remembers a step's value of the metric `best`, if it is among them.
+    """Remembers a step's value of the metric `best`, if `metrics` has it.
 
     Args:
-      step: saved already, or not.
-      metrics: of that step, numbers by name. A value that is not finite counts
-        as none.
+      step: a step, which may or may not be saved already.
+      metrics: the metrics of that step, numbers by name. A value that is not
+        finite counts as missing.
     """
     value = metrics.get(self._best)
     if value is None:
@@ -92,8 +92,7 @@ class Checkpoints:
   def latest_step(self) -> int | None:
     """The newest step that was completely saved; None if there is none.
 
-    Leaves out what is known to be damaged. Does not wait for the save under
-    way.
+    Leaves out steps known to be damaged. Does not wait for the current save.
     """
     return self._saver.latest_step
 
@@ -103,22 +102,22 @@ class Checkpoints:
     state: Any,
     metrics: Mapping[str, Any] | None = None,
   ) -> None:
-    """Starts saving; returns when the state was copied off the devices.
+    """Starts saving; returns when the state is copied off the devices.
 
-    Waits for the save before it to end. A step that is complete already is not
-    saved again, unless `restore_newest` found it damaged: then it is deleted
-    and saved anew.
+    First waits for the previous save to end. A step that is complete already is
+    not saved again, unless `restore_newest` found it damaged: then it is
+    deleted and saved anew.
 
     Args:
-      step: of the state.
+      step: the step of the state.
       state: a tree of arrays.
-      metrics: of this very step, numbers by name; more may be told by `note`. A
-        step without a finite value of the metric `best` is not compared.
+      metrics: the metrics of this step, numbers by name; `note` can give the
+        value of `best` later. Without a finite value the step cannot be best.
 
     Raises:
-      SaveError: the save before failed, or did not end within the time; or this
-        one could not start. Names the step, the reason and the last complete
-        step.
+      SaveError: the previous save failed or did not end within the time limit,
+        or this one could not start. Names the step, the reason and the last
+        complete step.
     """
     self._saver.wait()
     tree = flax.serialization.to_state_dict(state)
@@ -139,7 +138,7 @@ class Checkpoints:
     self._saver.check()
 
   def wait(self) -> None:
-    """Waits for the save under way; raises SaveError like `save`."""
+    """Waits for the current save; raises SaveError like `save`."""
     self._saver.wait()
 
   def restore(self, step: int, abstract_state: Any) -> Any:
@@ -150,8 +149,9 @@ class Checkpoints:
     """Waits for the last save and releases the manager.
 
     Raises:
-      SaveError: the last save failed, or did not end within the time. While
-        another exception is handled it is only logged, so as not to hide that.
+      SaveError: the last save failed, or did not end within the time limit.
+        While another exception is handled, this one is only logged, so that it
+        does not hide the other.
     """
     handled = sys.exception()
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints that hold only parameters, and reading parameters out of all."""
+"""Saves parameters alone, and reads parameters from any checkpoint."""
 
 import contextlib
 from collections.abc import Mapping
@@ -33,26 +33,27 @@ def save_params(
   *,
   timeout: float = 1800.0,
 ) -> epath.Path:
-  """Saves parameters to `WORKDIR/KIND/STEP`, in place of those before.
+  """Saves parameters to `WORKDIR/KIND/STEP`, replacing the previous ones.
 
-  Those go only when the new ones are complete. Returns when all is written.
-  All processes must call this; each writes its shards.
+  The previous ones are deleted only when the new ones are complete. Returns
+  when everything is written. All processes must call this; each writes its
+  shards.
 
   Args:
     workdir: the run's directory.
     kind: 'best' or 'final'.
-    step: that the parameters are of.
-    params: those to evaluate with, a tree of arrays: averaged ones if the run
-      averages.
-    metrics: of this step, for `read_metrics`.
-    timeout: how many seconds to wait, at most.
+    step: the step of the parameters.
+    params: the parameters to evaluate with, a tree of arrays; the averaged
+      ones if the run averages.
+    metrics: the metrics of this step, for `read_metrics`.
+    timeout: the longest time to wait, in seconds.
 
   Returns:
     The checkpoint's path, for `read_params`.
 
   Raises:
-    ValueError: `kind` is neither.
-    SaveError: it could not be written, or not within the time.
+    ValueError: `kind` is neither 'best' nor 'final'.
+    SaveError: the parameters could not be written within the time limit.
   """
   if kind not in (folders.BEST, folders.FINAL):
     raise ValueError(
@@ -72,7 +73,7 @@ def save_params(
 
 @contextlib.contextmanager
 def _out_of_the_way(folder: epath.Path, step: int):
-  """Renames a checkpoint of the same step while a new one is saved."""
+  """Renames an existing checkpoint of `step` while a new one is saved."""
   path = folder / str(step)
   unanswered, problem = 0, ''
   if jax.process_index() == 0:
@@ -80,10 +81,10 @@ def _out_of_the_way(folder: epath.Path, step: int):
       _put_back(folder)
       if path.exists():
         folders.move(path, folder / f'{step}{folders.REPLACED}')
-    except Exception as error:  # Each kind of file system has its own.
+    except Exception as error:  # The type depends on the file system.
       problem = saving.cause(error)
       unanswered = int(damage.is_unanswered(path, error))
-  # The others must not wait for one that raised.
+  # All processes raise alike: otherwise the others would wait for process 0.
   unanswered, problem = collective.gather(unanswered, problem)[0]
   if problem:
     kind = errors.StoreError if unanswered else errors.SaveError
@@ -91,7 +92,7 @@ def _out_of_the_way(folder: epath.Path, step: int):
   try:
     yield
   finally:
-    # The new one is complete, or the reason is known; that is no news.
+    # The save has ended or raised already, so a failure here is only logged.
     if jax.process_index() == 0:
       try:
         _put_back(folder)
@@ -102,10 +103,10 @@ def _out_of_the_way(folder: epath.Path, step: int):
 
 
 def _put_back(folder: epath.Path) -> None:
-  """Ends what a save under way, or a killed one, has left.
+  """Cleans up after a save that has ended or was killed.
 
-  What was to be replaced is deleted if what replaces it is complete, and gets
-  its name back otherwise.
+  A renamed checkpoint is deleted if its replacement is complete. Otherwise it
+  gets its name back.
   """
   complete = {path.name for path in folders.complete_steps(folder)}
   for replaced in folders.replaced_steps(folder):
@@ -113,17 +114,17 @@ def _put_back(folder: epath.Path) -> None:
     if path.name in complete:
       replaced.rmtree()
       continue
-    if path.exists():  # Half of a move, or of a save.
+    if path.exists():  # An incomplete move or save.
       path.rmtree()
     folders.move(replaced, path)
 
 
 def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
-  """Reads a run's parameters, averaged ones where the run kept an average.
+  """Reads a run's parameters; the averaged ones if the run kept an average.
 
-  The optimizer's state is not read. What is read is compared with what was
-  saved. Where `path` names no single checkpoint and the newest is damaged, the
-  one before it is read, with a warning.
+  Does not read the optimizer's state. Verifies the parameters against the
+  saved digests. If `path` stands for several checkpoints and the newest is
+  damaged, reads the one before it, with a warning.
 
   Args:
     path: see `find`.
@@ -132,9 +133,10 @@ def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
     The parameters as a tree of NumPy arrays, and the checkpoint's path.
 
   Raises:
-    ValueError: no checkpoint, a damaged one (names the arrays), or one that
+    ValueError: there is no checkpoint, it is damaged (names the arrays), or it
       holds no parameters.
-    OSError: it cannot be read for want of memory, permission or an answer.
+    OSError: the files cannot be read: there is not enough memory, no
+      permission, or the file system does not answer.
   """
   candidates = folders.candidates(path)
   reasons = []
@@ -153,13 +155,13 @@ def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
 
 
 def is_intact(path: epath.PathLike) -> bool:
-  """Whether a path has parameters as they were saved; logs what it has not.
+  """Whether a path has intact parameters; logs the reason if not.
 
   Args:
     path: see `find`.
 
   Raises:
-    OSError: they cannot be read, and may be intact.
+    OSError: the parameters cannot be read, and may be intact.
   """
   try:
     read_params(path)
@@ -182,7 +184,7 @@ def _read(path: epath.Path) -> Any:
   except OSError as error:
     _check_reach(path, error)
     raise
-  # Orbax's metadata may be damaged; the record has a checksum.
+  # The record has a checksum; Orbax's metadata may be damaged.
   arrays = stored_arrays.shapes(tree) if saved is None else saved.arrays
   parts = {name.partition('/')[0] for name in arrays}
   name = 'ema_params' if 'ema_params' in parts else 'params'
@@ -195,7 +197,7 @@ def _read(path: epath.Path) -> Any:
     params = _read_arrays(path, name, tree[name])
     if saved is not None:
       saved.check(params, name)
-  except Exception as error:  # Whatever damaged files lead to.
+  except Exception as error:  # Damaged files raise errors of many types.
     _check_reach(path, error)
     raise DamagedError(
       f'{path} is damaged: {damage.one_line(error)}.'
@@ -203,14 +205,14 @@ def _read(path: epath.Path) -> Any:
   if saved is None:
     logging.warning(
       '%s was saved without fingerprints (by an earlier version, or another'
-      ' program): what was read could not be verified.',
+      ' program): its parameters could not be verified.',
       path,
     )
   return params
 
 
 def _check_reach(path: epath.Path, error: Exception) -> None:
-  """Raises OSError or StoreError if an error says nothing about the files."""
+  """Raises OSError or StoreError if an error is no evidence of damage."""
   if damage.is_unanswered(path, error):
     raise errors.StoreError(
       f'{path} cannot be read: {damage.one_line(error)}.'

@@ -1,9 +1,9 @@
-"""What a checkpoint holds, in its own words: digests, shapes and metrics.
+"""The record in each checkpoint: digests, shapes, dtypes and metrics.
 
-It is a JSON item of the same Orbax checkpoint, and so becomes visible together
-with the arrays. It carries a checksum of itself. While that is right, the
-record says what was saved: a state that differs from it is damaged, and a run
-whose model differs from it is another run.
+The record is a JSON item of the same Orbax checkpoint, so it becomes visible
+together with the arrays. It contains a checksum of itself. If the checksum is
+right, a state that differs from the record is damaged, and a model that differs
+from it belongs to another run.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from vit_jax.checkpoint import fingerprint
 from vit_jax.runtime import json_text
 
 ITEM = 'fingerprints'
-# The names of Orbax's files: of JSON items, and of what lists the items.
+# Orbax's names for the file of a JSON item and for the file that lists items.
 _FILE = 'metadata'
 _ITEMS = '_CHECKPOINT_METADATA'
 
@@ -41,12 +41,12 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What a checkpoint holds.
+  """The content of a checkpoint.
 
   Attributes:
-    arrays: by name, such as `params/head/kernel`.
+    arrays: the arrays by name, such as `params/head/kernel`.
     empty: the names of the nodes without arrays, sorted.
-    metrics: of the step that was saved, only finite ones.
+    metrics: the finite metrics of the saved step.
   """
 
   arrays: dict[str, Array]
@@ -54,14 +54,14 @@ class Record:
   metrics: dict[str, float]
 
   def check(self, tree: Any, part: str = '') -> None:
-    """Compares arrays with what was saved; see `fingerprint.digests`.
+    """Compares arrays with the saved digests; see `fingerprint.digests`.
 
     Args:
-      tree: all of the state, or of the part of it that `part` names.
-      part: '' or a first key of the state.
+      tree: the whole state, or the part of it that `part` names.
+      part: '' or one of the state's top-level keys.
 
     Raises:
-      DamagedError: names the arrays that differ.
+      DamagedError: arrays differ; names them.
     """
     prefix = f'{part}/' if part else ''
     saved = {
@@ -83,7 +83,7 @@ class Record:
 
 
 def build(tree: Any, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-  """The record of a state about to be saved, as JSON values.
+  """Builds the record of a state about to be saved, as JSON values.
 
   All processes must call this; see `fingerprint.digests`.
   """
@@ -109,7 +109,7 @@ def build(tree: Any, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def empty_nodes(tree: Mapping[str, Any]) -> list[str]:
-  """The names of a state's nodes without arrays, which Orbax saves, too."""
+  """Returns the names of the nodes without arrays, which Orbax saves, too."""
   flat = flax.traverse_util.flatten_dict(tree, keep_empty_nodes=True)
   empty = flax.traverse_util.empty_node
   return sorted('/'.join(k) for k, v in flat.items() if v is empty or v is None)
@@ -124,17 +124,18 @@ def read(path: epath.Path) -> Record | None:
   """Reads the record of a checkpoint.
 
   Returns:
-    None if it was saved without one, by an earlier version or another program.
+    The record; None if an earlier version or another program saved the
+    checkpoint without one.
 
   Raises:
-    DamagedError: it is gone, or not what was written.
-    OSError: it cannot be read.
+    DamagedError: the record is missing, or not what was written.
+    OSError: the record cannot be read.
   """
   try:
     text = (path / ITEM / _FILE).read_text()
   except FileNotFoundError:
     if _had_record(path):
-      raise DamagedError(f'{ITEM}/{_FILE} is gone') from None
+      raise DamagedError(f'{ITEM}/{_FILE} is missing') from None
     return None
   except (NotADirectoryError, IsADirectoryError, UnicodeDecodeError) as error:
     raise DamagedError(f'{ITEM}/{_FILE} cannot be read: {error}') from error
@@ -159,8 +160,8 @@ def read(path: epath.Path) -> Record | None:
 def _had_record(path: epath.Path) -> bool:
   """Whether a checkpoint without a record was saved with one.
 
-  It was if anything of it says so, or if an earlier step beside it has one: a
-  run that saves them does not cease to.
+  It was if its folder or Orbax's list of items still shows the record, or if an
+  earlier step beside it has one: a run that saves records never stops doing so.
   """
   if (path / ITEM).exists():
     return True
@@ -182,7 +183,7 @@ def _had_record(path: epath.Path) -> bool:
 
 
 def read_metrics(path: epath.PathLike) -> dict[str, float]:
-  """The metrics saved with a checkpoint; {} if none can be read."""
+  """Returns the metrics saved with a checkpoint; {} if none can be read."""
   try:
     record = read(epath.Path(path))
   except (DamagedError, OSError):

@@ -1,4 +1,4 @@
-"""Restoring the newest intact checkpoint onto devices."""
+"""Restores the newest intact checkpoint onto the devices."""
 
 import time
 from typing import Any
@@ -21,56 +21,56 @@ from vit_jax.checkpoint.record import DamagedError
 from vit_jax.runtime import errors
 from vit_jax.workdir import files
 
-# What a process says of what it read.
+# What a process can find when it reads a checkpoint.
 _VERIFIABLE, _UNVERIFIABLE, _DAMAGED, _FOREIGN, _OUT_OF_REACH, _UNANSWERED = (
   range(6)
 )
 
-# Seconds before trying again. A hiccup passes, and so does a cache of what was
-# not there a moment ago: the longer pauses are for file systems of several.
+# Pauses in seconds before reading again, as a fault may be brief. A shared file
+# system needs longer pauses: a host may have cached that a file is missing.
 _PAUSES = (0.5, 1.0)
 _SHARED_PAUSES = (1.0, 4.0, 10.0)
 
 
 class _OnlySomeError(DamagedError):
-  """The first process sees nothing wrong, others do."""
+  """Processes other than process 0 found damage."""
 
 
 class _OutOfReachError(OSError):
-  """Nothing is known of a checkpoint's files."""
+  """A checkpoint cannot be read, and may be intact."""
 
 
 def restore_newest(
   workdir: epath.PathLike, abstract_state: Any, *, set_aside: bool = True
 ) -> tuple[Any, int] | None:
-  """Restores the newest checkpoint of a run that is intact.
+  """Restores a run's newest intact checkpoint.
 
-  What cannot be read is tried again for some seconds. Damaged ones are logged
-  as errors and, once an intact one was found, moved to
-  `WORKDIR/damaged_checkpoints/STEP`. Those that stay (they could not be moved,
-  or process 0 sees nothing wrong) count as absent in this process:
-  `Checkpoints` neither names nor keeps to them, and saves their steps anew.
+  Retries for some seconds if a checkpoint cannot be read. Logs damaged ones as
+  errors and, once an intact one is found, moves them to
+  `WORKDIR/damaged_checkpoints/STEP`. Some stay: those that cannot be moved, and
+  those in which process 0 finds no damage. They count as absent in this
+  process: `Checkpoints` ignores them, and saves their steps anew.
 
   All processes must call this; if one of them cannot read a checkpoint, none
-  uses it. There is no time limit: a file system, or a process, that does not
-  answer is for the run's watchdog to end (`guard.exit_after`).
+  uses it. There is no time limit: if a file system or a process does not
+  answer, the run's watchdog ends the run (`guard.exit_after`).
 
   Args:
     workdir: the run's directory.
     abstract_state: the state as `jax.ShapeDtypeStruct`s with shardings.
-    set_aside: False only reads, and leaves the damaged ones where they are.
+    set_aside: whether to move damaged checkpoints; False only reads.
 
   Returns:
-    The state, on the devices the shardings name, and its step. None if there
-    are no checkpoints.
+    The state, on the devices of its shardings, and its step. None if there are
+    no checkpoints.
 
   Raises:
     ValueError: there are checkpoints, but none is intact (says what is wrong
       with each); or the newest intact one holds another model's or optimizer's
       state (lists missing, extra and misshapen arrays).
-    OSError: one cannot be read for want of memory, permission or an answer,
-      which says nothing about what it holds. Nothing was moved.
-    StoreError: the same, of an object store that does not answer.
+    OSError: a checkpoint cannot be read for lack of memory, of permission or of
+      an answer, and may be intact. Nothing was moved.
+    StoreError: the same on an object store that does not answer.
   """
   workdir = files.absolute(workdir)
   folder = workdir / folders.FOLDER
@@ -86,7 +86,7 @@ def restore_newest(
       state = restore(path, abstract_state)
     except DamagedError as error:
       logging.error('%s Falling back to the one before it.', error)
-      # Without the traceback, which would keep what was read on the devices.
+      # The traceback would keep the arrays on the devices alive.
       found[path] = error.with_traceback(None)
     else:
       if found:
@@ -110,19 +110,19 @@ def restore(path: epath.Path, abstract_state: Any) -> Any:
   """Restores one checkpoint; all processes must call this.
 
   Args:
-    path: of the checkpoint, `.../STEP`.
+    path: the checkpoint, `.../STEP`.
     abstract_state: the state as `jax.ShapeDtypeStruct`s with shardings. Arrays
       that were saved in another dtype are converted.
 
   Raises:
-    DamagedError: on all processes, if any of them cannot read it, or if it is
-      not what was saved; says what is wrong.
-    ValueError: it holds another model's or optimizer's state; lists the
-      missing, extra and misshapen arrays.
+    DamagedError: on all processes, if any of them finds the checkpoint damaged;
+      says what is wrong.
+    ValueError: the checkpoint holds another model's or optimizer's state; lists
+      the missing, extra and misshapen arrays.
     OSError: on all processes, see `restore_newest`.
   """
   shared = jax.process_count() > 1 or '://' in str(path)
-  # All decide alike to try again, for all raise alike.
+  # All processes raise alike, so all of them try again or none does.
   for pause in _SHARED_PAUSES if shared else _PAUSES:
     try:
       return _restore_once(path, abstract_state)
@@ -142,14 +142,14 @@ def _restore_once(path: epath.Path, abstract_state: Any) -> Any:
       finding = _FOREIGN, difference
     else:
       tree = _read_arrays(path, _as_saved(target, saved))
-  # A process that raised here would leave the others waiting for it.
+  # If a process raised here, the others would wait for it.
   except Exception as error:
     finding = _finding(path, error)
   _agree(path, *finding)
   if saved is None:
     logging.warning(
       '%s was saved without fingerprints (by an earlier version, or another'
-      ' program): what was restored could not be verified.',
+      ' program): the restored state could not be verified.',
       path,
     )
     return flax.serialization.from_state_dict(abstract_state, tree)
@@ -171,18 +171,18 @@ def _finding(path: epath.Path, error: Exception) -> tuple[int, str]:
 
 
 def _difference(path, target, saved: record.Record | None) -> str:
-  """How a checkpoint differs from what the config builds; '' if it does not.
+  """Says how a checkpoint differs from the config's state; '' if it does not.
 
-  The record has a checksum, so a difference from it is no damage. Without one,
-  Orbax's metadata has to be believed.
+  The record has a checksum, so a difference from it is no damage. Without a
+  record, only Orbax's metadata is left to trust.
   """
   expected = stored_arrays.shapes(target)
   if saved is None:
     return stored_arrays.mismatch(
       expected, stored_arrays.shapes(stored_arrays.read(path))
     )
-  # Orbax would refuse other nodes without arrays, such as the states of an
-  # optimizer's stateless parts.
+  # Orbax also refuses a state with other nodes without arrays, such as the
+  # states of an optimizer's stateless parts.
   expected |= dict.fromkeys(record.empty_nodes(target), 'without arrays')
   found = {name: array.shape for name, array in saved.arrays.items()}
   found |= dict.fromkeys(saved.empty, 'without arrays')
@@ -190,7 +190,7 @@ def _difference(path, target, saved: record.Record | None) -> str:
 
 
 def _as_saved(target, saved: record.Record | None):
-  """The target with the dtypes that were saved, which the digests are of."""
+  """Returns the target with the saved dtypes, for which the digests hold."""
   if saved is None:
     return target
   named = fingerprint.named_leaves(target)
@@ -212,22 +212,21 @@ def _cast(x: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _read_arrays(path, target):
-  stored_arrays.read(
-    path
-  )  # Orbax would do without, but `read_params` could not.
+  # `read_params` needs this metadata, although Orbax can restore without it.
+  stored_arrays.read(path)
   return stored_arrays.read_arrays(
     path, target, ocp.checkpoint_utils.construct_restore_args(target)
   )
 
 
 def _agree(path: epath.Path, code: int, text: str) -> None:
-  """Raises alike on all processes if one found something wrong."""
+  """Raises the same error on all processes if one found something wrong."""
   found = collective.gather(code, text)
   codes = {code for code, _ in found}
   if codes == {_FOREIGN}:
     raise ValueError(
-      f'The checkpoint {path} does not hold the state of this run. Against what'
-      f' the config builds:\n{text}\n'
+      f'The checkpoint {path} does not hold the state of this run. Its'
+      f" differences from the config's state:\n{text}\n"
       'Use another --workdir, or the config that wrote this one.'
     )
   if codes in ({_VERIFIABLE}, {_UNVERIFIABLE}):
@@ -244,8 +243,8 @@ def _agree(path: epath.Path, code: int, text: str) -> None:
   if _OUT_OF_REACH in codes:
     raise _OutOfReachError(
       f'The checkpoint {path} cannot be read: {why}. It may be intact, so'
-      ' nothing was moved and none before it is used. Make it readable (memory,'
-      ' permissions, network, disk) and start again, or move it away to go on'
+      ' nothing was moved and no earlier one is used. Make it readable (memory,'
+      ' permissions, network, disk) and start again, or move it away to resume'
       ' from the one before it.'
     )
   kind = DamagedError if found[0][0] == _DAMAGED else _OnlySomeError
@@ -253,19 +252,19 @@ def _agree(path: epath.Path, code: int, text: str) -> None:
 
 
 def _moved_aside(path: epath.Path, folder: epath.Path) -> bool:
-  """Moves a damaged checkpoint to a folder; whether that worked, for all."""
+  """Moves a damaged checkpoint; returns on all processes if that worked."""
   failed = False
   if jax.process_index() == 0:
     try:
       target = folders.unused(folder, path.name)
       folders.move(path, target)
       logging.warning('Moved %s to %s.', path, target)
-    except Exception as error:  # Each kind of file system has its own.
+    except Exception as error:  # The type depends on the file system.
       failed = True
       logging.error(
         'Could not move %s to %s (%s): it stays, and is saved anew when the run'
-        ' comes to its step.',
+        ' reaches its step.',
         *(path, folder, damage.one_line(error)),
       )
-  # Until it is done, no process looks there again.
+  # All processes wait here until the move is done.
   return collective.gather(int(failed))[0][0] == 0

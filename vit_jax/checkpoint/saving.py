@@ -1,4 +1,4 @@
-"""One asynchronous save at a time, with waits that end."""
+"""Saves asynchronously, one save at a time, with a time limit on each wait."""
 
 import contextlib
 import errno
@@ -16,12 +16,12 @@ from orbax.checkpoint import checkpoint_managers
 from vit_jax.checkpoint import damage, folders, leaks, record, space
 from vit_jax.runtime import errors, jax_internals
 
-# Here, before JAX starts threads: arenas that are there already stay.
+# On import, before JAX starts threads: existing arenas would stay.
 leaks.plug()
 
 
 class Saver:
-  """Saves to one folder, in the background, and removes what is not kept."""
+  """Saves to one folder in the background, and deletes old checkpoints."""
 
   def __init__(
     self,
@@ -29,15 +29,15 @@ class Saver:
     kept: Callable[[Sequence[int]], set[int]],
     timeout: float,
   ):
-    """Opens (and creates) the folder, and removes what is half-written.
+    """Opens (and creates) the folder, and removes incomplete checkpoints.
 
     Args:
-      directory: the steps' parent.
-      kept: given the steps in the order of saving, says which to keep.
-      timeout: how many seconds to wait for anything, at most.
+      directory: the parent of the steps' directories.
+      kept: maps the steps, in the order of saving, to the steps to keep.
+      timeout: the longest time to wait for any one operation, in seconds.
 
     Raises:
-      SaveError: the folder cannot be created, or not within the time.
+      SaveError: the folder cannot be opened within the time limit.
     """
     self.directory = directory
     self._policy = _Policy(directory, kept)
@@ -59,24 +59,24 @@ class Saver:
     return max(complete, default=None)
 
   def save(self, step: int, item: Any, saved_as: Mapping[str, Any]) -> None:
-    """Starts saving, after the save before has ended.
+    """Waits for the previous save, then starts this one.
 
-    Returns when the arrays were copied off the devices. A step that is there
-    already is not saved again, unless it is known to be damaged.
+    Returns when the arrays are copied off the devices. An existing step is not
+    saved again, unless it is known to be damaged.
 
     Args:
-      step: names the checkpoint.
+      step: the step, which names the checkpoint.
       item: a tree of arrays.
       saved_as: see `record.build`.
 
     Raises:
-      SaveError: this save could not start, or the one before failed.
+      SaveError: this save could not start, or the previous one failed.
     """
     self.wait()
     if self._manager is None:
       self._open()
     elif self._listed:
-      # Damaged checkpoints may have been moved away since it was opened.
+      # `restore_newest` may have moved damaged checkpoints away since.
       self._bounded(self._manager.reload, f'Listing {self.directory}')
       self._complete = set(self._manager.all_steps())
     self._listed = False
@@ -102,10 +102,10 @@ class Saver:
       self._given_up = save
       raise self._too_late(step)
     if save.done.is_set():
-      self.wait()  # Raises if it failed at once.
+      self.wait()  # Raises if the save failed at once.
 
   def check_space(self, item: Any) -> None:
-    """Raises SaveError unless the disk has space for one more."""
+    """Raises SaveError unless the disk has space for one more checkpoint."""
     found = self._bounded(
       lambda: space.shortage(self.directory, item), f'Asking {self.directory}'
     )
@@ -113,15 +113,15 @@ class Saver:
       raise errors.SaveError(f'{found} {self._last()}')
 
   def wait(self) -> None:
-    """Waits for the save under way.
+    """Waits for the current save.
 
     Raises:
-      SaveError: it failed, or did not end within the time.
+      SaveError: the save failed, or did not end within the time limit.
     """
     save = self._under_way
     if save is None:
       return
-    # Whoever closes after a wait in vain should not wait as long again.
+    # After one timeout, `close` must not wait that long again.
     if not save.done.wait(0 if save is self._given_up else self._timeout):
       self._given_up = save
       raise self._too_late(save.step)
@@ -129,7 +129,7 @@ class Saver:
     if save.error is None:
       self._complete = set(self._manager.all_steps())
       return
-    # It does not know what is on disk any more; the next one cleans up.
+    # The manager no longer knows what is on disk; the next one cleans up.
     self._drop_manager()
     raise self._error(
       f'The checkpoint of step {save.step} could not be saved to'
@@ -143,7 +143,7 @@ class Saver:
       self.wait()
 
   def close(self) -> None:
-    """Waits for the save under way and releases everything.
+    """Waits for the current save and releases everything.
 
     Raises:
       SaveError: see `wait`.
@@ -151,7 +151,7 @@ class Saver:
     try:
       self.wait()
     finally:
-      # What hangs cannot be closed; its threads end with the process.
+      # A save that hangs cannot be closed; its threads end with the process.
       if self._manager is not None and self._under_way is None:
         manager, self._manager = self._manager, None
         self._bounded(manager.close, f'Closing {self.directory}')
@@ -164,14 +164,14 @@ class Saver:
       create=False,
       preservation_policy=self._policy,
       enable_async_checkpointing=True,
-      # What a killed run left half-written.
+      # A killed run may have left incomplete checkpoints.
       cleanup_tmp_directories=True,
-      # Reads no metrics, which may be damaged; `record` has them.
+      # Skips Orbax's metrics, which may be damaged; `record` has its own.
       lightweight_initialize=True,
       async_options=ocp.options.AsyncOptions(timeout_secs=limit),
-      # Naming the processes makes Orbax wait through the coordination service,
-      # with time limits, not through a computation on all devices, which
-      # would have to come in the same order everywhere and could hang.
+      # With named processes, Orbax waits through the coordination service, with
+      # time limits. Otherwise it waits through a computation on all devices,
+      # which could hang, and needs the same order of calls on all processes.
       multiprocessing_options=ocp.options.MultiprocessingOptions(
         active_processes=set(range(processes)) if processes > 1 else None
       ),
@@ -188,7 +188,7 @@ class Saver:
     manager, self._manager = self._manager, None
 
     def close():
-      # Raises what failed, once in each thread; `close` would stop at it.
+      # Orbax raises a save's error once in each thread: here, not in `close`.
       with contextlib.suppress(Exception):
         manager.wait_until_finished()
       manager.close()
@@ -199,7 +199,7 @@ class Saver:
       logging.warning('%s', error)
 
   def _bounded(self, function: Callable[[], Any], what: str) -> Any:
-    """Calls a function that may hang with its file system."""
+    """Calls with a time limit: the function hangs if the file system does."""
     call = _Call(function)
     call.start()
     if not call.done.wait(self._timeout):
@@ -223,7 +223,7 @@ class Saver:
   def _error(
     self, message: str, reason: BaseException | None = None
   ) -> errors.SaveError:
-    """What to raise; without a reason nothing was heard in time."""
+    """Builds the error to raise; no `reason` means a timeout."""
     if damage.is_unanswered(self.directory, reason or TimeoutError()):
       return errors.StoreError(message)
     return errors.SaveError(message)
@@ -235,9 +235,10 @@ class Saver:
 
 
 class _Policy(checkpoint_managers.PreservationPolicy):
-  """Orbax's policies take metrics from files that may be damaged.
+  """Tells Orbax which steps to keep.
 
-  Nothing damaged is in the place of what is intact, nor is it deleted.
+  Orbax's own policies read metrics from files that may be damaged. A damaged
+  checkpoint does not count as one of those to keep, and is not deleted.
   """
 
   def __init__(self, directory, kept):
@@ -253,10 +254,10 @@ class _Policy(checkpoint_managers.PreservationPolicy):
 
 
 class _Call(threading.Thread):
-  """A call whose end can be waited for with a limit.
+  """A call in a thread, so that waiting for it can have a time limit.
 
-  Orbax's own limits do not cover a file system that hangs. Being a daemon, and
-  so making all threads that Orbax starts from here daemons, it does not keep
+  Orbax's own limits do not cover a file system that hangs. The thread is a
+  daemon, and so are the threads that Orbax starts from it: none of them keeps
   the process from ending.
   """
 
@@ -270,7 +271,7 @@ class _Call(threading.Thread):
   def run(self) -> None:
     try:
       self.result = self._function()
-    except BaseException as error:  # Raised where it is waited for.
+    except BaseException as error:  # The waiting thread raises it.
       self.error = error
     finally:
       self.finished()
@@ -291,13 +292,13 @@ class _Save(_Call):
     self._args = args
 
   def _run_save(self) -> None:
-    # Forced: by itself Orbax would leave out steps below the newest.
+    # Without `force`, Orbax skips steps below the newest.
     self._manager.save(self.step, args=self._args, force=True)
-    self._args = None  # Lets go of the arrays.
+    self._args = None  # Frees the arrays.
     self.copied.set()
     self._manager.wait_until_finished()
     leaks.give_back()
-    # Should one of Orbax's threads have died, it would not have noticed.
+    # Orbax does not notice when one of its threads dies.
     if jax.process_index() == 0 and not self._path.exists():
       raise FileNotFoundError(f'nothing was written to {self._path}')
 
@@ -307,17 +308,18 @@ class _Save(_Call):
 
 
 def cause(error: BaseException) -> str:
-  """The reason of a failed save in one line."""
+  """Returns the reason of a failed save in one line."""
   chain = []
   while error is not None and error not in chain:
     chain.append(error)
     error = error.__cause__ or error.__context__
-  if isinstance(chain[0], TimeoutError) and not chain[0].errno:  # Orbax's.
+  # Orbax's time limit; the operating system's has an `errno`.
+  if isinstance(chain[0], TimeoutError) and not chain[0].errno:
     return 'the file system, or another process, did not answer in time'
   for link in chain:
     if isinstance(link, OSError) and link.errno:
       return f'{link.strerror} ({errno.errorcode.get(link.errno, link.errno)})'
-  # TensorStore puts the number of the error into its text.
+  # TensorStore's errors have no `errno`: the reason is in their text.
   text = ' '.join(str(chain[0]).split())
   if found := re.search(r'No space left on device|Disk quota exceeded', text):
     return found[0]

@@ -1,4 +1,4 @@
-"""Whether a checkpoint fits on the disk, before anything is written."""
+"""Checks, before anything is written, that a checkpoint fits on the disk."""
 
 import math
 import shutil
@@ -7,18 +7,19 @@ from typing import Any
 import jax
 from etils import epath
 
-# Beside the arrays' bytes, which are compressed a little: what describes them.
+# Bytes for the metadata. The arrays need at most their size: Orbax compresses
+# them a little.
 _BESIDE = 2**20
 
 
 def shortage(directory: epath.Path, tree: Any) -> str:
-  """Says what is missing for a checkpoint; '' if nothing is.
+  """Returns an error message if a checkpoint does not fit; '' if it does.
 
-  Only process 0 looks, and only on file systems that tell how large they are.
+  Only process 0 checks, and only on file systems that report their size.
 
   Args:
-    directory: exists; where the checkpoint goes.
-    tree: of arrays or of their shapes and dtypes, all processes' parts.
+    directory: an existing folder for the checkpoint.
+    tree: global arrays, or their shapes and dtypes.
   """
   if '://' in str(directory) or jax.process_index():
     return ''
@@ -36,6 +37,6 @@ def shortage(directory: epath.Path, tree: Any) -> str:
 
 
 def _size(count: int) -> str:
-  """Bytes as text, such as `1.2 GB`."""
+  """Formats a number of bytes, such as `1.2 GB`."""
   power = max(0, math.floor(math.log10(max(count, 1)) / 3))
   return f'{count / 1000**power:.3g} {("B", "kB", "MB", "GB", "TB")[power]}'

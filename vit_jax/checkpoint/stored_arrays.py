@@ -1,4 +1,4 @@
-"""Reading a checkpoint's arrays, and how names and shapes differ."""
+"""Reads a checkpoint's arrays, and compares names and shapes."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from vit_jax.checkpoint.record import DamagedError
 
 
 class _ThoroughLoop(asyncio.SelectorEventLoop):
-  """An event loop that lets everything end before it is closed."""
+  """An event loop that finishes all of its tasks before it closes."""
 
   def close(self) -> None:
     if not self.is_closed() and (tasks := asyncio.all_tasks(self)):
@@ -29,10 +29,10 @@ class _ThoroughLoops(asyncio.DefaultEventLoopPolicy):
 
 @contextlib.contextmanager
 def _thorough_loops():
-  """After the first array that cannot be read, waits for the others.
+  """Lets the other reads finish after an array that cannot be read.
 
-  Orbax closes its event loop at once; then each of the reads still under way
-  prints a traceback, or several.
+  Otherwise Orbax closes its event loop at once, and each unfinished read prints
+  one or more tracebacks.
   """
   before = asyncio.get_event_loop_policy()
   asyncio.set_event_loop_policy(_ThoroughLoops())
@@ -46,16 +46,16 @@ def read(path: epath.Path) -> Any:
   """Reads the saved tree of a checkpoint, with metadata in place of arrays.
 
   Raises:
-    DamagedError: it cannot be read.
+    DamagedError: the metadata cannot be read.
   """
-  # Not through the manager, which is made for the run that writes.
+  # Orbax's manager is only for the run that writes the checkpoints.
   with (
     contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler,
     _thorough_loops(),
   ):
     try:
       return handler.metadata(path / folders.STATE).tree
-    except Exception as error:  # Whatever damaged files lead to.
+    except Exception as error:  # Damaged files raise errors of many types.
       lines = str(error).splitlines() or ['']
       raise DamagedError(
         f'the metadata of {folders.STATE}/ cannot be read: {lines[0]}'
@@ -65,10 +65,10 @@ def read(path: epath.Path) -> Any:
 def read_arrays(
   path: epath.Path, item: Any, restore_args: Any, *, partial: bool = False
 ) -> Any:
-  """Reads arrays; raises whatever damaged files lead to.
+  """Reads arrays without verifying them; damaged files raise any exception.
 
-  Not through Orbax's manager or a checkpointer, whose barriers would keep all
-  processes waiting for one that raised. Does not verify anything.
+  Does not use Orbax's manager or a checkpointer: if one process raised, the
+  others would wait for it at their barriers.
   """
   with (
     contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler,
@@ -92,7 +92,7 @@ def mismatch(
   expected: Mapping[str, tuple[int, ...]],
   found: Mapping[str, tuple[int, ...]],
 ) -> str:
-  """Lists every difference between two sets of named shapes; '' if none."""
+  """Lists all differences between two sets of named shapes; '' if none."""
   groups = {
     'missing': [
       f'{k} {expected[k]}' for k in sorted(expected.keys() - found.keys())

@@ -1,9 +1,9 @@
-"""Configs: the keys of a run, what they may be, and what follows from them.
+"""Configs: the keys of a run, their checks, and the values derived from them.
 
 `keys.default` explains every key. A config file starts from it, takes sections
-from `sections` and reads its argument with `parse_argument`. `validate` and
-`resolve` check a config and complete it; `save`, `load` and `check_same_run`
-keep it in a work directory. `inputs` opens the data that it names.
+from `sections` and reads its argument with `parse_argument`. `validate` checks
+a config, `resolve` completes it. `save`, `load` and `check_same_run` keep it in
+a work directory. `inputs` opens the data that it names.
 """
 
 from vit_jax.config.arguments import name_of_split, parse_argument

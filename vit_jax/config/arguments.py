@@ -1,4 +1,4 @@
-"""The arguments of config files: `--config=FILE:ARGUMENT`."""
+"""Parses the arguments of config files: `--config=FILE:ARGUMENT`."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,21 +17,21 @@ def parse_argument(
   """Parses the part of `--config=FILE:ARGUMENT` after the colon.
 
   Args:
-    argument: such as `ViT-B/16,cifar10,epochs=3`.
+    argument: the argument, such as `ViT-B/16,cifar10,epochs=3`.
     positional: names of the leading values, all required. Only the last may
-      hold commas, and only when it is a data spec with a path.
-    options: optional `key=value` parts and the type of each.
-    usage: one line that is part of every error.
+      contain commas, and only if it is a data spec with a path.
+    options: names and types of the optional `key=value` parts.
+    usage: one line that ends every error message.
 
   Returns:
     Name -> value; options that were not given are absent.
 
   Raises:
-    ValueError: missing, unknown, repeated or misspelt parts.
+    ValueError: parts are missing, unknown, repeated or of a wrong type.
   """
   values: dict[str, Any] = {}
   words: list[str] = []
-  # Not in parentheses: `shuffled(train, seed=1)`.
+  # Commas in parentheses do not separate: `shuffled(train, seed=1)`.
   for part in re.split(r',(?![^()]*\))', argument or ''):
     key, equals, value = part.partition('=')
     if equals and key in options:
@@ -62,10 +62,10 @@ def parse_argument(
 
 
 def name_of_split(split: str) -> str:
-  """What an evaluation on a split is called, from its metrics on.
+  """Returns the name of an evaluation on a split, as in `NAME/accuracy`.
 
-  What is held out of the training data, to choose by, must not be taken for
-  what is reported.
+  Parts of the training data are 'held_out', so that a number for choosing
+  settings is not mistaken for one to report.
   """
   names = splits.names(split)
   if any(name.startswith('train') for name in names):

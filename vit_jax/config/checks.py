@@ -1,4 +1,4 @@
-"""Checks of a config's values, before anything is built from them."""
+"""Checks a config's values before anything is built from them."""
 
 import math
 
@@ -11,15 +11,15 @@ from vit_jax.config.sections import metrics_of
 def validate(
   config: ml_collections.ConfigDict, *, complete: bool = True
 ) -> None:
-  """Checks the values that nothing else checks when it is built.
+  """Checks the values that no constructor checks.
 
   Args:
-    config: not changed.
-    complete: whether the places of data and weights, which a config may leave
-      to the user, must be set; a plan needs neither.
+    config: the config; not changed.
+    complete: whether the user must have set the locations of the data and of
+      the weights; a plan needs neither.
 
   Raises:
-    ValueError: says which key, what it is, and what it may be.
+    ValueError: a value is wrong; names the key, its value and what it may be.
   """
   at_least = {
     'seed': 0,
@@ -61,7 +61,7 @@ def validate(
       raise ValueError(
         f'{key} is missing: a config that replaces the section {section!r}'
         f' needs all of its keys; config.{section}.update(...) changes single'
-        ' ones.'
+        ' keys.'
       )
     if flat[key] is not None and flat[key] < minimum:
       raise ValueError(f'{key}={flat[key]} must be at least {minimum}.')

@@ -1,4 +1,4 @@
-"""The values of a config that follow from the data and the platform."""
+"""Derives values of a config from the data and the platform."""
 
 import math
 
@@ -16,25 +16,25 @@ def resolve(
   whole: int = 0,
   platform: str | None = None,
 ) -> ml_collections.ConfigDict:
-  """Fills in what follows from the data and the platform.
+  """Fills in the values that follow from the data and the platform.
 
   Args:
-    config: as given; not changed.
-    num_examples: of the training split.
-    num_classes: of the data set.
-    whole: examples that the training split takes a part of, as
-      `Selection.whole` has it; 0 if that is not known.
-    platform: that the run is for, 'tpu', 'gpu' or 'cpu'; None is JAX's here.
+    config: the given config; not changed.
+    num_examples: the number of examples of the training split.
+    num_classes: the number of classes of the data set.
+    whole: the number of examples from which the training split is taken, see
+      `Selection.whole`; 0 if unknown.
+    platform: the run's platform, 'tpu', 'gpu' or 'cpu'; None is JAX's default.
 
   Returns:
-    A copy with num_classes, data.num_examples, data.examples_per_epoch (if
-    -1), data.batch_size (if 0), model.head_bias, total_steps, what the schedule
-    leaves open, evaluations that are every tenth of the run, and what
-    `platforms` knows set.
+    A copy with these values set: num_classes, data.num_examples,
+    data.examples_per_epoch (if -1), data.batch_size (if 0), model.head_bias,
+    total_steps, the schedule's warmup_steps and peak and the evaluations'
+    `every` (each if -1), and the values of `platforms`.
 
   Raises:
-    ValueError: the config states another size or class count, or counts
-      epochs of what is not known.
+    ValueError: the config states another size or class count, counts epochs
+      of an unknown size, or has less than one step.
   """
   config = config.copy_and_resolve_references()
   for key, section, found in (
@@ -53,15 +53,16 @@ def resolve(
   if config.data.examples_per_epoch == -1:
     if not whole and not config.total_steps:
       raise ValueError(
-        'data.examples_per_epoch=-1 needs the size of what data.train_split='
-        f'{config.data.train_split!r} is taken from, which is not known here:'
-        ' set it to a number of examples, or total_steps instead of epochs.'
+        'data.examples_per_epoch=-1 needs the size of the data from which'
+        f' data.train_split={config.data.train_split!r} is taken, which is not'
+        ' known here: set data.examples_per_epoch to a number of examples, or'
+        ' set total_steps instead of epochs.'
       )
     config.data.examples_per_epoch = whole
   if not config.data.batch_size:
-    # That of the whole, for a part of it.
+    # A run on a subset gets the batch size of the whole data set.
     batch = _batch_size(config.data.examples_per_epoch or num_examples)
-    # Of a plan, whose devices are not these, the mesh is checked anyway.
+    # A plan is for other devices than these, and checks its mesh itself.
     devices = 1 if platform else jax.device_count()
     config.data.batch_size = -(-batch // devices) * devices
   if not config.total_steps:
@@ -71,14 +72,14 @@ def resolve(
       raise ValueError(
         f'epochs={config.epochs} of {an_epoch} examples at'
         f' data.batch_size={config.data.batch_size} is less than one step: pass'
-        ' --config.data.batch_size=0, which chooses one by the number of'
-        ' examples, or a smaller one.'
+        ' a smaller batch size, or --config.data.batch_size=0, which chooses'
+        ' it by the number of examples.'
       )
     config.total_steps = steps
   if config.schedule.warmup_steps == -1:
     config.schedule.warmup_steps = min(10_000, config.total_steps // 10)
   if config.schedule.peak == -1:
-    # ImageNet's row of Table 3, for other batches.
+    # ImageNet's row of Table 3, adapted to other batch sizes.
     config.schedule.peak = 3e-3 * math.sqrt(config.data.batch_size / 4096)
   for section in config.evals.values():
     if section.every == -1:
@@ -88,13 +89,13 @@ def resolve(
 
 
 def _batch_size(num_examples: int) -> int:
-  """The power of two up to a 256th of the examples, 16 to 4096."""
+  """Returns the power of two up to a 256th of the examples, 16 to 4096."""
   return 2 ** min(12, max(4, (num_examples // 256).bit_length() - 1))
 
 
 def _head_bias(loss: str, num_classes: int) -> float:
-  """Where the head's bias starts: at the log-odds of one class of them all.
+  """Returns the head's initial bias: for sigmoids, one class's log-odds.
 
-  A softmax of equal scores has that already.
+  A softmax of equal scores predicts equal probabilities without a bias.
   """
   return -math.log(max(1, num_classes - 1)) if loss == 'sigmoid' else 0.0

@@ -1,4 +1,4 @@
-"""The config's data section, handed to the functions of `vit_jax.data`."""
+"""Calls the functions of `vit_jax.data` with the config's data options."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.data import ops, pipeline, splits
 
-_MISSPELT = 'Is a folder misspelt, or not a class? Mend it'
+_MISSPELT = 'Is a folder misspelt, or not a class? Correct it'
 _SORTED = (
   'Images in class folders are sorted by class: write shuffled({0}) in place of'
   ' {0} for a random part'
@@ -27,11 +27,11 @@ def open_source(
   """Opens a data spec with the options of the config's `data` section.
 
   Args:
-    config: of the run.
+    config: the run's config.
     dataset: the data spec.
-    label_key: of the label, if not ''; else that of the config if it is the
-      training data, and otherwise TFDS's usual one.
-    own_classes: whether its classes need not be those the model is trained on.
+    label_key: the key of the label. '' is the config's key for the training
+      data, and TFDS's usual 'label' for other data.
+    own_classes: whether the data may have other classes than the model.
   """
   trained_on = dataset == config.data.dataset
   image_key = config.data.image_key if trained_on else 'image'
@@ -48,16 +48,17 @@ def open_source(
 def settle(
   config: ml_collections.ConfigDict, source: data.Source
 ) -> ml_collections.ConfigDict:
-  """Says what a run is measured on, where its config leaves that to the data.
+  """Chooses the split of an evaluation called `config.AUTO`, if there is one.
+
+  This is the split called test, validation or val. Without any of them, a
+  random tenth of the training data is held out and used.
 
   Args:
-    config: whose evaluation called `config.AUTO`, if it has one, is to be on
-      the split called test, validation or val, or if there is none on a random
-      tenth of the training data, which is held out; not changed.
+    config: the run's config; not changed.
     source: the training data.
 
   Returns:
-    A copy with that split, whose name the evaluation now has.
+    A copy in which the evaluation has that split, and a name after it.
   """
   config = config.copy_and_resolve_references()
   if config_lib.AUTO not in config.evals:
@@ -71,15 +72,15 @@ def settle(
   for name in ('test', 'validation', 'val'):
     if name in source.info.splits and name not in splits.names(trained_on):
       section.split = name
-      logging.info('Measured on the split %r, as %s/....', name, name)
+      logging.info('Evaluating on the split %r, as %s/....', name, name)
       break
   else:
     name = 'held_out'
     config.data.train_split = f'shuffled({trained_on})[:90%]'
     section.split = f'shuffled({trained_on})[90%:]'
     logging.info(
-      '%s has no split called test, validation or val: a random tenth of %r is'
-      ' held out of training, and measured on, as held_out/....',
+      '%s has no split called test, validation or val: holding a random tenth'
+      ' of %r out of training, and evaluating on it, as held_out/....',
       *(source.info.spec, trained_on),
     )
   config.evals[name] = section
@@ -94,16 +95,17 @@ def check_classes(
 ) -> None:
   """Refuses class folders, and parts of them, that look like a mistake.
 
+  Checks nothing if data.uneven_classes is 'accept' or if no labels are learnt.
+
   Args:
-    config: settled.
-    source: the training data; only sources that know how many images each
+    config: the result of `settle`.
+    source: the training data. Only sources that know how many images each
       class has (`class_counts`), and sort them by class, are checked.
 
   Raises:
-    ValueError: there is one class only, or a class without an image in what is
-      trained or measured on, unless data.uneven_classes is 'accept' or no
-      labels are learnt. Not a random part is checked, but what it is taken
-      from.
+    ValueError: there is only one class, or a class has no image in a part that
+      is used for training or evaluation. For a random part, the range from
+      which it is drawn counts.
   """
   choices = ('error', 'accept')
   if config.data.uneven_classes not in choices:
@@ -148,7 +150,7 @@ def check_classes(
       raise ValueError(
         f'{source.info.spec}: {len(missing)} of {len(names)} classes have no'
         f' image in {part!r}: {shown}. {what_to_do}, or pass'
-        ' --config.data.uneven_classes=accept to go on with all of them.'
+        ' --config.data.uneven_classes=accept to keep all of the classes.'
       )
 
 
@@ -158,11 +160,12 @@ def parse_preprocess(
   """Parses a preprocessing string for the config's image size and channels.
 
   Args:
-    config: resolved.
+    config: a resolved config.
     text: see `data/ops.py`.
-    dataset: what it is for, a data spec; '' is the training data.
+    dataset: the data spec to preprocess; '' is the training data's.
   """
-  # Runs of before there were the keys turned none, and decoded accurately.
+  # Runs that are older than these keys ignored EXIF orientation, and decoded
+  # accurately.
   upright = config.data.get('exif_orientation', False)
   if upright is None:
     upright = config_lib.is_located(dataset or config.data.dataset)
@@ -177,14 +180,14 @@ def parse_preprocess(
 
 
 def stored_size(config: ml_collections.ConfigDict) -> str:
-  """The size of the first training image as stored, `8x8`; `?` if corrupt."""
+  """Returns the stored size of the first training image; `?` if corrupt."""
   source = open_source(config, config.data.dataset)
   first = data.View(source, config.data.train_split)[0]
   try:
     height, width, _ = ops.decode(
       first.image,
       config.channels,
-      # Of runs from before there was the key, too.
+      # Older runs have no such key.
       max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
     ).shape
   except ops.CorruptImageError:
@@ -195,13 +198,13 @@ def stored_size(config: ml_collections.ConfigDict) -> str:
 def reading(
   config: ml_collections.ConfigDict, *, train: bool
 ) -> dict[str, Any]:
-  """The arguments that `train_batches` and `eval_batches` have in common."""
+  """Returns the arguments that `train_batches` and `eval_batches` share."""
   return dict(
     num_classes=config.num_classes,
     max_labels=config.data.max_labels,
     unreadable=config.data.unreadable,
     threads=config.data.threads,
-    # Not worth starting anew for each evaluation.
+    # Starting workers anew for each evaluation would take too long.
     workers=config.data.workers if train else 0,
     prefetch=config.data.prefetch,
   )
@@ -218,11 +221,11 @@ def check_first_record(
   """Decodes one example of a split with the config's options.
 
   Args:
-    config: resolved.
+    config: a resolved config.
     view: the split.
-    preprocess: its operations.
-    num_classes: of the data set; 0: the config's.
-    max_labels: an image's, at most; 0: the config's.
+    preprocess: the split's preprocessing.
+    num_classes: the data set's number of classes; 0 is the config's.
+    max_labels: the most labels per image; 0 is the config's.
   """
   pipeline.check_first_record(
     view,

@@ -1,6 +1,6 @@
-"""What is best on each platform, for the values that a config leaves open.
+"""The best values on each platform, for the keys that a config leaves open.
 
-The measurements behind it are in LOG.md.
+LOG.md has the measurements behind them.
 """
 
 import jax
@@ -8,8 +8,9 @@ import ml_collections
 
 from vit_jax import models
 
-# Values of sections by platform. Each attention is exact to the rounding of its
-# dtype; what 'splash' and 'cudnn' need tells `dot_product.check`.
+# Values by platform and section. Every attention implementation is exact up to
+# the rounding of its dtype; `dot_product.check` tells what 'splash' and 'cudnn'
+# need.
 DEFAULTS = {
   'tpu': {
     'model': {'dtype': 'bfloat16', 'attention_implementation': 'lanes'},
@@ -30,11 +31,11 @@ def fill_in(
 
   Args:
     config: a value is open if it is 'auto' or not set.
-    platform: 'tpu', 'gpu' or 'cpu'; None is JAX's here.
+    platform: 'tpu', 'gpu' or 'cpu'; None is JAX's default.
   """
   platform = platform or jax.default_backend()
   options = models.options(config.model.name)
-  # Another backend than these is an accelerator, too.
+  # Any other backend is an accelerator, too.
   defaults = DEFAULTS.get(platform, DEFAULTS['gpu'])
   for section, values in defaults.items():
     for key, value in values.items():

@@ -1,4 +1,4 @@
-"""The config of a work directory: `config.json`."""
+"""Saves, reads and compares the config of a work directory, `config.json`."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 _WITHOUT_JPEGS = ('digits', 'shapes')
 
-# What may differ between two launches of the same run (see `check_same_run`).
+# Keys that two launches of the same run may set differently; see
+# `check_same_run`. An entry that ends in a dot stands for a whole section.
 FREE_KEYS = (
   'mesh.',
   'log.',
@@ -35,7 +36,7 @@ FREE_KEYS = (
 
 
 def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-  """Nested sections to `{'data.batch_size': 4096, ...}`."""
+  """Flattens nested sections to `{'data.batch_size': 4096, ...}`."""
   flat = {}
   for key, value in config.items():
     if isinstance(value, Mapping | ml_collections.ConfigDict):
@@ -46,7 +47,7 @@ def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:
-  """All of a config as text."""
+  """Returns a whole config as JSON."""
   return json.dumps(config.to_dict(), indent=2)
 
 
@@ -59,10 +60,10 @@ def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
 
 
 def load(workdir: epath.PathLike) -> dict[str, Any] | None:
-  """The `config.json` of a work directory, None if it has none.
+  """Returns the `config.json` of a work directory; None if it has none.
 
   Raises:
-    ValueError: it is damaged.
+    ValueError: the file is damaged.
   """
   path = epath.Path(workdir) / FILE
   if not path.exists():
@@ -87,21 +88,22 @@ def load(workdir: epath.PathLike) -> dict[str, Any] | None:
 def check_same_run(
   config: ml_collections.ConfigDict, workdir: epath.PathLike
 ) -> None:
-  """Refuses a work directory that another config wrote.
+  """Refuses a work directory whose run has another config.
 
   Raises:
-    ValueError: lists the keys that differ, with both values. Keys that don't
-      change what is computed may differ (`FREE_KEYS`), and so may the path of
-      a data set, though not its size.
+    ValueError: keys differ; lists them with both values. `FREE_KEYS`, which
+      don't change what is computed, may differ. So may the path of a data set,
+      but not its size.
   """
   saved = load(workdir)
   if saved is None:
     return
   old = flatten(saved)
   new = flatten(json.loads(json.dumps(config.to_dict())))
-  # What a run from before a key was added did is what its default does.
+  # A run that is older than a key did what the key's default does.
   defaults = flatten(json.loads(json.dumps(default().to_dict())))
-  # But for photographs: it turned none, and decoded accurately.
+  # The exceptions: older runs decoded JPEGs accurately, and ignored EXIF
+  # orientation.
   if str(old.get('data.dataset')).partition(':')[0] not in _WITHOUT_JPEGS:
     old.setdefault('data.jpeg_dct', 'accurate')
   for flat, missing in ((old, False), (new, None)):
@@ -127,6 +129,6 @@ def check_same_run(
 
 
 def _same_kind(old: str, new: str) -> bool:
-  """Whether two data specs are one data set that was moved."""
+  """Whether two data specs may be one data set that was moved."""
   kinds = {old.partition(':')[0], new.partition(':')[0]}
   return len(kinds) == 1 and kinds <= set(LOCATED_DATASETS)

@@ -1,7 +1,8 @@
-"""Sections of a config: what `config.default` leaves to each config file.
+"""Builds the sections of a config that each config file chooses.
 
-An optimizer, a schedule, evaluations: functions that give a section with all of
-its keys, so that a run's config holds none that nothing reads.
+These are the optimizer, the schedule, the loss and the evaluations. Each
+function returns a section with exactly the keys of its kind, so that a run's
+config has no unused keys.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def sgd(
 def schedule(
   name: str, *, peak: float, warmup_steps: int, **others: Any
 ) -> ml_collections.ConfigDict:
-  """A learning-rate schedule's section; see `optimizer.SCHEDULES`."""
+  """Returns a learning-rate schedule's section; see `optimizer.SCHEDULES`."""
   section = dict(name=name, peak=float(peak), warmup_steps=warmup_steps)
   if name in ('linear', 'cosine'):
     section['end'] = 0.0
@@ -58,7 +59,7 @@ def schedule(
 
 
 def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
-  """The loss of classes that exclude each other; see `losses.build`."""
+  """The loss for mutually exclusive classes; see `losses.build`."""
   return ml_collections.ConfigDict(
     dict(name='softmax', label_smoothing=float(label_smoothing))
   )
@@ -70,9 +71,9 @@ def masked_patch(
   """Masked patch prediction in place of a classification loss (B.1.2).
 
   Args:
-    target: 'mean_colour' of a patch, the paper's choice, 'downsized', the
-      patch as 4x4 colours, or 'pixels', all of it.
-    fraction: of the patches that are corrupted; the paper tried 0.15 too, and
+    target: what to predict of a patch: its 'mean_colour' (the paper's choice),
+      the patch 'downsized' to 4x4 colours, or all of its 'pixels'.
+    fraction: the fraction of patches to corrupt; the paper also tried 0.15, and
       found it slightly worse.
   """
   return ml_collections.ConfigDict(
@@ -80,8 +81,8 @@ def masked_patch(
       name=MASKED_PATCH,
       target=target,
       fraction=float(fraction),
-      # Of the corrupted patches, what gets the mask embedding, and what another
-      # patch's; the rest stays as it is.
+      # The share of corrupted patches that get the mask embedding, and the
+      # share that get another patch's embedding; the rest stay unchanged.
       mask_share=0.8,
       other_share=0.1,
     )
@@ -94,10 +95,10 @@ def evaluation(
   """An entry of `config.evals`: accuracy and loss on a split.
 
   Args:
-    split: of the training data's source, unless `dataset` is set.
+    split: a split of the training data's source, or of `dataset` if it is set.
     preprocess: see `data/ops.py`.
-    every: steps between evaluations; 0 is only after the last step, -1 a tenth
-      of the run.
+    every: steps between evaluations; 0 evaluates only after the last step, -1
+      after every tenth of the run.
   """
   return ml_collections.ConfigDict(
     dict(
@@ -105,13 +106,13 @@ def evaluation(
       dataset='',  # A data spec; '' is the training data's.
       split=split,
       preprocess=preprocess,
-      label_key='',  # '': `data.label_key`; of another data set 'label'.
-      max_labels=0,  # Labels an image at most; 0 is `data.max_labels`.
-      # '': the classes are those trained on. 'names': those of the same name
-      # are. PATH: a file says which are, see `evaluators/classes.py`. Images of
-      # other classes do not count.
+      label_key='',  # '': `data.label_key`, or 'label' for another data set.
+      max_labels=0,  # The most labels per image; 0 is `data.max_labels`.
+      # How the data set's classes map to the training classes. '': they are the
+      # same. 'names': by name. PATH: as a file says, see
+      # `evaluators/classes.py`. Images of other classes do not count.
       classes='',
-      # Whether only the classes that occur here may be predicted.
+      # Whether to predict only the classes that occur in this data set.
       restrict=False,
       batch_size=0,  # 0 is the training batch size.
       every=every,
@@ -124,19 +125,18 @@ def masked_patch_evaluation(
 ) -> ml_collections.ConfigDict:
   """An entry of `config.evals`: masked patch prediction on a split.
 
-  For runs with the loss of that name.
-
-  Args: those of `evaluation`.
+  It needs a run with the loss `masked_patch`. The arguments are those of
+  `evaluation`.
   """
   return ml_collections.ConfigDict(
     dict(
       kind='masked_patch',
-      dataset='',  # A data spec, any; '' is the training data's.
+      dataset='',  # Any data spec; '' is the training data's.
       split=split,
       preprocess=preprocess,
-      # Labels are read, though nothing depends on them.
-      label_key='',  # '': `data.label_key`; of another data set 'label'.
-      max_labels=0,  # Labels an image at most; 0 is `data.max_labels`.
+      # Labels are read, although nothing depends on them.
+      label_key='',  # '': `data.label_key`, or 'label' for another data set.
+      max_labels=0,  # The most labels per image; 0 is `data.max_labels`.
       batch_size=0,  # 0 is the training batch size.
       every=every,
     )
@@ -154,18 +154,18 @@ def few_shot(
 ) -> ml_collections.ConfigDict:
   """An entry of `config.evals`: few-shot accuracy of the frozen features.
 
-  The paper reports 5 shots on ImageNet. Its figures' strength of regularisation
-  is not established; 1024 is that of its authors' public code.
+  The paper reports 5 shots on ImageNet. It does not state its figures' strength
+  of regularisation; its authors' public code uses 1024.
 
   Args:
-    train_split: what the shots are drawn from.
-    split: what the accuracy is of.
-    dataset: a data spec, any; '' is the training data's.
+    train_split: the split to draw the shots from.
+    split: the split to measure the accuracy on.
+    dataset: any data spec; '' is the training data's.
     preprocess: see `data/ops.py`; the public code resizes to 256 x 256 and
       takes the central crop of 224.
-    shots: images of a class, each an experiment of its own.
-    every: steps between evaluations; 0 is only after the last step, -1 a tenth
-      of the run.
+    shots: numbers of images per class; each number is a separate experiment.
+    every: steps between evaluations; 0 evaluates only after the last step, -1
+      after every tenth of the run.
   """
   return ml_collections.ConfigDict(
     dict(
@@ -173,13 +173,13 @@ def few_shot(
       dataset=dataset,
       train_split=train_split,
       split=split,
-      # What a strength is selected on, where `l2` are several: part of what is
-      # left of the training data, never `split`.
+      # The split to choose a strength on, if `l2` has several: a part of the
+      # training data without shots, never `split`.
       selection_split='',
       preprocess=preprocess,
-      label_key='',  # '': `data.label_key`; of another data set 'label'.
+      label_key='',  # '': `data.label_key`, or 'label' for another data set.
       shots=tuple(shots),
-      seeds=(0, 1, 2),  # Of the drawing; the accuracy is the mean.
+      seeds=(0, 1, 2),  # Each draws other shots; the accuracy is the mean.
       l2=(1024.0,),
       batch_size=0,  # 0 is the training batch size.
       every=every,
@@ -188,12 +188,12 @@ def few_shot(
 
 
 def metrics_of(section: ml_collections.ConfigDict) -> list[str]:
-  """The metrics of an evaluation by which checkpoints can be compared."""
+  """Returns the metrics of an evaluation that can compare checkpoints."""
   if section.kind == 'few_shot':
     return [f'{shots}shot/accuracy' for shots in section.shots]
   return ['accuracy', 'loss']
 
 
 def is_due(section: ml_collections.ConfigDict, step: int) -> bool:
-  """Whether an evaluation falls on this step; the last step has them all."""
+  """Whether `every` is due at a step; the last step has all evaluations."""
   return section.every > 0 and step % section.every == 0

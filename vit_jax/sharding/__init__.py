@@ -1,7 +1,7 @@
-"""The device mesh, and where arrays live on it.
+"""The device mesh, and how arrays are split over it.
 
-`mesh.py` names the devices, `layout.py` has the rules for the training state,
-`batch.py` hands out the rows of the batch, `activations.py` what is between.
+`mesh.py` arranges the devices, `layout.py` splits the training state,
+`batch.py` the rows of the batch and `activations.py` the activations.
 """
 
 from vit_jax.sharding.activations import (
@@ -52,12 +52,12 @@ def build(
 
   Args:
     shard: what is split over the axis `fsdp`, see `layout.SHARDS`.
-    gather: when it is put together again, see `layout.GATHERS`.
-    partition: who splits the work, see `layout.PARTITIONS`.
-    reduce_dtype: of the sums of gradients, see `layout.Layout`.
-    **axes: see `mesh.make_mesh`.
+    gather: when split parameters are gathered, see `layout.GATHERS`.
+    partition: what splits the work, see `layout.PARTITIONS`.
+    reduce_dtype: the dtype of the sums of gradients, see `layout.Layout`.
+    **axes: the sizes of the axes, see `mesh.make_mesh`.
 
   Raises:
-    ValueError: an unknown choice, or sizes that don't fit the devices.
+    ValueError: a choice is unknown, or the sizes don't fit the devices.
   """
   return Layout(make_mesh(**axes), shard, gather, partition, reduce_dtype)

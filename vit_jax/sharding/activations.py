@@ -1,7 +1,8 @@
-"""How activations are split, said at the boundaries of a model's blocks.
+"""Fixes the sharding of activations at the boundaries of a model's blocks.
 
-Without it the compiler picks the layout of what is between sharded weights;
-its choices can be slow, and have given wrong gradients on mixed meshes.
+Otherwise the compiler chooses the layout of the activations between sharded
+weights; its choices can be slow, and have given wrong gradients on mixed
+meshes.
 """
 
 from collections.abc import Callable
@@ -9,28 +10,28 @@ from collections.abc import Callable
 import jax
 from jax.sharding import PartitionSpec as P
 
-# The axes of the mesh that split a batch's rows, and heads or hidden units.
+# The mesh axes that split a batch's rows, and those for heads or hidden units.
 BATCH, TENSOR = ('data', 'fsdp'), 'tensor'
 
 
 def use_mesh(mesh: jax.sharding.Mesh):
-  """A context, for use inside a jitted function, in which `constrain` acts."""
+  """Returns a context, for jitted functions, in which `constrain` acts."""
   return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
 def per_shard(
   function: Callable, *spec: str | tuple[str, ...] | None
 ) -> Callable:
-  """Has each device apply a function to its own part of the arguments.
+  """Makes each device apply a function to its own part of the arguments.
 
-  The function must treat the entries of the split dimensions one by one. The
-  compiler cannot always see that: it would gather an array of fixed layout on
-  every device, for example. Outside of `use_mesh`, and where each device works
-  on its own rows, this returns the function itself.
+  The function must treat each entry of the split dimensions independently. The
+  compiler cannot always see that: for example, it would gather an array of
+  fixed layout on every device. Outside of `use_mesh`, and where each device
+  works on its own rows, this returns the function itself.
 
   Args:
-    function: of arrays, or trees of them, to the same.
-    *spec: as for `constrain`, of all arguments and results.
+    function: maps arrays, or trees of arrays, to the same.
+    *spec: as for `constrain`; holds for all arguments and results.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.manual_axes:
@@ -43,11 +44,11 @@ def per_shard(
 def constrain(x: jax.Array, *spec: str | tuple[str, ...] | None) -> jax.Array:
   """Fixes how an array is split; does nothing outside of `use_mesh`.
 
-  Nor where each device works on its own rows, which leaves nothing to split.
+  It also does nothing where each device works on its own rows.
 
   Args:
     x: any array.
-    *spec: the mesh axes of each of its dimensions; left out ones are whole.
+    *spec: the mesh axes of each dimension; omitted dimensions are not split.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.manual_axes:

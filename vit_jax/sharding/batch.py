@@ -1,8 +1,8 @@
-"""The batch on the mesh: which rows a process reads, and putting them there.
+"""Tells each process which rows of a batch to read, and puts them on the mesh.
 
-The rows are split over the axes `data` and `fsdp` into as many equal parts, in
-order. A process reads the parts that its devices hold; devices that differ only
-in `tensor` hold the same part, be they of one process or of several.
+The axes `data` and `fsdp` split the rows into data x fsdp equal parts, in
+order. A process reads the parts that its devices hold. Devices that differ only
+in `tensor` hold the same part, even if they belong to several processes.
 """
 
 import collections
@@ -19,17 +19,17 @@ from vit_jax.sharding.activations import BATCH
 
 
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
-  """The leading axis split over the mesh."""
+  """Returns the sharding that splits the leading axis over the mesh."""
   return NamedSharding(mesh, P(BATCH))
 
 
 def num_parts(mesh: jax.sharding.Mesh) -> int:
-  """Into how many parts a batch is split."""
+  """Returns the number of parts that a batch is split into."""
   return mesh.shape['data'] * mesh.shape['fsdp']
 
 
 def _local_parts(mesh: jax.sharding.Mesh) -> list[int]:
-  """The parts of a batch that this process's devices hold, in order."""
+  """Returns the parts of a batch that this process's devices hold, in order."""
   indices = batch_sharding(mesh).addressable_devices_indices_map(
     (num_parts(mesh),)
   )
@@ -39,7 +39,7 @@ def _local_parts(mesh: jax.sharding.Mesh) -> list[int]:
 
 
 def local_rows(mesh: jax.sharding.Mesh, batch_size: int) -> tuple[int, ...]:
-  """The rows of a global batch that this process reads, in order."""
+  """Returns the rows of a global batch that this process reads, in order."""
   size = batch_size // num_parts(mesh)
   return tuple(
     row
@@ -58,7 +58,7 @@ def put_batch(
     mesh: the mesh that `batch_sharding` splits the rows over.
 
   Returns:
-    The same dict of global `jax.Array`s; does not wait for the copies.
+    A dict of global `jax.Array`s by the same keys; does not wait for the copy.
   """
   sharding, parts = batch_sharding(mesh), _local_parts(mesh)
   place = {part: i for i, part in enumerate(parts)}
@@ -82,13 +82,13 @@ def feed(
   count: int,
   on_wait: Callable[[float], None],
 ) -> Iterator[dict[str, Any]]:
-  """Yields global batches, the transfer of the next one under way.
+  """Yields global batches while the next one is being transferred.
 
   Args:
     batches: this process's rows, see `pipeline.train_batches`.
-    mesh: where the rows go.
+    mesh: the mesh to put the rows on.
     count: how many batches to yield.
-    on_wait: called with the seconds each batch kept the loop waiting.
+    on_wait: called with the seconds that the loop waited for each batch.
   """
   queue = collections.deque()
   for index in range(count + 1):
@@ -104,7 +104,7 @@ def feed(
 def check_batch_size(
   name: str, batch_size: int, mesh: jax.sharding.Mesh, micro_batches: int = 1
 ) -> None:
-  """Raises ValueError unless each part of the mesh gets equally many rows."""
+  """Raises ValueError unless all parts of the mesh get equally many rows."""
   parts = num_parts(mesh) * micro_batches
   if batch_size > 0 and batch_size % parts == 0:
     return

@@ -1,4 +1,4 @@
-"""Where each array of the training state lives: rules by name and shape."""
+"""Splits each array of the training state by rules of its name and shape."""
 
 import dataclasses
 import math
@@ -13,28 +13,28 @@ from jax.sharding import PartitionSpec as P
 SHARDS = {
   'none': 'every device holds the whole state',
   'optimizer': "the optimizer's state and the average are split (ZeRO-1)",
-  'all': 'so are the parameters (fully sharded, ZeRO-3)',
+  'all': 'the parameters are split, too (fully sharded, ZeRO-3)',
 }
 GATHERS = {
-  'step': 'all parameters once a step, which holds them whole for the step',
-  'micro_batch': 'each where a micro-batch needs it, forward and backward',
+  'step': 'all parameters once a step, then held whole until its end',
+  'micro_batch': 'each parameter where a micro-batch needs it, in both passes',
 }
 PARTITIONS = {
   'auto': "'manual' where it is possible",
   'manual': 'each device works through its own rows, then gradients are summed',
   'compiler': 'the compiler splits the whole step',
 }
-# Of the devices' sums of gradients.
+# The dtypes in which devices can sum gradients.
 REDUCE_DTYPES = ('float32', 'bfloat16')
-# More devices than these sum in float32, unless the config says otherwise. A
-# ring rounds at every link, so that the error grows with the root of their
-# number, and parts that all devices agree on stall: LOG.md.
+# More devices than this sum in float32, unless the config says otherwise. A
+# ring all-reduce rounds at every link, so the error grows with the root of the
+# number of devices, and gradients that all devices agree on stall: LOG.md.
 _MOST_BFLOAT16 = 128
 
-# What is split over `tensor`: the end of a parameter's name and the dimension,
-# counted from the last one, as scanned blocks have a dimension more in front.
-# Columns first, rows second, so that a block sums its parts just twice: after
-# the heads' outputs and after the MLP.
+# What `tensor` splits: the end of a parameter's name, the dimension and what it
+# counts. Dimensions count from the last, as scanned blocks have one more in
+# front. A block splits columns first and rows second, so that it sums its parts
+# only twice: after the heads' outputs and after the MLP.
 _ATTENTION = r'MultiHeadDotProductAttention_\d+'
 TENSOR_RULES = (
   (rf'{_ATTENTION}/(query|key|value)/(kernel|bias)', -2, 'heads'),
@@ -43,16 +43,16 @@ TENSOR_RULES = (
   (r'MlpBlock_\d+/Dense_0/(kernel|bias)', -1, 'mlp_dim'),
   (r'MlpBlock_\d+/Dense_1/kernel', -2, 'mlp_dim'),
 )
-# Parameters with a leading dimension of blocks (`scan`): each step of the loop
-# takes one block, so that dimension is not split.
+# Parameters with a leading dimension of blocks (`scan`). That dimension is not
+# split, as each step of the loop takes one block.
 _STACKED = re.compile(r'(^|/)encoderblock/')
 
 
 def default_reduce_dtype(mesh: jax.sharding.Mesh) -> str:
-  """What the gradients of products are summed in, if the config leaves it open.
+  """Returns the default dtype for the sums of matmul kernels' gradients.
 
-  On TPU bfloat16, half the traffic and what the compiler's own sums are in,
-  up to 128 devices; else float32.
+  This is bfloat16 on up to 128 TPU devices: it halves the traffic, and the
+  compiler's own sums use it, too. Otherwise it is float32.
   """
   on_tpu = mesh.devices.flat[0].platform == 'tpu'
   return 'bfloat16' if on_tpu and mesh.size <= _MOST_BFLOAT16 else 'float32'
@@ -60,16 +60,16 @@ def default_reduce_dtype(mesh: jax.sharding.Mesh) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-  """The mesh, and what is split over its axes.
+  """The mesh, and how the training state is split over its axes.
 
   Attributes:
     mesh: see `mesh.make_mesh`.
     shard: one of SHARDS.
     gather: one of GATHERS; matters for shard='all'.
     partition: one of PARTITIONS; see `gradients`.
-    reduce_dtype: one of REDUCE_DTYPES, which 'auto' becomes, see
-      `default_reduce_dtype`; matters where gradients are summed by hand. The
-      compiler's own sums are of the products' dtype.
+    reduce_dtype: one of REDUCE_DTYPES; 'auto' becomes `default_reduce_dtype`.
+      Matters only for the manual partition: the compiler's own sums have the
+      dtype of the matmuls.
   """
 
   mesh: jax.sharding.Mesh
@@ -94,8 +94,8 @@ class Layout:
         )
     if self.partition == 'manual' and self._shared_work:
       raise ValueError(
-        f"mesh.partition='manual' does not go with {self._shared_work}, which"
-        " the devices share: use mesh.partition='compiler'."
+        f"mesh.partition='manual' does not go with {self._shared_work}, where"
+        " devices share the work: use mesh.partition='compiler'."
       )
 
   def __str__(self) -> str:
@@ -106,13 +106,13 @@ class Layout:
     )
 
   def is_manual(self, global_masks: bool) -> bool:
-    """Whether each device works through its rows alone.
+    """Whether each device works on its own rows alone.
 
     Args:
       global_masks: whether dropout masks must not depend on the mesh.
 
     Raises:
-      ValueError: that was asked for, but the masks do not allow it.
+      ValueError: partition='manual', but the masks do not allow it.
     """
     if self.partition == 'manual' and global_masks:
       raise ValueError(
@@ -126,7 +126,7 @@ class Layout:
 
   @property
   def _shared_work(self) -> str:
-    """What makes devices share the work on a row, if anything."""
+    """The setting that makes devices share the work on a row; '' if none."""
     if self.mesh.shape['tensor'] > 1:
       return f'mesh.tensor={self.mesh.shape["tensor"]}'
     if self.shard == 'all' and self.gather == 'micro_batch':
@@ -135,27 +135,26 @@ class Layout:
 
   @property
   def whole(self) -> NamedSharding:
-    """A whole copy on each device."""
+    """The sharding that puts a whole copy on each device."""
     return NamedSharding(self.mesh, P())
 
   def params(self, tree: Any) -> Any:
-    """Shardings of the parameters between steps."""
+    """Returns the shardings of the parameters between steps."""
     return self._shardings(tree, split=self.shard == 'all')
 
   def gathered_params(self, tree: Any) -> Any:
-    """Shardings of the parameters whole over `fsdp`."""
+    """Returns the shardings of the parameters after gathering over `fsdp`."""
     return self._shardings(tree, split=False)
 
   def updates(self, tree: Any) -> Any:
-    """Shardings of what has the parameters' shapes beside them.
+    """Returns shardings for gradients, the optimizer's state and the average.
 
-    The gradients, the optimizer's state and the average: a device updates the
-    part of which it holds the state.
+    Each device updates the part whose state it holds.
     """
     return self._shardings(tree, split=self.shard != 'none')
 
   def state(self, state: Any) -> Any:
-    """Shardings of a `step.TrainState`; its leaves need only shapes."""
+    """Returns the shardings of a `TrainState`; its leaves need only shapes."""
     return state.replace(
       step=self.whole,
       params=self.params(state.params),
@@ -186,13 +185,13 @@ class Layout:
       )
 
   def spec(self, name: str, shape: tuple[int, ...], *, split: bool) -> P:
-    """The axes that an array's dimensions are split over.
+    """Returns the mesh axes that an array's dimensions are split over.
 
     Args:
-      name: of the parameter that it belongs to, `Transformer/.../kernel`.
-      shape: its own shape.
-      split: whether over `fsdp` too: then along the first dimension that can be
-        divided, so that the parts lie one behind the other when gathered.
+      name: the array's parameter, such as `Transformer/.../kernel`.
+      shape: the array's shape.
+      split: whether to split over `fsdp`, too. This splits the first dimension
+        that `fsdp` divides, so that gathered parts are contiguous in memory.
     """
     axes = [None] * len(shape)
     tensor, fsdp = self.mesh.shape['tensor'], self.mesh.shape['fsdp']
@@ -219,19 +218,19 @@ class Layout:
     )
 
   def describe(self, state: Any) -> str:
-    """A table: the groups of parameters, how they are split, their bytes.
+    """Returns a table of the parameters, how they are split and their bytes.
 
     Args:
       state: a `step.TrainState`; its leaves need only shapes.
 
     Returns:
       One line for each group of parameters of equal shape whose names differ
-      in numbers only: how many, shape, split at rest and in the update, and
-      bytes on each device of the parameters, and of the optimizer's state and
-      average together.
+      only in numbers: their count, their shape, the split at rest and in the
+      update, and the bytes per device of the parameters, and of the optimizer's
+      state and average together.
     """
     groups: dict[tuple, list[int]] = {}
-    # No dict, whose keys would be taken for a part of the names.
+    # A tuple, because `_name` would add a dict's keys to the names.
     beside = (state.opt_state, state.ema_params)
     for part, tree in (('params', state.params), ('beside', beside)):
       split = self.shard == 'all' or (
@@ -252,7 +251,7 @@ class Layout:
     ]
     for (pattern, shape), (name, count, held, beside_held) in groups.items():
       if not count:
-        continue  # The optimizer's own counters.
+        continue  # The optimizer's counters belong to no parameter.
       specs = [
         _spec_text(self.spec(name, shape, split=split))
         for split in (self.shard == 'all', self.shard != 'none')
@@ -274,11 +273,11 @@ class Layout:
 
 
 def put_tree(tree: Any, shardings: Any) -> Any:
-  """Puts host arrays on the devices, each device only the part it holds.
+  """Puts host arrays on the devices; each device gets only its own part.
 
   Args:
-    tree: NumPy arrays, the same ones on every process.
-    shardings: where they go, of the same structure.
+    tree: NumPy arrays, the same on every process.
+    shardings: the arrays' shardings, a tree of the same structure.
   """
   return jax.tree.map(
     lambda x, sharding: jax.make_array_from_callback(
@@ -290,9 +289,9 @@ def put_tree(tree: Any, shardings: Any) -> Any:
 
 
 def _name(path) -> str:
-  """The parameter that a leaf belongs to: the path's last run of dict keys.
+  """Returns the name of a leaf's parameter: the dict keys that end its path.
 
-  So a moment in an optimizer's state has its parameter's name.
+  A moment in an optimizer's state therefore has its parameter's name.
   """
   keys = []
   for entry in reversed(path):

@@ -1,9 +1,9 @@
-"""The mesh: which device is where on the axes `data`, `fsdp` and `tensor`.
+"""Arranges the devices on the mesh axes `data`, `fsdp` and `tensor`.
 
-The batch is split over `data` and `fsdp`. Over `fsdp` also the state may be
-split (see `layout`), over `tensor` the heads and the MLPs' hidden layers.
-`tensor` peers exchange the most, so they are the closest devices; slices of a
-pod, joined by the data-centre network, share only the axis `data`.
+The axes `data` and `fsdp` split the batch. The axis `fsdp` can also split the
+state (see `layout`); `tensor` splits the heads and the MLPs' hidden layers.
+Devices along `tensor` communicate the most, so they are the closest ones.
+Slices, which the data-centre network connects, share only the axis `data`.
 """
 
 import math
@@ -15,26 +15,27 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType
 
 AXES = ('data', 'fsdp', 'tensor')
-# What `fsdp` divides where `data` is open, too. The paper's widths, 768 to
+# The largest size of `fsdp` if `data` is -1, too. The paper's widths, 768 to
 # 1280, are multiples of 32 x 8, so that each device has whole tiles of 8 rows.
-# More parts would save no time worth the name (LOG.md), and parameters with no
-# dimension to divide would be updated by every device.
+# More parts would save almost no time (LOG.md), and every device would update
+# the parameters that have no dimension to divide.
 _SPLIT = 32
 
 
 def make_mesh(
   data: int = -1, fsdp: int = 1, tensor: int = 1, slices: int = 0
 ) -> jax.sharding.Mesh:
-  """A mesh over all devices, or over the first ones if fewer are asked for.
+  """Returns a mesh over all devices, or over the first if the sizes need fewer.
 
   Args:
-    data: size of the axis `data`; -1 is what the other axes leave.
-    fsdp: size of the axis `fsdp`; -1 likewise, or, if both are -1,
+    data: size of the axis `data`; -1 takes what the other axes leave.
+    fsdp: size of the axis `fsdp`; -1 does the same, or, if `data` is -1, too,
       see `split_over`.
-    tensor: size of the axis `tensor`; -1 likewise, if no other axis is.
-    slices: groups of devices with a slow network between them, which only the
-      axis `data` spans; 0: as the devices say (TPU slices), else the processes
-      are divided into so many equal groups, in their order.
+    tensor: size of the axis `tensor`; -1 takes what the other axes leave, and
+      is allowed only if no other axis is -1.
+    slices: number of groups of devices with a slow network between them, which
+      only the axis `data` spans. 0 takes the TPU slices that the devices
+      report. Other numbers divide the processes into equal groups, in order.
 
   Raises:
     ValueError: the sizes don't fit the devices, or each other.
@@ -52,8 +53,8 @@ def make_mesh(
     )
   if size < len(devices):
     logging.warning(
-      '%s uses %d of the %d devices; mesh.data=-1 or mesh.fsdp=-1 is what the'
-      ' other axes leave.',
+      '%s uses %d of the %d devices; mesh.data=-1 or mesh.fsdp=-1 takes what'
+      ' the other axes leave.',
       *(_product(shape), size, len(devices)),
     )
   grid = device_grid(devices[:size], shape, slices)
@@ -61,9 +62,9 @@ def make_mesh(
 
 
 def split_over(devices: int) -> int:
-  """How many of so many devices `fsdp` takes where it is free to.
+  """Returns the size of `fsdp` if both `data` and `fsdp` are -1.
 
-  The largest power of two up to 32 that divides them.
+  This is the largest power of two up to 32 that divides the devices.
   """
   return math.gcd(devices, _SPLIT)
 
@@ -73,8 +74,7 @@ def axis_sizes(
 ) -> tuple[int, int, int]:
   """Resolves -1 in the sizes of the axes; ValueError if they don't fit.
 
-  The sizes are `make_mesh`'s; `slices` is the number of slices that the devices
-  are of.
+  Takes the sizes of `make_mesh`, and the number of slices, which is never 0.
   """
   sizes = {'data': data, 'fsdp': fsdp, 'tensor': tensor}
   for name, size in sizes.items():
@@ -109,7 +109,7 @@ def axis_sizes(
 
 
 def count_slices(devices, slices: int) -> int:
-  """The number of slices of some devices; `slices` as in `make_mesh`."""
+  """Returns the number of the devices' slices; `slices` as in `make_mesh`."""
   return len(_groups(devices, slices))
 
 
@@ -119,13 +119,13 @@ def device_grid(
   """Arranges devices so that neighbours in the mesh are close in the network.
 
   Args:
-    devices: as many as the mesh has places.
+    devices: as many devices as the mesh has positions.
     shape: sizes of (data, fsdp, tensor).
     slices: see `make_mesh`.
 
   Returns:
-    The devices, an array of the given shape. Along `data` one slice follows
-    the other.
+    The devices, an array of the given shape. Along `data`, the slices follow
+    one another.
   """
   groups = _groups(devices, slices)
   data, fsdp, tensor = shape
@@ -133,7 +133,7 @@ def device_grid(
     raise ValueError(
       f'{_product(shape)} does not fit {len(groups)} slices: mesh.data must be'
       ' a multiple of their number, as the slow network between them carries'
-      ' only that axis; or take them for one by mesh.slices=1.'
+      ' only that axis. Or treat them as one slice with mesh.slices=1.'
     )
   part = (data // len(groups), fsdp, tensor)
   grids = [
@@ -146,8 +146,8 @@ def device_grid(
 
 
 def _groups(devices, slices: int) -> list[list[jax.Device]]:
-  """Devices by slice, see `make_mesh`."""
-  # On GPUs each host is a slice of its own, but `fsdp` may well span hosts.
+  """Groups the devices by slice, see `make_mesh`."""
+  # JAX reports each GPU host as a slice of its own, but `fsdp` may span hosts.
   group_of = {
     device: 0 if device.platform == 'gpu' else getattr(device, 'slice_index', 0)
     for device in devices
@@ -156,8 +156,8 @@ def _groups(devices, slices: int) -> list[list[jax.Device]]:
     processes = sorted({device.process_index for device in devices})
     if slices < 1 or len(processes) % slices:
       raise ValueError(
-        f'mesh.slices={slices} must be 0 (as the devices say) or divide the'
-        f' {len(processes)} process(es).'
+        f'mesh.slices={slices} must be 0 (what the devices report) or divide'
+        f' the {len(processes)} process(es).'
       )
     each = len(processes) // slices
     group_of = {d: processes.index(d.process_index) // each for d in devices}
