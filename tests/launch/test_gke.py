@@ -102,7 +102,7 @@ def test_apply_sends_what_manifest_prints(cloud, capfd):
 def test_apply_looks_first_whether_the_pods_may_use_the_bucket(cloud):
   bucket.grant(cloud, 'roles/storage.objectUser', members=[bucket.POD])
   message = fails(APPLY)
-  assert f'{bucket.POD} was not seen to have storage.buckets.get' in message
+  assert f'{bucket.POD} seems to lack storage.buckets.get' in message
   assert not any('apply' in line for line in cloud.lines)
   call(APPLY.replace('apply', 'apply --no_preflight'))
   assert cloud.lines[-2:] == [THERE, 'kubectl apply --filename=-']
@@ -128,7 +128,7 @@ def test_apply_must_know_the_project(cloud):
 def test_which_identity_must_be_let_in(cloud, flags, member):
   bucket.let_in(cloud, 'user:somebody')
   line = APPLY.replace('apply', f'apply {flags}', 1)
-  assert f'error: {member} was not seen' in fails(line)
+  assert f'error: {member} seems to lack' in fails(line)
   bucket.let_in(cloud, member)
   call(line)
 

@@ -123,7 +123,7 @@ def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
   assert changes(cloud) == [CREATE, *start, DELETE, CREATE, *start, DELETE]
   out = capfd.readouterr().out
   assert '4 chip-hours an hour' in out
-  assert 'the run is over' in out
+  assert 'the run has finished' in out
 
 
 def test_a_machine_that_came_back_restarts_all(active):
@@ -159,7 +159,7 @@ def test_machines_that_were_never_reached_end_it_and_are_kept(active):
   # Not one line: the way there is closed.
   active.answer(ASK, '')
   message = fails()
-  assert 'could not be reached in 10 looks (not all answered)' in message
+  assert 'not be reached in 10 polls (not all workers answered)' in message
   assert 'SSH (TCP port 22)' in message
   assert 'need --internal_ip' in message
   assert f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all' in message

@@ -31,7 +31,7 @@ def test_a_slice_on_which_the_run_always_fails_is_replaced(active, capfd):
   ]
   assert said == [
     '5 attempts in a row failed on this slice (exit codes [76]; logs in'
-    ' WORKDIR/launch/logs): a new one, 1 of at most 3.'
+    ' WORKDIR/launch/logs): requesting a new slice, replacement 1 of at most 3.'
   ]
 
 

@@ -81,7 +81,7 @@ def test_start_sets_huge_pages_from_v5e_on(ready, accelerator, setting):
 
 def test_huge_pages_that_are_refused_are_no_failure(tmp_path):
   out = run('huge_pages.sh', HUGE_PAGES_FILE=str(tmp_path / 'no' / 'enabled'))
-  assert out.startswith('warning: transparent huge pages were not set')
+  assert out.startswith('warning: transparent huge pages were not turned on')
   assert len(out.splitlines()) == 1
 
 
