@@ -48,7 +48,7 @@ def test_held_out_training_data_is_what_to_choose_by(
 @pytest.mark.parametrize(
   'train, evals, message',
   [
-    ('train[:90%]', {'test': 'test'}, 'what is chosen by a test result'),
+    ('train[:90%]', {'test': 'test'}, 'a choice by a test result'),
     ('train[:90%]', {'test': 'train[90%:]'}, 'has the evaluations .*test'),
     (
       'train[:90%]',
@@ -110,12 +110,12 @@ def test_another_data_set_is_refused():
   'final, message',
   [
     # Reported on what was chosen by, under whatever name.
-    (('train[:90%]', {'test': 'train[90%:]'}), 'cannot be tested by it'),
-    (('train[:50%]', {'test': 'train[95%:]+test'}), 'cannot be tested by it'),
+    (('train[:90%]', {'test': 'train[90%:]'}), 'biases this result'),
+    (('train[:50%]', {'test': 'train[95%:]+test'}), 'biases this result'),
     # Reported on what was trained on.
-    (('train', {'test': 'train[:50%]+test'}), 'measured on some of the same'),
+    (('train', {'test': 'train[:50%]+test'}), 'evaluated on some of the same'),
     # Or perhaps.
-    (('train', {'auto': 'auto'}), 'does not say what it is measured on'),
+    (('train', {'auto': 'auto'}), "evals.auto.split='auto'"),
     # Chosen by a split that the final runs do not train on.
     (('test[:50%]', {'test': 'test[50%:]'}), "'train'] is no split that final"),
   ],

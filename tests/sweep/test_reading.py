@@ -214,7 +214,7 @@ def test_a_choice_by_test_results_ends_before_anything_starts(tmp_path):
   assert result.returncode == 1
   assert result.stdout == ''
   assert result.stderr.startswith(
-    "error: s/train=all has the evaluations ['auto']. A candidate has one,"
+    "error: s/train=all has the evaluations ['auto']. A candidate must"
   )
   assert result.stderr.count('\n') == 1
   assert not (tmp_path / 'out' / 'runs').exists()
