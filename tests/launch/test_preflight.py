@@ -1,4 +1,4 @@
-"""launch/preflight.py: what a slice's rent waits for."""
+"""Guards: no slice is rented for a run that may not write to its bucket."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_a_bucket_that_is_not_there(cloud):
 
 
 def test_object_user_alone_does_not_do(cloud):
-  """It has no storage.buckets.get, which saving and restoring ask for."""
+  """The role lacks storage.buckets.get, which saving and restoring need."""
   bucket.grant(cloud, BOTH[0], members=[bucket.COMPUTE])
   message = refused()
   assert 'seems to lack storage.buckets.get on gs://bucket' in message
@@ -115,7 +115,7 @@ def test_a_number_of_the_project_that_cannot_be_read_does_not_matter(
   assert ' queued-resources create ' in offered.lines[-1]
 
 
-# In tpu_vm.py; test_gke.py has it in gke.py. ----------------------------------
+# In tpu_vm.py (test_gke.py tests it in gke.py) --------------------------------
 
 
 def fails(line):
@@ -144,7 +144,7 @@ def test_create_as_an_account(offered):
 @pytest.mark.parametrize('line', [CREATE, WATCH])
 def test_no_slice_is_asked_for_without_a_bucket(offered, archive, line):
   offered.answer('gcloud storage buckets describe', code=1)
-  # Without the look it would ask, and end at some time.
+  # Without the check, `watch` would request the slice, which then fails.
   offered.answer(QUEUE, [], [queue_row('b16', 'FAILED')])
   assert 'does not exist' in fails(line)
   assert not any(f'{TPU} queued-resources c' in line for line in offered.lines)

@@ -1,4 +1,7 @@
-"""What launch/tpu_vm.py refuses, asks first, and says of failures."""
+"""Guards: launch/tpu_vm.py refuses wrong flags and asks before it costs money.
+
+A failed command ends the program with a message.
+"""
 
 import sys
 
