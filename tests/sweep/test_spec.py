@@ -1,4 +1,4 @@
-"""What a sweep is, and what it must not be."""
+"""Guards: sweeps are named, checked and stored as JSON correctly."""
 
 import json
 
