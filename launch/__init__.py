@@ -1,1 +1,1 @@
-"""Programs that bring a run onto TPUs; see README.md here."""
+"""Programs that start a run on TPUs; see README.md in this folder."""

@@ -1,4 +1,4 @@
-"""The launch programs' flags, and what they mean together."""
+"""The flags of the launch programs, and the objects that are made from them."""
 
 import argparse
 import pathlib
@@ -8,7 +8,8 @@ from vit_jax import topology
 from vit_jax.launch import queued_resource
 from vit_jax.launch import shell as shell_lib
 
-# Name -> what `add_argument` takes. A group belongs to one or more commands.
+# Flag name -> keyword arguments of `add_argument`. One group of flags; one or
+# more commands take it.
 Flags = dict[str, dict[str, object]]
 
 _LOCKS = pathlib.Path(__file__).with_name('locks')
@@ -21,7 +22,7 @@ PROJECT: Flags = {
 DRY_RUN: Flags = {
   'dry_run': dict(
     action='store_true',
-    help='Print the commands, ready to be pasted, and run nothing.',
+    help='Print the commands, ready to paste into a shell, and run nothing.',
   ),
 }
 YES: Flags = {
@@ -30,27 +31,28 @@ YES: Flags = {
 LOCK: Flags = {
   'lock': dict(
     default='tpu',
-    help='What is installed: a file of launch/locks by its name (%(default)s),'
-    ' which may be one of yours; none: the newest versions that setup.py'
-    ' allows.',
+    help='Versions to install: the name of a file in launch/locks'
+    ' (%(default)s), which may be your own; none: the newest versions that'
+    ' setup.py allows.',
   ),
 }
 ACCELERATOR: Flags = {
   'accelerator': dict(
     required=True,
     help='The slice: an accelerator type (v3-512) or generation and topology'
-    ' (v3:16x16). python -m vit_jax.topology explains one.',
+    ' (v3:16x16). python -m vit_jax.topology SLICE describes a slice.',
   ),
 }
 FLEX_START = dict(
   action='store_true',
-  help='Cheaper than on demand, after a wait, for at most seven days, and not'
-  ' taken away before.',
+  help='Wait in a queue for a slice that is cheaper than on demand and is not'
+  ' preempted, for at most seven days.',
 )
 PREFLIGHT: Flags = {
   'no_preflight': dict(
     action='store_true',
-    help='Do not look first whether the bucket is there and lets the run in.',
+    help='Do not check first that the bucket exists and that the run may use'
+    ' it.',
   ),
 }
 TPU_VM: Mapping[str, Flags] = {
@@ -59,8 +61,8 @@ TPU_VM: Mapping[str, Flags] = {
   'create': {
     'workdir': dict(
       default='',
-      help='Of the run that is to come: looks first whether its bucket is'
-      " there and lets the machines' account in.",
+      help='Work directory of the future run: check first that its bucket'
+      " exists and that the machines' account may use it.",
     ),
   },
   'yes': YES,
@@ -69,53 +71,60 @@ TPU_VM: Mapping[str, Flags] = {
   'setup': {
     'workdir': dict(
       default='',
-      help='Of a run that is to go on here: installs exactly the versions and'
-      ' the Python that it recorded (WORKDIR/requirements.txt), if it has,'
-      ' instead of those of --lock.',
+      help='Work directory of a run that continues here: install exactly the'
+      ' Python and the versions that the run recorded'
+      ' (WORKDIR/requirements.txt) instead of those of --lock. Without such a'
+      ' record, install those of --lock.',
     ),
   },
   'name': {
-    'name': dict(required=True, help='Of the queued resource and its TPU VM.'),
+    'name': dict(
+      required=True, help='Name of the queued resource and of its TPU VM.'
+    ),
     'zone': dict(
-      help='Such as us-central2-b; default: $CLOUDSDK_COMPUTE_ZONE.',
+      help='Zone, such as us-central2-b; default: $CLOUDSDK_COMPUTE_ZONE.',
     ),
     'internal_ip': dict(
       action='store_true',
-      help='The machines have no external addresses: created so, and reached'
-      ' so (from inside the network). They then need Cloud NAT for set-up.',
+      help='Create the machines without external addresses, and connect to'
+      ' their internal ones (from inside the network). The set-up then needs'
+      ' Cloud NAT.',
     ),
   },
   'request': {
     'spot': dict(
       action='store_true',
-      help='Much cheaper, and may be taken away at any time; without it the'
-      ' slice is on demand.',
+      help='A spot slice: much cheaper, but Google may preempt it at any time.'
+      ' Without this flag the slice is on demand.',
     ),
     'reserved': dict(
-      action='store_true', help="From the project's reservation."
+      action='store_true', help="A slice of the project's reservation."
     ),
     'flex_start': FLEX_START,
     'max_run_duration': dict(
       default='7d',
-      help='With --flex_start: given back after this long (%(default)s, the'
-      ' most there is).',
+      help='With --flex_start: delete the slice after this time (%(default)s,'
+      ' which is the maximum).',
     ),
     'runtime_version': dict(
-      default='', help="Image of the machines; default: the generation's."
+      default='',
+      help='Image of the machines; default: the image of the TPU generation.',
     ),
     'valid_until': dict(
-      default='', help='Give up waiting after this long, such as 6h.'
+      default='', help='Give up waiting after this time, such as 6h.'
     ),
-    'network': dict(default='', help="Default: the project's `default`."),
-    'subnetwork': dict(default='', help='Of the network.'),
+    'network': dict(
+      default='', help="Network; default: the project's `default`."
+    ),
+    'subnetwork': dict(default='', help='Subnetwork of the network.'),
     'service_account': dict(
       default='',
-      help="The machines' identity, which must be allowed to write to the work"
+      help='Account of the machines, which must be allowed to write to the work'
       " directory; default: Compute Engine's default account.",
     ),
     'price_per_chip_hour': dict(
       type=float,
-      help='To show what it costs; gcloud knows no prices. See'
+      help='Price to compute the costs with; gcloud knows no prices. See'
       f' {queued_resource.PRICES}.',
     ),
   },
@@ -123,61 +132,64 @@ TPU_VM: Mapping[str, Flags] = {
     'restarts': dict(
       type=int,
       default=20,
-      help='How often in a row a worker starts the program again (%(default)s).'
-      ' An attempt of two hours that did not get stuck starts the count anew.',
+      help='How often in a row a worker restarts the program (%(default)s). An'
+      ' attempt of at least two hours resets the count, unless it got stuck.',
     ),
     'restart_pause': dict(
-      type=int, default=30, help='Seconds before that (%(default)s).'
+      type=int, default=30, help='Seconds before a restart (%(default)s).'
     ),
     'env': dict(
       action='append',
       default=[],
       metavar='NAME=VALUE',
       help="Environment variable of the run, such as LIBTPU_INIT_ARGS='...';"
-      ' may be given several times. Not for secrets: it is printed here, and'
-      ' whoever may look at the machines sees it.',
+      ' may be given several times. Do not pass secrets: it is printed here and'
+      ' visible to everyone with access to the machines.',
     ),
   },
   'logs': {
     'worker': dict(
-      default='0', help='Number of the worker, or all; default 0.'
+      default='0', help='Number of the worker, or all (%(default)s).'
     ),
-    'lines': dict(type=int, default=50, help='From each (%(default)s).'),
-    'follow': dict(action='store_true', help='Go on with what is added.'),
+    'lines': dict(
+      type=int, default=50, help='Lines to show of each log (%(default)s).'
+    ),
+    'follow': dict(action='store_true', help='Also show new lines.'),
   },
   'watch': {
     'poll': dict(
-      type=float, default=60, help='Seconds between looks (%(default)s).'
+      type=float, default=60, help='Seconds between polls (%(default)s).'
     ),
     'new_versions': dict(
       action='store_true',
-      help='Install what --lock says, also where the run has recorded other'
+      help='Install the versions of --lock, even if the run has recorded other'
       ' versions.',
     ),
     'replace_after': dict(
       type=int,
       default=5,
-      help='A slice on which so many attempts in a row failed is given back for'
-      ' a new one (%(default)s).',
+      help='Replace the slice after this many failed attempts in a row'
+      ' (%(default)s).',
     ),
     'replacements': dict(
       type=int,
       default=3,
-      help='At most so many of these, for it may not be the slice'
-      ' (%(default)s).',
+      help='Maximum number of such replacements, because the cause may not be'
+      ' the slice (%(default)s).',
     ),
     'delete_when_done': dict(
-      action='store_true', help='Give the slice back when the run has ended.'
+      action='store_true',
+      help='Delete the slice when the run has finished without an error.',
     ),
   },
 }
 
 
 def lock(args: argparse.Namespace) -> str:
-  """The lock file of --lock, by name, or `none`.
+  """Returns the lock file's name that --lock gives, or `none`.
 
   Raises:
-    ValueError: there is none of that name; lists the choices.
+    ValueError: there is no such file; the message lists the choices.
   """
   names = sorted(file.stem for file in _LOCKS.glob('*.txt'))
   if args.lock not in (*names, 'none'):
@@ -189,25 +201,25 @@ def lock(args: argparse.Namespace) -> str:
 
 
 def accelerator(args: argparse.Namespace) -> topology.Slice:
-  """The slice of --accelerator, which Cloud TPU VMs must have.
+  """Returns the slice of --accelerator.
 
   Raises:
-    ValueError: there is no such slice, or only on GKE.
+    ValueError: there is no such slice, or only GKE offers it.
   """
   wanted = topology.parse(args.accelerator)
   if not wanted.accelerator_type:
     raise ValueError(
-      f'--accelerator={args.accelerator}: Cloud TPU VMs of that generation are'
-      ' not offered; use launch/gke.py.'
+      f'--accelerator={args.accelerator}: Google offers no Cloud TPU VMs of'
+      ' this generation; use launch/gke.py.'
     )
   return wanted
 
 
 def target(args: argparse.Namespace) -> queued_resource.Target:
-  """Which queued resource is meant, and where.
+  """Returns the queued resource that the flags name.
 
   Raises:
-    ValueError: the name is none.
+    ValueError: the name is not valid.
   """
   return queued_resource.Target(
     name=shell_lib.check_name(args.name),
@@ -218,7 +230,11 @@ def target(args: argparse.Namespace) -> queued_resource.Target:
 
 
 def request(args: argparse.Namespace) -> queued_resource.Request:
-  """What is asked for."""
+  """Returns the request for a slice that the flags describe.
+
+  Raises:
+    ValueError: there is no such slice, or two flags exclude each other.
+  """
   wanted = accelerator(args)
   kinds = ('spot', 'reserved', 'flex_start')
   given = [f'--{name}' for name in kinds if getattr(args, name)]
@@ -241,7 +257,7 @@ def request(args: argparse.Namespace) -> queued_resource.Request:
 
 
 def variables(args: argparse.Namespace) -> list[str]:
-  """`NAME=VALUE` for start.sh."""
+  """Returns the `NAME=VALUE` arguments of start.sh."""
   return [
     f'RESTARTS={args.restarts}',
     f'RESTART_PAUSE={args.restart_pause}',

@@ -10,12 +10,15 @@ GKE: Mapping[str, flags.Flags] = {
   'yes': flags.YES,
   'accelerator': flags.ACCELERATOR,
   'lock': flags.LOCK,
-  'name': {'name': dict(required=True, help='Of the run (the JobSet).')},
+  'name': {
+    'name': dict(required=True, help='Name of the run and of its JobSet.')
+  },
   'cluster': {
     **flags.PROJECT,
-    'cluster': dict(required=True, help='Its name.'),
+    'cluster': dict(required=True, help='Name of the cluster.'),
     'zone': dict(
-      help='Of the cluster and its TPUs; default: $CLOUDSDK_COMPUTE_ZONE.'
+      help='Zone of the cluster and of its TPUs; default:'
+      ' $CLOUDSDK_COMPUTE_ZONE.'
     ),
   },
   'new_cluster': {
@@ -25,73 +28,77 @@ GKE: Mapping[str, flags.Flags] = {
     ),
     'network': dict(
       default='',
-      help='Such as one with large frames, for several slices; default: the'
-      " project's `default`.",
+      help='Network, such as one with large frames for several slices; default:'
+      " the project's `default`.",
     ),
-    'subnetwork': dict(default='', help='Of the network.'),
+    'subnetwork': dict(default='', help='Subnetwork of the network.'),
     'exclusion_days': dict(
       type=int,
       default=90,
-      help='For so long GKE upgrades no nodes, which would end their pods'
-      ' (%(default)s); 0: it may at any time.',
+      help='Days during which GKE upgrades no nodes, because an upgrade ends'
+      ' their pods (%(default)s); 0: GKE may upgrade at any time.',
     ),
   },
   'slices': {
-    'num_slices': dict(type=int, default=1, help='How many (%(default)s).'),
+    'num_slices': dict(
+      type=int, default=1, help='Number of slices (%(default)s).'
+    ),
   },
   'spot': {
     'spot': dict(
       action='store_true',
-      help='Much cheaper nodes, which may be taken away at any time.',
+      help='Spot nodes: much cheaper, but Google may preempt them at any time.',
     ),
     'flex_start': flags.FLEX_START,
   },
   'new_nodes': {
-    'reservation': dict(default='', help='Nodes from this reservation.'),
+    'reservation': dict(default='', help='Use nodes of this reservation.'),
   },
   'identity': {
     'node_service_account': dict(
       default='',
-      help="The nodes' identity, and with --host_network that of the run;"
+      help='Account of the nodes, and with --host_network also of the run;'
       " default: Compute Engine's default account.",
     ),
   },
   'project': flags.PROJECT,
   'image': {
     'image': dict(
-      required=True, help='REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG'
+      required=True,
+      help='The image: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG',
     ),
   },
   'pods': {
     'restarts': dict(
       type=int,
       default=100,
-      help='Of all pods together (%(default)s), not counting those after lost'
-      ' nodes and exit codes 75 and 76.',
+      help='Maximum number of restarts of all pods (%(default)s), not counting'
+      ' those after lost nodes and exit codes 75 and 76.',
     ),
     'grace_seconds': dict(
       type=int,
       default=300,
-      help='Between SIGTERM and SIGKILL, for the save (%(default)s).',
+      help='Seconds between SIGTERM and SIGKILL, for the save (%(default)s).',
     ),
     'service_account': dict(
       default='default',
-      help="The pods' identity in Kubernetes (%(default)s), which must be"
+      help='Kubernetes service account of the pods (%(default)s), which must be'
       ' allowed to write to the work directory.',
     ),
     'bucket': dict(
       default='',
-      help='Mounted at /bucket with Cloud Storage FUSE, for data to be read;'
-      ' the work directory must be gs://.',
+      help='Bucket to mount at /bucket with Cloud Storage FUSE, for reading'
+      ' data; the work directory must be gs://.',
     ),
     'host_network': dict(
       action='store_true',
-      help="The pods use the nodes' network, which is faster between slices,"
-      ' and with it the identity of the nodes instead of --service_account.',
+      help="Let the pods use the nodes' network, which is faster between"
+      ' slices. They then also use the account of the nodes instead of'
+      ' --service_account.',
     ),
     'no_huge_pages': dict(
       action='store_true',
-      help='Leave the memory settings of the nodes (v5e and later) alone, for'
+      help='Do not turn on huge pages on the nodes (v5e and later), for'
       ' clusters that refuse privileged containers.',
     ),
     'env': flags.TPU_VM['run']['env'],

@@ -1,15 +1,15 @@
 """Runs vit_jax on TPU slices of Google Kubernetes Engine (GKE).
 
-  create_cluster   a cluster, and in it what runs JobSets
-  create_nodes     a node pool for each slice; costs money until deleted
-  build            an image of the code here, built in the cloud
-  manifest         print what apply would send
+  create_cluster   make a cluster and install JobSet in it
+  create_nodes     make a node pool for each slice; it costs money until deleted
+  build            build an image of the local code in the cloud
+  manifest         print the JobSet that apply would send
   apply            start a run
-  logs             show what it says
-  status           the run, its pods and their restarts
+  logs             show the logs of the run
+  status           show the run, its pods and their restarts
   delete           end the run; it saves first
-  delete_nodes     give the slices back
-  delete_cluster   all of it
+  delete_nodes     delete the slices
+  delete_cluster   delete the cluster and everything in it
 
 From nothing to a run, in the repository's root:
 
@@ -27,7 +27,7 @@ From nothing to a run, in the repository's root:
   python launch/gke.py delete --name=b16
   python launch/gke.py delete_nodes $S
 
---dry_run prints each command, ready to be pasted, and runs nothing.
+--dry_run prints each command, ready to paste into a shell, and runs nothing.
 COMMAND --help explains one command; launch/README.md explains the rest.
 """
 
@@ -36,7 +36,8 @@ import os
 import pathlib
 import sys
 
-if not __package__:  # As `python launch/gke.py`, with nothing installed.
+# `python launch/gke.py` must work without an installed package.
+if not __package__:
   sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from vit_jax import topology
@@ -54,9 +55,9 @@ _LABEL = 'jobset.sigs.k8s.io/jobset-name'
 def create_cluster(shell, args, _) -> None:
   """Makes a cluster with one small machine, and installs JobSet in it.
 
-  It may mount buckets (Cloud Storage FUSE), and its pods are identities of
-  their own (Workload Identity), which are to be given access to the bucket:
-  launch/README.md.
+  The cluster can mount buckets (Cloud Storage FUSE). Its pods have their own
+  identity (Workload Identity); launch/README.md explains how to grant it access
+  to the bucket.
   """
   shell_lib.confirm(
     f'Create the cluster {args.cluster}? It costs money until deleted.',
@@ -75,7 +76,7 @@ def create_cluster(shell, args, _) -> None:
       *([f'--subnetwork={args.subnetwork}'] if args.subnetwork else []),
     ]
   )
-  # So that kubectl speaks to it from now on.
+  # From now on, kubectl uses the new cluster.
   shell.run(
     [
       *('gcloud', 'container', 'clusters', 'get-credentials', args.cluster),
@@ -97,11 +98,11 @@ def create_cluster(shell, args, _) -> None:
 
 
 def build(shell, args, _) -> None:
-  """Builds the image from the code as it is here, with Cloud Build.
+  """Builds an image of the local code with Cloud Build.
 
-  What is in it is what tpu_vm.py's set-up would ship, and is noted in the work
-  directory of each run. Give each state of the code its own tag. The image
-  also keeps the versions of all libraries, those of --lock.
+  The image contains the files that `tpu_vm.py setup` would ship; each run
+  records them in its work directory. Give each state of the code its own tag.
+  The image also fixes the versions of all libraries, those of --lock.
   """
   lock = flags_lib.lock(args)
   with shell.scratch() as directory:
@@ -118,21 +119,22 @@ def build(shell, args, _) -> None:
 
 
 def manifest(shell, args, flags) -> None:
-  """Prints the JobSet that apply sends; it depends on nothing but the flags."""
+  """Prints the JobSet that apply sends; it depends only on the flags."""
   del shell
   print(manifest_lib.render(_run(args, flags)), end='')
 
 
 def apply(shell, args, flags) -> None:
-  """Starts a run on the slices of the cluster that kubectl is set to.
+  """Starts a run on the slices of kubectl's current cluster.
 
-  After -- come the flags of vit_jax.main. All pods start again together when
-  one ends with exit code 75, 76 or 77, by a signal, or with its node; after 77
-  and signals at most --restarts times. Any other error ends the run for good.
-  A run of that name, also one that is over, has to be deleted first.
+  The flags of vit_jax.main follow --. All pods restart together when one of
+  them ends with exit code 75, 76 or 77 or by a signal, or when its node is
+  lost. Restarts after 77 and signals are limited by --restarts. Any other error
+  ends the run for good. If there is already a run of that name, even a finished
+  one, delete it first.
   """
   text = manifest_lib.render(_run(args, flags))
-  # To kubectl, sending again what is there already is a success.
+  # `kubectl apply` succeeds, and starts nothing, if the JobSet exists already.
   there = shell.read(
     [
       *('kubectl', 'get', 'jobset', args.name),
@@ -141,9 +143,10 @@ def apply(shell, args, flags) -> None:
   )
   if there.strip():
     raise ValueError(
-      f'there is a run {args.name!r} in the cluster already, alive or over, and'
-      ' nothing would be started. Look at it, then delete it (an unfinished run'
-      ' goes on from its work directory), or choose another --name:\n'
+      f'there is a run {args.name!r} in the cluster already, active or'
+      ' finished, so nothing was started. Check its status, then delete it (an'
+      ' unfinished run can later resume from its work directory), or choose'
+      ' another --name:\n'
       f'  python launch/gke.py status --name={args.name}\n'
       f'  python launch/gke.py delete --name={args.name}'
     )
@@ -166,7 +169,7 @@ def _preflight(shell, args, workdir) -> None:
 
 
 def logs(shell, args, _) -> None:
-  """Shows the ends of the pods' logs; each line names its pod."""
+  """Shows the last lines of the pods' logs; each line names its pod."""
   shell.run(
     [
       *('kubectl', 'logs', f'--selector={_LABEL}={args.name}'),
@@ -192,20 +195,21 @@ def status(shell, args, _) -> None:
 
 
 def delete(shell, args, _) -> None:
-  """Ends the run; its pods get SIGTERM and time to save. Waits for that.
+  """Ends the run: its pods get SIGTERM, and the command waits for their save.
 
-  `apply` with the same work directory goes on from there. The nodes stay, and
+  `apply` with the same work directory resumes the run. The nodes remain and
   cost money.
   """
-  # foreground: the JobSet goes last. Else it goes first, kubectl returns, and
-  # the pods are still saving while the nodes are deleted under them.
+  # With `foreground`, kubectl returns after all pods have ended. Otherwise it
+  # returns while they still save, and a following `delete_nodes` would delete
+  # their nodes.
   shell.run(['kubectl', 'delete', 'jobset', args.name, '--cascade=foreground'])
 
 
 def delete_cluster(shell, args, _) -> None:
-  """Deletes the cluster with all that is in it. Ends the costs."""
+  """Deletes the cluster and everything in it. This ends the costs."""
   shell_lib.confirm(
-    f'Delete the cluster {args.cluster} with all that runs in it?',
+    f'Delete the cluster {args.cluster} and everything that runs in it?',
     yes=args.yes,
     dry_run=args.dry_run,
   )
@@ -258,7 +262,7 @@ COMMANDS = {
   'delete_cluster': (delete_cluster, ['cluster', 'yes']),
 }
 
-# Runs one command: takes the words of the command line without the program.
+# Runs one command. Its argument is the command line without the program's name.
 main = functools.partial(
   program.run,
   doc=__doc__,

@@ -11,41 +11,44 @@ from vit_jax.launch import shell as shell_lib
 
 _TEMPLATE = pathlib.Path(__file__).with_name('jobset.yaml')
 _CODES = pathlib.Path(__file__).with_name('worker') / 'restartable_codes'
-# As in launch/worker/run.sh: what another start can mend. 129 to 159 are
-# deaths by signal, but for 130: Ctrl-C, which somebody pressed.
+# The exit codes after which a restart can help, as in launch/worker/run.sh. 129
+# to 159 are deaths by signal, except 130, which is a deliberate Ctrl-C.
 RESTARTABLE = (
   *map(int, _CODES.read_text().split()),
   129,
   *range(131, 160),
 )
-# Of these, what is no failure of the run: it was told to stop (75), or waits
-# for another pod (76). A run that hangs each time (77) must not do so for ever.
+# The restartable codes that are not the run's fault: it was told to stop (75),
+# or lacked another pod (76). 77 counts; otherwise a run that always hangs would
+# restart forever.
 NOT_COUNTED = (75, 76)
 BUCKET_MOUNT = '/bucket'
-# Seconds that the slices of a run wait for each other.
+# Seconds for which the slices of a run wait for each other.
 SLICES_TIMEOUT = 3600
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a manifest says.
+  """The contents of a manifest.
 
   Attributes:
-    name: of the JobSet.
-    wanted: each slice.
-    num_slices: how many of them, each a node pool.
-    image: with the code (launch/Dockerfile).
-    flags: of vit_jax.main.
-    spot: on spot nodes only.
-    flex_start: on flex-start nodes only.
-    restarts: of all pods together, at most, after what counts.
-    grace_seconds: for the save after SIGTERM.
-    service_account: of Kubernetes; must be allowed to write to the work
-      directory.
-    bucket: mounted at /bucket with Cloud Storage FUSE; '': none.
-    variables: `NAME=VALUE` of the environment.
-    host_network: the pods use the nodes' network, and with it their identity.
-    huge_pages: where they help, set the nodes to transparent huge pages.
+    name: name of the JobSet.
+    wanted: the type of each slice.
+    num_slices: number of slices, each of which is a node pool.
+    image: the image with the code (launch/Dockerfile).
+    flags: flags of vit_jax.main.
+    spot: whether to run on spot nodes only.
+    flex_start: whether to run on flex-start nodes only.
+    restarts: maximum number of restarts of all pods; exit codes of NOT_COUNTED
+      and lost nodes do not count.
+    grace_seconds: seconds for the save after SIGTERM.
+    service_account: the Kubernetes service account of the pods, which must be
+      allowed to write to the work directory.
+    bucket: bucket to mount at /bucket with Cloud Storage FUSE; '': none.
+    variables: `NAME=VALUE` environment variables.
+    host_network: whether the pods use the nodes' network, and so their account.
+    huge_pages: whether to turn on transparent huge pages on the nodes, on the
+      generations where they help.
   """
 
   name: str
@@ -65,27 +68,27 @@ class Run:
 
 
 def render(run: Run) -> str:
-  """The manifest.
+  """Returns the manifest as YAML.
 
   Raises:
-    ValueError: GKE does not offer the slice, or the run's flags can't be
-      right (`shell.check_run`).
+    ValueError: GKE does not offer the slice, or a flag is missing or wrong
+      (also see `shell.check_run`).
   """
   wanted = check_slice(run.wanted, run.num_slices)
   workdir = shell_lib.check_run(run.flags)
   if not workdir.startswith('gs://'):
     raise ValueError(
-      f'--workdir={workdir} is a directory of one pod, or a mounted bucket,'
-      ' where a save fails: it renames a directory. Expected'
-      ' --workdir=gs://BUCKET/PATH, which needs no mount.'
+      f'--workdir={workdir} is a directory of one pod, which is lost with it,'
+      ' or a mounted bucket, in which a save cannot rename its directory.'
+      ' Expected --workdir=gs://BUCKET/PATH, which needs no mount.'
     )
   if run.spot and run.flex_start:
     raise ValueError('--spot and --flex_start exclude each other.')
   if run.bucket and run.host_network:
     raise ValueError(
-      f'--bucket={run.bucket} is mounted as the pod, which with --host_network'
-      ' has no identity of its own. Leave out one of them; data can be read'
-      ' from gs:// without a mount.'
+      f'--bucket={run.bucket} is mounted with the identity of the pod, but with'
+      ' --host_network a pod has no identity of its own. Drop one of the two'
+      ' flags; data can be read from gs:// without a mount.'
     )
   env = [variable.partition('=') for variable in run.variables]
   return string.Template(_TEMPLATE.read_text()).substitute(
@@ -116,7 +119,7 @@ def render(run: Run) -> str:
 
 
 def _token(given: Iterable[str]) -> str:
-  """What only the pods of this JobSet know, and all of its slices."""
+  """Returns the token that all pods of this JobSet share, and no others."""
   if 'VIT_JAX_LAUNCH_TOKEN' in given:
     return ''
   return _lines(
@@ -124,18 +127,18 @@ def _token(given: Iterable[str]) -> str:
     '- name: VIT_JAX_LAUNCH_TOKEN',
     '  valueFrom:',
     '    fieldRef:',
-    # JobSet sets this label since April 2025; before that, the token is ''.
+    # JobSet sets this label since April 2025; older releases give the token ''.
     "      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']",
   )
 
 
 def _program_flags(run) -> list[str]:
-  """The flags of vit_jax.main, with what only this launch knows."""
+  """Returns the flags of vit_jax.main, with those that this launch adds."""
   given = {flag.partition('=')[0].lstrip('-') for flag in run.flags}
   if run.num_slices == 1 or 'start_timeout' in given:
     return list(run.flags)
-  # A slice that is there waits for the others, which may wait for capacity;
-  # with the program's few minutes it would use up the restarts meanwhile.
+  # The other slices may wait long for capacity. With the program's default of a
+  # few minutes, the first slice would restart again and again meanwhile.
   return [*run.flags, f'--start_timeout={SLICES_TIMEOUT}']
 
 
@@ -157,12 +160,15 @@ def _capacity(run) -> str:
 def _network(host_network) -> str:
   if not host_network:
     return ''
-  # The second line, so that the pods still find each other by name.
+  # Without dnsPolicy, pods on the host network can't find each other by name.
   return _lines(12, 'hostNetwork: true', 'dnsPolicy: ClusterFirstWithHostNet')
 
 
 def _huge_pages(run, wanted) -> str:
-  """Sets the node before the run starts; a node that refuses is no failure."""
+  """Returns the init container that turns on transparent huge pages.
+
+  A node that refuses the setting does not fail the run.
+  """
   if not run.huge_pages or wanted.generation.name in ('v2', 'v3', 'v4'):
     return ''
   return _lines(
@@ -177,7 +183,7 @@ def _huge_pages(run, wanted) -> str:
 
 
 def _bucket(bucket) -> dict[str, str]:
-  """The template's three places that a mounted bucket needs."""
+  """Returns the three parts of the template that mount a bucket."""
   if not bucket:
     return dict(annotations='', mount='', volume='')
   return dict(
@@ -201,10 +207,10 @@ def _bucket(bucket) -> dict[str, str]:
 
 
 def check_slice(wanted: topology.Slice, num_slices: int) -> topology.Slice:
-  """Refuses what GKE does not have.
+  """Checks that GKE offers the slices, and returns `wanted`.
 
   Raises:
-    ValueError: says what it has.
+    ValueError: GKE does not offer them; the message says what it offers.
   """
   if not wanted.gke_accelerator:
     raise ValueError(
@@ -215,8 +221,8 @@ def check_slice(wanted: topology.Slice, num_slices: int) -> topology.Slice:
     raise ValueError(f'--num_slices={num_slices} must be at least 1.')
   if num_slices > 1 and (wanted.hosts == 1 or wanted.generation.name == 'v3'):
     raise ValueError(
-      f'--num_slices={num_slices} of {wanted}: several slices work together'
-      ' only if each has several machines, and not on v3.'
+      f'--num_slices={num_slices} of {wanted}: one run can use several slices'
+      ' only if each slice has several machines, and not on v3.'
     )
   return wanted
 

@@ -1,4 +1,4 @@
-"""GKE's node pools: the slices, one pool each."""
+"""Creates and deletes the node pools of GKE; each slice is one node pool."""
 
 from vit_jax import topology
 from vit_jax.launch import manifest
@@ -6,10 +6,10 @@ from vit_jax.launch import shell as shell_lib
 
 
 def create_nodes(shell, args, _) -> None:
-  """Makes a node pool for each slice, of exactly its machines.
+  """Makes a node pool for each slice, with one node per machine of the slice.
 
-  Their quota is Compute Engine's (IAM & Admin > Quotas, "TPU"), not that of
-  the Cloud TPU API.
+  The nodes count against the quota of Compute Engine (IAM & Admin > Quotas,
+  "TPU"), not against that of the Cloud TPU API.
   """
   wanted = _slice(args)
   capacity = _capacity(args, wanted)
@@ -44,7 +44,7 @@ def create_nodes(shell, args, _) -> None:
 
 
 def delete_nodes(shell, args, _) -> None:
-  """Gives the slices back."""
+  """Deletes the node pools, and so the slices."""
   wanted = _slice(args)
   names = _pools(args, wanted)
   shell_lib.confirm(
@@ -66,7 +66,7 @@ def delete_nodes(shell, args, _) -> None:
 
 
 def place(args) -> list[str]:
-  """Where the cluster is, for gcloud."""
+  """Returns gcloud's flags for the location of the cluster."""
   return [f'--location={args.zone}', f'--project={args.project}']
 
 
@@ -75,10 +75,11 @@ def _slice(args) -> topology.Slice:
 
 
 def _capacity(args, wanted) -> list[str]:
-  """How many nodes, and of which kind.
+  """Returns gcloud's flags for the number and the kind of the nodes.
 
   Raises:
-    ValueError: no slice is of two kinds, or of this one.
+    ValueError: the flags ask for two kinds at once, or for several flex-start
+      slices.
   """
   kinds = ('spot', 'flex_start', 'reservation')
   given = [f'--{name}' for name in kinds if getattr(args, name)]
@@ -88,11 +89,11 @@ def _capacity(args, wanted) -> list[str]:
     if args.num_slices > 1:
       raise ValueError(
         f'--flex_start with --num_slices={args.num_slices}: one slice would'
-        ' wait, at full cost, for the others. Several come together with a'
-        ' queue (Kueue), which is not set up here: use XPK, as'
-        ' launch/README.md says.'
+        ' wait, at full cost, for the others. Only a queue (Kueue), which this'
+        ' program does not set up, starts several together. Use XPK, as'
+        ' launch/README.md describes.'
       )
-    # From none, all or nothing, when pods ask for them.
+    # The pool grows from zero nodes to all nodes at once when pods need them.
     return [
       '--num-nodes=0',
       *('--flex-start', '--enable-autoscaling', '--min-nodes=0'),
@@ -118,7 +119,7 @@ def _pools(args, wanted) -> list[str]:
 
 
 def _needs_policy(wanted) -> bool:
-  # Before tpu7x the pool itself names the topology.
+  # For older generations, --tpu-topology of the pool gives the topology.
   return wanted.generation.name == 'tpu7x' and wanted.hosts > 1
 
 
@@ -139,13 +140,13 @@ def _policy_exists(shell, args, wanted) -> bool:
       f'--filter=name={_policy(args, wanted)}',
     ]
   )
-  # Regions are URLs there; other regions may have a policy of that name.
+  # The region is a URL, and other regions may have a policy of the same name.
   region = args.zone.rpartition('-')[0]
   return any(row.get('region', '').rpartition('/')[2] == region for row in rows)
 
 
 def _create_policy(shell, args, wanted) -> None:
-  # It outlives a creation of pools that failed, and is theirs together.
+  # The pools share the policy, and it remains if creating a pool failed.
   if _policy_exists(shell, args, wanted):
     return
   shell.run(
@@ -173,6 +174,6 @@ def _delete_policy(shell, args, wanted) -> None:
     )
   except shell_lib.CommandError as error:
     shell.say(
-      f'The placement policy {name} stays ({error}). That is right while other'
-      ' pools of that topology use it; it costs nothing.'
+      f'The placement policy {name} stays ({error}). This is correct while'
+      ' other pools of the same topology use it; it costs nothing.'
     )

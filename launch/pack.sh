@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Packs the code as it is here: the commit, local changes, and new files that
-# git does not ignore.
+# Packs the local code: the commit, local changes, and new files that git does
+# not ignore.
 #
 #   bash launch/pack.sh DIRECTORY
 #
-# writes DIRECTORY/code.tar.gz. In the archive, launch_record/ says what it is:
-# commit, local.diff (apply it to the commit to get these files back), packed
-# (when) and left_out. Neither the index nor the repository is changed. New
-# files above PACK_LIMIT_MIB (20) are refused: they are data by mistake.
+# writes DIRECTORY/code.tar.gz. In the archive, launch_record/ describes the
+# code: commit, local.diff (apply it to the commit to restore these files),
+# packed (the time) and left_out. The index and the repository do not change.
+# New files above PACK_LIMIT_MIB (20) are refused: they are probably data.
 set -euo pipefail
 
 if [[ $# -ne 1 ]]; then
@@ -19,8 +19,8 @@ out=$(cd "$1" && pwd)
 limit_mib=${PACK_LIMIT_MIB:-20}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if ! root=$(git rev-parse --show-toplevel 2>/dev/null); then
-  echo "error: $PWD is no git repository, so what runs could not be traced to" \
-    'its code. Clone it, or run git init and commit.' >&2
+  echo "error: $PWD is no git repository, so no commit can be recorded." \
+    'Clone the repository, or run git init and commit.' >&2
   exit 1
 fi
 cd "$root"
@@ -38,8 +38,8 @@ if [[ -n $too_large ]]; then
   exit 1
 fi
 
-# An index and an object store of our own, so that git add stays without
-# consequences here.
+# A temporary index and object store, so that git add changes nothing in the
+# repository.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 objects=$(cd "$(git rev-parse --git-path objects)" && pwd)
@@ -66,7 +66,7 @@ changed=$(git diff --cached --name-only "$commit" -- . ':!launch_record' |
 echo "code: commit ${commit:0:12} and $changed locally changed or new file(s)"
 ignored=$(wc -l <"$scratch/record/left_out")
 if ((ignored > 0)); then
-  echo "left out: $ignored path(s) that .gitignore names:" \
+  echo "left out: $ignored path(s) that git ignores:" \
     "$(head -n 5 "$scratch/record/left_out" | tr '\n' ' ')"
 fi
 submodules=$(git ls-files --stage | grep -c '^160000' || true)

@@ -1,15 +1,15 @@
-"""Looks, before a slice is rented, whether a run could write to its bucket.
+"""Checks, before a slice is rented, whether a run can write to its bucket.
 
-What is granted on a folder or an organization, to a group, or under a
-condition is not seen: what is missing may be there all the same.
+The check does not see grants on a folder or an organization, to a group, or
+under a condition, so it may report a permission as missing that the run has.
 """
 
 from collections.abc import Callable
 
 from vit_jax.launch import shell as shell_lib
 
-# What the program asks of the bucket. Of the usual roles only those for
-# buckets have the first; those for objects have the others.
+# The permissions that a run needs on the bucket. Of the usual roles, only those
+# for buckets include the first; those for objects include the others.
 NEEDED = (
   'storage.buckets.get',
   'storage.objects.create',
@@ -20,18 +20,18 @@ NEEDED = (
 
 
 def compute_account(shell: shell_lib.Shell, project: str) -> str:
-  """Compute Engine's default account, which machines have unless told."""
+  """Returns Compute Engine's default account, the machines' default."""
   number = _number(shell, project)
   return f'serviceAccount:{number}-compute@developer.gserviceaccount.com'
 
 
 def pod_account(shell: shell_lib.Shell, project: str, name: str) -> str:
-  """What pods of GKE are to the rest of Google Cloud.
+  """Returns the IAM member that pods of GKE act as.
 
   Args:
-    shell: asks.
-    project: of the cluster.
-    name: of the service account in Kubernetes, in the default namespace.
+    shell: runs gcloud.
+    project: project of the cluster.
+    name: the Kubernetes service account, in the default namespace.
   """
   return (
     'principal://iam.googleapis.com/projects/'
@@ -41,16 +41,16 @@ def pod_account(shell: shell_lib.Shell, project: str, name: str) -> str:
 
 
 def project_of_gcloud(shell: shell_lib.Shell) -> str:
-  """The project that gcloud is set to, by $CLOUDSDK_CORE_PROJECT too.
+  """Returns gcloud's current project, which $CLOUDSDK_CORE_PROJECT may set.
 
   Raises:
-    ValueError: it is set to none.
+    ValueError: gcloud has no current project.
   """
   found = shell.read(['gcloud', 'config', 'get', 'core/project']).strip()
   if not found and not shell.dry_run:
     raise ValueError(
-      'gcloud is set to no project, whose grants are to be looked at: set'
-      ' $CLOUDSDK_CORE_PROJECT, or pass --no_preflight.'
+      'gcloud is set to no project, so the project grants of the run cannot be'
+      ' checked: set $CLOUDSDK_CORE_PROJECT, or pass --no_preflight.'
     )
   return found or 'PROJECT'
 
@@ -61,17 +61,18 @@ def check(
   project: str,
   find_account: Callable[[], str],
 ) -> None:
-  """Checks that the bucket is there and the account may use it.
+  """Checks that the bucket exists and that the account may use it.
 
   Args:
-    shell: asks.
-    workdir: of the run; looked at only if it is gs://.
-    project: whose grants count besides the bucket's own.
-    find_account: whose rights these are, as IAM calls it, such as
+    shell: runs gcloud.
+    workdir: the run's work directory; checked only if it is gs://.
+    project: project whose grants count in addition to the bucket's own.
+    find_account: returns the account to check as an IAM member, such as
       `serviceAccount:NAME`.
 
   Raises:
-    ValueError: no bucket, or rights that are missing; says what grants them.
+    ValueError: there is no bucket, or permissions are missing; the message
+      gives the commands that grant them.
   """
   if not workdir.startswith('gs://'):
     return
@@ -80,15 +81,18 @@ def check(
     shell.read(['gcloud', 'storage', 'buckets', 'describe', bucket])
   except shell_lib.CommandError as error:
     raise ValueError(
-      f'--workdir={workdir}: the bucket {bucket} is not there, or you may not'
-      ' look at it. Nothing was rented. Create it in the region of the TPUs'
-      ' (launch/README.md, "The bucket"), or pass --no_preflight.'
+      f'--workdir={workdir}: the bucket {bucket} does not exist, or you may not'
+      ' read it. Nothing was rented. Create it in the region of the TPUs'
+      ' (launch/README.md, "A bucket"), or pass --no_preflight.'
     ) from error
   try:
     account = find_account()
     missing = _missing(shell, bucket, project, account)
   except shell_lib.CommandError as error:
-    shell.say(f'rights on {bucket} could not be read, nor checked ({error}).')
+    shell.say(
+      f'permissions on {bucket} could not be read and were not checked'
+      f' ({error}).'
+    )
     return
   if missing and not shell.dry_run:
     grants = '\n'.join(
@@ -97,15 +101,15 @@ def check(
       for role in ('objectUser', 'legacyBucketReader')
     )
     raise ValueError(
-      f'{account} was not seen to have {", ".join(missing)} on {bucket}, and'
-      ' the run would end at once. Nothing was rented. Pass --no_preflight if'
-      ' it has them through a group, a folder or a condition; these grant'
-      f' all:\n{grants}'
+      f'{account} seems to lack {", ".join(missing)} on {bucket}, without which'
+      ' a run ends at once. Nothing was rented. Pass --no_preflight if a group,'
+      ' a folder or a condition grants them. Otherwise grant them with:\n'
+      f'{grants}'
     )
 
 
 def _missing(shell, bucket, project, account) -> list[str]:
-  """The rights that the bucket's and the project's grants do not give."""
+  """Returns the permissions that the bucket and the project do not grant."""
   policies = [
     shell.read_json(['gcloud', *words])
     for words in (
@@ -115,7 +119,7 @@ def _missing(shell, bucket, project, account) -> list[str]:
   ]
   members = {account, 'allUsers', 'allAuthenticatedUsers'}
   found = _roles(policies[1], members)
-  # A bucket may grant to all who have one of these roles in the project.
+  # A bucket may grant a role to everyone with one of these project roles.
   members |= {
     f'project{role.capitalize()}:{project}'
     for role in ('viewer', 'editor', 'owner')
@@ -137,7 +141,7 @@ def _missing(shell, bucket, project, account) -> list[str]:
 
 
 def _role(role) -> list[str]:
-  """What names it to gcloud: `roles/X`, or `projects/P/roles/X` in pieces."""
+  """Returns gcloud's arguments for `roles/X` or `projects/P/roles/X`."""
   kind, _, rest = role.partition('/')
   if kind == 'roles':
     return [role]

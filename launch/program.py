@@ -1,7 +1,7 @@
-"""A launch program's command line.
+"""Parses and runs the command line of a launch program.
 
-argparse, not absl: on the machine that launches, only Python and gcloud need
-to be installed.
+It uses argparse instead of absl, because the user's machine needs only Python
+and gcloud.
 """
 
 import argparse
@@ -23,14 +23,14 @@ def run(
   groups: Mapping[str, Flags],
   takes_flags: Sequence[str],
 ) -> None:
-  """Parses a command line and calls the command; errors are one message.
+  """Parses a command line and calls the command; an error ends as one message.
 
   Args:
-    words: of the command line, without the program.
+    words: the command line without the program's name.
     doc: the program's help.
-    commands: name -> (function of (shell, args, flags after --), groups of
-      flags). Its docstring is its help.
-    groups: the flags of each group; all commands have `common`.
+    commands: command -> (function of (shell, args, flags after --), its groups
+      of flags). The function's docstring is the command's help.
+    groups: the flags of each group; every command has the group `common`.
     takes_flags: commands that take flags of vit_jax.main after `--`.
   """
   own, flags = shell_lib.split(words)

@@ -1,4 +1,4 @@
-"""Cloud TPU's queued resources: what can be had, requested, and given back."""
+"""Lists, requests and deletes the queued resources of Cloud TPU."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -26,15 +26,18 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """What is asked for.
+  """A request for a slice.
 
   Attributes:
     wanted: the slice.
     runtime_version: the image of its machines.
-    spot: cheap, and taken away with half a minute's notice.
-    reserved: from a reservation of the project.
-    flex_start: given back after this long, such as `7d`; '': not flex-start.
-    valid_until: give up waiting after this long, such as `6h`; '': never.
+    spot: whether it is a spot slice, which Google may preempt with about 30
+      seconds' notice.
+    reserved: whether it comes from a reservation of the project.
+    flex_start: the time after which a flex-start slice is deleted, such as
+      `7d`; '': not flex-start.
+    valid_until: the time after which to give up waiting, such as `6h`; '':
+      never.
     options: further flags of `gcloud ... queued-resources create`.
   """
 
@@ -48,8 +51,9 @@ class Request:
 
 
 def create_command(target: Target, request: Request) -> list[str]:
+  """Returns the gcloud command that requests the slice."""
   command = [
-    # Flex-start is in gcloud's alpha commands only.
+    # Only gcloud's alpha commands have flex-start.
     *(('gcloud', 'alpha', *_TPU[1:]) if request.flex_start else _TPU),
     'queued-resources',
     'create',
@@ -76,7 +80,8 @@ def create_command(target: Target, request: Request) -> list[str]:
 
 
 def delete_command(target: Target) -> list[str]:
-  # --force: with its TPU VM, which would otherwise have to go first.
+  """Returns the gcloud command that deletes the slice."""
+  # --force also deletes the TPU VM, which otherwise must be deleted first.
   return [
     *_TPU,
     *('queued-resources', 'delete', target.name),
@@ -87,13 +92,13 @@ def delete_command(target: Target) -> list[str]:
 
 
 def states(shell: shell_lib.Shell, target: Target) -> dict[str, str]:
-  """The state of each queued resource of the zone, by name."""
+  """Returns the state of each queued resource in the target's zone, by name."""
   rows = shell.read_json([*_TPU, 'queued-resources', 'list', *target.place])
   return {_last(row): row.get('state', {}).get('state', '') for row in rows}
 
 
 def node(shell: shell_lib.Shell, target: Target) -> dict[str, str]:
-  """State and health of the TPU VM; {} if there is none."""
+  """Returns `state` and `health` of the TPU VM; {} if there is none."""
   rows = shell.read_json([*_TPU, 'tpu-vm', 'list', *target.place])
   for row in rows:
     if _last(row) == target.name:
@@ -106,7 +111,7 @@ def _last(row) -> str:
 
 
 def offered(shell: shell_lib.Shell, zone: str, project: str) -> list[str]:
-  """The accelerator types of a zone; [] in a dry run."""
+  """Returns the accelerator types that a zone offers; [] in a dry run."""
   return shell.read(
     [
       *_TPU,
@@ -117,7 +122,7 @@ def offered(shell: shell_lib.Shell, zone: str, project: str) -> list[str]:
 
 
 def zones(shell: shell_lib.Shell, project: str) -> list[str]:
-  """The zones with TPUs; a placeholder in a dry run."""
+  """Returns the zones with TPUs; a placeholder in a dry run."""
   found = shell.read(
     [
       *_TPU,
@@ -131,7 +136,7 @@ def zones(shell: shell_lib.Shell, project: str) -> list[str]:
 def quotas(
   shell: shell_lib.Shell, zone: str, project: str
 ) -> Iterator[tuple[str, str]]:
-  """Yields the project's TPU limits in a zone: what is limited, and to what.
+  """Yields the project's TPU quotas in a zone, each as (name, limit).
 
   Raises:
     CommandError: the project's quotas can't be read.
@@ -150,9 +155,7 @@ def quotas(
 
 
 def check(shell: shell_lib.Shell, target: Target, request: Request) -> None:
-  """Answers what decides whether and when a request succeeds.
-
-  Prints the quotas and the zone's other requests.
+  """Checks a request, and prints the quotas and the zone's queued resources.
 
   Raises:
     ValueError: the zone does not offer the slice, or the name is taken.
@@ -161,8 +164,9 @@ def check(shell: shell_lib.Shell, target: Target, request: Request) -> None:
   found = offered(shell, target.zone, target.project)
   if not shell.dry_run and wanted not in found:
     raise ValueError(
-      f'{target.zone} does not offer {wanted}. It has:'
-      f' {", ".join(sorted(found)) or "no TPUs"}. Which zones offer it:\n'
+      f'{target.zone} does not offer {wanted}. It offers:'
+      f' {", ".join(sorted(found)) or "no TPUs"}. To list the zones that offer'
+      f' {wanted}:\n'
       f'  python launch/tpu_vm.py zones --accelerator={wanted}'
       f' --project={target.project}'
     )
@@ -177,16 +181,16 @@ def check(shell: shell_lib.Shell, target: Target, request: Request) -> None:
   if target.name in others:
     raise ValueError(
       f'there is a queued resource {target.name!r} already'
-      f' ({others[target.name]}). Delete it or choose another --name.'
+      f' ({others[target.name]}). Delete it, or choose another --name.'
     )
 
 
 def cost(wanted: topology.Slice, price: float | None) -> str:
-  """What an hour and a day cost, in chip-hours, and in money if known.
+  """Returns a text on the costs per hour and day, in chip-hours and money.
 
   Args:
     wanted: the slice.
-    price: of a chip for an hour.
+    price: price of a chip-hour; None: the text gives no money.
   """
   lines = [
     f'{wanted.accelerator_type} ({wanted}): {wanted.chips} chips,'

@@ -1,4 +1,4 @@
-"""Commands of other programs: run, read, or only printed."""
+"""Runs or only prints the commands of other programs."""
 
 import contextlib
 import itertools
@@ -13,7 +13,8 @@ from typing import Any
 
 from vit_jax.runtime import shipped
 
-# Of queued resources, node pools and JobSets, with room for what is appended.
+# A valid name for queued resources, node pools and JobSets. It is shorter than
+# their limits because the tools append to it.
 _NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
 
 
@@ -22,39 +23,39 @@ class CommandError(RuntimeError):
 
 
 class Shell:
-  """Runs commands, or prints them, each ready to be pasted into a shell."""
+  """Runs commands, or prints each of them ready to paste into a shell."""
 
   def __init__(self, dry_run: bool):
     self.dry_run = dry_run
 
   def run(self, command: Sequence[str], *, stdin: str | None = None) -> None:
-    """Runs it with its output on the console.
+    """Runs a command with its output on the console.
 
     Raises:
-      CommandError: it failed.
+      CommandError: the command failed.
     """
     self._start(command, stdin=stdin)
 
   def read(self, command: Sequence[str]) -> str:
-    """What it prints; '' in a dry run.
+    """Returns what a command prints; '' in a dry run.
 
     Raises:
-      CommandError: it failed.
+      CommandError: the command failed.
     """
     return self._start(command, capture=True)
 
   def read_json(self, command: Sequence[str]) -> list[Any]:
-    """The list that it prints with --format=json; [] in a dry run."""
+    """Returns what a command prints with --format=json; [] in a dry run."""
     return json.loads(self.read([*command, '--format=json']) or '[]')
 
   def scratch(self) -> contextlib.AbstractContextManager[str]:
-    """A temporary directory; in a dry run only its name."""
+    """Makes a temporary directory; a dry run only gives it a name."""
     if self.dry_run:
       return contextlib.nullcontext('/tmp/vit_jax_code')
     return tempfile.TemporaryDirectory()
 
   def say(self, text: str) -> None:
-    """Prints it; in a dry run as a comment, as all else is commands."""
+    """Prints a text; in a dry run as a comment between the commands."""
     if self.dry_run:
       text = '\n'.join(f'# {line}' for line in text.split('\n'))
     print(text, flush=True)
@@ -78,7 +79,7 @@ class Shell:
       )
     except FileNotFoundError:
       raise CommandError(
-        f'{command[0]} is not installed, or not on PATH. It is needed for:'
+        f'{command[0]} is not installed, or not on PATH. It is needed to run:'
         f' {line}'
       ) from None
     if result.returncode:
@@ -87,10 +88,10 @@ class Shell:
 
 
 def check_name(name: str) -> str:
-  """Refuses what Google Cloud or Kubernetes would, later.
+  """Checks early that Google Cloud and Kubernetes accept a name; returns it.
 
   Raises:
-    ValueError: says what is allowed.
+    ValueError: they would refuse it; the message says what is allowed.
   """
   if not _NAME.fullmatch(name):
     raise ValueError(
@@ -101,26 +102,26 @@ def check_name(name: str) -> str:
 
 
 def confirm(question: str, *, yes: bool, dry_run: bool) -> None:
-  """Asks on the console.
+  """Asks for confirmation on the console.
 
   Args:
-    question: without the choices.
-    yes: the answer was given on the command line (--yes).
-    dry_run: nothing is going to happen.
+    question: the question without the choices.
+    yes: whether the user passed --yes, so that no question is needed.
+    dry_run: whether this is a dry run, which needs no confirmation.
 
   Raises:
-    ValueError: the answer is no, or nobody is there to ask.
+    ValueError: the answer is no, or there is no terminal.
   """
   if yes or dry_run:
     return
   if not sys.stdin.isatty():
-    raise ValueError(f'{question} Pass --yes: nobody is there to be asked.')
+    raise ValueError(f'{question} Pass --yes: there is no terminal to ask on.')
   if input(f'{question} [y/N] ').strip().lower() not in ('y', 'yes'):
     raise ValueError('nothing was done.')
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-  """The words before and after the first `--`."""
+  """Returns the words before and after the first `--`."""
   words = list(words)
   if '--' not in words:
     return words, []
@@ -129,14 +130,14 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def check_run(flags: Sequence[str]) -> str:
-  """Checks the flags of vit_jax.main as far as it is possible from here.
+  """Checks those flags of vit_jax.main that can be checked before the run.
 
   Returns:
     The work directory.
 
   Raises:
-    ValueError: a flag that every run needs is missing, the config is no file
-      of this code, or the work directory would be another on each machine.
+    ValueError: a flag that every run needs is missing, this code has no such
+      config file, or each machine would have a different work directory.
   """
   values = {}
   for word, following in itertools.zip_longest(flags, flags[1:], fillvalue=''):
@@ -148,24 +149,24 @@ def check_run(flags: Sequence[str]) -> str:
   ):
     if not values.get(name):
       raise ValueError(
-        f'--{name} is missing: after -- come the flags of vit_jax.main, such'
-        f' as -- --{name}={example}'
+        f'--{name} is missing: pass the flags of vit_jax.main after --, such as'
+        f' -- --{name}={example}'
       )
-  # The machines look for it likewise, from the repository's root.
+  # The machines look for the config in the same way, in the repository's root.
   shipped.find('config', values['config'])
   return check_workdir(values['workdir'])
 
 
 def check_workdir(workdir: str) -> str:
-  """Refuses a work directory that is not the same on all machines.
+  """Checks that a work directory is the same on all machines; returns it.
 
   Raises:
-    ValueError: says what is expected.
+    ValueError: it is not; the message says what is expected.
   """
   if not workdir.startswith(('gs://', '/')):
     raise ValueError(
       f'--workdir={workdir}: expected gs://BUCKET/PATH or an absolute path on'
-      ' a file system that all machines share. A directory of one machine is'
-      ' lost with it.'
+      ' a file system that all machines share. A directory on one machine is'
+      ' lost with this machine.'
     )
   return workdir

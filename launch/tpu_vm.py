@@ -1,14 +1,14 @@
 """Runs vit_jax on a Cloud TPU slice, from your own machine, with gcloud.
 
-  zones    which zones offer a slice
-  create   ask for one (a queued resource), after a look at quota and cost
-  setup    ship the code here to all its machines and install it
-  run      start a run on all of them; it goes on without you
-  logs     show what it says
-  status   the request, the machines, and the run on each of them
+  zones    list the zones that offer a slice
+  create   request a slice (a queued resource); show quota and cost first
+  setup    ship the local code to all machines of the slice and install it
+  run      start a run on all machines; it continues without you
+  logs     show the logs of the run
+  status   show the request, the machines, and the run on each machine
   stop     end the run; it saves first
-  delete   give the slice back; until then it costs money
-  watch    all of it: create, setup, run, and again after each preemption
+  delete   delete the slice; until then it costs money
+  watch    do create, setup and run, and again after each preemption
 
 From nothing to a run, in the repository's root:
 
@@ -22,7 +22,7 @@ From nothing to a run, in the repository's root:
   python launch/tpu_vm.py logs --name=b16 --follow
   python launch/tpu_vm.py delete --name=b16
 
---dry_run prints each command, ready to be pasted, and runs nothing.
+--dry_run prints each command, ready to paste into a shell, and runs nothing.
 COMMAND --help explains one command; launch/README.md explains the rest.
 """
 
@@ -30,7 +30,8 @@ import functools
 import pathlib
 import sys
 
-if not __package__:  # As `python launch/tpu_vm.py`, with nothing installed.
+# `python launch/tpu_vm.py` must work without an installed package.
+if not __package__:
   sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from vit_jax.launch import flags as flags_lib
@@ -41,7 +42,7 @@ from vit_jax.launch import shell as shell_lib
 def zones(shell, args, _) -> None:
   """Lists the zones that offer the slice to the project.
 
-  That a zone offers it says nothing of quota, or of how long the queue is.
+  The list does not take quota or the length of the queue into account.
   """
   wanted = flags_lib.accelerator(args).accelerator_type
   for zone in queued_resource.zones(shell, args.project):
@@ -50,11 +51,12 @@ def zones(shell, args, _) -> None:
 
 
 def create(shell, args, _) -> None:
-  """Asks for a slice with a queued resource, and returns at once.
+  """Requests a slice with a queued resource, and returns at once.
 
-  Before that it checks that the zone offers the slice and, with --workdir, that
-  the run may use its bucket, and shows the project's quotas, the zone's other
-  requests, and what an hour costs. It is there once `status` says ACTIVE.
+  First it checks that the zone offers the slice and, with --workdir, that the
+  run may use its bucket. It also shows the project's quotas, the zone's other
+  requests, and the costs of an hour. The slice exists once `status` says
+  ACTIVE.
   """
   target, request = flags_lib.target(args), flags_lib.request(args)
   queued_resource.check(shell, target, request)
@@ -67,11 +69,11 @@ def create(shell, args, _) -> None:
 def setup(shell, args, _) -> None:
   """Ships the code to all workers and installs it there.
 
-  Shipped are the commit, local changes, and new files that git does not
-  ignore; new large files are refused. The machines need no particular Python:
-  uv brings one. Installed are the versions of launch/locks/tpu.txt unless
-  --lock says otherwise, or exactly those of the run in --workdir. Run it again
-  after changing the code; while a run is alive it refuses.
+  The code is the commit, local changes, and new files that git does not ignore;
+  new large files are refused. uv installs Python on the machines. The versions
+  are those of --lock (default: launch/locks/tpu.txt) or exactly those that the
+  run in --workdir recorded. Run `setup` again after you change the code; it
+  refuses while a run is alive.
   """
   lock, workdir = flags_lib.lock(args), args.workdir
   if workdir:
@@ -84,13 +86,14 @@ def setup(shell, args, _) -> None:
 
 
 def run(shell, args, flags) -> None:
-  """Starts a run on all workers; it does not need you or the connection.
+  """Starts a run on all workers; the run continues without your connection.
 
-  After -- come the flags of vit_jax.main. The code that set-up shipped is
-  noted in WORKDIR/launch/. Each worker starts the program again, at most
-  --restarts times in a row, when its exit code is 75 (preempted, yet the
-  machine lives), 76 (a host was lost) or 77 (stuck) or a signal killed it;
-  never after 0 or 1. It resumes from the work directory.
+  The flags of vit_jax.main follow --. WORKDIR/launch/ records the code that
+  `setup` shipped. Each worker restarts the program after exit codes 75 (told to
+  stop, but the machine lives), 76 (a host was lost) and 77 (stuck) and after
+  death by a signal, at most --restarts times in a row. It does not restart the
+  program after other codes, such as 0 and 1. The program resumes from the work
+  directory.
   """
   workers.start(
     shell, flags_lib.target(args), flags, variables=flags_lib.variables(args)
@@ -98,9 +101,10 @@ def run(shell, args, flags) -> None:
 
 
 def logs(shell, args, _) -> None:
-  """Shows the end of the log; --follow goes on. Ctrl-C ends the looking only.
+  """Shows the end of the log, and with --follow also new lines.
 
-  All processes of a run log on their own worker; the first, 0, says most.
+  Ctrl-C ends only this command, not the run. Each process of a run logs on its
+  own worker; process 0 logs the most.
   """
   workers.logs(
     shell,
@@ -112,7 +116,7 @@ def logs(shell, args, _) -> None:
 
 
 def status(shell, args, _) -> None:
-  """Shows the request, the machines, and the run on each of them."""
+  """Shows the request, the machines, and the run on each machine."""
   target = flags_lib.target(args)
   queue = queued_resource.states(shell, target).get(target.name)
   if not shell.dry_run:
@@ -131,20 +135,20 @@ def status(shell, args, _) -> None:
 def stop(shell, args, _) -> None:
   """Ends the run on all workers with SIGTERM, and waits until it has saved.
 
-  `run` with the same work directory goes on from there. The slice stays, and
-  costs money.
+  `run` with the same work directory resumes it. The slice remains and costs
+  money.
   """
   workers.stop(shell, flags_lib.target(args))
 
 
 def delete(shell, args, _) -> None:
-  """Gives the slice back, with everything on its disks. Ends the costs.
+  """Deletes the slice with everything on its disks. This ends the costs.
 
-  A run that is alive is ended without a save; `stop` it first.
+  A run that is alive ends without a save; `stop` it first.
   """
   target = flags_lib.target(args)
   shell_lib.confirm(
-    f'Delete {target.name} in {target.zone}, and what its machines hold?',
+    f'Delete {target.name} in {target.zone}, and the data on its machines?',
     yes=args.yes,
     dry_run=args.dry_run,
   )
@@ -152,18 +156,18 @@ def delete(shell, args, _) -> None:
 
 
 def watch_(shell, args, flags) -> None:
-  """Brings a run up and keeps it up until it is over.
+  """Starts a run and keeps it running until it has finished.
 
-  Asks for the slice if there is none, sets it up and starts the run when it is
-  there; when it is preempted, suspended or fails, or the run fails on it
-  --replace_after times in a row, deletes it, asks for a new one, and goes on
-  with the same code and work directory, and with exactly the versions that the
-  run has recorded there, as long as they can be had; with --new_versions with
-  those of --lock. It may be ended and started again at any time: a run that is
-  alive it takes up; on a slice without one it starts this one, with the code as
-  it is now. It must stay alive itself, in tmux or on a small machine; without
-  it a run just ends at the preemption. Exit code 0: the run is over and all is
-  well.
+  It requests the slice if there is none, sets it up and starts the run. It
+  replaces the slice when the slice is preempted, is suspended or fails, or when
+  the run fails on it --replace_after times in a row. The run then resumes on
+  the new slice with the same code and work directory, and with exactly the
+  versions that it recorded there (with --new_versions: those of --lock).
+
+  You may end `watch` and start it again at any time: it continues to watch a
+  run that is alive, or starts this run with the present code. It must stay
+  alive itself, in tmux or on a small machine; without it, a preemption ends the
+  run. Exit code 0 means that the run has finished without an error.
   """
   workdir, lock = shell_lib.check_run(flags), flags_lib.lock(args)
   target, request = flags_lib.target(args), flags_lib.request(args)
@@ -171,9 +175,11 @@ def watch_(shell, args, flags) -> None:
     _preflight(shell, args, workdir)
     shell.say(queued_resource.cost(request.wanted, args.price_per_chip_hour))
     shell_lib.confirm(
-      'Create it, each time it is lost?', yes=args.yes, dry_run=args.dry_run
+      'Create it now and again whenever it is lost?',
+      yes=args.yes,
+      dry_run=args.dry_run,
     )
-  # Packed once: what is edited meanwhile must not get into this run.
+  # The code is packed only once, so that later edits do not get into this run.
   with shell.scratch() as directory:
     job = watch.Job(
       target=target,
@@ -220,7 +226,7 @@ COMMANDS = {
   ),
 }
 
-# Runs one command: takes the words of the command line without the program.
+# Runs one command. Its argument is the command line without the program's name.
 main = functools.partial(
   program.run,
   doc=__doc__,

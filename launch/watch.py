@@ -1,4 +1,4 @@
-"""Keeps a run going: asks for the slice again whenever it was taken away."""
+"""Keeps a run going: requests a new slice whenever the slice was taken away."""
 
 import dataclasses
 import time
@@ -13,17 +13,19 @@ from vit_jax.launch.workers import Worker
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """All that is needed to bring a run up from nothing."""
+  """All settings that are needed to start a run from nothing."""
 
   target: Target
   request: Request
   archive: str
   lock: str
-  # Of the run whose versions are installed; '': those of the lock are.
+  # Work directory of the run whose recorded versions are installed; '': the
+  # versions of the lock file are installed.
   recorded: str
   flags: Sequence[str]
   variables: Sequence[str]
-  # A new slice after so many failed attempts in a row, at most so often.
+  # Failed attempts in a row after which the slice is replaced, and the maximum
+  # number of such replacements.
   replace_after: int = 5
   replacements: int = 3
 
@@ -35,19 +37,19 @@ def decide(
   found: Sequence[Worker] | None,
   hosts: int,
 ) -> str:
-  """What to do next.
+  """Returns the next action.
 
   Args:
     queue: the queued resource's state; None if there is none.
     node: the TPU VM's state; '' if there is none.
-    health: of the TPU VM.
-    found: what the workers say; None if they were not all reached.
-    hosts: how many workers there should be.
+    health: the TPU VM's health.
+    found: the workers' states; None if not all workers were reached.
+    hosts: the number of workers of the slice.
 
   Returns:
-    `create`, `recreate`, `wait`, `stalled` (no VM that could get ready by
-    itself), `unreachable`, `set_up`, `start`, `restart`, `done`, `stopped` (by
-    hand) or `failed`.
+    `create`, `recreate`, `wait`, `stalled` (no VM can become ready by itself),
+    `unreachable`, `set_up`, `start`, `restart`, `done`, `stopped` (by the user)
+    or `failed`.
   """
   if queue is None:
     return 'create'
@@ -75,7 +77,7 @@ def decide(
     return 'set_up'
   if states == {'idle'}:
     return 'start'
-  # Some workers may end before the others. All that is not over must live.
+  # Some workers may end before the others; all others must be alive.
   if all(worker.alive or worker in over for worker in found):
     return 'wait'
   return 'restart'
@@ -88,17 +90,18 @@ def watch(
   poll: float,
   delete_when_done: bool,
 ) -> None:
-  """Polls, and does what `decide` says, until the run is over.
+  """Polls, and does what `decide` returns, until the run has finished.
 
   Args:
-    shell: runs or prints; a dry run prints each command that may come, once.
+    shell: runs or prints the commands; a dry run prints each command that
+      `watch` may run once.
     job: the slice and the run.
-    poll: seconds between looks.
-    delete_when_done: give the slice back once the run has ended well.
+    poll: seconds between polls.
+    delete_when_done: whether to delete the slice after a run without an error.
 
   Raises:
-    RunFailedError: the run ended with an error, was stopped by hand, or the
-      slice can't be had.
+    RunFailedError: the run ended with an error, the user stopped it, or there
+      is no slice to run it on.
   """
   if shell.dry_run:
     _print_all(shell, job, delete_when_done)
@@ -116,9 +119,9 @@ def watch(
     if not taken_up and found and action != 'unreachable':
       taken_up = True
       if any(worker.alive for worker in found):
-        print('a run is alive there; it is taken up as it is.')
+        print('a run is alive on the slice; it is watched as it is.')
       else:
-        # How an earlier run ended there says nothing of this one.
+        # The result of an earlier run on the slice does not matter here.
         action = 'set_up'
     line = f'{queue or "no request"} {state}: {action}'
     if line != said:
@@ -144,7 +147,7 @@ def watch(
 
 
 def _look(shell, job):
-  """The states of the request, its VM and its workers, and what went wrong."""
+  """Returns the states of request, VM and workers, and why any are missing."""
   queue = node = None
   try:
     queue = queued_resource.states(shell, job.target).get(job.target.name)
@@ -152,11 +155,11 @@ def _look(shell, job):
     found = None
     if queue == 'ACTIVE' and node.get('state') == 'READY':
       found = workers.status(shell, job.target)
-    return queue, node, found, 'not all answered'
+    return queue, node, found, 'not all workers answered'
   except shell_lib.CommandError as error:
     if node is None:
-      # gcloud itself failed: no news, which must not look like no request.
-      print(f'no news ({error})')
+      # gcloud itself failed. This must not look as if there were no request.
+      print(f'the state of the slice is unknown ({error})')
       return 'UNKNOWN', {}, None, ''
     return queue, node, None, str(error)
 
@@ -167,7 +170,7 @@ def _act(shell, job, action) -> None:
   if action in ('create', 'recreate'):
     shell.run(queued_resource.create_command(job.target, job.request))
   if action in ('set_up', 'restart'):
-    # All start together, also when only one of them is new.
+    # All workers start together, even if only one of them is new.
     workers.stop(shell, job.target, restart=True)
   if action == 'set_up':
     workers.set_up(
@@ -184,18 +187,20 @@ def _act(shell, job, action) -> None:
 def _finish(shell, job, action, found, delete_when_done) -> None:
   lines = '\n'.join(worker.text for worker in found)
   if action == 'done':
-    print(f'the run is over:\n{lines}')
+    print(f'the run has finished:\n{lines}')
     if delete_when_done:
       shell.run(queued_resource.delete_command(job.target))
     else:
-      print('The slice still costs money; delete it when nothing else needs it')
+      print(
+        'The slice still costs money; delete it when nothing else needs it.'
+      )
     return
   if action == 'stopped':
     raise RunFailedError(f'the run was stopped by hand:\n{lines}')
-  # The others would wait for the one that is gone, again and again.
+  # The other workers would restart and wait for the ended one in vain.
   try:
     workers.stop(shell, job.target)
-  except shell_lib.CommandError as error:  # One may be out of reach.
+  except shell_lib.CommandError as error:
     print(f'not all workers were stopped: {error}')
   raise RunFailedError(
     f'the run ended with an error:\n{lines}\nIts log: python launch/tpu_vm.py'
@@ -205,14 +210,14 @@ def _finish(shell, job, action, found, delete_when_done) -> None:
 
 
 def _print_all(shell, job, delete_when_done) -> None:
-  shell.say('Asked again and again:')
+  shell.say('At each poll:')
   _look(shell, job)
   workers.status(shell, job.target)
-  shell.say('Without a slice; if it was taken away, deleted first:')
+  shell.say('If there is no slice (one that was taken away is deleted first):')
   _act(shell, job, 'recreate')
-  shell.say('When the slice is there:')
+  shell.say('When the slice is ready:')
   _act(shell, job, 'set_up')
-  shell.say('When the run is not alive on some worker:')
+  shell.say('If the run is not alive on some worker:')
   _act(shell, job, 'restart')
   if delete_when_done:
     shell.say('At the end:')

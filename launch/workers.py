@@ -1,4 +1,4 @@
-"""What is done on the machines of a TPU VM: code, set-up, run, logs, stop."""
+"""Ships the code to the machines of a TPU VM, and controls the run on them."""
 
 import dataclasses
 import os
@@ -12,23 +12,23 @@ from vit_jax.launch.queued_resource import Target
 from vit_jax.runtime import shipped
 
 _SSH = ('gcloud', 'compute', 'tpus', 'tpu-vm')
-# Relative to the home directory there, where ssh begins.
+# Relative to the home directory on the worker, in which ssh starts.
 _SCRIPTS = 'vit_jax_home/code/launch/worker'
 ARCHIVE = 'vit_jax_code.tar.gz'
 
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-  """What one machine says of its run (launch/worker/status.sh).
+  """The state of the run on one machine (launch/worker/status.sh).
 
   Attributes:
-    name: of the machine.
+    name: name of the machine.
     alive: whether run.sh runs.
-    state: `new`, `idle`, or what run.sh says: `running`, `restarting`,
+    state: `new`, `idle`, or a state of run.sh: `running`, `restarting`,
       `ended`, `gave_up`, `stopped`, `interrupted`.
     code: the last exit code; None if there is none yet.
     text: the whole line.
-    failures: attempts in a row that failed, as run.sh counts.
+    failures: run.sh's count of failed attempts in a row.
   """
 
   name: str
@@ -40,7 +40,7 @@ class Worker:
 
 
 def ssh(target: Target, command: str, *, worker: str = 'all') -> list[str]:
-  """The gcloud command that runs a line of shell on one or all workers."""
+  """Returns the gcloud command that runs a shell line on one or all workers."""
   return [
     *(*_SSH, 'ssh', target.name, *target.place),
     *(['--internal-ip'] if target.internal_ip else []),
@@ -51,19 +51,16 @@ def ssh(target: Target, command: str, *, worker: str = 'all') -> list[str]:
 
 
 def pack(shell: shell_lib.Shell, directory: str) -> str:
-  """Packs the code as it is here.
-
-  Returns:
-    The archive, in that directory.
+  """Packs the local code into an archive in `directory`; returns its path.
 
   Raises:
-    ValueError: this is an installed package, which has no history to ship.
+    ValueError: this is an installed package, not a checkout with a commit.
   """
   script = shipped.path('launch/pack.sh')
   if not (script.parents[1] / 'setup.py').is_file():
     raise ValueError(
-      'the code that is shipped is that of a checkout, with its commit; this is'
-      f' the package installed in {script.parents[1]}. Clone the repository and'
+      'only a checkout, which has a commit, can be shipped, but this is the'
+      f' package installed in {script.parents[1]}. Clone the repository and'
       ' start the program in its root: python launch/tpu_vm.py or'
       ' launch/gke.py.'
     )
@@ -82,15 +79,15 @@ def set_up(
   """Ships the code to all workers and installs it there.
 
   Args:
-    shell: runs or prints.
-    target: where.
-    archive: see `pack`.
-    lock: what is installed, see setup.sh.
-    workdir: of a run, whose recorded versions are installed instead, if it has
-      any; '': none.
+    shell: runs or prints the commands.
+    target: the slice.
+    archive: the archive of `pack`.
+    lock: the versions to install, see setup.sh.
+    workdir: work directory of a run whose recorded versions, if any, are
+      installed instead; '': none.
 
   Raises:
-    CommandError: it did not succeed everywhere.
+    CommandError: it failed on some worker.
   """
   shell.run(
     [
@@ -101,7 +98,7 @@ def set_up(
     ]
   )
   words = [f'LOCK={lock}', *([f'WORKDIR={workdir}'] if workdir else [])]
-  # The script comes out of the archive, and then unpacks all of it.
+  # setup.sh is extracted first; it then unpacks the whole archive.
   shell.run(
     ssh(
       target,
@@ -118,23 +115,23 @@ def start(
   *,
   variables: Sequence[str] = (),
 ) -> None:
-  """Notes the code in the work directory and starts a run on all workers.
+  """Records the code in the work directory and starts a run on all workers.
 
   Args:
-    shell: runs or prints.
-    target: where.
-    flags: of vit_jax.main.
+    shell: runs or prints the commands.
+    target: the slice.
+    flags: flags of vit_jax.main.
     variables: `NAME=VALUE` for the run's environment.
 
   Raises:
-    CommandError: it did not start everywhere.
+    CommandError: it did not start on some worker.
     ValueError: see `shell.check_run`.
   """
   workdir = shell_lib.check_run(flags)
   record = ['vit_jax_home/venv/bin/python', f'{_SCRIPTS}/record.py', workdir]
   program = ['python', '-m', 'vit_jax.main', *flags]
   shell.run(ssh(target, shlex.join([*record, *program]), worker='0'))
-  # The same on all workers, see docs/processes.md.
+  # All workers get the same token, see docs/processes.md.
   token = f'VIT_JAX_LAUNCH_TOKEN={secrets.token_hex(16)}'
   begin = [
     *('bash', f'{_SCRIPTS}/start.sh', f'WORKDIR={workdir}', token),
@@ -146,12 +143,13 @@ def start(
 def stop(
   shell: shell_lib.Shell, target: Target, *, restart: bool = False
 ) -> None:
-  """Stops the run on all workers and waits until it is saved.
+  """Stops the run on all workers and waits until it has saved.
 
   Args:
-    shell: runs or prints.
-    target: where.
-    restart: it goes on soon, and does not count as stopped by hand.
+    shell: runs or prints the command.
+    target: the slice.
+    restart: whether the run restarts soon, so that it does not count as stopped
+      by hand.
   """
   script, words = f'{_SCRIPTS}/stop.sh', ' restart' if restart else ''
   # A worker that was never set up has nothing to stop.
@@ -166,17 +164,17 @@ def logs(
   lines: int,
   follow: bool,
 ) -> None:
-  """Shows the ends of the logs."""
+  """Shows the last lines of the logs."""
   follow_word = 'yes' if follow else 'no'
   command = f'FOLLOW={follow_word} bash {_SCRIPTS}/logs.sh {lines}'
   shell.run(ssh(target, command, worker=worker))
 
 
 def status(shell: shell_lib.Shell, target: Target) -> list[Worker]:
-  """Asks all workers; those that were never set up say `new`.
+  """Returns the states of all workers; a worker without set-up is `new`.
 
   Raises:
-    CommandError: not all of them can be reached.
+    CommandError: some worker can't be reached.
   """
   script = f'{_SCRIPTS}/status.sh'
   line = (
@@ -187,7 +185,7 @@ def status(shell: shell_lib.Shell, target: Target) -> list[Worker]:
 
 
 def parse_status(text: str) -> list[Worker]:
-  """The lines of status.sh in what gcloud printed, by name."""
+  """Parses the lines of status.sh in gcloud's output; sorts them by name."""
   found = []
   pattern = r'^worker=(\S+) alive=(yes|no) state=(\S+)(.*?) \| .*$'
   for line in re.finditer(pattern, text, re.MULTILINE):

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Makes the lock files here anew, from setup.py and the newest releases.
+# Makes all lock files in this folder from setup.py and the newest releases.
 #
 #   bash launch/locks/update.sh
 #
-# Needs uv. Earlier lock files are not read, so nothing old is kept. With
-# UV_EXCLUDE_NEWER=2026-12-01, say, they are made as on that day.
+# It needs uv. It does not read the existing lock files, so it keeps no old
+# versions. UV_EXCLUDE_NEWER=2026-12-01, for example, ignores later releases.
 #
-#   cpu, tpu, cuda  what users and pods install
-#   test            the newest that the tests run on
+#   cpu, tpu, cuda  the versions that users and pods install
+#   test            the newest versions that the tests run with
 #   oldest          the lower bounds of setup.py, on the lowest Python
 #
-# All but the last are for Python 3.11 and newer: where a release needs a newer
-# Python, a line has a marker that pip understands.
+# All files except `oldest` are for Python 3.11 and newer: if a release needs a
+# newer Python, its line has a marker that pip understands.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -27,13 +27,13 @@ lock() {
     words+=("--extra=$extra")
   done
   shift 2
-  # Without their reasons: `uv pip tree` has these.
+  # --no-annotate leaves out why a package is needed; `uv pip tree` shows it.
   uv pip compile --quiet --no-annotate --python-version="$lowest_python" \
     --custom-compile-command='bash launch/locks/update.sh' \
     --output-file="$scratch/$name.txt" "${words[@]}" "$@" setup.py
 }
 
-# All extras together first, so that the files agree with each other.
+# Resolve all extras together first, so that the files agree with each other.
 lock all test,gcs,plot,plan,tpu,cuda,slurm --universal
 same=(--universal "--constraints=$scratch/all.txt")
 lock cpu gcs,plot "${same[@]}"

@@ -2,8 +2,8 @@
 
     python launch/worker/keep_log.py WORKDIR FILE NAME
 
-writes WORKDIR/launch/logs/TIME-HOST-NAME.log, the last 8 MiB of FILE. WORKDIR
-may be gs://, as in the run itself; this uses the same library.
+writes the last 8 MiB of FILE to WORKDIR/launch/logs/TIME-HOST-NAME.log. WORKDIR
+may be gs://, because this uses the same library as the run.
 """
 
 import os
@@ -18,12 +18,12 @@ LIMIT = 8 * 2**20  # Bytes.
 
 
 def keep(workdir: str, file: pathlib.Path, name: str) -> str:
-  """Copies the end of a log; returns what was written.
+  """Copies the end of a log; returns the path of the copy.
 
   Args:
-    workdir: of the run.
+    workdir: work directory of the run.
     file: the log.
-    name: says which attempt it is, and how it ended.
+    name: a name that tells the attempt and its exit code.
   """
   folder = epath.Path(workdir) / 'launch' / 'logs'
   folder.mkdir(parents=True, exist_ok=True)

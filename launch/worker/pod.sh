@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# In a container of GKE: notes the code in the work directory, then trains.
+# In a container of GKE: records the code in the work directory, then trains.
 #
 #   bash pod.sh FLAG_OF_VIT_JAX_MAIN...
 #
-# Restarting is the JobSet's business: it starts all pods again together, or
-# none, by the exit code that it sees first. A pod that ends without a word ends
-# the others with 76, so 76 is handed on late: what it ended with must be seen
-# before that.
+# The JobSet restarts all pods together, or none, according to the exit code
+# that it sees first. When one pod fails, the others lose it and end with 76. So
+# this script delays an exit with 76, to let the JobSet see the failed pod's
+# exit code first.
 #
 #   LOST_PAUSE  seconds before an exit with 76 (20)
 set -euo pipefail
@@ -19,8 +19,8 @@ child=''
 stopped=''
 interrupted=''
 
-# This is process 1 of the container: Linux gives it no signal that it does
-# not ask for, and the program only what is passed on here.
+# This script is process 1 of the container. Linux sends it only signals that it
+# traps, and the program gets only the signals that it passes on.
 # shellcheck disable=SC2329  # The trap calls it.
 forward() {
   stopped=yes
@@ -36,14 +36,14 @@ wait_for() {
   local first=''
   "$@" &
   child=$!
-  # The signal may have come before there was a child to pass it to.
+  # The signal may have come before the child started.
   [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true
-  # A trapped signal ends `wait` early; the program is then still saving.
+  # A trapped signal ends `wait` early, while the program still saves.
   while true; do
     interrupted=''
     result=0
     wait "$child" || result=$?
-    # Waiting again for what is gone gives 127.
+    # A second `wait` for a process that has ended gives 127.
     [[ -z $first || $result -ne 127 ]] || result=$first
     first=$result
     [[ -n $interrupted ]] || break

@@ -1,10 +1,10 @@
-"""Copies what the archive says of its code into the work directory.
+"""Copies the archive's description of its code into the work directory.
 
     python launch/worker/record.py WORKDIR COMMAND...
 
 writes WORKDIR/launch/TIME-COMMIT/{commit,local.diff,packed,left_out,command}.
 The same code with another command adds command_2, and so on. WORKDIR may be
-gs://, as in the run itself; this uses the same library.
+gs://, because this uses the same library as the run.
 """
 
 import itertools
@@ -19,15 +19,12 @@ RECORD = pathlib.Path(__file__).parents[2] / 'launch_record'
 
 
 def record(source: pathlib.Path, workdir: str, command: list[str]) -> str:
-  """Writes the record of a launch.
+  """Writes the record of a launch; returns the directory of the record.
 
   Args:
     source: `launch_record/` of an unpacked archive of pack.sh.
-    workdir: of the run.
-    command: what is run.
-
-  Returns:
-    The directory that was written.
+    workdir: work directory of the run.
+    command: the command that is run.
   """
   packed = (source / 'packed').read_text().strip().replace(':', '')
   commit = (source / 'commit').read_text().strip()
@@ -41,18 +38,18 @@ def record(source: pathlib.Path, workdir: str, command: list[str]) -> str:
     if not file.exists():
       file.write_text(text)
       break
-    # A restart is no other launch.
+    # A restart repeats the command and is not a new launch.
     if file.read_text() == text:
       break
   return str(target)
 
 
 def check_mount(workdir: str, mounts: str) -> None:
-  """Refuses a work directory in a mounted bucket.
+  """Checks that a work directory is not in a mounted bucket.
 
   Args:
-    workdir: of the run.
-    mounts: what Linux says of this machine's mounts (/proc/mounts).
+    workdir: work directory of the run.
+    mounts: the text of /proc/mounts on this machine.
 
   Raises:
     ValueError: it lies in a mount of Cloud Storage FUSE.
@@ -60,7 +57,7 @@ def check_mount(workdir: str, mounts: str) -> None:
   if '://' in workdir:
     return
   path = pathlib.Path(os.path.realpath(workdir))
-  # The last mount on the longest directory above it is the one that counts.
+  # The longest mount point above the path counts; of equal ones, the last.
   best = (0, '', '')
   for line in mounts.splitlines():
     source, point, kind = line.split()[:3]
@@ -70,8 +67,8 @@ def check_mount(workdir: str, mounts: str) -> None:
   _, source, kind = best
   if kind == 'fuse.gcsfuse':
     raise ValueError(
-      f'--workdir={workdir} lies in the mounted bucket {source!r}, where a'
-      ' save fails: it renames a directory. Expected'
+      f'--workdir={workdir} lies in the mounted bucket {source!r}, in which a'
+      ' save cannot rename its directory. Expected'
       f' --workdir=gs://{source}/..., which needs no mount.'
     )
 
@@ -80,7 +77,9 @@ if __name__ == '__main__':
   if len(sys.argv) < 3:
     sys.exit('usage: python record.py WORKDIR COMMAND...')
   if not RECORD.is_dir():
-    sys.exit(f'error: no {RECORD}: this code was not packed by pack.sh.')
+    sys.exit(
+      f'error: {RECORD} is missing: this code was not packed by pack.sh.'
+    )
   mount_table = pathlib.Path('/proc/mounts')
   try:
     check_mount(

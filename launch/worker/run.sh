@@ -1,28 +1,31 @@
 #!/usr/bin/env bash
-# On a worker: runs a program, and again when that can help.
+# On a worker: runs a program, and restarts it when that can help.
 #
 #   bash run.sh PROGRAM ARGUMENT...
 #
-# Again: the exit codes in `restartable_codes` beside this file (75: preempted,
-# yet the machine lives; 76: another host was lost; 77: stuck), and a death by
-# signal. For good: 0, 130 (Ctrl-C), and all others, which the same program
-# would only repeat. After SIGTERM, which is passed on, nothing is started
-# again; the program has time to save.
+# The program restarts after the exit codes in `restartable_codes` beside this
+# file (75: told to stop, but the machine lives; 76: another host was lost; 77:
+# stuck) and after death by a signal. It does not restart after 0, 130 (Ctrl-C)
+# and all other codes, because the same program would only fail again. On
+# SIGTERM, this script passes the signal on, lets the program save, and does not
+# restart it.
 #
-# All workers of a slice run this. When one program ends, those of the others
-# end with 76 within their time limits, and all meet again at the start, where
-# each waits for the rest (vit_jax.main --start_timeout).
+# All workers of a slice run this script. When the program ends on one worker,
+# the programs on the other workers end with 76 within their time limits. All
+# programs then restart, and wait for each other at the start (vit_jax.main
+# --start_timeout).
 #
-#   RUN_DIRECTORY  holds `log` and `state`, one line (~/vit_jax_home/run):
+#   RUN_DIRECTORY  holds `log` and the one line of `state` (~/vit_jax_home/run):
 #                  running, restarting, ended, gave_up, stopped (by hand) or
-#                  interrupted (with the machine), and the last exit code, the
-#                  attempt, and how many failed in a row
-#   WORKDIR        of the run; the log of each attempt that did not end well is
-#                  copied there, into launch/logs (none unless set)
-#   RESTARTS       at most so often in a row (20); an attempt of at least
-#   RESTART_RESET  seconds (7200) starts the count anew, unless it got stuck:
-#                  a run that hangs at its first step each time lasts
-#                  guard.exit_after (3600) here, and a little more elsewhere
+#                  interrupted (the machine went down); and the last exit code,
+#                  the attempt, and the number of failures in a row
+#   WORKDIR        work directory of the run; the log of each attempt that did
+#                  not end with 0 is copied into its launch/logs (not set: none)
+#   RESTARTS       maximum number of restarts in a row (20)
+#   RESTART_RESET  seconds (7200) after which an attempt resets the count of
+#                  failures, unless it got stuck. A run that always hangs at its
+#                  first step lasts guard.exit_after (3600) on the stuck worker,
+#                  and a little longer on the others
 #   RESTART_PAUSE  seconds before the next attempt (30)
 set -euo pipefail
 
@@ -47,8 +50,8 @@ state() {
   echo "[$(date -u +%Y-%m-%dT%H:%M:%SZ)] run.sh: $*"
 }
 
-# keep_log CODE: what the attempt said, for whoever looks when the machine is
-# gone. Nothing waits for it long: a machine that goes down has half a minute.
+# keep_log CODE: copies the attempt's log, so that it outlives the machine. The
+# timeout is short because a machine that goes down has half a minute.
 keep_log() {
   [[ -n ${WORKDIR:-} && $1 != 0 ]] || return 0
   tail -c "+$((offset + 1))" "$directory/log" >"$directory/attempt"
@@ -58,8 +61,8 @@ keep_log() {
 
 forward() {
   interrupted=yes
-  # Whoever stops a run by hand leaves this file (stop.sh); else the machine
-  # is going down.
+  # stop.sh creates this file when the user stops the run. Without the file, the
+  # machine is going down.
   stopped=interrupted
   [[ ! -f $directory/stop_requested ]] || stopped=stopped
   if [[ -n $child ]]; then
@@ -75,15 +78,15 @@ while true; do
   started=$SECONDS
   "$@" &
   child=$!
-  # The signal may have come before there was a child to pass it to.
+  # The signal may have come before the child started.
   [[ -z $stopped ]] || kill -TERM "$child" 2>/dev/null || true
-  # A trapped signal ends `wait` early; the program is then still saving.
+  # A trapped signal ends `wait` early, while the program still saves.
   code=''
   while true; do
     interrupted=''
     result=0
     wait "$child" || result=$?
-    # Waiting again for what is gone gives 127.
+    # A second `wait` for a process that has ended gives 127.
     [[ -n $code && $result -eq 127 ]] || code=$result
     [[ -n $interrupted ]] || break
   done

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # On a worker: unpacks ~/vit_jax_code.tar.gz and installs it for the TPU.
 #
-# The machine's own Python may be too old, so uv brings one. Installed are the
-# versions of a lock file and nothing else; or, if WORKDIR is of a run that has
-# recorded its own, exactly these and their Python, so that a run goes on with
-# what it began with. A second time takes seconds.
+# The machine's own Python may be too old, so uv installs one. The script then
+# installs exactly the versions of a lock file. If the run of WORKDIR has
+# recorded its versions, the script installs exactly these and their Python
+# instead, so that the run resumes with the versions it began with. A second
+# set-up takes seconds.
 #
-#   VIT_JAX_HOME    where everything lies (~/vit_jax_home)
-#   PYTHON_VERSION  which Python (3.12)
-#   LOCK            a file of launch/locks by name (tpu); none: the newest
+#   VIT_JAX_HOME    folder of all files (~/vit_jax_home)
+#   PYTHON_VERSION  version of Python (3.12)
+#   LOCK            name of a file in launch/locks (tpu); none: the newest
 #                   versions that setup.py allows
-#   EXTRAS          of the package, if LOCK=none (tpu,gcs)
-#   WORKDIR         of a run that goes on, gs:// too; none unless set
+#   EXTRAS          extras of the package, only for LOCK=none (tpu,gcs)
+#   WORKDIR         work directory of a run that continues, which may be gs://
+#                   (not set: none)
 #
-# `ready` there says that all is done.
+# The file `ready` in VIT_JAX_HOME means that the set-up is complete.
 set -euo pipefail
 
 home=${VIT_JAX_HOME:-$HOME/vit_jax_home}
@@ -24,16 +26,17 @@ workdir=${WORKDIR:-}
 archive=$HOME/vit_jax_code.tar.gz
 code=$home/code
 python=$home/venv/bin/python
-instead='To go on with the versions of the lock file instead: tpu_vm.py watch'
-instead+=' --new_versions, or setup without --workdir. The run will say what'
-instead+=' changed.'
+instead='To go on with the versions of the lock file instead, use tpu_vm.py'
+instead+=' watch --new_versions, or setup without --workdir. The run then warns'
+instead+=' which versions changed.'
 
 fail() {
   echo "error: $HOSTNAME: $*" >&2
   exit 1
 }
 
-# Makes the virtual environment anew, unless it has that Python: 3.12, 3.12.1
+# bring_python VERSION: recreates the virtual environment unless it has this
+# Python, such as 3.12 or 3.12.1.
 bring_python() {
   local have=''
   [[ ! -x $python ]] || have=$("$python" -c 'import platform
@@ -42,13 +45,13 @@ print(platform.python_version())') || true
     uv venv --quiet --clear --python "$1" "$home/venv"
 }
 
-# Installs what a file of requirements says, no more, and then the code.
+# install_exactly FILE: installs exactly these requirements, and then the code.
 install_exactly() {
   uv pip sync --quiet --python "$python" "$1" &&
     uv pip install --quiet --python "$python" --no-deps --editable "$code"
 }
 
-# Prints what a run has recorded; nothing if it has not.
+# read_recorded FILE: prints the versions that a run has recorded, if any.
 read_recorded() {
   "$python" -c 'import sys
 from etils import epath
@@ -59,10 +62,11 @@ except FileNotFoundError:
 }
 
 if systemctl is-active --quiet vit_jax 2>/dev/null; then
-  fail 'a run is alive, and its code is not replaced under it. Stop it first.'
+  fail 'a run is alive, so its code cannot be replaced. Stop the run first.'
 fi
 if [[ -n ${EXTRAS:-} && $lock != none ]]; then
-  fail "EXTRAS=$EXTRAS is for LOCK=none: launch/locks/$lock.txt has its own."
+  fail "EXTRAS=$EXTRAS is for LOCK=none only: launch/locks/$lock.txt fixes" \
+    'the extras.'
 fi
 mkdir -p "$home"
 rm -f "$home/ready"
@@ -73,7 +77,7 @@ if [[ -f $archive ]]; then
   rm -rf "$code"
   mv "$home/code.new" "$code"
 elif [[ ! -d $code ]]; then
-  fail "there is no $archive."
+  fail "there is no $archive, so there is no code to install."
 fi
 file=$code/launch/locks/$lock.txt
 if [[ $lock != none && ! -f $file ]]; then
@@ -97,20 +101,20 @@ fi
 
 if [[ -n $workdir ]]; then
   record=$workdir/requirements.txt
-  # Read with what was just installed: it can reach buckets.
+  # The record may be in a bucket, which the packages installed above can read.
   text=$(read_recorded "$record") || fail "$record cannot be read. $instead"
   if [[ -z $text ]]; then
     echo "$HOSTNAME: the run has recorded no versions yet ($record)."
   elif ! grep --quiet '^libtpu==' <<<"$text"; then
-    echo "$HOSTNAME: warning: $record is of a machine without a TPU, and not" \
-      'what is installed here.' >&2
+    echo "$HOSTNAME: warning: $record is of a machine without a TPU, so its" \
+      'versions are not installed here.' >&2
   else
     echo "$text" >"$home/requirements.txt"
     wanted=$(sed --quiet 's/^# Python //p' <<<"$text")
     { bring_python "${wanted:-$python_version}" &&
       install_exactly "$home/requirements.txt"; } ||
-      fail "the versions that $record names cannot be installed; a release may" \
-        "have been withdrawn. $instead"
+      fail "the versions in $record cannot be installed; a release may be" \
+        "withdrawn. $instead"
     grep ', not from an index: ' <<<"$text" |
       sed "s/^#/$HOSTNAME: warning: not installed:/" >&2 || true
     installed="exactly the versions of $record"

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# One process of a Slurm job: runs a program, and makes its error outrank others.
+# Runs one process of a Slurm job, so that its error outranks other exit codes.
 #
 #   bash slurm_task.sh PROGRAM ARGUMENT...
 #
-# srun hands on the largest exit code of all processes. When one ends with an
-# error (1), the others end with 76 or by a signal, which would hide it. So
-# errors leave as 200 more, the shell's own (126 to 130) as 70 more.
+# srun returns the largest exit code of all processes. When one process ends
+# with an error (1), the others end with 76 or by a signal, which would hide the
+# error. So this script adds 200 to the code of an error, or 70 to a code of the
+# shell (126 to 130).
 set -euo pipefail
 
 restartable=" $(tr '\n' ' ' <"$(dirname "${BASH_SOURCE[0]}")/restartable_codes")"
-# Slurm signals all processes of a job, this one too: the program is waited for.
+# Slurm also signals this process, which must wait for the program's save.
 trap : TERM
 code=0
 "$@" || code=$?

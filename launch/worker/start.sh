@@ -3,9 +3,9 @@
 #
 #   bash start.sh [NAME=VALUE ...] -- FLAG_OF_VIT_JAX_MAIN...
 #
-# The run is a service of systemd: it is not tied to the ssh session, and when
-# the machine is shut down (a preemption, too) it gets SIGTERM and time to
-# save. NAME=VALUE are environment variables of it and of run.sh.
+# The run is a systemd service, so it is not tied to the ssh session. When the
+# machine shuts down or is preempted, the service gets SIGTERM and time to save.
+# NAME=VALUE are environment variables of the run and of run.sh.
 set -euo pipefail
 
 home=${VIT_JAX_HOME:-$HOME/vit_jax_home}
@@ -23,16 +23,16 @@ fi
 shift
 
 if [[ ! -f $home/ready ]]; then
-  echo "error: $HOSTNAME is not set up." >&2
+  echo "error: $HOSTNAME is not set up. Run tpu_vm.py setup first." >&2
   exit 1
 fi
 if systemctl is-active --quiet vit_jax; then
-  echo "error: a run is alive on $HOSTNAME already." >&2
+  echo "error: a run is alive on $HOSTNAME already. Stop it first." >&2
   exit 1
 fi
 mkdir -p "$directory"
 rm -f "$directory/state" "$directory/stop_requested"
-# The setting is gone after a restart of the machine, so it is made here.
+# A restart of the machine loses this setting, so each start makes it again.
 case $(curl --silent --max-time 5 --header Metadata-Flavor:Google \
   http://metadata.google.internal/computeMetadata/v1/instance/attributes/accelerator-type || true) in
   '' | v[234]-*) ;;
@@ -42,10 +42,10 @@ settings=()
 for variable in "${variables[@]}"; do
   settings+=("--setenv=$variable")
 done
-# KillMode=mixed: run.sh passes SIGTERM on. Without --collect a failed run
-# would keep its name and block the next. OOMPolicy=continue: when memory runs
-# out and the kernel kills the program, run.sh must live to start it again;
-# systemd's default stops the whole unit.
+# KillMode=mixed: only run.sh gets SIGTERM, and passes it on. --collect: without
+# it a failed run would keep the unit's name and block the next run.
+# OOMPolicy=continue: when the kernel kills the program for lack of memory,
+# run.sh must live to restart it; systemd's default stops the whole unit.
 sudo systemd-run --quiet --collect --unit=vit_jax \
   --uid="$(id -u)" --gid="$(id -g)" \
   --property=KillMode=mixed --property=TimeoutStopSec=600 \

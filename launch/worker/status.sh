@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# On a worker: one line, `worker=NAME alive=yes|no state=... | last log line`.
+# On a worker: prints `worker=NAME alive=yes|no state=... | last log line`.
 #
-# States: new (not, or not all, set up), idle (no run yet), and what run.sh writes. A run
-# that is not alive and has no final state was cut off with its machine.
+# The states are new (set-up is missing or incomplete), idle (no run yet), and
+# those of run.sh. A run that is not alive and has no final state was cut off
+# together with its machine.
 set -euo pipefail
 
 home=${VIT_JAX_HOME:-$HOME/vit_jax_home}

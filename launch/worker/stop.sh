@@ -3,7 +3,7 @@
 #
 #   bash stop.sh [restart]
 #
-# With `restart` it does not count as stopped by hand.
+# With `restart`, the run does not count as stopped by hand.
 set -euo pipefail
 
 directory=${VIT_JAX_HOME:-$HOME/vit_jax_home}/run

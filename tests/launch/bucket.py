@@ -1,4 +1,4 @@
-"""A bucket and who may use it: what gcloud says of them."""
+"""gcloud's answers on a bucket and on the accounts that may use it."""
 
 COMPUTE = 'serviceAccount:123-compute@developer.gserviceaccount.com'
 POD = (
@@ -21,7 +21,7 @@ RIGHTS = {
   'roles/storage.objectViewer': 'storage.objects.get;storage.objects.list',
   'roles/editor': 'storage.buckets.list;tpu.nodes.create',
 }
-# What is asked of a bucket whose policy grants both, in this order.
+# The commands that check a bucket whose policy grants both roles, in order.
 QUESTIONS = [
   DESCRIBE,
   POLICY,
@@ -32,7 +32,7 @@ QUESTIONS = [
 
 
 def let_in(cloud, *members: str) -> None:
-  """The bucket grants both roles that a run needs."""
+  """Makes the bucket grant `members` both roles that a run needs."""
   cloud.answer('gcloud projects describe my-project', '123\n')
   cloud.answer('gcloud config get core/project', 'my-project\n')
   for role, rights in RIGHTS.items():
@@ -45,14 +45,14 @@ def let_in(cloud, *members: str) -> None:
 
 
 def grant(cloud, *roles: str, members, command=POLICY, **others) -> None:
-  """Sets what a policy says.
+  """Sets the policy that a command reads.
 
   Args:
-    cloud: whose answer it is.
-    roles: are granted,
-    members: to these.
-    command: that reads it.
-    others: of each binding, such as a condition.
+    cloud: the stand-in that answers the command.
+    roles: the roles to grant.
+    members: the members that get these roles.
+    command: the command that reads the policy.
+    others: further fields of each binding, such as a condition.
   """
   bindings = [dict(role=r, members=[*members], **others) for r in roles]
   cloud.answer(command, {'bindings': bindings})

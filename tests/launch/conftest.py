@@ -1,4 +1,4 @@
-"""Stand-ins for gcloud and kubectl, first on PATH."""
+"""Fixtures with stand-ins for gcloud and kubectl, which come first on PATH."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from vit_jax.launch import workers
 
 @pytest.fixture(autouse=True)
 def _one_token(monkeypatch):
-  """Of each launch."""
+  """Gives each launch the same token, so that commands can be compared."""
   monkeypatch.setattr(workers.secrets, 'token_hex', lambda size: 'abc')
 
 
@@ -23,19 +23,19 @@ HERE = pathlib.Path(__file__).parent
 
 
 class Cloud:
-  """What the stand-ins were asked, and what they shall answer."""
+  """Records the commands that the stand-ins get, and sets their answers."""
 
   def __init__(self, folder: pathlib.Path):
     self.folder = folder
     self.answers = {}
 
   def answer(self, beginning: str, *answers, code: int = 0) -> None:
-    """Sets what commands with that beginning print, one answer a call.
+    """Sets the output of commands with this beginning, one answer per call.
 
     Args:
-      beginning: of the command line.
-      answers: texts, or what is printed as JSON.
-      code: the exit code of all.
+      beginning: the beginning of the command line.
+      answers: texts, or values that are printed as JSON; the last one repeats.
+      code: the exit code of all calls.
     """
     self.answers[beginning] = [
       (a if isinstance(a, str) else json.dumps(a), code)
@@ -54,7 +54,7 @@ class Cloud:
 
   @property
   def lines(self) -> list[str]:
-    """The command lines so far; all were right."""
+    """The command lines so far, all of which the stand-ins accepted."""
     return [shlex.join(call['argv']) for call in self.calls]
 
 
@@ -74,7 +74,7 @@ def cloud(tmp_path, monkeypatch):
   monkeypatch.setenv('STAND_IN', str(folder))
   monkeypatch.setenv('CLOUDSDK_CORE_PROJECT', 'my-project')
   monkeypatch.setenv('CLOUDSDK_COMPUTE_ZONE', 'us-central2-b')
-  # The programs are started in the repository's root.
+  # The programs expect to run in the repository's root.
   monkeypatch.chdir(HERE.parents[1])
   cloud = Cloud(folder)
   bucket.let_in(cloud, bucket.COMPUTE, bucket.POD)
@@ -93,7 +93,7 @@ def offered(cloud):
 
 @pytest.fixture
 def archive(monkeypatch):
-  """Packing, which test_pack.py tests, in no time."""
+  """Replaces packing, which test_pack.py tests, by a constant."""
   pack = workers.pack
 
   def quick(shell, directory):
@@ -106,7 +106,7 @@ def archive(monkeypatch):
 
 @pytest.fixture
 def active(cloud, archive):
-  """A slice that is ready."""
+  """Provides a slice that is ready."""
   cloud.answer(slice_b16.QUEUE, [slice_b16.queue_row('b16', 'ACTIVE')])
   cloud.answer(slice_b16.NODES, [slice_b16.node_row('b16', 'READY')])
   return cloud
@@ -114,7 +114,7 @@ def active(cloud, archive):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-  """A machine of its own: HOME, and stand-ins first on PATH."""
+  """Provides a machine: its HOME, with stand-ins for its programs on PATH."""
   folder = tmp_path / 'bin'
   folder.mkdir()
   for name, text in machine_lib.STAND_INS.items():

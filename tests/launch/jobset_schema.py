@@ -1,8 +1,8 @@
-"""The fields of a JobSet, as far as a manifest here goes down.
+"""The schema of the JobSet fields that the manifests here use.
 
-Of JobSet v0.12.0 (2026-05) and Kubernetes 1.36: jobset.x-k8s.io_jobsets.yaml in
-its repository. A field maps to those below it, in one element where it is a
-list; None: not looked into; a tuple: the values that it may have.
+It follows jobset.x-k8s.io_jobsets.yaml of JobSet v0.12.0 (2026-05) and
+Kubernetes 1.36. A field maps to its subfields (for a list: the subfields of one
+element), to a tuple of its allowed values, or to None if it is not checked.
 """
 
 _META = dict.fromkeys(('name', 'annotations', 'labels', 'namespace'))
@@ -97,7 +97,7 @@ JOBSET = {
 
 
 def problems(value, schema=None, where='') -> list[str]:
-  """What the schema does not know, each with its place."""
+  """Returns the unknown fields and values, each with its path."""
   schema = JOBSET if schema is None and not where else schema
   if isinstance(value, list):
     return [p for one in value for p in problems(one, schema, where)]

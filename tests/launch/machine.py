@@ -1,4 +1,4 @@
-"""A machine of a slice: stand-ins for what its scripts use, and their calls."""
+"""Stand-ins for the programs that the scripts of a slice's machine use."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import subprocess
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = ROOT / 'launch' / 'worker'
 
-# Of systemd, what the scripts use: one unit, active while `active` exists.
+# Those for systemd know one unit, which is active while `$HOME/active` exists.
 STAND_INS = {
   'sudo': 'exec "$@"',
   'systemctl': """

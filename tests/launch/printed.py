@@ -1,4 +1,4 @@
-"""Commands of other programs that are shown: in the README, and by dry runs."""
+"""Collects the commands that launch/README.md and the dry runs show."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ FLAGS = '-- --config=configs/pretrain.py:ViT-B/16,imagenet2012'
 FLAGS += ' --workdir=gs://bucket/runs/b16'
 _RUN = f'--name=b16 --image=i:1 --accelerator=v6e-16 {{}} {FLAGS}'
 _SLICE = '--name=b16 --accelerator=v4-32'
-# All commands, with flags that change what is printed.
+# All commands, with the flags that change the printed commands.
 DRY_RUNS = {
   tpu_vm: [
     'zones --accelerator=v4-32',
@@ -50,7 +50,7 @@ DRY_RUNS = {
 
 
 def of_readme() -> list[str]:
-  """In the README's blocks of shell, and in its text between backquotes."""
+  """Returns the commands in the README's shell blocks and in backquotes."""
   text = README.read_text().replace('$IMAGE', 'r/i:1')
   found = re.findall(r'`((?:gcloud|kubectl) \w[^`]* [^`]*)`', text)
   for block in re.findall(
@@ -61,7 +61,7 @@ def of_readme() -> list[str]:
 
 
 def of_dry_runs() -> list[str]:
-  """What the launch programs print with --dry_run, without what they pipe."""
+  """Returns the commands that --dry_run prints, without their heredocs."""
   output = io.StringIO()
   with contextlib.redirect_stdout(output):
     for program, lines in DRY_RUNS.items():
@@ -73,14 +73,14 @@ def of_dry_runs() -> list[str]:
 
 
 def _commands(text: str) -> list[str]:
-  """The lines that start one of PROGRAMS, with what is quoted over lines."""
+  """Returns the commands of PROGRAMS; a quotation may span several lines."""
   found, line = [], ''
   for part in text.replace('\\\n', ' ').splitlines():
     line = f'{line}\n{part}' if line else part
     try:
       words = shlex.split(line, comments=True)
     except ValueError:
-      continue  # A quotation goes on in the next line.
+      continue  # The quotation continues in the next line.
     if words and words[0] in PROGRAMS:
       found.append(shlex.join(words))
     line = ''

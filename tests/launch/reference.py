@@ -1,14 +1,16 @@
-"""What gcloud and kubectl take, from their references.
+"""The commands and flags of gcloud and kubectl, from their references.
 
-Recorded 2026-11-23 from `gcloud COMMAND --help` of SDK 528.0.0, whose alpha and
-beta commands are of 2025-06-20, and of kubectl 1.32.4; they are also at
-cloud.google.com/sdk/gcloud/reference and kubernetes.io/docs/reference/kubectl.
-test_real_tools.py asks the programs themselves where they are installed. The
-commands for TPUs are complete; of the other long lists only a part is here.
+They were recorded on 2026-11-23 from `gcloud COMMAND --help` of SDK 528.0.0,
+whose alpha and beta commands are of 2025-06-20, and of kubectl 1.32.4. They are
+also at cloud.google.com/sdk/gcloud/reference and
+kubernetes.io/docs/reference/kubectl. If the programs are installed,
+test_real_tools.py checks the commands with them. The flags of the TPU commands
+are complete; other long lists are not.
 
-One entry a command: how many words it takes besides flags (None: any number),
-then its flags. A flag ending in `=` takes a value, the others take none; `!` is
-required, and of those with the same `(n)` exactly one is.
+Each entry has the number of words besides flags (None: any number), and the
+flags. A flag that ends in `=` takes a value, the others take none. A flag with
+`!` is required. Flags with the same `(n)` exclude each other; if one of them
+has `!`, exactly one of them is required.
 """
 
 _LIST = 'filter= limit= page-size= sort-by='
@@ -30,16 +32,16 @@ _NODES = (
   ' location-policy= total-max-nodes= total-min-nodes='
   ' system-config-from-file='
 )
-# Of every gcloud command.
+# Flags of every gcloud command.
 GCLOUD_WIDE = (
   'access-token-file= account= billing-project= configuration= flags-file='
   ' flatten= format= help impersonate-service-account= log-http project='
   ' quiet trace-token= user-output-enabled verbosity='
 )
 
-# These act on a project, which is to be named.
+# Commands that act on a project and therefore need --project.
 PROJECT_COMMANDS = ('alpha', 'beta quotas', 'builds', 'compute', 'container')
-# What the environment may give instead of a flag.
+# Flags that an environment variable may replace.
 IN_ENVIRONMENT = ('project', 'zone')
 _QUEUED_RESOURCE = (
   'zone=! runtime-version=! accelerator-type=(1)! topology=(1) type='
@@ -127,7 +129,7 @@ GCLOUD = {
     'service=! quota-id=! preferred-value=! dimensions= email= justification='
     ' preference-id= folder= organization=',
   ),
-  # What does not name a project.
+  # The following commands do not need --project.
   'auth login': (0, 'brief no-launch-browser update-adc'),
   'billing projects link': (1, 'billing-account=!'),
   'components install': (None, ''),
@@ -184,7 +186,7 @@ KUBECTL = {
   'delete jobset': (1, 'namespace= wait cascade= grace-period= now timeout='),
 }
 
-# Of xpk 1.16.0, 2026-08.
+# The commands of xpk 1.16.0, 2026-08.
 _XPK = 'cluster=! project= zone= dry-run quiet namespace='
 XPK = {
   'cluster create': (
@@ -202,7 +204,8 @@ XPK = {
   ),
 }
 
-# Of Slurm 22.05, without the name of a command; the words are the job's own.
+# The flags of Slurm 22.05. The programs have no subcommands, and the words
+# after the flags of sbatch belong to the job's script.
 SBATCH = {
   '': (
     None,

@@ -1,4 +1,4 @@
-"""A slice named b16 and a run on it: gcloud's command lines and answers."""
+"""gcloud's command lines and answers for a slice named b16 and a run on it."""
 
 import shlex
 
@@ -35,7 +35,7 @@ SETUP = (
   f"{SSH} '--command=tar -xzOf vit_jax_code.tar.gz launch/worker/setup.sh >"
   " vit_jax_setup.sh && env LOCK=tpu bash vit_jax_setup.sh'"
 )
-# As `watch` does it: with what the run has recorded.
+# The set-up of `watch`, with the versions that the run has recorded.
 SETUP_RECORDED = SETUP.replace(
   'LOCK=tpu', 'LOCK=tpu WORKDIR=gs://bucket/runs/b16'
 )

@@ -1,9 +1,10 @@
 """Stands in for gcloud and kubectl: checks the command line and records it.
 
-Run as `python stand_in.py PROGRAM ARGUMENT...`. Refuses what the reference
-does not know, with exit code 2, as the programs do. In $STAND_IN, `calls` gets
-one JSON object a call; `answers` holds, for the beginning of a command line,
-what to print and to exit with, in the order of the calls; the last stays.
+Run it as `python stand_in.py PROGRAM ARGUMENT...`. Like the programs, it ends
+with exit code 2 if it does not know the command or flag (reference.py). In
+$STAND_IN, `calls` gets one JSON object per call. `answers` maps the beginning
+of a command line to a list of outputs and exit codes, one per call; the last
+one repeats.
 """
 
 import json
@@ -18,12 +19,12 @@ import reference
 
 
 def check(program: str, words: list[str], *, environment: bool = False) -> str:
-  """What is wrong with a command line; '' if nothing.
+  """Returns what is wrong with a command line; '' if nothing is wrong.
 
   Args:
     program: gcloud, kubectl, xpk, sbatch or scancel.
-    words: what follows it.
-    environment: project and zone are set there.
+    words: the words after the program.
+    environment: whether environment variables give the project and the zone.
   """
   table = getattr(reference, program.upper())
   wide = reference.GCLOUD_WIDE if program == 'gcloud' else ''
@@ -44,7 +45,7 @@ def check(program: str, words: list[str], *, environment: bool = False) -> str:
   given, others = [], []
   for word in words[count:]:
     if others and positionals is None and not command:
-      break  # The flags of a job's script.
+      break  # The rest are the flags of a job's script.
     if not word.startswith('--'):
       others.append(word)
       continue

@@ -1,4 +1,7 @@
-"""Every command of launch/gke.py."""
+"""Guards: launch/gke.py runs the right gcloud and kubectl commands.
+
+It refuses wrong flags before it runs any command.
+"""
 
 import pathlib
 import shlex
@@ -75,7 +78,7 @@ def test_build(cloud, archive):
 def test_build_with_another_lock(cloud, archive):
   call('build --image=r/i:1 --lock=none')
   assert ' --substitutions=_IMAGE=r/i:1,_LOCK=none ' in cloud.lines[0]
-  # From there to Docker, and to what it runs.
+  # cloudbuild.yaml passes the lock on to Docker, which installs it.
   launch = pathlib.Path(gke.__file__).parent
   steps = yaml.safe_load((launch / 'cloudbuild.yaml').read_text())
   assert '--build-arg=LOCK=${_LOCK}' in steps['steps'][0]['args']
@@ -102,7 +105,7 @@ def test_apply_sends_what_manifest_prints(cloud, capfd):
 def test_apply_looks_first_whether_the_pods_may_use_the_bucket(cloud):
   bucket.grant(cloud, 'roles/storage.objectUser', members=[bucket.POD])
   message = fails(APPLY)
-  assert f'{bucket.POD} was not seen to have storage.buckets.get' in message
+  assert f'{bucket.POD} seems to lack storage.buckets.get' in message
   assert not any('apply' in line for line in cloud.lines)
   call(APPLY.replace('apply', 'apply --no_preflight'))
   assert cloud.lines[-2:] == [THERE, 'kubectl apply --filename=-']
@@ -128,13 +131,13 @@ def test_apply_must_know_the_project(cloud):
 def test_which_identity_must_be_let_in(cloud, flags, member):
   bucket.let_in(cloud, 'user:somebody')
   line = APPLY.replace('apply', f'apply {flags}', 1)
-  assert f'error: {member} was not seen' in fails(line)
+  assert f'error: {member} seems to lack' in fails(line)
   bucket.let_in(cloud, member)
   call(line)
 
 
 def test_apply_refuses_a_name_that_is_taken(cloud):
-  """kubectl would say `unchanged`, and nothing would run."""
+  """Otherwise kubectl prints `unchanged`, and nothing runs."""
   cloud.answer(THERE, 'jobset.jobset.x-k8s.io/b16\n')
   message = fails(APPLY)
   assert "there is a run 'b16' in the cluster already" in message
@@ -207,7 +210,7 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
   call(f'{own} --dry_run{dashes}{rest}')
   assert cloud.calls == []
   script = capfd.readouterr().out.replace('bash launch/pack.sh', 'true')
-  # Pasted, it is commands that gcloud and kubectl take, heredoc and all.
+  # The output is a script that gcloud and kubectl accept, with its heredoc.
   subprocess.run(['bash', '-euc', script], check=True)
   assert cloud.calls
   if line == APPLY:

@@ -1,4 +1,4 @@
-"""The manifest has the fields that JobSet and Kubernetes know."""
+"""Guards: the manifest has only fields that JobSet and Kubernetes know."""
 
 import copy
 
@@ -17,7 +17,7 @@ MANIFESTS = [
 
 @pytest.fixture(autouse=True)
 def _root(cloud):
-  """The repository's root is where the configs are looked for."""
+  """Moves to the repository's root, which has the configs."""
 
 
 @pytest.mark.parametrize('flags', MANIFESTS)
@@ -47,7 +47,7 @@ def test_a_field_that_is_not_recorded_is_noticed(path, value, problem):
 
 @pytest.mark.parametrize('flags', MANIFESTS)
 def test_the_job_is_one_to_kubernetes(flags):
-  """By Kubernetes's own schemas, which go down to the last field."""
+  """Kubernetes's own schemas check every field."""
   validate = pytest.importorskip(
     'kubernetes_validate', reason='pip install kubernetes-validate'
   )
@@ -61,14 +61,14 @@ def test_the_job_is_one_to_kubernetes(flags):
 
 @pytest.mark.parametrize('flags', MANIFESTS)
 def test_the_jobset_is_one_to_its_models(flags):
-  """By models that are generated from JobSet's own API."""
+  """The models are generated from JobSet's own API."""
   models = pytest.importorskip(
     'kubeflow_trainer_api.models', reason='pip install kubeflow-trainer-api'
   )
   jobset = render(**flags)
   read = models.JobsetV1alpha2JobSet.from_dict(copy.deepcopy(jobset))
-  # What it does not know is left out of what it gives back.
+  # The model drops fields that it does not know.
   known = read.to_dict()
   for port in parts(known)[2]['ports']:
-    del port['protocol']  # A default that it adds.
+    del port['protocol']  # The model adds this default.
   assert known == jobset

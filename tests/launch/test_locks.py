@@ -1,4 +1,4 @@
-"""The lock files: they agree with each other and with setup.py."""
+"""Guards: the lock files agree with each other and with setup.py."""
 
 import ast
 import pathlib
@@ -10,7 +10,7 @@ from packaging.version import Version
 
 ROOT = pathlib.Path(__file__).parents[2]
 LOCKS = ROOT / 'launch' / 'locks'
-# File -> the extras in it.
+# Lock file -> the extras whose packages it has.
 EXTRAS = {
   'cpu': ['gcs', 'plot'],
   'tpu': ['tpu', 'gcs', 'plot'],
@@ -25,7 +25,7 @@ CASES.append(('oldest', PYTHONS[0]))
 
 
 def locked(name: str, python: str) -> dict[str, Version]:
-  """What pip installs from a lock file on Linux."""
+  """Returns the versions that pip installs from a lock file on Linux."""
   place = {
     'python_version': python.rpartition('.')[0],
     'python_full_version': python,
@@ -48,7 +48,7 @@ def locked(name: str, python: str) -> dict[str, Version]:
 
 
 def required(name: str) -> list[Requirement]:
-  """What setup.py asks for, without running it."""
+  """Returns the requirements of setup.py, without running it."""
   said = {
     node.targets[0].id: ast.literal_eval(node.value)
     for node in ast.parse((ROOT / 'setup.py').read_text()).body

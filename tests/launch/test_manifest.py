@@ -1,4 +1,4 @@
-"""The JobSet of a run, launch/manifest.py."""
+"""Guards: launch/manifest.py makes JobSets with the right pods and restarts."""
 
 import re
 
@@ -17,7 +17,7 @@ FLAGS = [
 
 @pytest.fixture(autouse=True)
 def _root(cloud):
-  """The repository's root is where the configs are looked for."""
+  """Moves to the repository's root, which has the configs."""
 
 
 def render(accelerator='v6e-16', **others):
@@ -55,7 +55,7 @@ def test_slices_machines_and_chips():
   assert train['command'] == ['bash', 'launch/worker/pod.sh']
   assert train['args'][:2] == FLAGS
   assert train['env'][0] == {'name': 'WORKDIR', 'value': 'gs://bucket/runs/b16'}
-  # What lets the processes find each other.
+  # The processes find each other by DNS names.
   assert jobset['spec']['network'] == {
     'enableDNSHostnames': True,
     'subdomain': 'b16',
@@ -71,7 +71,7 @@ def test_pods_of_one_launch_have_a_token():
   path = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
   token = {'name': name, 'valueFrom': {'fieldRef': {'fieldPath': path}}}
   assert token in train['env']
-  # Twice the same name would be refused.
+  # A user's token replaces it: Kubernetes refuses two variables of one name.
   _, _, train = parts(render(variables=['A=1', f'{name}=ours']))
   tokens = [entry for entry in train['env'] if entry['name'] == name]
   assert tokens == [{'name': name, 'value': 'ours'}]
@@ -100,14 +100,14 @@ def test_which_exit_codes_start_all_again():
   assert (codes['containerName'], codes['operator']) == ('train', 'NotIn')
   # SIGKILL is 137, SIGABRT (jax.distributed's) 134, SIGTERM 143.
   assert {75, 76, 77, 134, 137, 143} <= set(codes['values'])
-  # 130 is Ctrl-C: somebody wanted the end.
+  # 130 is Ctrl-C, after which nobody wants a restart.
   assert not {0, 1, 2, 127, 130} & set(codes['values'])
   assert codes['values'] == sorted(set(codes['values']))
   assert pod['restartPolicy'] == 'Never'
   assert pod['terminationGracePeriodSeconds'] == 90
 
 
-# What Kubernetes says of a Job that a rule ended, by the rule's number.
+# Kubernetes's messages on a Job that a rule ended; the rule's index follows.
 LOST = 'Pod default/b16 has condition DisruptionTarget matching FailJob rule at'
 EXIT = 'Container train for pod default/b16-slice-0-0-x failed with exit code'
 NOT_COUNTED = 'RestartJobSetAndIgnoreMaxRestarts'
@@ -117,7 +117,7 @@ NOT_COUNTED = 'RestartJobSetAndIgnoreMaxRestarts'
   'failed, action',
   [
     ([('PodFailurePolicy', f'{LOST} index 0')], NOT_COUNTED),
-    # A slice that waits for another, whose nodes are not there yet.
+    # The slice waits for another slice, which has no nodes yet.
     (
       [('PodFailurePolicy', f'{EXIT} 76 matching FailJob rule at index 1')],
       NOT_COUNTED,
@@ -126,7 +126,7 @@ NOT_COUNTED = 'RestartJobSetAndIgnoreMaxRestarts'
       [('PodFailurePolicy', f'{EXIT} 1 matching FailJob rule at index 2')],
       'FailJobSet',
     ),
-    # An error is the cause, though the slice that lost it ended first.
+    # One slice's error is the cause, although the other slice ended first.
     (
       [
         ('PodFailurePolicy', f'{EXIT} 76 matching FailJob rule at index 1'),
@@ -147,8 +147,8 @@ NOT_COUNTED = 'RestartJobSetAndIgnoreMaxRestarts'
   ],
 )
 def test_what_counts_as_a_restart(failed, action):
-  """By JobSet's own order: the rules in turn, each over all failed jobs."""
-  found = 'RestartJobSet'  # Without a rule that fits.
+  """As in JobSet, the first rule that matches any failed job applies."""
+  found = 'RestartJobSet'  # JobSet's action if no rule matches.
   for rule in render()['spec']['failurePolicy']['rules']:
     if any(
       reason in rule['onJobFailureReasons']
@@ -180,7 +180,7 @@ def test_launchers_start_again_what_the_program_calls_restartable():
 def test_host_network():
   _, pod, _ = parts(render(host_network=True))
   assert pod['hostNetwork'] is True
-  # Or the pods could not look up each other's names.
+  # Otherwise the pods could not resolve each other's names.
   assert pod['dnsPolicy'] == 'ClusterFirstWithHostNet'
   _, plain, _ = parts(render())
   assert not {'hostNetwork', 'dnsPolicy'} & set(plain)
@@ -250,7 +250,7 @@ def test_every_slice_of_gke_has_a_manifest():
   'num_slices, given, added',
   [
     (1, [], []),
-    # One slice may wait long for the other, without a restart.
+    # The slices get an hour to wait for each other without a restart.
     (2, [], ['--start_timeout=3600']),
     (2, ['--start_timeout=60'], []),
     (2, ['-start_timeout', '60'], []),

@@ -1,4 +1,4 @@
-"""The slices of launch/gke.py: node pools and placement policies."""
+"""Guards: launch/gke.py makes the right node pools and placement policies."""
 
 import shlex
 
@@ -45,7 +45,7 @@ def test_create_nodes_of_one_machine(cloud):
 
 
 def test_create_nodes_of_flex_start_begins_with_none(cloud):
-  """All or none of them come, when pods ask for them."""
+  """The pool grows from zero nodes to all nodes when pods need them."""
   call('create_nodes --cluster=vit --accelerator=v6e-16 --flex_start --yes')
   (line,) = cloud.lines
   assert (
@@ -126,11 +126,11 @@ def test_delete_nodes_of_tpu7x_deletes_the_policy(cloud, capfd):
   assert policy == (
     f'{delete} vit-2x2x2 --region=us-east5 --project=my-project --quiet'
   )
-  # Other pools of that topology may need it.
+  # gcloud refuses if other pools of the same topology use the policy.
   cloud.answer(delete, code=1)
   call(line)
   assert 'policy vit-2x2x2 stays' in capfd.readouterr().out
-  # It was deleted before.
+  # A policy that was deleted before is no error.
   cloud.answer(f'{POLICIES} list', [])
   call(line)
   assert 'node-pools delete' in cloud.lines[-2]

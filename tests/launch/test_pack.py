@@ -1,4 +1,4 @@
-"""launch/pack.sh on real repositories: what is shipped, and what is said."""
+"""Guards: launch/pack.sh ships exactly the local code and records it."""
 
 import os
 import pathlib
@@ -36,7 +36,7 @@ def empty(tmp_path, monkeypatch):
 
 @pytest.fixture
 def repository(empty):
-  """Two committed files; then one is changed, one deleted, and new ones."""
+  """Makes a repository with changed, deleted, new and ignored files."""
   git(empty, 'init', '--quiet')
   (empty / 'kept.py').write_text('kept\n')
   (empty / 'changed.py').write_text('before\n')
@@ -69,7 +69,7 @@ def pack(folder, code=0, **variables):
   unpacked = folder.parent / 'unpacked'
   if code == 0:
     with tarfile.open(out / 'code.tar.gz') as archive:
-      # Python before 3.11.4 has no filters, and later ones want one.
+      # Python before 3.11.4 has no filters; later versions warn without one.
       filtered = {'filter': 'data'} if hasattr(tarfile, 'data_filter') else {}
       archive.extractall(unpacked, **filtered)
   return text, unpacked

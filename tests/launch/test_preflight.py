@@ -1,4 +1,4 @@
-"""launch/preflight.py: what a slice's rent waits for."""
+"""Guards: no slice is rented for a run that may not write to its bucket."""
 
 import pytest
 
@@ -36,15 +36,15 @@ def test_a_directory_is_not_asked_about(cloud):
 def test_a_bucket_that_is_not_there(cloud):
   cloud.answer('gcloud storage buckets describe', code=1)
   message = refused()
-  assert f'--workdir={WORKDIR}: the bucket gs://bucket is not there' in message
+  assert f'={WORKDIR}: the bucket gs://bucket does not exist' in message
   assert 'Nothing was rented' in message
 
 
 def test_object_user_alone_does_not_do(cloud):
-  """It has no storage.buckets.get, which saving and restoring ask for."""
+  """The role lacks storage.buckets.get, which saving and restoring need."""
   bucket.grant(cloud, BOTH[0], members=[bucket.COMPUTE])
   message = refused()
-  assert 'not seen to have storage.buckets.get on gs://bucket' in message
+  assert 'seems to lack storage.buckets.get on gs://bucket' in message
   assert message.count('\n') == 2
   for role in BOTH:
     assert (
@@ -68,7 +68,7 @@ def test_grants_of_the_project_count(cloud, member):
 
 def test_grants_of_the_bucket_to_those_who_have_a_role_in_the_project(cloud):
   bucket.grant(cloud, *BOTH, members=['projectEditor:my-project'])
-  assert 'was not seen to have' in refused()
+  assert 'seems to lack' in refused()
   bucket.grant(
     cloud,
     'roles/editor',
@@ -82,7 +82,7 @@ def test_grants_under_a_condition_do_not_count(cloud):
   bucket.grant(
     cloud, *BOTH, members=[bucket.COMPUTE], condition={'expression': 'false'}
   )
-  assert 'was not seen to have' in refused()
+  assert 'seems to lack' in refused()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_roles_of_ones_own_are_looked_into(cloud, role, words):
 def test_policies_that_may_not_be_read_do_not_matter(cloud, capfd):
   cloud.answer(bucket.POLICY, code=1)
   check()
-  assert 'rights on gs://bucket could not be read' in capfd.readouterr().out
+  assert 'permissions on gs://bucket could not' in capfd.readouterr().out
 
 
 def test_a_number_of_the_project_that_cannot_be_read_does_not_matter(
@@ -111,11 +111,11 @@ def test_a_number_of_the_project_that_cannot_be_read_does_not_matter(
 ):
   offered.answer('gcloud projects describe my-project', code=1)
   call(CREATE)
-  assert 'rights on gs://bucket could not be read' in capfd.readouterr().out
+  assert 'permissions on gs://bucket could not' in capfd.readouterr().out
   assert ' queued-resources create ' in offered.lines[-1]
 
 
-# In tpu_vm.py; test_gke.py has it in gke.py. ----------------------------------
+# In tpu_vm.py (test_gke.py tests it in gke.py) --------------------------------
 
 
 def fails(line):
@@ -137,16 +137,16 @@ def test_create_with_a_work_directory(offered):
 
 def test_create_as_an_account(offered):
   message = fails(f'{CREATE} --service_account=a@b')
-  assert 'error: serviceAccount:a@b was not seen' in message
+  assert 'error: serviceAccount:a@b seems to lack' in message
   assert bucket.NUMBER not in offered.lines
 
 
 @pytest.mark.parametrize('line', [CREATE, WATCH])
 def test_no_slice_is_asked_for_without_a_bucket(offered, archive, line):
   offered.answer('gcloud storage buckets describe', code=1)
-  # Without the look it would ask, and end at some time.
+  # Without the check, `watch` would request the slice, which then fails.
   offered.answer(QUEUE, [], [queue_row('b16', 'FAILED')])
-  assert 'is not there' in fails(line)
+  assert 'does not exist' in fails(line)
   assert not any(f'{TPU} queued-resources c' in line for line in offered.lines)
 
 

@@ -1,4 +1,4 @@
-"""The commands of launch/README.md and of the programs' help are right."""
+"""Guards: the commands in launch/README.md and the programs' help are valid."""
 
 import pathlib
 import re
@@ -14,7 +14,7 @@ PROGRAMS = {'launch/tpu_vm.py': tpu_vm, 'launch/gke.py': gke}
 
 
 def commands():
-  """The lines that start a program, with their continuations."""
+  """Yields the lines that start a launch program, with their continuations."""
   texts = [README.read_text(), tpu_vm.__doc__, gke.__doc__]
   for text in texts:
     text = text.replace('\\\n', ' ').replace('$IMAGE', 'r/i:1')
@@ -43,7 +43,7 @@ def test_all_commands_are_shown():
 
 @pytest.mark.parametrize('line', printed.of_readme())
 def test_commands_of_other_programs_are_right(line):
-  """By the recorded list; test_real_tools.py asks the programs themselves."""
+  """Checks with reference.py; test_real_tools.py checks with the programs."""
   program, *words = shlex.split(line)
   assert stand_in.check(program, words, environment=True) == ''
 
@@ -51,7 +51,7 @@ def test_commands_of_other_programs_are_right(line):
 def test_which_programs_are_checked():
   found = [line.split()[0] for line in printed.of_readme()]
   assert {*found} == {'gcloud', 'kubectl', 'xpk', 'sbatch', 'scancel'}
-  # Each of the README's lines that begin so, those in a longer line included.
+  # Every line of the README that begins with a command is checked.
   text = README.read_text()
   assert len(found) >= len(re.findall(r'^ *(?:gcloud|kubectl) ', text, re.M))
 

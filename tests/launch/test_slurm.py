@@ -1,4 +1,7 @@
-"""launch/slurm.sbatch with stand-ins for Slurm: what is queued again."""
+"""Guards: launch/slurm.sbatch requeues a job exactly when a restart can help.
+
+Stand-ins replace Slurm's programs.
+"""
 
 import os
 import pathlib
@@ -11,8 +14,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / 'launch' / 'slurm.sbatch'
-# srun hands on the largest exit code, as the real one does; scancel sends its
-# signal to all processes, wrapper and program.
+# Like the real programs, srun returns the largest exit code, and scancel
+# signals all processes, which are slurm_task.sh and the program.
 STAND_INS = {
   'srun': """
     while [[ $1 == --* ]]; do shift; done
@@ -43,7 +46,7 @@ SAVES += 'touch "$FOLDER/ready"; while true; do sleep 0.05; done'
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
-  """Starts the job with a program of two processes."""
+  """Returns a function that starts the job with two processes of a program."""
   folder = tmp_path / 'bin'
   folder.mkdir()
   for name, text in STAND_INS.items():
@@ -93,10 +96,10 @@ def by_process(first, second):
     ('exit 76', 76, True),
     ('exit 77', 77, True),
     ('kill -KILL $$', 137, True),
-    # An error of one is what counts, whatever it did to the other.
+    # The error of one process outranks the exit code of the other process.
     (by_process('exit 1', 'exit 76'), 1, False),
     (by_process('exit 1', 'kill -ABRT $$'), 1, False),
-    # Ctrl-C: somebody wanted the end.
+    # 130 is Ctrl-C, after which nobody wants a restart.
     ('exit 130', 130, False),
     ('exit 127', 127, False),
     ('exit 74', 55, False),
@@ -129,7 +132,7 @@ def test_it_is_queued_again_so_often_only(tmp_path, begin, count, again):
   'state, again', [('RUNNING', True), ('COMPLETING', False)]
 )
 def test_the_save_is_waited_for(tmp_path, begin, state, again):
-  """Before the time is up it goes on; a job that was cancelled does not."""
+  """Before its time limit the job is requeued; a cancelled job is not."""
   (tmp_path / 'state').write_text(f'{state}\n')
   process = begin(SAVES)
   end = time.monotonic() + 20
@@ -145,7 +148,7 @@ def test_the_save_is_waited_for(tmp_path, begin, state, again):
 def test_the_directives():
   lines = SCRIPT.read_text().splitlines()
   given = [line.split()[1] for line in lines if line.startswith('#SBATCH ')]
-  # Slurm reads those before the first command only.
+  # Slurm reads only the directives before the first command.
   assert lines[1:5] == [f'#SBATCH {word}' for word in given]
   assert {'--requeue', '--open-mode=append', '--signal=B:TERM@300'} < {*given}
 
@@ -154,7 +157,7 @@ def test_the_directives():
   not shutil.which('sbatch'), reason='apt-get install slurm-client'
 )
 def test_sbatch_takes_the_directives(tmp_path):
-  """It reads all flags before it looks for a cluster."""
+  """sbatch parses all flags before it contacts a cluster."""
   (tmp_path / 'slurm.conf').write_text(
     'ClusterName=none\nSlurmctldHost=none(127.0.0.1)\nSlurmctldPort=1\n'
     'AuthType=auth/none\nMessageTimeout=1\n'

@@ -1,4 +1,4 @@
-"""launch/slurm.sbatch on a real Slurm cluster of one node."""
+"""Guards: launch/slurm.sbatch saves and requeues on a real one-node cluster."""
 
 import os
 import pathlib
@@ -36,7 +36,7 @@ def cluster():
 
 @pytest.fixture
 def submit(cluster, tmp_path):
-  """Submits a run of two processes of a shell program; returns its number."""
+  """Returns a function that submits a job of two tasks of a shell program."""
   jobs = []
 
   def start(program, *flags):
@@ -70,7 +70,7 @@ def submit(cluster, tmp_path):
 
 
 def wait(submit, job, *words):
-  """Waits until Slurm says all of these of a job."""
+  """Waits until `scontrol show job` prints all of these words."""
   end = time.monotonic() + 100
   while True:
     said = submit.call('scontrol', 'show', 'job', job).split()
@@ -87,7 +87,7 @@ def test_an_error_of_one_process_ends_it(submit):
 
 def test_a_lost_host_queues_it_again(submit):
   job = submit('echo "args: $*"; exit 76')
-  # Slurm holds it back for two minutes or so.
+  # Slurm delays a requeued job for about two minutes.
   wait(submit, job, 'JobState=PENDING', 'Restarts=1')
   text = submit.output()
   assert text.count('args: -m vit_jax.main --config=a --b=c d\n') == 2
@@ -95,7 +95,7 @@ def test_a_lost_host_queues_it_again(submit):
 
 
 def test_when_its_time_is_up_it_saves_and_is_queued_again(submit):
-  # Slurm looks every half minute.
+  # Slurm checks the time limit only every half minute.
   job = submit(SAVES, '--time=2', '--signal=B:TERM@75')
   wait(submit, job, 'JobState=PENDING', 'Restarts=1')
   assert submit.output().count('saved') == 2

@@ -1,4 +1,4 @@
-"""The stand-in refuses what the programs it stands in for would refuse."""
+"""Guards: the stand-in refuses the command lines that the programs refuse."""
 
 import subprocess
 

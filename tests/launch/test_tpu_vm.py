@@ -1,4 +1,7 @@
-"""Every command of launch/tpu_vm.py: its command lines, dry runs, errors."""
+"""Guards: every command of launch/tpu_vm.py runs the right gcloud lines.
+
+--dry_run prints the same lines and runs nothing.
+"""
 
 import pathlib
 import re
@@ -102,7 +105,7 @@ def test_create_with_all_flags(offered):
 
 
 def test_create_with_flex_start(offered):
-  """Of this, gcloud has alpha commands only."""
+  """Only gcloud's alpha commands have flex-start."""
   line = 'create --name=b16 --accelerator=v4-32 --yes --flex_start'
   call(line)
   alpha = 'gcloud alpha compute tpus queued-resources create b16'
@@ -255,7 +258,7 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(
   assert commands[-1].startswith(last)
   for command in commands:
     if command.startswith('gcloud'):
-      # Pasted, the line is a command that gcloud takes.
+      # A shell can run the line, and gcloud accepts it.
       subprocess.run(['bash', '-c', command], check=True)
     else:
       assert command == 'bash launch/pack.sh /tmp/vit_jax_code'
@@ -263,7 +266,7 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(
 
 
 def test_help_teaches():
-  """In processes of their own: also that no dependency is needed."""
+  """Each command runs in a new process, which finds no installed package."""
   for words in ([], *([name] for name in tpu_vm.COMMANDS)):
     result = subprocess.run(
       [sys.executable, '-S', 'launch/tpu_vm.py', *words, '--help'],

@@ -1,4 +1,7 @@
-"""What launch/tpu_vm.py refuses, asks first, and says of failures."""
+"""Guards: launch/tpu_vm.py refuses wrong flags and asks before it costs money.
+
+A failed command ends the program with a message.
+"""
 
 import sys
 
@@ -67,7 +70,7 @@ def test_project_and_zone_must_be_known(cloud, monkeypatch, name, variable):
 
 def test_a_slice_that_the_zone_lacks_is_not_asked_for(offered):
   message = fails('create --name=b16 --accelerator=v4-64 --yes')
-  assert 'us-central2-b does not offer v4-64. It has: v3-8, v4-32' in message
+  assert 'us-central2-b does not offer v4-64. It offers: v3-8, v4-32' in message
   assert 'zones --accelerator=v4-64' in message
   assert len(offered.calls) == 1
 

@@ -1,4 +1,4 @@
-"""launch/tpu_vm.py watch: what it decides, and whole stories."""
+"""Guards: launch/tpu_vm.py watch keeps a run going, and gives up in time."""
 
 import types
 
@@ -64,7 +64,7 @@ ENDED = worker('ended', code=0)
     ('ACTIVE', 'READY', [worker('idle'), worker('idle')], 'start'),
     ('ACTIVE', 'READY', [RUNNING, RUNNING], 'wait'),
     ('ACTIVE', 'READY', [RUNNING, worker('restarting', True, 76)], 'wait'),
-    # Cut off with its machine, which is back; or never started there.
+    # The run was interrupted by a machine restart, or never started there.
     ('ACTIVE', 'READY', [RUNNING, worker('running')], 'restart'),
     ('ACTIVE', 'READY', [RUNNING, worker('interrupted', code=75)], 'restart'),
     ('ACTIVE', 'READY', [RUNNING, worker('idle')], 'restart'),
@@ -123,7 +123,7 @@ def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
   assert changes(cloud) == [CREATE, *start, DELETE, CREATE, *start, DELETE]
   out = capfd.readouterr().out
   assert '4 chip-hours an hour' in out
-  assert 'the run is over' in out
+  assert 'the run has finished' in out
 
 
 def test_a_machine_that_came_back_restarts_all(active):
@@ -156,10 +156,10 @@ def test_requests_that_always_fail_are_given_up(cloud, archive):
 
 
 def test_machines_that_were_never_reached_end_it_and_are_kept(active):
-  # Not one line: the way there is closed.
+  # ssh prints no worker's line if the firewall blocks it.
   active.answer(ASK, '')
   message = fails()
-  assert 'could not be reached in 10 looks (not all answered)' in message
+  assert 'not be reached in 10 polls (not all workers answered)' in message
   assert 'SSH (TCP port 22)' in message
   assert 'need --internal_ip' in message
   assert f'{TPU} tpu-vm ssh b16 {PLACE} --worker=all' in message
@@ -167,7 +167,7 @@ def test_machines_that_were_never_reached_end_it_and_are_kept(active):
 
 
 def test_a_healthy_slice_that_was_reached_before_is_kept(active, capfd):
-  """The network here was down; the run did not notice."""
+  """The network here was down, but the run continued."""
   ended = say('ended', code=' code=0')
   active.answer(ASK, say('running', 'yes'), *[''] * 25, ended)
   call(WATCH.format(''))
@@ -265,7 +265,7 @@ def test_a_new_slice_gets_the_lock_if_the_user_wants_new_versions(active):
 
 
 def test_a_set_up_that_failed_is_tried_again_and_never_started(active):
-  """A slice with other versions than the recorded is no place for the run."""
+  """The run must not start on a slice without its recorded versions."""
   active.answer(ASK, say('new'))
   active.answer(SETUP_RECORDED.replace("'", ''), code=1)
   assert 'set_up failed 10 times in a row' in fails()

@@ -1,4 +1,4 @@
-"""launch/tpu_vm.py watch: slices on which the run fails again and again."""
+"""Guards: `watch` replaces a slice on which the run fails repeatedly."""
 
 from tests.launch.slice_b16 import call
 from tests.launch.watched import (
@@ -31,7 +31,7 @@ def test_a_slice_on_which_the_run_always_fails_is_replaced(active, capfd):
   ]
   assert said == [
     '5 attempts in a row failed on this slice (exit codes [76]; logs in'
-    ' WORKDIR/launch/logs): a new one, 1 of at most 3.'
+    ' WORKDIR/launch/logs): requesting a new slice, replacement 1 of at most 3.'
   ]
 
 
@@ -42,7 +42,7 @@ def test_it_can_be_told_how_patient_to_be(active):
 
 
 def test_slices_are_not_replaced_for_ever(active):
-  """Then run.sh's own count ends it, as it may not be the slice."""
+  """After the limit, the run ends by the count of restarts in run.sh."""
   active.answer(
     ASK,
     *[failing(1), failing(2)] * 3,
@@ -65,7 +65,7 @@ def test_a_run_that_used_up_its_restarts_gets_a_new_slice_too(active):
 
 
 def test_an_attempt_that_was_alive_before_the_watch_is_left_alone(active):
-  """It may have gone well for an hour since the failures before it."""
+  """The failures came before it, and it may have run well since then."""
   alive = failing(7).replace('restarting code=76', 'running')
   active.answer(ASK, alive, alive, say('ended', code=' code=0'))
   call(WATCH.format(''))

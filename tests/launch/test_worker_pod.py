@@ -1,4 +1,4 @@
-"""launch/worker/pod.sh, for real: what it starts, and when it ends."""
+"""Guards: launch/worker/pod.sh records the code, trains, and lets it save."""
 
 import contextlib
 import os
@@ -10,13 +10,13 @@ import time
 import pytest
 
 POD = pathlib.Path(__file__).parents[2] / 'launch' / 'worker' / 'pod.sh'
-# Stands in for Python: the record fails, the program does what `program` says.
+# Stands in for Python: record.py fails, vit_jax.main runs `$FOLDER/program`.
 PYTHON = """#!/bin/bash
 printf '%s\\n' "$*" >> "$FOLDER/calls"
 [ "$1" = -m ] || exit 1
 . "$FOLDER/program"
 """
-# Saves for a moment when it is told to end.
+# On SIGTERM, this program saves for half a second.
 SAVER = """
 trap 'sleep 0.5; touch "$FOLDER/saved"; exit 75' TERM
 touch "$FOLDER/ready"
@@ -26,7 +26,7 @@ while true; do sleep 0.05; done
 
 @pytest.fixture
 def begin(tmp_path):
-  """Starts pod.sh; ends it with the test."""
+  """Returns a function that starts pod.sh; kills it after the test."""
   python = tmp_path / 'python'
   python.write_text(PYTHON)
   python.chmod(0o755)
@@ -69,7 +69,7 @@ def wait_for(path):
   'index, slice_index', [('0', '0'), ('0', '1'), ('1', '0')]
 )
 def test_the_first_notes_the_code(tmp_path, begin, index, slice_index):
-  # No record: it must not keep the run from starting.
+  # record.py fails here, which must not keep the run from starting.
   process = begin('exit 0', JOB_COMPLETION_INDEX=index, SLICE_INDEX=slice_index)
   assert process.wait(timeout=20) == 0
   train = '-m vit_jax.main --config=x --workdir=gs://b/r'
@@ -95,7 +95,7 @@ def test_the_exit_code_is_handed_on_at_once(begin, program, code):
 
 
 def test_only_a_lost_host_is_reported_late(begin):
-  """So that an error of another pod, its cause, is seen before it."""
+  """The JobSet must first see the exit code of the pod that failed."""
   began = time.monotonic()
   process = begin('exit 76', LOST_PAUSE='1')
   assert process.wait(timeout=20) == 76
@@ -125,7 +125,7 @@ def test_a_second_sigterm_does_not_cut_the_save_off(tmp_path, begin):
 def test_sigterm_in_the_pause_ends_it_at_once(tmp_path, begin):
   process = begin('touch "$FOLDER/ready"; exit 76', LOST_PAUSE='60')
   wait_for(tmp_path / 'ready')
-  # From here on it is in the pause, or about to be.
+  # By now the script is in the pause, or about to enter it.
   time.sleep(0.3)
   process.send_signal(signal.SIGTERM)
   assert process.wait(timeout=10) == 76

@@ -1,4 +1,4 @@
-"""launch/worker/record.py: which code and which command ran."""
+"""Guards: record.py keeps a launch's code and command, keep_log.py its log."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""launch/worker/run.sh, for real: what is started again, and how often."""
+"""Guards: launch/worker/run.sh restarts a program exactly when it can help."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from vit_jax import config
 
 RUN = pathlib.Path(__file__).parents[2] / 'launch' / 'worker' / 'run.sh'
 
-# Ends with the next line of `codes`: an exit code, or the signal it dies by.
+# This program ends with the next word of `codes`: an exit code or a signal.
 PROGRAM = """
 import os, pathlib, signal, sys
 folder = pathlib.Path(sys.argv[1])
@@ -30,7 +30,7 @@ if code.startswith('SIG'):
 sys.exit(int(code))
 """
 
-# Saves for a moment when it is told to end, as a run does.
+# Like a run, this program saves on SIGTERM.
 SAVER = """
 import pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -46,7 +46,7 @@ time.sleep(60)
 
 @pytest.fixture
 def begin(tmp_path):
-  """Starts run.sh with a Python program; ends it with the test."""
+  """Returns a function that starts run.sh; kills it after the test."""
   processes = []
 
   def start(program, *arguments, **variables):
@@ -88,13 +88,13 @@ def wait_for(condition):
   [
     ('0', {}, 1, 'ended code=0'),
     ('1', {}, 1, 'ended code=1'),
-    # Wrong flags, no such program: the same again would not help.
+    # Wrong flags or a missing program: a restart would not help.
     ('2', {}, 1, 'ended code=2'),
     ('127', {}, 1, 'ended code=127'),
     ('74', {}, 1, 'ended code=74'),
     ('78', {}, 1, 'ended code=78'),
     ('7', {}, 1, 'ended code=7'),
-    # Ctrl-C: somebody wanted the end, though it looks like a signal's.
+    # 130 is Ctrl-C, after which nobody wants a restart.
     ('130', {}, 1, 'ended code=130'),
     ('75 0', {}, 2, 'ended code=0'),
     ('76 75 77 0', {}, 4, 'ended code=0'),
@@ -102,10 +102,10 @@ def wait_for(condition):
     ('SIGKILL SIGABRT SIGSEGV 0', {}, 4, 'ended code=0'),
     ('76', dict(RESTARTS=2), 3, 'gave_up code=76'),
     ('SIGKILL', dict(RESTARTS=0), 1, 'gave_up code=137'),
-    # Each attempt lasts long enough here to forgive what was before.
+    # With RESTART_RESET=0, each attempt resets the count of failures.
     ('76 76 76 0', dict(RESTARTS=1, RESTART_RESET=0), 4, 'ended code=0'),
     ('76 76 76 0', dict(RESTARTS=1), 2, 'gave_up code=76'),
-    # It hung, and was waited for: that is no success, however long it took.
+    # A hang does not reset the count, however long it lasted.
     ('77', dict(RESTARTS=2, RESTART_RESET=0), 3, 'gave_up code=77'),
   ],
 )
@@ -124,7 +124,7 @@ def test_what_is_started_again(tmp_path, begin, codes, variables, times, state):
   'reset, failures', [(7200, ['0', '1', '1', '2', '2']), (0, list('01111'))]
 )
 def test_failures_in_a_row_are_counted(tmp_path, begin, reset, failures):
-  """From which `watch` sees that a slice is no good."""
+  """`watch` uses this count to replace a slice."""
   (tmp_path / 'codes').write_text('76 75 0')
   begin(PROGRAM, RESTART_RESET=reset).wait(timeout=20)
   log = (tmp_path / 'log').read_text()
@@ -165,14 +165,17 @@ def test_of_an_attempt_that_ended_well_no_log_is_kept(tmp_path, begin):
 @pytest.mark.parametrize('code, word', [(0, 'ended'), (76, 'gave_up')])
 def test_a_log_that_cannot_be_kept_changes_nothing(tmp_path, begin, code, word):
   (tmp_path / 'codes').write_text(str(code))
-  # A store that does not answer, and a run that has nothing to keep.
+  # Copying the log fails here.
   process = begin(PROGRAM, WORKDIR='/proc/no', PYTHON='false', RESTARTS=0)
   assert process.wait(timeout=20) == code
   assert (tmp_path / 'state').read_text() == f'{word} code={code} attempt=1\n'
 
 
 def test_a_hang_elsewhere_is_no_long_work():
-  """The others of a run that got stuck end with 76, a little later."""
+  """When one worker is stuck, the others end with 76 a little later.
+
+  Such an attempt must not be long enough to reset their count of failures.
+  """
   reset = int(re.search(r'RESTART_RESET:-(\d+)', RUN.read_text())[1])
   assert reset >= 2 * config.default().guard.exit_after
 

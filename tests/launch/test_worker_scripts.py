@@ -1,4 +1,4 @@
-"""What else runs on the machines: start, stop, status, logs."""
+"""Guards: start.sh, stop.sh, status.sh and logs.sh work on a machine."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 from tests.launch.machine import SCRIPTS, run
 
-# Stands in for the program; prints what it was started with.
+# Stands in for the program; prints its folder, arguments and environment.
 PYTHON = """#!/bin/bash
 echo "in $PWD: $*, A=$A"
 exit "$CODE"
@@ -16,7 +16,7 @@ exit "$CODE"
 
 @pytest.fixture
 def ready(machine):
-  """After set-up, with a stand-in for Python."""
+  """Provides a machine after set-up, with a stand-in for Python."""
   home = machine / 'vit_jax_home'
   (home / 'venv' / 'bin').mkdir(parents=True)
   (home / 'run').mkdir()
@@ -40,21 +40,21 @@ def test_start_runs_the_program_as_a_service(ready, code):
     code=code,
   )
   unit = (ready / 'unit').read_text().split()
-  # It may be started again after a failure, and may save when it ends.
+  # A failed unit must not block the next one, and a run needs time to save.
   assert '--collect' in unit
   assert '--unit=vit_jax' in unit
   assert f'--uid={os.getuid()}' in unit
   assert {'--property=KillMode=mixed', '--property=TimeoutStopSec=600'} <= {
     *unit
   }
-  # The kernel's kill of the program must not be the end of run.sh.
+  # run.sh must survive when the kernel kills the program for lack of memory.
   assert '--property=OOMPolicy=continue' in unit
   log = (home / 'run' / 'log').read_text()
   assert (
     f'in {home}/code: -m vit_jax.main --config=x.py'
     ' --config.image_size=(8, 8), A=b c\n'
   ) in log
-  # Kept by what can reach buckets.
+  # The run's own Python keeps the log, because it can reach buckets.
   kept = f'{home}/code/launch/worker/keep_log.py /w {home}/run/attempt'
   kept += ' attempt_1-code_1'
   assert (kept in log) == (code == 1)
@@ -70,7 +70,7 @@ def test_start_runs_the_program_as_a_service(ready, code):
 def test_start_sets_huge_pages_from_v5e_on(ready, accelerator, setting):
   file = ready / 'enabled'
   file.write_text('madvise')
-  # Of the machine's own description.
+  # The metadata server returns the accelerator type.
   curl = ready / 'bin' / 'curl'
   curl.write_text(
     f'#!/bin/sh\ncase "$*" in *accelerator-type) echo {accelerator};; esac'
@@ -81,7 +81,7 @@ def test_start_sets_huge_pages_from_v5e_on(ready, accelerator, setting):
 
 def test_huge_pages_that_are_refused_are_no_failure(tmp_path):
   out = run('huge_pages.sh', HUGE_PAGES_FILE=str(tmp_path / 'no' / 'enabled'))
-  assert out.startswith('warning: transparent huge pages were not set')
+  assert out.startswith('warning: transparent huge pages were not turned on')
   assert len(out.splitlines()) == 1
 
 
@@ -102,7 +102,7 @@ def test_stop(ready, words):
   assert 'w-3: no run' in run('stop.sh', *words)
   (ready / 'active').touch()
   assert 'w-3: stopped code=75' in run('stop.sh', *words)
-  # So that run.sh can tell a hand from a machine that goes down.
+  # The file lets run.sh tell a stop by the user from a machine that goes down.
   marked = (ready / 'vit_jax_home' / 'run' / 'stop_requested').exists()
   assert marked == (words == [])
 

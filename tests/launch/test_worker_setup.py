@@ -1,4 +1,4 @@
-"""Set-up of a machine: which versions it installs, and what it refuses."""
+"""Guards: setup.sh installs exactly the right versions, or fails."""
 
 import pathlib
 import platform
@@ -12,7 +12,7 @@ from tests.launch.machine import ROOT, run
 
 PYTHON = platform.python_version()
 PYTHON_VERSION = PYTHON.rpartition('.')[0]
-# How `installs` shows what is installed from the lock file, and from a record.
+# The results of `installs` for a lock file and for the versions of a run.
 LOCKED = [
   'pip sync HOME/code/launch/locks/tpu.txt',
   'pip install --no-deps --editable HOME/code',
@@ -22,7 +22,7 @@ RECORDED = ['pip sync HOME/requirements.txt', LOCKED[1]]
 
 @pytest.fixture
 def shipped(machine, monkeypatch):
-  """With the archive of the code; set-up looks for the Python of the tests."""
+  """Provides a machine with the code's archive; sets the tests' Python."""
   source = machine / 'source'
   (source / 'launch' / 'worker').mkdir(parents=True)
   (source / 'launch' / 'locks').mkdir()
@@ -34,7 +34,7 @@ def shipped(machine, monkeypatch):
 
 
 def installs(machine):
-  """What uv was asked to do, with `HOME` for the machine's."""
+  """Returns the commands that uv got, with `HOME` for the machine's folder."""
   text = (machine / 'uv_calls').read_text()
   lines = text.replace(f'{machine}/vit_jax_home', 'HOME').splitlines()
   return [
@@ -43,7 +43,7 @@ def installs(machine):
 
 
 def test_setup_and_record_of_what_was_packed(machine):
-  """The archive of pack.sh, unpacked and installed, and noted for a run."""
+  """setup.sh installs the archive of pack.sh, and record.py records it."""
   source = machine / 'source'
   shutil.copytree(ROOT / 'launch', source / 'launch')
   (source / 'setup.py').write_text('new\n')
@@ -66,7 +66,7 @@ def test_setup_and_record_of_what_was_packed(machine):
   for file in ('setup.py', 'launch/worker/run.sh'):
     assert (code / file).read_bytes() == (source / file).read_bytes()
 
-  # Again, with other code: nothing of the old is left.
+  # A second set-up removes all old files.
   (code / 'old').touch()
   run('setup.sh', PYTHON_VERSION=PYTHON_VERSION)
   assert not (code / 'old').exists()
@@ -112,7 +112,7 @@ def test_setup_refuses_a_lock_that_was_not_shipped(shipped):
 
 
 def record(machine, *lines, python=PYTHON):
-  """A run's work directory with what it has recorded."""
+  """Makes a run's work directory with the versions that the run recorded."""
   folder = machine / 'run'
   folder.mkdir()
   text = '\n'.join([f'# Python {python}', *lines]) + '\n'
@@ -157,7 +157,7 @@ def test_setup_does_not_take_over_versions_of_a_machine_without_a_tpu(shipped):
 
 @pytest.mark.parametrize('problem', ['cannot be read', 'cannot be installed'])
 def test_recorded_versions_that_cannot_be_had_end_the_set_up(shipped, problem):
-  """The run must not go on with others, unasked."""
+  """The run must not resume with other versions unless the user asks for it."""
   run('setup.sh')
   folder = record(shipped, 'libtpu==0.0.1')
   file = pathlib.Path(folder) / 'requirements.txt'
@@ -165,7 +165,7 @@ def test_recorded_versions_that_cannot_be_had_end_the_set_up(shipped, problem):
     file.unlink()
     file.mkdir()
   else:
-    # As uv does of a release that was withdrawn.
+    # uv fails in this way if a release was withdrawn.
     uv = shipped / 'bin' / 'uv'
     uv.write_text(
       uv.read_text() + '[ "${@: -1}" != "$HOME/vit_jax_home/requirements.txt" ]'
@@ -174,7 +174,7 @@ def test_recorded_versions_that_cannot_be_had_end_the_set_up(shipped, problem):
   assert problem in out
   assert 'To go on with the versions of the lock file' in out
   assert '--new_versions' in out
-  # Nothing is started in what is left there.
+  # No run starts in the incomplete environment.
   (shipped / 'vit_jax_home' / 'run').mkdir()
   (shipped / 'vit_jax_home' / 'run' / 'state').write_text('interrupted')
   assert 'state=new' in run('status.sh')

@@ -1,4 +1,4 @@
-"""What `watch` is told of the slice b16, and what it does then."""
+"""Answers for `watch` about the slice b16, and the commands that it runs."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def say(state, alive='no', code=''):
 
 
 def changes(cloud):
-  """The commands that do something; the others only look."""
+  """Returns the commands that change something, not those that only read."""
   return [
     line
     for line in cloud.lines

@@ -183,5 +183,5 @@ def test_launching_from_an_installed_package(built, tmp_path):
   done = _python(built, tmp_path, *module, 'setup', *place, '--dry_run')
   assert done.returncode == 1
   assert done.stderr.startswith(
-    'error: the code that is shipped is that of a checkout, with its commit;'
+    'error: only a checkout, which has a commit, can be shipped,'
   )

@@ -1,7 +1,7 @@
-"""`python -m vit_jax.sweep`, but its runs cost nothing.
+"""Runs `python -m vit_jax.sweep` with fake training runs, which cost nothing.
 
-FAKE_SECONDS   what each takes
-FAKE_FAILURES  names of runs that fail, with spaces between
+FAKE_SECONDS   duration of each run
+FAKE_FAILURES  names of the runs that fail, separated by spaces
 """
 
 import os

@@ -1,9 +1,10 @@
-"""Stands for a training run: a script that leaves what a run leaves.
+"""Stands in for a training run: writes the files of a finished run.
 
   fake_run.py WORKDIR ACCURACY SECONDS [EXIT_CODE]
 
-It notes each start in WORKDIR.starts, "trains" for some seconds, and with an
-exit code other than 0 ends without results. SIGTERM ends it with 75.
+It records each start in WORKDIR.starts and "trains" for some seconds. If
+EXIT_CODE is not 0, it ends with this code and without results. SIGTERM ends it
+with 75.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A sweep whose runs cost nothing, and a launcher of it to be killed.
+"""A sweep of fake runs, and a launcher process for it that tests can kill.
 
 python -m tests.sweep.fakes SWEEPDIR SECONDS
 """
@@ -13,9 +13,9 @@ from vit_jax.sweep import status as status_lib
 from vit_jax.sweep.commands import Folders
 
 SCRIPT = pathlib.Path(__file__).with_name('fake_run.py')
-# Held-out accuracies of the candidates; the second of the best comes later.
+# Rate -> held-out accuracy of its candidate. Two are best; the first must win.
 HELD_OUT = {0.001: 0.5, 0.01: 0.75, 0.1: 0.75, 1.0: 0.25}
-TEST = (0.9, 0.8, 1.0)  # By seed.
+TEST = (0.9, 0.8, 1.0)  # Test accuracy for each seed.
 
 
 def study(name='a', rates=tuple(HELD_OUT), seeds=3):
@@ -47,7 +47,7 @@ def folders(path):
 
 
 def measured(run):
-  """The metrics of a run's last step."""
+  """Returns the metrics of a run's last step."""
   if 'seed' in run.labels:
     return {'step': 7, 'test/accuracy': TEST[run.labels['seed']]}
   accuracy = HELD_OUT.get(run.labels['rate'], 0.5)
@@ -55,7 +55,7 @@ def measured(run):
 
 
 def finish(where, run, metrics=None):
-  """Leaves on disk what a finished run leaves."""
+  """Writes the files of a finished run."""
   workdir = where.workdir(run.name)
   workdir.mkdir(parents=True, exist_ok=True)
   (workdir / 'config.json').write_text('{"total_steps": 7}')
@@ -66,7 +66,7 @@ def finish(where, run, metrics=None):
 
 
 def command(seconds, codes=()):
-  """A maker of commands; `codes`: run name -> exit code."""
+  """Returns a function that makes commands; `codes`: run name -> exit code."""
 
   def make(run, where):
     accuracy = next(v for k, v in measured(run).items() if k != 'step')
@@ -80,7 +80,8 @@ def command(seconds, codes=()):
 
 
 def main(path, seconds):
-  from vit_jax.sweep.local import Local  # After `fake_main` changed commands.
+  # Imported late, after `fake_main` has replaced `commands.command`.
+  from vit_jax.sweep.local import Local
 
   where = folders(pathlib.Path(path))
   with state.lock(where.local), bring_to_end.signals() as stopped:

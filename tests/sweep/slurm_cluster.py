@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node, on this machine and of this process."""
+"""Starts a one-node Slurm cluster on this machine, for the life of a test."""
 
 import contextlib
 import os
@@ -40,17 +40,17 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> list[str]:
-  """The programs that are not installed (Debian's package slurm-wlm)."""
+  """Returns the needed programs that are not installed (Debian: slurm-wlm)."""
   path = os.environ['PATH'] + ':/usr/sbin'
   return [name for name in PROGRAMS if not shutil.which(name, path=path)]
 
 
 @contextlib.contextmanager
 def started(folder: pathlib.Path) -> Iterator[dict[str, str]]:
-  """Yields the environment that commands find the cluster by.
+  """Yields the environment with which commands find the cluster.
 
   Args:
-    folder: for all that it writes; of a short path, for its socket.
+    folder: folder for the cluster's files; a socket needs its path to be short.
   """
   for name in ('state', 'spool'):
     (folder / name).mkdir()
@@ -87,7 +87,7 @@ def started(folder: pathlib.Path) -> Iterator[dict[str, str]]:
       )
       stack.callback(process.wait)
       stack.callback(process.terminate)
-      time.sleep(1)  # Each asks the one before.
+      time.sleep(1)  # Each program contacts the one before.
     _wait_until_idle(environment)
     yield environment
 

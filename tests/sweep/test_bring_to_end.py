@@ -1,4 +1,7 @@
-"""Starts, ends, tries again: with a launcher of scripted exit codes."""
+"""Guards: a sweep starts each due run once, and restarts it up to its limits.
+
+The launcher here ends runs with scripted exit codes.
+"""
 
 import dataclasses
 import json
@@ -21,7 +24,7 @@ from vit_jax.sweep import (
 
 
 class Scripted:
-  """Each run takes a poll and ends with the next of its codes, then well."""
+  """Ends each run at its next poll, with its next scripted code or with 0."""
 
   interval = 0.0
 
@@ -81,7 +84,7 @@ def test_all_runs_run_once_at_most_so_many_at_a_time(tmp_path):
   assert launcher.started == CANDIDATES + FINALS
   assert launcher.at_once == 2
   assert running.finished['a/rate=0.01,seed=1']['test/accuracy'] == 0.8
-  # Again: nothing is left to do.
+  # A second launcher has nothing left to do.
   again = Scripted(where)
   assert _launch(where, again).run() == []
   assert again.started == []
@@ -113,7 +116,7 @@ def test_time_left_counts_steps(tmp_path):
   steps = {run.name: 10 for run in fakes.study().all_runs()}
   steps[CANDIDATES[0]] = 50
   _launch(where, Scripted(where), view=seen, steps=steps).run()
-  # Six runs of 20 s, two at a time.
+  # Six runs of 20 s are left, and two run at a time.
   assert seen.left == pytest.approx(60.0)
 
 
@@ -123,7 +126,7 @@ def test_failures_are_tried_again_and_then_given_up(tmp_path):
   launcher = Scripted(where, codes)
   assert _launch(where, launcher, retries=2).run() == [CANDIDATES[3]]
   counts = {name: launcher.started.count(name) for name in launcher.started}
-  # Without all candidates nothing is chosen.
+  # A candidate failed, so nothing is chosen and no final run starts.
   assert counts == dict(zip(CANDIDATES, (3, 1, 1, 3), strict=True))
   # The next launcher tries again.
   launcher = Scripted(where, {CANDIDATES[3]: [1]})
@@ -146,7 +149,7 @@ def test_preempted_runs_go_on_without_counting_as_failures(tmp_path):
 def test_a_run_that_says_it_is_done_must_be(tmp_path):
   where = fakes.folders(tmp_path)
   launcher = Scripted(where)
-  launcher.start = lambda run: run.name  # Which leaves nothing behind.
+  launcher.start = lambda run: run.name  # This run writes no results.
   failed = _launch(where, launcher, retries=0).run()
   assert failed == CANDIDATES
 
@@ -198,7 +201,7 @@ def test_a_pause_before_the_next_attempt(tmp_path, monkeypatch):
   before = time.monotonic()
   _launch(where, launcher).run()
   assert 0.4 < time.monotonic() - before < 5
-  # The others did not wait for it.
+  # The other runs started before its second attempt.
   assert launcher.started[-4:] == [CANDIDATES[0], *FINALS]
 
 

@@ -1,4 +1,4 @@
-"""What a candidate may be chosen by: held-out training data, nothing else."""
+"""Guards: candidates are chosen by held-out training data and nothing else."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def _check(candidate, *finals):
     ('shuffled(train)[:9]', 'shuffled(train)[9:18]', 'shuffled(train)[:18]'),
   ],
 )
-# The second is not on this machine: its sizes are unknown.
+# The second data set is not on this machine, so its sizes are unknown.
 @pytest.mark.parametrize('dataset', ['digits:01', 'tfds:no_such_thing'])
 @pytest.mark.parametrize('name', ['validation', 'held_out'])
 def test_held_out_training_data_is_what_to_choose_by(
@@ -48,7 +48,7 @@ def test_held_out_training_data_is_what_to_choose_by(
 @pytest.mark.parametrize(
   'train, evals, message',
   [
-    ('train[:90%]', {'test': 'test'}, 'what is chosen by a test result'),
+    ('train[:90%]', {'test': 'test'}, 'a choice by a test result'),
     ('train[:90%]', {'test': 'train[90%:]'}, 'has the evaluations .*test'),
     (
       'train[:90%]',
@@ -65,7 +65,7 @@ def test_held_out_training_data_is_what_to_choose_by(
     ('train', {'validation': 'train[90%:]'}, 'not held out'),
     ('train[:91%]', {'validation': 'train[90%:]'}, 'not held out'),
     ('train[:90%]', {'validation': 'train'}, 'not held out'),
-    # Another order, or none: they share what nobody has looked at.
+    # Random parts in different orders may share examples.
     (
       'shuffled(train)[:90%]',
       {'validation': 'shuffled(train, seed=1)[90%:]'},
@@ -102,21 +102,21 @@ def test_another_data_set_is_refused():
   candidate.evals.validation.dataset = 'digits:23'
   with pytest.raises(ValueError, match="'digits:23', but a candidate"):
     _check(candidate)
-  candidate.evals.validation.dataset = 'digits:01'  # The same, by its name.
+  candidate.evals.validation.dataset = 'digits:01'  # The training data's name.
   _check(candidate)
 
 
 @pytest.mark.parametrize(
   'final, message',
   [
-    # Reported on what was chosen by, under whatever name.
-    (('train[:90%]', {'test': 'train[90%:]'}), 'cannot be tested by it'),
-    (('train[:50%]', {'test': 'train[95%:]+test'}), 'cannot be tested by it'),
-    # Reported on what was trained on.
-    (('train', {'test': 'train[:50%]+test'}), 'measured on some of the same'),
-    # Or perhaps.
-    (('train', {'auto': 'auto'}), 'does not say what it is measured on'),
-    # Chosen by a split that the final runs do not train on.
+    # The final run is evaluated on the held-out part, under another name.
+    (('train[:90%]', {'test': 'train[90%:]'}), 'biases this result'),
+    (('train[:50%]', {'test': 'train[95%:]+test'}), 'biases this result'),
+    # The final run is evaluated on data that it trains on.
+    (('train', {'test': 'train[:50%]+test'}), 'evaluated on some of the same'),
+    # The final run may be evaluated on the held-out part.
+    (('train', {'auto': 'auto'}), "evals.auto.split='auto'"),
+    # The choice uses a split that the final run does not train on.
     (('test[:50%]', {'test': 'test[50%:]'}), "'train'] is no split that final"),
   ],
 )
@@ -133,11 +133,11 @@ def test_sizes_decide_whether_slices_overlap():
   config = _config('train')  # 287 images.
   assert held_out.overlap(config, 'train[:200]', 'train[60%:]')
   assert not held_out.overlap(config, 'train[:200]', 'train[80%:]')
-  # Not known here: they overlap if it is small enough.
+  # The sizes are not known, and the slices overlap in a small data set.
   config = _config('train', 'tfds:no_such_thing')
   assert held_out.overlap(config, 'train[:200]', 'train[80%:]')
   assert not held_out.overlap(config, 'train[:200]', 'train[200:]')
-  # Malformed: nothing shows that they do not.
+  # A malformed split might overlap.
   assert held_out.overlap(config, 'train[:200]', 'train[200:')
 
 

@@ -1,4 +1,7 @@
-"""Processes on this machine: pinned, restarted, not outliving the launcher."""
+"""Guards: local runs get their own devices, and do not outlive the launcher.
+
+A killed launcher can be started again, and repeats no finished run.
+"""
 
 import os
 import pathlib
@@ -87,7 +90,7 @@ def test_the_launcher_imports_no_jax():
 
 
 def _starts(path, name):
-  """(process, cores) of each start of a run."""
+  """Returns (process, cores) of each start of a run."""
   file = path / 'runs' / f'{name}.starts'
   lines = file.read_text().splitlines() if file.exists() else []
   return [(int(line.split()[0]), line.partition(' ')[2]) for line in lines]
@@ -103,7 +106,7 @@ def _alive(pid):
 def _wait(condition, seconds=20.0):
   end = time.monotonic() + seconds
   while not condition():
-    assert time.monotonic() < end, 'it did not come to that'
+    assert time.monotonic() < end, 'the condition did not become true in time'
     time.sleep(0.02)
 
 
@@ -151,7 +154,7 @@ def test_runs_on_cpus_keep_their_memory(
   run = fakes.study().candidates[0]
   handle = launcher.start(run)
   _wait(lambda: launcher.poll(handle) is not None)
-  # What the user says stays.
+  # A variable that the user has set is kept.
   assert where.log(run.name).read_text().split() == [expected, '7']
 
 
@@ -188,7 +191,7 @@ def _metrics(path):
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_launcher_goes_on_and_repeats_nothing(tmp_path, number):
   process = _begin(tmp_path)
-  # In the middle: some are done, two are running.
+  # Wait until some runs are done and two are running.
   _wait(lambda: len(list((tmp_path / 'runs').rglob('DONE'))) >= 4)
   _wait(lambda: len(_all_starts(tmp_path)) >= 6)
   done = set(_metrics(tmp_path))
@@ -205,7 +208,7 @@ def test_a_killed_launcher_goes_on_and_repeats_nothing(tmp_path, number):
   assert len(starts) == 14
   for name in done:
     assert len(starts[name]) == 1
-  assert sum(map(len, starts.values())) <= 16  # Two were cut off.
+  assert sum(map(len, starts.values())) <= 16  # Two runs were interrupted.
   assert '[14 of 14 done, 0 running]' in output
   unbroken = {
     run.name: fakes.measured(run) | {'train/loss': 0.5}
@@ -230,7 +233,7 @@ def test_a_run_waits_for_one_that_still_saves(tmp_path):
   log = where.log(run.name)
   log.parent.mkdir(parents=True)
   with log.open('a') as file:
-    # Of an earlier launcher; it holds its log.
+    # This run of an earlier launcher holds the lock on its log.
     worker = ['-m', 'vit_jax.sweep.worker', str(os.getpid()), '0']
     earlier = subprocess.Popen(
       [sys.executable, *worker, 'sleep', '1'], stdout=file

@@ -1,4 +1,4 @@
-"""The command from outside: the protocol, its messages and exit codes."""
+"""Guards: the sweep command's results, messages and exit codes."""
 
 import os
 import pathlib
@@ -45,11 +45,11 @@ def test_the_protocol(tmp_path):
   assert lines[-1].endswith('[14 of 14 done, 0 running]')
   csv = (tmp_path / 'results.csv').read_text()
   assert csv.count('\n') == 15
-  # Again: only the table.
+  # A second launch prints only the table.
   code, again, error = _run(tmp_path, *SWEEP)
   assert (code, again, error) == (0, TABLE, '')
   assert (tmp_path / 'results.csv').read_text() == csv
-  # The table alone, and what other settings would make of these runs.
+  # The table's own program prints the same; other settings are refused.
   module = 'vit_jax.sweep.table'
   assert _run(tmp_path, module=module) == (0, TABLE, '')
   code, _, error = _run(tmp_path, *SWEEP, '--set=total_steps=9')

@@ -1,4 +1,4 @@
-"""Sweep files: what they say, and that a choice by test results is refused."""
+"""Guards: sweep files define valid runs and never choose by test results."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from vit_jax.sweep import Run, Study, Sweep, reading, spec
 
 ROOT = pathlib.Path(__file__).parents[2]
-# Each sweep file, with an argument and how many candidates a study has.
+# Sweep file -> an argument, its number of studies, and of candidates per study.
 SWEEPS = {
   'digits': ('', 2, 4),
   'finetune': ('ViT-B/16,imagenet2012+cifar10+folder:/data/a', 3, 4),
@@ -42,7 +42,7 @@ def test_sweep_files(name):
   assert set(steps) == {
     run.name for study in sweep.studies for run in study.all_runs()
   }
-  # By epochs, as many as the data make them.
+  # `regularisation` trains for epochs, so its number of steps is not known (0).
   expected = {'reproduce': {400}, 'regularisation': {0}}
   if name in expected:
     assert set(steps.values()) == expected[name]
@@ -105,7 +105,7 @@ def test_real_is_for_the_reported_runs_of_imagenet_only():
   for winner in (imagenet.candidates[0], imagenet.candidates[-1]):
     assert evaluations(imagenet.finals_of(winner)) == [['real', 'test']] * 3
   assert evaluations(cifar.finals_of(cifar.candidates[0])) == [['test']] * 3
-  # So that it can be asked for when the rates have been tried.
+  # Candidates do not depend on `real`, so a finished sweep can add it later.
   plain = reading.load(f'configs/sweeps/finetune.py:{argument}')
   candidates = plain.studies[0].candidates
   assert [run.config for run in candidates] == [
@@ -168,7 +168,7 @@ def test_the_regularisation_sweep():
     ) == (0.3, 0.1, 1e-4)
     [(name, section)] = config.evals.items()
     assert (config.data.train_split, name, section.split) == expected
-  # A slice of class folders would leave classes out.
+  # Class folders are in the order of classes, so a slice must be shuffled.
   path = 'configs/sweeps/regularisation.py:ViT-B/16,folder:/a'
   config = reading.read_config(reading.load(path).studies[0].candidates[0])
   assert config.data.train_split == 'shuffled(train)[:90%]'
@@ -214,7 +214,7 @@ def test_a_choice_by_test_results_ends_before_anything_starts(tmp_path):
   assert result.returncode == 1
   assert result.stdout == ''
   assert result.stderr.startswith(
-    "error: s/train=all has the evaluations ['auto']. A candidate has one,"
+    "error: s/train=all has the evaluations ['auto']. A candidate must"
   )
   assert result.stderr.count('\n') == 1
   assert not (tmp_path / 'out' / 'runs').exists()
@@ -277,7 +277,7 @@ def test_values_reach_the_config():
     'data.dataset': 'digits:45',
   }
   run = Run('r', 'configs/quickstart.py:pretrain', overrides)
-  # As they come out of sweep.json, too.
+  # The values must also survive sweep.json.
   study = Study('s', finals=[run])
   text = json.dumps(spec.to_json(Sweep([study])))
   [again] = spec.from_json(json.loads(text)).studies[0].finals_of(None)

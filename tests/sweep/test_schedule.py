@@ -1,4 +1,4 @@
-"""Which runs are due, and which candidate wins."""
+"""Guards: the right runs are due, and the best held-out accuracy wins."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_finals_are_due_once_all_candidates_are_finished():
 def test_the_test_accuracy_chooses_nothing():
   study = fakes.study()
   finished = _finished(study.candidates)
-  # A number that is there nevertheless.
+  # These metrics must not affect the choice.
   finished['a/rate=1.0']['test/accuracy'] = 1.0
   finished['a/rate=0.001']['train/accuracy'] = 1.0
   assert schedule.winner(study, finished).name == 'a/rate=0.01'
@@ -58,7 +58,7 @@ def test_studies_without_a_choice():
   assert _names(schedule.known(candidates, _held_out('x'))) == ['x']
   fixed = Study('b', finals=[run, Run('y', 'c.py')])
   assert _names(schedule.known(fixed, {})) == ['x', 'y']
-  # Run once, though in both studies.
+  # The run is in both studies, but is due only once.
   assert _names(schedule.due(Sweep([candidates, fixed]), {})) == ['x', 'y']
   assert schedule.total(Sweep([candidates, fixed]), {}) == 2
 
@@ -94,7 +94,7 @@ def test_a_run_waits_for_the_weights_it_starts_from():
   assert _names(schedule.due(sweep, finished)) == ['second', 'other']
   assert _names(schedule.held_back(sweep, finished)) == ['third']
   assert schedule.total(sweep, {}) == 4
-  # The third waits for the first in the end.
+  # The third run waits for the second, which waits for the first.
   assert schedule.blocked(sweep, {'other': {}}, ['first']) == [
     'without first: 2 runs not started, third, second'
   ]

@@ -1,4 +1,7 @@
-"""Jobs through submitit, with its executor of this machine."""
+"""Guards: Slurm jobs report exit codes, notice lost jobs and save in time.
+
+submitit's local executor replaces Slurm.
+"""
 
 import os
 import signal
@@ -61,7 +64,7 @@ def test_jobs_say_how_they_ended(tmp_path):
   handles = [launcher.start(good), launcher.start(bad)]
   assert _codes(launcher, handles) == [0, 76]
   assert (where.workdir(good.name) / 'DONE').exists()
-  # A launcher that comes later knows them by their numbers.
+  # A later launcher finds the jobs by their numbers.
   later = slurm.Slurm(where, 0, executor='LocalExecutor')
   assert _codes(later, handles) == [0, 76]
 
@@ -83,11 +86,11 @@ def test_a_job_is_lost_if_it_is_not_in_the_queue_twice(monkeypatch, tmp_path):
   answer('1', '12')
   assert look() == [False, False]
   assert look() == [False, True]
-  # Between looks nothing is asked.
+  # Between two queries, the last result counts.
   answer('1', '2')
   assert queue.lost('2', ['1', '2'])
   assert look() == [False, False]
-  # No answer is no news.
+  # A query that fails changes nothing.
   answer(code=1)
   assert look() == [False, False]
   assert look() == [False, False]
@@ -106,11 +109,11 @@ def test_a_command_saves_when_its_time_is_up(tmp_path):
   alive, asked = [], []
 
   def warn(*_):
-    # As submitit does, from its handler, while the command runs.
+    # submitit, too, calls `checkpoint` from a handler while the command runs.
     if not started.exists():
       signal.setitimer(signal.ITIMER_REAL, 0.1)
       return
-    # Slurm's warning goes to the run as well, which must not end by it.
+    # Slurm's warning also reaches the run, which must ignore it.
     os.kill(command._pid, signal.SIGUSR2)
     time.sleep(0.1)
     alive.append(os.waitpid(command._pid, os.WNOHANG) == (0, 0))
@@ -120,7 +123,8 @@ def test_a_command_saves_when_its_time_is_up(tmp_path):
   try:
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     before = time.monotonic()
-    # The process is gone: submitit ends this one then, and starts another.
+    # `checkpoint` has already waited for the process. At this point, submitit
+    # would end this process and requeue the job.
     with pytest.raises(ChildProcessError):
       command()
   finally:

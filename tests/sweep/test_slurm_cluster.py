@@ -1,4 +1,8 @@
-"""A sweep on a real Slurm cluster of one node."""
+"""Guards: a sweep works on a real Slurm cluster of one node.
+
+Lost jobs are noticed, jobs resume after their time limit, and a killed launcher
+repeats no run.
+"""
 
 import collections
 import json
@@ -80,7 +84,7 @@ def test_a_job_goes_on_when_its_time_is_up(cluster, tmp_path, monkeypatch):
   monkeypatch.delenv('XLA_FLAGS')
   monkeypatch.chdir(ROOT)
   where = fakes.folders(tmp_path)
-  # Longer than what a minute of time leaves before the warning.
+  # The run takes longer than the time before Slurm's warning.
   run = make_run(
     'a',
     'configs/quickstart.py:scratch',
@@ -90,7 +94,7 @@ def test_a_job_goes_on_when_its_time_is_up(cluster, tmp_path, monkeypatch):
   launcher = slurm.Slurm(where, 0, ['time=2', 'signal_delay_s=75'])
   handle = launcher.start(run)
   log = where.log(run.name)
-  # Slurm holds a requeued job back for two minutes or so.
+  # Slurm delays a requeued job for about two minutes.
   _wait(lambda: log.exists() and log.read_text().count('Resuming') > 0, 400)
   assert launcher.poll(handle) is None
   launcher.stop(handle)
@@ -122,7 +126,7 @@ def test_a_sweep_whose_launcher_is_killed(cluster, tmp_path):
     event['run'] for event in _events(workdir) if 'handle' in event
   )
   assert set(starts.values()) == {1}
-  assert len(starts) == 4 + 3  # Rates, and seeds of the best.
+  assert len(starts) == 4 + 3  # Four rates, and three seeds of the best.
   table = (workdir / 'results.md').read_text()
   assert '| digits:01 | rate=' in table
   assert ' | 3 ' in table

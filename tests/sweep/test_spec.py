@@ -1,4 +1,4 @@
-"""What a sweep is, and what it must not be."""
+"""Guards: sweeps are named, checked and stored as JSON correctly."""
 
 import json
 
@@ -46,12 +46,12 @@ _A, _B = Run('a/x=1', 'c.py'), Run('a/x=2', 'c.py')
   [
     ([Study('a', [_A]), Study('a', [_B])], "Two studies are called 'a'"),
     ([Study('a')], "'a' has no runs"),
-    ([Study('a', [_A], [_B])], 'choose nothing'),
+    ([Study('a', [_A], [_B])], 'have no effect'),
     ([Study('a', [], lambda _: [_A])], 'there are no candidates'),
     ([Study('a', [_A, _A])], "'a' has a candidate twice"),
     ([Study('a', [_A, Run('a/x=1', 'd.py')])], "runs are called 'a/x=1'"),
     ([Study('a', [_A]), Study('b', [_A])], "runs are called 'a/x=1'"),
-    ([Study('a', [Run('a', 'c.py'), _A])], "'a/x=1' would lie inside of 'a'"),
+    ([Study('a', [Run('a', 'c.py'), _A])], "'a/x=1' would lie in the work"),
     ([Study('a', [Run('../x', 'c.py')])], "'../x' cannot be the name"),
     ([Study('a', [Run('/x', 'c.py')])], "'/x' cannot be the name"),
     ([Study('a', [Run('', 'c.py')])], "'' cannot be the name"),
@@ -94,11 +94,11 @@ def test_a_run_may_start_from_another_ones_weights():
 @pytest.mark.parametrize(
   ('needed', 'message'),
   [
-    ('other', 'a starts from run:other, but that is none of the runs that are'),
-    # There will be finals of one candidate only, and nobody knows of which.
-    ('b/seed=0', 'a starts from run:b/seed=0, but .*certain to be run: a, b/r'),
-    ('a', 'a starts, in the end, from itself'),
-    ('c', '[ac] starts, in the end, from itself'),
+    ('other', 'a starts from run:other, but only these runs are certain'),
+    # b/seed=0 runs only if its candidate is chosen.
+    ('b/seed=0', 'a starts from run:b/seed=0, but .*certain to run: a, b/r'),
+    ('a', 'a starts from its own weights'),
+    ('c', '[ac] starts from its own weights'),
   ],
 )
 def test_what_no_run_may_start_from(needed, message):

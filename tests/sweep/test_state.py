@@ -1,4 +1,4 @@
-"""What is read from disk, as an earlier launcher left it."""
+"""Guards: a launcher reads the state of an earlier one correctly from disk."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ def test_a_second_launcher_is_refused(tmp_path):
 
 
 def test_a_lock_is_waited_for(tmp_path):
-  """Until another thread lets go of it, and no longer than is asked for."""
+  """It waits until another thread unlocks it, at most `wait` seconds."""
   held, go_on = threading.Event(), threading.Event()
 
   def hold():
@@ -33,7 +33,7 @@ def test_a_lock_is_waited_for(tmp_path):
   thread = threading.Thread(target=hold)
   thread.start()
   assert held.wait(30)
-  with state.lock(tmp_path):  # Another one.
+  with state.lock(tmp_path):  # This is another lock.
     pass
   with (
     pytest.raises(state.InUseError, match='by another reader'),
@@ -63,7 +63,7 @@ def test_attempts_are_counted_over_launchers(tmp_path):
     'a': dict(failures=2, restarts=4, handle=None),
     'b': dict(failures=0, restarts=0, handle='17'),
   }
-  # Killed while it wrote.
+  # The launcher was killed while it wrote a line.
   with (tmp_path / 'events.jsonl').open('a') as file:
     file.write('{"run": "a", "co')
   events = state.Events(tmp_path)
@@ -93,7 +93,7 @@ def test_a_run_is_finished_when_done_names_its_last_step(tmp_path):
   (tmp_path / 'DONE').write_text('7\n')
   expected = {'step': 7, 'train/loss': 1.5, 'validation/accuracy': 0.5}
   assert state.final_metrics(tmp_path) == expected
-  # Which is how the runs themselves see it.
+  # `results`, which the runs use, reads the same.
   assert results.final_metrics(tmp_path) == expected
   assert results.finished_at(tmp_path) == 7
 
@@ -112,7 +112,7 @@ def test_a_run_that_was_started_does_not_change(tmp_path):
   state.record(tmp_path, sweep(size=(8, 9)), nothing)
   [study] = state.recorded(tmp_path).studies
   assert study.candidates == (Run('r', 'c.py', {'size': (8, 9)}),)
-  # Left out for a while, it is still remembered.
+  # The run is remembered even if a sweep in between leaves it out.
   state.record(tmp_path, fakes.sweep(), all_runs)
   with pytest.raises(ValueError, match='the run r as'):
     state.record(tmp_path, sweep(size=(8, 8)), all_runs)

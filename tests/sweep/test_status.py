@@ -1,4 +1,4 @@
-"""What is shown while a sweep runs."""
+"""Guards: the progress and the time estimate of a running sweep are right."""
 
 import io
 import types
@@ -46,7 +46,7 @@ def test_a_snapshot(tmp_path):
     ('a/rate=0.1', 'running', 'step 1,200'),
     ('a/rate=1.0', 'waiting', ''),
   ]
-  # 5 of the 7 are left, 120 s each, two at a time.
+  # 5 of 7 runs are left, each takes 120 s, and two run at a time.
   assert snapshot.summary() == '2 of 7 done, 1 running, about 5 min left'
   failed = _snapshot(tmp_path, failed=['a/rate=1.0'], seconds={})
   assert failed.summary() == '2 of 7 done, 1 running, 1 failed'
@@ -73,19 +73,19 @@ def test_time_left_tells_runs_from_those_that_start_from_them(tmp_path):
     )
     return snapshot.seconds_left
 
-  # b takes as long as a; so may c and d, until one of them is finished.
+  # b takes as long as a. So do c and d, until one of them is finished.
   assert left({'a': 100.0}) == 300
   assert left({'a': 100.0, 'c': 10.0}) == 110
   # A tenth of the steps is a tenth of the time.
   steps = {'a': 800, 'b': 400, 'c': 80, 'd': 160}
   assert left({'a': 100.0}, steps) == 50 + 10 + 20
   assert left({'a': 100.0, 'c': 20.0}, steps) == 50 + 40
-  # By two lengths, a start is told from the steps: 20 s and 0.1 s here.
+  # Two lengths give the start-up time and the time per step: 20 s and 0.1 s.
   assert left({'a': 100.0, 'b': 60.0}, steps) == pytest.approx(28 + 36)
-  # More steps took no longer; a start cannot take less than nothing.
+  # The time per step must not be negative, and neither must the start-up time.
   assert left({'a': 40.0, 'b': 60.0}, steps) == pytest.approx(2 * 50)
   assert left({'a': 110.0, 'b': 10.0}, steps) == pytest.approx(8 + 16)
-  # Of a kind, unless those of a run are not known.
+  # If some steps of a kind are not known, each of its runs takes the mean.
   assert left({'a': 100.0}, steps | {'d': 0}) == 50 + 200
   some = {'a': 0, 'b': 0, 'c': 80, 'd': 160}
   assert left({'a': 100.0, 'c': 20.0}, some) == 100 + 40
@@ -94,7 +94,7 @@ def test_time_left_tells_runs_from_those_that_start_from_them(tmp_path):
 
 def test_lines_for_a_log(capsys, tmp_path):
   view = status.view()
-  assert isinstance(view, status.Lines)  # Nobody looks at a terminal here.
+  assert isinstance(view, status.Lines)  # The output here is no terminal.
   view.show(_snapshot(tmp_path))
   assert capsys.readouterr().out == ''
   view.say('one')

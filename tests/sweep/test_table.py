@@ -1,4 +1,4 @@
-"""What is gathered and printed, in numbers that can be checked by eye."""
+"""Guards: the results and the table of a sweep have the right numbers."""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""Runs on slices, through what launch/ does."""
+"""Guards: a sweep runs one run on each slice, and reads how the runs ended.
+
+Stand-ins replace the functions of launch/.
+"""
 
 import pytest
 from etils import epath
@@ -22,8 +25,8 @@ def _worker(state, code=None, *, alive=False):
     ([_worker('ended', 76), _worker('ended', 1)], 1),
     ([_worker('ended', 0), _worker('gave_up', 77)], 77),
     ([_worker('stopped', 75)], 75),
-    ([_worker('running')], 75),  # Cut off.
-    ([_worker('new'), _worker('ended', 0)], -9),  # A new slice.
+    ([_worker('running')], 75),  # A restart of the machine interrupted it.
+    ([_worker('new'), _worker('ended', 0)], -9),  # The slice is a new one.
     ([_worker('idle')], -9),
     ([], -9),
   ],
@@ -34,7 +37,7 @@ def test_what_the_machines_say(found, code):
 
 @pytest.fixture
 def cloud(monkeypatch):
-  """What was asked of the slices; they answer with `cloud.found`."""
+  """Records the calls to the slices, which answer with `cloud.found`."""
   calls = []
 
   class Cloud:
@@ -91,8 +94,8 @@ def test_a_slice_out_of_reach(cloud, tmp_path):
   pool = _pool(tmp_path)
   assert pool.start(fakes.study().candidates[0]) == 'x'
   cloud.found = None
-  assert pool.poll('x') is None  # The run goes on.
-  # What did not start is to be started again.
+  assert pool.poll('x') is None  # The run continues.
+  # A run that did not start must be started again.
   assert pool.start(fakes.study().candidates[1]) == 'y'
   assert pool.poll('y') == -9
   assert pool.poll('x') is None

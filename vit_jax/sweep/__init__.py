@@ -1,7 +1,7 @@
 """Sweeps: many runs from one file, selected on held-out data, in one table.
 
-The launcher imports no JAX and reads no config: it is to cost nothing. What
-needs them has processes of its own (`reading`, `table`, the runs themselves).
+The launcher imports no JAX and reads no config, so that it needs little time
+and memory. Code that needs them has its own process (`reading`, `table`, runs).
 """
 
 from vit_jax.sweep.spec import Run, Study, Sweep, grid, make_run

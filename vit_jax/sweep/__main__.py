@@ -6,16 +6,16 @@
   --set=KEY=VALUE                    sets a key of the config in all runs
   --dry_run                          checks all configs, prints the commands
 
-Candidates are compared by their accuracy on held-out training data, and the
-runs to report are made from the best. To compare them by anything else, such
-as the accuracy on the test split, is refused before anything starts.
+The sweep compares candidates by their accuracy on held-out training data, and
+makes the runs to report from the best candidate. It refuses any other choice,
+such as one by the accuracy on the test split, before it starts a run.
 
-Run it again with the same flags to go on: finished runs stay, cut off ones
-resume, failed ones are tried again. Exit codes: 0 all was done; 1 an error, or
-a run failed --retries times more; 75 stopped by SIGTERM or Ctrl-C.
+Run it again with the same flags to continue: finished runs remain, interrupted
+runs resume, failed runs are tried again. Exit codes: 0 all runs finished; 1 an
+error, or a run failed more than --retries times; 75 SIGTERM or Ctrl-C.
 
-Results: DIR/results.csv, results.md; logs in DIR/logs, runs in DIR/runs. So far
-and without waiting: python -m vit_jax.sweep.table --workdir=DIR.
+Results: DIR/results.csv, results.md; logs in DIR/logs, runs in DIR/runs. To see
+the results so far: python -m vit_jax.sweep.table --workdir=DIR.
 """
 
 from absl import flags
@@ -26,8 +26,8 @@ from vit_jax.sweep import running
 _SWEEP = flags.DEFINE_string(
   'sweep',
   None,
-  'Sweep file, with its argument: configs/sweeps/NAME.py[:ARG]. NAME alone is'
-  ' one that comes with vit_jax, in any folder.',
+  'Sweep file, with its argument: configs/sweeps/NAME.py[:ARG]. In any folder,'
+  ' NAME alone selects a file that comes with vit_jax.',
 )
 flags.adopt_module_key_flags(running)
 

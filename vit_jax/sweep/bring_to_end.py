@@ -1,6 +1,7 @@
-"""Brings a sweep to its end: starts what is due, notes what has ended.
+"""Runs a sweep until all its runs have ended.
 
-It may die at any time; all it knows is read from disk when it starts again.
+The process may die at any time, because it reads its whole state from disk when
+it starts again.
 """
 
 import contextlib
@@ -15,20 +16,20 @@ from vit_jax.sweep import schedule, state, status
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
 
-_PAUSE = 60.0  # Seconds at most before a run that ended badly is tried again.
+_PAUSE = 60.0  # Maximum seconds before a run that ended badly is tried again.
 _PATIENCE = 600.0  # Seconds for runs to save when the launcher stops.
-_REFRESH = 2.0  # Seconds between looks at how far the runs are.
-# What changes a run's numbers only.
+_REFRESH = 2.0  # Seconds between updates of the view.
+# Config keys that change a run's numbers, but not its compiled programs.
 _OWN = ('seed', 'init.checkpoint')
 
 
 class Launcher(Protocol):
-  """Where runs run.
+  """Starts and stops runs on some machines.
 
   Attributes:
-    slots: how many at a time.
+    slots: the number of runs at a time.
     interval: seconds between polls.
-    survives: whether runs go on when this process dies.
+    survives: whether runs continue when this process dies.
   """
 
   slots: int
@@ -39,7 +40,7 @@ class Launcher(Protocol):
     """Starts a run; returns a handle, which is kept on disk."""
 
   def poll(self, handle: str) -> int | None:
-    """The exit code, negative for a signal; None while it goes on."""
+    """Returns the exit code, negative for a signal; None during the run."""
 
   def stop(self, handle: str) -> None:
     """Asks a run to save and to end."""
@@ -57,15 +58,15 @@ class Launch:
     view: status.View,
     steps: Mapping[str, int],
   ):
-    """Reads from disk what was done before; the caller holds the lock.
+    """Reads the state of the sweep from disk; the caller must hold the lock.
 
     Args:
-      sweep: what to run.
-      folders: where.
-      launcher: starts runs.
-      limits: how often.
-      view: shows how far it is.
-      steps: of runs, as far as they are known, to tell how long it takes.
+      sweep: the sweep.
+      folders: the sweep's folders.
+      launcher: starts the runs.
+      limits: how often a run is started again.
+      view: shows the progress.
+      steps: run name -> its number of steps, if known, for the time estimate.
     """
     self._sweep = sweep
     self._folders = folders
@@ -81,7 +82,7 @@ class Launch:
       for run in study.all_runs()
     }
     self._not_before: dict[str, float] = {}
-    # What outlived the launcher that started it is taken up again.
+    # Runs that outlived an earlier launcher are still running.
     self._busy = {
       name: attempts.handle
       for name, attempts in self._events.attempts.items()
@@ -89,17 +90,17 @@ class Launch:
     }
 
   def run(self, stopped: Callable[[], bool] = lambda: False) -> list[str]:
-    """Runs all that is due, and what becomes due by it.
+    """Runs all due runs, and those that become due after them.
 
     Args:
-      stopped: whether to stop the runs and to end.
+      stopped: returns whether to stop the runs and to end.
 
     Returns:
       The names of the runs that failed too often.
 
     Raises:
-      PreemptedError: `stopped`; all that matters is on disk.
-      ValueError: a finished candidate has no number to be compared by.
+      PreemptedError: `stopped` returned True; the state is on disk.
+      ValueError: a finished candidate has no accuracy on held-out data.
     """
     shown = 0.0
     try:
@@ -120,7 +121,7 @@ class Launch:
           return failed
         _sleep(self._launcher.interval, stopped)
     finally:
-      # Runs that survive go on if the launcher fails, and are taken up again.
+      # If this process fails, surviving runs continue; the next one finds them.
       if stopped() or not self._launcher.survives:
         self._stop()
       self._events.close()
@@ -130,7 +131,7 @@ class Launch:
     )
 
   def _collect(self) -> bool:
-    """Notes the runs that have ended; returns whether there were any."""
+    """Records the runs that have ended; returns whether there were any."""
     changed = False
     for name, handle in list(self._busy.items()):
       code = self._launcher.poll(handle)
@@ -142,7 +143,7 @@ class Launch:
       if metrics is not None:
         self.finished[name], code = metrics, 0
       elif code == 0:
-        code = 1  # It says it is done, but nothing shows it.
+        code = 1  # The run ended with 0, but left no final metrics.
       self._events.ended(name, code)
       if code:
         attempts = self._events.attempts[name]
@@ -200,7 +201,7 @@ class Launch:
     )
 
   def _stop(self) -> None:
-    """Stops what runs, and waits until it has saved."""
+    """Stops all runs, and waits until they have saved."""
     for handle in self._busy.values():
       self._launcher.stop(handle)
     end = time.monotonic() + _PATIENCE
@@ -209,14 +210,16 @@ class Launch:
       if self._busy:
         time.sleep(self._launcher.interval)
     if self._busy:
-      self._view.say(f'Left: {sorted(self._busy)}, which do not answer.')
+      self._view.say(
+        f'These runs did not end in {_PATIENCE:.0f} s: {sorted(self._busy)}.'
+      )
 
 
 def _program(run: Run) -> str:
-  """Equal for runs that compile the same programs.
+  """Returns a text that is equal for runs that compile the same programs.
 
-  Side by side each would compile them; one after the other, the second finds
-  them in the sweep's cache.
+  Two such runs at the same time would both compile. If they run one after the
+  other, the second finds the programs in the sweep's cache.
   """
   own = {k: v for k, v in run.overrides.items() if k not in _OWN}
   return json.dumps([run.config, own], sort_keys=True)
@@ -225,7 +228,7 @@ def _program(run: Run) -> str:
 def read_finished(
   sweep: Sweep, folders: Folders
 ) -> dict[str, dict[str, float]]:
-  """The metrics of each finished run that may be the sweep's, by its name."""
+  """Returns run name -> final metrics, of all runs that may be in the sweep."""
   finished = {}
   for study in sweep.studies:
     for run in study.all_runs():
@@ -237,7 +240,10 @@ def read_finished(
 
 @contextlib.contextmanager
 def signals() -> Iterator[Callable[[], bool]]:
-  """Yields what tells whether SIGTERM or Ctrl-C came; a second one kills."""
+  """Yields a function that returns whether SIGTERM or Ctrl-C came.
+
+  A second signal has its usual effect, which ends the process.
+  """
   came = []
 
   def note(number, _):

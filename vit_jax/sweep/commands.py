@@ -1,4 +1,4 @@
-"""The command of a run, and where it leaves its files."""
+"""Defines the command of a run and the paths of its files."""
 
 import dataclasses
 import os
@@ -12,12 +12,12 @@ from vit_jax.sweep.spec import OF_RUN, OF_SWEEP, Run, Value
 
 @dataclasses.dataclass(frozen=True)
 class Folders:
-  """Where a sweep keeps its files.
+  """The folders of a sweep's files.
 
   Attributes:
-    local: on this machine: what the launcher knows, logs, the table.
-    shared: where the runs work, which all their machines must see; may be
-      `gs://...`.
+    local: folder on this machine for the launcher's state, logs and the table.
+    shared: folder of the runs' work directories, which all machines of the runs
+      must see; may be `gs://...`.
   """
 
   local: pathlib.Path
@@ -31,7 +31,7 @@ class Folders:
 
 
 def config_flags(run: Run) -> list[str]:
-  """`--config` and its overrides."""
+  """Returns `--config` and its overrides."""
   words = [f'--config={run.config}']
   for key, value in run.overrides.items():
     words.append(f'--config.{key}={_text(value)}')
@@ -39,7 +39,7 @@ def config_flags(run: Run) -> list[str]:
 
 
 def main_flags(run: Run, folders: Folders) -> list[str]:
-  """All flags of vit_jax.main."""
+  """Returns all flags of vit_jax.main for a run."""
   overrides = {
     key: _path(value, folders) if isinstance(value, str) else value
     for key, value in run.overrides.items()
@@ -52,12 +52,12 @@ def main_flags(run: Run, folders: Folders) -> list[str]:
 
 
 def command(run: Run, folders: Folders) -> list[str]:
-  """The command that trains and evaluates a run on this machine."""
+  """Returns the command that trains and evaluates a run on this machine."""
   return [sys.executable, '-m', 'vit_jax.main', *main_flags(run, folders)]
 
 
 def _path(value: str, folders: Folders) -> str:
-  """The value, or the path that `run:` or `sweep:` stands for."""
+  """Returns the value, with `run:NAME` and `sweep:PATH` replaced by a path."""
   if value.startswith(OF_RUN):
     return os.fspath(folders.workdir(value.removeprefix(OF_RUN)))
   if value.startswith(OF_SWEEP):
@@ -66,7 +66,7 @@ def _path(value: str, folders: Folders) -> str:
 
 
 def _text(value: Value) -> str:
-  """A value as the flags of a config read it."""
+  """Returns a value as text that the flags of a config can parse."""
   if isinstance(value, bool):
     return str(value).lower()
   return value if isinstance(value, str) else repr(value)

@@ -1,9 +1,9 @@
-"""Candidates may be compared on held-out training data only, never on a test.
+"""Ensures that candidates are compared on held-out training data only.
 
-Before a sweep starts, each candidate must have one evaluation, of a part of
-the split that it would be retrained on: a part that the candidate itself does
-not train on, and that nothing is reported on later. There is no other number
-that a choice could be made by (`state.held_out_accuracy`).
+Before a sweep starts, this checks that each candidate has exactly one
+evaluation. The evaluation must read a part of the split that the final runs
+train on. The candidate must not train on this part, and the final runs must not
+be evaluated on it. The choice uses no other number (`state.held_out_accuracy`).
 """
 
 import functools
@@ -22,91 +22,91 @@ def check(
   config: ml_collections.ConfigDict,
   finals: Mapping[str, ml_collections.ConfigDict],
 ) -> None:
-  """Checks what a candidate is measured on.
+  """Checks which data a candidate is evaluated on.
 
   Args:
-    name: the candidate's.
-    config: the candidate's.
-    finals: the configs of the runs that would be reported if it is chosen.
+    name: the candidate's name.
+    config: the candidate's config.
+    finals: the configs of the runs that are reported if it is chosen, by name.
 
   Raises:
-    ValueError: it is not measured on held-out training data, or the runs to
-      report train on something else or are measured on the same examples.
+    ValueError: it is not evaluated on held-out training data, or the runs to
+      report train on other data or are evaluated on the same examples.
   """
   if list(config.evals) not in [[key] for key in HELD_OUT]:
     raise ValueError(
-      f'{name} has the evaluations {list(config.evals)}. A candidate has one,'
-      f' called {" or ".join(HELD_OUT)}, of training data that is held out:'
-      ' what is chosen by a test result cannot be tested by it.'
+      f'{name} has the evaluations {list(config.evals)}. A candidate must have'
+      f' exactly one, called {" or ".join(HELD_OUT)}, on held-out training'
+      ' data, because a choice by a test result biases this result.'
     )
   [(key, section)] = config.evals.items()
   dataset, part = config.data.dataset, section.split
   where = f'{name}: evals.{key} reads {part!r}'
   if section.kind != 'classification':
     raise ValueError(
-      f'{name}: evals.{key}.kind={section.kind!r} gives no accuracy to choose'
-      " by; expected 'classification'."
+      f'{name}: evals.{key}.kind={section.kind!r} gives no accuracy by which to'
+      " choose; expected 'classification'."
     )
   if section.dataset not in ('', dataset):
     raise ValueError(
-      f'{where} of {section.dataset!r}, but a candidate is measured on a part'
-      f' of its training data, {dataset!r}.'
+      f'{where} of {section.dataset!r}, but a candidate must be evaluated on a'
+      f' part of its training data, {dataset!r}.'
     )
   _check_part(where, config, part, config.data.train_split, 'it trains on')
   if overlap(config, part, config.data.train_split):
     raise ValueError(
       f'{where}, which is not held out: data.train_split='
-      f'{config.data.train_split!r} has some of it.'
+      f'{config.data.train_split!r} shares examples with it.'
     )
   for final, other in finals.items():
     if other.data.dataset != dataset:
       raise ValueError(
-        f'{final} trains on {other.data.dataset!r}, but what it is chosen by,'
-        f' {name}, on {dataset!r}.'
+        f'{final} trains on {other.data.dataset!r}, but its candidate, {name},'
+        f' trains on {dataset!r}.'
       )
     split = other.data.train_split
     _check_part(where, config, part, split, f'{final} trains on')
     for tested, evaluation in other.evals.items():
       if evaluation.split == config_lib.AUTO:
         raise ValueError(
-          f'{final} does not say what it is measured on, which may be what its'
-          f' settings are chosen by: give it eval=SPLIT, such as eval=test, in'
-          ' the argument of its config.'
+          f'{final} has evals.{tested}.split={evaluation.split!r}, which may be'
+          ' the data by which its settings are chosen: pass eval=SPLIT, such as'
+          ' eval=test, in the argument of its config.'
         )
       if evaluation.dataset in ('', dataset) and overlap(
         config, split, evaluation.split
       ):
         raise ValueError(
-          f'{final} trains on {split!r}, and is measured on some of the same'
-          f' (evals.{tested}.split={evaluation.split!r}).'
+          f'{final} trains on {split!r}, and is evaluated on some of the same'
+          f' examples (evals.{tested}.split={evaluation.split!r}).'
         )
       if evaluation.dataset in ('', dataset) and overlap(
         config, part, evaluation.split
       ):
         raise ValueError(
-          f'{where}, and {final} is measured on some of the same'
-          f' (evals.{tested}.split={evaluation.split!r}): what is chosen by a'
-          ' test result cannot be tested by it.'
+          f'{where}, and {final} is evaluated on some of the same examples'
+          f' (evals.{tested}.split={evaluation.split!r}). A choice by a test'
+          ' result biases this result.'
         )
 
 
 def _check_part(where, config, part, split, whose) -> None:
-  """Refuses what is no part of the splits that are trained on."""
+  """Raises ValueError if `part` reads a split that is not in `split`."""
   extra = splits.names(part) - splits.names(split)
   if extra:
     raise ValueError(
       f'{where}, but {sorted(extra)} is no split that {whose} ({split!r} of'
-      f' {config.data.dataset!r}); hold out a part of that, such as'
-      f' shuffled({min(splits.names(split))})[90%:].'
+      f' {config.data.dataset!r}). Hold out a part of the training split, such'
+      f' as shuffled({min(splits.names(split))})[90%:].'
     )
 
 
 def overlap(config: ml_collections.ConfigDict, one: str, other: str) -> bool:
-  """Whether two split expressions of the training data share an example.
+  """Returns whether two split expressions of the training data overlap.
 
-  If the data set is not here to be asked for its sizes: whether they might.
-  Two random parts of the same examples might, unless they are slices of the
-  same order: `shuffled(train)[:90%]` and `shuffled(train)[90%:]` do not.
+  If the data set's sizes are not known here, returns whether they might. Two
+  random parts of the same examples might, unless they are slices of the same
+  order: `shuffled(train)[:90%]` and `shuffled(train)[90%:]` share none.
   """
   sizes = _sizes(_Section(config))
   if sizes:
@@ -115,7 +115,7 @@ def overlap(config: ml_collections.ConfigDict, one: str, other: str) -> bool:
 
 
 class _Section:
-  """A config as a cache's key: equal if they read the same data."""
+  """A config as a cache key; two keys are equal if the configs' data are."""
 
   def __init__(self, config: ml_collections.ConfigDict):
     self.config = config
@@ -134,7 +134,7 @@ class _Section:
 
 @functools.cache
 def _sizes(section: _Section) -> dict[str, int] | None:
-  """The sizes of a data set's splits; None if it can't be opened here."""
+  """Returns the data set's split sizes; None if it can't be opened here."""
   config = section.config
   try:
     return dict(inputs.open_source(config, config.data.dataset).info.splits)
@@ -143,14 +143,14 @@ def _sizes(section: _Section) -> dict[str, int] | None:
 
 
 def read(config: ml_collections.ConfigDict, name: str) -> None:
-  """Checks one run's config as far as it goes without its data.
+  """Checks one run's config without reading its data.
 
   Raises:
-    ValueError: says which run, and what is wrong.
+    ValueError: the config is wrong; the message names the run.
   """
   if 'stages' in config:
     raise ValueError(
-      f'{name}: its config has stages; a run of a sweep has none.'
+      f'{name}: its config has stages, which a run of a sweep must not have.'
     )
   try:
     config_lib.validate(config)

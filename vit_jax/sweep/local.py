@@ -1,4 +1,4 @@
-"""Runs on this machine, some at a time, each on its own cores and devices."""
+"""Launches runs on this machine; each has its own cores and devices."""
 
 import glob
 import os
@@ -10,12 +10,13 @@ from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run
 
-# Chips of one process -> how they lie, for libtpu.
+# Number of chips per process -> their topology, as libtpu expects it.
 _TPU_BOUNDS = {1: '1,1,1', 2: '1,2,1', 4: '2,2,1', 8: '2,4,1'}
 
-# Of processes on CPUs, which otherwise give the buffers of each step back to
-# the system, and have them zeroed anew at the next: a fifth of a small model's
-# time (LOG.md). These are glibc's; others ignore them.
+# Variables of glibc's malloc for processes on CPUs. Without them, a process
+# returns the buffers of each step to the system, which zeroes them again for
+# the next step: a fifth of a small model's time (LOG.md). Other C libraries
+# ignore these variables.
 KEEP_MEMORY = {
   'MALLOC_ARENA_MAX': '1',
   'MALLOC_MMAP_THRESHOLD_': str(2**30),
@@ -28,7 +29,7 @@ class Local:
   """Starts processes that do not outlive this one."""
 
   interval = 0.1  # Seconds between polls.
-  survives = False  # Whether runs go on when this process dies.
+  survives = False
 
   def __init__(
     self,
@@ -37,15 +38,16 @@ class Local:
     *,
     command: Callable[[Run, Folders], Sequence[str]] = commands.command,
   ):
-    """Divides the machine.
+    """Divides the machine into slots.
 
     Args:
-      folders: where the runs work and log.
-      parallel: how many at a time; 0 is one a GPU or TPU chip, else one.
+      folders: the sweep's folders.
+      parallel: the number of runs at a time; 0: one for each GPU or TPU chip,
+        or one on a machine without them.
       command: makes the command of a run.
 
     Raises:
-      ValueError: there are accelerators, but not for so many.
+      ValueError: the accelerators can't be divided by that number.
     """
     kind, devices = accelerators()
     self.slots = parallel or max(len(devices), 1)
@@ -60,7 +62,7 @@ class Local:
     self._processes: dict[str, tuple[int, subprocess.Popen]] = {}
 
   def start(self, run: Run) -> str:
-    """Starts a run in a free slot; returns the process."""
+    """Starts a run in a free slot; returns the number of its process."""
     used = {slot for slot, _ in self._processes.values()}
     slot = next(i for i in range(self.slots) if i not in used)
     log = self._folders.log(run.name)
@@ -76,7 +78,7 @@ class Local:
         stdout=file,
         stderr=subprocess.STDOUT,
         env=self._defaults | os.environ | self._environments[slot],
-        # Ctrl-C is for the launcher, which passes it on once.
+        # Only the launcher gets Ctrl-C; it then stops the runs.
         process_group=0,
       )
     handle = str(process.pid)
@@ -84,28 +86,28 @@ class Local:
     return handle
 
   def poll(self, handle: str) -> int | None:
-    """The exit code, negative for a signal; None while it runs."""
+    """Returns the exit code, negative for a signal; None during the run."""
     code = self._processes[handle][1].poll()
     if code is not None:
       del self._processes[handle]
     return code
 
   def stop(self, handle: str) -> None:
-    """Asks a run to save and to end; `poll` says when it has."""
+    """Asks a run to save and to end; `poll` tells when it has ended."""
     self._processes[handle][1].terminate()
 
 
 def cores() -> list[int]:
-  """The cores that this process may use."""
+  """Returns the cores that this process may use."""
   if hasattr(os, 'sched_getaffinity'):
     return sorted(os.sched_getaffinity(0))
   return list(range(os.cpu_count() or 1))
 
 
 def divide_cores(ids: Sequence[int], slots: int) -> list[list[int]]:
-  """Splits cores as evenly as possible; with too few of them they are shared.
+  """Splits cores as evenly as possible; slots share cores if there are too few.
 
-  Neighbours stay together: they share caches.
+  Neighbouring cores stay together, because they share caches.
   """
   if slots >= len(ids):
     return [[ids[slot % len(ids)]] for slot in range(slots)]
@@ -116,9 +118,9 @@ def divide_cores(ids: Sequence[int], slots: int) -> list[list[int]]:
 def accelerators(
   variables: Mapping[str, str] = os.environ,
 ) -> tuple[str, list[str]]:
-  """The kind, `gpu`, `tpu` or `cpu`, and the devices that runs may use.
+  """Returns the kind, `gpu`, `tpu` or `cpu`, and the devices for the runs.
 
-  Asked of the system: JAX would take hold of them.
+  It reads the system's device files, because JAX would reserve the devices.
   """
   if variables.get('JAX_PLATFORMS') == 'cpu':
     return 'cpu', []
@@ -138,8 +140,8 @@ def divide(ids: Sequence[str], slots: int, kind: str) -> list[list[str]]:
   """Splits devices evenly.
 
   Raises:
-    ValueError: there are not as many for each, or, of TPUs, a number that no
-      process can have.
+    ValueError: the slots would get different numbers of devices, or a number of
+      TPU chips that one process can't have.
   """
   if slots == 1 or not ids:
     return [list(ids) for _ in range(slots)]
@@ -147,13 +149,14 @@ def divide(ids: Sequence[str], slots: int, kind: str) -> list[list[str]]:
   if rest or (kind == 'tpu' and each not in _TPU_BOUNDS):
     raise ValueError(
       f'--parallel={slots}: the {len(ids)} devices ({kind}) of this machine'
-      ' can not be divided by that. Runs on the CPU need JAX_PLATFORMS=cpu.'
+      f' cannot be divided among {slots} runs. Choose another number, or set'
+      ' JAX_PLATFORMS=cpu for runs on the CPU.'
     )
   return [list(ids[i * each : (i + 1) * each]) for i in range(slots)]
 
 
 def environment(kind: str, ids: Sequence[str]) -> dict[str, str]:
-  """The variables that show these devices to a process, and no others."""
+  """Returns the variables that make only these devices visible to a process."""
   if kind == 'gpu':
     return {'CUDA_VISIBLE_DEVICES': ','.join(ids)}
   if kind == 'tpu':

@@ -2,9 +2,9 @@
 
   python -m vit_jax.sweep.reading FILE[:ARGUMENT] [KEY=VALUE ...]
 
-prints `{"studies": ..., "summary": ..., "steps": ...}` as JSON. A process of
-its own, since configs import JAX, whose seconds and memory the launcher is not
-to cost.
+prints `{"studies": ..., "summary": ..., "steps": ...}` as JSON. The launcher
+runs this in a separate process, because configs import JAX, which takes seconds
+and memory.
 """
 
 import importlib.util
@@ -48,10 +48,11 @@ def load(text: str) -> Sweep:
 
 
 def override(sweep: Sweep, words: Sequence[str]) -> Sweep:
-  """The sweep with `KEY=VALUE` set in all of its runs.
+  """Returns the sweep with `KEY=VALUE` set in all of its runs.
 
   Raises:
-    ValueError: a word is none, or sets what the runs of a study differ in.
+    ValueError: a word is no `KEY=VALUE`, or the runs of a study have different
+      values of the key.
   """
   values = {}
   for word in words:
@@ -73,12 +74,12 @@ def override(sweep: Sweep, words: Sequence[str]) -> Sweep:
       found = {repr(run.overrides.get(key)) for run in runs}
       if len(found) > 1:
         raise ValueError(
-          f'--set={key}={values[key]}: the runs of {study.name!r} differ in it'
-          f' ({", ".join(sorted(found))}).'
+          f'--set={key}={values[key]}: the runs of {study.name!r} differ in'
+          f' this key ({", ".join(sorted(found))}), so --set cannot change it.'
         )
     finals = study.finals
     if callable(finals):
-      # Asked for with a changed candidate, it must not see the change twice.
+      # The default argument binds this study's own function.
       finals = lambda winner, make=finals: changed(make(winner))  # noqa: E731
     elif finals is not None:
       finals = changed(finals)
@@ -87,10 +88,10 @@ def override(sweep: Sweep, words: Sequence[str]) -> Sweep:
 
 
 def read_config(run: Run) -> ml_collections.ConfigDict:
-  """A run's config with its overrides, as vit_jax.main parses them.
+  """Returns a run's config with its overrides, parsed as in vit_jax.main.
 
   Raises:
-    ValueError: says which run, and what is wrong.
+    ValueError: the config or an override is wrong; the message names the run.
   """
   words = commands.config_flags(run)
   values = flags.FlagValues()
@@ -107,15 +108,15 @@ def read_config(run: Run) -> ml_collections.ConfigDict:
 
 
 def check(sweep: Sweep) -> dict[str, int]:
-  """Reads every config, and refuses to choose by anything but held-out data.
+  """Reads every config, and checks that studies choose by held-out data only.
 
   Returns:
-    Run -> its `total_steps`; 0 where that follows from epochs.
+    Run name -> its `total_steps`; 0 if the config gives epochs instead.
 
   Raises:
-    ValueError: says which run, and what is wrong.
+    ValueError: a config or a choice is wrong; the message names the run.
   """
-  # Imported late: it is what imports JAX.
+  # This imports JAX, which users of `load` alone do not need.
   from vit_jax.sweep import held_out
 
   configs: dict[str, ml_collections.ConfigDict] = {}

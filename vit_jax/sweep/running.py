@@ -1,4 +1,4 @@
-"""Brings a sweep to its end as the command's flags say."""
+"""Runs a sweep to its end as the command's flags say."""
 
 import dataclasses
 import json
@@ -29,39 +29,42 @@ _WORKDIR = flags.DEFINE_string(
 _RUNS = flags.DEFINE_string(
   'runs',
   None,
-  'Where the runs work, if not in --workdir: what all their machines share,'
-  ' such as gs://BUCKET/PATH.',
+  "Folder of the runs' work directories; default: --workdir. All machines of"
+  ' the runs must see it, such as gs://BUCKET/PATH.',
 )
 _LAUNCHER = flags.DEFINE_enum(
-  'launcher', 'local', ['local', 'slurm', 'tpu_vm'], 'Where the runs run.'
+  'launcher',
+  'local',
+  ['local', 'slurm', 'tpu_vm'],
+  'Where the runs run: on this machine, as Slurm jobs, or on TPU VMs.',
 )
 _PARALLEL = flags.DEFINE_integer(
   'parallel',
   0,
-  'How many runs at a time; 0 is one for each GPU or TPU chip (or one), and'
-  ' all of them on Slurm.',
+  'Number of runs at a time. 0: one for each GPU or TPU chip, or one without'
+  ' them; on Slurm, all runs.',
   lower_bound=0,
 )
 _RETRIES = flags.DEFINE_integer(
-  'retries', 2, 'How often a run that failed is tried again.', lower_bound=0
+  'retries', 2, 'How often a failed run is tried again.', lower_bound=0
 )
 _RESTARTS = flags.DEFINE_integer(
   'restarts',
   20,
-  'How often a run that was preempted, stuck or killed goes on.',
+  'How often a run that was preempted, stuck or killed is resumed.',
   lower_bound=0,
 )
 _SET = flags.DEFINE_multi_string(
-  'set', [], 'KEY=VALUE, a config key for all runs; may be repeated.'
+  'set', [], 'KEY=VALUE: set a config key in all runs; may be repeated.'
 )
 _SLURM = flags.DEFINE_multi_string(
   'slurm',
   [],
-  'NAME=VALUE, a parameter of submitit.SlurmExecutor, such as partition=gpu,'
+  'NAME=VALUE: a parameter of submitit.SlurmExecutor, such as partition=gpu,'
   ' time=600 (minutes), gpus_per_node=1; may be repeated.',
 )
 _TPUS = flags.DEFINE_list(
-  'tpus', [], 'Names of TPU VMs that are set up (launch/tpu_vm.py).'
+  'tpus', [], 'Names of TPU VMs that launch/tpu_vm.py has set up.'
 )
 _DRY_RUN = flags.DEFINE_bool(
   'dry_run', False, 'Check all configs, print the commands, and run nothing.'
@@ -70,12 +73,12 @@ _DRY_RUN = flags.DEFINE_bool(
 
 @dataclasses.dataclass(frozen=True)
 class SweepFile:
-  """What a sweep file says, with what --set sets.
+  """The contents of a sweep file, with the keys of --set.
 
   Attributes:
-    sweep: without its summary.
-    has_summary: whether it has one.
-    steps: run -> its `total_steps`; 0 where that follows from epochs.
+    sweep: the sweep without its summary.
+    has_summary: whether the file defines a summary.
+    steps: run name -> its `total_steps`; 0 if the config gives epochs instead.
   """
 
   sweep: Sweep
@@ -84,17 +87,17 @@ class SweepFile:
 
 
 def read_sweep(text: str) -> SweepFile:
-  """Reads and checks a sweep file in another process."""
+  """Reads and checks a sweep file in a separate process."""
   words = [text, *_SET.value]
   result = subprocess.run(
     [sys.executable, '-m', 'vit_jax.sweep.reading', '--', *words],
     stdout=subprocess.PIPE,
     text=True,
     check=False,
-    process_group=0,  # Ctrl-C is for this process to answer.
+    process_group=0,  # Only this process handles Ctrl-C.
   )
   if result.returncode:
-    sys.exit(1)  # It has said why.
+    sys.exit(1)  # The process has printed the reason.
   found = json.loads(result.stdout)
   return SweepFile(
     spec.from_json(found['studies']), found['summary'], found['steps']
@@ -102,7 +105,7 @@ def read_sweep(text: str) -> SweepFile:
 
 
 def with_overrides(sweep: Sweep) -> Sweep:
-  """A sweep with what --set sets."""
+  """Returns the sweep with the keys of --set."""
   from vit_jax.sweep import reading
 
   return reading.override(sweep, _SET.value)
@@ -121,7 +124,7 @@ def make_launcher(folders: Folders) -> bring_to_end.Launcher:
 
 
 def print_commands(sweep: Sweep, folders: Folders) -> None:
-  """What is due now, and how many runs are made from what is chosen."""
+  """Prints the commands of due runs, and a comment on each later run."""
   finished = bring_to_end.read_finished(sweep, folders)
   for run in schedule.due(sweep, finished):
     print(shlex.join(['python', *commands.command(run, folders)[1:]]))
@@ -134,26 +137,26 @@ def print_commands(sweep: Sweep, folders: Folders) -> None:
 
 
 def is_dry_run() -> bool:
-  """Whether nothing is to be run."""
+  """Returns whether --dry_run is set."""
   return _DRY_RUN.value
 
 
 def folders() -> Folders:
-  """Where --workdir and --runs are."""
+  """Returns the folders of --workdir and --runs."""
   directory = pathlib.Path(files.absolute(_WORKDIR.value))
   return Folders(directory, files.absolute(_RUNS.value or _WORKDIR.value))
 
 
 def run(text: str, *, table: bool = True) -> None:
-  """Brings a sweep to its end, as the flags say.
+  """Runs a sweep to its end, as the flags say.
 
   Args:
     text: `FILE[:ARGUMENT]`, as `shipped.find` takes it.
     table: whether to gather the results and to print their table.
 
   Raises:
-    ValueError: the sweep is wrong, or runs failed; says which.
-    PreemptedError: it was asked to stop.
+    ValueError: the sweep is wrong, or runs failed; the message names them.
+    PreemptedError: SIGTERM or Ctrl-C stopped the sweep.
   """
   where = folders()
   directory = where.local
@@ -186,4 +189,4 @@ def run(text: str, *, table: bool = True) -> None:
     lines += schedule.blocked(sweep, running.finished, failed)
     raise ValueError('\n'.join(['not all runs finished:', *lines]))
   if table and result.returncode:
-    sys.exit(1)  # It has said why.
+    sys.exit(1)  # The process has printed the reason.

@@ -1,4 +1,4 @@
-"""Which runs are due: pure functions of the sweep and of what is finished."""
+"""Decides which runs are due, from the sweep and its finished runs only."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from vit_jax.sweep import state
 from vit_jax.sweep.spec import Run, Study, Sweep
 
-# Runs that a line names of those that wait for the same one.
+# Maximum number of blocked runs that a message names.
 _NAMED = 3
 
-# The metrics of each finished run by its name.
+# Run name -> final metrics, of each finished run.
 Finished = Mapping[str, Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """How often a run is started again, within the life of a launcher.
+  """Limits on how often a run is started again.
 
   Attributes:
-    retries: after errors of its own.
-    restarts: after it was preempted, lost a host, got stuck or was killed.
+    retries: maximum number of retries after an error of the run.
+    restarts: maximum number of restarts after the run was preempted, lost a
+      host, got stuck or was killed.
   """
 
   retries: int = 2
@@ -30,17 +31,17 @@ class Limits:
 
 
 def winner(study: Study, finished: Finished) -> Run | None:
-  """The candidate with the best accuracy on held-out data; of equals the first.
+  """Returns the candidate with the best accuracy on held-out data.
 
-  Only that number is looked at. None: there are no candidates, or one of them
-  is not finished.
+  The first of equally good candidates wins. Returns None if there are no
+  candidates, or if one of them is not finished.
 
   Raises:
-    ValueError: a finished candidate lacks the number; says which.
+    ValueError: a finished candidate lacks this accuracy; the message names it.
   """
   if not study.candidates:
     return None
-  # Also of the first ones: what is wrong is to be said before hours have gone.
+  # Read the finished ones even if others are not, to find errors early.
   accuracies = [
     state.held_out_accuracy(run.name, finished[run.name])
     for run in study.candidates
@@ -53,7 +54,7 @@ def winner(study: Study, finished: Finished) -> Run | None:
 
 
 def reported(study: Study, finished: Finished) -> tuple[Run, ...] | None:
-  """The study's finals; None as long as they wait for a choice."""
+  """Returns the study's final runs; None until the candidate is chosen."""
   if study.finals is None:
     return ()
   chosen = winner(study, finished)
@@ -63,15 +64,15 @@ def reported(study: Study, finished: Finished) -> tuple[Run, ...] | None:
 
 
 def known(study: Study, finished: Finished) -> tuple[Run, ...]:
-  """All runs of the study that are known by now, in order, each once."""
+  """Returns the study's runs that are known so far, in order, each once."""
   runs = [*study.candidates, *(reported(study, finished) or ())]
   return tuple({run.name: run for run in runs}.values())
 
 
 def due(sweep: Sweep, finished: Finished) -> list[Run]:
-  """The runs that can be started and are not finished, in order.
+  """Returns the runs that can start and are not finished, in order.
 
-  Two studies may have a run in common, which is run once.
+  A run that two studies share is due only once.
   """
   runs = {
     run.name: run for study in sweep.studies for run in known(study, finished)
@@ -84,7 +85,7 @@ def due(sweep: Sweep, finished: Finished) -> list[Run]:
 
 
 def held_back(sweep: Sweep, finished: Finished) -> list[Run]:
-  """The runs that are known but for whose weights others must be finished."""
+  """Returns the known runs that wait for the weights of other runs."""
   found = {
     run.name: run
     for study in sweep.studies
@@ -95,25 +96,28 @@ def held_back(sweep: Sweep, finished: Finished) -> list[Run]:
 
 
 def expected(sweep: Sweep, finished: Finished) -> dict[str, Run]:
-  """All runs by name; before a choice, the finals of the first candidate."""
+  """Returns all runs by name.
+
+  Before a candidate is chosen, the first one's finals stand for the finals.
+  """
   runs = {}
   for study in sweep.studies:
     finals = reported(study, finished)
-    if finals is None:  # Not known yet.
+    if finals is None:
       finals = study.finals_of(study.candidates[0])
     runs |= {run.name: run for run in (*study.candidates, *finals)}
   return runs
 
 
 def total(sweep: Sweep, finished: Finished) -> int:
-  """How many runs the sweep has."""
+  """Returns the number of runs of the sweep."""
   return len(expected(sweep, finished))
 
 
 def blocked(
   sweep: Sweep, finished: Finished, failed: Sequence[str]
 ) -> list[str]:
-  """What failed runs leave undone: a line for each of them, and each study."""
+  """Returns a line for each study or run whose failure blocks other runs."""
   lines = []
   for study in sweep.studies:
     bad = [run.name for run in study.candidates if run.name in failed]
@@ -136,7 +140,7 @@ def blocked(
 def _roots(
   name: str, waiting: Mapping[str, Run], finished: Finished
 ) -> list[str]:
-  """What a run waits for in the end: runs that wait for nothing themselves."""
+  """Returns the runs that a run waits for and that wait for no others."""
   if name not in waiting:
     return [name]
   found = [

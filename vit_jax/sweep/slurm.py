@@ -1,4 +1,4 @@
-"""Runs as Slurm jobs, through submitit (the extra `slurm`)."""
+"""Launches runs as Slurm jobs, through submitit (the extra `slurm`)."""
 
 import ast
 import getpass
@@ -12,16 +12,16 @@ from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run
 
-# Without a limit of time submitit's is five minutes.
+# submitit's default time limit is only five minutes.
 _DEFAULTS = {'time': 24 * 60, 'signal_delay_s': 300}
-_AT_ONCE = 1000  # Slurm's own limits are what counts.
+_AT_ONCE = 1000  # In effect no limit: Slurm has its own.
 
 
 class Slurm:
-  """Submits jobs, which go on when this process dies.
+  """Submits jobs, which continue when this process dies.
 
-  A job that was cancelled or lost is known by Slurm's accounting (`sacct`), or
-  without one by Slurm's queue, in which it is no more.
+  Slurm's accounting (`sacct`) tells whether a job was cancelled or lost. On a
+  cluster without accounting, such a job is missing from Slurm's queue.
   """
 
   interval = 10.0  # Seconds between polls.
@@ -36,19 +36,20 @@ class Slurm:
     command: Callable[[Run, Folders], Sequence[str]] = commands.command,
     executor: str = 'SlurmExecutor',
   ):
-    """Asks nothing of the cluster yet.
+    """Configures submitit; submits no job.
 
     Args:
-      folders: on a file system that all machines share.
-      parallel: how many jobs are queued or running at once; 0: all.
-      options: `NAME=VALUE`, of `submitit.SlurmExecutor.update_parameters`:
-        partition, time (minutes), nodes, ntasks_per_node, gpus_per_node, ...
+      folders: the sweep's folders, on a file system that all machines share.
+      parallel: maximum number of queued and running jobs; 0: no limit.
+      options: `NAME=VALUE` arguments of
+        `submitit.SlurmExecutor.update_parameters`: partition, time (minutes),
+        nodes, ntasks_per_node, gpus_per_node, ...
       command: makes the command of a run.
-      executor: which of submitit's.
+      executor: the name of submitit's executor class.
 
     Raises:
       ValueError: submitit is not installed, this is no Slurm cluster, or an
-        option is none.
+        option is wrong.
     """
     try:
       import submitit
@@ -67,7 +68,7 @@ class Slurm:
       'ntasks_per_node', 1
     )
     try:
-      # Jobs leave their logs there: %j is the job's number.
+      # submitit keeps the files and logs of its jobs in this folder.
       self._executor = getattr(submitit, executor)(folders.local / 'slurm')
       self._executor.update_parameters(**parameters)
     except (RuntimeError, TypeError) as error:
@@ -86,7 +87,7 @@ class Slurm:
     return job.job_id
 
   def poll(self, handle: str) -> int | None:
-    """The exit code, negative for a signal; None while it waits or runs."""
+    """Returns the exit code, negative for a signal; None until the job ends."""
     job = self._job(handle)
     if not job.done():
       lost = self._queue and self._queue.lost(handle, self._jobs)
@@ -97,7 +98,7 @@ class Slurm:
       return 1
     except self._submitit.core.utils.UncompletedJobError:
       return -signal.SIGKILL  # Cancelled, out of time, or its node was lost.
-    # An error of one process ends the others, as lost hosts.
+    # When one process ends with 1, the others end with other codes.
     return 1 if 1 in codes else next(filter(None, codes), 0)
 
   def stop(self, handle: str) -> None:
@@ -105,7 +106,7 @@ class Slurm:
     self._job(handle).cancel(check=False)
 
   def _job(self, handle):
-    if handle not in self._jobs:  # Of an earlier launcher.
+    if handle not in self._jobs:  # An earlier launcher submitted the job.
       self._jobs[handle] = self._executor.job_class(
         self._executor.folder, handle, list(range(self._tasks))
       )
@@ -113,19 +114,21 @@ class Slurm:
 
 
 class Queue:
-  """Which jobs Slurm has no more.
+  """Finds the jobs that have disappeared from Slurm's queue.
 
-  A job is lost if it is absent at two looks in a row: its result may need a
-  while to be seen on a shared file system. A requeued job is in the queue.
+  A job is lost if two queries in a row do not list it. One query is not enough,
+  because the result of an ended job may appear late on a shared file system. A
+  requeued job is in the queue.
   """
 
   def __init__(self, seconds: float = 60.0):
-    self._seconds = seconds  # Between looks.
+    self._seconds = seconds  # Seconds between queries.
     self._next = 0.0
-    self._absent: dict[str, int] = {}  # Looks in a row.
+    # Job -> queries in a row that did not list it.
+    self._absent: dict[str, int] = {}
 
   def lost(self, handle: str, handles: Iterable[str]) -> bool:
-    """Whether `handle`, one of `handles`, is lost."""
+    """Returns whether the job `handle`, one of `handles`, is lost."""
     if time.monotonic() >= self._next:
       self._next = time.monotonic() + self._seconds
       queued = _queued()
@@ -138,7 +141,7 @@ class Queue:
 
 
 def _queued() -> set[str] | None:
-  """The numbers of this user's jobs; None if Slurm does not answer."""
+  """Returns the numbers of this user's jobs; None if Slurm does not answer."""
   found = subprocess.run(
     ['squeue', '--noheader', '--format=%A', f'--user={getpass.getuser()}'],
     capture_output=True,
@@ -149,7 +152,7 @@ def _queued() -> set[str] | None:
 
 
 class Command:
-  """What a job does: a command, which saves when its time is up."""
+  """A job's function: runs a command, which saves before the time limit."""
 
   def __init__(self, command: list[str], log: str):
     self._command = command
@@ -157,8 +160,9 @@ class Command:
     self._pid = 0
 
   def __call__(self) -> int:
-    """Runs it; returns the exit code, negative for a signal."""
-    # The warning goes to all processes; the run knows SIGTERM only.
+    """Runs the command; returns the exit code, negative for a signal."""
+    # Slurm sends its warning, SIGUSR2, to all processes, but the run handles
+    # only SIGTERM. So the run starts with SIGUSR2 ignored.
     known = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     with open(self._log, 'ab') as file:
       process = subprocess.Popen(
@@ -166,12 +170,16 @@ class Command:
       )
     self._pid = process.pid
     signal.signal(signal.SIGUSR2, known)
-    # Not process.wait: it holds a lock, which `checkpoint` would wait for.
+    # Do not use process.wait, which holds a lock while it waits: submitit may
+    # call `checkpoint` from a signal handler meanwhile.
     process.returncode = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
     return process.returncode
 
   def checkpoint(self):
-    """Called by submitit before the time is up: saves, and asks to go on."""
+    """Saves, and asks submitit to requeue the job.
+
+    submitit calls this before the job's time limit.
+    """
     import submitit
 
     os.kill(self._pid, signal.SIGTERM)
@@ -180,10 +188,10 @@ class Command:
 
 
 def parse(options: Sequence[str]) -> dict[str, object]:
-  """`NAME=VALUE` as arguments; numbers and lists as Python writes them.
+  """Parses `NAME=VALUE` options; a value may be a Python number or list.
 
   Raises:
-    ValueError: a word is no such pair.
+    ValueError: an option is no `NAME=VALUE`.
   """
   values: dict[str, object] = {}
   for option in options:

@@ -1,4 +1,4 @@
-"""What a sweep is: runs, compared in studies.
+"""Defines sweeps: runs, which are compared in studies.
 
 A sweep file, `configs/sweeps/NAME.py`, defines `get_sweep(argument) -> Sweep`.
 """
@@ -9,18 +9,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-# The names that an evaluation may have to choose by. What it must read is
-# checked too (`held_out.check`), so this is for the reader of a config.
+# The allowed names of the evaluation by which a study chooses. The name only
+# helps the reader of a config; `held_out.check` also checks the data.
 HELD_OUT = ('validation', 'held_out')
 
-# Before the name of a run of the sweep, as a value of `init.checkpoint`: that
-# run comes first, and its weights are what this one starts from.
+# Prefix of a value of `init.checkpoint`: `run:NAME` starts from the weights of
+# the run NAME of the sweep, which therefore runs first.
 OF_RUN = 'run:'
-# Before a path, as the value of a key: in the sweep's own directory.
+# Prefix of any value: `sweep:PATH` is a path in the sweep's directory.
 OF_SWEEP = 'sweep:'
 
 Value = bool | int | float | str | tuple
-# A file's name in a path: not empty, not hidden, no separators.
+# One part of a path: not empty, not hidden, no separators.
 _PART = re.compile(r'[A-Za-z0-9_+:][A-Za-z0-9_+:.,=-]*')
 
 
@@ -31,10 +31,10 @@ class Run:
   Attributes:
     name: its folder under SWEEPDIR/runs; see `make_run`.
     config: `configs/FILE.py[:ARGUMENT]`.
-    overrides: config key -> value; `init.checkpoint` may be `run:NAME`, the
-      weights of another run of the sweep, and any key `sweep:PATH`, a path in
-      the sweep's directory.
-    labels: columns of the table.
+    overrides: config key -> value. `init.checkpoint` may be `run:NAME`, which
+      means the weights of another run of the sweep. Any value may be
+      `sweep:PATH`, which means a path in the sweep's directory.
+    labels: column -> value, for the table.
   """
 
   name: str
@@ -44,7 +44,7 @@ class Run:
 
   @property
   def needs(self) -> tuple[str, ...]:
-    """The names of the runs that must be finished before this one starts."""
+    """The names of the runs that must finish before this run starts."""
     return tuple(
       value.removeprefix(OF_RUN)
       for value in self.overrides.values()
@@ -54,13 +54,13 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """Runs that are compared with each other, and those that are reported.
+  """Candidate runs that are compared, and the final runs that are reported.
 
   Attributes:
-    name: a line of the table.
+    name: the study's name in the table.
     candidates: the runs to choose from, by their accuracy on held-out data.
-    finals: makes the runs to report from the chosen one; or those runs, where
-      there is nothing to choose; or None, if the candidates are all.
+    finals: a function that makes the final runs from the chosen candidate; or
+      the final runs, in a study without candidates; or None, for no final runs.
   """
 
   name: str
@@ -68,13 +68,13 @@ class Study:
   finals: Callable[[Run], Sequence[Run]] | Sequence[Run] | None = None
 
   def finals_of(self, winner: Run | None) -> tuple[Run, ...]:
-    """The runs to report, given the chosen one (None: nothing to choose)."""
+    """Returns the final runs for the chosen candidate (None: no candidates)."""
     if self.finals is None:
       return ()
     return tuple(self.finals(winner) if callable(self.finals) else self.finals)
 
   def all_runs(self) -> Iterator[Run]:
-    """Every run that may become due, whichever candidate is chosen."""
+    """Yields every run that may become due, whichever candidate is chosen."""
     yield from self.candidates
     for winner in self.candidates or (None,):
       yield from self.finals_of(winner)
@@ -85,8 +85,8 @@ class Sweep:
   """Studies that share a directory and a table.
 
   Attributes:
-    studies: in the order in which their runs are started.
-    summary: given the frame of `table.gather`, a text to print below the table.
+    studies: the studies, in the order in which their runs start.
+    summary: turns the frame of `table.gather` into a text below the table.
   """
 
   studies: Sequence[Study]
@@ -105,33 +105,35 @@ def make_run(
   overrides: Mapping[str, Value],
   **labels: Any,
 ) -> Run:
-  """A run whose name says its labels: `digits:01/rate=0.03,seed=0`.
+  """Returns a run that is named by its labels: `digits:01/rate=0.03,seed=0`.
 
   Args:
-    study: the name of its study; becomes a folder.
+    study: the name of its study, which becomes a folder.
     config: `configs/FILE.py[:ARGUMENT]`.
     overrides: config key -> value.
-    **labels: what sets it apart from the study's other runs.
+    **labels: the values in which it differs from the study's other runs.
 
   Raises:
-    ValueError: there are no labels to name it by.
+    ValueError: there are no labels.
   """
   if not labels:
-    raise ValueError(f'A run of {study!r} has no labels to be named by.')
+    raise ValueError(
+      f'A run of {study!r} has no labels, so it has no name: pass at least one.'
+    )
   leaf = ','.join(f'{key}={value}' for key, value in labels.items())
   return Run(f'{_safe(study)}/{_safe(leaf)}', config, overrides, labels)
 
 
 def _safe(text: str) -> str:
-  """A text as the name of a folder."""
+  """Turns a text into a valid name of a folder."""
   return re.sub(r'[^A-Za-z0-9_+:.,=-]', '_', text).lstrip('.-') or '_'
 
 
 def check(sweep: Sweep) -> None:
-  """Checks what needs no config.
+  """Checks everything that can be checked without reading the configs.
 
   Raises:
-    ValueError: says which study or run is wrong.
+    ValueError: the sweep is wrong; the message names the study or run.
   """
   names: dict[str, Any] = {}
   studies = set()
@@ -142,8 +144,8 @@ def check(sweep: Sweep) -> None:
     if study.candidates and study.finals is not None:
       if not callable(study.finals):
         raise ValueError(
-          f'Study {study.name!r}: finals is a list, so its candidates would'
-          ' choose nothing; make it a function of the chosen candidate.'
+          f'Study {study.name!r}: finals is a list, so the candidates would'
+          ' have no effect; make it a function of the chosen candidate.'
         )
     elif callable(study.finals):
       raise ValueError(
@@ -159,7 +161,7 @@ def check(sweep: Sweep) -> None:
           f'{run.name!r} cannot be the name of a run: expected letters, digits'
           ' and _+:.,=- in each part between slashes.'
         )
-      # The same runs may follow from several candidates of one study.
+      # Several candidates of one study may lead to the same final runs.
       what = (study.name, run.config, dict(run.overrides))
       if names.setdefault(run.name, what) != what:
         raise ValueError(
@@ -173,8 +175,8 @@ def check(sweep: Sweep) -> None:
 
 
 def _check_needs(sweep: Sweep) -> None:
-  """Refuses needs that may never be met."""
-  # Of the finals that follow from a choice, nobody knows which there will be.
+  """Raises ValueError if a run may wait forever for another run."""
+  # Finals that depend on a choice are left out, because they may never run.
   certain = {}
   for study in sweep.studies:
     finals = () if callable(study.finals) else study.finals_of(None)
@@ -186,31 +188,36 @@ def _check_needs(sweep: Sweep) -> None:
         name = waiting.pop()
         if name not in certain:
           raise ValueError(
-            f'{run.name} starts from {OF_RUN}{name}, but that is none of the'
-            f' runs that are certain to be run: {", ".join(sorted(certain))}.'
+            f'{run.name} starts from {OF_RUN}{name}, but only these runs are'
+            f' certain to run: {", ".join(sorted(certain))}.'
           )
         if name == run.name:
-          raise ValueError(f'{run.name} starts, in the end, from itself.')
+          raise ValueError(
+            f'{run.name} starts from its own weights, directly or through'
+            ' other runs.'
+          )
         if name not in before:
           before.add(name)
           waiting += certain[name].needs
 
 
 def _check_nesting(names: Mapping[str, Any]) -> None:
-  """Refuses a run inside of another's work directory."""
+  """Raises ValueError if a run lies in the work directory of another run."""
   for name in names:
     parts = name.split('/')
     for length in range(1, len(parts)):
       outer = '/'.join(parts[:length])
       if outer in names:
-        raise ValueError(f'The run {name!r} would lie inside of {outer!r}.')
+        raise ValueError(
+          f'The run {name!r} would lie in the work directory of {outer!r}.'
+        )
 
 
 # As JSON ---------------------------------------------------------------------
 
 
 def to_json(sweep: Sweep) -> list[dict[str, Any]]:
-  """The studies, with the finals of each candidate, as plain values."""
+  """Returns the studies, with each candidate's finals, as JSON values."""
   return [
     {
       'name': study.name,
@@ -226,7 +233,7 @@ def to_json(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def from_json(studies: Sequence[Mapping[str, Any]]) -> Sweep:
-  """What `to_json` wrote, as a sweep without a summary."""
+  """Returns the sweep that `to_json` wrote, without its summary."""
 
   def runs(values):
     return tuple(_run(**value) for value in values)
@@ -248,7 +255,7 @@ def from_json(studies: Sequence[Mapping[str, Any]]) -> Sweep:
 
 
 def _run(name, config, overrides, labels) -> Run:
-  # JSON has no tuples, configs no lists.
+  # Configs have tuples, which JSON stores as lists.
   overrides = {
     key: tuple(value) if isinstance(value, list) else value
     for key, value in overrides.items()

@@ -1,8 +1,8 @@
-"""What is known of a sweep on disk, so that a launcher may die at any time.
+"""Keeps the state of a sweep on disk, so that a launcher may die at any time.
 
-A run's own directory says whether it is finished and what it measured. Only
-what it can't know is kept beside it: SWEEPDIR/events.jsonl has a line for each
-start and end, SWEEPDIR/sweep.json what the runs are.
+A run's own directory tells whether it has finished, and holds its metrics. Two
+files hold the rest: SWEEPDIR/events.jsonl has a line for each start and end of
+a run, and SWEEPDIR/sweep.json describes the runs.
 """
 
 import collections
@@ -25,18 +25,18 @@ from vit_jax.sweep.spec import HELD_OUT, Sweep
 from vit_jax.workdir import files
 
 _SWEEP = 'sweep.json'
-# Beside 75, 76 and 77 (see `errors`) a run that was killed is started again.
+# Exit codes after which a run restarts (see `errors`); so does a killed run.
 RESTARTABLE = (75, 76, 77)
 
 
 @dataclasses.dataclass
 class Attempts:
-  """How often a run ended without being finished, and whether it is going on.
+  """Counts of a run's ends before it had finished, and its present handle.
 
   Attributes:
-    failures: by an error of its own.
-    restarts: through no fault of its own.
-    handle: what its launcher calls it; None if it has ended.
+    failures: number of ends by an error of the run.
+    restarts: number of ends with a restartable code or by a signal.
+    handle: the launcher's handle; None if the run is not running.
   """
 
   failures: int = 0
@@ -56,16 +56,16 @@ def lock(
   holder: str = 'launcher',
   wait: float = 0.0,
 ) -> Iterator[None]:
-  """Holds the directory; the kernel lets go of it when this process dies.
+  """Locks the directory; the kernel unlocks it when this process dies.
 
   Args:
     local: the directory.
-    name: of the file that is locked: each is a lock of its own.
-    holder: what else may hold it, for the error.
-    wait: seconds to wait for it.
+    name: name of the lock file; each name is a separate lock.
+    holder: what kind of process may hold the lock, for the error message.
+    wait: seconds to wait for the lock.
 
   Raises:
-    InUseError: another process holds it.
+    InUseError: another process holds the lock.
   """
   path = local / name
   end = time.monotonic() + wait
@@ -85,7 +85,7 @@ def lock(
 
 
 def _locked(file: IO[str]) -> bool:
-  """Locks a file, unless another process holds it."""
+  """Locks a file; returns False if another process holds the lock."""
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
@@ -94,35 +94,36 @@ def _locked(file: IO[str]) -> bool:
 
 
 class Events:
-  """The starts and ends of runs."""
+  """Reads and appends the starts and ends of runs, in events.jsonl."""
 
   def __init__(self, local: pathlib.Path):
-    """Reads what earlier launchers left; a line that is cut off is left out."""
+    """Reads the events of earlier launchers; ignores damaged lines."""
     self._path = local / 'events.jsonl'
     self.attempts = collections.defaultdict(Attempts)
-    # Run -> from its last start to a good end.
+    # Run name -> seconds from its last start to its successful end.
     self.seconds: dict[str, float] = {}
     self._started: dict[str, float] = {}
     exists = self._path.exists()
     text = self._path.read_bytes().decode(errors='replace') if exists else ''
     for line in text.splitlines():
-      # Damaged, or of no event.
+      # A launcher that died may have left a damaged line.
       with contextlib.suppress(ValueError, KeyError, TypeError):
         self._take(json_text.loads(line))
-    # What follows must begin on a line of its own.
+    # The next event must begin on a new line.
     self._file = self._path.open('a')
     if text and not text.endswith('\n'):
       self._file.write('\n')
 
   def started(self, name: str, handle: str) -> None:
+    """Records the start of a run."""
     self._note(run=name, handle=handle)
 
   def ended(self, name: str, code: int) -> None:
-    """Notes an exit code; negative is a signal."""
+    """Records the exit code of a run; negative for a signal."""
     self._note(run=name, code=code)
 
   def over(self) -> None:
-    """Nothing is left to do: the next launcher tries what failed again."""
+    """Records that the launcher is done; the next one retries failed runs."""
     self._note(over=True)
 
   def close(self) -> None:
@@ -155,10 +156,10 @@ class Events:
 
 
 def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
-  """The numbers of a finished run's last step; None if it is not finished.
+  """Returns the metrics of a finished run's last step; None if not finished.
 
-  As `results` reads them, without importing JAX: a run is finished once `DONE`
-  names the step that its config ends at.
+  A run is finished once `DONE` names the last step of its config. `results`
+  reads the same metrics, but imports JAX.
   """
   try:
     done = (workdir / 'DONE').read_text().strip()
@@ -167,7 +168,7 @@ def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
     ]
     text = (workdir / 'metrics.jsonl').read_bytes().decode(errors='replace')
   except (FileNotFoundError, ValueError, TypeError, KeyError):
-    return None  # A damaged one is named when the run is started again.
+    return None  # A restarted run reports a damaged file itself.
   if done != str(total):
     return None
   final: dict[str, float] = {}
@@ -175,26 +176,26 @@ def final_metrics(workdir: epath.Path) -> dict[str, float] | None:
     with contextlib.suppress(ValueError):
       row = json_text.loads(line)
       if isinstance(row, dict) and row.get('step') == total:
-        # One that was measured anew may lack numbers that it had.
-        anew = {key.partition('/')[0] for key in row if '/' in key}
+        # A later row replaces all metrics of the evaluations that it contains.
+        again = {key.partition('/')[0] for key in row if '/' in key}
         kept = {
           key: value
           for key, value in final.items()
-          if key.partition('/')[0] not in anew
+          if key.partition('/')[0] not in again
         }
         final = kept | row
   return final
 
 
 def held_out_accuracy(name: str, metrics: Mapping[str, float]) -> float:
-  """The one number that candidates are compared by.
+  """Returns the accuracy by which candidates are compared.
 
   Args:
-    name: the run's.
-    metrics: of its last step.
+    name: the run's name.
+    metrics: the metrics of its last step.
 
   Raises:
-    ValueError: it was not measured, or was not finite.
+    ValueError: the accuracy is missing or not finite.
   """
   for key in HELD_OUT:
     value = metrics.get(f'{key}/accuracy', math.nan)
@@ -209,15 +210,15 @@ def held_out_accuracy(name: str, metrics: Mapping[str, float]) -> float:
 def record(
   local: pathlib.Path, sweep: Sweep, started: Callable[[str], bool]
 ) -> None:
-  """Notes what the runs are, so that none goes on as another one.
+  """Records the runs, so that no run resumes with different settings.
 
   Args:
     local: the sweep's directory.
-    sweep: as it is to run.
-    started: whether the run of a name has a work directory.
+    sweep: the sweep to run.
+    started: returns whether the run of a name has a work directory.
 
   Raises:
-    ValueError: a run that was started had another config or overrides.
+    ValueError: a run was started with another config or other overrides.
   """
   path = local / _SWEEP
   runs = check_same_runs(local, sweep, started)
@@ -230,15 +231,15 @@ def record(
 def check_same_runs(
   local: pathlib.Path, sweep: Sweep, started: Callable[[str], bool]
 ) -> dict[str, dict[str, Any]]:
-  """Checks that a directory's runs are those of a sweep.
+  """Checks that a directory's recorded runs have the settings of a sweep.
 
-  Args: those of `record`.
+  The arguments are those of `record`.
 
   Returns:
-    Name -> config and overrides, of the runs that were noted and of the sweep.
+    Run name -> config and overrides, of the recorded runs and of the sweep.
 
   Raises:
-    ValueError: a run that was started had another config or overrides.
+    ValueError: a run was started with another config or other overrides.
   """
   path = local / _SWEEP
   old = _read(path).get('runs', {}) if path.exists() else {}
@@ -250,17 +251,17 @@ def check_same_runs(
   for name, what in new.items():
     if name in old and old[name] != what and started(name):
       raise ValueError(
-        f'{local} holds the run {name} as {old[name]}, now it is {what}. Use'
-        ' another --workdir, or the same settings.'
+        f'{local} holds the run {name} as {old[name]}, but now it is {what}.'
+        ' Use another --workdir, or the same settings.'
       )
   return old | new
 
 
 def recorded(local: pathlib.Path) -> Sweep:
-  """The sweep that was last started in a directory, without its summary.
+  """Returns a directory's last started sweep, without its summary.
 
   Raises:
-    ValueError: there is none.
+    ValueError: the directory holds no sweep.
   """
   path = local / _SWEEP
   if not path.exists():
@@ -269,4 +270,4 @@ def recorded(local: pathlib.Path) -> Sweep:
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-  return files.read_object(path, 'bring it back, or use another --workdir')
+  return files.read_object(path, 'restore it, or use another --workdir')

@@ -1,4 +1,4 @@
-"""What is shown while a sweep runs: a live table, or a line for each change."""
+"""Shows the progress of a sweep: as a live table, or as a line per change."""
 
 import contextlib
 import dataclasses
@@ -12,20 +12,20 @@ from vit_jax.sweep import schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
 
-_TAIL = 4096  # Bytes of a file that hold its last line.
+_TAIL = 4096  # Bytes at the end of a file that contain its last line.
 
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-  """How far a sweep is.
+  """The progress of a sweep.
 
   Attributes:
-    rows: (run, what it does, how far it is) of each run that is known.
-    done: how many runs are finished.
-    total: how many there are to be.
-    running: how many run now.
-    failed: how many were given up.
-    seconds_left: an estimate; None before the first run has ended.
+    rows: (run, state, progress) of each known run.
+    done: number of finished runs.
+    total: number of all runs.
+    running: number of runs that run now.
+    failed: number of runs that were given up.
+    seconds_left: estimated seconds to the end; None before a run has finished.
   """
 
   rows: Sequence[tuple[str, str, str]]
@@ -55,17 +55,17 @@ def snapshot(
   slots: int,
   steps: Mapping[str, int],
 ) -> Snapshot:
-  """Puts together what is known.
+  """Collects the progress of a sweep.
 
   Args:
-    sweep: what runs.
-    folders: where.
-    finished: metrics by run.
-    busy: the runs that are going on.
-    failed: the runs that were given up.
-    seconds: what finished runs took, by their names.
-    slots: how many run at a time.
-    steps: of runs, by their names; 0 or left out: not known.
+    sweep: the sweep.
+    folders: the sweep's folders.
+    finished: run name -> final metrics.
+    busy: names of the runs that run now.
+    failed: names of the runs that were given up.
+    seconds: run name -> duration of the finished run.
+    slots: number of runs at a time.
+    steps: run name -> its number of steps; 0 or missing: not known.
   """
   rows = {}
   for study in sweep.studies:
@@ -99,38 +99,38 @@ def _seconds(
   seconds: Mapping[str, float],
   steps: Mapping[str, int],
 ) -> float:
-  """What some runs will take, one after the other.
+  """Estimates the seconds that some runs will take, one after the other.
 
-  A start, and as long a step, as those that are finished have. Runs that start
-  from others' weights are of another kind than those: each kind is judged by
-  itself, as soon as one is finished. A kind with a run whose steps are not
-  known counts runs instead: each takes the mean.
+  The estimate is a start-up time plus a time per step, both fitted to finished
+  runs. Runs that start from other runs' weights are one kind, all others are
+  another; each kind uses its own finished runs, once there are any. If some
+  steps of a kind are not known, each run of this kind takes the mean time.
 
   Args:
-    runs: all of the sweep.
-    ahead: the names of those that are asked for.
-    seconds: what finished ones took.
-    steps: of runs.
+    runs: all runs of the sweep.
+    ahead: the names of the runs to estimate.
+    seconds: run name -> duration of the finished run.
+    steps: run name -> its number of steps; 0 or missing: not known.
   """
   done = runs.keys() & seconds.keys()
   total = 0.0
   for later in (False, True):
     kind = {name for name, run in runs.items() if bool(run.needs) is later}
-    asked, judges = kind & ahead, sorted(kind & done or done)
-    size = {name: steps.get(name, 0) for name in (*asked, *judges)}
+    wanted, measured = kind & ahead, sorted(kind & done or done)
+    size = {name: steps.get(name, 0) for name in (*wanted, *measured)}
     if not all(size.values()):
       size = dict.fromkeys(size, 1)
-    start, a_step = _line(
-      [size[name] for name in judges], [seconds[name] for name in judges]
+    start, per_step = _line(
+      [size[name] for name in measured], [seconds[name] for name in measured]
     )
-    total += sum(start + a_step * size[name] for name in asked)
+    total += sum(start + per_step * size[name] for name in wanted)
   return total
 
 
 def _line(
   steps: Sequence[int], seconds: Sequence[float]
 ) -> tuple[float, float]:
-  """Seconds of a start and of a step, neither below zero, by least squares."""
+  """Fits seconds per start-up and per step, both at least 0."""
   if len(set(steps)) > 1:
     line = statistics.linear_regression(steps, seconds)
     if line.slope <= 0:
@@ -141,7 +141,7 @@ def _line(
 
 
 def accuracies(metrics: Mapping[str, float]) -> str:
-  """`validation 93.10%`, of each evaluation."""
+  """Returns the accuracy of each evaluation, such as `validation 93.10%`."""
   return ', '.join(
     f'{key.removesuffix("/accuracy")} {100 * value:.2f}%'
     for key, value in sorted(metrics.items())
@@ -150,7 +150,7 @@ def accuracies(metrics: Mapping[str, float]) -> str:
 
 
 def duration(seconds: float) -> str:
-  """`2 h 5 min`, `3 min` or `40 s`."""
+  """Returns a text such as `2 h 5 min`, `3 min` or `40 s`."""
   minutes = round(seconds / 60)
   if minutes >= 60:
     return f'{minutes // 60} h {minutes % 60} min'
@@ -158,10 +158,10 @@ def duration(seconds: float) -> str:
 
 
 def _progress(folders: Folders, name: str) -> str:
-  """`step 120`, as a run last logged; '' if it has not, or out of reach."""
+  """Returns the last logged step, such as `step 120`; '' if it is not known."""
   path = folders.workdir(name) / 'metrics.jsonl'
   if '://' in str(path):
-    return ''  # Not worth a request every few seconds.
+    return ''  # Progress is not worth a request every few seconds.
   with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
     with open(path, 'rb') as file:
       file.seek(0, 2)
@@ -172,20 +172,20 @@ def _progress(folders: Folders, name: str) -> str:
 
 
 class View:
-  """Shows nothing."""
+  """A view that shows nothing."""
 
   def say(self, text: str) -> None:
-    """One thing happened."""
+    """Reports one event."""
 
   def show(self, snapshot: Snapshot) -> None:
-    """This is how things are."""
+    """Shows the progress."""
 
   def close(self) -> None:
-    """Leaves the last state on the screen."""
+    """Ends the view; the last state remains on the screen."""
 
 
 class Lines(View):
-  """A line for each change, for logs."""
+  """Prints a line for each event, for logs."""
 
   def __init__(self):
     self._said: list[str] = []
@@ -205,10 +205,10 @@ class Lines(View):
 
 
 class Live(View):
-  """A table that is drawn anew, with what went wrong above it."""
+  """Shows a live table, with the runs that ended badly above it."""
 
   def __init__(self, console=None):
-    """Takes over the screen, or a `rich.console.Console`."""
+    """Starts the table on the screen, or on a `rich.console.Console`."""
     import rich.live
 
     self._live = rich.live.Live(console=console, auto_refresh=False)
@@ -224,7 +224,7 @@ class Live(View):
     table = rich.table.Table(caption=snapshot.summary())
     for column in ('run', 'state', 'how far'):
       table.add_column(column)
-    # A screen shows so many: what goes on first, then what ended last.
+    # The screen may have too few lines, so running and failed runs come first.
     order = {'running': 0, 'failed': 1, 'finished': 2, 'waiting': 3}
     rows = sorted(snapshot.rows, key=lambda row: order[row[1]])
     room = max(self._live.console.size.height - 7, 5)
@@ -239,7 +239,7 @@ class Live(View):
 
 
 def view() -> View:
-  """The live table on a terminal, if `rich` is installed; else lines."""
+  """Returns the live table on a terminal with `rich` installed, else lines."""
   if sys.stdout.isatty():
     with contextlib.suppress(ImportError):
       return Live()

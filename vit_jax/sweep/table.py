@@ -1,11 +1,11 @@
-"""The results of a sweep in one file and one table, now or when it is done.
+"""Writes the results of a finished or running sweep to a file and a table.
 
   python -m vit_jax.sweep.table --workdir=SWEEPDIR [--sweep=FILE[:ARGUMENT]]
 
-writes SWEEPDIR/results.csv (and .parquet, with pyarrow), a line for each
-finished run, and SWEEPDIR/results.md, which it prints: for each study what was
-chosen on held-out data, and mean and standard deviation over the runs to
-report. --sweep adds the sweep's own summary.
+writes SWEEPDIR/results.csv (and .parquet, with pyarrow), which has a line for
+each finished run. It also writes and prints SWEEPDIR/results.md: for each study
+the candidate that was chosen on held-out data, and the mean and standard
+deviation over the final runs. --sweep adds the sweep's own summary.
 """
 
 import importlib.util
@@ -23,13 +23,13 @@ from vit_jax.workdir import files
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Directory of the sweep.')
 _RUNS = flags.DEFINE_string(
-  'runs', None, 'Where its runs work; default: --workdir.'
+  'runs', None, "Folder of the runs' work directories; default: --workdir."
 )
 _SWEEP = flags.DEFINE_string(
-  'sweep', None, 'FILE[:ARGUMENT], to print its summary too.'
+  'sweep', None, 'FILE[:ARGUMENT]: the sweep whose summary is printed too.'
 )
 
-# What is no time: the same run gives the same file.
+# The metrics that depend on no clock, so that the same run gives the same file.
 _MEASURED = (
   *('accuracy', 'top5_accuracy', 'loss', 'ece', 'count'),
   *('std', 'l2', 'selection_accuracy'),
@@ -37,10 +37,10 @@ _MEASURED = (
 
 
 def gather(sweep: Sweep, finished: schedule.Finished):
-  """A row for each finished run: study, run, role, labels, final metrics.
+  """Returns a row for each finished run: study, run, role, labels, metrics.
 
-  `role` is `candidate`, `chosen` (a candidate, too) or `final`. A run that two
-  studies share has a row in each.
+  `role` is `candidate`, `chosen` (the chosen candidate) or `final`. A run that
+  two studies share has a row for each study.
 
   Returns:
     A `pandas.DataFrame`.
@@ -76,7 +76,7 @@ def gather(sweep: Sweep, finished: schedule.Finished):
 
 
 def render(sweep: Sweep, finished: schedule.Finished) -> str:
-  """The table as Markdown, accuracies in percent."""
+  """Returns the table as Markdown, with accuracies in percent."""
   rows = [row for study in sweep.studies for row in _rows(study, finished)]
   tests = sorted({name for _, _, _, reported, _ in rows for name in reported})
   header = ['study', 'run', 'held-out', *tests, 'runs']
@@ -93,7 +93,7 @@ def render(sweep: Sweep, finished: schedule.Finished) -> str:
 def _rows(
   study: Study, finished: schedule.Finished
 ) -> list[tuple[str, str, str, dict[str, str], str]]:
-  """(study, run, held-out, {evaluation: mean ± std}, runs) of a study."""
+  """Returns a study's (study, run, held-out, {eval: mean ± std}, runs) rows."""
   if study.finals is None:
     return [
       (
@@ -127,9 +127,9 @@ def _rows(
 
 
 def mean_and_std(runs: Sequence[Mapping[str, float]]) -> dict[str, str]:
-  """The accuracies of runs that differ in their seed, in percent.
+  """Returns mean and standard deviation of accuracies over runs, in percent.
 
-  The standard deviation is that of a sample (n - 1); one run has none.
+  The standard deviation is that of a sample (n - 1). A single run has none.
   """
   names = {
     key.removesuffix('/accuracy')
@@ -149,7 +149,7 @@ def mean_and_std(runs: Sequence[Mapping[str, float]]) -> dict[str, str]:
 
 
 def label(run: Run) -> str:
-  """`rate=0.03, dropout=0.1`."""
+  """Returns a run's labels, such as `rate=0.03, dropout=0.1`."""
   return ', '.join(f'{key}={value}' for key, value in run.labels.items())
 
 

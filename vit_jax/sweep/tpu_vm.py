@@ -1,6 +1,6 @@
-"""Runs on a pool of TPU VMs, one on each, through launch/ (needs gcloud).
+"""Launches runs on a pool of TPU VMs, one on each VM (needs gcloud).
 
-The slices are there already, set up by `launch/tpu_vm.py create` and `setup`.
+`launch/tpu_vm.py create` and `setup` must have prepared the slices.
 """
 
 import os
@@ -15,20 +15,21 @@ from vit_jax.sweep.spec import Run
 
 
 class TpuVms:
-  """Starts runs on slices, which go on when this process dies."""
+  """Starts runs on slices; the runs continue when this process dies."""
 
-  interval = 60.0  # Seconds between polls; each is an ssh to all machines.
+  interval = 60.0  # Seconds between polls; each poll is an ssh to all machines.
   survives = True
 
   def __init__(self, folders: Folders, names: Sequence[str]):
-    """Asks nothing of the slices yet.
+    """Checks the arguments; does not contact the slices.
 
     Args:
-      folders: whose `shared` all machines reach.
-      names: of the TPU VMs.
+      folders: the sweep's folders; all machines must see `folders.shared`.
+      names: names of the TPU VMs.
 
     Raises:
-      ValueError: no names, one twice, or the project or the zone is not set.
+      ValueError: there are no names, a name occurs twice, `folders.shared` is
+        a relative path, or the project or the zone is not set.
     """
     if not names or len(set(names)) < len(names):
       raise ValueError(
@@ -41,7 +42,9 @@ class TpuVms:
       section = 'COMPUTE' if key == 'zone' else 'CORE'
       variable = f'CLOUDSDK_{section}_{key.upper()}'
       if not os.environ.get(variable):
-        raise ValueError(f'--launcher=tpu_vm needs ${variable}.')
+        raise ValueError(
+          f'--launcher=tpu_vm needs ${variable}, which is unset.'
+        )
       place[key] = os.environ[variable]
     self.slots = len(names)
     self._targets = {
@@ -64,16 +67,18 @@ class TpuVms:
         commands.main_flags(run, self._folders),
       )
     except self._error as error:
-      # What the machines say would be of the run before.
+      # The machines would report the state of the run before.
       self._not_started.add(name)
       self._shell.say(f'{run.name} did not start on {name}: {error}')
     return name
 
   def poll(self, handle: str) -> int | None:
-    """The exit code, negative for a signal; None while it runs."""
+    """Returns the exit code, negative for a signal; None during the run."""
     if handle not in self._targets:
-      raise ValueError(f'A run is on {handle}, which --tpus= does not name.')
-    self._busy.add(handle)  # It may be of an earlier launcher.
+      raise ValueError(
+        f'A run is on {handle}, which --tpus= does not name: add it.'
+      )
+    self._busy.add(handle)  # An earlier launcher may have started the run.
     if handle in self._not_started:
       self._not_started.discard(handle)
       self._busy.discard(handle)
@@ -81,7 +86,7 @@ class TpuVms:
     try:
       code = exit_code(workers.status(self._shell, self._targets[handle]))
     except self._error:
-      return None  # Not reached just now; the run goes on by itself.
+      return None  # The run continues while the slice is out of reach.
     if code is not None:
       self._busy.discard(handle)
     return code
@@ -92,23 +97,23 @@ class TpuVms:
       try:
         workers.stop(self._shell, self._targets[handle])
       except self._error as error:
-        self._shell.say(f'{handle} was not reached to stop its run: {error}')
+        self._shell.say(f'the run on {handle} could not be stopped: {error}')
 
 
 def exit_code(found: Sequence) -> int | None:
-  """What the machines of a slice say of their run.
+  """Combines the exit codes of a slice's machines.
 
   Args:
     found: the slice's `launch.workers.Worker`s.
 
   Returns:
-    None while any of them is alive, else 0 if all ended well, 1 if one failed,
-    or the code of a run to be started again.
+    None while any machine's run is alive. Otherwise 0 if all ended with 0, 1 if
+    one ended with 1, else the code of a run that must restart.
   """
   if any(worker.alive for worker in found):
     return None
   if not found or any(worker.state in ('new', 'idle') for worker in found):
-    return -signal.SIGKILL  # It was lost with its machines.
+    return -signal.SIGKILL  # The run was lost with its machines.
   codes = [worker.code for worker in found]
   if any(worker.state not in ('ended', 'gave_up') for worker in found):
     return 75

@@ -1,7 +1,8 @@
 """Becomes a run: `python -m vit_jax.sweep.worker PARENT CORES COMMAND...`.
 
-Ties the process to the launcher PARENT and to the cores `0,1`, then turns into
-the command, which inherits both. Standard output is the run's log.
+Ties this process to the life of the launcher PARENT and to CORES, such as
+`0,1`, and then executes the command, which inherits both. Standard output is
+the run's log.
 """
 
 import ctypes
@@ -14,13 +15,13 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>; stays set over exec.
 
 
 def main(parent: str, cores: str, *command: str) -> None:
-  # A run that outlived its launcher would be started a second time by the next.
+  # If a run outlived its launcher, the next launcher would start it twice.
   if sys.platform == 'linux':
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
   if os.getppid() != int(parent):
-    sys.exit(75)  # It died before the signal was arranged.
-  # One whose launcher was killed may still be saving. The lock is the log's:
-  # the command and its children hold it as long as any of them writes there.
+    sys.exit(75)  # The launcher died before prctl took effect.
+  # An earlier process of this run may still be saving, so wait for its lock on
+  # the log. The command and its children hold the lock as long as they live.
   fcntl.flock(sys.stdout, fcntl.LOCK_EX)
   os.set_inheritable(sys.stdout.fileno(), True)
   if hasattr(os, 'sched_setaffinity'):
