@@ -103,7 +103,7 @@ def test_decode_array_converts_channels():
   'array', [np.zeros((2, 2, 3), np.float32), np.zeros((2, 2), np.uint8)]
 )
 def test_decode_wants_uint8_of_rank_three(array):
-  with pytest.raises(ValueError, match=r'uint8 array \[h, w, c\], got'):
+  with pytest.raises(ValueError, match=r'uint8 array \[h, w, c\], but got'):
     ops.decode(array, 3)
 
 
@@ -147,7 +147,7 @@ def test_a_header_that_states_too_many_pixels(jpeg_dct):
   jpeg[frame : frame + 4] = b'\xff\x00\xff\x00'
   with pytest.raises(
     ops.CorruptImageError,
-    match=r'65280 x 65280 pixels .*, more than data\.max_pixels=268,435,456',
+    match=r'65280 x 65280 pixels .* are more than data\.max_pixels=268,435,456',
   ):
     ops.decode(bytes(jpeg), 3, jpeg_dct=jpeg_dct)
 

@@ -164,8 +164,29 @@ def test_class_folders_without_splits(tmp_path):
     (f'{root}/dog/b/2.png', 1),
   ]
   assert records[2].image == b'bytes of dog/b/2.png'
-  with pytest.raises(ValueError, match=f'call it classes:{root}: a random'):
+  message = f'^folder:{root}: expected .* use classes:{root}, '
+  with pytest.raises(ValueError, match=message):
     data.open_source(f'folder:{root}')
+
+
+@pytest.mark.parametrize(
+  'files, found',
+  [
+    ([], '{root} holds 0 images and no folders'),
+    (['1.txt'], '{root} holds no images and no folders'),
+    (['1.jpg'], '{root} holds 1 images and no folders'),
+    (['cat/1.txt'], "{root} holds folders ['cat'] without any image"),
+  ],
+)
+def test_other_layouts_of_classes(tmp_path, monkeypatch, files, found):
+  monkeypatch.setenv('HOME', str(tmp_path.parent))
+  root = _make(tmp_path, files)
+  spec = f'classes:~/{tmp_path.name}'
+  with pytest.raises(ValueError, match=f'^{spec}: expected {root}/CL') as error:
+    data.open_source(spec)
+  assert found.format(root=root) in str(error.value)
+  assert f'use folder:{root}.' in str(error.value)
+  assert 'classes:' not in str(error.value).removeprefix(spec)
 
 
 def test_what_is_not_read_is_counted(tmp_path, monkeypatch):

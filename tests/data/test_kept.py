@@ -172,16 +172,16 @@ def test_where_nothing_can_be_kept_scenes_are_drawn(tmp_path, warnings):
   (tmp_path / 'file').touch()
   for folder, reason in (
     (f'{tmp_path}/file', 'Not a directory'),
-    ('gs://bucket/tfds', 'this is no local folder'),
+    ('gs://bucket/tfds', 'this is not a local folder'),
   ):
     for _ in range(2):
       source = data.open_source('shapes', data_dir=folder)
       _equal(source.read('test', 1), drawn)
       source.read('train', 1)
     assert warnings == [
-      f'Images that are not in {folder}/shapes are drawn at every read, as none'
-      f' can be kept there: {reason}. Set data.data_dir to a local folder that'
-      ' can be written, or to none.'
+      f'Images that are not in {folder}/shapes are rendered at every read,'
+      f' because none can be kept there: {reason}. Set data.data_dir to a'
+      " writable local folder, or to ''."
     ]
     warnings.clear()
   assert not os.path.exists('gs:')
@@ -197,7 +197,7 @@ def test_a_full_disk_is_no_error(tmp_path, warnings, monkeypatch):
     records.write(0, np.ones((1, 2, 3), np.uint8), [1, 2])
   assert records.read(0) is None
   [warning] = warnings
-  assert f' in {tmp_path} are drawn' in warning
+  assert f' in {tmp_path} are rendered' in warning
   assert ': No space left on device. ' in warning
   # It is not tried again.
   monkeypatch.undo()

@@ -170,7 +170,7 @@ def test_a_place_that_cannot_be_written(root, monkeypatch, caplog):
   monkeypatch.setenv('XDG_CACHE_HOME', '/dev/null')
   assert len(_names(_open(root))) == 4
   assert 'list of the 4 files' in caplog.text
-  assert 'XDG_CACHE_HOME names another folder' in caplog.text
+  assert 'Set XDG_CACHE_HOME to another folder' in caplog.text
 
 
 def test_lists_of_few_files_are_not_kept(root, tmp_path, monkeypatch):

@@ -253,7 +253,7 @@ def test_empty_string_only_decodes():
 
 def test_result_of_another_size():
   preprocess = ops.parse('flip', image_size=(5, 6), channels=3)
-  with pytest.raises(ValueError, match=r'7x8 .* 5x6 is expected; end it with'):
+  with pytest.raises(ValueError, match=r'7x8 .* 5x6 is expected; end the prep'):
     preprocess(noise(7, 8), generator())
 
 

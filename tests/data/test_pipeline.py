@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
+from vit_jax import data
 from vit_jax.data import ops, pipeline
 from vit_jax.data.source import Record
 
@@ -61,6 +62,7 @@ def picture(index):
 
 CROP = ops.parse('random_crop|flip', image_size=(4, 5), channels=3)
 WHOLE = ops.parse('', image_size=(8, 9), channels=3)
+RESIZED = ops.parse('resize', image_size=(8, 9), channels=3)
 
 
 def train(view, count, *, preprocess=CROP, **kwargs):
@@ -519,6 +521,18 @@ def test_too_many_labels():
   view = FakeView(2, labels={0: [], 1: [3, 1, 2]})
   with pytest.raises(ValueError, match=r'fake/1 has 3 labels.*max_labels=1'):
     evaluate(view)
+  # A view also names its data set and split; the message names the flag.
+  shapes = data.View(data.open_source('shapes:all'), 'test[:2]')
+  with pytest.raises(
+    ValueError,
+    match=r"test/0 has 6 labels in 'test\[:2\]' of 'shapes:all', .*"
+    r' --config\.data\.max_labels',
+  ):
+    evaluate(shapes, preprocess=RESIZED)
+  picked = data.Picked(shapes, [1])
+  message = r"test/1 has label \d+, outside .* in '1 of test\[:2\]' of 'shapes:"
+  with pytest.raises(ValueError, match=message):
+    evaluate(picked, preprocess=RESIZED, max_labels=6, num_classes=6)
   # Of several, those past the limit are left out, and the image counted.
   rows = join(evaluate(view, max_labels=2))
   assert rows['label'].tolist() == [[-1, -1], [3, 1], [-1, -1], [-1, -1]]

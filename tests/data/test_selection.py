@@ -167,7 +167,7 @@ def test_views_of_random_parts():
   assert len(view) == 3
   assert view[0].name == 'test/0'
   assert view.label(2) == view[2].label
-  with pytest.raises(IndexError, match='has 3 records, not 3'):
+  with pytest.raises(IndexError, match='has 3 records, and no record 3'):
     view[3]
   other = View(Numbers(), 'shuffled(train, seed=1)[1:]')
   assert view.shared(other) == 1

@@ -388,7 +388,8 @@ def test_other_classes_than_the_tasks(data_dir, tmp_path):
   text = path.read_text()
   path.write_text(text.replace('"numClasses": "6"', '"numClasses": "7"'))
   (tmp_path / 'dmlab/2.0.1/label.labels.txt').write_text('0\n1\n2\n3\n4\n5\n6')
-  with pytest.raises(ValueError, match=r'has 6 classes, but .* has 7'):
+  message = r'has 6 classes, but .* has 7\. Prepare the original dmlab:2.0.1 ag'
+  with pytest.raises(ValueError, match=message):
     data.open_source('vtab:dmlab', data_dir=str(tmp_path))
 
 
