@@ -144,7 +144,7 @@ def no_training(monkeypatch):
     ({'evals.test.split': 'test[5:5]'}, 'test[5:5] selects nothing'),
     ({'data.train_split': 'valid'}, "Split expression 'valid' over the splits"),
     ({'evals.test.split': 'valid'}, 'over the splits train (288), test (72)'),
-    ({'data.dataset': 'digit:01'}, "Data spec 'digit:01' is none of"),
+    ({'data.dataset': 'digit:01'}, "Data spec 'digit:01' is unknown or incom"),
     ({'data.preprocess': 'flap'}, "unknown operation 'flap'; choose from ["),
     ({'evals.test.preprocess': ''}, 'gave an image of 8x8'),
     ({'data.unreadable': 'skip'}, "unknown policy unreadable='skip'; choose"),

@@ -141,7 +141,8 @@ def test_the_state_s_weights_are_used():
   zero = _evaluate(source, scale=0.0)
   # All features are equal: the first of the classes, which are balanced.
   assert zero['5shot/accuracy'] == pytest.approx(10 / 37)
-  with pytest.raises(ValueError, match='features of 20 of 20 images are not'):
+  message = r'^evals\.few_shot: the features of 20 of 20 images are not finite'
+  with pytest.raises(ValueError, match=message):
     _evaluate(source, scale=np.nan, shots=(5,))
 
 
@@ -164,8 +165,8 @@ def test_a_class_with_too_few_images_gives_all_it_has(logged):
   expected = np.mean(fitted.predict(new) == labels)
   assert values['5shot/accuracy'] == pytest.approx(expected)
   assert logged == [
-    "4 of 4 classes have fewer images in 'train' than 5 shots, and give all"
-    " they have; 'class 0' has 4."
+    "evals.few_shot: 4 of 4 classes have fewer images in 'train' than 5 shots,"
+    " so all their images are used; 'class 0' has 4."
   ]
 
 
@@ -209,7 +210,7 @@ def test_strengths_are_selected_on_their_own_split(logged):
     ),
     (
       {'l2': (1.0, 2.0), 'selection': 'train[5:]', 'train': 'train[:9]'},
-      'share 4 images; choose splits that share none',
+      'share 4 images; choose disjoint splits',
     ),
     ({'test': 'train[15:]'}, 'share 5 images'),
     ({'shots': ()}, r'shots=\(\) must be different numbers'),

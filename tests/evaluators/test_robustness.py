@@ -192,7 +192,11 @@ def test_a_file_of_classes(tmp_path):
     ({'cow': 0}, "names 1 classes that the data does not have, such as 'cow'"),
     ({'cat': 'n99'}, "'cat' is 'n99', which is neither one of the model's 8"),
     ({'cat': 8}, "'cat' is 8, which is neither"),
-    ({'cat': []}, "no class of the data is one that the model knows, by '"),
+    ({'cat': []}, "the model knows no class of the data by '"),
+    ({'cat': 1.0}, "'cat' is 1.0, which is neither .* whole number"),
+    ({'cat': True}, "'cat' is True, which is neither"),
+    ({'cat': {'n01': 1}}, "'cat' is {'n01': 1}, which is neither"),
+    ({'cat': [['n01'], 1]}, r"'cat' is \['n01'\], which is neither"),
   ],
 )
 def test_a_wrong_file_of_classes(tmp_path, content, message):
@@ -203,7 +207,7 @@ def test_a_wrong_file_of_classes(tmp_path, content, message):
 
 
 def test_wrong_places_of_classes(tmp_path):
-  with pytest.raises(ValueError, match='nowhere does not exist; classes must'):
+  with pytest.raises(ValueError, match='nowhere does not exist; `classes` mus'):
     classes.table(str(tmp_path / 'nowhere'), ('cat',), NAMES)
   with pytest.raises(ValueError, match=r"lacks \['folder_to_objectnet_label"):
     classes.table(str(tmp_path), ('cat',), NAMES)

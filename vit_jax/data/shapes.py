@@ -76,8 +76,8 @@ FACTORS = {
   'count': ('one', 'two', 'three', 'four'),
 }
 
-# A digest of this many scenes of a split identifies the renderer's version. Each
-# value of each factor occurs in them.
+# A digest of this many scenes of a split identifies the renderer's version.
+# Each value of each factor occurs in them.
 _PROBES = 64
 
 
