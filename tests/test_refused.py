@@ -137,8 +137,8 @@ def no_training(monkeypatch):
     ),
     (
       {'evals.test.dataset': 'digits:012'},
-      "evals.test: 'digits:012' has 3 classes, 'digits:01', which the model is"
-      ' trained on, 2.',
+      "evals.test: 'digits:012' has 3 classes, but the training data"
+      " 'digits:01' has 2.",
     ),
     ({'data.train_split': 'train[:0]'}, 'train[0:0] selects nothing'),
     ({'evals.test.split': 'test[5:5]'}, 'test[5:5] selects nothing'),

@@ -1,4 +1,4 @@
-"""How many examples of each class there are."""
+"""Guards the count of the examples of each class, and its command."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from vit_jax.data import balance
 
 
 class Labelled(data.Source):
-  """Records without images, whose labels are given."""
+  """Records with given labels and without images."""
 
   def __init__(self, labels):
     self._labels = labels
@@ -22,7 +22,7 @@ class Labelled(data.Source):
 
 
 class Cheap(Labelled):
-  """Also knows all labels without reading a record."""
+  """A source that also knows all labels without reading a record."""
 
   def labels(self, split):
     return np.array(self._labels, np.int32)

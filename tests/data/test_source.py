@@ -1,10 +1,12 @@
+"""Guards views of a source, and errors of data specs."""
+
 import pytest
 
 from vit_jax import data
 
 
 class Numbers(data.Source):
-  """Record i of a split is (split, i)."""
+  """A source whose record i of a split is (split, i)."""
 
   info = data.SourceInfo('numbers', {'train': 10, 'test': 4}, ('a', 'b', 'c'))
 

@@ -190,7 +190,7 @@ def test_a_classifiers_evaluations_of_it_are_refused(pretrained, tmp_path):
     ),
     (
       lambda c: setattr(c, 'loss', config_lib.default().loss),
-      r"evals.test is for runs with loss.name='masked_patch', .* 'softm",
+      r"evals.test is for runs with loss.name='masked_patch', but .*'soft",
     ),
     (
       lambda c: c.loss.__delattr__('fraction'),
