@@ -131,14 +131,14 @@ def no_training(monkeypatch):
     ),
     (
       {'evals.test.dataset': 'digits:012'},
-      "evals.test: 'digits:012' has 3 classes, 'digits:01', which the model is"
-      ' trained on, 2.',
+      "evals.test: 'digits:012' has 3 classes, but the training data"
+      " 'digits:01' has 2.",
     ),
     ({'data.train_split': 'train[:0]'}, 'train[0:0] selects nothing'),
     ({'evals.test.split': 'test[5:5]'}, 'test[5:5] selects nothing'),
     ({'data.train_split': 'valid'}, "Split expression 'valid' over the splits"),
     ({'evals.test.split': 'valid'}, 'over the splits train (288), test (72)'),
-    ({'data.dataset': 'digit:01'}, "Data spec 'digit:01' is none of"),
+    ({'data.dataset': 'digit:01'}, "Data spec 'digit:01' is unknown or incom"),
     ({'data.preprocess': 'flap'}, "unknown operation 'flap'; choose from ["),
     ({'evals.test.preprocess': ''}, 'gave an image of 8x8'),
     ({'data.unreadable': 'skip'}, "unknown policy unreadable='skip'; choose"),

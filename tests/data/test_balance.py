@@ -1,4 +1,4 @@
-"""How many examples of each class there are."""
+"""Guards the count of the examples of each class, and its command."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from vit_jax.data import balance
 
 
 class Labelled(data.Source):
-  """Records without images, whose labels are given."""
+  """Records with given labels and without images."""
 
   def __init__(self, labels):
     self._labels = labels
@@ -22,7 +22,7 @@ class Labelled(data.Source):
 
 
 class Cheap(Labelled):
-  """Also knows all labels without reading a record."""
+  """A source that also knows all labels without reading a record."""
 
   def labels(self, split):
     return np.array(self._labels, np.int32)
@@ -49,7 +49,7 @@ def test_an_example_of_several_labels_counts_for_each_once():
 def test_a_label_that_is_no_class():
   for wrong in (3, -1):
     view = data.View(Labelled([0, wrong]), 'train')
-    with pytest.raises(ValueError, match=f'the label {wrong}, but 3 classes'):
+    with pytest.raises(ValueError, match=rf'label {wrong}.* \[0, 3\)'):
       data.class_balance(view)
 
 
@@ -87,7 +87,7 @@ def test_what_would_take_long_is_not_counted(monkeypatch):
   view = data.View(Cheap(many), 'train')
   assert balance.is_cheap(view)
   assert balance.describe(view, None) == (
-    'classes not counted: the labels of 11 examples would have to be read.'
+    'classes not counted: that needs the labels of 11 examples to be read.'
   )
 
 
@@ -117,11 +117,11 @@ def test_command(print_of, monkeypatch):
   ]
   assert print_of(split='shuffled(train)[:9]', classes=1)[3:] == [
     '           5  0',
-    '... and 1 classes more (--classes=2).',
+    '... and 1 more classes (--classes=2 lists all).',
   ]
   monkeypatch.setattr(balance, '_RECORDS', 8)
   assert print_of(split='train[:9]')[2:] == [
-    'classes not counted: the labels of 9 examples would have to be read.',
-    'Count them by --count.',
+    'classes not counted: that needs the labels of 9 examples to be read.',
+    'Pass --count to count them.',
   ]
   assert len(print_of(split='train[:9]', count=True)) == 5

@@ -1,4 +1,4 @@
-"""Decoding, and files that must not pass for a whole picture."""
+"""Guards decoding: exact pixels, and an error for every incomplete file."""
 
 import struct
 
@@ -33,10 +33,10 @@ def with_exif(jpeg, *, orientation=1, thumbnail=b''):
 
 
 def cmyk_jpeg():
-  """An 8x8 JPEG of one colour, red, by hand; OpenCV writes no CMYK.
+  """Builds a red 8x8 JPEG byte by byte, since OpenCV writes no CMYK.
 
-  Adobe's CMYK is inverted: 255 is no ink. All quantisers are 8, so that the one
-  coefficient of a block, its mean, moves each pixel by 1 from 128.
+  Adobe's CMYK is inverted: 255 means no ink. All quantisers are 8, so a block's
+  only coefficient, its mean, moves each pixel by its own value from 128.
   """
 
   def segment(marker, payload):
@@ -47,15 +47,15 @@ def cmyk_jpeg():
   header += segment(0xDB, bytes([0]) + bytes([8] * 64))
   components = b''.join(bytes([i, 0x11, 0]) for i in (1, 2, 3, 4))
   header += segment(0xC0, struct.pack('>BHHB', 8, 8, 8, 4) + components)
-  # Mean: codes 00 for a difference of 7 bits, 01 for one of 8 bits.
+  # Codes of the mean: 00 for a difference of 7 bits, 01 for 8 bits.
   header += segment(0xC4, bytes([0x00, 0, 2] + [0] * 14 + [7, 8]))
-  # Other coefficients: code 0, none follow.
+  # The only code of the other coefficients, 0, means that none follow.
   header += segment(0xC4, bytes([0x10, 1] + [0] * 15 + [0]))
   selectors = b''.join(bytes([i, 0x00]) for i in (1, 2, 3, 4))
   header += segment(0xDA, bytes([4]) + selectors + bytes([0, 63, 0]))
-  high = '00' + '1111111' + '0'  # +127: stored 255.
-  low = '01' + '01111111' + '0'  # -128: stored 0.
-  bits = high + low + low + high  # No cyan, magenta, yellow, no black: red.
+  high = '00' + '1111111' + '0'  # +127, decoded to 255.
+  low = '01' + '01111111' + '0'  # -128, decoded to 0.
+  bits = high + low + low + high  # Magenta and yellow without cyan or black.
   bits += '1' * (-len(bits) % 8)
   scan = int(bits, 2).to_bytes(len(bits) // 8, 'big')
   return header + scan.replace(b'\xff', b'\xff\x00') + b'\xff\xd9'
@@ -84,7 +84,7 @@ def test_decode_colour_to_one_channel():
 def test_decode_cmyk_jpeg():
   decoded = ops.decode(cmyk_jpeg(), 3)
   assert decoded.shape == (8, 8, 3)
-  # Decoders round the conversion from CMYK in their own ways.
+  # Decoders round the conversion from CMYK differently.
   np.testing.assert_allclose(decoded, np.zeros((8, 8, 3)) + [255, 0, 0], atol=1)
 
 
@@ -103,7 +103,7 @@ def test_decode_array_converts_channels():
   'array', [np.zeros((2, 2, 3), np.float32), np.zeros((2, 2), np.uint8)]
 )
 def test_decode_wants_uint8_of_rank_three(array):
-  with pytest.raises(ValueError, match=r'uint8 array \[h, w, c\], got'):
+  with pytest.raises(ValueError, match=r'uint8 array \[h, w, c\], but got'):
     ops.decode(array, 3)
 
 
@@ -114,7 +114,7 @@ def test_exif_orientation_is_ignored_unless_asked_for():
   for channels in (1, 3):
     assert ops.decode(jpeg, channels).shape == (16, 32, channels)
     upright = ops.decode(jpeg, channels, upright=True)
-    # Turned by a quarter, clockwise.
+    # Orientation 6 is a clockwise quarter turn.
     stored = ops.decode(jpeg, channels, jpeg_dct='accurate')
     np.testing.assert_array_equal(upright, np.rot90(stored, -1))
   parsed = ops.parse('', image_size=(32, 16), channels=3, upright=True)
@@ -128,7 +128,7 @@ def test_jpegs_are_decoded_fast_or_accurately(channels):
     ops.parse('', image_size=64, channels=channels, jpeg_dct=dct)(jpeg, None)
     for dct in ('fast', 'accurate')
   )
-  # OpenCV's, in its own order of colours.
+  # OpenCV decodes to BGR.
   found = cv2.imdecode(np.frombuffer(jpeg, np.uint8), 1 if channels == 3 else 0)
   found = found[:, :, ::-1] if channels == 3 else found[:, :, None]
   np.testing.assert_array_equal(accurate, found)
@@ -147,7 +147,7 @@ def test_a_header_that_states_too_many_pixels(jpeg_dct):
   jpeg[frame : frame + 4] = b'\xff\x00\xff\x00'
   with pytest.raises(
     ops.CorruptImageError,
-    match=r'65280 x 65280 pixels .*, more than data\.max_pixels=268,435,456',
+    match=r'65280 x 65280 pixels .* are more than data\.max_pixels=268,435,456',
   ):
     ops.decode(bytes(jpeg), 3, jpeg_dct=jpeg_dct)
 
@@ -161,7 +161,7 @@ def test_pixels_are_counted_before_they_are_decoded(suffix, monkeypatch):
     pytest.skip(f'OpenCV {cv2.__version__} writes no {suffix}')
   data = encode(noise(48, 80), suffix)
   assert ops.decode(data, 3, max_pixels=3840).shape == (48, 80, 3)
-  # Neither decoder is asked for what is too large.
+  # A too large image must reach neither decoder.
   monkeypatch.setattr(cv2, 'imdecode', None)
   monkeypatch.setattr(simplejpeg, 'decode_jpeg', None)
   parsed = ops.parse('', image_size=48, channels=3, max_pixels=3839)
@@ -199,7 +199,7 @@ def test_progressive_jpeg_and_trailing_bytes_are_complete():
   assert ops.decode(progressive, 3).shape == (32, 48, 3)
   with pytest.raises(ops.CorruptImageError):
     ops.decode(progressive[: progressive.rfind(b'\xff\xda')], 3)
-  # What a camera may write after the picture, such as a second one.
+  # A camera may write bytes after the picture, such as a second picture.
   for trailer in (b'\xff\xda trailer', progressive[:-20], bytes(10)):
     assert ops.decode(progressive + trailer, 3).shape == (32, 48, 3)
 
@@ -217,7 +217,7 @@ def test_thumbnail_does_not_pass_for_the_picture():
   thumbnail = encode(noise(8, 8), '.jpg')
   jpeg = with_exif(encode(noise(32, 32), '.jpg'), thumbnail=thumbnail)
   assert ops.decode(jpeg, 3).shape == (32, 32, 3)
-  # Cut in the picture's own header, after the whole thumbnail.
+  # Cut the picture after its whole thumbnail.
   end = jpeg.find(thumbnail) + len(thumbnail)
   for cut in (end, end + 40, len(jpeg) - 2):
     with pytest.raises(ops.CorruptImageError, match='truncated JPEG'):

@@ -1,3 +1,5 @@
+"""Guards `digits`: a fixed, balanced order, disjoint splits, and its errors."""
+
 import importlib.util
 import pickle
 import types
@@ -42,7 +44,7 @@ def test_images_use_the_full_range():
   assert image.shape == (8, 8, 1)
   assert image.dtype == np.uint8
   values = set(np.unique([view[i].image for i in range(len(view))]).tolist())
-  # 0..16 times 255 / 16 = 15.9375, rounded.
+  # The scans hold 0..16; times 255 / 16 = 15.9375, rounded.
   assert values == {
     *(0, 16, 32, 48, 64, 80, 96, 112, 128),
     *(143, 159, 175, 191, 207, 223, 239, 255),

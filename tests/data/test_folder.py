@@ -1,3 +1,5 @@
+"""Guards `folder:` and `classes:`: which files are read, and in which order."""
+
 import os
 import pickle
 import socket
@@ -28,7 +30,7 @@ def _make(root, files):
 
 @pytest.fixture(params=['local', 'epath'])
 def root(request, tmp_path, monkeypatch):
-  """A data set, read as a local folder and as a remote one is."""
+  """Returns a data set, to read both as a local and as a remote folder."""
   ignored = [
     *('train/dog/notes.txt', 'train/dog/.hidden.jpg', 'train/.cat/1.jpg'),
     *('README.jpg', '.cache/a/1.jpg', 'train/labels.csv'),
@@ -57,7 +59,7 @@ def test_records_are_sorted_by_class_then_path(root):
     ('train/dog/2.jpg', 1),
     ('train/dog/deep/er/1.jpeg', 1),
     ('train/dog-b/x.webp', 2),
-    # `test` has no ants, and numbers its classes like `train`.
+    # `test` has no ants, but uses the same labels as `train`.
     ('test/dog/9.jpg', 1),
     ('test/emu/8.tiff', 3),
   ]
@@ -70,7 +72,7 @@ def test_records_are_sorted_by_class_then_path(root):
 
 
 def test_order_is_not_that_of_the_file_system(tmp_path):
-  # 0, 7, 14, 21, 28, 5, ...: neither this order nor its reverse is sorted.
+  # The order 0, 7, 14, 21, 28, 5, ... is neither sorted nor reversely sorted.
   names = [f'{7 * i % 30:02}' for i in range(30)]
   root = _make(tmp_path, [f'train/a/{name}.jpg' for name in names])
   view = data.View(data.open_source(f'folder:{root}'), 'train')
@@ -164,8 +166,29 @@ def test_class_folders_without_splits(tmp_path):
     (f'{root}/dog/b/2.png', 1),
   ]
   assert records[2].image == b'bytes of dog/b/2.png'
-  with pytest.raises(ValueError, match=f'call it classes:{root}: a random'):
+  message = f'^folder:{root}: expected .* use classes:{root}, '
+  with pytest.raises(ValueError, match=message):
     data.open_source(f'folder:{root}')
+
+
+@pytest.mark.parametrize(
+  'files, found',
+  [
+    ([], '{root} holds 0 images and no folders'),
+    (['1.txt'], '{root} holds no images and no folders'),
+    (['1.jpg'], '{root} holds 1 images and no folders'),
+    (['cat/1.txt'], "{root} holds folders ['cat'] without any image"),
+  ],
+)
+def test_other_layouts_of_classes(tmp_path, monkeypatch, files, found):
+  monkeypatch.setenv('HOME', str(tmp_path.parent))
+  root = _make(tmp_path, files)
+  spec = f'classes:~/{tmp_path.name}'
+  with pytest.raises(ValueError, match=f'^{spec}: expected {root}/CL') as error:
+    data.open_source(spec)
+  assert found.format(root=root) in str(error.value)
+  assert f'use folder:{root}.' in str(error.value)
+  assert 'classes:' not in str(error.value).removeprefix(spec)
 
 
 def test_what_is_not_read_is_counted(tmp_path, monkeypatch):
@@ -205,7 +228,7 @@ def test_pipes_are_left_out_by_name_and_never_opened(tmp_path, monkeypatch):
   assert '3 file(s) are not read' in line
   for name in ('a/pipe.jpg', 'a/b/linked.jpg', 'a/socket.png'):
     assert f'{root}/train/{name} (no regular file) 1' in line
-  # Nor what became one after it was listed.
+  # A file that becomes a pipe after the listing is not opened either.
   os.remove(f'{root}/train/a/1.jpg')
   os.mkfifo(f'{root}/train/a/1.jpg')
   with pytest.raises(OSError, match=r'train/a/1\.jpg is a pipe or a device'):

@@ -1,4 +1,4 @@
-"""Digests of data sets: equal for equal data, and what they tell apart."""
+"""Guards digests of data sets: equal for equal data, different for changes."""
 
 import pickle
 import shutil
@@ -24,7 +24,7 @@ def _digest(root, split='train'):
 
 
 def _parts(root, other):
-  """What differs between two folders: facts, and names of examples."""
+  """Returns the facts and the names of examples that differ in two folders."""
   a, b = _digest(root), _digest(other)
   facts = [k for k in a['train'] if a['train'][k] != b['train'][k]]
   contents = {
@@ -38,7 +38,7 @@ def _parts(root, other):
 
 @pytest.fixture
 def both(tmp_path):
-  """A folder and its copy."""
+  """Returns a folder and its copy."""
   one = _make(tmp_path / 'one')
   shutil.copytree(one, tmp_path / 'other')
   return one, tmp_path / 'other'
@@ -62,7 +62,7 @@ def test_what_is_told_apart(both, tmp_path):
   assert _parts(one, other) == [NAMES, 'ant/1.jpg', 'ant/1b.jpg']
   (other / 'train/ant/1b.jpg').rename(other / 'train/ant/1.jpg')
   assert _parts(one, other) == []
-  # Of the same size.
+  # The new contents have the same size.
   (other / 'train/ant/1.jpg').write_bytes(b'ant 2')
   (other / 'train/ant/2.jpg').write_bytes(b'ant 1')
   assert _parts(one, other) == ['ant/1.jpg', 'ant/2.jpg']

@@ -1,3 +1,5 @@
+"""Guards kept scenes: they equal rendered ones, whatever happened to a file."""
+
 import multiprocessing
 import os
 import pickle
@@ -9,7 +11,7 @@ import pytest
 from vit_jax import data
 from vit_jax.data import kept, shapes
 
-# Of a scene: 64 * 64 * 3 bytes of image, six labels, four of checksum.
+# Bytes of a scene: 64 * 64 * 3 for the image, 6 labels, 4 for the checksum.
 SCENE = 12_298
 
 
@@ -39,7 +41,7 @@ def _tiny(path):
 
 @pytest.fixture
 def warnings(monkeypatch):
-  """What is warned of; that it was before in this process is forgotten."""
+  """Returns the messages of warnings, and clears the caches before."""
   messages = []
   kept._warn.cache_clear()
   shapes._kept.cache_clear()
@@ -62,7 +64,7 @@ def test_a_second_read_does_not_render(scenes, monkeypatch, tmp_path):
   first = scenes.read('train', 5)
   monkeypatch.setattr(shapes, 'render', _refuse)
   _equal(scenes.read('train', 5), first)
-  # Whatever it is that is asked of the scene.
+  # Another factor of the scene does not render it either.
   count = data.open_source('shapes:count', data_dir=str(tmp_path))
   np.testing.assert_array_equal(count.read('train', 5).image, first.image)
   with pytest.raises(AssertionError, match='train/4 was rendered'):
@@ -87,7 +89,8 @@ def test_the_file_has_a_record_where_its_index_says(scenes, tmp_path):
   )
 
 
-# The first byte, a label, the checksum, and zeros in place of the second half.
+# The cases damage the first byte, a label, the checksum, and (by zeros) the
+# second half.
 @pytest.mark.parametrize('start, stop', [(0, 1), (-5, -4), (-1, 0), (-6000, 0)])
 def test_a_damaged_record_is_drawn_anew(start, stop, scenes, tmp_path):
   before = [scenes.read('train', i) for i in range(2)]
@@ -145,7 +148,7 @@ def test_every_value_of_every_factor_is_among_the_probes(split):
 
 
 def _read(source, start):
-  """Every scene of 0 .. 39, from one on."""
+  """Reads the scenes 0 .. 39, beginning at `start`."""
   return {
     i % 40: source.read('train', i % 40) for i in range(start, start + 40)
   }
@@ -153,7 +156,7 @@ def _read(source, start):
 
 def test_processes_fill_one_file_together(scenes, tmp_path, monkeypatch):
   scenes.read('train', 7)
-  # A source that has read is sent to the others.
+  # Pickling also works after the source has opened its file.
   assert pickle.loads(pickle.dumps(scenes)).info.spec == 'shapes:all'
   with multiprocessing.get_context('spawn').Pool(2) as pool:
     results = pool.starmap(_read, [(scenes, 0), (scenes, 20)], chunksize=1)
@@ -172,16 +175,16 @@ def test_where_nothing_can_be_kept_scenes_are_drawn(tmp_path, warnings):
   (tmp_path / 'file').touch()
   for folder, reason in (
     (f'{tmp_path}/file', 'Not a directory'),
-    ('gs://bucket/tfds', 'this is no local folder'),
+    ('gs://bucket/tfds', 'this is not a local folder'),
   ):
     for _ in range(2):
       source = data.open_source('shapes', data_dir=folder)
       _equal(source.read('test', 1), drawn)
       source.read('train', 1)
     assert warnings == [
-      f'Images that are not in {folder}/shapes are drawn at every read, as none'
-      f' can be kept there: {reason}. Set data.data_dir to a local folder that'
-      ' can be written, or to none.'
+      f'Images that are not in {folder}/shapes are rendered at every read,'
+      f' because none can be kept there: {reason}. Set data.data_dir to a'
+      " writable local folder, or to ''."
     ]
     warnings.clear()
   assert not os.path.exists('gs:')
@@ -197,9 +200,9 @@ def test_a_full_disk_is_no_error(tmp_path, warnings, monkeypatch):
     records.write(0, np.ones((1, 2, 3), np.uint8), [1, 2])
   assert records.read(0) is None
   [warning] = warnings
-  assert f' in {tmp_path} are drawn' in warning
+  assert f' in {tmp_path} are rendered' in warning
   assert ': No space left on device. ' in warning
-  # It is not tried again.
+  # The file is not written again.
   monkeypatch.undo()
   records.write(0, np.ones((1, 2, 3), np.uint8), [1, 2])
   assert records.read(0) is None

@@ -1,4 +1,4 @@
-"""Lists of image files that are kept on disk."""
+"""Guards lists of image files on disk: used while valid, made again if not."""
 
 import json
 import os
@@ -22,7 +22,7 @@ HOUR = 3600 * 10**9
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-  """A small data set whose list is kept, changed an hour ago."""
+  """Returns a small data set, changed an hour ago, whose list will be kept."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   monkeypatch.setattr(listing, '_KEPT_FROM', 1)
   root = tmp_path / 'set'
@@ -77,7 +77,7 @@ def test_processes_share_what_is_kept(root, monkeypatch):
   source = _open(root)
   _no_walk(monkeypatch)
   dump = pickle.dumps(source._listing)
-  assert len(dump) < 400  # A path, and a digest.
+  assert len(dump) < 400  # The pickle holds only a path and a digest.
   copy = pickle.loads(dump)
   assert isinstance(copy.names, np.memmap)
   assert copy.path('val', 0) == 'cat/é.png'
@@ -88,7 +88,7 @@ def test_processes_that_list_at_the_same_time_agree(root, tmp_path):
   dump = pickle.dumps(first._listing)
   kept = first._listing.kept
   before = os.stat(f'{kept}/names.npy').st_ino
-  # As another one that had found none.
+  # Act as another process that found no kept list.
   walk = listing._Walk(root, '')
   again = listing._keep(walk.listing, walk.folders, root, kept)
   assert again.digest == first._listing.digest
@@ -170,7 +170,7 @@ def test_a_place_that_cannot_be_written(root, monkeypatch, caplog):
   monkeypatch.setenv('XDG_CACHE_HOME', '/dev/null')
   assert len(_names(_open(root))) == 4
   assert 'list of the 4 files' in caplog.text
-  assert 'XDG_CACHE_HOME names another folder' in caplog.text
+  assert 'Set XDG_CACHE_HOME to another folder' in caplog.text
 
 
 def test_lists_of_few_files_are_not_kept(root, tmp_path, monkeypatch):

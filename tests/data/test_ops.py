@@ -1,4 +1,4 @@
-"""Image operations and the strings that name them."""
+"""Guards image operations and the strings that name them."""
 
 import pickle
 
@@ -28,14 +28,14 @@ def encode(image, extension):
 
 def test_resize_values():
   image = np.array([[[0], [100]]], np.uint8)
-  # Centres at -0.25, 0.25, 0.75, 1.25 of the source's.
+  # The new centres are at -0.25, 0.25, 0.75, 1.25 of the source.
   resized = ops.Resize((1, 4))(image, generator())
   assert resized.tolist() == [[[0], [25], [75], [100]]]
 
 
 def test_resize_does_not_antialias_unless_asked():
   image = np.array([[[0], [0], [0], [100], [200], [0], [0], [0]]], np.uint8)
-  # Centres at 1.5 and 5.5: between two pixels out of four.
+  # The new centres are at 1.5 and 5.5, and only their two neighbours count.
   plain = ops.Resize((1, 2))(image, generator())
   assert plain.tolist() == [[[0], [0]]]
   smooth = ops.Resize((1, 2), antialias=True)(image, generator())
@@ -151,13 +151,13 @@ def test_inception_crop_area_and_aspect():
   assert aspect.min() > 0.75 * 0.99
   assert aspect.max() < 1.33 * 1.01
   assert aspect.mean() == pytest.approx((0.75 + 1.33) / 2, abs=0.01)
-  # Every place is as likely: the middle of the crop's room is the mean.
+  # All places are equally likely, so the mean is the middle.
   assert (top / (480 - height + 1)).mean() == pytest.approx(0.5, abs=0.02)
   assert (left / (640 - width + 1)).mean() == pytest.approx(0.5, abs=0.02)
 
 
 def test_inception_crop_draws_the_height_uniformly():
-  # At a fixed aspect of one, on a square: sides from 100 * sqrt(0.04) to 100.
+  # The aspect is 1 and the image square, so sides are 100 * sqrt(0.04) to 100.
   op = ops.InceptionCrop(8, min_area=0.04, min_aspect=1.0, max_aspect=1.0)
   rng = generator()
   heights = np.array([op.box(100, 100, rng)[2] for _ in range(4000)])
@@ -253,7 +253,7 @@ def test_empty_string_only_decodes():
 
 def test_result_of_another_size():
   preprocess = ops.parse('flip', image_size=(5, 6), channels=3)
-  with pytest.raises(ValueError, match=r'7x8 .* 5x6 is expected; end it with'):
+  with pytest.raises(ValueError, match=r'7x8 .* 5x6 is expected; end the prep'):
     preprocess(noise(7, 8), generator())
 
 

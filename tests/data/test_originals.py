@@ -1,7 +1,7 @@
-"""Operations that claim to be an original's, against its definition.
+"""Guards that operations match their originals in other code.
 
-References are written in NumPy from the definitions; with TensorFlow installed
-(`-m tensorflow`) the whole list is compared with TensorFlow itself.
+NumPy references follow the originals' definitions. With TensorFlow installed,
+`-m tensorflow` also compares the whole list with TensorFlow itself.
 """
 
 import math
@@ -20,7 +20,7 @@ PHOTOGRAPHS = [
   pathlib.Path(sklearn.__file__).parent / 'datasets' / 'images' / name
   for name in ('china.jpg', 'flower.jpg')
 ]
-# What the originals do to photographs: sizes to which they are resized.
+# Sizes to which the originals resize photographs.
 SIZES = [(256, 384), (224, 224), (448, 671), (600, 200)]
 
 
@@ -30,12 +30,12 @@ def photograph(request):
 
 
 def _small(photograph):
-  """32 x 32, as CIFAR's."""
+  """Shrinks to 32 x 32, the size of CIFAR's images."""
   return cv2.resize(photograph, (32, 32), interpolation=cv2.INTER_AREA)
 
 
 def _area_weights(old, new):
-  """How much of each new pixel each old one covers, [new, old]."""
+  """Returns the share of each new pixel that each old one covers."""
   starts = np.arange(new)[:, None] * old / new
   ends = starts + old / new
   cells = np.arange(old)[None, :]
@@ -55,7 +55,7 @@ def _bilinear_weights(old, new):
 
 
 def _reference(image, size, weights):
-  """float64 [height, width, 3]."""
+  """Resizes by weight matrices: float64 [height, width, 3]."""
   rows, columns = (
     weights(old, new) for old, new in zip(image.shape, size, strict=False)
   )
@@ -69,7 +69,7 @@ def test_bilinear_is_the_released_codes_but_for_rounding(photograph, size):
   for image in (photograph, _small(photograph)):
     found = ops.Resize(size)(image, None)
     expected = _reference(image, size, _bilinear_weights)
-    # OpenCV computes with 11 bits.
+    # OpenCV's weights have 11 bits.
     assert np.abs(found - expected).max() < 1
     assert np.abs(found - expected).mean() < 0.3
     # big_vision truncates: half a level less.
@@ -90,13 +90,13 @@ def test_area_repeats_pixels_to_a_multiple(photograph):
   found = ops.ResizeSmall(448, method='area')(small, None)
   expected = small.repeat(14, axis=0).repeat(14, axis=1)
   np.testing.assert_array_equal(found, expected)
-  # What bilinear makes of it is another picture.
+  # Bilinear gives another picture.
   other = ops.ResizeSmall(448)(small, None)
   assert np.abs(found.astype(int) - other).mean() > 2
 
 
 def _sampled_box(height, width, rng):
-  """A crop as TensorFlow's kernel draws one, step by step."""
+  """Draws a crop step by step as TensorFlow's kernel does."""
   area = height * width
   for _ in range(100):
     aspect = rng.uniform(0.75, 1.33)
@@ -152,7 +152,7 @@ def test_resizing_is_tensorflows(tf, photograph, size, method):
     expected = tf.image.resize(image, size, method=method).numpy()
     found = ops.Resize(size, method=method)(image, None)
     if method == 'area':
-      # Its sums fall just short of whole numbers.
+      # TensorFlow's sums fall just short of whole numbers.
       expected = np.floor(expected + 1e-3)
       assert np.abs(found - expected).mean() < 0.05
     assert np.abs(found - expected).mean() < 0.3
@@ -167,7 +167,7 @@ def test_resize_small_is_big_visions_with_tensorflow(tf, photograph):
       expected = np.floor(tf.image.resize(image, sides, method='area').numpy())
       found = ops.ResizeSmall(size, method='area')(image, None)
       assert found.shape == expected.shape
-      # Where its sums fall short of a whole number, it truncates that away.
+      # TensorFlow truncates sums that fall just short of a whole number.
       assert np.abs(found - expected).max() <= 1
       assert np.abs(found - expected).mean() < 0.2
 
@@ -199,7 +199,7 @@ def test_inception_crops_are_tensorflows(tf, height, width):
 @pytest.mark.parametrize('channels', [1, 3])
 def test_jpegs_are_decoded_as_by_tensorflow(tf, path, channels):
   data = path.read_bytes()
-  # Its default, which the originals take.
+  # TensorFlow's default, which the originals use.
   fast = tf.image.decode_jpeg(data, channels).numpy()
   np.testing.assert_array_equal(ops.decode(data, channels), fast)
   accurate = tf.image.decode_jpeg(
@@ -217,7 +217,7 @@ def test_crops_and_pngs_are_tensorflows(tf, photograph):
   np.testing.assert_array_equal(
     ops.decode(png, 3), tf.io.decode_image(png, 3).numpy()
   )
-  # big_vision's offsets: half of what is left, rounded down.
+  # big_vision's offsets are half of the remainder, rounded down.
   height, width = photograph.shape[:2]
   expected = tf.image.crop_to_bounding_box(
     photograph, (height - 224) // 2, (width - 225) // 2, 224, 225
@@ -227,7 +227,7 @@ def test_crops_and_pngs_are_tensorflows(tf, photograph):
 
 
 def _from_tensorflow(tf):
-  """Each operation that draws nothing, and what TensorFlow has for it."""
+  """Returns text of an operation -> TensorFlow's equivalent of it."""
   return {
     'flip': lambda image: tf.image.flip_left_right(image),
     'pad(4)': lambda image: tf.pad(image, [[4, 4], [4, 4], [0, 0]]),
@@ -244,7 +244,7 @@ def _from_tensorflow(tf):
 
 
 class _Draws:
-  """Draws what an operation that may do nothing needs to do something."""
+  """A generator whose draws make a random operation act."""
 
   def random(self):
     return 0.0
@@ -261,7 +261,7 @@ def test_operations_that_only_move_pixels_are_tensorflows(tf, photograph):
 
 @pytest.mark.tensorflow
 def test_random_crops_are_tensorflows(tf):
-  # The place of a crop is the value of its first pixel.
+  # The value of the first pixel gives the place of a crop.
   places = np.arange(40 * 50, dtype=np.int32).reshape(40, 50, 1)
   draw = tf.function(lambda: tf.image.random_crop(places, (32, 32, 1))[0, 0, 0])
   expected = np.array([int(draw()) for _ in range(10_000)])

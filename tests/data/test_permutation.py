@@ -1,4 +1,4 @@
-"""An order of any number of records, without a list of them."""
+"""Guards orders of records: permutations that stay fixed and look random."""
 
 import collections
 
@@ -36,12 +36,12 @@ def test_integers_and_arrays_agree():
 
 
 def test_literal_orders():
-  # What results were reported on: these must never change.
+  # Reported results depend on these orders, which must never change.
   assert _order(10).tolist() == [2, 7, 0, 9, 1, 6, 8, 4, 3, 5]
   assert _order(10, 1).tolist() == [9, 5, 8, 0, 2, 3, 7, 6, 1, 4]
   found = [permutation.permute(i, 303_000_000, 0) for i in range(4)]
   assert found == [3_390_490, 256_420_745, 109_790_059, 162_269_904]
-  # More than 2**32.
+  # This size is above 2**32.
   index = permutation.permute(5, 10**12, 3)
   assert index == 595_678_579_450
   assert permutation.invert(index, 10**12, 3) == 5
@@ -55,7 +55,7 @@ def test_epochs_and_runs_have_seeds_of_their_own():
   }
   assert len(seeds) == 900
   assert all(0 <= seed < 2**64 for seed in seeds)
-  # What resumed runs go on with: it must never change.
+  # Resumed runs depend on these seeds, which must never change.
   assert permutation.epoch_seed(0, 0) == 5197578548964807871
   assert permutation.epoch_seed(7, 299) == 9935891521076201860
 
@@ -74,20 +74,20 @@ def test_seeds_give_unrelated_orders():
   one, other = _order(1000, 0), _order(1000, 1)
   # Two random orders have one record at the same place on average.
   assert (one == other).sum() < 8
-  # Of two random halves, half are shared: 250 +- 8.
+  # Two random halves share half of their records: 250 +- 8.
   assert 200 < len(np.intersect1d(one[:500], other[:500])) < 300
 
 
 @pytest.mark.parametrize('size', [1000, 1024, 1025, 100_000])
 def test_prefixes_are_spread_evenly(size):
-  """Chi-squared of 20 equal ranges: 19 +- 6 for a random subset."""
+  """Tests chi-squared over 20 equal ranges: 19 +- 6 for a random subset."""
   values = []
   for seed in range(20):
     prefix = _order(size, seed)[: size // 10]
     counts = np.histogram(prefix, bins=20, range=(0, size))[0]
     mean = len(prefix) / 20
     values.append(((counts - mean) ** 2 / mean).sum())
-  # Without replacement: 0.9 * 19 = 17.1, and its mean of 20 is +- 1.3.
+  # Draws are without replacement: 0.9 * 19 = 17.1. The mean of 20 is +- 1.3.
   assert 12 < np.mean(values) < 23
 
 
@@ -102,7 +102,7 @@ def test_few_records_have_all_orders():
   counts = collections.Counter(
     tuple(_order(4, seed).tolist()) for seed in range(2400)
   )
-  # 100 +- 10 each.
+  # Each of the 24 orders occurs 100 +- 10 times.
   assert len(counts) == 24
   assert min(counts.values()) > 50
   assert max(counts.values()) < 160

@@ -1,4 +1,4 @@
-"""Batches: the same rows however they are split, made or resumed."""
+"""Guards batches: the same rows for any hosts, threads, workers or resume."""
 
 import dataclasses
 import itertools
@@ -12,20 +12,19 @@ import cv2
 import numpy as np
 import pytest
 
+from vit_jax import data
 from vit_jax.data import ops, pipeline
 from vit_jax.data.source import Record
 
 
 @dataclasses.dataclass
 class FakeView:
-  """Record i is noise of seed i, 8x9, as an array; its label is i.
-
-  Picklable, as worker processes want it.
+  """A picklable view. Record i is 8x9 noise of seed i, with label i.
 
   Attributes:
     n: number of records.
-    corrupt: indices whose image is no image.
-    labels: labels by index, where they are not i.
+    corrupt: indices of records whose bytes are not an image.
+    labels: index -> label, if the label is not the index.
   """
 
   n: int
@@ -42,7 +41,7 @@ class FakeView:
 
 
 class BrokenView(FakeView):
-  """Fails to read record 3 with an exception that cannot be pickled."""
+  """A view that fails at record 3 with an exception that cannot be pickled."""
 
   def __getitem__(self, index):
     if index == 3:
@@ -61,6 +60,7 @@ def picture(index):
 
 CROP = ops.parse('random_crop|flip', image_size=(4, 5), channels=3)
 WHOLE = ops.parse('', image_size=(8, 9), channels=3)
+RESIZED = ops.parse('resize', image_size=(8, 9), channels=3)
 
 
 def train(view, count, *, preprocess=CROP, **kwargs):
@@ -77,7 +77,7 @@ def evaluate(view, *, preprocess=WHOLE, **kwargs):
 
 
 def rows_of(host, hosts, batch_size=8):
-  """One host's rows if each has one equal run of them."""
+  """Returns the rows of a host if each host has an equal, consecutive share."""
   size = batch_size // hosts
   return range(host * size, (host + 1) * size)
 
@@ -122,13 +122,13 @@ def test_train_rows_are_the_records():
 
 
 def test_train_order_is_frozen():
-  # Written down once: another order would break resumed runs.
+  # These labels are fixed, since another order would break resumed runs.
   labels = join(train(FakeView(5), 3))['label'].tolist()
   assert labels == [2, 3, 1, 0, 4, 3, 0, 1, 2, 4, 1, 3]
 
 
 class SortedView:
-  """Records sorted by class, as class folders are; their images are nothing."""
+  """Records sorted by class, like class folders, with one-pixel images."""
 
   def __init__(self, size, classes):
     self._size = size
@@ -143,11 +143,11 @@ class SortedView:
 
 
 def test_sorted_records_come_as_by_chance():
-  """The beginning of an epoch of ImageNet-21k's size.
+  """Checks the beginning of an epoch of ImageNet-21k's size.
 
-  With Grain's shuffle 111 neighbours share a class, the counts of a batch
-  correlate at 0.1 with those of the next and vary 1.4 times as much, and the
-  last figure is 19,365.
+  With Grain's own shuffle, 111 neighbours share a class. The counts of a batch
+  correlate at 0.1 with those of the next batch and vary 1.4 times as much. The
+  last statistic is 19,365.
   """
   size, classes, batch, steps = 12_400_000, 21_841, 500, 240
   batches = pipeline.train_batches(
@@ -156,34 +156,34 @@ def test_sorted_records_come_as_by_chance():
     **dict(batch_size=batch, seed=0, num_classes=classes, threads=0),
   )
   labels = join(list(itertools.islice(batches, steps)))['label']
-  # Of 120,000 pairs a 21,841st is 5.5 +- 2.3.
+  # By chance, 5.5 +- 2.3 of 120,000 pairs share one of 21,841 classes.
   assert (labels[1:] == labels[:-1]).sum() < 15
-  # Of a hundred classes, so that each occurs.
+  # A hundred groups of classes, so that each occurs.
   groups = labels * 100 // classes
   counts = np.stack(
     [np.bincount(x, minlength=100) for x in groups.reshape(steps, batch)]
   )
   centred = counts - batch / 100
-  # 1 +- 0.01 if they are multinomial.
+  # If the counts are multinomial, this is 1 +- 0.01.
   variance = np.mean(centred**2) / (batch / 100 * (1 - 1 / 100))
   assert variance == pytest.approx(1, abs=0.03)
   correlation = np.mean(centred[1:] * centred[:-1]) / np.mean(centred**2)
   assert abs(correlation) < 0.03
-  # mixup blends neighbours, which are any two.
+  # mixup blends neighbours, which must be independent.
   table = np.zeros((10, 10))
   np.add.at(table, tuple(groups.reshape(-1, 2).T // 10), 1)
   expected = table.sum() / 100
-  # Chi-squared of 99 degrees of freedom: 99 +- 14.
+  # Chi-squared with 99 degrees of freedom is 99 +- 14.
   assert ((table - expected) ** 2 / expected).sum() < 99 + 5 * 14
 
 
 class Meeting(FakeView):
-  """Reads only while as many threads as that read at a time."""
+  """A view that reads only while `parties` threads read at the same time."""
 
   parties = 4
 
   def __getitem__(self, index):
-    if index:  # The first record is also read alone, for its label's shape.
+    if index:  # The first record is also read alone for its label's shape.
       self.barrier.wait(20)
     return super().__getitem__(index)
 
@@ -204,7 +204,7 @@ def test_pieces_of_a_batch(rows, threads, piece):
 
 
 def test_workers_hold_few_pieces(monkeypatch):
-  """Each is four arrays, and an array two open files of the parent."""
+  """A piece has four arrays, and an array costs the parent two open files."""
   seen = []
 
   def spy(num_workers, per_worker_buffer_size):
@@ -223,7 +223,7 @@ def test_workers_hold_few_pieces(monkeypatch):
 
 
 def test_each_epoch_is_another_permutation():
-  # 15 batches of 4 are 6 epochs of 10, whose ends fall inside batches.
+  # 15 batches of 4 are 6 epochs of 10, and epochs end inside batches.
   labels = join(train(FakeView(10), 15))['label']
   epochs = labels.reshape(6, 10)
   assert (np.sort(epochs, axis=1) == np.arange(10)).all()
@@ -233,7 +233,7 @@ def test_each_epoch_is_another_permutation():
 def test_augmentation_differs_between_epochs_and_seeds():
   view = FakeView(1)
   images = join(train(view, 10))['image'].reshape(40, -1)
-  # 5 * 5 places and two directions, of which 40 draws hit some twice.
+  # There are 5 * 5 places and two directions; 40 draws repeat a few of them.
   assert len(np.unique(images, axis=0)) > 20
   other = join(train(view, 10, seed=1))['image'].reshape(40, -1)
   assert (images != other).any(axis=1).mean() > 0.8
@@ -256,7 +256,7 @@ def test_train_rows_are_the_same_on_any_number_of_hosts(hosts):
   ]
   assert parts[0][0]['label'].shape == (8 // hosts,)
   assert_same([join(step) for step in zip(*parts, strict=True)], expected)
-  # The test would be empty if no row were a substitute.
+  # Make sure that a row is a substitute.
   assert join(expected)['unreadable'].any()
 
 
@@ -279,7 +279,7 @@ def test_start_step_skips_batches(start, host):
 
 
 def test_start_far_away():
-  # Ten million epochs in; no batch before it is made.
+  # This start is ten million epochs away, and must not make earlier batches.
   batch = train(FakeView(8), 1, start_step=2 * 10**7)[0]
   assert set(batch['label']) <= set(range(8))
 
@@ -303,7 +303,7 @@ def test_workers_change_nothing():
   actual = train(view, 5, start_step=3, workers=1, **kwargs)
   assert_same(actual, expected)
   assert type(actual[0]['image']) is np.ndarray
-  # Three batches: two workers do not get the same number.
+  # There are three batches, so the two workers get different numbers of them.
   expected = evaluate(view, **kwargs)
   assert_same(evaluate(view, workers=2, **kwargs), expected)
 
@@ -349,7 +349,8 @@ def _is_running(pid):
     text = pathlib.Path(f'/proc/{pid}/stat').read_text()
   except OSError:
     return False
-  return text.rpartition(')')[2].split()[0] != 'Z'  # Nobody waits for it.
+  # Zombies count as ended, since nothing collects their exit status.
+  return text.rpartition(')')[2].split()[0] != 'Z'
 
 
 def test_threads_and_prefetch_reach_grain(monkeypatch):
@@ -361,7 +362,7 @@ def test_threads_and_prefetch_reach_grain(monkeypatch):
     return options(**kwargs)
 
   monkeypatch.setattr(pipeline.grain, 'ReadOptions', spy)
-  # Of 4 rows, in pieces of one.
+  # Each batch has 4 rows, in pieces of one row.
   monkeypatch.setattr(pipeline.os, 'cpu_count', lambda: 6)
   train(FakeView(3), 1, threads=3)
   train(FakeView(3), 1, threads=2, prefetch=7)
@@ -443,14 +444,14 @@ def test_train_substitutes_an_unreadable_image():
   view = FakeView(10, corrupt=(3, 7))
   kwargs = dict(preprocess=WHOLE, unreadable='skip-and-count')
   rows = join(train(view, 25, **kwargs))
-  # Ten epochs, two of ten records each.
+  # In each of ten epochs, two of ten records are unreadable.
   assert rows['unreadable'].sum() == 20
   assert rows['mask'].all()
   substitutes = rows['label'][rows['unreadable']]
   assert len(set(substitutes)) > 4
   for image, label in zip(rows['image'], rows['label'], strict=True):
     np.testing.assert_array_equal(image, picture(label))
-  # The other rows are as if nothing had happened.
+  # The other rows do not change.
   sound = join(train(FakeView(10), 25, preprocess=WHOLE))
   np.testing.assert_array_equal(
     rows['label'][~rows['unreadable']], sound['label'][~rows['unreadable']]
@@ -519,7 +520,19 @@ def test_too_many_labels():
   view = FakeView(2, labels={0: [], 1: [3, 1, 2]})
   with pytest.raises(ValueError, match=r'fake/1 has 3 labels.*max_labels=1'):
     evaluate(view)
-  # Of several, those past the limit are left out, and the image counted.
+  # A view also names its data set and split; the message names the flag.
+  shapes = data.View(data.open_source('shapes:all'), 'test[:2]')
+  with pytest.raises(
+    ValueError,
+    match=r"test/0 has 6 labels in 'test\[:2\]' of 'shapes:all', .*"
+    r' --config\.data\.max_labels',
+  ):
+    evaluate(shapes, preprocess=RESIZED)
+  picked = data.Picked(shapes, [1])
+  message = r"test/1 has label \d+, outside .* in '1 of test\[:2\]' of 'shapes:"
+  with pytest.raises(ValueError, match=message):
+    evaluate(picked, preprocess=RESIZED, max_labels=6, num_classes=6)
+  # With several labels allowed, those past the limit are dropped and counted.
   rows = join(evaluate(view, max_labels=2))
   assert rows['label'].tolist() == [[-1, -1], [3, 1], [-1, -1], [-1, -1]]
   assert rows['truncated'].tolist() == [False, True, False, False]
@@ -540,7 +553,7 @@ def test_errors_of_operations_name_the_record():
 
 @pytest.mark.parametrize('options', [dict(threads=2), dict(workers=1)])
 def test_errors_of_threads_and_workers_arrive(options):
-  # Also those that cannot be pickled; reading is no matter of policy.
+  # Also exceptions that cannot be pickled. The policy does not cover reads.
   with pytest.raises(RuntimeError, match='record 3 failed: LocalError: the d'):
     evaluate(BrokenView(4), unreadable='skip-and-count', **options)
 
@@ -555,7 +568,7 @@ def test_errors_of_threads_and_workers_arrive(options):
   ],
 )
 def test_host_arguments(kwargs, message):
-  # At once, not when the first batch is asked for.
+  # The error comes at once, and not with the first batch.
   kwargs = dict(batch_size=4, num_classes=9) | kwargs
   with pytest.raises(ValueError, match=message):
     pipeline.train_batches(FakeView(3), CROP, seed=0, **kwargs)

@@ -1,4 +1,4 @@
-"""Selections against lists of the very records."""
+"""Guards selections, by comparison with explicit lists of records."""
 
 import itertools
 import pickle
@@ -14,7 +14,7 @@ SIZES = {'train': 97, 'test': 10}
 
 
 def _naive(parts):
-  """The records in their order, as (split, index)."""
+  """Returns the records in order, as (split, index)."""
   records = []
   for part in parts:
     if isinstance(part, selection.Range):
@@ -27,11 +27,11 @@ def _naive(parts):
 
 
 def _random_expression(rng, depth=2):
-  """A sum of up to two terms, each sliced or not."""
+  """Returns a sum of up to two terms, each sliced or whole."""
 
   def cut():
     low, high = sorted(rng.choice(101, 2, replace=False))
-    # At least a record of 10.
+    # At least 20%, so that slices of 10 records are not empty.
     high = min(100, max(high, low + 20))
     low = min(low, high - 20)
     return rng.choice(['', f'[{low}%:{high}%]', f'[:{high}%]', f'[{low}%:]'])
@@ -51,7 +51,7 @@ def _pairs(count=150):
   rng = np.random.default_rng(0)
   while count:
     one, other = _random_expression(rng), _random_expression(rng)
-    # Different slices of the same order are what matters most.
+    # Different slices of the same order are the most important case.
     if rng.random() < 0.3:
       one, other = f'shuffled({one})[:60%]', f'shuffled({one})[60%:]'
     try:
@@ -87,7 +87,7 @@ def test_shared_records_are_those_of_sets(monkeypatch):
     assert one.shared(other) == expected, (one, other)
     assert other.shared(one) == expected, (one, other)
     with monkeypatch.context() as patch:
-      # As if both were too large to be listed: never less.
+      # If both are too large to list, the bound must not be below the count.
       patch.setattr(selection, '_LISTED', 0)
       bound = one.shared(other)
     assert expected <= bound <= min(len(one), len(other))
@@ -114,11 +114,11 @@ def test_hundreds_of_millions_are_not_listed():
   subset = resolve('shuffled(train)[:90_000_000]')
   assert subset.shared(resolve('shuffled(train)[:9_000_000]')) == 9_000_000
   assert subset.shared(resolve('shuffled(train)[98%:]')) == 0
-  # Counted: about 300 of 1000.
+  # These are counted: about 300 of 1000.
   assert 240 < subset.shared(resolve('train[:1000]')) < 360
-  # Not counted: at most all of them.
+  # These are not counted, so the bound is all of them.
   assert subset.shared(resolve('train[:5_000_000]')) == 5_000_000
-  # Of each term at most all of it.
+  # The bound of each term is all of the term.
   several = resolve('shuffled(train)[:2_000_000]+test')
   assert several.shared(resolve('train[:5_000_000]')) == 2_000_000
   assert subset.place(89_999_999)[0] == 'train'
@@ -141,7 +141,7 @@ def test_what_a_random_part_is_taken_from(split, whole):
 
 
 class Numbers(data.Source):
-  """Record i of a split is (split, i)."""
+  """A source whose record i of a split is (split, i)."""
 
   info = data.SourceInfo('numbers', SIZES, ('a', 'b'))
 
@@ -167,7 +167,7 @@ def test_views_of_random_parts():
   assert len(view) == 3
   assert view[0].name == 'test/0'
   assert view.label(2) == view[2].label
-  with pytest.raises(IndexError, match='has 3 records, not 3'):
+  with pytest.raises(IndexError, match='has 3 records, and no record 3'):
     view[3]
   other = View(Numbers(), 'shuffled(train, seed=1)[1:]')
   assert view.shared(other) == 1

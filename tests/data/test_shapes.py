@@ -1,3 +1,5 @@
+"""Guards `shapes`: each factor can be measured in the picture, and is pure."""
+
 import colorsys
 import pickle
 
@@ -13,7 +15,7 @@ SCENES = 1000
 
 @pytest.fixture(scope='module')
 def scenes():
-  """Images [n, 64, 64, 3], ink masks [n, 64, 64], labels factor -> [n]."""
+  """Returns images [n, 64, 64, 3], ink masks [n, 64, 64], and factor -> [n]."""
   rendered = [shapes.render('train', i) for i in range(SCENES)]
   images = np.stack([image for image, _ in rendered])
   # Shapes are saturated, backgrounds nearly grey.
@@ -26,7 +28,7 @@ def scenes():
 
 
 def _boxes(mask):
-  """Bounding boxes (x, y, width, height) of the separate pieces of a mask."""
+  """Returns boxes (x, y, width, height) of the connected pieces of a mask."""
   _, _, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8))
   return stats[1:, :4]
 
@@ -93,10 +95,10 @@ def test_position_is_the_cell_of_the_groups_centre(scenes):
 
 def test_size_follows_from_the_area(scenes):
   images, _, labels = scenes
-  # How much of each pixel is covered: 1 where the colour is purest.
+  # The covered share of each pixel; 1 where the colour is purest.
   ink = np.clip(np.ptp(images.astype(float), axis=-1) - 30, 0, None)
   ink /= ink.max(axis=(1, 2), keepdims=True)
-  # Areas of triangle, half-disc, L, T and U whose longer side is 1.
+  # Areas of triangle, half-disc, L, T and U with a longer side of 1.
   units = np.array([0.4, np.pi / 8, 0.45, 0.45, 0.59])[labels['shape']]
   areas = ink.sum(axis=(1, 2)) / (labels['count'] + 1)
   sides = np.sqrt(areas / units)
@@ -114,7 +116,7 @@ def test_shape_and_orientation_are_those_of_the_nearest_scene(scenes):
     side = max(width, height)
     saturation = np.ptp(image.astype(np.float32), axis=-1) / 255
     saturation = np.pad(saturation, side)
-    # A square around the piece's centre, with a little room.
+    # Crop a square around the piece's centre, with some margin.
     cx, cy = x + (width - 1) / 2 + side, y + (height - 1) / 2 + side
     scale = 16 / (side * 1.3)
     warp = np.array(

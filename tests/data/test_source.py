@@ -1,10 +1,12 @@
+"""Guards views of a source, and errors of data specs."""
+
 import pytest
 
 from vit_jax import data
 
 
 class Numbers(data.Source):
-  """Record i of a split is (split, i)."""
+  """A source whose record i of a split is (split, i)."""
 
   info = data.SourceInfo('numbers', {'train': 10, 'test': 4}, ('a', 'b', 'c'))
 
@@ -45,7 +47,7 @@ def test_view_is_iterable():
 
 @pytest.mark.parametrize('index', [-1, 4])
 def test_view_has_bounds(index):
-  with pytest.raises(IndexError, match=f"'test' has 4 records, not {index}"):
+  with pytest.raises(IndexError, match=f'has 4 records, and no record {index}'):
     data.View(Numbers(), 'test')[index]
 
 
@@ -62,7 +64,7 @@ def test_num_classes():
   'spec', ['', 'digit', 'imagenet2012', 'folder', 'folder:', 'tfds:']
 )
 def test_unknown_or_incomplete_specs_list_the_choices(spec):
-  with pytest.raises(ValueError, match='is none of') as error:
+  with pytest.raises(ValueError, match='is unknown or incomplete') as error:
     data.open_source(spec)
   assert repr(spec) in str(error.value)
   for kind in ('digits', 'shapes', 'folder:PATH', 'tfds:NAME'):

@@ -1,4 +1,4 @@
-"""Split expressions: what they select, in which order, what they share."""
+"""Guards split expressions: their records, order, overlap, and errors."""
 
 import pytest
 
@@ -15,8 +15,8 @@ SIZES = {'train': 101, 'test': 10}
     ('train[:50]', [('train', 0, 50)]),
     ('train[-5:]', [('train', 96, 101)]),
     ('train[:-1]', [('train', 0, 100)]),
-    # Percentages round to the nearest example: 33 % of 101 is 33.33, 66 % is
-    # 66.66, 98 % is 98.98.
+    # Percentages round to the nearest example. 33 % of 101 is 33.33, 66 % is
+    # 66.66, and 98 % is 98.98.
     ('train[33%:66%]', [('train', 33, 67)]),
     ('train[:98%]', [('train', 0, 99)]),
     ('train[98%:]+test', [('train', 99, 101), ('test', 0, 10)]),
@@ -48,8 +48,8 @@ def test_ranges(split, expected):
     ('', 'Unrecognized split format'),
     ('shuffled(train', 'the parentheses of .* do not match; the forms are NA'),
     ('train)+(test', 'the parentheses of .* do not match; the forms are NAME'),
-    ('shufled(train)', "'shufled.train.' is not understood; the forms are NA"),
-    ('shuffled(train)5', 'is not understood; .* seed=N'),
+    ('shufled(train)', "cannot parse 'shufled.train.'; the forms are NA"),
+    ('shuffled(train)5', 'cannot parse .*; .* seed=N'),
     ('shuffled(trian)', "Unknown split 'trian'"),
     ('shuffled()', 'Unrecognized split format'),
     ('shuffled(train, sed=1)', "Unrecognized split format: 'train, sed=1'"),
@@ -79,7 +79,7 @@ TRAIN = (Range('train', 0, 101),)
   'split, expected',
   [
     ('shuffled(train)', [_shuffled(TRAIN, 0, 101)]),
-    # Rounded as a plain slice is: 33 % of 101 is 33.33, 66 % is 66.66.
+    # Rounds like a plain slice: 33 % of 101 is 33.33, 66 % is 66.66.
     ('shuffled(train)[33%:66%]', [_shuffled(TRAIN, 33, 67)]),
     ('shuffled(train)[98%:]', [_shuffled(TRAIN, 99, 101)]),
     ('shuffled(train)[:0.9%]', [_shuffled(TRAIN, 0, 1)]),
@@ -134,13 +134,13 @@ def test_names(split, names):
     ('shuffled(train[:98%])[:10%]', 'shuffled(train[98%:], seed=1)', False),
     ('shuffled(train[:99%])[:10%]', 'shuffled(train[98%:])', True),
     ('shuffled(train+test)[:9%]', 'shuffled(train+test)[9%:]', False),
-    # Places of an order in which each record is twice.
+    # The order holds each record twice.
     ('shuffled(train+train)[:9%]', 'shuffled(train+train)[9%:]', True),
     ('shuffled(train)', 'test', False),
     ('train[:200]', 'train[80%:]', True),
     ('shuffled(train)[:200]', 'shuffled(train)[80%:]', True),
     ('shuffled(train)[:200]', 'shuffled(train)[200:]', False),
-    # Malformed: nothing shows that they do not.
+    # A malformed expression may overlap with any other.
     ('shuffled(train)[:200]', 'shuffled(train[200:]', True),
     ('all', 'all', True),
   ],

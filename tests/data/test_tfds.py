@@ -1,3 +1,5 @@
+"""Guards `tfds:`: prepared data gives the same records, without TensorFlow."""
+
 import concurrent.futures
 import io
 import json
@@ -19,7 +21,7 @@ from vit_jax.data import tfds as tfds_source
 
 def _jpeg(value):
   pixels = np.full((4, 5, 3), value, np.uint8)
-  # Zeros at the end are bytes like any others.
+  # Zeros at the end must survive.
   return cv2.imencode('.jpg', pixels)[1].tobytes() + b'\0\0'
 
 
@@ -36,7 +38,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def data_dir(folder, tmp_path_factory):
-  """Holds `from_folder` and `tiny`, a data set with many kinds of features."""
+  """Writes `from_folder`, and `tiny` with many kinds of features."""
   path = tmp_path_factory.mktemp('tfds')
   tfds_from_folder.write(folder, path)
   features = {
@@ -141,7 +143,7 @@ def test_home_is_expanded(data_dir, monkeypatch):
 
 
 def test_other_features_are_not_decoded(data_dir):
-  # `mask` holds bytes that no decoder takes.
+  # No decoder accepts the bytes in `mask`.
   assert _tiny(data_dir, 'unnamed').read('train', 1).image == _jpeg(1)
 
 
@@ -149,7 +151,7 @@ def test_pickles_also_after_reading(data_dir):
   source = data.open_source('tfds:from_folder', data_dir=data_dir)
   record = source.read('train', 6)
   dump = pickle.dumps(source)
-  # The open files stay behind.
+  # The pickle must not hold open files.
   assert b'ArrayRecordDataSource' not in dump
   copy = pickle.loads(dump)
   assert copy.info == source.info
@@ -211,7 +213,7 @@ def test_unknown_version(data_dir):
 
 
 def _set_formats(tmp_path, folder, **formats):
-  """Writes the folder and makes its description tell of other formats."""
+  """Writes the folder, and sets other formats in its description."""
   tfds_from_folder.write(folder, tmp_path)
   path = tmp_path / 'from_folder/1.0.0/dataset_info.json'
   description = json.loads(path.read_text())
@@ -283,8 +285,8 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 @pytest.mark.parametrize(
   'own, hard, files, found',
   [
-    (1024, 4096, 500, '1024'),  # As it was.
-    (1024, 4096, 1024, '4096'),  # ImageNet.
+    (1024, 4096, 500, '1024'),  # The limit suffices.
+    (1024, 4096, 1024, '4096'),  # ImageNet's number of shards.
     (64, 4096, 4095, 'are 4,095 files that stay open, but .* 4,096 at most'),
   ],
 )

@@ -1,8 +1,8 @@
-"""All 19 tasks on TFDS's mock data, from their real splits to the score.
+"""Guards all 19 tasks on TFDS's mock data, from their real splits to the score.
 
-Mock data has no splits: each index of any split is a random record. So the data
-sets are described with their published sizes, and each task trains on the
-thousand images that are its own.
+Mock data has no splits: each index of any split is a random record. So the
+tests describe the data sets with their published sizes, and each task trains on
+its own thousand images.
 """
 
 import json
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.tensorflow
 
 
 class Generator(mocking.SerializedRandomFakeGenerator):
-  """TFDS's own, but for what TFDS itself refuses to encode."""
+  """TFDS's generator, without the values that TFDS cannot encode."""
 
   def __init__(self, features, num_examples):
-    # Else the parts of a sequence, of CLEVR's objects, have several lengths.
+    # By default, the parts of a sequence (CLEVR's objects) differ in length.
     super().__init__(features, num_examples, constant_dynamic_shape=True)
 
   def _generate_random_obj(self, feature, tensor_info, rng):
@@ -37,7 +37,7 @@ class Generator(mocking.SerializedRandomFakeGenerator):
 
 
 def _describe(task, data_dir):
-  """Writes a data set's description, with the published sizes of its splits."""
+  """Writes a data set's description with the published sizes of its splits."""
   builder = task.later_builder or task.builder
   write(builder, str(data_dir))
   [path] = (data_dir / builder.split(':')[0]).glob('*/dataset_info.json')
@@ -62,7 +62,7 @@ def test_nineteen_tasks(tmp_path, monkeypatch, capsys):
     thousand = stage.data.train_split
     test_vtab.shrink(stage)
     stage.data.train_split, stage.data.num_examples = thousand, 1000
-    # All of them would take hours.
+    # The whole test split would take hours.
     test = tasks.TASKS[name].test.partition('[')[0]
     stage.evals.test.split = f'{test}[-40:]'
   workdir = tmp_path / 'runs'

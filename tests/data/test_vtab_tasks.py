@@ -1,4 +1,4 @@
-"""The 19 tasks: their table, labels, splits, and records of TFDS's features."""
+"""Guards the 19 tasks: their table, labels, splits, and records."""
 
 import io
 import json
@@ -16,8 +16,8 @@ from vit_jax.data import decode, splits, vtab_labels, vtab_tasks
 
 # The table --------------------------------------------------------------------
 
-# Task, TFDS name, where the 200 come from, the test split, number of classes,
-# and whether training images are cropped and flipped.
+# Task, TFDS name, split of the 200 images, test split, number of classes, and
+# whether training images are cropped and flipped.
 TABLE = """
 caltech101           caltech101:3.*.*        train[2754:2954]     test            102 y y
 cifar100             cifar100:3.*.*          train[45000:45200]   test            100 y y
@@ -41,7 +41,7 @@ smallnorb_elevation  smallnorb:2.*.*         test[:200]           test[50%:]    
 """  # noqa: E501
 ROWS = {row.split()[0]: row.split()[1:] for row in TABLE.strip().split('\n')}
 
-# Examples of TFDS's splits, and how many are to be reported on.
+# TFDS name -> (examples of the splits, examples of the reported accuracy).
 SIZES = {
   'caltech101': ({'train': 3059, 'test': 6084}, 6084),
   'cifar100': ({'train': 50_000, 'test': 10_000}, 10_000),
@@ -178,7 +178,7 @@ def test_clevr_distance_names():
     ([(2, 20.5), (0, 60)], 2),
     ([(3, 5), (7, -1000)], 3),
     ([], 3),
-    # Beside the camera is in front of the first edge, too.
+    # A vehicle beside the camera also has the first class.
     ([(0, -2)], 0),
   ],
 )
@@ -201,7 +201,7 @@ def test_dsprites_orientation():
   labels = [
     _label('dsprites_orientation', label_orientation=i) for i in range(40)
   ]
-  # Three values, two, three, two ...
+  # Classes have three values, two, three, two, ...
   assert labels[:11] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
   assert labels[37:] == [14, 15, 15]
   names = vtab_tasks.TASKS['dsprites_orientation'].class_names
@@ -223,14 +223,14 @@ def test_a_mask_becomes_black_and_white():
   assert image[:, :, 0].tolist() == [[0, 255], [255, 0]]
   assert image.shape == (2, 2, 3)
   assert (image == image[:, :, :1]).all()
-  # Decoding says what is wrong with it, where that is expected.
+  # Unreadable images pass, so that decoding reports them.
   assert vtab_labels.black_and_white(b'no image') == b'no image'
 
 
-# Records, written with the features that TFDS has for each data set -----------
+# Records, written with TFDS's features of each data set -----------------------
 
 SIZE = 8
-# What is not just the record's number; the records are these two in turn.
+# Features of two alternating records that are not just the record's number.
 SPECIAL = {
   'clevr': [
     {'objects': [{'pixel_coords': p} for p in _points(9, 8.2, 12)]},
@@ -270,7 +270,7 @@ def _png(pixels):
 
 
 def _value(feature, i):
-  """Some value of a feature, `i` where it can be."""
+  """Returns a value of a feature, which is `i` if possible."""
   if isinstance(feature, tfds.features.Sequence):
     return [_value(feature.feature, i)] * 2
   if isinstance(feature, tfds.features.FeaturesDict):
@@ -299,8 +299,8 @@ def write(name, data_dir):
   """Writes `SIZE` records of each split with the features of TFDS's own code.
 
   Args:
-    name: TFDS's name, with a version that it can make.
-    data_dir: where the data set goes.
+    name: TFDS's name, with a version that TFDS can prepare.
+    data_dir: folder of the written data set.
   """
   builder = tfds.builder(name, data_dir=data_dir)
   special = SPECIAL.get(builder.name, [{}, {}])
@@ -310,7 +310,7 @@ def write(name, data_dir):
       yield i, _example(builder.info.features, i % 2, special[i % 2])
 
   builder.info.as_proto.disable_shuffling = True
-  # Otherwise it looks for checksums of downloads, of which there are none.
+  # Without a path, TFDS does not look for checksums of downloads.
   type(builder).code_path = None
   builder._split_generators = lambda dl_manager: {
     split: examples() for split in ('train', 'validation', 'test')
@@ -338,7 +338,7 @@ def test_records(name, data_dir):
   assert [record.name for record in view] == ['train/0', 'train/1']
   black, other = (decode.decode(record.image, 3) for record in view)
   assert not black.any()
-  # Only dSprites, stored as 0 and 1, is made brighter.
+  # Only dSprites, which stores 0 and 1, becomes brighter.
   assert (other == (255 if name.startswith('dsprites') else 1)).all()
   assert 'tensorflow' not in sys.modules
 
@@ -388,7 +388,8 @@ def test_other_classes_than_the_tasks(data_dir, tmp_path):
   text = path.read_text()
   path.write_text(text.replace('"numClasses": "6"', '"numClasses": "7"'))
   (tmp_path / 'dmlab/2.0.1/label.labels.txt').write_text('0\n1\n2\n3\n4\n5\n6')
-  with pytest.raises(ValueError, match=r'has 6 classes, but .* has 7'):
+  message = r'has 6 classes, but .* has 7\. Prepare the original dmlab:2.0.1 ag'
+  with pytest.raises(ValueError, match=message):
     data.open_source('vtab:dmlab', data_dir=str(tmp_path))
 
 

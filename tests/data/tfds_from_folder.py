@@ -15,8 +15,8 @@ def write(folder, data_dir, name='from_folder'):
 
   Args:
     folder: a folder that `data.open_source('folder:...')` opens.
-    data_dir: where the data set goes.
-    name: TFDS's name for it, lower case with underscores.
+    data_dir: folder of the written data set.
+    name: TFDS's name of the data set, lower case with underscores.
   """
   source = data.open_source(f'folder:{os.fspath(folder)}')
   features = {
@@ -39,8 +39,8 @@ def write_examples(examples, features, data_dir, name):
 
   class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     name = dataset_name
-    # Where TFDS looks for checksums of downloads, of which there are none; to
-    # find it on its own it needs another package.
+    # TFDS looks here for checksums of downloads, of which there are none. It
+    # would need another package to find the path.
     code_path = None
     VERSION = tfds.core.Version('1.0.0')
 

@@ -1,4 +1,4 @@
-"""Accuracy and loss over splits that don't fill their batches."""
+"""Guards: each example of a split counts exactly once in accuracy and loss."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ CLASSES = 3
 
 
 class FirstPixels(nn.Module):
-  """The logits are the first three pixels, times a parameter."""
+  """A model whose logits are the first three pixels times a parameter."""
 
   @nn.compact
   def __call__(self, images, *, train):
@@ -28,7 +28,7 @@ class FirstPixels(nn.Module):
 
 @dataclasses.dataclass
 class Images:
-  """Images of random pixels, with these labels; None is a broken image."""
+  """Images of random pixels with given labels; None makes a broken image."""
 
   labels: list[int | None]
 
@@ -44,7 +44,7 @@ class Images:
     return data.Record(image, label or 0, f'{split}/{index}')
 
   def logits(self):
-    """[count, 3], of the whole images only."""
+    """Returns the logits of the images that are not broken, [count, 3]."""
     whole = [label is not None for label in self.labels]
     return self.pixels.reshape(-1, 4)[whole, :CLASSES] / 127.5 - 1
 
@@ -157,7 +157,7 @@ def test_evaluations_of_the_same_shapes_are_compiled_once():
     CONFIDENCES['softmax'],
   )
   assert compiled._cache_size() == 1
-  # Another loss is another program.
+  # Another loss needs another program.
   _evaluate(Images(_labels(5)), loss='sigmoid')
   assert classification.compiled_sums.cache_info().misses == 2
 

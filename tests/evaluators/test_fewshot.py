@@ -1,4 +1,4 @@
-"""Few-shot evaluation of features that are the images themselves."""
+"""Guards few-shot evaluation, with the images themselves as features."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ CLASSES = 4
 
 
 class Pixels(nn.Module):
-  """The representation is the pixels, times a parameter."""
+  """A model whose representation is the pixels times a parameter."""
 
   @nn.compact
   def __call__(self, images, *, train):
@@ -27,7 +27,7 @@ class Pixels(nn.Module):
 
 @dataclasses.dataclass
 class Scenes:
-  """Noisy pictures of one pattern a class; some are not readable."""
+  """Noisy pictures of one pattern per class; some are unreadable."""
 
   splits: dict[str, int]
   broken: tuple[int, ...] = ()
@@ -99,7 +99,7 @@ def _evaluate(source, scale=1.0, **options):
 
 @pytest.fixture
 def logged(monkeypatch):
-  """The lines of the log; other tests may have changed who gets them."""
+  """Returns the lines of the log, whatever handlers other tests have set."""
   lines = []
   for level in ('info', 'warning'):
     monkeypatch.setattr(
@@ -109,7 +109,7 @@ def logged(monkeypatch):
 
 
 def _by_hand(source, shots, seed, l2=1.0):
-  """The accuracy of one drawing, from the pixels."""
+  """Returns the accuracy of one draw, computed from the pixels."""
   _, labels = source.features('train', range(source.splits['train']))
   drawn = linear.draw(labels, source.classes, seed)
   chosen = [i for order in drawn for i in order[:shots]]
@@ -139,9 +139,10 @@ def test_the_number_of_devices_changes_nothing():
 def test_the_state_s_weights_are_used():
   source = Scenes({'train': 50, 'test': 37})
   zero = _evaluate(source, scale=0.0)
-  # All features are equal: the first of the classes, which are balanced.
+  # All features are equal, so that it always predicts the first class.
   assert zero['5shot/accuracy'] == pytest.approx(10 / 37)
-  with pytest.raises(ValueError, match='features of 20 of 20 images are not'):
+  message = r'^evals\.few_shot: the features of 20 of 20 images are not finite'
+  with pytest.raises(ValueError, match=message):
     _evaluate(source, scale=np.nan, shots=(5,))
 
 
@@ -164,8 +165,8 @@ def test_a_class_with_too_few_images_gives_all_it_has(logged):
   expected = np.mean(fitted.predict(new) == labels)
   assert values['5shot/accuracy'] == pytest.approx(expected)
   assert logged == [
-    "4 of 4 classes have fewer images in 'train' than 5 shots, and give all"
-    " they have; 'class 0' has 4."
+    "evals.few_shot: 4 of 4 classes have fewer images in 'train' than 5 shots,"
+    " so all their images are used; 'class 0' has 4."
   ]
 
 
@@ -209,7 +210,7 @@ def test_strengths_are_selected_on_their_own_split(logged):
     ),
     (
       {'l2': (1.0, 2.0), 'selection': 'train[5:]', 'train': 'train[:9]'},
-      'share 4 images; choose splits that share none',
+      'share 4 images; choose disjoint splits',
     ),
     ({'test': 'train[15:]'}, 'share 5 images'),
     ({'shots': ()}, r'shots=\(\) must be different numbers'),
@@ -234,7 +235,7 @@ def test_the_line_for_the_log():
 
 
 class Tokens(nn.Module):
-  """Four patches after a class token, of which nothing was learned."""
+  """A model with four patches after an untrained class token."""
 
   patch_outputs: int | None = None
 
@@ -250,7 +251,7 @@ class Tokens(nn.Module):
 
 
 def test_masked_patch_prediction_is_followed_by_the_mean_of_its_patches():
-  """Its class token has no loss."""
+  """The class token gets no gradient, so the features must not use it."""
   images = np.random.default_rng(0).integers(0, 256, (8, 3, 3, 1), np.uint8)
   batch = {
     'image': jnp.asarray(images),
@@ -272,20 +273,21 @@ def test_one_process_reads_the_labels(monkeypatch):
   expected = dict(evaluator.run(_state(), lambda: calls.append(1)))
   sent = evaluator._drawn
   assert [len(seed) for seed in sent] == [CLASSES, CLASSES]
-  # What JSON holds, and no more than the most shots.
+  # The process sends no more images than the most shots.
   assert {len(order) for seed in sent for order in seed} == {5}
   other = _evaluator(source)
   read_labels = data.read_labels
 
-  def none_is_read(*args):
+  def refuse(*args):
     raise AssertionError('labels were read')
 
   monkeypatch.setattr(fewshot.jax, 'process_index', lambda: 1)
-  monkeypatch.setattr(fewshot.data, 'read_labels', none_is_read)
+  monkeypatch.setattr(fewshot.data, 'read_labels', refuse)
   monkeypatch.setattr(
     fewshot.distributed, 'broadcast', lambda x: sent if x is None else x
   )
-  # Batches and fits, equally often in all: a call may wait for the others.
+  # A call of `on_batch` may wait for the other processes, so that all of them
+  # must call it equally often.
   monkeypatch.setattr(fewshot.jax, 'process_count', lambda: 2)
   others = []
   assert dict(other.run(_state(), lambda: others.append(1))) == expected

@@ -1,4 +1,4 @@
-"""The closed form of few-shot classification."""
+"""Guards the closed form of few-shot classification, by ridge regression."""
 
 import numpy as np
 import pytest
@@ -34,8 +34,8 @@ def test_agrees_with_ridge(images, features, l2):
 
 
 def test_an_example_by_hand():
-  # One feature, -1 and 1 after standardising; the strength of the bias is
-  # 2 * 100^2, next to which l2=2 is nothing: W = XtY / (2 + 2).
+  # One feature, which is -1 and 1 after standardising. l2=2 is negligible next
+  # to the bias' 2 * 100^2, and so W = XtY / (2 + 2).
   (fitted,) = linear.fit(np.array([[4.0], [8.0]]), np.array([0, 1]), 2, [2.0])
   np.testing.assert_allclose(fitted.weights[0], [-0.5, 0.5], rtol=1e-4)
   np.testing.assert_allclose(fitted.weights[1], [0, 0], atol=1e-12)

@@ -1,4 +1,4 @@
-"""Masked patch prediction on a split: every image once, on any mesh."""
+"""Guards: masked patch prediction counts every image once, on any mesh."""
 
 import cv2
 import jax
@@ -16,7 +16,7 @@ SIZE = (8, 12)  # 2 x 3 patches of 4x4 px.
 
 
 class Images:
-  """Dark images as PNG files; those of the numbers `broken` are none."""
+  """Dark images as PNG files; those with indices in `broken` are unreadable."""
 
   def __init__(self, count, broken=()):
     self.info = data.SourceInfo('images', {'test': count}, 'a')
@@ -68,7 +68,7 @@ def _evaluate(source, target='mean_colour', *, devices=8, batch_size=8):
 
 
 def _expected(source, target):
-  """From one batch of all images, and NumPy."""
+  """Computes the metrics with NumPy from one batch of all images."""
   model, task, params = _build(target)
   keys = corruption.image_keys(
     masked_patch.corruption_key(0), jnp.arange(len(source.pixels))

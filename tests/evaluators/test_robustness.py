@@ -1,7 +1,7 @@
-"""Scores on data sets whose labels are not simply the model's classes.
+"""Guards scores on data sets whose labels differ from the model's classes.
 
-The model's logits are the images' pixels, so that the prediction of an image
-is the place of its brightest pixel.
+The model's logits are an image's pixels, so its prediction is the position of
+the brightest pixel.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ NAMES = ('n01', 'n02', 'n03', 'n04', 'n05', 'n06', 'n07', 'n08')
 
 
 class Pixels(nn.Module):
-  """The logits are the eight pixels."""
+  """A model whose logits are the eight pixels."""
 
   @nn.compact
   def __call__(self, images, *, train):
@@ -32,7 +32,7 @@ class Pixels(nn.Module):
 
 @dataclasses.dataclass
 class Rankings:
-  """Images by the classes that they look like, the most alike first."""
+  """Images defined by the ranking of their predicted classes, best first."""
 
   images: list[tuple[list[int], int | tuple[int, ...]]]
   names: tuple[str, ...] = NAMES
@@ -65,13 +65,13 @@ def _evaluate(view, *, max_labels=1, candidates=None, devices=4):
 
 
 def test_several_labels_and_none():
-  # As in ImageNet-ReaL: one of the labels will do, and without any an image
-  # does not count.
+  # As in ImageNet-ReaL, one of several labels suffices, and an image without
+  # labels does not count.
   source = Rankings(
     [
       ([3], (1, 3)),  # Correct: the second of two labels.
       ([3], (1, 2)),  # Wrong.
-      ([0], ()),  # Not labelled, though class 0 would have been right before.
+      ([0], ()),  # Not labelled, so it does not count.
       ([5], (5,)),  # Correct.
       ([7], ()),
       ([2, 6], (6, 4, 0)),  # Wrong, but among the first five.
@@ -104,14 +104,14 @@ def test_the_first_five():
 
 
 def test_classes_by_name():
-  # As in ImageNet-A and -R: some of the classes, in an order of their own.
+  # As in ImageNet-A and -R, the data has some of the classes in another order.
   source = Rankings(
     [
       ([5, 2], 0),  # n06 counts as 5: correct.
-      ([4, 2], 1),  # Class 4 is not among these: right if it is left out.
+      ([4, 2], 1),  # The data lacks class 4; without it, correct.
       ([2], 1),
-      ([0, 5], 2),  # Another class, which does not count.
-      ([5, 2], 1),  # Wrong in any case.
+      ([0, 5], 2),  # The model does not know this class; it does not count.
+      ([5, 2], 1),  # Wrong with and without candidates.
     ],
     names=('n06', 'n03', 'other'),
   )
@@ -123,7 +123,7 @@ def test_classes_by_name():
   assert (whole['count'], whole['unlabelled']) == (4, 1)
   among = _evaluate(view, candidates=[2, 5])
   assert among['accuracy'] == pytest.approx(3 / 4)
-  # Between two classes; the softmax over the others' pixels is nothing.
+  # The softmax is over two classes, since the other logits are barred.
   assert 0 < among['loss'] < whole['loss']
 
 
@@ -138,7 +138,7 @@ def _write_objectnet(folder):
       'Alarm clock': 'analog clock; digital clock, red',
       'Chair': 'barber chair',
     },
-    # ILSVRC2012's number -> the usual one is 2 -> 7, 0 -> 1, 1 -> 4.
+    # ILSVRC2012's number -> usual number: 2 -> 7, 0 -> 1, 1 -> 4.
     'pytorch_to_imagenet_2012_id.json': {'7': 2, '1': 0, '4': 1},
   }
   for name, content in files.items():
@@ -155,12 +155,12 @@ def test_objectnet(tmp_path):
   assert table == ((), (1, 7), (4,))
   source = Rankings(
     [
-      ([7], 1),  # One of the two clocks.
-      ([1], 1),  # The other.
-      ([4], 1),  # A chair is none.
+      ([7], 1),  # One of the two clocks: correct.
+      ([1], 1),  # The other clock: correct.
+      ([4], 1),  # A chair is not a clock.
       ([4], 2),
       ([3], 0),  # Not one of ImageNet's classes.
-      ([3, 4], 2),  # Right among the three classes that occur.
+      ([3, 4], 2),  # Correct if only the three occurring classes compete.
     ],
     names=found,
   )
@@ -192,7 +192,11 @@ def test_a_file_of_classes(tmp_path):
     ({'cow': 0}, "names 1 classes that the data does not have, such as 'cow'"),
     ({'cat': 'n99'}, "'cat' is 'n99', which is neither one of the model's 8"),
     ({'cat': 8}, "'cat' is 8, which is neither"),
-    ({'cat': []}, "no class of the data is one that the model knows, by '"),
+    ({'cat': []}, "the model knows no class of the data by '"),
+    ({'cat': 1.0}, "'cat' is 1.0, which is neither .* whole number"),
+    ({'cat': True}, "'cat' is True, which is neither"),
+    ({'cat': {'n01': 1}}, "'cat' is {'n01': 1}, which is neither"),
+    ({'cat': [['n01'], 1]}, r"'cat' is \['n01'\], which is neither"),
   ],
 )
 def test_a_wrong_file_of_classes(tmp_path, content, message):
@@ -203,7 +207,7 @@ def test_a_wrong_file_of_classes(tmp_path, content, message):
 
 
 def test_wrong_places_of_classes(tmp_path):
-  with pytest.raises(ValueError, match='nowhere does not exist; classes must'):
+  with pytest.raises(ValueError, match='nowhere does not exist; `classes` mus'):
     classes.table(str(tmp_path / 'nowhere'), ('cat',), NAMES)
   with pytest.raises(ValueError, match=r"lacks \['folder_to_objectnet_label"):
     classes.table(str(tmp_path), ('cat',), NAMES)
@@ -212,7 +216,8 @@ def test_wrong_places_of_classes(tmp_path):
 
 
 def test_calibration_by_hand():
-  # Bins of 1/15: 0.5 and 0.52 in one, 0.95 in another; the last row is padding.
+  # Bins of width 1/15: 0.5 and 0.52 share a bin, 0.95 has another. The last row
+  # is padding.
   totals = calibration.sums(
     jnp.array([0.5, 0.52, 0.95, 0.95, 1.0]),
     jnp.array([True, False, True, True, False]),

@@ -1,4 +1,4 @@
-"""The pictures: which pixels are seen, predicted and left."""
+"""Guards the pictures: seen, predicted and unchanged pixels."""
 
 import cv2
 import numpy as np
@@ -8,7 +8,7 @@ from vit_jax.masked_patch import figure, targets
 
 
 def test_what_is_seen_and_what_is_predicted():
-  # Four patches of 2x2 px in a row; of the colours 10, 20, 30 and 40.
+  # A row of four patches of 2x2 px, with the colours 10, 20, 30 and 40.
   images = np.repeat(np.uint8([10, 20, 30, 40]), 2)[None, None, :, None]
   images = np.repeat(images, 2, axis=1)
   predicted = np.full((1, 4, 2, 2, 1), 99, np.uint8)
@@ -19,7 +19,8 @@ def test_what_is_seen_and_what_is_predicted():
     predicted,
     (2, 2),
   )
-  row = [128, 128, 20, 20, 10, 10, 40, 40]  # Masked, own, another's, own.
+  # The sources are: masked, own, another, own.
+  row = [128, 128, 20, 20, 10, 10, 40, 40]
   np.testing.assert_array_equal(seen[0, :, :, 0], [row, row])
   row = [99, 99, 20, 20, 99, 99, 99, 99]
   np.testing.assert_array_equal(prediction[0, :, :, 0], [row, row])

@@ -1,4 +1,4 @@
-"""Masked patch prediction: corruption, targets, the loss, whole runs."""
+"""Guards masked patch prediction: corruption, adapted model, loss, and step."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def _batch(count=BATCH):
 
 
 def _params(model, key=0):
-  """All of them random, so that a wrong one shows."""
+  """Returns random parameters, so that a wrong one changes a result."""
   params = step_lib.init_params(model, jax.random.key(key), (*SIZE, 3))
   leaves, tree = jax.tree.flatten(params)
   keys = jax.random.split(jax.random.key(key), len(leaves))
@@ -63,7 +63,7 @@ def _params(model, key=0):
 
 
 def _drawn(count, **changes):
-  task = _task(size=(56, 56), **changes)  # 196 patches, as of 224 px in 16.
+  task = _task(size=(56, 56), **changes)  # 196 patches, as in ViT-B/16.
   keys = corruption.image_keys(jax.random.key(0), jnp.arange(count))
   return jax.device_get(jax.jit(task.corruption.draw)(keys))
 
@@ -76,7 +76,7 @@ def test_half_of_the_patches_are_corrupted_in_the_papers_proportions():
   own_of_corrupted = np.broadcast_to(own, source.shape)[corrupted]
   masked = np.mean(of_corrupted == -1)
   unchanged = np.mean(of_corrupted == own_of_corrupted)
-  # Of 49,000 patches: four standard deviations are 0.0073 and 0.0055.
+  # Four standard deviations of 49,000 patches are 0.0073 and 0.0055.
   assert abs(masked - 0.8) < 0.0073
   assert abs(unchanged - 0.1) < 0.0055
   assert abs(1 - masked - unchanged - 0.1) < 0.0055
@@ -85,11 +85,11 @@ def test_half_of_the_patches_are_corrupted_in_the_papers_proportions():
 
 def test_each_position_and_each_distance_is_as_likely():
   corrupted, source = _drawn(2000, mask_share=0.0, other_share=1.0)
-  # Each of 196 positions in 1,000 of 2,000 images, give or take 22.
+  # Each of 196 positions occurs in 1,000 +- 22 of 2,000 images.
   assert np.abs(corrupted.sum(axis=0) - 1000).max() < 110
   distance = (source - np.arange(196))[corrupted] % 196
   counts = np.bincount(distance, minlength=196)
-  # Never a patch's own; each other in 1,005 of 196,000, give or take 32.
+  # A patch never gets its own; each other distance occurs 1,005 +- 32 times.
   assert counts[0] == 0
   assert np.abs(counts[1:] - 196_000 / 195).max() < 160
 
@@ -220,7 +220,7 @@ def test_the_loss_is_the_mean_over_corrupted_patches(target):
     params, batch
   )
   corrupted = np.asarray(found.corrupted)
-  assert corrupted.sum() == BATCH * 7  # Of 24 patches, 7.2.
+  assert corrupted.sum() == BATCH * 7  # 0.3 of 24 patches, rounded.
   np.testing.assert_allclose(
     loss, np.asarray(found.loss)[corrupted].mean(), rtol=1e-5
   )
@@ -235,14 +235,13 @@ def test_masked_patches_are_not_seen():
   batch = masked_patch.add_image_keys(_batch(), jax.random.key(5))
   found = masked_patch.measure(model, task, _params(model), batch)
   assert found.corrupted.all()
-  # Of other images, but the same prediction at each place.
+  # The images differ, but each position has the same prediction in all of them.
   assert (found.predicted == found.predicted[:1]).all()
   assert (found.classes != found.classes[:1]).any()
 
 
 def test_what_was_not_corrupted_is_not_to_be_predicted():
-  # Other pixels within the bounds of a colour's class: only through the input
-  # could they matter, and embeddings of zeros hide that.
+  # Embeddings of zeros hide the input, so that pixels only affect the targets.
   task = _task(mask_share=1.0, other_share=0.0)
   model = masked_patch.adapted(_model(), task)
   params = _params(model)
@@ -267,7 +266,7 @@ def test_what_was_not_corrupted_is_not_to_be_predicted():
   'target, loss', [('mean_colour', 6.2383246), ('downsized', 6.2383246)]
 )
 def test_the_first_loss_is_that_of_guessing(target, loss):
-  # ln 512: the head starts at zero.
+  # The head starts at zero, so the loss is ln 512.
   task = _task(target=target)
   model = masked_patch.adapted(_model(), task)
   params = step_lib.init_params(model, jax.random.key(0), (*SIZE, 3))
@@ -277,7 +276,7 @@ def test_the_first_loss_is_that_of_guessing(target, loss):
 
 
 def _run(devices, steps, *, partition='auto', dropout_rate=0.0, **options):
-  """The metrics of each step on so many devices."""
+  """Returns the metrics of each step on `devices` devices."""
   task = _task()
   model = masked_patch.adapted(_model(dropout_rate=dropout_rate), task)
   schedule = optimizer_lib.build_schedule(
@@ -364,16 +363,16 @@ def test_each_step_corrupts_otherwise():
       {'target': 'median'},
       r"loss.target='median' is unknown; choose one of \['mean_colour', 'down",
     ),
-    ({'channels': 4}, r'channels=4: .* at most 3 channels'),
+    ({'channels': 4}, r'channels=4 are .* at most 3 channels'),
     ({'fraction': -0.1}, r'loss.fraction=-0.1 must lie in \[0, 1\]'),
     ({'mask_share': 1.5}, r'loss.mask_share=1.5 must lie in \[0, 1\]'),
     ({'other_share': -1}, r'loss.other_share=-1 must lie in \[0, 1\]'),
     (
       {'mask_share': 0.8, 'other_share': 0.3},
-      r'loss.mask_share=0.8 and loss.other_share=0.3 are parts .* more than 1',
+      r'loss.mask_share=0.8 and loss.other_share=0.3 are shares .* at most 1',
     ),
-    ({'fraction': 0.01}, r'loss.fraction=0.01 of the 24 .* is 0: .* one at le'),
-    ({'size': (4, 4)}, r'of the 1 patch\(es\) .* two at least'),
+    ({'fraction': 0.01}, r'loss.fraction=0.01 of the 24 .* is 0, .* at least'),
+    ({'size': (4, 4)}, r'of the 1 patch\(es\) .* at least two'),
   ],
 )
 def test_sections_that_cannot_be(changes, message):
@@ -384,17 +383,17 @@ def test_sections_that_cannot_be(changes, message):
 @pytest.mark.parametrize(
   'name, overrides, message',
   [
-    ('BiT-R50x1', {}, "name='masked_patch' needs a ViT, and BiT has no patch"),
-    ('R+Ti/16', {}, 'needs patches of pixels: those of a hybrid'),
+    ('BiT-R50x1', {}, "name='masked_patch' needs a ViT, but BiT has no patch"),
+    ('R+Ti/16', {}, 'needs patches of pixels, but those of a hybrid'),
     (
       'ViT-Ti/4',
       {'representation_size': 8},
-      'model.representation_size=8: .* would not train that layer',
+      "model.representation_size=8 adds .* loss.name='masked_patch' does not",
     ),
     (
       'ViT-Ti/4',
       {'pooling': 'map'},
-      "model.pooling='map': .* 'token' or 'gap'",
+      "model.pooling='map' adds .* 'token' or 'gap'",
     ),
   ],
 )

@@ -1,4 +1,4 @@
-"""Whole runs of masked patch prediction, what starts from them, evaluation."""
+"""Guards runs of masked patch prediction, and runs that start from them."""
 
 import flax.traverse_util
 import jax
@@ -23,7 +23,7 @@ def _log_everything():
 
 
 def _config(steps=400, **changes):
-  """Of digits of 8x8 px, in 16 patches."""
+  """Returns the config of a run on digits of 8x8 px, in 16 patches."""
   config = masked_patch_config.get_config(
     f'ViT-B/2,digits,steps={steps},eval=test'
   )
@@ -53,7 +53,7 @@ def _finetuning(workdir, **changes):
 
 @pytest.fixture(scope='module')
 def pretrained(tmp_path_factory):
-  """A run's directory and its final metrics."""
+  """Returns a run's work directory and its final metrics."""
   workdir = tmp_path_factory.mktemp('masked_patch')
   config = _config()
   config.evals.few_shot = config_lib.few_shot('train', 'test', shots=(5,))
@@ -66,7 +66,7 @@ def test_a_run_predicts_better_than_the_most_frequent_colour(pretrained):
   baseline = values['test/baseline_accuracy']
   assert 0.4 < baseline < 0.45
   assert values['test/accuracy'] > baseline + 0.08
-  assert values['few_shot/5shot/accuracy'] > 0.2  # Of ten classes.
+  assert values['few_shot/5shot/accuracy'] > 0.2  # Chance is 0.1.
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_finetuning_starts_with_the_encoder(pretrained, tmp_path):
   workdir, _ = pretrained
   loop.train_and_evaluate(_finetuning(workdir), tmp_path)
   before, after = _flat(workdir), _flat(tmp_path)
-  # At a learning rate of 0.
+  # The learning rate is 0, so the shared weights keep their values.
   shared = before.keys() & after.keys()
   for name in shared:
     np.testing.assert_array_equal(after[name], before[name], err_msg=name)
@@ -108,7 +108,7 @@ def test_finetuning_starts_with_the_encoder(pretrained, tmp_path):
   'target, new_head, dropped, new',
   [
     ('mean_colour', False, (), ()),
-    # The head is another's, the mask embedding isn't.
+    # Another target needs another head, but the same mask embedding.
     ('pixels', True, ('patch_head/bias', 'patch_head/kernel'), 'same'),
   ],
 )
@@ -190,15 +190,15 @@ def test_a_classifiers_evaluations_of_it_are_refused(pretrained, tmp_path):
     ),
     (
       lambda c: setattr(c, 'loss', config_lib.default().loss),
-      r"evals.test is for runs with loss.name='masked_patch', .* 'softm",
+      r"evals.test is for runs with loss.name='masked_patch', but .*'soft",
     ),
     (
       lambda c: c.loss.__delattr__('fraction'),
-      r"loss.name='masked_patch' has the keys \['fraction', .* as configs/mas",
+      r"loss.name='masked_patch' needs the keys \['fraction', .* as configs/ma",
     ),
     (
       lambda c: c.update(mixup_alpha=0.1),
-      r"mixup_alpha=0.1 blends labels, and loss.name='masked_patch' uses none",
+      r"mixup_alpha=0.1 blends labels, but loss.name='masked_patch' uses no la",
     ),
   ],
 )

@@ -1,4 +1,4 @@
-"""Classes of colours, and the three targets, against literals and NumPy."""
+"""Guards colour classes and the three targets, by literals and by NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,7 @@ def _class_of(colour, size=4):
     ((0, 32, 0), 8),
     ((0, 0, 32), 1),
     ((64, 96, 255), 64 * 2 + 8 * 3 + 7),
-    # Fewer channels have fewer classes.
+    # Colours of fewer channels have fewer classes.
     ((255,), 7),
     ((128, 32), 8 * 4 + 1),
   ],
@@ -55,7 +55,7 @@ def test_the_colour_of_a_class_is_in_its_middle():
 
 
 def _naive_classes(images, side, high, wide):
-  """By loops, and floating-point means."""
+  """Returns the classes, by loops and floating-point means."""
   rows, columns = images.shape[1] // high, images.shape[2] // wide
   result = np.zeros((len(images), rows * columns, side * side), int)
   for b in range(len(images)):
@@ -78,7 +78,7 @@ def _naive_classes(images, side, high, wide):
 @pytest.mark.parametrize('side', [1, 4])
 @pytest.mark.parametrize('channels', [1, 2, 3])
 def test_classes_are_those_of_a_naive_reference(side, channels):
-  # 17 x 33: what is beyond the last patch is dropped, as in the model.
+  # The target drops pixels beyond the last patch of 17 x 33, as the model does.
   images = _images(3, (17, 33), channels)
   target = targets.Colours((8, 16), channels, side)
   pixels = targets.patches(images, (8, 16))
@@ -129,7 +129,7 @@ def test_the_class_of_predicted_pixels_is_that_of_their_mean():
   target = targets.Pixels((4, 4), 3)
   pixels = np.full((1, 3, 4, 4, 3), (70, 100, 250), np.uint8)
   predictions = (pixels.astype(np.float32) / 127.5 - 1).reshape(1, 3, 48)
-  predictions[0, 1] = 5.0  # Beyond white.
+  predictions[0, 1] = 5.0  # Brighter than white.
   predictions[0, 2] = -5.0
   np.testing.assert_array_equal(
     target.predicted_classes(predictions)[0], [[64 * 2 + 8 * 3 + 7], [511], [0]]

@@ -2,7 +2,8 @@
 
 `open_source('folder:/data/flowers')` opens a data set and `View` selects the
 records of a split expression such as `train[:98%]+validation`, or a random
-tenth, `shuffled(train)[:10%]`. `python -m vit_jax.data` tells what one selects.
+tenth, `shuffled(train)[:10%]`. `python -m vit_jax.data` prints what an
+expression selects.
 """
 
 from vit_jax.data import balance
@@ -35,18 +36,21 @@ __all__ = [
   'read_labels',
 ]
 
-# The kind of a data spec: its class and what it is.
+# Kind of a data spec -> (its class, its line in the list of choices).
 SOURCES = {
   'digits': (
     Digits,
-    'digits[:13589]: real 8x8 scans of digits, those given or all ten',
+    'digits[:13589]: real 8x8 scans of the given digits, or of all ten',
   ),
   'shapes': (
     Shapes,
     'shapes[:FACTOR]: rendered scenes, labelled with one of their factors',
   ),
   'folder': (Folder, 'folder:PATH: image files, PATH/{split}/{class}/*.jpg'),
-  'classes': (Classes, 'classes:PATH: the same without splits, all is train'),
+  'classes': (
+    Classes,
+    'classes:PATH: image files without splits, PATH/{class}/*.jpg',
+  ),
   'tfds': (Tfds, 'tfds:NAME[/CONFIG][:VERSION]: a prepared TFDS data set'),
   'vtab': (Vtab, 'vtab:TASK: one of the 19 tasks of VTAB-1k, from TFDS data'),
 }
@@ -64,11 +68,12 @@ def open_source(
 
   Args:
     spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`.
-    data_dir: where TFDS data is prepared, for `tfds:` and `vtab:`, '' is TFDS's
-      default; and where scenes of `shapes:` are kept, '' is nowhere.
-    image_key: the TFDS feature that is the image. This and the following
-      arguments concern `tfds:` only.
-    label_key: the TFDS feature that is the label.
+    data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
+      means TFDS's default); for `shapes:`, the folder in which to keep rendered
+      scenes ('' keeps none).
+    image_key: the TFDS feature that holds the image. Only `tfds:` uses this and
+      the following arguments.
+    label_key: the TFDS feature that holds the label.
     num_classes: number of classes of a TFDS label without names; 0 takes it
       from the data set.
 
@@ -80,7 +85,9 @@ def open_source(
   complete = argument or kind in ('digits', 'shapes')
   if kind not in SOURCES or not complete:
     usages = '\n  '.join(usage for _, usage in SOURCES.values())
-    raise ValueError(f'Data spec {spec!r} is none of\n  {usages}')
+    raise ValueError(
+      f'Data spec {spec!r} is unknown or incomplete; choose one of\n  {usages}'
+    )
   options = {}
   if kind in ('tfds', 'vtab', 'shapes'):
     options['data_dir'] = data_dir or None

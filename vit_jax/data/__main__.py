@@ -1,15 +1,15 @@
-"""What a split expression selects: `python -m vit_jax.data --data=SPEC`.
+"""Prints what a split expression selects: `python -m vit_jax.data --data=SPEC`.
 
   python -m vit_jax.data --data=digits --split='shuffled(train)[:10%]'
   python -m vit_jax.data --data=folder:/data/birds --split='train+val'
   python -m vit_jax.data --data=tfds:cifar10 --split='train[98%:]+test'
 
-Prints the data set's splits, the number of records selected, and how many
-examples of each class there are. A split expression is a sum of
+The output lists the data set's splits, the number of selected records, and the
+number of examples of each class. A split expression is a sum of these terms:
 
-  NAME[A:B]                             TFDS's slices: examples or percent
-  shuffled(EXPRESSION)[A:B]             a random part: [:10%] is in [:20%]
-  shuffled(EXPRESSION, seed=N)[A:B]     another one
+  NAME[A:B]                             a TFDS slice, in examples or percent
+  shuffled(EXPRESSION)[A:B]             a random part: [:20%] contains [:10%]
+  shuffled(EXPRESSION, seed=N)[A:B]     a random part with another seed
 """
 
 import numpy as np
@@ -23,13 +23,20 @@ _SPLIT = flags.DEFINE_string('split', 'train', 'Split expression.')
 _DATA_DIR = flags.DEFINE_string(
   'data_dir',
   '',
-  "Where TFDS data is prepared, '' is TFDS's default; for shapes, where drawn"
-  " scenes are kept, '' is nowhere.",
+  "Folder of the prepared TFDS data ('': TFDS's default); for shapes, folder in"
+  " which to keep rendered scenes ('': none are kept).",
 )
-_IMAGE_KEY = flags.DEFINE_string('image_key', 'image', "TFDS's feature.")
-_LABEL_KEY = flags.DEFINE_string('label_key', 'label', "TFDS's feature.")
+_IMAGE_KEY = flags.DEFINE_string(
+  'image_key', 'image', 'TFDS feature that holds the image.'
+)
+_LABEL_KEY = flags.DEFINE_string(
+  'label_key', 'label', 'TFDS feature that holds the label.'
+)
 _NUM_CLASSES = flags.DEFINE_integer(
-  'num_classes', 0, 'Of a TFDS label without names.', lower_bound=0
+  'num_classes',
+  0,
+  'Number of classes of a TFDS label without class names.',
+  lower_bound=0,
 )
 _COUNT = flags.DEFINE_bool(
   'count', False, 'Count the classes even if many records must be read.'
@@ -58,13 +65,13 @@ def main() -> None:
     counts = data.class_balance(view)
   print(data.balance.describe(view, counts))
   if counts is None:
-    print('Count them by --count.')
+    print('Pass --count to count them.')
     return
   order = np.argsort(-counts, kind='stable')
   for index in order[: _CLASSES.value]:
     print(f'{counts[index]:>12,}  {source.info.class_names[index]}')
   if left := len(order[_CLASSES.value :]):
-    print(f'... and {left:,} classes more (--classes={len(order)}).')
+    print(f'... and {left:,} more classes (--classes={len(order)} lists all).')
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""How many examples of each class a view has."""
+"""Counts how many examples of each class a view has."""
 
 import itertools
 from collections.abc import Callable
@@ -7,24 +7,26 @@ import numpy as np
 
 from vit_jax.data.source import View, read_labels
 
-# Records that are read to count their labels, without being asked to.
+# The most records that are read for a count that nobody asked for.
 _RECORDS = 100_000
 
 
 def class_balance(
   view: View, on_batch: Callable[[], None] = lambda: None
 ) -> np.ndarray:
-  """Counts the examples of each class; decodes no image, but may read all.
+  """Counts the examples of each class.
+
+  This may read every record, but it decodes no image.
 
   Args:
-    view: with one label an example, or several.
-    on_batch: called after some of them, as it may take long.
+    view: examples with one or several labels each.
+    on_batch: called after each batch of labels, since reading may take long.
 
   Returns:
     int64 [classes]. An example counts for each of its labels.
 
   Raises:
-    ValueError: a label that is no class.
+    ValueError: a label lies outside of the classes.
   """
   classes = view.source.info.num_classes
   labels = read_labels(view, on_batch)
@@ -37,24 +39,24 @@ def class_balance(
   wrong = flat[(flat < 0) | (flat >= classes)]
   if wrong.size:
     raise ValueError(
-      f'{view.source.info.spec!r} {view.split!r} has the label {wrong[0]},'
-      f' but {classes} classes.'
+      f'{view.split!r} of {view.source.info.spec!r} has the label {wrong[0]},'
+      f' but its labels must lie in [0, {classes}). Repair the data set.'
     )
-  if rows is not None:  # The same label twice is one.
+  if rows is not None:  # An example counts once for a label that it repeats.
     flat = np.unique(rows * classes + flat) % classes
   return np.bincount(flat, minlength=classes)
 
 
 def is_cheap(view: View) -> bool:
-  """Whether to count without being asked: no, if many records must be read."""
+  """Returns False if a count would have to read many records."""
   return hasattr(view.source, 'labels') or len(view) <= _RECORDS
 
 
 def describe(view: View, counts: np.ndarray | None) -> str:
-  """One line on the classes of a view; `counts` None: they were not counted."""
+  """Describes the classes in one line; `counts` is None if not counted."""
   if counts is None:
     return (
-      f'classes not counted: the labels of {len(view):,} examples would have'
+      f'classes not counted: that needs the labels of {len(view):,} examples'
       ' to be read.'
     )
   names = view.source.info.class_names

@@ -1,4 +1,4 @@
-"""Encoded images to uint8 arrays, with truncated files found out."""
+"""Decodes images to uint8 arrays, and detects truncated files."""
 
 import io
 import re
@@ -8,14 +8,14 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-# Images are already decoded in parallel, one a thread or process; OpenCV's own
-# threads on top of those would only compete for the same cores.
+# The data threads and processes already decode in parallel, so OpenCV's own
+# threads would only compete for the same cores.
 cv2.setNumThreads(0)
-# Only headers are read by Pillow; MAX_PIXELS is in its place.
+# Pillow only reads headers here, and MAX_PIXELS replaces its limit.
 Image.MAX_IMAGE_PIXELS = None
 
-# How cosines are computed when a JPEG is decoded. `fast` is TensorFlow's
-# default, and so the paper's code's; a grey level from `accurate` on average.
+# The cosine transforms of the JPEG decoder. `fast` is TensorFlow's default and
+# therefore the paper code's; it is one grey level from `accurate` on average.
 JPEG_DCTS = ('fast', 'accurate')
 
 _COLOURS = {1: 'GRAY', 3: 'RGB'}
@@ -23,7 +23,7 @@ _IMREAD_FLAGS = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
 _JPEG_START = b'\xff\xd8'
 # A photograph of 16,384 x 16,384 px; OpenCV's own limit is 2**30.
 MAX_PIXELS = 2**28
-# Pillow's names of what OpenCV decodes.
+# Pillow's names of the formats that OpenCV decodes.
 _FORMATS = (
   *('AVIF', 'BMP', 'DIB', 'GIF', 'JPEG', 'JPEG2000'),
   *('PPM', 'TIFF', 'WEBP'),
@@ -31,19 +31,19 @@ _FORMATS = (
 _EXIF_START = b'Exif\x00\x00'
 _PNG_START = b'\x89PNG\r\n\x1a\n'
 _PNG_END = b'IEND\xaeB`\x82'
-# FF and then anything but a stuffed 00, a restart marker, or a fill byte FF.
+# FF followed by anything but a stuffed 00, a restart marker, or a fill byte FF.
 _JPEG_MARKER = re.compile(rb'\xff[^\x00\xd0-\xd7\xff]')
 
 
 class CorruptImageError(ValueError):
-  """Bytes that are no complete image."""
+  """The bytes are not a complete image."""
 
 
 def _jpeg_is_complete(data: bytes) -> bool:
-  """Whether the end marker of the first picture in `data` is there.
+  """Returns whether `data` holds the end marker of its first picture.
 
-  Segments are skipped by their length, so that neither a thumbnail in the
-  header nor bytes after the end are taken for the picture itself.
+  Skips segments by their length, so that a thumbnail in the header or bytes
+  after the end do not pass for the picture itself.
   """
   position = len(_JPEG_START)
   while found := _JPEG_MARKER.search(data, position):
@@ -58,9 +58,10 @@ def _size(data: bytes) -> tuple[int, int]:
   """Reads (height, width) in pixels from the header of an encoded image.
 
   Raises:
-    CorruptImageError: it has none that is known.
+    CorruptImageError: no known header is found.
   """
-  if data.startswith(_PNG_START):  # Small ones by the million: no library.
+  # Data sets may hold millions of small PNGs, so this avoids a library call.
+  if data.startswith(_PNG_START):
     width, height = data[16:20], data[20:24]
     return int.from_bytes(height, 'big'), int.from_bytes(width, 'big')
   try:
@@ -71,7 +72,7 @@ def _size(data: bytes) -> tuple[int, int]:
   try:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as header:
       return header.height, header.width
-  except Exception as error:  # Whatever a damaged header leads to.
+  except Exception as error:  # A damaged header may cause any exception.
     raise _undecodable(data) from error
 
 
@@ -79,7 +80,7 @@ def _check_pixels(data: bytes, max_pixels: int) -> None:
   height, width = _size(data)
   if height * width > max_pixels:
     raise CorruptImageError(
-      f'{height} x {width} pixels (height x width), more than'
+      f'{height} x {width} pixels (height x width) are more than'
       f' data.max_pixels={max_pixels:,}'
     )
 
@@ -98,27 +99,26 @@ def decode(
   jpeg_dct: str = 'fast',
   max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
-  """Decodes an image, or checks one that is decoded already.
+  """Decodes an image, or checks an array that is already decoded.
 
   Args:
     image: an encoded image (JPEG, PNG, ...) or uint8 [h, w, c].
-    channels: how many to return: 3 is RGB, 1 is grey. Grey becomes RGB by
-      repetition and RGB grey by its luminance; an array may have any other
-      number of channels if that is the number asked for.
-    upright: whether an encoded image is turned as its EXIF data say that the
-      camera was held. The decoder of the released code does not.
-    jpeg_dct: one of JPEG_DCTS. A JPEG that has EXIF data and is to be upright
-      is always decoded accurately, whether it is turned or not, and so is one
-      in CMYK.
-    max_pixels: how many an encoded image may have; more are not decoded.
+    channels: number of channels to return: 3 for RGB, 1 for grey. Grey becomes
+      RGB by repetition, and RGB becomes grey by its luminance. An array may
+      have any other number of channels if `channels` is the same number.
+    upright: whether to rotate an encoded image by its EXIF orientation. The
+      decoder of the released code does not.
+    jpeg_dct: one of JPEG_DCTS. Two kinds of JPEG are always decoded accurately:
+      those in CMYK, and, if `upright`, those with EXIF data.
+    max_pixels: most pixels of an encoded image; a larger one is not decoded.
 
   Returns:
     uint8 [h, w, channels].
 
   Raises:
-    CorruptImageError: the bytes are no image, or a truncated JPEG or PNG, or
-      their header states more pixels than there may be.
-    ValueError: an array of another type or rank, or channels that cannot be
+    CorruptImageError: the bytes are not an image, or are a truncated JPEG or
+      PNG, or their header states more than `max_pixels` pixels.
+    ValueError: an array has another type or rank, or its channels cannot be
       converted.
   """
   if isinstance(image, np.ndarray):
@@ -128,7 +128,7 @@ def decode(
       f'cannot decode an image to {channels} channels; choose from '
       f'{sorted(_IMREAD_FLAGS)}'
     )
-  # For a truncated file OpenCV may return a picture that is partly grey.
+  # OpenCV may decode a truncated file to a picture that is partly grey.
   if image.startswith(_JPEG_START) and not _jpeg_is_complete(image):
     raise CorruptImageError(f'truncated JPEG of {len(image)} bytes')
   if image.startswith(_PNG_START) and image.rfind(_PNG_END) < 0:
@@ -150,7 +150,7 @@ def decode(
     flags |= cv2.IMREAD_IGNORE_ORIENTATION
   try:
     decoded = cv2.imdecode(np.frombuffer(image, np.uint8), flags)
-  except cv2.error:  # No bytes at all, or more pixels than OpenCV allows.
+  except cv2.error:  # The image is empty or exceeds OpenCV's own pixel limit.
     decoded = None
   if decoded is None:
     raise _undecodable(image)
@@ -160,7 +160,7 @@ def decode(
 def _convert_channels(image: np.ndarray, channels: int) -> np.ndarray:
   if image.dtype != np.uint8 or image.ndim != 3:
     raise ValueError(
-      'an image must be encoded bytes or a uint8 array [h, w, c], got '
+      'an image must be encoded bytes or a uint8 array [h, w, c], but got '
       f'{image.dtype} {list(image.shape)}'
     )
   if image.shape[2] == channels:
@@ -171,7 +171,7 @@ def _convert_channels(image: np.ndarray, channels: int) -> np.ndarray:
     return with_channels(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))
   raise ValueError(
     f'cannot convert an image of {image.shape[2]} channels to {channels}; '
-    'only 1 to 3 and 3 to 1 are known'
+    'only 1 to 3 and 3 to 1 are supported'
   )
 
 

@@ -1,7 +1,7 @@
 """`digits`: 1,797 real handwritten digits that ship inside scikit-learn.
 
 The data set for trying things out: no download, 8x8 pixels, ten classes.
-`digits:13589` keeps some digits only, so that one can pre-train on half of the
+`digits:13589` keeps only some digits, for example to pre-train on half of the
 classes and transfer to the other half.
 """
 
@@ -20,10 +20,10 @@ _SEED = 2010
 class Digits(source.Source):
   """Scanned digits, uint8 [8, 8, 1], in a fixed class-balanced order.
 
-  Each class is shuffled once and for all, then the classes take turns: every
-  prefix of the order is balanced for as long as all classes have images left
-  (a class has 174 to 183). `train` is the first 80 % of it, `test` the rest,
-  `train+test` all of it. Labels are positions in `digits`.
+  The images of each class have a fixed shuffled order, and the classes take
+  turns. So every prefix is balanced as long as all classes have images left (a
+  class has 174 to 183). `train` is the first 80 %, `test` the rest. Labels are
+  positions in `digits`.
   """
 
   def __init__(self, digits: str = _DIGITS):
@@ -48,7 +48,7 @@ class Digits(source.Source):
       )
     self._images, self._labels = _load(digits)
     total = len(self._labels)
-    # Record 0 of `test` is the one after the last of `train`.
+    # Record 0 of `test` follows the last record of `train`.
     self._starts = {'train': 0, 'test': int(0.8 * total)}
     self.info = source.SourceInfo(
       spec=f'digits:{digits}',
@@ -68,9 +68,9 @@ class Digits(source.Source):
 
 
 def _scans() -> tuple[np.ndarray, np.ndarray]:
-  """scikit-learn's images [1797, 8, 8] in 0..16, and the digits [1797]."""
-  # The file, if it is where it has been for years: importing scikit-learn takes
-  # a second or more, a tenth of the smallest runs.
+  """Returns scikit-learn's images [1797, 8, 8] in 0..16, and digits [1797]."""
+  # Importing scikit-learn takes a second or more, a tenth of the smallest runs.
+  # So read its data file directly if it is at its usual path.
   package = importlib.util.find_spec('sklearn').submodule_search_locations[0]
   path = pathlib.Path(package, 'datasets', 'data', 'digits.csv.gz')
   if path.exists():
@@ -88,7 +88,7 @@ def _load(digits: str) -> tuple[np.ndarray, np.ndarray]:
   indices, turns, labels = [], [], []
   for label, digit in enumerate(digits):
     (members,) = np.nonzero(targets == int(digit))
-    # One generator a digit: its order does not depend on the digits kept.
+    # One generator per digit: its order does not depend on the other digits.
     rng = np.random.Generator(np.random.PCG64([_SEED, int(digit)]))
     indices.append(rng.permutation(members))
     turns.append(np.arange(len(members)))

@@ -1,6 +1,6 @@
 """`folder:PATH`: image files in class folders, `PATH/{split}/{class}/*.jpg`.
 
-`classes:PATH` is the same without splits, `PATH/{class}/*.jpg`.
+`classes:PATH` reads folders without splits, `PATH/{class}/*.jpg`.
 """
 
 import collections
@@ -13,9 +13,10 @@ from etils import epath
 
 from vit_jax.data import identity, listing, source
 from vit_jax.data.listing import SUFFIXES as SUFFIXES
+from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
-# Files whose sizes are looked up, at most; and at a time by a thread.
+# The most files whose sizes are looked up in all, and per task of a thread.
 _SIZES = 65_536
 _BLOCK = 512
 
@@ -23,35 +24,38 @@ _BLOCK = 512
 class Folder(source.Source):
   """Encoded images from a tree of folders, local or remote (`gs://`).
 
-  Classes are the class folders of all splits, sorted: a split that lacks a
-  class numbers the others as the rest does. Records are sorted by class, then
-  by path inside the class folder, whose sub-folders belong to the class. Hidden
-  files and folders are ignored, and so are files with other suffixes, which are
-  counted.
+  The classes are the sorted names of the class folders of all splits, so a
+  split that lacks a class still uses the same labels. Records are sorted by
+  class, then by path inside the class folder, including sub-folders. Hidden
+  files and folders are ignored. Other suffixes are skipped and counted.
 
   Attributes:
     class_counts: split -> number of images of each class, int64 [classes].
   """
 
   _KIND = 'folder'
-  _SPLIT = ''  # What all of it is called, if it has no splits.
+  _SPLIT = ''  # The name of the only split, if the folder has no splits.
 
   def __init__(self, path: str):
-    """Lists the files, or reads the list of an earlier time; opens none.
+    """Lists the files, or loads a kept list; opens no image.
 
     Args:
-      path: the folder that holds one folder a split.
+      path: the folder that holds one folder per split.
 
     Raises:
-      ValueError: `path` is no folder, or not laid out as described.
+      ValueError: `path` is not a folder, or not laid out as described.
     """
+    spec = f'{self._KIND}:{path}'
     self._root = os.path.expanduser(path)
     if not epath.Path(self._root).is_dir():
-      raise ValueError(f'{self._KIND}:{path}: there is no folder {self._root}.')
-    self._listing = listing.read(self._root, self._SPLIT)
+      raise ValueError(f'{spec}: there is no folder {self._root}.')
+    try:
+      self._listing = listing.read(self._root, self._SPLIT)
+    except ValueError as error:
+      raise ValueError(f'{printable.name(spec)}: {error}') from error
     self.class_counts = self._listing.counts
     self.info = source.SourceInfo(
-      spec=f'{self._KIND}:{path}',
+      spec=spec,
       splits={
         split: int(counts.sum()) for split, counts in self.class_counts.items()
       },
@@ -63,7 +67,8 @@ class Folder(source.Source):
     )
     if others:
       logging.warning(
-        '%s: %s file(s) are not read, by suffix: %s. Those that are: %s.',
+        '%s: %s file(s) are not read, by suffix: %s. The suffixes of images'
+        ' are: %s.',
         *(self.info.spec, f'{others.total():,}'),
         ', '.join(f'{k} {n:,}' for k, n in others.most_common(10)),
         ' '.join(SUFFIXES),
@@ -84,16 +89,16 @@ class Folder(source.Source):
     return os.path.join(self._root, '' if self._SPLIT else split, file)
 
   def label(self, split: str, index: int) -> int:
-    """Known from the folder's name; nothing is read."""
+    """Returns the label, known from the folder's name without a read."""
     return self._listing.label(split, index)
 
   def labels(self, split: str) -> np.ndarray:
-    """The labels of a whole split, int32; nothing is read."""
+    """Returns the labels of a whole split, int32 [n], without a read."""
     counts = self.class_counts[split]
     return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
   def facts(self, split: str) -> dict[str, str]:
-    """Digests of all names, and of the sizes of at most 65,536 files."""
+    """Returns digests of all names, and of the sizes of up to 65,536 files."""
     return {
       'names of the files': self._listing.digest_of(split),
       'sizes of the files': self._sizes(split),
@@ -101,26 +106,26 @@ class Folder(source.Source):
 
   def _sizes(self, split: str) -> str:
     if listing.is_remote(self._root):
-      return identity.UNKNOWN  # Each is a round trip.
+      return identity.UNKNOWN  # Each size would cost a round trip.
     last = self.info.splits[split] - 1
     indices = np.linspace(0, last, min(last + 1, _SIZES)).astype(np.int64)
-    # At once, as each may be a round trip to another machine.
+    # In parallel, since each may be a round trip to a file server.
     blocks = np.array_split(indices, -(-len(indices) // _BLOCK))
     with futures.ThreadPoolExecutor(16) as pool:
       sizes = pool.map(lambda block: self._block_sizes(split, block), blocks)
       try:
         return identity.short_hash(np.concatenate(list(sizes)))
-      except OSError:  # One is gone, or the disk does not answer.
+      except OSError:  # A file is gone, or the disk does not answer.
         return identity.UNKNOWN
 
   def _block_sizes(self, split: str, indices: np.ndarray) -> np.ndarray:
-    """The sizes of files in bytes, int64."""
+    """Returns the sizes of files in bytes, int64."""
     paths = [self._path(split, index) for index in indices.tolist()]
     return np.array([os.stat(path).st_size for path in paths], np.int64)
 
 
 class Classes(Folder):
-  """All images of a folder of class folders, as one split, `train`."""
+  """All images of a folder of class folders, as the single split `train`."""
 
   _KIND = 'classes'
   _SPLIT = 'train'

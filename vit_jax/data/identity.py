@@ -1,4 +1,4 @@
-"""What tells a data set from another one that looks like it, cheaply."""
+"""Cheap digests that tell similar data sets apart."""
 
 import hashlib
 import json
@@ -10,26 +10,27 @@ import numpy as np
 from vit_jax.data import source
 from vit_jax.runtime import errors
 
-# Examples whose bytes are read, from the first to the last, evenly spaced.
+# Number of examples, evenly spaced, whose bytes are read.
 _SAMPLES = 128
 _THREADS = 16
-# In place of a digest, of what could not be read just now: it is not compared.
+# Replaces the digest of data that could not be read now; it is not compared.
 UNKNOWN = 'unknown'
 
 
 def digest(view: source.View) -> dict[str, Any]:
   """Describes what a view reads; equal for equal data, on any machine.
 
-  Names are compared of all records, sizes of many (see the sources' `facts`),
-  and bytes of 128: what else was changed without another size is not seen.
+  The digest covers the names of all records, the sizes of many (see `facts` of
+  the sources), and the bytes of 128. It misses any other change that keeps the
+  size.
 
   Args:
     view: some records of a data set.
 
   Returns:
     JSON-able: the data spec, the split, the number of `examples`, the facts of
-    the splits that they are from, and `contents`: by index the end of some
-    records' names with a digest of bytes and label.
+    the splits that the view reads, and `contents`: index of a record -> the end
+    of its name and a digest of its bytes and label.
   """
   last = len(view) - 1
   indices = np.linspace(0, last, min(len(view), _SAMPLES)).astype(np.int64)
@@ -47,23 +48,22 @@ def digest(view: source.View) -> dict[str, Any]:
 
 
 def short_hash(data: Any) -> str:
-  """A short digest: of bytes, an array, or what JSON can hold."""
+  """Returns a short digest of bytes, an array, or a JSON-able value."""
   if not isinstance(data, bytes | np.ndarray):
     data = json.dumps(data).encode()
   return hashlib.sha256(np.ascontiguousarray(data)).hexdigest()[:16]
 
 
 def _content(view: source.View, index: int) -> tuple[str, str]:
-  """A record's name, without the place of the data set, and its digest."""
+  """Returns a record's index, and the end of its name with its digest."""
   try:
     record = view[index]
-  except OSError:  # Whether that ends the run is `data.unreadable`'s.
+  except OSError:  # `data.unreadable` decides whether that ends the run.
     return str(index), UNKNOWN
-  except Exception as error:  # Of a library; a damaged shard, for example.
+  except Exception as error:  # From a library, such as for a damaged shard.
     raise errors.ReadError(
       f'Reading record {index} of {view.split} of {view.source.info.spec}'
-      f' failed: {type(error).__name__}: {error}. Bring the data set back as it'
-      ' was.'
+      f' failed: {type(error).__name__}: {error}. Restore the data set.'
     ) from error
   image = record.image
   if isinstance(image, np.ndarray):

@@ -1,13 +1,14 @@
-"""Drawn images, kept in a file that all processes of a machine fill together.
+"""Rendered images, kept in a file that all processes of a machine fill.
 
-Record k lies at k times its size: the image, its labels, and a checksum of
-both. Nothing says which records are there. One that no process has written
-yet reads as zeros or is cut off, and one that a killed process half wrote is a
-mixture; the checksum is wrong for all of them, so they are drawn again.
-Processes need no locks: those that write the same record write the same bytes.
+Record k starts at byte k times the record size. It holds the image, its labels,
+and a checksum of both. There is no index of the written records. A record that
+no process has written yet reads as zeros or is cut off, and a killed process
+may leave a half-written one. The checksum is wrong in all these cases, so the
+image is rendered again. Processes need no locks: all of them write the same
+bytes to a record.
 
-Reads and writes are calls that name their place, not a memory map: a full disk
-or a truncated file is an error here, there a signal that ends the process.
+`preadv` and `pwrite` replace a memory map: with a full disk or a truncated file
+they raise an error, where a memory map would end the process by a signal.
 """
 
 import contextlib
@@ -27,16 +28,16 @@ class Kept:
   """The images of one split, uint8, with their labels, each below 256."""
 
   def __init__(self, path: str, image_shape: tuple[int, ...], labels: int):
-    """Opens the file, or creates it, empty, with its folder.
+    """Opens the file, or creates an empty one and its folder.
 
-    What cannot be kept (a remote path, a folder or a file that may not be
-    written, a full disk) is drawn whenever it is read, after one warning: the
-    data are the same. A file that may only be read still is.
+    If nothing can be kept (a remote path, a folder or file without permission
+    to write, a full disk), this warns once, and every read renders the same
+    images again. A read-only file is still read.
 
     Args:
-      path: the file's; `~` is expanded.
-      image_shape: of one image, [height, width, channels].
-      labels: how many labels an image has.
+      path: path of the file; `~` is expanded.
+      image_shape: shape of an image, [height, width, channels].
+      labels: number of labels of an image.
     """
     self._shape = image_shape
     self._image_bytes = math.prod(image_shape)
@@ -45,7 +46,7 @@ class Kept:
     self._descriptor = None
     self._writable = False
     if '://' in path:
-      _warn(os.path.dirname(path), 'this is no local folder')
+      _warn(os.path.dirname(path), 'this is not a local folder')
       return
     try:
       os.makedirs(os.path.dirname(self._path), exist_ok=True)
@@ -59,15 +60,15 @@ class Kept:
   def _open(self, flags: int) -> None:
     """Opens the file for as long as this object lives."""
     self._descriptor = os.open(self._path, flags, 0o666)
-    # Not at exit, when threads may still read.
+    # The file stays open at exit, since threads may still read.
     weakref.finalize(self, os.close, self._descriptor).atexit = False
 
   def read(self, index: int) -> tuple[np.ndarray, tuple[int, ...]] | None:
     """Reads a record.
 
     Returns:
-      The image, uint8 of the shape given, which the caller may change, and the
-      labels; None if it is not kept, or damaged.
+      The image, uint8 of `image_shape`, which the caller may modify, and the
+      labels; None if the record is missing or damaged.
     """
     if self._descriptor is None:
       return None
@@ -80,7 +81,7 @@ class Kept:
     return image, tuple(content[self._image_bytes :].tolist())
 
   def write(self, index: int, image: np.ndarray, labels: list[int]) -> None:
-    """Keeps a record, if that is possible."""
+    """Writes a record, if the file is writable."""
     if not self._writable:
       return
     content = np.concatenate([image.ravel(), np.array(labels, np.uint8)])
@@ -101,10 +102,9 @@ def _checksum(content: np.ndarray) -> bytes:
 
 @functools.cache
 def _warn(folder: str, reason: str) -> None:
-  """Warns once in a process, however many splits and sources there are."""
+  """Warns once per process, however many splits and sources there are."""
   logging.warning(
-    'Images that are not in %s are drawn at every read, as none can be kept'
-    ' there: %s. Set data.data_dir to a local folder that can be written, or to'
-    ' none.',
+    'Images that are not in %s are rendered at every read, because none can be'
+    " kept there: %s. Set data.data_dir to a writable local folder, or to ''.",
     *(folder, reason),
   )

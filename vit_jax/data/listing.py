@@ -1,9 +1,9 @@
-"""The image files of a tree of class folders, listed once.
+"""Lists the image files of a tree of class folders.
 
-The names lie in one array of bytes, not in a string each, so that 14 million of
-them take about as much memory as they have letters. Lists of many files are
-kept on disk and mapped into memory, which the processes of a machine share;
-they are used again as long as no folder has changed.
+One array of bytes holds all names, so that 14 million names take about as much
+memory as they have letters. A list of many files is kept on disk and mapped
+into memory, which the processes of a machine share. It is used again as long as
+no folder has changed.
 """
 
 import collections
@@ -25,21 +25,21 @@ from etils import epath
 
 from vit_jax.runtime import json_text, printable
 
-# What OpenCV's wheels decode.
+# The formats that OpenCV's wheels decode.
 SUFFIXES = (
   *('.jpg', '.jpeg', '.jpe', '.png', '.webp', '.bmp', '.dib', '.tif', '.tiff'),
   *('.jp2', '.ppm', '.pgm', '.pbm', '.pnm', '.gif', '.avif'),
 )
-# Lists of fewer files are made anew each time, which takes less than a second.
+# A list of fewer files is not kept, since making it takes less than a second.
 _KEPT_FROM = 50_000
-# Folders whose times are compared, at most.
+# A list of more folders is not kept, as every start would compare their times.
 _MOST_FOLDERS = 200_000
-# A folder that changed so shortly before it was listed may have changed again
-# within the file system's resolution of time.
+# A folder that changed less than this before it was listed may change again
+# within the resolution of the file system's clock.
 _SETTLED_NS = 2 * 10**9
-# Of the files on disk; another number is another format.
+# Version of the files on disk.
 _FORMAT = 1
-# What archives of other systems leave beside the images.
+# Folders that archives and file systems leave beside the images.
 _CLUTTER = ('__MACOSX', '$RECYCLE.BIN', 'lost+found')
 
 
@@ -48,14 +48,14 @@ class Listing:
   """Files sorted by split, class and path inside the class folder.
 
   Attributes:
-    class_names: those of all splits, sorted.
+    class_names: sorted names of the classes of all splits.
     counts: split -> number of files of each class, int64 [classes].
-    others: split -> suffix -> number of files that are no images by their name;
-      pipes, sockets and devices are there by their path.
-    names: all paths inside the class folders, one after the other, uint8.
+    others: split -> suffix -> number of files without an image suffix. Pipes,
+      sockets and devices are listed by their path instead of a suffix.
+    names: all paths inside the class folders, concatenated, uint8.
     ends: where each path ends in `names`, int64 [files].
-    kept: the folder that holds `names` and `ends`, '' if none does.
-    digest: of all of it.
+    kept: the folder that holds `names` and `ends`, '' if they are not kept.
+    digest: a digest of the whole list, '' if it is not kept.
   """
 
   class_names: tuple[str, ...]
@@ -68,7 +68,7 @@ class Listing:
 
   @functools.cached_property
   def _starts(self) -> dict[str, int]:
-    """The number of files before each split."""
+    """Split -> number of files before it."""
     sizes = [0, *(int(c.sum()) for c in self.counts.values())]
     return dict(zip(self.counts, np.cumsum(sizes).tolist(), strict=False))
 
@@ -77,19 +77,19 @@ class Listing:
     return {split: np.cumsum(c) for split, c in self.counts.items()}
 
   def label(self, split: str, index: int) -> int:
-    """The class of file `index` of a split."""
+    """Returns the class of file `index` of a split."""
     ends = self._class_ends[split]
     return int(np.searchsorted(ends, index, side='right'))
 
   def path(self, split: str, index: int) -> str:
-    """Its path inside the folder of the split, `cat/1.jpg`."""
+    """Returns the file's path inside the folder of the split: `cat/1.jpg`."""
     row = self._starts[split] + index
     start = int(self.ends[row - 1]) if row else 0
     name = os.fsdecode(self.names[start : int(self.ends[row])].tobytes())
     return f'{self.class_names[self.label(split, index)]}/{name}'
 
   def digest_of(self, split: str) -> str:
-    """Equal for the same files in the same classes of a split."""
+    """Returns a digest of a split's classes and the paths of its files."""
     counts, starts = self.counts[split], self._starts
     rows = slice(starts[split], starts[split] + int(counts.sum()))
     ends = self.ends[rows]
@@ -101,7 +101,7 @@ class Listing:
     return hashed.hexdigest()[:16]
 
   def __reduce__(self):
-    # Mapped arrays would be copied: the other process maps them itself.
+    # Pickling would copy mapped arrays, so the other process maps them itself.
     if self.kept:
       return _load, (self.kept, self.digest)
     return Listing, tuple(
@@ -110,14 +110,15 @@ class Listing:
 
 
 def read(root: str, split: str = '') -> Listing:
-  """Lists the files of ROOT/SPLIT/CLASS, or takes the list that is kept.
+  """Lists the files of ROOT/SPLIT/CLASS, or loads a kept list.
 
   Args:
     root: a folder, local or remote (`gs://`).
-    split: if it is ROOT/CLASS, what all of it is called.
+    split: the name of the only split of a folder ROOT/CLASS; '' if the folder
+      has splits.
 
   Raises:
-    ValueError: it is not laid out as described.
+    ValueError: the folder is not laid out as described.
   """
   if is_remote(root):
     return _Walk(root, split).listing
@@ -140,14 +141,14 @@ def read(root: str, split: str = '') -> Listing:
   except OSError as error:
     logging.warning(
       'The list of the %d files in %s cannot be kept in %s, so every start'
-      ' lists them anew: %s. XDG_CACHE_HOME names another folder.',
+      ' lists them again: %s. Set XDG_CACHE_HOME to another folder.',
       *(len(listing.ends), root, place, error.strerror),
     )
     return listing
 
 
 def is_remote(path: str) -> bool:
-  """Whether a path is in a store such as `gs://`."""
+  """Returns whether a path is in a remote store such as `gs://`."""
   return '://' in path
 
 
@@ -155,8 +156,8 @@ class _Walk:
   """Lists a tree.
 
   Attributes:
-    listing: what was found.
-    folders: folder -> time of its last change, in ns, of a local tree.
+    listing: the list of the files.
+    folders: folder -> time of its last change in ns; empty for a remote tree.
   """
 
   def __init__(self, root: str, split: str):
@@ -171,9 +172,7 @@ class _Walk:
     if not self._split:
       splits, _, images = self._list(self._root)
       if not splits:
-        raise _layout_error(
-          self._root, self._root, f'{images} images and no folders'
-        )
+        raise self._layout_error(self._root, f'{images} images and no folders')
     # split -> class -> (encoded paths, their lengths)
     tree, others, without = {}, {}, []
     for split in splits:
@@ -181,11 +180,12 @@ class _Walk:
       classes = self._walk_split(split, others[split])
       if classes:
         tree[split] = classes
-      else:  # It holds other things, such as lists of classes.
+      else:  # The folder holds other things, such as lists of classes.
         without.append(split)
     if not tree:
-      raise _layout_error(
-        self._root, self._root, f'folders {without[:5]} without any image'
+      found = f'folders {without[:5]} without any image'
+      raise self._layout_error(
+        self._root, 'no images and no folders' if self._split else found
       )
     class_names = sorted(set().union(*tree.values()))
     ordered = [
@@ -212,13 +212,13 @@ class _Walk:
   def _walk_split(
     self, split: str, others: collections.Counter
   ) -> dict[str, tuple[bytes, np.ndarray]]:
-    """The files of each class; {} of a folder that holds something else."""
+    """Returns the files of each class; {} if the folder is not a split."""
     path = self._root if self._split else f'{self._root}/{split}'
     names, rest, images = self._list(path)
     if not names and not images and rest:
       return {}
     if not names:
-      raise _layout_error(self._root, path, f'{images} images and no folders')
+      raise self._layout_error(path, f'{images} images and no folders')
     classes = {}
     for name in names:
       files = sorted(self._files(f'{path}/{name}', '', others))
@@ -227,15 +227,35 @@ class _Walk:
       classes[name] = b''.join(encoded), lengths
     if not any(len(lengths) for _, lengths in classes.values()):
       found = dict(others) or 'nothing'
-      raise _layout_error(
-        self._root, path, f'folders {names[:5]} without any image ({found})'
+      raise self._layout_error(
+        path, f'folders {names[:5]} without any image ({found})'
       )
     return classes
+
+  def _layout_error(self, path: str, found: str) -> ValueError:
+    root = self._root
+    if self._split:
+      layout, example = f'{root}/CLASS/IMAGE', f'{root}/cat/1.jpg'
+      advice = (
+        'Put the images of each class into a folder of their own; or if the'
+        f' class folders lie in folders of splits, use folder:{root}.'
+      )
+    else:
+      layout, example = f'{root}/SPLIT/CLASS/IMAGE', f'{root}/train/cat/1.jpg'
+      advice = (
+        'Put each class folder into the folder of a split; or if there are no'
+        f' splits, only {root}/CLASS/IMAGE, use classes:{root}, of which a'
+        ' random tenth is then held out of training for evaluation.'
+      )
+    return ValueError(
+      f'expected {layout}, such as {example} (suffixes: {", ".join(SUFFIXES)}),'
+      f' but {printable.name(path)} holds {found}. {advice}'
+    )
 
   def _files(
     self, path: str, prefix: str, others: collections.Counter
   ) -> Iterator[str]:
-    """All images below a folder, as paths relative to the class folder."""
+    """Yields all images below a folder, as paths inside the class folder."""
     folders = []
     for name, is_folder in self._entries(path):
       if is_folder:
@@ -250,7 +270,7 @@ class _Walk:
       yield from self._files(f'{path}/{name}', f'{prefix}{name}/', others)
 
   def _list(self, path: str) -> tuple[list[str], int, int]:
-    """The folders in a folder, sorted; how many other files, and images."""
+    """Returns the sorted folders, and the numbers of other files and images."""
     entries = list(self._entries(path))
     files = [name for name, is_folder in entries if not is_folder]
     images = sum(name.lower().endswith(SUFFIXES) for name in files)
@@ -264,17 +284,17 @@ class _Walk:
 
 
 def entries(path: str) -> Iterator[tuple[str, bool | None]]:
-  """The names in a folder, and which are folders; no hidden ones.
+  """Yields the names in a folder, without hidden ones, and their kinds.
 
-  None is a pipe, a socket or a device, which must not be opened: a read would
-  wait without end.
+  The kind is True for a folder and False for a file. It is None for a pipe, a
+  socket or a device, which must not be opened because a read would block.
 
   Raises:
-    ValueError: a link leads to a folder that it lies in.
+    ValueError: a link leads to a folder that contains the link.
   """
   if is_remote(path):
-    # Asking a remote store whether an entry is a folder is a round trip; what
-    # is named like an image is taken for one.
+    # Asking a remote store whether an entry is a folder costs a round trip, so
+    # an entry with an image suffix passes for a file.
     found = (
       (p.name, not p.name.lower().endswith(SUFFIXES) and p.is_dir())
       for p in epath.Path(path).iterdir()
@@ -290,7 +310,7 @@ def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
   with os.scandir(path) as scan:
     for entry in scan:
       try:
-        if entry.is_file():  # Almost all of them: no more is asked.
+        if entry.is_file():  # Almost all entries: avoid further system calls.
           yield entry.name, False
           continue
         is_folder = entry.is_dir()
@@ -302,15 +322,15 @@ def _scan(path: str) -> Iterator[tuple[str, bool | None]]:
       if endless:
         raise ValueError(
           f'{printable.name(entry.path)} is a symbolic link that leads back to'
-          ' itself, so its files have no end: remove it.'
+          ' itself, so its files have no end. Remove the link.'
         )
-      # A link to nothing is taken for a file, which is missed on reading.
+      # A broken link passes for a file, which a read then reports as missing.
       is_other = not is_folder and os.path.exists(entry)
       yield entry.name, None if is_other else is_folder
 
 
 def _leads_up(entry: os.DirEntry, path: str) -> bool:
-  """Whether a linked folder is the one that it was found in, or one above."""
+  """Returns whether a linked folder is `path` or a parent of it."""
   while not os.path.samestat(entry.stat(), os.stat(path)):
     path, below = os.path.dirname(path), path
     if path == below:
@@ -318,22 +338,11 @@ def _leads_up(entry: os.DirEntry, path: str) -> bool:
   return True
 
 
-def _layout_error(root: str, path: str, found: str) -> ValueError:
-  return ValueError(
-    f'folder:{root}: expected {root}/SPLIT/CLASS/IMAGE, such as '
-    f'{root}/train/cat/1.jpg (suffixes: {", ".join(SUFFIXES)}), but '
-    f'{printable.name(path)} '
-    f'holds {found}. Put each class into the folder of a split; or if there '
-    f'are no splits, only {root}/CLASS/IMAGE, call it classes:{root}: a random '
-    'tenth is then held out of training, to measure on.'
-  )
-
-
-# What is kept on disk ---------------------------------------------------------
+# Lists on disk ----------------------------------------------------------------
 
 
 def _place(root: str, split: str) -> str:
-  """The folder for the list of a tree."""
+  """Returns the folder for the kept list of a tree."""
   cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   tree = f'{root}\0{split}'
   digest = hashlib.sha256(os.fsencode(tree)).hexdigest()
@@ -343,7 +352,7 @@ def _place(root: str, split: str) -> str:
 def _keep(
   listing: Listing, folders: Mapping[str, int], root: str, place: str
 ) -> Listing:
-  """Writes a list, all of it or nothing, and returns it from there."""
+  """Writes a list atomically, and returns it loaded from there."""
   os.makedirs(os.path.dirname(place), exist_ok=True)
   temporary = tempfile.mkdtemp(prefix=place + '.')
   try:
@@ -360,14 +369,14 @@ def _keep(
     )
     with open(f'{temporary}/facts.json', 'w', encoding='utf-8') as f:
       json.dump(facts, f)
-    # Another process, which has listed the same tree, may use what it kept.
+    # Another process may have kept the list of the same tree and use it now.
     if kept := _load_if_unchanged(place, root):
       return kept
     shutil.rmtree(place, ignore_errors=True)
     try:
       os.rename(temporary, place)
     except OSError:
-      # Another process was faster. Its list is of the same tree.
+      # Another process was faster, and its list describes the same tree.
       if not os.path.exists(f'{place}/facts.json'):
         raise
   finally:
@@ -376,7 +385,7 @@ def _keep(
 
 
 def _digest(listing: Listing) -> str:
-  """Equal for equal lists, whoever makes them."""
+  """Returns a digest that is equal for equal lists, whichever process asks."""
   digest = hashlib.sha256(repr(listing.class_names).encode(errors='replace'))
   counts = [(k, v.tolist()) for k, v in listing.counts.items()]
   digest.update(repr(counts).encode(errors='replace'))
@@ -386,17 +395,18 @@ def _digest(listing: Listing) -> str:
 
 
 def _load(place: str, digest: str = '') -> Listing:
-  """The list that is kept; if a digest is given, that one.
+  """Loads a kept list.
 
   Raises:
-    ValueError: another run has found the folder changed meanwhile.
+    ValueError: the list does not have the given digest, since another run has
+      listed the changed folder meanwhile.
   """
   with open(f'{place}/facts.json', encoding='utf-8') as f:
     facts = json_text.loads(f.read())
   if digest and facts['digest'] != digest:
     raise ValueError(
       f'The images in {facts["root"]} have changed since this run began, and'
-      ' another one has listed them anew: start it again.'
+      ' another run has listed them again. Restart this run.'
     )
   return _from_facts(place, facts)
 
@@ -414,19 +424,19 @@ def _from_facts(place: str, facts: dict) -> Listing:
 
 
 def _load_if_unchanged(place: str, root: str) -> Listing | None:
-  """The list that is kept, unless there is none or a folder has changed."""
+  """Loads a kept list; None if there is none or a folder has changed."""
   try:
     with open(f'{place}/facts.json', encoding='utf-8') as f:
       facts = json_text.loads(f.read())
     if (facts['format'], facts['root']) != (_FORMAT, root):
       return None
-    # At once, as each may be a round trip to another machine.
+    # In parallel, since each may be a round trip to a file server.
     with futures.ThreadPoolExecutor(16) as pool:
       times = pool.map(_time, facts['folders'], chunksize=256)
       if list(times) != list(facts['folders'].values()):
         return None
     listing = _from_facts(place, facts)
-  except (OSError, ValueError, KeyError):  # None, or a damaged one.
+  except (OSError, ValueError, KeyError):  # The list is missing or damaged.
     return None
   return listing if len(listing.names) == listing.ends[-1] else None
 

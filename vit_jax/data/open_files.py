@@ -1,26 +1,25 @@
-"""How many files a process may hold open, of which a data set's shards are."""
+"""Raises the limit of open files for the shards of a data set."""
 
 import os
 import resource
 
-# Libraries, logs, sockets, and what the checkpoints are written to.
+# Files of libraries, logs, sockets, and checkpoints.
 _OTHERS = 256
-# Where the hard limit is none, as on macOS, the system still refuses to set
-# that.
+# macOS reports no hard limit, but refuses to set no limit.
 _MOST = 2**16
 
 
 def allow(files: int, what: str) -> None:
-  """Raises this process's own limit as far as the system lets it.
+  """Raises this process's soft limit so that it may open more files.
 
-  Processes that it starts have the same limits.
+  Child processes inherit the limit.
 
   Args:
-    files: that are to be open beside those that are now.
-    what: they are, for the error.
+    files: number of files to open in addition to those already open.
+    what: what the files are, for the error message.
 
   Raises:
-    ValueError: so many may not be open.
+    ValueError: the hard limit is too low.
   """
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   try:

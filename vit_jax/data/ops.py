@@ -1,10 +1,10 @@
 """Image operations on uint8 arrays, and the strings that name them.
 
-A preprocessing is written as it is read: `'inception_crop|flip'`, or
+A preprocessing is a string such as `'inception_crop|flip'` or
 `'resize_small(448)|random_crop|flip'`; `parse` turns it into a function. An
-operation is a frozen dataclass called with an image, uint8 [h, w, c], and a
-`np.random.Generator`, the only source of randomness; it returns uint8, perhaps
-as a view of its input. Images are normalised on the device, not here.
+operation is a frozen dataclass. Its arguments are an image, uint8 [h, w, c],
+and a `np.random.Generator`, the only source of randomness. It returns uint8,
+perhaps as a view of its input. Images are normalised on the device, not here.
 """
 
 import ast
@@ -27,7 +27,7 @@ PAD_MODES = {'zeros': cv2.BORDER_CONSTANT, 'reflect': cv2.BORDER_REFLECT_101}
 
 
 def _pair(size: Size) -> tuple[int, int]:
-  """Returns (height, width) of a size."""
+  """Returns a size as (height, width)."""
   pair = (size, size) if isinstance(size, int) else size
   if (
     not isinstance(pair, tuple)
@@ -49,8 +49,8 @@ def _resize(
 ) -> np.ndarray:
   """Resizes to (height, width); see `Resize`.
 
-  Differs from the released code: the result is rounded to uint8, so that
-  images cross to the device in a quarter of the memory.
+  Unlike the released code, this rounds to uint8, so that images take a quarter
+  of the memory on their way to the device.
   """
   if image.shape[:2] == size:
     return image
@@ -62,9 +62,9 @@ def _resize(
 
 
 def _resize_area(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """Each pixel is the mean of the area it covers, without its fraction."""
+  """Makes each new pixel the truncated mean of the area that it covers."""
   height, width = image.shape[:2]
-  # OpenCV's area is one only where it shrinks.
+  # OpenCV's INTER_AREA averages an area only where it shrinks.
   smaller = min(height, size[0]), min(width, size[1])
   result = image.astype(np.float32)
   if smaller != (height, width):
@@ -73,19 +73,21 @@ def _resize_area(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     )
   for axis in (0, 1):
     result = _enlarge(result, size[axis], axis)
-  # Sums of float32 may be just below a whole number.
+  # A float32 sum may be just below a whole number, which truncation would lose.
   return (result + 1e-3).astype(np.uint8)
 
 
 def _enlarge(image: np.ndarray, length: int, axis: int) -> np.ndarray:
-  """Enlarges along an axis, where a new pixel covers one or two of the old."""
+  """Enlarges along an axis; a new pixel covers one or two old ones."""
   old = image.shape[axis]
   if old == length:
     return image
-  # In units of 1 / (old * length), exactly: a new pixel is `old` wide.
+  # The unit is 1 / (old * length), so integers are exact: new pixels are `old`
+  # wide.
   starts = np.arange(length) * old
   first = starts // length
-  share = np.minimum((first + 1) * length - starts, old) / old  # Of the first.
+  # The share of a new pixel that lies in the first of its two old pixels.
+  share = np.minimum((first + 1) * length - starts, old) / old
   if (share == 1).all():
     return np.take(image, first, axis)
   share = np.float32(share).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
@@ -96,7 +98,7 @@ def _enlarge(image: np.ndarray, length: int, axis: int) -> np.ndarray:
 
 
 def _crop_room(image: np.ndarray, size: tuple[int, int]) -> tuple[int, int]:
-  """Returns how far a crop of `size` can move down and to the right."""
+  """Returns how many pixels a crop of `size` can move down and right."""
   down, right = image.shape[0] - size[0], image.shape[1] - size[1]
   if down < 0 or right < 0:
     raise ValueError(
@@ -109,7 +111,7 @@ def _crop_room(image: np.ndarray, size: tuple[int, int]) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Sized:
-  """An operation whose result is `size`; kept as (height, width)."""
+  """An operation whose result has `size`, stored as (height, width)."""
 
   size: Size
 
@@ -132,7 +134,9 @@ class _Resized(_Sized):
         f'unknown method {self.method!r}; choose from {list(METHODS)}'
       )
     if self.antialias and self.method == 'area':
-      raise ValueError("method='area' leaves nothing to antialias")
+      raise ValueError(
+        "method='area' already averages; remove antialias or choose 'bilinear'"
+      )
 
   def _resize(self, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return _resize(image, size, self.antialias, self.method)
@@ -140,18 +144,20 @@ class _Resized(_Sized):
 
 @dataclasses.dataclass(frozen=True)
 class Resize(_Resized):
-  """Resizes to `size`, aspect not kept.
+  """Resizes to `size` without keeping the aspect.
 
-  Methods, both with pixels as squares, whose borders coincide:
+  Both methods treat pixels as squares, and the borders of the old and the new
+  image coincide:
 
-    bilinear  between the two nearest centres along each axis, without
-      antialiasing, rounded: `tf.image.resize` in the released code, which does
-      not round, and big_vision's `resize`, which truncates.
-    area  the mean of the pixels that a new one covers, truncated: big_vision's
-      `resize_small`. To a whole multiple of the size it repeats pixels.
+    bilinear  interpolates between the two nearest centres along each axis,
+      without antialiasing, and rounds. `tf.image.resize` in the released code
+      does not round, and big_vision's `resize` truncates.
+    area  takes the mean of the pixels that a new one covers, and truncates, as
+      big_vision's `resize_small` does. A whole multiple of the size repeats
+      pixels.
 
-  With `antialias` bilinear shrinks by the mean of the pixels that are covered,
-  rounded; no original does.
+  With `antialias`, bilinear shrinks by the rounded mean of the covered pixels.
+  No original implementation does that.
   """
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -160,10 +166,10 @@ class Resize(_Resized):
 
 @dataclasses.dataclass(frozen=True)
 class ResizeSmall(_Resized):
-  """Resizes the shorter side to `size`, aspect kept; the other is rounded.
+  """Resizes the shorter side to `size` and keeps the aspect, up to rounding.
 
-  For the methods see `Resize`; big_vision's is method='area'. A pair stands for
-  its larger side, so that a crop of that pair always fits.
+  For the methods see `Resize`; big_vision uses method='area'. Of a pair, the
+  larger side counts, so that a crop of that pair always fits.
   """
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -177,12 +183,12 @@ class ResizeSmall(_Resized):
 class InceptionCrop(_Sized):
   """Crops a random area of random aspect (width / height), resizes to `size`.
 
-  The aspect is uniform in its range, and then the height uniform among the
-  whole numbers that keep the area (a fraction of the image's) in range and fit
-  the image: the distribution of the released code's crop, TensorFlow's
-  `sample_distorted_bounding_box`, which prefers small areas, but for the place:
-  that never takes the last row or column of places. An image for which a
-  hundred aspects do not fit is used whole. Bilinear, without antialiasing.
+  The aspect is uniform in its range. Then the height is uniform among the whole
+  numbers that fit the image and keep the area (a fraction of the image's) in
+  range. The released code's crop, TensorFlow's `sample_distorted_bounding_box`,
+  draws the same sizes, and so prefers small areas. Its places differ: it never
+  takes the last row or column of places. If a hundred aspects do not fit, the
+  whole image is used. The resize is bilinear, without antialiasing.
   """
 
   _: dataclasses.KW_ONLY
@@ -213,11 +219,11 @@ class InceptionCrop(_Sized):
     for _ in range(100):
       aspect = rng.uniform(self.min_aspect, self.max_aspect)
       low = round(math.sqrt(smallest / aspect))
-      # The highest whose rounded width still fits.
+      # The largest height whose rounded width still fits.
       high = math.ceil((width + 0.5) / aspect) - 1
       high = min(round(math.sqrt(largest / aspect)), high, height)
       h = int(rng.integers(low, high + 1)) if low < high else high
-      # Rounding may have left the range by a row.
+      # Rounding may have moved the area out of range by one row.
       h += h * round(h * aspect) < smallest
       h -= h * round(h * aspect) > largest
       w = round(h * aspect)
@@ -234,7 +240,7 @@ class InceptionCrop(_Sized):
 
 @dataclasses.dataclass(frozen=True)
 class RandomCrop(_Sized):
-  """Crops `size` at a random place; ValueError for a smaller image."""
+  """Crops `size` at a random place; a smaller image raises ValueError."""
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     down, right = _crop_room(image, self.size)
@@ -244,7 +250,7 @@ class RandomCrop(_Sized):
 
 @dataclasses.dataclass(frozen=True)
 class CentralCrop(_Sized):
-  """Crops `size` from the middle; ValueError for a smaller image."""
+  """Crops `size` from the middle; a smaller image raises ValueError."""
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     down, right = _crop_room(image, self.size)
@@ -276,7 +282,7 @@ class Pad:
 
 @dataclasses.dataclass(frozen=True)
 class Trim:
-  """Takes `n` pixels off each side, such as the red frame of ObjectNet."""
+  """Removes `n` pixels from each side, such as the red frame of ObjectNet."""
 
   n: int
 
@@ -295,7 +301,7 @@ class Trim:
 
 @dataclasses.dataclass(frozen=True)
 class Flip:
-  """Mirrors left and right with probability one half."""
+  """Mirrors the image horizontally with probability one half."""
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return image[:, ::-1] if rng.random() < 0.5 else image
@@ -318,13 +324,13 @@ class Preprocess:
   """Decodes an image and applies operations; made by `parse`, picklable.
 
   Attributes:
-    text: what was parsed.
-    image_size: (height, width) of what comes out, in pixels.
-    channels: number of channels that come out.
+    text: the string that was parsed.
+    image_size: (height, width) of the result, in pixels.
+    channels: number of channels of the result.
     ops: the operations, in order.
-    upright: whether images are turned as their EXIF data say.
+    upright: whether to rotate images by their EXIF orientation.
     jpeg_dct: how JPEGs are decoded, one of `decode.JPEG_DCTS`.
-    max_pixels: how many an encoded image may have.
+    max_pixels: most pixels that an encoded image may have.
   """
 
   text: str
@@ -348,11 +354,11 @@ class Preprocess:
 
     Args:
       image: an encoded image or uint8 [h, w, c].
-      rng: where the random operations draw from.
+      rng: the generator of the random operations.
 
     Raises:
       CorruptImageError: the bytes cannot be decoded.
-      ValueError: the image does not come out as `image_size`.
+      ValueError: the result does not have `image_size`.
     """
     image = decode(
       image,
@@ -366,8 +372,8 @@ class Preprocess:
     if image.shape[:2] != self.image_size:
       raise ValueError(
         f'{self.text!r} gave an image of {image.shape[0]}x{image.shape[1]} '
-        f'(height x width) where {self.image_size[0]}x{self.image_size[1]} is '
-        'expected; end it with resize or a crop'
+        f'(height x width), but {self.image_size[0]}x{self.image_size[1]} is '
+        'expected; end the preprocessing with resize or a crop'
       )
     return image
 
@@ -383,21 +389,21 @@ def parse(
 ) -> Preprocess:
   """Parses a preprocessing such as `'inception_crop(min_area=0.3)|flip'`.
 
-  Operations are those of `OPS`, separated by `|`, with Python literals as
-  arguments. A size is an integer (a square) or a pair (height, width); left
-  out, it is `image_size`. The empty string only decodes.
+  The operations of `OPS` are separated by `|`, and their arguments are Python
+  literals. A size is an integer (a square) or a pair (height, width); its
+  default is `image_size`. The empty string only decodes.
 
   Args:
-    preprocess: the text to parse.
-    image_size: the size, in pixels, that images must come out with.
-    channels: the number of channels they must come out with.
-    upright: whether images are turned as their EXIF data say.
+    preprocess: the string to parse.
+    image_size: the size that the result must have, in pixels.
+    channels: the number of channels that the result must have.
+    upright: whether to rotate images by their EXIF orientation.
     jpeg_dct: how JPEGs are decoded, one of `decode.JPEG_DCTS`.
-    max_pixels: how many an encoded image may have.
+    max_pixels: most pixels that an encoded image may have.
 
   Raises:
-    ValueError: an unknown operation, or arguments it does not accept; the
-      message lists those that there are.
+    ValueError: an operation is unknown, or does not accept its arguments; the
+      message lists the known operations or the accepted arguments.
   """
   size = _pair(image_size)
   parts = preprocess.split('|') if preprocess.strip() else []

@@ -1,60 +1,62 @@
 """A fixed pseudo-random order of any number of records, computed by index.
 
 `permute(i, size, seed)` is the i-th record of the order. Nothing is stored, so
-that 303 million records cost what ten do: an index goes through a Feistel
-network over the next power of two, and again until it is below `size` (cycle
-walking). Both keep it a bijection, whatever the function of the rounds is.
+303 million records cost as much as ten. An index goes through a Feistel network
+over the next power of two, repeatedly until the result is below `size` (cycle
+walking). This is a bijection for any round function.
 
-Luby and Rackoff, 1988 (the network); Black and Rogaway, 2002, section 3 (the
-walk); Steele, Lea and Flood, 2014 (SplitMix64, the function of the rounds).
+Sources: Luby and Rackoff, 1988 (Feistel network); Black and Rogaway, 2002,
+section 3 (cycle walking); Steele, Lea and Flood, 2014 (SplitMix64, the round
+function).
 
-Training goes through its records in such an order, another one each epoch
-(`epoch_seed`), and random parts of a split are slices of one.
+Each epoch of training reads its records in an order of its own (`epoch_seed`),
+and a random part of a split is a slice of such an order.
 
-Only integers modulo 2**64 are computed with, so that an order is the same on
-all machines and with all versions of NumPy. It defines subsets that results
-are reported on, and what a resumed run sees: do not change it.
+All arithmetic is on integers modulo 2**64, so an order is the same on all
+machines and with all versions of NumPy. Do not change it: reported results
+depend on its subsets, and resumed runs continue in its order.
 """
 
 import functools
 
 import numpy as np
 
-# Of the network. Four make it pseudo-random for many indices; the more, the
-# better for few.
+# Four rounds make a Feistel network pseudo-random if there are many indices.
+# With few indices, more rounds are better.
 _ROUNDS = 8
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
-SEEDS = 2**32  # Those that users may choose are below.
+SEEDS = 2**32  # Seeds that users choose must be below.
 
 
 def permute(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
-  """The records at some places of the order.
+  """Returns the records at some places of the order.
 
   Args:
     index: 0-based places below `size`, an integer or int64 of any shape.
     size: number of records, at least 1, below 2**63.
-    seed: of the order, in [0, 2**64).
+    seed: seed of the order, in [0, 2**64).
 
   Returns:
-    0-based indices of records, of the type of `index`: different ones for
-    different places.
+    0-based indices of records, of the type of `index`. Different places have
+    different records.
   """
   return _walk(index, size, _keys(seed))
 
 
 def invert(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
-  """The places of some records in the order: undoes `permute`."""
+  """Returns the places of some records in the order: inverts `permute`."""
   return _walk(index, size, _keys(seed)[::-1])
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-  """The seed of an epoch's order, in [0, 2**64).
+  """Returns the seed of an epoch's order, in [0, 2**64).
 
-  Hashed, so that epoch 1 of a run is not epoch 0 of the run with the next seed.
+  A hash prevents that epoch 1 of a run equals epoch 0 of a run with the next
+  seed.
 
   Args:
-    seed: of the run, 0 or more.
+    seed: seed of the run, 0 or more.
     epoch: 0-based.
   """
   return _mix(_mix(seed + _GOLDEN & _MASK) + epoch * _GOLDEN & _MASK)
@@ -74,13 +76,13 @@ def _walk(index, size, rounds):
 
 
 def _network(x, bits, rounds):
-  """A bijection of [0, 2**bits); for integers and uint64 arrays alike."""
+  """Applies a bijection of [0, 2**bits) to an integer or a uint64 array."""
   low = bits // 2
   low_mask, high_mask = 2**low - 1, 2 ** (bits - low) - 1
   left, right = x >> low, x & low_mask
   for number, key in rounds:
-    # Each half in turn is changed by a function of the other: undone by the
-    # same rounds in the opposite order.
+    # The halves take turns to change by a function of the other half, so the
+    # same rounds in the opposite order undo it.
     if number % 2:
       right = right ^ (_mix(left + key & _MASK) & low_mask)
     else:
@@ -89,7 +91,7 @@ def _network(x, bits, rounds):
 
 
 def _mix(x):
-  """SplitMix64's hash of 64 bits."""
+  """Returns SplitMix64's hash of 64 bits."""
   x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
   x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
   return x ^ x >> 31
@@ -97,7 +99,7 @@ def _mix(x):
 
 @functools.lru_cache(1024)
 def _keys(seed: int) -> tuple[tuple[int, int], ...]:
-  """The rounds' numbers and keys: SplitMix64's stream from a hashed seed."""
+  """Returns the rounds' numbers and keys: SplitMix64 from a hashed seed."""
   start = _mix(seed + _GOLDEN & _MASK)
   return tuple(
     (i, _mix(start + (i + 1) * _GOLDEN & _MASK)) for i in range(_ROUNDS)

@@ -1,17 +1,17 @@
-"""Records to batches: the rows that one host holds of the global batches.
+"""Makes batches of records: each host's rows of the global batches.
 
-The global batch of step k, row by row and augmentation included, is a pure
-function of (seed, k): it depends neither on the number of hosts, threads and
-worker processes nor on where training was resumed, so there is no iterator
-state to save. Three things make it so: the shuffle is a function of (seed,
+The global batch of step k, including order and augmentation, is a pure function
+of (seed, k). It depends neither on the number of hosts, threads and worker
+processes nor on the step from which training resumed, so there is no iterator
+state to save. Three things ensure this: the shuffle is a function of (seed,
 epoch, position) (`permutation.py`); a row's random generator is a function of
 (seed, row of the endless stream of epochs); and hosts pick their rows of a
 global batch only after both are fixed.
 
-Grain's threads work on pieces of a batch, so that all of them are at the same
-one: a batch is there after the time that its rows take, over the threads.
+Grain's threads work on pieces of a batch, so that all threads share one batch.
+A batch is ready after the time for its rows divided by the number of threads.
 
-A batch is a dict of arrays, b = len(rows) rows a host:
+A batch is a dict of arrays with b = len(rows) rows per host:
 
   image: uint8 [b, H, W, C].
   label: int32 [b]; or int32 [b, max_labels], padded with -1, if records have a
@@ -20,7 +20,7 @@ A batch is a dict of arrays, b = len(rows) rows a host:
     its label -1.
   unreadable: bool [b], True where a record's image could not be decoded.
   truncated: bool [b], only if `max_labels` is more than 1: True where a record
-    has more labels, of which the first ones, as stored, are kept.
+    has more labels than that; the first ones in stored order are kept.
 """
 
 import functools
@@ -43,14 +43,15 @@ from vit_jax.runtime import errors
 Batch = dict[str, np.ndarray]
 View = Sequence[Record]  # `source.View`, or anything with a length and items.
 
-# What to do with an image that cannot be decoded: stop and name it; or use
-# another one in its place (training), leave it out (evaluation), and mark it.
+# The policies for an image that cannot be decoded. 'error' stops and names it.
+# 'skip-and-count' marks it and, in training, replaces it by another image, or,
+# in evaluation, leaves it out.
 UNREADABLE_POLICIES = ('error', 'skip-and-count')
 
 _MAX_SUBSTITUTES = 10
 
-# Pieces of a batch a thread, so that one does not wait long for the slowest;
-# and rows of a piece at most, as each piece costs some microseconds.
+# Pieces of a batch per thread, so that none waits long for the slowest; and the
+# most rows of a piece. Each piece costs some microseconds.
 _PIECES = 4
 _PIECE_ROWS = 16
 
@@ -73,37 +74,38 @@ def train_batches(
   """Returns this host's rows of global batches start_step, start_step + 1, ...
 
   Epochs follow each other without a gap, each in another order: a batch may
-  hold the end of one and the beginning of the next. No row is masked.
+  hold the end of one epoch and the beginning of the next. No row is masked.
 
   Args:
     view: the records; picklable if there are workers.
-    preprocess: makes an image of a record's.
+    preprocess: turns a record's image into that of a row.
     batch_size: rows of the global batch.
-    seed: of the order and the augmentation, 0 or more.
+    seed: seed of the order and the augmentation, 0 or more.
     num_classes: labels must lie in [0, num_classes).
-    start_step: the first batch wanted, 0 or more.
-    max_labels: the most labels that are kept of a record; if it is 1, records
-      may not have more.
-    unreadable: one of UNREADABLE_POLICIES. With 'skip-and-count' a record drawn
-      with the row's own generator takes the place of an unreadable one, and
-      `unreadable` is True in that row.
-    rows: those of a global batch that this host reads; None is all of them.
-      See `sharding.local_rows`.
-    threads: that make a batch together; 0 makes it in the caller. The default
-      is the number of cores over that of workers, at most 16.
-    workers: processes whose threads make batches instead of this one's; a few
-      help where Python, rather than decoding, limits the threads. What they
-      make passes through /dev/shm, which must hold `prefetch` batches and one
-      more.
-    prefetch: batches that are being made or wait; by default two, or as many as
-      keep all threads busy. This bounds the memory; workers hold as many again
-      in theirs.
+    start_step: step of the first batch, 0 or more.
+    max_labels: the most labels of a record that are kept; if 1, a record with
+      more labels is an error.
+    unreadable: one of UNREADABLE_POLICIES. With 'skip-and-count', a record that
+      the row's own generator draws replaces an unreadable one, and `unreadable`
+      is True in that row.
+    rows: the rows of a global batch that this host reads; None reads all. See
+      `sharding.local_rows`.
+    threads: number of threads that make a batch together; 0 makes it in the
+      caller's thread. The default is the number of cores divided by that of
+      workers, at most 16.
+    workers: number of processes whose threads make batches instead of this
+      process's. A few help where Python, rather than decoding, limits the
+      threads. Their batches pass through /dev/shm, which must hold `prefetch`
+      batches and one more.
+    prefetch: number of batches that are in progress or waiting; by default two,
+      or as many as keep all threads busy. This bounds the memory. Workers hold
+      the same number again in their own memory.
 
   Raises:
-    ValueError: at once for arguments that do not fit each other; from the
-      iterator for an image or label that is wrong, naming the record.
-    ReadError: from the iterator, for a record that the source failed to
-      read; whatever `unreadable` says, as that is no property of the image.
+    ValueError: at once if the arguments contradict each other; from the
+      iterator if an image or a label is wrong, with the name of the record.
+    ReadError: from the iterator if the source failed to read a record. The
+      policy `unreadable` does not apply to it.
   """
   rows = _check_rows(batch_size, rows)
   if start_step < 0 or seed < 0:
@@ -133,10 +135,10 @@ def eval_batches(
 ) -> Iterator[Batch]:
   """Returns this host's rows of all examples, each once, in the view's order.
 
-  Every host gets `num_eval_batches` batches. Rows past the last example are
-  masked. With unreadable='skip-and-count' so is an unreadable image, whose
-  `unreadable` is True: over all hosts, masked-in plus unreadable rows are as
-  many as the view has records.
+  Every host gets `num_eval_batches` batches. Rows past the last example have
+  the mask False. With unreadable='skip-and-count', so have unreadable images,
+  and their `unreadable` is True. Over all hosts, rows with the mask True and
+  unreadable rows add up to the number of records of the view.
 
   Arguments and errors are those of `train_batches`.
   """
@@ -145,7 +147,7 @@ def eval_batches(
   total = batch_size * num_eval_batches(view, batch_size)
   dataset = (
     grain.MapDataset.range(total)
-    .seed(0)  # For operations that draw; evaluation by convention has none.
+    .seed(0)  # For random operations, which evaluations usually avoid.
     .random_map(load.evaluate)
   )
   dataset = HostRows(dataset, batch_size=batch_size, rows=rows)
@@ -160,10 +162,10 @@ def check_first_record(
   max_labels: int = 1,
   unreadable: str = 'error',
 ) -> None:
-  """Makes one row, so that what is wrong with all of them shows at once.
+  """Makes one row, so that an error that affects all rows shows at once.
 
-  Called before training for every split of a run: an evaluation whose crop is
-  larger than its images must not come to light after hours.
+  A run calls this for all its splits before training: otherwise, hours could
+  pass until an evaluation fails whose crop is larger than its images.
 
   Raises:
     ValueError, ReadError: see `train_batches`.
@@ -184,7 +186,7 @@ def _check_rows(batch_size: int, rows: Sequence[int] | None) -> Sequence[int]:
   if not rows or min(rows) < 0 or max(rows) >= batch_size:
     raise ValueError(
       f'rows={rows} must be some of the batch_size={batch_size} rows of a '
-      'global batch, counted from 0'
+      'global batch, numbered from 0'
     )
   return rows
 
@@ -211,7 +213,7 @@ class _Load:
     self._max_labels = max_labels
     self._skip = unreadable == 'skip-and-count'
     self._named: set[str] = set()
-    # Known from one record, as rows past the end have a label's shape too.
+    # Read from one record, since masked rows need the shape of a label too.
     self._multi_label = max_labels > 1 or np.ndim(self._read(0).label) > 0
 
   def __setstate__(self, state: dict):
@@ -232,12 +234,12 @@ class _Load:
         failed = record
         record = self._read(int(rng.integers(len(self._view))))
     raise ValueError(
-      f'{_MAX_SUBSTITUTES + 1} images in a row are unreadable, the last is '
-      f'{failed.name}: {last}; check the data set'
+      f'{_MAX_SUBSTITUTES + 1} images in a row{self._in_data()} are unreadable;'
+      f' the last is {failed.name}: {last}; check the data set'
     )
 
   def evaluate(self, index: int, rng: np.random.Generator) -> Batch:
-    """Returns the row of a record, masked past the end or if unreadable."""
+    """Returns the row of a record; masked past the end or if unreadable."""
     if index >= len(self._view):
       return self._masked_row(unreadable=False)
     record = self._read(index)
@@ -253,11 +255,17 @@ class _Load:
     try:
       return self._view[index]
     except Exception as error:
-      # A type of exception that cannot be pickled would leave the parent of a
-      # worker process waiting for ever.
+      # A worker process could not pickle some types of exceptions, and its
+      # parent would wait for ever.
       raise errors.ReadError(
-        f'reading record {index} failed: {type(error).__name__}: {error}'
+        f'reading record {index}{self._in_data()} failed:'
+        f' {type(error).__name__}: {error}'
       ) from error
+
+  def _in_data(self) -> str:
+    """Returns the split and the data set for messages, if they are known."""
+    source = getattr(self._view, 'source', None)
+    return f' in {self._view.split!r} of {source.info.spec!r}' if source else ''
 
   def _row(
     self, record: Record, rng: np.random.Generator, unreadable: bool
@@ -291,19 +299,21 @@ class _Load:
     return {'truncated': np.bool_(truncated)} if several else {}
 
   def _label(self, record: Record) -> tuple[np.ndarray | np.int32, bool]:
-    """The labels that are kept, and whether there are more."""
+    """Returns the labels to keep, and whether the record has more."""
     single = np.ndim(record.label) == 0
     labels = [record.label] if single else list(record.label)
     if len(labels) > self._max_labels == 1:
       raise ValueError(
-        f'{record.name} has {len(labels)} labels, more than '
-        f'max_labels={self._max_labels}'
+        f'{record.name} has {len(labels)} labels{self._in_data()}, more than '
+        f'max_labels={self._max_labels}; set --config.data.max_labels to the '
+        'most labels to keep per image'
       )
     for label in labels:
       if not 0 <= label < self._num_classes:
         raise ValueError(
           f'{record.name} has label {label}, outside of '
-          f'[0, num_classes={self._num_classes})'
+          f'[0, num_classes={self._num_classes}){self._in_data()}; repair the '
+          'data set'
         )
     kept = labels[: self._max_labels]
     return self._pad_labels(kept), len(kept) < len(labels)
@@ -327,18 +337,19 @@ class _Load:
     )
 
 
-@functools.cache  # Once a process.
+@functools.cache  # Once per process.
 def _end_with_parent() -> None:
   """Ends this process, if it is a worker, as soon as its parent is gone.
 
-  A parent that is killed can't tell its workers, which would wait for it to
-  take what they have made.
+  A killed parent cannot notify its workers, which would wait for ever for it to
+  take their batches.
   """
   parent = multiprocessing.parent_process()
-  # Data workers are daemons; a process of the user's that trains is not.
+  # Data workers are daemons; a user's child process that trains is not.
   if parent is None or not multiprocessing.current_process().daemon:
     return
-  # A terminal sends Ctrl-C to all; the parent has more to do before it ends.
+  # A terminal sends Ctrl-C to all processes, but the parent still needs its
+  # workers for what it does before it ends.
   if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -356,13 +367,13 @@ def _iterate(
   workers: int,
   prefetch: int | None,
 ) -> Iterator[Batch]:
-  """Makes batches of so many rows ahead of time, in order."""
+  """Makes batches of `batch_rows` rows ahead of time, in order."""
   if threads is None:
     threads = min(16, max(1, (os.cpu_count() or 1) // max(1, workers)))
   if prefetch is None:
     prefetch = max(2, -(-2 * threads // batch_rows))
   if workers:
-    # Each piece of a worker costs the parent several open files.
+    # Few pieces, since each piece of a worker costs the parent open files.
     piece = _divisor(batch_rows, batch_rows // max(1, threads * workers))
   else:
     piece = _piece(batch_rows, threads)
@@ -372,35 +383,35 @@ def _iterate(
     grain.ReadOptions(num_threads=threads, prefetch_buffer_size=held)
   )
   if workers:
-    # Grain starts workers by spawning, so that they do not inherit the
-    # accelerator, and nothing they run here initialises one. It reads flags of
-    # its own, which raises in a program that does not use absl's.
+    # Grain spawns its workers, so they do not inherit the accelerator, and no
+    # code that they run initialises one. Grain also reads absl flags, which
+    # raises an error in a program that has not parsed them.
     if not flags.FLAGS.is_parsed():
       flags.FLAGS.mark_as_parsed()
     dataset = dataset.mp_prefetch(
-      # Grain holds as many again in this process.
+      # Halved, since Grain buffers the same number again in this process.
       grain.MultiprocessingOptions(
         num_workers=workers, per_worker_buffer_size=max(1, held // 2)
       )
     )
-  # Here, as workers take pieces in turn. It copies, also out of the shared
-  # memory that workers send arrays in, which is scarce, and which leaks if
-  # they are alive at exit.
+  # This process joins the pieces, since workers take them in turn. This also
+  # copies them out of the workers' shared memory, which is scarce, and which
+  # leaks if arrays in it are alive at exit.
   iterator = iter(dataset.batch(pieces, batch_fn=_join))
   generator = _take(iterator)
-  # Grain cannot end its threads and workers cleanly once the interpreter tears
-  # modules down; a finalizer still runs before that.
+  # Grain cannot end its threads and workers cleanly while the interpreter tears
+  # modules down, and a finalizer runs before that.
   weakref.finalize(generator, iterator.close)
   return generator
 
 
 def _piece(rows: int, threads: int) -> int:
-  """How many rows of a batch a thread makes at a time: a divisor of all."""
+  """Returns how many rows a thread makes at a time: a divisor of `rows`."""
   return _divisor(rows, min(_PIECE_ROWS, rows // (_PIECES * max(1, threads))))
 
 
 def _divisor(number: int, most: int) -> int:
-  """The largest divisor of a number up to another, at least 1."""
+  """Returns the largest divisor of `number` that is at most `most`, or 1."""
   return max(n for n in range(1, max(1, most) + 1) if number % n == 0)
 
 

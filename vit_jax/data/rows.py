@@ -1,4 +1,4 @@
-"""Rows of an endless stream of batches: in which order, and for which host."""
+"""Orders the rows of an endless stream of batches, and picks a host's rows."""
 
 from collections.abc import Sequence
 
@@ -8,26 +8,26 @@ from vit_jax.data import permutation
 
 
 class Epochs(grain.MapDataset):
-  """The indices of all records in random order, then in another one, and so on.
+  """The indices of all records, endlessly, in a new random order each epoch.
 
-  In place of Grain's own shuffle, whose four rounds leave records that lie side
-  by side too close to each other: of 12 million that are sorted by class,
+  This replaces Grain's own shuffle, whose four rounds leave neighbouring
+  records too close to each other: with 12 million records sorted by class,
   neighbours in its order share a class 20 times as often as by chance.
   """
 
   def __init__(self, size: int, seed: int):
-    """An endless order.
+    """Makes an endless order.
 
     Args:
       size: number of records.
-      seed: of the orders, 0 or more.
+      seed: seed of the orders, 0 or more.
     """
     super().__init__()
     self._size = size
     self._order_seed = seed
 
   def __len__(self) -> int:
-    return 2**62  # Below what Grain's arithmetic of batches overflows at.
+    return 2**62  # Grain's arithmetic of batches overflows not far above.
 
   def __getitem__(self, index):
     epoch, place = divmod(index, self._size)
@@ -39,14 +39,14 @@ class Epochs(grain.MapDataset):
 
 
 class HostRows(grain.MapDataset):
-  """Of every global batch, in turn, the given rows in the given order.
+  """The given rows of each global batch, in the given order.
 
-  The rows are picked only after order and augmentation are fixed, which are
-  functions of a row's place in the whole stream: so they are the same on any
-  number of hosts, whichever rows each of them reads.
+  Order and augmentation are functions of a row's place in the whole stream, and
+  they are fixed before a host picks its rows. So they do not depend on the
+  number of hosts or on the rows that each host reads.
   """
 
-  # What Grain asks of a transformation that leaves elements as they are.
+  # Grain wants this of a transformation that does not change elements.
   _MUTATES_ELEMENT_SPEC = False
 
   def __init__(
@@ -62,8 +62,8 @@ class HostRows(grain.MapDataset):
     Args:
       parent: the rows of all global batches, one batch after the other.
       batch_size: rows of a global batch.
-      rows: those that this host reads, each in [0, batch_size).
-      start_step: the first batch.
+      rows: the rows that this host reads, each in [0, batch_size).
+      start_step: step of the first batch.
     """
     super().__init__(parent)
     self._batch_size = batch_size

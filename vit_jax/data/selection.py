@@ -1,7 +1,7 @@
-"""Which records a split expression selects, without a list of them.
+"""Represents the records that a split expression selects, without a list.
 
 A `Selection` is a sequence of parts. A part is a `Range` of a split's records,
-or a `Shuffled` range of another selection's, in a pseudo-random order.
+or a `Shuffled` range of another selection in a pseudo-random order.
 """
 
 import collections
@@ -14,7 +14,8 @@ import numpy as np
 
 from vit_jax.data import permutation
 
-# Records that `shared` looks at one by one; among more, it takes a bound.
+# `shared` compares up to this many records one by one; for more, it returns a
+# bound.
 _LISTED = 2**20
 
 
@@ -38,10 +39,7 @@ class Shuffled:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-  """Parts one after the other; `len` is the number of their records.
-
-  Hashable; equal if the parts are.
-  """
+  """Consecutive parts; `len` is the number of their records. Hashable."""
 
   parts: tuple[Range | Shuffled, ...]
 
@@ -55,12 +53,12 @@ class Selection:
 
   @property
   def shuffled(self) -> bool:
-    """Whether any of it is in pseudo-random order."""
+    """Whether any part is in pseudo-random order."""
     return any(isinstance(part, Shuffled) for part in self.parts)
 
   @property
   def ranges(self) -> list[Range]:
-    """All ranges, also those that shuffled parts are taken from."""
+    """All ranges, including those from which shuffled parts are taken."""
     found = []
     for part in self.parts:
       found += [part] if isinstance(part, Range) else part.inner.ranges
@@ -68,9 +66,10 @@ class Selection:
 
   @property
   def whole(self) -> int:
-    """How many records there are to take from: all those of what is shuffled.
+    """The number of records from which the parts are taken.
 
-    A part that is not shuffled counts as it is.
+    A shuffled part counts with all records that are shuffled, any other part
+    with its own records.
     """
     return sum(
       part.inner.whole if isinstance(part, Shuffled) else part.stop - part.start
@@ -78,7 +77,7 @@ class Selection:
     )
 
   def place(self, index: int) -> tuple[str, int]:
-    """The split of record `index` in [0, len), and its index there."""
+    """Returns the split of record `index` in [0, len), and its index there."""
     number = int(np.searchsorted(self._ends, index, side='right'))
     part = self.parts[number]
     inside = part.stop - int(self._ends[number]) + int(index)
@@ -88,7 +87,7 @@ class Selection:
     return inner.place(permutation.permute(inside, len(inner), part.seed))
 
   def records(self) -> dict[str, np.ndarray]:
-    """The different indices of each split, int64, ascending."""
+    """Returns the distinct indices of each split, int64, ascending."""
     found = collections.defaultdict(list)
     for split, indices, _ in self.places(np.arange(len(self))):
       found[split].append(indices)
@@ -100,13 +99,14 @@ class Selection:
   def places(
     self, indices: np.ndarray
   ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """As `place`, of many records at once.
+    """Yields what `place` returns, for many records at once.
 
     Args:
       indices: int64 [n], each in [0, len).
 
     Yields:
-      A split, indices there, int64 [m], and which of the n they are, int64 [m].
+      A split, m indices there, int64 [m], and their positions among the n,
+      int64 [m].
     """
     yield from self._places(indices, np.arange(len(indices)))
 
@@ -126,7 +126,7 @@ class Selection:
         )
 
   def contains(self, split: str, indices: np.ndarray) -> np.ndarray:
-    """Which records of a split, int64 [n], it has: bool [n]."""
+    """Returns which records of a split, int64 [n], are selected: bool [n]."""
     found = np.zeros(len(indices), bool)
     for places in self._occurrences(split, indices):
       found |= places >= 0
@@ -135,10 +135,10 @@ class Selection:
   def _occurrences(
     self, split: str, indices: np.ndarray
   ) -> Iterator[np.ndarray]:
-    """The places of records, int64 [n], -1 where there is none.
+    """Yields the places of records, int64 [n], -1 for those without a place.
 
-    An expression may repeat records (`train+train`): one array for each range
-    of the split.
+    Yields one array for each range of the split, since an expression may repeat
+    records (`train+train`).
     """
     for part, end in zip(self.parts, self._ends, strict=True):
       if isinstance(part, Range):
@@ -158,12 +158,12 @@ class Selection:
         yield np.where(inside, place + end - part.stop, -1)
 
   def shared(self, other: 'Selection') -> int:
-    """Counts the different records that are in both.
+    """Counts the distinct records that are in both selections.
 
-    Exact for two slices of the same split, or of the same shuffled expression,
-    and where either has at most 2**20 records. Of more, each record may count
-    as often as an expression repeats it, and all of a shuffled part may be what
-    the other has: never less than there are.
+    The count is exact for two slices of the same split or of the same shuffled
+    expression, and if either selection has at most 2**20 records. Otherwise it
+    is an upper bound: it may count repeated records again, and assumes that a
+    shuffled part holds as many records of the other selection as possible.
     """
     bound = min(
       len(self),
@@ -182,16 +182,16 @@ class Selection:
     )
 
   def may_overlap(self, other: 'Selection') -> bool:
-    """Whether they share a record, as far as the expressions tell.
+    """Returns whether both may share a record, judged by the expressions.
 
-    Different random parts of the same records may; slices of the same random
-    order do if their places do.
+    Parts of different random orders of the same records may share one. Slices
+    of the same random order do if their places overlap.
     """
     return any(_bound(a, b) for a in self.parts for b in other.parts)
 
   @functools.cached_property
   def _repeats(self) -> bool:
-    """Whether a record may be in it more than once."""
+    """Whether a record may be selected more than once."""
     return any(
       _bound(a, b) for i, a in enumerate(self.parts) for b in self.parts[:i]
     ) or any(
@@ -200,19 +200,19 @@ class Selection:
 
 
 def _comparable(a: Range | Shuffled, b: Range | Shuffled) -> bool:
-  """Whether two parts are ranges of one and the same sequence of records."""
+  """Returns whether two parts are ranges of the same sequence of records."""
   if isinstance(a, Range) or isinstance(b, Range):
     return isinstance(a, Range) and isinstance(b, Range) and a.split == b.split
   return (a.inner, a.seed) == (b.inner, b.seed) and not a.inner._repeats
 
 
 def _bound(a: Range | Shuffled, b: Range | Shuffled) -> int:
-  """How many records two parts share at most."""
+  """Returns the most records that two parts can share."""
   if _comparable(a, b):
     return max(0, min(a.stop, b.stop) - max(a.start, b.start))
   if isinstance(a, Range) and isinstance(b, Range):
-    return 0  # Of different splits.
-  # A random part may have any of the records that it is taken from.
+    return 0  # The ranges are in different splits.
+  # A random part may hold any of the records from which it is taken.
   a_parts, b_parts = (
     part.inner.parts if isinstance(part, Shuffled) else (part,)
     for part in (a, b)

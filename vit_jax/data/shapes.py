@@ -1,16 +1,16 @@
-"""`shapes:FACTOR`: rendered scenes, every factor of which is known.
+"""`shapes:FACTOR`: rendered scenes whose factors are all known.
 
-`shapes:shape+orientation` has a class for each pair of values, `shapes:all`
-every value of every factor as a label of its own, six an image.
+`shapes:shape+orientation` has a class for each pair of values. `shapes:all` has
+a label for each value of each factor, so six labels per image.
 
-A stand-in for VTAB's structured tasks (Sec. 4.1: counting, location,
-orientation) that needs no download. A scene shows one to four equal copies of
-a shape on a noisy background; `shapes:count` asks how many there are,
-`shapes:colour` which colour they have, about the very same pictures.
+The data set replaces VTAB's structured tasks (Sec. 4.1: counting, location,
+orientation) and needs no download. A scene shows one to four equal copies of a
+shape on a noisy background. All factors label the same pictures: `shapes:count`
+asks for the number of copies, and `shapes:colour` for their colour.
 
-Drawing one takes 210 us, reading it from a file 8 us. With a folder to keep
-them in, `data_dir`, a scene is drawn by the first process that reads it (12 KB
-each, 0.7 GB for all); see `kept.py`.
+Rendering a scene takes 210 us, reading it from a file 8 us. With the folder
+`data_dir`, the first process that reads a scene renders and keeps it (12 KB per
+scene, 0.7 GB for all); see `kept.py`.
 """
 
 import colorsys
@@ -35,8 +35,8 @@ def _corners(numbers: str) -> np.ndarray:
 
 
 _ARC = np.linspace(0, np.pi, 24)
-# Corners in a box whose longer side is 1, y pointing down, as seen with the
-# orientation 'up'. A quarter turn maps none of them onto itself.
+# Corners in the orientation 'up', in a box whose longer side is 1, with y
+# pointing down. A quarter turn maps no shape onto itself.
 _OUTLINES = {
   'triangle': _corners('-.4 .5  .4 .5  0 -.5'),
   'half-disc': np.stack([0.5 * np.cos(_ARC), -0.5 * np.sin(_ARC)], axis=1),
@@ -57,8 +57,8 @@ _HUES = {
   'blue': 240,
   'magenta': 300,
 }
-# A shape's longer side in pixels. Four large ones in a square still fit into
-# the image when the centre of the square lies in a corner cell.
+# A shape's longer side in pixels. Four large shapes in a square still fit into
+# the image if the centre of the square lies in a corner cell.
 _LENGTHS = {'small': 7, 'medium': 10.5, 'large': 14.5}
 
 # The classes of each factor, in the order of their labels.
@@ -66,7 +66,7 @@ FACTORS = {
   'shape': tuple(_OUTLINES),
   'colour': tuple(_HUES),
   'size': tuple(_LENGTHS),
-  # The cell of a 3x3 grid that the centre of the group's bounding box is in.
+  # The cell of a 3x3 grid that holds the centre of the group's bounding box.
   'position': (
     *('top left', 'top', 'top right'),
     *('left', 'centre', 'right'),
@@ -76,16 +76,16 @@ FACTORS = {
   'count': ('one', 'two', 'three', 'four'),
 }
 
-# Scenes of a split that tell one way of drawing from another; with so many,
-# each value of each factor occurs.
+# A digest of this many scenes of a split identifies the renderer's version.
+# Each value of each factor occurs in them.
 _PROBES = 64
 
 
 class Shapes(source.Source):
   """Scenes of uint8 [64, 64, 3], labelled with some of their factors.
 
-  The factors are independent and uniform; a scene is a pure function of its
-  split and index, whatever the factor asked for.
+  The factors are independent and uniform. A scene is a pure function of its
+  split and index, and does not depend on the chosen factor.
   """
 
   def __init__(self, factor: str = 'shape', *, data_dir: str | None = None):
@@ -93,14 +93,14 @@ class Shapes(source.Source):
 
     Args:
       factor: one of `FACTORS`, several joined by `+`, or `all`.
-      data_dir: a local folder to keep scenes in, shared by any number of
-        processes and sources; None: each is drawn at every read.
+      data_dir: a local folder that keeps scenes, shared by any number of
+        processes and sources. None renders the scene at every read.
 
     Raises:
       ValueError: a factor is unknown or repeats.
     """
     spec = f'shapes:{factor}'
-    # Not the open files, which cannot be pickled.
+    # The source does not hold the open files, which cannot be pickled.
     self._data_dir = data_dir
     self._multi_label = factor == 'all'
     self._factors = list(FACTORS) if self._multi_label else factor.split('+')
@@ -109,10 +109,11 @@ class Shapes(source.Source):
       what = f'unknown factor {unknown[0]!r}' if unknown else 'a factor repeats'
       raise ValueError(
         f'shapes:{factor}: {what}; the factors are {", ".join(FACTORS)}. '
-        'Several are joined by +; all has each of them as a label of its own.'
+        'Join several by +, or use shapes:all for a label of each factor.'
       )
     if self._multi_label:
-      # With the factor, as there are a position and an orientation 'left'.
+      # Values repeat (there are a position and an orientation 'left'), so the
+      # names include the factor.
       names = tuple(
         f'{name} {value}' for name in FACTORS for value in FACTORS[name]
       )
@@ -127,12 +128,12 @@ class Shapes(source.Source):
     )
 
   def read(self, split: str, index: int) -> source.Record:
-    """Renders one scene, or reads it if it is kept."""
+    """Reads one scene from the folder, or renders it."""
     image, labels = self._scene(split, index)
     return source.Record(image, self._label(labels), f'{split}/{index}')
 
   def _scene(self, split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
-    """What `render` returns."""
+    """Returns what `render` returns, from the folder if it is kept there."""
     if self._data_dir is None:
       return render(split, index)
     scenes = _kept(self._data_dir, split)
@@ -152,17 +153,17 @@ class Shapes(source.Source):
     return int(np.ravel_multi_index(chosen, sizes))
 
 
-# One open file a split and process, whatever the number of sources; unpickled
-# in another process, they open it there.
+# One open file per split and process, whatever the number of sources. A source
+# that is unpickled in another process opens the file there.
 @functools.cache
 def _kept(data_dir: str, split: str) -> kept.Kept:
-  """The scenes of a split that are kept in a folder.
+  """Opens the kept scenes of a split.
 
-  The file's name has a digest of the split's first scenes. So scenes that were
-  drawn in another way, by an earlier version of this module or another release
-  of NumPy or OpenCV, lie in another file and are never read. A number to be
-  raised by hand would be forgotten, and know nothing of releases; a digest of
-  the code would change with each comment.
+  The file's name holds a digest of the split's first scenes. So scenes from an
+  earlier version of this module, or from another release of NumPy or OpenCV,
+  are in another file and are never read. A version number would be forgotten
+  and would ignore such releases; a digest of the code would change with each
+  comment.
   """
   digest = 0
   for index in range(_PROBES):
@@ -185,16 +186,16 @@ def render(split: str, index: int) -> tuple[np.ndarray, dict[str, int]]:
   Returns:
     The image, uint8 [64, 64, 3], and the label of every factor in `FACTORS`.
   """
-  # Seeded by both numbers, the streams of the splits are independent.
+  # The seed holds both numbers, so that the splits have independent streams.
   rng = np.random.default_rng([list(_SPLITS).index(split), index])
   labels = {
     factor: int(rng.integers(len(classes)))
     for factor, classes in FACTORS.items()
   }
   copies = _place(rng, labels)
-  # Drawn four times as large: OpenCV's own antialiasing widens the shapes.
+  # Draw four times as large, since OpenCV's own antialiasing widens shapes.
   alpha = np.zeros((4 * IMAGE_SIZE, 4 * IMAGE_SIZE), np.uint8)
-  # OpenCV's coordinates name pixel centres, here in 1/16 of a pixel.
+  # OpenCV's coordinates refer to pixel centres, here in 1/16 of a pixel.
   corners = np.rint((4 * copies - 0.5) * 16).astype(np.int32)
   cv2.fillPoly(alpha, list(corners), 255, shift=4)
   alpha = cv2.resize(
@@ -211,7 +212,7 @@ def _place(rng: np.random.Generator, labels: dict[str, int]) -> np.ndarray:
   """Returns the corners (x, y) of each copy, float [count, corners, 2]."""
   names = {factor: FACTORS[factor][label] for factor, label in labels.items()}
   turn = np.deg2rad(90 * labels['orientation'] + rng.uniform(-8, 8))
-  # With y pointing down this turns clockwise.
+  # Since y points down, this turns clockwise.
   rotation = np.array(
     [
       [np.cos(turn), np.sin(turn)],

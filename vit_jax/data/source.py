@@ -1,9 +1,9 @@
-"""What a data set is to the rest of the code: records by index.
+"""The interface of a data set: records by index.
 
 A `Source` knows its splits and reads one record of one split. A `View` is a
-split expression (`train[:98%]+validation`, `shuffled(train)[:10%]`) over a
-source: a flat, random-access sequence of records. Nothing here decodes an
-image; `ops.py` does.
+flat, random-access sequence of the records that a split expression
+(`train[:98%]+validation`, `shuffled(train)[:10%]`) selects of a source. This
+module decodes no image; `ops.py` does.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 from vit_jax.data import splits as splits_lib
 from vit_jax.runtime import printable
 
-# Labels that are read at a time.
+# Number of labels that are read between two calls of `on_batch`.
 _LABELS = 1024
 
 
@@ -26,9 +26,9 @@ class Record:
 
   Attributes:
     image: an encoded image (JPEG, PNG, ...) as bytes, or uint8 [h, w, c].
-    label: the class index, or a sequence of them for multi-label data.
-    name: where it came from (a file path, `train/17`), for error messages;
-      what cannot be printed is escaped.
+    label: the class index, or a sequence of class indices for multi-label data.
+    name: the example's origin for error messages (a file path or `train/17`);
+      unprintable characters are escaped.
   """
 
   image: bytes | np.ndarray
@@ -41,13 +41,12 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class SourceInfo:
-  """What is known of a data set before any record is read.
+  """The facts about a data set that are known before any record is read.
 
   Attributes:
-    spec: the data spec it was opened from, such as `folder:/data/flowers`.
+    spec: the data spec of the data set, such as `folder:/data/flowers`.
     splits: number of examples of each split.
-    class_names: one name a class; its length is the number of classes. What
-      cannot be printed is escaped.
+    class_names: one name per class; unprintable characters are escaped.
     multi_label: whether a record's label is a sequence.
   """
 
@@ -75,11 +74,11 @@ class Source(Protocol):
     ...
 
   def label(self, split: str, index: int) -> int | Sequence[int]:
-    """Reads its label alone, for sources to which that is cheaper."""
+    """Reads only the label; sources override this where it is cheaper."""
     return self.read(split, index).label
 
   # A source that knows all labels without reading records also has
-  # `labels(split) -> int32 [number of examples]`. One of files has
+  # `labels(split) -> int32 [number of examples]`. A source of files has
   # `facts(split)`: JSON-able, equal for equal files, see `digest`.
 
 
@@ -104,13 +103,13 @@ class View:
     return self.source.read(*self._place(index))
 
   def label(self, index: int) -> int | Sequence[int]:
-    """The label of a record, which may be read without its image."""
+    """Returns the label of a record, if possible without reading its image."""
     read = getattr(self.source, 'label', None)
     name, place = self._place(index)
     return read(name, place) if read else self.source.read(name, place).label
 
   def labels(self) -> np.ndarray | None:
-    """All labels, int32 [len], if the source knows them without reading."""
+    """Returns all labels, int32 [len]; None if they would have to be read."""
     of_split = getattr(self.source, 'labels', None)
     if of_split is None:
       return None
@@ -120,16 +119,18 @@ class View:
     return found
 
   def _place(self, index: int) -> tuple[str, int]:
-    """The split and the index there."""
+    """Returns the split and the index there."""
     if not 0 <= index < len(self):
-      raise IndexError(f'{self.split!r} has {len(self)} records, not {index}.')
+      raise IndexError(
+        f'{self.split!r} has {len(self)} records, and no record {index}.'
+      )
     return self.selection.place(index)
 
   def shared(self, other: 'View') -> int:
     """Counts the records that are in both views; see `Selection.shared`.
 
-    Only the same data spec can share any: what lies in the same files under
-    two names is not known to.
+    Views of different data specs count as disjoint, even if both specs read the
+    same files.
     """
     if self.source.info.spec != other.source.info.spec:
       return 0
@@ -141,6 +142,7 @@ class Picked:
 
   def __init__(self, view: View, indices: Sequence[int]):
     self._view = view
+    self.source = view.source
     self._indices = [int(i) for i in indices]
     self.split = f'{len(self._indices)} of {view.split}'
 
@@ -159,12 +161,12 @@ def read_labels(
   """Reads the labels of all records, in order; decodes no image.
 
   Args:
-    view: a `View`, or what has its `label`.
-    on_batch: called after some of them, as it may take long.
-    threads: that read.
+    view: a `View`, or another sequence with its method `label`.
+    on_batch: called after each batch of labels, since reading may take long.
+    threads: number of threads that read.
 
   Returns:
-    int32 [len]; of records with several labels a list of theirs.
+    int32 [len]; or a list of sequences, if records have several labels.
   """
   known = getattr(view, 'labels', lambda: None)()
   if known is not None:

@@ -1,14 +1,14 @@
 """Split expressions: TFDS's slicing syntax, for every data source.
 
-https://www.tensorflow.org/datasets/splits describes it: `train`,
-`train[:98%]`, `train[-100:]+validation`, `all`. TFDS itself does the parsing
-and the rounding, so that an expression selects here what it selects there.
+https://www.tensorflow.org/datasets/splits describes the syntax: `train`,
+`train[:98%]`, `train[-100:]+validation`, `all`. TFDS itself parses and rounds,
+so that an expression selects the same records here and in TFDS.
 
-Beyond it, `shuffled(EXPRESSION)` and `shuffled(EXPRESSION, seed=N)` are its
-records in a fixed pseudo-random order, which is sliced in the same way:
-`shuffled(train)[:10%]` is a random tenth, part of every longer such slice, and
-has nothing of `shuffled(train)[98%:]`. The order is a function of the seed (0,
-if not given) and of the number of records (`permutation.py`).
+In addition, `shuffled(EXPRESSION)` and `shuffled(EXPRESSION, seed=N)` put the
+records of an expression into a fixed pseudo-random order, which can be sliced:
+`shuffled(train)[:10%]` is a random tenth, part of every longer slice from the
+start, and disjoint from `shuffled(train)[98%:]`. The order is a function of the
+seed (default: 0) and of the number of records (`permutation.py`).
 """
 
 import dataclasses
@@ -29,15 +29,16 @@ _FORMS = (
   ' shuffled(EXPRESSION)[A:B], shuffled(EXPRESSION, seed=N)[A:B], and sums of'
   ' them'
 )
-# Stand for the size of a data set that is not on this machine: two parts are
-# disjoint if they are at each of these at which both exist. Close to each
-# other, as `train[:200]` and `train[80%:]` share examples below 250 only.
+# Possible sizes of a data set that is not on this machine. Two parts count as
+# disjoint if they are disjoint at each of these sizes at which both exist. The
+# sizes are close to each other, because some parts overlap only in a narrow
+# range: `train[:200]` and `train[80%:]` share examples only below 250.
 _SIZES = sorted({int(1.05**n) for n in range(15, 430)})
 
 
 @dataclasses.dataclass(frozen=True)
 class _Size:
-  """The part of `tfds.core.SplitInfo` that slicing reads."""
+  """The attributes of `tfds.core.SplitInfo` that slicing reads."""
 
   num_examples: int
 
@@ -57,8 +58,8 @@ def resolve(split: str, sizes: Mapping[str, int]) -> Selection:
     sizes: number of examples of each split.
 
   Returns:
-    A part for each term of the sum, in its order; every range is non-empty and
-    inside what it is taken from.
+    A part for each term of the sum, in that order; every range is non-empty and
+    within the records from which it is taken.
 
   Raises:
     ValueError: the expression is malformed, names an unknown split, leaves a
@@ -70,8 +71,8 @@ def resolve(split: str, sizes: Mapping[str, int]) -> Selection:
   where = f'Split expression {split!r} over the splits {listing or "(none)"}'
   if 'all' in sizes:
     raise ValueError(
-      f"{where}: a split cannot be called 'all', which stands for the sum of "
-      'all splits; rename it.'
+      f"{where}: a split cannot be called 'all', which means the sum of all "
+      'splits; rename the split.'
     )
   try:
     return _resolve(split, sizes)
@@ -80,10 +81,10 @@ def resolve(split: str, sizes: Mapping[str, int]) -> Selection:
 
 
 def names(split: str) -> set[str]:
-  """The splits that an expression takes something from, known or not.
+  """Returns the names of the splits in an expression, known or not.
 
   Raises:
-    ValueError: its parentheses do not match.
+    ValueError: the expression's parentheses do not match.
   """
   found = set()
   for term in _terms(split):
@@ -95,7 +96,7 @@ def names(split: str) -> set[str]:
 
 
 def may_overlap(one: str, other: str, sizes: Mapping[str, int]) -> bool:
-  """Whether two expressions share a record; see `Selection.may_overlap`.
+  """Returns whether two expressions overlap; see `Selection.may_overlap`.
 
   Raises:
     ValueError: see `resolve`.
@@ -105,10 +106,10 @@ def may_overlap(one: str, other: str, sizes: Mapping[str, int]) -> bool:
 
 @functools.cache
 def may_overlap_at_any_size(one: str, other: str) -> bool:
-  """Whether two expressions share a record if nothing is known of the sizes.
+  """Returns whether two expressions may overlap at some sizes of the splits.
 
-  Also true for what exists at no size, as a malformed expression: it has not
-  been shown to be disjoint.
+  Also returns True if the expressions are valid at no size, as a malformed one,
+  because nothing shows that they are disjoint.
   """
   try:
     both = names(one) | names(other)
@@ -119,7 +120,7 @@ def may_overlap_at_any_size(one: str, other: str) -> bool:
     try:
       found.append(may_overlap(one, other, dict.fromkeys(both, size)))
     except ValueError:
-      continue  # One of them reaches beyond this size.
+      continue  # An expression reaches beyond this size.
   return any(found) or not found
 
 
@@ -131,14 +132,14 @@ def _resolve(split: str, sizes: Mapping[str, int]) -> Selection:
       continue
     inner, seed, part = parsed
     inner = _resolve(inner, sizes)
-    # The slice is TFDS's, of a split that has all of the inner records.
+    # TFDS slices a split that stands for all inner records.
     [(_, start, stop)] = _ranges('shuffled' + part, {'shuffled': len(inner)})
     parts.append(Shuffled(inner, seed, start, stop))
   return Selection(tuple(parts))
 
 
 def _ranges(term: str, sizes: Mapping[str, int]) -> list[Range]:
-  """The ranges of a term that is not shuffled."""
+  """Returns the ranges of a term that is not shuffled."""
   infos = {name: _Size(size) for name, size in sizes.items()}
   terms = tfds.core.ReadInstruction.from_spec(term).to_absolute(infos)
   parts = []
@@ -153,7 +154,7 @@ def _ranges(term: str, sizes: Mapping[str, int]) -> list[Range]:
 
 
 def _terms(split: str) -> list[str]:
-  """The terms of a sum, stripped, those in parentheses as one."""
+  """Returns the stripped terms of a sum; parentheses form one term."""
   terms, depth = [''], 0
   for character in split:
     depth += {'(': 1, ')': -1}.get(character, 0)
@@ -169,11 +170,11 @@ def _terms(split: str) -> list[str]:
 
 
 def _parse_shuffled(term: str) -> tuple[str, int, str] | None:
-  """The expression, seed and slice of a shuffled term; None for another."""
+  """Returns the expression, seed and slice of a shuffled term, else None."""
   if '(' not in term:
     return None
   if not (found := _SHUFFLED.fullmatch(term)):
-    raise ValueError(f'{term!r} is not understood; {_FORMS}')
+    raise ValueError(f'cannot parse {term!r}; {_FORMS}')
   inner, part = found.groups()
   seed = 0
   if seeded := _SEED.fullmatch(inner):

@@ -1,7 +1,7 @@
 """`tfds:NAME[/CONFIG][:VERSION]`: prepared TFDS data, without TensorFlow.
 
-Reads ArrayRecord copies only, the format with random access. Nothing is ever
-prepared or downloaded here; the errors name the commands that do.
+This reads only ArrayRecord copies, the format with random access. It never
+prepares or downloads data; its errors name the commands that do.
 """
 
 import difflib
@@ -22,7 +22,7 @@ _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 class Tfds(source.Source):
   """Encoded images and labels of a TFDS data set, in the order of its files.
 
-  Only the image and the label are parsed: the other features cost nothing.
+  Only the image and the label are parsed, so other features cost no time.
   """
 
   def __init__(
@@ -38,24 +38,24 @@ class Tfds(source.Source):
 
     Args:
       name: TFDS's name, such as `cifar10` or `eurosat/rgb:2.*.*`.
-      data_dir: where it was prepared; None is TFDS's default.
-      image_key: the feature that is the image, a `tfds.features.Image`.
-      label_key: the feature that is the label: a `ClassLabel` or an integer,
+      data_dir: the folder of the prepared data; None means TFDS's default.
+      image_key: the feature that holds the image, a `tfds.features.Image`.
+      label_key: the feature that holds the label: a `ClassLabel` or an integer,
         or a `Sequence` of either for multi-label data.
-      num_classes: number of classes, for a label feature that does not know
-        it; the classes are then called '0', '1', ...
+      num_classes: number of classes, if the label feature does not define it;
+        the class names are then '0', '1', ...
 
     Raises:
       ValueError: the data set is unknown, not prepared, or not stored as
         ArrayRecord; a feature is missing or of another kind; the number of
-        classes is unknown, or not the feature's.
+        classes is unknown or contradicts the feature.
     """
     builder = open_prepared(name, data_dir)
     info = builder.info
     for flag, key in (('image_key', image_key), ('label_key', label_key)):
       if key not in info.features:
         raise ValueError(
-          f'tfds:{name} has no feature {flag}={key!r}; it has '
+          f'tfds:{name} has no feature {flag}={key!r}; its features are '
           f'{_describe(info.features)}.'
         )
     image, label = info.features[image_key], info.features[label_key]
@@ -78,7 +78,7 @@ class Tfds(source.Source):
     )
 
   def read(self, split: str, index: int) -> source.Record:
-    """Reads one record: the image's bytes as they were stored, undecoded."""
+    """Reads one record, with the image's stored bytes, undecoded."""
     example = self._examples.read(split, index)
     label = example[self._label_key]
     return source.Record(
@@ -88,13 +88,13 @@ class Tfds(source.Source):
     )
 
   def label(self, split: str, index: int) -> int | tuple[int, ...]:
-    """Reads a record, and parses its label alone."""
+    """Reads a record, and parses only its label."""
     label = self._examples.read(split, index, only=self._label_key)
     label = label[self._label_key]
     return tuple(map(int, label)) if self.info.multi_label else int(label)
 
   def facts(self, split: str) -> dict[str, str]:
-    """A digest of the shards' names and numbers of examples."""
+    """Returns a digest of the shards' names and numbers of examples."""
     return self._examples.facts(split)
 
 
@@ -112,8 +112,8 @@ class Examples:
 
     Args:
       builder: from `open_prepared`.
-      features: those of the builder's features that are to be parsed.
-      image_key: the one of them whose bytes are not to be decoded.
+      features: the features of the builder to parse.
+      image_key: the feature whose bytes stay undecoded.
     """
     self._builder = builder
     self._features = tfds.features.FeaturesDict(features)
@@ -127,12 +127,12 @@ class Examples:
   def read(
     self, split: str, index: int, only: str | None = None
   ) -> dict[str, Any]:
-    """Returns the features' values, the image as it was stored.
+    """Returns the features' values, with the image as it is stored.
 
     Args:
-      split: of the data set.
-      index: of the example there.
-      only: the feature to parse; None parses all.
+      split: a split of the data set.
+      index: index of the example in the split.
+      only: the only feature to parse; None parses all.
 
     Raises:
       ValueError: the split has more files than the system lets a process open.
@@ -155,22 +155,22 @@ class Examples:
     )
 
   def facts(self, split: str) -> dict[str, str]:
-    """A digest of the shards' names and numbers of examples."""
+    """Returns a digest of the shards' names and numbers of examples."""
     info = self._builder.info.splits[split]
     shards = [sorted(info.filenames), list(info.shard_lengths)]
     return {'shards': identity.short_hash(shards)}
 
   def __getstate__(self) -> dict:
-    # Open files stay behind: each process opens its own.
+    # Open files cannot be pickled, so each process opens its own.
     return self.__dict__ | {'_open_splits': {}}
 
 
 def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
-  """Opens a prepared data set from its files, or says how to prepare it."""
+  """Opens a prepared data set; the error tells how to prepare a missing one."""
   folder = None if data_dir is None else os.path.expanduser(data_dir)
   try:
-    # Not `tfds.builder`: where TFDS ships the data set's code it takes the
-    # code's newest version instead of the prepared one.
+    # `tfds.builder` would prefer the newest version of the data set's code, if
+    # TFDS ships it, to the prepared version.
     builder = read_only_builder.builder_from_files(name, data_dir=folder)
   except tfds.core.DatasetNotFoundError as e:
     known = tfds.list_builders(with_community_datasets=False)
@@ -194,7 +194,7 @@ def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     raise ValueError(
       f'tfds:{name} in {builder.data_dir} is stored as '
       f'{sorted(f.value for f in formats)}, which has no random access; '
-      'expected array_record. Add an ArrayRecord copy (needs TensorFlow) with: '
+      'expected array_record. To add an ArrayRecord copy (needs TensorFlow): '
       f'tfds convert_format --dataset_version_dir={builder.data_dir} '
       '--out_file_format=array_record'
     )
@@ -208,7 +208,7 @@ def _describe(features: tfds.features.FeaturesDict) -> dict[str, str]:
 def _class_names(
   label: tfds.features.FeatureConnector, num_classes: int | None, where: str
 ) -> tuple[str, ...]:
-  """Returns the class names of a label feature, checking its kind."""
+  """Checks the kind of a label feature, and returns its class names."""
   many = isinstance(label, tfds.features.Sequence)
   one = label.feature if many else label
   if (
@@ -221,15 +221,16 @@ def _class_names(
       'Sequence of either.'
     )
   is_class = isinstance(one, tfds.features.ClassLabel)
-  # TFDS stores an unknown number as 0.
+  # TFDS stores an unknown number of classes as 0.
   known = (one.num_classes or None) if is_class else None
   if known is None and num_classes is None:
     raise ValueError(
-      f'{where} is {label}, which does not tell how many classes there are; '
+      f'{where} is {label}, which does not define the number of classes; '
       'set num_classes.'
     )
   if None not in (known, num_classes) and known != num_classes:
     raise ValueError(
-      f'{where} has {known} classes, but num_classes={num_classes}.'
+      f'{where} has {known} classes, but num_classes={num_classes}; leave it '
+      'out.'
     )
   return tuple(one.names) if known else tuple(map(str, range(num_classes)))

@@ -1,6 +1,6 @@
-"""What VTAB's tasks make of a record: its class, and what the model sees of it.
+"""Turns a record of VTAB into its class and into the image that the model sees.
 
-Label functions are those of github.com/google-research/task_adaptation.
+The label functions are those of github.com/google-research/task_adaptation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,10 @@ from vit_jax.data import decode
 
 # Labels: functions of a record's features. ------------------------------------
 
-# Depth of the closest object in a CLEVR scene, as the renderer has it.
+# Edges of the depth of the closest object of a CLEVR scene, in renderer units.
 CLEVR_EDGES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0)
-# Metres to the closest vehicle; there is none beyond the last.
+# Edges of the distance to the closest vehicle in metres. A distance beyond the
+# last edge means that there is no vehicle.
 KITTI_EDGES = (-100.0, 8.0, 20.0, 999.0)
 _NO_VEHICLE = 1000.0
 # CLEVR scenes have 3 to 10 objects.
@@ -22,14 +23,14 @@ _FEWEST_OBJECTS = 3
 
 
 def plain_label(record: Mapping[str, Any], key: str = 'label') -> int:
-  """The label is a feature as it is."""
+  """Returns a feature unchanged."""
   return int(record[key])
 
 
 def grouped_label(
   record: Mapping[str, Any], key: str, values_per_class: float
 ) -> int:
-  """Neighbouring values of a feature are one class."""
+  """Puts neighbouring values of a feature into one class."""
   return int(record[key] // values_per_class)
 
 
@@ -39,31 +40,32 @@ def bin_label(value: float, edges: tuple[float, ...]) -> int:
 
 
 def count_label(record: Mapping[str, Any]) -> int:
-  """How many objects a CLEVR scene has, from three on."""
+  """Returns the number of objects of a CLEVR scene, minus three."""
   return len(record['objects']['size']) - _FEWEST_OBJECTS
 
 
 def closest_object_label(record: Mapping[str, Any]) -> int:
-  """How far the closest object of a CLEVR scene is."""
-  # x and y in pixels, and the depth.
+  """Returns the distance class of the closest object of a CLEVR scene."""
+  # Columns: x and y in pixels, and the depth.
   depths = _points(record['objects']['pixel_coords'])[:, 2]
   return bin_label(depths.min(), CLEVR_EDGES)
 
 
 def closest_vehicle_label(record: Mapping[str, Any]) -> int:
-  """How far the closest car, van or truck of a KITTI image is, if any."""
+  """Returns the distance class of a KITTI image's closest vehicle, if any."""
+  # Types 0, 1 and 2 are car, van and truck.
   is_vehicle = np.asarray(record['objects']['type']) < 3
-  # x, y and z in metres, as seen from the camera.
+  # Columns: x, y and z in metres, in the camera's frame.
   z = _points(record['objects']['location'])[is_vehicle, 2]
   return bin_label(z.min(initial=_NO_VEHICLE), KITTI_EDGES)
 
 
 def _points(values: Sequence[np.ndarray]) -> np.ndarray:
-  """Stacks points, of which there may be none: [points, 3]."""
+  """Stacks zero or more points: [points, 3]."""
   return np.reshape(np.asarray(values), (-1, 3))
 
 
-# Images: an encoded one to what the task sees. --------------------------------
+# Images: functions of an encoded image. ---------------------------------------
 
 
 def black_and_white(image: bytes) -> bytes | np.ndarray:
@@ -71,6 +73,6 @@ def black_and_white(image: bytes) -> bytes | np.ndarray:
   try:
     mask = decode.decode(image, 1)
   except decode.CorruptImageError:
-    # Whoever decodes images is told what to do with such ones.
+    # The later decoding applies the policy for unreadable images.
     return image
   return np.tile(mask * np.uint8(255), (1, 1, 3))

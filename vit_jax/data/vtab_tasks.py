@@ -1,12 +1,12 @@
 """`vtab:TASK`: the 19 tasks of VTAB-1k (arXiv:1910.04867), from TFDS data.
 
-Each task learns from 1,000 images: 800, and 200 to choose settings on. Splits
-and labels are those of github.com/google-research/task_adaptation; which images
-are cropped and flipped at random is from BiT (arXiv:1912.11370, appendix). The
-first 800 are those that TFDS stores first, so the versions matter.
+Each task learns from 1,000 images: 800, and 200 for choosing settings. Splits
+and labels follow github.com/google-research/task_adaptation. Which tasks crop
+and flip at random follows BiT (arXiv:1912.11370, appendix). The 800 images are
+those that TFDS stores first, so the versions matter.
 
-The source has all splits of the data set. `TASKS[TASK]` knows which parts of
-them the task trains on and which it is measured on.
+The source has all splits of the data set. `TASKS[TASK]` holds the split
+expressions for training and evaluation.
 """
 
 import dataclasses
@@ -31,24 +31,24 @@ GROUPS = ('natural', 'specialized', 'structured')
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One of the 19.
+  """One of the 19 tasks.
 
   Attributes:
     name: TASK of its data spec.
-    title: what the paper's Table 9 calls it.
+    title: the task's name in the paper's Table 9.
     group: one of `GROUPS`.
     builder: TFDS's name of the data, with its version.
     val200: TFDS split expression of the 200 images for choosing settings.
-    test: that of the images to report.
-    num_classes: how many classes there are.
-    train800: that of the images to train on while settings are chosen.
-    label: the record's class, from its features.
-    reads: the features that `label` reads, `/` before one of a sequence's.
-    class_names: empty are those of the data set's label.
-    image: what is done to the stored image; grey ones become RGB anyway.
+    test: split expression of the images for the reported accuracy.
+    num_classes: number of classes.
+    train800: split expression of the training images while choosing settings.
+    label: function of a record's features that returns its class.
+    reads: the features that `label` reads; SEQUENCE/NAME is one in a sequence.
+    class_names: names of the classes; if empty, those of the feature `label`.
+    image: function that changes the stored image; grey becomes RGB anyway.
     crop: whether training images are cropped at random.
-    flip: whether they are mirrored at random.
-    later_builder: a version to take if there is no `builder`.
+    flip: whether training images are mirrored at random.
+    later_builder: a version to use if `builder` is not prepared.
   """
 
   name: str
@@ -76,7 +76,7 @@ class Task:
 def _dsprites(
   name: str, title: str, key: str, word: str, values: int, crop: bool
 ) -> Task:
-  """A task that sorts the `values` values of a factor into 16 classes."""
+  """Returns a task that puts the `values` values of a factor in 16 classes."""
   size = values / 16
   firsts = [math.ceil(i * size) for i in range(17)]
   return Task(
@@ -129,8 +129,8 @@ _TASKS = (
   Task(
     *('pets', 'Pets', _N, 'oxford_iiit_pet:3.*.*'),
     *('train[2944:3144]', 'test', 37),
-    # TFDS no longer makes version 3. Its notes on version 4 tell of repaired
-    # images, another address and boxes: nothing that the order depends on.
+    # TFDS no longer prepares version 3. By its notes, version 4 repairs images,
+    # changes the address and adds boxes, none of which changes the order.
     later_builder='oxford_iiit_pet:4.*.*',
   ),
   Task('sun397', 'Sun397', _N, 'sun397/tfds:4.*.*', _HELD_OUT, 'test', 397),
@@ -198,8 +198,8 @@ _TASKS = (
       'no vehicle',
     ),
     crop=False,
-    # Of these TFDS makes only 3.3.0 now. Its notes tell of another development
-    # kit, and of names for a label that is not used here.
+    # TFDS now prepares only 3.3.0. By its notes, it changes the development kit
+    # and names the values of a label that is not used here.
     later_builder='kitti:3.*.*',
   ),
   _smallnorb(
@@ -216,7 +216,7 @@ TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 
 
 def find(name: str) -> Task:
-  """Returns the task of that name; ValueError lists the 19."""
+  """Returns the task of that name; raises ValueError for an unknown name."""
   if name not in TASKS:
     raise ValueError(
       f'vtab:{name}: unknown task {name!r}; the tasks are {list(TASKS)}.'
@@ -227,7 +227,7 @@ def find(name: str) -> Task:
 class Vtab(source.Source):
   """Images and labels of one task, from all splits of its data set.
 
-  Only the image and what the label depends on are parsed.
+  Only the image and the features that the label needs are parsed.
   """
 
   def __init__(self, task: str, *, data_dir: str | None = None):
@@ -235,11 +235,11 @@ class Vtab(source.Source):
 
     Args:
       task: one of `TASKS`.
-      data_dir: where TFDS prepared the data; None is TFDS's default.
+      data_dir: the folder of the prepared data; None means TFDS's default.
 
     Raises:
       ValueError: the task is unknown; its data is not prepared, not stored as
-        ArrayRecord, or has other features or classes than the task's.
+        ArrayRecord, or lacks the features or classes of the task.
     """
     self.task = find(task)
     builder = _open(self.task, data_dir)
@@ -251,7 +251,8 @@ class Vtab(source.Source):
     if len(names) != self.task.num_classes:
       raise ValueError(
         f'vtab:{task} has {self.task.num_classes} classes, but'
-        f' {builder.data_path} has {len(names)}.'
+        f' {builder.data_path} has {len(names)}. Prepare the original'
+        f' {self.task.builder} again, or set data.data_dir to a folder with it.'
       )
     self.info = source.SourceInfo(
       spec=f'vtab:{task}',
@@ -270,7 +271,7 @@ class Vtab(source.Source):
     )
 
   def facts(self, split: str) -> dict[str, str]:
-    """A digest of the shards' names and numbers of examples."""
+    """Returns a digest of the shards' names and numbers of examples."""
     return self._examples.facts(split)
 
 
@@ -282,7 +283,7 @@ def _open(task: Task, data_dir: str | None) -> tfds.core.DatasetBuilder:
       raise
   builder = tfds_source.open_prepared(task.later_builder, data_dir)
   logging.warning(
-    'vtab:%s: there is no %s, as the reference has; taking %s.',
+    'vtab:%s: %s, the version of the reference, is not prepared; using %s.',
     *(task.name, task.builder, builder.info.full_name),
   )
   return builder
@@ -291,9 +292,9 @@ def _open(task: Task, data_dir: str | None) -> tfds.core.DatasetBuilder:
 def _select(
   features: tfds.features.FeaturesDict, task: Task
 ) -> dict[str, tfds.features.FeatureConnector]:
-  """Returns the features that a task needs, sequences with no others in them.
+  """Returns the features that a task needs, and drops all others in sequences.
 
-  `tfds.decode.PartialDecoding` would do it, but imports TensorFlow.
+  `tfds.decode.PartialDecoding` does the same, but imports TensorFlow.
   """
   selected, inner = {}, {}
   try:
@@ -306,7 +307,7 @@ def _select(
   except (KeyError, AttributeError) as error:
     raise ValueError(
       f'vtab:{task.name} needs the feature {path!r}, which is not among'
-      f' {sorted(features)}.'
+      f' {sorted(features)}. Prepare the original {task.builder} again.'
     ) from error
   return selected | {
     key: tfds.features.Sequence(parts) for key, parts in inner.items()

@@ -27,14 +27,14 @@ def build(
   """Builds the evaluators of `config.evals`, by name.
 
   Args:
-    config: resolved.
+    config: a resolved config.
     model: see `models.build`.
     mesh: the devices to use.
     source: the training data, which evaluations read by default.
 
   Raises:
-    ValueError: a wrong data spec, split, op or batch size, or a data set with
-      other classes than the one trained on where they must be the same.
+    ValueError: a data spec, split, op or batch size is wrong, or the classes of
+      a data set differ from the model's where they must not.
   """
   result = {}
   for name, section in config.evals.items():
@@ -59,13 +59,13 @@ def _classification(
   source: data.Source,
   batch_size: int,
 ) -> Classification:
-  """The loss is the training loss without label smoothing."""
+  """Builds an evaluation by the training loss without label smoothing."""
   section = config.evals[name]
   if config.loss.name == config_lib.MASKED_PATCH:
     raise ValueError(
-      f'evals.{name} needs a classifier, and a run with'
-      f' loss.name={config_lib.MASKED_PATCH!r} has none. Its evals are of'
-      " the kinds 'masked_patch' and 'few_shot'."
+      f'evals.{name} needs a classifier, but a run with'
+      f' loss.name={config_lib.MASKED_PATCH!r} has none. Use evals of the'
+      " kinds 'masked_patch' and 'few_shot'."
     )
   evaluated = _open(config, section, source, own_classes=bool(section.classes))
   if evaluated is not source and not section.classes:
@@ -86,7 +86,8 @@ def _classification(
       _occurring(view) if jax.process_index() == 0 else None
     )
     logging.info(
-      'evals.%s: predictions are among %d classes.', name, len(candidates)
+      'evals.%s: predictions are restricted to %d classes.',
+      *(name, len(candidates)),
     )
   return Classification(
     view,
@@ -107,13 +108,13 @@ def _tell_if_trained_on(
   config: ml_collections.ConfigDict,
   source: data.Source,
 ) -> None:
-  """Warns of an evaluation that has examples of the training split."""
+  """Warns if an evaluation uses examples of the training split."""
   view = data.View(source, split)
   shared = view.shared(data.View(source, config.data.train_split))
   if shared and jax.process_index() == 0:
     logging.warning(
-      'evals.%s: up to %d of its %d examples are trained on, too (data.train_'
-      'split=%r), so it does not tell how the model does on others.',
+      'evals.%s: up to %d of its %d examples are also training examples'
+      ' (data.train_split=%r), so it does not measure generalization.',
       *(name, shared, len(view), config.data.train_split),
     )
 
@@ -125,7 +126,7 @@ def _open(
   *,
   own_classes: bool,
 ) -> data.Source:
-  """What a section reads: the training data `source`, or something else."""
+  """Opens the data set of a section; returns `source` if it is the same."""
   if section.dataset in ('', config.data.dataset) and not section.label_key:
     return source
   return inputs.open_source(
@@ -139,11 +140,11 @@ def _open(
 def _relabelled(
   name: str, how: str, view: data.View, trained_on: data.SourceInfo
 ) -> tuple[classes.Relabelled, int]:
-  """The view with the model's classes, and how many an image has at most."""
+  """Returns the view with the model's classes, and the most per image."""
   if view.source.info.multi_label:
     raise ValueError(
-      f'evals.{name}.classes={how!r} is for one label an image, and'
-      f' {view.source.info.spec!r} has several.'
+      f'evals.{name}.classes={how!r} needs one label per image, but'
+      f' {view.source.info.spec!r} has several. Leave `classes` empty.'
     )
   found = view.source.info.class_names
   try:
@@ -151,14 +152,14 @@ def _relabelled(
   except ValueError as error:
     raise ValueError(f'evals.{name}.classes: {error}') from error
   logging.info(
-    "evals.%s: %d of the %d classes of %r are the model's.",
+    'evals.%s: the model knows %d of the %d classes of %r.',
     *(name, sum(map(bool, table)), len(table), view.source.info.spec),
   )
   return classes.Relabelled(view, table), max(map(len, table))
 
 
 def _occurring(view) -> list[int]:
-  """The classes of a view's records."""
+  """Returns the classes that occur in a view, ascending."""
   labels = data.read_labels(view)
   if not isinstance(labels, np.ndarray):
     labels = np.concatenate([np.asarray(label, np.int64) for label in labels])
@@ -173,7 +174,7 @@ def _few_shot(
   source: data.Source,
   batch_size: int,
 ) -> FewShot:
-  """Its classes are its data set's own."""
+  """Builds a few-shot evaluation, with the classes of its data set."""
   section = config.evals[name]
   evaluated = _open(config, section, source, own_classes=True)
   train, test = (
@@ -201,6 +202,7 @@ def _few_shot(
       fewshot.protocol(section.shots, section.seeds, section.l2),
       batch_size=batch_size,
       reading=inputs.reading(config, train=False),
+      name=name,
     )
   except ValueError as error:
     raise ValueError(f'evals.{name}: {error}') from error
@@ -214,12 +216,12 @@ def _masked_patch(
   source: data.Source,
   batch_size: int,
 ) -> MaskedPatchPrediction:
-  """Of any images, whatever their classes."""
+  """Builds an evaluation of masked patches; the images may have any classes."""
   section = config.evals[name]
   if config.loss.name != config_lib.MASKED_PATCH:
     raise ValueError(
       f'evals.{name} is for runs with loss.name={config_lib.MASKED_PATCH!r},'
-      f" and this one's is {config.loss.name!r}."
+      f' but loss.name={config.loss.name!r}.'
     )
   evaluated = _open(config, section, source, own_classes=True)
   view = data.View(evaluated, section.split)
@@ -255,14 +257,15 @@ def _check_classes(
   """Raises ValueError unless class i is the same in both data sets."""
   if info.num_classes != trained_on.num_classes:
     raise ValueError(
-      f'evals.{name}: {info.spec!r} has {info.num_classes} classes,'
-      f' {trained_on.spec!r}, which the model is trained on,'
-      f' {trained_on.num_classes}.'
+      f'evals.{name}: {info.spec!r} has {info.num_classes} classes, but the'
+      f' training data {trained_on.spec!r} has {trained_on.num_classes}.'
+      f' Set evals.{name}.classes to map them.'
     )
   pairs = zip(info.class_names, trained_on.class_names, strict=True)
   for index, (here, there) in enumerate(pairs):
     if here != there:
       raise ValueError(
         f'evals.{name}: class {index} is {here!r} in {info.spec!r}, but'
-        f' {there!r} in {trained_on.spec!r}, which the model is trained on.'
+        f' {there!r} in the training data {trained_on.spec!r}.'
+        f' Set evals.{name}.classes to map them.'
       )

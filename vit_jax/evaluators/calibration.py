@@ -1,9 +1,9 @@
-"""How far a model's confidence is from its accuracy.
+"""Measures how far a model's confidence is from its accuracy.
 
-The expected calibration error (Guo et al., arXiv:1706.04599, Eq. 3): images are
-put into bins of equal width by the confidence of the prediction; the error is
-the mean distance of a bin's accuracy from its mean confidence, weighted by the
-images in it.
+The expected calibration error (Guo et al., arXiv:1706.04599, Eq. 3) puts images
+into bins of equal width by the confidence of the prediction. The error is the
+mean distance of a bin's accuracy from its mean confidence, weighted by the
+number of images in the bin.
 """
 
 import jax
@@ -24,7 +24,7 @@ def sums(
     counted: bool [B], whether a row counts.
 
   Returns:
-    float32 [3, BINS]: images, correct ones, sum of confidences.
+    float32 [3, BINS]: images, correct images, sum of confidences.
   """
   # The bins are (0, 1/15], (1/15, 2/15], ...
   bins = jnp.clip(jnp.ceil(confidence * BINS).astype(jnp.int32) - 1, 0)
@@ -40,6 +40,6 @@ def sums(
 
 
 def error(totals: np.ndarray) -> float:
-  """The expected calibration error, from the sum of `sums` [3, BINS]."""
+  """Returns the expected calibration error of the total of `sums` [3, BINS]."""
   images, correct, confidence = np.asarray(totals, np.float64)
   return float(np.abs(correct - confidence).sum() / images.sum())

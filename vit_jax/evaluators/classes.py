@@ -1,9 +1,9 @@
-"""Data sets whose classes are not the model's, but can be told in them.
+"""Maps the classes of a data set to the classes of the model.
 
-ImageNet-A and -R have 200 of ImageNet's classes; ObjectNet has 313 of its own,
-113 of which are one or more of ImageNet's. What an image counts as follows from
-a table of the data's classes, which comes from the names of the classes or from
-a file of the user's, never from here.
+ImageNet-A and -R have 200 of ImageNet's classes. ObjectNet has 313 classes of
+its own, 113 of which match one or more of ImageNet's. A table maps the classes.
+It comes from the names of the classes or from a file of the user; this module
+defines no table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from etils import epath
 from vit_jax import data
 from vit_jax.interop import json_files, weight_files
 
-# For each class of the data, the model's classes that it may count as.
+# For each class of the data, the model's classes that count as correct.
 Table = tuple[tuple[int, ...], ...]
 
 BY_NAME = 'names'
@@ -27,21 +27,21 @@ OBJECTNET = (
 
 
 def table(how: str, found: Sequence[str], trained_on: Sequence[str]) -> Table:
-  """Says which of the model's classes each class of a data set is.
+  """Returns the table from the data's classes to the model's classes.
 
   Args:
-    how: 'names': those of the same name. Else a path: of a JSON file, name of
-      the data's class -> name or index of the model's, or a list of them; or of
-      ObjectNet's own folder of mappings, for a model of ImageNet's classes in
-      the usual order.
+    how: 'names' maps classes of the same name. Otherwise a path, either to a
+      JSON file (name of the data's class -> name or index of the model's, or a
+      list of these); or to ObjectNet's own folder of mappings, for a model with
+      ImageNet's classes in the usual order.
     found: names of the data's classes.
-    trained_on: names of the model's.
+    trained_on: names of the model's classes.
 
   Returns:
-    For each class a tuple, empty if the model does not know it.
+    A tuple for each class of the data, empty if the model does not know it.
 
   Raises:
-    ValueError: no class is known, or the file is not as said.
+    ValueError: the model knows no class, or the file has another content.
   """
   if how == BY_NAME:
     place = {name: index for index, name in enumerate(trained_on)}
@@ -57,8 +57,8 @@ def table(how: str, found: Sequence[str], trained_on: Sequence[str]) -> Table:
   result = tuple(tuple(mapping.get(name, ())) for name in found)
   if not any(result):
     raise ValueError(
-      f'no class of the data is one that the model knows, by {how!r}: the data'
-      f' has {_some(found)}, the model {_some(trained_on)}.'
+      f'the model knows no class of the data by {how!r}: the data has'
+      f' {_some(found)}, the model has {_some(trained_on)}.'
     )
   return result
 
@@ -69,7 +69,7 @@ class Relabelled:
   def __init__(self, view: data.View, table: Table):
     self._view = view
     self._table = table
-    # What describes it, see `data.digest`.
+    # `data.digest` reads these attributes.
     self.source = view.source
     self.selection = view.selection
     self.split = view.split
@@ -90,7 +90,7 @@ def _read(
 ) -> Mapping[str, list[int]]:
   if not path.exists():
     raise ValueError(
-      f'{path} does not exist; classes must be {BY_NAME!r}, a JSON file, or'
+      f'{path} does not exist; `classes` must be {BY_NAME!r}, a JSON file, or'
       " ObjectNet's folder of mappings."
     )
   if path.is_dir():
@@ -100,22 +100,25 @@ def _read(
   for name, known in json_files.read(path).items():
     known = known if isinstance(known, list) else [known]
     for one in known:
-      if one not in place and one not in range(len(trained_on)):
+      by_name = isinstance(one, str) and one in place
+      by_index = type(one) is int and 0 <= one < len(trained_on)
+      if not (by_name or by_index):
         raise ValueError(
           f"{path}: {name!r} is {one!r}, which is neither one of the model's"
           f' {len(trained_on)} classes by name ({_some(trained_on)}) nor by'
-          ' index.'
+          ' index (a whole number). Map it to one of these, or to a list of'
+          ' them.'
         )
     mapping[name] = [place.get(one, one) for one in known]
   return mapping
 
 
 def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:
-  """Folder of the images -> ImageNet's classes, numbered by WordNet's ids.
+  """Maps folders of images to ImageNet's classes, numbered by WordNet's ids.
 
-  The four files say: folder -> label; label -> names in ImageNet, with '; '
-  between them; the names, one a line, in the order of ILSVRC2012's own numbers;
-  the usual number -> that number.
+  The four files hold: folder -> label; label -> names in ImageNet, separated by
+  '; '; the names, one per line, in the order of ILSVRC2012's own numbers; the
+  usual number -> ILSVRC2012's number.
   """
   missing = [name for name in OBJECTNET if not (folder / name).exists()]
   if missing:
@@ -141,7 +144,7 @@ def _read_objectnet(folder: epath.Path) -> Mapping[str, list[int]]:
   except KeyError as error:
     raise ValueError(
       f'the files of {folder} do not fit each other: one names {error}, which'
-      ' the next does not know.'
+      ' the next does not contain. Download the folder again.'
     ) from error
 
 

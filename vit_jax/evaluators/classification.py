@@ -1,4 +1,4 @@
-"""Accuracy and loss over a whole split, every example exactly once."""
+"""Measures accuracy and loss on a whole split, with every example once."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -21,18 +21,18 @@ from vit_jax.training import losses
 Confidence = Callable[[jax.Array], jax.Array]
 
 _TOP = 5
-# The logit of a class that may not be predicted. Not infinite: it is multiplied
-# by a target of 0.
+# The logit of a class that may not be predicted. It is finite, because the loss
+# multiplies it by a target of 0.
 _BARRED = -1e9
 
 
 def softmax_confidence(logits: jax.Array) -> jax.Array:
-  """The probability of the prediction, float32 [B], of logits [B, K]."""
+  """Returns the softmax probability of the prediction: [B, K] -> [B]."""
   return jax.nn.softmax(logits, axis=-1).max(axis=-1)
 
 
 def sigmoid_confidence(logits: jax.Array) -> jax.Array:
-  """The same where each class has a probability of its own."""
+  """Returns the sigmoid probability of the prediction: [B, K] -> [B]."""
   return jax.nn.sigmoid(logits.max(axis=-1))
 
 
@@ -46,14 +46,14 @@ def compiled_sums(
   mesh: jax.sharding.Mesh,
   confidence: Confidence,
 ) -> Callable[..., dict[str, jax.Array]]:
-  """What is summed over the examples of a batch, jitted.
+  """Returns the jitted sums over the examples of a batch.
 
-  The same function for the same arguments: evaluations whose batches have the
-  same shapes are compiled once.
+  The cache returns the same function for the same arguments, so that
+  evaluations with equal batch shapes are compiled once.
 
   Returns:
-    `(params, batch, barred) -> sums`, with `barred` bool [K], the classes that
-    may not be predicted, or None.
+    `(params, batch, barred) -> sums`. `barred` is None, or bool [K] with the
+    classes that may not be predicted.
   """
 
   def sums(params, batch, barred):
@@ -83,12 +83,12 @@ def compiled_sums(
       result['among_top'] = jnp.sum(among & counted)
     return result
 
-  # The parameters come as they are split; every process gets the sums.
+  # The parameters keep their sharding; every process gets the sums.
   return jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
 
 
 class Classification:
-  """Evaluates on one split of one data set."""
+  """Evaluates a classifier on one split of one data set."""
 
   def __init__(
     self,
@@ -103,7 +103,7 @@ class Classification:
     confidence: Confidence = softmax_confidence,
     candidates: Sequence[int] | None = None,
   ):
-    """Nothing is read or compiled yet.
+    """Prepares the evaluation, but reads and compiles nothing yet.
 
     Args:
       view: the examples.
@@ -111,10 +111,10 @@ class Classification:
       model: see `models.build`.
       loss: see `losses.build`.
       mesh: the devices to use.
-      batch_size: global; the last batch is padded and masked.
+      batch_size: global batch size; the last batch is padded and masked.
       reading: further arguments of `pipeline.eval_batches`.
-      confidence: of the prediction, by the logits.
-      candidates: the classes that may be predicted; None is all.
+      confidence: function of the logits that returns the confidences.
+      candidates: the classes that may be predicted; None allows all.
     """
     self._view = view
     self._mesh = mesh
@@ -136,14 +136,16 @@ class Classification:
   def run(
     self, state: State, on_batch: Callable[[], None] = lambda: None
   ) -> Iterator[tuple[str, float]]:
-    """Yields `accuracy` and `loss` (means over the examples), `count`.
+    """Yields the names and values of the metrics.
 
-    Between them `top5_accuracy`, with more than five classes, and `ece`, the
-    expected calibration error. An image with several labels counts as correct
-    if the prediction is one of them; one without any counts neither way, and
-    `unlabelled` says how many there are, and `truncated` how many have more
-    labels than are kept. With unreadable images also `excluded`; count +
-    unlabelled + excluded is the split's size.
+    These are `accuracy` and `loss` (means over the examples); `top5_accuracy`,
+    if there are more than five classes; `ece`, the expected calibration error;
+    and `count`, the number of examples. An image with several labels is correct
+    if the prediction is one of them. These follow if they are not 0:
+    `unlabelled`, the number of images without a label, which do not count;
+    `truncated`, the number of images with more labels than are kept; and
+    `excluded`, the number of unreadable images. count + unlabelled + excluded
+    is the split's size.
 
     Args:
       state: its `eval_params` are evaluated.
@@ -170,7 +172,8 @@ class Classification:
     if not count:
       raise ValueError(
         f'Of {len(self._view)} images of {self._view.split!r} {excluded} are'
-        f' unreadable and {unlabelled} have no label: none is left.'
+        f' unreadable and {unlabelled} have no label, so no image is left to'
+        ' evaluate. Check the data set.'
       )
     yield 'accuracy', float(totals['correct'] / count)
     yield 'loss', float(totals['loss'] / count)
@@ -184,14 +187,14 @@ class Classification:
       yield 'truncated', int(totals['truncated'])
     if excluded:
       logging.warning(
-        '%d unreadable image(s) of %r left out of the evaluation.',
+        'The evaluation leaves out %d unreadable image(s) of %r.',
         excluded,
         self._view.split,
       )
       yield 'excluded', excluded
 
   def summary(self, values: dict[str, float]) -> str:
-    """One line for the log, of what `run` gave."""
+    """Returns one line for the log on the values of `run`."""
     return (
       f'accuracy {100 * values["accuracy"]:.2f}%, loss {values["loss"]:.4f} on'
       f' {values["count"]:.0f} examples'

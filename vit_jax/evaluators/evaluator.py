@@ -1,4 +1,4 @@
-"""What an evaluator is, and how one is run."""
+"""Defines and runs evaluators."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from vit_jax.runtime import progress
 
 
 class State(Protocol):
-  """What is evaluated, such as a `TrainState`.
+  """The state to evaluate, such as a `TrainState`.
 
   Attributes:
     eval_params: the parameters to evaluate with.
@@ -21,11 +21,11 @@ class State(Protocol):
 
 
 class Evaluator(Protocol):
-  """What an entry of `config.evals` becomes.
+  """An evaluator, built from an entry of `config.evals`.
 
   Attributes:
-    num_examples: of the split that is evaluated.
-    data: what is read, by what it is for; the same for all processes, and for
+    num_examples: number of examples of the evaluated split.
+    data: purpose -> the view that is read; the same for all processes and for
       all launches of a run.
   """
 
@@ -35,7 +35,7 @@ class Evaluator(Protocol):
   def run(
     self, state: State, on_batch: Callable[[], None]
   ) -> Iterator[tuple[str, float]]:
-    """Yields names and values, the same in all processes.
+    """Yields names and values of metrics, the same in all processes.
 
     Args:
       state: its `eval_params` are evaluated.
@@ -44,12 +44,12 @@ class Evaluator(Protocol):
     ...
 
   def summary(self, values: dict[str, float]) -> str:
-    """One line for the log, of what `run` gave."""
+    """Returns one line for the log on the values of `run`."""
     ...
 
 
 def digests(evaluators: Mapping[str, Evaluator]) -> dict[str, Any]:
-  """What they read, as `data.digest` describes it, by name and use."""
+  """Returns `data.digest` of each view that the evaluators read."""
   return {
     f'{name}: {use}': data.digest(view)
     for name, evaluator in evaluators.items()
@@ -64,10 +64,10 @@ def run(
   step: int,
   on_batch: Callable[[], None],
 ) -> dict[str, float]:
-  """Runs an evaluator and prints its line.
+  """Runs an evaluator and logs its line.
 
   Returns:
-    Its numbers and the `seconds` it took, each as `NAME/...`.
+    The evaluator's values and its duration `seconds`, each as `NAME/...`.
   """
   before = time.monotonic()
   values = dict(evaluator.run(state, on_batch))

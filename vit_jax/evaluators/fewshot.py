@@ -1,9 +1,10 @@
 """Few-shot classification of frozen features (arXiv:2010.11929, §4.1).
 
-A few training images of each class, drawn at random; the representation that
-the classifier's last layer would get; least squares in closed form
-(`linear.py`); accuracy on a whole test split. Nothing of the model is trained,
-which makes it cheap enough to follow a pre-training run.
+The evaluation draws a few training images of each class at random, and takes
+the representation that the classifier's last layer would get. It fits least
+squares in closed form (`linear.py`), and measures the accuracy on a whole test
+split. It trains no weights of the model, so it is cheap enough to follow a
+pre-training run.
 """
 
 import dataclasses
@@ -32,13 +33,13 @@ OnBatch = Callable[[], None]
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-  """What is fitted.
+  """The experiments of an evaluation.
 
   Attributes:
-    shots: images of a class, each number an experiment of its own.
-    seeds: of the drawing; accuracies are means over them.
-    l2: strengths of the regularisation. Of several, the best on the selection
-      split is taken, for each number of shots by itself.
+    shots: numbers of images per class; each number is a separate experiment.
+    seeds: seeds of the random draw; accuracies are means over them.
+    l2: strengths of the regularisation. Each number of shots uses the strength
+      that is best on the selection split.
   """
 
   shots: tuple[int, ...]
@@ -49,10 +50,10 @@ class Protocol:
 def protocol(
   shots: Sequence[int], seeds: Sequence[int], l2: Sequence[float]
 ) -> Protocol:
-  """Checks the numbers of a protocol.
+  """Checks the numbers of a protocol, and returns it.
 
   Raises:
-    ValueError: one of them is empty, repeats itself or is out of range.
+    ValueError: a sequence is empty or has repeated or out-of-range numbers.
   """
   for name, values, least in (
     ('shots', shots, 1),
@@ -60,7 +61,9 @@ def protocol(
     ('l2', l2, None),
   ):
     if not values or len(set(values)) < len(values):
-      raise ValueError(f'{name}={tuple(values)} must be different numbers.')
+      raise ValueError(
+        f'{name}={tuple(values)} must be different numbers, at least one.'
+      )
     if least is not None and min(values) < least:
       raise ValueError(f'{name}={tuple(values)} must be {least} or more.')
     if least is None and not all(0 < v < math.inf for v in values):
@@ -70,10 +73,12 @@ def protocol(
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-  """Of some images: float32 [N, D], and their labels, int32 [N].
+  """Features and labels of the readable images of a view.
 
   Attributes:
-    rows: which of the images they are, [N]; unreadable ones are missing.
+    features: float32 [N, D].
+    labels: int32 [N].
+    rows: indices of the images in the view, [N].
   """
 
   features: np.ndarray
@@ -81,7 +86,7 @@ class Features:
   rows: np.ndarray
 
   def picked(self, rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels of some of the images, as far as they are there."""
+    """Returns the features and labels of those `rows` that are readable."""
     chosen = np.flatnonzero(np.isin(self.rows, rows))
     return self.features[chosen], self.labels[chosen]
 
@@ -90,10 +95,10 @@ class Features:
 def compiled_features(
   model: nn.Module, mesh: jax.sharding.Mesh
 ) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
-  """What classifiers are fitted to, jitted; see `classification.compiled_sums`.
+  """Returns the jitted features; cached like `classification.compiled_sums`.
 
-  A run that predicts masked patches trains neither its class token nor what
-  pools its tokens: the mean of its patches stands for the image.
+  A run that predicts masked patches trains neither its class token nor its
+  pooling, so its features are the mean over the patches.
 
   Returns:
     `(params, batch) -> features [B, D] float32, labels [B], mask [B]`.
@@ -110,12 +115,12 @@ def compiled_features(
       features = out['encoded'][:, -patches:].mean(axis=1)
     return features.astype(jnp.float32), batch['label'], batch['mask']
 
-  # Every process gets all rows.
+  # Replicate, so that every process gets all rows.
   return jax.jit(represent, out_shardings=NamedSharding(mesh, P()))
 
 
 class FewShot:
-  """Evaluates a model's features; see the module's docstring."""
+  """Evaluates a model's features; see the docstring of the module."""
 
   def __init__(
     self,
@@ -129,38 +134,41 @@ class FewShot:
     *,
     batch_size: int,
     reading: dict,
+    name: str = 'few_shot',
   ):
-    """Nothing is read or compiled yet.
+    """Prepares the evaluation, but reads and compiles nothing yet.
 
     Args:
-      train: what images are drawn from.
-      test: what the accuracy is of.
-      selection: what strengths are compared on, if there are several.
-      preprocess: deterministic ops, for all three.
+      train: the view from which training images are drawn.
+      test: the view on which the accuracy is measured.
+      selection: the view on which several strengths are compared.
+      preprocess: deterministic ops, for all three views.
       model: see `models.build`; its `pre_logits` are the features.
       mesh: the devices to use.
-      protocol: what is fitted.
-      batch_size: global.
+      protocol: the experiments.
+      batch_size: global batch size.
       reading: further arguments of `pipeline.eval_batches`.
+      name: name of the evaluation, for errors of `run`.
 
     Raises:
-      ValueError: several strengths and nothing to select them on, a split that
-        shares images with another, or more than one label an image.
+      ValueError: there are several strengths but no selection view, two views
+        share images, or images have several labels.
     """
     self._views = {'train': train, 'test': test}
     if len(protocol.l2) > 1:
       if selection is None:
         raise ValueError(
           f'l2={protocol.l2} are several strengths, and the test split must not'
-          ' choose among them: set selection_split, or a single one.'
+          ' choose among them. Set selection_split, or a single strength.'
         )
       self._views['selection'] = selection
     _check_apart(self._views)
     if train.source.info.multi_label:
       raise ValueError(
-        f'{train.source.info.spec!r} has several labels an image, and few-shot'
-        ' classification needs one.'
+        f'{train.source.info.spec!r} has several labels per image, but few-shot'
+        ' classification needs exactly one. Choose another dataset.'
       )
+    self._name = name
     self._mesh = mesh
     self._protocol = protocol
     self._num_classes = train.source.info.num_classes
@@ -179,21 +187,23 @@ class FewShot:
   def run(
     self, state: State, on_batch: OnBatch = lambda: None
   ) -> Iterator[tuple[str, float]]:
-    """Yields `{k}shot/accuracy`, over several seeds also `{k}shot/std`.
+    """Yields `{k}shot/accuracy` for each number of shots.
 
-    Where a strength was selected also `{k}shot/l2`, and
-    `{k}shot/selection_accuracy` with it. Last `count`, the test images.
+    Also yields `{k}shot/std`, if there are several seeds; `{k}shot/l2` and
+    `{k}shot/selection_accuracy`, if a strength was selected; and at the end
+    `count`, the number of test images, and `excluded`, the number of unreadable
+    images, if there are any.
 
     Args:
       state: its `eval_params` are evaluated.
       on_batch: called after every batch, and every fit.
 
     Raises:
-      ValueError: a feature is not finite.
+      ValueError: a feature is not finite, or a split has no readable image.
     """
     if self._drawn is None:
-      # One process reads the labels. `on_batch` is for all processes equally
-      # often, or for none.
+      # One process reads the labels. All processes must call `on_batch` equally
+      # often, so with several processes the reading one does not call it.
       alone = jax.process_count() == 1
       self._drawn = distributed.broadcast(
         self._draw(on_batch if alone else lambda: None)
@@ -217,7 +227,7 @@ class FewShot:
         for seed in drawn
       ]
       results |= self._experiment(shots, sets, features, on_batch)
-    # Processes may round otherwise, but must decide alike on what is best.
+    # Processes may round differently, but must agree on the best result.
     results = distributed.broadcast(results)
     yield from results.items()
     yield 'count', len(features['test'].labels)
@@ -225,11 +235,13 @@ class FewShot:
       len(view) - len(features[name].labels) for name, view in views.items()
     )
     if unreadable:
-      logging.warning('%d unreadable image(s) left out.', unreadable)
+      logging.warning(
+        'evals.%s leaves out %d unreadable image(s).', self._name, unreadable
+      )
       yield 'excluded', unreadable
 
   def summary(self, values: dict[str, float]) -> str:
-    """One line for the log, of what `run` gave."""
+    """Returns one line for the log on the values of `run`."""
     parts = [
       f'{shots}-shot {100 * values[f"{shots}shot/accuracy"]:.2f}%'
       for shots in self._protocol.shots
@@ -237,16 +249,16 @@ class FewShot:
     return f'{", ".join(parts)} on {values["count"]:.0f} examples'
 
   def _draw(self, on_batch: OnBatch) -> list[list[list[int]]]:
-    """For each seed and class its training images, in the order of shots."""
+    """Returns the training images of each seed and class, in drawn order."""
     view, most = self._views['train'], max(self._protocol.shots)
     labels = data.read_labels(view, on_batch)
     counts = np.bincount(labels, minlength=self._num_classes)
     few = np.flatnonzero(counts < most)
     if few.size:
       logging.warning(
-        '%d of %d classes have fewer images in %r than %d shots, and give all'
-        ' they have; %r has %d.',
-        *(few.size, self._num_classes, view.split, most),
+        'evals.%s: %d of %d classes have fewer images in %r than %d shots, so'
+        ' all their images are used; %r has %d.',
+        *(self._name, few.size, self._num_classes, view.split, most),
         *(view.source.info.class_names[few[0]], counts[few[0]]),
       )
     return [
@@ -263,7 +275,7 @@ class FewShot:
       outputs = self._represent(
         state.eval_params, sharding.put_batch(batch, self._mesh)
       )
-      # One batch behind, see `Classification.run`.
+      # One batch behind, as in `summing.total`.
       if pending is not None:
         parts.append([np.asarray(x) for x in pending])
       pending = outputs
@@ -271,7 +283,10 @@ class FewShot:
     parts.append([np.asarray(x) for x in pending])
     features, labels, mask = map(np.concatenate, zip(*parts, strict=True))
     if not mask.any():
-      raise ValueError(f'No image of {view.split!r} is readable.')
+      raise ValueError(
+        f'evals.{self._name}: no image of {view.split!r} is readable. Check the'
+        ' data set.'
+      )
     return Features(features[mask], labels[mask], np.flatnonzero(mask))
 
   def _experiment(
@@ -288,7 +303,10 @@ class FewShot:
       found = []
       for x, labels in sets:
         fitted = linear.fit(x, labels, self._num_classes, strengths)
-        found.append([_accuracy(one, features[name]) for one in fitted])
+        try:
+          found.append([_accuracy(one, features[name]) for one in fitted])
+        except ValueError as error:
+          raise ValueError(f'evals.{self._name}: {error}') from error
         on_batch()
       return found
 
@@ -300,7 +318,7 @@ class FewShot:
           '%d-shot, l2=%g: %.2f%% on %r',
           *(shots, strength, 100 * mean, self._views['selection'].split),
         )
-      # The earliest of equals.
+      # Of equal means, `argmax` takes the first.
       best = int(np.argmax(means))
       strengths = strengths[best : best + 1]
       results[f'{shots}shot/l2'] = float(strengths[0])
@@ -324,5 +342,5 @@ def _check_apart(views: dict[str, data.View]) -> None:
         raise ValueError(
           f'the {one} split {views[one].split!r} and the {other} split'
           f' {views[other].split!r} of {views[one].source.info.spec!r} share'
-          f' {shared} images; choose splits that share none.'
+          f' {shared} images; choose disjoint splits.'
         )

@@ -1,12 +1,12 @@
 """Linear classification by regularised least squares, in closed form.
 
-The paper's few-shot protocol (arXiv:2010.11929, §4.1): frozen features are
-mapped to {-1, 1}^K. As its authors' public code does it, features are
-standardised by the training images' mean and deviation, and a constant feature
-stands for the bias, so large that regularising it hardly matters.
+The paper's few-shot protocol (arXiv:2010.11929, §4.1) maps frozen features to
+{-1, 1}^K. Like the authors' public code, this standardises features by the mean
+and standard deviation of the training images. A constant feature acts as the
+bias. It is so large that its regularisation hardly matters.
 
-All in float64 on the host. The singular value decomposition serves any number
-of strengths at once, and keeps the digits that the usual product of the
+All computation is in float64 on the host. The singular value decomposition
+serves any number of strengths at once, and keeps digits that the product of the
 features with themselves would lose.
 
 Axes: `N` images, `D` features, `K` classes.
@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-# The constant feature, and what is added to a deviation, which may be 0.
+# The constant feature, and a term that keeps standard deviations above 0.
 BIAS = 100.0
 EPSILON = 1e-5
-# Images scored at a time, which bounds the memory.
+# Images scored at a time, to bound the memory.
 _CHUNK = 8192
 
 
@@ -29,10 +29,10 @@ class Classifier:
   """A fitted linear classifier.
 
   Attributes:
-    mean: float64 [D], of the training images' features.
-    scale: float64 [D], their deviation + EPSILON.
-    weights: float64 [D + 1, K], the last row of the constant feature.
-    l2: the strength it was fitted with.
+    mean: float64 [D], mean of the training images' features.
+    scale: float64 [D], their standard deviation + EPSILON.
+    weights: float64 [D + 1, K]; the last row is for the constant feature.
+    l2: the strength of the regularisation.
   """
 
   mean: np.ndarray
@@ -60,18 +60,18 @@ def fit(
 ) -> Iterator[Classifier]:
   """Yields the classifier of each strength.
 
-  Minimises |XW - Y|^2 + l2 |W|^2, with X the standardised features and the
-  constant one, and Y 1 for an image's class and -1 for the others.
+  Minimises |XW - Y|^2 + l2 |W|^2. X is the standardised features and the
+  constant feature; Y is 1 for an image's class and -1 for the other classes.
 
   Args:
     features: [N, D].
     labels: integers [N] in [0, K).
     num_classes: K.
-    l2: strengths, above 0.
+    l2: strengths of the regularisation, above 0.
 
   Raises:
-    ValueError: there are no images, a feature is not finite, or a strength not
-      positive.
+    ValueError: there are no images, a feature is not finite, or a strength is
+      not positive.
   """
   if not len(features):
     raise ValueError('there are no images to fit a linear classifier to.')
@@ -79,7 +79,8 @@ def fit(
   if not finite.all():
     raise ValueError(
       f'the features of {np.sum(~finite)} of {len(features)} images are not'
-      ' finite: the weights have diverged, or overflow in this dtype.'
+      ' finite, because the weights have diverged or the features overflow.'
+      ' Evaluate an earlier checkpoint, or use float32.'
     )
   if min(l2) <= 0:
     raise ValueError(f'l2={tuple(l2)} must be positive.')
@@ -88,7 +89,7 @@ def fit(
   left, singular, right = np.linalg.svd(
     _prepare(features, mean, scale), full_matrices=False
   )
-  # The product with the targets, which are never held: [N, K] may be large.
+  # Multiply by the targets without storing them, since [N, K] may be large.
   by_class = np.zeros((num_classes, left.shape[1]))
   np.add.at(by_class, labels, left)
   projected = 2 * by_class.T - left.sum(axis=0)[:, None]  # [rank, K]
@@ -101,7 +102,7 @@ def fit(
 def _prepare(
   features: np.ndarray, mean: np.ndarray, scale: np.ndarray
 ) -> np.ndarray:
-  """Standardises, and adds the constant feature: float64 [N, D + 1]."""
+  """Standardises, and appends the constant feature: float64 [N, D + 1]."""
   standardised = (np.asarray(features, np.float64) - mean) / scale
   return np.concatenate(
     [standardised, np.full((len(features), 1), BIAS)], axis=1
@@ -109,15 +110,15 @@ def _prepare(
 
 
 def draw(labels: np.ndarray, num_classes: int, seed: int) -> list[np.ndarray]:
-  """Orders the images of each class at random, so that k shots are the first k.
+  """Orders the images of each class at random; k shots use the first k.
 
   Args:
     labels: integers [N].
     num_classes: K.
-    seed: of the order.
+    seed: seed of the order.
 
   Returns:
-    For each class the indices of its images.
+    For each class the ordered indices of its images.
   """
   labels = np.asarray(labels)
   order = np.argsort(labels, kind='stable')

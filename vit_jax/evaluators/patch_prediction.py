@@ -1,7 +1,7 @@
-"""Masked patch prediction on a whole split (arXiv:2010.11929, B.1.2).
+"""Evaluates masked patch prediction on a whole split (arXiv:2010.11929, B.1.2).
 
-Every image is corrupted in the same way in all evaluations of all runs, on any
-number of devices: as follows from its place in the split.
+The corruption of an image depends only on its index in the split, so it is the
+same in all evaluations of all runs, on any number of devices.
 
 Axes: `B` batch, `L` patches of an image, `N` colours predicted of a patch.
 """
@@ -24,7 +24,7 @@ _SEED = 0
 
 
 class MaskedPatchPrediction:
-  """Evaluates on one split of one data set."""
+  """Evaluates masked patch prediction on one split of one data set."""
 
   def __init__(
     self,
@@ -37,7 +37,7 @@ class MaskedPatchPrediction:
     batch_size: int,
     reading: dict,
   ):
-    """Nothing is read or compiled yet.
+    """Prepares the evaluation, but reads and compiles nothing yet.
 
     Args:
       view: the images.
@@ -45,7 +45,7 @@ class MaskedPatchPrediction:
       model: see `masked_patch.adapted`.
       task: see `masked_patch.build`.
       mesh: the devices to use.
-      batch_size: global; the last batch is padded and masked.
+      batch_size: global batch size; the last batch is padded and masked.
       reading: further arguments of `pipeline.eval_batches`.
     """
     self._view = view
@@ -68,7 +68,7 @@ class MaskedPatchPrediction:
         batch = masked_patch.add_image_keys(batch, key, start=start)
         found = masked_patch.measure(model, task, params, batch)
       counted = found.corrupted & batch['mask'][:, None]  # [B, L]
-      # [B, L, N] -> how often each class is what was to be predicted.
+      # Counts how often each class is the target: [B, L, N] -> [classes].
       occurring = jnp.zeros(task.target.num_classes, jnp.int32)
       occurring = occurring.at[found.classes].add(counted[..., None])
       return {
@@ -79,17 +79,18 @@ class MaskedPatchPrediction:
         'excluded': jnp.sum(batch['unreadable']),
       }
 
-    # The parameters come as they are split; every process gets the sums.
+    # The parameters keep their sharding; every process gets the sums.
     self._sums = jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
 
   def run(
     self, state: State, on_batch: Callable[[], None] = lambda: None
   ) -> Iterator[tuple[str, float]]:
-    """Yields `accuracy` and `loss`, means over the corrupted patches.
+    """Yields the names and values of the metrics.
 
-    Then `baseline_accuracy`, that of always predicting the class that occurs
-    most among them, and `count`, the number of images. With unreadable images
-    also `excluded`; count + excluded is the split's size.
+    These are `accuracy` and `loss`, means over the corrupted patches;
+    `baseline_accuracy`, the accuracy of always predicting their most frequent
+    class; `count`, the number of images; and, if there are any, `excluded`, the
+    number of unreadable images. count + excluded is the split's size.
 
     Args:
       state: its `eval_params` are evaluated.
@@ -114,7 +115,8 @@ class MaskedPatchPrediction:
       )
     if not count:
       raise ValueError(
-        f'All {excluded} images of {self._view.split!r} are unreadable.'
+        f'All {excluded} images of {self._view.split!r} are unreadable. Check'
+        ' the data set.'
       )
     patches = count * self._corrupted
     occurring = totals['occurring']
@@ -124,14 +126,14 @@ class MaskedPatchPrediction:
     yield 'count', count
     if excluded:
       logging.warning(
-        '%d unreadable image(s) of %r left out of the evaluation.',
+        'The evaluation leaves out %d unreadable image(s) of %r.',
         excluded,
         self._view.split,
       )
       yield 'excluded', excluded
 
   def summary(self, values: dict[str, float]) -> str:
-    """One line for the log, of what `run` gave."""
+    """Returns one line for the log on the values of `run`."""
     return (
       f'accuracy {100 * values["accuracy"]:.2f}% of the patches (most frequent'
       f' colour: {100 * values["baseline_accuracy"]:.2f}%), loss'

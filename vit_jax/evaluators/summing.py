@@ -1,4 +1,4 @@
-"""Sums over the batches of an evaluation."""
+"""Adds up sums over the batches of an evaluation."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -9,16 +9,16 @@ import numpy as np
 def total(
   sums: Iterable[Mapping[str, jax.Array]], on_batch: Callable[[], None]
 ) -> dict[str, np.ndarray]:
-  """Adds up what is computed of each batch, in float64.
+  """Adds up the sums of all batches in float64.
 
   Args:
-    sums: of each batch, in turn; at least one.
+    sums: the sums of each batch; at least one batch.
     on_batch: called after every batch.
   """
   totals, pending = {}, None
   for each in sums:
-    # One batch behind: the device works while the next batch is read, and never
-    # more than two batches wait on it.
+    # Fetch one batch late, so that the device computes while the next batch is
+    # read. At most two batches wait on the device.
     if pending is not None:
       totals = _add(totals, pending)
     pending = each

@@ -1,7 +1,7 @@
 """Masked patch prediction, the paper's self-supervision (§4.6, B.1.2).
 
-Some patch embeddings are corrupted, and the model predicts what the colours of
-those patches were from what is left.
+The task corrupts some patch embeddings, and the model predicts the original
+colours of those patches.
 """
 
 from vit_jax.masked_patch.corruption import Corruption, corruption_key

@@ -1,11 +1,12 @@
-"""A picture of masked patch prediction: `python -m vit_jax.masked_patch DIR`.
+"""Plots masked patch predictions: `python -m vit_jax.masked_patch DIR`.
 
     python -m vit_jax.masked_patch runs/b16_masked --plot=predicted.png
 
-DIR is a run's of `configs/masked_patch.py`. A row for each image, held-out ones
-if the run evaluates on any: what the model sees, masked patches grey, and where
-another patch's embedding is seen, that one's pixels; the same image with its
-corrupted patches as predicted; the image itself.
+DIR is the work directory of a run of `configs/masked_patch.py`. The images come
+from the run's evaluation of masked patches, or else from its training split.
+Each row shows an image three times: as the model sees it, with masked patches
+grey and replaced patches with the pixels of their replacement; with the
+predictions in its corrupted patches; and unchanged.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ _IMAGES = flags.DEFINE_integer('images', 8, 'How many images to show.')
 def main(folders: Sequence[str]) -> None:
   """Writes the picture of one run."""
   if len(folders) > 1:
-    raise ValueError(f'{folders} are several runs: give one.')
+    raise ValueError(f'{folders} are several runs; expected one DIR.')
   figure.of_run(folders[0], _PLOT.value, _IMAGES.value)
   print(f'Wrote {_PLOT.value}.')
 

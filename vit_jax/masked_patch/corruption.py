@@ -1,7 +1,7 @@
-"""Which patch embeddings are corrupted, and what stands in their place.
+"""Chooses the patch embeddings to corrupt, and their replacements.
 
-A function of one key for each image, so that neither the mesh nor the number of
-micro-batches matters, however the work is split.
+The corruption is a function of one key per image, so it depends neither on the
+mesh nor on the number of micro-batches.
 
 Axes: `B` batch, `L` patches of an image.
 """
@@ -13,23 +13,24 @@ import jax.numpy as jnp
 
 from vit_jax.models.embedding import MASK
 
-_RNG = 'threefry2x32'  # Whatever dropout uses: these are few numbers.
+_RNG = 'threefry2x32'  # Fast enough here; independent of dropout's generator.
 
 
 @dataclasses.dataclass(frozen=True)
 class Corruption:
   """How patch embeddings are corrupted (B.1.2).
 
-  The paper leaves two things open. Each image has equally many corrupted
-  patches here, so that a mean over them is the same in any split of a batch;
-  what becomes of each is drawn independently. Another patch's embedding is one
-  of the same image, any other position being as likely.
+  The paper leaves two things open. Here, each image has the same number of
+  corrupted patches, so that a mean over them does not depend on how a batch is
+  split. The kind of corruption is drawn independently for each patch. Another
+  patch comes from the same image, with all other positions equally likely.
 
   Attributes:
     length: L.
-    count: corrupted patches of each image.
-    mask_share: of those, how many get the mask embedding, in expectation.
-    other_share: and how many another patch's; the rest stays as it is.
+    count: number of corrupted patches of each image.
+    mask_share: expected share of them that gets the mask embedding.
+    other_share: expected share that gets another patch's embedding; the rest
+      keeps its own.
   """
 
   length: int
@@ -38,15 +39,15 @@ class Corruption:
   other_share: float
 
   def draw(self, keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Corrupts images.
+    """Draws the corruption of images.
 
     Args:
       keys: uint32 [B, 2], see `image_keys`.
 
     Returns:
-      corrupted: bool [B, L], `count` of each row.
-      source: int32 [B, L], whose embedding each patch gets: its own position's,
-        another's, or MASK.
+      corrupted: bool [B, L], with `count` True values in each row.
+      source: int32 [B, L], the position whose embedding each patch gets (its
+        own or another), or MASK.
     """
     return jax.vmap(self._draw_one)(jax.random.wrap_key_data(keys, impl=_RNG))
 
@@ -67,16 +68,16 @@ class Corruption:
 
 
 def corruption_key(seed: int) -> jax.Array:
-  """The key that the corruption of a run's training images follows from."""
+  """Returns the key for the corruption of a run's training images."""
   return jax.random.fold_in(jax.random.key(seed, impl=_RNG), 3)
 
 
 def image_keys(key: jax.Array, rows: jax.Array) -> jax.Array:
-  """A key for each image, as numbers, to travel with a batch.
+  """Returns a key for each image, as numbers that a batch can hold.
 
   Args:
-    key: of the batch, or of the data set.
-    rows: int32 [B], the images' places in it.
+    key: the key of the batch or of the data set.
+    rows: int32 [B], the indices of the images in it.
 
   Returns:
     uint32 [B, 2].

@@ -1,4 +1,4 @@
-"""Pictures of masked patch prediction: what is seen, predicted, and was there.
+"""Draws the inputs, predictions and images of masked patch prediction.
 
 Axes: `B` images, `L` patches of an image, `C` channels.
 """
@@ -30,18 +30,18 @@ def pictures(
   predicted: np.ndarray,
   patch_size: tuple[int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-  """What the model saw, and what it predicts.
+  """Returns pictures of the model's input and of its predictions.
 
   Args:
     images: uint8 [B, H, W, C].
     source: int32 [B, L], see `corruption.Corruption.draw`.
     corrupted: bool [B, L].
-    predicted: uint8 [B, L, height, width, C], of all patches.
+    predicted: uint8 [B, L, height, width, C], predictions of all patches.
     patch_size: (height, width) in pixels.
 
   Returns:
     Two arrays uint8 [B, rows * height, columns * width, C]: the input, and the
-    image with its corrupted patches as predicted.
+    image with the predictions in its corrupted patches.
   """
   pixels = np.asarray(targets.patches(images, patch_size))
   index = np.maximum(source, 0)[:, :, None, None, None]
@@ -66,13 +66,13 @@ def draw(
   images: np.ndarray,
   path: epath.PathLike,
 ) -> None:
-  """Writes the picture: a row for each image.
+  """Writes the picture, with a row for each image.
 
   Args:
     seen: uint8 [B, H, W, C], see `pictures`.
-    prediction: likewise.
-    images: likewise.
-    path: of a .png, .pdf or .svg file.
+    prediction: uint8 [B, H, W, C].
+    images: uint8 [B, H, W, C].
+    path: path of the .png, .pdf or .svg file.
 
   Raises:
     ValueError: matplotlib is not installed.
@@ -81,7 +81,7 @@ def draw(
 
 
 def compose(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
-  """Like `draw`, but returns the `matplotlib.figure.Figure`."""
+  """Returns the picture of `draw` as a `matplotlib.figure.Figure`."""
   drawing.check_matplotlib()
   count = len(images)
   figure = drawing.new_figure((6, 2 * count))
@@ -91,7 +91,7 @@ def compose(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
   ):
     column[0].set_title(title)
     for ax, image in zip(column, shown, strict=True):
-      if image.shape[-1] == 2:  # No way to show it in colour.
+      if image.shape[-1] == 2:  # Two channels have no colours to show.
         image = image[..., :1]
       ax.imshow(image, cmap='gray', vmin=0, vmax=255)
       ax.axis('off')
@@ -102,13 +102,13 @@ def of_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
   """Writes a picture of a run's first images, corrupted as in evaluations.
 
   Args:
-    workdir: of a run with the loss `masked_patch`.
+    workdir: work directory of a run with the loss `masked_patch`.
     path: see `draw`.
-    count: number of images: of its first evaluation of masked patches, else of
-      the training split.
+    count: number of images. They come from the run's first evaluation of masked
+      patches, or else from the training split.
 
   Raises:
-    ValueError: no such run, or its weights or images cannot be read.
+    ValueError: there is no such run, or its weights or images cannot be read.
   """
   seen, prediction, images, _ = look(workdir, count)
   draw(seen, prediction, images, path)
@@ -117,15 +117,15 @@ def of_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
 def look(
   workdir: epath.PathLike, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-  """What `of_run` draws: `pictures`, the images, and the size of a patch."""
+  """Returns the `pictures`, images and patch size that `of_run` draws."""
   saved = config_lib.load(workdir)
   if (
     saved is None
     or saved.get('loss', {}).get('name') != config_lib.MASKED_PATCH
   ):
     raise ValueError(
-      f'{workdir} holds no run with loss.name={config_lib.MASKED_PATCH!r}: give'
-      ' the --workdir of a run of configs/masked_patch.py.'
+      f'{workdir} holds no run with loss.name={config_lib.MASKED_PATCH!r}.'
+      ' Expected the --workdir of a run of configs/masked_patch.py.'
     )
   if count < 1:
     raise ValueError(f'--images={count} must be at least 1.')
@@ -151,7 +151,7 @@ def look(
 
 
 def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
-  """Up to so many images of a run, uint8 [B, H, W, C]."""
+  """Returns up to `count` images of a run, uint8 [B, H, W, C]."""
   dataset, split, preprocess = '', config.data.train_split, 'resize'
   label_key = ''
   for section in config.evals.values():

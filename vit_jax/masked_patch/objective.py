@@ -1,4 +1,4 @@
-"""The loss of masked patch prediction, over corrupted patches only.
+"""Computes the loss of masked patch prediction, over corrupted patches only.
 
 Axes: `B` batch, `L` patches of an image, `N` colours predicted of a patch.
 """
@@ -21,13 +21,13 @@ Batch = dict[str, jax.Array]
 
 @flax.struct.dataclass
 class Measured:
-  """Of each patch of a batch, corrupted or not.
+  """Measurements of each patch of a batch, corrupted or not.
 
   Attributes:
     corrupted: bool [B, L].
     loss: float32 [B, L].
-    classes: int32 [B, L, N], of the colours that were to be predicted.
-    predicted: int32 [B, L, N].
+    classes: int32 [B, L, N], the classes of the true colours.
+    predicted: int32 [B, L, N], the classes of the predicted colours.
   """
 
   corrupted: jax.Array
@@ -37,7 +37,7 @@ class Measured:
 
   @property
   def accuracy(self) -> jax.Array:
-    """The part of a patch's colours whose class is right, float32 [B, L]."""
+    """The share of a patch's colours whose class is right, float32 [B, L]."""
     return (self.classes == self.predicted).mean(axis=-1, dtype=jnp.float32)
 
 
@@ -48,21 +48,21 @@ def add_image_keys(
   *,
   start: int | jax.Array = 0,
 ) -> Batch:
-  """Adds to a batch what the corruption of its images follows from.
+  """Adds to a batch the keys that determine the corruption of its images.
 
   Args:
     batch: the global batch, see `data.pipeline`.
-    key: of this step; or of a data set.
-    layout: how the batch is split; None for one device, or where
-      `sharding.use_mesh` says.
-    start: the first image's place in the data set.
+    key: the key of this step or of a data set.
+    layout: the layout of the batch; None for one device or inside
+      `sharding.use_mesh`.
+    start: index of the first image in the data set.
 
   Returns:
     The batch with `corruption_key`, uint32 [B, 2].
   """
   rows = start + jnp.arange(len(batch['image']))
   keys = corruption.image_keys(key, rows)
-  # Each device draws for its own images.
+  # Shard, so that each device draws only for its own images.
   with sharding.use_mesh(layout.mesh) if layout else contextlib.nullcontext():
     keys = sharding.constrain(keys, sharding.BATCH)
   return batch | {'corruption_key': keys}
@@ -89,15 +89,15 @@ def measure(
   train: bool = False,
   dropout_key: jax.Array | None = None,
 ) -> Measured:
-  """Corrupts images, predicts, and compares.
+  """Corrupts images, predicts their patches, and compares them.
 
   Args:
     model: see `task.adapted`.
     task: see `task.build`.
-    params: the model's.
+    params: parameters of the model.
     batch: see `add_image_keys`.
     train: whether dropout is on.
-    dropout_key: needed if it is.
+    dropout_key: key of the dropout; required if `train` is True.
   """
   corrupted, source = task.corruption.draw(batch['corruption_key'])
   predictions, _ = model.apply(
@@ -119,8 +119,8 @@ def measure(
 def mean_loss(model: nn.Module, task: MaskedPatch):
   """Returns `(params, batch, key) -> (loss, metrics)`.
 
-  Means over the corrupted patches of all images, which the paper leaves open.
-  The metrics are `loss` and `accuracy`, float32 [].
+  The paper leaves the reduction open; these are means over the corrupted
+  patches of all images. The metrics are `loss` and `accuracy`, float32 [].
 
   Args:
     model: see `task.adapted`.
@@ -129,7 +129,7 @@ def mean_loss(model: nn.Module, task: MaskedPatch):
 
   def function(params, batch, key):
     found = measure(model, task, params, batch, train=True, dropout_key=key)
-    # Equally many of each image: see `Corruption`.
+    # Each image has the same number of corrupted patches: see `Corruption`.
     count = len(batch['image']) * task.corruption.count
     loss, accuracy = (
       jnp.sum(jnp.where(found.corrupted, x, 0.0)) / count

@@ -1,7 +1,7 @@
-"""What is predicted of a patch: the paper's three targets (B.1.2).
+"""The prediction targets of a patch: the paper's three targets (B.1.2).
 
-The paper gives 3 bits a channel and no formula. Here a mean m of 0..255 becomes
-q = floor(8 m / 256), and the class of a colour is 64 q_R + 8 q_G + q_B.
+The paper gives 3 bits per channel, but no formula. Here a mean m in 0..255
+becomes q = floor(8 m / 256), and the class of a colour is 64 q_R + 8 q_G + q_B.
 
 Axes: `B` batch, `L` patches, `C` channels, `N` colours predicted of a patch.
 """
@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-LEVELS = 8  # 3 bits a channel.
+LEVELS = 8  # 3 bits per channel.
 
 
 def patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
-  """Cuts images as `models.embedding` does.
+  """Cuts images into patches as `models.embedding` does.
 
   Args:
-    images: [B, H, W, C]; what is beyond the last whole patch is dropped.
+    images: [B, H, W, C]; pixels beyond the last whole patch are dropped.
     patch_size: (height, width) in pixels.
 
   Returns:
@@ -35,11 +35,11 @@ def patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
 
 
 def colour_classes(pixels: jax.Array, side: int) -> jax.Array:
-  """The classes of mean colours, in integers throughout.
+  """Returns the classes of mean colours, computed in integers.
 
   Args:
     pixels: uint8 [B, L, height, width, C].
-    side: a patch is cut into side x side cells, each of which has a mean.
+    side: a patch is cut into side x side cells, each with its own mean.
 
   Returns:
     int32 [B, L, side * side], cells row by row, in 0 .. 8**C - 1.
@@ -55,7 +55,7 @@ def colour_classes(pixels: jax.Array, side: int) -> jax.Array:
 
 
 def colours(classes: jax.Array, channels: int) -> jax.Array:
-  """The colours in the middle of classes.
+  """Returns the colours at the centres of classes.
 
   Args:
     classes: int32 [...].
@@ -72,12 +72,13 @@ def colours(classes: jax.Array, channels: int) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Colours:
-  """Mean colours of the cells of a patch, each a choice among 8**C classes.
+  """Predicts the mean colour of each cell of a patch among 8**C classes.
 
   Attributes:
     patch_size: (height, width) in pixels.
     channels: C.
-    side: 1 is the mean colour of a patch, 4 the patch downsized to 4x4.
+    side: cells per side: 1 predicts the mean colour of a patch, 4 the patch
+      downsized to 4x4.
   """
 
   patch_size: tuple[int, int]
@@ -86,35 +87,35 @@ class Colours:
 
   @property
   def num_classes(self) -> int:
-    """Of a colour."""
+    """Number of classes of a colour."""
     return LEVELS**self.channels
 
   @property
   def outputs(self) -> int:
-    """Numbers that the model gives for a patch."""
+    """Number of outputs of the model per patch."""
     return self.side**2 * self.num_classes
 
   def classes(self, pixels: jax.Array) -> jax.Array:
-    """Of patches uint8 [B, L, height, width, C]: int32 [B, L, N]."""
+    """Returns the classes of patches [B, L, height, width, C]: [B, L, N]."""
     return colour_classes(pixels, self.side)
 
   def predicted_classes(self, predictions: jax.Array) -> jax.Array:
-    """Of the model's numbers [B, L, outputs]: int32 [B, L, N]."""
+    """Returns the classes of model outputs [B, L, outputs]: int32 [B, L, N]."""
     return self._logits(predictions).argmax(axis=-1)
 
   def loss(self, predictions: jax.Array, pixels: jax.Array) -> jax.Array:
-    """Cross-entropy, the mean over the cells: float32 [B, L]."""
+    """Returns the cross-entropy, a mean over the cells: float32 [B, L]."""
     return optax.softmax_cross_entropy_with_integer_labels(
       self._logits(predictions), self.classes(pixels)
     ).mean(axis=-1)
 
   def pixels(self, predictions: jax.Array) -> jax.Array:
-    """Patches in the predicted colours: uint8 [B, L, height, width, C]."""
+    """Returns patches in predicted colours: uint8 [B, L, height, width, C]."""
     classes = self.predicted_classes(predictions)
     cells = colours(classes, self.channels)  # [B, L, N, C]
     cells = cells.reshape(*classes.shape[:-1], self.side, self.side, -1)
     for axis, length in zip((-3, -2), self.patch_size, strict=True):
-      # Of a mean colour, patches may have any size.
+      # With side 1, patches may have any size.
       cells = jnp.repeat(cells, length // self.side, axis=axis)
     return cells
 
@@ -126,9 +127,13 @@ class Colours:
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-  """All of a patch, by regression; its classes are those of its mean colour.
+  """Predicts all pixels of a patch by regression.
 
-  Attributes: those of `Colours` with the same names.
+  The classes for the accuracy are those of the patch's mean colour.
+
+  Attributes:
+    patch_size: (height, width) in pixels.
+    channels: C.
   """
 
   patch_size: tuple[int, int]
@@ -136,20 +141,20 @@ class Pixels:
 
   @property
   def num_classes(self) -> int:
-    """Of a colour."""
+    """Number of classes of a colour."""
     return LEVELS**self.channels
 
   @property
   def outputs(self) -> int:
-    """Numbers that the model gives for a patch, its pixels in [-1, 1]."""
+    """Number of outputs of the model per patch: its pixels in [-1, 1]."""
     return self.patch_size[0] * self.patch_size[1] * self.channels
 
   def classes(self, pixels: jax.Array) -> jax.Array:
-    """Of patches uint8 [B, L, height, width, C]: int32 [B, L, 1]."""
+    """Returns the classes of patches [B, L, height, width, C]: [B, L, 1]."""
     return colour_classes(pixels, 1)
 
   def predicted_classes(self, predictions: jax.Array) -> jax.Array:
-    """The class of the mean of what is predicted: int32 [B, L, 1]."""
+    """Returns the class of the mean prediction: int32 [B, L, 1]."""
     means = self._in_rows(predictions).mean(axis=-2)  # [B, L, C]
     means = jnp.clip(means * 127.5 + 127.5, 0, 255)
     levels = (means // (256 // LEVELS)).astype(jnp.int32)
@@ -157,13 +162,13 @@ class Pixels:
     return (levels * weights).sum(axis=-1, keepdims=True)
 
   def loss(self, predictions: jax.Array, pixels: jax.Array) -> jax.Array:
-    """Squared distance, the mean over a patch's numbers: float32 [B, L]."""
+    """Returns the mean squared error over a patch: float32 [B, L]."""
     wanted = (pixels.astype(jnp.float32) - 127.5) / 127.5
     wanted = wanted.reshape(predictions.shape)
     return jnp.square(predictions - wanted).mean(axis=-1)
 
   def pixels(self, predictions: jax.Array) -> jax.Array:
-    """Patches as predicted: uint8 [B, L, height, width, C]."""
+    """Returns the predicted patches: uint8 [B, L, height, width, C]."""
     x = jnp.clip(jnp.round(predictions * 127.5 + 127.5), 0, 255)
     shape = (*predictions.shape[:-1], *self.patch_size, self.channels)
     return x.reshape(shape).astype(jnp.uint8)
@@ -182,8 +187,8 @@ def build(name: str, patch_size: tuple[int, int], channels: int) -> Target:
   """Returns the target of a name in NAMES.
 
   Raises:
-    ValueError: an unknown name, more than three channels, or patches that
-      cannot be downsized.
+    ValueError: the name is unknown, there are more than three channels, or the
+      patches cannot be downsized.
   """
   if name not in NAMES:
     raise ValueError(
@@ -191,8 +196,8 @@ def build(name: str, patch_size: tuple[int, int], channels: int) -> Target:
     )
   if channels > 3:
     raise ValueError(
-      f'channels={channels}: masked patch prediction has {LEVELS}**channels'
-      ' classes of colours, and at most 3 channels.'
+      f'channels={channels} are too many: masked patch prediction has'
+      f' {LEVELS}**channels classes of colours, and allows at most 3 channels.'
     )
   if name == 'pixels':
     return Pixels(patch_size, channels)
@@ -201,8 +206,8 @@ def build(name: str, patch_size: tuple[int, int], channels: int) -> Target:
   if any(side % _DOWNSIZED for side in patch_size):
     raise ValueError(
       f"loss.target='downsized' cuts patches into {_DOWNSIZED}x{_DOWNSIZED}"
-      f' equal cells, and patches of {patch_size[0]}x{patch_size[1]} px have no'
-      ' such: choose a patch size that is a multiple of 4, or'
-      " loss.target='mean_colour'."
+      ' equal cells, which is not possible for patches of'
+      f' {patch_size[0]}x{patch_size[1]} px. Choose a patch size that is a'
+      " multiple of 4, or loss.target='mean_colour'."
     )
   return Colours(patch_size, channels, side=_DOWNSIZED)

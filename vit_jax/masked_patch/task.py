@@ -1,4 +1,4 @@
-"""Masked patch prediction as a section of a config describes it."""
+"""Builds the task of masked patch prediction from a section of a config."""
 
 import dataclasses
 import math
@@ -14,11 +14,11 @@ from vit_jax.models import vit
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPatch:
-  """What takes a classification loss's place.
+  """The task that replaces a classification loss.
 
   Attributes:
-    corruption: of the patch embeddings.
-    target: what is predicted of each corrupted patch.
+    corruption: how patch embeddings are corrupted.
+    target: the prediction target of each corrupted patch.
   """
 
   corruption: Corruption
@@ -35,19 +35,19 @@ def build(
   mask_share: float,
   other_share: float,
 ) -> MaskedPatch:
-  """Builds the section `loss` of that name.
+  """Builds the task from the values of its section `loss`.
 
   Args:
     model: see `models.build`.
     image_size: (height, width) in pixels.
-    channels: of the images, at most 3.
+    channels: channels of the images, at most 3.
     target: one of `targets.NAMES`.
-    fraction: of the patches that are corrupted, rounded to whole patches.
-    mask_share: of the corrupted patches, the part that gets the mask embedding.
-    other_share: the part that gets another patch's embedding.
+    fraction: share of the patches to corrupt, rounded to whole patches.
+    mask_share: share of the corrupted patches that gets the mask embedding.
+    other_share: share that gets another patch's embedding.
 
   Raises:
-    ValueError: one of them cannot be, or the model has no patches of pixels.
+    ValueError: a value is invalid, or the model cannot learn the task.
   """
   _check_model(model)
   for key, value in (
@@ -60,15 +60,16 @@ def build(
   if mask_share + other_share > 1 + 1e-6:
     raise ValueError(
       f'loss.mask_share={mask_share} and loss.other_share={other_share} are'
-      ' parts of the corrupted patches, and more than 1 together.'
+      ' shares of the corrupted patches, so their sum must be at most 1.'
     )
   length = math.prod(model.token_grid(tuple(image_size)))
   count = round(fraction * length)
   if length < 2 or not count:
     raise ValueError(
       f'loss.fraction={fraction} of the {length} patch(es) of an image is'
-      f' {count}: masked patch prediction needs one at least, and an image of'
-      ' two at least. Raise it, or choose smaller patches or larger images.'
+      f' {count}, but masked patch prediction corrupts at least one of at least'
+      ' two patches. Raise loss.fraction, or choose smaller patches or larger'
+      ' images.'
     )
   return MaskedPatch(
     Corruption(length, count, mask_share, other_share),
@@ -79,30 +80,31 @@ def build(
 def from_config(
   config: ml_collections.ConfigDict, model: nn.Module
 ) -> MaskedPatch:
-  """Builds what a resolved config's section `loss` of that name describes.
+  """Builds the task of a resolved config.
 
   Raises:
-    ValueError: see `build`; mixup, which blends labels; or another loss's keys.
+    ValueError: see `build`; or the config uses mixup, which blends labels, or
+      has the keys of another loss.
   """
   if config.mixup_alpha:
     raise ValueError(
-      f'mixup_alpha={config.mixup_alpha} blends labels, and'
-      f' loss.name={MASKED_PATCH!r} uses none: set it to 0.'
+      f'mixup_alpha={config.mixup_alpha} blends labels, but'
+      f' loss.name={MASKED_PATCH!r} uses no labels. Set mixup_alpha to 0.'
     )
   section = config.loss.to_dict()
   del section['name']
   keys = {'target', 'fraction', 'mask_share', 'other_share'}
   if section.keys() != keys:
     raise ValueError(
-      f'loss.name={MASKED_PATCH!r} has the keys {sorted(keys)}, and this'
-      f' section {sorted(section)}: make it by config.masked_patch(), as'
+      f'loss.name={MASKED_PATCH!r} needs the keys {sorted(keys)}, but this'
+      f' section has {sorted(section)}. Make it by config.masked_patch(), as'
       ' configs/masked_patch.py does.'
     )
   return build(model, tuple(config.image_size), config.channels, **section)
 
 
 def adapted(model: nn.Module, task: MaskedPatch) -> nn.Module:
-  """The model with a prediction for each patch in place of the classifier."""
+  """Returns the model with a prediction per patch instead of a classifier."""
   return model.clone(patch_outputs=task.target.outputs)
 
 
@@ -110,21 +112,21 @@ def _check_model(model: nn.Module) -> None:
   needs = f'loss.name={MASKED_PATCH!r} needs'
   if not isinstance(model, vit.ViT):
     raise ValueError(
-      f'{needs} a ViT, and {type(model).__name__} has no patch embeddings.'
+      f'{needs} a ViT, but {type(model).__name__} has no patch embeddings.'
     )
   if model.resnet_blocks is not None:
     raise ValueError(
-      f'{needs} patches of pixels: those of a hybrid have seen their'
-      ' neighbours. Choose a ViT without a ResNet.'
+      f'{needs} patches of pixels, but those of a hybrid contain information of'
+      ' their neighbours. Choose a ViT without a ResNet.'
     )
   if model.representation_size is not None:
     raise ValueError(
-      f'model.representation_size={model.representation_size}:'
-      f' loss.name={MASKED_PATCH!r} would not train that layer, and it has no'
-      ' classifier. Leave it unset.'
+      f'model.representation_size={model.representation_size} adds a layer'
+      f' before the classifier, which loss.name={MASKED_PATCH!r} does not'
+      ' train. Leave it unset.'
     )
   if model.pooling == 'map':
     raise ValueError(
-      f"model.pooling='map': loss.name={MASKED_PATCH!r} would not train that"
-      " head. Choose 'token' or 'gap'."
+      f"model.pooling='map' adds a head, which loss.name={MASKED_PATCH!r} does"
+      " not train. Choose 'token' or 'gap'."
     )
