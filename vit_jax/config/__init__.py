@@ -7,7 +7,7 @@ a work directory. `inputs` opens the data that it names.
 """
 
 from vit_jax.config.arguments import name_of_split, parse_argument
-from vit_jax.config.checks import validate
+from vit_jax.config.validation import validate
 from vit_jax.config.derived import resolve
 from vit_jax.config.keys import AUTO, LOCATED_DATASETS, default, is_located
 from vit_jax.config.saved import (
