@@ -164,18 +164,13 @@ def get_config(argument=None):
     )
   resolution = args.get('resolution', row.resolution(setup))
 
-  config = config_lib.default()
-  config.model.name = model = models.paper_name(args['model'])
-  if model != config_lib.AUTO and 'dropout_rate' in models.options(model):
-    config.model.dropout_rate = warm_start.dropout_rate(model)
-  # The user must name the weights to start from: '' would train from scratch.
-  config.init.checkpoint = config_dict.placeholder(str)
-  config.image_size = (resolution, resolution)
-  config.total_steps = row.steps
+  config = base(args['model'], resolution, row.steps)
+  name = config.model.name
+  if name != config_lib.AUTO and 'dropout_rate' in models.options(name):
+    config.model.dropout_rate = warm_start.dropout_rate(name)
   if setup == 'bit':
     _set_bit(config, row)
   else:
-    config.optimizer = config_lib.sgd(clip_norm=1.0)
     config.schedule = config_lib.schedule(
       'cosine', peak=row.peak, warmup_steps=row.warmup_steps
     )
@@ -185,24 +180,14 @@ def get_config(argument=None):
     config.polyak.decay = 0.9999
     config.polyak.start_step = row.steps // 10
 
-  # Splits the state into up to 32 parts. Dropout masks that do not depend on
-  # the mesh would take far longer: also set `rbg` if you turn on dropout for
-  # another model.
-  config.mesh.data, config.mesh.fsdp = -1, -1
+  # Dropout masks that do not depend on the mesh would take far longer: also set
+  # `rbg` if you turn on dropout for another model.
   if config.model.dropout_rate:
     config.dropout_rng = 'rbg'
 
   config.data.dataset = row.spec
-  config.data.batch_size = 512
-  # Differs from the paper, which follows BiT: the default is that of its
-  # authors' public fine-tuning code, unless the whole setup is BiT's.
-  own = 'crop' if setup == 'bit' else 'inception'
-  chosen = args.get('preprocess', own)
-  if chosen not in PREPROCESSING:
-    raise _unknown('preprocess', chosen, PREPROCESSING)
-  larger = round(resolution * row.larger(setup))
-  config.data.preprocess, preprocess_eval = (
-    text.format(larger=larger) for text in PREPROCESSING[chosen]
+  config.data.preprocess, preprocess_eval = _preprocess(
+    args, setup, larger=round(resolution * row.larger(setup))
   )
   if part == 'all':
     name, split = _evaluated(args, row)
@@ -220,8 +205,40 @@ def get_config(argument=None):
     config.evals.real = config_lib.evaluation('', preprocess=preprocess_eval)
     config.evals.real.update(REAL)
   config.checkpoint.every = max(row.steps // 10, 100)
+  return config
+
+
+def base(model, resolution, steps):
+  """Returns the settings that Table 4's and VTAB's fine-tuning share.
+
+  Args:
+    model: the name of a model, or `auto`.
+    resolution: height and width in pixels.
+    steps: of the run.
+  """
+  config = config_lib.default()
+  config.model.name = models.paper_name(model)
+  # The user must name the weights to start from: '' would train from scratch.
+  config.init.checkpoint = config_dict.placeholder(str)
+  config.image_size = (resolution, resolution)
+  config.total_steps = steps
+  config.optimizer = config_lib.sgd(clip_norm=1.0)
+  config.data.batch_size = 512
+  # Splits the state into up to 32 parts.
+  config.mesh.data, config.mesh.fsdp = -1, -1
   config.log.every = 50
   return config
+
+
+def _preprocess(args, setup, larger):
+  """Returns the operations for training and for evaluation."""
+  # Differs from the paper, which follows BiT: the default is that of its
+  # authors' public fine-tuning code, unless the whole setup is BiT's.
+  own = 'crop' if setup == 'bit' else 'inception'
+  chosen = args.get('preprocess', own)
+  if chosen not in PREPROCESSING:
+    raise _unknown('preprocess', chosen, PREPROCESSING)
+  return (text.format(larger=larger) for text in PREPROCESSING[chosen])
 
 
 def _evaluated(args, row):

@@ -37,6 +37,7 @@ from ml_collections import config_dict
 
 from vit_jax import config as config_lib
 from vit_jax import models
+from vit_jax.configs import finetune
 from vit_jax.data import vtab_tasks
 
 USAGE = (
@@ -87,25 +88,15 @@ def _all_tasks(model, part):
 
 def _config(model, task, part):
   """Returns the config of a task, on its 1,000 images or on 800 of them."""
-  config = config_lib.default()
-  config.model.name = model
+  config = finetune.base(model, RESOLUTION, STEPS)
   if 'dropout_rate' in models.options(model):
     # The paper mentions no dropout here. The released fine-tuning configs, in
     # contrast, use it for some models.
     config.model.dropout_rate = 0.0
-  # The user must name the weights to start from: '' would train from scratch.
-  config.init.checkpoint = config_dict.placeholder(str)
-  config.image_size = (RESOLUTION, RESOLUTION)
   config.num_classes = task.num_classes
-  config.total_steps = STEPS
-  config.optimizer = config_lib.sgd(clip_norm=1.0)
   # The warm-up is not in the paper, but in its authors' later configs.
   config.schedule = config_lib.schedule('cosine', peak=0.01, warmup_steps=200)
-  # Splits the state into up to 32 parts.
-  config.mesh.data, config.mesh.fsdp = -1, -1
-
   config.data.dataset = f'vtab:{task.name}'
-  config.data.batch_size = 512
   # BiT's preprocessing, with its switches for each task.
   operations = ['resize(448)', 'random_crop'] if task.crop else ['resize']
   if task.flip:
@@ -124,5 +115,4 @@ def _config(model, task, part):
       task.val200, every=STEPS // 5
     )
   config.checkpoint.every = 250
-  config.log.every = 50
   return config

@@ -7,7 +7,6 @@ a work directory. `inputs` opens the data that it names.
 """
 
 from vit_jax.config.arguments import name_of_split, parse_argument
-from vit_jax.config.validation import validate
 from vit_jax.config.derived import resolve
 from vit_jax.config.keys import AUTO, LOCATED_DATASETS, default, is_located
 from vit_jax.config.saved import (
@@ -32,6 +31,7 @@ from vit_jax.config.sections import (
   sgd,
   softmax,
 )
+from vit_jax.config.validation import validate
 
 __all__ = [
   'AUTO',
