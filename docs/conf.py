@@ -9,6 +9,7 @@ project = 'vit_jax'
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 html_theme = 'furo'
 html_title = 'vit_jax'
+html_show_copyright = False
 # Docstrings have code between single backquotes.
 default_role = 'code'
 autodoc_typehints = 'description'

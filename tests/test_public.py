@@ -23,6 +23,8 @@ COMMANDS = (
 FUNCTIONS = {
   'vit_jax.models.build': ('name', 'num_classes'),
   'vit_jax.models.names': (),
+  'vit_jax.interop.load': ('path', 'model', 'image_size', 'new_head'),
+  'vit_jax.interop.load_huggingface': ('folder', 'model', 'image_size'),
   'vit_jax.interop.load_npz': ('path', 'model', 'image_size'),
   'vit_jax.interop.save_npz': ('path', 'params', 'model'),
   'vit_jax.config.default': (),

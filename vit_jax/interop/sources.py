@@ -148,7 +148,7 @@ def load_npz(
   new_head: bool = False,
   max_inflation: float = MAX_INFLATION,
 ) -> Any:
-  """Loads a `.npz` file as `load` does; returns only the parameters."""
+  """Loads a `.npz` file. As `load`, but returns only the parameters."""
   if not os.fspath(path).endswith('.npz'):
     raise ValueError(
       f'{path} does not end with .npz: use interop.load for other weights.'
@@ -164,7 +164,7 @@ def load_huggingface(
   *,
   new_head: bool = False,
 ) -> Any:
-  """Loads a Hugging Face folder as `load` does; returns only the parameters."""
+  """Loads a Hugging Face folder. As `load`, but returns only the parameters."""
   return _load(huggingface.read(folder), model, image_size, new_head)[0]
 
 
