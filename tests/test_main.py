@@ -249,7 +249,7 @@ def test_too_little_memory_is_one_message(commands, name):
   assert first == (
     'error: A device has not enough memory: Out of memory allocating 8 bytes.'
   )
-  assert second.startswith('Less is needed with --config.model.remat=')
+  assert second.startswith('To use less memory, set --config.model.remat=')
 
 
 def test_overrides(commands):

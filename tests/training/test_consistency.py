@@ -28,7 +28,7 @@ def test_the_key_is_named_that_differs(monkeypatch):
   with pytest.raises(ValueError, match='Process 0') as error:
     consistency.check_same({'config': {'seed': 0, 'data': {'batch_size': 4}}})
   assert str(error.value) == (
-    'Process 0 would not run what process 0 runs:\n'
+    'Process 0 differs from process 0:\n'
     '  config: data: batch_size: 4 here, 8 in process 0.\n'
     'All hosts need the same config, and data sets with the same examples in'
     ' the same order.'
@@ -70,9 +70,11 @@ def test_data_that_was_changed_is_refused(images, tmp_path):
   with pytest.raises(ValueError, match='The data') as error:
     consistency.check_same_data(tmp_path, _digests(images))
   lines = str(error.value).splitlines()
-  assert lines[0] == f'The data is not what {tmp_path} has read so far:'
+  assert (
+    lines[0] == f'The data is not what the run in {tmp_path} has read so far:'
+  )
   assert lines[1].startswith('  training data: contents: 2: "b/3.jpg ')
-  assert lines[2].startswith('Bring it back, or pass --allow_config_change')
+  assert lines[2].startswith('Restore the data, or pass --allow_config_change')
 
 
 def test_training_data_may_be_moved(images, tmp_path):
@@ -124,7 +126,7 @@ def test_a_damaged_record_is_named(images, tmp_path, text):
   path = tmp_path / consistency.DATA
   path.write_bytes(text.encode('latin-1'))
   with pytest.raises(
-    ValueError, match=r'is damaged .*: delete it to take'
+    ValueError, match=r'is damaged .*: delete it to accept'
   ) as e:
     consistency.check_same_data(tmp_path, _digests(images))
   assert str(path) in str(e.value)

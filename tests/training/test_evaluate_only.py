@@ -172,7 +172,7 @@ def test_what_is_refused(trained, tmp_path):
   with pytest.raises(ValueError, match='--eval_only needs weights'):
     evaluate_only.evaluate_only(_config(), tmp_path)
   config = _config(trained[0])
-  with pytest.raises(ValueError, match='is of a training run, and --eval_only'):
+  with pytest.raises(ValueError, match='belongs to a training run, but'):
     evaluate_only.evaluate_only(config, trained[0])
   config.data.dataset = 'digits:012'
   with pytest.raises(
@@ -181,7 +181,7 @@ def test_what_is_refused(trained, tmp_path):
     evaluate_only.evaluate_only(config, tmp_path)
   config = _config(trained[0])
   del config.evals.test
-  with pytest.raises(ValueError, match='needs evals, and this config has none'):
+  with pytest.raises(ValueError, match='needs evals, but this config has none'):
     evaluate_only.evaluate_only(config, tmp_path)
   assert {path.name for path in tmp_path.iterdir()} == {
     'owner.json',

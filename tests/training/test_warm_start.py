@@ -487,7 +487,7 @@ def test_the_model_of_the_run_that_it_starts_from(tmp_path):
 def test_another_model_than_that_of_the_weights_is_refused(tmp_path):
   _save_config(tmp_path / 'run', name='ViT-B/32')
   with pytest.raises(
-    ValueError, match=r"is of a ViT-B/32, and model.name='ViT-B/16': name th"
+    ValueError, match=r"weights of a ViT-B/32, but model.name='ViT-B/16': n"
   ):
     _started_from(tmp_path, name='ViT-B/16')
   config = config_lib.default()
