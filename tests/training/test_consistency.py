@@ -1,4 +1,4 @@
-"""What processes and launches of a run must agree on."""
+"""Guards: all processes and launches of a run use the same config and data."""
 
 import json
 
@@ -63,7 +63,7 @@ def images(tmp_path):
 
 
 def test_data_that_was_changed_is_refused(images, tmp_path):
-  consistency.check_same_data(tmp_path, _digests(images))  # None are kept yet.
+  consistency.check_same_data(tmp_path, _digests(images))  # No record yet.
   consistency.write_data(tmp_path, _digests(images))
   consistency.check_same_data(tmp_path, _digests(images))
   (images / 'train/b/3.jpg').write_text('b/4.jpg')
@@ -91,7 +91,7 @@ def test_what_could_not_be_read_is_not_compared(images, tmp_path):
   sizes['sizes of the files'] = identity.UNKNOWN
   consistency.write_data(tmp_path, _digests(images))
   consistency.check_same_data(tmp_path, unknown)
-  # Nor does it take the place of what is known.
+  # An unknown value does not replace a known one in the record either.
   consistency.write_data(tmp_path, unknown)
   kept = json.loads((tmp_path / consistency.DATA).read_text())
   assert kept['training data'] == known
@@ -135,7 +135,7 @@ def test_a_damaged_record_is_named(images, tmp_path, text):
 
 
 def _train(images, workdir, until, **options):
-  """Trains from the checkpoint that is there, and is killed at a step."""
+  """Resumes from the newest checkpoint, and dies at the step `until`."""
   config = eventful_config()
   config.data.dataset = f'folder:{images}'
   config.evals.test.every = 0
@@ -167,7 +167,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
     _train(images, run, 4)
   assert (run / 'metrics.jsonl').read_bytes() == metrics
   _train(images, run, 4, allow_config_change=True)
-  # From then on it is the run's.
+  # From then on, the changed data is the data of the run.
   _train(images, run, 5)
   (images / 'test/0/2.png').rename(images / 'test/0/4.png')
   with pytest.raises(ValueError, match='test: test: test: names of the files'):

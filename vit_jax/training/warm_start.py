@@ -46,8 +46,8 @@ SIZES = (
   *('gelu', 'norm_epsilon'),
 )
 
-# From the released fine-tuning configs. A hybrid has the rate of its ViT, because
-# the paper says that both are trained alike (Figure 5 and Table 6).
+# From the released fine-tuning configs. A hybrid has the rate of its ViT: the
+# paper says that both are trained alike, and compares them (Figure 5, Table 6).
 # Differs from the released configs: R50+ViT-B/16 and R50+ViT-L/32, the only
 # hybrids among them, have 0.1.
 _DROPOUT_RATE = {'ViT-L/16': 0.1, 'ViT-H/14': 0.1}
