@@ -1,4 +1,4 @@
-"""Guards: what a new model keeps, resizes and drops of another run's weights."""
+"""Guards: which weights a new model keeps, resizes or leaves out."""
 
 import json
 
