@@ -15,8 +15,8 @@ from vit_jax.data import identity
 from vit_jax.runtime import distributed
 from vit_jax.workdir import files
 
-# Seconds until all machines must see a file that one of them wrote. Network
-# file systems cache for a while that a file does not exist.
+# Seconds within which all machines must see a file that one of them wrote.
+# Network file systems remember for a while that a file does not exist.
 _PATIENCE = 60.0
 # The file in the work directory that `check_same_data` reads.
 DATA = 'data.json'

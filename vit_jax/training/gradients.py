@@ -235,8 +235,8 @@ def uses_reduce_dtype(path: tuple[Any, ...]) -> bool:
 def gathers_rounded(model: nn.Module, layout: sharding.Layout) -> bool:
   """Whether the manual partition sends parameters in the model's dtype.
 
-  Their gradients then have that dtype too, so the gradients must also be summed
-  in it. Parameters that every device holds whole are not sent at all.
+  Their gradients then have that dtype too, so gradients must also be summed in
+  it. Parameters that every device holds whole are not sent at all.
   """
   return (
     layout.shard == 'all'

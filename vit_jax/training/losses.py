@@ -98,8 +98,8 @@ def sigmoid_cross_entropy(
 ) -> jax.Array:
   """Independent binary cross-entropies summed over the classes.
 
-  The loss of the released pre-training runs. Label smoothing `s` sets the
-  targets to `1 - s` and `s`, as in the public from-scratch ImageNet recipe
+  This is the loss of the released pre-training runs. Label smoothing `s` sets
+  the targets to `1 - s` and `s`, as in the public from-scratch ImageNet recipe
   (s = 1e-4); it is not the softmax kind, which divides by the class count.
 
   Args:

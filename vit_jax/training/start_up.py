@@ -95,7 +95,7 @@ class Start(NamedTuple):
   """Where training continues.
 
   Attributes:
-    step: number of updates made so far.
+    step: number of steps made so far.
     best: the best value so far of the metric `checkpoint.best`; None if none.
     unevaluated: evaluations to make up for before the next step.
     checkpoints: the run's checkpoints, open for saving.

@@ -35,7 +35,7 @@ class TrainState:
   The data position is not part of it: batch k is a function of (seed, k).
 
   Attributes:
-    step: int32 [], number of updates made.
+    step: int32 [], number of steps made, skipped ones included.
     params: the model's float32 parameters.
     opt_state: the optimizer's state.
     ema_params: Polyak average of the parameters, or {} when averaging is off.
