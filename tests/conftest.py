@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def soon():
-  """Fails a test that takes longer than 5 s, as if it hangs on a pipe."""
+  """Fails a test after 5 s, in case it hangs, for example on a pipe."""
 
   def late(*_):
     raise AssertionError('The test still waits after 5 s.')

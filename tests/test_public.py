@@ -63,7 +63,7 @@ def test_every_command_explains_itself(module):
     capture_output=True,
     text=True,
   )
-  # absl's --help ends with 1 after the text.
+  # With absl's own --help, the exit code is 1.
   assert done.returncode in (0, 1)
   assert f'python -m {module}' in done.stdout
 

@@ -44,7 +44,7 @@ def tiny_config(
 
 
 def eventful_config(devices: int = 1) -> ml_collections.ConfigDict:
-  """Returns a config of twelve steps with every feature that keeps state.
+  """Returns a config of twelve steps that uses many features of the loop.
 
   These are dropout, accumulation, an average of the weights, evaluations and
   several checkpoints.
