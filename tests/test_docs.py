@@ -1,4 +1,4 @@
-"""Guards: README and docs link to what is there, and the site builds."""
+"""Guards: all links in README and docs lead somewhere, and the site builds."""
 
 import pathlib
 import re
@@ -20,7 +20,7 @@ _HEADING = re.compile(r'^#+ (.+)$', re.MULTILINE)
 
 
 def anchors(page: pathlib.Path) -> set[str]:
-  """The anchors that GitHub and Sphinx make of a page's headings."""
+  """Returns the anchors that GitHub and Sphinx make from a page's headings."""
   text = page.read_text()
   found = {
     re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-')
@@ -50,8 +50,8 @@ def test_readme_is_short():
 
 def test_every_page_is_linked_from_the_readme():
   text = (ROOT / 'README.md').read_text()
-  # Parts of the site that repeat the README or include another page, and a page
-  # that pods.md leads to.
+  # `index` and `launch` repeat the README or include another page. pods.md
+  # links to `processes`.
   others = {'index.md', 'launch.md', 'processes.md'}
   pages = {page.name for page in PAGES if page.parent.name == 'docs'} - others
   assert {page for page in pages if f'](docs/{page})' not in text} == set()

@@ -1,7 +1,7 @@
-"""What the gate leaves to lists.
+"""Guards: the lists of tests in .ci match the tests that exist.
 
-Tests with the lower bounds of setup.py, and tests that a newcomer does not wait
-for.
+`.ci/oldest_tests` lists the tests that run with the lower bounds of setup.py.
+`.ci/gate_tests` lists the tests that the default run leaves out.
 """
 
 import ast
@@ -15,7 +15,7 @@ from tests.conftest import gate_tests
 
 ROOT = pathlib.Path(__file__).parents[1]
 LISTED = (ROOT / '.ci' / 'oldest_tests').read_text().split()
-# Each is the top-level folder of that name.
+# These packages lie in top-level folders, not in vit_jax/.
 SHIPPED = ('configs', 'launch')
 PACKAGES = sorted(
   str(file.parent.relative_to(ROOT / 'vit_jax'))
@@ -25,7 +25,7 @@ PACKAGES = sorted(
 
 
 def _is_in(package, test):
-  # Tests of accounting are one file.
+  # A package may have a single test file in place of a folder.
   return test == f'tests/test_{package}.py' or (
     f'{test}/'.startswith(f'tests/{package}/')
   )
@@ -49,7 +49,7 @@ def test_tests_that_only_the_gate_runs_are_there():
 
 
 def test_their_cases_are_there_and_each_has_one_that_always_runs():
-  """But for the tests that are listed whole."""
+  """Tests that are listed without cases need no case that always runs."""
   listed = gate_tests()
   cases = {test for test in listed if '[' in test} | {
     f'{test}[{case}]' for test, kept in listed.items() for case in kept

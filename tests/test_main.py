@@ -1,4 +1,4 @@
-"""The command from outside: flags, messages and exit codes."""
+"""Guards: flags, messages and exit codes of `python -m vit_jax.main`."""
 
 import json
 import os
@@ -14,15 +14,15 @@ import vit_jax
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# Runs one command line after the other, each in a fork of a process that has
-# imported everything already: importing takes most of a command's time, and
-# taking the interpreter down most of the rest.
+# Runs the command lines one after the other, each in a fork of a process that
+# has already imported everything, and ends each fork with os._exit. Importing
+# and shutting down the interpreter take most of a command's time.
 _DRIVER = """
 import json, os, runpy, signal, sys, traceback
 from vit_jax.runtime import errors
 from vit_jax.training import loop, stages
 
-# What a shell starts in the background ignores it.
+# A shell starts background jobs with SIGINT ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   pid = os.fork()
@@ -49,7 +49,7 @@ for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
 """
 _OPTIONS = 'print(*(str(v) for v in options.values()))'
 _SHOW = 'print(config.to_json_best_effort())'
-# A signal when the run has ended, and the process not yet.
+# Sends a signal after the run has ended, but before the process ends.
 _LATE = (
   'import os, signal; end = os._exit; os._exit = lambda code:'
   ' [setattr(os, "_exit", end), signal.raise_signal(signal.{}), end(code)]'
@@ -63,7 +63,7 @@ _PRETRAIN = _QUICKSTART + ':pretrain'
 _FINETUNE = '--config=configs/finetune.py:ViT-B/16,pets'
 _WORKDIR = '--workdir=nowhere'
 
-# Name -> arguments, and what takes the place of the run.
+# Name -> the arguments, and the code that replaces the run.
 COMMANDS = {
   'no flags': ([], _SHOW),
   'no workdir': ([_PRETRAIN], _SHOW),
@@ -146,7 +146,7 @@ COMMANDS = {
 
 @pytest.fixture(scope='module')
 def commands(tmp_path_factory):
-  """Name -> the command's exit code and all that it printed."""
+  """Name -> the exit code and the output of the command."""
   folder = tmp_path_factory.mktemp('commands')
   driver = subprocess.run(
     [sys.executable, '-c', _DRIVER, str(folder)],
@@ -249,7 +249,7 @@ def test_too_little_memory_is_one_message(commands, name):
   assert first == (
     'error: A device has not enough memory: Out of memory allocating 8 bytes.'
   )
-  assert second.startswith('Less is needed with --config.model.remat=')
+  assert second.startswith('To use less memory, set --config.model.remat=')
 
 
 def test_overrides(commands):
@@ -309,7 +309,7 @@ def test_processes_are_told_of_each_other_by_three_flags(commands):
   ('name', 'code', 'message'),
   [
     ('preempted', 75, 'ended: SIGTERM: stopped after step 3\n'),
-    # It has ended: only Ctrl-C is faster than the interpreter.
+    # The run has ended: a late SIGTERM is ignored, a late Ctrl-C still kills.
     ('late SIGTERM', 0, ''),
     ('late Ctrl-C', -2, ''),
     ('host lost', 76, 'ended: process 1 left\n'),
@@ -369,6 +369,6 @@ def test_a_run_without_tensorflow(tmp_path):
   assert result.returncode == 0, result.stderr
   assert 'step 2/2' in result.stderr
   assert (tmp_path / 'run' / 'DONE').read_text() == '2\n'
-  # TensorBoard's file too was written without TensorFlow.
+  # The TensorBoard file was written without TensorFlow, too.
   assert list((tmp_path / 'run').rglob('events.out.tfevents.*'))
   assert not (tmp_path / 'imported').exists()

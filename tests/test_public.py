@@ -1,4 +1,4 @@
-"""Guards: the commands and import paths that people script against stay."""
+"""Guards: the commands and import paths that users rely on stay."""
 
 import ast
 import importlib
@@ -42,7 +42,7 @@ FUNCTIONS = {
   'vit_jax.inspect.attention_weights': ('model', 'params', 'images'),
 }
 
-# Rooms that the training core must not need: it is read without them.
+# The training code must not import these rooms, so that it can be read alone.
 ABOVE_TRAINING = ('paper', 'plan', 'sweep', 'inspect', 'compare', 'reproduce')
 
 
@@ -65,7 +65,7 @@ def test_every_command_explains_itself(module):
     capture_output=True,
     text=True,
   )
-  # absl's --help ends with 1 after the text.
+  # With absl's own --help, the exit code is 1.
   assert done.returncode in (0, 1)
   assert f'python -m {module}' in done.stdout
 
@@ -102,7 +102,7 @@ def test_the_papers_numbers_are_importable():
 
 
 def imported(file: pathlib.Path) -> set[str]:
-  """Full names of all that a file imports: modules, and what is in them."""
+  """Returns the full names of the modules and objects that a file imports."""
   found = set()
   for node in ast.walk(ast.parse(file.read_text())):
     if isinstance(node, ast.Import):
@@ -113,7 +113,7 @@ def imported(file: pathlib.Path) -> set[str]:
 
 
 def _needed(start: str) -> set[str]:
-  """The files in vit_jax/ that a folder needs, itself included."""
+  """Returns the files in vit_jax/ that a folder imports, and its own files."""
   package = ROOT / 'vit_jax'
   files, queue = set(), list((package / start).rglob('*.py'))
   while queue:
@@ -125,7 +125,7 @@ def _needed(start: str) -> set[str]:
       parts = name.split('.')
       if parts[0] != 'vit_jax':
         continue
-      # A package's own __init__.py runs for each module in it.
+      # Importing a module runs the __init__.py of each package above it.
       for length in range(1, len(parts) + 1):
         place = ROOT.joinpath(*parts[:length])
         for candidate in (place.with_suffix('.py'), place / '__init__.py'):

@@ -1,4 +1,4 @@
-"""What a run refuses, before it has made a step."""
+"""Guards: a wrong config, data set or work directory stops a run early."""
 
 import pathlib
 import re
@@ -216,7 +216,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
 
 @pytest.fixture
 def images(tmp_path):
-  """Eight images to train on and five to evaluate, one of each truncated."""
+  """Eight training and five test images; one of each split is truncated."""
   rng = np.random.default_rng(0)
   for split, count in (('train', 8), ('test', 5)):
     for i in range(count):
@@ -244,7 +244,7 @@ def test_an_unreadable_image_is_named(images, tmp_path):
     loop.train_and_evaluate(config, tmp_path / 'run')
   assert f'{images}/train/a/6.png' in str(error.value)
   assert 'set --config.data.unreadable=skip-and-count' in str(error.value)
-  # Before the first step.
+  # The error comes before the first step.
   assert metrics.read(tmp_path / 'run') == []
 
 
@@ -252,7 +252,7 @@ def test_unreadable_images_are_counted(images, tmp_path):
   config = _config_of(images)
   config.data.unreadable = 'skip-and-count'
   result = loop.train_and_evaluate(config, tmp_path / 'run')
-  # Each epoch, of one step, meets it once.
+  # Each of the two epochs, one step long, meets the image once.
   assert result['train/unreadable'] == 2
   assert result['test/count'] == 4
   assert result['test/excluded'] == 1

@@ -1,4 +1,4 @@
-"""The tiny runs of all tests, their interruption, and how runs are compared."""
+"""Makes tiny runs for the tests, interrupts them, and compares them."""
 
 import contextlib
 from collections.abc import Mapping
@@ -13,19 +13,21 @@ from vit_jax import checkpoint
 from vit_jax import config as config_lib
 from vit_jax.workdir import metrics
 
-# One block. The paper's smallest has 12, 192 wide.
+# One block of width 16; the smallest named model, ViT-Ti, has 12 of width 192.
 SIZES = dict(width=16, depth=1, heads=2, mlp_dim=32)
-# The steps of `eventful_config`.
+# Number of steps of `eventful_config`.
 STEPS = 12
 
 
 def tiny_config(
   changes: Mapping[str, Any] | None = None,
 ) -> ml_collections.ConfigDict:
-  """Two steps on scans of two digits, 8 px, on one device; no evaluation.
+  """Returns a config of two steps on 8x8 scans of two digits, on one device.
+
+  It has no evaluation.
 
   Args:
-    changes: further keys and their values, such as `{'data.batch_size': 8}`.
+    changes: keys to set and their values, such as `{'data.batch_size': 8}`.
   """
   config = config_lib.default()
   config.data.dataset = 'digits:01'
@@ -42,7 +44,7 @@ def tiny_config(
 
 
 def eventful_config(devices: int = 1) -> ml_collections.ConfigDict:
-  """Twelve steps with all that a run may carry from one step to the next.
+  """Returns a config of twelve steps that uses many features of the loop.
 
   These are dropout, accumulation, an average of the weights, evaluations and
   several checkpoints.
@@ -66,11 +68,11 @@ def eventful_config(devices: int = 1) -> ml_collections.ConfigDict:
 
 
 class Death(BaseException):
-  """Ends a run as KeyboardInterrupt does: nothing handles it."""
+  """Ends a run abruptly: no handler catches it."""
 
 
 def die_at(monkeypatch, step: int) -> None:
-  """Lets a run die just after it wrote the numbers of a step."""
+  """Makes a run die just after it has written the metrics of a step."""
   write = metrics.MetricWriter.write
 
   def write_and_die(self, at, values):
@@ -82,7 +84,7 @@ def die_at(monkeypatch, step: int) -> None:
 
 
 def saved_state(workdir) -> dict[str, np.ndarray]:
-  """All arrays of a run's newest checkpoint, by name."""
+  """Returns all arrays of a run's newest checkpoint, by name."""
   path = checkpoint.find(workdir) / 'default'
   with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
     as_numpy = jax.tree.map(
@@ -97,7 +99,7 @@ def saved_state(workdir) -> dict[str, np.ndarray]:
 
 
 def assert_same_state(workdir, expected_workdir) -> None:
-  """Parameters, optimizer state and averages are bitwise the same."""
+  """Asserts that parameters, optimizer state and averages are bitwise equal."""
   actual, expected = saved_state(workdir), saved_state(expected_workdir)
   assert actual.keys() == expected.keys()
   for name, value in expected.items():
@@ -106,7 +108,7 @@ def assert_same_state(workdir, expected_workdir) -> None:
 
 
 def rows_but_times(workdir) -> list[dict[str, Any]]:
-  """The lines of metrics.jsonl without what depends on the machine."""
+  """Returns the rows of metrics.jsonl without timings."""
   times = ('images_per_sec', 'input_wait', 'eta_sec', 'unix_time')
   return [
     {

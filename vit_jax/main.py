@@ -1,21 +1,22 @@
 """Trains and evaluates: `python -m vit_jax.main --config=FILE --workdir=DIR`.
 
-  --config=configs/quickstart.py                  the whole story in minutes
+  --config=configs/quickstart.py     pre-trains and fine-tunes in minutes
   --config=configs/pretrain.py:ViT-B/16,imagenet2012
   --config=configs/finetune.py:ViT-B/16,folder:/data/pets
-  --config.KEY=VALUE                 overrides any key of vit_jax/config/keys.py
+  --config.KEY=VALUE                 overrides a key of vit_jax/config/keys.py
 
-Run it again with the same flags to go on where it stopped. Exit codes: 0 all
-was done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76
-another process was lost, or the bucket does not answer; 77 nothing moved any
-more. After the last three, start it again. 130 stopped by Ctrl-C, state saved;
-a second one ends it at once.
+Start the same command again to resume the run. Exit codes: 0 everything was
+done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76 another
+process was lost, or the bucket does not answer; 77 no progress within the time
+limit. After 75, 76 and 77, start the command again. 130 stopped by Ctrl-C,
+state saved; a second Ctrl-C ends the process at once.
 
---eval_only runs the config's evaluations on the weights that
---config.init.checkpoint names, at any resolution, and trains nothing.
+--eval_only runs the config's evaluations on the weights of
+--config.init.checkpoint, at any resolution, and trains nothing.
 
-On several machines start the same command on each. Cloud TPUs, GKE, Slurm and
-Open MPI tell the processes of each other; elsewhere the three flags do.
+On several machines, start the same command on each. On Cloud TPUs, GKE, Slurm
+and Open MPI, the processes find each other. Elsewhere, pass
+--coordinator_address, --num_processes and --process_id.
 """
 # ruff: noqa: E402
 
@@ -24,15 +25,16 @@ import signal
 
 
 def _end_at_once(number: int, _) -> None:
-  """Of a signal while Python imports, which takes seconds."""
+  """Handles a signal that comes during the imports, which take seconds."""
   name = signal.Signals(number).name
-  text = f'ended: {name} while nothing was trained; nothing is lost.\n'
+  text = f'ended: {name} before training began; nothing is lost.\n'
   os.write(2, text.encode())
   os._exit({signal.SIGTERM: 75, signal.SIGINT: 130}[number])
 
 
 if __name__ == '__main__':
-  # `preemption` takes over. A shell's background job ignores Ctrl-C.
+  # `preemption` replaces these handlers later. A background job of a shell
+  # ignores Ctrl-C, and keeps ignoring it.
   for _number in (signal.SIGTERM, signal.SIGINT):
     if signal.getsignal(_number) != signal.SIG_IGN:
       signal.signal(_number, _end_at_once)
@@ -48,8 +50,8 @@ from vit_jax.workdir import files
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   help_string=(
-    'Config file, with its argument: configs/NAME.py[:ARGUMENT]. NAME alone is'
-    ' one that comes with vit_jax, in any folder.'
+    'Config file, with its argument: configs/NAME.py[:ARGUMENT]. NAME alone'
+    ' stands for a config that comes with vit_jax, in any working directory.'
   ),
   lock_config=True,
 )
@@ -62,13 +64,13 @@ _WORKDIR = flags.DEFINE_string(
 _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
   'allow_config_change',
   False,
-  'Go on in a work directory that was written by another config.',
+  'Continue in a work directory that was written with another config.',
 )
 _RESTART = flags.DEFINE_bool(
   'restart',
   False,
-  'Begin anew if the checkpoints of the run in the work directory are gone; the'
-  ' old numbers are kept.',
+  'Start the run over if the checkpoints in its work directory are gone; the'
+  ' old metrics are kept.',
 )
 _EVAL_ONLY = flags.DEFINE_bool(
   'eval_only',
@@ -78,35 +80,38 @@ _EVAL_ONLY = flags.DEFINE_bool(
 _COORDINATOR = flags.DEFINE_string(
   'coordinator_address',
   None,
-  'HOST:PORT of process 0, for several processes where the cluster does not'
-  ' tell. They also use the port above it.',
+  'HOST:PORT of process 0, for several processes on a cluster that does not'
+  ' provide it. The processes also use the next port, PORT+1.',
 )
 _NUM_PROCESSES = flags.DEFINE_integer(
-  'num_processes', None, 'How many processes there are.', lower_bound=1
+  'num_processes', None, 'Number of processes.', lower_bound=1
 )
 _PROCESS_ID = flags.DEFINE_integer(
-  'process_id', None, 'Which of them this is, from 0.', lower_bound=0
+  'process_id', None, 'Number of this process, from 0.', lower_bound=0
 )
 _START_TIMEOUT = flags.DEFINE_float(
-  'start_timeout', 300.0, 'Seconds for all processes to come.', lower_bound=1
+  'start_timeout',
+  300.0,
+  'Seconds to wait for all processes.',
+  lower_bound=1,
 )
 _LOST_TIMEOUT = flags.DEFINE_float(
   'lost_timeout',
   60.0,
-  'Seconds without a sign of life after which a process is lost.',
+  'Seconds without a sign of life after which a process counts as lost.',
   lower_bound=1,
 )
 _COMPILATION_CACHE = flags.DEFINE_string(
   'compilation_cache',
   'auto',
-  'Directory of compiled programs, which a restart then loads; auto is'
-  ' WORKDIR/compilation_cache, none keeps none.',
+  'Directory for compiled programs, which a restart loads. auto:'
+  ' WORKDIR/compilation_cache. none: keep no programs.',
 )
 _DETERMINISTIC = flags.DEFINE_bool(
   'deterministic',
   False,
-  'On a GPU, compute the same thing bitwise twice, which takes longer. CPUs and'
-  ' TPUs do so anyway.',
+  'Make repeated runs on a GPU bitwise equal, which is slower. Runs on CPUs and'
+  ' TPUs always are.',
 )
 
 
@@ -135,8 +140,8 @@ def main():
           compilation_cache=cache,
         )
         return
-      several = 'stages' in _CONFIG.value
-      train = stages.run if several else loop.train_and_evaluate
+      has_stages = 'stages' in _CONFIG.value
+      train = stages.run if has_stages else loop.train_and_evaluate
       train(
         _CONFIG.value,
         _WORKDIR.value,
@@ -145,8 +150,8 @@ def main():
         compilation_cache=cache,
       )
     finally:
-      # The message of `_end_at_once` is no longer true. A late SIGTERM must not
-      # change the exit code.
+      # After training, the message of `_end_at_once` is no longer true, and a
+      # late SIGTERM must not change the exit code.
       for number, action in (
         (signal.SIGTERM, signal.SIG_IGN),
         (signal.SIGINT, signal.SIG_DFL),
@@ -160,9 +165,10 @@ if __name__ == '__main__':
     main,
     required=('config', 'workdir'),
     if_no_memory=(
-      'Less is needed with --config.model.remat=dots or full, a larger'
-      ' --config.accumulation_steps, parameters split by --config.mesh.fsdp, a'
-      ' smaller --config.data.batch_size or --config.evals.NAME.batch_size.'
-      ' python -m vit_jax.plan tells how much.'
+      'To use less memory, set --config.model.remat=dots or full, raise'
+      ' --config.accumulation_steps, split the parameters by'
+      ' --config.mesh.fsdp, or lower --config.data.batch_size or'
+      ' --config.evals.NAME.batch_size. python -m vit_jax.plan shows how much'
+      ' memory a config needs.'
     ),
   )

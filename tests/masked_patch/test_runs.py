@@ -174,7 +174,7 @@ def test_a_classifiers_evaluations_of_it_are_refused(pretrained, tmp_path):
   with pytest.raises(
     ValueError,
     match=r'trained with loss.name=masked_patch.*'
-    r'of softmax: what they predict differs',
+    r'for loss.name=softmax, which has other outputs',
   ):
     evaluate_only.evaluate_only(config, tmp_path / 'a')
   config.evals = {'few': config_lib.few_shot('train', 'test', shots=(1,))}

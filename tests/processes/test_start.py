@@ -21,7 +21,7 @@ def test_unequal_data_is_refused_by_whom_it_concerns(tmp_path):
     codes=(1,),
   )
   assert (
-    'ValueError: Process 1 would not run what process 0 runs:\n'
+    'ValueError: Process 1 differs from process 0:\n'
     '  config: data: num_examples: 280 here, 301 in process 0; config: data:'
     ' train_split: "train[:280]" here, "train[:301]" in process 0; ' in texts[1]
   )
@@ -48,7 +48,7 @@ def test_other_images_on_the_disk_of_one_host_are_refused(tmp_path):
     codes=(1,),
   )
   assert (
-    'ValueError: Process 1 would not run what process 0 runs:\n  training data:'
+    'ValueError: Process 1 differs from process 0:\n  training data:'
     ' contents: 1: "cat/3.png '
   ) in texts[1]
   assert 'All hosts need the same config, and data sets with the' in texts[1]

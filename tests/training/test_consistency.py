@@ -1,4 +1,4 @@
-"""What processes and launches of a run must agree on."""
+"""Guards: all processes and launches of a run use the same config and data."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_the_key_is_named_that_differs(monkeypatch):
   with pytest.raises(ValueError, match='Process 0') as error:
     consistency.check_same({'config': {'seed': 0, 'data': {'batch_size': 4}}})
   assert str(error.value) == (
-    'Process 0 would not run what process 0 runs:\n'
+    'Process 0 differs from process 0:\n'
     '  config: data: batch_size: 4 here, 8 in process 0.\n'
     'All hosts need the same config, and data sets with the same examples in'
     ' the same order.'
@@ -63,16 +63,18 @@ def images(tmp_path):
 
 
 def test_data_that_was_changed_is_refused(images, tmp_path):
-  consistency.check_same_data(tmp_path, _digests(images))  # None are kept yet.
+  consistency.check_same_data(tmp_path, _digests(images))  # No record yet.
   consistency.write_data(tmp_path, _digests(images))
   consistency.check_same_data(tmp_path, _digests(images))
   (images / 'train/b/3.jpg').write_text('b/4.jpg')
   with pytest.raises(ValueError, match='The data') as error:
     consistency.check_same_data(tmp_path, _digests(images))
   lines = str(error.value).splitlines()
-  assert lines[0] == f'The data is not what {tmp_path} has read so far:'
+  assert (
+    lines[0] == f'The data is not what the run in {tmp_path} has read so far:'
+  )
   assert lines[1].startswith('  training data: contents: 2: "b/3.jpg ')
-  assert lines[2].startswith('Bring it back, or pass --allow_config_change')
+  assert lines[2].startswith('Restore the data, or pass --allow_config_change')
 
 
 def test_training_data_may_be_moved(images, tmp_path):
@@ -89,7 +91,7 @@ def test_what_could_not_be_read_is_not_compared(images, tmp_path):
   sizes['sizes of the files'] = identity.UNKNOWN
   consistency.write_data(tmp_path, _digests(images))
   consistency.check_same_data(tmp_path, unknown)
-  # Nor does it take the place of what is known.
+  # An unknown value does not replace a known one in the record either.
   consistency.write_data(tmp_path, unknown)
   kept = json.loads((tmp_path / consistency.DATA).read_text())
   assert kept['training data'] == known
@@ -124,7 +126,7 @@ def test_a_damaged_record_is_named(images, tmp_path, text):
   path = tmp_path / consistency.DATA
   path.write_bytes(text.encode('latin-1'))
   with pytest.raises(
-    ValueError, match=r'is damaged .*: delete it to take'
+    ValueError, match=r'is damaged .*: delete it to accept'
   ) as e:
     consistency.check_same_data(tmp_path, _digests(images))
   assert str(path) in str(e.value)
@@ -133,7 +135,7 @@ def test_a_damaged_record_is_named(images, tmp_path, text):
 
 
 def _train(images, workdir, until, **options):
-  """Trains from the checkpoint that is there, and is killed at a step."""
+  """Resumes from the newest checkpoint, and dies at the step `until`."""
   config = eventful_config()
   config.data.dataset = f'folder:{images}'
   config.evals.test.every = 0
@@ -165,7 +167,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
     _train(images, run, 4)
   assert (run / 'metrics.jsonl').read_bytes() == metrics
   _train(images, run, 4, allow_config_change=True)
-  # From then on it is the run's.
+  # From then on, the changed data is the data of the run.
   _train(images, run, 5)
   (images / 'test/0/2.png').rename(images / 'test/0/4.png')
   with pytest.raises(ValueError, match='test: test: test: names of the files'):

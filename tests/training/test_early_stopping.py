@@ -1,4 +1,4 @@
-"""Early stopping on a random subset, as Figure 4 has it, from end to end."""
+"""Guards: early stopping on a random subset, as in Figure 4, end to end."""
 
 import flax.traverse_util
 import numpy as np
@@ -15,7 +15,7 @@ BEST = 'validation/accuracy'
 
 
 def _config():
-  """Twelve steps that learn, and then are driven away from what they learnt."""
+  """Twelve steps: the model learns, then a huge learning rate spoils it."""
   config = tiny_config(
     {
       'data.train_split': 'shuffled(train)[:50%]',
@@ -58,7 +58,7 @@ def test_the_step_with_the_best_validation_accuracy_is_picked(run):
   assert list(accuracies) == [2, 4, 6, 8, 10, 12]
   # `max` takes the first of equals.
   best = max(accuracies, key=accuracies.get)
-  # It has risen and fallen.
+  # The accuracy has risen and fallen.
   assert accuracies[2] < accuracies[best] > accuracies[12] + 0.2
   assert [path.name for path in (run / 'best').iterdir()] == [str(best)]
   row = results.best_row(run, BEST)
@@ -100,7 +100,7 @@ def test_the_early_stopped_weights_are_as_good_as_was_measured(run, tmp_path):
 def test_fine_tuning_starts_from_the_early_stopped_weights(run, tmp_path):
   config = _config()
   config.total_steps, config.epochs = 1, 0.0
-  # A step that changes nothing.
+  # One step whose learning rate is too small to change anything.
   config.schedule = config_lib.schedule('linear', peak=1e-30, warmup_steps=0)
   config.evals = {}
   config.checkpoint.best = ''

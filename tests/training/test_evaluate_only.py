@@ -1,4 +1,4 @@
-"""Evaluation of trained weights without training."""
+"""Guards: --eval_only finds what training found, and keeps finished results."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_the_model_is_that_of_the_weights(trained, tmp_path):
   config.epochs, config.total_steps = 0.0, 3
   found = evaluate_only.evaluate_only(config, tmp_path / 'evaluated')
   assert found['test/loss'] == trained[1]['test/loss']
-  # And of a run that starts from them.
+  # A run that starts from the weights takes their model, too.
   loop.train_and_evaluate(config, tmp_path / 'tuned')
   saved = config_lib.load(tmp_path / 'tuned')['model']
   assert (saved['name'], saved['width']) == ('ViT-Ti/4', 16)
@@ -66,7 +66,7 @@ def test_another_resolution_and_other_data(trained, tmp_path):
   )
   found = evaluate_only.evaluate_only(config, tmp_path)
   assert found['few/5shot/accuracy'] > 0.5
-  # The images of 0 and 3, and of 8 and 9, which it was not trained on.
+  # 75 images of 0 and 3; 68 of 8 and 9, which are unknown to the model.
   assert found['shared/count'] == 75
   assert found['shared/unlabelled'] == 68
   assert found['among/count'] == found['shared/count']
@@ -124,7 +124,7 @@ def test_a_changed_evaluation_that_is_interrupted(
     patch.setattr(metrics.MetricWriter, 'write', _interrupt)
     with pytest.raises(KeyboardInterrupt):
       evaluate_only.evaluate_only(config, tmp_path)
-  # The number that is there is of the earlier split.
+  # The result in the work directory is that of the earlier split.
   assert evaluate_only.evaluate_only(config, tmp_path)['test/count'] == 10
   assert list(config_lib.load(tmp_path)['evals']) == ['half', 'test']
 
@@ -172,7 +172,7 @@ def test_what_is_refused(trained, tmp_path):
   with pytest.raises(ValueError, match='--eval_only needs weights'):
     evaluate_only.evaluate_only(_config(), tmp_path)
   config = _config(trained[0])
-  with pytest.raises(ValueError, match='is of a training run, and --eval_only'):
+  with pytest.raises(ValueError, match='belongs to a training run, but'):
     evaluate_only.evaluate_only(config, trained[0])
   config.data.dataset = 'digits:012'
   with pytest.raises(
@@ -181,7 +181,7 @@ def test_what_is_refused(trained, tmp_path):
     evaluate_only.evaluate_only(config, tmp_path)
   config = _config(trained[0])
   del config.evals.test
-  with pytest.raises(ValueError, match='needs evals, and this config has none'):
+  with pytest.raises(ValueError, match='needs evals, but this config has none'):
     evaluate_only.evaluate_only(config, tmp_path)
   assert {path.name for path in tmp_path.iterdir()} == {
     'owner.json',

@@ -1,4 +1,4 @@
-"""Steps that are not finite: stop, or skip and count."""
+"""Guards: a step that is not finite stops the run, or is skipped."""
 
 import pathlib
 
@@ -13,7 +13,7 @@ GUARDED = ['loss', 'grad_norm', 'update_norm', 'param_norm']
 
 
 def _steps(text, name='loss', value=float('nan')):
-  """Metrics of steps: `.` is a good one, `x` one where a value is bad."""
+  """Returns metrics of steps: `.` is a good step, `x` has a bad value."""
   good = dict.fromkeys([*GUARDED, 'accuracy'], np.float32(1))
   return [good | ({name: value} if c == 'x' else {}) for c in text]
 

@@ -1,4 +1,4 @@
-"""The loop on tiny runs: its files, interruptions, divergence, evaluation."""
+"""Guards: a run's files, its bitwise resumption, divergence and evaluation."""
 
 import contextlib
 import errno
@@ -58,7 +58,7 @@ def _log_everything():
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
-  """An uninterrupted run on one device: (workdir, what it returned)."""
+  """An uninterrupted run on one device: its work directory and its result."""
   workdir = tmp_path_factory.mktemp('runs') / 'finished'
   config = eventful_config()
   config.log.tensorboard = True
@@ -116,7 +116,7 @@ def test_metrics_of_a_finished_run(finished):
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   rows = [json.loads(line) for line in lines]
   kinds = [(r['step'], 'test' if 'test/loss' in r else 'train') for r in rows]
-  # Every 3 steps, and at every checkpoint; the evaluation every 6.
+  # Every 3 steps and at every checkpoint; an evaluation every 6 steps.
   assert kinds == [
     (3, 'train'),
     (4, 'train'),
@@ -153,7 +153,7 @@ def test_metrics_of_a_finished_run(finished):
   }
   assert all(math.isfinite(v) for row in rows for v in row.values())
   assert returned == rows[-2] | rows[-1]
-  # At the last update, the 12th, the schedule is at its step 11.
+  # The schedule counts from 0: at the 12th and last update it is at step 11.
   rate = 1e-2 * 0.5 * (1 + math.cos(math.pi * 9 / 10))
   assert returned['train/learning_rate'] == pytest.approx(rate, rel=1e-4)
 
@@ -162,7 +162,7 @@ def test_tensorboard_has_the_same_numbers(finished):
   workdir, _ = finished
   (path,) = workdir.glob('events.out.tfevents.*')
   content, written = path.read_bytes(), []
-  while content:  # A record: length, its checksum, the event, its checksum.
+  while content:  # A record: length, checksum, event, checksum of the event.
     length = int.from_bytes(content[:8], 'little')
     event = event_pb2.Event.FromString(content[12 : 12 + length])
     content = content[16 + length :]
@@ -187,7 +187,7 @@ def test_profile_is_a_trace_of_the_step(finished):
 
 
 def _copy(workdir, tmp_path):
-  """A copy of a run, without what is large."""
+  """Copies a run without its profile, which is large."""
   return shutil.copytree(
     workdir, tmp_path / 'copy', ignore=shutil.ignore_patterns('profile')
   )
@@ -198,7 +198,7 @@ def test_finished_run_is_left_alone(finished, tmp_path):
   copy = _copy(workdir, tmp_path)
   before = {p: p.stat().st_mtime_ns for p in copy.rglob('*')}
   config = eventful_config()
-  config.log.every = 1  # May differ: it changes nothing that is computed.
+  config.log.every = 1  # May differ: it does not change the computation.
   assert loop.train_and_evaluate(config, copy) == returned
   assert {p: p.stat().st_mtime_ns for p in copy.rglob('*')} == before
 
@@ -319,7 +319,7 @@ def test_longer_run_goes_on_and_shorter_one_is_refused(
     die_at(patch, 14)
     with pytest.raises(Death):
       loop.train_and_evaluate(config, copy, allow_config_change=True)
-  assert not (copy / 'DONE').exists()  # It said 12.
+  assert not (copy / 'DONE').exists()  # The old file named step 12.
   result = loop.train_and_evaluate(config, copy)
   assert result['step'] == 14
   assert (copy / 'DONE').read_text() == '14\n'
@@ -334,7 +334,7 @@ def test_wrong_config_leaves_no_directory(tmp_path, caplog):
     loop.train_and_evaluate(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
   assert 'training examples' not in caplog.text
-  # The warning comes before the error.
+  # Warnings are logged before the error.
   config.data.train_split = 'train[:9]'
   config.evals.seen = config_lib.evaluation('train[7:20]+test')
   with pytest.raises(ValueError, match='tset'):
@@ -356,17 +356,17 @@ def _run_to_death(config, workdir, step):
 
 
 def _assert_same_run(workdir, expected):
-  """Nothing but times tells a run from one that was not interrupted."""
+  """Asserts that a run equals an uninterrupted one in all but times."""
   assert (workdir / 'DONE').read_text() == '12\n'
   assert_same_state(workdir, expected)
-  # What was logged after a checkpoint is there once, not twice.
+  # Rows that were logged after a checkpoint appear once, not twice.
   assert rows_but_times(workdir) == rows_but_times(expected)
 
 
 def test_interrupted_run_ends_as_an_uninterrupted_one(finished, tmp_path):
   config = eventful_config()
-  # The checkpoint of step 4 has not been written yet; step 9 is repeated, and
-  # later all of 9 to 12.
+  # At the death after step 4, no checkpoint is written yet. Later, step 9 is
+  # repeated, and then the steps 9 to 12.
   for death in (4, 9, 12):
     _run_to_death(config, tmp_path, death)
   loop.train_and_evaluate(config, tmp_path)
@@ -469,7 +469,8 @@ def test_what_a_signal_may_end_at_once(tmp_path, monkeypatch):
     patch.setattr(evaluators, 'run', run)
     with pytest.raises(Death):
       loop.train_and_evaluate(eventful_config(), tmp_path)
-  # All is trained: it evaluates, then saves the weights, then only the latter.
+  # Training is done. The first launch evaluates, then saves the final weights;
+  # the second launch only saves them.
   monkeypatch.setattr(checkpoint, 'save_params', save_params)
   for evaluated in (True, False):
     seen.clear()
@@ -513,7 +514,7 @@ def test_what_was_trained_outlives_an_evaluation_that_fails(
     with pytest.raises(ValueError, match='a broken image'):
       loop.train_and_evaluate(eventful_config(), tmp_path)
   assert checkpoint.latest_step(tmp_path) == step
-  # How images are read may change.
+  # The policy for unreadable images may change between launches.
   config = eventful_config()
   config.data.unreadable = 'skip-and-count'
   loop.train_and_evaluate(config, tmp_path)
@@ -548,7 +549,7 @@ def test_a_best_value_counts_only_with_its_weights(tmp_path, monkeypatch):
 
 def test_best_weights_are_kept(tmp_path):
   config = eventful_config()
-  # It learns, and then is driven away from what it has learnt.
+  # The model learns, then a huge learning rate spoils it.
   config.schedule = config_lib.schedule(
     'staircase', peak=1e-2, warmup_steps=0, boundaries=(0.5,), factor=100.0
   )
@@ -578,7 +579,7 @@ def test_best_weights_are_kept(tmp_path):
 
 def _diverging_config():
   config = eventful_config()
-  # The seventh update is with a rate of 1e33.
+  # The seventh update has a learning rate of 1e33.
   config.schedule = config_lib.schedule(
     'staircase', peak=1e-3, warmup_steps=0, boundaries=(0.5,), factor=1e36
   )
@@ -589,7 +590,8 @@ def _diverging_config():
 def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
   config = _diverging_config()
   with monkeypatch.context() as patch:
-    _end_saves_when_waited_for(patch)  # Step 4 is under way at step 7.
+    # The save of step 4 is still under way at step 7.
+    _end_saves_when_waited_for(patch)
     with pytest.raises(NonFiniteError, match='at step 7 ') as error:
       loop.train_and_evaluate(config, tmp_path)
   assert '(found in steps 7 to 8)' in str(error.value)
@@ -620,11 +622,11 @@ def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):
 
 
 def _end_saves_when_waited_for(monkeypatch, error=None):
-  """Leaves saves under way until the run waits for one.
+  """Keeps saves under way until the run waits for one.
 
   Args:
-    monkeypatch: undoes it.
-    error: what they end with.
+    monkeypatch: patches the saver.
+    error: the error that the saves end with.
   """
   waited = threading.Event()
   finished, wait = saving._Save.finished, saving.Saver.wait
@@ -647,7 +649,7 @@ def _end_saves_when_waited_for(monkeypatch, error=None):
 
 
 def _naive_evaluation(params):
-  """Accuracy and mean loss on the test split, all images at once."""
+  """Returns accuracy and mean loss on the test split, all images at once."""
   view = data.View(data.open_source('digits:01'), 'test')
   images = np.stack([view[i].image for i in range(len(view))])
   labels = np.array([view[i].label for i in range(len(view))])

@@ -1,4 +1,4 @@
-"""Losses against values worked out by hand."""
+"""Guards: the losses, against values computed by hand."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +19,7 @@ def test_softmax_cross_entropy_literals():
   np.testing.assert_allclose(
     loss(logits, jnp.array([0, 1])), [np.log(2), np.log(10)], rtol=1e-6
   )
-  # Two labels share the target; no label gives no loss.
+  # Two labels share the target; an image without labels has zero loss.
   np.testing.assert_allclose(
     loss(logits, jnp.array([[0, 1], [-1, -1]])),
     [0.5 * (np.log(2) + np.log(4)), 0],

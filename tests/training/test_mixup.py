@@ -1,4 +1,4 @@
-"""Mixup: what is blended with what, against NumPy and on meshes."""
+"""Guards: mixup blends the right images and labels, also on meshes."""
 
 import functools
 import re
@@ -43,7 +43,7 @@ def test_the_partner_is_the_image_before(mesh):
     np.testing.assert_array_equal(
       found[f'partner_{name}'], np.roll(batch[name], 1, axis=0)
     )
-  # One proportion for all, the same on any mesh.
+  # All images have the same proportion, on any mesh.
   expected = jax.random.beta(jax.random.key(3), 0.1, 0.1)
   np.testing.assert_allclose(found['share'], np.full(B, expected), rtol=1e-6)
 
@@ -64,7 +64,7 @@ def test_proportions_follow_the_beta_distribution():
   keys = jax.random.split(mixup.mixup_key(0), 4000)
   shares = jax.vmap(lambda key: mixup.pair(batch, key, alpha)['share'][0])(keys)
   assert abs(shares.mean() - 0.5) < 0.02
-  # Of Beta(a, a): 1 / (4 (2 a + 1)).
+  # The variance of Beta(a, a) is 1 / (4 (2 a + 1)).
   assert abs(shares.var() - 1 / (4 * (2 * alpha + 1))) < 0.005
 
 

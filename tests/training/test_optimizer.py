@@ -1,4 +1,4 @@
-"""Schedules against literal values, optimizers against NumPy."""
+"""Guards: schedules against literal values, optimizers against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def _params():
 
 
 def _run(section, grads, rate=0.1):
-  """Parameters after a step for each of the gradients."""
+  """Returns the parameters after one step for each gradient."""
   optimizer = optimizer_lib.build_optimizer(section, lambda step: rate)
   params = jax.tree.map(jnp.asarray, _params())
   state = optimizer.init(params)

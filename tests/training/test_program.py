@@ -1,4 +1,4 @@
-"""What a config computes first: its parameters, by seed and by name."""
+"""Guards: parameters depend on the seed; the compiled program does not."""
 
 import flax
 import jax
@@ -48,7 +48,7 @@ def test_another_seed_has_other_weights_of_the_same_program(monkeypatch):
   built = [_program(seed) for seed in (0, 1)]
   monkeypatch.setattr(program.jax, 'jit', spy)
   first, second = (_flat(one.init_state().params) for one in built)
-  # Thus a compilation cache has it.
+  # Equal programs, so that the compilation cache serves any seed.
   assert texts[0] == texts[1]
   assert first.keys() == second.keys()
   name = 'embedding/kernel'

@@ -1,4 +1,4 @@
-"""Runs that build on each other, and the table that compares them."""
+"""Guards: stages run in order from the named weights; the table of results."""
 
 import flax.traverse_util
 import ml_collections
@@ -30,7 +30,7 @@ def test_stages_run_in_order_from_the_named_weights(tmp_path, capsys):
   pretrain = _stage('digits:135', (8, 8))
   pretrain.evals.test = config_lib.evaluation('test[:20]')
   finetune = _stage('digits:02', (16, 8), init='stage:pretrain')
-  finetune.schedule.peak = 0.0  # So that it ends with what it starts from.
+  finetune.schedule.peak = 0.0  # So that the weights do not change.
   finetune.evals.test = config_lib.evaluation('test[:30]')
   config = _config(finetune=finetune, pretrain=pretrain)
   stages.run(config, tmp_path)
@@ -52,7 +52,7 @@ def test_stages_run_in_order_from_the_named_weights(tmp_path, capsys):
     name: results.final_metrics(tmp_path / name) for name in config.order
   }
   assert printed == stages.summary(tmp_path, finals) + '\n'
-  # Again: nothing is left to do but to print the table.
+  # A second launch only prints the table.
   before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')}
   stages.run(config, tmp_path)
   assert capsys.readouterr().out == printed

@@ -1,4 +1,4 @@
-"""The training step: what one update is, on one device and on eight."""
+"""Guards: one training step computes the same on one device and on eight."""
 
 import functools
 
@@ -37,7 +37,7 @@ def _batches(count):
 
 
 def _params(model):
-  """Initial parameters with a head that is not zero, so gradients reach all."""
+  """Returns initial parameters; a nonzero head lets gradients reach all."""
   params_key, _ = step_lib.root_keys(0, 'threefry')
   params = step_lib.init_params(model, params_key, (*SIZE, 3))
   kernel = params['head']['kernel']
@@ -68,7 +68,7 @@ def _run(
   prepare=lambda layout: None,
   **kw,
 ):
-  """Metrics of each step and the final state, on so many devices."""
+  """Returns the metrics of each step and the final state."""
   model = model or _model(dropout_rate=0.1)
   optimizer, schedule = _optimizer(optimizer)
   state = step_lib.init_state(
@@ -110,7 +110,8 @@ def test_ten_steps_on_8_devices_give_the_losses_of_one():
     flat, jax.tree.leaves(eight_state.params), strict=True
   ):
     name = jax.tree_util.keystr(path)
-    # The key's bias has no gradient but rounding, which Adam makes steps of.
+    # The gradient of the key's bias is only rounding noise, which Adam scales
+    # up to whole steps.
     if "'key']['bias']" not in name:
       np.testing.assert_allclose(b, a, atol=1e-4, err_msg=name)
 
@@ -131,8 +132,8 @@ def test_accumulated_gradient_is_the_whole_batchs():
 
 
 def test_micro_batches_have_dropout_keys_of_their_own():
-  # Four equal micro-batches: without dropout keys of their own, the
-  # accumulated loss would be exactly that of the first.
+  # Four equal micro-batches: if they shared a dropout key, the accumulated loss
+  # would be exactly that of the first micro-batch.
   model = _model(dropout_rate=0.5)
   params, (batch,) = _params(model), _batches(1)
   batch = {k: np.repeat(v[: BATCH // 4], 4, axis=0) for k, v in batch.items()}
@@ -185,7 +186,8 @@ def test_polyak_average_is_the_recursion():
   averages = [s.ema_params['head']['kernel'] for s in states]
   params = [s.params['head']['kernel'] for s in states]
   expected = params[1]
-  np.testing.assert_array_equal(averages[1], expected)  # Not started yet.
+  # The average has not started yet.
+  np.testing.assert_array_equal(averages[1], expected)
   for average, value in zip(averages[2:], params[2:], strict=True):
     expected = decay * expected + (1 - decay) * value
     np.testing.assert_allclose(average, expected, rtol=1e-5)
@@ -270,7 +272,7 @@ def test_a_step_that_is_not_finite_changes_only_counters():
         jax.tree.leaves(new), jax.tree.leaves(changed), strict=True
       )
     ]
-  # The step, Adam's count and the schedule's.
+  # The counters are the step, Adam's count and the schedule's count.
   assert sum(integer for integer, _ in results[True]) == 3
   assert all(changed == integer for integer, changed in results[True])
   assert sum(changed for _, changed in results[False]) > 90
@@ -289,7 +291,7 @@ def test_unknown_dropout_generator():
 
 
 def test_optimizer_state_is_not_shared_with_the_average():
-  # Donation fails if two leaves are one buffer.
+  # Donation fails if two leaves share a buffer.
   optimizer = optax.sgd(0.1)
   state = step_lib.init_state({'w': jnp.ones(3)}, optimizer, polyak=True)
   assert (

@@ -18,12 +18,12 @@ STATE = TrainState(jnp.int32(4), {'w': jnp.ones(1)}, (), {})
 
 
 class Journal:
-  """A run of four steps whose parts only note what is asked of them.
+  """A fake run of four steps, whose parts only record the calls to them.
 
   Attributes:
-    events: what was asked, in order.
-    values: what the evaluation `test` finds; an exception is raised.
-    stop: whether the run is asked to stop.
+    events: the recorded calls, in order.
+    values: the result of each evaluation; an exception is raised instead.
+    notice: the fake `preemption.Notice` of the run.
   """
 
   def __init__(self, monkeypatch, *, best=None, every_minutes=0.0):

@@ -1,7 +1,8 @@
-"""A hundred steps of each recipe, against the published updates in NumPy.
+"""Guards: a hundred steps of each recipe follow the published updates.
 
-The model is linear in the pixels, whose gradients are written by hand; data,
-first weights and settings are equal. All in float64 but for our own steps.
+The reference is in NumPy. The model is linear in the pixels, so its gradients
+are written by hand. Data, initial weights and settings are the same in both.
+The reference computes in float64, our steps in float32.
 """
 
 import math
@@ -51,7 +52,7 @@ def _first_params():
 
 
 def _ours(config):
-  """Losses and rates of the steps that a run of this config takes."""
+  """Returns the loss and learning rate of each step of this config."""
   model = Linear()
   objective = losses.mean_loss(model, losses.build(**config.loss))
   schedule = optimizer_lib.build_schedule(config.schedule, STEPS)
@@ -71,7 +72,7 @@ def _ours(config):
 
 
 def _rate(decay, peak, end, t):
-  """min(1, t / w) times the decay, as in the authors' public code."""
+  """Returns min(1, t / w) * decay, as in the authors' public code."""
   progress = min(1, max(0, (t - WARMUP) / (STEPS - WARMUP)))
   rate = {
     'linear': end + (peak - end) * (1 - progress),
@@ -169,7 +170,7 @@ def test_a_hundred_steps_are_the_published_updates(recipe):
   found, expected = _ours(config), _reference(update, **settings)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9)
   losses_, rates = found.T
-  # It learns, from a rate of 0 to that of the last step.
+  # The model learns, and the learning rate rises from 0 and falls again.
   assert losses_[-10:].mean() < losses_[:10].mean()
   assert rates[0] == 0
   assert rates[WARMUP] == pytest.approx(settings['peak'])

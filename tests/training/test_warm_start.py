@@ -1,4 +1,4 @@
-"""Another run's weights in a new model: what is kept, resized, left out."""
+"""Guards: which weights a new model keeps, resizes or leaves out."""
 
 import json
 
@@ -38,7 +38,7 @@ def _flat(params):
 
 
 def _save(workdir, params, size=None):
-  """Writes what a run leaves behind; without `size`, no config.json."""
+  """Writes a run's checkpoint and, if `size` is given, its config.json."""
   checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=0)
   checkpoints.save(5, {'params': params, 'ema_params': {}})
   checkpoints.close()
@@ -56,7 +56,7 @@ def _fit(source, params, **kwargs):
 
 
 def _assert_same_but(flat, source, *, but):
-  """`flat` holds the source's arrays, apart from the names in `but`."""
+  """Asserts that `flat` equals `source`, apart from the names in `but`."""
   assert but <= flat.keys()
   for name in flat.keys() - but:
     np.testing.assert_array_equal(flat[name], source[name], err_msg=name)
@@ -116,7 +116,8 @@ def test_position_embedding_is_resized_as_scipy_does(tmp_path, in_config):
   )
 
 
-@pytest.mark.parametrize('new', [(4, 8), (4, 2)])  # The latter: as many tokens.
+# (4, 2) has as many tokens as the old grid, (2, 4).
+@pytest.mark.parametrize('new', [(4, 8), (4, 2)])
 def test_rectangular_grid_is_known_from_the_runs_config(tmp_path, new):
   size = (4 * new[0], 4 * new[1])
   source = _params(1, size=(8, 16))
@@ -137,7 +138,7 @@ def test_rectangular_grid_is_known_from_the_runs_config(tmp_path, new):
   'old, new, note',
   [
     ((8, 16), (2, 4), ' 8 position embeddings: 2x4 is assumed'),
-    # A square is more likely than any other grid.
+    # A square is the most likely grid.
     ((16, 16), (2, 8), ' 16 position embeddings: 4x4 is assumed'),
     ((16, 16), (4, 4), ''),
   ],
@@ -273,7 +274,7 @@ def test_a_run_keeps_the_checkpoint_it_started_from(tmp_path):
   (source / 'checkpoints' / '5').rename(source / 'checkpoints' / '6')
   assert warm_start.pin(str(source), workdir) == pinned
   assert warm_start.pin(pinned, workdir) == pinned
-  # Another run's name may begin with this one's.
+  # A path that is only a prefix of the pinned path is another run.
   other = tmp_path / 'sour'
   _save(other, _params(1))
   assert warm_start.pin(str(other), workdir) == f'{other}/checkpoints/5'
@@ -297,7 +298,7 @@ def test_no_checkpoint_to_start_from(tmp_path):
 
 
 def _foreign(tmp_path, kind, monkeypatch):
-  """Writes weights of a kind; returns `init.checkpoint`, its path, params."""
+  """Writes weights; returns `init.checkpoint`, the path and the parameters."""
   model = models.build('ViT-Ti/4', num_classes=5, gelu='exact', **SIZES)
   params = _params(1, classes=5)
   if kind == 'huggingface':
@@ -333,10 +334,10 @@ def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
   _assert_same_but(
     _flat(loaded), _flat(source), but={'head/kernel', 'head/bias', POSITION}
   )
-  # Without the model, only that is not said.
+  # Without the model, the line does not mention the GELU.
   _, origin = warm_start.load(pinned, params, new_grid=(3, 3), new_head=True)
   assert 'gelu' not in origin
-  # A run that has begun needs its weights no more.
+  # A run that has begun no longer needs the weights it started from.
   workdir.mkdir()
   config = config_lib.default()
   config.init.checkpoint = pinned
@@ -391,7 +392,7 @@ def test_weights_that_are_not_finite():
   source['cls'][0, 0, 3] = np.nan
   with pytest.raises(ValueError, match=r'RUN holds NaN .* 1 of 40 arrays: cls'):
     _fit(source, _params(2))
-  # What is not used does not matter.
+  # Arrays that are not used may hold NaN.
   source = _params(1)
   source['head']['bias'][0] = np.nan
   _fit(source, _params(2))
@@ -422,9 +423,9 @@ def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
   found = _started_from(tmp_path)
   assert {key: found[key] for key in sizes} == sizes
   assert {found[key] for key in others} == {None}
-  # What the config says stays.
+  # A size that the config sets stays.
   assert _started_from(tmp_path, depth=3)['depth'] == 3
-  # Another model has its own.
+  # Another model keeps its own sizes.
   other = _started_from(tmp_path, name='ViT-S/8', width=192)
   assert other['depth'] is None
 
@@ -453,7 +454,7 @@ def test_sizes_that_no_model_has(tmp_path, name, sizes, problem):
     ValueError, match=rf'run/config\.json describes no model: .*{problem}'
   ):
     _started_from(tmp_path, name=name)
-  # So says who reads the weights.
+  # Reading the weights raises the same error.
   _save(tmp_path / 'run', _params(1))
   path.write_text(json.dumps(saved | {'num_classes': 3}))
   with pytest.raises(
@@ -468,14 +469,14 @@ def test_sizes_that_no_model_has(tmp_path, name, sizes, problem):
 def test_the_model_of_the_run_that_it_starts_from(tmp_path):
   _save_config(tmp_path / 'run', name='ViT-L/16', depth=4, dropout_rate=0.3)
   found = _started_from(tmp_path, name='auto', width=64)
-  # Dropout is that of fine-tuning.
+  # The dropout rate is that of fine-tuning, not of the run.
   assert (found['name'], found['dropout_rate']) == ('ViT-L/16', 0.1)
   assert (found['depth'], found['width']) == (4, 64)
   assert (
     _started_from(tmp_path, name='auto', dropout_rate=0.2)['dropout_rate']
     == 0.2
   )
-  # Other spellings, such as AugReg's, are the same.
+  # Other spellings of a name, such as AugReg's, mean the same model.
   _save_config(tmp_path / 'run', name='R50+L/16', depth=3)
   found = _started_from(tmp_path, name='auto')
   assert (found['name'], found['dropout_rate']) == ('R50+ViT-L/16', 0.1)
@@ -487,7 +488,7 @@ def test_the_model_of_the_run_that_it_starts_from(tmp_path):
 def test_another_model_than_that_of_the_weights_is_refused(tmp_path):
   _save_config(tmp_path / 'run', name='ViT-B/32')
   with pytest.raises(
-    ValueError, match=r"is of a ViT-B/32, and model.name='ViT-B/16': name th"
+    ValueError, match=r"weights of a ViT-B/32, but model.name='ViT-B/16': n"
   ):
     _started_from(tmp_path, name='ViT-B/16')
   config = config_lib.default()

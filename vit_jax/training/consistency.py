@@ -1,4 +1,4 @@
-"""What the processes of a run, and its launches, must agree on."""
+"""Checks that all processes and all launches of a run agree."""
 
 import hashlib
 import json
@@ -15,30 +15,30 @@ from vit_jax.data import identity
 from vit_jax.runtime import distributed
 from vit_jax.workdir import files
 
-# Seconds for a file of one machine to be seen by the others: network file
-# systems remember for a while that something was not there.
+# Seconds within which all machines must see a file that one of them wrote.
+# Network file systems remember for a while that a file does not exist.
 _PATIENCE = 60.0
-# In a work directory: what `check_same_data` compares.
+# The file in the work directory that `check_same_data` reads.
 DATA = 'data.json'
 _UNKNOWN = json.dumps(identity.UNKNOWN)
-# Differences that an error names.
+# How many differences an error lists.
 _SHOWN = 3
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-  """Raises ValueError where this process's values are not those of process 0.
+  """Raises ValueError if this process's values differ from those of process 0.
 
-  Without it, hosts with unequal copies of a data set would train on a mixture
-  of two orders, and nothing would tell.
+  Without this check, hosts with different copies of a data set would silently
+  train on a mixture of two orders.
 
   Args:
-    values: what must be equal, by name; JSON-able.
+    values: the values that must be equal, by name; JSON-able.
   """
   own = json.loads(json.dumps(values, default=str))
   first = distributed.broadcast(own)
   if found := _differences(own, first, 'here', 'in process 0'):
     raise ValueError(
-      f'Process {jax.process_index()} would not run what process 0 runs:\n'
+      f'Process {jax.process_index()} differs from process 0:\n'
       f'{found}.\n'
       'All hosts need the same config, and data sets with the same examples in'
       ' the same order.'
@@ -51,23 +51,25 @@ def check_same_data(
   *,
   accept: bool = False,
 ) -> None:
-  """Refuses to go on with other data than a run has read so far.
+  """Raises ValueError if the data differs from what the run has read so far.
 
   Args:
-    workdir: of the run.
-    data: what is trained and measured on, by name, see `data.digest`. The first
-      is the training data, which may have been moved; the others are compared
-      where the run has measured on the same data spec and split before.
-    accept: whether to go on, with a warning.
+    workdir: the work directory of the run.
+    data: digests of the training and evaluation data, by name, see
+      `data.digest`. The first is that of the training data, whose path may
+      change. Each other digest is compared only if the run has evaluated on the
+      same data spec and split before.
+    accept: whether to log a warning instead of raising.
 
   Raises:
-    ValueError: says what differs; or the record cannot be read.
+    ValueError: the data differs, and the message lists the differences; or the
+      record of the data cannot be read.
   """
   path = workdir / DATA
-  if not path.exists():  # Of a run from before there was one.
+  if not path.exists():  # Older versions wrote none.
     return
   saved = files.read_object(
-    path, 'delete it to take the data that is there now for that of the run'
+    path, 'delete it to accept the present data as the data of the run'
   )
   training = next(iter(data))
   old, new = {}, {}
@@ -80,11 +82,11 @@ def check_same_data(
       old[name], new[name] = before, now | places
   if not (found := _differences(new, old, 'now', 'then')):
     return
-  text = f'The data is not what {workdir} has read so far:\n{found}.'
+  text = f'The data is not what the run in {workdir} has read so far:\n{found}.'
   if not accept:
     raise ValueError(
-      f'{text}\nBring it back, or pass --allow_config_change to go on with what'
-      ' is there now.'
+      f'{text}\nRestore the data, or pass --allow_config_change to continue'
+      ' with the present data.'
     )
   logging.warning('%s', text)
 
@@ -92,7 +94,7 @@ def check_same_data(
 def write_data(
   workdir: epath.Path, data: Mapping[str, Mapping[str, Any]]
 ) -> None:
-  """Keeps what `check_same_data` compares, with what earlier launches read."""
+  """Adds to the record that `check_same_data` reads."""
   path = workdir / DATA
   saved = files.read_object(path, 'delete it') if path.exists() else {}
   temporary = path.with_name(f'{DATA}.tmp')
@@ -101,9 +103,9 @@ def write_data(
 
 
 def _merged(old: Any, new: Any) -> Any:
-  """The new values; old ones where there is none, or it is unknown."""
+  """Returns the new values, with old ones where a new one is unknown."""
   if isinstance(old, Mapping) and isinstance(new, Mapping):
-    # Of other examples nothing is kept.
+    # Values that describe other examples are dropped.
     where = ('dataset', 'split', 'examples')
     if any(old.get(key) != new.get(key) for key in where):
       return new
@@ -115,7 +117,7 @@ def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
   """Raises ValueError unless all processes see the same work directory.
 
   Args:
-    workdir: exists on process 0's host.
+    workdir: exists on the host of process 0.
     patience: seconds to wait for process 0's file.
   """
   if jax.process_count() == 1:
@@ -124,9 +126,9 @@ def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
   token = distributed.broadcast(secrets.token_hex(8))
   if jax.process_index() == 0:
     path.write_text(token)
-  distributed.any_true(False)  # It is written.
+  distributed.any_true(False)  # Barrier: the file is written.
   seen = _wait_for(path, token, patience)
-  distributed.any_true(not seen)  # All have looked.
+  distributed.any_true(not seen)  # Barrier: all processes have looked.
   if jax.process_index() == 0:
     path.unlink()
   if not seen:
@@ -144,16 +146,16 @@ def _wait_for(path: epath.Path, token: str, patience: float) -> bool:
       if path.read_text() == token:
         return True
     except OSError:
-      pass  # Not there, or not yet.
+      pass  # It may still appear.
     if time.monotonic() > end:
       return False
     time.sleep(0.2)
 
 
 def _differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
-  """Names the first of the values that differ, as one line; '' if none.
+  """Returns a line that names the first differences; '' if there are none.
 
-  What could not be read on one side is not compared.
+  A value that one side could not read is not compared.
   """
   flat_a, flat_b = dict(_leaves(a)), dict(_leaves(b))
   names = [

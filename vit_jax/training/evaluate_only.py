@@ -32,40 +32,41 @@ def evaluate_only(
   allow_config_change: bool = False,
   compilation_cache: epath.PathLike | None = None,
 ) -> dict[str, float]:
-  """Runs a config's evaluations on the weights that it would start from.
+  """Runs a config's evaluations on the weights of its `init.checkpoint`.
 
-  At any resolution: position embeddings are resized. The results are a work
-  directory's, of step 0; what it has already is not evaluated again. Of the
-  training data only the names of the classes are needed.
+  Any resolution is possible: position embeddings are resized. The results are
+  written to `workdir` as those of step 0. Evaluations that it already has are
+  not run again. Training images are not needed, only the names of the classes.
 
   Args:
     config: see `config.default`; `init.checkpoint` names the weights, with
       their head.
     workdir: where the results go; not the directory of a training run.
-    allow_config_change: whether `workdir` may hold results of another config
-      or other weights, which are then all evaluated anew.
+    allow_config_change: whether `workdir` may hold results of another config or
+      of other weights; all evaluations then run again.
     compilation_cache: see `loop.train_and_evaluate`.
 
   Returns:
-    The numbers, by names such as `test/accuracy`.
+    The metrics, by names such as `test/accuracy`.
 
   Raises:
-    ValueError: a wrong config, data set or checkpoint, or another's directory.
-    PreemptedError: it was asked to stop; what is done is kept.
+    ValueError: the config, data set or checkpoint is wrong, or `workdir` holds
+      another run.
+    PreemptedError: the run was asked to stop; finished evaluations are kept.
   """
   if 'stages' in config:
     raise ValueError(
-      '--eval_only is for a config of one run, and this one has the stages'
+      '--eval_only takes a config of a single run, but this one has the stages'
       f' {list(config.order)}.'
     )
   config_lib.validate(config)
   if not config.init.checkpoint:
     raise ValueError(
-      '--eval_only needs weights: pass --config.init.checkpoint=WORKDIR of a'
-      ' run, a released file or a Hugging Face folder.'
+      '--eval_only needs weights: pass --config.init.checkpoint=PATH of a run,'
+      ' a released file or a Hugging Face folder.'
     )
   if not config.evals:
-    raise ValueError('--eval_only needs evals, and this config has none.')
+    raise ValueError('--eval_only needs evals, but this config has none.')
   complete = functools.partial(_complete, config.data.train_split)
   with contextlib.ExitStack() as stack:
     run = open_run(stack, config, workdir, complete)
@@ -81,7 +82,7 @@ def evaluate_only(
       take_workdir(stack, run)
       keep_logs_and_programs(stack, run, compilation_cache)
       _evaluate(stack, run, missing)
-    distributed.any_true(False)  # The others may read it now.
+    distributed.any_true(False)  # Barrier: the results are written.
     return results.final_metrics(workdir)
 
 
@@ -91,12 +92,12 @@ def _complete(
   source: data.Source,
   workdir: epath.Path,
 ) -> tuple[ml_collections.ConfigDict, None]:
-  """Resolves a config; refuses what the weights cannot be evaluated on.
+  """Resolves a config; raises ValueError if the weights do not suit it.
 
   Args:
-    train_split: of the config as given.
-    config: settled.
-    source: of the names of the classes.
+    train_split: `data.train_split` as the user gave it.
+    config: the config after `inputs.settle`.
+    source: the data set that names the classes.
     workdir: where the results go.
   """
   if config.data.train_split != train_split:
@@ -104,14 +105,14 @@ def _complete(
   config = _resolve(
     warm_start.with_model(config, workdir), source.info.num_classes
   )
-  # Another run may save at this moment: one process looks.
+  # Only one process looks: another run may save a checkpoint at this moment.
   if distributed.broadcast(
     jax.process_index() == 0 and checkpoint_lib.latest_step(workdir) is not None
   ):
     raise ValueError(
-      f'{workdir} is of a training run, and --eval_only has one of its own:'
-      ' use another --workdir. To evaluate a finished run in its directory,'
-      ' start its own command with other evals.'
+      f'{workdir} belongs to a training run, but --eval_only needs a directory'
+      ' of its own: use another --workdir. To evaluate a finished run in its'
+      ' own directory, start its training command again with other evals.'
     )
   _check_loss(config)
   return config, None
@@ -120,7 +121,7 @@ def _complete(
 def _evaluate(
   stack: contextlib.ExitStack, run: Run, missing: Sequence[str]
 ) -> None:
-  """Runs evaluations, and writes each one's results as soon as it is done."""
+  """Runs evaluations; writes the results of each as soon as it is done."""
   config, workdir = run.config, run.workdir
   first_process = jax.process_index() == 0
   state = _state(run)
@@ -144,7 +145,8 @@ def _evaluate(
     run.watchdog.beat('batch of an evaluation')
     if run.notice.requested():
       raise run.notice.stopped(
-        'start the same command again to go on; what was evaluated is kept.'
+        'start the same command again to continue; finished evaluations are'
+        ' kept.'
       )
 
   for name in missing:
@@ -161,12 +163,12 @@ def _evaluate(
 
 
 def _check_same(config: ml_collections.ConfigDict, workdir: epath.Path) -> None:
-  """Raises ValueError if the results there are of something else."""
+  """Raises ValueError if `workdir` has results of another config or data."""
   config_lib.check_same_run(config, workdir)
   saved = config_lib.load(workdir)
   if saved and saved['data']['dataset'] != config.data.dataset:
-    # The same size would tell it from a data set that was moved, but nothing
-    # is read of one that is not trained on.
+    # The same data set at another path is refused, too: no training image is
+    # read, so there is no digest that could show that the data is the same.
     raise ValueError(
       f'{workdir} has results on {saved["data"]["dataset"]!r}, not on'
       f' {config.data.dataset!r}: use another --workdir, or pass'
@@ -175,7 +177,7 @@ def _check_same(config: ml_collections.ConfigDict, workdir: epath.Path) -> None:
 
 
 def _check_held_out(config: ml_collections.ConfigDict) -> None:
-  """Refuses to call held out what the weights were trained on."""
+  """Raises ValueError unless the held-out part is new to the weights."""
   run = epath.Path(config.init.checkpoint).parent.parent
   trained = (config_lib.load(run) or {}).get('data', {})
   own = config.data
@@ -185,13 +187,13 @@ def _check_held_out(config: ml_collections.ConfigDict) -> None:
   ):
     raise ValueError(
       f'{own.dataset} has no split called test, validation or val, and'
-      f' {config.init.checkpoint} was not trained without a part of train:'
-      ' say by eval=SPLIT what to evaluate on.'
+      f' {config.init.checkpoint} was not trained with a part of it held out:'
+      ' name the split to evaluate on with eval=SPLIT.'
     )
 
 
 def _check_loss(config: ml_collections.ConfigDict) -> None:
-  """Refuses a run whose logits mean something else, if it is a run's."""
+  """Raises ValueError if the weights are of a run with another loss."""
   checkpoint = epath.Path(config.init.checkpoint)
   saved = config_lib.load(checkpoint.parent.parent) or {}
   trained = saved.get('loss', {}).get('name', config.loss.name)
@@ -199,26 +201,26 @@ def _check_loss(config: ml_collections.ConfigDict) -> None:
     return
   if config_lib.MASKED_PATCH in (trained, config.loss.name):
     raise ValueError(
-      f'{checkpoint} was trained with loss.name={trained}, and the evaluations'
-      f' are of {config.loss.name}: what they predict differs. Only those of'
-      " the kind 'few_shot' go with both."
+      f'{checkpoint} was trained with loss.name={trained}, but the evaluations'
+      f' are for loss.name={config.loss.name}, which has other outputs. Only'
+      " evaluations of the kind 'few_shot' work with both."
     )
   raise ValueError(
-    f'{checkpoint} was trained with loss.name={trained}, and loss and'
-    f' calibration would be those of {config.loss.name}: pass'
+    f'{checkpoint} was trained with loss.name={trained}, but loss and'
+    f' calibration would be those of loss.name={config.loss.name}: pass'
     f' --config.loss.name={trained}.'
   )
 
 
 def _only_features(config: ml_collections.ConfigDict) -> bool:
-  """Whether neither the head nor the loss count for any evaluation."""
+  """Whether no evaluation uses the head or the loss."""
   return all(section.kind == 'few_shot' for section in config.evals.values())
 
 
 def _resolve(
   config: ml_collections.ConfigDict, num_classes: int
 ) -> ml_collections.ConfigDict:
-  """Resolves a config of no steps, whatever its length."""
+  """Resolves a config for zero steps, whatever its length."""
   config = config.copy_and_resolve_references()
   config.epochs, config.total_steps = None, 1
   config.data.batch_size = config.data.batch_size or 512
@@ -233,7 +235,7 @@ def _resolve(
 
 
 def _state(run: Run) -> step_lib.TrainState:
-  """The trained weights, without an optimizer's state."""
+  """Returns the trained weights, without an optimizer state."""
   try:
     params = load_weights(run, new_head=_only_features(run.config))
   except ValueError as error:

@@ -1,14 +1,15 @@
 """The batch's mean loss and its gradient, on one device or on a mesh.
 
-Two ways to spread the work over a mesh (`Layout.partition`):
+There are two ways to spread the work over a mesh (`Layout.partition`):
 
-  compiler  the compiler splits the whole computation as the layout says. Any
-            mesh; the devices sum the gradient of every micro-batch.
-  manual    each device works through its own rows with a whole copy of the
-            parameters, then the devices sum their gradients, once a step, each
-            keeping the part whose state it holds. Not for the axis `tensor`.
-            Parameters that the model rounds anyway are rounded before they
-            are sent if gradients are summed in that dtype: `gathers_rounded`.
+  compiler  The compiler splits the whole computation as the layout says. This
+            works on any mesh. The gradient is summed over the devices after
+            every micro-batch.
+  manual    Each device computes its own rows with a whole copy of the
+            parameters. The gradient is summed over the devices once a step, and
+            each device keeps the part whose state it holds. The axis `tensor`
+            is not supported. Parameters that the model rounds may be rounded
+            before they are sent: see `gathers_rounded`.
 
 Axes: `B` global batch, `A` accumulation steps.
 """
@@ -40,16 +41,16 @@ def make_loss_and_grad(
 ) -> LossAndGrad:
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
-  The batch's mean loss and its gradient. `objective` is `losses.mean_loss` or
-  `masked_patch.mean_loss` of the model.
+  These are the batch's mean loss and its gradient. `objective` is
+  `losses.mean_loss` or `masked_patch.mean_loss` of the model.
 
-  With `accumulation_steps` A > 1 the batch is worked through in A micro-batches
-  of B/A rows, each with a dropout key of its own; micro-batch a holds the rows
-  a, a+A, a+2A, ..., so that each device finds an equal part of every
-  micro-batch among its own rows.
+  With `accumulation_steps` A > 1, the batch is processed in A micro-batches of
+  B/A rows, each with its own dropout key. Micro-batch a holds the rows a, a+A,
+  a+2A, ..., so that each device already holds an equal part of every
+  micro-batch.
 
-  With a layout the gradients are split as `layout.updates` says. Parameters
-  split over `fsdp` are gathered here, once, or by the compiler where a
+  With a layout, the gradients are split as `layout.updates` says. Parameters
+  split over `fsdp` are gathered once a step here, or by the compiler where a
   micro-batch needs them (`layout.gather`).
   """
   value_and_grad = jax.value_and_grad(objective, has_aux=True)
@@ -74,13 +75,13 @@ def _accumulate(
   constrain: Callable[[Any], Any] = lambda batch: batch,
   before: Callable[..., Any] = lambda params, batch: (params, batch),
 ) -> LossAndGrad:
-  """The mean of a function over micro-batches.
+  """Returns a function that averages `value_and_grad` over micro-batches.
 
   Args:
-    value_and_grad: of a micro-batch, which holds its rows only.
+    value_and_grad: is called with each micro-batch.
     steps: A.
-    constrain: applied to arrays [A, B/A, ...].
-    before: of (params, micro-batch), in the loop.
+    constrain: is applied to the batch's arrays [A, B/A, ...].
+    before: is applied to `(params, micro-batch)` inside the loop.
   """
   if steps == 1:
     return lambda params, batch, key: value_and_grad(
@@ -122,7 +123,7 @@ def _by_compiler(
   def constrained(params, batch, key):
     with sharding.use_mesh(layout.mesh):
       result, grads = value_and_grad(params, batch, key)
-    # Here, so that what accumulates is as small as the state it is for.
+    # Inside the loop, so that the accumulated sums are split like the state.
     return result, _constrain(grads, layout.updates(grads))
 
   def constrain(x):
@@ -131,7 +132,7 @@ def _by_compiler(
 
   def keep_in_loop(params, batch):
     if layout.gather == 'micro_batch':
-      # Or the compiler would move the gathering out of the loop.
+      # Without the barrier, the compiler moves the gathering out of the loop.
       return jax.lax.optimization_barrier((params, batch))
     return params, batch
 
@@ -154,7 +155,8 @@ def _manual(
   accumulated = _accumulate(value_and_grad, steps)
 
   def on_a_device(params, batch, key):
-    # Masks of its own; a global one would be made whole on every device.
+    # Each device gets its own dropout key: it would have to generate a global
+    # mask as a whole.
     key = jax.random.fold_in(key, jax.lax.axis_index(sharding.BATCH))
     result, grads = accumulated(in_order(params), batch, key)
     grads = in_order(jax.tree_util.tree_map_with_path(to_reduce_dtype, grads))
@@ -180,7 +182,7 @@ def _manual(
   def loss_and_grad(params, batch, key):
     copies = params
     if gathers_rounded(model, layout):
-      # The barrier: or float32 would be sent, and rounded on arrival.
+      # Without the barrier, float32 is sent, and rounded on arrival.
       copies = jax.lax.optimization_barrier(
         jax.tree_util.tree_map_with_path(rounded, params)
       )
@@ -190,10 +192,10 @@ def _manual(
       mesh=layout.mesh,
       in_specs=(P(), P(sharding.BATCH), P()),
       out_specs=P(),
-      check_vma=False,  # It would sum where it sees fit.
+      check_vma=False,  # With the check, JAX inserts sums of its own.
     )(copies, batch, key)
-    # The sum of all, and then a part of it: in place of `psum_scatter`, which
-    # compiles to the same on TPU v3.
+    # `psum`, and then each device's part of the sum. `psum_scatter` compiles to
+    # the same program on TPU v3.
     grads = _constrain(grads, layout.updates(grads))
     devices = layout.mesh.size
     return result, jax.tree.map(
@@ -204,10 +206,11 @@ def _manual(
 
 
 def _widest_last(x: jax.Array) -> jax.Array:
-  """Has an array of several dimensions held with the widest in the lanes.
+  """Makes the widest dimension of an array the minor one in device memory.
 
-  Else TPUs' compiler holds it as suits the part that is kept, and the products
-  that make the gradients of attention's kernels take 1.7 times as long.
+  Without this layout, the TPU compiler chooses one that suits the part that a
+  device keeps, and the matmuls for the gradients of the attention kernels take
+  1.7 times as long.
   """
   if x.ndim < 3:
     return x
@@ -219,12 +222,12 @@ def _widest_last(x: jax.Array) -> jax.Array:
 def uses_reduce_dtype(path: tuple[Any, ...]) -> bool:
   """Whether a parameter's gradients are summed in `layout.reduce_dtype`.
 
-  Only kernels that the model multiplies with in its own dtype are worth it. The
-  other gradients are small, and are sums over the batch already. The class head
+  Only kernels of matmuls in the model's dtype are worth narrowing. The other
+  gradients are small, and are sums over the batch already. The class head
   computes in float32.
 
   Args:
-    path: of the parameter, as `jax.tree_util.tree_map_with_path` gives it.
+    path: the parameter's path, from `jax.tree_util.tree_map_with_path`.
   """
   return path[-1].key == 'kernel' and path[0].key != 'head'
 
@@ -232,8 +235,8 @@ def uses_reduce_dtype(path: tuple[Any, ...]) -> bool:
 def gathers_rounded(model: nn.Module, layout: sharding.Layout) -> bool:
   """Whether the manual partition sends parameters in the model's dtype.
 
-  Their gradients are then of that dtype too, hence only if they are summed in
-  it; what a device has whole is not sent.
+  Their gradients then have that dtype too, so gradients must also be summed in
+  it. Parameters that every device holds whole are not sent at all.
   """
   return (
     layout.shard == 'all'
@@ -244,7 +247,7 @@ def gathers_rounded(model: nn.Module, layout: sharding.Layout) -> bool:
 
 
 def has_global_masks(model: nn.Module, dropout_key: jax.Array) -> bool:
-  """Whether a model has dropout masks that must not depend on the mesh."""
+  """Whether the model has dropout masks that must not depend on the mesh."""
   dropout = getattr(model, 'dropout_rate', 0.0) > 0
   return dropout and 'threefry' in str(jax.random.key_impl(dropout_key))
 

@@ -1,4 +1,4 @@
-"""What happens to a step whose loss or gradient is not finite."""
+"""Stops a run, or skips a step, when the loss or gradient is not finite."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ POLICIES = {
 
 
 class Guard:
-  """Looks at the metrics of every step, which all processes see alike."""
+  """Checks the metrics of every step, which are the same in all processes."""
 
   def __init__(
     self, directory: epath.Path, *, nonfinite: str, max_skipped: int
@@ -23,13 +23,13 @@ class Guard:
     """Checks the policy.
 
     Args:
-      directory: of the run's checkpoints, for the message.
+      directory: the run's checkpoints, named in the error message.
       nonfinite: one of POLICIES.
-      max_skipped: with 'skip', so many steps in a row may be left out; after
-        one more the run ends.
+      max_skipped: with 'skip', how many steps in a row may be skipped; one
+        more ends the run.
 
     Raises:
-      ValueError: unknown policy.
+      ValueError: the policy is unknown.
     """
     if nonfinite not in POLICIES:
       raise ValueError(
@@ -47,16 +47,16 @@ class Guard:
     values: Sequence[Mapping[str, float]],
     last_checkpoint: Callable[[], int | None],
   ) -> None:
-    """Looks at the steps after `start_step`.
+    """Checks the steps after `start_step`.
 
     Args:
-      start_step: the step before the first one.
+      start_step: the step before the first one in `values`.
       values: the metrics of each step, see `step.make_train_step`.
-      last_checkpoint: gives the step of the run's newest checkpoint; only asked
-        for the message.
+      last_checkpoint: returns the step of the run's newest checkpoint; only
+        called for the error message.
 
     Raises:
-      NonFiniteError: a step is not finite, or too many in a row are not.
+      NonFiniteError: a step is not finite and may not be skipped.
     """
     for step, metrics in enumerate(values, start=start_step + 1):
       bad = {

@@ -40,17 +40,17 @@ def train_and_evaluate(
     config: see `config.default`; not changed.
     workdir: where the run's results go; docs/train.md lists them.
     allow_config_change: whether `workdir` may hold a run of another config.
-    restart: whether a run whose checkpoints are gone begins anew.
+    restart: whether a run whose checkpoints are gone starts over.
     compilation_cache: directory of compiled programs; None leaves JAX's own
       setting.
-    notice: an open one, if it is to last for several runs; None opens one.
+    notice: an open notice, shared by several runs; None opens a new one.
 
   Returns:
     The metrics of the last step, evaluations included.
 
   Raises:
-    ValueError: a wrong config, data set or checkpoint, found before any
-      training.
+    ValueError: the config, data set or checkpoint is wrong. Training has not
+      begun then, unless the error is in a single example.
     NonFiniteError: the run diverged; the last good checkpoint is kept.
     SaveError: a checkpoint could not be written.
     StoreError: the bucket of the work directory did not answer in time.
@@ -133,7 +133,8 @@ def train_and_evaluate(
       if log:
         save |= tracker.is_long_unsaved()
       # A checkpoint ends an interval too, so that a resumed run logs the same
-      # means. What a non-finite loss leaves is neither evaluated nor saved.
+      # means. The guard comes first: it must stop a run that is not finite
+      # before the state is evaluated or saved.
       if due or save or log:
         guard.check(
           interval.start_step, interval.fetch(), tracker.last_checkpoint
@@ -149,7 +150,7 @@ def train_and_evaluate(
       if stop:
         raise tracker.preempted(step)
 
-    # ---- The end: all is written --------------------------------------------
+    # ---- The end ------------------------------------------------------------
     run.notice.nothing_to_save = False
     tracker.save_params(checkpoint_lib.FINAL, state, total_steps)
     logging.info('Done: %s.', run.goodput.summary())
@@ -157,5 +158,5 @@ def train_and_evaluate(
     if jax.process_index() == 0:
       config_lib.save(config, run.workdir)
       (run.workdir / results.DONE).write_text(f'{total_steps}\n')
-    distributed.any_true(False)  # The others may read it now.
+    distributed.any_true(False)  # Barrier: everything is written.
     return results.final_metrics(run.workdir)

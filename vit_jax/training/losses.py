@@ -1,12 +1,10 @@
 """Classification: the mean loss of a batch, the losses, and the accuracy.
 
-An image has one label, or several.
+An image has one or several labels. The host sends them as integers, `[B]` or
+`[B, M]` padded with -1, and multi-hot float targets are built here, on the
+device: those of ImageNet-21k would be half as large as the images.
 
-Labels travel as integers, `[B]` or `[B, M]` padded with -1, since multi-hot
-float targets for ImageNet-21k would be half as large as the images; the
-targets are built here, on the device.
-
-Axes: `B` batch, `M` labels an image at most, `K` classes.
+Axes: `B` batch, `M` maximum number of labels of an image, `K` classes.
 """
 
 import functools
@@ -25,8 +23,8 @@ Loss = Callable[[jax.Array, jax.Array], jax.Array]
 def mean_loss(model: nn.Module, loss: Loss):
   """Returns `(params, batch, key) -> (mean loss, metrics)` of a classifier.
 
-  The metrics are `loss` and `accuracy`, float32 []. Under mixup both are those
-  of the two labels, in proportion.
+  The metrics are `loss` and `accuracy`, float32 []. Under mixup, both are
+  weighted means over the labels of the two images.
 
   Args:
     model: see `models.build`.
@@ -61,8 +59,8 @@ def multi_hot(labels: jax.Array, num_classes: int) -> jax.Array:
   """
   if labels.ndim == 1:
     labels = labels[:, None]
-  # A row of `one_hot` is zeros for -1. One column of labels at a time: all at
-  # once, [B, M, K] would be gigabytes for ImageNet-21k.
+  # `one_hot` of -1 is a row of zeros. Columns are added one at a time, because
+  # [B, M, K] would take gigabytes for ImageNet-21k.
   return functools.reduce(
     jnp.maximum,
     (
@@ -100,8 +98,8 @@ def sigmoid_cross_entropy(
 ) -> jax.Array:
   """Independent binary cross-entropies summed over the classes.
 
-  The loss of the released pre-training runs. Label smoothing `s` sets the
-  targets to `1 - s` and `s`, as in the public from-scratch ImageNet recipe
+  This is the loss of the released pre-training runs. Label smoothing `s` sets
+  the targets to `1 - s` and `s`, as in the public from-scratch ImageNet recipe
   (s = 1e-4); it is not the softmax kind, which divides by the class count.
 
   Args:
@@ -123,12 +121,12 @@ LOSSES = {
 }
 
 
-@functools.cache  # One and the same function, for what is compiled with it.
+@functools.cache  # The caches of compiled functions compare losses by identity.
 def build(name: str, *, label_smoothing: float = 0.0) -> Loss:
   """Returns `loss(logits [B, K], labels) -> float32 [B]`.
 
   Raises:
-    ValueError: unknown name, or a smoothing outside [0, 1).
+    ValueError: the name is unknown, or the smoothing is outside [0, 1).
   """
   if name not in LOSSES:
     raise ValueError(
@@ -142,7 +140,7 @@ def build(name: str, *, label_smoothing: float = 0.0) -> Loss:
 
 
 def correct(logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """Whether the top prediction is (one of) the image's label(s).
+  """Returns whether the top prediction is a label of the image.
 
   Args:
     logits: [B, K].

@@ -1,9 +1,10 @@
 """Mixup (arXiv:1710.09412): training on blends of two images and their labels.
 
-Part of BiT's fine-tuning setup, which the paper's ResNets are also run in
-(B.1.1). As in BiT's public code, a whole batch is blended in one proportion.
-There image i's partner comes from the other end of the batch; here it is the
-one before it, so that on a mesh each device is sent a single image.
+Mixup is part of BiT's fine-tuning setup, in which the paper also runs its
+ResNets (B.1.1). As in BiT's public code, all images of a batch are blended in
+the same proportion. In that code, the partner of image i comes from the other
+end of the batch. Here, the partner is image i - 1, so that on a mesh each
+device receives only one image.
 
 Axes: `B` batch.
 """
@@ -22,7 +23,7 @@ Batch = dict[str, jax.Array]
 
 
 def mixup_key(seed: int) -> jax.Array:
-  """The key that the proportions of a run follow from."""
+  """Returns the key from which the proportions of a run are drawn."""
   return jax.random.fold_in(jax.random.key(seed), 2)
 
 
@@ -44,17 +45,17 @@ def pair(
   alpha: float,
   layout: sharding.Layout | None = None,
 ) -> Batch:
-  """Adds to a batch what its images are to be blended with.
+  """Adds the partner of each image to a batch; `images` blends the two.
 
   Args:
     batch: the global batch, see `data.pipeline`.
-    key: of this step.
-    alpha: the images' proportion is drawn from Beta(alpha, alpha).
+    key: the key of this step.
+    alpha: the proportion is drawn from Beta(alpha, alpha).
     layout: how the batch is split; None for one device.
 
   Returns:
-    The batch with `share`, float32 [B], the proportion of `image` itself, and
-    `partner_image` and `partner_label` for the rest.
+    The batch with `share`, float32 [B], the proportion of `image`, and with
+    `partner_image` and `partner_label`, which have the proportion 1 - `share`.
   """
   share = jax.random.beta(key, alpha, alpha, dtype=jnp.float32)
   return batch | {
@@ -65,9 +66,10 @@ def pair(
 
 
 def _shift(x: jax.Array, layout: sharding.Layout | None) -> jax.Array:
-  """Row i becomes row i - 1, and the first the last: `jnp.roll`, spelled out.
+  """Returns `jnp.roll(x, 1, axis=0)`, whose row i is row i - 1 of `x`.
 
-  Left to itself the compiler would gather the batch on every device.
+  The devices exchange rows explicitly. For `jnp.roll`, the compiler would
+  gather the whole batch on every device.
   """
   if layout is None:
     return jnp.roll(x, 1, axis=0)
@@ -87,7 +89,7 @@ def _shift(x: jax.Array, layout: sharding.Layout | None) -> jax.Array:
 
 
 def images(batch: Batch) -> jax.Array:
-  """The images that a model sees: float32 [B, H, W, C] in [-1, 1]."""
+  """Returns the model's input images, float32 [B, H, W, C] in [-1, 1]."""
   own = normalize(batch['image'])
   if 'share' not in batch:
     return own
@@ -96,14 +98,14 @@ def images(batch: Batch) -> jax.Array:
 
 
 def over_labels(f: Callable[[jax.Array], jax.Array], batch: Batch) -> jax.Array:
-  """A function of the labels, blended as they are.
+  """Returns the mean of `f` over both labels, weighted by `share`.
 
   For a loss that is linear in its targets, as all in `losses` are, this is the
-  loss of blended targets.
+  loss of the blended targets.
 
   Args:
-    f: labels, as in the batch -> [B].
-    batch: see `pair`; without `share` nothing is blended.
+    f: maps labels, as they are in the batch, to [B].
+    batch: see `pair`; without `share`, nothing is blended.
 
   Returns:
     [B].

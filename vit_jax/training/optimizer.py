@@ -1,7 +1,7 @@
-"""Optimizers and learning-rate schedules, made of optax's.
+"""Optimizers and learning-rate schedules, built from optax.
 
-A config section is the function's own arguments plus its `name`, so that every
-key is used and a wrong one is an error that lists the right ones:
+A config section holds the name of a function and all its arguments. So every
+key has an effect, and a wrong key is an error that lists the right ones:
 
     optimizer = dict(name='sgd', momentum=0.9, weight_decay=0.0, ...)
     schedule = dict(name='cosine', peak=0.03, warmup_steps=500, end=0.0)
@@ -26,7 +26,7 @@ def _with_warmup(
   warmup_steps: int,
   total_steps: int,
 ) -> Schedule:
-  """min(1, t / w) times decay(p), p the progress from warm-up to the end."""
+  """Returns min(1, t / w) * decay(p); p is the progress after warm-up."""
 
   def schedule(step):
     t = jnp.asarray(step, jnp.float32)
@@ -74,8 +74,8 @@ def staircase(
 ) -> Schedule:
   """Linear warm-up from 0, then `peak` times `factor` at each boundary passed.
 
-  BiT's schedule. `boundaries` are fractions of `total_steps`, so that a run
-  of another length needs no other numbers.
+  This is BiT's schedule. `boundaries` are fractions of `total_steps`, so that
+  they suit runs of any length.
   """
   if any(not 0 < b < 1 for b in boundaries):
     raise ValueError(
@@ -105,7 +105,8 @@ def build_schedule(config: Mapping[str, Any], total_steps: int) -> Schedule:
   """Builds `schedule(step) -> learning rate` from the config's section.
 
   Raises:
-    ValueError: unknown name, wrong keys, or a warm-up longer than the run.
+    ValueError: the name is unknown, the keys are wrong, or the warm-up is not
+      shorter than the run.
   """
   warmup = config['warmup_steps']
   if not 0 <= warmup < max(total_steps, 1):
@@ -129,12 +130,12 @@ def adam(
   weight_decay_params: str,
   moment_dtype: str,
 ) -> optax.GradientTransformation:
-  """Adam with decoupled weight decay, times the current learning rate.
+  """Adam with decoupled weight decay, scaled by the current learning rate.
 
   p <- p - lr_t * (m_hat / (sqrt(v_hat) + eps) + weight_decay * p)
 
-  This is the weight decay of the paper's Table 3. AugReg (section 3.3) says the
-  same of its 0.1 and 0.03 with peak rates of 1e-3.
+  The weight decays in Table 3 of the paper are of this kind. AugReg (section
+  3.3) says the same of its 0.1 and 0.03, at peak learning rates of 1e-3.
   """
   return optax.adamw(
     schedule,
@@ -159,9 +160,10 @@ def sgd(
 
   m <- momentum * m + (g + weight_decay * p);  p <- p - lr_t * m
 
-  BiT's 1e-4 means this classical, coupled decay (Table 7). The paper's
-  fine-tuning uses none. The parts stand in one chain, not `optax.sgd` behind
-  the decay: checkpoints hold the optimizer's state by its place in the chain.
+  BiT's weight decay of 1e-4 is of this classical, coupled kind (Table 7). The
+  paper's fine-tuning uses no weight decay. The chain is flat, without
+  `optax.sgd` inside, because checkpoints store the state of each transformation
+  by its place in the chain.
   """
   return optax.chain(
     optax.add_decayed_weights(
@@ -172,7 +174,7 @@ def sgd(
   )
 
 
-# Of Adam's first moment and of SGD's momentum.
+# The dtype of Adam's first moment and of SGD's momentum.
 MOMENT_DTYPES = ('float32', 'bfloat16')
 OPTIMIZERS = {'adam': adam, 'sgd': sgd}
 
@@ -185,7 +187,7 @@ def build_optimizer(
   `clip_norm` clips the gradient's global norm before anything else; 0 is off.
 
   Raises:
-    ValueError: unknown name or wrong keys.
+    ValueError: the name is unknown, or the keys or their values are wrong.
   """
   config = dict(config)
   clip_norm = config.pop('clip_norm')
@@ -209,10 +211,11 @@ def _moment_dtype(name: str) -> jnp.dtype:
 
 
 def _decay_mask(which: str):
-  """Which parameters decay; `all` is what the original optimizer did.
+  """Returns optax's mask of the parameters that decay; None for all.
 
-  The original Adam decays every parameter it is given; whether the paper's
-  runs excluded any is not established, so the usual later choice is an option.
+  The original Adam decays every parameter that it is given. We do not know
+  whether the paper's runs excluded any parameters. Later work usually decays
+  only the kernels, so that is an option.
   """
   if which == 'all':
     return None
@@ -227,7 +230,7 @@ def _decay_mask(which: str):
 
 
 def _call(section: str, choices, config: Mapping[str, Any], *args, **kwargs):
-  """Calls `choices[config['name']]` with the other keys, checking them."""
+  """Checks a config section, and calls the function that it names."""
   arguments = dict(config)
   name = arguments.pop('name')
   if name not in choices:
@@ -243,7 +246,7 @@ def _call(section: str, choices, config: Mapping[str, Any], *args, **kwargs):
   if set(arguments) != accepted:
     raise ValueError(
       f'{section}.name={name!r} takes {sorted(accepted)}, but the config'
-      f' section has {sorted(arguments)}. A config file sets a name together'
-      ' with its keys, by the functions of vit_jax/config/sections.py.'
+      f' section has {sorted(arguments)}. In a config file, set the name'
+      ' together with its keys by a function of vit_jax/config/sections.py.'
     )
   return function(*args, **arguments, **kwargs)

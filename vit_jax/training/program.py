@@ -1,7 +1,7 @@
 """What a config computes: model, training state and step, without any data.
 
-Training runs it (`train`), and planning compiles it for devices that need not
-be there (`plan`), so that what is planned is what runs.
+The training loop runs this program. `vit_jax.plan` compiles the same program
+for devices that need not be present, so that a plan is about what really runs.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ class Program:
   Attributes:
     config: resolved, see `config.resolve`.
     model: see `models.build`.
-    objective: the mean loss of a batch and its metrics: see `losses.mean_loss`
-      and `masked_patch.mean_loss`.
-    prepare: what a batch goes through at the start of a step; None for nothing.
+    objective: returns the mean loss of a batch and its metrics, see
+      `losses.mean_loss` and `masked_patch.mean_loss`.
+    prepare: is applied to a batch at the start of a step; None for nothing.
     schedule: the learning rate.
     optimizer: see `optimizer.build_optimizer`.
     layout: the mesh, and what is split over it.
-    params_key: raw key of the initial parameters. It is an argument of what is
-      compiled: as a constant, each seed would be compiled anew, which is most
-      of the start of a ResNet on a CPU.
+    params_key: raw key of the initial parameters. Compiled functions take it as
+      an argument. As a constant, it would make every seed compile again, which
+      takes most of a ResNet's start-up time on a CPU.
     dropout_key: see `step.make_train_step`.
   """
 
@@ -55,10 +55,10 @@ class Program:
   dropout_key: jax.Array
 
   def init_params(self, names: Sequence[str] | None = None) -> Any:
-    """Initial parameters, on the devices as the layout splits them.
+    """Returns initial parameters, split over the devices as in the layout.
 
     Args:
-      names: of those to make, such as `head/kernel`; None: all.
+      names: the parameters to make, such as `head/kernel`; None for all.
     """
 
     def make(key):
@@ -70,12 +70,12 @@ class Program:
     )
 
   def init_state(self) -> step_lib.TrainState:
-    """The state of a run from scratch, on the devices as the layout splits."""
+    """Returns the first state of a run from scratch, split as in the layout."""
     shardings = self.layout.state(self.shapes)
     return jax.jit(self._fresh_state, out_shardings=shardings)(self.params_key)
 
   def first_state(self, params: Any) -> step_lib.TrainState:
-    """The state before the first step; to be jitted with shardings."""
+    """Returns the state before the first step; jit it with shardings."""
     return step_lib.init_state(
       params, self.optimizer, polyak=self.config.polyak.decay > 0
     )
@@ -149,7 +149,7 @@ class Program:
 
 
 def _chosen(params: Any, names: Sequence[str] | None) -> Any:
-  """Those parameters only that have these names; None: all."""
+  """Returns the parameters with these names; None for all."""
   if names is None:
     return params
   flat = flax.traverse_util.flatten_dict(params, sep='/')
@@ -161,11 +161,11 @@ def _chosen(params: Any, names: Sequence[str] | None) -> Any:
 def build(
   config: ml_collections.ConfigDict, layout: sharding.Layout
 ) -> Program:
-  """Builds what a resolved config describes; nothing is compiled or large.
+  """Builds the program of a resolved config, without compiling it.
 
   Raises:
-    ValueError: a wrong value in the sections model, loss, schedule or
-      optimizer, or a batch or model that does not fit the layout.
+    ValueError: a value in the sections model, loss, schedule or optimizer is
+      wrong, or the batch or model does not fit the layout.
   """
   model_config = config.model.to_dict()
   model = models.build(
@@ -199,6 +199,7 @@ def build(
       jnp.dtype(model.dtype).name,
       model.width // model.heads,
     )
+  # Called only for its ValueError.
   layout.is_manual(gradients.has_global_masks(model, dropout_key))
   program = Program(
     config,

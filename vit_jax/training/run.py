@@ -1,4 +1,4 @@
-"""A run that is open: its config, its program, and what watches over it."""
+"""An open run: its config, its program, and the objects that watch it."""
 
 import contextlib
 import dataclasses
@@ -22,13 +22,14 @@ from vit_jax.training import program as program_lib
 from vit_jax.workdir import buckets, files, ownership
 from vit_jax.workdir.buckets import rights
 
-# Seconds for the data, compilation and the first step, whatever the limits.
+# Seconds for opening the data, compilation and the first step. The watchdog's
+# limits are at least that long until the first step is done.
 _LIMIT = 3600.0
 
 
 @dataclasses.dataclass
 class Run:
-  """A run that is open.
+  """An open run.
 
   Attributes:
     workdir: an absolute path.
@@ -37,11 +38,11 @@ class Run:
     view: the split to train on; None if nothing is trained.
     program: what the config computes.
     evaluations: the evaluators, by name.
-    digests: what the run reads, by its use; see `data.digest`.
-    goodput: where the time goes.
-    notice: whether the run is asked to stop.
-    watchdog: ends the run if nothing moves.
-    starting: to be closed after the first step; until then the watchdog allows
+    digests: digests of the data that the run reads, by use; see `data.digest`.
+    goodput: measures where the time goes.
+    notice: tells whether the run was asked to stop.
+    watchdog: ends the run if it makes no progress.
+    starting: closed after the first step; until then, the watchdog allows time
       for compilation.
     check_owner: raises if another run has taken the work directory. It does
       nothing before `take_workdir`.
@@ -62,7 +63,7 @@ class Run:
 
   @property
   def mesh(self) -> jax.sharding.Mesh:
-    """The devices."""
+    """The mesh of devices."""
     return self.program.layout.mesh
 
 
@@ -81,19 +82,19 @@ def open_run(
   *,
   notice: preemption.Notice | None = None,
 ) -> Run:
-  """Opens what a run needs and checks it; writes nothing.
+  """Opens a run and checks it; writes nothing.
 
   Args:
     stack: closes what is opened here.
     config: see `config.default`; not changed.
     workdir: where the run's results go.
-    complete: fills in what follows from the data, and opens the split to train
+    complete: completes the config from the data, and opens the split to train
       on.
-    notice: an open one, if it is to last for several runs.
+    notice: an open notice, shared by several runs; None opens a new one.
 
   Raises:
-    ValueError: a wrong config, data set or checkpoint, or processes that would
-      not run the same.
+    ValueError: the config, data set or checkpoint is wrong, or differs between
+      processes.
   """
   config_lib.validate(config)
   goodput = stack.enter_context(goodput_lib.Goodput())
@@ -152,7 +153,7 @@ def open_run(
 def complete_for_training(
   config: ml_collections.ConfigDict, source: data.Source, workdir: epath.Path
 ) -> tuple[ml_collections.ConfigDict, data.View]:
-  """The resolved config of a run that trains, and the split to train on."""
+  """Returns a training run's resolved config, and the split to train on."""
   inputs.check_classes(config, source)
   view = data.View(source, config.data.train_split)
   config = config_lib.resolve(
@@ -164,8 +165,8 @@ def complete_for_training(
   if jax.process_index() == 0 and config.data.batch_size > len(view):
     logging.warning(
       'data.batch_size=%d is more than the %d training examples, so a batch'
-      ' has some of them several times. 0 chooses one by their number, from'
-      ' 16 on.',
+      ' repeats some of them. 0 chooses a batch size from their number, at'
+      ' least 16.',
       *(config.data.batch_size, len(view)),
     )
   preprocess = inputs.parse_preprocess(config, config.data.preprocess)
@@ -174,8 +175,8 @@ def complete_for_training(
 
 
 def take_workdir(stack: contextlib.ExitStack, run: Run) -> None:
-  """Makes the work directory, and makes this run its owner."""
-  # All processes have read what they needed of it before one writes.
+  """Creates the work directory, and makes this run its owner."""
+  # Barrier: all processes have read the directory before one of them writes.
   distributed.any_true(False)
   run.workdir.mkdir(parents=True, exist_ok=True)
   run.check_owner = stack.enter_context(ownership.held(run.workdir))
@@ -187,7 +188,7 @@ def keep_logs_and_programs(
   run: Run,
   compilation_cache: epath.PathLike | None,
 ) -> None:
-  """From here on there are a log file and, if asked for, kept programs."""
+  """Starts the log file and, if asked for, the compilation cache."""
   if compilation_cache:
     compilation.keep(compilation_cache)
   if jax.process_index() == 0:
@@ -195,11 +196,11 @@ def keep_logs_and_programs(
 
 
 def load_weights(run: Run, *, new_head: bool) -> Any:
-  """The parameters of `init.checkpoint`, on the devices.
+  """Returns the parameters of `init.checkpoint`, on the devices.
 
   Args:
-    run: open.
-    new_head: whether the head is made anew.
+    run: an open run.
+    new_head: whether to initialise a new head.
 
   Raises:
     ValueError: the weights do not fit the model.

@@ -1,8 +1,8 @@
 """Runs a config with stages: training runs that build on each other.
 
-A config with a key `stages` holds one run's config each under it, in the order
-of its `order`; stage NAME works in `WORKDIR/NAME`, and may start from an
-earlier stage's weights by `init.checkpoint='stage:NAME'`.
+The key `stages` of such a config holds the config of each run by its name, and
+`order` lists the names. Stage NAME works in `WORKDIR/NAME`. A later stage can
+start from its weights with `init.checkpoint='stage:NAME'`.
 """
 
 import jax
@@ -26,19 +26,20 @@ def run(
   restart: bool = False,
   compilation_cache: epath.PathLike | None = None,
 ) -> None:
-  """Trains the stages one after another, and prints a table of them.
+  """Trains the stages one after another, and prints a table of the results.
 
   The arguments are those of `loop.train_and_evaluate`.
 
   Raises:
     ValueError, NonFiniteError, SaveError, PreemptedError: see
-      `loop.train_and_evaluate`; a wrong stage is found before the first one
-      starts, as far as its config and the description of its data tell.
+      `loop.train_and_evaluate`. Before the first stage starts, the configs and
+      the training splits of all stages are checked.
   """
   order = tuple(config.order)
   if sorted(order) != sorted(config.stages):
     raise ValueError(
-      f'order={order} must name each of the stages {sorted(config.stages)}.'
+      f'order={order} must name each of the stages {sorted(config.stages)}'
+      ' once.'
     )
   for index, name in enumerate(order):
     stage = config.stages[name]
@@ -46,14 +47,15 @@ def run(
     kind, _, needed = stage.init.checkpoint.partition(':')
     if kind == 'stage' and needed.split('/')[0] not in order[:index]:
       raise ValueError(
-        f'stages.{name}.init.checkpoint={stage.init.checkpoint!r} names no'
-        f' earlier stage; those are {list(order[:index])}.'
+        f'stages.{name}.init.checkpoint={stage.init.checkpoint!r} does not name'
+        f' an earlier stage; those are {list(order[:index])}.'
       )
   for name in order:
     _check_data(name, config.stages[name])
   workdir = files.absolute(workdir)
   results = {}
-  # One for all stages: a notice at the end of one is heard by the next.
+  # All stages share one notice, so that a signal at the end of a stage stops
+  # the next one.
   with preemption.Notice() as notice:
     for index, name in enumerate(order):
       logging.info('---- Stage %d of %d: %s', index + 1, len(order), name)
@@ -70,7 +72,7 @@ def run(
 
 
 def _check_data(name: str, stage: ml_collections.ConfigDict) -> None:
-  """Raises ValueError if what a stage trains on is not there."""
+  """Raises ValueError if a stage's training data is missing or wrong."""
   try:
     source = inputs.open_source(stage, stage.data.dataset)
     stage = inputs.settle(stage, source)
@@ -81,7 +83,7 @@ def _check_data(name: str, stage: ml_collections.ConfigDict) -> None:
 
 
 def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
-  """A table of the stages: what each saw, and its final accuracies.
+  """Returns a table of the stages: their data, and their final accuracies.
 
   Args:
     workdir: the directory that holds a run for each stage.
@@ -133,8 +135,8 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
       '',
       *lines,
       '',
-      f'Each stage has a directory in {workdir}, with its numbers in'
-      ' metrics.jsonl and what it ran in config.json. For curves:',
+      f'Each stage has a directory in {workdir}, with its metrics in'
+      ' metrics.jsonl and its config in config.json. To see curves:',
       f'`pip install tensorboard && tensorboard --logdir {workdir}`. The README'
       ' says where to go from here.',
     ]

@@ -1,7 +1,8 @@
-"""How a training run starts: new, from other weights, or where it stopped.
+"""Starts a training run: from scratch, from other weights, or by resuming.
 
-`look` says how far the work directory is, and refuses one of another run.
-`begin` takes the work directory and restores the state, or makes the first one.
+`look` finds out how far the run in the work directory is, and refuses the
+directory of another run. `begin` takes the work directory and restores the
+state, or makes the first one.
 """
 
 import contextlib
@@ -29,10 +30,10 @@ from vit_jax.workdir import environment, files, metrics
 
 
 class Found(NamedTuple):
-  """How far a work directory is.
+  """How far the run in a work directory is.
 
   Attributes:
-    newest: the step of its newest checkpoint; 0 if it has none.
+    newest: the step of the newest checkpoint; 0 if there is none.
     missing: the evaluations without a result at the last step.
     finished: whether nothing is left to do.
   """
@@ -43,16 +44,17 @@ class Found(NamedTuple):
 
 
 def look(run: Run, *, allow_config_change: bool, restart: bool) -> Found:
-  """Says how far the work directory of a training run is.
+  """Finds out how far the training run in a work directory is.
 
   Args:
-    run: open.
-    allow_config_change: whether it may hold a run of another config.
-    restart: whether a run whose checkpoints are gone may begin anew.
+    run: an open run.
+    allow_config_change: whether its work directory may hold a run of another
+      config.
+    restart: whether a run whose checkpoints are gone may start over.
 
   Raises:
-    ValueError: it holds another run, has read other data, is past the last
-      step, or its checkpoints are gone.
+    ValueError: the work directory holds another run; or its run has read other
+      data, is past the last step, or has lost its checkpoints.
   """
   workdir, config = run.workdir, run.config
   first_process = jax.process_index() == 0
@@ -68,7 +70,7 @@ def look(run: Run, *, allow_config_change: bool, restart: bool) -> Found:
   if newest > config.total_steps:
     raise ValueError(
       f'{workdir} has a checkpoint of step {newest}, past'
-      f' total_steps={config.total_steps}: raise it, or use another'
+      f' total_steps={config.total_steps}: raise total_steps, or use another'
       ' --workdir.'
     )
   if finished and not missing:
@@ -77,7 +79,9 @@ def look(run: Run, *, allow_config_change: bool, restart: bool) -> Found:
     ):
       logging.info('%s is finished: nothing to do.', workdir)
       return Found(newest, missing, finished=True)
-    logging.warning('The last weights are written again.')
+    logging.warning(
+      'The final weights are missing or damaged: writing them again.'
+    )
   if newest:
     consistency.check_same_data(
       workdir, run.digests, accept=allow_config_change
@@ -88,13 +92,13 @@ def look(run: Run, *, allow_config_change: bool, restart: bool) -> Found:
 
 
 class Start(NamedTuple):
-  """Where training goes on.
+  """Where training continues.
 
   Attributes:
-    step: updates made so far.
+    step: number of steps made so far.
     best: the best value so far of the metric `checkpoint.best`; None if none.
     unevaluated: evaluations to make up for before the next step.
-    checkpoints: open.
+    checkpoints: the run's checkpoints, open for saving.
   """
 
   step: int
@@ -116,18 +120,18 @@ def begin(
 
   Args:
     stack: closes what is opened here.
-    run: open.
-    found: of `look`.
+    run: an open run.
+    found: the result of `look`.
     allow_config_change: see `look`.
     restart: see `look`.
     compilation_cache: directory of compiled programs; None keeps none.
 
   Returns:
-    The state after the last update, and what else training goes on from.
+    The state after the last update, and where training continues.
   """
   workdir, config = run.workdir, run.config
   take_workdir(stack, run)
-  # The owner until now may have begun the run, or saved.
+  # Since `look`, the previous owner may have begun the run or saved a state.
   if not allow_config_change:
     config_lib.check_same_run(config, workdir)
   begun = distributed.broadcast(checkpoint_lib.latest_step(workdir) or 0)
@@ -148,7 +152,8 @@ def begin(
     )
   )
   if step == config.total_steps:
-    # Training was done, but the run was killed, or has new evaluations.
+    # Training is done, but the run was killed before its evaluations, or its
+    # config has new ones.
     unevaluated = found.missing
   run.goodput.go_on_from(goodput_lib.carried(rows))
   checkpoints = _open_checkpoints(stack, run, rows)
@@ -160,7 +165,7 @@ def begin(
 
 
 def _state(run: Run) -> tuple[TrainState, int]:
-  """The restored state, that from another run's weights, or a fresh one."""
+  """Returns the state to start from, and its step."""
   program = run.program
   if restored := checkpoint_lib.restore_newest(
     run.workdir, program.abstract_state
@@ -193,19 +198,19 @@ def _open_checkpoints(
   values = {
     row['step']: row[section.best] for row in rows if section.best in row
   }
-  # All processes keep the same checkpoints.
+  # All processes must agree on the checkpoints to keep.
   for step, value in distributed.broadcast(list(values.items())):
     checkpoints.note(step, {section.best: value})
   return checkpoints
 
 
 def _write_records(run: Run, step: int) -> None:
-  """Writes what a work directory says of its run, in the first process."""
+  """Writes the files that describe the run, in process 0."""
   if jax.process_index() != 0:
     return
   workdir, config = run.workdir, run.config
-  # After the last step only evaluations are left, and they may have changed:
-  # their config is saved with their results, at the end.
+  # After the last step only evaluations are left. Their config may have
+  # changed, so it is saved at the end, with their results.
   if step < config.total_steps:
     config_lib.save(config, workdir)
   (workdir / results.DONE).unlink(missing_ok=True)
@@ -216,7 +221,7 @@ def _write_records(run: Run, step: int) -> None:
 
 
 def _write_parameters(run: Run, state: TrainState) -> None:
-  """Logs model, data and devices; all parameters go to `parameters.txt`."""
+  """Logs model, data and devices; writes `parameters.txt`."""
   config, view, layout = run.config, run.view, run.program.layout
   table = layout.describe(state)
   if jax.process_index() == 0:

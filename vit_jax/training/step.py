@@ -30,12 +30,12 @@ DROPOUT_RNGS = {'threefry': 'threefry2x32', 'rbg': 'rbg'}
 
 @flax.struct.dataclass
 class TrainState:
-  """All that a run carries from step to step.
+  """Everything that a run carries from step to step.
 
   The data position is not part of it: batch k is a function of (seed, k).
 
   Attributes:
-    step: int32 [], number of updates made.
+    step: int32 [], number of steps made, skipped ones included.
     params: the model's float32 parameters.
     opt_state: the optimizer's state.
     ema_params: Polyak average of the parameters, or {} when averaging is off.
@@ -48,15 +48,15 @@ class TrainState:
 
   @property
   def eval_params(self) -> Any:
-    """The parameters to evaluate with: averaged ones if there are any."""
+    """The parameters to evaluate: the average, or else the current ones."""
     return self.ema_params or self.params
 
 
 def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
-  """The keys of parameter initialisation and of dropout, from the seed.
+  """Returns the keys of parameter initialisation and of dropout.
 
   Raises:
-    ValueError: unknown generator.
+    ValueError: the generator `dropout_rng` is unknown.
   """
   if dropout_rng not in DROPOUT_RNGS:
     raise ValueError(
@@ -71,7 +71,7 @@ def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
 def init_params(
   model: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]
 ) -> Any:
-  """Fresh parameters for images of `image_shape` (height, width, channels)."""
+  """Returns fresh parameters; `image_shape` is (height, width, channels)."""
   images = jnp.zeros((1, *image_shape), jnp.float32)
   return model.init(key, images, train=False)['params']
 
@@ -79,7 +79,7 @@ def init_params(
 def init_state(
   params: Any, optimizer: optax.GradientTransformation, *, polyak: bool
 ) -> TrainState:
-  """The state before the first step; the average starts at the parameters."""
+  """Returns the state before the first step; the average equals `params`."""
   return TrainState(
     step=jnp.zeros((), jnp.int32),
     params=params,
@@ -105,29 +105,29 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
 
-  Metrics, each float32 []: `loss`, `accuracy` (top-1 of the training batch;
-  under mixup, of both labels in proportion; of masked patches, the classes of
-  their colours),
-  `learning_rate`, `grad_norm` (before clipping), `update_norm` and
-  `param_norm` (global L2 norms), `unreadable` (rows that a substitute fills),
-  `truncated` (of several labels an image: rows with more than are kept),
-  `skipped` (1 if the step changed nothing but counters of steps).
+  Metrics, each float32 []: `loss`, `accuracy` (top-1 on the training batch;
+  under mixup, the weighted mean over both labels; in masked patch prediction,
+  that of the patches' colour classes), `learning_rate`, `grad_norm` (before
+  clipping), `update_norm` and `param_norm` (global L2 norms), `unreadable`
+  (rows whose image a substitute replaced), `truncated` (rows with more labels
+  than are kept; only for data with several labels per image), `skipped` (1 if
+  the step changed nothing but step counters).
 
   Args:
     model: see `models.build`.
-    objective: the mean loss of a batch: see `losses.mean_loss` and
-      `masked_patch.mean_loss`.
+    objective: returns the mean loss of a batch and its metrics, see
+      `losses.mean_loss` and `masked_patch.mean_loss`.
     optimizer: see `optimizer.build_optimizer`.
-    schedule: the optimizer's learning rate, only to report it.
+    schedule: the optimizer's learning rate; here only for the metrics.
     dropout_key: step k uses `fold_in(dropout_key, k)`.
     accumulation_steps: micro-batches per step.
     polyak_decay: d of `average <- d * average + (1 - d) * parameters` (section
       4.1 of the paper: 0.9999); 0 is off.
-    polyak_start_step: until then the average is the parameters themselves.
-    prepare: what a batch goes through first, given the number of the step: see
+    polyak_start_step: before this step, the average equals the parameters.
+    prepare: is applied to the batch and the step's number first, see
       `mixup.each_step` and `masked_patch.each_step`; None for nothing.
-    skip_nonfinite: leave out the update of a step whose loss, gradient or
-      result is not finite. All devices see the same numbers, so all skip.
+    skip_nonfinite: skip the update of a step whose loss, gradient or result is
+      not finite. All devices see the same numbers, so all of them skip it.
     layout: how the state is split; None for one device.
   """
   loss_and_grad = make_loss_and_grad(
@@ -165,7 +165,8 @@ def make_train_step(
     if skip_nonfinite:
       finite = jnp.isfinite(jnp.stack([metrics[k] for k in GUARDED])).all()
       old = state.replace(step=new.step)
-      # Counters go on, the schedule's among them: it ends with the run.
+      # Step counters advance in a skipped step too, so that the schedule still
+      # ends with the run.
       new = jax.tree.map(
         lambda n, o: (
           n if jnp.issubdtype(n.dtype, jnp.integer) else jnp.where(finite, n, o)

@@ -1,4 +1,4 @@
-"""What the loop tracks beside the state: evaluations, saves and signals."""
+"""The loop's evaluations, saves, and reactions to a request to stop."""
 
 import contextlib
 import time
@@ -18,15 +18,15 @@ from vit_jax.workdir import metrics
 
 
 class Tracker:
-  """Evaluates and saves, and knows the best value and the last save."""
+  """Evaluates and saves; remembers the best value and the last save."""
 
   def __init__(self, run: Run, start: Start, writer: metrics.MetricWriter):
-    """Takes what `start_up` opened.
+    """Stores what the loop has opened.
 
     Args:
-      run: open.
-      start: where training goes on.
-      writer: of the run's metrics.
+      run: an open run.
+      start: where training continues.
+      writer: writes the run's metrics.
     """
     self._run = run
     self._checkpoints = start.checkpoints
@@ -43,7 +43,7 @@ class Tracker:
     self._saved_at = time.monotonic()
 
   def due(self, step: int) -> list[str]:
-    """The evaluations of a step."""
+    """Returns the evaluations that are due at a step."""
     config = self._run.config
     last = step == config.total_steps
     return [
@@ -53,8 +53,8 @@ class Tracker:
     ]
 
   def is_long_unsaved(self) -> bool:
-    """Whether the last save is `checkpoint.every_minutes` ago."""
-    # Clocks differ, and all processes save or none.
+    """Whether the last save was `checkpoint.every_minutes` ago or earlier."""
+    # The clocks of processes differ, but either all of them save or none.
     return self._save_after > 0 and distributed.any_true(
       time.monotonic() - self._saved_at >= self._save_after
     )
@@ -65,15 +65,15 @@ class Tracker:
     """Runs evaluations that earlier launches left out.
 
     Args:
-      names: of the evaluations.
-      state: of the step that the run goes on from.
-      step: the same.
+      names: the names of the evaluations.
+      state: the state from which the run continues.
+      step: the step of that state.
 
     Raises:
       PreemptedError: the run was asked to stop.
     """
     found = {}
-    # Each evaluation's results are kept.
+    # An evaluation's results are worth keeping: a signal must wait for them.
     self._run.notice.nothing_to_save &= not names
     try:
       self._evaluate(names, state, step, found)
@@ -90,21 +90,21 @@ class Tracker:
     save: bool,
     stop: bool,
   ) -> bool:
-    """Saves and evaluates what a step asks for.
+    """Saves and evaluates after a step.
 
-    The save comes first, once the step's numbers are written. A resumed run
-    then lacks no number that the checkpoint follows. An evaluation may fail
-    where training did not, and a resumed run makes up for it.
+    The save comes after the step's metrics are written, so that a resumed run
+    lacks no metrics from before its checkpoint. The save comes before the
+    evaluations, because these may fail; a resumed run makes up for them.
 
     Args:
-      state: after the step.
-      step: its number.
-      due: the evaluations.
-      save: whether to save in any case.
-      stop: whether the run is asked to stop.
+      state: the state after the step.
+      step: the number of the step.
+      due: the evaluations to run.
+      save: whether to save even without a new best value.
+      stop: whether the run was asked to stop.
 
     Returns:
-      Whether the run is asked to stop now.
+      Whether the run has been asked to stop by now.
 
     Raises:
       SaveError: the state could not be saved.
@@ -119,7 +119,8 @@ class Tracker:
     except errors.SaveError:
       raise
     except Exception:
-      # The other processes may be well, and would not save with this one.
+      # With several processes, the others may not have failed: they would not
+      # take part in this save.
       if not save and jax.process_count() == 1:
         try:
           self._save(state, step, found)
@@ -154,8 +155,8 @@ class Tracker:
       )
 
   def last_checkpoint(self) -> int | None:
-    """The newest checkpoint's step; waits for one that is being saved."""
-    logging.warning('A step is not finite; waiting for what is being saved.')
+    """Waits for a save that is under way; returns the newest step saved."""
+    logging.warning('A step is not finite; waiting for saves to finish.')
     with self._run.watchdog.allow('save before the end', self._timeout):
       try:
         self._checkpoints.wait()
@@ -164,10 +165,10 @@ class Tracker:
     return self._checkpoints.latest_step
 
   def preempted(self, step: int) -> errors.PreemptedError:
-    """The error that ends a run which was asked to stop."""
+    """Returns the error that ends a run after a request to stop."""
     return self._run.notice.stopped(
       f'stopped after step {step}, which was saved. Start the same command'
-      f' again to go on. So far: {self._run.goodput.summary()}.'
+      f' again to continue. So far: {self._run.goodput.summary()}.'
     )
 
   def _evaluate(
@@ -177,7 +178,7 @@ class Tracker:
     step: int,
     found: dict[str, float],
   ) -> bool:
-    """Adds to `found`; returns whether there is a new best value."""
+    """Adds results to `found`; returns whether there is a new best value."""
     improved = False
     for name in names:
       with self._run.goodput.phase('evaluation'):
@@ -191,7 +192,8 @@ class Tracker:
         or checkpoint_lib.is_better(self._metric, value, self._best)
       ):
         self._best, improved = value, True
-        # Before its numbers: without them it is evaluated again.
+        # Before the metrics are written: if this save fails, a resumed run
+        # lacks the metrics and repeats the evaluation.
         self.save_params(checkpoint_lib.BEST, state, step, values)
       self._writer.write(step, values | self._run.goodput.metrics())
     return improved
@@ -211,7 +213,7 @@ class Tracker:
 
   @contextlib.contextmanager
   def _saving(self, what: str) -> Iterator[None]:
-    """Counts the time as that of checkpoints, and lets the watchdog wait."""
+    """Counts the time as checkpoint time, and lets the watchdog wait."""
     with (
       self._run.goodput.phase('checkpoint'),
       self._run.watchdog.allow(what, self._timeout),

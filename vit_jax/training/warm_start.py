@@ -1,6 +1,6 @@
-"""Starting a run from other weights (section 3.2 of the paper).
+"""Starts a run from other weights (section 3.2 of the paper).
 
-They may be another run's, a released file's or a Hugging Face folder's. The
+The weights come from another run, a released file or a Hugging Face folder. The
 pre-trained head is left out, position embeddings are interpolated to the new
 grid of patches, and everything else must fit: see `interop.fitting`.
 """
@@ -38,7 +38,7 @@ __all__ = [
   'with_model',
 ]
 
-# What must be as in the run whose weights a model starts from.
+# Keys of the model's config that a run takes over with its first weights.
 SIZES = (
   *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
   *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
@@ -46,28 +46,29 @@ SIZES = (
   *('gelu', 'norm_epsilon'),
 )
 
-# Of the released fine-tuning configs. A hybrid is trained as its ViT is, says
-# the paper: Figure 5 and Table 6 compare the two.
-# Differs from the released configs: those of R50+ViT-B/16 and R50+ViT-L/32,
-# the only hybrids among them, have 0.1.
+# From the released fine-tuning configs. A hybrid has the rate of its ViT: the
+# paper says that both are trained alike, and compares them (Figure 5, Table 6).
+# Differs from the released configs: R50+ViT-B/16 and R50+ViT-L/32, the only
+# hybrids among them, have 0.1.
 _DROPOUT_RATE = {'ViT-L/16': 0.1, 'ViT-H/14': 0.1}
 
 
 def dropout_rate(model: str) -> float:
-  """That of a model's fine-tuning; 0 for all that are not listed."""
+  """Returns a model's dropout rate in fine-tuning; 0 if it is not listed."""
   return _DROPOUT_RATE.get(re.sub(r'^R\d*\+', '', model), 0.0)
 
 
 def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
-  """Where weights lie: `init.checkpoint` as given, or pinned.
+  """Returns the path of the weights that `init.checkpoint` names.
 
   Args:
-    path: `stage:NAME` is the run NAME beside this one; a name of
-      `catalog.names()` is the file it stands for; others are paths.
-    workdir: of the run that starts.
+    path: `init.checkpoint`, pinned or not. `stage:NAME` is the run NAME beside
+      this one. A name in `catalog.names()` is the file that it stands for.
+      Anything else is a path.
+    workdir: the work directory of the run that starts.
 
   Returns:
-    The absolute path; whether something is there is not checked.
+    The absolute path, which need not exist.
   """
   kind, _, name = path.partition(':')
   if kind == 'stage':
@@ -79,21 +80,24 @@ def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
 
 
 def pin(path: str, workdir: epath.PathLike) -> str:
-  """Names the one checkpoint that a run starts from, for its `config.json`.
+  """Returns the exact checkpoint that a run starts from, for its `config.json`.
 
-  Without it, a run that died before its first save could start again from
-  newer weights of the run that it was given.
+  Without pinning, a run that died before its first save could start again from
+  other weights, if the run that it starts from saved newer ones since.
 
   Args:
-    path: `init.checkpoint` as given: '', a run or checkpoint, `stage:NAME`, a
-      `.npz` file, a Hugging Face folder, or a name of `catalog.names()`.
-    workdir: of the run that starts. What it was given before stays.
+    path: `init.checkpoint` as the user gave it: '', a run or checkpoint,
+      `stage:NAME`, a `.npz` file, a Hugging Face folder, or a name in
+      `catalog.names()`.
+    workdir: the work directory of the run that starts. If its `config.json`
+      already names a checkpoint of `path`, that one is returned.
 
   Returns:
-    '' or the absolute path, of a run down to `checkpoints/STEP`.
+    '', an absolute path, or `stage:NAME/...`. The path of a run ends with
+    `checkpoints/STEP`.
 
   Raises:
-    ValueError: there are no weights.
+    ValueError: there are no weights at `path`.
   """
   if not path:
     return ''
@@ -113,31 +117,31 @@ def with_model(
   """Takes the model, or its sizes, from the weights that a run starts from.
 
   Args:
-    config: its `init.checkpoint` is pinned; not changed.
-    workdir: of the run that starts.
+    config: a config whose `init.checkpoint` is pinned; not changed.
+    workdir: the work directory of the run that starts.
 
   Returns:
-    A copy. If its model's name was `auto`, it is that of the weights, and the
-    dropout, if it was open, that of its fine-tuning. Those of `SIZES` are set
-    that the config leaves open, where the weights are of a run of the same
-    model, or the name is theirs, and they have others than the model's own.
+    A copy of the config. If the model's name was `auto`, the copy names the
+    model of the weights, with its fine-tuning dropout rate if the config sets
+    none. If the name was `auto`, or if the weights are of a run of the same
+    model, the keys in `SIZES` that the config leaves open are taken over.
 
   Raises:
-    ValueError: the run whose weights they are was of another model; or the name
-      is `auto`, and there are no weights, or they do not tell their model.
+    ValueError: the weights are of a run of another model; or the name is `auto`
+      and there are no weights, or they do not tell their model.
   """
   config = config.copy_and_resolve_references()
   named = config.model.name != config_lib.AUTO
   if not config.init.checkpoint:
     if not named:
       raise ValueError(
-        f'model.name={config.model.name!r} is that of init.checkpoint, which'
-        ' is not set: name the model.'
+        f'model.name={config.model.name!r} means the model of init.checkpoint,'
+        ' which is not set: name the model.'
       )
     return config
   path = resolve_path(config.init.checkpoint, workdir)
   own = config_lib.load(workdir) or {}
-  # What it was started from may be gone by now.
+  # The run that the weights came from may be gone by now.
   again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
   saved = config_lib.load(path.parent.parent) or (own if again else {})
   trained = saved.get('model', {})
@@ -152,7 +156,7 @@ def with_model(
       config.model.dropout_rate = dropout_rate(config.model.name)
     if config.model.dropout_rate:
       config.dropout_rng = 'rbg'
-    logging.info('%s is of a %s.', path, config.model.name)
+    logging.info('%s holds weights of a %s.', path, config.model.name)
   elif not trained:
     return config
   elif not _are_the_same(trained['name'], config.model.name):
@@ -167,12 +171,12 @@ def with_model(
     config.model[key] = tuple(value) if isinstance(value, list) else value
   if taken:
     listed = ', '.join(f'{key}={value}' for key, value in taken.items())
-    logging.info('As in %s: %s.', path, listed)
+    logging.info('Taken over from %s: %s.', path, listed)
   return config
 
 
 def _check_sizes(trained: Any, path: epath.Path) -> None:
-  """Raises ValueError if the sizes that a file states are no model's."""
+  """Raises ValueError if no model has the sizes that a file states."""
   try:
     sizes = {key: trained.get(key) for key in SIZES}
     models.build(trained['name'], num_classes=1, **sizes)
@@ -181,11 +185,11 @@ def _check_sizes(trained: Any, path: epath.Path) -> None:
 
 
 class _EnoughError(Exception):
-  """The names and shapes are known; the values need not be read."""
+  """Stops the reading of a file once names and shapes are known."""
 
 
 def _model_of(path: epath.PathLike) -> dict[str, Any]:
-  """Name and overrides of the model that a file's weights are of."""
+  """Returns the name and overrides of the model of a file's weights."""
   found = []
 
   def understand(weights):
@@ -202,14 +206,14 @@ def _model_of(path: epath.PathLike) -> dict[str, Any]:
     name, overrides = inference.describe(model)
   except ValueError as error:
     raise ValueError(
-      f'{path} does not tell which model it is of: {error} Name the model'
-      f' instead of {config_lib.AUTO!r}.'
+      f'{path} does not tell which model its weights are of: {error} Name the'
+      f' model instead of {config_lib.AUTO!r}.'
     ) from error
   return {'name': name} | overrides
 
 
 def _are_the_same(one: str, other: str) -> bool:
-  """Whether two names stand for one model, as R26+S/32 and R26+ViT-S/32 do."""
+  """Whether two names mean the same model, as R26+S/32 and R26+ViT-S/32 do."""
   one, other = (models.build(name, num_classes=1) for name in (one, other))
   return one == other
 
@@ -219,12 +223,13 @@ def _check_name(
   path: epath.Path,
   trained: Mapping[str, Any],
 ) -> None:
-  """Refuses the weights of another model, where no sizes make them one."""
+  """Raises ValueError if the models differ, and no config changes any size."""
   sizes = [config.model[key] for key in SIZES] + [trained.get(k) for k in SIZES]
   if all(size is None for size in sizes):
     raise ValueError(
-      f'{path} is of a {trained["name"]}, and model.name={config.model.name!r}:'
-      ' name that model, or auto, in the argument of the config.'
+      f'{path} holds weights of a {trained["name"]}, but'
+      f' model.name={config.model.name!r}: name the model of the weights, or'
+      ' auto, in the argument of the config.'
     )
 
 
@@ -246,19 +251,19 @@ def load(
     new_grid: rows and columns of patches of the new model's images; None if
       it has no patches.
     new_head: whether to keep the fresh head.
-    model: the new model; with it the returned line says what differs though
-      every array fits (such as the GELU).
-    fresh: makes the parameters of these names, such as `head/kernel`, where
+    model: the new model. If given, the returned line also names differences
+      that no array shows, such as the kind of GELU.
+    fresh: makes the parameters of given names, such as `head/kernel`, if
       `params` has only shapes; so a sharded model is never whole on a device.
     max_inflation: see `interop.read`.
 
   Returns:
-    Parameters shaped like `params`, NumPy arrays, and a line that says what
-    was done.
+    The parameters as NumPy arrays, with the structure and shapes of `params`;
+    and a line that says what was done.
 
   Raises:
-    ValueError: no weights there, or ones that don't fit; lists missing, extra
-      and misshapen arrays, or those that are not finite.
+    ValueError: there are no weights, or they do not fit. The message lists the
+      arrays that are missing, extra, misshapen or not finite.
   """
 
   def fitted(fit, weights):
@@ -274,7 +279,7 @@ def load(
       notes=weights.notes if model is None else weights.remarks(model),
     )
 
-  # Before all of a file is read: do the shapes fit?
+  # The shapes are checked before the whole file is read.
   weights = interop.read(
     path,
     check=lambda w: fitted(match, w)[1].dropped,
@@ -296,21 +301,21 @@ def load_sharded(
   layout: sharding.Layout,
   **options: Any,
 ) -> tuple[Any, str]:
-  """As `load`, onto the devices; none ever holds more than its part.
+  """Loads weights onto the devices; none ever holds more than its part.
 
   Args:
     path: see `interop.read`; every process reads it.
     shapes: the new model's parameters as `jax.ShapeDtypeStruct`s.
-    init_params: makes the new model's parameters of these names, such as
-      `head/kernel`, as `layout` splits them.
-    layout: where they go.
+    init_params: makes the new model's parameters of given names, such as
+      `head/kernel`, split as in `layout`.
+    layout: how the parameters are split over the devices.
     **options: further arguments of `load`.
 
   Returns:
-    The parameters as `layout` splits them, and a line that says what was done.
+    The parameters, split as in `layout`, and a line that says what was done.
 
   Raises:
-    ValueError: as `load`; or the processes read different weights.
+    ValueError: as in `load`; or the processes read different weights.
   """
   made = {}
 
@@ -318,7 +323,7 @@ def load_sharded(
     if names:
       tree = init_params(names)
       made.update(flax.traverse_util.flatten_dict(tree, sep='/'))
-    # In their place, to be fitted with what was read.
+    # Stand-ins, so that `load` can fit the rest.
     return {k: np.zeros(x.shape, x.dtype) for k, x in made.items()}
 
   params, line = load(path, shapes, fresh=fresh, **options)
