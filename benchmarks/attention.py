@@ -1,8 +1,8 @@
 """Times attention: `python -m benchmarks.attention --tokens=197,1370`.
 
 All implementations of `vit_jax.models.dot_product`, Flax and JAX take turns.
-Timed are the forward pass, and the forward and backward passes together. Each
-result is compared with a float64 reference, for small and for large logits.
+The program times the forward pass, and both passes together. It compares each
+result with a float64 reference, for small and for large logits.
 
   python -m benchmarks.attention                        ViT-B/16 at 224 px
   python -m benchmarks.attention --heads=16 --head_width=80 --tokens=257,1370
