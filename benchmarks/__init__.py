@@ -1,1 +1,1 @@
-"""Programs that measure, run by hand; README.md lists them."""
+"""Benchmark programs; README.md lists them."""

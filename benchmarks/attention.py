@@ -1,18 +1,18 @@
 """Times attention: `python -m benchmarks.attention --tokens=197,1370`.
 
-Every implementation of `vit_jax.models.dot_product`, Flax's and JAX's own take
-turns, forward, and forward and backward together. Each is also compared with a
-float64 reference, on inputs with small and with large logits.
+All implementations of `vit_jax.models.dot_product`, Flax and JAX take turns.
+The program times the forward pass, and both passes together. It compares each
+result with a float64 reference, for small and for large logits.
 
   python -m benchmarks.attention                        ViT-B/16 at 224 px
   python -m benchmarks.attention --heads=16 --head_width=80 --tokens=257,1370
   python -m benchmarks.attention --implementations=plain,jax.cudnn
 
-`error` is the largest difference from the reference over the reference's
-largest value, of the output or the three gradients, whichever is larger;
-`error, large` the same where the logits' standard deviation is --large_logits.
-The reference gets the inputs as rounded to the dtype. What a platform has not
-got is listed below the table.
+`error` is the largest difference from the reference, divided by the reference's
+largest value; it is the maximum over the output and the three gradients. For
+`error, large` the logits' standard deviation is --large_logits. The reference
+gets inputs that are rounded to the dtype, too. Implementations that do not work
+on this platform are listed below the table.
 """
 
 import jax
@@ -24,21 +24,21 @@ from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
 _TOKENS = flags.DEFINE_list(
-  'tokens', ['197'], 'Numbers of tokens L; a comparison for each.'
+  'tokens', ['197'], 'Numbers of tokens L; each gets its own comparison.'
 )
 _BATCH = flags.DEFINE_integer('batch', 32, 'Images B, on one device.', 1)
 _HEADS = flags.DEFINE_integer('heads', 12, 'Heads H.', 1)
 _HEAD_WIDTH = flags.DEFINE_integer('head_width', 64, 'Width K of a head.', 1)
 _DTYPE = flags.DEFINE_enum(
-  'dtype', 'bfloat16', ['float32', 'bfloat16', 'float16'], 'Of the inputs.'
+  'dtype', 'bfloat16', ['float32', 'bfloat16', 'float16'], "Inputs' dtype."
 )
 _IMPLEMENTATIONS = flags.DEFINE_list(
-  'implementations', [], 'Names, the first is what others are compared with.'
+  'implementations', [], 'Names; ratios are to the first. By default all.'
 )
 _LARGE_LOGITS = flags.DEFINE_float(
   'large_logits', 30.0, 'Standard deviation of large logits.', 0
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Turns of each.', 1)
+_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Turns of each implementation.', 1)
 _REPEATS = flags.DEFINE_integer('repeats', 10, 'Timed calls in a turn.', 1)
 
 _COLUMNS = {

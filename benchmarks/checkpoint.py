@@ -1,17 +1,17 @@
 """Times checkpoints: `python -m benchmarks.checkpoint --config=FILE`.
 
-Trains --steps steps of a config on synthetic data, with a save in the middle,
-in the background as training does (`asynchronous`), waiting for its end
-(`waiting`), and without one (`none`). They take turns, each in an empty
-directory, which is removed.
+Trains --steps steps of a config on synthetic data in three modes. In the middle
+of the steps the loop saves in the background as in training (`asynchronous`),
+waits for the save to end (`waiting`), or does not save (`none`). The modes take
+turns, each in an empty directory, which is removed.
 
   python -m benchmarks.checkpoint --config.data.batch_size=64 \\
     --config=configs/pretrain.py:ViT-B/16,imagenet2012 --directory=gs://bucket/x
 
-`loop` is the time of all steps; `stall` what the save adds to it, against
-`none` in the same round; `call` how long the call of save took; `complete`
-from there until the checkpoint is whole, noticed between two steps; `restore`
-reads and verifies it.
+`loop` is the time of all steps. `stall` is the time that the save adds to it,
+compared with `none` in the same round. `call` is the time of the call of save.
+`complete` is the time from the call until the checkpoint is whole, which is
+checked after each step. `restore` is the time to read and verify it.
 """
 
 import tempfile
@@ -34,11 +34,11 @@ _CONFIG = config_flags.DEFINE_config_file(
 _DIRECTORY = flags.DEFINE_string(
   'directory',
   '',
-  'Where to save, to measure that file system; must not exist. By default a'
+  'Where to save, to measure that file system. It must not exist. By default a'
   ' temporary directory.',
 )
 _STEPS = flags.DEFINE_integer('steps', 20, 'Steps in a turn.', 2)
-_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each.', 1)
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each mode.', 1)
 
 _COLUMNS = {
   'loop s': ('loop_sec.median', '.2f'),
@@ -73,7 +73,7 @@ def main():
       'rounds': _ROUNDS.value,
     },
     title=(
-      f'A save within {_STEPS.value} steps of {config.model.name}: a state of'
+      f'A save during {_STEPS.value} steps of {config.model.name}: a state of'
       f' {results["waiting"]["state_mb"]:,.0f} MB, on {jax.device_count()} x'
       f' {jax.devices()[0].device_kind}'
     ),

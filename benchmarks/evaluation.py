@@ -1,16 +1,16 @@
 """Times evaluation: `python -m benchmarks.evaluation --config=FILE`.
 
-One evaluation of the config, run by the evaluator that training uses, input
-included, with fresh weights. Other values of the config's keys take turns:
+Runs one evaluation of the config with the evaluator that training uses, input
+included, and with fresh weights. Other values of the config's keys take turns:
 
   python -m benchmarks.evaluation \\
     --config='configs/pretrain.py:ViT-B/16,shapes,eval=test[:512]' \\
     --config.data.batch_size=32 \\
     --against=evals.validation.batch_size=128 --against=model.dtype=bfloat16
 
-`input alone` is how fast the same images are read without a model: where it is
-no faster, the devices wait. `times` is the time of a run over that of the first
-line's.
+`input alone` is how fast the same images are read without a model. If it is not
+faster than `images/s`, the devices wait for input. `times` is the time per
+image over that of the first line.
 """
 
 import jax
@@ -28,12 +28,12 @@ _CONFIG = config_flags.DEFINE_config_file(
   lock_config=True,
 )
 _EVALUATION = flags.DEFINE_string(
-  'evaluation', '', 'Which of the config; may be left out if it has one.'
+  'evaluation', '', "Name in the config's evals; not needed if it has only one."
 )
 _AGAINST = flags.DEFINE_multi_string(
   'against', [], 'KEY=VALUE[,KEY=VALUE...] of the config, or same.'
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each.', 1)
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each setting.', 1)
 
 _COLUMNS = {
   'images/s': ('images_per_sec', '.1f'),

@@ -1,23 +1,23 @@
 """Compares with timm on one GPU: `python -m benchmarks.gpu_vs_timm`.
 
-The training step of the same model in bfloat16, without dropout, at the same
-batch and image size, on synthetic data that lie on the device:
+Times the training step of the same model in bfloat16, without dropout, at the
+same batch and image size, on synthetic data on the device:
 
   ours    vit_jax's own step
-  plain   the same in plain Flax and optax, see plain_vit.py
+  plain   the same step in plain Flax and optax, see plain_vit.py
   timm    timm's model, torch.compile, bfloat16 autocast, fused AdamW
 
-Each runs in a process of its own, which has the device to itself, and they take
-turns. The last needs torch and timm (`pip install -e '.[hf]'`); they may be
-those of another interpreter:
+They take turns. Each turn is a new process, which has the device to itself. The
+last one needs torch and timm (`pip install -e '.[hf]'`), which may belong to
+another interpreter:
 
   python -m benchmarks.gpu_vs_timm --batch_size=256
   python -m benchmarks.gpu_vs_timm --torch_python=/venvs/torch/bin/python
   python -m benchmarks.gpu_vs_timm --device=cpu --nocompile --depth=1 \\
     --models=ViT-Ti/16 --image_size=32 --batch_size=8 --steps=2
 
-`times` is the time of a step over that of ours. MFU counts the same operations
-for all three, of the model as published.
+`times` is the step time over that of the first contender. MFU counts the same
+operations for all three: those of the model as published.
 """
 
 import sys
@@ -31,35 +31,35 @@ from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
 _MODELS = flags.DEFINE_list(
-  'models', ['ViT-B/16', 'ViT-L/16'], 'Names of ViTs; timm has most.'
+  'models', ['ViT-B/16', 'ViT-L/16'], 'Names of ViTs; timm has most of them.'
 )
 _CONTENDERS = flags.DEFINE_list(
   'contenders', ['ours', 'plain', 'timm'], 'Which of the three.'
 )
 _OURS = flags.DEFINE_string(
-  'ours', '', 'KEY=VALUE[,KEY=VALUE...] of the config, for ours alone.'
+  'ours', '', 'KEY=VALUE[,KEY=VALUE...] of the config, only for ours.'
 )
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 128, 'Images a step.', 1)
 _IMAGE_SIZE = flags.DEFINE_integer('image_size', 224, 'Side in pixels.', 1)
 _DEPTH = flags.DEFINE_integer(
-  'depth', 0, 'Blocks of the model; 0: as many as it has.', 0
+  'depth', 0, "Blocks of the model; 0 means the model's own depth.", 0
 )
 _DTYPE = flags.DEFINE_enum(
-  'dtype', 'bfloat16', ['bfloat16', 'float32'], 'Of the computation.'
+  'dtype', 'bfloat16', ['bfloat16', 'float32'], 'Dtype of the computation.'
 )
 _DEVICE = flags.DEFINE_enum(
-  'device', 'cuda', ['cuda', 'cpu'], 'The first GPU, or for a try the CPU.'
+  'device', 'cuda', ['cuda', 'cpu'], 'The first GPU, or the CPU for a test.'
 )
 _COMPILE = flags.DEFINE_bool('compile', True, 'Whether torch compiles.')
 _TORCH_PYTHON = flags.DEFINE_string(
   'torch_python', sys.executable, 'The interpreter that has torch and timm.'
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 2, 'Processes of each.', 1)
+_ROUNDS = flags.DEFINE_integer('rounds', 2, 'Processes per contender.', 1)
 _TURNS = flags.DEFINE_integer('turns', 3, 'Measurements in a process.', 1)
 _STEPS = flags.DEFINE_integer('steps', 20, 'Steps of a measurement.', 1)
-_WARMUP = flags.DEFINE_integer('warmup', 3, 'Steps before those.', 1)
+_WARMUP = flags.DEFINE_integer('warmup', 3, 'Untimed steps before them.', 1)
 _PEAK = flags.DEFINE_float(
-  'peak_tflops', None, 'Peak of the device, where it is not known.', 0
+  'peak_tflops', None, 'Peak of the device, if it is not known.', 0
 )
 
 _COLUMNS = {
@@ -74,7 +74,7 @@ _COLUMNS = {
 
 
 def main():
-  # This process only counts; the device is the workers'.
+  # This process only counts operations; the workers use the device.
   jax.config.update('jax_platforms', 'cpu')
   task = {
     'overrides': _OURS.value,

@@ -1,17 +1,17 @@
-"""Times reading: `python -m benchmarks.input`.
+"""Times the input pipeline: `python -m benchmarks.input`.
 
-The input pipeline of training, with different numbers of threads and worker
-processes, which take turns:
+Different numbers of threads and worker processes of the training pipeline take
+turns:
 
   python -m benchmarks.input                      one thread against the default
   python -m benchmarks.input --setting=threads=8 --setting=workers=2,threads=4
   python -m benchmarks.input --data=folder:/data/imagenet --batch_size=1024
 
-Reads JPEGs of the size of ImageNet's, which it makes, unless --data names
-others. `images/s` is how fast batches come when nothing else is done. Then come
-as many batches with a step of --step_ms between them, in which this process
-sleeps, as it does where a device computes: `stall` is what the loop waits for a
-batch all the same, transfer to the device included.
+Makes and reads JPEGs of ImageNet's size, unless --data names other images.
+`images/s` is the rate of batches when nothing else happens. After that, as many
+batches are read with a step of --step_ms after each, in which this process
+sleeps as if a device computed. `stall` is how long the loop still waits for a
+batch, including its transfer to the device.
 """
 
 import pathlib
@@ -30,8 +30,8 @@ _SETTING = flags.DEFINE_multi_string(
   'threads=N, workers=N, prefetch=N with commas between them, or default.',
 )
 _DATA = flags.DEFINE_string('data', '', 'Data spec; by default made JPEGs.')
-_SPLIT = flags.DEFINE_string('split', 'train', 'Of the data.')
-_IMAGES = flags.DEFINE_integer('images', 256, 'How many JPEGs are made.', 1)
+_SPLIT = flags.DEFINE_string('split', 'train', 'Split of the data.')
+_IMAGES = flags.DEFINE_integer('images', 256, 'Number of JPEGs to make.', 1)
 _IMAGE_SIZE = flags.DEFINE_string(
   'image_size', '224', 'In pixels: a side, or HEIGHTxWIDTH.'
 )
@@ -41,7 +41,7 @@ _PREPROCESS = flags.DEFINE_string(
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 64, 'Images a batch.', 1)
 _BATCHES = flags.DEFINE_integer('batches', 10, 'Batches in a turn.', 1)
 _STEP_MS = flags.DEFINE_float('step_ms', 100.0, 'Milliseconds of a step.', 0)
-_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each.', 1)
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each setting.', 1)
 
 _COLUMNS = {
   'images/s': ('images_per_sec', '.0f'),

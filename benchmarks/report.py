@@ -1,4 +1,4 @@
-"""What a benchmark hands out: a table for people and JSON for programs."""
+"""Writes a benchmark's results: a table for people and JSON for programs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,15 +27,16 @@ def publish(
 
   Args:
     benchmark: the program's name.
-    results: name -> figures; nested ones by `outer.inner` in `columns`.
-    columns: title -> (key of the figures, format such as '.3f'). A figure that
-      a row lacks is left blank, a column that all lack is left out.
-    setting: what all were measured with.
-    title: above the table.
-    environment: see `timing.environment`, which is the default.
+    results: name -> figures, which may be nested.
+    columns: title -> (key of a figure, format such as '.3f'). The key of a
+      nested figure is `outer.inner`. A cell without a figure stays blank; a
+      column without any is left out.
+    setting: the settings that all results share.
+    title: the line above the table.
+    environment: by default `timing.environment()`.
 
   Returns:
-    What was written.
+    The object that was written as JSON.
   """
   written = {
     'benchmark': benchmark,
@@ -58,7 +59,7 @@ def table(
   results: Mapping[str, Mapping[str, Any]],
   columns: Mapping[str, tuple[str, str]],
 ) -> str:
-  """Renders one row a result; see `publish`."""
+  """Renders one row per result; see `publish`."""
   shown = {
     title: (key, form)
     for title, (key, form) in columns.items()

@@ -1,16 +1,15 @@
-"""Times launches, cache cold and warm: `python -m benchmarks.start_up`.
+"""Times launches with cold and warm caches: `python -m benchmarks.start_up`.
 
-Each turn launches `python -m vit_jax.main` as a user does, on scenes it renders
-itself, until its first step is dispatched and then done; after that the process
-is killed. A cold turn starts with an empty compilation cache, and the warm one
-that follows finds there what it left. Interpreter, imports and data are part of
-the time.
+Each turn launches `python -m vit_jax.main` as a user does, on rendered scenes.
+It waits until the first step is dispatched and then done, and kills the
+process. A cold turn starts with an empty compilation cache. The warm turn after
+it uses the same cache. The times include the start of Python, imports and data.
 
   python -m benchmarks.start_up                               ViT-B/16, batch 8
   python -m benchmarks.start_up --model=ViT-L/16 --batch_size=256 --rounds=3
   python -m benchmarks.start_up --flag=--config.model.scan=true
 
-`times` is the time to the first step dispatched over a cold start's.
+`times` is the time until the first step is dispatched, over a cold start's.
 """
 
 from absl import flags
@@ -26,9 +25,9 @@ _IMAGE_SIZE = flags.DEFINE_string(
 )
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 8, 'Images a step.', 1)
 _FLAG = flags.DEFINE_multi_string(
-  'flag', [], 'One more flag for vit_jax.main, such as --config.seed=1.'
+  'flag', [], 'Another flag for vit_jax.main, such as --config.seed=1.'
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 3, 'Cold and warm launches.', 1)
+_ROUNDS = flags.DEFINE_integer('rounds', 3, 'Launches of each kind.', 1)
 _TIMEOUT = flags.DEFINE_float('timeout', 1800.0, 'Seconds for a launch.', 1)
 
 _COLUMNS = {
@@ -66,7 +65,7 @@ def main():
     title=(
       f'Launch to first step of {_MODEL.value}, batch {_BATCH_SIZE.value}'
     ),
-    # The devices are the launched processes'.
+    # The launched processes use the devices.
     environment=timing.environment(devices=False),
   )
 

@@ -1,12 +1,12 @@
 """Times the training step: `python -m benchmarks.train_step --config=FILE`.
 
-The step is the one that `vit_jax.main` runs with the same config, on the
-devices at hand, with synthetic data that lie on the devices. What it is
-compared with takes turns with it; --against may be given several times:
+Runs the step that `vit_jax.main` runs with this config, on this machine's
+devices, with synthetic data on the devices. The steps that --against names take
+turns with it; the flag may be repeated:
 
   --against=plain                      the same model in plain Flax and optax
-  --against=model.scan=true,accumulation_steps=2    with other values of keys
-  --against=same                       again: how much noise there is
+  --against=model.scan=true,accumulation_steps=2    other values of config keys
+  --against=same                       the same step again, to see the noise
 
 For example, on a CPU and on an accelerator:
 
@@ -17,8 +17,8 @@ For example, on a CPU and on an accelerator:
     --config=configs/pretrain.py:ViT-L/16,imagenet2012 \\
     --config.data.batch_size=512
 
-`times` is the time an image takes over that of the first line; above 1 the
-first is faster. MFU is the share of the device's bfloat16 peak.
+`times` is the time per image over that of the first line; above 1, the first is
+faster. MFU is the share of the device's bfloat16 peak.
 """
 
 import jax
@@ -38,11 +38,11 @@ _CONFIG = config_flags.DEFINE_config_file(
 _AGAINST = flags.DEFINE_multi_string(
   'against', [], 'plain, same, or KEY=VALUE[,KEY=VALUE...] of the config.'
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Turns of each.', 1)
+_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Turns of each step.', 1)
 _STEPS = flags.DEFINE_integer('steps', 10, 'Timed steps in a turn.', 1)
-_WARMUP = flags.DEFINE_integer('warmup', 1, 'Steps before those.', 0)
+_WARMUP = flags.DEFINE_integer('warmup', 1, 'Untimed steps before them.', 0)
 _PEAK = flags.DEFINE_float(
-  'peak_tflops', None, 'Peak of a device, where it is not known.', 0
+  'peak_tflops', None, 'Peak of a device, if it is not known.', 0
 )
 
 _COLUMNS = {

@@ -1,1 +1,1 @@
-"""What the programs measure, without their flags."""
+"""The measurements of the benchmark programs, without their flags."""

@@ -18,7 +18,7 @@ PASSES = ('forward', 'forward_backward')
 
 
 def implementations() -> dict[str, Implementation]:
-  """All of them by name; each maps query, key and value [B, L, H, K]."""
+  """Returns name -> function of query, key and value [B, L, H, K]."""
   return dot_product.IMPLEMENTATIONS | {
     'flax': nn.dot_product_attention,
     'jax.xla': functools.partial(
@@ -33,9 +33,10 @@ def implementations() -> dict[str, Implementation]:
 def inputs(
   shape: tuple[int, int, int, int], dtype: str, logit_scale: float
 ) -> tuple[np.ndarray, ...]:
-  """Query, key, value and the output's gradient, of `shape` and `dtype`.
+  """Returns query, key, value and the output's gradient.
 
-  The logits q k / sqrt(K) have the standard deviation `logit_scale`.
+  All have `shape` and `dtype`. The logits q k / sqrt(K) have the standard
+  deviation `logit_scale`.
   """
   generator = np.random.default_rng(0)
   query, key, value, gradient = (
@@ -51,14 +52,14 @@ def inputs(
 def reference(
   query: np.ndarray, key: np.ndarray, value: np.ndarray, gradient: np.ndarray
 ) -> list[np.ndarray]:
-  """Attention and its gradients in float64, [B, L, H, K] each.
+  """Computes attention and its gradients in float64.
 
   Returns:
-    The output, and the gradients by query, key and value.
+    The output, and the gradients for query, key and value, each [B, L, H, K].
   """
   outputs = [np.empty(query.shape) for _ in range(4)]
   scale = query.shape[-1] ** -0.5
-  # One head of one image at a time, for the memory.
+  # One head of one image at a time needs less memory.
   for b in range(query.shape[0]):
     for h in range(query.shape[2]):
       q, k, v, g = (
@@ -83,7 +84,7 @@ def reference(
 
 
 def passes(implementation: Implementation) -> dict[str, Callable]:
-  """What is timed of (query, key, value, gradient): both passes, jitted."""
+  """Returns the timed functions of (query, key, value, gradient), jitted."""
 
   def forward(query, key, value, gradient):
     del gradient
@@ -100,7 +101,7 @@ def passes(implementation: Implementation) -> dict[str, Callable]:
 
 
 def error(found: Sequence[Any], expected: Sequence[np.ndarray]) -> float:
-  """The largest difference, of each array over its largest value."""
+  """Returns the largest difference relative to an array's largest value."""
   return max(
     float(np.abs(np.asarray(x, np.float64) - y).max() / np.abs(y).max())
     for x, y in zip(found, expected, strict=True)
@@ -121,8 +122,8 @@ def measure(
   Args:
     shape: (B, L, H, K).
     dtype: of the inputs.
-    names: of `implementations`; none are all that work here.
-    rounds: turns of each.
+    names: keys of `implementations`; if empty, all that work here.
+    rounds: turns of each implementation.
     repeats: calls in a turn.
     large_logits: see the flags.
 
@@ -130,7 +131,7 @@ def measure(
     Name -> figures, and name -> why it was left out.
 
   Raises:
-    ValueError: a name is unknown, or none works here.
+    ValueError: a name is unknown, or no implementation works here.
   """
   known = implementations()
   if unknown := set(names) - set(known):
@@ -154,15 +155,15 @@ def measure(
         for scale in small
       ]
       compiled[name] = {k: f.lower(*arrays).compile() for k, f in both.items()}
-    # Each has its own way of saying that a platform, dtype or shape is not
-    # for it.
+    # Implementations raise different exceptions for a platform, dtype or shape
+    # that they do not support.
     except Exception as problem:
       text = ' '.join(str(problem).split())[:200]
       left_out[name] = f'{type(problem).__name__}: {text}'
       continue
     results[name] = {'error': errors[0], 'error_large_logits': errors[1]}
   if not results:
-    raise ValueError(f'no implementation works here: {left_out}')
+    raise ValueError(f'no implementation works on this platform: {left_out}')
   _time(compiled, arrays, shape, results, rounds=rounds, repeats=repeats)
   return results, left_out
 

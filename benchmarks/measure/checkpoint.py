@@ -1,4 +1,4 @@
-"""Times saving, and what it costs the training loop."""
+"""Times saving, and how long it stalls the training loop."""
 
 import collections
 import time
@@ -17,16 +17,17 @@ MODES = ('none', 'asynchronous', 'waiting')
 def turn(
   step: training.Step, directory: epath.Path, mode: str, steps: int
 ) -> dict[str, float]:
-  """Trains, saves in the middle as `mode` says, and restores.
+  """Trains, saves in the middle according to `mode`, and restores.
 
   Args:
     step: a compiled training step.
-    directory: is made and removed.
+    directory: this directory is made and removed.
     mode: one of MODES.
-    steps: how many.
+    steps: the number of steps.
 
   Returns:
-    `loop_sec`, and if it saves `call_sec`, `complete_sec`, `restore_sec`.
+    `loop_sec`, and for modes that save `call_sec`, `complete_sec` and
+    `restore_sec`.
   """
   found, under_way = {}, collections.deque()
   state, batch = jax.block_until_ready((step.init(), step.make_batch()))
@@ -37,12 +38,12 @@ def turn(
   for index in range(1, steps + 1):
     state, others = step.step(state, batch)
     under_way.append(others)
-    if len(under_way) > 2:  # No further ahead than training goes.
+    if len(under_way) > 2:  # The training loop has the same limit.
       jax.block_until_ready(under_way.popleft())
     if called and checkpoints.latest_step and 'complete_sec' not in found:
       found['complete_sec'] = time.perf_counter() - called
     if checkpoints and index == steps // 2:
-      # The steps under way are not the save's time.
+      # Otherwise the save's time would include the running steps.
       jax.block_until_ready(state)
       called = time.perf_counter()
       checkpoints.save(index, state)
@@ -74,30 +75,30 @@ def measure(
 
   Args:
     config: as given, not resolved.
-    directory: is made, and holds what each turn saves.
-    steps: of a turn, two or more.
+    directory: this directory is made, filled by each turn, and removed.
+    steps: steps of a turn, two or more.
     rounds: turns of each mode.
 
   Returns:
-    Mode -> `loop_sec` and, where it saves, `call_sec`, `complete_sec`,
-    `restore_sec` (see `timing.statistics`), `stall_sec` (median over the
-    rounds), `state_mb`, `saved_mb_per_sec`, `restored_mb_per_sec`; and the
-    ratios of `timing.compare`, of `loop_sec`.
+    Mode -> `loop_sec` with its ratios of `timing.compare`. Modes that save also
+    have `call_sec`, `complete_sec`, `restore_sec` (see `timing.statistics`),
+    `stall_sec` (median over the rounds), `state_mb`, `saved_mb_per_sec` and
+    `restored_mb_per_sec`.
 
   Raises:
     ValueError: the directory exists, or see `vit_jax.training.program.build`.
   """
   if directory.exists():
     raise ValueError(
-      f'--directory={directory} exists: it is filled and removed, so name one'
-      ' that does not.'
+      f'--directory={directory} exists, but it will be filled and removed: name'
+      ' a directory that does not exist.'
     )
   timing.say('Compiling ...')
   step = training.ours(settings.resolve(config))
   size = 1e-6 * sum(
     x.size * x.dtype.itemsize for x in jax.tree.leaves(step.abstract_state)
   )
-  timing.say('First save ...')  # Takes longer than those that follow.
+  timing.say('First save ...')  # It takes longer than later saves.
   turn(step, directory / 'first', 'asynchronous', 2)
   samples = timing.interleave(
     {

@@ -18,12 +18,12 @@ from vit_jax.training import step
 
 @dataclasses.dataclass(frozen=True)
 class Runnable:
-  """One evaluation that can take turns.
+  """One evaluation that can take turns with others.
 
   Attributes:
-    evaluate: runs it once, to the end.
+    evaluate: runs the whole evaluation once.
     read: only reads its images.
-    num_examples: how many those are.
+    num_examples: the number of its images.
   """
 
   evaluate: Callable[[], Any]
@@ -36,7 +36,7 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
 
   Args:
     config: as given, not resolved.
-    name: of `config.evals`; '' is the only one.
+    name: a key of `config.evals`; '' means its only key.
 
   Raises:
     ValueError: there is no such evaluation, or see `evaluators.build`.
@@ -47,7 +47,7 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
   if name not in names:
     raise ValueError(
       f'--evaluation={name}: the config has the evaluations {names}; name one'
-      " (configs/pretrain.py takes a split as 'eval=SPLIT' for one)."
+      " of them (configs/pretrain.py adds one for the argument 'eval=SPLIT')."
     )
   source = inputs.open_source(config, config.data.dataset)
   config = config_lib.resolve(
@@ -86,12 +86,12 @@ def measure(
   rounds: int,
   evaluation: str = '',
 ) -> dict[str, dict]:
-  """Compares an evaluation of a config with others; arguments are the flags.
+  """Compares evaluations of configs; the arguments are the flags.
 
   Returns:
     Name -> `seconds` (see `timing.statistics`), `images_per_sec`,
     `input_images_per_sec`, `images`, `first_run_sec` (compilation included)
-    and the ratios of `timing.compare`, of the time an image takes.
+    and the ratios of `timing.compare` for the time per image.
 
   Raises:
     ValueError: see `settings.override` and `build`.

@@ -1,4 +1,4 @@
-"""Compares with timm, each contender in a process of its own."""
+"""Compares with timm; each contender runs in its own process."""
 
 import json
 import os
@@ -23,20 +23,20 @@ def work(
   torch_python: str,
   cache: str,
 ) -> dict[str, Any]:
-  """Runs one process.
+  """Runs one contender in a new process.
 
   Args:
     contender: one of CONTENDERS.
     task: see `jax_worker.main` and `timm_worker.main`.
     torch_python: the interpreter for timm.
-    cache: folder for what both compile.
+    cache: folder for the compilation caches of JAX and torch.
 
   Returns:
-    `seconds` (of a step, a list), `params`, `compile_sec`, `peak_gib`,
+    `seconds` (a list of step times), `params`, `compile_sec`, `peak_gib`,
     `device_kind`, `versions`.
 
   Raises:
-    ValueError: it failed.
+    ValueError: the process failed.
   """
   python = torch_python if contender == 'timm' else sys.executable
   worker = 'timm_worker' if contender == 'timm' else 'jax_worker'
@@ -82,8 +82,8 @@ def check_torch(python: str) -> None:
     raise ValueError(
       f'{python} cannot import torch and timm:'
       f' {done.stderr.strip().splitlines()[-1]}. Install them (pip install -e'
-      " '.[hf]'), name an interpreter that has them by --torch_python, or"
-      ' leave timm out by --contenders=ours,plain.'
+      " '.[hf]'), name an interpreter that has them with --torch_python, or"
+      ' leave timm out with --contenders=ours,plain.'
     )
 
 
@@ -100,11 +100,11 @@ def measure(
 
   Args:
     model: its name.
-    contenders: of CONTENDERS; ratios are those to the first.
-    task: what all do, without the model.
-    rounds: processes of each.
+    contenders: a part of CONTENDERS; ratios are to the first.
+    task: the settings that all share, without the model.
+    rounds: processes per contender.
     torch_python: the interpreter for timm.
-    peak_tflops: of the device, if not known by its name.
+    peak_tflops: the device's peak, if its name is not known.
 
   Returns:
     Contender -> `step_ms` (see `timing.statistics`), `images_per_sec`, `mfu`,
@@ -112,8 +112,8 @@ def measure(
     ratios of `timing.compare`.
 
   Raises:
-    ValueError: a contender is unknown, fails, or has another number of
-      parameters than the others.
+    ValueError: a contender is unknown or fails, or the numbers of parameters
+      differ.
   """
   if unknown := [name for name in contenders if name not in CONTENDERS]:
     raise ValueError(
@@ -146,7 +146,7 @@ def measure(
   }
   results = {}
   for name, compared in timing.compare(seconds).items():
-    # The later processes find what the first one compiled.
+    # Later processes read the first one's compilation cache.
     first = samples[name][0]
     rate = task['batch_size'] / compared['median']
     peak = peak_tflops or peaks.tflops(first['device_kind'])

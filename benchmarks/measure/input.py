@@ -11,13 +11,13 @@ from benchmarks.measure import timing
 from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
 
-# Of most images of ImageNet.
+# The size of most images of ImageNet.
 HEIGHT, WIDTH = 375, 500
 _KEYS = ('threads', 'workers', 'prefetch')
 
 
 def parse(text: str) -> dict[str, int]:
-  """`workers=2,threads=4` as keyword arguments; ValueError if it is not so."""
+  """Parses `workers=2,threads=4` to keyword arguments, or raises ValueError."""
   if text == 'default':
     return {}
   options = {}
@@ -26,7 +26,7 @@ def parse(text: str) -> dict[str, int]:
     if key not in _KEYS or not number.isdecimal():
       raise ValueError(
         f'--setting={text}: {part!r} must be one of {", ".join(_KEYS)} with a'
-        ' number, such as threads=4; or the setting is default.'
+        ' number, such as threads=4. The setting may also be default.'
       )
     options[key] = int(number)
   return options
@@ -36,8 +36,8 @@ def make_images(folder: pathlib.Path, count: int) -> str:
   """Writes JPEGs of about the size and detail of photographs.
 
   Args:
-    folder: gets `train/{a,b}/NUMBER.jpg`.
-    count: how many.
+    folder: the folder to write `train/{a,b}/NUMBER.jpg` to.
+    count: the number of JPEGs.
 
   Returns:
     Their data spec.
@@ -68,10 +68,10 @@ def turn(
   batches: int,
   step_ms: float,
 ) -> dict[str, float]:
-  """Reads batches as fast as they come, and then with a step after each.
+  """Reads batches as fast as possible, and then with a step after each.
 
   Returns:
-    `batch_sec`, `stall_sec` (means over the batches), `largest_stall_sec`.
+    `batch_sec` and `stall_sec` (means over the batches), `largest_stall_sec`.
   """
   iterator = pipeline.train_batches(
     view,
@@ -82,7 +82,7 @@ def turn(
     **options,
   )
   try:
-    next(iterator)  # Threads and workers have started.
+    next(iterator)  # The start of threads and workers is not timed.
     before = time.perf_counter()
     for _ in range(batches):
       next(iterator)
@@ -93,7 +93,7 @@ def turn(
       jax.block_until_ready(batch)
   finally:
     iterator.close()
-  # What was ready before the first step says nothing of the pace.
+  # The first batch was ready before the first step, so its wait is left out.
   return {
     'batch_sec': batch_sec,
     'stall_sec': float(np.mean(waits[1:])),
@@ -117,12 +117,12 @@ def measure(
 
   Returns:
     Setting -> `batch_sec`, `stall_ms` (see `timing.statistics`),
-    `images_per_sec`, `largest_stall_ms`, and the ratios of `timing.compare`,
-    of `batch_sec`.
+    `images_per_sec`, `largest_stall_ms`, and the ratios of `timing.compare` for
+    `batch_sec`.
 
   Raises:
-    ValueError: a wrong setting, data spec, split or preprocessing, or a batch
-      that the devices cannot divide.
+    ValueError: a setting, data spec, split or preprocessing is wrong, or the
+      batch size is not a multiple of the number of devices.
   """
   options = {text: parse(text) for text in settings}
   view = data.View(data.open_source(spec), split)

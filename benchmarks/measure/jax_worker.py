@@ -1,4 +1,4 @@
-"""A process of `gpu_vs_timm`: our training step, or the plain one."""
+"""A worker process of `gpu_vs_timm`: our training step, or the plain one."""
 
 import json
 import sys
@@ -12,9 +12,9 @@ from vit_jax import config as config_lib
 
 
 def config_of(task: dict[str, Any]) -> ml_collections.ConfigDict:
-  """The resolved config of a task; see `main`."""
+  """Returns the resolved config of a task; see `main`."""
   config = config_lib.default()
-  config.data.dataset = 'synthetic'  # Only named, never opened.
+  config.data.dataset = 'synthetic'  # No data set is opened.
   config.model.name = task['model']
   if task['depth']:
     config.model.depth = task['depth']
@@ -32,13 +32,13 @@ def config_of(task: dict[str, Any]) -> ml_collections.ConfigDict:
 
 
 def main(task: dict[str, Any]) -> dict[str, Any]:
-  """Measures.
+  """Measures the training step of a task.
 
   Args:
     task: `contender` ('ours' or 'plain'), `model`, `depth` (0: the model's
       own), `dtype`, `image_size` (a side), `num_classes`, `batch_size`,
-      `overrides` (of the config, for ours; '' none), `turns`, `steps` and
-      `warmup`.
+      `overrides` (of the config, only for ours; may be ''), `turns`, `steps`
+      and `warmup`.
 
   Returns:
     See `gpu_vs_timm.work`.

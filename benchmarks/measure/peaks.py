@@ -1,4 +1,4 @@
-"""Peaks: a device's bfloat16 rate, for the MFU, and its memory in use."""
+"""A device's peak bfloat16 rate, for the MFU, and its peak memory use."""
 
 import jax
 
@@ -6,30 +6,30 @@ from vit_jax.plan import peaks
 
 
 def tflops(device_kind: str) -> float | None:
-  """The peak of a device by its `device_kind`; None if it is not known."""
+  """Returns the peak of a `device_kind` in TFLOP/s; None if it is not known."""
   peak = peaks.of_device_kind(device_kind)
   return None if peak is None else peak / 1e12
 
 
 def of_device(given: float | None) -> float | None:
-  """`given` if there is one, or else the peak of JAX's first device."""
+  """Returns `given`, or if it is None the peak of JAX's first device."""
   return given or tflops(jax.devices()[0].device_kind)
 
 
 def mfu(
   images_per_sec: float, forward_macs: int, devices: int, peak: float | None
 ) -> float | None:
-  """Model FLOPs utilisation of training.
+  """Returns the model FLOPs utilisation of training.
 
   Args:
-    images_per_sec: of all devices together.
-    forward_macs: multiply-accumulates of one image's forward pass; the
-      backward pass has twice as many, and each is two operations.
-    devices: how many there are.
-    peak: TFLOP/s of one of them; None if it is not known.
+    images_per_sec: the rate of all devices together.
+    forward_macs: multiply-accumulates of one image's forward pass. The backward
+      pass has twice as many, and each counts as two operations.
+    devices: the number of devices.
+    peak: TFLOP/s of one device; None if it is not known.
 
   Returns:
-    0..1; None without a peak.
+    A number in 0..1; None without a peak.
   """
   if not peak:
     return None
@@ -37,7 +37,7 @@ def mfu(
 
 
 def memory_gib() -> float | None:
-  """The most memory that this process has had on a device; None if unknown."""
+  """Returns this process's peak memory on a device; None if unknown."""
   stats = jax.local_devices()[0].memory_stats() or {}
   peak = stats.get('peak_bytes_in_use')
   return None if peak is None else peak / 2**30

@@ -1,8 +1,8 @@
-"""The Vision Transformer written plainly, from Flax's and optax's own parts.
+"""A plain Vision Transformer from Flax's and optax's own parts.
 
-What somebody would write on an afternoon: `nn.MultiHeadDotProductAttention`,
-`nn.LayerNorm`, `nn.Dense`, `nn.Conv` for the patches, `optax.adamw`. It has as
-many parameters as `vit_jax`'s model, and is what that is compared with.
+It is the baseline for `vit_jax`, a short implementation without optimisations:
+`nn.MultiHeadDotProductAttention`, `nn.LayerNorm`, `nn.Dense`, `nn.Conv` for the
+patches, `optax.adamw`. It has as many parameters as `vit_jax`'s model.
 """
 
 import flax.linen as nn
@@ -76,14 +76,14 @@ class PlainViT(nn.Module):
 
 
 def build(config: ml_collections.ConfigDict, model: nn.Module) -> PlainViT:
-  """The plain form of a config's model.
+  """Returns the plain form of a config's model.
 
   Args:
-    config: resolved.
-    model: what `models.build` makes of it.
+    config: the resolved config.
+    model: its model from `models.build`.
 
   Raises:
-    ValueError: it is not a ViT that can be written with the above.
+    ValueError: the model has an option that `PlainViT` lacks.
   """
   plain = {
     'pooling': ('token', 'gap'),
@@ -98,8 +98,8 @@ def build(config: ml_collections.ConfigDict, model: nn.Module) -> PlainViT:
     if getattr(model, name, 'missing') not in choices:
       raise ValueError(
         f'{config.model.name} with {name}='
-        f'{getattr(model, name, "(no such option)")!r} has no plain form here;'
-        f' it needs {name} of {list(choices)}. Leave --against=plain out.'
+        f'{getattr(model, name, "(no such option)")!r} has no plain form:'
+        f' {name} must be in {list(choices)}. Leave --against=plain out.'
       )
   return PlainViT(
     num_classes=model.num_classes,
@@ -116,15 +116,15 @@ def build(config: ml_collections.ConfigDict, model: nn.Module) -> PlainViT:
 
 
 def loss_of(name: str, logits: jax.Array, labels: jax.Array) -> jax.Array:
-  """The mean loss of logits [B, K] and labels, int32 [B] or [B, M].
+  """Returns the mean loss of logits [B, K] and labels, int32 [B] or [B, M].
 
   Args:
     name: 'softmax' or 'sigmoid', as in the config's `loss.name`.
     logits: float32.
-    labels: -1 is none.
+    labels: class indices; -1 means no label.
   """
   targets = jax.nn.one_hot(labels, logits.shape[-1])
-  if targets.ndim == 3:  # Several labels an image.
+  if targets.ndim == 3:  # Several labels per image.
     targets = targets.max(axis=1)
   if name == 'sigmoid':
     losses = optax.sigmoid_binary_cross_entropy(logits, targets).sum(axis=-1)
@@ -134,11 +134,11 @@ def loss_of(name: str, logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def make_step(config: ml_collections.ConfigDict, model: PlainViT):
-  """The plain optimizer, and a step that uses it.
+  """Makes a training step with optax's AdamW.
 
   Returns:
-    `init(key) -> state`, and `step(state, batch) -> (state, loss)`, neither
-    jitted. A state is (params, optimizer's state, key); a batch has `image`
+    `init(key) -> state` and `step(state, batch) -> (state, loss)`, both not
+    jitted. A state is (params, optimizer's state, key). A batch has `image`
     uint8 [B, H, W, C] and `label` int32 [B] or [B, M].
 
   Raises:
@@ -147,7 +147,7 @@ def make_step(config: ml_collections.ConfigDict, model: PlainViT):
   options = config.optimizer
   if options.name != 'adam':
     raise ValueError(
-      f'the plain step has Adam only, not optimizer.name={options.name!r}.'
+      f'the plain step supports only Adam, not optimizer.name={options.name!r}.'
     )
   optimizer = optax.adamw(
     config.schedule.peak,

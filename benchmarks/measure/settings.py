@@ -1,4 +1,4 @@
-"""Configs that differ in some keys, and the run each of them describes."""
+"""Configs that differ in some keys, and their resolved forms."""
 
 import ast
 import copy
@@ -9,7 +9,7 @@ import ml_collections
 
 from vit_jax import config as config_lib
 
-# Of a config that leaves them to its data, which is not opened here.
+# ImageNet's sizes, for configs that take them from the data.
 _NUM_CLASSES = 1000
 _NUM_EXAMPLES = 1_281_167
 
@@ -19,16 +19,16 @@ _FLAGS = {'true': True, 'false': False}
 def override(
   config: ml_collections.ConfigDict, text: str
 ) -> ml_collections.ConfigDict:
-  """A copy of a config with some keys changed.
+  """Returns a copy of a config with some keys changed.
 
   Args:
-    config: not changed.
+    config: the config to copy.
     text: `model.scan=true,accumulation_steps=2`; commas within brackets
       belong to a value: `image_size=(64,64)`.
 
   Raises:
-    ValueError: it is not of that form, there is no such key, or the value is
-      not of the key's type.
+    ValueError: the text does not have that form, a key does not exist, or a
+      value has the wrong type.
   """
   config = copy.deepcopy(config)
   for part in re.split(r',(?![^()]*\))', text):
@@ -69,13 +69,13 @@ def _value(part: str, text: str, kind: type) -> Any:
 
 
 def resolve(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Fills in what would follow from the data, without opening any.
+  """Resolves a config without opening its data.
 
   Sizes that the config leaves open are ImageNet's.
   """
   config = copy.deepcopy(config)
   if not config.data.dataset:
-    config.data.dataset = 'synthetic'  # Only named, never opened.
+    config.data.dataset = 'synthetic'  # No data set is opened.
   config_lib.validate(config)
   return config_lib.resolve(
     config,

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.measure import timing
 
 _ROOT = pathlib.Path(__file__).parents[2]
-# What a launch prints when it gets somewhere. JAX, asked to log, says when the
-# step is compiled, or loaded; it is dispatched at once then.
+# Lines of a launch's output that mark its progress.
 MARKS = {
   'weights_sec': r'Fresh weights\.',
   'dispatched_sec': r'First step dispatched\.',
@@ -30,13 +29,14 @@ def launch(arguments: Sequence[str], timeout: float) -> dict[str, float]:
 
   Args:
     arguments: its flags; the work directory must be new.
-    timeout: seconds.
+    timeout: seconds until the launch counts as failed.
 
   Returns:
     Seconds from the launch to each of `MARKS`.
 
   Raises:
-    ValueError: it ended, or the time was up, before the first step was done.
+    ValueError: the process ended, or the timeout expired, before the first step
+      was done.
   """
   start = time.monotonic()
   process = subprocess.Popen(
@@ -58,16 +58,16 @@ def launch(arguments: Sequence[str], timeout: float) -> dict[str, float]:
       if 'done_sec' in found:
         break
   finally:
-    # With the processes it started.
+    # Killing the group also ends the processes that the launch started.
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
   if len(found) < len(MARKS):
     raise ValueError(
-      f'vit_jax.main {" ".join(arguments)} ended, or was not done with its'
-      f' first step within {timeout:g} s (--timeout). It reached'
-      f' {list(found) or "nothing"}, and printed last:\n'
+      f'vit_jax.main {" ".join(arguments)} ended, or did not finish its first'
+      f' step within {timeout:g} s (--timeout). It reached'
+      f' {list(found) or "nothing"}. The end of its output:\n'
       + ''.join(printed[-15:])
     )
   return found
@@ -76,11 +76,11 @@ def launch(arguments: Sequence[str], timeout: float) -> dict[str, float]:
 def _lines(
   process: subprocess.Popen, deadline: float
 ) -> Iterator[tuple[float, str]]:
-  """Yields (when it came, line) until the output ends or the time is up."""
+  """Yields (time, line) until the output ends or the deadline passes."""
   lines = queue.SimpleQueue()
 
   def read():
-    # Closed under its hands once the process is killed.
+    # After the kill, stdout may be closed while this thread reads it.
     with contextlib.suppress(ValueError):
       for line in process.stdout:
         lines.put((time.monotonic(), line))
@@ -100,19 +100,19 @@ def _lines(
 def measure(
   arguments: Sequence[str], *, rounds: int, timeout: float
 ) -> dict[str, dict]:
-  """Launches cold and warm in turns.
+  """Alternates launches with a cold and a warm compilation cache.
 
   Args:
-    arguments: flags of `vit_jax.main` but --workdir and --compilation_cache.
-    rounds: launches of either kind.
+    arguments: flags of `vit_jax.main` without --workdir, --compilation_cache.
+    rounds: launches of each kind.
     timeout: seconds for a launch.
 
   Returns:
     `cold` and `warm`: each of `MARKS` (see `timing.statistics`), and the
-    ratios of `timing.compare`, of `dispatched_sec`.
+    ratios of `timing.compare` for `dispatched_sec`.
 
   Raises:
-    ValueError: a launch did not get to its first step.
+    ValueError: a launch did not finish its first step.
   """
   with tempfile.TemporaryDirectory() as folder:
     caches = iter(range(2 * rounds))

@@ -1,7 +1,7 @@
-"""Interleaved measurements, their statistics, and where they were made.
+"""Interleaved measurements, their statistics and their environment.
 
-What is compared takes turns, A B A B ..., so that whatever else the machine
-does hurts all alike, and ratios are taken within a round.
+Settings take turns, A B A B ..., so that other work on the machine slows all of
+them equally. Paired ratios are taken within a round.
 """
 
 import datetime
@@ -22,7 +22,7 @@ from vit_jax.runtime import progress
 Sample = TypeVar('Sample')
 Clock = Callable[[], float]
 
-# Variables that change what is measured.
+# Environment variables that can change the measurements.
 _VARIABLES = (
   'JAX_PLATFORMS',
   'JAX_DEFAULT_MATMUL_PRECISION',
@@ -31,12 +31,12 @@ _VARIABLES = (
   'XLA_FLAGS',
   'XLA_PYTHON_CLIENT_MEM_FRACTION',
 )
-# Seconds between two lines that say how far it is.
+# Seconds between two lines of progress.
 _SAY_EVERY = 5.0
 
 
 def say(text: str) -> None:
-  """Prints for people: stdout is for the JSON."""
+  """Prints to stderr, because stdout is for the JSON."""
   print(text, file=sys.stderr, flush=True)
 
 
@@ -46,15 +46,15 @@ def interleave(
   *,
   clock: Clock = time.monotonic,
 ) -> dict[str, list[Sample]]:
-  """Lets all take turns, and says now and then how long it will be.
+  """Runs all turns alternately, and prints the remaining time now and then.
 
   Args:
-    turns: by name, what does one turn and returns what it measured.
-    rounds: how many turns each gets.
-    clock: seconds, for the time that is left.
+    turns: name -> function that does one turn and returns its measurement.
+    rounds: the number of turns for each name.
+    clock: returns seconds, for the remaining time.
 
   Returns:
-    Name -> what its turns returned, in order.
+    Name -> the results of its turns, in order.
   """
   samples = {name: [] for name in turns}
   start = said = clock()
@@ -72,18 +72,18 @@ def interleave(
 def seconds_of(
   function: Callable[[], Any], *, clock: Clock = time.perf_counter
 ) -> float:
-  """Seconds until all that a function returns is computed."""
+  """Returns the seconds until a function's results are computed."""
   before = clock()
   jax.block_until_ready(function())
   return clock() - before
 
 
 def statistics(values: Sequence[float]) -> dict[str, Any]:
-  """Median, extremes and spread of some measurements.
+  """Returns median, extremes and spread of some measurements.
 
   Returns:
-    `median`, `min`, `max`, `count`, `values`, and `spread`: the distance of
-    the quartiles over the median.
+    `median`, `min`, `max`, `count`, `values`, and `spread`: the interquartile
+    range over the median.
   """
   lower, median, upper = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
   return {
@@ -100,12 +100,12 @@ def compare(samples: Mapping[str, Sequence[float]]) -> dict[str, dict]:
   """Compares all settings with the first one.
 
   Args:
-    samples: name -> measurements, as many for each, in the order of rounds.
+    samples: name -> one measurement per round, in order.
 
   Returns:
-    Name -> its `statistics`, and `ratio`: its median over the first one's;
-    `paired_ratio`: the median over the rounds of the ratio within a round,
-    which noise that lasts longer than a round does not touch; and
+    Name -> its `statistics`; `ratio`, its median over the first setting's;
+    `paired_ratio`, the median over the rounds of the ratio within a round,
+    which noise that lasts longer than a round does not change; and
     `paired_ratio_quartiles`.
   """
   first = next(iter(samples.values()))
@@ -123,10 +123,11 @@ def compare(samples: Mapping[str, Sequence[float]]) -> dict[str, dict]:
 
 
 def environment(devices: bool = True) -> dict[str, Any]:
-  """What a measurement depends on beside the program.
+  """Returns versions, commit, load, variables and devices for the results.
 
   Args:
-    devices: whether to ask JAX for its devices, which takes hold of them.
+    devices: whether to ask JAX for its devices, which then belong to this
+      process.
   """
   found = {
     'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
@@ -148,7 +149,7 @@ def environment(devices: bool = True) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-  """The commit of this code, with a `+` if files differ from it."""
+  """Returns the commit of this code, with a `+` if files differ from it."""
   folder = pathlib.Path(__file__).parent
   try:
     commit, changes = (

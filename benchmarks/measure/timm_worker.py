@@ -1,6 +1,7 @@
-"""A process of `gpu_vs_timm`: timm's model, trained as is usual in PyTorch.
+"""A worker process of `gpu_vs_timm`: timm's model, trained in PyTorch's way.
 
-Imports neither JAX nor anything else of this repository.
+It imports neither JAX nor other files of this repository: its interpreter may
+have no JAX.
 """
 
 import json
@@ -10,12 +11,12 @@ import sys
 import time
 from typing import Any
 
-# timm's names of the paper's and AugReg's sizes.
+# timm's names for the paper's and AugReg's sizes.
 _SIZES = {'Ti': 'tiny', 'S': 'small', 'B': 'base', 'L': 'large', 'H': 'huge'}
 
 
 def timm_name(model: str) -> str:
-  """`ViT-B/16` as timm calls it; ValueError if it is no such name."""
+  """Returns timm's name for `ViT-B/16` and the like; else raises ValueError."""
   found = re.fullmatch(r'ViT-(Ti|S|B|L|H)/(\d+)', model)
   if not found:
     raise ValueError(
@@ -27,21 +28,21 @@ def timm_name(model: str) -> str:
 
 
 def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
-  """Measures.
+  """Measures the training step of a task.
 
   Args:
     task: see `jax_worker.main`; also `device`, 'cuda' or 'cpu', and `compile`,
-      whether torch.compile is used.
-    torch: the package.
-    timm: the package.
+      whether to use torch.compile.
+    torch: the imported package.
+    timm: the imported package.
 
   Returns:
     See `gpu_vs_timm.work`.
   """
   device, cuda = torch.device(task['device']), task['device'] == 'cuda'
   if cuda and not torch.cuda.is_available():
-    raise ValueError('torch sees no GPU: is this its build for CUDA?')
-  # Of products in float32, as far as there are any: TF32, as JAX's.
+    raise ValueError('torch sees no GPU. Install its build for CUDA.')
+  # Any float32 products use TF32, as in JAX.
   torch.set_float32_matmul_precision('high')
   depth = {'depth': task['depth']} if task['depth'] else {}
   model = timm.create_model(
@@ -71,7 +72,7 @@ def main(task: dict[str, Any], torch: Any, timm: Any) -> dict[str, Any]:
     loss_of = torch.compile(loss_of)
 
   def run(steps):
-    """Seconds until the device is done."""
+    """Returns the seconds until the device has finished the steps."""
     start = time.perf_counter()
     for _ in range(steps):
       loss_of(images, labels).backward()

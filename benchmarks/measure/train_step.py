@@ -1,4 +1,4 @@
-"""Compares training steps of a config with other values of its keys."""
+"""Compares a config's training step with variants of it."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def measure(
     ValueError: see `settings.override`, `training.plain` and
       `vit_jax.training.program.build`.
   """
-  # What is wrong with any of them should show before the first compiles.
+  # Resolving all configs first reports errors before any compilation.
   resolved = {'config': settings.resolve(config)}
   for text in against:
     if text in resolved:

@@ -1,4 +1,4 @@
-"""Training steps on synthetic data that can take turns."""
+"""Training steps on synthetic data, for interleaved measurements."""
 
 import dataclasses
 import math
@@ -20,18 +20,18 @@ from vit_jax.training import program as program_lib
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """One compiled training step, and what makes its arguments.
+  """One compiled training step, with functions that make its arguments.
 
   Attributes:
     init: makes a state on the devices.
-    make_batch: makes a batch there.
+    make_batch: makes a batch on the devices.
     step: compiled `(state, batch) -> (state, others)`; donates the state.
     abstract_state: shapes, dtypes and shardings of the state.
-    batch_size: images a step, of all devices.
-    devices: how many devices it runs on.
-    forward_macs: of one image.
-    facts: what is known before it runs: `params`, `trace_sec`, `compile_sec`,
-      `memory_gib`.
+    batch_size: images per step, of all devices together.
+    devices: the number of devices.
+    forward_macs: multiply-accumulates of one image's forward pass.
+    facts: figures known before the step runs: `params`, `trace_sec`,
+      `compile_sec`, `memory_gib`.
   """
 
   init: Callable[[], Any]
@@ -44,14 +44,14 @@ class Step:
   facts: dict[str, Any]
 
   def turn(self, steps: int, warmup: int) -> float:
-    """Seconds a step, from a fresh state.
+    """Returns the seconds per step, from a fresh state.
 
-    The state lives for one turn only, so that what is compared need not fit
-    into memory together.
+    The state lives for one turn only, so that the states of all compared steps
+    need not fit into memory together.
 
     Args:
-      steps: dispatched one after the other and timed as a whole.
-      warmup: steps before them that are not timed.
+      steps: the number of timed steps, which are dispatched without waiting.
+      warmup: the number of untimed steps before them.
     """
     state, batch = self.init(), self.make_batch()
     for _ in range(warmup):
@@ -68,10 +68,10 @@ class Step:
 
 
 def ours(config: ml_collections.ConfigDict) -> Step:
-  """The very step that the trainer runs.
+  """Returns the same step that training runs.
 
   Args:
-    config: resolved.
+    config: the resolved config.
   """
   layout = sharding.build(**config.mesh)
   program = program_lib.build(config, layout)
@@ -90,9 +90,9 @@ def ours(config: ml_collections.ConfigDict) -> Step:
 
 
 def plain(config: ml_collections.ConfigDict) -> Step:
-  """The same training written plainly, see `plain_vit`.
+  """Returns the plain form of the same step, see `plain_vit`.
 
-  The batch is split over the devices and all else is copied to each.
+  The batch is split over the devices; everything else is copied to each device.
 
   Raises:
     ValueError: the config's model or optimizer has no plain form.
@@ -107,7 +107,7 @@ def plain(config: ml_collections.ConfigDict) -> Step:
   expected = _count(program.shapes.params)
   if (params := _count(state[0])) != expected:
     raise ValueError(
-      f'the plain model has {params:,} parameters and {config.model.name}'
+      f'the plain model has {params:,} parameters but {config.model.name} has'
       f' {expected:,}: they are not the same model.'
     )
   batch = {k: program.abstract_batch[k] for k in ('image', 'label')}
@@ -166,14 +166,14 @@ def _step(
 def _batch_maker(
   batch: Mapping[str, jax.ShapeDtypeStruct], num_classes: int
 ) -> Callable[[], dict[str, jax.Array]]:
-  """Jits what makes random images and labels where the batch lives."""
+  """Returns a jitted function that makes a random batch on its devices."""
 
   def make():
     key = jax.random.key(0)
     arrays = {}
     for name, x in batch.items():
       if name == 'image':
-        # 0..255 and not the dtype's full range, should it be another.
+        # Pixels are in 0..255 even if the dtype has a larger range.
         arrays[name] = jax.random.randint(key, x.shape, 0, 256).astype(x.dtype)
       elif name == 'label':
         arrays[name] = jax.random.randint(key, x.shape, 0, num_classes, x.dtype)
@@ -189,7 +189,7 @@ def _batch_maker(
 
 
 def _memory_gib(compiled: jax.stages.Compiled) -> float | None:
-  """A device's memory for arguments, results and all between, in GiB."""
+  """Returns a device's memory for arguments, results, temporaries, in GiB."""
   memory = compiled.memory_analysis()
   if memory is None:
     return None
@@ -211,17 +211,17 @@ def figures(
   seconds: Mapping[str, Sequence[float]],
   peak: float | None,
 ) -> dict[str, dict[str, Any]]:
-  """What was measured, in the units people use.
+  """Converts measured step times to the reported figures.
 
   Args:
-    steps: by name.
-    seconds: a step, for each turn, by the same names.
+    steps: name -> step.
+    seconds: name -> seconds per step, for each turn.
     peak: TFLOP/s of a device; None leaves the MFU out.
 
   Returns:
     Name -> `step_ms` (see `timing.statistics`), `images_per_sec`,
     `images_per_sec_per_device`, `mfu`, `batch_size`, the step's facts, and
-    the ratios of `timing.compare`, of the time an image takes.
+    the ratios of `timing.compare` for the time per image.
   """
   an_image = {
     name: [value / steps[name].batch_size for value in values]

@@ -1,4 +1,4 @@
-"""Attention's times and errors."""
+"""Guards: the attention benchmark's reference, errors and figures are right."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from vit_jax.models import dot_product
 
 
 def test_reference():
-  """Against JAX's derivative of the definition."""
+  """The reference equals JAX's derivative of the definition, in float64."""
   arrays = attention.inputs((2, 5, 3, 4), 'float32', 4.0)
 
   def definition(query, key, value):
@@ -37,14 +37,14 @@ def test_scale_of_the_logits():
 
 def test_error():
   expected = [np.array([1.0, -4.0]), np.array([0.5])]
-  # 0.2 of 4, and 0.1 of 0.5.
+  # The relative differences are 0.2 / 4 and 0.1 / 0.5.
   found = [np.array([1.2, -4.0]), np.array([0.4])]
   assert attention.error(found, expected) == pytest.approx(0.2)
   assert attention.error(expected, expected) == 0
 
 
 def test_measure(monkeypatch):
-  """A wrong implementation shows, and one that cannot run is left out."""
+  """A wrong implementation has a large error; one that fails is left out."""
 
   def unscaled(query, key, value):
     return dot_product.plain(query * query.shape[-1] ** 0.5, key, value)
@@ -70,7 +70,7 @@ def test_measure(monkeypatch):
       assert result[f'{kind}_ratio'] == pytest.approx(
         result[f'{kind}_ms']['median'] / first[f'{kind}_ms']['median']
       )
-    # 12 operations for each of B H L^2 K.
+    # Both passes need 12 operations for each of B * H * L^2 * K.
     assert result['tflops'] == pytest.approx(
       12 * 2 * 2 * 81 * 4 / result['forward_backward_ms']['median'] / 1e9
     )

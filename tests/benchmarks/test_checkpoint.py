@@ -1,4 +1,4 @@
-"""Times of saving and restoring."""
+"""Guards: the checkpoint benchmark times saving, stalls and restoring."""
 
 import time
 
@@ -13,7 +13,7 @@ from tests.benchmarks import tiny
 
 @pytest.fixture
 def one_array(monkeypatch):
-  """In the place of a model: quick to compile and to fingerprint."""
+  """Replaces the model by an array, which compiles and saves quickly."""
 
   def state():
     return {'w': jnp.zeros(250_000)}
@@ -74,13 +74,13 @@ def test_only_one_mode_waits(tmp_path, one_array, monkeypatch):
   for mode in checkpoint.MODES:
     found[mode] = checkpoint.turn(step, directory, mode, 4), len(waited)
     waited.clear()
-  # Both wait before they restore.
+  # Both modes that save also wait before they restore.
   assert [calls for _, calls in found.values()] == [0, 1, 2]
   assert 0.2 < found['waiting'][0]['call_sec'] < found['waiting'][0]['loop_sec']
 
 
 def test_keeps_what_is_there(tmp_path, one_array):
   (tmp_path / 'precious').write_text('')
-  with pytest.raises(ValueError, match='exists: it is filled and removed'):
+  with pytest.raises(ValueError, match='exists, but it will be filled'):
     checkpoint.measure(tiny.config(), epath.Path(tmp_path), steps=2, rounds=1)
   assert (tmp_path / 'precious').exists()

@@ -1,4 +1,4 @@
-"""The programs from outside: help, messages, tables and JSON."""
+"""Guards: the benchmark commands' help, messages, tables and JSON."""
 
 import json
 import pathlib
@@ -14,7 +14,8 @@ PROGRAMS = sorted(
   if path.stem not in ('__init__', 'report')
 )
 
-# Each command line in a fork of a process that has imported everything.
+# Runs each command line in a fork of a process that has imported everything,
+# because imports take seconds.
 _DRIVER = """
 import json, os, runpy, sys, traceback
 from benchmarks.measure import (
@@ -75,7 +76,7 @@ COMMANDS = {
 
 @pytest.fixture(scope='module')
 def outcomes(tmp_path_factory):
-  """Name -> (exit code, stdout, stderr), and the folder."""
+  """Returns name -> (exit code, stdout, stderr), and the folder for files."""
   folder = tmp_path_factory.mktemp('commands')
   commands = [
     (program, [a.replace('FOLDER', str(folder)) for a in arguments])
@@ -127,10 +128,10 @@ def test_train_step(outcomes):
     assert result['images_per_sec_per_device'] == pytest.approx(rate / 2)
     assert result['ratio'] == pytest.approx(ours['images_per_sec'] / rate)
     assert result['compile_sec'] > 0
-    # Parameters, Adam's two moments and the gradient.
+    # These are the parameters, Adam's two moments and the gradient in float32.
     assert result['memory_gib'] * 2**30 > 16 * result['params']
-  # 4 patches of 768 values, D = 12, 5 tokens, an MLP of 24 and a hidden layer
-  # before the 1000 classes.
+  # The model has 4 patches of 768 values, D = 12, 5 tokens, an MLP of 24, and a
+  # hidden layer before the 1000 classes.
   macs = 4 * 768 * 12 + 5 * (4 * 144 + 2 * 12 * 24) + 2 * 25 * 12 + 144 + 12_000
   assert ours['params'] == plain['params']
   assert ours['mfu'] == pytest.approx(

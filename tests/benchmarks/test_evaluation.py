@@ -1,4 +1,4 @@
-"""An evaluation's throughput."""
+"""Guards: the evaluation benchmark measures the named evaluation's speed."""
 
 import pytest
 

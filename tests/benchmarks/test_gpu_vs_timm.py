@@ -1,4 +1,4 @@
-"""The comparison with timm, and the processes it is made of."""
+"""Guards: the comparison with timm and its worker processes."""
 
 import json
 import os
@@ -61,8 +61,8 @@ def test_measure(monkeypatch):
   ours = results['ours']
   assert ours['step_ms']['values'] == [100] * 4
   assert ours['images_per_sec'] == pytest.approx(40)
-  assert ours['compile_sec'] == 1  # The first process's.
-  # 4 patches of 768 values and 5 tokens; D = 192, 10 classes.
+  assert ours['compile_sec'] == 1  # From the first process.
+  # The model has 4 patches of 768 values, 5 tokens, D = 192 and 10 classes.
   macs = 4 * 768 * 192 + 5 * 12 * 192**2 + 2 * 25 * 192 + 1920
   assert ours['mfu'] == pytest.approx(40 * 6 * macs / 756e12)
 
@@ -98,7 +98,7 @@ def test_jax_worker():
   task = {'contender': 'plain', 'model': 'ViT-Ti/16', **TASK}
   found = jax_worker.main(task)
   assert len(found['seconds']) == 2
-  # Patches, class token, 5 positions, a block, the last norm, the head.
+  # The sum is: patches, class token, 5 positions, a block, last norm, head.
   block = 4 * (192**2 + 192) + 2 * 192 * 768 + 768 + 192 + 4 * 192
   expected = 768 * 192 + 192 + 192 + 5 * 192 + block + 2 * 192 + 1930
   assert found['params'] == expected

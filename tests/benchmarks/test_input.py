@@ -1,4 +1,4 @@
-"""The speed of the input pipeline, and what the loop waits for it."""
+"""Guards: the input benchmark measures the pipeline's speed and the stalls."""
 
 import cv2
 import pytest
@@ -15,7 +15,7 @@ def test_images(tmp_path):
   assert info.class_names == ('a', 'b')
   for path in tmp_path.glob('train/*/*.jpg'):
     assert cv2.imread(str(path)).shape == (375, 500, 3)
-    # ImageNet's have 110 KB on average.
+    # ImageNet's files have 110 KB on average.
     assert 50_000 < path.stat().st_size < 200_000
 
 
@@ -59,14 +59,14 @@ def test_measure(tmp_path):
 
 
 def test_stall_is_what_the_step_does_not_hide(monkeypatch):
-  """Batches of 40 ms: a step of 60 ms hides them, one of 0 ms nothing."""
+  """A batch takes 40 ms: a step of 60 ms hides it, a step of 0 ms does not."""
 
   def batches(*_, **__):
     def generate():
       clock = measure_input.time.monotonic
       ready = clock()
       while True:
-        ready = max(ready + 0.04, clock() - 0.04)  # One is made ahead.
+        ready = max(ready + 0.04, clock() - 0.04)  # One batch is made ahead.
         measure_input.time.sleep(max(0.0, ready - clock()))
         yield {}
 

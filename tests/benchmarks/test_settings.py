@@ -1,4 +1,4 @@
-"""Overrides of a config as one text."""
+"""Guards: a text overrides config keys, and sizes follow without data."""
 
 import re
 
@@ -21,7 +21,7 @@ def test_override():
   assert found.model.remat == 'full'
   assert found.accumulation_steps == 4
   assert found.model.patch_size == (8,)
-  # The original is as it was.
+  # The original did not change.
   assert config.model.scan is None
   assert config.image_size == (224, 224)
 

@@ -1,4 +1,4 @@
-"""Launches and what they print; the programs launched are small scripts."""
+"""Guards: the start-up benchmark times launches, which are scripts here."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from benchmarks.measure import start_up
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-# In the place of training: slower where the cache is empty.
+# Replaces training; it is slower when the cache is empty.
 _SCRIPT = """
 import pathlib, sys, time
 flags = dict(a.split('=', 1) for a in sys.argv[4:] if '=' in a)
@@ -32,7 +32,7 @@ time.sleep(600)
 
 @pytest.fixture
 def interpreter(monkeypatch, tmp_path):
-  """Makes a script what is launched instead of Python."""
+  """Makes `start_up` launch a script in place of `vit_jax.main`."""
 
   def write(script):
     (tmp_path / 'script.py').write_text(script)
@@ -50,7 +50,7 @@ def test_cold_and_warm(interpreter):
   interpreter(_SCRIPT)
   start = time.monotonic()
   results = start_up.measure(['--flag=1'], rounds=2, timeout=60)
-  assert time.monotonic() - start < 60  # None of them slept on.
+  assert time.monotonic() - start < 60  # No script slept on after its kill.
   cold, warm = results['cold'], results['warm']
   for result in (cold, warm):
     assert result['dispatched_sec']['count'] == 2
@@ -62,13 +62,13 @@ def test_cold_and_warm(interpreter):
   assert warm['ratio'] == pytest.approx(
     warm['dispatched_sec']['median'] / cold['dispatched_sec']['median']
   )
-  # Each cold launch had a cache of its own.
+  # Each cold launch had an empty cache.
   assert warm['dispatched_sec']['max'] < cold['dispatched_sec']['max']
 
 
 def test_ends_too_early(interpreter):
   interpreter('print("Fresh weights.")\nprint("error: no such thing")')
-  message = r"It reached \['weights_sec'\], (.|\n)*error: no such thing\n$"
+  message = r"It reached \['weights_sec'\]\. (.|\n)*error: no such thing\n$"
   with pytest.raises(ValueError, match=message):
     start_up.launch(['--a=b'], timeout=60)
 
@@ -84,7 +84,7 @@ def test_takes_too_long(interpreter, tmp_path):
     os.kill(int((tmp_path / 'pid').read_text()), 0)
 
 
-@pytest.mark.slow  # Two real launches.
+@pytest.mark.slow  # It launches real training twice.
 def test_command(tmp_path):
   subprocess.run(
     [

@@ -1,4 +1,4 @@
-"""Turns, statistics and ratios, by clocks that the tests set."""
+"""Guards: turns, statistics and ratios of the benchmarks, with a fake clock."""
 
 import itertools
 import json
@@ -28,8 +28,8 @@ def test_turns_alternate():
 
 
 def test_says_how_long_it_will_be(capsys):
-  # Started at 0; rounds end at 4, 8, 10, 20 and 25 s. Lines are 5 s apart, and
-  # there is none at the end.
+  # Turns start at 0 s; rounds end at 4, 8, 10, 20 and 25 s. Lines are at least
+  # 5 s apart, and the last round has no line.
   timing.interleave({'a': int}, 5, clock=_clock(0, 4, 8, 10, 20, 25))
   assert capsys.readouterr().err.splitlines() == [
     'round 2 of 5, ETA 0:12',
@@ -49,7 +49,7 @@ def test_waits_for_what_is_computed(monkeypatch):
 
 
 def test_statistics():
-  # Quartiles 2 and 4.
+  # The quartiles are 2 and 4.
   assert timing.statistics([5.0, 1.0, 3.0, 2.0, 4.0]) == {
     'median': 3.0,
     'min': 1.0,
@@ -61,17 +61,17 @@ def test_statistics():
 
 
 def test_compare():
-  # The machine was ten times slower in the third round, for both alike.
+  # The machine was slower in the third round, for both settings.
   found = timing.compare({'a': [1.0, 2.0, 10.0], 'b': [3.0, 4.0, 20.0]})
   assert found['a']['ratio'] == found['a']['paired_ratio'] == 1
   assert found['b']['median'] == 4
   assert found['b']['ratio'] == 2  # 4 / 2.
-  assert found['b']['paired_ratio'] == 2  # Of 3, 2 and 2.
+  assert found['b']['paired_ratio'] == 2  # The median of 3, 2 and 2.
   assert found['b']['paired_ratio_quartiles'] == [2, 2.5]
 
 
 def test_paired_ratio_is_taken_within_rounds():
-  # 10, 1 and 2 times as slow; the medians are 10 and 20.
+  # In the rounds b is 10, 1 and 2 times as slow. The medians are 10 and 20.
   found = timing.compare({'a': [1.0, 100.0, 10.0], 'b': [10.0, 100.0, 20.0]})
   assert found['b']['paired_ratio'] == 2
   assert timing.compare({'a': [1.0, 2.0, 9.0], 'b': [9.0, 2.0, 1.0]})['b'][
@@ -91,7 +91,8 @@ def test_environment():
 @pytest.mark.parametrize(
   'kind, expected',
   [
-    # By the cycles of the matrix units, hence not quite as advertised.
+    # TPU peaks follow from the cycles of the matrix units, so they differ a
+    # little from the advertised ones.
     ('TPU v3', 61.6),
     ('TPU v4', 275.2),
     ('TPU v5 lite', 196.6),
@@ -111,9 +112,9 @@ def test_peaks(kind, expected):
 
 
 def test_mfu():
-  # ViT-B/16 is 17.5 GMACs: 100 images/s are 10.5 TFLOP/s.
+  # ViT-B/16 needs 17.5 GMACs, so training at 100 images/s is 10.5 TFLOP/s.
   assert peaks.mfu(100, 17_500_000_000, 1, 105.0) == pytest.approx(0.1)
   assert peaks.mfu(100, 17_500_000_000, 2, 105.0) == pytest.approx(0.05)
   assert peaks.mfu(100, 17_500_000_000, 1, None) is None
-  assert peaks.of_device(None) is None  # A CPU's is not known.
+  assert peaks.of_device(None) is None  # The peak of a CPU is not known.
   assert peaks.of_device(3.0) == 3.0

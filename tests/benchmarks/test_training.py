@@ -1,4 +1,4 @@
-"""Steps that take turns, and the plain model they are compared with."""
+"""Guards: the train-step benchmark and its plain model, which equals ours."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from vit_jax import models, sharding
 from vit_jax.training import losses
 from vit_jax.training import program as program_lib
 
-# From our names to those of plain_vit's modules.
+# Names of our modules -> names of plain_vit's modules.
 _BLOCK = {
   'LayerNorm_0': 'LayerNorm_0',
   'LayerNorm_1': 'LayerNorm_1',
@@ -39,13 +39,13 @@ def _as_plain(params):
 
 
 def _pair():
-  """A config's model and its plain form, with the same random parameters."""
+  """Returns a resolved config, its program and random parameters."""
   config = tiny.config(depth=2, representation_size=8)
   config.num_classes = 5
-  config.mesh.data = 1  # Quicker to compile than for all eight.
+  config.mesh.data = 1  # Compiles faster than for all eight devices.
   config.optimizer.weight_decay = 0.1
   config.optimizer.clip_norm = 0.5
-  # An update is then about the gradient, not its sign.
+  # With a large eps, updates depend on the gradient's size, not only its sign.
   config.optimizer.eps = 1.0
   config.schedule = config_lib.schedule('constant', peak=1.0, warmup_steps=0)
   config = settings.resolve(config)
@@ -142,7 +142,7 @@ def _fake_step(run=None, batch_size=1):
 
 
 def test_figures():
-  """Steps of 0.1 and 0.4 s; the second has twice the images."""
+  """The steps take 0.1 and 0.4 s; the second has twice as many images."""
   steps = {'config': _fake_step(batch_size=8), 'b': _fake_step(batch_size=16)}
   seconds = {'config': [0.1, 0.1, 0.3], 'b': [0.4, 0.4, 0.4]}
   found = training.figures(steps, seconds, peak=1.0)
@@ -159,7 +159,7 @@ def test_figures():
 
 
 def test_a_turn_starts_afresh():
-  """And times just the steps it should."""
+  """Each turn begins with a fresh state and runs `warmup` + `steps` steps."""
   calls = []
 
   def run(state, batch):

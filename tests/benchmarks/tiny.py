@@ -4,7 +4,7 @@ from tests.tiny_run import tiny_config
 
 
 def config(dataset='synthetic', **model):
-  """16 px, one block of width 16, a batch of 8: one for each device."""
+  """Returns a config with 16 px, one block, and one image for each device."""
   return tiny_config(
     {
       'data.dataset': dataset,

@@ -1,4 +1,4 @@
-"""Rollout and mean distance, against loops and known numbers."""
+"""Guards: rollout and mean distance equal naive loops and known numbers."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def _random(depth, batch, heads, length, seed=0):
 
 
 def _naive_rollout(weights, prefix, grid):
-  """§D.8 for each image by itself."""
+  """§D.8 with loops over images, blocks and heads."""
   depth, batch, heads, length, _ = weights.shape
   maps = []
   for b in range(batch):
@@ -33,7 +33,7 @@ def _naive_rollout(weights, prefix, grid):
 
 
 def _naive_distance(weights, prefix, grid, image_size):
-  """§D.7, a pair of patches after the other."""
+  """§D.7 with a loop over all pairs of patches."""
   depth, batch, heads = weights.shape[:3]
   rows, columns = grid
   high, wide = image_size[0] / rows, image_size[1] / columns
@@ -62,8 +62,8 @@ def test_rollout_is_the_naive_product(prefix, depth):
 
 
 def test_rollout_of_two_blocks_by_hand():
-  # The class token looks at patch 1 in the last block, and patch 1 at patch 0
-  # in the first; each also keeps half of itself.
+  # The class token attends to patch 1 in the last block, and patch 1 to patch 0
+  # in the first. The residual connection keeps half of each token.
   first = np.eye(3)[[0, 1, 1]]
   last = np.eye(3)[[2, 1, 2]]
   weights = np.stack([first, last])[:, None, None]
@@ -97,7 +97,8 @@ def test_uniform_attention_is_half_an_image_away(side, expected):
 
 
 def test_what_the_class_token_takes_is_no_distance():
-  # Half to the class token, half to the one other patch, 16 px away.
+  # Half of the attention is on the class token, and half on the other patch,
+  # which is 16 px away.
   weights = np.zeros((1, 1, 1, 3, 3))
   weights[..., 0, :] = 1 / 3
   weights[..., 1, :] = [0.5, 0, 0.5]

@@ -1,4 +1,4 @@
-"""The weights of attention, against NumPy and the model's own output."""
+"""Guards: captured attention weights match NumPy and the model's own output."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def _images(count=2, seed=1):
 
 
 def _params(model):
-  """Random ones of a size that makes neither flat nor sharp softmaxes."""
+  """Random parameters whose softmaxes are neither flat nor sharp."""
   return jax.tree.map(lambda a: 0.3 * a, tiny.params(model, SIZE))
 
 
@@ -34,7 +34,7 @@ def _layer_norm(x, params):
 
 
 def _attention_input(params, images, model):
-  """The first block's attention's input and parameters, in float64."""
+  """Returns the input and parameters of the first attention, in float64."""
   _, out = model.apply({'params': params}, images)
   block = jax.tree.map(np.float64, params['Transformer']['encoderblock_0'])
   y = _layer_norm(np.float64(out['embedded']), block['LayerNorm_0'])
@@ -42,7 +42,7 @@ def _attention_input(params, images, model):
 
 
 def _naive(y, params):
-  """[B, H, L, L] by loops, with a relative embedding if there is one."""
+  """Computes the weights [B, H, L, L] with loops."""
   query, key = (
     np.einsum('bld,dhk->blhk', y, params[name]['kernel']) + params[name]['bias']
     for name in ('query', 'key')
@@ -127,7 +127,7 @@ def test_capture_changes_neither_logits_nor_weights(implementation, pooling):
 
 
 def test_lanes_attention_in_two_parts_has_the_weights_in_order():
-  # 128 patches and a class token, which is projected by itself.
+  # There are 128 patches, and a class token that is projected separately.
   model = tiny.vit(depth=1, attention_implementation='lanes')
   params = jax.tree.map(lambda a: 0.3 * a, tiny.params(model, (32, 64)))
   images = jnp.asarray(
@@ -180,7 +180,7 @@ def test_weights_of_bfloat16_models_are_float32_and_sum_to_one():
 def test_pieces_are_small_and_together_all(monkeypatch):
   model = tiny.vit()
   params, images = _params(model), _images(5)
-  # An image has 2 blocks x 2 heads x 17 x 17 floats: 4,624 bytes.
+  # An image has 2 blocks x 2 heads x 17 x 17 weights, in all 4,624 bytes.
   monkeypatch.setattr(capture, '_LIMIT', 2 * 4624)
   pieces = list(capture.in_pieces(model, params, images))
   assert [piece.shape[1] for piece in pieces] == [2, 2, 1]

@@ -1,4 +1,4 @@
-"""The command, on a run of two steps and on other kinds of models."""
+"""Guards: the inspect command draws every figure that a model supports."""
 
 import re
 import subprocess
@@ -36,7 +36,7 @@ def _files(*names):
 
 @pytest.fixture(scope='module')
 def digits(tmp_path_factory):
-  """A run of two steps, and a folder of ten of its images."""
+  """Makes a run of two steps, and a folder with ten of its test images."""
   folder = tmp_path_factory.mktemp('digits')
   config = eventful_config()
   config.total_steps = 2
@@ -63,7 +63,7 @@ def test_all_figures_of_a_run(digits, tmp_path):
   out = tmp_path / 'out'
   assert sorted(path.name for path in out.iterdir()) == _files(*ALL)
 
-  # The numbers are those that the functions give for the same images.
+  # The Python functions give the same numbers for the same images.
   rollouts = pd.read_csv(out / 'rollout.csv')
   assert rollouts['image'].unique().tolist() == [1, 2, 3, 4]
   names = rollouts['path'].unique().tolist()
@@ -92,7 +92,7 @@ def test_all_figures_of_a_run(digits, tmp_path):
   similarity = pd.read_csv(out / 'position_similarity.csv')
   assert len(similarity) == 16
   filters = pd.read_csv(out / 'filters.csv')
-  # Patches have 16 numbers, fewer than 28, and the kernel as many columns.
+  # Patches have 16 numbers, so there are 16 components and not 28.
   assert filters['component'].max() == 15
 
 
@@ -119,7 +119,7 @@ def _draw(model, tmp_path, size=(16, 16), channels=3):
     (
       tiny.vit(resnet_blocks=(1,), patch_size=1),
       ('attention_distance', 'position_similarity', 'rollout'),
-      "No filters: .*A hybrid's is applied to a feature map",
+      "No filters: .*A hybrid's kernel is applied to a feature map",
     ),
     (
       tiny.vit(pooling='gap', position_embedding='relative'),
@@ -134,7 +134,7 @@ def _draw(model, tmp_path, size=(16, 16), channels=3):
     (
       tiny.vit(position_site='every_layer', scan=True),
       ALL,
-      '2 blocks have position embeddings: drawn are those of 0',
+      '2 blocks have position embeddings; the figure shows block 0',
     ),
   ],
   ids=['hybrid', 'relative', 'axial', 'every layer'],

@@ -1,4 +1,4 @@
-"""What the figures show, and the files they become."""
+"""Guards: each figure shows the given numbers at the right places."""
 
 import numpy as np
 import pytest
@@ -18,11 +18,12 @@ def test_overlay_is_the_image_where_most_is_attended_to_and_black_elsewhere():
   picture = figures.overlay(image, attended)
   assert picture.shape == (64, 64, 3)
   assert (picture.min(), picture.max()) == (0, 1)
-  # The middle of that patch of 8 px is at 20 and 44.
+  # That patch of 8 px has its centre at row 20 and column 44.
   row, column = np.unravel_index(picture[..., 0].argmax(), (64, 64))
   assert abs(row - 19.5) <= 1
   assert abs(column - 43.5) <= 1
-  # A patch's Gaussian on a patch: half of it more than a patch away.
+  # The patch is blurred with a Gaussian of one patch: it has about half of its
+  # maximum a patch away.
   assert 0.4 < picture[19, 43 + 9, 0] < 0.75
   assert picture[60, 4].max() < 0.01
   np.testing.assert_array_equal(
@@ -52,7 +53,7 @@ def test_rollout_has_each_image_beside_its_overlay(count, across, down):
     )
     assert [text.get_text() for text in left.texts] == [str(i + 1)]
     assert not right.texts
-    # Side by side, of the images' aspect, inside the figure.
+    # Both are side by side, inside the figure, with the images' aspect ratio.
     a, b = left.get_position(), right.get_position()
     assert 0 < a.x0 < a.x1 < b.x0 < b.x1 < 1
     assert 0 < a.y0 == b.y0 < a.y1 < 1
@@ -60,7 +61,7 @@ def test_rollout_has_each_image_beside_its_overlay(count, across, down):
     assert a.width * width == pytest.approx(2 * a.height * height)
   assert len({round(a.get_position().x0, 6) for a in axes}) == 2 * across
   assert len({round(a.get_position().y0, 6) for a in axes}) == down
-  # Row by row from the top left.
+  # The pairs are ordered row by row from the top left.
   places = [(-a.get_position().y0, a.get_position().x0) for a in axes]
   assert places == sorted(places)
   titles = [a.get_title() for a in axes]

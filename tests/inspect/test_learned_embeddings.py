@@ -1,4 +1,4 @@
-"""Filters and similarities of embeddings that are known."""
+"""Guards: filters and similarities of known embeddings are as expected."""
 
 import numpy as np
 import pytest
@@ -9,15 +9,15 @@ from vit_jax.inspect import learned_embeddings
 
 
 def _kernel(variances, patch=2, channels=3, width=64):
-  """A kernel of orthonormal components with given variances, and those.
+  """Makes a kernel from orthonormal components with the given variances.
 
   Returns:
-    [P, P, C, D] and [components, P, P, C].
+    The kernel [P, P, C, D], and the components [components, P, P, C].
   """
   rng = np.random.default_rng(0)
   size = patch * patch * channels
   components = np.linalg.qr(rng.normal(size=(size, size)))[0][: len(variances)]
-  # Orthogonal amounts of each component with mean 0.
+  # Amounts of each component in each filter: orthogonal, with mean 0.
   amounts = rng.normal(size=(width, len(variances)))
   amounts = np.linalg.qr(amounts - amounts.mean(axis=0))[0] * np.sqrt(variances)
   mean = rng.normal(size=size)
@@ -31,7 +31,7 @@ def test_filters_are_the_known_components_in_order_of_variance():
   found = learned_embeddings.filters(kernel, 3)
   assert found.shape == (3, 2, 2, 3)
   for image, component in zip(found, components[[1, 2, 0]], strict=True):
-    # Scaled by the largest number in size, which is positive.
+    # The number of largest magnitude becomes 1.
     signed = component / component.flat[np.abs(component).argmax()]
     np.testing.assert_allclose(image, 0.5 + signed / 2, atol=1e-6)
 
@@ -55,7 +55,7 @@ def test_28_filters_are_the_default():
 @pytest.mark.parametrize(
   'shape, components, message',
   [
-    ((1, 1, 128, 16), 4, "A hybrid's is applied to a feature map"),
+    ((1, 1, 128, 16), 4, "A hybrid's kernel is applied to a feature map"),
     ((4, 4, 3, 16), 17, r'17 principal components .*: expected 1 to 16'),
     ((2, 2, 1, 16), 5, 'expected 1 to 4'),
     ((2, 2, 1, 16), 0, 'expected 1 to 4'),
@@ -93,7 +93,7 @@ def test_similarity_of_a_2d_embedding_counts_its_column_and_its_row():
   found = learned_embeddings.position_similarity(
     _encoder(x_embedding=x, y_embedding=y, cls_embedding=cls), (2, 3)
   )
-  # Half of the embedding for the same column, half for the same row.
+  # An equal column gives 0.5, and so does an equal row.
   np.testing.assert_allclose(found[0, 0], [[1, 0.5, 1], [0.5, 0, 0.5]])
   np.testing.assert_allclose(found[1, 1], [[0, 0.5, 0], [0.5, 1, 0.5]])
 

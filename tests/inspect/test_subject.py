@@ -1,4 +1,4 @@
-"""Which model is looked into, and which images it looks at."""
+"""Guards: the right model and images are loaded for inspection."""
 
 import cv2
 import numpy as np
@@ -14,7 +14,7 @@ from vit_jax.interop import arrays
 
 
 def _npz(path, model, size=(8, 8), head=True, **described):
-  """A file of arrays alone, as the released ones are."""
+  """Writes a .npz file of arrays without a description, like released files."""
   params = tiny.params(model, size)
   interop.save_npz(path, params, model, image_size=size, **described)
   if not described:
@@ -84,7 +84,7 @@ def test_weights_of_another_model_than_the_config_are_refused(tmp_path):
 
 
 def test_a_config_of_stages_is_refused(tmp_path):
-  with pytest.raises(ValueError, match=r"is of stages.*\['stages'\]"):
+  with pytest.raises(ValueError, match=r"has several stages.*\['stages'\]"):
     subject.load(str(tmp_path / 'a.npz'), config={'stages': {}})
 
 
@@ -124,7 +124,7 @@ def test_the_choice_is_random_and_follows_from_the_seed():
   chosen = subject.choose(paths, 5, seed=0)
   assert len(set(chosen)) == 5
   assert chosen == subject.choose(paths, 5, seed=0)
-  # More images go on with the same ones first.
+  # A choice of more images begins with the same ones.
   assert chosen == subject.choose(paths, 9, seed=0)[:5]
   assert chosen != subject.choose(paths, 5, seed=1)
   assert sorted(subject.choose(paths, 200, seed=0)) == sorted(paths)

@@ -1,4 +1,4 @@
-"""The source distribution and the wheel, built once from a copy."""
+"""Fixtures: the source distribution and the wheel, built once from a copy."""
 
 import dataclasses
 import pathlib
@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 _BUILD = """
 import sys
 from setuptools import build_meta
-to = sys.argv[1]  # Building sets it to something else.
+to = sys.argv[1]  # Building changes sys.argv.
 build_meta.build_sdist(to)
 build_meta.build_wheel(to)
 """
@@ -33,14 +33,14 @@ def git(folder, *words):
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-  """What was built.
+  """The built archives.
 
   Attributes:
-    source: the repository that it was built from.
+    source: the repository that they were built from.
     head: its commit.
-    sdist: the archive.
-    wheel: the archive.
-    unpacked: what the wheel holds.
+    sdist: the source distribution's archive.
+    wheel: the wheel.
+    unpacked: folder with the wheel's files.
   """
 
   source: pathlib.Path
@@ -51,7 +51,7 @@ class Built:
 
 
 def read_sdist(path: pathlib.Path) -> dict[str, bytes]:
-  """File -> bytes, without the archive's one folder."""
+  """Returns file -> bytes; paths omit the archive's top folder."""
   with tarfile.open(path) as archive:
     return {
       member.name.partition('/')[2]: archive.extractfile(member).read()
@@ -62,13 +62,13 @@ def read_sdist(path: pathlib.Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope='session')
 def checkout(tmp_path_factory):
-  """A repository with one commit: the files here that git does not ignore."""
+  """Makes a repository with one commit: all files that git does not ignore."""
   if not (ROOT / '.git').exists():
-    pytest.skip('this is no checkout, so nobody says which files belong to it')
+    pytest.skip('not a git checkout: the files of the package are not known')
   folder = tmp_path_factory.mktemp('checkout')
   tracked = git(ROOT, 'ls-files', '-z', '--cached').split('\0')
   others = git(ROOT, 'ls-files', '-z', '--others', '--exclude-standard')
-  # New code is in a folder; what lies beside them is somebody's notes.
+  # New files in folders are code. Those at the top level may be notes.
   new = [name for name in others.split('\0') if '/' in name]
   for name in tracked + new:
     if (ROOT / name).is_file():
@@ -81,7 +81,7 @@ def checkout(tmp_path_factory):
 
 
 def build(source: pathlib.Path, to: pathlib.Path) -> None:
-  """Builds both, as pip does without isolation."""
+  """Builds sdist and wheel as pip does without build isolation."""
   pytest.importorskip(
     'setuptools', minversion='70.1', reason='pip install "setuptools>=70.1"'
   )

@@ -1,4 +1,4 @@
-"""What the source distribution and the wheel hold, against the source tree."""
+"""Guards: the source distribution and the wheel contain the right files."""
 
 import email
 import os
@@ -47,7 +47,7 @@ def test_the_source_distribution_is_a_checkout(built):
   source = _files(built.source)
   made = {'PKG-INFO', 'setup.cfg'}
   made |= {name for name in sdist if name.startswith('vit_paper_jax.egg-info/')}
-  # What building leaves in a checkout is ignored there.
+  # Git ignores the files that building leaves in a checkout.
   tracked = set(conftest.git(built.source, 'ls-files', '-z').split('\0')) - {''}
   assert set(sdist) - made == tracked - {'.gitignore'}
   assert all(sdist[name] == source[name] for name in set(sdist) - made)
@@ -72,7 +72,7 @@ def test_an_installed_package_knows_its_commit(built):
 
 def test_changed_code_says_so_and_nothing_of_before_is_left(built, tmp_path):
   folder = tmp_path / 'changed'
-  shutil.copytree(built.source, folder)  # With what building has left.
+  shutil.copytree(built.source, folder)  # It has leftovers of the first build.
   (folder / 'configs/vtab.py').unlink()
   (folder / 'launch/worker/__pycache__').mkdir()
   (folder / 'launch/worker/__pycache__/record.cpython-313.pyc').touch()
@@ -103,7 +103,7 @@ def test_metadata(built):
   )
   assert orbax.contains('0.99')
   assert not orbax.contains('1.0')
-  # In a folder of its own since setuptools 77.
+  # Since setuptools 77 the file is in a subfolder.
   [file] = info.rglob('LICENSE')
   licence = file.read_text()
   assert 'Version 2.0, January 2004' in licence
@@ -147,7 +147,7 @@ def _python(built, folder, *words):
 
 
 def test_files_are_found_in_an_installed_package(built, tmp_path):
-  # Folders of that name of the user's are not in the way.
+  # The user's own folders with these names must not be imported.
   for folder in ('configs', 'launch'):
     (tmp_path / folder).mkdir()
     (tmp_path / folder / '__init__.py').write_text('raise SystemExit("no")')
@@ -179,7 +179,7 @@ def test_launching_from_an_installed_package(built, tmp_path):
   done = _python(built, tmp_path, *module, 'status', *place, '--dry_run')
   assert done.returncode == 0, done.stderr
   assert done.stdout.startswith('gcloud ')
-  # It has no history, so that nobody could say what ran.
+  # A run must record a commit, and an installed package has no git history.
   done = _python(built, tmp_path, *module, 'setup', *place, '--dry_run')
   assert done.returncode == 1
   assert done.stderr.startswith(

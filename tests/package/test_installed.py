@@ -1,6 +1,6 @@
-"""The wheel in an empty environment, from a folder that knows nothing of it.
+"""Guards: the installed wheel works in an empty environment, from any folder.
 
-Minutes long and needs the package index: run with -m package.
+These tests take minutes and need the package index: run them with -m package.
 """
 
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.package
 
 @pytest.fixture(scope='module')
 def python(built, tmp_path_factory):
-  """The interpreter of an environment with the wheel and what it requires."""
+  """Returns the Python of an environment with the wheel and its libraries."""
   folder = tmp_path_factory.mktemp('environment')
   subprocess.run([sys.executable, '-m', 'venv', folder], check=True)
   words = ('-m', 'pip', 'install', '--quiet', str(built.wheel))
@@ -25,7 +25,7 @@ def python(built, tmp_path_factory):
 
 @pytest.fixture
 def run(python, tmp_path):
-  """Runs a command in a folder whose own `configs/` must not be in the way."""
+  """Runs a command in a folder whose own `configs/` must not be imported."""
   (tmp_path / 'configs').mkdir()
   (tmp_path / 'configs/__init__.py').write_text('raise SystemExit("no")')
   kept = {
@@ -79,7 +79,8 @@ def test_the_items(run):
 def test_a_sweep_as_far_as_its_commands(run, name):
   words = (f'--sweep={name}', '--dry_run', '--workdir=X')
   lines = run('vit_jax.sweep', *words).splitlines()
-  # As in a checkout: what is noted of runs does not depend on where it is.
+  # The commands are as in a checkout, so a run's records do not depend on the
+  # place of the package.
   assert ' --config=configs/finetune.py:' in lines[0]
 
 

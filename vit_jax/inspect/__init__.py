@@ -1,4 +1,4 @@
-"""Looking into trained models: attention and embeddings (§4.5, D.7, D.8).
+"""Analysis of trained models: attention and embeddings (§4.5, D.7, D.8).
 
     weights = inspect.in_pieces(model, params, images)
     inspect.mean_attention_distance(

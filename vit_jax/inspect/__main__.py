@@ -5,18 +5,19 @@
   --checkpoint=L_16.npz --to=figures photos --rollouts=128
                                                     all of Figure 14
   --checkpoint=x.npz --config=configs/finetune.py:ViT-L/16,imagenet2012 ...
-                                                    what x.npz does not say
+                                                    if x.npz lacks information
 
-Writes, each as .png, .pdf and .csv with the numbers, what the model has of:
+Writes these figures, each as .png, .pdf and .csv, if the model supports them:
 
-  rollout               images beside what attention makes of them (Fig. 6, 14)
+  rollout               images beside their attention rollout (Fig. 6, 14)
   attention_distance    how far each head looks, by depth (Fig. 7 right, 11)
   filters               principal components of the patch embedding (Fig. 7)
-  position_similarity   of the position embeddings, patch by patch (Fig. 7, 10)
+  position_similarity   cosines between position embeddings (Fig. 7, 10)
 
 --checkpoint is a run's directory or one of its checkpoints, a .npz file, a
-Hugging Face folder, or a name of vit_jax/interop/catalog.py. Folders of images
-are searched to any depth. Needs matplotlib: pip install "vit-paper-jax[plot]".
+Hugging Face folder, or a name from vit_jax/interop/catalog.py. Subfolders of
+image folders are searched, too. Needs matplotlib: pip install
+"vit-paper-jax[plot]".
 """
 
 from collections.abc import Sequence
@@ -40,45 +41,45 @@ _TO = flags.DEFINE_string(
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   help_string=(
-    "Config file whose model, image_size and first evaluation's preprocess are"
-    ' used instead of what the checkpoint says.'
+    "Config file whose model, image_size and first evaluation's preprocess"
+    " replace the checkpoint's own."
   ),
   lock_config=True,
 )
 _IMAGE_SIZE = flags.DEFINE_string(
   'image_size',
   None,
-  'Pixels that the model sees, as 384 or HEIGHTxWIDTH; by default those that'
-  ' the checkpoint is for. Position embeddings are resized.',
+  "Image size in pixels, as 384 or HEIGHTxWIDTH; by default the checkpoint's."
+  ' Position embeddings are resized to it.',
 )
 _PREPROCESS = flags.DEFINE_string(
   'preprocess',
   None,
   'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
-  " checkpoint's evaluation, or else resize.",
+  " checkpoint's evaluation, or resize if it names none.",
 )
 _NUM_IMAGES = flags.DEFINE_integer(
   'num_images',
   128,
-  'Images that attention distances are the mean of, chosen at random.',
+  'Number of random images over which attention distances are averaged.',
   lower_bound=1,
 )
 _ROLLOUTS = flags.DEFINE_integer(
-  'rollouts', 6, 'How many of them are drawn with rollout.', lower_bound=1
+  'rollouts', 6, 'How many of these images get a rollout.', lower_bound=1
 )
 _MAX_INFLATION = flags.DEFINE_float(
   'max_inflation',
   interop.MAX_INFLATION,
-  'How many times larger than a .npz file its arrays may be.',
+  'How many times larger than the .npz file its unpacked arrays may be.',
   lower_bound=1,
 )
 _MAX_PIXELS = flags.DEFINE_integer(
   'max_pixels',
   ops.MAX_PIXELS,
-  'Pixels that an image may have (data.max_pixels of a run).',
+  'Most pixels that an image may have (data.max_pixels of a run).',
   lower_bound=1,
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'Of the choice of the images.')
+_SEED = flags.DEFINE_integer('seed', 0, 'Seed for the choice of the images.')
 
 
 def main(words: Sequence[str]) -> None:
@@ -99,7 +100,7 @@ def main(words: Sequence[str]) -> None:
   height, width = looked_into.image_size
   print(
     f'{looked_into.name} of {looked_into.origin}, {len(paths)} of'
-    f' {len(found)} images, {height}x{width} px by'
+    f' {len(found)} images, {height}x{width} px, preprocessed with'
     f' {looked_into.preprocess.text!r}.',
     *looked_into.notes,
     sep='\n',

@@ -1,8 +1,7 @@
-"""What each block's attention weighs, taken from the model's own forward pass.
+"""Attention weights of every block, from the model's own forward pass.
 
-Fast attention never writes its weights to memory. They are computed again here
-from the queries and keys that each block projects, beside the model, which runs
-as it always does.
+Fast attention never writes its weights to memory. Here the model runs
+unchanged, and the weights are recomputed from each block's queries and keys.
 
 Axes: B images, L tokens (the class token first, if there is one), H heads.
 """
@@ -20,29 +19,29 @@ from vit_jax.models import dot_product, unstack_blocks
 from vit_jax.models.attention import MultiHeadDotProductAttention
 from vit_jax.models.vit import ViT
 
-# Bytes of the weights that `in_pieces` has at a time.
+# The most bytes of weights that `in_pieces` computes at a time.
 _LIMIT = 2**29
 
 
 def attention_weights(
   model: nn.Module, params: Any, images: jax.Array
 ) -> jax.Array:
-  """The softmax weights of every block (Eq. A6).
+  """Returns the softmax weights of every block (Eq. A6).
 
   Args:
-    model: a ViT or hybrid from `models.build`. Its attention may be of any
-      implementation and with relative position embeddings, whose scores are
-      part of the softmax.
+    model: a ViT or hybrid from `models.build`, with any attention
+      implementation. Scores of relative position embeddings are part of the
+      softmax.
     params: its parameters, stacked for `scan=True` or not.
     images: [B, height, width, channels], float in [-1, 1].
 
   Returns:
-    [depth, B, H, L, L], float32: how much each token (second to last axis)
-    takes of each (last axis), which sums to 1. The attention that pools the
-    tokens of a model with pooling='map' is not among them.
+    [depth, B, H, L, L], float32: the weights of each query token (second to
+    last axis) over the key tokens (last axis), which sum to 1. The pooling
+    attention of a model with pooling='map' is not included.
 
   Raises:
-    ValueError: the model has no blocks of attention over all tokens.
+    ValueError: the model has no blocks with attention over all tokens.
   """
   return forward(model, params, images)[0]
 
@@ -50,11 +49,11 @@ def attention_weights(
 def forward(
   model: nn.Module, params: Any, images: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """As `attention_weights`, with the logits [B, num_classes] of the pass."""
+  """Returns `attention_weights` and the logits [B, num_classes]."""
   check(model)
   if 'encoderblock' in params['Transformer']:
     params = unstack_blocks(params)
-  # What a loop or a recomputed function traces cannot leave it.
+  # The capture cannot take traced values out of nn.scan or nn.remat.
   return _forward(model.clone(scan=False, remat='none'), params, images)
 
 
@@ -63,8 +62,8 @@ def in_pieces(
 ) -> Iterator[jax.Array]:
   """Yields `attention_weights` of a few images at a time.
 
-  Those of 128 images of 224 px in ViT-L/16 would be 7.6 GB; a piece has at most
-  512 MiB, or is of one image.
+  For 128 images of 224 px, the weights of ViT-L/16 would take 7.6 GB. A piece
+  has at most 512 MiB, or a single image.
 
   Args:
     model: see `attention_weights`.
@@ -72,7 +71,7 @@ def in_pieces(
     images: [N, height, width, channels], float in [-1, 1].
 
   Yields:
-    [depth, B, H, L, L], with all B adding up to N.
+    [depth, B, H, L, L]; the B of all pieces add up to N.
   """
   check(model)
   tokens = prefix_tokens(model) + np.prod(model.token_grid(images.shape[1:3]))
@@ -83,7 +82,7 @@ def in_pieces(
 
 
 def prefix_tokens(model: ViT) -> int:
-  """The number of tokens before the patches': 1 with a class token, else 0."""
+  """Returns the number of tokens before the patches: 1 for a class token."""
   return int(model.pooling == 'token')
 
 
@@ -91,13 +90,13 @@ def check(model: nn.Module) -> None:
   """Raises ValueError if the model's blocks don't attend over all tokens."""
   if not isinstance(model, ViT):
     raise ValueError(
-      f'{type(model).__name__} has no Transformer blocks; attention is captured'
-      ' of ViTs and hybrids.'
+      f'{type(model).__name__} has no Transformer blocks; attention can be'
+      ' captured from ViTs and hybrids only.'
     )
   if model.attention != 'full':
     raise ValueError(
       f'attention={model.attention!r} has no weights between all tokens, only'
-      " within rows and columns; attention is captured of attention='full'."
+      " within rows and columns; attention='full' is required."
     )
 
 
@@ -105,8 +104,8 @@ def check(model: nn.Module) -> None:
 def _forward(
   model: ViT, params: Any, images: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  found = []  # Of each block [B, H, L, L].
-  projected = {}  # Of the block that runs: 'query' and 'key' -> [B, L, H, K].
+  found = []  # One [B, H, L, L] per block.
+  projected = {}  # The current block's 'query', 'key' -> parts of [B, L, H, K].
 
   def keep(call, args, kwargs, context):
     out = call(*args, **kwargs)
@@ -138,7 +137,7 @@ def _relative_embedding(module: nn.Module) -> jax.Array | None:
 def _weights(
   query: jax.Array, key: jax.Array, relative_embedding: jax.Array | None
 ) -> jax.Array:
-  """The weights within `dot_product.plain`, [B, H, L, L] in float32."""
+  """Returns the weights as in `dot_product.plain`, float32 [B, H, L, L]."""
   scores = jnp.einsum('bqhk,bthk->bhqt', query, key)
   if relative_embedding is not None:
     scores += dot_product.relative_scores(

@@ -1,8 +1,8 @@
-"""Figures 6, 7, 10, 11 and 14 of the paper, from arrays.
+"""Draws Figures 6, 7, 10, 11 and 14 of the paper from arrays.
 
 Each function returns a `matplotlib.figure.Figure`, which notebooks show;
-`drawing.save` writes it with its numbers. Those that `into` is given to draw
-into that part of a figure (`matplotlib.figure.SubFigure`), and return it.
+`drawing.save` writes it with its numbers. If a function gets `into`, a part of
+a figure (`matplotlib.figure.SubFigure`), it draws there and returns that part.
 """
 
 import math
@@ -15,26 +15,27 @@ import pandas as pd
 
 from vit_jax.compare import drawing
 
-_NO_CONTRAST = 1e-5  # Between the extremes of a map, as a part of its maximum.
+# A map, divided by its maximum, with a smaller range has only rounding errors.
+_NO_CONTRAST = 1e-5
 
 
 @drawing.styled
 def rollout(
   images: np.ndarray, maps: np.ndarray, *, numbered: bool = False
 ) -> Any:
-  """Images beside what attention makes of them (Figures 6 and 14).
+  """Draws images beside their attention rollout (Figures 6 and 14).
 
   Args:
     images: uint8 [N, height, width, 1 or 3].
-    maps: [N, rows, columns], see `attention.rollout`.
-    numbered: whether each pair has its number, from 1 on, as in Figure 14.
+    maps: [N, rows, columns], see `attention_maps.rollout`.
+    numbered: whether to number the pairs from 1, as in Figure 14.
 
   Returns:
     The figure: N pairs in about as many rows as columns.
   """
   across = max(1, math.ceil(math.sqrt(len(images) / 2)))
   down = math.ceil(len(images) / across)
-  # In inches. Those of a pair are closer than the pairs are.
+  # In inches. The gap within a pair is smaller than between pairs.
   wide, gap, heading = (1.5 if across <= 3 else 0.9), 0.04, 0.24
   high = wide * images.shape[1] / images.shape[2]
   pair_wide, pair_high = 2 * wide + 4 * gap, high + 2 * gap
@@ -60,12 +61,12 @@ def rollout(
 
 
 def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
-  """Darkens an image where it is not attended to (§D.8, the authors' recipe).
+  """Darkens an image where it gets little attention (§D.8, authors' recipe).
 
   The map is divided by its maximum, resized to the image (Lanczos), blurred
-  (Gaussian, the standard deviation is a patch), brought to 0..1, and is then
-  the opacity of the image before black. A map without contrast, which would
-  show only rounding errors, leaves the image as it is.
+  (Gaussian with a standard deviation of one patch) and scaled to 0..1. The
+  image is multiplied by it. A map without contrast would show only rounding
+  errors, so it leaves the image unchanged.
 
   Args:
     image: uint8 [height, width, 1 or 3].
@@ -79,7 +80,7 @@ def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
   mask = mask / max(mask.max(), np.finfo(np.float32).tiny)
   mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_LANCZOS4)
   mask = cv2.GaussianBlur(
-    np.clip(mask, 0, 1),  # As in bytes, Lanczos cannot overshoot.
+    np.clip(mask, 0, 1),  # The authors' bytes also cut off Lanczos' overshoot.
     (0, 0),
     sigmaX=width / attended.shape[1],
     sigmaY=height / attended.shape[0],
@@ -95,17 +96,17 @@ def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
 def attention_distance(
   distances: Mapping[str, np.ndarray], image_width: int, *, into: Any = None
 ) -> Any:
-  """Mean attention distance by depth, a dot a head (Figures 7 right and 11).
+  """Draws mean attention distance by depth, one dot per head (Figures 7, 11).
 
   Args:
-    distances: a model's name -> [depth, H] in pixels; a panel each.
-    image_width: in pixels; half of it and a little is what the axis shows.
-    into: see above.
+    distances: model name -> [depth, H] in pixels; each model gets a panel.
+    image_width: in pixels; the axis shows at least 0.58 of it.
+    into: see the module's docstring.
   """
   figure = into or drawing.new_figure((0.4 + 3.6 * len(distances), 3.4))
   panels = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
   colours = drawing.matplotlib().colormaps['viridis']
-  # Of uniform attention 0.52 of the width.
+  # The distance of uniform attention is 0.52 of the width.
   top = max([0.58 * image_width, *(1.05 * d.max() for d in distances.values())])
   for axes, (name, values) in zip(panels, distances.items(), strict=True):
     depth, heads = values.shape
@@ -119,8 +120,8 @@ def attention_distance(
         linewidths=0.3,
         zorder=2,
       )
-    # Heads are only told apart within a block: a legend says how many there
-    # are, not which.
+    # A head has no identity across blocks, so the title gives their number in
+    # place of a legend.
     axes.set_title(f'{name}, {heads} head{"s"[: heads != 1]}')
     axes.set_xlabel('Network depth (block)')
     axes.set_xlim(-0.7, depth - 0.3)
@@ -134,11 +135,12 @@ def attention_distance(
 
 @drawing.styled
 def filters(images: np.ndarray, *, into: Any = None) -> Any:
-  """Principal components of the patch embedding, 7 in a row (Figure 7 left).
+  """Draws components of the patch embedding, 7 in a row (Figure 7 left).
 
   Args:
-    images: [components, P, P, 1 or 3] in 0..1, see `embedding.filters`.
-    into: see above.
+    images: [components, P, P, 1 or 3] in 0..1, see
+      `learned_embeddings.filters`.
+    into: see the module's docstring.
   """
   across = min(7, len(images))
   down = math.ceil(len(images) / across)
@@ -167,17 +169,16 @@ def position_similarity(
   title: str = 'Position embedding similarity',
   into: Any = None,
 ) -> Any:
-  """A map for each patch, at its place (Figures 7 centre and 10).
+  """Draws a similarity map for each patch (Figures 7 centre and 10).
 
   Args:
     similarity: [rows, columns, rows, columns] in -1..1, see
-      `embedding.position_similarity`.
-    title: above it.
-    into: see above.
+      `learned_embeddings.position_similarity`.
+    title: the title above the maps.
+    into: see the module's docstring.
   """
   rows, columns = similarity.shape[:2]
-  # With gaps of one patch the tiles are a single picture, whatever their
-  # number: hundreds of axes would take minutes.
+  # All maps are tiles of one picture: hundreds of axes would take minutes.
   gap = max(1, round(0.12 * max(rows, columns)))
   high, wide = rows + gap, columns + gap
   canvas = np.full((rows * high - gap, columns * wide - gap), np.nan)
@@ -191,7 +192,7 @@ def position_similarity(
   picture = axes.imshow(
     canvas, vmin=-1, vmax=1, cmap='viridis', interpolation='nearest'
   )
-  step = math.ceil(max(rows, columns) / 16)  # Of numbers that fit.
+  step = math.ceil(max(rows, columns) / 16)  # More tick labels would overlap.
   axes.set_xticks(
     [c * wide + (columns - 1) / 2 for c in range(0, columns, step)],
     range(1, columns + 1, step),
@@ -213,12 +214,12 @@ def position_similarity(
 
 
 def table(values: np.ndarray, axes: Sequence[str], value: str) -> pd.DataFrame:
-  """An array as a table: a line a number, with its place along each axis.
+  """Turns an array into a table with a row for each number.
 
   Args:
     values: any array.
-    axes: a name for each of its axes.
-    value: the name of the numbers.
+    axes: a name for each axis of `values`, for the columns with the indices.
+    value: the name of the column with the numbers.
   """
   places = np.indices(values.shape).reshape(values.ndim, -1)
   columns = dict(zip(axes, places, strict=True))
@@ -226,13 +227,13 @@ def table(values: np.ndarray, axes: Sequence[str], value: str) -> pd.DataFrame:
 
 
 def _colours(image: np.ndarray) -> np.ndarray:
-  """[h, w, 1 or 3], uint8 or in 0..1, to [h, w, 3] in 0..1."""
+  """Converts [h, w, 1 or 3], uint8 or in 0..1, to [h, w, 3] in 0..1."""
   image = image / np.float32(255) if image.dtype == np.uint8 else image
   return np.broadcast_to(image, (*image.shape[:2], 3))
 
 
 def _number(axes: Any, number: int, size: float) -> None:
-  """Writes a number into the corner, readable on any image."""
+  """Writes a number into the corner so that it is readable on any image."""
   from matplotlib import patheffects
 
   text = axes.text(

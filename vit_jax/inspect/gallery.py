@@ -1,4 +1,4 @@
-"""All figures of a model, and the files they become."""
+"""Draws all figures of a model and writes their files."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,14 +17,14 @@ def draw_all(
   to: epath.Path,
   rollouts: int,
 ) -> None:
-  """Writes all figures that the model has; prints which, and why not others.
+  """Writes all figures that the model supports; prints why others are missing.
 
   Args:
     looked_into: the model.
-    paths: of the images.
+    paths: the images' paths.
     images: uint8 [N, height, width, channels].
-    to: the directory.
-    rollouts: how many images the figure of rollout has, at most.
+    to: the directory for the files.
+    rollouts: the most images that the figure of rollouts shows.
 
   Raises:
     ValueError: the model has nothing to show.
@@ -50,7 +50,7 @@ def draw_all(
   if not drawn:
     raise ValueError(
       f'{looked_into.origin} has nothing to show: it is a {looked_into.name},'
-      ' and the figures are of ViTs and hybrids.'
+      ' and the figures need a ViT or hybrid.'
     )
 
 
@@ -62,7 +62,9 @@ def _filters(looked_into: subject.Subject) -> tuple[Any, Any]:
 def _position_similarity(looked_into: subject.Subject) -> tuple[Any, Any]:
   blocks = learned_embeddings.own_blocks(looked_into.params)
   if blocks:
-    print(f'{blocks} blocks have position embeddings: drawn are those of 0.')
+    print(
+      f'{blocks} blocks have position embeddings; the figure shows block 0.'
+    )
   found = views.position_similarity(looked_into, 0 if blocks else None)
   data = _table('position_similarity', found, 'cosine')
   return figures.position_similarity(found), data
@@ -78,7 +80,7 @@ def _rollout(
   data = _table('rollout', maps, 'rollout')
   names = [str(path) for path in paths]
   data.insert(1, 'path', np.asarray(names)[data['image']])
-  data['image'] += 1  # As in the figure.
+  data['image'] += 1  # The figure counts from 1.
   return figure, data
 
 

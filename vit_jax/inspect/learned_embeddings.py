@@ -1,4 +1,4 @@
-"""What the embeddings learned: patch filters and positions (Figures 7, 10)."""
+"""Analysis of learned embeddings: patch filters, positions (Figures 7, 10)."""
 
 import math
 import re
@@ -10,38 +10,39 @@ from vit_jax.models import unstack_blocks
 
 
 def filters(kernel: np.ndarray, components: int = 28) -> np.ndarray:
-  """The principal components of a patch embedding (Figure 7, left).
+  """Returns the principal components of a patch embedding (Figure 7, left).
 
-  The D filters are the observations and their P * P * C numbers the variables:
-  the mean filter is subtracted, and a component is a direction among patches.
+  The D filters are the observations and their P * P * C numbers the variables.
+  The mean filter is subtracted. A component is a direction among patches.
 
-  Not established by the paper: the scale. Here a component's largest number in
-  size becomes 1 and zero becomes 0.5, so mid-grey is where a filter ignores the
-  patch. As the sign of a component has no meaning, its largest is positive.
+  The paper does not define the scale. Here the number of largest magnitude in a
+  component becomes 1 and zero becomes 0.5, so a filter ignores the patch where
+  it is mid-grey. The sign of a component has no meaning; here the number of
+  largest magnitude is positive.
 
   Args:
     kernel: [P, P, C, D] `embedding/kernel` of a ViT.
-    components: how many, those with the largest variance first.
+    components: how many components, in order of falling variance.
 
   Returns:
     [components, P, P, C], float64 in 0..1.
 
   Raises:
-    ValueError: it is no kernel over the pixels of RGB or grey images, as that
-      of a hybrid, or has fewer components.
+    ValueError: the kernel is not over the pixels of RGB or grey images, as in
+      hybrids, or has fewer components.
   """
   kernel = np.asarray(kernel, np.float64)
   if kernel.ndim != 4 or kernel.shape[2] not in (1, 3):
     raise ValueError(
-      f'a kernel of shape {list(kernel.shape)} has no filters that are images:'
-      ' expected [height, width, 1 or 3 channels, width of the model]. A'
-      " hybrid's is applied to a feature map."
+      f'filters of a kernel of shape {list(kernel.shape)} cannot be shown as'
+      ' images: expected [height, width, 1 or 3 channels, width of the model].'
+      " A hybrid's kernel is applied to a feature map."
     )
   matrix = kernel.reshape(-1, kernel.shape[-1]).T  # [D, P * P * C]
   most = min(matrix.shape)
   if not 1 <= components <= most:
     raise ValueError(
-      f'{components} principal components of a kernel of shape'
+      f'{components} principal components requested from a kernel of shape'
       f' {list(kernel.shape)}: expected 1 to {most}.'
     )
   _, _, directions = np.linalg.svd(matrix - matrix.mean(0), full_matrices=False)
@@ -54,25 +55,25 @@ def filters(kernel: np.ndarray, components: int = 28) -> np.ndarray:
 def position_similarity(
   params: Any, grid: tuple[int, int], *, block: int | None = None
 ) -> np.ndarray:
-  """Similarity of the patches' position embeddings (Figures 7 and 10).
+  """Returns the similarity of the patches' position embeddings (Figures 7, 10).
 
-  The class token's is left out.
+  The class token's embedding is left out.
 
   Args:
-    params: of a ViT or a hybrid, stacked for `scan=True` or not.
+    params: parameters of a ViT or hybrid, stacked for `scan=True` or not.
     grid: (rows, columns) of its patches.
-    block: of a model with position_site='every_layer', whose blocks have each
-      their own, the number of the block; None else.
+    block: the block's index, if each block has its own position embeddings
+      (position_site='every_layer'); else None.
 
   Returns:
-    [rows, columns, rows, columns], float64: the cosine of the angle between the
-    embeddings of the patch at the first two and of that at the last two.
+    [rows, columns, rows, columns], float64: cosines between the embeddings of
+    two patches, one at the first two indices and one at the last two.
 
   Raises:
     ValueError: the model has no learned position embeddings that are added to
       the patches, or they are for another grid.
   """
-  table = _position_table(params, block)  # [S + N, D], or of both axes
+  table = _position_table(params, block)  # [S + N, D], or a table per axis
   if isinstance(table, tuple):
     x, y = table
     found = (len(y), len(x))
@@ -86,13 +87,13 @@ def position_similarity(
     if len(table) - math.prod(grid) not in (0, 1):
       raise _wrong_grid(f'{len(table)} tokens', grid)
   norms = np.linalg.norm(patches, axis=1, keepdims=True)
-  # Embeddings of zeros are similar to nothing.
+  # The cosines of a zero embedding are defined as 0.
   directions = patches / np.where(norms, norms, 1)
   return np.clip(directions @ directions.T, -1, 1).reshape(*grid, *grid)
 
 
 def own_blocks(params: Any) -> int:
-  """The number of blocks with position embeddings of their own."""
+  """Returns the number of blocks with their own position embeddings."""
   return sum(
     'posembed_input' in block for block in _encoder_blocks(params).values()
   )
@@ -111,12 +112,15 @@ def _encoder_blocks(params: Any) -> dict[str, Any]:
 def _position_table(
   params: Any, block: int | None
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-  """[S + N, D]; or [columns, D / 2] and [rows, D / 2] of a 2-D one."""
+  """Returns [S + N, D], or for 2d [columns, D / 2] and [rows, D / 2].
+
+  S is the number of prefix tokens, 0 or 1.
+  """
   holder = params.get('Transformer', {})
   if count := own_blocks(params):
     if block is None or not 0 <= block < count:
       raise ValueError(
-        'each block has position embeddings of its own: block is'
+        'each block has its own position embeddings: block is'
         f' {block}, expected 0 to {count - 1}.'
       )
     holder = _encoder_blocks(params)[f'encoderblock_{block}']
@@ -136,6 +140,6 @@ def _position_table(
 def _wrong_grid(found: str, grid: tuple[int, int]) -> ValueError:
   return ValueError(
     f'the position embeddings are for {found}, the grid is {grid[0]}x{grid[1]}:'
-    ' pass the grid of the image size that the parameters are for, see'
-    " the model's token_grid."
+    " pass the model's token_grid of the image size that the parameters are"
+    ' for.'
   )

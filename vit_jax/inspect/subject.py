@@ -1,4 +1,4 @@
-"""The model that is looked into, and the images it looks at."""
+"""Loads the model to look into, and the images that it sees."""
 
 import dataclasses
 import os
@@ -13,7 +13,7 @@ from vit_jax import interop
 from vit_jax.data import listing, ops
 from vit_jax.interop import inference, sources, weight_files
 
-# Overrides that make a model another one than its name says.
+# With one of these overrides, a model's name no longer gives its size.
 _SIZES = {
   *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
   *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
@@ -26,12 +26,12 @@ class Subject:
 
   Attributes:
     origin: where the weights come from, for messages.
-    name: of the model, for titles.
-    model: from `models.build`.
+    name: the model's name, for titles.
+    model: the module from `models.build`.
     params: its parameters.
-    image_size: (height, width) in pixels that it sees.
-    preprocess: from an image's bytes to uint8 [height, width, channels].
-    notes: remarks on the weights.
+    image_size: (height, width) of its images in pixels.
+    preprocess: maps an image's bytes to uint8 [height, width, channels].
+    notes: remarks on the weights, to print.
   """
 
   origin: str
@@ -52,35 +52,36 @@ def load(
   max_inflation: float = interop.MAX_INFLATION,
   max_pixels: int = ops.MAX_PIXELS,
 ) -> Subject:
-  """Reads weights of any kind and finds out what they are of.
+  """Reads weights of any kind and finds out which model they belong to.
 
-  The head does not matter: files without one are read, too, and a config's
-  number of classes need not be theirs.
+  The head does not matter: files may lack it, and a config's number of classes
+  may differ from the file's.
 
   Args:
     checkpoint: see `interop.read`.
-    config: of a run, whose model, image size and first evaluation's
-      preprocessing count; None: what the checkpoint says, or what follows from
-      its arrays.
-    image_size: (height, width) in pixels, in place of theirs; position
-      embeddings are resized to it.
-    preprocess: operations, see `ops.parse`, in place of theirs; if nobody has
-      any, images are resized.
+    config: a run's config, whose model, image size and first evaluation's
+      preprocessing are used. If None, they come from the checkpoint, or else
+      follow from its arrays.
+    image_size: (height, width) in pixels that replaces the config's or
+      checkpoint's; position embeddings are resized to it.
+    preprocess: operations, see `ops.parse`, that replace the config's or
+      checkpoint's. If all have none, images are resized.
     max_inflation: see `interop.read`.
-    max_pixels: of an image, see `ops.parse`.
+    max_pixels: the most pixels of an image, see `ops.parse`.
 
   Raises:
-    ValueError: there are no weights, or they are not the model's.
+    ValueError: there are no weights, or they do not fit the model.
   """
   if config is not None and 'model' not in config:
     raise ValueError(
-      f'--config is of stages, expected one of a run; it has {list(config)}.'
+      f'--config has several stages, expected a single run: its keys are'
+      f' {list(config)}.'
     )
 
   def understood(weights):
     return _model_and_size(weights, config, image_size)
 
-  # Before all of a file is read: do the shapes fit?
+  # The check compares shapes before the whole file is read.
   weights = interop.read(
     checkpoint,
     check=lambda w: interop.check_weights(w, *understood(w), new_head=True),
@@ -103,7 +104,7 @@ def load(
       operations,
       image_size=size,
       channels=inference.channels(weights.params),
-      upright=True,  # They are files that somebody names.
+      upright=True,  # Photographs may carry an orientation in their EXIF data.
       max_pixels=max_pixels,
     ),
     notes=report.notes,
@@ -111,7 +112,7 @@ def load(
 
 
 def title(model: nn.Module) -> str:
-  """The name of a model, or of that which it is a modification of."""
+  """Returns a model's name, with "modified" if an override changes its size."""
   name, overrides = inference.describe(model)
   return f'modified {name}' if _SIZES & overrides.keys() else name
 
@@ -121,7 +122,7 @@ def _model_and_size(
   config: Mapping[str, Any] | None,
   image_size: tuple[int, int] | None,
 ) -> tuple[nn.Module, tuple[int, int]]:
-  """The model, and the image size it is to see."""
+  """Returns the model and its image size."""
   if config is not None:
     model = sources.model_of_run({**config, 'num_classes': 1})
     return model, image_size or tuple(config['image_size'])
@@ -138,7 +139,7 @@ def _preprocess_of(config: Mapping[str, Any]) -> str:
 
 
 def _first(*choices: str | None) -> str:
-  """The first that is something, or else the last."""
+  """Returns the first choice that is not empty, or else the last choice."""
   return next(filter(None, choices), choices[-1])
 
 
@@ -146,11 +147,12 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
   """Lists image files.
 
   Args:
-    words: paths of files, of any name, and of folders, which are searched to
-      any depth for names with `listing.SUFFIXES`; hidden ones are left out.
+    words: paths of files and folders. Files may have any name. Folders and
+      their subfolders are searched for names with `listing.SUFFIXES`; hidden
+      files and folders are left out.
 
   Returns:
-    Absolute paths, each once, those of a folder sorted.
+    Absolute paths without duplicates; the files of a folder are sorted.
 
   Raises:
     ValueError: a path does not exist, or a folder has no images.
@@ -172,7 +174,7 @@ def find_images(words: Sequence[str]) -> list[epath.Path]:
 
 
 def _walk(path: epath.Path) -> Iterator[epath.Path]:
-  """Yields the images below a folder."""
+  """Yields the images in a folder and its subfolders."""
   for name, is_folder in listing.entries(os.fspath(path)):
     if is_folder:
       yield from _walk(path / name)
@@ -197,7 +199,8 @@ def read_images(
     uint8 [N, height, width, channels].
 
   Raises:
-    ValueError: a file is no image, or does not come out as the model's size.
+    ValueError: a file is not an image, or the preprocessed image does not have
+      the model's size.
   """
   rng = np.random.default_rng(0)
   images = []

@@ -1,7 +1,7 @@
-"""What there is to see in a model: the views of Figures 6, 7, 10, 11 and 14.
+"""Computes the numbers of Figures 6, 7, 10, 11 and 14 for a model.
 
-Each takes a `subject.Subject` and returns an array, for `figures` to draw, and
-raises a ValueError if the model has no such thing.
+Each function takes a `subject.Subject` and returns an array for `figures` to
+draw. It raises a ValueError if the model does not support the figure.
 """
 
 import math
@@ -17,7 +17,7 @@ from vit_jax.models.images import normalize
 # Principal components that Figure 7 shows.
 _FILTERS = 28
 
-# The axes of what the functions return, `view: names`.
+# Function name -> names of the axes of the array that it returns.
 AXES = {
   'filters': ('component', 'row', 'column', 'channel'),
   'position_similarity': ('row', 'column', 'other_row', 'other_column'),
@@ -27,7 +27,7 @@ AXES = {
 
 
 def filters(of: Subject) -> np.ndarray:
-  """Principal components of the patch embedding, 28 if it has as many."""
+  """Returns the first 28 components of the patch embedding, or all if fewer."""
   kernel = of.params.get('embedding', {}).get('kernel')
   if kernel is None:
     raise ValueError('the model has no patch embedding.')
@@ -38,25 +38,25 @@ def filters(of: Subject) -> np.ndarray:
 
 
 def position_similarity(of: Subject, block: int | None = None) -> np.ndarray:
-  """Cosines between patches; see `embedding.position_similarity`."""
+  """Returns cosines; see `learned_embeddings.position_similarity`."""
   grid = of.model.token_grid(of.image_size)
   return learned_embeddings.position_similarity(of.params, grid, block=block)
 
 
 def rollout(of: Subject, images: np.ndarray) -> np.ndarray:
-  """Attention rollout of uint8 [N, height, width, C]: [N, rows, columns]."""
+  """Maps images, uint8 [N, height, width, C], to [N, rows, columns]."""
   return attention_maps.rollout(_weights(of, images), **_layout(of))
 
 
 def attention_distance(of: Subject, images: np.ndarray) -> np.ndarray:
-  """Mean attention distances over images, [depth, heads], in pixels."""
+  """Returns mean attention distances over images, [depth, heads] in pixels."""
   return attention_maps.mean_attention_distance(
     _weights(of, images), image_size=of.image_size, **_layout(of)
   )
 
 
 def _weights(of: Subject, images: np.ndarray) -> Iterator[Any]:
-  """Yields the weights of a few images at a time."""
+  """Yields the attention weights of a few images at a time."""
   return capture.in_pieces(of.model, of.params, normalize(images))
 
 
