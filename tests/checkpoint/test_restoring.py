@@ -75,7 +75,7 @@ def test_another_models_state_is_listed_in_full(tmp_path):
   assert (
     '\n  missing (1):\n    params/c (3, 1)'
     '\n  extra (1):\n    params/b (3,)'
-    '\n  misshapen (1):\n    params/a is (2,), expected (4,)\n'
+    '\n  wrong shape (1):\n    params/a is (2,), expected (4,)\n'
   ) in str(error.value)
   assert states.names(tmp_path) == ['checkpoints']
 

@@ -232,7 +232,7 @@ def test_arrays_without_axes_are_named(tmp_path, name):
   tensors = _tensors(tmp_path) | {name: np.array(1, np.float32)}
   safetensors.numpy.save_file(tensors, tmp_path / 'model.safetensors')
   _configure(tmp_path, qkv_bias=False)
-  with pytest.raises(ValueError, match=r'misshapen \([12]\):') as error:
+  with pytest.raises(ValueError, match=r'wrong shape \([12]\):') as error:
     interop.load(tmp_path, tiny.vit(), 8)
   assert ' is (), expected (' in str(error.value)
 

@@ -71,7 +71,7 @@ SAVERS = {
     (tiny.vit(depth=1), 8, r'missing \(16\)'),
     (tiny.vit(pooling='map'), 8, r'missing \(1\):\n    cls'),
     (tiny.vit(), 12, r'pos_embedding is \(1, 5, 16\), expected \(1, 10, 16\)'),
-    (tiny.vit(), None, 'NaN or infinite values, in 1 of 40 arrays: head/bias'),
+    (tiny.vit(), None, 'NaN or infinite values in 1 of 40 arrays: head/bias'),
   ],
 )
 def test_nothing_is_written_that_is_not_the_models(

@@ -257,8 +257,8 @@ def load(
     was done.
 
   Raises:
-    ValueError: no weights there, or ones that don't fit; lists missing, extra
-      and misshapen arrays, or those that are not finite.
+    ValueError: no weights there, or ones that don't fit; lists arrays
+      that are missing, extra, of the wrong shape or not finite.
   """
 
   def fitted(fit, weights):

@@ -1,4 +1,7 @@
-"""Guards: Tables 1 to 9 have the paper's cells and labels, and agree."""
+"""Guards: Tables 1 to 9 have the paper's cells and labels.
+
+The tables agree with each other, apart from known exceptions.
+"""
 
 import pytest
 
@@ -97,7 +100,7 @@ def test_dashes_are_none(name, row, column):
   assert T[name][row, column] is None
 
 
-def test_table_1_is_the_published_models():
+def test_table_1_has_the_papers_model_sizes():
   table = T['table1']
   assert [table.row(row) for row in table.rows] == [
     dict(zip(table.columns, row, strict=True))
@@ -259,7 +262,7 @@ def test_tables_5_and_6_agree_on_jft_but_for_the_largest_model():
   }
 
 
-def test_table_2_has_table_5s_largest_model_where_no_resolution_is_added():
+def test_tables_2_and_5_agree_on_vit_h_except_on_imagenet():
   same = [
     task
     for task in ('ImageNet', 'ImageNet ReaL', *numbers.AVERAGE5[1:])
@@ -269,7 +272,7 @@ def test_table_2_has_table_5s_largest_model_where_no_resolution_is_added():
   assert same == [*numbers.AVERAGE5[1:]]
 
 
-def test_table_7s_adam_is_table_6():
+def test_adam_results_of_table_7_equal_table_6():
   for model in ('BiT-R50x1', 'BiT-R152x2'):
     adam = T['table7'].column(f'{model}, Adam')
     row = T['table6'].row(f'{model}, 7 epochs')
