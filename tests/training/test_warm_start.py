@@ -219,7 +219,7 @@ def test_a_foreign_model_is_listed_in_full():
     if line.startswith('    '):
       listed[group].add(line.split()[0])
     elif line.startswith('  '):
-      group = line.split()[0]
+      group = line.partition(' (')[0].strip()
       listed[group] = set()
   block = 'Transformer/encoderblock_1'
   assert listed['missing'] == {k for k in ours if k.startswith(block)}
