@@ -49,7 +49,9 @@ def test_another_number_of_classes_is_an_error_that_says_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize('kind, prefix', [('vit', 'opt/target/'), ('bit', '')])
-def test_what_is_left_out_is_not_unpacked(tmp_path, monkeypatch, kind, prefix):
+def test_arrays_that_are_left_out_are_not_unpacked(
+  tmp_path, monkeypatch, kind, prefix
+):
   model = getattr(tiny, kind)()
   params = tiny.params(model)
   reads, read = [], arrays._read_array
@@ -106,7 +108,7 @@ def test_hidden_layer_before_the_head(tmp_path):
   assert report.dropped == ('head/bias', 'head/kernel')
 
 
-def test_what_lies_beside_the_parameters_is_listed(tmp_path):
+def test_other_arrays_in_the_file_are_reported_as_dropped(tmp_path):
   params = _file(tmp_path / 'a.npz', tiny.vit())
   content = arrays.read_npz(tmp_path / 'a.npz')
   other = {f'opt/state/{i}': np.ones(1) for i in range(20)}
@@ -285,7 +287,7 @@ def test_mismatches_are_found_before_the_data_is_read(tmp_path, monkeypatch):
     interop.load_npz(path, tiny.vit(width=20), 8)
 
 
-def test_a_huge_table_is_not_resized_for_its_shape_alone():
+def test_an_absurdly_large_position_embedding_is_refused():
   params = tiny.params(tiny.vit())
   source = tiny.flat(params)
   del source[POSITION]
@@ -323,7 +325,7 @@ def test_all_mismatches_are_listed_at_once(tmp_path):
     assert part in str(error.value)
 
 
-def test_paths_that_lead_to_no_weights(tmp_path):
+def test_paths_without_weights_are_errors(tmp_path):
   for name, message in (
     ('a.npz', r'There is no file .*a\.npz'),
     ('model.safetensors', 'There is no file'),
@@ -336,7 +338,7 @@ def test_paths_that_lead_to_no_weights(tmp_path):
     interop.load_npz(tmp_path, tiny.vit(), 8)
 
 
-def test_images_of_one_channel(tmp_path):
+def test_models_for_one_channel_images_are_loaded(tmp_path):
   params = _file(tmp_path / 'a.npz', tiny.vit(), channels=1)
   loaded = interop.load_npz(tmp_path / 'a.npz', tiny.vit(), 8)
   tiny.assert_equal(loaded, params)

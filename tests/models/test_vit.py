@@ -358,7 +358,7 @@ def test_dropout_depends_on_the_key_alone():
   jax.eval_shape(lambda: _build().apply(variables, IMAGES, train=True))
 
 
-def test_dropout_is_where_the_released_code_has_it():
+def test_dropout_sites_match_the_released_code():
   model = _build(dropout_rate=0.5)
   params = _random_params(model)
   masks = _equations_of_primitive(
@@ -400,7 +400,7 @@ def test_dropout_follows_the_gelu_and_spares_the_residual():
   np.testing.assert_array_equal(y, x)
 
 
-def test_bfloat16_computes_in_bfloat16_around_float32():
+def test_bfloat16_models_keep_norms_and_logits_in_float32():
   exact, model = _build(), _build(dtype='bfloat16')
   params = _random_params(exact)
   initial = jax.eval_shape(model.init, jax.random.key(0), IMAGES)

@@ -69,7 +69,7 @@ def _rendered(where, sweep):
   return missing, ours, claim.answer, words
 
 
-def test_without_the_metrics_of_a_run_all_of_it_is_missing(where, sweep):
+def test_a_run_without_metrics_is_missing_everywhere(where, sweep):
   _leave(where, sweep)
   missing, points, answer, words = _rendered(where, sweep)
   curves = ('CLS-Token, lr=8e-4', 'GAP, lr=8e-4', 'GAP, lr=3e-4')
@@ -111,7 +111,7 @@ def test_an_item_that_fails_leaves_the_others(where, error, said):
   assert page_parts.status(found[0]).word == 'missing'
 
 
-def test_a_section_that_no_page_shows_is_a_failure_too(where):
+def test_a_section_that_cannot_be_shown_is_a_failure(where):
   claim = Claim('It is so.', 'perhaps', '')
   item = Item('a', 'A', (), lambda *_: Section('a', 'A', (claim,)))
   [found], [failure] = rendering.sections(
@@ -121,7 +121,7 @@ def test_a_section_that_no_page_shows_is_a_failure_too(where):
   assert not found.blocks
 
 
-def test_a_miniature_says_how_large_its_images_are(where):
+def test_a_miniature_states_its_image_size(where):
   chosen = [items.ITEMS['table8'], items.ITEMS['table1']]
   sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini')
 

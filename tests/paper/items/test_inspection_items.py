@@ -138,7 +138,7 @@ def test_panels_are_those_of_the_paper(monkeypatch, tmp_path):
   ]
 
 
-def test_there_is_a_picture_only_if_anything_is_drawn(monkeypatch, tmp_path):
+def test_a_section_has_no_picture_if_nothing_is_drawn(monkeypatch, tmp_path):
   _fake_picture(monkeypatch, ('ViT-L/16',), ('Missing: a run.',))
   section = inspection_items.figure6().render(Stub({}), tmp_path / 'figures')
   [picture] = section.blocks

@@ -117,7 +117,7 @@ def test_parameters_are_counted_with_the_head_and_without():
   ]
 
 
-def test_another_size_is_shown_beside_the_papers(monkeypatch):
+def test_a_size_that_differs_from_the_papers_is_shown(monkeypatch):
   build = models.build
 
   def changed(name, **options):
@@ -229,7 +229,7 @@ def test_another_setting_of_fine_tuning_differs_in_its_cell_only(
   assert _differing('table4') == {(row, column): value}
 
 
-def test_the_rates_are_those_that_the_sweep_tries(monkeypatch):
+def test_table_4_shows_the_learning_rates_of_the_sweep(monkeypatch):
   load = reading.load
 
   def changed(text):

@@ -99,7 +99,7 @@ def test_vtab_cells_are_not_expected_without_tasks(tmp_path):
   assert not table.cells['VTAB', 'ViT-H/14, JFT-300M'].expected
 
 
-def test_table_2_has_the_score_of_vtab(full, mini, tmp_path):
+def test_table_2_has_the_vtab_score(full, mini, tmp_path):
   section = items.ITEMS['table2'].render(full, tmp_path)
   table = section.blocks[0]
   row = {
@@ -123,7 +123,7 @@ def test_table_2_has_the_score_of_vtab(full, mini, tmp_path):
   assert any('the 4 of 19 tasks' in note for note in section.notes)
 
 
-def test_figure_2_has_groups_of_ours_beside_the_papers(full, tmp_path):
+def test_figure_2_shows_our_groups_and_the_papers(full, tmp_path):
   section = items.ITEMS['figure2'].render(full, tmp_path)
   rows = pd.read_csv(tmp_path / 'figure2.csv')
   ours = rows[rows.source == 'ours'].set_index(['series', 'panel'])['mean']

@@ -145,7 +145,7 @@ def test_steps_of_table_4():
 # Labels. ----------------------------------------------------------------------
 
 
-def test_labels_are_made_of_the_constants_beside_them():
+def test_labels_are_built_from_the_constants():
   assert T['table6'].rows == tuple(
     f'{model}, {epochs} epochs' for model, epochs in numbers.ROWS_6
   )
@@ -160,7 +160,7 @@ def test_labels_are_made_of_the_constants_beside_them():
     assert T[name].columns == tuple(f'{a}, {b}' for a, b in columns)
 
 
-def test_rows_of_table_3_spell_out_what_their_labels_abbreviate():
+def test_rows_3_expands_the_labels_of_table_3():
   labels = T['table3'].rows
   assert len(labels) == len(numbers.ROWS_3)
   for label, (names, data) in zip(labels, numbers.ROWS_3, strict=True):
@@ -172,7 +172,7 @@ def test_rows_of_table_3_spell_out_what_their_labels_abbreviate():
       assert [name.removeprefix(start) for name in names] == ends
 
 
-def test_models_have_names_that_can_be_built():
+def test_models_in_tables_can_be_built():
   names = {
     *(name for row in numbers.ROWS_3 for name in row[0]),
     *(model for model, _ in numbers.ROWS_6),
@@ -244,7 +244,7 @@ _IN_TABLE_6 = {
 }
 
 
-def test_tables_5_and_6_agree_on_jft_but_for_the_largest_model():
+def test_tables_5_and_6_agree_on_jft_except_for_the_largest_model():
   different = {}
   for model, row in _IN_TABLE_6.items():
     for task in ('ImageNet ReaL', *numbers.AVERAGE5):
@@ -281,7 +281,7 @@ def test_adam_results_of_table_7_equal_table_6():
     }
 
 
-def test_twice_the_epochs_are_twice_the_exaflops_but_for_a_misprint():
+def test_twice_the_epochs_need_twice_the_exaflops_except_for_a_misprint():
   row = T['table6'].row
   for model in ('ViT-L/16', 'BiT-R152x2'):
     short, long = (
