@@ -74,7 +74,7 @@ SAVERS = {
     (tiny.vit(), None, 'NaN or infinite values in 1 of 40 arrays: head/bias'),
   ],
 )
-def test_parameters_that_do_not_fit_the_model_are_not_written(
+def test_wrong_parameters_are_not_written(
   tmp_path, kind, source, size, message
 ):
   params = tiny.params(source)

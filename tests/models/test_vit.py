@@ -400,7 +400,7 @@ def test_dropout_follows_the_gelu_and_spares_the_residual():
   np.testing.assert_array_equal(y, x)
 
 
-def test_bfloat16_models_keep_norms_and_logits_in_float32():
+def test_bfloat16_models_have_float32_parameters_and_logits():
   exact, model = _build(), _build(dtype='bfloat16')
   params = _random_params(exact)
   initial = jax.eval_shape(model.init, jax.random.key(0), IMAGES)

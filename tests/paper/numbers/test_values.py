@@ -28,7 +28,7 @@ def _table(text='a row  1  -\nanother  2.5±0.5  x', **options):
   return values.read_table('t', 'T', 'S', ['c', 'd'], text, **options)
 
 
-def test_dashes_become_no_cells():
+def test_tables_are_parsed_and_dashes_become_no_cells():
   table = _table(printed={'c': 'C'})
   assert (table.name, table.title, table.source) == ('t', 'T', 'S')
   assert (table.rows, table.columns) == (('a row', 'another'), ('c', 'd'))
