@@ -54,7 +54,7 @@ def test_transient_errors_are_retried(
   assert states.names(run / 'checkpoints') == ['4', '8']
 
 
-def test_a_slow_store_is_retried(run, monkeypatch, pauses):
+def test_an_unanswered_read_is_retried(run, monkeypatch, pauses):
   monkeypatch.setattr(damage, 'is_unanswered', lambda *_: True)
   _fails(monkeypatch, record, 'read', OSError('503'), times=2)
   _, step = checkpoint.restore_newest(run, TARGET)
@@ -154,7 +154,7 @@ def test_a_damaged_step_that_stays_is_saved_anew(stays):
   assert checkpoint.restore_newest(stays, OLDER)[1] == 8
 
 
-def test_damage_is_noticed_if_the_folder_was_opened_before(stays):
+def test_a_damaged_step_is_saved_anew_if_the_folder_was_open_already(stays):
   checkpoints = checkpoint.Checkpoints(stays, keep=2, keep_every=0)
   state, _ = checkpoint.restore_newest(stays, OLDER)
   assert checkpoints.latest_step == 4

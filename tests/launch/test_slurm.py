@@ -165,7 +165,7 @@ def test_sbatch_takes_the_directives(tmp_path):
     'AuthType=auth/none\nMessageTimeout=1\n'
   )
 
-  def said(script):
+  def errors(script):
     return subprocess.run(
       ['sbatch', '--test-only', '--nodes=2', str(script)],
       env=os.environ | {'SLURM_CONF': str(tmp_path / 'slurm.conf')},
@@ -177,5 +177,5 @@ def test_sbatch_takes_the_directives(tmp_path):
 
   wrong = tmp_path / 'wrong.sbatch'
   wrong.write_text(SCRIPT.read_text().replace('--requeue', '--requeues', 1))
-  assert 'unrecognized option' in said(wrong)
-  assert 'unrecognized option' not in said(SCRIPT)
+  assert 'unrecognized option' in errors(wrong)
+  assert 'unrecognized option' not in errors(SCRIPT)

@@ -73,10 +73,10 @@ def wait(submit, job, *words):
   """Waits until `scontrol show job` prints all of these words."""
   end = time.monotonic() + 100
   while True:
-    said = submit.call('scontrol', 'show', 'job', job).split()
-    if {*words} <= {*said}:
+    printed = submit.call('scontrol', 'show', 'job', job).split()
+    if {*words} <= {*printed}:
       return
-    assert time.monotonic() < end, (said, submit.output())
+    assert time.monotonic() < end, (printed, submit.output())
     time.sleep(0.5)
 
 

@@ -136,7 +136,9 @@ def test_setup_with_another_lock_or_the_versions_of_a_run(cloud, archive):
     ('--workdir=runs/b16', 'expected gs://BUCKET/PATH or an absolute path'),
   ],
 )
-def test_setup_refuses_unknown_locks_and_extras(cloud, archive, flag, problem):
+def test_setup_refuses_wrong_locks_and_work_directories(
+  cloud, archive, flag, problem
+):
   with pytest.raises(SystemExit) as error:
     call(f'setup --name=b16 {flag}')
   assert problem in error.value.code

@@ -151,14 +151,14 @@ def test_pages_are_drawn_by_one_process_at_a_time(done, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('count', 'said'), [(0, 'not measured'), (3, '3 of 7 measured')]
+  ('count', 'shown'), [(0, 'not measured'), (3, '3 of 7 measured')]
 )
 def test_the_list_counts_measured_pairs(
-  done, tmp_path, monkeypatch, count, said
+  done, tmp_path, monkeypatch, count, shown
 ):
   _replace(monkeypatch, 'speed', measured=lambda *_: (count, 7))
   chosen = [*items.ITEMS.values()]
   text = overview.text(chosen, Sweep([]), _folders(tmp_path), 'mini')
   [_, line] = text.splitlines()
-  assert ' '.join(line.split()) == f'speed {said} Speed'
+  assert ' '.join(line.split()) == f'speed {shown} Speed'
   assert done == []

@@ -262,8 +262,8 @@ def _splits(devices, slices=1, **changes):
 
 def test_a_state_is_split_further_only_in_valid_ways():
   every = {'shard': 'all', 'gather': 'micro_batch'}
-  # As in configs/pretrain.py, the state is already in 32 parts, or in as many
-  # as there are devices.
+  # As in configs/pretrain.py, the state is already in 32 parts, or in one per
+  # device if there are fewer.
   assert _splits(128, data=-1, fsdp=-1) == [{}, every]
   assert _splits(8, data=-1, fsdp=-1) == [{}, every]
   assert _splits(8, data=1, fsdp=-1) == [{}, every]

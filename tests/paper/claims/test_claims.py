@@ -52,7 +52,7 @@ def test_adam_must_be_ahead_for_both_models():
   low, high = number(50.0, 51.0, 52.0), number(60.0, 61.0, 62.0)
   single = number(99.0)
 
-  def said(small, large):
+  def answered(small, large):
     [claim] = table_claims.adam_is_better(
       {
         ('BiT-R50x1', 'Adam'): small,
@@ -63,11 +63,11 @@ def test_adam_must_be_ahead_for_both_models():
     )
     return claim
 
-  assert said(high, high).answer == 'yes'
-  assert said(low, high).answer == claims.UNDECIDED
+  assert answered(high, high).answer == 'yes'
+  assert answered(low, high).answer == claims.UNDECIDED
   # One pre-training decides nothing.
-  assert said(high, single).answer == claims.UNDECIDED
+  assert answered(high, single).answer == claims.UNDECIDED
   assert 'BiT-R152x2: Adam 99.00 (1 pre-training), SGD 51.00 ± 1.00 (3 pre' in (
-    said(high, single).evidence
+    answered(high, single).evidence
   )
-  assert said(None, high).answer == 'missing'
+  assert answered(None, high).answer == 'missing'

@@ -110,7 +110,7 @@ def test_without_runs_claims_about_data_are_missing():
 
 
 def test_evidence_states_the_compute_if_both_are_known():
-  def said(**computes):
+  def answered(**computes):
     return curve_claims.by_data(
       _points(),
       resnet='BiT-R50x1',
@@ -120,7 +120,7 @@ def test_evidence_states_the_compute_if_both_are_known():
       computes={k.replace('_', '/'): v for k, v in computes.items()},
     )
 
-  both = said(**{'BiT-R50x1': 50.2, 'ViT-B_32': 55.7})
+  both = answered(**{'BiT-R50x1': 50.2, 'ViT-B_32': 55.7})
   words = (
     ' Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 55.7 exaFLOPs;'
     ' the ViT has 1.1 times that of the ResNet.'
@@ -128,7 +128,7 @@ def test_evidence_states_the_compute_if_both_are_known():
   assert [c.evidence.endswith(words) for c in both] == [
     *(True, True, False, False, False)
   ]
-  one = said(**{'BiT-R50x1': 0.2})
+  one = answered(**{'BiT-R50x1': 0.2})
   assert not any('FLOPs' in claim.evidence for claim in one)
   assert 'of about the same compute (BiT-R50x1, ViT-B/32;' in one[0].statement
 

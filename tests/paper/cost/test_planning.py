@@ -71,7 +71,7 @@ def test_plans_are_matched_to_the_runs_of_a_sweep():
     (_plan(config=B16.replace('16', '32')), None),
     (_plan(overrides={'seed': '0'}), None),
     (_plan(error='out of memory'), None),
-    # A run that does not fit needs a fix, which has core-days of its own.
+    # A run that does not fit needs a fix, whose core-days count instead.
     (_plan(fits=False, fix=None), None),
     (_plan(fits=False, fix={'core_days': 12.0}), 12),
   ],
@@ -118,7 +118,7 @@ def test_missing_plans_are_made_once_and_kept(tmp_path):
     _run(model__remat='full', seed=1),
     _run('configs/pretrain.py:ViT-B/32,jft300m', model__scan=True),
   ]
-  said, called = [], []
+  lines, called = [], []
 
   def planner(words):
     called.append(words)
@@ -126,7 +126,7 @@ def test_missing_plans_are_made_once_and_kept(tmp_path):
     assert len(planning.read(tmp_path)) == len(called)
     return _plan(5.0, words[0].removeprefix('--config='))
 
-  arguments = (runs, tmp_path, 'v3-512', said.append, planner)
+  arguments = (runs, tmp_path, 'v3-512', lines.append, planner)
   assert planning.compile_missing(*arguments) == V3
   assert called == [
     [f'--config={B16}', '--config.model.remat=full', *_FLAGS],
@@ -136,8 +136,8 @@ def test_missing_plans_are_made_once_and_kept(tmp_path):
       *_FLAGS,
     ],
   ]
-  assert said[0] == f'0 of 2 planned: {B16}'
-  assert said[1].startswith('1 of 2 planned, about 0 s left: configs/')
+  assert lines[0] == f'0 of 2 planned: {B16}'
+  assert lines[1].startswith('1 of 2 planned, about 0 s left: configs/')
   days = planning.core_days(
     planning.read(tmp_path), dict(zip('abcd', runs, strict=True))
   )

@@ -49,7 +49,7 @@ def test_real_cells_use_the_imagenet_runs(name, real, tmp_path):
     if place[1] != 'exaFLOPs'
   } == {85}
   assert not any('ReaL' in note for note in section.notes)
-  # ReaL needs no runs of its own.
+  # ReaL needs no separate runs.
   assert not any(
     node.task == values.REAL
     for node in item.nodes
