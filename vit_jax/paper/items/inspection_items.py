@@ -64,8 +64,8 @@ def figure7() -> Item:
     'Filters and position embeddings belong to ViT-L/32; attention distances'
     f" to ViT-L/16, as means over {_IMAGES} images. The paper's finding:"
     ' filters are a plausible basis of the structure of patches; patches that'
-    ' are near, or in the same row or column, have similar position embeddings; the'
-    ' distance grows with the depth, and some heads look far already in the'
+    ' are near, or in the same row or column, have similar position embeddings;'
+    ' the distance grows with the depth, and some heads look far already in the'
     ' first blocks.',
     answer_claims,
   )
