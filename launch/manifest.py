@@ -18,9 +18,9 @@ RESTARTABLE = (
   129,
   *range(131, 160),
 )
-# The restartable codes that are not the run's fault: it was told to stop (75),
-# or lacked another pod (76). 77 counts; otherwise a run that always hangs would
-# restart forever.
+# The restartable codes that are not the run's fault: it received SIGTERM (75),
+# or lost or did not find another pod (76). 77 counts; otherwise a run that
+# always hangs would restart forever.
 NOT_COUNTED = (75, 76)
 BUCKET_MOUNT = '/bucket'
 # Seconds for which the slices of a run wait for each other.

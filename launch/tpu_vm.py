@@ -89,11 +89,11 @@ def run(shell, args, flags) -> None:
   """Starts a run on all workers; the run continues without your connection.
 
   The flags of vit_jax.main follow --. WORKDIR/launch/ records the code that
-  `setup` shipped. Each worker restarts the program after exit codes 75 (told to
-  stop, but the machine lives), 76 (a host was lost) and 77 (stuck) and after
-  death by a signal, at most --restarts times in a row. It does not restart the
-  program after other codes, such as 0 and 1. The program resumes from the work
-  directory.
+  `setup` shipped. Each worker restarts the program after exit codes 75 (stopped
+  by SIGTERM, but the machine lives), 76 (a host was lost) and 77 (stuck) and
+  after death by a signal, at most --restarts times in a row. It does not
+  restart the program after other codes, such as 0 and 1. The program resumes
+  from the work directory.
   """
   workers.start(
     shell, flags_lib.target(args), flags, variables=flags_lib.variables(args)

@@ -111,7 +111,7 @@ def watch(
     replace_after=job.replace_after,
     replacements=job.replacements,
   )
-  said, taken_up = '', False
+  printed_line, taken_up = '', False
   while True:
     queue, node, found, trouble = _look(shell, job)
     state, health = node.get('state', ''), node.get('health', '')
@@ -124,9 +124,9 @@ def watch(
         # The result of an earlier run on the slice does not matter here.
         action = 'set_up'
     line = f'{queue or "no request"} {state}: {action}'
-    if line != said:
+    if line != printed_line:
       print(time.strftime('%Y-%m-%d %H:%M:%S'), job.target.name, line)
-      said = line
+      printed_line = line
     action = patience.judge(
       action,
       queue=queue,

@@ -193,7 +193,9 @@ def test_what_a_given_model_leaves_open_is_the_sources(tmp_path):
       convert.convert(f'{tmp_path}/hf', f'{tmp_path}/b.npz', model_name=given)
 
 
-def test_misfits_are_found_before_the_data_is_read(tmp_path, npz, monkeypatch):
+def test_mismatches_are_found_before_the_data_is_read(
+  tmp_path, npz, monkeypatch
+):
   monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
   with pytest.raises(ValueError, match='do not fit the model'):
     convert.convert(

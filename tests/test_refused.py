@@ -206,7 +206,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
   assert (
     '  missing (1):\n    cls (1, 1, 16)\n'
     '  extra (1):\n    embedding/scale (3,)\n'
-    '  misshapen (1):\n'
+    '  wrong shape (1):\n'
     '    embedding/kernel is (2, 2, 1, 16), expected (4, 4, 1, 16)\n'
   ) in str(error.value)
 

@@ -106,8 +106,8 @@ if [[ -n $workdir ]]; then
   if [[ -z $text ]]; then
     echo "$HOSTNAME: the run has recorded no versions yet ($record)."
   elif ! grep --quiet '^libtpu==' <<<"$text"; then
-    echo "$HOSTNAME: warning: $record is of a machine without a TPU, so its" \
-      'versions are not installed here.' >&2
+    echo "$HOSTNAME: warning: $record was written on a machine without a TPU," \
+      'so its versions are not installed here.' >&2
   else
     echo "$text" >"$home/requirements.txt"
     wanted=$(sed --quiet 's/^# Python //p' <<<"$text")

@@ -111,7 +111,7 @@ def test_padding_that_crops():
     ((37, 101), (16, 8), 48),
   ],
 )
-def test_macs_of_a_vit_are_the_formula(size, patch, hidden):
+def test_macs_of_a_vit_equal_the_formula(size, patch, hidden):
   model = models.build(
     'ViT-B/16',
     num_classes=7,
@@ -313,7 +313,7 @@ def test_resnet_by_stage_and_by_convolution():
     dict(padding='SAME', window_strides=(1, 1), batch_group_count=2),
   ],
 )
-def test_convolutions_count_what_ones_sum_to(options):
+def test_convolution_macs_equal_the_sum_over_ones(options):
   groups = options.get('feature_group_count', 1)
   images, kernel = jnp.ones((2, 9, 8, 4)), jnp.ones((3, 2, 4 // groups, 6))
 
@@ -366,7 +366,7 @@ def test_agrees_with_the_compiler(name, overrides, size):
   assert 1 < ratio < 1.03
 
 
-def test_matrix_products_wherever_they_are():
+def test_matrix_products_in_loops_branches_and_custom_gradients_count():
   a, b = jnp.ones((5, 2, 3)), jnp.ones((5, 3, 4))
   product = functools.partial(jnp.einsum, 'bij,bjk->bik')
   once = 5 * 2 * 3 * 4
@@ -410,7 +410,7 @@ def test_loops_of_unknown_length_are_refused():
     _count(functools.partial(loop, body=lambda a: a @ a), a)
 
 
-def test_each_array_is_kept_once():
+def test_each_kept_array_is_counted_once():
   @jax.jit
   def inner(a):
     b = jnp.sin(a)
@@ -427,7 +427,7 @@ def test_each_array_is_kept_once():
   assert [size for _, size in residuals.count(jaxpr)] == [24, 24]
 
 
-def test_what_does_not_grow_with_the_batch_is_not_of_an_image():
+def test_work_independent_of_the_batch_is_not_counted_per_image():
   class Table(nn.Module):
     @nn.compact
     def __call__(self, images, *, train):

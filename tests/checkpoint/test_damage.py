@@ -35,7 +35,7 @@ def _wrapped(error):
     _wrapped(OSError(5, 'Input/output error')),
   ],
 )
-def test_out_of_reach(error):
+def test_unreachable_stores_are_recognized(error):
   assert damage.is_out_of_reach(error)
 
 

@@ -33,7 +33,7 @@ def test_find(tmp_path):
     ('other', r"it holds \['a', 'b'\]"),
   ],
 )
-def test_find_says_what_is_there_instead(tmp_path, name, found):
+def test_the_error_says_what_was_found_instead(tmp_path, name, found):
   (tmp_path / 'file').write_text('text')
   (tmp_path / '5').write_text('text')
   (tmp_path / 'empty').mkdir()
@@ -55,7 +55,7 @@ def test_find_params(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['best', 'final', 'checkpoints'])
-def test_a_run_may_have_any_name(tmp_path, name):
+def test_a_run_can_have_any_name(tmp_path, name):
   _make(tmp_path / name / '5')
   _make(tmp_path / name / 'checkpoints/3')
   assert checkpoint.find(tmp_path / name).parts[-2:] == ('checkpoints', '3')

@@ -70,7 +70,7 @@ def test_the_host_and_the_device_agree():
   assert on_device['float321'] == '0' * 16
 
 
-def test_elements_of_8_bytes_agree_and_count_in_full():
+def test_all_bits_of_8_byte_elements_count():
   values = {'a': np.array([1.5, 2**40]), 'b': np.array([1, 2**40])}
   with jax.enable_x64(True):
     assert fingerprint.digests(
@@ -158,13 +158,13 @@ def test_swapped_elements_count():
   assert a['0'][8:] != b['0'][8:]
 
 
-def test_not_a_number_is_like_any_other_value():
+def test_nan_is_treated_as_any_other_value():
   x = np.array([np.nan, np.inf], np.float32)
   assert fingerprint.digests([jnp.asarray(x)]) == fingerprint.digests([x])
 
 
 @pytest.mark.parametrize('leaf', [np.complex64(1), jnp.ones(2, 'complex64')])
-def test_what_has_no_digest(leaf):
+def test_complex_leaves_have_no_digest(leaf):
   with pytest.raises(ValueError, match='a/b is complex64: only real numbers'):
     fingerprint.digests({'a': {'b': leaf}})
 

@@ -56,7 +56,7 @@ def test_damaged_steps_are_moved(bucket, monkeypatch):
   assert text == '8: default/d/a'
 
 
-def test_half_a_copy_deletes_nothing(bucket, monkeypatch):
+def test_a_failed_copy_deletes_nothing(bucket, monkeypatch):
   _write(RUN / 'checkpoints/8')
   before = bucket.names()
   real = object_store.Bucket._open
@@ -75,7 +75,7 @@ def test_half_a_copy_deletes_nothing(bucket, monkeypatch):
   assert not (RUN / 'damaged_checkpoints/8/commit_success.txt').exists()
 
 
-def test_what_is_half_deleted_is_not_complete(bucket, monkeypatch):
+def test_a_half_deleted_step_is_not_complete(bucket, monkeypatch):
   _write(RUN / 'checkpoints/8')
 
   def fail(*_, **__):
@@ -169,7 +169,7 @@ def test_params_are_replaced(bucket):
   ]
 
 
-def test_params_come_back_in_place_of_half_of_new_ones(bucket):
+def test_old_params_come_back_if_new_ones_are_incomplete(bucket):
   _write(RUN / 'best/8')
   before = bucket.names()
   with (  # noqa: PT012

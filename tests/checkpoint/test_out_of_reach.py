@@ -44,7 +44,9 @@ def _fails(monkeypatch, where, name, error, times=99):
 @pytest.mark.parametrize(
   ('where', 'name'), [(record, 'read'), (restoring, '_read_arrays')]
 )
-def test_a_hiccup_passes(run, monkeypatch, pauses, where, name, error):
+def test_transient_errors_are_retried(
+  run, monkeypatch, pauses, where, name, error
+):
   _fails(monkeypatch, where, name, error, times=2)
   _, step = checkpoint.restore_newest(run, TARGET)
   assert step == 8
@@ -52,7 +54,7 @@ def test_a_hiccup_passes(run, monkeypatch, pauses, where, name, error):
   assert states.names(run / 'checkpoints') == ['4', '8']
 
 
-def test_a_store_that_hesitates_is_asked_again(run, monkeypatch, pauses):
+def test_an_unanswered_read_is_retried(run, monkeypatch, pauses):
   monkeypatch.setattr(damage, 'is_unanswered', lambda *_: True)
   _fails(monkeypatch, record, 'read', OSError('503'), times=2)
   _, step = checkpoint.restore_newest(run, TARGET)
@@ -72,7 +74,9 @@ def test_a_store_that_hesitates_is_asked_again(run, monkeypatch, pauses):
 @pytest.mark.parametrize(
   ('where', 'name'), [(record, 'read'), (restoring, '_read_arrays')]
 )
-def test_what_is_out_of_reach_stays(run, monkeypatch, where, name, error, text):
+def test_an_unreachable_checkpoint_is_not_moved(
+  run, monkeypatch, where, name, error, text
+):
   _fails(monkeypatch, where, name, error)
   with pytest.raises(OSError, match=f'checkpoints/8 cannot be read: {text}'):
     checkpoint.restore_newest(run, TARGET)
@@ -97,7 +101,7 @@ def test_params_out_of_reach(run, monkeypatch):
     checkpoint.read_params(run)
 
 
-def test_a_record_that_cannot_be_looked_for(run, monkeypatch):
+def test_an_unreadable_record_does_not_count_as_missing(run, monkeypatch):
   # An unreadable checkpoint must not pass as one without a record.
   step = checkpoint.find(run)
   shutil.rmtree(step / 'fingerprints')
@@ -150,7 +154,7 @@ def test_a_damaged_step_that_stays_is_saved_anew(stays):
   assert checkpoint.restore_newest(stays, OLDER)[1] == 8
 
 
-def test_known_to_who_opened_the_folder_before(stays):
+def test_a_damaged_step_is_saved_anew_if_the_folder_was_open_already(stays):
   checkpoints = checkpoint.Checkpoints(stays, keep=2, keep_every=0)
   state, _ = checkpoint.restore_newest(stays, OLDER)
   assert checkpoints.latest_step == 4
@@ -176,7 +180,9 @@ def test_a_damaged_step_that_cannot_be_deleted(stays, monkeypatch):
   checkpoints.close()
 
 
-def test_between_deleting_and_saving(stays, monkeypatch):
+def test_a_save_that_fails_after_the_deletion_of_a_damaged_step(
+  stays, monkeypatch
+):
   state, _ = checkpoint.restore_newest(stays, OLDER)
   checkpoints = checkpoint.Checkpoints(stays, keep=2, keep_every=0)
 

@@ -64,7 +64,7 @@ def test_read_params_prints_nothing(tmp_path, warnings_logged):
   assert warnings_logged == []
 
 
-def test_read_params_of_something_else(tmp_path):
+def test_read_params_refuses_other_folders(tmp_path):
   states.save(tmp_path / 'a', {'weights': {'w': jnp.ones(2)}})
   with pytest.raises(ValueError, match=r"no `params`, only \['weights'\]"):
     checkpoint.read_params(tmp_path / 'a')
@@ -73,7 +73,9 @@ def test_read_params_of_something_else(tmp_path):
     checkpoint.read_params(tmp_path / 'b')
 
 
-def test_one_without_fingerprints_cannot_be_verified(tmp_path, warnings_logged):
+def test_params_without_fingerprints_are_read_with_a_warning(
+  tmp_path, warnings_logged
+):
   states.save(tmp_path, states.train_state())
   step = tmp_path / 'checkpoints/7'
   shutil.rmtree(step / 'fingerprints')
@@ -84,7 +86,7 @@ def test_one_without_fingerprints_cannot_be_verified(tmp_path, warnings_logged):
   assert f'{step} was saved without fingerprints' in warnings_logged[0]
 
 
-def _one_bit_off(monkeypatch, step):
+def _flip_one_bit(monkeypatch, step):
   """Flips a bit in the arrays that are read from one step."""
   real = stored_arrays.read_arrays
 
@@ -100,7 +102,7 @@ def _one_bit_off(monkeypatch, step):
 
 def test_damaged_arrays_are_named(tmp_path, monkeypatch):
   states.save(tmp_path, states.train_state(), [3, 7])
-  _one_bit_off(monkeypatch, 7)
+  _flip_one_bit(monkeypatch, 7)
   with pytest.raises(ValueError, match='is damaged: 1 of 2 ') as error:
     checkpoint.read_params(tmp_path / 'checkpoints/7')
   assert f'{tmp_path}/checkpoints/7 is' in str(error.value)
@@ -112,7 +114,7 @@ def test_a_run_is_read_from_its_newest_intact_checkpoint(
 ):
   for step in (3, 7):
     states.save(tmp_path, states.train_state(seed=step), [step])
-  _one_bit_off(monkeypatch, 7)
+  _flip_one_bit(monkeypatch, 7)
   for path in (tmp_path, tmp_path / 'checkpoints'):
     params, found = checkpoint.read_params(path)
     assert found == tmp_path / 'checkpoints/3'
@@ -131,7 +133,7 @@ def test_a_run_is_read_from_its_newest_intact_checkpoint(
 
 
 @pytest.mark.parametrize('kind', ['best', 'final'])
-def test_params_alone(tmp_path, kind):
+def test_save_params_round_trip(tmp_path, kind):
   params = {'head': {'kernel': jnp.arange(64.0).reshape(8, 8)}}
   sharded = states.put(params, 8, split=True)
   written = checkpoint.save_params(
@@ -237,7 +239,7 @@ def test_params_that_cannot_be_moved(tmp_path, monkeypatch):
   assert states.names(tmp_path / 'best') == ['8']
 
 
-def test_damaged_params_alone(tmp_path):
+def test_damaged_params_folders_are_refused(tmp_path):
   path = _saved(tmp_path, 8, 1)
   record = path / 'fingerprints/metadata'
   content = json.loads(record.read_text())

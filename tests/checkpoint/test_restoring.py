@@ -60,7 +60,7 @@ def test_another_dtype_is_converted_after_the_check(tmp_path):
   )
 
 
-def test_there_is_nothing_to_restore(tmp_path):
+def test_restore_returns_none_without_checkpoints(tmp_path):
   target = states.abstract(states.plain_state(a=(2,)))
   assert checkpoint.restore_newest(tmp_path / 'nothing', target) is None
   assert not (tmp_path / 'nothing').exists()
@@ -75,7 +75,7 @@ def test_another_models_state_is_listed_in_full(tmp_path):
   assert (
     '\n  missing (1):\n    params/c (3, 1)'
     '\n  extra (1):\n    params/b (3,)'
-    '\n  misshapen (1):\n    params/a is (2,), expected (4,)\n'
+    '\n  wrong shape (1):\n    params/a is (2,), expected (4,)\n'
   ) in str(error.value)
   assert states.names(tmp_path) == ['checkpoints']
 
@@ -90,7 +90,7 @@ def test_another_optimizer_without_arrays_is_listed_too(tmp_path):
   assert states.names(tmp_path / 'checkpoints') == ['3', '7']
 
 
-def test_no_difference_is_the_empty_string():
+def test_equal_shapes_give_an_empty_string():
   assert checkpoint.mismatch({'a': (1,)}, {'a': (1,)}) == ''
 
 
@@ -252,7 +252,7 @@ def test_a_restore_that_only_reads(run, saved):
   assert sorted(run.rglob('*')) == before
 
 
-def test_none_is_intact(run, saved):
+def test_no_intact_checkpoint_is_an_error(run, saved):
   _, both = saved
   DAMAGE['deleted'](run / 'checkpoints/4')
   DAMAGE['record'](run / 'checkpoints/8')
@@ -285,7 +285,7 @@ def test_an_empty_folder_is_no_checkpoint(run, saved, errors_logged):
   assert checkpoint.restore_newest(run, target) is None
 
 
-def test_one_step_that_is_damaged_is_an_error(run, saved):
+def test_a_damaged_single_step_is_an_error(run, saved):
   _, both = saved
   DAMAGE['no metadata'](run / 'checkpoints/8')
   checkpoints = checkpoint.Checkpoints(run, keep=2, keep_every=0)
@@ -318,7 +318,7 @@ def test_a_checkpoint_without_fingerprints_is_accepted(run, saved, monkeypatch):
   assert 'could not be verified' in warnings[0]
 
 
-def test_one_without_fingerprints_of_another_model(run):
+def test_another_models_checkpoint_without_fingerprints_is_refused(run):
   for step in ('4', '8'):
     _without_record(run / 'checkpoints' / step)
   with pytest.raises(ValueError, match=r'missing \(1\):\n +params/a \(2,\)'):

@@ -55,7 +55,7 @@ def test_keeps_the_best(tmp_path, best, values, kept):
   assert _save_values(tmp_path, best, values) == kept
 
 
-def test_the_best_is_known_again_after_a_restart(tmp_path):
+def test_the_best_step_is_remembered_after_a_restart(tmp_path):
   name = 'test/accuracy'
   assert _save_values(tmp_path, name, [0.1, 0.5, 0.3]) == ['2', '3']
   assert _save_values(tmp_path, name, [0.4, 0.4], first=4) == ['2', '5']
@@ -74,7 +74,7 @@ def test_damaged_metrics_are_no_obstacle(tmp_path):
   assert _save_values(tmp_path, 'test/accuracy', [0.1], 3) == ['2', '3']
 
 
-def test_orbax_waits_for_folders_as_long_as_for_files(tmp_path):
+def test_orbax_uses_the_given_timeout_for_folders(tmp_path):
   checkpoint.Checkpoints(tmp_path, keep=1, keep_every=0, timeout=777).close()
   orbax = ocp.multihost.sync_global_processes.__globals__
   assert orbax['coordination_timeout']() == 777
@@ -104,7 +104,7 @@ def test_a_complete_step_is_not_saved_again(tmp_path):
   np.testing.assert_array_equal(params['w'], [1, 1])
 
 
-def test_the_newest_step_is_a_complete_one(tmp_path, monkeypatch):
+def test_latest_step_ignores_an_unfinished_save(tmp_path, monkeypatch):
   may_finish = threading.Event()
   real = ocp.JsonCheckpointHandler._save_fn
 
@@ -309,7 +309,7 @@ def test_the_state_may_be_donated_while_it_is_saved(tmp_path):
     np.testing.assert_array_equal(params['w'], np.arange(1e5) + number)
 
 
-def test_causes_in_one_line():
+def test_causes_are_given_in_one_line():
   error = ValueError(
     'RESOURCE_EXHAUSTED: Error writing "a":\n Failed to write 9 bytes to file'
     " 4: No space left on device [os_error_code='28']"

@@ -24,7 +24,7 @@ def _disk(monkeypatch, free, total=10**12):
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage)
 
 
-def test_what_is_missing(tmp_path, monkeypatch):
+def test_shortage_states_the_space_needed(tmp_path, monkeypatch):
   _disk(monkeypatch, NEEDED)
   assert space.shortage(tmp_path, STATE) == ''
   _disk(monkeypatch, NEEDED - 1)

@@ -36,7 +36,7 @@ def no_compiler(monkeypatch):
   monkeypatch.setattr(devices, 'compile_only', lambda target: jax.devices())
 
 
-def test_a_program_has_the_compilers_memory_and_the_corrected_estimate(
+def test_memory_comes_from_the_compiler_and_time_from_the_estimate(
   no_compiler,
 ):
   device = ahead.find('v3', None, correction=0.8)
@@ -63,7 +63,7 @@ def test_an_unknown_device_lists_the_choices():
     ahead.find('v33', None, 1)
 
 
-def test_without_the_compiler_it_is_said_how_to_get_it(monkeypatch):
+def test_without_the_compiler_the_error_says_how_to_install_it(monkeypatch):
   monkeypatch.setattr(devices, 'have_compiler', lambda: False)
   with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[plan\]"'):
     ahead.find('v3', None, 1)

@@ -68,7 +68,7 @@ def test_batches_that_would_take_too_long_are_not_timed():
   assert [*found.rates] == [1, 2]
 
 
-def test_a_device_that_has_less_than_it_said_ends_the_timing():
+def test_running_out_of_memory_ends_the_timing():
   def seconds(batch_size):
     return 1.0 if batch_size < 4 else _error('RESOURCE_EXHAUSTED: 1 of 2 GiB')
 
@@ -79,7 +79,7 @@ def test_a_device_that_has_less_than_it_said_ends_the_timing():
     batch_sizes.search(broken, 'model', 32, SETTINGS)
 
 
-def test_what_the_compiler_refuses_does_not_fit():
+def test_batches_that_fail_to_compile_do_not_fit():
   def need(batch_size):
     return 1 if batch_size <= 300 else _error('INTERNAL: index too large')
 
@@ -109,7 +109,7 @@ def test_a_compiler_that_fails_at_once_is_an_error_unless_memory_is_short():
     (lambda b: 10_112 * b, 0),
   ],
 )
-def test_the_largest_batch_is_found_whatever_memory_grows_like(need, expected):
+def test_the_largest_batch_is_found_for_any_memory_growth(need, expected):
   asked = []
 
   def slow(batch_size):
@@ -121,7 +121,7 @@ def test_the_largest_batch_is_found_whatever_memory_grows_like(need, expected):
   assert len(asked) == len({*asked})
 
 
-def test_on_a_line_a_few_programs_are_enough():
+def test_linear_memory_needs_few_compilations():
   asked = []
 
   def need(batch_size):
@@ -134,7 +134,7 @@ def test_on_a_line_a_few_programs_are_enough():
   assert asked == [2048, 9800]
 
 
-def test_a_bracket_as_narrow_as_the_precision_is_narrow_enough():
+def test_the_search_stops_within_the_precision():
   # 100 fits and 102 does not; the gap is within the precision.
   known = {1: 1, 100: 50, 102: 120}
   assert batch_sizes.largest_batch(lambda b: 1 / 0, known, 100, 0.02) == 100
@@ -149,7 +149,7 @@ def test_only_the_first_failure_of_the_compiler_counts_as_an_error():
   assert (found.rates, found.largest, asked) == ({1: 1}, 1, [1, 2])
 
 
-def test_a_cliff_does_not_make_it_creep():
+def test_a_jump_in_memory_does_not_slow_the_search():
   asked = []
 
   def need(batch_size):

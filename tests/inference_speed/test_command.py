@@ -41,7 +41,7 @@ def _measure(path, pairs, asked, said=None, settings=SETTINGS, cores=1):
   )
 
 
-def test_all_pairs_are_measured_and_said_with_the_time_that_is_left(tmp_path):
+def test_all_pairs_are_measured_and_logged_with_the_time_left(tmp_path):
   said = []
   _measure(tmp_path / 'new' / 'speed.json', PAIRS, [], said)
   assert said == [
@@ -58,7 +58,7 @@ def test_all_pairs_are_measured_and_said_with_the_time_that_is_left(tmp_path):
   ]
 
 
-def test_what_is_in_the_file_is_not_measured_again(tmp_path):
+def test_pairs_in_the_file_are_not_measured_again(tmp_path):
   path, asked, said = tmp_path / 'speed.json', [], []
   _measure(path, PAIRS[:2], asked)
   before = json.loads(path.read_text())
@@ -73,7 +73,7 @@ def test_what_is_in_the_file_is_not_measured_again(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['speed.json']
 
 
-def test_what_was_measured_stays_when_a_later_entry_fails(tmp_path):
+def test_measured_pairs_stay_when_a_later_one_fails(tmp_path):
   path = tmp_path / 'speed.json'
 
   class Killed(Exception):
@@ -97,7 +97,7 @@ def test_an_unknown_model_is_refused_before_anything_is_measured(tmp_path):
   assert not asked
 
 
-def test_figures_are_of_one_of_the_cores_of_a_device(tmp_path):
+def test_figures_are_per_core(tmp_path):
   path = tmp_path / 'speed.json'
   _measure(path, PAIRS[:1], [], cores=2)
   [entry] = store.read(path).entries
@@ -126,7 +126,7 @@ def test_another_file_is_refused(tmp_path, text):
     store.read(path)
 
 
-def test_speeds_are_those_of_a_size(tmp_path):
+def test_speeds_are_read_for_one_image_size(tmp_path):
   path = tmp_path / 'speed.json'
   assert inference_speed.speeds(path, 16) == {}
   measured = _measure(path, PAIRS, [])
@@ -151,7 +151,7 @@ def test_the_table_has_a_line_a_model_and_a_column_a_size(tmp_path):
   ]
 
 
-def test_a_model_of_which_no_image_fits_is_said_so():
+def test_a_model_without_a_fitting_batch_is_described():
   entry = store.Entry('ViT-H/14', 512, None, None, 0)
   assert (
     all_pairs.describe(entry, 'core') == 'ViT-H/14 at 512 px: no batch fits'
@@ -200,7 +200,7 @@ def test_wrong_flags_end_with_one_message(words, message):
   assert 'Traceback' not in result.stderr
 
 
-def test_what_another_process_has_measured_stays(tmp_path):
+def test_measurements_of_another_process_stay(tmp_path):
   path = tmp_path / 'speed.json'
   nothing = store.Measured(SETTINGS)
   store.add(path, nothing, store.Entry('ViT-B/32', 16, 1.0, 8, 8))
@@ -210,7 +210,7 @@ def test_what_another_process_has_measured_stays(tmp_path):
   assert [entry.size for entry in store.read(path).entries] == [16, 24]
 
 
-def test_models_have_the_attention_that_is_best_on_the_device(tmp_path):
+def test_models_use_the_best_attention_of_the_device(tmp_path):
   seen = set()
 
   def compile_batch(model, size, batch_size):

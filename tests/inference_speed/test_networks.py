@@ -6,7 +6,7 @@ from vit_jax.configs import mini
 from vit_jax.inference_speed import networks
 
 
-def test_without_names_it_is_figure_12_and_the_axial_models_of_figure_13():
+def test_the_default_models_are_those_of_figures_12_and_13():
   found = networks.pairs((), (), 'paper')
   assert len(found) == 8 * 5 + 3
   assert found[:2] == [('BiT-R50x1', 64), ('BiT-R50x1', 128)]
@@ -20,14 +20,14 @@ def test_without_names_it_is_figure_12_and_the_axial_models_of_figure_13():
   assert len(networks.pairs((), (64,), 'paper')) == 8
 
 
-def test_names_and_sizes_that_are_given_are_all():
+def test_only_the_given_names_and_sizes_are_measured():
   assert networks.pairs(['R50x1', 'BiT-R50x1'], [32, 48], 'mini') == [
     ('BiT-R50x1', 32),
     ('BiT-R50x1', 48),
   ]
 
 
-def test_models_have_the_attributes_that_they_know_of():
+def test_models_get_only_the_options_that_they_have():
   options = {'dtype': 'bfloat16', 'attention_implementation': 'lanes'}
   vit = networks.build('ViT-B/32', 'paper', **options)
   assert (vit.width, vit.dtype) == (768, 'bfloat16')
@@ -36,7 +36,7 @@ def test_models_have_the_attributes_that_they_know_of():
   assert (bit.width_factor, bit.dtype) == (1, 'bfloat16')
 
 
-def test_miniatures_are_as_large_as_where_they_train():
+def test_miniatures_are_timed_at_their_training_size():
   assert networks.PRETRAINING_SIZE['mini'] == mini.IMAGE_SIZE
 
 

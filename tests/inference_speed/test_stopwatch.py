@@ -29,7 +29,7 @@ def test_the_median_is_of_the_calls_after_the_warm_up():
   assert clock.calls == 7
 
 
-def test_slow_calls_are_few():
+def test_slow_programs_are_called_less_often():
   clock = Clock([20, 21, 22, 23, 24])
   timing = stopwatch.Timing(warm_up=10, calls=30, max_seconds=10)
   # One call warms up, and three count.
@@ -56,7 +56,7 @@ def test_a_program_takes_time_and_at_least_its_arguments_memory():
   assert 0 < small.seconds() < 10
 
 
-def test_the_programs_logits_are_the_models():
+def test_the_program_computes_the_models_logits():
   model = models.build('ViT-B/16', num_classes=10, head_bias=-2.5, **TINY)
   device = jax.devices()[0]
   sharding = jax.sharding.SingleDeviceSharding(device)
@@ -70,7 +70,7 @@ def test_the_programs_logits_are_the_models():
   assert np.ptp(found) > 0
 
 
-def test_memory_that_is_given_counts():
+def test_a_given_memory_size_is_used():
   assert stopwatch.find(12345, stopwatch.Timing()).memory_bytes == 12345
 
 
@@ -78,11 +78,11 @@ def test_memory_that_is_given_counts():
   'kind, cores',
   [('TPU v3', 1), ('TPU v4', 2), ('TPU v5 lite', 1), ('NVIDIA L4', None)],
 )
-def test_a_device_has_so_many_tensorcores(kind, cores):
+def test_number_of_tensorcores_of_a_device(kind, cores):
   assert stopwatch._cores(kind) == cores
 
 
-def test_a_device_that_names_its_memory_is_believed(monkeypatch):
+def test_the_reported_memory_of_a_device_is_used(monkeypatch):
   class Device:
     device_kind, platform = 'TPU v4', 'tpu'
 

@@ -63,14 +63,14 @@ def test_files_of_the_bit_bucket():
   assert catalog.entry('bit/BiT-S-R50x1').num_classes == 1000
 
 
-def test_every_name_has_a_model_and_a_place_of_its_own():
+def test_every_name_has_its_own_path_and_a_model():
   places = {catalog.path_of(name) for name in catalog.names()}
   assert len(places) == len(catalog.names()) > 50
   for name in catalog.names():
     assert catalog.entry(name).build().num_classes in (1000, 21843)
 
 
-def test_a_file_that_is_not_there_can_be_fetched(tmp_path):
+def test_a_missing_file_is_an_error_with_the_download_command(tmp_path):
   with pytest.raises(ValueError, match='are not on this machine') as error:
     interop.load('sam/ViT-B_32', tiny.vit(), 8)
   place = f'{tmp_path}/sam/ViT-B_32.npz'
@@ -83,7 +83,7 @@ def test_a_file_that_is_not_there_can_be_fetched(tmp_path):
   )
 
 
-def test_a_folder_in_a_bucket_is_no_place_for_curl(monkeypatch):
+def test_no_curl_command_is_given_for_a_folder_in_a_bucket(monkeypatch):
   class InBucket(str):
     exists = staticmethod(lambda: False)
 
@@ -120,7 +120,7 @@ def test_unknown_names_list_similar_ones():
     interop.read('nowhere/B_16')
 
 
-def test_a_file_that_is_there_is_read_by_name(tmp_path):
+def test_a_downloaded_file_is_read_by_name(tmp_path):
   # The file holds a small model; `read` still returns the name's model.
   params = tiny.params(tiny.vit(), (28, 28))
   file = released.to_released(tiny.flat(params))
@@ -134,7 +134,7 @@ def test_a_file_that_is_there_is_read_by_name(tmp_path):
 
 
 @pytest.mark.parametrize('hidden', [None, 4])
-def test_the_hidden_layer_is_as_the_file_has_it(tmp_path, hidden):
+def test_the_hidden_layer_is_found_in_the_file(tmp_path, hidden):
   params = tiny.params(tiny.vit(representation_size=hidden))
   file = released.to_released(tiny.flat(params))
   for name in ('imagenet21k/ViT-B_16', 'sam/ViT-B_16'):

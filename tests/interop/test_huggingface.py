@@ -95,7 +95,7 @@ def test_names_and_shapes_of_the_file(tmp_path):
   )
 
 
-def test_what_the_folder_says(tmp_path):
+def test_contents_of_the_json_files_in_the_folder(tmp_path):
   model = tiny.vit(gelu='exact', norm_epsilon=1e-5)
   _folder(tmp_path, model, (8, 12), class_names=NAMES, preprocessing='resize')
   config = json.loads((tmp_path / 'config.json').read_text())
@@ -189,7 +189,7 @@ def test_a_model_without_head_needs_a_new_one(tmp_path):
   )
 
 
-def test_what_differs_is_noted(tmp_path):
+def test_differences_in_gelu_and_epsilon_are_noted(tmp_path):
   _folder(tmp_path, tiny.vit(gelu='exact', norm_epsilon=1e-12))
   _, report = interop.load(tmp_path, tiny.vit(), 8)
   assert len(report.notes) == 2
@@ -232,7 +232,7 @@ def test_arrays_without_axes_are_named(tmp_path, name):
   tensors = _tensors(tmp_path) | {name: np.array(1, np.float32)}
   safetensors.numpy.save_file(tensors, tmp_path / 'model.safetensors')
   _configure(tmp_path, qkv_bias=False)
-  with pytest.raises(ValueError, match=r'misshapen \([12]\):') as error:
+  with pytest.raises(ValueError, match=r'wrong shape \([12]\):') as error:
     interop.load(tmp_path, tiny.vit(), 8)
   assert ' is (), expected (' in str(error.value)
 
@@ -263,7 +263,7 @@ def test_a_mask_token_is_left_out(tmp_path):
   )
 
 
-def test_no_biases_of_queries_keys_and_values_are_zeros(tmp_path):
+def test_missing_qkv_biases_become_zeros_if_the_config_says_so(tmp_path):
   _folder(tmp_path)
   tensors = {
     k: v

@@ -33,7 +33,7 @@ def _preprocess(folder, **content):
     (dict(do_normalize=False, image_mean=0.3), 0, 1),
   ],
 )
-def test_other_normalisations_become_part_of_the_embedding(
+def test_other_normalizations_are_folded_into_the_embedding(
   tmp_path, preprocessor, mean, std
 ):
   params = _folder(tmp_path)
@@ -55,7 +55,7 @@ def test_other_normalisations_become_part_of_the_embedding(
   tiny.assert_equal(loaded | {'embedding': {}}, params | {'embedding': {}})
 
 
-def test_our_own_normalisation_changes_no_bit(tmp_path):
+def test_our_own_normalization_changes_no_bit(tmp_path):
   params = _folder(tmp_path)
   for same in (
     dict(image_mean=0.5, image_std=0.5, rescale_factor=0.00392156862745098),
@@ -117,7 +117,9 @@ def test_values_of_the_config_that_are_refused(tmp_path, changes, message):
     (dict(image_size=16384, patch_size=1), '268,435,456 patches'),
   ],
 )
-def test_sizes_that_no_model_of_the_weights_has(tmp_path, changes, message):
+def test_sizes_that_contradict_the_weights_are_refused(
+  tmp_path, changes, message
+):
   _folder(tmp_path)
   path = tmp_path / 'config.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))

@@ -42,7 +42,9 @@ def _scaled(tree, factor):
     (dict(patch_size=(4, 2)), (8, 8)),
   ],
 )
-def test_its_logits_of_our_folder_are_ours(tmp_path, options, size):
+def test_transformers_reads_our_folder_with_equal_logits(
+  tmp_path, options, size
+):
   model = tiny.vit(**options)
   params = _small(model, size)
   names = ['ant', 'bee', 'cat', 'dog', 'eel']
@@ -68,7 +70,7 @@ def test_its_logits_of_our_folder_are_ours(tmp_path, options, size):
       assert abs(different - expected).max() > 1e-3
 
 
-def test_its_processor_of_our_folder_makes_our_input(tmp_path):
+def test_transformers_preprocesses_as_we_do_from_our_folder(tmp_path):
   model = tiny.vit()
   interop.save_huggingface(tmp_path, tiny.params(model), model, 8)
   processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
@@ -102,7 +104,7 @@ def _randomize(model):
 
 
 @pytest.mark.parametrize('qkv_bias', [True, False])
-def test_our_logits_of_its_folder_are_its(tmp_path, qkv_bias):
+def test_we_read_a_transformers_folder_with_equal_logits(tmp_path, qkv_bias):
   theirs = _randomize(
     transformers.ViTForImageClassification(_config(qkv_bias=qkv_bias))
   )
@@ -129,9 +131,7 @@ def test_our_logits_of_its_folder_are_its(tmp_path, qkv_bias):
     dict(do_normalize=False),
   ],
 )
-def test_our_logits_of_inputs_that_are_normalised_otherwise(
-  tmp_path, processing
-):
+def test_logits_are_equal_for_other_normalizations(tmp_path, processing):
   theirs = _randomize(transformers.ViTForImageClassification(_config()))
   theirs.save_pretrained(tmp_path)
   processor = transformers.ViTImageProcessor(
@@ -158,7 +158,7 @@ def test_a_mask_token_is_left_out(tmp_path):
   assert 'embeddings.mask_token' in report.dropped
 
 
-def test_its_pooler_is_our_hidden_layer(tmp_path):
+def test_the_pooler_of_transformers_becomes_our_hidden_layer(tmp_path):
   theirs = _randomize(transformers.ViTModel(_config()))
   theirs.save_pretrained(tmp_path, max_shard_size='3KB')
   assert (tmp_path / 'model.safetensors.index.json').exists()

@@ -33,7 +33,7 @@ def _file(model, size):
     ('AxialResNet50', 224),
   ],
 )
-def test_named_models_are_recognised(name, size):
+def test_named_models_are_recognized(name, size):
   model = models.build(name, num_classes=1000)
   found, image_size = interop.infer_model(_file(model, (size, size)))
   assert found == model
@@ -58,14 +58,14 @@ def test_named_models_are_recognised(name, size):
     (dict(resnet_blocks=(1,), patch_size=2, resnet_width=2), (16, 16)),
   ],
 )
-def test_options_are_recognised(options, size):
+def test_options_are_recognized(options, size):
   model = tiny.vit(**options)
   assert interop.infer_model(_file(model, size)) == (model, size)
   name, overrides = inference.describe(model)
   assert models.build(name, num_classes=5, **overrides) == model
 
 
-def test_what_shapes_do_not_tell():
+def test_shapes_that_leave_the_model_open_are_refused():
   with pytest.raises(ValueError, match='8 patches do not form a square grid'):
     interop.infer_model(_file(tiny.vit(), (8, 16)))
   arrays = _file(tiny.vit(), (8, 8))
@@ -105,7 +105,7 @@ def test_what_shapes_do_not_tell():
     ('conv_root/kernel', (1,)),
   ],
 )
-def test_arrays_of_strange_shapes_are_named(name, shape):
+def test_arrays_of_wrong_rank_are_named(name, shape):
   arrays = _file(tiny.vit(), (8, 8)) | {name: np.zeros(shape)}
   leaf = name.rpartition('_')[2][2:]
   with pytest.raises(ValueError, match=rf'{leaf} has shape .*, expected \d ax'):
@@ -113,7 +113,7 @@ def test_arrays_of_strange_shapes_are_named(name, shape):
 
 
 @pytest.mark.parametrize('missing', ['conv_root/kernel', None])
-def test_resnets_that_lack_arrays(missing):
+def test_resnets_with_missing_arrays_are_refused(missing):
   arrays = {'head/bias': np.ones(3), 'gn_final/scale': np.ones(64)}
   if missing is None:
     arrays |= {
@@ -125,7 +125,7 @@ def test_resnets_that_lack_arrays(missing):
     interop.infer_model(arrays)
 
 
-def test_a_description_needs_few_overrides():
+def test_a_description_names_only_options_that_differ():
   assert inference.describe(models.build('ViT-L/7', num_classes=3)) == (
     'ViT-L/7',
     {},

@@ -12,14 +12,17 @@ POSITION = 'Transformer/posembed_input/pos_embedding'
 
 
 def _file(path, model, size=(8, 8), **kwargs):
-  """Writes a file with released names, without a `.json` beside it."""
+  """Writes an .npz that names parameters as the released checkpoints do.
+
+  It has no `.json` beside it.
+  """
   params = tiny.params(model, size, **kwargs)
   arrays.write_npz(path, released.to_released(tiny.flat(params)))
   return params
 
 
 def _changed(path, **changes):
-  """Writes the file again; None removes an array."""
+  """Replaces some arrays of the file; a value of None removes that array."""
   content = arrays.read_npz(path) | changes
   np.savez(path, **{k: v for k, v in content.items() if v is not None})
 
@@ -27,12 +30,12 @@ def _changed(path, **changes):
 # Heads -----------------------------------------------------------------------
 
 
-def test_the_head_is_kept_if_its_classes_are_as_many(tmp_path):
+def test_the_head_is_kept_if_the_number_of_classes_matches(tmp_path):
   params = _file(tmp_path / 'a.npz', tiny.vit())
   tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', tiny.vit(), 8), params)
 
 
-def test_a_head_of_other_classes_is_an_error_that_says_what_to_do(tmp_path):
+def test_another_number_of_classes_is_an_error_that_says_what_to_do(tmp_path):
   path = tmp_path / 'a.npz'
   params = _file(path, tiny.vit())
   model = tiny.vit(num_classes=3, head_bias=-2.0)
@@ -46,7 +49,9 @@ def test_a_head_of_other_classes_is_an_error_that_says_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize('kind, prefix', [('vit', 'opt/target/'), ('bit', '')])
-def test_what_is_left_out_is_not_unpacked(tmp_path, monkeypatch, kind, prefix):
+def test_arrays_that_are_left_out_are_not_unpacked(
+  tmp_path, monkeypatch, kind, prefix
+):
   model = getattr(tiny, kind)()
   params = tiny.params(model)
   reads, read = [], arrays._read_array
@@ -70,12 +75,12 @@ def test_what_is_left_out_is_not_unpacked(tmp_path, monkeypatch, kind, prefix):
 
 
 def test_hidden_layer_before_the_head(tmp_path):
-  path, without, size_8 = tmp_path / 'a.npz', tiny.vit(), 'pre_logits'
+  path, without, layer = tmp_path / 'a.npz', tiny.vit(), 'pre_logits'
   params = _file(path, tiny.vit(representation_size=8))
   with pytest.raises(ValueError, match='representation_size=8, or leave it'):
     interop.load(path, without, 8)
   loaded, report = interop.load(path, without, 8, new_head=True)
-  assert size_8 not in loaded
+  assert layer not in loaded
   assert report.dropped == (
     'head/bias',
     'head/kernel',
@@ -87,13 +92,14 @@ def test_hidden_layer_before_the_head(tmp_path):
   loaded, report = interop.load(path, same, 8, new_head=True)
   tiny.assert_equal(loaded['pre_logits'], params['pre_logits'])
   assert report.new == report.dropped == ('head/bias', 'head/kernel')
-  # A hidden layer of another size is new.
+  # If the sizes differ, the hidden layer is newly initialized.
   other = tiny.vit(representation_size=4)
   loaded, report = interop.load(path, other, 8, new_head=True)
   assert loaded['pre_logits']['kernel'].shape == (16, 4)
   assert 0.1 < loaded['pre_logits']['kernel'].std() < 0.5  # 16 ** -0.5
   assert len(report.new) == 4
-  # If the file has no hidden layer, loading fails, or the layer is new.
+  # Without a hidden layer in the file, loading fails, unless new_head=True:
+  # then the layer is newly initialized.
   _file(path, without)
   with pytest.raises(ValueError, match='leave representation_size unset'):
     interop.load(path, other, 8)
@@ -102,7 +108,7 @@ def test_hidden_layer_before_the_head(tmp_path):
   assert report.dropped == ('head/bias', 'head/kernel')
 
 
-def test_what_lies_beside_the_parameters_is_listed(tmp_path):
+def test_other_arrays_in_the_file_are_reported_as_dropped(tmp_path):
   params = _file(tmp_path / 'a.npz', tiny.vit())
   content = arrays.read_npz(tmp_path / 'a.npz')
   other = {f'opt/state/{i}': np.ones(1) for i in range(20)}
@@ -143,7 +149,7 @@ def test_position_embedding_is_resized_as_scipy_does(tmp_path, size):
   assert report.resized == (() if size == (16, 16) else (POSITION,))
 
 
-def test_a_rectangular_grid_is_known_from_beside_the_file(tmp_path):
+def test_a_rectangular_grid_is_read_from_the_json_file(tmp_path):
   model, path = tiny.vit(), tmp_path / 'a.npz'
   params = tiny.params(model, (8, 16))
   interop.save_npz(path, params, model, image_size=(8, 16))
@@ -157,7 +163,8 @@ def test_a_rectangular_grid_is_known_from_beside_the_file(tmp_path):
   (tmp_path / 'a.npz.json').unlink()
   with pytest.raises(ValueError, match=r'8 patch tokens .* are not a square'):
     interop.load_npz(path, model, (16, 16))
-  # The numbers of patches are equal, so the grid is guessed.
+  # The file's 8 position embeddings also fit the model's 4x2 grid, so that
+  # grid is assumed.
   _, report = interop.load(path, model, (16, 8))
   assert report.notes == (
     'the file does not state the grid of its 8 position embeddings: 4x2 is'
@@ -165,7 +172,7 @@ def test_a_rectangular_grid_is_known_from_beside_the_file(tmp_path):
   )
 
 
-def test_a_bare_file_is_for_squares_though_another_grid_has_as_many(tmp_path):
+def test_without_a_json_file_the_grid_is_assumed_square(tmp_path):
   params = _file(tmp_path / 'a.npz', tiny.vit(), (16, 16))
   loaded, report = interop.load(tmp_path / 'a.npz', tiny.vit(), (8, 32))
   assert report.resized == (POSITION,)
@@ -183,7 +190,7 @@ def test_a_bare_file_is_for_squares_though_another_grid_has_as_many(tmp_path):
     assert not interop.load(tmp_path / 'a.npz', tiny.vit(), size)[1].notes
 
 
-def test_tables_of_columns_and_rows_are_resized(tmp_path):
+def test_2d_position_embeddings_are_resized(tmp_path):
   model = tiny.vit(position_embedding='2d')
   params = _file(tmp_path / 'a.npz', model, (8, 8))
   loaded, report = interop.load(tmp_path / 'a.npz', model, (8, 12))
@@ -197,7 +204,7 @@ def test_tables_of_columns_and_rows_are_resized(tmp_path):
   assert report.resized == (at + 'x_embedding',)
 
 
-def test_tables_of_each_layer_and_relative_ones_are_resized(tmp_path):
+def test_per_layer_and_relative_position_embeddings_are_resized(tmp_path):
   model = tiny.vit(position_site='every_layer')
   _file(tmp_path / 'a.npz', model, (8, 8))
   _, report = interop.load(tmp_path / 'a.npz', model, (12, 12))
@@ -214,7 +221,7 @@ def test_tables_of_each_layer_and_relative_ones_are_resized(tmp_path):
   np.testing.assert_array_equal(new[[0, 9, 18]], old[[0, 4, 8]])
 
 
-def test_tables_of_axial_resnets_are_resized(tmp_path):
+def test_position_embeddings_of_axial_resnets_are_resized(tmp_path):
   model, size = tiny.axial_resnet(), (16, 16)
   params = _file(tmp_path / 'a.npz', model, size)
   loaded, report = interop.load(tmp_path / 'a.npz', model, (16, 24))
@@ -241,15 +248,15 @@ OUR_BIAS = 'Transformer/encoderblock_1/MlpBlock_0/Dense_1/bias'
     ),
     (
       {BIAS: np.ones(15)},
-      f'\n  misshapen (1):\n    {OUR_BIAS} is (15,), expected (16,)\n',
+      f'\n  wrong shape (1):\n    {OUR_BIAS} is (15,), expected (16,)\n',
     ),
     (
       {BIAS: np.full(16, np.nan), 'cls': np.full((1, 1, 16), np.inf)},
-      f'NaN or infinite values, in 2 of 40 arrays: {OUR_BIAS}, cls.',
+      f'NaN or infinite values in 2 of 40 arrays: {OUR_BIAS}, cls.',
     ),
     (
       {BIAS: np.full(16, 1e300)},
-      f'NaN or infinite values, in 1 of 40 arrays: {OUR_BIAS}.',
+      f'NaN or infinite values in 1 of 40 arrays: {OUR_BIAS}.',
     ),
     ({BIAS: np.array([None])}, f'\n  {BIAS} is a pickled object, which could'),
   ],
@@ -272,7 +279,7 @@ def test_a_truncated_file(tmp_path):
     interop.load_npz(path, tiny.vit(), 8)
 
 
-def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
+def test_mismatches_are_found_before_the_data_is_read(tmp_path, monkeypatch):
   path = tmp_path / 'a.npz'
   _file(path, tiny.vit())
   monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
@@ -280,7 +287,7 @@ def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
     interop.load_npz(path, tiny.vit(width=20), 8)
 
 
-def test_a_huge_table_is_not_resized_for_its_shape_alone():
+def test_an_absurdly_large_position_embedding_is_refused():
   params = tiny.params(tiny.vit())
   source = tiny.flat(params)
   del source[POSITION]
@@ -308,17 +315,17 @@ def test_a_head_without_axes_is_named(tmp_path, name):
       interop.load(path, fitted, 8)
 
 
-def test_all_misfits_are_listed_at_once(tmp_path):
+def test_all_mismatches_are_listed_at_once(tmp_path):
   path = tmp_path / 'a.npz'
   _file(path, tiny.vit(), (8, 16))
   _changed(path, cls=None, more=np.ones(1))
   with pytest.raises(ValueError, match='do not fit') as error:
     interop.load_npz(path, tiny.vit(num_classes=4), 8)
-  for part in ('missing (1)', 'extra (1)', 'misshapen (3)', 'head is for 5'):
+  for part in ('missing (1)', 'extra (1)', 'wrong shape (3)', 'head is for 5'):
     assert part in str(error.value)
 
 
-def test_paths_that_lead_to_no_weights(tmp_path):
+def test_paths_without_weights_are_errors(tmp_path):
   for name, message in (
     ('a.npz', r'There is no file .*a\.npz'),
     ('model.safetensors', 'There is no file'),
@@ -331,7 +338,7 @@ def test_paths_that_lead_to_no_weights(tmp_path):
     interop.load_npz(tmp_path, tiny.vit(), 8)
 
 
-def test_images_of_one_channel(tmp_path):
+def test_models_for_one_channel_images_are_loaded(tmp_path):
   params = _file(tmp_path / 'a.npz', tiny.vit(), channels=1)
   loaded = interop.load_npz(tmp_path / 'a.npz', tiny.vit(), 8)
   tiny.assert_equal(loaded, params)

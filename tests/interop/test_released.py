@@ -158,7 +158,7 @@ def test_round_trip_of_every_kind_of_model(name):
   tiny.assert_equal(released.to_released(released.from_released(file)), file)
 
 
-def test_linen_names_stay():
+def test_linen_names_are_unchanged():
   params = _flat_params()
   tiny.assert_equal(released.from_released(params), params)
 
@@ -216,7 +216,7 @@ def test_stacked_blocks_are_split():
   tiny.assert_equal(released.to_released(stacked), released.to_released(params))
 
 
-def test_places_of_the_position_embedding():
+def test_old_paths_of_the_position_embedding_are_converted():
   params = _flat_params()
   table = params[released.POSITION]  # [1, 5, 16]
   others = {k: v for k, v in params.items() if k != released.POSITION}
@@ -269,7 +269,7 @@ def test_two_names_of_one_array():
 
 
 @pytest.mark.parametrize('shape', [(3, 3, 512, 5), (1, 2, 512, 5)])
-def test_a_head_of_bit_that_is_no_1x1_convolution_stays(shape):
+def test_a_bit_head_that_is_not_a_1x1_convolution_is_unchanged(shape):
   file = released.to_released(_flat_params(tiny.bit(), (32, 32)))
   file['resnet/head/conv2d/kernel'] = np.ones(shape)
   assert released.from_released(file)['head/kernel'].shape == shape

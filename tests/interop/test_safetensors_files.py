@@ -47,7 +47,7 @@ def test_reads_what_the_library_wrote_and_bfloat16(tmp_path):
     (10**6, b'{}'),
   ],
 )
-def test_headers_that_state_more_than_there_is(tmp_path, length, header):
+def test_headers_that_overstate_the_file_are_refused(tmp_path, length, header):
   path = tmp_path / 'a.safetensors'
   size = (length or len(header)).to_bytes(8, 'little')
   path.write_bytes(size + header + bytes(4))

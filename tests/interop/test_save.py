@@ -41,7 +41,7 @@ def test_round_trip_is_exact(tmp_path, name):
     tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', model, size), params)
 
 
-def test_saves_float32_whatever_it_is_given(tmp_path):
+def test_parameters_are_saved_as_float32(tmp_path):
   model = tiny.vit()
   params = tiny.params(model)
   params['head'] = {k: jnp.bfloat16(v) for k, v in params['head'].items()}
@@ -71,10 +71,10 @@ SAVERS = {
     (tiny.vit(depth=1), 8, r'missing \(16\)'),
     (tiny.vit(pooling='map'), 8, r'missing \(1\):\n    cls'),
     (tiny.vit(), 12, r'pos_embedding is \(1, 5, 16\), expected \(1, 10, 16\)'),
-    (tiny.vit(), None, 'NaN or infinite values, in 1 of 40 arrays: head/bias'),
+    (tiny.vit(), None, 'NaN or infinite values in 1 of 40 arrays: head/bias'),
   ],
 )
-def test_nothing_is_written_that_is_not_the_models(
+def test_wrong_parameters_are_not_written(
   tmp_path, kind, source, size, message
 ):
   params = tiny.params(source)
@@ -85,7 +85,7 @@ def test_nothing_is_written_that_is_not_the_models(
   assert not list(tmp_path.iterdir())
 
 
-def test_without_an_image_size_only_lengths_of_tables_are_open(tmp_path):
+def test_without_an_image_size_only_position_lengths_are_unchecked(tmp_path):
   for options in (
     dict(scan=True),
     dict(position_embedding='2d'),
@@ -117,7 +117,7 @@ def test_without_an_image_size_only_lengths_of_tables_are_open(tmp_path):
     ({'image_size': 2}, 'describes no model: .* below one patch'),
   ],
 )
-def test_what_lies_beside_is_checked(tmp_path, changes, message):
+def test_the_json_file_is_checked(tmp_path, changes, message):
   path = tmp_path / 'a.npz.json'
   interop.save_npz(tmp_path / 'a.npz', tiny.params(tiny.vit()), tiny.vit())
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -153,7 +153,7 @@ def test_what_lies_beside_is_checked(tmp_path, changes, message):
     (dict(patch_size=1, image_size=9999), 'no model: .* 99,980,001 patches'),
   ],
 )
-def test_sizes_are_checked_before_anything_is_built(
+def test_sizes_are_checked_before_the_model_is_built(
   tmp_path, monkeypatch, sizes, message
 ):
   path = tmp_path / 'a.npz.json'
@@ -169,7 +169,7 @@ def test_sizes_are_checked_before_anything_is_built(
   assert len(str(error.value).splitlines()) == 1
 
 
-def test_what_lies_beside_the_file(tmp_path):
+def test_contents_of_the_json_file(tmp_path):
   model = tiny.vit(gelu='exact', num_classes=2)
   interop.save_npz(
     tmp_path / 'a.npz',

@@ -1,8 +1,8 @@
 """The commands and flags of gcloud and kubectl, from their references.
 
 They were recorded on 2026-11-23 from `gcloud COMMAND --help` of SDK 528.0.0,
-whose alpha and beta commands are of 2025-06-20, and of kubectl 1.32.4. They are
-also at cloud.google.com/sdk/gcloud/reference and
+whose alpha and beta commands date from 2025-06-20, and of kubectl 1.32.4. They
+are also at cloud.google.com/sdk/gcloud/reference and
 kubernetes.io/docs/reference/kubectl. If the programs are installed,
 test_real_tools.py checks the commands with them. The flags of the TPU commands
 are complete; other long lists are not.

@@ -102,7 +102,7 @@ def test_apply_sends_what_manifest_prints(cloud, capfd):
   assert yaml.safe_load(printed)['kind'] == 'JobSet'
 
 
-def test_apply_looks_first_whether_the_pods_may_use_the_bucket(cloud):
+def test_apply_first_checks_the_pods_access_to_the_bucket(cloud):
   bucket.grant(cloud, 'roles/storage.objectUser', members=[bucket.POD])
   message = fails(APPLY)
   assert f'{bucket.POD} seems to lack storage.buckets.get' in message
@@ -128,7 +128,7 @@ def test_apply_must_know_the_project(cloud):
     ('--host_network --node_service_account=a@b', 'serviceAccount:a@b'),
   ],
 )
-def test_which_identity_must_be_let_in(cloud, flags, member):
+def test_which_identity_needs_access_to_the_bucket(cloud, flags, member):
   bucket.let_in(cloud, 'user:somebody')
   line = APPLY.replace('apply', f'apply {flags}', 1)
   assert f'error: {member} seems to lack' in fails(line)
@@ -184,7 +184,7 @@ def test_apply_refuses_a_name_that_is_taken(cloud):
     ),
   ],
 )
-def test_the_others(cloud, line, expected):
+def test_the_other_commands(cloud, line, expected):
   call(line)
   assert cloud.lines == expected
 
@@ -243,12 +243,12 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
     (FLAGS, '', '--config is missing'),
   ],
 )
-def test_what_is_refused(cloud, old, new, message):
+def test_wrong_flags_are_refused(cloud, old, new, message):
   assert message in fails(APPLY.replace(old, new, 1))
   assert cloud.calls == []
 
 
-def test_nothing_is_created_or_deleted_unasked(cloud, monkeypatch):
+def test_creating_and_deleting_need_confirmation(cloud, monkeypatch):
   monkeypatch.setattr(sys.stdin, 'isatty', lambda: False, raising=False)
   for line in (
     'create_cluster --cluster=vit',

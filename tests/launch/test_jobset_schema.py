@@ -46,7 +46,7 @@ def test_a_field_that_is_not_recorded_is_noticed(path, value, problem):
 
 
 @pytest.mark.parametrize('flags', MANIFESTS)
-def test_the_job_is_one_to_kubernetes(flags):
+def test_the_job_fits_the_schemas_of_kubernetes(flags):
   """Kubernetes's own schemas check every field."""
   validate = pytest.importorskip(
     'kubernetes_validate', reason='pip install kubernetes-validate'
@@ -60,7 +60,7 @@ def test_the_job_is_one_to_kubernetes(flags):
 
 
 @pytest.mark.parametrize('flags', MANIFESTS)
-def test_the_jobset_is_one_to_its_models(flags):
+def test_the_jobset_fits_the_models_of_its_api(flags):
   """The models are generated from JobSet's own API."""
   models = pytest.importorskip(
     'kubeflow_trainer_api.models', reason='pip install kubeflow-trainer-api'

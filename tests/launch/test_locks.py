@@ -61,7 +61,7 @@ def required(name: str) -> list[Requirement]:
   return [Requirement(word) for word in words]
 
 
-def test_each_file_says_how_it_is_made_and_names_no_index():
+def test_each_lock_file_names_its_command_and_no_index():
   assert {file.stem for file in LOCKS.glob('*.txt')} == {*EXTRAS}
   for file in LOCKS.glob('*.txt'):
     text = file.read_text()
@@ -71,7 +71,7 @@ def test_each_file_says_how_it_is_made_and_names_no_index():
 
 
 @pytest.mark.parametrize('name, python', CASES)
-def test_it_has_all_that_setup_py_asks_for(name, python):
+def test_lock_files_contain_the_requirements_of_setup_py(name, python):
   found = locked(name, python)
   for wanted in required(name):
     version = found[canonicalize_name(wanted.name)]
@@ -79,7 +79,7 @@ def test_it_has_all_that_setup_py_asks_for(name, python):
 
 
 @pytest.mark.parametrize('python', PYTHONS)
-def test_they_agree_with_each_other(python):
+def test_lock_files_agree_with_each_other(python):
   every = {name: locked(name, python) for name in NEWEST}
   versions = {}
   for name, found in every.items():
@@ -93,7 +93,7 @@ def test_they_agree_with_each_other(python):
   assert every['tpu']['jax'] == every['tpu']['jaxlib']
 
 
-def test_the_oldest_are_the_lower_bounds():
+def test_the_oldest_lock_has_the_lower_bounds():
   found = locked('oldest', '3.11.7')
   for wanted in required('oldest'):
     bounds = [pin for pin in wanted.specifier if pin.operator == '>=']
@@ -102,6 +102,6 @@ def test_the_oldest_are_the_lower_bounds():
     ], wanted
 
 
-def test_a_python_that_a_release_left_has_an_older_one():
+def test_an_older_python_gets_an_older_jax():
   old, new = (locked('tpu', python)['jax'] for python in PYTHONS[:2])
   assert old < new

@@ -77,7 +77,7 @@ def test_pods_of_one_launch_have_a_token():
   assert tokens == [{'name': name, 'value': 'ours'}]
 
 
-def test_which_exit_codes_start_all_again():
+def test_which_exit_codes_restart_all_pods():
   jobset = render(restarts=7, grace_seconds=90)
   job, pod, _ = parts(jobset)
   assert jobset['spec']['failurePolicy']['maxRestarts'] == 7
@@ -163,7 +163,7 @@ def test_what_counts_as_a_restart(failed, action):
   assert found == action
 
 
-def test_launchers_start_again_what_the_program_calls_restartable():
+def test_launchers_restart_the_exit_codes_that_the_program_declares():
   def codes(error):
     yield error.exit_code
     for one in error.__subclasses__():

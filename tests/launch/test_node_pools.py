@@ -26,7 +26,7 @@ def _zone(cloud, monkeypatch):
   monkeypatch.setenv('CLOUDSDK_COMPUTE_ZONE', 'us-east5-a')
 
 
-def test_create_nodes_makes_a_pool_of_each_slice(cloud, capfd):
+def test_create_nodes_makes_one_pool_per_slice(cloud, capfd):
   call('create_nodes --cluster=vit --accelerator=v5p-32 --num_slices=2 --yes')
   assert cloud.lines == [
     f'gcloud container node-pools create v5p-2x2x4-{i} --cluster=vit {PLACE}'
@@ -44,7 +44,7 @@ def test_create_nodes_of_one_machine(cloud):
   assert 'topology' not in line
 
 
-def test_create_nodes_of_flex_start_begins_with_none(cloud):
+def test_create_nodes_with_flex_start_begins_with_zero_nodes(cloud):
   """The pool grows from zero nodes to all nodes when pods need them."""
   call('create_nodes --cluster=vit --accelerator=v6e-16 --flex_start --yes')
   (line,) = cloud.lines
@@ -103,14 +103,14 @@ def policy_row(region):
   }
 
 
-def test_a_policy_that_is_there_is_used_again(cloud):
+def test_an_existing_placement_policy_is_reused(cloud):
   cloud.answer(f'{POLICIES} list', [policy_row('us-east5')])
   call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
   _, pool = cloud.lines
   assert '--placement-policy=vit-2x2x2' in pool
 
 
-def test_a_policy_of_another_region_is_not(cloud):
+def test_a_placement_policy_of_another_region_is_not_reused(cloud):
   cloud.answer(f'{POLICIES} list', [policy_row('us-east51')])
   call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
   assert f'{POLICIES} create' in cloud.lines[1]

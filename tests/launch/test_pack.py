@@ -98,7 +98,7 @@ def test_ships_the_commit_with_local_changes_and_new_files(repository):
   assert 'weights.ckpt' in text
 
 
-def test_the_record_gives_the_shipped_files_back(repository):
+def test_the_record_reproduces_the_shipped_files(repository):
   _, unpacked = pack(repository)
   record = unpacked / 'launch_record'
   commit = (record / 'commit').read_text().strip()
@@ -115,7 +115,7 @@ def test_the_record_gives_the_shipped_files_back(repository):
   assert (record / 'packed').read_text()[10] == 'T'
 
 
-def test_the_repository_is_as_before(repository):
+def test_packing_leaves_the_repository_unchanged(repository):
   git(repository, 'add', 'new.bin')
 
   def state():
@@ -162,7 +162,7 @@ def test_submodules_are_named(repository):
   assert 'the contents of 1 submodule(s)' in text
 
 
-def test_what_has_no_commit_cannot_be_traced(empty):
+def test_a_folder_without_a_commit_is_refused(empty):
   assert 'no git repository' in pack(empty, code=1)[0]
   git(empty, 'init', '--quiet')
   assert 'no commit yet' in pack(empty, code=1)[0]

@@ -23,24 +23,24 @@ def refused(**others):
   return str(error.value)
 
 
-def test_what_is_asked(cloud):
+def test_the_preflight_asks_these_questions(cloud):
   check()
   assert cloud.lines == bucket.QUESTIONS
 
 
-def test_a_directory_is_not_asked_about(cloud):
+def test_a_local_directory_is_not_checked(cloud):
   check('/nfs/runs/b16')
   assert cloud.calls == []
 
 
-def test_a_bucket_that_is_not_there(cloud):
+def test_a_missing_bucket_is_refused(cloud):
   cloud.answer('gcloud storage buckets describe', code=1)
   message = refused()
   assert f'={WORKDIR}: the bucket gs://bucket does not exist' in message
   assert 'Nothing was rented' in message
 
 
-def test_object_user_alone_does_not_do(cloud):
+def test_the_role_object_user_alone_is_not_enough(cloud):
   """The role lacks storage.buckets.get, which saving and restoring need."""
   bucket.grant(cloud, BOTH[0], members=[bucket.COMPUTE])
   message = refused()
@@ -53,7 +53,7 @@ def test_object_user_alone_does_not_do(cloud):
     ) in message
 
 
-def test_no_role_at_all(cloud):
+def test_an_account_without_a_role_is_refused(cloud):
   message = refused(account='serviceAccount:other@b')
   assert ', '.join(preflight.NEEDED) in message
   assert cloud.lines == bucket.QUESTIONS[:3]
@@ -66,7 +66,7 @@ def test_grants_of_the_project_count(cloud, member):
   check()
 
 
-def test_grants_of_the_bucket_to_those_who_have_a_role_in_the_project(cloud):
+def test_bucket_grants_to_project_roles_count(cloud):
   bucket.grant(cloud, *BOTH, members=['projectEditor:my-project'])
   assert 'seems to lack' in refused()
   bucket.grant(
@@ -92,7 +92,7 @@ def test_grants_under_a_condition_do_not_count(cloud):
     ('organizations/7/roles/own', 'own --organization=7'),
   ],
 )
-def test_roles_of_ones_own_are_looked_into(cloud, role, words):
+def test_permissions_of_custom_roles_are_read(cloud, role, words):
   bucket.grant(cloud, role, members=[bucket.COMPUTE])
   cloud.answer(
     f'gcloud iam roles describe {words} ', ';'.join(preflight.NEEDED) + '\n'
@@ -100,15 +100,13 @@ def test_roles_of_ones_own_are_looked_into(cloud, role, words):
   check()
 
 
-def test_policies_that_may_not_be_read_do_not_matter(cloud, capfd):
+def test_unreadable_policies_are_not_an_error(cloud, capfd):
   cloud.answer(bucket.POLICY, code=1)
   check()
   assert 'permissions on gs://bucket could not' in capfd.readouterr().out
 
 
-def test_a_number_of_the_project_that_cannot_be_read_does_not_matter(
-  offered, capfd
-):
+def test_an_unreadable_project_number_is_not_an_error(offered, capfd):
   offered.answer('gcloud projects describe my-project', code=1)
   call(CREATE)
   assert 'permissions on gs://bucket could not' in capfd.readouterr().out
@@ -142,7 +140,7 @@ def test_create_as_an_account(offered):
 
 
 @pytest.mark.parametrize('line', [CREATE, WATCH])
-def test_no_slice_is_asked_for_without_a_bucket(offered, archive, line):
+def test_no_slice_is_requested_without_a_bucket(offered, archive, line):
   offered.answer('gcloud storage buckets describe', code=1)
   # Without the check, `watch` would request the slice, which then fails.
   offered.answer(QUEUE, [], [queue_row('b16', 'FAILED')])
@@ -150,13 +148,13 @@ def test_no_slice_is_asked_for_without_a_bucket(offered, archive, line):
   assert not any(f'{TPU} queued-resources c' in line for line in offered.lines)
 
 
-def test_it_can_be_left_out(offered):
+def test_no_preflight_skips_the_check(offered):
   offered.answer('gcloud storage buckets describe', code=1)
   call(f'{CREATE} --no_preflight')
   assert ' queued-resources create ' in offered.lines[-1]
 
 
-def test_a_slice_that_is_there_is_not_asked_about(cloud, archive):
+def test_an_existing_slice_needs_no_check(cloud, archive):
   cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
   cloud.answer('gcloud compute tpus tpu-vm list', [])
   assert 'there is no TPU VM b16' in fails(WATCH)

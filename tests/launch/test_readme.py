@@ -48,7 +48,7 @@ def test_commands_of_other_programs_are_right(line):
   assert stand_in.check(program, words, environment=True) == ''
 
 
-def test_which_programs_are_checked():
+def test_which_printed_programs_are_checked():
   found = [line.split()[0] for line in printed.of_readme()]
   assert {*found} == {'gcloud', 'kubectl', 'xpk', 'sbatch', 'scancel'}
   # Every line of the README that begins with a command is checked.

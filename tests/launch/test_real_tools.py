@@ -34,7 +34,7 @@ def test_all_commands_have_a_dry_run():
 
 
 @pytest.mark.parametrize('program', ['gcloud', 'kubectl'])
-def test_the_recorded_list_takes_what_dry_runs_print(program):
+def test_the_recorded_commands_cover_all_dry_runs(program):
   lines = [line for line in printed.of_dry_runs() if line.startswith(program)]
   assert len(lines) >= 5
   for line in lines:

@@ -106,7 +106,9 @@ def by_process(first, second):
     (by_process('exit 130', 'kill -KILL $$'), 130, False),
   ],
 )
-def test_what_is_queued_again(tmp_path, begin, program, code, again):
+def test_which_exit_codes_requeue_the_job(
+  tmp_path, begin, program, code, again
+):
   process = begin(program)
   assert process.wait(timeout=20) == code
   requeued = tmp_path / 'requeued'
@@ -120,7 +122,7 @@ def test_what_is_queued_again(tmp_path, begin, program, code, again):
 
 
 @pytest.mark.parametrize('count, again', [('2', True), ('3', False)])
-def test_it_is_queued_again_so_often_only(tmp_path, begin, count, again):
+def test_requeues_are_limited(tmp_path, begin, count, again):
   process = begin('exit 77', RESTARTS='3', SLURM_RESTART_COUNT=count)
   assert process.wait(timeout=20) == 77
   assert (tmp_path / 'requeued').exists() == again
@@ -131,7 +133,7 @@ def test_it_is_queued_again_so_often_only(tmp_path, begin, count, again):
 @pytest.mark.parametrize(
   'state, again', [('RUNNING', True), ('COMPLETING', False)]
 )
-def test_the_save_is_waited_for(tmp_path, begin, state, again):
+def test_the_job_waits_for_the_save(tmp_path, begin, state, again):
   """Before its time limit the job is requeued; a cancelled job is not."""
   (tmp_path / 'state').write_text(f'{state}\n')
   process = begin(SAVES)
@@ -163,7 +165,7 @@ def test_sbatch_takes_the_directives(tmp_path):
     'AuthType=auth/none\nMessageTimeout=1\n'
   )
 
-  def said(script):
+  def errors(script):
     return subprocess.run(
       ['sbatch', '--test-only', '--nodes=2', str(script)],
       env=os.environ | {'SLURM_CONF': str(tmp_path / 'slurm.conf')},
@@ -175,5 +177,5 @@ def test_sbatch_takes_the_directives(tmp_path):
 
   wrong = tmp_path / 'wrong.sbatch'
   wrong.write_text(SCRIPT.read_text().replace('--requeue', '--requeues', 1))
-  assert 'unrecognized option' in said(wrong)
-  assert 'unrecognized option' not in said(SCRIPT)
+  assert 'unrecognized option' in errors(wrong)
+  assert 'unrecognized option' not in errors(SCRIPT)

@@ -73,19 +73,19 @@ def wait(submit, job, *words):
   """Waits until `scontrol show job` prints all of these words."""
   end = time.monotonic() + 100
   while True:
-    said = submit.call('scontrol', 'show', 'job', job).split()
-    if {*words} <= {*said}:
+    printed = submit.call('scontrol', 'show', 'job', job).split()
+    if {*words} <= {*printed}:
       return
-    assert time.monotonic() < end, (said, submit.output())
+    assert time.monotonic() < end, (printed, submit.output())
     time.sleep(0.5)
 
 
-def test_an_error_of_one_process_ends_it(submit):
+def test_an_error_of_one_process_ends_the_job(submit):
   job = submit('[ $SLURM_PROCID = 0 ] && exit 1; sleep 1; kill -ABRT $$')
   wait(submit, job, 'JobState=FAILED', 'ExitCode=1:0', 'Restarts=0')
 
 
-def test_a_lost_host_queues_it_again(submit):
+def test_a_lost_host_requeues_the_job(submit):
   job = submit('echo "args: $*"; exit 76')
   # Slurm delays a requeued job for about two minutes.
   wait(submit, job, 'JobState=PENDING', 'Restarts=1')
@@ -94,14 +94,14 @@ def test_a_lost_host_queues_it_again(submit):
   assert 'slurm.sbatch: queued again code=76 restart=1' in text
 
 
-def test_when_its_time_is_up_it_saves_and_is_queued_again(submit):
+def test_a_job_at_its_time_limit_saves_and_is_requeued(submit):
   # Slurm checks the time limit only every half minute.
   job = submit(SAVES, '--time=2', '--signal=B:TERM@75')
   wait(submit, job, 'JobState=PENDING', 'Restarts=1')
   assert submit.output().count('saved') == 2
 
 
-def test_a_job_that_is_cancelled_saves_and_stays_so(submit):
+def test_a_cancelled_job_saves_and_is_not_requeued(submit):
   job = submit(SAVES)
   end = time.monotonic() + 30
   while submit.output().count('ready') < 2:

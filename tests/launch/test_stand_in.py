@@ -34,7 +34,7 @@ CREATE = (
     ('kubectl get pods --project=p', 'unrecognized argument --project'),
   ],
 )
-def test_what_it_refuses(cloud, line, problem):
+def test_the_stand_in_refuses_wrong_commands(cloud, line, problem):
   result = subprocess.run(
     line.split(), capture_output=True, text=True, check=False
   )
@@ -42,7 +42,7 @@ def test_what_it_refuses(cloud, line, problem):
   assert problem in result.stderr
 
 
-def test_it_answers_in_turn_and_records(cloud):
+def test_the_stand_in_answers_in_turn_and_records_calls(cloud):
   cloud.answer('kubectl get pods', 'one\n', 'two\n')
   cloud.answer('kubectl get jobset', code=3)
   printed = [

@@ -136,7 +136,9 @@ def test_setup_with_another_lock_or_the_versions_of_a_run(cloud, archive):
     ('--workdir=runs/b16', 'expected gs://BUCKET/PATH or an absolute path'),
   ],
 )
-def test_setup_refuses_what_no_machine_has(cloud, archive, flag, problem):
+def test_setup_refuses_wrong_locks_and_work_directories(
+  cloud, archive, flag, problem
+):
   with pytest.raises(SystemExit) as error:
     call(f'setup --name=b16 {flag}')
   assert problem in error.value.code
@@ -149,7 +151,7 @@ def test_setup_by_internal_address(cloud, archive):
   assert len(cloud.lines) == 2
 
 
-def test_run_notes_the_code_and_starts(cloud):
+def test_run_records_the_code_and_starts(cloud):
   call(f'run --name=b16 -- {QUOTED}')
   assert cloud.lines == [RECORD, START]
 

@@ -52,7 +52,7 @@ def fails(line):
     ('stop --name=b16 -- --force', "stop takes nothing after --: ['--force']"),
   ],
 )
-def test_what_is_refused_before_gcloud_is_asked(cloud, words, message):
+def test_wrong_flags_are_refused_before_gcloud_is_called(cloud, words, message):
   assert message in fails(words)
   assert cloud.calls == []
 
@@ -68,28 +68,28 @@ def test_project_and_zone_must_be_known(cloud, monkeypatch, name, variable):
   )
 
 
-def test_a_slice_that_the_zone_lacks_is_not_asked_for(offered):
+def test_a_slice_that_the_zone_lacks_is_not_requested(offered):
   message = fails('create --name=b16 --accelerator=v4-64 --yes')
   assert 'us-central2-b does not offer v4-64. It offers: v3-8, v4-32' in message
   assert 'zones --accelerator=v4-64' in message
   assert len(offered.calls) == 1
 
 
-def test_a_name_that_is_taken(offered):
+def test_a_name_in_use_is_refused(offered):
   offered.answer(QUEUE, [queue_row('b16', 'SUSPENDED')])
   message = fails('create --name=b16 --accelerator=v4-32 --yes')
   assert "'b16' already (SUSPENDED)" in message
   assert not any('create' in line for line in offered.lines)
 
 
-def test_quotas_that_cannot_be_read_do_not_matter(offered, capfd):
+def test_unreadable_quotas_are_not_an_error(offered, capfd):
   offered.answer(QUOTAS, code=1)
   call('create --name=b16 --accelerator=v4-32 --yes')
   assert 'quotas could not be read' in capfd.readouterr().out
   assert 'create' in offered.lines[-1]
 
 
-def test_nothing_is_created_or_deleted_unasked(offered, monkeypatch):
+def test_creating_and_deleting_need_confirmation(offered, monkeypatch):
   monkeypatch.setattr(sys.stdin, 'isatty', lambda: False, raising=False)
   assert '--yes' in fails('create --name=b16 --accelerator=v4-32')
   assert '--yes' in fails('delete --name=b16')
@@ -102,13 +102,13 @@ def test_nothing_is_created_or_deleted_unasked(offered, monkeypatch):
   assert 'delete' in offered.lines[-1]
 
 
-def test_a_failure_of_gcloud_ends_it(cloud):
+def test_a_failure_of_gcloud_ends_the_command(cloud):
   cloud.answer(f'{TPU} tpu-vm ssh', code=255)
   message = fails(f'run --name=b16 -- {QUOTED}')
   assert message.startswith(f'error: exit code 255 of: {RECORD}'[:80])
   assert len(cloud.calls) == 1, 'started though the work directory is wrong'
 
 
-def test_gcloud_that_is_not_installed(cloud, monkeypatch):
+def test_a_missing_gcloud_is_reported(cloud, monkeypatch):
   monkeypatch.setenv('PATH', '/nowhere')
   assert 'gcloud is not installed' in fails('stop --name=b16')

@@ -79,7 +79,7 @@ def test_decisions(queue, node, found, action):
   assert watch.decide(queue, node, 'HEALTHY', found, hosts=2) == action
 
 
-def test_why_a_run_failed_is_said_though_not_all_can_be_stopped(
+def test_the_cause_is_reported_even_if_workers_cannot_be_stopped(
   monkeypatch, capsys
 ):
   def stop(*_):
@@ -98,12 +98,12 @@ def test_why_a_run_failed_is_said_though_not_all_can_be_stopped(
   )
 
 
-def test_a_machine_under_maintenance_is_waited_for():
+def test_the_watch_waits_for_a_machine_under_maintenance():
   health = 'UNHEALTHY_MAINTENANCE'
   assert watch.decide('ACTIVE', 'READY', health, [RUNNING], 1) == 'wait'
 
 
-def test_from_nothing_through_a_preemption_to_the_end(cloud, archive, capfd):
+def test_a_watch_creates_recovers_and_finishes(cloud, archive, capfd):
   # The first look at the queue decides whether to ask for confirmation.
   states = [None, None, 'PROVISIONING', 'ACTIVE', 'ACTIVE', 'ACTIVE']
   states += ['SUSPENDING', 'SUSPENDED', 'ACTIVE', 'ACTIVE', 'ACTIVE']
@@ -149,13 +149,13 @@ def test_a_run_that_was_stopped_by_hand_stays_stopped(active):
   assert changes(active) == []
 
 
-def test_requests_that_always_fail_are_given_up(cloud, archive):
+def test_the_watch_gives_up_on_requests_that_always_fail(cloud, archive):
   cloud.answer(QUEUE, [queue_row('b16', 'FAILED')])
   assert '5 requests in a row failed' in fails()
   assert changes(cloud) == [DELETE, CREATE] * 4
 
 
-def test_machines_that_were_never_reached_end_it_and_are_kept(active):
+def test_unreachable_new_machines_end_the_watch_and_are_kept(active):
   # ssh prints no worker's line if the firewall blocks it.
   active.answer(ASK, '')
   message = fails()
@@ -183,7 +183,7 @@ def test_broken_machines_that_cannot_be_reached_are_replaced(active, health):
   assert changes(active) == [DELETE, CREATE]
 
 
-def test_slices_that_are_always_lost_are_given_up(active, monkeypatch):
+def test_the_watch_gives_up_on_slices_lost_before_a_run(active, monkeypatch):
   monkeypatch.setattr(patience, '_RECREATIONS', 2)
   active.answer(NODES, [node_row('b16', 'PREEMPTED')])
   message = fails()
@@ -191,7 +191,9 @@ def test_slices_that_are_always_lost_are_given_up(active, monkeypatch):
   assert changes(active) == [DELETE, CREATE] * 2
 
 
-def test_slices_that_are_lost_in_a_run_are_not(active, monkeypatch):
+def test_slices_lost_during_a_run_are_recreated_without_limit(
+  active, monkeypatch
+):
   monkeypatch.setattr(patience, '_RECREATIONS', 1)
   ready, lost = ([node_row('b16', s)] for s in ('READY', 'PREEMPTED'))
   active.answer(NODES, *[ready, lost] * 3, ready)
@@ -211,7 +213,7 @@ def test_slices_that_are_lost_in_a_run_are_not(active, monkeypatch):
     ),
   ],
 )
-def test_what_does_not_get_ready_by_itself(active, rows, problem, advice):
+def test_slices_that_need_help_end_the_watch(active, rows, problem, advice):
   active.answer(NODES, rows)
   message = fails()
   assert problem in message
@@ -219,7 +221,9 @@ def test_what_does_not_get_ready_by_itself(active, rows, problem, advice):
   assert changes(active) == []
 
 
-def test_no_news_is_not_taken_for_no_request(cloud, archive, monkeypatch):
+def test_a_failed_query_does_not_count_as_a_missing_slice(
+  cloud, archive, monkeypatch
+):
   cloud.answer(QUEUE, [queue_row('b16', 'ACTIVE')])
   cloud.answer(NODES, code=1)
   looks = []
@@ -234,7 +238,7 @@ def test_no_news_is_not_taken_for_no_request(cloud, archive, monkeypatch):
   assert changes(cloud) == []
 
 
-def test_what_never_succeeds_is_given_up(active):
+def test_steps_that_never_succeed_are_given_up(active):
   active.answer(ASK, say('idle'))
   active.answer(f'{TPU} tpu-vm ssh b16 {PLACE} --worker=0', code=1)
   assert 'start failed 10 times in a row' in fails()
@@ -245,7 +249,7 @@ def test_what_never_succeeds_is_given_up(active):
 
 
 @pytest.mark.parametrize('state', ['ended code=1', 'ended code=0', 'stopped'])
-def test_an_earlier_run_on_the_slice_says_nothing_of_this_one(active, state):
+def test_the_state_of_an_earlier_run_is_ignored(active, state):
   active.answer(ASK, say(state), say('ended', code=' code=0'))
   call(WATCH.format(''))
   assert changes(active) == [
@@ -264,7 +268,7 @@ def test_a_new_slice_gets_the_lock_if_the_user_wants_new_versions(active):
   assert changes(active) == [STOP.format(' restart'), SCP, setup, RECORD, START]
 
 
-def test_a_set_up_that_failed_is_tried_again_and_never_started(active):
+def test_a_failed_setup_is_repeated_and_the_run_not_started(active):
   """The run must not start on a slice without its recorded versions."""
   active.answer(ASK, say('new'))
   active.answer(SETUP_RECORDED.replace("'", ''), code=1)
@@ -272,6 +276,6 @@ def test_a_set_up_that_failed_is_tried_again_and_never_started(active):
   assert changes(active) == [STOP.format(' restart'), SCP, SETUP_RECORDED] * 10
 
 
-def test_a_lock_that_is_not_there_is_refused_before_anything(cloud, archive):
+def test_a_missing_lock_is_refused_at_once(cloud, archive):
   assert '--lock=x: there is no launch/locks/x.txt' in fails('--lock=x')
   assert cloud.calls == []

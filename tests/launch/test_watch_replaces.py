@@ -35,13 +35,13 @@ def test_a_slice_on_which_the_run_always_fails_is_replaced(active, capfd):
   ]
 
 
-def test_it_can_be_told_how_patient_to_be(active):
+def test_replace_after_sets_the_patience(active):
   active.answer(ASK, failing(1), failing(2), say('stopped'))
   assert 'stopped by hand' in fails('--replace_after=2')
   assert changes(active) == [DELETE, CREATE]
 
 
-def test_slices_are_not_replaced_for_ever(active):
+def test_replacements_are_limited(active):
   """After the limit, the run ends by the count of restarts in run.sh."""
   active.answer(
     ASK,
@@ -53,7 +53,7 @@ def test_slices_are_not_replaced_for_ever(active):
   assert changes(active) == [*[DELETE, CREATE] * 2, STOP.format('')]
 
 
-def test_a_run_that_used_up_its_restarts_gets_a_new_slice_too(active):
+def test_a_run_without_restarts_left_gets_a_new_slice(active):
   active.answer(
     ASK,
     say('running', 'yes'),
@@ -64,7 +64,7 @@ def test_a_run_that_used_up_its_restarts_gets_a_new_slice_too(active):
   assert changes(active) == [DELETE, CREATE]
 
 
-def test_an_attempt_that_was_alive_before_the_watch_is_left_alone(active):
+def test_failures_before_the_watch_do_not_count(active):
   """The failures came before it, and it may have run well since then."""
   alive = failing(7).replace('restarting code=76', 'running')
   active.answer(ASK, alive, alive, say('ended', code=' code=0'))
@@ -72,7 +72,7 @@ def test_an_attempt_that_was_alive_before_the_watch_is_left_alone(active):
   assert changes(active) == []
 
 
-def test_an_error_is_no_reason_for_a_new_slice(active):
+def test_an_error_of_the_run_does_not_replace_the_slice(active):
   alive, ended = failing(4), say('ended', code=' code=1')
   active.answer(ASK, alive, failing(5).rstrip() + '\n' + ended)
   assert 'ended with an error' in fails()

@@ -68,7 +68,7 @@ def wait_for(path):
 @pytest.mark.parametrize(
   'index, slice_index', [('0', '0'), ('0', '1'), ('1', '0')]
 )
-def test_the_first_notes_the_code(tmp_path, begin, index, slice_index):
+def test_the_first_pod_records_the_code(tmp_path, begin, index, slice_index):
   # record.py fails here, which must not keep the run from starting.
   process = begin('exit 0', JOB_COMPLETION_INDEX=index, SLICE_INDEX=slice_index)
   assert process.wait(timeout=20) == 0
@@ -89,7 +89,7 @@ def test_the_first_notes_the_code(tmp_path, begin, index, slice_index):
     ('kill -KILL $$', 137),
   ],
 )
-def test_the_exit_code_is_handed_on_at_once(begin, program, code):
+def test_the_exit_code_is_passed_on_at_once(begin, program, code):
   process = begin(program, LOST_PAUSE='60')
   assert process.wait(timeout=20) == code
 
@@ -102,7 +102,7 @@ def test_only_a_lost_host_is_reported_late(begin):
   assert time.monotonic() - began >= 1
 
 
-def test_sigterm_reaches_the_program_and_its_save_is_waited_for(
+def test_sigterm_reaches_the_program_and_the_pod_waits_for_its_save(
   tmp_path, begin
 ):
   process = begin(SAVER)
@@ -112,7 +112,7 @@ def test_sigterm_reaches_the_program_and_its_save_is_waited_for(
   assert (tmp_path / 'saved').exists()
 
 
-def test_a_second_sigterm_does_not_cut_the_save_off(tmp_path, begin):
+def test_a_second_sigterm_does_not_interrupt_the_save(tmp_path, begin):
   process = begin(SAVER)
   wait_for(tmp_path / 'ready')
   process.send_signal(signal.SIGTERM)
@@ -122,7 +122,7 @@ def test_a_second_sigterm_does_not_cut_the_save_off(tmp_path, begin):
   assert (tmp_path / 'saved').exists()
 
 
-def test_sigterm_in_the_pause_ends_it_at_once(tmp_path, begin):
+def test_sigterm_during_the_pause_ends_the_script_at_once(tmp_path, begin):
   process = begin('touch "$FOLDER/ready"; exit 76', LOST_PAUSE='60')
   wait_for(tmp_path / 'ready')
   # By now the script is in the pause, or about to enter it.

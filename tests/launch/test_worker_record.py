@@ -26,7 +26,7 @@ def test_a_second_launch_of_the_same_code_keeps_the_first_command(tmp_path):
   }
 
 
-def test_of_a_long_log_the_end_is_kept(tmp_path, monkeypatch):
+def test_the_end_of_a_long_log_is_kept(tmp_path, monkeypatch):
   monkeypatch.setattr(keep_log, 'LIMIT', 4)
   file = tmp_path / 'log'
   file.write_text('0123456789')

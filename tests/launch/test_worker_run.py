@@ -109,7 +109,9 @@ def wait_for(condition):
     ('77', dict(RESTARTS=2, RESTART_RESET=0), 3, 'gave_up code=77'),
   ],
 )
-def test_what_is_started_again(tmp_path, begin, codes, variables, times, state):
+def test_which_exit_codes_are_restarted(
+  tmp_path, begin, codes, variables, times, state
+):
   (tmp_path / 'codes').write_text(codes)
   process = begin(PROGRAM, 'a b', '--c=(1, 2)', **variables)
   code = process.wait(timeout=20)
@@ -155,7 +157,7 @@ def test_the_log_of_a_failed_attempt_is_kept(tmp_path, begin):
     assert platform.node() in file.name
 
 
-def test_of_an_attempt_that_ended_well_no_log_is_kept(tmp_path, begin):
+def test_no_log_is_kept_of_a_successful_attempt(tmp_path, begin):
   (tmp_path / 'codes').write_text('0')
   process = begin(PROGRAM, WORKDIR=tmp_path, PYTHON=sys.executable)
   assert process.wait(timeout=20) == 0
@@ -163,7 +165,7 @@ def test_of_an_attempt_that_ended_well_no_log_is_kept(tmp_path, begin):
 
 
 @pytest.mark.parametrize('code, word', [(0, 'ended'), (76, 'gave_up')])
-def test_a_log_that_cannot_be_kept_changes_nothing(tmp_path, begin, code, word):
+def test_a_failure_to_keep_the_log_is_harmless(tmp_path, begin, code, word):
   (tmp_path / 'codes').write_text(str(code))
   # Copying the log fails here.
   process = begin(PROGRAM, WORKDIR='/proc/no', PYTHON='false', RESTARTS=0)
@@ -171,7 +173,7 @@ def test_a_log_that_cannot_be_kept_changes_nothing(tmp_path, begin, code, word):
   assert (tmp_path / 'state').read_text() == f'{word} code={code} attempt=1\n'
 
 
-def test_a_hang_elsewhere_is_no_long_work():
+def test_the_wait_for_a_hung_worker_does_not_reset_the_count():
   """When one worker is stuck, the others end with 76 a little later.
 
   Such an attempt must not be long enough to reset their count of failures.
@@ -181,7 +183,7 @@ def test_a_hang_elsewhere_is_no_long_work():
 
 
 @pytest.mark.parametrize('by_hand', [False, True])
-def test_sigterm_is_passed_on_and_ends_it(tmp_path, begin, by_hand):
+def test_sigterm_is_passed_on_and_ends_the_restarts(tmp_path, begin, by_hand):
   process = begin(SAVER)
   wait_for(lambda: attempts(tmp_path))
   if by_hand:
@@ -194,7 +196,7 @@ def test_sigterm_is_passed_on_and_ends_it(tmp_path, begin, by_hand):
   assert attempts(tmp_path) == ['one']
 
 
-def test_sigterm_in_the_pause_ends_it_at_once(tmp_path, begin):
+def test_sigterm_during_the_pause_ends_the_script_at_once(tmp_path, begin):
   (tmp_path / 'codes').write_text('76')
   process = begin(PROGRAM, RESTART_PAUSE=60)
   state = tmp_path / 'state'

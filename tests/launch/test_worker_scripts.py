@@ -79,7 +79,7 @@ def test_start_sets_huge_pages_from_v5e_on(ready, accelerator, setting):
   assert file.read_text().strip() == setting
 
 
-def test_huge_pages_that_are_refused_are_no_failure(tmp_path):
+def test_refused_huge_pages_are_not_a_failure(tmp_path):
   out = run('huge_pages.sh', HUGE_PAGES_FILE=str(tmp_path / 'no' / 'enabled'))
   assert out.startswith('warning: transparent huge pages were not turned on')
   assert len(out.splitlines()) == 1
@@ -91,7 +91,7 @@ def test_start_refuses(machine):
   assert 'usage' in run('start.sh', 'A=b', '--', code=2)
 
 
-def test_only_one_run_a_machine(ready):
+def test_only_one_run_per_machine(ready):
   (ready / 'active').touch()
   assert 'is alive on t1v-n-1-w-3' in run('start.sh', '--', '-c', code=1)
   assert not (ready / 'unit').exists()

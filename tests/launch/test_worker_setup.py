@@ -42,7 +42,7 @@ def installs(machine):
   ]
 
 
-def test_setup_and_record_of_what_was_packed(machine):
+def test_setup_and_record_of_a_packed_archive(machine):
   """setup.sh installs the archive of pack.sh, and record.py records it."""
   source = machine / 'source'
   shutil.copytree(ROOT / 'launch', source / 'launch')
@@ -132,7 +132,7 @@ def test_setup_installs_exactly_what_the_run_has_recorded(shipped):
   assert 'state=idle' in run('status.sh')
 
 
-def test_setup_brings_the_python_that_was_recorded(shipped):
+def test_setup_installs_the_recorded_python(shipped):
   folder = record(shipped, 'libtpu==0.0.1', python='3.12.99')
   run('setup.sh', WORKDIR=folder)
   assert installs(shipped)[1:] == [
@@ -149,14 +149,14 @@ def test_setup_for_a_run_that_recorded_nothing_yet_uses_the_lock(shipped):
   assert 'the versions of launch/locks/tpu.txt' in out
 
 
-def test_setup_does_not_take_over_versions_of_a_machine_without_a_tpu(shipped):
+def test_setup_ignores_versions_recorded_without_a_tpu(shipped):
   out = run('setup.sh', WORKDIR=record(shipped, 'jax==0.1'))
   assert installs(shipped)[1:] == LOCKED
-  assert 'is of a machine without a TPU' in out
+  assert 'was written on a machine without a TPU' in out
 
 
 @pytest.mark.parametrize('problem', ['cannot be read', 'cannot be installed'])
-def test_recorded_versions_that_cannot_be_had_end_the_set_up(shipped, problem):
+def test_unavailable_recorded_versions_end_the_setup(shipped, problem):
   """The run must not resume with other versions unless the user asks for it."""
   run('setup.sh')
   folder = record(shipped, 'libtpu==0.0.1')

@@ -56,9 +56,7 @@ def _random_params(model, images):
 
 @pytest.mark.parametrize('pooling', vit.POOLINGS)
 @pytest.mark.parametrize('kind, site', EMBEDDINGS)
-def test_only_without_positions_the_order_of_patches_is_lost(
-  kind, site, pooling
-):
+def test_patch_order_matters_unless_positions_are_none(kind, site, pooling):
   model = _build(position_embedding=kind, position_site=site, pooling=pooling)
   params = _random_params(model, _images(PATCHES))
   shuffled = PATCHES.reshape(2, 6, PATCH, PATCH, 3)[:, [3, 0, 5, 1, 2, 4]]
@@ -72,7 +70,7 @@ def test_only_without_positions_the_order_of_patches_is_lost(
 
 
 @pytest.mark.parametrize('num_prefix_tokens', [0, 1])
-def test_2d_concatenates_the_columns_and_the_rows_vector(num_prefix_tokens):
+def test_2d_embeddings_concatenate_column_and_row_vectors(num_prefix_tokens):
   module = position.LearnedXY()
   arguments = dict(grid=GRID, num_prefix_tokens=num_prefix_tokens, width=4)
   params = {
@@ -150,7 +148,7 @@ def test_relative_embeddings_belong_to_each_layer():
 @pytest.mark.parametrize('scan', [False, True])
 @pytest.mark.parametrize('pooling', ['token', 'gap'])
 @pytest.mark.parametrize('kind', ['1d', '2d'])
-def test_every_layer_adds_its_own_table(kind, pooling, scan):
+def test_every_layer_adds_its_own_position_embedding(kind, pooling, scan):
   """Compares with two blocks whose inputs have the table added already."""
   images = _images(PATCHES)
   make = functools.partial(_build, position_embedding=kind, pooling=pooling)
@@ -238,7 +236,7 @@ def test_axial_attention_is_dense_attention_with_a_mask(axis):
   )
 
 
-def test_an_axial_block_is_one_within_rows_then_one_within_columns():
+def test_an_axial_block_attends_within_rows_then_columns():
   x = RNG.normal(size=(2, 6, 16)).astype(np.float32)
   block = encoder.AxialBlock(2, 24)
   variables = block.init(jax.random.key(0), x, grid=GRID, train=False)
@@ -267,7 +265,7 @@ def test_axial_vit_attends_axially_in_every_layer():
   np.testing.assert_allclose(logits, stacked, atol=1e-5)
 
 
-def test_relative_embeddings_of_axial_attention_are_of_the_axis():
+def test_axial_relative_embeddings_have_the_length_of_their_axis():
   model = _build(
     attention='axial', pooling='gap', position_embedding='relative'
   )
@@ -278,7 +276,7 @@ def test_relative_embeddings_of_axial_attention_are_of_the_axis():
     assert table.shape == (offsets, 1, 8)
 
 
-def test_a_layers_table_is_added_once_before_the_rows():
+def test_axial_blocks_add_the_position_embedding_before_the_rows():
   model = _build(
     attention='axial', pooling='gap', position_site='every_layer', depth=1
   )
@@ -326,7 +324,7 @@ def test_attention_pooling_equals_numpy():
   np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-def test_gelu_is_exact_on_request():
+def test_gelu_is_exact_if_configured():
   x = np.array([[[-1.0, 0.5, 2.0]]], np.float32)
   identity = {'kernel': np.eye(3), 'bias': np.zeros(3)}
   params = {'Dense_0': identity, 'Dense_1': identity}
@@ -372,7 +370,7 @@ def test_the_gelu_reaches_every_mlp(options):
   assert [texts[1].count(f' {f} ') for f in ('erfc', 'tanh')] == [0, mlps]
 
 
-def test_attention_pooling_has_the_models_heads():
+def test_attention_pooling_uses_the_models_number_of_heads():
   model = _build(pooling='map')
   params = _random_params(model, _images(PATCHES))
   _, out = model.apply({'params': params}, _images(PATCHES))
@@ -395,7 +393,7 @@ def test_dropout_reaches_both_halves_of_an_axial_block():
   assert str(jaxpr).count('name=_bernoulli') == 6
 
 
-def test_new_tables_start_small():
+def test_position_embeddings_are_initialized_with_std_0_02():
   key, x = jax.random.key(0), jnp.zeros((1, 6, 256))
   arguments = dict(grid=(30, 30), num_prefix_tokens=1, width=256)
   variables = [
@@ -423,7 +421,7 @@ def test_new_tables_start_small():
     ((1, 1, 1, 1), 1, (2, 3), 2048),
   ],
 )
-def test_a_hybrid_takes_patches_of_any_stage(
+def test_a_hybrid_can_end_after_any_resnet_stage(
   blocks, patch_size, grid, channels
 ):
   model = _build(resnet_blocks=blocks, patch_size=patch_size)

@@ -124,5 +124,5 @@ def train(name, overrides, digits):
 
 @pytest.mark.slow  # About 10 s each.
 @pytest.mark.parametrize('name, overrides, least', ABLATIONS)
-def test_it_learns_digits(name, overrides, least, digits):
+def test_models_learn_digits(name, overrides, least, digits):
   assert train(name, overrides, digits) > least

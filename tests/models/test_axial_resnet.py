@@ -161,7 +161,7 @@ def test_a_unit_without_projection_starts_as_the_identity():
   np.testing.assert_array_equal(out, np.maximum(x, 0))
 
 
-def test_the_roots_norm_has_the_same_epsilon():
+def test_the_norm_of_the_root_uses_epsilon_1e_4():
   images = 1e-4 * _normal(1, 8, 8, 3)
   model = axial_resnet.AxialResNet(3, blocks=())
   params = naive.random_params(model, images)
@@ -238,7 +238,7 @@ def _zeros(model, size):
   return {name: np.zeros(a.shape, a.dtype) for name, a in shapes.items()}
 
 
-def test_another_image_size_needs_resized_tables():
+def test_another_image_size_needs_resized_position_embeddings():
   model = _tiny(blocks=(1, 1))
   params, new = _zeros(model, (16, 16)), _zeros(model, (16, 24))
   images = jnp.zeros((1, 16, 24, 3))

@@ -180,7 +180,7 @@ def test_the_root_pads_its_pooling_by_zeros():
   np.testing.assert_array_equal(pooled(-1.0), 0)  # Not -48**0.5.
 
 
-def test_initial_logits_are_the_heads_bias():
+def test_initial_logits_equal_the_head_bias():
   model = bit.BiT(3, (1,), 1, head_bias=-6.9)
   (logits, out), variables = jax.jit(model.init_with_output)(
     jax.random.key(0), _images(2, 8, 8, 3)
@@ -222,7 +222,7 @@ def test_rejects_other_images(images, message):
 
 
 @pytest.mark.parametrize('width_factor', [1 / 16, 0.25, 0.5])
-def test_a_fraction_of_the_width(width_factor):
+def test_fractional_width_factors(width_factor):
   model = bit.BiT(10, (1, 2), width_factor)
   _, shapes = _shapes(model)
   body = sum(a.size for k, a in shapes.items() if not k.startswith('head/'))
@@ -231,7 +231,7 @@ def test_a_fraction_of_the_width(width_factor):
   assert shapes['conv_root/kernel'].shape[-1] == 64 * width_factor
 
 
-def test_a_narrow_norm_has_two_channels_a_group():
+def test_a_narrow_norm_has_two_channels_per_group():
   x = jax.random.normal(jax.random.key(0), (2, 3, 3, 8))
   found, _ = Norm().init_with_output(jax.random.key(0), x)
   grouped = np.asarray(x).reshape(2, 9, 4, 2)

@@ -104,7 +104,9 @@ def test_bfloat16(name, length):
     (jnp.float32, 2100, 1, 2e-5),
   ],
 )
-def test_splash_as_interpreted(monkeypatch, dtype, length, spread, tolerance):
+def test_splash_in_interpret_mode(
+  monkeypatch, dtype, length, spread, tolerance
+):
   make = functools.partial(
     splash_attention.make_splash_mha_single_device, interpret=True
   )
@@ -128,7 +130,7 @@ def test_sums_of_bfloat16_weights_are_exact():
   np.testing.assert_array_equal(out, np.ones(out.shape))
 
 
-def test_means_of_keys_and_values_do_not_spoil_gradients():
+def test_means_of_keys_and_values_cancel_in_gradients():
   # A query's gradient depends only on differences of keys, and its scores'
   # gradient only on differences of values. So their means must cancel out.
   shape = (1, 197, 2, 64)
@@ -147,7 +149,7 @@ def test_means_of_keys_and_values_do_not_spoil_gradients():
 
 
 @pytest.mark.parametrize('name', ['plain', 'lanes'])
-def test_no_score_is_too_large(name):
+def test_huge_scores_do_not_overflow(name):
   query = jnp.full((1, 3, 1, 4), 1e15, jnp.bfloat16)
   value = jnp.arange(12, dtype=jnp.bfloat16).reshape(1, 3, 1, 4)
   out, backward = jax.vjp(_blockwise(name), query, query, value)
@@ -166,7 +168,7 @@ def test_block_sizes():
 
 @pytest.mark.parametrize('size', [(32, 32), (64, 64)], ids=['17', '257 tokens'])
 @pytest.mark.parametrize('options', [{}, {'scan': True}, {'remat': 'full'}])
-def test_a_model_computes_the_same(size, options):
+def test_models_agree_across_attention_implementations(size, options):
   patch = 8 if size == (32, 32) else 4
   images = RNG.uniform(-1, 1, (2, *size, 3)).astype(np.float32)
 
@@ -214,7 +216,7 @@ def test_a_model_computes_the_same(size, options):
     ('cudnn', ('tpu', 'TPU v4'), 'needs an NVIDIA GPU'),
   ],
 )
-def test_where_a_kernel_does_not_run(name, device, message):
+def test_kernels_are_refused_where_they_do_not_run(name, device, message):
   with pytest.raises(ValueError, match=message):
     dot_product.check(name, *device, 'bfloat16', 64)
   dot_product.check('splash', 'tpu', 'TPU v5 lite', 'bfloat16', 80)

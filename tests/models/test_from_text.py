@@ -11,7 +11,7 @@ def test_a_name_alone():
   assert models.parse('ViT-S/16:', num_classes=7) == expected
 
 
-def test_values_are_literals_or_text_and_may_hold_commas():
+def test_values_are_literals_or_text_and_may_contain_commas():
   model = models.parse(
     'ViT-S/16:patch_size=(8, 4),gelu=exact,norm_epsilon=1e-3,scan=True',
     num_classes=7,
@@ -26,7 +26,7 @@ def test_values_are_literals_or_text_and_may_hold_commas():
   )
 
 
-def test_options_of_the_spec_come_before_defaults():
+def test_options_in_the_text_override_keyword_defaults():
   model = models.parse('ViT-S/16:depth=2', num_classes=7, depth=3, gelu='exact')
   assert (model.depth, model.gelu) == (2, 'exact')
 

@@ -127,7 +127,7 @@ def test_resize_relative_rejects_an_even_number():
       position.resize_relative(table, offsets)
 
 
-def test_resize_rows_is_resize_along_an_axis():
+def test_resize_rows_equals_resize_along_one_axis():
   table = _table(5)
   for length in (1, 3, 5, 8):
     expected = position.resize(

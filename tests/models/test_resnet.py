@@ -214,7 +214,7 @@ def test_parameters_have_the_released_names():
   assert {a.dtype for a in shapes.values()} == {jnp.dtype('float32')}
 
 
-def test_bfloat16_is_the_type_between_all_layers():
+def test_all_layers_output_bfloat16():
   images = _images(1, 16, 16, 3)
   model = Features((1, 1), dtype=jnp.bfloat16)
   params = naive.random_params(model, images)
@@ -232,7 +232,7 @@ def test_bfloat16_is_the_type_between_all_layers():
   assert 0 < error.max() < 0.05 * np.abs(exact).max()
 
 
-def test_remat_changes_what_is_recomputed_and_not_the_gradient():
+def test_remat_recomputes_more_and_keeps_the_gradient():
   images = _images(1, 8, 8, 3)
   params = naive.random_params(Features((1,)), images)
 
@@ -257,7 +257,7 @@ def test_remat_changes_what_is_recomputed_and_not_the_gradient():
     )
 
 
-def test_an_image_needs_pixels():
+def test_images_without_pixels_are_refused():
   with pytest.raises(ValueError, match='0x8 px has no pixels, expected at lea'):
     resnet.feature_grid((0, 8), (3, 4, 6, 3))
   with pytest.raises(ValueError, match='8x0 px has no pixels'):

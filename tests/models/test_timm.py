@@ -29,7 +29,10 @@ LAYERS = {  # Our name -> timm's.
 
 
 def _load(module, params, like):
-  """Copies our parameters into timm's module; raises if any is left over."""
+  """Copies our parameters into timm's module.
+
+  Raises if the parameters of the two do not match one to one.
+  """
   state = {}
   for path, value in flax.traverse_util.flatten_dict(params).items():
     *units, layer, kind = path
@@ -94,7 +97,8 @@ def test_bit(build, blocks, width_factor, size):
   params = naive.random_params(model, images, scale=0.1)
   logits, out = jax.jit(model.apply)({'params': params}, images)
   theirs = build()
-  # timm adds 1e-8 to the weights' variance, BiT 1e-10. Norms have 1e-5 in both.
+  # timm's epsilon for the variance of the weights is 1e-8 for BiT and 1e-6 by
+  # default; BiT's own code uses 1e-10. Norms have 1e-5 in both.
   _set_epsilons(theirs, conv=1e-10, norm=1e-5)
   _load(theirs, params, like=lambda name: True)
   with torch.no_grad():
@@ -143,9 +147,10 @@ def test_hybrid_backbone(blocks, size):
     theirs = timm.models.resnetv2.create_resnetv2_stem(
       3, stem_type='same', preact=False, conv_layer=conv
     )
-  # timm adds its epsilon to the weights' variance, the released code adds it to
-  # their deviation. At a deviation of 0.3 this scales all weights by 1 - 3e-5,
-  # and the norm after each convolution cancels that scale.
+  # timm adds an epsilon to the variance of the weights. The released code adds
+  # 1e-5 to their standard deviation instead. At a deviation of 0.3, 1e-5 scales
+  # all weights by 1 - 3e-5, and the norm after each convolution cancels that
+  # scale.
   _set_epsilons(theirs, conv=1e-10, norm=1e-6)
   parts = dict(theirs.named_modules())
   _load(theirs, params, like=lambda name: name in parts)

@@ -67,7 +67,8 @@ def _equations(jaxpr):
     )
 
 
-def _traced(function, primitive, *args):
+def _equations_of_primitive(function, primitive, *args):
+  """Returns the equations of one primitive in the function's jaxpr."""
   jaxpr = jax.make_jaxpr(function)(*args).jaxpr
   return [e for e in _equations(jaxpr) if e.primitive.name == primitive]
 
@@ -108,21 +109,25 @@ def _block(p, x, heads):
 
 def _forward(model, p, image):
   """Returns the logits and intermediates of one image."""
-  high, wide = model.patch_size
+  patch_height, patch_width = model.patch_size
   tokens = [
-    np.tensordot(image[i : i + high, j : j + wide], p['embedding']['kernel'], 3)
+    np.tensordot(
+      image[i : i + patch_height, j : j + patch_width],
+      p['embedding']['kernel'],
+      3,
+    )
     + p['embedding']['bias']
-    for i in range(0, image.shape[0], high)
-    for j in range(0, image.shape[1], wide)
+    for i in range(0, image.shape[0], patch_height)
+    for j in range(0, image.shape[1], patch_width)
   ]
   if model.pooling == 'token':
     tokens = [p['cls'][0, 0], *tokens]
-  encoder = p['Transformer']
-  x = np.stack(tokens) + encoder['posembed_input']['pos_embedding'][0]
+  transformer = p['Transformer']
+  x = np.stack(tokens) + transformer['posembed_input']['pos_embedding'][0]
   out = {'embedded': x}
   for i in range(model.depth):
-    x = _block(encoder[f'encoderblock_{i}'], x, model.heads)
-  out['encoded'] = x = _norm(encoder['encoder_norm'], x)
+    x = _block(transformer[f'encoderblock_{i}'], x, model.heads)
+  out['encoded'] = x = _norm(transformer['encoder_norm'], x)
   x = x[0] if model.pooling == 'token' else x.mean(0)
   if model.representation_size:
     x = np.tanh(_dense(p['pre_logits'], x))
@@ -353,10 +358,10 @@ def test_dropout_depends_on_the_key_alone():
   jax.eval_shape(lambda: _build().apply(variables, IMAGES, train=True))
 
 
-def test_dropout_is_where_the_released_code_has_it():
+def test_dropout_sites_match_the_released_code():
   model = _build(dropout_rate=0.5)
   params = _random_params(model)
-  masks = _traced(
+  masks = _equations_of_primitive(
     lambda key: _loss(model, params, key), 'random_bits', jax.random.key(0)
   )
   tokens, hidden = (3, 7, 16), (3, 7, 24)
@@ -395,7 +400,7 @@ def test_dropout_follows_the_gelu_and_spares_the_residual():
   np.testing.assert_array_equal(y, x)
 
 
-def test_bfloat16_computes_in_bfloat16_around_float32():
+def test_bfloat16_models_have_float32_parameters_and_logits():
   exact, model = _build(), _build(dtype='bfloat16')
   params = _random_params(exact)
   initial = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
@@ -408,7 +413,7 @@ def test_bfloat16_computes_in_bfloat16_around_float32():
   assert abs(logits - expected).max() > 1e-4
 
   def dtypes(primitive):
-    equations = _traced(
+    equations = _equations_of_primitive(
       lambda p: model.apply({'params': p}, IMAGES)[0], primitive, params
     )
     return [e.invars[0].aval.dtype.name for e in equations], equations
@@ -431,7 +436,7 @@ def test_bfloat16_computes_in_bfloat16_around_float32():
     ),
   ],
 )
-def test_parameters_that_are_rounded_may_come_rounded(overrides, others):
+def test_parameters_cast_to_bfloat16_can_be_cast_in_advance(overrides, others):
   model = _build(dtype='bfloat16', **overrides)
   params = _random_params(model)
   seen = []
@@ -461,7 +466,9 @@ def test_remat_recomputes_the_same_values(scan):
     model = _build(remat=remat, scan=scan, dropout_rate=0.2)
     results.append(_jit_loss_and_grads(model, params, key))
     step = functools.partial(_loss_and_grads, model)
-    products.append(len(_traced(step, 'dot_general', params, key)))
+    products.append(
+      len(_equations_of_primitive(step, 'dot_general', params, key))
+    )
   assert products == sorted(set(products))
   _assert_close(results[1], results[0])
   _assert_close(results[2], results[0])

@@ -11,10 +11,10 @@ IMAGENET = 'few_shot/5shot/accuracy'
 
 
 def results(folder, runs, *, comparable=True):
-  """Writes the files of finished runs and returns their `Results`.
+  """Creates work directories of finished runs and returns their `Results`.
 
   Args:
-    folder: the work directories go to its `runs`.
+    folder: where to create the work directories, as `folder/runs/NAME`.
     runs: node -> step -> metric -> value.
     comparable: whether the runs are at the paper's scale.
   """

@@ -23,7 +23,7 @@ def test_a_mean_across_data_sets_has_a_value_for_each_seed():
   assert found.runs == ('run 1 + run 3', 'run 2 + run 6')
 
 
-def test_a_mean_across_data_sets_needs_all_of_them_with_as_many_seeds():
+def test_a_mean_across_data_sets_needs_all_with_equal_numbers_of_seeds():
   assert averages.across([number(1.0), None]) is None
   assert averages.across([number(1.0), number(1.0, 2.0)]) is None
   assert averages.across([]) is None
@@ -49,7 +49,7 @@ def test_average5_has_a_value_for_each_pair_of_seeds():
   )
 
 
-def test_a_pretraining_is_one_value_whose_runs_are_all_named():
+def test_a_pretraining_counts_as_one_value_and_names_its_runs():
   one = Number((70.0, 72.0), ('a', 'b'))
   found = averages.by_pretraining([one, Number((80.0,), ('c',))])
   assert found.values == (71, 80)
@@ -91,7 +91,7 @@ def test_average5_needs_all_tasks():
   assert averages.average5(results, START) is None
 
 
-def test_vtab_of_the_papers_numbers_is_what_follows_from_table_9():
+def test_vtab_means_follow_from_table_9():
   column = numbers.TABLE_9.column('ViT-H/14, JFT-300M')
   results = made.results(
     NODES,
@@ -114,7 +114,7 @@ def test_vtab_of_the_papers_numbers_is_what_follows_from_table_9():
   assert averages.vtab_notes(results, [START]) == []
 
 
-def test_vtab_is_over_the_tasks_with_a_stand_in_in_miniature():
+def test_vtab_means_in_miniature_cover_the_tasks_with_a_stand_in():
   there = {'CIFAR-100': 0.25, 'Pets': 0.5, 'EuroSAT': 0.9}
   results = made.results(
     NODES,
@@ -135,7 +135,7 @@ def test_vtab_is_over_the_tasks_with_a_stand_in_in_miniature():
 
 
 @pytest.mark.parametrize('comparable', [True, False])
-def test_a_task_without_a_result_leaves_out_the_means_that_it_is_in(comparable):
+def test_a_missing_task_result_removes_the_means_that_include_it(comparable):
   results = made.results(
     NODES,
     lambda node, seed: (

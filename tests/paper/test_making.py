@@ -79,7 +79,7 @@ def test_rendering_runs_and_measures_nothing(done, tmp_path):
   assert done == ['drawn']
 
 
-def test_all_that_fails_is_said_after_the_pages_are_written(
+def test_all_failures_are_reported_after_the_pages_are_written(
   done, tmp_path, monkeypatch
 ):
   run = _fail(ValueError('not all runs finished'))
@@ -96,7 +96,7 @@ def test_all_that_fails_is_said_after_the_pages_are_written(
   assert (tmp_path / 'index.html').exists()
 
 
-def test_failed_runs_do_not_keep_others_from_being_measured(
+def test_failed_runs_do_not_prevent_other_measurements(
   done, tmp_path, monkeypatch
 ):
   run = _fail(ValueError('not all runs finished'))
@@ -105,7 +105,9 @@ def test_failed_runs_do_not_keep_others_from_being_measured(
   assert done == ['measured mini', 'drawn']
 
 
-def test_a_failure_to_write_hides_no_other_one(done, tmp_path, monkeypatch):
+def test_a_failed_write_does_not_hide_other_failures(
+  done, tmp_path, monkeypatch
+):
   run = _fail(ValueError('not all runs finished'))
   monkeypatch.setattr(making.page, 'write', _fail(OSError('disk full')))
   with pytest.raises(ValueError, match='not all runs finished\ndisk full'):
@@ -115,7 +117,7 @@ def test_a_failure_to_write_hides_no_other_one(done, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   'error', [errors.PreemptedError('stopped'), state.InUseError('in use')]
 )
-def test_a_stop_leaves_the_pages_as_they_are(
+def test_an_interruption_leaves_the_pages_unchanged(
   done, tmp_path, monkeypatch, error
 ):
   run = _fail(error)
@@ -125,7 +127,7 @@ def test_a_stop_leaves_the_pages_as_they_are(
   assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_measured_beside_another_launcher(done, tmp_path):
+def test_nothing_is_measured_while_another_launcher_runs(done, tmp_path):
   with (
     state.lock(tmp_path),
     pytest.raises(state.InUseError, match='another launcher'),
@@ -149,14 +151,14 @@ def test_pages_are_drawn_by_one_process_at_a_time(done, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('count', 'said'), [(0, 'not measured'), (3, '3 of 7 measured')]
+  ('count', 'shown'), [(0, 'not measured'), (3, '3 of 7 measured')]
 )
-def test_the_list_says_how_much_is_measured(
-  done, tmp_path, monkeypatch, count, said
+def test_the_list_counts_measured_pairs(
+  done, tmp_path, monkeypatch, count, shown
 ):
   _replace(monkeypatch, 'speed', measured=lambda *_: (count, 7))
   chosen = [*items.ITEMS.values()]
   text = overview.text(chosen, Sweep([]), _folders(tmp_path), 'mini')
   [_, line] = text.splitlines()
-  assert ' '.join(line.split()) == f'speed {said} Speed'
+  assert ' '.join(line.split()) == f'speed {shown} Speed'
   assert done == []

@@ -69,7 +69,7 @@ def _rendered(where, sweep):
   return missing, ours, claim.answer, words
 
 
-def test_without_the_metrics_of_a_run_all_of_it_is_missing(where, sweep):
+def test_a_run_without_metrics_is_missing_everywhere(where, sweep):
   _leave(where, sweep)
   missing, points, answer, words = _rendered(where, sweep)
   curves = ('CLS-Token, lr=8e-4', 'GAP, lr=8e-4', 'GAP, lr=3e-4')
@@ -87,13 +87,13 @@ def test_without_the_metrics_of_a_run_all_of_it_is_missing(where, sweep):
 
 
 @pytest.mark.parametrize(
-  ('error', 'said'),
+  ('error', 'message'),
   [
     (ValueError('no\nfile'), 'could not be drawn: no file'),
     (KeyError('model'), "could not be drawn: KeyError: 'model'"),
   ],
 )
-def test_an_item_that_fails_leaves_the_others(where, error, said):
+def test_an_item_that_fails_leaves_the_others(where, error, message):
   def fail(results, pictures):
     raise error
 
@@ -102,16 +102,16 @@ def test_an_item_that_fails_leaves_the_others(where, error, said):
     Item('b', 'B', (), lambda *_: Section('b', 'B', notes=('here',))),
   ]
   found, failures = rendering.sections(chosen, Sweep([]), where, scale='mini')
-  assert failures == [f'a: {said}']
+  assert failures == [f'a: {message}']
   assert [(section.name, section.missing) for section in found] == [
-    ('a', (said,)),
+    ('a', (message,)),
     ('b', ()),
   ]
   assert found[1].notes == ('here',)
   assert page_parts.status(found[0]).word == 'missing'
 
 
-def test_a_section_that_no_page_shows_is_a_failure_too(where):
+def test_a_section_that_cannot_be_shown_is_a_failure(where):
   claim = Claim('It is so.', 'perhaps', '')
   item = Item('a', 'A', (), lambda *_: Section('a', 'A', (claim,)))
   [found], [failure] = rendering.sections(
@@ -121,17 +121,17 @@ def test_a_section_that_no_page_shows_is_a_failure_too(where):
   assert not found.blocks
 
 
-def test_a_miniature_says_how_large_its_images_are(where):
+def test_a_miniature_states_its_image_size(where):
   chosen = [items.ITEMS['table8'], items.ITEMS['table1']]
   sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini')
 
   found, _ = rendering.sections(chosen, sweep, where, scale='mini')
-  [said] = rendering.about(found, scale='mini')
-  assert f'on images of {mini.IMAGE_SIZE} px of rendered scenes' in said
-  assert 'the nine places' in said
-  [said] = rendering.about(found, scale='mini', data='folder:/data')
-  assert f'images of {mini.IMAGE_SIZE} px of folder:/data' in said
-  assert 'the nine places' not in said
+  [text] = rendering.about(found, scale='mini')
+  assert f'on images of {mini.IMAGE_SIZE} px of rendered scenes' in text
+  assert 'the nine places' in text
+  [text] = rendering.about(found, scale='mini', data='folder:/data')
+  assert f'images of {mini.IMAGE_SIZE} px of folder:/data' in text
+  assert 'the nine places' not in text
   assert rendering.about(found, scale='paper') == []
   # Table 1 has no runs, so nothing in it is in miniature.
   assert rendering.about(found[1:], scale='mini') == []

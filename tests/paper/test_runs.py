@@ -34,7 +34,7 @@ ROWS = [
 ]
 
 
-def test_a_run_of_the_paper_stops_where_it_validates_best(tmp_path):
+def test_early_stopping_uses_the_best_validation_step(tmp_path):
   config = pretrain.get_config('ViT-B/32,jft300m,few_shot=imagenet2012')
   # The config names no best metric, and `few_shot` precedes `validation`.
   assert config.checkpoint.best == ''
@@ -44,7 +44,7 @@ def test_a_run_of_the_paper_stops_where_it_validates_best(tmp_path):
   assert found.runs == ('run',)
 
 
-def test_another_evaluation_is_stopped_by_where_validation_is_not(tmp_path):
+def test_early_stopping_falls_back_to_another_evaluation(tmp_path):
   config = config_lib.default()
   config.evals.a = config_lib.few_shot('train', 'test')
   config.evals.held_out = config_lib.evaluation('train[:1%]')
@@ -80,7 +80,7 @@ def test_without_anything_to_validate_by_there_is_no_number(tmp_path):
   assert found.early_stopped([NODE], FEW_SHOT) is None
 
 
-def test_what_a_run_keeps_as_its_best_is_what_it_stops_by(tmp_path):
+def test_early_stopping_uses_the_metric_of_the_best_checkpoint(tmp_path):
   config = mini.get_config('ViT-B/32,jft300m')
   assert config.checkpoint.best == 'validation/loss'
   rows = [

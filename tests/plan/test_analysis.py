@@ -49,14 +49,14 @@ def test_the_papers_core_days(argument, days):
     {'model.representation_size': None},
   ],
 )
-def test_another_run_is_not_the_papers(changes):
+def test_another_run_is_not_compared_with_the_paper(changes):
   config = pretrain.get_config('ViT-L/16,jft300m,epochs=14')
   with config.unlocked():
     config.update_from_flattened_dict(changes)
   assert _analyse(config).paper_core_days is None
 
 
-def test_another_size_is_not_the_papers():
+def test_another_size_is_not_compared_with_the_paper():
   config = pretrain.get_config('ViT-H/14,jft300m')
   config.model.depth = 2
   found = _analyse(config)
@@ -70,7 +70,7 @@ def test_a_resnet_has_no_tokens():
   assert found.total_exaflops == pytest.approx(50, rel=0.015)
 
 
-def test_mean_pooling_has_a_token_less():
+def test_mean_pooling_has_one_token_less():
   config = pretrain.get_config('ViT-H/14,jft300m')
   config.model.pooling = 'gap'
   config.model.depth = 1
@@ -86,12 +86,12 @@ def test_mean_pooling_has_a_token_less():
     ('ViT-B/16,flowers', 102),
   ],
 )
-def test_fine_tuning_needs_neither_data_nor_weights(argument, classes):
+def test_fine_tuning_is_planned_without_data_or_weights(argument, classes):
   config = finetune.get_config(argument)
   assert analysis.resolve(config, 'tpu').num_classes == classes
 
 
-def test_small_data_are_read():
+def test_built_in_data_sets_are_read():
   resolved = analysis.resolve(quickstart.pretrain(), 'cpu')
   assert resolved.num_classes == 5
   assert resolved.data.num_examples > 500
@@ -107,7 +107,7 @@ def test_a_plan_needs_the_name_of_the_model():
     analysis.resolve(config, 'tpu')
 
 
-def test_data_that_are_elsewhere():
+def test_missing_data_need_explicit_counts():
   config = pretrain.get_config('ViT-B/16,folder:/nowhere')
   with pytest.raises(ValueError, match='there is no folder /nowhere'):
     analysis.resolve(config, 'tpu')

@@ -99,7 +99,7 @@ def test_figures_of_a_run():
   assert 'step_ms in tables and JSON, and core_days_raw' in said
 
 
-def test_cores_of_chips_that_are_one_device():
+def test_chips_that_are_one_device_count_both_cores():
   figures = as_json.figures(_plan(topology='v4:4x4x4'))
   assert (figures['devices'], figures['cores']) == (64, 128)
   assert figures['images_per_sec_per_core'] == 4096 / 0.25 / 128
@@ -108,7 +108,7 @@ def test_cores_of_chips_that_are_one_device():
   assert figures['core_days'] == pytest.approx(128 * days / 0.85)
 
 
-def test_unknown_is_none():
+def test_unknown_figures_are_none():
   plan = one_run.analyse(_plan().run)
   figures = as_json.figures(plan)
   assert set(REQUIRED) <= set(figures)
@@ -146,7 +146,7 @@ def test_other_chips_are_not_compared_with_the_paper():
   assert 'times that' not in page
 
 
-def _unfit(**others):
+def _plan_that_does_not_fit(**others):
   plan = _plan(seconds=1.0)
   small = compiling.Memory(2**30, 2**31, 0, 0)
   return one_run.Plan(
@@ -160,9 +160,9 @@ def _unfit(**others):
   ), small
 
 
-def test_what_does_not_fit_and_what_would():
+def test_a_plan_that_does_not_fit_shows_a_fix():
   fix = _plan(changes={'accumulation_steps': 4})
-  plan, _ = _unfit(fix=fix)
+  plan, _ = _plan_that_does_not_fit(fix=fix)
   figures = as_json.figures(plan)
   assert (figures['fits'], figures['step_ms']) == (False, None)
   assert figures['fix']['changes'] == {'accumulation_steps': 4}
@@ -176,7 +176,7 @@ def test_what_does_not_fit_and_what_would():
   json.dumps(figures)
 
 
-def test_the_compiler_is_named_and_another_than_the_tested_said(monkeypatch):
+def test_the_page_names_the_compiler_and_warns_of_untested_ones(monkeypatch):
   monkeypatch.setattr(compilers, 'libtpu', lambda: '0.0.7')
   monkeypatch.setattr(compilers, 'difference', lambda: 'Another compiler.')
   figures = as_json.figures(_plan())
@@ -202,7 +202,7 @@ def test_the_compiler_is_named_and_another_than_the_tested_said(monkeypatch):
 def test_a_table():
   fix = _plan(changes={'accumulation_steps': 4})
   reports = [
-    as_json.figures(_unfit(fix=fix)[0]),
+    as_json.figures(_plan_that_does_not_fit(fix=fix)[0]),
     as_json.figures(_plan('ViT-B/16,jft300m')),
   ]
   lines = render.table(reports, 'Note.').splitlines()
@@ -229,7 +229,7 @@ def test_a_table():
   assert 'Note.' in lines
 
 
-def test_the_papers_days_are_beside_v3_alone():
+def test_only_v3_is_compared_with_the_papers_core_days():
   reports = [
     as_json.figures(_plan(topology=slice_))
     for slice_ in ('v3:16x16', '2xv3:8x8', 'v5e:16x16')
@@ -242,7 +242,7 @@ def test_the_papers_days_are_beside_v3_alone():
   assert [row[column] for row in cells[1:]] == ['2,500', '2,500', '-']
 
 
-def test_without_devices_a_table_counts():
+def test_a_table_without_devices_shows_counts():
   run = _plan().run
   text = render.table([as_json.figures(one_run.analyse(run))] * 2)
   header, row = text.splitlines()[:2]
@@ -252,7 +252,7 @@ def test_without_devices_a_table_counts():
 
 
 def _searched(ended, fits=False):
-  plan, _ = _unfit()
+  plan, _ = _plan_that_does_not_fit()
   candidate = remedies.Candidate({'accumulation_steps': 2}, 0, 0, 0)
   memory = compiling.Memory(0, 0, 0, 0, temporaries=18 * 2**30)
   compiled = compiling.Compiled(memory, 16 * 2**30, None, 2.0)
@@ -261,7 +261,7 @@ def _searched(ended, fits=False):
   return dataclasses.replace(plan, tried=tried, ended=ended)
 
 
-def test_why_a_search_ended():
+def test_the_reason_for_the_end_of_a_search_is_shown():
   figures = as_json.figures(_searched('--max_tries is reached'))
   assert figures['search_ended'] == '--max_tries is reached'
   assert figures['tried'] == [
@@ -313,7 +313,9 @@ def test_a_compiler_error_is_a_row():
     (9.0, None, 'compiler', 'Does not fit: needs 9.0 GiB'),
   ],
 )
-def test_what_does_not_fit_the_machine_at_hand(needed, usable, source, text):
+def test_a_run_too_large_for_this_machine_is_reported(
+  needed, usable, source, text
+):
   figures = as_json.figures(one_run.analyse(_plan().run)) | {
     'hbm_gib': needed,
     'hbm_usable_gib': usable,

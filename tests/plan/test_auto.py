@@ -72,9 +72,7 @@ def test_limits(monkeypatch, compiler):
   assert plan.ended.startswith('--max_minutes is reached')
 
 
-def test_it_begins_where_the_memory_is_predicted_to_suffice(
-  monkeypatch, compiler
-):
+def test_the_search_begins_at_the_predicted_size(monkeypatch, compiler):
   # An image has 45 MB of activations; a thousand are predicted to take 20 GB.
   _auto(monkeypatch, compiler, 4, _run(batch_size=1024))
   assert _compiled(compiler)[0] == 'v5e:2x2'
@@ -92,7 +90,7 @@ def test_it_begins_where_the_memory_is_predicted_to_suffice(
     ({'mesh.data': 8, 'mesh.fsdp': 1}, 'v5e:2x4'),
   ],
 )
-def test_slices_that_the_mesh_does_not_suit_are_skipped(
+def test_slices_that_do_not_suit_the_mesh_are_skipped(
   monkeypatch, compiler, changes, first
 ):
   plan = _auto(monkeypatch, compiler, 1, _run(batch_size=8, **changes))
@@ -111,7 +109,7 @@ def test_a_batch_that_no_slice_divides(compiler):
     )
 
 
-def test_a_compiler_error_is_no_answer(monkeypatch, compiler):
+def test_a_slice_with_a_compiler_error_is_not_chosen(monkeypatch, compiler):
   answers = compiling.compile_step
 
   def compile_step(config, target):

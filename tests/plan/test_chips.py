@@ -57,7 +57,9 @@ def test_the_figures_of_a_chip_agree(name):
     ('tpu7x', 2307, 192, 7380),
   ],
 )
-def test_a_whole_chip_is_as_published(name, tflops, gib, gb_per_second):
+def test_figures_of_a_whole_chip_match_the_published_ones(
+  name, tflops, gib, gb_per_second
+):
   chip = chips.get(name)
   devices = chip.devices_per_chip
   assert chip.peak_flops * devices == pytest.approx(tflops * 1e12, rel=0.005)

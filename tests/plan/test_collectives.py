@@ -94,7 +94,7 @@ def test_a_collective_of_one_device_moves_nothing():
     ),
   ],
 )
-def test_a_collective_in_parts_or_in_a_fusion_counts_once(lines, expected):
+def test_split_or_fused_collectives_count_once(lines, expected):
   reduced = [
     '%p = f32[1000]{0} parameter(0)',
     f'ROOT %r = f32[250]{{0}} reduce-scatter(%p), {GROUPS}',
@@ -114,7 +114,7 @@ def test_a_collective_in_parts_or_in_a_fusion_counts_once(lines, expected):
   assert found.uncovered == {}
 
 
-def test_a_collective_beside_computations_counts_once():
+def test_overlapped_collectives_count_once():
   # libtpu writes this for v5e, where the gather appears in three fusions.
   gather = f'%g = f32[4000]{{0}} all-gather(%p), channel_id=7, {GROUPS}'
   parameter = '%p = f32[1000]{0} parameter(0)'
@@ -194,7 +194,7 @@ def test_group_sizes(groups, size):
 @pytest.mark.parametrize(
   'kind, expected', [('ALL_REDUCE', 8), ('ALL_GATHER', 4)]
 )
-def test_what_goes_between_slices(kind, expected):
+def test_transfers_between_slices_are_counted(kind, expected):
   attributes = (
     'channel_id=2, is_host_transfer=true, frontend_attributes={'
     '_xla_host_transfer_handler_name="xla_megascale_runtime",'

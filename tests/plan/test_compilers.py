@@ -43,14 +43,14 @@ def test_a_lock_has_other_versions_for_other_pythons():
   assert compilers.locked(LOCK, '3.13.0')['libtpu'] == '0.0.50'
 
 
-def test_the_tested_compiler_is_no_warning(monkeypatch, caplog):
+def test_the_tested_compiler_gives_no_warning(monkeypatch, caplog):
   _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.0', libtpu='0.0.50')
   assert compilers.difference() is None
   compilers.warn()
   assert caplog.text == ''
 
 
-def test_another_compiler_is_a_warning(monkeypatch, caplog):
+def test_another_compiler_gives_a_warning(monkeypatch, caplog):
   _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.1', libtpu='0.0.51')
   text = (
     'The compiler of these figures is not the tested one: jaxlib 0.12.1'
@@ -62,7 +62,7 @@ def test_another_compiler_is_a_warning(monkeypatch, caplog):
   assert text in caplog.text
 
 
-def test_a_compiler_that_is_no_package_is_named(monkeypatch):
+def test_a_libtpu_from_the_environment_is_named(monkeypatch):
   _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.0', libtpu='0.0.50')
   monkeypatch.setenv('TPU_LIBRARY_PATH', '/lib/libtpu.so')
   assert compilers.libtpu() == 'of TPU_LIBRARY_PATH=/lib/libtpu.so'
@@ -90,7 +90,7 @@ def test_without_lock_files_there_is_nothing_to_differ_from(monkeypatch):
   assert compilers.difference() is None
 
 
-def test_what_is_called_the_compiler():
+def test_names_of_the_compiler():
   figures = {'jax': '0.12.0', 'libtpu': '0.0.50', 'backend': None}
   assert compilers.named(figures) == 'libtpu 0.0.50, jax 0.12.0'
   figures = {'jax': '0.12.0', 'backend': 'gpu', 'runtime': 'cuda 13'}

@@ -41,7 +41,7 @@ def test_the_parts_add_up_to_the_compilers_total():
   assert assumptions == ()
 
 
-def test_temporaries_that_are_not_stated():
+def test_unstated_temporaries_are_derived_from_the_peak():
   stats = _stats(
     argument_size_in_bytes=330,
     output_size_in_bytes=300,
@@ -77,7 +77,7 @@ def test_out_of_memory(message, gib):
   assert compiling.parse_out_of_memory(message) == expected
 
 
-def test_what_fits():
+def test_memory_up_to_the_usable_size_fits():
   def compiled(size, estimate='estimate'):
     memory = compiling.Memory(0, 0, 0, 0, temporaries=size)
     return compiling.Compiled(memory, 100, estimate, 1.0)

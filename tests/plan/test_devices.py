@@ -101,7 +101,7 @@ def _mesh(batch_size=64, **axes):
   return config
 
 
-def test_what_suits_a_slice():
+def test_meshes_that_suit_a_slice():
   for slice_, axes in (
     ('v3:2x2', {}),
     ('v3:2x2', {'data': 1, 'fsdp': -1}),
@@ -131,6 +131,6 @@ def test_what_suits_a_slice():
     ),
   ],
 )
-def test_what_does_not_suit_a_slice(slice_, axes, message):
+def test_meshes_that_do_not_suit_a_slice(slice_, axes, message):
   with pytest.raises(ValueError, match=message):
     devices.check(_mesh(**axes), devices.parse(slice_))

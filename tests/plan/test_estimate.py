@@ -53,14 +53,14 @@ KERNEL = (
 @pytest.mark.parametrize(
   'flops, bytes_, expected', [(3_000_000, 100_000, 3), (100, 400_000, 4)]
 )
-def test_a_kernel_takes_what_it_states(flops, bytes_, expected):
+def test_a_kernels_time_follows_from_its_stated_cost(flops, bytes_, expected):
   line = KERNEL.replace('FLOPS', str(flops)).replace('BYTES', str(bytes_))
   found = run(line)
   assert microseconds(found) == {'other': expected}
   assert 'kernels' in found.assumptions[0]
 
 
-def test_a_kernel_that_states_nothing_reads_and_writes():
+def test_a_kernel_without_stated_cost_takes_its_memory_traffic():
   found = run(
     '  %k = bf16[500,10]{1,0} custom-call(%x, %bf16),'
     ' custom_call_target="tpu_custom_call"'
@@ -77,7 +77,7 @@ def test_an_attention_kernel_is_attention():
   assert microseconds(run(line)) == {'attention': 1}
 
 
-def test_what_has_no_rule_is_reported():
+def test_instructions_without_a_rule_are_reported():
   lines = (
     '  %k = bf16[500,10]{1,0} custom-call(%x), custom_call_target="Mystery"\n'
     '  %a = f32[1000]{0} add(%x, %x)\n'
@@ -89,7 +89,7 @@ def test_what_has_no_rule_is_reported():
   assert found.uncovered == {'custom-call': 10_000, 'add': 8000}
 
 
-def test_what_has_no_rule_counts_in_each_iteration():
+def test_instructions_without_a_rule_are_counted_in_each_iteration():
   # The loop's own counter adds 4 bytes and compares 1 byte.
   found = run(loop('l'), counted('l', 3, '  %a = f32[1000]{0} add(%x, %x)'))
   assert found.uncovered == {'add': 3 * 4004, 'compare': 3}
@@ -141,7 +141,7 @@ UNKNOWN_LOOP = (
 )
 
 
-def test_a_loop_of_unknown_length_counts_once_and_is_told():
+def test_a_loop_of_unknown_length_counts_once_and_is_reported():
   found = run(UNKNOWN_LOOP, UNKNOWN.replace('CYCLES', CYCLES % 6000))
   assert microseconds(found) == {'elementwise': 6}
   assert 'w (jit(f)/search)' in found.assumptions[0]

@@ -78,7 +78,7 @@ def test_nested_scans(compiled):
   assert products(compiled(function)) == 15
 
 
-def test_unrolled_scans_and_single_products_take_alike(compiled):
+def test_scans_and_single_products_take_equal_time_per_product(compiled):
   seconds = [
     estimate.estimate(module, chips.get('v3')).by_class['matmul']
     for module in (
@@ -91,7 +91,7 @@ def test_unrolled_scans_and_single_products_take_alike(compiled):
   assert seconds[1] == pytest.approx(seconds[2], rel=0.3)
 
 
-def test_a_loop_until_something_happens_is_not_known(compiled):
+def test_a_loop_with_a_data_dependent_end_has_no_trip_count(compiled):
   def function(x, w):
     return jax.lax.while_loop(
       lambda x: jnp.sum(x.astype(jnp.float32)) < 9, lambda x: x @ w, x
@@ -103,7 +103,7 @@ def test_a_loop_until_something_happens_is_not_known(compiled):
   assert len(estimate.estimate(module, chips.get('v3')).assumptions) == 1
 
 
-def test_the_peak_is_what_a_large_product_reaches(compiled):
+def test_a_large_product_reaches_the_peak_rate(compiled):
   found = estimate.estimate(
     compiled(lambda x, w: jnp.tile(x, (32, 32)) @ jnp.tile(w, (32, 32))),
     chips.get('v3'),

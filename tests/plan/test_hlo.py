@@ -129,7 +129,7 @@ def test_an_unknown_element_type_is_refused():
     ('ENTRY %m () -> f32[] {\n  %a = f32[] add(%b\n}', 'never closed'),
   ],
 )
-def test_what_is_no_module_is_refused(text, message):
+def test_text_that_is_not_a_module_is_refused(text, message):
   with pytest.raises(ValueError, match=message):
     hlo.parse(text)
 

@@ -87,7 +87,7 @@ def test_a_wrong_slice_is_one_line():
   assert result.stderr.count('\n') == 1
 
 
-def test_overrides_without_a_config_are_of_all():
+def test_overrides_without_a_config_apply_to_all_runs():
   also = B16.replace('config', 'also', 1)
   result = _command(also, '--config.data.batch_size=2048', '--json')
   assert result.returncode == 0, result.stderr
@@ -107,7 +107,7 @@ def test_overrides_without_a_config_are_of_all():
     assert many_runs.with_config(words) == words
 
 
-def test_a_wrong_also_is_named():
+def test_a_wrong_also_flag_is_named():
   with pytest.raises(
     ValueError, match=r"^--also=nope: there is no file 'nope'"
   ):
@@ -115,12 +115,12 @@ def test_a_wrong_also_is_named():
 
 
 @pytest.mark.parametrize('correction', [math.nan, math.inf, 0.0, -1.0])
-def test_a_wrong_correction(correction):
+def test_a_wrong_correction_is_refused(correction):
   with pytest.raises(ValueError, match='must be a number above 0'):
     many_runs.Options(correction=correction)
 
 
-def test_a_slice_by_two_names_is_planned_once(no_compiler):
+def test_a_slice_with_two_names_is_planned_once(no_compiler):
   run = one_run.Run('B', pretrain.get_config('ViT-B/16,imagenet2012'))
   reports, _ = many_runs.plan_all(
     [run], ['v3-512', 'v3:16x16', 'v3:4x4'], many_runs.Options(), _quiet
@@ -146,7 +146,9 @@ def test_a_slice_is_checked_without_the_compiler(
     )
 
 
-def test_wrong_configs_are_told_before_any_is_planned(no_compiler, monkeypatch):
+def test_wrong_configs_are_reported_before_any_is_planned(
+  no_compiler, monkeypatch
+):
   good = one_run.Run('good', pretrain.get_config('ViT-B/16,imagenet2012'))
   bad = good.changed({'accumulation_steps': 0})
   planned = []
@@ -157,7 +159,7 @@ def test_wrong_configs_are_told_before_any_is_planned(no_compiler, monkeypatch):
   assert planned == []
 
 
-def test_a_layout_that_fails_is_told_before_any_is_compiled(
+def test_wrong_layouts_are_reported_before_any_is_compiled(
   compiler, monkeypatch
 ):
   monkeypatch.setattr(devices, 'have_compiler', lambda: True)
@@ -195,7 +197,7 @@ def test_one_failure_does_not_lose_the_others(no_compiler, monkeypatch, kind):
       many_runs.plan_all([run], ['v3:4x4'], options, _quiet)
 
 
-def test_what_is_missing_is_named(no_compiler):
+def test_a_missing_compiler_is_reported_with_the_install_command(no_compiler):
   config = pretrain.get_config('ViT-B/16,imagenet2012')
   run = one_run.Run('B', config)
   reports, note = many_runs.plan_all(

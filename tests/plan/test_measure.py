@@ -24,7 +24,7 @@ def tiny():
   return one_run.Run('tiny', config)
 
 
-def test_the_machine_at_hand_is_measured():
+def test_this_machine_is_measured():
   figures = measure.figures(tiny(), 3, quiet)
   assert figures['topology'] == 'cpu:8'
   assert figures['fits'] is True

@@ -24,7 +24,7 @@ def _plan(run, topology='v3:2x2', **effort):
   return one_run.plan(run, devices.parse(topology), effort, lambda text: None)
 
 
-def test_what_fits_is_compiled_once(compiler):
+def test_a_run_that_fits_is_compiled_once(compiler):
   compiler.needs = lambda config, target: 3.5
   plan = _plan(_run())
   assert plan.fits
@@ -53,7 +53,7 @@ def test_no_search(compiler):
   assert (plan.fits, plan.fix, len(compiler.calls)) == (False, None, 1)
 
 
-def test_what_is_hopeless_is_not_compiled(compiler):
+def test_a_run_that_cannot_fit_is_not_compiled(compiler):
   compiler.needs = lambda config, target: 9
   run = _run(batch_size=65536)
   given = one_run.describe({}, run, devices.parse('v3:2x2'))
@@ -63,7 +63,7 @@ def test_what_is_hopeless_is_not_compiled(compiler):
   assert plan.memory.total == pytest.approx(given.least(), abs=1)
 
 
-def test_what_is_known_of_the_memory_before(compiler):
+def test_known_memory_before_compilation(compiler):
   # L/16 of depth 2 in float32, and Adam's two moments. CPUs stand in for the
   # slice; they would sum gradients in float32, so the run asks for bfloat16.
   run = _run().changed({'mesh.reduce_dtype': 'bfloat16'})
@@ -114,14 +114,14 @@ def test_what_is_known_of_the_memory_before(compiler):
   assert full.activations < given.activations / 4
 
 
-def test_a_run_is_changed_beside_itself():
+def test_changing_a_run_returns_a_copy():
   run = _run()
   changed = run.changed({'mesh.fsdp': 8, 'data.batch_size': 64})
   assert (changed.config.mesh.fsdp, changed.config.data.batch_size) == (8, 64)
   assert (run.config.mesh.fsdp, run.config.data.batch_size) == (1, 512)
 
 
-def test_tried_is_told(compiler):
+def test_a_plan_lists_what_was_tried(compiler):
   compiler.needs = lambda config, target: 40
   plan = _plan(_run(), max_tries=2)
   assert plan.fix is None
@@ -164,13 +164,13 @@ def test_every_mesh_can_be_searched(compiler, mesh):
   assert wider == (given != 1)
 
 
-def test_a_part_of_a_slice_is_not_planned(compiler):
+def test_a_mesh_over_part_of_a_slice_is_refused(compiler):
   compiler.needs = lambda config, target: 3
   with pytest.raises(ValueError, match='uses 4 of the 8 devices'):
     _plan(_run(**{'mesh.data': 4}))
 
 
-def test_a_compiler_error_is_told(compiler, monkeypatch):
+def test_a_compiler_error_is_reported(compiler, monkeypatch):
   def fails(config, target):
     memory = compiling.Memory(1, 1, 0, 1)
     return compiling.Compiled(memory, GIB, None, 1.0, error='crash')

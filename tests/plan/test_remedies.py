@@ -60,7 +60,7 @@ def test_the_first_that_is_predicted_to_fit_is_the_answer():
   assert compiled == _names(tried) == ['b']
 
 
-def test_one_that_was_passed_over_is_tried_when_predictions_fall():
+def test_a_skipped_candidate_is_tried_when_predictions_fall():
   candidates = [_candidate('a', 32), _candidate('b', 16)]
   # `b` kept (7 - 3) / 16 = 0.25, with which `a` needs 11.
   compile_, compiled = _compiler({'a': 12, 'b': 7})
@@ -74,7 +74,7 @@ def test_one_that_was_passed_over_is_tried_when_predictions_fall():
   assert answer.candidate is candidates[1]
 
 
-def test_one_that_does_not_fit_raises_the_predictions():
+def test_a_candidate_that_does_not_fit_raises_the_predictions():
   candidates = [
     _candidate(name, size)
     for name, size in zip('abcd', (28, 20, 12, 6), strict=True)
@@ -88,7 +88,7 @@ def test_one_that_does_not_fit_raises_the_predictions():
   assert answer.candidate is candidates[1]
 
 
-def test_what_was_compiled_before_counts():
+def test_earlier_compilations_inform_the_predictions():
   candidates = [_candidate('a', 20), _candidate('b', 10)]
   before = remedies.Tried(
     _candidate('given', 40),
@@ -101,7 +101,7 @@ def test_what_was_compiled_before_counts():
   assert answer.candidate is candidates[1]
 
 
-def test_recomputing_is_predicted_for_itself():
+def test_each_remat_mode_is_predicted_separately():
   candidates = [
     _candidate('a', 12, family='none'),
     _candidate('b', 24, family='dots'),
@@ -144,7 +144,7 @@ def _accumulated(steps, activations, **others):
   return remedies.Candidate(changes, GIB, GIB, round(activations * GIB))
 
 
-def test_after_two_failures_another_kind_is_tried():
+def test_after_two_failures_another_kind_of_remedy_is_tried():
   # Accumulation does not reduce the 15 GiB that the compiler keeps.
   candidates = [_accumulated(2**i, 40 / 2**i) for i in range(1, 6)]
   split = _accumulated(2, 5, split=True)
@@ -228,7 +228,7 @@ def test_settings_from_cheap_to_expensive():
   ]
 
 
-def test_settings_of_the_user_stay():
+def test_settings_of_the_user_are_kept():
   config = _config(
     **{
       'accumulation_steps': 8,
@@ -260,10 +260,10 @@ def _splits(devices, slices=1, **changes):
   return found
 
 
-def test_a_state_is_split_further_and_validly():
+def test_a_state_is_split_further_only_in_valid_ways():
   every = {'shard': 'all', 'gather': 'micro_batch'}
-  # As in configs/pretrain.py, the state is already in 32 parts, or in as many
-  # as there are devices.
+  # As in configs/pretrain.py, the state is already in 32 parts, or in one per
+  # device if there are fewer.
   assert _splits(128, data=-1, fsdp=-1) == [{}, every]
   assert _splits(8, data=-1, fsdp=-1) == [{}, every]
   assert _splits(8, data=1, fsdp=-1) == [{}, every]

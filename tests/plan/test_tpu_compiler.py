@@ -76,7 +76,7 @@ def _plan(topology, *arguments):
   )
 
 
-def test_the_memory_is_the_compilers():
+def test_the_memory_equals_the_compilers():
   figures = _plan('v3:2x2')
   assert round(figures['hbm_gib'] * 2**30) == int(_python('-c', COMPILED))
   assert sum(figures['hbm'].values()) == pytest.approx(figures['hbm_gib'])

@@ -96,7 +96,7 @@ def test_trip_count(changes, expected):
     {'bound': 'constant(200000)'},
   ],
 )
-def test_a_trip_count_that_is_not_known(changes):
+def test_an_unknown_trip_count_is_none(changes):
   assert count(loop(**changes)) is None
 
 
@@ -107,7 +107,7 @@ def test_a_trip_count_that_is_not_known(changes):
     'conditional(%zero, %s, %s), branch_computations={%branch, %branch}',
   ],
 )
-def test_a_counter_that_passes_through_something_unknown(made):
+def test_a_counter_that_passes_through_an_unknown_instruction(made):
   made = f'(s32[], s32[]) {made}'
   text = loop(step='get-tuple-element(%made), index=0').replace(
     '  %next =',

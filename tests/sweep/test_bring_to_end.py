@@ -76,7 +76,7 @@ CANDIDATES = [f'a/rate={rate}' for rate in fakes.HELD_OUT]
 FINALS = [f'a/rate=0.01,seed={seed}' for seed in range(3)]
 
 
-def test_all_runs_run_once_at_most_so_many_at_a_time(tmp_path):
+def test_all_runs_run_once_with_limited_concurrency(tmp_path):
   where = fakes.folders(tmp_path)
   launcher = Scripted(where)
   running = _launch(where, launcher)
@@ -90,7 +90,7 @@ def test_all_runs_run_once_at_most_so_many_at_a_time(tmp_path):
   assert again.started == []
 
 
-def test_what_is_finished_is_left_out(tmp_path):
+def test_finished_runs_are_not_started(tmp_path):
   where = fakes.folders(tmp_path)
   for run in fakes.study().candidates[:3]:
     fakes.finish(where, run)
@@ -120,7 +120,7 @@ def test_time_left_counts_steps(tmp_path):
   assert seen.left == pytest.approx(60.0)
 
 
-def test_failures_are_tried_again_and_then_given_up(tmp_path):
+def test_failed_runs_are_retried_and_then_given_up(tmp_path):
   where = fakes.folders(tmp_path)
   codes = {CANDIDATES[0]: [1, 2], CANDIDATES[3]: [1, 1, 1, 1]}
   launcher = Scripted(where, codes)
@@ -146,7 +146,7 @@ def test_preempted_runs_go_on_without_counting_as_failures(tmp_path):
   assert failed == [CANDIDATES[1]]
 
 
-def test_a_run_that_says_it_is_done_must_be(tmp_path):
+def test_a_run_that_exits_without_results_has_failed(tmp_path):
   where = fakes.folders(tmp_path)
   launcher = Scripted(where)
   launcher.start = lambda run: run.name  # This run writes no results.
@@ -166,7 +166,7 @@ def test_a_stopped_launcher_stops_its_runs(tmp_path):
 
 
 @pytest.mark.parametrize('survives', [True, False])
-def test_what_outlived_a_launcher_is_taken_up_again(tmp_path, survives):
+def test_runs_that_outlived_a_launcher_are_adopted(tmp_path, survives):
   where = fakes.folders(tmp_path)
   events = state.Events(tmp_path)
   events.started(CANDIDATES[2], CANDIDATES[2])
@@ -178,7 +178,7 @@ def test_what_outlived_a_launcher_is_taken_up_again(tmp_path, survives):
   assert started == (0 if survives else 1)
 
 
-def test_runs_that_compile_the_same_are_not_started_side_by_side(tmp_path):
+def test_runs_with_equal_compilations_do_not_start_at_the_same_time(tmp_path):
   where = fakes.folders(tmp_path)
   runs = [
     make_run('a', config, {'rate': rate, 'seed': seed}, seed=seed, rate=rate)
@@ -205,7 +205,7 @@ def test_a_pause_before_the_next_attempt(tmp_path, monkeypatch):
   assert launcher.started[-4:] == [CANDIDATES[0], *FINALS]
 
 
-def test_a_candidate_without_a_number_ends_it(tmp_path):
+def test_a_candidate_without_a_metric_ends_the_sweep(tmp_path):
   where = fakes.folders(tmp_path)
   run = fakes.study().candidates[0]
   fakes.finish(where, run, {'test/accuracy': 1.0})
@@ -227,7 +227,7 @@ def test_runs_follow_those_whose_weights_they_start_from(tmp_path):
   assert f'--config.init.checkpoint={where.workdir(first.name)}' in words
 
 
-def test_paths_may_be_in_the_directory_of_the_sweep(tmp_path):
+def test_paths_can_be_relative_to_the_sweep_directory(tmp_path):
   where = fakes.folders(tmp_path)
   run = dataclasses.replace(
     fakes.study().candidates[0], overrides={'data.data_dir': 'sweep:scenes'}

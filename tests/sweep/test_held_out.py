@@ -37,9 +37,7 @@ def _check(candidate, *finals):
 # The second data set is not on this machine, so its sizes are unknown.
 @pytest.mark.parametrize('dataset', ['digits:01', 'tfds:no_such_thing'])
 @pytest.mark.parametrize('name', ['validation', 'held_out'])
-def test_held_out_training_data_is_what_to_choose_by(
-  train, part, whole, dataset, name
-):
+def test_held_out_training_data_is_accepted(train, part, whole, dataset, name):
   candidate = _config(train, dataset, **{name: part})
   _check(candidate)
   _check(candidate, _config(whole, dataset, test='test[90%:]'))
@@ -85,7 +83,7 @@ def test_held_out_training_data_is_what_to_choose_by(
   ],
 )
 @pytest.mark.parametrize('dataset', ['digits:01', 'tfds:no_such_thing'])
-def test_anything_else_is_refused(train, evals, message, dataset):
+def test_evaluations_on_other_data_are_refused(train, evals, message, dataset):
   with pytest.raises(ValueError, match=message):
     _check(_config(train, dataset, **evals))
 
@@ -120,7 +118,7 @@ def test_another_data_set_is_refused():
     (('test[:50%]', {'test': 'test[50%:]'}), "'train'] is no split that final"),
   ],
 )
-def test_finals_do_not_test_what_was_chosen_by(final, message):
+def test_finals_must_not_test_on_the_validation_data(final, message):
   train, evals = final
   candidate = _config('train[:90%]', validation='train[90%:]')
   with pytest.raises(ValueError, match=message):

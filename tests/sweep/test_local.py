@@ -68,7 +68,7 @@ def test_a_process_sees_its_devices_only():
     ([], {}, ('cpu', [])),
   ],
 )
-def test_accelerators_are_found_without_jax(
+def test_accelerators_are_counted_without_jax(
   monkeypatch, there, variables, expected
 ):
   def glob(pattern):
@@ -110,7 +110,7 @@ def _wait(condition, seconds=20.0):
     time.sleep(0.02)
 
 
-def test_runs_have_cores_and_logs_of_their_own(tmp_path, monkeypatch):
+def test_runs_have_separate_cores_and_logs(tmp_path, monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   where = fakes.folders(tmp_path)
   name = 'a/rate=0.001'
@@ -189,7 +189,7 @@ def _metrics(path):
 
 
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_launcher_goes_on_and_repeats_nothing(tmp_path, number):
+def test_a_restarted_launcher_repeats_nothing(tmp_path, number):
   process = _begin(tmp_path)
   # Wait until some runs are done and two are running.
   _wait(lambda: len(list((tmp_path / 'runs').rglob('DONE'))) >= 4)
@@ -227,7 +227,7 @@ def test_runs_do_not_outlive_a_killed_launcher(tmp_path):
   _wait(lambda: not any(map(_alive, pids)), seconds=10.0)
 
 
-def test_a_run_waits_for_one_that_still_saves(tmp_path):
+def test_a_run_waits_until_its_predecessor_has_saved(tmp_path):
   where = fakes.folders(tmp_path)
   run = fakes.study().candidates[0]
   log = where.log(run.name)

@@ -78,7 +78,7 @@ def test_a_failed_run_is_named(tmp_path):
   ]
 
 
-def test_sigterm_is_passed_on_and_answered(tmp_path):
+def test_sigterm_stops_the_sweep_and_its_runs(tmp_path):
   process = _begin(tmp_path, *SWEEP, FAKE_SECONDS='30')
   end = time.monotonic() + 30
   while len(list(tmp_path.rglob('*.starts'))) < 2:
@@ -98,7 +98,7 @@ def test_sigterm_is_passed_on_and_answered(tmp_path):
   assert output.count('ended with exit code 75') == 2
 
 
-def test_a_sweep_may_add_to_the_table(tmp_path):
+def test_a_sweep_file_can_add_to_the_table(tmp_path):
   file = tmp_path / 'sweep.py'
   file.write_text(
     'from vit_jax.configs.sweeps import digits\n'

@@ -90,7 +90,7 @@ def test_the_fine_tuning_protocol():
   assert config.image_size == (384, 384)
 
 
-def test_real_is_for_the_reported_runs_of_imagenet_only():
+def test_only_reported_imagenet_runs_evaluate_real():
   argument = 'BiT-R50x1,imagenet2012+cifar10'
   sweep = reading.load(f'configs/sweeps/finetune.py:{argument},real=true')
   sweep = reading.override(sweep, ['init.checkpoint=x'])
@@ -130,7 +130,7 @@ def test_real_without_imagenet_is_refused():
     reading.check(reading.override(sweep, ['init.checkpoint=x']))
 
 
-def test_resnets_have_the_setup_of_bit_as_another_candidate():
+def test_the_bit_setup_is_another_candidate_for_resnets():
   sweep = reading.load('configs/sweeps/finetune.py:BiT-R50x1,cifar10')
   sweep = reading.override(sweep, ['init.checkpoint=x'])
   reading.check(sweep)
@@ -208,7 +208,7 @@ def test_a_sweep_names_its_model():
     reading.load('configs/sweeps/finetune.py:auto,cifar10')
 
 
-def test_a_choice_by_test_results_ends_before_anything_starts(tmp_path):
+def test_choosing_by_test_results_is_refused_before_any_run(tmp_path):
   file = _sweep_file(tmp_path / 'sweep.py', {})
   result = _command(tmp_path / 'out', f'{file}:all')
   assert result.returncode == 1
@@ -263,7 +263,7 @@ def test_renaming_the_test_split_does_not_help(tmp_path):
     ),
   ],
 )
-def test_wrong_configs_are_found_before_anything_starts(run, message):
+def test_wrong_configs_are_found_before_any_run(run, message):
   with pytest.raises(ValueError, match=message):
     reading.check(Sweep([Study('s', finals=[run])]))
 
@@ -290,7 +290,7 @@ def test_values_reach_the_config():
     assert config.data.dataset == 'digits:45'
 
 
-def test_set_is_for_all_runs():
+def test_set_applies_to_all_runs():
   sweep = reading.load('configs/sweeps/digits.py:01+23')
   changed = reading.override(sweep, ['total_steps=5', 'data.batch_size=8'])
   for study in changed.studies:
@@ -307,7 +307,7 @@ def test_set_is_for_all_runs():
     reading.override(sweep, ['seed'])
 
 
-def test_what_is_no_sweep_file(tmp_path):
+def test_files_that_are_not_sweeps_are_refused(tmp_path):
   with pytest.raises(ValueError, match=r"there is no file 'no.py'"):
     reading.load('no.py')
   file = tmp_path / 'x.py'

@@ -14,7 +14,7 @@ def _names(runs):
   return [run.name for run in runs]
 
 
-def test_finals_are_due_once_all_candidates_are_finished():
+def test_finals_start_once_all_candidates_are_finished():
   study = fakes.study()
   sweep = Sweep([study])
   rates = ['a/rate=0.001', 'a/rate=0.01', 'a/rate=0.1', 'a/rate=1.0']
@@ -31,7 +31,7 @@ def test_finals_are_due_once_all_candidates_are_finished():
   assert _names(schedule.due(sweep, finished)) == finals[2:]
 
 
-def test_the_test_accuracy_chooses_nothing():
+def test_the_test_accuracy_does_not_affect_the_choice():
   study = fakes.study()
   finished = _finished(study.candidates)
   # These metrics must not affect the choice.
@@ -44,14 +44,14 @@ def test_the_test_accuracy_chooses_nothing():
 
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
-def test_an_accuracy_that_is_not_finite_is_said_at_once(value):
+def test_a_nonfinite_accuracy_is_reported_at_once(value):
   study = fakes.study()
   finished = {'a/rate=0.1': {'step': 7, 'validation/accuracy': value}}
   with pytest.raises(ValueError, match=r'candidate a/rate=0.1 has no finite'):
     schedule.winner(study, finished)
 
 
-def test_studies_without_a_choice():
+def test_studies_with_candidates_or_finals_only():
   run = Run('x', 'c.py')
   candidates = Study('a', [run])
   assert _names(schedule.known(candidates, {})) == ['x']
@@ -67,7 +67,7 @@ def _held_out(name):
   return {name: {'validation/accuracy': 0.5}}
 
 
-def test_what_a_failed_candidate_leaves_undone():
+def test_a_failed_candidate_blocks_its_study():
   sweep = fakes.sweep()
   assert schedule.blocked(sweep, {}, ['b/rate=0.1', 'a/rate=0.1,seed=0']) == [
     'b: nothing was chosen, as b/rate=0.1 failed'
@@ -100,7 +100,7 @@ def test_a_run_waits_for_the_weights_it_starts_from():
   ]
 
 
-def test_a_failed_run_has_one_line_however_many_wait_for_it():
+def test_a_failed_run_gets_one_line_for_all_runs_that_wait():
   def after(name, *firsts):
     needs = {f'init.{first}': f'run:{first}' for first in firsts}
     return Run(name, 'c.py', needs)

@@ -32,7 +32,7 @@ def test_submitit_may_be_missing(monkeypatch, tmp_path):
     slurm.Slurm(fakes.folders(tmp_path), 0)
 
 
-def test_no_slurm_here(monkeypatch, tmp_path):
+def test_slurm_commands_may_be_missing(monkeypatch, tmp_path):
   pytest.importorskip('submitit')
   monkeypatch.setenv('PATH', str(tmp_path))
   with pytest.raises(ValueError, match=r'--launcher=slurm: .*srun'):
@@ -50,7 +50,7 @@ def _codes(launcher, handles):
   return [codes[handle] for handle in handles]
 
 
-def test_jobs_say_how_they_ended(tmp_path):
+def test_the_exit_code_of_a_job_is_read(tmp_path):
   pytest.importorskip('submitit')
   where = fakes.folders(tmp_path)
   good, bad = fakes.study().candidates[:2]
@@ -99,7 +99,7 @@ def test_a_job_is_lost_if_it_is_not_in_the_queue_twice(monkeypatch, tmp_path):
   assert look() == [False, True]
 
 
-def test_a_command_saves_when_its_time_is_up(tmp_path):
+def test_a_command_saves_at_its_time_limit(tmp_path):
   submitit = pytest.importorskip('submitit')
   where = fakes.folders(tmp_path)
   run = fakes.study().candidates[0]

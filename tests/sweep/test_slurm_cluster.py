@@ -77,7 +77,7 @@ def test_a_lost_job_is_noticed(cluster, tmp_path, monkeypatch):
   launcher.stop(other)
 
 
-def test_a_job_goes_on_when_its_time_is_up(cluster, tmp_path, monkeypatch):
+def test_a_job_at_its_time_limit_is_resumed(cluster, tmp_path, monkeypatch):
   for name in ('PATH', 'SLURM_CONF'):
     monkeypatch.setenv(name, cluster[name])
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')

@@ -57,12 +57,12 @@ _A, _B = Run('a/x=1', 'c.py'), Run('a/x=2', 'c.py')
     ([Study('a', [Run('', 'c.py')])], "'' cannot be the name"),
   ],
 )
-def test_what_is_refused(studies, message):
+def test_wrong_sweeps_are_refused(studies, message):
   with pytest.raises(ValueError, match=message):
     spec.check(Sweep(studies))
 
 
-def test_json_keeps_what_follows_from_each_candidate():
+def test_json_keeps_the_finals_of_each_candidate():
   sweep = Sweep(
     [
       fakes.study(),
@@ -84,7 +84,7 @@ def test_json_keeps_what_follows_from_each_candidate():
   assert again.studies[2].finals is None
 
 
-def test_a_run_may_start_from_another_ones_weights():
+def test_a_run_can_start_from_the_weights_of_another():
   first = Run('first', 'c.py')
   second = Run('second', 'c.py', {'init.checkpoint': 'run:first', 'a': 1})
   assert (first.needs, second.needs) == ((), ('first',))
@@ -101,7 +101,7 @@ def test_a_run_may_start_from_another_ones_weights():
     ('c', '[ac] starts from its own weights'),
   ],
 )
-def test_what_no_run_may_start_from(needed, message):
+def test_weights_that_no_run_can_start_from_are_refused(needed, message):
   run = Run('a', 'c.py', {'init.checkpoint': f'run:{needed}'})
   chosen = Study(
     'b',

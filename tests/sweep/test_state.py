@@ -76,7 +76,7 @@ def test_attempts_are_counted_over_launchers(tmp_path):
   assert _attempts(tmp_path) == {}
 
 
-def test_a_run_is_finished_when_done_names_its_last_step(tmp_path):
+def test_a_run_is_finished_if_its_done_file_names_its_last_step(tmp_path):
   assert state.final_metrics(tmp_path) is None
   rows = [
     {'step': 3, 'validation/accuracy': 0.25},
@@ -98,7 +98,7 @@ def test_a_run_is_finished_when_done_names_its_last_step(tmp_path):
   assert results.finished_at(tmp_path) == 7
 
 
-def test_a_run_that_was_started_does_not_change(tmp_path):
+def test_a_started_run_cannot_change(tmp_path):
   def sweep(**overrides):
     return Sweep([Study('a', [Run('r', 'c.py', overrides)])])
 

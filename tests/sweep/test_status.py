@@ -54,7 +54,7 @@ def test_a_snapshot(tmp_path):
   assert _snapshot(tmp_path).rows[2] == ('a/rate=0.1', 'running', '')
 
 
-def test_time_left_tells_runs_from_those_that_start_from_them(tmp_path):
+def test_time_left_estimates_dependent_runs_separately(tmp_path):
   names = ('a', 'b', 'c', 'd')
   needs = {'c': {'init.checkpoint': 'run:a'}, 'd': {'init.checkpoint': 'run:a'}}
   runs = [Run(name, 'config.py', needs.get(name, {})) for name in names]

@@ -41,7 +41,7 @@ def test_the_table():
   )
 
 
-def test_the_table_of_a_sweep_that_goes_on():
+def test_the_table_of_an_unfinished_sweep():
   sweep = Sweep([fakes.study('a'), fakes.study('b')])
   finished = _all(sweep)
   del finished['a/rate=0.01,seed=2'], finished['b/rate=0.1']
@@ -51,7 +51,7 @@ def test_the_table_of_a_sweep_that_goes_on():
   ]
 
 
-def test_candidates_are_all_there_is_without_finals():
+def test_a_study_without_finals_lists_its_candidates():
   runs = fakes.study().candidates[:2]
   sweep = Sweep([Study('a', runs), Study('f', finals=[Run('f/x', 'c.py')])])
   finished = {
@@ -84,7 +84,7 @@ def test_results_do_not_depend_on_when_they_were_measured(tmp_path):
   assert (tmp_path / 'results.csv').read_text() == expected
 
 
-def test_parquet_has_the_same(tmp_path):
+def test_parquet_has_the_same_table(tmp_path):
   pytest.importorskip('pyarrow')
   sweep = Sweep([fakes.study('a', rates=(0.001, 0.01), seeds=1)])
   table.write(tmp_path, sweep, _all(sweep))

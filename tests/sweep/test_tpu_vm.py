@@ -31,7 +31,7 @@ def _worker(state, code=None, *, alive=False):
     ([], -9),
   ],
 )
-def test_what_the_machines_say(found, code):
+def test_exit_codes_follow_from_the_machines_states(found, code):
   assert tpu_vm.exit_code(found) == code
 
 
@@ -101,7 +101,7 @@ def test_a_slice_out_of_reach(cloud, tmp_path):
   assert pool.poll('x') is None
 
 
-def test_a_pool_takes_up_what_runs(cloud, tmp_path):
+def test_a_pool_adopts_running_runs(cloud, tmp_path):
   pool = _pool(tmp_path)
   assert pool.poll('x') is None
   assert pool.start(fakes.study().candidates[0]) == 'y'
@@ -109,7 +109,7 @@ def test_a_pool_takes_up_what_runs(cloud, tmp_path):
     pool.poll('z')
 
 
-def test_what_is_missing(cloud, tmp_path, monkeypatch):
+def test_wrong_or_missing_flags_are_refused(cloud, tmp_path, monkeypatch):
   with pytest.raises(ValueError, match='--tpus=x,x: expected the names'):
     _pool(tmp_path, ('x', 'x'))
   with pytest.raises(ValueError, match='--tpus=: expected the names'):

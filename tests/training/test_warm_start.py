@@ -187,7 +187,7 @@ def test_a_kept_head_must_fit(tmp_path):
     )
   assert f'weights of {tmp_path}/checkpoints/5 do not fit' in str(error.value)
   assert (
-    '\n  misshapen (2):\n    head/bias is (5,), expected (3,)'
+    '\n  wrong shape (2):\n    head/bias is (5,), expected (3,)'
     '\n    head/kernel is (8, 5), expected (8, 3)\n'
   ) in str(error.value)
 
@@ -220,18 +220,18 @@ def test_a_foreign_model_is_listed_in_full():
     if line.startswith('    '):
       listed[group].add(line.split()[0])
     elif line.startswith('  '):
-      group = line.split()[0]
+      group = line.partition(' (')[0].strip()
       listed[group] = set()
   block = 'Transformer/encoderblock_1'
   assert listed['missing'] == {k for k in ours if k.startswith(block)}
   assert len(listed['missing']) == 16
   assert listed['extra'] == {'stem/kernel'}
-  assert listed['misshapen'] == {
+  assert listed['wrong shape'] == {
     k
     for k in (ours.keys() & theirs.keys()) - {'head/bias', 'head/kernel'}
     if ours[k].shape != theirs[k].shape
   }
-  assert POSITION in listed['misshapen']
+  assert POSITION in listed['wrong shape']
   assert '6 patch tokens' in str(error.value)  # Why it was not resized.
 
 
@@ -348,7 +348,7 @@ def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
     warm_start.pin(given, tmp_path / 'other')
 
 
-def test_misfits_are_found_before_the_data_is_read(tmp_path, monkeypatch):
+def test_mismatches_are_found_before_the_data_is_read(tmp_path, monkeypatch):
   _, path, _ = _foreign(tmp_path, 'npz', monkeypatch)
   monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
   with pytest.raises(ValueError, match='do not fit the model'):

@@ -67,7 +67,7 @@ def restore_newest(
   Raises:
     ValueError: there are checkpoints, but none is intact (says what is wrong
       with each); or the newest intact one holds another model's or optimizer's
-      state (lists missing, extra and misshapen arrays).
+      state (lists arrays that are missing, extra or of the wrong shape).
     OSError: a checkpoint cannot be read for lack of memory, of permission or of
       an answer, and may be intact. Nothing was moved.
     StoreError: the same on an object store that does not answer.
@@ -118,7 +118,7 @@ def restore(path: epath.Path, abstract_state: Any) -> Any:
     DamagedError: on all processes, if any of them finds the checkpoint damaged;
       says what is wrong.
     ValueError: the checkpoint holds another model's or optimizer's state; lists
-      the missing, extra and misshapen arrays.
+      arrays that are missing, extra or of the wrong shape.
     OSError: on all processes, see `restore_newest`.
   """
   shared = jax.process_count() > 1 or '://' in str(path)

@@ -100,7 +100,7 @@ def mismatch(
     'extra': [
       f'{k} {found[k]}' for k in sorted(found.keys() - expected.keys())
     ],
-    'misshapen': [
+    'wrong shape': [
       f'{k} is {found[k]}, expected {expected[k]}'
       for k in sorted(expected.keys() & found.keys())
       if expected[k] != found[k]

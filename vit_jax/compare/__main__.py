@@ -38,14 +38,16 @@ _CSV = flags.DEFINE_string(
   'csv', None, 'File for all columns, one line per run.'
 )
 
-# Config sections and keys that do not affect a run's result.
+# Config sections and keys that the table leaves out, because they rarely
+# explain a difference in results.
 _UNINTERESTING = (
   *('config.evals.', 'config.log.', 'config.checkpoint.', 'config.guard.'),
   *('config.data.data_dir', 'config.data.num_examples'),
 )
-# Columns of `frames.load_runs` that say which run it is, and how far.
+# Columns of `frames.load_runs` that identify the run and its progress; they are
+# not metrics.
 _NO_METRICS = ('run', 'finished', 'step')
-# The most characters that a value has in the table.
+# Maximum length of a value in the table; longer ones are cut.
 _LONGEST = 24
 
 
@@ -66,7 +68,11 @@ def choose(runs: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
 
 
 def table(runs: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
-  """Returns the config columns in which the runs differ, and the metrics."""
+  """Returns a table of the runs, with one line per run and shortened values.
+
+  Its columns are the run, its progress, the config keys in which the runs
+  differ, and the metrics.
+  """
   differing = [
     column
     for column in runs

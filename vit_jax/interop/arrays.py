@@ -265,7 +265,7 @@ def check_finite(arrays: Mapping[str, np.ndarray], origin: str) -> None:
   bad = [k for k, v in arrays.items() if not _is_finite(v)]
   if bad:
     raise ValueError(
-      f'{origin} holds NaN or infinite values, in {len(bad)} of'
+      f'{origin} holds NaN or infinite values in {len(bad)} of'
       f' {len(arrays)} arrays: {_listed(bad)}.'
     )
 

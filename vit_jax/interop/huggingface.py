@@ -137,7 +137,7 @@ def _model(
   config: huggingface_config.Config,
   settings: Mapping[str, Any],
 ) -> nn.Module | None:
-  """Returns the folder's model; None if a bias is missing or misshapen."""
+  """Returns the folder's model; None if a bias is missing or does not fit."""
   biases = [
     params.get(f'{name}/bias')
     for name in (

@@ -102,7 +102,7 @@ def check_params(
       leaves their lengths unchecked.
 
   Raises:
-    ValueError: arrays are missing, extra, misshapen or not finite.
+    ValueError: arrays are missing, extra, of the wrong shape or not finite.
   """
   size = image_size or _some_image_size(model)
   target = without_structs(

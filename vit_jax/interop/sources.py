@@ -130,7 +130,7 @@ def load(
 
   Raises:
     ValueError: the file cannot be read, or does not fit the model. The message
-      lists arrays that are missing, extra, misshapen or not finite.
+      lists arrays that are missing, extra, of the wrong shape or not finite.
   """
   weights = read(
     path,

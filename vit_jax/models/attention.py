@@ -26,7 +26,7 @@ def head_width(width: int, heads: int) -> int:
 
 
 def split_axis(x: jax.Array, grid: tuple[int, int], axis: str) -> jax.Array:
-  """Makes each row, or each column, of a token grid an example of its own.
+  """Makes each row, or each column, of a token grid a separate example.
 
   Args:
     x: [B, rows * columns, ...].

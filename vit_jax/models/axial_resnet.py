@@ -148,7 +148,7 @@ class AxialUnit(nn.Module):
   """A bottleneck unit with axial attention in its middle.
 
   Attributes:
-    features: channels of the attention; the output has four times as many.
+    features: channels of the attention; the output has four times that number.
     strides: 1 or 2; 2 average-pools the attention's output over 2x2.
     heads: attention heads.
     dtype: compute dtype.

@@ -26,7 +26,7 @@ class PreActivationUnit(nn.Module):
 
   Attributes:
     features: channels of the middle convolution; the output has four times
-      as many.
+      that number.
     strides: stride of the middle convolution and of the projection.
     dtype: compute dtype.
   """

@@ -137,7 +137,7 @@ def splash(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
   )
   segments = None
   if padded > length:
-    # The padding is a segment of its own, to which no token attends.
+    # The padding is a separate segment, to which no token attends.
     segment = (jnp.arange(padded) >= length).astype(jnp.int32)
     segments = library.SegmentIds(q=segment, kv=segment)
   scale = width**-0.5

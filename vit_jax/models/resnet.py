@@ -35,13 +35,13 @@ REMAT_POLICIES = {
 
 # Channels of the root at width factor 1.
 _ROOT_CHANNELS = 64
-# Groups of every norm, but at most half as many as channels: narrow models
-# (width factor below 1) keep the ratio of the root at factor 1.
+# Every norm has this number of groups, but at most half the number of channels:
+# narrow models (width factor below 1) keep the ratio of the root at factor 1.
 _GROUPS = 32
 
 
 def GroupNorm(**options: Any) -> Callable[[jax.Array], jax.Array]:
-  """Returns Flax's GroupNorm with as many groups as suit the channels.
+  """Returns Flax's GroupNorm with a number of groups that suits the channels.
 
   Args:
     **options: options of `nn.GroupNorm`.
@@ -154,7 +154,7 @@ class PostActivationUnit(nn.Module):
 
   Attributes:
     features: channels of the middle convolution; the output has four times
-      as many.
+      that number.
     strides: stride of the middle convolution and of the projection.
     dtype: compute dtype.
   """

@@ -137,7 +137,7 @@ def about(shown: Sequence[Section], *, scale: str, data: str = '') -> list[str]:
   if scale != 'mini' or not any(section.runs for section in shown):
     return []
   size = networks.PRETRAINING_SIZE['mini']
-  said = (
+  text = (
     'In miniature, Transformers have an eighth of the width and a sixth of the'
     ' layers, and ResNets an eighth of the width and a quarter of the layers.'
     f' They run on images of {size} px of {data or "rendered scenes"} and'
@@ -148,8 +148,8 @@ def about(shown: Sequence[Section], *, scale: str, data: str = '') -> list[str]:
     " Only the order of the numbers may be compared with the paper's."
   )
   if not data:
-    said += (
+    text += (
       ' The patches that stand for 32 px are exactly the nine places that'
       " ImageNet's stand-in asks about."
     )
-  return [said]
+  return [text]

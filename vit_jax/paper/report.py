@@ -75,8 +75,8 @@ class Table:
     columns: labels, in order.
     cells: (row, column) -> cell; cells that the paper leaves empty are absent.
     digits: number of digits after the decimal point.
-    comparable: whether ours are of the paper's own data and models; differences
-      mean nothing otherwise.
+    comparable: whether our numbers come from the paper's own data and models;
+      otherwise differences mean nothing.
   """
 
   title: str

@@ -194,18 +194,18 @@ def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
   """Returns sentences on the assumptions behind the figures."""
   if plan.target is None or plan.memory is None:
     return []
-  said = []
+  sentences = []
   if plan.compiled is None:
-    said.append(
+    sentences.append(
       'Not compiled: the run would not fit even with a small part of the'
       ' activations that JAX keeps for the backward pass.'
     )
   else:
-    said += plan.compiled.assumptions
+    sentences += plan.compiled.assumptions
   estimate = plan.compiled and plan.compiled.estimate
   if not estimate:
-    return said
-  said += [
+    return sentences
+  sentences += [
     f"Days, core-days and the step time beside them are the compiler's"
     f' estimate divided by {correction:g}: real speed was 0.59 to 1.05 times'
     ' the estimated speed where both are known. Images a second, MFU, step_ms'
@@ -217,12 +217,12 @@ def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
     ' waiting for data or restarts.',
   ]
   if estimate.overlapped_bytes:
-    said.append(
+    sentences.append(
       'Asynchronous copies'
       f' ({estimate.overlapped_bytes / compiling.GIB:.2f} GiB a step) take no'
       ' time.'
     )
-  said += [
+  sentences += [
     sentence[0].upper() + sentence[1:].removesuffix('.') + '.'
     for sentence in estimate.assumptions
   ]
@@ -232,5 +232,5 @@ def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
     if size >= _UNCOVERED_BYTES
   )
   if listed:
-    said.append(f'The time of {listed} is unknown and counts as zero.')
-  return said
+    sentences.append(f'The time of {listed} is unknown and counts as zero.')
+  return sentences

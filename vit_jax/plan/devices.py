@@ -39,7 +39,7 @@ _ENVIRONMENT = {
   'TPU_LOG_DIR': 'disabled',
 }
 # On the hardware, JAX shows these generations' chips, of two cores each, as one
-# device. libtpu shows the cores of a v4 chip unless told otherwise.
+# device. By default, libtpu shows the cores of a v4 chip.
 _MEGACORE = ('v4', 'v5p')
 
 

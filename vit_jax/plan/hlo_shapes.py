@@ -73,7 +73,7 @@ def _parse_array(dtype: str, dims: str, layout: str) -> Array:
     # `<=8` is a size that is known only at run time; 8 is allocated.
     tuple(int(size.strip('<=')) for size in dims.split(',') if size),
     tuple(int(i) for i in order.split(',') if i),
-    # `*` joins a dimension to the next one, so it has no padding of its own.
+    # `*` joins a dimension to the next one, so it has no separate padding.
     tuple(int(i) if i != '*' else 1 for i in tile[1].split(','))
     if tile
     else (),

@@ -232,8 +232,8 @@ def plan_all(
 
 def _failed(run, target, error: Exception) -> dict[str, Any]:
   """Returns the report of a run that could not be planned."""
-  said = compiling.one_line(error)
-  known = dataclasses.replace(one_run.analyse(run), error=said)
+  message = compiling.one_line(error)
+  known = dataclasses.replace(one_run.analyse(run), error=message)
   if isinstance(target, devices.Target):
     known = dataclasses.replace(known, target=target)
   return as_json.figures(known)

@@ -75,7 +75,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-  """A candidate and what the compiler said."""
+  """A candidate and the compiler's result."""
 
   candidate: Candidate
   compiled: compiling.Compiled

@@ -243,16 +243,16 @@ def table(reports: Sequence[dict[str, Any]], note: str = '') -> str:
     ).rstrip()
     for row in rows
   )
-  said = dict.fromkeys(_failures(reports)) | dict.fromkeys(
+  sentences = dict.fromkeys(_failures(reports)) | dict.fromkeys(
     sentence
     for report in reports
     for one in (report, report.get('fix') or {})
     for sentence in one.get('assumptions', ())
   )
   by = dict.fromkeys(filter(None, map(compilers.named, reports)))
-  said |= dict.fromkeys(f'Compiled by {one}.' for one in by)
+  sentences |= dict.fromkeys(f'Compiled by {one}.' for one in by)
   parts = [text, _wrap(note)] if note else [text]
-  parts += [_wrap(sentence, '- ', '  ') for sentence in said]
+  parts += [_wrap(sentence, '- ', '  ') for sentence in sentences]
   return '\n\n'.join(parts[:2]) + ''.join(f'\n{p}' for p in parts[2:])
 
 

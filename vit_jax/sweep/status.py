@@ -188,20 +188,20 @@ class Lines(View):
   """Prints a line for each event, for logs."""
 
   def __init__(self):
-    self._said: list[str] = []
+    self._lines: list[str] = []
 
   def say(self, text):
-    self._said.append(f'{time.strftime("%H:%M:%S")} {text}')
+    self._lines.append(f'{time.strftime("%H:%M:%S")} {text}')
 
   def show(self, snapshot):
-    if self._said:
-      self._said[-1] += f'  [{snapshot.summary()}]'
-      print('\n'.join(self._said), flush=True)
-      self._said.clear()
+    if self._lines:
+      self._lines[-1] += f'  [{snapshot.summary()}]'
+      print('\n'.join(self._lines), flush=True)
+      self._lines.clear()
 
   def close(self):
-    if self._said:
-      print('\n'.join(self._said), flush=True)
+    if self._lines:
+      print('\n'.join(self._lines), flush=True)
 
 
 class Live(View):

@@ -263,7 +263,7 @@ def load(
 
   Raises:
     ValueError: there are no weights, or they do not fit. The message lists the
-      arrays that are missing, extra, misshapen or not finite.
+      arrays that are missing, extra, of the wrong shape or not finite.
   """
 
   def fitted(fit, weights):

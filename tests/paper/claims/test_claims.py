@@ -5,7 +5,7 @@ from vit_jax.paper import claims
 from vit_jax.paper.claims import table_claims
 
 
-def test_claims_go_by_the_spread():
+def test_claims_are_decided_by_a_t_test():
   assert claims.compare(number(2.0, 2.1), number(1.0, 1.1)) == 'yes'
   assert claims.compare(number(1.0, 1.1), number(2.0, 2.1)) == 'no'
   assert claims.compare(number(1.0, 2.0), number(1.2, 1.4)) == claims.UNDECIDED
@@ -20,7 +20,7 @@ def test_claims_go_by_the_spread():
   assert claims.compare(other, one) == claims.UNDECIDED
 
 
-def test_equal_values_decide_from_three_on():
+def test_values_without_spread_decide_only_with_three_runs():
   # Two runs can agree by chance, but a t-test would take that for certain.
   two, three = number(2.0, 2.0), number(2.0, 2.0, 2.0)
   assert claims.compare(two, number(1.0, 1.0)) == claims.UNDECIDED
@@ -32,14 +32,14 @@ def test_equal_values_decide_from_three_on():
   assert claims.compare(three, number(1.0, 1.1)) == 'yes'
 
 
-def test_a_part_of_a_claim_denies_it_only_if_that_is_no_chance():
+def test_a_denial_is_corrected_for_the_number_of_parts():
   low, high = number(1.0, 2.0, 3.0), number(5.0, 6.0, 7.5)
   assert claims.compare(low, high) == claims.compare(low, high, parts=2) == 'no'
   assert claims.compare(low, high, parts=7) == claims.UNDECIDED
   assert claims.compare(high, low, parts=7) == 'yes'
 
 
-def test_a_mean_is_written_with_what_it_is_of():
+def test_means_are_shown_with_the_number_of_runs():
   assert claims.text(number(1.0), 2) == '1.00 (1 run)'
   assert claims.text(number(1.0, 2.0), 1) == '1.5 ± 0.7 (2 runs)'
   assert claims.text(number(1.0, 2.0, 3.0), 0, 'pre-training') == (
@@ -48,11 +48,11 @@ def test_a_mean_is_written_with_what_it_is_of():
   assert claims.text(None, 2) == 'missing'
 
 
-def test_adam_needs_to_be_ahead_for_both_models():
+def test_adam_must_be_ahead_for_both_models():
   low, high = number(50.0, 51.0, 52.0), number(60.0, 61.0, 62.0)
   single = number(99.0)
 
-  def said(small, large):
+  def answered(small, large):
     [claim] = table_claims.adam_is_better(
       {
         ('BiT-R50x1', 'Adam'): small,
@@ -63,11 +63,11 @@ def test_adam_needs_to_be_ahead_for_both_models():
     )
     return claim
 
-  assert said(high, high).answer == 'yes'
-  assert said(low, high).answer == claims.UNDECIDED
+  assert answered(high, high).answer == 'yes'
+  assert answered(low, high).answer == claims.UNDECIDED
   # One pre-training decides nothing.
-  assert said(high, single).answer == claims.UNDECIDED
+  assert answered(high, single).answer == claims.UNDECIDED
   assert 'BiT-R152x2: Adam 99.00 (1 pre-training), SGD 51.00 ± 1.00 (3 pre' in (
-    said(high, single).evidence
+    answered(high, single).evidence
   )
-  assert said(None, high).answer == 'missing'
+  assert answered(None, high).answer == 'missing'

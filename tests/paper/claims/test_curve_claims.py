@@ -85,7 +85,7 @@ def test_claims_about_data_follow_the_numbers(changes, expected):
     ((None, 3.0, 3.0), 'missing'),
   ],
 )
-def test_more_images_on_average(gains, expected):
+def test_the_claim_about_more_images_compares_averages(gains, expected):
   resnet, small, large = gains
   points = _points(
     resnet_many=resnet and 40 + resnet,
@@ -109,8 +109,8 @@ def test_without_runs_claims_about_data_are_missing():
   )
 
 
-def test_compute_is_named_where_both_runs_are_there():
-  def said(**computes):
+def test_evidence_states_the_compute_if_both_are_known():
+  def answered(**computes):
     return curve_claims.by_data(
       _points(),
       resnet='BiT-R50x1',
@@ -120,7 +120,7 @@ def test_compute_is_named_where_both_runs_are_there():
       computes={k.replace('_', '/'): v for k, v in computes.items()},
     )
 
-  both = said(**{'BiT-R50x1': 50.2, 'ViT-B_32': 55.7})
+  both = answered(**{'BiT-R50x1': 50.2, 'ViT-B_32': 55.7})
   words = (
     ' Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 55.7 exaFLOPs;'
     ' the ViT has 1.1 times that of the ResNet.'
@@ -128,7 +128,7 @@ def test_compute_is_named_where_both_runs_are_there():
   assert [c.evidence.endswith(words) for c in both] == [
     *(True, True, False, False, False)
   ]
-  one = said(**{'BiT-R50x1': 0.2})
+  one = answered(**{'BiT-R50x1': 0.2})
   assert not any('FLOPs' in claim.evidence for claim in one)
   assert 'of about the same compute (BiT-R50x1, ViT-B/32;' in one[0].statement
 
@@ -138,7 +138,7 @@ def test_single_runs_decide_nothing_about_data():
   assert [c.answer for c in _by_data(points)] == [UNDECIDED] * 5
 
 
-def test_evidence_has_both_differences_and_their_numbers():
+def test_evidence_states_both_differences_and_their_means():
   fewest, lead, larger, more, _ = (c.evidence for c in _by_data(_points()))
   assert fewest == (
     '5-shot accuracy on ImageNet in percent: 9M images: BiT-R50x1 40.00 ± 1.00'
@@ -188,7 +188,7 @@ def test_depth_helps_if_16_and_32_blocks_beat_4(changes, expected):
   assert curve_claims.depth_helps(_depths(**changes)).answer == expected
 
 
-def test_the_return_of_more_blocks_is_told():
+def test_evidence_states_the_gain_from_more_blocks():
   claim = curve_claims.depth_helps(_depths(d8=None))
   assert claim.evidence == (
     '5-shot accuracy on ImageNet by depth: 4: 0.4000 ± 0.0100 (3 runs), 16:'
@@ -238,7 +238,7 @@ def test_pooling_needs_all_three_runs(gone):
   assert claim.answer == 'missing'
 
 
-def test_axial_vits_are_ahead_if_both_are():
+def test_axial_vits_must_be_ahead_at_both_patch_sizes():
   def answer(**found):
     found = {
       f'{name.replace("_", "-")}/{patch}': number(mean, mean + 0.1)

@@ -27,7 +27,7 @@ def _distances(heads):
     ([10, 12], claims.UNDECIDED),
   ],
 )
-def test_distance_by_depth_is_over_all_heads(blocks, answer):
+def test_distance_by_depth_averages_all_heads(blocks, answer):
   heads = (-4, -2, 2, 4)
   found = _distances([[block + head for head in heads] for block in blocks])
   claim = said.grows_with_depth('ViT-L/16', found)
@@ -70,7 +70,7 @@ def test_some_heads_look_far(first, answer):
     ([[10, 90, 10, 20], [30, 20, 10, 20]], claims.UNDECIDED),
   ],
 )
-def test_hybrids_by_their_early_blocks(hybrid, answer):
+def test_hybrids_are_compared_by_their_early_blocks(hybrid, answer):
   late = 4 * [[1000, 0, 1000, 0]]  # 2 of the 6 blocks are early.
   vit = [[20, 22, 24, 21], [23, 20, 25, 21]]
   claim = said.hybrids_look_less_locally(
@@ -81,7 +81,7 @@ def test_hybrids_by_their_early_blocks(hybrid, answer):
   assert 'ViT 22.0 ± 1.9 px (8 heads)' in claim.evidence
 
 
-def test_without_distances_nothing_is_said():
+def test_without_distances_claims_are_missing():
   found = _distances([[1.0]])
   for claim in (
     said.grows_with_depth('ViT', None),
@@ -93,7 +93,7 @@ def test_without_distances_nothing_is_said():
     assert claim.evidence == 'There are no attention distances of ViT.'
 
 
-def test_distances_are_read_from_what_is_drawn(tmp_path):
+def test_distances_are_read_from_the_csv_of_the_figure(tmp_path):
   heads = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
   data = figures.table(heads, ('block', 'head'), 'value')
   data['part'] = 'attention distance'

@@ -54,7 +54,7 @@ def by_data():
   }
 
 
-def test_figure_3_of_the_papers_numbers_says_what_the_paper_does():
+def test_the_papers_numbers_confirm_the_claims_of_figure_3():
   found = transfer_claims.data_claims(by_data())
   assert [claim.answer for claim in found] == ['yes'] * 4
   small, large, bit, vit = (claim.evidence for claim in found)
@@ -90,7 +90,7 @@ def test_each_claim_of_figure_3_can_be_refuted(place, mean, expected):
   assert [claim.answer for claim in found] == expected
 
 
-def test_what_is_missing_is_missing_in_its_claims_of_figure_3_only():
+def test_a_missing_result_affects_only_its_own_claims_of_figure_3():
   found = by_data() | {('BiT-R50x1', values.JFT): None}
   said = transfer_claims.data_claims(found)
   assert [claim.answer for claim in said] == ['yes', 'yes', 'yes', 'missing']
@@ -108,7 +108,7 @@ def test_interpolation_is_linear_in_the_logarithm_of_the_compute():
   assert transfer_claims.interpolate(runs, 1000).values == (70, 80)
 
 
-def test_outside_of_the_computes_nothing_is_known():
+def test_values_are_not_extrapolated():
   runs = [at(10, 0.0), at(100, 10.0)]
   assert transfer_claims.interpolate(runs, 9.9) is None
   assert transfer_claims.interpolate(runs, 101) is None
@@ -120,7 +120,7 @@ def test_two_runs_of_the_same_compute_can_be_interpolated():
   assert transfer_claims.interpolate(runs, 10).values == (1,)
 
 
-def test_figure_5_of_the_papers_numbers_says_what_the_paper_does():
+def test_the_papers_numbers_confirm_the_claims_of_figure_5():
   found = transfer_claims.compute_claims(papers())
   assert [claim.answer for claim in found] == ['yes', 'yes', 'yes']
   vits, small, vanishes = (claim.evidence for claim in found)
@@ -160,14 +160,14 @@ def test_each_claim_of_figure_5_can_be_refuted(row, mean, expected):
   assert answers(changed(row, mean)) == expected
 
 
-def test_a_lead_that_may_be_left_has_not_vanished():
+def test_an_uncertain_lead_has_not_vanished():
   found = papers()
   accuracy = number(96.3, 5.0)  # ViTs reach 95.47.
   found[LARGE] = dataclasses.replace(found[LARGE], accuracy=accuracy)
   assert answers(found) == ['yes', 'yes', claims.UNDECIDED]
 
 
-def test_claims_of_figure_5_go_by_the_spread():
+def test_large_spreads_leave_claims_of_figure_5_undecided():
   found = {
     row: dataclasses.replace(run, accuracy=number(run.accuracy.mean, 5.0))
     for row, run in papers().items()
@@ -176,14 +176,14 @@ def test_claims_of_figure_5_go_by_the_spread():
 
 
 @pytest.mark.parametrize('missing', ['compute', 'accuracy'])
-def test_claims_of_figure_5_need_all_runs(missing):
+def test_claims_of_figure_5_require_all_runs(missing):
   found = papers()
   row = 'BiT-R101x1, 7 epochs'
   found[row] = dataclasses.replace(found[row], **{missing: None})
   assert answers(found) == ['missing'] * 3
 
 
-def test_hybrids_without_vits_around_their_compute_decide_nothing():
+def test_hybrids_outside_the_vits_compute_range_decide_nothing():
   found = papers()
   found[SMALL] = dataclasses.replace(found[SMALL], compute=54)
   assert answers(found) == ['yes', claims.UNDECIDED, claims.UNDECIDED]
@@ -242,7 +242,7 @@ def test_a_single_pretraining_decides_nothing_in_figure_3():
   assert 'ViT-L/16 87.12 (1 pre-training); ViT-B/16' in said[1].evidence
 
 
-def test_no_vit_among_the_resnets_decides_nothing():
+def test_vits_outside_the_resnets_compute_range_decide_nothing():
   found = {
     row: dataclasses.replace(run, compute=run.compute + 5000)
     if run.family == 'ResNet'

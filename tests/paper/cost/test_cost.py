@@ -28,7 +28,7 @@ def _leave(workdir, **changes):
   (workdir / 'config.json').write_text(json.dumps(config))
 
 
-def test_a_run_costs_what_its_own_model_does(tmp_path):
+def test_the_cost_of_a_run_comes_from_its_own_config(tmp_path):
   _leave(tmp_path)
   # 4 patches of 192 numbers, 2 blocks on 5 tokens, and the head. A block has
   # query, key, value and output projections, the MLP, scores and weighted sums.
@@ -40,7 +40,7 @@ def test_a_run_costs_what_its_own_model_does(tmp_path):
   )
 
 
-def test_a_fast_attention_costs_what_the_plain_one_does(tmp_path):
+def test_attention_kernels_do_not_change_the_cost(tmp_path):
   _leave(tmp_path)
   plain = cost.exaflops_of_run(tmp_path)
   # The machine of the test may lack this attention.
@@ -64,7 +64,7 @@ def test_a_folder_without_a_run_has_no_cost(tmp_path):
     cost.exaflops_of_run(tmp_path)
 
 
-def test_hours_are_of_all_devices_and_launches():
+def test_device_hours_cover_all_devices_and_restarts():
   metrics = {
     'goodput/steps_seconds': 3000.0,
     'goodput/input_seconds': 600.0,

@@ -45,7 +45,7 @@ def _leave(where, name, lines, *, done=False):
     (workdir / 'DONE').write_text('2000\n')
 
 
-def test_costs_and_states_of_the_papers_own_runs(paper, where):
+def test_costs_and_states_of_runs_at_the_papers_scale(paper, where):
   found = planning.pretraining_runs(NODES, paper)
   _leave(where, found[LONG.name].name, '{"step": 1200}\n{"step": 1300, "los')
   rows = plan_table.rows(
@@ -68,7 +68,7 @@ def test_costs_and_states_of_the_papers_own_runs(paper, where):
     (Pretraining('BiT-R50x1', values.JFT, 7, 'sgd'), 517_822),
   ],
 )
-def test_steps_are_those_of_the_configs(node, steps, where):
+def test_steps_come_from_the_configs(node, steps, where):
   sweep = reading.load('configs/sweeps/reproduce.py:all,scale=paper')
   [row] = plan_table.rows([node], sweep, where, {}, {}, papers_own=True)
   assert row.steps == steps
@@ -125,7 +125,7 @@ def test_fine_tuning_counts_all_runs_of_the_protocol(paper):
   )
 
 
-def test_where_core_days_are_from_is_said(paper, where):
+def test_notes_name_the_source_of_core_days(paper, where):
   def notes():
     text = plan_table.text([LONG, SHORT], paper, where, papers_own=True)
     return text.partition('No fine-tuning.\n')[2].splitlines()

@@ -35,7 +35,7 @@ def _write(folder: pathlib.Path, *plans):
   (folder / 'plan.json').write_text(json.dumps(plans))
 
 
-def test_a_run_is_planned_without_what_its_steps_do_not_depend_on():
+def test_plans_ignore_settings_that_do_not_affect_the_step():
   run = _run(
     'configs/pretrain.py:ViT-B/16,jft300m,few_shot=imagenet2012,epochs=7',
     seed=3,
@@ -50,7 +50,7 @@ def test_a_run_is_planned_without_what_its_steps_do_not_depend_on():
   assert found.overrides == {'model.remat': 'full'}
 
 
-def test_the_runs_of_a_sweep_are_planned_by_the_names_that_the_planner_has():
+def test_plans_are_matched_to_the_runs_of_a_sweep():
   start = Pretraining('ViT-L/16', 'JFT-300M', 14)
   sweep = reading.load('configs/sweeps/reproduce.py:table6,scale=paper')
   nodes = with_needs([Transfer(start, 'CIFAR-10')])
@@ -71,17 +71,17 @@ def test_the_runs_of_a_sweep_are_planned_by_the_names_that_the_planner_has():
     (_plan(config=B16.replace('16', '32')), None),
     (_plan(overrides={'seed': '0'}), None),
     (_plan(error='out of memory'), None),
-    # A run that does not fit needs a fix, which has core-days of its own.
+    # A run that does not fit needs a fix, whose core-days count instead.
     (_plan(fits=False, fix=None), None),
     (_plan(fits=False, fix={'core_days': 12.0}), 12),
   ],
 )
-def test_core_days_are_of_tpu_v3_and_of_what_fits(plan, found):
+def test_core_days_need_a_tpu_v3_plan_that_fits(plan, found):
   days = planning.core_days([plan], {'name': _run()})
   assert days == ({} if found is None else {'name': found})
 
 
-def test_the_newest_plan_counts_or_that_of_the_slice_asked_for():
+def test_the_newest_plan_of_the_requested_slice_counts():
   plans = [_plan(1.0), _plan(2.0), _plan(3.0, topology='v3:2x2')]
   runs = {'name': _run()}
   assert planning.core_days(plans, runs) == {'name': 3}
@@ -89,7 +89,7 @@ def test_the_newest_plan_counts_or_that_of_the_slice_asked_for():
   assert planning.core_days(plans, runs, 'v5e:16x16') == {}
 
 
-def test_overrides_tell_plans_apart():
+def test_plans_with_other_overrides_do_not_match():
   plan = _plan(overrides={'model.position_embedding': '2d'})
   assert planning.find([plan], _run(model__position_embedding='2d')) is plan
   assert planning.find([plan], _run()) is None
@@ -110,7 +110,7 @@ def test_two_processes_do_not_write_plans_at_once(tmp_path, monkeypatch):
   assert len(planning.read(tmp_path)) == 1
 
 
-def test_what_is_missing_is_planned_once_and_kept(tmp_path):
+def test_missing_plans_are_made_once_and_kept(tmp_path):
   _write(tmp_path, _plan())
   runs = [
     _run(seed=0),
@@ -118,7 +118,7 @@ def test_what_is_missing_is_planned_once_and_kept(tmp_path):
     _run(model__remat='full', seed=1),
     _run('configs/pretrain.py:ViT-B/32,jft300m', model__scan=True),
   ]
-  said, called = [], []
+  lines, called = [], []
 
   def planner(words):
     called.append(words)
@@ -126,7 +126,7 @@ def test_what_is_missing_is_planned_once_and_kept(tmp_path):
     assert len(planning.read(tmp_path)) == len(called)
     return _plan(5.0, words[0].removeprefix('--config='))
 
-  arguments = (runs, tmp_path, 'v3-512', said.append, planner)
+  arguments = (runs, tmp_path, 'v3-512', lines.append, planner)
   assert planning.compile_missing(*arguments) == V3
   assert called == [
     [f'--config={B16}', '--config.model.remat=full', *_FLAGS],
@@ -136,8 +136,8 @@ def test_what_is_missing_is_planned_once_and_kept(tmp_path):
       *_FLAGS,
     ],
   ]
-  assert said[0] == f'0 of 2 planned: {B16}'
-  assert said[1].startswith('1 of 2 planned, about 0 s left: configs/')
+  assert lines[0] == f'0 of 2 planned: {B16}'
+  assert lines[1].startswith('1 of 2 planned, about 0 s left: configs/')
   days = planning.core_days(
     planning.read(tmp_path), dict(zip('abcd', runs, strict=True))
   )
@@ -152,7 +152,7 @@ def test_what_is_missing_is_planned_once_and_kept(tmp_path):
 _FLAGS = (f'--topology={V3}', '--json')
 
 
-def test_what_can_not_be_planned_is_said_after_the_others(tmp_path):
+def test_runs_that_cannot_be_planned_are_reported_at_the_end(tmp_path):
   folder = tmp_path / 'new'
 
   def planner(words):
@@ -168,7 +168,7 @@ def test_what_can_not_be_planned_is_said_after_the_others(tmp_path):
   ]
 
 
-def test_without_the_compiler_only_what_is_there_is_known(
+def test_without_the_compiler_only_existing_plans_are_used(
   tmp_path, monkeypatch
 ):
   monkeypatch.setattr(devices, 'have_compiler', lambda: False)
@@ -196,7 +196,7 @@ def test_a_damaged_file_is_refused(tmp_path, text, message):
     planning.read(tmp_path)
 
 
-def test_what_the_planner_says_of_one_run_is_a_list_of_one(tmp_path):
+def test_a_file_with_a_single_plan_is_read(tmp_path):
   assert planning.read(tmp_path) == []
   (tmp_path / 'plan.json').write_text(json.dumps(_plan()))
   assert planning.read(tmp_path) == [_plan()]
@@ -210,7 +210,7 @@ def test_what_the_planner_says_of_one_run_is_a_list_of_one(tmp_path):
     ('', 9, 'exit 9'),
   ],
 )
-def test_why_the_planner_failed_is_said(
+def test_the_planners_error_is_reported(
   printed, code, message, monkeypatch, tmp_path
 ):
   monkeypatch.setattr(
@@ -222,7 +222,7 @@ def test_why_the_planner_failed_is_said(
     planning._plan(['--json'])
 
 
-def test_the_planner_is_a_process_of_its_own(monkeypatch, tmp_path):
+def test_the_planner_runs_in_another_process(monkeypatch, tmp_path):
   program = _program(tmp_path, 'echo talk >&2; echo "{\\"config\\": \\"$*\\"}"')
   monkeypatch.setattr(planning.sys, 'executable', program)
   assert planning._plan(['--json']) == {'config': '-m vit_jax.plan --json'}

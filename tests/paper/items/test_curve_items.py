@@ -68,7 +68,7 @@ def _figure4_runs(fewest, most, scale='paper'):
   }
 
 
-def test_figure_4_is_24_points_of_one_or_three_runs():
+def test_figure_4_has_24_points_from_one_or_three_runs():
   nodes = curve_items.figure4().nodes
   assert len(nodes) == len({node.name for node in nodes}) == 56
   assert {
@@ -88,7 +88,7 @@ def test_figure_4_is_24_points_of_one_or_three_runs():
   )
 
 
-def test_figure_4_stops_early_and_answers(tmp_path, drawn):
+def test_figure_4_uses_early_stopping_and_answers_its_claims(tmp_path, drawn):
   runs = _figure4_runs(
     {'BiT-R50x1': 0.41, 'ViT-B/32': 0.31, 'ViT-L/32': 0.26, 'ViT-L/16': 0.2},
     {'BiT-R50x1': 0.55, 'ViT-B/32': 0.6, 'ViT-L/32': 0.66, 'ViT-b/32': 0.5},
@@ -121,7 +121,7 @@ def test_figure_4_stops_early_and_answers(tmp_path, drawn):
   assert 'ViT-L/16' not in said[3].evidence
 
 
-def test_figure_4_contradicts_where_runs_do(tmp_path, drawn):
+def test_figure_4_denies_claims_that_the_runs_contradict(tmp_path, drawn):
   runs = _figure4_runs(
     dict.fromkeys(('BiT-R50x1', 'BiT-R50x2'), 0.3)
     | {'ViT-B/32': 0.4, 'ViT-L/32': 0.5, 'ViT-b/32': 0.5},
@@ -144,7 +144,7 @@ def test_figure_4_contradicts_where_runs_do(tmp_path, drawn):
   )
 
 
-def test_a_missing_seed_of_figure_4_is_a_missing_point(tmp_path, drawn):
+def test_a_missing_seed_removes_its_point_from_figure_4(tmp_path, drawn):
   runs = _figure4_runs(
     {'BiT-R50x1': 0.41, 'ViT-B/32': 0.31, 'ViT-L/32': 0.26},
     {'BiT-R50x1': 0.55, 'ViT-B/32': 0.6, 'ViT-L/32': 0.66, 'ViT-b/32': 0.5},
@@ -158,7 +158,7 @@ def test_a_missing_seed_of_figure_4_is_a_missing_point(tmp_path, drawn):
   ]
 
 
-def test_figure_9_is_one_model_with_three_heads_and_rates():
+def test_figure_9_compares_three_heads_and_learning_rates():
   token, high, low = curve_items.figure9().nodes
   assert token == Pretraining('ViT-B/16', values.JFT, 7)
   # The head is linear, without a hidden layer before it.
@@ -169,7 +169,7 @@ def test_figure_9_is_one_model_with_three_heads_and_rates():
   assert low.name == 'ViT-B/16, JFT-300M, 7 epochs, GAP, lr 3e-4'
 
 
-def test_figure_9_is_accuracy_by_epoch(tmp_path, drawn):
+def test_figure_9_shows_accuracy_by_epoch(tmp_path, drawn):
   token, high, low = curve_items.figure9().nodes
   curves = {token: (0.3, 0.5, 0.6), high: (0.1, 0.2, 0.3), low: (0.4, 0.5, 0.7)}
   runs = {
@@ -200,7 +200,7 @@ def test_figure_9_is_accuracy_by_epoch(tmp_path, drawn):
   ) in claim.evidence
 
 
-def test_figure_9_in_miniature_is_the_mean_of_three_runs(tmp_path, drawn):
+def test_figure_9_in_miniature_averages_three_runs(tmp_path, drawn):
   nodes = curve_items.figure9().nodes_at('mini')
   runs = {
     node: {
@@ -227,7 +227,9 @@ def test_figure_9_in_miniature_is_the_mean_of_three_runs(tmp_path, drawn):
 
 
 @pytest.mark.parametrize('comparable', [True, False])
-def test_figure_9_says_what_its_miniature_lacks(tmp_path, drawn, comparable):
+def test_figure_9_states_that_its_miniature_has_a_linear_head(
+  tmp_path, drawn, comparable
+):
   results = fewshot.results(tmp_path, {}, comparable=comparable)
   section = curve_items.figure9().render(results, tmp_path / 'figures')
   lacks = 'In miniature, the class token has a linear head' in (
@@ -261,7 +263,7 @@ def _speeds(drawn):
   return ours[ours.x.notna()].set_index('series').x.to_dict()
 
 
-def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
+def test_figure_13_shows_six_models_by_compute_and_speed(tmp_path, drawn):
   _measure(
     tmp_path,
     'figure12.json',
@@ -304,7 +306,7 @@ def test_figure_13_is_six_models_by_compute_and_speed(tmp_path, drawn):
   ]
 
 
-def test_speeds_in_miniature_are_of_its_own_images(tmp_path, drawn):
+def test_miniature_speeds_use_the_miniatures_image_size(tmp_path, drawn):
   models = [node.model for node in curve_items.figure13().nodes]
   speeds = {(model, size): size for model in models for size in (24, 224)}
   _measure(tmp_path, 'figure12.json', 'mini', speeds)
@@ -324,7 +326,9 @@ def test_without_a_measurement_there_are_no_speeds(tmp_path, drawn):
   assert section.blocks[0].caption.endswith('inference speed of Figure 12.')
 
 
-def test_speeds_are_the_papers_device_where_none_is_at_hand(tmp_path, drawn):
+def test_speeds_of_the_papers_device_replace_missing_measurements(
+  tmp_path, drawn
+):
   v3 = {('ViT-B/16', 224): 11.0}
   _measure(tmp_path, 'figure12_v3.json', 'paper', v3, 'TPU v3 TensorCore')
   # This file has no speed at 224 px yet.

@@ -50,14 +50,14 @@ def _seeds(nodes):
   return {key for key, seeds in found.items() if len(seeds) > 1}
 
 
-def test_in_miniature_the_best_vit_and_the_resnet_below_vits_are_three():
+def test_the_miniature_adds_seeds_for_close_comparisons():
   best = {('ViT-B/16', values.JFT, 7), ('ViT-L/16', values.JFT, 14)}
   assert _seeds(FIGURE_3.nodes_at('mini')) == _seeds(FIGURE_3.nodes) | best
   below = {('BiT-R50x2', values.JFT, 7)}
   assert _seeds(FIGURE_5.nodes_at('mini')) == _seeds(FIGURE_5.nodes) | below
 
 
-def test_figure_5_in_miniature_compares_what_has_a_spread(
+def test_figure_5_in_miniature_compares_models_with_several_seeds(
   tmp_path, monkeypatch
 ):
   item = items.figure_items
@@ -80,7 +80,7 @@ def test_figure_5_in_miniature_compares_what_has_a_spread(
   assert ahead.answer == claims.UNDECIDED
 
 
-def test_pretrainings_that_claims_of_figure_3_need_are_three():
+def test_figure_3_has_three_seeds_where_claims_need_them():
   vits = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32')
   bits = ('BiT-R50x1', 'BiT-R152x2')
   assert _seeds(FIGURE_3.nodes) == {
@@ -89,7 +89,7 @@ def test_pretrainings_that_claims_of_figure_3_need_are_three():
   }
 
 
-def test_pretrainings_that_claims_of_figure_5_need_are_three():
+def test_figure_5_has_three_seeds_where_claims_need_them():
   assert _seeds(FIGURE_5.nodes) == {
     (model, values.JFT, 7)
     for model in (
@@ -101,7 +101,7 @@ def test_pretrainings_that_claims_of_figure_5_need_are_three():
   assert Transfer(again, values.FLOWERS) in FIGURE_5.nodes
 
 
-def test_further_pretrainings_on_jft_are_those_of_other_items():
+def test_further_seeds_on_jft_are_shared_with_other_items():
   others = {
     getattr(node, 'pretraining', node)
     for name in ('figure4', 'table7', 'table8')
@@ -130,7 +130,7 @@ def test_figure_3_has_its_claims_below_it(tmp_path):
   assert 'over pre-trainings, for points with 3' in picture.caption
 
 
-def test_figure_3_lacks_a_claim_about_bit_without_one_of_them(tmp_path):
+def test_a_missing_bit_run_makes_its_claim_of_figure_3_missing(tmp_path):
   gone = Transfer(Pretraining('BiT-R50x1', values.IMAGENET), values.IMAGENET)
   results = made.results(
     FIGURE_3.nodes,
@@ -142,7 +142,7 @@ def test_figure_3_lacks_a_claim_about_bit_without_one_of_them(tmp_path):
   ]
 
 
-def test_figure_5_of_the_papers_numbers_has_its_claims_below_it(tmp_path):
+def test_claims_of_figure_5_follow_from_the_papers_numbers(tmp_path):
   results = made.results(FIGURE_5.nodes, _papers)
   picture, *said = FIGURE_5.render(results, tmp_path).blocks
   assert "the paper's models" in picture.caption
@@ -177,7 +177,7 @@ def test_figure_5_of_the_papers_numbers_has_its_claims_below_it(tmp_path):
   )
 
 
-def test_figure_5_in_miniature_has_the_compute_of_its_own_runs(
+def test_figure_5_in_miniature_uses_the_compute_of_its_own_runs(
   tmp_path, monkeypatch
 ):
   def workdir(name):

@@ -38,7 +38,7 @@ def _names(item):
   return [node.name for node in item.nodes]
 
 
-def test_figures_are_of_the_papers_runs():
+def test_figures_use_the_papers_runs():
   large = 'ViT-L/16, JFT-300M, 14 epochs'
   assert {
     name: _names(items.ITEMS[name])
@@ -58,7 +58,8 @@ def test_figures_are_of_the_papers_runs():
     'schedule.peak': 2e-4,
     'optimizer.weight_decay': 0.01,
   }
-  # Table 6 has all of these runs but the one with the smaller rate.
+  # Table 6 contains all of these runs except the one with the lower learning
+  # rate.
   others = {
     n for name in ('figure7', 'figure11') for n in items.ITEMS[name].nodes
   }
@@ -68,7 +69,10 @@ def test_figures_are_of_the_papers_runs():
 
 
 def _fake_picture(monkeypatch, titles, notes=()):
-  """Replaces drawing; pictures have the panels `titles`. Returns the calls."""
+  """Replaces `pictures.draw` by a fake that reports the panels `titles`.
+
+  Returns the list of recorded calls.
+  """
   calls = []
 
   def draw(name, panels, results, folder):
@@ -134,7 +138,7 @@ def test_panels_are_those_of_the_paper(monkeypatch, tmp_path):
   ]
 
 
-def test_there_is_a_picture_only_if_anything_is_drawn(monkeypatch, tmp_path):
+def test_a_section_has_no_picture_if_nothing_is_drawn(monkeypatch, tmp_path):
   _fake_picture(monkeypatch, ('ViT-L/16',), ('Missing: a run.',))
   section = inspection_items.figure6().render(Stub({}), tmp_path / 'figures')
   [picture] = section.blocks
@@ -144,7 +148,7 @@ def test_there_is_a_picture_only_if_anything_is_drawn(monkeypatch, tmp_path):
   assert not inspection_items.figure6().render(Stub({}), tmp_path).blocks
 
 
-def test_claims_are_not_of_an_older_file(monkeypatch, tmp_path):
+def test_claims_ignore_a_csv_from_an_earlier_drawing(monkeypatch, tmp_path):
   rows = [
     'panel,part,block,head,value',
     'ViT-L/16,attention distance,0,0,5',
@@ -187,8 +191,8 @@ def test_a_run_is_drawn_once(tmp_path, monkeypatch):
   assert again == section
 
 
-def test_the_page_asks_for_no_accelerator():
-  """Drawing is another process, so this one starts no backend of JAX."""
+def test_items_do_not_import_the_drawing_code():
+  """Drawing runs in another process, so this one initializes no JAX backend."""
   code = (
     'import sys; from vit_jax.paper import items;'
     "assert 'vit_jax.paper.pictures.weights_drawing' not in sys.modules"

@@ -69,7 +69,7 @@ def test_items_share_runs():
   assert sum(isinstance(node, Vtab) for node in nodes) == 76
 
 
-def test_the_miniature_of_table_8_has_runs_of_its_own():
+def test_the_miniature_of_table_8_has_its_own_runs():
   table8, table5 = items.ITEMS['table8'], items.ITEMS['table5']
   mini, papers = (table8.nodes_at(scale) for scale in ('mini', 'paper'))
   assert {(node.model, node.epochs) for node in mini} == {('ViT-B/32', 14)}
@@ -80,12 +80,12 @@ def test_the_miniature_of_table_8_has_runs_of_its_own():
   assert [study.name for study in sweep.studies] == [n.name for n in mini]
 
 
-def test_what_a_run_starts_from_comes_first():
+def test_the_pretraining_precedes_the_run_that_starts_from_it():
   transfer = Transfer(Pretraining('ViT-B/16'), values.CIFAR10)
   assert with_needs([transfer, transfer]) == [transfer.pretraining, transfer]
 
 
-def test_numbers_are_means_over_the_runs_that_are_reported(sweep):
+def test_cells_are_means_over_the_reported_runs(sweep):
   start = table_items.pretraining('ViT-B/16', values.JFT)
   seeds = (0.5, 0.75, 0.625)
   results = Results(sweep.studies, _finished(sweep, lambda name, i: seeds[i]))
@@ -97,7 +97,7 @@ def test_numbers_are_means_over_the_runs_that_are_reported(sweep):
   assert results.few_shot([start], scale=1.0).values == (0.5,)
 
 
-def test_a_deleted_number_is_missing_in_its_cells_only(sweep, tmp_path):
+def test_a_deleted_result_affects_only_its_own_cells(sweep, tmp_path):
   finished = _finished(sweep, lambda name, i: 0.5)
   gone = Transfer(
     table_items.pretraining('ViT-L/16', values.JFT), values.CIFAR10
@@ -124,7 +124,7 @@ def test_a_deleted_number_is_missing_in_its_cells_only(sweep, tmp_path):
   }
 
 
-def test_without_runs_nothing_is_a_number(sweep, tmp_path):
+def test_without_runs_all_numbers_are_missing(sweep, tmp_path):
   results = Results(sweep.studies, {})
   for name, item in items.ITEMS.items():
     if not item.nodes:
@@ -146,7 +146,7 @@ def test_without_runs_nothing_is_a_number(sweep, tmp_path):
     )
 
 
-def test_the_papers_own_numbers_give_its_averages(sweep, tmp_path):
+def test_averages_match_the_paper_if_accuracies_do(sweep, tmp_path):
   printed = numbers.TABLE_7
   columns = dict(zip(numbers.COLUMNS_7, printed.columns, strict=True))
   of_node = {}
@@ -190,7 +190,7 @@ def test_unknown_items_list_the_choices():
   assert len(items.find(['all'])) == len(items.ITEMS)
 
 
-def test_cost_is_that_of_table_6():
+def test_computed_exaflops_match_table_6():
   for row, (model, epochs) in zip(
     numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
   ):
@@ -200,7 +200,7 @@ def test_cost_is_that_of_table_6():
       assert found == pytest.approx(printed, rel=0.025)
 
 
-def test_cost_is_of_the_runs_that_the_configs_have():
+def test_costs_use_the_epochs_and_images_of_the_configs():
   assert cost.IMAGES == {
     values.IMAGENET: pretrain.IMAGENET_EXAMPLES,
     values.IMAGENET21K: pretrain.IMAGENET21K_EXAMPLES,
@@ -213,7 +213,7 @@ def test_cost_is_of_the_runs_that_the_configs_have():
   } == cost.EPOCHS
 
 
-def test_core_days_are_those_of_the_plan(sweep, tmp_path):
+def test_core_days_come_from_the_plan(sweep, tmp_path):
   long, medium = (
     table_items.pretraining(model, values.JFT).name
     for model in ('ViT-L/16', 'ViT-L/32')
@@ -266,12 +266,12 @@ def test_exaflops_are_counted_at_the_papers_own_scale(sweep, tmp_path):
   assert not any('exaFLOPs' in note for note in section.notes)
 
 
-def test_a_mean_needs_values():
+def test_a_mean_of_no_values_is_an_error():
   with pytest.raises(ValueError, match='0 values of 0 runs'):
     Number((), ())
 
 
-def test_figure_5_has_the_averages_of_table_6(sweep, tmp_path):
+def test_figure_5_shows_the_averages_of_table_6(sweep, tmp_path):
   of_node = {}
   for row, (model, epochs) in zip(
     numbers.TABLE_6.rows, numbers.ROWS_6, strict=True

@@ -32,7 +32,9 @@ def _masked_results(masked, scratch, accuracy, baseline=20.0, supervised=84.0):
   return Stub({}, found)
 
 
-def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
+def test_masked_patch_results_are_compared_with_the_papers(
+  monkeypatch, tmp_path
+):
   fake_picture(monkeypatch, ('ViT-B/16',))
   item = masked_patch_item.masked_patch()
   results = _masked_results(80.0, 77.0, 60.0)
@@ -66,7 +68,9 @@ def test_masked_patches_beside_the_papers_numbers(monkeypatch, tmp_path):
   assert not any('In miniature' in note for note in section.notes)
 
 
-def test_masked_patches_that_are_not_predicted(monkeypatch, tmp_path):
+def test_the_claim_needs_accuracy_well_above_the_most_frequent_colour(
+  monkeypatch, tmp_path
+):
   fake_picture(monkeypatch, ())
   item = masked_patch_item.masked_patch()
   # The most frequent colour has 20, so the claim needs more than 40.
@@ -83,7 +87,7 @@ def test_masked_patches_that_are_not_predicted(monkeypatch, tmp_path):
   assert [claim.answer for claim in said] == ['missing'] * 3
 
 
-def test_each_run_is_beside_its_own_baseline(monkeypatch, tmp_path):
+def test_each_run_is_compared_with_its_own_baseline(monkeypatch, tmp_path):
   fake_picture(monkeypatch, ())
   results = _masked_results(80.0, 77.0, 0.0)
   masked = masked_patch_item.masked_patch().nodes[:3]
@@ -99,7 +103,7 @@ def test_each_run_is_beside_its_own_baseline(monkeypatch, tmp_path):
   assert '51.00 ± 20.00' in colours.evidence
 
 
-def test_fine_tuning_again_is_no_other_pretraining(monkeypatch, tmp_path):
+def test_repeated_fine_tuning_counts_as_one_pretraining(monkeypatch, tmp_path):
   """The three fine-tuning runs of a pre-training count as one value."""
   fake_picture(monkeypatch, ())
   item = masked_patch_item.masked_patch()
@@ -125,7 +129,7 @@ def test_fine_tuning_again_is_no_other_pretraining(monkeypatch, tmp_path):
   assert '77.68 ± 2.08 (3 pre-trainings)' in ahead.evidence
 
 
-def test_in_miniature_from_scratch_is_explained(monkeypatch, tmp_path):
+def test_the_miniature_explains_training_from_scratch(monkeypatch, tmp_path):
   fake_picture(monkeypatch, ())
   results = Stub({})
   results.comparable = False

@@ -61,7 +61,7 @@ def _render(tmp_path, runs, **options):
   return section, rows.set_index(['panel', 'series'])
 
 
-def test_figure_8_is_13_models_and_a_spread_of_depths():
+def test_figure_8_has_13_models_and_several_seeds_of_depths():
   nodes = scaling_item.figure8().nodes
   assert len(nodes) == len({node.name for node in nodes}) == 21
   assert {node for node in nodes if not node.seed} == FIRST
@@ -74,7 +74,7 @@ def test_figure_8_is_13_models_and_a_spread_of_depths():
   )
 
 
-def test_points_are_accuracies_by_relative_compute(tmp_path):
+def test_points_show_accuracy_by_relative_compute(tmp_path):
   runs = {
     node: {
       9: {
@@ -116,7 +116,7 @@ def test_points_are_accuracies_by_relative_compute(tmp_path):
   assert 'The paper prints neither the grid nor the heads' in section.notes[0]
 
 
-def test_depths_in_miniature_are_six_runs():
+def test_the_miniature_has_six_seeds_for_depths():
   item = scaling_item.figure8()
   nodes = item.nodes_at('mini')
   assert set(nodes) - set(item.nodes) == {
@@ -127,7 +127,7 @@ def test_depths_in_miniature_are_six_runs():
   assert len(nodes) == 21 + 12
 
 
-def test_the_miniature_says_what_its_depths_are(tmp_path, monkeypatch):
+def test_the_miniature_states_its_depths(tmp_path, monkeypatch):
   def exaflops(workdir):
     what = workdir.name.rpartition(', ')[2]
     blocks = {'depth 4': 1, 'depth 16': 3, 'depth 32': 4, 'depth 64': 5}
@@ -153,7 +153,7 @@ def test_the_miniature_says_what_its_depths_are(tmp_path, monkeypatch):
   assert '4, 8, 16, 32 and 64 blocks become 1, 2, 3, 4' in section.notes[-1]
 
 
-def test_a_point_without_an_average_is_in_the_other_panel(tmp_path):
+def test_a_run_with_a_missing_metric_appears_in_one_panel_only(tmp_path):
   nodes = [_node('width 512', 8, 512, 2048, 8)]
   nodes.append(_node('MLP 1024', 8, 1024, 1024, 16))
   runs = {node: {9: {fewshot.IMAGENET: 0.4}} for node in nodes}

@@ -32,7 +32,7 @@ def _differing(name):
   }
 
 
-def _spelled_otherwise(name):
+def _agree_but_not_identical(name):
   return {
     place: (cell.ours, cell.paper.printed)
     for place, cell in _cells(name).items()
@@ -53,7 +53,7 @@ def _change(monkeypatch, change, where=command_line):
   monkeypatch.setattr(where, 'read_config', changed)
 
 
-def test_items_are_in_the_papers_order_and_have_no_runs():
+def test_settings_tables_need_no_runs_and_items_begin_in_order():
   assert [*items.ITEMS][:5] == [
     'table1',
     'table2',
@@ -74,7 +74,7 @@ def test_items_are_in_the_papers_order_and_have_no_runs():
     ('table4', [numbers.FINETUNING]),
   ],
 )
-def test_every_cell_and_every_caption_of_the_paper_has_ours(name, captions):
+def test_each_cell_and_caption_setting_is_compared_with_ours(name, captions):
   paper = numbers.TABLES[name]
   block, *others = _render(name).blocks
   assert (block.rows, block.columns) == (paper.rows, paper.columns)
@@ -93,17 +93,17 @@ def test_these_are_all_deviations_from_the_paper():
   assert _differing('table4') == {}
 
 
-def test_these_agree_although_they_are_spelled_otherwise():
-  assert _spelled_otherwise('table1') == {
+def test_these_agree_but_are_not_identical():
+  assert _agree_but_not_identical('table1') == {
     ('ViT-B', 'Params'): ('86,567,656', '86M'),
     ('ViT-H', 'Params'): ('632,045,800', '632M'),
   }
-  assert _spelled_otherwise('table3') == {
+  assert _agree_but_not_identical('table3') == {
     ('ViT-L/16, JFT-300M', 'Epochs'): (7, '7/14'),
     ('R50+ViT-L/16, JFT-300M', 'Epochs'): (7, '7/14'),
     ('ViT-L/{16,32}, ImageNet-21k', 'Epochs'): (90, '30/90'),
   }
-  assert _spelled_otherwise('table4') == {}
+  assert _agree_but_not_identical('table4') == {}
 
 
 def test_parameters_are_counted_with_the_head_and_without():
@@ -117,7 +117,7 @@ def test_parameters_are_counted_with_the_head_and_without():
   ]
 
 
-def test_another_size_is_shown_beside_the_papers(monkeypatch):
+def test_a_size_that_differs_from_the_papers_is_shown(monkeypatch):
   build = models.build
 
   def changed(name, **options):
@@ -178,7 +178,7 @@ def test_another_setting_of_all_pretraining_is_found(
   monkeypatch, key, value, row, shown
 ):
   def change(config):
-    if value == 'none':  # Not all optimizers have it.
+    if value == 'none':  # Not all optimizers have this key.
       del config.optimizer[key.removeprefix('optimizer.')]
     else:
       config.update_from_flattened_dict({key: value})
@@ -197,15 +197,17 @@ def test_one_model_that_has_its_own_batch_size_is_named(monkeypatch):
   assert shown == '4096 (21 of 22), 2048 (ViT-H/14, JFT-300M)'
 
 
-def test_what_is_clipped_is_said(monkeypatch):
-  assert _render('table3').notes[1] == 'Gradients are clipped on ImageNet.'
+def test_notes_name_the_datasets_with_gradient_clipping(monkeypatch):
+  assert _render('table3').notes[1] == (
+    'Pre-training on ImageNet clips gradients.'
+  )
 
   def change(config):
     config.optimizer.clip_norm = 1.0
 
   _change(monkeypatch, change)
   assert _render('table3').notes[1] == (
-    'Gradients are clipped on ImageNet, ImageNet-21k, JFT-300M.'
+    'Pre-training on ImageNet, ImageNet-21k, JFT-300M clips gradients.'
   )
 
 
@@ -227,7 +229,7 @@ def test_another_setting_of_fine_tuning_differs_in_its_cell_only(
   assert _differing('table4') == {(row, column): value}
 
 
-def test_the_rates_are_those_that_the_sweep_tries(monkeypatch):
+def test_table_4_shows_the_learning_rates_of_the_sweep(monkeypatch):
   load = reading.load
 
   def changed(text):
@@ -293,7 +295,7 @@ def test_table_2_has_its_own_resolution_and_averages_weights(monkeypatch):
   }
 
 
-def test_every_size_of_table_1_is_of_models_that_there_are():
+def test_table_1_sizes_cover_all_vits_of_table_5():
   names = {name for row in settings_items.MODELS_1.values() for name in row}
   assert names == {
     model for model in numbers.TABLE_5.columns if model.startswith('ViT')

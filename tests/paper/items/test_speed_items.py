@@ -49,7 +49,7 @@ def test_without_measurements_the_figure_is_empty_and_a_note_has_the_command(
   assert len(rows) == 2  # Only the header, and the end of its line.
 
 
-def test_each_file_is_a_figure_of_figure_12s_models(tmp_path):
+def test_each_measurement_file_becomes_a_figure_12(tmp_path):
   folder = tmp_path / 'measured'
   _write(folder / 'figure12.json')
   _write(
@@ -87,7 +87,7 @@ def test_each_file_is_a_figure_of_figure_12s_models(tmp_path):
     ('paper', 'cpu', ['--device=v3', '--to=measured/figure12_v3.json']),
   ],
 )
-def test_it_is_measured_in_a_process_of_its_own(
+def test_speed_is_measured_in_another_process(
   monkeypatch, scale, platform, expected
 ):
   ran = []
@@ -107,14 +107,16 @@ def test_it_is_measured_in_a_process_of_its_own(
     measure(scale, speed_items.pathlib.Path('measured'))
 
 
-def test_the_platform_is_jaxs():
+def test_the_platform_is_the_default_of_jax():
   assert speed_items._platform() == 'cpu'
 
 
 @pytest.mark.parametrize(
   ('code', 'out', 'err'), [(1, '', 'a\nno chip'), (0, '', 'no chip')]
 )
-def test_without_a_device_the_error_says_why(monkeypatch, code, out, err):
+def test_without_a_device_the_error_gives_the_reason(
+  monkeypatch, code, out, err
+):
   monkeypatch.setattr(
     speed_items.subprocess,
     'run',
@@ -141,7 +143,7 @@ def test_files_of_the_other_scale_are_left_out(tmp_path):
   assert speed_items.progress('mini', folder) == (2, SIZE)
 
 
-def test_all_of_the_figure_is_complete(tmp_path):
+def test_the_figure_is_complete_if_all_pairs_are_measured(tmp_path):
   path = tmp_path / 'measured' / 'figure12.json'
   settings = store.Settings('cpu', 'mini', 'device', 1, 'float32')
   found = store.Measured(settings)

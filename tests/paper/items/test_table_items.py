@@ -30,7 +30,7 @@ def _metrics(node, seed):
 @pytest.mark.parametrize(
   ('name', 'real'), [('table2', 91), ('table5', 90), ('table6', 90)]
 )
-def test_real_is_another_test_of_the_runs_of_imagenet(name, real, tmp_path):
+def test_real_cells_use_the_imagenet_runs(name, real, tmp_path):
   item = items.ITEMS[name]
   results = made.results(item.nodes, _metrics)
   section = item.render(results, tmp_path)
@@ -49,7 +49,7 @@ def test_real_is_another_test_of_the_runs_of_imagenet(name, real, tmp_path):
     if place[1] != 'exaFLOPs'
   } == {85}
   assert not any('ReaL' in note for note in section.notes)
-  # ReaL needs no runs of its own.
+  # ReaL needs no separate runs.
   assert not any(
     node.task == values.REAL
     for node in item.nodes
@@ -58,7 +58,7 @@ def test_real_is_another_test_of_the_runs_of_imagenet(name, real, tmp_path):
 
 
 @pytest.mark.parametrize('name', REAL)
-def test_real_is_not_expected_in_miniature(name, tmp_path):
+def test_real_cells_are_not_expected_in_miniature(name, tmp_path):
   item = items.ITEMS[name]
   results = made.results(
     item.nodes, lambda node, seed: {'test/accuracy': 0.8}, comparable=False
@@ -111,7 +111,7 @@ def test_table_7_is_over_seeds_of_pretraining_and_of_fine_tuning(tmp_path):
   ) in claim.evidence
 
 
-def test_table_7_takes_a_pretraining_for_one_sample(tmp_path):
+def test_table_7_counts_each_pretraining_as_one_sample(tmp_path):
   item = items.ITEMS['table7']
   # Adam is ahead by 3 on average, but pre-trainings differ by up to 4.
   means = {'adam': (56, 54, 52), 'sgd': (53, 51, 49)}
@@ -138,7 +138,7 @@ def test_table_7_takes_a_pretraining_for_one_sample(tmp_path):
   # In miniature a cell is the mean over all data sets.
   [('paper', 'ViT-B/16', 0.5), ('mini', 'ViT-B/32', 0.4)],
 )
-def test_table_8_is_of_its_scales_runs(scale, model, mean, tmp_path):
+def test_table_8_uses_the_runs_of_its_scale(scale, model, mean, tmp_path):
   item = items.ITEMS['table8']
   accuracies = {fewshot.IMAGENET: 0.5, 'few_shot_pets/5shot/accuracy': 0.3}
   nothing = dict.fromkeys(accuracies, 0.0)
@@ -157,7 +157,9 @@ def test_table_8_is_of_its_scales_runs(scale, model, mean, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['table5', 'figure3'])
-def test_a_choice_of_rates_is_told_where_there_is_one(name, tmp_path):
+def test_notes_mention_validation_images_only_at_the_papers_scale(
+  name, tmp_path
+):
   item = items.ITEMS[name]
   for comparable in (True, False):
     results = made.results(item.nodes, _metrics, comparable=comparable)
@@ -169,7 +171,7 @@ def test_a_choice_of_rates_is_told_where_there_is_one(name, tmp_path):
 @pytest.mark.parametrize(
   'name', ['table2', 'table5', 'table9', 'figure3', 'masked_patch']
 )
-def test_the_images_of_imagenet21k_are_told(name, tmp_path):
+def test_notes_state_the_image_count_of_imagenet21k(name, tmp_path):
   item = items.ITEMS[name]
   for comparable in (True, False):
     results = made.results(item.nodes, _metrics, comparable=comparable)

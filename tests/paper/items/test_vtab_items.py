@@ -1,4 +1,7 @@
-"""Guards: Table 9, Figure 2 and Table 2's row of VTAB use the same runs."""
+"""Guards the VTAB scores of Tables 2 and 9 and Figure 2.
+
+The scores agree, and come from the right runs.
+"""
 
 import pandas as pd
 import pytest
@@ -19,7 +22,7 @@ FOUR = ('CIFAR-100', 'Pets', 'EuroSAT', 'dSpr-Ori')
 
 
 def metrics(node, seed):
-  """Returns Table 9's own numbers; the ResNet has half of ViT-H/14's."""
+  """Returns the paper's accuracy; the ResNet gets half that of ViT-H/14."""
   if not isinstance(node, Vtab):
     return {}
   if node.pretraining == RESNET:
@@ -45,7 +48,7 @@ def mini():
   )
 
 
-def test_runs_are_of_19_tasks_and_three_models_and_a_resnet():
+def test_runs_cover_19_tasks_three_vits_and_a_resnet():
   assert len(items.ITEMS['table9'].nodes) == 3 * 19
   assert Vtab(STARTS['ViT-L/16, ImageNet-21k'], 'DTD') in NODES
   assert STARTS['ViT-L/16, ImageNet-21k'].epochs is None
@@ -57,7 +60,7 @@ def test_runs_are_of_19_tasks_and_three_models_and_a_resnet():
   assert RESNET in [n.pretraining for n in items.ITEMS['table6'].nodes]
 
 
-def test_table_9_of_the_papers_numbers_has_its_means(full, tmp_path):
+def test_table_9_means_match_the_paper_if_accuracies_do(full, tmp_path):
   section = items.ITEMS['table9'].render(full, tmp_path)
   [table] = section.blocks
   means = [table.cells['Mean', column].ours.mean for column in table.columns]
@@ -75,7 +78,7 @@ def test_table_9_of_the_papers_numbers_has_its_means(full, tmp_path):
   assert '12.4 million images' in note
 
 
-def test_table_9_expects_only_tasks_with_a_stand_in(mini, tmp_path):
+def test_table_9_expects_only_tasks_with_a_miniature_stand_in(mini, tmp_path):
   section = items.ITEMS['table9'].render(mini, tmp_path)
   [table] = section.blocks
   column = 'ViT-L/16, ImageNet-21k'
@@ -88,7 +91,7 @@ def test_table_9_expects_only_tasks_with_a_stand_in(mini, tmp_path):
   assert 'natural 2 of 7, specialized 1 of 4, structured 1 of 8' in note
 
 
-def test_nothing_is_expected_of_vtab_without_any_stand_in(tmp_path):
+def test_vtab_cells_are_not_expected_without_tasks(tmp_path):
   results = made.results(NODES, metrics, left_out=NODES, comparable=False)
   [table] = items.ITEMS['table9'].render(results, tmp_path).blocks
   assert not any(cell.expected or cell.ours for cell in table.cells.values())
@@ -96,7 +99,7 @@ def test_nothing_is_expected_of_vtab_without_any_stand_in(tmp_path):
   assert not table.cells['VTAB', 'ViT-H/14, JFT-300M'].expected
 
 
-def test_table_2_has_the_score_of_vtab(full, mini, tmp_path):
+def test_table_2_has_the_vtab_score(full, mini, tmp_path):
   section = items.ITEMS['table2'].render(full, tmp_path)
   table = section.blocks[0]
   row = {
@@ -120,7 +123,7 @@ def test_table_2_has_the_score_of_vtab(full, mini, tmp_path):
   assert any('the 4 of 19 tasks' in note for note in section.notes)
 
 
-def test_figure_2_has_groups_of_ours_beside_the_papers(full, tmp_path):
+def test_figure_2_shows_our_groups_and_the_papers(full, tmp_path):
   section = items.ITEMS['figure2'].render(full, tmp_path)
   rows = pd.read_csv(tmp_path / 'figure2.csv')
   ours = rows[rows.source == 'ours'].set_index(['series', 'panel'])['mean']
@@ -138,7 +141,7 @@ def test_figure_2_has_groups_of_ours_beside_the_papers(full, tmp_path):
   assert section.notes == []
 
 
-def test_figure_2_says_over_how_many_tasks_it_is(mini, tmp_path, monkeypatch):
+def test_figure_2_states_the_number_of_tasks(mini, tmp_path, monkeypatch):
   shown = {}
   figure2 = items.vtab_items.plots.figure2
 

@@ -18,14 +18,14 @@ def _points(figure, **attributes):
   ]
 
 
-def test_figures_have_as_many_points_as_are_known():
+def test_figures_have_the_known_number_of_points():
   assert {name: len(points) for name, points in F.items()} == {
     **{f'figure{i}': 0 for i in (1, 4, 6, 7, 8, 9, 10, 11, 12, 14)},
     **{'figure2': 10, 'figure3': 14, 'figure5': 36, 'figure13': 6},
   }
 
 
-def test_each_point_says_where_it_is_from():
+def test_each_point_names_its_source():
   for points in F.values():
     for point in points:
       assert point.y.note
@@ -53,7 +53,7 @@ def test_bars_of_figure_2():
   assert _points('figure2', panel='VTAB')[1].y.std == 1.7
 
 
-def test_figure_2s_groups_of_s4l_have_its_mean():
+def test_s4l_groups_of_figure_2_average_to_its_mean():
   mean, *groups = (
     point.y.value for point in _points('figure2', series='S4L, R50x1')
   )
@@ -63,7 +63,7 @@ def test_figure_2s_groups_of_s4l_have_its_mean():
   assert total / 19 == pytest.approx(mean, abs=0.05)
 
 
-def test_figure_3_is_the_imagenet_rows_of_table_5():
+def test_figure_3_equals_the_imagenet_rows_of_table_5():
   points = {(p.series, p.x): p.y.value for p in F['figure3']}
   assert points['ViT-B/16', 'ImageNet'] == 77.91
   assert points['ViT-L/32', 'ImageNet-21k'] == 80.99
@@ -92,7 +92,7 @@ def test_figure_5_warns_of_the_misprinted_compute():
     assert point.x_note.startswith('Table 6; probably a misprint of 834')
 
 
-def test_figure_13_is_approximate_and_without_what_is_unknown():
+def test_figure_13_has_approximate_accuracies_and_no_unknown_compute():
   points = {point.series: (point.x, point.y.value) for point in F['figure13']}
   assert points == {
     'ViT-B/32': (55, 0.5625),
@@ -111,7 +111,7 @@ def test_figure_13_is_approximate_and_without_what_is_unknown():
 # Panels. ----------------------------------------------------------------------
 
 
-def test_all_plots_have_their_panels():
+def test_plots_have_the_papers_number_of_panels():
   assert {name: len(panels) for name, panels in numbers.PANELS.items()} == {
     **{'figure2': 4, 'figure3': 1, 'figure4': 1, 'figure5': 2, 'figure7': 1},
     **{'figure8': 2, 'figure9': 1, 'figure10': 3, 'figure11': 2},
@@ -165,7 +165,7 @@ def test_axes_of_the_axial_figure():
   assert (left.x_ticks, right.x_ticks) == ((100, 1000), ())
 
 
-def test_models_in_legends_have_names_that_can_be_built():
+def test_models_in_legends_can_be_built():
   for name in (4, 7, 10, 11, 12, 13):
     for panel in numbers.PANELS[f'figure{name}']:
       assert {*panel.series} <= {*models.names()}

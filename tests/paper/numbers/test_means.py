@@ -14,7 +14,7 @@ AVERAGES = (
 )
 
 
-def test_average5_is_the_mean_of_five_and_of_nothing_else():
+def test_average5_is_the_mean_of_exactly_five_tasks():
   row = {
     **{'ImageNet': 1.0, 'CIFAR-10': 2.0, 'CIFAR-100': 3.0},
     **{'Oxford-IIIT Pets': 4.0, 'Oxford Flowers-102': 10.0},
@@ -81,7 +81,7 @@ def test_vtab_means_without_a_task_raise_and_name_it():
     numbers.vtab_means(column)
 
 
-def test_vtab_groups_are_those_of_the_data():
+def test_vtab_groups_match_the_data_package():
   assert tuple(numbers.VTAB_GROUPS) == vtab_data.GROUPS
   for group, titles in numbers.VTAB_GROUPS.items():
     assert titles == tuple(
@@ -89,7 +89,7 @@ def test_vtab_groups_are_those_of_the_data():
     )
 
 
-def test_vtab_means_are_those_of_the_command():
+def test_vtab_means_equal_those_of_the_command():
   accuracies = {name: i**2 for i, name in enumerate(vtab_data.TASKS)}
   titles = {
     vtab_data.TASKS[name].title: accuracy

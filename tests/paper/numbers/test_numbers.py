@@ -11,7 +11,7 @@ from vit_jax.paper import numbers
 from vit_jax.plan import analysis
 
 
-def test_numbers_load_without_array_libraries():
+def test_numbers_import_no_array_libraries():
   code = (
     'import sys; from vit_jax.paper import numbers; '
     'print({"jax", "numpy", "pandas", "tensorflow_datasets"} & {*sys.modules})'
@@ -36,7 +36,7 @@ def test_objectnet():
   }
 
 
-def test_masked_patches_are_two_above_scratch_and_four_below_supervised():
+def test_masked_patch_result_is_two_above_scratch_and_four_below_supervised():
   found = _plain(numbers.MASKED_PATCH)
   assert found == {
     'masked patches': 79.9,
@@ -51,7 +51,7 @@ def test_masked_patches_are_two_above_scratch_and_four_below_supervised():
   assert round(found['supervised, JFT-300M'] - 79.9) == 4
 
 
-def test_every_single_number_says_where_it_is_from():
+def test_every_number_names_its_source():
   for values in (
     *(numbers.OBJECTNET, numbers.OBJECTNET_BIT, numbers.MASKED_PATCH),
     *(numbers.PRETRAINING, numbers.FINETUNING, numbers.SHAPE_BASE),
@@ -62,7 +62,7 @@ def test_every_single_number_says_where_it_is_from():
     assert all(value.note for value in values.values())
 
 
-def test_printed_text_is_of_the_number_beside_it():
+def test_printed_text_matches_the_number():
   for values in (numbers.OBJECTNET, numbers.MASKED_PATCH):
     for value in values.values():
       assert float(value.printed.removesuffix('%')) == value.value
@@ -78,7 +78,7 @@ def test_settings_in_captions_and_text():
   assert list(_plain(numbers.SHAPE_BASE).values()) == [8, 1024, 2048, 32]
 
 
-def test_what_the_authors_published_next_to_the_paper():
+def test_numbers_that_the_authors_published_elsewhere():
   released = numbers.RELEASED
   assert len(released.cells) == 30
   assert released['R50+ViT-B/16', 'CIFAR-10, dropout 0.0'].value == 98.72
@@ -110,7 +110,7 @@ def test_what_the_authors_published_next_to_the_paper():
 # Compute. ---------------------------------------------------------------------
 
 
-def test_core_days_and_exaflops_are_those_of_tables_2_and_6():
+def test_core_days_and_exaflops_equal_tables_2_and_6():
   assert _plain(numbers.CORE_DAYS) == {
     'ViT-H/14, JFT-300M': 2500,
     'ViT-L/16, JFT-300M': 680,
@@ -124,14 +124,14 @@ def test_core_days_and_exaflops_are_those_of_tables_2_and_6():
   assert exaflops['BiT-R200x3, 14 epochs'] == 3306
 
 
-def test_the_plan_compares_with_the_same_core_days():
+def test_the_plan_uses_the_same_core_days():
   names = {18_291: 'JFT-300M', 21_843: 'ImageNet-21k'}
   for (model, classes), (_, core_days) in analysis.PAPER_RUNS.items():
     column = f'{model}, {names[classes]}'
     assert numbers.CORE_DAYS[column].value == core_days
 
 
-def test_printed_exaflops_follow_from_the_textbook_but_for_a_misprint():
+def test_printed_exaflops_follow_from_the_formula_except_for_a_misprint():
   compute = numbers.COMPUTE
   off = {}
   for (_, epochs), row in zip(numbers.ROWS_6, compute.rows, strict=True):

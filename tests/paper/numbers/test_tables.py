@@ -1,4 +1,7 @@
-"""Guards: Tables 1 to 9 have the paper's cells and labels, and agree."""
+"""Guards: Tables 1 to 9 have the paper's cells and labels.
+
+The tables agree with each other, apart from known exceptions.
+"""
 
 import pytest
 
@@ -97,7 +100,7 @@ def test_dashes_are_none(name, row, column):
   assert T[name][row, column] is None
 
 
-def test_table_1_is_the_published_models():
+def test_table_1_has_the_papers_model_sizes():
   table = T['table1']
   assert [table.row(row) for row in table.rows] == [
     dict(zip(table.columns, row, strict=True))
@@ -142,7 +145,7 @@ def test_steps_of_table_4():
 # Labels. ----------------------------------------------------------------------
 
 
-def test_labels_are_made_of_the_constants_beside_them():
+def test_labels_are_built_from_the_constants():
   assert T['table6'].rows == tuple(
     f'{model}, {epochs} epochs' for model, epochs in numbers.ROWS_6
   )
@@ -157,7 +160,7 @@ def test_labels_are_made_of_the_constants_beside_them():
     assert T[name].columns == tuple(f'{a}, {b}' for a, b in columns)
 
 
-def test_rows_of_table_3_spell_out_what_their_labels_abbreviate():
+def test_rows_3_expands_the_labels_of_table_3():
   labels = T['table3'].rows
   assert len(labels) == len(numbers.ROWS_3)
   for label, (names, data) in zip(labels, numbers.ROWS_3, strict=True):
@@ -169,7 +172,7 @@ def test_rows_of_table_3_spell_out_what_their_labels_abbreviate():
       assert [name.removeprefix(start) for name in names] == ends
 
 
-def test_models_have_names_that_can_be_built():
+def test_models_in_tables_can_be_built():
   names = {
     *(name for row in numbers.ROWS_3 for name in row[0]),
     *(model for model, _ in numbers.ROWS_6),
@@ -241,7 +244,7 @@ _IN_TABLE_6 = {
 }
 
 
-def test_tables_5_and_6_agree_on_jft_but_for_the_largest_model():
+def test_tables_5_and_6_agree_on_jft_except_for_the_largest_model():
   different = {}
   for model, row in _IN_TABLE_6.items():
     for task in ('ImageNet ReaL', *numbers.AVERAGE5):
@@ -259,7 +262,7 @@ def test_tables_5_and_6_agree_on_jft_but_for_the_largest_model():
   }
 
 
-def test_table_2_has_table_5s_largest_model_where_no_resolution_is_added():
+def test_tables_2_and_5_agree_on_vit_h_except_on_imagenet():
   same = [
     task
     for task in ('ImageNet', 'ImageNet ReaL', *numbers.AVERAGE5[1:])
@@ -269,7 +272,7 @@ def test_table_2_has_table_5s_largest_model_where_no_resolution_is_added():
   assert same == [*numbers.AVERAGE5[1:]]
 
 
-def test_table_7s_adam_is_table_6():
+def test_adam_results_of_table_7_equal_table_6():
   for model in ('BiT-R50x1', 'BiT-R152x2'):
     adam = T['table7'].column(f'{model}, Adam')
     row = T['table6'].row(f'{model}, 7 epochs')
@@ -278,7 +281,7 @@ def test_table_7s_adam_is_table_6():
     }
 
 
-def test_twice_the_epochs_are_twice_the_exaflops_but_for_a_misprint():
+def test_twice_the_epochs_need_twice_the_exaflops_except_for_a_misprint():
   row = T['table6'].row
   for model in ('ViT-L/16', 'BiT-R152x2'):
     short, long = (

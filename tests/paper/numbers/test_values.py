@@ -20,7 +20,7 @@ from vit_jax.paper.numbers.values import Value
     ('-', None),
   ],
 )
-def test_a_cell_is_read_as_it_is_printed(text, value):
+def test_cells_are_parsed_from_their_printed_text(text, value):
   assert values.read_value(text) == value
 
 
@@ -28,7 +28,7 @@ def _table(text='a row  1  -\nanother  2.5±0.5  x', **options):
   return values.read_table('t', 'T', 'S', ['c', 'd'], text, **options)
 
 
-def test_a_table_has_rows_columns_and_no_cells_for_dashes():
+def test_tables_are_parsed_and_dashes_become_no_cells():
   table = _table(printed={'c': 'C'})
   assert (table.name, table.title, table.source) == ('t', 'T', 'S')
   assert (table.rows, table.columns) == (('a row', 'another'), ('c', 'd'))
@@ -50,7 +50,7 @@ def test_cells_rows_and_columns_by_label():
   assert table.column('d') == {'another': 'x'}
 
 
-def test_a_special_cell_differs_in_what_is_given_and_keeps_the_rest():
+def test_a_special_cell_overrides_only_the_given_fields():
   table = _table(special={('another', 'd'): {'value': 8.0, 'note': 'why'}})
   assert table['another', 'd'] == Value(8.0, note='why', printed='x')
 

@@ -84,7 +84,7 @@ def test_contents_list_the_items_with_their_status():
   assert text.startswith('● 1 complete ◐ 1 partly there ○ 1 missing')
 
 
-def test_two_sections_of_one_name_are_refused():
+def test_two_sections_with_the_same_name_are_refused():
   with pytest.raises(ValueError, match='same name: table5'):
     pages.html_page(Section('table5', 'T'), Section('table5', 'T'))
 
@@ -157,7 +157,7 @@ def test_claims_of_all_sections_are_listed_first():
   assert 'Claims' not in pages.html_page(without) + pages.markdown(without)
 
 
-def test_a_title_is_not_said_twice(tmp_path):
+def test_a_title_is_not_repeated(tmp_path):
   picture = dataclasses.replace(pages.draw(tmp_path), title='T')
   once = Section('table5', 'T', (WHOLE, picture))
   assert '<figcaption>' not in pages.html_page(once, pictures=tmp_path)
@@ -167,7 +167,7 @@ def test_a_title_is_not_said_twice(tmp_path):
   assert pages.markdown(twice).count('### T\n') == 2
 
 
-def test_pictures_are_as_wide_as_their_letters_ask_for(tmp_path):
+def test_picture_width_follows_the_drawn_size(tmp_path):
   picture = pages.draw(tmp_path)
   drawn = bytearray(pages.PNG)
   drawn[16:20] = (1400).to_bytes(4)  # 7 inches.
@@ -196,14 +196,14 @@ def test_pictures_are_embedded_and_nothing_else_is_loaded(tmp_path):
   assert '![Filters](figures/figure7.png)' in pages.markdown(section)
 
 
-def test_a_picture_that_is_not_drawn_is_refused(tmp_path):
+def test_a_missing_picture_file_is_refused(tmp_path):
   picture = pages.draw(tmp_path)
   (tmp_path / 'figures/figure7.csv').unlink()
   with pytest.raises(ValueError, match=r'there is no \S+figure7.csv\. Draw'):
     pages.html_page(Section('figure7', 'T', (picture,)), pictures=tmp_path)
 
 
-def test_runs_are_listed_with_what_is_unknown_of_them():
+def test_runs_are_listed_with_unknown_values():
   section = Section('t', 'T', (), (DONE, UNDONE))
   summary = '<summary>1 of 2 runs finished, 1.50 device hours (unknown for 1)<'
   grid = [
@@ -220,7 +220,7 @@ def test_runs_are_listed_with_what_is_unknown_of_them():
     assert f'| {" | ".join(row)} |' in text
 
 
-def test_a_short_run_did_not_take_no_time():
+def test_a_short_run_is_not_shown_as_zero_hours():
   run = dataclasses.replace(DONE, hours=0.004)
   text = '1 of 1 run finished, &lt; 0.01 device hours'
   assert text in pages.html_page(Section('t', 'T', (), (run,)))
@@ -317,7 +317,7 @@ def test_markdown_tables_have_the_same_cells_in_each_line(tmp_path):
 # Writing. ---------------------------------------------------------------------
 
 
-def test_both_files_are_written_and_nothing_else(tmp_path):
+def test_only_the_two_files_are_written(tmp_path):
   sections = (Section('t', 'T', (pages.TABLE,)),)
   page.write(sections, tmp_path / 'new' / 'out', title='R', facts={'scale': 1})
   folder = tmp_path / 'new' / 'out'
@@ -333,7 +333,7 @@ def test_both_files_are_written_and_nothing_else(tmp_path):
   )
 
 
-def test_what_was_written_stays_if_a_section_is_refused(tmp_path):
+def test_the_old_page_stays_if_a_section_is_refused(tmp_path):
   page.write((), tmp_path, title='Before', facts={})
   undrawn = Section('t', 'T', (Picture('P', 'p', ''),))
   with pytest.raises(ValueError, match='not drawn'):
@@ -344,7 +344,7 @@ def test_what_was_written_stays_if_a_section_is_refused(tmp_path):
     assert 'After' not in text
 
 
-def test_the_page_is_as_it_was_if_it_cannot_be_written(tmp_path):
+def test_the_old_page_stays_if_writing_fails(tmp_path):
   page.write((), tmp_path, title='Before', facts={})
   (tmp_path / 'index.html.tmp').mkdir()
   with pytest.raises(OSError, match=r'index\.html\.tmp'):
@@ -352,7 +352,7 @@ def test_the_page_is_as_it_was_if_it_cannot_be_written(tmp_path):
   assert '<h1>Before</h1>' in (tmp_path / 'index.html').read_text()
 
 
-def test_runs_may_be_counted_without_a_line_for_each():
+def test_runs_can_be_counted_without_listing_them():
   runs = [report.Run('a/seed=0', 'configs/a.py', True)]
   section = report.Section('table5', 'Accuracies', runs=runs)
   brief = page.markdown([section], title='T', facts={}, list_runs=False)

@@ -32,12 +32,14 @@ PICTURE = Picture('P', 'p', '')
     (Section('s', '', measured=(3, 3)), 'complete', '3 of 3 measurements'),
   ],
 )
-def test_a_section_is_complete_only_with_all_of_it(section, word, details):
+def test_a_section_is_complete_only_if_nothing_is_missing(
+  section, word, details
+):
   status = page_parts.status(section)
   assert (status.word, status.details) == (word, details)
 
 
-def test_what_is_missing_is_shown_before_the_notes():
+def test_missing_parts_are_shown_before_the_notes():
   section = Section('t', 'T', notes=('A note.',), missing=('Not drawn: x.',))
   assert '- ○ Not drawn: x.\n- A note.' in pages.markdown(section)
   text = pages.html_page(section)

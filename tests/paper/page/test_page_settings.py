@@ -26,7 +26,7 @@ def _with(cell):
   return Settings('T', ('a',), ('x',), {('a', 'x'): cell})
 
 
-def test_what_is_the_same_is_shown_once_and_what_is_not_twice():
+def test_equal_settings_are_shown_once_and_different_ones_twice():
   assert pages.rows(TABLE) == [
     '| a | 8e-4 ✓ | linear ✓ |',
     '| b | **0.0005** ✗ (paper 3e-4) | 7 ✓ (paper 7/14) |',
@@ -39,7 +39,7 @@ def test_what_is_the_same_is_shown_once_and_what_is_not_twice():
   ]
 
 
-def test_what_agrees_and_what_differs_look_different():
+def test_agreeing_and_differing_settings_look_different():
   text = pages.html_page(SECTION)
   assert text.count('<i class="agrees" title="agrees">✓</i>') == 4
   assert text.count('<i class="differs" title="differs">✗</i>') == 1
@@ -50,7 +50,7 @@ def test_what_agrees_and_what_differs_look_different():
   )
 
 
-def test_how_many_agree_is_counted():
+def test_agreeing_settings_are_counted():
   for text in (pages.markdown(SECTION), pages.html_page(SECTION)):
     assert '✓ 4 of 5 agree.' in text
   status = page_parts.status(dataclasses.replace(SECTION, blocks=(TABLE,) * 2))
@@ -58,7 +58,7 @@ def test_how_many_agree_is_counted():
   assert status.details == '8 of 10 settings as in the paper'
 
 
-def test_settings_that_differ_are_there_and_do_not_hide_what_is_missing():
+def test_differing_settings_are_complete_but_do_not_hide_missing_claims():
   differs = _with(CELLS['b', 'x'])
   status = page_parts.status(Section('t', 'T', (differs,)))
   assert status.word == 'complete'
@@ -80,7 +80,7 @@ def test_settings_that_differ_are_there_and_do_not_hide_what_is_missing():
     (Setting('cosine', Value('linear')), False),
   ],
 )
-def test_numbers_and_words_agree_if_they_are_the_same(setting, agrees):
+def test_settings_agree_if_numbers_or_words_are_equal(setting, agrees):
   assert setting.agrees == agrees
 
 
@@ -88,7 +88,7 @@ def test_numbers_and_words_agree_if_they_are_the_same(setting, agrees):
   ('value', 'text'),
   [(1_234_567, '1234567'), (0.1 + 0.2, '0.3'), (14.0, '14'), ('a', 'a')],
 )
-def test_numbers_have_as_many_digits_as_they_need(value, text):
+def test_numbers_are_shown_with_the_fewest_digits(value, text):
   assert pages.grid(_with(Setting(value, Value('b')))) == [
     [(f'{text}\xa0✗', 'b')]
   ]
@@ -119,7 +119,7 @@ def test_a_setting_outside_its_table_is_refused():
     pages.markdown(Section('t', 'T', (outside,)))
 
 
-def test_a_config_that_is_not_the_papers_is_on_the_page(monkeypatch):
+def test_a_config_that_differs_from_the_paper_is_shown(monkeypatch):
   read = command_line.read_config
 
   def changed(words):

@@ -11,25 +11,25 @@ from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Cell, Number, Section
 
 
-def test_cells_have_ours_the_papers_and_the_difference():
+def test_cells_show_our_value_the_papers_and_the_difference():
   assert pages.grid(pages.TABLE) == pages.GRID
   assert pages.rows(pages.TABLE) == pages.MARKDOWN_ROWS
 
 
-def test_a_missing_number_is_missing_and_never_zero():
+def test_a_missing_number_is_not_shown_as_zero():
   cells = {('a', 'x'): Cell(), ('a', 'y'): Cell(None, Value(5.0))}
   table = report.Table('T', ('a',), ('x', 'y'), cells, digits=1)
   assert pages.grid(table) == [[('missing', ''), ('missing', '5.0')]]
   assert pages.rows(table) == ['| a | missing | missing (paper 5.0) |']
 
 
-def test_a_measured_zero_is_a_number():
+def test_a_measured_zero_is_shown_as_a_number():
   table = pages.with_cell(('b', 'x'), Cell(Number((0.0,), ('r',)), Value(0.0)))
   assert pages.grid(table)[1][0] == ('0.00', '0.00 Δ 0.00')
 
 
 @pytest.mark.parametrize('place', [p for p, c in pages.CELLS.items() if c.ours])
-def test_deleting_a_number_turns_exactly_its_cell_missing(place):
+def test_a_deleted_number_makes_only_its_cell_missing(place):
   table = pages.with_cell(
     place, dataclasses.replace(pages.CELLS[place], ours=None)
   )
@@ -51,7 +51,7 @@ def test_deleting_a_number_turns_exactly_its_cell_missing(place):
   assert changed == [row == place[0] for row in pages.TABLE.rows]
 
 
-def test_what_neither_side_has_is_a_dash():
+def test_a_cell_without_any_value_is_a_dash():
   table = pages.with_cell(('a', 'x'), Cell(None, None, expected=False))
   assert pages.grid(table)[0][0] == ('—', '')
   assert pages.rows(table)[0].startswith('| a | — |')
@@ -71,11 +71,13 @@ def test_what_neither_side_has_is_a_dash():
     (632_000_001, 0, '+632,000,001'),
   ],
 )
-def test_differences_have_a_sign_and_the_tables_digits(value, digits, text):
+def test_differences_have_a_sign_and_the_digits_of_the_table(
+  value, digits, text
+):
   assert page_parts.signed(value, digits) == text
 
 
-def test_digits_are_the_tables():
+def test_the_table_sets_the_number_of_digits():
   table = dataclasses.replace(pages.TABLE, digits=0)
   assert pages.grid(table)[0] == [
     ('77 ± 0', '77.910 Δ −1'),  # noqa: RUF001
@@ -83,7 +85,7 @@ def test_digits_are_the_tables():
   ]
 
 
-def test_what_cannot_be_compared_has_no_differences_and_says_so():
+def test_incomparable_tables_show_no_differences_and_say_so():
   table = dataclasses.replace(pages.TABLE, comparable=False)
   assert pages.grid(table)[0] == [
     ('77.20 ± 0.14', '77.910'),
@@ -115,7 +117,7 @@ def test_notes_on_the_papers_numbers_are_footnotes_in_reading_order():
   assert '\n<sup>1</sup> from \\<text\\>\n' in pages.markdown(section)
 
 
-def test_the_legend_explains_only_what_is_there():
+def test_the_legend_explains_only_the_symbols_in_use():
   single = dataclasses.replace(
     pages.TABLE, rows=('c',), cells={('c', 'x'): pages.CELLS['c', 'x']}
   )
@@ -132,7 +134,7 @@ def test_a_cell_outside_its_table_is_refused():
     pages.markdown(Section('t', 'T', (table,)))
 
 
-def test_a_label_breaks_at_spaces_unless_a_word_is_too_long():
+def test_labels_wrap_at_spaces_unless_a_word_is_too_long():
   row = 'R50+ViT-B/32, TPUv3-core-days'
   table = report.Table('T', (row,), ('ViT-B/16',), {})
   text = pages.html_page(Section('t', 'T', (table,)))

@@ -71,7 +71,7 @@ def _calls(tmp_path):
   return path.read_text().split() if path.exists() else []
 
 
-def test_what_was_drawn_is_not_drawn_again(runs, draw, tmp_path):
+def test_unchanged_pictures_are_not_drawn_again(runs, draw, tmp_path):
   for _ in range(2):
     drawn = draw(runs)
     assert drawn.titles == ('one', 'two')
@@ -92,7 +92,7 @@ def test_what_was_drawn_is_not_drawn_again(runs, draw, tmp_path):
   ],
   ids=['longer', 'made anew', 'no file', 'no stamp', 'one run less'],
 )
-def test_what_changed_is_drawn_again(change, runs, draw, tmp_path):
+def test_changed_runs_are_drawn_again(change, runs, draw, tmp_path):
   draw(runs)
   change(runs, tmp_path / 'figures')
   draw(runs)
@@ -112,14 +112,14 @@ def test_other_panels_are_drawn_again(runs, draw, tmp_path):
   assert len(_calls(tmp_path)) == 2
 
 
-def test_folders_may_be_moved(runs, draw, tmp_path):
+def test_moved_runs_are_not_drawn_again(runs, draw, tmp_path):
   draw(runs)
   runs[_ONE] = runs[_ONE].rename(tmp_path / 'moved')
   draw(runs)
   assert len(_calls(tmp_path)) == 1
 
 
-def test_a_missing_run_is_a_note_once(runs, draw, tmp_path):
+def test_a_missing_run_is_noted_once(runs, draw, tmp_path):
   del runs[_ONE]
   drawn = draw(runs, panels=[_PANELS[0], *_PANELS])
   assert drawn.titles == ('two',)
@@ -130,13 +130,13 @@ def test_a_missing_run_is_a_note_once(runs, draw, tmp_path):
   assert len(_calls(tmp_path)) == 1
 
 
-def test_what_failed_is_a_note_and_tried_again(runs, draw, tmp_path):
+def test_a_failed_drawing_becomes_a_note_and_is_retried(runs, draw, tmp_path):
   for _ in range(2):
     assert draw(runs, failures=['No data.']).notes == ('No data.',)
   assert len(_calls(tmp_path)) == 2
 
 
-def test_a_process_that_dies_is_a_note(runs, draw, tmp_path):
+def test_a_killed_drawing_process_becomes_a_note(runs, draw, tmp_path):
   draw(runs)
   os.utime(runs[_TWO] / 'DONE', (2000, 2000))
   code = "import sys; print('so'); print('out of memory'); sys.exit(3)"
@@ -149,7 +149,9 @@ def test_a_process_that_dies_is_a_note(runs, draw, tmp_path):
   assert len(_calls(tmp_path)) == 2
 
 
-def test_pictures_outlive_weights(runs, draw, tmp_path, monkeypatch):
+def test_pictures_stay_if_weights_are_deleted(
+  runs, draw, tmp_path, monkeypatch
+):
   monkeypatch.setattr(
     pictures,
     '_deleted',
@@ -177,7 +179,7 @@ def test_a_run_without_checkpoints_starts_no_process(runs, tmp_path):
   assert not (tmp_path / 'figures').exists()
 
 
-def test_the_stamp_says_of_which_runs_it_is(runs, draw, tmp_path):
+def test_the_stamp_names_its_runs(runs, draw, tmp_path):
   draw(runs)
   stamp = json.loads((tmp_path / 'figures/figure9.drawn.json').read_text())
   assert stamp['version'] == pictures.VERSION

@@ -83,7 +83,9 @@ def test_images_are_those_of_the_first_classification(run):
   assert len(inspected_run.held_out_images(run, 50)[0]) == 40
 
 
-def test_without_such_an_evaluation_it_is_said(masked, tmp_path):
+def test_a_run_without_a_classification_evaluation_is_an_error(
+  masked, tmp_path
+):
   with pytest.raises(
     ValueError, match=r"no evaluation of classification.*\['test'\]"
   ):
@@ -159,7 +161,9 @@ def test_predicted_colours_are_drawn(masked, tmp_path):
   assert (parts['image'].to_numpy() != parts['prediction'].to_numpy()).any()
 
 
-def test_what_cannot_be_drawn_is_said_beside_what_can(run, masked, tmp_path):
+def test_panels_that_fail_are_reported_and_others_are_drawn(
+  run, masked, tmp_path
+):
   stamp, table = _answer(
     tmp_path,
     ('attention_distance', 'A', str(tmp_path / 'nowhere'), 4),
@@ -176,9 +180,7 @@ def test_what_cannot_be_drawn_is_said_beside_what_can(run, masked, tmp_path):
   assert 'masked patches of run of D: ' in texts
 
 
-def test_what_is_no_mistake_of_the_user_is_named_too(
-  run, tmp_path, monkeypatch
-):
+def test_unexpected_errors_are_reported_too(run, tmp_path, monkeypatch):
   def broken(workdir, count):
     raise KeyError('embedding')
 
@@ -210,7 +212,7 @@ def _measured(kind, title, shown):
   return weights_drawing.Measured(kind, title, shown, pd.DataFrame())
 
 
-def test_tilings_say_what_each_is_of():
+def test_tiled_panels_have_titles():
   tiles = np.ones((2, 2, 2, 2))
   names = ('7 epochs', '14 epochs')
   figure = weights_drawing.compose(

@@ -19,7 +19,7 @@ POINTS_5 = {
 }
 
 
-def test_figure_5_has_its_families_in_two_panels():
+def test_figure_5_shows_its_families_in_two_panels():
   figure = plots.figure5(POINTS_5, numbers.FIGURES['figure5'])
   left, right = figure.axes
   assert [axes.get_title() for axes in figure.axes] == ['Average-5', 'ImageNet']
@@ -45,7 +45,7 @@ def test_figure_5_has_its_families_in_two_panels():
   ]
 
 
-def test_figure_5s_panels_are_those_of_other_data_if_there_are_any():
+def test_panels_of_figure_5_follow_the_data_sets_of_the_points():
   points = {'run': ('Hybrid', 1e-6, {'digits': drawn.number(90.0)})}
   figure = plots.figure5(points, numbers.FIGURES['figure5'])
   assert [axes.get_title() for axes in figure.axes] == ['digits']
@@ -53,7 +53,7 @@ def test_figure_5s_panels_are_those_of_other_data_if_there_are_any():
   assert drawn.legend(figure) == ['Hybrid']
 
 
-def test_figure_5s_rows_are_its_points():
+def test_figure_5_csv_rows_match_its_points():
   paper = numbers.FIGURES['figure5'][:1]
   assert drawn.csv(plots.figure5_rows(POINTS_5, paper)) == [
     drawn.HEADER,
@@ -66,7 +66,7 @@ def test_figure_5s_rows_are_its_points():
   ]
 
 
-def test_figure_5_names_families_that_it_does_not_have():
+def test_figure_5_refuses_unknown_families():
   with pytest.raises(ValueError, match="'CNN'; expected some of Transformer, "):
     plots.figure5({'run': ('CNN', 1.0, {})})
 
@@ -104,7 +104,7 @@ def test_figure_8_has_a_line_for_each_dimension_that_is_scaled():
   assert drawn.legend(figure) == ['All', 'Width']
 
 
-def test_figure_8s_rows_are_its_points():
+def test_figure_8_csv_rows_match_its_points():
   paper = (Point('All', 1.0, Value(0.3, note='read'), 'ImageNet 5shot'),)
   rows = plots.figure8_rows({('All', 1.0): POINTS_8['All', 1.0]}, paper)
   assert drawn.csv(rows) == [
@@ -115,7 +115,7 @@ def test_figure_8s_rows_are_its_points():
   ]
 
 
-def test_figure_8_names_dimensions_that_it_does_not_have():
+def test_figure_8_refuses_unknown_dimensions():
   with pytest.raises(ValueError, match="'Heads'; expected some of All, Depth"):
     plots.figure8({('Heads', 1.0): {}})
 
@@ -129,7 +129,7 @@ POINTS_13 = {
 }
 
 
-def test_figure_13_is_over_compute_and_over_speed():
+def test_figure_13_has_panels_over_compute_and_speed():
   figure = plots.figure13(POINTS_13, numbers.FIGURES['figure13'])
   left, right = figure.axes
   assert left.get_xlabel() == 'Pre-training compute (exaFLOPs)'
@@ -163,7 +163,7 @@ def test_figure_13_without_speeds_says_so_and_keeps_the_other_axis():
   assert any(t.get_text() for t in figure.axes[0].get_yticklabels())
 
 
-def test_figure_13s_rows_are_its_points():
+def test_figure_13_csv_rows_match_its_points():
   paper = numbers.FIGURES['figure13'][4:5]
   points = {'Axial-ViT-B/32': POINTS_13['Axial-ViT-B/32']}
   assert drawn.csv(plots.figure13_rows(points, paper)) == [

@@ -26,7 +26,7 @@ ALL = {
 
 
 @pytest.mark.parametrize('name', ALL)
-def test_without_results_there_are_axes_that_say_so(name):
+def test_empty_figures_say_no_results_yet(name):
   _, options = ALL[name]
   figure = getattr(plots, name)({}, **options)
   assert drawn.texts(figure) == [['no results yet']] * len(PANELS[name])
@@ -51,7 +51,7 @@ PAPERS = {
 
 
 @pytest.mark.parametrize('name', ALL)
-def test_points_of_the_paper_are_drawn_unless_told_otherwise(name):
+def test_points_of_the_paper_are_drawn_unless_overlay_is_off(name):
   data, options = ALL[name]
   for overlay in (True, False):
     figure = getattr(plots, name)(
@@ -63,7 +63,7 @@ def test_points_of_the_paper_are_drawn_unless_told_otherwise(name):
 
 
 @pytest.mark.parametrize('panel', ['ImageNet 5shot', 'Average 5shot'])
-def test_the_legend_shows_ours_where_both_are_drawn(panel):
+def test_the_legend_prefers_our_marker_to_the_papers(panel):
   points = {('Width', 1.0): {'ImageNet 5shot': NUMBER}}
   paper = [
     Point('Width', 2.0, Value(0.5), panel),
@@ -98,7 +98,7 @@ def test_points_of_the_paper_are_rings_around_ours():
 
 
 @pytest.mark.parametrize('name', ALL)
-def test_figures_are_written_with_nothing_cut_off(name, tmp_path):
+def test_saved_figures_are_not_cropped(name, tmp_path):
   data, options = ALL[name]
   options = {**options, 'paper': numbers.FIGURES[name]}
   figure = getattr(plots, name)(data, **options)

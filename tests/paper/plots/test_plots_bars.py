@@ -44,7 +44,7 @@ def test_figure_2_has_a_bar_for_each_model_and_group():
   assert drawn.legend(figure) == ['A', 'B', 'C', 'paper']
 
 
-def test_figure_2s_axes_begin_below_the_lowest_bar():
+def test_axes_of_figure_2_begin_below_the_lowest_bar():
   bottom, top = plots.figure2(BARS).axes[0].get_ylim()
   assert 0 < bottom < 60
   assert 72 + math.sqrt(8) < top < 80
@@ -52,7 +52,7 @@ def test_figure_2s_axes_begin_below_the_lowest_bar():
   assert plots.figure2(BARS).axes[1].get_ylim() == pytest.approx((77.5, 80.6))
 
 
-def test_figure_2s_rows_are_its_bars():
+def test_figure_2_csv_rows_match_its_bars():
   assert drawn.csv(plots.figure2_rows(BARS, PAPERS_BARS)) == [
     drawn.HEADER,
     'ours,VTAB (19 tasks),A,,VTAB (19 tasks),72.0,2.8284271247461903,2,'
@@ -64,6 +64,6 @@ def test_figure_2s_rows_are_its_bars():
   ]
 
 
-def test_figure_2_names_groups_that_it_does_not_have():
+def test_figure_2_refuses_unknown_groups():
   with pytest.raises(ValueError, match=r"'natural'; expected .*Natural, Spec"):
     plots.figure2({'A': {'natural': drawn.number(1.0)}})

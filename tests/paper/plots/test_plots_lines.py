@@ -37,7 +37,7 @@ def _area(axes):
   ]
 
 
-def test_figure_3_has_vits_as_lines_with_larger_markers_of_larger_models():
+def test_figure_3_draws_vits_as_lines_with_markers_by_model_size():
   figure = plots.figure3(POINTS_3, data=DATA)
   axes = figure.axes[0]
   assert axes.get_xlabel() == 'Pre-training data'
@@ -68,7 +68,7 @@ def test_figure_3_shades_between_the_worst_and_the_best_bit():
   ]
 
 
-def test_figure_3s_area_has_a_gap_where_data_are_missing():
+def test_the_shaded_area_of_figure_3_has_a_gap_for_missing_data():
   points = {('BiT-R50x1', name): drawn.number(80.0) for name in DATA[::2]}
   axes = plots.figure3(points, data=DATA).axes[0]
   assert _area(axes) == [
@@ -77,7 +77,7 @@ def test_figure_3s_area_has_a_gap_where_data_are_missing():
   ]
 
 
-def test_figure_3_has_the_papers_points_beside_ours_if_told_to():
+def test_figure_3_shows_the_papers_points_on_request():
   paper = numbers.FIGURES['figure3']
   figure = plots.figure3(POINTS_3, data=DATA, paper=paper)
   heights = [y for _, y in drawn.paper(figure.axes[0])]
@@ -94,7 +94,7 @@ def test_figure_3_has_the_papers_points_beside_ours_if_told_to():
   assert without.axes[0].get_ylim()[1] < 88.04 < figure.axes[0].get_ylim()[1]
 
 
-def test_figure_3s_names_of_data_do_not_touch():
+def test_data_labels_of_figure_3_do_not_overlap():
   for data in (DATA, ('500 digits', '1000 digits', 'shapes', 'textures', 'x')):
     figure = plots.figure3({('A', data[0]): drawn.number(1.0)}, data=data)
     figure.draw_without_rendering()
@@ -107,7 +107,7 @@ def test_figure_3s_names_of_data_do_not_touch():
       assert all(a.x1 + 5 < b.x0 for a, b in itertools.pairwise(boxes))
 
 
-def test_figure_3s_rows_are_its_points():
+def test_figure_3_csv_rows_match_its_points():
   points = dict([*POINTS_3.items()][:2])
   paper = numbers.FIGURES['figure3'][:1]
   assert drawn.csv(plots.figure3_rows(points, data=DATA, paper=paper)) == [
@@ -118,7 +118,7 @@ def test_figure_3s_rows_are_its_points():
   ]
 
 
-def test_figure_3_names_data_without_a_place():
+def test_figure_3_refuses_unknown_data():
   with pytest.raises(ValueError, match=r"'JFT-300M'; expected some of ImageN"):
     plots.figure3(POINTS_3, data=DATA[:2])
 
@@ -132,7 +132,7 @@ POINTS_4 = {
 }
 
 
-def test_figure_4_is_lines_over_a_logarithm_of_images():
+def test_figure_4_draws_lines_over_the_logarithm_of_images():
   paper = (Point('BiT-R50x1', 9e6, Value(36.0, note='read')),)
   figure = plots.figure4(POINTS_4, paper=paper)
   axes = figure.axes[0]
@@ -156,7 +156,7 @@ def test_figure_4_is_lines_over_a_logarithm_of_images():
   assert drawn.legend(figure) == ['ViT-B/32', 'BiT-R50x1', 'paper']
 
 
-def test_figure_4s_rows_are_its_points():
+def test_figure_4_csv_rows_match_its_points():
   assert drawn.csv(plots.figure4_rows(POINTS_4)) == [
     drawn.HEADER,
     'ours,,ViT-B/32,,30000000,41.0,1.4142135623730951,2,run0; run1',
@@ -165,7 +165,7 @@ def test_figure_4s_rows_are_its_points():
   ]
 
 
-def test_a_logarithmic_axis_has_no_place_for_zero():
+def test_zero_is_refused_on_a_logarithmic_axis():
   with pytest.raises(ValueError, match='x is 0, expected more than 0'):
     plots.figure4({('ViT-B/32', 0): drawn.number(40.0)})
 
@@ -197,7 +197,7 @@ def test_figure_9_has_a_curve_for_each_head_and_rate():
   assert drawn.legend(figure) == ['CLS-Token, lr=8e-4', 'GAP, lr=3e-4', 'paper']
 
 
-def test_figure_9s_rows_are_its_points():
+def test_figure_9_csv_rows_match_its_points():
   assert drawn.csv(plots.figure9_rows(CURVES)) == [
     drawn.HEADER,
     'ours,,"CLS-Token, lr=8e-4",,1,30.0,,1,run0',

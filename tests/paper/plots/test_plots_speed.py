@@ -32,7 +32,7 @@ def test_figure_12_has_a_panel_for_speed_and_one_for_the_batch():
   assert drawn.legend(figure) == ['ViT-B/32', 'BiT-R50x1']
 
 
-def test_figure_12_says_what_a_number_is_of():
+def test_figure_12_labels_name_the_unit():
   speed, batch = plots.figure12(MEASURED, unit='device').axes
   assert speed.get_ylabel() == 'Peak speed (images/s/device)'
   assert batch.get_ylabel() == 'Largest batch that fits a device'
@@ -44,7 +44,7 @@ def test_figure_12_without_measurements_says_so():
   assert drawn.legend(figure) == []
 
 
-def test_figure_12s_rows_are_its_points():
+def test_figure_12_csv_rows_match_its_points():
   assert drawn.csv(plots.figure12_rows(MEASURED)) == [
     drawn.HEADER,
     'ours,left,ViT-B/32,,64,2000.0,,1,',

@@ -137,11 +137,13 @@ def _more_data_help(
     model: (points.get((model, few)), points.get((model, many)))
     for model in models
   }
-  told = '; '.join(
+  changes = '; '.join(
     f'{model} {text(least, 2)} to {text(most, 2)}'
     for model, (least, most) in ends.items()
   )
-  evidence = f'{_UNIT}, from {few / 1e6:g}M images to {many / 1e6:g}M: {told}.'
+  evidence = (
+    f'{_UNIT}, from {few / 1e6:g}M images to {many / 1e6:g}M: {changes}.'
+  )
   gains = [
     (sign / len(ends), number)
     for least, most in ends.values()
@@ -208,13 +210,13 @@ def _compute(resnet: str, computes: Mapping[str, float], unit: str) -> str:
   compared = (resnet, VIT)
   if not {*compared} <= {*computes}:
     return ''
-  said = ', '.join(
+  listed = ', '.join(
     f'{model} {computes[model]:,.3g} {unit}' for model in compared
   )
   ratio = computes[VIT] / computes[resnet]
   return (
-    f' Compute of these runs: {said}; the ViT has {ratio:.2g} times that of the'
-    ' ResNet.'
+    f' Compute of these runs: {listed}; the ViT has {ratio:.2g} times that of'
+    ' the ResNet.'
   )
 
 
@@ -225,20 +227,22 @@ def _pairs(
   other: str,
   others: tuple[Number | None, Number | None],
 ) -> str:
-  said = '; '.join(
+  pairs = '; '.join(
     _pair(count, one, a, other, b)
     for count, a, b in zip(images, ones, others, strict=True)
   )
-  return f'{_UNIT}: {said}.'
+  return f'{_UNIT}: {pairs}.'
 
 
 def _pair(
   images: int, one: str, a: Number | None, other: str, b: Number | None
 ) -> str:
-  said = f'{images / 1e6:g}M images: {one} {text(a, 2)}, {other} {text(b, 2)}'
+  evidence = (
+    f'{images / 1e6:g}M images: {one} {text(a, 2)}, {other} {text(b, 2)}'
+  )
   if a is not None and b is not None:
-    said += f', difference {a.mean - b.mean:+.2f}'
-  return said
+    evidence += f', difference {a.mean - b.mean:+.2f}'
+  return evidence
 
 
 def _listed(words: Sequence[str]) -> str:

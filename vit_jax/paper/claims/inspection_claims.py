@@ -141,7 +141,7 @@ def hybrids_look_less_locally(
     hybrid: _early(hybrid, of_hybrid),
     vit: _early(vit, of_vit),
   }
-  said = [
+  averages = [
     f'{model} {number.mean:.1f} ± {number.std or 0:.1f} px'
     f' ({len(number.values)} heads)'
     for model, number in numbers.items()
@@ -150,7 +150,7 @@ def hybrids_look_less_locally(
     statement,
     claims.compare(numbers[hybrid], numbers[vit]),
     f'Mean distance in the first {_early_blocks(of_vit)} of'
-    f' {len(of_vit.heads)} blocks: {", ".join(said)}; uniform attention'
+    f' {len(of_vit.heads)} blocks: {", ".join(averages)}; uniform attention'
     f' {of_vit.uniform:.1f} px. There is one run of each model: the spread is'
     ' over heads.',
   )

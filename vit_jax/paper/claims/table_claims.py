@@ -20,8 +20,8 @@ def adam_is_better(
   for model in models:
     adam, sgd = (found[model, optimizer] for optimizer in ('Adam', 'SGD'))
     answers.append(compare(adam, sgd, parts=len(models)))
-    said = [text(number, 2, 'pre-training') for number in (adam, sgd)]
-    evidence.append(f'{model}: Adam {said[0]}, SGD {said[1]}')
+    means = [text(number, 2, 'pre-training') for number in (adam, sgd)]
+    evidence.append(f'{model}: Adam {means[0]}, SGD {means[1]}')
   return [
     Claim(
       'Pre-training with Adam transfers better than with SGD, on average over'

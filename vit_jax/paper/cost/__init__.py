@@ -39,8 +39,8 @@ def compute_of(results: Results, run: Pretraining) -> float | None:
 
   Args:
     results: their scale chooses the unit from `UNITS`.
-    run: the pre-training; in miniature, the model and the images of its own
-      config are counted.
+    run: the pre-training; in miniature, the model and the images of its config
+      are counted.
 
   Returns:
     None for a run in miniature that is not finished.

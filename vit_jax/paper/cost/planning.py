@@ -162,7 +162,7 @@ def compile_missing(
     directory: of `plan.json`.
     topology: one slice, such as `v3:16x16` or `v3-512`.
     say: receives lines on the progress.
-    planner: None: `vit_jax.plan`, in a process of its own for each run.
+    planner: None: `vit_jax.plan`, in a separate process for each run.
 
   Returns:
     The slice, as plans name it.
@@ -227,10 +227,10 @@ def _plan(words: Sequence[str]) -> dict[str, Any]:
   )
   if found.returncode:
     # The command's own error, or else the last line that it printed.
-    _, said, why = f'\n{found.stderr}'.rpartition('\nerror: ')
+    _, has_error, why = f'\n{found.stderr}'.rpartition('\nerror: ')
     lines = found.stderr.strip().splitlines()[-1:]
     raise ValueError(
-      why.strip() if said else ''.join(lines) or f'exit {found.returncode}'
+      why.strip() if has_error else ''.join(lines) or f'exit {found.returncode}'
     )
   return json.loads(found.stdout.strip().splitlines()[-1])
 

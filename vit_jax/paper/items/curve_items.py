@@ -106,7 +106,7 @@ def figure4() -> Item:
       [
         _COUNTS[results.scale],
         'The paper does not say how long it trained on parts of the data; here'
-        ' it is as many steps as on all images.',
+        ' the number of steps is the same as on all images.',
       ],
     )
 
@@ -238,7 +238,7 @@ def figure13() -> Item:
 def _computes(results: Results, models: Sequence[str]) -> dict[str, float]:
   """Returns the compute of models' runs on all images in Figure 4, if known.
 
-  Runs on parts of the images take as many steps.
+  Runs on parts of the images take the same number of steps.
   """
   found = {model: cost.compute_of(results, _run(model)) for model in models}
   return {model: number for model, number in found.items() if number}
@@ -286,9 +286,9 @@ def _section(
   title: str,
   caption: str,
   pictures: pathlib.Path,
-  said: Sequence[Claim] = (),
+  answers: Sequence[Claim] = (),
   notes: Sequence[str] = (),
   missing: Sequence[str] = (),
 ) -> Section:
   picture = Picture(title, f'{pictures.name}/{name}', caption)
-  return Section(name, title, (picture, *said), notes=notes, missing=missing)
+  return Section(name, title, (picture, *answers), notes=notes, missing=missing)

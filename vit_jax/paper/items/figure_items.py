@@ -17,11 +17,11 @@ _VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
 # The paper does not name Figure 3's BiT models; these are Table 6's smallest
 # and largest with 7 epochs.
 _BITS = ('BiT-R50x1', 'BiT-R152x2')
-# The number of pre-trainings that claims need. All models have as many on
-# ImageNet, which is small. On JFT-300M, the following (model, epochs) have as
-# many. Most are also runs of Figure 4 or Tables 7 and 8. Figure 5's smallest
+# Claims need three pre-trainings of a model. All models have three on
+# ImageNet, which is small. On JFT-300M, the following (model, epochs) have
+# three. Most are also runs of Figure 4 or Tables 7 and 8. Figure 5's smallest
 # hybrid is compared with ViT-B/32 and ViT-L/32, which have less and more
-# compute. In miniature, two more have as many: Figure 3's best ViT, and the
+# compute. In miniature, two more have three: Figure 3's best ViT, and the
 # ResNet below ViT-B/32 in Figure 5.
 _SEEDS = 3
 _SEVERAL = tuple((model, 7) for model in ('ViT-B/32', 'ViT-L/32', *_BITS))
@@ -193,7 +193,7 @@ def _section(
   title: str,
   caption: str,
   pictures: pathlib.Path,
-  said: Sequence[Claim],
+  answers: Sequence[Claim],
 ) -> Section:
   picture = Picture(title, f'{pictures.name}/{name}', caption)
-  return Section(name, title, (picture, *said))
+  return Section(name, title, (picture, *answers))

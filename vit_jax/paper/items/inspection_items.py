@@ -46,7 +46,7 @@ def figure6() -> Item:
 def figure7() -> Item:
   """Filters, position embeddings and attention distances (Section 4.5)."""
 
-  def said(drawn: Drawn) -> Sequence[Claim]:
+  def answer_claims(drawn: Drawn) -> Sequence[Claim]:
     found = _distances(drawn, 'ViT-L/16')
     return [
       claims.grows_with_depth('ViT-L/16', found),
@@ -61,13 +61,13 @@ def figure7() -> Item:
       Panel('position_similarity', 'ViT-L/32', _LARGE_32),
       Panel('attention_distance', 'ViT-L/16', _LARGE, _IMAGES),
     ],
-    'Filters and position embeddings are of ViT-L/32; attention distances are'
-    f" of ViT-L/16, means over {_IMAGES} images. The paper's finding: filters"
-    ' are a plausible basis of the structure of patches; patches that are near,'
-    ' or in the same row or column, have similar position embeddings; the'
-    ' distance grows with the depth, and some heads look far already in the'
+    'Filters and position embeddings belong to ViT-L/32; attention distances'
+    f" to ViT-L/16, as means over {_IMAGES} images. The paper's finding:"
+    ' filters are a plausible basis of the structure of patches; patches that'
+    ' are near, or in the same row or column, have similar position embeddings;'
+    ' the distance grows with the depth, and some heads look far already in the'
     ' first blocks.',
-    said,
+    answer_claims,
   )
 
 
@@ -111,7 +111,7 @@ def figure11() -> Item:
   """Attention distance of a ViT and a hybrid (D.7)."""
   hybrid, vit = 'R50+ViT-L/16', 'ViT-L/16'
 
-  def said(drawn: Drawn) -> Sequence[Claim]:
+  def answer_claims(drawn: Drawn) -> Sequence[Claim]:
     of_hybrid, of_vit = (_distances(drawn, name) for name in (hybrid, vit))
     return [claims.hybrids_look_less_locally(hybrid, of_hybrid, vit, of_vit)]
 
@@ -125,7 +125,7 @@ def figure11() -> Item:
     f"Means over {_IMAGES} images. The paper's finding: early blocks of the"
     " hybrid attend less locally, because the ResNet before them does a ViT's"
     ' local attention already.',
-    said,
+    answer_claims,
   )
 
 
@@ -145,7 +145,7 @@ def _item(
   title: str,
   panels: Sequence[Panel],
   caption: str,
-  said: Callable[[Drawn], Sequence[Claim]] = lambda drawn: (),
+  answer_claims: Callable[[Drawn], Sequence[Claim]] = lambda drawn: (),
 ) -> Item:
   """Makes an item that is one picture.
 
@@ -154,7 +154,8 @@ def _item(
     title: of the item.
     panels: see `pictures.draw`.
     caption: below the picture.
-    said: returns the paper's claims about the picture, with our answers.
+    answer_claims: returns the paper's claims about the picture, with our
+      answers.
   """
 
   def render(results: Results, folder: pathlib.Path) -> Section:
@@ -165,7 +166,11 @@ def _item(
     positions = any(panel.kind == 'position_similarity' for panel in panels)
     notes = (_MINI_POSITIONS,) if positions and not results.comparable else ()
     return Section(
-      name, title, (*blocks, *said(drawn)), notes=notes, missing=drawn.notes
+      name,
+      title,
+      (*blocks, *answer_claims(drawn)),
+      notes=notes,
+      missing=drawn.notes,
     )
 
   nodes = tuple(dict.fromkeys(panel.node for panel in panels))

@@ -80,9 +80,9 @@ def figure8() -> Item:
       plots.figure8_rows(points, paper),
     )
     picture = Picture(title, f'{pictures.name}/figure8', _CAPTION)
-    said = curve_claims.depth_helps(depths)
+    claim = curve_claims.depth_helps(depths)
     notes = _NOTES if results.comparable else (*_NOTES, _MINI_NOTE)
-    return Section('figure8', title, (picture, said), notes=notes)
+    return Section('figure8', title, (picture, claim), notes=notes)
 
   return Item(
     'figure8',

@@ -240,7 +240,7 @@ def _pretraining() -> Shown:
   ], [
     'Epochs are the default; if the paper prints two, epochs=N selects the'
     ' other one. ResNets have no dropout, which counts as 0.',
-    f'Gradients are clipped on {", ".join(clipped) or "no data"}.',
+    f'Pre-training on {", ".join(clipped) or "no data set"} clips gradients.',
   ]
 
 

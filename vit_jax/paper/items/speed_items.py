@@ -28,10 +28,10 @@ def figure12() -> Item:
 
 
 def _measure(scale: str, folder: pathlib.Path) -> None:
-  """Measures the local device, in a process of its own.
+  """Measures the local device, in a separate process.
 
-  At the paper's scale, a CPU would take days and is of no interest. Then the
-  TPU compiler, if it is installed, estimates a TPU v3 core instead.
+  At the paper's scale, a CPU would take days, so the TPU compiler, if it is
+  installed, estimates a TPU v3 core instead.
 
   Raises:
     ValueError: measuring failed, or there is neither accelerator nor compiler.

@@ -136,12 +136,12 @@ def _table_item(
     }
     columns = (*paper.columns, *(key for key in added if key in shown))
     table = Table(paper.title, paper.rows, columns, found, digits)
-    told = [
+    all_notes = [
       *notes(results),
       *(follows[key].note for key in follows if key in shown),
     ]
     return Section(
-      paper.name, paper.title, (table, *claim(results)), notes=told
+      paper.name, paper.title, (table, *claim(results)), notes=all_notes
     )
 
   nodes = [node for wanted in cells.values() for node in wanted.nodes]
@@ -251,7 +251,7 @@ def table7() -> Item:
     )
   }
 
-  def said(results: Results) -> list[Claim]:
+  def answer_claims(results: Results) -> list[Claim]:
     return table_claims.adam_is_better(
       {
         of: averages.average5_transfers(results, starts[column])
@@ -274,7 +274,7 @@ def table7() -> Item:
       for column, runs in starts.items()
     },
     others={'Average': average},
-    claim=said,
+    claim=answer_claims,
   )
 
 
@@ -300,9 +300,9 @@ def table8() -> Item:
       for place, starts in asked_of[results.scale].items()
     }
     table = Table(paper.title, paper.rows, paper.columns, cells, digits=5)
-    said = table_claims.positions_matter(table)
+    answers = table_claims.positions_matter(table)
     notes = () if results.comparable else (_MINI_8,)
-    return Section(paper.name, paper.title, (table, *said), notes=notes)
+    return Section(paper.name, paper.title, (table, *answers), notes=notes)
 
   nodes = {
     scale: tuple(node for starts in places.values() for node in starts)

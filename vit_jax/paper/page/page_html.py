@@ -49,7 +49,9 @@ def html(
   body = '\n'.join(
     [_claims(sections), *(_section(section, folder) for section in sections)]
   )
-  said = '\n'.join(f'<p class="about">{escape(text)}</p>' for text in about)
+  paragraphs = '\n'.join(
+    f'<p class="about">{escape(text)}</p>' for text in about
+  )
   return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -64,7 +66,7 @@ def html(
 <header>
 <h1>{escape(title)}</h1>
 {_facts(facts)}
-{said}
+{paragraphs}
 </header>
 <nav aria-label="Contents">
 {_contents(sections)}
@@ -155,9 +157,9 @@ def _section(section: report.Section, folder: epath.Path) -> str:
       blocks.append(_picture(block, parts.heading(section, block), folder))
     else:
       blocks.append(_claim(block))
-  if said := parts.notes(section):
-    notes = ''.join(f'<li>{escape(note)}</li>\n' for note in said)
-    blocks.append(f'<ul class="notes">\n{notes}</ul>')
+  if notes := parts.notes(section):
+    listed = ''.join(f'<li>{escape(note)}</li>\n' for note in notes)
+    blocks.append(f'<ul class="notes">\n{listed}</ul>')
   if section.runs:
     blocks.append(_runs(section.runs))
   word = parts.status(section).word

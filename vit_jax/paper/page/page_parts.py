@@ -24,7 +24,7 @@ STATUSES = {COMPLETE: '●', PARTLY: '◐', MISSING: '○', NOT_MEASURED: DASH}
 
 CLAIMS = 'Claims of the paper'  # The heading of the list of claims.
 RUN_COLUMNS = ('Run', 'Config', 'Device hours', 'Commit', 'Finished')
-# Blocks with a title of their own.
+# Blocks that have a title.
 Block = report.Table | report.Settings | report.Picture
 # Blocks that are never missing: a picture is drawn from whatever is known.
 _ALWAYS_THERE = (report.Picture, report.Settings)
