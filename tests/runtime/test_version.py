@@ -20,7 +20,7 @@ def test_devices(monkeypatch, ask, said):
   assert said in version.devices(patience=0.5 if 'sleep' in ask else 30)
 
 
-def test_a_driver_that_fails_is_one_line(monkeypatch):
+def test_a_failing_driver_is_reported_in_one_line(monkeypatch):
   monkeypatch.setattr(
     version,
     '_ASK',
@@ -31,6 +31,6 @@ def test_a_driver_that_fails_is_one_line(monkeypatch):
   assert version.devices() == 'unknown: RuntimeError: no chip'
 
 
-def test_without_an_interpreter(monkeypatch):
+def test_a_missing_interpreter_is_reported(monkeypatch):
   monkeypatch.setattr('sys.executable', '/nowhere/python')
   assert version.devices().startswith('unknown: [Errno 2]')
