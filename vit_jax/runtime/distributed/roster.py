@@ -117,7 +117,7 @@ class Roster:
     """
     names = ('process_id', 'host', 'pid', 'identity', 'nonce')
     peer = Peer(**{name: hello[name] for name in names}, seen=now)
-    if mismatch := self._mismatch(peer, hello):
+    if mismatch := self._find_mismatch(peer, hello):
       # A stranger could send any number of these, so their number is limited.
       if len(self._sent_away) < self.num_processes:
         self._sent_away[peer.nonce] = peer.process_id, mismatch
@@ -130,7 +130,8 @@ class Roster:
     self._last_came = now
     return peer
 
-  def _mismatch(self, peer: Peer, hello: Mapping[str, Any]) -> str:
+  def _find_mismatch(self, peer: Peer, hello: Mapping[str, Any]) -> str:
+    """Returns why a process does not belong to the run; '' if it does."""
     if hello['protocol'] != PROTOCOL:
       return f'Another version of this program runs as {peer}.'
     if hello['num_processes'] != self.num_processes:
