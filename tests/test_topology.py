@@ -92,7 +92,7 @@ def test_runtime_versions():
 
 
 def test_the_error_for_an_unknown_slice_lists_its_generation():
-  with pytest.raises(ValueError, match=r"'v3-500' is no TPU slice") as error:
+  with pytest.raises(ValueError, match="'v3-500' is not a known TPU") as error:
     topology.parse('v3-500')
   assert 'v3-512 (v3:16x16)' in str(error.value)
   assert 'v4' not in str(error.value)
@@ -103,7 +103,7 @@ def test_the_error_for_an_unknown_slice_lists_its_generation():
 
 @pytest.mark.parametrize('text', ['', 'a100-8', 'v3', '512', 'V3-512'])
 def test_the_error_for_an_invalid_name_lists_every_slice(text):
-  with pytest.raises(ValueError, match='is no TPU slice') as error:
+  with pytest.raises(ValueError, match='is not a known TPU slice') as error:
     topology.parse(text)
   assert 'v3-512 (v3:16x16)' in str(error.value)
 

@@ -11,7 +11,7 @@
 Face folder, or one of the names in vit_jax/interop/catalog.py, whose file must
 be on this machine. The model and its image size come from the flags, or from
 the files beside the weights, or else from the arrays' names and shapes. An
-array that is missing, left over, misshapen or not finite is an error.
+array that is missing, left over, of the wrong shape or not finite is an error.
 """
 
 import dataclasses

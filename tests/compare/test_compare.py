@@ -94,7 +94,7 @@ def test_names_of_runs(folder):
     'runs/a/first',
     'runs/a/second',
   ]
-  # Neither is lost if the folders have the same name.
+  # Folders of the same name lose no run.
   _run(folder / 'b/a/first', peak=0.1, seed=0, rows=[])
   assert list(compare.find(folder / 'a', folder / 'b/a')) == [
     'a/first',

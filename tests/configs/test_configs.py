@@ -250,7 +250,7 @@ def test_bit_on_imagenet_has_the_settings_of_its_authors():
   vit = pretrain.get_config('ViT-B/16,imagenet2012')
   for key in ('epochs', 'optimizer', 'schedule', 'loss'):
     assert config[key] == vit[key]
-  # On other sets it is Adam, as the paper says (section 4.1, Table 7).
+  # On other data sets, the paper uses Adam (section 4.1, Table 7).
   assert pretrain.get_config('R50x1,imagenet21k').optimizer.name == 'adam'
 
 
@@ -780,7 +780,7 @@ def test_robustness_on_objectnet():
 @pytest.mark.parametrize(
   'argument, message',
   [
-    ('ViT-B/16,real+reel', r"\['reel'\] are no sets to evaluate"),
+    ('ViT-B/16,real+reel', r"\['reel'\] are not sets to evaluate"),
     ('ViT-B/16,objectnet', 'option objectnet=PATH belong together'),
     ('ViT-B/16,real,objectnet=/data', 'option objectnet=PATH belong together'),
   ],

@@ -26,7 +26,7 @@ def _macs(name):
 def test_cost_keeps_its_proportion_within_a_family(row):
   name, _ = row
   if name.startswith('R50+'):
-    return  # Its root, half of its cost, does not shrink in proportion.
+    return  # The ResNet is half of the cost and shrinks less.
   smallest = 'BiT-R50x1' if name.startswith('BiT-') else 'ViT-B/32'
   printed = numbers.COMPUTE[f'{name}, {row[1]} epochs', 'GMACs'].value
   base = numbers.COMPUTE[f'{smallest}, 7 epochs', 'GMACs'].value
@@ -76,7 +76,7 @@ def test_miniatures_support_masked_patch_prediction():
   config_lib.validate(config)
   assert config.loss.name == 'masked_patch'
   assert config.evals.validation.kind == 'masked_patch'
-  # The paper's rates are 2e-4 here and 8e-4 with labels.
+  # The paper's rate is 2e-4 for masked patches and 8e-4 with labels.
   assert config.schedule.peak == pytest.approx(7.5e-4)
   assert config.total_steps == 800
 
@@ -161,7 +161,7 @@ def test_user_data_replaces_the_scenes(user_data):
   assert views['small'].shared(views['whole']) == 16
   assert views['small'].shared(views['part']) == 16
   assert views['whole'].shared(views['task']) == 0
-  # A part has both classes, although the files are sorted by class.
+  # The subset has both classes, although the files are sorted by class.
   assert {views['part'].label(i) for i in range(36)} == {0, 1}
   # Other tasks keep their data.
   assert (
@@ -187,7 +187,7 @@ def test_tasks_are_tested_on_images_not_trained_on(task):
 @pytest.mark.parametrize(
   ('argument', 'message'),
   [
-    ('ViT-B/16,cifar', "'cifar' is no data set here.*cifar100"),
+    ('ViT-B/16,cifar', "'cifar' is not one of its data sets.*cifar100"),
     ('ViT-B/16,jft300m,optimizer=lamb', "optimizer='lamb' .*'adam', 'sgd'"),
     ('ViT-B/16,pets,epochs=3', 'epochs= is for pre-training'),
     ('ViT-S/16,jft300m', "'ViT-S/16' has no miniature.*b, B, L, H"),

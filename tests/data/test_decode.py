@@ -49,7 +49,7 @@ def cmyk_jpeg():
   header += segment(0xC0, struct.pack('>BHHB', 8, 8, 8, 4) + components)
   # Codes of the mean: 00 for a difference of 7 bits, 01 for 8 bits.
   header += segment(0xC4, bytes([0x00, 0, 2] + [0] * 14 + [7, 8]))
-  # The only code of the other coefficients, 0, means that none follow.
+  # The other coefficients have one code, 0: no coefficient follows.
   header += segment(0xC4, bytes([0x10, 1] + [0] * 15 + [0]))
   selectors = b''.join(bytes([i, 0x00]) for i in (1, 2, 3, 4))
   header += segment(0xDA, bytes([4]) + selectors + bytes([0, 63, 0]))

@@ -151,7 +151,7 @@ def test_inception_crop_area_and_aspect():
   assert aspect.min() > 0.75 * 0.99
   assert aspect.max() < 1.33 * 1.01
   assert aspect.mean() == pytest.approx((0.75 + 1.33) / 2, abs=0.01)
-  # All places are equally likely, so the mean is the middle.
+  # All offsets are equally likely, so the mean is the middle.
   assert (top / (480 - height + 1)).mean() == pytest.approx(0.5, abs=0.02)
   assert (left / (640 - width + 1)).mean() == pytest.approx(0.5, abs=0.02)
 

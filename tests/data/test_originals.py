@@ -233,7 +233,7 @@ def test_crops_and_pngs_match_tensorflow(tf, photograph):
 
 
 def _tensorflow_equivalents(tf):
-  """Returns text of an operation -> TensorFlow's equivalent of it."""
+  """Maps the text of each operation to its equivalent in TensorFlow."""
   return {
     'flip': lambda image: tf.image.flip_left_right(image),
     'pad(4)': lambda image: tf.pad(image, [[4, 4], [4, 4], [0, 0]]),
@@ -250,7 +250,7 @@ def _tensorflow_equivalents(tf):
 
 
 class _ZeroDraws:
-  """A generator whose draws make a random operation act."""
+  """A generator that always draws 0, so that random operations act."""
 
   def random(self):
     return 0.0
@@ -267,7 +267,7 @@ def test_operations_that_only_move_pixels_match_tensorflow(tf, photograph):
 
 @pytest.mark.tensorflow
 def test_random_crops_have_the_distribution_of_tensorflow(tf):
-  # The value of the first pixel gives the place of a crop.
+  # The value of a crop's first pixel identifies its offset.
   places = np.arange(40 * 50, dtype=np.int32).reshape(40, 50, 1)
   draw = tf.function(lambda: tf.image.random_crop(places, (32, 32, 1))[0, 0, 0])
   expected = np.array([int(draw()) for _ in range(10_000)])

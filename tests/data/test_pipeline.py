@@ -233,7 +233,7 @@ def test_each_epoch_has_a_different_permutation():
 def test_augmentation_differs_between_epochs_and_seeds():
   view = FakeView(1)
   images = join(train(view, 10))['image'].reshape(40, -1)
-  # There are 5 * 5 places and two directions; 40 draws repeat a few of them.
+  # There are 5 * 5 offsets and two directions; 40 draws repeat a few of them.
   assert len(np.unique(images, axis=0)) > 20
   other = join(train(view, 10, seed=1))['image'].reshape(40, -1)
   assert (images != other).any(axis=1).mean() > 0.8

@@ -96,13 +96,13 @@ def test_shared_counts_equal_those_of_sets(monkeypatch):
 
 
 def test_may_overlap_is_false_only_for_disjoint_selections():
-  said = []
+  answers = []
   for one, other in _pairs():
-    said.append(one.may_overlap(other))
-    assert other.may_overlap(one) is said[-1]
-    if not said[-1]:
+    answers.append(one.may_overlap(other))
+    assert other.may_overlap(one) is answers[-1]
+    if not answers[-1]:
       assert not _number_shared(one, other), (one, other)
-  assert {True, False} == set(said)
+  assert {True, False} == set(answers)
 
 
 def test_large_selections_are_compared_without_listing_records():
@@ -116,9 +116,9 @@ def test_large_selections_are_compared_without_listing_records():
   assert subset.shared(resolve('shuffled(train)[98%:]')) == 0
   # These are counted: about 300 of 1000.
   assert 240 < subset.shared(resolve('train[:1000]')) < 360
-  # These are not counted, so the bound is all of them.
+  # These are too many to count, so the bound is their number.
   assert subset.shared(resolve('train[:5_000_000]')) == 5_000_000
-  # The bound of each term is all of the term.
+  # The bound of each term is the term's number of records.
   several = resolve('shuffled(train)[:2_000_000]+test')
   assert several.shared(resolve('train[:5_000_000]')) == 2_000_000
   assert subset.place(89_999_999)[0] == 'train'

@@ -275,7 +275,7 @@ from vit_jax.data import open_files
 own, hard, files = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (own, hard))
 try:
-  open_files.allow(files, 'The shards of it')
+  open_files.allow(files, 'The shards')
 except ValueError as error:
   print(error)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -99,7 +99,7 @@ def _evaluate(source, scale=1.0, **options):
 
 @pytest.fixture
 def logged(monkeypatch):
-  """Returns the lines of the log, whatever handlers other tests have set."""
+  """Returns the lines of the log, even if other tests have set handlers."""
   lines = []
   for level in ('info', 'warning'):
     monkeypatch.setattr(
@@ -139,7 +139,7 @@ def test_the_number_of_devices_does_not_change_the_metrics():
 def test_the_weights_of_the_state_are_used():
   source = Scenes({'train': 50, 'test': 37})
   zero = _evaluate(source, scale=0.0)
-  # All features are equal, so that it always predicts the first class.
+  # All features are equal, so the first class is always predicted.
   assert zero['5shot/accuracy'] == pytest.approx(10 / 37)
   message = r'^evals\.few_shot: the features of 20 of 20 images are not finite'
   with pytest.raises(ValueError, match=message):
@@ -273,7 +273,7 @@ def test_one_process_reads_the_labels(monkeypatch):
   expected = dict(evaluator.run(_state(), lambda: calls.append(1)))
   sent = evaluator._drawn
   assert [len(seed) for seed in sent] == [CLASSES, CLASSES]
-  # The process sends no more images than the most shots.
+  # Each class has only the images of the largest number of shots.
   assert {len(order) for seed in sent for order in seed} == {5}
   other = _evaluator(source)
   read_labels = data.read_labels
@@ -286,7 +286,7 @@ def test_one_process_reads_the_labels(monkeypatch):
   monkeypatch.setattr(
     fewshot.distributed, 'broadcast', lambda x: sent if x is None else x
   )
-  # A call of `on_batch` may wait for the other processes, so that all of them
+  # A call of `on_batch` may wait for the other processes, so all processes
   # must call it equally often.
   monkeypatch.setattr(fewshot.jax, 'process_count', lambda: 2)
   others = []

@@ -14,7 +14,7 @@ from tests.faults.runs import Record, Run
 
 
 def _expect_refusal(run: Run, record: Record, words: str, extra=()) -> None:
-  """The next launch must end with these words, and change no checkpoint."""
+  """Expects the next launch to print `words` and change no checkpoint."""
   before = listing(run.workdir / 'checkpoints')
   with run.copy(extra=extra) as launch:
     launch.wait(launching.FAIL)
@@ -90,7 +90,7 @@ def _change_data(run: Run, record: Record, rng: random.Random) -> None:
   path = run.workdir / 'data.json'
   text = path.read_text()
   record.done += '; other data than before'
-  # The record then says that the run has read other data until now.
+  # The changed record describes other data than the run has read.
   content = json.loads(text)
   digests = content['training data']['contents']
   digests[rng.choice(list(digests))] = 'another'

@@ -1,4 +1,4 @@
-"""Does each kind of fault to a run, and judges the immediate consequences."""
+"""Injects faults into runs, and judges the immediate consequences."""
 
 import random
 import re
@@ -21,7 +21,7 @@ _READY = re.compile(r'Resuming \S+ from|Fresh weights')
 
 
 def interrupt(run: Run, fault: Fault) -> Record | None:
-  """Does a planned fault.
+  """Injects a planned fault.
 
   Returns:
     A record of what was done and found; None if the run finished before.
@@ -123,7 +123,7 @@ def _wait_and_judge(run, launch, record, limit, allowed, struck=None) -> None:
 
 
 def _survivors_limit(launch, victim) -> float:
-  """Returns how many seconds the others may live on without a process."""
+  """Returns how many seconds the other processes may outlive the victim."""
   joined = all(
     _JOINED.search(launch.output(index))
     for index in range(len(launch.processes))
@@ -204,7 +204,7 @@ def _signal(run: Run, record: Record) -> bool:
         time.sleep(0.2)
         launch.send(number, fault.process)
       limit = _AT_ONCE
-      if launch.several:  # A process may end before it has told the others.
+      if launch.several:  # A process may end before it has notified the others.
         allowed.add(_LOST)
         limit = _survivors_limit(launch, None)
     _wait_and_judge(

@@ -33,7 +33,7 @@ def _record(kind, layout=ONE, **values):
 
 
 def _look_at(tmp_path, output, before, now, *, damaged=(), last=0, codes=(0,)):
-  """Returns what `Run.look_at` says of a launch with this output."""
+  """Returns what `Run.look_at` finds in a launch with this output."""
   run = runs.Run('run', ONE, tmp_path)
   run.damaged = set(damaged)
   run.records = [_record('flip', damaged=10), _record('kill-all')]

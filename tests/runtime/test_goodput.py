@@ -133,8 +133,8 @@ def test_compilation_elsewhere_is_not_counted():
     thread = threading.Thread(target=_compile, args=(clock, 8))
     thread.start()
     thread.join()
-    # The first is time that the cache saved; the second is part of another
-    # event.
+    # The first event is time that the cache saved; the second is part of
+    # another event.
     for event in ('compile_time_saved_sec', 'cache_retrieval_time_sec'):
       _compile(clock, 1, f'/jax/compilation_cache/{event}')
     assert _seconds(goodput) == {'steps': 10}
@@ -280,7 +280,7 @@ def test_unknown_category():
 
 
 def test_time_before_the_row_is_known_counts():
-  # The row to go on from is known only after a checkpoint was restored.
+  # The row to continue from is known only after a checkpoint was restored.
   clock = Clock(1000)
   with goodput_lib.Goodput(now=clock, clock=clock) as goodput:
     clock.seconds += 9

@@ -44,7 +44,7 @@ def _is_private(node):
     path[0] in LIBRARIES
     and (
       path[:2] == ['jax', 'interpreters']
-      # JAX moved it to jax.extend.core.
+      # JAX moved jax.core to jax.extend.core.
       or path[:2] == ['jax', 'core']
       or any(
         name.startswith('_') and not name.startswith('__') for name in path

@@ -259,7 +259,7 @@ class Run:
     return self._value
 
   def call(self, *seconds, flags=None):
-    """Makes one call in each process, `seconds` after the last; its answer."""
+    """Makes a call in each process after `seconds`; returns the answer."""
     self._flags = flags or [False] * len(self.agreements)
     answers, exchanges = [], []
     for i, agreement in enumerate(self.agreements):

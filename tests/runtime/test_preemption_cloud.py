@@ -155,7 +155,7 @@ def test_a_failing_server_is_asked_again(metadata, monkeypatch, caplog):
 
 def test_no_server(monkeypatch):
   with socket.socket() as listener:
-    listener.bind(('127.0.0.1', 0))  # Without `listen`, it refuses.
+    listener.bind(('127.0.0.1', 0))  # Refuses connections.
     monkeypatch.setenv(
       'GCE_METADATA_HOST', f'127.0.0.1:{listener.getsockname()[1]}'
     )

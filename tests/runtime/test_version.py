@@ -6,7 +6,7 @@ from vit_jax.runtime import version
 
 
 @pytest.mark.parametrize(
-  ('ask', 'said'),
+  ('ask', 'expected'),
   [
     ('print("talk"); print("4 tpu TPU v4")', '4 tpu TPU v4'),
     ('import sys; sys.exit("in use\\nby process 7")', 'unknown: by process 7'),
@@ -15,9 +15,9 @@ from vit_jax.runtime import version
     ('import time; time.sleep(9)', 'did not open within 0.5 seconds'),
   ],
 )
-def test_devices(monkeypatch, ask, said):
+def test_devices(monkeypatch, ask, expected):
   monkeypatch.setattr(version, '_ASK', ask)
-  assert said in version.devices(patience=0.5 if 'sleep' in ask else 30)
+  assert expected in version.devices(patience=0.5 if 'sleep' in ask else 30)
 
 
 def test_a_failing_driver_is_reported_in_one_line(monkeypatch):

@@ -18,7 +18,7 @@ PATIENCE = 240  # Seconds, generous so that a slow machine does not fail.
 
 
 def _pass_seconds(still, count, allowed=0.0):
-  """Returns what is due at each of the next seconds."""
+  """Returns the action that is due in each of the next seconds."""
   return [still.pass_time(1.0, allowed) for _ in range(count)]
 
 

@@ -93,7 +93,7 @@ OTHERS = {
     'R50+ViT-B/16',
     (*SIZES, ('depth', 1), ('resnet_blocks', (1,)), ('patch_size', (1, 1))),
   ),
-  # It normalises twice over few values, so any two devices differ by 6e-5.
+  # BiT normalises twice over few values, so any two devices differ by 6e-5.
   'BiT': Model('BiT-R50x1', (('blocks', (1, 1)),), tolerance=3e-4),
 }
 

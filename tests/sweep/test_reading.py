@@ -173,7 +173,7 @@ def test_the_regularisation_sweep():
   config = reading.read_config(reading.load(path).studies[0].candidates[0])
   assert config.data.train_split == 'shuffled(train)[:90%]'
   assert config.evals.held_out.split == 'shuffled(train)[90%:]'
-  with pytest.raises(ValueError, match='jft300m is no small set'):
+  with pytest.raises(ValueError, match='jft300m is not a small data set'):
     reading.load('configs/sweeps/regularisation.py:ViT-B/16,jft300m')
 
 

@@ -52,7 +52,7 @@ class _Served:
     now = time.monotonic()
     self.roster = Roster(first, num_processes, (), limits, now)
     self.arbiter = Arbiter(listener, other, self.roster, TOKEN)
-    self.told = loop.start(self.arbiter.serve())
+    self.finished = loop.start(self.arbiter.serve())
 
   def connect(self, **changes):
     """Connects, and says hello if any of its fields are given."""
@@ -84,7 +84,7 @@ def serve(listener):
     yield start
     for each in served:
       each.own.close()
-      stack.callback(each.told.result, 15)
+      stack.callback(each.finished.result, 15)
 
 
 def _send(sock, **message):
@@ -122,8 +122,8 @@ def test_verdict_is_read_before_the_end(serve):
     assert text in message['lost']['text']
     # The arbiter waits until the others have read the verdict and closed.
     time.sleep(0.3)
-    assert not served.told.done()
-  served.told.result(2)
+    assert not served.finished.done()
+  served.finished.result(2)
   assert text in _messages(served.own)[-1]['lost']['text']
   with pytest.raises(ConnectionRefusedError):
     served.connect()
@@ -136,7 +136,7 @@ def test_process_0_gives_up(serve):
     served.own.close()
     # There is no verdict, because a new process 0 may come.
     assert _messages(one) == []
-  served.told.result(2)
+  served.finished.result(2)
 
 
 def test_only_the_mismatched_process_is_refused(serve):

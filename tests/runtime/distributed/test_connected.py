@@ -385,7 +385,7 @@ def test_different_code_is_an_error(tmp_path):
 def _hello(**changes):
   hello = {
     'protocol': 2,
-    'token': hashlib.sha256(b'\n').hexdigest(),  # The token without a launcher.
+    'token': hashlib.sha256(b'\n').hexdigest(),  # Hash without a launcher.
     'nonce': 'stranger',
     'process_id': 1,
     'num_processes': 2,

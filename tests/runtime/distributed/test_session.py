@@ -38,15 +38,15 @@ def test_token(monkeypatch):
 def test_only_a_preempted_process_waits_for_the_others(
   monkeypatch, error, code, grace
 ):
-  told, ended = [], []
+  reported, ended = [], []
   monkeypatch.setattr(session.jax_service, 'abandon', ended.append)
   run = types.SimpleNamespace(
-    member=types.SimpleNamespace(fail=lambda *words: told.append(words)),
+    member=types.SimpleNamespace(fail=lambda *words: reported.append(words)),
     call=lambda answer: answer,
     _limits=types.SimpleNamespace(lost=59.5),
   )
   session._Run.end_early(run, error)
-  assert told == [(code, f'{type(error).__name__}: {error}', grace)]
+  assert reported == [(code, f'{type(error).__name__}: {error}', grace)]
   assert ended == [code]
 
 

@@ -284,7 +284,7 @@ def test_a_full_local_disk_ends_only_tensorboard(bucket, monkeypatch, caplog):
 
 
 def test_few_bytes_are_uploaded(bucket, monkeypatch):
-  """Uploads 2,000 rows, every tenth; whole files would be much more."""
+  """Flushes after every tenth of 2,000 rows; only the new rows are uploaded."""
   monkeypatch.setattr(growing, 'FULL', 2**13)
   writer = _writer(every=3600)
   values = {f'train/value_{i}': i / 7 for i in range(20)}

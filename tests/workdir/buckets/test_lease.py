@@ -107,7 +107,7 @@ def test_a_run_that_lost_the_lease_cannot_go_on(bucket):
       time.sleep(0.1)
     with pytest.raises(ValueError, match='by process 7 on other, since 2026'):
       check()
-  # It does not delete the other run's lease, either.
+  # The end does not delete the other run's lease, either.
   assert json.loads(bucket.read(NAME))['process'] == 7
 
 

@@ -207,8 +207,8 @@ class Roster:
     if busy and all(now - p.since < p.error['grace'] for p in failed):
       return None
     if failed:
-      told = self._all('ended', **_ended(failed, busy))
-      return {**told, **{p.process_id: ('own', {}) for p in failed}}
+      verdict = self._all('ended', **_ended(failed, busy))
+      return {**verdict, **{p.process_id: ('own', {}) for p in failed}}
     return self._all('end', orderly=not any(self._gone(p, now) for p in peers))
 
   def _gone(self, peer: Peer, now: float) -> str:
@@ -266,9 +266,9 @@ def _ended(failed: Sequence[Peer], busy: Sequence[Peer]) -> dict[str, Any]:
 
 
 def _difference(first: Peer, second: Peer) -> str:
-  """Says in which fact two processes differ; '' if they agree.
+  """Describes the first difference of two processes; '' if they agree.
 
-  Of lists, it names only the differing elements. Facts that are mappings hold
+  For lists, it names only the differing elements. Facts that are mappings hold
   installed libraries and their versions.
   """
   for name in {**first.identity, **second.identity}:
