@@ -61,7 +61,7 @@ def cmyk_jpeg():
   return header + scan.replace(b'\xff', b'\xff\x00') + b'\xff\xd9'
 
 
-def test_decode_png_is_rgb_as_stored():
+def test_decode_png_returns_the_stored_rgb():
   image = np.array([[[255, 0, 0], [0, 0, 200]]], np.uint8)
   np.testing.assert_array_equal(ops.decode(encode(image, '.png'), 3), image)
 

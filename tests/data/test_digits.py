@@ -88,7 +88,7 @@ def test_order_is_shuffled_and_fixed_for_any_subset_of_digits():
   assert first_ones('digits:17', 0) == [168, 21, 46, 93, 45]
 
 
-def test_splits_share_no_record():
+def test_splits_are_disjoint():
   source = data.open_source('digits')
   train, test = data.View(source, 'train'), data.View(source, 'test')
   seen = {train[i].image.tobytes() for i in range(len(train))}

@@ -190,7 +190,7 @@ def test_scenes_are_rendered_if_they_cannot_be_kept(tmp_path, warnings):
   assert not os.path.exists('gs:')
 
 
-def test_a_full_disk_is_no_error(tmp_path, warnings, monkeypatch):
+def test_a_full_disk_is_not_an_error(tmp_path, warnings, monkeypatch):
   def full(*args):
     raise OSError(28, 'No space left on device')
 

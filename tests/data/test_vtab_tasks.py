@@ -348,7 +348,7 @@ def test_names_of_the_data_set(data_dir):
   assert source.info.class_names[:2] == ('banded', 'blotchy')
 
 
-def test_only_what_is_needed_is_parsed(data_dir):
+def test_only_needed_features_are_parsed(data_dir):
   source = data.open_source('vtab:kitti_dist', data_dir=data_dir)
   example = source._examples.read('train', 0)
   assert example.keys() == {'image', 'objects'}

@@ -37,7 +37,7 @@ def test_patches_keep_their_positions():
   np.testing.assert_array_equal(prediction, images)
 
 
-def test_predicted_colours_are_those_of_the_classes():
+def test_predicted_classes_are_drawn_in_their_colours():
   target = targets.Colours((4, 8), 1, side=4)
   logits = np.zeros((1, 1, 16, 8), np.float32)
   logits[0, 0, np.arange(16), np.arange(16) % 8] = 1

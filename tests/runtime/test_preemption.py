@@ -333,7 +333,7 @@ def test_every_call_longer_than_two_seconds_is_a_check(monkeypatch):
   assert set(run.spacings()) == {1}
 
 
-def test_a_clock_that_stands_still(monkeypatch):
+def test_checks_with_a_clock_that_does_not_advance(monkeypatch):
   run = Run(monkeypatch)
   for _ in range(40):
     run.call(0.0)

@@ -251,7 +251,7 @@ def test_renaming_the_test_split_does_not_help(tmp_path):
     (Run('r', 'configs/quickstart.py'), 'r: its config has stages'),
     (
       Run('r', 'configs/quickstart.py:pretrain', {'sed': 1}),
-      'r: --config.sed is no key',
+      'r: --config.sed is not a key of this config',
     ),
     (
       Run('r', 'configs/quickstart.py:pretrain', {'seed': 'x'}),

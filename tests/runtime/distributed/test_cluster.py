@@ -155,7 +155,7 @@ def test_gke(tpu_vm, monkeypatch):
   assert place == Place('job-0.svc:8482', 2, 1, None, hosts)
 
 
-def test_host_of_process_0_has_no_name_yet(tpu_vm, monkeypatch):
+def test_an_unknown_host_name_of_process_0_is_an_error(tpu_vm, monkeypatch):
   def fail(name):
     raise socket.gaierror('no such name')
 
