@@ -191,7 +191,7 @@ def test_options_that_a_given_model_omits_come_from_the_source(tmp_path):
       convert.convert(f'{tmp_path}/hf', f'{tmp_path}/b.npz', model_name=given)
 
 
-def test_mismatched_shapes_are_found_before_the_data_is_read(
+def test_mismatches_are_found_before_the_data_is_read(
   tmp_path, npz, monkeypatch
 ):
   monkeypatch.setattr(arrays, '_read_array', lambda *args: 1 / 0)
