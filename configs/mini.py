@@ -152,7 +152,7 @@ def get_config(argument=None):
       raise ValueError(f'{option}= is for pre-training. {USAGE}')
     _set_transfer(config, *_task(args['data'], args.get('of', '')))
   else:
-    raise ValueError(f'{args["data"]!r} is no data set here. {USAGE}')
+    raise ValueError(f'{args["data"]!r} is not one of its data sets. {USAGE}')
   config.checkpoint.every = config.log.every = config.total_steps
   return config
 

@@ -64,7 +64,7 @@ def get_config(argument=None):
   sets = args['sets'].split('+') if args['sets'] != 'all' else list(SETS)
   unknown = sorted(set(sets) - {*SETS, 'objectnet'})
   if unknown:
-    raise ValueError(f'{unknown} are no sets to evaluate. {USAGE}')
+    raise ValueError(f'{unknown} are not sets to evaluate. {USAGE}')
   if ('objectnet' in sets) != ('objectnet' in args):
     raise ValueError(
       'the set objectnet and the option objectnet=PATH belong together: give'

@@ -53,7 +53,7 @@ def _run(workdir):
   return params
 
 
-def test_all_ways_round(tmp_path, npz, capsys):
+def test_round_trips_between_all_formats(tmp_path, npz, capsys):
   source, params = npz
   steps = ['a.npz', 'hf', 'run', 'b.npz', 'run2', 'hf2', 'c.npz']
   for before, after in itertools.pairwise(steps):
@@ -79,7 +79,7 @@ def test_all_ways_round(tmp_path, npz, capsys):
   )
 
 
-def test_a_run_is_converted_with_its_average_and_names(tmp_path):
+def test_a_run_is_converted_with_its_averaged_weights_and_class_names(tmp_path):
   params = _run(tmp_path / 'run')
   convert.convert(f'{tmp_path}/run', f'{tmp_path}/a.npz')
   tiny.assert_equal(released.from_released(np.load(tmp_path / 'a.npz')), params)
@@ -91,7 +91,7 @@ def test_a_run_is_converted_with_its_average_and_names(tmp_path):
   assert interop.read(tmp_path / 'b.npz').class_names == ()
 
 
-def test_a_run_that_was_written_is_read_by_every_loader(tmp_path, npz):
+def test_every_loader_reads_a_converted_run(tmp_path, npz):
   source, params = npz
   convert.convert(str(source), f'{tmp_path}/run', format_='run')
   tree, found = checkpoint.read_params(tmp_path / 'run')
@@ -122,7 +122,7 @@ def test_a_run_that_was_written_is_read_by_every_loader(tmp_path, npz):
     (tiny.vit(attention='axial', pooling='gap', patch_size=(2, 4)), (4, 8)),
   ],
 )
-def test_every_kind_of_model_is_written_as_a_run(tmp_path, model, size):
+def test_every_kind_of_model_can_be_converted_to_a_run(tmp_path, model, size):
   params = tiny.params(model, size)
   interop.save_npz(tmp_path / 'a.npz', params, model, image_size=size)
   convert.convert(f'{tmp_path}/a.npz', f'{tmp_path}/run', format_='run')
@@ -132,9 +132,7 @@ def test_every_kind_of_model_is_written_as_a_run(tmp_path, model, size):
   tiny.assert_equal(weights.params, params)
 
 
-def test_how_much_larger_than_the_file_arrays_may_be(
-  tmp_path, npz, monkeypatch
-):
+def test_max_inflation_limits_the_unpacked_size(tmp_path, npz, monkeypatch):
   monkeypatch.setattr(arrays, '_ALWAYS_READ', 0)
   convert.convert(str(npz[0]), f'{tmp_path}/b.npz')
   with pytest.raises(ValueError, match=r'a\.npz is refused: its .* unpack to'):
@@ -174,7 +172,7 @@ def test_image_size_and_model_can_be_given(tmp_path):
     )
 
 
-def test_what_a_given_model_leaves_open_is_the_sources(tmp_path):
+def test_options_that_a_given_model_omits_come_from_the_source(tmp_path):
   model = tiny.vit(gelu='exact', norm_epsilon=1e-3)
   interop.save_huggingface(tmp_path / 'hf', tiny.params(model), model, 8)
   spec = 'ViT-Ti/4:' + ','.join(f'{k}={v}' for k, v in tiny.SIZES.items())
@@ -205,12 +203,16 @@ def test_mismatches_are_found_before_the_data_is_read(
 
 @pytest.mark.parametrize('name', ['a.npy', 'b.safetensors', 'c.bin', 'd.pt'])
 @pytest.mark.parametrize('format_', ['auto', 'run'])
-def test_a_directory_gets_no_files_name(tmp_path, npz, name, format_):
+def test_a_directory_may_not_have_the_suffix_of_a_file(
+  tmp_path, npz, name, format_
+):
   with pytest.raises(ValueError, match='is a directory, but the name is that'):
     convert.convert(str(npz[0]), f'{tmp_path}/{name}', format_=format_)
 
 
-def test_preprocessing_that_transformers_lacks_is_said(tmp_path, npz, capsys):
+def test_preprocessing_that_transformers_lacks_is_reported(
+  tmp_path, npz, capsys
+):
   convert.convert(str(npz[0]), f'{tmp_path}/hf')  # Evaluated with `resize`.
   assert 'transformers' not in capsys.readouterr().out
   _run(tmp_path / 'run')
@@ -221,7 +223,7 @@ def test_preprocessing_that_transformers_lacks_is_said(tmp_path, npz, capsys):
   ) in capsys.readouterr().out
 
 
-def test_classes_of_the_same_name(tmp_path, npz):
+def test_several_classes_may_have_the_same_name(tmp_path, npz):
   convert.convert(
     str(npz[0]), f'{tmp_path}/hf', class_names=['a', 'b', 'a', 'c', 'b']
   )
@@ -230,7 +232,7 @@ def test_classes_of_the_same_name(tmp_path, npz):
   assert interop.read(tmp_path / 'hf').class_names == ('a', 'b', 'a', 'c', 'b')
 
 
-def test_what_exists_is_not_replaced_unasked(tmp_path, npz):
+def test_an_existing_target_is_replaced_only_on_request(tmp_path, npz):
   source, _ = npz
   for target, format_ in (('b.npz', 'auto'), ('hf', 'auto'), ('run', 'run')):
     to = f'{tmp_path}/{target}'
@@ -251,7 +253,7 @@ def test_what_exists_is_not_replaced_unasked(tmp_path, npz):
       convert.convert(str(source), f'{tmp_path}/{target}', format_=format_)
 
 
-def test_what_has_no_head_or_no_such_format(tmp_path):
+def test_models_that_the_format_cannot_store_are_refused(tmp_path):
   model = tiny.vit(representation_size=8)
   interop.save_npz(tmp_path / 'a.npz', tiny.params(model), model, image_size=8)
   with pytest.raises(ValueError, match='hidden layer before the head'):

@@ -81,7 +81,7 @@ def run(server, tmp_path_factory):
   return call
 
 
-def _leave(folder, name, metrics):
+def _write_finished_run(folder, name, metrics):
   """Writes the files of a finished run of ViT-B/16."""
   workdir = folder / 'runs' / name
   workdir.mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_plan_lists_runs_and_their_cost(run, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_a_plan_is_known_to_the_table_and_the_page(run, tmp_path):
+def test_a_plan_appears_in_the_table_and_on_the_page(run, tmp_path):
   plan = {
     'config': 'configs/pretrain.py:ViT-L/16,imagenet21k',
     'topology': 'v3:16x16',
@@ -126,7 +126,7 @@ def test_a_plan_is_known_to_the_table_and_the_page(run, tmp_path):
   assert '205.52 (paper 0.23k, Δ \N{MINUS SIGN}24.48)' in out
 
 
-def test_in_miniature_plan_says_what_there_is(run, tmp_path):
+def test_plan_in_miniature_lists_steps_and_states(run, tmp_path):
   words = ('table7', '--scale=mini', '--plan', f'--workdir={tmp_path}')
   lines = run(*words).stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'Steps', 'State']
@@ -134,7 +134,7 @@ def test_in_miniature_plan_says_what_there_is(run, tmp_path):
   assert lines[15] == 'Fine-tuning: 60 studies of 60 runs, 0 finished.'
 
 
-def test_what_there_is_is_listed_and_rendered(run, tmp_path):
+def test_finished_runs_are_listed_and_rendered(run, tmp_path):
   last = {
     'step': 2000,
     'goodput/steps_seconds': 1800.0,
@@ -142,13 +142,15 @@ def test_what_there_is_is_listed_and_rendered(run, tmp_path):
   }
   for seed, accuracy in enumerate((0.25, 0.5, 0.75)):
     suffix = f',seed-{seed}' if seed else ''
-    _leave(
+    _write_finished_run(
       tmp_path,
       f'ViT-B_32,JFT-300M,14-epochs{suffix}/run=pretraining',
       last | {'few_shot/5shot/accuracy': accuracy},
     )
   # This run belongs to Table 5 and other items, but not to Table 8.
-  _leave(tmp_path, 'ViT-B_16,JFT-300M,7-epochs/run=pretraining', last)
+  _write_finished_run(
+    tmp_path, 'ViT-B_16,JFT-300M,7-epochs/run=pretraining', last
+  )
   words = ('table8', '--scale=mini', f'--workdir={tmp_path}')
   assert run(*words, '--list').stdout.startswith('table8    3 of 24   runs')
   out = run(*words, '--render').stdout
@@ -171,13 +173,13 @@ def test_what_there_is_is_listed_and_rendered(run, tmp_path):
   assert 'missing' in out
 
 
-def test_only_one_thing_is_asked_for(run, tmp_path):
+def test_plan_and_list_exclude_each_other(run, tmp_path):
   found = run('all', '--list', '--plan', f'--workdir={tmp_path}', check=False)
   assert found.returncode == 1
   assert '--plan and --list exclude each other' in found.stderr
 
 
-def test_items_without_runs_are_always_shown_and_start_nothing(run, tmp_path):
+def test_items_without_runs_are_always_shown_and_start_no_run(run, tmp_path):
   words = ('--scale=mini', f'--workdir={tmp_path}')
   lines = run('table1', 'table2', *words, '--list').stdout.splitlines()
   assert (
@@ -219,7 +221,7 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
     (['table7', '--dry_run'], 'data.dataset is not set'),
   ],
 )
-def test_what_is_refused(run, words, message, tmp_path):
+def test_invalid_arguments_are_refused(run, words, message, tmp_path):
   found = run(*words, f'--workdir={tmp_path}', check=False)
   assert found.returncode
   assert message in found.stdout + found.stderr
@@ -227,7 +229,7 @@ def test_what_is_refused(run, words, message, tmp_path):
 
 
 @pytest.mark.slow  # 24 runs, each a process that compiles: four minutes.
-def test_an_item_from_nothing_to_its_page(run, tmp_path):
+def test_an_item_is_reproduced_from_the_runs_to_the_page(run, tmp_path):
   words = (
     *('table8', '--scale=mini', f'--workdir={tmp_path}', '--parallel=2'),
     *('--set=total_steps=2', '--set=schedule.warmup_steps=1'),

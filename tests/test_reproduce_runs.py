@@ -35,7 +35,7 @@ def test_a_pretraining():
   assert (mini.total_steps, mini.seed) == (800, 2)
 
 
-def test_miniatures_are_measured_on_the_way_where_it_is_looked_at():
+def test_miniatures_are_evaluated_often_where_figures_need_it():
   def every(node):
     evals = _mini(node).evals
     assert evals.validation.every == evals.few_shot.every
@@ -48,13 +48,13 @@ def test_miniatures_are_measured_on_the_way_where_it_is_looked_at():
   assert every(Pretraining('BiT-R50x1', JFT, 7, optimizer='sgd')) == 400
 
 
-def test_data_that_is_not_public_is_named():
+def test_the_user_gives_the_path_of_private_data():
   node = Pretraining('ViT-L/16', JFT, 14)
   assert _paper(node, {JFT: 'folder:/jft'}).data.dataset == 'folder:/jft'
 
 
 @pytest.mark.parametrize('objective', ['supervised', 'masked_patch'])
-def test_and_so_may_be_its_splits(objective):
+def test_the_user_may_give_the_splits_of_private_data(objective):
   node = Pretraining('ViT-B/16', JFT, 14, objective=objective)
   config = _paper(node, {JFT: 'folder:/jft@all[1%:]@all[:1%]'})
   assert config.data.dataset == 'folder:/jft'
@@ -64,7 +64,7 @@ def test_and_so_may_be_its_splits(objective):
     reproduce.at_paper_scale(node, {JFT: 'folder:/jft@all'})
 
 
-def test_parts_of_the_data():
+def test_subsets_of_the_data():
   node = Pretraining('ViT-B/32', JFT, 7, images=9_000_000)
   config = _paper(node)
   assert config.data.train_split == 'shuffled(train[51200:])[:9000000]'
@@ -73,7 +73,7 @@ def test_parts_of_the_data():
   assert _mini(node).data.train_split == 'shuffled(train[:48000])[:1440]'
 
 
-def test_options_are_those_of_the_scale():
+def test_options_are_adapted_to_the_scale():
   node = Pretraining(
     'ViT-L/16',
     JFT,
@@ -91,14 +91,14 @@ def test_options_are_those_of_the_scale():
   assert default.optimizer.weight_decay == pytest.approx(0.03)
 
 
-def test_relative_positions_begin_larger_in_miniature():
-  def begin(kind):
+def test_miniatures_initialize_relative_positions_larger():
+  def initial_positions(kind):
     options = (('model.position_embedding', kind),)
     model = _mini(Pretraining('ViT-B/16', JFT, 7, options=options)).model
     return model.position_embedding, model.position_stddev
 
-  assert begin('relative') == ('relative_per_head', 8.0)
-  assert begin('2d') == ('2d', 0.5)
+  assert initial_positions('relative') == ('relative_per_head', 8.0)
+  assert initial_positions('2d') == ('2d', 0.5)
 
 
 def test_shapes_are_scaled_down():
@@ -121,7 +121,7 @@ def test_shapes_are_scaled_down():
   assert 'few_shot_pets' in _mini(node).evals
 
 
-def test_a_doubling_of_depth_is_one_block_in_miniature():
+def test_doubling_the_depth_adds_one_block_in_miniature():
   depths = []
   for depth in (4, 8, 16, 32, 64):
     options = (('model.depth', depth),)
@@ -166,7 +166,7 @@ def test_imagenet_is_tested_on_real_labels_too():
   assert config.polyak.decay == 0.9999
 
 
-def test_bits_own_setup_keeps_its_own_resolution():
+def test_the_bit_setup_keeps_its_resolution():
   node = Transfer(Pretraining('BiT-R50x1', JFT, 7), values.CIFAR10)
   study = reproduce.at_paper_scale(node, {})
   *table4, bit = study.candidates
@@ -174,7 +174,7 @@ def test_bits_own_setup_keeps_its_own_resolution():
   assert {reading.read_config(run).image_size for run in table4} == {(384, 384)}
 
 
-def test_tasks_of_vtab_have_their_names():
+def test_vtab_tasks_are_found_by_their_names():
   titles = {task.title: task.name for task in vtab_tasks.TASKS.values()}
   assert titles == reproduce.VTAB
   start = Pretraining('ViT-L/16', JFT, 14)
@@ -186,7 +186,7 @@ def test_tasks_of_vtab_have_their_names():
   assert reproduce.in_miniature(Vtab(start, 'Camelyon')) is None
 
 
-def test_scenes_are_drawn_once():
+def test_scenes_are_rendered_once():
   start = Pretraining('ViT-L/16', JFT, 14)
   for node in (start, Transfer(start, values.PETS), Vtab(start, 'SVHN')):
     for run in reproduce.in_miniature(node).finals_of(None):
@@ -204,12 +204,12 @@ def test_scenes_are_drawn_once():
     ('table5,scale=small', "scale='small' is unknown.*'paper', 'mini'"),
   ],
 )
-def test_what_is_refused(argument, message):
+def test_invalid_arguments_are_refused(argument, message):
   with pytest.raises(ValueError, match=message):
     reproduce.get_sweep(argument)
 
 
-def test_further_pretrainings_are_fine_tuned_as_the_first():
+def test_further_pretrainings_are_fine_tuned_like_the_first():
   node = Transfer(Pretraining('BiT-R50x1', JFT, 7, seed=1), values.PETS)
   [run] = reproduce.in_miniature(node).finals_of(None)
   assert run.overrides['init.checkpoint'] == (

@@ -49,7 +49,7 @@ def _config():
     (9, [], []),
   ],
 )
-def test_evaluations_that_a_stopped_run_left_out(step, rows, expected):
+def test_missing_evaluations_of_a_stopped_run(step, rows, expected):
   assert results.unevaluated(_config(), rows, step) == expected
 
 
@@ -69,7 +69,7 @@ def test_best_value(metric, values, best):
   assert results.best_value(metric, rows + [{'step': 9}]) == best
 
 
-def test_an_evaluation_done_anew_replaces_all_of_its_numbers(tmp_path):
+def test_a_repeated_evaluation_replaces_all_of_its_numbers(tmp_path):
   rows = [
     {'step': 10, 'train/loss': 1.0},
     {'step': 10, 'a/accuracy': 0.5, 'a/excluded': 2.0},
@@ -118,7 +118,7 @@ def test_the_numbers_of_the_best_step(tmp_path):
   assert results.best_row(tmp_path, 'few/5shot/accuracy')['step'] == 20
 
 
-def test_the_best_step_of_what_was_measured_anew(tmp_path):
+def test_the_best_step_uses_the_repeated_evaluation(tmp_path):
   _write(
     tmp_path,
     {'step': 5, 'val/accuracy': 0.5},

@@ -60,7 +60,7 @@ def test_facts(row):
     assert topology.parse(row[0]) == found
 
 
-def test_both_names_of_every_slice_lead_to_it():
+def test_both_names_of_every_slice_are_accepted():
   every = topology.slices()
   assert len(every) == len(set(map(str, every))) == 70
   for found in every:
@@ -76,7 +76,7 @@ def test_v5e_has_two_names():
   assert str(topology.parse('tpu7x-16')) == 'tpu7x:2x2x2'
 
 
-def test_images():
+def test_runtime_versions():
   assert {
     name: generation.runtime_version
     for name, generation in topology.GENERATIONS.items()
@@ -91,8 +91,8 @@ def test_images():
   }
 
 
-def test_an_unknown_slice_lists_those_of_its_generation():
-  with pytest.raises(ValueError, match=r"'v3-500' is no TPU slice") as error:
+def test_the_error_for_an_unknown_slice_lists_its_generation():
+  with pytest.raises(ValueError, match="'v3-500' is not a known TPU") as error:
     topology.parse('v3-500')
   assert 'v3-512 (v3:16x16)' in str(error.value)
   assert 'v4' not in str(error.value)
@@ -102,8 +102,8 @@ def test_an_unknown_slice_lists_those_of_its_generation():
 
 
 @pytest.mark.parametrize('text', ['', 'a100-8', 'v3', '512', 'V3-512'])
-def test_what_is_no_slice_at_all_lists_every_one(text):
-  with pytest.raises(ValueError, match='is no TPU slice') as error:
+def test_the_error_for_an_invalid_name_lists_every_slice(text):
+  with pytest.raises(ValueError, match='is not a known TPU slice') as error:
     topology.parse(text)
   assert 'v3-512 (v3:16x16)' in str(error.value)
 

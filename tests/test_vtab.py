@@ -204,7 +204,7 @@ def test_settings_are_chosen_without_the_test_split():
   }
 
 
-def test_the_rest_is_that_of_fine_tuning():
+def test_other_settings_equal_those_of_fine_tuning():
   ours = config_lib.flatten(vtab_config.get_config('ViT-B/16,svhn'))
   others = config_lib.flatten(
     finetune.get_config('ViT-B/16,vtab:svhn,eval=test')
@@ -220,7 +220,7 @@ def test_the_rest_is_that_of_fine_tuning():
   }
 
 
-def test_all_tasks_are_stages_that_start_from_the_same_weights():
+def test_all_gives_one_stage_per_task_with_the_same_weights():
   config = vtab_config.get_config('ViT-L/16,all,train=selection')
   assert config.order == tuple(NAMES)
   config.init.checkpoint, config.data.data_dir = 'weights', '/data'

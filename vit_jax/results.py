@@ -88,8 +88,8 @@ def check_not_lost(workdir: epath.PathLike) -> None:
   """Checks that a run without a checkpoint has not saved one before.
 
   Raises:
-    ValueError: it must have, by what it logged. The message says how far the
-      run was, and what to do.
+    ValueError: its metrics show that it has. The message says how far the run
+      was, and what to do.
   """
   saved = (config_lib.load(workdir) or {}).get('checkpoint', {})
   rows = metrics.read(workdir)

@@ -237,7 +237,7 @@ def parse(text: str) -> Slice:
     and wanted in (found.generation.name, found.generation.accelerator)
   ]
   raise ValueError(
-    f'{text!r} is no TPU slice known here. Expected an accelerator type or'
+    f'{text!r} is not a known TPU slice. Expected an accelerator type or'
     ' generation and topology: '
     + ', '.join(
       f'{found.accelerator_type} ({found})'

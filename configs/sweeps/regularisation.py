@@ -48,7 +48,7 @@ def get_sweep(argument=None) -> Sweep:
   )
   dataset = args['dataset']
   if dataset in ('jft300m', 'imagenet21k'):
-    raise ValueError(f'{dataset} is no small set. {USAGE}')
+    raise ValueError(f'{dataset} is not a small data set. {USAGE}')
   imagenet = dataset == 'imagenet2012'
   kept = 100 - args.get('held_out', 1 if imagenet else 10)
   epochs = args.get('epochs', pretrain.IMAGENET.epochs)

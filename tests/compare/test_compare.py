@@ -62,7 +62,7 @@ def folder(tmp_path):
   return tmp_path / 'runs'
 
 
-def test_a_row_a_run(folder):
+def test_load_runs_returns_one_row_per_run(folder):
   runs = compare.load_runs(folder)
   assert runs['run'].tolist() == ['a/first', 'a/second']
   assert runs['finished'].tolist() == [True, False]
@@ -77,7 +77,7 @@ def test_a_row_a_run(folder):
   assert math.isnan(runs['hours'][1])
 
 
-def test_a_row_a_step(folder):
+def test_load_curves_returns_one_row_per_step(folder):
   curves = compare.load_curves(folder)
   assert curves['run'].tolist() == ['a/first', 'a/first', 'a/second']
   assert curves['step'].tolist() == [10, 20, 10]
@@ -94,7 +94,7 @@ def test_names_of_runs(folder):
     'runs/a/first',
     'runs/a/second',
   ]
-  # Neither is lost if the folders have the same name.
+  # Folders of the same name lose no run.
   _run(folder / 'b/a/first', peak=0.1, seed=0, rows=[])
   assert list(compare.find(folder / 'a', folder / 'b/a')) == [
     'a/first',
@@ -108,7 +108,7 @@ def test_names_of_runs(folder):
     compare.find(folder / 'nowhere')
 
 
-def test_the_table_tells_the_runs_apart(folder):
+def test_the_table_shows_how_the_runs_differ(folder):
   runs = compare.load_runs(folder)
   table = command.table(runs, command.choose(runs, []))
   assert table.values.tolist() == [
@@ -139,7 +139,9 @@ def test_plots(folder, tmp_path, x):
 
 
 @pytest.mark.parametrize('x', ['step', 'name$\\x$'])
-def test_names_are_no_formulas_and_no_controls(tmp_path, monkeypatch, x):
+def test_names_are_shown_without_formulas_and_control_characters(
+  tmp_path, monkeypatch, x
+):
   figures = pytest.importorskip('matplotlib.figure')
   from matplotlib.text import Text
 

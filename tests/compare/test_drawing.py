@@ -10,7 +10,7 @@ from vit_jax.compare import drawing
 from vit_jax.inspect import figures
 
 
-def test_save_writes_picture_print_and_numbers(tmp_path):
+def test_save_writes_png_pdf_and_csv(tmp_path):
   distances = np.array([[1.5, 2.5]])
   figure = figures.attention_distance({'A': distances}, 8)
   data = figures.table(distances, ('block', 'head'), 'pixels')
@@ -24,7 +24,7 @@ def test_save_writes_picture_print_and_numbers(tmp_path):
   pd.testing.assert_frame_equal(pd.read_csv(tmp_path / 'new/v1.5.csv'), data)
 
 
-def test_without_matplotlib_there_is_one_clear_error(monkeypatch):
+def test_missing_matplotlib_is_one_clear_error(monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
   with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[plot\]"'):
     figures.filters(np.zeros((1, 2, 2, 3)))

@@ -159,7 +159,7 @@ def test_validation(key, value, message):
     config_lib.validate(config)
 
 
-def test_a_section_that_was_replaced_needs_its_keys():
+def test_a_replaced_section_needs_all_of_its_keys():
   config = _config()
   config.log = config_dict.ConfigDict({'tensorboard': False})
   with pytest.raises(
@@ -170,7 +170,7 @@ def test_a_section_that_was_replaced_needs_its_keys():
     config_lib.validate(config)
 
 
-def test_a_plan_needs_no_places():
+def test_an_incomplete_config_may_lack_paths():
   config = _config()
   config.data.dataset = None
   config.init.checkpoint = config_dict.placeholder(str)
@@ -189,7 +189,7 @@ def test_a_plan_needs_no_places():
   'platform, dtype',
   [(None, 'float32'), ('tpu', 'bfloat16'), ('gpu', 'bfloat16')],
 )
-def test_the_platform_may_be_another(platform, dtype):
+def test_the_default_dtype_depends_on_the_given_platform(platform, dtype):
   found = config_lib.resolve(
     _config(), num_examples=100, num_classes=10, platform=platform
   )
@@ -202,7 +202,7 @@ def _resolve(config, num_examples=100, num_classes=10):
   )
 
 
-def test_resolving_fills_in_what_the_data_tells():
+def test_resolving_fills_in_values_that_depend_on_the_data():
   config = _config()
   config.total_steps, config.epochs = 0, 3.0
   config.data.batch_size = 8
@@ -216,7 +216,7 @@ def test_resolving_fills_in_what_the_data_tells():
   assert config.schedule.warmup_steps == -1
 
 
-def test_resolving_keeps_what_agrees():
+def test_resolving_keeps_values_that_agree_with_the_data():
   config = _config()
   config.num_classes, config.data.num_examples = 10, 100
   config.schedule.warmup_steps = 7
@@ -232,7 +232,7 @@ def test_long_runs_warm_up_for_10000_steps():
   assert _resolve(config).schedule.warmup_steps == 10_000
 
 
-def test_an_epoch_may_be_another_number_than_the_split_has():
+def test_epochs_count_examples_per_epoch_if_it_is_set():
   config = _config()
   config.total_steps, config.epochs = 0, 3.0
   config.data.batch_size = 8
@@ -242,7 +242,7 @@ def test_an_epoch_may_be_another_number_than_the_split_has():
   assert result.data.num_examples == 100
 
 
-def test_an_epoch_may_be_all_that_a_subset_is_taken_from():
+def test_an_epoch_on_a_subset_may_have_the_size_of_the_whole_data():
   config = _config()
   config.total_steps, config.epochs = 0, 3.0
   config.data.batch_size = 8
@@ -262,7 +262,7 @@ def test_an_epoch_may_be_all_that_a_subset_is_taken_from():
   assert (result.total_steps, result.data.examples_per_epoch) == (5, 0)
 
 
-def test_an_endless_run():
+def test_epochs_must_be_finite():
   for epochs in (float('inf'), float('nan')):
     config = _config()
     config.total_steps, config.epochs = 0, epochs
@@ -270,7 +270,7 @@ def test_an_endless_run():
       config_lib.validate(config)
 
 
-def test_data_that_disagrees():
+def test_values_that_disagree_with_the_data_are_refused():
   config = _config()
   config.num_classes = 1000
   with pytest.raises(ValueError, match=r"num_classes=1000 .* 'digits' has 10 "):
@@ -286,7 +286,7 @@ def test_data_that_disagrees():
   assert _resolve(config).data.num_examples == 100
 
 
-def test_less_than_one_step():
+def test_epochs_of_less_than_one_step_are_refused():
   config = _config()
   config.total_steps, config.epochs = 0, 1.0
   config.data.batch_size = 101
@@ -374,12 +374,12 @@ def test_a_damaged_config(tmp_path):
     config_lib.load(tmp_path)
 
 
-def test_an_empty_work_directory_is_anyones(tmp_path):
+def test_an_empty_work_directory_accepts_any_config(tmp_path):
   config_lib.check_same_run(_config(), tmp_path)
   config_lib.check_same_run(_config(), tmp_path / 'not there')
 
 
-def test_another_runs_work_directory(tmp_path):
+def test_the_work_directory_of_another_run_is_refused(tmp_path):
   config_lib.save(_config(), tmp_path)
   config_lib.check_same_run(_config(), tmp_path)
   config = _config()
@@ -424,7 +424,7 @@ def test_another_runs_work_directory(tmp_path):
     ('data.dataset', 'folder:/moved'),
   ],
 )
-def test_what_may_change_between_launches(tmp_path, key, value):
+def test_keys_that_may_change_between_launches(tmp_path, key, value):
   config = _config()
   config.data.dataset = 'folder:/images'
   config_lib.save(config, tmp_path)
@@ -442,7 +442,7 @@ def test_what_may_change_between_launches(tmp_path, key, value):
     ('tfds:images', 'folder:/images'),
   ],
 )
-def test_another_data_set_is_another_run(tmp_path, old, new):
+def test_another_data_set_is_refused(tmp_path, old, new):
   config = _config()
   config.data.dataset = old
   config_lib.save(config, tmp_path)
@@ -451,7 +451,7 @@ def test_another_data_set_is_another_run(tmp_path, old, new):
     config_lib.check_same_run(config, tmp_path)
 
 
-def test_runs_of_before_there_was_a_choice_decoded_accurately(tmp_path):
+def test_runs_saved_without_jpeg_dct_decoded_accurately(tmp_path):
   config = _config()
   for dataset, refused in (('folder:/a', True), ('digits:01', False)):
     config.data.dataset, config.data.jpeg_dct = dataset, 'fast'
@@ -465,7 +465,7 @@ def test_runs_of_before_there_was_a_choice_decoded_accurately(tmp_path):
     config_lib.check_same_run(config, tmp_path)
 
 
-def test_another_size_of_a_moved_data_set_is_another_run(tmp_path):
+def test_a_moved_data_set_must_have_the_same_size(tmp_path):
   config = _config()
   config.data.dataset = 'folder:/images'
   config_lib.save(_resolve(config, num_examples=100), tmp_path)

@@ -212,13 +212,13 @@ def test_changing_a_key_changes_the_step(base, key):
 
 
 @pytest.mark.parametrize('base', BASES)
-def test_the_text_of_a_program_is_a_function_of_the_config(base):
+def test_equal_configs_give_equal_programs(base):
   config, _ = BASES[base]
   assert _program(config.copy_and_resolve_references()) == _program_of(base)
 
 
 @pytest.mark.parametrize('base', BASES)
-def test_all_keys_of_the_step_are_changed(base):
+def test_changes_cover_all_keys_of_the_step(base):
   keys = config_lib.flatten(BASES[base][0])
   keys = {key for key in keys if not key.startswith(AROUND_THE_STEP)}
   changes = (CHANGES, HYBRID_CHANGES, RESNET_CHANGES, MASKED_PATCH_CHANGES)

@@ -69,11 +69,11 @@ class Reads:
       (results, 'missing_evaluations'),
     ):
       function = getattr(module, name)
-      monkeypatch.setattr(module, name, self._blindfolded(function))
+      monkeypatch.setattr(module, name, self._without_noting_reads(function))
     cls = ml_collections.ConfigDict
     for name in ('keys', 'values', 'items', 'to_dict'):
       function = getattr(cls, name)
-      monkeypatch.setattr(cls, name, self._not_of_a_whole_config(function))
+      monkeypatch.setattr(cls, name, self._refusing_whole_configs(function))
     get, copy = cls.__getitem__, cls.copy_and_resolve_references
 
     def get_and_note(section, key):
@@ -93,7 +93,7 @@ class Reads:
     monkeypatch.setattr(cls, '__getitem__', get_and_note)
     monkeypatch.setattr(cls, 'copy_and_resolve_references', copy_and_watch)
 
-  def _blindfolded(self, function):
+  def _without_noting_reads(self, function):
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
       self._blind = True
@@ -104,7 +104,7 @@ class Reads:
 
     return wrapped
 
-  def _not_of_a_whole_config(self, function):
+  def _refusing_whole_configs(self, function):
     """Refuses to iterate over a whole config, which would hide unread keys."""
 
     @functools.wraps(function)
@@ -179,7 +179,7 @@ def _shrink(config, weights):
   return config
 
 
-def _with_several_labels(folder):
+def _write_multi_label_data(folder):
   """Writes a TFDS data set like ImageNet-21k: lists of labels without names."""
   features = {
     'image': tfds.features.Image(),
@@ -207,7 +207,7 @@ def test_every_key_is_read(name, argument, reads, weights, tmp_path):
   else:
     _shrink(config, weights)
   if argument and 'imagenet21k' in argument:
-    _with_several_labels(tmp_path)
+    _write_multi_label_data(tmp_path)
     config.data.dataset = 'tfds:several'
     config.data.data_dir = str(tmp_path)
   reads.watch(config)

@@ -20,7 +20,7 @@ def _folder(root, files):
   return f'folder:{root}'
 
 
-def _settled(spec, **changes):
+def _settled_config(spec, **changes):
   config = pretrain.get_config(f'ViT-Ti/4,{spec}')
   config.update(changes)
   return inputs.settle(config, data.open_source(spec))
@@ -34,20 +34,20 @@ def _settled(spec, **changes):
     (['train', 'val'], 'val'),
   ],
 )
-def test_a_run_is_measured_on_the_split_that_is_called_so(
+def test_the_split_to_evaluate_on_is_chosen_by_its_name(
   tmp_path, splits, measured
 ):
   spec = _folder(tmp_path, [f'{s}/{c}/1.png' for s in splits for c in 'ab'])
-  config = _settled(spec)
+  config = _settled_config(spec)
   assert {k: v.split for k, v in config.evals.items()} == {measured: measured}
   assert config.data.train_split == 'train'
 
 
-def test_else_on_a_tenth_that_is_not_trained_on(tmp_path):
+def test_without_a_test_split_a_tenth_is_held_out(tmp_path):
   spec = _folder(
     tmp_path, [f'train/{c}/{i}.png' for i in range(20) for c in 'ab']
   )
-  config = _settled(spec)
+  config = _settled_config(spec)
   [(name, section)] = config.evals.items()
   source = data.open_source(spec)
   trained = data.View(source, config.data.train_split)
@@ -62,7 +62,7 @@ def test_else_on_a_tenth_that_is_not_trained_on(tmp_path):
   assert config.evals.held_out.split == 'shuffled(train[:50%])[90%:]'
 
 
-def test_the_best_weights_are_chosen_by_it(tmp_path):
+def test_best_checkpoint_uses_the_chosen_split(tmp_path):
   spec = _folder(
     tmp_path, [f'{s}/{c}/1.png' for s in ('train', 'val') for c in 'ab']
   )
@@ -74,7 +74,7 @@ def test_the_best_weights_are_chosen_by_it(tmp_path):
   config_lib.validate(config)
 
 
-def test_what_the_command_line_says_stays(tmp_path):
+def test_a_split_from_the_command_line_is_kept(tmp_path):
   files = [f'{s}/{c}/1.png' for s in ('train', 'val', 'test') for c in 'ab']
   spec = _folder(tmp_path, files)
   config = pretrain.get_config(f'ViT-Ti/4,{spec}')
@@ -83,7 +83,7 @@ def test_what_the_command_line_says_stays(tmp_path):
   assert {k: v.split for k, v in config.evals.items()} == {'val': 'val'}
 
 
-def test_what_is_given_stays():
+def test_an_explicit_split_is_kept():
   config = pretrain.get_config('ViT-Ti/4,digits,eval=train[90%:]')
   assert inputs.settle(config, data.open_source('digits')) == config
 
@@ -104,7 +104,7 @@ def test_what_is_given_stays():
 )
 def test_class_folders_that_look_like_a_mistake(tmp_path, files, message):
   spec = _folder(tmp_path, files)
-  config = _settled(spec)
+  config = _settled_config(spec)
   source = data.open_source(spec)
   with pytest.raises(ValueError, match=re.escape(message)):
     inputs.check_classes(config, source)
@@ -136,7 +136,7 @@ def test_class_folders_that_look_like_a_mistake(tmp_path, files, message):
 def test_slices_of_sorted_classes(tmp_path, train, test, message):
   files = [f'train/{c}/{i}.png' for c in 'ab' for i in range(4)]
   spec = _folder(tmp_path, [*files, 'test/a/1.png', 'test/b/1.png'])
-  config = _settled(spec)
+  config = _settled_config(spec)
   config.data.train_split, config.evals.test.split = train, test
   source = data.open_source(spec)
   if not message:
@@ -147,20 +147,20 @@ def test_slices_of_sorted_classes(tmp_path, train, test, message):
   assert 'write shuffled(train) in place of train' in str(error.value)
 
 
-def test_splits_that_are_not_used_may_lack_classes(tmp_path):
+def test_unused_splits_may_lack_classes(tmp_path):
   files = [f'{s}/{c}/1.png' for s in ('train', 'test') for c in 'ab']
   spec = _folder(tmp_path, [*files, 'extra/a/1.png'])
-  inputs.check_classes(_settled(spec), data.open_source(spec))
+  inputs.check_classes(_settled_config(spec), data.open_source(spec))
 
 
-def test_an_empty_class_is_told(tmp_path):
+def test_an_empty_class_is_reported(tmp_path):
   spec = _folder(tmp_path, ['train/a/1.png', 'train/b/1.png'])
   (tmp_path / 'train/c').mkdir()
   with pytest.raises(ValueError, match=r"1 of 3 .* image in 'train': c\. "):
-    inputs.check_classes(_settled(spec), data.open_source(spec))
+    inputs.check_classes(_settled_config(spec), data.open_source(spec))
 
 
-def test_photographs_of_ones_own_are_upright():
+def test_exif_orientation_is_applied_to_folders_by_default():
   config = config_lib.default()
   for dataset, value, upright in (
     ('folder:/a', None, True),
@@ -175,7 +175,7 @@ def test_photographs_of_ones_own_are_upright():
   assert inputs.parse_preprocess(config, 'resize', 'folder:/b').upright
 
 
-def test_a_run_says_how_many_pixels_an_image_may_have():
+def test_max_pixels_follows_the_config():
   config = config_lib.default()
   assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
   config.data.max_pixels = 10**6

@@ -127,7 +127,7 @@ def test_the_hidden_layer_follows_an_overridden_width():
   assert _model(config).representation_size == 384
 
 
-def test_other_names_of_a_model_have_its_row():
+def test_aliases_of_a_model_give_the_same_config():
   for other, name in (('R50x1', 'BiT-R50x1'), ('R50+L/32', 'R50+ViT-L/32')):
     config = pretrain.get_config(f'{other},jft300m')
     assert config == pretrain.get_config(f'{name},jft300m')
@@ -145,7 +145,7 @@ def test_other_names_of_a_model_have_its_row():
     ('R26+ViT-S/32', 'ViT-S/32', 0.0),
   ],
 )
-def test_a_hybrid_is_finetuned_as_its_vit(model, counterpart, rate):
+def test_a_hybrid_is_finetuned_like_its_vit(model, counterpart, rate):
   """Figure 5 and Table 6 compare hybrids with their ViTs."""
   hybrid, vit = (
     finetune.get_config(f'{name},imagenet2012') for name in (model, counterpart)
@@ -155,7 +155,7 @@ def test_a_hybrid_is_finetuned_as_its_vit(model, counterpart, rate):
   assert hybrid == vit
 
 
-def test_axial_resnet50_has_the_rate_of_what_it_is_compared_with():
+def test_axial_resnet50_has_the_learning_rate_of_bit_r50x1():
   for dataset in ('jft300m', 'imagenet21k'):
     axial, resnet = (
       pretrain.get_config(f'{model},{dataset}').schedule
@@ -167,7 +167,7 @@ def test_axial_resnet50_has_the_rate_of_what_it_is_compared_with():
 
 @pytest.mark.parametrize('model', ['ViT-B/16', 'ViT-B/32'])
 @pytest.mark.parametrize('dataset', SIZES)
-def test_axial_vits_are_trained_as_their_vits(model, dataset):
+def test_axial_vits_are_trained_like_their_vits(model, dataset):
   axial = pretrain.get_config(f'Axial-{model},{dataset}')
   axial.model.name = model
   assert axial == pretrain.get_config(f'{model},{dataset}')
@@ -191,7 +191,7 @@ def _shapes(config):
   )
 
 
-def test_jft_is_complete_but_for_its_location(tmp_path):
+def test_the_jft_config_lacks_only_the_path_of_the_data(tmp_path):
   config = pretrain.get_config('ViT-B/16,jft300m')
   shapes = _shapes(config)
   assert shapes['head']['kernel'].shape == (768, 18_291)
@@ -208,7 +208,7 @@ def test_jft_is_complete_but_for_its_location(tmp_path):
 @pytest.mark.parametrize(
   'argument', ['ViT-L/16,jft300m', 'ViT-B/32,imagenet21k', 'ViT-B/16,digits']
 )
-def test_sgd_is_bits(argument):
+def test_sgd_has_the_settings_of_bit(argument):
   config = pretrain.get_config(f'{argument},optimizer=sgd')
   assert config.optimizer.to_dict() == {
     'name': 'sgd',
@@ -231,7 +231,7 @@ def test_sgd_is_bits(argument):
   }
 
 
-def test_bit_on_imagenet_alone_is_trained_as_its_authors_did():
+def test_bit_on_imagenet_has_the_settings_of_its_authors():
   config = pretrain.get_config('R50x1,imagenet2012')
   assert config.epochs == 90
   assert config.optimizer == config_lib.sgd(weight_decay=1e-4)
@@ -250,7 +250,7 @@ def test_bit_on_imagenet_alone_is_trained_as_its_authors_did():
   vit = pretrain.get_config('ViT-B/16,imagenet2012')
   for key in ('epochs', 'optimizer', 'schedule', 'loss'):
     assert config[key] == vit[key]
-  # On other sets it is Adam, as the paper says (section 4.1, Table 7).
+  # On other data sets, the paper uses Adam (section 4.1, Table 7).
   assert pretrain.get_config('R50x1,imagenet21k').optimizer.name == 'adam'
 
 
@@ -268,7 +268,7 @@ def test_pretraining_followed_by_few_shots():
   assert config.evals.few_shot.split == 'test'
 
 
-def test_pretraining_on_ones_own_data():
+def test_pretraining_on_user_data():
   config = pretrain.get_config('ViT-S/16,folder:/a,b,epochs=5,eval=test')
   assert config.data.dataset == 'folder:/a,b'
   assert (config.epochs, config.total_steps) == (5.0, None)
@@ -285,7 +285,7 @@ def test_pretraining_on_ones_own_data():
   'examples, batch, steps, warmup',
   [(500, 16, 312, 31), (10_000, 32, 3125, 312), (1_281_167, 4096, 3127, 312)],
 )
-def test_what_suits_the_size_of_ones_own_data(examples, batch, steps, warmup):
+def test_settings_follow_the_size_of_user_data(examples, batch, steps, warmup):
   config = pretrain.get_config('ViT-S/16,folder:/a,epochs=10')
   resolved = config_lib.resolve(config, num_examples=examples, num_classes=5)
   assert resolved.data.batch_size == batch
@@ -344,7 +344,7 @@ def test_pretraining_never_sees_its_validation_images():
     ('100%', '100%'),
   ],
 )
-def test_a_random_subset_is_all_that_differs(subset, part):
+def test_a_random_subset_changes_only_the_training_data(subset, part):
   argument = 'ViT-B/16,jft300m,few_shot=imagenet2012'
   config = pretrain.get_config(f'{argument},subset={subset}')
   assert config.data.train_split == f'shuffled(train[51200:])[:{part}]'
@@ -367,7 +367,7 @@ def test_wrong_subsets(subset):
     pretrain.get_config(f'ViT-B/16,jft300m,subset={subset}')
 
 
-def test_runs_on_subsets_have_as_many_steps():
+def test_runs_on_subsets_have_the_same_number_of_steps():
   for dataset, size, batch, options in (
     # The run on all images needs the split that `subset=` has by default.
     ('imagenet2012', 1_268_355, 4096, ',train=train[:99%],eval=train[99%:]'),
@@ -388,7 +388,7 @@ def test_runs_on_subsets_have_as_many_steps():
     assert subset.schedule == whole.schedule
 
 
-def test_imagenets_test_images_do_not_stop_early():
+def test_early_stopping_does_not_use_the_test_images_of_imagenet():
   config = pretrain.get_config('ViT-B/16,imagenet2012,subset=10%')
   assert config.data.train_split == 'shuffled(train[:99%])[:10%]'
   [(name, section)] = config.evals.items()
@@ -400,7 +400,7 @@ def test_imagenets_test_images_do_not_stop_early():
   assert whole.evals.validation.split == 'validation'
 
 
-def test_a_subset_is_of_what_is_not_held_out():
+def test_a_subset_excludes_the_held_out_images():
   config = pretrain.get_config(
     'ViT-B/16,digits,train=train[:98%],eval=train[98%:],subset=50'
   )
@@ -490,7 +490,7 @@ def test_table_4(dataset):
     *('Axial-ViT-B/16', 'AxialResNet50', 'BiT-R50x1', 'BiT-R200x3'),
   ],
 )
-def test_table_4_is_that_of_all_models(model, dataset):
+def test_table_4_applies_to_all_models(model, dataset):
   config = finetune.get_config(f'{model},{dataset}')
   expected = finetune.get_config(f'ViT-B/16,{dataset}')
   rate = 0.1 if model in ('ViT-L/16', 'ViT-H/14', 'R50+ViT-L/16') else 0.0
@@ -500,7 +500,7 @@ def test_table_4_is_that_of_all_models(model, dataset):
   assert config == expected
 
 
-def test_finetuning_on_ones_own_data_says_what_it_is_measured_on():
+def test_finetuning_on_user_data_accepts_an_evaluation_split():
   config = finetune.get_config('ViT-B/16,folder:/data/a,eval=val')
   assert {k: v.split for k, v in config.evals.items()} == {'val': 'val'}
   with pytest.raises(ValueError, match='eval=val is for data of your own'):
@@ -530,7 +530,7 @@ def test_rates_are_selected_without_the_test_split(dataset):
 
 @pytest.mark.parametrize('resolution', [384, 512, 518])
 @pytest.mark.parametrize('dataset', TABLE_4)
-def test_resolution(dataset, resolution):
+def test_resolution_sets_the_image_size(dataset, resolution):
   config = finetune.get_config(f'ViT-H/14,{dataset},resolution={resolution}')
   assert config.image_size == (resolution, resolution)
   averaged = dataset == 'imagenet2012' and resolution > 384
@@ -557,7 +557,7 @@ BIT = {
 
 
 @pytest.mark.parametrize('dataset', BIT)
-def test_setup_of_bit(dataset):
+def test_bit_setup_has_the_settings_of_bit(dataset):
   resolution, larger, mixup = BIT[dataset]
   spec, steps, warmup_steps, _, percent, test = TABLE_4[dataset]
   config = finetune.get_config(f'setup=bit,BiT-R50x1,{dataset}')
@@ -609,7 +609,7 @@ def test_families_of_preprocessing(preprocess, train, test):
     assert config.evals.test.preprocess == test
 
 
-def test_real_is_a_second_test_after_the_last_step():
+def test_real_labels_are_a_second_test_after_the_last_step():
   text = 'ViT-B/16,imagenet2012,resolution=512,preprocess=crop_small,real='
   config = finetune.get_config(text + 'true')
   assert list(config.evals) == ['real', 'test']
@@ -644,7 +644,7 @@ def test_real_is_a_second_test_after_the_last_step():
     ('imagenet2012,train=selection', 'not on imagenet2012 with train=selec'),
   ],
 )
-def test_real_is_refused_where_it_tests_nothing(argument, found):
+def test_real_labels_are_refused_without_the_imagenet_test(argument, found):
   with pytest.raises(ValueError, match=f'real=true is a second .*{found}'):
     finetune.get_config(f'ViT-B/16,real=true,{argument}')
   with pytest.raises(ValueError, match=r"real='yes' .*'false', 'true'"):
@@ -653,7 +653,7 @@ def test_real_is_refused_where_it_tests_nothing(argument, found):
 
 
 @pytest.mark.parametrize('model', ['ViT-L/16', 'ViT-B/16', 'BiT-R50x1'])
-def test_the_model_may_be_that_of_the_weights(model, tmp_path):
+def test_auto_takes_the_model_of_the_weights(model, tmp_path):
   named = finetune.get_config(f'{model},pets')
   config = finetune.get_config('auto,pets')
   saved = config_lib.default()
@@ -690,7 +690,7 @@ def test_unknown_values_of_options():
 # Masked patch prediction -----------------------------------------------------
 
 
-def test_masked_patch_prediction_is_the_papers():
+def test_masked_patch_prediction_has_the_papers_settings():
   config = masked_patch.get_config('ViT-B/16,jft300m')
   assert config.loss.to_dict() == {
     'name': 'masked_patch',
@@ -780,7 +780,7 @@ def test_robustness_on_objectnet():
 @pytest.mark.parametrize(
   'argument, message',
   [
-    ('ViT-B/16,real+reel', r"\['reel'\] are no sets to evaluate"),
+    ('ViT-B/16,real+reel', r"\['reel'\] are not sets to evaluate"),
     ('ViT-B/16,objectnet', 'option objectnet=PATH belong together'),
     ('ViT-B/16,real,objectnet=/data', 'option objectnet=PATH belong together'),
   ],

@@ -26,7 +26,7 @@ def _macs(name):
 def test_cost_keeps_its_proportion_within_a_family(row):
   name, _ = row
   if name.startswith('R50+'):
-    return  # Its root, half of its cost, does not shrink in proportion.
+    return  # The ResNet is half of the cost and shrinks less.
   smallest = 'BiT-R50x1' if name.startswith('BiT-') else 'ViT-B/32'
   printed = numbers.COMPUTE[f'{name}, {row[1]} epochs', 'GMACs'].value
   base = numbers.COMPUTE[f'{smallest}, 7 epochs', 'GMACs'].value
@@ -34,7 +34,7 @@ def test_cost_keeps_its_proportion_within_a_family(row):
   assert 0.4 < ratio < 1.1
 
 
-def test_names_of_the_paper_are_models_here():
+def test_every_model_of_the_paper_has_a_miniature():
   for name in (*(model for model, _ in numbers.ROWS_6), 'ViT-b/32'):
     config = mini.get_config(f'{name},jft300m')
     grid = _model(config).token_grid(config.image_size)
@@ -45,7 +45,7 @@ def test_names_of_the_paper_are_models_here():
       assert grid is None
 
 
-def test_epochs_are_the_papers():
+def test_epochs_of_the_paper_give_proportional_steps():
   seven = mini.get_config('ViT-B/16,jft300m')
   assert seven.total_steps == 400
   assert mini.get_config('ViT-B/16,jft300m,epochs=14').total_steps == 800
@@ -71,17 +71,17 @@ def test_rates_keep_the_proportions_of_table_3():
   )
 
 
-def test_masked_patches_are_an_objective_of_miniatures():
+def test_miniatures_support_masked_patch_prediction():
   config = mini.get_config('ViT-B/16,jft300m,epochs=14,objective=masked_patch')
   config_lib.validate(config)
   assert config.loss.name == 'masked_patch'
   assert config.evals.validation.kind == 'masked_patch'
-  # The paper's rates are 2e-4 here and 8e-4 with labels.
+  # The paper's rate is 2e-4 for masked patches and 8e-4 with labels.
   assert config.schedule.peak == pytest.approx(7.5e-4)
   assert config.total_steps == 800
 
 
-def test_few_shots_on_all_tasks():
+def test_few_shot_average_adds_all_tasks():
   config = mini.get_config('ViT-L/32,jft300m,few_shot=average')
   config_lib.validate(config)
   assert [name for name in config.evals if name.startswith('few_shot')] == [
@@ -99,7 +99,7 @@ def test_few_shots_on_all_tasks():
   )
 
 
-def test_how_often_it_is_measured():
+def test_evals_sets_how_often_a_run_is_evaluated():
   def every(argument):
     evals = mini.get_config(f'ViT-B/32,{argument}').evals
     return evals.validation.every, evals.few_shot.every
@@ -115,7 +115,7 @@ def test_how_often_it_is_measured():
 
 
 @pytest.fixture
-def own(tmp_path):
+def user_data(tmp_path):
   """User data: 2 classes with 200 images each to train, and 10 each to test."""
   rng = np.random.default_rng(0)
   for split, count in (('train', 200), ('test', 10)):
@@ -128,15 +128,15 @@ def own(tmp_path):
   return f'folder:{tmp_path}'
 
 
-def test_data_of_ones_own_takes_the_place_of_scenes(own):
-  whole = mini.get_config(f'ViT-B/32,jft300m,of={own}')
-  small = mini.get_config(f'ViT-B/32,imagenet21k,of={own}')
-  part = mini.get_config(f'ViT-B/32,jft300m,subset=4800,of={own}')
-  task = mini.get_config(f'ViT-B/32,imagenet,of={own}')
+def test_user_data_replaces_the_scenes(user_data):
+  whole = mini.get_config(f'ViT-B/32,jft300m,of={user_data}')
+  small = mini.get_config(f'ViT-B/32,imagenet21k,of={user_data}')
+  part = mini.get_config(f'ViT-B/32,jft300m,subset=4800,of={user_data}')
+  task = mini.get_config(f'ViT-B/32,imagenet,of={user_data}')
   for config in (whole, small, part, task):
     config_lib.validate(config)
-    assert config.data.dataset == own
-  source = inputs.open_source(whole, own)
+    assert config.data.dataset == user_data
+  source = inputs.open_source(whole, user_data)
   views = {
     name: data.View(source, split)
     for name, split in {
@@ -161,14 +161,16 @@ def test_data_of_ones_own_takes_the_place_of_scenes(own):
   assert views['small'].shared(views['whole']) == 16
   assert views['small'].shared(views['part']) == 16
   assert views['whole'].shared(views['task']) == 0
-  # A part has both classes, although the files are sorted by class.
+  # The subset has both classes, although the files are sorted by class.
   assert {views['part'].label(i) for i in range(36)} == {0, 1}
   # Other tasks keep their data.
-  assert mini.get_config(f'ViT-B/32,cifar10,of={own}').data.dataset == 'digits'
+  assert (
+    mini.get_config(f'ViT-B/32,cifar10,of={user_data}').data.dataset == 'digits'
+  )
 
 
 @pytest.mark.parametrize('task', mini.TASKS)
-def test_tasks_are_measured_on_other_images(task):
+def test_tasks_are_tested_on_images_not_trained_on(task):
   config = mini.get_config(f'BiT-R50x1,{task}')
   config_lib.validate(config)
   source = inputs.open_source(config, config.data.dataset)
@@ -185,13 +187,13 @@ def test_tasks_are_measured_on_other_images(task):
 @pytest.mark.parametrize(
   ('argument', 'message'),
   [
-    ('ViT-B/16,cifar', "'cifar' is no data set here.*cifar100"),
+    ('ViT-B/16,cifar', "'cifar' is not one of its data sets.*cifar100"),
     ('ViT-B/16,jft300m,optimizer=lamb', "optimizer='lamb' .*'adam', 'sgd'"),
     ('ViT-B/16,pets,epochs=3', 'epochs= is for pre-training'),
     ('ViT-S/16,jft300m', "'ViT-S/16' has no miniature.*b, B, L, H"),
     ('ViT-B/8,jft300m', "'ViT-B/8' has no miniature.*32, 16, 14"),
   ],
 )
-def test_what_is_refused(argument, message):
+def test_invalid_arguments_are_refused(argument, message):
   with pytest.raises(ValueError, match=message):
     mini.get_config(argument)

@@ -21,7 +21,7 @@ class Labelled(data.Source):
     return data.Record(b'', self._labels[index], f'{split}/{index}')
 
 
-class Cheap(Labelled):
+class LabelsWithoutReading(Labelled):
   """A source that also knows all labels without reading a record."""
 
   def labels(self, split):
@@ -38,7 +38,7 @@ def test_literal_counts():
   )
 
 
-def test_an_example_of_several_labels_counts_for_each_once():
+def test_a_multi_label_example_counts_once_for_each_class():
   view = data.View(Labelled([(0, 1), (), (1, 1), (2,)]), 'train')
   assert data.class_balance(view).tolist() == [1, 2, 1]
   counts = data.class_balance(data.View(Labelled([()]), 'train'))
@@ -46,7 +46,7 @@ def test_an_example_of_several_labels_counts_for_each_once():
   assert balance.describe(view, counts) == '0 of 3 classes.'
 
 
-def test_a_label_that_is_no_class():
+def test_a_label_out_of_range_is_an_error():
   for wrong in (3, -1):
     view = data.View(Labelled([0, wrong]), 'train')
     with pytest.raises(ValueError, match=rf'label {wrong}.* \[0, 3\)'):
@@ -70,21 +70,21 @@ def test_a_random_half_of_the_digits():
     'train[9:]+shuffled(shuffled(train, seed=2)[:7])[2:]',
   ],
 )
-def test_labels_that_are_known_are_those_that_are_read(split):
+def test_labels_known_in_advance_equal_those_of_the_records(split):
   labels = [2, 0, 1, 1, 0, 2, 2, 1, 0, 1]
-  known = data.read_labels(data.View(Cheap(labels), split))
+  known = data.read_labels(data.View(LabelsWithoutReading(labels), split))
   view = data.View(Labelled(labels), split)
   assert known.dtype == np.int32
   assert known.tolist() == data.read_labels(view).tolist()
   assert known.tolist() == [record.label for record in view]
 
 
-def test_what_would_take_long_is_not_counted(monkeypatch):
+def test_large_splits_without_known_labels_are_not_counted(monkeypatch):
   many = [0] * 11
   monkeypatch.setattr(balance, '_RECORDS', 10)
   assert balance.is_cheap(data.View(Labelled(many), 'train[:10]'))
   assert not balance.is_cheap(data.View(Labelled(many), 'train'))
-  view = data.View(Cheap(many), 'train')
+  view = data.View(LabelsWithoutReading(many), 'train')
   assert balance.is_cheap(view)
   assert balance.describe(view, None) == (
     'classes not counted: that needs the labels of 11 examples to be read.'
@@ -92,8 +92,8 @@ def test_what_would_take_long_is_not_counted(monkeypatch):
 
 
 @pytest.fixture
-def print_of(monkeypatch, capsys):
-  def print_of(**flags):
+def run_command(monkeypatch, capsys):
+  def run_command(**flags):
     defaults = {
       **dict(data='digits:01', split='train', data_dir='', image_key='image'),
       **dict(label_key='label', num_classes=0, count=False, classes=20),
@@ -104,24 +104,24 @@ def print_of(monkeypatch, capsys):
     command.main()
     return capsys.readouterr().out.splitlines()
 
-  return print_of
+  return run_command
 
 
-def test_command(print_of, monkeypatch):
-  assert print_of(split='shuffled(train)[:9]') == [
+def test_command(run_command, monkeypatch):
+  assert run_command(split='shuffled(train)[:9]') == [
     'digits:01: train (288), test (72)',
     'shuffled(train)[:9]: 9 examples; the first is train/233',
     "2 of 2 classes, with 4 ('1') to 5 ('0') examples.",
     '           5  0',
     '           4  1',
   ]
-  assert print_of(split='shuffled(train)[:9]', classes=1)[3:] == [
+  assert run_command(split='shuffled(train)[:9]', classes=1)[3:] == [
     '           5  0',
     '... and 1 more classes (--classes=2 lists all).',
   ]
   monkeypatch.setattr(balance, '_RECORDS', 8)
-  assert print_of(split='train[:9]')[2:] == [
+  assert run_command(split='train[:9]')[2:] == [
     'classes not counted: that needs the labels of 9 examples to be read.',
     'Pass --count to count them.',
   ]
-  assert len(print_of(split='train[:9]', count=True)) == 5
+  assert len(run_command(split='train[:9]', count=True)) == 5

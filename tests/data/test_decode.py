@@ -49,7 +49,7 @@ def cmyk_jpeg():
   header += segment(0xC0, struct.pack('>BHHB', 8, 8, 8, 4) + components)
   # Codes of the mean: 00 for a difference of 7 bits, 01 for 8 bits.
   header += segment(0xC4, bytes([0x00, 0, 2] + [0] * 14 + [7, 8]))
-  # The only code of the other coefficients, 0, means that none follow.
+  # The other coefficients have one code, 0: no coefficient follows.
   header += segment(0xC4, bytes([0x10, 1] + [0] * 15 + [0]))
   selectors = b''.join(bytes([i, 0x00]) for i in (1, 2, 3, 4))
   header += segment(0xDA, bytes([4]) + selectors + bytes([0, 63, 0]))
@@ -61,7 +61,7 @@ def cmyk_jpeg():
   return header + scan.replace(b'\xff', b'\xff\x00') + b'\xff\xd9'
 
 
-def test_decode_png_is_rgb_as_stored():
+def test_decode_png_returns_the_stored_rgb():
   image = np.array([[[255, 0, 0], [0, 0, 200]]], np.uint8)
   np.testing.assert_array_equal(ops.decode(encode(image, '.png'), 3), image)
 
@@ -102,7 +102,7 @@ def test_decode_array_converts_channels():
 @pytest.mark.parametrize(
   'array', [np.zeros((2, 2, 3), np.float32), np.zeros((2, 2), np.uint8)]
 )
-def test_decode_wants_uint8_of_rank_three(array):
+def test_decode_requires_uint8_arrays_of_rank_three(array):
   with pytest.raises(ValueError, match=r'uint8 array \[h, w, c\], but got'):
     ops.decode(array, 3)
 
@@ -141,7 +141,7 @@ def test_jpegs_are_decoded_fast_or_accurately(channels):
 
 
 @pytest.mark.parametrize('jpeg_dct', ['fast', 'accurate'])
-def test_a_header_that_states_too_many_pixels(jpeg_dct):
+def test_a_header_with_too_many_pixels_is_refused(jpeg_dct):
   jpeg = bytearray(encode(noise(32, 32), '.jpg'))
   frame = jpeg.find(b'\xff\xc0') + 5  # Height and width, 16 bits each.
   jpeg[frame : frame + 4] = b'\xff\x00\xff\x00'
@@ -156,7 +156,7 @@ def test_a_header_that_states_too_many_pixels(jpeg_dct):
   'suffix',
   ['.jpg', '.png', '.webp', '.bmp', '.tif', '.jp2', '.ppm', '.gif', '.avif'],
 )
-def test_pixels_are_counted_before_they_are_decoded(suffix, monkeypatch):
+def test_max_pixels_is_checked_before_decoding(suffix, monkeypatch):
   if not cv2.haveImageWriter(f'a{suffix}'):
     pytest.skip(f'OpenCV {cv2.__version__} writes no {suffix}')
   data = encode(noise(48, 80), suffix)
@@ -172,7 +172,7 @@ def test_pixels_are_counted_before_they_are_decoded(suffix, monkeypatch):
     parsed(data, None)
 
 
-def test_a_cmyk_jpeg_is_counted_too():
+def test_max_pixels_applies_to_cmyk_jpegs():
   with pytest.raises(ops.CorruptImageError, match='8 x 8 pixels'):
     ops.decode(cmyk_jpeg(), 3, max_pixels=63)
 
@@ -191,7 +191,7 @@ def test_truncated_png(cut):
     ops.decode(png[:-cut], 3)
 
 
-def test_progressive_jpeg_and_trailing_bytes_are_complete():
+def test_progressive_jpegs_and_trailing_bytes_are_accepted():
   image = noise(32, 48)
   progressive = cv2.imencode('.jpg', image, [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
   progressive = progressive[1].tobytes()
@@ -204,7 +204,7 @@ def test_progressive_jpeg_and_trailing_bytes_are_complete():
     assert ops.decode(progressive + trailer, 3).shape == (32, 48, 3)
 
 
-def test_restart_markers_and_fill_bytes_end_nothing():
+def test_restart_markers_and_fill_bytes_are_not_truncation():
   options = [cv2.IMWRITE_JPEG_RST_INTERVAL, 1]
   jpeg = cv2.imencode('.jpg', noise(32, 48), options)[1].tobytes()
   assert b'\xff\xd0' in jpeg
@@ -213,7 +213,7 @@ def test_restart_markers_and_fill_bytes_end_nothing():
     assert ops.decode(data, 3).shape == (32, 48, 3)
 
 
-def test_thumbnail_does_not_pass_for_the_picture():
+def test_a_complete_thumbnail_does_not_hide_truncation():
   thumbnail = encode(noise(8, 8), '.jpg')
   jpeg = with_exif(encode(noise(32, 32), '.jpg'), thumbnail=thumbnail)
   assert ops.decode(jpeg, 3).shape == (32, 32, 3)

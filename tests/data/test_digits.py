@@ -62,7 +62,9 @@ def test_prefixes_are_balanced():
   assert np.bincount(labels).tolist() == [182, 183, 182, 174, 180]
 
 
-def test_without_the_file_scikit_learn_itself_reads_them(monkeypatch, tmp_path):
+def test_without_the_csv_file_scikit_learn_loads_the_digits(
+  monkeypatch, tmp_path
+):
   images, targets = digits._scans()
   elsewhere = types.SimpleNamespace(submodule_search_locations=[tmp_path])
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: elsewhere)
@@ -72,7 +74,7 @@ def test_without_the_file_scikit_learn_itself_reads_them(monkeypatch, tmp_path):
   assert len(images) == 1797
 
 
-def test_order_is_shuffled_fixed_and_the_same_for_any_digits_kept():
+def test_order_is_shuffled_and_fixed_for_any_subset_of_digits():
   scans = datasets.load_digits()
   ones = scans.images[scans.target == 1]
 
@@ -86,7 +88,7 @@ def test_order_is_shuffled_fixed_and_the_same_for_any_digits_kept():
   assert first_ones('digits:17', 0) == [168, 21, 46, 93, 45]
 
 
-def test_splits_share_no_record():
+def test_splits_are_disjoint():
   source = data.open_source('digits')
   train, test = data.View(source, 'train'), data.View(source, 'test')
   seen = {train[i].image.tobytes() for i in range(len(train))}

@@ -71,7 +71,7 @@ def test_records_are_sorted_by_class_then_path(root):
   ]
 
 
-def test_order_is_not_that_of_the_file_system(tmp_path):
+def test_order_does_not_depend_on_the_file_system(tmp_path):
   # The order 0, 7, 14, 21, 28, 5, ... is neither sorted nor reversely sorted.
   names = [f'{7 * i % 30:02}' for i in range(30)]
   root = _make(tmp_path, [f'train/a/{name}.jpg' for name in names])
@@ -123,7 +123,7 @@ def test_labels_are_known_without_reading(tmp_path, monkeypatch):
   assert calls == [1]
 
 
-def test_folders_of_other_files_are_no_splits(tmp_path):
+def test_folders_without_images_are_not_splits(tmp_path):
   root = _make(tmp_path, ['images/cat/1.png', 'mappings/cat.json'])
   assert data.open_source(f'folder:{root}').info.splits == {'images': 1}
 
@@ -145,7 +145,7 @@ def test_folders_of_other_files_are_no_splits(tmp_path):
     ),
   ],
 )
-def test_other_layouts(tmp_path, files, found):
+def test_other_folder_layouts_are_refused(tmp_path, files, found):
   root = _make(tmp_path, files)
   with pytest.raises(ValueError, match='expected') as error:
     data.open_source(f'folder:{root}')
@@ -180,7 +180,9 @@ def test_class_folders_without_splits(tmp_path):
     (['cat/1.txt'], "{root} holds folders ['cat'] without any image"),
   ],
 )
-def test_other_layouts_of_classes(tmp_path, monkeypatch, files, found):
+def test_other_layouts_of_class_folders_are_refused(
+  tmp_path, monkeypatch, files, found
+):
   monkeypatch.setenv('HOME', str(tmp_path.parent))
   root = _make(tmp_path, files)
   spec = f'classes:~/{tmp_path.name}'
@@ -191,7 +193,7 @@ def test_other_layouts_of_classes(tmp_path, monkeypatch, files, found):
   assert 'classes:' not in str(error.value).removeprefix(spec)
 
 
-def test_what_is_not_read_is_counted(tmp_path, monkeypatch):
+def test_files_with_other_suffixes_are_counted(tmp_path, monkeypatch):
   lines = []
   monkeypatch.setattr(
     folder.logging, 'warning', lambda text, *args: lines.append(text % args)
@@ -235,7 +237,7 @@ def test_pipes_are_left_out_by_name_and_never_opened(tmp_path, monkeypatch):
     view[0]
 
 
-def test_a_link_to_nothing_is_missed_when_it_is_read(tmp_path):
+def test_a_broken_link_is_an_error_when_it_is_read(tmp_path):
   root = _make(tmp_path, ['train/a/1.jpg'])
   os.symlink(f'{root}/nowhere', f'{root}/train/a/2.jpg')
   view = data.View(data.open_source(f'folder:{root}'), 'train')
@@ -256,7 +258,7 @@ def test_a_link_to_nothing_is_missed_when_it_is_read(tmp_path):
     ('train/a/b/self.jpg', 'train/a/b/self.jpg'),
   ],
 )
-def test_links_without_end(tmp_path, link, target):
+def test_cyclic_links_are_refused(tmp_path, link, target):
   root = _make(tmp_path / 'set', ['train/a/b/1.jpg', 'train/c/1.jpg'])
   os.symlink(f'{root}/{target}', f'{root}/{link}')
   with pytest.raises(

@@ -23,7 +23,7 @@ def _digest(root, split='train'):
   return data.digest(data.View(data.open_source(f'folder:{root}'), split))
 
 
-def _parts(root, other):
+def _differing_parts(root, other):
   """Returns the facts and the names of examples that differ in two folders."""
   a, b = _digest(root), _digest(other)
   facts = [k for k in a['train'] if a['train'][k] != b['train'][k]]
@@ -56,51 +56,51 @@ def test_a_copy_is_equal(both):
   assert names[::11] == ['ant/0.jpg', 'bee/5.jpg']
 
 
-def test_what_is_told_apart(both, tmp_path):
+def test_names_contents_and_sizes_distinguish_data(both, tmp_path):
   one, other = both
   (other / 'train/ant/1.jpg').rename(other / 'train/ant/1b.jpg')
-  assert _parts(one, other) == [NAMES, 'ant/1.jpg', 'ant/1b.jpg']
+  assert _differing_parts(one, other) == [NAMES, 'ant/1.jpg', 'ant/1b.jpg']
   (other / 'train/ant/1b.jpg').rename(other / 'train/ant/1.jpg')
-  assert _parts(one, other) == []
+  assert _differing_parts(one, other) == []
   # The new contents have the same size.
   (other / 'train/ant/1.jpg').write_bytes(b'ant 2')
   (other / 'train/ant/2.jpg').write_bytes(b'ant 1')
-  assert _parts(one, other) == ['ant/1.jpg', 'ant/2.jpg']
+  assert _differing_parts(one, other) == ['ant/1.jpg', 'ant/2.jpg']
   (other / 'train/bee/5.jpg').write_bytes(b'longer')
-  assert SIZES in _parts(one, other)
+  assert SIZES in _differing_parts(one, other)
 
 
-def test_most_are_known_by_name_and_size_only(both, monkeypatch):
+def test_only_a_sample_of_contents_is_compared(both, monkeypatch):
   monkeypatch.setattr(identity, '_SAMPLES', 3)
   one, other = both
   assert list(_digest(one)['contents']) == ['0', '5', '11']
   (other / 'train/bee/2.jpg').write_bytes(b'bee 3')
-  assert _parts(one, other) == []
+  assert _differing_parts(one, other) == []
   (other / 'train/bee/2.jpg').write_bytes(b'bee 22')
-  assert _parts(one, other) == [SIZES]
+  assert _differing_parts(one, other) == [SIZES]
   monkeypatch.setattr(folder, '_SIZES', 2)
-  assert _parts(one, other) == []
+  assert _differing_parts(one, other) == []
 
 
-def test_sizes_of_many_files_are_in_order(both, monkeypatch):
+def test_sizes_do_not_depend_on_the_block_size(both, monkeypatch):
   one, _ = both
   expected = _digest(one)['train'][SIZES]
   monkeypatch.setattr(folder, '_BLOCK', 5)
   assert _digest(one)['train'][SIZES] == expected
 
 
-def test_a_split_is_described_without_the_others(both):
+def test_the_digest_covers_only_its_split(both):
   one, other = both
   (other / 'test').mkdir()
   shutil.copytree(other / 'train/ant', other / 'test/ant')
-  assert _parts(one, other) == []
+  assert _differing_parts(one, other) == []
   source = data.open_source(f'folder:{other}')
   again = pickle.loads(pickle.dumps(source))
   assert again.facts('test') == source.facts('test')
   assert again.facts('test') != source.facts('train')
 
 
-def test_what_cannot_be_read_is_no_error(both):
+def test_unreadable_files_are_reported_as_unknown(both):
   one, other = both
   source = data.open_source(f'folder:{other}')
   (other / 'train/bee/5.jpg').unlink()
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_no_error(both):
   assert found['train'][NAMES] == _digest(one)['train'][NAMES]
 
 
-def test_what_a_library_cannot_read_names_the_data(both, monkeypatch):
+def test_read_errors_of_libraries_name_the_record(both, monkeypatch):
   def damaged(*_):
     raise RuntimeError('chunk data hash mismatch')
 
@@ -123,7 +123,7 @@ def test_what_a_library_cannot_read_names_the_data(both, monkeypatch):
 
 
 @pytest.mark.parametrize('spec', ['digits:01', 'shapes:colour'])
-def test_data_of_arrays(spec):
+def test_digests_of_sources_without_files(spec):
   source = data.open_source(spec)
   first = data.digest(data.View(source, 'train[:5]'))
   assert first == data.digest(data.View(source, 'train[:5]'))
@@ -136,7 +136,7 @@ def test_data_of_arrays(spec):
   )
 
 
-def test_labels_count():
+def test_labels_are_part_of_the_digest():
   a, b = (data.open_source(f'shapes:{f}') for f in ('colour', 'shape'))
   of_a, of_b = (data.digest(data.View(s, 'train[:20]')) for s in (a, b))
   assert of_a['contents'] != of_b['contents']

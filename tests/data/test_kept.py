@@ -25,7 +25,7 @@ def _file(folder, split='train'):
   return path
 
 
-def _refuse(split, index):
+def _refuse_to_render(split, index):
   raise AssertionError(f'{split}/{index} was rendered')
 
 
@@ -35,7 +35,7 @@ def _equal(one, other):
   assert (one.label, one.name) == (other.label, other.name)
 
 
-def _tiny(path):
+def _tiny_file(path):
   return kept.Kept(str(path), image_shape=(1, 2, 3), labels=2)
 
 
@@ -52,7 +52,7 @@ def warnings(monkeypatch):
 
 
 @pytest.mark.parametrize('factor', ['shape', 'size+count', 'all'])
-def test_kept_scenes_are_those_that_are_drawn(factor, tmp_path):
+def test_kept_scenes_equal_rendered_ones(factor, tmp_path):
   drawn = data.open_source(f'shapes:{factor}')
   source = data.open_source(f'shapes:{factor}', data_dir=str(tmp_path))
   for split, index in (('train', 3), ('test', 3), ('test', 4_999)):
@@ -62,7 +62,7 @@ def test_kept_scenes_are_those_that_are_drawn(factor, tmp_path):
 
 def test_a_second_read_does_not_render(scenes, monkeypatch, tmp_path):
   first = scenes.read('train', 5)
-  monkeypatch.setattr(shapes, 'render', _refuse)
+  monkeypatch.setattr(shapes, 'render', _refuse_to_render)
   _equal(scenes.read('train', 5), first)
   # Another factor of the scene does not render it either.
   count = data.open_source('shapes:count', data_dir=str(tmp_path))
@@ -73,14 +73,14 @@ def test_a_second_read_does_not_render(scenes, monkeypatch, tmp_path):
     data.open_source('shapes:all').read('train', 5)
 
 
-def test_an_image_may_be_changed(scenes):
+def test_changing_an_image_does_not_change_the_file(scenes):
   first = scenes.read('train', 0)
   for _ in range(2):
     scenes.read('train', 0).image[:] = 0
   _equal(scenes.read('train', 0), first)
 
 
-def test_the_file_has_a_record_where_its_index_says(scenes, tmp_path):
+def test_the_index_gives_the_position_in_the_file(scenes, tmp_path):
   scenes.read('train', 2)
   image, labels = shapes.render('train', 2)
   content = image.tobytes() + bytes(labels.values())
@@ -92,7 +92,7 @@ def test_the_file_has_a_record_where_its_index_says(scenes, tmp_path):
 # The cases damage the first byte, a label, the checksum, and (by zeros) the
 # second half.
 @pytest.mark.parametrize('start, stop', [(0, 1), (-5, -4), (-1, 0), (-6000, 0)])
-def test_a_damaged_record_is_drawn_anew(start, stop, scenes, tmp_path):
+def test_a_damaged_record_is_rendered_again(start, stop, scenes, tmp_path):
   before = [scenes.read('train', i) for i in range(2)]
   path = _file(tmp_path)
   whole = path.read_bytes()
@@ -107,7 +107,7 @@ def test_a_damaged_record_is_drawn_anew(start, stop, scenes, tmp_path):
   assert path.read_bytes() == whole
 
 
-def test_a_file_that_was_cut_is_filled_again(scenes, tmp_path):
+def test_a_truncated_file_is_filled_again(scenes, tmp_path):
   before = [scenes.read('train', i) for i in range(3)]
   path = _file(tmp_path)
   whole = path.read_bytes()
@@ -117,7 +117,7 @@ def test_a_file_that_was_cut_is_filled_again(scenes, tmp_path):
   assert path.read_bytes() == whole
 
 
-def test_scenes_drawn_in_another_way_lie_in_another_file(tmp_path, monkeypatch):
+def test_a_changed_renderer_uses_another_file(tmp_path, monkeypatch):
   folder = str(tmp_path)
   shapes._kept.__wrapped__(folder, 'train')
   first = _file(tmp_path)
@@ -141,7 +141,7 @@ def test_scenes_drawn_in_another_way_lie_in_another_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('split', ['train', 'validation', 'test'])
-def test_every_value_of_every_factor_is_among_the_probes(split):
+def test_the_probes_contain_every_value_of_every_factor(split):
   labels = [shapes.render(split, i)[1] for i in range(shapes._PROBES)]
   for factor, classes in shapes.FACTORS.items():
     assert {scene[factor] for scene in labels} == set(range(len(classes)))
@@ -165,12 +165,12 @@ def test_processes_fill_one_file_together(scenes, tmp_path, monkeypatch):
     for index in range(40):
       _equal(result[index], drawn[index])
   assert _file(tmp_path).stat().st_size == 40 * SCENE
-  monkeypatch.setattr(shapes, 'render', _refuse)
+  monkeypatch.setattr(shapes, 'render', _refuse_to_render)
   for index, record in _read(scenes, 0).items():
     _equal(record, drawn[index])
 
 
-def test_where_nothing_can_be_kept_scenes_are_drawn(tmp_path, warnings):
+def test_scenes_are_rendered_if_they_cannot_be_kept(tmp_path, warnings):
   drawn = data.open_source('shapes').read('test', 1)
   (tmp_path / 'file').touch()
   for folder, reason in (
@@ -190,12 +190,12 @@ def test_where_nothing_can_be_kept_scenes_are_drawn(tmp_path, warnings):
   assert not os.path.exists('gs:')
 
 
-def test_a_full_disk_is_no_error(tmp_path, warnings, monkeypatch):
+def test_a_full_disk_is_not_an_error(tmp_path, warnings, monkeypatch):
   def full(*args):
     raise OSError(28, 'No space left on device')
 
   monkeypatch.setattr(os, 'pwrite', full)
-  records = _tiny(tmp_path / 'file')
+  records = _tiny_file(tmp_path / 'file')
   for _ in range(2):
     records.write(0, np.ones((1, 2, 3), np.uint8), [1, 2])
   assert records.read(0) is None
@@ -208,9 +208,9 @@ def test_a_full_disk_is_no_error(tmp_path, warnings, monkeypatch):
   assert records.read(0) is None
 
 
-def test_a_file_that_may_only_be_read_is_read(tmp_path, warnings, monkeypatch):
+def test_a_read_only_file_is_still_read(tmp_path, warnings, monkeypatch):
   image = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
-  _tiny(tmp_path / 'file').write(1, image, [7, 255])
+  _tiny_file(tmp_path / 'file').write(1, image, [7, 255])
   opened = os.open
 
   def read_only(path, flags, *args):
@@ -219,7 +219,7 @@ def test_a_file_that_may_only_be_read_is_read(tmp_path, warnings, monkeypatch):
     return opened(path, flags, *args)
 
   monkeypatch.setattr(os, 'open', read_only)
-  records = _tiny(tmp_path / 'file')
+  records = _tiny_file(tmp_path / 'file')
   found, labels = records.read(1)
   assert found.tolist() == [[[0, 1, 2], [3, 4, 5]]]
   assert labels == (7, 255)
@@ -229,8 +229,8 @@ def test_a_file_that_may_only_be_read_is_read(tmp_path, warnings, monkeypatch):
   assert ': Permission denied. ' in warning
 
 
-def test_a_record_that_was_never_written_is_none_of_zeros(tmp_path):
-  records = _tiny(tmp_path / 'file')
+def test_an_unwritten_record_differs_from_a_record_of_zeros(tmp_path):
+  records = _tiny_file(tmp_path / 'file')
   assert records.read(0) is None
   zeros = np.zeros((1, 2, 3), np.uint8)
   records.write(1, zeros, [0, 0])
@@ -239,7 +239,7 @@ def test_a_record_that_was_never_written_is_none_of_zeros(tmp_path):
   assert (found.tolist(), labels) == (zeros.tolist(), (0, 0))
 
 
-def test_a_file_is_open_once_and_closed_in_the_end(tmp_path):
+def test_a_file_is_opened_once_and_closed_at_the_end(tmp_path):
   folder = str(tmp_path)
 
   def opened():
@@ -254,14 +254,14 @@ def test_a_file_is_open_once_and_closed_in_the_end(tmp_path):
   assert opened() == 0
 
 
-def test_opening_a_file_keeps_what_is_there(tmp_path):
+def test_opening_a_file_keeps_its_records(tmp_path):
   image = np.full((1, 2, 3), 9, np.uint8)
-  _tiny(tmp_path / 'file').write(0, image, [1, 2])
-  found, labels = _tiny(tmp_path / 'file').read(0)
+  _tiny_file(tmp_path / 'file').write(0, image, [1, 2])
+  found, labels = _tiny_file(tmp_path / 'file').read(0)
   assert (found.tolist(), labels) == (image.tolist(), (1, 2))
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
-  _tiny('~/a/file')
+  _tiny_file('~/a/file')
   assert (tmp_path / 'a' / 'file').exists()

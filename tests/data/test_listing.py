@@ -29,11 +29,11 @@ def root(tmp_path, monkeypatch):
   for file in FILES:
     (root / file).parent.mkdir(parents=True, exist_ok=True)
     (root / file).write_bytes(file.encode())
-  _age(root)
+  _set_old_times(root)
   return str(root)
 
 
-def _age(root):
+def _set_old_times(root):
   long_ago = time.time_ns() - HOUR
   for folder, _, _ in os.walk(root):
     os.utime(folder, ns=(long_ago, long_ago))
@@ -51,21 +51,21 @@ def _open(root):
   return data.open_source(f'folder:{root}')
 
 
-def _no_walk(monkeypatch):
+def _refuse_to_list(monkeypatch):
   def walk(root):
     raise AssertionError(f'{root} was listed again')
 
   monkeypatch.setattr(listing, '_Walk', walk)
 
 
-def test_a_list_is_read_the_second_time(root, monkeypatch):
+def test_the_second_open_reads_the_kept_list(root, monkeypatch):
   first = _open(root)
   assert first.info.splits == {'train': 3, 'val': 1}
   assert [name for name, _, _ in _names(first)] == [
     f'{root}/{file}'
     for file in ('train/ant/1.png', 'train/dog/2.jpg', *FILES[2:])
   ]
-  _no_walk(monkeypatch)
+  _refuse_to_list(monkeypatch)
   again = _open(root)
   assert isinstance(again._listing.names, np.memmap)
   assert again.info == first.info
@@ -73,9 +73,9 @@ def test_a_list_is_read_the_second_time(root, monkeypatch):
   assert again.labels('train').tolist() == [0, 2, 2]
 
 
-def test_processes_share_what_is_kept(root, monkeypatch):
+def test_processes_share_the_kept_list(root, monkeypatch):
   source = _open(root)
-  _no_walk(monkeypatch)
+  _refuse_to_list(monkeypatch)
   dump = pickle.dumps(source._listing)
   assert len(dump) < 400  # The pickle holds only a path and a digest.
   copy = pickle.loads(dump)
@@ -99,17 +99,17 @@ def test_processes_that_list_at_the_same_time_agree(root, tmp_path):
   ]
 
 
-def test_a_relative_path_is_the_same_list(root, monkeypatch):
+def test_a_relative_path_uses_the_same_list(root, monkeypatch):
   _open(root)
-  _no_walk(monkeypatch)
+  _refuse_to_list(monkeypatch)
   monkeypatch.chdir(os.path.dirname(root))
   assert _open(os.path.basename(root)).info.splits == {'train': 3, 'val': 1}
 
 
-def test_a_process_that_comes_later_gets_the_same_list_or_none(root):
+def test_a_changed_folder_cannot_be_unpickled_by_a_later_process(root):
   dump = pickle.dumps(_open(root)._listing)
   open(f'{root}/train/dog/0.jpg', 'w').close()
-  _age(root)
+  _set_old_times(root)
   assert _open(root).info.splits['train'] == 4
   with pytest.raises(ValueError, match='have changed since this run began'):
     pickle.loads(dump)
@@ -141,32 +141,32 @@ def test_a_changed_folder_is_noticed(root, change):
   assert sorted(name for name, _, _ in _names(after)) == found
 
 
-def test_a_folder_that_has_just_changed_is_not_kept(root, tmp_path):
+def test_the_list_of_a_recently_changed_folder_is_not_kept(root, tmp_path):
   os.utime(f'{root}/train/dog')
   _open(root)
   assert not (tmp_path / 'cache').exists()
 
 
-def _place(tmp_path):
+def _cache_folder(tmp_path):
   [place] = (tmp_path / 'cache/vit_jax/folders').iterdir()
   return place
 
 
 @pytest.mark.parametrize('file', ['facts.json', 'names.npy', 'ends.npy'])
 @pytest.mark.parametrize('how', ['cut', 'gone'])
-def test_a_damaged_list_is_made_anew(root, tmp_path, file, how):
+def test_a_damaged_list_is_rebuilt(root, tmp_path, file, how):
   names = _names(_open(root))
-  path = _place(tmp_path) / file
+  path = _cache_folder(tmp_path) / file
   if how == 'cut':
     path.write_bytes(path.read_bytes()[:-4])
   else:
     path.unlink()
   assert _names(_open(root)) == names
-  facts = json.loads((_place(tmp_path) / 'facts.json').read_text())
+  facts = json.loads((_cache_folder(tmp_path) / 'facts.json').read_text())
   assert facts['root'] == root
 
 
-def test_a_place_that_cannot_be_written(root, monkeypatch, caplog):
+def test_an_unwritable_cache_folder_is_a_warning(root, monkeypatch, caplog):
   monkeypatch.setenv('XDG_CACHE_HOME', '/dev/null')
   assert len(_names(_open(root))) == 4
   assert 'list of the 4 files' in caplog.text

@@ -92,7 +92,7 @@ def test_trim():
     ops.Trim(-1)
 
 
-def test_random_crop_reaches_every_place_and_no_other():
+def test_random_crop_reaches_exactly_the_valid_offsets():
   image = np.arange(3 * 4, dtype=np.uint8).reshape(3, 4, 1)
   rng = generator()
   corners = set()
@@ -151,7 +151,7 @@ def test_inception_crop_area_and_aspect():
   assert aspect.min() > 0.75 * 0.99
   assert aspect.max() < 1.33 * 1.01
   assert aspect.mean() == pytest.approx((0.75 + 1.33) / 2, abs=0.01)
-  # All places are equally likely, so the mean is the middle.
+  # All offsets are equally likely, so the mean is the middle.
   assert (top / (480 - height + 1)).mean() == pytest.approx(0.5, abs=0.02)
   assert (left / (640 - width + 1)).mean() == pytest.approx(0.5, abs=0.02)
 
@@ -197,7 +197,7 @@ def test_inception_crop_cuts_its_box_and_resizes():
   assert not np.array_equal(op(image, generator(4)), expected)
 
 
-def test_opencv_runs_no_threads_of_its_own():
+def test_opencv_starts_no_threads():
   assert cv2.getNumThreads() <= 1
 
 
@@ -251,7 +251,7 @@ def test_empty_string_only_decodes():
   )
 
 
-def test_result_of_another_size():
+def test_a_result_of_the_wrong_size_is_an_error():
   preprocess = ops.parse('flip', image_size=(5, 6), channels=3)
   with pytest.raises(ValueError, match=r'7x8 .* 5x6 is expected; end the prep'):
     preprocess(noise(7, 8), generator())

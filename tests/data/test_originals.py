@@ -65,7 +65,9 @@ def _reference(image, size, weights):
 
 
 @pytest.mark.parametrize('size', SIZES)
-def test_bilinear_is_the_released_codes_but_for_rounding(photograph, size):
+def test_bilinear_matches_the_released_code_except_for_rounding(
+  photograph, size
+):
   for image in (photograph, _small(photograph)):
     found = ops.Resize(size)(image, None)
     expected = _reference(image, size, _bilinear_weights)
@@ -77,7 +79,7 @@ def test_bilinear_is_the_released_codes_but_for_rounding(photograph, size):
 
 
 @pytest.mark.parametrize('size', [*SIZES, (427, 700), (500, 640)])
-def test_area_is_big_visions(photograph, size):
+def test_area_matches_big_vision(photograph, size):
   for image in (photograph, _small(photograph)):
     found = ops.Resize(size, method='area')(image, None)
     expected = np.floor(_reference(image, size, _area_weights) + 1e-6)
@@ -95,7 +97,7 @@ def test_area_repeats_pixels_to_a_multiple(photograph):
   assert np.abs(found.astype(int) - other).mean() > 2
 
 
-def _sampled_box(height, width, rng):
+def _tensorflow_box(height, width, rng):
   """Draws a crop step by step as TensorFlow's kernel does."""
   area = height * width
   for _ in range(100):
@@ -124,10 +126,14 @@ def _sampled_box(height, width, rng):
 @pytest.mark.parametrize(
   'height, width', [(375, 500), (500, 375), (32, 32), (224, 224), (90, 400)]
 )
-def test_inception_crops_are_distributed_as_tensorflows(height, width):
+def test_inception_crops_have_the_distribution_of_tensorflows_algorithm(
+  height, width
+):
   op, rng = ops.InceptionCrop(8), np.random.default_rng(0)
   found = np.array([op.box(height, width, rng)[2:] for _ in range(10_000)])
-  expected = np.array([_sampled_box(height, width, rng) for _ in range(10_000)])
+  expected = np.array(
+    [_tensorflow_box(height, width, rng) for _ in range(10_000)]
+  )
   for measure in (
     lambda sides: sides[:, 0] * sides[:, 1],
     lambda sides: sides[:, 1] / sides[:, 0],
@@ -147,7 +153,7 @@ def tf():
 @pytest.mark.tensorflow
 @pytest.mark.parametrize('size', SIZES)
 @pytest.mark.parametrize('method', ops.METHODS)
-def test_resizing_is_tensorflows(tf, photograph, size, method):
+def test_resizing_matches_tensorflow(tf, photograph, size, method):
   for image in (photograph, _small(photograph)):
     expected = tf.image.resize(image, size, method=method).numpy()
     found = ops.Resize(size, method=method)(image, None)
@@ -159,7 +165,7 @@ def test_resizing_is_tensorflows(tf, photograph, size, method):
 
 
 @pytest.mark.tensorflow
-def test_resize_small_is_big_visions_with_tensorflow(tf, photograph):
+def test_resize_small_matches_big_vision_with_tensorflow(tf, photograph):
   for size in (256, 448):
     for image in (photograph, _small(photograph)):
       factor = np.float32(size) / np.float32(min(image.shape[:2]))
@@ -174,7 +180,7 @@ def test_resize_small_is_big_visions_with_tensorflow(tf, photograph):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize('height, width', [(375, 500), (32, 32)])
-def test_inception_crops_are_tensorflows(tf, height, width):
+def test_inception_crops_have_the_distribution_of_tensorflow(tf, height, width):
   draw = tf.function(
     lambda: tf.image.sample_distorted_bounding_box(
       [height, width, 3],
@@ -197,7 +203,7 @@ def test_inception_crops_are_tensorflows(tf, height, width):
 @pytest.mark.tensorflow
 @pytest.mark.parametrize('path', PHOTOGRAPHS, ids=lambda path: path.stem)
 @pytest.mark.parametrize('channels', [1, 3])
-def test_jpegs_are_decoded_as_by_tensorflow(tf, path, channels):
+def test_decoded_jpegs_match_tensorflow(tf, path, channels):
   data = path.read_bytes()
   # TensorFlow's default, which the originals use.
   fast = tf.image.decode_jpeg(data, channels).numpy()
@@ -212,7 +218,7 @@ def test_jpegs_are_decoded_as_by_tensorflow(tf, path, channels):
 
 
 @pytest.mark.tensorflow
-def test_crops_and_pngs_are_tensorflows(tf, photograph):
+def test_crops_and_pngs_match_tensorflow(tf, photograph):
   png = cv2.imencode('.png', photograph[:, :, ::-1])[1].tobytes()
   np.testing.assert_array_equal(
     ops.decode(png, 3), tf.io.decode_image(png, 3).numpy()
@@ -226,8 +232,8 @@ def test_crops_and_pngs_are_tensorflows(tf, photograph):
   np.testing.assert_array_equal(found, expected.numpy())
 
 
-def _from_tensorflow(tf):
-  """Returns text of an operation -> TensorFlow's equivalent of it."""
+def _tensorflow_equivalents(tf):
+  """Maps the text of each operation to its equivalent in TensorFlow."""
   return {
     'flip': lambda image: tf.image.flip_left_right(image),
     'pad(4)': lambda image: tf.pad(image, [[4, 4], [4, 4], [0, 0]]),
@@ -243,25 +249,25 @@ def _from_tensorflow(tf):
   }
 
 
-class _Draws:
-  """A generator whose draws make a random operation act."""
+class _ZeroDraws:
+  """A generator that always draws 0, so that random operations act."""
 
   def random(self):
     return 0.0
 
 
 @pytest.mark.tensorflow
-def test_operations_that_only_move_pixels_are_tensorflows(tf, photograph):
-  for text, expected in _from_tensorflow(tf).items():
+def test_operations_that_only_move_pixels_match_tensorflow(tf, photograph):
+  for text, expected in _tensorflow_equivalents(tf).items():
     [op] = ops.parse(text, image_size=32, channels=3).ops
     np.testing.assert_array_equal(
-      op(photograph, _Draws()), expected(photograph).numpy(), err_msg=text
+      op(photograph, _ZeroDraws()), expected(photograph).numpy(), err_msg=text
     )
 
 
 @pytest.mark.tensorflow
-def test_random_crops_are_tensorflows(tf):
-  # The value of the first pixel gives the place of a crop.
+def test_random_crops_have_the_distribution_of_tensorflow(tf):
+  # The value of a crop's first pixel identifies its offset.
   places = np.arange(40 * 50, dtype=np.int32).reshape(40, 50, 1)
   draw = tf.function(lambda: tf.image.random_crop(places, (32, 32, 1))[0, 0, 0])
   expected = np.array([int(draw()) for _ in range(10_000)])
@@ -271,7 +277,7 @@ def test_random_crops_are_tensorflows(tf):
     assert scipy.stats.ks_2samp(measure(found), measure(expected)).pvalue > 1e-3
 
 
-def test_the_whole_list_is_compared():
+def test_every_operation_is_compared():
   compared = {'resize', 'resize_small', 'inception_crop', 'random_crop'}
-  moved = {text.partition('(')[0] for text in _from_tensorflow(None)}
+  moved = {text.partition('(')[0] for text in _tensorflow_equivalents(None)}
   assert compared | moved == set(ops.OPS)

@@ -15,7 +15,7 @@ def _order(size, seed=0):
 
 
 @pytest.mark.parametrize('seed', [0, 1, 2**32 - 1])
-def test_every_record_is_once_in_the_order(seed):
+def test_the_order_contains_every_record_once(seed):
   for size in SIZES:
     order = _order(size, seed)
     np.testing.assert_array_equal(np.sort(order), np.arange(size))
@@ -47,7 +47,7 @@ def test_literal_orders():
   assert permutation.invert(index, 10**12, 3) == 5
 
 
-def test_epochs_and_runs_have_seeds_of_their_own():
+def test_epochs_and_runs_have_different_seeds():
   seeds = {
     permutation.epoch_seed(seed, epoch)
     for seed in range(30)
@@ -91,14 +91,14 @@ def test_prefixes_are_spread_evenly(size):
   assert 12 < np.mean(values) < 23
 
 
-def test_neighbours_are_not_related():
+def test_neighbours_are_uncorrelated():
   order = _order(100_000).astype(float)
   for lag in (1, 2, 64):
     assert abs(np.corrcoef(order[:-lag], order[lag:])[0, 1]) < 0.02
   assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
 
 
-def test_few_records_have_all_orders():
+def test_small_data_reaches_all_orders():
   counts = collections.Counter(
     tuple(_order(4, seed).tolist()) for seed in range(2400)
   )

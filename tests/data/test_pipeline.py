@@ -142,7 +142,7 @@ class SortedView:
     return Record(self._image, index * self._classes // self._size, '')
 
 
-def test_sorted_records_come_as_by_chance():
+def test_sorted_records_are_shuffled_like_random_ones():
   """Checks the beginning of an epoch of ImageNet-21k's size.
 
   With Grain's own shuffle, 111 neighbours share a class. The counts of a batch
@@ -177,7 +177,7 @@ def test_sorted_records_come_as_by_chance():
   assert ((table - expected) ** 2 / expected).sum() < 99 + 5 * 14
 
 
-class Meeting(FakeView):
+class ConcurrentView(FakeView):
   """A view that reads only while `parties` threads read at the same time."""
 
   parties = 4
@@ -189,7 +189,7 @@ class Meeting(FakeView):
 
 
 def test_all_threads_work_on_the_same_batch():
-  view = Meeting(33)
+  view = ConcurrentView(33)
   view.barrier = threading.Barrier(4)
   batches = evaluate(view, batch_size=33, threads=4, preprocess=WHOLE)
   assert [len(batch['label']) for batch in batches] == [33]
@@ -203,7 +203,7 @@ def test_pieces_of_a_batch(rows, threads, piece):
   assert pipeline._piece(rows, threads) == piece
 
 
-def test_workers_hold_few_pieces(monkeypatch):
+def test_workers_buffer_few_pieces(monkeypatch):
   """A piece has four arrays, and an array costs the parent two open files."""
   seen = []
 
@@ -222,7 +222,7 @@ def test_workers_hold_few_pieces(monkeypatch):
   assert max(seen) <= 32
 
 
-def test_each_epoch_is_another_permutation():
+def test_each_epoch_has_a_different_permutation():
   # 15 batches of 4 are 6 epochs of 10, and epochs end inside batches.
   labels = join(train(FakeView(10), 15))['label']
   epochs = labels.reshape(6, 10)
@@ -233,7 +233,7 @@ def test_each_epoch_is_another_permutation():
 def test_augmentation_differs_between_epochs_and_seeds():
   view = FakeView(1)
   images = join(train(view, 10))['image'].reshape(40, -1)
-  # There are 5 * 5 places and two directions; 40 draws repeat a few of them.
+  # There are 5 * 5 offsets and two directions; 40 draws repeat a few of them.
   assert len(np.unique(images, axis=0)) > 20
   other = join(train(view, 10, seed=1))['image'].reshape(40, -1)
   assert (images != other).any(axis=1).mean() > 0.8
@@ -260,7 +260,7 @@ def test_train_rows_are_the_same_on_any_number_of_hosts(hosts):
   assert join(expected)['unreadable'].any()
 
 
-def test_rows_of_a_host_need_be_neither_neighbours_nor_in_order():
+def test_rows_of_a_host_may_be_scattered_and_unordered():
   # The devices of a host may lie anywhere in the mesh.
   kwargs = dict(batch_size=6, start_step=1)
   picked = train(FakeView(7), 4, rows=(4, 0, 5), **kwargs)
@@ -285,7 +285,7 @@ def test_start_far_away():
 
 
 @pytest.mark.parametrize('threads, prefetch', [(1, None), (4, None), (2, 5)])
-def test_threads_change_nothing(threads, prefetch):
+def test_the_number_of_threads_does_not_change_the_batches(threads, prefetch):
   view = FakeView(10, corrupt=(3,))
   kwargs = dict(unreadable='skip-and-count', start_step=1)
   expected = train(view, 9, **kwargs)
@@ -296,7 +296,7 @@ def test_threads_change_nothing(threads, prefetch):
   assert_same(actual, evaluate(view, **kwargs))
 
 
-def test_workers_change_nothing():
+def test_the_number_of_workers_does_not_change_the_batches():
   view = FakeView(10, corrupt=(3,))
   kwargs = dict(unreadable='skip-and-count')
   expected = train(view, 5, start_step=3, **kwargs)
@@ -407,7 +407,7 @@ def test_eval_draws_the_same_each_time():
 # Unreadable images.
 
 
-def test_unreadable_is_an_error_that_names_the_record():
+def test_an_unreadable_image_is_an_error_that_names_the_record():
   view = FakeView(6, corrupt=(4,))
   message = (
     'fake/4: cannot decode 8 bytes .* --config.data.unreadable=skip-and-count'
@@ -418,13 +418,13 @@ def test_unreadable_is_an_error_that_names_the_record():
     evaluate(view)
 
 
-def test_truncated_file_is_unreadable():
+def test_a_truncated_image_is_unreadable():
   jpeg = cv2.imencode('.jpg', picture(0))[1].tobytes()[:-30]
   with pytest.raises(ValueError, match='fake/0: truncated JPEG'):
     evaluate([Record(jpeg, 0, 'fake/0')])
 
 
-def test_an_image_of_too_many_pixels_is_unreadable():
+def test_an_image_with_too_many_pixels_is_unreadable():
   png = cv2.imencode('.png', picture(0))[1].tobytes()
   view = [Record(png, 0, 'fake/0'), Record(picture(1), 1, 'fake/1')]
   height, width = picture(0).shape[:2]
@@ -552,7 +552,7 @@ def test_errors_of_operations_name_the_record():
 
 
 @pytest.mark.parametrize('options', [dict(threads=2), dict(workers=1)])
-def test_errors_of_threads_and_workers_arrive(options):
+def test_errors_in_threads_and_workers_are_raised(options):
   # Also exceptions that cannot be pickled. The policy does not cover reads.
   with pytest.raises(RuntimeError, match='record 3 failed: LocalError: the d'):
     evaluate(BrokenView(4), unreadable='skip-and-count', **options)

@@ -61,7 +61,7 @@ def _pairs(count=150):
     count -= 1
 
 
-def test_places_are_those_of_a_list():
+def test_places_equal_those_of_an_explicit_list():
   for one, _ in _pairs():
     expected = _naive(one.parts)
     assert len(one) == len(expected)
@@ -75,14 +75,14 @@ def test_places_are_those_of_a_list():
       ]
 
 
-def _exact(one, other):
+def _number_shared(one, other):
   return len(set(_naive(one.parts)) & set(_naive(other.parts)))
 
 
-def test_shared_records_are_those_of_sets(monkeypatch):
+def test_shared_counts_equal_those_of_sets(monkeypatch):
   found = []
   for one, other in _pairs():
-    expected = _exact(one, other)
+    expected = _number_shared(one, other)
     found.append(expected)
     assert one.shared(other) == expected, (one, other)
     assert other.shared(one) == expected, (one, other)
@@ -95,17 +95,17 @@ def test_shared_records_are_those_of_sets(monkeypatch):
   assert max(found) > 50
 
 
-def test_what_is_said_to_be_disjoint_is():
-  said = []
+def test_may_overlap_is_false_only_for_disjoint_selections():
+  answers = []
   for one, other in _pairs():
-    said.append(one.may_overlap(other))
-    assert other.may_overlap(one) is said[-1]
-    if not said[-1]:
-      assert not _exact(one, other), (one, other)
-  assert {True, False} == set(said)
+    answers.append(one.may_overlap(other))
+    assert other.may_overlap(one) is answers[-1]
+    if not answers[-1]:
+      assert not _number_shared(one, other), (one, other)
+  assert {True, False} == set(answers)
 
 
-def test_hundreds_of_millions_are_not_listed():
+def test_large_selections_are_compared_without_listing_records():
   sizes = {'train': 303_000_000, 'test': 5_000_000}
 
   def resolve(split):
@@ -116,9 +116,9 @@ def test_hundreds_of_millions_are_not_listed():
   assert subset.shared(resolve('shuffled(train)[98%:]')) == 0
   # These are counted: about 300 of 1000.
   assert 240 < subset.shared(resolve('train[:1000]')) < 360
-  # These are not counted, so the bound is all of them.
+  # These are too many to count, so the bound is their number.
   assert subset.shared(resolve('train[:5_000_000]')) == 5_000_000
-  # The bound of each term is all of the term.
+  # The bound of each term is the term's number of records.
   several = resolve('shuffled(train)[:2_000_000]+test')
   assert several.shared(resolve('train[:5_000_000]')) == 2_000_000
   assert subset.place(89_999_999)[0] == 'train'
@@ -134,7 +134,7 @@ def test_hundreds_of_millions_are_not_listed():
     ('shuffled(shuffled(train)[:50])[:10%]', 97),
   ],
 )
-def test_what_a_random_part_is_taken_from(split, whole):
+def test_whole_is_the_size_a_random_part_is_taken_from(split, whole):
   found = splits.resolve(split, SIZES)
   assert found.whole == whole
   assert found.shuffled is ('shuffled' in split)

@@ -60,7 +60,7 @@ def test_every_factor_labels_the_same_scene():
     assert record.label == labels[factor]
 
 
-def test_count_is_the_number_of_pieces(scenes):
+def test_the_count_label_is_the_number_of_pieces(scenes):
   _, masks, labels = scenes
   pieces = [len(_boxes(mask)) for mask in masks]
   np.testing.assert_array_equal(pieces, labels['count'] + 1)
@@ -108,7 +108,7 @@ def test_size_follows_from_the_area(scenes):
     np.testing.assert_allclose(mean, pixels, rtol=0.05)
 
 
-def test_shape_and_orientation_are_those_of_the_nearest_scene(scenes):
+def test_shape_and_orientation_can_be_recognized_by_nearest_neighbour(scenes):
   images, masks, labels = scenes
   crops = []
   for image, mask in zip(images, masks, strict=True):
@@ -183,7 +183,7 @@ def test_pickles():
   assert source.read('train', 5).label == shapes.render('train', 5)[1]['count']
 
 
-def test_several_factors_make_one_class():
+def test_several_factors_are_combined_into_one_class():
   scenes = [shapes.render('train', i)[1] for i in range(50)]
   source = data.open_source('shapes:shape+orientation')
   assert source.info.num_classes == 20
@@ -193,7 +193,7 @@ def test_several_factors_make_one_class():
   ]
 
 
-def test_all_factors_are_labels_of_their_own():
+def test_all_gives_one_label_per_factor():
   source = data.open_source('shapes:all')
   assert source.info.multi_label
   assert source.info.num_classes == 5 + 6 + 3 + 9 + 4 + 4
@@ -206,6 +206,6 @@ def test_all_factors_are_labels_of_their_own():
   ]
 
 
-def test_a_factor_that_repeats():
+def test_a_repeated_factor_is_an_error():
   with pytest.raises(ValueError, match=r'shapes:size\+size: a factor repeats'):
     data.open_source('shapes:size+size')

@@ -46,7 +46,7 @@ def test_view_is_iterable():
 
 
 @pytest.mark.parametrize('index', [-1, 4])
-def test_view_has_bounds(index):
+def test_an_index_out_of_bounds_is_an_error(index):
   with pytest.raises(IndexError, match=f'has 4 records, and no record {index}'):
     data.View(Numbers(), 'test')[index]
 

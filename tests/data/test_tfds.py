@@ -220,7 +220,7 @@ def _set_formats(tmp_path, folder, **formats):
   path.write_text(json.dumps(description | formats))
 
 
-def test_tfrecord_only(tmp_path, folder):
+def test_data_stored_only_as_tfrecord_is_an_error(tmp_path, folder):
   _set_formats(tmp_path, folder, fileFormat='tfrecord')
   with pytest.raises(ValueError, match=r"stored as \['tfrecord'\]") as error:
     data.open_source('tfds:from_folder', data_dir=str(tmp_path))
@@ -275,7 +275,7 @@ from vit_jax.data import open_files
 own, hard, files = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (own, hard))
 try:
-  open_files.allow(files, 'The shards of it')
+  open_files.allow(files, 'The shards')
 except ValueError as error:
   print(error)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -290,7 +290,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     (64, 4096, 4095, 'are 4,095 files that stay open, but .* 4,096 at most'),
   ],
 )
-def test_as_many_files_may_be_open_as_a_data_set_has(own, hard, files, found):
+def test_the_open_file_limit_covers_all_shards(own, hard, files, found):
   words = [sys.executable, '-c', _MANY_FILES, *map(str, (own, hard, files))]
   out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
   assert re.search(found, out)
@@ -310,7 +310,7 @@ def test_the_limit_is_raised_where_shards_are_opened(data_dir, monkeypatch):
   assert what.startswith("The shards of split 'train' of ")
 
 
-def test_a_digest_knows_the_shards(data_dir):
+def test_the_digest_lists_the_shards(data_dir):
   source = data.open_source('tfds:from_folder', data_dir=str(data_dir))
   found = data.digest(data.View(source, 'train'))
   assert len(found['train']['shards']) == 16

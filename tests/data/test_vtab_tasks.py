@@ -96,7 +96,7 @@ def test_the_table(name):
 
 
 @pytest.mark.parametrize('name', ROWS)
-def test_a_thousand_images_none_of_the_test_split(name):
+def test_training_splits_have_1000_images_and_exclude_the_test_split(name):
   task = vtab_tasks.TASKS[name]
   sizes, tested = SIZES[task.builder.split(':')[0]]
 
@@ -348,7 +348,7 @@ def test_names_of_the_data_set(data_dir):
   assert source.info.class_names[:2] == ('banded', 'blotchy')
 
 
-def test_only_what_is_needed_is_parsed(data_dir):
+def test_only_needed_features_are_parsed(data_dir):
   source = data.open_source('vtab:kitti_dist', data_dir=data_dir)
   example = source._examples.read('train', 0)
   assert example.keys() == {'image', 'objects'}
@@ -382,7 +382,7 @@ def test_the_pinned_version_comes_first(data_dir, tmp_path):
   assert list(source.info.splits) == ['train']
 
 
-def test_other_classes_than_the_tasks(data_dir, tmp_path):
+def test_a_wrong_number_of_classes_is_an_error(data_dir, tmp_path):
   shutil.copytree(f'{data_dir}/dmlab', tmp_path / 'dmlab')
   path = tmp_path / 'dmlab/2.0.1/features.json'
   text = path.read_text()
@@ -401,7 +401,7 @@ def test_other_classes_than_the_tasks(data_dir, tmp_path):
     ('kitti_dist', {'type': np.int64}, 'objects/location'),
   ],
 )
-def test_other_features_than_the_tasks(name, objects, missing):
+def test_missing_features_are_an_error(name, objects, missing):
   features = {'image': tfds.features.Image()}
   if objects:
     features['objects'] = tfds.features.Sequence(objects)

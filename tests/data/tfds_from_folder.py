@@ -39,8 +39,8 @@ def write_examples(examples, features, data_dir, name):
 
   class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     name = dataset_name
-    # TFDS looks here for checksums of downloads, of which there are none. It
-    # would need another package to find the path.
+    # TFDS would look here for checksums of downloads. There are none, and
+    # finding the default path needs another package.
     code_path = None
     VERSION = tfds.core.Version('1.0.0')
 

@@ -111,7 +111,7 @@ def test_every_example_counts_once(count, loss):
   assert values == pytest.approx(expected, rel=1e-5)
 
 
-def test_devices_make_no_difference():
+def test_the_number_of_devices_does_not_change_the_metrics():
   source = Images(_labels(21))
   one, eight = (_evaluate(source, devices=n) for n in (1, 8))
   assert one == pytest.approx(eight, rel=1e-6)
@@ -138,7 +138,7 @@ def test_unreadable_images_are_left_out_and_counted(loss):
   )
 
 
-def test_nothing_readable():
+def test_only_unreadable_images_are_an_error():
   with pytest.raises(
     ValueError, match="Of 5 images of 'test' 5 are unreadable"
   ):
@@ -162,7 +162,7 @@ def test_evaluations_of_the_same_shapes_are_compiled_once():
   assert classification.compiled_sums.cache_info().misses == 2
 
 
-def test_images_with_more_labels_than_are_kept_are_counted():
+def test_images_with_more_than_max_labels_are_counted():
   class Several(Images):
     def read(self, split, index):
       record = super().read(split, index)

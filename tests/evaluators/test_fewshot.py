@@ -99,7 +99,7 @@ def _evaluate(source, scale=1.0, **options):
 
 @pytest.fixture
 def logged(monkeypatch):
-  """Returns the lines of the log, whatever handlers other tests have set."""
+  """Returns the lines of the log, even if other tests have set handlers."""
   lines = []
   for level in ('info', 'warning'):
     monkeypatch.setattr(
@@ -108,7 +108,7 @@ def logged(monkeypatch):
   return lines
 
 
-def _by_hand(source, shots, seed, l2=1.0):
+def _expected_accuracy(source, shots, seed, l2=1.0):
   """Returns the accuracy of one draw, computed from the pixels."""
   _, labels = source.features('train', range(source.splits['train']))
   drawn = linear.draw(labels, source.classes, seed)
@@ -119,27 +119,27 @@ def _by_hand(source, shots, seed, l2=1.0):
   return np.mean(fitted.predict(x) == y)
 
 
-def test_accuracy_is_that_of_the_images_drawn():
+def test_accuracy_equals_that_of_a_linear_fit_to_the_drawn_images():
   source = Scenes({'train': 50, 'test': 37})
   values = _evaluate(source, seeds=(3, 8))
   for shots in (1, 5):
-    found = [_by_hand(source, shots, seed) for seed in (3, 8)]
+    found = [_expected_accuracy(source, shots, seed) for seed in (3, 8)]
     assert values[f'{shots}shot/accuracy'] == pytest.approx(np.mean(found))
     assert values[f'{shots}shot/std'] == pytest.approx(np.std(found, ddof=1))
   assert values['count'] == 37
   assert 0.3 < values['1shot/accuracy'] < values['5shot/accuracy'] < 1
 
 
-def test_the_number_of_devices_changes_nothing():
+def test_the_number_of_devices_does_not_change_the_metrics():
   source = Scenes({'train': 50, 'test': 37})
   one, eight = (_evaluate(source, devices=n) for n in (1, 8))
   assert one == eight
 
 
-def test_the_state_s_weights_are_used():
+def test_the_weights_of_the_state_are_used():
   source = Scenes({'train': 50, 'test': 37})
   zero = _evaluate(source, scale=0.0)
-  # All features are equal, so that it always predicts the first class.
+  # All features are equal, so the first class is always predicted.
   assert zero['5shot/accuracy'] == pytest.approx(10 / 37)
   message = r'^evals\.few_shot: the features of 20 of 20 images are not finite'
   with pytest.raises(ValueError, match=message):
@@ -156,7 +156,7 @@ def test_unreadable_images_are_left_out():
   assert (values['count'], values['excluded']) == (37, 1)
 
 
-def test_a_class_with_too_few_images_gives_all_it_has(logged):
+def test_all_images_of_a_class_with_too_few_are_used(logged):
   source = Scenes({'train': 14, 'test': 37})
   values = _evaluate(source, shots=(5,), seeds=(0,))
   x, y = source.features('train', range(14))
@@ -175,7 +175,7 @@ def test_a_class_without_images_is_never_predicted():
   assert _evaluate(source)['5shot/accuracy'] > 0.5
 
 
-def test_strengths_are_selected_on_their_own_split(logged):
+def test_l2_is_selected_on_the_selection_split(logged):
   source = Scenes({'train': 80, 'test': 37})
   strengths = (1e-6, 10.0, 1e9)
   values = _evaluate(
@@ -220,7 +220,7 @@ def test_strengths_are_selected_on_their_own_split(logged):
     ({'l2': (0.0,)}, r'l2=\(0.0,\) must be positive'),
   ],
 )
-def test_what_is_refused(options, message):
+def test_invalid_settings_are_refused(options, message):
   source = Scenes({'train': 20, 'test': 5})
   with pytest.raises(ValueError, match=message):
     _evaluator(source, **options)
@@ -250,7 +250,7 @@ class Tokens(nn.Module):
     return rows, {'encoded': encoded, 'pre_logits': encoded[:, 0]}
 
 
-def test_masked_patch_prediction_is_followed_by_the_mean_of_its_patches():
+def test_masked_patch_models_use_the_mean_of_the_patches():
   """The class token gets no gradient, so the features must not use it."""
   images = np.random.default_rng(0).integers(0, 256, (8, 3, 3, 1), np.uint8)
   batch = {
@@ -273,7 +273,7 @@ def test_one_process_reads_the_labels(monkeypatch):
   expected = dict(evaluator.run(_state(), lambda: calls.append(1)))
   sent = evaluator._drawn
   assert [len(seed) for seed in sent] == [CLASSES, CLASSES]
-  # The process sends no more images than the most shots.
+  # Each class has only the images of the largest number of shots.
   assert {len(order) for seed in sent for order in seed} == {5}
   other = _evaluator(source)
   read_labels = data.read_labels
@@ -286,7 +286,7 @@ def test_one_process_reads_the_labels(monkeypatch):
   monkeypatch.setattr(
     fewshot.distributed, 'broadcast', lambda x: sent if x is None else x
   )
-  # A call of `on_batch` may wait for the other processes, so that all of them
+  # A call of `on_batch` may wait for the other processes, so all processes
   # must call it equally often.
   monkeypatch.setattr(fewshot.jax, 'process_count', lambda: 2)
   others = []

@@ -33,7 +33,7 @@ def test_agrees_with_ridge(images, features, l2):
   )
 
 
-def test_an_example_by_hand():
+def test_an_example_computed_by_hand():
   # One feature, which is -1 and 1 after standardising. l2=2 is negligible next
   # to the bias' 2 * 100^2, and so W = XtY / (2 + 2).
   (fitted,) = linear.fit(np.array([[4.0], [8.0]]), np.array([0, 1]), 2, [2.0])
@@ -42,7 +42,7 @@ def test_an_example_by_hand():
   assert fitted.predict(np.array([[5.9], [6.1], [100.0]])).tolist() == [0, 1, 1]
 
 
-def test_many_strengths_are_each_as_alone():
+def test_fitting_several_strengths_equals_fitting_each_alone():
   x, labels = _data(30, 8, classes=5)
   strengths = [1e-3, 1.0, 1e3]
   for several, l2 in zip(
@@ -53,7 +53,7 @@ def test_many_strengths_are_each_as_alone():
     np.testing.assert_array_equal(several.weights, alone.weights)
 
 
-def test_a_constant_feature_counts_for_nothing():
+def test_a_constant_feature_has_no_effect():
   x, labels = _data(30, 4, classes=2)
   constant = np.hstack([x, np.full((30, 1), 7.0)])
   (without,) = linear.fit(x, labels, 2, [1.0])
@@ -63,7 +63,7 @@ def test_a_constant_feature_counts_for_nothing():
   )
 
 
-def test_all_features_constant_predicts_the_commonest():
+def test_constant_features_predict_the_most_frequent_class():
   labels = np.array([2, 1, 1, 0, 1])
   (fitted,) = linear.fit(np.ones((5, 3)), labels, 3, [1.0])
   assert fitted.predict(np.ones((2, 3))).tolist() == [1, 1]
@@ -78,13 +78,13 @@ def test_all_features_constant_predicts_the_commonest():
     (np.zeros((0, 2)), [1.0], 'there are no images'),
   ],
 )
-def test_what_is_refused(x, l2, message):
+def test_invalid_inputs_are_refused(x, l2, message):
   x = np.array(x)
   with pytest.raises(ValueError, match=message):
     list(linear.fit(x, np.arange(len(x)), 2, l2))
 
 
-def test_shots_of_each_class_are_its_own_and_nested():
+def test_drawn_images_belong_to_their_class_and_are_nested():
   labels = np.array([1, 0, 1, 3, 0, 1, 0, 3])
   drawn = linear.draw(labels, 4, seed=0)
   assert [sorted(d.tolist()) for d in drawn] == [
@@ -102,7 +102,7 @@ def test_shots_of_each_class_are_its_own_and_nested():
   assert len(orders) > 10
 
 
-def test_a_class_is_drawn_alike_whatever_the_others():
+def test_images_drawn_of_a_class_do_not_depend_on_other_classes():
   few = linear.draw(np.array([0, 1, 0, 1, 0, 1]), 2, seed=3)
   more = linear.draw(np.array([0, 1, 0, 1, 0, 1, 2, 2]), 3, seed=3)
   assert few[1].tolist() == more[1].tolist()

@@ -99,7 +99,7 @@ def test_every_patch_counts_once(target):
   assert 0 < values['baseline_accuracy'] < 1
 
 
-def test_neither_devices_nor_batches_matter():
+def test_devices_and_batch_size_do_not_change_the_metrics():
   source = Images(21)
   expected = _evaluate(source)
   assert _evaluate(source, devices=1) == pytest.approx(expected, rel=1e-5)
@@ -113,6 +113,6 @@ def test_unreadable_images_are_left_out():
   assert values == pytest.approx(expected, rel=1e-5)
 
 
-def test_nothing_but_unreadable_images():
+def test_only_unreadable_images_are_an_error():
   with pytest.raises(ValueError, match=r"All 2 images of 'test' are unreadab"):
     _evaluate(Images(2, broken=(0, 1)))

@@ -64,7 +64,7 @@ def _evaluate(view, *, max_labels=1, candidates=None, devices=4):
   return dict(evaluator.run(state))
 
 
-def test_several_labels_and_none():
+def test_images_may_have_several_labels_or_none():
   # As in ImageNet-ReaL, one of several labels suffices, and an image without
   # labels does not count.
   source = Rankings(
@@ -83,13 +83,13 @@ def test_several_labels_and_none():
   assert (values['count'], values['unlabelled']) == (4, 2)
 
 
-def test_nothing_labelled():
+def test_only_unlabelled_images_are_an_error():
   source = Rankings([([3], ()), ([1], ())])
   with pytest.raises(ValueError, match='0 are unreadable and 2 have no label'):
     _evaluate(data.View(source, 'test'), max_labels=2)
 
 
-def test_the_first_five():
+def test_top5_accuracy():
   source = Rankings(
     [
       ([0, 1, 2, 3, 4, 5], 4),  # The fifth.
@@ -172,7 +172,7 @@ def test_objectnet(tmp_path):
   assert values['accuracy'] == pytest.approx(4 / 5)
 
 
-def test_files_of_objectnet_that_do_not_fit(tmp_path):
+def test_invalid_objectnet_files_are_errors(tmp_path):
   _write_objectnet(tmp_path)
   (tmp_path / 'imagenet_to_label_2012_v2').write_text('clock\n\n')
   with pytest.raises(ValueError, match="one names 'analog clock', which the"):
@@ -206,7 +206,7 @@ def test_a_wrong_file_of_classes(tmp_path, content, message):
     classes.table(str(path), ('cat', 'dog'), NAMES)
 
 
-def test_wrong_places_of_classes(tmp_path):
+def test_invalid_sources_of_class_names_are_errors(tmp_path):
   with pytest.raises(ValueError, match='nowhere does not exist; `classes` mus'):
     classes.table(str(tmp_path / 'nowhere'), ('cat',), NAMES)
   with pytest.raises(ValueError, match=r"lacks \['folder_to_objectnet_label"):
@@ -227,7 +227,7 @@ def test_calibration_by_hand():
   assert calibration.error(totals) == pytest.approx(0.03)
 
 
-def test_bins_are_closed_above():
+def test_bins_include_their_upper_edge():
   totals = calibration.sums(
     jnp.array([0.2, 0.2001, 1.0]), jnp.zeros(3, bool), jnp.ones(3, bool)
   )

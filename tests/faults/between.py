@@ -13,8 +13,8 @@ from tests.faults.damage import complete_steps, damage_small, listing
 from tests.faults.runs import Record, Run
 
 
-def _refused(run: Run, record: Record, words: str, extra=()) -> None:
-  """The next launch must end with these words, and change no checkpoint."""
+def _expect_refusal(run: Run, record: Record, words: str, extra=()) -> None:
+  """Expects the next launch to print `words` and change no checkpoint."""
   before = listing(run.workdir / 'checkpoints')
   with run.copy(extra=extra) as launch:
     launch.wait(launching.FAIL)
@@ -48,21 +48,21 @@ def expect_message(launch, record, words) -> None:
     record.problems.append(f'{record.fault.kind}: it printed a traceback')
 
 
-def _empty_step(run: Run, record: Record, rng: random.Random) -> None:
+def _add_empty_step(run: Run, record: Record, rng: random.Random) -> None:
   step = rng.choice([1, 9999])
   (run.workdir / 'checkpoints' / str(step)).mkdir(parents=True, exist_ok=True)
   record.done += f'; an empty folder {step}'
 
 
-def _small_file(run: Run, record: Record, rng: random.Random) -> None:
+def _damage_small_file(run: Run, record: Record, rng: random.Random) -> None:
   path, before, refused = damage_small(run.workdir, rng)
   record.done += f'; {path.name} is {path.read_bytes()[-20:]!r}'
   if refused and complete_steps(run.workdir):
-    _refused(run, record, str(path))
+    _expect_refusal(run, record, str(path))
     path.write_bytes(before)
 
 
-def _gone(run: Run, record: Record, rng: random.Random) -> None:
+def _remove_checkpoints(run: Run, record: Record, rng: random.Random) -> None:
   del rng
   folder = run.workdir / 'checkpoints'
   away = folder.with_name('away')
@@ -76,33 +76,33 @@ def _gone(run: Run, record: Record, rng: random.Random) -> None:
   away.rename(folder)
 
 
-def _other_config(run: Run, record: Record, rng: random.Random) -> None:
+def _change_config(run: Run, record: Record, rng: random.Random) -> None:
   values = {'seed': 7, 'data.batch_size': 16, 'model.dropout_rate': 0.3}
   key, value = rng.choice(list(values.items()))
   record.done += f'; a launch with another {key}'
-  _refused(run, record, f'  {key}: ', [f'--config.{key}={value}'])
+  _expect_refusal(run, record, f'  {key}: ', [f'--config.{key}={value}'])
 
 
-def _other_data(run: Run, record: Record, rng: random.Random) -> None:
+def _change_data(run: Run, record: Record, rng: random.Random) -> None:
   if not complete_steps(run.workdir):
     record.done += '; no data was recorded yet'
     return
   path = run.workdir / 'data.json'
   text = path.read_text()
   record.done += '; other data than before'
-  # The record then says that the run has read other data until now.
+  # The changed record describes other data than the run has read.
   content = json.loads(text)
   digests = content['training data']['contents']
   digests[rng.choice(list(digests))] = 'another'
   path.write_text(json.dumps(content))
-  _refused(run, record, 'The data is not what')
+  _expect_refusal(run, record, 'The data is not what')
   path.write_text(text)
 
 
 DONE = {
-  'empty-step': _empty_step,
-  'small-file': _small_file,
-  'gone': _gone,
-  'other-config': _other_config,
-  'other-data': _other_data,
+  'empty-step': _add_empty_step,
+  'small-file': _damage_small_file,
+  'gone': _remove_checkpoints,
+  'other-config': _change_config,
+  'other-data': _change_data,
 }

@@ -27,8 +27,8 @@ from tests.faults import injecting, launching, plan, reporting
 from tests.faults.damage import complete_steps, why_no_disk
 from tests.faults.runs import Record, Run
 
-_MOST_FAULTS = 7  # The most faults of one run.
-_TRIES = 3  # The attempts at a fault that comes too late.
+_MOST_FAULTS = 7  # Maximum number of faults in one run.
+_TRIES = 3  # Attempts if runs finish before the fault.
 
 
 class Campaign:
@@ -47,7 +47,7 @@ class Campaign:
     self._count = 0
 
   def interrupt(self, fault: plan.Fault) -> None:
-    """Does a fault to a run, or to another run if it comes too late."""
+    """Interrupts a run, or another one if it finished before the fault."""
     for _ in range(_TRIES):
       run = self._run_for(fault)
       record = injecting.interrupt(run, fault)

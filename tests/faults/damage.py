@@ -33,7 +33,7 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
   """
   files = sorted(p for p in checkpoint.rglob('*') if p.is_file())
   if how == 'unverified':
-    return _hide(checkpoint, files)
+    return _damage_unverified(checkpoint, files)
   if how != 'delete':
     files = [path for path in files if path.stat().st_size]
   # Draws a folder first, because most files are in one folder and not needed.
@@ -55,7 +55,9 @@ def damage(checkpoint: pathlib.Path, how: str, rng: random.Random) -> str:
   return f'flipped bit {bit} of {name} ({size} bytes)'
 
 
-def _hide(checkpoint: pathlib.Path, files: list[pathlib.Path]) -> str:
+def _damage_unverified(
+  checkpoint: pathlib.Path, files: list[pathlib.Path]
+) -> str:
   """Damages the largest file; deletes the fingerprints and the metadata."""
   largest = max(files, key=lambda path: path.stat().st_size)
   content = bytearray(largest.read_bytes())

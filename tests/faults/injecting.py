@@ -1,4 +1,4 @@
-"""Does each kind of fault to a run, and judges the immediate consequences."""
+"""Injects faults into runs, and judges the immediate consequences."""
 
 import random
 import re
@@ -21,7 +21,7 @@ _READY = re.compile(r'Resuming \S+ from|Fresh weights')
 
 
 def interrupt(run: Run, fault: Fault) -> Record | None:
-  """Does a planned fault.
+  """Injects a planned fault.
 
   Returns:
     A record of what was done and found; None if the run finished before.
@@ -71,7 +71,9 @@ def _holds(launch, moment) -> bool:
   return len(found) >= moment.count
 
 
-def _not_reached(run: Run, launch: launching.Launch, record: Record) -> bool:
+def _judge_early_end(
+  run: Run, launch: launching.Launch, record: Record
+) -> bool:
   """Judges a launch that ended before the moment came.
 
   Returns:
@@ -88,15 +90,15 @@ def _not_reached(run: Run, launch: launching.Launch, record: Record) -> bool:
   return bool(record.problems)
 
 
-def _target(fault: Fault) -> str:
+def _target_name(fault: Fault) -> str:
   return 'all' if fault.process is None else f'process {fault.process}'
 
 
-def _where(launch: launching.Launch) -> str:
+def _time_and_step(launch: launching.Launch) -> str:
   return f'{launch.seconds():.1f} s, step {launch.last_step()}'
 
 
-def _judge(run, launch, record, limit, allowed, struck=None) -> None:
+def _wait_and_judge(run, launch, record, limit, allowed, struck=None) -> None:
   """Waits for the end of a launch, and compares the exit codes.
 
   Args:
@@ -120,8 +122,8 @@ def _judge(run, launch, record, limit, allowed, struck=None) -> None:
   record.problems += run.look_at(launch)
 
 
-def _limit_of_survivors(launch, victim) -> float:
-  """Returns how many seconds the others may live on without a process."""
+def _survivors_limit(launch, victim) -> float:
+  """Returns how many seconds the other processes may outlive the victim."""
   joined = all(
     _JOINED.search(launch.output(index))
     for index in range(len(launch.processes))
@@ -135,9 +137,11 @@ def _kill(run: Run, record: Record, rng: random.Random) -> bool:
   extra = ['--config.data.workers=2'] if fault.kind == 'orphans' else []
   with run.start(extra=extra) as launch:
     if not reached(launch, fault.moment):
-      return _not_reached(run, launch, record)
-    limit = _limit_of_survivors(launch, fault.process)
-    record.done = f'SIGKILL to {_target(fault)} at {_where(launch)}'
+      return _judge_early_end(run, launch, record)
+    limit = _survivors_limit(launch, fault.process)
+    record.done = (
+      f'SIGKILL to {_target_name(fault)} at {_time_and_step(launch)}'
+    )
     children = launch.children()
     launch.send(signal.SIGKILL, fault.process)
     if fault.kind == 'orphans':
@@ -147,7 +151,7 @@ def _kill(run: Run, record: Record, rng: random.Random) -> bool:
       {-9, 0} if fault.process in (None, index) else {_LOST, 0}
       for index in range(run.layout.processes)
     ]
-    _judge(run, launch, record, limit, allowed)
+    _wait_and_judge(run, launch, record, limit, allowed)
   if not any(record.codes):
     run.finished = True
     return bool(record.problems)
@@ -190,18 +194,22 @@ def _signal(run: Run, record: Record) -> bool:
   limit = _SAVE_AND_STOP
   with run.start() as launch:
     if not reached(launch, fault.moment):
-      return _not_reached(run, launch, record)
-    record.done = f'{number.name} to {_target(fault)} at {_where(launch)}'
+      return _judge_early_end(run, launch, record)
+    record.done = (
+      f'{number.name} to {_target_name(fault)} at {_time_and_step(launch)}'
+    )
     launch.send(number, fault.process)
     if fault.kind in AT_ONCE:
       if not early:
         time.sleep(0.2)
         launch.send(number, fault.process)
       limit = _AT_ONCE
-      if launch.several:  # A process may end before it has told the others.
+      if launch.several:  # A process may end before it has notified the others.
         allowed.add(_LOST)
-        limit = _limit_of_survivors(launch, None)
-    _judge(run, launch, record, limit, [allowed] * run.layout.processes)
+        limit = _survivors_limit(launch, None)
+    _wait_and_judge(
+      run, launch, record, limit, [allowed] * run.layout.processes
+    )
     if not any(record.codes):
       run.finished = True
       return bool(record.problems)
@@ -225,8 +233,8 @@ def start_twice(run: Run, record: Record) -> bool:
   """Starts a second copy, which must end; then kills the first one."""
   with run.start() as launch:
     if not reached(launch, record.fault.moment):
-      return _not_reached(run, launch, record)
-    record.done = f'a second copy at {_where(launch)}'
+      return _judge_early_end(run, launch, record)
+    record.done = f'a second copy at {_time_and_step(launch)}'
     launch.send(signal.SIGSTOP)
     with run.copy() as copy:
       copy.wait(launching.FAIL)
@@ -236,7 +244,7 @@ def start_twice(run: Run, record: Record) -> bool:
     launch.send(signal.SIGCONT)
     launch.send(signal.SIGKILL)
     allowed = [{-9}] * run.layout.processes
-    _judge(run, launch, record, _MARGIN, allowed)
+    _wait_and_judge(run, launch, record, _MARGIN, allowed)
   return True
 
 
@@ -244,9 +252,11 @@ def _freeze(run: Run, record: Record) -> bool:
   fault = record.fault
   with run.start() as launch:
     if not reached(launch, fault.moment):
-      return _not_reached(run, launch, record)
-    limit = _limit_of_survivors(launch, fault.process)
-    record.done = f'SIGSTOP to {_target(fault)} at {_where(launch)}'
+      return _judge_early_end(run, launch, record)
+    limit = _survivors_limit(launch, fault.process)
+    record.done = (
+      f'SIGSTOP to {_target_name(fault)} at {_time_and_step(launch)}'
+    )
     launch.send(signal.SIGSTOP, fault.process)
     struck = launch.seconds()
     deadline = time.monotonic() + limit
@@ -260,7 +270,7 @@ def _freeze(run: Run, record: Record) -> bool:
       record.problems.append(f'{late} waited more than {limit} s for it')
     launch.send(signal.SIGCONT, fault.process)
     allowed = [{_LOST}] * run.layout.processes
-    _judge(run, launch, record, limit, allowed, struck)
+    _wait_and_judge(run, launch, record, limit, allowed, struck)
   return True
 
 
@@ -274,8 +284,10 @@ def _fill_disk(run: Run, record: Record, rng: random.Random) -> bool:
     with run.start() as launch:
       if fault.moment.event != 'start':
         if not reached(launch, fault.moment):
-          return _not_reached(run, launch, record)
-        record.done = f'disk full but for {left} bytes at {_where(launch)}'
+          return _judge_early_end(run, launch, record)
+        record.done = (
+          f'disk full but for {left} bytes at {_time_and_step(launch)}'
+        )
       struck = launch.seconds()
       deadline = time.monotonic() + launching.FAIL
       while launch.running() and time.monotonic() < deadline:
@@ -320,7 +332,7 @@ def _stop_at_nan(run: Run, record: Record, rng: random.Random) -> bool:
 def _expect_error(run, launch, record, words, struck=0.0) -> None:
   """Checks that all processes end with an error, one of them with `words`."""
   allowed = [{1}] * run.layout.processes
-  _judge(run, launch, record, 1, allowed, struck)
+  _wait_and_judge(run, launch, record, 1, allowed, struck)
   ends = [
     line
     for line in launch.output().splitlines()

@@ -32,8 +32,8 @@ def _record(kind, layout=ONE, **values):
 # Detection of problems --------------------------------------------------------
 
 
-def _look(tmp_path, output, before, now, *, damaged=(), last=0, codes=(0,)):
-  """Returns what `Run.look_at` says of a launch with this output."""
+def _look_at(tmp_path, output, before, now, *, damaged=(), last=0, codes=(0,)):
+  """Returns what `Run.look_at` finds in a launch with this output."""
   run = runs.Run('run', ONE, tmp_path)
   run.damaged = set(damaged)
   run.records = [_record('flip', damaged=10), _record('kill-all')]
@@ -70,8 +70,8 @@ _DAMAGED = 'The checkpoint /w/checkpoints/10 is damaged: a. Falling back\n'
     ('killed before it began', [10], ['', '']),
   ],
 )
-def test_good_launches_are_told(tmp_path, output, damaged, aftermath):
-  problems, found = _look(
+def test_good_launches_are_recognized(tmp_path, output, damaged, aftermath):
+  problems, found = _look_at(
     tmp_path, output, [5, 10], [5, 10], damaged=damaged, last=20
   )
   assert problems == []
@@ -97,13 +97,13 @@ def test_good_launches_are_told(tmp_path, output, damaged, aftermath):
     ('Resuming /w from step 10.', {'codes': [-11]}, '0 died by signal 11'),
   ],
 )
-def test_bad_launches_are_told(tmp_path, output, values, problem):
+def test_bad_launches_are_recognized(tmp_path, output, values, problem):
   values = {'before': [5, 10], 'now': [5, 10]} | values
-  problems, _ = _look(tmp_path, output, **values)
+  problems, _ = _look_at(tmp_path, output, **values)
   assert any(problem in text for text in problems), problems
 
 
-def test_numbers_are_compared_where_they_can_be():
+def test_rows_are_compared_except_where_a_restart_splits_a_mean():
   def row(step, loss, norm=1.0, skipped=0.0):
     return {
       'step': step,
@@ -153,7 +153,7 @@ def launch(tmp_path):
   assert launch.processes[0].returncode is not None
 
 
-def test_moments_are_seen(launch):
+def test_moments_are_detected(launch):
   assert injecting.reached(launch, plan.Moment('saving', 2))
   assert launch.saves() == [
     'checkpoints/5.orbax-checkpoint-tmp',
@@ -170,19 +170,19 @@ def test_moments_are_seen(launch):
   assert not injecting.reached(launch, plan.Moment('last', 10))
 
 
-def test_who_outlives_the_limit_is_killed_and_named(launch):
+def test_a_process_that_exceeds_the_limit_is_killed_and_named(launch):
   assert launch.wait(0.1) == [-9]
   assert launch.overdue == [0]
 
 
-def test_what_ended_a_process_is_told_from_what_it_logged():
+def test_the_final_error_is_distinguished_from_logged_errors():
   logged = 'error: 01:23:02 The checkpoint 5 is damaged.\nwarning: 01:23:03 a\n'
   assert between.error_lines(logged) == []
   ended = f'{logged}error: No space: 7 B.\nMake room.\n'
   assert between.error_lines(ended) == ['No space: 7 B.', 'Make room.']
 
 
-def test_processes_are_told_their_places(tmp_path):
+def test_each_process_gets_its_process_id(tmp_path):
   words = [sys.executable, '-c', 'import sys; print(sys.argv[1:])']
   logs = tmp_path / 'logs'
   with launching.Launch(words, tmp_path, logs, processes=2) as launch:
@@ -193,7 +193,7 @@ def test_processes_are_told_their_places(tmp_path):
   assert outputs[0].replace('id=0', 'id=1') == outputs[1]
 
 
-def test_nan_only_at_its_step(monkeypatch):
+def test_nan_gradients_occur_only_at_the_chosen_step(monkeypatch):
   def make_loss_and_grad():
     return lambda params, batch, key: ((0.5, {}), {'w': jax.numpy.ones(2)})
 

@@ -29,7 +29,7 @@ def test_plan_follows_from_the_seed():
   assert draw(3) != draw(4)
 
 
-def test_plan_holds_each_kind_before_it_repeats():
+def test_each_kind_occurs_before_any_repeats():
   number = len(plan.KINDS)
   faults = plan.make_plan(
     2 * number, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
@@ -38,7 +38,7 @@ def test_plan_holds_each_kind_before_it_repeats():
   assert sorted(kinds[:number]) == sorted(kinds[number:]) == sorted(plan.KINDS)
 
 
-def test_plan_puts_faults_where_they_are_possible():
+def test_faults_are_planned_only_where_they_are_possible():
   faults = plan.make_plan(
     600, 0, list(plan.KINDS), launching.LAYOUTS, disks=True
   )
@@ -57,7 +57,7 @@ def test_plan_puts_faults_where_they_are_possible():
   assert processes == {0, 1, None}
 
 
-def test_plan_without_disks_leaves_out_what_needs_them():
+def test_without_disks_no_fault_needs_one():
   faults = plan.make_plan(100, 0, list(plan.KINDS), [ONE], disks=False)
   assert {fault.place for fault in faults} == {'folder', 'nan'}
   assert {fault.kind for fault in faults} == {
@@ -114,7 +114,7 @@ def test_only_complete_checkpoints_are_listed(tmp_path):
   assert damage.complete_steps(tmp_path) == [5, 10]
 
 
-def test_what_would_tell_of_damage_is_gone(checkpoint):
+def test_unverified_damage_removes_the_fingerprints(checkpoint):
   largest = checkpoint / 'd' / 'data'
   largest.write_bytes(bytes(500))
   (checkpoint / 'fingerprints').mkdir(exist_ok=True)

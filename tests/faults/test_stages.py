@@ -61,7 +61,7 @@ def _finish(workdir, logs):
     assert launch.wait(launching.PATIENCE) == [0], launch.output()
 
 
-def test_killed_stages_end_as_uninterrupted_ones(tmp_path):
+def test_killed_stages_end_like_uninterrupted_ones(tmp_path):
   expected, workdir = tmp_path / 'expected', tmp_path / 'killed'
   _finish(expected, tmp_path / 'expected')
   moments = _moments(random.Random(0))

@@ -224,7 +224,7 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
   'old, new, message',
   [
     ('v6e-16', 'v2-8', 'GKE does not offer v2'),
-    ('v6e-16', 'v6e-17', "'v6e-17' is no TPU slice"),
+    ('v6e-16', 'v6e-17', "'v6e-17' is not a known TPU slice"),
     ('v6e-16', 'v6e-8 --num_slices=2', '--num_slices=2 of v6e:2x4'),
     ('v6e-16', 'v3-32 --num_slices=2', 'not on v3'),
     ('v6e-16', 'v6e-16 --num_slices=0', '--num_slices=0 must be'),

@@ -28,7 +28,10 @@ def fails(line):
   'words, message',
   [
     ('create --name=B_16 --accelerator=v4-32', '--name=B_16: expected at most'),
-    ('create --name=b16 --accelerator=v4-33', "'v4-33' is no TPU slice"),
+    (
+      'create --name=b16 --accelerator=v4-33',
+      "'v4-33' is not a known TPU slice",
+    ),
     ('create --name=b16 --accelerator=tpu7x:2x2x1', 'use launch/gke.py'),
     ('create --name=b16 --accelerator=v4-32 --spot --reserved', 'exclude'),
     (

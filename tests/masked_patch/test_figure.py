@@ -7,7 +7,7 @@ import pytest
 from vit_jax.masked_patch import figure, targets
 
 
-def test_what_is_seen_and_what_is_predicted():
+def test_panels_show_the_input_and_the_prediction():
   # A row of four patches of 2x2 px, with the colours 10, 20, 30 and 40.
   images = np.repeat(np.uint8([10, 20, 30, 40]), 2)[None, None, :, None]
   images = np.repeat(images, 2, axis=1)
@@ -26,7 +26,7 @@ def test_what_is_seen_and_what_is_predicted():
   np.testing.assert_array_equal(prediction[0, :, :, 0], [row, row])
 
 
-def test_patches_are_put_where_they_were():
+def test_patches_keep_their_positions():
   images = np.random.default_rng(0).integers(0, 256, (2, 6, 8, 3), np.uint8)
   own = np.tile(np.arange(6), (2, 1))
   pixels = np.asarray(targets.patches(images, (2, 4)))
@@ -37,7 +37,7 @@ def test_patches_are_put_where_they_were():
   np.testing.assert_array_equal(prediction, images)
 
 
-def test_predicted_colours_are_those_of_the_classes():
+def test_predicted_classes_are_drawn_in_their_colours():
   target = targets.Colours((4, 8), 1, side=4)
   logits = np.zeros((1, 1, 16, 8), np.float32)
   logits[0, 0, np.arange(16), np.arange(16) % 8] = 1
@@ -62,7 +62,7 @@ def test_a_picture_is_written(channels, tmp_path):
   assert (height, width) == (600, 900)
 
 
-def test_only_of_runs_of_this_kind(tmp_path):
+def test_runs_with_another_objective_are_refused(tmp_path):
   with pytest.raises(
     ValueError, match=r"holds no run with loss.name='masked_pa"
   ):

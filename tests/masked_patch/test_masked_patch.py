@@ -62,14 +62,14 @@ def _params(model, key=0):
 # Corruption ------------------------------------------------------------------
 
 
-def _drawn(count, **changes):
+def _draw_corruptions(count, **changes):
   task = _task(size=(56, 56), **changes)  # 196 patches, as in ViT-B/16.
   keys = corruption.image_keys(jax.random.key(0), jnp.arange(count))
   return jax.device_get(jax.jit(task.corruption.draw)(keys))
 
 
 def test_half_of_the_patches_are_corrupted_in_the_papers_proportions():
-  corrupted, source = _drawn(500)
+  corrupted, source = _draw_corruptions(500)
   np.testing.assert_array_equal(corrupted.sum(axis=1), 98)
   own = np.arange(196)
   of_corrupted = source[corrupted]
@@ -83,8 +83,8 @@ def test_half_of_the_patches_are_corrupted_in_the_papers_proportions():
   assert (source[~corrupted] == np.where(corrupted, -2, own)[~corrupted]).all()
 
 
-def test_each_position_and_each_distance_is_as_likely():
-  corrupted, source = _drawn(2000, mask_share=0.0, other_share=1.0)
+def test_positions_and_distances_are_uniform():
+  corrupted, source = _draw_corruptions(2000, mask_share=0.0, other_share=1.0)
   # Each of 196 positions occurs in 1,000 +- 22 of 2,000 images.
   assert np.abs(corrupted.sum(axis=0) - 1000).max() < 110
   distance = (source - np.arange(196))[corrupted] % 196
@@ -95,15 +95,15 @@ def test_each_position_and_each_distance_is_as_likely():
 
 
 @pytest.mark.parametrize('fraction, count', [(0.15, 29), (1.0, 196)])
-def test_another_fraction(fraction, count):
-  corrupted, _ = _drawn(3, fraction=fraction)
+def test_fraction_sets_the_number_of_corrupted_patches(fraction, count):
+  corrupted, _ = _draw_corruptions(3, fraction=fraction)
   np.testing.assert_array_equal(corrupted.sum(axis=1), count)
 
 
-def test_shares_of_one_and_zero():
-  corrupted, source = _drawn(20, mask_share=1.0, other_share=0.0)
+def test_mask_share_of_one_and_of_zero():
+  corrupted, source = _draw_corruptions(20, mask_share=1.0, other_share=0.0)
   np.testing.assert_array_equal(source == -1, corrupted)
-  _, source = _drawn(20, mask_share=0.0, other_share=0.0)
+  _, source = _draw_corruptions(20, mask_share=0.0, other_share=0.0)
   assert (source == np.arange(196)).all()
 
 
@@ -116,7 +116,7 @@ def test_an_images_corruption_does_not_depend_on_its_batch():
   assert len(np.unique(whole, axis=0)) == 8
 
 
-def test_embeddings_are_replaced_as_the_source_says():
+def test_embeddings_are_replaced_according_to_the_source():
   x = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
   mask = np.array([-1.0, -2.0, -3.0], np.float32)
   source = np.array([[0, -1, 3, 3], [-1, 0, 2, 1]])
@@ -189,7 +189,7 @@ def test_predictions_are_summed_in_float32():
   assert predictions.dtype == jnp.float32
 
 
-def test_a_classifier_has_no_parameters_of_it_and_takes_no_source():
+def test_a_classifier_has_no_mask_embedding_and_accepts_no_source():
   model = _model()
   params = step_lib.init_params(model, jax.random.key(0), (*SIZE, 3))
   assert sorted(params) == ['Transformer', 'cls', 'embedding', 'head']
@@ -240,7 +240,7 @@ def test_masked_patches_are_not_seen():
   assert (found.classes != found.classes[:1]).any()
 
 
-def test_what_was_not_corrupted_is_not_to_be_predicted():
+def test_uncorrupted_patches_do_not_affect_the_loss():
   # Embeddings of zeros hide the input, so that pixels only affect the targets.
   task = _task(mask_share=1.0, other_share=0.0)
   model = masked_patch.adapted(_model(), task)
@@ -265,7 +265,7 @@ def test_what_was_not_corrupted_is_not_to_be_predicted():
 @pytest.mark.parametrize(
   'target, loss', [('mean_colour', 6.2383246), ('downsized', 6.2383246)]
 )
-def test_the_first_loss_is_that_of_guessing(target, loss):
+def test_the_initial_loss_is_that_of_uniform_predictions(target, loss):
   # The head starts at zero, so the loss is ln 512.
   task = _task(target=target)
   model = masked_patch.adapted(_model(), task)
@@ -316,7 +316,7 @@ def _run(devices, steps, *, partition='auto', dropout_rate=0.0, **options):
     ('manual', 0.0),
   ],
 )
-def test_8_devices_give_the_losses_of_one(partition, dropout_rate):
+def test_8_devices_give_the_losses_of_one_device(partition, dropout_rate):
   one = _run(1, 5, partition='compiler', dropout_rate=dropout_rate)
   eight = _run(8, 5, partition=partition, dropout_rate=dropout_rate)
   for a, b in zip(one, eight, strict=True):
@@ -331,7 +331,7 @@ def test_micro_batches_give_the_same_losses():
     np.testing.assert_allclose(b['loss'], a['loss'], rtol=1e-5)
 
 
-def test_each_step_corrupts_otherwise():
+def test_each_step_draws_another_corruption():
   task = _task()
   model = masked_patch.adapted(_model(), task)
   function = jax.jit(
@@ -375,7 +375,7 @@ def test_each_step_corrupts_otherwise():
     ({'size': (4, 4)}, r'of the 1 patch\(es\) .* at least two'),
   ],
 )
-def test_sections_that_cannot_be(changes, message):
+def test_invalid_loss_sections_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     _task(**changes)
 
@@ -397,13 +397,13 @@ def test_sections_that_cannot_be(changes, message):
     ),
   ],
 )
-def test_models_that_it_cannot_train(name, overrides, message):
+def test_unsupported_models_are_refused(name, overrides, message):
   model = models.build(name, num_classes=2, **overrides)
   with pytest.raises(ValueError, match=message):
     _task(model, size=(64, 64))
 
 
-def test_patches_that_have_no_16_equal_cells():
+def test_downsized_targets_need_patches_divisible_into_16_cells():
   model = _model(patch_size=(8, 14))
   with pytest.raises(ValueError, match=r"'downsized' cuts .* of 8x14 px"):
     _task(model, size=(64, 64), target='downsized')

@@ -82,7 +82,7 @@ def test_colours_of_scenes_are_learned(tmp_path):
   assert values['test/accuracy'] > 0.45
 
 
-def _flat(workdir):
+def _flat_params(workdir):
   tree, _ = checkpoint.read_params(checkpoint.find(workdir))
   return flax.traverse_util.flatten_dict(tree, sep='/')
 
@@ -90,7 +90,7 @@ def _flat(workdir):
 def test_finetuning_starts_with_the_encoder(pretrained, tmp_path):
   workdir, _ = pretrained
   loop.train_and_evaluate(_finetuning(workdir), tmp_path)
-  before, after = _flat(workdir), _flat(tmp_path)
+  before, after = _flat_params(workdir), _flat_params(tmp_path)
   # The learning rate is 0, so the shared weights keep their values.
   shared = before.keys() & after.keys()
   for name in shared:
@@ -128,7 +128,7 @@ def test_starting_from_another_masked_patch_run(
     model=program.model,
   )
   np.testing.assert_array_equal(
-    params['mask_embedding'], _flat(workdir)['mask_embedding']
+    params['mask_embedding'], _flat_params(workdir)['mask_embedding']
   )
   assert np.any(params['mask_embedding'])
   assert np.any(params['patch_head']['kernel']) == (not new_head)
@@ -137,7 +137,9 @@ def test_starting_from_another_masked_patch_run(
     assert (f'{kind}: {", ".join(names)}' in line) == bool(names), line
 
 
-def test_a_classifier_can_be_what_it_starts_from(pretrained, tmp_path):
+def test_masked_patch_pretraining_can_start_from_a_classifier(
+  pretrained, tmp_path
+):
   workdir, _ = pretrained
   loop.train_and_evaluate(_finetuning(workdir), tmp_path / 'classifier')
   config = _config(1)
@@ -151,14 +153,14 @@ def test_a_classifier_can_be_what_it_starts_from(pretrained, tmp_path):
     loop.train_and_evaluate(config, tmp_path / 'refused')
 
 
-def test_a_classifier_cannot_keep_its_head(pretrained, tmp_path):
+def test_a_classifier_needs_a_new_head(pretrained, tmp_path):
   workdir, _ = pretrained
   config = _finetuning(workdir, **{'init.new_head': False})
   with pytest.raises(ValueError, match='These weights have no head: give'):
     loop.train_and_evaluate(config, tmp_path)
 
 
-def test_it_is_evaluated_without_training(pretrained, tmp_path):
+def test_a_run_can_be_evaluated_without_training(pretrained, tmp_path):
   workdir, trained = pretrained
   config = _config()
   config.init.checkpoint = str(workdir)
@@ -168,7 +170,7 @@ def test_it_is_evaluated_without_training(pretrained, tmp_path):
     np.testing.assert_allclose(values[key], trained[key], rtol=1e-6)
 
 
-def test_a_classifiers_evaluations_of_it_are_refused(pretrained, tmp_path):
+def test_evaluations_of_a_classifier_are_refused(pretrained, tmp_path):
   workdir, _ = pretrained
   config = _finetuning(workdir)
   with pytest.raises(
@@ -202,7 +204,7 @@ def test_a_classifiers_evaluations_of_it_are_refused(pretrained, tmp_path):
     ),
   ],
 )
-def test_what_does_not_go_together(change, message, tmp_path):
+def test_inconsistent_settings_are_refused(change, message, tmp_path):
   config = _config(1)
   with config.unlocked():
     change(config)

@@ -43,7 +43,7 @@ def test_a_mean_just_below_a_level_is_not_rounded_up():
   assert targets.colour_classes(patch, 1)[0, 0, 0] == 0
 
 
-def test_the_colour_of_a_class_is_in_its_middle():
+def test_the_colour_of_a_class_is_the_middle_of_its_range():
   np.testing.assert_array_equal(
     targets.colours(jnp.array([0, 511, 64 * 2 + 8 * 3 + 7]), 3),
     [[16, 16, 16], [240, 240, 240], [80, 112, 240]],
@@ -77,7 +77,7 @@ def _naive_classes(images, side, high, wide):
 
 @pytest.mark.parametrize('side', [1, 4])
 @pytest.mark.parametrize('channels', [1, 2, 3])
-def test_classes_are_those_of_a_naive_reference(side, channels):
+def test_classes_equal_those_of_a_naive_reference(side, channels):
   # The target drops pixels beyond the last patch of 17 x 33, as the model does.
   images = _images(3, (17, 33), channels)
   target = targets.Colours((8, 16), channels, side)
@@ -125,7 +125,7 @@ def test_the_loss_of_pixels_is_the_squared_distance():
   )
 
 
-def test_the_class_of_predicted_pixels_is_that_of_their_mean():
+def test_predicted_pixels_get_the_class_of_their_mean():
   target = targets.Pixels((4, 4), 3)
   pixels = np.full((1, 3, 4, 4, 3), (70, 100, 250), np.uint8)
   predictions = (pixels.astype(np.float32) / 127.5 - 1).reshape(1, 3, 48)

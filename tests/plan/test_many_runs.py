@@ -83,7 +83,7 @@ def test_json_without_the_compiler():
 def test_a_wrong_slice_is_one_line():
   result = _command(B16, '--topology=v3:3x3')
   assert (result.returncode, result.stdout) == (1, '')
-  assert result.stderr.startswith("error: 'v3:3x3' is no TPU slice known here")
+  assert result.stderr.startswith("error: 'v3:3x3' is not a known TPU slice")
   assert result.stderr.count('\n') == 1
 
 
@@ -225,7 +225,7 @@ def test_planning_leaves_the_hardware_alone(no_compiler, monkeypatch):
 @pytest.mark.parametrize(
   'topologies, message',
   [
-    (['v9:2x2'], "'v9:2x2' is no TPU slice"),
+    (['v9:2x2'], "'v9:2x2' is not a known TPU slice"),
     (['auto:v9'], 'choose one of v2, v3'),
     (['v3:2x2', 'cpu'], 'cpu measures this machine and cannot be combined'),
     (['gpu'], 'JAX sees no GPU here, only cpu'),

@@ -12,7 +12,7 @@ from tests.processes.launch import launch
 from vit_jax import checkpoint
 
 
-def test_unequal_data_is_refused_by_whom_it_concerns(tmp_path):
+def test_a_process_with_different_data_refuses_to_run(tmp_path):
   texts = launch(
     *(2, 1),
     task='disagree',
@@ -54,7 +54,7 @@ def test_other_images_on_the_disk_of_one_host_are_refused(tmp_path):
   assert 'All hosts need the same config, and data sets with the' in texts[1]
 
 
-def test_a_work_directory_of_ones_own_is_refused(tmp_path):
+def test_separate_work_directories_are_refused(tmp_path):
   texts = launch(
     *(2, 1),
     task='disagree',

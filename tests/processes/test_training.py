@@ -113,7 +113,7 @@ def _check(tmp_path, processes, devices, names=None):
   return tmp_path
 
 
-def test_two_processes_train_as_one(tmp_path):
+def test_two_processes_train_like_one(tmp_path):
   _check(tmp_path, 2, 2, _ALWAYS)
   # Only one process writes the log.
   log = (tmp_path / 'many/mixed/train.log').read_text()
@@ -125,7 +125,7 @@ def test_two_processes_train_as_one(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('processes', 'devices'), [(2, 2), (2, 4), (4, 2)])
-def test_more_processes_train_as_one(tmp_path, processes, devices):
+def test_more_processes_train_like_one(tmp_path, processes, devices):
   _check(tmp_path, processes, devices)
 
 
@@ -155,7 +155,7 @@ def _merge(files):
 
 
 @pytest.mark.slow
-def test_a_run_moves_from_mesh_to_mesh(tmp_path):
+def test_a_run_can_resume_on_other_meshes(tmp_path):
   """Slow, because it needs five launches of half a minute each."""
   config = dict(changes={'total_steps': 20})
   launch(

@@ -144,7 +144,7 @@ def _write(out, value):
 
 
 def disagree(*, workdirs, splits, disks=()):
-  """Trains with another work directory or data set in each process.
+  """Trains with a different work directory or data set in each process.
 
   Args:
     workdirs: the work directory of each process.

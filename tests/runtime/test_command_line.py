@@ -16,7 +16,7 @@ def _in_the_repository(monkeypatch):
   monkeypatch.chdir(pathlib.Path(__file__).parents[2])
 
 
-def test_overrides_are_only_checked():
+def test_overrides_are_checked_but_not_applied():
   config = command_line.read_config([PRETRAIN, '--config.seed=3'])
   assert config.model.width == 96
   assert config.seed == 0
@@ -34,7 +34,7 @@ def test_overrides_are_only_checked():
     ['-config', 'configs/quickstart.py', '--config.stages.scratch.seed=3'],
   ],
 )
-def test_keys_that_there_are(words):
+def test_existing_keys_are_accepted(words):
   assert command_line.read_config(words) is not None
 
 
@@ -124,6 +124,6 @@ def test_sizes(text, size):
 
 
 @pytest.mark.parametrize('text', ['0', 'x', '3x', '1x2x3', '-3', '1.5'])
-def test_what_is_no_size(text):
+def test_invalid_sizes_are_refused(text):
   with pytest.raises(ValueError, match=f'--resolution={text}: expected a'):
     command_line.parse_size('resolution', text)

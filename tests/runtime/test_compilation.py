@@ -18,14 +18,14 @@ def plugin(monkeypatch):
   )
 
 
-def test_it_is_set_once_beside_others(plugin, monkeypatch):
+def test_the_option_is_set_once_and_keeps_other_flags(plugin, monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', '--xla_dump_to=/tmp/x')
   assert compilation.make_deterministic()
   assert compilation.make_deterministic()
   assert os.environ['XLA_FLAGS'] == f'--xla_dump_to=/tmp/x {OPTION}'
 
 
-def test_without_a_gpus_plugin_nothing_is_set(monkeypatch):
+def test_without_a_gpu_plugin_nothing_is_set(monkeypatch):
   monkeypatch.setattr(
     compilation.importlib.util, 'find_spec', lambda name: None
   )
@@ -34,7 +34,7 @@ def test_without_a_gpus_plugin_nothing_is_set(monkeypatch):
   assert 'XLA_FLAGS' not in os.environ
 
 
-def test_xla_knows_it():
+def test_xla_accepts_the_option():
   """XLA accepts the option; an unknown option ends the process."""
   command = [sys.executable, '-c', 'import jax; jax.devices()']
   environ = os.environ | {'XLA_FLAGS': OPTION, 'JAX_PLATFORMS': 'cpu'}

@@ -64,7 +64,7 @@ def test_each_category():
     }
 
 
-def test_of_nested_phases_the_inner_counts():
+def test_time_in_nested_phases_counts_for_the_inner_phase():
   clock = Clock()
   with _start(clock) as goodput:
     goodput.start_training()
@@ -92,7 +92,7 @@ def test_a_phase_ends_with_its_error():
     assert _seconds(goodput) == {'steps': 1, 'checkpoint': 2}
 
 
-def test_compilation_is_taken_from_the_phase_it_was_in():
+def test_compilation_is_subtracted_from_its_phase():
   clock = Clock()
   with _start(clock) as goodput:
     clock.seconds += 1
@@ -111,7 +111,7 @@ def test_compilation_is_taken_from_the_phase_it_was_in():
     }
 
 
-def test_what_is_compiled_while_tracing_is_counted_once():
+def test_compilation_while_tracing_is_counted_once():
   clock = Clock()
   with _start(clock) as goodput:
     goodput.start_training()
@@ -133,14 +133,14 @@ def test_compilation_elsewhere_is_not_counted():
     thread = threading.Thread(target=_compile, args=(clock, 8))
     thread.start()
     thread.join()
-    # The first is time that the cache saved; the second is part of another
-    # event.
+    # The first event is time that the cache saved; the second is part of
+    # another event.
     for event in ('compile_time_saved_sec', 'cache_retrieval_time_sec'):
       _compile(clock, 1, f'/jax/compilation_cache/{event}')
     assert _seconds(goodput) == {'steps': 10}
 
 
-def test_what_jax_compiles_is_counted():
+def test_compilation_by_jax_is_counted():
   with goodput_lib.Goodput() as goodput:
     goodput.start_training()
     assert 'compilation' not in _seconds(goodput)
@@ -164,7 +164,7 @@ def test_no_listener_is_left_behind():
     jax.monitoring.unregister_event_duration_listener(goodput._on_event)
 
 
-def test_the_sum_is_the_wall_time_whatever_happens():
+def test_the_categories_always_sum_to_the_wall_time():
   clock = Clock()
   carried = {}
   begin = clock.seconds
@@ -197,7 +197,7 @@ def test_the_sum_is_the_wall_time_whatever_happens():
   assert all(math.isfinite(value) for value in carried.values())
 
 
-def test_a_launch_goes_on_from_the_row_it_keeps():
+def test_a_launch_continues_from_the_last_kept_row():
   clock = Clock()
   with _start(clock) as goodput:
     goodput.start_training()
@@ -235,7 +235,7 @@ def test_clocks_that_go_back():
     assert _seconds(goodput) == {'steps': 14, 'input': 1}
 
 
-def test_the_row_to_go_on_from():
+def test_the_row_to_continue_from():
   rows = [
     {'step': 1, 'unix_time': 10.0},
     {'step': 2, 'unix_time': 20.0},
@@ -246,7 +246,7 @@ def test_the_row_to_go_on_from():
   assert goodput_lib.carried([]) == {}
 
 
-def test_a_row_that_lacks_what_is_new():
+def test_a_row_from_before_a_category_existed():
   clock = Clock(20)
   with _start(
     clock, {'unix_time': 15.0, 'goodput/steps_seconds': 3}
@@ -279,8 +279,8 @@ def test_unknown_category():
     pass
 
 
-def test_what_is_restored_first_counts_as_well():
-  # The row to go on from is known only after a checkpoint was restored.
+def test_time_before_the_row_is_known_counts():
+  # The row to continue from is known only after a checkpoint was restored.
   clock = Clock(1000)
   with goodput_lib.Goodput(now=clock, clock=clock) as goodput:
     clock.seconds += 9

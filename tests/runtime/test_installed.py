@@ -30,7 +30,7 @@ def site(tmp_path):
   return add
 
 
-def test_versions_are_of_what_is_installed_only():
+def test_versions_leave_out_libraries_that_are_not_installed():
   found = installed.versions()
   assert found['python'] == PYTHON
   assert found['numpy'] == np.__version__
@@ -43,7 +43,7 @@ def test_versions_are_of_what_is_installed_only():
   assert not {'jax-cuda12-plugin', 'jax-cuda13-plugin'} <= {*found}
 
 
-def test_freeze_is_what_pip_takes(site):
+def test_freeze_writes_pip_requirements(site):
   site('Zeta_Pack.age', '2.0')
   site('', '1.0')
   for own in ('vit_jax', 'vit_paper_jax'):
@@ -65,7 +65,7 @@ def test_freeze_is_what_pip_takes(site):
   ]
 
 
-def test_the_first_on_the_path_counts(site, tmp_path):
+def test_the_first_distribution_on_the_path_counts(site, tmp_path):
   folder = site('alpha', '1.0')
   other = tmp_path / 'other' / 'alpha-9.0.dist-info'
   other.mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_the_first_on_the_path_counts(site, tmp_path):
   assert '9.0' not in text
 
 
-def test_here_it_lists_each_distribution_once():
+def test_freeze_lists_each_distribution_once():
   pins = installed.parse(installed.freeze())
   assert pins['jax'] == importlib.metadata.version('jax')
   assert not {'vit-jax', 'vit-paper-jax'} & set(pins)
@@ -103,7 +103,7 @@ def test_changes_name_the_libraries_first():
   assert installed.changes(old, dict(old)) == ''
 
 
-def test_very_many_changes_are_a_number():
+def test_many_changes_are_abbreviated_to_a_number():
   new = {f'p{i:02}': '1' for i in range(23)}
   text = installed.changes({}, new)
   assert text.endswith('p19 none -> 1 and 3 more')

@@ -44,7 +44,7 @@ def _is_private(node):
     path[0] in LIBRARIES
     and (
       path[:2] == ['jax', 'interpreters']
-      # JAX moved it to jax.extend.core.
+      # JAX moved jax.core to jax.extend.core.
       or path[:2] == ['jax', 'core']
       or any(
         name.startswith('_') and not name.startswith('__') for name in path
@@ -54,7 +54,7 @@ def _is_private(node):
   )
 
 
-def test_private_parts_of_libraries_are_used_in_one_module():
+def test_only_one_module_uses_private_parts_of_libraries():
   found = {}
   for file in itertools.chain(*((ROOT / f).rglob('*.py') for f in FOLDERS)):
     for node in ast.walk(ast.parse(file.read_text(encoding='utf-8'))):
@@ -74,7 +74,7 @@ def _equation(function, *args):
   return eqn
 
 
-def test_a_scan():
+def test_reads_a_scan():
   def function(x, y, slope):
     def body(carry, i):
       a, b = carry
@@ -94,7 +94,7 @@ def test_a_scan():
   assert jax_internals.trips(eqn) == 5
 
 
-def test_a_product():
+def test_reads_the_contracted_dimensions_of_a_product():
   eqn = _equation(
     lambda a, b: jax.lax.dot_general(a, b, (((0, 2), (2, 1)), ((), ()))),
     jnp.ones((2, 3, 4, 5)),
@@ -103,7 +103,7 @@ def test_a_product():
   assert tuple(jax_internals.contracted(eqn)) == (0, 2)
 
 
-def test_a_convolution():
+def test_reads_a_convolution():
   eqn = _equation(
     lambda x, w: jax.lax.conv_general_dilated(
       x,
@@ -128,7 +128,7 @@ def test_a_convolution():
   )
 
 
-def test_name_stack():
+def test_reads_the_name_stack():
   def function(x):
     with jax.named_scope('outer'), jax.named_scope('inner'):
       return jnp.sin(x)
@@ -145,7 +145,7 @@ def test_name_stack():
     jax_internals.name_stack,
   ],
 )
-def test_another_jax_is_named(read):
+def test_a_changed_jax_is_named(read):
   unknown = types.SimpleNamespace(params={'renamed': 1})
   with pytest.raises(
     jax_internals.ChangedError, match=rf'in jax {jax.__version__}\. .*0\.12\.0'

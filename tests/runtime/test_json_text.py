@@ -14,7 +14,7 @@ DEEP = 10**5
 
 
 @pytest.mark.parametrize('start, end', [('[', ']'), ('{"a":', '}')])
-def test_a_hundred_levels_and_no_more(start, end):
+def test_at_most_100_levels_are_read(start, end):
   found = json_text.loads(start * 99 + '[1]' + end * 99)
   assert json.dumps(found).count('[') in (1, 100)
   for levels in (100, 900, DEEP):
@@ -22,7 +22,7 @@ def test_a_hundred_levels_and_no_more(start, end):
       json_text.loads(start * levels + '[1]' + end * levels)
 
 
-def test_other_json_is_read_as_ever():
+def test_other_json_is_read_as_by_the_standard_library():
   assert json_text.loads(b'{"a": [1, {"b": null}], "c": "[["}') == {
     'a': [1, {'b': None}],
     'c': '[[',
@@ -33,7 +33,7 @@ def test_other_json_is_read_as_ever():
 
 
 @pytest.mark.parametrize('levels', [900, DEEP])
-def test_files_that_are_nested_without_end_are_damaged(tmp_path, levels):
+def test_deeply_nested_files_are_reported_as_damaged(tmp_path, levels):
   text = '{"step":' + '[' * levels + ']' * levels + '}'
   (tmp_path / 'config.json').write_text(text)
   with pytest.raises(ValueError, match=r'config\.json is damaged \(Nested in'):

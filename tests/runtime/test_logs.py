@@ -42,7 +42,7 @@ for text in ('Event loop is closed', 'Something else'):
 """
 
 
-def test_libraries_say_it_in_a_line(tmp_path):
+def test_tracebacks_of_libraries_are_logged_as_one_line(tmp_path):
   result = subprocess.run(
     [sys.executable, '-c', SCRIPT, tmp_path],
     capture_output=True,
@@ -63,7 +63,7 @@ def test_libraries_say_it_in_a_line(tmp_path):
   assert 'OSError: reason' in log
 
 
-def test_own_tracebacks_stay():
+def test_tracebacks_of_this_package_are_kept():
   try:
     raise OSError('reason')
   except OSError:

@@ -81,7 +81,7 @@ def test_an_error_restores_the_handler(outer):
   assert outer == [signal.SIGTERM]
 
 
-def test_ctrl_c_is_a_notice_with_a_code_of_its_own(outer):
+def test_ctrl_c_is_a_notice_with_its_own_exit_code(outer):
   before = signal.getsignal(signal.SIGINT)
   with preemption.Notice() as notice:
     os.kill(os.getpid(), signal.SIGINT)
@@ -97,7 +97,7 @@ def test_ctrl_c_is_a_notice_with_a_code_of_its_own(outer):
   assert outer == []
 
 
-def test_who_types_python_can_interrupt_it(monkeypatch):
+def test_ctrl_c_in_an_interactive_session_is_a_keyboard_interrupt(monkeypatch):
   monkeypatch.setattr(sys, 'ps1', '>>> ', raising=False)
   with preemption.Notice() as notice:
     notice.begin()
@@ -106,7 +106,7 @@ def test_who_types_python_can_interrupt_it(monkeypatch):
     time.sleep(0.5)  # The process does not end a moment later, either.
 
 
-def test_what_is_ignored_stays_ignored():
+def test_an_ignored_signal_stays_ignored():
   before = signal.signal(signal.SIGINT, signal.SIG_IGN)
   try:
     with preemption.Notice() as notice:
@@ -151,7 +151,7 @@ with preemption.Notice() as notice:
     ),
   ],
 )
-def test_what_ends_a_busy_process_at_once(what, name, code, line):
+def test_signals_that_end_a_busy_process_at_once(what, name, code, line):
   result = subprocess.run(
     [sys.executable, '-W', 'ignore', '-c', _BUSY, what, name],
     capture_output=True,
@@ -179,7 +179,7 @@ def test_the_handler_may_interrupt_logging(caplog):
   assert len(caplog.messages) == 1
 
 
-def test_in_another_thread_nothing_is_changed(outer, monkeypatch):
+def test_in_another_thread_a_notice_changes_nothing(outer, monkeypatch):
   monkeypatch.setenv('GCE_METADATA_HOST', 'not asked')
   monkeypatch.setattr(preemption, '_ask', lambda *_: 'TRUE')
   results = []
@@ -259,7 +259,7 @@ class Run:
     return self._value
 
   def call(self, *seconds, flags=None):
-    """Makes one call in each process, `seconds` after the last; its answer."""
+    """Makes a call in each process after `seconds`; returns the answer."""
     self._flags = flags or [False] * len(self.agreements)
     answers, exchanges = [], []
     for i, agreement in enumerate(self.agreements):
@@ -326,14 +326,14 @@ def test_slow_calls_bring_checks_closer(monkeypatch, fast):
   assert max(waits[2:]) < 2.1
 
 
-def test_calls_longer_than_two_seconds_are_all_checks(monkeypatch):
+def test_every_call_longer_than_two_seconds_is_a_check(monkeypatch):
   run = Run(monkeypatch)
   for _ in range(20):
     run.call(5.0)
   assert set(run.spacings()) == {1}
 
 
-def test_a_clock_that_stands_still(monkeypatch):
+def test_checks_with_a_clock_that_does_not_advance(monkeypatch):
   run = Run(monkeypatch)
   for _ in range(40):
     run.call(0.0)
@@ -345,7 +345,7 @@ def test_a_notice_before_the_first_call(monkeypatch):
 
 
 @pytest.mark.parametrize('seed', range(20))
-def test_all_agree_at_any_speed(monkeypatch, seed):
+def test_all_processes_agree_at_any_speed(monkeypatch, seed):
   random_ = random.Random(seed)
   count = random_.choice([2, 3, 5])
   run = Run(monkeypatch, count, check_seconds=random_.choice([0.2, 2.0]))

@@ -125,7 +125,7 @@ def test_maintenance(metadata, monkeypatch, word):
     assert notice.reason == f'maintenance-event {event}'
 
 
-def test_an_event_that_stood_at_the_start_is_no_notice(
+def test_an_event_announced_before_the_start_is_ignored(
   metadata, monkeypatch, caplog
 ):
   event = 'TERMINATE_ON_HOST_MAINTENANCE'
@@ -143,7 +143,7 @@ def test_an_event_that_stood_at_the_start_is_no_notice(
     _wait_for(lambda: notice.requested())
 
 
-def test_a_server_that_fails_is_asked_again(metadata, monkeypatch, caplog):
+def test_a_failing_server_is_asked_again(metadata, monkeypatch, caplog):
   metadata.status = 503
   with _notice(metadata, monkeypatch, preempted='TRUE') as notice:
     _wait_for(lambda: metadata.asked > 4)
@@ -155,7 +155,7 @@ def test_a_server_that_fails_is_asked_again(metadata, monkeypatch, caplog):
 
 def test_no_server(monkeypatch):
   with socket.socket() as listener:
-    listener.bind(('127.0.0.1', 0))  # Without `listen`, it refuses.
+    listener.bind(('127.0.0.1', 0))  # Refuses connections.
     monkeypatch.setenv(
       'GCE_METADATA_HOST', f'127.0.0.1:{listener.getsockname()[1]}'
     )
@@ -166,7 +166,7 @@ def test_no_server(monkeypatch):
     assert time.monotonic() - begin < 2
 
 
-def test_where_there_is_a_metadata_server(monkeypatch, tmp_path):
+def test_metadata_server_is_found_on_google_cloud_only(monkeypatch, tmp_path):
   assert preemption.metadata_server() is None
   product = tmp_path / 'product_name'
   monkeypatch.setattr(preemption, '_PRODUCT_NAME', product)

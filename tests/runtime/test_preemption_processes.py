@@ -65,10 +65,10 @@ def over_two_runs(notice):
   first = call_until(notice, lambda call: None, last=137)
   return first, call_until(notice, step)
 
-def of_the_cloud(notice):
+def cloud_notice(notice):
   return call_until(notice, lambda call: time.sleep(0.001))
 
-def of_the_user(notice):
+def user_interrupt(notice):
   def step(call):
     time.sleep(0.01)
     if call == 30 and index == 1:
@@ -84,7 +84,7 @@ seen = {}
 with distributed.connected(**place, start_timeout=60, lost_timeout=30):
   for case in (
     before_the_first, in_the_middle, while_the_other_is_slow, over_two_runs,
-    of_the_user,
+    user_interrupt,
   ):
     with preemption.Notice(check_seconds=0.1) as notice:
       seen[case.__name__] = case(notice)
@@ -92,7 +92,7 @@ with distributed.connected(**place, start_timeout=60, lost_timeout=30):
   os.environ['GCE_METADATA_HOST'] = 'here'
   preemption._ask = ask
   with preemption.Notice(poll_seconds=0.01, check_seconds=0.1) as notice:
-    seen['of_the_cloud'] = of_the_cloud(notice)
+    seen['cloud_notice'] = cloud_notice(notice)
   assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
   print(json.dumps(seen), flush=True)
 """
@@ -151,34 +151,34 @@ def test_a_signal_in_the_middle(seen):
   assert seen[1]['in_the_middle'] == [call, OTHER]
 
 
-def test_a_signal_while_the_other_is_slow(seen):
+def test_a_signal_while_the_other_process_is_slow(seen):
   call, reason = seen[0]['while_the_other_is_slow']
   assert reason == OTHER
   assert 40 <= call < 240
   assert seen[1]['while_the_other_is_slow'] == [call, 'SIGTERM']
 
 
-def test_one_notice_over_two_runs(seen):
+def test_one_notice_is_used_for_two_runs(seen):
   (first, no_reason), (call, reason) = seen[1]['over_two_runs']
   assert (first, no_reason, reason) == (None, '', 'SIGTERM')
   assert 100 <= call < 200
   assert seen[0]['over_two_runs'] == [[None, ''], [call, OTHER]]
 
 
-def test_ctrl_c_of_one_process_is_all_ones_exit_code(seen):
-  call, reason, code = seen[1]['of_the_user']
+def test_ctrl_c_in_one_process_gives_all_processes_its_exit_code(seen):
+  call, reason, code = seen[1]['user_interrupt']
   assert (reason, code) == ('Ctrl-C', 130)
   other = [call, 'Ctrl-C of another process', 130]
-  assert seen[0]['of_the_user'] == other
+  assert seen[0]['user_interrupt'] == other
 
 
-def test_the_notice_of_one_machine_stops_all(seen):
-  call, reason = seen[0]['of_the_cloud']
+def test_the_cloud_notice_of_one_machine_stops_all(seen):
+  call, reason = seen[0]['cloud_notice']
   assert reason == OTHER
-  assert seen[1]['of_the_cloud'] == [call, 'preempted']
+  assert seen[1]['cloud_notice'] == [call, 'preempted']
 
 
-def test_what_is_logged(seen):
+def test_the_log_names_the_reason(seen):
   messages = [line.rpartition('] ')[2] for line in seen[2].splitlines()]
   assert [text for text in messages if 'preempted' in text] == [
     'preempted: telling the other processes.',

@@ -17,7 +17,7 @@ EVIL = 'a\x1b[31m\r\nDONE\t\x85\u2028\u202e\udcff'
 SHOWN = r'a\x1b[31m\r\nDONE\t\x85\u2028\u202e\udcff'
 
 
-def test_names_are_one_line_and_texts_keep_theirs():
+def test_names_become_one_line_and_texts_keep_their_lines():
   assert printable.name(EVIL) == SHOWN
   assert printable.text(EVIL) == SHOWN.replace(r'\n', '\n')
   for plain in ('Café, 100 % «ß» 猫 👩‍🔬', r'C:\new', ''):
@@ -29,7 +29,7 @@ def _shown(lines):
   return all(c.isprintable() for c in lines.replace('\n', ''))
 
 
-def test_console_and_log_show_what_a_terminal_would_obey(tmp_path, monkeypatch):
+def test_console_and_log_escape_control_characters(tmp_path, monkeypatch):
   logger = logging.get_absl_logger()
   monkeypatch.setattr(logger, 'level', python_logging.INFO)
   # pytest would keep the text, which pytest-xdist cannot send.
@@ -44,7 +44,7 @@ def test_console_and_log_show_what_a_terminal_would_obey(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('error', [ValueError, OSError])
-def test_errors_show_it_too(monkeypatch, error):
+def test_errors_escape_control_characters(monkeypatch, error):
   monkeypatch.setattr(
     command_line.app, 'run', lambda start, **_: start(['program'])
   )
@@ -71,7 +71,7 @@ def root(tmp_path):
   return f'{tmp_path}/set'
 
 
-def test_names_of_folders_and_files(root, tmp_path):
+def test_names_of_folders_and_files_are_escaped(root, tmp_path):
   source = data.open_source(f'folder:{root}')
   assert source.info.class_names == (SHOWN, 'b')
   record = data.View(source, 'train')[0]
@@ -82,7 +82,7 @@ def test_names_of_folders_and_files(root, tmp_path):
   assert (tmp_path / files.CLASS_NAMES).read_bytes().count(b'\n') == 2
 
 
-def test_splits_and_layouts(root, tmp_path, monkeypatch, capsys):
+def test_names_of_splits_are_escaped(root, tmp_path, monkeypatch, capsys):
   os.rename(f'{root}/train', f'{root}/{EVIL}')
   source = data.open_source(f'folder:{root}')
   with pytest.raises(ValueError, match='over the splits a') as error:
@@ -101,7 +101,7 @@ def test_splits_and_layouts(root, tmp_path, monkeypatch, capsys):
   assert '\n' not in str(error.value)
 
 
-def test_pages():
+def test_pages_escape_control_characters():
   html = page_html.escape(f'<{EVIL}>\nand')
   assert html == f'&lt;{printable.text(EVIL)}&gt;\nand'
   assert _shown(page_markdown.escape(EVIL))

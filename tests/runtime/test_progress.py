@@ -115,7 +115,7 @@ def _interval(*steps):
   return interval
 
 
-def test_interval_averages_sums_and_takes_the_last():
+def test_interval_means_sums_and_last_values():
   interval = _interval(_step(1.0), _step(2.0), _step(4.0), _step(5.0))
   assert interval.mean() == pytest.approx(
     {
@@ -131,7 +131,7 @@ def test_interval_averages_sums_and_takes_the_last():
   )
 
 
-def test_skipped_steps_count_only_as_such():
+def test_skipped_steps_do_not_affect_the_means():
   bad = _step(math.nan, learning_rate=0.7, grad_norm=math.inf, skipped=1.0)
   interval = _interval(_step(1.0), bad, _step(3.0), bad)
   assert interval.start_step == 10

@@ -15,19 +15,19 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
+def in_another_folder(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
   'name', ['launch/Dockerfile', 'launch/worker/run.sh', 'configs/sweeps']
 )
-def test_paths_are_those_of_a_checkout(name):
+def test_paths_lead_into_the_checkout(name):
   assert shipped.path(name) == ROOT / name
 
 
 @pytest.mark.parametrize('name', ['launch/nope', 'setup.py', 'vit_jax/main.py'])
-def test_what_does_not_come_with_the_code(name):
+def test_files_that_are_not_shipped_are_errors(name):
   with pytest.raises(FileNotFoundError, match=f'{name} does not come with'):
     shipped.path(name)
 
@@ -52,7 +52,7 @@ def test_names(flag, name, file, argument):
   assert shipped.find(flag, name + argument) == f'{ROOT / file}{argument}'
 
 
-def test_a_file_at_the_path_given_is_taken(tmp_path):
+def test_an_existing_file_at_the_given_path_is_used(tmp_path):
   for name in ('pretrain', 'configs/pretrain.py', 'configs/mine.py'):
     assert shipped.find('config', 'pretrain') == str(
       ROOT / 'configs/pretrain.py'
@@ -108,7 +108,7 @@ def test_sweeps_and_their_runs():
     ('config', '__init__', "there is no file '__init__'. vit_jax comes"),
   ],
 )
-def test_a_missing_file_is_told_with_those_that_there_are(
+def test_the_error_for_a_missing_file_lists_the_shipped_files(
   tmp_path, flag, text, message
 ):
   (tmp_path / 'mine').mkdir()

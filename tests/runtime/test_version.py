@@ -6,7 +6,7 @@ from vit_jax.runtime import version
 
 
 @pytest.mark.parametrize(
-  ('ask', 'said'),
+  ('ask', 'expected'),
   [
     ('print("talk"); print("4 tpu TPU v4")', '4 tpu TPU v4'),
     ('import sys; sys.exit("in use\\nby process 7")', 'unknown: by process 7'),
@@ -15,12 +15,12 @@ from vit_jax.runtime import version
     ('import time; time.sleep(9)', 'did not open within 0.5 seconds'),
   ],
 )
-def test_devices(monkeypatch, ask, said):
+def test_devices(monkeypatch, ask, expected):
   monkeypatch.setattr(version, '_ASK', ask)
-  assert said in version.devices(patience=0.5 if 'sleep' in ask else 30)
+  assert expected in version.devices(patience=0.5 if 'sleep' in ask else 30)
 
 
-def test_a_driver_that_fails_is_one_line(monkeypatch):
+def test_a_failing_driver_is_reported_in_one_line(monkeypatch):
   monkeypatch.setattr(
     version,
     '_ASK',
@@ -31,6 +31,6 @@ def test_a_driver_that_fails_is_one_line(monkeypatch):
   assert version.devices() == 'unknown: RuntimeError: no chip'
 
 
-def test_without_an_interpreter(monkeypatch):
+def test_a_missing_interpreter_is_reported(monkeypatch):
   monkeypatch.setattr('sys.executable', '/nowhere/python')
   assert version.devices().startswith('unknown: [Errno 2]')

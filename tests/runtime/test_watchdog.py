@@ -17,31 +17,40 @@ ROOT = pathlib.Path(__file__).parents[2]
 PATIENCE = 240  # Seconds, generous so that a slow machine does not fail.
 
 
-def _pass(still, count, allowed=0.0):
-  """Returns what is due at each of the next seconds."""
+def _pass_seconds(still, count, allowed=0.0):
+  """Returns the action that is due in each of the next seconds."""
   return [still.pass_time(1.0, allowed) for _ in range(count)]
 
 
-def test_what_is_due_when():
+def test_reports_and_exit_are_due_after_their_limits():
   still = watchdog._Stillness(report_after=3, exit_after=8)
-  assert _pass(still, 8) == ['', '', 'report', '', '', 'report', '', 'exit']
+  assert _pass_seconds(still, 8) == [
+    '',
+    '',
+    'report',
+    '',
+    '',
+    'report',
+    '',
+    'exit',
+  ]
   still.reset()
-  assert _pass(still, 3) == ['', '', 'report']
+  assert _pass_seconds(still, 3) == ['', '', 'report']
 
 
 def test_zero_means_never():
   still = watchdog._Stillness(report_after=0, exit_after=3)
-  assert _pass(still, 3) == ['', '', 'exit']
+  assert _pass_seconds(still, 3) == ['', '', 'exit']
   still = watchdog._Stillness(report_after=2, exit_after=0)
-  assert _pass(still, 100).count('report') == 50
-  assert 'exit' not in _pass(still, 100)
+  assert _pass_seconds(still, 100).count('report') == 50
+  assert 'exit' not in _pass_seconds(still, 100)
 
 
-def test_limits_are_at_least_what_is_allowed():
+def test_limits_are_at_least_the_allowed_time():
   still = watchdog._Stillness(report_after=2, exit_after=5)
-  assert _pass(still, 5, allowed=4) == ['', '', '', 'report', 'exit']
+  assert _pass_seconds(still, 5, allowed=4) == ['', '', '', 'report', 'exit']
   still = watchdog._Stillness(report_after=2, exit_after=5)
-  assert _pass(still, 9, allowed=9) == [''] * 8 + ['exit']
+  assert _pass_seconds(still, 9, allowed=9) == [''] * 8 + ['exit']
 
 
 def _wait_for(condition):
@@ -86,7 +95,7 @@ def test_report():
   assert re.fullmatch(r'The run goes on after 0:\d\d: step 13\.', texts[-1])
 
 
-def test_beats_keep_it_quiet_and_so_does_its_end():
+def test_no_report_while_beats_arrive_or_after_the_end():
   texts = []
   with watchdog.Watchdog(0.5, 0, log=texts.append) as dog:
     for step in range(30):
@@ -98,7 +107,7 @@ def test_beats_keep_it_quiet_and_so_does_its_end():
   assert texts == []
 
 
-def test_after_what_was_allowed_the_limits_are_back():
+def test_limits_apply_again_after_the_allowed_time():
   texts = []
   with watchdog.Watchdog(0.2, 0, log=texts.append) as dog:
     with dog.allow('outer', 0.1), dog.allow('compilation', PATIENCE):
@@ -152,7 +161,7 @@ def hang(tmp_path):
     process.communicate()
 
 
-def test_a_process_that_hangs_in_c_ends(hang, tmp_path):
+def test_a_process_that_hangs_in_c_code_is_ended(hang, tmp_path):
   process = hang(_PAUSE)
   output, console = process.communicate(timeout=PATIENCE)
   assert process.returncode == 77
@@ -166,7 +175,7 @@ def test_a_process_that_hangs_in_c_ends(hang, tmp_path):
     assert 'the process ends with exit code 77. Start it again' in text
 
 
-def test_data_workers_end_too(hang):
+def test_data_workers_are_ended_too(hang):
   # The workers share the process's output, which ends when all have closed it.
   process = hang(
     'import multiprocessing, time\n'
@@ -180,7 +189,7 @@ def test_data_workers_end_too(hang):
   assert time.monotonic() - start < 10
 
 
-def test_logs_that_hang_do_not_keep_it(hang):
+def test_a_locked_log_does_not_delay_the_end(hang):
   # The thread that logs waits forever for the lock of the log file.
   process = hang(
     'watchdog._LOG_LIMIT = 0.2;'
@@ -191,7 +200,7 @@ def test_logs_that_hang_do_not_keep_it(hang):
   assert process.returncode == 77
 
 
-def test_time_in_which_the_process_was_stopped_does_not_count(hang):
+def test_time_while_the_process_was_suspended_does_not_count(hang):
   # Three steps of 0.6 seconds of running time.
   process = hang(
     'import time\n'

@@ -14,7 +14,7 @@ def test_one_process_reads_all_rows():
   assert sharding.local_rows(mesh, 12) == tuple(range(12))
 
 
-def test_rows_of_a_process_with_distant_devices(monkeypatch):
+def test_rows_of_a_process_with_scattered_devices(monkeypatch):
   # Four devices of a process hold the parts 3 and 1 of four, each part twice.
   indices = {i: (slice(p, p + 1),) for i, p in enumerate([3, 1, 1, 3])}
   fake = types.SimpleNamespace(
@@ -25,7 +25,7 @@ def test_rows_of_a_process_with_distant_devices(monkeypatch):
   assert sharding.local_rows(mesh, 12) == (3, 4, 5, 9, 10, 11)
 
 
-def test_rows_go_to_the_devices_of_their_part():
+def test_each_device_gets_the_rows_of_its_mesh_position():
   mesh = sharding.make_mesh(2, 2, 2)
   rows = np.arange(24).reshape(8, 3)
   placed = sharding.put_batch({'image': rows}, mesh)['image']

@@ -93,7 +93,7 @@ OTHERS = {
     'R50+ViT-B/16',
     (*SIZES, ('depth', 1), ('resnet_blocks', (1,)), ('patch_size', (1, 1))),
   ),
-  # It normalises twice over few values, so any two devices differ by 6e-5.
+  # BiT normalises twice over few values, so any two devices differ by 6e-5.
   'BiT': Model('BiT-R50x1', (('blocks', (1, 1)),), tolerance=3e-4),
 }
 
@@ -191,7 +191,7 @@ def assert_equal_on(layout, kind, accumulation_steps, expected=None):
 @pytest.mark.parametrize(
   'sizes, shard, gather, accumulation_steps', _accumulated(CASES)
 )
-def test_every_gradient_and_update_is_that_of_one_device(
+def test_every_gradient_and_update_equals_that_of_one_device(
   sizes, shard, gather, accumulation_steps
 ):
   layout = sharding.build(
@@ -212,7 +212,9 @@ def test_every_gradient_and_update_is_that_of_one_device(
     if sizes[2] == 1 and gather == 'step'
   ),
 )
-def test_devices_that_work_alone_do_as_one(sizes, shard, accumulation_steps):
+def test_manual_partitioning_equals_one_device(
+  sizes, shard, accumulation_steps
+):
   mesh = sharding.make_mesh(*sizes)
   layout = sharding.Layout(mesh, shard, partition='manual')
   assert_equal_on(layout, NO_DROPOUT, accumulation_steps)
@@ -231,14 +233,14 @@ def test_other_models_on_a_mixed_mesh(name, gather):
 
 
 @pytest.mark.parametrize('sizes', [(2, 2, 2), (2, 4, 1)])
-def test_attention_in_lanes_on_a_mesh(sizes):
+def test_lanes_attention_on_a_mesh_equals_one_device(sizes):
   layout = sharding.Layout(sharding.make_mesh(*sizes))
   option = ('attention_implementation', 'lanes')
   lanes = Model(NO_DROPOUT.name, (*NO_DROPOUT.overrides, option))
   assert_equal_on(layout, lanes, 2, expected=on_one_device(NO_DROPOUT, 2))
 
 
-def test_a_kernel_on_a_mesh(monkeypatch):
+def test_splash_attention_on_a_mesh_equals_one_device(monkeypatch):
   make = functools.partial(
     splash_attention.make_splash_mha_single_device, interpret=True
   )
@@ -267,7 +269,7 @@ def test_no_device_holds_scores_of_other_rows_or_heads(sizes):
   assert not re.findall(r'f32\[\d+,\d+,\d+[^ ]* all-gather', text)
 
 
-def test_each_device_drops_other_units():
+def test_each_device_draws_its_own_dropout():
   layout = sharding.Layout(sharding.make_mesh(8, 1, 1), partition='manual')
   model = VIT.build()
   key = jax.random.key(3, impl='rbg')
@@ -304,7 +306,7 @@ def _summed_in_bfloat16():
   )
 
 
-def test_sums_in_bfloat16_are_nearly_those_of_one_device():
+def test_gradients_summed_in_bfloat16_are_close_to_one_device():
   layout = _summed_in_bfloat16()
   exact = one_step(NO_DROPOUT, None, 1)[0].opt_state[0]['gradient']
   rounded = one_step(NO_DROPOUT, layout, 1)[0].opt_state[0]['gradient']
@@ -333,9 +335,7 @@ def test_sums_in_bfloat16_are_nearly_those_of_one_device():
     ('cpu', 8, 'float32'),
   ],
 )
-def test_what_gradients_are_summed_in_unless_the_config_says(
-  platform, devices, dtype
-):
+def test_default_dtype_of_gradient_sums(platform, devices, dtype):
   device = types.SimpleNamespace(platform=platform)
   mesh = types.SimpleNamespace(
     devices=np.array([device] * devices), size=devices
@@ -343,7 +343,7 @@ def test_what_gradients_are_summed_in_unless_the_config_says(
   assert sharding.default_reduce_dtype(mesh) == dtype
 
 
-def test_what_is_rounded_anyway_is_copied_rounded():
+def test_parameters_that_are_cast_anyway_are_gathered_in_bfloat16():
   layout = _summed_in_bfloat16()
   kind = Model(NO_DROPOUT.name, (*NO_DROPOUT.overrides, ('dtype', 'bfloat16')))
   model = kind.build()

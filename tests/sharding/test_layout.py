@@ -90,7 +90,7 @@ def _split_names(tree, shardings, axis):
   ('shard', 'params', 'others'),
   [('none', False, False), ('optimizer', False, True), ('all', True, True)],
 )
-def test_what_each_choice_splits(shard, params, others):
+def test_each_shard_option_splits_the_documented_parts(shard, params, others):
   layout = sharding.build(data=2, fsdp=4, tensor=1, shard=shard, gather='step')
   state = jax.eval_shape(_state())
   shardings = layout.state(state)
@@ -106,7 +106,7 @@ def test_what_each_choice_splits(shard, params, others):
   assert shardings.step.spec == P()
 
 
-def test_without_an_fsdp_axis_all_choices_are_one():
+def test_without_an_fsdp_axis_all_shard_options_are_equal():
   state = jax.eval_shape(_state())
   specs = []
   for shard in ('none', 'optimizer', 'all'):
@@ -118,7 +118,7 @@ def test_without_an_fsdp_axis_all_choices_are_one():
   assert any('tensor' in spec for spec in specs[0])
 
 
-def test_state_is_made_split():
+def test_the_state_is_created_in_shards():
   # No device holds more than its part, also while the state is being created.
   layout = sharding.build(data=1, fsdp=8, tensor=1, shard='all', gather='step')
   first_state = _state(width=256, mlp_dim=1024, heads=8)
@@ -151,7 +151,7 @@ def test_first_values_do_not_depend_on_the_mesh():
     np.testing.assert_allclose(many, one, rtol=1e-6, atol=1e-8)
 
 
-def test_put_tree():
+def test_put_tree_places_shards():
   layout = sharding.build(data=2, fsdp=2, tensor=2, shard='all', gather='step')
   tree = {'MlpBlock_0': {'Dense_0': {'kernel': np.arange(32.0).reshape(4, 8)}}}
   put = sharding.put_tree(tree, layout.params(tree))

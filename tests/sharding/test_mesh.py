@@ -58,7 +58,7 @@ def test_axis_sizes(sizes, shape):
     (32, 4, 2, (2, 4, 4)),
   ],
 )
-def test_fsdp_takes_what_it_can_use(devices, tensor, slices, shape):
+def test_default_fsdp_size(devices, tensor, slices, shape):
   assert mesh_lib.axis_sizes(devices, -1, -1, tensor, slices) == shape
 
 
@@ -79,7 +79,7 @@ def test_sizes_that_do_not_fit(sizes, message):
     mesh_lib.axis_sizes(8, *sizes)
 
 
-def test_several_processes_use_all_devices(monkeypatch):
+def test_several_processes_must_use_all_devices(monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   with pytest.raises(ValueError, match='leaves some of the 8 devices unused'):
     sharding.make_mesh(2, 2, 1)
@@ -103,13 +103,13 @@ def test_only_data_spans_slices():
     mesh_lib.device_grid(devices, (1, 8, 1), slices=0)
 
 
-def test_hosts_with_gpus_are_no_slices():
+def test_gpu_hosts_are_not_slices():
   devices = [Device(id=i, slice_index=i // 4, platform='gpu') for i in range(8)]
   grid = mesh_lib.device_grid(devices, (1, 8, 1), slices=0)
   assert _ids(grid) == [[[i] for i in range(8)]]
 
 
-def test_slices_of_processes():
+def test_slices_may_be_groups_of_processes():
   devices = [Device(id=i, process_index=i // 2) for i in range(8)]
   grid = mesh_lib.device_grid(devices, (2, 4, 1), slices=2)
   assert _ids(grid) == [[[0], [1], [2], [3]], [[4], [5], [6], [7]]]

@@ -173,7 +173,7 @@ def test_the_regularisation_sweep():
   config = reading.read_config(reading.load(path).studies[0].candidates[0])
   assert config.data.train_split == 'shuffled(train)[:90%]'
   assert config.evals.held_out.split == 'shuffled(train)[90%:]'
-  with pytest.raises(ValueError, match='jft300m is no small set'):
+  with pytest.raises(ValueError, match='jft300m is not a small data set'):
     reading.load('configs/sweeps/regularisation.py:ViT-B/16,jft300m')
 
 
@@ -251,7 +251,7 @@ def test_renaming_the_test_split_does_not_help(tmp_path):
     (Run('r', 'configs/quickstart.py'), 'r: its config has stages'),
     (
       Run('r', 'configs/quickstart.py:pretrain', {'sed': 1}),
-      'r: --config.sed is no key',
+      'r: --config.sed is not a key of this config',
     ),
     (
       Run('r', 'configs/quickstart.py:pretrain', {'seed': 'x'}),

@@ -40,7 +40,7 @@ def _mesh():
   return jax.sharding.Mesh(np.array(jax.devices()[:1]), ('data',))
 
 
-def test_the_commit_is_that_of_the_code(checkout):
+def test_commit_is_the_commit_of_the_code(checkout):
   head = _git(checkout, 'rev-parse', 'HEAD')
   assert len(head) == 40
   assert version.commit(checkout) == head
@@ -58,9 +58,7 @@ def test_another_repository_in_the_environment_does_not_count(
   assert len(version.commit(checkout)) == 40
 
 
-def test_code_that_no_repository_knows_has_no_commit(
-  checkout, tmp_path_factory
-):
+def test_code_outside_a_repository_has_no_commit(checkout, tmp_path_factory):
   installed = checkout / 'site' / 'packages'
   (installed / 'vit_jax').mkdir(parents=True)
   (installed / 'vit_jax/__init__.py').write_text('')
@@ -77,7 +75,7 @@ def test_without_git_there_is_no_commit(checkout, monkeypatch):
 @pytest.mark.parametrize(
   ('slow', 'found'), [('ls-files', ''), ('rev-parse', ''), ('status', 'abc?')]
 )
-def test_a_git_that_hangs_is_not_waited_for(checkout, monkeypatch, slow, found):
+def test_a_hanging_git_is_abandoned(checkout, monkeypatch, slow, found):
   fake = checkout / 'git'
   fake.write_text(
     '#!/bin/sh\n'
@@ -91,7 +89,7 @@ def test_a_git_that_hangs_is_not_waited_for(checkout, monkeypatch, slow, found):
 
 
 @pytest.mark.parametrize(('diff', 'mark'), [('', ''), ('changed', '+')])
-def test_shipped_code_says_its_commit(tmp_path, diff, mark):
+def test_shipped_code_has_the_commit_of_its_launch_record(tmp_path, diff, mark):
   record = tmp_path / 'launch_record'
   record.mkdir()
   (record / 'commit').write_text('a' * 40 + '\n')
@@ -125,7 +123,7 @@ def test_a_damaged_line_is_dropped(tmp_path):
   assert [line.get('step') for line in lines] == [None, 7]
 
 
-def test_a_directory_that_is_not_there_does_not_end_the_run(tmp_path):
+def test_a_missing_directory_does_not_end_the_run(tmp_path):
   assert environment.write(tmp_path / 'missing', 3, _mesh())['step'] == 3
 
 
@@ -138,7 +136,7 @@ def _launch(workdir, monkeypatch, text, step):
   return environment.write_requirements(workdir, step)
 
 
-def test_a_run_records_all_that_is_installed(tmp_path, monkeypatch):
+def test_a_run_records_all_installed_libraries(tmp_path, monkeypatch):
   assert _launch(tmp_path, monkeypatch, FIRST, 7) == ''
   python, comment, *rest = (
     (tmp_path / 'requirements.txt').read_text().splitlines()
@@ -177,14 +175,16 @@ def test_an_environment_that_changed_is_named_and_the_old_one_kept(
   }
 
 
-def test_requirements_that_cannot_be_written_do_not_end_the_run(
+def test_unwritable_requirements_do_not_end_the_run(
   tmp_path, monkeypatch, caplog
 ):
   assert _launch(tmp_path / 'missing', monkeypatch, FIRST, 0) == ''
   assert 'requirements.txt was not written' in caplog.text
 
 
-def test_other_devices_are_told_with_what_they_change(tmp_path, monkeypatch):
+def test_a_change_of_devices_is_logged_with_its_consequences(
+  tmp_path, monkeypatch
+):
   lines = []
   monkeypatch.setattr(
     environment.logging,

@@ -119,13 +119,15 @@ def test_a_config_of_another_type(tmp_path, content, cause):
 
 
 @pytest.mark.parametrize('content', [b'\xff\xfe', b'soon', b'-3', b'1.5'])
-def test_done_that_names_no_step(tmp_path, content, caplog):
+def test_an_invalid_done_file_is_ignored_with_a_warning(
+  tmp_path, content, caplog
+):
   (tmp_path / 'DONE').write_bytes(content)
   assert results.finished_at(tmp_path) is None
   assert f'{tmp_path}/DONE holds' in caplog.text
 
 
-def test_done_while_it_is_written(tmp_path, caplog):
+def test_an_empty_done_file_is_ignored(tmp_path, caplog):
   (tmp_path / 'DONE').write_bytes(b'')
   assert results.finished_at(tmp_path) is None
   assert not caplog.text
@@ -133,7 +135,7 @@ def test_done_while_it_is_written(tmp_path, caplog):
   assert results.finished_at(tmp_path) == 12
 
 
-def test_rows_that_are_none(tmp_path, caplog):
+def test_invalid_rows_are_left_out(tmp_path, caplog):
   lines = [
     *('{"step": null, "loss": 1.0}', '{"step": "3"}', '{"step": 3.5}'),
     *('{"step": true}', '{"step": 4, "loss": "low"}', '{"step": 4, "a": []}'),
@@ -147,7 +149,7 @@ def test_rows_that_are_none(tmp_path, caplog):
     )
 
 
-def test_others_are_read_around_or_named(tmp_path):
+def test_other_damaged_files_are_skipped_or_named(tmp_path):
   (tmp_path / 'class_names.txt').write_bytes(b'a\xff\n')
   with pytest.raises(ValueError, match=r'class_names.txt is damaged .*delete'):
     files.read_class_names(tmp_path)
@@ -192,7 +194,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     raise FileNotFoundError(errno.ENOENT, 'None', 'a/b')
 
 
-def test_names_come_back_in_order(tmp_path):
+def test_class_names_are_read_in_their_order(tmp_path):
   names = ('b', 'a b', '', 'é', 'line\nbreak', 'form\x0cfeed')
   files.write_class_names(tmp_path, names)
   assert files.read_class_names(tmp_path) == (
@@ -201,5 +203,5 @@ def test_names_come_back_in_order(tmp_path):
   )
 
 
-def test_no_file_is_no_names(tmp_path):
+def test_without_a_file_there_are_no_class_names(tmp_path):
   assert files.read_class_names(tmp_path) == ()

@@ -16,7 +16,7 @@ def _writer(workdir, start_step=0):
   return metrics.MetricWriter(workdir, start_step=start_step, tensorboard=False)
 
 
-def test_one_object_a_line(tmp_path):
+def test_each_line_holds_one_object(tmp_path):
   writer = _writer(tmp_path)
   writer.write(5, {'train/loss': 0.5, 'test/count': 72})
   # The row is on disk at once, because the process may die at any time.
@@ -36,12 +36,12 @@ def test_only_finite_numbers_are_written(tmp_path):
   assert json.loads(text) == {'step': 1, 'b': 1.0}
 
 
-def test_nothing_to_read(tmp_path):
+def test_a_missing_file_has_no_rows(tmp_path):
   assert metrics.read(tmp_path) == []
 
 
 @pytest.mark.parametrize('torn', ['{"st', '{"step": 3}'])
-def test_line_cut_off_by_death_is_left_out(tmp_path, torn):
+def test_an_incomplete_last_line_is_left_out(tmp_path, torn):
   # Even a line that parses may lack digits if it has no end of line.
   (tmp_path / 'metrics.jsonl').write_text('{"step": 2, "a": 1.0}\n' + torn)
   assert metrics.read(tmp_path) == [{'step': 2, 'a': 1.0}]
@@ -52,7 +52,7 @@ def test_line_cut_off_by_death_is_left_out(tmp_path, torn):
   ]
 
 
-def test_what_is_about_to_be_repeated_is_dropped(tmp_path):
+def test_rows_after_the_start_step_are_dropped(tmp_path):
   writer = _writer(tmp_path)
   for step in (1, 2, 2, 3):
     writer.write(step, {'a': step})
@@ -70,7 +70,7 @@ def test_a_damaged_line_is_left_out(tmp_path, caplog):
   assert 'line 5' not in caplog.text
 
 
-def test_where_files_cannot_be_appended_to(monkeypatch):
+def test_object_stores_without_append(monkeypatch):
   bucket = object_store.mount(monkeypatch)
   for start_step in (0, 2):
     writer = _writer('gs://bucket/run', start_step)
@@ -83,7 +83,7 @@ def test_where_files_cannot_be_appended_to(monkeypatch):
   assert rows == [{'step': i, 'loss': i / 2} for i in range(1, 6)]
 
 
-def test_lines_that_the_disk_does_not_take_are_written_later(
+def test_lines_are_written_later_if_the_disk_was_full(
   tmp_path, monkeypatch, caplog
 ):
   writer = metrics.MetricWriter(tmp_path, start_step=0, tensorboard=False)
@@ -121,7 +121,7 @@ def test_lines_that_the_disk_does_not_take_are_written_later(
   assert [row['step'] for row in metrics.read(tmp_path)] == [1, 2, 3]
 
 
-def test_a_full_disk_ends_tensorboard_alone(tmp_path, monkeypatch, caplog):
+def test_a_full_disk_ends_only_tensorboard(tmp_path, monkeypatch, caplog):
   writer = metrics.MetricWriter(tmp_path, start_step=0, tensorboard=True)
   writer.write(1, {'a': 1.0})
 

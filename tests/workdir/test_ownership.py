@@ -23,7 +23,7 @@ with ownership.held(epath.Path(sys.argv[1])):
 """
 
 
-def test_one_owner_until_it_ends(tmp_path, monkeypatch):
+def test_a_directory_has_one_owner_at_a_time(tmp_path, monkeypatch):
   monkeypatch.setattr(ownership, 'PATIENCE', 0.3)
   workdir = epath.Path(tmp_path)
   with subprocess.Popen(
@@ -45,7 +45,7 @@ def test_one_owner_until_it_ends(tmp_path, monkeypatch):
     pass
 
 
-def test_an_owner_that_is_just_ending_is_waited_for(tmp_path):
+def test_an_owner_that_is_about_to_end_is_waited_for(tmp_path):
   with subprocess.Popen(
     [sys.executable, '-c', _HOLD.replace('600', '1'), tmp_path],
     stdout=subprocess.PIPE,
@@ -74,7 +74,7 @@ def test_an_owner_on_another_machine_is_waited_for_longer(
     assert time.monotonic() - before > 1.5
 
 
-def test_object_stores_and_file_systems_without_locks(tmp_path, monkeypatch):
+def test_file_systems_without_locks_are_accepted(tmp_path, monkeypatch):
   with ownership.held(epath.Path('s3://bucket/run')):
     pass
 

@@ -9,8 +9,8 @@ import ml_collections
 from vit_jax import models
 
 # Values by platform and section. Every attention implementation is exact up to
-# the rounding of its dtype; `dot_product.check` tells what 'splash' and 'cudnn'
-# need.
+# the rounding of its dtype; `dot_product.check` checks the requirements of
+# 'splash' and 'cudnn'.
 DEFAULTS = {
   'tpu': {
     'model': {'dtype': 'bfloat16', 'attention_implementation': 'lanes'},

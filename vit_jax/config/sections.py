@@ -109,7 +109,7 @@ def evaluation(
       label_key='',  # '': `data.label_key`, or 'label' for another data set.
       max_labels=0,  # The most labels per image; 0 is `data.max_labels`.
       # How the data set's classes map to the training classes. '': they are the
-      # same. 'names': by name. PATH: as a file says, see
+      # same. 'names': by name. PATH: by a file, see
       # `evaluators/classes.py`. Images of other classes do not count.
       classes='',
       # Whether to predict only the classes that occur in this data set.

@@ -168,7 +168,7 @@ class Resize(_Resized):
 class ResizeSmall(_Resized):
   """Resizes the shorter side to `size` and keeps the aspect, up to rounding.
 
-  For the methods see `Resize`; big_vision uses method='area'. Of a pair, the
+  For the methods see `Resize`; big_vision uses method='area'. For a pair, the
   larger side counts, so that a crop of that pair always fits.
   """
 

@@ -9,7 +9,7 @@ Sources: Luby and Rackoff, 1988 (Feistel network); Black and Rogaway, 2002,
 section 3 (cycle walking); Steele, Lea and Flood, 2014 (SplitMix64, the round
 function).
 
-Each epoch of training reads its records in an order of its own (`epoch_seed`),
+Each epoch of training reads its records in its own order (`epoch_seed`),
 and a random part of a split is a slice of such an order.
 
 All arithmetic is on integers modulo 2**64, so an order is the same on all
@@ -30,22 +30,22 @@ SEEDS = 2**32  # Seeds that users choose must be below.
 
 
 def permute(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
-  """Returns the records at some places of the order.
+  """Returns the records at some positions of the order.
 
   Args:
-    index: 0-based places below `size`, an integer or int64 of any shape.
+    index: 0-based positions below `size`, an integer or int64 of any shape.
     size: number of records, at least 1, below 2**63.
     seed: seed of the order, in [0, 2**64).
 
   Returns:
-    0-based indices of records, of the type of `index`. Different places have
+    0-based indices of records, of the type of `index`. Different positions have
     different records.
   """
   return _walk(index, size, _keys(seed))
 
 
 def invert(index: int | np.ndarray, size: int, seed: int) -> int | np.ndarray:
-  """Returns the places of some records in the order: inverts `permute`."""
+  """Returns the positions of some records in the order: inverts `permute`."""
   return _walk(index, size, _keys(seed)[::-1])
 
 

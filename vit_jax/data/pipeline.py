@@ -73,7 +73,7 @@ def train_batches(
 ) -> Iterator[Batch]:
   """Returns this host's rows of global batches start_step, start_step + 1, ...
 
-  Epochs follow each other without a gap, each in another order: a batch may
+  Epochs follow each other without a gap, each in a different order: a batch may
   hold the end of one epoch and the beginning of the next. No row is masked.
 
   Args:

@@ -318,7 +318,7 @@ class FewShot:
           '%d-shot, l2=%g: %.2f%% on %r',
           *(shots, strength, 100 * mean, self._views['selection'].split),
         )
-      # Of equal means, `argmax` takes the first.
+      # `argmax` takes the first of several equal means.
       best = int(np.argmax(means))
       strengths = strengths[best : best + 1]
       results[f'{shots}shot/l2'] = float(strengths[0])

@@ -3,7 +3,7 @@
 The paper gives 3 bits per channel, but no formula. Here a mean m in 0..255
 becomes q = floor(8 m / 256), and the class of a colour is 64 q_R + 8 q_G + q_B.
 
-Axes: `B` batch, `L` patches, `C` channels, `N` colours predicted of a patch.
+Axes: `B` batch, `L` patches, `C` channels, `N` predicted colours per patch.
 """
 
 import dataclasses

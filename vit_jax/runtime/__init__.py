@@ -1,1 +1,1 @@
-"""What any process needs: command line, log, signals, and other processes."""
+"""Services for every process: command line, log, signals, other processes."""

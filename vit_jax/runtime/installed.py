@@ -75,10 +75,10 @@ def freeze(*path: str) -> str:
 def _origin(text: str) -> str:
   """Summarizes the content of direct_url.json (PEP 610)."""
   try:
-    said = json.loads(text)
-    url = said['url']
-    commit = said.get('vcs_info', {}).get('commit_id', '')
-    editable = said.get('dir_info', {}).get('editable', False)
+    origin = json.loads(text)
+    url = origin['url']
+    commit = origin.get('vcs_info', {}).get('commit_id', '')
+    editable = origin.get('dir_info', {}).get('editable', False)
   except (ValueError, KeyError, AttributeError):
     return 'unknown'
   # Removes a user name or token.
@@ -100,7 +100,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-  """Says what differs, such as `jax 0.10.2 -> 0.12.0, libtpu none -> 0.0.50`.
+  """Lists changes, such as `jax 0.10.2 -> 0.12.0, libtpu none -> 0.0.50`.
 
   Args:
     old: name -> version, see `parse`.
@@ -112,13 +112,13 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
   """
   first = ['python', *map(_normal, LIBRARIES)]
   names = _sorted({*old, *new}, first)
-  said = [
+  differing = [
     f'{name} {old.get(name, "none")} -> {new.get(name, "none")}'
     for name in names
     if old.get(name) != new.get(name)
   ]
-  more = len(said) - _SHOWN
-  return ', '.join(said[:_SHOWN]) + f' and {more} more' * (more > 0)
+  more = len(differing) - _SHOWN
+  return ', '.join(differing[:_SHOWN]) + f' and {more} more' * (more > 0)
 
 
 def _normal(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The text that `--version` prints: what a bug report needs of a machine."""
+"""The text that `--version` prints: facts for a bug report."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ PATIENCE = 60.0
 _ROOT = pathlib.Path(__file__).parents[2]
 # launch/pack.sh adds this folder to shipped code, which has no repository.
 _SHIPPED = 'launch_record'
-# setup.py adds this file to an installed package, which has none either.
+# setup.py adds this file to an installed package, which has no repository.
 _BUILT = 'vit_jax/COMMIT'
 # Seconds: a repository on a network disk must not hold up a run.
 _GIT_PATIENCE = 10.0
@@ -72,8 +72,8 @@ def devices(patience: float = PATIENCE) -> str:
   except OSError as error:
     return f'unknown: {error}'
   if done.returncode:
-    said = done.stderr.strip().splitlines() or [f'exit code {done.returncode}']
-    return f'unknown: {said[-1]}'
+    lines = done.stderr.strip().splitlines() or [f'exit code {done.returncode}']
+    return f'unknown: {lines[-1]}'
   return done.stdout.strip().splitlines()[-1]
 
 

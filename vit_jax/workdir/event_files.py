@@ -56,7 +56,7 @@ class EventFile:
 
 
 @contextlib.contextmanager
-def told(folder: os.PathLike | str, numbers: str) -> Iterator[None]:
+def warn_of_errors(folder: os.PathLike | str, numbers: str) -> Iterator[None]:
   """Turns an OSError inside into a warning.
 
   Args:

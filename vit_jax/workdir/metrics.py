@@ -206,12 +206,12 @@ class _Lines:
 
   def append(self, line: str) -> None:
     """Writes a line to disk; warns once if that fails."""
-    told = bool(self._waiting)
+    warned = bool(self._waiting)
     self._waiting += line.encode()
     try:
       self.flush()
     except OSError as error:
-      if not told:
+      if not warned:
         logging.warning(
           '%s cannot be written: %s. It is tried again until the next'
           ' checkpoint.',
@@ -240,17 +240,17 @@ class _Events:
   def __init__(self, workdir: epath.PathLike, purge_step: int | None):
     self._workdir = workdir
     self._file = None
-    with event_files.told(workdir, FILE):
+    with event_files.warn_of_errors(workdir, FILE):
       self._file = event_files.EventFile(workdir, purge_step)
 
   def add(self, step: int, values: Mapping[str, float]) -> None:
     file, self._file = self._file, None
     if file:
-      with event_files.told(self._workdir, FILE):
+      with event_files.warn_of_errors(self._workdir, FILE):
         file.add(step, values)
         self._file = file
 
   def close(self) -> None:
     if self._file:
-      with event_files.told(self._workdir, FILE):
+      with event_files.warn_of_errors(self._workdir, FILE):
         self._file.close()

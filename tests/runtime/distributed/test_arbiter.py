@@ -52,7 +52,7 @@ class _Served:
     now = time.monotonic()
     self.roster = Roster(first, num_processes, (), limits, now)
     self.arbiter = Arbiter(listener, other, self.roster, TOKEN)
-    self.told = loop.start(self.arbiter.serve())
+    self.finished = loop.start(self.arbiter.serve())
 
   def connect(self, **changes):
     """Connects, and says hello if any of its fields are given."""
@@ -84,7 +84,7 @@ def serve(listener):
     yield start
     for each in served:
       each.own.close()
-      stack.callback(each.told.result, 15)
+      stack.callback(each.finished.result, 15)
 
 
 def _send(sock, **message):
@@ -122,8 +122,8 @@ def test_verdict_is_read_before_the_end(serve):
     assert text in message['lost']['text']
     # The arbiter waits until the others have read the verdict and closed.
     time.sleep(0.3)
-    assert not served.told.done()
-  served.told.result(2)
+    assert not served.finished.done()
+  served.finished.result(2)
   assert text in _messages(served.own)[-1]['lost']['text']
   with pytest.raises(ConnectionRefusedError):
     served.connect()
@@ -136,10 +136,10 @@ def test_process_0_gives_up(serve):
     served.own.close()
     # There is no verdict, because a new process 0 may come.
     assert _messages(one) == []
-  served.told.result(2)
+  served.finished.result(2)
 
 
-def test_process_that_does_not_fit_is_told_alone(serve):
+def test_only_the_mismatched_process_is_refused(serve):
   served = serve(start=60)
   with (
     served.connect(process_id=1, num_processes=5) as other,
@@ -160,7 +160,7 @@ def test_process_that_does_not_fit_is_told_alone(serve):
 
 
 @pytest.mark.parametrize('token', ['', 'ab13', 'é'])
-def test_process_of_another_launch_is_told_nothing(serve, token):
+def test_a_process_of_another_launch_gets_no_message(serve, token):
   served = serve()
   with served.connect(process_id=1, token=token) as other:
     assert _messages(other) == []
@@ -181,7 +181,7 @@ FALSE = [
 
 
 @pytest.mark.parametrize('started', [False, True])
-def test_strangers_harm_nobody(serve, started):
+def test_strangers_do_not_disturb_the_run(serve, started):
   """Strangers stay silent, or send garbage, part of a hello or a false one."""
   served = serve(num_processes=2, start=60)
   with contextlib.ExitStack() as stack:
@@ -214,7 +214,7 @@ def test_strangers_harm_nobody(serve, started):
     assert len(served.arbiter._strangers) <= 258
 
 
-def test_the_oldest_stranger_goes_first(serve, monkeypatch):
+def test_the_oldest_stranger_is_disconnected_first(serve, monkeypatch):
   monkeypatch.setattr(arbiter_lib, '_STRANGERS', 2)
   served = serve(num_processes=2, start=60)
   strangers = []
@@ -228,7 +228,7 @@ def test_the_oldest_stranger_goes_first(serve, monkeypatch):
     strangers[2].recv(1)
 
 
-def test_a_stranger_has_limited_time(serve, monkeypatch):
+def test_a_stranger_is_disconnected_after_a_time(serve, monkeypatch):
   monkeypatch.setattr(arbiter_lib, '_HELLO', 0.3)
   served = serve(start=60)
   with served.connect() as slow:
@@ -240,7 +240,7 @@ def test_a_stranger_has_limited_time(serve, monkeypatch):
     assert time.monotonic() - began < 2
 
 
-def test_a_bug_ends_one_connection_only(serve, monkeypatch):
+def test_a_bug_in_one_connection_ends_only_that_connection(serve, monkeypatch):
   served = serve(num_processes=2, start=60)
   enter = served.roster.enter
 
@@ -256,7 +256,7 @@ def test_a_bug_ends_one_connection_only(serve, monkeypatch):
     assert 'welcome' in _next(one)
 
 
-def test_a_bug_of_the_arbiter_ends_the_run_by_name(serve, monkeypatch):
+def test_a_bug_of_the_arbiter_ends_the_run_and_is_named(serve, monkeypatch):
   served = serve(num_processes=2, start=60)
   with served.connect(process_id=1) as one:
     assert 'welcome' in _next(one)
@@ -269,7 +269,7 @@ def test_a_bug_of_the_arbiter_ends_the_run_by_name(serve, monkeypatch):
     assert _messages(one) == [{'lost': {'text': text}}]
 
 
-def test_too_many_open_files(serve, listener):
+def test_connections_recover_from_too_many_open_files(serve, listener):
   served = serve(start=3)
   listener.full = True
   with served.connect(process_id=1) as one:
@@ -280,7 +280,7 @@ def test_too_many_open_files(serve, listener):
     assert 'joined: 0 on h, 1 on h.' in _messages(one)[-1]['lost']['text']
 
 
-def test_a_value_goes_once_to_each_other_process(serve):
+def test_a_broadcast_reaches_each_other_process_once(serve):
   served = serve(start=60)
   with served.connect(process_id=1) as one, served.connect(process_id=2) as two:
     for sock in (one, two, served.own):
@@ -299,7 +299,7 @@ def test_a_value_goes_once_to_each_other_process(serve):
     assert _next(served.own) == {'any_true': {'value': False}}
 
 
-def test_different_calls_are_named(serve):
+def test_different_calls_are_an_error_that_names_them(serve):
   served = serve(num_processes=2, start=60)
   with served.connect(process_id=1) as one:
     for sock in (one, served.own):
@@ -323,7 +323,7 @@ def test_different_calls_are_named(serve):
     b'nonsense\n',
   ],
 )
-def test_a_process_that_sends_nonsense_is_lost(serve, lines):
+def test_a_process_that_sends_invalid_messages_is_lost(serve, lines):
   served = serve(num_processes=2, start=60)
   with served.connect(process_id=1) as one:
     assert 'welcome' in _next(one)

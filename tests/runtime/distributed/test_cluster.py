@@ -52,7 +52,7 @@ def _slurm(monkeypatch, **changes):
     monkeypatch.setenv(name, value)
 
 
-def test_alone():
+def test_a_single_process_is_not_a_cluster():
   assert cluster.find(None, None, None, 1) is None
   assert cluster.find(None, 1, None, 1) is None
   assert cluster.find('host:1', 1, 0, 1) is None
@@ -77,7 +77,7 @@ def test_flags():
     (('host:8000', 0, 0), 'process_id=0 of num_processes=0'),
   ],
 )
-def test_flags_that_do_not_fit(arguments, message):
+def test_inconsistent_flags_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     cluster.find(*arguments, 1)
 
@@ -98,7 +98,7 @@ def test_slurm(monkeypatch):
   assert place.coordinator_address == 'node007:7000'
 
 
-def test_the_job_of_mpirun_is_not_that_of_its_srun(monkeypatch):
+def test_the_mpirun_job_is_used_instead_of_the_srun_step(monkeypatch):
   # mpirun starts processes on other hosts by srun, and local ones by itself.
   _slurm(monkeypatch)
   monkeypatch.setenv('PMIX_NAMESPACE', 'prterun-node007-12@1')
@@ -155,7 +155,7 @@ def test_gke(tpu_vm, monkeypatch):
   assert place == Place('job-0.svc:8482', 2, 1, None, hosts)
 
 
-def test_host_of_process_0_has_no_name_yet(tpu_vm, monkeypatch):
+def test_an_unknown_host_name_of_process_0_is_an_error(tpu_vm, monkeypatch):
   def fail(name):
     raise socket.gaierror('no such name')
 
@@ -177,6 +177,6 @@ def test_metadata_server_that_does_not_answer(tpu_vm, monkeypatch):
     cluster.find(None, None, None, 1)
 
 
-def test_metadata_that_is_not_there(tpu_vm):
+def test_missing_metadata_is_an_error(tpu_vm):
   with pytest.raises(OSError, match='If it is alone, give num_processes=1'):
     cluster.find(None, None, None, 1)

@@ -135,7 +135,7 @@ def _lost(run, name):
   return text
 
 
-def test_one_process_needs_nothing(monkeypatch):
+def test_a_single_process_opens_no_connection(monkeypatch):
   def fail(*_, **__):
     raise AssertionError('There is nobody to talk to.')
 
@@ -172,7 +172,7 @@ def test_processes_meet_agree_and_wait_for_the_last(tmp_path):
     assert 'written' in run.output(0)
 
 
-def test_missing_processes_are_named_by_all(tmp_path):
+def test_all_processes_name_the_missing_ones(tmp_path):
   with Run(
     tmp_path, 'forever', ids=(0, 2), num_processes=4, start_timeout=3
   ) as run:
@@ -227,7 +227,7 @@ def test_error_of_one_process_reaches_the_others(tmp_path):
 
 
 @slow
-def test_error_of_all_processes_is_their_own(tmp_path):
+def test_each_process_reports_its_own_error_if_all_fail(tmp_path):
   with Run(tmp_path, 'all fail') as run:
     assert run.end()[0] == {0: 1, 1: 1}
     for i in range(2):
@@ -236,7 +236,7 @@ def test_error_of_all_processes_is_their_own(tmp_path):
 
 
 @slow
-def test_sigterm_of_one_stops_all_at_the_same_step(tmp_path):
+def test_sigterm_to_one_process_stops_all_at_the_same_step(tmp_path):
   with Run(tmp_path, 'until preempted') as run:
     run.wait_for('adding')
     run.processes[1].terminate()
@@ -251,7 +251,7 @@ def test_sigterm_of_one_stops_all_at_the_same_step(tmp_path):
 
 @slow
 @pytest.mark.parametrize('victim', [0, 1])
-def test_stopped_process_is_named(tmp_path, victim):
+def test_suspended_process_is_named(tmp_path, victim):
   with Run(tmp_path, 'forever', ids=(0, 1, 2), lost_timeout=4) as run:
     run.wait_for('adding')
     stopped = run.send(victim, signal.SIGSTOP)
@@ -268,7 +268,9 @@ def test_stopped_process_is_named(tmp_path, victim):
 
 @slow
 @pytest.mark.parametrize('first', [0, 1])
-def test_who_stood_still_does_not_take_the_others_for_lost(tmp_path, first):
+def test_a_suspended_process_does_not_report_the_others_as_lost(
+  tmp_path, first
+):
   with Run(tmp_path, 'until preempted', lost_timeout=4) as run:
     run.wait_for('adding')
     run.processes[first].send_signal(signal.SIGSTOP)
@@ -284,7 +286,7 @@ def test_who_stood_still_does_not_take_the_others_for_lost(tmp_path, first):
 
 
 @slow
-def test_same_process_id_twice(tmp_path):
+def test_a_repeated_process_id_is_an_error(tmp_path):
   with Run(tmp_path, 'forever', ids=(0, 1), num_processes=3) as run:
     run.add(1, name='twin')
     codes, seconds = run.end()
@@ -297,7 +299,7 @@ def test_same_process_id_twice(tmp_path):
 
 
 @slow
-def test_another_number_of_processes(tmp_path):
+def test_a_different_number_of_processes_is_an_error(tmp_path):
   with Run(tmp_path, 'forever', ids=(0,), num_processes=2) as run:
     run.add(1, num_processes=3)
     codes, seconds = run.end()
@@ -309,7 +311,7 @@ def test_another_number_of_processes(tmp_path):
       )
 
 
-def test_other_versions_of_libraries_end_it_before_the_first_step(tmp_path):
+def test_different_library_versions_end_the_run_before_the_first_step(tmp_path):
   for name in ('numpy', 'libtpu'):
     folder = tmp_path / f'{name}-9.9.9.dist-info'
     folder.mkdir()
@@ -335,7 +337,7 @@ def test_other_versions_of_libraries_end_it_before_the_first_step(tmp_path):
 
 
 @slow
-def test_another_command_line(tmp_path):
+def test_a_different_command_line_is_an_error(tmp_path):
   with Run(tmp_path, 'forever', ids=(), num_processes=2) as run:
     for i in range(2):
       words = ['--same=1', f'--process_id={i}', f'--config.seed={i}']
@@ -349,7 +351,7 @@ def test_another_command_line(tmp_path):
 
 
 @slow
-def test_other_command_line_of_process_0_that_comes_last(tmp_path):
+def test_a_different_command_line_of_a_late_process_0_is_an_error(tmp_path):
   with Run(tmp_path, 'forever', ids=(), num_processes=2) as run:
     run.add(1, words=['--config.seed=1'])
     time.sleep(6)
@@ -362,7 +364,7 @@ def test_other_command_line_of_process_0_that_comes_last(tmp_path):
 
 
 @slow
-def test_other_code(tmp_path):
+def test_different_code_is_an_error(tmp_path):
   other = tmp_path / 'other'
   for package in ('vit_jax', 'tests/runtime/distributed'):
     shutil.copytree(ROOT / package, other / package)
@@ -383,7 +385,7 @@ def test_other_code(tmp_path):
 def _hello(**changes):
   hello = {
     'protocol': 2,
-    'token': hashlib.sha256(b'\n').hexdigest(),  # The token without a launcher.
+    'token': hashlib.sha256(b'\n').hexdigest(),  # Hash without a launcher.
     'nonce': 'stranger',
     'process_id': 1,
     'num_processes': 2,
@@ -433,7 +435,7 @@ def test_strangers_disturb_neither_the_start_nor_the_run(tmp_path):
 
 
 @slow
-def test_process_of_another_launch(tmp_path):
+def test_a_process_of_another_launch_is_refused(tmp_path):
   with Run(tmp_path, 'agree', ids=(), num_processes=2, start_timeout=20) as run:
     run.add(0, environment={'VIT_JAX_LAUNCH_TOKEN': 'one'})
     run.add(1, name='other', environment={'VIT_JAX_LAUNCH_TOKEN': 'two'})
@@ -463,7 +465,7 @@ def test_sigterm_before_the_first_step_ends_all_at_once(tmp_path, victim):
 
 
 @slow
-def test_lost_process_is_named_where_others_wait_to_agree(tmp_path):
+def test_a_lost_process_is_named_while_others_wait_to_agree(tmp_path):
   with Run(tmp_path, 'agree late', ids=(0, 1, 2)) as run:
     run.wait_for('waiting')
     killed = run.send(1, signal.SIGKILL)
@@ -477,7 +479,7 @@ def test_lost_process_is_named_where_others_wait_to_agree(tmp_path):
 
 
 @slow
-def test_process_that_starts_again_before_the_start(tmp_path):
+def test_a_process_may_restart_before_the_run_begins(tmp_path):
   with Run(tmp_path, 'agree', ids=(0, 1), num_processes=3) as run:
     time.sleep(5)
     run.send(1, signal.SIGKILL).wait()
@@ -487,7 +489,7 @@ def test_process_that_starts_again_before_the_start(tmp_path):
 
 
 @slow
-def test_newcomer_does_not_disturb_a_run(tmp_path):
+def test_a_late_process_does_not_disturb_a_run(tmp_path):
   with Run(tmp_path, 'until preempted') as run:
     run.wait_for('adding')
     run.add(1, name='newcomer', start_timeout=2)
@@ -511,7 +513,7 @@ def test_preempted_processes_do_not_alarm_each_other(tmp_path):
 
 
 @slow
-def test_process_left_behind_by_a_preempted_one_ends(tmp_path):
+def test_a_process_left_behind_by_a_preemption_ends(tmp_path):
   with Run(tmp_path, 'one preempted', lost_timeout=3) as run:
     codes, seconds = run.end()
     assert codes == {0: 75, 1: 75}
@@ -520,7 +522,7 @@ def test_process_left_behind_by_a_preempted_one_ends(tmp_path):
 
 
 @slow
-def test_exit_without_an_error_is_an_end(tmp_path):
+def test_sys_exit_with_code_0_is_not_an_error(tmp_path):
   with Run(tmp_path, 'exit') as run:
     assert run.end()[0] == {0: 0, 1: 0}
 
@@ -534,7 +536,7 @@ def test_different_agreements_are_an_error(tmp_path):
 
 @slow
 @pytest.mark.parametrize('offset', [0, 1])
-def test_port_that_is_taken(tmp_path, offset):
+def test_a_port_in_use_is_an_error(tmp_path, offset):
   with Run(tmp_path, 'forever', ids=(), num_processes=2) as run:
     with socket.create_server(('127.0.0.1', run.port + offset)):
       run.add(0, start_timeout=2)

@@ -51,7 +51,7 @@ time.sleep(5)
 
 
 @pytest.mark.parametrize(('restore', 'code'), [('', 76), ('restore()', -6)])
-def test_abort_leaves_time_to_tell_the_cause(restore, code):
+def test_abort_leaves_time_to_report_the_cause(restore, code):
   script = _ABORT.format(restore=restore)
   command = [sys.executable, '-c', script]
   assert subprocess.run(command, check=False).returncode == code
@@ -125,7 +125,7 @@ def test_runtime_that_fails_to_start(monkeypatch, error, expected):
   assert type(caught.value) is expected
 
 
-def test_end_does_not_wait_for_what_hangs_in_the_logs():
+def test_end_process_does_not_wait_for_a_locked_log():
   script = (
     'import threading\n'
     'from absl import logging\n'

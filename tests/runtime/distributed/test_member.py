@@ -72,7 +72,7 @@ def _exchange(joined, kind, value):
   return joined.loop.start(joined.member.exchange(kind, value))
 
 
-def test_agreements_of_two_threads_come_after_each_other(joined):
+def test_calls_of_two_threads_are_sent_one_after_the_other(joined):
   calls = [_exchange(joined, 'any_true', flag) for flag in (False, True)]
   for i, call in enumerate(calls):
     assert joined.hears(1) == [{'any_true': {'value': bool(i)}}]
@@ -101,7 +101,7 @@ def test_different_agreements(joined):
     call.result(10)
 
 
-def test_long_value_goes_as_fast_as_it_is_read(joined):
+def test_a_long_value_is_sent_as_fast_as_it_is_read(joined):
   start = time.monotonic()
   call = _exchange(joined, 'broadcast', 'x' * 400_000)
   received = 0
@@ -113,7 +113,7 @@ def test_long_value_goes_as_fast_as_it_is_read(joined):
   assert call.result(10) == ''
 
 
-def test_too_long_value(joined):
+def test_a_too_long_value_is_an_error(joined):
   call = _exchange(joined, 'broadcast', 'x' * messages.LONG)
   with pytest.raises(
     ValueError, match='too long for broadcast: 16777245 bytes'
@@ -129,9 +129,7 @@ def test_too_long_value(joined):
     ({'ended': {'text': 'Stop.', 'code': 130}}, errors.OtherProcessError, 130),
   ],
 )
-def test_verdict_ends_the_process_whatever_it_waits_for(
-  joined, message, kind, code
-):
+def test_a_verdict_ends_a_process_that_waits(joined, message, kind, code):
   call = _exchange(joined, 'any_true', True)
   joined.tell(**message)
   error = joined.wait_for_the_end()
@@ -173,7 +171,7 @@ def test_orderly_end(joined):
   assert call.result(10) is True
 
 
-def test_others_are_still_at_work(joined):
+def test_finish_times_out_if_other_processes_still_work(joined):
   call = joined.loop.start(joined.member.finish(0.3))
   with pytest.raises(
     errors.HostLostError, match='Other processes are still work'
@@ -191,32 +189,32 @@ def test_others_are_still_at_work(joined):
     b'[' * 100_000,
   ],
 )
-def test_process_0_that_sends_nonsense_is_lost(joined, line):
+def test_process_0_is_lost_if_it_sends_invalid_messages(joined, line):
   joined.other.sendall(line + b'\n')
   text = 'Lost process 0 on h (pid 1): sent an invalid message'
   assert text in str(joined.wait_for_the_end())
 
 
-def test_process_0_that_is_gone(joined):
+def test_process_0_is_lost_if_it_disconnects(joined):
   joined.other.close()
   text = 'Lost process 0 on h (pid 1): connection closed.'
   assert str(joined.wait_for_the_end()) == text
 
 
-def test_process_0_that_is_silent(join):
+def test_process_0_is_lost_if_it_is_silent(join):
   joined = join(lost_timeout=0.5)
   text = 'Lost process 0 on h (pid 1): no sign of life for 0.5 s.'
   assert str(joined.wait_for_the_end()) == text
 
 
-def test_what_was_sent_before_the_end_is_read(joined):
+def test_messages_sent_before_the_connection_closed_are_read(joined):
   joined.tell(end={'orderly': True})
   joined.other.close()
   assert joined.loop.call(joined.member.finish(5)) is True
   assert joined.ended == []
 
 
-def test_command_line_that_is_too_long():
+def test_a_long_command_line():
   with background() as loop:
     place = cluster.Place('127.0.0.1:9', 2, 1)
     identity = {'command line': ['x' * 300_000]}

@@ -95,17 +95,17 @@ def test_fields_of_hello(name, values):
     ('{"a":' * 100_000, 'FROM_ARBITER'),
   ],
 )
-def test_what_is_no_message(line, table):
+def test_invalid_messages_are_refused(line, table):
   with pytest.raises(messages.InvalidError):
     _decode(line, getattr(messages, table))
 
 
-def test_what_is_no_text():
+def test_invalid_utf8_is_refused():
   with pytest.raises(messages.InvalidError):
     messages.decode(b'\xff\xfe\n', messages.FROM_ARBITER)
 
 
-def test_every_text_may_be_sent():
+def test_every_text_can_be_sent():
   line = messages.encode('lost', text='a\n\x1b\ud800é' + 'x' * 40_000)
   assert messages.decode(line, messages.FROM_ARBITER) == (
     'lost',
@@ -143,7 +143,7 @@ def test_messages_in_pieces():
   )
 
 
-def test_no_line_is_longer_than_allowed():
+def test_too_long_lines_are_refused():
   beat = b'{"beat": {}}'
   assert _read(beat + b' ' * 88 + b'\n', limit=100)[0] == [('beat', {})]
   for end in (b'\n', b''):

@@ -3,7 +3,12 @@
 import pytest
 
 from vit_jax.runtime.distributed import messages
-from vit_jax.runtime.distributed.roster import Limits, MisfitError, Peer, Roster
+from vit_jax.runtime.distributed.roster import (
+  Limits,
+  MismatchError,
+  Peer,
+  Roster,
+)
 
 IDENTITY = {'command line': ['--a', '--b=1'], 'code': 'f00'}
 
@@ -33,8 +38,8 @@ def _enter(roster, process_id, now=0, **changes):
   )
 
 
-def _misfit(roster, process_id, now=0, **changes):
-  with pytest.raises(MisfitError) as caught:
+def _refusal(roster, process_id, now=0, **changes):
+  with pytest.raises(MismatchError) as caught:
     _enter(roster, process_id, now, **changes)
   return str(caught.value)
 
@@ -85,12 +90,12 @@ def test_missing(joined, hosts, text):
     assert text in fields['text']
 
 
-def test_missing_of_a_whole_pod_are_few_words():
+def test_many_missing_processes_give_a_short_message():
   _, fields = _roster(num_processes=512, joined=()).verdict(101)[0]
   assert '16, and 495 more of 512 did not join' in fields['text']
 
 
-def test_time_in_which_process_0_stood_still_does_not_count():
+def test_time_while_process_0_was_suspended_does_not_count():
   roster = _roster(joined=())
   roster.pause(50)
   assert roster.verdict(140) is None
@@ -101,7 +106,7 @@ def test_time_in_which_process_0_stood_still_does_not_count():
   assert roster.verdict(62)[0][0] == 'lost'
 
 
-_MISFITS = [
+_MISMATCHES = [
   ({'protocol': 1}, 'Another version of this program runs as process 1 on'),
   (
     {'num_processes': 4},
@@ -120,10 +125,10 @@ _MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(('changes', 'text'), _MISFITS)
-def test_whoever_does_not_fit_harms_nobody_if_another_comes(changes, text):
+@pytest.mark.parametrize(('changes', 'text'), _MISMATCHES)
+def test_a_mismatched_process_is_ignored_if_the_right_one_joins(changes, text):
   roster = _roster(joined=())
-  assert text in _misfit(roster, 1, **changes)
+  assert text in _refusal(roster, 1, **changes)
   # Process 2 is missing, too, so the verdict must wait for both.
   assert roster.verdict(99) is None
   assert _enter(roster, 2)
@@ -133,15 +138,15 @@ def test_whoever_does_not_fit_harms_nobody_if_another_comes(changes, text):
   assert roster.verdict(99) is None
 
 
-@pytest.mark.parametrize(('changes', 'text'), _MISFITS)
-def test_whoever_alone_is_missing_was_started_wrongly(changes, text):
+@pytest.mark.parametrize(('changes', 'text'), _MISMATCHES)
+def test_a_mismatch_is_reported_if_only_that_process_is_missing(changes, text):
   roster = _roster(joined=(2,))
-  misfit = _misfit(roster, 1, now=20, **changes)
-  assert text in misfit
+  refusal = _refusal(roster, 1, now=20, **changes)
+  assert text in refusal
   assert roster.verdict(32) is None
   assert roster.verdict(32.1) == {
-    0: ('refused', {'text': misfit}),
-    2: ('refused', {'text': misfit}),
+    0: ('refused', {'text': refusal}),
+    2: ('refused', {'text': refusal}),
   }
 
 
@@ -152,7 +157,7 @@ def test_the_same_id_twice():
     'Two processes have the same process id: process 1 on host-1 (pid 11) and'
     ' process 1 on host-9 (pid 99).'
   )
-  assert text in _misfit(roster, 1, **twin)
+  assert text in _refusal(roster, 1, **twin)
   assert roster.peers[1].pid == 11
   assert roster.verdict(12) is None
   kind, fields = roster.verdict(12.1)[0]
@@ -164,20 +169,20 @@ def test_the_same_id_twice():
   # Two processes without a nonce are not the same process.
   roster = _roster(joined=())
   assert _enter(roster, 1, nonce='')
-  assert 'the same process id' in _misfit(roster, 1, nonce='')
+  assert 'the same process id' in _refusal(roster, 1, nonce='')
 
 
-def test_a_false_claim_explains_no_other_place():
+def test_a_mismatched_process_does_not_explain_another_missing_one():
   roster = _roster(joined=())
-  _misfit(roster, 1, identity={})
+  _refusal(roster, 1, identity={})
   _enter(roster, 1)
   assert roster.verdict(99) is None  # Process 2 may be late.
 
 
-def test_false_claims_are_remembered_up_to_a_number():
+def test_a_limited_number_of_mismatches_is_remembered():
   roster = _roster(joined=())
   for i in range(100):
-    _misfit(roster, 1, now=i / 100, nonce=f'{i}', identity={'code': f'{i}'})
+    _refusal(roster, 1, now=i / 100, nonce=f'{i}', identity={'code': f'{i}'})
   assert roster.verdict(101)[0][1]['text'].count('Processes differ') == 3
 
 
@@ -185,7 +190,7 @@ def test_all_libraries_that_differ_are_named():
   versions = {'python': '3.12.1', 'jax': '0.12.0', 'numpy': '2.4.6'}
   roster = _roster(joined=(), identity={'versions': versions})
   other = {'python': '3.12.1', 'numpy': '2.5.5', 'jax': '0.12.0', 'libtpu': '5'}
-  assert _misfit(roster, 1, identity={'versions': other}) == (
+  assert _refusal(roster, 1, identity={'versions': other}) == (
     'Processes differ in their versions: process 0 on host-0 (pid 10) has'
     " 'libtpu missing, numpy 2.4.6', process 1 on host-1 (pid 11) has 'libtpu"
     " 5, numpy 2.5.5'. It must be the same. Install the same on all hosts from"
@@ -194,16 +199,16 @@ def test_all_libraries_that_differ_are_named():
   )
 
 
-def test_differences_are_short_whatever_comes():
+def test_differences_are_short_for_any_input():
   for fact in ('x' * 200_000, {'x' * 200_000: ''}, ['x' * 200_000], {}, []):
-    text = _misfit(_roster(joined=()), 1, identity={**IDENTITY, 'code': fact})
+    text = _refusal(_roster(joined=()), 1, identity={**IDENTITY, 'code': fact})
     assert 'Processes differ in their code' in text
     assert len(text) < 1500
 
 
-def test_stranger_is_named_when_others_never_came():
+def test_a_stranger_is_named_if_others_never_join():
   roster = _roster(joined=())
-  _misfit(roster, 1, num_processes=4)
+  _refusal(roster, 1, num_processes=4)
   text = roster.verdict(101)[0][1]['text']
   assert 'Processes 1, 2 of 3 did not join within 100 s' in text
   assert 'Sent away: Process 0 expects 3 processes, and process 1' in text
@@ -215,12 +220,12 @@ def test_same_process_may_connect_again():
   assert roster.verdict(50) is None
 
 
-def test_there_is_no_place_above_the_last():
+def test_a_process_id_that_is_too_large_is_invalid():
   with pytest.raises(messages.InvalidError):
     _enter(_roster(joined=()), 3)
 
 
-def test_gone_before_the_start():
+def test_a_process_may_leave_before_the_start():
   roster = _roster()
   roster.peers[1].gone = 'connection closed'
   assert [peer.process_id for peer in roster.leave()] == [1]
@@ -228,7 +233,7 @@ def test_gone_before_the_start():
   assert _enter(roster, 1, nonce='another')
 
 
-def test_lost_together_are_named_together():
+def test_processes_lost_together_are_named_together():
   roster = _started()
   roster.peers[1].gone = 'connection closed'
   assert roster.verdict(1) is None
@@ -252,7 +257,7 @@ def test_silent():
   assert roster.verdict(60.7)[2] == ('lost', {'text': text})
 
 
-def test_a_sign_of_life_just_in_time():
+def test_a_heartbeat_just_in_time():
   roster = _started()
   for i in (0, 2):
     roster.peers[i].seen = 50
@@ -292,7 +297,7 @@ def test_end():
   assert roster.verdict(5)[0] == ('end', {'orderly': False})
 
 
-def test_left_on_purpose():
+def test_a_process_that_left_on_purpose_is_not_lost():
   roster = _started()
   _fail(roster, 1, 5, 'PreemptedError: saved', code=75, grace=10)
   roster.peers[1].gone = 'connection closed'
@@ -309,7 +314,7 @@ def test_left_on_purpose():
   assert roster.verdict(16) == _all('own')
 
 
-def test_an_error_that_cannot_succeed_counts_more_than_one_that_may():
+def test_a_permanent_error_takes_precedence_over_a_preemption():
   roster = _started()
   _fail(roster, 1, 5, 'PreemptedError: saved', code=75, grace=10)
   _fail(roster, 2, 6, 'ValueError: bad', code=1)

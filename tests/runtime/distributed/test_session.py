@@ -35,18 +35,18 @@ def test_token(monkeypatch):
     (errors.InterruptedByUserError('Ctrl-C'), 130, 60),
   ],
 )
-def test_only_who_is_preempted_waits_for_the_others(
+def test_only_a_preempted_process_waits_for_the_others(
   monkeypatch, error, code, grace
 ):
-  told, ended = [], []
+  reported, ended = [], []
   monkeypatch.setattr(session.jax_service, 'abandon', ended.append)
   run = types.SimpleNamespace(
-    member=types.SimpleNamespace(fail=lambda *words: told.append(words)),
+    member=types.SimpleNamespace(fail=lambda *words: reported.append(words)),
     call=lambda answer: answer,
     _limits=types.SimpleNamespace(lost=59.5),
   )
   session._Run.end_early(run, error)
-  assert told == [(code, f'{type(error).__name__}: {error}', grace)]
+  assert reported == [(code, f'{type(error).__name__}: {error}', grace)]
   assert ended == [code]
 
 
@@ -54,7 +54,7 @@ def test_only_who_is_preempted_waits_for_the_others(
   ('host', 'address'),
   [('127.0.0.1', '127.0.0.1'), ('localhost', '127.0.0.1'), ('node-1', None)],
 )
-def test_only_a_local_host_keeps_others_out(host, address):
+def test_only_a_local_address_excludes_other_hosts(host, address):
   with arbiter._bind(host, 0) as server:
     found = server.getsockname()[0]
     assert found == (address or found)

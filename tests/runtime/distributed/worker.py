@@ -1,6 +1,6 @@
 """One process of a run in `test_connected`.
 
-It meets the others, adds numbers with them, and ends in the way of the test.
+It meets the others, adds numbers with them, and ends as the test requires.
 The command line must be the same in all processes. So the environment variable
 WORKER holds what differs: a JSON object with the arguments of `connected`, and
 `does`, a key of `_BODIES`.

@@ -20,7 +20,7 @@ from gcp_storage_emulator.handlers import buckets
 
 NAME = 'bucket'
 
-# The right that each kind of request needs, by the service's documentation.
+# The right that each kind of request needs, as the service documents it.
 _RIGHTS = {
   'list': 'storage.objects.list',
   'bucket': 'storage.buckets.get',
@@ -96,7 +96,7 @@ class Bucket:
       'STORAGE_EMULATOR_HOST': self.url,
       'FSSPEC_GS_TOKEN': 'anon',
       'FSSPEC_GCS_TOKEN': 'anon',
-      # TensorStore's.
+      # TensorStore reads these two.
       'TENSORSTORE_GCS_HTTP_URL': self.url,
       'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'none',
     }

@@ -23,7 +23,7 @@ def test_files_and_folders(bucket):
   assert not RUN.exists()
 
 
-def test_an_outage_passes(bucket, caplog):
+def test_requests_survive_an_outage(bucket, caplog):
   (RUN / 'a').write_text('text')
   bucket.fail(1.5)
   begin = time.monotonic()
@@ -37,7 +37,7 @@ def test_an_outage_passes(bucket, caplog):
   assert texts[1].startswith('The bucket answers again, after ')
 
 
-def test_what_does_not_answer_in_time(bucket, monkeypatch):
+def test_requests_fail_after_the_patience(bucket, monkeypatch):
   monkeypatch.setattr(buckets, 'patience', 0.7)
   bucket.fail(60)
   begin = time.monotonic()
@@ -55,7 +55,7 @@ def test_what_does_not_answer_in_time(bucket, monkeypatch):
 
 
 @pytest.mark.parametrize('retryable', [False, True])
-def test_credentials_that_nobody_can_renew(bucket, monkeypatch, retryable):
+def test_credentials_that_cannot_be_renewed(bucket, monkeypatch, retryable):
   google = pytest.importorskip('google.auth.exceptions')
   tries = []
 

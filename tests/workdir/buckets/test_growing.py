@@ -77,7 +77,7 @@ def test_nothing_is_uploaded_twice(bucket):
   assert bucket.uploaded.total() == before
 
 
-def test_an_upload_that_hangs_holds_no_end_up(bucket, monkeypatch, caplog):
+def test_a_hanging_upload_does_not_delay_the_end(bucket, monkeypatch, caplog):
   monkeypatch.setattr(metrics, '_LAST_PATIENCE', 0.5)
   monkeypatch.setattr(buckets, 'patience', 60.0)
   writer = _writer()
@@ -100,7 +100,7 @@ def test_an_upload_that_hangs_holds_no_end_up(bucket, monkeypatch, caplog):
   go_on.set()
 
 
-def test_who_was_taken_over_does_not_go_on(bucket, caplog):
+def test_a_run_that_was_taken_over_ends(bucket, caplog):
   def check():
     raise errors.TakenOverError('gs://bucket/run was taken over by 7')
 
@@ -113,7 +113,7 @@ def test_who_was_taken_over_does_not_go_on(bucket, caplog):
   assert bucket.names() == ['run/metrics.jsonl']
 
 
-def test_a_full_part_is_left_alone(bucket, monkeypatch):
+def test_a_full_part_is_not_written_again(bucket, monkeypatch):
   monkeypatch.setattr(growing, 'FULL', 40)
   _dies_after(5)
   assert bucket.names()[1:] == [
@@ -125,7 +125,7 @@ def test_a_full_part_is_left_alone(bucket, monkeypatch):
   assert _steps() == [1, 2, 3, 4, 5]
 
 
-def test_after_death_rows_past_the_checkpoint_are_dropped(bucket, monkeypatch):
+def test_rows_after_the_restored_checkpoint_are_dropped(bucket, monkeypatch):
   monkeypatch.setattr(growing, 'FULL', 40)
   _dies_after(5)
   # The next launch resumes from step 3.
@@ -141,7 +141,7 @@ def test_after_death_rows_past_the_checkpoint_are_dropped(bucket, monkeypatch):
 
 
 @pytest.mark.parametrize('writes', range(5))
-def test_a_merge_that_is_killed(bucket, monkeypatch, writes):
+def test_an_interrupted_merge_loses_nothing(bucket, monkeypatch, writes):
   """A merge may be killed after any request; the next merge completes it."""
   monkeypatch.setattr(growing, 'FULL', 40)
   _dies_after(5)
@@ -168,7 +168,7 @@ def test_a_merge_that_is_killed(bucket, monkeypatch, writes):
   assert _steps() == [1, 2, 3, 4]
 
 
-def test_a_part_that_is_merged_while_it_is_read(bucket, monkeypatch):
+def test_a_part_may_be_merged_while_it_is_read(bucket, monkeypatch):
   FILE.write_text('0123456789')
   gone, left = (RUN / f'metrics/00{offset}.jsonl' for offset in (0, 4))
   left.write_text('4567')
@@ -176,7 +176,9 @@ def test_a_part_that_is_merged_while_it_is_read(bucket, monkeypatch):
   assert growing.read(FILE) == b'0123456789'
 
 
-def test_an_outage_ends_nothing_and_loses_nothing(bucket, monkeypatch, caplog):
+def test_an_outage_neither_ends_the_run_nor_loses_rows(
+  bucket, monkeypatch, caplog
+):
   monkeypatch.setattr(buckets, 'patience', 0.3)
   writer = _writer()
   writer.write(1, {'a': 0.5})
@@ -203,7 +205,7 @@ def test_a_checkpoint_is_not_ahead_of_its_rows(bucket, monkeypatch):
   bucket.fail(0)
 
 
-def test_a_right_that_is_taken_away(bucket):
+def test_a_revoked_right_is_an_error(bucket):
   writer = _writer(every=3600)
   bucket.denied = {'storage.objects.create'}
   writer.write(1, {'a': 0.5})
@@ -213,7 +215,7 @@ def test_a_right_that_is_taken_away(bucket):
     writer.flush()
 
 
-def test_the_end_does_not_hide_an_error(bucket, monkeypatch, caplog):
+def test_closing_does_not_hide_an_error(bucket, monkeypatch, caplog):
   monkeypatch.setattr(metrics, '_LAST_PATIENCE', 0.3)
   writer = _writer(every=3600)
   writer.write(1, {'a': 0.5})
@@ -228,7 +230,7 @@ def test_the_end_does_not_hide_an_error(bucket, monkeypatch, caplog):
   assert 'no answer for 0.3 s' in caplog.text
 
 
-def test_who_lost_the_directory_uploads_nothing(bucket):
+def test_a_run_that_lost_the_directory_uploads_nothing(bucket):
   def check():
     raise ValueError('taken over')
 
@@ -262,7 +264,7 @@ def test_tensorboard_reads_every_row_once(bucket, monkeypatch, tmp_path):
   assert found == [(step, step / 2) for step in range(1, 501)]
 
 
-def test_a_full_disk_here_ends_tensorboard_alone(bucket, monkeypatch, caplog):
+def test_a_full_local_disk_ends_only_tensorboard(bucket, monkeypatch, caplog):
   writer = _writer(tensorboard=True, every=3600)
   writer.write(1, {'a': 0.5})
   writer.flush()
@@ -281,8 +283,8 @@ def test_a_full_disk_here_ends_tensorboard_alone(bucket, monkeypatch, caplog):
   assert len([n for n in bucket.names() if 'tfevents' in n]) == 1
 
 
-def test_bytes_that_are_uploaded(bucket, monkeypatch):
-  """Uploads 2,000 rows, every tenth; whole files would be much more."""
+def test_few_bytes_are_uploaded(bucket, monkeypatch):
+  """Flushes after every tenth of 2,000 rows; only the new rows are uploaded."""
   monkeypatch.setattr(growing, 'FULL', 2**13)
   writer = _writer(every=3600)
   values = {f'train/value_{i}': i / 7 for i in range(20)}

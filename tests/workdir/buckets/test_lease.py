@@ -27,18 +27,18 @@ def quick(monkeypatch):
   monkeypatch.setattr(lease, 'STALE', 3.0)
 
 
-def _held():
+def _held_lease():
   return ownership.held(RUN)
 
 
-def _other(bucket, **values):
+def _write_other_lease(bucket, **values):
   """Writes the lease of another run."""
   owner = {'host': 'other', 'process': 7, 'since': '2026-01-01 00:00:00 UTC'}
   (RUN / 'owner.json').write_text(json.dumps(owner | values))
 
 
-def test_it_is_there_while_it_is_held(bucket):
-  with _held() as check:
+def test_the_lease_exists_only_while_it_is_held(bucket):
+  with _held_lease() as check:
     owner = json.loads(bucket.read(NAME))
     assert owner['host'] == platform.node()
     assert owner['process'] == os.getpid()
@@ -47,19 +47,19 @@ def test_it_is_there_while_it_is_held(bucket):
     check()
     assert bucket.generation(NAME) != first
   assert bucket.names() == []
-  with _held():
+  with _held_lease():
     pass
 
 
 def test_a_live_owner_is_named(bucket):
   with (
-    _held(),
+    _held_lease(),
     pytest.raises(
       ValueError,
       match=f'run is in use by process {os.getpid()} on {platform.node()},'
       ' since 2.*another --workdir',
     ),
-    _held(),
+    _held_lease(),
   ):
     pass
   # The refused run did not change the lease, and its owner has returned it.
@@ -68,9 +68,9 @@ def test_a_live_owner_is_named(bucket):
 
 def test_a_dead_owner_is_waited_for(bucket, caplog):
   caplog.set_level('INFO', 'absl')
-  _other(bucket)
+  _write_other_lease(bucket)
   begin = time.monotonic()
-  with _held() as check:
+  with _held_lease() as check:
     assert 2 < time.monotonic() - begin < 8
     check()
     assert json.loads(bucket.read(NAME))['process'] == os.getpid()
@@ -81,20 +81,23 @@ def test_a_dead_owner_is_waited_for(bucket, caplog):
   assert texts[1].startswith(f'{RUN} is taken over from {who}: no sign of')
 
 
-def test_who_looks_dead_after_an_outage_may_not_be(bucket, monkeypatch):
+def test_a_stale_lease_may_be_renewed_after_an_outage(bucket, monkeypatch):
   monkeypatch.setattr(lease, 'STALE', 0.5)
-  _other(bucket)
+  _write_other_lease(bucket)
   time.sleep(2)
-  late = threading.Timer(0.25, lambda: _other(bucket))
+  late = threading.Timer(0.25, lambda: _write_other_lease(bucket))
   late.start()
-  with pytest.raises(ValueError, match='is in use by process 7 on'), _held():
+  with (
+    pytest.raises(ValueError, match='is in use by process 7 on'),
+    _held_lease(),
+  ):
     pass
   late.join()
 
 
-def test_who_lost_it_writes_no_more(bucket):
-  with _held() as check:
-    _other(bucket)
+def test_a_run_that_lost_the_lease_cannot_go_on(bucket):
+  with _held_lease() as check:
+    _write_other_lease(bucket)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
       try:
@@ -104,11 +107,11 @@ def test_who_lost_it_writes_no_more(bucket):
       time.sleep(0.1)
     with pytest.raises(ValueError, match='by process 7 on other, since 2026'):
       check()
-  # It does not delete the other run's lease, either.
+  # The end does not delete the other run's lease, either.
   assert json.loads(bucket.read(NAME))['process'] == 7
 
 
-def test_an_answer_that_was_lost(bucket, monkeypatch):
+def test_a_lost_answer_to_a_write_does_no_harm(bucket, monkeypatch):
   write = lease.objects.Object.write
 
   def write_twice(self, content, replacing=None):
@@ -116,39 +119,39 @@ def test_an_answer_that_was_lost(bucket, monkeypatch):
     return write(self, content, replacing)
 
   monkeypatch.setattr(lease.objects.Object, 'write', write_twice)
-  with _held() as check:
+  with _held_lease() as check:
     time.sleep(1)
     check()
   assert bucket.names() == []
 
 
-def test_a_long_silence_is_asked_about_first(bucket, monkeypatch):
+def test_check_asks_the_bucket_after_a_long_silence(bucket, monkeypatch):
   monkeypatch.setattr(lease, 'EVERY', 60)
-  with _held() as check:
-    _other(bucket)
+  with _held_lease() as check:
+    _write_other_lease(bucket)
     check()  # No request is needed soon after a sign of life.
     time.sleep(1.6)
     with pytest.raises(ValueError, match='was taken over'):
       check()
 
 
-def test_who_lost_it_in_an_outage_is_told_that(bucket, monkeypatch):
+def test_losing_the_lease_in_an_outage_is_reported(bucket, monkeypatch):
   monkeypatch.setattr(buckets, 'patience', 0.5)
-  with _held() as check:
+  with _held_lease() as check:
     bucket.fail(60)
     time.sleep(2)
     with pytest.raises(errors.StoreError):
       check()
     bucket.fail(0)
-    _other(bucket)
+    _write_other_lease(bucket)
     time.sleep(2)
     with pytest.raises(errors.TakenOverError, match='by process 7 on other'):
       check()
 
 
-def test_it_is_renewed_after_any_error(bucket, monkeypatch):
+def test_the_lease_is_renewed_after_any_error(bucket, monkeypatch):
   write = lease.objects.Object.write
-  with _held():
+  with _held_lease():
     first = bucket.generation(NAME)
     failed = threading.Event()
 
@@ -166,7 +169,7 @@ def test_it_is_renewed_after_any_error(bucket, monkeypatch):
       time.sleep(0.05)
 
 
-def test_a_sign_of_life_that_hangs_holds_no_end_up(bucket, monkeypatch):
+def test_a_hanging_renewal_does_not_delay_the_end(bucket, monkeypatch):
   monkeypatch.setattr(buckets, 'patience', 60.0)
   monkeypatch.setattr(lease, '_LAST_PATIENCE', 0.5)
   go_on, hangs = threading.Event(), threading.Event()
@@ -177,7 +180,7 @@ def test_a_sign_of_life_that_hangs_holds_no_end_up(bucket, monkeypatch):
     raise OSError
 
   with monkeypatch.context() as patch:
-    with _held():
+    with _held_lease():
       patch.setattr(lease.objects.Object, 'write', hang)
       assert hangs.wait(5)
       begin = time.monotonic()
@@ -185,9 +188,9 @@ def test_a_sign_of_life_that_hangs_holds_no_end_up(bucket, monkeypatch):
   go_on.set()
 
 
-def test_while_the_bucket_does_not_answer(bucket, monkeypatch):
+def test_check_fails_while_the_bucket_does_not_answer(bucket, monkeypatch):
   monkeypatch.setattr(buckets, 'patience', 0.5)
-  with _held() as check:
+  with _held_lease() as check:
     bucket.fail(60)
     time.sleep(2)
     with pytest.raises(errors.StoreError):

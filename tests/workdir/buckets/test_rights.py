@@ -5,7 +5,7 @@ import pytest
 from vit_jax.workdir.buckets import rights
 
 
-def test_all_rights_are_there(bucket):
+def test_check_passes_if_all_rights_are_granted(bucket):
   rights.check('gs://bucket/run')
   assert bucket.names() == []
   assert bucket.requests['write'] == 2
@@ -23,7 +23,7 @@ def test_all_rights_are_there(bucket):
     ('storage.objects.delete', 'roles/storage.objectUser'),
   ],
 )
-def test_a_right_that_is_missing(bucket, right, role):
+def test_a_missing_right_is_named(bucket, right, role):
   bucket.denied = {right}
   with pytest.raises(ValueError, match='gs://bucket/run') as error:
     rights.check('gs://bucket/run')
@@ -36,7 +36,7 @@ def test_a_right_that_is_missing(bucket, right, role):
   assert second.startswith(f'{role} grants that: gcloud storage buckets add-')
 
 
-def test_all_that_is_missing_is_one_error(bucket):
+def test_all_missing_rights_are_one_error(bucket):
   bucket.denied = {'storage.buckets.get', 'storage.objects.create'}
   with pytest.raises(
     ValueError,
@@ -45,6 +45,6 @@ def test_all_that_is_missing_is_one_error(bucket):
     rights.check('gs://bucket/run')
 
 
-def test_no_bucket(bucket):
+def test_a_missing_bucket_is_named(bucket):
   with pytest.raises(ValueError, match='there is no bucket gs://another'):
     rights.check('gs://another/run')

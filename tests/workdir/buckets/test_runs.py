@@ -64,7 +64,7 @@ class _Run(subprocess.Popen):
   def text(self):
     return ''.join(self.lines)
 
-  def comes_to(self, words, seconds=120):
+  def wait_for_text(self, words, seconds=120):
     end = time.monotonic() + seconds
     while words not in self.text:
       assert self.poll() is None, self.text
@@ -110,7 +110,7 @@ def _disturb(bucket, run, seconds, steps=(2, 9, STEPS), delay=0.01):
   """Makes outages of `seconds` before and in a save, and at the end."""
   bucket.delay = delay
   for step in steps:
-    run.comes_to(f'step {step:2d}/{STEPS}', 120 + seconds)
+    run.wait_for_text(f'step {step:2d}/{STEPS}', 120 + seconds)
     bucket.fail(seconds)
 
 
@@ -132,10 +132,10 @@ def test_an_outage_of_five_minutes_changes_nothing(bucket, undisturbed):
   _assert_same_end(bucket, undisturbed)
 
 
-def test_a_bucket_that_stays_away(bucket, undisturbed):
+def test_a_bucket_that_does_not_come_back_ends_the_run(bucket, undisturbed):
   limit = '--config.checkpoint.timeout=4'
   with _Run(bucket, RUN, limit) as run:
-    run.comes_to(f'step 12/{STEPS}')
+    run.wait_for_text(f'step 12/{STEPS}')
     bucket.fail(1000)
     assert run.code() == 76, run.text
     assert re.search(r'\nerror: .*(no answer|not ended)', run.text), run.text
@@ -146,7 +146,7 @@ def test_a_bucket_that_stays_away(bucket, undisturbed):
   _assert_same_end(bucket, undisturbed)
 
 
-def test_a_bucket_that_is_away_at_the_start(bucket):
+def test_a_bucket_that_is_unreachable_at_the_start(bucket):
   bucket.fail(1000)
   with _Run(bucket, RUN, '--config.checkpoint.timeout=2') as run:
     assert run.code() == 76, run.text
@@ -154,7 +154,7 @@ def test_a_bucket_that_is_away_at_the_start(bucket):
   bucket.fail(0)
 
 
-def test_a_right_that_is_missing_is_said_before_the_first_step(bucket):
+def test_a_missing_right_is_named_before_the_first_step(bucket):
   bucket.denied = {'storage.buckets.get'}
   with _Run(bucket, RUN) as run:
     assert run.code() == 1
@@ -165,10 +165,10 @@ def test_a_right_that_is_missing_is_said_before_the_first_step(bucket):
   assert bucket.names() == []
 
 
-def test_killed_and_taken_over(bucket, undisturbed):
+def test_a_killed_run_is_taken_over(bucket, undisturbed):
   # The bucket has only the rows before a checkpoint, which the next run needs.
   with _Run(bucket, RUN, '--config.log.upload_every=3600') as run:
-    run.comes_to(f'step 12/{STEPS}')
+    run.wait_for_text(f'step 12/{STEPS}')
     run.kill()
   assert 'run/owner.json' in bucket.names()
   with _Run(bucket, RUN) as run, _Run(bucket, RUN) as other:
@@ -181,9 +181,9 @@ def test_killed_and_taken_over(bucket, undisturbed):
   _assert_same_end(bucket, undisturbed)
 
 
-def test_who_lost_the_directory_ends_and_writes_no_more(bucket):
+def test_a_run_that_lost_the_directory_ends_and_writes_nothing_more(bucket):
   with _Run(bucket, RUN) as run:
-    run.comes_to('step  9/')
+    run.wait_for_text('step  9/')
     bucket.delay = 0.3
     owner = {'host': 'other', 'process': 7, 'since': '2026-01-01 00:00:00 UTC'}
     (RUN / 'owner.json').write_text(json.dumps(owner))
@@ -199,7 +199,7 @@ def test_who_lost_the_directory_ends_and_writes_no_more(bucket):
 
 def test_sigterm_keeps_every_row(bucket, undisturbed):
   with _Run(bucket, RUN, '--config.log.upload_every=3600') as run:
-    run.comes_to(f'step 12/{STEPS}')
+    run.wait_for_text(f'step 12/{STEPS}')
     run.send_signal(signal.SIGTERM)
     assert run.code() == 75, run.text
   steps = [row['step'] for row in metrics.read(RUN)]

@@ -175,7 +175,7 @@ class Arbiter:
       return None
     try:
       peer = self._roster.enter(time.monotonic(), hello)
-    except roster.MisfitError as error:
+    except roster.MismatchError as error:
       logging.log_every_n_seconds(
         logging.WARNING, 'Sent away: %s', 1.0, str(error)
       )

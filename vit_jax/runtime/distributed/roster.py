@@ -62,7 +62,7 @@ class Clock:
     return True
 
 
-class MisfitError(Exception):
+class MismatchError(Exception):
   """The process belongs to another run or program, or was started wrongly."""
 
 
@@ -111,18 +111,18 @@ class Roster:
     """Adds a process; `hello` is checked already, see `messages`.
 
     Raises:
-      MisfitError: the process belongs to another run, or was started wrongly.
+      MismatchError: the process belongs to another run, or was started wrongly.
         Only this process gets the message. All get it only if no other process
         comes in its place.
     """
     names = ('process_id', 'host', 'pid', 'identity', 'nonce')
     peer = Peer(**{name: hello[name] for name in names}, seen=now)
-    if misfit := self._misfit(peer, hello):
+    if mismatch := self._find_mismatch(peer, hello):
       # A stranger could send any number of these, so their number is limited.
       if len(self._sent_away) < self.num_processes:
-        self._sent_away[peer.nonce] = peer.process_id, misfit
+        self._sent_away[peer.nonce] = peer.process_id, mismatch
         self._last_came = now
-      raise MisfitError(misfit)
+      raise MismatchError(mismatch)
     # A process that claimed this id before was not the right one.
     away = self._sent_away.items()
     self._sent_away = {n: a for n, a in away if a[0] != peer.process_id}
@@ -130,7 +130,8 @@ class Roster:
     self._last_came = now
     return peer
 
-  def _misfit(self, peer: Peer, hello: Mapping[str, Any]) -> str:
+  def _find_mismatch(self, peer: Peer, hello: Mapping[str, Any]) -> str:
+    """Returns why a process does not belong to the run; '' if it does."""
     if hello['protocol'] != PROTOCOL:
       return f'Another version of this program runs as {peer}.'
     if hello['num_processes'] != self.num_processes:
@@ -206,8 +207,8 @@ class Roster:
     if busy and all(now - p.since < p.error['grace'] for p in failed):
       return None
     if failed:
-      told = self._all('ended', **_ended(failed, busy))
-      return {**told, **{p.process_id: ('own', {}) for p in failed}}
+      verdict = self._all('ended', **_ended(failed, busy))
+      return {**verdict, **{p.process_id: ('own', {}) for p in failed}}
     return self._all('end', orderly=not any(self._gone(p, now) for p in peers))
 
   def _gone(self, peer: Peer, now: float) -> str:
@@ -265,9 +266,9 @@ def _ended(failed: Sequence[Peer], busy: Sequence[Peer]) -> dict[str, Any]:
 
 
 def _difference(first: Peer, second: Peer) -> str:
-  """Says in which fact two processes differ; '' if they agree.
+  """Describes the first difference of two processes; '' if they agree.
 
-  Of lists, it names only the differing elements. Facts that are mappings hold
+  For lists, it names only the differing elements. Facts that are mappings hold
   installed libraries and their versions.
   """
   for name in {**first.identity, **second.identity}:

@@ -208,7 +208,7 @@ class _Run:
     await self.member.join(own)
 
   async def drain(self) -> None:
-    """In process 0, waits until the arbiter has told all processes."""
+    """In process 0, waits until the arbiter has notified all processes."""
     if self._judging:
       await asyncio.wait([self._judging], timeout=arbiter.LINGER + 1)
 
@@ -218,7 +218,7 @@ class _Run:
     jax_service.end_process(error.exit_code, str(error))
 
   def end_early(self, error: BaseException) -> None:
-    """Tells the others; raises another process's error if that caused this."""
+    """Reports an error; raises another process's error if that caused it."""
     words = str(error).strip().splitlines()[:1]
     text = ': '.join([type(error).__name__, *words])[:1000]
     code, grace, other = getattr(error, 'exit_code', 1), roster.GRACE, None

@@ -144,7 +144,7 @@ class Events:
     self._folder.cleanup()
 
   def _told(self):
-    return event_files.told(self._folder.name, 'metrics.jsonl')
+    return event_files.warn_of_errors(self._folder.name, 'metrics.jsonl')
 
   def _collect(self) -> None:
     content = self._path.read_bytes()

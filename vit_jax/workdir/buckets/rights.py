@@ -43,7 +43,7 @@ def _problem(workdir: epath.PathLike) -> str:
     probe = objects.Object(epath.Path(workdir) / f'.{secrets.token_hex(8)}')
   except ImportError as error:
     return f'--workdir={workdir}: {error}.'
-  missing, said = {}, []
+  missing, answers = {}, []
 
   def ask(right, role, call):
     try:
@@ -52,7 +52,7 @@ def _problem(workdir: epath.PathLike) -> str:
       if not _is_refused(error):
         raise
       missing[right] = role
-      said.append(' '.join(str(error).split())[-200:])
+      answers.append(' '.join(str(error).split())[-200:])
 
   try:
     ask('storage.objects.list', _USER, probe.list_bucket)
@@ -72,7 +72,7 @@ def _problem(workdir: epath.PathLike) -> str:
   roles = ' and '.join(dict.fromkeys(missing.values()))
   return (
     f'--workdir={workdir}: a run needs {", ".join(missing)} on gs://{bucket},'
-    f' which {"is" if len(missing) == 1 else "are"} missing ({said[0]}).\n'
+    f' which {"is" if len(missing) == 1 else "are"} missing ({answers[0]}).\n'
     f'{roles} {"grants" if " " not in roles else "grant"} that: gcloud storage'
     f' buckets add-iam-policy-binding gs://{bucket} --member=ACCOUNT'
     ' --role=ROLE'
