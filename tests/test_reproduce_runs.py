@@ -199,7 +199,7 @@ def test_scenes_are_rendered_once():
 @pytest.mark.parametrize(
   ('argument', 'message'),
   [
-    ('table5,data=folder:/a', 'data=folder:/a is for scale=mini'),
+    ('table5,data=folder:/a', 'data=folder:/a is only for scale=mini'),
     ('table5,scale=mini,jft=folder:/a', 'scale=mini has data of its own'),
     ('table5,scale=small', "scale='small' is unknown.*'paper', 'mini'"),
   ],

@@ -49,15 +49,15 @@ def locked(name: str, python: str) -> dict[str, Version]:
 
 def required(name: str) -> list[Requirement]:
   """Returns the requirements of setup.py, without running it."""
-  said = {
+  assigned = {
     node.targets[0].id: ast.literal_eval(node.value)
     for node in ast.parse((ROOT / 'setup.py').read_text()).body
     if isinstance(node, ast.Assign)
     and node.targets[0].id in ('REQUIRED', 'EXTRAS')
   }
-  words = list(said['REQUIRED'])
+  words = list(assigned['REQUIRED'])
   for extra in EXTRAS[name]:
-    words += said['EXTRAS'][extra]
+    words += assigned['EXTRAS'][extra]
   return [Requirement(word) for word in words]
 
 

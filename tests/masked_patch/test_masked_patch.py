@@ -193,7 +193,9 @@ def test_a_classifier_has_no_mask_embedding_and_accepts_no_source():
   model = _model()
   params = step_lib.init_params(model, jax.random.key(0), (*SIZE, 3))
   assert sorted(params) == ['Transformer', 'cls', 'embedding', 'head']
-  with pytest.raises(ValueError, match='source is for models with patch_outp'):
+  with pytest.raises(
+    ValueError, match='source is only for models with patch_outp'
+  ):
     model.apply(
       {'params': params},
       jnp.zeros((1, *SIZE, 3)),

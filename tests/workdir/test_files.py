@@ -172,7 +172,7 @@ def test_a_sweep_takes_a_damaged_run_for_unfinished(tmp_path, file, content):
 
 def test_a_damaged_sweep_is_named(tmp_path):
   (tmp_path / 'sweep.json').write_bytes(b'5')
-  with pytest.raises(ValueError, match=r'sweep.json is damaged .*bring it'):
+  with pytest.raises(ValueError, match=r'sweep.json is damaged .*restore it'):
     state.recorded(tmp_path)
 
 
