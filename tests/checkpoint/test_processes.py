@@ -2,21 +2,16 @@
 
 import os
 import pathlib
-import socket
 import subprocess
 import sys
+
+from tests import ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def _free_port():
-  with socket.socket() as listener:
-    listener.bind(('127.0.0.1', 0))
-    return listener.getsockname()[1]
-
-
 def test_two_processes(tmp_path):
-  port = str(_free_port())
+  port = str(ports.free_port())
   environment = os.environ | {
     'JAX_PLATFORMS': 'cpu',
     'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',

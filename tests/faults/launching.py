@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+
+from tests import ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The runs' flags --start_timeout and --lost_timeout, in seconds.
@@ -127,7 +127,7 @@ class Launch:
     place = []
     if processes > 1:
       place = [
-        f'--coordinator_address=127.0.0.1:{_free_port()}',
+        f'--coordinator_address=127.0.0.1:{ports.free_port()}',
         f'--num_processes={processes}',
         f'--start_timeout={START_TIMEOUT}',
         f'--lost_timeout={LOST_TIMEOUT}',
@@ -263,18 +263,6 @@ class Launch:
         for path in self.workdir.glob(pattern):
           name = path.relative_to(self.workdir).as_posix()
           yield path.stat().st_ino, name
-
-
-def _free_port() -> int:
-  """Returns a free port whose next higher port is free, too."""
-  # The system gives higher ports to outgoing connections.
-  while True:
-    port = random.randrange(20000, 30000)
-    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-      for number in (port, port + 1):
-        address = ('127.0.0.1', number)
-        stack.enter_context(socket.create_server(address))
-      return port
 
 
 def is_alive(pid: int) -> bool:

@@ -4,25 +4,13 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 
+from tests import ports
+
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-def free_port() -> int:
-  """Returns a free port whose next higher port is free, too."""
-  while True:
-    with socket.socket() as first, socket.socket() as second:
-      first.bind(('127.0.0.1', 0))
-      port = first.getsockname()[1]
-      try:
-        second.bind(('127.0.0.1', port + 1))
-      except OSError:
-        continue
-      return port
 
 
 def launch(
@@ -38,7 +26,7 @@ def launch(
   place = {}
   if num_processes > 1:
     place = dict(
-      coordinator_address=f'127.0.0.1:{free_port()}',
+      coordinator_address=f'127.0.0.1:{ports.free_port()}',
       num_processes=num_processes,
     )
   processes, outputs = [], []

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.processes import launch
+from tests import ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 PATIENCE = 120  # Seconds, generous so that a slow machine does not fail.
@@ -88,7 +88,7 @@ with distributed.connected(**place, start_timeout=60, lost_timeout=30):
   ):
     with preemption.Notice(check_seconds=0.1) as notice:
       seen[case.__name__] = case(notice)
-    distributed.any_true(False)  # Waits until all have closed their notices.
+    distributed.barrier()  # Waits until all have closed their notices.
   os.environ['GCE_METADATA_HOST'] = 'here'
   preemption._ask = ask
   with preemption.Notice(poll_seconds=0.01, check_seconds=0.1) as notice:
@@ -102,7 +102,7 @@ with distributed.connected(**place, start_timeout=60, lost_timeout=30):
 def seen():
   """Returns what each process saw in each case, and the log of process 1."""
   place = dict(
-    coordinator_address=f'127.0.0.1:{launch.free_port()}', num_processes=2
+    coordinator_address=f'127.0.0.1:{ports.free_port()}', num_processes=2
   )
   environment = {
     name: value

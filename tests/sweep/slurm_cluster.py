@@ -9,6 +9,8 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+from tests import ports
+
 PROGRAMS = ('munged', 'slurmctld', 'slurmd', 'sinfo')
 
 _CONFIG = """
@@ -54,7 +56,8 @@ def started(folder: pathlib.Path) -> Iterator[dict[str, str]]:
   """
   for name in ('state', 'spool'):
     (folder / name).mkdir()
-  port, other_port = _free_ports()
+  port = ports.free_port()
+  other_port = port + 1
   config = folder / 'slurm.conf'
   config.write_text(
     _CONFIG.format(
@@ -106,11 +109,3 @@ def _wait_until_idle(environment: dict[str, str]) -> None:
       return
     time.sleep(0.5)
   raise RuntimeError(f'The cluster did not start: {found}.')
-
-
-def _free_ports() -> list[int]:
-  with contextlib.ExitStack() as stack:
-    sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-    for one in sockets:
-      one.bind(('127.0.0.1', 0))
-    return [one.getsockname()[1] for one in sockets]

@@ -126,9 +126,9 @@ def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
   token = distributed.broadcast(secrets.token_hex(8))
   if jax.process_index() == 0:
     path.write_text(token)
-  distributed.any_true(False)  # Barrier: the file is written.
+  distributed.barrier()  # The file is written.
   seen = _wait_for(path, token, patience)
-  distributed.any_true(not seen)  # Barrier: all processes have looked.
+  distributed.any_true(not seen)  # All processes have looked.
   if jax.process_index() == 0:
     path.unlink()
   if not seen:

@@ -158,5 +158,5 @@ def train_and_evaluate(
     if jax.process_index() == 0:
       config_lib.save(config, run.workdir)
       (run.workdir / results.DONE).write_text(f'{total_steps}\n')
-    distributed.any_true(False)  # Barrier: everything is written.
+    distributed.barrier()  # Everything is written.
     return results.final_metrics(run.workdir)

@@ -176,8 +176,8 @@ def complete_for_training(
 
 def take_workdir(stack: contextlib.ExitStack, run: Run) -> None:
   """Creates the work directory, and makes this run its owner."""
-  # Barrier: all processes have read the directory before one of them writes.
-  distributed.any_true(False)
+  # All processes have read the directory before one of them writes.
+  distributed.barrier()
   run.workdir.mkdir(parents=True, exist_ok=True)
   run.check_owner = stack.enter_context(ownership.held(run.workdir))
   consistency.check_shared(run.workdir)

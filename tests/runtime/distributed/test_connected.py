@@ -20,6 +20,7 @@ import time
 import jax
 import pytest
 
+from tests import ports
 from vit_jax.runtime import distributed, installed
 
 slow = pytest.mark.slow  # Each test starts processes for seconds.
@@ -32,7 +33,7 @@ class Run:
   """Several worker processes, and what they print."""
 
   def __init__(self, tmp_path, does, ids=(0, 1), num_processes=None, **limits):
-    self.port = _free_ports()
+    self.port = ports.free_port()
     self._tmp_path = tmp_path
     self._arguments = {
       'coordinator_address': f'127.0.0.1:{self.port}',
@@ -113,19 +114,6 @@ class Run:
     for process in self.processes.values():
       process.kill()
       process.wait()
-
-
-def _free_ports() -> int:
-  """Returns a free port whose next higher port is free, too."""
-  while True:
-    with socket.create_server(('127.0.0.1', 0)) as first:
-      port = first.getsockname()[1]
-      if port < 61000:
-        try:
-          socket.create_server(('127.0.0.1', port + 1)).close()
-        except OSError:
-          continue
-        return port
 
 
 def _lost(run, name):

@@ -9,7 +9,7 @@ import time
 import jax
 import pytest
 
-from tests.processes import launch
+from tests import ports
 from vit_jax.runtime import errors
 from vit_jax.runtime.distributed import cluster, jax_service
 
@@ -81,7 +81,7 @@ def test_abandoned_process_ends(waits, least, most):
 
 
 def test_jax_leaves_sigterm_alone():
-  command = [sys.executable, '-c', _SIGTERM, str(launch.free_port())]
+  command = [sys.executable, '-c', _SIGTERM, str(ports.free_port())]
   environment = os.environ | {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': ''}
   result = subprocess.run(
     command, capture_output=True, text=True, env=environment, check=False

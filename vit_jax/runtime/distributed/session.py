@@ -141,6 +141,11 @@ def any_true(flag: bool) -> bool:
   return _run.call(_run.member.exchange('any_true', bool(flag)))
 
 
+def barrier() -> None:
+  """Waits until all processes have called this; for errors see `broadcast`."""
+  any_true(False)
+
+
 def stop_all(code: int, text: str) -> bool:
   """Ends all other processes at once, with an exit code and the reason.
 
