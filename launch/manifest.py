@@ -79,7 +79,7 @@ def render(run: Run) -> str:
   if not workdir.startswith('gs://'):
     raise ValueError(
       f'--workdir={workdir} is a directory of one pod, which is lost with it,'
-      ' or a mounted bucket, in which a save cannot rename its directory.'
+      ' or a mounted bucket, where saving is not safe.'
       ' Expected --workdir=gs://BUCKET/PATH, which needs no mount.'
     )
   if run.spot and run.flex_start:

@@ -186,7 +186,7 @@ def watch_(shell, args, flags) -> None:
       request=request,
       archive=workers.pack(shell, directory),
       lock=lock,
-      recorded='' if args.new_versions else workdir,
+      versions_workdir='' if args.new_versions else workdir,
       flags=flags,
       variables=flags_lib.variables(args),
       replace_after=args.replace_after,

@@ -21,7 +21,7 @@ class Job:
   lock: str
   # Work directory of the run whose recorded versions are installed; '': the
   # versions of the lock file are installed.
-  recorded: str
+  versions_workdir: str
   flags: Sequence[str]
   variables: Sequence[str]
   # Failed attempts in a row after which the slice is replaced, and the maximum
@@ -90,18 +90,20 @@ def watch(
   poll: float,
   delete_when_done: bool,
 ) -> None:
-  """Polls, and does what `decide` returns, until the run has finished.
+  """Polls and acts until the run has finished.
+
+  `decide` chooses the action. `Patience` replaces it where waiting is over.
 
   Args:
-    shell: runs or prints the commands; a dry run prints each command that
-      `watch` may run once.
+    shell: runs the commands; a dry run prints the commands of a whole run,
+      each once.
     job: the slice and the run.
     poll: seconds between polls.
     delete_when_done: whether to delete the slice after a run without an error.
 
   Raises:
-    RunFailedError: the run ended with an error, the user stopped it, or there
-      is no slice to run it on.
+    RunFailedError: the run ended with an error, the user stopped it, there is
+      no slice to run it on, or the slice does not answer or obey.
   """
   if shell.dry_run:
     _print_all(shell, job, delete_when_done)
@@ -111,15 +113,15 @@ def watch(
     replace_after=job.replace_after,
     replacements=job.replacements,
   )
-  printed_line, taken_up = '', False
+  printed_line, workers_seen = '', False
   while True:
     queue, node, found, trouble = _look(shell, job)
     state, health = node.get('state', ''), node.get('health', '')
     action = decide(queue, state, health, found, job.request.wanted.hosts)
-    if not taken_up and found and action != 'unreachable':
-      taken_up = True
+    if not workers_seen and found and action != 'unreachable':
+      workers_seen = True
       if any(worker.alive for worker in found):
-        print('a run is alive on the slice; it is watched as it is.')
+        print('a run is alive on the slice: watching it without a restart.')
       else:
         # The result of an earlier run on the slice does not matter here.
         action = 'set_up'
@@ -147,7 +149,10 @@ def watch(
 
 
 def _look(shell, job):
-  """Returns the states of request, VM and workers, and why any are missing."""
+  """Returns the states of the request, the VM and the workers, and a reason.
+
+  The reason is what to report if workers could not be reached.
+  """
   queue = node = None
   try:
     queue = queued_resource.states(shell, job.target).get(job.target.name)
@@ -178,7 +183,7 @@ def _act(shell, job, action) -> None:
       job.target,
       job.archive,
       lock=job.lock,
-      workdir=job.recorded,
+      workdir=job.versions_workdir,
     )
   if action in ('set_up', 'start', 'restart'):
     workers.start(shell, job.target, job.flags, variables=job.variables)

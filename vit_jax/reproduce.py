@@ -16,7 +16,7 @@ process runs.
 
 --scale=paper uses the paper's own models and data. Start it with
 --launcher=slurm or tpu_vm, or run on a pod the commands that --dry_run prints.
-Name the data that is not public: --jft=SPEC, --imagenet21k=SPEC, or
+Name the data that you must supply: --jft=SPEC, --imagenet21k=SPEC, or
 SPEC@TRAIN@HELD_OUT where its splits have other names. --scale=mini needs no
 data; --data=SPEC, such as folder:/data/cifar10, replaces its rendered scenes.
 """

@@ -1,4 +1,4 @@
-"""Copies the archive's description of its code into the work directory.
+"""Copies launch_record/, which describes the code, to the work directory.
 
     python launch/worker/record.py WORKDIR COMMAND...
 
@@ -57,7 +57,8 @@ def check_mount(workdir: str, mounts: str) -> None:
   if '://' in workdir:
     return
   path = pathlib.Path(os.path.realpath(workdir))
-  # The longest mount point above the path counts; of equal ones, the last.
+  # Use the deepest mount point that contains the path. If several mounts share
+  # it, use the last one.
   best = (0, '', '')
   for line in mounts.splitlines():
     source, point, kind = line.split()[:3]
@@ -67,8 +68,8 @@ def check_mount(workdir: str, mounts: str) -> None:
   _, source, kind = best
   if kind == 'fuse.gcsfuse':
     raise ValueError(
-      f'--workdir={workdir} lies in the mounted bucket {source!r}, in which a'
-      ' save cannot rename its directory. Expected'
+      f'--workdir={workdir} lies in the mounted bucket {source!r}, where'
+      ' saving is not safe, as it renames a directory. Expected'
       f' --workdir=gs://{source}/..., which needs no mount.'
     )
 

@@ -14,7 +14,7 @@ CLASSES = 21843
 
 
 def _released_shapes(name, **overrides):
-  """Returns a full-size model's released name -> shape, without allocating."""
+  """Maps a full-size model's released names to shapes; allocates no array."""
   model = models.build(name, num_classes=CLASSES, **overrides)
   images = jnp.zeros((1, 224, 224, 3))
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))

@@ -57,7 +57,7 @@ def test_predicted_classes_are_drawn_in_their_colours():
 def test_a_picture_is_written(channels, tmp_path):
   images = np.zeros((2, 4, 4, channels), np.uint8)
   path = tmp_path / 'figure.png'
-  figure.draw(images, images + 255, images, path)
+  figure.save(images, images + 255, images, path)
   height, width, _ = cv2.imread(str(path)).shape
   assert (height, width) == (600, 900)
 
@@ -66,4 +66,4 @@ def test_runs_with_another_objective_are_refused(tmp_path):
   with pytest.raises(
     ValueError, match=r"holds no run with loss.name='masked_pa"
   ):
-    figure.of_run(tmp_path, tmp_path / 'a.png', 2)
+    figure.save_run(tmp_path, tmp_path / 'a.png', 2)

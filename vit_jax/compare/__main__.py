@@ -46,7 +46,7 @@ _UNINTERESTING = (
 )
 # Columns of `frames.load_runs` that identify the run and its progress; they are
 # not metrics.
-_NO_METRICS = ('run', 'finished', 'step')
+_NOT_METRICS = ('run', 'finished', 'step')
 # Maximum length of a value in the table; longer ones are cut.
 _LONGEST = 24
 
@@ -55,10 +55,10 @@ def choose(runs: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
   """Returns the metrics to show.
 
   Raises:
-    ValueError: no run has one of `metrics`.
+    ValueError: a name in `metrics` is not a metric of any run.
   """
   known = [
-    c for c in runs if not c.startswith('config.') and c not in _NO_METRICS
+    c for c in runs if not c.startswith('config.') and c not in _NOT_METRICS
   ]
   if unknown := [name for name in metrics if name not in known]:
     raise ValueError(f'no run has {unknown}; choose from {known}.')

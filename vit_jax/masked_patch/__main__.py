@@ -26,7 +26,7 @@ def main(folders: Sequence[str]) -> None:
   """Writes the picture of one run."""
   if len(folders) > 1:
     raise ValueError(f'{folders} are several runs; expected one DIR.')
-  figure.of_run(folders[0], _PLOT.value, _IMAGES.value)
+  figure.save_run(folders[0], _PLOT.value, _IMAGES.value)
   print(f'Wrote {_PLOT.value}.')
 
 

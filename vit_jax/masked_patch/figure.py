@@ -60,7 +60,7 @@ def _joined(pixels, rows):  # [B, L, h, w, C] -> [B, rows * h, columns * w, C]
   return x.reshape(batch, rows * high, -1, channels)
 
 
-def draw(
+def save(
   seen: np.ndarray,
   prediction: np.ndarray,
   images: np.ndarray,
@@ -77,11 +77,11 @@ def draw(
   Raises:
     ValueError: matplotlib is not installed.
   """
-  compose(seen, prediction, images).savefig(path, dpi=150)
+  draw(seen, prediction, images).savefig(path, dpi=150)
 
 
-def compose(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
-  """Returns the picture of `draw` as a `matplotlib.figure.Figure`."""
+def draw(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
+  """Returns the picture of `save` as a `matplotlib.figure.Figure`."""
   drawing.check_matplotlib()
   count = len(images)
   figure = drawing.new_figure((6, 2 * count))
@@ -98,26 +98,27 @@ def compose(seen: np.ndarray, prediction: np.ndarray, images: np.ndarray):
   return figure
 
 
-def of_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
+def save_run(workdir: epath.PathLike, path: epath.PathLike, count: int) -> None:
   """Writes a picture of a run's first images, corrupted as in evaluations.
 
   Args:
     workdir: work directory of a run with the loss `masked_patch`.
-    path: see `draw`.
+    path: see `save`.
     count: number of images. They come from the run's first evaluation of masked
       patches, or else from the training split.
 
   Raises:
-    ValueError: there is no such run, or its weights or images cannot be read.
+    ValueError: there is no such run, its weights or images cannot be read,
+      `count` is below 1, or matplotlib is not installed.
   """
-  seen, prediction, images, _ = look(workdir, count)
-  draw(seen, prediction, images, path)
+  seen, prediction, images, _ = predict_pictures(workdir, count)
+  save(seen, prediction, images, path)
 
 
-def look(
+def predict_pictures(
   workdir: epath.PathLike, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-  """Returns the `pictures`, images and patch size that `of_run` draws."""
+  """Returns what `pictures` returns, the images, and the patch size."""
   saved = config_lib.load(workdir)
   if (
     saved is None

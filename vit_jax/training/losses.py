@@ -1,8 +1,8 @@
 """Classification: the mean loss of a batch, the losses, and the accuracy.
 
 An image has one or several labels. The host sends them as integers, `[B]` or
-`[B, M]` padded with -1, and multi-hot float targets are built here, on the
-device: those of ImageNet-21k would be half as large as the images.
+`[B, M]` padded with -1. Multi-hot float targets are built on the device to save
+transfers: for ImageNet-21k they would add half the size of the images.
 
 Axes: `B` batch, `M` maximum number of labels of an image, `K` classes.
 """
@@ -59,8 +59,8 @@ def multi_hot(labels: jax.Array, num_classes: int) -> jax.Array:
   """
   if labels.ndim == 1:
     labels = labels[:, None]
-  # `one_hot` of -1 is a row of zeros. Columns are added one at a time, because
-  # [B, M, K] would take gigabytes for ImageNet-21k.
+  # `one_hot` of -1 is a row of zeros. Columns are combined one at a time,
+  # because [B, M, K] would take gigabytes for ImageNet-21k.
   return functools.reduce(
     jnp.maximum,
     (

@@ -16,9 +16,9 @@ from vit_jax.runtime import errors, json_text
 from vit_jax.workdir import buckets, event_files
 from vit_jax.workdir.buckets import growing, uploading
 
-# Seconds for the last upload of a run that ends early, because its machine may
-# be taken away soon.
-_LAST_PATIENCE = 20.0
+# Seconds for the last upload of a run that ends with an exception: few, because
+# the machine may be taken away soon.
+_LAST_UPLOAD_TIMEOUT = 20.0
 
 FILE = 'metrics.jsonl'
 
@@ -49,7 +49,9 @@ def _parse(line: str) -> dict[str, float]:
     or type(row.get('step')) is not int
     or any(type(value) not in (int, float) for value in row.values())
   ):
-    raise ValueError('it is not an object of numbers with a step.')
+    raise ValueError(
+      'expected an object of numbers with a whole number as step.'
+    )
   return row
 
 
@@ -133,7 +135,7 @@ class MetricWriter:
 
     Raises:
       StoreError, OSError: a row could not be written.
-      ValueError: another run has the directory (see `ownership.held`).
+      TakenOverError: another run has the directory (see `ownership.held`).
     """
     if self._active and self._uploader:
       with self._store_errors():
@@ -144,10 +146,11 @@ class MetricWriter:
   def close(self) -> None:
     """Flushes and merges the parts; may be called again.
 
-    While another exception is handled, errors are only logged.
+    While another exception is handled, this raises nothing.
 
     Raises:
       StoreError, OSError: a row could not be written.
+      TakenOverError: another run has the directory (see `ownership.held`).
     """
     if not self._active:
       return
@@ -155,18 +158,18 @@ class MetricWriter:
     handled = sys.exception()
     if self._uploader:
       if handled:
-        buckets.patience = min(buckets.patience, _LAST_PATIENCE)
+        buckets.patience = min(buckets.patience, _LAST_UPLOAD_TIMEOUT)
       self._uploader.close()
       try:
         with self._store_errors():
-          self._uploader.now(_LAST_PATIENCE if handled else -1)
+          self._uploader.now(_LAST_UPLOAD_TIMEOUT if handled else -1)
           growing.merge(self._path)
           if self._board:
             self._board.close()
       except (errors.StoreError, ValueError) as error:
         if handled is None:
           raise
-        # A TakenOverError is the one that is handled already.
+        # A run that was taken over ends with that error, which is reported.
         if not isinstance(error, errors.TakenOverError):
           logging.error('%s', error)
       return
@@ -213,8 +216,8 @@ class _Lines:
     except OSError as error:
       if not warned:
         logging.warning(
-          '%s cannot be written: %s. It is tried again until the next'
-          ' checkpoint.',
+          '%s cannot be written: %s. Writing is retried until the next'
+          ' checkpoint; if it still fails then, the run ends.',
           *(self._path, error.strerror),
         )
 

@@ -78,7 +78,7 @@ def test_nothing_is_uploaded_twice(bucket):
 
 
 def test_a_hanging_upload_does_not_delay_the_end(bucket, monkeypatch, caplog):
-  monkeypatch.setattr(metrics, '_LAST_PATIENCE', 0.5)
+  monkeypatch.setattr(metrics, '_LAST_UPLOAD_TIMEOUT', 0.5)
   monkeypatch.setattr(buckets, 'patience', 60.0)
   writer = _writer()
   go_on, hangs = threading.Event(), threading.Event()
@@ -216,7 +216,7 @@ def test_a_revoked_right_is_an_error(bucket):
 
 
 def test_closing_does_not_hide_an_error(bucket, monkeypatch, caplog):
-  monkeypatch.setattr(metrics, '_LAST_PATIENCE', 0.3)
+  monkeypatch.setattr(metrics, '_LAST_UPLOAD_TIMEOUT', 0.3)
   writer = _writer(every=3600)
   writer.write(1, {'a': 0.5})
   bucket.fail(60)

@@ -148,7 +148,7 @@ def masked_patches(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
 
   Each is uint8 [N, H, W, C]. The table has the mean of each patch and channel.
   """
-  *pictures, patch = masked_patch.look(workdir, count)
+  *pictures, patch = masked_patch.predict_pictures(workdir, count)
   tables = [
     _table(
       _patch_means(picture, patch), (*views.AXES['rollout'], 'channel'), part
@@ -220,7 +220,7 @@ def compose(panels: Sequence[Measured]) -> Any:
     images, maps = first.shown
     return figures.rollout(images, maps, numbered=len(images) > _NUMBERED)
   if first.kind == 'masked_patches':
-    return masked_patch.compose(*first.shown)
+    return masked_patch.draw(*first.shown)
   single = [p for p in panels if p.kind != 'attention_distance']
   distances = {
     p.title: p.shown for p in panels if p.kind == 'attention_distance'
