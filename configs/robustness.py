@@ -15,12 +15,13 @@ The sets are joined by `+`; `all` is all except ObjectNet:
               right, images without labels do not count.
   v2          ImageNet-v2, matched frequency.
   a, r        ImageNet-A and -R: only their 200 classes may be predicted.
-  objectnet   the classes shared with ImageNet, as the files of the copy in
-              `objectnet=PATH` say (PATH/images/CLASS, PATH/mappings). The
-              frame around the images is trimmed. Any of ImageNet's 1,000
-              classes may be predicted. The paper does not say whether it
-              restricted them; --config.evals.objectnet.restrict=True does. Its
-              ViT-H/14 has 61.7% (82.1% among the first five).
+  objectnet   ObjectNet's images of the classes that it shares with ImageNet.
+              `objectnet=PATH` names a copy: PATH/mappings lists these classes,
+              PATH/images/CLASS holds the images, whose frame is trimmed. Any of
+              ImageNet's 1,000 classes may be predicted. The paper does not say
+              whether it restricted the predictions;
+              --config.evals.objectnet.restrict=True does. The paper's ViT-H/14
+              has 61.7% (82.1% among the first five).
 
 The weights must be fine-tuned on ImageNet, with 1,000 classes. The names of the
 classes are read from tfds:imagenet2012, which is therefore always needed.

@@ -49,7 +49,7 @@ STEPS = 2_500
 
 
 def get_config(argument=None):
-  """Returns the config of `MODEL,TASK[,train=PART]`; `all` has stages."""
+  """Returns the config of `MODEL,TASK[,train=PART]`; TASK `all`: in stages."""
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'task'),
@@ -68,7 +68,7 @@ def get_config(argument=None):
 
 
 def _all_tasks(model, part):
-  """Returns a stage for each task; all share the keys of weights and data."""
+  """Returns a stage per task; one key sets the weights, or data_dir, of all."""
   stages = {
     name: _config(model, task, part) for name, task in vtab_tasks.TASKS.items()
   }

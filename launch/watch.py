@@ -92,11 +92,12 @@ def watch(
 ) -> None:
   """Polls and acts until the run has finished.
 
-  `decide` chooses the action. `Patience` replaces it where waiting is over.
+  `decide` chooses the action. After too many failures in a row, `Patience`
+  changes the action to `recreate` or raises RunFailedError.
 
   Args:
-    shell: runs the commands; a dry run prints the commands of a whole run,
-      each once.
+    shell: runs the commands; a dry run prints the commands of each action,
+      and does not poll.
     job: the slice and the run.
     poll: seconds between polls.
     delete_when_done: whether to delete the slice after a run without an error.
@@ -121,7 +122,7 @@ def watch(
     if not workers_seen and found and action != 'unreachable':
       workers_seen = True
       if any(worker.alive for worker in found):
-        print('a run is alive on the slice: watching it without a restart.')
+        print('a run is alive on the slice: keeping its set-up.')
       else:
         # The result of an earlier run on the slice does not matter here.
         action = 'set_up'

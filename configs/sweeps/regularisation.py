@@ -4,9 +4,9 @@
         --sweep=configs/sweeps/regularisation.py:MODEL,DATASET[,epochs=N]
 
 On the smaller sets, the paper tunes weight decay, dropout and label smoothing.
-This sweep pre-trains each combination of `AXES` with configs/pretrain.py,
-without a held-out part of the training set. The best one on that part is
-trained on the entire set, `seeds=1` times.
+This sweep holds out a part of the training set, and pre-trains each combination
+of `AXES` on the rest with configs/pretrain.py. The combination that is best on
+the held-out part is trained on the entire set, `seeds=1` times.
 
 DATASET is `imagenet2012`, or a data spec with the splits `train` and `test`.
 `held_out=1` is the percentage of `train` to hold out: by default 1 for
@@ -25,7 +25,8 @@ USAGE = (
 )
 
 # The paper prints only the values that it chose (Table 3), not the candidates.
-# These include its 0.03 to 0.3, its 0 and 0.1, and the public recipe's 1e-4.
+# The axes include the paper's weight decays (0.03 to 0.3) and dropout rates (0
+# and 0.1), and the label smoothing of its authors' public recipe (1e-4).
 AXES = {
   'weight_decay': (0.03, 0.1, 0.3),
   'dropout': (0.0, 0.1),
@@ -85,7 +86,7 @@ def get_sweep(argument=None) -> Sweep:
   train = 'shuffled(train)' if config_lib.is_located(dataset) else 'train'
   part = {
     'data.train_split': f'{train}[:{kept}%]',
-    # The config states the size of the whole set.
+    # The config has the size of the whole set; 0 reads the size from the data.
     'data.num_examples': 0,
     **batch,
   }

@@ -1,4 +1,4 @@
-"""Guards: a text overrides config keys, and sizes follow without data."""
+"""Guards: text overrides config keys; classes and steps need no data."""
 
 import re
 

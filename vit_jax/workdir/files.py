@@ -35,7 +35,7 @@ def check_regular(path: epath.PathLike) -> None:
   others = os.path.exists(path) and not os.path.isdir(path)
   if '://' not in path and others and not os.path.isfile(path):
     path = printable.name(path)
-    raise ValueError(f'{path} is a pipe or a device, expected a file.')
+    raise ValueError(f'{path} is not a regular file.')
 
 
 def open_regular(path: str, flags: int) -> int:
@@ -50,7 +50,7 @@ def open_regular(path: str, flags: int) -> int:
     return descriptor
   os.close(descriptor)
   path = printable.name(path)
-  raise OSError(f'{path} is a pipe or a device, expected a file.')
+  raise OSError(f'{path} is not a regular file.')
 
 
 @contextlib.contextmanager
