@@ -17,9 +17,9 @@ The sets are joined by `+`; `all` is all except ObjectNet:
   a, r        ImageNet-A and -R: only their 200 classes may be predicted.
   objectnet   ObjectNet's images of the classes that it shares with ImageNet.
               `objectnet=PATH` names a copy: PATH/mappings lists these classes,
-              PATH/images/CLASS holds the images, whose frame is trimmed. Any of
-              ImageNet's 1,000 classes may be predicted. The paper does not say
-              whether it restricted the predictions;
+              PATH/images/CLASS holds the original images, of which 2 px are
+              trimmed on each side. Any of ImageNet's 1,000 classes may be
+              predicted. The paper does not say whether it restricted them;
               --config.evals.objectnet.restrict=True does. The paper's ViT-H/14
               has 61.7% (82.1% among the first five).
 

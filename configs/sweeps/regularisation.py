@@ -10,9 +10,9 @@ the held-out part is trained on the entire set, `seeds=1` times.
 
 DATASET is `imagenet2012`, or a data spec with the splits `train` and `test`.
 `held_out=1` is the percentage of `train` to hold out: by default 1 for
-ImageNet, as in Table 4, else 10. The cost is 13 pre-training runs; ViT-B/16 on
-ImageNet has 300 epochs in each (`python -m vit_jax.plan` tells their cost), so
-try fewer epochs first.
+ImageNet, as in fine-tuning (B.1.1), else 10. The cost is 13 pre-training runs;
+ViT-B/16 on ImageNet has 300 epochs in each (`python -m vit_jax.plan` tells their
+cost), so try fewer epochs first.
 """
 
 from vit_jax import config as config_lib
@@ -55,7 +55,8 @@ def get_sweep(argument=None) -> Sweep:
   epochs = args.get('epochs', pretrain.IMAGENET.epochs)
 
   # By default, the batch size of the user's own data follows from the number of
-  # images, and the candidates have fewer images than the final runs.
+  # images, and the candidates have fewer images than the final runs. A fixed
+  # batch size is the same for both.
   batch = {} if imagenet else {'data.batch_size': 256}
 
   def config(split: str) -> str:

@@ -190,7 +190,8 @@ def test_activations_of_a_tiny_vit_by_hand():
     'embedding': 4 * 768 * 4,
     # The last block's class token, which is the head's input: [D].
     'ViT': 8 * 4,
-    # [L, D]: 2x, x - mean, scale / deviation and the output. Four more [L, 1].
+    # Four of [L, D]: 2 * x, x - mean, scale / deviation and the output. Four of
+    # [L, 1].
     block + 'LayerNorm_0': 2 * (4 * 40 + 4 * 5) * 4,
     block + 'LayerNorm_1': 2 * (4 * 40 + 4 * 5) * 4,
     # Query, key, value: [L, D].
@@ -223,8 +224,8 @@ def test_remat_keeps_the_blocks_inputs():
   full = kept(remat='full', scan=True)
   assert full.pop(block) == 2 * 40 * 4
   assert set(full.values()) == {0}
-  # Also the outputs of the dense layers, except for the last one, which is only
-  # added.
+  # `dots` also keeps the outputs of the dense layers, except the MLP's last one.
+  # It is only added to the residual stream, so no gradient needs it.
   dots = kept(remat='dots', scan=True)
   assert dots['MultiHeadDotProductAttention_0'] == 2 * 4 * 40 * 4
   assert dots['MlpBlock_0'] == 2 * 80 * 4
@@ -277,7 +278,8 @@ def test_attention_of_axial_blocks_and_pooling():
   model = models.build('AxialResNet50', num_classes=3, blocks=(1,))
   parts = _parts(accounting.account(model, 32, levels=3))
   assert parts['block1/unit*/attention products'].macs > 0
-  # One query attends to 4 tokens, and is projected as they are.
+  # One query attends to 4 tokens. 1 query, 4 keys, 4 values and 1 output are
+  # projected.
   parts = _parts(_tiny(pooling='map'))
   assert parts['MAPHead_0/attention products'].macs == 2 * 4 * 8
   projections = parts['MAPHead_0/MultiHeadDotProductAttention_0']

@@ -20,10 +20,11 @@ _RNG = 'threefry2x32'  # Fast enough here; independent of dropout's generator.
 class Corruption:
   """How patch embeddings are corrupted (B.1.2).
 
-  The paper leaves two things open. Here, each image has the same number of
+  The paper leaves some details open. Here, each image has the same number of
   corrupted patches, so that a mean over them does not depend on how a batch is
-  split. The kind of corruption is drawn independently for each patch. Another
-  patch comes from the same image, with all other positions equally likely.
+  split. The kind of corruption is drawn independently for each patch. A
+  replacement patch comes from the same image; all positions except the patch's
+  own are equally likely.
 
   Attributes:
     length: L.

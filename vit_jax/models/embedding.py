@@ -9,7 +9,7 @@ from absl import logging
 
 from vit_jax.models import position
 
-# In `source`, the index of a patch that stands for the mask embedding.
+# The value in `source` that selects the mask embedding instead of a patch.
 MASK = -1
 
 

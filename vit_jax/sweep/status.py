@@ -103,8 +103,9 @@ def _seconds(
 
   The estimate is a start-up time plus a time per step, both fitted to finished
   runs. Runs that start from other runs' weights are one kind, all others are
-  another; each kind uses its own finished runs, once there are any. If some
-  steps of a kind are not known, each run of this kind takes the mean time.
+  another; each kind uses its own finished runs, once there are any. If the
+  number of steps of any run of a kind is not known, each run of this kind is
+  estimated to take the mean time.
 
   Args:
     runs: all runs of the sweep.
