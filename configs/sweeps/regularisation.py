@@ -11,7 +11,7 @@ the held-out part is trained on the entire set, `seeds=1` times.
 DATASET is `imagenet2012`, or a data spec with the splits `train` and `test`.
 `held_out=1` is the percentage of `train` to hold out: by default 1 for
 ImageNet, as in fine-tuning (B.1.1), else 10. The cost is 13 pre-training runs;
-ViT-B/16 on ImageNet has 300 epochs in each (`python -m vit_jax.plan` tells their
+ViT-B/16 on ImageNet has 300 epochs in each (`python -m vit_jax.plan` tells the
 cost), so try fewer epochs first.
 """
 

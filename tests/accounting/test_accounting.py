@@ -224,7 +224,7 @@ def test_remat_keeps_the_blocks_inputs():
   full = kept(remat='full', scan=True)
   assert full.pop(block) == 2 * 40 * 4
   assert set(full.values()) == {0}
-  # `dots` also keeps the outputs of the dense layers, except the MLP's last one.
+  # `dots` also keeps the outputs of dense layers, except the last of the MLP.
   # It is only added to the residual stream, so no gradient needs it.
   dots = kept(remat='dots', scan=True)
   assert dots['MultiHeadDotProductAttention_0'] == 2 * 4 * 40 * 4
