@@ -45,6 +45,7 @@ EXTRAS = {
     'gcp-storage-emulator>=2026.7.19',  # A fake bucket; needs `gcs`.
     'matplotlib>=3.10',
     'myst-parser>=4.0',
+    'pyarrow>=18.1',
     'pytest>=8',
     'pytest-xdist>=3.6.1',
     'ruff>=0.12',
@@ -65,6 +66,8 @@ EXTRAS = {
   'cuda': ['jax[cuda13]>=0.10'],
   # Plots of results.
   'plot': ['matplotlib>=3.10'],
+  # Tables of predictions, one row per image.
+  'parquet': ['pyarrow>=18.1'],
   # Sweeps on a Slurm cluster.
   'slurm': ['submitit>=1.5'],
   # Google Cloud Storage paths (gs://...) for data and work directories.

@@ -129,7 +129,8 @@ def missing_evaluations(
 ) -> list[str]:
   """Returns the evaluations without a result at the last step.
 
-  A result with other settings than those in `config` does not count.
+  A result with other settings than those in `config` does not count. Nor does
+  a result without predictions if they are now to be saved.
   """
   final = final_metrics(workdir)
   saved = (config_lib.load(workdir) or {}).get('evals', {})
@@ -138,8 +139,21 @@ def missing_evaluations(
     for name, section in config.evals.items()
     if final.get('step') != config.total_steps
     or not _has(final, name)
-    or saved.get(name) != json.loads(json.dumps(section.to_dict()))
+    or not _suffices(
+      saved.get(name, {}), json.loads(json.dumps(section.to_dict()))
+    )
   ]
+
+
+def _suffices(done: Mapping, wanted: Mapping) -> bool:
+  """Whether the settings of an evaluation give what others would give."""
+  if not wanted.get('save_predictions'):
+    # Older runs have no such key.
+    done, wanted = (
+      {key: one[key] for key in one if key != 'save_predictions'}
+      for one in (done, wanted)
+    )
+  return done == wanted
 
 
 def unevaluated(

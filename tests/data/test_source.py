@@ -74,3 +74,18 @@ def test_unknown_or_incomplete_specs_list_the_choices(spec):
 def test_default_arguments():
   assert data.open_source('digits').info.num_classes == 10
   assert data.open_source('shapes').info.spec == 'shapes:shape'
+
+
+@pytest.mark.parametrize('kind', ['digits', 'shapes', 'folder', 'classes'])
+def test_names_are_known_without_a_read(kind, tmp_path):
+  spec = kind
+  if kind in ('folder', 'classes'):
+    for name in ('a\n/1.png', 'b/deep/2.png'):
+      path = tmp_path / ('test/' * (kind == 'folder') + name)
+      path.parent.mkdir(parents=True)
+      path.write_bytes(b'')
+    spec = f'{kind}:{tmp_path}'
+  source = data.open_source(spec)
+  view = data.View(source, 'test' if kind != 'classes' else 'train')
+  for index in (0, 1):
+    assert view.name(index) == view[index].name

@@ -155,6 +155,7 @@ def test_evaluations_of_the_same_shapes_are_compiled_once():
     losses.build('softmax'),
     sharding.make_mesh(8),
     CONFIDENCES['softmax'],
+    0,
   )
   assert compiled._cache_size() == 1
   # Another loss needs another program.

@@ -7,6 +7,7 @@ import pytest
 
 from tests.processes.launch import launch
 from vit_jax import checkpoint
+from vit_jax.evaluators import predictions
 from vit_jax.interop import parameter_shapes
 from vit_jax.workdir import metrics
 
@@ -95,6 +96,20 @@ def assert_same_params(workdir, expected, tolerance):
   assert squares[0] ** 0.5 <= tolerance / 10 * squares[1] ** 0.5
 
 
+def assert_same_predictions(workdir, expected):
+  """Compares the saved predictions, row by row in the split's order."""
+  (table, facts), (others, other_facts) = (
+    predictions.read(predictions.path(one, 'test'))
+    for one in (workdir, expected)
+  )
+  assert facts == other_facts
+  assert len(table) == 101
+  for key in ('index', 'name', 'label', 'prediction', 'correct', 'counted'):
+    assert table[key].tolist() == others[key].tolist(), key
+  np.testing.assert_allclose(table['loss'], others['loss'], rtol=1e-4)
+  assert table['correct'].mean() == metrics.read(workdir)[-1]['test/accuracy']
+
+
 # All meshes take minutes. These two split everything that can be split, and
 # cover manual partitioning; tests of the others are slow.
 _ALWAYS = ('mixed', 'manual, accumulation')
@@ -110,6 +125,7 @@ def _check(tmp_path, processes, devices, names=None):
     one, many = tmp_path / 'one' / name, tmp_path / 'many' / name
     assert_same_numbers(many, one, 1e-6)
     assert_same_params(many, one, 1e-5)
+    assert_same_predictions(many, one)
   return tmp_path
 
 

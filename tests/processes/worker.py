@@ -130,6 +130,7 @@ def several_config(*, mesh, changes=()):
   config.optimizer = config_lib.sgd(clip_norm=1.0)
   config.schedule = config_lib.schedule('cosine', peak=0.05, warmup_steps=5)
   config.evals.test = config_lib.evaluation('test[:101]', every=10)
+  config.evals.test.save_predictions = True
   config.evals.few = config_lib.few_shot(
     'train[301:401]', 'test[:101]', shots=(1, 5), every=10
   )

@@ -114,6 +114,9 @@ def evaluation(
       classes='',
       # Whether to predict only the classes that occur in this data set.
       restrict=False,
+      # Whether to write the prediction for each example to
+      # WORKDIR/predictions/NAME.parquet. Needs pyarrow.
+      save_predictions=False,
       batch_size=0,  # 0 is the training batch size.
       every=every,
     )

@@ -88,6 +88,10 @@ class Folder(source.Source):
     file = self._listing.path(split, index)
     return os.path.join(self._root, '' if self._SPLIT else split, file)
 
+  def name(self, split: str, index: int) -> str:
+    """Returns the file's path as `read` does, without a read."""
+    return printable.name(self._path(split, index))
+
   def label(self, split: str, index: int) -> int:
     """Returns the label, known from the folder's name without a read."""
     return self._listing.label(split, index)

@@ -77,6 +77,10 @@ class Source(Protocol):
     """Reads only the label; sources override this where it is cheaper."""
     return self.read(split, index).label
 
+  def name(self, split: str, index: int) -> str:
+    """Returns a record's name without a read; some sources override this."""
+    return f'{split}/{index}'
+
   # A source that knows all labels without reading records also has
   # `labels(split) -> int32 [number of examples]`. A source of files has
   # `facts(split)`: JSON-able, equal for equal files, see `digest`.
@@ -107,6 +111,12 @@ class View:
     read = getattr(self.source, 'label', None)
     name, place = self._place(index)
     return read(name, place) if read else self.source.read(name, place).label
+
+  def name(self, index: int) -> str:
+    """Returns a record's name, if possible without reading its image."""
+    name = getattr(self.source, 'name', None)
+    split, place = self._place(index)
+    return name(split, place) if name else self.source.read(split, place).name
 
   def labels(self) -> np.ndarray | None:
     """Returns all labels, int32 [len]; None if they would have to be read."""

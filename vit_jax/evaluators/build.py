@@ -9,7 +9,7 @@ from absl import logging
 from vit_jax import config as config_lib
 from vit_jax import data, masked_patch, sharding
 from vit_jax.config import inputs
-from vit_jax.evaluators import classes, classification, fewshot
+from vit_jax.evaluators import classes, classification, fewshot, predictions
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.evaluator import Evaluator
 from vit_jax.evaluators.fewshot import FewShot
@@ -67,6 +67,10 @@ def _classification(
       f' loss.name={config_lib.MASKED_PATCH!r} has none. Use evals of the'
       " kinds 'masked_patch' and 'few_shot'."
     )
+  # Older configs have no such key.
+  save_predictions = section.get('save_predictions', False)
+  if save_predictions:
+    predictions.check_pyarrow(f'evals.{name}.save_predictions')
   evaluated = _open(config, section, source, own_classes=bool(section.classes))
   if evaluated is not source and not section.classes:
     _check_classes(name, evaluated.info, source.info)
@@ -99,6 +103,7 @@ def _classification(
     reading=inputs.reading(config, train=False) | {'max_labels': max_labels},
     confidence=classification.CONFIDENCES[config.loss.name],
     candidates=candidates,
+    save_predictions=save_predictions,
   )
 
 

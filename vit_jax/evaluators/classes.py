@@ -81,6 +81,9 @@ class Relabelled:
     record = self._view[index]
     return data.Record(record.image, self._table[record.label], record.name)
 
+  def name(self, index: int) -> str:
+    return self._view.name(index)
+
   def label(self, index: int) -> tuple[int, ...]:
     return self._table[self._view.label(index)]
 

@@ -1,19 +1,21 @@
 """Measures accuracy and loss on a whole split, with every example once."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
-from vit_jax.evaluators import calibration, summing
+from vit_jax.evaluators import calibration, predictions, summing
 from vit_jax.evaluators.evaluator import State
 from vit_jax.models.images import normalize
 from vit_jax.training import losses
@@ -37,6 +39,10 @@ def sigmoid_confidence(logits: jax.Array) -> jax.Array:
 
 
 CONFIDENCES = {'softmax': softmax_confidence, 'sigmoid': sigmoid_confidence}
+_PROBABILITIES = {
+  softmax_confidence: jax.nn.softmax,
+  sigmoid_confidence: jax.nn.sigmoid,
+}
 
 
 @functools.lru_cache(16)
@@ -45,15 +51,25 @@ def compiled_sums(
   loss: losses.Loss,
   mesh: jax.sharding.Mesh,
   confidence: Confidence,
-) -> Callable[..., dict[str, jax.Array]]:
+  kept: int,
+) -> Callable[..., tuple[dict[str, jax.Array], dict[str, jax.Array]]]:
   """Returns the jitted sums over the examples of a batch.
 
   The cache returns the same function for the same arguments, so that
   evaluations with equal batch shapes are compiled once.
 
+  Args:
+    model: see `models.build`.
+    loss: see `losses.build`.
+    mesh: the devices to use.
+    confidence: function of the logits that returns the confidences.
+    kept: number of the most probable classes to keep of each example; 0 keeps
+      nothing of single examples.
+
   Returns:
-    `(params, batch, barred) -> sums`. `barred` is None, or bool [K] with the
-    classes that may not be predicted.
+    `(params, batch, barred) -> (sums, rows)`. `barred` is None, or bool [K]
+    with the classes that may not be predicted. `rows` are those of
+    `predictions.rows`, or empty if nothing is kept.
   """
 
   def sums(params, batch, barred):
@@ -67,13 +83,15 @@ def compiled_sums(
     labelled = (labels >= 0).any(axis=-1)
     counted = batch['mask'] & labelled
     correct = losses.correct(logits, labels)
+    each_loss = loss(logits, labels)
+    each_confidence = confidence(logits)
     result = {
       'correct': jnp.sum(correct & counted),
-      'loss': jnp.sum(jnp.where(counted, loss(logits, labels), 0.0)),
+      'loss': jnp.sum(jnp.where(counted, each_loss, 0.0)),
       'count': jnp.sum(counted),
       'excluded': jnp.sum(batch['unreadable']),
       'unlabelled': jnp.sum(batch['mask'] & ~labelled),
-      'calibration': calibration.sums(confidence(logits), correct, counted),
+      'calibration': calibration.sums(each_confidence, correct, counted),
     }
     if 'truncated' in batch:
       result['truncated'] = jnp.sum(batch['truncated'])
@@ -81,9 +99,22 @@ def compiled_sums(
       _, top = jax.lax.top_k(logits, _TOP)  # [B, 5]
       among = (top[:, :, None] == labels[:, None]).any(axis=(1, 2))
       result['among_top'] = jnp.sum(among & counted)
-    return result
+    if not kept:
+      return result, {}
+    return result, predictions.rows(
+      logits,
+      labels,
+      batch=batch,
+      counted=counted,
+      correct=correct,
+      loss=each_loss,
+      confidence=each_confidence,
+      probabilities=_PROBABILITIES[confidence],
+      top=kept,
+    )
 
-  # The parameters keep their sharding; every process gets the sums.
+  # The parameters keep their sharding; every process gets the sums, and all
+  # rows.
   return jax.jit(sums, out_shardings=NamedSharding(mesh, P()))
 
 
@@ -102,6 +133,7 @@ class Classification:
     reading: dict,
     confidence: Confidence = softmax_confidence,
     candidates: Sequence[int] | None = None,
+    save_predictions: bool = False,
   ):
     """Prepares the evaluation, but reads and compiles nothing yet.
 
@@ -115,6 +147,8 @@ class Classification:
       reading: further arguments of `pipeline.eval_batches`.
       confidence: function of the logits that returns the confidences.
       candidates: the classes that may be predicted; None allows all.
+      save_predictions: whether `run` keeps the predictions, so that
+        `save_predictions` can write them.
     """
     self._view = view
     self._mesh = mesh
@@ -131,7 +165,14 @@ class Classification:
     if candidates is not None:
       self._barred = np.ones(reading['num_classes'], bool)
       self._barred[np.asarray(candidates)] = False
-    self._sums = compiled_sums(model, loss, mesh, confidence)
+    self._predictions: dict[str, np.ndarray] = {}
+    self._kept = 0
+    if save_predictions:
+      allowed = (
+        reading['num_classes'] if candidates is None else len(candidates)
+      )
+      self._kept = min(predictions.TOP, allowed)
+    self._sums = compiled_sums(model, loss, mesh, confidence, self._kept)
 
   def run(
     self, state: State, on_batch: Callable[[], None] = lambda: None
@@ -151,17 +192,8 @@ class Classification:
       state: its `eval_params` are evaluated.
       on_batch: called after every batch.
     """
-    totals = summing.total(
-      (
-        self._sums(
-          state.eval_params,
-          sharding.put_batch(batch, self._mesh),
-          self._barred,
-        )
-        for batch in self._batches()
-      ),
-      on_batch,
-    )
+    collected = predictions.Collected()
+    totals = summing.total(self._each_batch(state, collected), on_batch)
     count, excluded = int(totals['count']), int(totals['excluded'])
     unlabelled = int(totals['unlabelled'])
     if count + excluded + unlabelled != len(self._view):
@@ -175,6 +207,8 @@ class Classification:
         f' unreadable and {unlabelled} have no label, so no image is left to'
         ' evaluate. Check the data set.'
       )
+    if self._keeps:
+      self._predictions = collected.take(len(self._view))
     yield 'accuracy', float(totals['correct'] / count)
     yield 'loss', float(totals['loss'] / count)
     if 'among_top' in totals:
@@ -192,6 +226,39 @@ class Classification:
         self._view.split,
       )
       yield 'excluded', excluded
+
+  def _each_batch(
+    self, state: State, collected: predictions.Collected
+  ) -> Iterator[dict[str, jax.Array]]:
+    """Yields the sums of each batch; collects its rows if they are kept."""
+    for batch in self._batches():
+      sums, rows = self._sums(
+        state.eval_params,
+        sharding.put_batch(batch, self._mesh),
+        self._barred,
+      )
+      if self._keeps:
+        collected.add(rows)
+      yield sums
+
+  @property
+  def _keeps(self) -> bool:
+    """Whether this process keeps predictions, to write them."""
+    return bool(self._kept) and jax.process_index() == 0
+
+  def save_predictions(
+    self, path: epath.Path, facts: Mapping[str, Any]
+  ) -> None:
+    """Writes what the last `run` predicted; only process 0 can.
+
+    Args:
+      path: see `predictions.path`.
+      facts: see `predictions.write`; this adds those that it knows.
+    """
+    spec = self._view.source.info.spec
+    facts = {'dataset': spec, 'split': self._view.split, **facts}
+    predictions.write(path, self._predictions, self._view, facts)
+    self._predictions = {}  # Frees the memory.
 
   def summary(self, values: dict[str, float]) -> str:
     """Returns one line for the log on the values of `run`."""

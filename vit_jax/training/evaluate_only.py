@@ -11,12 +11,13 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import data, evaluators, results
+from vit_jax import data, results
 from vit_jax.runtime import distributed
 from vit_jax.training import step as step_lib
 from vit_jax.training import warm_start
 from vit_jax.training.run import (
   Run,
+  evaluate,
   keep_logs_and_programs,
   load_weights,
   open_run,
@@ -150,7 +151,7 @@ def _evaluate(
       )
 
   for name in missing:
-    values = evaluators.run(name, run.evaluations[name], state, 0, on_batch)
+    values = evaluate(run, name, state, 0, on_batch)
     writer.write(0, values)
     writer.flush()
     # The config lists an evaluation only once its results are written.

@@ -14,6 +14,7 @@ from etils import epath
 from vit_jax import config as config_lib
 from vit_jax import data, evaluators, sharding
 from vit_jax.config import inputs
+from vit_jax.evaluators import predictions
 from vit_jax.runtime import compilation, distributed, logs, preemption
 from vit_jax.runtime import goodput as goodput_lib
 from vit_jax.runtime import watchdog as watchdog_lib
@@ -193,6 +194,44 @@ def keep_logs_and_programs(
     compilation.keep(compilation_cache)
   if jax.process_index() == 0:
     stack.enter_context(logs.log_file(run.workdir))
+
+
+def evaluate(
+  run: Run,
+  name: str,
+  state: evaluators.State,
+  step: int,
+  on_batch: Callable[[], None],
+) -> dict[str, float]:
+  """Runs an evaluation; writes its predictions if they are to be saved.
+
+  Args:
+    run: an open run, the owner of its work directory.
+    name: of the evaluation.
+    state: its `eval_params` are evaluated.
+    step: the number of the state's step.
+    on_batch: called after every batch.
+
+  Returns:
+    See `evaluators.run`.
+  """
+  config, evaluator = run.config, run.evaluations[name]
+  values = evaluators.run(name, evaluator, state, step, on_batch)
+  if config.evals[name].get('save_predictions', False):
+    path = predictions.path(run.workdir, name)
+    with run.watchdog.allow(f'write of {path}', config.checkpoint.timeout):
+      if jax.process_index() == 0:
+        run.check_owner()
+        facts = {
+          'evaluation': name,
+          'step': step,
+          'class_names': run.source.info.class_names,
+          'loss': config.loss.name,
+        }
+        evaluator.save_predictions(path, facts)
+        logging.info('Wrote the predictions of %s to %s.', name, path)
+      distributed.barrier()  # The other processes wait in here.
+  return values
 
 
 def load_weights(run: Run, *, new_head: bool) -> Any:

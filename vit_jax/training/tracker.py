@@ -9,9 +9,8 @@ from absl import logging
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax import evaluators
 from vit_jax.runtime import distributed, errors, preemption
-from vit_jax.training.run import Run
+from vit_jax.training.run import Run, evaluate
 from vit_jax.training.start_up import Start
 from vit_jax.training.step import TrainState
 from vit_jax.workdir import metrics
@@ -182,9 +181,7 @@ class Tracker:
     improved = False
     for name in names:
       with self._run.goodput.phase('evaluation'):
-        values = evaluators.run(
-          name, self._run.evaluations[name], state, step, self._on_batch
-        )
+        values = evaluate(self._run, name, state, step, self._on_batch)
       found |= values
       value = values.get(self._metric)
       if value is not None and (
