@@ -39,6 +39,7 @@ FUNCTIONS = {
   'vit_jax.results.final_metrics': ('workdir',),
   'vit_jax.compare.load_runs': (),
   'vit_jax.compare.load_curves': (),
+  'vit_jax.evaluators.predictions.read': ('path',),
   'vit_jax.inspect.attention_weights': ('model', 'params', 'images'),
 }
 

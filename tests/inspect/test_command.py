@@ -158,6 +158,7 @@ def test_a_resnet_has_nothing_to_show(tmp_path):
     (['--to=out', 'setup.py'], '--checkpoint is missing'),
     (['--checkpoint=run', '--to=out'], 'image files and folders of them'),
     (['--checkpoint=run', '--to=setup.py', 'tests'], 'expected a directory'),
+    (['--mistakes=run', '--to=out', 'setup.py'], "not ['setup.py']: leave"),
     (['--checkpoint=none', '--to=out', 'setup.py'], 'No checkpoint at'),
   ],
 )

@@ -164,19 +164,22 @@ def parse_preprocess(
     text: see `data/ops.py`.
     dataset: the data spec to preprocess; '' is the training data's.
   """
-  # Runs that are older than these keys ignored EXIF orientation, and decoded
-  # accurately.
-  upright = config.data.get('exif_orientation', False)
-  if upright is None:
-    upright = config_lib.is_located(dataset or config.data.dataset)
   return ops.parse(
     text,
     image_size=tuple(config.image_size),
     channels=config.channels,
-    upright=upright,
+    upright=is_upright(config, dataset or config.data.dataset),
+    # Runs that are older than this key decoded accurately.
     jpeg_dct=config.data.get('jpeg_dct', 'accurate'),
     max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
   )
+
+
+def is_upright(config: ml_collections.ConfigDict, dataset: str) -> bool:
+  """Whether a data spec's images are rotated by their EXIF orientation."""
+  # Runs that are older than this key ignored it.
+  upright = config.data.get('exif_orientation', False)
+  return config_lib.is_located(dataset) if upright is None else upright
 
 
 def stored_size(config: ml_collections.ConfigDict) -> str:

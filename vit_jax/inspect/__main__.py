@@ -6,6 +6,9 @@
                                                     all of Figure 14
   --checkpoint=x.npz --config=configs/finetune.py:ViT-L/16,imagenet2012 ...
                                                     if x.npz lacks information
+  --mistakes=runs/birds --to=mistakes               a page on a run's mistakes
+  --mistakes=runs/birds/predictions/test.parquet --to=mistakes
+                                                    of one evaluation of several
 
 Writes these figures, each as .png, .pdf and .csv, if the model supports them:
 
@@ -14,10 +17,16 @@ Writes these figures, each as .png, .pdf and .csv, if the model supports them:
   filters               principal components of the patch embedding (Fig. 7)
   position_similarity   cosines between position embeddings (Fig. 7, 10)
 
+With --mistakes it writes TO/index.html instead, a page that needs no network,
+from predictions that an evaluation has saved (--config.evals.NAME.
+save_predictions=True): confusions, accuracy of each class, the most confident
+mistakes with their images, and calibration. Its numbers are in classes.csv and
+confusions.csv. So does --checkpoint=RUN without images.
+
 --checkpoint is a run's directory or one of its checkpoints, a .npz file, a
 Hugging Face folder, or a name from vit_jax/interop/catalog.py. Subfolders of
-image folders are searched, too. Needs matplotlib: pip install
-"vit-paper-jax[plot]".
+image folders are searched, too. The figures need matplotlib: pip install
+"vit-paper-jax[plot]". The page needs pyarrow: "vit-paper-jax[parquet]".
 """
 
 from collections.abc import Sequence
@@ -28,7 +37,8 @@ from ml_collections import config_flags
 from vit_jax import interop
 from vit_jax.compare import drawing
 from vit_jax.data import ops
-from vit_jax.inspect import gallery, subject
+from vit_jax.evaluators import predictions
+from vit_jax.inspect import gallery, mistakes, subject
 from vit_jax.interop import weight_files
 from vit_jax.runtime import command_line
 
@@ -79,14 +89,50 @@ _MAX_PIXELS = flags.DEFINE_integer(
   'Most pixels that an image may have (data.max_pixels of a run).',
   lower_bound=1,
 )
+_MISTAKES = flags.DEFINE_string(
+  'mistakes', None, 'Run with saved predictions, or a file of them.'
+)
+_WORST = flags.DEFINE_integer(
+  'worst',
+  60,
+  'How many of the most confident mistakes the page shows.',
+  lower_bound=0,
+)
+_DATASET = flags.DEFINE_string(
+  'dataset',
+  '',
+  "Data spec to read the page's images from, if the data set has moved.",
+)
 _SEED = flags.DEFINE_integer('seed', 0, 'Seed for the choice of the images.')
 
 
 def main(words: Sequence[str]) -> None:
-  drawing.check_matplotlib()
   to = weight_files.absolute(_TO.value)
   if to.exists() and not to.is_dir():
     raise ValueError(f'--to={to} is a file, expected a directory.')
+  run = _MISTAKES.value or ('' if words else _run_with_predictions())
+  if run:
+    if words:
+      raise ValueError(
+        f'--mistakes reads the images of the evaluation, not {words}: leave'
+        ' them out.'
+      )
+    print(
+      mistakes.write(run, to, worst=_WORST.value, dataset=_DATASET.value),
+      flush=True,
+    )
+    return
+  if not _CHECKPOINT.value:
+    raise ValueError(
+      '--checkpoint is missing: a path, or a released name. For the page on'
+      ' mistakes, give --mistakes instead.'
+    )
+  if not words:
+    raise ValueError(
+      'missing: image files and folders of them, such as photos; or predictions'
+      ' that the run has saved, for the page on mistakes (see --help).'
+    )
+  drawing.check_matplotlib()
   found = subject.find_images(words)
   paths = subject.choose(found, _NUM_IMAGES.value, _SEED.value)
   looked_into = subject.load(
@@ -110,9 +156,17 @@ def main(words: Sequence[str]) -> None:
   gallery.draw_all(looked_into, paths, images, to, _ROLLOUTS.value)
 
 
+def _run_with_predictions() -> str:
+  """Returns --checkpoint if it is a run that saved predictions, else ''."""
+  run = _CHECKPOINT.value
+  there = run and (weight_files.absolute(run) / predictions.FOLDER).is_dir()
+  return run if there else ''
+
+
 if __name__ == '__main__':
   command_line.run(
     main,
-    required=('checkpoint', 'to'),
+    required=('to',),
     arguments='image files and folders of them, such as photos',
+    optional=True,  # The page on mistakes needs none.
   )

@@ -1,0 +1,257 @@
+"""Guards: the page on mistakes shows the numbers of the evaluator."""
+
+import base64
+import html.parser
+import json
+import shutil
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.tiny_run import tiny_config
+from vit_jax import config as config_lib
+from vit_jax import results
+from vit_jax.evaluators import predictions
+from vit_jax.inspect import mistakes
+from vit_jax.inspect.mistakes import numbers as numbers_lib
+from vit_jax.inspect.mistakes import page
+from vit_jax.training import loop
+
+NAMES = ['cat <script>alert(1)', 'dog & "co"', 'emu']
+
+
+def _numbers(labels, predicted, confidence=None, names='abcd', **columns):
+  size = len(labels)
+  several = np.ndim(labels[0]) > 0
+  correct = [
+    bool(np.isin(p, label).any())
+    for label, p in zip(labels, predicted, strict=True)
+  ]
+  table = {
+    'index': range(size),
+    'name': [f'test/{i}' for i in range(size)],
+    'labels' if several else 'label': labels,
+    'prediction': predicted,
+    'confidence': confidence or [0.5] * size,
+    'loss': [1.0] * size,
+    'correct': correct,
+    'counted': [True] * size,
+    'unreadable': [False] * size,
+    'unlabelled': [False] * size,
+    'top5': [[p] for p in predicted],
+  }
+  facts = dict(
+    evaluation='test', step=1, dataset='x', split='test', class_names=[*names]
+  )
+  return numbers_lib.compute(pd.DataFrame(table | columns), facts)
+
+
+def test_confusions_and_classes():
+  found = _numbers([0, 0, 0, 0, 1, 1, 2], [0, 1, 1, 2, 1, 0, 2])
+  assert found.pairs.to_numpy().tolist() == [
+    [0, 1, 2, 2 / 4],
+    [0, 2, 1, 1 / 4],
+    [1, 0, 1, 1 / 2],
+  ]
+  table = found.classes
+  assert table['images'].tolist() == [4, 2, 1, 0]
+  assert table['predicted'].tolist() == [2, 3, 2, 0]
+  assert table['recall'].tolist()[:3] == [1 / 4, 1 / 2, 1]
+  assert table['precision'].tolist()[:3] == [1 / 2, 1 / 3, 1 / 2]
+  assert table[['recall', 'precision']].loc[3].isna().all()
+  assert table['confused_with'].tolist() == [1, 0, -1, -1]
+  chosen, counts = numbers_lib.matrix(found, most=4)
+  assert chosen == [0, 1, 2, 3]
+  assert counts.tolist() == [
+    [1, 2, 1, 0, 0],
+    [1, 1, 0, 0, 0],
+    [0, 0, 1, 0, 0],
+    [0, 0, 0, 0, 0],
+  ]
+  # Of a larger matrix, the classes that are confused most remain.
+  chosen, counts = numbers_lib.matrix(found, most=2)
+  assert (chosen, counts.tolist()) == ([0, 1], [[1, 2, 1], [1, 1, 0]])
+
+
+def test_groups_are_the_classes_that_are_confused():
+  # 0 and 1 twice, 1 and 2 three times, 3 and 4 twice; 5 and 6 only once.
+  labels = [0, 1, 1, 2, 1, 3, 3, 5, 9]
+  predicted = [1, 0, 2, 1, 2, 4, 4, 6, 9]
+  found = _numbers(labels, predicted, names='abcdefghij')
+  assert found.groups.to_numpy().tolist() == [[(0, 1, 2), 5], [(3, 4), 2]]
+  chain = list(range(30))
+  found = _numbers(chain * 2, [*chain[1:], 0] * 2, names='x' * 30)
+  assert {len(members) for members in found.groups['members']} <= set(range(9))
+
+
+def test_calibration_is_that_of_the_definition():
+  found = _numbers([0, 0, 0, 1], [0, 1, 0, 1], [0.31, 0.32, 0.9, 0.99])
+  # (4/15, 5/15], (13/15, 14/15] and (14/15, 1].
+  assert np.flatnonzero(found.bins[0]).tolist() == [4, 13, 14]
+  expected = (abs(1 - 0.63) + 0.1 + 0.01) / 4
+  assert found.metrics['ece'] == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_image_with_several_labels_counts_once():
+  found = _numbers([(0, 1), (0, 1), (2,)], [1, 2, 0], [0.1, 0.2, 0.3])
+  assert found.several_labels
+  assert found.classes['images'].tolist() == [1, 1, 1, 0]
+  assert found.pairs[['actual', 'predicted']].to_numpy().tolist() == [
+    [0, 2],
+    [2, 0],
+  ]
+  assert found.wrong['index'].tolist() == [2, 1]
+  assert 'a, b <b>→ c</b>' in page.render(found, [2, 1], {}, '')
+
+
+def test_no_mistakes_and_nothing_to_count():
+  text = page.render(_numbers([0, 1], [0, 1]), [], {}, '')
+  assert 'There are no mistakes.' in text
+  with pytest.raises(ValueError, match='none of the 1 examples is readable'):
+    _numbers([0], [0], counted=[False])
+
+
+class _Elements(html.parser.HTMLParser):
+  """Counts the elements of a page, and checks that they are closed."""
+
+  VOID = ('meta', 'img', 'line', 'rect')
+
+  def __init__(self, text):
+    super().__init__()
+    self.open, self.images, self.seen = [], [], []
+    self.feed(text)
+    assert self.open == []
+
+  def handle_starttag(self, tag, attrs):
+    self.seen.append(tag)
+    if tag == 'img':
+      self.images.append(dict(attrs)['src'])
+    if tag not in self.VOID:
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    if tag not in self.VOID:
+      assert self.open.pop() == tag
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A run on a folder with evil names and one unreadable test image."""
+  folder = tmp_path_factory.mktemp('run')
+  rng = np.random.default_rng(0)
+  for split, count in (('train', 8), ('test', 12)):
+    for name in NAMES:
+      place = folder / 'images' / split / name
+      place.mkdir(parents=True)
+      for i in range(count):
+        pixels = rng.integers(0, 256, (12, 8, 3), np.uint8)
+        file = cv2.imencode('.png', pixels)[1].tobytes()
+        (place / f'{i:02}&.png').write_bytes(file)
+  (place / '05&.png').write_bytes(b'broken')
+  config = tiny_config(
+    {
+      'data.dataset': f'folder:{folder / "images"}',
+      'data.unreadable': 'skip-and-count',
+      'data.batch_size': 8,
+      'channels': 3,
+    }
+  )
+  config.evals.test = config_lib.evaluation('test')
+  config.evals.test.save_predictions = True
+  loop.train_and_evaluate(config, folder / 'run')
+  return folder / 'run'
+
+
+def test_the_page_has_the_evaluators_numbers_and_the_images(run, tmp_path):
+  lines = mistakes.write(run, tmp_path, worst=5)
+  table, facts = predictions.read(mistakes.find(run))
+  found = numbers_lib.compute(table, facts)
+  expected = results.final_metrics(run)
+  assert found.metrics['accuracy'] == expected['test/accuracy']
+  for name in ('ece', 'loss'):
+    assert found.metrics[name] == pytest.approx(
+      expected[f'test/{name}'], rel=1e-6
+    )
+  assert 'no pictures' not in lines
+  text = (tmp_path / 'index.html').read_text()
+  elements = _Elements(text)
+  assert elements.seen.count('script') == 1
+  assert len(elements.images) == 5
+  for needed in (
+    f'{100 * expected["test/accuracy"]:.2f}%',
+    f'{expected["test/ece"]:.4f}',
+    'dog &amp; &quot;co&quot;',
+    'emu/05&amp;.png</li>',
+  ):
+    assert needed in text, needed
+  # Nothing comes from the network.
+  assert 'http' not in text
+  wrong = table[table['counted'] & ~table['correct']]
+  first = wrong.sort_values('confidence', ascending=False).iloc[0]
+  _, encoded = elements.images[0].split(',')
+  image = cv2.imdecode(np.frombuffer(base64.b64decode(encoded), np.uint8), 1)
+  np.testing.assert_array_equal(image, cv2.imread(first['name']))
+  classes = pd.read_csv(tmp_path / 'classes.csv')
+  assert classes['name'].tolist() == facts['class_names']
+  assert classes['correct'].sum() == table['correct'].sum()
+  pairs = pd.read_csv(tmp_path / 'confusions.csv')
+  assert pairs['count'].sum() == len(wrong)
+
+
+def test_missing_and_moved_data(run, tmp_path):
+  copy, moved = tmp_path / 'copy', tmp_path / 'moved'
+  shutil.copytree(run, copy)
+  shutil.copytree(run.parent / 'images', moved)
+  config = json.loads((copy / 'config.json').read_text())
+  config['data']['dataset'] = 'folder:/nowhere'
+  (copy / 'config.json').write_text(json.dumps(config))
+  path = mistakes.find(copy)
+  table, facts = predictions.read(path)
+  arrow = pa.Table.from_pandas(table).replace_schema_metadata(
+    {b'vit_jax': json.dumps(facts | {'dataset': 'folder:/nowhere'})}
+  )
+  parquet.write_table(arrow, str(path))
+  lines = mistakes.write(copy, tmp_path / 'page')
+  text = (tmp_path / 'page/index.html').read_text()
+  for shown in (lines, text):
+    assert 'There are no pictures: folder:/nowhere' in shown
+  assert _Elements(text).images == []
+
+  assert 'picture' not in mistakes.write(
+    copy, tmp_path / 'page', worst=4, dataset=f'folder:{moved}'
+  )
+  assert len(_Elements((tmp_path / 'page/index.html').read_text()).images) == 4
+  # Another image in the place of one that was evaluated is not shown.
+  some = next((moved / 'test').rglob('00&.png'))
+  some.rename(some.with_name('zz.png'))
+  lines = mistakes.write(copy, tmp_path / 'page', dataset=f'folder:{moved}')
+  assert 'pictures are missing, such as' in lines
+  assert 'is in its place now' in lines
+  some.with_name('zz.png').unlink()
+  with pytest.raises(ValueError, match='it has 35 examples now, not 36'):
+    mistakes.write(copy, tmp_path / 'page', dataset=f'folder:{moved}')
+
+
+def test_which_predictions(run, tmp_path):
+  with pytest.raises(ValueError, match=r'evals\.NAME\.save_predictions=True'):
+    mistakes.find(tmp_path)
+  shutil.copytree(run / 'predictions', tmp_path / 'predictions')
+  one = tmp_path / 'predictions/test.parquet'
+  assert mistakes.find(tmp_path) == mistakes.find(one) == one
+  shutil.copy(one, one.with_name('other.parquet'))
+  with pytest.raises(ValueError, match=r'choose one of .*other.*test\.parquet'):
+    mistakes.find(tmp_path)
+
+
+def test_the_command(run, tmp_path):
+  words = [sys.executable, '-m', 'vit_jax.inspect', f'--to={tmp_path}']
+  for more in ([f'--mistakes={run}', '--worst=1'], [f'--checkpoint={run}']):
+    done = subprocess.run(words + more, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert '/index.html' in done.stdout
