@@ -195,6 +195,7 @@ def test_a_large_split_is_written_in_parts(tmp_path, monkeypatch):
   monkeypatch.setattr(predictions, '_ROWS', 4)
   _, table, facts = _saved(data.View(Images([0, 5] * 5), 'test'), tmp_path)
   assert table['label'].tolist() == [0, 5] * 5
+  assert table['index'].tolist() == list(range(10))
   assert table['name'].tolist() == [f'test number {i}' for i in range(10)]
   assert facts['step'] == 3
 

@@ -208,7 +208,7 @@ class Classification:
         ' evaluate. Check the data set.'
       )
     if self._keeps:
-      self._predictions = collected.take(len(self._view))
+      self._predictions = collected.all()
     yield 'accuracy', float(totals['correct'] / count)
     yield 'loss', float(totals['loss'] / count)
     if 'among_top' in totals:

@@ -99,11 +99,11 @@ class Collected:
     self._fetch()
     self._pending = rows
 
-  def take(self, count: int) -> dict[str, np.ndarray]:
-    """Returns the first `count` rows, without the padding after them."""
+  def all(self) -> dict[str, np.ndarray]:
+    """Returns all rows, with the padding after the last example."""
     self._fetch()
     return {
-      key: np.concatenate([part[key] for part in self._parts])[:count]
+      key: np.concatenate([part[key] for part in self._parts])
       for key in self._parts[0]
     }
 
@@ -123,7 +123,7 @@ def write(
 
   Args:
     path: see `path`.
-    columns: see `Collected.take`.
+    columns: see `Collected.all`; rows after the last example are left out.
     view: the examples, which have names.
     facts: what `read` returns; `class_names` are the model's.
   """

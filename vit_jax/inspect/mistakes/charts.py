@@ -71,12 +71,13 @@ def calibration_curve(bins: np.ndarray) -> str:
     accuracy, sure = correct[i] / images[i], confidence[i] / images[i]
     x = _LEFT + i * width
     low, high = sorted((accuracy, sure))
+    gap = 'over' if sure > accuracy else 'under'
     tall = images[i] / images.max() * (_BELOW - 8)
     parts += [
       f'<g><title>confidence {100 * sure:.1f}%, accuracy'
       f' {100 * accuracy:.1f}%, {images[i]:,.0f} images</title>',
-      _bar('accuracy', x, _y(accuracy), width, accuracy * _HEIGHT),
-      _bar('gap', x, _y(high), width, (high - low) * _HEIGHT),
+      _bar('accuracy', x, _y(low), width, low * _HEIGHT),
+      _bar(gap, x, _y(high), width, (high - low) * _HEIGHT),
       _bar('images', x, _TOP + _HEIGHT + 30 + _BELOW - tall, width, tall),
       '</g>',
     ]

@@ -213,9 +213,10 @@ def _calibration(numbers: Numbers) -> str:
   gap = metrics['confidence'] - metrics['accuracy']
   verdict = 'more' if gap > 0 else 'less'
   return f"""<h2>Calibration</h2>
-<p class="note">Accuracy (bars) of images with similar confidence. A calibrated
-model follows the dashed line. The red parts are the distance from it: their
-mean, weighted by the number of images (below), is the ECE,
+<p class="note">The accuracy of images with similar confidence. A calibrated
+model follows the dashed line. Red is the accuracy that is lacking from it,
+green the accuracy above it: their mean, weighted by the number of images
+(below), is the ECE,
 {metrics['ece']:.4f}. The mean confidence is {100 * abs(gap):.2f} points
 {verdict} than the accuracy.</p>
 {charts.calibration_curve(numbers.bins)}"""

@@ -119,7 +119,8 @@ svg text { fill: var(--muted); font-size: 12px; }
 svg .axis { stroke: var(--line); }
 svg .ideal { stroke: var(--muted); stroke-dasharray: 4 4; }
 svg .accuracy { fill: var(--link); fill-opacity: 0.75; }
-svg .gap { fill: var(--bad); fill-opacity: 0.3; }
+svg .over { fill: var(--bad); fill-opacity: 0.45; }
+svg .under { fill: var(--good); fill-opacity: 0.55; }
 svg .images { fill: var(--muted); fill-opacity: 0.6; }
 .list { max-height: 20rem; overflow: auto; padding-left: 1.4rem; }
 @media (max-width: 40rem) {
@@ -140,7 +141,9 @@ for (const button of document.querySelectorAll('th button')) {
   button.addEventListener('click', () => {
     const head = button.closest('th'), table = head.closest('table');
     const column = [...head.parentNode.children].indexOf(head);
-    const up = head.getAttribute('aria-sort') === 'descending';
+    // Names are first sorted from A, numbers from the largest.
+    const before = head.getAttribute('aria-sort');
+    const up = before ? before === 'descending' : head.className === 'name';
     for (const other of head.parentNode.children)
       other.removeAttribute('aria-sort');
     head.setAttribute('aria-sort', up ? 'ascending' : 'descending');
