@@ -1,5 +1,6 @@
 """The Vision Transformer paper (arXiv:2010.11929) as a program, in JAX."""
 
+import importlib
 import pathlib
 
 from vit_jax.workdir import buckets
@@ -12,3 +13,10 @@ if not pathlib.Path(__file__).with_name('configs').is_dir():
   __path__.append(str(pathlib.Path(__file__).parents[1]))
 
 buckets.register()
+
+
+def __getattr__(name: str):
+  # Loaded only when it is used, since it imports JAX, which takes seconds.
+  if name == 'load':
+    return importlib.import_module('vit_jax.predict').load
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

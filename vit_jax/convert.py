@@ -16,7 +16,7 @@ array that is missing, left over, of the wrong shape or not finite is an error.
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -144,6 +144,8 @@ def convert(
     'image_size': size,
     'class_names': class_names or read.class_names,
     'preprocessing': read.preprocessing,
+    'decoding': read.decoding,
+    'loss': read.loss,
   }
   if format_ == 'npz':
     interop.save_npz(to, params, model, **described)
@@ -263,6 +265,8 @@ def save_run(
   image_size: tuple[int, int],
   class_names: Sequence[str] = (),
   preprocessing: str = '',
+  decoding: Mapping[str, Any] | None = None,
+  loss: str = '',
 ) -> None:
   """Writes a work directory with a checkpoint of step 0 and a config.
 
@@ -275,6 +279,8 @@ def save_run(
     image_size: (height, width) that the position embeddings are for.
     class_names: one for each logit, written to `class_names.txt`.
     preprocessing: operations of the evaluation.
+    decoding: see `interop.Weights`.
+    loss: see `interop.Weights`.
 
   Raises:
     ValueError: the number of class names is not that of the classes.
@@ -288,6 +294,11 @@ def save_run(
   config.num_classes = model.num_classes
   with config.model.ignore_type():  # Overrides have lists in place of tuples.
     config.model.update({'name': name, **overrides})
+  if loss:
+    config.loss.name = loss
+  if decoding:
+    config.data.exif_orientation = decoding['upright']
+    config.data.jpeg_dct = decoding['jpeg_dct']
   if preprocessing:
     config.evals.converted = config_lib.evaluation('', preprocess=preprocessing)
   workdir.mkdir(parents=True, exist_ok=True)

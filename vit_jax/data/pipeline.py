@@ -132,6 +132,7 @@ def eval_batches(
   threads: int | None = None,
   workers: int = 0,
   prefetch: int | None = None,
+  tell: bool = True,
 ) -> Iterator[Batch]:
   """Returns this host's rows of all examples, each once, in the view's order.
 
@@ -140,10 +141,11 @@ def eval_batches(
   and their `unreadable` is True. Over all hosts, rows with the mask True and
   unreadable rows add up to the number of records of the view.
 
-  Arguments and errors are those of `train_batches`.
+  Arguments and errors are those of `train_batches`. `tell` is whether images
+  that cannot be read are logged.
   """
   rows = _check_rows(batch_size, rows)
-  load = _Load(view, preprocess, num_classes, max_labels, unreadable)
+  load = _Load(view, preprocess, num_classes, max_labels, unreadable, tell)
   total = batch_size * num_eval_batches(view, batch_size)
   dataset = (
     grain.MapDataset.range(total)
@@ -201,6 +203,7 @@ class _Load:
     num_classes: int,
     max_labels: int,
     unreadable: str,
+    tell: bool = True,
   ):
     if unreadable not in UNREADABLE_POLICIES:
       raise ValueError(
@@ -212,6 +215,7 @@ class _Load:
     self._num_classes = num_classes
     self._max_labels = max_labels
     self._skip = unreadable == 'skip-and-count'
+    self._tell = tell
     self._named: set[str] = set()
     # Read from one record, since masked rows need the shape of a label too.
     self._multi_label = max_labels > 1 or np.ndim(self._read(0).label) > 0
@@ -326,7 +330,7 @@ class _Load:
     return padded
 
   def _name_once(self, record: Record, error: Exception) -> None:
-    if record.name not in self._named:
+    if self._tell and record.name not in self._named:
       self._named.add(record.name)
       logging.warning('Skipped %s: %s', record.name, error)
 

@@ -46,15 +46,15 @@ def rollout(
       empty.
   """
   maps = [
-    np.asarray(_rollout(piece, num_prefix_tokens))
+    np.asarray(rollout_rows(piece, num_prefix_tokens))
     for piece in _pieces(weights, num_prefix_tokens, grid)
   ]
   return np.concatenate(maps).reshape(-1, *grid)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _rollout(weights: jax.Array, num_prefix_tokens: int) -> jax.Array:
-  """[depth, B, H, L, L] -> [B, N]."""
+def rollout_rows(weights: jax.Array, num_prefix_tokens: int) -> jax.Array:
+  """Returns the rollout of weights [depth, B, H, L, L], float32 [B, N]."""
   mixed = weights.mean(axis=2) + jnp.eye(weights.shape[-1])  # [depth, B, L, L]
   mixed /= mixed.sum(axis=-1, keepdims=True)
   queries = slice(0, 1) if num_prefix_tokens else slice(None)

@@ -32,6 +32,10 @@ class Subject:
     image_size: (height, width) of its images in pixels.
     preprocess: maps an image's bytes to uint8 [height, width, channels].
     notes: remarks on the weights, to print.
+    class_names: one for each logit; () if unknown.
+    loss: the loss that the head was trained with; '' if unknown.
+    has_head: whether the logits are those of the checkpoint's head. Otherwise
+      the head is new, and its logits mean nothing.
   """
 
   origin: str
@@ -41,6 +45,9 @@ class Subject:
   image_size: tuple[int, int]
   preprocess: ops.Preprocess
   notes: tuple[str, ...] = ()
+  class_names: tuple[str, ...] = ()
+  loss: str = ''
+  has_head: bool = False
 
 
 def load(
@@ -54,8 +61,8 @@ def load(
 ) -> Subject:
   """Reads weights of any kind and finds out which model they belong to.
 
-  The head does not matter: files may lack it, and a config's number of classes
-  may differ from the file's.
+  The weights need no head. With `config`, a head is left out, because the
+  config's classes may not be the checkpoint's.
 
   Args:
     checkpoint: see `interop.read`.
@@ -81,14 +88,18 @@ def load(
   def understood(weights):
     return _model_and_size(weights, config, image_size)
 
+  def check(weights):
+    model, size = understood(weights)
+    new_head = not _has_head(weights, config)
+    return interop.check_weights(weights, model, size, new_head=new_head)
+
   # The check compares shapes before the whole file is read.
-  weights = interop.read(
-    checkpoint,
-    check=lambda w: interop.check_weights(w, *understood(w), new_head=True),
-    max_inflation=max_inflation,
-  )
+  weights = interop.read(checkpoint, check=check, max_inflation=max_inflation)
   model, size = understood(weights)
-  params, report = interop.fit_weights(weights, model, size, new_head=True)
+  has_head = _has_head(weights, config)
+  params, report = interop.fit_weights(
+    weights, model, size, new_head=not has_head
+  )
   operations = _first(
     preprocess,
     _preprocess_of(config) if config else weights.preprocessing,
@@ -104,11 +115,22 @@ def load(
       operations,
       image_size=size,
       channels=inference.channels(weights.params),
-      upright=True,  # Photographs may carry an orientation in their EXIF data.
+      # Photographs may carry an orientation in their EXIF data.
+      upright=weights.decoding.get('upright', True),
+      jpeg_dct=weights.decoding.get('jpeg_dct', 'fast'),
       max_pixels=max_pixels,
     ),
     notes=report.notes,
+    class_names=weights.class_names if has_head else (),
+    loss=weights.loss,
+    has_head=has_head,
   )
+
+
+def _has_head(
+  weights: interop.Weights, config: Mapping[str, Any] | None
+) -> bool:
+  return config is None and 'head/bias' in weights.params
 
 
 def title(model: nn.Module) -> str:

@@ -59,6 +59,15 @@ class Entry:
     # BiT's files are at the top of their bucket.
     return self.path if '/' in self.path else f'bit/{self.path}'
 
+  def class_names(self) -> tuple[str, ...]:
+    """The names of ImageNet's 1,000 classes; () for other data sets."""
+    if self.num_classes != IMAGENET_CLASSES:
+      return ()
+    # The released heads have the order of TFDS: that of the sorted synsets.
+    from tensorflow_datasets.datasets.siscore import labels
+
+    return tuple(labels.IMAGENET_LABELS_LIST)
+
   def build(self, representation_size: int | None = None) -> nn.Module:
     """Builds the model whose parameters the file holds.
 

@@ -77,6 +77,8 @@ def read(path: epath.PathLike) -> Weights:
     grid=grid,
     class_names=config.class_names(model.num_classes) if model else (),
     preprocessing=config.preprocessing,
+    decoding=config.decoding,
+    loss=config.loss,
     settings=settings,
     dropped=tuple(sorted(tensors.keys() - used.keys())),
     notes=notes + folded,

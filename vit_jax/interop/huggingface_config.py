@@ -11,7 +11,10 @@ from vit_jax.interop import json_files
 from vit_jax.interop.weights import pair
 
 CONFIG, PREPROCESSOR = 'config.json', 'preprocessor_config.json'
-PREPROCESSING = 'vit_jax_preprocessing'  # Our own key.
+# Our own keys.
+PREPROCESSING = 'vit_jax_preprocessing'
+DECODING = 'vit_jax_decoding'
+LOSS = 'vit_jax_loss'
 
 # Defaults of `transformers.ViTConfig`, for keys that a config.json leaves out.
 _DEFAULTS = {
@@ -43,6 +46,8 @@ _PREPROCESSOR_KINDS = {
   'image_mean': json_files.optional(json_files.NUMBERS),
   'image_std': json_files.optional(json_files.POSITIVES),
   PREPROCESSING: json_files.TEXT,
+  DECODING: json_files.OBJECT,
+  LOSS: json_files.TEXT,
 }
 _GELUS = {
   'gelu': 'exact',
@@ -68,6 +73,8 @@ class Config:
     mean: subtracted from images in [0, 1]; one number, or one per channel.
     std: divides images after the subtraction; one number, or one per channel.
     preprocessing: operations of our own evaluation; '' if unknown.
+    decoding: see `Weights`.
+    loss: see `Weights`.
   """
 
   heads: int
@@ -81,6 +88,8 @@ class Config:
   mean: tuple[float, ...]
   std: tuple[float, ...]
   preprocessing: str
+  decoding: Mapping[str, Any]
+  loss: str
 
   def class_names(self, classes: int) -> tuple[str, ...]:
     """Returns one label per class; () for placeholders or another number."""
@@ -122,6 +131,8 @@ def read(folder: epath.Path) -> Config:
     mean=mean,
     std=std,
     preprocessing=preprocessor.get(PREPROCESSING, ''),
+    decoding=preprocessor.get(DECODING, {}),
+    loss=preprocessor.get(LOSS, ''),
   )
 
 

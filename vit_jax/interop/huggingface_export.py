@@ -3,7 +3,7 @@
 Needs neither torch nor transformers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -20,6 +20,8 @@ from vit_jax.interop import (
 from vit_jax.interop.huggingface import WEIGHTS
 from vit_jax.interop.huggingface_config import (
   CONFIG,
+  DECODING,
+  LOSS,
   PREPROCESSING,
   PREPROCESSOR,
 )
@@ -36,6 +38,8 @@ def save_huggingface(
   *,
   class_names: Sequence[str] | None = None,
   preprocessing: str | None = None,
+  decoding: Mapping[str, Any] | None = None,
+  loss: str = '',
 ) -> None:
   """Writes a folder that `transformers` loads as ViTForImageClassification.
 
@@ -48,6 +52,8 @@ def save_huggingface(
     preprocessing: the operations of our evaluation, which
       `preprocessor_config.json` keeps for information only: transformers just
       resizes to the image size.
+    decoding: see `Weights`; kept beside them.
+    loss: see `Weights`; kept beside them.
 
   Raises:
     ValueError: `transformers` lacks the model, for the listed reasons; the
@@ -71,8 +77,11 @@ def save_huggingface(
       )
     )
   json_files.write(folder / CONFIG, config)
+  own = {PREPROCESSING: preprocessing, DECODING: decoding, LOSS: loss}
   json_files.write(
-    folder / PREPROCESSOR, _preprocessor(image_size, channels, preprocessing)
+    folder / PREPROCESSOR,
+    _preprocessor(image_size, channels)
+    | {key: value for key, value in own.items() if value},
   )
 
 
@@ -145,10 +154,8 @@ def _config(
   }
 
 
-def _preprocessor(
-  image_size: tuple[int, int], channels: int, preprocessing: str | None
-) -> dict[str, Any]:
-  content = {
+def _preprocessor(image_size: tuple[int, int], channels: int) -> dict[str, Any]:
+  return {
     'image_processor_type': 'ViTImageProcessor',
     'do_resize': True,
     'size': {'height': image_size[0], 'width': image_size[1]},
@@ -159,9 +166,6 @@ def _preprocessor(
     'image_mean': [0.5] * channels,
     'image_std': [0.5] * channels,
   }
-  if preprocessing:
-    content[PREPROCESSING] = preprocessing
-  return content
 
 
 def _side(size: tuple[int, int]) -> int | list[int]:

@@ -1,7 +1,7 @@
 """`.npz` files with the released files' names, and the `.json` beside them."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -33,6 +33,8 @@ _SIDECAR = {
   'preprocessing': json_files.TEXT,
   'class_names': json_files.TEXTS,
 }
+# Files that are older than these keys lack them.
+_OPTIONAL = {'decoding': json_files.OBJECT, 'loss': json_files.TEXT}
 
 
 def read(
@@ -111,7 +113,9 @@ def _of_catalog(path, name, params) -> Weights:
   hidden = params.get('pre_logits/bias')
   is_hidden = hidden is not None and hidden.ndim == 1
   model = entry.build(len(hidden) if is_hidden else None)
-  return _described(path, model, pair(entry.image_size))
+  return _described(
+    path, model, pair(entry.image_size), class_names=entry.class_names()
+  )
 
 
 def _described(path, model, image_size, **others) -> Weights:
@@ -134,6 +138,8 @@ def save_npz(
   image_size: ImageSize | None = None,
   class_names: Sequence[str] | None = None,
   preprocessing: str | None = None,
+  decoding: Mapping[str, Any] | None = None,
+  loss: str = '',
 ) -> None:
   """Writes a `.npz` file with the released files' names, in float32.
 
@@ -148,6 +154,8 @@ def save_npz(
     image_size: side or (height, width) that the position embeddings are for.
     class_names: one for each logit.
     preprocessing: the operations before the model in evaluation.
+    decoding: see `Weights`.
+    loss: see `Weights`.
 
   Raises:
     ValueError: the path has another ending, the number of class names is not
@@ -175,6 +183,8 @@ def save_npz(
       'image_size': list(size) if size else None,
       'preprocessing': preprocessing or '',
       'class_names': list(class_names or ()),
+      **({'decoding': dict(decoding)} if decoding else {}),
+      **({'loss': loss} if loss else {}),
     },
   )
 
@@ -194,7 +204,8 @@ def _read_sidecar(path: epath.Path) -> Weights | None:
       f'{sidecar} does not describe weights: it lacks {", ".join(missing)}.'
       f' Remove it, or write {path.name} again with interop.save_npz.'
     )
-  json_files.check(content, _SIDECAR, sidecar)
+  content = {'decoding': {}, 'loss': ''} | content
+  json_files.check(content, _SIDECAR | _OPTIONAL, sidecar)
   classes, names = content['num_classes'], content['class_names']
   try:
     check_class_names(names, classes)
@@ -208,6 +219,8 @@ def _read_sidecar(path: epath.Path) -> Weights | None:
       size,
       class_names=tuple(names),
       preprocessing=content['preprocessing'],
+      decoding=content['decoding'],
+      loss=content['loss'],
     )
   except (ValueError, TypeError) as error:
     raise ValueError(

@@ -235,16 +235,48 @@ def _read_run(path: epath.Path) -> Weights:
     raise ValueError(
       f'{workdir / config_lib.FILE} describes no model: {error}'
     ) from error
-  evals = [e.get('preprocess', '') for e in saved.get('evals', {}).values()]
   return dataclasses.replace(
     weights,
     model=model,
     image_size=size,
     grid=grid,
     class_names=files.read_class_names(workdir),
-    preprocessing=evals[0] if evals else '',
+    preprocessing=_preprocessing(saved),
+    decoding=_decoding(saved.get('data', {})),
+    loss=_loss(saved),
     settings=settings_of(model),
   )
+
+
+def _preprocessing(config: Mapping[str, Any]) -> str:
+  """Returns the operations of a run's own test, or of any evaluation."""
+  evals = sorted(
+    config.get('evals', {}).values(),
+    key=lambda e: (e.get('kind') != 'classification', bool(e.get('dataset'))),
+  )
+  return evals[0].get('preprocess', '') if evals else ''
+
+
+def _loss(config: Mapping[str, Any]) -> str:
+  """Returns the loss of a run; '' if it is the default of converted weights."""
+  name = config.get('loss', {}).get('name', '')
+  trained = config.get('data', {}).get('dataset')
+  return name if trained or name != 'softmax' else ''
+
+
+def _decoding(section: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns how a run's evaluations decode the user's own photographs.
+
+  Runs that are older than these keys ignored EXIF orientation, and decoded
+  accurately.
+  """
+  upright = section.get('exif_orientation', False)
+  if upright is None and not section.get('dataset'):
+    return {}  # Converted weights, of which nothing is known.
+  return {
+    'upright': upright is None or upright,
+    'jpeg_dct': section.get('jpeg_dct', 'accurate'),
+  }
 
 
 def model_of_run(config: Mapping[str, Any]) -> nn.Module:

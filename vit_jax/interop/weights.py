@@ -24,6 +24,10 @@ class Weights:
     class_names: one for each logit; empty if unknown.
     preprocessing: operations before the model (see `data/ops.py`); '' if
       unknown.
+    decoding: how images are decoded before that: the arguments `upright` and
+      `jpeg_dct` of `ops.parse`, as far as they are known.
+    loss: the loss that the head was trained with, such as 'sigmoid'; '' if
+      unknown.
     settings: attributes of the model that shapes do not show, if known.
     dropped: names of the file's arrays that are not parameters.
     notes: notes for the report of loading.
@@ -36,6 +40,8 @@ class Weights:
   grid: tuple[int, int] | None = None
   class_names: tuple[str, ...] = ()
   preprocessing: str = ''
+  decoding: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  loss: str = ''
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   dropped: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
