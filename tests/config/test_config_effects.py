@@ -5,6 +5,7 @@ import functools
 import jax
 import ml_collections
 import numpy as np
+import optax
 import pytest
 
 from tests.tiny_run import SIZES
@@ -12,6 +13,7 @@ from vit_jax import config as config_lib
 from vit_jax import masked_patch, models
 from vit_jax.training import losses, mixup
 from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import program as program_lib
 from vit_jax.training import step as step_lib
 
 
@@ -38,6 +40,7 @@ def _program(config):
   schedule = optimizer_lib.build_schedule(config.schedule, config.total_steps)
   optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
   params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
+  params_key = jax.random.key_data(params_key)
   if config.loss.name == config_lib.MASKED_PATCH:
     task = masked_patch.from_config(config, model)
     model = masked_patch.adapted(model, task)
@@ -48,6 +51,9 @@ def _program(config):
     prepare = None
   if config.mixup_alpha:
     prepare = mixup.each_step(config.seed, config.mixup_alpha)
+  tuning, scale = program_lib.build_tuning(config, model, params_key)
+  if scale:
+    optimizer = optax.chain(optimizer, scale)
   step = step_lib.make_train_step(
     model,
     objective,
@@ -59,14 +65,17 @@ def _program(config):
     polyak_start_step=config.polyak.start_step,
     prepare=prepare,
     skip_nonfinite=config.guard.nonfinite == 'skip',
+    tuning=tuning,
   )
   image_shape = (*config.image_size, config.channels)
   init_jaxpr, params = jax.make_jaxpr(
-    lambda: step_lib.init_params(model, params_key, image_shape),
+    lambda: program_lib.fresh_params(config, model, params_key),
     return_shape=True,
   )()
   state = jax.eval_shape(
-    lambda p: step_lib.init_state(p, optimizer, polyak=config.polyak.decay > 0),
+    lambda p: step_lib.init_state(
+      p, optimizer, polyak=config.polyak.decay > 0, tuning=tuning
+    ),
     params,
   )
   B = config.data.batch_size
@@ -122,6 +131,9 @@ CHANGES = {
   'polyak.decay': 0.5,
   'polyak.start_step': 3,
   'guard.nonfinite': 'skip',
+  'tuning.freeze': 'cls',
+  'tuning.train': 'head',
+  'tuning.layer_decay': 0.7,
   'optimizer.name': SGD,
   'optimizer.beta1': 0.5,
   'optimizer.beta2': 0.5,
@@ -143,6 +155,12 @@ HYBRID_CHANGES = {
   'optimizer.momentum': 0.5,
   'schedule.boundaries': (0.7,),
   'schedule.factor': 0.5,
+}
+LORA_CHANGES = {
+  'lora.rank': 3,
+  'lora.alpha': 32.0,
+  'lora.targets': ('key',),
+  'tuning.train': 'cls|head',
 }
 RESNET_CHANGES = {'model.blocks': (1, 1), 'model.width_factor': 2}
 MASKED_PATCH_CHANGES = {
@@ -183,9 +201,16 @@ def _masked_patch_config():
   return config
 
 
+def _lora_config():
+  config = _small_config(ADAM, LINEAR)
+  config.lora.rank = 2
+  return config
+
+
 BASES = {
   'vit': (_small_config(ADAM, LINEAR), CHANGES),
   'hybrid': (_hybrid_config(), HYBRID_CHANGES),
+  'lora': (_lora_config(), LORA_CHANGES),
   'resnet': (_resnet_config(), RESNET_CHANGES),
   'masked_patch': (_masked_patch_config(), MASKED_PATCH_CHANGES),
 }
@@ -221,5 +246,5 @@ def test_equal_configs_give_equal_programs(base):
 def test_changes_cover_all_keys_of_the_step(base):
   keys = config_lib.flatten(BASES[base][0])
   keys = {key for key in keys if not key.startswith(AROUND_THE_STEP)}
-  changes = (CHANGES, HYBRID_CHANGES, RESNET_CHANGES, MASKED_PATCH_CHANGES)
+  changes = (changes for _, changes in BASES.values())
   assert keys <= set().union(*changes)

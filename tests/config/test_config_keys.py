@@ -21,7 +21,7 @@ from tests.tiny_run import SIZES
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, results, sharding
-from vit_jax.models import axial_resnet, bit, vit
+from vit_jax.models import axial_resnet, bit, lora, vit
 from vit_jax.runtime import profiling
 from vit_jax.training import loop, losses, stages, start_up
 from vit_jax.training import optimizer as optimizer_lib
@@ -243,6 +243,7 @@ CONSUMERS = {
   'loss': [*losses.LOSSES.values(), masked_patch.build],
   'optimizer': list(optimizer_lib.OPTIMIZERS.values()),
   'schedule': list(optimizer_lib.SCHEDULES.values()),
+  'lora': [lora.init],
   'mesh': [sharding.build, sharding.make_mesh],
   'profile': [profiling.Profiler.__init__],
 }
@@ -253,6 +254,7 @@ def test_an_unknown_key_of_a_section_is_refused(section, weights, tmp_path):
   config = _shrink(config_lib.default(), '')
   with config.unlocked():
     config[section].unread = 1
+  config.lora.rank = 2
   with pytest.raises((TypeError, ValueError), match='unread'):
     loop.train_and_evaluate(config, tmp_path / 'run')
 

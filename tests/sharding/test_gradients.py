@@ -20,10 +20,12 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 from vit_jax import config as config_lib
 from vit_jax import models, sharding
 from vit_jax.models import images as images_lib
+from vit_jax.models import lora
 from vit_jax.runtime import jax_internals
 from vit_jax.training import losses
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
+from vit_jax.training import tuning as tuning_lib
 
 BATCH, CLASSES, SIZE = 32, 24, (8, 8)
 MESHES = [
@@ -71,6 +73,8 @@ class Model:
   name: str
   overrides: tuple[tuple[str, Any], ...]
   tolerance: float = 1e-5  # Relative to the largest entry of each array.
+  lora_rank: int = 0
+  freeze: str = ''
 
   def build(self):
     return models.build(self.name, num_classes=CLASSES, **dict(self.overrides))
@@ -102,13 +106,32 @@ OTHERS = {
 def _params(kind):
   """Returns noisy initial parameters: a zero head would block gradients."""
   model = kind.build()
-  params = step_lib.init_params(model, jax.random.key(0), (*SIZE, 3))
+  return _noisy(step_lib.init_params(model, jax.random.key(0), (*SIZE, 3)))
 
+
+def _noisy(params):
   def noisy(path, x):
     key = jax.random.fold_in(jax.random.key(1), hash_of(path))
     return x + 0.1 * jax.random.normal(key, x.shape, x.dtype)
 
   return jax.tree_util.tree_map_with_path(noisy, params)
+
+
+@functools.cache
+def _tuned(kind):
+  """Returns a model's parameters, with noisy additions, and what trains."""
+  params = _params(kind)
+  if kind.lora_rank:
+    made = lora.init(
+      jax.random.key(4),
+      params,
+      rank=kind.lora_rank,
+      alpha=2.0,
+      targets=tuple(lora.TARGETS),
+    )
+    params = params | {lora.FOLDER: _noisy(made)}
+  section = {'freeze': kind.freeze, 'train': ''}
+  return params, tuning_lib.build(section, params)
 
 
 def hash_of(path):
@@ -146,6 +169,7 @@ def one_step(kind, layout, accumulation_steps):
     _keep_gradients(), optimizer_lib.build_optimizer(section, schedule)
   )
   model = kind.build()
+  params, tuning = _tuned(kind)
   train_step = step_lib.make_train_step(
     model,
     losses.mean_loss(model, losses.build('softmax')),
@@ -155,8 +179,9 @@ def one_step(kind, layout, accumulation_steps):
     accumulation_steps=accumulation_steps,
     polyak_decay=0.9,
     layout=layout,
+    tuning=tuning,
   )
-  state = step_lib.init_state(_params(kind), optimizer, polyak=True)
+  state = step_lib.init_state(params, optimizer, polyak=True, tuning=tuning)
   if layout is None:
     return jax.device_get(jax.jit(train_step)(state, _batch()))
   state = sharding.put_tree(state, layout.state(state))
@@ -230,6 +255,39 @@ def test_other_models_on_a_mixed_mesh(name, gather):
     data=2, fsdp=-1, tensor=tensor, shard='all', gather=gather
   )
   assert_equal_on(layout, OTHERS[name], 2)
+
+
+LORA = dataclasses.replace(NO_DROPOUT, lora_rank=4)
+STACKED_LORA = dataclasses.replace(OTHERS['scan'], lora_rank=4)
+FROZEN = dataclasses.replace(
+  NO_DROPOUT, freeze='embedding|Transformer/.*/(query|out|Dense_0)'
+)
+
+
+def _slow(*values):
+  return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+  'kind, sizes, options, steps',
+  [
+    (LORA, (2, 2, 2), {}, 4),
+    (LORA, (2, 4, 1), {'partition': 'manual'}, 4),
+    # Each of these takes seconds, and is a mixture of the two above.
+    _slow(LORA, (1, 1, 8), {}, 1),
+    _slow(LORA, (2, 4, 1), {'gather': 'micro_batch'}, 4),
+    _slow(STACKED_LORA, (2, 2, 2), {}, 2),
+    _slow(STACKED_LORA, (1, 4, 2), {'gather': 'micro_batch'}, 2),
+    _slow(FROZEN, (2, 2, 2), {}, 4),
+    _slow(FROZEN, (2, 4, 1), {'partition': 'manual'}, 1),
+  ],
+)
+def test_training_less_of_a_model(kind, sizes, options, steps):
+  layout = sharding.Layout(sharding.make_mesh(*sizes), **options)
+  trained, frozen = _tuned(kind)[1].split(_tuned(kind)[0])
+  assert trained
+  assert frozen
+  assert_equal_on(layout, kind, steps)
 
 
 @pytest.mark.parametrize('sizes', [(2, 2, 2), (2, 4, 1)])
@@ -376,6 +434,27 @@ def test_parameters_that_are_cast_anyway_are_gathered_in_bfloat16():
     assert error < 0.02 * max(np.abs(expected).max(), 0.01)
 
   jax.tree.map(assert_near, actual, expected)
+
+
+def test_kernels_with_additions_are_not_rounded_before_they_are_sent():
+  kind = dataclasses.replace(
+    LORA, overrides=(*LORA.overrides, ('dtype', 'bfloat16'))
+  )
+  model, (params, tuning) = kind.build(), _tuned(kind)
+  function = step_lib.make_loss_and_grad(
+    model,
+    losses.mean_loss(model, losses.build('softmax')),
+    1,
+    _summed_in_bfloat16(),
+    tuning,
+  )
+  traced = jax.make_jaxpr(function)(params, _batch(), jax.random.key(0))
+  (barrier,) = (
+    e for e in traced.eqns if e.primitive.name == 'optimization_barrier'
+  )
+  sent = [v.aval.shape for v in barrier.outvars if v.aval.dtype == jnp.bfloat16]
+  # Only the embedding and the tanh layer.
+  assert sorted(sent) == [(4, 4, 3, 32), (32, 16)]
 
 
 def _count_in_the_loop(operation, kind=VIT, **layout):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.serialization
+import flax.traverse_util
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
@@ -20,6 +21,7 @@ from vit_jax.checkpoint import (
   stored_arrays,
 )
 from vit_jax.checkpoint.record import DamagedError
+from vit_jax.models import lora
 from vit_jax.runtime import errors
 from vit_jax.workdir import files
 
@@ -122,9 +124,10 @@ def _put_back(folder: epath.Path) -> None:
 def read_params(path: epath.PathLike) -> tuple[Any, epath.Path]:
   """Reads a run's parameters; the averaged ones if the run kept an average.
 
-  Does not read the optimizer's state. Verifies the parameters against the
-  saved digests. If `path` stands for several checkpoints and the newest is
-  damaged, reads the one before it, with a warning.
+  Low-rank additions are merged. Does not read the optimizer's state. Verifies
+  the parameters against the saved digests. If `path` stands for several
+  checkpoints and the newest is damaged, reads the one before it, with a
+  warning.
 
   Args:
     path: see `find`.
@@ -186,17 +189,27 @@ def _read(path: epath.Path) -> Any:
     raise
   # The record has a checksum; Orbax's metadata may be damaged.
   arrays = stored_arrays.shapes(tree) if saved is None else saved.arrays
-  parts = {name.partition('/')[0] for name in arrays}
+  parts: dict[str, set[str]] = {}
+  for array in arrays:
+    part, _, parameter = array.partition('/')
+    parts.setdefault(part, set()).add(parameter)
   name = 'ema_params' if 'ema_params' in parts else 'params'
   if name not in parts:
     raise ValueError(
       f'{path} is not a checkpoint of a training run: it has no `params`,'
       f' only {sorted(parts)}.'
     )
+  # The average has only the parameters that train.
+  names = [name]
+  if parts[name] < parts.get('params', set()):
+    names = ['params', name]
+  params = {}
   try:
-    params = _read_arrays(path, name, tree[name])
-    if saved is not None:
-      saved.check(params, name)
+    for name in names:
+      part = _read_arrays(path, name, tree[name])
+      if saved is not None:
+        saved.check(part, name)
+      params |= flax.traverse_util.flatten_dict(part, sep='/')
   except Exception as error:  # Damaged files raise errors of many types.
     _check_reach(path, error)
     raise DamagedError(
@@ -208,7 +221,8 @@ def _read(path: epath.Path) -> Any:
       ' program): its parameters could not be verified.',
       path,
     )
-  return params
+  params = flax.traverse_util.unflatten_dict(params, sep='/')
+  return lora.merged(params, np.matmul)
 
 
 def _check_reach(path: epath.Path, error: Exception) -> None:

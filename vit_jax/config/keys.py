@@ -128,6 +128,21 @@ def default() -> ml_collections.ConfigDict:
   # warmup_steps=-1 is a tenth of the run, at most 10,000 steps. peak=-1 is for
   # Adam: 3e-3 times the square root of batch / 4096.
   config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
+  # Which parameters train: all, all but those that `freeze` names, or only
+  # those that `train` names. The two are regular expressions of names, as in
+  # parameters.txt; 'head' also means all names that begin with 'head/'.
+  config.tuning = tuning = ml_collections.ConfigDict()
+  tuning.freeze = ''
+  tuning.train = ''
+  # Below 1: each layer's learning rate is this times that of the layer behind
+  # it. Typical are 0.65 to 0.75.
+  tuning.layer_decay = 1.0
+  # Low-rank additions to kernels, which are then trained in their place, with
+  # the head or what `tuning.train` names; rank=0: none. The additions are
+  # multiplied by alpha / rank. `models/lora.py` lists the targets.
+  config.lora = ml_collections.ConfigDict(
+    dict(rank=0, alpha=16.0, targets=('query', 'value'))
+  )
   config.accumulation_steps = 1  # Micro-batches per step.
   config.dropout_rng = 'threefry'  # Or 'rbg': faster, topology-dependent.
   # A moving average of the weights, which evaluations use; decay=0: none.

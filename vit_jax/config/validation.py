@@ -39,6 +39,8 @@ def validate(
     'data.prefetch': 1,
     'init.max_inflation': 1,
     'polyak.start_step': 0,
+    'tuning.layer_decay': 0,
+    'lora.rank': 0,
     'checkpoint.every': 1,
     'checkpoint.every_minutes': 0,
     'checkpoint.keep': 1,
@@ -96,6 +98,14 @@ def validate(
     raise ValueError(f'seed={config.seed} must be below 2**32.')
   if not 0 <= config.polyak.decay < 1:
     raise ValueError(f'polyak.decay={config.polyak.decay} must lie in [0, 1).')
+  if not 0 < config.tuning.layer_decay <= 1:
+    raise ValueError(
+      f'tuning.layer_decay={config.tuning.layer_decay} must lie in (0, 1];'
+      ' 1 gives all layers the same rate.'
+    )
+  alpha = config.lora.alpha
+  if config.lora.rank and not (alpha > 0 and math.isfinite(alpha)):
+    raise ValueError(f'lora.alpha={alpha} must be a positive number.')
 
 
 def _check_best(config: ml_collections.ConfigDict) -> None:

@@ -40,6 +40,12 @@ TENSOR_RULES = (
   (rf'{_ATTENTION}/(query|key|value)/(kernel|bias)', -2, 'heads'),
   (rf'{_ATTENTION}/out/kernel', -3, 'heads'),
   (rf'{_ATTENTION}/relative_embedding', -2, 'heads'),
+  # The parts A and B of low-rank additions (`models/lora.py`), so that a
+  # device can add its own part of the product.
+  (rf'{_ATTENTION}/(query|key|value)/kernel/b', -2, 'heads'),
+  (rf'{_ATTENTION}/out/kernel/a', -3, 'heads'),
+  (r'MlpBlock_\d+/Dense_0/kernel/b', -1, 'mlp_dim'),
+  (r'MlpBlock_\d+/Dense_1/kernel/a', -2, 'mlp_dim'),
   (r'MlpBlock_\d+/Dense_0/(kernel|bias)', -1, 'mlp_dim'),
   (r'MlpBlock_\d+/Dense_1/kernel', -2, 'mlp_dim'),
 )

@@ -244,4 +244,6 @@ def _state(run: Run) -> step_lib.TrainState:
       f'{error} (--eval_only trains no head: evaluate on the classes that the'
       ' weights were trained on.)'
     ) from error
-  return step_lib.TrainState(jnp.int32(0), params, (), {})
+  return run.program.evaluated(
+    step_lib.TrainState(jnp.int32(0), params, (), {})
+  )

@@ -25,6 +25,7 @@ from jax.experimental import layout as layout_lib
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
+from vit_jax.training.tuning import Tuning
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -38,11 +39,13 @@ def make_loss_and_grad(
   objective: Objective,
   accumulation_steps: int = 1,
   layout: sharding.Layout | None = None,
+  tuning: Tuning = Tuning(),  # noqa: B008 (It is immutable.)
 ) -> LossAndGrad:
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
-  These are the batch's mean loss and its gradient. `objective` is
-  `losses.mean_loss` or `masked_patch.mean_loss` of the model.
+  These are the batch's mean loss and its gradient, which has only the
+  parameters that train. `objective` is `losses.mean_loss` or
+  `masked_patch.mean_loss` of the model.
 
   With `accumulation_steps` A > 1, the batch is processed in A micro-batches of
   B/A rows, each with its own dropout key. Micro-batch a holds the rows a, a+A,
@@ -53,12 +56,12 @@ def make_loss_and_grad(
   split over `fsdp` are gathered once a step here, or by the compiler where a
   micro-batch needs them (`layout.gather`).
   """
-  value_and_grad = jax.value_and_grad(objective, has_aux=True)
+  value_and_grad = _value_and_grad(objective, tuning)
   if layout is None:
     return _accumulate(value_and_grad, accumulation_steps)
   by_compiler, manual = (
     make(value_and_grad, accumulation_steps, layout)
-    for make in (_by_compiler, functools.partial(_manual, model))
+    for make in (_by_compiler, functools.partial(_manual, model, tuning))
   )
 
   def loss_and_grad(params, batch, key):
@@ -67,6 +70,21 @@ def make_loss_and_grad(
     return chosen(params, batch, key)
 
   return loss_and_grad
+
+
+def _value_and_grad(objective: Objective, tuning: Tuning) -> LossAndGrad:
+  """Differentiates by the parameters that train."""
+  if tuning.trained is None:
+    return jax.value_and_grad(objective, has_aux=True)
+
+  def value_and_grad(params, batch, key):
+    trained, frozen = tuning.split(params)
+    return jax.value_and_grad(
+      lambda trained: objective(tuning.plain(trained, frozen), batch, key),
+      has_aux=True,
+    )(trained)
+
+  return value_and_grad
 
 
 def _accumulate(
@@ -148,6 +166,7 @@ def _by_compiler(
 
 def _manual(
   model: nn.Module,
+  tuning: Tuning,
   value_and_grad: LossAndGrad,
   steps: int,
   layout: sharding.Layout,
@@ -177,7 +196,9 @@ def _manual(
 
   def rounded(path, param):
     name = '/'.join(entry.key for entry in path)
-    return param.astype(model.dtype) if model.is_rounded(name) else param
+    # A kernel is rounded only after its low-rank addition.
+    rounds = model.is_rounded(name) and name not in tuning.adapted
+    return param.astype(model.dtype) if rounds else param
 
   def loss_and_grad(params, batch, key):
     copies = params
@@ -199,7 +220,9 @@ def _manual(
     grads = _constrain(grads, layout.updates(grads))
     devices = layout.mesh.size
     return result, jax.tree.map(
-      lambda g, p: g.astype(p.dtype) / devices, grads, params
+      lambda g, p: g.astype(p.dtype) / devices,
+      grads,
+      tuning.split(params)[0],
     )
 
   return loss_and_grad

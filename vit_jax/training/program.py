@@ -19,10 +19,11 @@ import optax
 
 from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, sharding
-from vit_jax.models import dot_product
+from vit_jax.models import dot_product, lora
 from vit_jax.training import gradients, losses, mixup
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
+from vit_jax.training import tuning as tuning_lib
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +38,7 @@ class Program:
     prepare: is applied to a batch at the start of a step; None for nothing.
     schedule: the learning rate.
     optimizer: see `optimizer.build_optimizer`.
+    tuning: which parameters train.
     layout: the mesh, and what is split over it.
     params_key: raw key of the initial parameters. Compiled functions take it as
       an argument. As a constant, it would make every seed compile again, which
@@ -50,6 +52,7 @@ class Program:
   prepare: Callable[..., gradients.Batch] | None
   schedule: optimizer_lib.Schedule
   optimizer: optax.GradientTransformation
+  tuning: tuning_lib.Tuning
   layout: sharding.Layout
   params_key: np.ndarray
   dropout_key: jax.Array
@@ -77,16 +80,41 @@ class Program:
   def first_state(self, params: Any) -> step_lib.TrainState:
     """Returns the state before the first step; jit it with shardings."""
     return step_lib.init_state(
-      params, self.optimizer, polyak=self.config.polyak.decay > 0
+      params,
+      self.optimizer,
+      polyak=self.config.polyak.decay > 0,
+      tuning=self.tuning,
     )
 
+  def evaluated(self, state: step_lib.TrainState) -> step_lib.TrainState:
+    """Returns a state whose `eval_params` are plain parameters of the model.
+
+    These are the averaged ones, if there is an average, with the frozen ones
+    and with low-rank additions in the kernels.
+    """
+    if self.tuning.trained is None:
+      return state
+    params = tuning_lib.overlaid(state.params, state.ema_params)
+    if lora.FOLDER in params:
+      params = self._merged(params)
+    return step_lib.TrainState(state.step, params, (), {})
+
+  def _merged(self, params: Any) -> Any:
+    """Merges low-rank additions; other parameters are not copied."""
+    names = self.tuning.adapted
+    flat = flax.traverse_util.flatten_dict(params, sep='/')
+    plain, parts = {}, {}
+    for name, x in flat.items():
+      added = name.startswith(f'{lora.FOLDER}/')
+      (parts if added or name in names else plain)[name] = x
+    parts = flax.traverse_util.unflatten_dict(parts, sep='/')
+    shardings = self.layout.params(jax.eval_shape(lora.merged, parts))
+    kernels = jax.jit(lora.merged, out_shardings=shardings)(parts)
+    plain = flax.traverse_util.unflatten_dict(plain, sep='/')
+    return tuning_lib.overlaid(plain, kernels)
+
   def _fresh_params(self, key: jax.Array) -> Any:
-    config = self.config
-    return step_lib.init_params(
-      self.model,
-      jax.random.wrap_key_data(key),
-      (*config.image_size, config.channels),
-    )
+    return fresh_params(self.config, self.model, key)
 
   def _fresh_state(self, key: jax.Array) -> step_lib.TrainState:
     return self.first_state(self._fresh_params(key))
@@ -142,10 +170,57 @@ class Program:
         prepare=self.prepare,
         skip_nonfinite=config.guard.nonfinite == 'skip',
         layout=self.layout,
+        tuning=self.tuning,
       ),
       self.layout,
       self.shapes,
     )
+
+
+def fresh_params(
+  config: ml_collections.ConfigDict, model: nn.Module, key: jax.Array
+) -> Any:
+  """Returns initial parameters, with low-rank additions if `lora` has a rank.
+
+  Args:
+    config: resolved.
+    model: the config's model.
+    key: raw key, see `Program`.
+  """
+  key = jax.random.wrap_key_data(key)
+  params = step_lib.init_params(
+    model, key, (*config.image_size, config.channels)
+  )
+  additions = config.lora.to_dict()
+  if not additions['rank']:
+    return params
+  return params | {lora.FOLDER: lora.init(key, params, **additions)}
+
+
+def build_tuning(
+  config: ml_collections.ConfigDict, model: nn.Module, key: np.ndarray
+) -> tuple[tuning_lib.Tuning, optax.GradientTransformation | None]:
+  """Returns what trains, and what the updates are multiplied by, if anything.
+
+  Raises:
+    ValueError: a value in the sections tuning or lora does not fit the model.
+  """
+  section = config.tuning
+  decay = section.layer_decay
+  if not (section.freeze or section.train or config.lora.rank or decay != 1):
+    return tuning_lib.Tuning(), None
+  shapes = jax.eval_shape(functools.partial(fresh_params, config, model), key)
+  scale = None if decay == 1 else tuning_lib.scale_by_layer(decay, shapes)
+  tuning = tuning_lib.build(section, shapes)
+  new = config.init.new_head or not config.init.checkpoint
+  if new and 'kernel' in tuning.split(shapes)[1].get('head', ()):
+    raise ValueError(
+      f'tuning.freeze={section.freeze!r}, tuning.train={section.train!r}'
+      ' freezes the new head, whose kernel is zero, so that nothing would be'
+      ' learned: let the head train, or keep that of the weights with'
+      ' init.new_head=False.'
+    )
+  return tuning, scale
 
 
 def _chosen(params: Any, names: Sequence[str] | None) -> Any:
@@ -164,8 +239,8 @@ def build(
   """Builds the program of a resolved config, without compiling it.
 
   Raises:
-    ValueError: a value in the sections model, loss, schedule or optimizer is
-      wrong, or the batch or model does not fit the layout.
+    ValueError: a value in the sections model, loss, schedule, optimizer, tuning
+      or lora is wrong, or the batch or model does not fit the layout.
   """
   model_config = config.model.to_dict()
   model = models.build(
@@ -182,8 +257,12 @@ def build(
   if config.mixup_alpha:
     prepare = mixup.each_step(config.seed, config.mixup_alpha, layout)
   schedule = optimizer_lib.build_schedule(config.schedule, config.total_steps)
-  optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
   params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
+  params_key = np.asarray(jax.random.key_data(params_key))
+  tuning, scale = build_tuning(config, model, params_key)
+  optimizer = optimizer_lib.build_optimizer(config.optimizer, schedule)
+  if scale:
+    optimizer = optax.chain(optimizer, scale)
   sharding.check_batch_size(
     'data.batch_size',
     config.data.batch_size,
@@ -208,8 +287,9 @@ def build(
     prepare,
     schedule,
     optimizer,
+    tuning,
     layout,
-    np.asarray(jax.random.key_data(params_key)),
+    params_key,
     dropout_key,
   )
   layout.check(program.shapes.params)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.traverse_util
 import jax
 import ml_collections
 from absl import logging
@@ -15,6 +16,7 @@ from vit_jax import config as config_lib
 from vit_jax import data, evaluators, sharding
 from vit_jax.config import inputs
 from vit_jax.evaluators import predictions
+from vit_jax.models import lora
 from vit_jax.runtime import compilation, distributed, logs, preemption
 from vit_jax.runtime import goodput as goodput_lib
 from vit_jax.runtime import watchdog as watchdog_lib
@@ -237,6 +239,8 @@ def evaluate(
 def load_weights(run: Run, *, new_head: bool) -> Any:
   """Returns the parameters of `init.checkpoint`, on the devices.
 
+  Low-rank additions are new.
+
   Args:
     run: an open run.
     new_head: whether to initialise a new head.
@@ -245,9 +249,11 @@ def load_weights(run: Run, *, new_head: bool) -> Any:
     ValueError: the weights do not fit the model.
   """
   config, program = run.config, run.program
+  shapes = dict(program.shapes.params)
+  additions = shapes.pop(lora.FOLDER, {})
   params, origin = warm_start.load_sharded(
     warm_start.resolve_path(config.init.checkpoint, run.workdir),
-    program.shapes.params,
+    shapes,
     program.init_params,
     program.layout,
     new_grid=program.model.token_grid(tuple(config.image_size)),
@@ -256,4 +262,7 @@ def load_weights(run: Run, *, new_head: bool) -> Any:
     model=program.model,
   )
   logging.info('%s', origin)
+  if additions:
+    names = flax.traverse_util.flatten_dict({lora.FOLDER: additions}, sep='/')
+    params |= program.init_params(list(names))
   return params

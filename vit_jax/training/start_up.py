@@ -244,6 +244,12 @@ def _write_parameters(run: Run, state: TrainState) -> None:
     *config.image_size,
     config.model.dtype,
   )
+  trained, frozen = run.program.tuning.split(state.params)
+  if frozen:
+    logging.info(
+      '%s of them train; the others are frozen.',
+      f'{sum(x.size for x in jax.tree.leaves(trained)):,}',
+    )
   if run.mesh.size > 1:
     logging.info('Split over the devices (%s):\n%s', layout, table)
   logging.info(

@@ -20,6 +20,7 @@ from vit_jax.training.gradients import (
   Objective,
   make_loss_and_grad,
 )
+from vit_jax.training.tuning import Tuning, overlaid
 
 # The metrics that must be finite for a step to count.
 GUARDED = ('loss', 'grad_norm', 'update_norm', 'param_norm')
@@ -36,9 +37,10 @@ class TrainState:
 
   Attributes:
     step: int32 [], number of steps made, skipped ones included.
-    params: the model's float32 parameters.
-    opt_state: the optimizer's state.
-    ema_params: Polyak average of the parameters, or {} when averaging is off.
+    params: the model's float32 parameters, and low-rank additions if any.
+    opt_state: the optimizer's state, for the parameters that train.
+    ema_params: Polyak average of the parameters that train, or {} when
+      averaging is off.
   """
 
   step: jax.Array
@@ -48,7 +50,10 @@ class TrainState:
 
   @property
   def eval_params(self) -> Any:
-    """The parameters to evaluate: the average, or else the current ones."""
+    """The parameters to evaluate: the average, or else the current ones.
+
+    `Program.evaluated` merges low-rank additions and frozen parameters.
+    """
     return self.ema_params or self.params
 
 
@@ -77,15 +82,20 @@ def init_params(
 
 
 def init_state(
-  params: Any, optimizer: optax.GradientTransformation, *, polyak: bool
+  params: Any,
+  optimizer: optax.GradientTransformation,
+  *,
+  polyak: bool,
+  tuning: Tuning = Tuning(),  # noqa: B008 (It is immutable.)
 ) -> TrainState:
   """Returns the state before the first step; the average equals `params`."""
+  trained, _ = tuning.split(params)
   return TrainState(
     step=jnp.zeros((), jnp.int32),
     params=params,
-    opt_state=optimizer.init(params),
+    opt_state=optimizer.init(trained),
     # A copy: a buffer can't be donated twice to the training step.
-    ema_params=jax.tree.map(jnp.copy, params) if polyak else {},
+    ema_params=jax.tree.map(jnp.copy, trained) if polyak else {},
   )
 
 
@@ -102,6 +112,7 @@ def make_train_step(
   prepare: Callable[[Batch, jax.Array], Batch] | None = None,
   skip_nonfinite: bool = False,
   layout: sharding.Layout | None = None,
+  tuning: Tuning = Tuning(),  # noqa: B008 (It is immutable.)
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
   """Returns the training step, not yet jitted.
 
@@ -129,9 +140,10 @@ def make_train_step(
     skip_nonfinite: skip the update of a step whose loss, gradient or result is
       not finite. All devices see the same numbers, so all of them skip it.
     layout: how the state is split; None for one device.
+    tuning: which parameters train.
   """
   loss_and_grad = make_loss_and_grad(
-    model, objective, accumulation_steps, layout
+    model, objective, accumulation_steps, layout, tuning
   )
 
   def train_step(state, batch):
@@ -139,14 +151,16 @@ def make_train_step(
     if prepare is not None:
       batch = prepare(batch, state.step)
     (_, metrics), grads = loss_and_grad(state.params, batch, key)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    trained, frozen = tuning.split(state.params)
+    updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+    trained = optax.apply_updates(trained, updates)
+    params = overlaid(frozen, trained)
 
     ema_params = state.ema_params
     if polyak_decay:
       decay = jnp.where(state.step < polyak_start_step, 0.0, polyak_decay)
       ema_params = jax.tree.map(
-        lambda ema, p: decay * ema + (1 - decay) * p, ema_params, params
+        lambda ema, p: decay * ema + (1 - decay) * p, ema_params, trained
       )
 
     metrics = metrics | {

@@ -148,7 +148,7 @@ class Tracker:
         self._run.workdir,
         kind,
         step,
-        state.eval_params,
+        self._run.program.evaluated(state).eval_params,
         values,
         timeout=self._timeout,
       )
@@ -179,6 +179,8 @@ class Tracker:
   ) -> bool:
     """Adds results to `found`; returns whether there is a new best value."""
     improved = False
+    if names:
+      state = self._run.program.evaluated(state)
     for name in names:
       with self._run.goodput.phase('evaluation'):
         values = evaluate(self._run, name, state, step, self._on_batch)

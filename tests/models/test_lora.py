@@ -1,0 +1,137 @@
+"""Guards: low-rank additions against NumPy."""
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+
+from tests.tiny_run import SIZES
+from vit_jax import models
+from vit_jax.models import encoder, lora
+
+ALL = tuple(lora.TARGETS)
+
+
+def _params(**overrides):
+  model = models.build(
+    'ViT-Ti/4', num_classes=3, **(SIZES | dict(depth=2) | overrides)
+  )
+  images = np.random.default_rng(0).normal(size=(4, 8, 8, 3))
+  images = images.astype(np.float32)
+  params = model.init(jax.random.key(0), images)['params']
+  return model, images, jax.tree.map(np.asarray, params)
+
+
+def _with_additions(params, **options):
+  options = dict(rank=3, alpha=6.0, targets=ALL) | options
+  additions = lora.init(jax.random.key(1), params, **options)
+  return params | {lora.FOLDER: jax.tree.map(np.asarray, additions)}
+
+
+def _random(tree, seed):
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: rng.normal(size=x.shape).astype(np.float32), tree
+  )
+
+
+def _flat(tree):
+  return flax.traverse_util.flatten_dict(tree, sep='/')
+
+
+@pytest.mark.parametrize('scan', [False, True])
+def test_merged_kernels_are_those_of_numpy(scan):
+  _, _, params = _params(scan=scan)
+  tuned = _with_additions(params)
+  additions = _random(tuned[lora.FOLDER], 2)
+  tuned[lora.FOLDER] = additions | {'scale': np.float32(2.0)}  # alpha / rank.
+  result, flat = _flat(lora.merged(tuned)), _flat(tuned)
+  assert result.keys() == _flat(params).keys()
+  b = 'b' if scan else ''  # The blocks' axis.
+  sums = {
+    'query': f'{b}ir,{b}rhk->{b}ihk',
+    'key': f'{b}ir,{b}rhk->{b}ihk',
+    'value': f'{b}ir,{b}rhk->{b}ihk',
+    'out': f'{b}hkr,{b}ro->{b}hko',
+    'Dense_0': f'{b}ir,{b}ro->{b}io',
+    'Dense_1': f'{b}ir,{b}ro->{b}io',
+  }
+  changed = 0
+  for name, kernel in _flat(params).items():
+    layer = name.split('/')[-2] if name.endswith('kernel') else ''
+    expected = kernel
+    if layer in sums:
+      changed += 1
+      a, b = (flat[f'lora/{name}/{part}'] for part in 'ab')
+      expected = kernel + 2 * np.einsum(sums[layer], a, b)
+    np.testing.assert_allclose(result[name], expected, rtol=1e-5, atol=1e-5)
+  assert changed == (6 if scan else 12)
+  by_numpy = _flat(lora.merged(tuned, np.matmul))
+  for name, kernel in result.items():
+    np.testing.assert_allclose(by_numpy[name], kernel, rtol=1e-5, atol=1e-5)
+
+
+def test_merged_weights_compute_what_low_rank_layers_do():
+  # The addition to the query is computed beside the kernel, as in the paper.
+  model, images, params = _params()
+  tuned = _with_additions(params, targets=('query',))
+  name = 'lora/Transformer/encoderblock_0/MultiHeadDotProductAttention_0/query'
+  tuned = flax.traverse_util.unflatten_dict(
+    {k: v + 0.3 * (k == f'{name}/kernel/b') for k, v in _flat(tuned).items()},
+    sep='/',
+  )
+  query = {}
+
+  def beside(next_function, args, kwargs, context):
+    path = '/'.join(context.module.path)
+    y = next_function(*args, **kwargs)
+    if f'lora/{path}' == name and context.method_name == '__call__':
+      a, b = (_flat(tuned)[f'{name}/kernel/{part}'] for part in 'ab')
+      y = y + 2.0 * np.einsum('nli,ir,rhk->nlhk', args[0], a, b)
+      query['seen'] = True
+    return y
+
+  with nn.intercept_methods(beside):
+    expected = model.apply({'params': params}, images)[1]['encoded']
+  assert query['seen']
+  merged = lora.merged(tuned)
+  actual = model.apply({'params': merged}, images)[1]['encoded']
+  plain = model.apply({'params': params}, images)[1]['encoded']
+  np.testing.assert_allclose(actual, expected, atol=1e-5)
+  assert np.abs(actual - plain).max() > 1e-2
+
+
+def test_new_additions_change_nothing():
+  _, _, params = _params()
+  tuned = _with_additions(params)
+  assert tuned[lora.FOLDER]['scale'] == 2.0
+  merged = lora.merged(tuned)
+  for name, x in _flat(params).items():
+    np.testing.assert_array_equal(_flat(merged)[name], x)
+  assert lora.merged(params) is params
+  parts = _flat(tuned[lora.FOLDER])
+  first = [x for name, x in parts.items() if name.endswith('kernel/a')]
+  # Uniform within 1 / sqrt(inputs), and different for each kernel.
+  bound = 1 / np.sqrt(SIZES['width'])
+  assert 0.9 * bound < np.abs(first[0]).max() < bound
+  assert len({x.tobytes() for x in first}) == len(first) == 12
+
+
+def test_a_stacked_model_has_the_additions_of_its_blocks():
+  _, _, params = _params(scan=True)
+  tuned = _with_additions(params)
+  apart = encoder.unstack_blocks(tuned[lora.FOLDER])
+  shapes = {name: x.shape for name, x in _flat(apart).items()}
+  alone = _with_additions(_params()[2])[lora.FOLDER]
+  assert shapes == {name: x.shape for name, x in _flat(alone).items()}
+
+
+def test_errors():
+  _, _, params = _params()
+  with pytest.raises(ValueError, match=r"unknown \['heads'\].*'query', 'key'"):
+    _with_additions(params, targets=('heads', 'query'))
+  model = models.build('BiT-R50x1', num_classes=3, blocks=(1,))
+  resnet = model.init(jax.random.key(0), np.zeros((1, 8, 8, 3)))['params']
+  with pytest.raises(ValueError, match=r'fits no kernel.*lora.rank=0'):
+    _with_additions(resnet)
