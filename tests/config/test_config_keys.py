@@ -36,6 +36,7 @@ ARGUMENTS = {
     'ViT-B/16,imagenet2012,optimizer=sgd,few_shot=digits',
   ],
   'masked_patch': ['ViT-B/16,imagenet2012,few_shot=digits'],
+  'features': ['digits'],
   'finetune': ['ViT-B/16,imagenet2012,resolution=512,real=true'],
   'mini': [
     'ViT-B/16,jft300m',
@@ -167,8 +168,10 @@ def _shrink(config, weights):
     config.num_classes = 2
   for evaluation in config.evals.values():
     evaluation.split = 'test[:8]'
-    if evaluation.kind == 'few_shot':
+    if evaluation.kind in config_lib.FEATURES:
       evaluation.train_split = 'train[8:16]'
+    if evaluation.kind == 'knn':
+      evaluation.k = (1, 2)
     evaluation.preprocess = 'resize'
     evaluation.dataset = evaluation.label_key = ''
   config.total_steps, config.epochs = 0, 2.0
@@ -220,9 +223,12 @@ def test_a_key_that_nothing_reads_is_reported(reads, weights, tmp_path):
   config = _shrink(config_lib.default(), weights)
   config.evals.test = config_lib.evaluation('test[:8]')
   config.evals.few = config_lib.few_shot('train[8:16]', 'test[:8]')
+  config.evals.near = config_lib.knn('train[8:16]', 'test[:8]', k=(3,))
+  config.evals.probe = config_lib.linear_probe('train[8:16]', 'test[:8]')
   expected = []
   for section in (
-    *('', 'data', 'evals.test', 'evals.few', 'init', 'polyak', 'checkpoint'),
+    *('', 'data', 'evals.test', 'evals.few', 'evals.near', 'evals.probe'),
+    *('init', 'polyak', 'checkpoint'),
   ):
     holder = config[section] if section else config
     with holder.unlocked():

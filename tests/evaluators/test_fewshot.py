@@ -1,71 +1,14 @@
 """Guards few-shot evaluation, with the images themselves as features."""
 
-import dataclasses
-
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.evaluators.scenes import CLASSES, Pixels, Scenes, state
 from vit_jax import data, sharding
 from vit_jax.data import ops
-from vit_jax.evaluators import fewshot, linear
-from vit_jax.training import step as step_lib
-
-CLASSES = 4
-
-
-class Pixels(nn.Module):
-  """A model whose representation is the pixels times a parameter."""
-
-  @nn.compact
-  def __call__(self, images, *, train):
-    scale = self.param('scale', nn.initializers.ones, ())
-    flat = images.reshape(len(images), -1)
-    return flat, {'pre_logits': scale * flat}
-
-
-@dataclasses.dataclass
-class Scenes:
-  """Noisy pictures of one pattern per class; some are unreadable."""
-
-  splits: dict[str, int]
-  broken: tuple[int, ...] = ()
-  classes: int = CLASSES
-  without: int | None = None
-
-  def __post_init__(self):
-    names = tuple(f'class {i}' for i in range(self.classes))
-    self.info = data.SourceInfo('scenes', self.splits, names)
-    rng = np.random.default_rng(0)
-    self.patterns = rng.integers(60, 190, (self.classes, 3, 3, 1))
-
-  def label(self, split, index):
-    return index % (self.classes - (self.without is not None))
-
-  def pixels(self, split, index):
-    rng = np.random.default_rng((len(split), index))
-    noise = rng.integers(-60, 60, (3, 3, 1))
-    return np.uint8(self.patterns[self.label(split, index)] + noise)
-
-  def read(self, split, index):
-    broken = split == 'train' and index in self.broken
-    image = b'broken' if broken else self.pixels(split, index)
-    return data.Record(image, self.label(split, index), f'{split}/{index}')
-
-  def features(self, split, indices):
-    pixels = np.array([self.pixels(split, i).ravel() for i in indices])
-    labels = np.array([self.label(split, i) for i in indices])
-    return pixels / 127.5 - 1, labels
-
-
-def _state(scale=1.0):
-  return step_lib.TrainState(
-    step=jnp.int32(0),
-    params={'scale': jnp.float32(scale)},
-    opt_state=(),
-    ema_params={},
-  )
+from vit_jax.evaluators import fewshot, frozen, linear
 
 
 def _evaluator(
@@ -94,7 +37,7 @@ def _evaluator(
 
 
 def _evaluate(source, scale=1.0, **options):
-  return dict(_evaluator(source, **options).run(_state(scale)))
+  return dict(_evaluator(source, **options).run(state(scale)))
 
 
 @pytest.fixture
@@ -259,10 +202,10 @@ def test_masked_patch_models_use_the_mean_of_the_patches():
     'mask': jnp.ones(8, bool),
   }
   mesh = sharding.make_mesh(8)
-  features, _, _ = fewshot.compiled_features(Tokens(512), mesh)({}, batch)
+  features, _, _ = frozen.compiled_features(Tokens(512), mesh)({}, batch)
   expected = (images.reshape(8, -1)[:, :8] / 127.5 - 1).reshape(8, 4, 2)
   np.testing.assert_allclose(features, expected.mean(axis=1), rtol=1e-5)
-  features, _, _ = fewshot.compiled_features(Tokens(), mesh)({}, batch)
+  features, _, _ = frozen.compiled_features(Tokens(), mesh)({}, batch)
   np.testing.assert_allclose(features, 7.0)
 
 
@@ -270,7 +213,7 @@ def test_one_process_reads_the_labels(monkeypatch):
   source = Scenes({'train': 40, 'test': 8})
   evaluator = _evaluator(source)
   calls = []
-  expected = dict(evaluator.run(_state(), lambda: calls.append(1)))
+  expected = dict(evaluator.run(state(), lambda: calls.append(1)))
   sent = evaluator._drawn
   assert [len(seed) for seed in sent] == [CLASSES, CLASSES]
   # Each class has only the images of the largest number of shots.
@@ -290,10 +233,10 @@ def test_one_process_reads_the_labels(monkeypatch):
   # must call it equally often.
   monkeypatch.setattr(fewshot.jax, 'process_count', lambda: 2)
   others = []
-  assert dict(other.run(_state(), lambda: others.append(1))) == expected
+  assert dict(other.run(state(), lambda: others.append(1))) == expected
   monkeypatch.setattr(fewshot.jax, 'process_index', lambda: 0)
   monkeypatch.setattr(fewshot.data, 'read_labels', read_labels)
   firsts = []
-  dict(_evaluator(source).run(_state(), lambda: firsts.append(1)))
+  dict(_evaluator(source).run(state(), lambda: firsts.append(1)))
   assert len(firsts) == len(others)
   assert len(calls) > len(firsts)

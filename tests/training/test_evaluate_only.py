@@ -138,8 +138,22 @@ def test_features_need_no_head(trained, tmp_path):
   config.data.dataset = 'digits:89'
   del config.evals.test
   config.evals.few = config_lib.few_shot('train', 'test', shots=(5,))
+  config.evals.near = config_lib.knn('train', 'test', k=(5, 20))
+  config.evals.inner = config_lib.knn('train', 'test', k=(5,))
+  config.evals.inner.layer = 'block_0'
+  config.evals.probe = config_lib.linear_probe('train', 'test')
   found = evaluate_only.evaluate_only(config, tmp_path)
   assert found['few/5shot/accuracy'] > 0.5
+  assert found['near/20nn/accuracy'] > 0.8
+  assert found['inner/5nn/accuracy'] != found['near/5nn/accuracy']
+  assert found['probe/accuracy'] > 0.8
+  for name, section in config.evals.items():
+    assert found[f'{name}/count'] == 71
+    for metric in config_lib.metrics_of(section):
+      assert f'{name}/{metric}' in found
+  config.evals.inner.layer = 'block_1'
+  with pytest.raises(ValueError, match=r"evals\.inner: .* no layer 'block_1'"):
+    evaluate_only.evaluate_only(config, tmp_path / 'other')
 
 
 def test_results_on_other_data(trained, tmp_path):

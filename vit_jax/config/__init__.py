@@ -19,11 +19,14 @@ from vit_jax.config.saved import (
   to_json,
 )
 from vit_jax.config.sections import (
+  FEATURES,
   MASKED_PATCH,
   adam,
   evaluation,
   few_shot,
   is_due,
+  knn,
+  linear_probe,
   masked_patch,
   masked_patch_evaluation,
   metrics_of,
@@ -35,6 +38,7 @@ from vit_jax.config.validation import validate
 
 __all__ = [
   'AUTO',
+  'FEATURES',
   'FILE',
   'FREE_KEYS',
   'LOCATED_DATASETS',
@@ -47,6 +51,8 @@ __all__ = [
   'flatten',
   'is_due',
   'is_located',
+  'knn',
+  'linear_probe',
   'load',
   'masked_patch',
   'masked_patch_evaluation',

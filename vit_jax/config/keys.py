@@ -74,7 +74,8 @@ def default() -> ml_collections.ConfigDict:
   # Batches that a process prefetches; unset: two, or more if threads need them.
   data.prefetch = placeholder(int)
 
-  # Name -> `evaluation(...)`, `few_shot(...)`, `masked_patch_evaluation(...)`.
+  # Name -> `evaluation(...)`, `few_shot(...)`, `knn(...)`, `linear_probe(...)`,
+  # `masked_patch_evaluation(...)`.
   # Each evaluation writes NAME/accuracy and so on.
   config.evals = ml_collections.ConfigDict()
 

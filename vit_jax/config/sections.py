@@ -190,10 +190,99 @@ def few_shot(
   )
 
 
+def knn(
+  train_split: str,
+  split: str,
+  *,
+  dataset: str = '',
+  preprocess: str = 'resize',
+  k: Sequence[int] = (20,),
+  every: int = 0,
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: nearest neighbours of the frozen features.
+
+  Args:
+    train_split: the split that has the neighbours.
+    split: the split to measure the accuracy on.
+    dataset: any data spec; '' is the training data's.
+    preprocess: see `data/ops.py`.
+    k: numbers of neighbours; each number is a separate result.
+    every: steps between evaluations; 0 evaluates only after the last step, -1
+      after every tenth of the run.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      kind='knn',
+      dataset=dataset,
+      train_split=train_split,
+      split=split,
+      preprocess=preprocess,
+      label_key='',  # '': `data.label_key`, or 'label' for another data set.
+      layer='pre_logits',  # Whose features: see `models/layers.py`.
+      k=tuple(k),
+      metric='cosine',  # Or 'euclidean'.
+      # The votes of a neighbour. 'softmax': exp(cosine / temperature), as in
+      # DINO. 'uniform': one. 'distance': 1 / distance.
+      weights='softmax',
+      temperature=0.07,
+      batch_size=0,  # 0 is the training batch size.
+      every=every,
+    )
+  )
+
+
+def linear_probe(
+  train_split: str,
+  split: str,
+  *,
+  dataset: str = '',
+  preprocess: str = 'resize',
+  every: int = 0,
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: logistic regression on the frozen features.
+
+  Args:
+    train_split: the split to fit the classifier to.
+    split: the split to measure the accuracy on.
+    dataset: any data spec; '' is the training data's.
+    preprocess: see `data/ops.py`.
+    every: steps between evaluations; 0 evaluates only after the last step, -1
+      after every tenth of the run.
+  """
+  return ml_collections.ConfigDict(
+    dict(
+      kind='linear_probe',
+      dataset=dataset,
+      train_split=train_split,
+      split=split,
+      # The split to choose a strength on, if `l2` has several: a part of the
+      # training data that is not in `train_split`, never `split`.
+      selection_split='',
+      preprocess=preprocess,
+      label_key='',  # '': `data.label_key`, or 'label' for another data set.
+      layer='pre_logits',  # Whose features: see `models/layers.py`.
+      # Strengths of the regularisation of the mean loss: 1 / (N C) of
+      # scikit-learn's C for N images.
+      l2=(1e-4,),
+      max_steps=1000,  # The most steps of L-BFGS per strength.
+      batch_size=0,  # 0 is the training batch size.
+      every=every,
+    )
+  )
+
+
+# The kinds of evaluations that use features, and neither the head nor the loss.
+FEATURES = ('few_shot', 'knn', 'linear_probe')
+
+
 def metrics_of(section: ml_collections.ConfigDict) -> list[str]:
   """Returns the metrics of an evaluation that can compare checkpoints."""
   if section.kind == 'few_shot':
     return [f'{shots}shot/accuracy' for shots in section.shots]
+  if section.kind == 'knn':
+    return [f'{k}nn/accuracy' for k in section.k]
+  if section.kind == 'linear_probe':
+    return ['accuracy']
   return ['accuracy', 'loss']
 
 

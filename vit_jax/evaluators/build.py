@@ -9,10 +9,19 @@ from absl import logging
 from vit_jax import config as config_lib
 from vit_jax import data, masked_patch, sharding
 from vit_jax.config import inputs
-from vit_jax.evaluators import classes, classification, fewshot, predictions
+from vit_jax.evaluators import (
+  classes,
+  classification,
+  fewshot,
+  knn,
+  linear_probe,
+  predictions,
+)
 from vit_jax.evaluators.classification import Classification
 from vit_jax.evaluators.evaluator import Evaluator
 from vit_jax.evaluators.fewshot import FewShot
+from vit_jax.evaluators.knn import NearestNeighbours
+from vit_jax.evaluators.linear_probe import LinearProbe
 from vit_jax.evaluators.patch_prediction import MaskedPatchPrediction
 from vit_jax.runtime import distributed
 from vit_jax.training import losses
@@ -171,44 +180,51 @@ def _occurring(view) -> list[int]:
   return np.unique(labels).tolist()
 
 
-def _few_shot(
+def _of_features(
   name: str,
   config: ml_collections.ConfigDict,
   model: nn.Module,
   mesh: jax.sharding.Mesh,
   source: data.Source,
   batch_size: int,
-) -> FewShot:
-  """Builds a few-shot evaluation, with the classes of its data set."""
+) -> FewShot | NearestNeighbours | LinearProbe:
+  """Builds an evaluation of features, with the classes of its data set."""
   section = config.evals[name]
   evaluated = _open(config, section, source, own_classes=True)
-  train, test = (
-    data.View(evaluated, split)
-    for split in (section.train_split, section.split)
-  )
-  selection = None
-  if section.selection_split:
-    selection = data.View(evaluated, section.selection_split)
+  views = {
+    use: data.View(evaluated, section[key])
+    for use, key in (
+      *(('train', 'train_split'), ('test', 'split')),
+      ('selection', 'selection_split'),
+    )
+    if section.get(key)
+  }
   preprocess = inputs.parse_preprocess(
     config, section.preprocess, section.dataset
   )
+  options = dict(
+    batch_size=batch_size,
+    reading=inputs.reading(config, train=False),
+    name=name,
+  )
+  train, test, selection = map(views.get, ('train', 'test', 'selection'))
+  shared = (preprocess, model, mesh)
   try:
-    for view in filter(None, (train, test, selection)):
+    for view in views.values():
       inputs.check_first_record(
         config, view, preprocess, num_classes=evaluated.info.num_classes
       )
-    return FewShot(
-      train,
-      test,
-      selection,
-      preprocess,
-      model,
-      mesh,
-      fewshot.protocol(section.shots, section.seeds, section.l2),
-      batch_size=batch_size,
-      reading=inputs.reading(config, train=False),
-      name=name,
-    )
+    if section.kind == 'few_shot':
+      protocol = fewshot.protocol(section.shots, section.seeds, section.l2)
+      return FewShot(train, test, selection, *shared, protocol, **options)
+    options['layer'] = section.layer
+    if section.kind == 'knn':
+      protocol = knn.Protocol(
+        section.k, section.metric, section.weights, section.temperature
+      )
+      return NearestNeighbours(train, test, *shared, protocol, **options)
+    protocol = linear_probe.Protocol(section.l2, section.max_steps)
+    return LinearProbe(train, test, selection, *shared, protocol, **options)
   except ValueError as error:
     raise ValueError(f'evals.{name}: {error}') from error
 
@@ -251,7 +267,7 @@ def _masked_patch(
 
 KINDS = {
   'classification': _classification,
-  'few_shot': _few_shot,
+  **dict.fromkeys(config_lib.FEATURES, _of_features),
   'masked_patch': _masked_patch,
 }
 

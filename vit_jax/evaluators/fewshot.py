@@ -8,27 +8,21 @@ pre-training run.
 """
 
 import dataclasses
-import functools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
-from vit_jax import data, sharding
-from vit_jax.data import ops, pipeline
+from vit_jax import data
+from vit_jax.data import ops
 from vit_jax.evaluators import linear
 from vit_jax.evaluators.evaluator import State
-from vit_jax.models.images import normalize
+from vit_jax.evaluators.frozen import Features, OnBatch, Reader
 from vit_jax.runtime import distributed
-
-OnBatch = Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,54 +63,6 @@ def protocol(
     if least is None and not all(0 < v < math.inf for v in values):
       raise ValueError(f'{name}={tuple(values)} must be positive.')
   return Protocol(tuple(shots), tuple(seeds), tuple(map(float, l2)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Features:
-  """Features and labels of the readable images of a view.
-
-  Attributes:
-    features: float32 [N, D].
-    labels: int32 [N].
-    rows: indices of the images in the view, [N].
-  """
-
-  features: np.ndarray
-  labels: np.ndarray
-  rows: np.ndarray
-
-  def picked(self, rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the features and labels of those `rows` that are readable."""
-    chosen = np.flatnonzero(np.isin(self.rows, rows))
-    return self.features[chosen], self.labels[chosen]
-
-
-@functools.lru_cache(16)
-def compiled_features(
-  model: nn.Module, mesh: jax.sharding.Mesh
-) -> Callable[..., tuple[jax.Array, jax.Array, jax.Array]]:
-  """Returns the jitted features; cached like `classification.compiled_sums`.
-
-  A run that predicts masked patches trains neither its class token nor its
-  pooling, so its features are the mean over the patches.
-
-  Returns:
-    `(params, batch) -> features [B, D] float32, labels [B], mask [B]`.
-  """
-
-  def represent(params, batch):
-    with sharding.use_mesh(mesh):
-      _, out = model.apply(
-        {'params': params}, normalize(batch['image']), train=False
-      )
-    features = out['pre_logits']
-    if getattr(model, 'patch_outputs', None) is not None:
-      patches = math.prod(model.token_grid(batch['image'].shape[1:3]))
-      features = out['encoded'][:, -patches:].mean(axis=1)
-    return features.astype(jnp.float32), batch['label'], batch['mask']
-
-  # Replicate, so that every process gets all rows.
-  return jax.jit(represent, out_shardings=NamedSharding(mesh, P()))
 
 
 class FewShot:
@@ -162,27 +108,21 @@ class FewShot:
           ' choose among them. Set selection_split, or a single strength.'
         )
       self._views['selection'] = selection
-    _check_apart(self._views)
-    if train.source.info.multi_label:
-      raise ValueError(
-        f'{train.source.info.spec!r} has several labels per image, but few-shot'
-        ' classification needs exactly one. Choose another dataset.'
-      )
+    self._reader = Reader(
+      self._views,
+      preprocess,
+      model,
+      mesh,
+      batch_size=batch_size,
+      reading=reading,
+      name=name,
+    )
     self._name = name
-    self._mesh = mesh
     self._protocol = protocol
-    self._num_classes = train.source.info.num_classes
+    self._num_classes = self._reader.num_classes
     self.num_examples = len(test)
     self.data = self._views
-    self._batches = lambda view: pipeline.eval_batches(
-      view,
-      preprocess,
-      batch_size=batch_size,
-      rows=sharding.local_rows(mesh, batch_size),
-      **reading | {'num_classes': self._num_classes, 'max_labels': 1},
-    )
     self._drawn: list[list[list[int]]] | None = None
-    self._represent = compiled_features(model, mesh)
 
   def run(
     self, state: State, on_batch: OnBatch = lambda: None
@@ -214,7 +154,7 @@ class FewShot:
     chosen = sorted({i for seed in drawn for order in seed for i in order})
     views = self._views | {'train': data.Picked(self._views['train'], chosen)}
     features = {
-      name: self._features(view, state, on_batch)
+      name: self._reader.read(view, state, on_batch)
       for name, view in views.items()
     }
     place = {index: row for row, index in enumerate(chosen)}
@@ -230,15 +170,7 @@ class FewShot:
     # Processes may round differently, but must agree on the best result.
     results = distributed.broadcast(results)
     yield from results.items()
-    yield 'count', len(features['test'].labels)
-    unreadable = sum(
-      len(view) - len(features[name].labels) for name, view in views.items()
-    )
-    if unreadable:
-      logging.warning(
-        'evals.%s leaves out %d unreadable image(s).', self._name, unreadable
-      )
-      yield 'excluded', unreadable
+    yield from self._reader.counts(features, views)
 
   def summary(self, values: dict[str, float]) -> str:
     """Returns one line for the log on the values of `run`."""
@@ -268,26 +200,6 @@ class FewShot:
       ]
       for seed in self._protocol.seeds
     ]
-
-  def _features(self, view, state: State, on_batch: OnBatch) -> Features:
-    parts, pending = [], None
-    for batch in self._batches(view):
-      outputs = self._represent(
-        state.eval_params, sharding.put_batch(batch, self._mesh)
-      )
-      # One batch behind, as in `summing.total`.
-      if pending is not None:
-        parts.append([np.asarray(x) for x in pending])
-      pending = outputs
-      on_batch()
-    parts.append([np.asarray(x) for x in pending])
-    features, labels, mask = map(np.concatenate, zip(*parts, strict=True))
-    if not mask.any():
-      raise ValueError(
-        f'evals.{self._name}: no image of {view.split!r} is readable. Check the'
-        ' data set.'
-      )
-    return Features(features[mask], labels[mask], np.flatnonzero(mask))
 
   def _experiment(
     self,
@@ -332,15 +244,3 @@ class FewShot:
 
 def _accuracy(classifier: linear.Classifier, of: Features) -> float:
   return float(np.mean(classifier.predict(of.features) == of.labels))
-
-
-def _check_apart(views: dict[str, data.View]) -> None:
-  names = list(views)
-  for i, one in enumerate(names):
-    for other in names[i + 1 :]:
-      if shared := views[one].shared(views[other]):
-        raise ValueError(
-          f'the {one} split {views[one].split!r} and the {other} split'
-          f' {views[other].split!r} of {views[one].source.info.spec!r} share'
-          f' {shared} images; choose disjoint splits.'
-        )

@@ -204,7 +204,7 @@ def _check_loss(config: ml_collections.ConfigDict) -> None:
     raise ValueError(
       f'{checkpoint} was trained with loss.name={trained}, but the evaluations'
       f' are for loss.name={config.loss.name}, which has other outputs. Only'
-      " evaluations of the kind 'few_shot' work with both."
+      f' evaluations of the kinds {list(config_lib.FEATURES)} work with both.'
     )
   raise ValueError(
     f'{checkpoint} was trained with loss.name={trained}, but loss and'
@@ -215,7 +215,9 @@ def _check_loss(config: ml_collections.ConfigDict) -> None:
 
 def _only_features(config: ml_collections.ConfigDict) -> bool:
   """Whether no evaluation uses the head or the loss."""
-  return all(section.kind == 'few_shot' for section in config.evals.values())
+  return all(
+    section.kind in config_lib.FEATURES for section in config.evals.values()
+  )
 
 
 def _resolve(

@@ -1,0 +1,65 @@
+"""Pictures, and a model whose features are the pixels, for the evaluators."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax import data
+from vit_jax.training import step as step_lib
+
+CLASSES = 4
+
+
+class Pixels(nn.Module):
+  """A model whose representation is the pixels times a parameter."""
+
+  @nn.compact
+  def __call__(self, images, *, train):
+    scale = self.param('scale', nn.initializers.ones, ())
+    flat = images.reshape(len(images), -1)
+    return flat, {'pre_logits': scale * flat}
+
+
+@dataclasses.dataclass
+class Scenes:
+  """Noisy pictures of one pattern per class; some are unreadable."""
+
+  splits: dict[str, int]
+  broken: tuple[int, ...] = ()
+  classes: int = CLASSES
+  without: int | None = None
+
+  def __post_init__(self):
+    names = tuple(f'class {i}' for i in range(self.classes))
+    self.info = data.SourceInfo('scenes', self.splits, names)
+    rng = np.random.default_rng(0)
+    self.patterns = rng.integers(60, 190, (self.classes, 3, 3, 1))
+
+  def label(self, split, index):
+    return index % (self.classes - (self.without is not None))
+
+  def pixels(self, split, index):
+    rng = np.random.default_rng((len(split), index))
+    noise = rng.integers(-60, 60, (3, 3, 1))
+    return np.uint8(self.patterns[self.label(split, index)] + noise)
+
+  def read(self, split, index):
+    broken = split == 'train' and index in self.broken
+    image = b'broken' if broken else self.pixels(split, index)
+    return data.Record(image, self.label(split, index), f'{split}/{index}')
+
+  def features(self, split, indices):
+    pixels = np.array([self.pixels(split, i).ravel() for i in indices])
+    labels = np.array([self.label(split, i) for i in indices])
+    return pixels / 127.5 - 1, labels
+
+
+def state(scale=1.0):
+  return step_lib.TrainState(
+    step=jnp.int32(0),
+    params={'scale': jnp.float32(scale)},
+    opt_state=(),
+    ema_params={},
+  )
