@@ -362,6 +362,7 @@ def test_save_and_load(tmp_path):
       'max_labels': 0,
       'classes': '',
       'restrict': False,
+      'save_predictions': False,
       'batch_size': 0,
       'every': 0,
     }
