@@ -622,6 +622,7 @@ def test_real_labels_are_a_second_test_after_the_last_step():
     'max_labels': 32,
     'classes': '',
     'restrict': False,
+    'save_predictions': False,
     'batch_size': 0,
     'every': 0,
   }
