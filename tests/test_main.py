@@ -96,6 +96,12 @@ COMMANDS = {
   'read error': ([_PRETRAIN, _WORKDIR], "raise errors.ReadError('no disk')"),
   'traceback': ([_PRETRAIN, _WORKDIR, '--v=1'], "raise ValueError('wrong')"),
   'bug': ([_PRETRAIN, _WORKDIR], "raise TypeError('a bug')"),
+  'keys': (
+    [_PRETRAIN, '--print_config=seed', '--config.seed=7', '--v=0'],
+    _SHOW,
+  ),
+  'all keys': ([_PRETRAIN, '--print_config', '--config.seed=7'], _SHOW),
+  'no such key': ([_PRETRAIN, '--print_config=sede'], _SHOW),
   'no memory': (
     [_PRETRAIN, _WORKDIR],
     _NO_MEMORY.format('RESOURCE_EXHAUSTED'),
@@ -221,6 +227,7 @@ def commands(tmp_path_factory):
     ('file as workdir', f"[Errno 20] Not a directory: '{ROOT}/setup.py"),
     ('diverged', 'loss is nan'),
     ('read error', 'no disk'),
+    ('no such key', "no key of this config has 'sede' in its name; --print_c"),
   ],
 )
 def test_what_the_user_can_mend_is_one_message(commands, name, message):
@@ -288,6 +295,19 @@ def test_version_is_what_a_bug_report_should_say(commands):
   assert list(lines)[-2:] == ['system', 'devices']
 
 
+def test_the_keys_are_listed_without_a_workdir(commands):
+  code, output = commands['keys']
+  assert code == 0, output
+  assert output.splitlines()[3:] == [
+    'seed = 7  [command line]',
+    '    The seed of initial parameters, shuffling, augmentation and dropout.',
+  ]
+  code, output = commands['all keys']
+  assert code == 0, output
+  assert '\nseed = 7  [command line]\n' in output
+  assert '\ndata.batch_size = 64  [config file]\n' in output
+
+
 def test_a_changed_config_must_be_allowed(commands):
   cache = ROOT / 'nowhere/compilation_cache'
   assert commands['same config'] == (0, f'False False {cache}\n')
@@ -346,7 +366,12 @@ def test_help_teaches_by_examples():
   assert result.returncode == 0
   assert 'python -m vit_jax.main --config=FILE --workdir=DIR' in result.stdout
   assert '--config=configs/quickstart.py' in result.stdout
-  for flag in ('config', 'workdir', '[no]allow_config_change'):
+  for flag in (
+    'config',
+    'workdir',
+    '[no]allow_config_change',
+    '[no]print_config',
+  ):
     assert f'\n  --{flag}: ' in result.stdout
 
 

@@ -3,7 +3,13 @@
   --config=configs/quickstart.py     pre-trains and fine-tunes in minutes
   --config=configs/pretrain.py:ViT-B/16,imagenet2012
   --config=configs/finetune.py:ViT-B/16,folder:/data/pets
-  --config.KEY=VALUE                 overrides a key of vit_jax/config/keys.py
+  --config.KEY=VALUE                 overrides a key of the config
+  --print_config                     lists the keys, and does nothing else
+
+`--config=FILE --print_config` prints every key of that config: its meaning, its
+value, and whether the value is the default, or comes from the file, the command
+line, or other values. `--print_config=schedule` prints only keys with that word
+in their names.
 
 Start the same command again to resume the run. Exit codes: 0 everything was
 done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76 another
@@ -43,6 +49,7 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
+from vit_jax.config import listing
 from vit_jax.runtime import command_line, compilation, distributed, logs
 from vit_jax.training import evaluate_only, loop, stages
 from vit_jax.workdir import files
@@ -60,6 +67,11 @@ _WORKDIR = flags.DEFINE_string(
   None,
   'Directory of the run: checkpoints, metrics.jsonl, TensorBoard files. The'
   ' run resumes from it if it holds a checkpoint.',
+)
+_PRINT_CONFIG = command_line.define_optional(
+  'print_config',
+  'List the keys of the config with their values and meanings, and exit.'
+  ' --print_config=TEXT lists only keys whose names contain TEXT.',
 )
 _ALLOW_CONFIG_CHANGE = flags.DEFINE_bool(
   'allow_config_change',
@@ -116,6 +128,11 @@ _DETERMINISTIC = flags.DEFINE_bool(
 
 
 def main():
+  if _PRINT_CONFIG.value is not None:
+    overridden = config_flags.get_override_values(flags.FLAGS['config'])
+    print(listing.text(_CONFIG.value, overridden, _PRINT_CONFIG.value))
+    return
+  command_line.require('workdir')
   if _DETERMINISTIC.value:
     compilation.make_deterministic()
   cache = _COMPILATION_CACHE.value
@@ -163,7 +180,7 @@ def main():
 if __name__ == '__main__':
   command_line.run(
     main,
-    required=('config', 'workdir'),
+    required=('config',),
     if_no_memory=(
       'To use less memory, set --config.model.remat=dots or full, raise'
       ' --config.accumulation_steps, split the parameters by'

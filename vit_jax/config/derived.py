@@ -67,7 +67,7 @@ def resolve(
     config.data.batch_size = -(-batch // devices) * devices
   if not config.total_steps:
     an_epoch = config.data.examples_per_epoch or num_examples
-    steps = int(config.epochs * an_epoch / config.data.batch_size)
+    steps = _steps(config, an_epoch)
     if steps < 1:
       raise ValueError(
         f'epochs={config.epochs} of {an_epoch} examples at'
@@ -76,16 +76,45 @@ def resolve(
         ' it by the number of examples.'
       )
     config.total_steps = steps
-  if config.schedule.warmup_steps == -1:
-    config.schedule.warmup_steps = min(10_000, config.total_steps // 10)
-  if config.schedule.peak == -1:
-    # ImageNet's row of Table 3, adapted to other batch sizes.
-    config.schedule.peak = 3e-3 * math.sqrt(config.data.batch_size / 4096)
-  for section in config.evals.values():
-    if section.every == -1:
-      section.every = max(1, config.total_steps // 10)
+  _fill_in(config)
   platforms.fill_in(config, platform)
   return config
+
+
+def resolve_without_data(
+  config: ml_collections.ConfigDict,
+) -> ml_collections.ConfigDict:
+  """Returns a copy with what `resolve` derives from the config alone.
+
+  These are total_steps, model.head_bias, the schedule's warmup_steps and peak,
+  and the evaluations' `every`, each if the values that it follows from are set.
+  """
+  config = config.copy_and_resolve_references()
+  section = config.data
+  an_epoch = section.examples_per_epoch or section.num_examples or 0
+  if not config.total_steps and config.epochs and section.batch_size:
+    config.total_steps = _steps(config, max(an_epoch, 0)) or config.total_steps
+  if config.model.head_bias is None and config.num_classes:
+    config.model.head_bias = _head_bias(config.loss.name, config.num_classes)
+  _fill_in(config)
+  return config
+
+
+def _steps(config: ml_collections.ConfigDict, an_epoch: int) -> int:
+  return int(config.epochs * an_epoch / config.data.batch_size)
+
+
+def _fill_in(config: ml_collections.ConfigDict) -> None:
+  """Derives values from total_steps and batch size, if these are set."""
+  steps, batch_size = config.total_steps, config.data.batch_size
+  if config.schedule.warmup_steps == -1 and steps:
+    config.schedule.warmup_steps = min(10_000, steps // 10)
+  if config.schedule.peak == -1 and batch_size:
+    # ImageNet's row of Table 3, adapted to other batch sizes.
+    config.schedule.peak = 3e-3 * math.sqrt(batch_size / 4096)
+  for section in config.evals.values():
+    if section.every == -1 and steps:
+      section.every = max(1, steps // 10)
 
 
 def _batch_size(num_examples: int) -> int:

@@ -33,7 +33,7 @@ def default() -> ml_collections.ConfigDict:
   config.total_steps = placeholder(int)
   config.epochs = placeholder(float)
   config.image_size = (224, 224)  # Height and width that the model sees.
-  config.channels = 3
+  config.channels = 3  # Colours of an image: 3, or 1 for grey.
   # Unset or 0: taken from the data set. A set value must agree with it.
   config.num_classes = placeholder(int)
 
@@ -42,7 +42,8 @@ def default() -> ml_collections.ConfigDict:
   # The folder of `tfds:` data sets; '' is TFDS's default. For `shapes:`, a
   # local folder for drawn scenes, which runs share; '' draws them every time.
   data.data_dir = ''
-  data.image_key = 'image'  # Names of the two features of a `tfds:` data set.
+  # Names of the two features of a `tfds:` data set.
+  data.image_key = 'image'
   data.label_key = 'label'
   # The size of `train_split`; a set value must agree with the data.
   data.num_examples = placeholder(int)
@@ -51,11 +52,13 @@ def default() -> ml_collections.ConfigDict:
   # taken, so that a run on a subset has as many steps as one on all data.
   data.examples_per_epoch = placeholder(int)
   data.max_labels = 1  # The most labels per image; above 1: multi-label.
+  # A split of the data set, also in parts: `train[:98%]`, `train+validation`.
   data.train_split = 'train'
+  # What happens to each training image, in order; see `data/ops.py`.
   data.preprocess = 'inception_crop|flip'
   # 0: the largest power of two up to a 256th of the examples, 16 to 4096.
   data.batch_size = 4096
-  data.unreadable = 'error'  # Or 'skip-and-count'.
+  data.unreadable = 'error'  # An unreadable image. Or 'skip-and-count'.
   # A stored image with more pixels is unreadable; 2**28 are 0.8 GB decoded.
   data.max_pixels = 2**28
   # What to do if there is only one class folder, or if a class has no image in
@@ -82,16 +85,17 @@ def default() -> ml_collections.ConfigDict:
   config.model = model = ml_collections.ConfigDict()
   # One of `models.names()`; 'auto' is the model of init.checkpoint.
   model.name = 'ViT-B/16'
-  # The next keys, if set, override the named model's values; setting a key that
-  # the model does not have is an error. `models/vit.py` explains them. ResNets
-  # have `blocks` and `width_factor`, AxialResNets also `heads`.
+  # If set, these and the keys down to `head_bias` override the named model's
+  # values; setting a key that the model does not have is an error.
+  # `models/vit.py` explains them. ResNets have `blocks` and `width_factor`,
+  # AxialResNets also `heads`.
   model.width = placeholder(int)
   model.depth = placeholder(int)
   model.heads = placeholder(int)
   model.mlp_dim = placeholder(int)
   model.patch_size = placeholder(tuple)  # (height, width), or one side.
   model.resnet_blocks = placeholder(tuple)  # A hybrid's, such as (3, 4, 9).
-  model.resnet_width = placeholder(float)
+  model.resnet_width = placeholder(float)  # Multiplies a hybrid's channels.
   # Width of the head's hidden tanh layer: -1 is the model's width, 0 no layer.
   model.representation_size = placeholder(int)
   model.pooling = placeholder(str)  # 'token', 'gap' or 'map'.
@@ -106,11 +110,11 @@ def default() -> ml_collections.ConfigDict:
   # (GPU); unset: the best one measured on the platform.
   model.attention_implementation = placeholder(str)
   model.gelu = placeholder(str)  # 'tanh' or 'exact'.
-  model.norm_epsilon = placeholder(float)
-  model.dropout_rate = placeholder(float)
+  model.norm_epsilon = placeholder(float)  # Of LayerNorm.
+  model.dropout_rate = placeholder(float)  # The share of units set to 0.
   model.scan = placeholder(bool)  # Compiles one block, and loops over it.
   model.blocks = placeholder(tuple)  # Units in each stage of a ResNet.
-  model.width_factor = placeholder(float)
+  model.width_factor = placeholder(float)  # Multiplies a ResNet's channels.
   # Initial value of the head's bias. Unset: 0 for softmax; for sigmoid the
   # log-odds of one class among all.
   model.head_bias = placeholder(float)
@@ -126,8 +130,6 @@ def default() -> ml_collections.ConfigDict:
   # proportion from Beta(alpha, alpha). BiT's fine-tuning uses 0.1.
   config.mixup_alpha = 0.0
   config.optimizer = adam()
-  # warmup_steps=-1 is a tenth of the run, at most 10,000 steps. peak=-1 is for
-  # Adam: 3e-3 times the square root of batch / 4096.
   config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
   # Which parameters train: all, all but those that `freeze` names, or only
   # those that `train` names. The two are regular expressions of names, as in
@@ -145,7 +147,8 @@ def default() -> ml_collections.ConfigDict:
     dict(rank=0, alpha=16.0, targets=('query', 'value'))
   )
   config.accumulation_steps = 1  # Micro-batches per step.
-  config.dropout_rng = 'threefry'  # Or 'rbg': faster, topology-dependent.
+  # How dropout's masks are drawn. Or 'rbg': faster, topology-dependent.
+  config.dropout_rng = 'threefry'
   # A moving average of the weights, which evaluations use; decay=0: none.
   config.polyak = ml_collections.ConfigDict(dict(decay=0.0, start_step=0))
 
@@ -182,12 +185,17 @@ def default() -> ml_collections.ConfigDict:
   # threads' stacks are logged, and after which the process ends; 0: never.
   guard.report_after = 600.0
   guard.exit_after = 3600.0
-  config.log = log = ml_collections.ConfigDict(dict(every=50, tensorboard=True))
+
+  config.log = log = ml_collections.ConfigDict()
+  log.every = 50  # Steps between two rows of metrics.
+  log.tensorboard = True  # Whether to write TensorBoard's files too.
   # The least seconds between uploads of metrics to an object store's work
   # directory.
   log.upload_every = 30.0
+
   # A profiler trace of `steps` steps from `start_step` on; steps=0: none.
   config.profile = ml_collections.ConfigDict(dict(start_step=10, steps=0))
+
   config.mesh = mesh = ml_collections.ConfigDict()
   # Devices along each axis; -1 takes what the others leave. If `data` and
   # `fsdp` are both -1, `fsdp` is the largest power of two up to 32 that fits.

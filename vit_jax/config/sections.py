@@ -17,16 +17,22 @@ MASKED_PATCH = 'masked_patch'
 def adam(
   *, weight_decay: float = 0.0, clip_norm: float = 0.0
 ) -> ml_collections.ConfigDict:
-  """Adam with the paper's betas; see `optimizer.adam`."""
+  """Adam with the paper's betas; see `optimizer.adam`.
+
+  Args:
+    weight_decay: the share of a weight that a step at learning rate 1 removes.
+    clip_norm: larger gradients are scaled to this global norm; 0 clips none.
+  """
   return ml_collections.ConfigDict(
     dict(
       name='adam',
+      # The decay of the averages of gradients, and of their squares.
       beta1=0.9,
       beta2=0.999,
-      eps=1e-8,
+      eps=1e-8,  # Added to the denominator.
       weight_decay=float(weight_decay),
-      weight_decay_params='all',
-      moment_dtype='float32',
+      weight_decay_params='all',  # What decays. Or 'kernels': only those.
+      moment_dtype='float32',  # Of the average of gradients.
       clip_norm=float(clip_norm),
     )
   )
@@ -35,14 +41,19 @@ def adam(
 def sgd(
   *, weight_decay: float = 0.0, clip_norm: float = 0.0
 ) -> ml_collections.ConfigDict:
-  """SGD with momentum 0.9; see `optimizer.sgd`."""
+  """SGD with momentum 0.9; see `optimizer.sgd`.
+
+  Args:
+    weight_decay: the share of a weight that is added to its gradient.
+    clip_norm: larger gradients are scaled to this global norm; 0 clips none.
+  """
   return ml_collections.ConfigDict(
     dict(
       name='sgd',
-      momentum=0.9,
+      momentum=0.9,  # The decay of the sum of gradients.
       weight_decay=float(weight_decay),
-      weight_decay_params='all',
-      moment_dtype='float32',
+      weight_decay_params='all',  # What decays. Or 'kernels': only those.
+      moment_dtype='float32',  # Of the sum of gradients.
       clip_norm=float(clip_norm),
     )
   )
@@ -51,7 +62,17 @@ def sgd(
 def schedule(
   name: str, *, peak: float, warmup_steps: int, **others: Any
 ) -> ml_collections.ConfigDict:
-  """Returns a learning-rate schedule's section; see `optimizer.SCHEDULES`."""
+  """Returns a learning-rate schedule's section; see `optimizer.SCHEDULES`.
+
+  Args:
+    name: 'linear', 'cosine', 'constant' or 'staircase'.
+    peak: the highest learning rate. -1 is for Adam: 3e-3 times the square root
+      of batch / 4096.
+    warmup_steps: steps of linear warm-up from 0. -1: a tenth of the run, at
+      most 10,000.
+    others: `end`, the last rate of 'linear' and 'cosine'; or `boundaries`, the
+      fractions of the run at which 'staircase' multiplies the rate by `factor`.
+  """
   section = dict(name=name, peak=float(peak), warmup_steps=warmup_steps)
   if name in ('linear', 'cosine'):
     section['end'] = 0.0
@@ -59,7 +80,12 @@ def schedule(
 
 
 def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
-  """The loss for mutually exclusive classes; see `losses.build`."""
+  """The loss for mutually exclusive classes; see `losses.build`.
+
+  Args:
+    label_smoothing: the share of a label that is spread over all classes. With
+      the loss 'sigmoid', which has the same keys, targets are s and 1 - s.
+  """
   return ml_collections.ConfigDict(
     dict(name='softmax', label_smoothing=float(label_smoothing))
   )
@@ -183,6 +209,7 @@ def few_shot(
       label_key='',  # '': `data.label_key`, or 'label' for another data set.
       shots=tuple(shots),
       seeds=(0, 1, 2),  # Each draws other shots; the accuracy is the mean.
+      # Strengths of the regularisation of the least squares.
       l2=(1024.0,),
       batch_size=0,  # 0 is the training batch size.
       every=every,

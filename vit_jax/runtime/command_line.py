@@ -16,6 +16,9 @@ flags.DEFINE_bool(
   'version', False, 'Print the versions that a bug report needs, and exit.'
 )
 
+# `define_optional` defines flags of the command that calls it.
+flags.disclaim_key_flags()
+
 # How to write a value of each type, for error messages.
 _TYPES = {
   bool: 'true or false',
@@ -23,6 +26,33 @@ _TYPES = {
   float: 'a number',
   tuple: 'a tuple, such as "(224, 224)"',
 }
+
+
+# The value of a flag of `define_optional` that is given without a value.
+BARE = ''
+
+
+def define_optional(name: str, help_string: str) -> flags.FlagHolder:
+  """Defines a flag whose value may be left out: `--NAME` or `--NAME=TEXT`.
+
+  Its value is None without the flag, and BARE without a value.
+  """
+  return flags.DEFINE(_Optional(), name, None, help_string, boolean=True)
+
+
+class _Optional(flags.ArgumentParser):
+  """absl takes the word after a flag as its value unless it is boolean."""
+
+  def parse(self, argument):
+    # absl passes these two for `--NAME` and `--noNAME`.
+    return {'true': BARE, 'false': None}.get(argument, argument)
+
+
+def require(*names: str) -> None:
+  """Ends the command with an error if a flag is not set."""
+  for name in names:
+    if flags.FLAGS[name].value is None:
+      sys.exit(f'error: --{name} is missing: {flags.FLAGS[name].help}')
 
 
 def run(
@@ -54,9 +84,7 @@ def run(
       sys.exit(f'error: {words} belong to no flag (see --help).')
     if arguments and not words and not optional:
       sys.exit(f'error: missing: {arguments} (see --help).')
-    for name in required:
-      if flags.FLAGS[name].value is None:
-        sys.exit(f'error: --{name} is missing: {flags.FLAGS[name].help}')
+    require(*required)
     logs.set_up_console()
     try:
       main(words) if arguments else main()
