@@ -66,7 +66,7 @@ EXTRAS = {
   'cuda': ['jax[cuda13]>=0.10'],
   # Plots of results.
   'plot': ['matplotlib>=3.10'],
-  # Tables of predictions, one row per image.
+  # Tables of predictions and features, one row per image.
   'parquet': ['pyarrow>=18.1'],
   # Sweeps on a Slurm cluster.
   'slurm': ['submitit>=1.5'],

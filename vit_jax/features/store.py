@@ -1,0 +1,227 @@
+"""Folders of features: shards with the same columns, and `_metadata.json`.
+
+A shard's columns are
+
+  index     int64 [N], the images' places in the data, from 0.
+  name      the images' names: paths, or such as `train/17`.
+  label     int32 [N]; int32 [N, M], padded with -1, if images have several; or
+            absent.
+  features  float32 or float16 [N, D].
+
+A `.parquet` or `.npz` file holds all columns of a shard. `.npy` files hold one
+each, as `features-00000-of-00010.npy`, `name-00000-of-00010.npy` and so on. A
+file appears under its name only when it is complete.
+
+pyarrow is an optional extra and slow to import, so only functions that need it
+import it.
+"""
+
+import contextlib
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from vit_jax.evaluators.predictions import check_pyarrow
+from vit_jax.workdir import files
+
+FORMATS = ('parquet', 'npz', 'npy')
+# Programs that read a folder of Parquet ignore names that begin with `_`.
+METADATA = '_metadata.json'
+_KIND = 'features of vit_jax'
+
+Columns = Mapping[str, np.ndarray]
+
+
+def shard_path(
+  folder: epath.Path, shard: int, shards: int, suffix: str
+) -> epath.Path:
+  """Returns the path of the shard with this number, from 0."""
+  return folder / f'features-{shard:05d}-of-{shards:05d}.{suffix}'
+
+
+def _column_path(path: epath.Path, column: str) -> epath.Path:
+  """Returns the file that holds a column of the shard at `path`."""
+  if path.suffix != '.npy':
+    return path
+  return path.with_name(column + path.name.removeprefix('features'))
+
+
+def write(path: epath.Path, columns: Columns) -> None:
+  """Writes a shard; see the docstring of the module for its columns."""
+  if path.suffix == '.npy':
+    # The features come last: the shard is complete if they are there.
+    for column in sorted(columns, key='features'.__eq__):
+      with _replaced(_column_path(path, column)) as file:
+        np.save(file, columns[column], allow_pickle=False)
+  elif path.suffix == '.npz':
+    with _replaced(path) as file:
+      np.savez(file, allow_pickle=False, **columns)
+  else:
+    from pyarrow import parquet
+
+    with _replaced(path) as file:
+      parquet.write_table(_table(columns), file)
+
+
+@contextlib.contextmanager
+def _replaced(path: epath.Path) -> Iterator[Any]:
+  with files.atomic(path) as temporary, temporary.open('wb') as file:
+    yield file
+
+
+def _table(columns: Columns):
+  import pyarrow as pa
+
+  features = columns['features']
+  table = {
+    'index': pa.array(columns['index'], pa.int64()),
+    'name': pa.array(columns['name'].tolist(), pa.string()),
+  }
+  if 'label' in columns:
+    label = columns['label']
+    table['label'] = (
+      pa.array(label, pa.int32())
+      if label.ndim == 1
+      else (pa.array([row[row >= 0] for row in label], pa.list_(pa.int32())))
+    )
+  table['features'] = pa.FixedSizeListArray.from_arrays(
+    pa.array(features.ravel()), features.shape[1]
+  )
+  return pa.table(table)
+
+
+def read(path: epath.Path, column: str) -> np.ndarray:
+  """Reads one column of a shard.
+
+  Raises:
+    ValueError: the shard is damaged, or has no such column.
+  """
+  file = _column_path(path, column)
+  files.check_regular(file)
+  try:
+    with file.open('rb') as opened:
+      if path.suffix == '.npy':
+        return np.load(opened, allow_pickle=False)
+      if path.suffix == '.npz':
+        with np.load(opened, allow_pickle=False) as columns:
+          return columns[column]
+      return _from_parquet(opened, column)
+  # NumPy raises EOFError for an empty file.
+  except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+    raise ValueError(
+      f'{file} is damaged or has no column {column!r} ({error}): delete it, and'
+      ' start the command that wrote it again.'
+    ) from error
+
+
+def _from_parquet(file, column: str) -> np.ndarray:
+  import pyarrow as pa
+  from pyarrow import parquet
+
+  found = parquet.read_table(file, columns=[column])[column].combine_chunks()
+  if pa.types.is_fixed_size_list(found.type):
+    return found.flatten().to_numpy().reshape(-1, found.type.list_size)
+  if pa.types.is_list(found.type):
+    rows = found.to_pylist()
+    padded = np.full((len(rows), max(map(len, rows), default=1)), -1, np.int32)
+    for place, row in zip(padded, rows, strict=True):
+      place[: len(row)] = row
+    return padded
+  return found.to_numpy(zero_copy_only=False)
+
+
+def write_metadata(folder: epath.Path, facts: Mapping[str, Any]) -> None:
+  text = json.dumps({'kind': _KIND, **facts}, indent=2) + '\n'
+  with files.atomic(folder / METADATA) as temporary:
+    temporary.write_text(text)
+
+
+def read_metadata(folder: epath.Path) -> dict[str, Any] | None:
+  """Returns the facts of a folder, or None if there are none.
+
+  Raises:
+    ValueError: the file is damaged or of another kind.
+  """
+  path = folder / METADATA
+  if not path.exists():
+    return None
+  facts = files.read_object(
+    path, 'delete the folder, and compute the features again'
+  )
+  if facts.pop('kind', None) != _KIND:
+    raise ValueError(f'{path} was not written by vit_jax.features.')
+  return facts
+
+
+class Stored(Sequence[np.ndarray]):
+  """A finished folder of features; its items are the features of each shard.
+
+  Only the item that is asked for is read, so memory holds one shard at a time.
+
+  Attributes:
+    folder: its path.
+    facts: its metadata.
+  """
+
+  def __init__(self, folder: epath.PathLike):
+    """Reads the metadata.
+
+    Raises:
+      ValueError: there are no features, or they are not complete.
+    """
+    self.folder = files.absolute(folder)
+    facts = read_metadata(self.folder)
+    if facts is None:
+      raise ValueError(
+        f'{self.folder} holds no features: it has no {METADATA}. Make them with'
+        ' python -m vit_jax.features.'
+      )
+    if 'rows' not in facts:
+      raise ValueError(
+        f'{self.folder} is incomplete: start the command that wrote it again.'
+      )
+    self.facts = facts
+    if facts['format'] == 'parquet':
+      check_pyarrow(str(self.folder))
+
+  def __len__(self) -> int:
+    return self.facts['shards']
+
+  def __getitem__(self, shard: int) -> np.ndarray:
+    """Returns the features of a shard, float32 [N, D]."""
+    if not 0 <= shard < len(self):
+      raise IndexError(shard)
+    return read(self._path(shard), 'features').astype(np.float32)
+
+  def _path(self, shard: int) -> epath.Path:
+    return shard_path(self.folder, shard, len(self), self.facts['format'])
+
+  def column(self, name: str) -> np.ndarray:
+    """Returns a column of all shards, such as 'label' or 'name'."""
+    return np.concatenate([read(self._path(i), name) for i in range(len(self))])
+
+  def labels(self) -> np.ndarray:
+    """Returns the labels, int32 [rows].
+
+    Raises:
+      ValueError: the images have none, or several each.
+    """
+    if self.facts['labels'] != 'one':
+      raise ValueError(
+        f'The images of {self.folder} have {self.facts["labels"]} labels, but'
+        ' exactly one is needed: compute features of a --data with classes.'
+      )
+    return self.column('label')
+
+  def check_comparable(self, other: 'Stored') -> None:
+    """Raises ValueError if features were not computed in the same way."""
+    for key in ('weights', 'layer', 'image_size', 'preprocess'):
+      if self.facts[key] != other.facts[key]:
+        raise ValueError(
+          f'{self.folder} has {key}={self.facts[key]!r}, but {other.folder} has'
+          f' {key}={other.facts[key]!r}: their features cannot be compared.'
+        )
