@@ -10,7 +10,7 @@ import pytest
 
 from vit_jax import compare
 from vit_jax.compare import __main__ as command
-from vit_jax.compare import plots
+from vit_jax.compare import plots, table
 
 
 def _run(folder, *, peak, seed, rows, done=True):
@@ -110,17 +110,50 @@ def test_names_of_runs(folder):
 
 def test_the_table_shows_how_the_runs_differ(folder):
   runs = compare.load_runs(folder)
-  table = command.table(runs, command.choose(runs, []))
-  assert table.values.tolist() == [
-    ['a/first', 'True', '20', '0', '0.1', '0.5'],
-    ['a/second', 'False', '10', '1', '1', '-'],
+  shown = table.render(runs, table.choose(runs, []), 80)
+  assert shown.splitlines() == [
+    '2 runs in a/. The same in all: image_size=(8, 8)',
+    '           test/        schedule.',
+    'run     accuracy  step       peak  seed',
+    'first     0.5000    20        0.1     0',
+    'second         -  10/?          1     1',
   ]
-  assert table.columns.tolist() == [
-    *('run', 'finished', 'step', 'seed', 'schedule.peak', 'test/accuracy'),
-  ]
-  assert command.choose(runs, ['train/loss']) == ['train/loss']
+  assert table.choose(runs, ['train/loss']) == ['train/loss']
   with pytest.raises(ValueError, match=r"'test/acc'\]; choose .*'hours'"):
-    command.choose(runs, ['test/acc'])
+    table.choose(runs, ['test/acc'])
+
+
+def test_the_table_fits_the_terminal(tmp_path):
+  for number in range(3):
+    config = {
+      'model': {'name': 'ViT-B/16'},
+      'total_steps': 500,
+      'seed': number,
+      'init': {'checkpoint': f'/data/{"weights" * 9}/{number}/{"x" * 30}'},
+      'zeta': {f'key_{i}': 10 * number for i in range(20)},
+    }
+    run = tmp_path / f'group/{"long_name" * 9}_{number}'
+    _run(run, peak=0, seed=0, rows=[{'step': 9, 'test/accuracy': 0.1 * number}])
+    (run / 'config.json').write_text(json.dumps(config))
+  runs = compare.load_runs(tmp_path)
+  for width in (80, 120):
+    lines = table.render(runs, ['test/accuracy'], width).splitlines()
+    first, run, note = lines[0], lines[5], ' '.join(lines[6:])
+    assert max(map(len, lines)) <= width
+    assert (
+      first
+      == (
+        '3 runs in group/, all finished. The same in all: model.name=ViT-B/16,'
+        ' total_steps=500'[: len(first)]
+      )
+    )
+    # The metric stands right behind the name, whose end tells the runs apart.
+    name, accuracy, step, seed, weights, *_ = run.split()
+    assert name.endswith('_2')
+    assert '..' in name
+    assert (accuracy, step, seed, weights) == ('0.2000', '9', '2', '..s/2/x..')
+    assert note.startswith('No room for keys that differ, too: zeta.key_')
+    assert note.endswith(' zeta.key_19. --csv=FILE writes all.')
 
 
 @pytest.mark.parametrize('x', ['step', 'device_hours', 'schedule.peak'])
@@ -189,8 +222,8 @@ def test_the_command(folder, tmp_path):
     text=True,
     check=True,
   )
-  assert done.stdout.splitlines()[1].split() == [
-    *('a/first', 'True', '20', '0', '0.1', '0.5'),
+  assert done.stdout.splitlines()[3].split() == [
+    *('first', '0.5000', '20', '0.1', '0'),
   ]
   header = (tmp_path / 'runs.csv').read_text().splitlines()[0]
   assert header.startswith('run,finished,config.seed,')

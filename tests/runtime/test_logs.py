@@ -1,6 +1,6 @@
-"""Guards: the console shows libraries' errors in one line, without traceback.
+"""Guards: the console and train.log show what matters of libraries' records.
 
-The traceback is in train.log.
+The console shows an error in one line; its traceback is in train.log.
 """
 
 import logging as python_logging
@@ -26,7 +26,10 @@ with logs.log_file(sys.argv[1]):
       logging.makeLogRecord(dict(
         levelname='ERROR', levelno=logging.ERROR, msg='A save failed.',
         pathname='/lib/orbax/checkpoint/a.py', exc_info=sys.exc_info())))
+  library.setLevel(logging.INFO)
   library.info('By the way.')
+  library.warning('Take care.')
+  exec(compile("absl_logging.info('Our line.')", logs.__file__, 'exec'))
 
 
 class Dies:
@@ -61,6 +64,10 @@ def test_tracebacks_of_libraries_are_logged_as_one_line(tmp_path):
   log = (tmp_path / 'train.log').read_text()
   assert 'A save failed.\nTraceback' in log
   assert 'OSError: reason' in log
+  # Information is only ours.
+  assert log.endswith(' INFO Our line.\n')
+  assert ' WARNING Take care.\n' in log
+  assert 'By the way.' not in log + result.stderr
 
 
 def test_tracebacks_of_this_package_are_kept():

@@ -40,12 +40,16 @@ class _Formatter(_Printable):
 
 def _own_or_warning(record: python_logging.LogRecord) -> bool:
   """Returns False for information that libraries log through absl."""
-  if _is_own(record):
-    return True
-  # An error of a save is raised, so the log need not repeat it.
-  if record.name == 'asyncio' or '/orbax/' in record.pathname:
+  return _is_own(record) or record.levelno >= python_logging.WARNING
+
+
+def _for_console(record: python_logging.LogRecord) -> bool:
+  """Returns False also for libraries' errors of a save, which are raised."""
+  if not _is_own(record) and (
+    record.name == 'asyncio' or '/orbax/' in record.pathname
+  ):
     return record.levelno == python_logging.WARNING
-  return record.levelno >= python_logging.WARNING
+  return _own_or_warning(record)
 
 
 def _is_own(record: python_logging.LogRecord) -> bool:
@@ -67,7 +71,7 @@ def set_up_console() -> None:
   logging.use_absl_handler()
   handler = logging.get_absl_handler()
   handler.setFormatter(_Formatter('%(asctime)s %(message)s', '%H:%M:%S'))
-  handler.addFilter(_own_or_warning)
+  handler.addFilter(_for_console)
   logging.set_stderrthreshold('info')
 
 
@@ -95,10 +99,10 @@ class _File(python_logging.FileHandler):
 
 @contextlib.contextmanager
 def log_file(workdir: epath.PathLike):
-  """While open, appends everything that is logged to `WORKDIR/train.log`.
+  """While open, appends what is logged to `WORKDIR/train.log`.
 
-  Logs an exception with its traceback, which the console may not show. Does
-  nothing in an object store, which can't append.
+  Of libraries, only warnings and errors count. Tracebacks are kept, which the
+  console may not show. Does nothing in an object store, which can't append.
   """
   path = os.fspath(workdir)
   if '://' in path:
@@ -106,6 +110,7 @@ def log_file(workdir: epath.PathLike):
     return
   handler = _File(os.path.join(path, 'train.log'))
   handler.setFormatter(_Printable('%(asctime)s %(levelname)s %(message)s'))
+  handler.addFilter(_own_or_warning)
   logger = logging.get_absl_logger()
   logger.addHandler(handler)
   try:
@@ -113,7 +118,12 @@ def log_file(workdir: epath.PathLike):
   except Exception:
     handler.handle(
       python_logging.makeLogRecord(
-        dict(levelname='ERROR', msg='Failed:', exc_info=sys.exc_info())
+        dict(
+          levelname='ERROR',
+          levelno=python_logging.ERROR,
+          msg='Failed:',
+          exc_info=sys.exc_info(),
+        )
       )
     )
     raise
