@@ -41,6 +41,7 @@ REQUIRED = [
 EXTRAS = {
   # Needed by the default test run.
   'test': [
+    'flatbuffers>=24.3.25',
     'furo>=2024.8.6',
     'gcp-storage-emulator>=2026.7.19',  # A fake bucket; needs `gcs`.
     'matplotlib>=3.10',
@@ -66,6 +67,8 @@ EXTRAS = {
   'cuda': ['jax[cuda13]>=0.10'],
   # Plots of results.
   'plot': ['matplotlib>=3.10'],
+  # Programs that need only JAX (vit_jax.export).
+  'export': ['flatbuffers>=24.3.25'],
   # Tables of predictions and features, one row per image.
   'parquet': ['pyarrow>=18.1'],
   # Sweeps on a Slurm cluster.

@@ -75,6 +75,10 @@ TEXTS = Kind(
   'a list of texts', lambda v: isinstance(v, list) and all(map(_is_text, v))
 )
 OBJECT = Kind('an object', lambda v: isinstance(v, dict))
+LIST_OF_OBJECTS = Kind(
+  'a list of objects',
+  lambda v: isinstance(v, list) and all(isinstance(one, dict) for one in v),
+)
 OBJECT_OF_OBJECTS = Kind(
   'an object of objects',
   lambda v: (

@@ -330,7 +330,7 @@ def feature_grid(
   Raises:
     ValueError: the image has no pixels.
   """
-  if min(image_size) < 1:
+  if any(side < 1 for side in image_size):
     raise ValueError(
       f'image size {image_size[0]}x{image_size[1]} px has no pixels, expected '
       'at least 1x1 px: check the crop or the resize.'

@@ -215,7 +215,7 @@ class ViT(nn.Module):
       )
     if self.pooling == 'token':
       cls = self.param('cls', nn.initializers.zeros, (1, 1, self.width))
-      cls = jnp.broadcast_to(cls, (len(images), 1, self.width))
+      cls = jnp.broadcast_to(cls, (images.shape[0], 1, self.width))
       x = jnp.concatenate([cls.astype(x.dtype), x], axis=1)  # [B, L, D]
     out = features | Encoder(
       depth=self.depth,

@@ -6,6 +6,7 @@ they do anything else.
 
 import functools
 import importlib.metadata
+import importlib.util
 import json
 import platform
 import re
@@ -84,6 +85,21 @@ def _origin(text: str) -> str:
   # Removes a user name or token.
   url = re.sub(r'//[^/@]*@', '//', url)
   return url + f'@{commit}' * bool(commit) + ' (editable)' * bool(editable)
+
+
+def require(*packages: str, extra: str) -> None:
+  """Raises ValueError, with the command to type, if a package is missing.
+
+  Args:
+    *packages: the names by which they are imported.
+    extra: the extra of setup.py that installs them.
+  """
+  missing = [name for name in packages if not importlib.util.find_spec(name)]
+  if missing:
+    raise ValueError(
+      f'This needs {" and ".join(missing)}, which is not installed. Run'
+      f' pip install "vit-paper-jax[{extra}]".'
+    )
 
 
 def parse(text: str) -> dict[str, str]:

@@ -1,0 +1,165 @@
+"""Exports a model: `python -m vit_jax.export --checkpoint=PATH --to=DIR`.
+
+  --checkpoint=runs/birds --to=birds          a program that needs only JAX
+  --checkpoint=runs/birds --to=birds --dtype=bfloat16
+                                              the same, for speed on GPU and TPU
+  --checkpoint=augreg+imagenet2012/B_16 --to=b16 --image_size=384
+                                              at another resolution
+  --checkpoint=runs/birds --to=birds --check_only --images=photos
+                                              compares what DIR holds, again
+
+--checkpoint is a run's directory or one of its checkpoints, a .npz file, a
+Hugging Face folder, or a name from vit_jax/interop/catalog.py. DIR gets a file
+or folder for each form, and model.json, which says how images are prepared,
+what the classes are, and the SHA-256 of every file:
+
+  stablehlo    model.stablehlo: for JAX on CPUs, NVIDIA GPUs and TPUs alike
+
+At the end, every form classifies the same images, and a table shows how much
+its logits differ from the checkpoint's. Exit code 1 if one differs too much.
+"""
+
+from absl import flags
+from etils import epath
+
+from vit_jax import interop
+from vit_jax.export import description, forms, parity
+from vit_jax.export.program import DTYPES, Program
+from vit_jax.inspect import subject
+from vit_jax.interop import json_files, weight_files
+from vit_jax.runtime import command_line, printable
+
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint', None, 'Weights of a trained model: a path, or a released name.'
+)
+_TO = flags.DEFINE_string('to', None, 'Directory to write.')
+_FORMS = flags.DEFINE_list(
+  'forms', 'stablehlo', f'What to write: {", ".join(forms.FORMS)}.'
+)
+_DTYPE = flags.DEFINE_enum(
+  'dtype',
+  'float32',
+  DTYPES,
+  'The compute dtype. Forms that only hold weights keep them in float32.',
+)
+_IMAGE_SIZE = flags.DEFINE_string(
+  'image_size',
+  None,
+  "Image size in pixels, as 384 or HEIGHTxWIDTH; by default the checkpoint's."
+  ' Position embeddings are resized to it.',
+)
+_PREPROCESS = flags.DEFINE_string(
+  'preprocess',
+  None,
+  'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
+  " checkpoint's evaluation, or resize if it names none.",
+)
+_CHECK_ONLY = flags.DEFINE_bool(
+  'check_only', False, 'Write nothing, and compare what --to holds.'
+)
+_IMAGES = flags.DEFINE_list(
+  'images', [], 'Image files or folders to compare on; by default random ones.'
+)
+_COUNT = flags.DEFINE_integer(
+  'check_images', 32, 'How many images to compare on, at most.', lower_bound=1
+)
+_OVERWRITE = flags.DEFINE_bool(
+  'overwrite', False, 'Replace an earlier export in --to.'
+)
+_MAX_INFLATION = flags.DEFINE_float(
+  'max_inflation',
+  interop.MAX_INFLATION,
+  'How many times larger than the .npz file its unpacked arrays may be.',
+  lower_bound=1,
+)
+
+
+def main() -> None:
+  to = weight_files.absolute(_TO.value)
+  written = description.read(to) if _CHECK_ONLY.value else None
+  if written is None:
+    check_target(to, _OVERWRITE.value)
+    chosen = forms.choose(_FORMS.value)
+  else:
+    chosen = forms.choose(list(written['forms']))
+  program = Program(
+    subject.load(
+      _CHECKPOINT.value,
+      image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value)
+      or (tuple(written['image_size']) if written else None),
+      preprocess=_PREPROCESS.value,
+      max_inflation=_MAX_INFLATION.value,
+    ),
+    dtype=written['dtype'] if written else _DTYPE.value,
+  )
+  for form in chosen.values():
+    form.check(program)
+  pixels = parity.images(program, _COUNT.value, tuple(_IMAGES.value))
+  if written is None:
+    write(program, to, chosen)
+  rows = parity.compare(program, to, chosen, pixels)
+  kind = 'images' if _IMAGES.value else 'random images'
+  print(f'The largest difference of a logit on {len(pixels)} {kind}:')
+  print(parity.table(rows))
+  judge(rows, program, to)
+
+
+def judge(rows: list[parity.Row], program: Program, to: epath.Path) -> None:
+  """Raises ValueError if a form differs too much."""
+  if failed := [row.form for row in rows if not row.passed]:
+    raise ValueError(
+      f'{", ".join(failed)} in {to} does not give the logits of'
+      f' {program.subject.origin}. Do not use it.'
+    )
+
+
+def check_target(to: epath.Path, overwrite: bool) -> None:
+  """Raises ValueError if something else is there already."""
+  if not to.exists() or (to.is_dir() and not any(to.iterdir())):
+    return
+  if not (to / description.FILE).exists():
+    raise ValueError(
+      f'{to} exists and is no export: it has no {description.FILE}. Choose'
+      ' another --to.'
+    )
+  if not overwrite:
+    raise ValueError(f'{to} holds an export; --overwrite replaces it.')
+
+
+def write(
+  program: Program, to: epath.Path, chosen: dict[str, forms.Form]
+) -> None:
+  """Writes forms of a program, and their description as the last file.
+
+  Args:
+    program: the model.
+    to: the directory; created if it does not exist. Its earlier export is
+      removed.
+    chosen: the forms, by name.
+  """
+  to.mkdir(parents=True, exist_ok=True)
+  (to / description.FILE).unlink(missing_ok=True)
+  content = description.describe(program) | {'forms': {}, 'files': []}
+  for form in forms.FORMS.values():
+    _remove(to / form.path)
+  for name, form in chosen.items():
+    content['forms'][name] = form.write(program, to)
+    content['files'] += description.files(to, name, form.path)
+  json_files.write(to / description.FILE, content)
+  print(
+    printable.text(
+      f'Wrote {to} ({", ".join(chosen)}): {program.subject.name} of'
+      f' {program.subject.origin}.'
+    )
+  )
+
+
+def _remove(path: epath.Path) -> None:
+  if path.is_dir():
+    path.rmtree()
+  else:
+    path.unlink(missing_ok=True)
+
+
+if __name__ == '__main__':
+  command_line.run(main, required=('checkpoint', 'to'))

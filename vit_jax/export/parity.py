@@ -1,0 +1,118 @@
+"""Compares the logits of all exported forms with the checkpoint's.
+
+Axes: B images, K classes.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import jax
+import numpy as np
+from etils import epath
+
+from vit_jax.export import forms as forms_lib
+from vit_jax.export.program import Program
+from vit_jax.inspect import subject
+
+_BATCH = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """How one form compares.
+
+  Attributes:
+    form: its name.
+    difference: the largest difference of a logit from the checkpoint's.
+    others: the largest difference from any other form.
+    allowed: the largest difference that is accepted.
+  """
+
+  form: str
+  difference: float
+  others: float
+  allowed: float
+
+  @property
+  def passed(self) -> bool:
+    return self.difference <= self.allowed  # Not for NaN.
+
+
+def images(
+  program: Program, count: int, paths: tuple[str, ...] = ()
+) -> np.ndarray:
+  """Returns images to compare on, uint8 [B, height, width, channels].
+
+  Args:
+    program: gives the size of the images, and prepares those of a folder.
+    count: how many at most.
+    paths: image files, or folders of them; if there are none, the images are
+      random pixels.
+  """
+  size = program.subject.image_size
+  rng = np.random.default_rng(0)
+  if not paths:
+    shape = (count, *size, program.channels)
+    return rng.integers(0, 256, shape, np.uint8)
+  found = subject.find_images(paths)[:count]
+  return np.stack(
+    [program.subject.preprocess(epath.Path(p).read_bytes(), rng) for p in found]
+  )
+
+
+def compare(
+  program: Program,
+  folder: epath.Path,
+  forms: Mapping[str, forms_lib.Form],
+  pixels: np.ndarray,
+) -> list[Row]:
+  """Runs each form on the same images.
+
+  Args:
+    program: the checkpoint.
+    folder: where the forms were written.
+    forms: the forms to compare, by name.
+    pixels: uint8 [B, height, width, channels].
+  """
+  apply = jax.jit(program.apply)
+  expected = np.concatenate(
+    [apply(program.subject.params, part) for part in _batches(pixels)]
+  )
+  found = {
+    name: np.concatenate(
+      [form.logits(folder, part) for part in _batches(pixels)]
+    )
+    for name, form in forms.items()
+  }
+  scale = max(1.0, float(np.abs(expected).max()))
+  return [
+    Row(
+      name,
+      _difference(logits, expected),
+      max(_difference(logits, other) for other in found.values()),
+      forms[name].tolerance * scale,
+    )
+    for name, logits in found.items()
+  ]
+
+
+def _batches(pixels: np.ndarray) -> Iterator[np.ndarray]:
+  for start in range(0, len(pixels), _BATCH):
+    yield pixels[start : start + _BATCH]
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> float:
+  return float(np.abs(one - other).max())
+
+
+def table(rows: list[Row]) -> str:
+  """Returns the comparison as text."""
+  lines = [
+    f'{"form":<12} {"from checkpoint":>16} {"from others":>12} {"allowed":>9}',
+  ]
+  for row in rows:
+    lines.append(
+      f'{row.form:<12} {row.difference:>16.1e} {row.others:>12.1e}'
+      f' {row.allowed:>9.1e}  {"ok" if row.passed else "DIFFERS"}'
+    )
+  return '\n'.join(lines)

@@ -1,0 +1,84 @@
+"""The exported program: from the pixels of images to logits.
+
+Axes: B images, K classes.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vit_jax.inspect.subject import Subject
+from vit_jax.interop import inference
+from vit_jax.models import bit
+from vit_jax.models.images import normalize
+
+DTYPES = ('float32', 'bfloat16')
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # Its identity is its hash.
+class Program:
+  """A model with its weights, as a function of images alone.
+
+  Attributes:
+    subject: the model, its weights, and how its images are prepared.
+    dtype: the compute dtype, one of DTYPES.
+  """
+
+  subject: Subject
+  dtype: str = 'float32'
+
+  def __post_init__(self):
+    if self.dtype not in DTYPES:
+      raise ValueError(
+        f'dtype={self.dtype!r} is unknown; choose from {list(DTYPES)}.'
+      )
+    if not self.subject.has_head:
+      raise ValueError(
+        f'{self.subject.origin} has no head, so it predicts no classes: only'
+        ' models with a head are exported. Fine-tuning gives it one.'
+      )
+
+  @property
+  def module(self) -> nn.Module:
+    """The model with the attention that runs on every platform."""
+    model = self.subject.model
+    options = {
+      'dtype': jnp.dtype(self.dtype),
+      'attention_implementation': 'plain',
+    }
+    return model.clone(
+      **{k: v for k, v in options.items() if hasattr(model, k)}
+    )
+
+  @property
+  def channels(self) -> int:
+    return inference.channels(inference.flatten(self.subject.params))
+
+  @property
+  def takes_any_size(self) -> bool:
+    """Whether images may have any height and width.
+
+    A ResNet takes all sizes. Position embeddings are made for one.
+    """
+    return isinstance(self.subject.model, bit.BiT)
+
+  @property
+  def input_shape(self) -> tuple[int | str, ...]:
+    """The shape of the images; a letter stands for any size."""
+    size = ('h', 'w') if self.takes_any_size else self.subject.image_size
+    return ('b', *size, self.channels)
+
+  def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps uint8 [B, height, width, channels] to logits, float32 [B, K]."""
+    return self.apply(self.subject.params, images)
+
+  def apply(self, params: Any, images: jax.Array) -> jax.Array:
+    """Does the same with the weights as an argument."""
+    # By default, TPUs and GPUs would multiply float32 numbers with fewer bits.
+    exact = 'highest' if self.dtype == 'float32' else None
+    with jax.default_matmul_precision(exact):
+      variables = {'params': params}
+      return self.module.apply(variables, normalize(images), train=False)[0]

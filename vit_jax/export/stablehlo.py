@@ -1,0 +1,54 @@
+"""A program in JAX's stable format, for CPUs, NVIDIA GPUs and TPUs at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from jax import export
+
+from vit_jax.export.program import Program
+from vit_jax.runtime import installed
+
+FILE = 'model.stablehlo'
+PLATFORMS = ('cpu', 'cuda', 'tpu')
+# The file is a FlatBuffer, whose offsets have 31 bits.
+_LARGEST = 2**31 - 2**24
+
+
+def check(program: Program) -> None:
+  """Raises ValueError if the program cannot be written."""
+  installed.require('flatbuffers', extra='export')
+  size = sum(x.nbytes for x in jax.tree.leaves(program.subject.params))
+  if size > _LARGEST:
+    raise ValueError(
+      f'{program.subject.name} has {size / 2**30:.1f} GiB of weights, and a'
+      ' StableHLO file holds less than 2 GiB. Export other forms, such as'
+      ' --forms=savedmodel,huggingface.'
+    )
+
+
+def write(program: Program, folder: epath.Path) -> dict[str, int | list[str]]:
+  """Writes the program, its weights inside.
+
+  Returns:
+    What a reader must know: the version of the calling convention, and the
+    platforms.
+  """
+  dimensions = ','.join(map(str, program.input_shape))
+  # Smaller images have no pixels left for some layers.
+  limits = ['h >= 1', 'w >= 1'] if program.takes_any_size else []
+  images = jax.ShapeDtypeStruct(
+    export.symbolic_shape(dimensions, constraints=limits), jnp.uint8
+  )
+  exported = export.export(jax.jit(program), platforms=PLATFORMS)(images)
+  (folder / FILE).write_bytes(exported.serialize())
+  return {
+    'calling_convention_version': exported.calling_convention_version,
+    'platforms': list(exported.platforms),
+  }
+
+
+def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
+  """Returns the logits of uint8 images, float32 [B, K]."""
+  data = (folder / FILE).read_bytes()
+  return np.asarray(export.deserialize(bytearray(data)).call(images))
