@@ -21,6 +21,11 @@ train, which is held out.
 choose a learning rate (--config.schedule.peak=0.01) from 0.001, 0.003, 0.01 and
 0.03, or for ImageNet from 0.003, 0.01, 0.03 and 0.06.
 
+`tune=head` trains the head alone (a linear probe), at 224 px. `tune=lora`
+trains the head and low-rank additions of rank 8 to the attention kernels. Both
+use Adam with rate 0.001: Table 4's rates are for training everything. The
+features of a ResNet can be probed, but LoRA is for Transformers.
+
 `real=true` also reports the ImageNet model on ImageNet-ReaL, as `real/accuracy`
 after the last step (Tables 2, 5 and 6). It needs tfds:imagenet2012_real.
 
@@ -59,6 +64,8 @@ PREPROCESSING = {
 }
 SETUPS = ('table4', 'bit')
 PARTS = ('all', 'selection')
+# What trains.
+TUNED = ('all', 'head', 'lora')
 # ImageNet-ReaL (Beyer et al., 2020): the validation images with new labels. Any
 # label of an image counts as right; images without labels do not count.
 REAL = dict(
@@ -71,6 +78,7 @@ REAL = dict(
 USAGE = (
   'Usage: configs/finetune.py:MODEL,DATASET[,resolution=384]'
   '[,train=all|selection][,eval=SPLIT][,setup=table4|bit]'
+  '[,tune=all|head|lora]'
   '[,preprocess=inception|crop|crop_small][,real=false|true], with DATASET one'
   ' of imagenet2012, cifar10, cifar100, pets, flowers, or a data spec such as'
   ' folder:/path; real=true is for imagenet2012 with train=all.'
@@ -139,7 +147,7 @@ def get_config(argument=None):
     positional=('model', 'dataset'),
     options={
       **{'resolution': int, 'train': str, 'setup': str},
-      **{'preprocess': str, 'real': str, 'eval': str},
+      **{'preprocess': str, 'real': str, 'eval': str, 'tune': str},
     },
     usage=USAGE,
   )
@@ -162,7 +170,15 @@ def get_config(argument=None):
       f' train=all, not on {args["dataset"]} with train={part}; leave it out.'
       f' {USAGE}'
     )
-  resolution = args.get('resolution', row.resolution(setup))
+  tune = _choice(args, 'tune', TUNED)
+  if tune != 'all' and setup != 'table4':
+    raise ValueError(
+      f'tune={tune} has an optimizer and rate of its own: leave out'
+      f' setup={setup}. {USAGE}'
+    )
+  # A frozen backbone cannot get used to another resolution.
+  usual = 224 if tune == 'head' else row.resolution(setup)
+  resolution = args.get('resolution', usual)
 
   config = base(args['model'], resolution, row.steps)
   name = config.model.name
@@ -174,6 +190,8 @@ def get_config(argument=None):
     config.schedule = config_lib.schedule(
       'cosine', peak=row.peak, warmup_steps=row.warmup_steps
     )
+  if tune != 'all':
+    _train_less(config, tune)
   if args['dataset'] == 'imagenet2012' and resolution > 384:
     # The start of averaging is not known. From step 0 on, the first weights,
     # with a head of zeros, would make up 13% of the average of 20,000 steps.
@@ -270,6 +288,19 @@ def _set_bit(config, row):
   )
   if row.mixup:
     config.mixup_alpha = 0.1
+
+
+def _train_less(config, tune):
+  """Trains the head alone, or the head and low-rank additions."""
+  config.optimizer = config_lib.adam(clip_norm=1.0)
+  config.schedule.peak = 1e-3
+  if tune == 'lora':
+    config.lora.rank = 8
+    config.lora.targets = ('query', 'key', 'value', 'out')
+    return
+  config.tuning.train = 'head'
+  if config.model.dropout_rate:
+    config.model.dropout_rate = 0.0
 
 
 def _choice(args, option, choices):

@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -444,6 +445,38 @@ def test_work_independent_of_the_batch_is_not_counted_per_image():
     0,
     4,
   )
+
+
+def test_the_backward_pass_of_a_part_that_trains():
+  sizes = dict(width=16, depth=3, heads=2, mlp_dim=32)
+  model = models.build('ViT-Ti/8', num_classes=5, **sizes)
+  whole = accounting.account(model, 32)
+  assert whole.backward_macs == 2 * whole.macs
+
+  def account(pattern, model=model):
+    return accounting.account(
+      model, 32, trained=lambda name: bool(re.fullmatch(pattern, name))
+    )
+
+  head = account('head/.*')
+  assert head.macs == whole.macs
+  # The gradient of the head's kernel needs only the head's input.
+  assert head.backward_macs == 16 * 5
+  assert head.activation_bytes == 16 * 4
+  # L tokens; a block's kernels, and its two products of attention.
+  L, D = 17, 16
+  kernels, products = L * D * (4 * D + 2 * 32), 2 * L * L * D
+  trained = 'head/.*|Transformer/encoderblock_2/(Multi|Mlp|LayerNorm_1).*'
+  last = account(trained)
+  # All gradients but those of the input of query, key and value.
+  expected = 2 * (kernels + products + D * 5) - 3 * L * D * D
+  assert last.backward_macs == expected
+  # What is recomputed does not count.
+  remat = model.clone(remat='full')
+  again = account(trained, remat)
+  assert again.backward_macs == expected
+  assert again.activation_bytes < last.activation_bytes
+  assert last.activation_bytes < whole.activation_bytes / 2
 
 
 @pytest.mark.parametrize(

@@ -588,6 +588,27 @@ def test_bit_setup_has_the_settings_of_bit(dataset):
   assert finetune.get_config(f'BiT-R50x1,{dataset}').mixup_alpha == 0
 
 
+def test_training_less_has_rates_of_its_own():
+  head = finetune.get_config('ViT-L/16,pets,tune=head')
+  assert (head.tuning.train, head.lora.rank) == ('head', 0)
+  assert head.image_size == (224, 224)
+  # Nothing adapts to the noise of dropout.
+  assert head.model.dropout_rate == 0.0
+  lora = finetune.get_config('ViT-L/16,pets,tune=lora')
+  assert (lora.tuning.train, lora.lora.rank) == ('', 8)
+  assert lora.image_size == (384, 384)
+  for config in (head, lora):
+    assert config.optimizer.name == 'adam'
+    assert config.schedule.peak == 1e-3
+    assert config.total_steps == 500
+  named = finetune.get_config('ViT-L/16,pets,tune=all')
+  assert named == finetune.get_config('ViT-L/16,pets')
+  with pytest.raises(ValueError, match=r'tune=head has an .*setup=bit'):
+    finetune.get_config('BiT-R50x1,pets,tune=head,setup=bit')
+  with pytest.raises(ValueError, match=r"tune='probe'.*'head', 'lora'"):
+    finetune.get_config('ViT-L/16,pets,tune=probe')
+
+
 @pytest.mark.parametrize(
   ('preprocess', 'train', 'test'),
   [

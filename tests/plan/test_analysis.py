@@ -56,6 +56,35 @@ def test_another_run_is_not_compared_with_the_paper(changes):
   assert _analyse(config).paper_core_days is None
 
 
+def test_a_linear_probe_saves_the_backward_pass():
+  found = _analyse(finetune.get_config('ViT-B/16,cifar10,tune=head'))
+  trained = 768 * 10 + 10
+  assert found.tuned.trained == trained
+  # Adam's two moments, and two counters.
+  assert found.tuned.optimizer_bytes == 2 * 4 * trained + 8
+  assert found.tuned.optimizer_bytes_of_all == 2 * 4 * found.params + 8
+  assert found.activation_bytes == 768 * 4
+  assert found.backward_macs == 768 * 10
+  images = 512 * 10_000
+  assert found.total_exaflops == pytest.approx(
+    2 * found.forward_macs * images / 1e18, rel=1e-6
+  )
+  assert _analyse(finetune.get_config('ViT-B/16,cifar10')).tuned is None
+
+
+def test_additions_train_beside_the_head():
+  config = finetune.get_config('ViT-B/16,cifar10,tune=lora')
+  config.model.depth = 2
+  found = _analyse(config)
+  # Two blocks of four kernels with 768 inputs and outputs, of rank 8.
+  assert found.tuned.trained == 2 * 4 * 2 * 768 * 8 + 768 * 10 + 10
+  # The parameters are those of the plain model.
+  config.lora.rank = 0
+  config.tuning.train = ''
+  assert _analyse(config).params == found.params
+  assert found.forward_macs < found.backward_macs < 2 * found.forward_macs
+
+
 def test_another_size_is_not_compared_with_the_paper():
   config = pretrain.get_config('ViT-H/14,jft300m')
   config.model.depth = 2

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from vit_jax.configs import pretrain
-from vit_jax.plan import compiling, devices, one_run, remedies
+from vit_jax.plan import analysis, compiling, devices, one_run, remedies
 
 GIB = compiling.GIB
 
@@ -112,6 +112,35 @@ def test_known_memory_before_compilation(compiler):
   full = one_run.describe({'model.remat': 'full'}, run, target)
   assert full.family == 'full'
   assert full.activations < given.activations / 4
+
+
+def test_what_is_frozen_has_neither_state_nor_gradient():
+  target = devices.parse('v3:2x2')
+  found = {}
+  for name, changes in {
+    'all': {},
+    'head': {'tuning.train': 'head'},
+    'additions': {'lora.rank': 8},
+  }.items():
+    run = _run(**changes)
+    program = compiling.build(analysis.resolve(run.config, 'tpu'), target)
+    held = compiling.held(program)
+    candidate = one_run.describe({}, run, target)
+    found[name] = held, candidate.gradients, candidate.activations
+  (held, gradients, activations), (head, head_gradients, kept) = (
+    found['all'],
+    found['head'],
+  )
+  assert head.parameters == held.parameters
+  head_bytes = 4 * (1024 * 18_291 + 18_291)
+  assert head.optimizer == 2 * head_bytes + 8
+  assert head_gradients == head_bytes < gradients
+  assert kept < activations / 100
+  additions, some, more = found['additions']
+  assert additions.parameters > held.parameters
+  assert additions.optimizer < held.optimizer
+  assert some < gradients
+  assert kept < more < activations
 
 
 def test_changing_a_run_returns_a_copy():

@@ -1,9 +1,10 @@
 """The account of a model, by part."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import flax.linen as nn
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 from jax.extend import core
@@ -44,10 +45,13 @@ class Account:
   Attributes:
     image_size: (height, width) in pixels.
     parts: the parts, in the order in which the forward pass finishes them.
+    backward_macs: multiply-accumulates of one image's backward pass: as many as
+      two forward passes, or a count if only some parameters train.
   """
 
   image_size: tuple[int, int]
   parts: tuple[Part, ...]
+  backward_macs: int
 
   @property
   def params(self) -> int:
@@ -72,6 +76,7 @@ def account(
   *,
   padding: str = 'inside',
   levels: int | None = None,
+  trained: Callable[[str], bool] | None = None,
 ) -> Account:
   """Counts what a model costs, from its trace.
 
@@ -100,6 +105,8 @@ def account(
     levels: the most levels of modules in a part's name; by default 3 in the
       Transformer and 2 elsewhere, which shows the parts of a Transformer block
       and the stages of a ResNet.
+    trained: whether a parameter of a name such as `head/kernel` trains; the
+      backward pass is that of these. None for all.
 
   Returns:
     The account. Repeated blocks are one part.
@@ -114,12 +121,12 @@ def account(
     raise ValueError(f'levels is {levels}, expected at least 1.')
   shape = _image_shape(image_size, channels)
   forward, params = _trace_forward(model, shape)
-  backward = _trace_kept(model, params, shape)
+  kept_only = _trace_backward(model, params, shape, trained, whole=False)
   tree = parts.PartTree(params, root=type(model).__name__, levels=levels)
   macs, kept = {}, {}
   for counts, found in (
     (macs, products.count(forward, padding)),
-    (kept, residuals.count(backward)),
+    (kept, residuals.count(kept_only)),
   ):
     for stack, number in found:
       name = tree.name(stack)
@@ -135,8 +142,19 @@ def account(
     )
     for name in {**macs, **kept, **tree.params}
   )
+  forward_macs = sum(macs.values())
+  backward_macs = 2 * forward_macs
+  if trained is not None:
+    # What `remat` recomputes does not count.
+    plain = model.clone(remat='none') if hasattr(model, 'remat') else model
+    both = _trace_backward(plain, params, shape, trained, whole=True)
+    backward_macs = (
+      sum(_per_image(n) for _, n in products.count(both, padding))
+      - forward_macs
+    )
   return Account(
     image_size=shape[1:3],
+    backward_macs=backward_macs,
     parts=tuple(
       row for row in rows if row.params or row.macs or row.activation_bytes
     ),
@@ -212,20 +230,39 @@ def _trace_forward(
   return jaxpr.jaxpr, params
 
 
-def _trace_kept(
-  model: nn.Module, params: Mapping, shape: tuple[int, ...]
+def _trace_backward(
+  model: nn.Module,
+  params: Mapping,
+  shape: tuple[int, ...],
+  trained: Callable[[str], bool] | None,
+  *,
+  whole: bool,
 ) -> core.Jaxpr:
-  """Traces the arrays that the backward pass of training needs."""
+  """Traces the forward pass of training, and what follows.
+
+  Args:
+    model: see `account`.
+    params: the shapes of its parameters.
+    shape: the shape of the images.
+    trained: see `account`.
+    whole: whether to trace the whole backward pass; if not, the results are the
+      arrays that it needs.
+  """
   images = jax.ShapeDtypeStruct(shape, jnp.float32)
   key = jax.eval_shape(jax.random.key, 0)
+  flat = flax.traverse_util.flatten_dict(dict(params), sep='/')
+  varied = {n: x for n, x in flat.items() if trained is None or trained(n)}
+  fixed = {n: x for n, x in flat.items() if n not in varied}
 
-  def kept(params, images, key):
-    def forward(params):
-      variables, rngs = {'params': params}, {'dropout': key}
+  def run(varied, fixed, images, key):
+    def forward(varied):
+      tree = flax.traverse_util.unflatten_dict(fixed | varied, sep='/')
+      variables, rngs = {'params': tree}, {'dropout': key}
       return model.apply(variables, images, train=True, rngs=rngs)[0]
 
+    logits, backward = jax.vjp(forward, varied)
     # The function that `vjp` returns is a tree; its leaves are the arrays that
     # the backward pass needs.
-    return jax.vjp(forward, params)[1]
+    return backward(jnp.ones_like(logits)) if whole else backward
 
-  return jax.make_jaxpr(kept)(params, images, key).jaxpr
+  return jax.make_jaxpr(run)(varied, fixed, images, key).jaxpr

@@ -1,6 +1,7 @@
 """Finds what is known about a run without compiling it."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -10,6 +11,9 @@ import numpy as np
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
+from vit_jax.models import lora
+from vit_jax.training import optimizer as optimizer_lib
+from vit_jax.training import program as program_lib
 
 # Data sets that a plan need not open: (classes, training images).
 KNOWN_DATASETS = {
@@ -36,6 +40,24 @@ _PAPER_TOLERANCE = 0.002
 
 
 @dataclasses.dataclass(frozen=True)
+class Tuned:
+  """What a run that trains less of its model saves; see `training/tuning.py`.
+
+  Attributes:
+    trained: number of parameters that train, low-rank additions included.
+    optimizer_bytes: the optimizer's state, of the whole run.
+    optimizer_bytes_of_all: the same if all parameters trained.
+    changed: the model's parameters that the gradient passes through: those that
+      train, and kernels with additions.
+  """
+
+  trained: int
+  optimizer_bytes: int
+  optimizer_bytes_of_all: int
+  changed: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Analysis:
   """The figures of a run that depend on no device.
 
@@ -43,6 +65,7 @@ class Analysis:
     model: name of the model.
     params: number of parameters.
     forward_macs: multiply-accumulates of the forward pass of one image.
+    backward_macs: those of its backward pass.
     activation_bytes: bytes that JAX keeps of one image for the backward pass;
       the compiler may keep less.
     tokens: tokens of one image in the Transformer; None in a ResNet.
@@ -51,11 +74,13 @@ class Analysis:
     total_steps: steps of the run.
     epochs: passes over the training set; None if its size is unknown.
     paper_core_days: what the paper spent, if this is a run of its Table 2.
+    tuned: what is saved if only a part of the model trains; None otherwise.
   """
 
   model: str
   params: int
   forward_macs: int
+  backward_macs: int
   activation_bytes: int
   tokens: int | None
   image_size: tuple[int, int]
@@ -63,18 +88,20 @@ class Analysis:
   total_steps: int
   epochs: float | None
   paper_core_days: float | None
+  tuned: Tuned | None = None
 
   @property
   def total_exaflops(self) -> float:
-    """The run's exaFLOPs; the forward pass is a third, see `accounting`."""
-    return accounting.exaflops(
-      self.forward_macs, self.batch_size, self.total_steps
-    )
+    """The run's exaFLOPs; the forward pass is a third, see `accounting`.
+
+    It is more than a third if less than the whole model trains.
+    """
+    return self.step_flops * self.total_steps / 1e18
 
   @property
   def step_flops(self) -> float:
     """Operations of one step, without elementwise ones and recomputing."""
-    return 2 * 3 * self.forward_macs * self.batch_size
+    return 2 * (self.forward_macs + self.backward_macs) * self.batch_size
 
 
 def resolve(
@@ -154,6 +181,7 @@ def analyse(config: ml_collections.ConfigDict) -> Analysis:
     model=config.model.name,
     params=counted.params,
     forward_macs=counted.macs,
+    backward_macs=counted.backward_macs,
     activation_bytes=counted.activation_bytes,
     tokens=_tokens(model, config),
     image_size=tuple(config.image_size),
@@ -166,6 +194,33 @@ def analyse(config: ml_collections.ConfigDict) -> Analysis:
         counted.macs, config.data.batch_size, config.total_steps
       ),
     ),
+    tuned=_tuned(config, model),
+  )
+
+
+def _tuned(config: ml_collections.ConfigDict, model) -> Tuned | None:
+  """Returns what a run saves; None if all parameters train."""
+  key = np.asarray(jax.random.key_data(jax.random.key(config.seed)))
+  tuning, _ = program_lib.build_tuning(config, model, key)
+  if tuning.trained is None:
+    return None
+  params = jax.eval_shape(
+    functools.partial(program_lib.fresh_params, config, model), key
+  )
+  trained, _ = tuning.split(params)
+  # The rate does not matter for the state.
+  optimizer = optimizer_lib.build_optimizer(config.optimizer, lambda _: 0.0)
+  base = {k: v for k, v in params.items() if k != lora.FOLDER}
+  sizes = [
+    sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    for state in (
+      jax.eval_shape(optimizer.init, tree) for tree in (trained, base)
+    )
+  ]
+  return Tuned(
+    sum(x.size for x in jax.tree.leaves(trained)),
+    *sizes,
+    changed=tuning.trained | tuning.adapted,
   )
 
 
@@ -176,15 +231,23 @@ def account(config: ml_collections.ConfigDict) -> accounting.Account:
     config.num_classes,
     tuple(config.image_size),
     config.channels,
+    config.tuning.to_json_best_effort(),
+    config.lora.to_json_best_effort(),
   )
   if key not in _ACCOUNTS:
     # The account needs only one trace of a scanned block, whose cost is the
     # same. A fast attention computes the same as the plain one.
     plain = {'scan': True, 'attention_implementation': 'plain'}
     options = models.options(config.model.name)
+    tuned = _tuned(config, _model(config))
+    if tuned:
+      del plain['scan']  # Which single blocks train matters.
     model = _model(config, **{k: v for k, v in plain.items() if k in options})
     _ACCOUNTS[key] = accounting.account(
-      model, tuple(config.image_size), config.channels
+      model,
+      tuple(config.image_size),
+      config.channels,
+      trained=tuned and tuned.changed.__contains__,
     )
   return _ACCOUNTS[key]
 

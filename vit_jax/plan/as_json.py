@@ -94,6 +94,7 @@ def figures(
 
 def _analytic(plan: one_run.Plan) -> dict[str, Any]:
   found, flat = plan.analysis, config_lib.flatten(plan.config)
+  tuned = found.tuned
   unknown = dict.fromkeys(
     (
       *('topology', 'device', 'devices', 'chips', 'cores'),
@@ -110,7 +111,13 @@ def _analytic(plan: one_run.Plan) -> dict[str, Any]:
     'jax': jax.__version__,
     'model': found.model,
     'params': found.params,
+    'trained_params': tuned.trained if tuned else found.params,
+    'optimizer_gib': tuned and tuned.optimizer_bytes / compiling.GIB,
+    'optimizer_gib_of_all': (
+      tuned and tuned.optimizer_bytes_of_all / compiling.GIB
+    ),
     'forward_gmacs': found.forward_macs / 1e9,
+    'backward_gmacs': found.backward_macs / 1e9,
     'tokens': found.tokens,
     'image_size': list(found.image_size),
     'batch_size': found.batch_size,

@@ -232,20 +232,22 @@ def gradients(program: program_lib.Program, several: bool) -> int:
   """
   config, layout = program.config, program.layout
   params = program.abstract_state.params
-  whole = layout.gathered_params(params)
+  trained, _ = program.tuning.split(params)
+  whole = layout.gathered_params(trained)
   manual = layout.is_manual(
     gradients_lib.has_global_masks(program.model, program.dropout_key)
   )
-  shardings, dtype = (whole if manual else layout.updates(params)), None
+  shardings, dtype = (whole if manual else layout.updates(trained)), None
   if manual and not several and layout.mesh.size > 1:
     dtype = layout.reduce_dtype
-  total = _bytes_as(params, shardings, dtype)
+  total = _bytes_as(trained, shardings, dtype)
   if several:
     rounds = manual and gradients_lib.gathers_rounded(program.model, layout)
     dtype = layout.reduce_dtype if rounds else None
-    total += _bytes_as(params, shardings, dtype)
+    total += _bytes_as(trained, shardings, dtype)
   split = layout.shard == 'all' and layout.mesh.shape['fsdp'] > 1
   if split and layout.gather == 'step':
+    whole = layout.gathered_params(params)
     total += _bytes_as(params, whole, config.model.dtype)
   return total
 

@@ -159,9 +159,29 @@ def _run(figures) -> str:
     if value is not None
   )
   lines = [('model', model), ('run', run), ('settings', shown)]
+  if figures['optimizer_gib'] is not None:
+    lines.insert(1, ('trained', _trained(figures)))
   if compiler := compilers.named(figures):
     lines.append(('compiler', compiler))
   return '\n'.join(_wrap(text, f'{name:10}', ' ' * 10) for name, text in lines)
+
+
+def _trained(figures) -> str:
+  """Says what a run saves that trains less than its whole model."""
+  held, of_all = figures['optimizer_gib'], figures['optimizer_gib_of_all']
+  trained, ratio = figures['trained_params'], figures['backward_gmacs']
+  ratio /= figures['forward_gmacs']
+  return (
+    f'{trained:,} parameters ({100 * trained / figures["params"]:.3g}% of the'
+    f" model's); the optimizer's state has {_size(held)} instead of"
+    f' {_size(of_all)}; the backward pass costs {ratio:.2f} forward passes'
+    ' instead of 2'
+  )
+
+
+def _size(gib: float) -> str:
+  """Returns a size in words, such as '1.2 GiB' or '27.0 MiB'."""
+  return f'{gib:.1f} GiB' if gib >= 1 else f'{1024 * gib:.1f} MiB'
 
 
 def _memory(figures) -> str:
