@@ -142,8 +142,8 @@ def default() -> ml_collections.ConfigDict:
   tuning.layer_decay = 1.0
   # Low-rank additions to kernels, which are then trained in their place, with
   # the head or what `tuning.train` names; rank=0: none. The additions are
-  # multiplied by alpha / rank. The targets are kernels of Transformers: 'query',
-  # 'key', 'value', 'out' and 'mlp'.
+  # multiplied by alpha / rank. The targets are kernels of Transformers:
+  # 'query', 'key', 'value', 'out' and 'mlp'.
   config.lora = ml_collections.ConfigDict(
     dict(rank=0, alpha=16.0, targets=('query', 'value'))
   )
