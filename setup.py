@@ -162,7 +162,10 @@ setuptools.setup(
   python_requires='>=3.11',
   packages=packages(),
   package_dir={package: folder for folder, package in PLACED.items()},
-  package_data={'vit_jax.launch': ['**/*']},
+  package_data={
+    'vit_jax.launch': ['**/*'],
+    'vit_jax.compare.live': ['page.*'],
+  },
   exclude_package_data={'vit_jax.launch': ['**/*.py[cod]']},
   cmdclass={'build_py': BuildPy, 'sdist': Sdist},
   install_requires=REQUIRED,

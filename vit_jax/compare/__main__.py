@@ -6,10 +6,16 @@
   python -m vit_jax.compare runs/sweep --x=schedule.peak --plot=rates.png
   python -m vit_jax.compare runs --x=device_hours --plot=cost.pdf
   python -m vit_jax.compare runs --csv=runs.csv         writes all columns
+  python -m vit_jax.compare runs --serve                a live page of the runs
 
 Each DIR is a run's work directory, or a folder of any number of them. The table
 has one line per run: the last value of each metric, and the config keys in
 which the runs differ, as far as the terminal has room.
+
+--serve shows runs in progress in a browser on this machine: their state, speed
+and curves, which follow the files. --serve=PORT chooses the port. It needs no
+internet. For runs on another machine, start it there, and forward the port:
+ssh -L 6008:localhost:6008 MACHINE.
 """
 
 import shutil
@@ -18,6 +24,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from vit_jax.compare import frames, plots, table
+from vit_jax.compare.live import server
 from vit_jax.runtime import command_line
 
 _METRIC = flags.DEFINE_list(
@@ -38,8 +45,25 @@ _CSV = flags.DEFINE_string(
   'csv', None, 'File for all columns, one line per run.'
 )
 
+_SERVE = command_line.define_optional(
+  'serve',
+  'Show the runs on a live page; --serve=PORT chooses its port. --metric names'
+  ' the only curves to draw.',
+)
+_HOST = flags.DEFINE_string(
+  'host',
+  '127.0.0.1',
+  'The address at which the live page is. 0.0.0.0 shows it to all who can reach'
+  ' this machine, without a password.',
+)
+
 
 def main(folders: Sequence[str]) -> None:
+  if _SERVE.value is not None:
+    if _CSV.value or _PLOT.value:
+      raise ValueError('--serve draws a page: leave out --csv and --plot.')
+    server.serve(folders, _METRIC.value, _HOST.value, _SERVE.value)
+    return
   runs = frames.load_runs(*folders)
   metrics = table.choose(runs, _METRIC.value)
   width = shutil.get_terminal_size((120, 24)).columns

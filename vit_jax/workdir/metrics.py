@@ -36,13 +36,14 @@ def read(workdir: epath.PathLike) -> list[dict[str, float]]:
   for number, line in enumerate(lines, start=1):
     try:
       if line.endswith('\n'):
-        rows.append(_parse(line))
+        rows.append(parse(line))
     except ValueError as error:
       logging.warning('%s, line %d, is left out: %s', path, number, error)
   return rows
 
 
-def _parse(line: str) -> dict[str, float]:
+def parse(line: str | bytes) -> dict[str, float]:
+  """Returns the row in a line; raises ValueError if the line is damaged."""
   row = json_text.loads(line)
   if (
     not isinstance(row, dict)

@@ -69,6 +69,21 @@ def held(workdir: epath.Path) -> Iterator[Callable[[], None]]:
     yield check
 
 
+def is_held(workdir: epath.Path) -> bool | None:
+  """Whether a run has a local work directory; None if locks can't tell.
+
+  Holds the lock for an instant, for which a run that starts waits.
+  """
+  try:
+    with open(workdir / FILE, 'rb') as file:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except FileNotFoundError:
+    return False
+  except OSError as error:
+    return True if error.errno in _TAKEN else None
+  return False
+
+
 def _lease(workdir: epath.Path):
   # Imported late: it imports gcsfs.
   from vit_jax.workdir.buckets import lease

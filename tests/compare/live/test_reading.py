@@ -1,0 +1,102 @@
+"""Guards: runs are followed by their new rows alone, and curves stay small."""
+
+import fcntl
+
+import pytest
+
+from tests.compare.live import runs
+from vit_jax.compare.live import reading
+
+
+def _loss(watcher, name, since=0):
+  return watcher.news(since)['runs'][name]['curves']['train/loss']
+
+
+def test_only_new_rows_are_read(tmp_path, monkeypatch):
+  run = runs.make(tmp_path / 'a', range(1, 4))
+  runs.make(tmp_path / 'b', [1])
+  watcher = reading.Watcher([tmp_path])
+  watcher.look()
+  first = watcher.news(0)
+  assert first['names'] == ['a', 'b']
+  assert _loss(watcher, 'a') == {
+    'step': [1, 2, 3],
+    'hours': [0.01, 0.02, 0.03],
+    'mean': [1.0, 0.5, 0.33333],
+  }
+  parsed = []
+  parse = reading.metrics.parse
+  monkeypatch.setattr(
+    reading.metrics, 'parse', lambda line: parsed.append(line) or parse(line)
+  )
+  runs.log(run, [4], test__accuracy=0.5)
+  with open(run / 'metrics.jsonl', 'a') as file:
+    file.write('damaged\n{"step": 5, "train/loss"')
+  watcher.look()
+  assert len(parsed) == 2
+  news = watcher.news(first['look'])
+  assert list(news['runs']) == ['a']
+  assert news['runs']['a']['latest']['test__accuracy'] == 0.5
+  assert _loss(watcher, 'a')['step'] == [1, 2, 3, 4]
+  # The rest of the line comes later.
+  with open(run / 'metrics.jsonl', 'a') as file:
+    file.write(': 0.125}\n')
+  watcher.look()
+  assert _loss(watcher, 'a')['mean'][-1] == 0.125
+  assert watcher.news(watcher.news(0)['look'])['runs'] == {}
+  # To a page that knows an earlier server, everything is new.
+  assert list(watcher.news(10**9)['runs']) == ['a', 'b']
+
+
+def test_a_resumed_run_repeats_its_rows(tmp_path):
+  run = runs.make(tmp_path / 'a', range(1, 10))
+  watcher = reading.Watcher([tmp_path])
+  watcher.look()
+  (run / 'metrics.jsonl').unlink()
+  # The file is soon as long as before, and longer.
+  runs.log(run, [1, 2, *range(30, 50)])
+  watcher.look()
+  assert _loss(watcher, 'a')['step'] == [1, 2, *range(30, 50)]
+
+
+def test_a_new_run_appears(tmp_path):
+  runs.make(tmp_path / 'a', [1])
+  watcher = reading.Watcher([tmp_path])
+  runs.make(tmp_path / 'b', [1])
+  watcher.look()
+  assert watcher.news(0)['names'] == ['a', 'b']
+
+
+def test_a_curve_has_few_points_and_keeps_its_extremes():
+  curve = reading.Curve()
+  for step in range(1, 100_001):
+    curve.add(step, step / 10, 7.0 if step == 77_777 else float(step % 2))
+  columns = curve.columns()
+  assert reading.POINTS / 2 <= len(columns['mean']) <= reading.POINTS
+  assert columns['step'][-1] == 100_000
+  assert columns['hours'][-1] == 10_000
+  assert (min(columns['low']), max(columns['high'])) == (0.0, 7.0)
+  assert columns['mean'][3] == 0.5
+  # Curves of few values, such as evaluations, are exact.
+  few = reading.Curve()
+  for step in range(reading.POINTS):
+    few.add(step, 0, step)
+  assert few.columns()['mean'] == list(range(reading.POINTS))
+  assert 'low' not in few.columns()
+
+
+@pytest.mark.parametrize('state', ['running', 'stopped', 'finished'])
+def test_the_state_is_that_of_the_lock(tmp_path, state):
+  run = runs.make(tmp_path / 'a', [1])
+  watcher = reading.Watcher([tmp_path])
+  with open(run / 'owner.json', 'w') as file:
+    if state == 'running':
+      fcntl.flock(file, fcntl.LOCK_EX)
+    if state == 'finished':
+      (run / 'DONE').write_text('100\n')
+    watcher.look()
+    # Nobody keeps a later run from its directory.
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  facts = watcher.news(0)['runs']['a']
+  assert (facts['state'], facts['total']) == (state, 100)
+  assert facts['heard'] == 1e9 + 1

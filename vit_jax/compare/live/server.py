@@ -1,0 +1,147 @@
+"""Serves the live page on a port of this machine."""
+
+import contextlib
+import http.server
+import importlib.resources
+import ipaddress
+import json
+import urllib.parse
+from collections.abc import Sequence
+
+from absl import logging
+from etils import epath
+
+from vit_jax.compare.live import reading
+
+# Used if the user names no port; the next ones if it is taken.
+PORT = 6008
+_TRIES = 20
+_FILES = {
+  '/': ('page.html', 'text/html'),
+  '/page.css': ('page.css', 'text/css'),
+  '/page.js': ('page.js', 'text/javascript'),
+}
+# The page loads nothing from elsewhere, and runs no script but its own.
+_POLICY = (
+  "default-src 'none'; img-src data:; connect-src 'self'; script-src 'self';"
+  " style-src 'self'; base-uri 'none'; form-action 'none';"
+  " frame-ancestors 'none'"
+)
+
+
+def serve(
+  folders: Sequence[epath.PathLike],
+  metrics: Sequence[str],
+  host: str,
+  port: str,
+) -> None:
+  """Serves the page until Ctrl-C.
+
+  Args:
+    folders: work directories, or folders of them.
+    metrics: the only metrics to draw; [] draws all.
+    host: the address to listen at.
+    port: a number; '' for PORT or the next free one.
+
+  Raises:
+    ValueError: there are no runs, or the address cannot be used.
+  """
+  server = open_server(folders, metrics, host, port)
+  server.watcher.start()
+  shown = f'[{host}]' if ':' in host else host
+  print(
+    f'http://{shown}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
+    flush=True,
+  )
+  if not _is_local(host):
+    logging.warning(
+      'The page has no password: all who reach %s can read names and metrics.',
+      f'port {server.server_port} of this machine',
+    )
+  with server, contextlib.suppress(KeyboardInterrupt):
+    server.serve_forever()
+
+
+def open_server(
+  folders: Sequence[epath.PathLike],
+  metrics: Sequence[str],
+  host: str,
+  port: str,
+) -> '_Server':
+  """Returns a server that listens; see `serve`."""
+  if port and not (port.isascii() and port.isdigit() and int(port) < 2**16):
+    raise ValueError(f'--serve={port}: expected a port, such as {PORT}.')
+  watcher = reading.Watcher(folders)
+  ports = [int(port)] if port else range(PORT, PORT + _TRIES)
+  for number in ports:
+    try:
+      return _Server((host, number), watcher, metrics)
+    except OSError as error:
+      problem = f'{host}, port {number}: {error.strerror or error}'
+  raise ValueError(
+    f'{problem}. Choose another port with --serve=PORT, or another --host.'
+  )
+
+
+def _is_local(host: str) -> bool:
+  try:
+    return host == 'localhost' or ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return False
+
+
+class _Server(http.server.ThreadingHTTPServer):
+  """Answers with the page and its data."""
+
+  daemon_threads = True
+
+  def __init__(self, address, watcher: reading.Watcher, metrics: Sequence[str]):
+    self.watcher, self.metrics = watcher, list(metrics)
+    self.only_local = _is_local(address[0])
+    if ':' in address[0]:
+      import socket
+
+      self.address_family = socket.AF_INET6
+    super().__init__(address, _Handler)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+  server: _Server
+
+  def do_GET(self):
+    # Another site's page could give its own name this machine's address, and
+    # then read the answers.
+    asked = urllib.parse.urlsplit(f'//{self.headers.get("Host", "")}').hostname
+    if self.server.only_local and not _is_local(asked or ''):
+      self.send_error(403, 'Ask for localhost')
+      return
+    url = urllib.parse.urlsplit(self.path)
+    if url.path == '/data.json':
+      since = dict(urllib.parse.parse_qsl(url.query)).get('since', '')
+      since = int(since) if since.isascii() and since.isdigit() else 0
+      news = self.server.watcher.news(since)
+      news['only'] = self.server.metrics
+      self._send(json.dumps(news, allow_nan=False).encode(), 'application/json')
+    elif url.path in _FILES:
+      name, kind = _FILES[url.path]
+      file = importlib.resources.files(__package__) / name
+      self._send(file.read_bytes(), kind)
+    else:
+      self.send_error(404)
+
+  def _send(self, content: bytes, kind: str) -> None:
+    self.send_response(200)
+    for header, value in (
+      ('Content-Type', f'{kind}; charset=utf-8'),
+      ('Content-Length', str(len(content))),
+      ('Content-Security-Policy', _POLICY),
+      ('X-Content-Type-Options', 'nosniff'),
+      ('Cache-Control', 'no-store'),
+    ):
+      self.send_header(header, value)
+    self.end_headers()
+    with contextlib.suppress(ConnectionError):  # The browser has left.
+      self.wfile.write(content)
+
+  def log_message(self, *_):
+    """Logs nothing: the page asks every few seconds."""
