@@ -30,6 +30,7 @@ REQUIRED = [
   'packaging>=24.0',
   'pandas>=2.2.2',
   'pillow>=11.3',
+  'pyyaml>=6.0.1',
   'rich>=13',
   'safetensors>=0.4',
   'scikit-learn>=1.5',

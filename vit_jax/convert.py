@@ -1,7 +1,8 @@
 """Converts weights: `python -m vit_jax.convert --from=PATH --to=PATH`.
 
   --from=runs/birds --to=birds.npz           a run, with the released names
-  --from=runs/birds --to=birds_hf            the same for Hugging Face
+  --from=runs/birds --to=birds_hf --license=mit
+                                             for Hugging Face, with a model card
   --from=ViT-B_16.npz --to=runs/b16 --format=run
                                              a run to start from
   --from=augreg/B_16 --to=b16_hf             a released file by its name
@@ -26,6 +27,7 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import interop, models
+from vit_jax.export import card
 from vit_jax.interop import (
   huggingface,
   huggingface_export,
@@ -77,6 +79,12 @@ _MAX_INFLATION = flags.DEFINE_float(
   'How many times larger than a .npz file its arrays may be.',
   lower_bound=1,
 )
+_LICENSE = flags.DEFINE_string(
+  'license',
+  '',
+  'The licence of the weights, such as apache-2.0, for the model card of a'
+  ' Hugging Face folder.',
+)
 _OVERWRITE = flags.DEFINE_bool(
   'overwrite', False, 'Replace the existing file or directory --to.'
 )
@@ -99,6 +107,7 @@ def main():
     class_names=names,
     max_inflation=_MAX_INFLATION.value,
     overwrite=_OVERWRITE.value,
+    license_=_LICENSE.value,
   )
 
 
@@ -113,6 +122,7 @@ def convert(
   class_names: Sequence[str] | None = None,
   max_inflation: float = interop.MAX_INFLATION,
   overwrite: bool = False,
+  license_: str = '',
 ) -> None:
   """Reads, checks and writes weights; see the flags. Prints a summary.
 
@@ -124,6 +134,7 @@ def convert(
   if format_ == 'auto':
     format_ = 'npz' if to.suffix == '.npz' else 'huggingface'
   check_target(to, format_, overwrite)
+  card.check_license(license_)
 
   def understood(read):
     model, size = _model_and_size(read, model_name, image_size)
@@ -153,6 +164,16 @@ def convert(
     save_run(to, params, model, **described)
   else:
     interop.save_huggingface(to, params, model, **described)
+    card.write(
+      to,
+      model,
+      read.origin,
+      image_size=size,
+      channels=inference.channels(read.params),
+      preprocessing=read.preprocessing,
+      decoding=read.decoding,
+      license_=license_,
+    )
   _print_summary(read, to, format_, model, report, described)
 
 

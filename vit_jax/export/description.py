@@ -62,7 +62,7 @@ def describe(program: Program) -> dict[str, Any]:
       'upright': subject.preprocess.upright,
       'jpeg_dct': subject.preprocess.jpeg_dct,
       'channels': program.channels,
-      'meaning': _decoding(subject.preprocess),
+      'meaning': decoding(subject.preprocess),
     },
     'preprocessing': {
       'text': subject.preprocess.text,
@@ -87,7 +87,8 @@ _SIZES = {
 }
 
 
-def _decoding(preprocess: ops.Preprocess) -> str:
+def decoding(preprocess: ops.Preprocess) -> str:
+  """Says in words how images are decoded."""
   colours = {1: 'grey', 3: 'RGB'}.get(preprocess.channels, 'all channels')
   turned = 'rotated' if preprocess.upright else 'not rotated'
   return (

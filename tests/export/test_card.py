@@ -1,0 +1,96 @@
+"""Guards: the model card tells what a run was, and nothing of the machine."""
+
+import json
+
+import pytest
+import yaml
+
+from tests import tiny_run
+from tests.interop import tiny
+from vit_jax import config as config_lib
+from vit_jax import convert, interop
+from vit_jax.export import card
+from vit_jax.training import loop
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('runs') / 'digits'
+  config = tiny_run.tiny_config({'data.exif_orientation': False})
+  config.evals.test = config_lib.evaluation(
+    'test', every=2, preprocess='resize_small(9)|central_crop'
+  )
+  loop.train_and_evaluate(config, str(workdir))
+  return workdir
+
+
+def _card(source, to, **options):
+  convert.convert(str(source), str(to), overwrite=True, **options)
+  _, front, body = (to / 'README.md').read_text().split('---\n', 2)
+  return yaml.safe_load(front), body
+
+
+def test_the_card_of_a_run(run, tmp_path):
+  front, body = _card(run, tmp_path / 'hf', license_='cc-by-4.0')
+  rows = [json.loads(x) for x in (run / 'metrics.jsonl').open()]
+  (accuracy,) = {r['test/accuracy'] for r in rows if 'test/accuracy' in r}
+  assert front['license'] == 'cc-by-4.0'
+  assert front['pipeline_tag'] == 'image-classification'
+  assert front['library_name'] == 'transformers'
+  assert front['metrics'] == ['accuracy']
+  assert 'datasets' not in front  # Hugging Face has no such data set.
+  (index,) = front['model-index']
+  (result,) = index['results']
+  assert result['dataset'] == {
+    'type': 'digits:01',
+    'name': 'digits:01',
+    'split': 'test',
+  }
+  assert result['metrics'][0]['value'] == pytest.approx(accuracy, abs=1e-6)
+  assert '1. decoded to grey, not rotated' in body
+  assert '2. resizes the shorter side to 9 pixels' in body
+  assert '3. crops 8 x 8 pixels' in body
+  assert '| data.batch_size | `16` |' in body
+  assert '| data.preprocess | `resize` |' in body
+  assert f'| test/accuracy | {accuracy:.4f} |' in body
+  assert '32 images of' in body  # Two steps of 16.
+  assert 'TPUv3-core-days' in body
+  assert '1 x cpu' in body
+  assert '| jax |' in body
+  assert str(run) not in body
+
+
+def test_public_data_are_named_and_paths_are_not(run, tmp_path):
+  saved = json.loads((run / 'config.json').read_text())
+  for spec, public, name in (
+    ('tfds:oxford_flowers102', ['oxford_flowers102'], 'oxford_flowers102'),
+    ('hf:owner/birds', ['owner/birds'], 'owner/birds'),
+    ('hf:/home/me/birds', None, 'birds'),
+    ('folder:/home/me/birds/', None, 'birds'),
+  ):
+    saved['data']['dataset'] = spec
+    (run / 'config.json').write_text(json.dumps(saved))
+    front, body = _card(run, tmp_path / 'hf')
+    assert front.get('datasets') == public
+    assert front['model-index'][0]['results'][0]['dataset']['name'] == name
+    assert f'## Data\n\n{name}\n' in body
+    assert 'home' not in body
+    assert 'license' not in front
+    assert 'No license is given' in body
+
+
+def test_the_card_of_weights_without_a_run(tmp_path):
+  model = tiny.vit()
+  interop.save_npz(tmp_path / 'a.npz', tiny.params(model), model, image_size=8)
+  front, body = _card(tmp_path / 'a.npz', tmp_path / 'hf')
+  assert 'model-index' not in front
+  assert '# ViT-Ti/4 at 8x8 px' in body
+  assert '2. resizes to 8 x 8' in body
+  assert 'Cost' not in body
+
+
+def test_a_licence_is_an_identifier():
+  card.check_license('')
+  card.check_license('apache-2.0')
+  with pytest.raises(ValueError, match='such as apache-2'):
+    card.check_license('Apache 2')
