@@ -15,8 +15,7 @@ from tests.export import test_stablehlo
 from tests.interop import tiny
 from vit_jax import interop
 from vit_jax.data import ops
-from vit_jax.export import __main__ as command
-from vit_jax.export import description, forms, parity
+from vit_jax.export import description, forms, parity, writing
 from vit_jax.export.program import Program
 from vit_jax.inspect import subject
 
@@ -47,16 +46,16 @@ def test_other_weights_do_not_give_the_logits(tmp_path, npz):
   to = epath.Path(tmp_path / 'out')
   program = Program(subject.load(str(npz)))
   chosen = forms.choose(['stablehlo'])
-  command.write(program, to, chosen)
+  writing.write(program, to, chosen)
   pixels = parity.images(program, 2)
-  command.judge(parity.compare(program, to, chosen, pixels), program, to)
+  writing.judge(parity.compare(program, to, chosen, pixels), program, to)
   model = tiny.vit(gelu='exact')
   interop.save_npz(npz, tiny.params(model, seed=1), model, image_size=8)
   other = Program(subject.load(str(npz)))
   rows = parity.compare(other, to, chosen, pixels)
   assert 'DIFFERS' in parity.table(rows)
   with pytest.raises(ValueError, match=r'stablehlo in .*/out does not give'):
-    command.judge(rows, other, to)
+    writing.judge(rows, other, to)
 
 
 def test_rows_compare_with_the_checkpoint_and_with_each_other(tmp_path, npz):
@@ -110,7 +109,7 @@ def test_every_operation_has_a_description():
 
 def test_errors_say_what_to_do(tmp_path, npz):
   program = Program(subject.load(str(npz)))
-  command.write(
+  writing.write(
     program, epath.Path(tmp_path) / 'out', forms.choose(['stablehlo'])
   )
   path = tmp_path / 'out' / 'model.stablehlo'
@@ -138,15 +137,15 @@ def _headless(tmp_path):
 
 def test_only_an_earlier_export_is_replaced(tmp_path):
   to = epath.Path(tmp_path)
-  command.check_target(to / 'new', overwrite=False)
-  command.check_target(to, overwrite=False)  # It is empty.
+  writing.check_target(to / 'new', overwrite=False)
+  writing.check_target(to, overwrite=False)  # It is empty.
   (to / 'mine').write_text('')
   with pytest.raises(ValueError, match='is no export'):
-    command.check_target(to, overwrite=True)
+    writing.check_target(to, overwrite=True)
   (to / 'model.json').write_text('')
-  command.check_target(to, overwrite=True)
+  writing.check_target(to, overwrite=True)
   with pytest.raises(ValueError, match='--overwrite replaces it'):
-    command.check_target(to, overwrite=False)
+    writing.check_target(to, overwrite=False)
 
 
 def test_too_many_weights_for_one_file(npz, monkeypatch):

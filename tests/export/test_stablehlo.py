@@ -12,8 +12,7 @@ from etils import epath
 
 from tests.interop import tiny
 from vit_jax import interop
-from vit_jax.export import __main__ as command
-from vit_jax.export import forms
+from vit_jax.export import forms, writing
 from vit_jax.export.program import Program
 from vit_jax.inspect import subject
 from vit_jax.models.images import normalize
@@ -49,7 +48,7 @@ def _npz(path, model, size, channels=3):
 
 def _export(path, folder, dtype='float32'):
   program = Program(subject.load(str(path)), dtype)
-  command.write(program, epath.Path(folder), forms.choose(['stablehlo']))
+  writing.write(program, epath.Path(folder), forms.choose(['stablehlo']))
   return program
 
 

@@ -20,14 +20,13 @@ its logits differ from the checkpoint's. Exit code 1 if one differs too much.
 """
 
 from absl import flags
-from etils import epath
 
 from vit_jax import interop
-from vit_jax.export import description, forms, parity
+from vit_jax.export import description, forms, parity, writing
 from vit_jax.export.program import DTYPES, Program
 from vit_jax.inspect import subject
-from vit_jax.interop import json_files, weight_files
-from vit_jax.runtime import command_line, printable
+from vit_jax.interop import weight_files
+from vit_jax.runtime import command_line
 
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint', None, 'Weights of a trained model: a path, or a released name.'
@@ -78,7 +77,7 @@ def main() -> None:
   to = weight_files.absolute(_TO.value)
   written = description.read(to) if _CHECK_ONLY.value else None
   if written is None:
-    check_target(to, _OVERWRITE.value)
+    writing.check_target(to, _OVERWRITE.value)
     chosen = forms.choose(_FORMS.value)
   else:
     chosen = forms.choose(list(written['forms']))
@@ -96,69 +95,12 @@ def main() -> None:
     form.check(program)
   pixels = parity.images(program, _COUNT.value, tuple(_IMAGES.value))
   if written is None:
-    write(program, to, chosen)
+    writing.write(program, to, chosen)
   rows = parity.compare(program, to, chosen, pixels)
   kind = 'images' if _IMAGES.value else 'random images'
   print(f'The largest difference of a logit on {len(pixels)} {kind}:')
   print(parity.table(rows))
-  judge(rows, program, to)
-
-
-def judge(rows: list[parity.Row], program: Program, to: epath.Path) -> None:
-  """Raises ValueError if a form differs too much."""
-  if failed := [row.form for row in rows if not row.passed]:
-    raise ValueError(
-      f'{", ".join(failed)} in {to} does not give the logits of'
-      f' {program.subject.origin}. Do not use it.'
-    )
-
-
-def check_target(to: epath.Path, overwrite: bool) -> None:
-  """Raises ValueError if something else is there already."""
-  if not to.exists() or (to.is_dir() and not any(to.iterdir())):
-    return
-  if not (to / description.FILE).exists():
-    raise ValueError(
-      f'{to} exists and is no export: it has no {description.FILE}. Choose'
-      ' another --to.'
-    )
-  if not overwrite:
-    raise ValueError(f'{to} holds an export; --overwrite replaces it.')
-
-
-def write(
-  program: Program, to: epath.Path, chosen: dict[str, forms.Form]
-) -> None:
-  """Writes forms of a program, and their description as the last file.
-
-  Args:
-    program: the model.
-    to: the directory; created if it does not exist. Its earlier export is
-      removed.
-    chosen: the forms, by name.
-  """
-  to.mkdir(parents=True, exist_ok=True)
-  (to / description.FILE).unlink(missing_ok=True)
-  content = description.describe(program) | {'forms': {}, 'files': []}
-  for form in forms.FORMS.values():
-    _remove(to / form.path)
-  for name, form in chosen.items():
-    content['forms'][name] = form.write(program, to)
-    content['files'] += description.files(to, name, form.path)
-  json_files.write(to / description.FILE, content)
-  print(
-    printable.text(
-      f'Wrote {to} ({", ".join(chosen)}): {program.subject.name} of'
-      f' {program.subject.origin}.'
-    )
-  )
-
-
-def _remove(path: epath.Path) -> None:
-  if path.is_dir():
-    path.rmtree()
-  else:
-    path.unlink(missing_ok=True)
+  writing.judge(rows, program, to)
 
 
 if __name__ == '__main__':
