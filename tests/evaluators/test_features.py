@@ -41,6 +41,7 @@ def _knn(source, devices=8, train='train', test='test', scale=1.0, **options):
 def test_neighbours_are_those_of_scikit_learn(metric, weights, monkeypatch):
   # Several parts of a block, and a part that is not full.
   monkeypatch.setattr(neighbours, '_ROWS', 32)
+  monkeypatch.setattr(neighbours, '_SPARE', 1)
   monkeypatch.setattr(neighbours, '_QUERIES', 70)
   monkeypatch.setattr(neighbours, '_PAIRS', 1000)
   monkeypatch.setattr(knn, '_VOTES', 64)

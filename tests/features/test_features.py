@@ -120,7 +120,10 @@ def test_one_and_eight_devices_give_the_same(
 ):
   expected = np.concatenate(list(features.Stored(train)))
   np.testing.assert_allclose(
-    expected, model.features([r.image for r in _view('train[:100]')]), rtol=1e-4
+    expected,
+    model.features([r.image for r in _view('train[:100]')]),
+    rtol=1e-4,
+    atol=1e-6,
   )
   make = sharding.make_mesh
   monkeypatch.setattr(sharding, 'make_mesh', lambda: make(1))
@@ -224,7 +227,7 @@ def _command(module, *words):
 def test_files_that_are_no_images_are_named(weights, photos, tmp_path):
   done = _command(
     *('features', f'--checkpoint={weights}', f'--to={tmp_path / "to"}'),
-    *('--format=npz', '--shard_size=3', photos),
+    *('--format=npz', '--shard_size=2', photos),
   )
   assert done.returncode == 3, done.stderr
   assert f'1 of 4 images could not be read: {photos / "c.png"}' in done.stderr

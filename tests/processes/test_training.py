@@ -68,12 +68,13 @@ def assert_same_numbers(workdir, expected, tolerance):
     for key in (
       *('train/loss', 'test/loss', 'train/accuracy', 'test/accuracy'),
       *('few/1shot/accuracy', 'few/5shot/accuracy'),
+      *('near/5nn/accuracy', 'probe/accuracy'),
     ):
       assert (key in row) == (key in other)
       if key in other:
         compared += 1
         assert row[key] == pytest.approx(other[key], rel=tolerance), key
-  assert compared == 2 * 20 + 2 * 2 + 2 * 2
+  assert compared == 2 * 20 + 2 * 2 + 2 * 2 + 2
 
 
 def assert_same_params(workdir, expected, tolerance):

@@ -134,6 +134,8 @@ def several_config(*, mesh, changes=()):
   config.evals.few = config_lib.few_shot(
     'train[301:401]', 'test[:101]', shots=(1, 5), every=10
   )
+  config.evals.near = config_lib.knn('train[301:401]', 'test[:101]', k=(5,))
+  config.evals.probe = config_lib.linear_probe('train[301:401]', 'test[:101]')
   config.mesh.update(mesh)
   config.update_from_flattened_dict(dict(changes))
   return config
@@ -159,7 +161,7 @@ def disagree(*, workdirs, splits, disks=()):
   if disks:
     os.chdir(disks[index])
     config.data.dataset, config.channels = 'folder:images', 3
-    del config.evals.test, config.evals.few
+    config.evals = {}
   loop.train_and_evaluate(config, workdirs[index])
 
 

@@ -111,11 +111,11 @@ def _check_finite(features: np.ndarray, what: str) -> None:
     )
 
 
-def _unit(x: np.ndarray) -> np.ndarray:
-  """Returns vectors of length 1, float64; zeros stay zeros."""
-  x = np.asarray(x, np.float64)
-  length = np.linalg.norm(x, axis=-1, keepdims=True)
-  return x / np.where(length, length, 1)
+def _unit(x: np.ndarray, dtype: np.typing.DTypeLike) -> np.ndarray:
+  """Returns vectors of length 1; zeros stay zeros."""
+  x = np.asarray(x, dtype)
+  length = np.sqrt(np.einsum('nd,nd->n', x, x, dtype=np.float64))
+  return x / np.where(length, length, 1).astype(dtype)[:, None]
 
 
 def _measure(block, start, rows, here, queries, metric, distances) -> None:
@@ -125,7 +125,10 @@ def _measure(block, start, rows, here, queries, metric, distances) -> None:
     q, slot = pairs[begin : begin + _PAIRS].T
     x, y = queries[q], block[rows[q, slot] - start]
     if metric == 'cosine':
-      distances[q, slot] = 1 - np.einsum('pd,pd->p', _unit(x), _unit(y))
+      cosines = np.einsum(
+        'pd,pd->p', _unit(x, np.float64), _unit(y, np.float64)
+      )
+      distances[q, slot] = 1 - cosines
     else:
       difference = np.asarray(x, np.float64) - y
       distances[q, slot] = np.linalg.norm(difference, axis=1)
@@ -145,7 +148,7 @@ class _Search:
 
   def _prepared(self, x: np.ndarray) -> np.ndarray:
     if self._metric == 'cosine':
-      return _unit(x).astype(np.float32)
+      return _unit(x, np.float32)
     # Distances stay the same, but small vectors lose fewer digits.
     return (np.asarray(x, np.float64) - self._shift).astype(np.float32)
 

@@ -64,7 +64,13 @@ def write(path: epath.Path, columns: Columns) -> None:
     from pyarrow import parquet
 
     with _replaced(path) as file:
-      parquet.write_table(_table(columns), file)
+      # Features do not repeat, so compression would only cost time.
+      parquet.write_table(
+        _table(columns),
+        file,
+        use_dictionary=False,
+        compression={'name': 'zstd'},
+      )
 
 
 @contextlib.contextmanager
@@ -195,7 +201,8 @@ class Stored(Sequence[np.ndarray]):
     """Returns the features of a shard, float32 [N, D]."""
     if not 0 <= shard < len(self):
       raise IndexError(shard)
-    return read(self._path(shard), 'features').astype(np.float32)
+    features = read(self._path(shard), 'features')
+    return features.astype(np.float32, copy=False)
 
   def _path(self, shard: int) -> epath.Path:
     return shard_path(self.folder, shard, len(self), self.facts['format'])
