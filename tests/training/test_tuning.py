@@ -1,5 +1,6 @@
 """Guards: what trains, by how much, and that the rest stays bitwise."""
 
+import json
 import re
 
 import flax.traverse_util
@@ -252,6 +253,24 @@ def test_an_interrupted_run_ends_bitwise_the_same(tmp_path, monkeypatch):
       loop.train_and_evaluate(config, tmp_path / 'torn')
   loop.train_and_evaluate(config, tmp_path / 'torn')
   tiny_run.assert_same_state(tmp_path / 'torn', tmp_path / 'whole')
+
+
+def test_the_default_state_and_old_work_directories_are_as_before(tmp_path):
+  program = _program()
+  state, params = program.shapes, program.shapes.params
+  assert lora.FOLDER not in params
+  expected = jax.eval_shape(program.optimizer.init, params)
+  assert jax.tree.structure(state.opt_state) == jax.tree.structure(expected)
+  assert program.tuning.split(params)[0] is params
+  # The run began before there were these sections.
+  config = _config(tuning__layer_decay=1.0)
+  saved = config.to_dict()
+  del saved['tuning'], saved['lora']
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  config_lib.check_same_run(config, tmp_path)
+  config.lora.rank = 2
+  with pytest.raises(ValueError, match=r'lora.rank: .* 2 now'):
+    config_lib.check_same_run(config, tmp_path)
 
 
 def test_lora_on_other_weights_ends_in_plain_weights(tmp_path):
