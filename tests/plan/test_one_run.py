@@ -114,7 +114,7 @@ def test_known_memory_before_compilation(compiler):
   assert full.activations < given.activations / 4
 
 
-def test_what_is_frozen_has_neither_state_nor_gradient():
+def test_what_is_frozen_has_neither_state_nor_gradient(compiler):
   target = devices.parse('v3:2x2')
   found = {}
   for name, changes in {
