@@ -29,7 +29,10 @@ with logs.log_file(sys.argv[1]):
   library.setLevel(logging.INFO)
   library.info('By the way.')
   library.warning('Take care.')
-  exec(compile("absl_logging.info('Our line.')", logs.__file__, 'exec'))
+  for path, text in (('/lib/a.py', 'By the way.'), (logs.__file__, 'Our line.')):
+    absl_logging.get_absl_logger().handle(
+      logging.makeLogRecord(dict(
+        levelname='INFO', levelno=logging.INFO, msg=text, pathname=path)))
 
 
 class Dies:
@@ -57,7 +60,9 @@ def test_tracebacks_of_libraries_are_logged_as_one_line(tmp_path):
   assert 'before flag parsing' in first
   assert lines[0].startswith('error: ')
   assert lines[0].endswith(' It failed.')
-  assert lines[1].startswith('Exception ignored in: ')
+  assert lines[1].endswith(' Take care.')
+  assert lines[2].endswith(' Our line.')
+  assert lines[3].startswith('Exception ignored in: ')
   assert lines[-1] == 'RuntimeError: Something else'
   assert 'reason' not in result.stderr
   assert 'closed' not in result.stderr

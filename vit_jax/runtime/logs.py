@@ -111,7 +111,7 @@ def log_file(workdir: epath.PathLike):
   handler = _File(os.path.join(path, 'train.log'))
   handler.setFormatter(_Printable('%(asctime)s %(levelname)s %(message)s'))
   handler.addFilter(_own_or_warning)
-  logger = logging.get_absl_logger()
+  logger = python_logging.getLogger()  # Of all libraries, and of absl.
   logger.addHandler(handler)
   try:
     yield
