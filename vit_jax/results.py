@@ -10,7 +10,7 @@ from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax.workdir import metrics
+from vit_jax.workdir import metrics, trackers
 from vit_jax.workdir.buckets import growing
 
 DONE = 'DONE'
@@ -116,7 +116,10 @@ def set_aside(workdir: epath.PathLike) -> None:
   growing.merge(workdir / metrics.FILE)
   while (workdir / f'metrics_{number}.jsonl').exists():
     number += 1
-  for name in (metrics.FILE, checkpoint_lib.BEST, checkpoint_lib.FINAL):
+  for name in (
+    *(metrics.FILE, trackers.FILE),
+    *(checkpoint_lib.BEST, checkpoint_lib.FINAL),
+  ):
     path = workdir / name
     if path.exists():
       target = path.with_name(f'{path.stem}_{number}{path.suffix}')

@@ -413,6 +413,7 @@ def test_the_work_directory_of_another_run_is_refused(tmp_path):
     ('log.every', 7),
     ('log.upload_every', 7.0),
     ('log.tensorboard', False),
+    ('log.trackers', 'mlflow'),
     ('profile.steps', 3),
     ('evals.test.split', 'test[:10]'),
     ('evals.other', config_lib.evaluation('train')),

@@ -29,7 +29,8 @@ with logs.log_file(sys.argv[1]):
   library.setLevel(logging.INFO)
   library.info('By the way.')
   library.warning('Take care.')
-  for path, text in (('/lib/a.py', 'By the way.'), (logs.__file__, 'Our line.')):
+  for path, text in (
+    ('/lib/a.py', 'By the way.'), (logs.__file__, 'Our line.')):
     absl_logging.get_absl_logger().handle(
       logging.makeLogRecord(dict(
         levelname='INFO', levelno=logging.INFO, msg=text, pathname=path)))

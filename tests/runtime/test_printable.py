@@ -33,7 +33,7 @@ def test_console_and_log_escape_control_characters(tmp_path, monkeypatch):
   logger = logging.get_absl_logger()
   monkeypatch.setattr(logger, 'level', python_logging.INFO)
   # pytest would keep the text, which pytest-xdist cannot send.
-  monkeypatch.setattr(logger, 'propagate', False)
+  monkeypatch.setattr(python_logging.getLogger(), 'handlers', [])
   with logs.log_file(tmp_path):
     logging.warning('Skipped %s:\nas it is', EVIL)
   text = (tmp_path / 'train.log').read_bytes().decode()

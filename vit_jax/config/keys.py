@@ -190,6 +190,9 @@ def default() -> ml_collections.ConfigDict:
   config.log = log = ml_collections.ConfigDict()
   log.every = 50  # Steps between two rows of metrics.
   log.tensorboard = True  # Whether to write TensorBoard's files too.
+  # Where to send metrics, too: 'wandb', 'mlflow', or 'wandb,mlflow'; '': none.
+  # docs/watch.md says how to set them up.
+  log.trackers = ''
   # The least seconds between uploads of metrics to an object store's work
   # directory.
   log.upload_every = 30.0

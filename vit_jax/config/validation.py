@@ -6,6 +6,7 @@ import ml_collections
 
 from vit_jax.config.saved import flatten
 from vit_jax.config.sections import metrics_of
+from vit_jax.workdir import trackers
 
 
 def validate(
@@ -84,6 +85,8 @@ def validate(
       ' Pass --config.init.checkpoint=WORKDIR of the run they come from (or'
       " '' to train from scratch)."
     )
+  if complete:
+    trackers.parse(config.log.trackers)
   _check_best(config)
   size = config.image_size
   if len(size) != 2 or any(not isinstance(s, int) or s < 1 for s in size):

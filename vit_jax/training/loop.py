@@ -85,6 +85,7 @@ def train_and_evaluate(
       tensorboard=config.log.tensorboard,
       upload_every=config.log.upload_every,
       check=run.check_owner,
+      tracked=(config.log.trackers, config_lib.to_json(config)),
     )
     stack.callback(writer.close)
     batches = pipeline.train_batches(

@@ -1,4 +1,4 @@
-"""Writes a run's metrics to `metrics.jsonl` and to TensorBoard's files."""
+"""Writes a run's metrics: `metrics.jsonl`, TensorBoard's files, trackers."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax.runtime import errors, json_text
-from vit_jax.workdir import buckets, event_files
+from vit_jax.workdir import buckets, event_files, trackers
 from vit_jax.workdir.buckets import growing, uploading
 
 # Seconds for the last upload of a run that ends with an exception: few, because
@@ -71,6 +71,7 @@ class MetricWriter:
     tensorboard: bool,
     upload_every: float = 30.0,
     check: Callable[[], None] = lambda: None,
+    tracked: tuple[str, str] = ('', '{}'),
   ):
     """Opens the files, and drops rows after the step that the run resumes from.
 
@@ -80,6 +81,8 @@ class MetricWriter:
       tensorboard: whether to write event files too.
       upload_every: minimum seconds between uploads to an object store.
       check: called before each upload; raises if the run must not write.
+      tracked: the trackers to send the metrics to, and the config as JSON;
+        see `trackers.Trackers`.
     """
     self._active = jax.process_index() == 0
     if not self._active:
@@ -108,6 +111,7 @@ class MetricWriter:
       self._uploader = uploading.Uploader(
         self._upload, upload_every, self._path
       )
+    self._trackers = trackers.Trackers(workdir, *tracked)
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Writes one row without NaN and infinite values.
@@ -128,6 +132,7 @@ class MetricWriter:
       self._lines.append(line)
     if self._board:
       self._board.add(step, values)
+    self._trackers.add(step, values)
     if self._uploader:
       self._uploader.soon()
 
@@ -157,6 +162,7 @@ class MetricWriter:
       return
     self._active = False
     handled = sys.exception()
+    self._trackers.close(handled)
     if self._uploader:
       if handled:
         buckets.patience = min(buckets.patience, _LAST_UPLOAD_TIMEOUT)

@@ -1,0 +1,233 @@
+"""Guards: trackers get what metrics.jsonl has, and never end a run."""
+
+import json
+import sys
+import time
+
+import jax
+import pytest
+
+from tests import tiny_run
+from vit_jax import config as config_lib
+from vit_jax import results
+from vit_jax.runtime import errors
+from vit_jax.training import loop
+from vit_jax.workdir import metrics, trackers
+
+# A tracker's package that writes down what it is told.
+FAKE = """
+import json, os, time
+
+class Settings:
+  def __init__(self, **_):
+    pass
+
+def login(prompt):
+  return True
+
+class Run:
+  def __init__(self, id):
+    self.id = id
+
+  def tell(self, *words):
+    with open(os.environ['TOLD'], 'a') as file:
+      file.write(json.dumps(words) + '\\n')
+
+  def define_metric(self, name, step_metric):
+    pass
+
+  def log(self, values):
+    if os.environ.get('FAILS') == 'log':
+      raise OSError('it is down')
+    if os.environ.get('FAILS') == 'hang':
+      time.sleep(60)
+    self.tell('log', values)
+
+  def finish(self, exit_code):
+    self.tell('finish', exit_code)
+
+def init(id, resume, config, **_):
+  if os.environ.get('FAILS') == 'init':
+    raise OSError('no network')
+  run = Run(id or 'new')
+  run.tell('init', id, resume, config)
+  return run
+"""
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+  """Installs the fake as `wandb`; returns what it has been told."""
+  package = tmp_path / 'packages/wandb'
+  package.mkdir(parents=True)
+  (package / '__init__.py').write_text(FAKE)
+  monkeypatch.syspath_prepend(package.parent)
+  monkeypatch.delitem(sys.modules, 'wandb', raising=False)
+  monkeypatch.setenv('TOLD', str(tmp_path / 'told'))
+  yield lambda: [
+    json.loads(line) for line in (tmp_path / 'told').read_text().splitlines()
+  ]
+  sys.modules.pop('wandb', None)
+
+
+def _writer(workdir, start_step=0, text='wandb'):
+  return metrics.MetricWriter(
+    workdir,
+    start_step=start_step,
+    tensorboard=False,
+    tracked=(text, json.dumps({'seed': 0, 'data': {'batch_size': 4}})),
+  )
+
+
+def test_a_run_is_tracked(told, tmp_path):
+  config = tiny_run.tiny_config({'log.every': 1, 'log.trackers': 'wandb'})
+  loop.train_and_evaluate(config, tmp_path / 'run')
+  saved = config_lib.flatten(config_lib.load(tmp_path / 'run'))
+  rows = metrics.read(tmp_path / 'run')
+  assert told() == [
+    ['init', None, None, saved],
+    *(['log', row] for row in rows),
+    ['finish', 0],
+  ]
+  assert [row['step'] for row in rows] == [1, 2]
+
+
+def test_a_resumed_run_continues_its_run_there(told, tmp_path):
+  writer = _writer(tmp_path)
+  for step in (1, 2):
+    writer.write(step, {'a': step})
+  try:
+    raise errors.PreemptedError
+  except errors.PreemptedError:
+    writer.close()
+  writer = _writer(tmp_path, start_step=1)
+  writer.write(2, {'a': 2})
+  writer.close()
+  config = {'seed': 0, 'data.batch_size': 4}
+  assert told() == [
+    ['init', None, None, config],
+    ['log', {'step': 1, 'a': 1}],
+    ['log', {'step': 2, 'a': 2}],
+    ['finish', 75],
+    ['init', 'new', 'allow', config],
+    ['log', {'step': 2, 'a': 2}],
+    ['finish', 0],
+  ]
+  # A run that starts over is another run.
+  results.set_aside(tmp_path)
+  _writer(tmp_path).close()
+  assert told()[-2] == ['init', None, None, config]
+
+
+@pytest.mark.parametrize('fails', ['init', 'log'])
+def test_a_tracker_that_fails_warns_once(
+  told, tmp_path, monkeypatch, caplog, fails
+):
+  monkeypatch.setenv('FAILS', fails)
+  writer = _writer(tmp_path)
+  for step in range(3):
+    writer.write(step, {'a': 1})
+  writer.close()
+  assert len(metrics.read(tmp_path)) == 3
+  assert caplog.text.count('wandb gets no more metrics of this run') == 1
+
+
+def test_a_run_waits_for_no_tracker(told, tmp_path, monkeypatch, caplog):
+  monkeypatch.setenv('FAILS', 'hang')
+  monkeypatch.setattr(trackers, '_PATIENCE', 0.2)
+  writer, start = _writer(tmp_path), time.monotonic()
+  writer.write(1, {'a': 1})
+  writer.close()
+  assert time.monotonic() - start < 5
+  assert 'wandb did not take all metrics within 0 s' in caplog.text
+
+
+def test_other_processes_track_nothing(told, tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, 'process_index', lambda: 1)
+  writer = _writer(tmp_path)
+  writer.write(1, {'a': 1})
+  writer.close()
+  assert not (tmp_path / 'told').exists()
+
+
+def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
+  config = tiny_run.tiny_config({'log.trackers': 'tensorbord'})
+  with pytest.raises(
+    ValueError, match=r"no tracker 'tensorbord'; name some of"
+  ):
+    loop.train_and_evaluate(config, tmp_path / 'run')
+  # wandb's own folder in the working directory is no package.
+  monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path[1:]])
+  monkeypatch.setattr(
+    trackers.importlib.util,
+    'find_spec',
+    lambda name: trackers.importlib.machinery.ModuleSpec(name, None),
+  )
+  config.log.trackers = 'mlflow,wandb'
+  message = r'needs a package: pip install "vit-paper-jax\[mlflow\]"'
+  with pytest.raises(ValueError, match=message):
+    loop.train_and_evaluate(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def _wandb_records(data):
+  """Yields the records in a small file of wandb, which has one block."""
+  from wandb.proto import wandb_internal_pb2
+
+  at = 7  # Behind the file's header; each record has one of the same size.
+  while at < len(data):
+    end = at + 7 + int.from_bytes(data[at + 4 : at + 6], 'little')
+    yield wandb_internal_pb2.Record.FromString(data[at + 7 : end])
+    at = end
+
+
+@pytest.mark.trackers
+def test_wandb_offline(tmp_path, monkeypatch):
+  pytest.importorskip('wandb')
+  monkeypatch.setenv('WANDB_MODE', 'offline')
+  for start in (0, 1):
+    writer = _writer(tmp_path, start)
+    writer.write(start + 1, {'train/loss': 0.5})
+    writer.close()
+  files = sorted(tmp_path.glob('wandb/offline-run-*/*.wandb'))
+  run = json.loads((tmp_path / 'trackers.json').read_text())['wandb']
+  found, ids = [], set()
+  for file in files:
+    ids.add(file.stem.removeprefix('run-'))
+    for record in _wandb_records(file.read_bytes()):
+      row = {
+        item.key or item.nested_key[0]: json.loads(item.value_json)
+        for item in record.history.item
+      }
+      if row:
+        found.append((row['step'], row['train/loss']))
+      for item in record.run.config.update:
+        if item.key == 'data.batch_size':
+          assert json.loads(item.value_json) == 4
+  assert ids == {run}
+  assert sorted(found) == [(1, 0.5), (2, 0.5)]
+
+
+@pytest.mark.trackers
+def test_mlflow_in_files(tmp_path, monkeypatch):
+  mlflow = pytest.importorskip('mlflow')
+  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')
+  monkeypatch.setattr(
+    mlflow.tracking._tracking_service.utils,
+    '_tracking_uri',
+    f'file://{tmp_path}/store',
+  )
+  monkeypatch.setenv('MLFLOW_EXPERIMENT_NAME', 'birds')
+  for start in (0, 1):
+    writer = _writer(tmp_path, start, 'mlflow')
+    writer.write(start + 1, {'train/loss': 0.5, 'test/5shot/accuracy': 0.25})
+    writer.close()
+  run = json.loads((tmp_path / 'trackers.json').read_text())['mlflow']
+  client = mlflow.MlflowClient()
+  (experiment,) = [e for e in client.search_experiments() if e.name == 'birds']
+  (found,) = client.search_runs([experiment.experiment_id])
+  assert (found.info.run_id, found.info.status) == (run, 'FINISHED')
+  assert found.data.params == {'seed': '0', 'data.batch_size': '4'}
+  history = client.get_metric_history(run, 'train/loss')
+  assert [(one.step, one.value) for one in history] == [(1, 0.5), (2, 0.5)]
+  assert found.data.metrics['test/5shot/accuracy'] == 0.25

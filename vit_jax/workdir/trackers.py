@@ -1,0 +1,232 @@
+"""Sends a run's metrics to experiment trackers: Weights & Biases, MLflow.
+
+`metrics.jsonl` has all numbers; a tracker is a copy. So the run never waits for
+a tracker, and a tracker that fails only causes a warning. Each works in its own
+thread. Where it sends to, and as whom, is set as its own manual says: with
+WANDB_PROJECT, WANDB_MODE and so on, MLFLOW_TRACKING_URI and
+MLFLOW_EXPERIMENT_NAME.
+"""
+
+import importlib.util
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping
+
+from absl import logging
+from etils import epath
+from flax import traverse_util
+
+from vit_jax.runtime import errors, json_text
+
+# Tracker -> the run's id there, with which a resumed run continues it.
+FILE = 'trackers.json'
+# The project and experiment, unless the environment names another.
+_PROJECT = 'vit_jax'
+# Seconds to wait at the end for what is not yet sent; few after an error,
+# because the machine may be taken away soon.
+_PATIENCE, _PATIENCE_AFTER_ERROR = 60.0, 10.0
+# MLflow accepts this many parameters in one request.
+_BATCH = 100
+
+
+class _Wandb:
+  """A run of Weights & Biases; without a login, in files for `wandb sync`."""
+
+  def __init__(self, workdir: epath.Path, config: Mapping, old: str | None):
+    import wandb
+
+    mode = os.environ.get('WANDB_MODE')
+    if mode is None and not wandb.login(prompt=False):
+      mode = 'offline'
+      logging.warning(
+        'wandb is not logged in: the run is in %s/wandb, from where `wandb'
+        ' sync` sends it.',
+        workdir,
+      )
+    local = '://' not in os.fspath(workdir)
+    self._run = wandb.init(
+      project=os.environ.get('WANDB_PROJECT', _PROJECT),
+      name=workdir.name,
+      id=old,
+      resume='allow' if old else None,
+      config=dict(config),
+      mode=mode,
+      dir=os.environ.get('WANDB_DIR') or (str(workdir) if local else None),
+      settings=wandb.Settings(console='off'),
+    )
+    self.id = self._run.id
+    # wandb's own step may not fall, but a resumed run repeats steps.
+    self._run.define_metric('*', step_metric='step')
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    self._run.log({'step': step, **values})
+
+  def end(self, error: BaseException | None) -> None:
+    code = getattr(error, 'exit_code', 1) if error else 0
+    self._run.finish(exit_code=code)
+
+
+class _Mlflow:
+  """A run of MLflow."""
+
+  def __init__(self, workdir: epath.Path, config: Mapping, old: str | None):
+    import mlflow
+
+    self._mlflow = mlflow
+    self._client = client = mlflow.MlflowClient()
+    if old:
+      self.id = old
+      client.update_run(old, status='RUNNING')
+    else:
+      name = os.environ.get('MLFLOW_EXPERIMENT_NAME', _PROJECT)
+      experiment = os.environ.get('MLFLOW_EXPERIMENT_ID')
+      if not experiment:
+        found = client.get_experiment_by_name(name)
+        experiment = (
+          found.experiment_id if found else client.create_experiment(name)
+        )
+      self.id = client.create_run(experiment, run_name=workdir.name).info.run_id
+    # MLflow refuses to change a parameter.
+    known = client.get_run(self.id).data.params
+    new = [
+      mlflow.entities.Param(key, str(value))
+      for key, value in config.items()
+      if key not in known
+    ]
+    for start in range(0, len(new), _BATCH):
+      client.log_batch(self.id, params=new[start : start + _BATCH])
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    now = int(1000 * time.time())
+    self._client.log_batch(
+      self.id,
+      metrics=[
+        self._mlflow.entities.Metric(key, value, now, step)
+        for key, value in values.items()
+      ],
+    )
+
+  def end(self, error: BaseException | None) -> None:
+    status = 'FINISHED' if error is None else 'FAILED'
+    if isinstance(error, errors.RestartableError):
+      status = 'KILLED'
+    self._client.set_terminated(self.id, status)
+
+
+# The value of `log.trackers` -> the class, and what pip installs.
+_KINDS = {'wandb': (_Wandb, 'wandb'), 'mlflow': (_Mlflow, 'mlflow-skinny')}
+
+
+def parse(text: str) -> list[str]:
+  """Returns the names in `log.trackers`, such as `wandb,mlflow`.
+
+  Raises:
+    ValueError: a name is unknown, or its package is not installed.
+  """
+  names = [name.strip() for name in text.split(',') if name.strip()]
+  for name in names:
+    if name not in _KINDS:
+      raise ValueError(
+        f'log.trackers={text!r}: there is no tracker {name!r}; name some of'
+        f' {list(_KINDS)}, with commas between them.'
+      )
+    spec = importlib.util.find_spec(name)
+    # A folder of that name, such as wandb's own, is no package: no origin.
+    if spec is None or spec.origin is None:
+      raise ValueError(
+        f'log.trackers={text!r} needs a package: pip install'
+        f' "vit-paper-jax[{name}]" (or: pip install {_KINDS[name][1]}).'
+      )
+  return sorted(set(names))
+
+
+class Trackers:
+  """The trackers of a run; only process 0 makes one."""
+
+  def __init__(self, workdir: epath.PathLike, text: str, config: str):
+    """Starts the trackers' threads.
+
+    Args:
+      workdir: the run's work directory, which exists.
+      text: see `parse`.
+      config: the resolved config as JSON.
+    """
+    flat = traverse_util.flatten_dict(json.loads(config), sep='.')
+    self._ids = _Ids(epath.Path(workdir))
+    self._threads = [
+      _Thread(name, epath.Path(workdir), flat, self._ids)
+      for name in parse(text)
+    ]
+
+  def add(self, step: int, values: Mapping[str, float]) -> None:
+    """Sends a row, in the background."""
+    for thread in self._threads:
+      thread.rows.put((step, dict(values)))
+
+  def close(self, error: BaseException | None) -> None:
+    """Ends the tracker's runs; waits a while for what is not yet sent.
+
+    Args:
+      error: what ended the run; None if it was done.
+    """
+    for thread in self._threads:
+      thread.error = error
+      thread.rows.put(None)
+    patience = _PATIENCE if error is None else _PATIENCE_AFTER_ERROR
+    end = time.monotonic() + patience
+    for thread in self._threads:
+      thread.join(max(end - time.monotonic(), 0.0))
+      if thread.is_alive():
+        logging.warning(
+          '%s did not take all metrics within %.0f s.', thread.name, patience
+        )
+
+
+class _Ids:
+  """The runs' ids at the trackers, in `WORKDIR/trackers.json`."""
+
+  def __init__(self, workdir: epath.Path):
+    self._path = workdir / FILE
+    self._lock = threading.Lock()
+
+  def get(self, name: str) -> str | None:
+    if not self._path.exists():
+      return None
+    return json_text.read(self._path).get(name)
+
+  def set(self, name: str, value: str) -> None:
+    with self._lock:
+      old = json_text.read(self._path) if self._path.exists() else {}
+      temporary = self._path.with_name(f'{FILE}.tmp')
+      temporary.write_text(json.dumps(old | {name: value}) + '\n')
+      temporary.replace(self._path)
+
+
+class _Thread(threading.Thread):
+  """Works for one tracker until it fails."""
+
+  def __init__(self, name: str, workdir: epath.Path, config, ids: _Ids):
+    super().__init__(name=name, daemon=True)
+    self._workdir, self._config, self._ids = workdir, config, ids
+    self.rows: queue.SimpleQueue = queue.SimpleQueue()
+    self.error: BaseException | None = None
+    self.start()
+
+  def run(self):
+    try:
+      old = self._ids.get(self.name)
+      tracker = _KINDS[self.name][0](self._workdir, self._config, old)
+      if tracker.id != old:
+        self._ids.set(self.name, tracker.id)
+      while row := self.rows.get():
+        tracker.write(*row)
+      tracker.end(self.error)
+    except Exception as error:  # Each tracker has its own errors.
+      logging.warning(
+        '%s gets no more metrics of this run: %s: %s. All are in'
+        ' %s/metrics.jsonl.',
+        *(self.name, type(error).__name__, error, self._workdir),
+      )
