@@ -45,6 +45,7 @@ EXTRAS = {
     'flatbuffers>=24.3.25',
     'furo>=2024.8.6',
     'gcp-storage-emulator>=2026.7.19',  # A fake bucket; needs `gcs`.
+    'huggingface_hub>=2.4',
     'matplotlib>=3.10',
     'myst-parser>=4.0',
     'pyarrow>=18.1',
@@ -73,6 +74,8 @@ EXTRAS = {
   'mlflow': ['mlflow-skinny>=3.17'],
   # Programs that need only JAX (vit_jax.export).
   'export': ['flatbuffers>=24.3.25'],
+  # Weights on the Hugging Face Hub (hf://OWNER/NAME).
+  'hub': ['huggingface_hub>=2.4'],
   # Tables of predictions and features, one row per image.
   'parquet': ['pyarrow>=18.1'],
   # Sweeps on a Slurm cluster.

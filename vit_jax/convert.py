@@ -7,18 +7,22 @@
                                              a run to start from
   --from=augreg/B_16 --to=b16_hf             a released file by its name
   --from=birds.npz --to=birds512.npz --resolution=512
+  --from=runs/birds --to=hf://me/birds       uploads to the Hugging Face Hub
+  --from=hf://google/vit-base-patch16-224 --to=b16.npz
+                                             downloads from there
 
 --from is a run's directory or one of its checkpoints, a .npz file, a Hugging
-Face folder, or one of the names in vit_jax/interop/catalog.py, whose file must
-be on this machine. The model and its image size come from the flags, or from
-the files beside the weights, or else from the arrays' names and shapes. An
-array that is missing, left over, of the wrong shape or not finite is an error.
+Face folder, hf://OWNER/NAME[/FILE][@REVISION], or one of the names in
+vit_jax/interop/catalog.py, whose file must be on this machine. The model and
+its image size come from the flags, or from the files beside the weights, or
+else from the arrays' names and shapes. An array that is missing, left over, of
+the wrong shape or not finite is an error.
 """
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+import tempfile
+from collections.abc import Sequence
 
 import flax.linen as nn
 from absl import flags
@@ -29,9 +33,11 @@ from vit_jax import config as config_lib
 from vit_jax import interop, models
 from vit_jax.export import card
 from vit_jax.interop import (
+  hub,
   huggingface,
   huggingface_export,
   inference,
+  run_export,
   weight_files,
   weights,
 )
@@ -85,8 +91,13 @@ _LICENSE = flags.DEFINE_string(
   'The licence of the weights, such as apache-2.0, for the model card of a'
   ' Hugging Face folder.',
 )
+_PRIVATE = flags.DEFINE_bool(
+  'private',
+  True,
+  'Whether a repository that --to=hf://... creates is private.',
+)
 _OVERWRITE = flags.DEFINE_bool(
-  'overwrite', False, 'Replace the existing file or directory --to.'
+  'overwrite', False, 'Replace the existing file, directory or repository --to.'
 )
 
 
@@ -108,6 +119,7 @@ def main():
     max_inflation=_MAX_INFLATION.value,
     overwrite=_OVERWRITE.value,
     license_=_LICENSE.value,
+    private=_PRIVATE.value,
   )
 
 
@@ -123,6 +135,7 @@ def convert(
   max_inflation: float = interop.MAX_INFLATION,
   overwrite: bool = False,
   license_: str = '',
+  private: bool = True,
 ) -> None:
   """Reads, checks and writes weights; see the flags. Prints a summary.
 
@@ -130,6 +143,24 @@ def convert(
     ValueError: the source cannot be read or fits no model, the target exists,
       or its format cannot express the model.
   """
+  if hub.is_address(target):
+    _check_hub_format(target, format_)
+    address = hub.check_target(target, overwrite)
+    with tempfile.TemporaryDirectory() as folder:
+      convert(
+        source,
+        folder,
+        format_='huggingface',
+        model_name=model_name,
+        image_size=image_size,
+        resolution=resolution,
+        class_names=class_names,
+        max_inflation=max_inflation,
+        license_=license_,
+      )
+      commit = hub.upload(epath.Path(folder), address, private=private)
+    print(f'Uploaded it as {commit}.')
+    return
   to = weight_files.absolute(target)
   if format_ == 'auto':
     format_ = 'npz' if to.suffix == '.npz' else 'huggingface'
@@ -161,7 +192,7 @@ def convert(
   if format_ == 'npz':
     interop.save_npz(to, params, model, **described)
   elif format_ == 'run':
-    save_run(to, params, model, **described)
+    run_export.save_run(to, params, model, **described)
   else:
     interop.save_huggingface(to, params, model, **described)
     card.write(
@@ -175,6 +206,14 @@ def convert(
       license_=license_,
     )
   _print_summary(read, to, format_, model, report, described)
+
+
+def _check_hub_format(target: str, format_: str) -> None:
+  if format_ not in ('auto', 'huggingface'):
+    raise ValueError(
+      f'--to={target} with --format={format_}: only Hugging Face folders are'
+      ' uploaded. Remove --format.'
+    )
 
 
 def _print_summary(read, to, format_, model, report, described) -> None:
@@ -276,61 +315,6 @@ def _named(spec: str, read: interop.Weights) -> nn.Module:
   known = models.options(spec.partition(':')[0])
   settings = {k: v for k, v in read.settings.items() if k in known}
   return models.parse(spec, **{'num_classes': 1} | sizes | settings)
-
-
-def save_run(
-  workdir: epath.Path,
-  params: Any,
-  model: nn.Module,
-  *,
-  image_size: tuple[int, int],
-  class_names: Sequence[str] = (),
-  preprocessing: str = '',
-  decoding: Mapping[str, Any] | None = None,
-  loss: str = '',
-) -> None:
-  """Writes a work directory with a checkpoint of step 0 and a config.
-
-  `init.checkpoint` can start a new run from it, but training cannot resume it.
-
-  Args:
-    workdir: created if it does not exist; its checkpoints are replaced.
-    params: the model's parameters, a tree of arrays.
-    model: from `models.build`.
-    image_size: (height, width) that the position embeddings are for.
-    class_names: one for each logit, written to `class_names.txt`.
-    preprocessing: operations of the evaluation.
-    decoding: see `interop.Weights`.
-    loss: see `interop.Weights`.
-
-  Raises:
-    ValueError: the number of class names is not that of the classes.
-  """
-  weights.check_class_names(class_names, model.num_classes)
-  name, overrides = inference.describe(model)
-  config = config_lib.default()
-  config.unlock()
-  config.image_size = tuple(image_size)
-  config.channels = inference.channels(inference.flatten(params))
-  config.num_classes = model.num_classes
-  with config.model.ignore_type():  # Overrides have lists in place of tuples.
-    config.model.update({'name': name, **overrides})
-  if loss:
-    config.loss.name = loss
-  if decoding:
-    config.data.exif_orientation = decoding['upright']
-    config.data.jpeg_dct = decoding['jpeg_dct']
-  if preprocessing:
-    config.evals.converted = config_lib.evaluation('', preprocess=preprocessing)
-  workdir.mkdir(parents=True, exist_ok=True)
-  checkpoints = workdir / checkpoint_lib.FOLDER
-  if checkpoints.exists():
-    checkpoints.rmtree()
-  config_lib.save(config, workdir)
-  files.write_class_names(workdir, class_names)
-  manager = checkpoint_lib.Checkpoints(workdir, keep=1, keep_every=0)
-  manager.save(0, {'params': params})
-  manager.close()
 
 
 if __name__ == '__main__':

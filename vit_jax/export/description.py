@@ -139,7 +139,9 @@ def files(folder: epath.Path, form: str, path: str) -> list[dict[str, Any]]:
   place = folder / path
   found = [place]
   if place.is_dir():
-    found = sorted(p for p in place.glob('**/*') if not p.is_dir())
+    found = sorted(
+      root / name for root, _, names in place.walk() for name in names
+    )
   return [
     {
       'form': form,

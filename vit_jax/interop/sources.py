@@ -16,6 +16,7 @@ from vit_jax import models
 from vit_jax.interop import (
   catalog,
   fitting,
+  hub,
   huggingface,
   inference,
   json_files,
@@ -42,6 +43,8 @@ _PICKLES = ('.bin', '.pt', '.pth', '.pkl', '.ckpt')
 def locate(path: epath.PathLike) -> epath.Path:
   """Finds the weights of a path, or of a name of `catalog.names()`.
 
+  Weights on the Hugging Face Hub (`hf://OWNER/NAME`) are downloaded.
+
   Returns:
     The absolute path of a `.npz` or `.safetensors` file, of a Hugging Face
     folder, or of one checkpoint of a run (`.../checkpoints/STEP`).
@@ -50,6 +53,8 @@ def locate(path: epath.PathLike) -> epath.Path:
     ValueError: nothing is there, or it cannot be read. The message says what to
       do.
   """
+  if hub.is_address(path):
+    return hub.download(os.fspath(path))
   given = os.fspath(path)
   found = weight_files.absolute(path)
   if given in catalog.names() and not found.exists():
@@ -85,7 +90,8 @@ def read(
 
   Args:
     path: a released or similar `.npz` file; a Hugging Face folder; a run's
-      directory, or one of its checkpoints; or a name of `catalog.names()`.
+      directory, or one of its checkpoints; a name of `catalog.names()`; or
+      any of the first two on the Hugging Face Hub, `hf://OWNER/NAME`.
     check: called for a `.npz` file before any values are read, with weights
       whose arrays are zeros that take no memory. May raise. It may return names
       of parameters to skip, which stay zeros.
@@ -95,11 +101,17 @@ def read(
   Raises:
     ValueError: see `locate` and the readers of each kind.
   """
-  found = locate(path)
-  if found.suffix == '.npz':
-    return npz.read(
-      found, os.fspath(path), check=check, max_inflation=max_inflation
+  if hub.is_address(path):
+    address, found = os.fspath(path), locate(path)
+    return dataclasses.replace(
+      _read(found, '', check, max_inflation), origin=hub.pinned(address, found)
     )
+  return _read(locate(path), os.fspath(path), check, max_inflation)
+
+
+def _read(found: epath.Path, name: str, check, max_inflation: float) -> Weights:
+  if found.suffix == '.npz':
+    return npz.read(found, name, check=check, max_inflation=max_inflation)
   if found.is_dir() and not huggingface.is_folder(found):
     return _read_run(found)
   return huggingface.read(found)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import data, results
+from vit_jax.interop import hub
 from vit_jax.runtime import distributed
 from vit_jax.training import step as step_lib
 from vit_jax.training import warm_start
@@ -178,10 +180,16 @@ def _check_same(config: ml_collections.ConfigDict, workdir: epath.Path) -> None:
     )
 
 
+def _run_of(checkpoint: str) -> dict[str, Any]:
+  """Returns the config of the run of a checkpoint; {} if it is of no run."""
+  if hub.is_address(checkpoint):
+    return {}
+  return config_lib.load(epath.Path(checkpoint).parent.parent) or {}
+
+
 def _check_held_out(config: ml_collections.ConfigDict) -> None:
   """Raises ValueError unless the held-out part is new to the weights."""
-  run = epath.Path(config.init.checkpoint).parent.parent
-  trained = (config_lib.load(run) or {}).get('data', {})
+  trained = _run_of(config.init.checkpoint).get('data', {})
   own = config.data
   if (trained.get('dataset'), trained.get('train_split')) != (
     own.dataset,
@@ -196,8 +204,8 @@ def _check_held_out(config: ml_collections.ConfigDict) -> None:
 
 def _check_loss(config: ml_collections.ConfigDict) -> None:
   """Raises ValueError if the weights are of a run with another loss."""
-  checkpoint = epath.Path(config.init.checkpoint)
-  saved = config_lib.load(checkpoint.parent.parent) or {}
+  checkpoint = config.init.checkpoint
+  saved = _run_of(checkpoint)
   trained = saved.get('loss', {}).get('name', config.loss.name)
   if trained == config.loss.name or _only_features(config):
     return

@@ -22,7 +22,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import interop, models, sharding
 from vit_jax.checkpoint import fingerprint
-from vit_jax.interop import catalog, inference
+from vit_jax.interop import catalog, hub, inference
 from vit_jax.interop.fitting import Report, fit, match
 from vit_jax.training import consistency
 from vit_jax.workdir import files
@@ -63,13 +63,15 @@ def resolve_path(path: str, workdir: epath.PathLike) -> epath.Path:
 
   Args:
     path: `init.checkpoint`, pinned or not. `stage:NAME` is the run NAME beside
-      this one. A name in `catalog.names()` is the file that it stands for.
-      Anything else is a path.
+      this one. A name in `catalog.names()` is the file that it stands for, and
+      `hf://OWNER/NAME` is downloaded. Anything else is a path.
     workdir: the work directory of the run that starts.
 
   Returns:
     The absolute path, which need not exist.
   """
+  if hub.is_address(path):
+    return hub.download(path)
   kind, _, name = path.partition(':')
   if kind == 'stage':
     return epath.Path(workdir).parent / name
@@ -105,6 +107,10 @@ def pin(path: str, workdir: epath.PathLike) -> str:
     found = checkpoint_lib.find(resolve_path(path, workdir))
     return f'stage:{found.relative_to(epath.Path(workdir).parent)}'
   saved = (config_lib.load(workdir) or {}).get('init', {}).get('checkpoint', '')
+  if hub.is_address(path):
+    # The path in this machine's cache means nothing to others.
+    same = saved == path or saved.startswith(f'{path}@')
+    return saved if same else hub.pinned(path, hub.download(path))
   given = str(resolve_path(path, workdir))
   if saved == given or saved.startswith(given + '/'):
     return saved

@@ -1,0 +1,218 @@
+"""Guards: weights go to the Hugging Face Hub and back, whole or not at all."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+
+from tests.interop import fake_hub, tiny
+from vit_jax import convert, interop
+from vit_jax.interop import hub as hub_lib
+from vit_jax.training import warm_start
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+  with fake_hub.running() as server:
+    monkeypatch.setattr(constants, 'ENDPOINT', server.url)
+    monkeypatch.setattr(
+      constants,
+      'HUGGINGFACE_CO_URL_TEMPLATE',
+      server.url + '/{repo_id}/resolve/{revision}/{filename}',
+    )
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.setattr(constants, 'HF_HUB_DISABLE_XET', True)
+    monkeypatch.setattr(constants, 'HF_TOKEN_PATH', str(tmp_path / 'token'))
+    monkeypatch.delenv('HF_TOKEN', raising=False)
+    monkeypatch.setattr('time.sleep', lambda _: None)
+    yield server
+
+
+def _folder(path):
+  model = tiny.vit(gelu='exact')
+  params = tiny.params(model)
+  interop.save_huggingface(
+    path, params, model, 8, class_names=list('abcde'), preprocessing='resize'
+  )
+  return params
+
+
+def _files(path):
+  return {p.name: p.read_bytes() for p in path.iterdir()}
+
+
+@pytest.fixture
+def birds(hub, tmp_path):
+  params = _folder(tmp_path / 'hf')
+  hub.repositories['me/birds'] = _files(tmp_path / 'hf') | {
+    'pytorch_model.bin': b'a pickle',
+    'README.md': b'hello',
+  }
+  return params
+
+
+def _params(path):
+  weights = interop.read(path)
+  assert weights.model == tiny.vit(gelu='exact')
+  return interop.fit_weights(weights, weights.model, 8)[0]
+
+
+def test_weights_are_downloaded_once_and_no_pickle(hub, birds):
+  tiny.assert_equal(_params('hf://me/birds'), birds)
+  before = len(hub.requested('/resolve/'))
+  assert before
+  weights = interop.read('hf://me/birds@main')
+  assert weights.class_names == tuple('abcde')
+  assert len(hub.requested('/resolve/')) == before
+  assert not hub.requested('pytorch_model.bin')
+  assert not hub.requested('README.md')
+
+
+def test_an_interrupted_download_goes_on(hub, birds, monkeypatch):
+  monkeypatch.setattr(constants, 'DOWNLOAD_CHUNK_SIZE', 500)  # Of 10 MB.
+  hub.cut = 1000
+  tiny.assert_equal(_params('hf://me/birds'), birds)
+  assert hub.requested('model.safetensors') == ['', 'bytes=1000-']
+
+
+def test_a_wrong_checksum_is_refused_and_not_kept(hub, birds):
+  hub.corrupt = True
+  for _ in range(2):
+    with pytest.raises(ValueError, match=r'model\.safetensors is damaged'):
+      interop.read('hf://me/birds')
+  hub.corrupt = False
+  tiny.assert_equal(_params('hf://me/birds'), birds)
+
+
+def test_damage_in_the_cache_is_found(hub, birds):
+  path = hub_lib.download('hf://me/birds') / 'config.json'
+  path.write_text(path.read_text().replace('gelu', 'gelo'))
+  with pytest.raises(ValueError, match=r'config\.json is damaged'):
+    interop.read('hf://me/birds')
+
+
+def test_the_cache_is_used_offline(hub, birds, monkeypatch):
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+  with pytest.raises(ValueError, match='HF_HUB_OFFLINE'):
+    interop.read('hf://me/birds')
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+  interop.read('hf://me/birds')
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+  count = len(hub.requests)
+  tiny.assert_equal(_params('hf://me/birds'), birds)
+  assert len(hub.requests) == count
+
+
+def test_npz_files_and_revisions(hub, birds, tmp_path):
+  model = tiny.vit(gelu='exact')
+  for name in ('one.npz', 'two.npz'):
+    interop.save_npz(tmp_path / name, birds, model, image_size=8)
+  files = {p.name: p.read_bytes() for p in tmp_path.glob('one.npz*')}
+  hub.repositories['me/npz'] = dict(files)
+  tiny.assert_equal(_params('hf://me/npz'), birds)
+  hub.repositories['me/both'] = {
+    f'x/{p.name}': p.read_bytes() for p in tmp_path.glob('*.npz*')
+  }
+  address = f'hf://me/both/x/two.npz@{fake_hub.COMMIT}'
+  tiny.assert_equal(_params(address), birds)
+  assert not hub.requested(f'me/both/resolve/{fake_hub.COMMIT}/x/one.npz')
+  bare = 'hf://me/both/x/two.npz'
+  assert hub_lib.pinned(bare, hub_lib.download(bare)) == address
+  hub.repositories['me/top'] = {
+    p.name: p.read_bytes() for p in tmp_path.glob('*.npz*')
+  }
+  with pytest.raises(ValueError, match=r'name one of them.*me/top/one\.npz'):
+    interop.read('hf://me/top')
+
+
+def test_a_run_keeps_the_commit_that_it_starts_from(hub, birds, tmp_path):
+  pinned = warm_start.pin('hf://me/birds', tmp_path)
+  assert pinned == f'hf://me/birds@{fake_hub.COMMIT}'
+  found = warm_start.resolve_path(pinned, tmp_path)
+  assert found.name == fake_hub.COMMIT
+  (tmp_path / 'config.json').write_text(
+    '{"init": {"checkpoint": "hf://me/birds@0123"}}'
+  )
+  assert warm_start.pin('hf://me/birds', tmp_path) == 'hf://me/birds@0123'
+
+
+def test_a_private_repository_needs_its_token(hub, birds, monkeypatch):
+  hub.tokens['me/birds'] = 'secret'
+  with pytest.raises(ValueError, match='If it is private: log in') as caught:
+    interop.read('hf://me/birds')
+  assert 'secret' not in str(caught.value)
+  monkeypatch.setenv('HF_TOKEN', 'secret')
+  tiny.assert_equal(_params('hf://me/birds'), birds)
+
+
+@pytest.mark.parametrize(
+  'address, message',
+  [
+    ('hf://me/nothing', 'no such repository'),
+    ('hf://me/birds@nowhere', "no revision 'nowhere'"),
+    ('hf://me/birds/other.npz', 'no such file'),
+    ('hf://me/birds/model.bin', 'can run code'),
+    ('hf://birds', 'expected hf://OWNER/NAME'),
+    ('hf://me/pickles', 'no weights that are read'),
+  ],
+)
+def test_errors_say_what_is_wrong(hub, birds, address, message):
+  hub.repositories['me/pickles'] = {'pytorch_model.bin': b''}
+  with pytest.raises(ValueError, match=message):
+    interop.read(address)
+
+
+def test_without_a_network_or_the_package(hub, birds, monkeypatch):
+  nowhere = 'http://127.0.0.1:9'
+  monkeypatch.setattr(constants, 'ENDPOINT', nowhere)
+  with pytest.raises(ValueError, match='the Hub cannot be reached'):
+    interop.read('hf://me/birds')
+  monkeypatch.setattr('importlib.util.find_spec', lambda _: None)
+  with pytest.raises(ValueError, match=r'pip install "vit-paper-jax\[hub\]"'):
+    interop.read('hf://me/birds')
+
+
+# httpx2 warns of huggingface_hub's own use of it.
+@pytest.mark.filterwarnings('ignore:Use .content=:DeprecationWarning')
+def test_uploads_are_read_again(hub, tmp_path, monkeypatch, capsys):
+  params = _folder(tmp_path / 'hf')
+  words = (str(tmp_path / 'hf'), 'hf://me/new')
+  with pytest.raises(ValueError, match='no right to do this'):
+    convert.convert(*words)
+  monkeypatch.setenv('HF_TOKEN', 'writer')
+  convert.convert(*words, license_='mit')
+  assert f'hf://me/new@{fake_hub.COMMIT}' in capsys.readouterr().out
+  assert hub.visibility == {'me/new': 'private'}
+  files = hub.repositories['me/new']
+  assert files.keys() == {
+    *('.gitattributes', 'README.md', 'config.json'),
+    *('model.safetensors', 'preprocessor_config.json'),
+  }
+  assert b'license: mit' in files['README.md']
+  tiny.assert_equal(_params('hf://me/new'), params)
+  with pytest.raises(ValueError, match='--overwrite adds a commit'):
+    convert.convert(*words)
+  convert.convert(*words, overwrite=True)
+
+
+def test_the_command_reads_from_the_hub(hub, birds, tmp_path):
+  done = subprocess.run(
+    [
+      *(sys.executable, '-m', 'vit_jax.convert', '--from=hf://me/birds'),
+      f'--to={tmp_path}/birds.npz',
+    ],
+    env={
+      **os.environ,
+      'HF_ENDPOINT': hub.url,
+      'HF_HOME': str(tmp_path / 'home'),
+      'HF_HUB_DISABLE_XET': '1',
+    },
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert f'Read hf://me/birds@{fake_hub.COMMIT}: 40 arrays' in done.stdout
+  assert len(np.load(tmp_path / 'birds.npz').files) == 40
