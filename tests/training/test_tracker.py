@@ -42,6 +42,7 @@ class Journal:
     run = types.SimpleNamespace(
       config=config,
       workdir='WORKDIR',
+      program=types.SimpleNamespace(evaluated=lambda state: state),
       evaluations={'test': None, 'late': None},
       goodput=types.SimpleNamespace(
         phase=nothing,
