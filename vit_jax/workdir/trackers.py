@@ -124,7 +124,8 @@ def parse(text: str) -> list[str]:
   """Returns the names in `log.trackers`, such as `wandb,mlflow`.
 
   Raises:
-    ValueError: a name is unknown, or its package is not installed.
+    ValueError: a name is unknown, its package is not installed, or MLflow has
+      no place to send to.
   """
   names = [name.strip() for name in text.split(',') if name.strip()]
   for name in names:
@@ -133,14 +134,29 @@ def parse(text: str) -> list[str]:
         f'log.trackers={text!r}: there is no tracker {name!r}; name some of'
         f' {list(_KINDS)}, with commas between them.'
       )
-    spec = importlib.util.find_spec(name)
-    # A folder of that name, such as wandb's own, is no package: no origin.
-    if spec is None or spec.origin is None:
+    if not _is_installed(name):
       raise ValueError(
         f'log.trackers={text!r} needs a package: pip install'
         f' "vit-paper-jax[{name}]" (or: pip install {_KINDS[name][1]}).'
       )
+  # By default MLflow uses a database in the working directory.
+  if (
+    'mlflow' in names
+    and not os.environ.get('MLFLOW_TRACKING_URI')
+    and not _is_installed('sqlalchemy')
+  ):
+    raise ValueError(
+      f'log.trackers={text!r}: where MLflow is to send metrics is not set. Set'
+      ' MLFLOW_TRACKING_URI=http://HOST:PORT of its server, or pip install'
+      ' mlflow for a database on this machine.'
+    )
   return sorted(set(names))
+
+
+def _is_installed(package: str) -> bool:
+  spec = importlib.util.find_spec(package)
+  # A folder of that name, such as wandb's own, is no package: no origin.
+  return spec is not None and spec.origin is not None
 
 
 class Trackers:
@@ -180,6 +196,7 @@ class Trackers:
     for thread in self._threads:
       thread.join(max(end - time.monotonic(), 0.0))
       if thread.is_alive():
+        thread.is_given_up = True
         logging.warning(
           '%s did not take all metrics within %.0f s.', thread.name, patience
         )
@@ -213,6 +230,7 @@ class _Thread(threading.Thread):
     self._workdir, self._config, self._ids = workdir, config, ids
     self.rows: queue.SimpleQueue = queue.SimpleQueue()
     self.error: BaseException | None = None
+    self.is_given_up = False  # Whether `close` has warned already.
     self.start()
 
   def run(self):
@@ -225,7 +243,8 @@ class _Thread(threading.Thread):
         tracker.write(*row)
       tracker.end(self.error)
     except Exception as error:  # Each tracker has its own errors.
-      logging.warning(
+      logging.log(
+        logging.DEBUG if self.is_given_up else logging.WARNING,
         '%s gets no more metrics of this run: %s: %s. All are in'
         ' %s/metrics.jsonl.',
         *(self.name, type(error).__name__, error, self._workdir),
