@@ -74,6 +74,14 @@ EXTRAS = {
   'mlflow': ['mlflow-skinny>=3.17'],
   # Programs that need only JAX (vit_jax.export).
   'export': ['flatbuffers>=24.3.25'],
+  # ONNX files, through a Hugging Face folder and PyTorch.
+  'onnx': [
+    'onnx>=1.20',
+    'onnxruntime>=1.24',
+    'onnxscript>=0.7',
+    'torch>=2.6',
+    'transformers>=4.50',
+  ],
   # Weights on the Hugging Face Hub (hf://OWNER/NAME).
   'hub': ['huggingface_hub>=2.4'],
   # Tables of predictions and features, one row per image.

@@ -5,6 +5,8 @@
                                               the same, for speed on GPU and TPU
   --checkpoint=augreg+imagenet2012/B_16 --to=b16 --image_size=384
                                               at another resolution
+  --checkpoint=runs/birds --to=birds --forms=stablehlo,onnx,huggingface,timm
+                                              other forms, too
   --checkpoint=runs/birds --to=birds --check_only --images=photos
                                               compares what DIR holds, again
 
@@ -14,6 +16,9 @@ or folder for each form, and model.json, which says how images are prepared,
 what the classes are, and the SHA-256 of every file:
 
   stablehlo    model.stablehlo: for JAX on CPUs, NVIDIA GPUs and TPUs alike
+  onnx         model.onnx: for ONNX Runtime and others
+  huggingface  a folder for transformers, with a model card
+  timm         a folder for timm
 
 At the end, every form classifies the same images, and a table shows how much
 its logits differ from the checkpoint's. Exit code 1 if one differs too much.
@@ -39,7 +44,7 @@ _DTYPE = flags.DEFINE_enum(
   'dtype',
   'float32',
   DTYPES,
-  'The compute dtype. Forms that only hold weights keep them in float32.',
+  'The compute dtype; bfloat16 is only for stablehlo.',
 )
 _IMAGE_SIZE = flags.DEFINE_string(
   'image_size',

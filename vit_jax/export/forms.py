@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from vit_jax.export import stablehlo
+from vit_jax.export import (
+  huggingface_folder,
+  onnx_file,
+  stablehlo,
+  timm_folder,
+)
 from vit_jax.export.program import Program
 
 
@@ -35,6 +40,23 @@ class Form:
 FORMS = {
   'stablehlo': Form(
     stablehlo.FILE, stablehlo.check, stablehlo.write, stablehlo.logits, 1e-5
+  ),
+  'onnx': Form(
+    onnx_file.FILE, onnx_file.check, onnx_file.write, onnx_file.logits, 1e-4
+  ),
+  'huggingface': Form(
+    huggingface_folder.FOLDER,
+    huggingface_folder.check,
+    huggingface_folder.write,
+    huggingface_folder.logits,
+    1e-4,
+  ),
+  'timm': Form(
+    timm_folder.FOLDER,
+    timm_folder.check,
+    timm_folder.write,
+    timm_folder.logits,
+    1e-4,
   ),
 }
 

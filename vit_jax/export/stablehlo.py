@@ -23,7 +23,7 @@ def check(program: Program) -> None:
     raise ValueError(
       f'{program.subject.name} has {size / 2**30:.1f} GiB of weights, and a'
       ' StableHLO file holds less than 2 GiB. Export other forms, such as'
-      ' --forms=savedmodel,huggingface.'
+      ' --forms=huggingface,timm.'
     )
 
 

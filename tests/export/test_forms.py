@@ -1,0 +1,134 @@
+"""Guards: ONNX Runtime, timm and transformers give the checkpoint's logits."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+
+from tests.interop import tiny
+from vit_jax import interop, models
+from vit_jax.export import description, forms, parity, timm_folder, writing
+from vit_jax.export.program import Program
+from vit_jax.inspect import subject
+from vit_jax.models.images import normalize
+
+ALL = ('stablehlo', 'onnx', 'huggingface', 'timm')
+
+
+def _program(tmp_path, model, size, channels=3, dtype='float32'):
+  params = jax.tree.map(lambda x: 0.3 * x, tiny.params(model, size, channels))
+  path = tmp_path / 'a.npz'
+  interop.save_npz(
+    path, params, model, image_size=size, class_names=list('abcde')
+  )
+  return Program(subject.load(str(path)), dtype)
+
+
+def _rows(program, to, names):
+  chosen = forms.choose(names)
+  for form in chosen.values():
+    form.check(program)
+  writing.write(program, to, chosen)
+  return parity.compare(program, to, chosen, parity.images(program, 9))
+
+
+@pytest.mark.export
+@pytest.mark.filterwarnings('ignore::FutureWarning')  # PyTorch's own.
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+@pytest.mark.parametrize(
+  'options, size, channels',
+  [
+    (dict(), (8, 12), 3),
+    (dict(gelu='exact', patch_size=(4, 2)), (8, 8), 1),
+  ],
+)
+def test_all_forms_agree(tmp_path, options, size, channels):
+  pytest.importorskip('onnxruntime')
+  program = _program(tmp_path, tiny.vit(**options), size, channels)
+  to = epath.Path(tmp_path / 'out')
+  rows = _rows(program, to, ALL)
+  assert [row.form for row in rows] == list(ALL)
+  for row in rows:
+    assert row.passed
+    assert row.difference < 1e-4
+  assert max(row.others for row in rows) > 0  # These are other programs.
+  written = description.read(to)
+  paths = {file['path'] for file in written['files']}
+  assert {'model.onnx', 'timm/config.json', 'huggingface/README.md'} <= paths
+  assert {p.name for p in to.iterdir()} == {
+    *('model.json', 'model.stablehlo', 'model.onnx', 'huggingface', 'timm')
+  }
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize('options', [dict(), dict(pooling='gap', gelu='exact')])
+def test_timm_builds_the_model_of_the_folder(tmp_path, options):
+  pytest.importorskip('timm')
+  program = _program(tmp_path, tiny.vit(**options), (8, 12))
+  (row,) = _rows(program, epath.Path(tmp_path / 'out'), ['timm'])
+  assert row.difference < 1e-4
+  config = json.loads((tmp_path / 'out/timm/config.json').read_text())
+  assert config['label_names'] == list('abcde')
+
+
+@pytest.mark.hf
+def test_timms_own_model_loads_the_weights(tmp_path):
+  timm = pytest.importorskip('timm')
+  import torch
+
+  model = models.build('ViT-Ti/16', num_classes=5, gelu='exact')
+  params = jax.tree.map(lambda x: 0.1 * x, tiny.params(model, (224, 224)))
+  interop.save_npz(tmp_path / 'a.npz', params, model, image_size=224)
+  program = Program(subject.load(f'{tmp_path}/a.npz'))
+  found = timm_folder.write(program, epath.Path(tmp_path))
+  assert found['architecture'] == 'vit_tiny_patch16_224'
+  theirs = timm.create_model(
+    'vit_tiny_patch16_224',
+    num_classes=5,
+    checkpoint_path=f'{tmp_path}/timm/model.safetensors',
+  )
+  images = parity.images(program, 2)
+  pixels = np.asarray(normalize(images)).transpose(0, 3, 1, 2)
+  with torch.no_grad():
+    logits = theirs.eval()(torch.tensor(pixels)).numpy()
+  expected = np.asarray(jax.jit(program)(images))
+  assert np.std(expected) > 0.1
+  np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  'options, form, reason',
+  [
+    (dict(pooling='map'), 'timm', "pooling='map'"),
+    (dict(norm_epsilon=1e-5), 'timm', 'norm_epsilon=1e-05'),
+    (dict(pooling='gap'), 'onnx', "pooling='gap'"),
+    (dict(position_embedding='2d'), 'huggingface', "embedding='2d'"),
+  ],
+)
+def test_models_that_others_lack_are_refused(
+  tmp_path, monkeypatch, options, form, reason
+):
+  program = _program(tmp_path, tiny.vit(**options), (8, 8))
+  monkeypatch.setattr('importlib.util.find_spec', lambda _: True)
+  with pytest.raises(ValueError, match=reason):
+    forms.FORMS[form].check(program)
+
+
+@pytest.mark.parametrize(
+  'form, extra', [('onnx', 'onnx'), ('timm', 'hf'), ('stablehlo', 'export')]
+)
+def test_a_missing_package_is_named(tmp_path, monkeypatch, form, extra):
+  program = _program(tmp_path, tiny.vit(), (8, 8))
+  monkeypatch.setattr('importlib.util.find_spec', lambda _: None)
+  with pytest.raises(ValueError, match=rf'vit-paper-jax\[{extra}\]'):
+    forms.FORMS[form].check(program)
+
+
+def test_bfloat16_is_for_programs_only(tmp_path, monkeypatch):
+  program = _program(tmp_path, tiny.vit(), (8, 8), dtype='bfloat16')
+  monkeypatch.setattr('importlib.util.find_spec', lambda _: True)
+  for form in ('onnx', 'huggingface', 'timm'):
+    with pytest.raises(ValueError, match='--dtype=bfloat16'):
+      forms.FORMS[form].check(program)

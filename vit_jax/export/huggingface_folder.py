@@ -1,0 +1,74 @@
+"""A folder that transformers loads, with a model card."""
+
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from vit_jax.export import card
+from vit_jax.export.program import Program
+from vit_jax.interop import huggingface_export
+from vit_jax.models.images import normalize
+from vit_jax.runtime import installed
+
+FOLDER = 'huggingface'
+# Of the models in the folder; the other forms take uint8 pixels.
+INPUT = 'float32 [batch, channels, height, width] in [-1, 1]'
+
+
+def check(program: Program) -> None:
+  """Raises ValueError if transformers lacks the model."""
+  installed.require('transformers', 'torch', extra='hf')
+  huggingface_export.check_savable(program.subject.model)
+  if program.dtype != 'float32':
+    raise ValueError(
+      f'--dtype={program.dtype}: Hugging Face folders and what is made of them'
+      ' are float32. Export them on their own.'
+    )
+
+
+def write(program: Program, folder: epath.Path) -> dict[str, Any]:
+  """Writes the folder."""
+  subject = program.subject
+  decoding = {
+    'upright': subject.preprocess.upright,
+    'jpeg_dct': subject.preprocess.jpeg_dct,
+  }
+  huggingface_export.save_huggingface(
+    folder / FOLDER,
+    subject.params,
+    subject.model,
+    subject.image_size,
+    class_names=subject.class_names,
+    preprocessing=subject.preprocess.text,
+    decoding=decoding,
+    loss=subject.loss,
+  )
+  card.write(
+    folder / FOLDER,
+    subject.model,
+    subject.origin,
+    image_size=subject.image_size,
+    channels=program.channels,
+    preprocessing=subject.preprocess.text,
+    decoding=decoding,
+  )
+  return {'class': 'ViTForImageClassification', 'input': INPUT}
+
+
+def load(folder: epath.Path) -> Any:
+  """Returns the model of transformers, for float images [B, C, H, W]."""
+  import transformers
+
+  return transformers.ViTForImageClassification.from_pretrained(
+    folder / FOLDER
+  ).eval()
+
+
+def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
+  """Returns the logits of uint8 images, float32 [B, K], by transformers."""
+  import torch
+
+  pixels = np.asarray(normalize(images)).transpose(0, 3, 1, 2)
+  with torch.no_grad():
+    return load(folder)(torch.tensor(pixels)).logits.numpy()

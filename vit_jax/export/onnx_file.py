@@ -1,0 +1,68 @@
+"""An ONNX file, made by PyTorch's exporter from a Hugging Face folder."""
+
+import contextlib
+import io
+import tempfile
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from vit_jax.export import huggingface_folder
+from vit_jax.export.program import Program
+from vit_jax.runtime import installed
+
+FILE = 'model.onnx'
+OPSET = 18
+
+
+def check(program: Program) -> None:
+  """Raises ValueError if the model cannot be written."""
+  installed.require(
+    *('torch', 'transformers', 'onnx', 'onnxscript', 'onnxruntime'),
+    extra='onnx',
+  )
+  huggingface_folder.check(program)
+
+
+def write(program: Program, folder: epath.Path) -> dict[str, Any]:
+  """Writes the file, its weights inside; returns its opset."""
+  import torch
+
+  class Whole(torch.nn.Module):
+    """Takes the same images as the other programs."""
+
+    def __init__(self, model):
+      super().__init__()
+      self.model = model
+
+    def forward(self, images):
+      pixels = (images.to(torch.float32) - 127.5) / 127.5
+      return self.model(pixels.permute(0, 3, 1, 2)).logits
+
+  with tempfile.TemporaryDirectory() as temporary:
+    huggingface_folder.write(program, epath.Path(temporary))
+    model = Whole(huggingface_folder.load(epath.Path(temporary))).eval()
+  shape = (2, *program.subject.image_size, program.channels)
+  with contextlib.redirect_stdout(io.StringIO()):  # It tells each of its steps.
+    exported = torch.onnx.export(
+      model,
+      (torch.zeros(shape, dtype=torch.uint8),),
+      dynamo=True,
+      input_names=['images'],
+      output_names=['logits'],
+      opset_version=OPSET,
+      dynamic_shapes={'images': {0: torch.export.Dim('batch')}},
+    )
+  exported.save(str(folder / FILE), external_data=False)
+  return {'opset': OPSET, 'input': 'images', 'output': 'logits'}
+
+
+def logits(folder: epath.Path, images: np.ndarray) -> np.ndarray:
+  """Returns the logits of uint8 images, float32 [B, K], by ONNX Runtime."""
+  import onnxruntime
+
+  session = onnxruntime.InferenceSession(
+    folder / FILE, providers=['CPUExecutionProvider']
+  )
+  return session.run(['logits'], {'images': images})[0]
