@@ -47,18 +47,19 @@ def serve(
     ValueError: there are no runs, or the address cannot be used.
   """
   server = open_server(folders, metrics, host, port)
-  server.watcher.start()
   shown = f'[{host}]' if ':' in host else host
-  print(
-    f'http://{shown}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
-    flush=True,
-  )
-  if not _is_local(host):
-    logging.warning(
-      'The page has no password: all who reach %s can read names and metrics.',
-      f'port {server.server_port} of this machine',
-    )
   with server, contextlib.suppress(KeyboardInterrupt):
+    server.watcher.start()
+    print(
+      f'http://{shown}:{server.server_port}/ shows the runs. Ctrl-C ends it.',
+      flush=True,
+    )
+    if not _is_local(host):
+      logging.warning(
+        'The page has no password: all who reach %s can read names and'
+        ' metrics.',
+        f'port {server.server_port} of this machine',
+      )
     server.serve_forever()
 
 
