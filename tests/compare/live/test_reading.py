@@ -1,6 +1,7 @@
 """Guards: runs are followed by their new rows alone, and curves stay small."""
 
 import fcntl
+import json
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_only_new_rows_are_read(tmp_path, monkeypatch):
   monkeypatch.setattr(
     reading.metrics, 'parse', lambda line: parsed.append(line) or parse(line)
   )
-  runs.log(run, [4], test__accuracy=0.5)
+  runs.log(run, [4], test__accuracy=0.5, infinite=float('inf'))
   with open(run / 'metrics.jsonl', 'a') as file:
     file.write('damaged\n{"step": 5, "train/loss"')
   watcher.look()
@@ -37,6 +38,7 @@ def test_only_new_rows_are_read(tmp_path, monkeypatch):
   news = watcher.news(first['look'])
   assert list(news['runs']) == ['a']
   assert news['runs']['a']['latest']['test__accuracy'] == 0.5
+  json.dumps(news, allow_nan=False)
   assert _loss(watcher, 'a')['step'] == [1, 2, 3, 4]
   # The rest of the line comes later.
   with open(run / 'metrics.jsonl', 'a') as file:

@@ -31,6 +31,7 @@ _SILENT = 900.0
 _CHUNK = 2**20
 # Measurements that are shown as facts, not as curves.
 _NO_CURVE = ('step', 'unix_time', 'eta_sec')
+_STEPS, _INPUT = goodput.key('steps'), goodput.key('input')
 
 
 class Curve:
@@ -44,7 +45,14 @@ class Curve:
   def add(self, step: float, hours: float, value: float) -> None:
     points = self._points
     if points and points[-1][5] < self._count:
-      points[-1] = _merged(points[-1], [step, hours, value, value, value, 1])
+      last = points[-1]
+      last[0], last[1] = step, hours
+      last[2] += value
+      if value < last[3]:
+        last[3] = value
+      if value > last[4]:
+        last[4] = value
+      last[5] += 1
       return
     points.append([step, hours, value, value, value, 1])
     if len(points) > POINTS:
@@ -147,16 +155,19 @@ class WatchedRun:
   def add(self, rows: Sequence[dict[str, float]]) -> None:
     """Adds rows to the curves."""
     for row in rows:
-      seconds = [row.get(goodput.key(name)) for name in ('steps', 'input')]
-      if None not in seconds:
-        self._hours = sum(seconds) / 3600
+      # JSON has no infinite numbers, but Python reads them.
+      row = {k: v for k, v in row.items() if math.isfinite(v)}
+      if _STEPS in row and _INPUT in row:
+        self._hours = (row[_STEPS] + row[_INPUT]) / 3600
+      step, hours = row['step'], self._hours
+      self.latest |= row
       for key, value in row.items():
-        if not math.isfinite(value):
-          continue
-        self.latest[key] = value
-        if key not in _NO_CURVE and not key.endswith('_seconds'):
-          curve = self.curves.setdefault(key, Curve())
-          curve.add(row['step'], self._hours, value)
+        curve = self.curves.get(key)
+        if curve is None:
+          if key in _NO_CURVE or key.endswith('_seconds'):
+            continue
+          curve = self.curves[key] = Curve()
+        curve.add(step, hours, value)
 
   def facts(self) -> dict[str, Any]:
     """Returns the run's state and latest numbers."""
