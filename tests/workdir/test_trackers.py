@@ -200,6 +200,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
   pytest.importorskip('wandb')
   monkeypatch.setenv('WANDB_MODE', 'offline')
   for start in (0, 1):
+    time.sleep(start)  # The second of the start is in the folder's name.
     writer = _writer(tmp_path, start)
     writer.write(start + 1, {'train/loss': 0.5})
     writer.close()
