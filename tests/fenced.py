@@ -1,0 +1,241 @@
+"""Reads the fenced commands and Python blocks of the documentation.
+
+`dry_run` starts a command in a new process as a user does, with its own parser
+and checks, but ends before the command does anything.
+"""
+
+import ast
+import inspect
+import os
+import pathlib
+import re
+import runpy
+import shlex
+import sys
+import typing
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted(
+  path.relative_to(ROOT)
+  for pattern in ('*.md', 'docs/*.md', 'launch/*.md', 'benchmarks/*.md')
+  for path in ROOT.glob(pattern)
+)
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+  """Yields `page:line` and the text of each block in a language."""
+  for page in PAGES:
+    text = (ROOT / page).read_text()
+    for found in re.finditer(
+      rf'^( *)```{language}\n(.*?)^\1```', text, re.MULTILINE | re.DOTALL
+    ):
+      line = text[: found.start()].count('\n') + 2
+      yield f'{page}:{line}', inspect.cleandoc(found[2])
+
+
+def commands(text: str) -> list[list[str]]:
+  """Returns the commands of a shell text as words, without variables set."""
+  text = re.sub(r'(^|\s)#.*$', r'\1', text, flags=re.MULTILINE)
+  text = text.replace('\\\n', ' ')
+  lexer = shlex.shlex(text, posix=True, punctuation_chars=';&|\n')
+  lexer.whitespace, lexer.whitespace_split, lexer.commenters = ' \t', True, ''
+  found: list[list[str]] = [[]]
+  for word in lexer:
+    if set(word) <= set(';&|\n'):
+      found.append([])
+    elif found[-1] or not re.match(r'\w+=', word):
+      found[-1].append(word)
+  return [words for words in found if words]
+
+
+def ours(words: Sequence[str]) -> list[list[str]]:
+  """Returns the commands of this code that a command starts, as module, flags.
+
+  Launchers pass what follows `--`, `slurm.sbatch` or `--command=` on.
+  """
+  if words[0] in ('python', 'python3') and words[1] == '-m':
+    # `...` stands for flags that are left out; `>` begins a redirection.
+    end = words.index('>') if '>' in words else len(words)
+    rest = list(words[2:end])
+    return [rest] if rest[0].split('.')[0] in ('vit_jax', 'benchmarks') else []
+  found = []
+  for word in words:
+    text = word.removeprefix('--command=')
+    if text != word and 'python -m' in text:
+      found += [own for inner in commands(text) for own in ours(inner)]
+  for mark in ('--', 'launch/slurm.sbatch'):
+    if mark in words:
+      found.append(['vit_jax.main', *words[words.index(mark) + 1 :]])
+  return found
+
+
+class _Stop(Exception):
+  """Ends a command after its checks."""
+
+
+def dry_run(words: Sequence[str]) -> str:
+  """Checks a command's module, flags, config and sweep.
+
+  Args:
+    words: the module and its arguments.
+
+  Returns:
+    What is wrong; '' for nothing. The process must not be used afterwards.
+  """
+  from absl import flags
+
+  from vit_jax import config as config_lib
+  from vit_jax.runtime import command_line
+  from vit_jax.sweep import reading
+
+  os.chdir(ROOT)
+  complete = '...' not in words
+  words = [word for word in words if word != '...']
+
+  def check(main, *, required=(), arguments='', optional=False, **_):
+    rest = command_line.parse(sys.argv)[1:]
+    if rest and not arguments:
+      sys.exit(f'error: {rest} belong to no flag.')
+    if complete:
+      if arguments and not rest and not optional:
+        sys.exit(f'error: missing: {arguments}')
+      command_line.require(*required)
+    values = flags.FLAGS
+    if 'config' in values and values.config is not None:
+      config = values.config
+      for stage in config.stages.values() if 'stages' in config else [config]:
+        _validate(stage, needs_data=words[0] == 'vit_jax.main')
+    if 'sweep' in values and values.sweep is not None:
+      sweep = reading.load(values.sweep)
+      if 'set' in values:
+        sweep = reading.override(sweep, values.set)
+      runs = [run for s in sweep.studies for run in s.candidates][:1]
+      for run in runs:
+        config_lib.validate(reading.read_config(run))
+    raise _Stop
+
+  command_line.run = check
+  sys.argv = list(words)
+  try:
+    runpy.run_module(words[0], run_name='__main__', alter_sys=True)
+  except _Stop:
+    return ''
+  except SystemExit as end:
+    # --help and --version end with 0; absl's own --help with 1.
+    shown = {'--help', '--version'} & {*words}
+    return '' if end.code in (0, 1) and shown else str(end.code)
+  except Exception as error:
+    return f'{type(error).__name__}: {error}'
+  return f'{words[0]} is no command.'
+
+
+def _validate(config: Any, *, needs_data: bool) -> None:
+  from vit_jax import config as config_lib
+
+  if not needs_data:  # Plans accept configs without data and weights.
+    if config.data.dataset is None:
+      config.data.dataset = 'digits'
+    if config.init.checkpoint is None:
+      config.init.checkpoint = ''
+  try:
+    config_lib.validate(config)
+  except ValueError as error:
+    # An extra that a page names may be absent here.
+    if 'needs a package' not in str(error):
+      raise
+
+
+class _Value:
+  """A value that is not computed, of a known class."""
+
+  def __init__(self, kind: type):
+    self.kind = kind
+
+
+def wrong_names(text: str) -> list[str]:
+  """Returns the uses of names and arguments of this code that are not there.
+
+  Follows imports, attributes, calls and the annotated type of their results.
+  """
+  known: dict[str, Any] = {}
+  wrong: list[str] = []
+
+  def visit(node: ast.AST) -> Any:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+      space: dict[str, Any] = {}
+      try:
+        exec(compile(ast.Module([node], []), '', 'exec'), space)
+      except ImportError as error:
+        wrong.append(str(error))
+      known.update(space)
+    elif isinstance(node, ast.Assign):
+      value = visit(node.value)
+      for target in node.targets:
+        if isinstance(target, ast.Name):
+          known[target.id] = value
+        else:
+          visit(target)
+    elif isinstance(node, ast.Name):
+      return known.get(node.id)
+    elif isinstance(node, ast.Attribute):
+      return _attribute(visit(node.value), node.attr, wrong)
+    elif isinstance(node, ast.Call):
+      function = visit(node.func)
+      for argument in [*node.args, *(word.value for word in node.keywords)]:
+        visit(argument)
+      return _result(function, node, wrong)
+    else:
+      for child in ast.iter_child_nodes(node):
+        visit(child)
+    return None
+
+  visit(ast.parse(text))
+  return wrong
+
+
+def _attribute(owner: Any, name: str, wrong: list[str]) -> Any:
+  if owner is None:
+    return None
+  kind = owner.kind if isinstance(owner, _Value) else owner
+  if hasattr(kind, name):
+    found = inspect.getattr_static(kind, name, None)
+    if isinstance(owner, _Value) and isinstance(found, property):
+      return _typed(found.fget)
+    return getattr(kind, name)
+  if isinstance(owner, _Value):
+    try:
+      source = inspect.getsource(kind)
+    except (OSError, TypeError):
+      return None  # Compiled; its instances may have more attributes.
+    if kind.__module__.split('.')[0] != 'vit_jax' or re.search(
+      rf'\bself\.{name}\b|^  {name}: ', source, re.MULTILINE
+    ):
+      return None
+  wrong.append(f'{getattr(kind, "__name__", kind)} has no {name}')
+  return None
+
+
+def _result(function: Any, call: ast.Call, wrong: list[str]) -> Any:
+  if not callable(function):
+    return None
+  if getattr(function, '__module__', '').split('.')[0] == 'vit_jax':
+    arguments = [a for a in call.args if not isinstance(a, ast.Starred)]
+    words = {word.arg: None for word in call.keywords if word.arg}
+    signature = inspect.signature(function)
+    # A method that is looked up on its class also takes `self`.
+    own = ['self'] if [*signature.parameters][:1] == ['self'] else []
+    try:
+      signature.bind_partial(*own, *arguments, **words)
+    except TypeError as error:
+      wrong.append(f'{function.__qualname__}: {error}')
+  return _Value(function) if inspect.isclass(function) else _typed(function)
+
+
+def _typed(function: Any) -> _Value | None:
+  try:
+    kind = typing.get_type_hints(function).get('return')
+  except (TypeError, NameError):
+    return None
+  return _Value(kind) if inspect.isclass(kind) else None
