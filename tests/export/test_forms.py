@@ -63,7 +63,14 @@ def test_all_forms_agree(tmp_path, options, size, channels):
 
 
 @pytest.mark.hf
-@pytest.mark.parametrize('options', [dict(), dict(pooling='gap', gelu='exact')])
+@pytest.mark.parametrize(
+  'options',
+  [
+    dict(),
+    dict(pooling='gap', gelu='exact'),
+    dict(width=56, mlp_dim=488, depth=1),  # 56 * (488 / 56) < 488.
+  ],
+)
 def test_timm_builds_the_model_of_the_folder(tmp_path, options):
   pytest.importorskip('timm')
   program = _program(tmp_path, tiny.vit(**options), (8, 12))

@@ -4,6 +4,7 @@ Its `model.safetensors` also suits `timm.create_model('vit_base_patch16_224',
 checkpoint_path=...)`. Images are float32 [B, C, height, width] in [-1, 1].
 """
 
+import math
 import re
 from typing import Any
 
@@ -142,13 +143,19 @@ def _arguments(program: Program) -> dict[str, Any]:
     'embed_dim': model.width,
     'depth': model.depth,
     'num_heads': model.heads,
-    'mlp_ratio': model.mlp_dim / model.width,
+    'mlp_ratio': _ratio(model.mlp_dim, model.width),
     'act_layer': 'gelu' if model.gelu == 'exact' else 'gelu_tanh',
   }
   if model.pooling == 'gap':
     # Our norm comes before the mean, and there is no class token.
     arguments |= {'global_pool': 'avg', 'class_token': False, 'fc_norm': False}
   return arguments
+
+
+def _ratio(mlp_dim: int, width: int) -> float:
+  """Returns the ratio from which timm gets mlp_dim: it truncates a product."""
+  ratio = mlp_dim / width
+  return ratio if int(width * ratio) == mlp_dim else math.nextafter(ratio, 9e9)
 
 
 def _arrays(flat: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
