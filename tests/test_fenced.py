@@ -6,6 +6,7 @@ A new block or command needs no change here.
 import concurrent.futures
 import importlib.util
 import multiprocessing
+import os
 import pathlib
 import re
 import subprocess
@@ -132,6 +133,24 @@ def test_python_block(place):
   )
   assert checked.returncode == 0, checked.stdout
   assert fenced.wrong_names(block) == []
+
+
+def test_the_examples_of_additions_run(tmp_path):
+  found = [
+    block
+    for place, block in PYTHON_BLOCKS.items()
+    if place.startswith('docs/extend.md')
+  ]
+  script = '\n'.join(found)
+  script += "\nassert found['test/accuracy'] > 0.9 and found['head/norm'] > 0"
+  done = subprocess.run(
+    [sys.executable, '-c', script],
+    cwd=tmp_path,
+    env=os.environ | {'PYTHONPATH': str(fenced.ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
