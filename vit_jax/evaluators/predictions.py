@@ -188,21 +188,23 @@ def read(path: epath.PathLike) -> tuple[pd.DataFrame, dict[str, Any]]:
 
   Returns:
     A table and facts. The table's columns are:
-      index: of the example in the split, from 0.
-      name: of the example, such as its file's path or `test/17`.
-      label, label_name: its class; -1 and no name if it has none. Data with
-        several labels per image have `labels` instead, a list.
-      prediction, prediction_name: the most probable class; -1 and no name if
-        the image is unreadable.
-      confidence: the prediction's probability. The probabilities of an
-        unreadable image are NaN.
-      loss: NaN if the example does not count.
-      correct: whether the prediction is a label.
-      counted: whether the example counts in the metrics. The accuracy is
-        `table.correct.sum() / table.counted.sum()`.
-      unreadable, unlabelled: why it does not.
-      top5, top5_probability: lists of the five most probable classes, or of
-        all that may be predicted if these are fewer.
+
+    - index: of the example in the split, from 0.
+    - name: of the example, such as its file's path or `test/17`.
+    - label, label_name: its class; -1 and no name if it has none. Data with
+      several labels per image have `labels` instead, a list.
+    - prediction, prediction_name: the most probable class; -1 and no name if
+      the image is unreadable.
+    - confidence: the prediction's probability. The probabilities of an
+      unreadable image are NaN.
+    - loss: NaN if the example does not count.
+    - correct: whether the prediction is a label.
+    - counted: whether the example counts in the metrics. The accuracy is
+      `table.correct.sum() / table.counted.sum()`.
+    - unreadable, unlabelled: why it does not.
+    - top5, top5_probability: lists of the five most probable classes, or of
+      all that may be predicted if these are fewer.
+
     The facts are `evaluation`, `step`, `dataset`, `split`, `class_names` and
     `loss`, the name of the training loss.
 
