@@ -1,0 +1,70 @@
+"""Guards: the notebooks hold no output, and run from the first cell on."""
+
+import json
+import pathlib
+
+import jax
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+
+from vit_jax import interop
+from vit_jax.interop import catalog
+
+NOTEBOOKS = sorted(
+  (pathlib.Path(__file__).parents[1] / 'docs' / 'notebooks').glob('*.ipynb')
+)
+
+
+def test_there_are_notebooks():
+  assert [path.stem for path in NOTEBOOKS] == ['attention', 'own_folder']
+
+
+@pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebook_holds_no_output(path):
+  for cell in json.loads(path.read_text())['cells']:
+    assert not cell.get('outputs')
+    assert cell.get('execution_count') is None
+
+
+@pytest.fixture
+def released(tmp_path, monkeypatch):
+  """Writes a file in a released layout, with random weights."""
+  name = 'augreg+imagenet2012/Ti_16'
+  monkeypatch.setenv(catalog.VARIABLE, str(tmp_path / 'weights'))
+  model = catalog.entry(name).build()
+  size = catalog.entry(name).image_size
+  shapes = jax.eval_shape(
+    model.init, jax.random.key(0), np.zeros((1, size, size, 3), np.float32)
+  )
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: rng.normal(0, 0.02, x.shape).astype(np.float32), shapes['params']
+  )
+  path = catalog.path_of(name)
+  path.parent.mkdir(parents=True)
+  interop.save_npz(path, params, model)
+  path.with_name(f'{path.name}.json').unlink()  # Released files have none.
+
+
+@pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebook_runs(path, released, tmp_path, monkeypatch):
+  # Real training needs optimised code, unlike the other tests.
+  monkeypatch.delenv('XLA_FLAGS', raising=False)
+  notebook = nbformat.read(path, as_version=4)
+  client = nbclient.NotebookClient(
+    notebook, timeout=600, resources={'metadata': {'path': tmp_path}}
+  )
+  client.execute()
+  texts = [
+    output.get('text', '')
+    for cell in notebook.cells
+    for output in cell.get('outputs', [])
+  ]
+  if path.stem == 'attention':
+    assert 'image/png' in notebook.cells[-1].outputs[0].data
+  else:
+    assert (tmp_path / 'mistakes' / 'index.html').exists()
+    [said] = [text for text in texts if 'images are right' in text]
+    assert float(said.partition('%')[0]) > 70
