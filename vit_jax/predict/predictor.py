@@ -167,9 +167,9 @@ class Predictor:
     Args:
       images: see `predict`.
       layer: 'pre_logits', the head's input; 'encoded', after the last norm;
-        'block_0', 'block_1' and so on, after that block; 'embedded', before
-        the first block; 'features', a hybrid's ResNet; or 'logits'. Tokens are
-        pooled as the model pools: to the class token, or to their mean.
+        'block_0', 'block_1' and so on, after that block; 'stage_1' and so on of
+        a ResNet; 'features', a hybrid's ResNet; or 'logits'. Tokens are pooled
+        as the model pools them.
 
     Raises:
       ValueError: see `predict`; or the model has no such layer.
