@@ -7,6 +7,13 @@ from vit_jax.workdir import buckets
 
 __version__ = '0.1.0'
 
+# The documented names such as `vit_jax.models.build` need no import of their
+# own.
+_ROOMS = (
+  *('compare', 'config', 'data', 'evaluators', 'features', 'inspect'),
+  *('interop', 'models', 'predict', 'results'),
+)
+
 # In a checkout, `vit_jax.configs` and `vit_jax.launch` lie beside this folder.
 # In an installed package, they lie inside it (setup.py).
 if not pathlib.Path(__file__).with_name('configs').is_dir():
@@ -19,4 +26,6 @@ def __getattr__(name: str):
   # Loaded only when it is used, since it imports JAX, which takes seconds.
   if name == 'load':
     return importlib.import_module('vit_jax.predict').load
+  if name in _ROOMS:
+    return importlib.import_module(f'vit_jax.{name}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -18,6 +18,7 @@ each. Their features come from the checkpoint that --train was made with, or
 from --checkpoint if it has moved.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -163,6 +164,7 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
     preprocess=facts['preprocess'],
     dtype=facts['compute_dtype'],
   )
+  model.preprocess = dataclasses.replace(model.preprocess, **facts['decoding'])
   weights = identity.short_hash(fingerprint.digests(model.params))
   if weights != facts['weights']:
     raise ValueError(
@@ -175,13 +177,17 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
     train, queries, max(_protocol().k), _METRIC.value, model.mesh
   )
   of_train = train.column('name')
-  labels = train.labels() if facts['labels'] == 'one' else None
+  labels = train.column('label') if facts['labels'] == 'one' else None
   for name, rows, distances in zip(
     found, near.rows, near.distances, strict=True
   ):
     listed = [
       {'name': str(of_train[row]), 'distance': float(distance)}
-      | ({} if labels is None else {'class': facts['class_names'][labels[row]]})
+      | (
+        {}
+        if labels is None or labels[row] < 0
+        else {'class': facts['class_names'][labels[row]]}
+      )
       for row, distance in zip(rows, distances, strict=True)
     ]
     if _JSON.value:

@@ -1,6 +1,7 @@
 """Guards: a checkpoint's use on images, in Python and from the command line."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from tests.tiny_run import SIZES, tiny_config
 from vit_jax import config as config_lib
 from vit_jax import convert, inspect, interop, models, predict
 from vit_jax.data import ops
+from vit_jax.inspect import subject
 from vit_jax.models.images import normalize
 from vit_jax.training import loop
 
@@ -145,6 +147,21 @@ def test_predictions_are_the_models(run, model):
   )
 
 
+def test_16_bit_pil_images_are_scaled_as_in_files(model, tmp_path):
+  values = np.linspace(0, 2**16 - 1, 100, dtype=np.uint16).reshape(10, 10)
+  image = Image.fromarray(values)
+  image.save(tmp_path / 'a.png')
+  found = model.predict([tmp_path / 'a.png', image])
+  np.testing.assert_allclose(found.logits[0], found.logits[1], atol=0.05)
+
+
+def test_names_of_a_checkpoint_cannot_control_the_terminal(run):
+  loaded = subject.load(str(run[1]))
+  names = ('a\x1b[31m', 'b\nc', 'd')
+  model = predict.Predictor(dataclasses.replace(loaded, class_names=names))
+  assert model.class_names == (r'a\x1b[31m', r'b\nc', 'd')
+
+
 def test_top_is_a_table_of_the_best_classes():
   found = predict.Predictions(
     ('a', 'b'),
@@ -158,6 +175,7 @@ def test_top_is_a_table_of_the_best_classes():
     table['probability'], [0.625, 0.25, 0.4, 0.4], atol=1e-6
   )
   assert found.classes == ['z', 'x']
+  assert repr(found) == found.top(3).to_string(index=False)
   assert '&lt;y&gt; 25.0%' in found._repr_html_()
   single = predict.Predictions(
     ('a',), np.zeros((1, 2), np.float32), ('x', 'y'), loss='sigmoid'
@@ -298,4 +316,6 @@ def test_a_checkpoint_without_head_gives_features_only(tmp_path):
   headless = vit_jax.load(tmp_path / 'w.npz')
   with pytest.raises(ValueError, match='has no head'):
     headless.predict(image)
+  with pytest.raises(ValueError, match='has no head'):
+    headless.features(image, layer='logits')
   np.testing.assert_array_equal(headless.features(image), whole.features(image))

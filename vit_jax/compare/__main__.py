@@ -77,6 +77,7 @@ def main(folders: Sequence[str]) -> None:
       )
     curves = frames.load_curves(*folders)
     plots.plot(runs, curves, metrics[0], _X.value, _PLOT.value)
+    print(f'The plot is in {_PLOT.value}.')
 
 
 if __name__ == '__main__':

@@ -169,7 +169,10 @@ class _Run:
     found = []
     for key, value in self._metrics.items():
       evaluation, _, metric = key.rpartition('/')
-      if metric in _METRICS:
+      # Results on other data must not pass for those on the run's own.
+      own = self._config['data']['dataset']
+      other = self._config['evals'][evaluation].get('dataset')
+      if metric in _METRICS and other in (None, '', own):
         split = self._config['evals'][evaluation].get('split')
         entry = {
           'type': 'accuracy',

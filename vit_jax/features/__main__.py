@@ -22,11 +22,13 @@ Exit codes: 0 all images have features; 1 an error; 3 some images could not be
 read. They are named, and the others are written.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 
 from absl import flags, logging
 
+from vit_jax import config as config_lib
 from vit_jax import data, interop
 from vit_jax.data import ops
 from vit_jax.features import extraction, store
@@ -127,6 +129,9 @@ def main(words: Sequence[str]) -> None:
     max_inflation=_MAX_INFLATION.value,
     max_pixels=_MAX_PIXELS.value,
   )
+  if _DATA.value and not config_lib.is_located(_DATA.value):
+    # As in the evaluations: TFDS's images stay as they are stored.
+    model.preprocess = dataclasses.replace(model.preprocess, upright=False)
   logging.info('%s', printable.text(str(model)))
   for note in model.notes:
     logging.warning('%s', note)

@@ -63,7 +63,7 @@ def extract(
     ValueError: the model has no such layer; the folder holds other features; a
       feature is not finite; or no image is readable.
   """
-  layers.check(model.module, layer)
+  model.check_layer(layer)
   if suffix == 'parquet':
     store.check_pyarrow('--format=parquet')
   facts = _asked(model, view, layer, suffix, dtype, shard_size)
@@ -121,6 +121,10 @@ def _asked(
     'layer': layer,
     'image_size': list(model.image_size),
     'preprocess': model.preprocess.text,
+    'decoding': {
+      'upright': model.preprocess.upright,
+      'jpeg_dct': model.preprocess.jpeg_dct,
+    },
     'compute_dtype': np.dtype(model.module.dtype).name,
     'format': suffix,
     'dtype': dtype,

@@ -215,18 +215,24 @@ class Stored(Sequence[np.ndarray]):
     """Returns the labels, int32 [rows].
 
     Raises:
-      ValueError: the images have none, or several each.
+      ValueError: the images have none, or several each, or some have none.
     """
     if self.facts['labels'] != 'one':
       raise ValueError(
         f'The images of {self.folder} have {self.facts["labels"]} labels, but'
         ' exactly one is needed: compute features of a --data with classes.'
       )
-    return self.column('label')
+    labels = self.column('label')
+    if (labels < 0).any():
+      raise ValueError(
+        f'{(labels < 0).sum()} of {len(labels)} images of {self.folder} have no'
+        ' label: compute features of a split whose images all have one.'
+      )
+    return labels
 
   def check_comparable(self, other: 'Stored') -> None:
     """Raises ValueError if features were not computed in the same way."""
-    for key in ('weights', 'layer', 'image_size', 'preprocess'):
+    for key in ('weights', 'layer', 'image_size', 'preprocess', 'decoding'):
       if self.facts[key] != other.facts[key]:
         raise ValueError(
           f'{self.folder} has {key}={self.facts[key]!r}, but {other.folder} has'

@@ -21,7 +21,7 @@ With --mistakes it writes TO/index.html instead, a page that needs no network,
 from predictions that an evaluation has saved (--config.evals.NAME.
 save_predictions=True): confusions, accuracy of each class, the most confident
 mistakes with their images, and calibration. Its numbers are in classes.csv and
-confusions.csv. So does --checkpoint=RUN without images.
+confusions.csv. --checkpoint=RUN without images makes the same page.
 
 --checkpoint is a run's directory or one of its checkpoints, a .npz file, a
 Hugging Face folder, or a name from vit_jax/interop/catalog.py. Subfolders of

@@ -65,6 +65,8 @@ def parse(text: str) -> Address:
       ' hf://OWNER/NAME/FILE.npz@REVISION.'
     )
   file = (found['file'] or '').strip('/')
+  if '..' in file.split('/'):
+    raise ValueError(f'{text}: a file of a repository cannot be above it.')
   if file and not file.endswith(_READ):
     raise ValueError(
       f'{text}: only {" and ".join(_READ)} files are read, because others can'

@@ -18,7 +18,6 @@ some files could not be read, which are named at the end, and the others are
 classified.
 """
 
-import contextlib
 import os
 import sys
 import time
@@ -123,6 +122,10 @@ def main(words: Sequence[str]) -> None:
   logging.info('%s', printable.text(str(model)))
   for note in model.notes:
     logging.warning('%s', note)
+  if model.class_names[0] == 'class 0' and not _CLASS_NAMES.value:
+    logging.warning(
+      'The checkpoint has no class names; give them with --class_names=FILE.'
+    )
   problems = {}
   indices = np.full(len(found), -1)
   with writing.opened(
@@ -157,7 +160,7 @@ def _find(words: Sequence[str]) -> Images:
       ' no other file can be named.'
     )
   # Names may hold bytes that are not UTF-8; Python restores them for `open`.
-  names = os.fsdecode(sys.stdin.buffer.read()).splitlines()
+  names = os.fsdecode(sys.stdin.buffer.read()).split('\n')
   if not (names := list(filter(None, names))):
     raise ValueError(
       'The standard input is empty, expected the name of a file on each line.'
@@ -262,9 +265,8 @@ def _tell_accuracy(
 
 
 if __name__ == '__main__':
-  with contextlib.suppress(BrokenPipeError):
-    command_line.run(
-      main,
-      required=('checkpoint',),
-      arguments='image files, folders of them, or -, such as photos',
-    )
+  command_line.run(
+    main,
+    required=('checkpoint',),
+    arguments='image files, folders of them, or -, such as photos',
+  )

@@ -11,7 +11,7 @@ import pandas as pd
 import scipy.special
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Predictions:
   """A model's outputs on images; notebooks show it as a table.
 
@@ -24,9 +24,12 @@ class Predictions:
   """
 
   names: tuple[str, ...]
-  logits: np.ndarray = dataclasses.field(repr=False)
-  class_names: tuple[str, ...] = dataclasses.field(repr=False)
+  logits: np.ndarray
+  class_names: tuple[str, ...]
   loss: str = ''
+
+  def __repr__(self) -> str:
+    return self.top(3).to_string(index=False)
 
   def __len__(self) -> int:
     return len(self.names)

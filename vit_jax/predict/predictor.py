@@ -26,6 +26,7 @@ from vit_jax.models.images import normalize
 from vit_jax.predict import images as images_lib
 from vit_jax.predict.images import Images
 from vit_jax.predict.predictions import Predictions
+from vit_jax.runtime import printable
 
 # Of the parameters and uint8 images [B, height, width, channels].
 Function = Callable[[Any, jax.Array], Any]
@@ -94,7 +95,7 @@ class Predictor:
     module: the Flax module; `module.apply({'params': params}, images)` takes
       float images [B, height, width, channels] in [-1, 1].
     params: its parameters, on the devices.
-    class_names: one for each logit; numbers if the names are unknown.
+    class_names: one for each logit; 'class 0' and so on if they are unknown.
     image_size: (height, width) in pixels that the model sees.
     preprocess: maps an encoded image to uint8 [height, width, channels].
     origin: where the weights come from.
@@ -124,8 +125,9 @@ class Predictor:
     )
     self.mesh = sharding.make_mesh()
     self.params = jax.device_put(loaded.params, NamedSharding(self.mesh, P()))
-    self.class_names = loaded.class_names or tuple(
-      map(str, range(loaded.model.num_classes))
+    # Names may come from a stranger's file, and are printed.
+    self.class_names = tuple(map(printable.name, loaded.class_names)) or tuple(
+      f'class {i}' for i in range(loaded.model.num_classes)
     )
     self.image_size = loaded.image_size
     self.preprocess = loaded.preprocess
@@ -174,7 +176,7 @@ class Predictor:
     Raises:
       ValueError: see `predict`; or the model has no such layer.
     """
-    layers.check(self.module, layer)
+    self.check_layer(layer)
     return self._all(
       layers.compiled(self.module, self.mesh, layer), self._gather(images)
     )
@@ -211,6 +213,12 @@ class Predictor:
         f'{self.origin} has no head, so it predicts no classes. Its features'
         ' can be used; fine-tuning gives it a head.'
       )
+
+  def check_layer(self, layer: str) -> None:
+    """Raises ValueError if there is no such layer, or no head for 'logits'."""
+    layers.check(self.module, layer)
+    if layer == 'logits':
+      self.check_head()
 
   def batches(
     self, function: Function, images: Images

@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -88,6 +89,9 @@ def run(
     logs.set_up_console()
     try:
       main(words) if arguments else main()
+    except BrokenPipeError:  # Of `head`, for example, which has read enough.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      sys.exit(0)
     except (
       ValueError,
       OSError,

@@ -162,7 +162,13 @@ class MetricWriter:
       return
     self._active = False
     handled = sys.exception()
-    self._trackers.close(handled)
+    try:
+      self._close_files(handled)
+    finally:
+      # Last, since it may wait: a preempted machine must upload first.
+      self._trackers.close(handled)
+
+  def _close_files(self, handled: BaseException | None) -> None:
     if self._uploader:
       if handled:
         buckets.patience = min(buckets.patience, _LAST_UPLOAD_TIMEOUT)

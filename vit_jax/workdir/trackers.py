@@ -180,7 +180,8 @@ class Trackers:
   def add(self, step: int, values: Mapping[str, float]) -> None:
     """Sends a row, in the background."""
     for thread in self._threads:
-      thread.rows.put((step, dict(values)))
+      if thread.is_alive():  # Otherwise it has failed, and said so.
+        thread.rows.put((step, dict(values)))
 
   def close(self, error: BaseException | None) -> None:
     """Ends the tracker's runs; waits a while for what is not yet sent.

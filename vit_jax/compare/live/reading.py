@@ -156,7 +156,8 @@ class WatchedRun:
     """Adds rows to the curves."""
     for row in rows:
       # JSON has no infinite numbers, but Python reads them.
-      row = {k: v for k, v in row.items() if math.isfinite(v)}
+      # A whole number may be too large for a float.
+      row = {k: v for k, v in row.items() if abs(v) < math.inf}
       if _STEPS in row and _INPUT in row:
         self._hours = (row[_STEPS] + row[_INPUT]) / 3600
       step, hours = row['step'], self._hours

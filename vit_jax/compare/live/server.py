@@ -5,6 +5,7 @@ import http.server
 import importlib.resources
 import ipaddress
 import json
+import re
 import urllib.parse
 from collections.abc import Sequence
 
@@ -112,14 +113,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def do_GET(self):
     # Another site's page could give its own name this machine's address, and
     # then read the answers.
-    asked = urllib.parse.urlsplit(f'//{self.headers.get("Host", "")}').hostname
+    host = self.headers.get('Host', '')
+    try:
+      asked = urllib.parse.urlsplit(f'//{host}').hostname
+    except ValueError:
+      asked = None
     if self.server.only_local and not _is_local(asked or ''):
       self.send_error(403, 'Ask for localhost')
       return
     url = urllib.parse.urlsplit(self.path)
     if url.path == '/data.json':
       since = dict(urllib.parse.parse_qsl(url.query)).get('since', '')
-      since = int(since) if since.isascii() and since.isdigit() else 0
+      since = int(since) if re.fullmatch('[0-9]{1,18}', since) else 0
       news = self.server.watcher.news(since)
       news['only'] = self.server.metrics
       self._send(json.dumps(news, allow_nan=False).encode(), 'application/json')
