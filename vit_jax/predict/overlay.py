@@ -4,6 +4,8 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from vit_jax.inspect import figures
+
 _MARGIN = 8
 _TEXT = 14  # Pixels.
 _LEAST_SIDE = 224  # Smaller images are enlarged, so that the text has room.
@@ -21,15 +23,12 @@ def draw(image: np.ndarray, rollout: np.ndarray, text: str) -> Image.Image:
   factor = max(1, -(-_LEAST_SIDE // min(image.shape[:2])))
   height, width = (factor * side for side in image.shape[:2])
   image = cv2.resize(
-    np.broadcast_to(image, (*image.shape[:2], 3)),
+    # OpenCV needs contiguous pixels; grey ones are repeated.
+    np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))),
     (width, height),
     interpolation=cv2.INTER_NEAREST,
   )
-  # The patch with the most attention keeps its brightness.
-  mask = cv2.resize(
-    (rollout / rollout.max()).astype(np.float32), (width, height)
-  )
-  shown = (image * mask[..., None]).astype(np.uint8)
+  shown = (255 * figures.overlay(image, rollout)).round().astype(np.uint8)
   page = Image.new(
     'RGB',
     (2 * width + 3 * _MARGIN, height + _TEXT + 4 * _MARGIN),
