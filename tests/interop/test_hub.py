@@ -156,6 +156,7 @@ def test_a_private_repository_needs_its_token(hub, birds, monkeypatch):
     ('hf://me/birds/other.npz', 'no such file'),
     ('hf://me/birds/model.bin', 'can run code'),
     ('hf://birds', 'expected hf://OWNER/NAME'),
+    ('hf://me/birds/../../x.npz', 'cannot be above it'),
     ('hf://me/pickles', 'no weights that are read'),
   ],
 )

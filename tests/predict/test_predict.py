@@ -253,11 +253,15 @@ def test_names_come_from_stdin_and_pictures_show_attention(run, tmp_path):
   data, workdir, _ = run
   files = sorted((data / 'test' / 'blue').iterdir())[:2]
   words = (f'--checkpoint={workdir}', '-', f'--attention={tmp_path / "seen"}')
+  # Python's own lines also end at this separator; a file's name may hold it.
+  odd = tmp_path / 'a\u2028b.png'
+  odd.write_bytes(files[1].read_bytes())
+  files[1] = odd
   done = _command(*words, input=''.join(f'{f}\n' for f in [*files, files[0]]))
   assert done.returncode == 0, done.stderr
   assert len(done.stdout.splitlines()) == 2
   pictures = sorted((tmp_path / 'seen').iterdir())
-  assert [p.name for p in pictures] == ['0_0.png', '1_1.png']
+  assert [p.name for p in pictures] == ['0_0.png', '1_a_u2028b.png']
   # The image on the left, and the image under its rollout on the right.
   picture = np.asarray(Image.open(pictures[0]))
   left, right = picture[8:232, 8:232], picture[8:232, 240:464]

@@ -32,8 +32,8 @@ from vit_jax.runtime import printable
 Function = Callable[[Any, jax.Array], Any]
 
 DTYPES = ('auto', 'float32', 'bfloat16')
-# The images of a batch that each device gets. On CPUs, results come sooner
-# from small batches, and larger ones are not faster.
+# The images of a batch that each device gets. On CPUs, the first results come
+# sooner from small batches.
 _BATCH = {'cpu': 16}
 _ACCELERATOR_BATCH = 128
 # The most bytes of attention weights that a device holds at a time.
