@@ -152,7 +152,7 @@ def test_the_table_fits_the_terminal(tmp_path):
     assert name.endswith('_2')
     assert '..' in name
     assert (accuracy, step, seed, weights) == ('0.2000', '9', '2', '..s/2/x..')
-    assert note.startswith('No room for keys that differ, too: zeta.key_')
+    assert note.startswith('No room for more keys that differ: zeta.key_')
     assert note.endswith(' zeta.key_19. --csv=FILE writes all.')
 
 

@@ -87,7 +87,7 @@ def render(runs: pd.DataFrame, metrics: Sequence[str], width: int) -> str:
     lines.append(_GAP.join(cells).rstrip())
   if left_out:
     note = (
-      f'No room for keys that differ, too: {", ".join(left_out)}. --csv=FILE'
+      f'No room for more keys that differ: {", ".join(left_out)}. --csv=FILE'
       ' writes all.'
     )
     lines += textwrap.wrap(note, width, break_on_hyphens=False)

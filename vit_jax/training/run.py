@@ -22,7 +22,7 @@ from vit_jax.runtime import goodput as goodput_lib
 from vit_jax.runtime import watchdog as watchdog_lib
 from vit_jax.training import consistency, warm_start
 from vit_jax.training import program as program_lib
-from vit_jax.workdir import buckets, files, ownership
+from vit_jax.workdir import buckets, files, ownership, trackers
 from vit_jax.workdir.buckets import rights
 
 # Seconds for opening the data, compilation and the first step. The watchdog's
@@ -100,6 +100,8 @@ def open_run(
       processes.
   """
   config_lib.validate(config)
+  if jax.process_index() == 0:
+    trackers.check(config.log.trackers)
   goodput = stack.enter_context(goodput_lib.Goodput())
   notice = notice or stack.enter_context(preemption.Notice())
   notice.begin()

@@ -15,7 +15,7 @@ from vit_jax import data
 from vit_jax.config import inputs
 from vit_jax.runtime import preemption
 from vit_jax.training import loop
-from vit_jax.workdir import files
+from vit_jax.workdir import files, trackers
 
 
 def run(
@@ -44,6 +44,8 @@ def run(
   for index, name in enumerate(order):
     stage = config.stages[name]
     config_lib.validate(stage)
+    if jax.process_index() == 0:
+      trackers.check(stage.log.trackers)
     kind, _, needed = stage.init.checkpoint.partition(':')
     if kind == 'stage' and needed.split('/')[0] not in order[:index]:
       raise ValueError(

@@ -124,16 +124,29 @@ def parse(text: str) -> list[str]:
   """Returns the names in `log.trackers`, such as `wandb,mlflow`.
 
   Raises:
-    ValueError: a name is unknown, its package is not installed, or MLflow has
-      no place to send to.
+    ValueError: a name is unknown.
   """
-  names = [name.strip() for name in text.split(',') if name.strip()]
-  for name in names:
+  names = {name.strip() for name in text.split(',') if name.strip()}
+  for name in sorted(names):
     if name not in _KINDS:
       raise ValueError(
         f'log.trackers={text!r}: there is no tracker {name!r}; name some of'
         f' {list(_KINDS)}, with commas between them.'
       )
+  return sorted(names)
+
+
+def check(text: str) -> None:
+  """Checks that the trackers can start here; only process 0 needs that.
+
+  Args:
+    text: see `parse`.
+
+  Raises:
+    ValueError: a package is not installed, or MLflow has no place to send to.
+  """
+  names = parse(text)
+  for name in names:
     if not _is_installed(name):
       raise ValueError(
         f'log.trackers={text!r} needs a package: pip install'
@@ -150,7 +163,6 @@ def parse(text: str) -> list[str]:
       ' MLFLOW_TRACKING_URI=http://HOST:PORT of its server, or pip install'
       ' mlflow for a database on this machine.'
     )
-  return sorted(set(names))
 
 
 def _is_installed(package: str) -> bool:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import threading
 
 import pytest
 
@@ -69,6 +70,61 @@ def test_a_new_run_appears(tmp_path):
   assert watcher.news(0)['names'] == ['a', 'b']
 
 
+def test_a_run_that_was_away_is_news_again(tmp_path):
+  runs.make(tmp_path / 'runs/a', [1, 2])
+  runs.make(tmp_path / 'runs/b', [1])
+  watcher = reading.Watcher([tmp_path / 'runs'])
+  watcher.look()
+  (tmp_path / 'runs/a').rename(tmp_path / 'a')
+  watcher.look()
+  away = watcher.news(0)
+  assert (away['names'], list(away['unread'])) == (['b'], ['b'])
+  (tmp_path / 'a').rename(tmp_path / 'runs/a')
+  watcher.look()
+  assert list(watcher.news(away['look'])['runs']) == ['a']
+  assert _loss(watcher, 'a')['step'] == [1, 2]
+  # While the whole folder is away, the page keeps what it has.
+  (tmp_path / 'runs').rename(tmp_path / 'away')
+  watcher.look()
+  assert watcher.news(0)['names'] == ['a', 'b']
+
+
+@pytest.mark.parametrize('slow', ['finished_at', 'read'])
+def test_a_slow_file_system_delays_no_answer(tmp_path, monkeypatch, slow):
+  run = runs.make(tmp_path / 'a', [1])
+  watcher = reading.Watcher([tmp_path])
+  watcher._runs['a'].in_bucket = True
+  watcher.look()
+  entered, answer = threading.Event(), threading.Event()
+  module = reading.results if slow == 'finished_at' else reading.growing
+  fast = getattr(module, slow)
+
+  def wait(path):
+    entered.set()
+    assert answer.wait(20)
+    return fast(path)
+
+  monkeypatch.setattr(module, slow, wait)
+  runs.log(run, [2])
+  monkeypatch.setattr(reading, 'PAUSE_OF_BUCKETS', 0)
+  now = reading.time.monotonic()
+  monkeypatch.setattr(reading.time, 'monotonic', lambda: now + 120)
+  thread = threading.Thread(target=watcher.look)
+  thread.start()
+  assert entered.wait(20)
+  news = []
+  asked = threading.Thread(target=lambda: news.append(watcher.news(0)))
+  asked.start()
+  asked.join(5)
+  answer.set()
+  thread.join()
+  assert news, 'the answer waited for the file system'
+  assert news[0]['runs']['a']['latest']['step'] == 1
+  assert news[0]['unread'] == {'a': 120}
+  news = watcher.news(0)
+  assert (news['runs']['a']['latest']['step'], news['unread']) == (2, {'a': 0})
+
+
 def test_a_curve_has_few_points_and_keeps_its_extremes():
   curve = reading.Curve()
   for step in range(1, 100_001):
@@ -102,3 +158,7 @@ def test_the_state_is_that_of_the_lock(tmp_path, state):
   facts = watcher.news(0)['runs']['a']
   assert (facts['state'], facts['total']) == (state, 100)
   assert facts['heard'] == 1e9 + 1
+  # It changes without a new row, too.
+  (run / 'DONE').write_text('100\n')
+  watcher.look()
+  assert watcher.news(0)['runs']['a']['state'] == 'finished'

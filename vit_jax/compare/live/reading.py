@@ -5,6 +5,7 @@ of points. So a run of a million rows costs little memory, and nothing again.
 """
 
 import contextlib
+import itertools
 import math
 import threading
 import time
@@ -214,7 +215,9 @@ class Watcher:
     # Run -> when it last changed, counted by looks.
     self._changed: dict[str, int] = {}
     self._look = 0
-    self._read_at: dict[str, float] = {}
+    # Run -> when a read began, and when one ended without an error.
+    self._tried: dict[str, float] = {}
+    self._read: dict[str, float] = {}
     self._failed: set[str] = set()
     self._find()
 
@@ -234,34 +237,43 @@ class Watcher:
         name: self._runs.get(name) or WatchedRun(name, workdir)
         for name, workdir in found.items()
       }
+      # A run that comes back is news again.
+      for known in (self._facts, self._changed, self._tried, self._read):
+        for name in known.keys() - found.keys():
+          del known[name]
 
   def look(self) -> None:
-    """Reads what is new in all runs, and looks for new runs."""
+    """Reads what is new in all runs, and looks for new runs.
+
+    A file system may be slow: nothing is read while the lock is held.
+    """
     # If a folder is gone for now, the page keeps what it has.
     with contextlib.suppress(OSError, ValueError):
       self._find()
     for name, run in self._runs.items():
       now = time.monotonic()
       pause = PAUSE_OF_BUCKETS if run.in_bucket else 0.0
-      if now - self._read_at.get(name, -math.inf) < pause:
+      if now - self._tried.get(name, -math.inf) < pause:
         continue
-      self._read_at[name] = now
+      self._tried[name] = now
       try:
-        for rows in run.rows():
+        # The state may change without a new row.
+        for rows in itertools.chain(run.rows(), [[]]):
           with self._lock:
             run.add(rows)
-            self._note(name, run.facts())
-        with self._lock:
           self._note(name, run.facts())
+        with self._lock:
+          self._read[name] = time.monotonic()
       except Exception as error:  # Each object store has its own errors.
         if name not in self._failed:
           self._failed.add(name)
           logging.warning('%s cannot be read: %s', run.workdir, error)
 
   def _note(self, name: str, facts: dict) -> None:
-    if facts != self._facts.get(name):
-      self._look += 1
-      self._facts[name], self._changed[name] = facts, self._look
+    with self._lock:
+      if facts != self._facts.get(name):
+        self._look += 1
+        self._facts[name], self._changed[name] = facts, self._look
 
   def news(self, since: int) -> dict[str, Any]:
     """Returns what has changed, ready for JSON.
@@ -270,7 +282,8 @@ class Watcher:
       since: the `look` of the last answer; 0 for everything.
 
     Returns:
-      `look`; `time` in seconds since 1970; the `names` of all runs; and `runs`,
+      `look`; `time` in seconds since 1970; the `names` of all runs; `unread`,
+      name -> seconds since the run was last read, if it has been; and `runs`,
       name -> the facts and curves of each run that has changed.
     """
     with self._lock:
@@ -280,6 +293,9 @@ class Watcher:
         'look': self._look,
         'time': time.time(),
         'names': list(self._runs),
+        'unread': {
+          name: round(time.monotonic() - at) for name, at in self._read.items()
+        },
         'runs': {
           name: self._facts[name]
           | {'curves': {k: c.columns() for k, c in run.curves.items()}}
