@@ -62,6 +62,7 @@ def test_arguments(argument, expected):
       " ['epochs', 'resolution', 'train']",
     ),
     ('B/16,pets,birds,cats', "has ['birds', 'cats'] left over"),
+    ('B/16,folder:/a,b,epoch=3', "'epoch=3' in the config argument"),
     ('B/16,pets,epochs=1,epochs=2', 'epochs= is given twice'),
     ('B/16,pets,resolution=38.4', "resolution='38.4' is not of type int"),
     ('B/16,pets,epochs=', "epochs='' is not of type float"),

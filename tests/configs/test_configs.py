@@ -438,9 +438,8 @@ TABLE_4 = {
   'cifar10': ('tfds:cifar10', 10_000, 500, _GRID, 98, 'test'),
   'pets': ('tfds:oxford_iiit_pet', 500, 100, _GRID, 90, 'test'),
   'flowers': ('tfds:oxford_flowers102', 500, 100, _GRID, 90, 'test'),
-  # This row is not in the paper.
-  'folder:/data/a,b': ('folder:/data/a,b', 2_500, 200, _GRID, 90, 'auto'),
 }
+OWN = 'folder:/data/a,b'
 
 
 @pytest.mark.parametrize('dataset', TABLE_4)
@@ -460,8 +459,7 @@ def test_table_4(dataset):
   assert config.data.preprocess == 'inception_crop|flip'
   (evaluation,) = config.evals.values()
   assert evaluation.preprocess == 'resize'
-  if dataset in finetune.TABLE_4:
-    assert finetune.TABLE_4[dataset].learning_rates == rates
+  assert finetune.TABLE_4[dataset].learning_rates == rates
   assert config.optimizer.to_dict() == {
     'name': 'sgd',
     'momentum': 0.9,
@@ -478,11 +476,42 @@ def test_table_4(dataset):
   assert config.init.new_head
   assert config.data.train_split == 'train'
   assert evaluation.split == test
-  own = dataset not in finetune.TABLE_4
-  assert list(config.evals) == ['auto' if own else 'test']
+  assert list(config.evals) == ['test']
 
 
-@pytest.mark.parametrize('dataset', list(TABLE_4)[:-1])
+@pytest.mark.parametrize(
+  'images, batch_size, steps, peak',
+  [
+    (60, 16, 75, 0.03 / 32**0.5),
+    (500, 32, 312, 0.03 / 4),
+    (4_096, 512, 160, 0.03),
+    (100_000, 512, 3_906, 0.03),
+  ],
+)
+def test_fine_tuning_suits_the_size_of_data_of_ones_own(
+  images, batch_size, steps, peak
+):
+  config = finetune.get_config(f'ViT-B/16,{OWN}')
+  assert config.data.dataset == OWN
+  config.init.checkpoint = 'runs/b16'
+  config = config_lib.resolve(config, num_examples=images, num_classes=5)
+  assert config.data.batch_size == batch_size
+  assert config.total_steps == steps
+  assert config.schedule.peak == pytest.approx(peak)
+  assert config.schedule.warmup_steps == steps // 10
+  assert config.evals.auto.every == steps // 10
+  # The head alone has an optimizer and a rate of its own.
+  config = finetune.get_config(f'ViT-B/16,{OWN},tune=head,epochs=2')
+  assert (config.schedule.peak, config.epochs) == (1e-3, 2)
+  with pytest.raises(ValueError, match='epochs=2 is for data of your own'):
+    finetune.get_config('ViT-B/16,pets,epochs=2')
+  of_bit = finetune.get_config(f'setup=bit,BiT-R50x1,{OWN},train=selection')
+  assert (of_bit.schedule.peak, of_bit.mixup_alpha) == (0.003, 0)
+  assert of_bit.data.preprocess == 'resize(448)|random_crop|flip'
+  assert of_bit.data.train_split == 'shuffled(train)[:90%]'
+
+
+@pytest.mark.parametrize('dataset', TABLE_4)
 @pytest.mark.parametrize(
   'model',
   [
@@ -509,9 +538,9 @@ def test_finetuning_on_user_data_accepts_an_evaluation_split():
     finetune.get_config('ViT-B/16,folder:/data/a,train=selection,eval=val')
 
 
-@pytest.mark.parametrize('dataset', TABLE_4)
+@pytest.mark.parametrize('dataset', [*TABLE_4, OWN])
 def test_rates_are_selected_without_the_test_split(dataset):
-  *_, percent, test = TABLE_4[dataset]
+  *_, percent, test = TABLE_4.get(dataset, (90, 'auto'))
   config = finetune.get_config(f'ViT-B/16,{dataset},train=selection')
   sizes = {'train': 1000, test: 1000}
   trained = splits.resolve(config.data.train_split, sizes)
@@ -552,7 +581,6 @@ BIT = {
   'cifar10': (128, 160, 0.1),
   'pets': (384, 448, 0.0),
   'flowers': (384, 448, 0.0),
-  'folder:/data/a,b': (384, 448, 0.0),
 }
 
 
@@ -582,8 +610,7 @@ def test_bit_setup_has_the_settings_of_bit(dataset):
   selection = finetune.get_config(
     f'setup=bit,train=selection,BiT-R50x1,{dataset}'
   )
-  train = 'train' if dataset in finetune.TABLE_4 else 'shuffled(train)'
-  assert selection.data.train_split == f'{train}[:{percent}%]'
+  assert selection.data.train_split == f'train[:{percent}%]'
   # Table 4's setup has no mixup.
   assert finetune.get_config(f'BiT-R50x1,{dataset}').mixup_alpha == 0
 

@@ -36,6 +36,9 @@ def test_literal_counts():
   assert balance.describe(view, counts) == (
     "2 of 3 classes, with 1 ('a') to 4 ('c') examples."
   )
+  assert balance.describe(view, np.array([60, 60, 0])) == (
+    '2 of 3 classes, with 60 examples each.'
+  )
 
 
 def test_a_multi_label_example_counts_once_for_each_class():

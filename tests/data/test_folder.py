@@ -153,6 +153,14 @@ def test_other_folder_layouts_are_refused(tmp_path, files, found):
   assert f'{root}/train/cat/1.jpg' in str(error.value)
 
 
+def test_an_output_folder_among_the_splits_is_named(tmp_path):
+  root = _make(tmp_path, ['train/cat/1.jpg', 'runs/birds/config.json'])
+  with pytest.raises(ValueError, match='expected') as error:
+    data.open_source(f'folder:{root}')
+  assert f'{root}/runs holds folders' in str(error.value)
+  assert f'move it out of {root}.' in str(error.value)
+
+
 def test_class_folders_without_splits(tmp_path):
   root = _make(tmp_path, ['dog/1.jpg', 'dog/b/2.png', 'ant/1.gif'])
   source = data.open_source(f'classes:{root}')

@@ -58,7 +58,7 @@ def test_all_figures_of_a_run(digits, tmp_path):
     *('--num_images=6', '--rollouts=4', '--seed=1', digits / 'images'),
   )
   assert result.returncode == 0, result.stderr
-  assert 'modified ViT-Ti/4 of' in result.stdout
+  assert 'ViT-Ti/4 with width=' in result.stdout
   assert '6 of 10 images, 8x8 px' in result.stdout
   out = tmp_path / 'out'
   assert sorted(path.name for path in out.iterdir()) == _files(*ALL)

@@ -1,5 +1,7 @@
 """Guards: the right model and images are loaded for inspection."""
 
+import functools
+
 import cv2
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ def _config(**overrides):
 def test_a_file_of_arrays_alone_is_enough(tmp_path, head):
   params = _npz(tmp_path / 'a.npz', tiny.vit(), head=head)
   loaded = subject.load(str(tmp_path / 'a.npz'))
-  assert loaded.name == 'modified ViT-Ti/4'
+  assert loaded.name.startswith('ViT-Ti/4 with width=')
   assert loaded.image_size == (8, 8)
   assert loaded.preprocess.text == 'resize'
   assert loaded.preprocess.channels == 3
@@ -88,11 +90,11 @@ def test_a_config_of_stages_is_refused(tmp_path):
     subject.load(str(tmp_path / 'a.npz'), config={'stages': {}})
 
 
-def test_only_other_sizes_make_a_modified_model():
+def test_a_title_tells_only_other_sizes():
   model = models.build('ViT-Ti/16', num_classes=2, gelu='exact')
   other = models.build('ViT-Ti/16', num_classes=2, depth=1)
   assert subject.title(model) == 'ViT-Ti/16'
-  assert subject.title(other) == 'modified ViT-Ti/16'
+  assert subject.title(other) == 'ViT-Ti/16 with depth=1'
 
 
 def _touch(folder, *names):
@@ -155,5 +157,20 @@ def test_images_are_read_in_order_and_a_bad_one_is_named(tmp_path):
   assert images.dtype == np.uint8
   assert images[:, 0, 0, 0].tolist() == [10, 20]
   _touch(tmp_path, '30.png')
+  paths = subject.find_images([str(tmp_path)])
   with pytest.raises(ValueError, match=r'30\.png: cannot decode 0 bytes'):
-    subject.read_images(subject.find_images([str(tmp_path)]), preprocess)
+    subject.read_images(paths, preprocess)
+  problems = {}
+  kept = subject.read_images(paths, preprocess, problems)
+  np.testing.assert_array_equal(kept, images)
+  assert [path.name for path in problems] == ['30.png']
+  with pytest.raises(ValueError, match=r'None of the 1 images .*30\.png: can'):
+    subject.read_images(paths[2:], preprocess, {})
+
+
+def test_operations_that_give_another_size_are_refused(tmp_path):
+  _npz(tmp_path / 'a.npz', tiny.vit())
+  load = functools.partial(subject.load, str(tmp_path / 'a.npz'))
+  assert load(preprocess='resize(10)|central_crop(8)').image_size == (8, 8)
+  with pytest.raises(ValueError, match=r'a\.npz: .* 8x8 .*but 12x12 is exp'):
+    load(preprocess='resize(10)|central_crop(8)', image_size=(12, 12))

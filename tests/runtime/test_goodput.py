@@ -262,7 +262,8 @@ def test_summary():
   row |= {'goodput/compilation_seconds': 89, 'goodput/restart_seconds': 74}
   assert _start(clock, row).summary() == (
     '93.1% of 2:03:04 in steps; input 1.2%, evaluation 3.0%, checkpoint 0.5%,'
-    ' compilation 1.2%, restart 1.0%; 2 restarts'
+    ' compilation 1.2%, restart 1.0%, the pauses between launches included;'
+    ' 2 restarts'
   )
   assert _start(clock).summary() == (
     '0.0% of 0:00 in steps; input 0.0%, evaluation 0.0%, checkpoint 0.0%,'

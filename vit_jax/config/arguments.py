@@ -47,6 +47,15 @@ def parse_argument(
       words.append(part)
   last = len(positional) - 1
   if last >= 0 and len(words) > last and ':/' in words[last]:
+    # A path may hold commas, but `,word=value` is nearly always a misspelt
+    # option: whoever has such a path passes it as --config.data.dataset.
+    unknown = [w for w in words[last + 1 :] if re.match(r'\w+=', w)]
+    if unknown:
+      raise ValueError(
+        f'{unknown[0]!r} in the config argument {argument!r} is not an option;'
+        f' options are {sorted(options) or "none"}. If it is part of the path,'
+        f' give the path as --config.data.dataset. {usage}'
+      )
     words[last:] = [','.join(words[last:])]
   if len(words) < len(positional):
     raise ValueError(

@@ -61,7 +61,10 @@ def resolve(
     config.data.examples_per_epoch = whole
   if not config.data.batch_size:
     # A run on a subset gets the batch size of the whole data set.
-    batch = _batch_size(config.data.examples_per_epoch or num_examples)
+    batch = _batch_size(
+      config.data.examples_per_epoch or num_examples,
+      fine_tuning=bool(config.init.checkpoint),
+    )
     # A plan is for other devices than these, and checks its mesh itself.
     devices = 1 if platform else jax.device_count()
     config.data.batch_size = -(-batch // devices) * devices
@@ -110,16 +113,19 @@ def _fill_in(config: ml_collections.ConfigDict) -> None:
   if config.schedule.warmup_steps == -1 and steps:
     config.schedule.warmup_steps = min(10_000, steps // 10)
   if config.schedule.peak == -1 and batch_size:
-    # ImageNet's row of Table 3, adapted to other batch sizes.
-    config.schedule.peak = 3e-3 * math.sqrt(batch_size / 4096)
+    # ImageNet's row of Table 3, or Table 4, adapted to other batch sizes.
+    of_sgd = config.optimizer.name == 'sgd'
+    rate, batch = (0.03, 512) if of_sgd else (3e-3, 4096)
+    config.schedule.peak = rate * math.sqrt(batch_size / batch)
   for section in config.evals.values():
     if section.every == -1 and steps:
       section.every = max(1, steps // 10)
 
 
-def _batch_size(num_examples: int) -> int:
-  """Returns the power of two up to a 256th of the examples, 16 to 4096."""
-  return 2 ** min(12, max(4, (num_examples // 256).bit_length() - 1))
+def _batch_size(num_examples: int, *, fine_tuning: bool) -> int:
+  """Returns a power of two, see `data.batch_size` in `keys.py`."""
+  share, most = (8, 512) if fine_tuning else (256, 4096)
+  return min(most, max(16, 2 ** ((num_examples // share).bit_length() - 1)))
 
 
 def _head_bias(loss: str, num_classes: int) -> float:

@@ -56,7 +56,8 @@ def default() -> ml_collections.ConfigDict:
   data.train_split = 'train'
   # What happens to each training image, in order; see `data/ops.py`.
   data.preprocess = 'inception_crop|flip'
-  # 0: the largest power of two up to a 256th of the examples, 16 to 4096.
+  # 0: the largest power of two up to a 256th of the examples, 16 to 4096; in
+  # fine-tuning, up to an eighth of the examples, 16 to 512.
   data.batch_size = 4096
   data.unreadable = 'error'  # An unreadable image. Or 'skip-and-count'.
   # A stored image with more pixels is unreadable; 2**28 are 0.8 GB decoded.

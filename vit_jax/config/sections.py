@@ -66,8 +66,8 @@ def schedule(
 
   Args:
     name: 'linear', 'cosine', 'constant' or 'staircase'.
-    peak: the highest learning rate. -1 is for Adam: 3e-3 times the square root
-      of batch / 4096.
+    peak: the highest learning rate. -1: for Adam, 3e-3 times the square root
+      of batch / 4096; for SGD, 0.03 times that of batch / 512.
     warmup_steps: steps of linear warm-up from 0. -1: a tenth of the run, at
       most 10,000.
     others: `end`, the last rate of 'linear' and 'cosine'; or `boundaries`, the

@@ -66,6 +66,8 @@ def describe(view: View, counts: np.ndarray | None) -> str:
     return f'{line}.'
   few = present[counts[present].argmin()]
   many = present[counts[present].argmax()]
+  if counts[few] == counts[many]:
+    return f'{line}, with {counts[few]:,} examples each.'
   return (
     f'{line}, with {counts[few]:,} ({names[few]!r}) to {counts[many]:,}'
     f' ({names[many]!r}) examples.'

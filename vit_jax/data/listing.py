@@ -247,6 +247,11 @@ class _Walk:
         f' splits, only {root}/CLASS/IMAGE, use classes:{root}, of which a'
         ' random tenth is then held out of training for evaluation.'
       )
+      if path != root:
+        advice += (
+          f' If {printable.name(path)} is not a part of the data, such as what'
+          f' a command has written, move it out of {root}.'
+        )
     return ValueError(
       f'expected {layout}, such as {example} (suffixes: {", ".join(SUFFIXES)}),'
       f' but {printable.name(path)} holds {found}. {advice}'

@@ -26,16 +26,13 @@ its logits differ from the checkpoint's. Exit code 1 if one differs too much.
 
 from absl import flags
 
-from vit_jax import interop
 from vit_jax.export import description, forms, parity, writing
 from vit_jax.export.program import DTYPES, Program
-from vit_jax.inspect import subject
+from vit_jax.inspect import model_flags, subject
 from vit_jax.interop import weight_files
 from vit_jax.runtime import command_line
 
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', None, 'Weights of a trained model: a path, or a released name.'
-)
+flags.adopt_module_key_flags(model_flags)
 _TO = flags.DEFINE_string('to', None, 'Directory to write.')
 _FORMS = flags.DEFINE_list(
   'forms', 'stablehlo', f'What to write: {", ".join(forms.FORMS)}.'
@@ -45,18 +42,6 @@ _DTYPE = flags.DEFINE_enum(
   'float32',
   DTYPES,
   'The compute dtype; bfloat16 is only for stablehlo.',
-)
-_IMAGE_SIZE = flags.DEFINE_string(
-  'image_size',
-  None,
-  "Image size in pixels, as 384 or HEIGHTxWIDTH; by default the checkpoint's."
-  ' Position embeddings are resized to it.',
-)
-_PREPROCESS = flags.DEFINE_string(
-  'preprocess',
-  None,
-  'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
-  " checkpoint's evaluation, or resize if it names none.",
 )
 _CHECK_ONLY = flags.DEFINE_bool(
   'check_only', False, 'Write nothing, and compare what --to holds.'
@@ -70,12 +55,6 @@ _COUNT = flags.DEFINE_integer(
 _OVERWRITE = flags.DEFINE_bool(
   'overwrite', False, 'Replace an earlier export in --to.'
 )
-_MAX_INFLATION = flags.DEFINE_float(
-  'max_inflation',
-  interop.MAX_INFLATION,
-  'How many times larger than the .npz file its unpacked arrays may be.',
-  lower_bound=1,
-)
 
 
 def main() -> None:
@@ -86,14 +65,16 @@ def main() -> None:
     chosen = forms.choose(_FORMS.value)
   else:
     chosen = forms.choose(list(written['forms']))
+  options = model_flags.arguments()
+  if written is not None:
+    options['image_size'] = options['image_size'] or tuple(
+      written['image_size']
+    )
+    options['preprocess'] = (
+      options['preprocess'] or written['preprocessing']['text']
+    )
   program = Program(
-    subject.load(
-      _CHECKPOINT.value,
-      image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value)
-      or (tuple(written['image_size']) if written else None),
-      preprocess=_PREPROCESS.value,
-      max_inflation=_MAX_INFLATION.value,
-    ),
+    subject.load(model_flags.CHECKPOINT.value, **options),
     dtype=written['dtype'] if written else _DTYPE.value,
   )
   for form in chosen.values():

@@ -49,15 +49,11 @@ def images(
     paths: image files, or folders of them; if there are none, the images are
       random pixels.
   """
-  size = program.subject.image_size
-  rng = np.random.default_rng(0)
   if not paths:
-    shape = (count, *size, program.channels)
-    return rng.integers(0, 256, shape, np.uint8)
+    shape = (count, *program.subject.image_size, program.channels)
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
   found = subject.find_images(paths)[:count]
-  return np.stack(
-    [program.subject.preprocess(epath.Path(p).read_bytes(), rng) for p in found]
-  )
+  return subject.read_images(found, program.subject.preprocess)
 
 
 def compare(

@@ -29,18 +29,15 @@ from collections.abc import Sequence
 from absl import flags, logging
 
 from vit_jax import config as config_lib
-from vit_jax import data, interop
-from vit_jax.data import ops
+from vit_jax import data
 from vit_jax.features import extraction, store
-from vit_jax.inspect import subject
+from vit_jax.inspect import model_flags, subject
 from vit_jax.models import layers
 from vit_jax.predict import images, predictor
 from vit_jax.runtime import command_line, printable
 from vit_jax.workdir import files
 
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', None, 'Weights of a model: a path, or a released name.'
-)
+flags.adopt_module_key_flags(model_flags)
 _DATA = flags.DEFINE_string(
   'data', None, 'Data spec, such as tfds:cifar10, in place of files.'
 )
@@ -76,17 +73,6 @@ _BATCH_SIZE = flags.DEFINE_integer(
   ' or TPU core.',
   lower_bound=1,
 )
-_IMAGE_SIZE = flags.DEFINE_string(
-  'image_size',
-  None,
-  "Image size in pixels, as 384 or HEIGHTxWIDTH; by default the checkpoint's.",
-)
-_PREPROCESS = flags.DEFINE_string(
-  'preprocess',
-  None,
-  'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
-  " checkpoint's evaluation, or resize if it names none.",
-)
 _DATA_DIR = flags.DEFINE_string(
   'data_dir', '', "Folder of the prepared TFDS data ('': TFDS's default)."
 )
@@ -102,32 +88,15 @@ _NUM_CLASSES = flags.DEFINE_integer(
   'Number of classes of a TFDS label without class names.',
   lower_bound=0,
 )
-_MAX_INFLATION = flags.DEFINE_float(
-  'max_inflation',
-  interop.MAX_INFLATION,
-  'How many times larger than the .npz file its unpacked arrays may be.',
-  lower_bound=1,
-)
-_MAX_PIXELS = flags.DEFINE_integer(
-  'max_pixels',
-  ops.MAX_PIXELS,
-  'Most pixels that an image may have; a larger one counts as unreadable.',
-  lower_bound=1,
-)
-
-UNREADABLE = 3  # The exit code.
 
 
 def main(words: Sequence[str]) -> None:
   view = _view(words)
   model = predictor.load(
-    _CHECKPOINT.value,
-    image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value),
-    preprocess=_PREPROCESS.value,
+    model_flags.CHECKPOINT.value,
     batch_size=_BATCH_SIZE.value,
     dtype=_COMPUTE_DTYPE.value,
-    max_inflation=_MAX_INFLATION.value,
-    max_pixels=_MAX_PIXELS.value,
+    **model_flags.arguments(),
   )
   if _DATA.value and not config_lib.is_located(_DATA.value):
     # As in the evaluations: TFDS's images stay as they are stored.
@@ -153,7 +122,7 @@ def main(words: Sequence[str]) -> None:
       ', '.join(facts['unreadable_names'][:20])
       + (', ...' if facts['unreadable'] > 20 else ''),
     )
-    sys.exit(UNREADABLE)
+    sys.exit(command_line.UNREADABLE)
 
 
 def _view(words: Sequence[str]) -> extraction.View:

@@ -25,26 +25,26 @@ confusions.csv. --checkpoint=RUN without images makes the same page.
 
 --checkpoint is a run's directory or one of its checkpoints, a .npz file, a
 Hugging Face folder, or a name from vit_jax/interop/catalog.py. Subfolders of
-image folders are searched, too. The figures need matplotlib: pip install
-"vit-paper-jax[plot]". The page needs pyarrow: "vit-paper-jax[parquet]".
+image folders are searched, too. Exit codes: 0 all is drawn; 1 an error; 3 some
+images could not be read, and the others are drawn.
+
+The figures need matplotlib: pip install "vit-paper-jax[plot]". The page needs
+pyarrow: "vit-paper-jax[parquet]".
 """
 
+import sys
 from collections.abc import Sequence
 
-from absl import flags
+from absl import flags, logging
 from ml_collections import config_flags
 
-from vit_jax import interop
 from vit_jax.compare import drawing
-from vit_jax.data import ops
 from vit_jax.evaluators import predictions
-from vit_jax.inspect import gallery, mistakes, subject
+from vit_jax.inspect import gallery, mistakes, model_flags, subject
 from vit_jax.interop import weight_files
-from vit_jax.runtime import command_line
+from vit_jax.runtime import command_line, printable
 
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', None, 'Weights to look into: a path, or a released name.'
-)
+flags.adopt_module_key_flags(model_flags)
 _TO = flags.DEFINE_string(
   'to', None, 'Directory for the figures; older ones there are replaced.'
 )
@@ -56,18 +56,6 @@ _CONFIG = config_flags.DEFINE_config_file(
   ),
   lock_config=True,
 )
-_IMAGE_SIZE = flags.DEFINE_string(
-  'image_size',
-  None,
-  "Image size in pixels, as 384 or HEIGHTxWIDTH; by default the checkpoint's."
-  ' Position embeddings are resized to it.',
-)
-_PREPROCESS = flags.DEFINE_string(
-  'preprocess',
-  None,
-  'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
-  " checkpoint's evaluation, or resize if it names none.",
-)
 _NUM_IMAGES = flags.DEFINE_integer(
   'num_images',
   128,
@@ -76,18 +64,6 @@ _NUM_IMAGES = flags.DEFINE_integer(
 )
 _ROLLOUTS = flags.DEFINE_integer(
   'rollouts', 6, 'How many of these images get a rollout.', lower_bound=1
-)
-_MAX_INFLATION = flags.DEFINE_float(
-  'max_inflation',
-  interop.MAX_INFLATION,
-  'How many times larger than the .npz file its unpacked arrays may be.',
-  lower_bound=1,
-)
-_MAX_PIXELS = flags.DEFINE_integer(
-  'max_pixels',
-  ops.MAX_PIXELS,
-  'Most pixels that an image may have (data.max_pixels of a run).',
-  lower_bound=1,
 )
 _MISTAKES = flags.DEFINE_string(
   'mistakes', None, 'Run with saved predictions, or a file of them.'
@@ -122,7 +98,7 @@ def main(words: Sequence[str]) -> None:
       flush=True,
     )
     return
-  if not _CHECKPOINT.value:
+  if not model_flags.CHECKPOINT.value:
     raise ValueError(
       '--checkpoint is missing: a path, or a released name. For the page on'
       ' mistakes, give --mistakes instead.'
@@ -136,12 +112,9 @@ def main(words: Sequence[str]) -> None:
   found = subject.find_images(words)
   paths = subject.choose(found, _NUM_IMAGES.value, _SEED.value)
   looked_into = subject.load(
-    _CHECKPOINT.value,
+    model_flags.CHECKPOINT.value,
     config=_CONFIG.value.to_dict() if _CONFIG.value else None,
-    image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value),
-    preprocess=_PREPROCESS.value,
-    max_inflation=_MAX_INFLATION.value,
-    max_pixels=_MAX_PIXELS.value,
+    **model_flags.arguments(),
   )
   height, width = looked_into.image_size
   print(
@@ -152,13 +125,22 @@ def main(words: Sequence[str]) -> None:
     sep='\n',
     flush=True,
   )
-  images = subject.read_images(paths, looked_into.preprocess)
-  gallery.draw_all(looked_into, paths, images, to, _ROLLOUTS.value)
+  problems = {}
+  images = subject.read_images(paths, looked_into.preprocess, problems)
+  read = [path for path in paths if path not in problems]
+  gallery.draw_all(looked_into, read, images, to, _ROLLOUTS.value)
+  if problems:
+    for path, reason in problems.items():
+      logging.warning('Not read: %s: %s', printable.name(str(path)), reason)
+    logging.warning(
+      '%d of %d images could not be read.', len(problems), len(paths)
+    )
+    sys.exit(command_line.UNREADABLE)
 
 
 def _run_with_predictions() -> str:
   """Returns --checkpoint if it is a run that saved predictions, else ''."""
-  run = _CHECKPOINT.value
+  run = model_flags.CHECKPOINT.value
   there = run and (weight_files.absolute(run) / predictions.FOLDER).is_dir()
   return run if there else ''
 

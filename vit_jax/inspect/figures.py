@@ -187,7 +187,11 @@ def position_similarity(
     canvas[top : top + rows, left : left + columns] = similarity[row, column]
   height, width = (4.2 * n / max(canvas.shape) for n in canvas.shape)
   size = (max(2.4, width) + 1.2, max(1.3, height) + 0.7)
-  figure = into or drawing.new_figure(size)
+  figure = into
+  if into is None:
+    figure = drawing.new_figure(size)
+    # The layout does not see how the tiles' aspect moves the axis labels.
+    figure.get_layout_engine().set(w_pad=0.15)
   axes = figure.subplots()
   picture = axes.imshow(
     canvas, vmin=-1, vmax=1, cmap='viridis', interpolation='nearest'

@@ -89,7 +89,8 @@ def _attention_distance(
 ) -> tuple[Any, Any]:
   distances = views.attention_distance(looked_into, images)
   figure = figures.attention_distance(
-    {looked_into.name: distances}, looked_into.image_size[1]
+    {looked_into.name.replace(' with ', '\nwith '): distances},
+    looked_into.image_size[1],
   )
   return figure, _table('attention_distance', distances, 'pixels')
 

@@ -105,26 +105,45 @@ def load(
     _preprocess_of(config) if config else weights.preprocessing,
     'resize',
   )
+  parsed = ops.parse(
+    operations,
+    image_size=size,
+    channels=inference.channels(weights.params),
+    # Photographs may carry an orientation in their EXIF data.
+    upright=weights.decoding.get('upright', True),
+    jpeg_dct=weights.decoding.get('jpeg_dct', 'fast'),
+    max_pixels=max_pixels,
+  )
+  _check_sizes(parsed, weights.origin)
   return Subject(
     origin=weights.origin,
     name=title(model),
     model=model,
     params=params,
     image_size=size,
-    preprocess=ops.parse(
-      operations,
-      image_size=size,
-      channels=inference.channels(weights.params),
-      # Photographs may carry an orientation in their EXIF data.
-      upright=weights.decoding.get('upright', True),
-      jpeg_dct=weights.decoding.get('jpeg_dct', 'fast'),
-      max_pixels=max_pixels,
-    ),
+    preprocess=parsed,
     notes=report.notes,
     class_names=weights.class_names if has_head else (),
     loss=weights.loss,
     has_head=has_head,
   )
+
+
+def _check_sizes(preprocess: ops.Preprocess, origin: str) -> None:
+  """Raises ValueError if the operations give images of another size.
+
+  Operations that a checkpoint records may name the size of its own images.
+  """
+  # Twice as large, so that every crop fits.
+  height, width = preprocess.image_size
+  image = np.zeros((2 * height, 2 * width, preprocess.channels), np.uint8)
+  try:
+    preprocess(image, np.random.default_rng(0))
+  except ValueError as error:
+    raise ValueError(
+      f'{origin}: {error}. Choose operations for this size, such as'
+      " preprocess='resize', or another image_size."
+    ) from error
 
 
 def _has_head(
@@ -134,9 +153,10 @@ def _has_head(
 
 
 def title(model: nn.Module) -> str:
-  """Returns a model's name, with "modified" if an override changes its size."""
+  """Returns a model's name, and the sizes in which it differs from that."""
   name, overrides = inference.describe(model)
-  return f'modified {name}' if _SIZES & overrides.keys() else name
+  sizes = [f'{k}={v}' for k, v in overrides.items() if k in _SIZES]
+  return f'{name} with {", ".join(sizes)}' if sizes else name
 
 
 def _model_and_size(
@@ -213,16 +233,23 @@ def choose(
 
 
 def read_images(
-  paths: Sequence[epath.Path], preprocess: ops.Preprocess
+  paths: Sequence[epath.Path],
+  preprocess: ops.Preprocess,
+  problems: dict[epath.Path, str] | None = None,
 ) -> np.ndarray:
   """Reads images as evaluations do.
+
+  Args:
+    paths: the files.
+    preprocess: see `Subject`.
+    problems: gets the path and the problem of each unreadable file, which is
+      left out. None does not allow such files.
 
   Returns:
     uint8 [N, height, width, channels].
 
   Raises:
-    ValueError: a file is not an image, or the preprocessed image does not have
-      the model's size.
+    ValueError: a file is not an image, and `problems` is None or no file is.
   """
   rng = np.random.default_rng(0)
   images = []
@@ -231,6 +258,13 @@ def read_images(
       images.append(
         preprocess(weight_files.existing_file(path).read_bytes(), rng)
       )
-    except ValueError as error:
-      raise ValueError(f'{path}: {error}') from error
+    except (ValueError, OSError) as error:
+      if problems is None:
+        raise ValueError(f'{path}: {error}') from error
+      problems[path] = str(error)
+  if not images:
+    raise ValueError(
+      f'None of the {len(paths)} images can be read, such as'
+      f' {paths[0]}: {problems[paths[0]]}'
+    )
   return np.stack(images)

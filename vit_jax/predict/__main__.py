@@ -27,9 +27,7 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from vit_jax import interop
-from vit_jax.data import ops
-from vit_jax.inspect import capture, subject
+from vit_jax.inspect import capture, model_flags, subject
 from vit_jax.interop import weight_files
 from vit_jax.predict import images as images_lib
 from vit_jax.predict import overlay, predictor, writing
@@ -37,9 +35,7 @@ from vit_jax.predict.images import Images
 from vit_jax.predict.predictions import Predictions
 from vit_jax.runtime import command_line, printable, progress
 
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', None, 'Weights of a trained model: a path, or a released name.'
-)
+flags.adopt_module_key_flags(model_flags)
 _TOP = flags.DEFINE_integer(
   'top', 5, 'How many classes to name for each image.', lower_bound=1
 )
@@ -60,18 +56,6 @@ _CLASS_NAMES = flags.DEFINE_string(
   None,
   "Text file with one class name on each line, in place of the checkpoint's.",
 )
-_IMAGE_SIZE = flags.DEFINE_string(
-  'image_size',
-  None,
-  "Image size in pixels, as 384 or HEIGHTxWIDTH; by default the checkpoint's."
-  ' Position embeddings are resized to it.',
-)
-_PREPROCESS = flags.DEFINE_string(
-  'preprocess',
-  None,
-  'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
-  " checkpoint's evaluation, or resize if it names none.",
-)
 _BATCH_SIZE = flags.DEFINE_integer(
   'batch_size',
   None,
@@ -85,20 +69,7 @@ _DTYPE = flags.DEFINE_enum(
   predictor.DTYPES,
   'The compute dtype; auto: float32 on CPUs, bfloat16 on TPUs and GPUs.',
 )
-_MAX_INFLATION = flags.DEFINE_float(
-  'max_inflation',
-  interop.MAX_INFLATION,
-  'How many times larger than the .npz file its unpacked arrays may be.',
-  lower_bound=1,
-)
-_MAX_PIXELS = flags.DEFINE_integer(
-  'max_pixels',
-  ops.MAX_PIXELS,
-  'Most pixels that an image may have; a larger one counts as unreadable.',
-  lower_bound=1,
-)
 
-UNREADABLE = 3  # The exit code.
 _SECONDS = 10.0  # Between two lines that tell the progress.
 
 
@@ -106,13 +77,10 @@ def main(words: Sequence[str]) -> None:
   found = _find(words)
   to = _directory(_ATTENTION.value) if _ATTENTION.value else None
   model = predictor.load(
-    _CHECKPOINT.value,
-    image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value),
-    preprocess=_PREPROCESS.value,
+    model_flags.CHECKPOINT.value,
     batch_size=_BATCH_SIZE.value,
     dtype=_DTYPE.value,
-    max_inflation=_MAX_INFLATION.value,
-    max_pixels=_MAX_PIXELS.value,
+    **model_flags.arguments(),
   )
   model.check_head()
   if to:
@@ -147,7 +115,7 @@ def main(words: Sequence[str]) -> None:
     logging.warning(
       '%d of %d files could not be read.', len(problems), len(found)
     )
-    sys.exit(UNREADABLE)
+    sys.exit(command_line.UNREADABLE)
 
 
 def _find(words: Sequence[str]) -> Images:

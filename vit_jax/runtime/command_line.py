@@ -29,6 +29,8 @@ _TYPES = {
 }
 
 
+# The exit code if some of the images could not be read.
+UNREADABLE = 3
 # The value of a flag of `define_optional` that is given without a value.
 BARE = ''
 

@@ -160,9 +160,10 @@ class Goodput:
       f'{name} {100 * _share(seconds, name):.1f}%' for name in CATEGORIES[1:]
     )
     plural = '' if self._restarts == 1 else 's'
+    pauses = ', the pauses between launches included' * bool(self._restarts)
     return (
       f'{100 * _share(seconds, "steps"):.1f}% of'
-      f' {progress.duration(sum(seconds.values()))} in steps; {rest};'
+      f' {progress.duration(sum(seconds.values()))} in steps; {rest}{pauses};'
       f' {self._restarts} restart{plural}'
     )
 

@@ -13,6 +13,7 @@ from vit_jax import config as config_lib
 from vit_jax import results, sharding
 from vit_jax.config import inputs
 from vit_jax.data import pipeline
+from vit_jax.evaluators import predictions
 from vit_jax.runtime import distributed, preemption, profiling
 from vit_jax.runtime import progress as progress_lib
 from vit_jax.training import guard as guard_lib
@@ -159,5 +160,24 @@ def train_and_evaluate(
     if jax.process_index() == 0:
       config_lib.save(config, run.workdir)
       (run.workdir / results.DONE).write_text(f'{total_steps}\n')
+      _tell_what_next(run.workdir, config)
     distributed.barrier()  # Everything is written.
     return results.final_metrics(run.workdir)
+
+
+def _tell_what_next(
+  workdir: epath.Path, config: ml_collections.ConfigDict
+) -> None:
+  """Logs the commands that use a finished run."""
+  if config.loss.name == config_lib.MASKED_PATCH:
+    return  # It has no classes; the next step is fine-tuning.
+  logging.info(
+    'Classify images: python -m vit_jax.predict --checkpoint=%s IMAGE...',
+    workdir,
+  )
+  if (workdir / predictions.FOLDER).is_dir():
+    logging.info(
+      'Look at its mistakes: python -m vit_jax.inspect --mistakes=%s'
+      ' --to=mistakes',
+      workdir,
+    )

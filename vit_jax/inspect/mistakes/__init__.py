@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from vit_jax import config as config_lib
 from vit_jax.evaluators import predictions
 from vit_jax.inspect.mistakes import numbers as numbers_lib
 from vit_jax.inspect.mistakes import page, thumbnails
@@ -27,7 +28,7 @@ def find(path: epath.PathLike) -> epath.Path:
     raise ValueError(
       f'{path} has no saved predictions. Start the command of the run again,'
       ' with --config.evals.NAME.save_predictions=True: a finished run only'
-      ' evaluates again.'
+      f' evaluates again. {_names(path)}'
     )
   if len(found) > 1:
     raise ValueError(
@@ -90,6 +91,20 @@ def write(
     f' (accuracy {100 * numbers.metrics["accuracy"]:.2f}%): {to / "index.html"}'
   ]
   return '\n'.join([*lines, note] if note else lines)
+
+
+def _names(run: epath.Path) -> str:
+  """Returns a sentence on what the keys of a run's evaluations are called."""
+  saved = config_lib.load(run) or {}
+  names = [
+    name
+    for name, section in saved.get('evals', {}).items()
+    if section['kind'] == 'classification'
+  ]
+  return (
+    f'NAME is {" or ".join(names) or "the name of an evaluation"}; or auto, if'
+    ' the config file left the choice of the split to the data.'
+  )
 
 
 def _listed(paths: Sequence[epath.Path]) -> str:

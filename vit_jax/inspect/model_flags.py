@@ -1,0 +1,50 @@
+"""Flags of the commands that read a trained model: predict, inspect and so on.
+
+A command makes them its own with `flags.adopt_module_key_flags(model_flags)`.
+"""
+
+from typing import Any
+
+from absl import flags
+
+from vit_jax import interop
+from vit_jax.data import ops
+from vit_jax.runtime import command_line
+
+CHECKPOINT = flags.DEFINE_string(
+  'checkpoint', None, 'Weights of a trained model: a path, or a released name.'
+)
+_IMAGE_SIZE = flags.DEFINE_string(
+  'image_size',
+  None,
+  "Image size in pixels, as 384 or HEIGHTxWIDTH; by default the checkpoint's."
+  ' Position embeddings are resized to it.',
+)
+_PREPROCESS = flags.DEFINE_string(
+  'preprocess',
+  None,
+  'Operations on each image, as in vit_jax/data/ops.py; by default those of the'
+  " checkpoint's evaluation, or resize if it names none.",
+)
+_MAX_INFLATION = flags.DEFINE_float(
+  'max_inflation',
+  interop.MAX_INFLATION,
+  'How many times larger than the .npz file its unpacked arrays may be.',
+  lower_bound=1,
+)
+_MAX_PIXELS = flags.DEFINE_integer(
+  'max_pixels',
+  ops.MAX_PIXELS,
+  'Most pixels that an image may have; a larger one counts as unreadable.',
+  lower_bound=1,
+)
+
+
+def arguments() -> dict[str, Any]:
+  """Returns the flags' values as keyword arguments of `subject.load`."""
+  return dict(
+    image_size=command_line.parse_size('image_size', _IMAGE_SIZE.value),
+    preprocess=_PREPROCESS.value,
+    max_inflation=_MAX_INFLATION.value,
+    max_pixels=_MAX_PIXELS.value,
+  )
