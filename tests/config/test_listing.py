@@ -106,6 +106,8 @@ def test_the_list_says_who_set_a_value():
     'filled in; config file: -1.0',
   )
   assert entries['evals.test.every'] == (40, 'filled in; config file: -1')
+  assert entries['evals.test.split'] == ('test', 'config file')
+  assert entries['evals.test.batch_size'] == (0, 'default')
   # Data decide the number of classes.
   assert entries['num_classes'] == (None, 'default')
   assert config.schedule.warmup_steps == -1
@@ -125,7 +127,9 @@ def test_the_list_of_a_config_with_stages():
   assert re.match(r'(\d+) of \1 keys', text)
   assert '\norder = (' in text
   assert '\nstages.*.checkpoint.keep = 2  [default]\n' in text
-  assert '\nstages.finetune.optimizer.momentum = 0.9  [config file]\n' in text
+  # The file chose the optimizer, which has this value by default.
+  assert "\nstages.finetune.optimizer.name = 'sgd'  [config file]\n" in text
+  assert '\nstages.finetune.optimizer.momentum = 0.9  [default]\n' in text
   assert max(map(len, text.splitlines())) <= 80
   with pytest.raises(ValueError, match="no key of this config has 'sede'"):
     listing.text(config, (), 'sede')

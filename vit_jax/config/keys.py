@@ -56,10 +56,13 @@ def default() -> ml_collections.ConfigDict:
   data.train_split = 'train'
   # What happens to each training image, in order; see `data/ops.py`.
   data.preprocess = 'inception_crop|flip'
-  # 0: the largest power of two up to a 256th of the examples, 16 to 4096; in
-  # fine-tuning, up to an eighth of the examples, 16 to 512.
+  # Images per step, on all devices together. 0: the largest power of two up to
+  # a 256th of the examples, 16 to 4096; in fine-tuning, up to an eighth of the
+  # examples, 16 to 512.
   data.batch_size = 4096
-  data.unreadable = 'error'  # An unreadable image. Or 'skip-and-count'.
+  # What to do at an unreadable image: 'error' ends the run; 'skip-and-count'
+  # takes another image, or leaves it out of an evaluation.
+  data.unreadable = 'error'
   # A stored image with more pixels is unreadable; 2**28 are 0.8 GB decoded.
   data.max_pixels = 2**28
   # What to do if there is only one class folder, or if a class has no image in
@@ -111,7 +114,7 @@ def default() -> ml_collections.ConfigDict:
   # (GPU); unset: the best one measured on the platform.
   model.attention_implementation = placeholder(str)
   model.gelu = placeholder(str)  # 'tanh' or 'exact'.
-  model.norm_epsilon = placeholder(float)  # Of LayerNorm.
+  model.norm_epsilon = placeholder(float)  # Added to LayerNorm's variance.
   model.dropout_rate = placeholder(float)  # The share of units set to 0.
   model.scan = placeholder(bool)  # Compiles one block, and loops over it.
   model.blocks = placeholder(tuple)  # Units in each stage of a ResNet.
@@ -149,15 +152,18 @@ def default() -> ml_collections.ConfigDict:
     dict(rank=0, alpha=16.0, targets=('query', 'value'))
   )
   config.accumulation_steps = 1  # Micro-batches per step.
-  # How dropout's masks are drawn. Or 'rbg': faster, topology-dependent.
+  # How dropout's masks are drawn: 'threefry', the same on any devices, or
+  # 'rbg', which is faster, and depends on the devices.
   config.dropout_rng = 'threefry'
   # A moving average of the weights, which evaluations use; decay=0: none.
+  # Before `start_step` it equals the weights.
   config.polyak = ml_collections.ConfigDict(dict(decay=0.0, start_step=0))
 
   config.init = init = ml_collections.ConfigDict()
   # Weights to start from: a run's WORKDIR or WORKDIR/checkpoints/STEP; a `.npz`
-  # file; a Hugging Face folder; the name of a released file, such as
-  # `augreg/B_16`; or, in a config with stages, `stage:NAME`. '': none.
+  # file; a Hugging Face folder, also as `hf://OWNER/NAME`; the name of a
+  # released file, such as `augreg/B_16`; or, in a config with stages,
+  # `stage:NAME`. '': none.
   init.checkpoint = ''
   # Whether to replace their head; False needs equal classes. A hidden layer
   # before the head is kept if the model has one of the same size.

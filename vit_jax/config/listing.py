@@ -13,6 +13,7 @@ from vit_jax.config.keys import default
 from vit_jax.config.saved import flatten
 
 _WIDTH = 80
+_NONE = object()  # A key without a default.
 
 
 class Entry(NamedTuple):
@@ -134,15 +135,16 @@ def _entries(
   resolved = flatten(resolve_without_data(config))
   found = []
   for key, value in resolved.items():
+    parent, _, name = key.rpartition('.')
+    section = config[parent] if parent else None
+    own = meanings.defaults(section) if parent else {}
     source = 'config file'
     if f'stages.{stage}.{key}'.removeprefix('stages..') in overridden:
       source = 'command line'
-    elif key in usual and usual[key] == given[key]:
+    elif own.get(name, usual.get(key, _NONE)) == given[key]:
       source = 'default'
     if value != given[key]:
       source = f'filled in; {source}: {_shown(given[key])}'
-    parent = key.rpartition('.')[0]
-    section = config[parent] if parent else None
     found.append(
       Entry(
         place=meanings.place(key, section),

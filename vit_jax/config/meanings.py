@@ -72,6 +72,15 @@ def place(key: str, section: Mapping[str, Any] | None) -> tuple[int, str, int]:
   )
 
 
+def defaults(section: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns the values that the function which makes a section gives it.
+
+  Without those that each config chooses, such as the name.
+  """
+  chosen = tuple(section.get(key) for key in _NAMES)
+  return _makers(sections).get(chosen, ('', {}))[1]
+
+
 @functools.cache
 def of_default() -> dict[str, str]:
   """Returns key -> meaning of the keys that `keys.default` explains."""
@@ -111,7 +120,7 @@ def _of_section(section: Mapping[str, Any]) -> Mapping[str, str]:
   found = of_sections()
   chosen = _makers(sections).get(tuple(section.get(key) for key in _NAMES))
   if chosen:
-    return found[chosen]
+    return found[chosen[0]]
   # Such as another schedule: the function whose keys are most like it.
   wanted = set(section)
   meanings = min(found.values(), key=lambda keys: len(wanted ^ set(keys)))
@@ -120,8 +129,8 @@ def _of_section(section: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 @functools.cache
-def _makers(module: ModuleType) -> dict[tuple[Any, Any], str]:
-  """Returns (kind, name) of a section -> the function that makes it."""
+def _makers(module: ModuleType) -> dict[tuple[Any, Any], tuple[str, dict]]:
+  """Returns (kind, name) of a section -> what makes it, and its defaults."""
   makers = {}
   for name in of_sections():
     function = getattr(module, name)
@@ -133,7 +142,8 @@ def _makers(module: ModuleType) -> dict[tuple[Any, Any], str]:
     ]
     if 'name' not in needed:
       section = function(**dict.fromkeys(needed, ''))
-      makers[tuple(section.get(key) for key in _NAMES)] = name
+      usual = {k: v for k, v in section.items() if k not in (*needed, *_NAMES)}
+      makers[tuple(section.get(key) for key in _NAMES)] = name, usual
   return makers
 
 

@@ -31,8 +31,8 @@ def adam(
       beta2=0.999,
       eps=1e-8,  # Added to the denominator.
       weight_decay=float(weight_decay),
-      weight_decay_params='all',  # What decays. Or 'kernels': only those.
-      moment_dtype='float32',  # Of the average of gradients.
+      weight_decay_params='all',  # Which parameters decay: 'all' or 'kernels'.
+      moment_dtype='float32',  # The dtype of the average of gradients.
       clip_norm=float(clip_norm),
     )
   )
@@ -52,8 +52,8 @@ def sgd(
       name='sgd',
       momentum=0.9,  # The decay of the sum of gradients.
       weight_decay=float(weight_decay),
-      weight_decay_params='all',  # What decays. Or 'kernels': only those.
-      moment_dtype='float32',  # Of the sum of gradients.
+      weight_decay_params='all',  # Which parameters decay: 'all' or 'kernels'.
+      moment_dtype='float32',  # The dtype of the sum of gradients.
       clip_norm=float(clip_norm),
     )
   )
@@ -83,8 +83,9 @@ def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
   """The loss for mutually exclusive classes; see `losses.build`.
 
   Args:
-    label_smoothing: the share of a label that is spread over all classes. With
-      the loss 'sigmoid', which has the same keys, targets are s and 1 - s.
+    label_smoothing: the share of a label that is spread over all classes. The
+      loss 'sigmoid' has the same keys: its targets are this share and 1 minus
+      it.
   """
   return ml_collections.ConfigDict(
     dict(name='softmax', label_smoothing=float(label_smoothing))
@@ -122,7 +123,7 @@ def evaluation(
 
   Args:
     split: a split of the training data's source, or of `dataset` if it is set.
-    preprocess: see `data/ops.py`.
+    preprocess: what happens to each image, in order; see `data/ops.py`.
     every: steps between evaluations; 0 evaluates only after the last step, -1
       after every tenth of the run.
   """
@@ -190,8 +191,8 @@ def few_shot(
     train_split: the split to draw the shots from.
     split: the split to measure the accuracy on.
     dataset: any data spec; '' is the training data's.
-    preprocess: see `data/ops.py`; the public code resizes to 256 x 256 and
-      takes the central crop of 224.
+    preprocess: what happens to each image, in order; see `data/ops.py`. The
+      public code resizes to 256 x 256 and takes the central crop of 224.
     shots: numbers of images per class; each number is a separate experiment.
     every: steps between evaluations; 0 evaluates only after the last step, -1
       after every tenth of the run.
@@ -232,7 +233,7 @@ def knn(
     train_split: the split that has the neighbours.
     split: the split to measure the accuracy on.
     dataset: any data spec; '' is the training data's.
-    preprocess: see `data/ops.py`.
+    preprocess: what happens to each image, in order; see `data/ops.py`.
     k: numbers of neighbours; each number is a separate result.
     every: steps between evaluations; 0 evaluates only after the last step, -1
       after every tenth of the run.
@@ -272,7 +273,7 @@ def linear_probe(
     train_split: the split to fit the classifier to.
     split: the split to measure the accuracy on.
     dataset: any data spec; '' is the training data's.
-    preprocess: see `data/ops.py`.
+    preprocess: what happens to each image, in order; see `data/ops.py`.
     every: steps between evaluations; 0 evaluates only after the last step, -1
       after every tenth of the run.
   """
