@@ -86,3 +86,6 @@ def test_an_unknown_layer_is_refused():
     ValueError, match=r"no layer 'block_2'; choose one of pre_logits, block_0,"
   ):
     layers.compiled(_model(), sharding.make_mesh(1), 'block_2')
+  model = _model().clone(patch_outputs=3)
+  with pytest.raises(ValueError, match=r"no layer 'logits'; .*, encoded\.$"):
+    layers.check(model, 'logits')

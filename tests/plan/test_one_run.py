@@ -141,6 +141,17 @@ def test_what_is_frozen_has_neither_state_nor_gradient(compiler):
   assert additions.optimizer < held.optimizer
   assert some < gradients
   assert kept < more < activations
+  # A gathered kernel with an addition keeps its float32.
+  few, many = (
+    one_run.describe(
+      {'mesh.fsdp': 8, 'mesh.shard': 'all'},
+      _run(**{'lora.rank': 1, 'lora.targets': targets}),
+      target,
+    ).gradients
+    for targets in (('out',), ('out', 'mlp'))
+  )
+  kernels = 2 * 2 * 1024 * 4096  # In two blocks.
+  assert many - few == pytest.approx(2 * kernels, rel=0.01)
 
 
 def test_changing_a_run_returns_a_copy():

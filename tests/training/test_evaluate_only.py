@@ -41,6 +41,14 @@ def test_what_training_found(trained, tmp_path):
   assert (tmp_path / 'DONE').read_text() == '0\n'
 
 
+def test_the_config_of_a_run_that_trains_less(trained, tmp_path):
+  checkpoint, expected = trained
+  config = _config(checkpoint)
+  config.tuning.freeze, config.lora.rank = 'head', 2
+  found = evaluate_only.evaluate_only(config, tmp_path)
+  assert found['test/loss'] == expected['test/loss']
+
+
 def test_the_model_is_that_of_the_weights(trained, tmp_path):
   config = _config(trained[0])
   config.model = config_lib.default().model

@@ -110,6 +110,21 @@ def test_adam_is_the_papers(which):
     np.testing.assert_allclose(result[name], expected, rtol=2e-5, atol=1e-6)
 
 
+def test_low_rank_additions_decay_as_their_kernels_do():
+  section = config_lib.adam(weight_decay=0.3).to_dict()
+  section |= {'weight_decay_params': 'kernels'}
+  params = {
+    'lora': {'out': {'kernel': {'a': jnp.ones(2), 'b': jnp.ones(2)}}},
+    'out': {'bias': jnp.ones(2)},
+  }
+  optimizer = optimizer_lib.build_optimizer(section, lambda _: 0.1)
+  zero = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = optimizer.update(zero, optimizer.init(params), params)
+  assert updates['lora']['out']['kernel']['a'] == pytest.approx(-0.03)
+  assert updates['lora']['out']['kernel']['b'] == pytest.approx(-0.03)
+  assert not updates['out']['bias'].any()
+
+
 @pytest.mark.parametrize('which', ['all', 'kernels'])
 def test_sgd_couples_weight_decay_and_is_not_nesterov(which):
   section = config_lib.sgd(weight_decay=0.5).to_dict()

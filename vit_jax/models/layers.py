@@ -33,14 +33,16 @@ def names(model: nn.Module) -> list[str]:
 
   These are `pre_logits`; `block_0` and so on, the outputs of a Transformer's
   blocks, or `stage_1` and so on, those of a ResNet's stages; `encoded`, after
-  the last norm; in a hybrid `features`, the ResNet's output; and `logits`.
+  the last norm; in a hybrid `features`, the ResNet's output; and `logits`,
+  unless the model predicts masked patches.
   """
   if isinstance(model, ViT):
     hybrid = ['features'] if model.resnet_blocks is not None else []
     inner = hybrid + [f'block_{i}' for i in range(model.depth)]
   else:
     inner = [f'stage_{i + 1}' for i in range(len(model.blocks))]
-  return [DEFAULT, *inner, 'encoded', 'logits']
+  logits = [] if _predicts_patches(model) else ['logits']
+  return [DEFAULT, *inner, 'encoded', *logits]
 
 
 def check(model: nn.Module, layer: str) -> None:
@@ -90,7 +92,7 @@ def represent(
     )
   if layer == 'logits':
     return logits.astype(jnp.float32)
-  masked_patch = getattr(model, 'patch_outputs', None) is not None
+  masked_patch = _predicts_patches(model)
   if masked_patch and layer == DEFAULT:
     layer = 'encoded'
   x = found[-1] if inner else out[layer]
@@ -98,6 +100,10 @@ def represent(
     patches = math.prod(model.token_grid(images.shape[1:3]))
     x = x[:, -patches:].mean(axis=1)
   return _pooled(model, params, x).astype(jnp.float32)
+
+
+def _predicts_patches(model: nn.Module) -> bool:
+  return getattr(model, 'patch_outputs', None) is not None
 
 
 def _module_name(layer: str) -> str:

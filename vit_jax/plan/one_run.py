@@ -1,7 +1,7 @@
 """Plans a run for a slice: compiles it and, if needed, searches for a fit."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -248,11 +248,19 @@ def gradients(program: program_lib.Program, several: bool) -> int:
   split = layout.shard == 'all' and layout.mesh.shape['fsdp'] > 1
   if split and layout.gather == 'step':
     whole = layout.gathered_params(params)
-    total += _bytes_as(params, whole, config.model.dtype)
+    total += _bytes_as(
+      params, whole, config.model.dtype, except_for=program.tuning.adapted
+    )
   return total
 
 
-def _bytes_as(params, shardings, kernels: str | None) -> int:
+def _bytes_as(
+  params,
+  shardings,
+  kernels: str | None,
+  *,
+  except_for: Collection[str] = (),
+) -> int:
   """Returns a tree's bytes on a device with other shardings and kernel dtype.
 
   Args:
@@ -260,10 +268,13 @@ def _bytes_as(params, shardings, kernels: str | None) -> int:
     shardings: tree of the shardings to assume.
     kernels: dtype of the arrays that are reduced in a narrow dtype; None for
       their own.
+    except_for: names of such arrays that keep their own dtype.
   """
 
   def with_sharding(path, x, sharding):
+    name = '/'.join(entry.key for entry in path)
     narrow = kernels and gradients_lib.uses_reduce_dtype(path)
+    narrow = narrow and name not in except_for
     dtype = jnp.dtype(kernels) if narrow else x.dtype
     return jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
 

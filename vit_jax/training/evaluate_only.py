@@ -243,6 +243,9 @@ def _resolve(
   )
   config.total_steps = 0
   config.schedule.warmup_steps = 0
+  # Nothing trains, and saved weights contain their low-rank additions.
+  everything = config_lib.default()
+  config.tuning, config.lora = everything.tuning, everything.lora
   return config
 
 

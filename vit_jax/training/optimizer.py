@@ -220,8 +220,9 @@ def _decay_mask(which: str):
   if which == 'all':
     return None
   if which == 'kernels':
+    # The last but one key of a low-rank addition is that of its kernel.
     return lambda params: jax.tree_util.tree_map_with_path(
-      lambda path, _: path[-1].key == 'kernel', params
+      lambda path, _: 'kernel' in [entry.key for entry in path[-2:]], params
     )
   raise ValueError(
     f'optimizer.weight_decay_params={which!r} is unknown; choose one of'
