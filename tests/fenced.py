@@ -139,12 +139,7 @@ def _validate(config: Any, *, needs_data: bool) -> None:
       config.data.dataset = 'digits'
     if config.init.checkpoint is None:
       config.init.checkpoint = ''
-  try:
-    config_lib.validate(config)
-  except ValueError as error:
-    # An extra that a page names may be absent here.
-    if 'needs a package' not in str(error):
-      raise
+  config_lib.validate(config)
 
 
 class _Value:

@@ -69,11 +69,29 @@ def test_tracebacks_of_libraries_are_logged_as_one_line(tmp_path):
   assert 'closed' not in result.stderr
   log = (tmp_path / 'train.log').read_text()
   assert 'A save failed.\nTraceback' in log
+  assert 'It failed.\nTraceback' in log
   assert 'OSError: reason' in log
   # Information is only ours.
   assert log.endswith(' INFO Our line.\n')
   assert ' WARNING Take care.\n' in log
   assert 'By the way.' not in log + result.stderr
+
+
+def test_a_run_ends_its_log(tmp_path):
+  library = python_logging.getLogger('library')
+  with logs.log_file(tmp_path):
+    library.warning('Now.')
+  library.warning('Later.')
+  assert (tmp_path / 'train.log').read_text().endswith(' Now.\n')
+
+
+def test_a_full_disk_is_told_once_and_ends_nothing(tmp_path, capsys):
+  (tmp_path / 'train.log').symlink_to('/dev/full')
+  library = python_logging.getLogger('library')
+  with logs.log_file(tmp_path):
+    library.warning('One.')
+    library.warning('Two.')
+  assert capsys.readouterr().err.count('No space left') == 1
 
 
 def test_tracebacks_of_this_package_are_kept():

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import threading
+import unittest.mock
 
 import pytest
 
@@ -53,12 +54,28 @@ def test_the_page_and_its_data(served):
 def test_other_requests_are_refused(served):
   for path in ('/server.py', '/../../etc/passwd', '//etc/passwd'):
     assert _get(served, path)[0].status == 404
-  # A foreign name that points to this machine.
-  assert _get(served, '/data.json', host='evil.example')[0].status == 403
+  # A foreign name that points to this machine, and what is no name.
+  for host in ('evil.example', '[::1', ''):
+    assert _get(served, '/data.json', host=host)[0].status == 403
   assert (
     _get(served, '/data.json', host=f'[::1]:{served.server_port}')[0].status
     == 200
   )
+
+
+def test_a_page_for_all_answers_to_every_name(served):
+  served.only_local = False
+  assert _get(served, '/data.json', host='gpu7.example')[0].status == 200
+
+
+@pytest.mark.parametrize('left_after', [0, 1])
+def test_a_browser_may_leave(left_after):
+  handler = object.__new__(server._Handler)
+  handler.request_version, handler.requestline = 'HTTP/1.1', ''
+  handler.wfile = unittest.mock.Mock()
+  handler.wfile.write.side_effect = [None] * left_after + [BrokenPipeError]
+  handler._send(b'text', 'text/plain')
+  assert handler.wfile.write.call_count == left_after + 1
 
 
 def test_wrong_addresses_are_refused(served, tmp_path):

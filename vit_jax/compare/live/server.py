@@ -145,8 +145,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       ('Cache-Control', 'no-store'),
     ):
       self.send_header(header, value)
-    self.end_headers()
     with contextlib.suppress(ConnectionError):  # The browser has left.
+      self.end_headers()
       self.wfile.write(content)
 
   def log_message(self, *_):
