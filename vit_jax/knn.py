@@ -3,8 +3,8 @@
   --train=features/train --test=features/test             accuracies
   --train=features/train --test=features/test --k=1,5,20 --weights=uniform
   --train=features/train --test=features/test --linear_probe
-  --train=features/train --test=features/test --linear_probe \
-      --l2=1e-5,1e-4,1e-3 --selection=features/validation
+  --train=features/train --test=features/test --linear_probe --l2=1e-5,1e-4 \\
+      --selection=features/validation                     the best of two
   --train=features/photos robin.jpg more                  nearest images
 
 The directories are those of python -m vit_jax.features. Accuracies are those of
@@ -14,14 +14,21 @@ smallest number. The memory holds one file of --train at a time, and all of
 --test; a linear probe holds everything.
 
 With image files or folders in place of --test, lists the nearest images of
-each. Their features come from the checkpoint that --train was made with, or
-from --checkpoint if it has moved.
+each, with their distances: 1 - cosine of the features' angle, which is 0 for
+the same direction and 1 for a right angle, or with --metric=euclidean the
+length of their difference. Their features come from the checkpoint that --train
+was made with, or from --checkpoint if it has moved:
+
+  robin.jpg
+    distance  class  name
+      0.0312  robin  train/robin/17.jpg
 """
 
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -52,9 +59,10 @@ _METRIC = flags.DEFINE_enum(
 )
 _WEIGHTS = flags.DEFINE_enum(
   'weights',
-  'softmax',
+  None,
   knn.WEIGHTS,
-  'Votes of a neighbour: exp(cosine / temperature), one, or 1 / distance.',
+  'Votes of a neighbour: one (uniform), exp(cosine / temperature) (softmax, the'
+  ' default for cosines), or 1 / distance (the default for euclidean).',
 )
 _TEMPERATURE = flags.DEFINE_float(
   'temperature', 0.07, 'The temperature of --weights=softmax.'
@@ -119,14 +127,23 @@ def _check_classes(train: Stored, other: Stored) -> None:
     )
 
 
-def _protocol() -> knn.Protocol:
+def _protocol(train: Stored) -> knn.Protocol:
+  most, rows = max(_numbers(_K, int)), train.facts['rows']
+  if most > rows:
+    raise ValueError(
+      f'--k={",".join(_K.value)}: {train.folder} has only {rows} images.'
+    )
+  usual = 'softmax' if _METRIC.value == 'cosine' else 'distance'
   return knn.Protocol(
-    _numbers(_K, int), _METRIC.value, _WEIGHTS.value, _TEMPERATURE.value
+    _numbers(_K, int),
+    _METRIC.value,
+    _WEIGHTS.value or usual,
+    _TEMPERATURE.value,
   )
 
 
 def _vote(train: Stored, test: Stored) -> dict[str, float]:
-  return _protocol().accuracies(
+  return _protocol(train).accuracies(
     train,
     train.labels(),
     np.concatenate(list(test)),
@@ -157,7 +174,7 @@ def _probe(train: Stored, test: Stored) -> dict[str, float]:
 
 def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
   """Prints the nearest images of image files."""
-  facts = train.facts
+  facts, k = train.facts, max(_protocol(train).k)
   model = predictor.load(
     _CHECKPOINT.value or facts['checkpoint'],
     image_size=tuple(facts['image_size']),
@@ -173,31 +190,36 @@ def _list_neighbours(train: Stored, words: Sequence[str]) -> None:
     )
   found = subject.find_images(words)
   queries = model.features(found, facts['layer'])
-  near = neighbours.nearest(
-    train, queries, max(_protocol().k), _METRIC.value, model.mesh
-  )
-  of_train = train.column('name')
-  labels = train.column('label') if facts['labels'] == 'one' else None
+  near = neighbours.nearest(train, queries, k, _METRIC.value, model.mesh)
+  names = train.column('name')
+  classes = np.full(len(names), '', object)
+  if facts['labels'] == 'one':
+    # The last entry is for images without a label, whose label is -1.
+    choices = np.array([*facts['class_names'], ''], object)
+    classes = choices[train.column('label')]
   for name, rows, distances in zip(
     found, near.rows, near.distances, strict=True
   ):
     listed = [
-      {'name': str(of_train[row]), 'distance': float(distance)}
-      | (
-        {}
-        if labels is None or labels[row] < 0
-        else {'class': facts['class_names'][labels[row]]}
-      )
+      {'name': str(names[row]), 'distance': float(distance)}
+      | ({'class': classes[row]} if classes[row] else {})
       for row, distance in zip(rows, distances, strict=True)
     ]
     if _JSON.value:
       print(json.dumps({'name': str(name), 'neighbours': listed}))
-      continue
-    print(printable.name(str(name)))
-    for one in listed:
-      line = f'  {one["distance"]:.4f}  {one["name"]}  {one.get("class", "")}'
-      print(printable.name(line.rstrip()))
+    else:
+      _print(str(name), listed)
   sys.stdout.flush()
+
+
+def _print(name: str, listed: Sequence[Mapping[str, Any]]) -> None:
+  """Prints an image's neighbours as a table."""
+  width = max(len('class'), *(len(one.get('class', '')) for one in listed))
+  print(printable.name(name))
+  print(f'  distance  {"class":{width}}  name')
+  for one in listed:
+    shown = f'{one.get("class", "-"):{width}}'
+    print(printable.name(f'  {one["distance"]:8.4f}  {shown}  {one["name"]}'))
 
 
 if __name__ == '__main__':

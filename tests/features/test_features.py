@@ -10,11 +10,13 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from etils import epath
 from sklearn import neighbors
 
 import vit_jax
 from tests.tiny_run import SIZES, Death
 from vit_jax import data, features, interop, models, sharding
+from vit_jax import knn as command
 from vit_jax.evaluators import knn
 from vit_jax.features import extraction, store
 from vit_jax.training import step as step_lib
@@ -216,6 +218,39 @@ def test_several_labels(tmp_path):
   assert [list(x) for x in table.label] == [[3, 1], [], [2]]
 
 
+@pytest.mark.parametrize('suffix', store.FORMATS)
+def test_shards_with_more_or_fewer_labels(tmp_path, suffix):
+  parts = [np.int32([[3, 1], [2, -1]]), np.int32([[0]])]
+  for i, label in enumerate(parts):
+    columns = {
+      'index': np.arange(len(label)),
+      'name': np.array(['a'] * len(label)),
+      'label': label,
+      'features': np.zeros((len(label), 2), np.float32),
+    }
+    store.write(store.shard_path(tmp_path, i, 2, suffix), columns)
+  store.write_metadata(
+    epath.Path(tmp_path),
+    {'rows': 3, 'shards': 2, 'format': suffix, 'labels': 'several'},
+  )
+  found = features.Stored(tmp_path).column('label')
+  assert found.tolist() == [[3, 1], [2, -1], [0, -1]]
+
+
+def test_images_without_a_label_train_nothing(tmp_path):
+  columns = {
+    'index': np.arange(2),
+    'name': np.array(['a', 'b']),
+    'label': np.int32([1, -1]),
+    'features': np.zeros((2, 3), np.float32),
+  }
+  store.write(store.shard_path(tmp_path, 0, 1, 'npz'), columns)
+  facts = {'rows': 2, 'shards': 1, 'format': 'npz', 'labels': 'one'}
+  store.write_metadata(epath.Path(tmp_path), facts)
+  with pytest.raises(ValueError, match=r'1 of 2 images of .* have no label'):
+    features.Stored(tmp_path).labels()
+
+
 def _command(module, *words):
   return subprocess.run(
     [sys.executable, '-m', f'vit_jax.{module}', *map(str, words)],
@@ -250,6 +285,20 @@ def test_files_that_are_no_images_are_named(weights, photos, tmp_path):
     assert row['neighbours'][0]['name'] == row['name']
     assert abs(row['neighbours'][0]['distance']) < 1e-5
     assert row['neighbours'][1]['distance'] > 1e-3
+  done = _command('knn', f'--train={tmp_path / "to"}', photos / 'd.png')
+  assert '--k=20: ' in done.stderr
+  assert 'has only 3 images' in done.stderr
+
+
+def test_neighbours_are_listed_as_a_table(capsys):
+  near = {'name': 'b.png', 'distance': 0.03124, 'class': 'a robin'}
+  command._print('a.png', [near, {'name': 'c.png', 'distance': 1.0}])
+  assert capsys.readouterr().out.splitlines() == [
+    'a.png',
+    '  distance  class    name',
+    '    0.0312  a robin  b.png',
+    '    1.0000  -        c.png',
+  ]
 
 
 def test_the_command_finds_the_evaluators_accuracy(model, train, tmp_path):

@@ -31,7 +31,7 @@ _GRADIENT = 1e-5
 _IMPROVEMENT = 1e-6
 # Steps between two calls of `on_step`.
 _STEPS = 10
-# Images classified at a time, to bound the memory.
+# Images whose features the host converts at a time, to bound the memory.
 _CHUNK = 8192
 
 
@@ -97,9 +97,14 @@ def fit(
       ' finite, because the weights have diverged or the features overflow.'
       ' Evaluate an earlier checkpoint, or use float32.'
     )
-  mean = features.mean(axis=0, dtype=np.float64).astype(np.float32)
-  scale = features.std(axis=0, dtype=np.float64).astype(np.float32)
-  scale += np.float32(linear.EPSILON)
+  mean = features.mean(axis=0, dtype=np.float64)
+  # `std` would hold all rows in float64, twice.
+  variance = sum(
+    np.sum((features[start : start + _CHUNK] - mean) ** 2, axis=0)
+    for start in range(0, len(features), _CHUNK)
+  ) / len(features)
+  mean = mean.astype(np.float32)
+  scale = np.sqrt(variance).astype(np.float32) + np.float32(linear.EPSILON)
   rows = _put((features, labels, mean, scale), num_classes, mesh)
   start, run = _compiled(mesh)
   for strength in l2:
@@ -151,7 +156,10 @@ def _put(data, num_classes: int, mesh: jax.sharding.Mesh):
     return part
 
   def standardised(index):
-    return (rows(features, index) - mean) / scale
+    part = rows(features, index)
+    part -= mean
+    part /= scale
+    return part
 
   placed = NamedSharding(mesh, P(None, sharding.BATCH))
   shape = (blocks, size)

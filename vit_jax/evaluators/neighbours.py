@@ -11,7 +11,7 @@ Axes: `Q` queries, `N` rows to search, `D` features, `K` neighbours.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ def nearest(
     k: K, the number of neighbours.
     metric: one of METRICS.
     mesh: the devices, which share the rows of a block.
-    on_block: called after each block or part of it.
+    on_block: called every few seconds at least, after a part of the work.
 
   Raises:
     ValueError: there are fewer than k rows, the numbers of features differ, or
@@ -92,8 +92,12 @@ def nearest(
   for index, start in enumerate(ends[:-1]):
     here = (rows >= start) & (rows < ends[index + 1])
     if here.any():
-      _measure(blocks[index], start, rows, here, queries, metric, distances)
-      on_block()
+      block = blocks[index]
+      for q, slot in _pairs(here):
+        distances[q, slot] = _distances(
+          queries[q], block[rows[q, slot] - start], metric
+        )
+        on_block()
   order = np.lexsort((rows, distances), axis=1)[:, :k]
   return Nearest(
     np.take_along_axis(rows, order, axis=1),
@@ -118,20 +122,19 @@ def _unit(x: np.ndarray, dtype: np.typing.DTypeLike) -> np.ndarray:
   return x / np.where(length, length, 1).astype(dtype)[:, None]
 
 
-def _measure(block, start, rows, here, queries, metric, distances) -> None:
-  """Writes the distances of the pairs `here` into `distances`."""
+def _pairs(here: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yields the indices of the pairs `here` [Q, slots], `_PAIRS` at a time."""
   pairs = np.argwhere(here)
   for begin in range(0, len(pairs), _PAIRS):
-    q, slot = pairs[begin : begin + _PAIRS].T
-    x, y = queries[q], block[rows[q, slot] - start]
-    if metric == 'cosine':
-      cosines = np.einsum(
-        'pd,pd->p', _unit(x, np.float64), _unit(y, np.float64)
-      )
-      distances[q, slot] = 1 - cosines
-    else:
-      difference = np.asarray(x, np.float64) - y
-      distances[q, slot] = np.linalg.norm(difference, axis=1)
+    yield tuple(pairs[begin : begin + _PAIRS].T)
+
+
+def _distances(x: np.ndarray, y: np.ndarray, metric: str) -> np.ndarray:
+  """Returns the distances of the rows of two arrays, float64 [pairs]."""
+  if metric == 'cosine':
+    x, y = _unit(x, np.float64), _unit(y, np.float64)
+    return 1 - np.einsum('pd,pd->p', x, y)
+  return np.linalg.norm(np.asarray(x, np.float64) - y, axis=1)
 
 
 class _Search:

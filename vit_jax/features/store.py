@@ -208,8 +208,18 @@ class Stored(Sequence[np.ndarray]):
     return shard_path(self.folder, shard, len(self), self.facts['format'])
 
   def column(self, name: str) -> np.ndarray:
-    """Returns a column of all shards, such as 'label' or 'name'."""
-    return np.concatenate([read(self._path(i), name) for i in range(len(self))])
+    """Returns a column of all shards, such as 'label' or 'name'.
+
+    Several labels are [rows, most labels of an image], filled up with -1.
+    """
+    parts = [read(self._path(i), name) for i in range(len(self))]
+    if parts[0].ndim == 2:
+      width = max(part.shape[1] for part in parts)
+      parts = [
+        np.pad(p, [(0, 0), (0, width - p.shape[1])], constant_values=-1)
+        for p in parts
+      ]
+    return np.concatenate(parts)
 
   def labels(self) -> np.ndarray:
     """Returns the labels, int32 [rows].
