@@ -2,6 +2,9 @@
 
 import pathlib
 import re
+import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -127,3 +130,15 @@ def test_sizes(text, size):
 def test_invalid_sizes_are_refused(text):
   with pytest.raises(ValueError, match=f'--resolution={text}: expected a'):
     command_line.parse_size('resolution', text)
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+  program = (
+    'from vit_jax.runtime import command_line\n'
+    'command_line.run(lambda: [print(i) for i in range(10**5)])\n'
+  )
+  words = f'{shlex.join([sys.executable, "-c", program])} | head -n 1'
+  done = subprocess.run(
+    ['bash', '-o', 'pipefail', '-c', words], capture_output=True, text=True
+  )
+  assert (done.returncode, done.stdout, done.stderr) == (0, '0\n', '')

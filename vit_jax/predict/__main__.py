@@ -70,6 +70,7 @@ _DTYPE = flags.DEFINE_enum(
   'The compute dtype; auto: float32 on CPUs, bfloat16 on TPUs and GPUs.',
 )
 
+_LONGEST = 200  # Bytes of an image's name in that of its picture.
 _SECONDS = 10.0  # Between two lines that tell the progress.
 
 
@@ -207,7 +208,9 @@ def _draw(
     text = f'{best[0]["class"]} {best[0]["probability"]:.1%}'
     # Images of several folders may have the same name.
     name = os.path.basename(found.names[index])
-    stem = os.path.splitext(name)[0].replace('\\', '_')[:100]
+    stem = os.path.splitext(name)[0].replace('\\', '_')
+    # File systems limit a name's bytes.
+    stem = stem.encode()[:_LONGEST].decode(errors='ignore')
     path = to / f'{index:0{len(str(len(found)))}d}_{stem}.png'
     with path.open('wb') as file:
       overlay.draw(image, attention, text).save(file, format='PNG')
