@@ -156,6 +156,25 @@ def test_the_table_fits_the_terminal(tmp_path):
     assert note.endswith(' zeta.key_19. --csv=FILE writes all.')
 
 
+def test_metrics_fit_the_terminal_unless_the_user_names_them(tmp_path):
+  metrics = [f'set_{number}/accuracy' for number in range(9)]
+  for seed in range(2):
+    row = {'step': 9} | dict.fromkeys(metrics, 0.5)
+    _run(tmp_path / f'run_{seed}', peak=0, seed=seed, rows=[row])
+  runs = compare.load_runs(tmp_path)
+  text = table.render(runs, table.choose(runs, []), 60)
+  lines = text.splitlines()
+  assert max(map(len, lines)) <= 60
+  assert lines[1].split() == ['set_0/', 'set_1/', 'set_2/', 'set_3/']
+  note = ' '.join(lines[5:])
+  assert note.startswith('No room for more metrics: set_4/accuracy, set_5')
+  assert note.endswith('set_8/accuracy. --metric=NAME,NAME chooses some.')
+  lines = table.render(runs, metrics, 60, all_metrics=True).splitlines()
+  assert lines[1].split() == [f'set_{number}/' for number in range(9)]
+  # The first metric is shown on any terminal.
+  assert 'set_0/' in table.render(runs, metrics, 10).splitlines()[1].split()
+
+
 @pytest.mark.parametrize('x', ['step', 'device_hours', 'schedule.peak'])
 def test_plots(folder, tmp_path, x):
   pytest.importorskip('matplotlib')

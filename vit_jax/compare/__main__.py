@@ -9,8 +9,8 @@
   python -m vit_jax.compare runs --serve                a live page of the runs
 
 Each DIR is a run's work directory, or a folder of any number of them. The table
-has one line per run: the last value of each metric, and the config keys in
-which the runs differ, as far as the terminal has room.
+has one line per run: the last value of each accuracy or of --metric, and the
+config keys in which the runs differ, as far as the terminal has room.
 
 --serve shows runs in progress in a browser on this machine: their state, speed
 and curves, which follow the files. --serve=PORT chooses the port. It needs no
@@ -67,7 +67,8 @@ def main(folders: Sequence[str]) -> None:
   runs = frames.load_runs(*folders)
   metrics = table.choose(runs, _METRIC.value)
   width = shutil.get_terminal_size((120, 24)).columns
-  print(table.render(runs, metrics, width), flush=True)
+  text = table.render(runs, metrics, width, all_metrics=bool(_METRIC.value))
+  print(text, flush=True)
   if _CSV.value:
     runs.to_csv(_CSV.value, index=False)
   if _PLOT.value:

@@ -2,7 +2,7 @@
 
 import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -52,32 +52,38 @@ def choose(runs: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
   ]
 
 
-def render(runs: pd.DataFrame, metrics: Sequence[str], width: int) -> str:
+def render(
+  runs: pd.DataFrame,
+  metrics: Sequence[str],
+  width: int,
+  *,
+  all_metrics: bool = False,
+) -> str:
   """Returns the table: the run, its metrics, its progress, what differs.
 
   What is equal in all runs, and the columns without room, are named in lines
-  above and below. The metrics are always shown.
+  above and below.
 
   Args:
     runs: see `frames.load_runs`.
     metrics: columns of `runs`.
     width: characters in a line of the terminal.
+    all_metrics: whether to show all metrics, even if they need more width; else
+      the first is always shown.
   """
   names, folder = _names(list(runs['run']), max(width * 2 // 5, 16))
-  columns = [['', 'run', *names]]
-  columns += [_header(name) + _metric(runs[name]) for name in metrics]
-  columns.append(['', 'step', *_steps(runs)])
-  room = width - sum(_width(column) + len(_GAP) for column in columns[1:])
-  room -= _width(columns[0])
-  left_out = []
+  first, steps = ['', 'run', *names], ['', 'step', *_steps(runs)]
+  measured, more_metrics, room = _fitting(
+    {name: _header(name) + _metric(runs[name]) for name in metrics},
+    width - _width(first) - len(_GAP) - _width(steps),
+    always=len(metrics) if all_metrics else 1,
+  )
+  keys = {}
   for key in _differing(runs):
     values = [_value(value) for value in runs[_CONFIG + key]]
-    column = _header(key) + _shortened(values, _LONGEST)
-    if _width(column) + len(_GAP) > room:
-      left_out.append(key)
-    else:
-      room -= _width(column) + len(_GAP)
-      columns.append(column)
+    keys[key] = _header(key) + _shortened(values, _LONGEST)
+  differing, more_keys, _ = _fitting(keys, room)
+  columns = [first, *measured, steps, *differing]
   lines = [_heading(runs, folder, width)] if len(runs) > 1 else []
   rows = list(zip(*columns, strict=True))
   widths = [_width(column) for column in columns]
@@ -85,13 +91,33 @@ def render(runs: pd.DataFrame, metrics: Sequence[str], width: int) -> str:
     cells = [row[0].ljust(widths[0])]
     cells += [c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)]
     lines.append(_GAP.join(cells).rstrip())
-  if left_out:
-    note = (
-      f'No room for more keys that differ: {", ".join(left_out)}. --csv=FILE'
-      ' writes all.'
-    )
-    lines += textwrap.wrap(note, width, break_on_hyphens=False)
+  for what, left_out, remedy in (
+    ('metrics', more_metrics, '--metric=NAME,NAME chooses some.'),
+    ('keys that differ', more_keys, '--csv=FILE writes all.'),
+  ):
+    if left_out:
+      note = f'No room for more {what}: {", ".join(left_out)}. {remedy}'
+      lines += textwrap.wrap(note, width, break_on_hyphens=False)
   return printable.text('\n'.join(lines))
+
+
+def _fitting(
+  columns: Mapping[str, list[str]], room: int, always: int = 0
+) -> tuple[list[list[str]], list[str], int]:
+  """Chooses the columns that fit, and the first `always` in any case.
+
+  Returns:
+    These columns, the names of the others, and the room that is left.
+  """
+  shown, others = [], []
+  for number, (name, column) in enumerate(columns.items()):
+    needed = _width(column) + len(_GAP)
+    if needed > room and number >= always:
+      others.append(name)
+    else:
+      room -= needed
+      shown.append(column)
+  return shown, others, room
 
 
 def _heading(runs: pd.DataFrame, folder: str, width: int) -> str:
