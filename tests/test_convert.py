@@ -298,3 +298,19 @@ def test_the_command(tmp_path, npz):
   assert result.stderr.splitlines()[-1] == (
     f'error: {tmp_path}/b.npz exists; --overwrite replaces it.'
   )
+
+
+def test_operations_of_another_size_are_refused(tmp_path):
+  model, to = tiny.vit(), f'{tmp_path}/b.npz'
+  interop.save_npz(
+    tmp_path / 'a.npz',
+    tiny.params(model),
+    model,
+    image_size=8,
+    preprocessing='resize(9)|central_crop(8)',
+  )
+  words = dict(source=f'{tmp_path}/a.npz', target=to, resolution=(12, 12))
+  with pytest.raises(ValueError, match=r'a\.npz: .* 8x8 .* but 12x12'):
+    convert.convert(**words)
+  convert.convert(**words, preprocess='resize(14)|central_crop')
+  assert interop.read(to).preprocessing == 'resize(14)|central_crop'

@@ -7,6 +7,8 @@
                                              a run to start from
   --from=augreg/B_16 --to=b16_hf             a released file by its name
   --from=birds.npz --to=birds512.npz --resolution=512
+  --from=birds.npz --to=birds512.npz --resolution=512 --preprocess=resize
+                                             if the file names its own size
   --from=runs/birds --to=hf://me/birds       uploads to the Hugging Face Hub
   --from=hf://google/vit-base-patch16-224 --to=b16.npz
                                              downloads from there
@@ -32,6 +34,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import interop, models
 from vit_jax.export import card
+from vit_jax.inspect import subject
 from vit_jax.interop import (
   hub,
   huggingface,
@@ -76,6 +79,12 @@ _RESOLUTION = flags.DEFINE_string(
   'Image size of the position embeddings of --to, in pixels, as 512 or'
   ' HEIGHTxWIDTH.',
 )
+_PREPROCESS = flags.DEFINE_string(
+  'preprocess',
+  None,
+  'Operations on each image, as in vit_jax/data/ops.py, that are recorded in'
+  ' --to; by default those of --from.',
+)
 _CLASS_NAMES = flags.DEFINE_string(
   'class_names', None, 'Text file with one class name on each line.'
 )
@@ -115,6 +124,7 @@ def main():
     model_name=_MODEL.value,
     image_size=image_size,
     resolution=resolution,
+    preprocess=_PREPROCESS.value,
     class_names=names,
     max_inflation=_MAX_INFLATION.value,
     overwrite=_OVERWRITE.value,
@@ -131,6 +141,7 @@ def convert(
   model_name: str | None = None,
   image_size: tuple[int, int] | None = None,
   resolution: tuple[int, int] | None = None,
+  preprocess: str | None = None,
   class_names: Sequence[str] | None = None,
   max_inflation: float = interop.MAX_INFLATION,
   overwrite: bool = False,
@@ -140,8 +151,9 @@ def convert(
   """Reads, checks and writes weights; see the flags. Prints a summary.
 
   Raises:
-    ValueError: the source cannot be read or fits no model, the target exists,
-      or its format cannot express the model.
+    ValueError: the source cannot be read or fits no model, its operations give
+      images of another size, the target exists, or its format cannot express
+      the model.
   """
   if hub.is_address(target):
     _check_hub_format(target, format_)
@@ -154,6 +166,7 @@ def convert(
         model_name=model_name,
         image_size=image_size,
         resolution=resolution,
+        preprocess=preprocess,
         class_names=class_names,
         max_inflation=max_inflation,
         license_=license_,
@@ -171,7 +184,12 @@ def convert(
     model, size = _model_and_size(read, model_name, image_size)
     if format_ == 'huggingface':
       huggingface_export.check_savable(model)
-    read = dataclasses.replace(read, grid=model.token_grid(size))
+    operations = preprocess or read.preprocessing
+    read = dataclasses.replace(
+      read, grid=model.token_grid(size), preprocessing=operations
+    )
+    if operations and (preprocess or resolution):
+      subject.prepared(read, operations, resolution or size)
     return read, model, resolution or size
 
   # Checks the shapes before the values of a file are read.

@@ -93,6 +93,28 @@ def test_images_of_a_folder_are_prepared_as_in_the_evaluation(tmp_path, npz):
   np.testing.assert_array_equal(found[0], image[6:14, 11:19, ::-1])
 
 
+def test_a_bad_image_is_named(tmp_path, npz):
+  (tmp_path / 'b.png').write_bytes(b'no image')
+  with pytest.raises(ValueError, match=r'/b\.png: '):
+    parity.images(Program(subject.load(str(npz))), 5, (str(tmp_path),))
+
+
+def test_a_check_is_of_the_preprocessing_that_was_exported(tmp_path, npz):
+  to = epath.Path(tmp_path / 'out')
+  words = dict(image_size=(12, 12), preprocess='resize(14)|central_crop')
+  program = Program(subject.load(str(npz), **words))
+  writing.write(program, to, forms.choose(['stablehlo']))
+  written = description.read(to)
+  description.check_same(written, program, to)
+  for key, value, message in (
+    ('image_size', (8, 8), r'image_size is \[12, 12\], and now .* \[8, 8\]'),
+    ('preprocess', 'resize', "preprocessing.text is 'resize.14.* 'resize'"),
+  ):
+    other = Program(subject.load(str(npz), **words | {key: value}))
+    with pytest.raises(ValueError, match=message):
+      description.check_same(written, other, to)
+
+
 def test_every_operation_has_a_description():
   made = {
     op: ops.parse(text, image_size=8, channels=3).ops
@@ -149,10 +171,12 @@ def test_only_an_earlier_export_is_replaced(tmp_path):
 
 
 def test_too_many_weights_for_one_file(npz, monkeypatch):
-  monkeypatch.setattr('vit_jax.export.stablehlo._LARGEST', 1000)
+  monkeypatch.setattr('vit_jax.export.program._LARGEST', 1000)
   program = Program(subject.load(str(npz)))
-  with pytest.raises(ValueError, match='Export other forms'):
-    forms.FORMS['stablehlo'].check(program)
+  monkeypatch.setattr('importlib.util.find_spec', lambda _: True)
+  for form, name in (('stablehlo', 'a StableHLO file'), ('onnx', 'an ONNX')):
+    with pytest.raises(ValueError, match=f'{name}.* holds less.*Export other'):
+      forms.FORMS[form].check(program)
 
 
 def test_bfloat16_differs_from_float32(tmp_path):

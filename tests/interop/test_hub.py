@@ -126,6 +126,20 @@ def test_npz_files_and_revisions(hub, birds, tmp_path):
   }
   with pytest.raises(ValueError, match=r'name one of them.*me/top/one\.npz'):
     interop.read('hf://me/top')
+  assert not hub.requested('me/top/resolve')
+
+
+def test_only_what_is_asked_for_is_verified(hub, birds, tmp_path):
+  model = tiny.vit(gelu='exact')
+  interop.save_npz(tmp_path / 'one.npz', birds, model, image_size=8)
+  hub.repositories['me/birds'] |= {
+    p.name: p.read_bytes() for p in tmp_path.glob('one.npz*')
+  }
+  one = hub_lib.download('hf://me/birds/one.npz')
+  one.write_bytes(b'damaged')
+  tiny.assert_equal(_params('hf://me/birds'), birds)
+  with pytest.raises(ValueError, match=r'one\.npz is damaged'):
+    interop.read('hf://me/birds/one.npz')
 
 
 def test_a_run_keeps_the_commit_that_it_starts_from(hub, birds, tmp_path):
@@ -197,6 +211,13 @@ def test_uploads_are_read_again(hub, tmp_path, monkeypatch, capsys):
   with pytest.raises(ValueError, match='--overwrite adds a commit'):
     convert.convert(*words)
   convert.convert(*words, overwrite=True)
+  for target, message in (
+    ('hf://me/new@mine', "no revision 'mine'"),
+    ('hf://me/newer@mine', 'only the branch main. Remove @mine'),
+    (f'hf://me/new@{fake_hub.COMMIT}', 'names a commit'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      hub_lib.check_target(target, overwrite=True)
 
 
 def test_the_command_reads_from_the_hub(hub, birds, tmp_path):

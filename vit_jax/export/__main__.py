@@ -70,13 +70,15 @@ def main() -> None:
     options['image_size'] = options['image_size'] or tuple(
       written['image_size']
     )
-    options['preprocess'] = (
-      options['preprocess'] or written['preprocessing']['text']
-    )
+    options['preprocess'] = options['preprocess'] or written[
+      'preprocessing'
+    ].get('text')
   program = Program(
     subject.load(model_flags.CHECKPOINT.value, **options),
     dtype=written['dtype'] if written else _DTYPE.value,
   )
+  if written is not None:
+    description.check_same(written, program, to)
   for form in chosen.values():
     form.check(program)
   pixels = parity.images(program, _COUNT.value, tuple(_IMAGES.value))

@@ -158,6 +158,17 @@ def _sha256(path: epath.Path) -> str:
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
+_KINDS = {
+  'format_version': json_files.COUNT,
+  'dtype': json_files.TEXT,
+  'image_size': json_files.SIZE,
+  'decoding': json_files.OBJECT,
+  'preprocessing': json_files.OBJECT,
+  'forms': json_files.OBJECT_OF_OBJECTS,
+  'files': json_files.LIST_OF_OBJECTS,
+}
+
+
 def read(folder: epath.Path) -> dict[str, Any]:
   """Reads a folder's description, and checks its files against it.
 
@@ -167,15 +178,7 @@ def read(folder: epath.Path) -> dict[str, Any]:
   """
   path = folder / FILE
   content = json_files.read(path)
-  json_files.check(
-    {'format_version': None, 'forms': None, 'files': None} | content,
-    {
-      'format_version': json_files.COUNT,
-      'forms': json_files.OBJECT_OF_OBJECTS,
-      'files': json_files.LIST_OF_OBJECTS,
-    },
-    path,
-  )
+  json_files.check(dict.fromkeys(_KINDS) | content, _KINDS, path)
   if content['format_version'] > FORMAT_VERSION:
     raise ValueError(
       f'{path} has format version {content["format_version"]}, and this'
@@ -183,6 +186,33 @@ def read(folder: epath.Path) -> dict[str, Any]:
     )
   _check_files(folder, content['files'])
   return content
+
+
+def check_same(
+  written: Mapping[str, Any], program: Program, folder: epath.Path
+) -> None:
+  """Raises ValueError if a program has another description than a folder."""
+  found = describe(program)
+  compared = [
+    (key, written.get(key), found[key])
+    for key in ('model', 'dtype', 'image_size', 'class_names')
+  ]
+  for section, key in (
+    *(('decoding', key) for key in ('upright', 'jpeg_dct', 'channels')),
+    ('preprocessing', 'text'),
+  ):
+    pair = written[section].get(key), found[section][key]
+    compared.append((f'{section}.{key}', *pair))
+  differing = [
+    f'{key} is {old!r:.80}, and now would be {new!r:.80}'
+    for key, old, new in compared
+    if old != new
+  ]
+  if differing:
+    raise ValueError(
+      f'{folder / FILE} does not describe {program.subject.origin}:'
+      f' {"; ".join(differing)}. Export again.'
+    )
 
 
 def _check_files(folder: epath.Path, listed: list[Mapping[str, Any]]) -> None:

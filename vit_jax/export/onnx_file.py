@@ -23,6 +23,7 @@ def check(program: Program) -> None:
     extra='onnx',
   )
   huggingface_folder.check(program)
+  program.check_one_file('an ONNX file with its weights inside')
 
 
 def write(program: Program, folder: epath.Path) -> dict[str, Any]:

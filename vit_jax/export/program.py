@@ -16,6 +16,8 @@ from vit_jax.models import bit
 from vit_jax.models.images import normalize
 
 DTYPES = ('float32', 'bfloat16')
+# FlatBuffers and Protocol Buffers have offsets of 31 bits.
+_LARGEST = 2**31 - 2**24
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # Its identity is its hash.
@@ -39,6 +41,16 @@ class Program:
       raise ValueError(
         f'{self.subject.origin} has no head, so it predicts no classes: only'
         ' models with a head are exported. Fine-tuning gives it one.'
+      )
+
+  def check_one_file(self, what: str) -> None:
+    """Raises ValueError if such a file cannot hold all weights."""
+    size = sum(x.nbytes for x in jax.tree.leaves(self.subject.params))
+    if size > _LARGEST:
+      raise ValueError(
+        f'{self.subject.name} has {size / 2**30:.1f} GiB of weights, and {what}'
+        ' holds less than 2 GiB. Export other forms, such as'
+        ' --forms=huggingface,timm.'
       )
 
   @property

@@ -11,20 +11,12 @@ from vit_jax.runtime import installed
 
 FILE = 'model.stablehlo'
 PLATFORMS = ('cpu', 'cuda', 'tpu')
-# The file is a FlatBuffer, whose offsets have 31 bits.
-_LARGEST = 2**31 - 2**24
 
 
 def check(program: Program) -> None:
   """Raises ValueError if the program cannot be written."""
   installed.require('flatbuffers', extra='export')
-  size = sum(x.nbytes for x in jax.tree.leaves(program.subject.params))
-  if size > _LARGEST:
-    raise ValueError(
-      f'{program.subject.name} has {size / 2**30:.1f} GiB of weights, and a'
-      ' StableHLO file holds less than 2 GiB. Export other forms, such as'
-      ' --forms=huggingface,timm.'
-    )
+  program.check_one_file('a StableHLO file')
 
 
 def write(program: Program, folder: epath.Path) -> dict[str, int | list[str]]:

@@ -105,23 +105,13 @@ def load(
     _preprocess_of(config) if config else weights.preprocessing,
     'resize',
   )
-  parsed = ops.parse(
-    operations,
-    image_size=size,
-    channels=inference.channels(weights.params),
-    # Photographs may carry an orientation in their EXIF data.
-    upright=weights.decoding.get('upright', True),
-    jpeg_dct=weights.decoding.get('jpeg_dct', 'fast'),
-    max_pixels=max_pixels,
-  )
-  _check_sizes(parsed, weights.origin)
   return Subject(
     origin=weights.origin,
     name=title(model),
     model=model,
     params=params,
     image_size=size,
-    preprocess=parsed,
+    preprocess=prepared(weights, operations, size, max_pixels),
     notes=report.notes,
     class_names=weights.class_names if has_head else (),
     loss=weights.loss,
@@ -129,21 +119,39 @@ def load(
   )
 
 
-def _check_sizes(preprocess: ops.Preprocess, origin: str) -> None:
-  """Raises ValueError if the operations give images of another size.
+def prepared(
+  weights: interop.Weights,
+  operations: str,
+  image_size: tuple[int, int],
+  max_pixels: int = ops.MAX_PIXELS,
+) -> ops.Preprocess:
+  """Parses operations for images of a model.
 
-  Operations that a checkpoint records may name the size of its own images.
+  Raises:
+    ValueError: they are no operations, or they give images of another size.
+      Those that a checkpoint records may name the size of its own images.
   """
   # Twice as large, so that every crop fits.
-  height, width = preprocess.image_size
-  image = np.zeros((2 * height, 2 * width, preprocess.channels), np.uint8)
+  height, width = image_size
+  channels = inference.channels(weights.params)
+  image = np.zeros((2 * height, 2 * width, channels), np.uint8)
   try:
+    preprocess = ops.parse(
+      operations,
+      image_size=image_size,
+      channels=channels,
+      # Photographs may carry an orientation in their EXIF data.
+      upright=weights.decoding.get('upright', True),
+      jpeg_dct=weights.decoding.get('jpeg_dct', 'fast'),
+      max_pixels=max_pixels,
+    )
     preprocess(image, np.random.default_rng(0))
   except ValueError as error:
     raise ValueError(
-      f'{origin}: {error}. Choose operations for this size, such as'
+      f'{weights.origin}: {error}. Choose operations for this size, such as'
       " preprocess='resize', or another image_size."
     ) from error
+  return preprocess
 
 
 def _has_head(
@@ -171,7 +179,8 @@ def _model_and_size(
   if weights.model is not None and weights.image_size is not None:
     return weights.model, image_size or weights.image_size
   arrays = {'head/bias': np.zeros(1), **weights.params}
-  inferred, size = interop.infer_model(arrays, weights.image_size)
+  # A table that is no square shows no size: it must be of the size asked for.
+  inferred, size = interop.infer_model(arrays, weights.image_size or image_size)
   return weights.model or inferred, image_size or size
 
 

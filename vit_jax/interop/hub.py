@@ -7,11 +7,12 @@ Only arrays and JSON are downloaded, nothing that could run code.
 
 import contextlib
 import dataclasses
+import fnmatch
 import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 from etils import epath
@@ -23,11 +24,11 @@ _ADDRESS = re.compile(
   r'hf://(?P<repository>[\w.-]+/[\w.-]+)(?P<file>(/[^/@]+)*)(@(?P<revision>\S+))?'
 )
 # What a folder of weights consists of; anything else stays on the Hub.
-_FILES = (
+_FOLDER = (
   *('config.json', 'preprocessor_config.json'),
   *('model.safetensors', 'model-*.safetensors', 'model.safetensors.index.json'),
-  *('*.npz', '*.npz.json'),
 )
+_WEIGHTS = ('model.safetensors', 'model.safetensors.index.json')
 _READ = ('.npz', '.safetensors')
 
 
@@ -91,19 +92,30 @@ def download(text: str) -> epath.Path:
       holds no weights that are read.
   """
   address = parse(text)
-  folder = _snapshot(address)
+  installed.require('huggingface_hub', extra='hub')
+  file = address.file or _choose(address)
+  patterns = _patterns(file)
+  folder = _snapshot(address, patterns)
+  # The cache may also hold files that nobody asks for now.
   for path in sorted(pathlib.Path(folder).rglob('*')):
-    if not path.is_dir():
+    name = str(path.relative_to(folder))
+    if not path.is_dir() and any(fnmatch.fnmatch(name, p) for p in patterns):
       _verify(path, address)
-  if address.file:
-    return _existing(folder / address.file, address)
-  if (folder / 'model.safetensors').exists() or (
-    folder / 'model.safetensors.index.json'
-  ).exists():
-    return folder
-  found = sorted(path.name for path in folder.glob('*.npz'))
+  return _existing(folder / file, address) if file else folder
+
+
+def _choose(address: Address) -> str:
+  """Returns the repository's only `.npz` file; '' if it is a folder.
+
+  Raises:
+    ValueError: there are several `.npz` files, or no weights.
+  """
+  names = _names(address)
+  if names & {*_WEIGHTS}:
+    return ''
+  found = sorted(n for n in names if n.endswith('.npz') and '/' not in n)
   if len(found) == 1:
-    return folder / found[0]
+    return found[0]
   if found:
     raise ValueError(
       f'{address} holds several files of weights: name one of them, as in'
@@ -114,6 +126,33 @@ def download(text: str) -> epath.Path:
     ' .npz file. Pickles, such as pytorch_model.bin, can run code, so they are'
     ' not downloaded.'
   )
+
+
+def _names(address: Address) -> set[str]:
+  """Returns the names of a revision's files; without a network, the cache's."""
+  import huggingface_hub
+  from huggingface_hub import errors
+
+  api, revision = huggingface_hub.HfApi(), address.revision or None
+  with _explained(address):
+    try:
+      return set(api.list_repo_files(address.repository, revision=revision))
+    except (errors.HTTPError, OSError):
+      # It uses the cache, or raises an error that says why it cannot.
+      folder = pathlib.Path(_snapshot(address, _FOLDER))
+  return {str(path.relative_to(folder)) for path in folder.rglob('*')}
+
+
+def _patterns(file: str) -> tuple[str, ...]:
+  """Returns which names belong to a file, or to the folder if it is ''."""
+  if not file:
+    return _FOLDER
+  patterns = (file, f'{file}.json')
+  if file.endswith('.safetensors'):
+    folder = file.rpartition('/')[0]
+    names = ('config.json', 'preprocessor_config.json')
+    patterns += tuple(f'{folder}/{name}'.lstrip('/') for name in names)
+  return patterns
 
 
 def pinned(text: str, found: epath.Path) -> str:
@@ -131,23 +170,15 @@ def pinned(text: str, found: epath.Path) -> str:
   return str(dataclasses.replace(address, revision=folder.name))
 
 
-def _snapshot(address: Address) -> epath.Path:
+def _snapshot(address: Address, patterns: Sequence[str]) -> epath.Path:
   """Returns the cache's folder of one commit, named after the commit."""
-  installed.require('huggingface_hub', extra='hub')
   import huggingface_hub
 
-  patterns = list(_FILES)
-  if address.file:
-    patterns = [address.file, f'{address.file}.json']
-    folder = address.file.rpartition('/')[0]
-    if address.file.endswith('.safetensors'):
-      names = ('config.json', 'preprocessor_config.json')
-      patterns += [f'{folder}/{name}'.lstrip('/') for name in names]
   with _explained(address):
     path = huggingface_hub.snapshot_download(
       address.repository,
       revision=address.revision or None,
-      allow_patterns=patterns,
+      allow_patterns=list(patterns),
     )
   return epath.Path(path)
 
@@ -197,20 +228,32 @@ def check_target(text: str, overwrite: bool) -> Address:
     overwrite: whether its files may be replaced.
 
   Raises:
-    ValueError: it is no such address, the package is missing, the repository
-      has files already, or the Hub cannot be reached.
+    ValueError: it is no such address, the package is missing, the branch does
+      not exist or has files already, or the Hub cannot be reached.
   """
   address = parse(text)
   if address.file:
     raise ValueError(f'{text}: expected hf://OWNER/NAME, without a file.')
+  if re.fullmatch('[0-9a-f]{40}', address.revision):
+    raise ValueError(
+      f'{text} names a commit, which never changes: name a branch, or nothing'
+      ' for the main branch.'
+    )
   installed.require('huggingface_hub', extra='hub')
   import huggingface_hub
 
   api = huggingface_hub.HfApi()
   with _explained(address):
     if not api.repo_exists(address.repository):
+      if address.revision not in ('', 'main'):
+        raise ValueError(
+          f'{text}: the repository does not exist yet, and a new one has only'
+          f' the branch main. Remove @{address.revision}.'
+        )
       return address
-    found = set(api.list_repo_files(address.repository)) - {'.gitattributes'}
+    found = set(
+      api.list_repo_files(address.repository, revision=address.revision or None)
+    ) - {'.gitattributes'}
   if found and not overwrite:
     raise ValueError(
       f'{address} has files, such as {min(found)}; --overwrite adds a commit'

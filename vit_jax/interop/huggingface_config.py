@@ -46,7 +46,7 @@ _PREPROCESSOR_KINDS = {
   'image_mean': json_files.optional(json_files.NUMBERS),
   'image_std': json_files.optional(json_files.POSITIVES),
   PREPROCESSING: json_files.TEXT,
-  DECODING: json_files.OBJECT,
+  DECODING: json_files.DECODING,
   LOSS: json_files.TEXT,
 }
 _GELUS = {

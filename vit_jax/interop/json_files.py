@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from vit_jax.data import decode
 from vit_jax.interop import weight_files
 from vit_jax.runtime import json_text
 from vit_jax.workdir import files
@@ -75,6 +76,16 @@ TEXTS = Kind(
   'a list of texts', lambda v: isinstance(v, list) and all(map(_is_text, v))
 )
 OBJECT = Kind('an object', lambda v: isinstance(v, dict))
+DECODING = Kind(
+  'an object with upright, true or false, and jpeg_dct, one of'
+  f' {", ".join(decode.JPEG_DCTS)}; both may be missing',
+  lambda v: (
+    isinstance(v, dict)
+    and v.keys() <= {'upright', 'jpeg_dct'}
+    and isinstance(v.get('upright', True), bool)
+    and v.get('jpeg_dct', 'fast') in decode.JPEG_DCTS
+  ),
+)
 LIST_OF_OBJECTS = Kind(
   'a list of objects',
   lambda v: isinstance(v, list) and all(isinstance(one, dict) for one in v),

@@ -34,7 +34,7 @@ _SIDECAR = {
   'class_names': json_files.TEXTS,
 }
 # Files that are older than these keys lack them.
-_OPTIONAL = {'decoding': json_files.OBJECT, 'loss': json_files.TEXT}
+_OPTIONAL = {'decoding': json_files.DECODING, 'loss': json_files.TEXT}
 
 
 def read(

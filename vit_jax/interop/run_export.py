@@ -51,9 +51,9 @@ def save_run(
     config.model.update({'name': name, **overrides})
   if loss:
     config.loss.name = loss
-  if decoding:
-    config.data.exif_orientation = decoding['upright']
-    config.data.jpeg_dct = decoding['jpeg_dct']
+  for key, name in (('exif_orientation', 'upright'), ('jpeg_dct', 'jpeg_dct')):
+    if decoding and name in decoding:
+      config.data[key] = decoding[name]
   if preprocessing:
     config.evals.converted = config_lib.evaluation('', preprocess=preprocessing)
   workdir.mkdir(parents=True, exist_ok=True)

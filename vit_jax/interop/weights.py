@@ -7,6 +7,8 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
+# Losses that say what probabilities are; '' if it is unknown.
+_LOSSES = ('', 'softmax', 'sigmoid')
 ImageSize = int | Sequence[int]  # Side, or (height, width), in pixels.
 
 
@@ -54,6 +56,11 @@ class Weights:
       for key, value in self.settings.items()
       if getattr(model, key, value) != value
     )
+    if self.loss not in _LOSSES:
+      differing += (
+        f'their loss {self.loss!r:.60} says nothing about probabilities: those'
+        ' of softmax are shown',
+      )
     return self.notes + differing
 
 
