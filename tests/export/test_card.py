@@ -60,12 +60,16 @@ def test_the_card_of_a_run(run, tmp_path):
   assert str(run) not in body
 
 
-def test_public_data_are_named_and_paths_are_not(run, tmp_path):
+def test_public_data_are_named_and_paths_are_not(run, tmp_path, monkeypatch):
+  (tmp_path / 'home' / 'birds').mkdir(parents=True)
+  monkeypatch.chdir(tmp_path)
   saved = json.loads((run / 'config.json').read_text())
   for spec, public, name in (
     ('tfds:oxford_flowers102', ['oxford_flowers102'], 'oxford_flowers102'),
     ('hf:owner/birds', ['owner/birds'], 'owner/birds'),
     ('hf:/home/me/birds', None, 'birds'),
+    ('hf:home/data/birds', None, 'birds'),
+    ('hf:home/birds', None, 'birds'),  # Is there.
     ('folder:/home/me/birds/', None, 'birds'),
   ):
     saved['data']['dataset'] = spec
@@ -77,6 +81,17 @@ def test_public_data_are_named_and_paths_are_not(run, tmp_path):
     assert 'home' not in body
     assert 'license' not in front
     assert 'No license is given' in body
+
+
+def test_results_on_other_data_are_left_out_of_the_index(run, tmp_path):
+  saved = json.loads((run / 'config.json').read_text())
+  own = saved['data']['dataset'] = 'tfds:cifar10'
+  for other, listed in (('tfds:cifar100', False), (own, True), ('', True)):
+    saved['evals']['test']['dataset'] = other
+    (run / 'config.json').write_text(json.dumps(saved))
+    front, body = _card(run, tmp_path / 'hf')
+    assert ('model-index' in front) == listed
+    assert '| test/accuracy |' in body
 
 
 def test_the_card_of_weights_without_a_run(tmp_path):

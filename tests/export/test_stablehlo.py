@@ -63,21 +63,18 @@ def _images(count, size, channels=3):
 
 
 @pytest.mark.parametrize(
-  'model, size, channels, tolerance',
+  'model, size, channels',
   [
-    (tiny.vit(gelu='exact'), (8, 12), 1, 1e-6),
+    (tiny.vit(gelu='exact'), (8, 12), 1),
     (
       tiny.vit(pooling='map', position_embedding='relative', depth=1),
       (8, 8),
       3,
-      1e-6,
     ),
-    (tiny.vit(resnet_blocks=(1,), patch_size=1), (8, 8), 3, 1e-5),
+    (tiny.vit(resnet_blocks=(1,), patch_size=1), (8, 8), 3),
   ],
 )
-def test_logits_without_this_package(
-  tmp_path, model, size, channels, tolerance
-):
+def test_logits_without_this_package(tmp_path, model, size, channels):
   params = _npz(tmp_path / 'a.npz', model, size, channels)
   _export(tmp_path / 'a.npz', tmp_path / 'out')
   images = _images(3, size, channels)
@@ -91,7 +88,9 @@ def test_logits_without_this_package(
   expected = _logits(model, params, images)
   assert found.dtype == np.float32
   assert np.std(expected) > 0.1
-  np.testing.assert_allclose(found, expected, atol=tolerance)
+  # XLA rounds constant weights otherwise than arguments; ViTs differ by 0.
+  scale = np.abs(expected).max()
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale)
 
 
 def test_a_resnet_takes_any_size_and_batch(tmp_path):
@@ -103,7 +102,7 @@ def test_a_resnet_takes_any_size_and_batch(tmp_path):
     expected = _logits(model, params, images)
     found = forms.FORMS['stablehlo'].logits(tmp_path / 'out', images)
     scale = np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, atol=1e-5 * scale)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale)
 
 
 def test_one_file_is_for_all_platforms_and_float32_is_exact(tmp_path):

@@ -174,3 +174,24 @@ def test_operations_that_give_another_size_are_refused(tmp_path):
   assert load(preprocess='resize(10)|central_crop(8)').image_size == (8, 8)
   with pytest.raises(ValueError, match=r'a\.npz: .* 8x8 .*but 12x12 is exp'):
     load(preprocess='resize(10)|central_crop(8)', image_size=(12, 12))
+
+
+def test_a_table_that_is_no_square_needs_its_size(tmp_path):
+  model = tiny.vit()
+  path = tmp_path / 'a.npz'
+  interop.save_npz(path, tiny.params(model, (8, 12)), model)
+  with pytest.raises(ValueError, match='give the image size'):
+    subject.load(str(path))
+  assert subject.load(str(path), image_size=(8, 12)).image_size == (8, 12)
+
+
+def test_nonsense_beside_the_weights_is_named(tmp_path):
+  model, path = tiny.vit(), tmp_path / 'a.npz'
+  words = dict(image_size=8, loss='bogus')
+  interop.save_npz(path, tiny.params(model), model, **words)
+  assert "loss 'bogus'" in ''.join(subject.load(str(path)).notes)
+  interop.save_npz(
+    path, tiny.params(model), model, decoding={'upright': 'no'}, **words
+  )
+  with pytest.raises(ValueError, match=r'a\.npz\.json is refused: decoding'):
+    subject.load(str(path))

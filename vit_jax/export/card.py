@@ -149,7 +149,11 @@ class _Run:
     spec = str(section.get('dataset') or '')
     kind, _, rest = spec.partition(':')
     # A path would tell about the user's machine.
-    is_path = kind in _PATHS or rest.startswith(('/', '.', '~'))
+    is_path = (
+      kind in _PATHS
+      or rest.startswith(('/', '.', '~'))
+      or (kind == 'hf' and (rest.count('/') > 1 or epath.Path(rest).exists()))
+    )
     self.is_public = kind in ('tfds', 'hf') and not is_path
     self.dataset = rest if self.is_public else spec
     if is_path:
