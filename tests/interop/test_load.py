@@ -342,3 +342,14 @@ def test_models_for_one_channel_images_are_loaded(tmp_path):
   params = _file(tmp_path / 'a.npz', tiny.vit(), channels=1)
   loaded = interop.load_npz(tmp_path / 'a.npz', tiny.vit(), 8)
   tiny.assert_equal(loaded, params)
+
+
+def test_the_image_size_follows_from_the_file(tmp_path):
+  model = tiny.vit()
+  for size, sidecar in (((8, 8), None), ((8, 12), (8, 12))):
+    params = tiny.params(model, size)
+    interop.save_npz(tmp_path / 'a.npz', params, model, image_size=sidecar)
+    tiny.assert_equal(interop.load_npz(tmp_path / 'a.npz', model), params)
+  interop.save_npz(tmp_path / 'a.npz', params, model)
+  with pytest.raises(ValueError, match=r'a\.npz does not show .* image_size'):
+    interop.load_npz(tmp_path / 'a.npz', model)

@@ -7,6 +7,7 @@ from typing import Any
 
 import flax.linen as nn
 import flax.traverse_util
+import numpy as np
 from absl import logging
 from etils import epath
 
@@ -120,7 +121,7 @@ def _read(found: epath.Path, name: str, check, max_inflation: float) -> Weights:
 def load(
   path: epath.PathLike,
   model: nn.Module,
-  image_size: ImageSize,
+  image_size: ImageSize | None = None,
   *,
   new_head: bool = False,
   max_inflation: float = MAX_INFLATION,
@@ -132,6 +133,8 @@ def load(
     model: from `models.build`.
     image_size: side or (height, width) in pixels that the model will see; the
       position embeddings are resized to it (section 3.2 of the paper).
+      By default the size that the weights were last used with, or else that
+      of a square grid of their position embeddings.
     new_head: gives the model a new head. If False, the file's head is kept and
       must have the model's number of classes. See `fitting.fit`.
     max_inflation: see `read`.
@@ -155,7 +158,7 @@ def load(
 def load_npz(
   path: epath.PathLike,
   model: nn.Module,
-  image_size: ImageSize,
+  image_size: ImageSize | None = None,
   *,
   new_head: bool = False,
   max_inflation: float = MAX_INFLATION,
@@ -214,6 +217,8 @@ def check_weights(
 
 
 def _fit(fit, weights, model, image_size, new_head):
+  if image_size is None:
+    image_size = weights.image_size or _size_of_table(weights)
   size = pair(image_size)
   return fit(
     weights.params,
@@ -227,6 +232,16 @@ def _fit(fit, weights, model, image_size, new_head):
     dropped=weights.dropped,
     notes=weights.remarks(model),
   )
+
+
+def _size_of_table(weights: Weights) -> tuple[int, int]:
+  arrays = {'head/bias': np.zeros(1), **weights.params}
+  try:
+    return inference.infer_model(arrays)[1]
+  except ValueError as error:
+    raise ValueError(
+      f'{weights.origin} does not show the image size: {error} Pass image_size.'
+    ) from error
 
 
 def _read_run(path: epath.Path) -> Weights:
