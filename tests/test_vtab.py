@@ -206,17 +206,12 @@ def test_settings_are_chosen_without_the_test_split():
 
 def test_other_settings_equal_those_of_fine_tuning():
   ours = config_lib.flatten(vtab_config.get_config('ViT-B/16,svhn'))
-  others = config_lib.flatten(
-    finetune.get_config('ViT-B/16,vtab:svhn,eval=test')
-  )
+  others = config_lib.flatten(finetune.get_config('ViT-B/16,pets'))
   differing = {key for key in ours | others if ours[key] != others[key]}
   assert differing == {
-    'num_classes',
-    'data.num_examples',
-    'data.train_split',
-    'data.preprocess',
-    'schedule.peak',
-    'evals.test.every',
+    *('num_classes', 'data.dataset', 'data.num_examples', 'data.train_split'),
+    *('data.preprocess', 'total_steps', 'schedule.warmup_steps'),
+    *('schedule.peak', 'checkpoint.every', 'evals.test.every'),
   }
 
 
