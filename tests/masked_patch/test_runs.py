@@ -39,6 +39,7 @@ def _config(steps=400, **changes):
 
 def _finetuning(workdir, **changes):
   config = finetune.get_config('ViT-B/2,digits')
+  config.epochs = 0.0
   config.image_size, config.channels = (8, 8), 1
   config.model = _config().model
   config.data.update(batch_size=64, preprocess='resize', threads=0)
