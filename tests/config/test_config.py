@@ -49,6 +49,15 @@ def test_arguments(argument, expected):
   assert _parse(argument) == expected
 
 
+def test_a_path_that_exists_may_look_like_an_option(tmp_path):
+  path = tmp_path / 'birds,epoch=3'
+  with pytest.raises(ValueError, match="'epoch=3' in the config argument"):
+    _parse(f'B/16,folder:{path},epochs=2')
+  path.mkdir()
+  found = _parse(f'B/16,folder:{path},epochs=2')
+  assert (found['dataset'], found['epochs']) == (f'folder:{path}', 2)
+
+
 @pytest.mark.parametrize(
   'argument, message',
   [

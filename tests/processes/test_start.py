@@ -1,8 +1,10 @@
 """Guards: processes that disagree are refused before the first step.
 
-Also, processes can load weights that none of them holds whole.
+A write that fails in one process ends all of them. Processes can load weights
+that none of them holds whole.
 """
 
+import re
 import shutil
 
 import cv2
@@ -66,6 +68,19 @@ def test_separate_work_directories_are_refused(tmp_path):
     'ValueError: Process 1 does not see what process 0 writes to' in texts[1]
   )
   assert 'such as gs://BUCKET/PATH' in texts[1]
+
+
+def test_a_failed_write_of_predictions_ends_all_processes(tmp_path):
+  texts = launch(
+    *(2, 1),
+    task='fail',
+    workdir=str(tmp_path / 'run'),
+    codes=(1,),
+    timeout=120,
+  )
+  error = f'SaveError: {tmp_path / "run"}: No space left on device'
+  assert error in texts[0]
+  assert re.search(rf'Process 0 .* ended: {re.escape(error)}', texts[1])
 
 
 def test_weights_of_another_run_split_over_two_processes(tmp_path):

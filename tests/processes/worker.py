@@ -7,6 +7,7 @@ Every task writes what this process saw to `OUT.PROCESS.json` or `.npz`.
 """
 
 import collections
+import errno
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
+from vit_jax.evaluators import predictions
 from vit_jax.runtime import distributed, errors, preemption
 from vit_jax.training import consistency, loop
 
@@ -176,11 +178,25 @@ def initialize_from(*, out, workdir, weights):
   _write(out, {})
 
 
+def fail_to_save_predictions(*, workdir):
+  """Trains until process 0 cannot write the predictions."""
+
+  def write(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  predictions.write = write
+  config = several_config(mesh=dict(data=-1))
+  config.total_steps, config.schedule.warmup_steps = 1, 0
+  config.evals = {'test': config.evals.test}
+  loop.train_and_evaluate(config, workdir)
+
+
 TASKS = {
   'images': see_images,
   'train': run_training,
   'disagree': disagree,
   'initialize': initialize_from,
+  'fail': fail_to_save_predictions,
 }
 
 

@@ -65,6 +65,13 @@ def test_the_step_with_the_best_validation_accuracy_is_picked(run):
   assert (row['step'], row[BEST]) == (best, accuracies[best])
 
 
+def test_the_log_ends_with_what_to_do_next(run):
+  log = (run / 'train.log').read_text()
+  assert f'vit_jax.predict --checkpoint={run} IMAGE' in log
+  assert f'The best step by {BEST}: {run / "best"}' in log
+  assert '--mistakes' not in log  # It saved no predictions.
+
+
 def test_all_evaluations_of_the_best_step_are_read(run):
   row = results.best_row(run, BEST)
   (few,) = (

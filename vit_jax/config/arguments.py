@@ -1,5 +1,6 @@
 """Parses the arguments of config files: `--config=FILE:ARGUMENT`."""
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -47,16 +48,18 @@ def parse_argument(
       words.append(part)
   last = len(positional) - 1
   if last >= 0 and len(words) > last and ':/' in words[last]:
+    joined = ','.join(words[last:])
     # A path may hold commas, but `,word=value` is nearly always a misspelt
-    # option: whoever has such a path passes it as --config.data.dataset.
+    # option. Whoever has such a path that is not on this machine passes it as
+    # --config.data.dataset.
     unknown = [w for w in words[last + 1 :] if re.match(r'\w+=', w)]
-    if unknown:
+    if unknown and not os.path.exists(joined.partition(':')[2]):
       raise ValueError(
         f'{unknown[0]!r} in the config argument {argument!r} is not an option;'
         f' options are {sorted(options) or "none"}. If it is part of the path,'
         f' give the path as --config.data.dataset. {usage}'
       )
-    words[last:] = [','.join(words[last:])]
+    words[last:] = [joined]
   if len(words) < len(positional):
     raise ValueError(
       f'The config argument {argument or ""!r} lacks'

@@ -175,6 +175,9 @@ def _tell_what_next(
     'Classify images: python -m vit_jax.predict --checkpoint=%s IMAGE...',
     workdir,
   )
+  best = workdir / checkpoint_lib.BEST
+  if best.is_dir():
+    logging.info('The best step by %s: %s', config.checkpoint.best, best)
   if (workdir / predictions.FOLDER).is_dir():
     logging.info(
       'Look at its mistakes: python -m vit_jax.inspect --mistakes=%s'
