@@ -327,9 +327,9 @@ def test_compute_dtype(monkeypatch, backend, given, dtype):
   'platform, implementation, dtype',
   [
     ('tpu', 'lanes', 'bfloat16'),
-    ('gpu', 'plain', 'bfloat16'),
+    ('gpu', 'cudnn', 'bfloat16'),
     ('cpu', 'plain', 'float32'),
-    ('another accelerator', 'plain', 'bfloat16'),
+    ('another accelerator', 'cudnn', 'bfloat16'),
   ],
 )
 def test_defaults_of_devices(platform, implementation, dtype):

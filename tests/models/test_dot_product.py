@@ -115,6 +115,30 @@ def test_splash_in_interpret_mode(
   assert max(_errors('splash', dtype, length, spread, **one)) < tolerance
 
 
+@pytest.mark.parametrize('tokens', [17, 50, 197, 257, 577, 1025])
+def test_cudnn(tokens):
+  if jax.default_backend() != 'gpu':
+    pytest.skip('cuDNN needs an NVIDIA GPU')
+  rows = dot_product.padded_length('cudnn', tokens)
+  shape = (2, tokens, 3, 64)
+  *arrays, grad = RNG.normal(size=(4, *shape))
+  padding = [(0, 0), (0, rows - tokens), (0, 0), (0, 0)]
+  # No token attends to the other rows, whatever is in them.
+  arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays]
+  padded = [jnp.pad(x, padding, constant_values=30) for x in arrays]
+  grad = jnp.asarray(grad, jnp.bfloat16)
+  attend = functools.partial(dot_product.cudnn, tokens=tokens)
+  out, backward = jax.vjp(attend, *padded)
+  found = [out, *backward(jnp.pad(grad, padding))]
+  exact = _exact(*(np.asarray(x, np.float64) for x in (*arrays, grad)))
+  for x, expected in zip(found, exact, strict=True):
+    x = np.asarray(x, np.float64)
+    error = np.abs(x[:, :tokens] - expected).max() / np.abs(expected).max()
+    assert error < 0.02
+    # Gradients of the kernels and biases are sums over all rows.
+    assert not x[:, tokens:].any()
+
+
 def test_large_scores_in_bfloat16_are_no_worse_than_those_of_the_reference():
   # In any implementation, bfloat16 rounds a score of 200 by up to 0.5.
   lanes = _errors('lanes', jnp.bfloat16, 197, spread=30)

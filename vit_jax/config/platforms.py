@@ -3,25 +3,58 @@
 LOG.md has the measurements behind them.
 """
 
+import flax.linen as nn
 import jax
 import ml_collections
+from absl import logging
 
 from vit_jax import models
+from vit_jax.models import dot_product
 
-# Values by platform and section. Every attention implementation is exact up to
-# the rounding of its dtype; `dot_product.check` checks the requirements of
-# 'splash' and 'cudnn'.
-DEFAULTS = {
-  'tpu': {
-    'model': {'dtype': 'bfloat16', 'attention_implementation': 'lanes'},
-  },
-  'gpu': {
-    'model': {'dtype': 'bfloat16', 'attention_implementation': 'plain'},
-  },
-  'cpu': {
-    'model': {'dtype': 'float32', 'attention_implementation': 'plain'},
-  },
-}
+# The best dtype and attention on each platform. Every attention is exact up to
+# the rounding of its dtype.
+DTYPES = {'tpu': 'bfloat16', 'gpu': 'bfloat16', 'cpu': 'float32'}
+ATTENTION = {'tpu': 'lanes', 'gpu': 'cudnn', 'cpu': 'plain'}
+
+
+def defaults(
+  model: nn.Module,
+  platform: str | None = None,
+  dtype: str = 'auto',
+) -> dict[str, str]:
+  """Returns a model's best values of the keys that the platform decides.
+
+  Args:
+    model: see `models.build`.
+    platform: 'tpu', 'gpu' or 'cpu'; None is JAX's default. Only if it is None
+      is `cudnn` tried on this process's device.
+    dtype: 'auto', or a dtype that is given.
+
+  Returns:
+    dtype, and attention_implementation if the model has such a key.
+  """
+  here = platform is None
+  platform = platform or jax.default_backend()
+  if platform not in DTYPES:  # Any other backend is an accelerator, too.
+    platform = 'gpu'
+  found = {'dtype': DTYPES[platform] if dtype == 'auto' else dtype}
+  if not hasattr(model, 'attention_implementation'):
+    return found
+  attention = ATTENTION[platform]
+  if attention == 'cudnn':
+    width = model.width // model.heads
+    reason = dot_product.unfit_for_cudnn(found['dtype'], width)
+    if not reason and here:
+      reason = dot_product.why_cudnn_fails(found['dtype'], width)
+      if reason:
+        logging.warning(
+          "The attention of cuDNN does not run here, so 'plain' is used, which"
+          ' takes more time and memory: %s',
+          reason,
+        )
+    if reason:
+      attention = 'plain'
+  return found | {'attention_implementation': attention}
 
 
 def fill_in(
@@ -31,14 +64,12 @@ def fill_in(
 
   Args:
     config: a value is open if it is 'auto' or not set.
-    platform: 'tpu', 'gpu' or 'cpu'; None is JAX's default.
+    platform: see `defaults`.
   """
-  platform = platform or jax.default_backend()
-  options = models.options(config.model.name)
-  # Any other backend is an accelerator, too.
-  defaults = DEFAULTS.get(platform, DEFAULTS['gpu'])
-  for section, values in defaults.items():
-    for key, value in values.items():
-      known = section != 'model' or key in options
-      if known and config[section][key] in (None, 'auto'):
-        config[section][key] = value
+  section = config.model
+  given = section.to_dict()
+  dtype = given.pop('dtype') or 'auto'
+  model = models.build(given.pop('name'), num_classes=1, **given)
+  for key, value in defaults(model, platform, dtype).items():
+    if section[key] in (None, 'auto'):
+      section[key] = value

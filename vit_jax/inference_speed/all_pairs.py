@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
+import jax
 from etils import epath
 
 from vit_jax.config import platforms
@@ -16,13 +17,8 @@ _SLOW = 10.0
 
 def dtype_of(device: forward.Device) -> str:
   """Returns the best dtype for a device."""
-  return _defaults(device)['dtype']
-
-
-def _defaults(device: forward.Device) -> dict[str, str]:
-  known = platforms.DEFAULTS
-  # Other platforms are accelerators, too, so they get a GPU's defaults.
-  return known.get(device.platform, known['gpu'])['model']
+  # Other platforms are accelerators, too, so they get a GPU's.
+  return platforms.DTYPES.get(device.platform, platforms.DTYPES['gpu'])
 
 
 def measure_all(
@@ -49,10 +45,7 @@ def measure_all(
     ValueError: a model is unknown or the file has other settings, both before
       anything is measured; or a model's first program does not compile.
   """
-  options = _defaults(device) | {'dtype': settings.dtype}
-  models = {
-    name: networks.build(name, settings.scale, **options) for name, _ in pairs
-  }
+  models = {name: _model(name, device, settings) for name, _ in pairs}
   measured = store.resume(path, settings)
   missing = [pair for pair in pairs if measured.find(*pair) is None]
   say(
@@ -77,6 +70,18 @@ def measure_all(
       f' {_duration(left)} to go'
     )
   return measured
+
+
+def _model(
+  name: str, device: forward.Device, settings: store.Settings
+) -> nn.Module:
+  """Returns a model with the device's best attention."""
+  model = networks.build(name, settings.scale)
+  here = device.platform == jax.default_backend()
+  options = platforms.defaults(
+    model, None if here else device.platform, settings.dtype
+  )
+  return networks.build(name, settings.scale, **options)
 
 
 def _telling(

@@ -117,7 +117,8 @@ def _forward(
       projected.setdefault(module.name, []).append(out)
     elif isinstance(module, MultiHeadDotProductAttention):
       query, key = (
-        jnp.concatenate(projected[name], axis=1) for name in ('query', 'key')
+        jnp.concatenate(projected[name], axis=1)[:, : module.tokens]
+        for name in ('query', 'key')
       )
       found.append(_weights(query, key, _relative_embedding(module)))
       projected.clear()

@@ -5,13 +5,16 @@ The softmax attention within each head is in `dot_product.py`.
 Axes: B batch, L tokens, D width, H heads, K width of one head.
 """
 
+import functools
+import math
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from vit_jax import sharding
-from vit_jax.models import dot_product, position
+from vit_jax.models import dot_product, layout, position
 from vit_jax.models.dot_product import IMPLEMENTATIONS
 
 
@@ -65,6 +68,7 @@ class MultiHeadDotProductAttention(nn.Module):
       values; the default is that of the added position embeddings.
     implementation: one of `dot_product.IMPLEMENTATIONS`. Another axis than
       'all', a relative embedding or `attended` always uses 'plain'.
+    tokens: how many of the L rows are tokens, for 'cudnn'; None means all.
     dtype: compute dtype; parameters are float32.
   """
 
@@ -73,6 +77,7 @@ class MultiHeadDotProductAttention(nn.Module):
   relative: str = 'none'
   relative_stddev: float = position.STDDEV
   implementation: str = 'plain'
+  tokens: int | None = None
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
@@ -99,8 +104,12 @@ class MultiHeadDotProductAttention(nn.Module):
     """
     width = x.shape[-1]
     shape = (self.heads, head_width(width, self.heads))
+    flat = self.implementation == 'cudnn'
     query, key, value = (
-      self._projection(shape, -1, name) for name in ('query', 'key', 'value')
+      _ToHeads(shape, dtype=self.dtype, name=name)
+      if flat
+      else self._projection(shape, -1, name)
+      for name in ('query', 'key', 'value')
     )
     out = self._projection(width, (-2, -1), 'out')
 
@@ -116,7 +125,7 @@ class MultiHeadDotProductAttention(nn.Module):
     if implementation == 'lanes':
       # Where a shard's batch fills the lanes (128 images), the compiler would
       # else put the batch there and copy the heads between the two layouts.
-      in_order = sharding.per_shard(dot_product.row_major, sharding.BATCH)
+      in_order = sharding.per_shard(layout.row_major, sharding.BATCH)
       x = in_order(x)
       blocks = jnp.split(
         x, np.cumsum(dot_product.block_sizes(x.shape[1]))[:-1], axis=1
@@ -131,6 +140,14 @@ class MultiHeadDotProductAttention(nn.Module):
 
     (query,) = split_heads(x, query)
     key, value = split_heads(x if attended is None else attended, key, value)
+    if implementation == 'cudnn':
+      per_head = sharding.BATCH, None, sharding.TENSOR
+      attend = functools.partial(dot_product.cudnn, tokens=self.tokens)
+      x = sharding.per_shard(attend, *per_head)(
+        *(layout.keep_row_major(a, *per_head) for a in (query, key, value))
+      )
+      x = out(layout.keep_row_major(x, *per_head))
+      return layout.keep_row_major(x, sharding.BATCH)
     if self.axis != 'all':
       query, key, value = (
         split_axis(a, grid, self.axis) for a in (query, key, value)
@@ -177,3 +194,34 @@ class MultiHeadDotProductAttention(nn.Module):
       nn.initializers.normal(self.relative_stddev),
       (2 * length - 1, heads if self.relative == 'per_head' else 1, width),
     )
+
+
+class _ToHeads(nn.Module):
+  """`nn.DenseGeneral` to H heads, as a product of matrices with a flat bias.
+
+  NVIDIA's libraries add a flat bias within a product. A bias of heads would
+  first be copied to every token. Parameters and their initial values are those
+  of `nn.DenseGeneral`.
+
+  Attributes:
+    features: (H, K).
+    dtype: compute dtype; parameters are float32.
+  """
+
+  features: tuple[int, int]
+  dtype: jax.typing.DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    """Maps [B, L, D] to [B, L, H, K]."""
+    width, outputs = x.shape[-1], math.prod(self.features)
+
+    def init(key, shape, dtype):
+      flat = nn.initializers.xavier_uniform()(key, (width, outputs), dtype)
+      return flat.reshape(shape)
+
+    kernel = self.param('kernel', init, (width, *self.features), jnp.float32)
+    bias = self.param('bias', nn.initializers.zeros, self.features, jnp.float32)
+    kernel = kernel.astype(self.dtype).reshape(width, outputs)
+    x = x @ kernel + bias.astype(self.dtype).reshape(outputs)
+    return x.reshape(*x.shape[:-1], *self.features)

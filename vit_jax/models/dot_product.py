@@ -14,7 +14,9 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import layout
+import numpy as np
+
+from vit_jax.models.layout import row_major
 
 # Width of a TPU's vector registers and matrix unit. An array's last dimension
 # is padded to a multiple of it.
@@ -23,6 +25,9 @@ LANES = 128
 _FEW = 8
 # `splash` takes up to _KEYS_AT_ONCE keys at once, else blocks of _BLOCK tokens.
 _BLOCK, _KEYS_AT_ONCE = 512, 2048
+# `cudnn` gets a multiple of this many rows, so that each head's rows start at
+# an address that suits vector loads.
+_CUDNN_ROWS = 8
 
 
 def plain(
@@ -88,14 +93,39 @@ def relative_scores(
   return scores[..., :length]  # [B, H, L, L]
 
 
-def cudnn(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def cudnn(
+  query: jax.Array,
+  key: jax.Array,
+  value: jax.Array,
+  tokens: int | None = None,
+) -> jax.Array:
   """Runs cuDNN's fused kernel, which never writes the scores to memory.
 
-  It takes `plain`'s query, key and value in bfloat16 or float16, with K a
-  multiple of 8 and at most 128. It needs an NVIDIA GPU of compute capability
-  8.0 or later.
+  It needs an NVIDIA GPU of compute capability 8.0 or later. In training it
+  takes an even number of rows only, and copies of the arguments are slow. So
+  `Encoder` appends rows to the tokens once, before its first block.
+
+  Args:
+    query: [B, L, H, K], bfloat16 or float16; K is a multiple of 8.
+    key: same shape and dtype.
+    value: same shape and dtype.
+    tokens: how many of the L rows are tokens. The other rows come after them;
+      no query attends to them. None means all rows.
+
+  Returns:
+    [B, L, H, K] in the inputs' dtype. Rows after the tokens have no meaning.
   """
-  return jax.nn.dot_product_attention(query, key, value, implementation='cudnn')
+  lengths = None
+  if tokens not in (None, query.shape[1]):
+    lengths = jnp.full(len(query), tokens, jnp.int32)
+  return jax.nn.dot_product_attention(
+    query,
+    key,
+    value,
+    query_seq_lengths=lengths,
+    key_value_seq_lengths=lengths,
+    implementation='cudnn',
+  )
 
 
 def splash(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -167,17 +197,70 @@ def check(name: str, platform: str, kind: str, dtype: str, width: int) -> None:
       f" 'float32' or 'bfloat16'; this is {kind!r} with dtype {dtype!r}. Use"
       " 'plain', or leave attention_implementation unset."
     )
-  if name == 'cudnn' and (
-    platform != 'gpu'
-    or dtype not in ('bfloat16', 'float16')
-    or (width % 8 or width > 128)
-  ):
-    raise ValueError(
-      "attention_implementation='cudnn' needs an NVIDIA GPU, dtype 'bfloat16'"
-      " or 'float16', and a head width that is a multiple of 8 up to 128; this"
-      f' is {platform!r} with dtype {dtype!r} and head width {width}. Use'
-      " 'plain', or leave attention_implementation unset."
-    )
+  if name == 'cudnn':
+    reason = unfit_for_cudnn(dtype, width)
+    if platform != 'gpu':
+      reason = f'this is {platform!r}, not a GPU'
+    if reason:
+      raise ValueError(
+        "attention_implementation='cudnn' needs an NVIDIA GPU and heads that"
+        f" its kernel takes, but {reason}. Use 'plain', or leave"
+        ' attention_implementation unset.'
+      )
+
+
+def unfit_for_cudnn(dtype: str, width: int) -> str:
+  """Returns why `cudnn` never takes such heads, or '' if it does.
+
+  Args:
+    dtype: dtype of query, key and value.
+    width: K.
+  """
+  if dtype not in ('bfloat16', 'float16'):
+    return f"the dtype is {dtype!r}, not 'bfloat16' or 'float16'"
+  if width % 8 or width > 128:
+    return f'the head width {width} is no multiple of 8 up to 128'
+  return ''
+
+
+@functools.cache
+def why_cudnn_fails(dtype: str, width: int) -> str:
+  """Returns why `cudnn` cannot train on this process's device, '' if it can.
+
+  The kernel needs certain GPUs, drivers and versions of cuDNN and JAX. So it is
+  tried on a few tokens, and compared with `plain`.
+
+  Args:
+    dtype: dtype of query, key and value.
+    width: K.
+  """
+  rows, tokens = 2 * _CUDNN_ROWS, 2 * _CUDNN_ROWS - 3
+  heads = jnp.asarray(
+    np.random.default_rng(0).normal(size=(3, 1, rows, 1, width)), dtype
+  )
+
+  def loss(heads, attend):
+    return (attend(*heads)[:, :tokens].astype(jnp.float32) ** 2).sum()
+
+  def run(attend, heads):
+    return jax.jit(jax.grad(loss), static_argnums=1)(heads, attend)
+
+  try:
+    found = run(functools.partial(cudnn, tokens=tokens), heads)
+  except (RuntimeError, ValueError) as error:
+    return str(error).partition('\n')[0]
+  expected = run(plain, heads[:, :, :tokens]).astype(jnp.float32)
+  found = found.astype(jnp.float32)
+  error = jnp.abs(found[:, :, :tokens] - expected).max()
+  # Gradients of kernels and biases are sums over all rows.
+  if found[:, :, tokens:].any() or not error < 0.05 * jnp.abs(expected).max():
+    return 'its gradients are not those of plain attention'
+  return ''
+
+
+def padded_length(name: str, tokens: int) -> int:
+  """Returns how many rows an implementation wants for a number of tokens."""
+  return tokens + (-tokens % _CUDNN_ROWS if name == 'cudnn' else 0)
 
 
 def tokens_in_lanes(
@@ -352,23 +435,6 @@ def _with_ones(value: jax.Array) -> jax.Array:
   """Appends a row of ones: [B, H, K, T] -> [B, H, K+1, T]."""
   ones = jnp.ones_like(value[:, :, :1])
   return jnp.concatenate([value, ones], axis=2)
-
-
-@jax.custom_vjp
-def row_major(x: jax.Array) -> jax.Array:
-  """Makes the compiler keep an array, and its gradient, in row-major layout.
-
-  The last dimension is then along the lanes. Otherwise the compiler chooses
-  layouts by local rules, and copies between them.
-  """
-  return layout.with_layout_constraint(
-    x, layout.Layout(major_to_minor=tuple(range(x.ndim)))
-  )
-
-
-row_major.defvjp(
-  lambda x: (row_major(x), None), lambda _, grad: (row_major(grad),)
-)
 
 
 IMPLEMENTATIONS = {

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import sharding
-from vit_jax.models import attention, position
+from vit_jax.models import attention, dot_product, layout, position
 
 # What the backward pass keeps of a block: `none` keeps all, `full` only the
 # block's input, `dots` also the outputs of the dense layers, but not those of
@@ -42,12 +42,14 @@ class MlpBlock(nn.Module):
     gelu: 'tanh', the approximation that the released code and weights use, or
       'exact'.
     dropout_rate: probability of zeroing, in both dropouts.
+    row_major: whether the compiler must keep the order of `layout.row_major`.
     dtype: compute dtype; parameters are float32.
   """
 
   mlp_dim: int
   gelu: str = 'tanh'
   dropout_rate: float = 0.0
+  row_major: bool = False
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
@@ -62,25 +64,34 @@ class MlpBlock(nn.Module):
     dropout = functools.partial(
       nn.Dropout, self.dropout_rate, deterministic=not train
     )
+    keep = functools.partial(layout.keep_row_major, on=self.row_major)
+    hidden = sharding.BATCH, None, sharding.TENSOR
     width = x.shape[-1]
     x = dense(self.mlp_dim, name='Dense_0')(x)  # [B, L, mlp_dim]
-    x = sharding.constrain(x, sharding.BATCH, None, sharding.TENSOR)
-    x = nn.gelu(x, approximate=self.gelu == 'tanh')
+    x = keep(sharding.constrain(x, *hidden), *hidden)
+    gelu = functools.partial(nn.gelu, approximate=self.gelu == 'tanh')
+    if self.row_major:
+      # The backward pass reads the GELU's input only. Otherwise the forward
+      # pass writes a second array for it, as large as the hidden layer, which
+      # also keeps the library from computing the GELU within the product.
+      gelu = jax.checkpoint(gelu)
+    x = keep(gelu(x), *hidden)
     x = dropout()(x)
-    x = dense(width, name='Dense_1')(x)  # [B, L, D]
+    x = keep(dense(width, name='Dense_1')(x), sharding.BATCH)  # [B, L, D]
     return dropout()(x)
 
 
 class EncoderBlock(nn.Module):
   """A pre-LayerNorm Transformer block (Eqs. 2 and 3).
 
-  Attributes are those of `ViT` with the same names. `axis` is that of
-  `attention.MultiHeadDotProductAttention`.
+  Attributes are those of `ViT` with the same names. `axis` and `tokens` are
+  those of `attention.MultiHeadDotProductAttention`.
   """
 
   heads: int
   mlp_dim: int
   axis: str = 'all'
+  tokens: int | None = None
   attention_implementation: str = 'plain'
   position_embedding: str = 'none'
   position_site: str = 'stem'
@@ -98,31 +109,39 @@ class EncoderBlock(nn.Module):
     norm = functools.partial(
       nn.LayerNorm, epsilon=self.norm_epsilon, dtype=self.dtype
     )
+    row_major = self.attention_implementation == 'cudnn'
+
+    def keep(x):
+      return layout.keep_row_major(x, sharding.BATCH, on=row_major)
+
     if self.position_site == 'every_layer':
       x += position_table(
-        self.position_embedding, x, grid, self.position_stddev
+        self.position_embedding, x, grid, self.position_stddev, self.tokens
       )
-    y = norm(name='LayerNorm_0')(x)
+    x = keep(x)
+    y = keep(norm(name='LayerNorm_0')(x))
     y = attention.MultiHeadDotProductAttention(
       self.heads,
       axis=self.axis,
       relative=_RELATIVE.get(self.position_embedding, 'none'),
       relative_stddev=self.position_stddev,
       implementation=self.attention_implementation,
+      tokens=self.tokens,
       dtype=self.dtype,
       name='MultiHeadDotProductAttention_0',
     )(y, grid=grid)
     y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
-    x = x + y
-    y = norm(name='LayerNorm_1')(x)
+    x = keep(x + y)
+    y = keep(norm(name='LayerNorm_1')(x))
     y = MlpBlock(
       self.mlp_dim,
       gelu=self.gelu,
       dropout_rate=self.dropout_rate,
+      row_major=row_major,
       dtype=self.dtype,
       name='MlpBlock_0',
     )(y, train=train)
-    return x + y
+    return keep(x + y)
 
 
 class AxialBlock(nn.Module):
@@ -168,7 +187,11 @@ class AxialBlock(nn.Module):
 
 
 def position_table(
-  kind: str, x: jax.Array, grid: tuple[int, int], stddev: float
+  kind: str,
+  x: jax.Array,
+  grid: tuple[int, int],
+  stddev: float,
+  tokens: int | None = None,
 ) -> jax.Array:
   """Returns position embeddings, of a new submodule `posembed_input`.
 
@@ -179,16 +202,26 @@ def position_table(
     x: [B, L, D] tokens.
     grid: (rows, columns) of the patches; all other tokens come before them.
     stddev: standard deviation of the initial values of learned embeddings.
+    tokens: how many of the L rows are tokens; None means all. The other rows,
+      at the end, get zeros.
 
   Returns:
     [1, L, D] in the tokens' dtype.
   """
   _, length, width = x.shape
+  tokens = length if tokens is None else tokens
   options = {'stddev': stddev} if kind in position.LEARNED else {}
   table = position.ADDED[kind](**options, name='posembed_input')(
-    grid=grid, num_prefix_tokens=length - math.prod(grid), width=width
+    grid=grid, num_prefix_tokens=tokens - math.prod(grid), width=width
   )
-  return table.astype(x.dtype)
+  return _with_rows(table.astype(x.dtype), length)
+
+
+def _with_rows(x: jax.Array, length: int) -> jax.Array:
+  """Appends rows of zeros: [B, L, D] -> [B, length, D]."""
+  if x.shape[1] == length:
+    return x
+  return jnp.pad(x, [(0, 0), (0, length - x.shape[1]), (0, 0)])
 
 
 class Encoder(nn.Module):
@@ -256,6 +289,14 @@ class Encoder(nn.Module):
     grid: tuple[int, int],
     train: bool,
   ) -> jax.Array:
+    tokens = x.shape[1]
+    relative = self.position_embedding in _RELATIVE
+    if self.attention == 'full' and not relative:  # Else it is always 'plain'.
+      length = dot_product.padded_length(self.attention_implementation, tokens)
+      x = _with_rows(x, length)
+      if at_every_input is not None:
+        at_every_input = _with_rows(at_every_input, length)
+
     def run_block(block, x, added):
       x = x if added is None else x + added
       x = block(x, grid=grid, train=train)
@@ -271,7 +312,9 @@ class Encoder(nn.Module):
       kind = AxialBlock
     else:
       kind = functools.partial(
-        EncoderBlock, attention_implementation=self.attention_implementation
+        EncoderBlock,
+        tokens=tokens,
+        attention_implementation=self.attention_implementation,
       )
     block = functools.partial(
       kind,
@@ -296,7 +339,7 @@ class Encoder(nn.Module):
     else:
       for i in range(self.depth):
         x = run_block(block(name=f'encoderblock_{i}'), x, at_every_input)
-    return x
+    return x[:, :tokens]
 
 
 def stack_blocks(params: dict) -> dict:

@@ -96,6 +96,8 @@ def represent(
   if masked_patch and layer == DEFAULT:
     layer = 'encoded'
   x = found[-1] if inner else out[layer]
+  if x.ndim == 3:
+    x = x[:, : out['encoded'].shape[1]]  # Blocks may have more rows.
   if masked_patch and x.ndim == 3:
     patches = math.prod(model.token_grid(images.shape[1:3]))
     x = x[:, -patches:].mean(axis=1)

@@ -112,17 +112,9 @@ class Predictor:
     dtype: str = 'auto',
   ):
     """Puts a model on the devices; see `load`."""
-    defaults = platforms.DEFAULTS.get(
-      jax.default_backend(), platforms.DEFAULTS['gpu']
-    )['model']
-    dtype = defaults['dtype'] if dtype == 'auto' else dtype
-    options = {
-      'dtype': jnp.dtype(dtype),
-      'attention_implementation': defaults['attention_implementation'],
-    }
-    self.module: nn.Module = loaded.model.clone(
-      **{k: v for k, v in options.items() if hasattr(loaded.model, k)}
-    )
+    options = platforms.defaults(loaded.model, dtype=dtype)
+    options['dtype'] = jnp.dtype(options['dtype'])
+    self.module: nn.Module = loaded.model.clone(**options)
     self.mesh = sharding.make_mesh()
     self.params = jax.device_put(loaded.params, NamedSharding(self.mesh, P()))
     # Names may come from a stranger's file, and are printed.
