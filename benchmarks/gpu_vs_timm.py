@@ -12,6 +12,7 @@ last one needs torch and timm (`pip install -e '.[hf]'`), which may belong to
 another interpreter:
 
   python -m benchmarks.gpu_vs_timm --batch_size=256
+  python -m benchmarks.gpu_vs_timm --table     B/16 at 256, L/16 at 128 images
   python -m benchmarks.gpu_vs_timm --torch_python=/venvs/torch/bin/python
   python -m benchmarks.gpu_vs_timm --device=cpu --nocompile --depth=1 \\
     --models=ViT-Ti/16 --image_size=32 --batch_size=8 --steps=2
@@ -38,6 +39,12 @@ _CONTENDERS = flags.DEFINE_list(
 )
 _OURS = flags.DEFINE_string(
   'ours', '', 'KEY=VALUE[,KEY=VALUE...] of the config, only for ours.'
+)
+_TABLE = flags.DEFINE_bool(
+  'table',
+  False,
+  'Measure ViT-B/16 at batch 256 and ViT-L/16 at batch 128, in place of'
+  ' --models and --batch_size, and print a Markdown table of them, too.',
 )
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 128, 'Images a step.', 1)
 _IMAGE_SIZE = flags.DEFINE_integer('image_size', 224, 'Side in pixels.', 1)
@@ -73,13 +80,16 @@ _COLUMNS = {
 }
 
 
+# The pairs of --table.
+_PAIRS = {'ViT-B/16': 256, 'ViT-L/16': 128}
+
+
 def main():
   # This process only counts operations; the workers use the device.
   jax.config.update('jax_platforms', 'cpu')
   task = {
     'overrides': _OURS.value,
     'num_classes': 1000,
-    'batch_size': _BATCH_SIZE.value,
     'image_size': _IMAGE_SIZE.value,
     'depth': _DEPTH.value,
     'dtype': _DTYPE.value,
@@ -89,12 +99,15 @@ def main():
     'steps': _STEPS.value,
     'warmup': _WARMUP.value,
   }
+  pairs = dict.fromkeys(_MODELS.value, _BATCH_SIZE.value)
+  if _TABLE.value:
+    pairs = _PAIRS
   results = {}
-  for model in _MODELS.value:
+  for model, batch_size in pairs.items():
     found = gpu_vs_timm.measure(
       model,
       _CONTENDERS.value,
-      task,
+      task | {'batch_size': batch_size},
       rounds=_ROUNDS.value,
       torch_python=_TORCH_PYTHON.value,
       peak_tflops=_PEAK.value,
@@ -104,14 +117,16 @@ def main():
     'gpu_vs_timm',
     results,
     _COLUMNS,
-    setting=task | {'models': _MODELS.value, 'rounds': _ROUNDS.value},
+    setting=task | {'batch_sizes': pairs, 'rounds': _ROUNDS.value},
     title=(
       f'Training step at {_IMAGE_SIZE.value} px, {_DTYPE.value}, batch'
-      f' {_BATCH_SIZE.value}, on'
+      f' {", ".join(map(str, pairs.values()))}, on'
       f' {next(iter(results.values()))["device_kind"]}'
     ),
     environment=timing.environment(devices=False),
   )
+  if _TABLE.value:
+    timing.say(gpu_vs_timm.markdown(results, pairs, _CONTENDERS.value))
 
 
 if __name__ == '__main__':

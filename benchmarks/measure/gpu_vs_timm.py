@@ -158,3 +158,46 @@ def measure(
       **{k: v for k, v in compared.items() if 'ratio' in k},
     }
   return results
+
+
+def markdown(
+  results: Mapping[str, Mapping[str, Any]],
+  pairs: Mapping[str, int],
+  contenders: Sequence[str],
+) -> str:
+  """Returns a Markdown table with a row for each model.
+
+  Args:
+    results: `MODEL CONTENDER` -> the figures of `measure`.
+    pairs: model -> batch size.
+    contenders: the columns. The last column is the first one's speed over the
+      last one's.
+  """
+  first, last = contenders[0], contenders[-1]
+  rows = [
+    ['model, batch', *contenders, f'{first} / {last}'],
+    ['---'] * (len(contenders) + 2),
+  ]
+  for model, batch_size in pairs.items():
+    found = {name: results[f'{model} {name}'] for name in contenders}
+    speeds = {name: x['images_per_sec'] for name, x in found.items()}
+    rows.append(
+      [
+        f'{model}, {batch_size}',
+        *(_cell(x) for x in found.values()),
+        f'{speeds[first] / speeds[last]:.2f}',
+      ]
+    )
+  return '\n'.join(f'| {" | ".join(row)} |' for row in rows)
+
+
+def _cell(found: Mapping[str, Any]) -> str:
+  parts = [
+    f'{found["images_per_sec"]:,.0f} images/s',
+    f'{found["step_ms"]["median"]:.1f} ms',
+  ]
+  if found['mfu'] is not None:
+    parts.append(f'MFU {found["mfu"]:.2f}')
+  if found['peak_gib'] is not None:
+    parts.append(f'{found["peak_gib"]:.1f} GiB')
+  return ', '.join(parts)

@@ -67,6 +67,23 @@ def test_measure(monkeypatch):
   assert ours['mfu'] == pytest.approx(40 * 6 * macs / 756e12)
 
 
+def test_a_table_in_markdown():
+  found = {
+    'step_ms': {'median': 62.5},
+    'images_per_sec': 4096.0,
+    'mfu': 0.444,
+    'peak_gib': 15.75,
+  }
+  timm = {'step_ms': {'median': 80}, 'images_per_sec': 3200.0}
+  results = {'B ours': found, 'B timm': timm | {'mfu': None, 'peak_gib': None}}
+  assert gpu_vs_timm.markdown(results, {'B': 256}, ['ours', 'timm']) == (
+    '| model, batch | ours | timm | ours / timm |\n'
+    '| --- | --- | --- | --- |\n'
+    '| B, 256 | 4,096 images/s, 62.5 ms, MFU 0.44, 15.8 GiB'
+    ' | 3,200 images/s, 80.0 ms | 1.28 |'
+  )
+
+
 def test_other_parameters(monkeypatch):
   with pytest.raises(ValueError, match=r"differs .* {'ours': 7, 'timm': 8}"):
     _measure(
