@@ -26,14 +26,14 @@ def defaults(
 
   Args:
     model: see `models.build`.
-    platform: 'tpu', 'gpu' or 'cpu'; None is JAX's default. Only if it is None
-      is `cudnn` tried on this process's device.
+    platform: 'tpu', 'gpu' or 'cpu'; None is JAX's default. `cudnn` is tried if
+      that is the platform of this process.
     dtype: 'auto', or a dtype that is given.
 
   Returns:
     dtype, and attention_implementation if the model has such a key.
   """
-  here = platform is None
+  here = platform in (None, jax.default_backend())
   platform = platform or jax.default_backend()
   if platform not in DTYPES:  # Any other backend is an accelerator, too.
     platform = 'gpu'

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
-import jax
 from etils import epath
 
 from vit_jax.config import platforms
@@ -77,10 +76,7 @@ def _model(
 ) -> nn.Module:
   """Returns a model with the device's best attention."""
   model = networks.build(name, settings.scale)
-  here = device.platform == jax.default_backend()
-  options = platforms.defaults(
-    model, None if here else device.platform, settings.dtype
-  )
+  options = platforms.defaults(model, device.platform, settings.dtype)
   return networks.build(name, settings.scale, **options)
 
 
