@@ -106,7 +106,7 @@ def no_training(monkeypatch):
     ),
     (
       {'model.attention_implementation': 'cudnn'},
-      "attention_implementation='cudnn' needs an NVIDIA GPU, dtype 'bfloat16'",
+      "attention_implementation='cudnn' needs an NVIDIA GPU and heads that its",
     ),
     (
       {'guard.nonfinite': 'ignore'},

@@ -128,7 +128,9 @@ def _from_parquet(file, column: str) -> np.ndarray:
   import pyarrow as pa
   from pyarrow import parquet
 
-  found = parquet.read_table(file, columns=[column])[column].combine_chunks()
+  # Threads that still run as the process exits would end it with an error.
+  table = parquet.ParquetFile(file).read([column], use_threads=False)
+  found = table[column].combine_chunks()
   if pa.types.is_fixed_size_list(found.type):
     return found.flatten().to_numpy().reshape(-1, found.type.list_size)
   if pa.types.is_list(found.type):
