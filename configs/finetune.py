@@ -323,7 +323,7 @@ def _suit_own_data(config, epochs):
   config.data.batch_size = 0  # By the number of examples.
   if config.optimizer.name == 'sgd' and config.schedule.name == 'cosine':
     config.schedule.peak = -1.0  # By the batch size.
-  config.checkpoint.every_minutes = 10.0
+  config.checkpoint.every, config.checkpoint.every_minutes = 5_000, 10.0
   config.log.every = 10
   for section in config.evals.values():
     section.every = -1  # Every tenth of the run.

@@ -36,7 +36,7 @@ SMALL = {
   'model.mlp_dim': 192,
   'model.width': 48,
   'schedule.warmup_steps': 50,
-  'epochs': 0.0,  # In place of epochs:
+  'epochs': 0.0,  # The length is in steps.
   'total_steps': 300,
 }
 

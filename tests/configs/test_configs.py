@@ -500,6 +500,9 @@ def test_fine_tuning_suits_the_size_of_data_of_ones_own(
   assert config.schedule.peak == pytest.approx(peak)
   assert config.schedule.warmup_steps == steps // 10
   assert config.evals.auto.every == steps // 10
+  # Time, not steps, decides when a short run saves.
+  assert config.checkpoint.every == 5_000
+  assert config.checkpoint.every_minutes == 10
   # The head alone has an optimizer and a rate of its own.
   config = finetune.get_config(f'ViT-B/16,{OWN},tune=head,epochs=2')
   assert (config.schedule.peak, config.epochs) == (1e-3, 2)

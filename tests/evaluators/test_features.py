@@ -49,7 +49,13 @@ def test_neighbours_are_those_of_scikit_learn(metric, weights, monkeypatch):
   mesh = sharding.make_mesh(8)
   # Distances far below the vectors' length.
   x, queries = x + 30, queries + 30
-  found = neighbours.nearest([x[:301], x[301:]], queries, 15, metric, mesh)
+  calls = []
+  found = neighbours.nearest(
+    [x[:301], x[301:]], queries, 15, metric, mesh, lambda: calls.append(1)
+  )
+  # Two parts of 256 rows in each block, then about 2,400 pairs by the thousand:
+  # a watchdog sees both passes.
+  assert len(calls) == 4 + 4
   for k in (1, 4, 15):
     expected = neighbors.KNeighborsClassifier(
       k, weights=weights, metric=metric, algorithm='brute'

@@ -52,14 +52,18 @@ def digits(tmp_path_factory):
   return folder
 
 
-def test_all_figures_of_a_run(digits, tmp_path):
+def test_all_figures_of_a_run_without_the_unreadable_image(digits, tmp_path):
+  bad = tmp_path / 'bad.png'
+  bad.write_bytes(b'no image')
   result = _command(
     *(f'--checkpoint={digits / "run"}', f'--to={tmp_path / "out"}'),
-    *('--num_images=6', '--rollouts=4', '--seed=1', digits / 'images'),
+    *('--num_images=7', '--rollouts=4', '--seed=1', digits / 'images', bad),
   )
-  assert result.returncode == 0, result.stderr
+  assert result.returncode == 3, result.stderr
+  assert f'Not read: {bad}: ' in result.stderr
+  assert '1 of 7 images could not be read.' in result.stderr
   assert 'ViT-Ti/4 with width=' in result.stdout
-  assert '6 of 10 images, 8x8 px' in result.stdout
+  assert '7 of 11 images, 8x8 px' in result.stdout
   out = tmp_path / 'out'
   assert sorted(path.name for path in out.iterdir()) == _files(*ALL)
 
@@ -68,8 +72,9 @@ def test_all_figures_of_a_run(digits, tmp_path):
   assert rollouts['image'].unique().tolist() == [1, 2, 3, 4]
   names = rollouts['path'].unique().tolist()
   chosen = subject.choose(
-    subject.find_images([str(digits / 'images')]), 6, seed=1
+    subject.find_images([str(digits / 'images'), str(bad)]), 7, seed=1
   )
+  chosen.remove(bad)
   assert names == [str(path) for path in chosen[:4]]
   images = np.stack([cv2.imread(str(path), 0) for path in chosen])[..., None]
   images = jnp.asarray(images / 127.5 - 1, jnp.float32)

@@ -24,13 +24,13 @@ IMAGES = normalize(PIXELS)
 
 @pytest.fixture(autouse=True)
 def lengths(monkeypatch):
-  """Replaces the kernel; returns the rows and the tokens of each call."""
+  """Replaces the kernel; returns batch, rows and use of a mask of each call."""
   plain, found = jax.nn.dot_product_attention, []
 
   def kernel(query, key, value, *, implementation, **options):
     assert implementation == 'cudnn'
     tokens = options['key_value_seq_lengths']
-    found.append((query.shape[1], tokens is not None))
+    found.append((*query.shape[:2], tokens is not None))
     return plain(query, key, value, implementation='xla', **options)
 
   monkeypatch.setattr(jax.nn, 'dot_product_attention', kernel)
@@ -72,6 +72,7 @@ def _assert_close(actual, expected):
   ids=str,
 )
 def test_logits_and_gradients(options, lengths):
+  options = dict(options)
   patch_outputs = options.pop('patch_outputs', None)
   plain = tiny.vit(**options).clone(patch_outputs=patch_outputs)
   images = (
@@ -84,13 +85,13 @@ def test_logits_and_gradients(options, lengths):
   # Scores of relative positions, and axial attention, need the plain version.
   special = {'relative', 'axial'} & {*map(str, options.values())}
   assert bool(lengths) != bool(special)
-  assert all(rows % 8 == 0 and padded for rows, padded in lengths)
+  assert all(rows % 8 == 0 and padded for _, rows, padded in lengths)
 
 
 def test_a_multiple_of_eight_tokens_needs_no_mask(lengths):
   model = tiny.vit(pooling='gap', attention_implementation='cudnn')
   model.init(jax.random.key(0), jnp.zeros((1, 8, 16, 3)))
-  assert set(lengths) == {(8, False)}
+  assert set(lengths) == {(1, 8, False)}
 
 
 def test_initial_values_do_not_depend_on_the_kernel():
@@ -103,11 +104,12 @@ def test_initial_values_do_not_depend_on_the_kernel():
 
 
 @pytest.mark.parametrize('axes', [(8,), (2, 2, 2)])
-def test_several_devices(axes):
-  model = tiny.vit(attention_implementation='cudnn')
+def test_several_devices(axes, lengths):
+  model = tiny.vit(attention_implementation='cudnn', depth=1)
   params = tiny.params(model, (8, 12))
   expected = _value_and_grad(params, model, IMAGES)
   mesh = sharding.make_mesh(*axes)
+  lengths.clear()
 
   @jax.jit
   def run(params, images):
@@ -116,6 +118,10 @@ def test_several_devices(axes):
 
   images = jax.device_put(IMAGES, sharding.batch_sharding(mesh))
   _assert_close(run(params, images), expected)
+  # The kernel gets a device's own images.
+  assert {batch for batch, *_ in lengths} == {
+    images.sharding.shard_shape(images.shape)[0]
+  }
 
 
 @pytest.mark.parametrize('pooling', ['token', 'gap'])

@@ -257,11 +257,17 @@ def test_names_come_from_stdin_and_pictures_show_attention(run, tmp_path):
   odd = tmp_path / 'a\u2028b.png'
   odd.write_bytes(files[1].read_bytes())
   files[1] = odd
+  # As long as a name may be: 251 of its bytes before the suffix.
+  long = tmp_path / ('\u9ce5' * 83 + '.png')
+  long.write_bytes(files[0].read_bytes())
+  files.append(long)
   done = _command(*words, input=''.join(f'{f}\n' for f in [*files, files[0]]))
   assert done.returncode == 0, done.stderr
-  assert len(done.stdout.splitlines()) == 2
+  assert len(done.stdout.splitlines()) == 3
   pictures = sorted((tmp_path / 'seen').iterdir())
-  assert [p.name for p in pictures] == ['0_0.png', '1_a_u2028b.png']
+  assert [p.name for p in pictures] == [
+    *('0_0.png', '1_a_u2028b.png', f'2_{66 * chr(0x9CE5)}.png'),
+  ]
   # The image on the left, and the image under its rollout on the right.
   picture = np.asarray(Image.open(pictures[0]))
   left, right = picture[8:232, 8:232], picture[8:232, 240:464]

@@ -57,8 +57,8 @@ def default() -> ml_collections.ConfigDict:
   # What happens to each training image, in order; see `data/ops.py`.
   data.preprocess = 'inception_crop|flip'
   # Images per step, on all devices together. 0: the largest power of two up to
-  # a 256th of the examples, 16 to 4096; in fine-tuning, up to an eighth of the
-  # examples, 16 to 512.
+  # a 256th of the examples, 16 to 4096; with `init.checkpoint`, up to an eighth
+  # of the examples, 16 to 512.
   data.batch_size = 4096
   # What to do at an unreadable image: 'error' ends the run; 'skip-and-count'
   # takes another image, or leaves it out of an evaluation.

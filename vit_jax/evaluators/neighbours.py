@@ -65,7 +65,7 @@ def nearest(
     k: K, the number of neighbours.
     metric: one of METRICS.
     mesh: the devices, which share the rows of a block.
-    on_block: called every few seconds at least, after a part of the work.
+    on_block: called after each part of a block, in both passes.
 
   Raises:
     ValueError: there are fewer than k rows, the numbers of features differ, or

@@ -128,7 +128,7 @@ def _from_parquet(file, column: str) -> np.ndarray:
   import pyarrow as pa
   from pyarrow import parquet
 
-  # Threads that still run as the process exits would end it with an error.
+  # One column needs no threads; with them, a command once aborted at its end.
   table = parquet.ParquetFile(file).read([column], use_threads=False)
   found = table[column].combine_chunks()
   if pa.types.is_fixed_size_list(found.type):
