@@ -139,9 +139,36 @@ def test_overlapped_collectives_count_once():
     '\n'.join(lines),
     fused('start', *start) + fused('beside', *beside) + fused('end', *end),
   )
-  assert microseconds(found) == {'collectives': 2.4, 'elementwise': 3}
+  # The product, 3 us, hides all of the first gather. The second one waits.
+  assert microseconds(found) == {'collectives': 1.2, 'elementwise': 3}
+  assert found.hidden_seconds == pytest.approx(1.2e-6)
   assert [c.bytes for c in found.collectives] == [16_000, 16_000]
   assert found.uncovered == {}
+
+
+@pytest.mark.parametrize(
+  'cycles, hidden',
+  # Two gathers take 1.2 us each. What is computed hides one after the other,
+  # and nothing after their ends.
+  [((500, 0, 0), 0.5), ((0, 500, 5000), 0.5), ((1500, 500, 0), 2.0)],
+)
+def test_what_stands_between_start_and_end_hides_a_collective(cycles, hidden):
+  def compute(i):
+    return f'  %e{i} = f32[1000]{{0}} exponential(%x)' + CYCLES % cycles[i]
+
+  def start(i):
+    return (
+      f'  %s{i} = (f32[1000]{{0}}, f32[4000]{{0}}) all-gather-start(%x),'
+      f' dimensions={{0}}, {GROUPS}'
+    )
+
+  def end(i):
+    return f'  %d{i} = f32[4000]{{0}} all-gather-done(%s{i})'
+
+  lines = start(0), start(1), compute(0), end(0), compute(1), end(1), compute(2)
+  found = run('\n'.join(lines))
+  assert found.hidden_seconds * 1e6 == pytest.approx(hidden)
+  assert found.by_class['collectives'] * 1e6 == pytest.approx(2.4 - hidden)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import sharding
+from vit_jax.config import platforms
 from vit_jax.training import program
 
 
@@ -53,6 +54,26 @@ def test_another_seed_has_other_weights_of_the_same_program(monkeypatch):
   assert first.keys() == second.keys()
   name = 'embedding/kernel'
   assert np.abs(first[name] - second[name]).max() > 0.1 * np.std(first[name])
+
+
+def test_the_step_has_the_options_of_its_platform(monkeypatch):
+  assert platforms.compiler_options('cpu') == {}
+  name = 'xla_enable_async_all_gather'
+  assert platforms.compiler_options('tpu') == {name: 'true'}
+  monkeypatch.setenv('LIBTPU_INIT_ARGS', f'--xla_a=1 --{name}=false')
+  assert platforms.compiler_options('tpu') == {}  # The user decides.
+
+  seen = []
+  monkeypatch.setattr(
+    platforms, 'compiler_options', lambda platform: {platform: 'of a test'}
+  )
+  monkeypatch.setattr(
+    program.step_lib.jax,
+    'jit',
+    lambda step, **options: seen.append(options['compiler_options']),
+  )
+  _ = _program().train_step
+  assert seen == [{'cpu': 'of a test'}]
 
 
 def test_named_parameters_are_those_of_all():

@@ -3,6 +3,8 @@
 LOG.md has the measurements behind them.
 """
 
+import os
+
 import flax.linen as nn
 import jax
 import ml_collections
@@ -15,6 +17,10 @@ from vit_jax.models import dot_product
 # the rounding of its dtype.
 DTYPES = {'tpu': 'bfloat16', 'gpu': 'bfloat16', 'cpu': 'float32'}
 ATTENTION = {'tpu': 'lanes', 'gpu': 'cudnn', 'cpu': 'plain'}
+# The TPU compiler's options for a training step. Parameters are gathered while
+# the device computes with those that have arrived: 1 to 10% of a step on v3. On
+# v6e, this option changes nothing.
+_TPU_OPTIONS = {'xla_enable_async_all_gather': 'true'}
 
 
 def defaults(
@@ -55,6 +61,19 @@ def defaults(
     if reason:
       attention = 'plain'
   return found | {'attention_implementation': attention}
+
+
+def compiler_options(platform: str) -> dict[str, str]:
+  """Returns the compiler's options for a training step.
+
+  What the environment sets stays as it is there.
+
+  Args:
+    platform: the devices' platform, such as 'tpu'.
+  """
+  given = os.environ.get('LIBTPU_INIT_ARGS', '')
+  options = _TPU_OPTIONS if platform == 'tpu' else {}
+  return {name: v for name, v in options.items() if name not in given}
 
 
 def fill_in(

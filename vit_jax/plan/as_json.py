@@ -217,9 +217,9 @@ def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
     f' estimate divided by {correction:g}: real speed was 0.59 to 1.05 times'
     ' the estimated speed where both are known. Images a second, MFU, step_ms'
     ' in tables and JSON, and core_days_raw are not corrected.',
-    'Collectives use'
-    f" {collectives.LINK_EFFICIENCY:g} of the links' bandwidth; no computation"
-    ' hides them.',
+    f"Collectives use {collectives.LINK_EFFICIENCY:g} of the links' bandwidth."
+    ' Computation that the compiler puts beside asynchronous ones hides'
+    f' {1e3 * estimate.hidden_seconds:.1f} ms a step.',
     'The time of the run is that of its steps, without evaluation, checkpoints,'
     ' waiting for data or restarts.',
   ]

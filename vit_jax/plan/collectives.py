@@ -95,6 +95,29 @@ def channel_beside(inside: Sequence[hlo.Instruction]) -> str | None:
   return started and started.attribute('channel_id')
 
 
+def asynchronous(
+  instruction: hlo.Instruction, inside: Sequence[hlo.Instruction]
+) -> list[str]:
+  """Returns keys of the asynchronous collectives that an instruction is of.
+
+  Args:
+    instruction: any instruction: the start of a collective, a fusion that runs
+      beside it, or its end.
+    inside: the parts of a fusion, or the instruction itself.
+
+  Returns:
+    Keys, equal for all instructions of one collective.
+  """
+  if instruction.opcode.endswith('-start'):
+    return [instruction.name]
+  if instruction.opcode.endswith('-done'):
+    return list(instruction.operands[:1])
+  if instruction.opcode != 'fusion':
+    return []
+  channels = [part.attribute('channel_id') for part in inside if kind(part)]
+  return [channel for channel in channels if channel]
+
+
 def cost(
   module: hlo.Module,
   instruction: hlo.Instruction,

@@ -5,11 +5,13 @@ multiplies them by the trip counts of the surrounding loops, adds them up and
 divides the sum by the clock. The compiler leaves out some instructions, for
 which the estimate has rules:
 
-  collectives: bytes over LINK_EFFICIENCY of the interconnect's bandwidth. No
-    computation hides them; see `collectives.cost`. A collective that runs
-    beside several fusions, all of which name it, counts once.
+  collectives: bytes over LINK_EFFICIENCY of the interconnect's bandwidth; see
+    `collectives.cost`. A collective that runs beside several fusions, all of
+    which name it, counts once. What the device computes between the start and
+    the end of an asynchronous one hides it; see `overlap`.
   random bits (`rng-bit-generator`): the time to write them to main memory.
-  copies and reshapes without cycles: the time to read and write main memory.
+  copies, pads and reshapes without cycles: the time to read and write main
+    memory.
   kernels (Pallas): the larger of operations over the peak and bytes over the
     memory's bandwidth, as the kernel states them. That is a lower bound. A
     kernel that states nothing counts the bytes of its operands and result.
@@ -26,6 +28,7 @@ import re
 from vit_jax.plan import collectives, hlo, op_classes, trip_counts
 from vit_jax.plan.chips import Chip
 from vit_jax.plan.collectives import Collective
+from vit_jax.plan.overlap import Overlap
 
 # These end something that an earlier instruction started, and take no time.
 _ENDS = re.compile(r'(copy|slice|async|send|recv)-(done|update)$')
@@ -35,7 +38,7 @@ _ASYNC_COPIES = {
   'dynamic-slice-start',
   'dynamic-update-slice-start',
 }
-_UNTIMED_MOVES = {'copy', 'reshape', 'transpose'}
+_UNTIMED_MOVES = {'copy', 'pad', 'reshape', 'transpose'}
 _KERNEL_COST = re.compile(r'"(flops|bytes_accessed)":\s*"?(\d+)')
 _PALLAS = 'tpu_custom_call'
 _KERNEL_TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -62,6 +65,8 @@ class Estimate:
     uncovered: opcode -> bytes that instructions with neither cycles nor a rule
       write in one call; these instructions count as 0 seconds.
     overlapped_bytes: bytes that asynchronous copies move in one call.
+    hidden_seconds: seconds of collectives in one call that computation hides;
+      not part of `rows`.
     assumptions: sentences for the reader.
   """
 
@@ -71,6 +76,7 @@ class Estimate:
     default_factory=containers.Counter
   )
   overlapped_bytes: int = 0
+  hidden_seconds: float = 0.0
   assumptions: list[str] = dataclasses.field(default_factory=list)
 
   @property
@@ -96,6 +102,7 @@ class Estimate:
     self.collectives += other.collectives
     self.uncovered.update(other.uncovered)
     self.overlapped_bytes += other.overlapped_bytes
+    self.hidden_seconds += other.hidden_seconds
     for sentence in other.assumptions:
       self.assume(sentence)
 
@@ -139,6 +146,7 @@ class _Walk:
     """Estimates a computation that a call executes `times` times."""
     total = Estimate()
     beside: set[str] = set()
+    overlap = Overlap(total.rows)
     for instruction in computation:
       opcode = instruction.opcode
       if (
@@ -146,8 +154,8 @@ class _Walk:
         or _ENDS.search(opcode)
         or collectives.ends(instruction)
       ):
-        continue
-      if opcode == 'while':
+        pass  # It takes no time.
+      elif opcode == 'while':
         self._add_loop(total, instruction, times)
       elif opcode == 'call':
         total.add(self.estimate(self._called(instruction, 'to_apply'), times))
@@ -155,6 +163,8 @@ class _Walk:
         self._add_branches(total, instruction, times)
       else:
         self._add_instruction(total, instruction, times, beside)
+      overlap.follow(instruction, self._inside(instruction))
+    total.hidden_seconds += overlap.hidden
     return total
 
   def _called(self, instruction: hlo.Instruction, key: str):
@@ -287,8 +297,8 @@ class _Walk:
       return instruction.bytes / bandwidth
     if opcode in _UNTIMED_MOVES and any(a.dims for a in instruction.arrays):
       total.assume(
-        'copies and reshapes for which the compiler states no cycles take the'
-        ' time to read and write them in the main memory'
+        'copies, pads and reshapes for which the compiler states no cycles take'
+        ' the time to read and write them in the main memory'
       )
       return 2 * instruction.padded_bytes / bandwidth
     if opcode == 'custom-call':

@@ -19,6 +19,7 @@ import optax
 
 from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, sharding
+from vit_jax.config import platforms
 from vit_jax.models import dot_product, lora
 from vit_jax.training import gradients, losses, mixup
 from vit_jax.training import optimizer as optimizer_lib
@@ -174,7 +175,13 @@ class Program:
       ),
       self.layout,
       self.shapes,
+      self.compiler_options,
     )
+
+  @property
+  def compiler_options(self) -> dict[str, str]:
+    """Options for the compiler of the training step."""
+    return platforms.compiler_options(self.layout.mesh.devices.flat[0].platform)
 
 
 def fresh_params(

@@ -252,6 +252,9 @@ def _write_parameters(run: Run, state: TrainState) -> None:
     )
   if run.mesh.size > 1:
     logging.info('Split over the devices (%s):\n%s', layout, table)
+  if options := run.program.compiler_options:
+    listed = ', '.join(f'{name}={value}' for name, value in options.items())
+    logging.info('Options of the compiler: %s.', listed)
   logging.info(
     '%s %s: %s images, %d classes; batch %d for %d steps (%.1f epochs) on %d'
     ' %s device(s)%s.',

@@ -194,7 +194,12 @@ def make_train_step(
   return train_step
 
 
-def jit_train_step(train_step, layout: sharding.Layout, state: TrainState):
+def jit_train_step(
+  train_step,
+  layout: sharding.Layout,
+  state: TrainState,
+  compiler_options: dict[str, str] | None = None,
+):
   """Jits a training step for a mesh.
 
   The state is donated: the caller's old state is gone after the call.
@@ -203,6 +208,7 @@ def jit_train_step(train_step, layout: sharding.Layout, state: TrainState):
     train_step: see `make_train_step`.
     layout: how the state and the batch are split.
     state: the state's shapes.
+    compiler_options: option -> value; see `config.platforms`.
   """
   shardings = layout.state(state)
   return jax.jit(
@@ -210,4 +216,5 @@ def jit_train_step(train_step, layout: sharding.Layout, state: TrainState):
     in_shardings=(shardings, sharding.batch_sharding(layout.mesh)),
     out_shardings=(shardings, layout.whole),
     donate_argnums=0,
+    compiler_options=compiler_options or None,
   )
