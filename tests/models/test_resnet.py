@@ -101,6 +101,30 @@ def test_group_norm_by_hand(dtype):
   assert not y[:, :, :, 4:].any()
 
 
+def test_statistics_of_bfloat16_take_one_pass_and_are_exact():
+  # The mean is 8 deviations.
+  x = 8 + np.random.default_rng(0).normal(size=(1, 9, 9, 64))
+  x = jnp.asarray(x, jnp.bfloat16)
+  params = {'scale': jnp.ones(64), 'bias': jnp.zeros(64)}
+
+  def norm(x):
+    return Norm().apply({'params': {'norm': params}}, x)
+
+  def centrings(x):
+    equations = jax.make_jaxpr(norm)(x).eqns
+    return sum(
+      e.primitive.name == 'sub' and e.outvars[0].aval.size == x.size
+      for e in equations
+    )
+
+  (expected,) = (
+    naive.group_norm(image, params, 1e-6) for image in naive.float64(x)
+  )
+  np.testing.assert_allclose(norm(x)[0], expected, atol=5e-5)
+  # Only in float32 the variance needs an array of its own.
+  assert (centrings(x), centrings(x.astype(jnp.float32))) == (1, 2)
+
+
 # At scale 1e-3 every epsilon changes the result.
 @pytest.mark.parametrize('scale', [0.3, 1e-3])
 @pytest.mark.parametrize(
