@@ -180,6 +180,23 @@ def test_the_root_pads_its_pooling_by_zeros():
   np.testing.assert_array_equal(pooled(-1.0), 0)  # Not -48**0.5.
 
 
+@pytest.mark.parametrize('size', [(1, 1), (2, 3), (5, 6), (6, 5)])
+def test_the_pooling_equals_one_over_zeros_and_so_does_its_gradient(size):
+  x = np.random.default_rng(0).normal(-1, 1, (2, *size, 8)).astype(np.float32)
+
+  def padded(x):
+    x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    return nn.max_pool(x, (3, 3), strides=(2, 2), padding='VALID')
+
+  expected, transposed = jax.vjp(padded, x)
+  found, ours = jax.vjp(bit._pool, x)
+  np.testing.assert_array_equal(found, expected)
+  assert (expected == 0).any()
+  weights = np.random.default_rng(1).normal(size=found.shape)
+  weights = jnp.asarray(weights, jnp.float32)
+  np.testing.assert_array_equal(ours(weights)[0], transposed(weights)[0])
+
+
 def test_initial_logits_equal_the_head_bias():
   model = bit.BiT(3, (1,), 1, head_bias=-6.9)
   (logits, out), variables = jax.jit(model.init_with_output)(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.models import naive_resnet as naive
-from vit_jax.models import resnet
+from vit_jax.models import convolution, resnet
 from vit_jax.models.images import check_images
 
 
@@ -159,6 +159,32 @@ def test_unit_equals_numpy(strides, channels, padding, scale):
     np.testing.assert_allclose(
       result, expected, rtol=2e-4, atol=1e-5 * np.abs(expected).max()
     )
+
+
+@pytest.mark.parametrize('size', [(4, 4), (5, 8), (1, 3)])
+def test_a_strided_projection_has_the_gradient_of_a_convolution(size):
+  x = jnp.asarray(_images(2, *size, 3))
+  kernel = jnp.asarray(np.random.default_rng(1).normal(size=(1, 1, 3, 5)))
+
+  def plain(x, kernel):
+    return jax.lax.conv_general_dilated(
+      x, kernel, (2, 2), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC')
+    )
+
+  def ours(x, kernel):
+    return convolution.convolve(x, kernel, strides=2, padding='SAME')
+
+  expected, transposed = jax.vjp(plain, x, kernel)
+  found, ours_transposed = jax.vjp(ours, x, kernel)
+  np.testing.assert_array_equal(found, expected)
+  for a, b in zip(ours_transposed(found), transposed(expected), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+  # No convolution has zeros between the pixels.
+  text = str(
+    jax.make_jaxpr(lambda x, k: jax.vjp(ours, x, k)[1](found))(x, kernel)
+  )
+  assert 'lhs_dilation=(1, 1)' in text
+  assert 'lhs_dilation=(2, 2)' not in text
 
 
 def test_a_unit_without_projection_starts_as_the_identity():

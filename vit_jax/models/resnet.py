@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import sharding
-
-Padding = str | tuple[tuple[int, int], tuple[int, int]]
+from vit_jax.models import convolution
 
 # What the backward pass keeps of a unit: `none` keeps all, `full` only the
 # unit's input, `dots` also the outputs of convolutions and dense layers, so
@@ -127,7 +126,7 @@ class StandardizedConv(nn.Module):
   features: int
   kernel_size: tuple[int, int]
   strides: int = 1
-  padding: Padding = 'SAME'
+  padding: convolution.Padding = 'SAME'
   standardize: Callable[[jax.Array], jax.Array] = hybrid_standardize
   dtype: jax.typing.DTypeLike = jnp.float32
 
@@ -139,12 +138,11 @@ class StandardizedConv(nn.Module):
       nn.initializers.lecun_normal(),
       (*self.kernel_size, x.shape[-1], self.features),
     )
-    return jax.lax.conv_general_dilated(
+    return convolution.convolve(
       x.astype(self.dtype),
       self.standardize(kernel).astype(self.dtype),
-      window_strides=(self.strides, self.strides),
+      strides=self.strides,
       padding=self.padding,
-      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
     )
 
 
