@@ -13,7 +13,6 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from vit_jax.models import resnet
 from vit_jax.models.head import classify
@@ -101,13 +100,16 @@ def _pool(x: jax.Array) -> jax.Array:
   # negative values, which exist because no ReLU comes before the pooling. So
   # they are put in afterwards, where a window has a zero: a padded copy of the
   # largest feature map takes 2% of a step on a TPU.
+  pooled = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+  # Sizes are symbolic in an exported model that takes images of any size.
   rows, columns = (
-    np.isin(np.arange(-(-size // 2)), [0, size / 2 - 0.5])
-    for size in x.shape[1:3]
+    (window == 0) | (2 * window + 1 == size)
+    for window, size in zip(
+      map(jnp.arange, pooled.shape[1:3]), x.shape[1:3], strict=True
+    )
   )  # Windows that reach over the border.
   zero = (rows[:, None] | columns)[..., None]  # [h', w', 1]
-  x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
-  return jnp.where(zero & (x < 0), 0, x)
+  return jnp.where(zero & (pooled < 0), 0, pooled)
 
 
 def pool_and_classify(
