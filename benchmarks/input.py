@@ -1,17 +1,23 @@
 """Times the input pipeline: `python -m benchmarks.input`.
 
 Different numbers of threads and worker processes of the training pipeline take
-turns:
+turns, and other libraries at the same work, if they are installed:
 
   python -m benchmarks.input                      one thread against the default
-  python -m benchmarks.input --setting=threads=8 --setting=workers=2,threads=4
+  python -m benchmarks.input --setting=threads=8 --setting=workers=2
   python -m benchmarks.input --data=folder:/data/imagenet --batch_size=1024
+  python -m benchmarks.input --setting=opencv --setting=default
+    --setting=timm --setting=tf.data --data=folder:/data/imagenet
+
+`opencv` decodes and crops in one process per core, and makes no batches: it is
+the ceiling of that decoder. `timm` is timm's loader, `tf.data` TensorFlow's.
 
 Makes and reads JPEGs of ImageNet's size, unless --data names other images.
-`images/s` is the rate of batches when nothing else happens. After that, as many
-batches are read with a step of --step_ms after each, in which this process
-sleeps as if a device computed. `stall` is how long the loop still waits for a
-batch, including its transfer to the device.
+`images/s` is the rate of batches when nothing else happens; batches that were
+ready before the clock started do not count. After that, as many batches are
+read with a step of --step_ms after each, in which this process sleeps as if a
+device computed. `stall` is how long the loop still waits for a batch, including
+its transfer to the device.
 """
 
 import pathlib
@@ -21,13 +27,16 @@ from absl import flags
 
 from benchmarks import report
 from benchmarks.measure import input as measure_input
+from benchmarks.measure import other_inputs
+from vit_jax.data import decode
 from vit_jax.runtime import command_line
 
 flags.adopt_module_key_flags(report)
 _SETTING = flags.DEFINE_multi_string(
   'setting',
   ['threads=1', 'default'],
-  'threads=N, workers=N, prefetch=N with commas between them, or default.',
+  'threads=N, workers=N, prefetch=N with commas between them; default; or'
+  f' another input: {", ".join(other_inputs.LIBRARIES)}.',
 )
 _DATA = flags.DEFINE_string('data', '', 'Data spec; by default made JPEGs.')
 _SPLIT = flags.DEFINE_string('split', 'train', 'Split of the data.')
@@ -37,6 +46,12 @@ _IMAGE_SIZE = flags.DEFINE_string(
 )
 _PREPROCESS = flags.DEFINE_string(
   'preprocess', 'inception_crop|flip', 'See vit_jax/data/ops.py.'
+)
+_JPEG_DCT = flags.DEFINE_enum(
+  'jpeg_dct', 'fast', decode.JPEG_DCTS, 'How the pipeline decodes.'
+)
+_SCALED = flags.DEFINE_bool(
+  'scaled', False, 'Whether it decodes smaller images where that suffices.'
 )
 _BATCH_SIZE = flags.DEFINE_integer('batch_size', 64, 'Images a batch.', 1)
 _BATCHES = flags.DEFINE_integer('batches', 10, 'Batches in a turn.', 1)
@@ -63,6 +78,8 @@ def main():
       split=_SPLIT.value,
       preprocess=_PREPROCESS.value,
       image_size=image_size,
+      jpeg_dct=_JPEG_DCT.value,
+      scaled=_SCALED.value,
       batch_size=_BATCH_SIZE.value,
       batches=_BATCHES.value,
       step_ms=_STEP_MS.value,
@@ -76,6 +93,8 @@ def main():
       'data': _DATA.value or f'{_IMAGES.value} made JPEGs',
       'preprocess': _PREPROCESS.value,
       'image_size': list(image_size),
+      'jpeg_dct': _JPEG_DCT.value,
+      'scaled': _SCALED.value,
       'batch_size': _BATCH_SIZE.value,
       'batches': _BATCHES.value,
       'step_ms': _STEP_MS.value,

@@ -70,7 +70,7 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
       view,
       inputs.parse_preprocess(config, section.preprocess),
       batch_size=section.batch_size or config.data.batch_size,
-      **inputs.reading(config, train=False),
+      **inputs.reading(config),
     ):
       pass
 

@@ -1,5 +1,6 @@
-"""Times the input pipeline."""
+"""Times the input pipeline, and other libraries at the same work."""
 
+import functools
 import pathlib
 import time
 
@@ -7,26 +8,39 @@ import cv2
 import jax
 import numpy as np
 
-from benchmarks.measure import timing
+from benchmarks.measure import other_inputs, timing
 from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
 
 # The size of most images of ImageNet.
 HEIGHT, WIDTH = 375, 500
 _KEYS = ('threads', 'workers', 'prefetch')
+# Within this time, workers start by themselves, unless a setting says how many.
+_SETTLE_SEC = 3.0
 
 
-def parse(text: str) -> dict[str, int]:
-  """Parses `workers=2,threads=4` to keyword arguments, or raises ValueError."""
+def parse(text: str) -> dict[str, int] | None:
+  """Parses `workers=2,threads=4` to keyword arguments.
+
+  Returns:
+    The arguments of `train_batches`; None for another library.
+
+  Raises:
+    ValueError: the text is neither, or the library is not installed.
+  """
   if text == 'default':
     return {}
+  if text in other_inputs.LIBRARIES:
+    other_inputs.check(text)
+    return None
   options = {}
   for part in text.split(','):
     key, _, number = part.partition('=')
     if key not in _KEYS or not number.isdecimal():
       raise ValueError(
         f'--setting={text}: {part!r} must be one of {", ".join(_KEYS)} with a'
-        ' number, such as threads=4. The setting may also be default.'
+        ' number, such as threads=4. The setting may also be default, or'
+        f' another input: {", ".join(other_inputs.LIBRARIES)}.'
       )
     options[key] = int(number)
   return options
@@ -82,11 +96,11 @@ def turn(
     **options,
   )
   try:
-    next(iterator)  # The start of threads and workers is not timed.
-    before = time.perf_counter()
-    for _ in range(batches):
+    # The start of workers is not timed.
+    end = time.monotonic() + (_SETTLE_SEC if 'workers' not in options else 0)
+    while time.monotonic() < end or not iterator.ready():
       next(iterator)
-    batch_sec = (time.perf_counter() - before) / batches
+    batch_sec = other_inputs.steady(iterator, batches)
     waits = []
     for batch in sharding.feed(iterator, mesh, batches + 1, waits.append):
       time.sleep(step_ms / 1000)
@@ -108,6 +122,8 @@ def measure(
   split: str = 'train',
   preprocess: str = 'inception_crop|flip',
   image_size: tuple[int, int] = (224, 224),
+  jpeg_dct: str = 'fast',
+  scaled: bool = False,
   batch_size: int,
   batches: int,
   step_ms: float,
@@ -116,22 +132,40 @@ def measure(
   """Compares settings of the pipeline; the arguments are the flags.
 
   Returns:
-    Setting -> `batch_sec`, `stall_ms` (see `timing.statistics`),
-    `images_per_sec`, `largest_stall_ms`, and the ratios of `timing.compare` for
-    `batch_sec`.
+    Setting -> `batch_sec` (see `timing.statistics`), `images_per_sec`, and the
+    ratios of `timing.compare` for `batch_sec`; of the pipeline also `stall_ms`
+    and `largest_stall_ms`.
 
   Raises:
     ValueError: a setting, data spec, split or preprocessing is wrong, or the
       batch size is not a multiple of the number of devices.
   """
   options = {text: parse(text) for text in settings}
+  if None in options.values() and (
+    preprocess != other_inputs.PREPROCESS or len({*image_size}) > 1
+  ):
+    raise ValueError(
+      f'other libraries only do {other_inputs.PREPROCESS} to a square, not'
+      f' {preprocess} to {image_size[0]}x{image_size[1]}'
+    )
   view = data.View(data.open_source(spec), split)
-  parsed = ops.parse(preprocess, image_size=image_size, channels=3)
+  parsed = ops.parse(
+    preprocess,
+    image_size=image_size,
+    channels=3,
+    jpeg_dct=jpeg_dct,
+    scaled=scaled,
+  )
   mesh = sharding.make_mesh()
   sharding.check_batch_size('--batch_size', batch_size, mesh)
   samples = timing.interleave(
     {
-      text: lambda chosen=chosen: turn(
+      text: functools.partial(
+        other_inputs.turn, text, view, batch_size, batches, image_size[0]
+      )
+      if chosen is None
+      else functools.partial(
+        turn,
         view,
         parsed,
         mesh,
@@ -147,13 +181,17 @@ def measure(
   compared = timing.compare(
     {k: [sample['batch_sec'] for sample in v] for k, v in samples.items()}
   )
-  return {
-    name: {
+  results = {}
+  for name, found in samples.items():
+    results[name] = {
       'batch_sec': timing.statistics([s['batch_sec'] for s in found]),
-      'stall_ms': timing.statistics([1000 * s['stall_sec'] for s in found]),
-      'largest_stall_ms': 1000 * max(s['largest_stall_sec'] for s in found),
       'images_per_sec': batch_size / compared[name]['median'],
       **{k: v for k, v in compared[name].items() if 'ratio' in k},
     }
-    for name, found in samples.items()
-  }
+    if 'stall_sec' in found[0]:
+      stalls = [1000 * s['stall_sec'] for s in found]
+      results[name] |= {
+        'stall_ms': timing.statistics(stalls),
+        'largest_stall_ms': 1000 * max(s['largest_stall_sec'] for s in found),
+      }
+  return results

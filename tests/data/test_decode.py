@@ -115,10 +115,67 @@ def test_exif_orientation_is_ignored_unless_asked_for():
     assert ops.decode(jpeg, channels).shape == (16, 32, channels)
     upright = ops.decode(jpeg, channels, upright=True)
     # Orientation 6 is a clockwise quarter turn.
-    stored = ops.decode(jpeg, channels, jpeg_dct='accurate')
+    stored = ops.decode(jpeg, channels)
     np.testing.assert_array_equal(upright, np.rot90(stored, -1))
   parsed = ops.parse('', image_size=(32, 16), channels=3, upright=True)
   assert parsed(jpeg, None).shape == (32, 16, 3)
+
+
+@pytest.mark.parametrize('orientation', range(1, 9))
+def test_exif_orientations_are_opencvs(orientation):
+  jpeg = with_exif(encode(noise(16, 24), '.jpg'), orientation=orientation)
+  expected = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR_RGB)
+  options = dict(upright=True, jpeg_dct='accurate')
+  np.testing.assert_array_equal(ops.decode(jpeg, 3, **options), expected)
+  # An operation sees the size of the upright image.
+  crop = ops.parse('random_crop', image_size=(12, 9), channels=3, **options)
+  plain = ops.parse('random_crop', image_size=(12, 9), channels=3)
+  for seed in range(3):
+    np.testing.assert_array_equal(
+      crop(jpeg, np.random.default_rng(seed)),
+      plain(expected, np.random.default_rng(seed)),
+    )
+
+
+def jpeg_of(image, sampling, *options):
+  """Encodes with the given subsampling of colours, as in `411`."""
+  number = getattr(cv2, f'IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}')
+  settings = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, number, *options]
+  return cv2.imencode('.jpg', image, settings)[1].tobytes()
+
+
+@pytest.mark.parametrize('sampling', ['444', '422', '420', '440', '411'])
+@pytest.mark.parametrize('dct', ['fast', 'accurate'])
+@pytest.mark.parametrize('channels', [1, 3])
+def test_the_first_rows_of_a_jpeg_are_exact(sampling, dct, channels):
+  jpeg = jpeg_of(noise(100, 40), sampling)
+  whole = ops.decode(jpeg, channels, jpeg_dct=dct)
+  lengths = []
+  for rows in range(1, 101):
+    part = ops.decode(jpeg, channels, jpeg_dct=dct, rows=rows)
+    np.testing.assert_array_equal(part[:rows], whole[:rows])
+    lengths.append(len(part))
+  assert rows <= len(part)
+  # Not much is decoded in vain.
+  assert all(n <= rows + 8 for rows, n in enumerate(lengths, 1))
+
+
+def test_other_jpegs_are_decoded_whole(capfd):
+  progressive = jpeg_of(noise(100, 40), '420', cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+  assert ops.decode(progressive, 3, rows=5).shape == (100, 40, 3)
+  # A shortened file must not make the decoder print warnings.
+  ops.decode(jpeg_of(noise(100, 40), '420'), 3, rows=5)
+  assert capfd.readouterr() == ('', '')
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+def test_accurate_decoding_is_opencvs(channels):
+  flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
+  for sampling in ('444', '420'):
+    jpeg = jpeg_of(noise(50, 70), sampling)
+    found = ops.decode(jpeg, channels, jpeg_dct='accurate')
+    expected = cv2.imdecode(np.frombuffer(jpeg, np.uint8), flags[channels])
+    np.testing.assert_array_equal(found, expected.reshape(found.shape))
 
 
 @pytest.mark.parametrize('channels', [1, 3])

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from vit_jax.data import decode as decode_lib
 from vit_jax.data import ops
 
 
@@ -137,7 +138,7 @@ def test_flip_half_of_the_time():
 def test_inception_crop_area_and_aspect():
   op = ops.InceptionCrop(8)
   rng = generator()
-  boxes = np.array([op.box(480, 640, rng) for _ in range(2000)])
+  boxes = np.array([op.region(480, 640, rng)[:4] for _ in range(2000)])
   top, left, height, width = boxes.T
   assert (top >= 0).all()
   assert (left >= 0).all()
@@ -160,7 +161,7 @@ def test_inception_crop_draws_the_height_uniformly():
   # The aspect is 1 and the image square, so sides are 100 * sqrt(0.04) to 100.
   op = ops.InceptionCrop(8, min_area=0.04, min_aspect=1.0, max_aspect=1.0)
   rng = generator()
-  heights = np.array([op.box(100, 100, rng)[2] for _ in range(4000)])
+  heights = np.array([op.region(100, 100, rng).height for _ in range(4000)])
   assert (heights.min(), heights.max()) == (20, 100)
   quartiles = np.quantile(heights, [0.25, 0.5, 0.75])
   np.testing.assert_allclose(quartiles, [40, 60, 80], atol=2)
@@ -171,7 +172,7 @@ def test_inception_crop_bounds_are_arguments():
     8, min_area=0.5, max_area=0.6, min_aspect=1.9, max_aspect=2.0
   )
   rng = generator()
-  boxes = np.array([op.box(200, 300, rng) for _ in range(300)])
+  boxes = np.array([op.region(200, 300, rng)[:4] for _ in range(300)])
   area = boxes[:, 2] * boxes[:, 3] / (200 * 300)
   aspect = boxes[:, 3] / boxes[:, 2]
   assert area.min() > 0.495
@@ -181,13 +182,14 @@ def test_inception_crop_bounds_are_arguments():
 
 
 def test_inception_crop_of_a_strip_is_the_whole_image():
-  assert ops.InceptionCrop(8).box(10, 1000, generator()) == (0, 0, 10, 1000)
+  region = ops.InceptionCrop(8).region(10, 1000, generator())
+  assert region == (0, 0, 10, 1000, (8, 8))
 
 
 def test_inception_crop_cuts_its_box_and_resizes():
   image = noise(40, 50)
   op = ops.InceptionCrop((6, 7))
-  top, left, height, width = op.box(40, 50, generator(3))
+  top, left, height, width = op.region(40, 50, generator(3))[:4]
   expected = cv2.resize(
     image[top : top + height, left : left + width],
     (7, 6),
@@ -284,3 +286,83 @@ def test_a_result_of_the_wrong_size_is_an_error():
 def test_parse_errors(text, message):
   with pytest.raises(ValueError, match=message):
     ops.parse(text, image_size=8, channels=3)
+
+
+# Decoding only what is needed.
+
+
+def photograph(height, width):
+  """Returns a smooth JPEG, as decoders average the rest of a large one."""
+  coarse = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+  pixels = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+  quality = [cv2.IMWRITE_JPEG_QUALITY, 98]
+  return cv2.imencode('.jpg', pixels, quality)[1].tobytes()
+
+
+@pytest.mark.parametrize(
+  'text, shrunk',
+  [
+    ('inception_crop(min_area=0.8)', 8),
+    ('inception_crop(max_area=0.1)', 2),
+    ('resize', 8),
+    ('resize_small(100)|random_crop', 2),
+    ('resize_small(100, antialias=True)|central_crop', 1),
+    ("resize(method='area')", 1),
+    ('central_crop', 1),
+    ('flip|resize', 1),
+  ],
+)
+def test_scaled_decoding_gives_nearly_the_same(monkeypatch, text, shrunk):
+  jpeg = photograph(300, 400)
+  seen = []
+
+  def spy(*args, shrink=1, **kwargs):
+    seen.append(shrink)
+    return decode_lib.decode(*args, shrink=shrink, **kwargs)
+
+  monkeypatch.setattr(ops, 'decode', spy)
+  exact, scaled = (
+    ops.parse(text, image_size=32, channels=3, scaled=scaled)
+    for scaled in (False, True)
+  )
+  for seed in range(5):
+    a = exact(jpeg, generator(seed)).astype(int)
+    assert seen.pop() == 1
+    b = scaled(jpeg, generator(seed)).astype(int)
+    assert seen.pop() == shrunk
+    # Places agree to a fraction of a pixel of the shrunken image.
+    assert abs(a - b).mean() < 3
+
+
+def test_only_the_rows_above_the_end_of_a_crop_are_decoded(monkeypatch):
+  seen = []
+
+  def spy(*args, rows=0, **kwargs):
+    seen.append(rows)
+    return decode_lib.decode(*args, rows=rows, **kwargs)
+
+  monkeypatch.setattr(ops, 'decode', spy)
+  jpeg = photograph(300, 400)
+  whole = decode_lib.decode(jpeg, 3)
+  for text in ('inception_crop|flip', 'random_crop', 'central_crop'):
+    parsed = ops.parse(text, image_size=32, channels=3)
+    region = parsed.ops[0].region(300, 400, generator(2))
+    np.testing.assert_array_equal(
+      parsed(jpeg, generator(2)), parsed(whole, generator(2))
+    )
+    assert seen[-2:] == [region.top + region.height, 0]
+
+
+def test_a_corrupt_image_draws_nothing(monkeypatch):
+  """The image that replaces it has the numbers that it always had."""
+
+  def fail(*_, **__):
+    raise ops.CorruptImageError
+
+  monkeypatch.setattr(ops, 'decode', fail)
+  rng = generator(0)
+  with pytest.raises(ops.CorruptImageError):
+    ops.parse('inception_crop', image_size=32, channels=3)(
+      photograph(300, 400), rng
+    )
+  assert rng.random() == generator(0).random()

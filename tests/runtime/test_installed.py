@@ -37,7 +37,7 @@ def test_versions_leave_out_libraries_that_are_not_installed():
   assert found['orbax-checkpoint'] == (
     importlib.metadata.version('orbax-checkpoint')
   )
-  assert {'jax', 'jaxlib', 'flax', 'optax', 'grain', 'ml_dtypes'} < {*found}
+  assert {'jax', 'jaxlib', 'flax', 'optax', 'ml_dtypes'} < {*found}
   assert {'tensorstore', 'array_record'} < {*found}
   # Libraries that are not installed are left out.
   assert not {'jax-cuda12-plugin', 'jax-cuda13-plugin'} <= {*found}

@@ -13,7 +13,7 @@ from vit_jax.runtime import jax_internals
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = ('vit_jax', 'configs', 'launch', 'benchmarks', 'tests')
-LIBRARIES = ('jax', 'flax', 'optax', 'orbax', 'grain', 'tensorflow_datasets')
+LIBRARIES = ('jax', 'flax', 'optax', 'orbax', 'tensorflow_datasets')
 
 
 def _chain(node):

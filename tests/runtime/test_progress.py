@@ -145,3 +145,28 @@ def test_skipped_steps_do_not_affect_the_means():
   values = _interval(bad).mean()
   assert math.isnan(values['train/loss'])
   assert values['train/skipped'] == 1.0
+
+
+@pytest.mark.parametrize(
+  'made, expected', [(150, 'input limits'), (250, 'step limits')]
+)
+def test_what_limits_the_speed(clock, caplog, made, expected):
+  caplog.set_level(logging.INFO)
+  limits = progress.Limits(100)
+  # The first step compiles, and the last is not waited for.
+  for seconds in (30.0, 0.7, 0.5, 0.6, 0.7, 0.1):
+    before, clock.now = clock.now, clock.now + seconds
+    limits.time(before, {})
+  limits.log(made)
+  assert caplog.messages == [
+    f'By itself, the input makes about {made} images/s, and the step takes 200:'
+    f' the {expected}.'
+  ]
+
+
+def test_a_run_of_few_steps_does_not_tell_what_limits_it(caplog):
+  caplog.set_level(logging.INFO)
+  limits = progress.Limits(100)
+  limits.time(0.0, {})
+  limits.log(100)
+  assert not caplog.messages

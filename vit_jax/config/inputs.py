@@ -155,7 +155,11 @@ def check_classes(
 
 
 def parse_preprocess(
-  config: ml_collections.ConfigDict, text: str, dataset: str = ''
+  config: ml_collections.ConfigDict,
+  text: str,
+  dataset: str = '',
+  *,
+  train: bool = False,
 ) -> ops.Preprocess:
   """Parses a preprocessing string for the config's image size and channels.
 
@@ -163,6 +167,7 @@ def parse_preprocess(
     config: a resolved config.
     text: see `data/ops.py`.
     dataset: the data spec to preprocess; '' is the training data's.
+    train: whether it is for training, which may decode smaller images.
   """
   return ops.parse(
     text,
@@ -172,6 +177,7 @@ def parse_preprocess(
     # Runs that are older than this key decoded accurately.
     jpeg_dct=config.data.get('jpeg_dct', 'accurate'),
     max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
+    scaled=train and config.data.get('scaled_decoding', False),
   )
 
 
@@ -198,17 +204,14 @@ def stored_size(config: ml_collections.ConfigDict) -> str:
   return f'{height}x{width}'
 
 
-def reading(
-  config: ml_collections.ConfigDict, *, train: bool
-) -> dict[str, Any]:
+def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """Returns the arguments that `train_batches` and `eval_batches` share."""
   return dict(
     num_classes=config.num_classes,
     max_labels=config.data.max_labels,
     unreadable=config.data.unreadable,
     threads=config.data.threads,
-    # Starting workers anew for each evaluation would take too long.
-    workers=config.data.workers if train else 0,
+    workers=config.data.workers,
     prefetch=config.data.prefetch,
   )
 

@@ -74,10 +74,16 @@ def default() -> ml_collections.ConfigDict:
   # How to decode JPEGs: 'fast' is TensorFlow's default, as in the released
   # code; 'accurate' differs from it by a grey level on average.
   data.jpeg_dct = 'fast'
-  # Threads per process that reads; 0 reads in the main thread. Unset: the cores
-  # divided by the workers, at most 16.
+  # Whether training decodes a JPEG to a half, quarter or eighth of its size if
+  # the first operation shrinks it at least as much. That is faster and averages
+  # pixels. Evaluations decode whole images.
+  data.scaled_decoding = False
+  # Threads that read; 0 reads in the main thread. A worker process has as many.
+  # Unset: the cores, at most 16; in a worker, one.
   data.threads = placeholder(int)
-  data.workers = 0  # Processes that read training data; 0: only threads.
+  # Processes that read; 0: only threads. Unset: they start when the loop waits
+  # for images, and there are at least four cores: one fewer than these.
+  data.workers = placeholder(int)
   # Batches that a process prefetches; unset: two, or more if threads need them.
   data.prefetch = placeholder(int)
 

@@ -6,7 +6,7 @@ import re
 import cv2
 import numpy as np
 import simplejpeg
-from PIL import Image
+from PIL import ExifTags, Image
 
 # The data threads and processes already decode in parallel, so OpenCV's own
 # threads would only compete for the same cores.
@@ -21,6 +21,11 @@ JPEG_DCTS = ('fast', 'accurate')
 _COLOURS = {1: 'GRAY', 3: 'RGB'}
 _IMREAD_FLAGS = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR_RGB}
 _JPEG_START = b'\xff\xd8'
+_JPEG_END = b'\xff\xd9'
+# Markers of a JPEG's header: frames that store a picture row by row, unlike
+# progressive ones; and the start of the scan.
+_SEQUENTIAL = (0xC0, 0xC1)
+_SCAN = 0xDA
 # A photograph of 16,384 x 16,384 px; OpenCV's own limit is 2**30.
 MAX_PIXELS = 2**28
 # Pillow's names of the formats that OpenCV decodes.
@@ -45,6 +50,9 @@ def _jpeg_is_complete(data: bytes) -> bool:
   Skips segments by their length, so that a thumbnail in the header or bytes
   after the end do not pass for the picture itself.
   """
+  # A search through all bytes takes as long as the rest of Python's work.
+  if data.endswith(_JPEG_END) and _jpeg_header(data)[1] > 0:
+    return True
   position = len(_JPEG_START)
   while found := _JPEG_MARKER.search(data, position):
     end = found.end()
@@ -65,9 +73,9 @@ def _size(data: bytes) -> tuple[int, int]:
     width, height = data[16:20], data[20:24]
     return int.from_bytes(height, 'big'), int.from_bytes(width, 'big')
   try:
-    if data.startswith(_JPEG_START):
+    if is_jpeg(data):
       return simplejpeg.decode_jpeg_header(data, strict=False)[:2]
-  except ValueError:  # OpenCV and Pillow know more kinds of JPEG.
+  except (ValueError, KeyError):  # OpenCV and Pillow know more kinds of JPEG.
     pass
   try:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as header:
@@ -76,13 +84,97 @@ def _size(data: bytes) -> tuple[int, int]:
     raise _undecodable(data) from error
 
 
-def _check_pixels(data: bytes, max_pixels: int) -> None:
+def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+  """Reads (height, width) in pixels from the header of an encoded image.
+
+  The size is that of the stored picture, whatever its EXIF orientation.
+
+  Raises:
+    CorruptImageError: a JPEG or PNG is truncated, no known header is found, or
+      it states more than `max_pixels` pixels.
+  """
+  # OpenCV may decode a truncated file to a picture that is partly grey.
+  if is_jpeg(data) and not _jpeg_is_complete(data):
+    raise CorruptImageError(f'truncated JPEG of {len(data)} bytes')
+  if data.startswith(_PNG_START) and data.rfind(_PNG_END) < 0:
+    raise CorruptImageError(f'truncated PNG of {len(data)} bytes')
   height, width = _size(data)
   if height * width > max_pixels:
     raise CorruptImageError(
       f'{height} x {width} pixels (height x width) are more than'
       f' data.max_pixels={max_pixels:,}'
     )
+  return height, width
+
+
+def is_jpeg(data: bytes) -> bool:
+  """Returns whether the bytes begin like a JPEG."""
+  return data.startswith(_JPEG_START)
+
+
+def orientation(data: bytes) -> int:
+  """Returns the EXIF orientation of a JPEG, 1 to 8; 1 needs no turn."""
+  if not is_jpeg(data) or _EXIF_START not in data:
+    return 1
+  try:
+    with Image.open(io.BytesIO(data), formats=('JPEG',)) as image:
+      found = image.getexif().get(ExifTags.Base.Orientation, 1)
+  except Exception:  # Damaged EXIF data may cause any exception.
+    return 1
+  return found if found in range(1, 9) else 1
+
+
+def _turn(image: np.ndarray, found: int) -> np.ndarray:
+  """Turns a decoded image upright by its EXIF orientation."""
+  if found in (5, 6, 7, 8):
+    image = cv2.transpose(image)
+  horizontally, vertically = found in (2, 3, 6, 7), found in (3, 4, 7, 8)
+  if horizontally or vertically:
+    code = -1 if horizontally and vertically else 1 if horizontally else 0
+    image = cv2.flip(image, code)
+  return with_channels(image)
+
+
+def first_rows(data: bytes, rows: int) -> bytes | bytearray:
+  """Shortens a JPEG so that decoding ends soon after its first rows.
+
+  The header then states fewer rows. The decoder stops there, and the rows that
+  are asked for do not change by a bit. JPEGs that are stored in several scans
+  are returned as they are.
+
+  Args:
+    data: a JPEG.
+    rows: number of rows that are needed, at least 1.
+  """
+  frame, scan = _jpeg_header(data)
+  # The scan must hold all components, else more scans follow it.
+  if not frame or not scan or data[scan + 4] != data[frame + 9]:
+    return data
+  components = range(frame + 11, frame + 11 + 3 * data[frame + 9], 3)
+  coarse = max(data[i] & 0x0F for i in components)  # Rows of a row of colours.
+  # Colours are interpolated between their rows, so one more is needed.
+  kept = rows + (2 * coarse if coarse > 1 else 0)
+  if kept >= int.from_bytes(data[frame + 5 : frame + 7], 'big'):
+    return data
+  shortened = bytearray(data)
+  shortened[frame + 5 : frame + 7] = kept.to_bytes(2, 'big')
+  return shortened
+
+
+def _jpeg_header(data: bytes) -> tuple[int, int]:
+  """Returns where the frame and the scan of a JPEG begin; 0: not found.
+
+  The frame only counts if it is stored row by row.
+  """
+  frame, position = 0, len(_JPEG_START)
+  while position + 4 <= len(data) and data[position] == 0xFF:
+    marker = data[position + 1]
+    if marker == _SCAN:
+      return frame, position
+    if marker in _SEQUENTIAL:
+      frame = position
+    position += 2 + int.from_bytes(data[position + 2 : position + 4], 'big')
+  return frame, 0
 
 
 def _undecodable(data: bytes) -> CorruptImageError:
@@ -98,6 +190,9 @@ def decode(
   upright: bool = False,
   jpeg_dct: str = 'fast',
   max_pixels: int = MAX_PIXELS,
+  rows: int = 0,
+  shrink: int = 1,
+  width: int = 0,
 ) -> np.ndarray:
   """Decodes an image, or checks an array that is already decoded.
 
@@ -108,9 +203,13 @@ def decode(
       have any other number of channels if `channels` is the same number.
     upright: whether to rotate an encoded image by its EXIF orientation. The
       decoder of the released code does not.
-    jpeg_dct: one of JPEG_DCTS. Two kinds of JPEG are always decoded accurately:
-      those in CMYK, and, if `upright`, those with EXIF data.
+    jpeg_dct: one of JPEG_DCTS. JPEGs in CMYK are always decoded accurately.
     max_pixels: most pixels of an encoded image; a larger one is not decoded.
+    rows: number of rows of an upright JPEG that are needed, or 0 for all. The
+      result may end soon after them.
+    shrink: 1, 2, 4 or 8. A JPEG is decoded to this part of its height and
+      width, rounded up, unless its decoder cannot. That averages pixels.
+    width: what `size` found; 0 looks for it, and checks the image.
 
   Returns:
     uint8 [h, w, channels].
@@ -128,21 +227,19 @@ def decode(
       f'cannot decode an image to {channels} channels; choose from '
       f'{sorted(_IMREAD_FLAGS)}'
     )
-  # OpenCV may decode a truncated file to a picture that is partly grey.
-  if image.startswith(_JPEG_START) and not _jpeg_is_complete(image):
-    raise CorruptImageError(f'truncated JPEG of {len(image)} bytes')
-  if image.startswith(_PNG_START) and image.rfind(_PNG_END) < 0:
-    raise CorruptImageError(f'truncated PNG of {len(image)} bytes')
-  _check_pixels(image, max_pixels)
-  if (
-    image.startswith(_JPEG_START)
-    and jpeg_dct == 'fast'
-    and not (upright and _EXIF_START in image)
-  ):
+  if not width:
+    _, width = size(image, max_pixels)
+  if is_jpeg(image):
+    turn = orientation(image) if upright else 1
     try:
-      return simplejpeg.decode_jpeg(
-        image, _COLOURS[channels], fastdct=True, strict=False
+      decoded = simplejpeg.decode_jpeg(
+        first_rows(image, rows) if rows and turn == 1 else image,
+        _COLOURS[channels],
+        fastdct=jpeg_dct == 'fast',
+        strict=False,
+        min_width=-(-width // shrink) if shrink > 1 else 0,
       )
+      return _turn(decoded, turn) if turn > 1 else decoded
     except ValueError:  # OpenCV knows more kinds of JPEG.
       pass
   flags = _IMREAD_FLAGS[channels]

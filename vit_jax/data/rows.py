@@ -1,83 +1,96 @@
-"""Orders the rows of an endless stream of batches, and picks a host's rows."""
+"""Says which record and which random numbers each row of a batch has."""
 
+import threading
 from collections.abc import Sequence
 
-import grain
+import numpy as np
 
 from vit_jax.data import permutation
 
 
-class Epochs(grain.MapDataset):
-  """The indices of all records, endlessly, in a new random order each epoch.
+class Places:
+  """The rows that a host reads, out of an endless stream of global batches.
 
-  This replaces Grain's own shuffle, whose four rounds leave neighbouring
-  records too close to each other: with 12 million records sorted by class,
-  neighbours in its order share a class 20 times as often as by chance.
+  Order and augmentation are functions of a row's place in the whole stream. So
+  they do not depend on the number of hosts or on the rows that each reads.
   """
-
-  def __init__(self, size: int, seed: int):
-    """Makes an endless order.
-
-    Args:
-      size: number of records.
-      seed: seed of the orders, 0 or more.
-    """
-    super().__init__()
-    self._size = size
-    self._order_seed = seed
-
-  def __len__(self) -> int:
-    return 2**62  # Grain's arithmetic of batches overflows not far above.
-
-  def __getitem__(self, index):
-    epoch, place = divmod(index, self._size)
-    seed = permutation.epoch_seed(self._order_seed, epoch)
-    return permutation.permute(place, self._size, seed)
-
-  def __str__(self) -> str:
-    return f'Epochs[{self._size}]'
-
-
-class HostRows(grain.MapDataset):
-  """The given rows of each global batch, in the given order.
-
-  Order and augmentation are functions of a row's place in the whole stream, and
-  they are fixed before a host picks its rows. So they do not depend on the
-  number of hosts or on the rows that each host reads.
-  """
-
-  # Grain wants this of a transformation that does not change elements.
-  _MUTATES_ELEMENT_SPEC = False
 
   def __init__(
     self,
-    parent: grain.MapDataset,
+    size: int,
     *,
     batch_size: int,
     rows: Sequence[int],
+    seed: int = 0,
     start_step: int = 0,
+    shuffle: bool = False,
   ):
     """Picks rows.
 
     Args:
-      parent: the rows of all global batches, one batch after the other.
+      size: number of records.
       batch_size: rows of a global batch.
       rows: the rows that this host reads, each in [0, batch_size).
+      seed: seed of the order and of the random generators, 0 or more.
       start_step: step of the first batch.
+      shuffle: whether the records follow each other endlessly, in a new random
+        order each epoch; else they come once, in their own order.
     """
-    super().__init__(parent)
+    self._size = size
     self._batch_size = batch_size
     self._rows = tuple(rows)
+    self._seed = seed
     self._start_step = start_step
+    self._shuffle = shuffle
+    self._generators = Generators(seed)
 
-  def __len__(self) -> int:
-    steps = len(self._parent) // self._batch_size - self._start_step
-    return steps * len(self._rows)
+  def __call__(self, batch: int, row: int) -> tuple[int, np.random.Generator]:
+    """Returns a row's record, and its generator until this thread's next call.
 
-  def __getitem__(self, index):
-    step, row = divmod(index, len(self._rows))
-    step += self._start_step
-    return self._parent[step * self._batch_size + self._rows[row]]
+    Args:
+      batch: 0-based, counted from `start_step`.
+      row: 0-based, among this host's rows.
 
-  def __str__(self) -> str:
-    return f'HostRows[{len(self._rows)} of {self._batch_size}]'
+    Returns:
+      The index of the record, `size` or more past the end of what is not
+      shuffled; and the random generator of the row.
+    """
+    place = (self._start_step + batch) * self._batch_size + self._rows[row]
+    return self._record(place), self._generators(place)
+
+  def _record(self, place: int) -> int:
+    if not self._shuffle:
+      return place
+    epoch, index = divmod(place, self._size)
+    seed = permutation.epoch_seed(self._seed, epoch)
+    return permutation.permute(index, self._size, seed)
+
+
+class Generators:
+  """A stream of independent random numbers for each index.
+
+  The numbers are Philox's blocks that begin at the index, and are the same as
+  Grain's `random_map` draws, so that runs that began with Grain go on.
+  """
+
+  def __init__(self, seed: int):
+    """Derives the key from the seed, which is 0 or more."""
+    self._seed = seed
+    self._key = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
+    self._threads = threading.local()
+
+  def __reduce__(self):
+    return Generators, (self._seed,)
+
+  def __call__(self, index: int) -> np.random.Generator:
+    """Returns this thread's generator, set to the beginning of a stream."""
+    try:
+      generator, state = self._threads.kept
+    except AttributeError:
+      # To make a generator takes much longer than to set its state.
+      generator = np.random.Generator(np.random.Philox(self._key))
+      state = generator.bit_generator.state
+      self._threads.kept = generator, state
+    state['state']['counter'] = np.array([0, 0, 0, index], np.uint64)
+    generator.bit_generator.state = state
+    return generator

@@ -109,7 +109,7 @@ def _classification(
     losses.build(config.loss.name),
     mesh,
     batch_size=batch_size,
-    reading=inputs.reading(config, train=False) | {'max_labels': max_labels},
+    reading=inputs.reading(config) | {'max_labels': max_labels},
     confidence=classification.CONFIDENCES[config.loss.name],
     candidates=candidates,
     save_predictions=save_predictions,
@@ -204,7 +204,7 @@ def _of_features(
   )
   options = dict(
     batch_size=batch_size,
-    reading=inputs.reading(config, train=False),
+    reading=inputs.reading(config),
     name=name,
   )
   train, test, selection = map(views.get, ('train', 'test', 'selection'))
@@ -261,7 +261,7 @@ def _masked_patch(
     masked_patch.from_config(config, model),
     mesh,
     batch_size=batch_size,
-    reading=inputs.reading(config, train=False) | labels,
+    reading=inputs.reading(config) | labels,
   )
 
 

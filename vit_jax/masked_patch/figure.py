@@ -166,7 +166,7 @@ def _first_images(config: ml_collections.ConfigDict, count: int) -> np.ndarray:
     label_key=label_key,
     own_classes=True,
   )
-  reading = inputs.reading(config, train=False)
+  reading = inputs.reading(config)
   batches = pipeline.eval_batches(
     data.View(source, split),
     inputs.parse_preprocess(config, preprocess, dataset),

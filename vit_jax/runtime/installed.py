@@ -17,7 +17,7 @@ LIBRARIES = (
   *('jax', 'jaxlib', 'libtpu'),
   *('jax-cuda12-plugin', 'jax-cuda12-pjrt'),
   *('jax-cuda13-plugin', 'jax-cuda13-pjrt'),
-  *('flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy'),
+  *('flax', 'optax', 'orbax-checkpoint', 'numpy'),
   *('ml_dtypes', 'tensorstore', 'array_record'),
   *('opencv-python-headless', 'simplejpeg'),
 )

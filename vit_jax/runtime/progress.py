@@ -102,6 +102,52 @@ class Progress:
     return result
 
 
+class Limits:
+  """Tells whether the input or the step limits the speed."""
+
+  # The first step compiles. Of the next ones, the fastest counts.
+  _TIMED = range(2, 6)
+
+  def __init__(self, batch_size: int):
+    """Begins.
+
+    Args:
+      batch_size: images of a step.
+    """
+    self._batch_size = batch_size
+    self._steps = 0
+    self._step_sec = math.inf
+
+  def time(self, since: float, values: dict[str, jax.Array]) -> None:
+    """Times one of the first steps, which this waits for; later ones go on.
+
+    Args:
+      since: `time.monotonic()` just before the step was dispatched.
+      values: the step's metrics.
+    """
+    self._steps += 1
+    if self._steps <= max(self._TIMED):
+      jax.block_until_ready(values)
+    if self._steps in self._TIMED:
+      self._step_sec = min(self._step_sec, time.monotonic() - since)
+
+  def log(self, input_images_per_sec: float) -> None:
+    """Logs how fast the input and the step are by themselves.
+
+    Args:
+      input_images_per_sec: what the hosts' input makes, of all hosts together.
+    """
+    if math.isinf(self._step_sec):
+      return  # Too few steps.
+    step = self._batch_size / self._step_sec
+    slower = 'input' if input_images_per_sec < step else 'step'
+    logging.info(
+      'By itself, the input makes about %s images/s, and the step takes %s: the'
+      ' %s limits.',
+      *(f'{input_images_per_sec:,.0f}', f'{step:,.0f}', slower),
+    )
+
+
 def duration(seconds: float) -> str:
   """`93784` -> `1d02:03:04`, `75` -> `1:15`."""
   seconds = round(seconds)

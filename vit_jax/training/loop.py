@@ -89,18 +89,20 @@ def train_and_evaluate(
       tracked=(config.log.trackers, config_lib.to_json(config)),
     )
     stack.callback(writer.close)
+    rows = sharding.local_rows(run.mesh, batch_size)
     batches = pipeline.train_batches(
       run.view,
-      inputs.parse_preprocess(config, config.data.preprocess),
+      inputs.parse_preprocess(config, config.data.preprocess, train=True),
       batch_size=batch_size,
       seed=config.seed,
       start_step=start.step,
-      rows=sharding.local_rows(run.mesh, batch_size),
-      **inputs.reading(config, train=True),
+      rows=rows,
+      **inputs.reading(config),
     )
     stack.callback(batches.close)
     progress = progress_lib.Progress(start.step, total_steps, batch_size)
     interval = progress_lib.Interval(start.step)
+    limits = progress_lib.Limits(batch_size)
     profiler = stack.enter_context(
       profiling.Profiler(run.workdir, **config.profile)
     )
@@ -116,7 +118,9 @@ def train_and_evaluate(
     tracker.start_training()
     for step, batch in enumerate(feed, start=start.step + 1):
       profiler.before(step, state)
+      dispatched = time.monotonic()
       state, step_metrics = program.train_step(state, batch)
+      limits.time(dispatched, step_metrics)
       interval.add(step_metrics)
       if step == start.step + 1:
         logging.info('First step dispatched.')
@@ -145,6 +149,8 @@ def train_and_evaluate(
         values = interval.mean() | progress.measure(step)
         writer.write(step, values | run.goodput.metrics())
         progress_lib.log_line(step, total_steps, values)
+        if interval.start_step == start.step:
+          limits.log(batches.images_per_sec() * batch_size / len(rows))
         interval = progress_lib.Interval(step)
       before = time.monotonic()
       stop = tracker.evaluate_and_save(state, step, due, save=save, stop=stop)
@@ -153,6 +159,7 @@ def train_and_evaluate(
         raise tracker.preempted(step)
 
     # ---- The end ------------------------------------------------------------
+    limits.log(batches.images_per_sec() * batch_size / len(rows))
     run.notice.nothing_to_save = False
     tracker.save_params(checkpoint_lib.FINAL, state, total_steps)
     logging.info('Done: %s.', run.goodput.summary())

@@ -174,7 +174,9 @@ def complete_for_training(
       ' least 16.',
       *(config.data.batch_size, len(view)),
     )
-  preprocess = inputs.parse_preprocess(config, config.data.preprocess)
+  preprocess = inputs.parse_preprocess(
+    config, config.data.preprocess, train=True
+  )
   inputs.check_first_record(config, view, preprocess)
   return config, view
 

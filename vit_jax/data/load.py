@@ -1,0 +1,168 @@
+"""Makes rows of batches from records."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+from vit_jax.data import ops
+from vit_jax.data.slots import Batch
+from vit_jax.data.source import Record
+from vit_jax.runtime import errors
+
+View = Sequence[Record]  # `source.View`, or anything with a length and items.
+
+# The policies for an image that cannot be decoded. 'error' stops and names it.
+# 'skip-and-count' marks it and, in training, replaces it by another image, or,
+# in evaluation, leaves it out.
+UNREADABLE_POLICIES = ('error', 'skip-and-count')
+
+_MAX_SUBSTITUTES = 10
+
+
+class Load:
+  """Makes rows of records; picklable if the view is."""
+
+  def __init__(
+    self,
+    view: View,
+    preprocess: ops.Preprocess,
+    num_classes: int,
+    max_labels: int,
+    unreadable: str,
+    tell: bool = True,
+  ):
+    if unreadable not in UNREADABLE_POLICIES:
+      raise ValueError(
+        f'unknown policy unreadable={unreadable!r}; choose from '
+        f'{list(UNREADABLE_POLICIES)}'
+      )
+    self._view = view
+    self._preprocess = preprocess
+    self._num_classes = num_classes
+    self._max_labels = max_labels
+    self._skip = unreadable == 'skip-and-count'
+    self._tell = tell
+    self._named: set[str] = set()
+    # Read from one record, since masked rows need the shape of a label too.
+    self._multi_label = max_labels > 1 or np.ndim(self._read(0).label) > 0
+
+  def train(self, index: int, rng: np.random.Generator) -> Batch:
+    """Returns the row of a record, or of a substitute for it."""
+    record = self._read(index)
+    for attempt in range(_MAX_SUBSTITUTES + 1):
+      try:
+        return self._row(record, rng, unreadable=attempt > 0)
+      except ops.CorruptImageError as error:
+        if not self._skip:
+          raise self._unreadable_error(record, error) from error
+        self._name_once(record, error)
+        last = error
+        failed = record
+        record = self._read(int(rng.integers(len(self._view))))
+    raise ValueError(
+      f'{_MAX_SUBSTITUTES + 1} images in a row{self._in_data()} are unreadable;'
+      f' the last is {failed.name}: {last}; check the data set'
+    )
+
+  def evaluate(self, index: int, rng: np.random.Generator) -> Batch:
+    """Returns the row of a record; masked past the end or if unreadable."""
+    if index >= len(self._view):
+      return self.masked_row()
+    record = self._read(index)
+    try:
+      return self._row(record, rng, unreadable=False)
+    except ops.CorruptImageError as error:
+      if not self._skip:
+        raise self._unreadable_error(record, error) from error
+      self._name_once(record, error)
+      return self.masked_row(unreadable=True)
+
+  def _read(self, index: int) -> Record:
+    try:
+      return self._view[index]
+    except Exception as error:
+      # A worker process could not pickle some types of exceptions, and its
+      # parent would wait for ever.
+      raise errors.ReadError(
+        f'reading record {index}{self._in_data()} failed:'
+        f' {type(error).__name__}: {error}'
+      ) from error
+
+  def _in_data(self) -> str:
+    """Returns the split and the data set for messages, if they are known."""
+    source = getattr(self._view, 'source', None)
+    return f' in {self._view.split!r} of {source.info.spec!r}' if source else ''
+
+  def _row(
+    self, record: Record, rng: np.random.Generator, unreadable: bool
+  ) -> Batch:
+    label, truncated = self._label(record)
+    try:
+      image = self._preprocess(record.image, rng)
+    except ops.CorruptImageError:
+      raise
+    except Exception as error:
+      raise ValueError(f'{record.name}: {error}') from error
+    row = {
+      'image': image,
+      'label': label,
+      'mask': True,
+      'unreadable': unreadable,
+    }
+    if self._max_labels > 1:
+      row['truncated'] = truncated
+    return row
+
+  def masked_row(self, unreadable: bool = False) -> Batch:
+    """Returns a row that does not count: zeros, without a label."""
+    shape = (*self._preprocess.image_size, self._preprocess.channels)
+    row = {
+      'image': np.zeros(shape, np.uint8),
+      'label': self._pad_labels([]),
+      'mask': False,
+      'unreadable': unreadable,
+    }
+    if self._max_labels > 1:
+      row['truncated'] = False
+    return row
+
+  def _label(self, record: Record) -> tuple[np.ndarray | np.int32, bool]:
+    """Returns the labels to keep, and whether the record has more."""
+    label = record.label
+    # Most records' way, as `np.ndim` takes long.
+    single = isinstance(label, int) or np.ndim(label) == 0
+    labels = [label] if single else list(label)
+    if len(labels) > self._max_labels == 1:
+      raise ValueError(
+        f'{record.name} has {len(labels)} labels{self._in_data()}, more than '
+        f'max_labels={self._max_labels}; set --config.data.max_labels to the '
+        'most labels to keep per image'
+      )
+    for label in labels:
+      if not 0 <= label < self._num_classes:
+        raise ValueError(
+          f'{record.name} has label {label}, outside of '
+          f'[0, num_classes={self._num_classes}){self._in_data()}; repair the '
+          'data set'
+        )
+    kept = labels[: self._max_labels]
+    return self._pad_labels(kept), len(kept) < len(labels)
+
+  def _pad_labels(self, labels: list[int]) -> np.ndarray | np.int32:
+    if not self._multi_label:
+      return np.int32(labels[0] if labels else -1)
+    padded = np.full(self._max_labels, -1, np.int32)
+    padded[: len(labels)] = labels
+    return padded
+
+  def _name_once(self, record: Record, error: Exception) -> None:
+    if self._tell and record.name not in self._named:
+      self._named.add(record.name)
+      logging.warning('Skipped %s: %s', record.name, error)
+
+  def _unreadable_error(self, record: Record, error: Exception) -> ValueError:
+    return ValueError(
+      f'{record.name}: {error}; repair or remove it, or set '
+      '--config.data.unreadable=skip-and-count'
+    )

@@ -1,0 +1,96 @@
+"""Resizes uint8 images."""
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from vit_jax.data.decode import with_channels
+
+
+def resize(
+  image: np.ndarray,
+  size: tuple[int, int],
+  antialias: bool = False,
+  method: str = 'bilinear',
+) -> np.ndarray:
+  """Resizes to (height, width); see `ops.Resize`.
+
+  Unlike the released code, this rounds to uint8, so that images take a quarter
+  of the memory on their way to the device.
+  """
+  if image.shape[:2] == size:
+    return image
+  if method == 'area':
+    return _resize_area(image, size)
+  shrinks = image.shape[0] >= size[0] and image.shape[1] >= size[1]
+  method = cv2.INTER_AREA if antialias and shrinks else cv2.INTER_LINEAR
+  return with_channels(cv2.resize(image, size[::-1], interpolation=method))
+
+
+def _resize_area(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+  """Makes each new pixel the truncated mean of the area that it covers."""
+  height, width = image.shape[:2]
+  # OpenCV's INTER_AREA averages an area only where it shrinks.
+  smaller = min(height, size[0]), min(width, size[1])
+  result = image.astype(np.float32)
+  if smaller != (height, width):
+    result = with_channels(
+      cv2.resize(result, smaller[::-1], interpolation=cv2.INTER_AREA)
+    )
+  for axis in (0, 1):
+    result = _enlarge(result, size[axis], axis)
+  # A float32 sum may be just below a whole number, which truncation would lose.
+  return (result + 1e-3).astype(np.uint8)
+
+
+def _enlarge(image: np.ndarray, length: int, axis: int) -> np.ndarray:
+  """Enlarges along an axis; a new pixel covers one or two old ones."""
+  old = image.shape[axis]
+  if old == length:
+    return image
+  # The unit is 1 / (old * length), so integers are exact: new pixels are `old`
+  # wide.
+  starts = np.arange(length) * old
+  first = starts // length
+  # The share of a new pixel that lies in the first of its two old pixels.
+  share = np.minimum((first + 1) * length - starts, old) / old
+  if (share == 1).all():
+    return np.take(image, first, axis)
+  share = np.float32(share).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+  second = np.minimum(first + 1, old - 1)
+  return share * np.take(image, first, axis) + (1 - share) * np.take(
+    image, second, axis
+  )
+
+
+def resize_part(
+  image: np.ndarray,
+  box: Sequence[float],
+  size: tuple[int, int],
+) -> np.ndarray:
+  """Resizes a part, bilinearly, whose corners may lie between pixels.
+
+  Args:
+    image: uint8 [h, w, c].
+    box: (top, left, height, width) of the part, in pixels.
+    size: (height, width) of the result.
+  """
+  top, left, height, width = box
+  scale_y, scale_x = height / size[0], width / size[1]
+  # Pixel x of the result is centred at left + (x + 0.5) scale.
+  matrix = np.array(
+    [
+      [scale_x, 0, left + scale_x / 2 - 0.5],
+      [0, scale_y, top + scale_y / 2 - 0.5],
+    ]
+  )
+  return with_channels(
+    cv2.warpAffine(
+      image,
+      matrix,
+      size[::-1],
+      flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+      borderMode=cv2.BORDER_REPLICATE,
+    )
+  )
