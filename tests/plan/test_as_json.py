@@ -178,18 +178,18 @@ def test_a_plan_that_does_not_fit_shows_a_fix():
 
 def test_the_page_names_the_compiler_and_warns_of_untested_ones(monkeypatch):
   monkeypatch.setattr(compilers, 'libtpu', lambda: '0.0.7')
-  monkeypatch.setattr(compilers, 'difference', lambda: 'Another compiler.')
+  monkeypatch.setattr(compilers, 'difference', '{} is another.'.format)
   figures = as_json.figures(_plan())
   assert figures['libtpu'] == '0.0.7'
   assert figures['jax'] == jax.__version__
   assert figures['backend'] is None
-  assert figures['lock_difference'] == 'Another compiler.'
+  assert figures['lock_difference'] == 'tpu is another.'
   page = render.page(figures)
   named = f'libtpu 0.0.7, jax {jax.__version__}'
   assert f'\ncompiler  {named}\n' in page
-  assert '\n\nAnother compiler.\n\n' in page
+  assert '\n\ntpu is another.\n\n' in page
   table = render.table([figures, figures])
-  assert table.count('- Another compiler.') == 1
+  assert table.count('- tpu is another.') == 1
   assert table.count(f'- Compiled by {named}.') == 1
 
   # A plan that only counts has no compiler.

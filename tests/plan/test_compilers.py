@@ -46,7 +46,7 @@ def test_a_lock_has_other_versions_for_other_pythons():
 def test_the_tested_compiler_gives_no_warning(monkeypatch, caplog):
   _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.0', libtpu='0.0.50')
   assert compilers.difference() is None
-  compilers.warn()
+  compilers.warn({'tpu'})
   assert caplog.text == ''
 
 
@@ -58,8 +58,22 @@ def test_another_compiler_gives_a_warning(monkeypatch, caplog):
     ' with pip install -r tpu.txt.'
   )
   assert compilers.difference() == text
-  compilers.warn()
+  compilers.warn({'tpu'})
   assert text in caplog.text
+
+
+def test_the_gpu_compiler_has_its_own_lock(monkeypatch, lock, caplog):
+  lock.write_text('jax==0.12.0\njax-cuda13-plugin==0.12.0\nlibtpu==1\n')
+  seen = []
+  monkeypatch.setattr(
+    compilers.shipped, 'path', lambda name: seen.append(name) or lock
+  )
+  _installed(monkeypatch, jax='0.12.0')
+  compilers.warn({'gpu'})
+  assert 'jax-cuda13-plugin none (tested: 0.12.0). Install' in caplog.text
+  assert set(seen) == {'launch/locks/cuda.txt'}
+  figures = {'jax': '0.12.0', 'gpu_compiler': 'jax-cuda13-plugin 0.12.0'}
+  assert compilers.named(figures) == 'jax-cuda13-plugin 0.12.0, jax 0.12.0'
 
 
 def test_a_libtpu_from_the_environment_is_named(monkeypatch):

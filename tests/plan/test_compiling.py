@@ -103,7 +103,7 @@ class _Program:
   def lower(self, *arguments):
     return self
 
-  def compile(self):
+  def compile(self, options):
     raise jax.errors.JaxRuntimeError(self.message)
 
 

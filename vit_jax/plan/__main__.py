@@ -4,6 +4,7 @@
   --topology=v3:4x4,v5e:8x8         several slices: a table
   --topology=2xv5e:16x16            two slices, joined
   --topology=auto:v3                the smallest v3 slice that the run fits
+  --topology=h100x8                 eight GPUs of a machine: a roofline estimate
   --also=configs/finetune.py:ViT-L/16,imagenet2012   further configs
   --table6 --topology=v3:16x16      the 18 runs of the paper's Table 6
   --topology=local                  measures steps on this machine (cpu, gpu)
@@ -14,6 +15,10 @@ x86-64 machine without a TPU (pip install "vit-paper-jax[plan]"). The plan says
 whether the run fits the memory, which settings make it fit if it does not, how
 long a step and the run take, and the TensorCore-days. Without the compiler or
 without --topology, the plan has only parameters, operations and steps.
+
+GPUs are a100, h100 and h200, x1 to x8. The GPU compiler needs no GPU (pip
+install "vit-paper-jax[cuda]"). It states no times, so those are a roofline:
+what the bytes and products of every kernel take at least.
 """
 
 import sys
@@ -42,16 +47,16 @@ _TOPOLOGY = flags.DEFINE_list(
   'topology',
   [],
   'Slices: v3:16x16 or v3-512, 2xv5e:16x16 (two slices), auto:GENERATION,'
-  ' auto (v3); or local, cpu, gpu: this machine.',
+  ' auto (v3); GPUs: h100x8, auto:h100; or local, cpu, gpu: this machine.',
 )
 _JSON = flags.DEFINE_bool(
   'json', False, 'Print one line of JSON: an object, or a list of objects.'
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
-  as_json.CORRECTION,
-  "Real speed divided by the compiler's estimate. The ratio was 0.59 to 1.05"
-  ' where both are known.',
+  None,
+  f"Real speed divided by the compiler's estimate: {as_json.CORRECTION:g} for"
+  ' TPUs, whose ratio was 0.59 to 1.05 where both are known; 1 for GPUs.',
   lower_bound=0.01,
 )
 _SEARCH = flags.DEFINE_bool(

@@ -6,10 +6,18 @@ from typing import Any
 import jax
 
 from vit_jax import config as config_lib
-from vit_jax.plan import collectives, compilers, compiling, devices, one_run
+from vit_jax.plan import (
+  collectives,
+  compilers,
+  compiling,
+  devices,
+  gpus,
+  one_run,
+  roofline,
+)
 
-# Real speed is 0.59 to 1.05 of the compiler's estimate, where both are known:
-# ViT-S/16 on eight v3 cores, the paper's L/16 and H/14.
+# On TPUs, real speed is 0.59 to 1.05 of the compiler's estimate, where both are
+# known: ViT-S/16 on eight v3 cores, the paper's L/16 and H/14.
 CORRECTION = 0.85
 _DAY = 86_400.0
 MEMORY = (
@@ -44,13 +52,14 @@ _SETTINGS = (
 
 
 def figures(
-  plan: one_run.Plan, correction: float = CORRECTION
+  plan: one_run.Plan, correction: float | None = None
 ) -> dict[str, Any]:
   """Returns all figures of a plan; unknown ones are None.
 
   Args:
     plan: the plan of one run.
-    correction: real speed divided by the estimated speed.
+    correction: real speed divided by the estimated speed; None is CORRECTION
+      for TPUs, and 1 for GPUs, so that their times are lower bounds.
 
   Returns:
     Figures by name. `hbm_gib` is per device. `step_ms`,
@@ -58,9 +67,12 @@ def figures(
     estimates; `step_ms_corrected`, `wall_days` and `core_days` are corrected.
     Cores are TensorCores. `fix` has the same figures for the settings that
     fit; `search_ended` says why there are none, or no better ones. `error`
-    says why the compiler failed. `libtpu` is the compiler's version, if it
-    ran; `lock_difference` is a sentence if that is not the tested version.
+    says why the compiler failed. `libtpu` or `gpu_compiler` is the compiler's
+    version, if it ran; `lock_difference` is a sentence if that is not the
+    tested version. `method` says where the time comes from.
   """
+  if correction is None:
+    correction = 1.0 if _is_gpu(plan) else CORRECTION
   result = _analytic(plan)
   if plan.target:
     result |= _devices(plan.target)
@@ -68,8 +80,11 @@ def figures(
     result |= _memory(plan)
   if plan.compiled:
     result['compile_seconds'] = round(plan.compiled.seconds, 1)
-    result['libtpu'] = compilers.libtpu()
-    result['lock_difference'] = compilers.difference()
+    if _is_gpu(plan):
+      result['gpu_compiler'] = gpus.plugin()
+    else:
+      result['libtpu'] = compilers.libtpu()
+    result['lock_difference'] = compilers.difference(plan.target.platform)
   if plan.compiled and plan.compiled.estimate:
     result |= _speed(plan, correction)
   result['assumptions'] = assumptions(plan, correction)
@@ -103,6 +118,7 @@ def _analytic(plan: one_run.Plan) -> dict[str, Any]:
       *('images_per_sec_per_core', 'mfu', 'shares', 'core_days'),
       *('core_days_raw', 'fix', 'changes', 'search_ended', 'error'),
       *('libtpu', 'backend', 'runtime', 'lock_difference'),
+      *('gpu_compiler', 'method', 'device_days'),
     )
   )
   return {
@@ -129,7 +145,7 @@ def _analytic(plan: one_run.Plan) -> dict[str, Any]:
   }
 
 
-def _devices(target: devices.Target) -> dict[str, Any]:
+def _devices(target: devices.AnyTarget) -> dict[str, Any]:
   return {
     'topology': str(target),
     'device': target.device,
@@ -155,12 +171,14 @@ def _speed(plan: one_run.Plan, correction: float) -> dict[str, Any]:
   seconds = estimate.seconds
   peak = target.chip.peak_flops * target.devices
   raw_days = seconds * found.total_steps / _DAY
+  units = target.cores or target.devices
   return {
+    'method': roofline.METHOD if _is_gpu(plan) else "the compiler's cycles",
     'correction': correction,
     'step_ms': 1e3 * seconds,
     'step_ms_corrected': 1e3 * seconds / correction,
     'images_per_sec': found.batch_size / seconds,
-    'images_per_sec_per_core': found.batch_size / seconds / target.cores,
+    'images_per_sec_per_core': found.batch_size / seconds / units,
     'mfu': found.step_flops / seconds / peak,
     'shares': {
       name: part / seconds for name, part in estimate.by_class.items()
@@ -177,9 +195,14 @@ def _speed(plan: one_run.Plan, correction: float) -> dict[str, Any]:
     ],
     'heaviest': _heaviest(estimate),
     'wall_days': raw_days / correction,
-    'core_days': target.cores * raw_days / correction,
-    'core_days_raw': target.cores * raw_days,
+    'device_days': target.devices * raw_days / correction,
+    'core_days': target.cores and target.cores * raw_days / correction,
+    'core_days_raw': target.cores and target.cores * raw_days,
   }
+
+
+def _is_gpu(plan: one_run.Plan) -> bool:
+  return isinstance(plan.target, gpus.Target)
 
 
 def _heaviest(estimate, count: int = 6) -> list[dict[str, Any]]:
@@ -212,17 +235,15 @@ def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
   estimate = plan.compiled and plan.compiled.estimate
   if not estimate:
     return sentences
-  sentences += [
-    f"Days, core-days and the step time beside them are the compiler's"
-    f' estimate divided by {correction:g}: real speed was 0.59 to 1.05 times'
-    ' the estimated speed where both are known. Images a second, MFU, step_ms'
-    ' in tables and JSON, and core_days_raw are not corrected.',
-    f"Collectives use {collectives.LINK_EFFICIENCY:g} of the links' bandwidth."
-    ' Computation that the compiler puts beside asynchronous ones hides'
-    f' {1e3 * estimate.hidden_seconds:.1f} ms a step.',
+  hidden = f'{1e3 * estimate.hidden_seconds:.1f} ms a step.'
+  if _is_gpu(plan):
+    sentences += _of_roofline(correction, hidden)
+  else:
+    sentences += _of_cycles(correction, hidden)
+  sentences.append(
     'The time of the run is that of its steps, without evaluation, checkpoints,'
-    ' waiting for data or restarts.',
-  ]
+    ' waiting for data or restarts.'
+  )
   if estimate.overlapped_bytes:
     sentences.append(
       'Asynchronous copies'
@@ -241,3 +262,43 @@ def assumptions(plan: one_run.Plan, correction: float) -> list[str]:
   if listed:
     sentences.append(f'The time of {listed} is unknown and counts as zero.')
   return sentences
+
+
+def _of_cycles(correction: float, hidden: str) -> list[str]:
+  """Returns what a TPU's times rest on.
+
+  Args:
+    correction: see `figures`.
+    hidden: the time of collectives that computation hides, in words.
+  """
+  return [
+    f"Days, core-days and the step time beside them are the compiler's"
+    f' estimate divided by {correction:g}: real speed was 0.59 to 1.05 times'
+    ' the estimated speed where both are known. Images a second, MFU, step_ms'
+    ' in tables and JSON, and core_days_raw are not corrected.',
+    f"Collectives use {collectives.LINK_EFFICIENCY:g} of the links' bandwidth."
+    f' Computation that the compiler puts beside asynchronous ones hides'
+    f' {hidden}',
+  ]
+
+
+def _of_roofline(correction: float, hidden: str) -> list[str]:
+  """Returns what a GPU's times rest on; see `_of_cycles`."""
+  if correction == 1:
+    real = roofline.MEASURED
+  else:
+    real = (
+      'Days and the step time beside them are the roofline divided by'
+      f' {correction:g}.'
+    )
+  return [
+    'Times are a roofline, not measured: for every kernel the larger of its'
+    " bytes over the memory's bandwidth and its products over the peak. A real"
+    f' step takes longer. {real}',
+    "Collectives use all of NVLink's bandwidth. Computation that the compiler"
+    f' puts beside asynchronous ones hides {hidden}',
+    f'JAX allocates {gpus.memory_fraction():g} of the memory of a GPU, which is'
+    ' what is usable. XLA_PYTHON_CLIENT_MEM_FRACTION sets this share.',
+    "Without a GPU, the compiler cannot try which library's products are"
+    ' fastest; it takes those of cuBLAS.',
+  ]

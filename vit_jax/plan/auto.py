@@ -1,4 +1,4 @@
-"""Finds the smallest slice that a run fits with the settings as given."""
+"""Finds the smallest slice or machine that a run fits, as it is given."""
 
 import dataclasses
 import time
@@ -20,7 +20,7 @@ def smallest(
 
   Args:
     run: the run.
-    generation: TPU generation of the slices.
+    generation: the TPU generation or GPU.
     effort: limits for all compilations together, including the search.
     say: is called with progress messages.
 

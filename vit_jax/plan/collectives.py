@@ -128,8 +128,9 @@ def cost(
 ) -> Collective:
   """Estimates the time of a collective.
 
-  An all-reduce moves 2 x its bytes over the links. An all-gather, a
-  reduce-scatter and an all-to-all among n devices move (n-1)/n of their bytes.
+  An all-reduce moves 2 x its bytes over the links of a torus, and (n-1)/n of
+  that between n GPUs. An all-gather, a reduce-scatter and an all-to-all among n
+  devices move (n-1)/n of their bytes.
   A permutation and a broadcast move their bytes. If the compiler names a ring,
   only the links of one dimension of the torus carry the data. Transfers between
   slices move their bytes over the data center network, twice for an all-reduce.
@@ -165,6 +166,8 @@ def cost(
     moved = 0.0
   elif name == 'all-reduce':
     moved = 2.0 * size
+    if group and chip.torus_dimensions == 1:
+      moved *= (group - 1) / group
   elif name in ('collective-permute', 'collective-broadcast') or not group:
     moved = float(size)
   else:

@@ -4,7 +4,7 @@ import functools
 import importlib.util
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from absl import logging
@@ -13,9 +13,13 @@ from packaging.requirements import Requirement
 
 from vit_jax.runtime import installed, shipped
 
-# The versions that were tested and that are installed on slices.
-LOCK = 'launch/locks/tpu.txt'
-_NAMES = ('jax', 'jaxlib', 'libtpu')
+# Platform -> the file of the versions that were tested and that are installed
+# on slices and GPUs.
+LOCKS = {'tpu': 'launch/locks/tpu.txt', 'gpu': 'launch/locks/cuda.txt'}
+_NAMES = {
+  'tpu': ('jax', 'jaxlib', 'libtpu'),
+  'gpu': ('jax', 'jaxlib', 'jax-cuda13-plugin'),
+}
 
 
 def libtpu() -> str | None:
@@ -55,21 +59,26 @@ def locked(text: str, python: str | None = None) -> dict[str, str]:
 
 
 @functools.cache
-def difference() -> str | None:
+def difference(platform: str = 'tpu') -> str | None:
   """Compares the installed compiler with the lock file's versions.
+
+  Args:
+    platform: a key of LOCKS.
 
   Returns:
     A sentence on the differences. None if there are none, or no lock file, as
     in a copy of this package alone.
   """
   try:
-    wanted = locked(shipped.path(LOCK).read_text())
+    wanted = locked(shipped.path(LOCKS[platform]).read_text())
   except FileNotFoundError:
     return None
-  have = installed.versions() | {'libtpu': libtpu() or 'none'}
+  have = installed.versions()
+  if platform == 'tpu':
+    have |= {'libtpu': libtpu() or 'none'}
   others = [
-    f'{name} {have.get(name)} (tested: {wanted[name]})'
-    for name in _NAMES
+    f'{name} {have.get(name, "none")} (tested: {wanted[name]})'
+    for name in _NAMES[platform]
     if name in wanted and have.get(name) != wanted[name]
   ]
   if not others:
@@ -77,14 +86,15 @@ def difference() -> str | None:
   return (
     f'The compiler of these figures is not the tested one:'
     f' {", ".join(others)}. Install the tested one with pip install -r'
-    f' {os.path.relpath(shipped.path(LOCK))}.'
+    f' {os.path.relpath(shipped.path(LOCKS[platform]))}.'
   )
 
 
-def warn() -> None:
-  """Logs `difference`, if there is one."""
-  if text := difference():
-    logging.warning('%s', text)
+def warn(platforms: Iterable[str]) -> None:
+  """Logs the `difference` of each platform, if there is one."""
+  for platform in sorted(platforms):
+    if text := difference(platform):
+      logging.warning('%s', text)
 
 
 def named(figures: Mapping[str, Any]) -> str:
@@ -98,8 +108,11 @@ def named(figures: Mapping[str, Any]) -> str:
     The name; '' if nothing was compiled or the compiler is not named.
   """
   libtpu, backend = figures.get('libtpu'), figures.get('backend')
+  plugin = figures.get('gpu_compiler')
   if libtpu:
     return f'libtpu {libtpu}, jax {figures["jax"]}'
+  if plugin:
+    return f'{plugin}, jax {figures["jax"]}'
   if backend:
     return f'{backend} ({figures["runtime"]}), jax {figures["jax"]}'
   return ''

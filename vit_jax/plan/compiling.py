@@ -1,4 +1,4 @@
-"""Compiles the training step for a slice; reads its memory and time."""
+"""Compiles the training step for devices; reads its memory and time."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ import jax
 import ml_collections
 
 from vit_jax import config as config_lib
-from vit_jax.plan import analysis, chips, devices, hlo
+from vit_jax.plan import analysis, devices, hlo
 from vit_jax.plan import estimate as estimate_lib
 from vit_jax.training import program as program_lib
 
@@ -84,7 +84,7 @@ _COMPILED: dict[tuple[str, str], Compiled] = {}
 
 
 def build(
-  config: ml_collections.ConfigDict, target: devices.Target
+  config: ml_collections.ConfigDict, target: devices.AnyTarget
 ) -> program_lib.Program:
   """Builds the program of a resolved config for a slice.
 
@@ -92,7 +92,7 @@ def build(
     ValueError: the config does not fit the slice's devices.
   """
   devices.check(config, target)
-  layout = devices.layout(config, devices.compile_only(target))
+  layout = devices.layout(config, target.open())
   return program_lib.build(config, layout)
 
 
@@ -108,7 +108,7 @@ def held(program: program_lib.Program) -> Memory:
 
 
 def compile_step(
-  config: ml_collections.ConfigDict, target: devices.Target
+  config: ml_collections.ConfigDict, target: devices.AnyTarget
 ) -> Compiled:
   """Compiles the step that training runs, with its shardings.
 
@@ -121,30 +121,32 @@ def compile_step(
 
   Raises:
     ValueError: the config does not fit the slice's number of devices, or there
-      is no TPU compiler.
+      is no compiler for them.
   """
   same = config_lib.flatten(config.to_dict())
   for name in _LENGTH_OF_RUN:
     del same[name]
   key = (str(target), repr(sorted(same.items())))
   if key not in _COMPILED:
-    _COMPILED[key] = _compile(build(config, target), target.chip)
+    _COMPILED[key] = _compile(build(config, target), target)
   return _COMPILED[key]
 
 
-def _compile(program: program_lib.Program, chip: chips.Chip) -> Compiled:
-  known = held(program)
+def _compile(
+  program: program_lib.Program, target: devices.AnyTarget
+) -> Compiled:
+  known, usable = held(program), target.chip.hbm_usable_bytes
   start = time.monotonic()
   lowered = program.train_step.lower(
     program.abstract_state, program.abstract_batch
   )
   try:
-    compiled = lowered.compile()
+    compiled = lowered.compile(target.options)
   except jax.errors.JaxRuntimeError as error:
     needed = parse_out_of_memory(str(error))
     return Compiled(
       dataclasses.replace(known, temporaries=needed or 0),
-      chip.hbm_usable_bytes,
+      usable,
       None,
       time.monotonic() - start,
       error='' if needed else one_line(error),
@@ -155,8 +157,8 @@ def _compile(program: program_lib.Program, chip: chips.Chip) -> Compiled:
   module = hlo.parse(compiled.as_text())
   return Compiled(
     memory,
-    chip.hbm_usable_bytes,
-    estimate_lib.estimate(module, chip),
+    usable,
+    target.estimate(module),
     time.monotonic() - start,
     assumptions,
   )

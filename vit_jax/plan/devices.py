@@ -1,7 +1,7 @@
-"""The devices that a run is planned for: TPU slices, or this machine.
+"""The devices that a run is planned for: TPU slices, GPUs, or this machine.
 
 The TPU compiler (libtpu) knows the devices of every slice and compiles for
-them on any x86 machine. This module never opens a TPU.
+them on any x86 machine. This module never opens a TPU. `gpus` has the GPUs.
 """
 
 import dataclasses
@@ -17,6 +17,8 @@ from jax.sharding import AxisType
 
 from vit_jax import sharding, topology
 from vit_jax.plan import chips as chips_lib
+from vit_jax.plan import estimate as estimate_lib
+from vit_jax.plan import gpus, hlo
 from vit_jax.sharding import mesh as mesh_lib
 
 INSTALL = (
@@ -54,6 +56,8 @@ class Target:
 
   slice: topology.Slice
   slices: int = 1
+  platform = 'tpu'
+  options = None  # The compiler's, besides those of a run.
 
   def __str__(self) -> str:
     """Returns the name that `parse` takes: `v3:16x16`, `2xv5e:16x16`."""
@@ -103,13 +107,26 @@ class Target:
       f' of {cores} TensorCores' if cores > 1 else ''
     )
 
+  def open(self) -> list[jax.Device]:
+    """Returns the devices, which need not exist; see `compile_only`."""
+    return compile_only(self)
 
-def parse(text: str) -> Target:
-  """Parses `v3:16x16`, `v3-512`, or `2xv5e:16x16` for two slices.
+  def estimate(self, module: hlo.Module) -> estimate_lib.Estimate:
+    """Estimates the time of a compiled program; see `estimate`."""
+    return estimate_lib.estimate(module, self.chip)
+
+
+AnyTarget = Target | gpus.Target
+
+
+def parse(text: str) -> AnyTarget:
+  """Parses `v3:16x16`, `v3-512`, `2xv5e:16x16` for two slices, or `h100x8`.
 
   Raises:
-    ValueError: there is no such slice; lists the choices.
+    ValueError: there is no such slice or machine; lists the choices.
   """
+  if found := gpus.parse(text):
+    return found
   several = re.fullmatch(r'(\d+)x([a-z].*)', text)
   if not several:
     return Target(topology.parse(text))
@@ -118,12 +135,14 @@ def parse(text: str) -> Target:
   return Target(topology.parse(several[2]), int(several[1]))
 
 
-def of_generation(name: str) -> list[Target]:
+def of_generation(name: str) -> list[AnyTarget]:
   """Returns a generation's slices by size; ValueError if it is unknown."""
+  if name in gpus.GPUS:
+    return gpus.of_generation(name)
   if name not in topology.GENERATIONS:
     raise ValueError(
       f'auto:{name}: no TPU generation is called {name!r}; choose one of'
-      f' {", ".join(topology.GENERATIONS)}.'
+      f' {", ".join(topology.GENERATIONS)}, or a GPU: {", ".join(gpus.GPUS)}.'
     )
   found = [Target(s) for s in topology.slices() if s.generation.name == name]
   return sorted(found, key=lambda target: target.chips)
@@ -176,7 +195,7 @@ def compile_only(target: Target) -> list[jax.Device]:
   return devices
 
 
-def check(config: ml_collections.ConfigDict, target: Target) -> None:
+def check(config: ml_collections.ConfigDict, target: AnyTarget) -> None:
   """Checks the mesh and the batch against a slice; needs no devices.
 
   Raises:

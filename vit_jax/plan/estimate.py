@@ -1,6 +1,6 @@
-"""Estimates the seconds that one call of a compiled TPU program takes.
+"""Estimates the seconds that one call of a compiled program takes.
 
-The compiler states the expected cycles of most instructions. The estimate
+The TPU compiler states the expected cycles of most instructions. The estimate
 multiplies them by the trip counts of the surrounding loops, adds them up and
 divides the sum by the clock. The compiler leaves out some instructions, for
 which the estimate has rules:
@@ -18,12 +18,14 @@ which the estimate has rules:
 
 Asynchronous copies (`copy-start`, `slice-start`) take no time; the estimate
 reports their bytes. It also reports instructions with neither cycles nor a
-rule.
+rule. The GPU compiler states no cycles; `roofline` has the rule for its
+instructions.
 """
 
 import collections as containers
 import dataclasses
 import re
+from collections.abc import Callable, Sequence
 
 from vit_jax.plan import collectives, hlo, op_classes, trip_counts
 from vit_jax.plan.chips import Chip
@@ -41,7 +43,10 @@ _ASYNC_COPIES = {
 _UNTIMED_MOVES = {'copy', 'pad', 'reshape', 'transpose'}
 _KERNEL_COST = re.compile(r'"(flops|bytes_accessed)":\s*"?(\d+)')
 _PALLAS = 'tpu_custom_call'
-_KERNEL_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+
+# Estimates the seconds of an instruction from itself and its parts (those of a
+# fusion, or the instruction alone).
+Rule = Callable[[hlo.Instruction, Sequence[hlo.Instruction]], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,21 +119,25 @@ def estimate(
   strict: bool = False,
   link_efficiency: float = collectives.LINK_EFFICIENCY,
   attention: str = op_classes.ATTENTION,
+  seconds: Rule | None = None,
 ) -> Estimate:
   """Estimates one call; the module's docstring gives the rules.
 
   Args:
-    module: a module that was compiled for a TPU.
+    module: a compiled module.
     chip: the device.
     strict: whether a loop with an unknown trip count is an error; otherwise the
       loop counts once, and `assumptions` says so.
     link_efficiency: share of the interconnect's bandwidth that is reached.
     attention: pattern of the JAX operations of class 'attention'.
+    seconds: estimates an instruction; None follows the rules for TPUs.
 
   Raises:
     ValueError: `strict` is set and a loop's trip count is unknown.
   """
-  walk = _Walk(module, chip, strict, link_efficiency, re.compile(attention))
+  walk = _Walk(
+    module, chip, strict, link_efficiency, re.compile(attention), seconds
+  )
   return walk.estimate(module.entry, 1)
 
 
@@ -141,6 +150,7 @@ class _Walk:
   strict: bool
   link_efficiency: float
   attention: re.Pattern
+  seconds: Rule | None
 
   def estimate(self, computation: hlo.Computation, times: int) -> Estimate:
     """Estimates a computation that a call executes `times` times."""
@@ -258,7 +268,10 @@ class _Walk:
       # (source, destination, state)
       total.overlapped_bytes += times * instruction.arrays[-2].bytes
       return
-    seconds = self._seconds(total, instruction)
+    if self.seconds:
+      seconds = self.seconds(instruction, inside)
+    else:
+      seconds = self._seconds(total, instruction)
     if seconds is None and any(map(collectives.kind, inside)):
       return  # Ends a collective that was counted where it started.
     if seconds is None:
@@ -308,8 +321,8 @@ class _Walk:
   def _kernel_seconds(
     self, total: Estimate, kernel: hlo.Instruction
   ) -> float | None:
-    target = _KERNEL_TARGET.search(kernel.attributes)
-    if target and target[1] in op_classes.FREE_KERNELS:
+    target = op_classes.kernel(kernel)
+    if target in op_classes.FREE_KERNELS:
       return 0.0
     stated = {
       key: int(value) for key, value in _KERNEL_COST.findall(kernel.attributes)
@@ -319,7 +332,7 @@ class _Walk:
         'kernels (custom calls) take the time of the operations and bytes that'
         " they state, at the chip's peak; this is a lower bound"
       )
-    elif target and target[1] == _PALLAS:
+    elif target == _PALLAS:
       total.assume(
         f'the kernel {_described(kernel)} states no cost: only the time to read'
         ' its operands and write its result is counted; it may take much longer'

@@ -18,6 +18,7 @@ from vit_jax.plan import (
   compilers,
   compiling,
   devices,
+  gpus,
   measure,
   one_run,
   render,
@@ -56,14 +57,14 @@ TABLE_6 = (
 class Options:
   """The command's flags; its help explains them."""
 
-  correction: float = as_json.CORRECTION
+  correction: float | None = None
   search: bool = True
   max_tries: int = 6
   max_seconds: float = 3600.0
   steps: int = 10
 
   def __post_init__(self):
-    if not 0 < self.correction < math.inf:
+    if self.correction is not None and not 0 < self.correction < math.inf:
       raise ValueError(
         f'--correction={self.correction} must be a number above 0.'
       )
@@ -198,19 +199,21 @@ def plan_all(
   if not targets:
     targets = [None]
     note = 'Add --topology=SLICE, such as v3:16x16, to see memory and time.'
-  elif not local and not devices.have_compiler():
+  elif not local and any(map(_lacks_libtpu, targets)):
     note = devices.INSTALL
   # Check all configs first: the user sees an error before minutes of compiling.
   jobs = [(run, target) for run in runs for target in targets]
   for run, target in jobs:
-    if isinstance(target, devices.Target) and devices.have_compiler():
+    if isinstance(target, devices.AnyTarget) and not _lacks_libtpu(target):
       one_run.describe({}, run, target)
     elif isinstance(target, devices.Target):
       devices.check(one_run.analyse(run).config, target)
     else:
       one_run.analyse(run)
-  if targets != [None] and not local and devices.have_compiler():
-    compilers.warn()
+  if targets != [None] and not local:
+    compilers.warn(
+      {_platform(target) for target in targets if not _lacks_libtpu(target)}
+    )
   reports = []
   start = time.monotonic()
   for index, (run, target) in enumerate(jobs):
@@ -233,8 +236,9 @@ def plan_all(
 def _failed(run, target, error: Exception) -> dict[str, Any]:
   """Returns the report of a run that could not be planned."""
   message = compiling.one_line(error)
-  known = dataclasses.replace(one_run.analyse(run), error=message)
-  if isinstance(target, devices.Target):
+  known = one_run.analyse(run, _platform(target))
+  known = dataclasses.replace(known, error=message)
+  if isinstance(target, devices.AnyTarget):
     known = dataclasses.replace(known, target=target)
   return as_json.figures(known)
 
@@ -249,8 +253,23 @@ def check(reports: Sequence[dict[str, Any]]) -> None:
     )
 
 
-def _target(text: str) -> devices.Target | str:
-  """Returns a slice, or `text` itself if it is `local`, `auto` or similar."""
+def _platform(target: devices.AnyTarget | str | None) -> str:
+  if isinstance(target, str):
+    gpu = target.partition(':')[2] in gpus.GPUS
+    return 'gpu' if gpu else 'tpu'
+  return target.platform if target else 'tpu'
+
+
+def _lacks_libtpu(target: devices.AnyTarget | str | None) -> bool:
+  """Returns whether a plan of this target has no memory and time.
+
+  That goes for TPUs. Without the compiler for GPUs, a plan for them fails.
+  """
+  return _platform(target) == 'tpu' and not devices.have_compiler()
+
+
+def _target(text: str) -> devices.AnyTarget | str:
+  """Returns the devices; `text` itself if it is `local`, `auto` or similar."""
   if text in devices.LOCAL:
     return text
   kind, _, generation = text.partition(':')
@@ -265,13 +284,13 @@ def _plan(run, target, options: Options, say: Say) -> dict[str, Any]:
     return measure.figures(run, options.steps, say)
   if isinstance(target, str):
     generation = target.partition(':')[2] or auto.GENERATION
-    if not devices.have_compiler():
+    if _lacks_libtpu(target):
       plan = one_run.analyse(run)
     else:
       plan = auto.smallest(run, generation, options.effort, say)
   elif target is None:
     plan = one_run.analyse(run)
-  elif devices.have_compiler():
+  elif not _lacks_libtpu(target):
     plan = one_run.plan(run, target, options.effort, say)
   else:
     plan = dataclasses.replace(one_run.analyse(run), target=target)

@@ -57,7 +57,7 @@ class Plan:
 
   run: Run
   config: ml_collections.ConfigDict
-  target: devices.Target | None
+  target: devices.AnyTarget | None
   analysis: analysis.Analysis
   compiled: compiling.Compiled | None = None
   memory: compiling.Memory | None = None
@@ -89,19 +89,19 @@ class Effort:
   max_seconds: float = 3600.0
 
 
-def analyse(run: Run) -> Plan:
-  """Returns the plan without any devices."""
-  config = analysis.resolve(run.config, 'tpu')
+def analyse(run: Run, platform: str = 'tpu') -> Plan:
+  """Returns the plan without any devices; see `analysis.resolve`."""
+  config = analysis.resolve(run.config, platform)
   return Plan(run, config, None, analysis.analyse(config))
 
 
-def plan(run: Run, target: devices.Target, effort: Effort, say: Say) -> Plan:
+def plan(run: Run, target: devices.AnyTarget, effort: Effort, say: Say) -> Plan:
   """Plans a run on a slice.
 
   Raises:
     ValueError: the config is wrong, or does not fit the number of devices.
   """
-  config = analysis.resolve(run.config, 'tpu')
+  config = analysis.resolve(run.config, target.platform)
   given = describe({}, run, target)
   found = analysis.analyse(config)
   usable = target.chip.hbm_usable_bytes
@@ -138,7 +138,7 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
   def compile_(candidate: remedies.Candidate) -> compiling.Compiled:
     changed = run.changed(candidate.changes)
     return compiling.compile_step(
-      analysis.resolve(changed.config, 'tpu'), target
+      analysis.resolve(changed.config, target.platform), target
     )
 
   answer, done, ended = remedies.find(
@@ -154,7 +154,7 @@ def with_fix(given: Plan, effort: Effort, say: Say) -> Plan:
   if answer:
     changes = answer.candidate.changes
     changed = run.changed(changes)
-    config = analysis.resolve(changed.config, 'tpu')
+    config = analysis.resolve(changed.config, target.platform)
     fix = Plan(
       changed,
       config,
@@ -182,7 +182,7 @@ def _candidates(given: Plan) -> Iterator[remedies.Candidate]:
 def describe(
   changes: Mapping[str, Any],
   run: Run,
-  target: devices.Target,
+  target: devices.AnyTarget,
   cache: dict | None = None,
 ) -> remedies.Candidate:
   """Returns what is known about the memory of a run with changed settings.
@@ -195,7 +195,7 @@ def describe(
       that accumulation does not change.
   """
   cache = {} if cache is None else cache
-  config = analysis.resolve(run.changed(changes).config, 'tpu')
+  config = analysis.resolve(run.changed(changes).config, target.platform)
   steps = config.accumulation_steps
   key = tuple(
     item for item in changes.items() if item[0] != 'accumulation_steps'

@@ -23,6 +23,11 @@ _RANDOM_NAME = re.compile(
   r'threefry|random_bits|rng_bit_generator|_bernoulli|_uniform|_normal\b'
 )
 _PRODUCTS = {'convolution', 'dot'}
+# The kernels of GPU libraries, by their targets.
+PRODUCT = '__cublas'
+CONVOLUTION = '__cudnn$conv'
+FUSED_ATTENTION = '__cudnn$fmha'
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # Opcodes that take no time, since they only name existing values.
 FREE = {
   'parameter',
@@ -69,7 +74,14 @@ def op_class(
       matrix product counts as one, since the product takes most of its time.
     attention: pattern of the JAX operations of class 'attention'.
   """
-  products = [part for part in inside if part.opcode in _PRODUCTS]
+  if FUSED_ATTENTION in kernel(instruction):
+    return 'attention'
+  products = [
+    part
+    for part in inside
+    if part.opcode in _PRODUCTS
+    or kernel(part).startswith((PRODUCT, CONVOLUTION))
+  ]
   if products:
     found = any(attention.search(part.op_name) for part in products)
     return 'attention' if found else 'matmul'
@@ -83,3 +95,11 @@ def op_class(
   if instruction.opcode in _OTHER:
     return 'other'
   return 'elementwise'
+
+
+def kernel(instruction: hlo.Instruction) -> str:
+  """Returns the name of a library's kernel; '' for other instructions."""
+  if instruction.opcode != 'custom-call':
+    return ''
+  found = _TARGET.search(instruction.attributes)
+  return found[1] if found else ''

@@ -96,9 +96,14 @@ def _fits(figures) -> str:
 
 
 def _speed(figures) -> str:
-  text = f'A step takes {_time_of(figures["step_ms_corrected"] / 1e3)}'
+  at_least = 'at least ' if _is_bound(figures) else ''
+  text = f'A step takes {at_least}'
+  text += _time_of(figures['step_ms_corrected'] / 1e3)
   if figures['wall_days'] is not None:
     text += f', the run {_time_of(86400 * figures["wall_days"])}'
+  if figures['gpu_compiler']:
+    text += f': {_number(figures["device_days"])} GPU-days'
+    text += f' ({figures["method"]})'
   if figures['core_days'] is not None:
     kind = _generation(figures)
     text += f': {_number(figures["core_days"])} TPU{kind}-core-days'
@@ -111,6 +116,11 @@ def _speed(figures) -> str:
     elif paper:
       text += f' (the paper: {paper:,} of TPUv3)'
   return _wrap(text + '.')
+
+
+def _is_bound(figures) -> bool:
+  """Returns whether times are a roofline that nothing corrects."""
+  return bool(figures['gpu_compiler']) and figures.get('correction') == 1
 
 
 def _generation(figures) -> str:
@@ -200,15 +210,17 @@ def _memory(figures) -> str:
 
 def _time(figures) -> str:
   raw = figures['step_ms']
+  how = f'{figures["method"]}; ' if figures['gpu_compiler'] else ''
   lines = [
-    f'estimated time of a step, ms ({raw:.1f} in total)',
+    f'estimated time of a step, ms ({how}{raw:.1f} in total)',
   ]
+  unit = 'GPU' if figures['gpu_compiler'] else 'core'
   for name, share in sorted(figures['shares'].items(), key=lambda kv: -kv[1]):
     if share >= 0.0005:
       bar = '#' * round(_BAR * share)
       lines.append(f'  {name:20}{share * raw:10.1f}{share:7.1%}  {bar}')
   lines.append(
-    f'  {figures["images_per_sec_per_core"]:.1f} images/s/core,'
+    f'  {figures["images_per_sec_per_core"]:.1f} images/s/{unit},'
     f' {figures["images_per_sec"]:,.0f} images/s, MFU {figures["mfu"]:.3f}'
   )
   if figures['heaviest']:

@@ -1,10 +1,11 @@
 """All uses of private interfaces of JAX and Orbax, in one place.
 
-This package needs three things without a public interface: the parameters and
-name stacks of the equations of a trace, JAX's cluster detection, and some
-details of how Orbax saves. A new release may change each of them without
-notice. A test checks that no other module of this package uses them. When JAX
-has changed one of the first two, `ChangedError` names the versions.
+This package needs four things without a public interface: the parameters and
+name stacks of the equations of a trace, JAX's cluster detection, what JAX asks
+a GPU before it lowers attention, and some details of how Orbax saves. A new
+release may change each of them without notice. A test checks that no other
+module of this package uses them. When JAX has changed one of the first three,
+`ChangedError` names the versions.
 
 Checked with jax 0.10.0, 0.10.2 and 0.12.0.
 """
@@ -168,6 +169,35 @@ def tpu_hosts() -> Sequence[str]:
   if not cluster.is_env_present():
     return ()
   return cluster._get_worker_list_in_slice()
+
+
+# ---- GPUs that are not here --------------------------------------------------
+
+
+def assume_gpu(capability: tuple[int, int]) -> None:
+  """Lets this process lower the attention of cuDNN without a GPU.
+
+  JAX asks this process's first GPU what it can do, even if it compiles for
+  another one.
+
+  Args:
+    capability: compute capability of the GPUs to compile for.
+
+  Raises:
+    ChangedError: the installed JAX asks in another way.
+  """
+  with _changed('Attention by cuDNN cannot be compiled without a GPU'):
+    from jax._src.cudnn import fused_attention_stablehlo as module
+
+    _ = module.check_compute_capability, module.is_cuda_compute_capability_equal
+
+  def parsed(text):
+    return tuple(map(int, text.split('.')))
+
+  module.check_compute_capability = lambda text: capability >= parsed(text)
+  module.is_cuda_compute_capability_equal = lambda text: (
+    capability == parsed(text)
+  )
 
 
 # ---- Checkpoints -------------------------------------------------------------

@@ -168,13 +168,20 @@ def compile_missing(
     The slice, as plans name it.
 
   Raises:
-    ValueError: the slice is unknown; a plan is missing and there is no TPU
-      compiler; or some runs could not be planned: raised after all others are.
+    ValueError: the slice is unknown or a GPU; a plan is missing and there is no
+      TPU compiler; or some runs could not be planned: raised after all others
+      are.
   """
   # Imported late: it imports JAX.
   from vit_jax.plan import devices
 
-  topology = str(devices.parse(topology))
+  target = devices.parse(topology)
+  if target.platform != 'tpu':
+    raise ValueError(
+      f"--topology={topology}: the paper's runs are planned for TPU slices,"
+      ' such as v3:16x16.'
+    )
+  topology = str(target)
   plans = read(directory)
   missing = {}
   for run in runs:

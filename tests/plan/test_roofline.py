@@ -1,0 +1,157 @@
+"""Guards: the roofline of GPU programs follows its rules by hand."""
+
+import dataclasses
+
+import pytest
+
+from tests.plan.programs import CHIP, counted, fused, loop
+from vit_jax.plan import hlo, roofline
+
+# In a microsecond: 1 MFLOP, 100 kB of memory, 10 kB over links.
+GPU = dataclasses.replace(
+  CHIP, torus_dimensions=1, interconnect_bytes_per_second=10e9
+)
+BIG = '  %big = f32[100,1000]{1,0} parameter(2)\n'
+
+
+def _run(lines, computations=''):
+  text = f"""HloModule test, num_partitions=8
+
+{computations}
+ENTRY %main (x: f32[1000]) -> f32[1000] {{
+  %x = f32[1000]{{0}} parameter(0)
+  %zero = s32[] constant(0)
+  %a = bf16[1000,50]{{1,0}} parameter(1)
+{BIG}{lines}
+  ROOT %root = (f32[1000]{{0}}) tuple(%x)
+}}
+"""
+  found = roofline.estimate(hlo.parse(text), GPU)
+  return {
+    name: round(seconds * 1e6, 3)
+    for name, seconds in found.by_class.items()
+    if seconds
+  } | ({'hidden': found.hidden_seconds * 1e6} if found.hidden_seconds else {})
+
+
+def test_a_kernel_reads_each_operand_once_and_writes_its_result():
+  add = fused(
+    'add',
+    '%p = f32[1000]{0} parameter(0)',
+    '%q = f32[1000]{0} parameter(1)',
+    'ROOT %e = f32[1000]{0} add(%p, %q)',
+  )
+  line = '  %f = f32[1000]{0} fusion(%x, %x), kind=kLoop, calls=%add'
+  assert _run(line, add) == {'elementwise': 0.08}  # 2 x 4 kB
+
+
+def test_slices_and_updates_in_place_move_only_their_part():
+  # The scan over layers reads a layer of parameters, and writes one of
+  # gradients: 4 kB each in both directions, 7 times.
+  one = fused(
+    'one',
+    '%p = f32[100,1000]{1,0} parameter(0)',
+    '%i = s32[] parameter(1)',
+    '%s = f32[1,1000]{1,0} dynamic-slice(%p, %i, %i)',
+    'ROOT %e = f32[1,1000]{1,0} negate(%s)',
+  )
+  two = fused(
+    'two',
+    '%p = f32[100,1000]{1,0} parameter(0)',
+    '%v = f32[1,1000]{1,0} parameter(1)',
+    '%i = s32[] parameter(2)',
+    'ROOT %u = f32[100,1000]{1,0} dynamic-update-slice(%p, %v, %i, %i)',
+  )
+  body = (
+    '  %y = f32[100,1000]{1,0} custom-call(), '
+    'custom_call_target="AllocateBuffer"\n'
+    '  %f = f32[1,1000]{1,0} fusion(%y, %i), kind=kLoop, calls=%one\n'
+    '  %g = f32[100,1000]{1,0} fusion(%y, %f, %i), kind=kLoop, calls=%two'
+  )
+  found = _run(loop('layers'), one + two + counted('layers', 7, body))
+  # The loop's counter moves a few bytes, too. The body's buffers are 'other'.
+  moved = found['elementwise'] + found['copies']
+  assert moved == pytest.approx(7 * 4 * 0.04, rel=0.02)
+
+
+GEMM = (
+  '  %g = (TYPE[1000,2000]{1,0}, s8[4194304]{0}) custom-call(%l, %r),'
+  ' custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_'
+  'config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],'
+  '"rhs_contracting_dimensions":["0"],"lhs_batch_dimensions":[]}}}'
+)
+
+
+@pytest.mark.parametrize('dtype, peaks', [('bf16', 1), ('f32', 2), ('s8', 0.5)])
+def test_a_product_is_bound_by_arithmetic_or_memory(dtype, peaks):
+  arrays = (
+    f'  %l = {dtype}[1000,5000]{{1,0}} parameter(3)\n'
+    f'  %r = {dtype}[5000,2000]{{1,0}} parameter(4)\n'
+  )
+  found = _run(arrays + GEMM.replace('TYPE', dtype))
+  # 2 x 1000 x 2000 x 5000 operations; working space counts nothing.
+  assert found == {'matmul': 20_000 * peaks}
+  narrow = GEMM.replace('["1"]', '["0"]').replace('(%l, %r)', '(%a, %a)')
+  # 2 x 2e6 x 1000 operations are 4 ms; with one term a sum, bytes count.
+  assert _run(narrow.replace('TYPE', 'bf16')) == {'matmul': 4000}
+
+
+def test_a_product_within_a_fusion_counts():
+  dot = fused(
+    'dot',
+    '%p = bf16[1000,50]{1,0} parameter(0)',
+    'ROOT %d = bf16[1000,1000]{1,0} dot(%p, %p), lhs_contracting_dims={1},'
+    ' rhs_contracting_dims={1}',
+  )
+  line = '  %f = bf16[1000,1000]{1,0} fusion(%a), kind=kCustom, calls=%dot'
+  assert _run(line, dot) == {'matmul': 100}
+
+
+@pytest.mark.parametrize(
+  'target, operands, result',
+  [
+    ('Forward', '%i, %k', '%r = (bf16[2,8,8,16]{3,2,1,0}, u8[9]{0})'),
+    ('BackwardInput', '%o, %k', '%r = (bf16[2,8,8,4]{3,2,1,0}, u8[9]{0})'),
+    ('BackwardFilter', '%i, %o', '%r = (bf16[16,3,3,4]{3,2,1,0}, u8[9]{0})'),
+  ],
+)
+def test_a_convolution_and_its_gradients_have_equal_operations(
+  target, operands, result
+):
+  line = (
+    '  %i = bf16[2,8,8,4]{3,2,1,0} parameter(3)\n'
+    '  %k = bf16[16,3,3,4]{3,2,1,0} parameter(4)\n'
+    '  %o = bf16[2,8,8,16]{3,2,1,0} parameter(5)\n'
+    f'  {result} custom-call({operands}), window={{size=3x3 pad=1_1x1_1}},'
+    f' dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$conv{target}"'
+  )
+  assert _run(line) == {'matmul': round(2 * 2 * 8 * 8 * 16 * 9 * 4 / 1e6, 3)}
+
+
+@pytest.mark.parametrize('backward, products', [('', 2), ('Backward', 5)])
+def test_attention_has_two_products_and_five_in_its_gradient(
+  backward, products
+):
+  line = (
+    '  %q = bf16[10,200,12,64]{3,2,1,0} parameter(3)\n'
+    '  %r = (bf16[10,200,12,64]{3,2,1,0}, u8[0]{0}) custom-call(%q, %q, %q),'
+    f' custom_call_target="__cudnn$fmhaSoftmax{backward}"'
+  )
+  expected = products * 2 * 10 * 12 * 200 * 200 * 64 / 1e6
+  assert _run(line) == {'attention': pytest.approx(expected)}
+
+
+def test_computation_beside_a_sum_of_gradients_hides_it():
+  start = (
+    '  %s = (f32[1000]{0}, f32[1000]{0}) all-reduce-start(%x), channel_id=1,'
+    ' replica_groups={}, to_apply=%sum\n'
+  )
+  done = '  %d = f32[1000]{0} all-reduce-done(%s)\n'
+  sum_ = fused('sum', '%p = f32[] parameter(0)', 'ROOT %e = f32[] add(%p, %p)')
+  copy = '  %c = f32[100,1000]{1,0} copy(%big)\n'  # 8 us
+  # 2 x 7/8 x 4 kB over the links take 0.7 us.
+  assert _run(start + done + copy, sum_) == {'collectives': 0.7, 'copies': 8}
+  assert _run(start + copy + done, sum_) == {
+    'copies': 8,
+    'hidden': pytest.approx(0.7),
+  }
