@@ -1,5 +1,6 @@
 """Calls the functions of `vit_jax.data` with the config's data options."""
 
+import weakref
 from typing import Any
 
 import ml_collections
@@ -9,6 +10,7 @@ from absl import logging
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.data import ops, pipeline, splits
+from vit_jax.data.cache import Cache
 
 _MISSPELT = 'Is a folder misspelt, or not a class? Correct it'
 _SORTED = (
@@ -213,7 +215,28 @@ def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
     threads=config.data.threads,
     workers=config.data.workers,
     prefetch=config.data.prefetch,
+    cache=_cache(config),
   )
+
+
+# All views of a run share one cache.
+_caches = weakref.WeakValueDictionary()
+
+
+def _cache(config: ml_collections.ConfigDict) -> Cache | None:
+  # Older runs have no such keys.
+  key = config.data.get('cache', ''), config.data.get('cache_gib', 0.0)
+  if not key[0]:
+    return None
+  if config.data.get('scaled_decoding', False):
+    raise ValueError(
+      'data.cache keeps whole images, so data.scaled_decoding would do nothing;'
+      ' set one of them'
+    )
+  cache = _caches.get(key)
+  if cache is None:
+    cache = _caches[key] = Cache(*key)
+  return cache
 
 
 def check_first_record(

@@ -81,11 +81,16 @@ def default() -> ml_collections.ConfigDict:
   # Threads that read; 0 reads in the main thread. A worker process has as many.
   # Unset: the cores, at most 16; in a worker, one.
   data.threads = placeholder(int)
-  # Processes that read; 0: only threads. Unset: they start when the loop waits
-  # for images, and there are at least four cores: one fewer than these.
+  # Processes that read; 0: only threads. Unset: one per core, which start when
+  # the loop waits for images.
   data.workers = placeholder(int)
   # Batches that a process prefetches; unset: two, or more if threads need them.
   data.prefetch = placeholder(int)
+  # Where decoded images are kept for the next epochs and evaluations: 'memory'
+  # or a local folder; '' decodes them each time. Of an image is kept what the
+  # first operations make before one draws random numbers, where it is smallest.
+  data.cache = ''
+  data.cache_gib = 4.0  # The most that each process keeps, in GiB.
 
   # Name -> `evaluation(...)`, `few_shot(...)`, `knn(...)`, `linear_probe(...)`,
   # `masked_patch_evaluation(...)`.

@@ -1,11 +1,12 @@
 """Makes rows of batches from records."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
 
-from vit_jax.data import ops
+from vit_jax.data import cache, ops
 from vit_jax.data.slots import Batch
 from vit_jax.data.source import Record
 from vit_jax.runtime import errors
@@ -30,8 +31,20 @@ class Load:
     num_classes: int,
     max_labels: int,
     unreadable: str,
+    images: cache.Images | None = None,
     tell: bool = True,
   ):
+    """Reads one record.
+
+    Args:
+      view: the records.
+      preprocess: turns a record's image into that of a row.
+      num_classes: labels must lie in [0, num_classes).
+      max_labels: the most labels of a record that are kept.
+      unreadable: one of UNREADABLE_POLICIES.
+      images: the cache of the view's images.
+      tell: whether to log images that cannot be read.
+    """
     if unreadable not in UNREADABLE_POLICIES:
       raise ValueError(
         f'unknown policy unreadable={unreadable!r}; choose from '
@@ -41,46 +54,48 @@ class Load:
     self._preprocess = preprocess
     self._num_classes = num_classes
     self._max_labels = max_labels
+    self._images = images
     self._skip = unreadable == 'skip-and-count'
     self._tell = tell
     self._named: set[str] = set()
     # Read from one record, since masked rows need the shape of a label too.
-    self._multi_label = max_labels > 1 or np.ndim(self._read(0).label) > 0
+    self._multi_label = max_labels > 1 or np.ndim(self._read(0)[0].label) > 0
 
   def train(self, index: int, rng: np.random.Generator) -> Batch:
     """Returns the row of a record, or of a substitute for it."""
-    record = self._read(index)
     for attempt in range(_MAX_SUBSTITUTES + 1):
+      record, made = self._read(index)
       try:
-        return self._row(record, rng, unreadable=attempt > 0)
+        return self._row(index, record, made, rng, unreadable=attempt > 0)
       except ops.CorruptImageError as error:
         if not self._skip:
           raise self._unreadable_error(record, error) from error
         self._name_once(record, error)
         last = error
-        failed = record
-        record = self._read(int(rng.integers(len(self._view))))
+        index = int(rng.integers(len(self._view)))
     raise ValueError(
       f'{_MAX_SUBSTITUTES + 1} images in a row{self._in_data()} are unreadable;'
-      f' the last is {failed.name}: {last}; check the data set'
+      f' the last is {record.name}: {last}; check the data set'
     )
 
   def evaluate(self, index: int, rng: np.random.Generator) -> Batch:
     """Returns the row of a record; masked past the end or if unreadable."""
     if index >= len(self._view):
       return self.masked_row()
-    record = self._read(index)
+    record, made = self._read(index)
     try:
-      return self._row(record, rng, unreadable=False)
+      return self._row(index, record, made, rng, unreadable=False)
     except ops.CorruptImageError as error:
       if not self._skip:
         raise self._unreadable_error(record, error) from error
       self._name_once(record, error)
       return self.masked_row(unreadable=True)
 
-  def _read(self, index: int) -> Record:
+  def _read(self, index: int) -> tuple[Record, int | None]:
+    """Returns a record, and how many operations made it if it was kept."""
     try:
-      return self._view[index]
+      kept = self._images and self._images.get(index)
+      return kept or (self._view[index], None)
     except Exception as error:
       # A worker process could not pickle some types of exceptions, and its
       # parent would wait for ever.
@@ -95,11 +110,20 @@ class Load:
     return f' in {self._view.split!r} of {source.info.spec!r}' if source else ''
 
   def _row(
-    self, record: Record, rng: np.random.Generator, unreadable: bool
+    self,
+    index: int,
+    record: Record,
+    made: int | None,
+    rng: np.random.Generator,
+    unreadable: bool,
   ) -> Batch:
     label, truncated = self._label(record)
     try:
-      image = self._preprocess(record.image, rng)
+      if self._images and made is None:
+        image, made = self._preprocess.without_chance(record.image)
+        record = dataclasses.replace(record, image=image)
+        self._images.put(index, record, made)
+      image = self._preprocess(record.image, rng, made or 0)
     except ops.CorruptImageError:
       raise
     except Exception as error:

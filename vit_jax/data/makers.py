@@ -18,7 +18,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import logging
 
@@ -53,6 +53,7 @@ def make_batches(
   threads: int | None,
   workers: int | None,
   prefetch: int | None,
+  files: Sequence[int] = (),
 ) -> 'Batches':
   """Starts to make batches.
 
@@ -64,6 +65,7 @@ def make_batches(
     threads: see `pipeline.train_batches`, as for `workers` and `prefetch`.
     workers: number of worker processes; None starts them when they help.
     prefetch: number of batches in progress or waiting.
+    files: descriptors of files that `load` uses in workers.
   """
   if workers and not hasattr(os, 'memfd_create'):
     raise ValueError(
@@ -82,7 +84,7 @@ def make_batches(
   if prefetch is None:
     prefetch = max(2, -(-2 * lanes // rows))
   slots = Slots(row, rows, prefetch + _HELD, shared=workers > 0)
-  makers = _Makers(load, slots, rows, count, prefetch, piece)
+  makers = _Makers(load, slots, files, rows, count, prefetch, piece)
   makers.start_threads(threads)
   start_workers = functools.partial(
     makers.start_workers, workers, each, (row, rows, slots.count)
@@ -200,6 +202,7 @@ class _Makers:
     self,
     load: Callable[[int, int], Batch],
     slots: Slots,
+    files: Sequence[int],
     rows: int,
     count: int | None,
     prefetch: int,
@@ -207,6 +210,7 @@ class _Makers:
   ):
     self._load = load
     self._slots = slots
+    self._files = tuple(files)
     self._rows = rows
     self._count = count
     self._prefetch = prefetch
@@ -351,7 +355,7 @@ class _Makers:
       for index in range(number):
         if self._closed:
           return
-        worker = worker_lib.Worker(task, self._slots)
+        worker = worker_lib.Worker(task, self._slots, self._files)
         self._workers.append(worker)
         threading.Thread(
           target=self._tend,

@@ -10,6 +10,7 @@ perhaps as a view of its input. Images are normalised on the device, not here.
 import ast
 import dataclasses
 import inspect
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -312,6 +313,9 @@ OPS: dict[str, type] = {
   'trim': Trim,
 }
 
+# The operations that draw random numbers.
+RANDOM = (InceptionCrop, RandomCrop, Flip)
+
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
@@ -345,19 +349,23 @@ class Preprocess:
       )
 
   def __call__(
-    self, image: bytes | np.ndarray, rng: np.random.Generator
+    self,
+    image: bytes | np.ndarray,
+    rng: np.random.Generator,
+    made: int = 0,
   ) -> np.ndarray:
     """Returns uint8 [image_size[0], image_size[1], channels].
 
     Args:
       image: an encoded image or uint8 [h, w, c].
       rng: the generator of the random operations.
+      made: number of first operations that made `image`, and are left out.
 
     Raises:
       CorruptImageError: the bytes cannot be decoded.
       ValueError: the result does not have `image_size`.
     """
-    ops = self.ops
+    ops = self.ops[made:]
     if (
       ops
       and isinstance(ops[0], _Regional)
@@ -377,6 +385,25 @@ class Preprocess:
         'expected; end the preprocessing with resize or a crop'
       )
     return image
+
+  def without_chance(self, image: bytes | np.ndarray) -> tuple[np.ndarray, int]:
+    """Decodes an image and applies first operations that draw nothing.
+
+    Returns:
+      uint8 [h, w, channels], the smallest of what these operations make; and
+      the number of operations that made it.
+
+    Raises:
+      CorruptImageError: the bytes cannot be decoded.
+    """
+    image = smallest = self._decode(image)
+    made = 0
+    fixed = itertools.takewhile(lambda op: not isinstance(op, RANDOM), self.ops)
+    for number, op in enumerate(fixed, start=1):
+      image = op(image, None)
+      if image.size <= smallest.size:
+        smallest, made = image, number
+    return smallest, made
 
   def _decode(self, image: bytes | np.ndarray, **options) -> np.ndarray:
     return decode(

@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from vit_jax.data import makers, ops
+from vit_jax.data.cache import Cache
 from vit_jax.data.load import UNREADABLE_POLICIES as UNREADABLE_POLICIES
 from vit_jax.data.load import Load, View
 from vit_jax.data.makers import Batches
@@ -50,6 +51,7 @@ def train_batches(
   threads: int | None = None,
   workers: int | None = None,
   prefetch: int | None = None,
+  cache: Cache | None = None,
 ) -> Batches:
   """Returns this host's rows of global batches start_step, start_step + 1, ...
 
@@ -74,10 +76,12 @@ def train_batches(
       caller's thread. The default is the number of cores, at most 16. A worker
       has as many, by default one.
     workers: number of processes that make batches instead of this process. By
-      default they start when the loop waits for batches and there are at least
-      four cores: one fewer than these, at most 64.
+      default they start when the loop waits for batches and there is more than
+      one core: one per core, at most 64.
     prefetch: number of batches that are in progress or waiting; by default two,
       or as many as keep all threads busy. This bounds the memory.
+    cache: where to keep decoded images; None decodes them each time. The rows
+      are the same.
 
   Raises:
     ValueError: at once if the arguments contradict each other; from the
@@ -90,7 +94,8 @@ def train_batches(
     raise ValueError(
       f'start_step and seed must be 0 or more, got {start_step} and {seed}'
     )
-  load = Load(view, preprocess, num_classes, max_labels, unreadable)
+  images = cache and cache.of(view, preprocess)
+  load = Load(view, preprocess, num_classes, max_labels, unreadable, images)
   places = Places(
     len(view),
     batch_size=batch_size,
@@ -107,6 +112,7 @@ def train_batches(
     threads=threads,
     workers=workers,
     prefetch=prefetch,
+    files=[cache.file] if cache else [],
   )
 
 
@@ -122,6 +128,7 @@ def eval_batches(
   threads: int | None = None,
   workers: int | None = None,
   prefetch: int | None = None,
+  cache: Cache | None = None,
   tell: bool = True,
 ) -> Batches:
   """Returns this host's rows of all examples, each once, in the view's order.
@@ -135,7 +142,10 @@ def eval_batches(
   that cannot be read are logged.
   """
   rows = _check_rows(batch_size, rows)
-  load = Load(view, preprocess, num_classes, max_labels, unreadable, tell)
+  images = cache and cache.of(view, preprocess)
+  load = Load(
+    view, preprocess, num_classes, max_labels, unreadable, images, tell
+  )
   # The generators are for random operations, which evaluations usually avoid.
   places = Places(len(view), batch_size=batch_size, rows=rows)
   return makers.make_batches(
@@ -146,6 +156,7 @@ def eval_batches(
     threads=threads,
     workers=workers,
     prefetch=prefetch,
+    files=[cache.file] if cache else [],
   )
 
 

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import connection as connections
 from typing import NamedTuple
 
@@ -82,12 +82,13 @@ def fill(load: Callable, slots: Slots, piece: Piece) -> Done:
 class Worker:
   """The parent's end of a worker process."""
 
-  def __init__(self, task: bytes, slots: Slots):
+  def __init__(self, task: bytes, slots: Slots, files: Sequence[int] = ()):
     """Starts the process; does not wait for it.
 
     Args:
       task: from `pack`.
       slots: shared memory.
+      files: descriptors of further files that it inherits.
     """
     self._connection, theirs = connections.Pipe()
     # Nothing is ever written here. It closes when this process is gone.
@@ -100,7 +101,7 @@ class Worker:
       self._process = subprocess.Popen(
         [sys.executable, '-c', code],
         stdin=subprocess.DEVNULL,
-        pass_fds=(theirs.fileno(), slots.file, life),
+        pass_fds=(theirs.fileno(), slots.file, life, *files),
         # A terminal's Ctrl-C must not reach it: the parent still needs its
         # workers for what it does before it ends.
         process_group=0,

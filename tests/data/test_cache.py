@@ -1,0 +1,189 @@
+"""Guards the cache of decoded images: the same rows, and no read twice."""
+
+import dataclasses
+import itertools
+import logging
+import os
+import threading
+import time
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.tiny_run import tiny_config
+from vit_jax.config import inputs
+from vit_jax.data import cache, ops, pipeline
+from vit_jax.data.source import Record
+
+SMALL = 1 / 1024  # GiB.
+
+
+@dataclasses.dataclass
+class Counted:
+  """Nine 20x30 PNG files, of which number 4 may be corrupt; counts reads."""
+
+  corrupt: bool = False
+
+  def __post_init__(self):
+    self.reads = []
+
+  def __len__(self):
+    return 9
+
+  def __getitem__(self, index):
+    self.reads.append(index)
+    image = np.random.default_rng(index).integers(256, size=(20, 30, 3))
+    image = cv2.imencode('.png', image.astype(np.uint8))[1].tobytes()
+    if self.corrupt and index == 4:
+      image = image[:50]
+    return Record(image, index, f'counted/{index}')
+
+
+def rows(view, text, count=7, *, workers=0, **kwargs):
+  batches = pipeline.train_batches(
+    view,
+    ops.parse(text, image_size=8, channels=3),
+    **dict(batch_size=4, seed=0, num_classes=9, workers=workers) | kwargs,
+  )
+  while workers and not batches.ready():
+    time.sleep(0.05)
+  yield from itertools.islice(batches, count)
+  batches.close()
+
+
+def same(actual, expected):
+  actual, expected = list(actual), list(expected)
+  assert len(actual) == len(expected)
+  for a, b in zip(actual, expected, strict=True):
+    for key in b:
+      np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    'random_crop|flip',
+    'resize_small(12)|central_crop(10)|random_crop|flip',
+    'resize(40)|random_crop|flip',
+    'resize',
+    'flip|resize',
+  ],
+)
+def test_rows_are_the_same_and_read_once(text):
+  view = Counted()
+  kept = cache.Cache(cache.MEMORY, SMALL)
+  # One thread, since two may read a record at the same moment.
+  same(rows(view, text, threads=1, cache=kept), rows(Counted(), text))
+  assert sorted(set(view.reads)) == list(range(9))
+  assert len(view.reads) == 9 + 1  # The labels' shape is read before.
+
+
+@pytest.mark.parametrize('where', ['memory', 'folder'])
+def test_workers_share_it(where, tmp_path):
+  place = cache.MEMORY if where == 'memory' else str(tmp_path)
+  kept, view = cache.Cache(place, SMALL), Counted()
+  text = 'random_crop|flip'
+  expected = list(rows(Counted(), text, 40))
+  same(rows(view, text, 40, workers=2, cache=kept), expected)
+  images = kept.of(view, ops.parse(text, image_size=8, channels=3))
+  assert all(images.get(index) for index in range(9))
+  assert os.listdir(tmp_path) == []  # The file has no name.
+
+
+def test_what_is_kept_is_the_smallest():
+  for text, shape, made in (
+    ('resize_small(12)|central_crop(10)|random_crop', (10, 10, 3), 2),
+    ('resize(40)|random_crop', (20, 30, 3), 0),
+    ('random_crop|resize(2)', (20, 30, 3), 0),
+  ):
+    preprocess = ops.parse(text, image_size=8, channels=3)
+    image, number = preprocess.without_chance(Counted()[0].image)
+    assert (image.shape, number) == (shape, made)
+
+
+def test_evaluations_share_it():
+  view, kept = Counted(), cache.Cache(cache.MEMORY, SMALL)
+  preprocess = ops.parse('resize', image_size=8, channels=3)
+  options = dict(batch_size=4, num_classes=9, threads=1, workers=0)
+  first, second = (
+    list(pipeline.eval_batches(view, preprocess, cache=kept, **options))
+    for _ in range(2)
+  )
+  same(first, pipeline.eval_batches(Counted(), preprocess, **options))
+  same(second, first)
+  assert len(view.reads) == 9 + 1
+
+
+def test_unreadable_images_are_replaced_as_without_it():
+  options = dict(unreadable='skip-and-count', threads=1)
+  kept = cache.Cache(cache.MEMORY, SMALL)
+  same(
+    rows(Counted(corrupt=True), 'random_crop', cache=kept, **options),
+    rows(Counted(corrupt=True), 'random_crop', **options),
+  )
+
+
+def test_a_full_cache_says_so_once(caplog):
+  kept, view = cache.Cache(cache.MEMORY, SMALL / 128), Counted()  # 8 KiB.
+  with caplog.at_level(logging.WARNING):
+    same(
+      rows(view, 'random_crop', threads=1, cache=kept),
+      rows(Counted(), 'random_crop'),
+    )
+  assert len([r for r in caplog.messages if 'The cache is full' in r]) == 1
+  assert 20 < len(view.reads) < 28 + 10  # Four images of 1,800 bytes fit.
+
+
+def test_a_full_disk_is_a_full_cache(monkeypatch):
+  kept, view = cache.Cache(cache.MEMORY, SMALL), Counted()
+
+  def full(*_):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(os, 'pwritev', full)
+  same(rows(view, 'resize', cache=kept), rows(Counted(), 'resize'))
+
+
+def test_threads_add_at_the_same_time():
+  kept, view = cache.Cache(cache.MEMORY, SMALL), Counted()
+  images = kept.of(view, ops.parse('', image_size=8, channels=3))
+  record = dataclasses.replace(view[0], image=np.zeros((2, 2, 3), np.uint8))
+
+  def put(index):
+    for _ in range(50):
+      images.put(
+        index, dataclasses.replace(record, image=record.image + index), 0
+      )
+      assert images.get(index)[0].image.max() == index
+
+  threads = [threading.Thread(target=put, args=[i]) for i in range(9)]
+  [thread.start() for thread in threads]
+  [thread.join() for thread in threads]
+  for index in range(9):
+    assert (images.get(index)[0].image == index).all()
+
+
+@pytest.mark.parametrize(
+  'values, message',
+  [
+    ({'cache': '/nowhere'}, 'no local folder'),
+    ({'cache': 'gs://bucket/x'}, 'no local folder'),
+    ({'cache': 'memory', 'cache_gib': 1e9}, 'GiB that are free'),
+    ({'cache': 'memory', 'cache_gib': 0.0}, 'more than 0'),
+    ({'cache': 'memory', 'scaled_decoding': True}, 'set one of them'),
+  ],
+)
+def test_bad_settings_are_errors(values, message):
+  config = tiny_config()
+  config.data.update(values)
+  with pytest.raises(ValueError, match=message):
+    inputs.reading(config)
+
+
+def test_a_run_has_one_cache():
+  config = tiny_config()
+  assert inputs.reading(config)['cache'] is None
+  config.data.update({'cache': 'memory', 'cache_gib': 0.01})
+  first = inputs.reading(config)['cache']
+  assert first is inputs.reading(config)['cache'] is not None
