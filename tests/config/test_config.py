@@ -129,6 +129,7 @@ def test_a_valid_config():
     ('data.threads', -1, 'data.threads=-1 must be at least 0'),
     ('data.workers', -1, 'data.workers=-1 must be at least 0'),
     ('data.prefetch', 0, 'data.prefetch=0 must be at least 1'),
+    ('data.read_ahead', -1, 'data.read_ahead=-1 must be at least 0'),
     ('evals.test.batch_size', -8, 'evals.test.batch_size=-8 must be at'),
     ('evals.test.every', -2, 'evals.test.every=-2 must be at least -1'),
     ('polyak.start_step', -1, 'polyak.start_step=-1 must be at least 0'),
@@ -433,6 +434,9 @@ def test_the_work_directory_of_another_run_is_refused(tmp_path):
     ('data.threads', 3),
     ('data.workers', 3),
     ('data.prefetch', 3),
+    ('data.read_ahead', 3),
+    ('data.cache', 'memory'),
+    ('data.cache_gib', 1.0),
     ('data.dataset', 'folder:/moved'),
   ],
 )

@@ -17,7 +17,7 @@ from vit_jax.data import makers
 from vit_jax.data.slots import Slots
 
 
-def row_of(batch, row):
+def row_of(batch, row, read=None):
   """Returns a row that tells which one it is."""
   return {
     'image': np.full((16, 2), batch % 256, np.uint8),
@@ -77,7 +77,7 @@ def test_arrays_on_devices_keep_their_rows():
 def test_a_slow_row_delays_only_its_own_piece():
   slow, done = threading.Event(), []
 
-  def load(batch, row):
+  def load(batch, row, read=None):
     if (batch, row) == (0, 3):
       slow.wait(20)
     done.append((batch, row))
@@ -108,7 +108,7 @@ def test_number_of_batches_ahead(monkeypatch, cores, options, prefetch):
   monkeypatch.setattr(makers, '_cores', lambda: cores)
   made = []
 
-  def load(batch, row):
+  def load(batch, row, read=None):
     made.append(batch)
     return row_of(batch, row)
 
@@ -121,7 +121,7 @@ def test_number_of_batches_ahead(monkeypatch, cores, options, prefetch):
 
 
 def test_the_first_error_of_a_batch_is_raised():
-  def load(batch, row):
+  def load(batch, row, read=None):
     if batch == 1 and row in (2, 5):
       time.sleep(0.1 if row == 2 else 0)
       raise ValueError(f'row {row}')
@@ -144,7 +144,7 @@ def waiting(cores, monkeypatch, *, load_sec, step_sec, count=None):
     makers._Makers, 'start_workers', lambda self, n, *_: started.append(n)
   )
 
-  def load(batch, row):
+  def load(batch, row, read=None):
     time.sleep(load_sec)
     return row_of(batch, row)
 
@@ -166,7 +166,7 @@ def test_workers_start_only_if_the_loop_waits(monkeypatch):
   assert waiting(8, monkeypatch, load_sec=0.002, step_sec=0, count=9999) == [8]
 
 
-def warn(batch, row):
+def warn(batch, row, read=None):
   logging.warning('made by %d', os.getpid())
   return row_of(batch, row)
 
@@ -194,7 +194,7 @@ def test_a_killed_worker_is_an_error():
 
 
 def test_the_rate_is_that_of_all_threads():
-  def load(batch, row):
+  def load(batch, row, read=None):
     time.sleep(0.01)
     return row_of(batch, row)
 

@@ -215,6 +215,8 @@ def reading(config: ml_collections.ConfigDict) -> dict[str, Any]:
     threads=config.data.threads,
     workers=config.data.workers,
     prefetch=config.data.prefetch,
+    # Older runs have no such key.
+    read_ahead=config.data.get('read_ahead'),
     cache=_cache(config),
   )
 

@@ -86,6 +86,9 @@ def default() -> ml_collections.ConfigDict:
   data.workers = placeholder(int)
   # Batches that a process prefetches; unset: two, or more if threads need them.
   data.prefetch = placeholder(int)
+  # Records that are read at the same time, before they are decoded; 0: each is
+  # read when it is decoded. Unset: 500 if the data lie in a bucket, else 0.
+  data.read_ahead = placeholder(int)
   # Where decoded images are kept for the next epochs and evaluations: 'memory'
   # or a local folder; '' decodes them each time. Of an image is kept what the
   # first operations make before one draws random numbers, where it is smallest.

@@ -30,6 +30,8 @@ FREE_KEYS = (
   'data.threads',
   'data.workers',
   'data.prefetch',
+  'data.read_ahead',
+  'data.cache',
   'data.max_pixels',
   'init.max_inflation',
 )

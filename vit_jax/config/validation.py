@@ -38,6 +38,7 @@ def validate(
     'data.threads': 0,
     'data.workers': 0,
     'data.prefetch': 1,
+    'data.read_ahead': 0,
     'init.max_inflation': 1,
     'polyak.start_step': 0,
     'tuning.layer_decay': 0,

@@ -60,6 +60,7 @@ class Folder(source.Source):
         split: int(counts.sum()) for split, counts in self.class_counts.items()
       },
       class_names=self._listing.class_names,
+      is_remote=listing.is_remote(self._root),
     )
     others = sum(
       (collections.Counter(o) for o in self._listing.others.values()),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from concurrent import futures
 
 import numpy as np
 from absl import logging
@@ -59,12 +60,23 @@ class Load:
     self._tell = tell
     self._named: set[str] = set()
     # Read from one record, since masked rows need the shape of a label too.
-    self._multi_label = max_labels > 1 or np.ndim(self._read(0)[0].label) > 0
+    self._multi_label = max_labels > 1 or np.ndim(self.read(0)[0].label) > 0
 
-  def train(self, index: int, rng: np.random.Generator) -> Batch:
-    """Returns the row of a record, or of a substitute for it."""
+  def train(
+    self,
+    index: int,
+    rng: np.random.Generator,
+    read: futures.Future | None = None,
+  ) -> Batch:
+    """Returns the row of a record, or of a substitute for it.
+
+    Args:
+      index: the record.
+      rng: the row's generator.
+      read: gives what `read` returned for it, if that was called before.
+    """
     for attempt in range(_MAX_SUBSTITUTES + 1):
-      record, made = self._read(index)
+      record, made = read.result() if read else self.read(index)
       try:
         return self._row(index, record, made, rng, unreadable=attempt > 0)
       except ops.CorruptImageError as error:
@@ -72,17 +84,22 @@ class Load:
           raise self._unreadable_error(record, error) from error
         self._name_once(record, error)
         last = error
-        index = int(rng.integers(len(self._view)))
+        index, read = int(rng.integers(len(self._view))), None
     raise ValueError(
       f'{_MAX_SUBSTITUTES + 1} images in a row{self._in_data()} are unreadable;'
       f' the last is {record.name}: {last}; check the data set'
     )
 
-  def evaluate(self, index: int, rng: np.random.Generator) -> Batch:
+  def evaluate(
+    self,
+    index: int,
+    rng: np.random.Generator,
+    read: futures.Future | None = None,
+  ) -> Batch:
     """Returns the row of a record; masked past the end or if unreadable."""
     if index >= len(self._view):
       return self.masked_row()
-    record, made = self._read(index)
+    record, made = read.result() if read else self.read(index)
     try:
       return self._row(index, record, made, rng, unreadable=False)
     except ops.CorruptImageError as error:
@@ -91,8 +108,13 @@ class Load:
       self._name_once(record, error)
       return self.masked_row(unreadable=True)
 
-  def _read(self, index: int) -> tuple[Record, int | None]:
-    """Returns a record, and how many operations made it if it was kept."""
+  def read(self, index: int) -> tuple[Record, int | None] | None:
+    """Returns a record, and how many operations made it if it was kept.
+
+    Past the end it returns None.
+    """
+    if index >= len(self._view):
+      return None
     try:
       kept = self._images and self._images.get(index)
       return kept or (self._view[index], None)

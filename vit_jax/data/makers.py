@@ -45,7 +45,7 @@ _END_SEC = 5.0  # The most that ending workers takes.
 
 
 def make_batches(
-  load: Callable[[int, int], Batch],
+  load: Callable[..., Batch],
   row: Batch,
   *,
   rows: int,
@@ -53,18 +53,22 @@ def make_batches(
   threads: int | None,
   workers: int | None,
   prefetch: int | None,
+  read_ahead: int = 0,
   files: Sequence[int] = (),
 ) -> 'Batches':
   """Starts to make batches.
 
   Args:
-    load: (batch, row) -> that row; picklable if there are workers.
+    load: (batch, row, read) -> that row; picklable if there are workers. `read`
+      is None, or the future of what `load.read(batch, row)` returns.
     row: a row with the shapes and dtypes of all.
     rows: rows of a batch.
     count: number of batches; None makes them endlessly.
     threads: see `pipeline.train_batches`, as for `workers` and `prefetch`.
     workers: number of worker processes; None starts them when they help.
     prefetch: number of batches in progress or waiting.
+    read_ahead: number of rows that `load.read` reads at the same time; 0 does
+      not call it.
     files: descriptors of files that `load` uses in workers.
   """
   if workers and not hasattr(os, 'memfd_create'):
@@ -83,8 +87,10 @@ def make_batches(
   piece = min(_PIECE_ROWS, max(1, rows // (_PIECES * lanes)))
   if prefetch is None:
     prefetch = max(2, -(-2 * lanes // rows))
+    if read_ahead:
+      prefetch = max(prefetch, 1 + -(-read_ahead // rows))
   slots = Slots(row, rows, prefetch + _HELD, shared=workers > 0)
-  makers = _Makers(load, slots, files, rows, count, prefetch, piece)
+  makers = _Makers(load, slots, files, rows, count, prefetch, piece, read_ahead)
   makers.start_threads(threads)
   start_workers = functools.partial(
     makers.start_workers, workers, each, (row, rows, slots.count)
@@ -200,13 +206,14 @@ class _Makers:
 
   def __init__(
     self,
-    load: Callable[[int, int], Batch],
+    load: Callable[..., Batch],
     slots: Slots,
     files: Sequence[int],
     rows: int,
     count: int | None,
     prefetch: int,
     piece: int,
+    read_ahead: int,
   ):
     self._load = load
     self._slots = slots
@@ -215,6 +222,9 @@ class _Makers:
     self._count = count
     self._prefetch = prefetch
     self._piece = piece
+    self._read_ahead = read_ahead
+    self._threads: list[threading.Thread] = []
+    self._ahead: worker_lib.ReadAhead | None = None  # For these threads.
     self._pieces: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
     self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
     for slot in range(slots.count):
@@ -275,10 +285,14 @@ class _Makers:
 
   def start_threads(self, number: int) -> None:
     self._lanes += number
-    for index in range(number):
-      threading.Thread(
-        target=self._work, name=f'input {index}', daemon=True
-      ).start()
+    if self._read_ahead and number:
+      self._ahead = worker_lib.ReadAhead(self._load.read, self._read_ahead)
+    self._threads = [
+      threading.Thread(target=self._work, name=f'input {index}', daemon=True)
+      for index in range(number)
+    ]
+    for thread in self._threads:
+      thread.start()
     self._begin()
 
   def start_workers(self, number: int, threads: int, row_and_slots) -> None:
@@ -294,11 +308,17 @@ class _Makers:
   def close(self) -> None:
     self._closed = True
     self._pieces.put(None)
+    if self._ahead:
+      self._ahead.close()
     for worker in self._workers:
       worker.end()
     deadline = time.monotonic() + _END_SEC
     for worker in self._workers:
       worker.wait(max(0.0, deadline - time.monotonic()))
+    # A thread within a library of C++ when the interpreter ends would abort it.
+    for thread in self._threads + (self._ahead.threads if self._ahead else []):
+      if thread is not threading.current_thread():
+        thread.join(max(0.0, deadline - time.monotonic()))
 
   def _begin(self) -> None:
     """Hands out the pieces of further batches, if there are free slots."""
@@ -308,13 +328,15 @@ class _Makers:
       except queue.Empty:
         return
       starts = range(0, self._rows, self._piece)
+      ahead = self._ahead and not self._workers_work()
+      hand_out = self._ahead.begin if ahead else self._pieces.put
       number = self._begun
       with self._changed:
         self._pending[number] = _Pending(slot, len(starts))
       self._begun += 1
       for start in starts:
         stop = min(start + self._piece, self._rows)
-        self._pieces.put(Piece(number, slot, start, stop))
+        hand_out(Piece(number, slot, start, stop))
 
   def _take(self, block: bool = True) -> Piece | None:
     """Returns a piece, None at the end; raises `Empty` if it may not wait."""
@@ -342,16 +364,34 @@ class _Makers:
       self._failure = self._failure or error
       self._changed.notify_all()
 
+  def _workers_work(self) -> bool:
+    """Whether all workers are ready, so that they make the batches."""
+    return bool(self._workers) and not self._starting
+
   def _work(self) -> None:
     """Makes pieces in a thread, until workers do."""
-    while piece := self._take():
-      self._finish(worker_lib.fill(self._load, self._slots, piece))
-      if self._workers and not self._starting:
+    while task := self._take_read():
+      self._finish(worker_lib.fill(self._load, self._slots, *task))
+      # They do not know what is being read here.
+      if self._workers_work() and not self._ahead:
         return
+
+  def _take_read(self) -> tuple[Piece, list] | None:
+    """Returns a piece, and what has been read for it; None at the end."""
+    if not self._ahead:
+      piece = self._take()
+      return piece and (piece, [])
+    task = self._ahead.ready.get()
+    if task is None:
+      self._ahead.ready.put(None)
+    return None if self._closed else task
 
   def _start_workers(self, number: int, threads: int, row_and_slots) -> None:
     try:
-      task = worker_lib.pack(self._load, *row_and_slots, threads)
+      rows = -(-self._read_ahead // number)  # Each reads its share.
+      task = worker_lib.pack(self._load, *row_and_slots, threads, rows)
+      # One more than it works on, so that it need not wait for this process.
+      most = max(threads + 1, -(-rows // self._piece))
       for index in range(number):
         if self._closed:
           return
@@ -359,7 +399,7 @@ class _Makers:
         self._workers.append(worker)
         threading.Thread(
           target=self._tend,
-          args=(worker, threads),
+          args=(worker, threads, most),
           name=f'worker {index}',
           daemon=True,
         ).start()
@@ -371,16 +411,15 @@ class _Makers:
         )
       )
 
-  def _tend(self, worker: worker_lib.Worker, threads: int) -> None:
-    """Gives a worker pieces, and takes in what it sends."""
+  def _tend(self, worker: worker_lib.Worker, threads: int, most: int) -> None:
+    """Gives a worker at most so many pieces, and takes in what it sends."""
     given = 0
     try:
       while message := worker.receive():
         logging.warning('%s', message.getMessage())
       self._welcome(threads)
       while True:
-        # One more than it works on, so that it need not wait for this process.
-        while given <= threads:
+        while given < most:
           try:
             piece = self._take(block=not given)
           except queue.Empty:

@@ -55,10 +55,14 @@ class Places:
       The index of the record, `size` or more past the end of what is not
       shuffled; and the random generator of the row.
     """
-    place = (self._start_step + batch) * self._batch_size + self._rows[row]
-    return self._record(place), self._generators(place)
+    return self.record(batch, row), self._generators(self._place(batch, row))
 
-  def _record(self, place: int) -> int:
+  def _place(self, batch: int, row: int) -> int:
+    return (self._start_step + batch) * self._batch_size + self._rows[row]
+
+  def record(self, batch: int, row: int) -> int:
+    """Returns the index of a row's record, as a call does."""
+    place = self._place(batch, row)
     if not self._shuffle:
       return place
     epoch, index = divmod(place, self._size)

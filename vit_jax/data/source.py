@@ -48,12 +48,14 @@ class SourceInfo:
     splits: number of examples of each split.
     class_names: one name per class; unprintable characters are escaped.
     multi_label: whether a record's label is a sequence.
+    is_remote: whether each read is a round trip to a bucket.
   """
 
   spec: str
   splits: Mapping[str, int]
   class_names: tuple[str, ...]
   multi_label: bool = False
+  is_remote: bool = False
 
   def __post_init__(self):
     names = tuple(map(printable.name, self.class_names))

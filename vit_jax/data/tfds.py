@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import file_adapters, read_only_builder
 
-from vit_jax.data import identity, open_files, source
+from vit_jax.data import identity, listing, open_files, source
 
 _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 
@@ -75,6 +75,7 @@ class Tfds(source.Source):
         label, num_classes, f'tfds:{name}: label_key={label_key!r}'
       ),
       multi_label=isinstance(label, tfds.features.Sequence),
+      is_remote=listing.is_remote(str(builder.data_path)),
     )
 
   def read(self, split: str, index: int) -> source.Record:

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
 
-from vit_jax.data import source
+from vit_jax.data import listing, source
 from vit_jax.data import tfds as tfds_source
 from vit_jax.data import vtab_labels as labels
 
@@ -258,6 +258,7 @@ class Vtab(source.Source):
       spec=f'vtab:{task}',
       splits={split: s.num_examples for split, s in info.splits.items()},
       class_names=names,
+      is_remote=listing.is_remote(str(builder.data_path)),
     )
 
   def read(self, split: str, index: int) -> source.Record:

@@ -7,9 +7,11 @@ starts in half a second and cannot touch an accelerator.
 """
 
 import contextlib
+import itertools
 import logging
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from multiprocessing import connection as connections
 from typing import NamedTuple
 
@@ -60,23 +63,90 @@ class Done(NamedTuple):
   error: Exception | None = None
 
 
-def fill(load: Callable, slots: Slots, piece: Piece) -> Done:
+def fill(
+  load: Callable,
+  slots: Slots,
+  piece: Piece,
+  reads: Sequence[futures.Future | None] = (),
+) -> Done:
   """Writes the rows of a piece to its slot.
 
   Args:
-    load: (batch, row) -> row, see `makers.make_batches`.
+    load: see `makers.make_batches`.
     slots: the memory.
     piece: the rows.
+    reads: what `ReadAhead` has read for them.
   """
   before = time.perf_counter()
   batch = slots.arrays(piece.slot)
+  rows = range(piece.start, piece.stop)
   try:
-    for row in range(piece.start, piece.stop):
-      for key, value in load(piece.batch, row).items():
+    for row, read in zip(rows, reads or [None] * len(rows), strict=True):
+      for key, value in load(piece.batch, row, read).items():
         batch[key][row] = value
   except Exception as error:
     return Done(piece, time.perf_counter() - before, error)
   return Done(piece, time.perf_counter() - before)
+
+
+class ReadAhead:
+  """Reads the records of pieces at the same time, in threads of its own.
+
+  Attributes:
+    ready: pieces whose records are all read, each with its reads; None after
+      the end.
+    threads: the threads.
+  """
+
+  def __init__(self, read: Callable, rows: int):
+    """Starts the threads.
+
+    Args:
+      read: (batch, row) -> what `load` needs of a row's record.
+      rows: number of rows that are read at the same time.
+    """
+    self.ready: queue.SimpleQueue[tuple[Piece, list] | None] = (
+      queue.SimpleQueue()
+    )
+    self._read = read
+    self._closed = False
+    self._rows = queue.SimpleQueue()
+    # An executor's threads would keep a program from ending while one hangs.
+    self.threads = [
+      threading.Thread(target=self._work, name='reading', daemon=True)
+      for _ in range(rows)
+    ]
+    for thread in self.threads:
+      thread.start()
+
+  def begin(self, piece: Piece) -> None:
+    """Begins to read the records of a piece."""
+    rows = range(piece.start, piece.stop)
+    reads = [futures.Future() for _ in rows]
+    finished = itertools.count(1)  # Threads draw different numbers from it.
+
+    def finish(_):
+      if next(finished) == len(rows):
+        self.ready.put((piece, reads))
+
+    for row, read in zip(rows, reads, strict=True):
+      read.add_done_callback(finish)
+      self._rows.put((piece.batch, row, read))
+
+  def close(self) -> None:
+    """Ends the threads when what they read now has come."""
+    self._closed = True
+    self.ready.put(None)
+    for _ in self.threads:
+      self._rows.put(None)
+
+  def _work(self) -> None:
+    while (task := self._rows.get()) and not self._closed:
+      batch, row, read = task
+      try:
+        read.set_result(self._read(batch, row))
+      except Exception as error:
+        read.set_exception(error)
 
 
 class Worker:
@@ -147,7 +217,12 @@ class Worker:
 
 
 def pack(
-  load: Callable, row: Batch, rows: int, count: int, threads: int
+  load: Callable,
+  row: Batch,
+  rows: int,
+  count: int,
+  threads: int,
+  read_ahead: int,
 ) -> bytes:
   """Returns what a worker process needs to begin.
 
@@ -157,8 +232,10 @@ def pack(
     rows: rows of a batch.
     count: number of slots.
     threads: number of threads.
+    read_ahead: number of rows that are read at the same time; 0: each thread
+      reads a row when it makes it.
   """
-  return cloudpickle.dumps((load, row, rows, count, threads))
+  return cloudpickle.dumps((load, row, rows, count, threads, read_ahead))
 
 
 def serve(connection_file: int, memory_file: int, life_file: int) -> None:
@@ -183,19 +260,27 @@ def serve(connection_file: int, memory_file: int, life_file: int) -> None:
       send(pickle.dumps(record))
 
   logging.getLogger().handlers = [Forward(logging.WARNING)]
-  load, row, rows, count, threads = pickle.loads(connection.recv_bytes())
+  load, row, rows, count, threads, read_ahead = pickle.loads(
+    connection.recv_bytes()
+  )
   slots = Slots(row, rows, count, file=memory_file)
+  ahead = ReadAhead(load.read, read_ahead) if read_ahead else None
+
+  def receive():
+    with receiving:
+      return Piece(*pickle.loads(connection.recv_bytes()))
 
   def work():
     while True:
-      with receiving:
-        piece = connection.recv_bytes()
-      send(_packed(fill(load, slots, Piece(*pickle.loads(piece)))))
+      piece, reads = ahead.ready.get() if ahead else (receive(), ())
+      send(_packed(fill(load, slots, piece, reads)))
 
-  for _ in range(threads - 1):
+  for _ in range(threads if ahead else threads - 1):
     threading.Thread(target=work, daemon=True).start()
   try:
     send(pickle.dumps(None))
+    while ahead:
+      ahead.begin(receive())
     work()
   except (EOFError, OSError):
     os._exit(0)  # The parent is gone, and other threads may be busy.
