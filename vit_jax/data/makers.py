@@ -286,7 +286,9 @@ class _Makers:
   def start_threads(self, number: int) -> None:
     self._lanes += number
     if self._read_ahead and number:
-      self._ahead = worker_lib.ReadAhead(self._load.read, self._read_ahead)
+      self._ahead = worker_lib.ReadAhead(
+        self._load.read, self._read_ahead, number
+      )
     self._threads = [
       threading.Thread(target=self._work, name=f'input {index}', daemon=True)
       for index in range(number)
@@ -376,11 +378,11 @@ class _Makers:
       if self._workers_work() and not self._ahead:
         return
 
-  def _take_read(self) -> tuple[Piece, list] | None:
-    """Returns a piece, and what has been read for it; None at the end."""
+  def _take_read(self) -> tuple | None:
+    """Returns further arguments of `fill`, or None at the end."""
     if not self._ahead:
       piece = self._take()
-      return piece and (piece, [])
+      return piece and (piece,)
     task = self._ahead.ready.get()
     if task is None:
       self._ahead.ready.put(None)

@@ -68,6 +68,7 @@ def fill(
   slots: Slots,
   piece: Piece,
   reads: Sequence[futures.Future | None] = (),
+  least_sec: float = 0.0,
 ) -> Done:
   """Writes the rows of a piece to its slot.
 
@@ -76,6 +77,7 @@ def fill(
     slots: the memory.
     piece: the rows.
     reads: what `ReadAhead` has read for them.
+    least_sec: the seconds to report if it took fewer.
   """
   before = time.perf_counter()
   batch = slots.arrays(piece.slot)
@@ -84,30 +86,34 @@ def fill(
     for row, read in zip(rows, reads or [None] * len(rows), strict=True):
       for key, value in load(piece.batch, row, read).items():
         batch[key][row] = value
-  except Exception as error:
-    return Done(piece, time.perf_counter() - before, error)
-  return Done(piece, time.perf_counter() - before)
+    error = None
+  except Exception as e:
+    error = e
+  return Done(piece, max(least_sec, time.perf_counter() - before), error)
 
 
 class ReadAhead:
   """Reads the records of pieces at the same time, in threads of its own.
 
   Attributes:
-    ready: pieces whose records are all read, each with its reads; None after
-      the end.
+    ready: further arguments of `fill` for pieces whose records are all read;
+      None after the end.
     threads: the threads.
   """
 
-  def __init__(self, read: Callable, rows: int):
+  def __init__(self, read: Callable, rows: int, lanes: int):
     """Starts the threads.
 
     Args:
       read: (batch, row) -> what `load` needs of a row's record.
       rows: number of rows that are read at the same time.
+      lanes: number of threads that make pieces of what is read.
     """
-    self.ready: queue.SimpleQueue[tuple[Piece, list] | None] = (
+    self.ready: queue.SimpleQueue[tuple[Piece, list, float] | None] = (
       queue.SimpleQueue()
     )
+    # Where reading limits, this is how long a lane waits for a second of it.
+    self._wait = lanes / rows
     self._read = read
     self._closed = False
     self._rows = queue.SimpleQueue()
@@ -127,7 +133,8 @@ class ReadAhead:
 
     def finish(_):
       if next(finished) == len(rows):
-        self.ready.put((piece, reads))
+        sec = sum(read.sec for read in reads)
+        self.ready.put((piece, reads, self._wait * sec))
 
     for row, read in zip(rows, reads, strict=True):
       read.add_done_callback(finish)
@@ -143,10 +150,13 @@ class ReadAhead:
   def _work(self) -> None:
     while (task := self._rows.get()) and not self._closed:
       batch, row, read = task
+      before = time.perf_counter()
       try:
-        read.set_result(self._read(batch, row))
+        result, finish = self._read(batch, row), read.set_result
       except Exception as error:
-        read.set_exception(error)
+        result, finish = error, read.set_exception
+      read.sec = time.perf_counter() - before
+      finish(result)
 
 
 class Worker:
@@ -264,7 +274,7 @@ def serve(connection_file: int, memory_file: int, life_file: int) -> None:
     connection.recv_bytes()
   )
   slots = Slots(row, rows, count, file=memory_file)
-  ahead = ReadAhead(load.read, read_ahead) if read_ahead else None
+  ahead = ReadAhead(load.read, read_ahead, threads) if read_ahead else None
 
   def receive():
     with receiving:
@@ -272,8 +282,8 @@ def serve(connection_file: int, memory_file: int, life_file: int) -> None:
 
   def work():
     while True:
-      piece, reads = ahead.ready.get() if ahead else (receive(), ())
-      send(_packed(fill(load, slots, piece, reads)))
+      task = ahead.ready.get() if ahead else (receive(),)
+      send(_packed(fill(load, slots, *task)))
 
   for _ in range(threads if ahead else threads - 1):
     threading.Thread(target=work, daemon=True).start()
