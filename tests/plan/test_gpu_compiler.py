@@ -121,6 +121,19 @@ def test_a_plan_of_one_gpu_and_of_eight():
   assert 0.9 < eight['step_ms'] / one['step_ms'] < 1.5
 
 
+def test_gradients_are_summed_beside_the_backward_pass():
+  sums = _plan(
+    'h100x8',
+    *('--config.data.batch_size=2048', '--config.mesh.data=8'),
+    '--config.mesh.fsdp=1',
+  )
+  total = sum(found['ms'] for found in sums['collectives'])
+  assert {found['kind'] for found in sums['collectives']} == {'all-reduce'}
+  # 16.3 million gradients of 4 bytes, 2 x 7/8 times, at 450 GB/s.
+  assert total == pytest.approx(16.3e6 * 4 * 2 * 7 / 8 / 450e6, rel=0.02)
+  assert sums['hidden_ms'] > 0.9 * total
+
+
 @pytest.mark.parametrize('topology', ['a100x2', 'h200x1'])
 def test_other_gpus(topology):
   figures = _plan(topology, '--config.model.dropout_rate=0.1')

@@ -1,5 +1,7 @@
 """Guards: parameters depend on the seed; the compiled program does not."""
 
+import types
+
 import flax
 import jax
 import numpy as np
@@ -57,15 +59,33 @@ def test_another_seed_has_other_weights_of_the_same_program(monkeypatch):
 
 
 def test_the_step_has_the_options_of_its_platform(monkeypatch):
-  assert platforms.compiler_options('cpu') == {}
+  def options(platform, count):
+    device = types.SimpleNamespace(platform=platform)
+    return platforms.compiler_options(
+      types.SimpleNamespace(local_devices=[device], size=count)
+    )
+
+  assert options('cpu', 8) == {}
   name = 'xla_enable_async_all_gather'
-  assert platforms.compiler_options('tpu') == {name: 'true'}
+  assert options('tpu', 1) == {name: 'true'}
   monkeypatch.setenv('LIBTPU_INIT_ARGS', f'--xla_a=1 --{name}=false')
-  assert platforms.compiler_options('tpu') == {}  # The user decides.
+  assert options('tpu', 1) == {}  # The user decides.
+
+  known = 'xla_gpu_all_gather', 'xla_gpu_all_reduce'
+  monkeypatch.setattr(
+    platforms, '_is_known', lambda name, *more: name.startswith(known)
+  )
+  monkeypatch.delenv('XLA_FLAGS', raising=False)
+  assert options('gpu', 1) == {}
+  gather, reduce = (f'{name}_combine_threshold_bytes' for name in known)
+  piece = 16 * 2**20
+  assert options('gpu', 8) == {gather: piece, reduce: piece}
+  monkeypatch.setenv('XLA_FLAGS', f'--{gather}=1 --xla_b')
+  assert options('gpu', 8) == {reduce: piece}
 
   seen = []
   monkeypatch.setattr(
-    platforms, 'compiler_options', lambda platform: {platform: 'of a test'}
+    platforms, 'compiler_options', lambda mesh: {str(mesh.size): 'of a test'}
   )
   monkeypatch.setattr(
     program.step_lib.jax,
@@ -73,7 +93,14 @@ def test_the_step_has_the_options_of_its_platform(monkeypatch):
     lambda step, **options: seen.append(options['compiler_options']),
   )
   _ = _program().train_step
-  assert seen == [{'cpu': 'of a test'}]
+  assert seen == [{'8': 'of a test'}]
+
+
+def test_an_option_that_the_compiler_does_not_know_ends_no_run(caplog):
+  device = jax.devices()[0]
+  assert platforms._is_known('xla_embed_ir_in_executable', False, device)
+  assert not platforms._is_known('xla_no_such_option', 1, device)
+  assert 'does not take xla_no_such_option=1' in caplog.text
 
 
 def test_named_parameters_are_those_of_all():

@@ -65,7 +65,8 @@ def figures(
     Figures by name. `hbm_gib` is per device. `step_ms`,
     `images_per_sec_per_core`, `mfu` and `core_days_raw` are the compiler's
     estimates; `step_ms_corrected`, `wall_days` and `core_days` are corrected.
-    Cores are TensorCores. `fix` has the same figures for the settings that
+    `hidden_ms` is the time of collectives that runs beside computation. Cores
+    are TensorCores. `fix` has the same figures for the settings that
     fit; `search_ended` says why there are none, or no better ones. `error`
     says why the compiler failed. `libtpu` or `gpu_compiler` is the compiler's
     version, if it ran; `lock_difference` is a sentence if that is not the
@@ -193,6 +194,7 @@ def _speed(plan: one_run.Plan, correction: float) -> dict[str, Any]:
       }
       for one in sorted(estimate.collectives, key=lambda c: -c.seconds)[:5]
     ],
+    'hidden_ms': 1e3 * estimate.hidden_seconds,
     'heaviest': _heaviest(estimate),
     'wall_days': raw_days / correction,
     'device_days': target.devices * raw_days / correction,

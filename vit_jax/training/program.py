@@ -179,9 +179,9 @@ class Program:
     )
 
   @property
-  def compiler_options(self) -> dict[str, str]:
+  def compiler_options(self) -> dict[str, str | int]:
     """Options for the compiler of the training step."""
-    return platforms.compiler_options(self.layout.mesh.devices.flat[0].platform)
+    return platforms.compiler_options(self.layout.mesh)
 
 
 def fresh_params(

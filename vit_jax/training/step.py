@@ -198,7 +198,7 @@ def jit_train_step(
   train_step,
   layout: sharding.Layout,
   state: TrainState,
-  compiler_options: dict[str, str] | None = None,
+  compiler_options: dict[str, str | int] | None = None,
 ):
   """Jits a training step for a mesh.
 
