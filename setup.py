@@ -75,6 +75,8 @@ EXTRAS = {
   # Experiment trackers; see `log.trackers`.
   'wandb': ['wandb>=0.31'],
   'mlflow': ['mlflow-skinny>=3.17'],
+  # Products of 8-bit integers: `model.quantization`.
+  'quantized': ['qwix>=0.1.8'],
   # Programs that need only JAX (vit_jax.export).
   'export': ['flatbuffers>=24.3.25'],
   # ONNX files, through a Hugging Face folder and PyTorch.

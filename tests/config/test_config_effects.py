@@ -11,6 +11,7 @@ import pytest
 from tests.tiny_run import SIZES
 from vit_jax import config as config_lib
 from vit_jax import masked_patch, models
+from vit_jax.models import quantized
 from vit_jax.training import losses, mixup
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import program as program_lib
@@ -126,6 +127,7 @@ CHANGES = {
   'model.dtype': 'bfloat16',
   'model.remat': 'full',
   'model.scan': True,
+  'model.quantization': 'int8',
   'loss.name': 'sigmoid',
   'loss.label_smoothing': 0.1,
   'polyak.decay': 0.5,
@@ -225,6 +227,8 @@ def _program_of(base):
   'base, key', [(b, k) for b, (_, changes) in BASES.items() for k in changes]
 )
 def test_changing_a_key_changes_the_step(base, key):
+  if key == 'model.quantization' and not quantized.is_installed():
+    pytest.skip('qwix is not installed')
   config, changes = BASES[base]
   config = config.copy_and_resolve_references()
   value = changes[key]

@@ -138,6 +138,9 @@ def default() -> ml_collections.ConfigDict:
   model.head_bias = placeholder(float)
   # The compute dtype; 'auto' is float32 on CPU, bfloat16 on TPU and GPU.
   model.dtype = 'auto'
+  # Experimental: 'int8' multiplies 8-bit integers in the blocks' dense layers,
+  # 'int8_all' in their gradients, too. Needs the extra `quantized`.
+  model.quantization = placeholder(str)
   # What the backward pass recomputes: 'none', 'full' blocks, or with 'dots' all
   # but matmuls and convolutions.
   model.remat = 'none'

@@ -23,6 +23,7 @@ _NOT_DESCRIBED = (
   'dtype',
   'remat',
   'scan',
+  'quantization',
   'patch_outputs',
   'parent',
   'name',

@@ -8,6 +8,7 @@ from vit_jax.models import (
   dot_product,
   encoder,
   position,
+  quantized,
   resnet,
   vit,
 )
@@ -58,6 +59,7 @@ def check(model: nn.Module) -> None:
 
 
 def _check_vit(model: vit.ViT) -> None:
+  _one_of('quantization', model.quantization, tuple(quantized.QUANTIZATIONS))
   patch_size = model.patch_size
   if (
     not isinstance(patch_size, tuple)

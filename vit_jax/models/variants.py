@@ -226,7 +226,7 @@ def build(name: str, *, num_classes: int, **overrides) -> nn.Module:
     fields['patch_size'] = side * 2
   model = module(num_classes=num_classes, **fields)
   checks.check(model)
-  return model
+  return model.quantized() if isinstance(model, vit.ViT) else model
 
 
 def _lookup(name: str) -> tuple[type[nn.Module], dict[str, Any]]:

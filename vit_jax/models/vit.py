@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vit_jax.models import attention, position, resnet
+from vit_jax.models import attention, position, quantized, resnet
 from vit_jax.models.embedding import PatchEmbedding, replace_embeddings
 from vit_jax.models.encoder import Encoder, MlpBlock
 from vit_jax.models.head import classify, predict_patches
@@ -105,6 +105,8 @@ class ViT(nn.Module):
     scan: run the blocks as one loop, which compiles faster. The blocks'
       parameters are then stacked (`stack_blocks`). Equal values give equal
       logits, but a random key gives other initial values and dropout masks.
+    quantization: a key of `quantized.QUANTIZATIONS`; `build` returns the
+      `quantized` model.
     patch_outputs: how many numbers to predict for each patch, in place of the
       classifier (masked patch prediction, B.1.2); `masked_patch.adapted` sets
       it.
@@ -132,7 +134,13 @@ class ViT(nn.Module):
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
   scan: bool = False
+  quantization: str = 'none'
   patch_outputs: int | None = None
+
+  @nn.nowrap  # qwix refuses to work within a module's method.
+  def quantized(self) -> 'ViT':
+    """Returns the model whose products are as `quantization` says."""
+    return quantized.quantized(self, self.quantization)
 
   def is_rounded(self, name: str) -> bool:
     """Returns whether a parameter is rounded to `dtype` wherever it is used.
