@@ -321,3 +321,15 @@ def test_check_images(shape, dtype):
   check_images(np.zeros((1, 8, 8, 3), np.float32))
   with pytest.raises(ValueError, match=rf'images are {dtype}\[.*, expected fl'):
     check_images(np.zeros(shape, dtype))
+
+
+@pytest.mark.parametrize('mean, outlier', [(0, 0), (100, 0), (0, 30)])
+def test_moments_of_one_pass_are_exact(mean, outlier):
+  kernel = np.random.default_rng(0).normal(mean, 1, (3, 3, 128, 8))
+  kernel[0, 0, 0] += outlier
+  kernel = kernel.astype(np.float32)
+  centred, variance = resnet._moments(kernel)
+  exact = kernel - kernel.astype(np.float64).mean((0, 1, 2))
+  np.testing.assert_allclose(centred, exact, atol=5e-6)
+  expected = np.square(exact).mean((0, 1, 2), keepdims=True)
+  np.testing.assert_allclose(variance, expected, rtol=2e-6)

@@ -101,10 +101,20 @@ def hybrid_standardize(kernel: jax.Array) -> jax.Array:
 
 
 def _moments(kernel: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns centred weights, and each output channel's variance, in float32."""
-  kernel = kernel.astype(jnp.float32)
-  centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
-  return centred, jnp.square(centred).mean(axis=(0, 1, 2), keepdims=True)
+  """Returns centred weights, and each output channel's variance.
+
+  Both are float32, or float64 if the kernel is. One pass over the weights gives
+  all sums: their distances from the mean of a few of them are small enough to
+  be squared before the mean is known.
+  """
+  kernel = kernel.astype(jnp.promote_types(kernel.dtype, jnp.float32))
+  axes = (0, 1, 2)
+  # The moments do not depend on where distances start.
+  start = jax.lax.stop_gradient(kernel[:, :, :8].mean(axes, keepdims=True))
+  distance = kernel - start
+  mean = distance.mean(axes, keepdims=True)
+  squares = jnp.square(distance).mean(axes, keepdims=True)
+  return distance - mean, jnp.maximum(squares - jnp.square(mean), 0)
 
 
 class StandardizedConv(nn.Module):
