@@ -115,3 +115,15 @@ def test_named_parameters_are_those_of_all():
   assert not some['embedding/kernel'].sharding.is_fully_replicated
   with pytest.raises(KeyError, match='hat'):
     built.init_params(['hat'])
+
+
+def test_what_compiles_weights_faster_changes_no_more_than_rounding(
+  monkeypatch,
+):
+  built = _program()
+  assert platforms.init_options(built.layout.mesh)
+  fast = _flat(built.init_params())
+  monkeypatch.setattr(platforms, 'init_options', lambda mesh: {})
+  slow = _flat(built.init_params())
+  for key, value in slow.items():
+    np.testing.assert_allclose(fast[key], value, rtol=1e-6, err_msg=key)

@@ -69,14 +69,16 @@ class Program:
       return _chosen(self._fresh_params(key), names)
 
     shapes = _chosen(self.shapes.params, names)
-    return jax.jit(make, out_shardings=self.layout.params(shapes))(
-      self.params_key
-    )
+    return self._run_once(make, self.layout.params(shapes))
 
   def init_state(self) -> step_lib.TrainState:
     """Returns the first state of a run from scratch, split as in the layout."""
-    shardings = self.layout.state(self.shapes)
-    return jax.jit(self._fresh_state, out_shardings=shardings)(self.params_key)
+    return self._run_once(self._fresh_state, self.layout.state(self.shapes))
+
+  def _run_once(self, make: Callable[[jax.Array], Any], shardings: Any) -> Any:
+    options = platforms.init_options(self.layout.mesh)
+    made = jax.jit(make, out_shardings=shardings, compiler_options=options)
+    return made(self.params_key)
 
   def first_state(self, params: Any) -> step_lib.TrainState:
     """Returns the state before the first step; jit it with shardings."""
