@@ -297,6 +297,8 @@ def _of_roofline(correction: float, hidden: str) -> list[str]:
     'Times are a roofline, not measured: for every kernel the larger of its'
     " bytes over the memory's bandwidth and its products over the peak. A real"
     f' step takes longer. {real}',
+    'Of a loop over blocks, model.scan, the roofline counts several times too'
+    ' much.',
     "Collectives use all of NVLink's bandwidth. Computation that the compiler"
     f' puts beside asynchronous ones hides {hidden}',
     f'JAX allocates {gpus.memory_fraction():g} of the memory of a GPU, which is'
