@@ -79,7 +79,7 @@ def ours(config: ml_collections.ConfigDict) -> Step:
     config,
     layout,
     program.model,
-    jax.jit(program.init_state),
+    program.init_state,
     lambda: program.train_step.lower(
       program.abstract_state, program.abstract_batch
     ),
@@ -133,7 +133,7 @@ def _step(
   config: ml_collections.ConfigDict,
   layout: sharding.Layout,
   model: nn.Module,
-  init: Any,
+  init: Callable[[], Any],
   lower: Callable[[], Any],
   abstract_state: Any,
   batch: Mapping[str, jax.ShapeDtypeStruct],
@@ -145,7 +145,7 @@ def _step(
   compiled = lowered.compile()
   done = time.perf_counter()
   return Step(
-    init=init.lower().compile(),
+    init=init,
     make_batch=_batch_maker(batch, config.num_classes),
     step=compiled,
     abstract_state=abstract_state,

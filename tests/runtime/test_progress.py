@@ -151,7 +151,7 @@ def test_skipped_steps_do_not_affect_the_means():
   'made, expected', [(150, 'input limits'), (250, 'step limits')]
 )
 def test_what_limits_the_speed(clock, caplog, made, expected):
-  caplog.set_level(logging.INFO)
+  caplog.set_level('INFO', logger=logging.get_absl_logger().name)
   limits = progress.Limits(100)
   # The first step compiles, and the last is not waited for.
   for seconds in (30.0, 0.7, 0.5, 0.6, 0.7, 0.1):
@@ -165,7 +165,7 @@ def test_what_limits_the_speed(clock, caplog, made, expected):
 
 
 def test_a_run_of_few_steps_does_not_tell_what_limits_it(caplog):
-  caplog.set_level(logging.INFO)
+  caplog.set_level('INFO', logger=logging.get_absl_logger().name)
   limits = progress.Limits(100)
   limits.time(0.0, {})
   limits.log(100)

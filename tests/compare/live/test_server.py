@@ -108,4 +108,7 @@ def test_the_command(tmp_path):
     assert process.stdout.readline().startswith('http://0.0.0.0:')
     assert 'no password' in process.stderr.readline()
     process.send_signal(2)
-    assert process.wait(20) == 0
+    try:
+      assert process.wait(20) == 0
+    finally:
+      process.kill()  # Or leaving the block waits for ever.
