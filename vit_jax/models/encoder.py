@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from vit_jax import sharding
 from vit_jax.models import attention, dot_product, layout, position
+from vit_jax.models.dropout import Dropout
 
 # What the backward pass keeps of a block: `none` keeps all, `full` only the
 # block's input, `dots` also the outputs of the dense layers, but not those of
@@ -62,7 +63,7 @@ class MlpBlock(nn.Module):
       dtype=self.dtype,
     )
     dropout = functools.partial(
-      nn.Dropout, self.dropout_rate, deterministic=not train
+      Dropout, self.dropout_rate, deterministic=not train
     )
     keep = functools.partial(layout.keep_row_major, on=self.row_major)
     hidden = sharding.BATCH, None, sharding.TENSOR
@@ -130,7 +131,7 @@ class EncoderBlock(nn.Module):
       dtype=self.dtype,
       name='MultiHeadDotProductAttention_0',
     )(y, grid=grid)
-    y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
+    y = Dropout(self.dropout_rate, deterministic=not train)(y)
     x = keep(x + y)
     y = keep(norm(name='LayerNorm_1')(x))
     y = MlpBlock(
@@ -273,7 +274,7 @@ class Encoder(nn.Module):
         )
     # Dropout directly follows the position embedding (B.1). If every layer adds
     # one, the paper leaves the place open; dropout then stays here, once.
-    x = nn.Dropout(self.dropout_rate, deterministic=not train)(x)
+    x = Dropout(self.dropout_rate, deterministic=not train)(x)
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
     out['encoded'] = nn.LayerNorm(
