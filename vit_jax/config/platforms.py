@@ -32,10 +32,6 @@ _GPU_OPTIONS = {
   'xla_gpu_all_reduce_combine_threshold_bytes': _PIECE,
   'xla_gpu_reduce_scatter_combine_threshold_bytes': _PIECE,
 }
-# Those of the program that makes initial weights, which runs once. On a CPU,
-# XLA's default takes four times as long to compile a ResNet's, and the weights
-# differ in their last bit at most.
-_CPU_INIT_OPTIONS = {'xla_backend_optimization_level': 1}
 
 
 def defaults(
@@ -97,12 +93,6 @@ def compiler_options(mesh: jax.sharding.Mesh) -> dict[str, str | int]:
   if device.platform == 'gpu':
     found = {n: v for n, v in found.items() if _is_known(n, v, device)}
   return found
-
-
-def init_options(mesh: jax.sharding.Mesh) -> dict[str, int]:
-  """Returns the compiler's options for making initial weights."""
-  on_cpu = mesh.local_devices[0].platform == 'cpu'
-  return dict(_CPU_INIT_OPTIONS) if on_cpu else {}
 
 
 @functools.cache

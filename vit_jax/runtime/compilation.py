@@ -7,6 +7,8 @@ option forbids that.
 
 import importlib.util
 import os
+from collections.abc import Callable
+from concurrent import futures
 
 import jax
 from etils import epath
@@ -34,6 +36,20 @@ def make_deterministic() -> bool:
   if _OPTION not in flags:
     os.environ['XLA_FLAGS'] = ' '.join([*flags, _OPTION])
   return True
+
+
+def in_background(
+  compile_: Callable[[], jax.stages.Compiled],
+) -> futures.Future[jax.stages.Compiled]:
+  """Starts to compile in another thread, which the process's end waits for.
+
+  Args:
+    compile_: compiles.
+  """
+  thread = futures.ThreadPoolExecutor(1, 'compilation')
+  future = thread.submit(compile_)
+  thread.shutdown(wait=False)
+  return future
 
 
 def keep(directory: epath.PathLike) -> None:

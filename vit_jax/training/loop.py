@@ -18,7 +18,6 @@ from vit_jax.runtime import distributed, preemption, profiling
 from vit_jax.runtime import progress as progress_lib
 from vit_jax.training import guard as guard_lib
 from vit_jax.training import start_up
-from vit_jax.training.program import Program
 from vit_jax.training.run import complete_for_training, open_run
 from vit_jax.training.tracker import Tracker
 from vit_jax.workdir import metrics
@@ -78,7 +77,6 @@ def train_and_evaluate(
       compilation_cache=compilation_cache,
     )
     config = run.config
-    program: Program = run.program
     batch_size, total_steps = config.data.batch_size, config.total_steps
     writer = metrics.MetricWriter(
       run.workdir,
@@ -116,10 +114,11 @@ def train_and_evaluate(
     tracker.make_up_for(start.unevaluated, state, start.step)
     feed = sharding.feed(batches, run.mesh, total_steps - start.step, on_wait)
     tracker.start_training()
+    train_step = run.compiled.result() if run.compiled else None
     for step, batch in enumerate(feed, start=start.step + 1):
       profiler.before(step, state)
       dispatched = time.monotonic()
-      state, step_metrics = program.train_step(state, batch)
+      state, step_metrics = train_step(state, batch)
       limits.time(dispatched, step_metrics)
       interval.add(step_metrics)
       if step == start.step + 1:

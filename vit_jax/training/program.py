@@ -21,6 +21,7 @@ from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, sharding
 from vit_jax.config import platforms
 from vit_jax.models import dot_product, lora
+from vit_jax.runtime import jax_internals
 from vit_jax.training import gradients, losses, mixup
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
@@ -42,8 +43,7 @@ class Program:
     tuning: which parameters train.
     layout: the mesh, and what is split over it.
     params_key: raw key of the initial parameters. Compiled functions take it as
-      an argument. As a constant, it would make every seed compile again, which
-      takes most of a ResNet's start-up time on a CPU.
+      an argument. As a constant, it would make every seed compile again.
     dropout_key: see `step.make_train_step`.
   """
 
@@ -76,9 +76,18 @@ class Program:
     return self._run_once(self._fresh_state, self.layout.state(self.shapes))
 
   def _run_once(self, make: Callable[[jax.Array], Any], shardings: Any) -> Any:
-    options = platforms.init_options(self.layout.mesh)
-    made = jax.jit(make, out_shardings=shardings, compiler_options=options)
-    return made(self.params_key)
+    if self.layout.mesh.local_devices[0].platform != 'cpu':
+      return jax.jit(make, out_shardings=shardings)(self.params_key)
+    # On a CPU, one program for all weights takes several times as long to
+    # compile: its compiler does not see that many of them are made alike.
+    made = jax_internals.run_op_by_op(make, self.params_key)
+    return jax.tree.map(
+      lambda x, sharding_: jax.make_array_from_callback(
+        x.shape, sharding_, np.asarray(x).__getitem__
+      ),
+      made,
+      shardings,
+    )
 
   def first_state(self, params: Any) -> step_lib.TrainState:
     """Returns the state before the first step; jit it with shardings."""
@@ -179,6 +188,11 @@ class Program:
       self.shapes,
       self.compiler_options,
     )
+
+  def compile_train_step(self) -> jax.stages.Compiled:
+    """Returns the compiled training step."""
+    lowered = self.train_step.lower(self.abstract_state, self.abstract_batch)
+    return lowered.compile()
 
   @property
   def compiler_options(self) -> dict[str, str | int]:
