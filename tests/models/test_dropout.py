@@ -1,4 +1,4 @@
-"""Guards: dropout's rate, its scale, and independent masks of rows that share."""
+"""Guards: dropout's rate and scale; independent masks of all rows."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,9 @@ def test_keeps_shape_dtype_and_gradient():
     np.testing.assert_array_equal(pull(y)[0], y * 2)
 
 
-@pytest.mark.parametrize('module', [Dropout(0.5, deterministic=True), Dropout(0)])
+@pytest.mark.parametrize(
+  'module', [Dropout(0.5, deterministic=True), Dropout(0)]
+)
 def test_changes_nothing_and_needs_no_key(module):
   x = jnp.arange(4.0)
   np.testing.assert_array_equal(module.apply({}, x), x)

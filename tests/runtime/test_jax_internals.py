@@ -3,10 +3,12 @@
 import ast
 import itertools
 import pathlib
+import re
 import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from vit_jax.runtime import jax_internals
@@ -160,3 +162,24 @@ def test_hidden_clusters_are_named(monkeypatch):
   )
   with pytest.raises(jax_internals.ChangedError, match='clusters is hidden'):
     jax_internals.detect_cluster(None, 1)
+
+
+def test_operations_one_by_one(caplog):
+  calls = []
+
+  def function(key, unused):
+    calls.append(0)
+    jnp.linalg.svd(unused['x'])
+    number = jax.random.normal(jax.random.wrap_key_data(key), (3,))
+    return {'number': number, 'copy': jnp.copy(number), 'constant': 7}
+
+  args = jax.random.key_data(jax.random.key(0)), {'x': jnp.ones((4, 4))}
+  with caplog.at_level('WARNING', 'jax'), jax.log_compiles():
+    found = jax_internals.run_op_by_op(function, *args)
+  assert len(calls) == 1
+  compiled = re.findall(r'XLA compilation of jit\((\w+)\)', caplog.text)
+  assert '_normal' in compiled
+  assert 'svd' not in compiled  # The result does not need it.
+  expected = jax.jit(function)(*args)
+  for name, x in expected.items():
+    np.testing.assert_allclose(found[name], x, rtol=1e-6)

@@ -4,8 +4,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-# Random bits of a unit: the rate is exact to 1 / 65,536. A random number has 32,
-# and takes time to make, write and read. With 8, a rate of 0.1 would be 0.1016.
+# Random bits of a unit: the rate is exact to 1 / 65,536. A random number has
+# 32, and takes time to make, write and read. With 8, a rate of 0.1 would be
+# 0.1016.
 _BITS = 16
 _ROWS = 32 // _BITS  # Rows of a batch that share their random numbers.
 
