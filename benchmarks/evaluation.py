@@ -36,6 +36,7 @@ _AGAINST = flags.DEFINE_multi_string(
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Turns of each setting.', 1)
 
 _COLUMNS = {
+  'batch': ('batch_size', ',d'),
   'images/s': ('images_per_sec', '.1f'),
   'spread': ('seconds.spread', '.1%'),
   'times': ('ratio', '.3f'),
@@ -61,14 +62,12 @@ def main():
       'model': config.model.name,
       'data': config.data.dataset,
       'image_size': list(config.image_size),
-      'batch_size': config.data.batch_size,
       'rounds': _ROUNDS.value,
     },
     title=(
       f'Evaluation of {config.model.name} on'
       f' {results["config"]["images"]:,} images of {config.data.dataset},'
-      f' batch {config.data.batch_size}, on {jax.device_count()} x'
-      f' {jax.devices()[0].device_kind}'
+      f' on {jax.device_count()} x {jax.devices()[0].device_kind}'
     ),
   )
 

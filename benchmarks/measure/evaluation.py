@@ -24,11 +24,13 @@ class Runnable:
     evaluate: runs the whole evaluation once.
     read: only reads its images.
     num_examples: the number of its images.
+    batch_size: images of a batch, of all devices together.
   """
 
   evaluate: Callable[[], Any]
   read: Callable[[], Any]
   num_examples: int
+  batch_size: int
 
 
 def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
@@ -64,18 +66,22 @@ def build(config: ml_collections.ConfigDict, name: str) -> Runnable:
   if section.dataset:
     source = inputs.open_source(config, section.dataset)
   view = data.View(source, section.split)
+  batch_size = section.batch_size or config.data.batch_size
 
   def read():
     for _ in pipeline.eval_batches(
       view,
       inputs.parse_preprocess(config, section.preprocess),
-      batch_size=section.batch_size or config.data.batch_size,
+      batch_size=batch_size,
       **inputs.reading(config),
     ):
       pass
 
   return Runnable(
-    lambda: list(evaluator.run(state)), read, evaluator.num_examples
+    lambda: list(evaluator.run(state)),
+    read,
+    evaluator.num_examples,
+    batch_size,
   )
 
 
@@ -90,8 +96,8 @@ def measure(
 
   Returns:
     Name -> `seconds` (see `timing.statistics`), `images_per_sec`,
-    `input_images_per_sec`, `images`, `first_run_sec` (compilation included)
-    and the ratios of `timing.compare` for the time per image.
+    `input_images_per_sec`, `images`, `batch_size`, `first_run_sec` (compilation
+    included) and the ratios of `timing.compare` for the time per image.
 
   Raises:
     ValueError: see `settings.override` and `build`.
@@ -127,6 +133,7 @@ def measure(
     results[name] = {
       'seconds': timing.statistics([sample['seconds'] for sample in found]),
       'images': built[name].num_examples,
+      'batch_size': built[name].batch_size,
       'images_per_sec': 1 / compared[name]['median'],
       'input_images_per_sec': built[name].num_examples / read['median'],
       'first_run_sec': first_runs[name],
