@@ -54,6 +54,7 @@ EXTRAS = {
     'pyarrow>=18.1',
     'pytest>=8',
     'pytest-xdist>=3.6.1',
+    'qwix>=0.1.8',
     'ruff>=0.12',
     'setuptools>=70.1',  # The first that builds wheels by itself.
     'scipy>=1.14',
