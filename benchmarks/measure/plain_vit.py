@@ -92,6 +92,10 @@ def build(config: ml_collections.ConfigDict, model: nn.Module) -> PlainViT:
     'attention': ('full',),
     'gelu': ('tanh',),
     'norm_epsilon': (1e-6,),
+    'parallel': (False,),
+    'qk_norm': (False,),
+    'qkv_bias': (True,),
+    'norm_bias': (True,),
     'resnet_blocks': (None,),
   }
   for name, choices in plain.items():

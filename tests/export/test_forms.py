@@ -112,6 +112,8 @@ def test_timms_own_model_loads_the_weights(tmp_path):
     (dict(norm_epsilon=1e-5), 'timm', 'norm_epsilon=1e-05'),
     (dict(pooling='gap'), 'onnx', "pooling='gap'"),
     (dict(position_embedding='2d'), 'huggingface', "embedding='2d'"),
+    (dict(parallel=True), 'huggingface', 'parallel=True'),
+    (dict(qkv_bias=False), 'timm', 'qkv_bias=False'),
   ],
 )
 def test_models_that_others_lack_are_refused(

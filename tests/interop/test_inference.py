@@ -10,6 +10,8 @@ from vit_jax import interop, models
 from vit_jax.interop import inference, released
 from vit_jax.interop.parameter_shapes import placeholder
 
+_LARGE = dict(parallel=True, qk_norm=True, qkv_bias=False, norm_bias=False)
+
 
 def _file(model, size):
   """Returns placeholders by released names, which take no memory."""
@@ -50,6 +52,8 @@ def test_named_models_are_recognized(name, size):
     (dict(position_embedding='relative', patch_size=(4, 2)), (16, 8)),
     (dict(position_embedding='relative_per_head'), (8, 8)),
     (dict(position_site='every_layer'), (8, 8)),
+    *((dict([option]), (8, 8)) for option in _LARGE.items()),
+    (_LARGE | dict(attention='axial', pooling='gap'), (8, 8)),
     (dict(attention='axial', pooling='gap'), (8, 8)),
     (
       dict(attention='axial', pooling='gap', position_embedding='relative'),

@@ -68,6 +68,7 @@ def _assert_close(actual, expected):
     *({'position_embedding': 'relative'}, {'position_embedding': 'sincos2d'}),
     *({'patch_outputs': 3}, {'resnet_blocks': (1,), 'patch_size': 1}),
     *({'gelu': 'exact'}, {'attention': 'axial', 'pooling': 'gap'}),
+    {'parallel': True, 'qk_norm': True, 'qkv_bias': False, 'norm_bias': False},
   ],
   ids=str,
 )

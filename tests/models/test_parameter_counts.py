@@ -211,6 +211,7 @@ def test_other_names_of_the_same_model():
     ),
     ({'resnet_blocks': (3, 0)}, r'resnet_blocks is \(3, 0\), expected the num'),
     ({'resnet_width': 0}, r'resnet_width is 0: .*expected an even'),
+    ({'qk_norm': 'x'}, "qk_norm is 'x', expected one of False, True"),
     ({'norm_epsilon': 0.0}, 'norm_epsilon is 0.0, expected 0 < eps'),
     ({'norm_epsilon': float('inf')}, 'norm_epsilon is inf'),
     ({'norm_epsilon': 'x'}, "norm_epsilon is 'x', expected 0 < eps"),

@@ -129,6 +129,12 @@ def default() -> ml_collections.ConfigDict:
   model.attention_implementation = placeholder(str)
   model.gelu = placeholder(str)  # 'tanh' or 'exact'.
   model.norm_epsilon = placeholder(float)  # Added to LayerNorm's variance.
+  # For large models, from arXiv:2302.05442: attention and MLP read the same
+  # LayerNorm; queries and keys are normalised; biases that can be left out.
+  model.parallel = placeholder(bool)
+  model.qk_norm = placeholder(bool)
+  model.qkv_bias = placeholder(bool)
+  model.norm_bias = placeholder(bool)
   model.dropout_rate = placeholder(float)  # The share of units set to 0.
   model.scan = placeholder(bool)  # Compiles one block, and loops over it.
   model.blocks = placeholder(tuple)  # Units in each stage of a ResNet.

@@ -69,6 +69,10 @@ def check(program: Program) -> None:
       'position_embedding': ('1d',),
       'position_site': ('stem',),
       'norm_epsilon': (_EPSILON,),
+      'parallel': (False,),
+      'qk_norm': (False,),
+      'qkv_bias': (True,),
+      'norm_bias': (True,),
     }
     reasons = [
       f'{key}={getattr(model, key)!r}'

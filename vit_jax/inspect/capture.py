@@ -116,8 +116,9 @@ def _forward(
       # `tokens_in_lanes` projects the tokens in several parts.
       projected.setdefault(module.name, []).append(out)
     elif isinstance(module, MultiHeadDotProductAttention):
+      suffix = '_norm' * module.qk_norm
       query, key = (
-        jnp.concatenate(projected[name], axis=1)[:, : module.tokens]
+        jnp.concatenate(projected[name + suffix], axis=1)[:, : module.tokens]
         for name in ('query', 'key')
       )
       found.append(_weights(query, key, _relative_embedding(module)))

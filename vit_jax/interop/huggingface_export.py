@@ -112,6 +112,15 @@ def check_savable(model: nn.Module) -> None:
           model.position_site != 'stem',
           f'position_site={model.position_site!r}',
         ),
+        *(
+          (getattr(model, name) != expected, f'{name}={not expected}')
+          for name, expected in {
+            'parallel': False,
+            'qk_norm': False,
+            'qkv_bias': True,
+            'norm_bias': True,
+          }.items()
+        ),
       )
       if wrong
     ]

@@ -103,6 +103,10 @@ def sizes(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
   """Returns the attributes of `vit.ViT`; KeyError if an array is missing."""
+
+  def has(end):  # One block that lacks it is an error that comes later.
+    return any(_block_of(name) and name.endswith(end) for name in flat)
+
   axial = any(name.startswith(_BLOCK + 'row/') for name in flat)
   block = _BLOCK + 'row/' if axial else _BLOCK
   attention = block + 'MultiHeadDotProductAttention_0/'
@@ -121,6 +125,10 @@ def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
     'attention': 'axial' if axial else 'full',
     'position_embedding': position,
     'position_site': site,
+    'parallel': not has('/LayerNorm_1/scale'),
+    'qk_norm': has('/query_norm/scale'),
+    'qkv_bias': has('/query/bias'),
+    'norm_bias': has('/LayerNorm_0/bias'),
   }
   if 'pre_logits/bias' in flat:
     fields['representation_size'] = _shape(flat, 'pre_logits/bias', 1)[0]

@@ -69,6 +69,9 @@ class MultiHeadDotProductAttention(nn.Module):
     implementation: one of `dot_product.IMPLEMENTATIONS`. Another axis than
       'all', a relative embedding or `attended` always uses 'plain'.
     tokens: how many of the L rows are tokens, for 'cudnn'; None means all.
+    qk_norm: normalise each query and key; all heads share the scales [K].
+    qkv_bias: whether query, key and value have biases.
+    norm_epsilon: epsilon of the norms of `qk_norm`.
     dtype: compute dtype; parameters are float32.
   """
 
@@ -78,6 +81,9 @@ class MultiHeadDotProductAttention(nn.Module):
   relative_stddev: float = position.STDDEV
   implementation: str = 'plain'
   tokens: int | None = None
+  qk_norm: bool = False
+  qkv_bias: bool = True
+  norm_epsilon: float = 1e-6
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
@@ -106,11 +112,16 @@ class MultiHeadDotProductAttention(nn.Module):
     shape = (self.heads, head_width(width, self.heads))
     flat = self.implementation == 'cudnn'
     query, key, value = (
-      _ToHeads(shape, dtype=self.dtype, name=name)
+      _ToHeads(shape, self.qkv_bias, dtype=self.dtype, name=name)
       if flat
-      else self._projection(shape, -1, name)
+      else self._projection(shape, -1, name, self.qkv_bias)
       for name in ('query', 'key', 'value')
     )
+    if self.qk_norm:
+      query, key = (
+        nn.Sequential([projection, self._norm(f'{projection.name}_norm')])
+        for projection in (query, key)
+      )
     out = self._projection(width, (-2, -1), 'out')
 
     def split_heads(tokens, *projections):  # [B, L, D] -> [B, L, H, K] each
@@ -167,12 +178,20 @@ class MultiHeadDotProductAttention(nn.Module):
       x = merge_axis(x, grid, self.axis)
     return out(x)  # [B, L, D]
 
-  def _projection(self, features, axis, name: str) -> nn.Module:
+  def _norm(self, name: str) -> nn.Module:
+    return nn.LayerNorm(
+      epsilon=self.norm_epsilon, use_bias=False, dtype=self.dtype, name=name
+    )
+
+  def _projection(
+    self, features, axis, name: str, use_bias: bool = True
+  ) -> nn.Module:
     # DenseGeneral initialises the flattened [D, D] matrix, so both fans of
     # Xavier's rule are D, whatever the number of heads.
     return nn.DenseGeneral(
       features,
       axis=axis,
+      use_bias=use_bias,
       kernel_init=nn.initializers.xavier_uniform(),
       dtype=self.dtype,
       name=name,
@@ -205,10 +224,12 @@ class _ToHeads(nn.Module):
 
   Attributes:
     features: (H, K).
+    use_bias: whether there is a bias.
     dtype: compute dtype; parameters are float32.
   """
 
   features: tuple[int, int]
+  use_bias: bool = True
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
@@ -221,7 +242,9 @@ class _ToHeads(nn.Module):
       return flat.reshape(shape)
 
     kernel = self.param('kernel', init, (width, *self.features), jnp.float32)
-    bias = self.param('bias', nn.initializers.zeros, self.features, jnp.float32)
-    kernel = kernel.astype(self.dtype).reshape(width, outputs)
-    x = x @ kernel + bias.astype(self.dtype).reshape(outputs)
+    x = x @ kernel.astype(self.dtype).reshape(width, outputs)
+    if self.use_bias:
+      zeros = nn.initializers.zeros
+      bias = self.param('bias', zeros, self.features, jnp.float32)
+      x += bias.astype(self.dtype).reshape(outputs)
     return x.reshape(*x.shape[:-1], *self.features)

@@ -1,5 +1,7 @@
 """Checks of a model's attributes, before anything is traced."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -102,6 +104,8 @@ def _check_vit(model: vit.ViT) -> None:
     ('position_embedding', encoder.POSITION_EMBEDDINGS),
     ('position_site', encoder.POSITION_SITES),
     ('gelu', encoder.GELUS),
+    *((key, (False, True)) for key in ('parallel', 'qk_norm')),
+    *((key, (False, True)) for key in ('qkv_bias', 'norm_bias')),
   ):
     _one_of(key, getattr(model, key), choices)
   if model.attention == 'axial' and model.pooling == 'token':
@@ -169,8 +173,8 @@ def _is_number(value: object) -> bool:
   return type(value) in (int, float)
 
 
-def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+def _one_of(key: str, value: Any, choices: tuple[Any, ...]) -> None:
   if value not in choices:
     raise ValueError(
-      f'{key} is {value!r}, expected one of {", ".join(choices)}.'
+      f'{key} is {value!r}, expected one of {", ".join(map(str, choices))}.'
     )

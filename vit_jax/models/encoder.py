@@ -83,7 +83,7 @@ class MlpBlock(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-  """A pre-LayerNorm Transformer block (Eqs. 2 and 3).
+  """A pre-LayerNorm Transformer block (Eqs. 2 and 3, or parallel).
 
   Attributes are those of `ViT` with the same names. `axis` and `tokens` are
   those of `attention.MultiHeadDotProductAttention`.
@@ -99,6 +99,10 @@ class EncoderBlock(nn.Module):
   position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
+  parallel: bool = False
+  qk_norm: bool = False
+  qkv_bias: bool = True
+  norm_bias: bool = True
   dropout_rate: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
 
@@ -108,7 +112,10 @@ class EncoderBlock(nn.Module):
   ) -> jax.Array:
     """Maps [B, L, D] to [B, L, D]; grid is (rows, columns) of the patches."""
     norm = functools.partial(
-      nn.LayerNorm, epsilon=self.norm_epsilon, dtype=self.dtype
+      nn.LayerNorm,
+      epsilon=self.norm_epsilon,
+      use_bias=self.norm_bias,
+      dtype=self.dtype,
     )
     row_major = self.attention_implementation == 'cudnn'
 
@@ -120,7 +127,7 @@ class EncoderBlock(nn.Module):
         self.position_embedding, x, grid, self.position_stddev, self.tokens
       )
     x = keep(x)
-    y = keep(norm(name='LayerNorm_0')(x))
+    normed = keep(norm(name='LayerNorm_0')(x))
     y = attention.MultiHeadDotProductAttention(
       self.heads,
       axis=self.axis,
@@ -128,12 +135,16 @@ class EncoderBlock(nn.Module):
       relative_stddev=self.position_stddev,
       implementation=self.attention_implementation,
       tokens=self.tokens,
+      qk_norm=self.qk_norm,
+      qkv_bias=self.qkv_bias,
+      norm_epsilon=self.norm_epsilon,
       dtype=self.dtype,
       name='MultiHeadDotProductAttention_0',
-    )(y, grid=grid)
+    )(normed, grid=grid)
     y = Dropout(self.dropout_rate, deterministic=not train)(y)
     x = keep(x + y)
-    y = keep(norm(name='LayerNorm_1')(x))
+    if not self.parallel:
+      normed = keep(norm(name='LayerNorm_1')(x))
     y = MlpBlock(
       self.mlp_dim,
       gelu=self.gelu,
@@ -141,7 +152,7 @@ class EncoderBlock(nn.Module):
       row_major=row_major,
       dtype=self.dtype,
       name='MlpBlock_0',
-    )(y, train=train)
+    )(normed, train=train)
     return keep(x + y)
 
 
@@ -159,6 +170,10 @@ class AxialBlock(nn.Module):
   position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
+  parallel: bool = False
+  qk_norm: bool = False
+  qkv_bias: bool = True
+  norm_bias: bool = True
   dropout_rate: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
 
@@ -180,6 +195,10 @@ class AxialBlock(nn.Module):
         position_stddev=self.position_stddev,
         gelu=self.gelu,
         norm_epsilon=self.norm_epsilon,
+        parallel=self.parallel,
+        qk_norm=self.qk_norm,
+        qkv_bias=self.qkv_bias,
+        norm_bias=self.norm_bias,
         dropout_rate=self.dropout_rate,
         dtype=self.dtype,
         name=axis,
@@ -241,6 +260,10 @@ class Encoder(nn.Module):
   position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
+  parallel: bool = False
+  qk_norm: bool = False
+  qkv_bias: bool = True
+  norm_bias: bool = True
   dropout_rate: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
@@ -278,7 +301,10 @@ class Encoder(nn.Module):
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
     out['encoded'] = nn.LayerNorm(
-      epsilon=self.norm_epsilon, dtype=self.dtype, name='encoder_norm'
+      epsilon=self.norm_epsilon,
+      use_bias=self.norm_bias,
+      dtype=self.dtype,
+      name='encoder_norm',
     )(x)
     return out
 
@@ -326,6 +352,10 @@ class Encoder(nn.Module):
       position_stddev=self.position_stddev,
       gelu=self.gelu,
       norm_epsilon=self.norm_epsilon,
+      parallel=self.parallel,
+      qk_norm=self.qk_norm,
+      qkv_bias=self.qkv_bias,
+      norm_bias=self.norm_bias,
       dropout_rate=self.dropout_rate,
       dtype=self.dtype,
     )

@@ -94,6 +94,12 @@ class ViT(nn.Module):
     gelu: 'tanh', the approximation of the released code and weights, or
       'exact'.
     norm_epsilon: epsilon of every LayerNorm.
+    parallel: whether a block's MLP reads the same normalised tokens as its
+      attention, instead of the sum with attention's output. This and the next
+      three are options for large models, from arXiv:2302.05442, §2.
+    qk_norm: whether LayerNorms, without a bias, normalise queries and keys.
+    qkv_bias: whether the blocks' queries, keys and values have biases.
+    norm_bias: whether the encoder's LayerNorms have biases.
     dropout_rate: probability of zeroing, at the four places of the released
       code; attention weights are never dropped.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
@@ -129,6 +135,10 @@ class ViT(nn.Module):
   pooling: str = 'token'
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
+  parallel: bool = False
+  qk_norm: bool = False
+  qkv_bias: bool = True
+  norm_bias: bool = True
   dropout_rate: float = 0.0
   head_bias: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
@@ -236,6 +246,10 @@ class ViT(nn.Module):
       position_stddev=self.position_stddev,
       gelu=self.gelu,
       norm_epsilon=self.norm_epsilon,
+      parallel=self.parallel,
+      qk_norm=self.qk_norm,
+      qkv_bias=self.qkv_bias,
+      norm_bias=self.norm_bias,
       dropout_rate=self.dropout_rate,
       dtype=self.dtype,
       remat=self.remat,

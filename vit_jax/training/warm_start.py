@@ -44,6 +44,7 @@ SIZES = (
   *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
   *('pooling', 'position_embedding', 'position_site', 'attention'),
   *('gelu', 'norm_epsilon'),
+  *('parallel', 'qk_norm', 'qkv_bias', 'norm_bias'),
 )
 
 # From the released fine-tuning configs. A hybrid has the rate of its ViT: the
