@@ -52,6 +52,8 @@ def test_another_seed_has_other_weights_of_the_same_program():
 
 
 def test_the_step_has_the_options_of_its_platform(monkeypatch):
+  jax.devices()  # Reads XLA_FLAGS, and would end at the unknown flags below.
+
   def options(platform, count):
     device = types.SimpleNamespace(platform=platform)
     return platforms.compiler_options(

@@ -12,6 +12,7 @@ Checked with jax 0.10.0, 0.10.2 and 0.12.0.
 
 import contextlib
 import dataclasses
+import os
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -78,13 +79,15 @@ def run_op_by_op(function: Callable[..., Any], *args: Any) -> Any:
   jaxpr, _ = dce_jaxpr(
     closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True
   )
-  options = {'compiler_options_kvs': (('xla_backend_optimization_level', 1),)}
-  eqns = [
-    eqn.replace(params=eqn.params | options)
-    if options.keys() <= eqn.params.keys()
-    else eqn
-    for eqn in jaxpr.eqns
-  ]
+  name, options = 'xla_backend_optimization_level', 'compiler_options_kvs'
+  eqns = jaxpr.eqns
+  if name not in os.environ.get('XLA_FLAGS', ''):
+    eqns = [
+      eqn.replace(params=eqn.params | {options: ((name, 1),)})
+      if options in eqn.params
+      else eqn
+      for eqn in eqns
+    ]
   run = core.jaxpr_as_fun(
     core.ClosedJaxpr(jaxpr.replace(eqns=eqns), closed.consts)
   )
