@@ -18,6 +18,7 @@ from vit_jax.runtime import distributed, preemption, profiling
 from vit_jax.runtime import progress as progress_lib
 from vit_jax.training import guard as guard_lib
 from vit_jax.training import start_up
+from vit_jax.training.program import Program
 from vit_jax.training.run import complete_for_training, open_run
 from vit_jax.training.tracker import Tracker
 from vit_jax.workdir import metrics
@@ -114,7 +115,9 @@ def train_and_evaluate(
     tracker.make_up_for(start.unevaluated, state, start.step)
     feed = sharding.feed(batches, run.mesh, total_steps - start.step, on_wait)
     tracker.start_training()
-    train_step = run.compiled.result() if run.compiled else None
+    program: Program = run.program
+    if start.step < total_steps:
+      train_step = program.compiled_train_step.result()
     for step, batch in enumerate(feed, start=start.step + 1):
       profiler.before(step, state)
       dispatched = time.monotonic()

@@ -7,6 +7,7 @@ for devices that need not be present, so that a plan is about what really runs.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any
 
 import flax
@@ -21,7 +22,7 @@ from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, sharding
 from vit_jax.config import platforms
 from vit_jax.models import dot_product, lora
-from vit_jax.runtime import jax_internals
+from vit_jax.runtime import compilation, jax_internals
 from vit_jax.training import gradients, losses, mixup
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
@@ -189,10 +190,15 @@ class Program:
       self.compiler_options,
     )
 
-  def compile_train_step(self) -> jax.stages.Compiled:
-    """Returns the compiled training step."""
-    lowered = self.train_step.lower(self.abstract_state, self.abstract_batch)
-    return lowered.compile()
+  @functools.cached_property
+  def compiled_train_step(self) -> futures.Future[jax.stages.Compiled]:
+    """The compiled training step; compiles in the background from now on."""
+
+    def compile_():
+      lowered = self.train_step.lower(self.abstract_state, self.abstract_batch)
+      return lowered.compile()
+
+    return compilation.in_background(compile_)
 
   @property
   def compiler_options(self) -> dict[str, str | int]:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from concurrent import futures
 from typing import Any
 
 import flax.traverse_util
@@ -50,8 +49,6 @@ class Run:
       for compilation.
     check_owner: raises if another run has taken the work directory. It does
       nothing before `take_workdir`.
-    compiled: the training step, which compiles in the background; None before
-      that begins.
   """
 
   workdir: epath.Path
@@ -66,7 +63,6 @@ class Run:
   watchdog: watchdog_lib.Watchdog
   starting: contextlib.ExitStack
   check_owner: Callable[[], None] = lambda: None
-  compiled: futures.Future[jax.stages.Compiled] | None = None
 
   @property
   def mesh(self) -> jax.sharding.Mesh:

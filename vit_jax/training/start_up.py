@@ -16,7 +16,7 @@ from etils import epath
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import data, results
-from vit_jax.runtime import compilation, distributed
+from vit_jax.runtime import distributed
 from vit_jax.runtime import goodput as goodput_lib
 from vit_jax.training import consistency
 from vit_jax.training.run import (
@@ -144,7 +144,7 @@ def begin(
     results.set_aside(workdir)
 
   if begun < config.total_steps:
-    run.compiled = compilation.in_background(run.program.compile_train_step)
+    _ = run.program.compiled_train_step  # Begins to compile.
   state, step = _state(run)
   rows = [row for row in metrics.read(workdir) if row['step'] <= step]
   best, unevaluated = distributed.broadcast(
