@@ -196,7 +196,7 @@ ATTENTION = ENCODER + 'MultiHeadDotProductAttention_0/'
     ('tanh(%p)', ENCODER + 'MlpBlock_0/tanh', 'elementwise'),
     ('transpose(%p)', ATTENTION + 'transpose', 'copies'),
     ('dynamic-slice(%p)', ENCODER + 'while/body/slice', 'copies'),
-    ('xor(%p, %p)', ENCODER + 'Dropout_0/jit(_bernoulli)/xor', 'random'),
+    ('xor(%p, %p)', ENCODER + 'Dropout_0/random_bits/xor', 'random'),
     ('rng-bit-generator(%p)', 'jit(f)/anything', 'random'),
   ],
 )

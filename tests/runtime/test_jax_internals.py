@@ -177,6 +177,9 @@ def test_operations_one_by_one(caplog):
   with caplog.at_level('WARNING', 'jax'), jax.log_compiles():
     found = jax_internals.run_op_by_op(function, *args)
   assert len(calls) == 1
+  # Otherwise the level of optimisation would be ignored in silence.
+  (jitted,) = jax.make_jaxpr(jax.jit(jnp.sin))(1.0).eqns
+  assert 'compiler_options_kvs' in jitted.params
   compiled = re.findall(r'XLA compilation of jit\((\w+)\)', caplog.text)
   assert '_normal' in compiled
   assert 'svd' not in compiled  # The result does not need it.

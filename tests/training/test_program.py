@@ -1,5 +1,7 @@
 """Guards: parameters depend on the seed; the compiled program does not."""
 
+import contextlib
+import dataclasses
 import types
 
 import flax
@@ -9,8 +11,9 @@ import pytest
 
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
-from vit_jax import sharding
-from vit_jax.config import platforms
+from vit_jax import data, sharding
+from vit_jax.config import inputs, platforms
+from vit_jax.data import pipeline
 from vit_jax.training import program
 
 
@@ -114,7 +117,7 @@ def test_named_parameters_are_those_of_all():
 
 @pytest.mark.parametrize('scan', [False, True])
 def test_initial_state_is_that_of_one_compiled_program(scan):
-  built = _program(model__scan=scan, polyak__decay=0.5)
+  built = _program(model__scan=scan, polyak__decay=0.5, mesh__data=1)
   expected = jax.jit(built._fresh_state)(built.params_key)
   found = built.init_state()
   for x, y in zip(*map(jax.tree.leaves, (expected, found)), strict=True):
@@ -122,3 +125,47 @@ def test_initial_state_is_that_of_one_compiled_program(scan):
     np.testing.assert_allclose(x, y, rtol=1e-6)
   # No buffer is there twice: it could not be donated twice.
   jax.jit(lambda state: state, donate_argnums=0)(found)
+
+
+@pytest.mark.parametrize('dataset', ['shapes:shape', 'shapes:all'])
+@pytest.mark.parametrize('max_labels', [1, 2])
+def test_batches_of_the_data_have_the_shapes_that_compile(
+  dataset, max_labels, monkeypatch
+):
+  source = data.open_source(dataset)
+  if dataset == 'shapes:all' and max_labels == 1:  # Lists of a single label.
+    read = source.read
+
+    def read_one(*place):
+      record = read(*place)
+      return dataclasses.replace(record, label=record.label[:1])
+
+    monkeypatch.setattr(source, 'read', read_one)
+  config = tiny_config(
+    {
+      'data.dataset': dataset,
+      'data.max_labels': max_labels,
+      'channels': 3,
+      'total_steps': 3,
+    }
+  )
+  config = config_lib.resolve(
+    config, num_examples=99, num_classes=source.info.num_classes
+  )
+  built = program.build(
+    config,
+    sharding.build(**config.mesh),
+    multi_label=source.info.multi_label,
+  )
+  batches = pipeline.train_batches(
+    data.View(source, 'train[:32]'),
+    inputs.parse_preprocess(config, config.data.preprocess, train=True),
+    batch_size=config.data.batch_size,
+    seed=0,
+    **inputs.reading(config),
+  )
+  with contextlib.closing(batches):
+    batch = next(iter(batches))
+  assert {name: (x.shape, x.dtype) for name, x in batch.items()} == {
+    name: (x.shape, x.dtype) for name, x in built.abstract_batch.items()
+  }

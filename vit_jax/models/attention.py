@@ -7,6 +7,7 @@ Axes: B batch, L tokens, D width, H heads, K width of one head.
 
 import functools
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -118,10 +119,7 @@ class MultiHeadDotProductAttention(nn.Module):
       for name in ('query', 'key', 'value')
     )
     if self.qk_norm:
-      query, key = (
-        nn.Sequential([projection, self._norm(f'{projection.name}_norm')])
-        for projection in (query, key)
-      )
+      query, key = map(self._normed, (query, key))
     out = self._projection(width, (-2, -1), 'out')
 
     def split_heads(tokens, *projections):  # [B, L, D] -> [B, L, H, K] each
@@ -178,10 +176,14 @@ class MultiHeadDotProductAttention(nn.Module):
       x = merge_axis(x, grid, self.axis)
     return out(x)  # [B, L, D]
 
-  def _norm(self, name: str) -> nn.Module:
-    return nn.LayerNorm(
-      epsilon=self.norm_epsilon, use_bias=False, dtype=self.dtype, name=name
+  def _normed(self, projection: nn.Module) -> Callable[[jax.Array], jax.Array]:
+    norm = nn.LayerNorm(
+      epsilon=self.norm_epsilon,
+      use_bias=False,
+      dtype=self.dtype,
+      name=f'{projection.name}_norm',
     )
+    return lambda x: norm(projection(x))
 
   def _projection(
     self, features, axis, name: str, use_bias: bool = True

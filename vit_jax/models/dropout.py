@@ -30,13 +30,13 @@ class Dropout(nn.Module):
     numbers = 2**_BITS
     kept = max(1, round((1 - self.rate) * numbers))
     rows, *others = x.shape
-    words = jax.random.bits(
-      self.make_rng('dropout'), (-(-rows // _ROWS), *others), jnp.uint32
-    )
-    # Neighbouring rows share words: so the rows stay on their devices, and the
-    # compiler needs no copy to bring them into order.
-    shifts = jnp.arange(0, 32, _BITS, dtype=jnp.uint32)
-    shifts = shifts.reshape(-1, *(1 for _ in others))
-    drawn = (words[:, None] >> shifts) & (numbers - 1)
-    drawn = drawn.reshape(-1, *others)[:rows]
-    return jnp.where(drawn < kept, x * (numbers / kept), jnp.zeros_like(x))
+    key = self.make_rng('dropout')
+    with jax.named_scope('random_bits'):  # `vit_jax.plan` knows them by it.
+      words = jax.random.bits(key, (-(-rows // _ROWS), *others), jnp.uint32)
+      # Neighbouring rows share words: so the rows stay on their devices, and
+      # the compiler needs no copy to bring them into order.
+      shifts = jnp.arange(0, 32, _BITS, dtype=jnp.uint32)
+      shifts = shifts.reshape(-1, *(1 for _ in others))
+      drawn = (words[:, None] >> shifts) & (numbers - 1)
+      mask = drawn.reshape(-1, *others)[:rows] < kept
+    return jnp.where(mask, x * (numbers / kept), jnp.zeros_like(x))

@@ -9,7 +9,8 @@ of these categories:
 - `checkpoint`: a save blocked the loop; the background part of a save does not
   count.
 - `compilation`: the loop's thread traced, lowered or compiled a function, or
-  read it from the compilation cache, in any phase.
+  read it from the compilation cache, in any phase; or it waited for the step,
+  which compiles in another thread.
 - `restart`: everything else: start-up until `start_training`, restoring, the
   down time between launches, and steps that had to be repeated.
 

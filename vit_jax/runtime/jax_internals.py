@@ -72,13 +72,13 @@ def run_op_by_op(function: Callable[..., Any], *args: Any) -> Any:
     function: can be traced.
     *args: trees of arrays.
   """
+  closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
   with _changed('Cannot remove what a trace does not need'):
     from jax.interpreters.partial_eval import dce_jaxpr
 
-  closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-  jaxpr, _ = dce_jaxpr(
-    closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True
-  )
+    jaxpr, _ = dce_jaxpr(
+      closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True
+    )
   name, options = 'xla_backend_optimization_level', 'compiler_options_kvs'
   eqns = jaxpr.eqns
   if name not in os.environ.get('XLA_FLAGS', ''):

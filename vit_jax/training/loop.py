@@ -114,10 +114,11 @@ def train_and_evaluate(
     # ---- The loop -----------------------------------------------------------
     tracker.make_up_for(start.unevaluated, state, start.step)
     feed = sharding.feed(batches, run.mesh, total_steps - start.step, on_wait)
-    tracker.start_training()
     program: Program = run.program
     if start.step < total_steps:
-      train_step = program.compiled_train_step.result()
+      with run.goodput.phase('compilation'):
+        train_step = program.compiled_train_step.result()
+    tracker.start_training()
     for step, batch in enumerate(feed, start=start.step + 1):
       profiler.before(step, state)
       dispatched = time.monotonic()

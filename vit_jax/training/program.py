@@ -46,6 +46,7 @@ class Program:
     params_key: raw key of the initial parameters. Compiled functions take it as
       an argument. As a constant, it would make every seed compile again.
     dropout_key: see `step.make_train_step`.
+    multi_label: whether the data's labels are sequences, even of one.
   """
 
   config: ml_collections.ConfigDict
@@ -58,6 +59,7 @@ class Program:
   layout: sharding.Layout
   params_key: np.ndarray
   dropout_key: jax.Array
+  multi_label: bool = False
 
   def init_params(self, names: Sequence[str] | None = None) -> Any:
     """Returns initial parameters, split over the devices as in the layout.
@@ -82,13 +84,9 @@ class Program:
     # On a CPU, one program for all weights takes several times as long to
     # compile: its compiler does not see that many of them are made alike.
     made = jax_internals.run_op_by_op(make, self.params_key)
-    return jax.tree.map(
-      lambda x, sharding_: jax.make_array_from_callback(
-        x.shape, sharding_, np.asarray(x).__getitem__
-      ),
-      made,
-      shardings,
-    )
+    if jax.process_count() == 1:
+      return jax.device_put(made, shardings)
+    return sharding.put_tree(made, shardings)
 
   def first_state(self, params: Any) -> step_lib.TrainState:
     """Returns the state before the first step; jit it with shardings."""
@@ -151,14 +149,15 @@ class Program:
     """Shapes, dtypes and shardings of a global batch (see `data.pipeline`)."""
     config = self.config
     rows = (config.data.batch_size,)
-    labels = (config.data.max_labels,) if config.data.max_labels > 1 else ()
+    several = config.data.max_labels > 1
+    labels = (config.data.max_labels,) if several or self.multi_label else ()
     arrays = {
       'image': ((*rows, *config.image_size, config.channels), jnp.uint8),
       'label': (rows + labels, jnp.int32),
       'mask': (rows, jnp.bool_),
       'unreadable': (rows, jnp.bool_),
     }
-    if labels:
+    if several:
       arrays['truncated'] = (rows, jnp.bool_)
     sharding_ = sharding.batch_sharding(self.layout.mesh)
     return {
@@ -263,9 +262,17 @@ def _chosen(params: Any, names: Sequence[str] | None) -> Any:
 
 
 def build(
-  config: ml_collections.ConfigDict, layout: sharding.Layout
+  config: ml_collections.ConfigDict,
+  layout: sharding.Layout,
+  *,
+  multi_label: bool = False,
 ) -> Program:
   """Builds the program of a resolved config, without compiling it.
+
+  Args:
+    config: resolved.
+    layout: the mesh, and how the state is split over it.
+    multi_label: see `Program`.
 
   Raises:
     ValueError: a value in the sections model, loss, schedule, optimizer, tuning
@@ -320,6 +327,7 @@ def build(
     layout,
     params_key,
     dropout_key,
+    multi_label,
   )
   layout.check(program.shapes.params)
   return program

@@ -127,7 +127,11 @@ def open_run(
   )
   config, view = complete(config, source, workdir)
 
-  program = program_lib.build(config, sharding.build(**config.mesh))
+  program = program_lib.build(
+    config,
+    sharding.build(**config.mesh),
+    multi_label=source.info.multi_label,
+  )
   mesh = program.layout.mesh
   goodput.devices = mesh.size
   evaluations = evaluators.build(config, program.model, mesh, source)

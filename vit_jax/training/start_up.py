@@ -143,7 +143,8 @@ def begin(
   if jax.process_index() == 0 and restart and not begun:
     results.set_aside(workdir)
 
-  if begun < config.total_steps:
+  # Errors of other weights come first: no process ends while it compiles.
+  if begun < config.total_steps and (begun or not config.init.checkpoint):
     _ = run.program.compiled_train_step  # Begins to compile.
   state, step = _state(run)
   rows = [row for row in metrics.read(workdir) if row['step'] <= step]
