@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import threading
+import time
 
 import jax
 import numpy as np
@@ -21,11 +22,12 @@ from tests.tiny_run import (
   eventful_config,
   rows_but_times,
   saved_state,
+  tiny_config,
 )
 from vit_jax import checkpoint, data, evaluators, models, results
 from vit_jax import config as config_lib
 from vit_jax.checkpoint import saving
-from vit_jax.runtime import preemption
+from vit_jax.runtime import compilation, preemption
 from vit_jax.runtime.errors import NonFiniteError, PreemptedError
 from vit_jax.training import loop
 from vit_jax.workdir import environment, metrics, ownership
@@ -684,3 +686,16 @@ def test_evaluates_every_example_once_with_averaged_weights(
   }
   latest = jax.tree.unflatten(jax.tree.structure(averaged), state.values())
   assert abs(_naive_evaluation(latest)[1] - loss) > 1e-3
+
+
+def test_waiting_for_the_step_is_compilation(tmp_path, monkeypatch):
+  start = compilation.in_background
+
+  def slow(compile_):
+    return start(lambda: (time.sleep(3), compile_())[1])
+
+  monkeypatch.setattr(compilation, 'in_background', slow)
+  loop.train_and_evaluate(tiny_config(), tmp_path)
+  (*_, last) = metrics.read(tmp_path)
+  assert last['goodput/compilation_seconds'] > 3
+  assert last['goodput/steps_seconds'] < 3
