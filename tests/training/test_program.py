@@ -57,15 +57,17 @@ def test_another_seed_has_other_weights_of_the_same_program():
 def test_the_step_has_the_options_of_its_platform(monkeypatch):
   jax.devices()  # Reads XLA_FLAGS, and would end at the unknown flags below.
 
-  def options(platform, count):
-    device = types.SimpleNamespace(platform=platform)
+  def options(platform, count, kind=''):
+    device = types.SimpleNamespace(platform=platform, device_kind=kind)
     return platforms.compiler_options(
       types.SimpleNamespace(local_devices=[device], size=count)
     )
 
   assert options('cpu', 8) == {}
   name = 'xla_enable_async_all_gather'
-  assert options('tpu', 1) == {name: 'true'}
+  assert options('tpu', 1, 'TPU v3') == {name: 'true'}
+  memory = {'xla_tpu_scoped_vmem_limit_kib': 65536}
+  assert options('tpu', 1, 'TPU v5 lite') == {name: 'true'} | memory
   monkeypatch.setenv('LIBTPU_INIT_ARGS', f'--xla_a=1 --{name}=false')
   assert options('tpu', 1) == {}  # The user decides.
 
