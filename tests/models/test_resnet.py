@@ -293,9 +293,10 @@ def test_remat_recomputes_more_and_keeps_the_gradient():
   def convolutions(remat):
     return str(jax.make_jaxpr(gradient(remat))(params)).count('conv_general')
 
-  # The root is not in a checkpoint; the unit has four convolutions.
-  assert convolutions('dots') == convolutions('none')
-  assert convolutions('full') == convolutions('none') + 4
+  # The unit has 4 convolutions, and 8 in the backward pass. The root stands
+  # there once for TPUs and once for others: 2, and 6 in the backward pass.
+  assert convolutions('none') == convolutions('dots') == 20
+  assert convolutions('full') == 20 + 4  # The root is not in a checkpoint.
   expected = jax.jit(gradient('none'))(params)
   for remat in ('full', 'dots'):
     jax.tree.map(

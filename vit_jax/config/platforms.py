@@ -23,8 +23,8 @@ ATTENTION = {'tpu': 'lanes', 'gpu': 'cudnn', 'cpu': 'plain'}
 # the device computes with those that have arrived: 1 to 10% of a step on v3. On
 # v6e, this option changes nothing.
 _TPU_OPTIONS = {'xla_enable_async_all_gather': 'true'}
-# Those of v5e and v6e, by JAX's names: what a fusion may use of the 128 MiB
-# beside a core. With libtpu's 16 MiB, products read their factors more often.
+# What a fusion may use of the 128 MiB beside a core of v5e and v6e. With
+# libtpu's 16 MiB, products read their factors more often.
 _FAST_MEMORY = {'xla_tpu_scoped_vmem_limit_kib': 64 * 2**10}
 _LARGE_FAST_MEMORY = ('TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e')
 # Those of several GPUs. Parameters are gathered, and gradients summed, in
