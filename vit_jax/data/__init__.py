@@ -6,11 +6,16 @@ tenth, `shuffled(train)[:10%]`. `python -m vit_jax.data` prints what an
 expression selects.
 """
 
+import functools
+
 from vit_jax.data import balance
 from vit_jax.data.balance import class_balance
 from vit_jax.data.digits import Digits
 from vit_jax.data.folder import Classes, Folder
 from vit_jax.data.identity import digest
+from vit_jax.data.huggingface import HuggingFace
+from vit_jax.data.mixture import Mixture
+from vit_jax.data.parquet import Parquet
 from vit_jax.data.shapes import Shapes
 from vit_jax.data.source import (
   Picked,
@@ -20,7 +25,8 @@ from vit_jax.data.source import (
   View,
   read_labels,
 )
-from vit_jax.data.tfds import Tfds
+from vit_jax.data.tars import Tar, WebDataset
+from vit_jax.data.tfds import ArrayRecord, Tfds
 from vit_jax.data.vtab_tasks import Vtab
 
 __all__ = [
@@ -52,6 +58,21 @@ SOURCES = {
     'classes:PATH: image files without splits, PATH/{class}/*.jpg',
   ),
   'tfds': (Tfds, 'tfds:NAME[/CONFIG][:VERSION]: a prepared TFDS data set'),
+  'arrayrecord': (
+    ArrayRecord,
+    'arrayrecord:PATH: a folder that prepare_data or TFDS has written',
+  ),
+  'tar': (Tar, 'tar:PATH: tar files with a folder or a tar file per class'),
+  'wds': (WebDataset, 'wds:PATH: the shards of a WebDataset'),
+  'parquet': (Parquet, 'parquet:PATH: Parquet files with an image column'),
+  'hf': (
+    HuggingFace,
+    "hf:NAME_OR_PATH: a data set of Hugging Face's library `datasets`",
+  ),
+  'mix': (
+    Mixture,
+    'mix:SPEC@WEIGHT+SPEC@WEIGHT: several data sets, by their weights',
+  ),
   'vtab': (Vtab, 'vtab:TASK: one of the 19 tasks of VTAB-1k, from TFDS data'),
 }
 
@@ -71,11 +92,12 @@ def open_source(
     data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
       means TFDS's default); for `shapes:`, the folder in which to keep rendered
       scenes ('' keeps none).
-    image_key: the TFDS feature that holds the image. Only `tfds:` uses this and
-      the following arguments.
-    label_key: the TFDS feature that holds the label.
-    num_classes: number of classes of a TFDS label without names; 0 takes it
-      from the data set.
+    image_key: the TFDS feature, or the column, that holds the image. Only
+      `tfds:`, `arrayrecord:`, `hf:` and `parquet:` use this and the following
+      arguments.
+    label_key: the feature or column that holds the label.
+    num_classes: number of classes of a label without names; 0 takes it from the
+      data set.
 
   Raises:
     ValueError: the kind is unknown, its argument is missing, or the source
@@ -91,11 +113,19 @@ def open_source(
   options = {}
   if kind in ('tfds', 'vtab', 'shapes'):
     options['data_dir'] = data_dir or None
-  if kind == 'tfds':
+  if kind in ('tfds', 'arrayrecord', 'hf', 'parquet'):
     options |= {
       'image_key': image_key,
       'label_key': label_key,
       'num_classes': num_classes or None,
     }
+  if kind == 'mix':
+    options['open_part'] = functools.partial(
+      open_source,
+      data_dir=data_dir,
+      image_key=image_key,
+      label_key=label_key,
+      num_classes=num_classes,
+    )
   arguments = [argument] if argument else []
   return SOURCES[kind][0](*arguments, **options)

@@ -1,22 +1,24 @@
 """`tfds:NAME[/CONFIG][:VERSION]`: prepared TFDS data, without TensorFlow.
 
-This reads only ArrayRecord copies, the format with random access. It never
+`arrayrecord:PATH` opens the same files by their folder. This reads only ArrayRecord copies, the format with random access. It never
 prepares or downloads data; its errors name the commands that do.
 """
 
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from etils import epath
 from tensorflow_datasets.core import file_adapters, read_only_builder
 
 from vit_jax.data import identity, listing, open_files, source
 
 _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
+_INFO = 'dataset_info.json'
 
 
 class Tfds(source.Source):
@@ -24,6 +26,8 @@ class Tfds(source.Source):
 
   Only the image and the label are parsed, so other features cost no time.
   """
+
+  _KIND = 'tfds'
 
   def __init__(
     self,
@@ -50,18 +54,19 @@ class Tfds(source.Source):
         ArrayRecord; a feature is missing or of another kind; the number of
         classes is unknown or contradicts the feature.
     """
-    builder = open_prepared(name, data_dir)
+    spec = f'{self._KIND}:{name}'
+    builder = self._open(name, data_dir)
     info = builder.info
     for flag, key in (('image_key', image_key), ('label_key', label_key)):
       if key not in info.features:
         raise ValueError(
-          f'tfds:{name} has no feature {flag}={key!r}; its features are '
+          f'{spec} has no feature {flag}={key!r}; its features are '
           f'{_describe(info.features)}.'
         )
     image, label = info.features[image_key], info.features[label_key]
     if not isinstance(image, tfds.features.Image):
       raise ValueError(
-        f'tfds:{name}: image_key={image_key!r} is not an Image; the features '
+        f'{spec}: image_key={image_key!r} is not an Image; the features '
         f'are {_describe(info.features)}.'
       )
     self._image_key, self._label_key = image_key, label_key
@@ -69,10 +74,10 @@ class Tfds(source.Source):
       builder, {image_key: image, label_key: label}, image_key=image_key
     )
     self.info = source.SourceInfo(
-      spec=f'tfds:{name}',
+      spec=spec,
       splits={split: s.num_examples for split, s in info.splits.items()},
       class_names=_class_names(
-        label, num_classes, f'tfds:{name}: label_key={label_key!r}'
+        label, num_classes, f'{spec}: label_key={label_key!r}'
       ),
       multi_label=isinstance(label, tfds.features.Sequence),
       is_remote=listing.is_remote(str(builder.data_path)),
@@ -97,6 +102,27 @@ class Tfds(source.Source):
   def facts(self, split: str) -> dict[str, str]:
     """Returns a digest of the shards' names and numbers of examples."""
     return self._examples.facts(split)
+
+  def _open(self, name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+    return open_prepared(name, data_dir)
+
+
+class ArrayRecord(Tfds):
+  """A data set in TFDS's layout, by its folder; see `Tfds`.
+
+  The folder holds dataset_info.json and the shards, as `prepare_data` and TFDS
+  write them; or folders of versions, of which the newest is read; or a single
+  data set with these.
+  """
+
+  _KIND = 'arrayrecord'
+
+  def _open(self, name, data_dir):
+    spec = f'arrayrecord:{name}'
+    folder = find_version(os.path.expanduser(name), spec)
+    builder = read_only_builder.builder_from_directory(folder)
+    _check_format(builder, spec)
+    return builder
 
 
 class Examples:
@@ -190,16 +216,64 @@ def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
       f'tfds:{name} is not in {folder or "the default data directory"}. '
       f'{advice}\nTFDS says: {e}'
     ) from e
+  _check_format(builder, f'tfds:{name}')
+  return builder
+
+
+def find_version(path: str, spec: str) -> str:
+  """Returns the folder of the newest version of the data set in a folder.
+
+  Args:
+    path: the folder of the version, of the data set, or of all data sets, if
+      there is only one.
+    spec: the data spec, for error messages.
+
+  Raises:
+    ValueError: there is no data set, or more than one.
+  """
+  found = {}  # Folder of a data set or config -> (version, folder).
+  for folder in _described(epath.Path(path), levels=3):
+    version = tfds.core.Version(folder.name)
+    key = os.fspath(folder.parent)
+    found[key] = max(found.get(key, (version, '')), (version, str(folder)))
+  if (epath.Path(path) / _INFO).exists():
+    return path
+  if not found:
+    raise ValueError(
+      f'{spec}: {path} holds neither {_INFO} nor a folder of a version (such as'
+      ' 1.0.0) that does. To prepare data: python -m vit_jax.prepare_data'
+      f" --source=SPEC --to='{path}'"
+    )
+  if len(found) > 1:
+    raise ValueError(
+      f'{spec}: {path} holds {len(found)} data sets; choose one of'
+      f' {sorted(found)}.'
+    )
+  [(_, folder)] = found.values()
+  return folder
+
+
+def _described(folder: epath.Path, levels: int) -> Iterator[epath.Path]:
+  """Yields the folders of versions that lie up to some levels below."""
+  if not levels or not folder.is_dir():
+    return
+  for one in folder.iterdir():
+    if not tfds.core.Version.is_valid(one.name):
+      yield from _described(one, levels - 1)
+    elif (one / _INFO).exists():
+      yield one
+
+
+def _check_format(builder: tfds.core.DatasetBuilder, spec: str) -> None:
   formats = builder.info.available_file_formats()
   if _ARRAY_RECORD not in formats:
     raise ValueError(
-      f'tfds:{name} in {builder.data_dir} is stored as '
+      f'{spec} in {builder.data_dir} is stored as '
       f'{sorted(f.value for f in formats)}, which has no random access; '
-      'expected array_record. To add an ArrayRecord copy (needs TensorFlow): '
-      f'tfds convert_format --dataset_version_dir={builder.data_dir} '
-      '--out_file_format=array_record'
+      'expected array_record. To add an ArrayRecord copy: python -m'
+      f" vit_jax.prepare_data --source='arrayrecord:{builder.data_dir}'"
+      ' --to=DATA_DIR'
     )
-  return builder
 
 
 def _describe(features: tfds.features.FeaturesDict) -> dict[str, str]:

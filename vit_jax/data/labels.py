@@ -1,0 +1,94 @@
+"""Numbers the labels of data whose files may state no classes."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+
+# The label of records without one in some data sets of the Hugging Face Hub.
+_NONE = (-1, None)
+
+
+class Numbered(NamedTuple):
+  """Labels as class indices.
+
+  Attributes:
+    labels: split -> int32 [records], or a list of tuples if `multi`.
+    names: the class names.
+    multi: whether records have several labels.
+  """
+
+  labels: dict[str, np.ndarray | list[tuple[int, ...]]]
+  names: tuple[str, ...]
+  multi: bool
+
+
+def number(
+  labels: Mapping[str, Sequence],
+  names: Sequence[str] | None,
+  num_classes: int | None,
+  spec: str,
+) -> Numbered:
+  """Makes class indices of labels.
+
+  A split without any label, such as a hidden test set, is left out.
+
+  Args:
+    labels: split -> the label of each record: a whole number, a text, or a list
+      of these.
+    names: the class names; None takes them from the labels.
+    num_classes: number of classes if numbers have no names; None is the largest
+      number that occurs, plus one.
+    spec: the data spec, for error messages.
+
+  Raises:
+    ValueError: a label is missing, of another type, or no class.
+  """
+  labels = {
+    k: of for k, of in labels.items() if not _is_unlabelled(k, of, spec)
+  }
+  multi = any(isinstance(one, list) for of in labels.values() for one in of)
+  known = set()
+  for of in labels.values():
+    known.update(x for one in of for x in one) if multi else known.update(of)
+  kinds = sorted({type(one).__name__ for one in known})
+  if kinds == ['str']:
+    names = list(names or sorted(known))
+    places = {name: place for place, name in enumerate(names)}
+  elif kinds == ['int']:
+    count = len(names or ()) or num_classes or max(known) + 1
+    names = list(names or map(str, range(count)))
+    places = {place: place for place in range(count)}
+  else:
+    raise ValueError(
+      f'{spec}: labels are of type {", ".join(kinds) or "none"}; expected whole'
+      ' numbers or texts. Remove rows without a label, or choose another column'
+      ' by label_key.'
+    )
+  if unknown := known - set(places):
+    raise ValueError(
+      f'{spec}: the label {min(unknown)!r} is none of the {len(names):,}'
+      f' classes ({names[0]!r} to {names[-1]!r}).'
+    )
+  if multi:
+    found = {
+      split: [tuple(places[x] for x in one) for one in of]
+      for split, of in labels.items()
+    }
+  else:
+    found = {
+      split: np.array([places[one] for one in of], np.int32)
+      for split, of in labels.items()
+    }
+  return Numbered(found, tuple(names), multi)
+
+
+def _is_unlabelled(split: str, labels: Sequence, spec: str) -> bool:
+  if any(label not in _NONE for label in labels):
+    return False
+  logging.warning(
+    '%s: the %d records of split %r have no label, and are not read.',
+    *(spec, len(labels), split),
+  )
+  return True

@@ -1,0 +1,173 @@
+"""`mix:SPEC@WEIGHT+SPEC@WEIGHT`: several data sets as one, by weights.
+
+  mix:folder:/data/birds@0.7+tfds:cifar10@0.3
+
+A weight is a data set's share of the examples. One epoch is the shortest in
+which every example of every data set occurs; those of smaller data sets occur
+again, equally often up to one. So an epoch is a fixed list, like that of any
+data set: the global shuffle, exact resumption and slices work on it.
+
+Classes of the same name are one class. The classes are those of the first data
+set, then the others' new ones.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vit_jax.data import identity, permutation, source
+
+
+class Mixture(source.Source):
+  """Records of several sources: all of the first, then those of the next."""
+
+  def __init__(self, text: str, open_part: Callable[[str], source.Source]):
+    """Opens the parts.
+
+    Args:
+      text: what follows `mix:`.
+      open_part: opens a data spec.
+
+    Raises:
+      ValueError: `text` has another form, a weight is not positive, or the
+        parts have no split in common.
+    """
+    spec = f'mix:{text}'
+    specs, self._weights = _parse(text, spec)
+    self._parts = [open_part(one) for one in specs]
+    shared = set.intersection(*(set(p.info.splits) for p in self._parts))
+    names = list(
+      dict.fromkeys(n for part in self._parts for n in part.info.class_names)
+    )
+    places = {name: place for place, name in enumerate(names)}
+    self._classes = [
+      np.array([places[n] for n in part.info.class_names], np.int32)
+      for part in self._parts
+    ]
+    # Split -> where the records of each part end, int64 [parts].
+    self._ends = {
+      split: np.cumsum(self._counts(split))
+      for split in self._parts[0].info.splits
+      if split in shared
+    }
+    if not self._ends:
+      splits = {p.info.spec: list(p.info.splits) for p in self._parts}
+      raise ValueError(
+        f'{spec}: no split occurs in all of its data sets; they have {splits}.'
+      )
+    self.info = source.SourceInfo(
+      spec=spec,
+      splits={split: int(ends[-1]) for split, ends in self._ends.items()},
+      class_names=tuple(names),
+      multi_label=any(part.info.multi_label for part in self._parts),
+      is_remote=any(part.info.is_remote for part in self._parts),
+    )
+    if all(hasattr(part, 'labels') for part in self._parts):
+      self.labels = self._all_labels
+
+  def _counts(self, split: str) -> list[int]:
+    """Returns how many records of each part are in an epoch of a split."""
+    sizes = [part.info.splits[split] for part in self._parts]
+    total = max(n / w for n, w in zip(sizes, self._weights, strict=True))
+    # Rounding up never loses the last record of the largest part.
+    return [
+      max(n, round(w * total))
+      for n, w in zip(sizes, self._weights, strict=True)
+    ]
+
+  def read(self, split: str, index: int) -> source.Record:
+    """Reads a record of the part that holds it."""
+    part, place = self._place(split, index)
+    record = self._parts[part].read(split, place)
+    return source.Record(
+      record.image, self._label(part, record.label), record.name
+    )
+
+  def label(self, split: str, index: int) -> int | tuple[int, ...]:
+    """Returns the label, if possible without reading the image."""
+    part, place = self._place(split, index)
+    return self._label(part, self._parts[part].label(split, place))
+
+  def name(self, split: str, index: int) -> str:
+    """Returns the name of the record in its own data set."""
+    part, place = self._place(split, index)
+    return self._parts[part].name(split, place)
+
+  def _all_labels(self, split: str) -> np.ndarray:
+    """Returns the labels of a whole split, int32 [n], without a read."""
+    starts = [0, *self._ends[split][:-1]]
+    found = []
+    for part, (start, end) in enumerate(
+      zip(starts, self._ends[split], strict=True)
+    ):
+      rows = self._rows(split, part, np.arange(end - start))
+      labels = np.asarray(self._parts[part].labels(split))
+      found.append(self._classes[part][labels[rows]])
+    return np.concatenate(found)
+
+  def facts(self, split: str) -> dict[str, str]:
+    """Returns the parts' facts, and what the parts contribute."""
+    found = {'records of each part': identity.short_hash(self._ends[split])}
+    for part in self._parts:
+      facts = getattr(part, 'facts', lambda split: {})(split)
+      found |= {f'{part.info.spec}: {k}': v for k, v in facts.items()}
+    return found
+
+  def _place(self, split: str, index: int) -> tuple[int, int]:
+    """Returns the part that holds a record, and the record's index there."""
+    ends = self._ends[split]
+    part = int(np.searchsorted(ends, index, side='right'))
+    inside = index - (int(ends[part - 1]) if part else 0)
+    return part, int(self._rows(split, part, inside))
+
+  def _rows(self, split: str, part: int, inside):
+    """Returns the records of a part that occur at some places of an epoch.
+
+    First come all records in their order, as often as they all occur. A random
+    part of them, which the place of the data set in the mixture fixes, occurs
+    once more.
+    """
+    size = self._parts[part].info.splits[split]
+    ends = self._ends[split]
+    count = int(ends[part]) - (int(ends[part - 1]) if part else 0)
+    whole = count // size * size
+    if isinstance(inside, np.ndarray):
+      rows = inside % size
+      rest = inside >= whole
+      rows[rest] = permutation.permute(inside[rest] - whole, size, part)
+      return rows
+    if inside < whole:
+      return inside % size
+    return permutation.permute(inside - whole, size, part)
+
+  def _label(self, part: int, label) -> int | tuple[int, ...]:
+    classes = self._classes[part]
+    if np.ndim(label):
+      return tuple(int(classes[one]) for one in label)
+    label = int(classes[label])
+    return (label,) if self.info.multi_label else label
+
+
+def _parse(text: str, spec: str) -> tuple[list[str], list[float]]:
+  """Returns the data specs, and their weights, which add up to 1."""
+  specs, weights = [], []
+  for part in text.split('+'):
+    one, at, weight = part.rpartition('@')
+    try:
+      number = float(weight)
+    except ValueError:
+      number = math.nan
+    if not at or not one or not 0 < number < math.inf:
+      raise ValueError(
+        f'{spec}: {part!r} is not SPEC@WEIGHT with a positive weight; expected,'
+        ' for example, mix:folder:/data/birds@0.7+tfds:cifar10@0.3'
+      )
+    specs.append(one)
+    weights.append(number)
+  return specs, _shares(weights)
+
+
+def _shares(weights: Sequence[float]) -> list[float]:
+  total = sum(weights)
+  return [weight / total for weight in weights]
