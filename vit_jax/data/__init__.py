@@ -12,8 +12,8 @@ from vit_jax.data import balance
 from vit_jax.data.balance import class_balance
 from vit_jax.data.digits import Digits
 from vit_jax.data.folder import Classes, Folder
-from vit_jax.data.identity import digest
 from vit_jax.data.huggingface import HuggingFace
+from vit_jax.data.identity import digest
 from vit_jax.data.mixture import Mixture
 from vit_jax.data.parquet import Parquet
 from vit_jax.data.shapes import Shapes
@@ -84,6 +84,7 @@ def open_source(
   image_key: str = 'image',
   label_key: str = 'label',
   num_classes: int = 0,
+  allow_damaged: bool = False,
 ) -> Source:
   """Opens the data set that a data spec names.
 
@@ -98,6 +99,8 @@ def open_source(
     label_key: the feature or column that holds the label.
     num_classes: number of classes of a label without names; 0 takes it from the
       data set.
+    allow_damaged: for `tar:` and `wds:`, whether tar files may end early; the
+      source then has the attribute `damaged`, a list of messages.
 
   Raises:
     ValueError: the kind is unknown, its argument is missing, or the source
@@ -119,6 +122,8 @@ def open_source(
       'label_key': label_key,
       'num_classes': num_classes or None,
     }
+  if kind in ('tar', 'wds'):
+    options['allow_damaged'] = allow_damaged
   if kind == 'mix':
     options['open_part'] = functools.partial(
       open_source,

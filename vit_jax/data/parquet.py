@@ -199,7 +199,8 @@ def _check_columns(schema, image_key: str, label_key: str, path: str) -> None:
   if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
     raise ValueError(
       f'{printable.name(path)}: the column image_key={image_key!r} is'
-      f' {schema.field(image_key).type}; expected bytes, or a struct with bytes.'
+      f' {schema.field(image_key).type}; expected bytes, or a struct that'
+      ' holds bytes.'
     )
 
 

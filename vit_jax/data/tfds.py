@@ -1,7 +1,8 @@
 """`tfds:NAME[/CONFIG][:VERSION]`: prepared TFDS data, without TensorFlow.
 
-`arrayrecord:PATH` opens the same files by their folder. This reads only ArrayRecord copies, the format with random access. It never
-prepares or downloads data; its errors name the commands that do.
+`arrayrecord:PATH` opens the same files by their folder. Both read only
+ArrayRecord copies, the format with random access. They never prepare or
+download data; their errors name the commands that do.
 """
 
 import difflib

@@ -1,0 +1,165 @@
+"""Finds images that are the same to the byte, to merge their labels.
+
+In ImageNet-21k, a picture may lie in the folders of several synsets. Its copies
+become one record, at the place of the first, with the labels of all.
+"""
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+from etils import epath
+
+from vit_jax.prepare_data import job as job_lib
+from vit_jax.prepare_data import parallel, reading
+
+_BLOCK = 16_384  # Images of a task.
+_DIGEST_BYTES = 16
+_WAIT_SEC = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+  """The records of a split.
+
+  Attributes:
+    first: the index of each record in the source, int64 [records], ascending.
+    labels: the labels of all records, concatenated, int32; those of a record
+      are ascending.
+    ends: where the labels of each record end, int64 [records].
+    repeated: copies that lie in the folder of a class that the record has.
+  """
+
+  first: np.ndarray
+  labels: np.ndarray
+  ends: np.ndarray
+  repeated: int
+
+  def of(self, record: int) -> list[int]:
+    """Returns the labels of a record."""
+    begin = int(self.ends[record - 1]) if record else 0
+    return self.labels[begin : int(self.ends[record])].tolist()
+
+
+def find(job: job_lib.Job, part: tuple[int, int], processes: int) -> None:
+  """Writes the groups of all splits to the job's folder.
+
+  Args:
+    job: the job.
+    part: (k, n): this command hashes every n-th block of images from the k-th,
+      and waits for the others.
+    processes: number of processes.
+  """
+  blocks = [
+    (split, start, min(start + _BLOCK, job.source.info.splits[split]))
+    for split in job.splits
+    for start in range(0, job.source.info.splits[split], _BLOCK)
+  ]
+  mine = [
+    block
+    for i, block in enumerate(blocks)
+    if i % part[1] == part[0] and not _path(job, block).exists()
+  ]
+  records = sum(stop - start for _, start, stop in mine)
+  for _ in parallel.run(
+    *(_hash, job, mine), processes=processes, records=records, what='Hashed'
+  ):
+    pass
+  _wait(job, blocks)
+  for split in job.splits:
+    if not _done(job.state, split).exists():
+      digests = [_path(job, b) for b in blocks if b[0] == split]
+      digests = np.concatenate([job_lib.read_array(path) for path in digests])
+      _write(job, split, group(digests, reading.labels(job.source, split)))
+
+
+def load(state: epath.Path, split: str) -> Groups:
+  """Loads the groups of a split from the folder of a job's state."""
+  arrays = {
+    name: job_lib.read_array(state / f'{split}.{name}.npy')
+    for name in ('first', 'labels', 'ends')
+  }
+  repeated = int(job_lib.read_array(_done(state, split)))
+  return Groups(**arrays, repeated=repeated)
+
+
+def group(digests: np.ndarray, labels: Sequence[int | Sequence[int]]) -> Groups:
+  """Groups images by their digests.
+
+  Args:
+    digests: uint8 [images, 16].
+    labels: the label or labels of each image.
+  """
+  keys = np.ascontiguousarray(digests).view(f'V{_DIGEST_BYTES}').ravel()
+  _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+  # In the order of the first images, and not of the digests.
+  order = np.argsort(first, kind='stable')
+  rank = np.empty_like(order)
+  rank[order] = np.arange(len(order))
+  if isinstance(labels, np.ndarray):
+    owner, flat = rank[inverse], labels
+  else:
+    lengths = [len(np.atleast_1d(one)) for one in labels]
+    owner = np.repeat(rank[inverse], lengths)
+    flat = np.concatenate([np.atleast_1d(one) for one in labels])
+  classes = int(flat.max()) + 1
+  # Each pair of a record and a label, once, in this order.
+  pairs = np.unique(owner.astype(np.int64) * classes + flat)
+  counts = np.bincount(pairs // classes, minlength=len(first))
+  return Groups(
+    first=np.sort(first).astype(np.int64),
+    labels=(pairs % classes).astype(np.int32),
+    ends=np.cumsum(counts),
+    repeated=len(flat) - len(pairs),
+  )
+
+
+def _hash(job: job_lib.Job, block: tuple[str, int, int]) -> None:
+  split, start, stop = block
+  digests = np.zeros((stop - start, _DIGEST_BYTES), np.uint8)
+  for row, record in reading.records(job.source, split, range(start, stop)):
+    if isinstance(record, Exception):
+      # Unreadable images are told apart, so that each is reported.
+      content = f'{split}/{start + row}'.encode()
+    elif isinstance(record.image, np.ndarray):
+      content = f'{record.image.shape}'.encode() + record.image.tobytes()
+    else:
+      content = record.image or f'{split}/{start + row}'.encode()
+    digest = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+    digests[row] = np.frombuffer(digest, np.uint8)
+    parallel.advance(1)
+  job_lib.write_array(_path(job, block), digests)
+
+
+def _path(job: job_lib.Job, block: tuple[str, int, int]) -> epath.Path:
+  return job.state / 'digests' / f'{block[0]}-{block[1]:010}.npy'
+
+
+def _done(state: epath.Path, split: str) -> epath.Path:
+  """The file that is written last."""
+  return state / f'{split}.repeated.npy'
+
+
+def _write(job: job_lib.Job, split: str, groups: Groups) -> None:
+  for name in ('first', 'labels', 'ends'):
+    job_lib.write_array(
+      job.state / f'{split}.{name}.npy', getattr(groups, name)
+    )
+  job_lib.write_array(_done(job.state, split), np.int64(groups.repeated))
+
+
+def _wait(job: job_lib.Job, blocks: Sequence[tuple[str, int, int]]) -> None:
+  """Waits until other parts have hashed their blocks."""
+  missing, last = list(blocks), None
+  while missing := [b for b in missing if not _path(job, b).exists()]:
+    if last != len(missing):
+      logging.info(
+        'Waiting for the other parts, which have %d blocks of images left to'
+        ' hash.',
+        len(missing),
+      )
+      last = len(missing)
+    time.sleep(_WAIT_SEC)

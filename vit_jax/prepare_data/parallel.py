@@ -1,0 +1,162 @@
+"""Runs tasks in processes, with progress; a killed command leaves none."""
+
+import functools
+import logging as std_logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from typing import Any
+
+from absl import logging
+
+from vit_jax.runtime import progress
+
+_LINE_SEC = 10.0
+_CHECK_SEC = 0.5
+
+# Of a worker process: what each task gets, and the count of records done.
+_shared: Any = None
+_counter: Any = None
+
+
+def run(
+  task: Callable[[Any, Any], Any],
+  shared: Any,
+  items: Sequence[Any],
+  *,
+  processes: int,
+  records: int,
+  what: str,
+) -> Iterator[Any]:
+  """Yields `task(shared, item)` of all items, in the order in which they end.
+
+  Args:
+    task: a function of a module; it calls `advance` for the records it does.
+    shared: picklable; sent to each process once.
+    items: picklable.
+    processes: number of processes; with 1, there are no others.
+    records: number of records of all items, for the progress.
+    what: what is done with records, for the progress.
+  """
+  if not items:
+    return
+  line = _Line(records, what)
+  if processes == 1:
+    global _counter
+    _counter = _Alone(line)
+    for item in items:
+      yield task(shared, item)
+    line.end(_counter.value)
+    return
+  context = multiprocessing.get_context('spawn')
+  counter = context.Value('q', 0)
+  executor = futures.ProcessPoolExecutor(
+    min(processes, len(items)),
+    mp_context=context,
+    initializer=_start,
+    initargs=(shared, counter),
+  )
+  try:
+    pending = {executor.submit(functools.partial(_do, task), i) for i in items}
+    while pending:
+      done, pending = futures.wait(
+        pending, timeout=_CHECK_SEC, return_when=futures.FIRST_COMPLETED
+      )
+      for one in done:
+        yield one.result()
+      line.show(counter.value)
+    line.end(counter.value)
+  except futures.process.BrokenProcessPool as error:
+    raise ValueError(
+      'A process ended by itself, perhaps for lack of memory. Start the same'
+      ' command again, with fewer --processes; it goes on where it was.'
+    ) from error
+  finally:
+    executor.shutdown(wait=False, cancel_futures=True)
+    for process in multiprocessing.active_children():
+      process.terminate()
+
+
+def cores() -> int:
+  """Returns how many cores this process may use, in a container too."""
+  import joblib  # Imports for a sixth of a second.
+
+  return joblib.cpu_count()
+
+
+def advance(records: int) -> None:
+  """Adds to the number of records that are done."""
+  with _counter.get_lock():
+    _counter.value += records
+
+
+def _start(shared: Any, counter: Any) -> None:
+  """Prepares a worker process."""
+  global _shared, _counter
+  _shared, _counter = shared, counter
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
+  std_logging.getLogger().setLevel(std_logging.WARNING)
+  parent = multiprocessing.parent_process()
+
+  def end_with_parent():
+    parent.join()
+    os._exit(1)
+
+  threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _do(task: Callable[[Any, Any], Any], item: Any) -> Any:
+  return task(_shared, item)
+
+
+class _Alone:
+  """Counts in a process that has no others."""
+
+  def __init__(self, line: '_Line'):
+    self._line, self._value = line, 0
+
+  @property
+  def value(self) -> int:
+    return self._value
+
+  @value.setter
+  def value(self, value: int) -> None:
+    self._value = value
+    self._line.show(value)
+
+  def get_lock(self):
+    return threading.Lock()
+
+
+class _Line:
+  """Logs a line of progress now and then."""
+
+  def __init__(self, records: int, what: str):
+    self._records, self._what = records, what
+    self._began = self._shown = time.monotonic()
+
+  def show(self, done: int) -> None:
+    now = time.monotonic()
+    if now < self._shown + _LINE_SEC or not done:
+      return
+    self._shown = now
+    rate = done / (now - self._began)
+    logging.info(
+      '%s %s of %s images (%.0f%%)  %s images/s  ETA %s',
+      *(self._what, f'{done:,}', f'{self._records:,}'),
+      100 * done / max(1, self._records),
+      f'{rate:,.0f}',
+      progress.duration((self._records - done) / rate),
+    )
+
+  def end(self, done: int) -> None:
+    seconds = time.monotonic() - self._began
+    logging.info(
+      '%s %s images in %s (%s images/s).',
+      *(self._what, f'{done:,}', progress.duration(seconds)),
+      f'{done / max(seconds, 1e-9):,.0f}',
+    )
