@@ -31,6 +31,7 @@ class Folder(source.Source):
 
   Attributes:
     class_counts: split -> number of images of each class, int64 [classes].
+    others: suffix -> number of files that are not read.
   """
 
   _KIND = 'folder'
@@ -62,16 +63,16 @@ class Folder(source.Source):
       class_names=self._listing.class_names,
       is_remote=listing.is_remote(self._root),
     )
-    others = sum(
+    self.others = sum(
       (collections.Counter(o) for o in self._listing.others.values()),
       start=collections.Counter(),
     )
-    if others:
+    if self.others:
       logging.warning(
         '%s: %s file(s) are not read, by suffix: %s. The suffixes of images'
         ' are: %s.',
-        *(self.info.spec, f'{others.total():,}'),
-        ', '.join(f'{k} {n:,}' for k, n in others.most_common(10)),
+        *(self.info.spec, f'{self.others.total():,}'),
+        ', '.join(f'{k} {n:,}' for k, n in self.others.most_common(10)),
         ' '.join(SUFFIXES),
       )
 

@@ -189,12 +189,15 @@ def _files(
   """
   if f.read(2) == _GZIP:
     raise _compressed_error(path)
+  total = f.seek(0, os.SEEK_END)
   f.seek(0)
   last = 'its beginning'
   try:
     with tarfile.open(fileobj=f, mode='r:') as tar:
       while member := tar.next():
         tar.members.clear()  # All headers would stay in memory.
+        if member.offset_data + member.size > total:
+          raise tarfile.ReadError(f'it ends within {member.name!r}')
         last = printable.name(member.name)
         if not member.isreg() or _is_hidden(member.name):
           continue

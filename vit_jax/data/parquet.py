@@ -24,6 +24,10 @@ _GROUPS = 2
 _LARGE = 2**20
 
 
+class _LayoutError(ValueError):
+  """A file has other columns; pyarrow's own errors are ValueErrors, too."""
+
+
 class Parquet(source.Source):
   """Images and labels in columns of Parquet files, in the order of the files.
 
@@ -75,6 +79,7 @@ class Parquet(source.Source):
 
   def _read_labels(self, split, paths, names, spec):
     """Reads the labels of a split; returns them and the class names."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     labels, ends, groups, largest = [], [], [], 0
@@ -91,7 +96,9 @@ class Parquet(source.Source):
             ends.append(group.num_rows)
             groups.append((path, index))
             largest = max(largest, group.total_byte_size)
-      except (OSError, pq.lib.ArrowException) as error:
+      except _LayoutError:
+        raise
+      except (OSError, pa.ArrowException) as error:
         raise ValueError(
           f'{spec}: {printable.name(path)} cannot be read: {error}'
         ) from error
@@ -188,7 +195,7 @@ def _check_columns(schema, image_key: str, label_key: str, path: str) -> None:
 
   for flag, key in (('image_key', image_key), ('label_key', label_key)):
     if key not in schema.names:
-      raise ValueError(
+      raise _LayoutError(
         f'{printable.name(path)} has no column {flag}={key!r}; its columns are'
         f' {schema.names}.'
       )
@@ -197,7 +204,7 @@ def _check_columns(schema, image_key: str, label_key: str, path: str) -> None:
     index = kind.get_field_index('bytes')
     kind = kind.field(index).type if index >= 0 else kind
   if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-    raise ValueError(
+    raise _LayoutError(
       f'{printable.name(path)}: the column image_key={image_key!r} is'
       f' {schema.field(image_key).type}; expected bytes, or a struct that'
       ' holds bytes.'

@@ -187,7 +187,7 @@ class WebDataset(_Archived):
     found, numbers, sample, files = _splits(), {}, None, {}
 
     def add():
-      image = next((files[s] for s in listing.SUFFIXES if s in files), None)
+      image = _image(files)
       if image is None:
         self.others[' '.join(sorted(files))] += 1
         return
@@ -224,6 +224,13 @@ class WebDataset(_Archived):
         f' .json file with label or cls; beside it are {sorted(files)}.'
       )
     return str(label)
+
+
+def _image(files: dict[str, int]) -> int | None:
+  """Returns the member that is the image of an example; None if none is."""
+  images = [s for s in files if s.endswith(listing.SUFFIXES)]
+  # 1.jpg is more likely than 1.mask.png.
+  return files[min(images, key=lambda s: s.count('.'))] if images else None
 
 
 def _archives(root: str, spec: str) -> list[str]:

@@ -24,26 +24,15 @@ A source tfds:NAME is prepared by TFDS itself, or, if there is a copy in
 TFRecord format, converted record by record, with all of its features.
 """
 
-import dataclasses
 import re
 
-from absl import flags, logging
+from absl import flags
 
 from vit_jax import data
 from vit_jax.data import decode
-from vit_jax.prepare_data import (
-  budget,
-  finish,
-  identical,
-  parallel,
-  releases,
-  shards,
-  tfds_copy,
-)
-from vit_jax.prepare_data import job as job_lib
+from vit_jax.prepare_data import parallel, prepare, tfds_copy
 from vit_jax.prepare_data.images import Size
 from vit_jax.runtime import command_line
-from vit_jax.workdir import files
 
 _SOURCE = flags.DEFINE_string(
   'source', None, 'Data spec, such as folder:/data/birds or tar:/data/winter21.'
@@ -122,102 +111,36 @@ def main() -> None:
       )
     )
     return
-  job = _estimate(_describe(), processes)
-  if _DRY_RUN.value:
-    return
-  if job_lib.is_done(job):
-    job_lib.begin(job)  # Checks that it was this job.
-    print(finish.summary(job))
-    _tell_how_to_read(job)
-    return
-  job.state.mkdir(parents=True, exist_ok=True)
-  job_lib.begin(job)
-  if job.merged:
-    identical.find(job, part, processes)
-  records = {split: shards.records_of(job, split) for split in job.splits}
-  every = job_lib.shards(job, records)
-  mine = [
-    shard
-    for i, shard in enumerate(every)
-    if i % part[1] == part[0] and not shards.is_written(job, shard)
-  ]
-  count = sum(shard.stop - shard.start for shard in mine)
-  for _ in parallel.run(
-    shards.write, job, mine, processes=processes, records=count, what='Wrote'
-  ):
-    pass
-  left = [shard for shard in every if not shards.is_written(job, shard)]
-  if left and not job_lib.is_done(job):
-    logging.info(
-      'This part is done. Other parts have %d of %d files left; the last one to'
-      ' end writes the report.',
-      *(len(left), len(every)),
-    )
-    return
-  print(finish.finish(job, every))
-  _tell_how_to_read(job)
-
-
-def _describe() -> job_lib.Job:
-  """Returns the job that the flags describe, without its shards."""
-  spec = _SOURCE.value
   source = data.open_source(
-    spec,
+    _SOURCE.value,
     data_dir=_DATA_DIR.value,
     image_key=_IMAGE_KEY.value,
     label_key=_LABEL_KEY.value,
     num_classes=_NUM_CLASSES.value,
     allow_damaged=_SKIP_DAMAGED.value,
   )
-  splits = tuple(_SPLITS.value or source.info.splits)
-  if unknown := set(splits) - set(source.info.splits):
-    raise ValueError(
-      f'--splits={",".join(splits)}: {spec} has no {sorted(unknown)}; its'
-      f' splits are {list(source.info.splits)}.'
-    )
-  root = spec.partition(':')[2]
-  name = _NAME.value or job_lib.dataset_name(
-    re.sub(r'\.(tar|parquet)$', '', root.rstrip('/').rpartition('/')[2])
-  )
-  if name != job_lib.dataset_name(name):
-    raise ValueError(
-      f'--name={name}: TFDS wants lower case, digits and underscores, such as'
-      f' {job_lib.dataset_name(name)}.'
-    )
-  if not re.fullmatch(r'\d+\.\d+\.\d+', _VERSION.value):
-    raise ValueError(
-      f'--version_number={_VERSION.value} must be three numbers, such as 1.0.0.'
-    )
-  merge = _MERGE.value == 'yes' or (
-    _MERGE.value == 'auto'
-    and not source.info.multi_label
-    and releases.is_imagenet21k(source.info.class_names)
-  )
-  return job_lib.Job(
-    source=source,
-    root=str(files.absolute(root)) if root.startswith(('/', '~')) else root,
-    target=files.absolute(_TO.value) / name / _VERSION.value,
-    name=name,
+  job = prepare.describe(
+    source,
+    _TO.value,
+    name=_NAME.value,
     version=_VERSION.value,
-    splits=splits,
+    splits=_SPLITS.value,
     size=Size(_SHORTER_SIDE.value, _AREA.value, _QUALITY.value),
     max_pixels=_MAX_PIXELS.value,
     shuffled=_ORDER.value == 'shuffled',
-    merged=merge,
+    merged={'yes': True, 'no': False}.get(_MERGE.value),
+    shards=_SHARDS.value,
+    processes=processes,
   )
-
-
-def _estimate(job: job_lib.Job, processes: int) -> job_lib.Job:
-  """Tells the bytes and the time; returns the job with its shards."""
-  estimates = {split: budget.estimate(job, split) for split in job.splits}
-  budget.tell(estimates, processes)
-  budget.check(job, sum(one.num_bytes for one in estimates.values()))
-  counts = {
-    split: min(_SHARDS.value, one.records)
-    or job_lib.count_shards(one.num_bytes, one.records)
-    for split, one in estimates.items()
-  }
-  return dataclasses.replace(job, shards=counts)
+  if _DRY_RUN.value:
+    return
+  report = prepare.run(job, part=part, processes=processes)
+  if report:
+    folder = job.target.parent
+    print(
+      f'{report}\nRead it as arrayrecord:{folder}, or as tfds:{job.name} with'
+      f' --config.data.data_dir={folder.parent}'
+    )
 
 
 def _parse_part(text: str) -> tuple[int, int]:
@@ -227,14 +150,6 @@ def _parse_part(text: str) -> tuple[int, int]:
       f'--part={text}: expected K/N with K from 0 to N - 1, such as 0/4.'
     )
   return int(found[1]), int(found[2])
-
-
-def _tell_how_to_read(job: job_lib.Job) -> None:
-  folder = job.target.parent
-  print(
-    f'Read it as arrayrecord:{folder}, or as tfds:{job.name} with'
-    f' --config.data.data_dir={folder.parent}'
-  )
 
 
 if __name__ == '__main__':

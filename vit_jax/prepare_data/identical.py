@@ -18,7 +18,7 @@ from vit_jax.prepare_data import parallel, reading
 
 _BLOCK = 16_384  # Images of a task.
 _DIGEST_BYTES = 16
-_WAIT_SEC = 5.0
+_WAIT_SEC = 5.0  # The longest time between two looks.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _write(job: job_lib.Job, split: str, groups: Groups) -> None:
 
 def _wait(job: job_lib.Job, blocks: Sequence[tuple[str, int, int]]) -> None:
   """Waits until other parts have hashed their blocks."""
-  missing, last = list(blocks), None
+  missing, last, pause = list(blocks), None, 0.1
   while missing := [b for b in missing if not _path(job, b).exists()]:
     if last != len(missing):
       logging.info(
@@ -162,4 +162,5 @@ def _wait(job: job_lib.Job, blocks: Sequence[tuple[str, int, int]]) -> None:
         len(missing),
       )
       last = len(missing)
-    time.sleep(_WAIT_SEC)
+    time.sleep(pause)
+    pause = min(2 * pause, _WAIT_SEC)

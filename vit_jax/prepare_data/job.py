@@ -25,6 +25,7 @@ _FORMAT = 1
 _SEED = 0
 # Shards keep one open file each. Larger ones take longer to make again.
 _SHARD_BYTES = 256 * 2**20
+_SHARD_RECORDS = 65_536
 _MOST_SHARDS = 1024
 
 
@@ -123,8 +124,8 @@ def shards(job: Job, records: dict[str, int]) -> list[Shard]:
 
 def count_shards(num_bytes: float, records: int) -> int:
   """Returns into how many shards some bytes of records go."""
-  count = max(1, math.ceil(num_bytes / _SHARD_BYTES))
-  return min(count, _MOST_SHARDS, records)
+  count = math.ceil(max(num_bytes / _SHARD_BYTES, records / _SHARD_RECORDS))
+  return max(1, min(count, _MOST_SHARDS, records))
 
 
 def place(job: Job, position: int, records: int) -> int:
@@ -158,7 +159,7 @@ def begin(job: Job) -> None:
       ' another --to, --name or --version.'
     )
   else:
-    write_json(noted, mine)
+    write_json(noted, mine)  # This makes the folder, too.
     return
   if begun != mine:
     different = [

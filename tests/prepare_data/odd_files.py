@@ -1,0 +1,185 @@
+"""Files as they are met in the wild: odd, mis-named, damaged, or no images."""
+
+import io
+import struct
+import zlib
+
+import cv2
+import numpy as np
+from PIL import Image
+
+KEPT, CONVERTED, SET_ASIDE = 'kept', 'converted', 'set aside'
+
+
+def scene(mode='RGB', size=(40, 30)):
+  """Returns a smooth picture with an edge, which lossy formats keep well."""
+  x, y = np.meshgrid(np.linspace(0, 255, size[0]), np.linspace(0, 255, size[1]))
+  pixels = np.stack([x, y, np.where(x > y, 220, 40)], axis=-1).astype(np.uint8)
+  return Image.fromarray(pixels).convert(mode)
+
+
+def encoded(image, kind, **options):
+  buffer = io.BytesIO()
+  image.save(buffer, kind, **options)
+  return buffer.getvalue()
+
+
+def frames():
+  return [scene(), scene().rotate(90, expand=False)]
+
+
+def animated(kind, **options):
+  first, *others = frames()
+  return encoded(first, kind, save_all=True, append_images=others, **options)
+
+
+def chunk(kind, content):
+  check = zlib.crc32(kind + content)
+  return struct.pack('>I', len(content)) + kind + content + check.to_bytes(4)
+
+
+def png16():
+  pixels = np.asarray(scene()).astype(np.uint16) * 257
+  return cv2.imencode('.png', pixels[:, :, ::-1])[1].tobytes()
+
+
+def cv_encoded(suffix, pixels=None):
+  if pixels is None:
+    pixels = np.asarray(scene())[:, :, ::-1]
+  return cv2.imencode(suffix, pixels)[1].tobytes()
+
+
+JPEG = encoded(scene(size=(200, 150)), 'JPEG', quality=90)
+PNG = encoded(scene(), 'PNG')
+HALF = len(JPEG) // 2
+
+
+def _rotated():
+  exif = Image.Exif()
+  exif[0x0112] = 6
+  return encoded(scene(), 'JPEG', exif=exif)
+
+
+def _damaged_scan():
+  data = bytearray(encoded(scene(size=(200, 150)), 'JPEG', quality=95))
+  data[len(data) // 2 : len(data) // 2 + 300] = bytes(300)
+  return bytes(data)
+
+
+def _wrong_checksum():
+  data = bytearray(PNG)
+  data[-20] ^= 1  # In the last chunk of pixels.
+  return bytes(data)
+
+
+def _huge():
+  """A small PNG whose header states 100,000 x 100,000 pixels."""
+  head = struct.pack('>IIBBBBB', 100_000, 100_000, 8, 2, 0, 0, 0)
+  return (
+    b'\x89PNG\r\n\x1a\n'
+    + chunk(b'IHDR', head)
+    + chunk(b'IDAT', zlib.compress(bytes(100)))
+    + chunk(b'IEND', b'')
+  )
+
+
+def _palette(**options):
+  return encoded(scene().quantize(16), 'PNG', **options)
+
+
+# Name of the file -> (its bytes, what becomes of it, a part of the note or the
+# reason).
+FILES = {
+  # Kept as they are.
+  'plain.jpg': (JPEG, KEPT, ''),
+  'progressive.jpg': (encoded(scene(), 'JPEG', progressive=True), KEPT, ''),
+  'full_colours.jpg': (encoded(scene(), 'JPEG', subsampling=0), KEPT, ''),
+  'grey.jpg': (encoded(scene('L'), 'JPEG'), KEPT, 'greyscale'),
+  'rotated.jpg': (_rotated(), KEPT, 'EXIF orientation'),
+  'profile.jpg': (
+    encoded(scene(), 'JPEG', icc_profile=bytes(3000)),
+    KEPT,
+    '',
+  ),
+  'bytes_after_the_end.jpg': (JPEG + b'film' * 99, KEPT, ''),
+  'one_pixel.jpg': (encoded(scene(size=(1, 1)), 'JPEG'), KEPT, ''),
+  'line.png': (encoded(scene(size=(300, 1)), 'PNG'), KEPT, ''),
+  'plain.png': (PNG, KEPT, ''),
+  'grey.png': (encoded(scene('L'), 'PNG'), KEPT, 'greyscale'),
+  'bits.png': (encoded(scene('1'), 'PNG'), KEPT, 'greyscale'),
+  'palette.png': (_palette(), KEPT, ''),
+  'palette_transparent.png': (_palette(transparency=3), KEPT, 'transparent'),
+  'transparent.png': (encoded(scene('RGBA'), 'PNG'), KEPT, 'transparent'),
+  'png_inside.jpg': (PNG, KEPT, 'PNG with the suffix of JPEG'),
+  'jpeg_inside.png': (JPEG, KEPT, 'JPEG with the suffix of PNG'),
+  'UPPER.JPEG': (JPEG, KEPT, ''),
+  'Bild mit Umlaut \u00e4 (1).jpg': (JPEG, KEPT, ''),
+  # Converted.
+  'cmyk.jpg': (encoded(scene('CMYK'), 'JPEG'), CONVERTED, 'CMYK'),
+  'deep.png': (png16(), CONVERTED, '16 bits'),
+  'animated.png': (animated('PNG'), CONVERTED, 'animated'),
+  'plain.gif': (encoded(scene(), 'GIF'), CONVERTED, ''),
+  'animated.gif': (animated('GIF'), CONVERTED, 'animated'),
+  'gif_inside.jpg': (
+    encoded(scene(), 'GIF'),
+    CONVERTED,
+    'GIF with the suffix of JPEG',
+  ),
+  'plain.webp': (encoded(scene(), 'WEBP'), CONVERTED, ''),
+  'lossless.webp': (encoded(scene(), 'WEBP', lossless=True), CONVERTED, ''),
+  'animated.webp': (animated('WEBP'), CONVERTED, 'animated'),
+  'webp_inside.jpg': (
+    encoded(scene(), 'WEBP'),
+    CONVERTED,
+    'WebP with the suffix of JPEG',
+  ),
+  'plain.bmp': (encoded(scene(), 'BMP'), CONVERTED, ''),
+  'plain.tif': (encoded(scene(), 'TIFF'), CONVERTED, ''),
+  'pages.tif': (animated('TIFF'), CONVERTED, 'several pages'),
+  'deep.tif': (
+    cv_encoded('.tif', np.asarray(scene()).astype(np.uint16)[:, :, ::-1] * 257),
+    CONVERTED,
+    '',
+  ),
+  'plain.ppm': (encoded(scene(), 'PPM'), CONVERTED, ''),
+  'grey.pgm': (encoded(scene('L'), 'PPM'), CONVERTED, 'greyscale'),
+  'plain.jp2': (encoded(scene(size=(64, 64)), 'JPEG2000'), CONVERTED, ''),
+  'plain.avif': (cv_encoded('.avif'), CONVERTED, ''),
+  # Set aside.
+  'empty.jpg': (b'', SET_ASIDE, 'empty file'),
+  'zeros.jpg': (bytes(2000), SET_ASIDE, 'zero bytes'),
+  'truncated.jpg': (JPEG[:HALF], SET_ASIDE, 'truncated JPEG'),
+  'cut_but_ended.jpg': (JPEG[:HALF] + b'\xff\xd9', SET_ASIDE, 'premature end'),
+  'damaged_scan.jpg': (_damaged_scan(), SET_ASIDE, 'damaged JPEG'),
+  'header_only.jpg': (JPEG[:20], SET_ASIDE, 'truncated JPEG'),
+  'truncated.png': (PNG[: len(PNG) // 2], SET_ASIDE, 'truncated PNG'),
+  'wrong_checksum.png': (_wrong_checksum(), SET_ASIDE, 'checksum'),
+  'huge.png': (_huge(), SET_ASIDE, 'pixels'),
+  'truncated.gif': (animated('GIF')[:300], SET_ASIDE, 'cannot decode'),
+  'truncated.webp': (
+    encoded(scene(), 'WEBP')[:100],
+    SET_ASIDE,
+    'cannot decode',
+  ),
+  'truncated.bmp': (encoded(scene(), 'BMP')[:999], SET_ASIDE, 'damaged BMP'),
+  'truncated.tif': (encoded(scene(), 'TIFF')[:999], SET_ASIDE, 'TIFF'),
+  'float.tif': (
+    cv_encoded('.tif', np.asarray(scene()).astype(np.float32)[:, :, 0]),
+    SET_ASIDE,
+    'floating-point',
+  ),
+  'web_page.jpg': (
+    b'<!DOCTYPE html><html>404 Not Found</html>',
+    SET_ASIDE,
+    'web page',
+  ),
+  'vector.png': (b'<?xml version="1.0"?><svg/>', SET_ASIDE, 'SVG'),
+  'text.jpg': (b'Not an image at all.', SET_ASIDE, 'no known format'),
+  'document.jpg': (b'%PDF-1.7 ...', SET_ASIDE, 'PDF'),
+  'layers.jpg': (b'8BPS\0\1', SET_ASIDE, 'Photoshop'),
+  'phone.jpg': (b'\0\0\0\x18ftypheic\0\0\0\0', SET_ASIDE, 'HEIC'),
+  'film.jpg': (b'\0\0\0\x18ftypmp42\0\0\0\0', SET_ASIDE, 'film'),
+  'archive.png': (b'PK\3\4\0\0', SET_ASIDE, 'zip'),
+  'compressed.jpg': (b'\x1f\x8b\x08\0', SET_ASIDE, 'gzip'),
+  'shifted.jpg': (b'\xef\xbb\xbf' + JPEG, SET_ASIDE, 'no known format'),
+}

@@ -1,0 +1,326 @@
+"""Guards the result of a preparation, whatever happens on the way."""
+
+import collections
+import csv
+import hashlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import example_serializer
+
+from tests.prepare_data import imagenet21k, odd_files
+from vit_jax import data
+from vit_jax.data import permutation
+from vit_jax.prepare_data import budget, prepare, shards
+from vit_jax.prepare_data.images import Size
+from vit_jax.runtime import json_text
+
+
+def run(spec, to, **options):
+  """Prepares a data spec in this process; returns the report."""
+  job = prepare.describe(data.open_source(spec), str(to), **options)
+  return prepare.run(job)
+
+
+def hashes(folder):
+  """Returns name -> digest of the files of a prepared data set."""
+  return {
+    path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+    for path in sorted(pathlib.Path(folder).iterdir())
+    if path.is_file()
+  }
+
+
+def records(source, split='train'):
+  view = data.View(source, split)
+  return [view[i] for i in range(len(view))]
+
+
+@pytest.fixture(scope='module')
+def birds(tmp_path_factory):
+  """Returns a folder with two splits, three classes and 40 images."""
+  root = tmp_path_factory.mktemp('data') / 'birds'
+  rng = np.random.default_rng(0)
+  for i in range(40):
+    split = 'test' if i % 4 == 3 else 'train'
+    path = root / split / ['owl', 'wren', 'auk'][i % 3] / f'{i}.jpg'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(imagenet21k.picture(rng))
+  return root
+
+
+@pytest.mark.parametrize('shuffled', [True, False])
+def test_three_readers_agree(birds, tmp_path, shuffled):
+  run(f'folder:{birds}', tmp_path, shards=3, shuffled=shuffled)
+  folder = tmp_path / 'birds/1.0.0'
+  source = data.open_source(f'folder:{birds}')
+  ours = data.open_source(f'arrayrecord:{tmp_path}/birds')
+  named = data.open_source('tfds:birds', data_dir=str(tmp_path))
+  assert ours.info.class_names == source.info.class_names
+  assert ours.info.splits == {'train': 30, 'test': 10}
+  for split in ('train', 'test'):
+    original = records(source, split)
+    if shuffled:
+      order = permutation.permute(np.arange(len(original)), len(original), 0)
+      original = [original[i] for i in order]
+    expected = [(r.image, r.label) for r in original]
+    assert [(r.image, r.label) for r in records(ours, split)] == expected
+    assert [(r.image, r.label) for r in records(named, split)] == expected
+    raw = tfds.builder_from_directory(folder).as_data_source(
+      split, decoders={'image': tfds.decode.SkipDecoding()}
+    )
+    assert [(e['image'], int(e['label'])) for e in raw] == expected
+    names = [e['file_name'].decode() for e in raw]
+    assert names == [os.path.relpath(r.name, birds) for r in original]
+
+
+def test_examples_are_serialized_as_tfds_does():
+  features = tfds.features.FeaturesDict(
+    {
+      'image': tfds.features.Image(),
+      'label': tfds.features.Sequence(tfds.features.ClassLabel(num_classes=9)),
+      'file_name': tfds.features.Text(),
+    }
+  )
+  serializer = example_serializer.ExampleSerializer(
+    features.get_serialized_info()
+  )
+  example = {'image': odd_files.PNG, 'label': [2, 7], 'file_name': 'a/ä.png'}
+  wanted = serializer.get_tf_example(example)
+  made = shards.serialize(example['image'], [2, 7], 'a/ä.png')
+  assert type(wanted).FromString(made) == wanted
+
+
+def test_odd_files_end_as_documented(tmp_path):
+  root = tmp_path / 'odd/train/thing'
+  root.mkdir(parents=True)
+  for name, (content, _, _) in odd_files.FILES.items():
+    (root / name).write_bytes(content)
+  (root / 'gone.jpg').symlink_to('nowhere.jpg')
+  (root / 'notes.txt').write_text('no image')
+  report = run(f'folder:{tmp_path}/odd', tmp_path / 'out')
+  outcomes = collections.Counter(
+    what for _, what, _ in odd_files.FILES.values()
+  )
+  outcomes[odd_files.SET_ASIDE] += 1  # The broken link.
+  folder = tmp_path / 'out/odd/1.0.0'
+  with open(folder / 'set_aside.csv', encoding='utf-8') as f:
+    aside = {row['name']: row for row in csv.DictReader(f)}
+  assert aside['train/thing/gone.jpg']['reason'] == 'No such file or directory'
+  assert set(aside) - {'train/thing/gone.jpg'} == {
+    f'train/thing/{name}'
+    for name, (_, what, _) in odd_files.FILES.items()
+    if what == odd_files.SET_ASIDE
+  }
+  for name, (_, what, reason) in odd_files.FILES.items():
+    if what == odd_files.SET_ASIDE:
+      assert reason in aside[f'train/thing/{name}']['reason']
+      assert aside[f'train/thing/{name}']['class'] == 'thing'
+  facts = json_text.read(folder / 'report.json')['splits']['train']
+  assert facts['found'] == sum(outcomes.values()) == 62
+  assert facts['records'] == facts['found'] - outcomes[odd_files.SET_ASIDE]
+  assert facts['converted'] == outcomes[odd_files.CONVERTED]
+  assert f'{outcomes[odd_files.SET_ASIDE]} were set aside' in report
+  assert '.txt 1' in report
+  kept = {r.image for r in records(data.open_source(f'arrayrecord:{folder}'))}
+  for name, (content, what, _) in odd_files.FILES.items():
+    assert (content in kept) == (what == odd_files.KEPT), name
+
+
+@pytest.mark.parametrize('nested', ['', 'winter21_whole'])
+def test_imagenet21k_comes_out_as_its_generator_knows_it(tmp_path, nested):
+  wanted, damaged = imagenet21k.write(
+    tmp_path / 'i21k',
+    classes=60,
+    images=20,
+    corrupt=0.01,
+    shared=0.1,
+    nested=nested,
+  )
+  assert len(damaged) > 5
+  assert sum(len(of) > 1 for of in wanted.values()) > 50
+  spec = f'tar:{tmp_path}/i21k'
+  run(spec, tmp_path / 'out', merged=True, shards=7)
+  source = data.open_source(f'arrayrecord:{tmp_path}/out')
+  assert source.info.multi_label
+  names = source.info.class_names
+  found = {r.image: [names[x] for x in r.label] for r in records(source)}
+  assert found == wanted
+  assert len(found) == len(records(source))
+  folder = tmp_path / 'out/i21k/1.0.0'
+  with open(folder / 'set_aside.csv', encoding='utf-8') as f:
+    aside = [row['name'].rpartition(':')[2] for row in csv.DictReader(f)]
+  assert sorted(name.rpartition('/')[2] for name in aside) == sorted(damaged)
+  # Without merging, each copy is a record.
+  run(spec, tmp_path / 'plain', merged=False)
+  plain = data.open_source(f'arrayrecord:{tmp_path}/plain')
+  copies = collections.Counter(
+    (r.image, names[r.label]) for r in records(plain)
+  )
+  assert set(copies) == {(b, n) for b, of in wanted.items() for n in of}
+
+
+def test_labels_of_several_classes_stay(tmp_path):
+  run('shapes:all', tmp_path, splits=['test'], shards=2, shuffled=False)
+  made = data.open_source(f'arrayrecord:{tmp_path}')
+  source = data.open_source('shapes:all')
+  assert made.info.splits == {'test': 5000}
+  for i in (0, 17, 4999):
+    assert made.read('test', i).label == tuple(source.read('test', i).label)
+
+
+COMMAND = [sys.executable, '-m', 'vit_jax.prepare_data']
+
+
+@pytest.fixture(scope='module')
+def many(tmp_path_factory):
+  """Returns tar files of 4,000 images."""
+  root = tmp_path_factory.mktemp('many') / 'many'
+  imagenet21k.write(root, classes=40, images=100, corrupt=0.01, shared=0.05)
+  return root
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(many, tmp_path_factory):
+  to = tmp_path_factory.mktemp('uninterrupted')
+  run(f'tar:{many}', to, merged=True, shards=8)
+  return hashes(to / 'many/1.0.0')
+
+
+def test_a_killed_command_ends_with_the_same_files(
+  many, uninterrupted, tmp_path
+):
+  words = [f'--source=tar:{many}', f'--to={tmp_path}', '--merge=yes']
+  words += ['--shards=8', '--processes=2']
+  folder = tmp_path / 'many/1.0.0'
+  kills = 0
+  for files in (1, 3, 6):
+    process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+      if len(list(folder.glob('*array_record*'))) >= files:
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+      time.sleep(0.005)
+  assert kills >= 2
+  made = folder.glob('*array_record*')
+  written = {path.name: path.stat().st_mtime_ns for path in made}
+  subprocess.run([*COMMAND, *words], check=True, capture_output=True)
+  assert hashes(folder) == uninterrupted
+  assert not (folder / '.preparing').exists()
+  # Of what was written, only the shards in progress were written again.
+  again = [n for n, t in written.items() if (folder / n).stat().st_mtime_ns > t]
+  assert len(again) <= 2
+
+
+def test_parts_share_the_work(many, uninterrupted, tmp_path):
+  words = [f'--source=tar:{many}', f'--to={tmp_path}', '--merge=yes']
+  words += ['--shards=8', '--processes=1']
+  parts = [
+    subprocess.Popen(
+      [*COMMAND, *words, f'--part={k}/2'], stdout=subprocess.PIPE, text=True
+    )
+    for k in (0, 1)
+  ]
+  reports = [process.communicate()[0] for process in parts]
+  assert [process.returncode for process in parts] == [0, 0]
+  assert hashes(tmp_path / 'many/1.0.0') == uninterrupted
+  assert any('many 1.0.0, from tar:' in report for report in reports)
+
+
+def test_the_sums_are_those_of_sha256sum(birds, tmp_path):
+  run(f'folder:{birds}', tmp_path, shards=2)
+  subprocess.run(
+    ['sha256sum', '--check', '--strict', 'SHA256SUMS'],
+    cwd=tmp_path / 'birds/1.0.0',
+    check=True,
+    capture_output=True,
+  )
+
+
+def test_done_is_done(birds, tmp_path):
+  first = run(f'folder:{birds}', tmp_path)
+  before = hashes(tmp_path / 'birds/1.0.0')
+  assert run(f'folder:{birds}', tmp_path) == first
+  assert hashes(tmp_path / 'birds/1.0.0') == before
+
+
+def test_other_options_are_refused(birds, tmp_path):
+  run(f'folder:{birds}', tmp_path)
+  with pytest.raises(ValueError, match="order: 'shuffled' then, 'source' now"):
+    run(f'folder:{birds}', tmp_path, shuffled=False)
+  (tmp_path / 'mine/1.0.0').mkdir(parents=True)
+  (tmp_path / 'mine/1.0.0/dataset_info.json').write_text('{}')
+  with pytest.raises(ValueError, match='has not written'):
+    run(f'folder:{birds}', tmp_path, name='mine')
+
+
+@pytest.mark.parametrize(
+  'options, words',
+  [
+    (dict(name='My Birds'), 'such as my_birds'),
+    (dict(version='1.0'), 'three numbers'),
+    (dict(splits=['dev']), r"has no \['dev'\]"),
+  ],
+)
+def test_wrong_options(birds, tmp_path, options, words):
+  with pytest.raises(ValueError, match=words):
+    run(f'folder:{birds}', tmp_path, **options)
+
+
+def test_a_full_disk_is_told_before_anything_is_written(
+  birds, tmp_path, monkeypatch
+):
+  usage = budget.shutil.disk_usage(tmp_path)._replace(free=1000)
+  monkeypatch.setattr(budget.shutil, 'disk_usage', lambda path: usage)
+  with pytest.raises(ValueError, match='GiB are free'):
+    run(f'folder:{birds}', tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_estimate_of_the_bytes(birds, tmp_path):
+  job = prepare.describe(
+    data.open_source(f'folder:{birds}'), str(tmp_path), size=Size(20)
+  )
+  estimate = budget.estimate(job, 'train')
+  prepare.run(job)
+  facts = json_text.read(job.target / 'report.json')['splits']['train']
+  assert estimate.num_bytes == pytest.approx(facts['bytes'])
+
+
+def test_unreadable_images_do_not_count_as_equal(tmp_path):
+  root = tmp_path / 'empty/train'
+  for name in ('a', 'b'):
+    (root / name).mkdir(parents=True)
+    (root / name / '1.jpg').write_bytes(b'')
+    (root / name / '2.jpg').write_bytes(odd_files.JPEG)
+  run(f'folder:{tmp_path}/empty', tmp_path / 'out', merged=True)
+  made = data.open_source(f'arrayrecord:{tmp_path}/out')
+  assert [r.label for r in records(made)] == [(0, 1)]
+  facts = json_text.read(tmp_path / 'out/empty/1.0.0/report.json')
+  assert facts['splits']['train']['set_aside'] == 2
+
+
+def test_more_files_than_records(birds, tmp_path):
+  run(f'folder:{birds}', tmp_path, shards=99, splits=['test'])
+  assert len(list((tmp_path / 'birds/1.0.0').glob('*array_record*'))) == 10
+
+
+def test_damaged_tar_files_are_named(many, tmp_path):
+  root = tmp_path / 'cut'
+  root.mkdir()
+  for path in sorted(many.iterdir())[:3]:
+    (root / path.name).write_bytes(path.read_bytes())
+  last = max(root.iterdir())
+  last.write_bytes(last.read_bytes()[:20_000])
+  with pytest.raises(ValueError, match=f'1 tar file.*\n.*{last.name}'):
+    data.open_source(f'tar:{root}')
+  source = data.open_source(f'tar:{root}', allow_damaged=True)
+  report = prepare.run(prepare.describe(source, str(tmp_path / 'out')))
+  assert f'Damaged: {last} is damaged after {last.stem}_' in report
