@@ -225,8 +225,8 @@ def test_data_stored_only_as_tfrecord_is_an_error(tmp_path, folder):
   with pytest.raises(ValueError, match=r"stored as \['tfrecord'\]") as error:
     data.open_source('tfds:from_folder', data_dir=str(tmp_path))
   command = (
-    f'tfds convert_format --dataset_version_dir={tmp_path}/from_folder/1.0.0 '
-    '--out_file_format=array_record'
+    "python -m vit_jax.prepare_data --source='tfds:from_folder:1.0.0'"
+    f" --data_dir='{tmp_path}' --to='{tmp_path}'"
   )
   assert command in str(error.value)
 

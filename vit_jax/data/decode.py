@@ -124,7 +124,7 @@ def orientation(data: bytes) -> int:
   return found if found in range(1, 9) else 1
 
 
-def turn(image: np.ndarray, found: int) -> np.ndarray:
+def turn_upright(image: np.ndarray, found: int) -> np.ndarray:
   """Turns a decoded image upright by its EXIF orientation."""
   if found in (5, 6, 7, 8):
     image = cv2.transpose(image)
@@ -239,7 +239,7 @@ def decode(
         strict=False,
         min_width=-(-width // shrink) if shrink > 1 else 0,
       )
-      return turn(decoded, turn) if turn > 1 else decoded
+      return turn_upright(decoded, turn) if turn > 1 else decoded
     except ValueError:  # OpenCV knows more kinds of JPEG.
       pass
   flags = _IMREAD_FLAGS[channels]

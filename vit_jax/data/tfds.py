@@ -267,14 +267,17 @@ def _described(folder: epath.Path, levels: int) -> Iterator[epath.Path]:
 
 def _check_format(builder: tfds.core.DatasetBuilder, spec: str) -> None:
   formats = builder.info.available_file_formats()
-  if _ARRAY_RECORD not in formats:
-    raise ValueError(
-      f'{spec} in {builder.data_dir} is stored as '
-      f'{sorted(f.value for f in formats)}, which has no random access; '
-      'expected array_record. To add an ArrayRecord copy: python -m'
-      f" vit_jax.prepare_data --source='arrayrecord:{builder.data_dir}'"
-      ' --to=DATA_DIR'
-    )
+  if _ARRAY_RECORD in formats:
+    return
+  name, _, version = builder.info.full_name.rpartition('/')
+  root = str(builder.data_dir).removesuffix(f'/{name}/{version}')
+  raise ValueError(
+    f'{spec} in {builder.data_dir} is stored as '
+    f'{sorted(f.value for f in formats)}, which has no random access; '
+    'expected array_record. To add an ArrayRecord copy: python -m'
+    f" vit_jax.prepare_data --source='tfds:{name}:{version}'"
+    f" --data_dir='{root}' --to='{root}'"
+  )
 
 
 def _describe(features: tfds.features.FeaturesDict) -> dict[str, str]:

@@ -176,7 +176,7 @@ def store(
   pixels, resized = _shrink(pixels, size)
   notes += resized
   if resized and decode.orientation(image) > 1:
-    pixels = decode.turn(pixels, decode.orientation(image))
+    pixels = decode.turn_upright(pixels, decode.orientation(image))
     notes.append('turned upright by its EXIF orientation')
   if not resized and not convert:
     return Stored(image, False, tuple(notes))
