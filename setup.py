@@ -43,6 +43,7 @@ REQUIRED = [
 EXTRAS = {
   # Needed by the default test run.
   'test': [
+    'datasets>=4.0',  # Hugging Face's.
     'flatbuffers>=24.3.25',
     'furo>=2024.8.6',
     'gcp-storage-emulator>=2026.7.19',  # A fake bucket; needs `gcs`.
@@ -90,7 +91,10 @@ EXTRAS = {
   ],
   # Weights on the Hugging Face Hub (hf://OWNER/NAME).
   'hub': ['huggingface_hub>=2.4'],
-  # Tables of predictions and features, one row per image.
+  # Data sets of the Hugging Face Hub (hf:NAME).
+  'datasets': ['datasets>=4.0'],
+  # Parquet files: data sets (parquet:PATH), and tables of predictions and
+  # features.
   'parquet': ['pyarrow>=18.1'],
   # Sweeps on a Slurm cluster.
   'slurm': ['submitit>=1.5'],

@@ -177,5 +177,7 @@ def test_unknown_names(tmp_path):
 
 def test_what_tfds_cannot_prepare(tmp_path):
   # It asks for a download by hand.
-  with pytest.raises(ValueError, match=r'(?s)TFDS cannot prepare it: .*by hand'):
+  with pytest.raises(
+    ValueError, match=r'(?s)TFDS cannot prepare it: .*by hand'
+  ):
     copy('imagenet2012', tmp_path)

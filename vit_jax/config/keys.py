@@ -18,7 +18,9 @@ from vit_jax.config.sections import adam, schedule, softmax
 AUTO = 'auto'
 # Kinds of data specs that name a location after the colon. The user may move
 # the data.
-LOCATED_DATASETS = ('folder', 'classes')
+LOCATED_DATASETS = (
+  *('folder', 'classes', 'tar', 'wds', 'parquet', 'arrayrecord'),
+)
 
 
 def default() -> ml_collections.ConfigDict:
@@ -42,7 +44,7 @@ def default() -> ml_collections.ConfigDict:
   # The folder of `tfds:` data sets; '' is TFDS's default. For `shapes:`, a
   # local folder for drawn scenes, which runs share; '' draws them every time.
   data.data_dir = ''
-  # Names of the two features of a `tfds:` data set.
+  # Names of the two features or columns, where the data have names for them.
   data.image_key = 'image'
   data.label_key = 'label'
   # The size of `train_split`; a set value must agree with the data.
@@ -68,8 +70,9 @@ def default() -> ml_collections.ConfigDict:
   # What to do if there is only one class folder, or if a class has no image in
   # the used part of a split: 'error' or 'accept'.
   data.uneven_classes = 'error'
-  # Whether to rotate photographs as their EXIF data say. Unset: only those in
-  # the user's own folders; TFDS's images stay, as in the released code.
+  # Whether to rotate photographs as their EXIF data say. Unset: those in the
+  # user's own files, prepared ones included; the images of `tfds:` and `hf:`
+  # stay, as in the released code.
   data.exif_orientation = placeholder(bool)
   # How to decode JPEGs: 'fast' is TensorFlow's default, as in the released
   # code; 'accurate' differs from it by a grey level on average.
@@ -257,5 +260,8 @@ def default() -> ml_collections.ConfigDict:
 
 
 def is_located(dataset: str | None) -> bool:
-  """Whether a data spec names a folder of the user's."""
-  return (dataset or '').partition(':')[0] in LOCATED_DATASETS
+  """Whether a data spec names files of the user's by their place."""
+  kind, _, argument = (dataset or '').partition(':')
+  if kind == 'mix':
+    return all(map(is_located, argument.split('+')))
+  return kind in LOCATED_DATASETS
