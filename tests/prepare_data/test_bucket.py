@@ -25,7 +25,7 @@ def test_into_a_bucket(tmp_path):
     'SHA256SUMS',
     *(f'birds-train.array_record-{i:05}-of-00003' for i in range(3)),
     *('dataset_info.json', 'features.json', 'label.labels.txt'),
-    *('report.json', 'report.txt', 'set_aside.csv'),
+    *('merged.csv', 'report.json', 'report.txt', 'set_aside.csv'),
   ]
   assert (folder / 'report.txt').read_text() == report
   assert prepare.run(job) == report
@@ -43,14 +43,9 @@ def test_from_a_bucket(tmp_path):
   pictures = [imagenet21k.picture(rng) for _ in range(12)]
   root = epath.Path('gs://bucket/raw')
   for i, picture in enumerate(pictures):
-    path = root / f'{"owl" if i % 2 else "auk"}.tar'
-    del path
-    (root / 'train' / ('owl' if i % 2 else 'auk')).mkdir(
-      parents=True, exist_ok=True
-    )
-    (root / 'train' / ('owl' if i % 2 else 'auk') / f'{i:02}.jpg').write_bytes(
-      picture
-    )
+    folder = root / 'train' / ('owl' if i % 2 else 'auk')
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f'{i:02}.jpg').write_bytes(picture)
   source = data.open_source('folder:gs://bucket/raw')
   prepare.run(prepare.describe(source, str(tmp_path), shuffled=False))
   made = data.open_source(f'arrayrecord:{tmp_path}')

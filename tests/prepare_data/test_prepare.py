@@ -158,6 +158,15 @@ def test_imagenet21k_comes_out_as_its_generator_knows_it(tmp_path, nested):
   with open(folder / 'set_aside.csv', encoding='utf-8') as f:
     aside = [row['name'].rpartition(':')[2] for row in csv.DictReader(f)]
   assert sorted(name.rpartition('/')[2] for name in aside) == sorted(damaged)
+  with open(folder / 'merged.csv', encoding='utf-8') as f:
+    copies = list(csv.DictReader(f))
+  facts = json_text.read(folder / 'report.json')['splits']['train']
+  assert (
+    facts['merged']
+    == len(copies)
+    == facts['found'] - len(wanted) - len(damaged)
+  )
+  assert all(c['class'] not in c['merged with'] for c in copies)
   # Without merging, each copy is a record.
   run(spec, tmp_path / 'plain', merged=False)
   plain = data.open_source(f'arrayrecord:{tmp_path}/plain')

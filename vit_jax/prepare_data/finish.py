@@ -7,14 +7,16 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 from absl import logging
+from etils import epath
 from tensorflow_datasets.core import naming
 
-from vit_jax.prepare_data import identical, report, shards
 from vit_jax.prepare_data import job as job_lib
+from vit_jax.prepare_data import report, shards
 from vit_jax.prepare_data.job import Job, Shard
 
 SUMS = 'SHA256SUMS'
 SET_ASIDE = 'set_aside.csv'
+MERGED = 'merged.csv'
 TEXT = 'report.txt'
 
 
@@ -30,12 +32,6 @@ def finish(job: Job, all_shards: Sequence[Shard]) -> str:
   for shard in all_shards:
     found[shard.split].append(shards.read_facts(job, shard))
   totals = {split: _total(facts) for split, facts in found.items()}
-  repeated, merged = {}, {}
-  if job.merged:
-    for split in job.splits:
-      groups = identical.load(job.state, split)
-      repeated[split] = groups.repeated
-      merged[split] = job.source.info.splits[split] - len(groups.first)
   sums = [
     f'{facts.sha256}  {job.path(shard).name}\n'
     for shard, facts in zip(
@@ -43,8 +39,12 @@ def finish(job: Job, all_shards: Sequence[Shard]) -> str:
     )
   ]
   job_lib.write_bytes(job.target / SUMS, ''.join(sums).encode())
-  job_lib.write_bytes(job.target / SET_ASIDE, _table(totals))
-  content = _content(job, totals, merged, repeated)
+  rows = {split: facts.set_aside for split, facts in totals.items()}
+  _write_table(job.target / SET_ASIDE, 'reason', rows)
+  if job.merged:
+    rows = {split: facts.copies for split, facts in totals.items()}
+    _write_table(job.target / MERGED, 'merged with', rows)
+  content = _content(job, totals)
   text = report.text(content)
   job_lib.write_bytes(job.target / TEXT, text.encode())
   job_lib.write_json(job.target / job_lib.REPORT, content)
@@ -58,19 +58,24 @@ def _total(facts: Sequence[shards.Facts]) -> shards.Facts:
   for one in facts:
     total.add(one)
   total.set_aside.sort()
+  total.copies.sort()
   return total
 
 
-def _table(totals: dict[str, shards.Facts]) -> bytes:
+def _write_table(
+  path: epath.Path, last: str, rows: dict[str, Sequence[Sequence[str]]]
+) -> None:
+  """Writes rows (name, class, LAST) of each split as CSV."""
   buffer = io.StringIO()
   writer = csv.writer(buffer, lineterminator='\n')
-  writer.writerow(['split', 'name', 'class', 'reason'])
-  for split, facts in totals.items():
-    writer.writerows([split, *row] for row in facts.set_aside)
-  return buffer.getvalue().encode('utf-8', 'backslashreplace')
+  writer.writerow(['split', 'name', 'class', last])
+  for split, of_split in rows.items():
+    writer.writerows([split, *row] for row in of_split)
+  content = buffer.getvalue().encode('utf-8', 'backslashreplace')
+  job_lib.write_bytes(path, content)
 
 
-def _content(job: Job, totals, merged, repeated) -> dict[str, Any]:
+def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:
   """Returns the report, JSON-able."""
   names = job.source.info.class_names
   return {
@@ -87,8 +92,7 @@ def _content(job: Job, totals, merged, repeated) -> dict[str, Any]:
         'bytes': facts.num_bytes,
         'shards': job.shards[split],
         'converted': facts.converted,
-        'merged': merged.get(split, 0),
-        'repeated': repeated.get(split, 0),
+        'merged': len(facts.copies),
         'set_aside': len(facts.set_aside),
         'reasons': report.reasons(facts.set_aside),
         'notes': dict(sorted(facts.notes.items())),

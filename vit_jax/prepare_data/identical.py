@@ -26,22 +26,29 @@ class Groups:
   """The records of a split.
 
   Attributes:
-    first: the index of each record in the source, int64 [records], ascending.
     labels: the labels of all records, concatenated, int32; those of a record
       are ascending.
-    ends: where the labels of each record end, int64 [records].
-    repeated: copies that lie in the folder of a class that the record has.
+    label_ends: where the labels of each record end, int64 [records].
+    images: the indices of the images of all records in the source,
+      concatenated, int64; those of a record are ascending.
+    image_ends: where the images of each record end, int64 [records].
   """
 
-  first: np.ndarray
   labels: np.ndarray
-  ends: np.ndarray
-  repeated: int
+  label_ends: np.ndarray
+  images: np.ndarray
+  image_ends: np.ndarray
 
-  def of(self, record: int) -> list[int]:
+  def __len__(self) -> int:
+    return len(self.image_ends)
+
+  def labels_of(self, record: int) -> list[int]:
     """Returns the labels of a record."""
-    begin = int(self.ends[record - 1]) if record else 0
-    return self.labels[begin : int(self.ends[record])].tolist()
+    return _part(self.labels, self.label_ends, record)
+
+  def images_of(self, record: int) -> list[int]:
+    """Returns the images of a record, the first of which is stored."""
+    return _part(self.images, self.image_ends, record)
 
 
 def find(job: job_lib.Job, part: tuple[int, int], processes: int) -> None:
@@ -78,12 +85,12 @@ def find(job: job_lib.Job, part: tuple[int, int], processes: int) -> None:
 
 def load(state: epath.Path, split: str) -> Groups:
   """Loads the groups of a split from the folder of a job's state."""
-  arrays = {
-    name: job_lib.read_array(state / f'{split}.{name}.npy')
-    for name in ('first', 'labels', 'ends')
-  }
-  repeated = int(job_lib.read_array(_done(state, split)))
-  return Groups(**arrays, repeated=repeated)
+  return Groups(
+    **{
+      field.name: job_lib.read_array(state / f'{split}.{field.name}.npy')
+      for field in dataclasses.fields(Groups)
+    }
+  )
 
 
 def group(digests: np.ndarray, labels: Sequence[int | Sequence[int]]) -> Groups:
@@ -109,12 +116,18 @@ def group(digests: np.ndarray, labels: Sequence[int | Sequence[int]]) -> Groups:
   # Each pair of a record and a label, once, in this order.
   pairs = np.unique(owner.astype(np.int64) * classes + flat)
   counts = np.bincount(pairs // classes, minlength=len(first))
+  record = rank[inverse]
   return Groups(
-    first=np.sort(first).astype(np.int64),
     labels=(pairs % classes).astype(np.int32),
-    ends=np.cumsum(counts),
-    repeated=len(flat) - len(pairs),
+    label_ends=np.cumsum(counts),
+    images=np.argsort(record, kind='stable'),
+    image_ends=np.cumsum(np.bincount(record, minlength=len(first))),
   )
+
+
+def _part(values: np.ndarray, ends: np.ndarray, index: int) -> list[int]:
+  begin = int(ends[index - 1]) if index else 0
+  return values[begin : int(ends[index])].tolist()
 
 
 def _hash(job: job_lib.Job, block: tuple[str, int, int]) -> None:
@@ -140,15 +153,13 @@ def _path(job: job_lib.Job, block: tuple[str, int, int]) -> epath.Path:
 
 def _done(state: epath.Path, split: str) -> epath.Path:
   """The file that is written last."""
-  return state / f'{split}.repeated.npy'
+  return state / f'{split}.{dataclasses.fields(Groups)[-1].name}.npy'
 
 
 def _write(job: job_lib.Job, split: str, groups: Groups) -> None:
-  for name in ('first', 'labels', 'ends'):
-    job_lib.write_array(
-      job.state / f'{split}.{name}.npy', getattr(groups, name)
-    )
-  job_lib.write_array(_done(job.state, split), np.int64(groups.repeated))
+  for field in dataclasses.fields(Groups):
+    path = job.state / f'{split}.{field.name}.npy'
+    job_lib.write_array(path, getattr(groups, field.name))
 
 
 def _wait(job: job_lib.Job, blocks: Sequence[tuple[str, int, int]]) -> None:

@@ -74,7 +74,7 @@ def _split(split: str, facts: dict[str, Any]) -> list[str]:
   if facts['merged']:
     lines.append(
       f'  {facts["merged"]:,} images repeat another to the byte, and were'
-      f' merged with it. {facts["repeated"]:,} of them added no label.'
+      ' merged with it (merged.csv).'
     )
   if facts['set_aside']:
     lines.append(f'  {facts["set_aside"]:,} were set aside (set_aside.csv):')

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import fsspec
@@ -13,7 +14,6 @@ import numpy as np
 from array_record.python import array_record_module
 from tensorflow_datasets.proto import tf_example_pb2
 
-from vit_jax.data.source import Record
 from vit_jax.prepare_data import identical, images, parallel, reading
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.runtime import json_text
@@ -37,6 +37,8 @@ class Facts:
     classes: class -> number of labels.
     notes: what is unusual -> (number of images, names of some).
     set_aside: (name, class, reason) of each image that is not stored.
+    copies: (name, class, name of the stored image) of each image that was
+      merged with another.
     sha256: of the file; '' for many shards.
   """
 
@@ -48,6 +50,7 @@ class Facts:
   )
   notes: dict[str, list] = dataclasses.field(default_factory=dict)
   set_aside: list[list[str]] = dataclasses.field(default_factory=list)
+  copies: list[list[str]] = dataclasses.field(default_factory=list)
   sha256: str = ''
 
   def note(self, text: str, count: int, names: list[str]) -> None:
@@ -62,6 +65,7 @@ class Facts:
     self.converted += other.converted
     self.classes.update(other.classes)
     self.set_aside += other.set_aside
+    self.copies += other.copies
     for text, (count, names) in other.notes.items():
       self.note(text, count, names)
 
@@ -88,7 +92,7 @@ def is_written(job: job_lib.Job, shard: job_lib.Shard) -> bool:
 def records_of(job: job_lib.Job, split: str) -> int:
   """Returns the number of records of a split, if all images can be stored."""
   if job.merged:
-    return len(_groups(job.state, split).first)
+    return len(_groups(job.state, split))
   return job.source.info.splits[split]
 
 
@@ -118,7 +122,9 @@ def write(job: job_lib.Job, shard: job_lib.Shard) -> Facts:
   return facts
 
 
-def _examples(job: job_lib.Job, shard: job_lib.Shard, facts: Facts):
+def _examples(
+  job: job_lib.Job, shard: job_lib.Shard, facts: Facts
+) -> Iterator[bytes]:
   """Yields the serialized examples of a shard, and fills in its facts."""
   total = records_of(job, shard.split)
   rows = [
@@ -126,51 +132,51 @@ def _examples(job: job_lib.Job, shard: job_lib.Shard, facts: Facts):
     for position in range(shard.start, shard.stop)
   ]
   groups = _groups(job.state, shard.split) if job.merged else None
-  indices = groups.first[rows].tolist() if groups else rows
-  read = reading.records(job.source, shard.split, indices)
+  images_of = groups.images_of if groups else lambda row: [row]
+  read = reading.records(
+    job.source, shard.split, (images_of(row)[0] for row in rows)
+  )
   for place, record in read:
     parallel.advance(1)
-    index = indices[place]
-    label = (
-      groups.of(rows[place])
-      if groups
-      else _label(job, shard.split, index, record)
-    )
-    stored = _store(job, shard.split, index, label, record, facts)
-    if stored is None:
+    equal = images_of(rows[place])
+    image = _image(job, shard.split, equal, record, facts)
+    if image is None:
       continue
-    facts.records += 1
-    facts.num_bytes += len(stored)
-    facts.classes.update([label] if isinstance(label, int) else label)
+    label = groups.labels_of(rows[place]) if groups else record.label
+    label = list(map(int, label)) if np.ndim(label) else int(label)
     name = job.relative(record.name)
-    yield serialize(stored, label, name)
+    facts.records += 1
+    facts.num_bytes += len(image)
+    facts.classes.update([label] if isinstance(label, int) else label)
+    facts.copies += [
+      [*_name_and_class(job, shard.split, index), name] for index in equal[1:]
+    ]
+    yield serialize(image, label, name)
 
 
-def _label(job, split, index, record) -> int | list[int]:
-  if isinstance(record, Record):
-    label = record.label
-  else:  # For the report.
-    label = job.source.label(split, index)
-  return list(map(int, label)) if np.ndim(label) else int(label)
-
-
-def _store(job, split, index, label, record, facts: Facts) -> bytes | None:
-  """Returns the bytes to store of an image, or None."""
+def _image(job, split, equal, record, facts: Facts) -> bytes | None:
+  """Returns the bytes to store of some equal images, or None."""
   try:
     if isinstance(record, OSError):
-      name = job.source.name(split, index)
       raise images.SetAsideError(record.strerror or str(record))
     name = record.name
     stored = images.store(record.image, name, job.size, job.max_pixels)
   except images.SetAsideError as error:
-    names = job.source.info.class_names
-    classes = ' '.join(names[one] for one in np.atleast_1d(label))
-    facts.set_aside.append([job.relative(name), classes, str(error)])
+    facts.set_aside += [
+      [*_name_and_class(job, split, index), str(error)] for index in equal
+    ]
     return None
   facts.converted += stored.converted
   for text in stored.notes:
     facts.note(text, 1, [job.relative(name)])
   return stored.image
+
+
+def _name_and_class(job, split: str, index: int) -> tuple[str, str]:
+  label = job.source.label(split, index)
+  names = job.source.info.class_names
+  classes = ' '.join(names[one] for one in np.atleast_1d(label))
+  return job.relative(job.source.name(split, index)), classes
 
 
 def serialize(image: bytes, label: int | list[int], name: str) -> bytes:
