@@ -154,8 +154,14 @@ def default() -> ml_collections.ConfigDict:
   # A classification loss, or `masked_patch(...)`.
   config.loss = softmax()
   # Above 0: pairs of images, and their labels, are blended. Each step draws one
-  # proportion from Beta(alpha, alpha). BiT's fine-tuning uses 0.1.
+  # proportion from Beta(alpha, alpha). BiT's fine-tuning uses 0.1, AugReg's
+  # pre-training 0.2 to 0.8.
   config.mixup_alpha = 0.0
+  # Above 0: a box of each image is replaced with that of another (CutMix), and
+  # the labels are blended. The box's size is drawn by Beta(alpha, alpha).
+  config.cutmix_alpha = 0.0
+  # If both are above 0, the share of steps with CutMix; the others have mixup.
+  config.cutmix_share = 0.5
   config.optimizer = adam()
   config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
   # Which parameters train: all, all but those that `freeze` names, or only
