@@ -133,6 +133,7 @@ CHANGES = {
   'model.qkv_bias': False,
   'model.norm_bias': False,
   'model.dropout_rate': 0.5,
+  'model.stochastic_depth': 0.2,
   'model.head_bias': -3.0,
   'model.dtype': 'bfloat16',
   'model.remat': 'full',

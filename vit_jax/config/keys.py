@@ -136,6 +136,9 @@ def default() -> ml_collections.ConfigDict:
   model.qkv_bias = placeholder(bool)
   model.norm_bias = placeholder(bool)
   model.dropout_rate = placeholder(float)  # The share of units set to 0.
+  # The share of examples that leave a branch of the last block out in training;
+  # less in the blocks before it, down to 0 in the first. Unset: 0.
+  model.stochastic_depth = placeholder(float)
   model.scan = placeholder(bool)  # Compiles one block, and loops over it.
   model.blocks = placeholder(tuple)  # Units in each stage of a ResNet.
   model.width_factor = placeholder(float)  # Multiplies a ResNet's channels.
@@ -181,8 +184,8 @@ def default() -> ml_collections.ConfigDict:
     dict(rank=0, alpha=16.0, targets=('query', 'value'))
   )
   config.accumulation_steps = 1  # Micro-batches per step.
-  # How dropout's masks are drawn: 'threefry', the same on any devices, or
-  # 'rbg', which is faster, and depends on the devices.
+  # How masks of dropout and stochastic depth are drawn: 'threefry', the same on
+  # any devices, or 'rbg', which is faster, and depends on the devices.
   config.dropout_rng = 'threefry'
   # A moving average of the weights, which evaluations use; decay=0: none.
   # Before `start_step` it equals the weights.
