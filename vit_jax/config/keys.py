@@ -42,7 +42,8 @@ def default() -> ml_collections.ConfigDict:
   # The folder of `tfds:` data sets; '' is TFDS's default. For `shapes:`, a
   # local folder for drawn scenes, which runs share; '' draws them every time.
   data.data_dir = ''
-  # Names of the two features of a `tfds:` data set.
+  # Names of the two features of a `tfds:` data set. The label may also be
+  # `PACKAGE.MODULE:FUNCTION`, which computes it; see `data/label_function.py`.
   data.image_key = 'image'
   data.label_key = 'label'
   # The size of `train_split`; a set value must agree with the data.
