@@ -5,6 +5,7 @@ A preprocessing is a string such as `'inception_crop|flip'` or
 operation is a frozen dataclass. Its arguments are an image, uint8 [h, w, c],
 and a `np.random.Generator`, the only source of randomness. It returns uint8,
 perhaps as a view of its input. Images are normalised on the device, not here.
+Changes of colours and shapes, such as RandAugment, are in `augment`.
 """
 
 import ast
