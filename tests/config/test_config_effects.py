@@ -133,7 +133,6 @@ CHANGES = {
   'model.qkv_bias': False,
   'model.norm_bias': False,
   'model.dropout_rate': 0.5,
-  'model.stochastic_depth': 0.2,
   'model.head_bias': -3.0,
   'model.dtype': 'bfloat16',
   'model.remat': 'full',
@@ -160,9 +159,11 @@ CHANGES = {
   'schedule.warmup_steps': 3,
   'schedule.end': 0.5,
 }
-# Keys that only other models, optimizers and schedules have.
+# Keys that only other models, optimizers and schedules have, or that have an
+# effect only with two blocks, or with both mixup and CutMix.
 HYBRID_CHANGES = {
   'cutmix_share': 0.2,
+  'model.stochastic_depth': 0.2,
   'model.attention': 'axial',
   'model.resnet_blocks': (2,),
   'model.resnet_width': 2,
@@ -196,7 +197,7 @@ AROUND_THE_STEP = (
 def _hybrid_config():
   config = _small_config(SGD, STAIRCASE)
   config.model.patch_size, config.model.resnet_blocks = (1, 1), (1,)
-  config.model.pooling = 'gap'
+  config.model.pooling, config.model.depth = 'gap', 2
   config.mixup_alpha, config.cutmix_alpha = 0.2, 1.0
   return config
 
