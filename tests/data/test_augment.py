@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from vit_jax.data import augment, ops
+from vit_jax.data import augment, changes, ops
 
 SHAPES = [
   *((height, width, 3) for height, width in [(1, 1), (2, 3), (17, 30)]),
@@ -56,26 +56,26 @@ def assert_close(found, expected, most):
 @pytest.mark.parametrize(
   'ours, pillow',
   [
-    (augment.auto_contrast, ImageOps.autocontrast),
-    (augment.equalize, ImageOps.equalize),
-    (augment.invert, ImageOps.invert),
+    (changes.auto_contrast, ImageOps.autocontrast),
+    (changes.equalize, ImageOps.equalize),
+    (changes.invert, ImageOps.invert),
     *(
       (
-        lambda x, bits=bits: augment.posterize(x, bits),
+        lambda x, bits=bits: changes.posterize(x, bits),
         lambda x, bits=bits: ImageOps.posterize(x, bits),
       )
       for bits in (1, 4, 8)
     ),
     *(
       (
-        lambda x, t=threshold: augment.solarize(x, t),
+        lambda x, t=threshold: changes.solarize(x, t),
         lambda x, t=threshold: ImageOps.solarize(x, t),
       )
       for threshold in (0, 100, 256)
     ),
     *(
       (
-        lambda x, f=factor: augment.brightness(x, f),
+        lambda x, f=factor: changes.brightness(x, f),
         lambda x, f=factor: ImageEnhance.Brightness(x).enhance(f),
       )
       for factor in (0.1, 0.7, 1.0, 1.9)
@@ -93,15 +93,15 @@ def test_equalize_and_auto_contrast_of_flat_images():
   image = np.full((20, 20, 3), [0, 7, 255], np.uint8)
   image[0, 0] = [1, 8, 254]  # Too few others for a step.
   for ours, pillow in (
-    (augment.equalize, ImageOps.equalize),
-    (augment.auto_contrast, ImageOps.autocontrast),
+    (changes.equalize, ImageOps.equalize),
+    (changes.auto_contrast, ImageOps.autocontrast),
   ):
     np.testing.assert_array_equal(
       ours(image), from_pillow(pillow(to_pillow(image)))
     )
   flat = np.full((20, 20, 3), 9, np.uint8)
-  np.testing.assert_array_equal(augment.equalize(flat), flat)
-  np.testing.assert_array_equal(augment.auto_contrast(flat), flat)
+  np.testing.assert_array_equal(changes.equalize(flat), flat)
+  np.testing.assert_array_equal(changes.auto_contrast(flat), flat)
 
 
 @pytest.mark.parametrize('factor', [0.1, 0.64, 1.0, 1.9])
@@ -109,9 +109,9 @@ def test_equalize_and_auto_contrast_of_flat_images():
 @pytest.mark.parametrize(
   'ours, pillow',
   [
-    (augment.contrast, ImageEnhance.Contrast),
-    (augment.saturation, ImageEnhance.Color),
-    (augment.sharpness, ImageEnhance.Sharpness),
+    (changes.contrast, ImageEnhance.Contrast),
+    (changes.saturation, ImageEnhance.Color),
+    (changes.sharpness, ImageEnhance.Sharpness),
   ],
 )
 def test_enhancements_are_pillows(ours, pillow, channels, factor):
@@ -126,7 +126,7 @@ def test_enhancements_are_pillows(ours, pillow, channels, factor):
 
 
 def test_posterize_without_bits_is_black():
-  assert augment.posterize(picture(), 0).max() == 0
+  assert changes.posterize(picture(), 0).max() == 0
 
 
 def test_solarize_add():
@@ -135,7 +135,7 @@ def test_solarize_add():
     (110, [110, 127, 237, 128, 200]),
     (200, [200, 217, 255, 128, 200]),
   ):
-    found = augment.solarize_add(image, addition)
+    found = changes.solarize_add(image, addition)
     assert found[0, :, 0].tolist() == expected
 
 
@@ -146,7 +146,7 @@ def test_hues_turn(turn):
   for y, x in np.ndindex(20, 20):
     hue, *others = colorsys.rgb_to_hsv(*image[y, x] / 255)
     expected[y, x] = colorsys.hsv_to_rgb((hue + turn) % 1, *others)
-  found = augment.shift_hue(image, turn)
+  found = changes.shift_hue(image, turn)
   difference = np.abs(found / 255 - expected)
   # A hue has 8 bits: of the values between two colours, one in 42.
   assert difference.max() < 0.03
@@ -156,24 +156,24 @@ def test_hues_turn(turn):
 def test_a_third_of_a_turn_makes_red_green():
   red = np.full((1, 1, 3), [200, 0, 0], np.uint8)
   assert_close(
-    augment.shift_hue(red, 1 / 3), np.array([[[0, 200, 0]]], np.uint8), 5
+    changes.shift_hue(red, 1 / 3), np.array([[[0, 200, 0]]], np.uint8), 5
   )
-  np.testing.assert_array_equal(augment.shift_hue(red, 0.001), red)
+  np.testing.assert_array_equal(changes.shift_hue(red, 0.001), red)
 
 
 @pytest.mark.parametrize('channels', [1, 3])
 @pytest.mark.parametrize(
   'ours, coefficients',
   [
-    (lambda x: augment.shear_x(x, 0.3), (1, 0.3, 0, 0, 1, 0)),
-    (lambda x: augment.shear_x(x, -0.17), (1, -0.17, 0, 0, 1, 0)),
-    (lambda x: augment.shear_y(x, 0.3), (1, 0, 0, 0.3, 1, 0)),
-    (lambda x: augment.translate(x, 0, 13), (1, 0, -13, 0, 1, 0)),
-    (lambda x: augment.translate(x, 0, -9), (1, 0, 9, 0, 1, 0)),
-    (lambda x: augment.translate(x, 11, 0), (1, 0, 0, 0, 1, -11)),
-    (lambda x: augment.translate(x, -4, 3), (1, 0, -3, 0, 1, 4)),
-    (lambda x: augment.translate(x, 40, 0), (1, 0, 0, 0, 1, -40)),
-    (lambda x: augment.translate(x, 0, -55), (1, 0, 55, 0, 1, 0)),
+    (lambda x: changes.shear_x(x, 0.3), (1, 0.3, 0, 0, 1, 0)),
+    (lambda x: changes.shear_x(x, -0.17), (1, -0.17, 0, 0, 1, 0)),
+    (lambda x: changes.shear_y(x, 0.3), (1, 0, 0, 0.3, 1, 0)),
+    (lambda x: changes.translate(x, 0, 13), (1, 0, -13, 0, 1, 0)),
+    (lambda x: changes.translate(x, 0, -9), (1, 0, 9, 0, 1, 0)),
+    (lambda x: changes.translate(x, 11, 0), (1, 0, 0, 0, 1, -11)),
+    (lambda x: changes.translate(x, -4, 3), (1, 0, -3, 0, 1, 4)),
+    (lambda x: changes.translate(x, 40, 0), (1, 0, 0, 0, 1, -40)),
+    (lambda x: changes.translate(x, 0, -55), (1, 0, 55, 0, 1, 0)),
   ],
 )
 def test_shears_and_translations_are_pillows(ours, coefficients, channels):
@@ -195,7 +195,7 @@ def test_shears_and_translations_are_pillows(ours, coefficients, channels):
 def test_rotations_are_pillows(degrees, shape):
   image = picture(*shape)
   expected = to_pillow(image).rotate(degrees, fillcolor=(128,) * 3)
-  different = (augment.rotate(image, degrees) != np.asarray(expected)).any(-1)
+  different = (changes.rotate(image, degrees) != np.asarray(expected)).any(-1)
   assert different.mean() < 0.01
 
 
@@ -203,7 +203,7 @@ def test_cut_out_is_a_square_around_any_pixel():
   image = np.zeros((6, 9, 1), np.uint8)
   rng, seen = generator(), set()
   for _ in range(1000):
-    rows, columns = np.nonzero(augment.cut_out(image, 2, rng)[:, :, 0] == 128)
+    rows, columns = np.nonzero(changes.cut_out(image, 2, rng)[:, :, 0] == 128)
     box = (rows.min(), rows.max() + 1, columns.min(), columns.max() + 1)
     assert len(rows) == (box[1] - box[0]) * (box[3] - box[2])
     seen.add(tuple(map(int, box)))
@@ -305,10 +305,10 @@ def test_strengths_of_the_changes(name):
   image = picture(224, 224)
   function, *strengths = STRENGTHS[name]
   for m, strength in zip((10, 5), strengths, strict=True):
-    expected = [getattr(augment, function)(image, *strength)]
+    expected = [getattr(changes, function)(image, *strength)]
     if name in SIGNED:
       opposite = (-value for value in strength)
-      expected.append(getattr(augment, function)(image, *opposite))
+      expected.append(getattr(changes, function)(image, *opposite))
     expected = [result.tobytes() for result in expected]
     found = [
       augment.RAND_AUGMENT[name](image, m / 10, generator(seed)).tobytes()
@@ -324,8 +324,8 @@ def test_lengths_are_in_proportion_to_the_image():
     {change[name](image, 1.0, generator(i)).tobytes() for i in range(9)}
     for name in ('translate_x', 'translate_y')
   )
-  assert x == {augment.translate(image, 0, n).tobytes() for n in (50, -50)}
-  assert y == {augment.translate(image, n, 0).tobytes() for n in (25, -25)}
+  assert x == {changes.translate(image, 0, n).tobytes() for n in (50, -50)}
+  assert y == {changes.translate(image, n, 0).tobytes() for n in (25, -25)}
   # Half the side at 224 px is 40.
   black = np.zeros((56, 112, 1), np.uint8)
   most = max(
@@ -440,7 +440,7 @@ def recorded(monkeypatch):
       calls.append((name, value))
       return image
 
-    monkeypatch.setattr(augment, name, change)
+    monkeypatch.setattr(changes, name, change)
   return calls
 
 
@@ -479,7 +479,7 @@ def test_jitter_is_its_parts():
   op = augment.ColourJitter(0.4, 0.0, 0.0)
   rng = generator(5)
   rng.permutation(4)
-  expected = augment.brightness(image, rng.uniform(0.6, 1.4))
+  expected = changes.brightness(image, rng.uniform(0.6, 1.4))
   np.testing.assert_array_equal(op(image, generator(5)), expected)
 
 
