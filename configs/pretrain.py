@@ -31,6 +31,11 @@ are evaluated on the split called test, validation or val, or else on a random
 tenth of train, which is held out; `eval=SPLIT` names another split. The
 metrics' names say which split was used (`test/accuracy`, `held_out/accuracy`).
 
+RandAugment, random erasing and colour jitter (`--config.data.preprocess`),
+mixup and CutMix (`mixup_alpha`, `cutmix_alpha`) and stochastic depth
+(`model.stochastic_depth`) are off, as in the paper. docs/train.md has the flags
+to train as AugReg and DeiT do.
+
 Figure 4 is `subset=9000000`, `30000000`, `90000000` and `100%` of `jft300m`
 with `few_shot=imagenet2012`: the same hyper-parameters, no extra
 regularisation, and early stopping. WORKDIR/best has the weights with the best

@@ -122,6 +122,13 @@ def test_a_valid_config():
     ('num_classes', -1, 'num_classes=-1 must be at least 0'),
     ('channels', 0, 'channels=0 must be at least 1'),
     ('accumulation_steps', 0, 'accumulation_steps=0 must be at least 1'),
+    ('mixup_alpha', -1.0, 'mixup_alpha=-1.0 must be at least 0'),
+    ('mixup_alpha', float('inf'), 'mixup_alpha=inf must be finite'),
+    ('cutmix_alpha', -1.0, 'cutmix_alpha=-1.0 must be at least 0'),
+    ('cutmix_alpha', float('inf'), 'cutmix_alpha=inf must be finite'),
+    ('cutmix_share', -0.1, 'cutmix_share=-0.1 must be at least 0'),
+    ('cutmix_share', 1.1, 'cutmix_share=1.1 must be at most 1'),
+    ('cutmix_share', float('nan'), 'cutmix_share=nan must be at most 1'),
     ('data.num_examples', -1, 'data.num_examples=-1 must be at least 0'),
     ('data.examples_per_epoch', -2, 'data.examples_per_epoch=-2 must be at'),
     ('data.batch_size', -1, 'data.batch_size=-1 must be at least 0'),
@@ -464,6 +471,18 @@ def test_another_data_set_is_refused(tmp_path, old, new):
   config_lib.save(config, tmp_path)
   config.data.dataset = new
   with pytest.raises(ValueError, match=f"dataset: '{old}' in .*, '{new}' now"):
+    config_lib.check_same_run(config, tmp_path)
+
+
+def test_runs_saved_without_newer_keys_go_on_with_their_defaults(tmp_path):
+  config = _config()
+  saved = config.to_dict()
+  del saved['cutmix_alpha'], saved['cutmix_share']
+  del saved['model']['stochastic_depth']
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  config_lib.check_same_run(config, tmp_path)
+  config.cutmix_alpha = 1.0
+  with pytest.raises(ValueError, match=r'cutmix_alpha: .*absent.* 1.0 now'):
     config_lib.check_same_run(config, tmp_path)
 
 

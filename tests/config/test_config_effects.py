@@ -50,8 +50,13 @@ def _program(config):
   else:
     objective = losses.mean_loss(model, losses.build(**config.loss))
     prepare = None
-  if config.mixup_alpha:
-    prepare = mixup.each_step(config.seed, config.mixup_alpha)
+  blend = mixup.each_step(
+    config.seed,
+    config.mixup_alpha,
+    cutmix_alpha=config.cutmix_alpha,
+    cutmix_share=config.cutmix_share,
+  )
+  prepare = blend or prepare
   tuning, scale = program_lib.build_tuning(config, model, params_key)
   if scale:
     optimizer = optax.chain(optimizer, scale)
@@ -107,6 +112,7 @@ CHANGES = {
   'num_classes': 3,
   'accumulation_steps': 2,
   'mixup_alpha': 0.2,
+  'cutmix_alpha': 0.2,
   'dropout_rng': 'rbg',
   'model.name': 'ViT-B/2',
   'model.width': 32,
@@ -153,8 +159,11 @@ CHANGES = {
   'schedule.warmup_steps': 3,
   'schedule.end': 0.5,
 }
-# Keys that only other models, optimizers and schedules have.
+# Keys that only other models, optimizers and schedules have, or that have an
+# effect only with two blocks, or with both mixup and CutMix.
 HYBRID_CHANGES = {
+  'cutmix_share': 0.2,
+  'model.stochastic_depth': 0.2,
   'model.attention': 'axial',
   'model.resnet_blocks': (2,),
   'model.resnet_width': 2,
@@ -188,7 +197,8 @@ AROUND_THE_STEP = (
 def _hybrid_config():
   config = _small_config(SGD, STAIRCASE)
   config.model.patch_size, config.model.resnet_blocks = (1, 1), (1,)
-  config.model.pooling = 'gap'
+  config.model.pooling, config.model.depth = 'gap', 2
+  config.mixup_alpha, config.cutmix_alpha = 0.2, 1.0
   return config
 
 

@@ -126,6 +126,66 @@ def test_integer_labels(data_dir):
   assert _tiny(data_dir, 'unnamed').info.class_names == ('0', '1', '2')
 
 
+def _tags_and_parity(features):
+  assert sorted(features) == [
+    *('ids', 'number', 'ratio', 'tags', 'unnamed', 'vector'),
+  ]
+  return len(features['tags']) + 2 * (features['number'] % 2)
+
+
+def _half(features):
+  return features['ratio']
+
+
+HERE = __name__
+
+
+def test_a_function_computes_labels(data_dir):
+  source = _tiny(data_dir, f'{HERE}:_tags_and_parity', num_classes=4)
+  assert source.info.class_names == ('0', '1', '2', '3')
+  assert not source.info.multi_label
+  records = list(data.View(source, 'train'))
+  assert [record.label for record in records] == [0, 3, 2]
+  assert [record.image for record in records] == [_jpeg(i) for i in range(3)]
+  assert [data.View(source, 'train').label(i) for i in range(3)] == [0, 3, 2]
+  copy = pickle.loads(pickle.dumps(source))
+  assert copy.read('train', 1).label == 3
+
+
+def test_the_label_functions_of_vtab_are_named_alike(data_dir):
+  path = 'vit_jax.data.vtab_labels:plain_label'
+  source = data.open_source(
+    'tfds:from_folder', data_dir=data_dir, label_key=path, num_classes=2
+  )
+  plain = data.open_source('tfds:from_folder', data_dir=data_dir)
+  for computed, record in zip(
+    data.View(source, 'train'), data.View(plain, 'train'), strict=True
+  ):
+    assert computed == record
+
+
+@pytest.mark.parametrize(
+  'key, classes, message',
+  [
+    ('no.such.module:f', 4, "cannot import 'no.such.module' (No module named"),
+    (':f', 4, "label_key=':f': cannot import ''"),
+    ('cv2:', 4, "cv2 has no function ''"),
+    (f'{HERE}:lacking', 4, f"{HERE} has no function 'lacking'"),
+    (f'{HERE}:HERE', 4, f"{HERE} has no function 'HERE'"),
+    (f'{HERE}:_half', 0, 'does not define the number of classes; set num_'),
+    (
+      f'{HERE}:_tags_and_parity',
+      3,
+      f'tfds:tiny, train/1: {HERE}:_tags_and_parity returned',
+    ),
+    (f'{HERE}:_half', 3, 'expected an integer from 0 to 2, as num_classes=3'),
+  ],
+)
+def test_wrong_label_functions(data_dir, key, classes, message):
+  with pytest.raises(ValueError, match=re.escape(message)):
+    list(data.View(_tiny(data_dir, key, num_classes=classes), 'train'))
+
+
 def test_class_label_of_unknown_size(data_dir, tmp_path):
   shutil.copytree(f'{data_dir}/tiny', tmp_path / 'tiny')
   path = tmp_path / 'tiny/1.0.0/features.json'

@@ -203,6 +203,10 @@ def test_evaluations_of_a_classifier_are_refused(pretrained, tmp_path):
       lambda c: c.update(mixup_alpha=0.1),
       r"mixup_alpha=0.1 blends labels, but loss.name='masked_patch' uses no la",
     ),
+    (
+      lambda c: c.update(cutmix_alpha=1.0),
+      r"cutmix_alpha=1.0 blends labels, but loss.name='masked_patch' uses no l",
+    ),
   ],
 )
 def test_inconsistent_settings_are_refused(change, message, tmp_path):

@@ -1,4 +1,4 @@
-"""Guards: mixup blends the right images and labels, also on meshes."""
+"""Guards: mixup and CutMix blend the right images and labels, on any mesh."""
 
 import functools
 import re
@@ -25,6 +25,17 @@ def _batch(labels=1):
     'image': rng.integers(0, 256, (B, H, W, C), dtype=np.uint8),
     'label': label if labels > 1 else label[:, 0],
   }
+
+
+def _targets(labels, name, smoothing):
+  """Returns targets of integer labels: float64 [B, CLASSES]."""
+  targets = np.zeros((B, CLASSES))
+  for row, own in enumerate(np.reshape(labels, (B, -1))):
+    targets[row, own[own >= 0]] = 1
+  if name == 'sigmoid':
+    return np.where(targets > 0, 1 - smoothing, smoothing)
+  targets /= targets.sum(axis=1, keepdims=True)
+  return (1 - smoothing) * targets + smoothing / CLASSES
 
 
 def _layout(data, fsdp, tensor):
@@ -79,14 +90,7 @@ def test_the_loss_is_that_of_blended_targets(name, labels, smoothing):
   loss = losses.build(name, label_smoothing=smoothing)
   found = mixup.over_labels(functools.partial(loss, logits), batch)
 
-  targets = np.zeros((B, CLASSES))
-  for row, own in enumerate(np.reshape(batch['label'], (B, -1))):
-    targets[row, own[own >= 0]] = 1
-  if name == 'softmax':
-    targets /= targets.sum(axis=1, keepdims=True)
-    targets = (1 - smoothing) * targets + smoothing / CLASSES
-  else:
-    targets = np.where(targets > 0, 1 - smoothing, smoothing)
+  targets = _targets(batch['label'], name, smoothing)
   targets = 0.3 * targets + 0.7 * np.roll(targets, 1, axis=0)
   x = logits.astype(np.float64)
   if name == 'softmax':
@@ -109,18 +113,161 @@ def test_images_are_blended_after_normalisation():
   )
 
 
+BOTH = dict(cutmix_alpha=1.0, cutmix_share=0.5)
+
+
+@pytest.mark.parametrize('mesh', [None, *MESHES])
+@pytest.mark.parametrize('labels', [1, 3])
+def test_cutmix_replaces_a_box_and_blends_labels_by_its_area(mesh, labels):
+  batch = _batch(labels)
+  layout = _layout(*mesh) if mesh else None
+  put = sharding.put_batch(batch, layout.mesh) if mesh else batch
+  pair = jax.jit(
+    functools.partial(mixup.pair, alpha=0.0, layout=layout, cutmix_alpha=1.0)
+  )
+  areas = set()
+  for seed in range(10):
+    paired = pair(put, jax.random.key(seed))
+    found = jax.device_get(jax.jit(mixup.images)(paired))
+    expected, boxes = np.copy(batch['image']), np.asarray(paired['box'])
+    assert boxes.shape == (B, 4)
+    np.testing.assert_array_equal(boxes, np.tile(boxes[:1], (B, 1)))
+    top, left, bottom, right = boxes[0]
+    for i in range(B):
+      for y in range(top, bottom):
+        for x in range(left, right):
+          expected[i, y, x] = batch['image'][i - 1, y, x]
+    np.testing.assert_allclose(found, expected / 127.5 - 1, atol=1e-6)
+    area = max(0, bottom - top) * max(0, right - left)
+    np.testing.assert_allclose(
+      paired['share'], np.full(B, 1 - area / (H * W)), rtol=1e-6
+    )
+    np.testing.assert_array_equal(
+      paired['partner_label'], np.roll(batch['label'], 1, axis=0)
+    )
+    areas.add(int(area))
+    # The same box on any mesh.
+    alone = mixup.draw_box(
+      jax.random.fold_in(jax.random.key(seed), 1), (H, W), 1.0
+    )
+    np.testing.assert_array_equal(boxes[0], alone)
+  assert len(areas) > 4
+
+
+@pytest.mark.parametrize('alpha', [0.3, 1.0])
+def test_boxes_are_distributed_as_defined(alpha):
+  height, width, count = 60, 90, 20_000
+  keys = jax.random.split(jax.random.key(0), count)
+  draw = jax.jit(
+    jax.vmap(lambda key: mixup.draw_box(key, (height, width), alpha))
+  )
+  found = np.asarray(draw(keys)).T
+  rng = np.random.default_rng(0)
+  side = np.sqrt(1 - rng.beta(alpha, alpha, count))
+  bounds = []
+  for pixels in (height, width):
+    length = np.floor(pixels * side).astype(int)
+    start = rng.integers(0, pixels, count) - length // 2
+    bounds.append(np.clip([start, start + length], 0, pixels))
+  (top, bottom), (left, right) = bounds
+  quantiles = np.linspace(0.05, 0.95, 19)
+  for ours, theirs in zip(found, (top, left, bottom, right), strict=True):
+    np.testing.assert_allclose(
+      np.quantile(ours, quantiles), np.quantile(theirs, quantiles), atol=2
+    )
+    assert abs(ours.min() - theirs.min()) <= 1
+    assert abs(ours.max() - theirs.max()) <= 1
+  areas = (found[2] - found[0]) * (found[3] - found[1])
+  assert areas.min() >= 0
+  np.testing.assert_allclose(
+    areas.mean(), ((bottom - top) * (right - left)).mean(), rtol=0.03
+  )
+  # Both sides have the same proportion, where nothing is cut off.
+  whole = (found[:2].min(0) > 0) & (found[2] < height) & (found[3] < width)
+  sides = (found[2:] - found[:2])[:, whole]
+  np.testing.assert_allclose(sides[0] / height, sides[1] / width, atol=0.02)
+
+
+def test_steps_have_either_mixup_or_cutmix():
+  batch = _batch()
+  keys = jax.random.split(mixup.mixup_key(0), 2000)
+  for share in (0.5, 0.2):
+    draw = functools.partial(
+      mixup.pair, batch, alpha=0.4, cutmix_alpha=1.0, cutmix_share=share
+    )
+    found = jax.jit(jax.vmap(lambda key, draw=draw: draw(key)))(keys)
+    outside, own = found['outside'][:, 0], found['share'][:, 0]
+    cuts = np.asarray(outside == 1)
+    deviation = (share * (1 - share) / len(keys)) ** 0.5
+    assert abs(cuts.mean() - share) < 6 * deviation
+    # A step of mixup has the proportion that it has without CutMix, and no box.
+    alone = jax.vmap(lambda key: mixup.pair(batch, key, 0.4)['share'][0])(keys)
+    np.testing.assert_array_equal(own[~cuts], alone[~cuts])
+    np.testing.assert_array_equal(outside[~cuts], alone[~cuts])
+    assert not found['box'][~cuts].any()
+    assert found['box'][cuts].any()
+
+
+def test_a_step_of_mixup_blends_as_without_cutmix():
+  batch = _batch()
+  seeds = iter(range(99))
+  found = {}
+  while len(found) < 2:
+    key = jax.random.key(next(seeds))
+    paired = mixup.pair(batch, key, 0.4, **BOTH)
+    kind = 'cutmix' if paired['outside'][0] == 1 else 'mixup'
+    other = dict(
+      mixup=mixup.pair(batch, key, 0.4),
+      cutmix=mixup.pair(batch, key, 0.0, cutmix_alpha=1.0),
+    )[kind]
+    found[kind] = mixup.images(paired)
+    np.testing.assert_array_equal(found[kind], mixup.images(other))
+    np.testing.assert_array_equal(paired['share'], other['share'])
+
+
+@pytest.mark.parametrize('smoothing', [0.0, 0.1])
+@pytest.mark.parametrize('labels', [1, 3])
+@pytest.mark.parametrize('name', ['softmax', 'sigmoid'])
+def test_the_loss_of_cutmix_has_targets_by_area(name, labels, smoothing):
+  batch = mixup.pair(_batch(labels), jax.random.key(1), 0.0, cutmix_alpha=1.0)
+  top, left, bottom, right = np.asarray(batch['box'][0])
+  share = 1 - (bottom - top) * (right - left) / (H * W)
+  assert 0 < share < 1
+  logits = np.random.default_rng(1).normal(size=(B, CLASSES)).astype('f')
+  loss = losses.build(name, label_smoothing=smoothing)
+  found = mixup.over_labels(functools.partial(loss, logits), batch)
+  targets = _targets(batch['label'], name, smoothing)
+  targets = share * targets + (1 - share) * np.roll(targets, 1, axis=0)
+  x = logits.astype(np.float64)
+  if name == 'softmax':
+    x = x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+    expected = -(targets * x).sum(axis=1)
+  else:
+    expected = (np.log1p(np.exp(x)) - targets * x).sum(axis=1)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_without_alphas_nothing_is_blended():
+  assert mixup.each_step(0, 0.0) is None
+  assert mixup.each_step(0, 0.0, cutmix_share=1.0) is None
+  assert 'box' not in mixup.each_step(0, 0.1)(_batch(), 0)
+  assert 'box' in mixup.each_step(0, 0.0, cutmix_alpha=0.1)(_batch(), 0)
+
+
 @pytest.mark.parametrize(
-  'accumulation_steps',
+  'accumulation_steps, alpha, others',
   [
-    pytest.param(1, marks=pytest.mark.slow),
-    2,
+    pytest.param(1, 0.4, {}, marks=pytest.mark.slow),
+    (2, 0.4, {}),
+    pytest.param(1, 0.0, {'cutmix_alpha': 1.0}, marks=pytest.mark.slow),
+    (2, 0.4, BOTH),
   ],
 )
-def test_steps_on_8_devices_are_those_of_one(accumulation_steps):
+def test_steps_on_8_devices_are_those_of_one(accumulation_steps, alpha, others):
   run = functools.partial(
     test_step._run,
     steps=3,
-    prepare=lambda layout: mixup.each_step(0, 0.4, layout),
+    prepare=lambda layout: mixup.each_step(0, alpha, layout, **others),
     accumulation_steps=accumulation_steps,
   )
   (one, one_state), (eight, eight_state) = run(1), run(8)
@@ -135,9 +282,10 @@ def test_steps_on_8_devices_are_those_of_one(accumulation_steps):
 
 
 def test_each_step_and_seed_of_a_config_has_its_own_proportion():
-  def losses_of(seed, alpha):
+  def losses_of(seed, alpha, cutmix_alpha=0.0, cutmix_share=0.5):
     config = config_lib.default()
     config.seed, config.mixup_alpha, config.total_steps = seed, alpha, 9
+    config.cutmix_alpha, config.cutmix_share = cutmix_alpha, cutmix_share
     config.image_size, config.data.batch_size = (H, W), B
     config.model.name = 'ViT-Ti/2'
     config.model.width, config.model.depth, config.model.heads = 8, 1, 1
@@ -166,3 +314,9 @@ def test_each_step_and_seed_of_a_config_has_its_own_proportion():
   assert losses_of(0, 0.9)[0] != first
   first, second = losses_of(0, 0.0)
   assert first == second
+  only_cutmix = losses_of(0, 0.0, 1.0)
+  assert only_cutmix[0] != only_cutmix[1]
+  assert only_cutmix[0] != first
+  # Every step, and none, has CutMix.
+  assert losses_of(0, 0.4, 1.0, 1.0) == only_cutmix
+  assert losses_of(0, 0.4, 1.0, 0.0) == losses_of(0, 0.4)

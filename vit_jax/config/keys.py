@@ -45,6 +45,8 @@ def default() -> ml_collections.ConfigDict:
   # local folder for drawn scenes, which runs share; '' draws them every time.
   data.data_dir = ''
   # Names of the two features or columns, where the data have names for them.
+  # For `tfds:` and `arrayrecord:`, the label may also be
+  # `PACKAGE.MODULE:FUNCTION`, which computes it; see `data/label_function.py`.
   data.image_key = 'image'
   data.label_key = 'label'
   # The size of `train_split`; a set value must agree with the data.
@@ -139,6 +141,9 @@ def default() -> ml_collections.ConfigDict:
   model.qkv_bias = placeholder(bool)
   model.norm_bias = placeholder(bool)
   model.dropout_rate = placeholder(float)  # The share of units set to 0.
+  # The share of examples that leave a branch of the last block out in training;
+  # less in the blocks before it, down to 0 in the first. Unset: 0.
+  model.stochastic_depth = placeholder(float)
   model.scan = placeholder(bool)  # Compiles one block, and loops over it.
   model.blocks = placeholder(tuple)  # Units in each stage of a ResNet.
   model.width_factor = placeholder(float)  # Multiplies a ResNet's channels.
@@ -157,8 +162,14 @@ def default() -> ml_collections.ConfigDict:
   # A classification loss, or `masked_patch(...)`.
   config.loss = softmax()
   # Above 0: pairs of images, and their labels, are blended. Each step draws one
-  # proportion from Beta(alpha, alpha). BiT's fine-tuning uses 0.1.
+  # proportion from Beta(alpha, alpha). BiT's fine-tuning uses 0.1, AugReg's
+  # pre-training 0.2 to 0.8.
   config.mixup_alpha = 0.0
+  # Above 0: a box of each image is replaced with that of another (CutMix), and
+  # the labels are blended. The box's size is drawn by Beta(alpha, alpha).
+  config.cutmix_alpha = 0.0
+  # If both are above 0, the share of steps with CutMix; the others have mixup.
+  config.cutmix_share = 0.5
   config.optimizer = adam()
   config.schedule = schedule('cosine', peak=1e-3, warmup_steps=0)
   # Which parameters train: all, all but those that `freeze` names, or only
@@ -178,8 +189,8 @@ def default() -> ml_collections.ConfigDict:
     dict(rank=0, alpha=16.0, targets=('query', 'value'))
   )
   config.accumulation_steps = 1  # Micro-batches per step.
-  # How dropout's masks are drawn: 'threefry', the same on any devices, or
-  # 'rbg', which is faster, and depends on the devices.
+  # How masks of dropout and stochastic depth are drawn: 'threefry', the same on
+  # any devices, or 'rbg', which is faster, and depends on the devices.
   config.dropout_rng = 'threefry'
   # A moving average of the weights, which evaluations use; decay=0: none.
   # Before `start_step` it equals the weights.

@@ -30,6 +30,8 @@ def validate(
     'channels': 1,
     'accumulation_steps': 1,
     'mixup_alpha': 0,
+    'cutmix_alpha': 0,
+    'cutmix_share': 0,
     'data.num_examples': 0,
     'data.examples_per_epoch': -1,
     'data.batch_size': 0,
@@ -95,9 +97,11 @@ def validate(
       f'image_size={size} must be (height, width) in pixels, such as'
       ' (224, 224).'
     )
-  for key in ('epochs', 'mixup_alpha'):
+  for key in ('epochs', 'mixup_alpha', 'cutmix_alpha'):
     if config[key] is not None and not math.isfinite(config[key]):
       raise ValueError(f'{key}={config[key]} must be finite.')
+  if not config.cutmix_share <= 1:
+    raise ValueError(f'cutmix_share={config.cutmix_share} must be at most 1.')
   if config.seed >= 2**32:
     raise ValueError(f'seed={config.seed} must be below 2**32.')
   if not 0 <= config.polyak.decay < 1:

@@ -5,6 +5,7 @@ A preprocessing is a string such as `'inception_crop|flip'` or
 operation is a frozen dataclass. Its arguments are an image, uint8 [h, w, c],
 and a `np.random.Generator`, the only source of randomness. It returns uint8,
 perhaps as a view of its input. Images are normalised on the device, not here.
+Changes of colours and shapes, such as RandAugment, are in `augment`.
 """
 
 import ast
@@ -18,8 +19,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from vit_jax.data import augment, resizing
 from vit_jax.data import decode as decode_lib
-from vit_jax.data import resizing
 from vit_jax.data.decode import JPEG_DCTS, MAX_PIXELS, decode, with_channels
 from vit_jax.data.decode import CorruptImageError as CorruptImageError
 
@@ -304,17 +305,27 @@ class Flip:
 
 OPS: dict[str, type] = {
   'central_crop': CentralCrop,
+  'colour_jitter': augment.ColourJitter,
   'flip': Flip,
   'inception_crop': InceptionCrop,
   'pad': Pad,
+  'rand_augment': augment.RandAugment,
   'random_crop': RandomCrop,
+  'random_erasing': augment.RandomErasing,
   'resize': Resize,
   'resize_small': ResizeSmall,
   'trim': Trim,
 }
 
 # The operations that draw random numbers.
-RANDOM = (InceptionCrop, RandomCrop, Flip)
+RANDOM = (
+  InceptionCrop,
+  RandomCrop,
+  Flip,
+  augment.ColourJitter,
+  augment.RandAugment,
+  augment.RandomErasing,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,13 @@ import tensorflow_datasets as tfds
 from etils import epath
 from tensorflow_datasets.core import file_adapters, read_only_builder
 
-from vit_jax.data import identity, listing, open_files, source
+from vit_jax.data import (
+  identity,
+  label_function,
+  listing,
+  open_files,
+  source,
+)
 
 _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 _INFO = 'dataset_info.json'
@@ -25,7 +31,8 @@ _INFO = 'dataset_info.json'
 class Tfds(source.Source):
   """Encoded images and labels of a TFDS data set, in the order of its files.
 
-  Only the image and the label are parsed, so other features cost no time.
+  Only the image and the label are parsed, so other features cost no time. A
+  label that is computed needs all features.
   """
 
   _KIND = 'tfds'
@@ -46,33 +53,46 @@ class Tfds(source.Source):
       data_dir: the folder of the prepared data; None means TFDS's default.
       image_key: the feature that holds the image, a `tfds.features.Image`.
       label_key: the feature that holds the label: a `ClassLabel` or an integer,
-        or a `Sequence` of either for multi-label data.
+        or a `Sequence` of either for multi-label data. `MODULE:FUNCTION`
+        computes it, see `label_function`.
       num_classes: number of classes, if the label feature does not define it;
         the class names are then '0', '1', ...
 
     Raises:
       ValueError: the data set is unknown, not prepared, or not stored as
-        ArrayRecord; a feature is missing or of another kind; the number of
-        classes is unknown or contradicts the feature.
+        ArrayRecord; a feature is missing or of another kind, or a function is
+        missing; the number of classes is unknown or contradicts the feature.
     """
     spec = f'{self._KIND}:{name}'
     builder = self._open(name, data_dir)
     info = builder.info
-    for flag, key in (('image_key', image_key), ('label_key', label_key)):
+    self._function = label_function.find(label_key)
+    features = [] if self._function else [('label_key', label_key)]
+    for flag, key in (('image_key', image_key), *features):
       if key not in info.features:
         raise ValueError(
           f'{spec} has no feature {flag}={key!r}; its features are '
           f'{_describe(info.features)}.'
         )
-    image, label = info.features[image_key], info.features[label_key]
+    image = info.features[image_key]
     if not isinstance(image, tfds.features.Image):
       raise ValueError(
         f'{spec}: image_key={image_key!r} is not an Image; the features '
         f'are {_describe(info.features)}.'
       )
+    if self._function:
+      label = tfds.features.Scalar(np.int64)
+      read = {
+        key: feature
+        for key, feature in info.features.items()
+        if not isinstance(feature, tfds.features.Image)
+      }
+    else:
+      label = info.features[label_key]
+      read = {label_key: label}
     self._image_key, self._label_key = image_key, label_key
     self._examples = Examples(
-      builder, {image_key: image, label_key: label}, image_key=image_key
+      builder, {image_key: image, **read}, image_key=image_key
     )
     self.info = source.SourceInfo(
       spec=spec,
@@ -87,17 +107,25 @@ class Tfds(source.Source):
   def read(self, split: str, index: int) -> source.Record:
     """Reads one record, with the image's stored bytes, undecoded."""
     example = self._examples.read(split, index)
-    label = example[self._label_key]
-    return source.Record(
-      example[self._image_key],
-      tuple(map(int, label)) if self.info.multi_label else int(label),
-      f'{split}/{index}',
-    )
+    image, name = example.pop(self._image_key), f'{split}/{index}'
+    return source.Record(image, self._label(example, name), name)
 
   def label(self, split: str, index: int) -> int | tuple[int, ...]:
-    """Reads a record, and parses only its label."""
-    label = self._examples.read(split, index, only=self._label_key)
-    label = label[self._label_key]
+    """Reads a record, and parses only what its label needs."""
+    if self._function:
+      return self.read(split, index).label
+    example = self._examples.read(split, index, only=self._label_key)
+    return self._label(example, f'{split}/{index}')
+
+  def _label(
+    self, example: Mapping[str, Any], name: str
+  ) -> int | tuple[int, ...]:
+    if self._function:
+      where = f'{self.info.spec}, {name}'
+      return label_function.call(
+        self._function, example, self.info.num_classes, where
+      )
+    label = example[self._label_key]
     return tuple(map(int, label)) if self.info.multi_label else int(label)
 
   def facts(self, split: str) -> dict[str, str]:

@@ -29,7 +29,8 @@ _SETTINGS = (
   *('model.name', 'image_size', 'data.train_split', 'data.preprocess'),
   *('data.batch_size', 'total_steps', 'optimizer.name'),
   *('optimizer.weight_decay', 'schedule.name', 'schedule.peak'),
-  *('schedule.warmup_steps', 'loss.name', 'model.dropout_rate', 'mixup_alpha'),
+  *('schedule.warmup_steps', 'loss.name', 'model.dropout_rate'),
+  *('model.stochastic_depth', 'mixup_alpha', 'cutmix_alpha'),
   *('polyak.decay', 'seed'),
 )
 _LIBRARIES = ('vit_jax', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'python')

@@ -19,6 +19,7 @@ from vit_jax.models import variants, vit
 _NOT_DESCRIBED = (
   'num_classes',
   'dropout_rate',
+  'stochastic_depth',
   'head_bias',
   'dtype',
   'remat',

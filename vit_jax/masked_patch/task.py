@@ -83,14 +83,16 @@ def from_config(
   """Builds the task of a resolved config.
 
   Raises:
-    ValueError: see `build`; or the config uses mixup, which blends labels, or
-      has the keys of another loss.
+    ValueError: see `build`; or the config uses mixup or CutMix, which blend
+      labels, or has the keys of another loss.
   """
-  if config.mixup_alpha:
-    raise ValueError(
-      f'mixup_alpha={config.mixup_alpha} blends labels, but'
-      f' loss.name={MASKED_PATCH!r} uses no labels. Set mixup_alpha to 0.'
-    )
+  for key in ('mixup_alpha', 'cutmix_alpha'):
+    # A saved run may be older than the second key.
+    if alpha := config.get(key, 0.0):
+      raise ValueError(
+        f'{key}={alpha} blends labels, but loss.name={MASKED_PATCH!r} uses no'
+        f' labels. Set {key} to 0.'
+      )
   section = config.loss.to_dict()
   del section['name']
   keys = {'target', 'fraction', 'mask_share', 'other_share'}

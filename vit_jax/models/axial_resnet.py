@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.models import bit, resnet
+from vit_jax.models.dropout import stochastic_depth
 from vit_jax.models.images import check_images
 
 EPSILON = 1e-4  # Every GroupNorm uses it.
@@ -160,8 +161,13 @@ class AxialUnit(nn.Module):
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
+  def __call__(
+    self, x: jax.Array, skip_rate: jax.typing.ArrayLike | None = None
+  ) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features].
+
+    `skip_rate` is the rate of `stochastic_depth`.
+    """
     conv = functools.partial(resnet.StandardizedConv, dtype=self.dtype)
     norm = functools.partial(
       resnet.GroupNorm, epsilon=EPSILON, dtype=self.dtype
@@ -185,7 +191,7 @@ class AxialUnit(nn.Module):
       x = nn.avg_pool(x, window, window, 'SAME', count_include_pad=False)
     x = conv(4 * self.features, (1, 1), name='conv3')(nn.relu(x))
     x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
-    return nn.relu(residual + x)
+    return nn.relu(residual + stochastic_depth(self, skip_rate, len(x))(x))
 
 
 class AxialResNet(nn.Module):
@@ -199,6 +205,9 @@ class AxialResNet(nn.Module):
     blocks: units of each stage.
     width_factor: multiplies all channels.
     heads: heads of every attention.
+    stochastic_depth: probability that an example leaves the branch of the last
+      unit out, see `dropout.stochastic_depth`. It grows linearly from 0 in the
+      first unit.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     dtype: compute dtype. Parameters, weight standardization, the norms'
       statistics, the softmax and the head are float32 throughout.
@@ -210,6 +219,7 @@ class AxialResNet(nn.Module):
   blocks: tuple[int, ...] = (3, 4, 6, 3)
   width_factor: float = 1
   heads: int = 8
+  stochastic_depth: float = 0.0
   head_bias: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
@@ -222,7 +232,8 @@ class AxialResNet(nn.Module):
 
     Args:
       images: [B, height, width, channels], float in [-1, 1].
-      train: has no effect; every model takes this argument.
+      train: turns stochastic depth on, which takes the random stream 'dropout'
+        unless its rate is 0.
 
     Returns:
       logits: [B, num_classes], float32.
@@ -244,6 +255,7 @@ class AxialResNet(nn.Module):
       epsilon=EPSILON,
       dtype=self.dtype,
       remat=self.remat,
+      last_skip_rate=self.stochastic_depth if train else 0.0,
     )
     return bit.pool_and_classify(
       x, num_classes=self.num_classes, head_bias=self.head_bias

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.models import resnet
+from vit_jax.models.dropout import stochastic_depth
 from vit_jax.models.head import classify
 from vit_jax.models.images import check_images
 
@@ -36,8 +37,13 @@ class PreActivationUnit(nn.Module):
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
+  def __call__(
+    self, x: jax.Array, skip_rate: jax.typing.ArrayLike | None = None
+  ) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features].
+
+    `skip_rate` is the rate of `stochastic_depth`.
+    """
     conv = functools.partial(
       resnet.StandardizedConv,
       standardize=resnet.bit_standardize,
@@ -64,7 +70,7 @@ class PreActivationUnit(nn.Module):
     )(x)
     x = nn.relu(norm(name='gn3')(x))
     x = conv(4 * self.features, (1, 1), name='conv3')(x)
-    return residual + x
+    return residual + stochastic_depth(self, skip_rate, len(x))(x)
 
 
 def root(
@@ -142,6 +148,9 @@ class BiT(nn.Module):
     num_classes: number of logits.
     blocks: units of each stage: (3, 4, 6, 3) for a ResNet50.
     width_factor: multiplies all channels; a multiple of 1/32.
+    stochastic_depth: probability that an example leaves the branch of the last
+      unit out, see `dropout.stochastic_depth`. It grows linearly from 0 in the
+      first unit.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     dtype: compute dtype. Parameters, weight standardization, the norms'
       statistics and the head are float32 throughout.
@@ -152,6 +161,7 @@ class BiT(nn.Module):
   num_classes: int
   blocks: tuple[int, ...]
   width_factor: float
+  stochastic_depth: float = 0.0
   head_bias: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
@@ -164,7 +174,8 @@ class BiT(nn.Module):
 
     Args:
       images: [B, height, width, channels], float in [-1, 1].
-      train: has no effect; every model takes this argument.
+      train: turns stochastic depth on, which takes the random stream 'dropout'
+        unless its rate is 0.
 
     Returns:
       logits: [B, num_classes], float32.
@@ -186,6 +197,7 @@ class BiT(nn.Module):
       unit=PreActivationUnit,
       dtype=self.dtype,
       remat=self.remat,
+      last_skip_rate=self.stochastic_depth if train else 0.0,
     )
     x = resnet.GroupNorm(epsilon=EPSILON, dtype=self.dtype, name='gn_final')(x)
     return pool_and_classify(

@@ -50,6 +50,7 @@ def check(model: nn.Module) -> None:
   _check_sizes(model, 'num_classes')
   if not _is_number(model.head_bias):
     raise ValueError(f'head_bias is {model.head_bias!r}, expected a number.')
+  _check_rate(model, 'stochastic_depth')
   if isinstance(model, vit.ViT):
     _check_vit(model)
   else:
@@ -84,10 +85,7 @@ def _check_vit(model: vit.ViT) -> None:
   attention.head_width(model.width, model.heads)
   if model.resnet_blocks is not None:
     _check_blocks('resnet_blocks', model.resnet_blocks)
-  if not (_is_number(model.dropout_rate) and 0 <= model.dropout_rate < 1):
-    raise ValueError(
-      f'dropout_rate is {model.dropout_rate!r}, expected 0 <= rate < 1.'
-    )
+  _check_rate(model, 'dropout_rate')
   if not (_is_number(model.norm_epsilon) and 0 < model.norm_epsilon < 1):
     raise ValueError(
       f'norm_epsilon is {model.norm_epsilon!r}, expected 0 < epsilon < 1.'
@@ -163,6 +161,12 @@ def _check_sizes(model: nn.Module, *keys: str) -> None:
         f'{key} is {value!r:.80}, expected at least 1 and at most'
         f' {_LARGEST[key]:,}, as a whole number.'
       )
+
+
+def _check_rate(model: nn.Module, key: str) -> None:
+  rate = getattr(model, key, 0.0)  # A model of the user's may have no such key.
+  if not (_is_number(rate) and 0 <= rate < 1):
+    raise ValueError(f'{key} is {rate!r}, expected 0 <= rate < 1.')
 
 
 def _is_size(value: object, most: int) -> bool:

@@ -1,8 +1,11 @@
-"""Dropout with two masks in each random number."""
+"""Dropout with two masks in each random number, and stochastic depth."""
+
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 # Random bits of a unit: the rate is exact to 1 / 65,536. A random number has
 # 32, and takes time to make, write and read. With 8, a rate of 0.1 would be
@@ -40,3 +43,54 @@ class Dropout(nn.Module):
       drawn = (words[:, None] >> shifts) & (numbers - 1)
       mask = drawn.reshape(-1, *others)[:rows] < kept
     return jnp.where(mask, x * (numbers / kept), jnp.zeros_like(x))
+
+
+def depth_rates(last: float, blocks: int) -> list[np.float32 | None]:
+  """Returns the rates of stochastic depth, from 0 in the first block.
+
+  They grow linearly up to `last`, as in DeiT and timm. Differs from the paper
+  (arXiv:1603.09382, Eq. 4), which gives the first of L blocks last / L.
+
+  Args:
+    last: the rate of the last block, at least 0 and below 1.
+    blocks: how many blocks there are. A single one has the rate 0.
+
+  Returns:
+    A rate for each block, or None, which is no stochastic depth, in place of 0.
+  """
+  return [rate or None for rate in np.linspace(0, last, blocks, dtype='f')]
+
+
+def stochastic_depth(
+  module: nn.Module, rate: jax.typing.ArrayLike | None, rows: int
+) -> Callable[[jax.Array], jax.Array]:
+  """Draws the examples that leave a residual branch out (arXiv:1603.09382).
+
+  Call it within an `nn.compact` method. In the paper, a branch that survives
+  with probability 1 - rate is multiplied by that in evaluations (Eq. 5). As in
+  dropout, it is divided by it in training here, which has the same mean.
+
+  Args:
+    module: the calling module, from whose stream 'dropout' a key is taken.
+    rate: the probability of leaving the branch out, below 1, also traced; None
+      changes nothing, and takes no key.
+    rows: B.
+
+  Returns:
+    A function that maps the branch's output [B, ...] to what is added, in the
+    same shape and dtype: 0 for the drawn examples, else y / (1 - rate). Calling
+    it twice draws no other examples.
+  """
+  if rate is None:
+    return lambda y: y
+  key = module.make_rng('dropout')
+  with jax.named_scope('random_bits'):
+    # Of 24 random bits: a rate of 0 leaves nothing out.
+    kept = jax.random.uniform(key, (rows,)) >= rate
+
+  def scaled(y):
+    mask = kept.reshape(-1, *(1 for _ in y.shape[1:]))
+    factor = jnp.asarray(1 / (1 - rate), y.dtype)
+    return jnp.where(mask, y * factor, jnp.zeros_like(y))
+
+  return scaled

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from vit_jax import sharding
 from vit_jax.models import attention, dot_product, layout, position
-from vit_jax.models.dropout import Dropout
+from vit_jax.models.dropout import Dropout, depth_rates, stochastic_depth
 
 # What the backward pass keeps of a block: `none` keeps all, `full` only the
 # block's input, `dots` also the outputs of the dense layers, but not those of
@@ -108,9 +108,22 @@ class EncoderBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, *, grid: tuple[int, int], train: bool
+    self,
+    x: jax.Array,
+    *,
+    grid: tuple[int, int],
+    train: bool,
+    skip_rate: jax.typing.ArrayLike | None = None,
   ) -> jax.Array:
-    """Maps [B, L, D] to [B, L, D]; grid is (rows, columns) of the patches."""
+    """Maps [B, L, D] to [B, L, D].
+
+    Args:
+      x: the tokens.
+      grid: (rows, columns) of the patches.
+      train: whether dropout is on.
+      skip_rate: the rate of `stochastic_depth`. Attention and MLP are left out
+        independently, but together if they are parallel.
+    """
     norm = functools.partial(
       nn.LayerNorm,
       epsilon=self.norm_epsilon,
@@ -142,9 +155,11 @@ class EncoderBlock(nn.Module):
       name='MultiHeadDotProductAttention_0',
     )(normed, grid=grid)
     y = Dropout(self.dropout_rate, deterministic=not train)(y)
-    x = keep(x + y)
+    skip = stochastic_depth(self, skip_rate, len(x))
+    x = keep(x + skip(y))
     if not self.parallel:
       normed = keep(norm(name='LayerNorm_1')(x))
+      skip = stochastic_depth(self, skip_rate, len(x))
     y = MlpBlock(
       self.mlp_dim,
       gelu=self.gelu,
@@ -153,7 +168,7 @@ class EncoderBlock(nn.Module):
       dtype=self.dtype,
       name='MlpBlock_0',
     )(normed, train=train)
-    return keep(x + y)
+    return keep(x + skip(y))
 
 
 class AxialBlock(nn.Module):
@@ -179,9 +194,14 @@ class AxialBlock(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: jax.Array, *, grid: tuple[int, int], train: bool
+    self,
+    x: jax.Array,
+    *,
+    grid: tuple[int, int],
+    train: bool,
+    skip_rate: jax.typing.ArrayLike | None = None,
   ) -> jax.Array:
-    """Maps [B, rows * columns, D] to the same shape."""
+    """Maps [B, rows * columns, D] to the same shape; see `EncoderBlock`."""
     if self.position_site == 'every_layer':
       x += position_table(
         self.position_embedding, x, grid, self.position_stddev
@@ -202,7 +222,7 @@ class AxialBlock(nn.Module):
         dropout_rate=self.dropout_rate,
         dtype=self.dtype,
         name=axis,
-      )(x, grid=grid, train=train)
+      )(x, grid=grid, train=train, skip_rate=skip_rate)
     return x
 
 
@@ -265,6 +285,7 @@ class Encoder(nn.Module):
   qkv_bias: bool = True
   norm_bias: bool = True
   dropout_rate: float = 0.0
+  stochastic_depth: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
   scan: bool = False
@@ -278,7 +299,7 @@ class Encoder(nn.Module):
     Args:
       x: [B, L, D] tokens, the class token first if there is one.
       grid: (rows, columns) of the patch tokens.
-      train: whether dropout is on.
+      train: whether dropout and stochastic depth are on.
 
     Returns:
       `embedded`, the first block's input, and `encoded`, the output of the
@@ -324,9 +345,11 @@ class Encoder(nn.Module):
       if at_every_input is not None:
         at_every_input = _with_rows(at_every_input, length)
 
-    def run_block(block, x, added):
+    rates = depth_rates(self.stochastic_depth if train else 0, self.depth)
+
+    def run_block(block, x, added, skip_rate):
       x = x if added is None else x + added
-      x = block(x, grid=grid, train=train)
+      x = block(x, grid=grid, train=train, skip_rate=skip_rate)
       return sharding.constrain(x, sharding.BATCH)
 
     if self.remat != 'none':
@@ -360,16 +383,17 @@ class Encoder(nn.Module):
       dtype=self.dtype,
     )
     if self.scan:
+      stacked = jnp.array([rate or 0 for rate in rates]) if any(rates) else None
       x, _ = nn.scan(
-        lambda block, x, added: (run_block(block, x, added), None),
+        lambda block, x, *inputs: (run_block(block, x, *inputs), None),
         variable_axes={'params': 0},
         split_rngs={'params': True, 'dropout': True},
-        in_axes=nn.broadcast,
+        in_axes=(nn.broadcast, 0),
         length=self.depth,
-      )(block(name='encoderblock'), x, at_every_input)
+      )(block(name='encoderblock'), x, at_every_input, stacked)
     else:
-      for i in range(self.depth):
-        x = run_block(block(name=f'encoderblock_{i}'), x, at_every_input)
+      for i, rate in enumerate(rates):
+        x = run_block(block(name=f'encoderblock_{i}'), x, at_every_input, rate)
     return x[:, :tokens]
 
 

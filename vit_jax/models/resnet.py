@@ -10,15 +10,18 @@ Kernels are [kernel height, kernel width, channels in, channels out].
 """
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from vit_jax import sharding
 from vit_jax.models import convolution
+from vit_jax.models.dropout import depth_rates, stochastic_depth
 
 # What the backward pass keeps of a unit: `none` keeps all, `full` only the
 # unit's input, `dots` also the outputs of convolutions and dense layers, so
@@ -174,8 +177,13 @@ class PostActivationUnit(nn.Module):
   dtype: jax.typing.DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
+  def __call__(
+    self, x: jax.Array, skip_rate: jax.typing.ArrayLike | None = None
+  ) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features].
+
+    `skip_rate` is the rate of `stochastic_depth`.
+    """
     conv = functools.partial(StandardizedConv, dtype=self.dtype)
     norm = functools.partial(GroupNorm, epsilon=1e-6, dtype=self.dtype)
     residual = x
@@ -190,7 +198,7 @@ class PostActivationUnit(nn.Module):
     x = nn.relu(norm(name='gn2')(x))
     x = conv(4 * self.features, (1, 1), name='conv3')(x)
     x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
-    return nn.relu(residual + x)
+    return nn.relu(residual + stochastic_depth(self, skip_rate, len(x))(x))
 
 
 class Stage(nn.Module):
@@ -214,22 +222,27 @@ class Stage(nn.Module):
   remat: str = 'none'
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features]."""
+  def __call__(
+    self, x: jax.Array, skip_rates: Sequence[np.float32 | None]
+  ) -> jax.Array:
+    """Maps [B, h, w, C] to [B, ceil(h / s), ceil(w / s), 4 * features].
 
-    def run_unit(unit, x):
-      return sharding.constrain(unit(x), sharding.BATCH)
+    `skip_rates` are the units' rates of `stochastic_depth`.
+    """
+
+    def run_unit(unit, x, skip_rate):
+      return sharding.constrain(unit(x, skip_rate), sharding.BATCH)
 
     if self.remat != 'none':
       run_unit = nn.remat(run_unit, policy=REMAT_POLICIES[self.remat])
-    for i in range(self.units):
+    for i, skip_rate in zip(range(self.units), skip_rates, strict=True):
       unit = self.unit(
         features=self.features,
         strides=1 if i else self.strides,
         dtype=self.dtype,
         name=f'unit{i + 1}',
       )
-      x = run_unit(unit, x)
+      x = run_unit(unit, x, skip_rate)
     return x
 
 
@@ -241,6 +254,7 @@ def stages(
   unit: Callable[..., nn.Module],
   dtype: jax.typing.DTypeLike,
   remat: str,
+  last_skip_rate: float = 0.0,
 ) -> jax.Array:
   """Runs the stages `block1`, `block2` and so on of the calling module.
 
@@ -253,12 +267,14 @@ def stages(
     unit: makes a unit from features, strides, dtype and name.
     dtype: compute dtype.
     remat: see `REMAT_POLICIES`.
+    last_skip_rate: the rate of the last unit, see `dropout.depth_rates`.
 
   Returns:
     [B, h', w', `feature_channels(blocks, width_factor)`]. Each stage but the
     first halves the rows and columns, rounding up.
   """
   x = sharding.constrain(x, sharding.BATCH)
+  skip_rates = iter(depth_rates(last_skip_rate, sum(blocks)))
   for i, units in enumerate(blocks):
     x = Stage(
       units=units,
@@ -268,7 +284,7 @@ def stages(
       dtype=dtype,
       remat=remat,
       name=f'block{i + 1}',
-    )(x)
+    )(x, tuple(itertools.islice(skip_rates, units)))
   return x
 
 
@@ -281,6 +297,7 @@ def backbone(
   epsilon: float = 1e-6,
   dtype: jax.typing.DTypeLike = jnp.float32,
   remat: str = 'none',
+  last_skip_rate: float = 0.0,
 ) -> jax.Array:
   """Runs the ResNet of a hybrid: root and stages, without pooling and head.
 
@@ -297,6 +314,7 @@ def backbone(
     dtype: compute dtype. Parameters, weight standardization and the norms'
       statistics are float32 throughout.
     remat: what the backward pass recomputes; see `REMAT_POLICIES`.
+    last_skip_rate: the rate of the last unit, see `dropout.depth_rates`.
 
   Returns:
     [B, h, w, C] in the compute dtype, with (h, w) from `feature_grid` and C
@@ -322,6 +340,7 @@ def backbone(
     unit=unit,
     dtype=dtype,
     remat=remat,
+    last_skip_rate=last_skip_rate,
   )
 
 

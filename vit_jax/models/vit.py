@@ -102,6 +102,9 @@ class ViT(nn.Module):
     norm_bias: whether the encoder's LayerNorms have biases.
     dropout_rate: probability of zeroing, at the four places of the released
       code; attention weights are never dropped.
+    stochastic_depth: probability that an example leaves a branch of the last
+      block out, see `dropout.stochastic_depth`. It grows linearly from 0 in the
+      first block. A hybrid's ResNet has none.
     head_bias: initial value of the head's bias. The head's kernel starts at 0.
     dtype: compute dtype. Parameters, the softmax, the normalisations'
       statistics and the head are float32 throughout.
@@ -140,6 +143,7 @@ class ViT(nn.Module):
   qkv_bias: bool = True
   norm_bias: bool = True
   dropout_rate: float = 0.0
+  stochastic_depth: float = 0.0
   head_bias: float = 0.0
   dtype: jax.typing.DTypeLike = jnp.float32
   remat: str = 'none'
@@ -188,8 +192,8 @@ class ViT(nn.Module):
 
     Args:
       images: [B, height, width, channels], float in [-1, 1].
-      train: turns dropout on, which takes the random stream 'dropout' unless
-        its rate is 0.
+      train: turns dropout and stochastic depth on, which take the random
+        stream 'dropout' unless their rates are 0.
       source: the patch whose embedding each patch gets, see
         `replace_embeddings`; only for models with `patch_outputs`. None leaves
         each patch its own embedding.
@@ -251,6 +255,7 @@ class ViT(nn.Module):
       qkv_bias=self.qkv_bias,
       norm_bias=self.norm_bias,
       dropout_rate=self.dropout_rate,
+      stochastic_depth=self.stochastic_depth,
       dtype=self.dtype,
       remat=self.remat,
       scan=self.scan,

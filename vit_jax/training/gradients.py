@@ -270,9 +270,10 @@ def gathers_rounded(model: nn.Module, layout: sharding.Layout) -> bool:
 
 
 def has_global_masks(model: nn.Module, dropout_key: jax.Array) -> bool:
-  """Whether the model has dropout masks that must not depend on the mesh."""
-  dropout = getattr(model, 'dropout_rate', 0.0) > 0
-  return dropout and 'threefry' in str(jax.random.key_impl(dropout_key))
+  """Whether the model draws masks that must not depend on the mesh."""
+  rates = ('dropout_rate', 'stochastic_depth')
+  draws = any(getattr(model, rate, 0.0) > 0 for rate in rates)
+  return draws and 'threefry' in str(jax.random.key_impl(dropout_key))
 
 
 def _constrain(tree: Any, shardings: Any) -> Any:

@@ -1,12 +1,16 @@
-"""Mixup (arXiv:1710.09412): training on blends of two images and their labels.
+"""Mixup and CutMix: training on blends of two images and their labels.
 
-Mixup is part of BiT's fine-tuning setup, in which the paper also runs its
-ResNets (B.1.1). As in BiT's public code, all images of a batch are blended in
-the same proportion. In that code, the partner of image i comes from the other
-end of the batch. Here, the partner is image i - 1, so that on a mesh each
-device receives only one image.
+Mixup (arXiv:1710.09412) averages two images. It is part of BiT's fine-tuning
+setup, in which the paper also runs its ResNets (B.1.1). CutMix
+(arXiv:1905.04899) replaces a box of an image with that of another. AugReg
+pre-trains with mixup, DeiT with both, in turns. As in their codes, all images
+of a batch are blended in the same proportion, and with the same box.
 
-Axes: `B` batch.
+In BiT's code and DeiT's, the partner of image i comes from the other end of the
+batch. Here, the partner is image i - 1, so that on a mesh each device receives
+only one image.
+
+Axes: `B` batch, `H` and `W` the rows and columns of an image.
 """
 
 import math
@@ -28,13 +32,30 @@ def mixup_key(seed: int) -> jax.Array:
 
 
 def each_step(
-  seed: int, alpha: float, layout: sharding.Layout | None = None
-) -> Callable[[Batch, jax.Array], Batch]:
-  """Returns `(batch, step) -> batch`, which is `pair` with the step's key."""
+  seed: int,
+  alpha: float,
+  layout: sharding.Layout | None = None,
+  *,
+  cutmix_alpha: float = 0.0,
+  cutmix_share: float = 0.5,
+) -> Callable[[Batch, jax.Array], Batch] | None:
+  """Returns `(batch, step) -> batch`, which is `pair` with the step's key.
+
+  Returns None if both alphas are 0, as nothing is blended then.
+  """
+  if not alpha and not cutmix_alpha:
+    return None
   key = mixup_key(seed)
 
   def prepare(batch, step):
-    return pair(batch, jax.random.fold_in(key, step), alpha, layout)
+    return pair(
+      batch,
+      jax.random.fold_in(key, step),
+      alpha,
+      layout,
+      cutmix_alpha=cutmix_alpha,
+      cutmix_share=cutmix_share,
+    )
 
   return prepare
 
@@ -44,25 +65,87 @@ def pair(
   key: jax.Array,
   alpha: float,
   layout: sharding.Layout | None = None,
+  *,
+  cutmix_alpha: float = 0.0,
+  cutmix_share: float = 0.5,
 ) -> Batch:
   """Adds the partner of each image to a batch; `images` blends the two.
 
   Args:
     batch: the global batch, see `data.pipeline`.
     key: the key of this step.
-    alpha: the proportion is drawn from Beta(alpha, alpha).
+    alpha: mixup's proportion is drawn from Beta(alpha, alpha); 0: no mixup.
     layout: how the batch is split; None for one device.
+    cutmix_alpha: the same for CutMix. One of the two must be above 0.
+    cutmix_share: the probability of CutMix, if both are above 0.
 
   Returns:
     The batch with `share`, float32 [B], the proportion of `image`, and with
     `partner_image` and `partner_label`, which have the proportion 1 - `share`.
+    With CutMix also `box`, int32 [B, 4], the rows and columns (top, left,
+    bottom, right) that are the partner's, and `outside`, float32 [B], the
+    proportion of `image` outside of the box. All rows have the same values.
   """
-  share = jax.random.beta(key, alpha, alpha, dtype=jnp.float32)
+  drawn = _draw(
+    key, batch['image'].shape[1:3], alpha, cutmix_alpha, cutmix_share
+  )
+  rows = batch['label'].shape[:1]
   return batch | {
-    'share': jnp.broadcast_to(share, batch['label'].shape[:1]),
+    **{k: jnp.broadcast_to(x, rows + x.shape) for k, x in drawn.items()},
     'partner_image': _shift(batch['image'], layout),
     'partner_label': _shift(batch['label'], layout),
   }
+
+
+def _draw(
+  key: jax.Array,
+  size: tuple[int, int],
+  alpha: float,
+  cutmix_alpha: float,
+  cutmix_share: float,
+) -> dict[str, jax.Array]:
+  """Returns `share`, `box` and `outside` of a step, without the axis B."""
+  mixed = cut = None
+  if alpha:
+    share = jax.random.beta(key, alpha, alpha, dtype=jnp.float32)
+    mixed = {'share': share}
+  if cutmix_alpha:
+    box = draw_box(jax.random.fold_in(key, 1), size, cutmix_alpha)
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    # The box's exact area: a part of it may have been outside of the image.
+    share = 1 - area.astype(jnp.float32) / math.prod(size)
+    cut = {'share': share, 'outside': jnp.ones_like(share), 'box': box}
+  if not (mixed and cut):
+    return mixed or cut
+  mixed |= {'outside': mixed['share'], 'box': jnp.zeros_like(box)}
+  cuts = jax.random.bernoulli(jax.random.fold_in(key, 2), cutmix_share)
+  return jax.tree.map(lambda a, b: jnp.where(cuts, a, b), cut, mixed)
+
+
+def draw_box(key: jax.Array, size: tuple[int, int], alpha: float) -> jax.Array:
+  """Draws a box of CutMix.
+
+  Its sides are sqrt(1 - r) times the image's, rounded down, with r from
+  Beta(alpha, alpha). Its centre is uniform in the image, and parts outside of
+  the image are cut off (Eq. 2, arXiv:1905.04899).
+
+  Args:
+    key: the random key.
+    size: (H, W).
+    alpha: see above.
+
+  Returns:
+    int32 [4]: top, left, bottom, right; the latter two are exclusive.
+  """
+  ratio_key, *centre_keys = jax.random.split(key, 3)
+  ratio = jax.random.beta(ratio_key, alpha, alpha, dtype=jnp.float32)
+  starts, ends = [], []
+  for centre_key, side in zip(centre_keys, size, strict=True):
+    length = (side * jnp.sqrt(1 - ratio)).astype(jnp.int32)
+    start = jax.random.randint(centre_key, (), 0, side) - length // 2
+    starts.append(jnp.clip(start, 0, side))
+    ends.append(jnp.clip(start + length, 0, side))
+  return jnp.stack(starts + ends)
 
 
 def _shift(x: jax.Array, layout: sharding.Layout | None) -> jax.Array:
@@ -94,7 +177,20 @@ def images(batch: Batch) -> jax.Array:
   if 'share' not in batch:
     return own
   share = batch['share'][:, None, None, None]
+  if 'box' in batch:
+    share = _shares_of_pixels(batch)
   return share * own + (1 - share) * normalize(batch['partner_image'])
+
+
+def _shares_of_pixels(batch: Batch) -> jax.Array:
+  """Returns the proportion of `image` in each pixel: float32 [B, H, W, 1]."""
+  top, left, bottom, right = batch['box'].T[..., None]  # Each [B, 1].
+  rows, columns = map(jnp.arange, batch['image'].shape[1:3])
+  in_rows = (top <= rows) & (rows < bottom)  # [B, H]
+  in_columns = (left <= columns) & (columns < right)  # [B, W]
+  inside = in_rows[:, :, None] & in_columns[:, None, :]  # [B, H, W]
+  outside = batch['outside'][:, None, None]
+  return jnp.where(inside, 0, outside)[..., None]
 
 
 def over_labels(f: Callable[[jax.Array], jax.Array], batch: Batch) -> jax.Array:

@@ -290,8 +290,14 @@ def build(
   else:
     objective = losses.mean_loss(model, losses.build(**config.loss))
     prepare = None
-  if config.mixup_alpha:
-    prepare = mixup.each_step(config.seed, config.mixup_alpha, layout)
+  blend = mixup.each_step(
+    config.seed,
+    config.mixup_alpha,
+    layout,
+    cutmix_alpha=config.cutmix_alpha,
+    cutmix_share=config.cutmix_share,
+  )
+  prepare = blend or prepare
   schedule = optimizer_lib.build_schedule(config.schedule, config.total_steps)
   params_key, dropout_key = step_lib.root_keys(config.seed, config.dropout_rng)
   params_key = np.asarray(jax.random.key_data(params_key))

@@ -1,0 +1,64 @@
+"""Guards: a run with all augmentations, on one device and on eight."""
+
+import numpy as np
+import pytest
+
+from tests import tiny_run
+from tests.tiny_run import SIZES
+from vit_jax import config as config_lib
+from vit_jax.configs import pretrain
+from vit_jax.training import loop
+
+CHANGES = {
+  'data.preprocess': 'inception_crop|flip|rand_augment(2,10)'
+  '|colour_jitter|random_erasing(0.25)',
+  'data.batch_size': 16,
+  'mixup_alpha': 0.8,
+  'cutmix_alpha': 1.0,
+  'accumulation_steps': 2,
+  'dropout_rng': 'threefry',
+  'model.stochastic_depth': 0.3,
+  'total_steps': 4,
+  'epochs': 0.0,
+  'log.every': 1,
+  'log.tensorboard': False,
+  'checkpoint.every': 2,
+}
+
+
+def _config(devices, loss, **changes):
+  config = pretrain.get_config('ViT-Ti/4,digits:01,image_size=8,epochs=300')
+  config.model.update(SIZES | {'depth': 2})
+  config.loss.name, config.channels = loss, 1
+  config.loss.label_smoothing = 0.1
+  config.evals = {}
+  config.checkpoint.best = ''
+  config.schedule = config_lib.schedule('constant', peak=1e-2, warmup_steps=0)
+  config.update_from_flattened_dict(CHANGES | changes)
+  config.mesh.data, config.mesh.fsdp = devices, 1
+  return config
+
+
+@pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
+def test_eight_devices_train_like_one(loss, tmp_path):
+  rows = {}
+  for devices in (1, 8):
+    loop.train_and_evaluate(_config(devices, loss), tmp_path / f'{devices}')
+    rows[devices] = [
+      row['train/loss']
+      for row in tiny_run.rows_but_times(tmp_path / f'{devices}')
+      if 'train/loss' in row
+    ]
+  assert len(rows[1]) == 4
+  np.testing.assert_allclose(rows[8], rows[1], rtol=1e-4)
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path, monkeypatch):
+  whole, cut = tmp_path / 'whole', tmp_path / 'cut'
+  loop.train_and_evaluate(_config(1, 'softmax'), whole)
+  with monkeypatch.context() as patch:
+    tiny_run.die_at(patch, 3)
+    with pytest.raises(tiny_run.Death):
+      loop.train_and_evaluate(_config(1, 'softmax'), cut)
+  loop.train_and_evaluate(_config(1, 'softmax'), cut)
+  tiny_run.assert_same_state(cut, whole)
