@@ -94,8 +94,7 @@ def write(
       **_own_facts(opened, name),
     }
   content = {'kind': KIND, 'dataset': opened.info.spec, 'splits': splits}
-  with files.atomic(path) as temporary:
-    temporary.write_text(json.dumps(content) + '\n')
+  files.write_shared(path, (json.dumps(content) + '\n').encode())
 
 
 def _own_facts(opened: source.Source, name: str) -> dict[str, str]:
