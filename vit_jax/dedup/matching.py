@@ -27,7 +27,7 @@ _LEAST_SHARED = 0.5
 _LEAST_DETAIL = 1.0
 # Small images have few details, which may be alike by chance, so their
 # correlation counts less: by this at 32 px, by nothing at 64.
-_PENALTY = 0.07
+_PENALTY = 0.08
 # Once a view correlates like this, the others need no look.
 _CERTAIN = 0.95
 
@@ -123,4 +123,11 @@ def _score(fixed: np.ndarray, moved: np.ndarray, warp: np.ndarray) -> float:
 
 
 def _details(image: np.ndarray) -> np.ndarray:
-  return image - cv2.GaussianBlur(image, (0, 0), _BLUR * len(image))
+  """Returns an image without its local average, float32 [side, side]."""
+  deviation = _BLUR * len(image)
+  around = round(3 * deviation)
+  # Mirrored in value, too, at the border: a sky that grows brighter upwards
+  # would otherwise have details there, the same as any other sky.
+  larger = np.pad(image, around, mode='reflect', reflect_type='odd')
+  average = cv2.GaussianBlur(larger, (0, 0), deviation)
+  return image - average[around:-around, around:-around]

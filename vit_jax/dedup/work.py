@@ -46,7 +46,7 @@ class Settings:
     threads: number of threads that decode and compare.
   """
 
-  max_distance: int = 30
+  max_distance: int = 32
   flips: bool = False
   block_size: int = 16_384
   threads: int = os.cpu_count() or 1
