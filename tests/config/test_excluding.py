@@ -105,6 +105,24 @@ def test_a_chosen_split_gets_a_clean_evaluation(tmp_path):
     inputs.settle(config, data.open_source(spec))
 
 
+def test_the_options_of_the_training_data_hold_without_some_examples(
+  monkeypatch,
+):
+  config = tiny_run.tiny_config(
+    {'data.image_key': 'photo', 'data.label_key': 'kind'}
+  )
+  keys = []
+  monkeypatch.setattr(
+    data,
+    'open_source',
+    lambda spec, **kw: keys.append((kw['image_key'], kw['label_key'])),
+  )
+  config.data.dataset = 'tfds:a,exclude=e'
+  for spec in ('tfds:a', 'tfds:a,exclude=t', 'tfds:b,exclude=e'):
+    inputs.open_source(config, spec)
+  assert keys == [('photo', 'kind'), ('photo', 'kind'), ('image', 'label')]
+
+
 def test_a_list_may_move_but_not_appear(tmp_path):
   config = tiny_run.tiny_config({'data.dataset': 'digits,exclude=/a/e.json'})
   config_lib.save(config, tmp_path)
@@ -129,14 +147,20 @@ def test_a_run_keeps_its_list_and_tells_of_it(tmp_path, caplog):
   spec = exclusion.join('digits:01', str(path))
   config = tiny_run.tiny_config({'data.dataset': spec, 'total_steps': 1})
   config.evals.test = config_lib.evaluation('test')
-  loop.train_and_evaluate(config, run)
+  clean = tmp_path / 'clean.json'
+  exclusion.write(clean, whole, {'test': [0, 2, 4]})
+  config_lib.add_clean(config, str(clean), '')
+  values = loop.train_and_evaluate(config, run)
+  assert values['test/count'] - values['test_clean/count'] == 3
   size = whole.info.splits['train']
   note = f'training data: 2 of {size} excluded by exclude.json'
   assert f'{note}.' in caplog.messages
   assert 'test: test: 0 of' in caplog.text
   runs = compare.load_runs(run)
-  assert runs['excluded'][0].startswith(f'{note}; test: ')
-  assert f'{note};' in table.render(runs, [], 200)
+  tests = whole.info.splits['test']
+  note += f'; test_clean: test: 3 of {tests} excluded by clean.json'
+  assert runs['excluded'][0] == note
+  assert f'{note}.' in table.render(runs, [], 200)
   # Another list of the same size has another digest.
   exclusion.write(path, whole, {'train': [3, 6]})
   config.total_steps = 1

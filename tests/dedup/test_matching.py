@@ -43,6 +43,14 @@ def test_crops_are_aligned(top, left, view):
   assert matching.correlation(whole, crop, [_view(part)])[0] > 0.9
 
 
+def test_a_view_starts_where_it_was_cut():
+  """The first of 10 pixels has its centre at 0.5; 0.9 of it is 0.45."""
+  start = matching._start(hashing.Box(0.0, 0.05, 0.9), 10)
+  np.testing.assert_allclose(
+    start, [[0.9, 0, 0.45], [0, 0.9, -0.05]], atol=1e-6
+  )
+
+
 def test_the_alignment_is_needed():
   whole = _grey(3)
   start = matching._start(hashing.VIEWS[_view('crop(0, 0)')], 64)

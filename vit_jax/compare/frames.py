@@ -98,7 +98,11 @@ def _excluded(workdir: epath.Path) -> dict[str, str]:
     for use, digest in digests.items()
     if isinstance(digest, Mapping)
   }
-  text = '; '.join(f'{use}: {note}' for use, note in notes.items() if note)
+  text = '; '.join(
+    f'{use}: {note}'
+    for use, note in notes.items()
+    if note and not note.startswith('0 ')
+  )
   return {'excluded': text} if text else {}
 
 

@@ -80,10 +80,16 @@ def _section(
   if not pairs:
     return ''
   cards = '\n'.join(_card(pair, job) for pair in pairs[:shown])
+  sides = (
+    'Left: the test image; right: the image of the data.'
+    if job.tests
+    else 'Left: the earlier image; right: the later one.'
+  )
   more = f' <small>{shown:,} of {len(pairs):,}</small>'
   return f"""<h2>{_escape(title)}{more if len(pairs) > shown else ''}</h2>
-<p class="note">{_escape(note)} Left: the test image; right: the image of the
-data.</p>
+<p class="note">{_escape(note)} {sides} The numbers: the correlation of details,
+the bits that differ between the hashes, and how the left image shows the right
+one.</p>
 <ul class="cards">
 {cards}
 </ul>"""
