@@ -43,7 +43,7 @@ REQUIRED = [
 EXTRAS = {
   # Needed by the default test run.
   'test': [
-    'faiss-cpu>=1.9',
+    'faiss-cpu>=1.14.2',
     'flatbuffers>=24.3.25',
     'furo>=2024.8.6',
     'gcp-storage-emulator>=2026.7.19',  # A fake bucket; needs `gcs`.
@@ -92,7 +92,7 @@ EXTRAS = {
   # Weights on the Hugging Face Hub (hf://OWNER/NAME).
   'hub': ['huggingface_hub>=2.4'],
   # Search of near-duplicates (vit_jax.dedup).
-  'dedup': ['faiss-cpu>=1.9'],
+  'dedup': ['faiss-cpu>=1.14.2'],
   # Tables of predictions and features, one row per image.
   'parquet': ['pyarrow>=18.1'],
   # Sweeps on a Slurm cluster.

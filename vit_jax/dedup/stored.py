@@ -50,7 +50,8 @@ def check_same(folder: epath.Path, facts: Mapping[str, Any]) -> None:
 def save(path: epath.Path, columns: Mapping[str, np.ndarray]) -> None:
   """Writes the arrays of a block."""
   content = io.BytesIO()
-  np.savez(content, allow_pickle=False, **columns)
+  # Before NumPy 2.1, `allow_pickle` would become an array, too.
+  np.savez(content, **columns)
   files.write_shared(path, content.getvalue())
 
 
