@@ -44,6 +44,7 @@ EXTRAS = {
   # Needed by the default test run.
   'test': [
     'datasets>=4.0',  # Hugging Face's.
+    'faiss-cpu>=1.14.2',
     'flatbuffers>=24.3.25',
     'furo>=2024.8.6',
     'gcp-storage-emulator>=2026.7.19',  # A fake bucket; needs `gcs`.
@@ -93,6 +94,8 @@ EXTRAS = {
   'hub': ['huggingface_hub>=2.4'],
   # Data sets of the Hugging Face Hub (hf:NAME).
   'datasets': ['datasets>=4.0'],
+  # Search of near-duplicates (vit_jax.dedup).
+  'dedup': ['faiss-cpu>=1.14.2'],
   # Parquet files: data sets (parquet:PATH), and tables of predictions and
   # features.
   'parquet': ['pyarrow>=18.1'],

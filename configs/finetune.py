@@ -34,6 +34,10 @@ features of a ResNet can be probed, but LoRA is for Transformers.
 `real=true` also reports the ImageNet model on ImageNet-ReaL, as `real/accuracy`
 after the last step (Tables 2, 5 and 6). It needs tfds:imagenet2012_real.
 
+`exclude=FILE` leaves the examples in a list out of the data. `clean=FILE` adds
+`test_clean`, which is `test` without the images in a list: those that have
+near-duplicates in the training or pre-training data, see docs/dedup.md.
+
 `setup=bit` is BiT's own setup in place of Table 4's. The paper fine-tunes its
 ResNets with both and keeps the better result. BiT's has rate 0.003, divided by
 10 after 30, 60 and 90% of the steps, no clipping, mixup 0.1 on ImageNet and
@@ -51,6 +55,7 @@ from ml_collections import config_dict
 
 from vit_jax import config as config_lib
 from vit_jax import models
+from vit_jax.data import exclusion
 from vit_jax.training import warm_start
 
 # Preprocessing for training and for evaluation; for images of 384 px, `larger`
@@ -86,8 +91,9 @@ USAGE = (
   'Usage: configs/finetune.py:MODEL,DATASET[,resolution=384][,epochs=20]'
   '[,train=all|selection][,eval=SPLIT][,setup=table4|bit]'
   '[,tune=all|head|lora]'
-  '[,preprocess=inception|crop|crop_small][,real=false|true], with DATASET one'
-  ' of imagenet2012, cifar10, cifar100, pets, flowers, or a data spec such as'
+  '[,preprocess=inception|crop|crop_small][,real=false|true]'
+  '[,exclude=FILE][,clean=FILE], with DATASET one of'
+  ' imagenet2012, cifar10, cifar100, pets, flowers, or a data spec such as'
   ' folder:/path; real=true is for imagenet2012 with train=all, epochs=N for'
   ' data of your own.'
 )
@@ -156,9 +162,11 @@ def get_config(argument=None):
     options={
       **{'resolution': int, 'epochs': float, 'train': str, 'setup': str},
       **{'preprocess': str, 'real': str, 'eval': str, 'tune': str},
+      'clean': str,
     },
     usage=USAGE,
   )
+  args['dataset'], excluded = exclusion.split(args['dataset'])
   own = args['dataset'] not in TABLE_4
   # Steps and warm-up of the user's own data follow from their size.
   row = TABLE_4.get(args['dataset'], Row(args['dataset'], 0, -1, _GRID, 10))
@@ -214,7 +222,7 @@ def get_config(argument=None):
   if config.model.dropout_rate:
     config.dropout_rng = 'rbg'
 
-  config.data.dataset = row.spec
+  config.data.dataset = exclusion.join(row.spec, excluded)
   config.data.preprocess, preprocess_eval = _preprocess(
     args, setup, larger=round(resolution * row.larger(setup))
   )
@@ -236,6 +244,8 @@ def get_config(argument=None):
   config.checkpoint.every = max(row.steps // 10, 100)
   if own:
     _suit_own_data(config, args.get('epochs', OWN_EPOCHS))
+  if 'clean' in args:
+    config_lib.add_clean(config, args['clean'], USAGE)
   return config
 
 

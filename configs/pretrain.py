@@ -15,7 +15,11 @@ few-shot accuracy during the run (Figure 4); `few_shot=average` measures it on
 all of `FEW_SHOT` (Figure 8).
 `subset=9000000`, `subset=3%` or `subset=0.03` trains on that many random
 examples of the training data (`train=SPLIT`); larger subsets contain smaller
-ones. All runs have batch 4096, 224 px, Adam and 10,000 steps of warm-up.
+ones. `exclude=FILE` leaves near-duplicates of test images out, and `clean=FILE`
+adds NAME_clean, the evaluation without test images that have duplicates, see
+docs/dedup.md.
+
+All runs have batch 4096, 224 px, Adam and 10,000 steps of warm-up.
 
 Cost and result, from the paper: ViT-L/16 on JFT for 14 epochs takes 680
 TPUv3-core-days and reaches 87.12% on ImageNet after fine-tuning at 384 px;
@@ -52,14 +56,14 @@ import re
 
 from vit_jax import config as config_lib
 from vit_jax import models
-from vit_jax.data import splits
+from vit_jax.data import exclusion, splits
 
 USAGE = (
   'Usage: configs/pretrain.py:MODEL,DATASET[,epochs=N][,optimizer=adam|sgd]'
   '[,train=SPLIT][,eval=SPLIT][,few_shot=imagenet2012|average|SPEC]'
-  '[,image_size=224][,subset=COUNT|PERCENT%|FRACTION][,data=SPEC], with DATASET'
-  ' one of imagenet2012, imagenet21k, jft300m, or a data spec such as'
-  ' folder:/path.'
+  '[,image_size=224][,subset=COUNT|PERCENT%|FRACTION][,data=SPEC]'
+  '[,exclude=FILE][,clean=FILE], with DATASET one of imagenet2012, imagenet21k,'
+  ' jft300m, or a data spec such as folder:/path.'
 )
 
 
@@ -183,11 +187,13 @@ def get_config(argument=None):
     positional=('model', 'dataset'),
     options={
       **{'epochs': float, 'optimizer': str, 'train': str, 'eval': str},
-      **{'few_shot': str, 'subset': str, 'image_size': int, 'data': str},
+      **{'few_shot': str, 'subset': str, 'image_size': int, 'clean': str},
+      'data': str,
     },
     usage=USAGE,
   )
-  model, dataset = models.paper_name(args['model']), args['dataset']
+  model = models.paper_name(args['model'])
+  dataset, excluded = exclusion.split(args['dataset'])
   row = {'jft300m': JFT, 'imagenet21k': IMAGENET21K}.get(dataset, IMAGENET)
   of_bit = model.startswith('BiT-') and dataset == 'imagenet2012'
   optimizer = args.get('optimizer', 'sgd' if of_bit else 'adam')
@@ -257,13 +263,32 @@ def get_config(argument=None):
   _set_dataset(config, dataset, epochs, args.get('train'), args.get('eval'))
   if 'data' in args:
     _use_copy(config, dataset, args['data'])
+  if excluded:
+    _exclude(config, excluded)
   if 'subset' in args:
     _take_subset(config, args['subset'])
   if 'few_shot' in args:
     config.evals.update(_few_shots(args['few_shot']))
   if dataset not in KNOWN:
     _suit_own_data(config, optimizer)
+  if 'clean' in args:
+    config_lib.add_clean(config, args['clean'], USAGE)
   return config
+
+
+def _exclude(config, path):
+  """Leaves the examples in a list out of all data of the training source."""
+  if not config.data.dataset:
+    raise ValueError(
+      f'exclude={path} needs the location of the data: pass both as'
+      f' --config.data.dataset=SPEC,exclude={path}. {USAGE}'
+    )
+  config.data.dataset = exclusion.join(config.data.dataset, path)
+  # An epoch counts all examples, so that the run has as many steps as one on
+  # all of them.
+  if config.data.num_examples:
+    config.data.examples_per_epoch = config.data.num_examples
+    config.data.num_examples = 0
 
 
 def _set_dataset(config, dataset, epochs, train, given):

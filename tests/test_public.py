@@ -19,7 +19,7 @@ COMMANDS = (
   *('vit_jax.inspect', 'vit_jax.accounting', 'vit_jax.inference_speed'),
   *('vit_jax.masked_patch', 'vit_jax.data', 'vit_jax.topology'),
   *('vit_jax.predict', 'vit_jax.features', 'vit_jax.knn'),
-  *('vit_jax.export', 'vit_jax.prepare_data'),
+  *('vit_jax.export', 'vit_jax.prepare_data', 'vit_jax.dedup'),
 )
 
 # Documented import path -> the parameters that callers pass.

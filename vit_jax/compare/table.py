@@ -25,7 +25,7 @@ _INTERESTING = (
 )
 # Columns of `frames.load_runs` that identify the run and its progress; they are
 # not metrics.
-_NOT_METRICS = ('run', 'finished', 'step')
+_NOT_METRICS = ('run', 'finished', 'step', 'excluded')
 _LONGEST = 20  # Characters of a config value; of a run's name 40% of the width.
 _GAP = '  '
 _CUT = '..'
@@ -98,7 +98,22 @@ def render(
     if left_out:
       note = f'No room for more {what}: {", ".join(left_out)}. {remedy}'
       lines += textwrap.wrap(note, width, break_on_hyphens=False)
+  for note in _excluded(runs, names):
+    lines += textwrap.wrap(note, width, break_on_hyphens=False)
   return printable.text('\n'.join(lines))
+
+
+def _excluded(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
+  """Returns sentences on what the data of runs leave out by lists."""
+  by_note: dict[str, list[str]] = {}
+  if 'excluded' in runs:
+    for name, note in zip(names, runs['excluded'], strict=True):
+      if not pd.isna(note):
+        by_note.setdefault(note, []).append(name)
+  return [
+    f'{note}.' if len(of) == len(names) else f'{", ".join(of)}: {note}.'
+    for note, of in by_note.items()
+  ]
 
 
 def _fitting(

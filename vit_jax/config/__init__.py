@@ -8,7 +8,13 @@ a work directory. `inputs` opens the data that it names.
 
 from vit_jax.config.arguments import name_of_split, parse_argument
 from vit_jax.config.derived import resolve
-from vit_jax.config.keys import AUTO, LOCATED_DATASETS, default, is_located
+from vit_jax.config.keys import (
+  AUTO,
+  AUTO_CLEAN,
+  LOCATED_DATASETS,
+  default,
+  is_located,
+)
 from vit_jax.config.saved import (
   FILE,
   FREE_KEYS,
@@ -19,9 +25,11 @@ from vit_jax.config.saved import (
   to_json,
 )
 from vit_jax.config.sections import (
+  CLEAN,
   FEATURES,
   MASKED_PATCH,
   adam,
+  add_clean,
   evaluation,
   few_shot,
   is_due,
@@ -38,12 +46,15 @@ from vit_jax.config.validation import validate
 
 __all__ = [
   'AUTO',
+  'AUTO_CLEAN',
+  'CLEAN',
   'FEATURES',
   'FILE',
   'FREE_KEYS',
   'LOCATED_DATASETS',
   'MASKED_PATCH',
   'adam',
+  'add_clean',
   'check_same_run',
   'default',
   'evaluation',

@@ -20,7 +20,8 @@ def parse_argument(
   Args:
     argument: the argument, such as `ViT-B/16,cifar10,epochs=3`.
     positional: names of the leading values, all required. Only the last may
-      contain commas, and only if it is a data spec with a path.
+      contain commas, and only if it is a data spec with a path. If it is a data
+      spec, `exclude=FILE` belongs to it, see `data.exclusion`.
     options: names and types of the optional `key=value` parts.
     usage: one line that ends every error message.
 
@@ -32,6 +33,7 @@ def parse_argument(
   """
   values: dict[str, Any] = {}
   words: list[str] = []
+  excluded: list[str] = []
   # Commas in parentheses do not separate: `shuffled(train, seed=1)`.
   for part in re.split(r',(?![^()]*\))', argument or ''):
     key, equals, value = part.partition('=')
@@ -44,6 +46,8 @@ def parse_argument(
         raise ValueError(
           f'{key}={value!r} is not of type {options[key].__name__}. {usage}'
         ) from None
+    elif key == 'exclude' and equals:
+      excluded.append(part)
     elif part:
       words.append(part)
   last = len(positional) - 1
@@ -70,6 +74,13 @@ def parse_argument(
       f'The config argument {argument!r} has {words[len(positional) :]} left'
       f' over; options are {sorted(options) or "none"}. {usage}'
     )
+  if excluded and not positional:
+    raise ValueError(
+      f'{excluded[0]!r} in the config argument {argument!r} needs a data spec'
+      f' in front of it. {usage}'
+    )
+  if excluded:
+    words[-1] = ','.join([words[-1], *excluded])
   return dict(zip(positional, words, strict=True)) | values
 
 

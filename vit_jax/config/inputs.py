@@ -35,7 +35,9 @@ def open_source(
       data, and TFDS's usual 'label' for other data.
     own_classes: whether the data may have other classes than the model.
   """
-  trained_on = dataset == config.data.dataset
+  # The same data set, whatever is excluded from it.
+  trained_on, _ = data.exclusion.split(config.data.dataset or '')
+  trained_on = data.exclusion.split(dataset)[0] == trained_on
   image_key = config.data.image_key if trained_on else 'image'
   label_key = label_key or (config.data.label_key if trained_on else 'label')
   return data.open_source(
@@ -69,7 +71,9 @@ def settle(
   del config.evals[config_lib.AUTO]
   trained_on = config.data.train_split
   if section.split != config_lib.AUTO:  # Given on the command line.
-    config.evals[config_lib.name_of_split(section.split)] = section
+    name = config_lib.name_of_split(section.split)
+    config.evals[name] = section
+    _settle_clean(config, name, section.split)
     return config
   for name in ('test', 'validation', 'val'):
     if name in source.info.splits and name not in splits.names(trained_on):
@@ -80,16 +84,33 @@ def settle(
     name = 'held_out'
     config.data.train_split = f'shuffled({trained_on})[:90%]'
     section.split = f'shuffled({trained_on})[90%:]'
+    if config_lib.AUTO_CLEAN in config.evals:
+      raise ValueError(
+        f'{source.info.spec} has no split called test, validation or val, and'
+        ' a list of duplicates is about such a split: leave out clean=.'
+      )
     logging.info(
       '%s has no split called test, validation or val: holding a random tenth'
       ' of %r out of training, and evaluating on it, as held_out/....',
       *(source.info.spec, trained_on),
     )
   config.evals[name] = section
+  _settle_clean(config, name, section.split)
   best = config.checkpoint.best
   if best.startswith(f'{config_lib.AUTO}/'):
     config.checkpoint.best = name + best.removeprefix(config_lib.AUTO)
   return config
+
+
+def _settle_clean(
+  config: ml_collections.ConfigDict, name: str, split: str
+) -> None:
+  """Gives the clean evaluation the name and the split of the other one."""
+  if config_lib.AUTO_CLEAN in config.evals:
+    clean = config.evals[config_lib.AUTO_CLEAN]
+    del config.evals[config_lib.AUTO_CLEAN]
+    clean.split = split
+    config.evals[f'{name}{config_lib.CLEAN}'] = clean
 
 
 def check_classes(

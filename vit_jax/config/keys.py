@@ -10,12 +10,13 @@ explained once, here. The command line can override values:
 import ml_collections
 from ml_collections import config_dict
 
-from vit_jax.config.sections import adam, schedule, softmax
+from vit_jax.config.sections import CLEAN, adam, schedule, softmax
 
 # As an evaluation's split and name: `inputs.settle` chooses them when the data
 # set is open. As a model's name: `warm_start.with_model` takes it from the
 # weights that the run starts from.
 AUTO = 'auto'
+AUTO_CLEAN = AUTO + CLEAN  # The same without near-duplicates.
 # Kinds of data specs that name a location after the colon. The user may move
 # the data.
 LOCATED_DATASETS = (

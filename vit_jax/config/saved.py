@@ -8,6 +8,7 @@ import ml_collections
 from etils import epath
 
 from vit_jax.config.keys import LOCATED_DATASETS, default, is_located
+from vit_jax.data import exclusion
 from vit_jax.workdir import files
 
 FILE = 'config.json'
@@ -131,6 +132,14 @@ def check_same_run(
 
 
 def _same_kind(old: str, new: str) -> bool:
-  """Whether two data specs may be one data set that was moved."""
+  """Whether two data specs may be one data set that was moved.
+
+  A list of exclusions may move too. Whether it still excludes the same examples
+  is in `data.digest`.
+  """
+  (old, old_list), (new, new_list) = map(exclusion.split, (old, new))
+  if bool(old_list) != bool(new_list):
+    return False
   kinds = {old.partition(':')[0], new.partition(':')[0]}
-  return len(kinds) == 1 and kinds <= set(LOCATED_DATASETS)
+  moved = len(kinds) == 1 and kinds <= set(LOCATED_DATASETS)
+  return moved or old == new

@@ -8,7 +8,7 @@ expression selects.
 
 import functools
 
-from vit_jax.data import balance
+from vit_jax.data import balance, exclusion
 from vit_jax.data.balance import class_balance
 from vit_jax.data.digits import Digits
 from vit_jax.data.folder import Classes, Folder
@@ -38,6 +38,7 @@ __all__ = [
   'balance',
   'class_balance',
   'digest',
+  'exclusion',
   'open_source',
   'read_labels',
 ]
@@ -89,7 +90,8 @@ def open_source(
   """Opens the data set that a data spec names.
 
   Args:
-    spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`.
+    spec: `KIND` or `KIND:ARGUMENT`, such as `digits:13589`; `,exclude=FILE`
+      after it leaves the examples in a list out, see `exclusion`.
     data_dir: for `tfds:` and `vtab:`, the folder of the prepared TFDS data (''
       means TFDS's default); for `shapes:`, the folder in which to keep rendered
       scenes ('' keeps none).
@@ -104,8 +106,19 @@ def open_source(
 
   Raises:
     ValueError: the kind is unknown, its argument is missing, or the source
-      refuses the argument.
+      refuses the argument; or the list is about other data.
   """
+  base, excluded = exclusion.split(spec)
+  if excluded:
+    whole = open_source(
+      base,
+      data_dir=data_dir,
+      image_key=image_key,
+      label_key=label_key,
+      num_classes=num_classes,
+      allow_damaged=allow_damaged,
+    )
+    return exclusion.Excluding(whole, excluded)
   kind, _, argument = spec.partition(':')
   complete = argument or kind in ('digits', 'shapes')
   if kind not in SOURCES or not complete:

@@ -161,7 +161,8 @@ def _parse(text: str, spec: str) -> tuple[list[str], list[float]]:
     if not at or not one or not 0 < number < math.inf:
       raise ValueError(
         f'{spec}: {part!r} is not SPEC@WEIGHT with a positive weight; expected,'
-        ' for example, mix:folder:/data/birds@0.7+tfds:cifar10@0.3'
+        ' for example, mix:folder:/data/birds@0.7+tfds:cifar10@0.3. A list of'
+        ' exclusions belongs to a data set: SPEC,exclude=FILE@WEIGHT.'
       )
     specs.append(one)
     weights.append(number)

@@ -137,6 +137,9 @@ def open_run(
   evaluations = evaluators.build(config, program.model, mesh, source)
   digests = {} if view is None else {'training data': data.digest(view)}
   digests |= evaluators.digests(evaluations)
+  for use, digest in digests.items():
+    if note := data.exclusion.note(digest):
+      logging.info('%s: %s.', use, note)
   consistency.check_same(
     {
       'config': json.loads(config_lib.to_json(config)),

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import socket
 import stat
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -59,6 +60,21 @@ def atomic(path: epath.Path) -> Iterator[epath.Path]:
   temporary = path.with_name(f'{path.name}.tmp')
   try:
     yield temporary
+    temporary.replace(path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def write_shared(path: epath.Path, content: bytes) -> None:
+  """Writes a whole file at once, although other machines may write it, too.
+
+  The last one wins. Missing folders are made.
+  """
+  path.parent.mkdir(parents=True, exist_ok=True)
+  own = f'{path.name}.{socket.gethostname()}.{os.getpid()}.tmp'
+  temporary = path.with_name(own)
+  try:
+    temporary.write_bytes(content)
     temporary.replace(path)
   finally:
     temporary.unlink(missing_ok=True)

@@ -109,6 +109,11 @@ def _thumbnail(
     # Older runs have no such key.
     max_pixels=config.data.get('max_pixels', ops.MAX_PIXELS),
   )
+  return data_uri(image)
+
+
+def data_uri(image: np.ndarray) -> str:
+  """Returns an image, uint8 [h, w, 3], as a small `data:` URI."""
   height, width = image.shape[:2]
   scale = _SIDE / max(height, width)
   if scale < 1:

@@ -1,0 +1,38 @@
+"""Guards: the search finds what a comparison of all pairs finds."""
+
+import numpy as np
+
+from vit_jax.dedup import search
+
+
+def test_pairs_are_those_of_a_naive_search(monkeypatch):
+  monkeypatch.setattr(search, '_QUERIES', 3)
+  rng = np.random.default_rng(0)
+  targets = rng.integers(0, 256, (40, 16), np.uint8)
+  queries = rng.integers(0, 256, (8, 5, 16), np.uint8)
+  # Some are near: view 2 of query 7 is target 4 but for 3 bits, view 0 for 9.
+  queries[7, 2] = targets[4]
+  queries[7, 2, 0] ^= 0b111
+  queries[7, 0] = targets[4]
+  queries[7, 0, 1:3] ^= np.array([0b11111, 0b1111], np.uint8)
+  queries[0, 1] = targets[30]
+  bits = np.unpackbits(targets[:, None, None] ^ queries[None], axis=-1).sum(-1)
+  for most in (0, 2, 3, 50, 58):
+    found = search.pairs(targets, queries, most)
+    near = np.argwhere(bits.min(2) <= most)
+    np.testing.assert_array_equal(
+      np.stack([found.target, found.query], 1), near
+    )
+    for pair, (target, query) in enumerate(near):
+      distances = bits[target, query]
+      assert found.distance[pair] == distances.min()
+      order = np.argsort(distances, kind='stable')[:2]
+      expected = [v if distances[v] <= most else -1 for v in order]
+      assert found.views[pair].tolist() == expected
+  assert search.pairs(targets, queries, 9).views.tolist() == [[2, 0], [1, -1]]
+
+
+def test_nothing_to_search():
+  none, some = np.empty((0, 16), np.uint8), np.zeros((2, 3, 16), np.uint8)
+  assert len(search.pairs(none, some, 5).target) == 0
+  assert len(search.pairs(some[:, 0], some[:0], 5).target) == 0

@@ -1,0 +1,306 @@
+"""Lists of examples to leave out of a data set: `SPEC,exclude=FILE`.
+
+`python -m vit_jax.dedup` writes such lists. Any data spec accepts one:
+`folder:/data/birds,exclude=/data/dedup/exclude.json`. The file is JSON:
+
+  {
+    "kind": "vit_jax exclusion list",
+    "dataset": "folder:/data/birds",
+    "splits": {
+      "train": {
+        "examples": 1281167,
+        "excluded": [17, 40512],
+        "names": ["robin/a.jpg", "wren/b.jpg"]
+      }
+    }
+  }
+
+`examples` is the size of the split, `excluded` are ascending indices there, and
+`names` the last two components of these examples' names. A list of another data
+set is thus noticed. Where names are only numbers, as in TFDS, the entry also
+has `facts`, a digest of the names of the split's files. Splits without an entry
+stay whole.
+"""
+
+import functools
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from vit_jax.data import identity, source
+from vit_jax.runtime import printable
+from vit_jax.workdir import files
+
+KIND = 'vit_jax exclusion list'
+_MARK = ',exclude='
+# The key of a split's facts that says what was left out; see `facts`.
+FACTS = 'exclusion list'
+_REMEDY = 'write it again with python -m vit_jax.dedup'
+
+
+def split(spec: str) -> tuple[str, str]:
+  """Splits `SPEC,exclude=FILE` into SPEC and FILE; FILE is '' without a list.
+
+  A mixture has none. Its data sets may: `mix:SPEC,exclude=FILE@0.7+SPEC@0.3`.
+
+  Raises:
+    ValueError: there are several lists, or a part is empty.
+  """
+  if spec.startswith('mix:'):
+    return spec, ''
+  base, mark, path = spec.partition(_MARK)
+  if mark and not (base and path):
+    raise ValueError(
+      f'Data spec {spec!r}: expected SPEC{_MARK}FILE, such as'
+      f' folder:/data/birds{_MARK}/data/dedup/exclude.json.'
+    )
+  if _MARK in path:
+    raise ValueError(
+      f'Data spec {spec!r} has several lists of exclusions: the indices of one'
+      ' list are those of the whole data set, so name a single list.'
+    )
+  return base, path
+
+
+def join(spec: str, path: str) -> str:
+  """Returns the data spec without the examples in a list; '' is no list."""
+  return f'{spec}{_MARK}{path}' if path else spec
+
+
+def tail(name: str) -> str:
+  """Returns the end of a name, which stays if a folder is moved."""
+  return '/'.join(name.split('/')[-2:])
+
+
+def write(
+  path: epath.Path,
+  opened: source.Source,
+  excluded: Mapping[str, Sequence[int]],
+) -> None:
+  """Writes a list.
+
+  Args:
+    path: the file, local or in a bucket; an older one is replaced.
+    opened: the whole data set.
+    excluded: split -> indices of the examples to leave out, in any order.
+  """
+  splits = {}
+  for name, indices in excluded.items():
+    indices = sorted(set(map(int, indices)))
+    splits[name] = {
+      'examples': opened.info.splits[name],
+      'excluded': indices,
+      'names': [tail(opened.name(name, index)) for index in indices],
+      **_own_facts(opened, name),
+    }
+  content = {'kind': KIND, 'dataset': opened.info.spec, 'splits': splits}
+  files.write_shared(path, (json.dumps(content) + '\n').encode())
+
+
+def _own_facts(opened: source.Source, name: str) -> dict[str, str]:
+  """Returns a digest of a split's files if names of examples tell nothing."""
+  facts = getattr(opened, 'facts', None)
+  if facts is None or type(opened).name is not source.Source.name:
+    return {}
+  return {'facts': identity.short_hash(facts(name))}
+
+
+class Excluding(source.Source):
+  """A data set without the examples in a list; its splits are smaller.
+
+  The other examples keep their order, labels and names. The classes stay, even
+  if one has no example left.
+  """
+
+  def __init__(self, whole: source.Source, path: str):
+    """Reads the list, and checks that it is about these splits.
+
+    Args:
+      whole: the data set.
+      path: the list, local or in a bucket.
+
+    Raises:
+      ValueError: there is no such list; it is damaged; or it is about a data
+        set with other splits, sizes or names.
+    """
+    self._whole = whole
+    spec = join(whole.info.spec, path)
+    lists = _read(files.absolute(path))
+    for name, entry in lists.items():
+      _check(spec, whole, name, entry)
+    self._excluded = {
+      name: np.array(entry['excluded'], np.int64)
+      for name, entry in lists.items()
+    }
+    # The number of examples that are kept before each excluded one.
+    self._kept_before = {
+      name: indices - np.arange(len(indices))
+      for name, indices in self._excluded.items()
+    }
+    self._digest = identity.short_hash(lists)
+    self.info = source.SourceInfo(
+      spec=spec,
+      splits={
+        name: size - len(self._excluded.get(name, ()))
+        for name, size in whole.info.splits.items()
+      },
+      class_names=whole.info.class_names,
+      multi_label=whole.info.multi_label,
+      is_remote=whole.info.is_remote,
+    )
+
+  def _place(self, split: str, index: int) -> int:
+    """Returns an example's index in the whole split, in O(log n)."""
+    before = self._kept_before.get(split)
+    if before is None:
+      return index
+    return int(index) + int(np.searchsorted(before, index, side='right'))
+
+  def read(self, split: str, index: int) -> source.Record:
+    return self._whole.read(split, self._place(split, index))
+
+  def label(self, split: str, index: int) -> int | Sequence[int]:
+    return self._whole.label(split, self._place(split, index))
+
+  def name(self, split: str, index: int) -> str:
+    return self._whole.name(split, self._place(split, index))
+
+  # Sources have the following attributes only if they know them without reading
+  # records. So they must be missing here if the whole data set lacks them.
+
+  @property
+  def labels(self) -> Callable[[str], np.ndarray]:
+    """All labels of a split, int32 [n]; see `source.Source`."""
+    return functools.partial(self._labels, self._whole.labels)
+
+  def _labels(self, of_whole: Callable, split: str) -> np.ndarray:
+    return np.delete(of_whole(split), self._excluded.get(split, []))
+
+  @property
+  def class_counts(self) -> dict[str, np.ndarray]:
+    """Split -> number of images of each class; see `folder.Folder`."""
+    counts = dict(self._whole.class_counts)
+    for name, indices in self._excluded.items():
+      labels = self._whole.labels(name)[indices]
+      counts[name] = counts[name] - np.bincount(
+        labels, minlength=len(counts[name])
+      )
+    return counts
+
+  @property
+  def facts(self) -> Callable[[str], dict[str, Any]]:
+    """The facts of a split, with those of its list; see `data.digest`."""
+    return functools.partial(
+      self._facts, getattr(self._whole, 'facts', lambda split: {})
+    )
+
+  def _facts(self, of_whole: Callable, split: str) -> dict[str, Any]:
+    own = {
+      'digest': self._digest,
+      'excluded': len(self._excluded.get(split, ())),
+      'of': self._whole.info.splits[split],
+    }
+    return {**of_whole(split), FACTS: own}
+
+
+def note(digest: Mapping[str, Any]) -> str:
+  """Describes what a view leaves out, such as `412 of 1,281,167 excluded by f`.
+
+  Args:
+    digest: of the view, from `data.digest` or a run's data.json.
+
+  Returns:
+    The numbers are those of the splits that the view reads; '' if it has no
+    list.
+  """
+  _, path = split(str(digest.get('dataset', '')))
+  found = [
+    facts[FACTS]
+    for facts in digest.values()
+    if isinstance(facts, Mapping) and FACTS in facts
+  ]
+  if not path or not found:
+    return ''
+  excluded, whole = (sum(f[key] for f in found) for key in ('excluded', 'of'))
+  return f'{excluded:,} of {whole:,} excluded by {path.rpartition("/")[2]}'
+
+
+def _read(path: epath.Path) -> dict[str, dict[str, Any]]:
+  """Returns the entries of a list, by split.
+
+  Raises:
+    ValueError: the file is missing or damaged, or is no list.
+  """
+  if not path.exists():
+    raise ValueError(f'There is no list of exclusions {path}.')
+  content = files.read_object(path, _REMEDY)
+  lists = content.get('splits')
+  if content.get('kind') != KIND or not isinstance(lists, dict):
+    raise ValueError(
+      f'{path} is no list of exclusions: its "kind" is'
+      f' {content.get("kind")!r}, expected {KIND!r} and "splits". Lists are'
+      ' written by python -m vit_jax.dedup.'
+    )
+  return {name: _entry(path, name, entry) for name, entry in lists.items()}
+
+
+def _entry(path: epath.Path, name: str, entry: Any) -> dict[str, Any]:
+  """Returns the entry of a split if it is complete and in order."""
+  try:
+    size, excluded, names = (
+      entry[key] for key in ('examples', 'excluded', 'names')
+    )
+    whole = all(type(index) is int for index in [size, *excluded])
+    ascending = all(a < b for a, b in itertools.pairwise(excluded))
+    inside = not excluded or (excluded[0] >= 0 and excluded[-1] < size)
+    if whole and ascending and inside and len(names) == len(excluded):
+      facts = {'facts': entry['facts']} if 'facts' in entry else {}
+      return {'examples': size, 'excluded': excluded, 'names': names} | facts
+  except (KeyError, TypeError):
+    pass
+  raise ValueError(
+    f'{path} is damaged: split {name!r} needs a number of "examples", ascending'
+    f' "excluded" indices below it, and their "names": {_REMEDY}.'
+  )
+
+
+def _check(
+  spec: str, whole: source.Source, name: str, entry: Mapping[str, Any]
+) -> None:
+  """Raises ValueError if an entry is about another split than the data's."""
+  advice = (
+    'The list is for other data: compare this copy of the data set with the one'
+    f' that the list was made for, or {_REMEDY} for this one.'
+  )
+  shown, sizes = printable.name(spec), whole.info.splits
+  if name not in sizes:
+    raise ValueError(
+      f'{shown}: the list is about the split {name!r}, but the data set has'
+      f' {sorted(sizes)}. {advice}'
+    )
+  if sizes[name] != entry['examples']:
+    raise ValueError(
+      f'{shown}: the list expects {entry["examples"]:,} examples in {name!r},'
+      f' found {sizes[name]:,}. {advice}'
+    )
+  if len(entry['excluded']) == sizes[name]:
+    raise ValueError(
+      f'{shown}: the list excludes all {sizes[name]:,} examples of {name!r}.'
+    )
+  own = _own_facts(whole, name).get('facts')
+  if 'facts' in entry and own != entry['facts']:
+    raise ValueError(
+      f'{shown}: the list expects files with the digest {entry["facts"]} in'
+      f' {name!r}, found {own}. {advice}'
+    )
+  for index, expected in zip(entry['excluded'], entry['names'], strict=True):
+    found = tail(whole.name(name, index))
+    if found != expected:
+      raise ValueError(
+        f'{shown}: the list expects {expected!r} as example {index:,} of'
+        f' {name!r}, found {found!r}. {advice}'
+      )

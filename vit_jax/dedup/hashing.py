@@ -1,0 +1,141 @@
+"""Perceptual hashes: 128 signs of an image's lowest frequencies.
+
+A hash hardly changes if an image is compressed, resized, or made grey, darker
+or richer in contrast. It changes if the image is cropped. So an image of the
+query side, where there are few, has a hash for each way in which the other
+image may be cropped:
+
+- whole;
+- 9 crops that keep 90% of each side, in case the other image is a crop of this
+  one;
+- 9 enlargements by 1 / 0.9, in case this one is a crop of the other. What would
+  be outside is unknown; the pixels of the border are repeated instead.
+
+The 9 places are 5% of a side apart, so any place is within 2.5% of one of them.
+
+Axes: V views, B bytes of a hash (16).
+"""
+
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from vit_jax.data import decode as decoding
+from vit_jax.data.decode import CorruptImageError as CorruptImageError
+
+BITS = 128
+# The side of the square that is transformed.
+_SIDE = 32
+# JPEGs are decoded smaller, but never below this many pixels. Comparisons of
+# pixels need as many.
+LEAST = 64
+_KEPT = 0.9
+# Grey levels: below this standard deviation of the small square, the signs are
+# those of noise.
+_FLAT = 3.0
+# Frequencies by the sum of their two numbers, without the constant one.
+_ORDER = sorted(
+  ((v, u) for v in range(_SIDE) for u in range(_SIDE) if v + u),
+  key=lambda vu: (sum(vu), vu),
+)[:BITS]
+_ROWS, _COLUMNS = (np.array(axis) for axis in zip(*_ORDER, strict=True))
+
+
+class Box(NamedTuple):
+  """What a view shows of an image, in parts of its sides.
+
+  Attributes:
+    top: may be negative: outside of the image.
+    left: the same.
+    scale: above 1, the view shows more than the image.
+  """
+
+  top: float
+  left: float
+  scale: float
+
+  @property
+  def name(self) -> str:
+    """Such as `whole`, `crop(0.05, 0)` or `part(0.05, 0)`."""
+    if self.scale == 1:
+      return 'whole'
+    kind = 'crop' if self.scale < 1 else 'part'
+    inner = self.scale if self.scale > 1 else 1
+    places = (abs(place) / inner for place in (self.top, self.left))
+    return f'{kind}({", ".join(f"{place:.2g}" for place in places)})'
+
+
+_STEPS = [step * (1 - _KEPT) / 2 for step in range(3)]
+_PLACES = [(top, left) for top in _STEPS for left in _STEPS]
+VIEWS = (
+  Box(0.0, 0.0, 1.0),
+  *(Box(top, left, _KEPT) for top, left in _PLACES),
+  *(Box(-top / _KEPT, -left / _KEPT, 1 / _KEPT) for top, left in _PLACES),
+)
+
+
+def decode(image: bytes | np.ndarray, *, upright: bool) -> np.ndarray:
+  """Returns an image in grey, a JPEG reduced: uint8 [h, w].
+
+  Args:
+    image: as a record holds it.
+    upright: whether to rotate it by its EXIF orientation.
+
+  Raises:
+    CorruptImageError: the image cannot be decoded.
+  """
+  if isinstance(image, np.ndarray):
+    return decoding.decode(image, 1)[:, :, 0]
+  height, width = decoding.size(image)
+  shrink = 1
+  while shrink < 8 and min(height, width) >= 2 * LEAST * shrink:
+    shrink *= 2
+  return decoding.decode(image, 1, upright=upright, shrink=shrink, width=width)[
+    :, :, 0
+  ]
+
+
+def square(grey: np.ndarray, side: int) -> np.ndarray:
+  """Resizes an image to a square, float32 [side, side]."""
+  shrinks = min(grey.shape) >= side
+  how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+  return cv2.resize(grey, (side, side), interpolation=how).astype(np.float32)
+
+
+def is_flat(grey: np.ndarray) -> bool:
+  """Whether an image has so little contrast that its hash would be noise."""
+  return float(square(grey, _SIDE).std()) < _FLAT
+
+
+def of_whole(grey: np.ndarray) -> np.ndarray:
+  """Returns the hash of an image, uint8 [B]."""
+  frequencies = cv2.dct(square(grey, _SIDE))
+  return np.packbits(frequencies[_ROWS, _COLUMNS] > 0)
+
+
+def of_views(grey: np.ndarray, *, flips: bool) -> np.ndarray:
+  """Returns the hashes of an image's views, uint8 [V, B].
+
+  Args:
+    grey: uint8 [h, w].
+    flips: whether to add the views of the mirrored image, behind the others.
+  """
+  images = [grey, cv2.flip(grey, 1)] if flips else [grey]
+  return np.stack(
+    [of_whole(_cut(image, box)) for image in images for box in VIEWS]
+  )
+
+
+def _cut(grey: np.ndarray, box: Box) -> np.ndarray:
+  """Returns what a box shows; the border's pixels continue outside."""
+  height, width = grey.shape
+  top, bottom = (round(y * height) for y in (box.top, box.top + box.scale))
+  left, right = (round(x * width) for x in (box.left, box.left + box.scale))
+  if box.scale <= 1:
+    return grey[top : max(bottom, top + 1), left : max(right, left + 1)]
+  return cv2.copyMakeBorder(
+    grey,
+    *(-top, bottom - height, -left, right - width),
+    cv2.BORDER_REPLICATE,
+  )

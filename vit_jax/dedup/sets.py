@@ -1,0 +1,115 @@
+"""The data sets to compare, and their images in grey."""
+
+import collections
+import dataclasses
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from vit_jax import config as config_lib
+from vit_jax import data
+from vit_jax.data import decode as decoding
+from vit_jax.data import exclusion, identity
+from vit_jax.dedup import hashing
+
+# Images in grey that a set keeps, of about 12 kB each.
+_KEPT = 20_000
+
+
+@dataclasses.dataclass
+class Set:
+  """The images of a data spec's split.
+
+  Attributes:
+    view: the images.
+    upright: whether they are rotated by their EXIF orientation, as in training.
+  """
+
+  view: data.View
+  upright: bool
+
+  def __post_init__(self):
+    self._kept: collections.OrderedDict[int, np.ndarray] = (
+      collections.OrderedDict()
+    )
+    self._lock = threading.Lock()
+
+  def __len__(self) -> int:
+    return len(self.view)
+
+  @property
+  def spec(self) -> str:
+    return self.view.source.info.spec
+
+  def name(self, index: int) -> str:
+    """Returns the name of an image."""
+    return self.view.name(index)
+
+  def grey(self, index: int) -> np.ndarray:
+    """Returns an image in grey, reduced: uint8 [h, w].
+
+    Raises:
+      CorruptImageError: it cannot be decoded.
+      OSError: it cannot be read.
+    """
+    return hashing.decode(self.view[index].image, upright=self.upright)
+
+  def colour(self, index: int) -> np.ndarray:
+    """Returns an image in colour, whole: uint8 [h, w, 3]; see `grey`."""
+    return decoding.decode(self.view[index].image, 3, upright=self.upright)
+
+  def kept_grey(self, index: int) -> np.ndarray:
+    """Returns what `grey` does, and keeps it for the next time."""
+    with self._lock:
+      if index in self._kept:
+        self._kept.move_to_end(index)
+        return self._kept[index]
+    image = self.grey(index)
+    with self._lock:
+      self._kept[index] = image
+      if len(self._kept) > _KEPT:
+        self._kept.popitem(last=False)
+    return image
+
+  def facts(self) -> dict[str, object]:
+    """Returns facts that are equal for equal images; JSON-able."""
+    digest = data.digest(self.view)
+    del digest['dataset']  # The data may have been moved.
+    return {
+      'split': self.view.split,
+      'images': len(self.view),
+      'digest': identity.short_hash(digest),
+    }
+
+  def places(self, indices: Sequence[int]) -> dict[str, list[int]]:
+    """Returns split -> indices there, for each split that the view reads."""
+    found = {part.split: [] for part in self.view.selection.ranges}
+    for split, there, _ in self.view.selection.places(
+      np.array(sorted(indices), np.int64)
+    ):
+      found[split] += there.tolist()
+    return found
+
+
+def open_set(flag: str, spec: str, split: str, **options) -> Set:
+  """Opens the images of a data spec.
+
+  Args:
+    flag: names the spec in error messages.
+    spec: the data spec.
+    split: a split expression.
+    options: see `data.open_source`.
+
+  Raises:
+    ValueError: the spec or the split is wrong, or a list of exclusions belongs
+      to the spec.
+  """
+  base, path = exclusion.split(spec)
+  if path:
+    raise ValueError(
+      f'--{flag}={spec}: name the whole data set, {base}. The lists that are'
+      ' written here count its images.'
+    )
+  source = data.open_source(spec, **options)
+  return Set(data.View(source, split), config_lib.is_located(spec))
