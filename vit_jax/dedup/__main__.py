@@ -28,7 +28,6 @@ Exit codes: 0 this part is done; 1 an error; 3 done, but some images could not
 be read. They are named in the log, and not compared.
 """
 
-import re
 import sys
 
 from absl import flags, logging
@@ -59,7 +58,7 @@ _TO = flags.DEFINE_string(
   'to', None, 'Directory for the results, local or in a bucket.'
 )
 _PART = flags.DEFINE_string(
-  'part', '1/1', 'K/N: this machine does the K-th of N parts, from 1 on.'
+  'part', '0/1', 'K/N: this machine does the K-th of N parts, from 0 on.'
 )
 _FLIPS = flags.DEFINE_bool(
   'flips', False, 'Also find mirrored images; the search takes twice as long.'
@@ -127,7 +126,7 @@ _NUM_CLASSES = flags.DEFINE_integer(
 
 def main() -> None:
   search.check_faiss('python -m vit_jax.dedup')
-  part, parts = _part(_PART.value)
+  part, parts = command_line.parse_part(_PART.value)
   if _MIN_CORRELATION.value < report.NEAR_MISS:
     raise ValueError(
       f'--min_correlation={_MIN_CORRELATION.value:g} would take any two images'
@@ -153,7 +152,7 @@ def main() -> None:
   job.run(part, parts)
   if missing := job.missing():
     print(
-      f'Part {part} of {parts} is done. {missing:,} blocks of other parts are'
+      f'Part {part}/{parts} is done. {missing:,} blocks of other parts are'
       ' missing. The part that ends last writes the lists; if one was lost,'
       ' start its command again, or this one without --part.'
     )
@@ -165,16 +164,6 @@ def main() -> None:
 
 def _checkpoint() -> str | None:
   return model_flags.CHECKPOINT.value
-
-
-def _part(text: str) -> tuple[int, int]:
-  found = re.fullmatch(r'(\d+)/(\d+)', text)
-  part, parts = map(int, found.groups()) if found else (0, 0)
-  if not 1 <= part <= parts:
-    raise ValueError(
-      f'--part={text}: expected K/N with K from 1 to N, such as 3/16.'
-    )
-  return part, parts
 
 
 def _sets() -> tuple[sets.Set, list[sets.Set]]:

@@ -10,7 +10,7 @@ import numpy as np
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.data import decode as decoding
-from vit_jax.data import exclusion, identity
+from vit_jax.data import exclusion, identity, retrying
 from vit_jax.dedup import hashing
 
 # Images in grey that a set keeps, of about 12 kB each.
@@ -51,13 +51,17 @@ class Set:
 
     Raises:
       CorruptImageError: it cannot be decoded.
-      OSError: it cannot be read.
+      OSError: there is no such file, or it may not be read.
+      ReadError: the source does not answer.
     """
-    return hashing.decode(self.view[index].image, upright=self.upright)
+    return hashing.decode(self._image(index), upright=self.upright)
 
   def colour(self, index: int) -> np.ndarray:
     """Returns an image in colour, whole: uint8 [h, w, 3]; see `grey`."""
-    return decoding.decode(self.view[index].image, 3, upright=self.upright)
+    return decoding.decode(self._image(index), 3, upright=self.upright)
+
+  def _image(self, index: int) -> bytes | np.ndarray:
+    return retrying.read(self.view, index).image
 
   def kept_grey(self, index: int) -> np.ndarray:
     """Returns what `grey` does, and keeps it for the next time."""

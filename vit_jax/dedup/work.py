@@ -106,24 +106,24 @@ class Work:
       for start in range(0, len(of), size)
     ]
 
-  def run(self, part: int = 1, parts: int = 1) -> None:
+  def run(self, part: int = 0, parts: int = 1) -> None:
     """Computes what is missing of a part, and the test images' hashes.
 
     Args:
-      part: its number, from 1 on.
+      part: its number, from 0 on.
       parts: how many there are.
     """
     for number, queries in enumerate(self.queries):
       count = len(self.blocks(queries))
       # Each part begins elsewhere, so that they seldom do the same.
-      first = (part - 1) * count // parts
+      first = part * count // parts
       self._hash(
         _name(self.tests, number),
         queries,
         [(first + i) % count for i in range(count)],
         views=True,
       )
-    mine = range(part - 1, len(self.blocks(self.images)), parts)
+    mine = range(part, len(self.blocks(self.images)), parts)
     if self.tests:
       self._hash('data', self.images, mine, views=False)
     self._pair(mine)

@@ -24,8 +24,6 @@ A source tfds:NAME is prepared by TFDS itself, or, if there is a copy in
 TFRecord format, converted record by record, with all of its features.
 """
 
-import re
-
 from absl import flags
 
 from vit_jax import data
@@ -102,7 +100,7 @@ _DRY_RUN = flags.DEFINE_bool(
 
 
 def main() -> None:
-  part = _parse_part(_PART.value)
+  part = command_line.parse_part(_PART.value)
   processes = _PROCESSES.value or parallel.cores()
   if _SOURCE.value.startswith('tfds:'):
     print(
@@ -141,15 +139,6 @@ def main() -> None:
       f'{report}\nRead it as arrayrecord:{folder}, or as tfds:{job.name} with'
       f' --config.data.data_dir={folder.parent}'
     )
-
-
-def _parse_part(text: str) -> tuple[int, int]:
-  found = re.fullmatch(r'(\d+)/(\d+)', text)
-  if not found or not int(found[1]) < int(found[2]):
-    raise ValueError(
-      f'--part={text}: expected K/N with K from 0 to N - 1, such as 0/4.'
-    )
-  return int(found[1]), int(found[2])
 
 
 if __name__ == '__main__':

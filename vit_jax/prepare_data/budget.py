@@ -9,6 +9,7 @@ import time
 import numpy as np
 from absl import logging
 
+from vit_jax.data.source import View
 from vit_jax.prepare_data import images, reading
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.runtime import progress
@@ -38,10 +39,10 @@ def estimate(job: job_lib.Job, split: str) -> Estimate:
   """Stores some evenly spaced images to nowhere, and extrapolates."""
   records = job.source.info.splits[split]
   indices = np.linspace(0, records - 1, min(records, _SAMPLES)).astype(np.int64)
-  sizes = []
+  sizes, view = [], View(job.source, split)
   began = time.perf_counter()
   for index in indices.tolist():
-    record = reading.read(job.source, split, index)
+    record = reading.read(view, index)
     try:
       if isinstance(record, OSError):
         raise images.SetAsideError

@@ -13,6 +13,7 @@ from tensorflow_datasets.core import naming
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.prepare_data import report, shards
 from vit_jax.prepare_data.job import Job, Shard
+from vit_jax.workdir import files
 
 SUMS = 'SHA256SUMS'
 SET_ASIDE = 'set_aside.csv'
@@ -38,7 +39,7 @@ def finish(job: Job, all_shards: Sequence[Shard]) -> str:
       all_shards, (f for of in found.values() for f in of), strict=True
     )
   ]
-  job_lib.write_bytes(job.target / SUMS, ''.join(sums).encode())
+  files.write_shared(job.target / SUMS, ''.join(sums).encode())
   rows = {split: facts.set_aside for split, facts in totals.items()}
   _write_table(job.target / SET_ASIDE, 'reason', rows)
   if job.merged:
@@ -46,7 +47,7 @@ def finish(job: Job, all_shards: Sequence[Shard]) -> str:
     _write_table(job.target / MERGED, 'merged with', rows)
   content = _content(job, totals)
   text = report.text(content)
-  job_lib.write_bytes(job.target / TEXT, text.encode())
+  files.write_shared(job.target / TEXT, text.encode())
   job_lib.write_json(job.target / job_lib.REPORT, content)
   _write_metadata(job, found)
   job.state.rmtree(missing_ok=True)
@@ -72,7 +73,7 @@ def _write_table(
   for split, of_split in rows.items():
     writer.writerows([split, *row] for row in of_split)
   content = buffer.getvalue().encode('utf-8', 'backslashreplace')
-  job_lib.write_bytes(path, content)
+  files.write_shared(path, content)
 
 
 def _content(job: Job, totals: dict[str, shards.Facts]) -> dict[str, Any]:

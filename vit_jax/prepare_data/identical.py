@@ -13,6 +13,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from vit_jax.data.source import View, read_labels
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.prepare_data import parallel, reading
 
@@ -80,7 +81,7 @@ def find(job: job_lib.Job, part: tuple[int, int], processes: int) -> None:
     if not _done(job.state, split).exists():
       digests = [_path(job, b) for b in blocks if b[0] == split]
       digests = np.concatenate([job_lib.read_array(path) for path in digests])
-      _write(job, split, group(digests, reading.labels(job.source, split)))
+      _write(job, split, group(digests, read_labels(View(job.source, split))))
 
 
 def load(state: epath.Path, split: str) -> Groups:
@@ -133,7 +134,9 @@ def _part(values: np.ndarray, ends: np.ndarray, index: int) -> list[int]:
 def _hash(job: job_lib.Job, block: tuple[str, int, int]) -> None:
   split, start, stop = block
   digests = np.zeros((stop - start, _DIGEST_BYTES), np.uint8)
-  for row, record in reading.records(job.source, split, range(start, stop)):
+  for row, record in reading.records(
+    View(job.source, split), range(start, stop)
+  ):
     if isinstance(record, Exception):
       # Unreadable images are told apart, so that each is reported.
       content = f'{split}/{start + row}'.encode()

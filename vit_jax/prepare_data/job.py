@@ -181,14 +181,14 @@ def is_done(job: Job) -> bool:
 
 def write_json(path: epath.Path, content: Any) -> None:
   """Writes JSON so that no reader sees a half of it."""
-  write_bytes(path, json.dumps(content, indent=1).encode())
+  files.write_shared(path, json.dumps(content, indent=1).encode())
 
 
 def write_array(path: epath.Path, array: np.ndarray) -> None:
   """Writes an array so that no reader sees a half of it."""
   buffer = io.BytesIO()
   np.save(buffer, array)
-  write_bytes(path, buffer.getvalue())
+  files.write_shared(path, buffer.getvalue())
 
 
 def read_array(path: epath.Path) -> np.ndarray:
@@ -196,16 +196,3 @@ def read_array(path: epath.Path) -> np.ndarray:
   if '://' in os.fspath(path):
     return np.load(io.BytesIO(path.read_bytes()))
   return np.load(path, mmap_mode='r')
-
-
-def write_bytes(path: epath.Path, content: bytes) -> None:
-  """Writes a file so that no reader sees a half of it."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  if '://' in os.fspath(path):
-    path.write_bytes(content)  # A store shows an object only when it is whole.
-    return
-  # Several processes may write the same content at the same time.
-  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-  with files.disk_full_named(path.parent):
-    temporary.write_bytes(content)
-    temporary.replace(path)

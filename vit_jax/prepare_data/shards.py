@@ -14,6 +14,7 @@ import numpy as np
 from array_record.python import array_record_module
 from tensorflow_datasets.proto import tf_example_pb2
 
+from vit_jax.data.source import View
 from vit_jax.prepare_data import identical, images, parallel, reading
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.runtime import json_text
@@ -134,7 +135,7 @@ def _examples(
   groups = _groups(job.state, shard.split) if job.merged else None
   images_of = groups.images_of if groups else lambda row: [row]
   read = reading.records(
-    job.source, shard.split, (images_of(row)[0] for row in rows)
+    View(job.source, shard.split), (images_of(row)[0] for row in rows)
   )
   for place, record in read:
     parallel.advance(1)

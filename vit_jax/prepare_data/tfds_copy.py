@@ -210,7 +210,7 @@ def _describe(source: epath.Path, target: epath.Path) -> None:
     for path in source.iterdir():
       is_data = '.tfrecord' in path.name or path.name == job_lib.INFO
       if not path.is_dir() and not is_data:
-        job_lib.write_bytes(target / path.name, path.read_bytes())
+        files.write_shared(target / path.name, path.read_bytes())
   job_lib.write_json(target / job_lib.INFO, info)
 
 

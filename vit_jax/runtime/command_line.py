@@ -191,6 +191,23 @@ def parse_size(flag: str, text: str | None) -> tuple[int, int] | None:
   return int(sides[0]), int(sides[-1])
 
 
+def parse_part(text: str) -> tuple[int, int]:
+  """Parses the value of a flag `--part=K/N`: the K-th of N parts, from 0 on.
+
+  Counting from 0 suits the numbers that clusters give their machines.
+
+  Raises:
+    ValueError: `text` has another form, or K is not below N.
+  """
+  found = re.fullmatch(r'(\d+)/(\d+)', text)
+  part, parts = map(int, found.groups()) if found else (0, 0)
+  if not part < parts:
+    raise ValueError(
+      f'--part={text}: expected K/N with K from 0 to N - 1, such as 3/16.'
+    )
+  return part, parts
+
+
 def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
   """Loads the file of `--config=FILE[:ARGUMENT]`; checks the overrides' keys.
 
