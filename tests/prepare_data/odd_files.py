@@ -144,7 +144,7 @@ FILES = {
   'plain.ppm': (encoded(scene(), 'PPM'), CONVERTED, ''),
   'grey.pgm': (encoded(scene('L'), 'PPM'), CONVERTED, 'greyscale'),
   'plain.jp2': (encoded(scene(size=(64, 64)), 'JPEG2000'), CONVERTED, ''),
-  'plain.avif': (cv_encoded('.avif'), CONVERTED, ''),
+  'plain.avif': (encoded(scene(), 'AVIF'), CONVERTED, ''),
   # Set aside.
   'empty.jpg': (b'', SET_ASIDE, 'empty file'),
   'zeros.jpg': (bytes(2000), SET_ASIDE, 'zero bytes'),

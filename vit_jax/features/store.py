@@ -59,7 +59,7 @@ def write(path: epath.Path, columns: Columns) -> None:
         np.save(file, columns[column], allow_pickle=False)
   elif path.suffix == '.npz':
     with _replaced(path) as file:
-      np.savez(file, allow_pickle=False, **columns)
+      np.savez(file, **columns)
   else:
     from pyarrow import parquet
 

@@ -279,22 +279,30 @@ def _decode_jpeg(data: bytes) -> tuple[np.ndarray, list[str]]:
 
 def _decode_other(data: bytes, found: str) -> np.ndarray:
   """Returns the first picture of another format, uint8 [h, w, 3]."""
+  first = None
   if found == 'PNG':
     _check_png(data)
   else:
-    try:  # OpenCV returns half a picture for some truncated files.
-      with Image.open(io.BytesIO(data), formats=_PILLOW) as image:
-        image.load()
-        if image.mode == 'F':
-          raise SetAsideError(f'{found} of floating-point numbers')
-    except SetAsideError:
-      raise
-    except Exception as error:
-      raise SetAsideError(f'damaged {found}: {error}') from error
+    first = _open(data, found)  # OpenCV takes some truncated files for whole.
   try:
     return decode.decode(data, 3)
   except decode.CorruptImageError as error:
+    if first is None:
+      raise SetAsideError(f'damaged {found}: {error}') from error
+    # Older OpenCV wheels know no GIF and no AVIF.
+    return np.asarray(first.convert('RGB'))
+
+
+def _open(data: bytes, found: str) -> Image.Image:
+  """Returns the first picture as Pillow reads it, to its end."""
+  try:
+    image = Image.open(io.BytesIO(data), formats=_PILLOW)
+    image.load()
+  except Exception as error:  # A damaged file may cause any exception.
     raise SetAsideError(f'damaged {found}: {error}') from error
+  if image.mode == 'F':
+    raise SetAsideError(f'{found} of floating-point numbers')
+  return image
 
 
 def _check_png(data: bytes) -> None:
