@@ -114,7 +114,11 @@ def is_jpeg(data: bytes) -> bool:
 
 def orientation(data: bytes) -> int:
   """Returns the EXIF orientation of a JPEG, 1 to 8; 1 needs no turn."""
-  if not is_jpeg(data) or _EXIF_START not in data:
+  if not is_jpeg(data):
+    return 1
+  # Only the header is searched: all bytes would take a twentieth of decoding.
+  _, scan = _jpeg_header(data)
+  if data.find(_EXIF_START, 0, scan or len(data)) < 0:
     return 1
   try:
     with Image.open(io.BytesIO(data), formats=('JPEG',)) as image:
