@@ -333,3 +333,22 @@ def test_damaged_tar_files_are_named(many, tmp_path):
   source = data.open_source(f'tar:{root}', allow_damaged=True)
   report = prepare.run(prepare.describe(source, str(tmp_path / 'out')))
   assert f'Damaged: {last} is damaged after {last.stem}_' in report
+
+
+@pytest.mark.parametrize(
+  'words, code, message',
+  [
+    (['--dry_run'], 0, 'train: 30 images, about'),
+    (['--part=2/2'], 1, '--part=2/2: expected K/N'),
+    (['--order=any'], 1, 'one of <shuffled|source>'),
+  ],
+)
+def test_the_command_writes_nothing(birds, tmp_path, words, code, message):
+  done = subprocess.run(
+    [*COMMAND, f'--source=folder:{birds}', f'--to={tmp_path}', *words],
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == code
+  assert message in done.stderr
+  assert not list(tmp_path.iterdir())
