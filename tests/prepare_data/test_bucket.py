@@ -29,6 +29,11 @@ def test_into_a_bucket(tmp_path):
   ]
   assert (folder / 'report.txt').read_text() == report
   assert prepare.run(job) == report
+  made = data.open_source('arrayrecord:gs://bucket/tfds')
+  assert made.info.is_remote
+  assert {made.read('train', i).image for i in range(20)} == {
+    source.read('train', i).image for i in range(20)
+  }
   # The same files as in a local folder.
   local = prepare.describe(source, str(tmp_path), shards=3, merged=True)
   prepare.run(local)

@@ -99,6 +99,8 @@ class Bucket:
       # TensorStore reads these two.
       'TENSORSTORE_GCS_HTTP_URL': self.url,
       'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'none',
+      # ArrayRecord reads this one.
+      'CLOUD_STORAGE_EMULATOR_ENDPOINT': self.url,
     }
 
 
