@@ -8,7 +8,7 @@ import jax
 from etils import epath
 
 import vit_jax
-from vit_jax.data import ops
+from vit_jax.data import augment, ops
 from vit_jax.export.program import Program
 from vit_jax.interop import inference, json_files
 
@@ -131,6 +131,18 @@ def operation(op: ops.Op) -> str:
       )
     case ops.Flip():
       return 'mirrors half of the images horizontally, at random'
+    case augment.RandAugment():
+      return (
+        f'applies {op.n} random changes of magnitude {op.m:g} (RandAugment)'
+      )
+    case augment.RandomErasing():
+      return f'replaces a random rectangle, with a probability of {op.p:g}'
+    case augment.ColourJitter():
+      return (
+        f'changes brightness by up to {op.brightness:g}, contrast by'
+        f' {op.contrast:g}, saturation by {op.saturation:g} and hue by'
+        f' {op.hue:g}, at random'
+      )
   raise ValueError(f'{op!r} has no description.')
 
 

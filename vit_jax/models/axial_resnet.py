@@ -191,7 +191,7 @@ class AxialUnit(nn.Module):
       x = nn.avg_pool(x, window, window, 'SAME', count_include_pad=False)
     x = conv(4 * self.features, (1, 1), name='conv3')(nn.relu(x))
     x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
-    return nn.relu(residual + stochastic_depth(self, skip_rate, len(x))(x))
+    return nn.relu(residual + stochastic_depth(self, skip_rate, x.shape[0])(x))
 
 
 class AxialResNet(nn.Module):

@@ -70,7 +70,7 @@ class PreActivationUnit(nn.Module):
     )(x)
     x = nn.relu(norm(name='gn3')(x))
     x = conv(4 * self.features, (1, 1), name='conv3')(x)
-    return residual + stochastic_depth(self, skip_rate, len(x))(x)
+    return residual + stochastic_depth(self, skip_rate, x.shape[0])(x)
 
 
 def root(

@@ -155,11 +155,11 @@ class EncoderBlock(nn.Module):
       name='MultiHeadDotProductAttention_0',
     )(normed, grid=grid)
     y = Dropout(self.dropout_rate, deterministic=not train)(y)
-    skip = stochastic_depth(self, skip_rate, len(x))
+    skip = stochastic_depth(self, skip_rate, x.shape[0])
     x = keep(x + skip(y))
     if not self.parallel:
       normed = keep(norm(name='LayerNorm_1')(x))
-      skip = stochastic_depth(self, skip_rate, len(x))
+      skip = stochastic_depth(self, skip_rate, x.shape[0])
     y = MlpBlock(
       self.mlp_dim,
       gelu=self.gelu,

@@ -198,7 +198,7 @@ class PostActivationUnit(nn.Module):
     x = nn.relu(norm(name='gn2')(x))
     x = conv(4 * self.features, (1, 1), name='conv3')(x)
     x = norm(scale_init=nn.initializers.zeros, name='gn3')(x)
-    return nn.relu(residual + stochastic_depth(self, skip_rate, len(x))(x))
+    return nn.relu(residual + stochastic_depth(self, skip_rate, x.shape[0])(x))
 
 
 class Stage(nn.Module):
