@@ -293,6 +293,30 @@ def test_a_full_disk_is_told_before_anything_is_written(
   assert not list(tmp_path.iterdir())
 
 
+def test_what_is_written_needs_no_room(birds, tmp_path, monkeypatch):
+  spec = f'folder:{birds}'
+  job = prepare.describe(data.open_source(spec), str(tmp_path), shards=2)
+  prepare.run(job)
+  usage = budget.shutil.disk_usage(tmp_path)._replace(free=0)
+  monkeypatch.setattr(budget.shutil, 'disk_usage', lambda path: usage)
+  assert run(spec, tmp_path, shards=2)
+
+
+def test_an_interrupted_file_is_removed(birds, tmp_path, monkeypatch):
+  job = prepare.describe(data.open_source(f'folder:{birds}'), str(tmp_path))
+  job.state.mkdir(parents=True)
+  (job.state / 'x.tmp').write_bytes(b'half of a shard')
+  seen = []
+  monkeypatch.setattr(
+    prepare.finish,
+    'finish',
+    lambda *_: seen.extend(path.name for path in job.state.iterdir()),
+  )
+  prepare.run(job)
+  assert 'job.json' in seen
+  assert 'x.tmp' not in seen
+
+
 def test_the_estimate_of_the_bytes(birds, tmp_path):
   job = prepare.describe(
     data.open_source(f'folder:{birds}'), str(tmp_path), size=Size(20)

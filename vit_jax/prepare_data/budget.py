@@ -74,7 +74,7 @@ def tell(estimates: dict[str, Estimate], processes: int) -> None:
 
 
 def check(job: job_lib.Job, num_bytes: float) -> None:
-  """Checks that a local disk has room.
+  """Checks that a local disk has room for what is not written yet.
 
   Raises:
     ValueError: it has not.
@@ -83,9 +83,11 @@ def check(job: job_lib.Job, num_bytes: float) -> None:
   if '://' in target:
     return
   free = shutil.disk_usage(_existing(target)).free
+  written = job.target.glob('*.array_record-*') if job.target.exists() else ()
+  num_bytes -= sum(path.stat().length for path in written)
   if num_bytes > free:
     raise ValueError(
-      f'{target} needs about {num_bytes / _GIB:.3g} GiB, and'
+      f'{target} needs about {num_bytes / _GIB:.3g} GiB more, and'
       f' {free / _GIB:.3g} GiB are free there. Choose another --to, or shrink'
       ' the images with --shorter_side or --area.'
     )

@@ -120,6 +120,9 @@ def run(
   job_lib.begin(job)
   if done:
     return finish.summary(job)
+  if part[1] == 1:  # Else it may be another part's, which is being written.
+    for left in job.state.glob('*.tmp'):
+      left.unlink()
   if job.merged:
     identical.find(job, part, processes)
   records = {split: shards.records_of(job, split) for split in job.splits}
