@@ -870,3 +870,21 @@ def test_quickstart_is_a_fair_transfer():
     if name == 'train'
   ]
   assert sorted(i for part in used for i in part) == list(range(1000))
+
+
+def test_a_copy_of_imagenet21k_is_counted_where_it_is():
+  spec = 'arrayrecord:/data/tfds/i21k'
+  config = pretrain.get_config(f'ViT-B/16,imagenet21k,data={spec}')
+  assert config.data.dataset == spec
+  assert config.data.label_key == 'label'
+  assert config.data.train_split == 'shuffled(train)[51200:]'
+  assert config.evals.validation.split == 'shuffled(train)[:51200]'
+  # Not the paper's numbers, which are those of another release.
+  assert (config.num_classes, config.data.examples_per_epoch) == (0, 0)
+  assert config.data.max_labels == 16
+  excluded = pretrain.get_config(
+    f'ViT-B/16,imagenet21k,data={spec},exclude=/x.json'
+  )
+  assert excluded.data.dataset == f'{spec},exclude=/x.json'
+  with pytest.raises(ValueError, match='names its data itself'):
+    pretrain.get_config(f'ViT-B/16,folder:/data/birds,data={spec}')

@@ -135,10 +135,9 @@ def test_imagenet_1k(tmp_path, monkeypatch):
     ('bytes of val_1.JPEG', 'n2'),
     ('bytes of val_2.JPEG', 'n1'),
   ]
-  assert set(data.open_source(f'tar:{root}').info.splits) == {
-    'train',
-    'validation',
-  }
+  source = data.open_source(f'tar:{root}')
+  assert set(source.info.splits) == {'train', 'validation'}
+  assert source.others == {'images of the test split, without a class': 1}
   extra = _files('val_1.JPEG', 'val_2.JPEG', 'val_3.JPEG')
   _write(root, {'ILSVRC2012_img_val.tar': extra})
   with pytest.raises(ValueError, match='holds 3 images, but ImageNet-1k has 2'):
@@ -185,6 +184,22 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
     source = data.open_source(f'tar:{root}', allow_damaged=True)
     assert source.info.splits == {'train': images}
     assert len(source.damaged) == 1
+
+
+@pytest.mark.parametrize('kind', [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_links_in_place_of_images_are_told(tmp_path, kind):
+  buffer = io.BytesIO()
+  with tarfile.open(fileobj=buffer, mode='w') as tar:
+    info = tarfile.TarInfo('dog/1.jpg')
+    info.size = 5
+    tar.addfile(info, io.BytesIO(b'bytes'))
+    for name in ('dog/2.jpg', 'dog/notes.txt'):
+      link = tarfile.TarInfo(name)
+      link.type, link.linkname = kind, 'dog/1.jpg'
+      tar.addfile(link)
+  (tmp_path / 'a.tar').write_bytes(buffer.getvalue())
+  with pytest.raises(ValueError, match='1 links in place of files, such as'):
+    data.open_source(f'tar:{tmp_path}/a.tar')
 
 
 def test_compressed_tar_files_are_refused(tmp_path):
@@ -343,6 +358,9 @@ def test_samples_without_an_image_or_a_label(tmp_path):
   assert _records(f'wds:{tmp_path}') == [('x', '0')]
   assert data.open_source(f'wds:{tmp_path}').others == {'.cls': 1}
   _write(tmp_path, {'a.tar': {'1.jpg': b'1', '1.txt': b'no label'}})
+  with pytest.raises(ValueError, match=r'1\.jpg has neither'):
+    data.open_source(f'wds:{tmp_path}')
+  _write(tmp_path, {'a.tar': {'1.jpg': b'1', '1.json': b'[3]'}})
   with pytest.raises(ValueError, match=r'1\.jpg has neither'):
     data.open_source(f'wds:{tmp_path}')
 

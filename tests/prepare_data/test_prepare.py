@@ -365,6 +365,11 @@ def test_damaged_tar_files_are_named(many, tmp_path):
     (['--dry_run'], 0, 'train: 30 images, about'),
     (['--part=2/2'], 1, '--part=2/2: expected K/N'),
     (['--order=any'], 1, 'one of <shuffled|source>'),
+    (
+      ['--source=tfds:cifar10', '--dry_run', '--area=9'],
+      1,
+      '--area, --dry_run:',
+    ),
   ],
 )
 def test_the_command_writes_nothing(birds, tmp_path, words, code, message):

@@ -23,6 +23,8 @@ from vit_jax.workdir import files
 _KEPT_FROM = 50_000
 _FORMAT = 1
 _COMPRESSED = ('.tar.gz', '.tgz', '.tar.bz2', '.tar.xz', '.tar.zst', '.tbz2')
+# Files whose loss would matter.
+_HELD = (*listing.SUFFIXES, '.tar')
 _GZIP = b'\x1f\x8b'
 # How many bytes after the last file are looked at.
 _LOOK = 2**16
@@ -191,7 +193,7 @@ def _files(
     raise _compressed_error(path)
   total = f.seek(0, os.SEEK_END)
   f.seek(0)
-  last = 'its beginning'
+  last, links = 'its beginning', []
   try:
     with tarfile.open(fileobj=f, mode='r:') as tar:
       while member := tar.next():
@@ -199,7 +201,11 @@ def _files(
         if member.offset_data + member.size > total:
           raise tarfile.ReadError(f'it ends within {member.name!r}')
         last = printable.name(member.name)
-        if not member.isreg() or _is_hidden(member.name):
+        if _is_hidden(member.name):
+          continue
+        if member.issym() or member.islnk():
+          links += [last] * member.name.lower().endswith(_HELD)
+        if not member.isreg():
           continue
         if not member.name.lower().endswith('.tar'):
           yield member.name, start + member.offset_data, member.size
@@ -210,6 +216,12 @@ def _files(
         for name, where, size in inner:
           yield f'{member.name}/{name}', where, size
       _check_end(f, tar.offset)
+      if links:
+        damaged.append(
+          f'{printable.name(path)} holds {len(links):,} links in place of'
+          f' files, such as {links[0]}, which are not read: pack it again with'
+          ' `tar --dereference --hard-dereference`'
+        )
   except tarfile.TarError as error:
     damaged.append(f'{printable.name(path)} is damaged after {last}: {error}')
 

@@ -43,7 +43,7 @@ class _Archived(source.Source):
 
   Attributes:
     damaged: what is wrong with some tar files, if that was allowed.
-    others: suffix -> number of files that are not read.
+    others: suffix, or what else they are -> number of files that are not read.
   """
 
   _KIND = ''
@@ -93,7 +93,7 @@ class _Archived(source.Source):
     )
     if self.others:
       logging.warning(
-        '%s: %s file(s) in the tar files are not read, by suffix: %s.',
+        '%s: %s file(s) in the tar files are not read: %s.',
         *(self.info.spec, f'{self.others.total():,}'),
         ', '.join(f'{k} {n:,}' for k, n in self.others.most_common(10)),
       )
@@ -162,6 +162,8 @@ class Tar(_Archived):
       else:
         flat[split].append(row)
     _check_flat(flat, found, spec)
+    if unknown := len(flat.get('test', ())):
+      self.others['images of the test split, without a class'] = unknown
     if rows := flat.get('validation'):
       rows.sort(key=self._members.name)
       for row, name in zip(rows, _ilsvrc_labels(len(rows), spec), strict=True):
@@ -217,7 +219,8 @@ class WebDataset(_Archived):
     label = None
     if '.json' in files:
       facts = json_text.loads(self._members.read(files['.json']))
-      label = facts.get('label', facts.get('cls'))
+      if isinstance(facts, dict):
+        label = facts.get('label', facts.get('cls'))
     if label is None:
       raise ValueError(
         f'{spec}: {self._members.path(image)} has neither a .cls file nor a'
@@ -282,11 +285,6 @@ def _check_flat(flat, found, spec) -> None:
         f'{spec}: {len(rows):,} images of split {split!r} lie in no folder of a'
         ' class. Expected a tar file per class, or a folder per class inside a'
         ' tar file.'
-      )
-    if split == 'test':
-      logging.warning(
-        '%s: the %d images of the test split have no class, and are not read.',
-        *(spec, len(rows)),
       )
 
 

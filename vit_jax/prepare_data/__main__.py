@@ -103,6 +103,7 @@ def main() -> None:
   part = command_line.parse_part(_PART.value)
   processes = _PROCESSES.value or parallel.cores()
   if _SOURCE.value.startswith('tfds:'):
+    _check_no_effect()
     print(
       tfds_copy.prepare(
         *(_SOURCE.value, _TO.value, _DATA_DIR.value, part, processes)
@@ -138,6 +139,27 @@ def main() -> None:
     print(
       f'{report}\nRead it as arrayrecord:{folder}, or as tfds:{job.name} with'
       f' --config.data.data_dir={folder.parent}'
+    )
+
+
+# TFDS's records are copied as they are, so these would do nothing.
+_NOT_OF_TFDS = (
+  *(_NAME, _VERSION, _SPLITS, _SHORTER_SIDE, _AREA, _QUALITY, _MAX_PIXELS),
+  *(_ORDER, _MERGE, _SHARDS, _IMAGE_KEY, _LABEL_KEY, _NUM_CLASSES),
+  *(_SKIP_DAMAGED, _DRY_RUN),
+)
+
+
+def _check_no_effect() -> None:
+  """Raises ValueError for a flag that a source `tfds:` would ignore."""
+  ignored = [
+    f'--{flag.name}' for flag in _NOT_OF_TFDS if flag.value != flag.default
+  ]
+  if ignored:
+    raise ValueError(
+      f'{", ".join(ignored)}: the records of {_SOURCE.value} are prepared as'
+      ' TFDS stores them. Leave this out; then prepare the result again, as'
+      ' --source=arrayrecord:DIR/NAME with another --name.'
     )
 
 

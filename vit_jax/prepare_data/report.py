@@ -33,12 +33,12 @@ def text(content: dict[str, Any]) -> str:
   if content['others']:
     counts = collections.Counter(content['others']).most_common()
     lines.append(
-      'Files that are not read, by suffix: '
+      'Files that are not read: '
       + ', '.join(f'{suffix} {n:,}' for suffix, n in counts)
       + '.'
     )
   for damage in content['damaged']:
-    lines.append(f'Damaged: {damage}. The images after that are missing.')
+    lines.append(f'Damaged: {damage}. Images are missing.')
   found = {split: facts['found'] for split, facts in splits.items()}
   lines += releases.explain(names, found)
   lines += _held_out(job, splits)
