@@ -156,7 +156,8 @@ def test_trackers_end_after_the_last_upload(told, tmp_path, monkeypatch):
     seen.append(list(told()))
     raise errors.StoreError('it is down')
 
-  while not (tmp_path / 'told').exists():
+  written = tmp_path / 'told'
+  while not (written.exists() and written.read_text().endswith('\n')):
     time.sleep(0.01)
   monkeypatch.setattr(writer, '_close_files', upload)
   with pytest.raises(errors.StoreError):

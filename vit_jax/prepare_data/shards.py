@@ -24,7 +24,6 @@ from vit_jax.runtime import json_text
 _OPTIONS = 'group_size:1,uncompressed'
 # Most examples of each note that a report names.
 _EXAMPLES = 5
-_HASHED_BYTES = 2**20
 
 
 @dataclasses.dataclass
@@ -205,8 +204,5 @@ def _umask() -> int:
 
 
 def _sha256(path: str) -> str:
-  digest = hashlib.sha256()
   with open(path, 'rb') as f:
-    while block := f.read(_HASHED_BYTES):
-      digest.update(block)
-  return digest.hexdigest()
+    return hashlib.file_digest(f, 'sha256').hexdigest()
