@@ -7,6 +7,7 @@ import pytest
 from etils import epath
 
 from vit_jax import config as config_lib
+from vit_jax.compare import drawing
 from vit_jax.configs import mini
 from vit_jax.paper import items, rendering
 from vit_jax.paper.items.item import Item
@@ -119,6 +120,37 @@ def test_a_section_that_cannot_be_shown_is_a_failure(where):
   )
   assert "the answer is 'perhaps'; expected one of" in failure
   assert not found.blocks
+
+
+@pytest.mark.parametrize('scale, mark', [('mini', 'MINIATURE'), ('paper', '')])
+def test_every_picture_has_the_mark_of_a_miniature(
+  where, monkeypatch, scale, mark
+):
+  marks = []
+  monkeypatch.setattr(drawing, 'save', lambda *_, mark='': marks.append(mark))
+  every = '+'.join(items.ITEMS)
+  sweep = reading.load(f'configs/sweeps/reproduce.py:{every},scale={scale}')
+  rendering.sections(list(items.ITEMS.values()), sweep, where, scale=scale)
+  assert len(marks) == 8  # Figures 2, 3, 4, 5, 8, 9, 12 and 13.
+  assert set(marks) == {mark}
+
+
+def test_titles_have_the_mark_of_a_miniature(where):
+  chosen = [
+    items.ITEMS['table8'],
+    items.ITEMS['figure9'],
+    items.ITEMS['table1'],
+  ]
+  sweep = reading.load('configs/sweeps/reproduce.py:table8+figure9,scale=mini')
+  found, _ = rendering.sections(chosen, sweep, where, scale='mini')
+  titles = [
+    [section.title, *(b.title for b in section.blocks if hasattr(b, 'title'))]
+    for section in found
+  ]
+  for title in titles[0] + titles[1]:
+    assert title.endswith(' (MINIATURE)')
+  # Table 1 has no runs, so nothing in it is in miniature.
+  assert not any('MINIATURE' in title for title in titles[2])
 
 
 def test_a_miniature_states_its_image_size(where):

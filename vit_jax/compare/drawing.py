@@ -67,20 +67,37 @@ def new_figure(size: tuple[float, float], layout: str = 'constrained') -> Any:
 
 
 @styled
-def save(figure: Any, path_stem: epath.PathLike, data: pd.DataFrame) -> None:
+def save(
+  figure: Any,
+  path_stem: epath.PathLike,
+  data: pd.DataFrame,
+  *,
+  mark: str = '',
+) -> None:
   """Writes PATH_STEM.png, .pdf and .csv, replacing what is there.
 
   Args:
     figure: a `matplotlib.figure.Figure`.
     path_stem: the path without its suffix; its folder is created.
     data: the numbers in the figure.
+    mark: what nobody may miss about the figure; it is printed above it.
   """
+  # A mark lies outside the figure, which it must not squeeze.
+  around = {'bbox_inches': 'tight', 'pad_inches': 0.05} if mark else {}
+  if mark:
+    figure.text(
+      0.5, 1.01, mark, ha='center', va='bottom', weight='bold', size=10
+    )
   stem = epath.Path(path_stem)
   stem.parent.mkdir(parents=True, exist_ok=True)
   png, pdf, csv = (stem.with_name(stem.name + suffix) for suffix in SUFFIXES)
   for path in (png, pdf):
     with path.open('wb') as file:
       figure.savefig(
-        file, format=path.suffix[1:], dpi=PIXELS_PER_INCH, facecolor='white'
+        file,
+        format=path.suffix[1:],
+        dpi=PIXELS_PER_INCH,
+        facecolor='white',
+        **around,
       )
   csv.write_text(data.to_csv(index=False))

@@ -72,7 +72,7 @@ def sections(
     ]
     section = dataclasses.replace(section, runs=runs)
     if scale == 'mini':
-      section = _without_differences(section)
+      section = _as_miniature(section)
     found.append(section)
   return found, failures
 
@@ -114,15 +114,31 @@ def _core_days(
   return planning.core_days(planning.read(where.local), runs)
 
 
-def _without_differences(section: Section) -> Section:
-  """Hides the differences from the paper: in miniature they mean nothing."""
-  blocks = [
-    dataclasses.replace(block, comparable=False)
-    if isinstance(block, report.Table)
-    else block
-    for block in section.blocks
-  ]
-  return dataclasses.replace(section, blocks=blocks)
+def _as_miniature(section: Section) -> Section:
+  """Marks the titles, and hides the differences, which mean nothing here.
+
+  Sections that rest on nothing that was run, such as Table 1, are not marked.
+  """
+  measured = section.runs or section.measured
+
+  def title(text: str) -> str:
+    return f'{text} ({report.MINIATURE})' if measured else text
+
+  def marked(block):
+    match block:
+      case report.Table():
+        return dataclasses.replace(
+          block, title=title(block.title), comparable=False
+        )
+      case report.Picture():
+        return dataclasses.replace(block, title=title(block.title))
+    return block
+
+  return dataclasses.replace(
+    section,
+    title=title(section.title),
+    blocks=[marked(block) for block in section.blocks],
+  )
 
 
 def about(shown: Sequence[Section], *, scale: str, data: str = '') -> list[str]:

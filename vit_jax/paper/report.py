@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from vit_jax.paper.numbers.values import Value
 
+# What titles and pictures say whose numbers are not from the paper's own models
+# and data.
+MINIATURE = 'MINIATURE'
+
 
 @dataclasses.dataclass(frozen=True)
 class Number:
@@ -151,7 +155,8 @@ class Claim:
 
   Attributes:
     statement: the paper's statement in our words, with its section.
-    answer: 'yes', 'no', 'not at this scale' or 'missing'.
+    answer: 'yes', 'no', 'undecided' or 'missing'; of a single run, 'seen once'
+      or 'not seen' in place of 'yes' and 'no'.
     evidence: sentences with the numbers behind the answer, and their spread.
   """
 

@@ -16,7 +16,7 @@ from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.paper import evaluations
 from vit_jax.paper.numbers import values
-from vit_jax.paper.report import Number
+from vit_jax.paper.report import MINIATURE, Number
 from vit_jax.sweep import schedule
 from vit_jax.sweep.spec import Study, Value
 from vit_jax.workdir import metrics
@@ -159,6 +159,11 @@ class Results:
   def scale(self) -> str:
     """'paper', or 'mini' for runs in miniature."""
     return 'paper' if self.comparable else 'mini'
+
+  @property
+  def mark(self) -> str:
+    """What every picture and heading says above all else; '' for nothing."""
+    return '' if self.comparable else MINIATURE
 
   def number(
     self, nodes: Iterable[Node], metric: str, *, scale: float = 100.0

@@ -18,12 +18,12 @@ def _distances(heads):
   ('blocks', 'answer'),
   [
     # Four blocks, as in miniature: their means alone could never decide.
-    ([10, 20, 30, 40], 'yes'),
-    ([10, 20, 30, 25], 'yes'),
-    ([40, 30, 20, 10], 'no'),
+    ([10, 20, 30, 40], 'seen once'),
+    ([10, 20, 30, 25], 'seen once'),
+    ([40, 30, 20, 10], 'not seen'),
     # The heads of a block differ more than the blocks do.
     ([30, 28, 29, 30], claims.UNDECIDED),
-    ([10, 20], 'yes'),
+    ([10, 20], 'seen once'),
     ([10, 12], claims.UNDECIDED),
   ],
 )
@@ -49,9 +49,9 @@ def test_the_correlation_is_stated():
 @pytest.mark.parametrize(
   ('first', 'answer'),
   [
-    ([20, 90], 'yes'),
-    ([20, 55], 'no'),  # No head looks far.
-    ([95, 99], 'no'),  # All heads do, as without training.
+    ([20, 90], 'seen once'),
+    ([20, 55], 'not seen'),  # No head looks far.
+    ([95, 99], 'not seen'),  # All heads do, as without training.
   ],
 )
 def test_some_heads_look_far(first, answer):
@@ -65,8 +65,8 @@ def test_some_heads_look_far(first, answer):
 @pytest.mark.parametrize(
   ('hybrid', 'answer'),
   [
-    ([[50, 60, 55, 52], [51, 61, 56, 53]], 'yes'),
-    ([[5, 6, 5, 6], [5, 6, 5, 6]], 'no'),
+    ([[50, 60, 55, 52], [51, 61, 56, 53]], 'seen once'),
+    ([[5, 6, 5, 6], [5, 6, 5, 6]], 'not seen'),
     ([[10, 90, 10, 20], [30, 20, 10, 20]], claims.UNDECIDED),
   ],
 )

@@ -21,7 +21,7 @@ def drawn(monkeypatch):
   monkeypatch.setattr(
     curve_items.drawing,
     'save',
-    lambda figure, stem, rows: kept.append((figure, rows)),
+    lambda figure, stem, rows, *, mark: kept.append((figure, rows)),
   )
   # The configs of these runs do not describe their models.
   monkeypatch.setattr(curve_items.cost, 'exaflops_of_run', _exaflops)

@@ -121,9 +121,9 @@ def test_panels_are_those_of_the_paper(monkeypatch, tmp_path):
     (
       'figure10',
       [
-        (similarity, '7 epochs, LR 2e-4, WD 0.01', 0),
-        (similarity, '7 epochs, LR 4e-4, WD 0.1', 0),
-        (similarity, '14 epochs, LR 4e-4, WD 0.1', 0),
+        (similarity, 'ViT-L/16, JFT-300M, 7 epochs, LR 2e-4, WD 0.01', 0),
+        (similarity, 'ViT-L/16, JFT-300M, 7 epochs', 0),
+        (similarity, 'ViT-L/16, JFT-300M, 14 epochs', 0),
       ],
     ),
     (
@@ -136,6 +136,24 @@ def test_panels_are_those_of_the_paper(monkeypatch, tmp_path):
     ('figure14', [('rollout', 'ViT-L/16', 128)]),
     ('masked_patch', [('masked_patches', 'ViT-B/16', 4)]),
   ]
+
+
+@pytest.mark.parametrize(
+  ('comparable', 'length'), [(True, '14 epochs'), (False, '1,200 steps')]
+)
+def test_titles_of_figure10_are_what_the_run_had(
+  monkeypatch, tmp_path, comparable, length
+):
+  (tmp_path / 'config.json').write_text(
+    '{"total_steps": 1200, "schedule": {"peak": 0.0015},'
+    ' "optimizer": {"weight_decay": 0.03}}'
+  )
+  calls = _fake_picture(monkeypatch, ())
+  results = Stub({LARGE: epath.Path(tmp_path)})
+  results.comparable = comparable
+  inspection_items.figure10().render(results, tmp_path)
+  [(_, panels)] = calls
+  assert panels[-1][1] == f'{length}, LR 0.0015, WD 0.03'
 
 
 def test_a_section_has_no_picture_if_nothing_is_drawn(monkeypatch, tmp_path):
@@ -161,8 +179,8 @@ def test_claims_ignore_a_csv_from_an_earlier_drawing(monkeypatch, tmp_path):
   (tmp_path / 'figure7.csv').write_text('\n'.join(rows))
   _fake_picture(monkeypatch, ('ViT-L/16', 'ViT-L/32'))
   _, depth, far = inspection_items.figure7().render(Stub({}), tmp_path).blocks
-  assert far.answer == 'yes'
-  assert depth.answer == 'not at this scale'
+  assert far.answer == 'seen once'
+  assert depth.answer == 'undecided'
   _fake_picture(monkeypatch, ('ViT-L/32',))
   _, *said = inspection_items.figure7().render(Stub({}), tmp_path).blocks
   assert [claim.answer for claim in said] == ['missing', 'missing']

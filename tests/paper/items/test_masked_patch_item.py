@@ -75,14 +75,14 @@ def test_the_claim_needs_accuracy_well_above_the_most_frequent_colour(
   item = masked_patch_item.masked_patch()
   # The most frequent colour has 20, so the claim needs more than 40.
   for accuracy, answer in (
-    *((30.0, 'no'), (39.9, 'not at this scale'), (40.2, 'yes')),
+    *((30.0, 'no'), (39.9, 'undecided'), (40.2, 'yes')),
   ):
     _, colours, scratch, supervised = item.render(
       _masked_results(80.0, 79.9, accuracy, supervised=79.0), tmp_path
     ).blocks
     assert supervised.answer == 'no'
     assert colours.answer == answer
-    assert scratch.answer == 'not at this scale'
+    assert scratch.answer == 'undecided'
   _, *said = item.render(Stub({}), tmp_path).blocks
   assert [claim.answer for claim in said] == ['missing'] * 3
 

@@ -115,7 +115,10 @@ def test_links_resolve(tmp_path):
 
 @pytest.mark.parametrize(
   'answer, mark',
-  [('yes', '✓'), ('no', '✗'), ('not at this scale', '◇'), ('missing', '○')],
+  [
+    *(('yes', '✓'), ('no', '✗'), ('seen once', '▲'), ('not seen', '▽')),
+    *(('undecided', '◇'), ('missing', '○')),
+  ],
 )
 def test_answers_have_a_mark_and_a_word(answer, mark):
   section = Section('t', 'T', (Claim('It is so.', answer, 'As 2 > 1.'),))

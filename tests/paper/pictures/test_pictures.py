@@ -31,6 +31,8 @@ pathlib.Path(request['stamp']).write_text(json.dumps(stamp))
 class _Finished:
   """A stand-in for `Results` that has only folders."""
 
+  mark = 'MINIATURE'
+
   def __init__(self, folders):
     self.folders = folders
 

@@ -50,6 +50,7 @@ def _answer(folder, *panels):
   keys = ('kind', 'title', 'workdir', 'images')
   request = {
     'version': 7,
+    'mark': '',
     'panels': [
       dict(zip(keys, panel, strict=True)) | {'run': f'run of {panel[1]}'}
       for panel in panels

@@ -12,7 +12,9 @@ from scipy import special
 
 from vit_jax.paper.report import Number
 
-UNDECIDED = 'not at this scale'
+UNDECIDED = 'undecided'
+# The answers of a single run, which may not hold for another one.
+SEEN, NOT_SEEN = 'seen once', 'not seen'
 # From this many equal values on, we believe that there is no spread.
 _ENOUGH_EQUAL = 3
 
@@ -28,7 +30,7 @@ def compare(
     parts: see `decide`.
 
   Returns:
-    'yes', 'no', 'not at this scale' if the runs do not decide, or 'missing'.
+    'yes', 'no', 'undecided' if the runs do not decide, or 'missing'.
   """
   return decide([(1.0, better), (-1.0, worse)], parts=parts)
 
@@ -86,6 +88,11 @@ def every(answers: list[str]) -> str:
     if answer in answers:
       return answer
   return 'yes'
+
+
+def of_one_run(answer: str) -> str:
+  """Returns an answer from tests within one run: its heads, or its images."""
+  return {'yes': SEEN, 'no': NOT_SEEN}.get(answer, answer)
 
 
 def text(number: Number | None, digits: int, of: str = 'run') -> str:

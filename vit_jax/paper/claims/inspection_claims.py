@@ -2,7 +2,8 @@
 
 The numbers are read from the files beside the figures, so the answers match
 what the figures show. There is one run of each model: the tests compare its
-heads and blocks, not runs, and the sentences say so.
+heads and blocks, not runs. So the best answer is 'seen once', and the sentences
+say so.
 """
 
 import dataclasses
@@ -82,7 +83,7 @@ def grows_with_depth(model: str, found: Distances | None) -> Claim:
   correlation, chance = stats.kendalltau(depths, found.heads.ravel())
   answer = claims.UNDECIDED
   if chance < _CERTAIN:
-    answer = 'yes' if correlation > 0 else 'no'
+    answer = claims.SEEN if correlation > 0 else claims.NOT_SEEN
   return Claim(
     statement,
     answer,
@@ -109,10 +110,10 @@ def some_heads_look_far(model: str, found: Distances | None) -> Claim:
   if found is None:
     return _missing(statement, model)
   near, far = found.heads[0].min(), found.heads[0].max()
-  yes = near < found.nearest_half < far
+  seen = near < found.nearest_half < far
   return Claim(
     statement,
-    'yes' if yes else 'no',
+    claims.SEEN if seen else claims.NOT_SEEN,
     f'{model}: the {found.heads.shape[1]} heads of the first block look'
     f' {near:.1f} to {far:.1f} px far; uniform attention to all patches would'
     f' look {found.uniform:.1f} px, to the nearest half'
@@ -148,7 +149,7 @@ def hybrids_look_less_locally(
   ]
   return Claim(
     statement,
-    claims.compare(numbers[hybrid], numbers[vit]),
+    claims.of_one_run(claims.compare(numbers[hybrid], numbers[vit])),
     f'Mean distance in the first {_early_blocks(of_vit)} of'
     f' {len(of_vit.heads)} blocks: {", ".join(averages)}; uniform attention'
     f' {of_vit.uniform:.1f} px. There is one run of each model: the spread is'

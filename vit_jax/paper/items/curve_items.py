@@ -85,6 +85,7 @@ def figure4() -> Item:
       ),
       pictures / 'figure4',
       plots.figure4_rows(points, paper=paper),
+      mark=results.mark,
     )
     return _section(
       'figure4',
@@ -143,6 +144,7 @@ def figure9() -> Item:
       plots.figure9(curves, paper, overlay=results.comparable),
       pictures / 'figure9',
       plots.figure9_rows(curves, paper),
+      mark=results.mark,
     )
     ends = {
       label: results.few_shot(nodes)
@@ -204,6 +206,7 @@ def figure13() -> Item:
       ),
       pictures / 'figure13',
       plots.figure13_rows(points, paper),
+      mark=results.mark,
     )
     where = f': {settings.device}' if settings else ''
     accuracies = {

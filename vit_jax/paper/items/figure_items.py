@@ -81,6 +81,7 @@ def figure3() -> Item:
       plots.figure3(points, overlay=results.comparable, **options),
       pictures / 'figure3',
       plots.figure3_rows(points, **options),
+      mark=results.mark,
     )
     return _section(
       'figure3',
@@ -131,6 +132,7 @@ def figure5() -> Item:
       plots.figure5(points, paper, x_label=f'Pre-training compute ({unit})'),
       pictures / 'figure5',
       plots.figure5_rows(points, paper),
+      mark=results.mark,
     )
     return _section(
       'figure5',

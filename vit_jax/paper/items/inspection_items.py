@@ -5,9 +5,11 @@ and 6 and, in Figure 10, of one more run. Images are the runs' own held-out
 ones.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 
+from vit_jax import config as config_lib
 from vit_jax.paper import pictures
 from vit_jax.paper.claims import inspection_claims as claims
 from vit_jax.paper.items import table_items
@@ -73,38 +75,38 @@ def figure7() -> Item:
 
 def figure10() -> Item:
   """Position embeddings by hyper-parameters (D.4)."""
-  settings = ((7, 2e-4, 0.01), (7, 4e-4, 0.1), (14, 4e-4, 0.1))
-  panels = []
-  for epochs, rate, decay in settings:
-    digits = f'{rate:.0e}'.replace('e-0', 'e-')
-    label = f'LR {digits}, WD {decay:g}'
-    panels.append(
-      Panel(
-        'position_similarity',
-        f'{epochs} epochs, {label}',
-        # A run with Table 3's settings is shared with Tables 2 and 6.
-        Pretraining('ViT-L/16', values.JFT, epochs)
-        if (rate, decay) == (4e-4, 0.1)
-        else Pretraining(
-          'ViT-L/16',
-          values.JFT,
-          epochs,
-          options=(
-            ('schedule.peak', rate),
-            ('optimizer.weight_decay', decay),
-          ),
-          label=label,
-        ),
-      )
-    )
+  lower = Pretraining(
+    'ViT-L/16',
+    values.JFT,
+    7,
+    options=(('schedule.peak', 2e-4), ('optimizer.weight_decay', 0.01)),
+    label='LR 2e-4, WD 0.01',
+  )
+  # Runs with Table 3's settings are shared with Tables 2 and 6.
+  nodes = (lower, *(Pretraining('ViT-L/16', values.JFT, n) for n in (7, 14)))
+
   return _item(
     'figure10',
     'Position embeddings by hyper-parameters',
-    panels,
-    "All are ViT-L/16, with the paper's learning rates (LR) and weight decays"
-    " (WD). The paper's finding: the pattern depends on the length of the"
-    ' training, the learning rate and the weight decay.',
+    [Panel('position_similarity', node.name, node) for node in nodes],
+    'All are ViT-L/16. The titles have the learning rate (LR) and the weight'
+    " decay (WD) of each run. The paper's finding: the pattern depends on the"
+    ' length of the training, the learning rate and the weight decay.',
+    title_of=_hyper_parameters,
   )
+
+
+def _hyper_parameters(node: Pretraining, results: Results) -> str:
+  """Returns a run's own length, rate and decay; its name if unfinished."""
+  folder = results.folder(node)
+  config = folder and config_lib.load(folder)
+  if not config:
+    return node.name
+  length = f'{node.epochs:g} epochs'
+  if not results.comparable:  # The epochs are only the paper's.
+    length = f'{config["total_steps"]:,} steps'
+  rate, decay = config['schedule']['peak'], config['optimizer']['weight_decay']
+  return f'{length}, LR {rate:g}, WD {decay:g}'
 
 
 def figure11() -> Item:
@@ -146,6 +148,7 @@ def _item(
   panels: Sequence[Panel],
   caption: str,
   answer_claims: Callable[[Drawn], Sequence[Claim]] = lambda drawn: (),
+  title_of: Callable[[Pretraining, Results], str] | None = None,
 ) -> Item:
   """Makes an item that is one picture.
 
@@ -156,10 +159,17 @@ def _item(
     caption: below the picture.
     answer_claims: returns the paper's claims about the picture, with our
       answers.
+    title_of: returns the title of the panel of a run; None keeps its title.
   """
 
   def render(results: Results, folder: pathlib.Path) -> Section:
-    drawn = pictures.draw(name, panels, results, folder)
+    shown = [
+      dataclasses.replace(panel, title=title_of(panel.node, results))
+      if title_of
+      else panel
+      for panel in panels
+    ]
+    drawn = pictures.draw(name, shown, results, folder)
     blocks = []
     if drawn.titles:
       blocks.append(Picture(title, f'{folder.name}/{name}', caption))

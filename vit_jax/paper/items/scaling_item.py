@@ -78,6 +78,7 @@ def figure8() -> Item:
       plots.figure8(points, paper, overlay=results.comparable),
       pictures / 'figure8',
       plots.figure8_rows(points, paper),
+      mark=results.mark,
     )
     picture = Picture(title, f'{pictures.name}/figure8', _CAPTION)
     claim = curve_claims.depth_helps(depths)

@@ -102,7 +102,7 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
   found = read(folder, results.scale)
   there = progress(results.scale, folder)
   if not found:
-    _draw({}, 'core', pictures / 'figure12')
+    _draw({}, 'core', pictures / 'figure12', results.mark)
     # Empty axes show that the figure is missing.
     picture = Picture(_TITLE, f'{pictures.name}/figure12', _FINDING)
     return Section(
@@ -121,7 +121,7 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
       if 'Axial' not in entry.model
     }
     settings = measured.settings
-    _draw(points, settings.unit, pictures / stem)
+    _draw(points, settings.unit, pictures / stem, results.mark)
     blocks.append(
       Picture(
         f'{_TITLE}: {settings.device}',
@@ -132,9 +132,12 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
   return Section('figure12', _TITLE, blocks, measured=there)
 
 
-def _draw(points, unit: str, stem: pathlib.Path) -> None:
+def _draw(points, unit: str, stem: pathlib.Path, mark: str) -> None:
   drawing.save(
-    plots.figure12(points, unit=unit), stem, plots.figure12_rows(points)
+    plots.figure12(points, unit=unit),
+    stem,
+    plots.figure12_rows(points),
+    mark=mark,
   )
 
 

@@ -81,6 +81,7 @@ def figure2() -> Item:
       ),
       pictures / 'figure2',
       plots.figure2_rows(bars, paper),
+      mark=results.mark,
     )
     caption = (
       "The paper's finding: ViT-H/14 is ahead of BiT-R152x4 and the others on"

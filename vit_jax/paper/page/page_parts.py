@@ -17,7 +17,8 @@ MINUS = '\N{MINUS SIGN}'
 AGREES, DIFFERS = '✓', '✗'
 ANSWERS = {
   **{'yes': AGREES, 'no': DIFFERS},
-  **{'not at this scale': '◇', MISSING: '○'},
+  **{'seen once': '▲', 'not seen': '▽'},
+  **{'undecided': '◇', MISSING: '○'},
 }
 COMPLETE, PARTLY, NOT_MEASURED = 'complete', 'partly there', 'not measured'
 STATUSES = {COMPLETE: '●', PARTLY: '◐', MISSING: '○', NOT_MEASURED: DASH}

@@ -136,7 +136,8 @@ sup { line-height: 0; }
 .answer { margin-right: 0.4rem; white-space: nowrap; }
 .yes .answer { color: var(--good); }
 .no .answer, .missing .answer { color: var(--bad); }
-.not-at-this-scale .answer { color: var(--partly); }
+.undecided .answer, .seen-once .answer { color: var(--partly); }
+.not-seen .answer { color: var(--partly); }
 
 summary { padding: 0.3rem 0; color: var(--muted); cursor: pointer; }
 .runs { font-size: 0.8rem; font-variant-numeric: tabular-nums; }

@@ -26,7 +26,7 @@ from vit_jax.runtime import json_text
 
 # The version of the drawing code. Increase it with every change of
 # `weights_drawing.py` or of what that calls, so that old pictures are redrawn.
-VERSION = 1
+VERSION = 2
 
 # The process that draws; it reads JSON from its standard input.
 _COMMAND = (sys.executable, '-m', 'vit_jax.paper.pictures.draw_weights')
@@ -111,7 +111,7 @@ def draw(
   if not _is_drawn(stem, stamp, wanted):
     # If the process is killed, its files must not look complete.
     stamp.unlink(missing_ok=True)
-    if failure := _start(stem, stamp, wanted):
+    if failure := _start(stem, stamp, wanted, results.mark):
       return Drawn((), (*notes, failure), numbers)
   done = json.loads(stamp.read_text())
   return Drawn(tuple(done['drawn']), (*notes, *done['failures']), numbers)
@@ -157,12 +157,16 @@ def _comparable(panels: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _start(
-  stem: pathlib.Path, stamp: pathlib.Path, panels: Sequence[Mapping[str, Any]]
+  stem: pathlib.Path,
+  stamp: pathlib.Path,
+  panels: Sequence[Mapping[str, Any]],
+  mark: str,
 ) -> str:
   """Draws in another process; returns why that failed, or ''."""
   request = {
     'version': VERSION,
     'panels': panels,
+    'mark': mark,
     'stem': os.fspath(stem),
     'stamp': os.fspath(stamp),
   }

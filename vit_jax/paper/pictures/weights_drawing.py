@@ -54,8 +54,9 @@ def answer(request: Mapping[str, Any]) -> None:
   """Draws what it can of a request, and writes the stamp.
 
   Args:
-    request: `stem` and `stamp`, paths; `panels`, each with `kind`, `title`,
-      `run`, `workdir` and `images`. All of the request goes into the stamp.
+    request: `stem` and `stamp`, paths; `mark`, see `drawing.save`; `panels`,
+      each with `kind`, `title`, `run`, `workdir` and `images`. All of the
+      request goes into the stamp.
   """
   measured, failures = [], []
   for panel in request['panels']:
@@ -75,7 +76,7 @@ def answer(request: Mapping[str, Any]) -> None:
     frames = [m.numbers.convert_dtypes() for m in measured]
     data = pd.concat(frames, ignore_index=True)
     data['value'] = data.pop('value')  # Becomes the last column.
-    drawing.save(compose(measured), request['stem'], data)
+    drawing.save(compose(measured), request['stem'], data, mark=request['mark'])
   titles = list(dict.fromkeys(m.title for m in measured))
   stamp = {**request, 'drawn': titles, 'failures': failures}
   pathlib.Path(request['stamp']).write_text(json.dumps(stamp, indent=1))
