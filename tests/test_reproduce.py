@@ -203,8 +203,12 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
   out = run(
     *('table7', '--dry_run', '--jft=folder:/jft', f'--workdir={tmp_path}')
   ).stdout
-  commands = [line for line in out.splitlines() if line.startswith('python')]
+  *lines, totals = out.splitlines()
+  commands = [line for line in lines if line.startswith('python')]
   assert len(commands) == 12
+  assert totals == (
+    '# Runs in all: 492. Finished: 0. Can start now: 12. Follow: 480.'
+  )
   assert all('--config.data.dataset=folder:/jft' in line for line in commands)
   assert not list(tmp_path.iterdir())
 
@@ -218,7 +222,8 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
     (['table7', '--list', '--topology=v3:2x2'], 'works only with --plan'),
     (['table7', '--plan', '--scale=mini', '--topology=v3:2x2'], 'miniature'),
     # JFT-300M is not public, so it has no default data set.
-    (['table7', '--dry_run'], 'data.dataset is not set'),
+    (['table7', '--dry_run'], 'Name your own data: --jft=SPEC, for example'),
+    (['table5'], '--imagenet21k=SPEC'),
   ],
 )
 def test_invalid_arguments_are_refused(run, words, message, tmp_path):

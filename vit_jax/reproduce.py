@@ -27,7 +27,8 @@ from absl import flags
 
 from vit_jax.compare import drawing
 from vit_jax.paper import items, making, overview
-from vit_jax.paper.runs import with_needs
+from vit_jax.paper.numbers import values
+from vit_jax.paper.runs import Pretraining, with_needs
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
@@ -95,6 +96,37 @@ def read(names: Sequence[str], where: running.Folders) -> Sweep:
   return sweep
 
 
+def check_data(chosen: Sequence[items.Item]) -> None:
+  """Checks that the data sets that nobody can download are named.
+
+  Raises:
+    ValueError: some are not; the message names the flags.
+  """
+  given = {
+    values.JFT: ('jft', _JFT),
+    values.IMAGENET21K: ('imagenet21k', _IMAGENET21K),
+  }
+  needed = {
+    node.data
+    for item in chosen
+    for node in with_needs(item.nodes_at(_SCALE.value))
+    if isinstance(node, Pretraining)
+  }
+  unset = [
+    (data, name)
+    for data, (name, flag) in given.items()
+    if data in needed and not flag.value
+  ]
+  if _SCALE.value == 'paper' and unset and not running.sets('data.dataset'):
+    raise ValueError(
+      f'{" and ".join(data for data, _ in unset)} cannot be downloaded, and'
+      ' these items pre-train on it. Name your own data:'
+      f' {" ".join(f"--{name}=SPEC" for _, name in unset)}, for example'
+      f' --{unset[0][1]}=folder:/data/{unset[0][1]}. --list and --plan work'
+      ' without, and --scale=mini needs no such data.'
+    )
+
+
 def main(words: Sequence[str]) -> None:
   chosen = items.find(words)
   names = [item.name for item in chosen]
@@ -125,6 +157,8 @@ def main(words: Sequence[str]) -> None:
     )
     print(text)
     return
+  if not _LIST.value and not _RENDER.value:
+    check_data(chosen)
   if running.is_dry_run():
     if any(item.nodes for item in chosen):
       running.run(sweep_text(names), table=False)

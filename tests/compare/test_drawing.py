@@ -13,7 +13,7 @@ from vit_jax.inspect import figures
 
 def test_save_writes_png_pdf_and_csv(tmp_path):
   distances = np.array([[1.5, 2.5]])
-  figure = figures.attention_distance({'A': distances}, 8)
+  figure = figures.attention_distance({'A': distances}, 8, uniform={'A': 4.0})
   data = figures.table(distances, ('block', 'head'), 'pixels')
   drawing.save(figure, tmp_path / 'new/v1.5', data)
   assert sorted(path.name for path in (tmp_path / 'new').iterdir()) == [

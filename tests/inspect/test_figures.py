@@ -71,7 +71,8 @@ def test_rollout_has_each_image_beside_its_overlay(count, across, down):
 
 def test_attention_distance_has_a_dot_for_each_head_at_its_depth():
   one, two = np.array([[10.0, 20], [30, 40], [50, 60]]), np.array([[130.0]])
-  figure = figures.attention_distance({'A': one, 'B': two}, 224)
+  lines = {'A': 90.0, 'B': 95.0}
+  figure = figures.attention_distance({'A': one, 'B': two}, 224, uniform=lines)
   left, right = figure.axes
   dots = np.concatenate([dots.get_offsets() for dots in left.collections])
   assert sorted(map(tuple, dots.tolist())) == [
@@ -81,6 +82,9 @@ def test_attention_distance_has_a_dot_for_each_head_at_its_depth():
   assert left.get_xticks().tolist() == [0, 1, 2]
   assert left.get_ylabel() == 'Mean attention distance (px)'
   assert left.get_ylim()[1] == right.get_ylim()[1] > 130
+  for axes, place in ((left, 90.0), (right, 95.0)):
+    assert axes.lines[0].get_ydata() == [place, place]
+    assert [text.get_text() for text in axes.texts] == ['uniform attention']
 
 
 def test_filters_are_seven_in_a_row():

@@ -232,6 +232,7 @@ def test_a_dry_run_prints_commands(tmp_path):
     ' --config.init.checkpoint= --config.data.batch_size=8'
     f" '--config.image_size=(8, 8)' --workdir={out}/runs/s/train=selection"
     f' --compilation_cache={out}/compilation_cache\n'
+    '# Runs in all: 1. Finished: 0. Can start now: 1. Follow: 0.\n'
   )
   assert not out.exists()
 

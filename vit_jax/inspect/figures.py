@@ -94,13 +94,19 @@ def overlay(image: np.ndarray, attended: np.ndarray) -> np.ndarray:
 
 @drawing.styled
 def attention_distance(
-  distances: Mapping[str, np.ndarray], image_width: int, *, into: Any = None
+  distances: Mapping[str, np.ndarray],
+  image_width: int,
+  *,
+  uniform: Mapping[str, float],
+  into: Any = None,
 ) -> Any:
   """Draws mean attention distance by depth, one dot per head (Figures 7, 11).
 
   Args:
     distances: model name -> [depth, H] in pixels; each model gets a panel.
     image_width: in pixels; the axis shows at least 0.58 of it.
+    uniform: model name -> the distance of uniform attention to all patches in
+      pixels, drawn as a line: a head there looks everywhere alike.
     into: see the module's docstring.
   """
   figure = into or drawing.new_figure((0.4 + 3.6 * len(distances), 3.4))
@@ -120,6 +126,19 @@ def attention_distance(
         linewidths=0.3,
         zorder=2,
       )
+    axes.axhline(
+      uniform[name], color='0.4', linestyle='--', linewidth=1, zorder=1
+    )
+    axes.annotate(
+      'uniform attention',
+      (1, uniform[name]),
+      xycoords=('axes fraction', 'data'),
+      xytext=(0, 2),
+      textcoords='offset points',
+      ha='right',
+      size=8,
+      color='0.4',
+    )
     # A head has no identity across blocks, so the title gives their number in
     # place of a legend.
     axes.set_title(f'{name}, {heads} head{"s"[: heads != 1]}')

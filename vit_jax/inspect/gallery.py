@@ -88,9 +88,11 @@ def _attention_distance(
   looked_into: subject.Subject, images: np.ndarray
 ) -> tuple[Any, Any]:
   distances = views.attention_distance(looked_into, images)
+  name = looked_into.name.replace(' with ', '\nwith ')
   figure = figures.attention_distance(
-    {looked_into.name.replace(' with ', '\nwith '): distances},
+    {name: distances},
     looked_into.image_size[1],
+    uniform={name: views.uniform_distance(looked_into)},
   )
   return figure, _table('attention_distance', distances, 'pixels')
 

@@ -55,6 +55,12 @@ def attention_distance(of: Subject, images: np.ndarray) -> np.ndarray:
   )
 
 
+def uniform_distance(of: Subject) -> float:
+  """Returns the distance of uniform attention to all patches in pixels."""
+  grid = of.model.token_grid(of.image_size)
+  return float(attention_maps.patch_distances(grid, of.image_size).mean())
+
+
 def _weights(of: Subject, images: np.ndarray) -> Iterator[Any]:
   """Yields the attention weights of a few images at a time."""
   return capture.in_pieces(of.model, of.params, normalize(images))

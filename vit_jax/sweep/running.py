@@ -104,6 +104,11 @@ def read_sweep(text: str) -> SweepFile:
   )
 
 
+def sets(key: str) -> bool:
+  """Returns whether --set sets a config key."""
+  return any(word.partition('=')[0] == key for word in _SET.value)
+
+
 def with_overrides(sweep: Sweep) -> Sweep:
   """Returns the sweep with the keys of --set."""
   from vit_jax.sweep import reading
@@ -124,9 +129,10 @@ def make_launcher(folders: Folders) -> bring_to_end.Launcher:
 
 
 def print_commands(sweep: Sweep, folders: Folders) -> None:
-  """Prints the commands of due runs, and a comment on each later run."""
+  """Prints the commands of due runs, comments on later ones, and totals."""
   finished = bring_to_end.read_finished(sweep, folders)
-  for run in schedule.due(sweep, finished):
+  due = schedule.due(sweep, finished)
+  for run in due:
     print(shlex.join(['python', *commands.command(run, folders)[1:]]))
   for run in schedule.held_back(sweep, finished):
     print(f'# {run.name}: after {", ".join(run.needs)}.')
@@ -134,6 +140,13 @@ def print_commands(sweep: Sweep, folders: Folders) -> None:
     if schedule.reported(study, finished) is None:
       finals = study.finals_of(study.candidates[0])
       print(f'# {study.name}: then {len(finals)} runs of the best of these.')
+  every = schedule.expected(sweep, finished)
+  done = len(every.keys() & finished.keys())
+  later = len(every) - done - len(due)
+  print(
+    f'# Runs in all: {len(every):,}. Finished: {done:,}. Can start now:'
+    f' {len(due):,}. Follow: {later:,}.'
+  )
 
 
 def is_dry_run() -> bool:

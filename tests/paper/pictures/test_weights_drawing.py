@@ -230,7 +230,7 @@ def test_tiled_panels_have_titles():
 
 def test_distances_share_their_axis():
   panels = [
-    _measured('attention_distance', name, (np.full((3, 2), px), 224))
+    _measured('attention_distance', name, (np.full((3, 2), px), 224, 117.0))
     for name, px in (('ViT', 50.0), ('hybrid', 200.0))
   ]
   [part] = weights_drawing.compose(panels).subfigs

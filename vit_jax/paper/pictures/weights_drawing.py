@@ -101,7 +101,9 @@ def similarity(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
 
 
 def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
-  """Returns mean attention distances, [depth, heads], and the image width.
+  """Returns mean attention distances, the image width and a uniform distance.
+
+  The distances are [depth, heads], and all are in pixels.
 
   The table also has two distances to compare them with: that of uniform
   attention to all patches, and that of uniform attention to the nearest half of
@@ -119,7 +121,7 @@ def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
     {'part': [UNIFORM, NEAREST_HALF], 'value': [uniform, half]}
   )
   numbers = pd.concat([numbers, theory], ignore_index=True)
-  return (found, run.image_size[1]), numbers
+  return (found, run.image_size[1], uniform), numbers
 
 
 def uniform_distances(
@@ -243,8 +245,9 @@ def compose(panels: Sequence[Measured]) -> Any:
       figures.position_similarity(panel.shown, into=part, **options)
   if distances:
     figures.attention_distance(
-      {title: values for title, (values, _) in distances.items()},
-      max(width for _, width in distances.values()),
+      {title: values for title, (values, _, _) in distances.items()},
+      max(width for _, width, _ in distances.values()),
+      uniform={title: line for title, (_, _, line) in distances.items()},
       into=parts[-1],
     )
   return figure
