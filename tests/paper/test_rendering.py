@@ -158,10 +158,17 @@ def test_a_miniature_states_its_image_size(where):
   sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini')
 
   found, _ = rendering.sections(chosen, sweep, where, scale='mini')
-  [text] = rendering.about(found, scale='mini')
+  text, listing = rendering.about(found, scale='mini')
+  assert listing.rows[2] == (
+    *('JFT-300M, to pre-train', 'shapes:all', 'train[:48000]'),
+  )
+  assert ('cifar10', 'digits', 'train') in listing.rows
   assert f'on images of {mini.IMAGE_SIZE} px of rendered scenes' in text
   assert 'the nine places' in text
-  [text] = rendering.about(found, scale='mini', data='folder:/data')
+  text, listing = rendering.about(found, scale='mini', data='folder:/data')
+  assert listing.rows[2] == (
+    *('JFT-300M, to pre-train', 'folder:/data', 'shuffled(train)[:90%]'),
+  )
   assert f'images of {mini.IMAGE_SIZE} px of folder:/data' in text
   assert 'the nine places' not in text
   assert rendering.about(found, scale='paper') == []

@@ -4,7 +4,7 @@ import datetime
 import functools
 from collections.abc import Callable, Sequence
 
-from vit_jax.paper import items, overview, page, rendering
+from vit_jax.paper import items, overview, page, rendering, report
 from vit_jax.paper.items.item import Item
 from vit_jax.runtime import errors
 from vit_jax.sweep import state
@@ -135,7 +135,8 @@ def _write(
   page.write(
     found,
     where.local,
-    title='An Image is Worth 16x16 Words, reproduced',
+    title='An Image is Worth 16x16 Words, reproduced'
+    + (f' ({report.MINIATURE})' if scale == 'mini' else ''),
     facts={
       'scale': scale,
       'date': datetime.date.today().isoformat(),

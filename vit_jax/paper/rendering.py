@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from absl import logging
 
+from vit_jax.configs import mini
 from vit_jax.inference_speed import networks
 from vit_jax.paper import cost, report
 from vit_jax.paper.cost import planning
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Section
-from vit_jax.paper.runs import Node, Results, with_needs
+from vit_jax.paper.runs import DATASETS, Node, Results, with_needs
 from vit_jax.sweep import bring_to_end, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
@@ -63,7 +64,7 @@ def sections(
     runs = [
       report.Run(
         run.name,
-        run.config,
+        _config(run),
         run.name in finished,
         hours=cost.device_hours(finished.get(run.name, {})),
         commit=commits(run.name),
@@ -75,6 +76,13 @@ def sections(
       section = _as_miniature(section)
     found.append(section)
   return found, failures
+
+
+def _config(run: Run) -> str:
+  """Returns a run's config with what is set otherwise than in its file."""
+  return ' '.join(
+    [run.config, *(f'{key}={value}' for key, value in run.overrides.items())]
+  )
 
 
 def known_runs(
@@ -141,8 +149,10 @@ def _as_miniature(section: Section) -> Section:
   )
 
 
-def about(shown: Sequence[Section], *, scale: str, data: str = '') -> list[str]:
-  """Returns paragraphs on what the items' runs have in common.
+def about(
+  shown: Sequence[Section], *, scale: str, data: str = ''
+) -> list[str | report.Listing]:
+  """Returns paragraphs and a listing on what the items' runs have in common.
 
   Args:
     shown: the sections below the paragraphs. If no section has runs, there are
@@ -168,4 +178,20 @@ def about(shown: Sequence[Section], *, scale: str, data: str = '') -> list[str]:
       ' The patches that stand for 32 px are exactly the nine places that'
       " ImageNet's stand-in asks about."
     )
-  return [text]
+  return [text, _stand_ins(data)]
+
+
+def _stand_ins(data: str) -> report.Listing:
+  """Returns what stands for each data set, as the configs themselves have it.
+
+  Args:
+    data: as for `about`.
+  """
+  papers = {name: paper for paper, name in DATASETS.items()}
+  own = f',of={data}' if data else ''
+  rows = []
+  for name in (*mini.DATASETS, *mini.TASKS):
+    config = mini.get_config(f'ViT-B/32,{name}{own}')
+    named = f'{papers[name]}, to pre-train' if name in papers else name
+    rows.append((named, config.data.dataset, config.data.train_split))
+  return report.Listing(('In the paper', 'In miniature', 'Trained on'), rows)

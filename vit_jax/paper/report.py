@@ -171,7 +171,7 @@ class Run:
 
   Attributes:
     name: its folder below WORKDIR/runs.
-    config: `FILE:ARGUMENT`.
+    config: `FILE:ARGUMENT`, and the keys that are set otherwise.
     finished: whether the run has finished.
     hours: device hours that it took; None if unknown.
     commit: of the code that ran, with `+` if that had local changes; several
@@ -183,6 +183,19 @@ class Run:
   finished: bool
   hours: float | None = None
   commit: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+  """A plain table of texts, such as of what stands for what in miniature.
+
+  Attributes:
+    columns: labels.
+    rows: the texts of each row, as many as there are columns.
+  """
+
+  columns: Sequence[str]
+  rows: Sequence[Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -239,11 +239,14 @@ def test_notes_and_facts_are_shown():
   assert '<h1>All</h1>' in text
   assert '<dt>scale</dt><dd>mini</dd>' in text
   assert '<li>Digits stand for it.</li>' in text
-  head = dict(title='All', facts={'a': 1}, about=['Of <all>.', 'And'])
+  listing = report.Listing(('Paper', 'Here'), [('JFT', 'a|<b>')])
+  head = dict(title='All', facts={'a': 1}, about=['Of <all>.', listing])
   text = page.markdown([section], **head)
-  assert '- a: 1\n\nOf \\<all\\>.\n\nAnd\n\n## Contents' in text
+  assert '- a: 1\n\nOf \\<all\\>.\n\n| Paper | Here |\n' in text
+  assert '| JFT | a\\|\\<b\\> |' in text
   text = page.html([section], **head, pictures='.').split('</header>')[0]
-  assert '<p class="about">Of &lt;all&gt;.</p>\n<p class="about">And' in text
+  assert '<p class="about">Of &lt;all&gt;.</p>' in text
+  assert '<tr><td>JFT</td><td>a|&lt;b&gt;</td></tr>' in text
 
 
 # Well-formed and safe. --------------------------------------------------------

@@ -27,7 +27,7 @@ def write(
   *,
   title: str,
   facts: Mapping[str, object],
-  about: Sequence[str] = (),
+  about: Sequence[str | report.Listing] = (),
 ) -> None:
   """Writes `results.md` and `index.html`, each whole or not at all.
 
@@ -36,7 +36,8 @@ def write(
     directory: the folder of their pictures; created if it does not exist.
     title: of the page.
     facts: name -> short fact, shown at the top.
-    about: paragraphs below the facts, on what all sections have in common.
+    about: paragraphs and listings below the facts, on what all sections have
+      in common.
 
   Raises:
     ValueError: as `html` does; both files are then unchanged.

@@ -26,7 +26,7 @@ def html(
   title: str,
   facts: Mapping[str, object],
   pictures: epath.PathLike,
-  about: Sequence[str] = (),
+  about: Sequence[str | report.Listing] = (),
 ) -> str:
   """Renders all sections, with a table of contents.
 
@@ -35,7 +35,7 @@ def html(
     title: of the page.
     facts: name -> short fact, shown at the top.
     pictures: folder of the pictures' files, where the page will be written.
-    about: paragraphs below the facts.
+    about: paragraphs and listings below the facts.
 
   Returns:
     HTML with its style and its pictures inside, which links to the PDF and
@@ -49,9 +49,7 @@ def html(
   body = '\n'.join(
     [_claims(sections), *(_section(section, folder) for section in sections)]
   )
-  paragraphs = '\n'.join(
-    f'<p class="about">{escape(text)}</p>' for text in about
-  )
+  paragraphs = '\n'.join(map(_about, about))
   return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -77,6 +75,24 @@ def html(
 </body>
 </html>
 """
+
+
+def _about(block: str | report.Listing) -> str:
+  if isinstance(block, str):
+    return f'<p class="about">{escape(block)}</p>'
+  columns = ''.join(f'<th scope="col">{escape(c)}</th>' for c in block.columns)
+  rows = ''.join(
+    f'<tr>{"".join(f"<td>{escape(text)}</td>" for text in row)}</tr>\n'
+    for row in block.rows
+  )
+  return f"""<div class="scroll about" role="region" tabindex="0" \
+aria-label="{escape(block.columns[0])}">
+<table class="listing">
+<thead><tr>{columns}</tr></thead>
+<tbody>
+{rows}</tbody>
+</table>
+</div>"""
 
 
 def _facts(facts: Mapping[str, object]) -> str:

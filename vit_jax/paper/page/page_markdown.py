@@ -18,7 +18,7 @@ def markdown(
   *,
   title: str,
   facts: Mapping[str, object],
-  about: Sequence[str] = (),
+  about: Sequence[str | report.Listing] = (),
   list_runs: bool = True,
 ) -> str:
   """Renders all sections, after a table of contents.
@@ -27,7 +27,7 @@ def markdown(
     sections: in the paper's order.
     title: of the page.
     facts: name -> short fact, shown at the top.
-    about: paragraphs below the facts.
+    about: paragraphs and listings below the facts.
     list_runs: whether each section ends with a line for each of its runs.
 
   Returns:
@@ -44,7 +44,15 @@ def markdown(
         f'- {escape(name)}: {escape(str(fact))}' for name, fact in facts.items()
       )
     )
-  blocks += map(escape, about)
+  for block in about:
+    blocks.append(
+      escape(block)
+      if isinstance(block, str)
+      else _table(
+        tuple(map(escape, block.columns)),
+        [tuple(map(escape, row)) for row in block.rows],
+      )
+    )
   blocks += ['## Contents', _contents(sections)]
   if parts.claims(sections):
     blocks += [f'## {parts.CLAIMS}', _claims(sections)]

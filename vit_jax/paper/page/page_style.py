@@ -140,6 +140,9 @@ sup { line-height: 0; }
 .not-seen .answer { color: var(--partly); }
 
 summary { padding: 0.3rem 0; color: var(--muted); cursor: pointer; }
+.listing { font-size: 0.8rem; }
+.listing th { font-size: inherit; }
+.listing th, .listing td { padding: 0.25rem 0.8rem; text-align: left; }
 .runs { font-size: 0.8rem; font-variant-numeric: tabular-nums; }
 .runs th { font-size: inherit; }
 .runs th, .runs td { padding: 0.25rem 0.8rem; white-space: nowrap; }
