@@ -110,6 +110,28 @@ def test_splits_without_labels_are_left_out(tmp_path, caplog):
   assert "2 records of split 'test' have no label" in caplog.text
 
 
+def test_other_class_names_in_another_file_are_refused(saved):
+  datasets = pytest.importorskip('datasets')
+  found = datasets.load_from_disk(saved)
+  features = found['test'].features.copy()
+  features['label'] = datasets.ClassLabel(names=['owl', 'auk'])
+  content = {'image': [None], 'label': [0], 'text': ['x']}
+  found['test'] = datasets.Dataset.from_dict(content, features=features)
+  other = saved.parent / 'other'
+  found.save_to_disk(other)
+  words = "class 0 is 'owl' here and 'auk' there"
+  with pytest.raises(ValueError, match=words):
+    data.open_source(f'hf:{other}')
+  files = saved.parent / 'files'
+  for split, rows in found.items():
+    (files / split).mkdir(parents=True)
+    rows.to_parquet(files / split / '0.parquet')
+  # Here the files of test come first.
+  words = "class 0 is 'auk' here and 'owl' there"
+  with pytest.raises(ValueError, match=words):
+    data.open_source(f'parquet:{files}')
+
+
 @pytest.mark.parametrize(
   'labels, options, words',
   [

@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import pickle
+import subprocess
 import tarfile
 
 import fsspec
@@ -184,6 +185,48 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
     source = data.open_source(f'tar:{root}', allow_damaged=True)
     assert source.info.splits == {'train': images}
     assert len(source.damaged) == 1
+
+
+def test_a_tar_file_of_classes_names_its_split(tmp_path):
+  root = _write(
+    tmp_path,
+    {
+      'birds-train.tar': _files('a/0.png', 'b/1.png'),
+      'birds-test.tar': _files('a/2.png'),
+      # A class, although its name has the word.
+      'test-tube.tar': _files('3.png'),
+    },
+  )
+  source = data.open_source(f'tar:{root}/')
+  assert source.info.splits == {'test': 1, 'train': 3}
+  assert source.info.class_names == ('a', 'b', 'test-tube')
+  source = data.open_source(f'tar:{root}/birds-test.tar')
+  assert source.info.splits == {'test': 1}
+
+
+def test_paths_that_go_up_are_not_hidden(tmp_path):
+  root = _write(tmp_path, {'x.tar': _files('../birds/a/0.png', 'a/1.png')})
+  assert sorted(_records(f'tar:{root}/x.tar')) == [
+    ('bytes of ../birds/a/0.png', 'a'),
+    ('bytes of a/1.png', 'a'),
+  ]
+
+
+def test_sparse_files_are_told(tmp_path):
+  whole = bytes(2**20) + b'end' + bytes(2**20)
+  (tmp_path / 'a').mkdir()
+  with open(tmp_path / 'a/1.png', 'wb') as f:
+    f.truncate(len(whole))
+    f.seek(2**20)
+    f.write(b'end')
+  (tmp_path / 'a/2.png').write_bytes(b'two')
+  command = ['tar', '--sparse', '--format=gnu', '-cf', 'x.tar', 'a']
+  subprocess.run(command, cwd=tmp_path, check=True)
+  with pytest.raises(ValueError, match=r'1 sparse files, such as a/1\.png'):
+    data.open_source(f'tar:{tmp_path}/x.tar')
+  source = data.open_source(f'tar:{tmp_path}/x.tar', allow_damaged=True)
+  assert [source.read('train', 0).image] == [b'two']
+  assert source.info.splits == {'train': 1}
 
 
 @pytest.mark.parametrize('kind', [tarfile.SYMTYPE, tarfile.LNKTYPE])

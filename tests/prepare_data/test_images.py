@@ -1,5 +1,7 @@
 """Guards what is stored of an image."""
 
+import io
+
 import cv2
 import numpy as np
 import pytest
@@ -105,6 +107,19 @@ def test_quality():
     for q in (30, 95)
   )
   assert len(low) < len(high)
+
+
+def test_what_no_encoder_takes_is_set_aside():
+  buffer = io.BytesIO()
+  Image.new('L', (1_000_001, 1)).save(buffer, format='TIFF')
+  with pytest.raises(images.SetAsideError, match='1 x 1000001 pixels'):
+    images.store(buffer.getvalue(), 'a.tif', Size())
+
+
+@pytest.mark.parametrize('length', [8, 20, 24, 25])
+def test_a_png_without_its_header_is_set_aside(length):
+  with pytest.raises(images.SetAsideError):
+    images.store(odd_files.PNG[:length], 'a.png', Size())
 
 
 def test_most_pixels():

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import cv2
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -18,7 +19,7 @@ from tensorflow_datasets.core import example_serializer
 from tests.prepare_data import imagenet21k, odd_files
 from vit_jax import data
 from vit_jax.data import permutation
-from vit_jax.prepare_data import budget, prepare, shards
+from vit_jax.prepare_data import budget, identical, prepare, shards
 from vit_jax.prepare_data.images import Size
 from vit_jax.runtime import json_text
 
@@ -338,6 +339,30 @@ def test_unreadable_images_do_not_count_as_equal(tmp_path):
   assert [r.label for r in records(made)] == [(0, 1)]
   facts = json_text.read(tmp_path / 'out/empty/1.0.0/report.json')
   assert facts['splits']['train']['set_aside'] == 2
+
+
+@pytest.mark.parametrize(
+  'labels', [np.array([-1, 0, -1, 2]), [(), (0,), (), (2,)]]
+)
+def test_merging_leaves_unknown_classes_out(labels):
+  digests = np.arange(4, dtype=np.uint8)[:, None].repeat(16, axis=1)
+  groups = identical.group(digests, labels)
+  assert groups.labels.tolist() == [0, 2]
+  assert groups.label_ends.tolist() == [0, 1, 1, 2]
+  assert identical.group(digests, np.full(4, -1)).label_ends.tolist() == 4 * [0]
+
+
+def test_class_names_keep_their_numbers(tmp_path):
+  root = tmp_path / 'odd/train'
+  for i, name in enumerate((' cat', 'cat', '\u3000', 'zebra')):
+    (root / name).mkdir(parents=True)
+    (root / name / '1.png').write_bytes(
+      cv2.imencode('.png', np.full((4, 4, 3), i, np.uint8))[1].tobytes()
+    )
+  run(f'folder:{tmp_path}/odd', tmp_path / 'out', shuffled=False)
+  made = data.open_source(f'arrayrecord:{tmp_path}/out')
+  assert made.info.class_names == ('cat', 'cat_', 'zebra', 'unnamed')
+  assert [record.label for record in records(made)] == [0, 1, 2, 3]
 
 
 def test_more_files_than_records(birds, tmp_path):

@@ -49,7 +49,9 @@ class HuggingFace(source.Source):
     self._splits = _open(os.path.expanduser(name), spec)
     names, labels = None, {}
     for split, rows in self._splits.items():
-      names = names or _check(rows, image_key, label_key, f'{spec}, {split!r}')
+      where = f'{spec}, {split!r}'
+      found = _check(rows, image_key, label_key, where)
+      names = labels_lib.same_names(names, found, where)
       labels[split] = _labels(rows, label_key)
       self._splits[split] = _undecoded(rows, image_key)
     numbered = labels_lib.number(labels, names, num_classes, spec)

@@ -24,6 +24,35 @@ class Numbered(NamedTuple):
   multi: bool
 
 
+def same_names(
+  names: Sequence[str] | None, found: Sequence[str] | None, where: str
+) -> Sequence[str] | None:
+  """Returns the class names of several files or splits.
+
+  Args:
+    names: those of the ones before; None if they state none.
+    found: those of the next one; None if it states none.
+    where: the next one, for the error message.
+
+  Raises:
+    ValueError: both differ: then the same number means different classes.
+  """
+  if names and found and list(names) != list(found):
+    place = next(
+      (i for i, (a, b) in enumerate(zip(names, found, strict=False)) if a != b),
+      min(len(names), len(found)),
+    )
+    mine, other = (
+      repr(of[place]) if place < len(of) else 'missing' for of in (names, found)
+    )
+    raise ValueError(
+      f'{where} has other class names than what comes before it: class {place}'
+      f' is {other} here and {mine} there. Write all of it with one list of'
+      ' classes.'
+    )
+  return names or found
+
+
 def number(
   labels: Mapping[str, Sequence],
   names: Sequence[str] | None,

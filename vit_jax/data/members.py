@@ -193,18 +193,22 @@ def _files(
     raise _compressed_error(path)
   total = f.seek(0, os.SEEK_END)
   f.seek(0)
-  last, links = 'its beginning', []
+  last, links, sparse = 'its beginning', [], []
   try:
     with tarfile.open(fileobj=f, mode='r:') as tar:
       while member := tar.next():
         tar.members.clear()  # All headers would stay in memory.
-        if member.offset_data + member.size > total:
+        if not member.issparse() and member.offset_data + member.size > total:
           raise tarfile.ReadError(f'it ends within {member.name!r}')
         last = printable.name(member.name)
         if _is_hidden(member.name):
           continue
         if member.issym() or member.islnk():
           links += [last] * member.name.lower().endswith(_HELD)
+        if member.issparse():
+          # Its bytes are not in one piece.
+          sparse += [last] * member.name.lower().endswith(_HELD)
+          continue
         if not member.isreg():
           continue
         if not member.name.lower().endswith('.tar'):
@@ -221,6 +225,11 @@ def _files(
           f'{printable.name(path)} holds {len(links):,} links in place of'
           f' files, such as {links[0]}, which are not read: pack it again with'
           ' `tar --dereference --hard-dereference`'
+        )
+      if sparse:
+        damaged.append(
+          f'{printable.name(path)} holds {len(sparse):,} sparse files, such as'
+          f' {sparse[0]}, which are not read: pack it again without `--sparse`'
         )
   except tarfile.TarError as error:
     damaged.append(f'{printable.name(path)} is damaged after {last}: {error}')
@@ -240,7 +249,8 @@ def _check_end(f: io.BufferedIOBase, end: int) -> None:
 
 def _is_hidden(name: str) -> bool:
   """Whether some part of a path is hidden, as macOS's `._` files are."""
-  return any(p.startswith('.') and p != '.' for p in name.split('/'))
+  parts = name.split('/')
+  return any(p.startswith('.') and p not in ('.', '..') for p in parts)
 
 
 class _Part(io.RawIOBase):

@@ -89,7 +89,9 @@ class Parquet(source.Source):
           file = pq.ParquetFile(f)
           schema = file.schema_arrow
           _check_columns(schema, self._image_key, self._label_key, path)
-          names = names or _hub_names(schema, self._label_key)
+          names = labels_lib.same_names(
+            names, _hub_names(schema, self._label_key), path
+          )
           labels += file.read([self._label_key])[self._label_key].to_pylist()
           for index in range(file.num_row_groups):
             group = file.metadata.row_group(index)

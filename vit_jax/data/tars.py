@@ -61,7 +61,7 @@ class _Archived(source.Source):
         a tar file is compressed or damaged.
     """
     spec = f'{self._KIND}:{path}'
-    root = os.path.expanduser(path)
+    root = os.path.expanduser(path).rstrip('/')
     archives = _archives(root, spec)
     try:
       self._members = members.find(archives)
@@ -152,9 +152,18 @@ class Tar(_Archived):
         self.others[suffix] += 1
         continue
       folders = name.split('/')[:-1]
-      folders = [f.removesuffix('.tar') for f in folders if f != '.']
-      folders = prefixes[self._members.archive[row]] + folders
-      split, folders = _split(folders)
+      folders = [
+        f.removesuffix('.tar') for f in folders if f not in ('.', '..')
+      ]
+      archive = self._members.archive[row]
+      split, folders = _split(
+        prefixes[archive] + folders,
+        # A tar file that holds folders of classes is no class itself, so its
+        # name may state a split, such as birds-test.tar.
+        shard_split(self._members.archives[archive], root)
+        if folders
+        else 'train',
+      )
       if folders:
         label = numbers.setdefault(folders[-1], len(numbers))
         found[split][0].append(row)
@@ -268,14 +277,14 @@ def _prefix(archive: str, root: str) -> list[str]:
   return inside
 
 
-def _split(folders: list[str]) -> tuple[str, list[str]]:
+def _split(folders: list[str], otherwise: str) -> tuple[str, list[str]]:
   """Returns the split that some folders name, and the folders after it."""
   for i, folder in enumerate(folders):
     if folder in _ILSVRC:
       return _ILSVRC[folder], folders[i + 1 :]
     if folder in SPLITS:
       return folder, folders[i + 1 :]
-  return 'train', folders
+  return otherwise, folders
 
 
 def _check_flat(flat, found, spec) -> None:

@@ -141,13 +141,17 @@ def _distinct(names: Sequence[str]) -> list[str]:
   """Returns class names; TFDS refuses empty and repeated ones."""
   seen, result = set(), []
   for name in names:
-    name = name or 'unnamed'
+    # TFDS strips names, and drops empty ones, which would shift all later ones.
+    name = name.strip() or 'unnamed'
     while name in seen:
       name += '_'
     seen.add(name)
     result.append(name)
   if result != list(names):
-    logging.warning('Some class names are empty or repeated, and were changed.')
+    logging.warning(
+      'Some class names are empty or repeated, or have spaces around them, and'
+      ' were changed.'
+    )
   return result
 
 

@@ -108,12 +108,16 @@ def group(digests: np.ndarray, labels: Sequence[int | Sequence[int]]) -> Groups:
   rank = np.empty_like(order)
   rank[order] = np.arange(len(order))
   if isinstance(labels, np.ndarray):
-    owner, flat = rank[inverse], labels
+    owner, flat = rank[inverse], labels.astype(np.int64)
   else:
-    lengths = [len(np.atleast_1d(one)) for one in labels]
-    owner = np.repeat(rank[inverse], lengths)
-    flat = np.concatenate([np.atleast_1d(one) for one in labels])
-  classes = int(flat.max()) + 1
+    each = [np.atleast_1d(np.asarray(one, np.int64)) for one in labels]
+    owner = np.repeat(rank[inverse], [len(one) for one in each])
+    flat = np.concatenate(each)
+  # A negative number says that the class is not known. As part of a pair it
+  # would become a class of another record.
+  known = flat >= 0
+  owner, flat = owner[known], flat[known]
+  classes = int(flat.max(initial=0)) + 1
   # Each pair of a record and a label, once, in this order.
   pairs = np.unique(owner.astype(np.int64) * classes + flat)
   counts = np.bincount(pairs // classes, minlength=len(first))

@@ -183,7 +183,14 @@ def store(
   lossy = found == 'JPEG' or (
     _CONVERTED.get(found) and b'VP8L' not in image[:16]
   )
-  made = _jpeg(pixels, size.quality) if lossy else _png(pixels)
+  try:
+    made = _jpeg(pixels, size.quality) if lossy else _png(pixels)
+  # The encoders have limits of their own, and errors of several kinds.
+  except Exception as error:
+    raise SetAsideError(
+      f'{found} of {height} x {width} pixels, which cannot be written as'
+      f' {"JPEG" if lossy else "PNG"}: {" ".join(str(error).split())}'
+    ) from error
   return Stored(made, True, tuple(notes))
 
 
@@ -237,7 +244,7 @@ def _colours(data: bytes, found: str) -> tuple[list[str], bool]:
       'YCCK',
     )
   if found == 'PNG':
-    depth, kind = data[24], data[25]
+    depth, kind = data[24:26].ljust(2, b'\0')
     notes = []
     if depth == 16:
       notes.append('16 bits per channel')
@@ -337,4 +344,7 @@ def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
 def _png(pixels: np.ndarray) -> bytes:
   if pixels.shape[2] == 3:
     pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-  return cv2.imencode('.png', pixels)[1].tobytes()
+  is_written, content = cv2.imencode('.png', pixels)
+  if not is_written:
+    raise ValueError('OpenCV writes no PNG of this size')
+  return content.tobytes()
