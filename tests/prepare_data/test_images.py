@@ -100,6 +100,19 @@ def test_shrinking_turns_upright_since_the_exif_data_is_lost():
   assert 'turned upright by its EXIF orientation' in stored.notes
 
 
+@pytest.mark.parametrize('form', ['WEBP', 'TIFF'])
+def test_a_conversion_turns_upright_too(form):
+  exif = Image.Exif()
+  exif[0x0112] = 6  # To turn clockwise.
+  buffer = io.BytesIO()
+  odd_files.scene().save(buffer, format=form, exif=exif)
+  stored = images.store(buffer.getvalue(), f'a.{form.lower()}', Size())
+  made = decode.decode(stored.image, 3)
+  seen = decode.decode(buffer.getvalue(), 3, upright=True)
+  assert made.shape == seen.shape
+  assert np.abs(made.astype(int) - seen).mean() < 3
+
+
 def test_quality():
   content = odd_files.encoded(odd_files.scene(size=(200, 150)), 'JPEG')
   low, high = (

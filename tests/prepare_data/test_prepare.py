@@ -3,8 +3,10 @@
 import collections
 import csv
 import hashlib
+import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from tensorflow_datasets.core import example_serializer
 
 from tests.prepare_data import imagenet21k, odd_files
 from vit_jax import data
-from vit_jax.data import permutation
+from vit_jax.data import exclusion, permutation
 from vit_jax.prepare_data import budget, identical, prepare, shards
 from vit_jax.prepare_data.images import Size
 from vit_jax.runtime import json_text
@@ -269,6 +271,8 @@ def test_other_options_are_refused(birds, tmp_path):
   (tmp_path / 'mine/1.0.0/dataset_info.json').write_text('{}')
   with pytest.raises(ValueError, match='has not written'):
     run(f'folder:{birds}', tmp_path, name='mine')
+  with pytest.raises(ValueError, match='name each split once'):
+    run(f'folder:{birds}', tmp_path / 'x', splits=['test', 'test'])
 
 
 @pytest.mark.parametrize(
@@ -306,7 +310,10 @@ def test_what_is_written_needs_no_room(birds, tmp_path, monkeypatch):
 def test_an_interrupted_file_is_removed(birds, tmp_path, monkeypatch):
   job = prepare.describe(data.open_source(f'folder:{birds}'), str(tmp_path))
   job.state.mkdir(parents=True)
-  (job.state / 'x.tmp').write_bytes(b'half of a shard')
+  for name, age in (('x.tmp', 4000), ('y.tmp', 0)):
+    path = pathlib.Path(job.state, name)
+    path.write_bytes(b'half of a shard')
+    os.utime(path, 2 * (time.time() - age,))
   seen = []
   monkeypatch.setattr(
     prepare.finish,
@@ -316,6 +323,56 @@ def test_an_interrupted_file_is_removed(birds, tmp_path, monkeypatch):
   prepare.run(job)
   assert 'job.json' in seen
   assert 'x.tmp' not in seen
+  assert 'y.tmp' in seen  # Perhaps of a command that runs beside this one.
+
+
+def test_another_command_may_end_the_job_first(birds, tmp_path, monkeypatch):
+  first = run(f'folder:{birds}', tmp_path / 'a')
+  job = prepare.describe(
+    data.open_source(f'folder:{birds}'), str(tmp_path / 'b')
+  )
+
+  def lose(*arguments, **options):
+    shutil.copytree(tmp_path / 'a', tmp_path / 'b', dirs_exist_ok=True)
+    pathlib.Path(job.state, 'job.json').unlink()
+    raise FileNotFoundError(job.state)
+
+  monkeypatch.setattr(prepare.parallel, 'run', lose)
+  assert prepare.run(job) == first
+
+
+def test_a_deleted_file_of_a_finished_job_is_told(birds, tmp_path):
+  run(f'folder:{birds}', tmp_path, shards=2)
+  next((tmp_path / 'birds/1.0.0').glob('*array_record*')).unlink()
+  with pytest.raises(ValueError, match='1 of its 4 files are gone, such as'):
+    run(f'folder:{birds}', tmp_path, shards=2)
+
+
+def test_an_exclusion_list_changes_no_name(birds, tmp_path):
+  whole = data.open_source(f'folder:{birds}')
+  first = whole.read('train', 0).name
+  exclude = tmp_path / 'exclude.json'
+  entry = {
+    'examples': whole.info.splits['train'],
+    'excluded': [0],
+    'names': ['/'.join(first.split('/')[-2:])],
+  }
+  exclude.write_text(
+    json.dumps({'kind': exclusion.KIND, 'splits': {'train': entry}})
+  )
+  run(f'folder:{birds},exclude={exclude}', tmp_path / 'out')
+  run(f'folder:{birds}', tmp_path / 'whole')
+  names = [
+    sorted(
+      example['file_name']
+      for example in tfds.builder_from_directory(
+        tmp_path / f'{folder}/birds/1.0.0'
+      ).as_data_source('train')
+    )
+    for folder in ('out', 'whole')
+  ]
+  assert set(names[0]) < set(names[1])
+  assert len(names[0]) == len(names[1]) - 1
 
 
 def test_the_estimate_of_the_bytes(birds, tmp_path):

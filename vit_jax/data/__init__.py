@@ -144,6 +144,7 @@ def open_source(
       image_key=image_key,
       label_key=label_key,
       num_classes=num_classes,
+      allow_damaged=allow_damaged,
     )
   arguments = [argument] if argument else []
   return SOURCES[kind][0](*arguments, **options)

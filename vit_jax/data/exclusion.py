@@ -128,6 +128,9 @@ class Excluding(source.Source):
         set with other splits, sizes or names.
     """
     self._whole = whole
+    # What the whole data set did not read, for reports.
+    self.others = getattr(whole, 'others', {})
+    self.damaged = getattr(whole, 'damaged', ())
     spec = join(whole.info.spec, path)
     lists = _read(files.absolute(path))
     for name, entry in lists.items():

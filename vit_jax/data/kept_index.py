@@ -36,6 +36,8 @@ def keep(folder: str, arrays: Mapping[str, np.ndarray], state: str) -> bool:
   Returns:
     Whether the folder could be written; if not, a warning says why.
   """
+  if load(folder, state) is not None:
+    return True  # Another process was faster, and others read its files.
   temporary = ''
   try:
     os.makedirs(os.path.dirname(folder), exist_ok=True)

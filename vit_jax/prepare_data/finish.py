@@ -50,6 +50,8 @@ def finish(job: Job, all_shards: Sequence[Shard]) -> str:
   files.write_shared(job.target / TEXT, text.encode())
   job_lib.write_json(job.target / job_lib.REPORT, content)
   _write_metadata(job, found)
+  # First, so that a kill in between leaves a data set that counts as done.
+  (job.state / 'job.json').unlink(missing_ok=True)
   job.state.rmtree(missing_ok=True)
   return text
 
@@ -156,5 +158,20 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def summary(job: Job) -> str:
-  """Returns the text of a finished job's report."""
+  """Returns the text of a finished job's report.
+
+  Raises:
+    ValueError: files that the job wrote are gone.
+  """
+  there = {path.name for path in job.target.iterdir()}
+  listed = [
+    line.partition('  ')[2]
+    for line in (job.target / SUMS).read_text().splitlines()
+  ]
+  if gone := [name for name in listed if name not in there]:
+    raise ValueError(
+      f'{job.target} was complete, but {len(gone):,} of its {len(listed):,}'
+      f' files are gone, such as {gone[0]}. Copy them back, or delete that'
+      ' folder to prepare it again.'
+    )
   return (job.target / TEXT).read_text()

@@ -173,11 +173,14 @@ def store(
       f'{found} whose header states {height} x {width} pixels, and not the'
       f' {pixels.shape[0]} x {pixels.shape[1]} that it holds'
     )
+  if convert or size.of(height, width):
+    # The EXIF data is lost.
+    turned = _upright(image, found, pixels)
+    if turned is not pixels:
+      notes.append('turned upright by its EXIF orientation')
+    pixels = turned
   pixels, resized = _shrink(pixels, size)
   notes += resized
-  if resized and decode.orientation(image) > 1:
-    pixels = decode.turn_upright(pixels, decode.orientation(image))
-    notes.append('turned upright by its EXIF orientation')
   if not resized and not convert:
     return Stored(image, False, tuple(notes))
   lossy = found == 'JPEG' or (
@@ -192,6 +195,18 @@ def store(
       f' {"JPEG" if lossy else "PNG"}: {" ".join(str(error).split())}'
     ) from error
   return Stored(made, True, tuple(notes))
+
+
+def _upright(image: bytes, found: str, pixels: np.ndarray) -> np.ndarray:
+  """Returns pixels turned upright; the same array if nothing turns them."""
+  if found == 'JPEG':
+    turn = decode.orientation(image)
+    return decode.turn_upright(pixels, turn) if turn > 1 else pixels
+  try:
+    turned = decode.decode(image, 3, upright=True)
+  except decode.CorruptImageError:  # Pillow has read it, which turns nothing.
+    return pixels
+  return pixels if np.array_equal(turned, pixels) else turned
 
 
 def identify(data: bytes) -> str:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
+import time
 from collections.abc import Sequence
 
 from absl import logging
 
-from vit_jax.data import decode
+from vit_jax.data import decode, exclusion
 from vit_jax.data.source import Source
 from vit_jax.prepare_data import (
   budget,
@@ -19,6 +20,10 @@ from vit_jax.prepare_data import (
 from vit_jax.prepare_data import job as job_lib
 from vit_jax.prepare_data.images import Size
 from vit_jax.workdir import files
+
+# A half of a file that nobody has written to for so many seconds is left over
+# from a killed command, and not another command's.
+_ABANDONED = 3600.0
 
 
 def describe(
@@ -62,7 +67,9 @@ def describe(
       f'splits={",".join(splits)}: {spec} has no {sorted(unknown)}; its splits'
       f' are {list(source.info.splits)}.'
     )
-  root = spec.partition(':')[2]
+  if len(set(splits)) < len(splits):
+    raise ValueError(f'splits={",".join(splits)}: name each split once.')
+  root = exclusion.split(spec)[0].partition(':')[2]
   name = name or job_lib.dataset_name(
     re.sub(r'\.(tar|parquet)$', '', root.rstrip('/').rpartition('/')[2])
   )
@@ -120,9 +127,20 @@ def run(
   job_lib.begin(job)
   if done:
     return finish.summary(job)
+  try:
+    return _run(job, part, processes)
+  except FileNotFoundError:
+    # Another command has ended the job meanwhile, and removed its state.
+    if job_lib.is_done(job):
+      return finish.summary(job)
+    raise
+
+
+def _run(job: job_lib.Job, part: tuple[int, int], processes: int) -> str:
   if part[1] == 1:  # Else it may be another part's, which is being written.
     for left in job.state.glob('*.tmp'):
-      left.unlink()
+      if time.time() - left.stat().mtime > _ABANDONED:
+        left.unlink()
   if job.merged:
     identical.find(job, part, processes)
   records = {split: shards.records_of(job, split) for split in job.splits}
