@@ -108,6 +108,7 @@ def test_splits_without_labels_are_left_out(tmp_path, caplog):
   source = data.open_source(f'parquet:{tmp_path}')
   assert source.info.splits == {'train': 1}
   assert "2 records of split 'test' have no label" in caplog.text
+  assert source.others == {'records of split test, which has no labels': 2}
 
 
 def test_other_class_names_in_another_file_are_refused(saved):

@@ -408,6 +408,31 @@ def test_samples_without_an_image_or_a_label(tmp_path):
     data.open_source(f'wds:{tmp_path}')
 
 
+def test_class_indices_of_samples(tmp_path):
+  samples = {'1.jpg': b'1', '1.cls': b'003', '2.jpg': b'2'}
+  _write(tmp_path, {'a.tar': {**samples, '2.json': b'{"label": 1.0}'}})
+  assert _records(f'wds:{tmp_path}') == [('1', '3'), ('2', '1')]
+  # An empty line is a class without a name, and shifts no other.
+  (tmp_path / 'classes.txt').write_text('cat\n\nowl\ndog\n')
+  assert _records(f'wds:{tmp_path}') == [('1', 'dog'), ('2', '')]
+
+
+@pytest.mark.parametrize(
+  'content, words',
+  [
+    ({'1.json': b'{"label": [0, 1]}'}, r'1\.json: the label is \[0, 1\]'),
+    ({'1.json': b'{"label": '}, r'1\.json: '),
+    ({'1.cls': b'\xff'}, r'1\.cls: '),
+    ({'1.cls': b'-1'}, r'1\.cls has the label -1; class indices begin at 0'),
+    ({'1.cls': b''}, r'1\.jpg has neither'),
+  ],
+)
+def test_wrong_labels_of_samples(tmp_path, content, words):
+  _write(tmp_path, {'a.tar': {'1.jpg': b'1', **content}})
+  with pytest.raises(ValueError, match=words):
+    data.open_source(f'wds:{tmp_path}')
+
+
 @pytest.mark.parametrize(
   'path, split',
   [

@@ -56,6 +56,7 @@ class HuggingFace(source.Source):
       self._splits[split] = _undecoded(rows, image_key)
     numbered = labels_lib.number(labels, names, num_classes, spec)
     self._labels = numbered.labels
+    self.others = numbered.others
     self.info = source.SourceInfo(
       spec=spec,
       splits={split: len(of) for split, of in self._labels.items()},

@@ -17,11 +17,13 @@ class Numbered(NamedTuple):
     labels: split -> int32 [records], or a list of tuples if `multi`.
     names: the class names.
     multi: whether records have several labels.
+    others: what is left out -> number of records.
   """
 
   labels: dict[str, np.ndarray | list[tuple[int, ...]]]
   names: tuple[str, ...]
   multi: bool
+  others: dict[str, int]
 
 
 def same_names(
@@ -74,8 +76,15 @@ def number(
   Raises:
     ValueError: a label is missing, of another type, or no class.
   """
+  others = {
+    f'records of split {split}, which has no labels': len(of)
+    for split, of in labels.items()
+    if _is_unlabelled(split, of, spec)
+  }
   labels = {
-    k: of for k, of in labels.items() if not _is_unlabelled(k, of, spec)
+    split: of
+    for split, of in labels.items()
+    if not all(label in _NONE for label in of)
   }
   multi = any(isinstance(one, list) for of in labels.values() for one in of)
   known = set()
@@ -110,7 +119,7 @@ def number(
       split: np.array([places[one] for one in of], np.int32)
       for split, of in labels.items()
     }
-  return Numbered(found, tuple(names), multi)
+  return Numbered(found, tuple(names), multi, others)
 
 
 def _is_unlabelled(split: str, labels: Sequence, spec: str) -> bool:

@@ -68,6 +68,7 @@ class Parquet(source.Source):
       labels[split], names = self._read_labels(split, paths, names, spec)
     numbered = labels_lib.number(labels, names, num_classes, spec)
     self._labels = numbered.labels
+    self.others = numbered.others
     self.info = source.SourceInfo(
       spec=spec,
       splits={split: len(of) for split, of in self._labels.items()},

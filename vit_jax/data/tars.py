@@ -38,6 +38,10 @@ _ILSVRC = {
 _CLASS_FILES = ('classes.txt', 'classnames.txt', 'class_names.txt')
 
 
+# Where the label of a sample of WebDataset is.
+_LABELS = ('.cls', '.json')
+
+
 class _Archived(source.Source):
   """Images in tar files, some of whose members are the records.
 
@@ -223,19 +227,39 @@ class WebDataset(_Archived):
     return _renumber(found, numbers, order), class_names
 
   def _sample_label(self, files, image, spec) -> str:
-    if '.cls' in files:
-      return self._members.read(files['.cls']).decode().strip()
-    label = None
-    if '.json' in files:
-      facts = json_text.loads(self._members.read(files['.json']))
-      if isinstance(facts, dict):
-        label = facts.get('label', facts.get('cls'))
-    if label is None:
+    label, source_of = None, next((s for s in _LABELS if s in files), None)
+    if source_of:
+      path = self._members.path(files[source_of])
+      try:
+        text = self._members.read(files[source_of]).decode()
+        label = _json_label(text) if source_of == '.json' else text.strip()
+      except ValueError as error:
+        raise ValueError(f'{spec}: {path}: {error}') from error
+    if not label:
       raise ValueError(
         f'{spec}: {self._members.path(image)} has neither a .cls file nor a'
         f' .json file with label or cls; beside it are {sorted(files)}.'
       )
-    return str(label)
+    if re.fullmatch(r'-\d+', label):
+      raise ValueError(
+        f'{spec}: {path} has the label {label}; class indices begin at 0.'
+      )
+    return str(int(label)) if label.isdecimal() else label
+
+
+def _json_label(text: str) -> str | None:
+  """Returns `label` or `cls` of a sample's JSON; None if it has neither."""
+  facts = json_text.loads(text)
+  if not isinstance(facts, dict):
+    return None
+  label = facts.get('label', facts.get('cls'))
+  if isinstance(label, float) and label.is_integer():
+    label = int(label)
+  if label is not None and type(label) not in (int, str):
+    raise ValueError(
+      f'the label is {label!r}; expected one whole number or text'
+    )
+  return None if label is None else str(label)
 
 
 def _image(files: dict[str, int]) -> int | None:
@@ -353,7 +377,10 @@ def _order(
   elif names is None:
     order = names = [str(i) for i in range(max(map(int, texts)) + 1)]
   else:
-    names = [name for name in names if name]
+    if are_numbers:  # An empty line counts; only the file's end has some more.
+      names = '\n'.join(names).rstrip().split('\n')
+    else:
+      names = [name for name in names if name]
     order = [str(i) for i in range(len(names))] if are_numbers else names
   if unknown := set(texts) - set(order):
     raise ValueError(
