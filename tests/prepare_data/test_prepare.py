@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import dataclasses
 import hashlib
 import json
 import os
@@ -254,6 +255,21 @@ def test_the_sums_are_those_of_sha256sum(birds, tmp_path):
     check=True,
     capture_output=True,
   )
+
+
+@pytest.mark.parametrize(
+  'root, name, expected',
+  [
+    ('/data/t', '/data/t/train/a/1.jpg', 'train/a/1.jpg'),
+    ('/data/t/', '/data/t/train/a/1.jpg', 'train/a/1.jpg'),
+    ('/data/x.tar', '/data/x.tar:a/1.jpg', 'a/1.jpg'),
+    ('t', 'train/0', 'train/0'),
+    ('', 'train/0', 'train/0'),
+  ],
+)
+def test_names_without_the_folder(birds, tmp_path, root, name, expected):
+  job = prepare.describe(data.open_source(f'folder:{birds}'), str(tmp_path))
+  assert dataclasses.replace(job, root=root).relative(name) == expected
 
 
 def test_done_is_done(birds, tmp_path):
