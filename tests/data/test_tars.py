@@ -4,6 +4,7 @@ import collections
 import gzip
 import io
 import json
+import os
 import pathlib
 import pickle
 import subprocess
@@ -321,6 +322,10 @@ def test_arrays_of_another_state_are_not_loaded(tmp_path):
   assert kept_index.keep(folder, {'a': np.arange(3)}, 'one')
   assert kept_index.load(folder, 'one')['a'].tolist() == [0, 1, 2]
   assert kept_index.load(folder, 'two') is None
+  before = os.stat(folder).st_ino
+  # Readers of an equal state keep their files.
+  assert kept_index.keep(folder, {'a': np.arange(3)}, 'one')
+  assert os.stat(folder).st_ino == before
   assert kept_index.keep(folder, {'b': np.arange(2)}, 'two')
   assert list(kept_index.load(folder, 'two')) == ['b']
 

@@ -462,6 +462,8 @@ def test_damaged_tar_files_are_named(many, tmp_path):
   [
     (['--dry_run'], 0, 'train: 30 images, about'),
     (['--part=2/2'], 1, '--part=2/2: expected K/N'),
+    (['--label_key=y'], 1, '--label_key has no effect on folder: data'),
+    (['--skip_damaged'], 1, 'only tar:, wds: have what it names'),
     (['--order=any'], 1, 'one of <shuffled|source>'),
     (
       ['--source=tfds:cifar10', '--dry_run', '--area=9'],

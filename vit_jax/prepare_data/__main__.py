@@ -110,6 +110,7 @@ def main() -> None:
       )
     )
     return
+  _check_read_by(_SOURCE.value.partition(':')[0])
   source = data.open_source(
     _SOURCE.value,
     data_dir=_DATA_DIR.value,
@@ -161,6 +162,25 @@ def _check_no_effect() -> None:
       ' TFDS stores them. Leave this out; then prepare the result again, as'
       ' --source=arrayrecord:DIR/NAME with another --name.'
     )
+
+
+# Flags, and the kinds of source that read them. Mixtures may have any kind.
+_READ_BY = (
+  ((_IMAGE_KEY, _LABEL_KEY, _NUM_CLASSES), ('arrayrecord', 'hf', 'parquet')),
+  ((_SKIP_DAMAGED,), ('tar', 'wds')),
+)
+
+
+def _check_read_by(kind: str) -> None:
+  """Raises ValueError for a flag that a kind of source would ignore."""
+  for options, kinds in _READ_BY:
+    ignored = [f'--{f.name}' for f in options if f.value != f.default]
+    if ignored and kind not in (*kinds, 'mix'):
+      raise ValueError(
+        f'{", ".join(ignored)} has no effect on {kind}: data; only'
+        f' {", ".join(f"{reader}:" for reader in kinds)} have what it names.'
+        ' Leave it out.'
+      )
 
 
 if __name__ == '__main__':
