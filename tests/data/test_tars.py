@@ -195,11 +195,11 @@ def test_a_tar_file_of_classes_names_its_split(tmp_path):
       'birds-train.tar': _files('a/0.png', 'b/1.png'),
       'birds-test.tar': _files('a/2.png'),
       # A class, although its name has the word.
-      'test-tube.tar': _files('3.png'),
+      'test-tube.tar': _files('3.png', 'test-tube/4.png'),
     },
   )
   source = data.open_source(f'tar:{root}/')
-  assert source.info.splits == {'test': 1, 'train': 3}
+  assert source.info.splits == {'test': 1, 'train': 4}
   assert source.info.class_names == ('a', 'b', 'test-tube')
   source = data.open_source(f'tar:{root}/birds-test.tar')
   assert source.info.splits == {'test': 1}

@@ -76,16 +76,12 @@ def number(
   Raises:
     ValueError: a label is missing, of another type, or no class.
   """
+  without = [k for k, of in labels.items() if _is_unlabelled(k, of, spec)]
   others = {
-    f'records of split {split}, which has no labels': len(of)
-    for split, of in labels.items()
-    if _is_unlabelled(split, of, spec)
+    f'records of split {split}, which has no labels': len(labels[split])
+    for split in without
   }
-  labels = {
-    split: of
-    for split, of in labels.items()
-    if not all(label in _NONE for label in of)
-  }
+  labels = {k: of for k, of in labels.items() if k not in without}
   multi = any(isinstance(one, list) for of in labels.values() for one in of)
   known = set()
   for of in labels.values():

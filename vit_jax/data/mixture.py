@@ -11,6 +11,7 @@ Classes of the same name are one class. The classes are those of the first data
 set, then the others' new ones.
 """
 
+import collections
 import math
 from collections.abc import Callable, Sequence
 
@@ -63,6 +64,11 @@ class Mixture(source.Source):
       multi_label=any(part.info.multi_label for part in self._parts),
       is_remote=any(part.info.is_remote for part in self._parts),
     )
+    # What the parts did not read, for reports.
+    self.others, self.damaged = collections.Counter(), ()
+    for part in self._parts:
+      self.others.update(getattr(part, 'others', {}))
+      self.damaged += tuple(getattr(part, 'damaged', ()))
     if all(hasattr(part, 'labels') for part in self._parts):
       self.labels = self._all_labels
 

@@ -159,14 +159,15 @@ class Tar(_Archived):
       folders = [
         f.removesuffix('.tar') for f in folders if f not in ('.', '..')
       ]
-      archive = self._members.archive[row]
+      number = self._members.archive[row]
+      archive = self._members.archives[number]
+      # A tar file that holds folders of classes is no class itself, so its name
+      # may state a split, such as birds-test.tar.
+      own = os.path.basename(archive).removesuffix('.tar')
+      is_class = folders in ([], [own])
       split, folders = _split(
-        prefixes[archive] + folders,
-        # A tar file that holds folders of classes is no class itself, so its
-        # name may state a split, such as birds-test.tar.
-        shard_split(self._members.archives[archive], root)
-        if folders
-        else 'train',
+        prefixes[number] + folders,
+        'train' if is_class else shard_split(archive, root),
       )
       if folders:
         label = numbers.setdefault(folders[-1], len(numbers))
@@ -302,7 +303,7 @@ def _prefix(archive: str, root: str) -> list[str]:
 
 
 def _split(folders: list[str], otherwise: str) -> tuple[str, list[str]]:
-  """Returns the split that some folders name, and the folders after it."""
+  """Returns the split that folders name, or the other, and what follows."""
   for i, folder in enumerate(folders):
     if folder in _ILSVRC:
       return _ILSVRC[folder], folders[i + 1 :]

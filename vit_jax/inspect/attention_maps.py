@@ -140,3 +140,15 @@ def _pieces(
     yield jnp.asarray(piece)
   if piece is None:
     raise ValueError('there are no attention weights: no images were given.')
+
+
+def uniform_distances(
+  grid: tuple[int, int], image_size: tuple[int, int]
+) -> tuple[float, float]:
+  """Returns the mean distance in pixels of uniform attention to the patches.
+
+  The first number is for all patches, the second one for the nearest half.
+  """
+  apart = np.sort(patch_distances(grid, image_size), axis=1)
+  half = max(1, len(apart) // 2)
+  return float(apart.mean()), float(apart[:, :half].mean())

@@ -58,7 +58,7 @@ def attention_distance(of: Subject, images: np.ndarray) -> np.ndarray:
 def uniform_distance(of: Subject) -> float:
   """Returns the distance of uniform attention to all patches in pixels."""
   grid = of.model.token_grid(of.image_size)
-  return float(attention_maps.patch_distances(grid, of.image_size).mean())
+  return attention_maps.uniform_distances(grid, of.image_size)[0]
 
 
 def _weights(of: Subject, images: np.ndarray) -> Iterator[Any]:

@@ -202,6 +202,9 @@ def _upright(image: bytes, found: str, pixels: np.ndarray) -> np.ndarray:
   if found == 'JPEG':
     turn = decode.orientation(image)
     return decode.turn_upright(pixels, turn) if turn > 1 else pixels
+  # To look for EXIF data saves decoding most images twice.
+  if found in ('PNG', 'WebP') and not (b'eXIf' in image or b'EXIF' in image):
+    return pixels
   try:
     turned = decode.decode(image, 3, upright=True)
   except decode.CorruptImageError:  # Pillow has read it, which turns nothing.

@@ -1,5 +1,6 @@
 """Prepares a source, from the estimate to the report."""
 
+import contextlib
 import dataclasses
 import re
 import time
@@ -139,8 +140,10 @@ def run(
 def _run(job: job_lib.Job, part: tuple[int, int], processes: int) -> str:
   if part[1] == 1:  # Else it may be another part's, which is being written.
     for left in job.state.glob('*.tmp'):
-      if time.time() - left.stat().mtime > _ABANDONED:
-        left.unlink()
+      # Another command may rename its file at this moment.
+      with contextlib.suppress(FileNotFoundError):
+        if time.time() - left.stat().mtime > _ABANDONED:
+          left.unlink()
   if job.merged:
     identical.find(job, part, processes)
   records = {split: shards.records_of(job, split) for split in job.splits}

@@ -11,6 +11,7 @@ from tests.masked_patch.test_runs import _config as masked_patch_config
 from tests.tiny_run import eventful_config
 from vit_jax import config as config_lib
 from vit_jax import data, inspect, interop
+from vit_jax.inspect import attention_maps
 from vit_jax.models.images import normalize
 from vit_jax.paper.pictures import inspected_run, weights_drawing
 from vit_jax.training import loop
@@ -194,9 +195,9 @@ def test_unexpected_errors_are_reported_too(run, tmp_path, monkeypatch):
 
 
 def test_uniform_attention_at_the_papers_sizes():
-  found = weights_drawing.uniform_distances((14, 14), (224, 224))
+  found = attention_maps.uniform_distances((14, 14), (224, 224))
   assert found == pytest.approx((116.49, 73.35), abs=0.01)
-  found = weights_drawing.uniform_distances((8, 8), (32, 32))
+  found = attention_maps.uniform_distances((8, 8), (32, 32))
   assert found == pytest.approx((16.55, 10.41), abs=0.01)
 
 

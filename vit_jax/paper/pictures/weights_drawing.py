@@ -113,7 +113,7 @@ def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   images, _ = inspected_run.held_out_images(workdir, count)
   found = views.attention_distance(run, images)
   grid = run.model.token_grid(run.image_size)
-  uniform, half = uniform_distances(grid, run.image_size)
+  uniform, half = attention_maps.uniform_distances(grid, run.image_size)
   numbers = _table(
     found, views.AXES['attention_distance'], 'attention distance'
   )
@@ -122,18 +122,6 @@ def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   )
   numbers = pd.concat([numbers, theory], ignore_index=True)
   return (found, run.image_size[1], uniform), numbers
-
-
-def uniform_distances(
-  grid: tuple[int, int], image_size: tuple[int, int]
-) -> tuple[float, float]:
-  """Returns the mean distance in pixels of uniform attention to the patches.
-
-  The first number is for all patches, the second one for the nearest half.
-  """
-  apart = np.sort(attention_maps.patch_distances(grid, image_size), axis=1)
-  half = max(1, len(apart) // 2)
-  return float(apart.mean()), float(apart[:, :half].mean())
 
 
 def rollout(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
