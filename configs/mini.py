@@ -35,6 +35,8 @@ The results answer the paper's questions only at this scale.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from vit_jax import config as config_lib
 from vit_jax import models
@@ -49,35 +51,7 @@ USAGE = (
   ' flowers, svhn, eurosat, clevr_count, clevr_dist, dsprites_location,'
   ' dsprites_orientation.'
 )
-IMAGE_SIZE = 24
-LARGER = 32  # In px; stands for 512 and 518 px, as IMAGE_SIZE does for 384.
-BATCH_SIZE = 64
 RESIZE = 'resize(antialias=True)'
-# ViT-B's learning rate, in place of Table 3's 8e-4. Other models' rates keep
-# the table's proportions.
-PEAK = 3e-3
-WEIGHT_DECAY = 0.03
-
-# Standard deviation of initial position embeddings. The paper's 0.02 is so
-# small beside the patches that ViTs need more steps to learn positions.
-POSITION_STDDEV = 0.5
-# For relative position embeddings, which act only on attention (Table 8).
-RELATIVE_STDDEV = 8.0
-
-# An eighth of the width, a sixth of the layers, a quarter of the heads.
-SIZES = {
-  'b': dict(width=48, depth=2, heads=2, mlp_dim=192),
-  'B': dict(width=96, depth=2, heads=3, mlp_dim=384),
-  'L': dict(width=128, depth=4, heads=4, mlp_dim=512),
-  'H': dict(width=160, depth=5, heads=4, mlp_dim=640),
-}
-PATCHES = {'32': 8, '16': 4, '14': 4}
-# Blocks in each stage of a hybrid's ResNet; its map has one pixel per patch.
-HYBRID_BLOCKS = {'32': (2, 2), '16': (4,)}
-# Factor of a ResNet's channels. With it, R50x1 has a sixth of ViT-B/32's
-# operations, but takes as long on a CPU, where narrow convolutions are slow; in
-# the paper both have about the same cost.
-RESNET_WIDTH = 0.125
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,12 +69,114 @@ class Dataset:
   steps: int
 
 
-# Steps grow with the number of images that the paper's runs see.
-DATASETS = {
-  'imagenet2012': Dataset(200, 300, 73),
-  'imagenet21k': Dataset(2_200, 90, 213),
-  'jft300m': Dataset(48_000, 7, 400),
-}
+@dataclasses.dataclass(frozen=True)
+class Scale:
+  """What is smaller than in the paper.
+
+  Attributes:
+    usage: of the config file, for error messages.
+    image_size: in pixels.
+    larger: stands for 512 and 518 px, as `image_size` does for 384.
+    batch_size: of pre-training and fine-tuning.
+    peak: ViT-B's learning rate, in place of Table 3's 8e-4. Other models' rates
+      keep the table's proportions.
+    weight_decay: in place of Table 3's 0.1.
+    position_stddev: standard deviation of initial position embeddings.
+    relative_stddev: the same for relative ones, which act only on attention
+      (Table 8); None: the model's own.
+    sizes: letter of a ViT -> its dimensions.
+    depths: the paper's number of blocks in Figure 8 -> ours.
+    divisors: of the other dimensions in Figure 8.
+    patches: the paper's patch size at 224 px -> ours.
+    hybrid_blocks: the paper's patch size -> blocks in each stage of a hybrid's
+      ResNet; its map has one pixel per patch.
+    resnet_width: factor of a ResNet's channels.
+    resnet_depth: divisor of a ResNet's blocks.
+    datasets: pre-training set -> its size and steps.
+    augment: of training images, of the user's own data.
+    resize: of all other images.
+    tuning_steps: of fine-tuning.
+  """
+
+  usage: str
+  image_size: int
+  larger: int
+  batch_size: int
+  peak: float
+  weight_decay: float
+  position_stddev: float
+  relative_stddev: float | None
+  sizes: Mapping[str, Mapping[str, int]]
+  depths: Mapping[int, int]
+  divisors: Mapping[str, int]
+  patches: Mapping[str, int]
+  hybrid_blocks: Mapping[str, tuple[int, ...]]
+  resnet_width: float
+  resnet_depth: int
+  datasets: Mapping[str, Dataset]
+  augment: str
+  resize: str
+  tuning_steps: int
+
+  def option(self, key: str, value: Any) -> Any:
+    """Returns our value for one that the paper sets by a config key."""
+    name = key.removeprefix('model.')
+    if name == 'depth':
+      return self.depths[value]
+    if name in self.divisors:
+      return value // self.divisors[name]
+    if key == 'schedule.peak':
+      return self.rate(value)
+    if key == 'optimizer.weight_decay':
+      return self.decay(value)
+    return value
+
+  def rate(self, papers: float) -> float:
+    """Returns the learning rate for one of the paper's for JFT-300M."""
+    return self.peak * papers / pretrain.JFT.peak['ViT-B/16']
+
+  def decay(self, papers: float) -> float:
+    """Returns the weight decay for one of the paper's for JFT-300M."""
+    return papers * self.weight_decay / pretrain.JFT.weight_decay
+
+
+MINI = Scale(
+  usage=USAGE,
+  image_size=24,
+  larger=32,
+  batch_size=64,
+  peak=3e-3,
+  weight_decay=0.03,
+  # The paper's 0.02 is so small beside the patches that ViTs need four times as
+  # many steps to learn positions (LOG.md).
+  position_stddev=0.5,
+  relative_stddev=8.0,
+  # An eighth of the width, a sixth of the layers, a quarter of the heads.
+  sizes={
+    'b': dict(width=48, depth=2, heads=2, mlp_dim=192),
+    'B': dict(width=96, depth=2, heads=3, mlp_dim=384),
+    'L': dict(width=128, depth=4, heads=4, mlp_dim=512),
+    'H': dict(width=160, depth=5, heads=4, mlp_dim=640),
+  },
+  depths={4: 1, 8: 2, 16: 3, 32: 4, 64: 5},
+  divisors={'width': 8, 'mlp_dim': 8, 'heads': 4},
+  patches={'32': 8, '16': 4, '14': 4},
+  hybrid_blocks={'32': (2, 2), '16': (4,)},
+  # With it, R50x1 has a sixth of ViT-B/32's operations, but takes as long on a
+  # CPU, where narrow convolutions are slow; in the paper both have about the
+  # same cost.
+  resnet_width=0.125,
+  resnet_depth=4,
+  # Steps grow with the number of images that the paper's runs see.
+  datasets={
+    'imagenet2012': Dataset(200, 300, 73),
+    'imagenet21k': Dataset(2_200, 90, 213),
+    'jft300m': Dataset(48_000, 7, 400),
+  },
+  augment=RESIZE,
+  resize=RESIZE,
+  tuning_steps=80,
+)
 # The part of the user's own training data that is held out, in percent.
 HELD_OUT = 10
 
@@ -130,6 +206,11 @@ FEW_SHOT = ('imagenet', 'cifar10', 'cifar100', 'pets', 'flowers')
 
 def get_config(argument=None):
   """Returns the config of `MODEL,DATASET or TASK[,OPTION=VALUE ...]`."""
+  return make(argument, MINI)
+
+
+def make(argument, scale: Scale):
+  """Returns the config of an argument at a scale."""
   args = config_lib.parse_argument(
     argument,
     positional=('model', 'data'),
@@ -137,32 +218,35 @@ def get_config(argument=None):
       **{'epochs': float, 'optimizer': str, 'subset': int},
       **{'evals': int, 'few_shot': str, 'objective': str, 'of': str},
     },
-    usage=USAGE,
+    usage=scale.usage,
   )
   config = config_lib.default()
-  _set_model(config, models.paper_name(args['model']))
-  config.image_size = (IMAGE_SIZE, IMAGE_SIZE)
-  config.data.batch_size = BATCH_SIZE
-  config.data.preprocess = RESIZE
+  _set_model(config, models.paper_name(args['model']), scale)
+  config.image_size = (scale.image_size, scale.image_size)
+  config.data.batch_size = scale.batch_size
+  config.data.preprocess = scale.resize
   config.log.tensorboard = False
-  if args['data'] in DATASETS:
-    _set_pretraining(config, DATASETS[args['data']], args)
+  if args['data'] in scale.datasets:
+    _set_pretraining(config, scale.datasets[args['data']], args, scale)
   elif args['data'] in TASKS:
     for option in args.keys() - {'model', 'data', 'of'}:
-      raise ValueError(f'{option}= is for pre-training. {USAGE}')
-    _set_transfer(config, *_task(args['data'], args.get('of', '')))
+      raise ValueError(f'{option}= is for pre-training. {scale.usage}')
+    _set_transfer(config, scale, *_task(args['data'], args.get('of', '')))
   else:
-    raise ValueError(f'{args["data"]!r} is not one of its data sets. {USAGE}')
+    raise ValueError(
+      f'{args["data"]!r} is not one of its data sets. {scale.usage}'
+    )
   config.checkpoint.every = config.log.every = config.total_steps
   return config
 
 
-def _choice(args, key, choices):
+def _choice(args, key, choices, scale):
   """Returns an option's value; the first choice if it is not given."""
   value = args.get(key, choices[0])
   if value not in choices:
     raise ValueError(
-      f'{key}={value!r} is unknown; choose one of {list(choices)}. {USAGE}'
+      f'{key}={value!r} is unknown; choose one of {list(choices)}.'
+      f' {scale.usage}'
     )
   return value
 
@@ -174,60 +258,57 @@ def _task(name, own):
   return TASKS[name]
 
 
-def _set_model(config, name):
+def _set_model(config, name, scale):
   model = config.model
   model.name = name
   if name.startswith(('BiT-', 'AxialResNet')):
     full = models.build(name, num_classes=1)
-    model.blocks = tuple(max(1, round(n / 4)) for n in full.blocks)
-    model.width_factor = RESNET_WIDTH * full.width_factor
+    model.blocks = tuple(
+      max(1, round(n / scale.resnet_depth)) for n in full.blocks
+    )
+    model.width_factor = scale.resnet_width * full.width_factor
     if name.startswith('Axial'):
       model.heads = 2  # Each has 8 channels.
     return
   size, _, patch = name.rpartition('ViT-')[2].partition('/')
-  patches = HYBRID_BLOCKS if '+' in name else PATCHES
-  if size not in SIZES or patch not in patches or name[0] not in 'VRA':
+  patches = scale.hybrid_blocks if '+' in name else scale.patches
+  if size not in scale.sizes or patch not in patches or name[0] not in 'VRA':
     raise ValueError(
-      f'{name!r} has no miniature: sizes are {", ".join(SIZES)}, patches'
-      f' {", ".join(patches)}. {USAGE}'
+      f'{name!r} has no miniature: sizes are {", ".join(scale.sizes)},'
+      f' patches {", ".join(patches)}. {scale.usage}'
     )
-  model.update(SIZES[size])
-  model.position_stddev = POSITION_STDDEV
+  model.update(scale.sizes[size])
+  model.position_stddev = scale.position_stddev
   if '+' in name:
-    model.resnet_blocks = HYBRID_BLOCKS[patch]
-    model.resnet_width = RESNET_WIDTH
+    model.resnet_blocks = scale.hybrid_blocks[patch]
+    model.resnet_width = scale.resnet_width
   else:
-    model.patch_size = (PATCHES[patch], PATCHES[patch])
+    model.patch_size = (scale.patches[patch], scale.patches[patch])
   model.dropout_rate = 0.0
 
 
-def rate(papers):
-  """Returns the miniature's learning rate for one of the paper's for JFT."""
-  return PEAK * papers / pretrain.JFT.peak['ViT-B/16']
-
-
-def decay(papers):
-  """Returns the miniature's weight decay for one of the paper's for JFT."""
-  return papers * WEIGHT_DECAY / pretrain.JFT.weight_decay
-
-
-def _set_pretraining(config, dataset, args):
-  _set_data(config, dataset, args)
+def _set_pretraining(config, dataset, args, scale):
+  _set_data(config, dataset, args, scale)
   epochs = args.get('epochs', dataset.epochs)
   config.total_steps = round(dataset.steps * epochs / dataset.epochs)
   warmup = config.total_steps // 10
   most = max(config.total_steps, 1)
   often = args.get('evals', min(5, most))
   if not 1 <= often <= most:
-    raise ValueError(f'evals={often}, expected 1 to {most}, the steps. {USAGE}')
+    raise ValueError(
+      f'evals={often}, expected 1 to {most}, the steps. {scale.usage}'
+    )
   every = config.total_steps // often
   config.loss.name = 'sigmoid'
-  config.model.head_bias = -1.4  # The log-odds of 6 labels out of 31.
-  if _choice(args, 'optimizer', ('adam', 'sgd')) == 'adam':
-    config.optimizer = config_lib.adam(weight_decay=WEIGHT_DECAY)
+  if 'of' not in args:
+    config.model.head_bias = -1.4  # The log-odds of 6 labels out of 31.
+  if _choice(args, 'optimizer', ('adam', 'sgd'), scale) == 'adam':
+    config.optimizer = config_lib.adam(weight_decay=scale.weight_decay)
     config.schedule = config_lib.schedule(
       'linear',
-      peak=rate(pretrain.JFT.peak.get(config.model.name, pretrain.JFT.others)),
+      peak=scale.rate(
+        pretrain.JFT.peak.get(config.model.name, pretrain.JFT.others)
+      ),
       warmup_steps=warmup,
     )
   else:
@@ -239,37 +320,39 @@ def _set_pretraining(config, dataset, args):
       boundaries=pretrain.SGD_BOUNDARIES,
       factor=0.1,
     )
-  validation = dict(split=_held_out(args), preprocess=RESIZE, every=every)
+  validation = dict(split=_held_out(args), preprocess=scale.resize, every=every)
   config.evals.validation = config_lib.evaluation(**validation)
   # Accuracy saturates with six labels per image.
   config.checkpoint.best = 'validation/loss'
-  if _choice(args, 'objective', ('supervised', 'masked_patch')) != 'supervised':
+  objectives = ('supervised', 'masked_patch')
+  if _choice(args, 'objective', objectives, scale) != 'supervised':
     # As in configs/masked_patch.py.
     config.loss = config_lib.masked_patch()
     config.optimizer = config_lib.adam()
     config.schedule = config_lib.schedule(
-      'cosine', peak=rate(2e-4), warmup_steps=warmup
+      'cosine', peak=scale.rate(2e-4), warmup_steps=warmup
     )
     config.model.head_bias = 0.0
     config.model.dropout_rate = None
     config.evals.validation = config_lib.masked_patch_evaluation(**validation)
-  for name in _few_shot_tasks(args):
+  for name in _few_shot_tasks(args, scale):
     task = _task(name, args.get('of', ''))
     if name == 'imagenet':
-      config.evals.few_shot = _few_shot(*task, every)
+      config.evals.few_shot = _few_shot(*task, every, scale)
     else:
       # The average needs only the end of a run, so these have no curve.
-      config.evals[f'few_shot_{name}'] = _few_shot(*task, 0)
+      config.evals[f'few_shot_{name}'] = _few_shot(*task, 0, scale)
 
 
-def _set_data(config, dataset, args):
+def _set_data(config, dataset, args, scale):
   """Sets the training data: a part of the scenes, or of the user's own data."""
   if 'of' in args:
-    whole = DATASETS['jft300m'].scenes
+    whole = scale.datasets['jft300m'].scenes
     images = args.get('subset', dataset.scenes)
     percent = f'{(100 - HELD_OUT) * images / whole:.3f}'.rstrip('0').rstrip('.')
     config.data.dataset = args['of']
     config.data.train_split = f'shuffled(train)[:{percent}%]'
+    config.data.preprocess = scale.augment
     return
   config.data.dataset = 'shapes:all'
   config.data.max_labels = 6
@@ -287,12 +370,12 @@ def _held_out(args):
   )
 
 
-def _few_shot_tasks(args):
-  chosen = _choice(args, 'few_shot', ('imagenet', 'average'))
+def _few_shot_tasks(args, scale):
+  chosen = _choice(args, 'few_shot', ('imagenet', 'average'), scale)
   return FEW_SHOT if chosen == 'average' else FEW_SHOT[:1]
 
 
-def _few_shot(spec, train, test, every):
+def _few_shot(spec, train, test, every, scale):
   """Returns a five-shot evaluation on a task's data."""
   if spec.startswith('shapes:'):
     train = 'validation'  # The whole split, as there are up to 72 classes.
@@ -302,20 +385,22 @@ def _few_shot(spec, train, test, every):
     train,
     test,
     dataset=spec,
-    preprocess=RESIZE if spec != 'digits' else 'resize',
+    preprocess=scale.resize if spec != 'digits' else 'resize',
     shots=(5,),
     every=every,
   )
 
 
-def _set_transfer(config, spec, train, test):
+def _set_transfer(config, scale, spec, train, test):
   config.data.dataset = spec
   if spec == 'digits':
     config.data.preprocess = 'resize'
   config.data.train_split = train
-  config.total_steps = 80
+  config.total_steps = scale.tuning_steps
   config.optimizer = config_lib.sgd(clip_norm=1.0)
-  config.schedule = config_lib.schedule('cosine', peak=0.03, warmup_steps=8)
+  config.schedule = config_lib.schedule(
+    'cosine', peak=0.03, warmup_steps=scale.tuning_steps // 10
+  )
   config.evals.test = config_lib.evaluation(
     test, preprocess=config.data.preprocess
   )

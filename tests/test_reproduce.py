@@ -12,6 +12,7 @@ import pytest
 
 from vit_jax import config as config_lib
 from vit_jax.configs import mini
+from vit_jax.paper import items
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -98,7 +99,8 @@ def _write_finished_run(folder, name, metrics):
 
 
 def test_plan_lists_runs_and_their_cost(run, tmp_path):
-  lines = run('table7', '--plan', f'--workdir={tmp_path}').stdout.splitlines()
+  words = ('table7', '--plan', '--seeds=3', f'--workdir={tmp_path}')
+  lines = run(*words).stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'exaFLOPs', 'Steps', 'State']
   assert [line.split()[-4] for line in lines[1:13]] == (
     6 * ['50.2'] + 6 * ['558.4']
@@ -108,7 +110,77 @@ def test_plan_lists_runs_and_their_cost(run, tmp_path):
     *('12', 'runs', '3,651.8', '6,213,864', '0', 'finished')
   ]
   assert lines[15].startswith('Fine-tuning: 60 studies of 480 runs, ')
+  assert lines[-1] == '  Cost of the pre-trainings: 3,652 exaFLOPs.'
   assert not list(tmp_path.iterdir())
+
+
+def _write_pilot(folder, spread):
+  """Writes numbers in which Adam is ahead by 2 points."""
+  measure = 'fine-tuned accuracy on five tasks (Average-5) in percent'
+  found = {
+    f'{model}, JFT-300M, 7 epochs{sgd}': [mean - spread, mean, mean + spread]
+    for model in ('BiT-R50x1', 'BiT-R152x2')
+    for sgd, mean in (('', 62.0), (', sgd', 60.0))
+  }
+  path = folder / 'numbers.json'
+  path.write_text(json.dumps({'values': {measure: found}, 'minutes': {}}))
+  return path
+
+
+def test_plan_tells_what_it_takes_to_decide_each_claim(run, tmp_path):
+  pilot = _write_pilot(tmp_path, 0.6)
+  words = ('table7', '--scale=mini', f'--workdir={tmp_path / "new"}', '--plan')
+  out = run(*words, f'--pilot={pilot}', '--seeds=3').stdout
+  head, claim, runs, *tests, cost = out.splitlines()[16:]
+  assert head.startswith('Claims, with --seeds=3.')
+  assert claim.startswith('table7.adam: Pre-training with Adam transfers')
+  assert runs == (
+    '  4 x 3 pre-trainings + 60 fine-tunings. 80% power needs 4 of each; power'
+    ' 71%.'
+  )
+  for model, line in zip(('BiT-R50x1', 'BiT-R152x2'), tests, strict=True):
+    assert line.startswith(
+      f'  lead of Adam for {model}: pilot +2; spreads 0.6, 0.6; decided from '
+    )
+  assert cost == '  Cost: not known before a run.'
+  # As many as the pilot says are run.
+  out = run(*words, f'--pilot={pilot}', '--seeds=auto').stdout
+  assert 'Fine-tuning: 80 studies of 80 runs, 0 finished.' in out
+  assert 'Claims, with --seeds=auto.' in out
+  assert '  4 x 4 pre-trainings + 80 fine-tunings.' in out
+
+
+def test_list_has_a_line_for_each_claim(run, tmp_path):
+  lines = run(
+    *('all', '--list', '--seeds=1', f'--workdir={tmp_path}')
+  ).stdout.splitlines()
+  found, item = {}, None
+  for line in lines:
+    if line[0] != ' ':
+      item = line.split()[0]
+      continue
+    scale = (
+      r'{} \d+ x \d+ pre-trainings( \+ \d+ fine-tunings)?( \(\d+% power\))?'
+    )
+    match = re.fullmatch(
+      rf'  (\w+) +{scale.format("paper")}; {scale.format("mini")}', line
+    )
+    found.setdefault(item, []).append(match[1])
+  assert found == {
+    name: keys
+    for name, item in items.ITEMS.items()
+    if (keys := [claim.key for claim in item.claims('paper')])
+  }
+
+
+def test_list_uses_the_given_pilot_at_its_scale(run, tmp_path):
+  pilot = _write_pilot(tmp_path, 0.1)
+  words = ('table7', f'--pilot={pilot}', f'--workdir={tmp_path / "new"}')
+  few = r'4 x 2 pre-trainings \+ 40 fine-tunings \(\d+% power\)'
+  line = run(*words, '--scale=mini', '--list').stdout.splitlines()[1]
+  assert re.search(f'; mini {few}$', line)
+  line = run(*words, '--scale=paper', '--list').stdout.splitlines()[1]
+  assert re.search(f'  paper {few}; mini', line)
 
 
 def test_a_plan_appears_in_the_table_and_on_the_page(run, tmp_path):
@@ -127,10 +199,10 @@ def test_a_plan_appears_in_the_table_and_on_the_page(run, tmp_path):
 
 
 def test_plan_in_miniature_lists_steps_and_states(run, tmp_path):
-  words = ('table7', '--scale=mini', '--plan', f'--workdir={tmp_path}')
-  lines = run(*words).stdout.splitlines()
+  words = ('table7', '--scale=mini', '--seeds=3', '--plan')
+  lines = run(*words, f'--workdir={tmp_path}').stdout.splitlines()
   assert lines[0].split() == ['Pre-training', 'Steps', 'State']
-  assert len(lines) == 16
+  assert lines[14].split()[:2] == ['12', 'runs']
   assert lines[15] == 'Fine-tuning: 60 studies of 60 runs, 0 finished.'
 
 
@@ -151,7 +223,7 @@ def test_finished_runs_are_listed_and_rendered(run, tmp_path):
   _write_finished_run(
     tmp_path, 'ViT-B_16,JFT-300M,7-epochs/run=pretraining', last
   )
-  words = ('table8', '--scale=mini', f'--workdir={tmp_path}')
+  words = ('table8', '--scale=mini', '--seeds=3', f'--workdir={tmp_path}')
   assert run(*words, '--list').stdout.startswith('table8    3 of 24   runs')
   out = run(*words, '--render').stdout
   assert '0.50000 ± 0.25000' in out
@@ -201,7 +273,8 @@ def test_items_without_runs_are_always_shown_and_start_no_run(run, tmp_path):
 
 def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
   out = run(
-    *('table7', '--dry_run', '--jft=folder:/jft', f'--workdir={tmp_path}')
+    *('table7', '--dry_run', '--seeds=3', '--jft=folder:/jft'),
+    f'--workdir={tmp_path}',
   ).stdout
   *lines, totals = out.splitlines()
   commands = [line for line in lines if line.startswith('python')]
@@ -217,7 +290,7 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
   ('words', 'message'),
   [
     (['table77'], 'table77: no such item; choose from table1, table2'),
-    (['table7', '--scale=mini', '--jft=digits'], 'has data of its own'),
+    (['table7', '--scale=mini', '--jft=digits'], 'has other data'),
     (['table7', '--list', '--scale=tiny'], 'scale'),
     (['table7', '--list', '--topology=v3:2x2'], 'works only with --plan'),
     (['table7', '--plan', '--scale=mini', '--topology=v3:2x2'], 'miniature'),
@@ -233,10 +306,34 @@ def test_invalid_arguments_are_refused(run, words, message, tmp_path):
   assert 'Traceback' not in found.stderr
 
 
+@pytest.mark.parametrize('action', ['--list', '--plan', '--dry_run'])
+@pytest.mark.parametrize(
+  ('flag', 'message'),
+  [
+    ('--seeds=0', 'seeds must be auto, or a number from 1 on'),
+    ('--seeds=many', 'seeds must be auto, or a number from 1 on'),
+    ('--pilot=/nowhere', '/nowhere does not exist'),
+  ],
+)
+def test_wrong_seeds_and_pilots_are_refused_in_one_line(
+  run, action, flag, message, tmp_path
+):
+  workdir = tmp_path / 'new'
+  found = run(
+    'table7', '--scale=mini', flag, action, f'--workdir={workdir}', check=False
+  )
+  assert found.returncode == 1
+  assert found.stdout == ''
+  [line] = found.stderr.strip().splitlines()
+  assert message in line
+  assert not workdir.exists()
+
+
 @pytest.mark.slow  # 24 runs, each a process that compiles: four minutes.
 def test_an_item_is_reproduced_from_the_runs_to_the_page(run, tmp_path):
   words = (
-    *('table8', '--scale=mini', f'--workdir={tmp_path}', '--parallel=2'),
+    *('table8', '--scale=mini', '--seeds=3', f'--workdir={tmp_path}'),
+    '--parallel=2',
     *('--set=total_steps=2', '--set=schedule.warmup_steps=1'),
     '--set=evals.few_shot.split=test[:50]',
     '--set=evals.validation.split=train[49950:]',

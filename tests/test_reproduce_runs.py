@@ -1,5 +1,7 @@
 """Guards: each of the paper's runs has the right config at both scales."""
 
+import json
+
 import pytest
 
 from vit_jax.configs.sweeps import reproduce
@@ -43,7 +45,8 @@ def test_miniatures_are_evaluated_often_where_figures_need_it():
 
   # Figure 4 needs them for early stopping, and Figure 9 for its curves.
   of_parts = Pretraining('ViT-B/32', JFT, 7, images=9_000_000, seed=2)
-  assert every(of_parts) == every(Pretraining('ViT-B/16', JFT, 7)) == 80
+  assert every(of_parts) == 80
+  assert every(Pretraining('ViT-B/16', JFT, 28, seed=1)) == 320
   assert every(Pretraining('ViT-H/14', JFT, 14)) == 800
   assert every(Pretraining('BiT-R50x1', JFT, 7, optimizer='sgd')) == 400
 
@@ -200,8 +203,11 @@ def test_scenes_are_rendered_once():
   ('argument', 'message'),
   [
     ('table5,data=folder:/a', 'data=folder:/a is only for scale=mini'),
-    ('table5,scale=mini,jft=folder:/a', 'scale=mini has data of its own'),
+    ('table5,scale=mini,jft=folder:/a', 'scale=mini has other data, so leave'),
     ('table5,scale=small', "scale='small' is unknown.*'paper', 'mini'"),
+    ('table5,seeds=0', 'seeds must be auto, or a number from 1 on.*Usage'),
+    ('table5,seeds=many', 'seeds must be auto, or a number from 1 on'),
+    ('table5,pilot=/nowhere', '/nowhere does not exist; give a numbers.json'),
   ],
 )
 def test_invalid_arguments_are_refused(argument, message):
@@ -215,5 +221,47 @@ def test_further_pretrainings_are_fine_tuned_like_the_first():
   assert run.overrides['init.checkpoint'] == (
     'run:BiT-R50x1,JFT-300M,7-epochs,seed-1/run=pretraining'
   )
+  # Runs that share a seed of fine-tuning are not independent.
+  assert run.overrides['seed'] == 1
+  study = reproduce.at_paper_scale(Vtab(node.pretraining, 'Pets'), {})
+  seeds = [run.overrides['seed'] for run in study.finals_of(None)]
+  assert seeds == [3, 4, 5]
   study = reproduce.at_paper_scale(node, {})
   assert len(study.finals_of(study.candidates[0])) == 3
+
+
+def test_a_sweep_has_the_seeds_that_claims_need():
+  def names(argument):
+    return [s.name for s in reproduce.get_sweep(argument).studies]
+
+  start = 'ViT-L/16, JFT-300M, 14 epochs'
+  hybrid = 'R50+ViT-L/16, JFT-300M, 14 epochs'
+  # At the paper's scale there is one of each by default.
+  assert names('figure11') == names('figure11,seeds=1') == [start, hybrid]
+  for scale in ('paper', 'mini'):
+    assert names(f'figure11,scale={scale},seeds=2') == [
+      *(start, f'{start}, seed 1', hybrid, f'{hybrid}, seed 1')
+    ]
+
+
+@pytest.mark.parametrize(
+  ('item', 'several'), [('table7', True), ('table6', False)]
+)
+def test_a_pilot_sets_the_number_of_seeds(item, several, tmp_path):
+  """Adam leads by as much as one spread, so three of each are too few."""
+  measure = 'fine-tuned accuracy on five tasks (Average-5) in percent'
+  found = {
+    f'{model}, JFT-300M, 7 epochs{sgd}': [mean - 1, mean, mean + 1]
+    for model in ('BiT-R50x1', 'BiT-R152x2')
+    for sgd, mean in (('', 61.0), (', sgd', 60.0))
+  }
+  path = tmp_path / 'numbers.json'
+  path.write_text(json.dumps({'values': {measure: found}, 'minutes': {}}))
+  sweep = reproduce.get_sweep(f'{item},scale=mini,seeds=auto,pilot={path}')
+  seeds = {
+    run.overrides['seed']
+    for study in sweep.studies
+    for run in study.all_runs()
+    if 'run=pretraining' in run.name
+  }
+  assert seeds == ({*range(8)} if several else {0})

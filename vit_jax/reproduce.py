@@ -19,16 +19,19 @@ process runs.
 Name the data that you must supply: --jft=SPEC, --imagenet21k=SPEC, or
 SPEC@TRAIN@HELD_OUT where its splits have other names. --scale=mini needs no
 data; --data=SPEC, such as folder:/data/cifar10, replaces its rendered scenes.
+--scale=midi trains small models on such photographs, in a day of one GPU.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 from absl import flags
 
 from vit_jax.compare import drawing
-from vit_jax.paper import items, making, overview
+from vit_jax.paper import design as design_lib
+from vit_jax.paper import items, making, overview, registered
 from vit_jax.paper.numbers import values
-from vit_jax.paper.runs import Pretraining, with_needs
+from vit_jax.paper.runs import Node, Pretraining, with_needs
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
@@ -41,7 +44,7 @@ _RENDER_WAIT = 10.0
 _SCALE = flags.DEFINE_enum(
   'scale',
   'paper',
-  ['paper', 'mini'],
+  list(design_lib.SCALES),
   'Scale of the models, data and schedules.',
 )
 _JFT = flags.DEFINE_string('jft', '', 'Data spec of JFT-300M.')
@@ -51,8 +54,33 @@ _IMAGENET21K = flags.DEFINE_string(
 _DATA = flags.DEFINE_string(
   'data',
   '',
-  'Data spec with the splits train and test, which --scale=mini pre-trains on'
-  ' instead of rendered scenes.',
+  'Data spec with the splits train and test: what --scale=midi pre-trains on,'
+  ' and --scale=mini instead of rendered scenes.',
+)
+_SEEDS = flags.DEFINE_string(
+  'seeds',
+  '',
+  'How many pre-trainings each claim is tested on: a number; or auto, as many'
+  ' as it takes to decide it with 80% power by the spreads of a pilot. With 1,'
+  ' no claim is decided. Default: auto in miniature, else 1.',
+)
+_PILOT = flags.DEFINE_string(
+  'pilot',
+  '',
+  'The numbers.json of an earlier --workdir, whose differences and spreads'
+  ' --seeds=auto uses instead of those that we measured in miniature.',
+)
+_REGISTER = flags.DEFINE_bool(
+  'register',
+  False,
+  'Write down the set-up of all items in miniature, with its hash, for'
+  ' --confirm. Commit the file before the runs that confirm it.',
+)
+_CONFIRM = flags.DEFINE_bool(
+  'confirm',
+  False,
+  'Run the registered set-up in miniature, with seeds that were used for'
+  ' nothing else. Refused if anything differs from it.',
 )
 _LIST = flags.DEFINE_bool('list', False, 'List the items and exit.')
 _PLAN = flags.DEFINE_bool(
@@ -77,9 +105,13 @@ def sweep_text(names: Sequence[str]) -> str:
     ('jft', _JFT.value),
     ('imagenet21k', _IMAGENET21K.value),
     ('data', _DATA.value),
+    ('seeds', _SEEDS.value),
+    ('pilot', _PILOT.value),
   ):
     if value:
       words.append(f'{option}={value}')
+  if _CONFIRM.value or _REGISTER.value:
+    words.append(f'first_seed={registered.FIRST_SEED}')
   return f'{SWEEP}:{",".join(words)}'
 
 
@@ -96,8 +128,11 @@ def read(names: Sequence[str], where: running.Folders) -> Sweep:
   return sweep
 
 
-def check_data(chosen: Sequence[items.Item]) -> None:
+def check_data(nodes: Sequence[Node]) -> None:
   """Checks that the data sets that nobody can download are named.
+
+  Args:
+    nodes: the runs.
 
   Raises:
     ValueError: some are not; the message names the flags.
@@ -106,12 +141,7 @@ def check_data(chosen: Sequence[items.Item]) -> None:
     values.JFT: ('jft', _JFT),
     values.IMAGENET21K: ('imagenet21k', _IMAGENET21K),
   }
-  needed = {
-    node.data
-    for item in chosen
-    for node in with_needs(item.nodes_at(_SCALE.value))
-    if isinstance(node, Pretraining)
-  }
+  needed = {node.data for node in nodes if isinstance(node, Pretraining)}
   unset = [
     (data, name)
     for data, (name, flag) in given.items()
@@ -127,10 +157,53 @@ def check_data(chosen: Sequence[items.Item]) -> None:
     )
 
 
+def _registered(design: design_lib.Design) -> str:
+  """Registers the set-up, or checks that it is the registered one.
+
+  Returns:
+    A sentence on what is registered.
+
+  Raises:
+    ValueError: the flags change the set-up, or it is not the registered one.
+  """
+  for name, given in (
+    ('--scale=paper', _SCALE.value != 'mini'),
+    ('--data', _DATA.value),
+    ('--seeds', _SEEDS.value),
+    ('--pilot', _PILOT.value),
+  ):
+    if given:
+      raise ValueError(
+        f'{name} does not go with --register and --confirm: what is registered'
+        ' is all of --scale=mini.'
+      )
+  everything = running.with_overrides(
+    reading.load(sweep_text(list(items.ITEMS)))
+  )
+  parts = registered.describe(design, everything)
+  if _REGISTER.value:
+    return f'Registered in {registered.FILE}: {registered.write(parts)}'
+  known = registered.read()
+  registered.check(parts, known)
+  return (
+    f'confirmation: the set-up was registered on {known.date} (SHA-256'
+    f' {known.digest[:12]}), before these runs; seeds from'
+    f' {registered.FIRST_SEED} on'
+  )
+
+
 def main(words: Sequence[str]) -> None:
   chosen = items.find(words)
   names = [item.name for item in chosen]
   where = running.folders()
+  design = design_lib.read(_SCALE.value, _SEEDS.value, _PILOT.value)
+  if _REGISTER.value or _CONFIRM.value:
+    confirms = _registered(design)
+    if _REGISTER.value:
+      print(confirms)
+      return
+    design = dataclasses.replace(design, confirms=confirms)
+  nodes = with_needs(node for item in chosen for node in design.nodes(item))
   if _TOPOLOGY.value and not _PLAN.value:
     raise ValueError('--topology works only with --plan; give both.')
   asked = {
@@ -144,28 +217,28 @@ def main(words: Sequence[str]) -> None:
     raise ValueError(f'{given} exclude each other; give one of them.')
   if _PLAN.value:
     # Imported here, because only --plan needs the planner.
-    from vit_jax.paper.cost import plan_table
+    from vit_jax.paper.cost import claim_table, plan_table
 
+    days = {}
     text = plan_table.text(
-      with_needs(
-        node for item in chosen for node in item.nodes_at(_SCALE.value)
-      ),
+      nodes,
       read(names, where),
       where,
       papers_own=_SCALE.value == 'paper',
       topology=_TOPOLOGY.value,
     )
     print(text)
+    print(claim_table.plan(chosen, design, read(names, where), days))
     return
   if not _LIST.value and not _RENDER.value:
-    check_data(chosen)
+    check_data(nodes)
   if running.is_dry_run():
-    if any(item.nodes for item in chosen):
+    if nodes:
       running.run(sweep_text(names), table=False)
     return
   everything = read(list(items.ITEMS), where)
   if _LIST.value:
-    print(overview.text(chosen, everything, where, _SCALE.value))
+    print(overview.text(chosen, everything, where, design))
     return
   # Checked before any run, although drawing is the last step.
   drawing.check_matplotlib()
@@ -184,7 +257,7 @@ def main(words: Sequence[str]) -> None:
     everything,
     where,
     failures,
-    scale=_SCALE.value,
+    design=design,
     data=_DATA.value,
     wait=_RENDER_WAIT if _RENDER.value else making.WAIT,
   )

@@ -15,22 +15,24 @@ pre-training run and task, as claims compare pre-training runs of several seeds.
 `data=SPEC` replaces its scenes by your own data.
 """
 
+import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
 
 from vit_jax import config as config_lib
-from vit_jax.configs import mini
+from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import finetune
+from vit_jax.paper import design as design_lib
 from vit_jax.paper import items, runs
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
-from vit_jax.sweep.spec import Value
+from vit_jax.sweep.spec import Run, Value
 
 USAGE = (
-  'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini]'
-  '[,jft=SPEC][,imagenet21k=SPEC][,data=SPEC], with'
+  'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini|midi]'
+  '[,jft=SPEC][,imagenet21k=SPEC][,data=SPEC]'
+  '[,seeds=auto|N][,pilot=FILE][,first_seed=N], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
 # The paper's data sets -> their names in configs.
@@ -42,7 +44,6 @@ TASKS = {
   values.FLOWERS: 'flowers',
 }
 MINI_TASKS = TASKS | {values.IMAGENET: 'imagenet'}
-SCALES = ('paper', 'mini')
 # VTAB's tasks as Table 9 prints them -> their names in configs/vtab.py.
 VTAB = {
   'Caltech101': 'caltech101',
@@ -66,16 +67,10 @@ VTAB = {
   'sNORB-Elev': 'smallnorb_elevation',
 }
 VTAB_SEEDS = 3
-# Option -> its conversion from the paper's value to a miniature's, such as for
-# the model sizes of Figure 8.
-MINI_OPTIONS = {
-  # 4, 8, 16, ... blocks become 1, 2, 3, ...
-  'model.depth': lambda depth: round(math.log2(depth)) - 1,
-  'model.width': lambda width: width // 8,
-  'model.mlp_dim': lambda width: width // 8,
-  'model.heads': lambda heads: heads // 4,
-  'schedule.peak': mini.rate,
-  'optimizer.weight_decay': mini.decay,
+# Scale -> the config file of its runs, and what is smaller in them.
+MINIATURES = {
+  'mini': ('configs/mini.py', mini.MINI),
+  'midi': ('configs/midi.py', midi.MIDI),
 }
 
 
@@ -84,17 +79,22 @@ def get_sweep(argument=None) -> Sweep:
   args = config_lib.parse_argument(
     argument,
     positional=('items',),
-    options={'scale': str, 'jft': str, 'imagenet21k': str, 'data': str},
+    options={
+      **{'scale': str, 'jft': str, 'imagenet21k': str, 'data': str},
+      **{'seeds': str, 'pilot': str, 'first_seed': int},
+    },
     usage=USAGE,
   )
   scale = args.get('scale', 'paper')
-  if scale not in SCALES:
-    raise ValueError(
-      f'scale={scale!r} is unknown; choose one of {list(SCALES)}. {USAGE}'
+  try:
+    design = design_lib.read(
+      scale, args.get('seeds', ''), args.get('pilot', '')
     )
+  except ValueError as error:
+    raise ValueError(f'{error} {USAGE}') from error
   chosen = items.find(args['items'].split('+'))
   nodes = runs.with_needs(
-    node for item in chosen for node in item.nodes_at(scale)
+    node for item in chosen for node in design.nodes(item)
   )
   specs = {
     data: args[option]
@@ -104,19 +104,44 @@ def get_sweep(argument=None) -> Sweep:
     )
     if option in args
   }
-  if specs and scale == 'mini':
+  if specs and scale != 'paper':
     raise ValueError(
-      f'scale=mini has data of its own, so leave {list(specs)} out. {USAGE}'
+      f'scale={scale} has other data, so leave {list(specs)} out. {USAGE}'
     )
   if ',' in args.get('data', ''):
     raise ValueError(f'data={args["data"]} must not contain a comma. {USAGE}')
-  if scale == 'mini':
-    studies = [in_miniature(node, args.get('data', '')) for node in nodes]
-  elif 'data' in args:
-    raise ValueError(f'data={args["data"]} is only for scale=mini. {USAGE}')
+  data = args.get('data', '')
+  if scale == 'midi' and not data:
+    raise ValueError(
+      'scale=midi trains on your photographs: add data=SPEC, such as'
+      f' data=folder:/data/cifar10. {USAGE}'
+    )
+  if scale != 'paper':
+    studies = [in_miniature(node, data, scale) for node in nodes]
+  elif data:
+    raise ValueError(f'data={data} is only for scale=mini and midi. {USAGE}')
   else:
     studies = [at_paper_scale(node, specs) for node in nodes]
-  return Sweep([study for study in studies if study])
+  first = args.get('first_seed', 0)
+  return Sweep([_shifted(study, first) for study in studies if study])
+
+
+def _shifted(study: Study, first: int) -> Study:
+  """Returns a study whose runs count their seeds from `first`."""
+
+  def shifted(run: Run) -> Run:
+    seed = run.overrides.get('seed', 0) + first
+    return dataclasses.replace(run, overrides={**run.overrides, 'seed': seed})
+
+  if not first:
+    return study
+  return dataclasses.replace(
+    study,
+    candidates=[shifted(run) for run in study.candidates],
+    finals=(lambda winner: [shifted(run) for run in study.finals_of(winner)])
+    if study.candidates
+    else [shifted(run) for run in study.finals_of(None)],
+  )
 
 
 def _pretraining(
@@ -156,7 +181,13 @@ def _tuned(
     make_run(
       _folder(node),
       config,
-      {**overrides, 'init.checkpoint': _weights(node), 'seed': seed},
+      {
+        **overrides,
+        'init.checkpoint': _weights(node),
+        # Fine-tuning runs of several pre-trainings must not share their seeds:
+        # they would not be independent.
+        'seed': seeds * node.pretraining.seed + seed,
+      },
       seed=seed,
     )
     for seed in range(seeds)
@@ -226,53 +257,65 @@ def _papers_pretraining(node: Pretraining, spec: str) -> Study:
 _SCENES = {'data.data_dir': 'sweep:scenes'}
 
 
-def in_miniature(node: Node, data: str = '') -> Study | None:
+def in_miniature(
+  node: Node, data: str = '', scale: str = 'mini'
+) -> Study | None:
   """Returns the runs of a node in miniature; None if it has no miniature.
 
   Args:
     node: the node to run.
     data: the spec of data that replace the scenes; '' keeps the scenes.
+    scale: a key of `MINIATURES`.
   """
+  file, smaller = MINIATURES[scale]
   own = [f'of={data}'] if data else []
   # For TFDS data, `data.data_dir` is the user's to set.
   scenes = {} if data.startswith('tfds:') else _SCENES
   if isinstance(node, Pretraining):
-    return _mini_pretraining(node, own, scenes)
+    return _mini_pretraining(node, own, scenes, scale)
   model = node.pretraining.model
   if isinstance(node, Vtab):
     task = VTAB[node.task]
     if task not in mini.TASKS:
       return None
-    return _tuned(node, f'configs/mini.py:{model},{task}', 1, scenes)
+    return _tuned(node, f'{file}:{",".join([model, task, *own])}', 1, scenes)
   config = ','.join([model, MINI_TASKS[node.task], *own])
   # About the paper's ratio of sizes, and a whole number of patches.
-  size = mini.IMAGE_SIZE if node.resolution == 384 else mini.LARGER
+  size = smaller.image_size if node.resolution == 384 else smaller.larger
   overrides = {'image_size': (size, size)} | scenes
   # One seed: more pre-training runs tell more than more runs from one of them.
-  return _tuned(node, f'configs/mini.py:{config}', 1, overrides)
+  return _tuned(node, f'{file}:{config}', 1, overrides)
 
 
 @functools.cache
 def _followed() -> frozenset[Node]:
-  """Returns the miniatures whose curves are drawn, not only their ends."""
-  return frozenset(
-    node
-    for item in items.ITEMS.values()
-    if item.curves
-    for node in item.nodes_at('mini')
-  )
+  """Returns the miniatures that need more than the end of their metrics.
+
+  Of pre-trainings that differ only in their seed, it has the first.
+  """
+  found: set[Node] = set()
+  for item in items.ITEMS.values():
+    if item.curves:
+      found.update(item.shown_at('mini'))
+    for claim in item.claims('mini'):
+      found.update(m.start for m in claim.means() if m.measure.curves)
+  return frozenset(found)
 
 
 def _mini_pretraining(
-  node: Pretraining, own: Sequence[str], scenes: Mapping[str, Value]
+  node: Pretraining,
+  own: Sequence[str],
+  scenes: Mapping[str, Value],
+  scale: str,
 ) -> Study:
+  file, smaller = MINIATURES[scale]
   words = [node.model, runs.DATASETS[node.data], *own]
   if node.epochs is not None:
     words.append(f'epochs={node.epochs:g}')
   if node.images:
-    whole = mini.DATASETS['jft300m'].scenes
+    whole = smaller.datasets['jft300m'].scenes
     words.append(f'subset={round(whole * node.images / 300e6)}')
-  if node not in _followed():
+  if dataclasses.replace(node, seed=0) not in _followed():
     # The default, five evaluations, takes a fifth as long as the steps.
     words.append('evals=1')
   if node.few_shot == 'several':
@@ -281,13 +324,11 @@ def _mini_pretraining(
     words.append(f'optimizer={node.optimizer}')
   if node.objective != 'supervised':
     words.append(f'objective={node.objective}')
-  options = {
-    key: MINI_OPTIONS.get(key, lambda value: value)(value)
-    for key, value in node.options
-  }
-  if options.get('model.position_embedding') == 'relative':
+  options = {key: smaller.option(key, value) for key, value in node.options}
+  relative = options.get('model.position_embedding') == 'relative'
+  if relative and smaller.relative_stddev:
     # With embeddings shared between heads, some runs learn them late.
     options['model.position_embedding'] = 'relative_per_head'
-    options['model.position_stddev'] = mini.RELATIVE_STDDEV
-  config = f'configs/mini.py:{",".join(words)}'
+    options['model.position_stddev'] = smaller.relative_stddev
+  config = f'{file}:{",".join(words)}'
   return _pretraining(node, config, options | scenes)

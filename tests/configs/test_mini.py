@@ -18,7 +18,7 @@ def _model(config):
 
 def _macs(name):
   return accounting.forward_macs(
-    _model(mini.get_config(f'{name},jft300m')), mini.IMAGE_SIZE
+    _model(mini.get_config(f'{name},jft300m')), mini.MINI.image_size
   )
 
 

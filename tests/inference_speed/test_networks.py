@@ -37,7 +37,7 @@ def test_models_get_only_the_options_that_they_have():
 
 
 def test_miniatures_are_timed_at_their_training_size():
-  assert networks.PRETRAINING_SIZE['mini'] == mini.IMAGE_SIZE
+  assert networks.PRETRAINING_SIZE['mini'] == mini.MINI.image_size
 
 
 def test_miniatures_are_those_of_the_reproduction():

@@ -1,7 +1,10 @@
 """Writes the files of finished runs with few-shot accuracies."""
 
+import types
+
 from vit_jax import config as config_lib
 from vit_jax import results as results_lib
+from vit_jax.paper.design import Design
 from vit_jax.paper.runs import Results
 from vit_jax.sweep import Study
 from vit_jax.sweep.spec import Run
@@ -10,13 +13,16 @@ from vit_jax.workdir import metrics
 IMAGENET = 'few_shot/5shot/accuracy'
 
 
-def results(folder, runs, *, comparable=True):
+def results(
+  folder, runs, *, comparable=True, counts=types.MappingProxyType({})
+):
   """Creates work directories of finished runs and returns their `Results`.
 
   Args:
     folder: where to create the work directories, as `folder/runs/NAME`.
     runs: node -> step -> metric -> value.
     comparable: whether the runs are at the paper's scale.
+    counts: first pre-training -> number of those that differ in the seed.
   """
   studies, finished = [], {}
   for node, steps in runs.items():
@@ -43,4 +49,25 @@ def results(folder, runs, *, comparable=True):
     finished,
     comparable=comparable,
     workdir=lambda name: folder / 'runs' / name,
+    counts=counts,
+  )
+
+
+def of_item(folder, item, metrics, *, scale='paper', count=3, left_out=()):
+  """Returns `results` of the runs that an item shows and its claims need.
+
+  Args:
+    folder: as for `results`.
+    item: the item.
+    metrics: node -> step -> metric -> value.
+    scale: 'paper' or 'mini'.
+    count: pre-trainings of each mean of a claim.
+    left_out: nodes whose runs are not finished.
+  """
+  design = Design(scale, count)
+  return results(
+    folder,
+    {n: metrics(n) for n in design.nodes(item) if n not in left_out},
+    comparable=scale == 'paper',
+    counts=design.counts(item),
   )

@@ -1,5 +1,7 @@
 """Makes results of imaginary runs, for tests of items."""
 
+from vit_jax.paper.claims import answers
+from vit_jax.paper.design import Design
 from vit_jax.paper.runs import Results, with_needs
 from vit_jax.sweep import Run, Study
 
@@ -28,3 +30,35 @@ def results(nodes, metrics, *, seeds=2, left_out=(), **options):
       if found is not None:
         finished[run.name] = found
   return Results(studies, finished, **options)
+
+
+def of_item(item, metrics, *, scale='paper', count=3, **options):
+  """Returns `results` of the runs that an item shows and its claims need.
+
+  Args:
+    item: the item.
+    metrics: as for `results`.
+    scale: 'paper' or 'mini'.
+    count: pre-trainings of each mean of a claim.
+    **options: further arguments of `results` and `Results`.
+  """
+  design = Design(scale, count)
+  return results(
+    design.nodes(item),
+    metrics,
+    comparable=scale == 'paper',
+    counts=design.counts(item),
+    **options,
+  )
+
+
+def said(item, results):
+  """Returns key -> answered claim, for the claims of an item."""
+  claims = item.claims(results.scale)
+  found = answers.of_item(claims, results)
+  return {c.key: said for c, said in zip(claims, found, strict=True)}
+
+
+def answered(item, results):
+  """Returns key -> answer, for the claims of an item."""
+  return {key: claim.answer for key, claim in said(item, results).items()}

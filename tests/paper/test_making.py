@@ -6,12 +6,15 @@ import pytest
 from etils import epath
 
 from vit_jax.paper import items, making, overview
+from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Pretraining
 from vit_jax.runtime import errors
 from vit_jax.sweep import Sweep, state
 from vit_jax.sweep.commands import Folders
+
+MINI = Design('mini', 3)
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def _main(folder, run=None, *, render=False, wait=making.WAIT):
   failures = []
   if not render:
     failures = making.make(chosen, where, scale='mini', run=run)
-  making.finish(chosen, Sweep([]), where, failures, scale='mini', wait=wait)
+  making.finish(chosen, Sweep([]), where, failures, design=MINI, wait=wait)
 
 
 def _fail(error):
@@ -158,7 +161,7 @@ def test_the_list_counts_measured_pairs(
 ):
   _replace(monkeypatch, 'speed', measured=lambda *_: (count, 7))
   chosen = [*items.ITEMS.values()]
-  text = overview.text(chosen, Sweep([]), _folders(tmp_path), 'mini')
+  text = overview.text(chosen, Sweep([]), _folders(tmp_path), MINI)
   [_, line] = text.splitlines()
   assert ' '.join(line.split()) == f'speed {shown} Speed'
   assert done == []

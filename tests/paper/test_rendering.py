@@ -10,14 +10,18 @@ from vit_jax import config as config_lib
 from vit_jax.compare import drawing
 from vit_jax.configs import mini
 from vit_jax.paper import items, rendering
+from vit_jax.paper.claims import counts
+from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Claim, Section, Table
+from vit_jax.paper.runs import Pretraining, seeds
 from vit_jax.sweep import Sweep, reading
 from vit_jax.sweep.commands import Folders
 
 FEW_SHOT = 'few_shot/5shot/accuracy'
-# A run of Table 8, of a curve of Figure 9, and of Figure 9's claim.
+PAPER, MINI = Design('paper', 3), Design('mini', 3)
+# A run of Table 8, of a curve of Figure 9, and of the claims of both.
 SHARED = 'ViT-B_16,JFT-300M,7-epochs/run=pretraining'
 
 
@@ -28,7 +32,7 @@ def where(tmp_path):
 
 @pytest.fixture(scope='module')
 def sweep():
-  return reading.load('configs/sweeps/reproduce.py:table8+figure9')
+  return reading.load('configs/sweeps/reproduce.py:table8+figure9,seeds=3')
 
 
 def _leave(where, sweep):
@@ -52,13 +56,18 @@ def _rendered(where, sweep):
 
   Returns:
     Table 8's missing cells, the number of Figure 9's points by series, the
-    answer to its claim, and the status of both items.
+    answers to the claims of both, and the status of both items.
   """
   chosen = [items.ITEMS['table8'], items.ITEMS['figure9']]
-  found, failures = rendering.sections(chosen, sweep, where, scale='paper')
+  found, failures = rendering.sections(chosen, sweep, where, PAPER)
   assert failures == []
   [table] = [b for b in found[0].blocks if isinstance(b, Table)]
-  [claim] = [b for b in found[1].blocks if isinstance(b, Claim)]
+  answers = [
+    block.answer
+    for section in found
+    for block in section.blocks
+    if isinstance(block, Claim)
+  ]
   rows = pd.read_csv(where.local / 'figures/figure9.csv')
   ours = rows[rows.source == 'ours'].groupby('series').size().to_dict()
   missing = {
@@ -67,24 +76,70 @@ def _rendered(where, sweep):
     if page_parts.cell_text(table, *place).ours == 'missing'
   }
   words = [page_parts.status(section).word for section in found]
-  return missing, ours, claim.answer, words
+  return missing, ours, answers, words
 
 
 def test_a_run_without_metrics_is_missing_everywhere(where, sweep):
   _leave(where, sweep)
-  missing, points, answer, words = _rendered(where, sweep)
+  missing, points, answers, words = _rendered(where, sweep)
   curves = ('CLS-Token, lr=8e-4', 'GAP, lr=8e-4', 'GAP, lr=3e-4')
   assert missing == set()
   assert points == dict.fromkeys(curves, 2)
-  assert answer != 'missing'
+  assert answers == ['undecided'] * 3  # All runs are alike.
   assert words == ['complete', 'complete']
   (where.workdir(SHARED) / 'metrics.jsonl').unlink()
-  missing, points, answer, words = _rendered(where, sweep)
+  missing, points, answers, words = _rendered(where, sweep)
   # The run is a seed of one cell only, that of the default embedding.
   assert len(missing) == 1
   assert points == dict.fromkeys(curves[1:], 2)
-  assert answer == 'missing'
+  assert answers == ['missing'] * 3
   assert words == ['partly there', 'partly there']
+
+
+def test_the_numbers_of_claims_are_a_pilot_for_other_runs(where, sweep):
+  _leave(where, sweep)
+  names = {s.name: run.name for s in sweep.studies for run in s.all_runs()}
+  token, high, low = items.ITEMS['figure9'].nodes
+  for seed, start in enumerate(seeds(token, 3)):
+    path = where.workdir(names[start.name]) / 'metrics.jsonl'
+    last = {'step': 9, FEW_SHOT: seed / 10, 'goodput/steps_seconds': 90.0}
+    path.write_text(json.dumps(last) + '\n')
+  gone = where.workdir(names[seeds(high, 3)[2].name])
+  (gone / 'metrics.jsonl').unlink()
+  rendering.sections([items.ITEMS['figure9']], sweep, where, PAPER)
+  pilot = counts.read(where.local / 'numbers.json')
+  [values] = pilot.values.values()
+  # A mean with a missing run is left out.
+  assert values == {
+    token.name: [0, pytest.approx(10), pytest.approx(20)],
+    low.name: [pytest.approx(90)] * 3,
+  }
+  assert pilot.minutes == {names[start.name]: 1.5 for start in seeds(token, 3)}
+
+
+def test_claims_about_weights_have_the_numbers_of_each_run(where, monkeypatch):
+  start = Pretraining('ViT-L/16', 'JFT-300M', 14)
+  names = [again.name for again in seeds(start, 3)]
+  wanted = {}
+
+  def measure(asked, results, folder):
+    wanted.update({s.name: kinds for s, kinds in asked.items()})
+    assert folder == where.local
+    found = {
+      name: {'distance_by_depth': 0.5 + place / 100}
+      for place, name in enumerate(names)
+    }
+    return found, ['ViT-L/32: no weights']
+
+  monkeypatch.setattr(rendering.weight_numbers, 'measure', measure)
+  [found], failures = rendering.sections(
+    [items.ITEMS['figure7']], Sweep([]), where, MINI
+  )
+  assert len(wanted) == 2 * 3
+  for name in names:
+    assert wanted[name] == {'distance_by_depth', 'far_head', 'near_head'}
+  assert failures == ['ViT-L/32: no weights']
+  assert [claim.answer for claim in found.blocks] == ['yes'] + ['missing'] * 5
 
 
 @pytest.mark.parametrize(
@@ -102,7 +157,7 @@ def test_an_item_that_fails_leaves_the_others(where, error, message):
     Item('a', 'A', (), fail),
     Item('b', 'B', (), lambda *_: Section('b', 'B', notes=('here',))),
   ]
-  found, failures = rendering.sections(chosen, Sweep([]), where, scale='mini')
+  found, failures = rendering.sections(chosen, Sweep([]), where, MINI)
   assert failures == [f'a: {message}']
   assert [(section.name, section.missing) for section in found] == [
     ('a', (message,)),
@@ -115,9 +170,7 @@ def test_an_item_that_fails_leaves_the_others(where, error, message):
 def test_a_section_that_cannot_be_shown_is_a_failure(where):
   claim = Claim('It is so.', 'perhaps', '')
   item = Item('a', 'A', (), lambda *_: Section('a', 'A', (claim,)))
-  [found], [failure] = rendering.sections(
-    [item], Sweep([]), where, scale='mini'
-  )
+  [found], [failure] = rendering.sections([item], Sweep([]), where, MINI)
   assert "the answer is 'perhaps'; expected one of" in failure
   assert not found.blocks
 
@@ -129,8 +182,10 @@ def test_every_picture_has_the_mark_of_a_miniature(
   marks = []
   monkeypatch.setattr(drawing, 'save', lambda *_, mark='': marks.append(mark))
   every = '+'.join(items.ITEMS)
-  sweep = reading.load(f'configs/sweeps/reproduce.py:{every},scale={scale}')
-  rendering.sections(list(items.ITEMS.values()), sweep, where, scale=scale)
+  sweep = reading.load(
+    f'configs/sweeps/reproduce.py:{every},scale={scale},seeds=1'
+  )
+  rendering.sections([*items.ITEMS.values()], sweep, where, Design(scale, 1))
   assert len(marks) == 8  # Figures 2, 3, 4, 5, 8, 9, 12 and 13.
   assert set(marks) == {mark}
 
@@ -141,8 +196,10 @@ def test_titles_have_the_mark_of_a_miniature(where):
     items.ITEMS['figure9'],
     items.ITEMS['table1'],
   ]
-  sweep = reading.load('configs/sweeps/reproduce.py:table8+figure9,scale=mini')
-  found, _ = rendering.sections(chosen, sweep, where, scale='mini')
+  sweep = reading.load(
+    'configs/sweeps/reproduce.py:table8+figure9,scale=mini,seeds=3'
+  )
+  found, _ = rendering.sections(chosen, sweep, where, MINI)
   titles = [
     [section.title, *(b.title for b in section.blocks if hasattr(b, 'title'))]
     for section in found
@@ -155,21 +212,21 @@ def test_titles_have_the_mark_of_a_miniature(where):
 
 def test_a_miniature_states_its_image_size(where):
   chosen = [items.ITEMS['table8'], items.ITEMS['table1']]
-  sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini')
+  sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini,seeds=3')
 
-  found, _ = rendering.sections(chosen, sweep, where, scale='mini')
+  found, _ = rendering.sections(chosen, sweep, where, MINI)
   text, listing = rendering.about(found, scale='mini')
   assert listing.rows[2] == (
     *('JFT-300M, to pre-train', 'shapes:all', 'train[:48000]'),
   )
   assert ('cifar10', 'digits', 'train') in listing.rows
-  assert f'on images of {mini.IMAGE_SIZE} px of rendered scenes' in text
+  assert f'on images of {mini.MINI.image_size} px of rendered scenes' in text
   assert 'the nine places' in text
   text, listing = rendering.about(found, scale='mini', data='folder:/data')
   assert listing.rows[2] == (
     *('JFT-300M, to pre-train', 'folder:/data', 'shuffled(train)[:90%]'),
   )
-  assert f'images of {mini.IMAGE_SIZE} px of folder:/data' in text
+  assert f'images of {mini.MINI.image_size} px of folder:/data' in text
   assert 'the nine places' not in text
   assert rendering.about(found, scale='paper') == []
   # Table 1 has no runs, so nothing in it is in miniature.

@@ -12,6 +12,7 @@ from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Results, Transfer, Vtab
 
 ACCURACY = 'test/accuracy'
+FEW_SHOT = 'few_shot/5shot/accuracy'
 
 
 def across(found: Sequence[Number | None]) -> Number | None:

@@ -5,12 +5,16 @@ import functools
 from collections.abc import Callable, Sequence
 
 from vit_jax.paper import items, overview, page, rendering, report
+from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
 from vit_jax.runtime import errors
 from vit_jax.sweep import state
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
 
+_EXPLORES = (
+  'exploration: the set-up was not registered before these runs (--confirm)'
+)
 # Seconds to wait for another process that draws in the same directory.
 WAIT = 900.0
 
@@ -68,7 +72,7 @@ def finish(
   where: Folders,
   failures: Sequence[Exception],
   *,
-  scale: str,
+  design: Design,
   data: str = '',
   wait: float = WAIT,
 ) -> None:
@@ -82,7 +86,7 @@ def finish(
     everything: the runs of all items.
     where: the folders of the runs and the pages.
     failures: what `make` returned.
-    scale: 'paper' or 'mini'.
+    design: the scale, and how many pre-trainings there are.
     data: of a miniature; see `rendering.about`.
     wait: seconds to wait for another process that draws here.
 
@@ -95,7 +99,7 @@ def finish(
     for item in items.ITEMS.values()
     if item in chosen
     or not item.nodes
-    or overview.progress(item, everything, where, scale)[0]
+    or overview.progress(item, everything, where, design)[0]
   ]
   printed = [item.name for item in chosen]
   failures = list(failures)
@@ -107,7 +111,7 @@ def finish(
       holder='process that draws its pages',
       wait=wait,
     ):
-      lines = _write(shown, printed, everything, where, scale, data)
+      lines = _write(shown, printed, everything, where, design, data)
     failures += [ValueError(line) for line in lines]
   except Exception as error:
     # This error must not hide earlier ones.
@@ -123,11 +127,12 @@ def _write(
   printed: Sequence[str],
   everything: Sweep,
   where: Folders,
-  scale: str,
+  design: Design,
   data: str,
 ) -> list[str]:
   """Draws and writes the pages; returns a line for each item that failed."""
-  found, failures = rendering.sections(shown, everything, where, scale=scale)
+  scale = design.scale
+  found, failures = rendering.sections(shown, everything, where, design)
   about = functools.partial(rendering.about, scale=scale, data=data)
   runs = {run.name: run for section in found for run in section.runs}
   done = [run for run in runs.values() if run.finished]
@@ -136,9 +141,10 @@ def _write(
     found,
     where.local,
     title='An Image is Worth 16x16 Words, reproduced'
-    + (f' ({report.MINIATURE})' if scale == 'mini' else ''),
+    + (f' ({report.MINIATURE})' if scale != 'paper' else ''),
     facts={
       'scale': scale,
+      'status': design.confirms or _EXPLORES,
       'date': datetime.date.today().isoformat(),
       'runs': f'{len(done)} of {len(runs)} finished',
       'device hours': f'{sum(hours):.2f}' if hours else 'not known',

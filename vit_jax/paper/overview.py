@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from vit_jax.paper import rendering
+from vit_jax.paper.cost import claim_table
+from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.runs import with_needs
 from vit_jax.sweep import bring_to_end, schedule
@@ -14,36 +16,40 @@ MEASURED = 'measured'
 
 
 def text(
-  chosen: Sequence[Item], sweep: Sweep, where: Folders, scale: str
+  chosen: Sequence[Item], sweep: Sweep, where: Folders, design: Design
 ) -> str:
-  """Returns a line for each item: how many runs or measurements are done.
+  """Returns a line for each item and each of its claims.
+
+  The line of an item has how many of its runs or measurements are done; that of
+  a claim how many pre-trainings and runs decide it, at both scales.
 
   Args:
     chosen: the items.
     sweep: contains their runs.
     where: the folders of the runs.
-    scale: 'paper' or 'mini'.
+    design: the scale, and how many pre-trainings there are.
   """
   lines = []
   width = max((len(item.name) for item in chosen), default=0)
   for item in chosen:
     there = 'from the code'
     if item.nodes:
-      done, total = progress(item, sweep, where, scale)
+      done, total = progress(item, sweep, where, design)
       there = f'{done:>4} of {total:<4} runs'
     elif item.measured:
-      done, total = item.measured(scale, where.local / MEASURED)
+      done, total = item.measured(design.scale, where.local / MEASURED)
       there = f'{done:>4} of {total} measured' if done else 'not measured'
     lines.append(f'{item.name:<{width}} {there:<17}  {item.title}')
+    lines += claim_table.short(item, design)
   return '\n'.join(lines)
 
 
 def progress(
-  item: Item, sweep: Sweep, where: Folders, scale: str
+  item: Item, sweep: Sweep, where: Folders, design: Design
 ) -> tuple[int, int]:
   """Returns how many runs of an item are finished, and how many it has."""
   studies = {study.name: study for study in sweep.studies}
-  nodes = with_needs(item.nodes_at(scale))
+  nodes = with_needs(design.nodes(item))
   part = Sweep([studies[node.name] for node in nodes if node.name in studies])
   finished = bring_to_end.read_finished(part, where)
   known = rendering.known_runs(nodes, part, finished)

@@ -2,52 +2,71 @@
 
 import dataclasses
 import functools
+import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
-from vit_jax.configs import mini
-from vit_jax.inference_speed import networks
+from vit_jax.configs import midi, mini
 from vit_jax.paper import cost, report
+from vit_jax.paper.claims import answers
+from vit_jax.paper.claims.measures import Inside
 from vit_jax.paper.cost import planning
+from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page import page_parts
+from vit_jax.paper.pictures import weight_numbers
 from vit_jax.paper.report import Section
-from vit_jax.paper.runs import DATASETS, Node, Results, with_needs
+from vit_jax.paper.runs import (
+  DATASETS,
+  Node,
+  Pretraining,
+  Results,
+  seeds,
+  with_needs,
+)
 from vit_jax.sweep import bring_to_end, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
-from vit_jax.workdir import environment
+from vit_jax.workdir import environment, files
+
+# The numbers behind the claims; they may be the pilot of further runs.
+NUMBERS = 'numbers.json'
 
 
 def sections(
   chosen: Sequence[Item],
   sweep: Sweep,
   where: Folders,
-  *,
-  scale: str,
+  design: Design,
 ) -> tuple[list[Section], list[str]]:
   """Renders the items; a failing item does not stop the others.
 
   Args:
     chosen: the items.
     sweep: contains their runs.
-    where: the folders of the runs; pictures go to its `figures`.
-    scale: 'paper' or 'mini'.
+    where: the folders of the runs; pictures go to its `figures`, and the
+      numbers of the claims to its `numbers.json`.
+    design: the scale, and how many pre-trainings there are.
 
   Returns:
     A section for each item; and a line for each item that could not be drawn,
     whose section gives the reason too.
   """
+  scale = design.scale
   finished = bring_to_end.read_finished(sweep, where)
   results = Results(
     sweep.studies,
     finished,
     comparable=scale == 'paper',
+    scale=scale,
     workdir=where.workdir,
-    core_days=_core_days(chosen, sweep, where) if scale == 'paper' else {},
+    core_days=_core_days(chosen, sweep, where, design)
+    if scale == 'paper'
+    else {},
   )
+  inside, unread = _inside(chosen, results, where, design)
 
   @functools.cache  # Items share runs, and reading remote folders is slow.
   def commits(name: str) -> str:
@@ -55,9 +74,13 @@ def sections(
       return ''
     return ', '.join(environment.commits(where.workdir(name)))
 
-  found, failures = [], []
+  found, failures = [], list(unread)
+  numbers = {}
   for item in chosen:
-    section = _render(item, results, where.local / 'figures')
+    own = results.counting(design.counts(item), inside)
+    section = _render(item, own, where.local / 'figures', design)
+    for measure, values in answers.numbers(item.claims(scale), own).items():
+      numbers.setdefault(measure, {}).update(values)
     if isinstance(section, str):
       failures.append(f'{item.name}: {section}')
       section = Section(item.name, item.title, missing=(section,))
@@ -69,13 +92,47 @@ def sections(
         hours=cost.device_hours(finished.get(run.name, {})),
         commit=commits(run.name),
       )
-      for run in known_runs(item.nodes_at(scale), sweep, finished)
+      for run in known_runs(design.nodes(item), sweep, finished)
     ]
     section = dataclasses.replace(section, runs=runs)
-    if scale == 'mini':
+    if scale != 'paper':
       section = _as_miniature(section)
     found.append(section)
+  _write_numbers(where, numbers, finished)
   return found, failures
+
+
+def _write_numbers(
+  where: Folders,
+  numbers: Mapping[str, Mapping[str, Sequence[float]]],
+  finished: schedule.Finished,
+) -> None:
+  """Writes the numbers behind the claims, which can be the pilot of others."""
+  hours = {name: cost.device_hours(last) for name, last in finished.items()}
+  minutes = {
+    name: round(60 * value, 3)
+    for name, value in sorted(hours.items())
+    if value is not None
+  }
+  if numbers or minutes:
+    with files.atomic(where.local / NUMBERS) as temporary:
+      found = {'values': numbers, 'minutes': minutes}
+      temporary.write_text(json.dumps(found, indent=1) + '\n')
+
+
+def _inside(
+  chosen: Sequence[Item], results: Results, where: Folders, design: Design
+) -> tuple[Mapping[str, Mapping[str, float]], list[str]]:
+  """Returns the numbers that claims need from weights, and what went wrong."""
+  wanted: dict[Pretraining, set[str]] = {}
+  for item in chosen:
+    counts = design.counts(item)
+    for claim in item.claims(design.scale):
+      for mean in claim.means():
+        if isinstance(mean.measure, Inside):
+          for start in seeds(mean.start, counts[mean.start]):
+            wanted.setdefault(start, set()).add(mean.measure.kind)
+  return weight_numbers.measure(wanted, results, where.local)
 
 
 def _config(run: Run) -> str:
@@ -99,11 +156,20 @@ def known_runs(
 
 
 def _render(
-  item: Item, results: Results, pictures: pathlib.Path
+  item: Item, results: Results, pictures: pathlib.Path, design: Design
 ) -> Section | str:
   """Returns an item's section, or the reason why there is none."""
   try:
     section = item.render(results, pictures)
+    claims = item.claims(design.scale)
+    said = answers.of_item(claims, results)
+    if design.confirms:
+      explored = answers.of_values(claims, design.pilot.lookup)
+      said = [
+        dataclasses.replace(claim, explored=other.answer)
+        for claim, other in zip(said, explored, strict=True)
+      ]
+    section = dataclasses.replace(section, blocks=(*section.blocks, *said))
     page_parts.check([section])
   # An item may fail in any way: the page must still show the others.
   except Exception as error:
@@ -114,10 +180,10 @@ def _render(
 
 
 def _core_days(
-  chosen: Sequence[Item], sweep: Sweep, where: Folders
+  chosen: Sequence[Item], sweep: Sweep, where: Folders, design: Design
 ) -> dict[str, float]:
   """Returns the known core-days of the items' pre-trainings, by node name."""
-  nodes = with_needs(node for item in chosen for node in item.nodes)
+  nodes = with_needs(node for item in chosen for node in design.nodes(item))
   runs = planning.pretraining_runs(nodes, sweep)
   return planning.core_days(planning.read(where.local), runs)
 
@@ -157,17 +223,31 @@ def about(
   Args:
     shown: the sections below the paragraphs. If no section has runs, there are
       no paragraphs.
-    scale: 'paper' or 'mini'.
+    scale: one of `design.SCALES`.
     data: spec of the data that replace a miniature's scenes; '': none do.
   """
-  if scale != 'mini' or not any(section.runs for section in shown):
+  if scale == 'paper' or not any(section.runs for section in shown):
     return []
-  size = networks.PRETRAINING_SIZE['mini']
-  text = (
-    'In miniature, Transformers have an eighth of the width and a sixth of the'
-    ' layers, and ResNets an eighth of the width and a quarter of the layers.'
+  if scale == 'midi':
+    size, text = (
+      midi.MIDI.image_size,
+      (
+        'Transformers have a sixth of the width and half of the layers, and'
+        ' ResNets a quarter of the width and half of the layers.'
+      ),
+    )
+  else:
+    size, text = (
+      mini.MINI.image_size,
+      (
+        'In miniature, Transformers have an eighth of the width and a sixth of'
+        ' the layers, and ResNets an eighth of the width and a quarter of the'
+        ' layers.'
+      ),
+    )
+  text += (
     f' They run on images of {size} px of {data or "rendered scenes"} and'
-    ' scanned digits (configs/mini.py).'
+    f' scanned digits (configs/{scale}.py).'
     ' Learning rates are not tuned: for pre-training they have the proportions'
     " of Table 3's for JFT-300M, on all data sets; for fine-tuning all models"
     ' have the same rate.'
@@ -178,20 +258,22 @@ def about(
       ' The patches that stand for 32 px are exactly the nine places that'
       " ImageNet's stand-in asks about."
     )
-  return [text, _stand_ins(data)]
+  return [text, _stand_ins(data, scale)]
 
 
-def _stand_ins(data: str) -> report.Listing:
+def _stand_ins(data: str, scale: str) -> report.Listing:
   """Returns what stands for each data set, as the configs themselves have it.
 
   Args:
     data: as for `about`.
+    scale: 'mini' or 'midi'.
   """
   papers = {name: paper for paper, name in DATASETS.items()}
   own = f',of={data}' if data else ''
   rows = []
-  for name in (*mini.DATASETS, *mini.TASKS):
-    config = mini.get_config(f'ViT-B/32,{name}{own}')
+  for name in (*mini.MINI.datasets, *mini.TASKS):
+    smaller = mini.MINI if scale == 'mini' else midi.MIDI
+    config = mini.make(f'ViT-B/32,{name}{own}', smaller)
     named = f'{papers[name]}, to pre-train' if name in papers else name
     rows.append((named, config.data.dataset, config.data.train_split))
   return report.Listing(('In the paper', 'In miniature', 'Trained on'), rows)

@@ -158,11 +158,14 @@ class Claim:
     answer: 'yes', 'no', 'undecided' or 'missing'; of a single run, 'seen once'
       or 'not seen' in place of 'yes' and 'no'.
     evidence: sentences with the numbers behind the answer, and their spread.
+    explored: the answer of the exploration, for an answer that confirms it or
+      not; '' if the answer is itself an exploration.
   """
 
   statement: str
   answer: str
   evidence: str
+  explored: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

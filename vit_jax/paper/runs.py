@@ -5,6 +5,7 @@ ViT-L/16 with 14 epochs of JFT-300M is the same run in Tables 5 and 6 and in
 Figure 5. Only its fine-tuning on ImageNet belongs to Table 2 alone.
 """
 
+import copy
 import dataclasses
 import statistics
 import types
@@ -116,6 +117,28 @@ class Vtab:
 Node = Pretraining | Transfer | Vtab
 
 
+def structure(scale: str) -> str:
+  """Returns which runs a scale has: 'mini' has its own, 'midi' the paper's."""
+  return 'mini' if scale == 'mini' else 'paper'
+
+
+# Models of Tables 2 and 5 that have 14 epochs of JFT-300M, not 7 (Table 3).
+_LONG = ('ViT-L/16', 'ViT-H/14')
+
+
+def pretraining(model: str, data: str) -> Pretraining:
+  """Returns the pre-training of a model on a data set in Tables 2 and 5."""
+  epochs = None
+  if data == values.JFT:
+    epochs = 14 if model in _LONG else 7
+  return Pretraining(model, data, epochs)
+
+
+def seeds(start: Pretraining, count: int) -> list[Pretraining]:
+  """Returns `count` pre-trainings that differ only in their seed."""
+  return [dataclasses.replace(start, seed=seed) for seed in range(count)]
+
+
 def with_needs(nodes: Iterable[Node]) -> list[Node]:
   """Returns each node once, after the pre-training that it starts from."""
   found: dict[Node, None] = {}
@@ -136,8 +159,11 @@ class Results:
     finished: Mapping[str, Mapping[str, float]],
     *,
     comparable: bool = True,
+    scale: str = '',
     workdir: Callable[[str], epath.Path] | None = None,
     core_days: Mapping[str, float] = types.MappingProxyType({}),
+    counts: Mapping[Pretraining, int] = types.MappingProxyType({}),
+    inside: Mapping[str, Mapping[str, float]] = types.MappingProxyType({}),
   ):
     """Stores the known runs and numbers.
 
@@ -145,20 +171,46 @@ class Results:
       studies: each has the name of the node whose runs it contains.
       finished: run -> its last numbers, see `bring_to_end.read_finished`.
       comparable: whether the runs use the paper's own models and data.
+      scale: one of `design.SCALES`; '': 'paper' if comparable, else 'mini'.
       workdir: run -> its work directory; None: only the numbers are known.
       core_days: name of a pre-training node -> estimated TPUv3-core-days, see
         `planning.core_days`.
+      counts: first pre-training -> number of those that differ only in their
+        seed; 1 for all others.
+      inside: name of a pre-training node -> kind -> number from its weights,
+        see `pictures.weight_numbers`.
     """
     self._studies = {study.name: study for study in studies}
     self._finished = finished
     self._core_days = core_days
     self.comparable = comparable
+    self.scale = scale or ('paper' if comparable else 'mini')
     self._workdir = workdir
+    self._counts = counts
+    self._inside = inside
+
+  def counting(
+    self,
+    counts: Mapping[Pretraining, int],
+    inside: Mapping[str, Mapping[str, float]],
+  ) -> 'Results':
+    """Returns the same results with other `counts` and `inside`."""
+    found = copy.copy(self)
+    found._counts, found._inside = counts, inside
+    return found
+
+  def seeds(self, start: Pretraining) -> list[Pretraining]:
+    """Returns the pre-trainings of an item that differ only in their seed."""
+    return seeds(start, self._counts.get(start, 1))
+
+  def inside(self, pretraining: Pretraining) -> Mapping[str, float]:
+    """Returns kind -> number from the weights; empty if not measured."""
+    return self._inside.get(pretraining.name, {})
 
   @property
-  def scale(self) -> str:
-    """'paper', or 'mini' for runs in miniature."""
-    return 'paper' if self.comparable else 'mini'
+  def structure(self) -> str:
+    """See `structure`."""
+    return structure(self.scale)
 
   @property
   def mark(self) -> str:

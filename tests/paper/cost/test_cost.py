@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from vit_jax.configs import pretrain
+from vit_jax import config as config_lib
+from vit_jax.configs import mini, pretrain
 from vit_jax.paper import cost
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining
@@ -86,3 +87,16 @@ def test_runs_have_the_epochs_of_their_configs():
     epochs = pretrain.get_config(f'{model},{dataset}').epochs
     run = Pretraining(model, data, None)
     assert cost.exaflops(run) == cost.exaflops(Pretraining(model, data, epochs))
+
+
+def test_the_compute_of_a_miniature_is_known_before_its_run(tmp_path):
+  for model, epochs in (('ViT-B/16', 7), ('BiT-R50x1', 14)):
+    config = mini.get_config(f'{model},jft300m,epochs={epochs}')
+    # A run resolves these keys before it saves its config.
+    config.num_classes, config.model.dtype = 10, 'float32'
+    config_lib.save(config, tmp_path)
+    run = Pretraining(model, values.JFT, epochs)
+    # Its few classes hardly matter.
+    assert cost.teraflops_in_miniature(run) == pytest.approx(
+      1e6 * cost.exaflops_of_run(tmp_path), rel=0.01
+    )

@@ -8,6 +8,7 @@ from etils import epath
 from vit_jax.paper import items
 from vit_jax.paper.cost import plan_table, planning
 from vit_jax.paper.cost.plan_table import Row
+from vit_jax.paper.design import Design
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Transfer, with_needs
 from vit_jax.sweep import reading
@@ -166,13 +167,18 @@ def test_a_miniature_is_not_planned(mini, where):
     plan_table.text(NODES, mini, where, papers_own=False, topology='v3:2x2')
 
 
-def test_all_items_have_rows(mini, where):
+def test_all_items_have_rows(where):
+  design = Design('mini', 3)
   nodes = with_needs(
-    n for item in items.ITEMS.values() for n in item.nodes_at('mini')
+    node for item in items.ITEMS.values() for node in design.nodes(item)
   )
-  sweep = reading.load('configs/sweeps/reproduce.py:all,scale=mini')
+  sweep = reading.load('configs/sweeps/reproduce.py:all,scale=mini,seeds=3')
   rows = plan_table.rows(nodes, sweep, where, {}, {}, papers_own=False)
-  assert len(rows) == 183
+  assert [row.name for row in rows] == [
+    node.name for node in nodes if isinstance(node, Pretraining)
+  ]
+  assert len(rows) > 150
+  assert all(row.steps > 50 for row in rows)
 
 
 def test_fine_tuning_on_vtab_is_counted(where):

@@ -1,16 +1,17 @@
 """Guards: Figures 4, 9 and 13 have the right runs, points and answers."""
 
+import dataclasses
 import pathlib
 
 import pandas as pd
 import pytest
 
-from tests.paper import fewshot
+from tests.paper import fewshot, made
 from vit_jax.inference_speed import store
-from vit_jax.paper.claims import UNDECIDED
+from vit_jax.paper.design import Design
 from vit_jax.paper.items import curve_items
 from vit_jax.paper.numbers import values
-from vit_jax.paper.report import Claim, Picture
+from vit_jax.paper.report import Picture
 from vit_jax.paper.runs import Pretraining
 
 
@@ -29,9 +30,9 @@ def drawn(monkeypatch):
 
 
 def _exaflops(workdir):
-  """Returns the exaFLOPs of a run on all images, for the models below."""
+  """Returns the exaFLOPs of a run of Figure 13, for the models below."""
   model, data, epochs = str(workdir).split('/run of ')[1].split(', ')
-  assert (data, epochs) == ('JFT-300M', '7 epochs')
+  assert (data, epochs) == ('JFT-300M', '28 epochs')
   return {
     'BiT-R50x1': 2e-7,
     'BiT-R50x2': 8e-7,
@@ -43,6 +44,18 @@ def _exaflops(workdir):
   }[model]
 
 
+# Model -> accuracies with 9, 90 and 300 million images, as in Figure 4. The
+# first three are in claims at both scales.
+FIGURE_4 = {
+  'ViT-B/32': (0.31, 0.54, 0.6),
+  'ViT-L/32': (0.26, 0.5, 0.66),
+  'BiT-R50x2': (0.42, 0.5, 0.56),
+  'BiT-R50x1': (0.41, 0.5, 0.55),
+  'ViT-L/16': (0.2, 0.6, 0.7),
+  'BiT-R152x2': (0.45, 0.55, 0.6),
+}
+
+
 def _early(best):
   """Returns metrics of a run that validates best at its first evaluation."""
   return {
@@ -51,36 +64,47 @@ def _early(best):
   }
 
 
-def _figure4_runs(fewest, most, scale='paper'):
-  """Returns the runs of Figure 4 with their metrics.
-
-  Args:
-    fewest: model -> accuracy with 9M images; 0.25 by default.
-    most: model -> accuracy with all images; 0.25 by default.
-    scale: 'paper' or 'mini'.
-  """
-  return {
-    node: _early(
-      {9_000_000: fewest, None: most}.get(node.images, {}).get(node.model, 0.25)
-      + (node.seed - 1) / 100 * (node.model not in ('ViT-L/16', 'BiT-R152x2'))
+def _figure4(node, sign=1):
+  """Returns metrics; with sign=-1 they contradict all claims of Figure 4."""
+  found = dict(
+    zip(
+      (9_000_000, 90_000_000, None),
+      FIGURE_4.get(node.model, (0.25, 0.25, 0.25)),
+      strict=True,
     )
-    for node in curve_items.figure4().nodes_at(scale)
-  }
+  )
+  mean = found.get(node.images, 0.25)
+  return _early(0.5 + sign * (mean - 0.5) + (node.seed - 1) / 500)
 
 
-def test_figure_4_has_24_points_from_one_or_three_runs():
-  nodes = curve_items.figure4().nodes
-  assert len(nodes) == len({node.name for node in nodes}) == 56
+@pytest.mark.parametrize(
+  ('scale', 'resnet', 'shown'),
+  [('paper', 'BiT-R50x1', 24), ('mini', 'BiT-R50x2', 26)],
+)
+def test_figure_4_has_seeds_of_the_runs_that_claims_need(scale, resnet, shown):
+  item = curve_items.figure4()
+  nodes = Design(scale, 3).nodes(item)
+  assert len(item.shown_at(scale)) == shown
+  assert len({node.name for node in nodes}) == len(nodes) == shown + 2 * 14
   assert {
     (node.data, node.epochs, node.options, node.few_shot) for node in nodes
   } == {(values.JFT, 7, (), 'imagenet')}
-  seeds = {}
-  for node in nodes:
-    seeds.setdefault((node.model, node.images), []).append(node.seed)
+  ends = (9_000_000, None)
+  models = ('ViT-B/32', resnet, 'ViT-L/16', 'BiT-R152x2')
+  for seed in (1, 2):
+    assert {(n.model, n.images) for n in nodes if n.seed == seed} == {
+      *((model, n) for model in models for n in (*ends, 90_000_000)),
+      *(('ViT-L/32', n) for n in ends),
+    }
+
+
+def test_figure_4_shows_all_models_at_the_papers_scale():
+  nodes = curve_items.figure4().nodes
   for images in (9_000_000, 30_000_000, 90_000_000, None):
-    assert seeds['ViT-L/16', images] == seeds['BiT-R152x2', images] == [0]
-    for model in ('ViT-L/32', 'ViT-B/32', 'ViT-b/32', 'BiT-R50x1'):
-      assert seeds[model, images] == [0, 1, 2]
+    assert {node.model for node in nodes if node.images == images} == {
+      *('ViT-L/16', 'ViT-L/32', 'ViT-B/32', 'ViT-b/32'),
+      *('BiT-R50x1', 'BiT-R152x2'),
+    }
   # The run on all images is Table 6's.
   assert Pretraining('ViT-L/32', values.JFT, 7) in nodes
   assert Pretraining('ViT-B/32', images=9_000_000).name == (
@@ -88,56 +112,54 @@ def test_figure_4_has_24_points_from_one_or_three_runs():
   )
 
 
-def test_figure_4_uses_early_stopping_and_answers_its_claims(tmp_path, drawn):
-  runs = _figure4_runs(
-    {'BiT-R50x1': 0.41, 'ViT-B/32': 0.31, 'ViT-L/32': 0.26, 'ViT-L/16': 0.2},
-    {'BiT-R50x1': 0.55, 'ViT-B/32': 0.6, 'ViT-L/32': 0.66, 'ViT-b/32': 0.5},
-  )
-  results = fewshot.results(tmp_path, runs)
-  section = curve_items.figure4().render(results, tmp_path / 'figures')
+def test_figure_4_uses_early_stopping(tmp_path, drawn):
+  item = curve_items.figure4()
+  results = fewshot.of_item(tmp_path, item, _figure4)
+  section = item.render(results, tmp_path / 'figures')
   [(figure, rows)] = drawn
   ours = rows[rows.source == 'ours'].set_index(['series', 'x'])
   assert len(ours) == 24
   row = ours.loc['BiT-R50x1', 9_000_000]
   assert row['mean'] == pytest.approx(41)
-  assert row['std'] == pytest.approx(1)
+  assert row['std'] == pytest.approx(0.2)
   assert row['n'] == 3
   assert ours.loc['ViT-B/32', 300_000_000]['mean'] == pytest.approx(60)
-  assert ours.loc['ViT-L/16', 9_000_000]['mean'] == pytest.approx(20)
-  assert ours.loc['ViT-L/16', 9_000_000]['n'] == 1
+  # No claim needs this point: it has a single run.
+  assert ours.loc['ViT-L/16', 30_000_000]['mean'] == pytest.approx(24.8)
+  assert ours.loc['ViT-L/16', 30_000_000]['n'] == 1
   assert figure.axes[0].get_xlabel() == 'Number of JFT-300M images'
-  picture, *said = section.blocks
+  [picture] = section.blocks
   assert picture.stem == 'figures/figure4'
-  assert [claim.answer for claim in said] == ['yes'] * 5
-  assert 'BiT-R50x1 41.00 ± 1.00 (3 runs)' in said[0].evidence
-  for claim in said[:2]:
-    assert claim.evidence.endswith(
-      'Compute of these runs: BiT-R50x1 50.2 exaFLOPs, ViT-B/32 56.1 exaFLOPs;'
-      ' the ViT has 1.1 times that of the ResNet.'
-    )
-  # The claim covers all four models that have several runs.
-  for model in ('ViT-L/32', 'ViT-B/32', 'ViT-b/32 25.00', 'BiT-R50x1'):
-    assert model in said[3].evidence
-  assert 'ViT-L/16' not in said[3].evidence
-
-
-def test_figure_4_denies_claims_that_the_runs_contradict(tmp_path, drawn):
-  runs = _figure4_runs(
-    dict.fromkeys(('BiT-R50x1', 'BiT-R50x2'), 0.3)
-    | {'ViT-B/32': 0.4, 'ViT-L/32': 0.5, 'ViT-b/32': 0.5},
-    dict.fromkeys(('BiT-R50x1', 'BiT-R50x2'), 0.7)
-    | {'ViT-B/32': 0.6, 'ViT-L/32': 0.6, 'ViT-b/32': 0.4},
-    'mini',
+  found = made.said(item, results)
+  assert 'BiT-R50x1, JFT-300M, 7 epochs, 9M images 41.00 ± 0.20 (3 pre' in (
+    found['resnet_first_small'].evidence
   )
-  results = fewshot.results(tmp_path, runs, comparable=False)
-  section = curve_items.figure4().render(results, tmp_path / 'figures')
-  assert [claim.answer for claim in section.blocks[1:]] == [
-    *('no', 'no', 'no', 'no', 'yes')
-  ]
+
+
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+@pytest.mark.parametrize(('sign', 'answer'), [(1, 'yes'), (-1, 'no')])
+def test_the_claims_of_figure_4_follow_the_numbers(
+  scale, sign, answer, tmp_path
+):
+  item = curve_items.figure4()
+  results = fewshot.of_item(
+    tmp_path, item, lambda node: _figure4(node, sign), scale=scale
+  )
+  found = made.said(item, results)
+  assert [claim.answer for claim in found.values()] == [answer] * 7
   # In miniature, BiT-R50x2 has about the same compute as ViT-B/32.
-  assert 'BiT-R50x2 30.00' in section.blocks[1].evidence
-  assert 'BiT-R50x2 0.8 teraFLOPs, ViT-B/32 0.96' in section.blocks[2].evidence
-  assert section.notes[0].startswith('ViT-L/16 and BiT-R152x2 are left out')
+  resnet = {'paper': 'BiT-R50x1', 'mini': 'BiT-R50x2'}[scale]
+  assert f'{resnet} is ahead of ViT-B/32' in (
+    found['resnet_first_small'].statement
+  )
+
+
+def test_the_miniature_of_figure_4_states_what_it_leaves_out(tmp_path, drawn):
+  results = fewshot.results(tmp_path, {}, comparable=False)
+  section = curve_items.figure4().render(results, tmp_path / 'figures')
+  assert section.notes[0].startswith(
+    'In miniature, ViT-L/16 and BiT-R152x2 have only the points'
+  )
   [(figure, _)] = drawn
   assert figure.axes[0].get_xlabel() == (
     'JFT-300M images\n(pre-training images, in proportion)'
@@ -145,17 +167,16 @@ def test_figure_4_denies_claims_that_the_runs_contradict(tmp_path, drawn):
 
 
 def test_a_missing_seed_removes_its_point_from_figure_4(tmp_path, drawn):
-  runs = _figure4_runs(
-    {'BiT-R50x1': 0.41, 'ViT-B/32': 0.31, 'ViT-L/32': 0.26},
-    {'BiT-R50x1': 0.55, 'ViT-B/32': 0.6, 'ViT-L/32': 0.66, 'ViT-b/32': 0.5},
-  )
-  del runs[Pretraining('ViT-L/32', values.JFT, 7, images=9_000_000, seed=2)]
-  results = fewshot.results(tmp_path, runs)
-  section = curve_items.figure4().render(results, tmp_path / 'figures')
+  item = curve_items.figure4()
+  gone = Pretraining('ViT-L/32', values.JFT, 7, images=9_000_000, seed=2)
+  results = fewshot.of_item(tmp_path, item, _figure4, left_out=[gone])
+  item.render(results, tmp_path / 'figures')
   assert len(drawn[0][1]) == 23
-  assert [claim.answer for claim in section.blocks[1:]] == [
-    *('yes', 'yes', 'missing', 'missing', 'missing')
-  ]
+  found = made.answered(item, results)
+  assert {key for key, answer in found.items() if answer == 'missing'} == {
+    *('larger_needs_data', 'data_help')
+  }
+  assert set(found.values()) == {'yes', 'missing'}
 
 
 def test_figure_9_compares_three_heads_and_learning_rates():
@@ -167,6 +188,10 @@ def test_figure_9_compares_three_heads_and_learning_rates():
   assert low.options == (*linear, ('schedule.peak', 3e-4))
   assert high.name == 'ViT-B/16, JFT-300M, 7 epochs, GAP, lr 8e-4'
   assert low.name == 'ViT-B/16, JFT-300M, 7 epochs, GAP, lr 3e-4'
+  # In miniature, they need more steps to learn positions.
+  assert curve_items.figure9().shown_at('mini') == tuple(
+    dataclasses.replace(node, epochs=28) for node in (token, high, low)
+  )
 
 
 def test_figure_9_shows_accuracy_by_epoch(tmp_path, drawn):
@@ -191,28 +216,55 @@ def test_figure_9_shows_accuracy_by_epoch(tmp_path, drawn):
     'GAP, lr=8e-4': [(1.75, 10), (3.5, 20), (7, 30)],
     'GAP, lr=3e-4': [(1.75, 40), (3.5, 50), (7, 70)],
   }
-  picture, claim = section.blocks
+  [picture] = section.blocks
   assert picture.stem == 'figures/figure9'
-  assert claim.answer == UNDECIDED
-  assert (
-    'class token 60.00 (1 run); mean over patches 30.00 (1 run) at the same'
-    ' learning rate, 70.00 (1 run) at the lower one.'
-  ) in claim.evidence
+  # A single run of each does not decide the claim.
+  assert made.answered(curve_items.figure9(), results) == {
+    'lower_rate': 'seen once'
+  }
+
+
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+@pytest.mark.parametrize(
+  ('token', 'high', 'low', 'answer'),
+  [
+    (0.6, 0.3, 0.59, 'yes'),
+    # Nearer to the mean over patches at the same rate.
+    (0.6, 0.3, 0.4, 'no'),
+    (0.2, 0.3, 0.29, 'no'),
+  ],
+)
+def test_the_claim_of_figure_9_follows_the_numbers(
+  token, high, low, answer, scale, tmp_path
+):
+  item = curve_items.figure9()
+  means = {'': token, 'GAP, lr 8e-4': high, 'GAP, lr 3e-4': low}
+
+  def metrics(node):
+    # The claim is about the end of the runs.
+    end = {fewshot.IMAGENET: means[node.label] + node.seed / 1000}
+    return {1: {fewshot.IMAGENET: 0.5}, 2: end}
+
+  results = fewshot.of_item(tmp_path, item, metrics, scale=scale)
+  assert made.answered(item, results) == {'lower_rate': answer}
 
 
 def test_figure_9_in_miniature_averages_three_runs(tmp_path, drawn):
-  nodes = curve_items.figure9().nodes_at('mini')
-  runs = {
-    node: {
+  item = curve_items.figure9()
+  token, _, low = item.shown_at('mini')
+
+  def metrics(node):
+    found = {
       step: {fewshot.IMAGENET: step / 100 + node.seed / 10} for step in (10, 20)
     }
-    for node in nodes
-    if (node.label, node.seed) != ('GAP, lr 3e-4', 1)
-  }
-  # A resumed run can have logged further steps.
-  runs[nodes[0]][5] = {fewshot.IMAGENET: 0.0}
-  results = fewshot.results(tmp_path, runs, comparable=False)
-  curve_items.figure9().render(results, tmp_path / 'figures')
+    # A resumed run can have logged further steps.
+    return found | ({5: {fewshot.IMAGENET: 0.0}} if node == token else {})
+
+  gone = dataclasses.replace(low, seed=1)
+  results = fewshot.of_item(
+    tmp_path, item, metrics, scale='mini', left_out=[gone]
+  )
+  item.render(results, tmp_path / 'figures')
   [(_, rows)] = drawn
   ours = rows[rows.source == 'ours'].set_index(['series', 'x'])
   assert ours['mean'].to_dict() == pytest.approx(
@@ -238,13 +290,16 @@ def test_figure_9_states_that_its_miniature_has_a_linear_head(
   assert lacks == (not comparable)
 
 
-def _figure13(tmp_path, *, comparable=True):
+def _figure13(tmp_path, *, scale='paper', count=1):
   item = curve_items.figure13()
-  runs = {
-    node: {7: {fewshot.IMAGENET: 0.5 + place / 100}}
-    for place, node in enumerate(item.nodes)
-  }
-  results = fewshot.results(tmp_path, runs, comparable=comparable)
+  means = {n.model: 0.5 + place / 100 for place, n in enumerate(item.nodes)}
+  results = fewshot.of_item(
+    tmp_path,
+    item,
+    lambda node: {7: {fewshot.IMAGENET: means[node.model] + node.seed / 1000}},
+    scale=scale,
+    count=count,
+  )
   return item.render(results, tmp_path / 'figures')
 
 
@@ -295,11 +350,6 @@ def test_figure_13_shows_six_models_by_compute_and_speed(tmp_path, drawn):
   assert figure.axes[1].get_xlabel() == 'Peak speed (images/s/device)'
   assert section.blocks[0].stem == 'figures/figure13'
   assert section.blocks[0].caption.endswith('speed of Figure 12: a GPU.')
-  assert section.blocks[1].answer == UNDECIDED
-  assert (
-    'Axial-ViT-B/32 52.00 (1 run), ViT-B/32 50.00 (1 run), Axial-ViT-B/16 53.00'
-    in section.blocks[1].evidence
-  )
   assert section.missing == [
     'Not measured yet: the speed of ViT-B/16, Axial-ViT-B/32, Axial-ViT-B/16,'
     ' BiT-R50x1. Figure 12 measures it.'
@@ -310,7 +360,7 @@ def test_miniature_speeds_use_the_miniatures_image_size(tmp_path, drawn):
   models = [node.model for node in curve_items.figure13().nodes]
   speeds = {(model, size): size for model in models for size in (24, 224)}
   _measure(tmp_path, 'figure12.json', 'mini', speeds)
-  section = _figure13(tmp_path, comparable=False)
+  section = _figure13(tmp_path, scale='mini')
   assert _speeds(drawn) == dict.fromkeys(models, 24)
   [(figure, rows)] = drawn
   assert set(rows.source) == {'ours'}
@@ -318,6 +368,37 @@ def test_miniature_speeds_use_the_miniatures_image_size(tmp_path, drawn):
   assert left['AxialResNet50'] == pytest.approx(0.5)
   assert figure.axes[0].get_xlabel() == 'Pre-training compute (teraFLOPs)'
   assert section.missing == []
+
+
+def test_figure_13_shows_means_over_the_seeds_that_claims_need(tmp_path, drawn):
+  _figure13(tmp_path, count=3)
+  [(_, rows)] = drawn
+  left = rows[(rows.source == 'ours') & (rows.panel == 'left')]
+  found = left.set_index('series')[['mean', 'n']]
+  assert found.loc['Axial-ViT-B/16'].to_list() == pytest.approx([0.531, 3])
+  # The claim is about the axial ViTs and the ViTs only.
+  assert set(found.index[found['n'] == 1]) == {'AxialResNet50', 'BiT-R50x1'}
+
+
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+@pytest.mark.parametrize(
+  ('small', 'base', 'answer'),
+  [(0.52, 0.54, 'yes'), (0.52, 0.48, 'no'), (0.48, 0.54, 'no')],
+)
+def test_the_claim_of_figure_13_needs_both_axial_models_ahead(
+  small, base, answer, scale, tmp_path
+):
+  item = curve_items.figure13()
+  axial = {'Axial-ViT-B/32': small, 'Axial-ViT-B/16': base}
+  results = fewshot.of_item(
+    tmp_path,
+    item,
+    lambda node: {
+      7: {fewshot.IMAGENET: axial.get(node.model, 0.5) + node.seed / 1000}
+    },
+    scale=scale,
+  )
+  assert made.answered(item, results) == {'axial': answer}
 
 
 def test_without_a_measurement_there_are_no_speeds(tmp_path, drawn):
@@ -350,12 +431,12 @@ def test_without_runs_figures_are_empty_and_claims_missing(tmp_path, name):
   item = getattr(curve_items, name)()
   folder = tmp_path / 'figures'
   folder.mkdir()
-  section = item.render(fewshot.results(tmp_path, {}), folder)
+  results = fewshot.results(tmp_path, {})
+  section = item.render(results, folder)
   assert section.name == item.name == name
-  picture, *said = section.blocks
+  [picture] = section.blocks
   assert isinstance(picture, Picture)
-  assert all(isinstance(claim, Claim) for claim in said)
-  assert {claim.answer for claim in said} <= {'missing'}
+  assert set(made.answered(item, results).values()) == {'missing'}
   assert pathlib.Path(tmp_path, picture.stem + '.png').exists()
   rows = pd.read_csv(tmp_path / f'{picture.stem}.csv')
   assert 'ours' not in set(rows.source)

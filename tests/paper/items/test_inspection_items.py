@@ -6,12 +6,14 @@ import sys
 import pytest
 from etils import epath
 
+from tests.paper import made
 from tests.tiny_run import eventful_config
 from vit_jax.paper import items, pictures, report
+from vit_jax.paper.design import Design
 from vit_jax.paper.items import inspection_items, masked_patch_item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number
-from vit_jax.paper.runs import Pretraining, Results
+from vit_jax.paper.runs import Pretraining, Results, seeds
 from vit_jax.training import loop
 
 LARGE = Pretraining('ViT-L/16', values.JFT, 14)
@@ -20,8 +22,8 @@ LARGE = Pretraining('ViT-L/16', values.JFT, 14)
 class Stub(Results):
   """`Results` with the given folders and numbers."""
 
-  def __init__(self, folders, found=()):
-    super().__init__([], {})
+  def __init__(self, folders, found=(), **options):
+    super().__init__([], {}, **options)
     self.folders, self.found = folders, dict(found)
 
   def folder(self, node):
@@ -68,6 +70,23 @@ def test_figures_use_the_papers_runs():
   assert others <= shared
 
 
+def test_positions_of_miniatures_begin_as_small_as_in_the_paper():
+  studied, large = items.ITEMS['figure7'].shown_at('mini')
+  assert large == LARGE
+  low, short, long = items.ITEMS['figure10'].shown_at('mini')
+  assert studied == short
+  for node, epochs in ((low, 28), (short, 28), (long, 56)):
+    options = dict(node.options)
+    assert (node.model, node.epochs) == ('ViT-B/16', epochs)
+    assert options.pop('model.position_stddev') == 0.02
+    assert ('LR 2e-4, WD 0.01' in node.label) == bool(options)
+  assert dict(low.options) == {
+    'model.position_stddev': 0.02,
+    'schedule.peak': 2e-4,
+    'optimizer.weight_decay': 0.01,
+  }
+
+
 def _fake_picture(monkeypatch, titles, notes=()):
   """Replaces `pictures.draw` by a fake that reports the panels `titles`.
 
@@ -90,10 +109,9 @@ def test_random_positions_in_miniature_are_explained(
   name, explained, monkeypatch, tmp_path
 ):
   _fake_picture(monkeypatch, ())
-  results = Stub({})
-  assert not items.ITEMS[name].render(results, tmp_path).notes
-  results.comparable = False
-  assert len(items.ITEMS[name].render(results, tmp_path).notes) == explained
+  assert not items.ITEMS[name].render(Stub({}), tmp_path).notes
+  mini = Stub({}, comparable=False)
+  assert len(items.ITEMS[name].render(mini, tmp_path).notes) == explained
 
 
 def test_panels_are_those_of_the_paper(monkeypatch, tmp_path):
@@ -149,9 +167,10 @@ def test_titles_of_figure10_are_what_the_run_had(
     ' "optimizer": {"weight_decay": 0.03}}'
   )
   calls = _fake_picture(monkeypatch, ())
-  results = Stub({LARGE: epath.Path(tmp_path)})
-  results.comparable = comparable
-  inspection_items.figure10().render(results, tmp_path)
+  item = inspection_items.figure10()
+  longest = item.shown_at('paper' if comparable else 'mini')[-1]
+  results = Stub({longest: epath.Path(tmp_path)}, comparable=comparable)
+  item.render(results, tmp_path)
   [(_, panels)] = calls
   assert panels[-1][1] == f'{length}, LR 0.0015, WD 0.03'
 
@@ -166,24 +185,84 @@ def test_a_section_has_no_picture_if_nothing_is_drawn(monkeypatch, tmp_path):
   assert not inspection_items.figure6().render(Stub({}), tmp_path).blocks
 
 
-def test_claims_ignore_a_csv_from_an_earlier_drawing(monkeypatch, tmp_path):
-  rows = [
-    'panel,part,block,head,value',
-    'ViT-L/16,attention distance,0,0,5',
-    'ViT-L/16,attention distance,0,1,15',
-    'ViT-L/16,attention distance,1,0,15',
-    'ViT-L/16,attention distance,1,1,15',
-    'ViT-L/16,uniform attention,,,16',
-    'ViT-L/16,uniform attention to the nearest half,,,10',
-  ]
-  (tmp_path / 'figure7.csv').write_text('\n'.join(rows))
-  _fake_picture(monkeypatch, ('ViT-L/16', 'ViT-L/32'))
-  _, depth, far = inspection_items.figure7().render(Stub({}), tmp_path).blocks
-  assert far.answer == 'seen once'
-  assert depth.answer == 'undecided'
-  _fake_picture(monkeypatch, ('ViT-L/32',))
-  _, *said = inspection_items.figure7().render(Stub({}), tmp_path).blocks
-  assert [claim.answer for claim in said] == ['missing', 'missing']
+# Item -> its claims -> the numbers that they need: kind, and a run of `_runs`.
+INSIDE = {
+  'figure7': {
+    'distance_grows': [('distance_by_depth', 'large')],
+    'some_look_far': [('far_head', 'large'), ('near_head', 'large')],
+    'near_is_similar': [('position_locality', 'studied')],
+    'lines': [('position_lines', 'studied')],
+    'waves': [('position_waves', 'studied')],
+    'filters': [('filter_share', 'studied')],
+  },
+  'figure10': {
+    'rate_and_decay': [('position_waves', 'short'), ('position_waves', 'low')],
+    'length': [('position_waves', 'long'), ('position_waves', 'short')],
+  },
+  'figure11': {
+    'hybrid_looks_farther': [
+      ('early_distance', 'hybrid'),
+      ('early_distance', 'large'),
+    ],
+  },
+}
+# Numbers that agree with the claims are 1, except for these.
+MORE = {
+  ('position_waves', 'short'): 2.0,
+  ('position_waves', 'long'): 3.0,
+  ('early_distance', 'hybrid'): 2.0,
+}
+
+
+def _runs(scale):
+  """Returns the runs that claims are about."""
+  low, short, long = items.ITEMS['figure10'].shown_at(scale)
+  studied, _ = items.ITEMS['figure7'].shown_at(scale)
+  _, hybrid = items.ITEMS['figure11'].shown_at(scale)
+  return {
+    **{'large': LARGE, 'studied': studied, 'hybrid': hybrid},
+    **{'low': low, 'short': short, 'long': long},
+  }
+
+
+def _answers(name, scale, sign=1, left_out=None):
+  """Returns the answers to an item's claims from three seeds of each run.
+
+  Args:
+    name: of the item.
+    scale: 'paper' or 'mini'.
+    sign: -1 contradicts all claims.
+    left_out: the (kind, run) of which one seed lacks the number.
+  """
+  runs, inside = _runs(scale), {}
+  for kind, run in {of for need in INSIDE[name].values() for of in need}:
+    for start in seeds(runs[run], 3):
+      value = sign * MORE.get((kind, run), 1.0) + start.seed / 1000
+      if start.seed < 2 or (kind, run) != left_out:
+        inside.setdefault(start.name, {})[kind] = value
+  item = items.ITEMS[name]
+  counts = Design(scale, 3).counts(item)
+  results = Results(
+    [], {}, comparable=scale == 'paper', counts=counts, inside=inside
+  )
+  return made.answered(item, results)
+
+
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+@pytest.mark.parametrize('name', INSIDE)
+def test_claims_follow_the_numbers_of_weights(name, scale):
+  assert _answers(name, scale) == dict.fromkeys(INSIDE[name], 'yes')
+  assert _answers(name, scale, -1) == dict.fromkeys(INSIDE[name], 'no')
+
+
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+@pytest.mark.parametrize('name', INSIDE)
+def test_a_claim_is_missing_without_one_of_its_numbers(name, scale):
+  for number in {of for need in INSIDE[name].values() for of in need}:
+    found = _answers(name, scale, 1, number)
+    assert {key for key in found if found[key] == 'missing'} == {
+      key for key, need in INSIDE[name].items() if number in need
+    }
 
 
 def test_a_run_is_drawn_once(tmp_path, monkeypatch):

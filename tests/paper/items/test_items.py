@@ -5,12 +5,20 @@ import itertools
 import pandas as pd
 import pytest
 
+from tests.paper import made
 from vit_jax.configs import pretrain
 from vit_jax.paper import averages, cost, items, numbers
-from vit_jax.paper.items import table_items
+from vit_jax.paper.design import Design
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number, Table
-from vit_jax.paper.runs import Pretraining, Results, Transfer, Vtab, with_needs
+from vit_jax.paper.runs import (
+  Pretraining,
+  Results,
+  Transfer,
+  Vtab,
+  pretraining,
+  with_needs,
+)
 from vit_jax.sweep import Sweep, reading
 
 SWEEP = 'configs/sweeps/reproduce.py'
@@ -19,7 +27,7 @@ DRAWN_FROM_WEIGHTS = ('figure6', 'figure7', 'figure10', 'figure11', 'figure14')
 
 @pytest.fixture(scope='module', params=['mini', 'paper'])
 def sweep(request):
-  return reading.load(f'{SWEEP}:all,scale={request.param}')
+  return reading.load(f'{SWEEP}:all,scale={request.param},seeds=3')
 
 
 def _finished(sweep, accuracy):
@@ -45,7 +53,7 @@ def _is_papers_own(sweep):
 
 
 def test_items_share_runs():
-  shared = table_items.pretraining('ViT-L/16', values.JFT)
+  shared = pretraining('ViT-L/16', values.JFT)
   assert shared.epochs == 14
   for name in ('table2', 'table5', 'table6'):
     assert Transfer(shared, values.CIFAR10) in items.ITEMS[name].nodes
@@ -58,25 +66,31 @@ def test_items_share_runs():
   default = Pretraining('ViT-B/16', values.JFT, 7)
   assert default in items.ITEMS['table8'].nodes
   assert Transfer(default, values.IMAGENET) in items.ITEMS['table6'].nodes
-  nodes = with_needs(n for item in items.ITEMS.values() for n in item.nodes)
+  design = Design('paper', 3)
+  nodes = with_needs(
+    node for item in items.ITEMS.values() for node in design.nodes(item)
+  )
   assert len({node.name for node in nodes}) == len(nodes)
-  # New pre-trainings: Table 5: 14, Table 6: 13, Table 7: 10, Table 8: 23,
-  # Figure 3: two BiTs on two data sets and 12 seeds on ImageNet, Figure 4: 49,
-  # Figure 5: two seeds of a hybrid, Figure 8: 21, Figure 9: 2, Figure 10: 1,
-  # Figure 13: 3, masked patches: 3.
-  assert sum(isinstance(node, Pretraining) for node in nodes) == 157
-  # 19 tasks for each of Table 9's three models and Figure 2's ResNet.
-  assert sum(isinstance(node, Vtab) for node in nodes) == 76
+  seeds = [node.seed for node in nodes if isinstance(node, Pretraining)]
+  # New first pre-trainings: Tables 2 and 5: 14, Table 6: 13, Table 7: 2, Table
+  # 8: 7, Figure 3: two BiTs on two data sets, Figure 4: 19, Figure 8: 13,
+  # Figure 9: 2, Figure 10: 1, Figure 13: 3, masked patches: 1.
+  assert seeds.count(0) == 79
+  # Of those, 53 are in claims.
+  assert seeds.count(1) == seeds.count(2) == 53
+  # 19 tasks for each of Table 9's three models and Figure 2's ResNet, and for
+  # two more seeds of three of them.
+  assert sum(isinstance(node, Vtab) for node in nodes) == 19 * (4 + 2 * 3)
 
 
 def test_the_miniature_of_table_8_has_its_own_runs():
   table8, table5 = items.ITEMS['table8'], items.ITEMS['table5']
-  mini, papers = (table8.nodes_at(scale) for scale in ('mini', 'paper'))
+  mini, papers = (Design(scale, 3).nodes(table8) for scale in ('mini', 'paper'))
   assert {(node.model, node.epochs) for node in mini} == {('ViT-B/32', 14)}
   assert {(node.model, node.epochs) for node in papers} == {('ViT-B/16', 7)}
   assert len(mini) == len(papers) == 24
-  assert table5.nodes_at('mini') == table5.nodes_at('paper') == table5.nodes
-  sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini')
+  assert table5.shown_at('mini') == table5.shown_at('paper') == table5.nodes
+  sweep = reading.load(f'{SWEEP}:table8,scale=mini,seeds=3')
   assert [study.name for study in sweep.studies] == [n.name for n in mini]
 
 
@@ -86,7 +100,7 @@ def test_the_pretraining_precedes_the_run_that_starts_from_it():
 
 
 def test_cells_are_means_over_the_reported_runs(sweep):
-  start = table_items.pretraining('ViT-B/16', values.JFT)
+  start = pretraining('ViT-B/16', values.JFT)
   seeds = (0.5, 0.75, 0.625)
   results = Results(sweep.studies, _finished(sweep, lambda name, i: seeds[i]))
   number = results.transfer(start, values.CIFAR10)
@@ -99,20 +113,21 @@ def test_cells_are_means_over_the_reported_runs(sweep):
 
 def test_a_deleted_result_affects_only_its_own_cells(sweep, tmp_path):
   finished = _finished(sweep, lambda name, i: 0.5)
-  gone = Transfer(
-    table_items.pretraining('ViT-L/16', values.JFT), values.CIFAR10
-  )
+  gone = Transfer(pretraining('ViT-L/16', values.JFT), values.CIFAR10)
   [study] = [s for s in sweep.studies if s.name == gone.name]
   winner = study.candidates[-1] if study.candidates else None
   del finished[study.finals_of(winner)[0].name]['test/accuracy']
   papers_own = _is_papers_own(sweep)
   results = Results(sweep.studies, finished, comparable=papers_own)
+  design = Design('paper' if papers_own else 'mini', 3)
   missing = {
     (name, *place)
     for name, item in items.ITEMS.items()
     # In miniature, Table 8 reads the runs' files, which do not exist here.
     if name != 'table8' or papers_own
-    for table in item.render(results, tmp_path).blocks
+    for table in item.render(
+      results.counting(design.counts(item), {}), tmp_path
+    ).blocks
     if isinstance(table, Table)
     for place, cell in table.cells.items()
     if cell.expected and cell.ours is None
@@ -130,12 +145,12 @@ def test_without_runs_all_numbers_are_missing(sweep, tmp_path):
     if not item.nodes:
       continue  # Its numbers come from the code.
     section = item.render(results, tmp_path)
+    assert {*made.answered(item, results).values()} <= {'missing'}
     if name in DRAWN_FROM_WEIGHTS:
-      assert {claim.answer for claim in section.blocks} <= {'missing'}
+      assert not section.blocks
       assert section.notes or section.missing
       continue
-    table, *said = section.blocks
-    assert {claim.answer for claim in said} <= {'missing'}
+    [table] = section.blocks
     if name.startswith('figure'):
       rows = (tmp_path / f'{name}.csv').read_text().splitlines()
       assert not any(row.startswith('ours') for row in rows)
@@ -156,9 +171,11 @@ def test_averages_match_the_paper_if_accuracies_do(sweep, tmp_path):
       value = printed[task, column].value
       of_node[Transfer(start, task).name] = value / 100
   finished = _finished(sweep, lambda name, i: of_node.get(name, 0.0))
-  results = Results(sweep.studies, finished)
-  table, claim = items.ITEMS['table7'].render(results, tmp_path).blocks
-  assert claim.answer == 'yes'
+  item = items.ITEMS['table7']
+  counts = Design('paper', 3).counts(item)
+  results = Results(sweep.studies, finished, counts=counts)
+  [table] = item.render(results, tmp_path).blocks
+  assert made.answered(item, results) == {'adam': 'yes'}
   for column in printed.columns:
     cell = table.cells['Average', column]
     assert cell.ours.mean == pytest.approx(cell.paper.value, abs=0.0051)
@@ -215,8 +232,7 @@ def test_costs_use_the_epochs_and_images_of_the_configs():
 
 def test_core_days_come_from_the_plan(sweep, tmp_path):
   long, medium = (
-    table_items.pretraining(model, values.JFT).name
-    for model in ('ViT-L/16', 'ViT-L/32')
+    pretraining(model, values.JFT).name for model in ('ViT-L/16', 'ViT-L/32')
   )
   results = Results(sweep.studies, {}, core_days={long: 697.0, medium: 180.5})
   section = items.ITEMS['table2'].render(results, tmp_path)
@@ -305,27 +321,31 @@ def test_table_2_averages_weights():
 
 
 @pytest.mark.parametrize(
-  ('none', 'other', 'worse', 'close'),
+  ('none', 'other', 'shared', 'worse', 'close'),
   [
-    (0.5, 0.6, 'yes', 'yes'),
-    (0.6, 0.5, 'no', 'no'),
-    (None, 0.6, 'missing', 'missing'),
+    (0.5, 0.6, 0.61, 'yes', 'yes'),
+    (0.5, 0.6, 0.7, 'yes', 'no'),
+    (0.6, 0.5, 0.51, 'no', 'no'),
+    (None, 0.6, 0.61, 'missing', 'missing'),
   ],
 )
-def test_positions(tmp_path, none, other, worse, close):
-  sweep = reading.load(f'{SWEEP}:table8,scale=paper')
+def test_positions(tmp_path, none, other, shared, worse, close):
+  sweep = reading.load(f'{SWEEP}:table8,scale=paper,seeds=3')
 
   def accuracy(name, i):
     if 'None position' in name:
       return none or 0.0
-    return other + (0.01 if 'shared' in name else 0.0)
+    return shared if 'shared' in name else other
 
   finished = _finished(sweep, accuracy)
   if none is None:
     finished = {k: v for k, v in finished.items() if 'None-position' not in k}
-  results = Results(sweep.studies, finished)
-  table, *said = items.ITEMS['table8'].render(results, tmp_path).blocks
-  assert [claim.answer for claim in said] == [worse, close]
-  assert table.cells['2-D', 'Every layer, shared'].ours.mean == (
-    pytest.approx(other + 0.01)
-  )
+  item = items.ITEMS['table8']
+  counts = Design('paper', 3).counts(item)
+  results = Results(sweep.studies, finished, counts=counts)
+  assert made.answered(item, results) == {
+    **{'positions_matter': worse, 'kinds_are_close': close}
+  }
+  [table] = item.render(results, tmp_path).blocks
+  ours = table.cells['2-D', 'Every layer, shared'].ours
+  assert ours.values == pytest.approx((shared,) * 3)

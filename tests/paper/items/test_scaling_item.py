@@ -3,11 +3,13 @@
 import pandas as pd
 import pytest
 
-from tests.paper import fewshot
+from tests.paper import fewshot, made
+from vit_jax.paper.design import Design
 from vit_jax.paper.items import scaling_item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining
 
+ITEM = scaling_item.figure8()
 PETS = 'few_shot_pets/5shot/accuracy'
 
 
@@ -52,22 +54,30 @@ def _macs(depth, width, mlp, patch=32):
   return patches * 3 * patch**2 * width + depth * block + 1000 * width
 
 
-def _render(tmp_path, runs, **options):
+def _render(tmp_path, results):
   folder = tmp_path / 'figures'
   folder.mkdir()
-  results = fewshot.results(tmp_path, runs, **options)
-  section = scaling_item.figure8().render(results, folder)
+  section = ITEM.render(results, folder)
   rows = pd.read_csv(folder / 'figure8.csv')
   return section, rows.set_index(['panel', 'series'])
 
 
-def test_figure_8_has_13_models_and_several_seeds_of_depths():
-  nodes = scaling_item.figure8().nodes
-  assert len(nodes) == len({node.name for node in nodes}) == 21
+def _blocks(node):
+  return dict(node.options)['model.depth']
+
+
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+def test_figure_8_has_13_models_and_several_seeds_of_those_in_claims(scale):
+  nodes = Design(scale, 3).nodes(ITEM)
+  assert len(nodes) == len({node.name for node in nodes}) == 29
+  assert {*ITEM.shown_at(scale)} == FIRST
   assert {node for node in nodes if not node.seed} == FIRST
-  assert {(node.label, node.seed) for node in nodes if node.seed} == {
-    (f'depth {depth}', seed) for depth in (4, 8, 16, 32) for seed in (1, 2)
-  }
+  for seed in (1, 2):
+    assert {(n.model, n.label) for n in nodes if n.seed == seed} == {
+      *(('ViT-L/32', f'depth {blocks}') for blocks in (4, 8, 16, 32, 64)),
+      *(('ViT-L/32', f'width {width}') for width in (512, 2048)),
+      ('ViT-L/16', 'depth 8'),
+    }
   assert _node('depth 4', 4, 1024, 2048, 16, seed=2) in nodes
   assert _node('depth 4', 4, 1024, 2048, 16).name == (
     'ViT-L/32, JFT-300M, 7 epochs, depth 4'
@@ -75,18 +85,11 @@ def test_figure_8_has_13_models_and_several_seeds_of_depths():
 
 
 def test_points_show_accuracy_by_relative_compute(tmp_path):
-  runs = {
-    node: {
-      9: {
-        fewshot.IMAGENET: 0.4
-        + dict(node.options)['model.depth'] / 100
-        + (node.seed - 1) / 1000,
-        PETS: 0.8,
-      }
-    }
-    for node in scaling_item.figure8().nodes
-  }
-  section, rows = _render(tmp_path, runs)
+  def metrics(node):
+    few_shot = 0.4 + _blocks(node) / 100 + (node.seed - 1) / 1000
+    return {9: {fewshot.IMAGENET: few_shot, PETS: 0.8}}
+
+  section, rows = _render(tmp_path, fewshot.of_item(tmp_path, ITEM, metrics))
   base = _macs(8, 1024, 2048)
   expected = {
     'All': [_macs(4, 512, 1024), base, _macs(16, 2048, 4096)],
@@ -103,28 +106,45 @@ def test_points_show_accuracy_by_relative_compute(tmp_path):
       )
   depth = rows.loc[('ImageNet 5shot', 'Depth')]
   assert depth['mean'].to_list() == pytest.approx(
-    [0.44, 0.48, 0.56, 0.72, 1.039]
+    [0.44, 0.48, 0.56, 0.72, 1.04]
   )
-  assert depth['n'].to_list() == [3, 3, 3, 3, 1]
+  assert depth['n'].to_list() == [3, 3, 3, 3, 3]
+  # No claim is about the MLP: of its points, only the base has several runs.
+  width = rows.loc[('ImageNet 5shot', 'Width MLP')]
+  assert width['n'].to_list() == [1, 3, 1, 1]
+  assert width['mean'].to_list() == pytest.approx([0.479, 0.48, 0.479, 0.479])
   average = rows.loc[('Average 5shot', 'Depth'), 'mean'].to_list()
-  assert average == pytest.approx([0.62, 0.64, 0.68, 0.76, 0.9195])
-  picture, claim = section.blocks
+  assert average == pytest.approx([0.62, 0.64, 0.68, 0.76, 0.92])
+  [picture] = section.blocks
   assert picture.stem == 'figures/figure8'
-  assert claim.answer == 'yes'
-  assert '4: 0.4400 ± 0.0010 (3 runs), 8: 0.4800' in claim.evidence
-  assert '16 to 32 blocks +0.1600, 16 to 64 blocks +0.4790' in claim.evidence
   assert 'The paper prints neither the grid nor the heads' in section.notes[0]
 
 
-def test_the_miniature_has_six_seeds_for_depths():
-  item = scaling_item.figure8()
-  nodes = item.nodes_at('mini')
-  assert set(nodes) - set(item.nodes) == {
-    _node(f'depth {depth}', depth, 1024, 2048, 16, seed=seed)
-    for depth in (4, 8, 16, 32)
-    for seed in (3, 4, 5)
-  }
-  assert len(nodes) == 21 + 12
+# Label of a run -> accuracy that agrees with the claims; 0.5 for all others.
+AGREES = {
+  **{'depth 4': 0.4, 'depth 16': 0.54, 'depth 32': 0.55, 'depth 64': 0.56},
+  **{'width 512': 0.48, 'width 2048': 0.52},
+}
+
+
+@pytest.mark.parametrize(
+  ('sign', 'scale', 'answer'),
+  [(1, 'paper', 'yes'), (1, 'mini', 'yes'), (-1, 'paper', 'no')],
+)
+def test_claims_follow_the_numbers(sign, scale, answer, tmp_path):
+  def metrics(node):
+    mean = AGREES.get(node.label, 0.5) + 0.05 * (node.model == 'ViT-L/16')
+    found = 0.5 + sign * (mean - 0.5) + node.seed / 1000
+    # At the paper's scale, claims are about ImageNet; in miniature, about the
+    # average over data sets.
+    if scale == 'paper':
+      return {9: {fewshot.IMAGENET: found, PETS: 0.3}}
+    return {9: {fewshot.IMAGENET: 0.3, PETS: found}}
+
+  results = fewshot.of_item(tmp_path, ITEM, metrics, scale=scale)
+  assert made.answered(ITEM, results) == dict.fromkeys(
+    ('depth', 'diminishing', 'width', 'patches'), answer
+  )
 
 
 def test_the_miniature_states_its_depths(tmp_path, monkeypatch):
@@ -134,22 +154,17 @@ def test_the_miniature_states_its_depths(tmp_path, monkeypatch):
     return 2e-7 * blocks.get(what, 2)
 
   monkeypatch.setattr(scaling_item.cost, 'exaflops_of_run', exaflops)
-  runs = {
-    node: {
-      9: {
-        fewshot.IMAGENET: dict(node.options)['model.depth'] / 100
-        + node.seed / 1000
-      }
-    }
-    for node in scaling_item.figure8().nodes_at('mini')
-  }
-  section, rows = _render(tmp_path, runs, comparable=False)
+
+  def metrics(node):
+    return {9: {fewshot.IMAGENET: _blocks(node) / 100 + node.seed / 1000}}
+
+  results = fewshot.of_item(tmp_path, ITEM, metrics, scale='mini')
+  section, rows = _render(tmp_path, results)
   depth = rows.loc[('ImageNet 5shot', 'Depth'), 'mean'].to_list()
-  assert depth == pytest.approx([0.0425, 0.0825, 0.1625, 0.3225, 0.64])
+  assert depth == pytest.approx([0.041, 0.081, 0.161, 0.321, 0.641])
   # The compute is that of the runs' own models.
   compute = rows.loc[('ImageNet 5shot', 'Depth'), 'x'].to_list()
   assert compute == pytest.approx([0.5, 1, 1.5, 2, 2.5])
-  assert section.blocks[1].answer == 'yes'
   assert '4, 8, 16, 32 and 64 blocks become 1, 2, 3, 4' in section.notes[-1]
 
 
@@ -158,7 +173,7 @@ def test_a_run_with_a_missing_metric_appears_in_one_panel_only(tmp_path):
   nodes.append(_node('MLP 1024', 8, 1024, 1024, 16))
   runs = {node: {9: {fewshot.IMAGENET: 0.4}} for node in nodes}
   runs[nodes[1]] = {9: {PETS: 0.6}}
-  _, rows = _render(tmp_path, runs)
+  _, rows = _render(tmp_path, fewshot.results(tmp_path, runs))
   assert rows['mean'].to_dict() == {
     ('ImageNet 5shot', 'Width'): 0.4,
     ('Average 5shot', 'Width'): 0.4,
@@ -166,22 +181,23 @@ def test_a_run_with_a_missing_metric_appears_in_one_panel_only(tmp_path):
   }
 
 
-def test_depths_with_a_missing_seed_are_missing(tmp_path):
-  runs = {
-    _node(f'depth {depth}', depth, 1024, 2048, 16, seed=seed): {
-      9: {fewshot.IMAGENET: 0.5}
-    }
-    for depth in (4, 16, 32)
-    for seed in range(3)
-    if (depth, seed) != (32, 1)
-  }
-  section, rows = _render(tmp_path, runs)
-  assert len(rows.loc['ImageNet 5shot']) == 2
-  assert section.blocks[1].answer == 'missing'
+def test_points_and_claims_with_a_missing_seed_are_missing(tmp_path):
+  gone = _node('depth 32', 32, 1024, 2048, 16, seed=1)
+  results = fewshot.of_item(
+    tmp_path,
+    ITEM,
+    lambda node: {9: {fewshot.IMAGENET: 0.5 + node.seed / 1000}},
+    left_out=[gone],
+  )
+  _, rows = _render(tmp_path, results)
+  assert len(rows.loc[('ImageNet 5shot', 'Depth')]) == 4
+  found = made.answered(ITEM, results)
+  assert [key for key in found if found[key] == 'missing'] == ['depth']
 
 
-def test_without_runs_figure_8_is_empty_and_its_claim_missing(tmp_path):
-  section, rows = _render(tmp_path, {})
+def test_without_runs_figure_8_is_empty_and_its_claims_missing(tmp_path):
+  results = fewshot.results(tmp_path, {})
+  section, rows = _render(tmp_path, results)
   assert rows.empty
-  assert [claim.answer for claim in section.blocks[1:]] == ['missing']
+  assert [*made.answered(ITEM, results).values()] == ['missing'] * 4
   assert (tmp_path / f'{section.blocks[0].stem}.png').exists()

@@ -8,12 +8,12 @@ import pytest
 
 from tests.paper import made
 from vit_jax.paper import items, numbers
-from vit_jax.paper.items import table_items
+from vit_jax.paper.design import Design
 from vit_jax.paper.numbers import values
-from vit_jax.paper.runs import Pretraining, Vtab
+from vit_jax.paper.runs import Pretraining, Vtab, pretraining
 
 STARTS = {
-  column: table_items.pretraining(*of)
+  column: pretraining(*of)
   for column, of in zip(numbers.TABLE_9.columns, numbers.COLUMNS_9, strict=True)
 }
 RESNET = Pretraining('BiT-R200x3', values.JFT, 14)
@@ -160,3 +160,34 @@ def test_figure_2_states_the_number_of_tasks(mini, tmp_path, monkeypatch):
     'overlay': False,
   }
   assert len(section.notes) == 1
+
+
+@pytest.mark.parametrize('scale', ['paper', 'mini'])
+def test_the_claims_of_figure_2_follow_the_numbers(scale):
+  item = items.ITEMS['figure2']
+  # The tasks of FOUR have a miniature; 'EuroSAT' is a specialized one.
+  specialized = ('Camelyon', 'EuroSAT', 'Resisc45', 'Retinopathy')
+
+  def answers(lead, on_specialized):
+    def accuracy(node, seed):
+      if not isinstance(node, Vtab):
+        return {}
+      more = on_specialized if node.task in specialized else lead
+      more *= node.pretraining.model == 'ViT-H/14'
+      return {'test/accuracy': 0.5 + more + node.pretraining.seed / 100}
+
+    results = made.of_item(
+      item,
+      accuracy,
+      scale=scale,
+      left_out=[
+        node
+        for node in Design(scale, 3).nodes(item)
+        if scale == 'mini' and node.task not in FOUR
+      ],
+    )
+    return made.answered(item, results)
+
+  assert answers(0.2, 0.0) == {'groups': 'yes', 'specialized': 'yes'}
+  assert answers(0.2, 0.4) == {'groups': 'yes', 'specialized': 'no'}
+  assert answers(-0.2, 0.0) == {'groups': 'no', 'specialized': 'no'}

@@ -1,249 +1,258 @@
-"""The paper's claims about few-shot accuracy, tested on our numbers.
+"""The paper's claims about Figures 4, 8, 9 and 13: few-shot accuracy."""
 
-They are from Sections 4.3, D.2, D.3 and D.6. Accuracies are means over several
-seeds, so that differences have a spread; a single run decides nothing.
-"""
+from collections.abc import Sequence
 
-import types
-from collections.abc import Mapping, Sequence
+from vit_jax.paper.claims.claim import Claim, Contrast, Sum, total
+from vit_jax.paper.claims.measures import EarlyStopped, FewShot
+from vit_jax.paper.numbers import values
+from vit_jax.paper.runs import Pretraining, structure
+from vit_jax.sweep.spec import Value
 
-from vit_jax.paper.claims import compare, decide, every, text
-from vit_jax.paper.report import Claim, Number
+EPOCHS = 7
+# Numbers of images in Figure 4; None is the whole set.
+IMAGES = (9_000_000, 30_000_000, 90_000_000, None)
+_FEW, _, _MANY, _ALL = IMAGES
+_NAMES = {_FEW: '9M images', _MANY: '90M images', _ALL: 'all images'}
+# The ResNet to compare with ViT-B/32. By Table 6, BiT-R50x1 has 50 exaFLOPs and
+# ViT-B/32 has 55; in miniature, BiT-R50x1 has only a fifth of the operations of
+# ViT-B/32, and BiT-R50x2 two thirds.
+RESNET = {'paper': 'BiT-R50x1', 'mini': 'BiT-R50x2'}
+# The base model of Figure 8 (D.2), from which all others differ in some
+# dimension. The paper does not print the heads; here they are as wide as in
+# Table 1, except for ViT-H.
+SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
+# D.3: the mean over patches had a linear head, unlike the class token.
+_POOLING = (('model.pooling', 'gap'), ('model.representation_size', 0))
+# The curves of Figure 9.
+CURVES = {
+  'CLS-Token, lr=8e-4': ((), ''),
+  'GAP, lr=8e-4': (_POOLING, 'GAP, lr 8e-4'),
+  'GAP, lr=3e-4': ((*_POOLING, ('schedule.peak', 3e-4)), 'GAP, lr 3e-4'),
+}
 
-_SMALL, _LARGE = 'ViT-B/32', 'ViT-L/32'
-# The ViT that Figure 4's claims compare with a ResNet of about its compute.
-VIT = _SMALL
-_UNIT = '5-shot accuracy on ImageNet in percent'
+
+# In miniature, models without a class token, and axial ones, learn positions
+# later: with a quarter of these epochs they know only colours (LOG.md).
+_EPOCHS_9 = _EPOCHS_13 = {'paper': EPOCHS, 'mini': 28}
 
 
-def by_data(
-  points: Mapping[tuple[str, int], Number],
-  *,
-  resnet: str,
-  models: Sequence[str],
-  few: int,
-  many: int,
-  computes: Mapping[str, float] = types.MappingProxyType({}),
-  unit: str = 'exaFLOPs',
-) -> list[Claim]:
-  """Figure 4: what changes as models see more different images (4.3).
-
-  Args:
-    points: (model, number of images) -> accuracy in percent.
-    resnet: the ResNet to compare with `VIT`; it has about the same compute.
-    models: the models with several runs; for each we test whether data help.
-    few: the smallest number of images.
-    many: the largest number of images.
-    computes: `resnet` and `VIT` -> operations of one run, as far as known.
-    unit: of `computes`.
-  """
-  convolved, small, large = (
-    (points.get((model, few)), points.get((model, many)))
-    for model in (resnet, _SMALL, _LARGE)
+def run(
+  model: str,
+  options: Sequence[tuple[str, Value]] = (),
+  label: str = '',
+  images: int | None = None,
+  epochs: float = EPOCHS,
+) -> Pretraining:
+  """Returns the first run of a point of Figures 4, 9 or 13."""
+  return Pretraining(
+    model,
+    values.JFT,
+    epochs,
+    options=tuple(options),
+    label=label,
+    images=images,
   )
-  compute = _compute(resnet, computes, unit)
+
+
+def figure4(scale: str) -> list[Claim]:
+  """What changes as models see more different images (4.3)."""
+  small, large = 'ViT-B/32', 'ViT-L/32'
+  pairs = ((RESNET[structure(scale)], small), ('BiT-R152x2', 'ViT-L/16'))
+
+  def at(model: str, images: int | None) -> Sum:
+    return total(EarlyStopped(), run(model, images=images))
+
+  def lead(one: str, other: str, images: int | None) -> Sum:
+    return at(one, images) - at(other, images)
+
+  def gain(model: str, few: int, many: int | None) -> Sum:
+    return at(model, many) - at(model, few)
+
+  models = (small, large, RESNET[structure(scale)])
+  found = []
+  for key, (resnet, vit) in zip(('small', 'large'), pairs, strict=True):
+    found += [
+      Claim(
+        f'resnet_first_{key}',
+        f'On the smallest set, {resnet} is ahead of {vit}, which has about the'
+        ' same compute (4.3, Figure 4).',
+        (Contrast(f'lead of {resnet} on 9M images', lead(resnet, vit, _FEW)),),
+      ),
+      Claim(
+        f'vit_later_{key}',
+        f'On 90M images and more, {vit} is ahead of {resnet} (4.3, Figure 4).',
+        tuple(
+          Contrast(
+            f'lead of {vit} on {_NAMES[images]}', lead(vit, resnet, images)
+          )
+          for images in (_MANY, _ALL)
+        ),
+      ),
+    ]
   return [
+    *found,
     Claim(
-      'On the smallest set a ResNet is ahead of a ViT of about the same compute'
-      f' ({resnet}, {_SMALL}; 4.3, Figure 4).',
-      compare(convolved[0], small[0]),
-      f'{_UNIT}: {_pair(few, resnet, convolved[0], _SMALL, small[0])}.'
-      f'{compute}',
+      'resnets_level_off',
+      'ResNets level off sooner: from 9M images to all of them, the ResNet'
+      ' gains less than the ViT (4.3, Figure 4).',
+      (
+        Contrast(
+          f'gain of {small} minus that of {RESNET[structure(scale)]}',
+          gain(small, _FEW, _ALL) - gain(RESNET[structure(scale)], _FEW, _ALL),
+        ),
+      ),
     ),
     Claim(
-      'This lead of the ResNet shrinks, or reverses, as the set grows (4.3,'
-      ' Figure 4).',
-      _grows(small, convolved),
-      _pairs((few, many), resnet, convolved, _SMALL, small) + compute,
+      'larger_needs_data',
+      f'A larger ViT pays off only with more data: the lead of {large} over'
+      f' {small} grows from 9M images to all of them (4.3, Figure 4).',
+      (
+        Contrast(
+          'growth of the lead',
+          lead(large, small, _ALL) - lead(large, small, _FEW),
+        ),
+      ),
     ),
     Claim(
-      f'A larger ViT pays off only with more data: the lead of {_LARGE} over'
-      f' {_SMALL} is larger with all images than with the fewest (4.3, Figure'
-      ' 4).',
-      _grows(large, small),
-      _pairs((few, many), _LARGE, large, _SMALL, small),
-    ),
-    *_more_data_help(points, models, few, many),
-  ]
-
-
-def depth_helps(depths: Mapping[int, Number]) -> Claim:
-  """Figure 8: deeper models are better at the same width (D.2).
-
-  The evidence shows the diminishing return beyond 16 blocks, but no test does:
-  there is only a single run with 64 blocks.
-
-  Args:
-    depths: number of blocks -> accuracy as a fraction.
-  """
-  measured = [f'{depth}: {text(depths[depth], 4)}' for depth in sorted(depths)]
-  steps = [
-    f'{less} to {more} blocks {depths[more].mean - depths[less].mean:+.4f}'
-    for less, more in ((4, 16), (16, 32), (16, 64))
-    if {less, more} <= {*depths}
-  ]
-  evidence = f'5-shot accuracy on ImageNet by depth: {_listed(measured)}.'
-  if steps:
-    evidence += f' From {_listed(steps)}.'
-  return Claim(
-    'Deeper models are better at the same width: 16 and 32 blocks are better'
-    ' than 4 (D.2, Figure 8).',
-    every(
-      [
-        compare(depths.get(16), depths.get(4), parts=2),
-        compare(depths.get(32), depths.get(4), parts=2),
-      ]
-    ),
-    evidence,
-  )
-
-
-def pooling_needs_a_lower_rate(
-  token: Number | None, high: Number | None, low: Number | None
-) -> Claim:
-  """Figure 9: a mean of patches does as well as a class token (D.3).
-
-  The answer is 'yes' if the mean is better at its lower learning rate than at
-  the class token's, and is then ahead of the class token. No test can show that
-  both are exactly as good, so runs without a clear difference do not decide.
-
-  Args:
-    token: accuracy of the class token in percent.
-    high: accuracy of the mean at the class token's learning rate.
-    low: accuracy of the mean at a lower learning rate.
-  """
-  numbers = (token, high, low)
-  evidence = (
-    f'{_UNIT}: class token {text(token, 2)}; mean over patches {text(high, 2)}'
-    f' at the same learning rate, {text(low, 2)} at the lower one.'
-  )
-  if any(number and number.std is None for number in numbers):
-    evidence += ' The spread of a single run is not known.'
-  return Claim(
-    'The mean over patches with a linear head does as well as a class token, if'
-    ' its learning rate is lower (D.3, Figure 9).',
-    every([compare(low, other, parts=2) for other in (high, token)]),
-    evidence,
-  )
-
-
-def _more_data_help(
-  points: Mapping[tuple[str, int], Number],
-  models: Sequence[str],
-  few: int,
-  many: int,
-) -> list[Claim]:
-  ends = {
-    model: (points.get((model, few)), points.get((model, many)))
-    for model in models
-  }
-  changes = '; '.join(
-    f'{model} {text(least, 2)} to {text(most, 2)}'
-    for model, (least, most) in ends.items()
-  )
-  evidence = (
-    f'{_UNIT}, from {few / 1e6:g}M images to {many / 1e6:g}M: {changes}.'
-  )
-  gains = [
-    (sign / len(ends), number)
-    for least, most in ends.values()
-    for sign, number in ((1.0, most), (-1.0, least))
-  ]
-  if None not in (number for _, number in gains):
-    gain = sum(weight * number.mean for weight, number in gains)
-    average = f'{evidence} On average {gain:+.2f}.'
-  else:
-    average = evidence
-  return [
-    Claim(
+      'data_help',
       'Each model is better with all images than with the fewest (4.3, Figure'
       ' 4).',
-      every(
-        [compare(most, least, parts=len(ends)) for least, most in ends.values()]
+      tuple(
+        Contrast(f'gain of {model}', gain(model, _FEW, _ALL))
+        for model in models
       ),
-      evidence,
+    ),
+  ]
+
+
+def shape(label: str, model: str = 'ViT-L/32', **changes: int) -> Pretraining:
+  """Returns the first run of a point of Figure 8: the base with `changes`."""
+  return Pretraining(
+    model,
+    values.JFT,
+    EPOCHS,
+    options=tuple(
+      (f'model.{key}', value) for key, value in (SHAPE | changes).items()
+    ),
+    label=label,
+    few_shot='several',
+  )
+
+
+def depth(blocks: int) -> Pretraining:
+  """Returns the first run of Figure 8 with some number of blocks."""
+  return shape(f'depth {blocks}', depth=blocks)
+
+
+def figure8(scale: str) -> list[Claim]:
+  """How the dimensions of a ViT should be scaled (D.2)."""
+  measure = FewShot(average=scale == 'mini')
+
+  def of(start: Pretraining) -> Sum:
+    return total(measure, start)
+
+  def blocks(count: int) -> Sum:
+    return of(depth(count))
+
+  narrow = of(shape('width 512', width=512, heads=8))
+  wide = of(shape('width 2048', width=2048, heads=32))
+  fine = of(shape('depth 8', model='ViT-L/16'))
+  return [
+    Claim(
+      'depth',
+      'Deeper models are better at the same width: 16 and 32 blocks are better'
+      ' than 4 (D.2, Figure 8).',
+      tuple(
+        Contrast(f'gain from 4 to {count} blocks', blocks(count) - blocks(4))
+        for count in (16, 32)
+      ),
     ),
     Claim(
-      'On average over these models, all images are better than the fewest'
-      ' (4.3, Figure 4).',
-      decide(gains),
-      average,
+      'diminishing',
+      'Returns of depth diminish after 16 blocks: the step from 16 to 64 gains'
+      ' less than that from 4 to 16 (D.2, Figure 8).',
+      (
+        Contrast(
+          'gain from 4 to 16 blocks minus that from 16 to 64',
+          2.0 * blocks(16) - blocks(4) - blocks(64),
+        ),
+      ),
+    ),
+    Claim(
+      'width',
+      'Width helps least: doubling the depth twice, from 4 to 16 blocks, gains'
+      ' more than doubling the width twice, from 512 to 2048 (D.2, Figure 8).',
+      (
+        Contrast(
+          'gain by depth minus that by width',
+          blocks(16) - blocks(4) - (wide - narrow),
+        ),
+      ),
+      'Doubling the width costs more compute than doubling the depth, which'
+      ' favours the width.',
+    ),
+    Claim(
+      'patches',
+      'Smaller patches help without more parameters (D.2, Figure 8).',
+      (Contrast('gain from patches of 32 px to 16 px', fine - blocks(8)),),
     ),
   ]
 
 
-def axial_is_ahead(found: Mapping[str, Number | None]) -> Claim:
-  """Figure 13: axial ViTs are better than the ViTs they are made of (D.6).
+def curves(scale: str) -> dict[str, Pretraining]:
+  """Returns the first run of each curve of Figure 9."""
+  return {
+    label: run('ViT-B/16', *of, epochs=_EPOCHS_9[structure(scale)])
+    for label, of in CURVES.items()
+  }
 
-  Args:
-    found: model -> accuracy in percent.
-  """
-  vits = ('ViT-B/32', 'ViT-B/16')
-  answers = [
-    compare(found[f'Axial-{vit}'], found[vit], parts=len(vits)) for vit in vits
+
+def figure9(scale: str) -> list[Claim]:
+  """A mean over patches does as well as a class token (D.3)."""
+  token, high, low = (
+    total(FewShot(), start) for start in curves(scale).values()
+  )
+  return [
+    Claim(
+      'lower_rate',
+      'The mean over patches with a linear head needs a lower learning rate:'
+      ' then it does about as well as a class token (D.3, Figure 9).',
+      (
+        Contrast('lead of the lower rate over the higher one', low - high),
+        Contrast(
+          'mean at the lower rate, minus the middle between the class token'
+          ' and the mean at the higher rate',
+          low - 0.5 * (token + high),
+        ),
+      ),
+      'As well means here: nearer to the class token than to the mean at the'
+      " class token's rate.",
+    )
   ]
-  evidence = [
-    f'{model} {text(found[model], 2)}'
-    for vit in vits
-    for model in (f'Axial-{vit}', vit)
+
+
+def axial(scale: str, model: str) -> Pretraining:
+  """Returns the first run of a model of Figure 13."""
+  return run(model, epochs=_EPOCHS_13[structure(scale)])
+
+
+def figure13(scale: str) -> list[Claim]:
+  """Axial ViTs are better than the ViTs they are made of (D.6)."""
+
+  def of(model: str) -> Sum:
+    return total(FewShot(), axial(scale, model))
+
+  return [
+    Claim(
+      'axial',
+      'Axial ViTs are better than the ViTs that they are made of (D.6, Figure'
+      ' 13).',
+      tuple(
+        Contrast(
+          f'lead of Axial-{vit}',
+          of(f'Axial-{vit}') - of(vit),
+        )
+        for vit in ('ViT-B/32', 'ViT-B/16')
+      ),
+    )
   ]
-  return Claim(
-    'Axial ViTs are better than the ViTs that they are made of (D.6, Figure'
-    ' 13).',
-    every(answers),
-    f'{_UNIT}: {", ".join(evidence)}.',
-  )
-
-
-def _grows(
-  one: tuple[Number | None, Number | None],
-  other: tuple[Number | None, Number | None],
-) -> str:
-  """Whether one's lead over the other is larger in the end than at first."""
-  return decide(
-    [(1.0, one[1]), (-1.0, other[1]), (-1.0, one[0]), (1.0, other[0])]
-  )
-
-
-def _compute(resnet: str, computes: Mapping[str, float], unit: str) -> str:
-  """Returns a sentence on both models' compute; '' unless both are known."""
-  compared = (resnet, VIT)
-  if not {*compared} <= {*computes}:
-    return ''
-  listed = ', '.join(
-    f'{model} {computes[model]:,.3g} {unit}' for model in compared
-  )
-  ratio = computes[VIT] / computes[resnet]
-  return (
-    f' Compute of these runs: {listed}; the ViT has {ratio:.2g} times that of'
-    ' the ResNet.'
-  )
-
-
-def _pairs(
-  images: tuple[int, int],
-  one: str,
-  ones: tuple[Number | None, Number | None],
-  other: str,
-  others: tuple[Number | None, Number | None],
-) -> str:
-  pairs = '; '.join(
-    _pair(count, one, a, other, b)
-    for count, a, b in zip(images, ones, others, strict=True)
-  )
-  return f'{_UNIT}: {pairs}.'
-
-
-def _pair(
-  images: int, one: str, a: Number | None, other: str, b: Number | None
-) -> str:
-  evidence = (
-    f'{images / 1e6:g}M images: {one} {text(a, 2)}, {other} {text(b, 2)}'
-  )
-  if a is not None and b is not None:
-    evidence += f', difference {a.mean - b.mean:+.2f}'
-  return evidence
-
-
-def _listed(words: Sequence[str]) -> str:
-  return ', '.join(words) or 'missing'

@@ -1,264 +1,277 @@
-"""The paper's claims about Figures 3 and 5, tested on our numbers.
+"""The paper's claims about Figures 3 and 5: fine-tuned accuracy."""
 
-All numbers are fine-tuned accuracies in percent, with a value for each
-pre-training: see `averages.by_pretraining`. A single one decides nothing.
-"""
-
-import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax.paper import claims
+from vit_jax.paper import cost, numbers
+from vit_jax.paper.claims.claim import Claim, Contrast, Sum, total
+from vit_jax.paper.claims.decision import Outcome
+from vit_jax.paper.claims.measures import AVERAGE5, Tuned
 from vit_jax.paper.numbers import values
-from vit_jax.paper.report import Claim, Number
+from vit_jax.paper.runs import Pretraining, pretraining
 
-SPREAD = (
-  'Each value is the mean over the fine-tuning runs of one pre-training; a'
-  ' model with a single pre-training decides nothing.'
-)
-# At least this fraction of the ViTs must be comparable to decide about ViTs.
-_ENOUGH = 1 / 2
+_ON_IMAGENET = Tuned((values.IMAGENET,))
+# The paper does not name Figure 3's BiT models; these are Table 6's smallest
+# and largest with 7 epochs.
+BITS = ('BiT-R50x1', 'BiT-R152x2')
 # The hybrids with the least and the most compute in Table 6.
 _SMALL, _LARGE = 'R50+ViT-B/32, 7 epochs', 'R50+ViT-L/16, 14 epochs'
+# How much more compute ResNets need at least (4.4: 2 to 4 times).
+_RATIO = 2.0
+# The ratios among which the interval is searched.
+_RATIOS = tuple(2 ** (step / 16) for step in range(-48, 81))
 
 
-@dataclasses.dataclass(frozen=True)
-class Scaled:
-  """A point of Figure 5.
+def figure3(scale: str) -> list[Claim]:
+  """Which model is best depends on the amount of data (4.3)."""
+  del scale
 
-  Attributes:
-    family: 'Transformer', 'ResNet' or 'Hybrid'.
-    compute: of its pre-training, in any unit that all points share; None while
-      it is missing.
-    accuracy: Average-5, a value for each pre-training; None while it is
-      missing.
-  """
+  def found(model: str, data: str) -> Sum:
+    return total(_ON_IMAGENET, pretraining(model, data))
 
-  family: str
-  compute: float | None
-  accuracy: Number | None
+  def gain(data: str) -> Sum:
+    return found('ViT-L/16', data) - found('ViT-B/16', data)
 
-
-def data_claims(found: Mapping[tuple[str, str], Number | None]) -> list[Claim]:
-  """Figure 3: which model is best depends on the amount of data (Section 4.3).
-
-  Args:
-    found: (model, pre-training data) -> accuracy on ImageNet, a value for each
-      pre-training; None: missing.
-  """
-  base, large = 'ViT-B/16', 'ViT-L/16'
   return [
-    _ahead(
-      'Pre-trained on ImageNet alone, larger ViTs are worse than smaller ones'
-      ' (Section 4.3).',
-      {base: found[base, values.IMAGENET]},
-      {large: found[large, values.IMAGENET]},
-    ),
-    _ahead(
-      'Pre-trained on JFT-300M, larger ViTs are better than smaller ones'
-      ' (Section 4.3).',
-      {large: found[large, values.JFT]},
-      {base: found[base, values.JFT]},
-    ),
-    _ahead(
-      'Pre-trained on ImageNet, BiT is ahead of ViT (Section 4.3).',
-      _of(found, 'BiT-', values.IMAGENET),
-      _of(found, 'ViT-', values.IMAGENET),
-    ),
-    _ahead(
-      'Pre-trained on JFT-300M, ViT is ahead of BiT (Section 4.3).',
-      _of(found, 'ViT-', values.JFT),
-      _of(found, 'BiT-', values.JFT),
-    ),
-  ]
-
-
-def compute_claims(found: Mapping[str, Scaled]) -> list[Claim]:
-  """Figure 5: which family is best for its compute (Section 4.4).
-
-  Accuracies are compared at equal compute: a run's accuracy with that which
-  another family is taken to reach there, see `interpolate`. A run outside the
-  range of the other family's compute is not compared.
-
-  Args:
-    found: run, as Table 6 names it -> its point.
-  """
-  missing = any(
-    run.compute is None or run.accuracy is None for run in found.values()
-  )
-  if missing:
-    # An incomplete family would give another curve.
-    return [
-      Claim(statement, 'missing', 'Not all of the runs are finished.')
-      for statement in (_VITS_AHEAD, _HYBRIDS_AHEAD, _LEAD_VANISHES)
-    ]
-  vits, resnets = (
-    [run for run in found.values() if run.family == family]
-    for family in ('Transformer', 'ResNet')
-  )
-  return [
-    _vits_are_ahead(found, resnets),
-    *_hybrids_are_ahead(found[_SMALL], found[_LARGE], vits),
-  ]
-
-
-_VITS_AHEAD = (
-  'ViTs need less compute than ResNets for the same accuracy: at equal compute,'
-  ' each ViT that can be compared is ahead (Section 4.4).'
-)
-_HYBRIDS_AHEAD = 'Hybrids are ahead of ViTs where compute is small (4.4).'
-_LEAD_VANISHES = 'The lead of hybrids vanishes for the largest models (4.4).'
-
-
-def interpolate(runs: Sequence[Scaled], compute: float) -> Number | None:
-  """Returns the accuracy that a family is taken to have at some compute.
-
-  The accuracy is interpolated between the two neighbouring runs, linearly in
-  the logarithm of the compute and seed by seed, so that its spread combines
-  both spreads by weight. Seeds are paired by their order only. If one run has a
-  single pre-training, so has the result.
-
-  Args:
-    runs: at least one, each with compute and accuracy.
-    compute: where to interpolate.
-
-  Returns:
-    None outside the range of the runs' compute.
-  """
-  ordered = sorted(runs, key=lambda run: run.compute)
-  for low, high in itertools.pairwise(ordered):
-    if not low.compute <= compute <= high.compute:
-      continue
-    part = 0.0
-    if high.compute > low.compute:
-      part = math.log(compute / low.compute)
-      part /= math.log(high.compute / low.compute)
-    one, other = low.accuracy, high.accuracy
-    # Only as many values as both runs have.
-    return Number(
-      tuple(
-        (1 - part) * a + part * b
-        for a, b in zip(one.values, other.values, strict=False)
+    Claim(
+      'large_is_worse',
+      'Pre-trained on ImageNet alone, a larger ViT is worse than a smaller one'
+      ' (4.3, Figure 3).',
+      (
+        Contrast(
+          'lead of ViT-B/16 over ViT-L/16', -1.0 * gain(values.IMAGENET)
+        ),
       ),
-      tuple(
-        f'between {a} and {b}'
-        for a, b in zip(one.runs, other.runs, strict=False)
+    ),
+    Claim(
+      'large_is_similar',
+      'Pre-trained on ImageNet-21k, a larger ViT is about as good as a smaller'
+      ' one: they are closer than on JFT-300M (4.3, Figure 3).',
+      (
+        Contrast(
+          'gain on JFT-300M minus that on ImageNet-21k',
+          gain(values.JFT) - gain(values.IMAGENET21K),
+        ),
+        Contrast(
+          'gain on JFT-300M plus that on ImageNet-21k',
+          gain(values.JFT) + gain(values.IMAGENET21K),
+        ),
       ),
-    )
-  return None
-
-
-def _vits_are_ahead(
-  found: Mapping[str, Scaled], resnets: Sequence[Scaled]
-) -> Claim:
-  """Tests each ViT that has several pre-trainings, if its ResNets have, too.
-
-  Undecided unless at least half of the ViTs can be tested.
-  """
-  compared, evidence = [], []
-  vits = {k: run for k, run in found.items() if run.family == 'Transformer'}
-  for name, run in vits.items():
-    other = interpolate(resnets, run.compute)
-    if other is None:
-      evidence.append(f'{name}: no ResNets around its compute')
-      continue
-    evidence.append(
-      f'{name}: {_text(run.accuracy)}, ResNets {_interpolated(other)}'
-    )
-    if min(len(run.accuracy.values), len(other.values)) > 1:
-      compared.append((run.accuracy, other))
-  answers = [claims.compare(*pair, parts=len(compared)) for pair in compared]
-  enough = answers and len(answers) >= _ENOUGH * len(vits)
-  return Claim(
-    _VITS_AHEAD,
-    claims.every(answers) if enough else claims.UNDECIDED,
-    f'Average-5. {len(answers)} of {len(vits)} ViTs could be compared.'
-    f' {"; ".join(evidence)}. {SPREAD}',
-  )
-
-
-def _hybrids_are_ahead(
-  small: Scaled, large: Scaled, vits: Sequence[Scaled]
-) -> list[Claim]:
-  """Returns two claims: small hybrids have a lead, and the lead vanishes.
-
-  A lead vanishes if it exists, shrinks, and is not certain for the large
-  hybrid. That does not prove that no lead is left.
-  """
-  at_small, at_large = (
-    interpolate(vits, run.compute) for run in (small, large)
-  )
-  ahead = vanishes = claims.UNDECIDED
-  if at_small:
-    ahead = claims.compare(small.accuracy, at_small)
-  if at_small and at_large:
-    shrinks = claims.decide(
-      [
-        *((1.0, small.accuracy), (-1.0, at_small)),
-        *((-1.0, large.accuracy), (1.0, at_large)),
-      ]
-    )
-    left = claims.compare(large.accuracy, at_large)
-    vanishes = claims.every([ahead, shrinks, 'no' if left == 'yes' else 'yes'])
-  first, second = (
-    f'{name} {_text(run.accuracy)}, '
-    + (
-      f'ViTs with its compute {_interpolated(other)}'
-      if other
-      else 'no ViTs around its compute'
-    )
-    for name, run, other in (
-      (_SMALL, small, at_small),
-      (_LARGE, large, at_large),
-    )
-  )
-  return [
-    Claim(_HYBRIDS_AHEAD, ahead, f'Average-5. {first}. {SPREAD}'),
-    Claim(_LEAD_VANISHES, vanishes, f'Average-5. {first}; {second}. {SPREAD}'),
+      'The gain is the lead of ViT-L/16 over ViT-B/16.',
+    ),
+    Claim(
+      'large_is_better',
+      'Pre-trained on JFT-300M, a larger ViT is better than a smaller one (4.3,'
+      ' Figure 3).',
+      (Contrast('lead of ViT-L/16 over ViT-B/16', gain(values.JFT)),),
+    ),
+    Claim(
+      'resnets_on_little',
+      'Pre-trained on ImageNet alone, a large ViT is behind the ResNets (4.3,'
+      ' Figure 3).',
+      tuple(
+        Contrast(
+          f'lead of {bit} over ViT-L/16',
+          found(bit, values.IMAGENET) - found('ViT-L/16', values.IMAGENET),
+        )
+        for bit in BITS
+      ),
+    ),
+    Claim(
+      'vits_on_much',
+      'Pre-trained on JFT-300M, a large ViT is ahead of the ResNets (4.3,'
+      ' Figure 3).',
+      tuple(
+        Contrast(
+          f'lead of ViT-L/16 over {bit}',
+          found('ViT-L/16', values.JFT) - found(bit, values.JFT),
+        )
+        for bit in BITS
+      ),
+    ),
   ]
 
 
-def _of(
-  found: Mapping[tuple[str, str], Number | None], family: str, data: str
-) -> dict[str, Number | None]:
+@functools.cache
+def starts5() -> dict[str, Pretraining]:
+  """Returns the runs of Figure 5, as Table 6 names them."""
   return {
-    model: number
-    for (model, of), number in found.items()
-    if of == data and model.startswith(family)
+    row: Pretraining(model, values.JFT, epochs)
+    for row, (model, epochs) in zip(
+      numbers.TABLE_6.rows, numbers.ROWS_6, strict=True
+    )
   }
 
 
-def _ahead(
-  statement: str,
-  better: Mapping[str, Number | None],
-  worse: Mapping[str, Number | None],
-) -> Claim:
-  """Tests whether the best of some models is better than the best of others."""
-  chosen = [_best(better), _best(worse)]
-  evidence = '; '.join(f'{name} {_text(number)}' for name, number in chosen)
-  words = [f'{evidence}.', SPREAD]
-  if max(len(better), len(worse)) > 1:
-    words.insert(1, 'They are the best of each group, by the same numbers.')
-  return Claim(
-    statement,
-    claims.compare(*(number for _, number in chosen)),
-    ' '.join(words),
+def family(model: str) -> str:
+  """Returns 'Transformer', 'ResNet' or 'Hybrid'."""
+  if model.startswith('BiT-'):
+    return 'ResNet'
+  return 'Hybrid' if '+' in model else 'Transformer'
+
+
+def figure5(scale: str) -> list[Claim]:
+  """Which family is best for its compute (4.4).
+
+  Accuracies are compared at equal compute: a run's accuracy with that which
+  another family is taken to reach there, see `interpolate`. A run outside of
+  the range of the other family's compute is not compared.
+  """
+  starts = starts5()
+  compute = {
+    row: numbers.EXAFLOPS[row].value
+    if scale == 'paper'
+    else cost.teraflops_in_miniature(start, scale)
+    for row, start in starts.items()
+  }
+
+  def of(kind: str) -> dict[float, Sum]:
+    return {
+      compute[row]: total(AVERAGE5, start)
+      for row, start in starts.items()
+      if family(start.model) == kind
+    }
+
+  vits, resnets = of('Transformer'), of('ResNet')
+  rows = {
+    row: (compute[row], total(AVERAGE5, start)) for row, start in starts.items()
+  }
+
+  def leads(ratio: float) -> dict[str, Sum]:
+    """Returns the lead of each ViT over ResNets with more compute."""
+    return {
+      row: accuracy - other
+      for row, (own, accuracy) in rows.items()
+      if family(starts[row].model) == 'Transformer'
+      if (other := interpolate(resnets, ratio * own))
+    }
+
+  small, large = (
+    rows[row][1] - interpolate(vits, rows[row][0]) for row in (_SMALL, _LARGE)
+  )
+  upper = dict(sorted(vits.items())[len(vits) // 2 - 1 :])
+  return [
+    Claim(
+      'vits_ahead',
+      'ViTs reach an accuracy with less compute than ResNets: at equal compute,'
+      ' each ViT that can be compared is ahead (4.4, Figure 5).',
+      tuple(
+        Contrast(f'lead of {row} over ResNets at its compute', lead)
+        for row, lead in leads(1.0).items()
+      ),
+      'ResNets are interpolated in the logarithm of the compute.',
+    ),
+    Claim(
+      'half_the_compute',
+      'ViTs need at most half of the compute of ResNets: on average, they are'
+      f' ahead of ResNets with {_RATIO:g} times their compute (4.4, Figure 5).',
+      (
+        Contrast(
+          f'mean lead over ResNets with {_RATIO:g} times the compute',
+          _mean(leads(_RATIO)),
+        ),
+      ),
+      more=functools.partial(_ratio, leads),
+    ),
+    Claim(
+      'hybrids_ahead',
+      'Hybrids are ahead of ViTs where compute is small (4.4, Figure 5).',
+      (Contrast(f'lead of {_SMALL} over ViTs at its compute', small),),
+    ),
+    Claim(
+      'lead_vanishes',
+      'The lead of hybrids vanishes for larger models: less than half of it is'
+      ' left (4.4, Figure 5).',
+      (
+        Contrast(f'lead of {_SMALL}', small),
+        Contrast(
+          f'half of it, minus the lead of {_LARGE}', 0.5 * small - large
+        ),
+      ),
+    ),
+    Claim(
+      'no_saturation',
+      'ViTs do not saturate within the compute that was tried: the accuracy of'
+      ' the larger half still grows (4.4, Figure 5).',
+      (Contrast('points per doubling of the compute', slope(upper)),),
+    ),
+  ]
+
+
+def interpolate(points: Mapping[float, Sum], compute: float) -> Sum | None:
+  """Returns the accuracy that a family is taken to have at some compute.
+
+  It is interpolated between the two neighbouring runs, linearly in the
+  logarithm of the compute.
+
+  Args:
+    points: compute -> accuracy.
+    compute: where to interpolate.
+
+  Returns:
+    None outside of the range of the points' compute.
+  """
+  for low, high in itertools.pairwise(sorted(points)):
+    if low <= compute <= high:
+      part = math.log(compute / low) / math.log(high / low)
+      return (1 - part) * points[low] + part * points[high]
+  return None
+
+
+def slope(points: Mapping[float, Sum]) -> Sum:
+  """Returns the least-squares slope of accuracy over doublings of compute."""
+  xs = [math.log2(compute) for compute in points]
+  middle = math.fsum(xs) / len(xs)
+  scale = math.fsum((x - middle) ** 2 for x in xs)
+  weighted = [
+    (x - middle) / scale * accuracy
+    for x, accuracy in zip(xs, points.values(), strict=True)
+  ]
+  return functools.reduce(Sum.__add__, weighted)
+
+
+def _mean(sums: Mapping[str, Sum]) -> Sum:
+  return (1 / len(sums)) * functools.reduce(Sum.__add__, sums.values())
+
+
+def _ratio(
+  leads: Callable[[float], Mapping[str, Sum]],
+  test: Callable[[Sum], Outcome | None],
+) -> str:
+  """Returns a sentence on the ratio of compute at equal accuracy.
+
+  Its interval has all ratios at which the mean lead is not certain: the test's
+  own confidence interval, by inversion.
+
+  Args:
+    leads: ratio -> the leads of those ViTs that can be compared.
+    test: tests a sum.
+  """
+  outcomes = {
+    ratio: test(_mean(found)) for ratio in _RATIOS if (found := leads(ratio))
+  }
+  if None in outcomes.values():
+    return ''
+  equal = _crossing({r: o.estimate for r, o in outcomes.items()})
+  intervals = {r: o.interval() for r, o in outcomes.items()}
+  if None in intervals.values():
+    return ''
+  low = _crossing({r: interval[0] for r, interval in intervals.items()})
+  high = _crossing({r: interval[1] for r, interval in intervals.items()})
+  return (
+    f'At equal accuracy ResNets need {equal} times the compute of ViTs (95%'
+    f' interval: {low} to {high}).'
   )
 
 
-def _text(number: Number | None) -> str:
-  return claims.text(number, 2, 'pre-training')
-
-
-def _interpolated(number: Number) -> str:
-  """Formats a number from two models, whose pre-trainings are paired."""
-  return claims.text(number, 2, 'pair')
-
-
-def _best(found: Mapping[str, Number | None]) -> tuple[str, Number | None]:
-  """Returns the model with the highest mean, or else the first missing one."""
-  for name, number in found.items():
-    if number is None:
-      return name, None
-  return max(found.items(), key=lambda item: item[1].mean)
+def _crossing(leads: Mapping[float, float]) -> str:
+  """Returns the ratio up to which the lead is above 0."""
+  ratios: Sequence[float] = sorted(leads)
+  above = [ratio for ratio in ratios if leads[ratio] > 0]
+  if not above:
+    return f'less than {ratios[0]:.2g}'
+  if above[-1] == ratios[-1]:
+    return f'more than {ratios[-1]:.2g}'
+  return f'{above[-1]:.2g}'

@@ -2,13 +2,15 @@
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 from etils import epath
 
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
+from vit_jax.configs import midi, mini
 from vit_jax.paper.numbers import values
-from vit_jax.paper.runs import Pretraining, Results, Transfer, Vtab
+from vit_jax.paper.runs import DATASETS, Pretraining, Results, Transfer, Vtab
 from vit_jax.sweep.spec import Value
 
 # Images and epochs of a data set, the same as in configs/pretrain.py.
@@ -20,7 +22,7 @@ IMAGES = {
 EPOCHS = {values.IMAGENET: 300, values.IMAGENET21K: 90, values.JFT: 7}
 BIT_IMAGENET_EPOCHS = 90
 # Scale -> the unit of `compute_of`.
-UNITS = {'paper': 'exaFLOPs', 'mini': 'teraFLOPs'}
+UNITS = {'paper': 'exaFLOPs', 'mini': 'teraFLOPs', 'midi': 'teraFLOPs'}
 
 
 def exaflops(run: Pretraining) -> float:
@@ -32,6 +34,21 @@ def exaflops(run: Pretraining) -> float:
   return accounting.exaflops(
     _forward_macs(run.model, run.options, (224, 224)), IMAGES[run.data], epochs
   )
+
+
+@functools.cache
+def teraflops_in_miniature(run: Pretraining, scale: str = 'mini') -> float:
+  """Returns teraFLOPs of forward and backward passes before a run exists.
+
+  Args:
+    run: a pre-training without options.
+    scale: 'mini' or 'midi'.
+  """
+  words = f'{run.model},{DATASETS[run.data]},epochs={run.epochs:g}'
+  smaller = mini.MINI if scale == 'mini' else midi.MIDI
+  config = mini.make(words, smaller)
+  config.num_classes, config.model.dtype = 1, 'float32'
+  return 1e6 * _exaflops_of_config(config.to_dict())
 
 
 def compute_of(results: Results, run: Pretraining) -> float | None:
@@ -79,6 +96,10 @@ def exaflops_of_run(workdir: epath.PathLike) -> float:
   config = config_lib.load(workdir)
   if config is None:
     raise ValueError(f'{workdir} holds no run: there is no {config_lib.FILE}.')
+  return _exaflops_of_config(config)
+
+
+def _exaflops_of_config(config: Mapping[str, Any]) -> float:
   options = dict(config['model'])
   name = options.pop('name')
   if options.get('attention_implementation'):

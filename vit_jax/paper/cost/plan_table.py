@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vit_jax.paper import cost, numbers
 from vit_jax.paper.cost import planning
-from vit_jax.paper.items import table_items
 from vit_jax.paper.page.page_parts import DASH, number, plural
-from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
+from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab, pretraining
 from vit_jax.plan import analysis
 from vit_jax.runtime import json_text
 from vit_jax.sweep import bring_to_end, reading, schedule
@@ -23,7 +22,7 @@ from vit_jax.workdir.buckets import growing
 
 # Name of a node -> the core-days that Table 2 prints for its pre-training.
 PAPER_CORE_DAYS = {
-  table_items.pretraining(*of).name: numbers.CORE_DAYS[column]
+  pretraining(*of).name: numbers.CORE_DAYS[column]
   for column, of in zip(numbers.TABLE_2.columns, numbers.COLUMNS_2, strict=True)
 }
 _COLUMNS = (

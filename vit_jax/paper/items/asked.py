@@ -5,7 +5,7 @@ import dataclasses
 from vit_jax.paper import averages
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import Number
-from vit_jax.paper.runs import Node, Pretraining, Results, Transfer
+from vit_jax.paper.runs import Pretraining, Results, Transfer
 
 _REAL = 'real/accuracy'
 
@@ -15,22 +15,29 @@ class Asked:
   """The runs and the metric that a cell is the mean of.
 
   Attributes:
-    nodes: they may differ in their seed.
-    metric: name of a metric of their runs, which is a fraction.
+    node: fine-tuning, of the first of the pre-trainings that differ only in
+      their seed.
+    metric: name of a metric of its runs, which is a fraction.
   """
 
-  nodes: tuple[Node, ...]
+  node: Transfer
   metric: str = averages.ACCURACY
 
   def number(self, results: Results) -> Number | None:
     """Returns the mean in percent; None while a run is missing."""
-    return results.number(self.nodes, self.metric)
+    return results.number(self._nodes(results), self.metric)
 
   def expected(self, results: Results) -> bool:
     """Whether the cell is measured at this scale."""
     if self.metric == _REAL and not results.comparable:
       return False
-    return all(map(results.has, self.nodes))
+    return all(map(results.has, self._nodes(results)))
+
+  def _nodes(self, results: Results) -> list[Transfer]:
+    return [
+      dataclasses.replace(self.node, pretraining=start)
+      for start in results.seeds(self.node.pretraining)
+    ]
 
 
 def of(label: str, start: Pretraining, resolution: int = 384) -> Asked:
@@ -44,7 +51,7 @@ def of(label: str, start: Pretraining, resolution: int = 384) -> Asked:
   real = label == values.REAL
   task = values.IMAGENET if real else label
   return Asked(
-    (Transfer(start, task, resolution),), _REAL if real else averages.ACCURACY
+    Transfer(start, task, resolution), _REAL if real else averages.ACCURACY
   )
 
 

@@ -11,25 +11,29 @@ from collections.abc import Callable, Sequence
 
 from vit_jax import config as config_lib
 from vit_jax.paper import pictures
-from vit_jax.paper.claims import inspection_claims as claims
-from vit_jax.paper.items import table_items
+from vit_jax.paper.claims import inspection_claims
+from vit_jax.paper.claims.claim import Claim
+from vit_jax.paper.claims.inspection_claims import (
+  FIGURE_10,
+  HYBRID,
+  LARGE,
+  STUDIED,
+)
 from vit_jax.paper.items.item import Item
-from vit_jax.paper.numbers import values
-from vit_jax.paper.pictures import Drawn, Panel
-from vit_jax.paper.report import Claim, Picture, Section
+from vit_jax.paper.pictures import Panel
+from vit_jax.paper.report import Picture, Section
 from vit_jax.paper.runs import Pretraining, Results
 
-_LARGE = table_items.pretraining('ViT-L/16', values.JFT)
-_LARGE_32 = table_items.pretraining('ViT-L/32', values.JFT)
-_HYBRID = Pretraining('R50+ViT-L/16', values.JFT, 14)
 # Number of images in mean distances, and in Figure 14.
 _IMAGES = 128
 # Number of images in Figure 6, which follows from its page in the paper.
 _FEW = 6
 _MINI_POSITIONS = (
-  'In miniature, initial position embeddings are much larger than in the paper'
-  ' (POSITION_STDDEV in configs/mini.py) and mostly stay as random as at first:'
-  ' neighbours are hardly more similar than other positions.'
+  'Other miniatures begin with much larger position embeddings than the paper'
+  ' (configs/mini.py), to learn positions in fewer steps. These keep the'
+  ' structure of chance. So the models whose positions are shown here begin as'
+  ' in the paper, are smaller, and train for four times the steps. This was'
+  ' chosen after positions of other miniatures had shown only noise (LOG.md).'
 )
 
 
@@ -38,7 +42,7 @@ def figure6() -> Item:
   return _item(
     'figure6',
     'What attention attends to',
-    [Panel('rollout', 'ViT-L/16', _LARGE, _FEW)],
+    lambda scale: [Panel('rollout', 'ViT-L/16', LARGE, _FEW)],
     "The paper's finding: the model attends to what the image is classified by."
     ' The maps are attention rollout (D.8): attention weights are averaged over'
     ' the heads of each block and multiplied over all blocks.',
@@ -48,50 +52,39 @@ def figure6() -> Item:
 def figure7() -> Item:
   """Filters, position embeddings and attention distances (Section 4.5)."""
 
-  def answer_claims(drawn: Drawn) -> Sequence[Claim]:
-    found = _distances(drawn, 'ViT-L/16')
+  def panels(scale: str) -> list[Panel]:
+    studied = STUDIED[scale]
     return [
-      claims.grows_with_depth('ViT-L/16', found),
-      claims.some_heads_look_far('ViT-L/16', found),
+      Panel('filters', studied.model, studied),
+      Panel('position_similarity', studied.model, studied),
+      Panel('attention_distance', LARGE.model, LARGE, _IMAGES),
     ]
 
   return _item(
     'figure7',
     'Filters, position embeddings and attention distance',
-    [
-      Panel('filters', 'ViT-L/32', _LARGE_32),
-      Panel('position_similarity', 'ViT-L/32', _LARGE_32),
-      Panel('attention_distance', 'ViT-L/16', _LARGE, _IMAGES),
-    ],
-    'Filters and position embeddings belong to ViT-L/32; attention distances'
-    f" to ViT-L/16, as means over {_IMAGES} images. The paper's finding:"
+    panels,
+    f"Attention distances are means over {_IMAGES} images. The paper's finding:"
     ' filters are a plausible basis of the structure of patches; patches that'
     ' are near, or in the same row or column, have similar position embeddings;'
     ' the distance grows with the depth, and some heads look far already in the'
     ' first blocks.',
-    answer_claims,
+    inspection_claims.figure7,
   )
 
 
 def figure10() -> Item:
   """Position embeddings by hyper-parameters (D.4)."""
-  lower = Pretraining(
-    'ViT-L/16',
-    values.JFT,
-    7,
-    options=(('schedule.peak', 2e-4), ('optimizer.weight_decay', 0.01)),
-    label='LR 2e-4, WD 0.01',
-  )
-  # Runs with Table 3's settings are shared with Tables 2 and 6.
-  nodes = (lower, *(Pretraining('ViT-L/16', values.JFT, n) for n in (7, 14)))
-
   return _item(
     'figure10',
     'Position embeddings by hyper-parameters',
-    [Panel('position_similarity', node.name, node) for node in nodes],
-    'All are ViT-L/16. The titles have the learning rate (LR) and the weight'
-    " decay (WD) of each run. The paper's finding: the pattern depends on the"
-    ' length of the training, the learning rate and the weight decay.',
+    lambda scale: [
+      Panel('position_similarity', node.name, node) for node in FIGURE_10[scale]
+    ],
+    'All are the same model. The titles have the learning rate (LR) and the'
+    " weight decay (WD) of each run. The paper's finding: the pattern depends"
+    ' on the length of the training, the learning rate and the weight decay.',
+    inspection_claims.figure10,
     title_of=_hyper_parameters,
   )
 
@@ -112,22 +105,17 @@ def _hyper_parameters(node: Pretraining, results: Results) -> str:
 def figure11() -> Item:
   """Attention distance of a ViT and a hybrid (D.7)."""
   hybrid, vit = 'R50+ViT-L/16', 'ViT-L/16'
-
-  def answer_claims(drawn: Drawn) -> Sequence[Claim]:
-    of_hybrid, of_vit = (_distances(drawn, name) for name in (hybrid, vit))
-    return [claims.hybrids_look_less_locally(hybrid, of_hybrid, vit, of_vit)]
-
   return _item(
     'figure11',
     'Attention distance of a ViT and a hybrid',
-    [
-      Panel('attention_distance', vit, _LARGE, _IMAGES),
-      Panel('attention_distance', hybrid, _HYBRID, _IMAGES),
+    lambda scale: [
+      Panel('attention_distance', vit, LARGE, _IMAGES),
+      Panel('attention_distance', hybrid, HYBRID, _IMAGES),
     ],
     f"Means over {_IMAGES} images. The paper's finding: early blocks of the"
     " hybrid attend less locally, because the ResNet before them does a ViT's"
     ' local attention already.',
-    answer_claims,
+    inspection_claims.figure11,
   )
 
 
@@ -136,7 +124,7 @@ def figure14() -> Item:
   return _item(
     'figure14',
     'What attention attends to, in more images',
-    [Panel('rollout', 'ViT-L/16', _LARGE, _IMAGES)],
+    lambda scale: [Panel('rollout', 'ViT-L/16', LARGE, _IMAGES)],
     'As Figure 6, for more images, which are evenly spaced over the held-out'
     ' ones.',
   )
@@ -145,9 +133,9 @@ def figure14() -> Item:
 def _item(
   name: str,
   title: str,
-  panels: Sequence[Panel],
+  panels: Callable[[str], Sequence[Panel]],
   caption: str,
-  answer_claims: Callable[[Drawn], Sequence[Claim]] = lambda drawn: (),
+  claims: Callable[[str], Sequence[Claim]] = lambda scale: (),
   title_of: Callable[[Pretraining, Results], str] | None = None,
 ) -> Item:
   """Makes an item that is one picture.
@@ -155,10 +143,9 @@ def _item(
   Args:
     name: of the item.
     title: of the item.
-    panels: see `pictures.draw`.
+    panels: returns the panels at a scale, see `pictures.draw`.
     caption: below the picture.
-    answer_claims: returns the paper's claims about the picture, with our
-      answers.
+    claims: returns the paper's claims about the picture at a scale.
     title_of: returns the title of the panel of a run; None keeps its title.
   """
 
@@ -167,26 +154,30 @@ def _item(
       dataclasses.replace(panel, title=title_of(panel.node, results))
       if title_of
       else panel
-      for panel in panels
+      for panel in panels(results.structure)
     ]
     drawn = pictures.draw(name, shown, results, folder)
     blocks = []
     if drawn.titles:
       blocks.append(Picture(title, f'{folder.name}/{name}', caption))
-    positions = any(panel.kind == 'position_similarity' for panel in panels)
+    positions = any(panel.kind == 'position_similarity' for panel in shown)
     notes = (_MINI_POSITIONS,) if positions and not results.comparable else ()
     return Section(
       name,
       title,
-      (*blocks, *answer_claims(drawn)),
+      blocks,
       notes=notes,
       missing=drawn.notes,
     )
 
-  nodes = tuple(dict.fromkeys(panel.node for panel in panels))
-  return Item(name, title, nodes, render)
+  def nodes(scale: str) -> tuple[Pretraining, ...]:
+    return tuple(dict.fromkeys(panel.node for panel in panels(scale)))
 
-
-def _distances(drawn: Drawn, title: str) -> claims.Distances | None:
-  # The file may be left over from an earlier drawing with other panels.
-  return claims.read(drawn.numbers, title) if title in drawn.titles else None
+  return Item(
+    name,
+    title,
+    nodes('paper'),
+    render,
+    in_miniature=nodes('mini'),
+    claims=claims,
+  )

@@ -2,10 +2,16 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from vit_jax.paper.claims.claim import Claim
 from vit_jax.paper.report import Section
-from vit_jax.paper.runs import Node, Results
+from vit_jax.paper.runs import Node, Results, structure
+
+
+def _no_claims(scale: str) -> list[Claim]:
+  del scale
+  return []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,9 +21,10 @@ class Item:
   Attributes:
     name: such as `table5`.
     title: what it shows.
-    nodes: the runs it is made of.
+    nodes: the runs that it shows; of pre-trainings that differ only in their
+      seed, the first. `design.Design.nodes` adds the others.
     render: returns its section from the results that exist; it writes pictures
-      to the given folder, WORKDIR/figures.
+      to the given folder, WORKDIR/figures. The answers to the claims follow.
     measure: measures what no run does: `(scale, folder)`, called after the runs
       with 'mini' or 'paper' and WORKDIR/measured. It continues where it ended.
     measured: returns how many measurements of `measure` are done, and how many
@@ -26,6 +33,7 @@ class Item:
       same runs.
     curves: whether it needs metrics from during its pre-trainings, to show or
       to choose a step by, instead of those of their end only.
+    claims: returns the paper's claims about it at a scale, 'paper' or 'mini'.
   """
 
   name: str
@@ -36,9 +44,10 @@ class Item:
   measured: Callable[[str, pathlib.Path], tuple[int, int]] | None = None
   in_miniature: tuple[Node, ...] | None = None
   curves: bool = False
+  claims: Callable[[str], Sequence[Claim]] = _no_claims
 
-  def nodes_at(self, scale: str) -> tuple[Node, ...]:
-    """Returns the runs it is made of at a scale, 'paper' or 'mini'."""
-    if scale == 'mini' and self.in_miniature is not None:
+  def shown_at(self, scale: str) -> tuple[Node, ...]:
+    """Returns the runs that it shows at a scale, 'paper' or 'mini'."""
+    if structure(scale) == 'mini' and self.in_miniature is not None:
       return self.in_miniature
     return self.nodes

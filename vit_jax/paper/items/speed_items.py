@@ -69,6 +69,11 @@ def _platform() -> str:
   return words[-1]
 
 
+def scale_of(scale: str) -> str:
+  """Returns the scale that is timed: all but the paper's time miniatures."""
+  return 'paper' if scale == 'paper' else 'mini'
+
+
 def read(folder: pathlib.Path, scale: str) -> dict[str, store.Measured]:
   """Returns the measurements of a scale, by file name without suffix.
 
@@ -89,6 +94,7 @@ def read(folder: pathlib.Path, scale: str) -> dict[str, store.Measured]:
 
 def progress(scale: str, folder: pathlib.Path) -> tuple[int, int]:
   """Returns how many measurements the fullest file has, and how many exist."""
+  scale = scale_of(scale)
   pairs = networks.pairs((), (), scale)
   counts = [
     sum(measured.find(*pair) is not None for pair in pairs)
@@ -99,8 +105,8 @@ def progress(scale: str, folder: pathlib.Path) -> tuple[int, int]:
 
 def _render(results: Results, pictures: pathlib.Path) -> Section:
   folder = pictures.parent / 'measured'
-  found = read(folder, results.scale)
-  there = progress(results.scale, folder)
+  found = read(folder, scale_of(results.scale))
+  there = progress(scale_of(results.scale), folder)
   if not found:
     _draw({}, 'core', pictures / 'figure12', results.mark)
     # Empty axes show that the figure is missing.
@@ -110,7 +116,7 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
       _TITLE,
       (picture,),
       measured=there,
-      missing=(_missing(folder, results.scale),),
+      missing=(_missing(folder, scale_of(results.scale)),),
     )
   blocks = []
   for stem, measured in found.items():

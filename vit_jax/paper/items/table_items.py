@@ -1,33 +1,24 @@
 """Tables 2 and 5 to 8 as items: which runs, and what follows from them."""
 
-import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from vit_jax.paper import averages, numbers
 from vit_jax.paper.claims import table_claims
+from vit_jax.paper.claims.claim import Claim
 from vit_jax.paper.items import asked, computed
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.numbers import values
-from vit_jax.paper.report import Cell, Claim, Section, Table
-from vit_jax.paper.runs import Node, Pretraining, Results, Transfer
+from vit_jax.paper.report import Cell, Section, Table
+from vit_jax.paper.runs import (
+  Node,
+  Pretraining,
+  Results,
+  pretraining,
+)
 
-# Models of Tables 2 and 5 that have 14 epochs of JFT-300M, not 7 (Table 3).
-_LONG = ('ViT-L/16', 'ViT-H/14')
 # The resolution of fine-tuning on ImageNet in Table 2 (B.1.1).
 _RESOLUTION_2 = {'ViT-L/16': 512, 'ViT-H/14': 518}
-# Table 8: row -> the model's position embedding; column -> where it is added.
-EMBEDDINGS = {'None': 'none', '1-D': '1d', '2-D': '2d', 'Relative': 'relative'}
-SITES = {
-  'Stem': 'stem',
-  'Every layer': 'every_layer',
-  'Every layer, shared': 'every_layer_shared',
-}
-# Numbers of pre-trainings. The paper has one of each in Table 7 and does not
-# say how many in Table 8; our claims need a spread.
-_SEEDS_7 = 3
-_SEEDS_8 = 3
-
 _SEEN = (
   'From ImageNet to ImageNet, the learning rate is chosen on images that'
   ' pre-training has seen.'
@@ -55,13 +46,6 @@ _MINI_8 = (
 _TASKS = (*numbers.AVERAGE5, values.REAL)
 
 
-def pretraining(model: str, data: str, epochs: float | None = None):
-  """Returns the pre-training of a model on a data set in Tables 2 and 5."""
-  if data == values.JFT and epochs is None:
-    epochs = 14 if model in _LONG else 7
-  return Pretraining(model, data, epochs)
-
-
 def seen(results: Results) -> list[str]:
   """Returns a note on the choice of the rate; a miniature chooses none."""
   return [_SEEN] if results.comparable else []
@@ -72,11 +56,6 @@ def images_21k(results: Results) -> list[str]:
   return [_IMAGES_21K] if results.comparable else []
 
 
-def seeds(start: Pretraining, count: int) -> list[Pretraining]:
-  """Returns `count` pre-trainings that differ only in their seed."""
-  return [dataclasses.replace(start, seed=seed) for seed in range(count)]
-
-
 def _table_item(
   paper: values.Table,
   cells: Mapping[tuple[str, str], asked.Asked],
@@ -84,7 +63,7 @@ def _table_item(
   others: Mapping[str, Callable[[Results, str, str], Cell]] | None = None,
   follows: Mapping[str, computed.Computed] | None = None,
   digits: int = 2,
-  claim: Callable[[Results], Sequence[Claim]] = lambda results: (),
+  claims: Callable[[str], Sequence[Claim]] = lambda scale: (),
   notes: Callable[[Results], Sequence[str]] = lambda results: (),
   more: Sequence[Node] = (),
 ) -> Item:
@@ -100,7 +79,7 @@ def _table_item(
       table does not have is one more column, if there is anything to show in
       it.
     digits: number of digits after the decimal point.
-    claim: returns the paper's claims about the table, with our answers.
+    claims: returns the paper's claims about the table at a scale.
     notes: returns what a reader must know.
     more: runs beside those of `cells`.
   """
@@ -140,14 +119,16 @@ def _table_item(
       *notes(results),
       *(follows[key].note for key in follows if key in shown),
     ]
-    return Section(
-      paper.name, paper.title, (table, *claim(results)), notes=all_notes
-    )
+    return Section(paper.name, paper.title, (table,), notes=all_notes)
 
-  nodes = [node for wanted in cells.values() for node in wanted.nodes]
+  nodes = [wanted.node for wanted in cells.values()]
   # Runs on ImageNet measure ReaL too: each is listed once.
   return Item(
-    paper.name, paper.title, tuple(dict.fromkeys([*nodes, *more])), render
+    paper.name,
+    paper.title,
+    tuple(dict.fromkeys([*nodes, *more])),
+    render,
+    claims=claims,
   )
 
 
@@ -193,6 +174,7 @@ def table2() -> Item:
     },
     others={values.VTAB: score},
     follows={computed.CORE_DAYS: computed.core_days(starts)},
+    claims=table_claims.table2,
     notes=notes,
     more=[node for nodes in vtab.values() for node in nodes],
   )
@@ -220,7 +202,7 @@ def table5() -> Item:
 def table6() -> Item:
   paper = numbers.TABLE_6
   starts = {
-    row: pretraining(model, values.JFT, epochs)
+    row: Pretraining(model, values.JFT, epochs)
     for row, (model, epochs) in zip(paper.rows, numbers.ROWS_6, strict=True)
   }
   cells = {
@@ -243,47 +225,40 @@ def table6() -> Item:
 def table7() -> Item:
   paper = numbers.TABLE_7
   starts = {
-    column: seeds(
-      Pretraining(model, values.JFT, 7, optimizer.lower()), _SEEDS_7
-    )
+    column: Pretraining(model, values.JFT, 7, optimizer.lower())
     for column, (model, optimizer) in zip(
       paper.columns, numbers.COLUMNS_7, strict=True
     )
   }
 
-  def answer_claims(results: Results) -> list[Claim]:
-    return table_claims.adam_is_better(
-      {
-        of: averages.average5_transfers(results, starts[column])
-        for column, of in zip(paper.columns, numbers.COLUMNS_7, strict=True)
-      }
-    )
-
   def average(results: Results, row: str, column: str) -> Cell:
-    ours = averages.average5(results, *starts[column])
+    ours = averages.average5(results, *results.seeds(starts[column]))
     return Cell(ours, paper[row, column])
 
   return _table_item(
     paper,
     {
-      (task, column): asked.Asked(
-        tuple(Transfer(start, task) for start in runs)
-      )
+      (task, column): asked.of(task, start)
       for task in paper.rows
       if task in _TASKS
-      for column, runs in starts.items()
+      for column, start in starts.items()
     },
     others={'Average': average},
-    claim=answer_claims,
+    claims=table_claims.table7,
   )
 
 
 def table8() -> Item:
   paper = numbers.TABLE_8
   # The runs at each scale; see _MINI_8.
-  asked_of = {
-    'paper': _positions('ViT-B/16', 7, 'imagenet'),
-    'mini': _positions('ViT-B/32', 14, 'several'),
+  starts = {
+    scale: {
+      (row, column): table_claims.positions(scale, row, column)
+      for row in paper.rows
+      for column in paper.columns
+      if paper[row, column]
+    }
+    for scale in ('paper', 'mini')
   }
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
@@ -293,51 +268,21 @@ def table8() -> Item:
       accuracy = results.few_shot
     cells = {
       place: Cell(
-        accuracy(starts, scale=1.0),
+        accuracy(results.seeds(start), scale=1.0),
         paper[place],
-        all(map(results.has, starts)),
+        results.has(start),
       )
-      for place, starts in asked_of[results.scale].items()
+      for place, start in starts[results.structure].items()
     }
     table = Table(paper.title, paper.rows, paper.columns, cells, digits=5)
-    answers = table_claims.positions_matter(table)
     notes = () if results.comparable else (_MINI_8,)
-    return Section(paper.name, paper.title, (table, *answers), notes=notes)
+    return Section(paper.name, paper.title, (table,), notes=notes)
 
-  nodes = {
-    scale: tuple(node for starts in places.values() for node in starts)
-    for scale, places in asked_of.items()
-  }
   return Item(
-    paper.name, paper.title, nodes['paper'], render, in_miniature=nodes['mini']
+    paper.name,
+    paper.title,
+    tuple(starts['paper'].values()),
+    render,
+    claims=table_claims.table8,
+    in_miniature=tuple(starts['mini'].values()),
   )
-
-
-def _positions(
-  model: str, epochs: float, few_shot: str
-) -> dict[tuple[str, str], list[Pretraining]]:
-  """Returns the runs of Table 8 by row and column."""
-  paper = numbers.TABLE_8
-  starts = {}
-  for row in paper.rows:
-    for column in paper.columns:
-      if not paper[row, column]:
-        continue
-      options = {
-        'model.position_embedding': EMBEDDINGS[row],
-        'model.position_site': SITES[column],
-      }
-      default = (row, column) == ('1-D', 'Stem')
-      starts[row, column] = [
-        Pretraining(
-          model,
-          values.JFT,
-          epochs,
-          options=() if default else tuple(options.items()),
-          label='' if default else f'{row} position, {column.lower()}',
-          seed=seed,
-          few_shot=few_shot,
-        )
-        for seed in range(_SEEDS_8)
-      ]
-  return starts

@@ -8,18 +8,19 @@ from collections.abc import Iterable
 
 from vit_jax.compare import drawing
 from vit_jax.paper import averages, numbers, plots
+from vit_jax.paper.claims import table_claims
 from vit_jax.paper.items import table_items
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.plots.bars import GROUPS
 from vit_jax.paper.report import Cell, Picture, Section, Table
-from vit_jax.paper.runs import Pretraining, Results, Vtab
+from vit_jax.paper.runs import Pretraining, Results, Vtab, pretraining
 
 # A model of ours in Figure 2 -> its pre-training. The paper's BiT-R152x4 is
 # from the BiT paper; the largest ResNet of the ViT paper is in its place. VIVI
 # and S4L are also the work of others.
 _BARS = {
-  'ViT-H/14, JFT-300M': table_items.pretraining('ViT-H/14', values.JFT),
+  'ViT-H/14, JFT-300M': pretraining('ViT-H/14', values.JFT),
   'BiT-R200x3, JFT-300M': Pretraining('BiT-R200x3', values.JFT, 14),
 }
 # Panel of Figure 2 -> key of `averages.vtab`.
@@ -33,7 +34,7 @@ def table9() -> Item:
   """Accuracy by task (Appendix D.10)."""
   paper = numbers.TABLE_9
   starts = {
-    column: table_items.pretraining(*of)
+    column: pretraining(*of)
     for column, of in zip(paper.columns, numbers.COLUMNS_9, strict=True)
   }
 
@@ -93,7 +94,13 @@ def figure2() -> Item:
     notes = averages.vtab_notes(results, _BARS.values())
     return Section('figure2', title, (picture,), notes=notes)
 
-  return Item('figure2', title, _nodes(_BARS.values()), render)
+  return Item(
+    'figure2',
+    title,
+    _nodes(_BARS.values()),
+    render,
+    claims=table_claims.figure2,
+  )
 
 
 def _nodes(starts: Iterable[Pretraining]) -> tuple[Vtab, ...]:

@@ -289,7 +289,7 @@ width="{width}" alt="{title}">
 def _claim(claim: report.Claim) -> str:
   return f"""<div class="claim {_answer_class(claim)}">
 <p>{escape(claim.statement)}</p>
-<p>{_answer(claim.answer)} {escape(claim.evidence)}</p>
+<p>{_answer(claim.answer)} {escape(parts.evidence(claim))}</p>
 </div>"""
 
 

@@ -171,9 +171,8 @@ def _picture(picture: report.Picture) -> list[str]:
 
 def _claim(claim: report.Claim) -> str:
   answer = f'{parts.ANSWERS[claim.answer]} {claim.answer}'
-  return (
-    f'> {escape(claim.statement)}\n>\n> **{answer}.** {escape(claim.evidence)}'
-  )
+  evidence = escape(parts.evidence(claim))
+  return f'> {escape(claim.statement)}\n>\n> **{answer}.** {evidence}'
 
 
 def _table(

@@ -118,6 +118,15 @@ def claims(
   ]
 
 
+def evidence(claim: report.Claim) -> str:
+  """Returns the evidence, and what the exploration had answered."""
+  if not claim.explored:
+    return claim.evidence
+  return (
+    f'{claim.evidence} The exploration, with other seeds: {claim.explored}.'
+  )
+
+
 def answers(sections: Sequence[report.Section]) -> dict[str, int]:
   """Returns answer -> number of claims, for answers that occur."""
   found = [claim.answer for _, claim in claims(sections)]

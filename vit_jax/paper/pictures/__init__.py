@@ -95,7 +95,7 @@ def draw(
         'images': panel.images,
         'run': panel.node.name,
         'workdir': os.fspath(workdir),
-        'ended': _ended(workdir),
+        'ended': ended(workdir),
       }
     )
   notes = list(dict.fromkeys(notes))  # A run may be in several panels.
@@ -126,7 +126,7 @@ def _deleted(workdir: str) -> str:
   return ''
 
 
-def _ended(workdir: epath.Path) -> Any:
+def ended(workdir: epath.Path) -> Any:
   """Returns what changes if a run is repeated: its last step and its time."""
   path = workdir / 'DONE'
   if not path.exists():

@@ -1,0 +1,139 @@
+"""Guards: the number of pre-trainings follows from a pilot's spreads."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.paper.claims.test_answers import ONE, OTHER, Table, _lead
+from vit_jax.paper.claims import answers, counts, decision, printed
+from vit_jax.paper.claims.claim import Claim, Contrast, Mean, total
+from vit_jax.paper.claims.counts import Pilot
+from vit_jax.paper.runs import Results
+
+NAME = 'points in percent'
+
+
+def _pilot(lead, spread=1.0):
+  ends = (-spread, 0.0, spread)
+  return Pilot(
+    {
+      NAME: {
+        ONE.name: [10 + lead + end for end in ends],
+        OTHER.name: [10 + end for end in ends],
+      }
+    },
+    {},
+  )
+
+
+def _need(lead, *, family=1, scale='mini', seeds='auto', pilot=None):
+  return counts.need(
+    _lead(Table({})), family, scale, seeds, pilot or _pilot(lead)
+  )
+
+
+@pytest.mark.parametrize(('lead', 'expected'), [(9, 2), (4, 3), (2.5, 4)])
+def test_enough_pretrainings_have_80_percent_power(lead, expected):
+  found = _need(lead)
+  assert (found.count, found.planned) == (expected, expected)
+  assert found.power >= decision.POWER
+  assert decision.power(lead, [1, 1], expected - 1, 0.025) < decision.POWER
+  # The sign of the pilot's difference does not matter.
+  assert _need(-lead).count == expected
+
+
+def test_the_plan_agrees_with_a_simulation():
+  found = _need(2.5)
+  rng = np.random.default_rng(0)
+  certain = []
+  for _ in range(3000):
+    one, other = rng.normal((2.5, 0), 1, (found.planned, 2)).T
+    outcome = decision.outcome([list(one), list(-other)])
+    certain.append(decision.verdict([outcome]).p < decision.LEVEL)
+  assert np.mean(certain) == pytest.approx(found.power, abs=0.06)
+
+
+def test_more_claims_need_more_pretrainings():
+  assert _need(2.5, family=10).count > _need(2.5).count
+
+
+def test_small_differences_are_not_chased():
+  found = _need(0.2)
+  assert found.count is None  # More than `counts.LIMIT`.
+  assert found.planned == counts.MOST['mini']
+  assert found.power < 0.2
+  # But the plan says what it would decide.
+  smallest = found.detectable['lead']
+  assert decision.power(
+    smallest, [1, 1], found.planned, 0.025
+  ) == pytest.approx(decision.POWER, abs=0.01)
+
+
+def test_runs_that_the_pilot_does_not_know_get_the_usual_number():
+  found = _need(0, pilot=counts.EMPTY)
+  assert (found.planned, found.count, found.power) == (counts.USUAL, None, None)
+  assert found.detectable == {'lead': None}
+  assert _need(0, seeds=2, pilot=counts.EMPTY).planned == 2
+  assert _need(9, seeds=1).planned == 1
+
+
+def test_a_claim_of_several_contrasts_needs_all_of_them():
+  table = Table({})
+  test = _lead(table).contrasts[0]
+  both = Claim('both', 'Both.', (test, Contrast('again', test.sum)))
+  one = counts.need(_lead(table), 1, 'mini', 3, _pilot(3.5))
+  two = counts.need(both, 1, 'mini', 3, _pilot(3.5))
+  assert 1 - two.power == pytest.approx(2 * (1 - one.power))
+
+
+def test_rough_spreads_are_drawn_towards_the_typical_one():
+  pilot = Pilot({NAME: {ONE.name: [1.0, 1.0, 1.0], OTHER.name: [0.0, 4.0]}}, {})
+  typical = np.sqrt((0 + 8) / 2)
+  calm, wild = (pilot.spread(Mean(Table({}), s)) for s in (ONE, OTHER))
+  assert calm == pytest.approx(np.sqrt((2 * 0 + 2 * typical**2) / 4))
+  assert wild == pytest.approx(np.sqrt((1 * 8 + 2 * typical**2) / 3))
+
+
+def test_starts_get_the_most_that_a_claim_needs():
+  found = counts.of_starts([_lead(Table({}))], 'mini', 'auto', _pilot(2.5))
+  assert found == {ONE: 4, OTHER: 4}
+
+
+def test_numbers_of_earlier_runs_are_a_pilot(tmp_path):
+  table = Table({'ViT-B/16': (5.0, 6.0), 'ViT-B/32': (1.0, 2.5)})
+  results = Results([], {}, counts={ONE: 2, OTHER: 2})
+  values = answers.numbers([_lead(table)], results)
+  path = tmp_path / 'numbers.json'
+  path.write_text(json.dumps({'values': values, 'minutes': {'a': 1.5}}))
+  pilot = counts.read(path)
+  assert pilot.effect(_lead(table).contrasts[0].sum) == pytest.approx(3.75)
+  assert pilot.minutes == {'a': 1.5}
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [(None, 'does not exist'), ('{', 'is not a numbers.json'), ('{}', 'values')],
+)
+def test_a_file_that_is_no_pilot_is_refused(tmp_path, text, message):
+  path = tmp_path / 'numbers.json'
+  if text is not None:
+    path.write_text(text)
+  with pytest.raises(ValueError, match=message):
+    counts.read(path)
+
+
+def test_the_papers_pilot_has_the_printed_numbers():
+  pilot = printed.pilot()
+  measure = printed.AVERAGE5.name
+  found = pilot.values[measure]
+  # Table 7 prints the averages; ours from Table 6 are for the same runs.
+  assert found['BiT-R50x1, JFT-300M, 7 epochs'] == [
+    pytest.approx(89.33, abs=0.01)
+  ]
+  assert found['BiT-R50x1, JFT-300M, 7 epochs, sgd'] == [88.79]
+  start = printed.pretraining('ViT-L/16', 'JFT-300M')
+  mean = Mean(printed.Tuned(('ImageNet',)), start)
+  assert pilot.mean(mean) == 87.12
+  assert pilot.spread(mean) == 0.15
+  assert total(mean.measure, start).by_start()

@@ -1,0 +1,109 @@
+"""Guards: --list and --plan tell what it takes to decide a claim."""
+
+import pytest
+
+from vit_jax.paper import items
+from vit_jax.paper.claims.counts import EMPTY, Pilot
+from vit_jax.paper.claims.measures import AVERAGE5
+from vit_jax.paper.cost import claim_table
+from vit_jax.paper.design import Design
+from vit_jax.sweep import Sweep, reading
+
+ADAM = items.ITEMS['table7']
+STARTS = [start for claim in ADAM.claims('mini') for start in claim.starts()]
+# Adam leads by 10 points; each spread is 1.
+VALUES = {
+  AVERAGE5.name: {
+    start.name: [mean - 1.0, mean, mean + 1.0]
+    for start in STARTS
+    for mean in (70.0 if start.optimizer == 'adam' else 60.0,)
+  }
+}
+
+
+@pytest.fixture(scope='module')
+def sweep():
+  return reading.load('configs/sweeps/reproduce.py:table7,scale=mini,seeds=3')
+
+
+def _minutes(sweep):
+  """Returns 4 minutes for each pre-training and 1 for each fine-tuning."""
+  return {
+    run.name: 4.0 if run.name.endswith('run=pretraining') else 1.0
+    for study in sweep.studies
+    if 'seed 1' not in study.name and 'seed 2' not in study.name
+    for run in study.finals_of(None)
+  }
+
+
+def _plan(design, sweep, core_days=(), item=ADAM):
+  return claim_table.plan([item], design, sweep, dict(core_days)).splitlines()
+
+
+def test_a_plan_has_the_runs_power_and_cost_of_each_claim(sweep):
+  design = Design('mini', 3, Pilot(VALUES, _minutes(sweep)))
+  head, statement, *details = _plan(design, sweep)
+  assert head.startswith('Claims, with --seeds=3. Answers are right with 95%')
+  assert statement.startswith('table7.adam: Pre-training with Adam transfers')
+  assert details == [
+    '  4 x 3 pre-trainings + 60 fine-tunings. 80% power needs 2 of each; power'
+    ' 100%.',
+    '  lead of Adam for BiT-R50x1: pilot +10; spreads 1, 1; decided from 3.1'
+    ' on',
+    '  lead of Adam for BiT-R152x2: pilot +10; spreads 1, 1; decided from 3.1'
+    ' on',
+    # 12 pre-trainings and 60 fine-tunings, also of seeds without a pilot.
+    '  Cost: 108 minutes of one device.',
+  ]
+
+
+def test_runs_of_unknown_cost_are_taken_to_cost_as_much_as_others(sweep):
+  [first, *_] = _minutes(sweep)
+  pilot = Pilot(VALUES, {first: 4.0})
+  # All 72 runs cost as much as this one.
+  assert _plan(Design('mini', 3, pilot), sweep)[-1] == (
+    '  Cost: 288 minutes of one device.'
+  )
+
+
+def test_without_a_pilot_a_plan_says_what_it_does_not_know(sweep):
+  _, _, runs, *tests, cost = _plan(Design('mini', 'auto', EMPTY), sweep)
+  assert runs == (
+    '  4 x 3 pre-trainings + 60 fine-tunings. The pilot does not know all of'
+    ' these runs.'
+  )
+  assert [line.partition(': ')[2] for line in tests] == ['not known'] * 2
+  assert cost == '  Cost: not known before a run.'
+
+
+def test_a_plan_of_the_papers_runs_has_exaflops_and_core_days():
+  design = Design('paper', 3)
+  days = {STARTS[0].name: 1000.0, STARTS[1].name: 400.5}
+  # Table 6 has 50 and 563 exaFLOPs for these models.
+  cost = 'Cost of the pre-trainings: 3,652 exaFLOPs'
+  assert _plan(design, Sweep([]))[-1] == f'  {cost}.'
+  assert _plan(design, Sweep([]), days)[-1] == (
+    f'  {cost}, 1,400 TPUv3-core-days for 2 of them.'
+  )
+
+
+def test_items_without_claims_have_no_plan_and_no_line():
+  table5 = items.ITEMS['table5']
+  assert _plan(Design('mini', 3), Sweep([]), item=table5) == ['No claims.']
+  assert claim_table.short(table5, Design('mini', 3)) == []
+
+
+def test_the_list_has_all_scales_each_with_its_own_pilot(monkeypatch):
+  monkeypatch.setattr(claim_table, 'kept', lambda scale: EMPTY)
+  usual = '4 x 3 pre-trainings + 60 fine-tunings'
+  few = '4 x 2 pre-trainings + 40 fine-tunings (99% power)'
+  # --seeds=auto is listed, whatever --seeds is.
+  for scale, words in (
+    ('paper', (few, usual, usual)),
+    ('mini', (usual, few, usual)),
+    ('midi', (usual, usual, few)),
+  ):
+    design = Design(scale, 5, Pilot(VALUES, {}))
+    assert claim_table.short(ADAM, design) == [
+      '  adam  paper {}; mini {}; midi {}'.format(*words)
+    ]

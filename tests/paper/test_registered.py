@@ -1,0 +1,110 @@
+"""Guards: a confirmation runs what was registered, with seeds of its own."""
+
+import copy
+import json
+
+import pytest
+
+from vit_jax.configs.sweeps import reproduce
+from vit_jax.paper import design as design_lib
+from vit_jax.paper import registered
+
+ARGUMENT = 'figure11,scale=mini,seeds=2'
+
+
+@pytest.fixture(scope='module')
+def parts():
+  sweep = reproduce.get_sweep(f'{ARGUMENT},first_seed=1000')
+  return registered.describe(design_lib.read('mini', 2), sweep)
+
+
+def test_a_registration_holds_claims_runs_and_method(parts):
+  claim = parts['claims']['figure11.hybrid_looks_farther']
+  [terms] = claim['contrasts'].values()
+  assert [term[0] for term in terms] == [1.0, -1.0]
+  assert terms[0][2:] == [
+    'R50+ViT-L/16, JFT-300M, 14 epochs',
+    '2 pre-trainings',
+  ]
+  assert len(parts['runs']) == 4
+  assert parts['method']['level'] == 0.05
+
+
+def test_the_same_set_up_is_accepted(parts, tmp_path):
+  path = tmp_path / 'registered.json'
+  digest = registered.write(parts, path)
+  known = registered.read(path)
+  assert known.digest == digest == registered.digest(parts)
+  registered.check(parts, known)
+
+
+def _claim(parts):
+  parts['claims']['figure11.hybrid_looks_farther']['statement'] = 'Else.'
+
+
+def _level(parts):
+  parts['method']['level'] = 0.1
+
+
+def _run(parts):
+  parts['runs'].popitem()
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (_claim, 'claims: figure11.hybrid_looks_farther'),
+    (_level, 'method: level'),
+    (_run, 'runs: '),
+  ],
+)
+def test_another_set_up_is_refused(parts, tmp_path, change, message):
+  path = tmp_path / 'registered.json'
+  registered.write(parts, path)
+  other = copy.deepcopy(parts)
+  change(other)
+  with pytest.raises(ValueError, match=message):
+    registered.check(other, registered.read(path))
+
+
+def test_a_setting_of_a_run_changes_the_hash(parts):
+  sweep = reproduce.get_sweep(f'{ARGUMENT},first_seed=2000')
+  other = registered.describe(design_lib.read('mini', 2), sweep)
+  assert other['claims'] == parts['claims']
+  assert {*other['runs'].values()}.isdisjoint(parts['runs'].values())
+
+
+def test_a_file_changed_by_hand_is_refused(parts, tmp_path):
+  path = tmp_path / 'registered.json'
+  registered.write(parts, path)
+  found = json.loads(path.read_text())
+  found['parts']['method']['level'] = 0.2
+  path.write_text(json.dumps(found))
+  with pytest.raises(ValueError, match='was changed after it was registered'):
+    registered.read(path)
+  with pytest.raises(ValueError, match='Nothing is registered yet'):
+    registered.read(tmp_path / 'none.json')
+
+
+def test_confirming_runs_have_seeds_of_their_own():
+  def seeds(argument):
+    sweep = reproduce.get_sweep(argument)
+    return [r.overrides['seed'] for s in sweep.studies for r in s.all_runs()]
+
+  tuned = 'table7,scale=mini,seeds=2'
+  explored, confirmed = seeds(tuned), seeds(f'{tuned},first_seed=1000')
+  assert {*explored} == {0, 1}
+  assert confirmed == [seed + 1000 for seed in explored]
+  # A fine-tuning run has the seed of its pre-training.
+  pretrainings = 4 * 2
+  assert sorted(explored[pretrainings:]) == 20 * [0] + 20 * [1]
+  # Final runs that follow from a choice are shifted, too.
+  studies = (
+    reproduce.get_sweep(f'table7{more}').studies[-1]
+    for more in ('', ',first_seed=1000')
+  )
+  old, new = (
+    [run.overrides['seed'] for run in study.finals_of(study.candidates[0])]
+    for study in studies
+  )
+  assert new == [seed + 1000 for seed in old]

@@ -1,0 +1,232 @@
+"""How many pre-trainings a claim needs, from the runs of a pilot.
+
+The claims are decided with `decision.POWER` if the differences and spreads are
+those of the pilot. A pilot of few runs gives rough spreads, so each spread is
+drawn towards the typical one of its measure.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+import types
+from collections.abc import Mapping, Sequence
+
+from scipy import optimize
+
+from vit_jax.paper.claims import decision
+from vit_jax.paper.claims.claim import Claim, Mean, Sum
+from vit_jax.paper.runs import Pretraining
+from vit_jax.runtime import json_text
+
+AUTO = 'auto'
+# Pre-trainings of each mean if the pilot does not know the claim's runs.
+USUAL = 3
+# The most pre-trainings that `auto` plans for a mean: beyond, the difference is
+# too small to be worth the time.
+MOST = {'paper': 5, 'mini': 8, 'midi': 5}
+# Beyond this many, we only say that there are more.
+LIMIT = 64
+# The weight of a measure's typical spread, in degrees of freedom.
+_TYPICAL = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Pilot:
+  """What earlier runs say about differences and spreads.
+
+  Attributes:
+    values: measure -> first pre-training -> a value for each pre-training.
+    minutes: run -> device minutes.
+    assumed: measure -> a spread for measures of which no spread is known.
+  """
+
+  values: Mapping[str, Mapping[str, Sequence[float]]]
+  minutes: Mapping[str, float]
+  assumed: Mapping[str, float] = types.MappingProxyType({})
+
+  def mean(self, of: Mean) -> float | None:
+    """Returns the pilot's mean; None if it does not know the runs."""
+    found = self.lookup(of)
+    return statistics.fmean(found) if found else None
+
+  def lookup(self, of: Mean) -> Sequence[float] | None:
+    """Returns a value for each pre-training of the pilot; None if unknown."""
+    return self.values.get(of.measure.name, {}).get(of.name)
+
+  def spread(self, of: Mean) -> float | None:
+    """Returns the standard deviation over pre-trainings that we expect.
+
+    None if the pilot has no spread of the measure at all, and assumes none.
+    """
+    found = self.values.get(of.measure.name, {})
+    known = [v for v in found.values() if len(v) > 1]
+    if not known:
+      return self.assumed.get(of.measure.name)
+    typical = math.sqrt(statistics.fmean(map(statistics.variance, known)))
+    own = found.get(of.name, ())
+    freedom = len(own) - 1
+    if freedom < 1:
+      return typical
+    squares = freedom * statistics.variance(own) + _TYPICAL * typical**2
+    return math.sqrt(squares / (freedom + _TYPICAL))
+
+  def effect(self, sum_: Sum) -> float | None:
+    """Returns a weighted sum of the pilot's means; None if one is unknown."""
+    means = [(weight, self.mean(mean)) for weight, mean in sum_.terms if weight]
+    if any(mean is None for _, mean in means):
+      return None
+    return math.fsum(weight * mean for weight, mean in means)
+
+  def spreads(self, sum_: Sum) -> list[float] | None:
+    """Returns the weighted spread of each pre-training of a sum.
+
+    Numbers of the same pre-training are taken to vary together at worst, so
+    their spreads add up.
+    """
+    found = []
+    for start, terms in sum_.by_start().items():
+      own = [(w, self.spread(Mean(measure, start))) for w, measure in terms]
+      if any(spread is None for _, spread in own):
+        return None
+      found.append(math.fsum(abs(w) * spread for w, spread in own))
+    return found
+
+
+EMPTY = Pilot({}, {})
+
+
+def read(path: pathlib.Path) -> Pilot:
+  """Reads a pilot from a JSON file, as `answers.write` writes it.
+
+  Raises:
+    ValueError: the file does not exist, or is not such a file.
+  """
+  try:
+    found = json_text.loads(path.read_text())
+    return Pilot(found['values'], found['minutes'])
+  except FileNotFoundError:
+    raise ValueError(
+      f'{path} does not exist; give a numbers.json that --render wrote.'
+    ) from None
+  except (json.JSONDecodeError, KeyError, TypeError) as error:
+    raise ValueError(
+      f'{path} is not a numbers.json that --render wrote: {error!r}.'
+    ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+  """What it takes to decide a claim.
+
+  Attributes:
+    count: pre-trainings of each mean, for all of the claim's tests together;
+      None if the pilot does not know the runs, or if `LIMIT` are too few.
+    known: whether the pilot knows the differences and the spreads.
+    power: the probability of an answer with the planned number; None if
+      unknown.
+    planned: pre-trainings of each mean that are planned.
+    detectable: test -> the smallest difference that is decided with the planned
+      number; None if the spread is unknown.
+  """
+
+  count: int | None
+  known: bool
+  power: float | None
+  planned: int
+  detectable: Mapping[str, float | None]
+
+
+def need(
+  claim: Claim, family: int, scale: str, seeds: str | int, pilot: Pilot
+) -> Need:
+  """Returns what it takes to decide a claim.
+
+  Args:
+    claim: the claim.
+    family: the number of claims that Holm's method corrects together.
+    scale: a key of `MOST`.
+    seeds: `AUTO`, or a number of pre-trainings.
+    pilot: has the differences and spreads.
+  """
+  effects = [pilot.effect(test.sum) for test in claim.contrasts]
+  spreads = [pilot.spreads(test.sum) for test in claim.contrasts]
+  level = decision.LEVEL / 2 / family
+  known = None not in effects and None not in spreads
+
+  def power(count: int) -> float:
+    return _power(effects, spreads, count, level)
+
+  count = None
+  if known:
+    count = next(
+      (n for n in range(2, LIMIT + 1) if power(n) >= decision.POWER), None
+    )
+  planned = seeds
+  if seeds == AUTO:
+    planned = USUAL
+    if known:
+      planned = min(count or MOST[scale], MOST[scale])
+  return Need(
+    count,
+    known,
+    power(planned) if known else None,
+    planned,
+    {
+      test.what: None
+      if found is None or planned < 2
+      else _detectable(found, planned, level)
+      for test, found in zip(claim.contrasts, spreads, strict=True)
+    },
+  )
+
+
+def _power(
+  effects: Sequence[float],
+  spreads: Sequence[Sequence[float]],
+  count: int,
+  level: float,
+) -> float:
+  """Returns the probability of an answer, of 'yes' or of 'no'.
+
+  'Yes' needs all tests, and we do not know how they depend on each other, so
+  the probabilities of failure add up.
+  """
+  tests = list(zip(effects, spreads, strict=True))
+  if min(effects) > 0:
+    return max(
+      0.0, 1 - sum(1 - decision.power(e, s, count, level) for e, s in tests)
+    )
+  # The surest single denial.
+  return max(decision.power(-e, s, count, level / len(tests)) for e, s in tests)
+
+
+def _detectable(
+  spreads: Sequence[float], count: int, level: float
+) -> float | None:
+  """Returns the smallest effect of one test that is decided with `POWER`."""
+  scale = math.hypot(*spreads)
+  if not scale:
+    return 0.0
+
+  def lacking(effect: float) -> float:
+    found = decision.power(effect * scale, spreads, count, level)
+    return found - decision.POWER
+
+  high = 1.0
+  while lacking(high) < 0:
+    high *= 2
+  return scale * optimize.brentq(lacking, 0.0, high, rtol=1e-3)
+
+
+def of_starts(
+  claims: Sequence[Claim], scale: str, seeds: str | int, pilot: Pilot
+) -> dict[Pretraining, int]:
+  """Returns first pre-training -> number of pre-trainings, for a family."""
+  found: dict[Pretraining, int] = {}
+  for claim in claims:
+    planned = need(claim, len(claims), scale, seeds, pilot).planned
+    for start in claim.starts():
+      found[start] = max(planned, found.get(start, 0))
+  return found

@@ -1,0 +1,149 @@
+"""How a claim is decided from the values of independent pre-trainings.
+
+A claim consists of tests. Each test is a weighted sum of means that the claim
+expects above 0, and its answer comes from Welch's t-test: the means may differ
+in their spread and in their number of values. 'Yes' needs all tests; a single
+one is enough for 'no', so the p-values of a denial are multiplied by their
+number (Bonferroni). The claims of an item are a family: Holm's method corrects
+their p-values, so that with 95% confidence no answer of the family is wrong.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from scipy import special
+
+# The probability of a wrong answer that a family of claims may have.
+LEVEL = 0.05
+# The probability of an answer that enough pre-trainings should give.
+POWER = 0.8
+# From this many equal values on, we believe that there is no spread.
+_ENOUGH_EQUAL = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What the values say about a weighted sum of means.
+
+  Attributes:
+    estimate: of the sum.
+    error: its standard error; None if the values do not show their spread.
+    freedom: Welch and Satterthwaite's degrees of freedom; infinite without any
+      spread.
+  """
+
+  estimate: float
+  error: float | None
+  freedom: float
+
+  @property
+  def above(self) -> float:
+    """The one-sided p-value of a sum above 0; 1 if nothing can be said."""
+    return self._tail(1)
+
+  @property
+  def below(self) -> float:
+    """The one-sided p-value of a sum below 0; 1 if nothing can be said."""
+    return self._tail(-1)
+
+  def _tail(self, sign: int) -> float:
+    if self.error is None or not self.estimate:
+      return 1.0
+    if not self.error:
+      return 0.0 if sign * self.estimate > 0 else 1.0
+    score = sign * self.estimate / self.error
+    return float(special.stdtr(self.freedom, -score))
+
+  def interval(self) -> tuple[float, float] | None:
+    """Returns the 95% confidence interval; None if nothing can be said."""
+    if self.error is None:
+      return None
+    margin = 0.0
+    if self.error:
+      margin = special.stdtrit(self.freedom, 1 - 0.05 / 2) * self.error
+    return self.estimate - margin, self.estimate + margin
+
+
+def outcome(groups: Sequence[Sequence[float]]) -> Outcome:
+  """Returns what independent groups say about the sum of their means.
+
+  A single value has no spread, and so decides nothing. Two equal values decide
+  nothing either: accuracies are counts of images, so runs may agree by chance,
+  and the test would take that for certainty.
+
+  Args:
+    groups: the values of each mean, already multiplied by its weight.
+  """
+  estimate = math.fsum(statistics.fmean(group) for group in groups)
+  if not all(map(_has_spread, groups)):
+    return Outcome(estimate, None, 0.0)
+  variances = [statistics.variance(group) / len(group) for group in groups]
+  variance = sum(variances)
+  if not variance:
+    return Outcome(estimate, 0.0, math.inf)
+  freedom = variance**2 / sum(
+    v**2 / (len(group) - 1) for v, group in zip(variances, groups, strict=True)
+  )
+  return Outcome(estimate, math.sqrt(variance), freedom)
+
+
+def _has_spread(values: Sequence[float]) -> bool:
+  """Whether the values show how far other runs would differ."""
+  if len(values) < 2:
+    return False
+  return len({*values}) > 1 or len(values) >= _ENOUGH_EQUAL
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """The direction in which a claim's tests point, and how certain that is.
+
+  Attributes:
+    holds: whether the more certain direction is that the claim holds.
+    p: the two-sided p-value of that direction, over all tests of the claim.
+  """
+
+  holds: bool
+  p: float
+
+
+def verdict(tests: Sequence[Outcome]) -> Verdict:
+  """Returns the verdict of a claim's tests, before Holm's correction."""
+  yes = max(test.above for test in tests)
+  no = min(1.0, len(tests) * min(test.below for test in tests))
+  return Verdict(yes <= no, min(1.0, 2 * min(yes, no)))
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+  """Returns the p-values of a family after Holm's correction."""
+  found, highest = {}, 0.0
+  for rank, name in enumerate(sorted(p, key=p.get)):
+    highest = max(highest, min(1.0, (len(p) - rank) * p[name]))
+    found[name] = highest
+  return found
+
+
+def power(
+  effect: float, spreads: Sequence[float], count: int, level: float
+) -> float:
+  """Returns the probability that a test of `count` values each is certain.
+
+  It is that of a noncentral t distribution with Welch's degrees of freedom.
+
+  Args:
+    effect: the sum of the means, in the direction that is tested.
+    spreads: the standard deviation of each mean's values, with its weight.
+    count: values of each mean.
+    level: the one-sided p-value that counts as certain.
+  """
+  variances = [spread**2 / count for spread in spreads]
+  total = sum(variances)
+  if count < 2:
+    return 0.0
+  if not total:
+    return float(effect > 0)
+  freedom = total**2 / sum(v**2 / (count - 1) for v in variances)
+  needed = special.stdtrit(freedom, 1 - level)
+  return 1 - float(special.nctdtr(freedom, effect / math.sqrt(total), needed))

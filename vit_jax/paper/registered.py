@@ -1,0 +1,155 @@
+"""The registered set-up: what confirming runs must not change.
+
+A set-up is chosen by looking at results, so the same results cannot confirm
+anything. `reproduce --register` writes down the claims, their tests and the
+config of each run, with a hash over all of them. `reproduce --confirm` then
+runs exactly this, with seeds that were used for nothing else.
+"""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.paper import items
+from vit_jax.paper.claims import decision
+from vit_jax.paper.claims.claim import Claim
+from vit_jax.paper.design import Design
+from vit_jax.runtime import json_text
+from vit_jax.sweep import reading
+from vit_jax.sweep.spec import Sweep
+from vit_jax.workdir import files
+
+FILE = pathlib.Path(__file__).parent / 'claims' / 'registered_mini.json'
+# The first seed of confirming runs. All others count from 0.
+FIRST_SEED = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Registered:
+  """A registered set-up.
+
+  Attributes:
+    digest: SHA-256 of all that is registered.
+    date: of the registration, such as `2026-11-26`.
+    parts: 'claims', 'runs' and 'method' -> name -> what is registered of it.
+  """
+
+  digest: str
+  date: str
+  parts: Mapping[str, Mapping[str, Any]]
+
+
+def describe(design: Design, sweep: Sweep) -> dict[str, dict[str, Any]]:
+  """Returns all that a registration fixes, as JSON.
+
+  Args:
+    design: the scale, and how many pre-trainings there are.
+    sweep: the runs of all items, with the seeds of confirming runs.
+  """
+  return {
+    'method': {
+      'level': decision.LEVEL,
+      'test': "Welch's t-test in both directions; yes needs all tests, no"
+      ' needs one of them after Bonferroni; Holm over the claims of an item',
+    },
+    'claims': {
+      f'{item.name}.{claim.key}': _claim(claim, design.counts(item))
+      for item in items.ITEMS.values()
+      for claim in item.claims(design.scale)
+    },
+    'runs': {
+      run.name: _hash(
+        json.dumps(reading.read_config(run).to_dict(), sort_keys=True)
+      )
+      for study in sweep.studies
+      for run in study.all_runs()
+    },
+  }
+
+
+def _claim(claim: Claim, counts: Mapping[Any, int]) -> dict[str, Any]:
+  return {
+    'statement': claim.statement,
+    'contrasts': {
+      contrast.what: [
+        [
+          round(weight, 6),
+          mean.measure.name,
+          mean.name,
+          f'{counts[mean.start]} pre-trainings',
+        ]
+        for weight, mean in contrast.sum.terms
+        if weight
+      ]
+      for contrast in claim.contrasts
+    },
+  }
+
+
+def _hash(text: str) -> str:
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest(parts: Mapping[str, Any]) -> str:
+  """Returns the hash of a description."""
+  return _hash(json.dumps(parts, sort_keys=True))
+
+
+def write(parts: Mapping[str, Any], path: pathlib.Path = FILE) -> str:
+  """Registers a description; returns its hash."""
+  found = {
+    'digest': digest(parts),
+    'date': datetime.date.today().isoformat(),
+    'parts': parts,
+  }
+  with files.atomic(path) as temporary:
+    temporary.write_text(json.dumps(found, indent=1) + '\n')
+  return found['digest']
+
+
+def read(path: pathlib.Path = FILE) -> Registered:
+  """Returns the registered set-up.
+
+  Raises:
+    ValueError: nothing is registered, or the file was changed by hand.
+  """
+  if not path.exists():
+    raise ValueError(
+      'Nothing is registered yet: --register writes the set-up down, and'
+      ' --confirm then runs it with new seeds.'
+    )
+  found = Registered(**json_text.loads(path.read_text()))
+  if digest(found.parts) != found.digest:
+    raise ValueError(
+      f'{path} was changed after it was registered: its hash is not'
+      f' {found.digest}. Restore it.'
+    )
+  return found
+
+
+def check(parts: Mapping[str, Any], registered: Registered) -> None:
+  """Checks that a set-up is the registered one.
+
+  Raises:
+    ValueError: it differs; the message says where.
+  """
+  if digest(parts) == registered.digest:
+    return
+  differ = [
+    f'{part}: {name}'
+    for part in ('method', 'claims', 'runs')
+    for name in sorted({*parts[part], *registered.parts[part]})
+    if parts[part].get(name) != registered.parts[part].get(name)
+  ]
+  shown = '; '.join(differ[:5])
+  more = f'; and {len(differ) - 5} more' if len(differ) > 5 else ''
+  raise ValueError(
+    f'This set-up is not the one that was registered on {registered.date}'
+    f' ({registered.digest[:12]}). It differs in {shown}{more}. Go back to the'
+    ' registered code and flags, or register it anew, with --register and'
+    ' other seeds.'
+  )
