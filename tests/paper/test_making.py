@@ -8,6 +8,7 @@ from etils import epath
 from vit_jax.paper import items, making, overview
 from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
+from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Pretraining
 from vit_jax.runtime import errors
@@ -75,6 +76,26 @@ def test_runs_then_measurements_then_pages(done, tmp_path):
   assert done == ['ran', 'measured mini', 'drawn']
   assert 'a note' in (tmp_path / 'results.md').read_text()
   assert (tmp_path / 'measured').is_dir()
+
+
+@pytest.mark.parametrize('asked', ['runs', 'speed'])
+def test_what_nobody_asked_for_is_folded(done, tmp_path, asked):
+  del done
+  making.finish(
+    [items.ITEMS[asked]],
+    Sweep([]),
+    _folders(tmp_path),
+    [],
+    design=MINI,
+  )
+  _, *sections = (tmp_path / 'results.md').read_text().split('\n## ')
+  folded = {
+    section.partition('.')[0]: page_parts.UNFOLD in section
+    for section in sections
+  }
+  # An item with runs is shown only if it is asked for, or one is finished.
+  assert folded['Speed'] == (asked != 'speed')
+  assert not folded.get('Runs')
 
 
 def test_rendering_runs_and_measures_nothing(done, tmp_path):

@@ -1,5 +1,6 @@
 """Makes the items' runs, measurements and pages; a failure stops no others."""
 
+import dataclasses
 import datetime
 import functools
 from collections.abc import Callable, Sequence
@@ -7,6 +8,7 @@ from collections.abc import Callable, Sequence
 from vit_jax.paper import items, overview, page, rendering, report
 from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
+from vit_jax.paper.page import page_parts
 from vit_jax.runtime import errors
 from vit_jax.sweep import state
 from vit_jax.sweep.commands import Folders
@@ -133,6 +135,14 @@ def _write(
   """Draws and writes the pages; returns a line for each item that failed."""
   scale = design.scale
   found, failures = rendering.sections(shown, everything, where, design)
+  found = [
+    dataclasses.replace(
+      section,
+      folded=section.name not in printed
+      and page_parts.status(section).word != page_parts.COMPLETE,
+    )
+    for section in found
+  ]
   about = functools.partial(rendering.about, scale=scale, data=data)
   runs = {run.name: run for section in found for run in section.runs}
   done = [run for run in runs.values() if run.finished]

@@ -215,6 +215,8 @@ class Section:
       many there are; None if the item has no such measurements.
     missing: what else should be there but is not, and why, such as a picture
       that could not be drawn. With an entry here, a section is not complete.
+    folded: whether the page shows it only on demand, because nobody asked for
+      it and it is not complete.
   """
 
   name: str
@@ -224,3 +226,4 @@ class Section:
   notes: Sequence[str] = ()
   measured: tuple[int, int] | None = None
   missing: Sequence[str] = ()
+  folded: bool = False

@@ -358,6 +358,20 @@ def test_the_old_page_stays_if_writing_fails(tmp_path):
   assert '<h1>Before</h1>' in (tmp_path / 'index.html').read_text()
 
 
+def test_sections_that_nobody_asked_for_are_folded():
+  section = report.Section('table5', 'Accuracies', (pages.TABLE,))
+  folded = dataclasses.replace(section, folded=True)
+  for make in (pages.markdown, pages.html_page):
+    assert page_parts.UNFOLD not in make(section)
+    text = make(folded)
+    # Its heading and its status are always shown.
+    assert (
+      text.index('Accuracies')
+      < text.index(page_parts.UNFOLD)
+      < text.index('77.20')
+    )
+
+
 def test_runs_can_be_counted_without_listing_them():
   runs = [report.Run('a/seed=0', 'configs/a.py', True)]
   section = report.Section('table5', 'Accuracies', runs=runs)

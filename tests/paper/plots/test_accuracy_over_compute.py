@@ -45,6 +45,26 @@ def test_figure_5_shows_its_families_in_two_panels():
   ]
 
 
+def test_points_of_figure_5_have_names_that_hide_no_point():
+  points = {
+    f'{model}, {epochs} epochs': ('Hybrid', compute, {'ImageNet': number})
+    for model, epochs, compute, number in (
+      ('R50+ViT-L/16', 14, 100.0, drawn.number(80.0)),
+      ('ViT-B/32', 7, 101.0, drawn.number(80.1)),
+      ('BiT-R50x1', 7, 102.0, drawn.number(79.9)),
+    )
+  }
+  _, axes = plots.figure5(points).axes
+  texts = {text.get_text(): text for text in axes.texts}
+  assert [*texts] == ['R50+L/16, 14 ep.', 'B/32', 'R50x1']
+  axes.figure.draw_without_rendering()
+  boxes = [text.get_window_extent() for text in texts.values()]
+  places = axes.transData.transform([(100, 80), (101, 80.1), (102, 79.9)])
+  for box in boxes:
+    assert not any(box.contains(*place) for place in places)
+    assert sum(box.overlaps(other) for other in boxes) == 1  # Itself.
+
+
 def test_panels_of_figure_5_follow_the_data_sets_of_the_points():
   points = {'run': ('Hybrid', 1e-6, {'digits': drawn.number(90.0)})}
   figure = plots.figure5(points, numbers.FIGURES['figure5'])

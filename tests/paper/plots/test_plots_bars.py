@@ -52,6 +52,18 @@ def test_axes_of_figure_2_begin_below_the_lowest_bar():
   assert plots.figure2(BARS).axes[1].get_ylim() == pytest.approx((77.5, 80.6))
 
 
+def test_axes_that_do_not_begin_at_zero_are_marked():
+  def strokes(axes):
+    return [line for line in axes.lines if line.get_label() == '_break']
+
+  marked, *_ = plots.figure2(BARS).axes
+  assert len(strokes(marked)) == 2
+  low = {'A': {group: drawn.number(2.0) for group in plots.bars.GROUPS}}
+  for axes in plots.figure2(low).axes:
+    assert axes.get_ylim()[0] == 0
+    assert not strokes(axes)
+
+
 def test_figure_2_csv_rows_match_its_bars():
   assert drawn.csv(plots.figure2_rows(BARS, PAPERS_BARS)) == [
     drawn.HEADER,

@@ -178,6 +178,13 @@ def _section(section: report.Section, folder: epath.Path) -> str:
     blocks.append(f'<ul class="notes">\n{listed}</ul>')
   if section.runs:
     blocks.append(_runs(section.runs))
+  if section.folded:
+    blocks = [
+      '<details class="folded">',
+      f'<summary>{parts.UNFOLD}</summary>',
+      *blocks,
+      '</details>',
+    ]
   word = parts.status(section).word
   return '\n'.join(
     (

@@ -105,6 +105,8 @@ def _section(section: report.Section, list_runs: bool) -> list[str]:
     f'## {name}. {escape(section.title)}',
     f'{status.mark} {status.word}{details}',
   ]
+  if section.folded:
+    blocks.append(f'<details><summary>{parts.UNFOLD}</summary>')
   for block in section.blocks:
     if not isinstance(block, report.Claim):
       heading = parts.heading(section, block)
@@ -126,6 +128,8 @@ def _section(section: report.Section, list_runs: bool) -> list[str]:
       _table(parts.RUN_COLUMNS, rows),
       '</details>',
     ]
+  if section.folded:
+    blocks.append('</details>')
   return blocks
 
 

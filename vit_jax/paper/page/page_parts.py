@@ -23,6 +23,8 @@ ANSWERS = {
 COMPLETE, PARTLY, NOT_MEASURED = 'complete', 'partly there', 'not measured'
 STATUSES = {COMPLETE: '●', PARTLY: '◐', MISSING: '○', NOT_MEASURED: DASH}
 
+# What unfolds a section that nobody asked for.
+UNFOLD = 'Not asked for, and not complete: show what there is'
 CLAIMS = 'Claims of the paper'  # The heading of the list of claims.
 RUN_COLUMNS = ('Run', 'Config', 'Device hours', 'Commit', 'Finished')
 # Blocks that have a title.

@@ -28,6 +28,7 @@ a { color: var(--link); text-underline-offset: 0.15em; }
 h1 { margin: 0 0 1rem; font-size: 1.8rem; line-height: 1.2; }
 h2 { margin: 0; font-size: 1.3rem; line-height: 1.3; }
 small, .below, .notes, details, .status { font-size: 0.875rem; }
+.folded { font-size: 1rem; }
 .facts { display: flex; flex-wrap: wrap; gap: 0.75rem 2rem; margin: 0 0 2rem; }
 .facts dt { color: var(--muted); font-size: 0.8rem; }
 .facts dd { margin: 0; font-weight: 600; font-variant-numeric: tabular-nums; }

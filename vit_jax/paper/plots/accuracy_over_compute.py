@@ -58,7 +58,17 @@ def figure5(
     axes.set_xlabel(x_label)
   panels[0].set_ylabel('Transfer accuracy (%)')
   chart.add_legend(figure, style, _any_in(titles, shown))
+  for axes, title in zip(panels, titles, strict=True):
+    mine = [m for m in found if m.panel == title]
+    if mine:
+      chart.label_points(axes, mine, [_short(mark.label) for mark in mine])
   return figure
+
+
+def _short(run: str) -> str:
+  """Returns `L/16, 14 ep.` for `ViT-L/16, 14 epochs`; 7 epochs are usual."""
+  name = run.replace('ViT-', '').removeprefix('BiT-')
+  return name.removesuffix(', 7 epochs').replace(' epochs', ' ep.')
 
 
 def figure5_rows(

@@ -33,6 +33,7 @@ def figure2(
   """Draws a bar for each model in each of four panels.
 
   As in the paper, the axes do not begin at zero: the bars would look alike.
+  Two strokes mark that.
 
   Args:
     bars: model -> group of GROUPS -> accuracy in percent.
@@ -61,6 +62,7 @@ def figure2(
     axes.grid(visible=False, axis='x')
     _limits(axes, len(series), [*mine, *theirs])
     chart.say_if_empty(axes)
+    chart.mark_break(axes)
     axes.set_xticks([])
   panels[0].set_ylabel('Accuracy (%)')
   chart.add_legend(figure, series, bool(points), marker='D')

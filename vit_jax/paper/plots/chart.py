@@ -20,6 +20,11 @@ NOTHING = 'no results yet'
 # Widths in inches: a column of a page, and the whole page.
 NARROW, WIDE = 3.9, 7.0
 _SIZE = 5  # The size of a marker in points.
+# Places of a name beside its point, as (right, up), the best first.
+_BESIDE = (
+  *((1, 0), (1, 1), (1, -1), (0, 1), (0, -1)),
+  *((-1, 0), (-1, 1), (-1, -1)),
+)
 _BAR = {'elinewidth': 0.9, 'capsize': 2.5, 'capthick': 0.9}
 
 
@@ -140,6 +145,70 @@ def draw_series(
     draw_line(axes, mine, look, series)
     theirs = [m for m in paper if m.series == series]
     draw_paper(axes, theirs, look, '' if mine else series)
+
+
+def label_points(
+  axes: Any, marks: Iterable[Mark], names: Sequence[str]
+) -> None:
+  """Writes a name beside each mark, where it hides least.
+
+  Call it last: the places depend on the limits and the size of the axes.
+
+  Args:
+    axes: to draw in.
+    marks: with numbers as x; marks without an x are left out.
+    names: one for each mark.
+  """
+  pairs = [
+    (mark, name)
+    for mark, name in zip(marks, names, strict=True)
+    if mark.x is not None
+  ]
+  axes.figure.draw_without_rendering()  # Settles the layout.
+  points = axes.transData.transform([(mark.x, mark.y) for mark, _ in pairs])
+  taken = []
+  for mark, name in pairs:
+    choices = []
+    for right, up in _BESIDE:
+      text = axes.annotate(
+        name,
+        (mark.x, mark.y),
+        (6 * right, 5 * up),
+        textcoords='offset points',
+        ha={1: 'left', 0: 'center', -1: 'right'}[right],
+        va={1: 'bottom', 0: 'center', -1: 'top'}[up],
+        fontsize=5.5,
+        color='0.25',
+        # Names may stand outside of the axes, but must not squeeze them.
+        annotation_clip=False,
+      )
+      text.set_in_layout(False)
+      box = text.get_window_extent()
+      hidden = sum(box.overlaps(other) for other in taken)
+      hidden += sum(box.contains(*point) for point in points)
+      outside = not axes.bbox.fully_containsx(box.x0)
+      outside |= not axes.bbox.fully_containsx(box.x1)
+      choices.append((hidden + 0.5 * outside, len(choices), text, box))
+    _, _, best, box = min(choices, key=lambda choice: choice[:2])
+    taken.append(box)
+    for *_, text, _ in choices:
+      if text is not best:
+        text.remove()
+
+
+def mark_break(axes: Any) -> None:
+  """Marks a y axis that does not begin at zero by two strokes at its foot."""
+  if axes.get_ylim()[0] <= 0:
+    return
+  for up in (0.03, 0.06):
+    axes.plot(
+      *((-0.02, 0.02), (up - 0.012, up + 0.012)),
+      transform=axes.transAxes,
+      color='black',
+      linewidth=0.8,
+      clip_on=False,
+      label='_break',
+    )
 
 
 def say_if_empty(axes: Any) -> None:
