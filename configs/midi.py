@@ -8,18 +8,20 @@
 
 It lies between configs/mini.py and the paper, and has the arguments of the
 former. `of=SPEC` is needed: your images, with the splits `train` and `test`,
-such as `folder:/data/cifar10`. They are shown at 32 px; larger ones are shrunk.
+such as `folder:/data/cifar10`. They are shown at 64 px; smaller ones are
+enlarged, so that ResNets, which shrink them 32 times, keep a map.
 
-ViTs have a sixth to a fifth of the width, and half of the layers: 0.7 to 13
-million parameters. Patches of 8 px stand for 32 at 224 px, and of 4 px for 16
+ViTs have a sixth to a fifth of the width and half of the layers: 0.7 to 13
+million parameters. Patches of 16 px stand for 32 at 224 px, and of 8 px for 16
 and 14, so that ViT-B/16 has 64 patches. ResNets have a quarter of the width and
-half of the layers. Position embeddings begin as small as in the paper.
+half of the layers: 1 to 20 million parameters. So the models' compute has about
+the proportions of Table 6. Position embeddings begin as small as in the paper.
 
 DATASET, to pre-train on, is a part of 90% of your training images: 2% for
 `imagenet2012`, 20% for `imagenet21k`, and all for `jft300m`. 7 epochs of
 JFT-300M are 3,200 steps of 128 images, with random crops and flips.
 
-TASK is one of those of configs/mini.py, at 32 px, for 320 steps.
+TASK is one of those of configs/mini.py, at 64 px, for 320 steps.
 """
 
 from vit_jax.configs import mini
@@ -32,8 +34,8 @@ _RESIZE = 'resize(antialias=True)'
 
 MIDI = Scale(
   usage=USAGE,
-  image_size=32,
-  larger=40,
+  image_size=64,
+  larger=80,
   batch_size=128,
   peak=1e-3,
   weight_decay=0.1,
@@ -47,8 +49,8 @@ MIDI = Scale(
   },
   depths={4: 1, 8: 2, 16: 4, 32: 8, 64: 16},
   divisors={'width': 8, 'mlp_dim': 8, 'heads': 4},
-  patches={'32': 8, '16': 4, '14': 4},
-  hybrid_blocks={'32': (2, 3), '16': (5,)},
+  patches={'32': 16, '16': 8, '14': 8},
+  hybrid_blocks={'32': (2, 2, 3), '16': (2, 5)},
   resnet_width=0.25,
   resnet_depth=2,
   # `scenes` are only proportions here: of 90% of the training images.

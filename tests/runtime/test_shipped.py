@@ -85,7 +85,7 @@ def test_sweeps_and_their_runs():
       'configs/quikstart.py:a',
       "--config=configs/quikstart.py:a: there is no file 'configs/quikstart.py'"
       '. Did you mean quickstart? vit_jax comes with features, finetune,'
-      ' masked_patch, mini, pretrain, quickstart, robustness, vtab.',
+      ' masked_patch, midi, mini, pretrain, quickstart, robustness, vtab.',
     ),
     # Similar files in the user's folder come first.
     (

@@ -59,7 +59,7 @@ def test_costs_and_states_of_runs_at_the_papers_scale(paper, where):
   ]
   assert [row.core_days for row in rows] == [None, 181]
   assert [row.hours for row in rows] == [None, None]
-  assert rows[0].exaflops == pytest.approx(1566.7, abs=0.05)
+  assert rows[0].compute == pytest.approx(1566.7, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,8 @@ def test_a_table_has_totals_and_no_empty_columns():
     [
       Row('one', 1000.5, 2000, None, '', None, 'not begun'),
       Row('another', 2.0, 30, 1728.66, '2.5k', None, 'finished'),
-    ]
+    ],
+    'exaFLOPs',
   )
   assert text.splitlines() == [
     "Pre-training  exaFLOPs  Steps  Core-days  Paper's  State",
@@ -91,7 +92,7 @@ def test_a_table_has_totals_and_no_empty_columns():
   ]
 
 
-def test_a_miniature_has_hours_and_no_costs(mini, where):
+def test_a_miniature_has_compute_and_the_hours_that_are_left(mini, where):
   found = planning.pretraining_runs(NODES, mini)
   last = {
     'step': 2000,
@@ -102,15 +103,25 @@ def test_a_miniature_has_hours_and_no_costs(mini, where):
   [study] = [s for s in mini.studies if s.name == NODES[-1].name]
   _leave(where, study.finals_of(None)[0].name, json.dumps(last), done=True)
   lines = plan_table.text(NODES, mini, where, papers_own=False).splitlines()
+  # 80 steps of fine-tuning 24 px, like 400 or 800 of pre-training.
+  long, short = 9.44, 1.26
+  total = long * (1 + 80 / 800) + short * (1 + 80 / 400)
+  # The finished ones are the long pre-training and the short one's fine-tuning.
+  done = long + short * 80 / 400
+  assert lines.pop() == (
+    f'All runs: {total:.1f} teraFLOPs. The finished ones made'
+    f' {1000 * done / (2 * 3600):.1f} GFLOP/s of a device; at this speed'
+    f' {2 * (total - done) / done:.1f} device hours are left.'
+  )
   assert lines.pop() == (
     'Fine-tuning: 2 studies of 2 runs, 1 finished, 1.00 device hours.'
   )
   assert [line.split() for line in lines] == [
-    ['Pre-training', 'Steps', 'Device', 'hours', 'State'],
-    [*('ViT-L/16,', 'JFT-300M,', '14', 'epochs'), '800', '1.00', 'finished'],
-    [*('ViT-L/32,', 'JFT-300M,', '7', 'epochs'), '400', '—', 'not', 'begun'],
+    ['Pre-training', 'teraFLOPs', 'Steps', 'Device', 'hours', 'State'],
+    [*LONG.name.split(), '9.4', '800', '1.00', 'finished'],
+    [*SHORT.name.split(), '1.3', '400', '—', 'not', 'begun'],
     ['-' * len(lines[3])],
-    ['2', 'runs', '1,200', '1.00', '1', 'finished'],
+    ['2', 'runs', '10.7', '1,200', '1.00', '1', 'finished'],
   ]
 
 

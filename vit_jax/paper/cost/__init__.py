@@ -1,9 +1,10 @@
 """What a run of the paper costs: estimated before it, and measured after it."""
 
 import functools
+import json
 from collections.abc import Mapping
-from typing import Any
 
+import ml_collections
 from etils import epath
 
 from vit_jax import accounting, models
@@ -47,8 +48,7 @@ def teraflops_in_miniature(run: Pretraining, scale: str = 'mini') -> float:
   words = f'{run.model},{DATASETS[run.data]},epochs={run.epochs:g}'
   smaller = mini.MINI if scale == 'mini' else midi.MIDI
   config = mini.make(words, smaller)
-  config.num_classes, config.model.dtype = 1, 'float32'
-  return 1e6 * _exaflops_of_config(config.to_dict())
+  return teraflops_of_config(config)
 
 
 def compute_of(results: Results, run: Pretraining) -> float | None:
@@ -96,10 +96,6 @@ def exaflops_of_run(workdir: epath.PathLike) -> float:
   config = config_lib.load(workdir)
   if config is None:
     raise ValueError(f'{workdir} holds no run: there is no {config_lib.FILE}.')
-  return _exaflops_of_config(config)
-
-
-def _exaflops_of_config(config: Mapping[str, Any]) -> float:
   options = dict(config['model'])
   name = options.pop('name')
   if options.get('attention_implementation'):
@@ -112,6 +108,32 @@ def _exaflops_of_config(config: Mapping[str, Any]) -> float:
   return accounting.exaflops(
     macs, config['data']['batch_size'], config['total_steps']
   )
+
+
+def teraflops_of_config(config: ml_collections.ConfigDict) -> float:
+  """Returns teraFLOPs of a run's training, from its config before it exists.
+
+  Args:
+    config: of the run, with `total_steps`. The head counts for one class.
+  """
+  config = config.copy_and_resolve_references()
+  config.num_classes, config.model.dtype = 1, 'float32'
+  macs = _macs_of_config(
+    json.dumps(config.model.to_dict(), sort_keys=True),
+    tuple(config.image_size),
+    config.channels,
+  )
+  images = config.total_steps * config.data.batch_size
+  return 1e6 * accounting.exaflops(macs, images, 1)
+
+
+# Cached: most runs differ only in seeds, data and rates.
+@functools.cache
+def _macs_of_config(model: str, size: tuple[int, int], channels: int) -> int:
+  options = json.loads(model)
+  name = options.pop('name')
+  built = models.build(name, num_classes=1, **options)
+  return accounting.forward_macs(built, size, channels)
 
 
 def device_hours(metrics: Mapping[str, float]) -> float | None:

@@ -1,6 +1,7 @@
 """What `vit_jax.reproduce --plan` prints: runs, their cost and their progress.
 
-In miniature, the only known costs are the device hours of finished runs.
+In miniature, the cost of the runs that are left follows from the operations of
+all runs and the device hours of the finished ones.
 """
 
 import contextlib
@@ -26,9 +27,11 @@ PAPER_CORE_DAYS = {
   for column, of in zip(numbers.TABLE_2.columns, numbers.COLUMNS_2, strict=True)
 }
 _COLUMNS = (
-  *('Pre-training', 'exaFLOPs', 'Steps', 'Core-days', "Paper's"),
+  *('Pre-training', '{unit}', 'Steps', 'Core-days', "Paper's"),
   *('Device hours', 'State'),
 )
+# FLOP/s of a device, in teraFLOPs per hour.
+_PER_HOUR = 1 / 3600
 
 
 def text(
@@ -74,11 +77,45 @@ def text(
   found = rows(nodes, sweep, where, finished, days, papers_own=papers_own)
   return '\n'.join(
     [
-      *([table(found)] if found else []),
+      *([table(found, _unit(papers_own))] if found else []),
       finetuning(nodes, sweep, finished, papers_own=papers_own),
+      *([] if papers_own else _left(nodes, sweep, finished)),
       *notes,
     ]
   )
+
+
+def _unit(papers_own: bool) -> str:
+  return cost.UNITS['paper' if papers_own else 'mini']
+
+
+def _left(
+  nodes: Sequence[Node], sweep: Sweep, finished: schedule.Finished
+) -> list[str]:
+  """Returns a line on the compute of a miniature's runs, and what is left.
+
+  The runs that are left are taken to be as fast as the finished ones.
+  """
+  studies = {study.name: study for study in sweep.studies}
+  done = left = hours = 0.0
+  for node in nodes:
+    if node.name not in studies:
+      continue  # Some tasks of VTAB have no miniature.
+    for run in studies[node.name].finals_of(None):
+      operations = cost.teraflops_of_config(reading.read_config(run))
+      spent = cost.device_hours(finished.get(run.name, {}))
+      if spent is None:
+        left += operations
+      else:
+        done, hours = done + operations, hours + spent
+  line = f'All runs: {number(done + left, 1)} teraFLOPs.'
+  if not hours or not done:
+    return [line]
+  speed = 1000 * done / hours * _PER_HOUR
+  return [
+    f'{line} The finished ones made {number(speed, 1)} GFLOP/s of a device; at'
+    f' this speed {number(left * hours / done, 1)} device hours are left.'
+  ]
 
 
 def _say(line: str) -> None:
@@ -111,7 +148,7 @@ class Row:
 
   Attributes:
     name: of its node.
-    exaflops: see `cost.exaflops`; None in miniature.
+    compute: of the training, in `cost.UNITS`.
     steps: of the whole run.
     core_days: the planner's estimate for TPUv3; None if unknown.
     paper: the paper's core-days as printed; '' if it prints none.
@@ -120,7 +157,7 @@ class Row:
   """
 
   name: str
-  exaflops: float | None
+  compute: float | None
   steps: int
   core_days: float | None
   paper: str
@@ -156,7 +193,9 @@ def rows(
     result.append(
       Row(
         node.name,
-        cost.exaflops(node) if papers_own else None,
+        cost.exaflops(node)
+        if papers_own
+        else cost.teraflops_of_config(reading.read_config(run)),
         _steps(run),
         core_days.get(node.name),
         printed.printed if printed else '',
@@ -183,12 +222,17 @@ def _state(run: Run, where: Folders, finished: schedule.Finished) -> str:
   return 'not begun'
 
 
-def table(found: Sequence[Row]) -> str:
-  """Returns the rows as lines of text, without columns that have no value."""
+def table(found: Sequence[Row], unit: str) -> str:
+  """Returns the rows as lines of text, without columns that have no value.
+
+  Args:
+    found: the rows.
+    unit: of their compute.
+  """
   cells = [_cells(row) for row in found]
   total = Row(
     plural(len(found), 'run'),
-    _sum(row.exaflops for row in found),
+    _sum(row.compute for row in found),
     sum(row.steps for row in found),
     _sum(row.core_days for row in found),
     '',
@@ -196,11 +240,10 @@ def table(found: Sequence[Row]) -> str:
     f'{sum(row.state == "finished" for row in found)} finished',
   )
   # The first and the last column are words: they are aligned left.
-  lines = [_COLUMNS, *cells, _cells(total)]
+  head = tuple(name.format(unit=unit) for name in _COLUMNS)
+  lines = [head, *cells, _cells(total)]
   kept = [
-    i
-    for i in range(len(_COLUMNS))
-    if any(line[i] != DASH for line in lines[1:])
+    i for i in range(len(head)) if any(line[i] != DASH for line in lines[1:])
   ]
   lines = [[line[i] for i in kept] for line in lines]
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -221,7 +264,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
   return (
     row.name,
-    text(row.exaflops, 1),
+    text(row.compute, 1),
     text(row.steps, 0),
     text(row.core_days, 1),
     row.paper or DASH,
