@@ -131,8 +131,8 @@ def test_plan_tells_what_it_takes_to_decide_each_claim(run, tmp_path):
   pilot = _write_pilot(tmp_path, 0.6)
   words = ('table7', '--scale=mini', f'--workdir={tmp_path / "new"}', '--plan')
   out = run(*words, f'--pilot={pilot}', '--seeds=3').stdout
-  head, claim, runs, *tests, cost = out.splitlines()[16:]
-  assert head.startswith('Claims, with --seeds=3.')
+  _, _, claims = out.partition('\nClaims, with --seeds=3.')
+  _, claim, runs, *tests, cost = claims.splitlines()
   assert claim.startswith('table7.adam: Pre-training with Adam transfers')
   assert runs == (
     '  4 x 3 pre-trainings + 60 fine-tunings. 80% power needs 4 of each; power'
@@ -154,17 +154,16 @@ def test_list_has_a_line_for_each_claim(run, tmp_path):
   lines = run(
     *('all', '--list', '--seeds=1', f'--workdir={tmp_path}')
   ).stdout.splitlines()
+  pattern = '; '.join(
+    rf'{scale} \d+ x \d+ pre-trainings( \+ \d+ fine-tunings)?( \(\d+% power\))?'
+    for scale in ('paper', 'mini', 'midi')
+  )
   found, item = {}, None
   for line in lines:
     if line[0] != ' ':
       item = line.split()[0]
       continue
-    scale = (
-      r'{} \d+ x \d+ pre-trainings( \+ \d+ fine-tunings)?( \(\d+% power\))?'
-    )
-    match = re.fullmatch(
-      rf'  (\w+) +{scale.format("paper")}; {scale.format("mini")}', line
-    )
+    match = re.fullmatch(rf'  (\w+) +{pattern}', line)
     found.setdefault(item, []).append(match[1])
   assert found == {
     name: keys
@@ -178,7 +177,7 @@ def test_list_uses_the_given_pilot_at_its_scale(run, tmp_path):
   words = ('table7', f'--pilot={pilot}', f'--workdir={tmp_path / "new"}')
   few = r'4 x 2 pre-trainings \+ 40 fine-tunings \(\d+% power\)'
   line = run(*words, '--scale=mini', '--list').stdout.splitlines()[1]
-  assert re.search(f'; mini {few}$', line)
+  assert re.search(f'; mini {few}(;|$)', line)
   line = run(*words, '--scale=paper', '--list').stdout.splitlines()[1]
   assert re.search(f'  paper {few}; mini', line)
 
@@ -201,8 +200,8 @@ def test_a_plan_appears_in_the_table_and_on_the_page(run, tmp_path):
 def test_plan_in_miniature_lists_steps_and_states(run, tmp_path):
   words = ('table7', '--scale=mini', '--seeds=3', '--plan')
   lines = run(*words, f'--workdir={tmp_path}').stdout.splitlines()
-  assert lines[0].split() == ['Pre-training', 'Steps', 'State']
-  assert lines[14].split()[:2] == ['12', 'runs']
+  assert lines[0].split() == ['Pre-training', 'teraFLOPs', 'Steps', 'State']
+  assert lines[14].split() == ['12', 'runs', '3.3', '4,800', '0', 'finished']
   assert lines[15] == 'Fine-tuning: 60 studies of 60 runs, 0 finished.'
 
 

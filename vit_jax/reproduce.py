@@ -5,6 +5,7 @@
   table6 --plan                        prints the runs, their cost and state
   table6 --plan --topology=v3:16x16    also estimates core-days; takes hours
   table6 --render                      draws and prints the results so far
+  released --weights=DIR               from the authors' weights, untrained
 
 The command starts the missing runs, at most --parallel at a time; the same
 command resumes them after an interruption. Items share runs. Then
@@ -20,6 +21,10 @@ Name the data that you must supply: --jft=SPEC, --imagenet21k=SPEC, or
 SPEC@TRAIN@HELD_OUT where its splits have other names. --scale=mini needs no
 data; --data=SPEC, such as folder:/data/cifar10, replaces its rendered scenes.
 --scale=midi trains small models on such photographs, in a day of one GPU.
+
+`released` evaluates and draws the authors' released weights in DIR, and writes
+WORKDIR/released/results.md and index.html. `released --list` names the files
+and how to fetch them.
 """
 
 import dataclasses
@@ -31,6 +36,7 @@ from vit_jax.compare import drawing
 from vit_jax.paper import design as design_lib
 from vit_jax.paper import items, making, overview, registered
 from vit_jax.paper.numbers import values
+from vit_jax.paper.released import command
 from vit_jax.paper.runs import Node, Pretraining, with_needs
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
@@ -55,7 +61,14 @@ _DATA = flags.DEFINE_string(
   'data',
   '',
   'Data spec with the splits train and test: what --scale=midi pre-trains on,'
-  ' and --scale=mini instead of rendered scenes.',
+  ' and --scale=mini instead of rendered scenes. With released: a copy of'
+  ' ImageNet whose classes are WordNet ids; default: tfds:imagenet2012.',
+)
+_WEIGHTS = flags.DEFINE_string(
+  'weights',
+  '',
+  "With released: the folder of the authors' files. Default: $VIT_JAX_WEIGHTS,"
+  ' or ~/.cache/vit_jax.',
 )
 _SEEDS = flags.DEFINE_string(
   'seeds',
@@ -110,8 +123,13 @@ def sweep_text(names: Sequence[str]) -> str:
   ):
     if value:
       words.append(f'{option}={value}')
-  if _CONFIRM.value or _REGISTER.value:
-    words.append(f'first_seed={registered.FIRST_SEED}')
+  if _REGISTER.value:
+    words.append(f'first_seed={registered.next_seed()}')
+  elif _CONFIRM.value:
+    words.append(f'first_seed={registered.read().first_seed}')
+  elif _PILOT.value:
+    # Runs that the pilot was made of must not be tested again.
+    words.append(f'first_seed={registered.STEP}')
   return f'{SWEEP}:{",".join(words)}'
 
 
@@ -167,7 +185,7 @@ def _registered(design: design_lib.Design) -> str:
     ValueError: the flags change the set-up, or it is not the registered one.
   """
   for name, given in (
-    ('--scale=paper', _SCALE.value != 'mini'),
+    (f'--scale={_SCALE.value}', _SCALE.value != 'mini'),
     ('--data', _DATA.value),
     ('--seeds', _SEEDS.value),
     ('--pilot', _PILOT.value),
@@ -182,21 +200,33 @@ def _registered(design: design_lib.Design) -> str:
   )
   parts = registered.describe(design, everything)
   if _REGISTER.value:
-    return f'Registered in {registered.FILE}: {registered.write(parts)}'
+    digest = registered.write(parts, registered.next_seed())
+    return f'Registered in {registered.FILE}: {digest}'
   known = registered.read()
   registered.check(parts, known)
   return (
     f'confirmation: the set-up was registered on {known.date} (SHA-256'
-    f' {known.digest[:12]}), before these runs; seeds from'
-    f' {registered.FIRST_SEED} on'
+    f' {known.digest[:12]}); seeds from {known.first_seed} on'
   )
 
 
 def main(words: Sequence[str]) -> None:
+  if command.is_asked(words, _WEIGHTS.value):
+    command.run(
+      _WEIGHTS.value,
+      running.folders().local,
+      data=_DATA.value,
+      keys=running.set_keys(),
+      only_list=_LIST.value,
+      only_render=_RENDER.value,
+    )
+    return
   chosen = items.find(words)
   names = [item.name for item in chosen]
   where = running.folders()
-  design = design_lib.read(_SCALE.value, _SEEDS.value, _PILOT.value)
+  design = design_lib.read(
+    _SCALE.value, _SEEDS.value, _PILOT.value, own_data=bool(_DATA.value)
+  )
   if _REGISTER.value or _CONFIRM.value:
     confirms = _registered(design)
     if _REGISTER.value:
@@ -217,18 +247,23 @@ def main(words: Sequence[str]) -> None:
     raise ValueError(f'{given} exclude each other; give one of them.')
   if _PLAN.value:
     # Imported here, because only --plan needs the planner.
-    from vit_jax.paper.cost import claim_table, plan_table
+    from vit_jax.paper.cost import claim_table, plan_table, planning
 
-    days = {}
+    sweep = read(names, where)
     text = plan_table.text(
       nodes,
-      read(names, where),
+      sweep,
       where,
       papers_own=_SCALE.value == 'paper',
       topology=_TOPOLOGY.value,
     )
     print(text)
-    print(claim_table.plan(chosen, design, read(names, where), days))
+    # Read after the first part, which may have compiled more plans.
+    days = planning.core_days(
+      planning.read(where.local),
+      planning.pretraining_runs(nodes, sweep),
+    )
+    print(claim_table.plan(chosen, design, sweep, days))
     return
   if not _LIST.value and not _RENDER.value:
     check_data(nodes)
@@ -267,5 +302,5 @@ if __name__ == '__main__':
   command_line.run(
     main,
     required=('workdir',),
-    arguments='the items, such as table5 table8, or all',
+    arguments='the items, such as table5 table8, or all; or released',
   )

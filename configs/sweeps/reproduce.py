@@ -67,6 +67,8 @@ VTAB = {
   'sNORB-Elev': 'smallnorb_elevation',
 }
 VTAB_SEEDS = 3
+# The default of configs/sweeps/finetune.py.
+_TUNING_SEEDS = 3
 # Scale -> the config file of its runs, and what is smaller in them.
 MINIATURES = {
   'mini': ('configs/mini.py', mini.MINI),
@@ -88,7 +90,10 @@ def get_sweep(argument=None) -> Sweep:
   scale = args.get('scale', 'paper')
   try:
     design = design_lib.read(
-      scale, args.get('seeds', ''), args.get('pilot', '')
+      scale,
+      args.get('seeds', ''),
+      args.get('pilot', ''),
+      own_data='data' in args,
     )
   except ValueError as error:
     raise ValueError(f'{error} {USAGE}') from error
@@ -113,8 +118,8 @@ def get_sweep(argument=None) -> Sweep:
   data = args.get('data', '')
   if scale == 'midi' and not data:
     raise ValueError(
-      'scale=midi trains on your photographs: add data=SPEC, such as'
-      f' data=folder:/data/cifar10. {USAGE}'
+      'scale=midi trains on your photographs: add data=SPEC (--data=SPEC of'
+      f' vit_jax.reproduce), such as folder:/data/cifar10. {USAGE}'
     )
   if scale != 'paper':
     studies = [in_miniature(node, data, scale) for node in nodes]
@@ -212,7 +217,7 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
   options = {} if node.resolution == 384 else {'resolution': node.resolution}
   if node.task == values.IMAGENET:
     options['real'] = 'true'
-  return finetune.study(
+  study = finetune.study(
     node.pretraining.model,
     TASKS[node.task],
     name=node.name,
@@ -220,6 +225,8 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
     options=options,
     overrides={'init.checkpoint': _weights(node)},
   )
+  # As in `_tuned`: several pre-trainings must not share seeds.
+  return _shifted(study, _TUNING_SEEDS * node.pretraining.seed)
 
 
 def _papers_pretraining(node: Pretraining, spec: str) -> Study:
@@ -288,7 +295,7 @@ def in_miniature(
 
 
 @functools.cache
-def _followed() -> frozenset[Node]:
+def _followed(scale: str) -> frozenset[Node]:
   """Returns the miniatures that need more than the end of their metrics.
 
   Of pre-trainings that differ only in their seed, it has the first.
@@ -296,8 +303,8 @@ def _followed() -> frozenset[Node]:
   found: set[Node] = set()
   for item in items.ITEMS.values():
     if item.curves:
-      found.update(item.shown_at('mini'))
-    for claim in item.claims('mini'):
+      found.update(item.shown_at(scale))
+    for claim in item.claims(scale):
       found.update(m.start for m in claim.means() if m.measure.curves)
   return frozenset(found)
 
@@ -315,7 +322,7 @@ def _mini_pretraining(
   if node.images:
     whole = smaller.datasets['jft300m'].scenes
     words.append(f'subset={round(whole * node.images / 300e6)}')
-  if dataclasses.replace(node, seed=0) not in _followed():
+  if dataclasses.replace(node, seed=0) not in _followed(scale):
     # The default, five evaluations, takes a fifth as long as the steps.
     words.append('evals=1')
   if node.few_shot == 'several':

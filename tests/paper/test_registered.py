@@ -32,10 +32,14 @@ def test_a_registration_holds_claims_runs_and_method(parts):
 
 def test_the_same_set_up_is_accepted(parts, tmp_path):
   path = tmp_path / 'registered.json'
-  digest = registered.write(parts, path)
+  digest = registered.write(parts, 1000, path)
   known = registered.read(path)
   assert known.digest == digest == registered.digest(parts)
   registered.check(parts, known)
+  # The next registration has seeds that no run has used.
+  assert known.first_seed == 1000
+  assert registered.next_seed(path) == 2000
+  assert registered.next_seed(tmp_path / 'none.json') == 1000
 
 
 def _claim(parts):
@@ -60,7 +64,7 @@ def _run(parts):
 )
 def test_another_set_up_is_refused(parts, tmp_path, change, message):
   path = tmp_path / 'registered.json'
-  registered.write(parts, path)
+  registered.write(parts, 1000, path)
   other = copy.deepcopy(parts)
   change(other)
   with pytest.raises(ValueError, match=message):
@@ -76,7 +80,7 @@ def test_a_setting_of_a_run_changes_the_hash(parts):
 
 def test_a_file_changed_by_hand_is_refused(parts, tmp_path):
   path = tmp_path / 'registered.json'
-  registered.write(parts, path)
+  registered.write(parts, 1000, path)
   found = json.loads(path.read_text())
   found['parts']['method']['level'] = 0.2
   path.write_text(json.dumps(found))

@@ -16,7 +16,7 @@ SWEEPS = {
   'digits': ('', 2, 4),
   'finetune': ('ViT-B/16,imagenet2012+cifar10+folder:/data/a', 3, 4),
   'regularisation': ('ViT-B/16,imagenet2012', 1, 12),
-  'reproduce': ('figure13,scale=mini', 6, 0),
+  'reproduce': ('figure13,scale=mini,seeds=1', 6, 0),
 }
 
 
@@ -43,7 +43,7 @@ def test_sweep_files(name):
     run.name for study in sweep.studies for run in study.all_runs()
   }
   # `regularisation` trains for epochs, so its number of steps is not known (0).
-  expected = {'reproduce': {400}, 'regularisation': {0}}
+  expected = {'reproduce': {1600}, 'regularisation': {0}}
   if name in expected:
     assert set(steps.values()) == expected[name]
 

@@ -48,6 +48,11 @@ class Entry:
   image_size: int
 
   @property
+  def address(self) -> str:
+    """The file's path in its bucket, `gs://...`."""
+    return f'gs://{self.bucket}/{self.path}'
+
+  @property
   def url(self) -> str:
     """The public address of the file."""
     path = urllib.parse.quote(self.path)
@@ -219,10 +224,27 @@ def entry(name: str) -> Entry:
   return _ENTRIES[name]
 
 
+def folder() -> epath.Path:
+  """Returns the folder of the released files on this machine."""
+  return weight_files.absolute(os.environ.get(VARIABLE) or _DEFAULT_FOLDER)
+
+
 def path_of(name: str) -> epath.Path:
   """Returns where the file of a name belongs on this machine."""
-  folder = os.environ.get(VARIABLE) or _DEFAULT_FOLDER
-  return weight_files.absolute(folder) / entry(name).local
+  return folder() / entry(name).local
+
+
+def fetch_commands(name: str, path: epath.PathLike) -> list[str]:
+  """Returns commands that copy the file of a name to a path; any one will do.
+
+  Raises:
+    ValueError: the name is unknown.
+  """
+  found = entry(name)
+  ways = [f"gcloud storage cp '{found.address}' '{path}'"]
+  if not weight_files.is_remote(path):
+    ways.insert(0, f"curl -fL --create-dirs -o '{path}' '{found.url}'")
+  return ways
 
 
 def find(name: str) -> epath.Path:
@@ -232,13 +254,9 @@ def find(name: str) -> epath.Path:
     ValueError: the name is unknown, or the file does not exist. The message
       says how to fetch it.
   """
-  path, found = path_of(name), entry(name)
+  path = path_of(name)
   if not path.exists():
-    source = f"'gs://{found.bucket}/{found.path}'"
-    ways = [f"gcloud storage cp {source} '{path}'"]
-    if not weight_files.is_remote(path):
-      curl = f"curl -fL --create-dirs -o '{path}' '{found.url}'"
-      ways = [curl, *ways]
+    ways = fetch_commands(name, path)
     raise ValueError(
       f'The weights {name!r} are not on this machine: there is no file {path}.'
       ' Fetch them with\n  ' + '\nor\n  '.join(ways) + '\n'

@@ -7,5 +7,6 @@ claims    the paper's statements, tested on our runs
 plots     figures drawn from plain numbers
 pictures  figures drawn from the weights of runs
 cost      the cost of runs, estimated before they start and measured after
+released  numbers and pictures from the authors' released weights
 page      the results as Markdown and HTML, from the sections of `report`
 """

@@ -111,8 +111,15 @@ def vtab_nodes(start: Pretraining) -> list[Vtab]:
   ]
 
 
-def vtab(results: Results, start: Pretraining) -> dict[str, Number | None]:
+def vtab(
+  results: Results, start: Pretraining, *others: Pretraining
+) -> dict[str, Number | None]:
   """Returns VTAB's means, in percent, with a value for each fine-tuning seed.
+
+  Args:
+    results: knows the runs.
+    start: the pre-training.
+    others: further ones that differ only in their seed; their values follow.
 
   Returns:
     'natural', 'specialized', 'structured', and 'mean' over the tasks of all
@@ -123,7 +130,10 @@ def vtab(results: Results, start: Pretraining) -> dict[str, Number | None]:
   groups['mean'] = [task for tasks in groups.values() for task in tasks]
   return {
     name: across(
-      [results.number([Vtab(start, task)], ACCURACY) for task in tasks]
+      [
+        results.number([Vtab(one, task) for one in (start, *others)], ACCURACY)
+        for task in tasks
+      ]
     )
     for name, tasks in groups.items()
   }

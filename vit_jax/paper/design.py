@@ -30,15 +30,21 @@ class Design:
   seeds: str | int = counts.AUTO
   pilot: Pilot = counts.EMPTY
   confirms: str = ''
+  # Item -> its counts: power is simulated, which takes time.
+  _known: dict[str, dict[Pretraining, int]] = dataclasses.field(
+    default_factory=dict, compare=False, repr=False
+  )
 
   def counts(self, item: Item) -> dict[Pretraining, int]:
     """Returns first pre-training -> number of those that differ in the seed.
 
     It has the pre-trainings of the item's claims; there is one of all others.
     """
-    return counts.of_starts(
-      item.claims(self.scale), self.scale, self.seeds, self.pilot
-    )
+    if item.name not in self._known:
+      self._known[item.name] = counts.of_starts(
+        item.claims(self.scale), self.scale, self.seeds, self.pilot
+      )
+    return self._known[item.name]
 
   def needs(self, item: Item) -> list[tuple[Claim, Need]]:
     """Returns the item's claims with what each takes to be decided."""
@@ -68,7 +74,13 @@ class Design:
     return tuple(dict.fromkeys([*shown, *tested]))
 
 
-def read(scale: str, seeds: str | int = '', pilot: str = '') -> Design:
+def read(
+  scale: str,
+  seeds: str | int = '',
+  pilot: str = '',
+  *,
+  own_data: bool = False,
+) -> Design:
   """Returns a design from its words.
 
   Args:
@@ -76,6 +88,7 @@ def read(scale: str, seeds: str | int = '', pilot: str = '') -> Design:
     seeds: 'auto', or a number; '': 1 at the paper's scale, where each
       pre-training is expensive, and else 'auto'.
     pilot: the path of a pilot; '': the one that comes with the package.
+    own_data: whether a miniature has other data than the package's pilot.
 
   Raises:
     ValueError: a word is unknown, or the pilot cannot be read.
@@ -84,7 +97,8 @@ def read(scale: str, seeds: str | int = '', pilot: str = '') -> Design:
     raise ValueError(
       f'scale={scale!r} is unknown; choose one of {list(SCALES)}.'
     )
-  seeds = seeds or (1 if scale == 'paper' else counts.AUTO)
+  if seeds == '':
+    seeds = 1 if scale == 'paper' else counts.AUTO
   if seeds != counts.AUTO:
     try:
       seeds = int(seeds)
@@ -95,7 +109,10 @@ def read(scale: str, seeds: str | int = '', pilot: str = '') -> Design:
         f'seeds must be {counts.AUTO}, or a number from 1 on: how many'
         ' pre-trainings each claim is tested on.'
       )
-  found = counts.read(pathlib.Path(pilot)) if pilot else kept(scale)
+  if pilot:
+    found = counts.read(pathlib.Path(pilot))
+  else:
+    found = counts.EMPTY if own_data else kept(scale)
   return Design(scale, seeds, found)
 
 

@@ -11,6 +11,10 @@ from vit_jax.sweep import bring_to_end, schedule
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
 
+_HEAD = (
+  'Below each item are its claims: what decides them with --seeds=auto, and the'
+  ' probability of an answer, if a pilot knows it.'
+)
 # Folder below WORKDIR for measurements that are made outside of runs.
 MEASURED = 'measured'
 
@@ -41,6 +45,8 @@ def text(
       there = f'{done:>4} of {total} measured' if done else 'not measured'
     lines.append(f'{item.name:<{width}} {there:<17}  {item.title}')
     lines += claim_table.short(item, design)
+  if any(item.claims(design.scale) for item in chosen):
+    lines.insert(0, _HEAD)
   return '\n'.join(lines)
 
 

@@ -24,8 +24,9 @@ from vit_jax.sweep.spec import Sweep
 from vit_jax.workdir import files
 
 FILE = pathlib.Path(__file__).parent / 'claims' / 'registered_mini.json'
-# The first seed of confirming runs. All others count from 0.
-FIRST_SEED = 1000
+# Seeds count from a multiple of this: explorations from 0, each registration's
+# from the next one, so that no seed is used twice.
+STEP = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +36,13 @@ class Registered:
   Attributes:
     digest: SHA-256 of all that is registered.
     date: of the registration, such as `2026-11-26`.
+    first_seed: of the runs that confirm it.
     parts: 'claims', 'runs' and 'method' -> name -> what is registered of it.
   """
 
   digest: str
   date: str
+  first_seed: int
   parts: Mapping[str, Mapping[str, Any]]
 
 
@@ -99,11 +102,19 @@ def digest(parts: Mapping[str, Any]) -> str:
   return _hash(json.dumps(parts, sort_keys=True))
 
 
-def write(parts: Mapping[str, Any], path: pathlib.Path = FILE) -> str:
+def next_seed(path: pathlib.Path = FILE) -> int:
+  """Returns the first seed of a new registration."""
+  return (read(path).first_seed if path.exists() else 0) + STEP
+
+
+def write(
+  parts: Mapping[str, Any], first_seed: int, path: pathlib.Path = FILE
+) -> str:
   """Registers a description; returns its hash."""
   found = {
     'digest': digest(parts),
     'date': datetime.date.today().isoformat(),
+    'first_seed': first_seed,
     'parts': parts,
   }
   with files.atomic(path) as temporary:
@@ -150,6 +161,6 @@ def check(parts: Mapping[str, Any], registered: Registered) -> None:
   raise ValueError(
     f'This set-up is not the one that was registered on {registered.date}'
     f' ({registered.digest[:12]}). It differs in {shown}{more}. Go back to the'
-    ' registered code and flags, or register it anew, with --register and'
-    ' other seeds.'
+    ' registered code and flags, or register it anew with --register, which'
+    ' gives it other seeds.'
   )

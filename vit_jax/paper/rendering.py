@@ -80,7 +80,10 @@ def sections(
     own = results.counting(design.counts(item), inside)
     section = _render(item, own, where.local / 'figures', design)
     for measure, values in answers.numbers(item.claims(scale), own).items():
-      numbers.setdefault(measure, {}).update(values)
+      for start, found_ in values.items():
+        # Items may have different numbers of the same pre-trainings.
+        known = numbers.setdefault(measure, {})
+        known[start] = max(known.get(start, []), found_, key=len)
     if isinstance(section, str):
       failures.append(f'{item.name}: {section}')
       section = Section(item.name, item.title, missing=(section,))

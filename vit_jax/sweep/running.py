@@ -109,6 +109,11 @@ def sets(key: str) -> bool:
   return any(word.partition('=')[0] == key for word in _SET.value)
 
 
+def set_keys() -> list[str]:
+  """Returns the values of --set, KEY=VALUE."""
+  return _SET.value
+
+
 def with_overrides(sweep: Sweep) -> Sweep:
   """Returns the sweep with the keys of --set."""
   from vit_jax.sweep import reading

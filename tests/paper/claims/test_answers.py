@@ -13,7 +13,7 @@ THIRD = Pretraining('ViT-L/32')
 class Table:
   """A measure that looks numbers up, by model and seed."""
 
-  name, digits, curves = 'points in percent', 1, False
+  name, digits, curves, floor = 'points in percent', 1, False, 0.0
 
   def __init__(self, values, name='points in percent'):
     self.values, self.name = values, name
@@ -70,7 +70,7 @@ def test_single_runs_are_seen_once_and_decide_nothing():
   [seen] = _answered([_lead(high)], count=1)
   [unseen] = _answered([_lead(low)], count=1)
   assert (seen.answer, unseen.answer) == ('seen once', 'not seen')
-  assert 'The spread of single runs is not known.' in seen.evidence
+  assert 'Too few different values to know their spread.' in seen.evidence
   assert 'p =' not in seen.evidence
 
 

@@ -63,28 +63,16 @@ def test_holm_agrees_with_its_definition():
   assert decision.holm({'a': 0.6, 'b': 0.9}) == {'a': 1.0, 'b': 1.0}
 
 
-def test_power_is_the_fraction_of_repetitions_that_are_certain():
-  rng = np.random.default_rng(0)
-  spreads, effect, count, level = (1.0, 2.5), 4.0, 4, 0.025
-  groups = [
-    rng.normal(mean, spread, (4000, count))
-    for mean, spread in zip((effect, 0.0), spreads, strict=True)
-  ]
-  certain = [
-    decision.outcome([list(one), list(other)]).above < level
-    for one, other in zip(*groups, strict=True)
-  ]
-  # The degrees of freedom are estimated in the test and known here.
-  found = decision.power(effect, spreads, count, level)
-  assert found == pytest.approx(np.mean(certain), abs=0.05)
-  assert 0.3 < found < 0.9
-
-
-def test_power_of_no_spread_and_of_single_runs():
-  assert decision.power(1.0, [0.0], 3, 0.025) == 1
-  assert decision.power(-1.0, [0.0], 3, 0.025) == 0
-  assert decision.power(9.0, [1.0], 1, 0.025) == 0
-  assert decision.power(0.0, [1.0], 5, 0.025) == pytest.approx(0.025)
+def test_a_floor_keeps_equal_values_from_being_certain():
+  # Three accuracies of 99.4% and three of 99.3% are one image of 1,000 apart.
+  groups = [[99.4] * 3, [-99.3] * 3]
+  assert decision.outcome(groups).above == 0
+  found = decision.outcome(groups, [0.05, 0.05])
+  assert found.error == pytest.approx(0.05 * np.sqrt(2 / 3))
+  assert 0.01 < found.above < 0.1
+  # It does not matter where values differ by more.
+  wide = _lead([5.0, 6.0, 7.0], [1.0, 2.0, 3.0])
+  assert decision.outcome(wide, [0.05, 0.05]) == decision.outcome(wide)
 
 
 def test_answers_of_a_family_are_rarely_wrong():

@@ -44,13 +44,12 @@ def test_a_plan_has_the_runs_power_and_cost_of_each_claim(sweep):
   design = Design('mini', 3, Pilot(VALUES, _minutes(sweep)))
   head, statement, *details = _plan(design, sweep)
   assert head.startswith('Claims, with --seeds=3. Answers are right with 95%')
-  assert statement.startswith('table7.adam: Pre-training with Adam transfers')
+  assert statement.startswith('table7.adam: Pre-training ResNets with Adam')
   assert details == [
-    '  4 x 3 pre-trainings + 60 fine-tunings. 80% power needs 2 of each; power'
-    ' 100%.',
-    '  lead of Adam for BiT-R50x1: pilot +10; spreads 1, 1; decided from 3.1'
+    '  4 x 3 pre-trainings + 60 fine-tuning runs. Power 100%.',
+    '  lead of Adam for BiT-R50x1: pilot +10; spreads 1, 1; decided from 3.5'
     ' on',
-    '  lead of Adam for BiT-R152x2: pilot +10; spreads 1, 1; decided from 3.1'
+    '  lead of Adam for BiT-R152x2: pilot +10; spreads 1, 1; decided from 3.5'
     ' on',
     # 12 pre-trainings and 60 fine-tunings, also of seeds without a pilot.
     '  Cost: 108 minutes of one device.',
@@ -69,8 +68,8 @@ def test_runs_of_unknown_cost_are_taken_to_cost_as_much_as_others(sweep):
 def test_without_a_pilot_a_plan_says_what_it_does_not_know(sweep):
   _, _, runs, *tests, cost = _plan(Design('mini', 'auto', EMPTY), sweep)
   assert runs == (
-    '  4 x 3 pre-trainings + 60 fine-tunings. The pilot does not know all of'
-    ' these runs.'
+    '  4 x 3 pre-trainings + 60 fine-tuning runs. The pilot does not know all'
+    ' of these runs.'
   )
   assert [line.partition(': ')[2] for line in tests] == ['not known'] * 2
   assert cost == '  Cost: not known before a run.'
@@ -81,8 +80,9 @@ def test_a_plan_of_the_papers_runs_has_exaflops_and_core_days():
   days = {STARTS[0].name: 1000.0, STARTS[1].name: 400.5}
   # Table 6 has 50 and 563 exaFLOPs for these models.
   cost = 'Cost of the pre-trainings: 3,652 exaFLOPs'
-  assert _plan(design, Sweep([]))[-1] == f'  {cost}.'
-  assert _plan(design, Sweep([]), days)[-1] == (
+  papers = reading.load('configs/sweeps/reproduce.py:table7,seeds=3')
+  assert _plan(design, papers)[-1] == f'  {cost}.'
+  assert _plan(design, papers, days)[-1] == (
     f'  {cost}, 1,400 TPUv3-core-days for 2 of them.'
   )
 
@@ -95,8 +95,8 @@ def test_items_without_claims_have_no_plan_and_no_line():
 
 def test_the_list_has_all_scales_each_with_its_own_pilot(monkeypatch):
   monkeypatch.setattr(claim_table, 'kept', lambda scale: EMPTY)
-  usual = '4 x 3 pre-trainings + 60 fine-tunings'
-  few = '4 x 2 pre-trainings + 40 fine-tunings (99% power)'
+  usual = '4 x 3 pre-trainings'
+  few = '4 x 3 pre-trainings (100% power)'
   # --seeds=auto is listed, whatever --seeds is.
   for scale, words in (
     ('paper', (few, usual, usual)),

@@ -271,7 +271,7 @@ def test_figure_9_in_miniature_averages_three_runs(tmp_path, drawn):
     {
       (label, epoch): accuracy
       for label in ('CLS-Token, lr=8e-4', 'GAP, lr=8e-4')
-      for epoch, accuracy in ((3.5, 20), (7, 30))
+      for epoch, accuracy in ((14, 20), (28, 30))
     }
   )
   assert set(ours['n']) == {3}

@@ -79,10 +79,11 @@ def test_positions_of_miniatures_begin_as_small_as_in_the_paper():
     options = dict(node.options)
     assert (node.model, node.epochs) == ('ViT-B/16', epochs)
     assert options.pop('model.position_stddev') == 0.02
-    assert ('LR 2e-4, WD 0.01' in node.label) == bool(options)
+    assert ('LR 4e-4, WD 0.01' in node.label) == bool(options)
   assert dict(low.options) == {
     'model.position_stddev': 0.02,
-    'schedule.peak': 2e-4,
+    # Half of the model's own rate, as in the paper.
+    'schedule.peak': 4e-4,
     'optimizer.weight_decay': 0.01,
   }
 

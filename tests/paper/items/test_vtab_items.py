@@ -16,7 +16,7 @@ STARTS = {
   column: pretraining(*of)
   for column, of in zip(numbers.TABLE_9.columns, numbers.COLUMNS_9, strict=True)
 }
-RESNET = Pretraining('BiT-R200x3', values.JFT, 14)
+RESNET = Pretraining('BiT-R152x2', values.JFT, 14)
 NODES = (*items.ITEMS['table9'].nodes, *items.ITEMS['figure2'].nodes)
 FOUR = ('CIFAR-100', 'Pets', 'EuroSAT', 'dSpr-Ori')
 
@@ -135,7 +135,7 @@ def test_figure_2_shows_our_groups_and_the_papers(full, tmp_path):
     },
     abs=0.0051,
   )
-  resnet = ours['BiT-R200x3, JFT-300M']
+  resnet = ours['BiT-R152x2, JFT-300M']
   assert resnet['Natural'] == pytest.approx(vit['Natural'] / 2)
   assert (rows.source == 'paper').sum() == 10
   assert section.notes == []

@@ -56,11 +56,14 @@ def test_lines_are_rows_and_columns_beyond_their_distance():
   line = (rows[:, None] == rows) | (columns[:, None] == columns)
   cosines = (0.3 * line + 0.7 * np.eye(36)).reshape(6, 6, 6, 6)
   assert measuring.position_lines(cosines) == pytest.approx(0.3)
-  # A mere fall with the distance is not a line.
+  # A mere fall with the distance is not a line, whatever its form.
   places = np.stack([rows, columns], -1)
   distance = np.linalg.norm(places[:, None] - places[None], axis=-1)
-  fall = (1 - 0.1 * distance + 0.005 * distance**2).reshape(6, 6, 6, 6)
-  assert measuring.position_lines(fall) == pytest.approx(0, abs=1e-9)
+  for fall in (np.exp(-(distance**2) / 2), np.exp(-distance), 1 - distance / 9):
+    found = measuring.position_lines(fall.reshape(6, 6, 6, 6))
+    assert found == pytest.approx(0, abs=1e-9)
+  with pytest.raises(ValueError, match='a grid of 3x3 patches has no other'):
+    measuring.position_lines(np.ones((3, 3, 3, 3)))
 
 
 def test_slow_waves_have_more_than_the_share_of_shuffled_positions():

@@ -4,7 +4,7 @@ import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from vit_jax.paper.claims import decision
+from vit_jax.paper.claims import counts, decision
 from vit_jax.paper.claims.claim import Claim, Contrast, Mean, Sum
 from vit_jax.paper.claims.decision import Outcome
 from vit_jax.paper.report import Claim as Answered
@@ -81,7 +81,7 @@ def _values(mean: Mean, *, results: Results) -> list[float] | None:
 
 
 def _outcome(sum_: Sum, values: Values) -> Outcome:
-  groups = []
+  groups, least = [], counts.floors(sum_)
   for start, terms in sum_.by_start().items():
     columns = zip(
       *(values[Mean(measure, start)] for _, measure in terms), strict=True
@@ -92,7 +92,7 @@ def _outcome(sum_: Sum, values: Values) -> Outcome:
         for column in columns
       ]
     )
-  return decision.outcome(groups)
+  return decision.outcome(groups, least)
 
 
 def _further(sum_: Sum, *, lookup: Lookup) -> Outcome | None:
@@ -153,7 +153,7 @@ def _evidence(
       else f'{amount}.'
     )
   else:
-    sentences.append('The spread of single runs is not known.')
+    sentences.append('Too few different values to know their spread.')
   if claim.about:
     sentences.append(claim.about)
   return ' '.join(filter(None, sentences))

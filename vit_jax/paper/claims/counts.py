@@ -13,10 +13,11 @@ import statistics
 import types
 from collections.abc import Mapping, Sequence
 
-from scipy import optimize
+import numpy as np
+from scipy import special
 
 from vit_jax.paper.claims import decision
-from vit_jax.paper.claims.claim import Claim, Mean, Sum
+from vit_jax.paper.claims.claim import Claim, Contrast, Mean, Sum
 from vit_jax.paper.runs import Pretraining
 from vit_jax.runtime import json_text
 
@@ -28,6 +29,11 @@ USUAL = 3
 MOST = {'paper': 5, 'mini': 8, 'midi': 5}
 # Beyond this many, we only say that there are more.
 LIMIT = 64
+_TRIED = (*range(2, 9), 10, 12, 16, 24, 32, 48, LIMIT)
+# Repetitions of a simulation.
+_DRAWS = 2000
+# Keeps errors above 0 where there is no spread at all.
+_TINY = 1e-9
 # The weight of a measure's typical spread, in degrees of freedom.
 _TYPICAL = 2
 
@@ -98,7 +104,7 @@ EMPTY = Pilot({}, {})
 
 
 def read(path: pathlib.Path) -> Pilot:
-  """Reads a pilot from a JSON file, as `answers.write` writes it.
+  """Reads a pilot from a JSON file, as `rendering.sections` writes it.
 
   Raises:
     ValueError: the file does not exist, or is not such a file.
@@ -150,19 +156,18 @@ def need(
     seeds: `AUTO`, or a number of pre-trainings.
     pilot: has the differences and spreads.
   """
-  effects = [pilot.effect(test.sum) for test in claim.contrasts]
-  spreads = [pilot.spreads(test.sum) for test in claim.contrasts]
-  level = decision.LEVEL / 2 / family
-  known = None not in effects and None not in spreads
+  known = all(
+    pilot.mean(mean) is not None and pilot.spread(mean) is not None
+    for mean in claim.means()
+  )
+  level = decision.LEVEL / family
 
   def power(count: int) -> float:
-    return _power(effects, spreads, count, level)
+    return _power(claim, pilot, count, level)
 
   count = None
-  if known:
-    count = next(
-      (n for n in range(2, LIMIT + 1) if power(n) >= decision.POWER), None
-    )
+  if known and seeds == AUTO:
+    count = next((n for n in _TRIED if power(n) >= decision.POWER), None)
   planned = seeds
   if seeds == AUTO:
     planned = USUAL
@@ -174,50 +179,98 @@ def need(
     power(planned) if known else None,
     planned,
     {
-      test.what: None
-      if found is None or planned < 2
-      else _detectable(found, planned, level)
-      for test, found in zip(claim.contrasts, spreads, strict=True)
+      contrast.what: _detectable(contrast, pilot, planned, level / 2)
+      for contrast in claim.contrasts
     },
   )
 
 
-def _power(
-  effects: Sequence[float],
-  spreads: Sequence[Sequence[float]],
-  count: int,
-  level: float,
-) -> float:
-  """Returns the probability of an answer, of 'yes' or of 'no'.
+def _power(claim: Claim, pilot: Pilot, count: int, level: float) -> float:
+  """Returns the probability of an answer, by simulation.
 
-  'Yes' needs all tests, and we do not know how they depend on each other, so
-  the probabilities of failure add up.
+  The values of each mean are drawn from a normal distribution with the pilot's
+  mean and spread, and tested as those of runs are. A formula would need the
+  degrees of freedom, which the test only estimates: with two or three values it
+  promises twice the power.
+
+  Args:
+    claim: the pilot knows its means.
+    pilot: has them.
+    count: pre-trainings of each mean.
+    level: the two-sided p-value that counts as certain.
   """
-  tests = list(zip(effects, spreads, strict=True))
-  if min(effects) > 0:
-    return max(
-      0.0, 1 - sum(1 - decision.power(e, s, count, level) for e, s in tests)
-    )
-  # The surest single denial.
-  return max(decision.power(-e, s, count, level / len(tests)) for e, s in tests)
+  if count < 2:
+    return 0.0
+  rng = np.random.default_rng(0)
+  values = {
+    mean: rng.normal(pilot.mean(mean), pilot.spread(mean), (_DRAWS, count))
+    for mean in claim.means()
+  }
+  above, below = [], []
+  for contrast in claim.contrasts:
+    groups = [
+      sum(weight * values[Mean(measure, start)] for weight, measure in terms)
+      for start, terms in contrast.sum.by_start().items()
+    ]
+    estimate, error, freedom = _welch(groups, floors(contrast.sum))
+    score = estimate / error
+    above.append(special.stdtr(freedom, -score))
+    below.append(special.stdtr(freedom, score))
+  yes = np.max(above, axis=0)
+  no = len(below) * np.min(below, axis=0)
+  return float(np.mean(2 * np.minimum(yes, no) < level))
+
+
+def _welch(
+  groups: Sequence[np.ndarray], least: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns estimates, errors and degrees of freedom of many repetitions.
+
+  Args:
+    groups: [repetitions, count] of each mean.
+    least: see `decision.outcome`.
+  """
+  count = groups[0].shape[1]
+  estimate = sum(group.mean(axis=1) for group in groups)
+  variances = [
+    np.maximum(group.var(axis=1, ddof=1), max(floor, _TINY) ** 2) / count
+    for group, floor in zip(groups, least, strict=True)
+  ]
+  variance = sum(variances)
+  freedom = variance**2 / sum(v**2 / (count - 1) for v in variances)
+  return estimate, np.sqrt(variance), freedom
+
+
+def floors(sum_: Sum) -> list[float]:
+  """Returns the least standard deviation of each pre-training of a sum."""
+  return [
+    math.hypot(*(weight * measure.floor for weight, measure in terms))
+    for terms in sum_.by_start().values()
+  ]
 
 
 def _detectable(
-  spreads: Sequence[float], count: int, level: float
+  contrast: Contrast, pilot: Pilot, count: int, level: float
 ) -> float | None:
-  """Returns the smallest effect of one test that is decided with `POWER`."""
-  scale = math.hypot(*spreads)
-  if not scale:
-    return 0.0
+  """Returns the smallest effect of one contrast that is decided with `POWER`.
 
-  def lacking(effect: float) -> float:
-    found = decision.power(effect * scale, spreads, count, level)
-    return found - decision.POWER
+  None if a spread is unknown, or with single runs.
 
-  high = 1.0
-  while lacking(high) < 0:
-    high *= 2
-  return scale * optimize.brentq(lacking, 0.0, high, rtol=1e-3)
+  Args:
+    contrast: its own effect does not matter.
+    pilot: has the spreads.
+    count: pre-trainings of each mean.
+    level: the one-sided p-value that counts as certain.
+  """
+  spreads = pilot.spreads(contrast.sum)
+  if spreads is None or count < 2:
+    return None
+  rng = np.random.default_rng(0)
+  groups = [rng.normal(0.0, spread, (_DRAWS, count)) for spread in spreads]
+  noise, error, freedom = _welch(groups, floors(contrast.sum))
+  # Each repetition is certain from this effect on.
+  needed = special.stdtrit(freedom, 1 - level) * error - noise
+  return float(np.quantile(needed, decision.POWER))
 
 
 def of_starts(

@@ -1,7 +1,10 @@
 """The paper's claims about Figures 4, 8, 9 and 13: few-shot accuracy."""
 
+import math
 from collections.abc import Sequence
 
+from vit_jax.configs import midi, mini
+from vit_jax.paper import cost, numbers
 from vit_jax.paper.claims.claim import Claim, Contrast, Sum, total
 from vit_jax.paper.claims.measures import EarlyStopped, FewShot
 from vit_jax.paper.numbers import values
@@ -21,6 +24,11 @@ RESNET = {'paper': 'BiT-R50x1', 'mini': 'BiT-R50x2'}
 # dimension. The paper does not print the heads; here they are as wide as in
 # Table 1, except for ViT-H.
 SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
+_DEPTHS_ABOUT = {
+  'paper': '',
+  'mini': 'In miniature, 4, 16 and 64 blocks are 1, 3 and 5, which count as 1.6'
+  ' and 0.7 doublings.',
+}
 # D.3: the mean over patches had a linear head, unlike the class token.
 _POOLING = (('model.pooling', 'gap'), ('model.representation_size', 0))
 # The curves of Figure 9.
@@ -54,6 +62,24 @@ def run(
   )
 
 
+_SAME_IMAGES = 'All pre-trainings on a part of the images see the same part.'
+
+
+def _computes(scale: str, *models: str) -> str:
+  """Returns a sentence on the compute of models on all images."""
+  found = [
+    numbers.EXAFLOPS[f'{model}, {EPOCHS} epochs'].value
+    if scale == 'paper'
+    else cost.teraflops_in_miniature(run(model), scale)
+    for model in models
+  ]
+  parts = [
+    f'{model} {compute:.3g} {cost.UNITS[scale]}'
+    for model, compute in zip(models, found, strict=True)
+  ]
+  return f'Compute: {", ".join(parts)}.'
+
+
 def figure4(scale: str) -> list[Claim]:
   """What changes as models see more different images (4.3)."""
   small, large = 'ViT-B/32', 'ViT-L/32'
@@ -74,9 +100,9 @@ def figure4(scale: str) -> list[Claim]:
     found += [
       Claim(
         f'resnet_first_{key}',
-        f'On the smallest set, {resnet} is ahead of {vit}, which has about the'
-        ' same compute (4.3, Figure 4).',
+        f'On the smallest set, {resnet} is ahead of {vit} (4.3, Figure 4).',
         (Contrast(f'lead of {resnet} on 9M images', lead(resnet, vit, _FEW)),),
+        f'{_computes(scale, resnet, vit)} {_SAME_IMAGES}',
       ),
       Claim(
         f'vit_later_{key}',
@@ -144,6 +170,14 @@ def depth(blocks: int) -> Pretraining:
   return shape(f'depth {blocks}', depth=blocks)
 
 
+def _doublings(scale: str, less: int, more: int) -> float:
+  """Returns how often a depth of the paper is doubled at a scale."""
+  depths = {'mini': mini.MINI.depths, 'midi': midi.MIDI.depths}.get(scale)
+  if depths:
+    less, more = depths[less], depths[more]
+  return math.log2(more / less)
+
+
 def figure8(scale: str) -> list[Claim]:
   """How the dimensions of a ViT should be scaled (D.2)."""
   measure = FewShot(average=scale == 'mini')
@@ -153,6 +187,10 @@ def figure8(scale: str) -> list[Claim]:
 
   def blocks(count: int) -> Sum:
     return of(depth(count))
+
+  def gain(less: int, more: int) -> Sum:
+    """Returns what a doubling of the depth gains."""
+    return (1 / _doublings(scale, less, more)) * (blocks(more) - blocks(less))
 
   narrow = of(shape('width 512', width=512, heads=8))
   wide = of(shape('width 2048', width=2048, heads=32))
@@ -169,27 +207,28 @@ def figure8(scale: str) -> list[Claim]:
     ),
     Claim(
       'diminishing',
-      'Returns of depth diminish after 16 blocks: the step from 16 to 64 gains'
-      ' less than that from 4 to 16 (D.2, Figure 8).',
+      'Returns of depth diminish after 16 blocks: a doubling gains less from 16'
+      ' to 64 blocks than from 4 to 16 (D.2, Figure 8).',
       (
         Contrast(
-          'gain from 4 to 16 blocks minus that from 16 to 64',
-          2.0 * blocks(16) - blocks(4) - blocks(64),
+          'gain of a doubling from 4 to 16 blocks minus that from 16 to 64',
+          gain(4, 16) - gain(16, 64),
         ),
       ),
+      _DEPTHS_ABOUT[structure(scale)],
     ),
     Claim(
       'width',
-      'Width helps least: doubling the depth twice, from 4 to 16 blocks, gains'
-      ' more than doubling the width twice, from 512 to 2048 (D.2, Figure 8).',
+      'Width helps least: a doubling of the depth, from 4 to 16 blocks, gains'
+      ' more than one of the width, from 512 to 2048 (D.2, Figure 8).',
       (
         Contrast(
-          'gain by depth minus that by width',
-          blocks(16) - blocks(4) - (wide - narrow),
+          'gain of a doubling of the depth minus that of the width',
+          gain(4, 16) - 0.5 * (wide - narrow),
         ),
       ),
       'Doubling the width costs more compute than doubling the depth, which'
-      ' favours the width.',
+      f' favours the width. {_DEPTHS_ABOUT[structure(scale)]}'.strip(),
     ),
     Claim(
       'patches',
@@ -215,18 +254,18 @@ def figure9(scale: str) -> list[Claim]:
   return [
     Claim(
       'lower_rate',
-      'The mean over patches with a linear head needs a lower learning rate:'
-      ' then it does about as well as a class token (D.3, Figure 9).',
+      'The mean over patches with a linear head needs a lower learning rate: at'
+      " the class token's rate it is behind the class token, and at the lower"
+      ' rate it makes up more than half of that (D.3, Figure 9).',
       (
-        Contrast('lead of the lower rate over the higher one', low - high),
         Contrast(
-          'mean at the lower rate, minus the middle between the class token'
-          ' and the mean at the higher rate',
+          'lead of the class token over the mean at the same rate', token - high
+        ),
+        Contrast(
+          'mean at the lower rate, minus the middle of both',
           low - 0.5 * (token + high),
         ),
       ),
-      'As well means here: nearer to the class token than to the mean at the'
-      " class token's rate.",
     )
   ]
 

@@ -66,7 +66,9 @@ class Outcome:
     return self.estimate - margin, self.estimate + margin
 
 
-def outcome(groups: Sequence[Sequence[float]]) -> Outcome:
+def outcome(
+  groups: Sequence[Sequence[float]], floors: Sequence[float] = ()
+) -> Outcome:
   """Returns what independent groups say about the sum of their means.
 
   A single value has no spread, and so decides nothing. Two equal values decide
@@ -75,11 +77,17 @@ def outcome(groups: Sequence[Sequence[float]]) -> Outcome:
 
   Args:
     groups: the values of each mean, already multiplied by its weight.
+    floors: the least standard deviation that is believed of each group, such as
+      what the number of test images allows; () for 0.
   """
   estimate = math.fsum(statistics.fmean(group) for group in groups)
   if not all(map(_has_spread, groups)):
     return Outcome(estimate, None, 0.0)
-  variances = [statistics.variance(group) / len(group) for group in groups]
+  floors = floors or [0.0] * len(groups)
+  variances = [
+    max(statistics.variance(group), floor**2) / len(group)
+    for group, floor in zip(groups, floors, strict=True)
+  ]
   variance = sum(variances)
   if not variance:
     return Outcome(estimate, 0.0, math.inf)
@@ -123,27 +131,3 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     highest = max(highest, min(1.0, (len(p) - rank) * p[name]))
     found[name] = highest
   return found
-
-
-def power(
-  effect: float, spreads: Sequence[float], count: int, level: float
-) -> float:
-  """Returns the probability that a test of `count` values each is certain.
-
-  It is that of a noncentral t distribution with Welch's degrees of freedom.
-
-  Args:
-    effect: the sum of the means, in the direction that is tested.
-    spreads: the standard deviation of each mean's values, with its weight.
-    count: values of each mean.
-    level: the one-sided p-value that counts as certain.
-  """
-  variances = [spread**2 / count for spread in spreads]
-  total = sum(variances)
-  if count < 2:
-    return 0.0
-  if not total:
-    return float(effect > 0)
-  freedom = total**2 / sum(v**2 / (count - 1) for v in variances)
-  needed = special.stdtrit(freedom, 1 - level)
-  return 1 - float(special.nctdtr(freedom, effect / math.sqrt(total), needed))

@@ -4,6 +4,8 @@ Each pre-training gives a number, so the answers hold for further pre-trainings
 and not only for the heads of one.
 """
 
+from typing import Any
+
 from vit_jax.paper.claims.claim import Claim, Contrast, Sum, total
 from vit_jax.paper.claims.measures import Inside
 from vit_jax.paper.numbers import values
@@ -14,7 +16,9 @@ LARGE = Pretraining('ViT-L/16', values.JFT, 14)
 HYBRID = Pretraining('R50+ViT-L/16', values.JFT, 14)
 
 
-def _small_positions(epochs: float, *options, label: str = '') -> Pretraining:
+def _small_positions(
+  epochs: float, *, options: tuple = (), label: str = ''
+) -> Pretraining:
   """Returns a miniature whose positions begin as small as in the paper.
 
   It needs more steps than the other miniatures to learn them, so it is smaller.
@@ -24,12 +28,16 @@ def _small_positions(epochs: float, *options, label: str = '') -> Pretraining:
     values.JFT,
     epochs,
     options=(('model.position_stddev', 0.02), *options),
-    label=f'small initial positions{label}',
+    label=', '.join(filter(None, ('small initial positions', label))),
   )
 
 
-_LOWER = (('schedule.peak', 2e-4), ('optimizer.weight_decay', 0.01))
-_LOWER_LABEL = 'LR 2e-4, WD 0.01'
+def _lower(rate: str) -> dict[str, Any]:
+  """Returns options and label for a lower rate, and a tenth of the decay."""
+  options = (('schedule.peak', float(rate)), ('optimizer.weight_decay', 0.01))
+  return {'options': options, 'label': f'LR {rate}, WD 0.01'}
+
+
 # Scale -> the run whose filters and positions Figure 7 shows.
 STUDIED = {
   'paper': Pretraining('ViT-L/32', values.JFT, 7),
@@ -39,12 +47,14 @@ STUDIED = {
 # for twice as long.
 FIGURE_10 = {
   'paper': (
-    Pretraining('ViT-L/16', values.JFT, 7, options=_LOWER, label=_LOWER_LABEL),
+    # Half of the rate of ViT-L/16.
+    Pretraining('ViT-L/16', values.JFT, 7, **_lower('2e-4')),
     Pretraining('ViT-L/16', values.JFT, 7),
     LARGE,
   ),
   'mini': (
-    _small_positions(28, *_LOWER, label=f', {_LOWER_LABEL}'),
+    # Half of the rate of ViT-B/16.
+    _small_positions(28, **_lower('4e-4')),
     _small_positions(28),
     _small_positions(56),
   ),
@@ -64,7 +74,8 @@ def figure7(scale: str) -> list[Claim]:
       'The attention distance grows with the depth (4.5, Figure 7).',
       (
         Contrast(
-          "rank correlation of a head's block and distance",
+          "rank correlation of a head's block and distance, beyond untrained"
+          ' models',
           _of('distance_by_depth', LARGE),
         ),
       ),
@@ -147,7 +158,7 @@ def figure10(scale: str) -> list[Claim]:
       ' gives more structure (D.4, Figure 10).',
       (
         Contrast(
-          "slow waves after twice the epochs minus those after Table 3's",
+          'slow waves after twice the epochs minus those before',
           _of('position_waves', long) - _of('position_waves', short),
         ),
       ),

@@ -14,6 +14,9 @@ from vit_jax.paper.numbers import means
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Node, Pretraining, Results, Transfer
 
+# In percentage points: half of one of 1,000 test images.
+_FLOOR = 0.05
+
 
 class Measure(Protocol):
   """A number of a pre-training, and the runs that give it.
@@ -22,11 +25,14 @@ class Measure(Protocol):
     name: unique among all measures, and readable.
     digits: number of digits after the decimal point.
     curves: whether it needs metrics from during the pre-training.
+    floor: the least standard deviation over pre-trainings that is believed:
+      near 0% or 100%, runs may agree by chance.
   """
 
   name: str
   digits: int
   curves: bool
+  floor: float
 
   def nodes(self, start: Pretraining) -> tuple[Node, ...]:
     """Returns the runs that it is measured on."""
@@ -53,6 +59,7 @@ class FewShot:
   average: bool = False
   digits = 2
   curves = False
+  floor = _FLOOR
 
   @property
   def name(self) -> str:
@@ -75,6 +82,7 @@ class EarlyStopped:
   name = '5-shot accuracy on ImageNet at the best step, in percent'
   digits = 2
   curves = True
+  floor = _FLOOR
 
   def nodes(self, start: Pretraining) -> tuple[Node, ...]:
     return (start,)
@@ -96,6 +104,7 @@ class Tuned:
   resolution: int = 384
   digits = 2
   curves = False
+  floor = _FLOOR
 
   @property
   def name(self) -> str:
@@ -127,6 +136,7 @@ class Vtab:
   group: str
   digits = 2
   curves = False
+  floor = _FLOOR
 
   @property
   def name(self) -> str:
@@ -158,6 +168,7 @@ class Predicted:
   margin: float
   digits = 2
   curves = False
+  floor = _FLOOR
 
   @property
   def name(self) -> str:
@@ -189,6 +200,7 @@ class Inside:
 
   kind: str
   curves = False
+  floor = 0.0
 
   @property
   def name(self) -> str:
@@ -208,7 +220,8 @@ class Inside:
 # Kind of `Inside` -> its name with its unit, and its digits.
 KINDS_INSIDE = {
   'distance_by_depth': (
-    "Kendall's rank correlation of a head's block and attention distance",
+    "Kendall's rank correlation of a head's block and attention distance,"
+    ' beyond that of untrained models',
     2,
   ),
   'far_head': (
@@ -231,7 +244,7 @@ KINDS_INSIDE = {
   ),
   'position_lines': (
     'similarity of positions in the same row or column, beyond that of others'
-    ' at their distance',
+    ' at exactly their distance',
     3,
   ),
   'position_waves': (

@@ -1,7 +1,7 @@
 """What `--list` and `--plan` print about claims: what it takes to decide them.
 
-The numbers of pre-trainings are those of `--seeds=auto`, or of the given
-`--seeds` in `--plan`.
+`--list` has the numbers of pre-trainings of `--seeds=auto`, `--plan` those of
+the given `--seeds`.
 """
 
 import dataclasses
@@ -15,7 +15,8 @@ from vit_jax.paper.design import SCALES, Design, kept
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page.page_parts import plural
 from vit_jax.paper.runs import Node, Pretraining, with_needs
-from vit_jax.sweep.spec import Sweep
+from vit_jax.sweep import schedule
+from vit_jax.sweep.spec import Study, Sweep
 
 
 def short(item: Item, design: Design) -> list[str]:
@@ -40,21 +41,11 @@ def short(item: Item, design: Design) -> list[str]:
 
 
 def _size(claim: Claim, need: Need) -> str:
-  nodes = with_needs(
-    node for mean in claim.means() for node in mean.nodes(need.planned)
-  )
-  each, many = len(claim.starts()), need.planned
-  tuned = len(nodes) - each * many
-  words = f'{each} x {many} pre-trainings'
-  if tuned:
-    words += f' + {plural(tuned, "fine-tuning")}'
-  return words
+  return f'{len(claim.starts())} x {need.planned} pre-trainings'
 
 
 def _certainty(need: Need) -> str:
-  if not need.known:
-    return ''
-  return f' ({need.power:.0%} power)'
+  return f' ({need.power:.0%} power)' if need.known else ''
 
 
 def plan(
@@ -72,14 +63,25 @@ def plan(
     core_days: name of a pre-training -> TPUv3-core-days, as far as known.
   """
   lines = []
+  studies = {study.name: study for study in sweep.studies}
   for item in chosen:
     for claim, need in design.needs(item):
       lines += [f'{item.name}.{claim.key}: {claim.statement}']
-      lines += [f'  {line}' for line in _details(claim, need, design)]
-      nodes = with_needs(
-        node for mean in claim.means() for node in mean.nodes(need.planned)
-      )
-      lines.append(f'  {_cost(nodes, design, sweep, core_days)}')
+      nodes = [
+        node
+        for node in with_needs(
+          node for mean in claim.means() for node in mean.nodes(need.planned)
+        )
+        if node.name in studies  # Some tasks of VTAB have no miniature.
+      ]
+      tuned = [
+        studies[node.name]
+        for node in nodes
+        if not isinstance(node, Pretraining)
+      ]
+      count = schedule.total(Sweep(tuned), {})
+      lines += [f'  {line}' for line in _details(claim, need, design, count)]
+      lines.append(f'  {_cost(nodes, design, studies, core_days)}')
   if not lines:
     return 'No claims.'
   head = (
@@ -90,12 +92,18 @@ def plan(
   return '\n'.join([head, *lines])
 
 
-def _details(claim: Claim, need: Need, design: Design) -> list[str]:
+def _details(claim: Claim, need: Need, design: Design, tuned: int) -> list[str]:
+  """Returns the size and the power of a claim, and what the pilot knows."""
   pilot = design.pilot
-  lines = [_size(claim, need) + '.']
-  if need.known:
+  lines = [_size(claim, need)]
+  if tuned:
+    lines[0] += f' + {plural(tuned, "fine-tuning run")}'
+  lines[0] += '.'
+  if need.known and design.seeds == counts.AUTO:
     count = need.count or f'more than {counts.LIMIT}'
     lines[0] += f' 80% power needs {count} of each; power {need.power:.0%}.'
+  elif need.known:
+    lines[0] += f' Power {need.power:.0%}.'
   elif design.seeds == counts.AUTO:
     lines[0] += ' The pilot does not know all of these runs.'
   for test in claim.contrasts:
@@ -115,9 +123,10 @@ def _details(claim: Claim, need: Need, design: Design) -> list[str]:
 def _cost(
   nodes: Sequence[Node],
   design: Design,
-  sweep: Sweep,
+  studies: Mapping[str, Study],
   core_days: Mapping[str, float],
 ) -> str:
+  """Returns a sentence on what a claim's runs cost."""
   starts = [node for node in nodes if isinstance(node, Pretraining)]
   if design.scale == 'paper':
     known = [core_days[node.name] for node in starts if node.name in core_days]
@@ -127,7 +136,6 @@ def _cost(
     if known and rest:
       days += f' for {len(known)} of them'
     return f'Cost of the pre-trainings: {exaflops:,.0f} exaFLOPs{days}.'
-  studies = {study.name: study for study in sweep.studies}
   minutes = [
     _minutes(design.pilot, dataclasses.replace(node, seed=0).name, studies)
     if isinstance(node, Pretraining)
@@ -148,7 +156,9 @@ def _cost(
   return f'Cost: {total:,.0f} minutes of one device.'
 
 
-def _minutes(pilot: Pilot, name: str, studies: Mapping) -> float | None:
+def _minutes(
+  pilot: Pilot, name: str, studies: Mapping[str, Study]
+) -> float | None:
   """Returns the pilot's minutes of a node; None if it does not know it."""
   study = studies.get(name)
   if study is None:

@@ -108,7 +108,7 @@ def figure9() -> Item:
   def render(results: Results, pictures: pathlib.Path) -> Section:
     curves = {
       label: [
-        (curve_claims.EPOCHS * part, number)
+        (start.epochs * part, number)
         for part, number in results.curve(
           results.seeds(start), averages.FEW_SHOT
         )

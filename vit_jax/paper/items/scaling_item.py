@@ -34,8 +34,7 @@ _MINI_NOTE = (
   'In miniature, 4, 8, 16, 32 and 64 blocks become 1, 2, 3, 4 and 5: deeper'
   ' models would need more steps than they have to learn where things are.'
   ' These depths were chosen on images of 32 px, where a quarter of the blocks'
-  ' had contradicted the claim. On images of 24 px, three runs of each depth'
-  ' left the claim narrowly undecided, so three more were added (LOG.md).'
+  ' had contradicted the claim (LOG.md).'
 )
 
 

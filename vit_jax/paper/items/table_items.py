@@ -153,7 +153,7 @@ def table2() -> Item:
     printed = paper.cells.get((row, column))
     if column not in starts:
       return Cell(None, printed, expected=False)
-    ours = averages.vtab(results, starts[column])['mean']
+    ours = averages.vtab(results, *results.seeds(starts[column]))['mean']
     return Cell(ours, printed, any(map(results.has, vtab[column])))
 
   def notes(results: Results) -> list[str]:

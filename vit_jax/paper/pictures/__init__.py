@@ -81,7 +81,6 @@ def draw(
   Returns:
     The picture; problems with runs or files become its notes, not exceptions.
   """
-  stem = folder / name
   notes, wanted = [], []
   for panel in panels:
     workdir = results.folder(panel.node)
@@ -98,6 +97,30 @@ def draw(
         'ended': ended(workdir),
       }
     )
+  return draw_wanted(name, wanted, folder, notes=notes, mark=results.mark)
+
+
+def draw_wanted(
+  name: str,
+  wanted: Sequence[Mapping[str, Any]],
+  folder: pathlib.Path,
+  *,
+  notes: Sequence[str] = (),
+  mark: str = '',
+) -> Drawn:
+  """Does what `draw` does for panels of any weights and images.
+
+  Args:
+    name: of the picture's files.
+    wanted: the panels, each with `kind`, `title` and `images` as in `Panel`;
+      `run`, a name for messages; `workdir`, the path of a run or a `.npz` file;
+      `ended`, anything that changes with the weights; and `images_from`, see
+      `inspected_run.images_of`, if the images are not a run's own.
+    folder: where the files go, see `draw`.
+    notes: which other panels are missing.
+    mark: see `drawing.save`.
+  """
+  stem = folder / name
   notes = list(dict.fromkeys(notes))  # A run may be in several panels.
   stamp = stem.with_name(f'{name}.drawn.json')
   numbers = stem.with_suffix('.csv')
@@ -111,7 +134,7 @@ def draw(
   if not _is_drawn(stem, stamp, wanted):
     # If the process is killed, its files must not look complete.
     stamp.unlink(missing_ok=True)
-    if failure := _start(stem, stamp, wanted, results.mark):
+    if failure := _start(stem, stamp, wanted, mark):
       return Drawn((), (*notes, failure), numbers)
   done = json.loads(stamp.read_text())
   return Drawn(tuple(done['drawn']), (*notes, *done['failures']), numbers)
@@ -119,6 +142,8 @@ def draw(
 
 def _deleted(workdir: str) -> str:
   """Returns why a run has no weights, or ''."""
+  if workdir.endswith('.npz'):
+    return ''  # No run, but a file that was there a moment ago.
   try:
     checkpoint.find(workdir)
   except ValueError as error:

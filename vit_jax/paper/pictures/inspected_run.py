@@ -1,4 +1,6 @@
-"""A finished run to inspect: its model, and images it has not seen."""
+"""Weights to inspect: their model, and images it has not seen."""
+
+from collections.abc import Mapping
 
 import ml_collections
 import numpy as np
@@ -12,7 +14,7 @@ from vit_jax.inspect import subject
 
 
 def load(workdir: epath.PathLike) -> subject.Subject:
-  """Returns a run's model with its newest weights.
+  """Returns the model of a run with its newest weights, or of a `.npz` file.
 
   Raises:
     ValueError: the run has no weights, because they were deleted.
@@ -61,6 +63,32 @@ def held_out_images(
   preprocess = inputs.parse_preprocess(
     config, section.preprocess, section.dataset
   )
+  return _read(view, preprocess, count)
+
+
+def images_of(
+  source: Mapping[str, str], preprocess: ops.Preprocess, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns images of a data set, as `held_out_images` does for a run's own.
+
+  Args:
+    source: `dataset`, a data spec; its `split`; and `data_dir`, '' for the
+      default (see `data.open_source`).
+    preprocess: see `subject.Subject`.
+    count: number of images.
+
+  Raises:
+    ValueError: the data cannot be read.
+  """
+  opened = data.open_source(
+    source['dataset'], data_dir=source['data_dir'] or None
+  )
+  return _read(data.View(opened, source['split']), preprocess, count)
+
+
+def _read(
+  view: data.View, preprocess: ops.Preprocess, count: int
+) -> tuple[np.ndarray, np.ndarray]:
   rng = np.random.default_rng(0)  # Unused: evaluations are not augmented.
   images, places = [], []
   for place in spaced(len(view), count):
@@ -71,7 +99,7 @@ def held_out_images(
     places.append(place)
   if not images:
     raise ValueError(
-      f'All images chosen from the split {section.split!r} are unreadable.'
+      f'All images chosen from the split {view.split!r} are unreadable.'
     )
   return np.stack(images), np.array(places)
 

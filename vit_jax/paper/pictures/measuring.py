@@ -1,10 +1,12 @@
 """Measures what the claims of Figures 7, 10 and 11 need from weights."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from scipy import fft, stats
 
@@ -18,6 +20,8 @@ _EARLY = 1 / 4
 # Components that Figure 7 shows, or a tenth of all if these are fewer.
 _FILTERS = 28
 _FEW = 0.1
+# Untrained models whose mean is subtracted from a trained one's number.
+_UNTRAINED = 5
 # Normal kernels whose mean is the share of chance.
 _CHANCES = 20
 
@@ -52,6 +56,22 @@ def _distances(workdir: str) -> tuple[np.ndarray, float]:
     run.model.token_grid(run.image_size), run.image_size
   )
   return views.attention_distance(run, images), half
+
+
+def _distances_at_first(workdir: str) -> np.ndarray:
+  """Returns distances [depth, heads] of untrained models, one after another.
+
+  Their weights are new: a run's own initial weights are not kept.
+  """
+  run = _load(workdir)
+  images, _ = inspected_run.held_out_images(workdir, _IMAGES)
+  first = np.zeros((1, *run.image_size, images.shape[-1]), np.float32)
+  found = []
+  for seed in range(_UNTRAINED):
+    params = run.model.init(jax.random.key(seed), first)['params']
+    untrained = dataclasses.replace(run, params=params)
+    found.append(views.attention_distance(untrained, images))
+  return np.stack(found)
 
 
 def distance_by_depth(heads: np.ndarray) -> float:
@@ -96,14 +116,25 @@ def position_locality(cosines: np.ndarray) -> float:
 def position_lines(cosines: np.ndarray) -> float:
   """Returns how much more similar pairs in the same row or column are.
 
-  It is the coefficient of being in a line, beside a quadratic function of the
-  distance, in a least-squares fit of the cosines.
+  They are compared with other pairs at exactly the same distance: 5 patches
+  apart in a row, and 3 by 4 patches apart elsewhere. So similarities that
+  depend on the distance alone give 0.
+
+  Raises:
+    ValueError: the grid has no such pairs.
   """
   similar, distance, line = _pairs(cosines)
-  design = np.stack(
-    [np.ones_like(distance), distance, distance**2, line], axis=1
-  )
-  return np.linalg.lstsq(design, similar, rcond=None)[0][-1]
+  found = []
+  for length in np.unique(distance[line]):
+    same = np.isclose(distance, length)
+    if (same & ~line).any():
+      found.append(similar[same & line].mean() - similar[same & ~line].mean())
+  if not found:
+    raise ValueError(
+      f'a grid of {"x".join(map(str, cosines.shape[:2]))} patches has no other'
+      ' pairs at the distance of those in a row or column.'
+    )
+  return np.mean(found)
 
 
 def position_waves(cosines: np.ndarray) -> float:
@@ -145,7 +176,10 @@ def filter_share(kernel: np.ndarray) -> float:
 
 # `measures.Inside.kind` -> function of a work directory.
 KINDS = {
-  'distance_by_depth': lambda path: distance_by_depth(_distances(path)[0]),
+  'distance_by_depth': lambda path: (
+    distance_by_depth(_distances(path)[0])
+    - np.mean([distance_by_depth(h) for h in _distances_at_first(path)])
+  ),
   'early_distance': lambda path: early_distance(_distances(path)[0]),
   'far_head': lambda path: _distances(path)[0][0].max() - _distances(path)[1],
   'near_head': lambda path: _distances(path)[1] - _distances(path)[0][0].min(),

@@ -55,13 +55,16 @@ def answer(request: Mapping[str, Any]) -> None:
 
   Args:
     request: `stem` and `stamp`, paths; `mark`, see `drawing.save`; `panels`,
-      each with `kind`, `title`, `run`, `workdir` and `images`. All of the
-      request goes into the stamp.
+      each with `kind`, `title`, `run`, `workdir` and `images`, and some with
+      `images_from`. All of the request goes into the stamp.
   """
   measured, failures = [], []
   for panel in request['panels']:
     try:
-      shown, numbers = KINDS[panel['kind']](panel['workdir'], panel['images'])
+      options = {k: panel[k] for k in ('images_from',) if k in panel}
+      shown, numbers = KINDS[panel['kind']](
+        panel['workdir'], panel['images'], **options
+      )
     # Any failure becomes a note on the page: other panels are still drawn.
     except Exception as error:
       kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}:'
@@ -100,7 +103,9 @@ def similarity(workdir: str, count: int) -> tuple[np.ndarray, pd.DataFrame]:
   return found, _table(found, axes, 'position similarity')
 
 
-def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
+def distance(
+  workdir: str, count: int, images_from: Mapping[str, str] | None = None
+) -> tuple[Any, pd.DataFrame]:
   """Returns mean attention distances, the image width and a uniform distance.
 
   The distances are [depth, heads], and all are in pixels.
@@ -110,7 +115,7 @@ def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   the patches.
   """
   run = _load(workdir)
-  images, _ = inspected_run.held_out_images(workdir, count)
+  images, _ = _images(workdir, count, images_from)
   found = views.attention_distance(run, images)
   grid = run.model.token_grid(run.image_size)
   uniform, half = attention_maps.uniform_distances(grid, run.image_size)
@@ -124,9 +129,11 @@ def distance(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
   return (found, run.image_size[1], uniform), numbers
 
 
-def rollout(workdir: str, count: int) -> tuple[Any, pd.DataFrame]:
+def rollout(
+  workdir: str, count: int, images_from: Mapping[str, str] | None = None
+) -> tuple[Any, pd.DataFrame]:
   """Returns images, uint8 [N, H, W, C], and their maps, [N, rows, columns]."""
-  images, places = inspected_run.held_out_images(workdir, count)
+  images, places = _images(workdir, count, images_from)
   maps = views.rollout(_load(workdir), images)
   numbers = _table(maps, views.AXES['rollout'], 'rollout')
   numbers.insert(2, 'place_in_split', places[numbers['image']])
@@ -160,6 +167,15 @@ KINDS = {
   'rollout': rollout,
   'masked_patches': masked_patches,
 }
+
+
+def _images(
+  workdir: str, count: int, images_from: Mapping[str, str] | None
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns images and their places: a run's own, or of a data set."""
+  if images_from is None:
+    return inspected_run.held_out_images(workdir, count)
+  return inspected_run.images_of(images_from, _load(workdir).preprocess, count)
 
 
 def _table(values: np.ndarray, axes: Sequence[str], part: str) -> pd.DataFrame:

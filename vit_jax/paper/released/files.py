@@ -1,0 +1,110 @@
+"""The released files that are needed, and where they are on this machine."""
+
+from collections.abc import Sequence
+
+from etils import epath
+
+from vit_jax.interop import arrays, catalog, released
+
+# Files whose accuracies are measured, in the order of the table. There is no
+# fine-tuned ViT-H/14 in the catalogue.
+FINE_TUNED = (
+  'imagenet21k+imagenet2012/ViT-B_16',
+  'imagenet21k+imagenet2012/ViT-B_32',
+  'imagenet21k+imagenet2012/ViT-L_16',
+  'imagenet21k+imagenet2012/ViT-L_32',
+  'imagenet21k+imagenet2012/R50+ViT-B_16',
+  'imagenet21k+imagenet2012/ViT-B_16-224',
+  'imagenet21k+imagenet2012/ViT-L_16-224',
+)
+_ROLLOUT = ('rollout', 'imagenet21k+imagenet2012/ViT-L_16')
+# Figure -> its panels: what is shown (see `weights_drawing.KINDS`), of which
+# file. The files before fine-tuning have the paper's 224 px. Of their
+# hybrids, only R50+ViT-B/16 has the paper's grid, 14x14, so it is beside
+# ViT-B/16.
+FIGURES: dict[str, Sequence[tuple[str, str]]] = {
+  'figure6': (_ROLLOUT,),
+  'figure7': (
+    ('filters', 'imagenet21k/ViT-L_32'),
+    ('position_similarity', 'imagenet21k/ViT-L_32'),
+    ('attention_distance', 'imagenet21k/ViT-L_16'),
+  ),
+  'figure11': (
+    ('attention_distance', 'imagenet21k/ViT-B_16'),
+    ('attention_distance', 'imagenet21k/R50+ViT-B_16'),
+  ),
+  'figure14': (_ROLLOUT,),
+}
+ACCURACIES = 'accuracies'
+
+
+def uses() -> dict[str, list[str]]:
+  """Returns name of a file -> the sections that need it, each once."""
+  found = {name: [ACCURACIES] for name in FINE_TUNED}
+  for figure, panels in FIGURES.items():
+    for name in dict.fromkeys(name for _, name in panels):
+      found.setdefault(name, []).append(figure)
+  return found
+
+
+def find(name: str, folder: epath.Path) -> epath.Path | None:
+  """Returns the local file of a name of the catalogue; None without one.
+
+  Args:
+    name: such as `imagenet21k/ViT-B_16`.
+    folder: holds the file in the bucket's own sub-folder, `imagenet21k`, or
+      itself. Files before and after fine-tuning have the same name, so without
+      a sub-folder the number of classes tells which one it is.
+
+  Raises:
+    ValueError: a file without a sub-folder cannot be read.
+  """
+  entry = catalog.entry(name)
+  path = folder / entry.local
+  if path.exists():
+    return path
+  path = folder / path.name
+  if path.exists() and _classes(path) == entry.num_classes:
+    return path
+  return None
+
+
+def _classes(path: epath.Path) -> int | None:
+  """Returns the number of classes of a file's head, without reading values."""
+  shapes = arrays.read_npz(path, check=lambda shapes: shapes)
+  bias = released.from_released(shapes).get('head/bias')
+  return None if bias is None else bias.size
+
+
+def version(path: epath.Path) -> list[int]:
+  """Returns what changes with a file: its size in bytes, and its time in s."""
+  found = path.stat()
+  return [found.length, int(found.mtime)]
+
+
+def missing(name: str, folder: epath.Path) -> str:
+  """Returns a sentence on a missing file: its name, and how to get it."""
+  entry = catalog.entry(name)
+  ways = catalog.fetch_commands(name, folder / entry.local)
+  return f'Missing: the file {entry.address}. To fetch it: {ways[0]}'
+
+
+def listing(folder: epath.Path) -> str:
+  """Returns lines on each file: its place, its uses, and how to get it."""
+  lines, there, sections = [], 0, uses()
+  for name, needed_by in sections.items():
+    entry, path = catalog.entry(name), find(name, folder)
+    lines += [entry.address, f'  for: {", ".join(needed_by)}']
+    if path is not None:
+      there += 1
+      lines.append(f'  found: {path}')
+      continue
+    ways = catalog.fetch_commands(name, folder / entry.local)
+    lines += ['  missing; fetch it with', *(f'    {way}' for way in ways[:1])]
+  lines.append(f'{there} of {len(sections)} files are in {folder}.')
+  if there < len(sections):
+    lines.append(
+      "In place of curl, 'gcloud storage cp' and 'gsutil cp' copy the gs://"
+      ' addresses. A file may also lie in the folder itself.'
+    )
+  return '\n'.join(lines)
