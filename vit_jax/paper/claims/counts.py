@@ -26,7 +26,10 @@ AUTO = 'auto'
 USUAL = 3
 # The most pre-trainings that `auto` plans for a mean: beyond, the difference is
 # too small to be worth the time.
-MOST = {'paper': 5, 'mini': 8, 'midi': 5}
+MOST = {'paper': 5, 'mini': 6, 'midi': 5}
+# With less power, even the most are not worth the time: it makes the usual
+# number.
+_WORTHWHILE = 0.4
 # Beyond this many, we only say that there are more.
 LIMIT = 64
 _TRIED = (*range(2, 9), 10, 12, 16, 24, 32, 48, LIMIT)
@@ -70,7 +73,15 @@ class Pilot:
     known = [v for v in found.values() if len(v) > 1]
     if not known:
       return self.assumed.get(of.measure.name)
-    typical = math.sqrt(statistics.fmean(map(statistics.variance, known)))
+    # The median: runs that sometimes fail to learn have far larger spreads than
+    # others. Half of all variances of few values are below this part of theirs.
+    typical = math.sqrt(
+      statistics.median(
+        statistics.variance(v)
+        / (special.chdtri(len(v) - 1, 0.5) / (len(v) - 1))
+        for v in known
+      )
+    )
     own = found.get(of.name, ())
     freedom = len(own) - 1
     if freedom < 1:
@@ -172,7 +183,9 @@ def need(
   if seeds == AUTO:
     planned = USUAL
     if known:
-      planned = min(count or MOST[scale], MOST[scale])
+      planned = min(count or LIMIT, MOST[scale])
+    if known and planned != count and power(planned) < _WORTHWHILE:
+      planned = USUAL
   return Need(
     count,
     known,
