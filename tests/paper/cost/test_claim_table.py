@@ -47,10 +47,10 @@ def test_a_plan_has_the_runs_power_and_cost_of_each_claim(sweep):
   assert statement.startswith('table7.adam: Pre-training ResNets with Adam')
   assert details == [
     '  4 x 3 pre-trainings + 60 fine-tuning runs. Power 100%.',
-    '  lead of Adam for BiT-R50x1: pilot +10; spreads 1.1, 1.1; decided from 3.8'
-    ' on',
-    '  lead of Adam for BiT-R152x2: pilot +10; spreads 1.1, 1.1; decided from 3.8'
-    ' on',
+    '  lead of Adam for BiT-R50x1: pilot +10; spreads 1.1, 1.1; decided from'
+    ' 3.8 on',
+    '  lead of Adam for BiT-R152x2: pilot +10; spreads 1.1, 1.1; decided from'
+    ' 3.8 on',
     # 12 pre-trainings and 60 fine-tunings, also of seeds without a pilot.
     '  Cost: 108 minutes of one device.',
   ]
