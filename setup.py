@@ -193,6 +193,7 @@ setuptools.setup(
   package_data={
     'vit_jax.launch': ['**/*'],
     'vit_jax.compare.live': ['page.*'],
+    'vit_jax.paper.claims': ['*.json'],
   },
   exclude_package_data={'vit_jax.launch': ['**/*.py[cod]']},
   cmdclass={'build_py': BuildPy, 'sdist': Sdist},

@@ -112,3 +112,10 @@ def test_confirming_runs_have_seeds_of_their_own():
     for study in studies
   )
   assert new == [seed + 1000 for seed in old]
+
+
+def test_the_registered_set_up_is_as_it_was_written():
+  known = registered.read()
+  assert known.first_seed % registered.STEP == 0 < known.first_seed
+  assert {*known.parts} == {'claims', 'runs', 'method'}
+  assert len(known.parts['claims']) > 40

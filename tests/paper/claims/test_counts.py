@@ -38,7 +38,7 @@ def _need(lead, *, family=1, scale='mini', seeds='auto', pilot=None):
   )
 
 
-@pytest.mark.parametrize(('lead', 'most'), [(30, 2), (4, 3), (2.2, 5)])
+@pytest.mark.parametrize(('lead', 'most'), [(30, 2), (4, 3), (2.6, 4)])
 def test_enough_pretrainings_have_80_percent_power(lead, most):
   found = _need(lead)
   assert found.count == found.planned == most
@@ -119,8 +119,8 @@ def test_rough_spreads_are_drawn_towards_the_typical_one():
 
 
 def test_starts_get_the_most_that_a_claim_needs():
-  found = counts.of_starts([_lead(Table({}))], 'mini', 'auto', _pilot(2.2))
-  assert found == {ONE: 5, OTHER: 5}
+  found = counts.of_starts([_lead(Table({}))], 'mini', 'auto', _pilot(2.6))
+  assert found == {ONE: 4, OTHER: 4}
 
 
 def test_numbers_of_earlier_runs_are_a_pilot(tmp_path):

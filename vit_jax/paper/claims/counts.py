@@ -26,7 +26,7 @@ AUTO = 'auto'
 USUAL = 3
 # The most pre-trainings that `auto` plans for a mean: beyond, the difference is
 # too small to be worth the time.
-MOST = {'paper': 5, 'mini': 6, 'midi': 5}
+MOST = {'paper': 5, 'mini': 4, 'midi': 5}
 # With less power, even the most are not worth the time: it makes the usual
 # number.
 _WORTHWHILE = 0.4
