@@ -248,12 +248,12 @@ def test_a_sweep_has_the_seeds_that_claims_need():
   ('item', 'several'), [('table7', True), ('table6', False)]
 )
 def test_a_pilot_sets_the_number_of_seeds(item, several, tmp_path):
-  """Adam leads by as much as one spread, so three of each are too few."""
+  """Adam leads by far more than a spread, so two of each are enough."""
   measure = 'fine-tuned accuracy on five tasks (Average-5) in percent'
   found = {
     f'{model}, JFT-300M, 7 epochs{sgd}': [mean - 1, mean, mean + 1]
     for model in ('BiT-R50x1', 'BiT-R152x2')
-    for sgd, mean in (('', 61.0), (', sgd', 60.0))
+    for sgd, mean in (('', 90.0), (', sgd', 20.0))
   }
   path = tmp_path / 'numbers.json'
   path.write_text(json.dumps({'values': {measure: found}, 'minutes': {}}))
@@ -264,4 +264,5 @@ def test_a_pilot_sets_the_number_of_seeds(item, several, tmp_path):
     for run in study.all_runs()
     if 'run=pretraining' in run.name
   }
-  assert seeds == ({*range(8)} if several else {0})
+  # Without a pilot there would be three.
+  assert seeds == ({0, 1} if several else {0})
