@@ -225,33 +225,12 @@ def _power(claim: Claim, pilot: Pilot, count: int, level: float) -> float:
       sum(weight * values[Mean(measure, start)] for weight, measure in terms)
       for start, terms in contrast.sum.by_start().items()
     ]
-    estimate, error, freedom = _welch(groups, floors(contrast.sum))
+    estimate, error, freedom = decision.welch(groups, _above_0(contrast.sum))
     score = estimate / error
     above.append(special.stdtr(freedom, -score))
     below.append(special.stdtr(freedom, score))
-  yes = np.max(above, axis=0)
-  no = len(below) * np.min(below, axis=0)
+  yes, no = decision.directions(above, below)
   return float(np.mean(2 * np.minimum(yes, no) < level))
-
-
-def _welch(
-  groups: Sequence[np.ndarray], least: Sequence[float]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns estimates, errors and degrees of freedom of many repetitions.
-
-  Args:
-    groups: [repetitions, count] of each mean.
-    least: see `decision.outcome`.
-  """
-  count = groups[0].shape[1]
-  estimate = sum(group.mean(axis=1) for group in groups)
-  variances = [
-    np.maximum(group.var(axis=1, ddof=1), max(floor, _TINY) ** 2) / count
-    for group, floor in zip(groups, least, strict=True)
-  ]
-  variance = sum(variances)
-  freedom = variance**2 / sum(v**2 / (count - 1) for v in variances)
-  return estimate, np.sqrt(variance), freedom
 
 
 def floors(sum_: Sum) -> list[float]:
@@ -260,6 +239,11 @@ def floors(sum_: Sum) -> list[float]:
     math.hypot(*(weight * measure.floor for weight, measure in terms))
     for terms in sum_.by_start().values()
   ]
+
+
+def _above_0(sum_: Sum) -> list[float]:
+  """Returns `floors` that keep errors above 0 where there is no spread."""
+  return [max(floor, _TINY) for floor in floors(sum_)]
 
 
 def _detectable(
@@ -280,7 +264,7 @@ def _detectable(
     return None
   rng = np.random.default_rng(0)
   groups = [rng.normal(0.0, spread, (_DRAWS, count)) for spread in spreads]
-  noise, error, freedom = _welch(groups, floors(contrast.sum))
+  noise, error, freedom = decision.welch(groups, _above_0(contrast.sum))
   # Each repetition is certain from this effect on.
   needed = special.stdtrit(freedom, 1 - level) * error - noise
   return float(np.quantile(needed, decision.POWER))

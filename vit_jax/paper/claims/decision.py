@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from scipy import special
 
 # The probability of a wrong answer that a family of claims may have.
@@ -84,17 +85,33 @@ def outcome(
   if not all(map(_has_spread, groups)):
     return Outcome(estimate, None, 0.0)
   floors = floors or [0.0] * len(groups)
+  if not any(floors) and all(len({*group}) == 1 for group in groups):
+    return Outcome(estimate, 0.0, math.inf)
+  _, error, freedom = welch([np.array(group) for group in groups], floors)
+  return Outcome(estimate, float(error), float(freedom))
+
+
+def welch(
+  groups: Sequence[np.ndarray], floors: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns the sum of means, its standard error and degrees of freedom.
+
+  Args:
+    groups: [..., values] of each mean, with equal leading axes, over which
+      tests are repeated; at least two values, and some spread or floor.
+    floors: see `outcome`.
+  """
   variances = [
-    max(statistics.variance(group), floor**2) / len(group)
+    np.maximum(group.var(axis=-1, ddof=1), floor**2) / group.shape[-1]
     for group, floor in zip(groups, floors, strict=True)
   ]
   variance = sum(variances)
-  if not variance:
-    return Outcome(estimate, 0.0, math.inf)
   freedom = variance**2 / sum(
-    v**2 / (len(group) - 1) for v, group in zip(variances, groups, strict=True)
+    v**2 / (group.shape[-1] - 1)
+    for v, group in zip(variances, groups, strict=True)
   )
-  return Outcome(estimate, math.sqrt(variance), freedom)
+  estimate = sum(group.mean(axis=-1) for group in groups)
+  return estimate, np.sqrt(variance), freedom
 
 
 def _has_spread(values: Sequence[float]) -> bool:
@@ -119,9 +136,23 @@ class Verdict:
 
 def verdict(tests: Sequence[Outcome]) -> Verdict:
   """Returns the verdict of a claim's tests, before Holm's correction."""
-  yes = max(test.above for test in tests)
-  no = min(1.0, len(tests) * min(test.below for test in tests))
-  return Verdict(yes <= no, min(1.0, 2 * min(yes, no)))
+  yes, no = directions(
+    [test.above for test in tests], [test.below for test in tests]
+  )
+  return Verdict(bool(yes <= no), float(min(1.0, 2 * min(yes, no))))
+
+
+def directions(
+  above: Sequence[np.ndarray], below: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the one-sided p-values of 'yes' and of 'no'.
+
+  Args:
+    above: the p-value of each test's sum above 0, a number or repetitions.
+    below: the same of a sum below 0.
+  """
+  no = len(below) * np.min(below, axis=0)
+  return np.max(above, axis=0), np.minimum(1.0, no)
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
