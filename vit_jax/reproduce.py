@@ -75,7 +75,7 @@ _SEEDS = flags.DEFINE_string(
   '',
   'How many pre-trainings each claim is tested on: a number; or auto, as many'
   ' as it takes to decide it with 80% power by the spreads of a pilot. With 1,'
-  ' no claim is decided. Default: auto in miniature, else 1.',
+  ' no claim is decided. Default: 1 for --scale=paper, else auto.',
 )
 _PILOT = flags.DEFINE_string(
   'pilot',
@@ -93,7 +93,7 @@ _CONFIRM = flags.DEFINE_bool(
   'confirm',
   False,
   'Run the registered set-up in miniature, with seeds that were used for'
-  ' nothing else. Refused if anything differs from it.',
+  ' nothing else. Refused if a claim, a test or a config differs from it.',
 )
 _LIST = flags.DEFINE_bool('list', False, 'List the items and exit.')
 _PLAN = flags.DEFINE_bool(

@@ -3,7 +3,7 @@
     python -m vit_jax.reproduce ITEM... --workdir=DIR
 
 starts the sweep and prints the items. This file defines the config of each run,
-at two scales. `configs/sweeps/reproduce.py:table5+table6,scale=mini` is the
+at three scales. `configs/sweeps/reproduce.py:table5+table6,scale=mini` is the
 sweep alone. Overrides such as `--set=data.data_dir=DIR` are for all its runs.
 
 `scale=paper`: configs/pretrain.py, and for fine-tuning the protocol of
@@ -13,6 +13,10 @@ public; `SPEC@TRAIN@HELD_OUT` also gives their splits.
 `scale=mini`: configs/mini.py with fixed rates, and one fine-tuning run per
 pre-training run and task, as claims compare pre-training runs of several seeds.
 `data=SPEC` replaces its scenes by your own data.
+`scale=midi`: configs/midi.py on your photographs, `data=SPEC`.
+`seeds=N` makes N pre-trainings of each mean that a claim tests; `seeds=auto` as
+many as decide it, by the spreads in `pilot=FILE`. All seeds count from
+`first_seed=N`.
 """
 
 import dataclasses
@@ -322,7 +326,7 @@ def _mini_pretraining(
   if node.images:
     whole = smaller.datasets['jft300m'].scenes
     words.append(f'subset={round(whole * node.images / 300e6)}')
-  if dataclasses.replace(node, seed=0) not in _followed(scale):
+  if runs.first(node) not in _followed(scale):
     # The default, five evaluations, takes a fifth as long as the steps.
     words.append('evals=1')
   if node.few_shot == 'several':

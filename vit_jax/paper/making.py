@@ -33,7 +33,7 @@ def make(
   Args:
     chosen: the items.
     where: the folders of the runs and of the measurements.
-    scale: 'paper' or 'mini'.
+    scale: one of `design.SCALES`.
     run: finishes the items' runs.
 
   Returns:
@@ -154,7 +154,8 @@ def _write(
     + (f' ({report.MINIATURE})' if scale != 'paper' else ''),
     facts={
       'scale': scale,
-      'status': design.confirms or _EXPLORES,
+      # Only the miniature can be registered.
+      **({'status': design.confirms or _EXPLORES} if scale == 'mini' else {}),
       'date': datetime.date.today().isoformat(),
       'runs': f'{len(done)} of {len(runs)} finished',
       'device hours': f'{sum(hours):.2f}' if hours else 'not known',

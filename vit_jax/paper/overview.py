@@ -25,7 +25,7 @@ def text(
   """Returns a line for each item and each of its claims.
 
   The line of an item has how many of its runs or measurements are done; that of
-  a claim how many pre-trainings and runs decide it, at both scales.
+  a claim how many pre-trainings decide it, at each scale.
 
   Args:
     chosen: the items.

@@ -170,6 +170,8 @@ def _render(
       explored = answers.of_values(claims, design.pilot.lookup)
       said = [
         dataclasses.replace(claim, explored=other.answer)
+        if other.answer != answers.MISSING
+        else claim
         for claim, other in zip(said, explored, strict=True)
       ]
     section = dataclasses.replace(section, blocks=(*section.blocks, *said))

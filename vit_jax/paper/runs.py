@@ -139,6 +139,13 @@ def seeds(start: Pretraining, count: int) -> list[Pretraining]:
   return [dataclasses.replace(start, seed=seed) for seed in range(count)]
 
 
+def first(node: Node) -> Node:
+  """Returns the same run of the first pre-training of its kind."""
+  if isinstance(node, Pretraining):
+    return dataclasses.replace(node, seed=0)
+  return dataclasses.replace(node, pretraining=first(node.pretraining))
+
+
 def with_needs(nodes: Iterable[Node]) -> list[Node]:
   """Returns each node once, after the pre-training that it starts from."""
   found: dict[Node, None] = {}

@@ -195,7 +195,7 @@ class Inside:
   """A number that is read from a pre-training's weights.
 
   Attributes:
-    kind: a key of `pictures.weight_numbers.KINDS`.
+    kind: a key of `pictures.measuring.KINDS`.
   """
 
   kind: str

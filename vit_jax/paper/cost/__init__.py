@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import ml_collections
 from etils import epath
@@ -96,18 +97,7 @@ def exaflops_of_run(workdir: epath.PathLike) -> float:
   config = config_lib.load(workdir)
   if config is None:
     raise ValueError(f'{workdir} holds no run: there is no {config_lib.FILE}.')
-  options = dict(config['model'])
-  name = options.pop('name')
-  if options.get('attention_implementation'):
-    # Fast implementations compute the same, but may need another platform.
-    options['attention_implementation'] = 'plain'
-  model = models.build(name, num_classes=config['num_classes'], **options)
-  macs = accounting.forward_macs(
-    model, tuple(config['image_size']), config['channels']
-  )
-  return accounting.exaflops(
-    macs, config['data']['batch_size'], config['total_steps']
-  )
+  return _exaflops_of(config)
 
 
 def teraflops_of_config(config: ml_collections.ConfigDict) -> float:
@@ -116,23 +106,43 @@ def teraflops_of_config(config: ml_collections.ConfigDict) -> float:
   Args:
     config: of the run, with `total_steps`. The head counts for one class.
   """
-  config = config.copy_and_resolve_references()
-  config.num_classes, config.model.dtype = 1, 'float32'
-  macs = _macs_of_config(
-    json.dumps(config.model.to_dict(), sort_keys=True),
-    tuple(config.image_size),
-    config.channels,
+  found = config.to_dict()
+  # A run resolves these keys.
+  model = found['model'] | {'dtype': 'float32'}
+  return 1e6 * _exaflops_of(found | {'num_classes': 1, 'model': model})
+
+
+def _exaflops_of(config: Mapping[str, Any]) -> float:
+  macs = _macs_of_model(
+    json.dumps(config['model'], sort_keys=True),
+    config['num_classes'],
+    tuple(config['image_size']),
+    config['channels'],
   )
-  images = config.total_steps * config.data.batch_size
-  return 1e6 * accounting.exaflops(macs, images, 1)
+  return accounting.exaflops(
+    macs, config['data']['batch_size'], config['total_steps']
+  )
 
 
 # Cached: most runs differ only in seeds, data and rates.
 @functools.cache
-def _macs_of_config(model: str, size: tuple[int, int], channels: int) -> int:
+def _macs_of_model(
+  model: str, classes: int, size: tuple[int, int], channels: int
+) -> int:
+  """Returns multiply-adds of one image's forward pass.
+
+  Args:
+    model: the config's section of the model, as JSON.
+    classes: of the head.
+    size: height and width of the image in pixels.
+    channels: of the image.
+  """
   options = json.loads(model)
   name = options.pop('name')
-  built = models.build(name, num_classes=1, **options)
+  if options.get('attention_implementation'):
+    # Fast implementations compute the same, but may need another platform.
+    options['attention_implementation'] = 'plain'
+  built = models.build(name, num_classes=classes, **options)
   return accounting.forward_macs(built, size, channels)
 
 

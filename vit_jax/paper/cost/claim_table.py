@@ -4,7 +4,6 @@
 the given `--seeds`.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from vit_jax.paper import cost
@@ -14,7 +13,7 @@ from vit_jax.paper.claims.counts import Need, Pilot
 from vit_jax.paper.design import SCALES, Design, kept
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page.page_parts import plural
-from vit_jax.paper.runs import Node, Pretraining, with_needs
+from vit_jax.paper.runs import Node, Pretraining, first, with_needs
 from vit_jax.sweep import schedule
 from vit_jax.sweep.spec import Study, Sweep
 
@@ -136,18 +135,7 @@ def _cost(
     if known and rest:
       days += f' for {len(known)} of them'
     return f'Cost of the pre-trainings: {exaflops:,.0f} exaFLOPs{days}.'
-  minutes = [
-    _minutes(design.pilot, dataclasses.replace(node, seed=0).name, studies)
-    if isinstance(node, Pretraining)
-    else _minutes(
-      design.pilot,
-      dataclasses.replace(
-        node, pretraining=dataclasses.replace(node.pretraining, seed=0)
-      ).name,
-      studies,
-    )
-    for node in nodes
-  ]
+  minutes = [_minutes(design.pilot, studies.get(first(n).name)) for n in nodes]
   known = [found for found in minutes if found is not None]
   if not known:
     return 'Cost: not known before a run.'
@@ -156,11 +144,8 @@ def _cost(
   return f'Cost: {total:,.0f} minutes of one device.'
 
 
-def _minutes(
-  pilot: Pilot, name: str, studies: Mapping[str, Study]
-) -> float | None:
-  """Returns the pilot's minutes of a node; None if it does not know it."""
-  study = studies.get(name)
+def _minutes(pilot: Pilot, study: Study | None) -> float | None:
+  """Returns the pilot's minutes of a study; None if it does not know it."""
   if study is None:
     return None
   found = [pilot.minutes.get(run.name) for run in study.finals_of(None)]

@@ -33,7 +33,7 @@ class Item:
       same runs.
     curves: whether it needs metrics from during its pre-trainings, to show or
       to choose a step by, instead of those of their end only.
-    claims: returns the paper's claims about it at a scale, 'paper' or 'mini'.
+    claims: returns the paper's claims about it at one of `design.SCALES`.
   """
 
   name: str
@@ -47,7 +47,7 @@ class Item:
   claims: Callable[[str], Sequence[Claim]] = _no_claims
 
   def shown_at(self, scale: str) -> tuple[Node, ...]:
-    """Returns the runs that it shows at a scale, 'paper' or 'mini'."""
+    """Returns the runs that it shows at one of `design.SCALES`."""
     if structure(scale) == 'mini' and self.in_miniature is not None:
       return self.in_miniature
     return self.nodes
