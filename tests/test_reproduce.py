@@ -296,6 +296,12 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
     # JFT-300M is not public, so it has no default data set.
     (['table7', '--dry_run'], 'Name your own data: --jft=SPEC, for example'),
     (['table5'], '--imagenet21k=SPEC'),
+    # What is registered is all of the miniature, as it is.
+    (['table8', '--confirm'], '--scale=paper does not go with'),
+    (
+      ['table8', '--scale=mini', '--register', '--data=digits'],
+      '--data does not go with --register and --confirm',
+    ),
   ],
 )
 def test_invalid_arguments_are_refused(run, words, message, tmp_path):

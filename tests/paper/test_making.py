@@ -1,6 +1,7 @@
 """Guards: a failure to run, measure or draw does not stop the other steps."""
 
 import dataclasses
+import re
 
 import pytest
 from etils import epath
@@ -96,6 +97,31 @@ def test_what_nobody_asked_for_is_folded(done, tmp_path, asked):
   # An item with runs is shown only if it is asked for, or one is finished.
   assert folded['Speed'] == (asked != 'speed')
   assert not folded.get('Runs')
+
+
+@pytest.mark.parametrize(
+  ('design', 'status'),
+  [
+    (MINI, 'exploration: the set-up was not registered'),
+    (
+      dataclasses.replace(MINI, confirms='confirmation: of this'),
+      'confirmation',
+    ),
+    (Design('paper', 1), None),
+  ],
+)
+def test_a_page_says_whether_it_explores_or_confirms(
+  done, tmp_path, design, status
+):
+  del done
+  making.finish(
+    [items.ITEMS['speed']], Sweep([]), _folders(tmp_path), [], design=design
+  )
+  found = re.findall(
+    '^- status: (.*)', (tmp_path / 'results.md').read_text(), re.M
+  )
+  assert len(found) == bool(status)
+  assert not status or found[0].startswith(status)
 
 
 def test_rendering_runs_and_measures_nothing(done, tmp_path):

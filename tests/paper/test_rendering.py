@@ -11,6 +11,7 @@ from vit_jax.compare import drawing
 from vit_jax.configs import mini
 from vit_jax.paper import items, rendering
 from vit_jax.paper.claims import counts
+from vit_jax.paper.claims.counts import Pilot
 from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page import page_parts
@@ -94,6 +95,31 @@ def test_a_run_without_metrics_is_missing_everywhere(where, sweep):
   assert points == dict.fromkeys(curves[1:], 2)
   assert answers == ['missing'] * 3
   assert words == ['partly there', 'partly there']
+
+
+def test_a_confirmation_quotes_the_exploration(where, sweep):
+  chosen = [items.ITEMS['figure9']]
+  [claim] = chosen[0].claims('paper')
+  _leave(where, sweep)
+
+  def answered(pilot, confirms='confirmation: registered'):
+    design = Design('paper', 3, pilot, confirms)
+    [section], _ = rendering.sections(chosen, sweep, where, design)
+    return section.blocks[-1]
+
+  token, high, low = (mean.name for mean in claim.means())
+  values = {token: [90, 91, 92], high: [50, 51, 52], low: [88, 89, 90]}
+  pilot = Pilot({claim.means()[0].measure.name: values}, {})
+  found = answered(pilot)
+  assert (found.answer, found.explored) == ('undecided', 'yes')
+  assert page_parts.evidence(found).endswith(
+    'The exploration, with other seeds: yes.'
+  )
+  # An exploration without these runs says nothing, and neither does one of its
+  # own.
+  for other in (answered(counts.EMPTY), answered(pilot, '')):
+    assert other.explored == ''
+    assert page_parts.evidence(other) == other.evidence
 
 
 def test_the_numbers_of_claims_are_a_pilot_for_other_runs(where, sweep):
