@@ -10,7 +10,6 @@ import json
 import math
 import pathlib
 import statistics
-import types
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -53,7 +52,7 @@ class Pilot:
 
   values: Mapping[str, Mapping[str, Sequence[float]]]
   minutes: Mapping[str, float]
-  assumed: Mapping[str, float] = types.MappingProxyType({})
+  assumed: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def mean(self, of: Mean) -> float | None:
     """Returns the pilot's mean; None if it does not know the runs."""
