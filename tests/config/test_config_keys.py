@@ -43,6 +43,7 @@ ARGUMENTS = {
     'ViT-B/16,imagenet2012,optimizer=sgd,subset=100',
     'ViT-B/16,cifar10',
   ],
+  'midi': ['ViT-B/16,jft300m,of=digits', 'ViT-B/16,cifar10,of=digits'],
   'robustness': ['ViT-B/16,all'],
   'vtab': ['ViT-B/16,dtd'],
 }
@@ -158,6 +159,8 @@ def _shrink(config, weights):
   config.image_size, config.channels = (8, 8), 1
   config.model.name = 'ViT-B/4'
   config.model.update(SIZES)
+  if 'patch_size' in config.model:
+    config.model.patch_size = (4, 4)
   config.data.batch_size = 8
   config.data.dataset = 'digits:01'
   config.data.train_split = 'train[:8]'
