@@ -175,8 +175,12 @@ def check_data(nodes: Sequence[Node]) -> None:
     )
 
 
-def _registered(design: design_lib.Design) -> str:
+def _registered(chosen: Sequence[items.Item], design: design_lib.Design) -> str:
   """Registers the set-up, or checks that it is the registered one.
+
+  Args:
+    chosen: the items to confirm; all of them are registered.
+    design: the scale, and how many pre-trainings there are.
 
   Returns:
     A sentence on what is registered.
@@ -195,10 +199,12 @@ def _registered(design: design_lib.Design) -> str:
         f'{name} does not go with --register and --confirm: what is registered'
         ' is all of --scale=mini.'
       )
-  everything = running.with_overrides(
-    reading.load(sweep_text(list(items.ITEMS)))
+  if _REGISTER.value:
+    chosen = list(items.ITEMS.values())
+  sweep = running.with_overrides(
+    reading.load(sweep_text([item.name for item in chosen]))
   )
-  parts = registered.describe(design, everything)
+  parts = registered.describe(design, sweep, chosen)
   if _REGISTER.value:
     digest = registered.write(parts, registered.next_seed())
     return f'Registered in {registered.FILE}: {digest}'
@@ -228,7 +234,7 @@ def main(words: Sequence[str]) -> None:
     _SCALE.value, _SEEDS.value, _PILOT.value, own_data=bool(_DATA.value)
   )
   if _REGISTER.value or _CONFIRM.value:
-    confirms = _registered(design)
+    confirms = _registered(chosen, design)
     if _REGISTER.value:
       print(confirms)
       return

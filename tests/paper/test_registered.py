@@ -7,15 +7,20 @@ import pytest
 
 from vit_jax.configs.sweeps import reproduce
 from vit_jax.paper import design as design_lib
-from vit_jax.paper import registered
+from vit_jax.paper import items, registered
 
 ARGUMENT = 'figure11,scale=mini,seeds=2'
+
+
+def _describe(sweep, *names):
+  design = design_lib.read('mini', 2)
+  return registered.describe(design, sweep, items.find(names or ['figure11']))
 
 
 @pytest.fixture(scope='module')
 def parts():
   sweep = reproduce.get_sweep(f'{ARGUMENT},first_seed=1000')
-  return registered.describe(design_lib.read('mini', 2), sweep)
+  return _describe(sweep)
 
 
 def test_a_registration_holds_claims_runs_and_method(parts):
@@ -51,7 +56,16 @@ def _level(parts):
 
 
 def _run(parts):
-  parts['runs'].popitem()
+  parts['runs'][next(iter(parts['runs']))] = 'of another config'
+
+
+def _new_run(parts):
+  parts['runs']['new'] = 'of a config'
+
+
+def _without_claim(parts):
+  del parts['claims']['figure11.hybrid_looks_farther']
+  parts['claims']['figure11.other'] = {}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +73,9 @@ def _run(parts):
   [
     (_claim, 'claims: figure11.hybrid_looks_farther'),
     (_level, 'method: level'),
-    (_run, 'runs: '),
+    (_run, 'runs: ViT-L_16'),
+    (_new_run, 'runs: new'),
+    (_without_claim, 'figure11.hybrid_looks_farther; claims: figure11.other'),
   ],
 )
 def test_another_set_up_is_refused(parts, tmp_path, change, message):
@@ -71,9 +87,23 @@ def test_another_set_up_is_refused(parts, tmp_path, change, message):
     registered.check(other, registered.read(path))
 
 
+def test_a_later_item_leaves_the_others_registered(parts, tmp_path):
+  path = tmp_path / 'registered.json'
+  registered.write(parts, 1000, path)
+  both = reproduce.get_sweep(
+    'figure11+figure9,scale=mini,seeds=2,first_seed=1000'
+  )
+  with pytest.raises(ValueError, match=r'claims: figure9\.lower_rate; runs: '):
+    registered.check(
+      _describe(both, 'figure9', 'figure11'), registered.read(path)
+    )
+  # That item was registered, so it can still be confirmed.
+  registered.check(parts, registered.read(path))
+
+
 def test_a_setting_of_a_run_changes_the_hash(parts):
   sweep = reproduce.get_sweep(f'{ARGUMENT},first_seed=2000')
-  other = registered.describe(design_lib.read('mini', 2), sweep)
+  other = _describe(sweep)
   assert other['claims'] == parts['claims']
   assert {*other['runs'].values()}.isdisjoint(parts['runs'].values())
 

@@ -11,13 +11,13 @@ import datetime
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vit_jax.paper import items
 from vit_jax.paper.claims import decision
 from vit_jax.paper.claims.claim import Claim
 from vit_jax.paper.design import Design
+from vit_jax.paper.items.item import Item
 from vit_jax.runtime import json_text
 from vit_jax.sweep import reading
 from vit_jax.sweep.spec import Sweep
@@ -46,12 +46,15 @@ class Registered:
   parts: Mapping[str, Mapping[str, Any]]
 
 
-def describe(design: Design, sweep: Sweep) -> dict[str, dict[str, Any]]:
-  """Returns all that a registration fixes, as JSON.
+def describe(
+  design: Design, sweep: Sweep, described: Iterable[Item]
+) -> dict[str, dict[str, Any]]:
+  """Returns what a registration fixes of some items, as JSON.
 
   Args:
     design: the scale, and how many pre-trainings there are.
-    sweep: the runs of all items, with the seeds of confirming runs.
+    sweep: the runs of these items, with the seeds of confirming runs.
+    described: the items.
   """
   return {
     'method': {
@@ -61,7 +64,7 @@ def describe(design: Design, sweep: Sweep) -> dict[str, dict[str, Any]]:
     },
     'claims': {
       f'{item.name}.{claim.key}': _claim(claim, design.counts(item))
-      for item in items.ITEMS.values()
+      for item in described
       for claim in item.claims(design.scale)
     },
     'runs': {
@@ -143,24 +146,43 @@ def read(path: pathlib.Path = FILE) -> Registered:
 
 
 def check(parts: Mapping[str, Any], registered: Registered) -> None:
-  """Checks that a set-up is the registered one.
+  """Checks that the set-up of some items is the registered one.
+
+  Items that came after the registration change nothing about the others.
+
+  Args:
+    parts: what `describe` returns for these items.
+    registered: what was registered.
 
   Raises:
     ValueError: it differs; the message says where.
   """
-  if digest(parts) == registered.digest:
-    return
+  chosen = {_item(name) for name in parts['claims']}
+  # Each claim of these items must be there, also one that is gone by now.
+  names = {
+    'method': {*parts['method'], *registered.parts['method']},
+    'claims': {*parts['claims']}
+    | {name for name in registered.parts['claims'] if _item(name) in chosen},
+    'runs': {*parts['runs']},
+  }
   differ = [
     f'{part}: {name}'
-    for part in ('method', 'claims', 'runs')
-    for name in sorted({*parts[part], *registered.parts[part]})
+    for part, compared in names.items()
+    for name in sorted(compared)
     if parts[part].get(name) != registered.parts[part].get(name)
   ]
+  if not differ:
+    return
   shown = '; '.join(differ[:5])
   more = f'; and {len(differ) - 5} more' if len(differ) > 5 else ''
   raise ValueError(
     f'This set-up is not the one that was registered on {registered.date}'
-    f' ({registered.digest[:12]}). It differs in {shown}{more}. Go back to the'
-    ' registered code and flags, or register it anew with --register, which'
-    ' gives it other seeds.'
+    f' ({registered.digest[:12]}). It differs in {shown}{more}. Leave out'
+    ' items that came later, go back to the registered code and flags, or'
+    ' register it anew with --register, which gives it other seeds.'
   )
+
+
+def _item(claim: str) -> str:
+  """Returns the item of a claim: `table2` of `table2.huge_is_best`."""
+  return claim.partition('.')[0]
