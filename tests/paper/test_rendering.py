@@ -245,7 +245,8 @@ def test_a_miniature_states_its_image_size(where):
   assert listing.rows[2] == (
     *('JFT-300M, to pre-train', 'shapes:all', 'train[:48000]'),
   )
-  assert ('cifar10', 'digits', 'train') in listing.rows
+  assert ('CIFAR-10', 'digits', 'train') in listing.rows
+  assert listing.rows[-1][0] == 'dSpr-Ori (VTAB)'
   assert f'on images of {mini.MINI.image_size} px of rendered scenes' in text
   assert 'the nine places' in text
   text, listing = rendering.about(found, scale='mini', data='folder:/data')

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from absl import logging
 
 from vit_jax.configs import midi, mini
+from vit_jax.configs.sweeps import reproduce
 from vit_jax.paper import cost, report
 from vit_jax.paper.claims import answers
 from vit_jax.paper.claims.measures import Inside
@@ -257,6 +258,7 @@ def about(
     " of Table 3's for JFT-300M, on all data sets; for fine-tuning all models"
     ' have the same rate.'
     " Only the order of the numbers may be compared with the paper's."
+    ' A class of `shapes:colour+position` is a colour at a position.'
   )
   if not data:
     text += (
@@ -273,12 +275,15 @@ def _stand_ins(data: str, scale: str) -> report.Listing:
     data: as for `about`.
     scale: 'mini' or 'midi'.
   """
-  papers = {name: paper for paper, name in DATASETS.items()}
+  papers = {
+    **{name: f'{paper} (VTAB)' for paper, name in reproduce.VTAB.items()},
+    **{name: paper for paper, name in reproduce.MINI_TASKS.items()},
+    **{name: f'{paper}, to pre-train' for paper, name in DATASETS.items()},
+  }
   own = f',of={data}' if data else ''
   rows = []
   for name in (*mini.MINI.datasets, *mini.TASKS):
     smaller = mini.MINI if scale == 'mini' else midi.MIDI
     config = mini.make(f'ViT-B/32,{name}{own}', smaller)
-    named = f'{papers[name]}, to pre-train' if name in papers else name
-    rows.append((named, config.data.dataset, config.data.train_split))
+    rows.append((papers[name], config.data.dataset, config.data.train_split))
   return report.Listing(('In the paper', 'In miniature', 'Trained on'), rows)
