@@ -209,7 +209,7 @@ def _registered(chosen: Sequence[items.Item], design: design_lib.Design) -> str:
     digest = registered.write(parts, registered.next_seed())
     return f'Registered in {registered.FILE}: {digest}'
   known = registered.read()
-  registered.check(parts, known)
+  registered.check(parts, known, chosen)
   return (
     f'confirmation: the set-up was registered on {known.date} (SHA-256'
     f' {known.digest[:12]}); seeds from {known.first_seed} on'

@@ -12,9 +12,11 @@ from vit_jax.paper import items, registered
 ARGUMENT = 'figure11,scale=mini,seeds=2'
 
 
-def _describe(sweep, *names):
-  design = design_lib.read('mini', 2)
-  return registered.describe(design, sweep, items.find(names or ['figure11']))
+CHOSEN = items.find(['figure11'])
+
+
+def _describe(sweep, chosen=CHOSEN):
+  return registered.describe(design_lib.read('mini', 2), sweep, chosen)
 
 
 @pytest.fixture(scope='module')
@@ -40,7 +42,7 @@ def test_the_same_set_up_is_accepted(parts, tmp_path):
   digest = registered.write(parts, 1000, path)
   known = registered.read(path)
   assert known.digest == digest == registered.digest(parts)
-  registered.check(parts, known)
+  registered.check(parts, known, CHOSEN)
   # The next registration has seeds that no run has used.
   assert known.first_seed == 1000
   assert registered.next_seed(path) == 2000
@@ -64,7 +66,10 @@ def _new_run(parts):
 
 
 def _without_claim(parts):
-  del parts['claims']['figure11.hybrid_looks_farther']
+  parts['claims'].clear()
+
+
+def _new_claim(parts):
   parts['claims']['figure11.other'] = {}
 
 
@@ -75,7 +80,8 @@ def _without_claim(parts):
     (_level, 'method: level'),
     (_run, 'runs: ViT-L_16'),
     (_new_run, 'runs: new'),
-    (_without_claim, 'figure11.hybrid_looks_farther; claims: figure11.other'),
+    (_without_claim, 'claims: figure11.hybrid_looks_farther'),
+    (_new_claim, 'claims: figure11.other'),
   ],
 )
 def test_another_set_up_is_refused(parts, tmp_path, change, message):
@@ -84,21 +90,23 @@ def test_another_set_up_is_refused(parts, tmp_path, change, message):
   other = copy.deepcopy(parts)
   change(other)
   with pytest.raises(ValueError, match=message):
-    registered.check(other, registered.read(path))
+    registered.check(other, registered.read(path), CHOSEN)
 
 
-def test_a_later_item_leaves_the_others_registered(parts, tmp_path):
-  path = tmp_path / 'registered.json'
-  registered.write(parts, 1000, path)
-  both = reproduce.get_sweep(
-    'figure11+figure9,scale=mini,seeds=2,first_seed=1000'
+def test_each_item_is_confirmed_by_itself(parts, tmp_path):
+  chosen = items.find(['figure9', 'figure11'])
+  both = _describe(
+    reproduce.get_sweep('figure9+figure11,scale=mini,seeds=2,first_seed=1000'),
+    chosen,
   )
+  path = tmp_path / 'registered.json'
+  registered.write(both, 1000, path)
+  registered.check(parts, registered.read(path), CHOSEN)
+  # An item that is not registered leaves the others as they are.
+  registered.write(parts, 1000, path)
+  registered.check(parts, registered.read(path), CHOSEN)
   with pytest.raises(ValueError, match=r'claims: figure9\.lower_rate; runs: '):
-    registered.check(
-      _describe(both, 'figure9', 'figure11'), registered.read(path)
-    )
-  # That item was registered, so it can still be confirmed.
-  registered.check(parts, registered.read(path))
+    registered.check(both, registered.read(path), chosen)
 
 
 def test_a_setting_of_a_run_changes_the_hash(parts):

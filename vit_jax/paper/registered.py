@@ -145,7 +145,9 @@ def read(path: pathlib.Path = FILE) -> Registered:
   return found
 
 
-def check(parts: Mapping[str, Any], registered: Registered) -> None:
+def check(
+  parts: Mapping[str, Any], registered: Registered, checked: Iterable[Item]
+) -> None:
   """Checks that the set-up of some items is the registered one.
 
   Items that came after the registration change nothing about the others.
@@ -153,16 +155,21 @@ def check(parts: Mapping[str, Any], registered: Registered) -> None:
   Args:
     parts: what `describe` returns for these items.
     registered: what was registered.
+    checked: the items.
 
   Raises:
     ValueError: it differs; the message says where.
   """
-  chosen = {_item(name) for name in parts['claims']}
+  chosen = {item.name for item in checked}
   # Each claim of these items must be there, also one that is gone by now.
   names = {
     'method': {*parts['method'], *registered.parts['method']},
     'claims': {*parts['claims']}
-    | {name for name in registered.parts['claims'] if _item(name) in chosen},
+    | {
+      name
+      for name in registered.parts['claims']
+      if name.partition('.')[0] in chosen
+    },
     'runs': {*parts['runs']},
   }
   differ = [
@@ -181,8 +188,3 @@ def check(parts: Mapping[str, Any], registered: Registered) -> None:
     ' items that came later, go back to the registered code and flags, or'
     ' register it anew with --register, which gives it other seeds.'
   )
-
-
-def _item(claim: str) -> str:
-  """Returns the item of a claim: `table2` of `table2.huge_is_best`."""
-  return claim.partition('.')[0]
