@@ -279,6 +279,8 @@ def main(words: Sequence[str]) -> None:
     return
   everything = read(list(items.ITEMS), where)
   if _LIST.value:
+    if 'all' in words:
+      chosen = list(items.ITEMS.values())
     print(overview.text(chosen, everything, where, design))
     return
   # Checked before any run, although drawing is the last step.

@@ -1,5 +1,6 @@
 """Guards: items share runs and show only numbers that finished runs have."""
 
+import dataclasses
 import itertools
 
 import pandas as pd
@@ -349,3 +350,11 @@ def test_positions(tmp_path, none, other, shared, worse, close):
   [table] = item.render(results, tmp_path).blocks
   ours = table.cells['2-D', 'Every layer, shared'].ours
   assert ours.values == pytest.approx((shared,) * 3)
+
+
+def test_all_leaves_out_what_the_paper_does_not_ask(monkeypatch):
+  item = dataclasses.replace(items.ITEMS['table1'], name='more', beyond=True)
+  monkeypatch.setitem(items.ITEMS, 'more', item)
+  assert item not in items.find(['all'])
+  assert items.find(['table1', 'more']) == [items.ITEMS['table1'], item]
+  assert items.find(['all', 'more']) == list(items.ITEMS.values())

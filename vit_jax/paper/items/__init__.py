@@ -1,4 +1,4 @@
-"""The paper's items: its tables, its figures, then a result without number."""
+"""The items: the paper's tables, figures and other results, then what it lacks."""
 
 from collections.abc import Sequence
 
@@ -46,7 +46,7 @@ ITEMS = {
 
 
 def find(words: Sequence[str]) -> list[Item]:
-  """Returns the items with the given names; `all` means all of them.
+  """Returns the items with the given names; `all` means all of the paper's.
 
   Raises:
     ValueError: one is unknown; lists the choices.
@@ -57,6 +57,8 @@ def find(words: Sequence[str]) -> list[Item]:
       f'{", ".join(unknown)}: no such item; choose from {", ".join(ITEMS)}, or'
       ' all.'
     )
-  if 'all' in words:
-    return list(ITEMS.values())
-  return [item for name, item in ITEMS.items() if name in words]
+  return [
+    item
+    for name, item in ITEMS.items()
+    if name in words or ('all' in words and not item.beyond)
+  ]

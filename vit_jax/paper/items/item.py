@@ -34,6 +34,7 @@ class Item:
     curves: whether it needs metrics from during its pre-trainings, to show or
       to choose a step by, instead of those of their end only.
     claims: returns the paper's claims about it at one of `design.SCALES`.
+    beyond: whether the paper does not ask this. `all` leaves such items out.
   """
 
   name: str
@@ -45,6 +46,7 @@ class Item:
   in_miniature: tuple[Node, ...] | None = None
   curves: bool = False
   claims: Callable[[str], Sequence[Claim]] = _no_claims
+  beyond: bool = False
 
   def shown_at(self, scale: str) -> tuple[Node, ...]:
     """Returns the runs that it shows at one of `design.SCALES`."""
