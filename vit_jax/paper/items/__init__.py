@@ -1,4 +1,4 @@
-"""The items: the paper's tables, figures and other results, then what it lacks."""
+"""The items: the paper's tables, figures and results, then what goes beyond."""
 
 from collections.abc import Sequence
 
