@@ -68,6 +68,10 @@ class Dataset:
   epochs: float
   steps: int
 
+  def epochs_of(self, steps: float) -> int:
+    """Returns the whole number of epochs that has nearly so many steps."""
+    return round(steps * self.epochs / self.steps)
+
 
 @dataclasses.dataclass(frozen=True)
 class Scale:

@@ -38,7 +38,7 @@ def of_item(item, metrics, *, scale='paper', count=3, **options):
   Args:
     item: the item.
     metrics: as for `results`.
-    scale: 'paper' or 'mini'.
+    scale: one of `design.SCALES`.
     count: pre-trainings of each mean of a claim.
     **options: further arguments of `results` and `Results`.
   """
@@ -47,6 +47,7 @@ def of_item(item, metrics, *, scale='paper', count=3, **options):
     design.nodes(item),
     metrics,
     comparable=scale == 'paper',
+    scale=scale,
     counts=design.counts(item),
     **options,
   )

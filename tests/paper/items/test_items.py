@@ -75,10 +75,11 @@ def test_items_share_runs():
   seeds = [node.seed for node in nodes if isinstance(node, Pretraining)]
   # New first pre-trainings: Tables 2 and 5: 14, Table 6: 13, Table 7: 2, Table
   # 8: 7, Figure 3: two BiTs on two data sets, Figure 4: 19, Figure 8: 13,
-  # Figure 9: 2, Figure 10: 1, Figure 13: 3, masked patches: 6.
-  assert seeds.count(0) == 84
-  # Of those, 58 are in claims.
-  assert seeds.count(1) == seeds.count(2) == 58
+  # Figure 9: 2, Figure 10: 1, Figure 13: 3, masked patches: 6,
+  # regularization: 2.
+  assert seeds.count(0) == 86
+  # Of those, 60 are in claims.
+  assert seeds.count(1) == seeds.count(2) == 60
   # 19 tasks for each of Table 9's three models and Figure 2's ResNet, and for
   # two more seeds of three of them.
   assert sum(isinstance(node, Vtab) for node in nodes) == 19 * (4 + 2 * 3)

@@ -54,6 +54,7 @@ def test_masked_patch_result_is_two_above_scratch_and_four_below_supervised():
 def test_every_number_names_its_source():
   for values in (
     *(numbers.OBJECTNET, numbers.OBJECTNET_BIT, numbers.MASKED_PATCH),
+    numbers.REGULARIZATION,
     *(numbers.PRETRAINING, numbers.FINETUNING, numbers.SHAPE_BASE),
     *(numbers.TFLOPS_PER_CORE, numbers.FINETUNING_GMACS),
     *(numbers.UNIFORM_ATTENTION_DISTANCE, numbers.UPSTREAM),

@@ -65,7 +65,7 @@ def run(
 _SAME_IMAGES = 'All pre-trainings on a part of the images see the same part.'
 
 
-def _computes(scale: str, *models: str) -> str:
+def computes(scale: str, *models: str) -> str:
   """Returns a sentence on the compute of models on all images."""
   found = [
     numbers.EXAFLOPS[f'{model}, {EPOCHS} epochs'].value
@@ -102,7 +102,7 @@ def figure4(scale: str) -> list[Claim]:
         f'resnet_first_{key}',
         f'On the smallest set, {resnet} is ahead of {vit} (4.3, Figure 4).',
         (Contrast(f'lead of {resnet} on 9M images', lead(resnet, vit, _FEW)),),
-        f'{_computes(scale, resnet, vit)} {_SAME_IMAGES}',
+        f'{computes(scale, resnet, vit)} {_SAME_IMAGES}',
       ),
       Claim(
         f'vit_later_{key}',

@@ -15,8 +15,7 @@ def _epochs_of_imagenet(smaller: mini.Scale) -> int:
   jft, imagenet = (
     smaller.datasets[name] for name in ('jft300m', 'imagenet2012')
   )
-  steps = 14 * jft.steps / jft.epochs
-  return round(steps * imagenet.epochs / imagenet.steps)
+  return imagenet.epochs_of(14 * jft.steps / jft.epochs)
 
 
 def _masked(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from vit_jax.paper.claims.claim import Claim
 from vit_jax.paper.report import Section
-from vit_jax.paper.runs import Node, Results, structure
+from vit_jax.paper.runs import Node, Results
 
 
 def _no_claims(scale: str) -> list[Claim]:
@@ -31,6 +31,7 @@ class Item:
       there are; the arguments are the same.
     in_miniature: the runs at the scale 'mini', if they are others; None: the
       same runs.
+    in_midi: the same at the scale 'midi'; None: the runs of the paper's scale.
     curves: whether it needs metrics from during its pre-trainings, to show or
       to choose a step by, instead of those of their end only.
     claims: returns the paper's claims about it at one of `design.SCALES`.
@@ -44,12 +45,12 @@ class Item:
   measure: Callable[[str, pathlib.Path], None] | None = None
   measured: Callable[[str, pathlib.Path], tuple[int, int]] | None = None
   in_miniature: tuple[Node, ...] | None = None
+  in_midi: tuple[Node, ...] | None = None
   curves: bool = False
   claims: Callable[[str], Sequence[Claim]] = _no_claims
   beyond: bool = False
 
   def shown_at(self, scale: str) -> tuple[Node, ...]:
     """Returns the runs that it shows at one of `design.SCALES`."""
-    if structure(scale) == 'mini' and self.in_miniature is not None:
-      return self.in_miniature
-    return self.nodes
+    others = {'mini': self.in_miniature, 'midi': self.in_midi}.get(scale)
+    return self.nodes if others is None else others

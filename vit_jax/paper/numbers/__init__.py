@@ -89,6 +89,7 @@ __all__ = [
   'OBJECTNET_BIT',
   'PANELS',
   'PRETRAINING',
+  'REGULARIZATION',
   'RELEASED',
   'RELEASED_224',
   'ROWS_3',
@@ -146,4 +147,15 @@ MASKED_PATCH = {
   },
   'more than from scratch': Value(2, note='Section 4.6', printed='2%'),
   'less than supervised': Value(4, note='Section 4.6', printed='4%'),
+}
+
+# Accuracy of ViT-B/16 on ImageNet in percent, pre-trained on ImageNet alone, by
+# its regularization; in words where the paper has no number.
+_BELOW = 'a few percentage points below ResNets of comparable size'
+REGULARIZATION = {
+  'strong': dataclasses.replace(
+    MASKED_PATCH['from scratch'],
+    note='Table 5; such strong regularization is called key in B.1',
+  ),
+  'weak': Value(_BELOW, note='Section 1', printed=_BELOW),
 }
