@@ -92,6 +92,7 @@ def build(config: ml_collections.ConfigDict, model: nn.Module) -> PlainViT:
     'attention': ('full',),
     'gelu': ('tanh',),
     'norm_epsilon': (1e-6,),
+    'norm_position': ('pre',),
     'parallel': (False,),
     'qk_norm': (False,),
     'qkv_bias': (True,),

@@ -128,6 +128,7 @@ CHANGES = {
   'model.position_stddev': 0.5,
   'model.gelu': 'exact',
   'model.norm_epsilon': 1e-3,
+  'model.norm_position': 'post',
   'model.parallel': True,
   'model.qk_norm': True,
   'model.qkv_bias': False,

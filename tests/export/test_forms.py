@@ -114,6 +114,10 @@ def test_timms_own_model_loads_the_weights(tmp_path):
     (dict(position_embedding='2d'), 'huggingface', "embedding='2d'"),
     (dict(parallel=True), 'huggingface', 'parallel=True'),
     (dict(qkv_bias=False), 'timm', 'qkv_bias=False'),
+    *(
+      (dict(norm_position='post'), form, "norm_position='post'")
+      for form in ('onnx', 'huggingface', 'timm')
+    ),
   ],
 )
 def test_models_that_others_lack_are_refused(

@@ -52,6 +52,7 @@ def test_named_models_are_recognized(name, size):
     (dict(position_embedding='relative', patch_size=(4, 2)), (16, 8)),
     (dict(position_embedding='relative_per_head'), (8, 8)),
     (dict(position_site='every_layer'), (8, 8)),
+    (dict(norm_position='post'), (8, 8)),
     *((dict([option]), (8, 8)) for option in _LARGE.items()),
     (_LARGE | dict(attention='axial', pooling='gap'), (8, 8)),
     (dict(attention='axial', pooling='gap'), (8, 8)),

@@ -287,6 +287,26 @@ def test_mismatches_are_found_before_the_data_is_read(tmp_path, monkeypatch):
     interop.load_npz(path, tiny.vit(width=20), 8)
 
 
+@pytest.mark.parametrize('theirs, ours', [('pre', 'post'), ('post', 'pre')])
+@pytest.mark.parametrize(
+  'options', [{}, dict(attention='axial', pooling='gap')]
+)
+def test_norms_in_other_places_are_named(tmp_path, theirs, ours, options):
+  path = tmp_path / 'a.npz'
+  model = tiny.vit(norm_position=theirs, **options)
+  interop.save_npz(path, tiny.params(model), model, image_size=8)
+  with pytest.raises(
+    ValueError,
+    match=f"are for norm_position='{theirs}', but the model has n.*'{ours}'",
+  ):
+    interop.load_npz(path, tiny.vit(norm_position=ours, **options), 8)
+  tiny.assert_equal(interop.load_npz(path, model, 8), tiny.params(model))
+  for other in (model.clone(width=20), tiny.bit()):
+    with pytest.raises(ValueError, match='do not fit') as error:
+      interop.load_npz(path, other, 8)
+    assert 'norm_position' not in str(error.value)
+
+
 def test_an_absurdly_large_position_embedding_is_refused():
   params = tiny.params(tiny.vit())
   source = tiny.flat(params)

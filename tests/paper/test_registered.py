@@ -152,6 +152,19 @@ def test_confirming_runs_have_seeds_of_their_own():
   assert new == [seed + 1000 for seed in old]
 
 
+def test_keys_that_came_later_leave_the_registration_valid(parts):
+  runs = registered.read().parts['runs']
+  assert parts['runs'] == {name: runs[name] for name in parts['runs']}
+
+
+def test_a_later_key_that_is_set_changes_the_hash(parts):
+  sweep = reproduce.get_sweep(f'{ARGUMENT},first_seed=1000')
+  [*_, run] = sweep.studies[0].all_runs()
+  run.overrides['model.norm_position'] = 'post'
+  changed = _describe(sweep)['runs']
+  assert {n for n in changed if changed[n] != parts['runs'][n]} == {run.name}
+
+
 def test_the_registered_set_up_is_as_it_was_written():
   known = registered.read()
   assert known.first_seed % registered.STEP == 0 < known.first_seed

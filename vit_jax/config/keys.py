@@ -135,6 +135,9 @@ def default() -> ml_collections.ConfigDict:
   model.attention_implementation = placeholder(str)
   model.gelu = placeholder(str)  # 'tanh' or 'exact'.
   model.norm_epsilon = placeholder(float)  # Added to LayerNorm's variance.
+  # Where blocks have their LayerNorms: 'pre' (the paper's) before attention and
+  # MLP, 'post' (arXiv:1706.03762) after each residual sum.
+  model.norm_position = placeholder(str)
   # For large models, from arXiv:2302.05442: attention and MLP read the same
   # LayerNorm; queries and keys are normalised; biases that can be left out.
   model.parallel = placeholder(bool)

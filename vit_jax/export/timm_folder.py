@@ -69,6 +69,7 @@ def check(program: Program) -> None:
       'position_embedding': ('1d',),
       'position_site': ('stem',),
       'norm_epsilon': (_EPSILON,),
+      'norm_position': ('pre',),
       'parallel': (False,),
       'qk_norm': (False,),
       'qkv_bias': (True,),

@@ -138,6 +138,7 @@ def match(
   )
   if difference or problem:
     hint = '' if new_head else _head_hint(loaded, target, option)
+    hint += _norm_hint(loaded, target)
     if difference:
       difference = f' Compared with the model:\n{difference}\n'
     raise ValueError(
@@ -212,6 +213,17 @@ def _head_hint(
       f' {len(target[key])}. To leave the head out, set {option}.'
     )
   return ''.join(' ' + hint for hint in hints)
+
+
+def _norm_hint(loaded: Mapping[str, Any], target: Mapping[str, Any]) -> str:
+  """Returns what to do about LayerNorms that are in other places, or ''."""
+  theirs, ours = map(released.norm_position, (loaded, target))
+  if not theirs or not ours or theirs == ours:
+    return ''
+  return (
+    f' By their LayerNorms, these weights are for norm_position={theirs!r}, but'
+    f' the model has norm_position={ours!r}: set the former.'
+  )
 
 
 def _assumed_grid(

@@ -112,6 +112,10 @@ def check_savable(model: nn.Module) -> None:
           model.position_site != 'stem',
           f'position_site={model.position_site!r}',
         ),
+        (
+          model.norm_position != 'pre',
+          f'norm_position={model.norm_position!r}',
+        ),
         *(
           (getattr(model, name) != expected, f'{name}={not expected}')
           for name, expected in {

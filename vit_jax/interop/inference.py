@@ -126,6 +126,7 @@ def _vit_fields(flat: Mapping[str, np.ndarray]) -> dict[str, Any]:
     'attention': 'axial' if axial else 'full',
     'position_embedding': position,
     'position_site': site,
+    'norm_position': released.norm_position(flat),
     'parallel': not has('/LayerNorm_1/scale'),
     'qk_norm': has('/query_norm/scale'),
     'qkv_bias': has('/query/bias'),

@@ -18,6 +18,7 @@ Arrays = Mapping[str, np.ndarray]
 
 CLS = 'cls'
 POSITION = 'Transformer/posembed_input/pos_embedding'
+_FINAL_NORM = 'Transformer/encoder_norm/scale'
 
 # Prefixes under which some code bases keep the parameters.
 _PREFIXES = ('opt/target/', 'params/img/', 'params/', 'img/', 'target/')
@@ -84,6 +85,17 @@ def from_released(arrays: Arrays) -> dict[str, np.ndarray]:
     arrays = renamed(arrays, lambda name: _in_blocks(name, _LINEN))
   arrays = _with_position(arrays)
   return {name: _squeezed(name, array) for name, array in arrays.items()}
+
+
+def norm_position(params: Arrays) -> str:
+  """Returns the `norm_position` of a ViT's parameters; '' for other models.
+
+  Args:
+    params: by our names.
+  """
+  if not any(name.startswith('Transformer/') for name in params):
+    return ''
+  return 'pre' if _FINAL_NORM in params else 'post'
 
 
 def to_released(params: Arrays) -> dict[str, np.ndarray]:

@@ -102,6 +102,7 @@ def _check_vit(model: vit.ViT) -> None:
     ('position_embedding', encoder.POSITION_EMBEDDINGS),
     ('position_site', encoder.POSITION_SITES),
     ('gelu', encoder.GELUS),
+    ('norm_position', encoder.NORM_POSITIONS),
     *((key, (False, True)) for key in ('parallel', 'qk_norm')),
     *((key, (False, True)) for key in ('qkv_bias', 'norm_bias')),
   ):
@@ -110,6 +111,11 @@ def _check_vit(model: vit.ViT) -> None:
     raise ValueError(
       'attention="axial" works on a grid, in which a class token has no place: '
       'set pooling to "gap" or "map".'
+    )
+  if model.parallel and model.norm_position == 'post':
+    raise ValueError(
+      'parallel=True means that attention and MLP read the same LayerNorm, but'
+      ' norm_position="post" has none before them: choose one of the two.'
     )
   _check_position(model.position_embedding, model.position_site, model.width)
 

@@ -33,6 +33,7 @@ _RELATIVE = {'relative': 'shared', 'relative_per_head': 'per_head'}
 POSITION_SITES = ('stem', 'every_layer', 'every_layer_shared')
 ATTENTIONS = ('full', 'axial')
 GELUS = ('tanh', 'exact')
+NORM_POSITIONS = ('pre', 'post')
 
 
 class MlpBlock(nn.Module):
@@ -83,7 +84,7 @@ class MlpBlock(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-  """A pre-LayerNorm Transformer block (Eqs. 2 and 3, or parallel).
+  """A Transformer block (Eqs. 2 and 3, or parallel, or post-LayerNorm).
 
   Attributes are those of `ViT` with the same names. `axis` and `tokens` are
   those of `attention.MultiHeadDotProductAttention`.
@@ -99,6 +100,7 @@ class EncoderBlock(nn.Module):
   position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
+  norm_position: str = 'pre'
   parallel: bool = False
   qk_norm: bool = False
   qkv_bias: bool = True
@@ -124,23 +126,29 @@ class EncoderBlock(nn.Module):
       skip_rate: the rate of `stochastic_depth`. Attention and MLP are left out
         independently, but together if they are parallel.
     """
-    norm = functools.partial(
-      nn.LayerNorm,
-      epsilon=self.norm_epsilon,
-      use_bias=self.norm_bias,
-      dtype=self.dtype,
-    )
     row_major = self.attention_implementation == 'cudnn'
 
     def keep(x):
       return layout.keep_row_major(x, sharding.BATCH, on=row_major)
+
+    def norm(position, index, x):
+      """Normalises tokens if this is where the block does so."""
+      if position != self.norm_position:
+        return x
+      layer = nn.LayerNorm(
+        epsilon=self.norm_epsilon,
+        use_bias=self.norm_bias,
+        dtype=self.dtype,
+        name=f'LayerNorm_{index}',
+      )
+      return keep(layer(x))
 
     if self.position_site == 'every_layer':
       x += position_table(
         self.position_embedding, x, grid, self.position_stddev, self.tokens
       )
     x = keep(x)
-    normed = keep(norm(name='LayerNorm_0')(x))
+    normed = norm('pre', 0, x)
     y = attention.MultiHeadDotProductAttention(
       self.heads,
       axis=self.axis,
@@ -156,9 +164,9 @@ class EncoderBlock(nn.Module):
     )(normed, grid=grid)
     y = Dropout(self.dropout_rate, deterministic=not train)(y)
     skip = stochastic_depth(self, skip_rate, x.shape[0])
-    x = keep(x + skip(y))
+    x = norm('post', 0, keep(x + skip(y)))
     if not self.parallel:
-      normed = keep(norm(name='LayerNorm_1')(x))
+      normed = norm('pre', 1, x)
       skip = stochastic_depth(self, skip_rate, x.shape[0])
     y = MlpBlock(
       self.mlp_dim,
@@ -168,7 +176,7 @@ class EncoderBlock(nn.Module):
       dtype=self.dtype,
       name='MlpBlock_0',
     )(normed, train=train)
-    return keep(x + skip(y))
+    return norm('post', 1, keep(x + skip(y)))
 
 
 class AxialBlock(nn.Module):
@@ -185,6 +193,7 @@ class AxialBlock(nn.Module):
   position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
+  norm_position: str = 'pre'
   parallel: bool = False
   qk_norm: bool = False
   qkv_bias: bool = True
@@ -215,6 +224,7 @@ class AxialBlock(nn.Module):
         position_stddev=self.position_stddev,
         gelu=self.gelu,
         norm_epsilon=self.norm_epsilon,
+        norm_position=self.norm_position,
         parallel=self.parallel,
         qk_norm=self.qk_norm,
         qkv_bias=self.qkv_bias,
@@ -267,6 +277,8 @@ def _with_rows(x: jax.Array, length: int) -> jax.Array:
 class Encoder(nn.Module):
   """Position embedding, the blocks, and the final LayerNorm (Eqs. 1-4).
 
+  Post-LayerNorm blocks end with a LayerNorm, so no other one follows the last.
+
   Attributes are those of `ViT` with the same names.
   """
 
@@ -280,6 +292,7 @@ class Encoder(nn.Module):
   position_stddev: float = position.STDDEV
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
+  norm_position: str = 'pre'
   parallel: bool = False
   qk_norm: bool = False
   qkv_bias: bool = True
@@ -303,7 +316,7 @@ class Encoder(nn.Module):
 
     Returns:
       `embedded`, the first block's input, and `encoded`, the output of the
-      final LayerNorm, both [B, L, D].
+      last LayerNorm, both [B, L, D].
     """
     x = sharding.constrain(x, sharding.BATCH)
     at_every_input = None  # [1, L, D]
@@ -321,12 +334,14 @@ class Encoder(nn.Module):
     x = Dropout(self.dropout_rate, deterministic=not train)(x)
     out = {'embedded': x}
     x = self._run_blocks(x, at_every_input, grid=grid, train=train)
-    out['encoded'] = nn.LayerNorm(
-      epsilon=self.norm_epsilon,
-      use_bias=self.norm_bias,
-      dtype=self.dtype,
-      name='encoder_norm',
-    )(x)
+    if self.norm_position == 'pre':
+      x = nn.LayerNorm(
+        epsilon=self.norm_epsilon,
+        use_bias=self.norm_bias,
+        dtype=self.dtype,
+        name='encoder_norm',
+      )(x)
+    out['encoded'] = x
     return out
 
   def _run_blocks(
@@ -375,6 +390,7 @@ class Encoder(nn.Module):
       position_stddev=self.position_stddev,
       gelu=self.gelu,
       norm_epsilon=self.norm_epsilon,
+      norm_position=self.norm_position,
       parallel=self.parallel,
       qk_norm=self.qk_norm,
       qkv_bias=self.qkv_bias,

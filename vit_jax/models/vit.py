@@ -94,6 +94,10 @@ class ViT(nn.Module):
     gelu: 'tanh', the approximation of the released code and weights, or
       'exact'.
     norm_epsilon: epsilon of every LayerNorm.
+    norm_position: 'pre', the paper's: a LayerNorm before attention, before the
+      MLP and after the last block. 'post' is the original Transformer's
+      (arXiv:1706.03762, §3.1): a LayerNorm after each residual sum, so that no
+      other one follows the last block. It has no `parallel` blocks.
     parallel: whether a block's MLP reads the same normalised tokens as its
       attention, instead of the sum with attention's output. This and the next
       three are options for large models, from arXiv:2302.05442, §2.
@@ -138,6 +142,7 @@ class ViT(nn.Module):
   pooling: str = 'token'
   gelu: str = 'tanh'
   norm_epsilon: float = 1e-6
+  norm_position: str = 'pre'
   parallel: bool = False
   qk_norm: bool = False
   qkv_bias: bool = True
@@ -250,6 +255,7 @@ class ViT(nn.Module):
       position_stddev=self.position_stddev,
       gelu=self.gelu,
       norm_epsilon=self.norm_epsilon,
+      norm_position=self.norm_position,
       parallel=self.parallel,
       qk_norm=self.qk_norm,
       qkv_bias=self.qkv_bias,

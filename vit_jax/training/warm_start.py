@@ -43,7 +43,7 @@ SIZES = (
   *('width', 'depth', 'heads', 'mlp_dim', 'patch_size'),
   *('resnet_blocks', 'resnet_width', 'blocks', 'width_factor'),
   *('pooling', 'position_embedding', 'position_site', 'attention'),
-  *('gelu', 'norm_epsilon'),
+  *('gelu', 'norm_epsilon', 'norm_position'),
   *('parallel', 'qk_norm', 'qkv_bias', 'norm_bias'),
 )
 

@@ -151,7 +151,7 @@ def figure4(scale: str) -> list[Claim]:
   ]
 
 
-def shape(label: str, model: str = 'ViT-L/32', **changes: int) -> Pretraining:
+def shape(label: str, model: str = 'ViT-L/32', **changes: Value) -> Pretraining:
   """Returns the first run of a point of Figure 8: the base with `changes`."""
   return Pretraining(
     model,

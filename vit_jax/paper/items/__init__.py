@@ -8,6 +8,7 @@ from vit_jax.paper.items import (
   inspection_items,
   masked_patch_item,
   regularization_item,
+  norm_position_item,
   scaling_item,
   settings_items,
   speed_items,
@@ -43,6 +44,7 @@ ITEMS = {
     inspection_items.figure14(),
     masked_patch_item.masked_patch(),
     regularization_item.regularization(),
+    norm_position_item.norm_position(),
   )
 }
 
