@@ -11,6 +11,7 @@ from vit_jax.paper.items import (
   settings_items,
   speed_items,
   table_items,
+  translation_item,
   vtab_items,
 )
 from vit_jax.paper.items.item import Item
@@ -41,6 +42,7 @@ ITEMS = {
     curve_items.figure13(),
     inspection_items.figure14(),
     masked_patch_item.masked_patch(),
+    translation_item.translation(),
   )
 }
 
