@@ -127,6 +127,24 @@ def test_pad():
   np.testing.assert_array_equal(colour[2:-2, 2:-2], noise(3, 4))
 
 
+def test_shift():
+  image = np.arange(12, dtype=np.uint8).reshape(3, 4, 1)
+  for y, x, expected in (
+    (1, 0, [[4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]]),
+    (-1, 0, [[4, 5, 6, 7], [8, 9, 10, 11], [4, 5, 6, 7]]),
+    (0, 2, [[2, 1, 0, 1], [6, 5, 4, 5], [10, 9, 8, 9]]),
+    (0, -2, [[2, 3, 2, 1], [6, 7, 6, 5], [10, 11, 10, 9]]),
+    (0, 0, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]),
+  ):
+    shifted = ops.Shift(y, x)(image, generator())
+    assert shifted[:, :, 0].tolist() == expected
+  shifted = ops.Shift(-2, 1, 'zeros')(image, generator())
+  assert shifted[:, :, 0].tolist() == [[0, 8, 9, 10], [0] * 4, [0] * 4]
+  assert ops.Shift(1, 1)(noise(3, 4), generator()).shape == (3, 4, 3)
+  with pytest.raises(ValueError, match=r'shift\(0, -4\) leaves .* of 3x4'):
+    ops.Shift(0, -4)(image, generator())
+
+
 def test_flip_half_of_the_time():
   image = np.array([[[1], [2]]], np.uint8)
   rng = generator()
@@ -237,6 +255,8 @@ def test_every_operation_parses_runs_and_pickles(name):
   text = f'resize_small(9)|{name}'
   if name in ('pad', 'trim'):
     text = f'{name}(n=1)|resize'
+  if name == 'shift':
+    text = 'shift(y=1, x=-2)|resize'
   if name in ('flip', 'resize_small') or ops.OPS[name] in SAME_SIZE:
     text += '|central_crop'
   preprocess = ops.parse(text, image_size=(5, 6), channels=3)
@@ -281,6 +301,9 @@ def test_a_result_of_the_wrong_size_is_an_error():
     ('pad', r"missing a required argument: 'n'; accepted: pad\(n"),
     ('pad(-1)', 'n must be a non-negative integer, got -1'),
     ("pad(1, 'ones')", r"'ones'; choose from \['reflect', 'zeros'\]"),
+    ('shift(1)', r"missing a required argument: 'x'; accepted: shift\(y"),
+    ('shift(1, 0.5)', r'whole numbers of pixels, got 1, 0\.5'),
+    ("shift(1, 2, 'wrap')", r"'wrap'; choose from \['reflect', 'zeros'\]"),
     ('inception_crop(min_area=0)', 'min_area=0, max_area=1.0'),
     ('inception_crop(max_area=2)', 'min_area=0.05, max_area=2'),
     ('inception_crop(min_aspect=2)', 'min_aspect=2, max_aspect=1.3'),

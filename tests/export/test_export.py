@@ -121,6 +121,7 @@ def test_every_operation_has_a_description():
     for op, text in {
       **{name: name for name in ops.OPS},
       'pad': 'pad(2)',
+      'shift': 'shift(1, -2)',
       'trim': 'trim(2)',
     }.items()
   }

@@ -99,6 +99,22 @@ def test_what_nobody_asked_for_is_folded(done, tmp_path, asked):
   assert not folded.get('Runs')
 
 
+def test_items_beyond_the_paper_are_shown_only_if_chosen(
+  done, tmp_path, monkeypatch
+):
+  del done
+  monkeypatch.setattr(overview, 'progress', lambda *_: (1, 2))
+  _replace(monkeypatch, 'speed', beyond=True)
+  where, page = _folders(tmp_path), tmp_path / 'results.md'
+  for name, shown in (('runs', False), ('speed', True)):
+    making.finish([items.ITEMS[name]], Sweep([]), where, [], design=MINI)
+    assert ('## Speed' in page.read_text()) == shown
+  # One with runs that are shared is no exception.
+  _replace(monkeypatch, 'runs', beyond=True)
+  making.finish([items.ITEMS['speed']], Sweep([]), where, [], design=MINI)
+  assert '## Runs' not in page.read_text()
+
+
 @pytest.mark.parametrize(
   ('design', 'status'),
   [

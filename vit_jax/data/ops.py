@@ -251,6 +251,11 @@ class CentralCrop(_Sized):
     return Region(down // 2, right // 2, *self.size)
 
 
+def _check_mode(mode: str) -> None:
+  if mode not in PAD_MODES:
+    raise ValueError(f'unknown mode {mode!r}; choose from {sorted(PAD_MODES)}')
+
+
 @dataclasses.dataclass(frozen=True)
 class Pad:
   """Adds `n` pixels on each side: zeros, or the image mirrored (`reflect`)."""
@@ -261,16 +266,45 @@ class Pad:
   def __post_init__(self):
     if type(self.n) is not int or self.n < 0:
       raise ValueError(f'n must be a non-negative integer, got {self.n!r}')
-    if self.mode not in PAD_MODES:
-      raise ValueError(
-        f'unknown mode {self.mode!r}; choose from {sorted(PAD_MODES)}'
-      )
+    _check_mode(self.mode)
 
   def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     sides = [self.n] * 4
     return with_channels(
       cv2.copyMakeBorder(image, *sides, PAD_MODES[self.mode])
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Shift:
+  """Moves the image `y` pixels down and `x` to the right; below 0, up and left.
+
+  The size stays. What leaves is lost, and the mirrored image (`reflect`) or
+  zeros enter, so that nothing comes back on the other side.
+  """
+
+  y: int
+  x: int
+  mode: str = 'reflect'
+
+  def __post_init__(self):
+    if type(self.y) is not int or type(self.x) is not int:
+      raise ValueError(
+        f'y and x must be whole numbers of pixels, got {self.y!r}, {self.x!r}'
+      )
+    _check_mode(self.mode)
+
+  def __call__(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    height, width = image.shape[:2]
+    if abs(self.y) >= height or abs(self.x) >= width:
+      raise ValueError(
+        f'shift({self.y}, {self.x}) leaves nothing of an image of'
+        f' {height}x{width}'
+      )
+    top, left = max(-self.y, 0), max(-self.x, 0)
+    sides = [max(self.y, 0), top, max(self.x, 0), left]
+    padded = cv2.copyMakeBorder(image, *sides, PAD_MODES[self.mode])
+    return with_channels(padded)[top:, left:][:height, :width]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,6 +348,7 @@ OPS: dict[str, type] = {
   'random_erasing': augment.RandomErasing,
   'resize': Resize,
   'resize_small': ResizeSmall,
+  'shift': Shift,
   'trim': Trim,
 }
 

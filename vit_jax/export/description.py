@@ -15,6 +15,7 @@ from vit_jax.interop import inference, json_files
 FILE = 'model.json'
 FORMAT_VERSION = 1
 
+_PADDING = {'zeros': 'zeros', 'reflect': 'the image mirrored'}
 _RESIZES = {
   (False, 'bilinear'): (
     'interpolates between the two nearest pixel centres along each axis'
@@ -116,8 +117,12 @@ def operation(op: ops.Op) -> str:
         ' remainder, the top or left gets the smaller part'
       )
     case ops.Pad():
-      what = {'zeros': 'zeros', 'reflect': 'the image mirrored'}[op.mode]
-      return f'adds {op.n} pixels of {what} on each side'
+      return f'adds {op.n} pixels of {_PADDING[op.mode]} on each side'
+    case ops.Shift():
+      return (
+        f'moves the image {op.y} pixels down and {op.x} to the right;'
+        f' {_PADDING[op.mode]} enters'
+      )
     case ops.Trim():
       return f'removes {op.n} pixels from each side'
     case ops.RandomCrop():

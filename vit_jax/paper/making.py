@@ -81,7 +81,8 @@ def finish(
   """Writes the pages, then raises what failed, before or now.
 
   The pages show every item that has finished runs here or needs no run, not
-  only the chosen ones.
+  only the chosen ones. Items beyond the paper share runs with the paper's, and
+  reading their weights takes time, so they are shown only if they are chosen.
 
   Args:
     chosen: the items that are also printed.
@@ -100,8 +101,12 @@ def finish(
     item
     for item in items.ITEMS.values()
     if item in chosen
-    or not item.nodes
-    or overview.progress(item, everything, where, design)[0]
+    or (
+      not item.beyond
+      and (
+        not item.nodes or overview.progress(item, everything, where, design)[0]
+      )
+    )
   ]
   printed = [item.name for item in chosen]
   failures = list(failures)

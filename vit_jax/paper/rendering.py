@@ -127,10 +127,13 @@ def _write_numbers(
 def _inside(
   chosen: Sequence[Item], results: Results, where: Folders, design: Design
 ) -> tuple[Mapping[str, Mapping[str, float]], list[str]]:
-  """Returns the numbers that claims need from weights, and what went wrong."""
+  """Returns the numbers from weights that are shown, and what went wrong."""
   wanted: dict[Pretraining, set[str]] = {}
   for item in chosen:
     counts = design.counts(item)
+    for first in item.shown_at(design.scale) if item.inside else ():
+      for start in seeds(first, counts.get(first, 1)):
+        wanted.setdefault(start, set()).update(item.inside)
     for claim in item.claims(design.scale):
       for mean in claim.means():
         if isinstance(mean.measure, Inside):

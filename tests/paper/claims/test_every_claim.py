@@ -92,4 +92,6 @@ def test_statements_name_their_place_in_the_paper():
       assert claim.statement.startswith('Beyond the paper: '), claim.key
       continue
     place = item.name.replace('table', 'Table ').replace('figure', 'Figure ')
+    if item.beyond:
+      assert claim.statement.startswith('Beyond the paper'), claim.key
     assert place in claim.statement or 'masked' in item.name, claim.key

@@ -257,6 +257,22 @@ KINDS_INSIDE = {
     ' filters',
     3,
   ),
+  'shift_eighth': (
+    '5-shot answers that change as the image shifts by an eighth of a patch, in'
+    ' percent',
+    2,
+  ),
+  'shift_quarter': (
+    '5-shot answers that change as the image shifts by a quarter of a patch, in'
+    ' percent',
+    2,
+  ),
+  'shift_accuracy': ('5-shot accuracy without a shift, in percent', 2),
+  'shift_loss': (
+    '5-shot accuracy lost by a shift of a quarter of a patch, in percentage'
+    ' points',
+    2,
+  ),
 }
 
 

@@ -13,6 +13,7 @@ from vit_jax.paper.items import (
   settings_items,
   speed_items,
   table_items,
+  translation_item,
   vtab_items,
 )
 from vit_jax.paper.items.item import Item
@@ -45,6 +46,7 @@ ITEMS = {
     masked_patch_item.masked_patch(),
     regularization_item.regularization(),
     norm_position_item.norm_position(),
+    translation_item.translation(),
   )
 }
 

@@ -35,6 +35,8 @@ class Item:
     curves: whether it needs metrics from during its pre-trainings, to show or
       to choose a step by, instead of those of their end only.
     claims: returns the paper's claims about it at one of `design.SCALES`.
+    inside: kinds of `measures.Inside` that it shows of its runs, beside those
+      of its claims.
     beyond: whether the paper does not ask this. `all` leaves such items out.
   """
 
@@ -48,6 +50,7 @@ class Item:
   in_midi: tuple[Node, ...] | None = None
   curves: bool = False
   claims: Callable[[str], Sequence[Claim]] = _no_claims
+  inside: tuple[str, ...] = ()
   beyond: bool = False
 
   def shown_at(self, scale: str) -> tuple[Node, ...]:

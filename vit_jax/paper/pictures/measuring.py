@@ -1,4 +1,4 @@
-"""Measures what the claims of Figures 7, 10 and 11 need from weights."""
+"""Measures the numbers that claims and tables need from weights."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import numpy as np
 from scipy import fft, stats
 
 from vit_jax.inspect import attention_maps, views
-from vit_jax.paper.pictures import inspected_run
+from vit_jax.paper.pictures import inspected_run, shifting
 
 # Images in mean attention distances, as in the paper (D.7).
 _IMAGES = 128
@@ -195,4 +195,8 @@ KINDS = {
   'filter_share': lambda path: filter_share(
     np.asarray(_load(path).params['embedding']['kernel'])
   ),
+  **{
+    kind: lambda path, kind=kind: shifting.measured(path)[kind]
+    for kind in shifting.KINDS
+  },
 }

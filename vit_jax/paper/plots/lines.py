@@ -133,6 +133,7 @@ def figure9(
   paper: Sequence[Point] = (),
   *,
   overlay: bool = True,
+  x_label: str = 'Epochs of training',
   y_label: str = _FIVE_SHOT,
 ) -> Any:
   """Draws few-shot accuracy during pre-training, by head and learning rate.
@@ -141,13 +142,14 @@ def figure9(
     curves: such as 'CLS-Token, lr=8e-4' -> (epoch, accuracy in percent).
     paper: the paper's points.
     overlay: whether to draw the paper's points.
+    x_label: of the epochs.
     y_label: of the accuracy.
   """
   found, shown = _marks9(curves), marks.papers(paper if overlay else ())
   series = marks.series_of(found, shown)
   figure, (axes,) = chart.panels(1, (chart.NARROW, 3.3))
   chart.draw_series(axes, found, shown, chart.styles(series))
-  axes.set_xlabel('Epochs of training')
+  axes.set_xlabel(x_label)
   axes.set_ylabel(y_label)
   chart.say_if_empty(axes)
   chart.add_legend(figure, series, bool(shown))

@@ -1,0 +1,82 @@
+"""Guards: changed answers are counted on the run's own few-shot evaluation."""
+
+import numpy as np
+import pytest
+
+from tests.tiny_run import tiny_config
+from vit_jax import config as config_lib
+from vit_jax import results
+from vit_jax.paper.pictures import shifting
+from vit_jax.training import loop
+
+
+def test_answers_are_compared_with_each_other_and_with_labels():
+  before = np.array([[0, 1, 2, 3], [0, 1, 2, 2]])
+  after = np.array([[0, 1, 2, 0], [1, 1, 2, 2]])
+  assert shifting.changed(before, after) == 25
+  assert shifting.changed(before, before) == 0
+  assert shifting.accuracy(before, np.array([0, 1, 2, 2])) == 87.5
+
+
+def test_shifts_go_in_all_four_directions():
+  assert {*shifting.shifts(2)} == {(2, 0), (-2, 0), (0, 2), (0, -2)}
+
+
+@pytest.mark.parametrize(
+  ('size', 'patch'), [(224, 32), (64, 16), (24, 8), (384, 54)]
+)
+def test_a_shift_is_of_the_patch_that_stands_for_32_px(size, patch):
+  assert shifting.patch_of(size) == patch
+
+
+def test_small_images_are_refused():
+  with pytest.raises(ValueError, match='images of 48 px have patches of 6 px'):
+    shifting.patch_of(48)
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A finished run on images of 8 px."""
+  found = tmp_path_factory.mktemp('run')
+  config = tiny_config({'data.batch_size': 16})
+  config.evals.few_shot = config_lib.few_shot(
+    'train', 'test', dataset='digits', shots=(5,)
+  )
+  loop.train_and_evaluate(config, found)
+  return found
+
+
+def test_without_a_shift_the_accuracy_is_that_of_the_run(workdir, monkeypatch):
+  monkeypatch.setitem(shifting._PATCHES, 8, 8)
+  found = shifting.measured(str(workdir))
+  assert found.keys() == {*shifting.KINDS}
+  accuracy = results.final_metrics(workdir)['few_shot/5shot/accuracy']
+  assert 0.2 < accuracy < 0.9
+  assert found['shift_accuracy'] == pytest.approx(100 * accuracy, abs=1e-3)
+  # Two pixels of eight lose most of what a scan shows.
+  assert 0 < found['shift_eighth'] < found['shift_quarter'] < 100
+  assert 0 < found['shift_loss'] < found['shift_accuracy']
+
+
+def test_no_shift_changes_no_answer(workdir, monkeypatch):
+  monkeypatch.setitem(shifting._PATCHES, 8, 8)
+  monkeypatch.setattr(shifting, 'shifts', lambda pixels: ((0, 0),))
+  found = shifting.measured.__wrapped__(str(workdir))
+  assert [found[k] for k in ('shift_eighth', 'shift_quarter')] == [0, 0]
+  assert found['shift_loss'] == 0
+
+
+def test_a_run_without_the_evaluation_is_refused(tmp_path):
+  config_lib.save(tiny_config(), tmp_path)
+  with pytest.raises(ValueError, match="no evaluation 'few_shot' whose"):
+    shifting.measured(str(tmp_path))
+
+
+def test_the_best_weights_count(tmp_path):
+  assert shifting._weights(str(tmp_path)) == str(tmp_path)
+  (tmp_path / 'best').mkdir()
+  assert shifting._weights(str(tmp_path)) == str(tmp_path / 'best')
+
+
+def test_a_shift_leaves_the_question_in_miniature_the_same():
+  assert shifting._ASKED == {'shapes:colour+position': 'shapes:shape+colour'}
