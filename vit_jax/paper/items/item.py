@@ -34,6 +34,12 @@ class Item:
     curves: whether it needs metrics from during its pre-trainings, to show or
       to choose a step by, instead of those of their end only.
     claims: returns the paper's claims about it at one of `design.SCALES`.
+    evaluate: evaluates finished runs on data that nobody can download, which
+      `--NAME=PATH` gives: `(results, PATH, folder)`, called after the runs with
+      WORKDIR/measured. Without PATH, the item's runs are not made for it.
+    lacking: a sentence on these data, for who has not given them.
+    papers_own: whether it needs the paper's own data, so that it has no runs at
+      other scales.
     beyond: whether the paper does not ask this. `all` leaves such items out.
   """
 
@@ -46,10 +52,15 @@ class Item:
   in_miniature: tuple[Node, ...] | None = None
   curves: bool = False
   claims: Callable[[str], Sequence[Claim]] = _no_claims
+  evaluate: Callable[[Results, str, pathlib.Path], None] | None = None
+  lacking: str = ''
+  papers_own: bool = False
   beyond: bool = False
 
   def shown_at(self, scale: str) -> tuple[Node, ...]:
     """Returns the runs that it shows at one of `design.SCALES`."""
+    if self.papers_own and scale != 'paper':
+      return ()
     if structure(scale) == 'mini' and self.in_miniature is not None:
       return self.in_miniature
     return self.nodes

@@ -18,7 +18,7 @@ from vit_jax.paper.runs import (
 )
 
 # The resolution of fine-tuning on ImageNet in Table 2 (B.1.1).
-_RESOLUTION_2 = {'ViT-L/16': 512, 'ViT-H/14': 518}
+RESOLUTION_2 = {'ViT-L/16': 512, 'ViT-H/14': 518}
 # The column whose days the text gives (4.2).
 _DAYS_2 = 'ViT-L/16, ImageNet-21k'
 _SEEN = (
@@ -145,12 +145,12 @@ def table2() -> Item:
   starts = {
     column: pretraining(*of)
     for column, of in zip(paper.columns, numbers.COLUMNS_2, strict=True)
-    if of[0] in _RESOLUTION_2
+    if of[0] in RESOLUTION_2
   }
 
   def size(task: str, start: Pretraining) -> int:
     larger = task in (values.IMAGENET, values.REAL)
-    return _RESOLUTION_2[start.model] if larger else 384
+    return RESOLUTION_2[start.model] if larger else 384
 
   vtab = {
     column: averages.vtab_nodes(start) for column, start in starts.items()
