@@ -33,8 +33,8 @@ _FITTING = ('--config.mesh.', '--config.data.batch_size=')
 _NOTE = (
   "The models are Table 2's, fine-tuned on ImageNet; numbers are means over"
   " their runs. Any of ImageNet's 1,000 classes may be predicted. The paper"
-  ' says neither whether it restricted them, nor the resolution: here it is that'
-  ' of fine-tuning, after a resizing in the same proportion as in BiT.'
+  ' says neither whether it restricted them, nor the resolution: here it is'
+  ' that of fine-tuning, after a resizing in the same proportion as in BiT.'
 )
 _MINI_NOTE = (
   "Not in miniature: nothing there stands for ObjectNet's photographs."
