@@ -285,6 +285,25 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
+  workdir = f'--workdir={tmp_path / "new"}'
+  for words in (['--dry_run'], ['--render'], []):
+    out = run('objectnet', workdir, *words).stdout
+    assert 'ObjectNet was not evaluated: download it from' in out
+    assert '--config=' not in out
+  assert not (tmp_path / 'new' / 'runs').exists()
+  for name in ('images', 'mappings'):
+    (tmp_path / name).mkdir()
+  words = ('--dry_run', '--jft=folder:/jft', f'--objectnet={tmp_path}')
+  out = run('objectnet', *words, f'--workdir={tmp_path / "other"}').stdout
+  assert '--config=configs/pretrain.py:ViT-H/14,jft300m' in out
+  assert 'was not evaluated' not in out
+  out = run('objectnet', '--scale=mini', workdir).stdout
+  assert 'Not in miniature' in out
+  out = run('objectnet', '--scale=mini', '--list', workdir).stdout
+  assert out == 'objectnet not in miniature   Accuracy on ObjectNet\n'
+
+
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
@@ -296,6 +315,12 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
     # JFT-300M is not public, so it has no default data set.
     (['table7', '--dry_run'], 'Name your own data: --jft=SPEC, for example'),
     (['table5'], '--imagenet21k=SPEC'),
+    (['table5', '--objectnet=/data'], 'is for the item objectnet'),
+    (['objectnet', '--objectnet=/data', '--scale=mini'], 'does not go with'),
+    (
+      ['objectnet', '--objectnet=/nowhere'],
+      'expected the folders images and mappings there',
+    ),
     # What is registered is all of the miniature, as it is.
     (['table8', '--confirm'], '--scale=paper does not go with'),
     (

@@ -18,8 +18,9 @@ process runs.
 --scale=paper uses the paper's own models and data. Start it with
 --launcher=slurm or tpu_vm, or run on a pod the commands that --dry_run prints.
 Name the data that you must supply: --jft=SPEC, --imagenet21k=SPEC, or
-SPEC@TRAIN@HELD_OUT where its splits have other names. --scale=mini needs no
-data; --data=SPEC, such as folder:/data/cifar10, replaces its rendered scenes.
+SPEC@TRAIN@HELD_OUT where its splits have other names; and --objectnet=PATH.
+--scale=mini needs no data; --data=SPEC, such as folder:/data/cifar10, replaces
+its rendered scenes.
 --scale=midi trains small models on such photographs, in a day of one GPU.
 
 `released` evaluates and draws the authors' released weights in DIR, and writes
@@ -28,6 +29,7 @@ and how to fetch them.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from absl import flags
@@ -35,6 +37,7 @@ from absl import flags
 from vit_jax.compare import drawing
 from vit_jax.paper import design as design_lib
 from vit_jax.paper import items, making, overview, registered
+from vit_jax.paper.items import objectnet_item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.released import command
 from vit_jax.paper.runs import Node, Pretraining, with_needs
@@ -108,6 +111,11 @@ _TOPOLOGY = flags.DEFINE_string(
   'With --plan: a slice, such as v3:16x16. Compiles the steps that'
   ' DIR/plan.json lacks for it and estimates the core-days. Needs no TPU.',
 )
+_OBJECTNET = flags.DEFINE_string(
+  'objectnet',
+  '',
+  'With objectnet: the folder of ObjectNet, which has images and mappings.',
+)
 flags.adopt_module_key_flags(running)
 
 
@@ -175,6 +183,28 @@ def check_data(nodes: Sequence[Node]) -> None:
     )
 
 
+def _check_objectnet(chosen: Sequence[items.Item]) -> None:
+  """Checks --objectnet before any run.
+
+  Raises:
+    ValueError: it is no copy of ObjectNet, or nothing here needs it.
+  """
+  path = _OBJECTNET.value
+  if not path:
+    return
+  if _SCALE.value != 'paper':
+    raise ValueError(
+      f'--objectnet={path} does not go with --scale={_SCALE.value}, whose'
+      " models do not know ImageNet's classes: leave it out."
+    )
+  if not any(item.evaluate for item in chosen):
+    raise ValueError(
+      f'--objectnet={path} is for the item objectnet: ask for objectnet or all,'
+      ' or leave it out.'
+    )
+  objectnet_item.check(path)
+
+
 def _registered(chosen: Sequence[items.Item], design: design_lib.Design) -> str:
   """Registers the set-up, or checks that it is the registered one.
 
@@ -239,6 +269,7 @@ def main(words: Sequence[str]) -> None:
       print(confirms)
       return
     design = dataclasses.replace(design, confirms=confirms)
+  _check_objectnet(chosen)
   nodes = with_needs(node for item in chosen for node in design.nodes(item))
   if _TOPOLOGY.value and not _PLAN.value:
     raise ValueError('--topology works only with --plan; give both.')
@@ -271,11 +302,18 @@ def main(words: Sequence[str]) -> None:
     )
     print(claim_table.plan(chosen, design, sweep, days))
     return
+  # Without its data, an item needs no runs.
+  ready = [item for item in chosen if _OBJECTNET.value or not item.evaluate]
+  nodes = with_needs(node for item in ready for node in design.nodes(item))
+  text = sweep_text([item.name for item in ready])
   if not _LIST.value and not _RENDER.value:
     check_data(nodes)
   if running.is_dry_run():
+    for item in chosen:
+      if item not in ready and design.nodes(item):
+        print(f'# {item.name}: {item.lacking}')
     if nodes:
-      running.run(sweep_text(names), table=False)
+      running.run(text, table=False)
     return
   everything = read(list(items.ITEMS), where)
   if _LIST.value:
@@ -293,7 +331,14 @@ def main(words: Sequence[str]) -> None:
       chosen,
       where,
       scale=_SCALE.value,
-      run=lambda: running.run(sweep_text(names), table=False),
+      run=functools.partial(running.run, text, table=False) if nodes else None,
+      more=[
+        functools.partial(
+          making.evaluate, item, everything, where, design, _OBJECTNET.value
+        )
+        for item in ready
+        if item.evaluate
+      ],
     )
   making.finish(
     chosen,

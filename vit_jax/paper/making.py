@@ -9,8 +9,9 @@ from vit_jax.paper import items, overview, page, rendering, report
 from vit_jax.paper.design import Design
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.page import page_parts
+from vit_jax.paper.runs import Results
 from vit_jax.runtime import errors
-from vit_jax.sweep import state
+from vit_jax.sweep import bring_to_end, state
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
 
@@ -26,7 +27,8 @@ def make(
   where: Folders,
   *,
   scale: str,
-  run: Callable[[], None],
+  run: Callable[[], None] | None,
+  more: Sequence[Callable[[], None]] = (),
 ) -> list[Exception]:
   """Makes the missing runs and measurements; a failing step stops no other.
 
@@ -34,7 +36,8 @@ def make(
     chosen: the items.
     where: the folders of the runs and of the measurements.
     scale: one of `design.SCALES`.
-    run: finishes the items' runs.
+    run: finishes the items' runs; None: they have none.
+    more: steps after these.
 
   Returns:
     The errors of the steps that failed.
@@ -43,12 +46,13 @@ def make(
     PreemptedError: the process was asked to stop.
     InUseError: another process does the same in this directory.
   """
-  steps = [run] if any(item.nodes for item in chosen) else []
+  steps = [run] if run else []
   steps += [
     functools.partial(_measure, item, where, scale)
     for item in chosen
     if item.measure
   ]
+  steps += more
   failures = []
   for step in steps:
     try:
@@ -66,6 +70,33 @@ def _measure(item: Item, where: Folders, scale: str) -> None:
   # Runs beside a measurement would slow it down.
   with state.lock(where.local):
     item.measure(scale, folder)
+
+
+def evaluate(
+  item: Item, everything: Sweep, where: Folders, design: Design, data: str
+) -> None:
+  """Evaluates the finished runs of an item that needs data for that.
+
+  Args:
+    item: has `evaluate`.
+    everything: the runs of all items.
+    where: the folders of the runs and of the measurements.
+    design: the scale, and how many pre-trainings there are.
+    data: the folder of the data.
+
+  Raises:
+    ValueError: an evaluation failed.
+  """
+  results = Results(
+    everything.studies,
+    bring_to_end.read_finished(everything, where),
+    comparable=design.scale == 'paper',
+    scale=design.scale,
+    workdir=where.workdir,
+    counts=design.counts(item),
+  )
+  with state.lock(where.local):
+    item.evaluate(results, data, where.local / overview.MEASURED)
 
 
 def finish(

@@ -37,9 +37,11 @@ def text(
   width = max((len(item.name) for item in chosen), default=0)
   for item in chosen:
     there = 'from the code'
-    if item.nodes:
+    if design.nodes(item):
       done, total = progress(item, sweep, where, design)
       there = f'{done:>4} of {total:<4} runs'
+    elif item.nodes:
+      there = 'not in miniature'
     elif item.measured:
       done, total = item.measured(design.scale, where.local / MEASURED)
       there = f'{done:>4} of {total} measured' if done else 'not measured'

@@ -19,7 +19,7 @@ from vit_jax.paper import evaluations
 from vit_jax.paper.numbers import values
 from vit_jax.paper.report import MINIATURE, Number
 from vit_jax.sweep import schedule
-from vit_jax.sweep.spec import Study, Value
+from vit_jax.sweep.spec import Run, Study, Value
 from vit_jax.workdir import metrics
 
 # The paper's pre-training sets, as configs name them.
@@ -319,6 +319,23 @@ class Results:
     study = self._studies.get(node.name)
     runs = schedule.reported(study, self._finished) if study else None
     return runs[0].name if runs else None
+
+  def reported(self, node: Node) -> list[tuple[Run, epath.Path | None]]:
+    """Returns a node's runs with their work directories; None: unfinished.
+
+    The list is empty while the runs are not known.
+    """
+    study = self._studies.get(node.name)
+    runs = schedule.reported(study, self._finished) if study else None
+    return [
+      (
+        run,
+        self._workdir(run.name)
+        if self._workdir and run.name in self._finished
+        else None,
+      )
+      for run in runs or ()
+    ]
 
   def has(self, node: Node) -> bool:
     """Whether a node has runs at this scale, finished or not."""

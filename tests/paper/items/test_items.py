@@ -263,6 +263,32 @@ def test_core_days_come_from_the_plan(sweep, tmp_path):
   } == {'ViT-L/16, 14 epochs': 697, 'ViT-L/32, 7 epochs': 180.5}
 
 
+def test_table_2_has_the_days_on_8_cores_that_the_text_gives(sweep, tmp_path):
+  days = 'Days on 8 TPUv3 cores'
+  small, other = (
+    pretraining('ViT-L/16', data).name
+    for data in (values.IMAGENET21K, values.JFT)
+  )
+  results = Results(sweep.studies, {}, core_days={small: 200.0, other: 697.0})
+  section = items.ITEMS['table2'].render(results, tmp_path)
+  [table] = section.blocks
+  assert table.rows == (*numbers.TABLE_2.rows, days)
+  row = {place[1]: cell for place, cell in table.cells.items() if days in place}
+  assert [*row] == ['ViT-L/16, ImageNet-21k']
+  [cell] = row.values()
+  assert cell.ours.mean == 25
+  assert (cell.paper.value, cell.difference) == (30, -5)
+  assert not cell.expected
+  assert 'core-days divided by 8' in section.notes[-1]
+  # Another column's plan is not enough.
+  results = Results(sweep.studies, {}, core_days={other: 697.0})
+  section = items.ITEMS['table2'].render(results, tmp_path)
+  [table] = section.blocks
+  assert table.rows == numbers.TABLE_2.rows
+  assert not any(days in place for place in table.cells)
+  assert not any(days in note for note in section.notes)
+
+
 def test_without_a_plan_there_are_no_core_days(sweep, tmp_path):
   results = Results(sweep.studies, {})
   section = items.ITEMS['table2'].render(results, tmp_path)

@@ -7,6 +7,7 @@ import pytest
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper.items import speed_items
 from vit_jax.paper.page import page_parts
+from vit_jax.paper.report import Claim, Picture
 from vit_jax.paper.runs import Results
 
 ENTRIES = (
@@ -18,6 +19,14 @@ ENTRIES = (
 MINI = Results([], {}, comparable=False)
 PAPER = Results([], {})
 SIZE = len(networks.pairs((), (), 'mini'))
+
+
+def _pictures(section):
+  return [block for block in section.blocks if isinstance(block, Picture)]
+
+
+def _answers(section):
+  return [block.answer for block in section.blocks if isinstance(block, Claim)]
 
 
 def _write(path, **settings):
@@ -44,7 +53,8 @@ def test_without_measurements_the_figure_is_empty_and_a_note_has_the_command(
   assert page_parts.status(section).word == 'missing'
   assert 'python -m vit_jax.inference_speed --to=' in note
   assert str(tmp_path / 'measured' / 'figure12.json') in note
-  assert [block.stem for block in section.blocks] == ['figures/figure12']
+  assert [block.stem for block in _pictures(section)] == ['figures/figure12']
+  assert _answers(section) == ['missing'] * 3
   rows = (tmp_path / 'figures' / 'figure12.csv').read_text().split('\n')
   assert len(rows) == 2  # Only the header, and the end of its line.
 
@@ -59,7 +69,9 @@ def test_each_measurement_file_becomes_a_figure_12(tmp_path):
     correction=0.85,
   )
   section = speed_items.figure12().render(MINI, tmp_path / 'figures')
-  here, tpu = section.blocks
+  here, tpu = _pictures(section)
+  # Each device is asked; two models are not enough for an answer.
+  assert _answers(section) == ['missing'] * 6
   assert here.stem == 'figures/figure12'
   assert here.title.endswith('input size: cpu')
   assert 'Speed is measured' in here.caption
@@ -69,7 +81,9 @@ def test_each_measurement_file_becomes_a_figure_12(tmp_path):
   assert tpu.title.endswith('input size: TPU v3 TensorCore')
   assert 'estimate, times 0.85' in tpu.caption
   assert page_parts.status(section).word == 'partly there'
-  assert page_parts.status(section).details == f'2 of {SIZE} measurements'
+  assert page_parts.status(section).details == (
+    f'0 of 6 claims, 2 of {SIZE} measurements'
+  )
   for name in ('figure12', 'figure12_v3'):
     assert (tmp_path / 'figures' / f'{name}.png').exists()
     rows = (tmp_path / 'figures' / f'{name}.csv').read_text().split('\n')
@@ -134,7 +148,7 @@ def test_files_of_the_other_scale_are_left_out(tmp_path):
   _write(folder / 'figure12_v3.json', scale='paper')
   for results, stem in ((MINI, 'figure12'), (PAPER, 'figure12_v3')):
     section = speed_items.figure12().render(results, tmp_path / 'figures')
-    [picture] = section.blocks
+    [picture] = _pictures(section)
     assert picture.stem == f'figures/{stem}'
     assert ('In miniature' in picture.caption) == (results is MINI)
   # The paper does not have the size 24 px.
@@ -151,3 +165,5 @@ def test_the_figure_is_complete_if_all_pairs_are_measured(tmp_path):
     found = store.add(path, found, store.Entry(model, size, 1.0, 8, 8))
   section = speed_items.figure12().render(MINI, tmp_path / 'figures')
   assert page_parts.status(section).word == 'complete'
+  # All models are equally fast, at all sizes.
+  assert _answers(section) == ['seen once', 'not seen', 'not seen']

@@ -15,6 +15,7 @@ from etils import epath
 from tests.data import tfds_from_folder
 from tests.paper.released import made
 from vit_jax import models
+from vit_jax.paper import eval_only
 from vit_jax.paper.released import evaluating
 from vit_jax.paper.released.evaluating import Images
 
@@ -61,7 +62,7 @@ def evaluate(tmp_path, path, monkeypatch):
     return why or calls
 
   call.error = ''
-  monkeypatch.setattr(evaluating.subprocess, 'run', run)
+  monkeypatch.setattr(eval_only.subprocess, 'run', run)
   return call
 
 
@@ -167,7 +168,7 @@ def _png():
 
 def _write_imagenet(data_dir):
   """Writes ImageNet and ImageNet-ReaL as TFDS does, with a few images."""
-  label = tfds.features.ClassLabel(names=evaluating.class_names())
+  label = tfds.features.ClassLabel(names=eval_only.class_names())
   image = tfds.features.Image()
   tfds_from_folder.write_examples(
     {

@@ -7,8 +7,9 @@ from vit_jax.paper.items import (
   figure_items,
   inspection_items,
   masked_patch_item,
-  regularization_item,
   norm_position_item,
+  objectnet_item,
+  regularization_item,
   scaling_item,
   settings_items,
   speed_items,
@@ -45,6 +46,7 @@ ITEMS = {
     inspection_items.figure14(),
     masked_patch_item.masked_patch(),
     regularization_item.regularization(),
+    objectnet_item.objectnet(),
     norm_position_item.norm_position(),
     translation_item.translation(),
   )

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from vit_jax.paper import cost
+from vit_jax.paper import cost, numbers
+from vit_jax.paper.numbers.values import Value
 from vit_jax.paper.report import Number
 from vit_jax.paper.runs import Pretraining, Results
 
-# A row of Table 2.
+# A row of Table 2, and one that we add to it from the text of Section 4.2.
 CORE_DAYS = 'TPUv3-core-days'
+DAYS = 'Days on 8 TPUv3 cores'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +20,12 @@ class Computed:
   Attributes:
     of: (results, row, column) -> number; None if unknown.
     note: where the numbers are from; shown if there are any.
+    printed: the paper's number if it is in the text; shown beside ours.
   """
 
   of: Callable[[Results, str, str], Number | None]
   note: str
+  printed: Value | None = None
 
 
 def core_days(starts: Mapping[str, Pretraining]) -> Computed:
@@ -35,6 +39,29 @@ def core_days(starts: Mapping[str, Pretraining]) -> Computed:
     of,
     'Our core-days are not measured: they are estimates of vit_jax.plan for the'
     ' steps alone, without evaluations, checkpoints and restarts.',
+  )
+
+
+def days_on_8_cores(column: str, start: Pretraining) -> Computed:
+  """Returns how to compute the days of a pre-training on 8 cores of TPUv3.
+
+  Args:
+    column: of Table 2.
+    start: its pre-training.
+  """
+
+  def of(results: Results, row: str, shown: str) -> Number | None:
+    del row
+    found = results.core_days(start)
+    if found is None or shown != column:
+      return None
+    return Number(tuple(days / 8 for days in found.values), found.runs)
+
+  return Computed(
+    of,
+    f'{DAYS} are our core-days divided by 8, also if the plan is of a larger'
+    " slice. The paper's are from the text of Section 4.2.",
+    numbers.DAYS_ON_8_CORES,
   )
 
 

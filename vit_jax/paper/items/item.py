@@ -37,6 +37,12 @@ class Item:
     claims: returns the paper's claims about it at one of `design.SCALES`.
     inside: kinds of `measures.Inside` that it shows of its runs, beside those
       of its claims.
+    evaluate: evaluates finished runs on data that nobody can download, which
+      `--NAME=PATH` gives: `(results, PATH, folder)`, called after the runs with
+      WORKDIR/measured. Without PATH, the item's runs are not made for it.
+    lacking: a sentence on these data, for who has not given them.
+    papers_own: whether it needs the paper's own data, so that it has no runs at
+      other scales.
     beyond: whether the paper does not ask this. `all` leaves such items out.
   """
 
@@ -51,9 +57,14 @@ class Item:
   curves: bool = False
   claims: Callable[[str], Sequence[Claim]] = _no_claims
   inside: tuple[str, ...] = ()
+  evaluate: Callable[[Results, str, pathlib.Path], None] | None = None
+  lacking: str = ''
+  papers_own: bool = False
   beyond: bool = False
 
   def shown_at(self, scale: str) -> tuple[Node, ...]:
     """Returns the runs that it shows at one of `design.SCALES`."""
+    if self.papers_own and scale != 'paper':
+      return ()
     others = {'mini': self.in_miniature, 'midi': self.in_midi}.get(scale)
     return self.nodes if others is None else others

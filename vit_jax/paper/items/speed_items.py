@@ -7,6 +7,7 @@ import sys
 from vit_jax.compare import drawing
 from vit_jax.inference_speed import networks, store
 from vit_jax.paper import plots
+from vit_jax.paper.claims import speed_answers
 from vit_jax.paper.items.item import Item
 from vit_jax.paper.report import Picture, Section
 from vit_jax.paper.runs import Results
@@ -114,11 +115,11 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
     return Section(
       'figure12',
       _TITLE,
-      (picture,),
+      (picture, *speed_answers.of_measured(None, scale_of(results.scale))),
       measured=there,
       missing=(_missing(folder, scale_of(results.scale)),),
     )
-  blocks = []
+  blocks, answered = [], []
   for stem, measured in found.items():
     points = {
       (entry.model, entry.size): (entry.images_per_second, entry.largest_batch)
@@ -135,7 +136,8 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
         f'{_FINDING} {_described(settings)}',
       )
     )
-  return Section('figure12', _TITLE, blocks, measured=there)
+    answered += speed_answers.of_measured(measured, settings.scale)
+  return Section('figure12', _TITLE, (*blocks, *answered), measured=there)
 
 
 def _draw(points, unit: str, stem: pathlib.Path, mark: str) -> None:

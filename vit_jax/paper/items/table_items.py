@@ -18,7 +18,9 @@ from vit_jax.paper.runs import (
 )
 
 # The resolution of fine-tuning on ImageNet in Table 2 (B.1.1).
-_RESOLUTION_2 = {'ViT-L/16': 512, 'ViT-H/14': 518}
+RESOLUTION_2 = {'ViT-L/16': 512, 'ViT-H/14': 518}
+# The column whose days the text gives (4.2).
+_DAYS_2 = 'ViT-L/16, ImageNet-21k'
 _SEEN = (
   'From ImageNet to ImageNet, the learning rate is chosen on images that'
   ' pre-training has seen.'
@@ -62,6 +64,7 @@ def _table_item(
   *,
   others: Mapping[str, Callable[[Results, str, str], Cell]] | None = None,
   follows: Mapping[str, computed.Computed] | None = None,
+  more_rows: Sequence[str] = (),
   digits: int = 2,
   claims: Callable[[str], Sequence[Claim]] = lambda scale: (),
   notes: Callable[[Results], Sequence[str]] = lambda results: (),
@@ -78,19 +81,22 @@ def _table_item(
       are never missing, as there is nothing to run. A label that the paper's
       table does not have is one more column, if there is anything to show in
       it.
+    more_rows: those of these labels that are one more row instead.
     digits: number of digits after the decimal point.
     claims: returns the paper's claims about the table at a scale.
     notes: returns what a reader must know.
     more: runs beside those of `cells`.
   """
   others, follows = others or {}, follows or {}
-  added = [key for key in follows if key not in {*paper.rows, *paper.columns}]
+  known_labels = {*paper.rows, *paper.columns, *more_rows}
+  more_columns = [key for key in follows if key not in known_labels]
 
   def cell(results: Results, row: str, column: str) -> Cell:
     printed = paper.cells.get((row, column))
     known = follows.get(row) or follows.get(column)
     if known:
-      return Cell(known.of(results, row, column), printed, expected=False)
+      ours = known.of(results, row, column)
+      return Cell(ours, printed or (ours and known.printed), expected=False)
     derived = others.get(row) or others.get(column)
     if derived:
       return derived(results, row, column)
@@ -103,8 +109,8 @@ def _table_item(
     del pictures
     found = {
       (row, column): made
-      for row in paper.rows
-      for column in (*paper.columns, *added)
+      for row in (*paper.rows, *more_rows)
+      for column in (*paper.columns, *more_columns)
       if (made := cell(results, row, column)).ours or made.paper
     }
     shown = {
@@ -113,8 +119,9 @@ def _table_item(
       for place, made in found.items()
       if key in place and made.ours
     }
-    columns = (*paper.columns, *(key for key in added if key in shown))
-    table = Table(paper.title, paper.rows, columns, found, digits)
+    rows = (*paper.rows, *(key for key in more_rows if key in shown))
+    columns = (*paper.columns, *(key for key in more_columns if key in shown))
+    table = Table(paper.title, rows, columns, found, digits)
     all_notes = [
       *notes(results),
       *(follows[key].note for key in follows if key in shown),
@@ -138,12 +145,12 @@ def table2() -> Item:
   starts = {
     column: pretraining(*of)
     for column, of in zip(paper.columns, numbers.COLUMNS_2, strict=True)
-    if of[0] in _RESOLUTION_2
+    if of[0] in RESOLUTION_2
   }
 
   def size(task: str, start: Pretraining) -> int:
     larger = task in (values.IMAGENET, values.REAL)
-    return _RESOLUTION_2[start.model] if larger else 384
+    return RESOLUTION_2[start.model] if larger else 384
 
   vtab = {
     column: averages.vtab_nodes(start) for column, start in starts.items()
@@ -173,7 +180,11 @@ def table2() -> Item:
       if task in _TASKS
     },
     others={values.VTAB: score},
-    follows={computed.CORE_DAYS: computed.core_days(starts)},
+    follows={
+      computed.CORE_DAYS: computed.core_days(starts),
+      computed.DAYS: computed.days_on_8_cores(_DAYS_2, starts[_DAYS_2]),
+    },
+    more_rows=[computed.DAYS],
     claims=table_claims.table2,
     notes=notes,
     more=[node for nodes in vtab.values() for node in nodes],

@@ -6,30 +6,18 @@ the file's size and time, the data, and the config keys that were set.
 """
 
 import dataclasses
-import hashlib
-import importlib.resources
-import io
-import json
-import os
 import pathlib
-import subprocess
-import sys
-import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import cv2
-import numpy as np
 from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.configs import finetune
 from vit_jax.interop import catalog
+from vit_jax.paper import eval_only
 from vit_jax.paper.released import files
-from vit_jax.runtime import json_text
-from vit_jax.sweep import state
-from vit_jax.workdir import files as workdir_files
 
 # Sets of configs/robustness.py.
 VALIDATION, REAL = 'validation', 'real'
@@ -86,7 +74,9 @@ def find_images(spec: str, keys: Sequence[str]) -> Images:
     to_show = False
   else:
     split = _split(source.info)
-    if unknown := sorted({*source.info.class_names} - {*class_names()}):
+    if unknown := sorted(
+      {*source.info.class_names} - {*eval_only.class_names()}
+    ):
       missing[VALIDATION] = (
         f"{source.info.spec} has classes that are not ImageNet's WordNet ids,"
         f' such as {unknown[0]!r}.'
@@ -116,12 +106,6 @@ def _split(info: data.SourceInfo) -> str:
   return found[0] if found else next(iter(info.splits))
 
 
-def class_names() -> list[str]:
-  """Returns ImageNet's 1,000 WordNet ids in the order of the logits."""
-  path = importlib.resources.files('tensorflow_datasets')
-  return (path / 'datasets/imagenet2012/labels.txt').read_text().split()
-
-
 def results(
   name: str,
   path: epath.Path,
@@ -138,11 +122,8 @@ def results(
     keys: config keys to set, KEY=VALUE.
     folder: where results are kept.
   """
-  return {
-    which: kept['result']
-    for which, kept in _read(_kept(name, folder)).items()
-    if kept['of'] == _identity(which, path, images, keys)
-  }
+  identities = {which: _identity(which, path, images, keys) for which in WHOLE}
+  return eval_only.results(_kept(name, folder), identities)
 
 
 def evaluate(
@@ -170,42 +151,13 @@ def evaluate(
   }
   if not wanted:
     return ''
-  # Another file, other data or other keys get another work directory.
-  digest = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:8]
-  kept = _kept(name, folder)
-  workdir = kept.with_name(f'{kept.stem},{digest}')
-  log = kept.with_name(f'{kept.stem}.log')
-  kept.parent.mkdir(parents=True, exist_ok=True)
-  words = command(name, path, list(wanted), images, keys, folder)
-  print(f'{path.name}: {" and ".join(wanted)}, see {log}', flush=True)
-  with log.open('wb') as file:
-    code = subprocess.run(
-      [sys.executable, '-m', *words, f'--workdir={workdir}'],
-      stdin=subprocess.DEVNULL,
-      stdout=file,
-      stderr=subprocess.STDOUT,
-      check=False,
-    ).returncode
-  found = state.final_metrics(epath.Path(workdir)) or {}
-  if code or not all(f'{which}/accuracy' in found for which in wanted):
-    return f'{path.name} was not evaluated (exit code {code}): {_why(log)}'
-  new = {
-    which: {
-      'of': identity,
-      'result': {key: found[f'{which}/{key}'] for key in ('accuracy', 'count')},
-    }
-    for which, identity in wanted.items()
-  }
-  with workdir_files.atomic(kept) as temporary:
-    temporary.write_text(json.dumps(_read(kept) | new, indent=1) + '\n')
-  return ''
-
-
-def _why(log: pathlib.Path) -> str:
-  """Returns the last error of a log, or else its last line."""
-  lines = log.read_text(errors='replace').strip().splitlines() or ['']
-  errors = [line for line in lines if line.startswith(('error:', 'ended:'))]
-  return (errors or lines)[-1]
+  return eval_only.evaluate(
+    path.name,
+    _kept(name, folder),
+    wanted,
+    command(name, path, list(wanted), images, keys, folder),
+    ('accuracy', 'count'),
+  )
 
 
 def command(
@@ -218,42 +170,20 @@ def command(
 ) -> list[str]:
   """Returns the module and the flags that evaluate a file, but --workdir."""
   entry = catalog.entry(name)
-  words = {
-    # All 1,000 classes, also where the images are of fewer.
-    'data.dataset': _class_data(folder / _FOLDER / 'classes'),
-    'init.checkpoint': os.fspath(path),
-  }
+  words = []
   if VALIDATION in sets:
-    words |= {
-      'evals.validation.dataset': images.spec,
-      'evals.validation.split': images.split,
-      'evals.validation.classes': 'names',
-    }
-  return [
-    *('vit_jax.main', '--eval_only'),
-    f'--config=configs/robustness.py:{entry.model},{"+".join(sets)}'
-    f',resolution={entry.image_size}',
-    *(f'--config.{key}={value}' for key, value in words.items()),
+    words = [
+      f'--config.evals.validation.dataset={images.spec}',
+      f'--config.evals.validation.split={images.split}',
+      '--config.evals.validation.classes=names',
+    ]
+  return eval_only.command(
+    f'{entry.model},{"+".join(sets)},resolution={entry.image_size}',
+    path,
+    folder / _FOLDER,
+    *words,
     *(f'--config.{key}' for key in keys if _is_for(key, sets)),
-    f'--compilation_cache={folder / _FOLDER / "compilation_cache"}',
-  ]
-
-
-def _class_data(folder: pathlib.Path) -> str:
-  """Writes a data set whose only purpose is to name ImageNet's classes.
-
-  Returns:
-    Its data spec.
-  """
-  folder.mkdir(parents=True, exist_ok=True)
-  (folder / 'classes.txt').write_text('\n'.join(class_names()))
-  _, image = cv2.imencode('.png', np.zeros((8, 8, 3), np.uint8))
-  with tarfile.open(folder / 'train.tar', 'w') as archive:
-    for suffix, content in (('cls', b'0'), ('png', image.tobytes())):
-      member = tarfile.TarInfo(f'0.{suffix}')
-      member.size = len(content)
-      archive.addfile(member, io.BytesIO(content))
-  return f'wds:{folder}'
+  )
 
 
 def _identity(
@@ -290,11 +220,3 @@ def _changes_results(key: str) -> bool:
 
 def _kept(name: str, folder: pathlib.Path) -> pathlib.Path:
   return folder / _FOLDER / f'{name.rpartition("/")[2]}.json'
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-  """Returns what is kept; nothing if a killed process cut the file off."""
-  try:
-    return json_text.loads(path.read_text())
-  except (FileNotFoundError, json.JSONDecodeError):
-    return {}
