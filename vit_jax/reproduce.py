@@ -258,6 +258,11 @@ def main(words: Sequence[str]) -> None:
     )
     return
   chosen = items.find(words)
+  if _CONFIRM.value and 'all' in words:
+    later = registered.came_later(chosen, registered.read(), _SCALE.value)
+    chosen = [item for item in chosen if item not in later]
+    for item in later:
+      print(f'{item.name} is left out: it came after the registration.')
   names = [item.name for item in chosen]
   where = running.folders()
   design = design_lib.read(

@@ -109,6 +109,16 @@ def test_each_item_is_confirmed_by_itself(parts, tmp_path):
     registered.check(both, registered.read(path), chosen)
 
 
+def test_items_that_came_later_are_known(parts, tmp_path):
+  path = tmp_path / 'registered.json'
+  registered.write(parts, 1000, path)
+  chosen = items.find(['table1', 'figure9', 'figure11'])
+  # Table 1 has no claims, so nothing of it has to be registered.
+  assert registered.came_later(chosen, registered.read(path), 'mini') == [
+    items.ITEMS['figure9']
+  ]
+
+
 def test_a_setting_of_a_run_changes_the_hash(parts):
   sweep = reproduce.get_sweep(f'{ARGUMENT},first_seed=2000')
   other = _describe(sweep)

@@ -156,6 +156,16 @@ def read(path: pathlib.Path = FILE) -> Registered:
   return found
 
 
+def came_later(
+  chosen: Iterable[Item], registered: Registered, scale: str
+) -> list[Item]:
+  """Returns the items whose claims came after the registration."""
+  known = {name.partition('.')[0] for name in registered.parts['claims']}
+  return [
+    item for item in chosen if item.claims(scale) and item.name not in known
+  ]
+
+
 def check(
   parts: Mapping[str, Any], registered: Registered, checked: Iterable[Item]
 ) -> None:
