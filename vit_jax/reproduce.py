@@ -30,6 +30,7 @@ and how to fetch them.
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Sequence
 
 from absl import flags
@@ -262,7 +263,10 @@ def main(words: Sequence[str]) -> None:
     later = registered.came_later(chosen, registered.read(), _SCALE.value)
     chosen = [item for item in chosen if item not in later]
     for item in later:
-      print(f'{item.name} is left out: it came after the registration.')
+      print(
+        f'{item.name} is left out: it came after the registration.',
+        file=sys.stderr,
+      )
   names = [item.name for item in chosen]
   where = running.folders()
   design = design_lib.read(
