@@ -298,6 +298,7 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
   out = run('objectnet', *words, f'--workdir={tmp_path / "other"}').stdout
   assert '--config=configs/pretrain.py:ViT-H/14,jft300m' in out
   assert 'was not evaluated' not in out
+  workdir = f'--workdir={tmp_path / "mini"}'
   out = run('objectnet', '--scale=mini', workdir).stdout
   assert 'Not in miniature' in out
   out = run('objectnet', '--scale=mini', '--list', workdir).stdout
