@@ -181,7 +181,7 @@ def test_a_miniature_is_not_planned(mini, where):
 def test_all_items_have_rows(where):
   design = Design('mini', 3)
   nodes = with_needs(
-    node for item in items.ITEMS.values() for node in design.nodes(item)
+    node for item in items.find(['all']) for node in design.nodes(item)
   )
   sweep = reading.load('configs/sweeps/reproduce.py:all,scale=mini,seeds=3')
   rows = plan_table.rows(nodes, sweep, where, {}, {}, papers_own=False)
