@@ -81,7 +81,8 @@ def finish(
   """Writes the pages, then raises what failed, before or now.
 
   The pages show every item that has finished runs here or needs no run, not
-  only the chosen ones.
+  only the chosen ones. Of those that go beyond the paper, they show only what
+  is chosen or has been run or measured.
 
   Args:
     chosen: the items that are also printed.
@@ -100,8 +101,9 @@ def finish(
     item
     for item in items.ITEMS.values()
     if item in chosen
-    or not item.nodes
+    or (not item.nodes and not item.beyond)
     or overview.progress(item, everything, where, design)[0]
+    or overview.measured(item, where, design)[0]
   ]
   printed = [item.name for item in chosen]
   failures = list(failures)

@@ -41,13 +41,20 @@ def text(
       done, total = progress(item, sweep, where, design)
       there = f'{done:>4} of {total:<4} runs'
     elif item.measured:
-      done, total = item.measured(design.scale, where.local / MEASURED)
+      done, total = measured(item, where, design)
       there = f'{done:>4} of {total} measured' if done else 'not measured'
     lines.append(f'{item.name:<{width}} {there:<17}  {item.title}')
     lines += claim_table.short(item, design)
   if any(item.claims(design.scale) for item in chosen):
     lines.insert(0, _HEAD)
   return '\n'.join(lines)
+
+
+def measured(item: Item, where: Folders, design: Design) -> tuple[int, int]:
+  """Returns how many measurements of an item are done, and how many exist."""
+  if not item.measured:
+    return 0, 0
+  return item.measured(design.scale, where.local / MEASURED)
 
 
 def progress(

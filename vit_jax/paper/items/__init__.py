@@ -7,6 +7,7 @@ from vit_jax.paper.items import (
   figure_items,
   inspection_items,
   masked_patch_item,
+  memory_item,
   scaling_item,
   settings_items,
   speed_items,
@@ -41,6 +42,7 @@ ITEMS = {
     curve_items.figure13(),
     inspection_items.figure14(),
     masked_patch_item.masked_patch(),
+    memory_item.training_memory(),
   )
 }
 
