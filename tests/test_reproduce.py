@@ -296,6 +296,15 @@ def test_a_dry_run_prints_commands_and_writes_nothing(run, tmp_path):
     # JFT-300M is not public, so it has no default data set.
     (['table7', '--dry_run'], 'Name your own data: --jft=SPEC, for example'),
     (['table5'], '--imagenet21k=SPEC'),
+    (
+      ['near_duplicates', '--dry_run', '--jft=digits', '--imagenet21k=digits'],
+      'near_duplicates: --clean=DIR names the test images',
+    ),
+    (
+      ['table8', '--dry_run', '--jft=digits', '--clean=/nowhere'],
+      'not a part of table8: add near_duplicates, or leave it out',
+    ),
+    (['table6', '--list', '--clean=/nowhere'], 'has no usable list: expected'),
     # What is registered is all of the miniature, as it is.
     (['table8', '--confirm'], '--scale=paper does not go with'),
     (

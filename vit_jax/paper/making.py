@@ -43,7 +43,7 @@ def make(
     PreemptedError: the process was asked to stop.
     InUseError: another process does the same in this directory.
   """
-  steps = [run] if any(item.nodes for item in chosen) else []
+  steps = [run] if any(item.shown_at(scale) for item in chosen) else []
   steps += [
     functools.partial(_measure, item, where, scale)
     for item in chosen

@@ -37,7 +37,9 @@ def text(
   width = max((len(item.name) for item in chosen), default=0)
   for item in chosen:
     there = 'from the code'
-    if item.nodes:
+    if design.scale not in item.scales:
+      there = 'not at this scale'
+    elif item.nodes:
       done, total = progress(item, sweep, where, design)
       there = f'{done:>4} of {total:<4} runs'
     elif item.measured:

@@ -8,6 +8,7 @@ from vit_jax.paper.items import (
   inspection_items,
   masked_patch_item,
   memory_item,
+  near_duplicates_item,
   scaling_item,
   settings_items,
   speed_items,
@@ -43,6 +44,7 @@ ITEMS = {
     inspection_items.figure14(),
     masked_patch_item.masked_patch(),
     memory_item.training_memory(),
+    near_duplicates_item.near_duplicates(),
   )
 }
 

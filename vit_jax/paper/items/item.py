@@ -35,6 +35,7 @@ class Item:
       to choose a step by, instead of those of their end only.
     claims: returns the paper's claims about it at one of `design.SCALES`.
     beyond: whether the paper does not ask this. `all` leaves such items out.
+    scales: those of `design.SCALES` at which it has runs.
   """
 
   name: str
@@ -47,9 +48,12 @@ class Item:
   curves: bool = False
   claims: Callable[[str], Sequence[Claim]] = _no_claims
   beyond: bool = False
+  scales: tuple[str, ...] = ('paper', 'mini', 'midi')
 
   def shown_at(self, scale: str) -> tuple[Node, ...]:
     """Returns the runs that it shows at one of `design.SCALES`."""
+    if scale not in self.scales:
+      return ()
     if structure(scale) == 'mini' and self.in_miniature is not None:
       return self.in_miniature
     return self.nodes
