@@ -244,7 +244,7 @@ def at_paper_scale(
   options = {} if node.resolution == 384 else {'resolution': node.resolution}
   if node.task == values.IMAGENET:
     options['real'] = 'true'
-  asked = runs.first(node) in items.ITEMS[near_duplicates_item.NAME].nodes
+  asked = runs.first(node) in near_duplicates_item.nodes().values()
   path = lists.get((node.pretraining.data, node.task))
   if asked and path:
     options['clean'] = path

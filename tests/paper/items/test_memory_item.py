@@ -50,7 +50,7 @@ def test_table_picture_and_answer(tmp_path):
   assert page_parts.status(section).word == 'complete'
   assert section.measured == (COUNT, COUNT)
   assert 'libtpu 0.0.1, jax 0.12.0' in section.notes[0]
-  assert 'ViT-B/32 16 and 32' in section.notes[1]
+  assert 'ViT-B/32 32 and 64' in section.notes[1]
   rows = (tmp_path / 'figures/training_memory.csv').read_text().splitlines()
   assert len(rows) == 1 + COUNT
 

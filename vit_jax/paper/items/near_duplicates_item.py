@@ -33,14 +33,14 @@ def near_duplicates() -> Item:
   return Item(
     NAME,
     _TITLE,
-    tuple(_nodes().values()),
+    tuple(nodes().values()),
     _render,
     beyond=True,
     scales=('paper',),
   )
 
 
-def _nodes() -> dict[str, Transfer]:
+def nodes() -> dict[str, Transfer]:
   """Returns row of Table 5 -> the fine-tuning runs, of each task once."""
   return {
     row: Transfer(pretraining(MODEL, data), task)
@@ -73,14 +73,14 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
       _TITLE,
       missing=("Not in miniature: it is about the paper's own data sets.",),
     )
-  nodes = _nodes()
-  asked = {row for row, node in nodes.items() if results.asks(node, 'clean')}
+  tuned = nodes()
+  asked = {row for row, node in tuned.items() if results.asks(node, 'clean')}
   paper = numbers.TABLE_5
 
   def table(title: str, columns: dict[str, Callable], digits: int) -> Table:
     return Table(
       title,
-      tuple(nodes),
+      tuple(tuned),
       tuple(columns),
       {
         (row, column): Cell(
@@ -88,7 +88,7 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
           paper[row, MODEL] if column == _ALL else None,
           expected=column == _ALL or row in asked,
         )
-        for row, node in nodes.items()
+        for row, node in tuned.items()
         for column, of in columns.items()
       },
       digits,
