@@ -322,6 +322,15 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
       ['objectnet', '--objectnet=/nowhere'],
       'expected the folders images and mappings there',
     ),
+    (
+      ['near_duplicates', '--dry_run', '--jft=digits', '--imagenet21k=digits'],
+      'near_duplicates: --clean=DIR names the test images',
+    ),
+    (
+      ['table8', '--dry_run', '--jft=digits', '--clean=/nowhere'],
+      'not a part of table8: add near_duplicates, or leave it out',
+    ),
+    (['table6', '--list', '--clean=/nowhere'], 'has no usable list: expected'),
     # What is registered is all of the miniature, as it is.
     (['table8', '--confirm'], '--scale=paper does not go with'),
     (

@@ -36,12 +36,12 @@ from collections.abc import Sequence
 from absl import flags
 
 from vit_jax.compare import drawing
+from vit_jax.paper import clean, items, making, overview, registered
 from vit_jax.paper import design as design_lib
-from vit_jax.paper import items, making, overview, registered
-from vit_jax.paper.items import objectnet_item
+from vit_jax.paper.items import near_duplicates_item, objectnet_item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.released import command
-from vit_jax.paper.runs import Node, Pretraining, with_needs
+from vit_jax.paper.runs import Node, Pretraining, first, with_needs
 from vit_jax.runtime import command_line
 from vit_jax.sweep import reading, running, state
 from vit_jax.sweep.spec import Sweep
@@ -67,6 +67,13 @@ _DATA = flags.DEFINE_string(
   'Data spec with the splits train and test: what --scale=midi pre-trains on,'
   ' and --scale=mini instead of rendered scenes. With released: a copy of'
   ' ImageNet whose classes are WordNet ids; default: tfds:imagenet2012.',
+)
+_CLEAN = flags.DEFINE_string(
+  'clean',
+  '',
+  'Folder of lists of test images that have near-duplicates in pre-training'
+  ' data: DIR/jft300m and DIR/imagenet21k, written by vit_jax.dedup. ViT-L/16'
+  ' of Table 5 is also tested without them, for near_duplicates.',
 )
 _WEIGHTS = flags.DEFINE_string(
   'weights',
@@ -129,6 +136,7 @@ def sweep_text(names: Sequence[str]) -> str:
     ('data', _DATA.value),
     ('seeds', _SEEDS.value),
     ('pilot', _PILOT.value),
+    ('clean', _CLEAN.value),
   ):
     if value:
       words.append(f'{option}={value}')
@@ -204,6 +212,29 @@ def _check_objectnet(chosen: Sequence[items.Item]) -> None:
       ' or leave it out.'
     )
   objectnet_item.check(path)
+
+
+def check_clean(chosen: Sequence[items.Item], nodes: Sequence[Node]) -> None:
+  """Checks that --clean is given if it is needed, and has an effect.
+
+  Runs that were started without it cannot be continued with it.
+
+  Args:
+    chosen: the items.
+    nodes: their runs.
+
+  Raises:
+    ValueError: it is lacking, or changes none of the runs.
+  """
+  asking = items.ITEMS[near_duplicates_item.NAME]
+  if _SCALE.value == 'paper' and asking in chosen and not _CLEAN.value:
+    raise ValueError(f'{asking.name}: {clean.HOW}')
+  if _CLEAN.value and not {first(node) for node in nodes} & {*asking.nodes}:
+    raise ValueError(
+      f'--clean={_CLEAN.value} is about the fine-tuning of ViT-L/16 in Table 5,'
+      f' which is not a part of {", ".join(item.name for item in chosen)}: add'
+      f' {asking.name}, or leave it out.'
+    )
 
 
 def _registered(chosen: Sequence[items.Item], design: design_lib.Design) -> str:
@@ -317,6 +348,7 @@ def main(words: Sequence[str]) -> None:
   text = sweep_text([item.name for item in ready])
   if not _LIST.value and not _RENDER.value:
     check_data(nodes)
+    check_clean(chosen, nodes)
   if running.is_dry_run():
     for item in chosen:
       if item not in ready and design.nodes(item):

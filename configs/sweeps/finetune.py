@@ -89,7 +89,8 @@ def study(
     dataset: a name or spec that configs/finetune.py takes.
     name: the study's name; '' is the data set's.
     folder: the folder of its runs; '' is the study's name.
-    options: options of configs/finetune.py; `real` is only for reported runs.
+    options: options of configs/finetune.py; `real` and `clean`, which are about
+      test images, are only for reported runs.
     seeds: how many runs to report.
     rates: learning rates; () is Table 4's, or `DEFAULT_RATES`.
     overrides: config key -> value, for all runs.
@@ -105,7 +106,7 @@ def study(
       # Reports on test, as the rate was chosen on a part of train.
       words['eval'] = 'test'
     if part == 'selection':
-      words.pop('real', None)
+      words = {k: v for k, v in words.items() if k not in ('real', 'clean')}
     if setup != 'table4':
       words['setup'] = setup
     # Options come before the data spec, whose path may contain commas.

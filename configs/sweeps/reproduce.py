@@ -17,17 +17,23 @@ pre-training run and task, as claims compare pre-training runs of several seeds.
 `seeds=N` makes N pre-trainings of each mean that a claim tests; `seeds=auto` as
 many as decide it, by the spreads in `pilot=FILE`. All seeds count from
 `first_seed=N`.
+`clean=DIR`, for scale=paper, tests the fine-tuning runs of the item
+near_duplicates a second time, without the images in DIR's lists
+(`vit_jax.paper.clean`).
 """
 
 import dataclasses
 import functools
+import types
 from collections.abc import Mapping, Sequence
 
 from vit_jax import config as config_lib
+from vit_jax.configs import finetune as tuning
 from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import finetune
+from vit_jax.paper import clean, items, runs
 from vit_jax.paper import design as design_lib
-from vit_jax.paper import items, runs
+from vit_jax.paper.items import near_duplicates_item
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Node, Pretraining, Transfer, Vtab
 from vit_jax.sweep import Study, Sweep, make_run
@@ -36,7 +42,7 @@ from vit_jax.sweep.spec import Run, Value
 USAGE = (
   'Usage: configs/sweeps/reproduce.py:ITEM[+ITEM...][,scale=paper|mini|midi]'
   '[,jft=SPEC][,imagenet21k=SPEC][,data=SPEC]'
-  '[,seeds=auto|N][,pilot=FILE][,first_seed=N], with'
+  '[,seeds=auto|N][,pilot=FILE][,first_seed=N][,clean=DIR], with'
   f' ITEM one of {", ".join(items.ITEMS)}, or all.'
 )
 # The paper's data sets -> their names in configs.
@@ -46,6 +52,12 @@ TASKS = {
   values.CIFAR100: 'cifar100',
   values.PETS: 'pets',
   values.FLOWERS: 'flowers',
+}
+# Task -> its data spec, and the split that is reported.
+_TESTS = {
+  task: (row.spec, row.test)
+  for task, name in TASKS.items()
+  for row in [tuning.TABLE_4[name]]
 }
 MINI_TASKS = TASKS | {values.IMAGENET: 'imagenet'}
 # VTAB's tasks as Table 9 prints them -> their names in configs/vtab.py.
@@ -87,7 +99,7 @@ def get_sweep(argument=None) -> Sweep:
     positional=('items',),
     options={
       **{'scale': str, 'jft': str, 'imagenet21k': str, 'data': str},
-      **{'seeds': str, 'pilot': str, 'first_seed': int},
+      **{'seeds': str, 'pilot': str, 'first_seed': int, 'clean': str},
     },
     usage=USAGE,
   )
@@ -113,6 +125,11 @@ def get_sweep(argument=None) -> Sweep:
     )
     if option in args
   }
+  if 'clean' in args and scale != 'paper':
+    raise ValueError(
+      f'clean={args["clean"]} is about the test images of the paper: leave it'
+      f' out with scale={scale}. {USAGE}'
+    )
   if specs and scale != 'paper':
     raise ValueError(
       f'scale={scale} has other data, so leave {list(specs)} out. {USAGE}'
@@ -130,7 +147,8 @@ def get_sweep(argument=None) -> Sweep:
   elif data:
     raise ValueError(f'data={data} is only for scale=mini and midi. {USAGE}')
   else:
-    studies = [at_paper_scale(node, specs) for node in nodes]
+    lists = clean.lists(args['clean'], _TESTS) if 'clean' in args else {}
+    studies = [at_paper_scale(node, specs, lists) for node in nodes]
   first = args.get('first_seed', 0)
   return Sweep([_shifted(study, first) for study in studies if study])
 
@@ -204,12 +222,17 @@ def _tuned(
   return Study(node.name, finals=finals)
 
 
-def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
+def at_paper_scale(
+  node: Node,
+  specs: Mapping[str, str],
+  lists: Mapping[tuple[str, str], str] = types.MappingProxyType({}),
+) -> Study:
   """Returns the runs of a node with the paper's own models and data.
 
   Args:
     node: the node to run.
     specs: pre-training set -> data spec, for sets that are not public.
+    lists: see `clean.lists`.
   """
   if isinstance(node, Pretraining):
     return _papers_pretraining(node, specs.get(node.data, ''))
@@ -221,6 +244,10 @@ def at_paper_scale(node: Node, specs: Mapping[str, str]) -> Study:
   options = {} if node.resolution == 384 else {'resolution': node.resolution}
   if node.task == values.IMAGENET:
     options['real'] = 'true'
+  asked = runs.first(node) in near_duplicates_item.nodes().values()
+  path = lists.get((node.pretraining.data, node.task))
+  if asked and path:
+    options['clean'] = path
   study = finetune.study(
     node.pretraining.model,
     TASKS[node.task],

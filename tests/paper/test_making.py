@@ -115,6 +115,18 @@ def test_items_beyond_the_paper_are_shown_only_if_chosen(
   assert '## Runs' not in page.read_text()
 
 
+@pytest.mark.parametrize('measured', [0, 3])
+def test_what_goes_beyond_the_paper_is_shown_once_it_is_there(
+  done, tmp_path, monkeypatch, measured
+):
+  del done
+  _replace(monkeypatch, 'speed', beyond=True, measured=lambda *_: (measured, 7))
+  where = _folders(tmp_path)
+  making.finish([items.ITEMS['runs']], Sweep([]), where, [], design=MINI)
+  page = (tmp_path / 'results.md').read_text()
+  assert ('## Speed' in page) == bool(measured)
+
+
 @pytest.mark.parametrize(
   ('design', 'status'),
   [

@@ -212,12 +212,8 @@ def test_every_picture_has_the_mark_of_a_miniature(
     f'configs/sweeps/reproduce.py:{every},scale={scale},seeds=1'
   )
   rendering.sections([*items.ITEMS.values()], sweep, where, Design(scale, 1))
-<<<<<<< HEAD
-  # Figures 2, 3, 4, 5, 8, 9, 12 and 13, and translation.
-=======
-  # Figures 2, 3, 4, 5, 8, 9, 12 and 13, and norm_position.
->>>>>>> fc6881133bf0b7106109b7420222332fb7a66984
-  assert len(marks) == 9
+  # Figures 2, 3, 4, 5, 8, 9, 12 and 13, norm_position and translation.
+  assert len(marks) == 11
   assert set(marks) == {mark}
 
 

@@ -132,7 +132,7 @@ class Excluding(source.Source):
     self.others = getattr(whole, 'others', {})
     self.damaged = getattr(whole, 'damaged', ())
     spec = join(whole.info.spec, path)
-    lists = _read(files.absolute(path))
+    _, lists = read(files.absolute(path))
     for name, entry in lists.items():
       _check(spec, whole, name, entry)
     self._excluded = {
@@ -232,8 +232,8 @@ def note(digest: Mapping[str, Any]) -> str:
   return f'{excluded:,} of {whole:,} excluded by {path.rpartition("/")[2]}'
 
 
-def _read(path: epath.Path) -> dict[str, dict[str, Any]]:
-  """Returns the entries of a list, by split.
+def read(path: epath.Path) -> tuple[str, dict[str, dict[str, Any]]]:
+  """Returns the data spec of a list, and its entries by split.
 
   Raises:
     ValueError: the file is missing or damaged, or is no list.
@@ -248,7 +248,8 @@ def _read(path: epath.Path) -> dict[str, dict[str, Any]]:
       f' {content.get("kind")!r}, expected {KIND!r} and "splits". Lists are'
       ' written by python -m vit_jax.dedup.'
     )
-  return {name: _entry(path, name, entry) for name, entry in lists.items()}
+  entries = {name: _entry(path, name, entry) for name, entry in lists.items()}
+  return str(content.get('dataset', '')), entries
 
 
 def _entry(path: epath.Path, name: str, entry: Any) -> dict[str, Any]:

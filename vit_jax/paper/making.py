@@ -113,7 +113,8 @@ def finish(
 
   The pages show every item that has finished runs here or needs no run, not
   only the chosen ones. Items beyond the paper share runs with the paper's, and
-  reading their weights takes time, so they are shown only if they are chosen.
+  reading their weights takes time, so they are shown only if they are chosen or
+  measured.
 
   Args:
     chosen: the items that are also printed.
@@ -138,6 +139,7 @@ def finish(
         not item.nodes or overview.progress(item, everything, where, design)[0]
       )
     )
+    or overview.measured(item, where, design)[0]
   ]
   printed = [item.name for item in chosen]
   failures = list(failures)

@@ -37,19 +37,26 @@ def text(
   width = max((len(item.name) for item in chosen), default=0)
   for item in chosen:
     there = 'from the code'
-    if design.nodes(item):
+    if design.scale not in item.scales:
+      there = 'not at this scale'
+    elif design.nodes(item):
       done, total = progress(item, sweep, where, design)
       there = f'{done:>4} of {total:<4} runs'
-    elif item.nodes:
-      there = 'not in miniature'
     elif item.measured:
-      done, total = item.measured(design.scale, where.local / MEASURED)
+      done, total = measured(item, where, design)
       there = f'{done:>4} of {total} measured' if done else 'not measured'
     lines.append(f'{item.name:<{width}} {there:<17}  {item.title}')
     lines += claim_table.short(item, design)
   if any(item.claims(design.scale) for item in chosen):
     lines.insert(0, _HEAD)
   return '\n'.join(lines)
+
+
+def measured(item: Item, where: Folders, design: Design) -> tuple[int, int]:
+  """Returns how many measurements of an item are done, and how many exist."""
+  if not item.measured:
+    return 0, 0
+  return item.measured(design.scale, where.local / MEASURED)
 
 
 def progress(

@@ -7,6 +7,7 @@ Figure 5. Only its fine-tuning on ImageNet belongs to Table 2 alone.
 
 import copy
 import dataclasses
+import re
 import statistics
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -340,6 +341,21 @@ class Results:
   def has(self, node: Node) -> bool:
     """Whether a node has runs at this scale, finished or not."""
     return node.name in self._studies
+
+  def asks(self, node: Node, option: str) -> bool:
+    """Whether a node's runs, finished or not, have an option of their config.
+
+    Args:
+      node: the node.
+      option: such as `clean` in `configs/finetune.py:clean=FILE,...`.
+    """
+    study = self._studies.get(node.name)
+    words = {
+      word
+      for run in (study.all_runs() if study else ())
+      for word in re.split('[:,]', run.config)
+    }
+    return any(word.startswith(f'{option}=') for word in words)
 
   def transfer(self, pretraining: Pretraining, task: str) -> Number | None:
     """Returns the test accuracy after fine-tuning, in percent."""

@@ -219,13 +219,13 @@ def test_the_planners_error_is_reported(
     _program(tmp_path, f"printf '{printed}' >&2; exit {code}"),
   )
   with pytest.raises(ValueError, match=f'^{message}$'):
-    planning._plan(['--json'])
+    planning.plan(['--json'])
 
 
 def test_the_planner_runs_in_another_process(monkeypatch, tmp_path):
   program = _program(tmp_path, 'echo talk >&2; echo "{\\"config\\": \\"$*\\"}"')
   monkeypatch.setattr(planning.sys, 'executable', program)
-  assert planning._plan(['--json']) == {'config': '-m vit_jax.plan --json'}
+  assert planning.plan(['--json']) == {'config': '-m vit_jax.plan --json'}
 
 
 def _program(folder, text):

@@ -1,4 +1,4 @@
-"""Guards: Figure 2 shows our numbers and the paper's, no others."""
+"""Guards: bars show our numbers and the paper's, no others."""
 
 import math
 
@@ -79,3 +79,28 @@ def test_figure_2_csv_rows_match_its_bars():
 def test_figure_2_refuses_unknown_groups():
   with pytest.raises(ValueError, match=r"'natural'; expected .*Natural, Spec"):
     plots.figure2({'A': {'natural': drawn.number(1.0)}})
+
+
+MEMORY = {
+  'BiT-R50x1': ('ResNet', drawn.number(0.05)),
+  'ViT-B/32': ('Transformer', drawn.number(0.02)),
+  'R50+ViT-B/32': ('Hybrid', drawn.number(0.08)),
+  'BiT-R50x2': ('ResNet', drawn.number(0.1)),
+}
+
+
+def test_memory_has_a_bar_for_each_model_in_the_colour_of_its_family():
+  figure = plots.training_memory(MEMORY)
+  [axes] = figure.axes
+  assert [bar.get_height() for bar in axes.patches] == [0.05, 0.02, 0.08, 0.1]
+  assert [text.get_text() for text in axes.get_xticklabels()] == [*MEMORY]
+  assert axes.get_ylim()[0] == 0
+  first, vit, hybrid, last = (bar.get_facecolor() for bar in axes.patches)
+  assert first == last
+  assert len({first, vit, hybrid}) == 3
+  assert drawn.legend(figure) == ['Transformer (ViT)', 'ResNet (BiT)', 'Hybrid']
+  assert drawn.texts(plots.training_memory({})) == [['no results yet']]
+  assert drawn.csv(plots.training_memory_rows(MEMORY))[:2] == [
+    drawn.HEADER,
+    'ours,,ResNet (BiT),,BiT-R50x1,0.05,,1,run0',
+  ]

@@ -190,7 +190,7 @@ def compile_missing(
       missing.setdefault(json.dumps(_key(run), sort_keys=True), run)
   if missing and planner is None and not devices.have_compiler():
     raise ValueError(f'--topology={topology}: {devices.INSTALL}')
-  planner = planner or _plan
+  planner = planner or plan
   directory.mkdir(parents=True, exist_ok=True)
   failed, start = [], time.monotonic()
   for index, run in enumerate(missing.values()):
@@ -201,14 +201,14 @@ def compile_missing(
     say(f'{index} of {len(missing)} planned{left}: {run.config}')
     words = [*commands.config_flags(run), f'--topology={topology}', '--json']
     try:
-      plan = planner(words)
+      made = planner(words)
     except ValueError as error:
       failed.append(f'{run.config}: {error}')
       say(f'failed: {error}')
       continue
     # Another process may plan other items here.
     with state.lock(directory, 'plan.lock', holder='planner', wait=_WAIT):
-      plans = [*read(directory), {**plan, 'overrides': _key(run)[1]}]
+      plans = [*read(directory), {**made, 'overrides': _key(run)[1]}]
       _write(directory, plans)
   if failed:
     raise ValueError(
@@ -224,8 +224,15 @@ def _key(run: Run) -> tuple[str, dict[str, str]]:
   return run.config, {key: value for key, _, value in words}
 
 
-def _plan(words: Sequence[str]) -> dict[str, Any]:
-  """Calls vit_jax.plan in a process, as its compiler may crash."""
+def plan(words: Sequence[str]) -> dict[str, Any]:
+  """Calls vit_jax.plan in a process, as its compiler may crash.
+
+  Args:
+    words: its flags.
+
+  Raises:
+    ValueError: it failed; the message is its error.
+  """
   found = subprocess.run(
     [sys.executable, '-m', 'vit_jax.plan', *words],
     capture_output=True,

@@ -7,6 +7,8 @@ from vit_jax.paper.items import (
   figure_items,
   inspection_items,
   masked_patch_item,
+  memory_item,
+  near_duplicates_item,
   norm_position_item,
   objectnet_item,
   regularization_item,
@@ -49,6 +51,8 @@ ITEMS = {
     objectnet_item.objectnet(),
     norm_position_item.norm_position(),
     translation_item.translation(),
+    memory_item.training_memory(),
+    near_duplicates_item.near_duplicates(),
   )
 }
 

@@ -41,9 +41,8 @@ class Item:
       `--NAME=PATH` gives: `(results, PATH, folder)`, called after the runs with
       WORKDIR/measured. Without PATH, the item's runs are not made for it.
     lacking: a sentence on these data, for who has not given them.
-    papers_own: whether it needs the paper's own data, so that it has no runs at
-      other scales.
     beyond: whether the paper does not ask this. `all` leaves such items out.
+    scales: those of `design.SCALES` at which it has runs.
   """
 
   name: str
@@ -59,12 +58,12 @@ class Item:
   inside: tuple[str, ...] = ()
   evaluate: Callable[[Results, str, pathlib.Path], None] | None = None
   lacking: str = ''
-  papers_own: bool = False
   beyond: bool = False
+  scales: tuple[str, ...] = ('paper', 'mini', 'midi')
 
   def shown_at(self, scale: str) -> tuple[Node, ...]:
     """Returns the runs that it shows at one of `design.SCALES`."""
-    if self.papers_own and scale != 'paper':
+    if scale not in self.scales:
       return ()
     others = {'mini': self.in_miniature, 'midi': self.in_midi}.get(scale)
     return self.nodes if others is None else others

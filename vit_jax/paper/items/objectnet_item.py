@@ -58,7 +58,7 @@ def objectnet() -> Item:
     _render,
     evaluate=_evaluate,
     lacking=_LACKING,
-    papers_own=True,
+    scales=('paper',),
   )
 
 

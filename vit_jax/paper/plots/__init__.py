@@ -23,7 +23,12 @@ from vit_jax.paper.plots.accuracy_over_compute import (
   figure13,
   figure13_rows,
 )
-from vit_jax.paper.plots.bars import figure2, figure2_rows
+from vit_jax.paper.plots.bars import (
+  figure2,
+  figure2_rows,
+  training_memory,
+  training_memory_rows,
+)
 from vit_jax.paper.plots.lines import (
   figure3,
   figure3_rows,
@@ -53,4 +58,6 @@ __all__ = [
   'figure12_rows',
   'figure13',
   'figure13_rows',
+  'training_memory',
+  'training_memory_rows',
 ]

@@ -1,4 +1,4 @@
-"""Figure 2: VTAB, over all tasks and by group."""
+"""Bars: Figure 2, VTAB over all tasks and by group; and memory by model."""
 
 import types
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import pandas as pd
 from vit_jax.compare import drawing
 from vit_jax.paper.numbers.values import VTAB, Point
 from vit_jax.paper.plots import chart, marks
+from vit_jax.paper.plots.accuracy_over_compute import FAMILIES
 from vit_jax.paper.report import Number
 
 # The title of a panel of ours -> the panel of the paper's points.
@@ -120,3 +121,41 @@ def _limits(axes: Any, bars: int, shown: Sequence[marks.Mark]) -> None:
   high = max(mark.y + (mark.std or 0) for mark in shown)
   room = max(high - low, 5)  # Percentage points.
   axes.set_ylim(max(0, low - 0.5 * room), high + 0.12 * room)
+
+
+@drawing.styled
+def training_memory(bars: Mapping[str, tuple[str, Number]]) -> Any:
+  """Draws a bar for each model, in the colour of its family, from zero on.
+
+  Args:
+    bars: model -> its family (a key of `FAMILIES`), and the GiB that an image
+      takes; from left to right.
+  """
+  found, families = _of_models(bars), [*FAMILIES.values()]
+  style = chart.styles(families)
+  figure, (axes,) = chart.panels(1, (chart.WIDE, 3.4))
+  for place, mark in enumerate(found):
+    colour = style[mark.series]['color']
+    axes.bar(place, mark.y, 0.8, color=colour, label=mark.series, zorder=2)
+  axes.set_xticks(
+    range(len(found)), [mark.x for mark in found], rotation=35, ha='right'
+  )
+  axes.set_ylabel('Memory of training (GiB an image)')
+  axes.grid(visible=False, axis='x')
+  chart.say_if_empty(axes)
+  chart.add_legend(figure, families, paper=False)
+  return figure
+
+
+def training_memory_rows(
+  bars: Mapping[str, tuple[str, Number]],
+) -> pd.DataFrame:
+  """Returns the bars, see `marks.rows`; as for `training_memory`."""
+  return marks.rows(_of_models(bars))
+
+
+def _of_models(bars: Mapping[str, tuple[str, Number]]) -> list[marks.Mark]:
+  return [
+    marks.ours(FAMILIES[family], model, number)
+    for model, (family, number) in bars.items()
+  ]
