@@ -13,15 +13,13 @@ from vit_jax.workdir import metrics
 IMAGENET = 'few_shot/5shot/accuracy'
 
 
-def results(
-  folder, runs, *, comparable=True, counts=types.MappingProxyType({})
-):
+def results(folder, runs, *, scale='paper', counts=types.MappingProxyType({})):
   """Creates work directories of finished runs and returns their `Results`.
 
   Args:
     folder: where to create the work directories, as `folder/runs/NAME`.
     runs: node -> step -> metric -> value.
-    comparable: whether the runs are at the paper's scale.
+    scale: one of `design.SCALES`.
     counts: first pre-training -> number of those that differ in the seed.
   """
   studies, finished = [], {}
@@ -47,7 +45,8 @@ def results(
   return Results(
     studies,
     finished,
-    comparable=comparable,
+    comparable=scale == 'paper',
+    scale=scale,
     workdir=lambda name: folder / 'runs' / name,
     counts=counts,
   )
@@ -60,7 +59,7 @@ def of_item(folder, item, metrics, *, scale='paper', count=3, left_out=()):
     folder: as for `results`.
     item: the item.
     metrics: node -> step -> metric -> value.
-    scale: 'paper' or 'mini'.
+    scale: one of `design.SCALES`.
     count: pre-trainings of each mean of a claim.
     left_out: nodes whose runs are not finished.
   """
@@ -68,6 +67,6 @@ def of_item(folder, item, metrics, *, scale='paper', count=3, left_out=()):
   return results(
     folder,
     {n: metrics(n) for n in design.nodes(item) if n not in left_out},
-    comparable=scale == 'paper',
+    scale=scale,
     counts=design.counts(item),
   )

@@ -155,7 +155,7 @@ def test_the_claims_of_figure_4_follow_the_numbers(
 
 
 def test_the_miniature_of_figure_4_states_what_it_leaves_out(tmp_path, drawn):
-  results = fewshot.results(tmp_path, {}, comparable=False)
+  results = fewshot.results(tmp_path, {}, scale='mini')
   section = curve_items.figure4().render(results, tmp_path / 'figures')
   assert section.notes[0].startswith(
     'In miniature, ViT-L/16 and BiT-R152x2 have only the points'
@@ -282,7 +282,9 @@ def test_figure_9_in_miniature_averages_three_runs(tmp_path, drawn):
 def test_figure_9_states_that_its_miniature_has_a_linear_head(
   tmp_path, drawn, comparable
 ):
-  results = fewshot.results(tmp_path, {}, comparable=comparable)
+  results = fewshot.results(
+    tmp_path, {}, scale='paper' if comparable else 'mini'
+  )
   section = curve_items.figure9().render(results, tmp_path / 'figures')
   lacks = 'In miniature, the class token has a linear head' in (
     section.blocks[0].caption

@@ -138,11 +138,6 @@ def test_a_deleted_result_affects_only_its_own_cells(sweep, tmp_path):
     ('table2', 'CIFAR-10', 'ViT-L/16, JFT-300M'),
     ('table5', 'JFT-300M: CIFAR-10', 'ViT-L/16'),
     ('table6', 'ViT-L/16, 14 epochs', 'CIFAR-10'),
-    *(
-      [('near_duplicates', 'JFT-300M: CIFAR-10', 'All test images')]
-      if papers_own
-      else []
-    ),
   }
 
 

@@ -147,7 +147,10 @@ def test_claims_follow_the_numbers(sign, scale, answer, tmp_path):
   )
 
 
-def test_the_miniature_states_its_depths(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+  ('scale', 'depths'), [('mini', '1, 2, 3, 4 and 5'), ('midi', '1, 2, 4, 8')]
+)
+def test_the_miniature_states_its_depths(tmp_path, monkeypatch, scale, depths):
   def exaflops(workdir):
     what = workdir.name.rpartition(', ')[2]
     blocks = {'depth 4': 1, 'depth 16': 3, 'depth 32': 4, 'depth 64': 5}
@@ -158,14 +161,14 @@ def test_the_miniature_states_its_depths(tmp_path, monkeypatch):
   def metrics(node):
     return {9: {fewshot.IMAGENET: _blocks(node) / 100 + node.seed / 1000}}
 
-  results = fewshot.of_item(tmp_path, ITEM, metrics, scale='mini')
+  results = fewshot.of_item(tmp_path, ITEM, metrics, scale=scale)
   section, rows = _render(tmp_path, results)
   depth = rows.loc[('ImageNet 5shot', 'Depth'), 'mean'].to_list()
   assert depth == pytest.approx([0.041, 0.081, 0.161, 0.321, 0.641])
   # The compute is that of the runs' own models.
   compute = rows.loc[('ImageNet 5shot', 'Depth'), 'x'].to_list()
   assert compute == pytest.approx([0.5, 1, 1.5, 2, 2.5])
-  assert '4, 8, 16, 32 and 64 blocks become 1, 2, 3, 4' in section.notes[-1]
+  assert f'4, 8, 16, 32 and 64 blocks become {depths}' in section.notes[-1]
 
 
 def test_a_run_with_a_missing_metric_appears_in_one_panel_only(tmp_path):

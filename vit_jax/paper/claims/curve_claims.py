@@ -24,6 +24,8 @@ RESNET = {'paper': 'BiT-R50x1', 'mini': 'BiT-R50x2'}
 # dimension. The paper does not print the heads; here they are as wide as in
 # Table 1, except for ViT-H.
 SHAPE = {'depth': 8, 'width': 1024, 'mlp_dim': 2048, 'heads': 16}
+# Scale -> the paper's number of blocks -> that of a miniature.
+DEPTHS = {'mini': mini.MINI.depths, 'midi': midi.MIDI.depths}
 _DEPTHS_ABOUT = {
   'paper': '',
   'mini': 'In miniature, 4, 16 and 64 blocks are 1, 3 and 5, which count as 1.6'
@@ -172,8 +174,8 @@ def depth(blocks: int) -> Pretraining:
 
 def _doublings(scale: str, less: int, more: int) -> float:
   """Returns how often a depth of the paper is doubled at a scale."""
-  depths = {'mini': mini.MINI.depths, 'midi': midi.MIDI.depths}.get(scale)
-  if depths:
+  if scale in DEPTHS:
+    depths = DEPTHS[scale]
     less, more = depths[less], depths[more]
   return math.log2(more / less)
 

@@ -13,7 +13,7 @@ from vit_jax.paper.runs import Pretraining, structure
 VIT = 'ViT-B/32'
 FEW, *_, ALL = curve_claims.IMAGES
 NAMES = {FEW: '9M images', ALL: 'all images'}
-_BEYOND = 'Beyond the paper (translation, arXiv:2210.02984): '
+_BEYOND = 'Beyond the paper: '
 _SHIFT = 'A shift is by a quarter of a patch of 32 px.'
 
 
@@ -48,7 +48,7 @@ def translation(scale: str) -> list[Claim]:
     Claim(
       'vit_learns_it',
       f'{_BEYOND}a shift changes fewer answers of {VIT} after all images than'
-      ' after 9M.',
+      ' after 9M (arXiv:2210.02984).',
       (
         Contrast(
           f'changes of {VIT} after 9M images minus those after all',

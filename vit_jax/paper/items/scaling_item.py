@@ -30,12 +30,13 @@ _NOTES = (
   ' that few-shot accuracy is measured on, including ImageNet.',
 )
 
-_MINI_NOTE = (
-  'In miniature, 4, 8, 16, 32 and 64 blocks become 1, 2, 3, 4 and 5: deeper'
-  ' models would need more steps than they have to learn where things are.'
-  ' These depths were chosen on images of 32 px, where a quarter of the blocks'
-  ' had contradicted the claim (LOG.md).'
-)
+# Scale -> why it has the depths that it has.
+_WHY_DEPTHS = {
+  'mini': ' Deeper models would need more steps than they have to learn where'
+  ' things are. These depths were chosen on images of 32 px, where a quarter of'
+  ' the blocks had contradicted the claim (LOG.md).',
+  'midi': '',
+}
 
 
 def figure8() -> Item:
@@ -62,7 +63,9 @@ def figure8() -> Item:
       mark=results.mark,
     )
     picture = Picture(title, f'{pictures.name}/figure8', _CAPTION)
-    notes = _NOTES if results.comparable else (*_NOTES, _MINI_NOTE)
+    notes = [*_NOTES]
+    if not results.comparable:
+      notes.append(_depths_note(results.scale))
     return Section('figure8', title, (picture,), notes=notes)
 
   return Item(
@@ -74,6 +77,18 @@ def figure8() -> Item:
     render,
     claims=curve_claims.figure8,
   )
+
+
+def _depths_note(scale: str) -> str:
+  """Returns a note on the numbers of blocks of a miniature."""
+  papers, ours = (
+    f'{", ".join(map(str, several))} and {last}'
+    for *several, last in (
+      _DEPTHS,
+      [curve_claims.DEPTHS[scale][blocks] for blocks in _DEPTHS],
+    )
+  )
+  return f'In miniature, {papers} blocks become {ours}.{_WHY_DEPTHS[scale]}'
 
 
 def _series() -> dict[str, list[Pretraining]]:
