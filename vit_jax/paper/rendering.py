@@ -261,7 +261,7 @@ def about(
     " of Table 3's for JFT-300M, on all data sets; for fine-tuning all models"
     ' have the same rate.'
     " Only the order of the numbers may be compared with the paper's."
-    ' A class of `shapes:colour+size` is a colour and a size.'
+    ' A class of shapes:colour+size is a colour and a size.'
   )
   if not data:
     text += (
