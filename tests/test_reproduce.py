@@ -302,7 +302,7 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
   out = run('objectnet', '--scale=mini', workdir).stdout
   assert 'Not in miniature' in out
   out = run('objectnet', '--scale=mini', '--list', workdir).stdout
-  assert out == 'objectnet not in miniature   Accuracy on ObjectNet\n'
+  assert out == 'objectnet not at this scale  Accuracy on ObjectNet\n'
 
 
 @pytest.mark.parametrize(
