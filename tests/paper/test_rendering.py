@@ -257,7 +257,7 @@ def test_a_miniature_states_its_image_size(where):
   assert f'images of {mini.MINI.image_size} px of folder:/data' in text
   assert 'the nine places' not in text
   # What the text explains is in the listing, whatever the data are.
-  assert 'shapes:colour+size is' in text
+  assert 'such as shapes:colour+size: each' in text
   assert 'shapes:colour+size' in {row[1] for row in listing.rows}
   assert rendering.about(found, scale='paper') == []
   # Table 1 has no runs, so nothing in it is in miniature.

@@ -261,7 +261,8 @@ def about(
     " of Table 3's for JFT-300M, on all data sets; for fine-tuning all models"
     ' have the same rate.'
     " Only the order of the numbers may be compared with the paper's."
-    ' A class of shapes:colour+size is a colour and a size.'
+    ' The table has data sets such as shapes:colour+size: each of its classes'
+    ' is one combination of a colour and a size.'
   )
   if not data:
     text += (

@@ -78,9 +78,9 @@ def figure4() -> Item:
       'figure4',
       title,
       "The paper's finding: ResNets are ahead with few images and level off;"
-      ' ViTs overtake them with more images, larger ViTs later. All runs have'
-      ' random parts of the data and the same settings; accuracy is at the step'
-      ' that validates best.',
+      ' ViTs overtake them with more images; the larger the ViT, the more it'
+      ' needs. All runs have random parts of the data and the same settings;'
+      ' accuracy is at the step that validates best.',
       pictures,
       [
         _COUNTS[results.structure],

@@ -19,22 +19,22 @@ _CAPTION = (
   ' patches of 32 px.'
 )
 _NOTES = (
-  'The paper prints neither the grid nor the heads. Here there are 4 to 64'
-  ' blocks, MLP 1024 to 8192, width 512 to 2048 with heads of width 64, patches'
-  ' of 32 and 16 px, and all dimensions but the patches halved and doubled, for'
-  ' 7 epochs each. Points that no claim needs have one'
-  ' run.',
-  "Learning rates are Table 3's: that of ViT-L/32 for patches of 32 px, and the"
-  ' lower one of ViT-L/16 for patches of 16 px.',
-  'The paper does not say what its average covers; here it covers all data sets'
-  ' that few-shot accuracy is measured on, including ImageNet.',
+  'The paper prints neither the values of each dimension nor the number of'
+  ' attention heads. Here there are 4 to 64 blocks, MLP 1024 to 8192, width'
+  ' 512 to 2048 with heads of width 64, patches of 32 and 16 px, and all'
+  ' dimensions but the patches halved and doubled, for 7 epochs each. Points'
+  ' that no claim needs have one run.',
+  "Learning rates are Table 3's: that of ViT-L/32 for patches of 32 px, and"
+  ' the lower one of ViT-L/16 for patches of 16 px.',
+  'The paper does not say which data sets its average is over; here it covers'
+  ' all that few-shot accuracy is measured on, including ImageNet.',
 )
 
 # Scale -> why it has the depths that it has.
 _WHY_DEPTHS = {
-  'mini': ' Deeper models would need more steps than they have to learn where'
-  ' things are. These depths were chosen on images of 32 px, where a quarter of'
-  ' the blocks had contradicted the claim (LOG.md).',
+  'mini': ' With more than 5 blocks, these runs are too short for a model to'
+  ' learn where objects are. These depths were chosen on images of 32 px, where'
+  ' a quarter of the blocks had contradicted the claim (LOG.md).',
   'midi': '',
 }
 
