@@ -117,7 +117,9 @@ def test_points_show_accuracy_by_relative_compute(tmp_path):
   assert average == pytest.approx([0.62, 0.64, 0.68, 0.76, 0.92])
   [picture] = section.blocks
   assert picture.stem == 'figures/figure8'
-  assert 'The paper prints neither the grid nor the heads' in section.notes[0]
+  assert (
+    'The paper prints neither the values of each dimension' in section.notes[0]
+  )
 
 
 # Label of a run -> accuracy that agrees with the claims; 0.5 for all others.

@@ -170,7 +170,7 @@ def test_table_8_uses_the_runs_of_its_scale(scale, model, mean, tmp_path):
   results = fewshot.results(
     tmp_path,
     runs,
-    comparable=scale == 'paper',
+    scale=scale,
     counts=Design(scale, 3).counts(item),
   )
   section = item.render(results, tmp_path)
