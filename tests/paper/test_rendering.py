@@ -212,7 +212,8 @@ def test_every_picture_has_the_mark_of_a_miniature(
     f'configs/sweeps/reproduce.py:{every},scale={scale},seeds=1'
   )
   rendering.sections([*items.ITEMS.values()], sweep, where, Design(scale, 1))
-  # Figures 2, 3, 4, 5, 8, 9, 12 and 13, norm_position and translation.
+  # Figures 2, 3, 4, 5, 8, 9, 12 and 13, training_memory, norm_position and
+  # translation.
   assert len(marks) == 11
   assert set(marks) == {mark}
 
