@@ -250,13 +250,13 @@ def test_a_miniature_states_its_image_size(where):
   assert ('CIFAR-10', 'digits', 'train') in listing.rows
   assert listing.rows[-1][0] == 'dSpr-Ori (VTAB)'
   assert f'on images of {mini.MINI.image_size} px of rendered scenes' in text
-  assert 'the nine places' in text
+  assert 'these nine cells' in text
   text, listing = rendering.about(found, scale='mini', data='folder:/data')
   assert listing.rows[2] == (
     *('JFT-300M, to pre-train', 'folder:/data', 'shuffled(train)[:90%]'),
   )
   assert f'images of {mini.MINI.image_size} px of folder:/data' in text
-  assert 'the nine places' not in text
+  assert 'these nine cells' not in text
   # What the text explains is in the listing, whatever the data are.
   assert 'such as shapes:colour+size: each' in text
   assert 'shapes:colour+size' in {row[1] for row in listing.rows}

@@ -266,8 +266,8 @@ def about(
   )
   if not data:
     text += (
-      ' The patches that stand for 32 px are exactly the nine places that'
-      " ImageNet's stand-in asks about."
+      " ImageNet's stand-in asks in which cell of a 3 x 3 grid the shapes are."
+      ' The patches that stand for 32 px are exactly these nine cells.'
     )
   return [text, _stand_ins(data, scale)]
 

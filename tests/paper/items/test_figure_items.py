@@ -101,7 +101,7 @@ def test_figure_3_shows_means_over_pretrainings(tmp_path):
   rows = pd.read_csv(tmp_path / 'figure3.csv')
   ours = rows[rows.source == 'ours']
   assert sorted(ours.n.astype(int)) == 10 * [1] + 10 * [3]
-  assert 'over pre-trainings, for points with several' in picture.caption
+  assert 'Points of several pre-trainings have error bars' in picture.caption
 
 
 @pytest.mark.parametrize('scale', ['paper', 'mini'])

@@ -14,8 +14,9 @@ from vit_jax.paper.runs import Results, Transfer, pretraining
 _DATA = (values.IMAGENET, values.IMAGENET21K, values.JFT)
 _VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
 _ERROR_BARS = (
-  ' Error bars are standard deviations over pre-trainings, for points with'
-  ' several of them; the value of each is the mean of its fine-tuning runs.'
+  ' Points of several pre-trainings have error bars: standard deviations over'
+  " the pre-trainings. A pre-training's value is the mean of its fine-tuning"
+  ' runs.'
 )
 
 
@@ -110,9 +111,9 @@ def figure5() -> Item:
       title,
       "The paper's finding: ViTs reach an accuracy with 2 to 4 times less"
       ' compute than ResNets; hybrids are ahead where compute is small.'
-      f' Compute is counted in the forward pass of {counted},'
-      ' times 3 for forward and backward pass, times the images that are'
-      f' seen.{_ERROR_BARS}',
+      ' Compute is that of a forward pass on one image, times 3 to include the'
+      ' backward pass, times the number of images seen. It is counted on'
+      f' {counted}.{_ERROR_BARS}',
       pictures,
     )
 

@@ -29,11 +29,13 @@ _IMAGES = 128
 # Number of images in Figure 6, which follows from its page in the paper.
 _FEW = 6
 _MINI_POSITIONS = (
-  'Other miniatures begin with much larger position embeddings than the paper'
-  ' (configs/mini.py), to learn positions in fewer steps. These keep the'
-  ' structure of chance. So the models whose positions are shown here begin as'
-  ' in the paper, are smaller, and train for four times the steps. This was'
-  ' chosen after positions of other miniatures had shown only noise (LOG.md).'
+  'Other miniatures begin with much larger random position embeddings than'
+  ' the paper (configs/mini.py), and so learn positions in fewer steps. But'
+  ' their trained embeddings still look like that noise. The models whose'
+  ' positions are shown here begin as in the paper. So they train for four'
+  ' times the steps; they are ViT-B/16, which takes less time. This was'
+  ' chosen after positions of other miniatures had shown only noise'
+  ' (LOG.md).'
 )
 
 

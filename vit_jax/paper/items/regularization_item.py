@@ -76,18 +76,22 @@ def _notes(results: Results) -> list[str]:
       f'{name} regularization is a dropout rate of {dropout:g} and a weight'
       f' decay of {decay:.3g}.'
     )
+  times = ''
+  if smaller and smaller.decay(1) != 1:
+    times = f', with its weight decay times {smaller.decay(1):.2g}'
   notes.append(
-    'The strong values are those of Table 3. The paper prints no weak ones;'
-    ' ours are the weakest of configs/sweeps/regularisation.py. All other'
-    ' settings of the two are the same.'
+    f'The strong setting is that of Table 3{times}. The paper prints no weak'
+    ' one; ours is the weakest of configs/sweeps/regularisation.py'
+    f'{times}. All other settings of the two are the same.'
   )
   if smaller is None:
     return [*notes, _RESNET]
   steps = claims.STEPS[results.scale]
   return [
     *notes,
-    f'In miniature, a weight decay of {smaller.weight_decay:g} stands for the'
-    " paper's 0.1, and the ResNet has this one. Gradients are not clipped."
+    'In all miniatures of this scale, a weight decay of'
+    f" {smaller.weight_decay:g} stands for the paper's 0.1. The ResNet has the"
+    ' former. Gradients are not clipped.'
     f' These runs have about {steps:,} steps, more than others on ImageNet, so'
     ' that models can overfit its few images.',
   ]

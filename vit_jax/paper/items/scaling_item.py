@@ -24,8 +24,8 @@ _NOTES = (
   ' 512 to 2048 with heads of width 64, patches of 32 and 16 px, and all'
   ' dimensions but the patches halved and doubled, for 7 epochs each. Points'
   ' that no claim needs have one run.',
-  "Learning rates are Table 3's: that of ViT-L/32 for patches of 32 px, and"
-  ' the lower one of ViT-L/16 for patches of 16 px.',
+  'Learning rates are from Table 3: patches of 32 px have that of ViT-L/32, and'
+  ' patches of 16 px have that of ViT-L/16, which is lower.',
   'The paper does not say which data sets its average is over; here it covers'
   ' all that few-shot accuracy is measured on, including ImageNet.',
 )

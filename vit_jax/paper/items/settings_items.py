@@ -238,8 +238,9 @@ def _pretraining() -> Shown:
     Settings(paper.title, paper.rows, paper.columns, cells),
     _of_all_rows('What all rows share', numbers.PRETRAINING, of_all),
   ], [
-    'Epochs are the default; if the paper prints two, epochs=N selects the'
-    ' other one. ResNets have no dropout, which counts as 0.',
+    'Where the paper prints two numbers of epochs, the table has the default'
+    ' of configs/pretrain.py; its option epochs=N selects the other. ResNets'
+    ' have no dropout: this counts as a rate of 0.',
     f'Pre-training on {", ".join(clipped) or "no data set"} clips gradients.',
   ]
 
@@ -271,9 +272,10 @@ def _finetuning() -> Shown:
       of_all | _table2(),
     ),
   ], [
-    'Learning rates are the candidates of configs/sweeps/finetune.py for'
-    ' ViT-B/16, which reports the best; ResNets have one more candidate, in'
-    " BiT's own setup. VTAB is all 19 tasks of configs/vtab.py."
+    'The learning rates are those that configs/sweeps/finetune.py compares'
+    ' for ViT-B/16. It reports the test accuracy of the best one. For'
+    " ResNets, BiT's own setup is one more candidate. VTAB is all 19 tasks"
+    ' of configs/vtab.py.'
   ]
 
 

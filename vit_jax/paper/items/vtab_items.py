@@ -86,9 +86,9 @@ def figure2() -> Item:
     )
     caption = (
       "The paper's finding: ViT-H/14 is ahead of BiT-R152x4 and the others on"
-      ' all tasks together, on Natural and on Structured tasks; on Specialized'
-      ' tasks the first two are similar. That BiT-R152x4 is from the BiT paper;'
-      ' we compare the ViT with a large ResNet of the ViT paper instead.'
+      ' all tasks together, on Natural and on Structured tasks. On Specialized'
+      ' tasks, ViT-H/14 and BiT-R152x4 are similar. BiT-R152x4 comes from the'
+      ' BiT paper; a large ResNet of the ViT paper is in its place here.'
     )
     picture = Picture(title, f'{pictures.name}/figure2', caption)
     notes = averages.vtab_notes(results, _BARS.values())
