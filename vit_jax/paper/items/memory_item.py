@@ -137,7 +137,9 @@ def _notes(found: Mapping[str, Memory], of: str) -> list[str]:
     f' memory of a step of {memory.FILES[of]} on each of the {memory.CORES}'
     f' cores of {memory.TOPOLOGY}. GiB an image is the difference between two'
     ' batches, by the images between them, so parameters and optimizer are not'
-    ' in it. What is kept for the backward pass, work space and padding are.',
+    ' in it. What is kept for the backward pass, work space and padding are.'
+    ' Memory is not exactly proportional to the images, so other batches may'
+    ' give other numbers.',
     f'Images on a core: {batches}.',
   ]
   if of == 'mini':
