@@ -32,10 +32,10 @@ _MINI_POSITIONS = (
   'Other miniatures begin with much larger random position embeddings than'
   ' the paper (configs/mini.py), and so learn positions in fewer steps. But'
   ' their trained embeddings still look like that noise. The models whose'
-  ' positions are shown here begin as in the paper. So they train for four'
-  ' times the steps; they are ViT-B/16, which takes less time. This was'
-  ' chosen after positions of other miniatures had shown only noise'
-  ' (LOG.md).'
+  ' positions are shown here begin as in the paper, and so learn positions'
+  ' later. They train for four times as many steps as the others. To save'
+  " time, they are ViT-B/16 instead of the paper's ViT-L. This was chosen"
+  ' after positions of other miniatures had shown only noise (LOG.md).'
 )
 
 

@@ -19,8 +19,8 @@ _CAPTION = (
   ' patches of 32 px.'
 )
 _NOTES = (
-  'The paper prints neither the values of each dimension nor the number of'
-  ' attention heads. Here there are 4 to 64 blocks, MLP 1024 to 8192, width'
+  'The paper prints neither the depths, widths and MLP sizes that it tried, nor'
+  ' the numbers of attention heads. Here there are 4 to 64 blocks, MLP 1024 to 8192, width'
   ' 512 to 2048 with heads of width 64, patches of 32 and 16 px, and all'
   ' dimensions but the patches halved and doubled, for 7 epochs each. Points'
   ' that no claim needs have one run.',
