@@ -21,9 +21,9 @@ _CAPTION = (
 _NOTES = (
   'The paper prints neither the depths, widths and MLP sizes that it tried, nor'
   ' the numbers of attention heads. Here there are 4 to 64 blocks, MLP 1024 to'
-  ' 8192, width 512 to 2048 with heads of width 64, patches of 32 and 16 px, and'
-  ' all dimensions but the patches halved and doubled, for 7 epochs each. Points'
-  ' that no claim needs have one run.',
+  ' 8192, width 512 to 2048 with heads of width 64, patches of 32 and 16 px,'
+  ' and all dimensions but the patches halved and doubled, for 7 epochs each.'
+  ' Points that no claim needs have one run.',
   'Learning rates are from Table 3: patches of 32 px have that of ViT-L/32, and'
   ' patches of 16 px have that of ViT-L/16, which is lower.',
   'The paper does not say which data sets its average is over; here it covers'
