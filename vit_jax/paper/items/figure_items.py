@@ -112,8 +112,8 @@ def figure5() -> Item:
       "The paper's finding: ViTs reach an accuracy with 2 to 4 times less"
       ' compute than ResNets; hybrids are ahead where compute is small.'
       ' Compute is that of a forward pass on one image, times 3 to include the'
-      ' backward pass, times the number of images seen. It is counted on'
-      f' {counted}.{_ERROR_BARS}',
+      ' backward pass, times the number of images seen. It is calculated from'
+      f' the layers of {counted}.{_ERROR_BARS}',
       pictures,
     )
 
