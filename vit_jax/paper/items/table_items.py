@@ -38,9 +38,9 @@ _MINI_8 = (
   " accuracy is measured on. Only ImageNet's stand-in asks where in the"
   ' image the shapes are, and relative positions cannot tell that. The'
   ' models here are miniatures of ViT-B/32, trained for 14 epochs. Those of'
-  ' ViT-B/16, trained for half as many'
-  ' steps, do not learn relative positions yet. Each head has its own'
-  ' relative positions, because runs then differ less. All of this was'
+  ' ViT-B/16, trained for half as many steps, do not learn relative positions'
+  ' yet. Each head has its own relative positions, because runs then differ'
+  ' less. All of this was'
   ' chosen on images of 32 px, after accuracies on the stand-in alone had'
   ' left the second claim undecided (LOG.md); these runs on 24 px came'
   ' later.'
