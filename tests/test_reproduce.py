@@ -12,7 +12,7 @@ import pytest
 
 from vit_jax import config as config_lib
 from vit_jax.configs import mini
-from vit_jax.paper import items
+from vit_jax.paper import items, registered
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -344,6 +344,19 @@ def test_invalid_arguments_are_refused(run, words, message, tmp_path):
   assert found.returncode
   assert message in found.stdout + found.stderr
   assert 'Traceback' not in found.stderr
+
+
+def test_a_confirmation_of_all_says_what_came_later(run, tmp_path):
+  later = registered.came_later(items.find(['all']), registered.read(), 'mini')
+  # Refused before any config is read, as the seeds are registered, too.
+  words = ('all', '--scale=mini', '--confirm', '--seeds=2')
+  found = run(*words, f'--workdir={tmp_path}', check=False)
+  assert '--seeds does not go with' in found.stderr
+  assert [
+    line.partition(' ')[0]
+    for line in found.stderr.splitlines()
+    if line.endswith('is left out: it came after the registration.')
+  ] == [item.name for item in later]
 
 
 @pytest.mark.parametrize('action', ['--list', '--plan', '--dry_run'])
