@@ -240,6 +240,13 @@ def _tensorflow_equivalents(tf):
     "pad(4, mode='reflect')": lambda image: tf.pad(
       image, [[4, 4], [4, 4], [0, 0]], mode='REFLECT'
     ),
+    # 2 rows leave below, 3 columns at the left; their mirror images enter.
+    'shift(2, -3)': lambda image: tf.pad(
+      image, [[2, 0], [0, 3], [0, 0]], mode='REFLECT'
+    )[:-2, 3:],
+    "shift(-2, 3, 'zeros')": lambda image: tf.pad(
+      image, [[0, 2], [3, 0], [0, 0]]
+    )[2:, :-3],
     'trim(2)': lambda image: tf.image.crop_to_bounding_box(
       image, 2, 2, image.shape[0] - 4, image.shape[1] - 4
     ),
