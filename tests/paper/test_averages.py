@@ -129,8 +129,9 @@ def test_vtab_means_in_miniature_cover_the_tasks_with_a_stand_in():
   # The mean is over the tasks, not over the groups.
   assert found['mean'].mean == pytest.approx(55)
   assert averages.vtab_notes(results, [START, START]) == [
-    'Our VTAB means are over the 3 of 19 tasks that have a stand-in in'
-    ' miniature: natural 2 of 7, specialized 1 of 4, structured 0 of 8.'
+    'Our VTAB means are over 3 of the 19 tasks. Only these tasks have data in'
+    ' miniature: 2 of 7 Natural tasks, 1 of 4 Specialized tasks, 0 of 8'
+    ' Structured tasks.'
   ]
 
 

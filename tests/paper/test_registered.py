@@ -49,8 +49,22 @@ def test_the_same_set_up_is_accepted(parts, tmp_path):
   assert registered.next_seed(tmp_path / 'none.json') == 1000
 
 
+def test_a_statement_may_become_clearer(parts, tmp_path):
+  path = tmp_path / 'registered.json'
+  registered.write(parts, 1000, path)
+  before = registered.wordings(path)
+  assert before['figure11.hybrid_looks_farther'].startswith('Early blocks of a')
+  later = copy.deepcopy(parts)
+  for claim in later['claims'].values():
+    claim['statement'] = 'In clearer words.'
+  registered.check(later, registered.read(path), CHOSEN)
+  assert registered.wordings(tmp_path / 'none.json') == {}
+
+
 def _claim(parts):
-  parts['claims']['figure11.hybrid_looks_farther']['statement'] = 'Else.'
+  contrasts = parts['claims']['figure11.hybrid_looks_farther']['contrasts']
+  [terms] = contrasts.values()
+  terms[0][0] *= -1
 
 
 def _level(parts):

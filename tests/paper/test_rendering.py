@@ -97,7 +97,8 @@ def test_a_run_without_metrics_is_missing_everywhere(where, sweep):
   assert words == ['partly there', 'partly there']
 
 
-def test_a_confirmation_quotes_the_exploration(where, sweep):
+def test_a_confirmation_quotes_the_exploration(where, sweep, monkeypatch):
+  monkeypatch.setattr(rendering.registered, 'wordings', lambda: {})
   chosen = [items.ITEMS['figure9']]
   [claim] = chosen[0].claims('paper')
   _leave(where, sweep)
@@ -119,7 +120,24 @@ def test_a_confirmation_quotes_the_exploration(where, sweep):
   # own.
   for other in (answered(counts.EMPTY), answered(pilot, '')):
     assert other.explored == ''
-    assert page_parts.evidence(other) == other.evidence
+  assert page_parts.evidence(other) == other.evidence
+
+
+def test_a_confirmation_quotes_the_registered_words(where, sweep, monkeypatch):
+  chosen = [items.ITEMS['figure9']]
+  [claim] = chosen[0].claims('paper')
+
+  def evidence(statement, confirms='confirmation: registered'):
+    words = {f'figure9.{claim.key}': statement}
+    monkeypatch.setattr(rendering.registered, 'wordings', lambda: words)
+    design = Design('paper', 3, counts.EMPTY, confirms)
+    [section], _ = rendering.sections(chosen, sweep, where, design)
+    return page_parts.evidence(section.blocks[-1])
+
+  quoted = 'Registered in other words: "Before."'
+  assert evidence('Before.').endswith(quoted)
+  assert 'Registered' not in evidence(claim.statement)
+  assert 'Registered' not in evidence('Before.', confirms='')
 
 
 def test_the_numbers_of_claims_are_a_pilot_for_other_runs(where, sweep):
@@ -249,16 +267,16 @@ def test_a_miniature_states_its_image_size(where):
   )
   assert ('CIFAR-10', 'digits', 'train') in listing.rows
   assert listing.rows[-1][0] == 'dSpr-Ori (VTAB)'
-  assert f'on images of {mini.MINI.image_size} px of rendered scenes' in text
-  assert 'these nine cells' in text
+  assert f'images of {mini.MINI.image_size} px: rendered scenes' in text
+  assert 'the nine cells' in text
   text, listing = rendering.about(found, scale='mini', data='folder:/data')
   assert listing.rows[2] == (
     *('JFT-300M, to pre-train', 'folder:/data', 'shuffled(train)[:90%]'),
   )
-  assert f'images of {mini.MINI.image_size} px of folder:/data' in text
-  assert 'these nine cells' not in text
+  assert f'images of {mini.MINI.image_size} px: folder:/data' in text
+  assert 'the nine cells' not in text
   # What the text explains is in the listing, whatever the data are.
-  assert 'such as shapes:colour+size: each' in text
+  assert 'such as shapes:colour+size means' in text
   assert 'shapes:colour+size' in {row[1] for row in listing.rows}
   assert rendering.about(found, scale='paper') == []
   # Table 1 has no runs, so nothing in it is in miniature.

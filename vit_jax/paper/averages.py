@@ -150,12 +150,12 @@ def vtab_notes(results: Results, starts: Iterable[Pretraining]) -> list[str]:
     found = vtab_tasks(results, start)
     count = sum(map(len, found.values()))
     parts = [
-      f'{group} {len(tasks)} of {len(means.VTAB_GROUPS[group])}'
+      f'{len(tasks)} of {len(means.VTAB_GROUPS[group])} {group.title()} tasks'
       for group, tasks in found.items()
     ]
     note = (
-      f'Our VTAB means are over the {count} of {total} tasks that have a'
-      f' stand-in in miniature: {", ".join(parts)}.'
+      f'Our VTAB means are over {count} of the {total} tasks. Only these tasks'
+      f' have data in miniature: {", ".join(parts)}.'
     )
     if count < total and note not in notes:
       notes.append(note)

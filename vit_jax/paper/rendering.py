@@ -10,7 +10,7 @@ from absl import logging
 
 from vit_jax.configs import midi, mini
 from vit_jax.configs.sweeps import reproduce
-from vit_jax.paper import cost, report
+from vit_jax.paper import cost, registered, report
 from vit_jax.paper.claims import answers
 from vit_jax.paper.claims.measures import Inside
 from vit_jax.paper.cost import planning
@@ -172,11 +172,17 @@ def _render(
     said = answers.of_item(claims, results)
     if design.confirms:
       explored = answers.of_values(claims, design.pilot.lookup)
+      wordings = registered.wordings()
       said = [
-        dataclasses.replace(claim, explored=other.answer)
-        if other.answer != answers.MISSING
-        else claim
-        for claim, other in zip(said, explored, strict=True)
+        dataclasses.replace(
+          one,
+          explored='' if other.answer == answers.MISSING else other.answer,
+          registered=''
+          if (words := wordings.get(f'{item.name}.{claim.key}', ''))
+          == one.statement
+          else words,
+        )
+        for claim, one, other in zip(claims, said, explored, strict=True)
       ]
     section = dataclasses.replace(section, blocks=(*section.blocks, *said))
     page_parts.check([section])
@@ -241,33 +247,37 @@ def about(
     size, text = (
       midi.MIDI.image_size,
       (
-        'Transformers have a sixth of the width and half of the layers, and'
-        ' ResNets a quarter of the width and half of the layers.'
+        "Models are smaller than the paper's. Transformers have a sixth of the"
+        " paper's width and half of its layers. ResNets have a quarter of the"
+        " paper's width and half of its layers."
       ),
     )
   else:
     size, text = (
       mini.MINI.image_size,
       (
-        'In miniature, Transformers have an eighth of the width and a sixth of'
-        ' the layers, and ResNets an eighth of the width and a quarter of the'
-        ' layers.'
+        "In miniature, models are smaller than the paper's. Transformers have"
+        " an eighth of the paper's width and a sixth of its layers. ResNets"
+        " have an eighth of the paper's width and a quarter of its layers."
       ),
     )
   text += (
-    f' They run on images of {size} px of {data or "rendered scenes"} and'
-    f' scanned digits (configs/{scale}.py).'
-    ' Learning rates are not tuned: for pre-training they have the proportions'
-    " of Table 3's for JFT-300M, on all data sets; for fine-tuning all models"
-    ' have the same rate.'
-    " Only the order of the numbers may be compared with the paper's."
-    ' The table has data sets such as shapes:colour+size: each of its classes'
-    ' is one combination of a colour and a size.'
+    f' All models see images of {size} px: {data or "rendered scenes"} and'
+    f' scanned digits (configs/{scale}.py). Learning rates are not tuned. In'
+    " pre-training, a model's rate is in proportion to its rate for JFT-300M in"
+    ' Table 3, also on other data sets. In fine-tuning, all models share one'
+    ' rate. For these reasons, compare with the paper only which of two models'
+    ' is better, and do not compare accuracies. The table below shows what'
+    ' stands for each data set of the paper. A name such as shapes:colour+size'
+    ' means rendered scenes of shapes. In this example, each class is one'
+    ' combination of a colour and a size.'
   )
   if not data:
     text += (
-      " ImageNet's stand-in asks in which cell of a 3 x 3 grid the shapes are."
-      ' The patches that stand for 32 px are exactly these nine cells.'
+      ' In the data set that stands for ImageNet, shapes:colour+position, the'
+      ' position is a cell of a 3 x 3 grid. A model that has patches of 32 px'
+      ' in the paper sees an image here as nine patches. They are the nine'
+      ' cells.'
     )
   return [text, _stand_ins(data, scale)]
 

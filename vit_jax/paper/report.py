@@ -160,12 +160,15 @@ class Claim:
     evidence: sentences with the numbers behind the answer, and their spread.
     explored: the answer of the exploration, for an answer that confirms it or
       not; '' if the answer is itself an exploration.
+    registered: the statement as it was registered, for an answer that confirms
+      it or not, if its wording has become clearer since; otherwise ''.
   """
 
   statement: str
   answer: str
   evidence: str
   explored: str = ''
+  registered: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

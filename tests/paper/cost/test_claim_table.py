@@ -44,7 +44,7 @@ def test_a_plan_has_the_runs_power_and_cost_of_each_claim(sweep):
   design = Design('mini', 3, Pilot(VALUES, _minutes(sweep)))
   head, statement, *details = _plan(design, sweep)
   assert head.startswith('Claims, with --seeds=3. Answers are right with 95%')
-  assert statement.startswith('table7.adam: Pre-training ResNets with Adam')
+  assert statement.startswith('table7.adam: ResNets that were pre-trained')
   assert details == [
     '  4 x 3 pre-trainings + 60 fine-tuning runs. Power 100%.',
     '  lead of Adam for BiT-R50x1: pilot +10; spreads 1.1, 1.1; decided from'

@@ -158,7 +158,7 @@ def test_the_miniature_of_figure_4_states_what_it_leaves_out(tmp_path, drawn):
   results = fewshot.results(tmp_path, {}, scale='mini')
   section = curve_items.figure4().render(results, tmp_path / 'figures')
   assert section.notes[0].startswith(
-    'In miniature, ViT-L/16 and BiT-R152x2 have only the points'
+    'In miniature, the curves of ViT-L/16 and BiT-R152x2 have only the points'
   )
   [(figure, _)] = drawn
   assert figure.axes[0].get_xlabel() == (
@@ -351,10 +351,10 @@ def test_figure_13_shows_six_models_by_compute_and_speed(tmp_path, drawn):
   assert _speeds(drawn) == {'ViT-B/32': 1000, 'AxialResNet50': 20}
   assert figure.axes[1].get_xlabel() == 'Peak speed (images/s/device)'
   assert section.blocks[0].stem == 'figures/figure13'
-  assert section.blocks[0].caption.endswith('speed of Figure 12: a GPU.')
+  assert section.blocks[0].caption.endswith('as for Figure 12: a GPU.')
   assert section.missing == [
-    'Not measured yet: the speed of ViT-B/16, Axial-ViT-B/32, Axial-ViT-B/16,'
-    ' BiT-R50x1. Figure 12 measures it.'
+    'The speed of ViT-B/16, Axial-ViT-B/32, Axial-ViT-B/16, BiT-R50x1 is not'
+    ' measured yet. The item figure12 measures it.'
   ]
 
 
@@ -405,8 +405,8 @@ def test_the_claim_of_figure_13_needs_both_axial_models_ahead(
 
 def test_without_a_measurement_there_are_no_speeds(tmp_path, drawn):
   section = _figure13(tmp_path)
-  assert 'the speed of ViT-B/32, ViT-B/16, Axial' in section.missing[0]
-  assert section.blocks[0].caption.endswith('inference speed of Figure 12.')
+  assert 'The speed of ViT-B/32, ViT-B/16, Axial' in section.missing[0]
+  assert section.blocks[0].caption.endswith('measured as for Figure 12.')
 
 
 def test_speeds_of_the_papers_device_replace_missing_measurements(

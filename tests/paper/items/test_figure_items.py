@@ -101,7 +101,7 @@ def test_figure_3_shows_means_over_pretrainings(tmp_path):
   rows = pd.read_csv(tmp_path / 'figure3.csv')
   ours = rows[rows.source == 'ours']
   assert sorted(ours.n.astype(int)) == 10 * [1] + 10 * [3]
-  assert 'Points of several pre-trainings have error bars' in picture.caption
+  assert 'the error bar shows the standard deviation' in picture.caption
 
 
 @pytest.mark.parametrize('scale', ['paper', 'mini'])
@@ -210,7 +210,7 @@ def test_figure_5_in_miniature_uses_the_compute_of_its_own_runs(
   )
   [picture] = FIGURE_5.render(results, tmp_path).blocks
   assert labels == ['Pre-training compute (teraFLOPs)']
-  assert 'the models that were run' in picture.caption
+  assert 'the layers of our smaller models' in picture.caption
   rows = pd.read_csv(tmp_path / 'figure5.csv')
   assert set(rows.source) == {'ours'}
   compute = rows.set_index('label').x.astype(float)

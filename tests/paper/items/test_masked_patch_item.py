@@ -59,7 +59,7 @@ def test_masked_patch_results_are_compared_with_the_papers(
   assert cells['From scratch'].ours.mean == pytest.approx(77.1)
   assert cells['Supervised, JFT-300M'].ours.mean == pytest.approx(84.1)
   assert cells['Supervised, ImageNet-21k'].ours is None
-  assert 'has seen' in section.notes[0]
+  assert 'has already seen' in section.notes[0]
   assert not any('In miniature' in note for note in section.notes)
 
 
@@ -67,7 +67,7 @@ def test_claims_follow_the_numbers():
   found = made.said(ITEM, _masked_results(80.0, 77.0, 60.0))
   first = ('predictable', 'beats_scratch', 'behind_labels')
   assert [found[key].answer for key in first] == ['yes'] * 3
-  assert 'more than 2 times as many' in found['predictable'].statement
+  assert 'more than 2 times as often' in found['predictable'].statement
   # The accuracy is 60.1 on average; twice that of the most frequent colour 40.
   assert 'Margin: +20.10 ' in found['predictable'].evidence
   for key, of in (
@@ -163,7 +163,7 @@ def test_the_miniature_explains_training_from_scratch(monkeypatch, tmp_path):
   fake_picture(monkeypatch, ())
   notes = ITEM.render(Stub({}, comparable=False), tmp_path).notes
   assert not any('has seen' in note for note in notes)
-  assert any('200 if they are rendered scenes' in note for note in notes)
+  assert any('there are 200 of them' in note for note in notes)
 
 
 def test_masked_patch_runs():

@@ -68,7 +68,7 @@ def test_a_missing_model_leaves_the_question_open(tmp_path, monkeypatch, there):
   assert section.blocks[-1].answer == 'missing'
   assert section.blocks[-1].evidence == 'Not compiled: BiT-R152x4.'
   [missing] = section.missing
-  expected = 'two batches that leave room: BiT-R152x4. python'
+  expected = 'two batches that leave room: BiT-R152x4. The command'
   assert expected in missing if there else missing == training_memory.INSTALL
   assert page_parts.status(section).word == 'partly there'
 
@@ -79,7 +79,7 @@ def test_a_miniature_is_not_asked(tmp_path):
   cell = section.blocks[0].cells['ViT-B/32', 'GiB an image']
   assert cell.ours.mean == pytest.approx(0.0005)
   assert 'configs/mini.py' in section.notes[0]
-  assert 'is not asked' in section.notes[-1]
+  assert 'the page does not ask' in section.notes[-1]
 
 
 @pytest.mark.parametrize('there', [True, False])

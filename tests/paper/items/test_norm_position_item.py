@@ -81,7 +81,7 @@ def test_claims_follow_the_numbers(tmp_path, accuracy, scale, answers):
   ) == pytest.approx(
     {(blocks, names[last]): 100 * v for (blocks, last), v in accuracy.items()}
   )
-  assert section.notes[0].startswith('The paper does not ask this')
+  assert section.notes[0].startswith('The paper does not study')
   assert ('2 and 5' in section.notes[-1]) == (scale == 'mini')
 
 

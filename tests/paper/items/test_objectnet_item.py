@@ -198,7 +198,7 @@ def test_without_data_one_sentence_says_what_is_missing(results, tmp_path):
 def test_the_miniature_says_that_it_has_none(tmp_path):
   section, table = _table(Results([], {}, comparable=False), tmp_path)
   [note] = section.notes
-  assert note.startswith('Not in miniature')
+  assert note.startswith('This item does not exist in miniature')
   assert not any(cell.expected for cell in table.cells.values())
   assert page_parts.status(section).word == 'not measured'
 

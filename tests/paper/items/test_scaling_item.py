@@ -118,7 +118,7 @@ def test_points_show_accuracy_by_relative_compute(tmp_path):
   [picture] = section.blocks
   assert picture.stem == 'figures/figure8'
   assert (
-    'The paper prints neither the depths, widths and MLP sizes'
+    'The paper does not print the depths, widths and MLP sizes'
     in section.notes[0]
   )
 

@@ -106,8 +106,8 @@ def test_the_table_and_the_chart_have_the_numbers(scale, tmp_path, drawn):
   assert ours['ViT-B/32, all images', 0.125] == 9
   assert figure.axes[0].get_xlabel().startswith('Shift, in patches')
   assert picture.stem == f'{tmp_path.name}/translation'
-  assert 'the claims are from the literature' in section.notes[0]
-  assert any('shape and colour' in n for n in section.notes) == (
+  assert 'The claims are from the literature' in section.notes[0]
+  assert any('shapes:shape+colour' in n for n in section.notes) == (
     scale == 'mini'
   )
 

@@ -89,7 +89,9 @@ def test_figure_5_has_the_runs_of_table_6_in_two_panels():
 def test_figure_5_warns_of_the_misprinted_compute():
   for point in _points('figure5', label='R50+ViT-L/16, 7 epochs'):
     assert point.x == 859
-    assert point.x_note.startswith('Table 6; probably a misprint of 834')
+    assert point.x_note.endswith(
+      'probably means 834: half of the number for 14 epochs'
+    )
 
 
 def test_figure_13_has_approximate_accuracies_and_no_unknown_compute():

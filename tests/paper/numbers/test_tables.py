@@ -290,5 +290,5 @@ def test_twice_the_epochs_need_twice_the_exaflops_except_for_a_misprint():
     assert abs(long - 2 * short) <= 1
   misprint = T['table6']['R50+ViT-L/16, 7 epochs', 'exaFLOPs']
   assert misprint.value == 859
-  assert 'misprint of 834' in misprint.note
+  assert 'means 834' in misprint.note
   assert row('R50+ViT-L/16, 14 epochs')['exaFLOPs'] == 2 * 834

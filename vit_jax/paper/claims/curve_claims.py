@@ -121,8 +121,8 @@ def figure4(scale: str) -> list[Claim]:
     *found,
     Claim(
       'resnets_level_off',
-      'ResNets level off sooner: from 9M images to all of them, the ResNet'
-      ' gains less than the ViT (4.3, Figure 4).',
+      'ResNets level off sooner than ViTs: from 9M images to all images,'
+      f' {RESNET[structure(scale)]} gains less than {small} (4.3, Figure 4).',
       (
         Contrast(
           f'gain of {small} minus that of {RESNET[structure(scale)]}',
@@ -132,8 +132,8 @@ def figure4(scale: str) -> list[Claim]:
     ),
     Claim(
       'larger_needs_data',
-      f'A larger ViT pays off only with more data: the lead of {large} over'
-      f' {small} grows from 9M images to all of them (4.3, Figure 4).',
+      f'A larger ViT pays off only with more images: the lead of {large} over'
+      f' {small} grows from 9M images to all images (4.3, Figure 4).',
       (
         Contrast(
           'growth of the lead',
@@ -143,8 +143,8 @@ def figure4(scale: str) -> list[Claim]:
     ),
     Claim(
       'data_help',
-      'Each model is better with all images than with the fewest (4.3, Figure'
-      ' 4).',
+      'Each model is better after pre-training on all images than after'
+      ' pre-training on 9M images (4.3, Figure 4).',
       tuple(
         Contrast(f'gain of {model}', gain(model, _FEW, _ALL))
         for model in models
@@ -209,8 +209,8 @@ def figure8(scale: str) -> list[Claim]:
     ),
     Claim(
       'diminishing',
-      'Returns of depth diminish after 16 blocks: a doubling gains less from 16'
-      ' to 64 blocks than from 4 to 16 (D.2, Figure 8).',
+      'Beyond 16 blocks, more depth helps less: doubling the depth gains less'
+      ' between 16 and 64 blocks than between 4 and 16 (D.2, Figure 8).',
       (
         Contrast(
           'gain of a doubling from 4 to 16 blocks minus that from 16 to 64',
@@ -221,8 +221,8 @@ def figure8(scale: str) -> list[Claim]:
     ),
     Claim(
       'width',
-      'Width helps least: a doubling of the depth, from 4 to 16 blocks, gains'
-      ' more than one of the width, from 512 to 2048 (D.2, Figure 8).',
+      'Width helps least: doubling the width, between 512 and 2048, gains less'
+      ' than doubling the depth, between 4 and 16 blocks (D.2, Figure 8).',
       (
         Contrast(
           'gain of a doubling of the depth minus that of the width',
@@ -234,7 +234,7 @@ def figure8(scale: str) -> list[Claim]:
     ),
     Claim(
       'patches',
-      'Smaller patches help without more parameters (D.2, Figure 8).',
+      'Smaller patches help, although they add no parameters (D.2, Figure 8).',
       (Contrast('gain from patches of 32 px to 16 px', fine - blocks(8)),),
     ),
   ]
@@ -256,9 +256,10 @@ def figure9(scale: str) -> list[Claim]:
   return [
     Claim(
       'lower_rate',
-      'The mean over patches with a linear head needs a lower learning rate: at'
-      " the class token's rate it is behind the class token, and at the lower"
-      ' rate it makes up more than half of that (D.3, Figure 9).',
+      'A ViT with the mean over patches needs a lower learning rate than one'
+      ' with a class token. At the same rate, the mean over patches is less'
+      ' accurate than the class token. At the lower rate, it closes more than'
+      ' half of this gap (D.3, Figure 9).',
       (
         Contrast(
           'lead of the class token over the mean at the same rate', token - high
@@ -286,8 +287,8 @@ def figure13(scale: str) -> list[Claim]:
   return [
     Claim(
       'axial',
-      'Axial ViTs are better than the ViTs that they are made of (D.6, Figure'
-      ' 13).',
+      'Axial ViTs are better than the ordinary ViTs that they are derived from'
+      ' (D.6, Figure 13).',
       tuple(
         Contrast(
           f'lead of Axial-{vit}',

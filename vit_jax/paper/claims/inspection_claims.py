@@ -82,8 +82,8 @@ def figure7(scale: str) -> list[Claim]:
     ),
     Claim(
       'some_look_far',
-      'Some heads of the first block look across most of the image, and others'
-      ' only nearby (4.5, D.7, Figure 7).',
+      'Some heads of the first block attend to most of the image, and other'
+      ' heads only to near patches (4.5, D.7, Figure 7).',
       (
         Contrast('reach of the farthest head', _of('far_head', LARGE)),
         Contrast('nearness of the nearest head', _of('near_head', LARGE)),
@@ -94,7 +94,8 @@ def figure7(scale: str) -> list[Claim]:
     ),
     Claim(
       'near_is_similar',
-      'Near patches have similar position embeddings (4.5, Figure 7).',
+      'Patches that are near each other have similar position embeddings (4.5,'
+      ' Figure 7).',
       (
         Contrast(
           'rank correlation of similarity and nearness',
@@ -104,14 +105,15 @@ def figure7(scale: str) -> list[Claim]:
     ),
     Claim(
       'lines',
-      'Patches in the same row or column have similar position embeddings, more'
-      ' than others at their distance (4.5, Figure 7).',
+      'Two patches in the same row or column have more similar position'
+      ' embeddings than two other patches at the same distance (4.5, Figure'
+      ' 7).',
       (Contrast('excess of similarity', _of('position_lines', studied)),),
     ),
     Claim(
       'waves',
-      'Position embeddings have the structure of slow waves over the image'
-      ' (4.5, D.4, Figure 7).',
+      'Position embeddings vary over the image like slow waves (4.5, D.4,'
+      ' Figure 7).',
       (
         Contrast(
           'share of slow waves beyond that of shuffled positions',
@@ -123,8 +125,8 @@ def figure7(scale: str) -> list[Claim]:
     ),
     Claim(
       'filters',
-      'The first filters are a basis of few components for the structure of a'
-      ' patch (4.5, Figure 7).',
+      'The filters that embed patches consist of few components, like a basis'
+      ' for the structure within a patch (4.5, Figure 7).',
       (
         Contrast(
           'share of few components beyond that of random filters',
@@ -143,7 +145,7 @@ def figure10(scale: str) -> list[Claim]:
     Claim(
       'rate_and_decay',
       'Position embeddings depend on the learning rate and the weight decay:'
-      ' higher ones give more structure (D.4, Figure 10).',
+      ' they have more structure if both are higher (D.4, Figure 10).',
       (
         Contrast(
           'slow waves at the higher rate and decay, minus those at the lower',
@@ -154,8 +156,8 @@ def figure10(scale: str) -> list[Claim]:
     ),
     Claim(
       'length',
-      'Position embeddings depend on the length of the training: a longer one'
-      ' gives more structure (D.4, Figure 10).',
+      'Position embeddings depend on the length of the training: they have more'
+      ' structure after a longer training (D.4, Figure 10).',
       (
         Contrast(
           'slow waves after twice the epochs minus those before',

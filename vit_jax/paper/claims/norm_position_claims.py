@@ -37,22 +37,22 @@ def norm_position(scale: str) -> list[Claim]:
     Claim(
       'deep_needs_pre',
       'Beyond the paper: deep models need LayerNorm before attention and MLP.'
-      f' At {DEEP} blocks it is ahead of LayerNorm after the sums (Wang et al.'
-      ' 2019; Xiong et al. 2020).',
+      f' With {DEEP} blocks, such a model is ahead of one with LayerNorm after'
+      ' the residual sums (Wang et al. 2019; Xiong et al. 2020).',
       (Contrast(f'lead of LayerNorm first at {DEEP} blocks', lead(DEEP)),),
     ),
     Claim(
       'matters_more_deep',
       'Beyond the paper: the place of LayerNorm matters more in deeper models.'
-      f' The lead of LayerNorm first grows from {SHALLOW} to {DEEP} blocks'
-      ' (Wang et al. 2019).',
+      f' From {SHALLOW} to {DEEP} blocks, the lead of LayerNorm before'
+      ' attention and MLP grows (Wang et al. 2019).',
       (Contrast('growth of the lead', lead(DEEP) - lead(SHALLOW)),),
     ),
     Claim(
       'shallow_close',
-      f'Beyond the paper: in shallow models both are close. At {SHALLOW} blocks'
-      f' they differ by less than half of the lead at {DEEP} (Wang et al.'
-      ' 2019).',
+      'Beyond the paper: in shallow models, the place of LayerNorm matters'
+      f' little. With {SHALLOW} blocks, both places differ by less than half of'
+      f' the lead with {DEEP} blocks (Wang et al. 2019).',
       tuple(
         Contrast(
           f'half of the lead at {DEEP} blocks {sign} that at {SHALLOW}',

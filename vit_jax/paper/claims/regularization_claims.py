@@ -75,13 +75,13 @@ def regularization(scale: str) -> list[Claim]:
     Claim(
       'key',
       'Strong regularization is key to pre-training on ImageNet alone:'
-      f' {MODEL} is better with it than with weak regularization (B.1).',
+      f' {MODEL} is better with strong than with weak regularization (B.1).',
       (Contrast('lead of strong regularization', with_it - without),),
     ),
     Claim(
       'resnet_ahead',
-      'Without strong regularization, a ViT that is pre-trained on ImageNet'
-      ' alone is behind a ResNet of comparable size (1).',
+      'A ViT that is pre-trained on ImageNet alone, without strong'
+      ' regularization, is behind a ResNet of comparable size (Section 1).',
       (
         Contrast(
           f'lead of {RESNETS[scale]} over {MODEL} with weak regularization',

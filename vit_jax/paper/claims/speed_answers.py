@@ -70,16 +70,17 @@ def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
       scale,
     ),
     _answer(
-      'Large ViTs are clearly more memory-efficient than ResNets: they fit'
-      ' larger batches (D.5, Figure 12).',
+      'Large ViTs are clearly more memory-efficient than ResNets: larger'
+      ' batches fit into the memory (D.5, Figure 12).',
       itertools.chain(*large),
       lambda found: _memory(found, large),
       measured,
       scale,
     ),
     _answer(
-      "A ViT's cost grows towards the fourth power of the side of the images"
-      ' only for the largest models at the largest sizes (D.5, Figure 12).',
+      'The time that a ViT takes for an image begins to grow with the fourth'
+      " power of the image's side only for the largest models at the largest"
+      ' sizes (D.5, Figure 12).',
       _VITS,
       _growth,
       measured,

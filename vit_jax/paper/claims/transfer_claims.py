@@ -50,7 +50,8 @@ def figure3(scale: str) -> list[Claim]:
     Claim(
       'large_is_similar',
       'Pre-trained on ImageNet-21k, a larger ViT is about as good as a smaller'
-      ' one: they differ by less than its lead on JFT-300M (4.3, Figure 3).',
+      ' one: their difference is less than the lead of the larger ViT on'
+      ' JFT-300M (4.3, Figure 3).',
       (
         Contrast(
           'gain on JFT-300M minus that on ImageNet-21k',
@@ -157,8 +158,9 @@ def figure5(scale: str) -> list[Claim]:
   return [
     Claim(
       'vits_ahead',
-      'ViTs reach an accuracy with less compute than ResNets: at equal compute,'
-      ' each ViT that can be compared is ahead (4.4, Figure 5).',
+      'At equal compute, ViTs are ahead of ResNets. A ViT is compared if some'
+      ' ResNets have less compute than it, and others have more (4.4, Figure'
+      ' 5).',
       tuple(
         Contrast(f'lead of {row} over ResNets at its compute', lead)
         for row, lead in leads(1.0).items()
@@ -167,9 +169,9 @@ def figure5(scale: str) -> list[Claim]:
     ),
     Claim(
       'half_the_compute',
-      'ViTs need at most half of the compute of ResNets: on average over those'
-      f' that can be compared, they are ahead of ResNets with {_RATIO:g} times'
-      ' their compute (4.4, Figure 5).',
+      'ViTs need at most half of the compute of ResNets: on average, ViTs are'
+      f' ahead of ResNets that have {_RATIO:g} times as much compute (4.4,'
+      ' Figure 5).',
       (
         Contrast(
           f'mean lead of {"; ".join(leads(_RATIO))} over ResNets with'
@@ -181,13 +183,14 @@ def figure5(scale: str) -> list[Claim]:
     ),
     Claim(
       'hybrids_ahead',
-      'Hybrids are ahead of ViTs where compute is small (4.4, Figure 5).',
+      'With little compute, a hybrid is ahead of ViTs with the same compute'
+      ' (4.4, Figure 5).',
       (Contrast(f'lead of {_SMALL} over ViTs at its compute', small),),
     ),
     Claim(
       'lead_vanishes',
-      'The lead of hybrids vanishes for larger models: less than half of it is'
-      ' left (4.4, Figure 5).',
+      'The lead of hybrids over ViTs vanishes for larger models: a large hybrid'
+      ' has less than half of the lead of a small one (4.4, Figure 5).',
       (
         Contrast(f'lead of {_SMALL}', small),
         Contrast(
@@ -197,8 +200,9 @@ def figure5(scale: str) -> list[Claim]:
     ),
     Claim(
       'no_saturation',
-      'ViTs do not saturate within the compute that was tried: the accuracy of'
-      ' the larger half still grows (4.4, Figure 5).',
+      'ViTs do not saturate within the compute that was tried: also in the half'
+      ' of the ViTs with more compute, the accuracy grows with the compute'
+      ' (4.4, Figure 5).',
       (Contrast('points per doubling of the compute', slope(upper)),),
     ),
   ]

@@ -40,15 +40,15 @@ def translation(scale: str) -> list[Claim]:
   return [
     Claim(
       'resnet_steadier_on_few',
-      f'{_BEYOND}on 9M images, a shift changes fewer answers of {resnet} than'
-      f' of {VIT}.',
+      f'{_BEYOND}after pre-training on 9M images, a shift changes fewer answers'
+      f' of {resnet} than of {VIT}.',
       (Contrast(f'changes of {VIT} minus those of {resnet}', gap(FEW)),),
       f'{_SHIFT} The paper names this bias of ResNets (3.1).',
     ),
     Claim(
       'vit_learns_it',
-      f'{_BEYOND}a shift changes fewer answers of {VIT} after all images than'
-      ' after 9M (arXiv:2210.02984).',
+      f'{_BEYOND}a shift changes fewer answers of {VIT} after pre-training on'
+      ' all images than after pre-training on 9M images (arXiv:2210.02984).',
       (
         Contrast(
           f'changes of {VIT} after 9M images minus those after all',
@@ -59,8 +59,9 @@ def translation(scale: str) -> list[Claim]:
     ),
     Claim(
       'gap_shrinks',
-      f'{_BEYOND}with all images, the changes of {VIT} exceed those of {resnet}'
-      ' by less than with 9M.',
+      f'{_BEYOND}with more pre-training images, {VIT} comes closer to {resnet}.'
+      f' The share of answers that change is larger for {VIT}. This difference'
+      ' is smaller after all images than after 9M images.',
       (
         Contrast(
           f'changes of {VIT} beyond those of {resnet}: after 9M images minus'

@@ -21,15 +21,16 @@ _ALL_IMAGES = 300_000_000
 _LARGE = ('ViT-L/16', 'BiT-R152x2')
 _COUNTS = {
   'paper': 'Models that no claim needs have one run for each point.',
-  'mini': 'In miniature, ViT-L/16 and BiT-R152x2 have only the points that'
-  ' claims need. ViT-B/32 is compared with'
-  f' {curve_claims.RESNET["mini"]}, not with {curve_claims.RESNET["paper"]}:'
-  f' the miniature of {curve_claims.RESNET["paper"]} has far less compute than'
-  ' that of ViT-B/32. This choice was made after the first runs (LOG.md).',
+  'mini': 'In miniature, the curves of ViT-L/16 and BiT-R152x2 have only the'
+  ' points that the claims need. The paper compares ViT-B/32 with'
+  f' {curve_claims.RESNET["paper"]}. In miniature, this ResNet has far less'
+  ' compute than ViT-B/32. So the claims compare ViT-B/32 with'
+  f' {curve_claims.RESNET["mini"]}. We chose {curve_claims.RESNET["mini"]}'
+  ' after the first runs of this figure (LOG.md).',
 }
 _POOLING_MINI = (
-  ' In miniature, the class token has a linear head too, learning rates are in'
-  " proportion to the paper's, and curves are means of several runs."
+  ' In miniature, the class token has a linear head, too. Learning rates are in'
+  " proportion to the paper's. Each curve is the mean of several runs."
 )
 
 
@@ -78,16 +79,18 @@ def figure4() -> Item:
     return _section(
       'figure4',
       title,
-      "The paper's finding: ResNets are ahead with few images and level off;"
-      ' ViTs overtake them with more images; the larger the ViT, the more it'
-      ' needs. Each model trains on random parts of the data and on all of it,'
-      ' with the same settings. Its accuracy is that of the step with the best'
-      ' validation.',
+      "The paper's finding: with few images, ResNets are ahead, but they level"
+      ' off. With more images, ViTs overtake them. Larger ViTs need more images'
+      ' to overtake the ResNets. We pre-train each model several times: on'
+      ' random parts of the images, and on all images. The settings are the'
+      ' same each time. The figure shows the few-shot accuracy at the step with'
+      ' the best validation accuracy.',
       pictures,
       [
         _COUNTS[results.structure],
-        'The paper does not say how long it trained on parts of the data; here'
-        ' the number of steps is the same as on all images.',
+        'The paper does not say how long it trained on parts of the images.'
+        ' Here, a model that is trained on a part of the images takes as many'
+        ' steps as a model that is trained on all of them.',
       ],
     )
 
@@ -131,7 +134,10 @@ def figure9() -> Item:
       ' works as well as a class token with a hidden layer, but needs a lower'
       ' learning rate.' + ('' if results.comparable else _POOLING_MINI),
       pictures,
-      ['The paper does not say which model this is; here it is ViT-B/16.'],
+      [
+        'The paper does not say which model it trained for Figure 9. Here it is'
+        ' ViT-B/16.'
+      ],
     )
 
   return Item(
@@ -195,22 +201,23 @@ def figure13() -> Item:
     )
     where = f': {settings.device}' if settings else ''
     notes = [
-      "The learning rate of axial models is not in the paper's tables: see"
-      ' configs/pretrain.py.'
+      "The paper's tables have no learning rate for axial models. The one that"
+      ' we chose is in configs/pretrain.py.'
     ]
     missing = []
     unknown = [model for model in starts if model not in found]
     if unknown:
       missing.append(
-        f'Not measured yet: the speed of {", ".join(unknown)}. Figure 12'
-        ' measures it.'
+        f'The speed of {", ".join(unknown)} is not measured yet. The item'
+        ' figure12 measures it.'
       )
     return _section(
       'figure13',
       title,
       "The paper's finding: axial ViTs are better than the ViTs that they are"
-      ' made of, and cost more; AxialResNet50 is good for its compute, but very'
-      f' slow. Speed is the inference speed of Figure 12{where}.',
+      ' derived from, and cost more compute. AxialResNet50 is accurate for its'
+      ' compute, but very slow. Speed is the inference speed, measured as for'
+      f' Figure 12{where}.',
       pictures,
       notes,
       missing,

@@ -14,9 +14,9 @@ from vit_jax.paper.runs import Results, Transfer, pretraining
 _DATA = (values.IMAGENET, values.IMAGENET21K, values.JFT)
 _VITS = ('ViT-B/32', 'ViT-B/16', 'ViT-L/32', 'ViT-L/16', 'ViT-H/14')
 _ERROR_BARS = (
-  ' Points of several pre-trainings have error bars: standard deviations over'
-  " the pre-trainings. A pre-training's value is the mean of its fine-tuning"
-  ' runs.'
+  ' If a model was pre-trained with several seeds, the point shows the mean'
+  ' over the seeds, and the error bar shows the standard deviation. The'
+  ' accuracy of a seed is the mean over its fine-tuning runs.'
 )
 
 
@@ -46,9 +46,9 @@ def figure3() -> Item:
     # In miniature each model has one rate.
     if results.comparable:
       notes.append(
-        'The paper gives no settings for BiT on the smaller data sets. Here BiT'
-        ' has the settings of its authors on ImageNet (90 epochs of SGD), and'
-        ' those of the ViTs on ImageNet-21k.'
+        'The paper does not say how it pre-trained BiT on ImageNet and on'
+        " ImageNet-21k. On ImageNet, we use the BiT authors' settings: 90"
+        ' epochs of SGD. On ImageNet-21k, we use the settings of the ViTs.'
       )
     seen = ''.join(f' {note}' for note in notes)
     options = dict(data=_DATA, paper=numbers.FIGURES['figure3'])
@@ -61,9 +61,9 @@ def figure3() -> Item:
     return _section(
       'figure3',
       title,
-      "The paper's finding: large ViTs need much data. Pre-trained on ImageNet"
-      ' they are worse than smaller ViTs and than BiT; pre-trained on JFT-300M'
-      f' they are best.{seen}{_ERROR_BARS}',
+      "The paper's finding: large ViTs need much data. If they are pre-trained"
+      ' on ImageNet, they are worse than smaller ViTs and than BiT. If they are'
+      f' pre-trained on JFT-300M, they are the best.{seen}{_ERROR_BARS}',
       pictures,
     )
 
@@ -97,7 +97,7 @@ def figure5() -> Item:
     # In miniature the paper's points would be in another unit.
     paper = numbers.FIGURES['figure5'] if results.comparable else ()
     unit = cost.UNITS[results.scale]
-    counted = 'the models that were run'
+    counted = 'our smaller models'
     if results.comparable:
       counted = "the paper's models"
     drawing.save(
@@ -109,11 +109,12 @@ def figure5() -> Item:
     return _section(
       'figure5',
       title,
-      "The paper's finding: ViTs reach an accuracy with 2 to 4 times less"
-      ' compute than ResNets; hybrids are ahead where compute is small.'
-      ' Compute is that of a forward pass on one image, times 3 to include the'
-      ' backward pass, times the number of images seen. It is calculated from'
-      f' the layers of {counted}.{_ERROR_BARS}',
+      "The paper's finding: for the same accuracy, ViTs need 2 to 4 times less"
+      ' compute than ResNets. With little compute, hybrids are ahead of ViTs.'
+      ' The compute of a pre-training is the number of operations of a forward'
+      ' pass on one image, times 3 to include the backward pass, times the'
+      ' number of images seen. We calculate the operations from the layers of'
+      f' {counted}.{_ERROR_BARS}',
       pictures,
     )
 

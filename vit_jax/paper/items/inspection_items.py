@@ -29,13 +29,15 @@ _IMAGES = 128
 # Number of images in Figure 6, which follows from its page in the paper.
 _FEW = 6
 _MINI_POSITIONS = (
-  'Other miniatures begin with much larger random position embeddings than'
-  ' the paper (configs/mini.py), and so learn positions in fewer steps. But'
-  ' their trained embeddings still look like that noise. The models whose'
-  ' positions are shown here begin as in the paper, and so learn positions'
-  ' later. They train for four times as many steps as the others. To save'
-  " time, they are ViT-B/16 instead of the paper's ViT-L. This was chosen"
-  ' after positions of other miniatures had shown only noise (LOG.md).'
+  'Before training, position embeddings are random. In most miniatures, the'
+  ' random numbers are larger than in the paper (configs/mini.py). Such'
+  ' miniatures learn positions in fewer steps, but after training their'
+  ' position embeddings still look like noise. So the models whose position'
+  ' embeddings are shown here begin with numbers as small as in the paper.'
+  ' With small numbers, a model needs more steps to learn positions. So these'
+  ' models are trained for four times as many steps as other miniatures. To'
+  ' save time, they are miniatures of ViT-B/16, while the paper shows ViT-L. We'
+  ' decided all of this after other miniatures had shown only noise (LOG.md).'
 )
 
 
@@ -45,9 +47,10 @@ def figure6() -> Item:
     'figure6',
     'What attention attends to',
     lambda scale: [Panel('rollout', 'ViT-L/16', LARGE, _FEW)],
-    "The paper's finding: the model attends to what the image is classified by."
-    ' The maps are attention rollout (D.8): attention weights are averaged over'
-    ' the heads of each block and multiplied over all blocks.',
+    "The paper's finding: the model attends to the parts of an image that"
+    ' matter for its class. The maps show attention rollout (D.8): in each'
+    ' block, attention weights are averaged over the heads; then the averages'
+    ' of all blocks are multiplied.',
   )
 
 
@@ -66,11 +69,11 @@ def figure7() -> Item:
     'figure7',
     'Filters, position embeddings and attention distance',
     panels,
-    f"Attention distances are means over {_IMAGES} images. The paper's finding:"
-    ' filters are a plausible basis of the structure of patches; patches that'
-    ' are near, or in the same row or column, have similar position embeddings;'
-    ' the distance grows with the depth, and some heads look far already in the'
-    ' first blocks.',
+    "The paper's finding: the first filters look like a basis for the structure"
+    ' of patches. Patches that are near each other, or in the same row or'
+    ' column, have similar position embeddings. The attention distance grows'
+    ' with the depth, but some heads look far already in the first blocks.'
+    f' Attention distances are means over {_IMAGES} images.',
     inspection_claims.figure7,
   )
 
@@ -83,9 +86,10 @@ def figure10() -> Item:
     lambda scale: [
       Panel('position_similarity', node.name, node) for node in FIGURE_10[scale]
     ],
-    'All are the same model. The titles have the learning rate (LR) and the'
-    " weight decay (WD) of each run. The paper's finding: the pattern depends"
-    ' on the length of the training, the learning rate and the weight decay.',
+    'All panels show the same model, trained with other settings. The title of'
+    ' a panel has the length of the training, the learning rate (LR) and the'
+    " weight decay (WD). The paper's finding: the pattern of the position"
+    ' embeddings depends on these settings.',
     inspection_claims.figure10,
     title_of=_hyper_parameters,
   )
@@ -114,9 +118,10 @@ def figure11() -> Item:
       Panel('attention_distance', vit, LARGE, _IMAGES),
       Panel('attention_distance', hybrid, HYBRID, _IMAGES),
     ],
-    f"Means over {_IMAGES} images. The paper's finding: early blocks of the"
-    " hybrid attend less locally, because the ResNet before them does a ViT's"
-    ' local attention already.',
+    "The paper's finding: the early blocks of a hybrid attend less locally than"
+    ' those of a ViT. The ResNet before these blocks may already do what local'
+    ' attention does in a ViT. Attention distances are means over'
+    f' {_IMAGES} images.',
     inspection_claims.figure11,
   )
 
@@ -127,8 +132,8 @@ def figure14() -> Item:
     'figure14',
     'What attention attends to, in more images',
     lambda scale: [Panel('rollout', 'ViT-L/16', LARGE, _IMAGES)],
-    'As Figure 6, for more images, which are evenly spaced over the held-out'
-    ' ones.',
+    'As Figure 6, for more images. They are taken at equal intervals from the'
+    ' held-out images.',
   )
 
 

@@ -91,11 +91,13 @@ def _notes(results: Results) -> list[str]:
   notes = [
     *table_items.seen(results),
     *table_items.images_21k(results),
-    'Numbers are means over the fine-tuning runs of all pre-trainings.',
+    'A row may have several pre-trainings, each with several fine-tuning runs.'
+    ' The number is the mean over all these fine-tuning runs.',
   ]
   if not results.comparable:
     notes.append(
-      'In miniature, "From scratch" is a model pre-trained on the few images'
-      ' that stand for ImageNet: 200 if they are rendered scenes.'
+      'In miniature, the row "From scratch" is for a model that first trains'
+      ' with labels, on the few images that stand for ImageNet, and is then'
+      ' fine-tuned. If the images are rendered scenes, there are 200 of them.'
     )
   return notes

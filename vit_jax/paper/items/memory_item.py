@@ -16,7 +16,7 @@ from vit_jax.paper.report import Cell, Claim, Number, Picture, Section, Table
 from vit_jax.paper.runs import Results
 from vit_jax.plan import compilers, devices
 
-_TITLE = 'Memory of training, of an image on a core of a TPU v3'
+_TITLE = 'Training memory for one more image, on a core of a TPU v3'
 _PARAMETERS, _GMACS, _PER_IMAGE = (
   *('Parameters (millions)', 'Forward pass (GMACs)'),
   'GiB an image',
@@ -74,7 +74,8 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
   picture = Picture(
     _TITLE,
     f'{pictures.name}/{NAME}',
-    'From left to right, the forward pass has more multiply-adds.',
+    'The figure orders the models by the multiply-adds of a forward pass. The'
+    ' model with the fewest is on the left.',
   )
   # A miniature's ResNets have other proportions of compute (configs/mini.py).
   claims = [_claim(found)] if results.comparable else []
@@ -118,8 +119,9 @@ def _missing(found: Mapping[str, Memory]) -> tuple[str, ...]:
   if not devices.have_compiler():
     return (memory.INSTALL,)
   return (
-    f'Not compiled, or without two batches that leave room: {missing}. python'
-    f' -m vit_jax.reproduce {NAME} compiles what is missing, minutes for each.',
+    f'Not compiled yet, or without two batches that leave room: {missing}. The'
+    f' command python -m vit_jax.reproduce {NAME} compiles these models. Each'
+    ' takes some minutes.',
   )
 
 
@@ -135,16 +137,17 @@ def _notes(found: Mapping[str, Memory], of: str) -> list[str]:
   notes = [
     f'Nothing was run: the compiler ({"; ".join(sorted(made))}) states the'
     f' memory of a step of {memory.FILES[of]} on each of the {memory.CORES}'
-    f' cores of {memory.TOPOLOGY}. GiB an image is the difference between two'
-    ' batches, by the images between them, so parameters and optimizer are not'
-    ' in it. What is kept for the backward pass, work space and padding are.'
-    ' Memory is not exactly proportional to the images, so other batches may'
-    ' give other numbers.',
+    f' cores of {memory.TOPOLOGY}. "GiB an image" is the difference in memory'
+    ' between two batches, divided by the difference in images. So it does not'
+    ' include parameters and optimizer. It includes what is kept for the'
+    ' backward pass, work space and padding. Memory is not exactly proportional'
+    ' to the number of images, so other batches may give other numbers.',
     f'Images on a core: {batches}.',
   ]
   if of == 'mini':
     notes.append(
-      'In miniature, the question whether ViTs take less is not asked, as the'
-      " ResNets' compute is smaller in proportion."
+      'In miniature, the page does not ask whether ViTs take less memory.'
+      ' Beside the ViTs, the ResNets there have less compute than in the paper'
+      ' (configs/mini.py).'
     )
   return notes

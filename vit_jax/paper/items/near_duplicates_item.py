@@ -16,7 +16,7 @@ from vit_jax.paper.runs import Results, Transfer, pretraining
 
 NAME = 'near_duplicates'
 MODEL = 'ViT-L/16'
-_TITLE = f'Near-duplicates of test images: accuracy of {MODEL} without them'
+_TITLE = f'Accuracy of {MODEL} without test images that have near-duplicates'
 _ALL, _CLEAN, _CHANGE = (
   *('All test images', 'Without near-duplicates'),
   'Difference',
@@ -120,9 +120,12 @@ def _render(results: Results, pictures: pathlib.Path) -> Section:
     _TITLE,
     (accuracies, counts),
     notes=(
-      'The paper does not ask this: it removes near-duplicates of test images'
-      ' from its pre-training data. Here the test leaves out images that have'
-      ' some. They may also be easier or harder than others.',
+      'The paper removes near-duplicates of test images from the pre-training'
+      ' data. It does not ask how much they would change the accuracy. Here,'
+      ' pre-training keeps all images. Instead, the test leaves out the test'
+      ' images that have near-duplicates in the pre-training data. The images'
+      ' that are left out may also be easier or harder for other reasons, so a'
+      ' change in accuracy need not come from near-duplicates alone.',
     ),
     missing=() if asked else (clean.HOW,),
   )

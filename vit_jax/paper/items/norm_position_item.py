@@ -10,7 +10,7 @@ from vit_jax.paper.report import Cell, Picture, Section, Table
 from vit_jax.paper.runs import Results
 
 _NAME = 'norm_position'
-_TITLE = 'LayerNorm before or after, by depth'
+_TITLE = 'LayerNorm before or after attention and MLP, by depth'
 _DEPTHS = (norm_position_claims.SHALLOW, norm_position_claims.DEEP)
 _STARTS = {
   (position, blocks): norm_position_claims.start(position, blocks)
@@ -18,16 +18,18 @@ _STARTS = {
   for blocks in _DEPTHS
 }
 _NOTES = (
-  'The paper does not ask this: it has LayerNorm first, with one more after the'
-  ' last block. The claims are from the literature on Transformers for'
-  ' translation: Wang et al. 2019 (arXiv:1906.01787) and Xiong et al. 2020'
-  ' (arXiv:2002.04745).',
-  'LayerNorm last is that of the original Transformer (Vaswani et al. 2017,'
-  ' arXiv:1706.03762): after each residual sum, but not once more after the'
-  ' last block.',
-  "The models are those of Figure 8. Both have Table 3's learning rate and"
-  ' warm-up of ViT-L/32. LayerNorm last may need others: the comparison is at'
-  ' equal settings, not at the best ones of each.',
+  'The paper does not study the place of LayerNorm. Its models have "LayerNorm'
+  ' first": in each block, one before attention and one before the MLP. They'
+  ' have one more LayerNorm after the last block. The claims are from the'
+  ' literature on machine translation with Transformers: Wang et al. 2019'
+  ' (arXiv:1906.01787) and Xiong et al. 2020 (arXiv:2002.04745).',
+  '"LayerNorm last" is the design of the original Transformer (Vaswani et al.'
+  ' 2017, arXiv:1706.03762): a LayerNorm follows each residual sum. There is no'
+  ' further LayerNorm after the last block.',
+  'The models are those of Figure 8. All have the learning rate and the warm-up'
+  ' that Table 3 has for ViT-L/32. Models with LayerNorm last may need another'
+  ' learning rate. So the table compares both designs at equal settings, not'
+  ' each at its best settings.',
 )
 _BLOCKS = {'mini': '2 and 5', 'midi': '2 and 16'}
 
@@ -71,8 +73,8 @@ def norm_position() -> Item:
     picture = Picture(
       _TITLE,
       f'{pictures.name}/{_NAME}',
-      'Expected from the literature: both are close in shallow models, and'
-      ' LayerNorm first is ahead in deep ones.',
+      'Expected from the literature: in shallow models, LayerNorm first and'
+      ' LayerNorm last are similar. In deep models, LayerNorm first is ahead.',
     )
     notes = list(_NOTES)
     if not results.comparable:

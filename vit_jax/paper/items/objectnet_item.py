@@ -31,13 +31,17 @@ _METRICS = {'top-1': 'accuracy', 'top-5': 'top5_accuracy'}
 # What a run may need to fit its devices, which changes no accuracy.
 _FITTING = ('--config.mesh.', '--config.data.batch_size=')
 _NOTE = (
-  "The models are Table 2's, fine-tuned on ImageNet; numbers are means over"
-  " their runs. Any of ImageNet's 1,000 classes may be predicted. The paper"
-  ' says neither whether it restricted them, nor the resolution: here it is'
-  ' that of fine-tuning, after a resizing in the same proportion as in BiT.'
+  'The models are those of Table 2, fine-tuned on ImageNet. Each number is the'
+  ' mean over the runs of a model. ObjectNet has only some of the 1,000 classes'
+  ' of ImageNet. Here, a model may predict any of the 1,000 classes. The paper'
+  ' does not say whether its models could do so, or at which resolution they'
+  ' were tested. Here, the resolution is that of the fine-tuning. Before the'
+  ' crop, images are resized to a larger size; the ratio of both sizes is that'
+  ' of the BiT paper.'
 )
 _MINI_NOTE = (
-  "Not in miniature: nothing there stands for ObjectNet's photographs."
+  'This item does not exist in miniature: no data set there stands for'
+  " ObjectNet's photographs."
 )
 _ROWS = {
   ', '.join(of): Transfer(

@@ -15,8 +15,8 @@ _TITLE = 'Regularization in pre-training on ImageNet alone'
 # The paper prints a number or words about the first two rows.
 _PAPER = (*numbers.REGULARIZATION.values(), None)
 _RESNET = (
-  'The paper does not say how it trained ResNets on ImageNet. Here the ResNet'
-  " has its authors' settings, as in Figure 3: 90 epochs of SGD with a weight"
+  'The paper does not say how it trained ResNets on ImageNet. Here, we use the'
+  ' settings of the BiT authors, as in Figure 3: 90 epochs of SGD with a weight'
   ' decay of 0.0001.'
 )
 
@@ -76,22 +76,26 @@ def _notes(results: Results) -> list[str]:
       f'{name} regularization is a dropout rate of {dropout:g} and a weight'
       f' decay of {decay:.3g}.'
     )
-  times = ''
   if smaller and smaller.decay(1) != 1:
-    times = f', with its weight decay times {smaller.decay(1):.2g}'
+    notes.append(
+      "In miniature, every weight decay is the paper's times"
+      f' {smaller.decay(1):.2g}.'
+    )
   notes.append(
-    f'The strong setting is that of Table 3{times}. The paper prints no weak'
-    ' one; ours is the weakest of configs/sweeps/regularisation.py'
-    f'{times}. All other settings of the two are the same.'
+    'The strong regularization is that of Table 3. The paper does not say what'
+    ' dropout rate and weight decay a weak regularization has. We take the'
+    ' weakest that configs/sweeps/regularisation.py tries. All other settings'
+    ' are the same with strong and with weak regularization.'
   )
   if smaller is None:
     return [*notes, _RESNET]
   steps = claims.STEPS[results.scale]
   return [
     *notes,
-    'In all miniatures of this scale, a weight decay of'
-    f" {smaller.weight_decay:g} stands for the paper's 0.1. The ResNet has the"
-    ' former. Gradients are not clipped.'
-    f' These runs have about {steps:,} steps, more than others on ImageNet, so'
-    ' that models can overfit its few images.',
+    f'The ResNet has a weight decay of {smaller.weight_decay:g}, which stands'
+    " for the paper's 0.1. No run of this table clips gradients. In the paper,"
+    f' pre-training on ImageNet clips them. These runs have about {steps:,}'
+    ' steps. Other miniatures on ImageNet have fewer steps. Here, more are'
+    ' needed: only a model that can overfit the few images needs'
+    ' regularization.',
   ]

@@ -13,28 +13,31 @@ _BASE_DEPTH = curve_claims.SHAPE['depth']
 _DEPTHS = (4, _BASE_DEPTH, 16, 32, 64)
 _IMAGENET, _AVERAGE = 'ImageNet 5shot', 'Average 5shot'
 _CAPTION = (
-  "The paper's finding: depth helps most, with diminishing returns beyond 16"
-  ' blocks, and width least; smaller patches help without more parameters.'
-  ' Compute is relative to the ViT of 8 blocks, width 1024, MLP 2048 and'
-  ' patches of 32 px.'
+  "The paper's finding: more depth helps most, but less and less beyond 16"
+  ' blocks. More width helps least. Smaller patches help, although they'
+  ' add no parameters. Compute is relative to that of the ViT with 8 blocks,'
+  ' width 1024, MLP 2048 and patches of 32 px.'
 )
 _NOTES = (
-  'The paper prints neither the depths, widths and MLP sizes that it tried, nor'
-  ' the numbers of attention heads. Here there are 4 to 64 blocks, MLP 1024 to'
-  ' 8192, width 512 to 2048 with heads of width 64, patches of 32 and 16 px,'
-  ' and all dimensions but the patches halved and doubled, for 7 epochs each.'
-  ' Points that no claim needs have one run.',
-  'Learning rates are from Table 3: patches of 32 px have that of ViT-L/32, and'
-  ' patches of 16 px have that of ViT-L/16, which is lower.',
-  'The paper does not say which data sets its average is over; here it covers'
-  ' all that few-shot accuracy is measured on, including ImageNet.',
+  'The paper does not print the depths, widths and MLP sizes that it tried, nor'
+  ' the numbers of attention heads. We chose 4 to 64 blocks, MLP 1024 to 8192,'
+  ' width 512 to 2048, and patches of 32 and 16 px; each attention head has'
+  ' width 64. The series named "All" scales the depth, the width and the MLP'
+  ' size at once: it halves all three, or doubles all three. Each model is'
+  ' trained for 7 epochs. Points that no claim needs are from a single run.',
+  'Learning rates are from Table 3. A model with patches of 32 px has the rate'
+  ' of ViT-L/32. A model with patches of 16 px has the rate of ViT-L/16, which'
+  ' is lower.',
+  'The paper does not say over which data sets it averages. Here, the average'
+  ' is over all few-shot data sets, including ImageNet.',
 )
 
 # Scale -> why it has the depths that it has.
 _WHY_DEPTHS = {
-  'mini': ' With more than 5 blocks, these runs are too short for a model to'
-  ' learn where objects are. These depths were chosen on images of 32 px, where'
-  ' a quarter of the blocks had contradicted the claim (LOG.md).',
+  'mini': ' With more than 5 blocks, a miniature would not learn where the'
+  ' shapes are within the steps of these runs. In earlier runs, on images of 32'
+  ' px, we had 1, 2, 4, 8 and 16 blocks. Their results contradicted the claim'
+  ' that deeper models are better, so we chose fewer blocks (LOG.md).',
   'midi': '',
 }
 

@@ -187,10 +187,12 @@ def _sizes() -> Shown:
       for name, (whole, head) in counts.items()
     ]
   return [Settings(paper.title, paper.rows, paper.columns, cells)], [
-    'Parameters are counted for the smallest patch, for 224 px, with a linear'
-    ' head of 1,000 classes. They agree if they round up or down to the printed'
-    ' millions. The paper does not say what it counts, and no single way of'
-    ' counting gives all three numbers: 307M is ViT-L/32 with the head.',
+    'We count the parameters of each model with its smallest patch, for images'
+    ' of 224 px, with a linear head of 1,000 classes. A count agrees with the'
+    " paper if it gives the paper's millions when it is rounded up or down. The"
+    ' paper does not say which patch it counts with, or whether with the head.'
+    ' No single choice gives all three of its numbers. For example, 307M is'
+    ' ViT-L/32 with the head.',
     *counted,
   ]
 
@@ -238,9 +240,9 @@ def _pretraining() -> Shown:
     Settings(paper.title, paper.rows, paper.columns, cells),
     _of_all_rows('What all rows share', numbers.PRETRAINING, of_all),
   ], [
-    'Where the paper prints two numbers of epochs, the table has the default'
-    ' of configs/pretrain.py; its option epochs=N selects the other. ResNets'
-    ' have no dropout: this counts as a rate of 0.',
+    'Where the paper prints two numbers of epochs, the table shows the one that'
+    ' configs/pretrain.py has by default. The option epochs=N selects the'
+    ' other. ResNets have no dropout, which the table shows as a rate of 0.',
     f'Pre-training on {", ".join(clipped) or "no data set"} clips gradients.',
   ]
 
@@ -267,15 +269,17 @@ def _finetuning() -> Shown:
   return [
     Settings(paper.title, paper.rows, paper.columns, cells),
     _of_all_rows(
-      'What all rows share, and what is special in Table 2',
+      'What all rows share, and what only Table 2 has',
       numbers.FINETUNING,
       of_all | _table2(),
     ),
   ], [
-    'The learning rates are those that configs/sweeps/finetune.py compares'
-    ' for ViT-B/16. It reports the test accuracy of the best one. For'
-    " ResNets, BiT's own setup is one more candidate. VTAB is all 19 tasks"
-    ' of configs/vtab.py.'
+    'For each task, the sweep configs/sweeps/finetune.py tries several learning'
+    ' rates. The table shows those that it tries for ViT-B/16. The sweep takes'
+    ' the rate with the best accuracy on validation images, and reports the'
+    ' test accuracy of this run. For ResNets, the sweep also tries the'
+    ' fine-tuning settings of the BiT paper. The row VTAB shows the settings'
+    ' that all 19 tasks of configs/vtab.py share.'
   ]
 
 

@@ -19,7 +19,8 @@ LOCAL, V3 = 'figure12.json', 'figure12_v3.json'
 _TITLE = 'Inference speed and largest batch by input size'
 _FINDING = (
   "The paper's finding (Appendix D.5): ViTs are about as fast as comparable"
-  ' ResNets, and large ViTs fit clearly larger batches.'
+  ' ResNets. For large ViTs, clearly larger batches fit into the memory than'
+  ' for ResNets.'
 )
 
 
@@ -160,16 +161,16 @@ def _described(settings: store.Settings) -> str:
       ' are smaller in proportion.'
     )
   return (
-    f'{how}, best over batch sizes, in {settings.dtype}; a batch fits if its'
-    f' program takes at most {settings.memory_bytes / 2**30:.2f} GiB, by the'
-    f' compiler.{sizes}'
+    f'{how}, in {settings.dtype}, at the fastest batch size. A batch fits if,'
+    ' by the compiler, its program takes at most'
+    f' {settings.memory_bytes / 2**30:.2f} GiB.{sizes}'
   )
 
 
 def _missing(folder: pathlib.Path, scale: str) -> str:
   return (
-    f'Nothing was measured yet at the scale {scale!r}. Run python -m {MODULE}'
-    f' --to={folder / LOCAL} on an accelerator, or with --mini on a CPU; or'
-    f' with --device=v3 --to={folder / V3}, where the TPU compiler estimates'
-    ' the speed.'
+    f'This figure is not measured yet at the scale {scale!r}. To measure it on'
+    f' an accelerator, run python -m {MODULE} --to={folder / LOCAL}; on a CPU,'
+    ' add --mini. Or let the TPU compiler estimate the speed of a TPU v3,'
+    f' without measuring: python -m {MODULE} --device=v3 --to={folder / V3}.'
   )

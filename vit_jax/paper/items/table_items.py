@@ -22,28 +22,31 @@ RESOLUTION_2 = {'ViT-L/16': 512, 'ViT-H/14': 518}
 # The column whose days the text gives (4.2).
 _DAYS_2 = 'ViT-L/16, ImageNet-21k'
 _SEEN = (
-  'From ImageNet to ImageNet, the learning rate is chosen on images that'
-  ' pre-training has seen.'
+  'The learning rate of fine-tuning is chosen on validation images, which are'
+  ' a part of the training images. A model that was pre-trained on ImageNet has'
+  ' already seen these images of ImageNet.'
 )
 
 # Our number of images differs from that in the paper's text.
 _IMAGES_21K = (
-  "An epoch of ImageNet-21k counts 12.4 million images, which the paper's"
-  ' authors quote for their copy without duplicates: 90 epochs are 272,460'
-  " steps. The paper's text has 14 million, which would be 308,000 steps."
+  'We count 12.4 million images as one epoch of ImageNet-21k. The authors of'
+  ' the paper give this number for their copy without duplicates. So 90 epochs'
+  " are 272,460 steps. The paper's text gives 14 million images. Then, 90"
+  ' epochs would be 308,000 steps.'
 )
 
 _MINI_8 = (
-  'In miniature, the accuracies are means over all data sets that few-shot'
-  " accuracy is measured on. Only ImageNet's stand-in asks where in the"
-  ' image the shapes are, and relative positions cannot tell that. The'
-  ' models here are miniatures of ViT-B/32, trained for 14 epochs. Those of'
-  ' ViT-B/16, trained for half as many steps, do not learn relative positions'
-  ' yet. Each head has its own relative positions, because runs then differ'
-  ' less. All of this was'
-  ' chosen on images of 32 px, after accuracies on the stand-in alone had'
-  ' left the second claim undecided (LOG.md); these runs on 24 px came'
-  ' later.'
+  'In the paper, these accuracies are on ImageNet. In miniature, each is the'
+  ' mean over all few-shot data sets. The data set that stands for ImageNet'
+  ' asks where in the image the shapes are, and a model with relative position'
+  ' embeddings cannot tell this. The models are miniatures of'
+  ' ViT-B/32, pre-trained for 14 epochs. We had also tried miniatures of'
+  ' ViT-B/16, with half as many steps. They did not learn to use relative'
+  ' position embeddings. Each attention head has its own relative position'
+  ' embeddings. If all heads share them, accuracies differ more from seed to'
+  ' seed. We made these choices in earlier runs, on images of 32 px. In those'
+  ' runs, accuracies on the data set that stands for ImageNet had left'
+  ' undecided whether it matters less how positions are added (LOG.md).'
 )
 
 # Labels with measured cells; other rows and columns are derived.

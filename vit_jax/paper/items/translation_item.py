@@ -21,27 +21,32 @@ _COLUMNS = {
 # Shift in patches -> kind.
 _CURVE = {1 / 8: 'shift_eighth', 1 / 4: 'shift_quarter'}
 _CAPTION = (
-  'How many 5-shot answers a shift changes. A convolution treats all places'
-  ' alike; a ViT has to learn this.'
+  'The figure shows how many answers of a 5-shot classifier change when the'
+  ' test image is shifted. A convolution treats all places of an image alike. A'
+  ' ViT has to learn this from data.'
 )
 _NOTES = (
-  'The paper has no such experiment: the claims are from the literature. The'
-  ' paper only says that translation equivariance is built into ResNets, and'
-  ' hardly into ViTs (3.1). That Transformers can learn it is the finding of'
-  ' arXiv:2210.02984. Counting the answers that change follows'
-  ' arXiv:1904.11486.',
-  "The runs are Figure 4's; nothing else is trained. The weights are the best"
-  ' that a run keeps, or else its last ones.',
-  'The answers are those of 5-shot classifiers of the features, fitted to'
-  ' unshifted images, on up to 1,000 test images. Numbers are means over shifts'
-  ' up, down, left and right. The mirrored image fills the border.',
-  'A model that knows little changes its answers easily, so the accuracy stands'
-  ' beside them. Of shifts, patches are 32 px at 224 px for all models.',
+  'The paper has no such experiment. It only says that translation equivariance'
+  ' is built into ResNets, and hardly into ViTs (3.1). The claims are from the'
+  ' literature. arXiv:2210.02984 finds that Transformers can learn translation'
+  ' equivariance. We count changed answers as arXiv:1904.11486 does.',
+  'The models are those of Figure 4. No other models are trained for this'
+  ' section. The weights are those of the best step, if the run has kept them,'
+  ' and otherwise those of the last step.',
+  'The answers are not those of the model itself. A 5-shot classifier takes the'
+  " model's features, and is fitted to five unshifted images of each class. It"
+  ' then answers for up to 1,000 test images, unshifted and shifted. Each'
+  ' number is the mean over shifts up, down, left and right. A shift leaves an'
+  ' empty strip at one border, which the mirrored image fills.',
+  'A model that knows little changes many answers. To judge this, the table'
+  ' also shows the accuracy. Shifts are given in patches of 32 px, for images'
+  ' of 224 px. They are the same for all models, also for those with other'
+  ' patches.',
 )
 _MINI_NOTE = (
-  "In miniature, ImageNet's stand-in asks where a scene is, and a shift moves"
-  ' it. So the answers here are to shape and colour (shapes:shape+colour),'
-  ' unless the images are your own.'
+  'In miniature, the data set that stands for ImageNet asks where the shapes'
+  ' are, and a shift moves the shapes. So this section instead uses'
+  ' shapes:shape+colour, unless you use your own images.'
 )
 
 

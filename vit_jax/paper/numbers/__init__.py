@@ -155,7 +155,7 @@ _BELOW = 'a few percentage points below ResNets of comparable size'
 REGULARIZATION = {
   'strong': dataclasses.replace(
     MASKED_PATCH['from scratch'],
-    note='Table 5; such strong regularization is called key in B.1',
+    note='from Table 5; B.1 calls strong regularization key',
   ),
   'weak': Value(_BELOW, note='Section 1', printed=_BELOW),
 }

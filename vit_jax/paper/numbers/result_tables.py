@@ -167,7 +167,8 @@ TABLE_6 = read_table(
   },
   special={
     ('R50+ViT-L/16, 7 epochs', 'exaFLOPs'): {
-      'note': 'probably a misprint of 834, half of what 14 epochs take'
+      'note': 'the paper prints this number, but probably means 834: half of'
+      ' the number for 14 epochs'
     }
   },
 )

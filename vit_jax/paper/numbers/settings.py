@@ -73,7 +73,7 @@ TABLE_3 = read_table(
   },
   special={
     ('R50+ViT-L/32, JFT-300M', 'Base LR'): {
-      'note': 'printed like this; its counterpart, ViT-L/32, has 6e-4'
+      'note': 'the paper prints this rate; for ViT-L/32, it prints 6e-4'
     }
   },
 )
@@ -97,7 +97,7 @@ TABLE_4 = read_table(
   },
   special={
     ('ImageNet', 'Base LR'): {
-      'note': 'by the text, 0.06 is only for ResNets and hybrids'
+      'note': 'by the text of the paper, 0.06 is only for ResNets and hybrids'
     }
   },
 )
@@ -109,7 +109,7 @@ PRETRAINING = {
   'batch size': Value(4096, note='Table 3, caption'),
   'warmup steps': Value(10_000, note='Table 3, caption'),
   'image size': Value(224, note='Table 3, caption'),
-  'gradient clip': Value(1, note='Table 3, caption; ImageNet alone'),
+  'gradient clip': Value(1, note='Table 3, caption; on ImageNet only'),
   'Adam beta1': Value(0.9, note='Section 4.1'),
   'Adam beta2': Value(0.999, note='Section 4.1'),
 }

@@ -122,11 +122,12 @@ def claims(
 
 def evidence(claim: report.Claim) -> str:
   """Returns the evidence, and what the exploration had answered."""
-  if not claim.explored:
-    return claim.evidence
-  return (
-    f'{claim.evidence} The exploration, with other seeds: {claim.explored}.'
-  )
+  sentences = [claim.evidence]
+  if claim.explored:
+    sentences.append(f'The exploration, with other seeds: {claim.explored}.')
+  if claim.registered:
+    sentences.append(f'Registered in other words: "{claim.registered}"')
+  return ' '.join(sentences)
 
 
 def answers(sections: Sequence[report.Section]) -> dict[str, int]:
@@ -277,8 +278,8 @@ def legend(table: report.Table | report.Settings) -> str:
     sentences.append('Δ is ours minus the paper’s.')  # noqa: RUF001
   if not table.comparable and any(text.paper for text in texts):
     sentences.append(
-      'The paper’s numbers are for other data and models,'  # noqa: RUF001
-      ' so no differences are given.'
+      'The paper’s models and data are not those of our'  # noqa: RUF001
+      ' runs. So the table shows no differences from the paper.'
     )
   return ' '.join(sentences)
 
