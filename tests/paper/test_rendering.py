@@ -268,13 +268,13 @@ def test_a_miniature_states_its_image_size(where):
   assert ('CIFAR-10', 'digits', 'train') in listing.rows
   assert listing.rows[-1][0] == 'dSpr-Ori (VTAB)'
   assert f'images of {mini.MINI.image_size} px: rendered scenes' in text
-  assert 'the nine cells' in text
+  assert 'exactly one cell of the grid' in text
   text, listing = rendering.about(found, scale='mini', data='folder:/data')
   assert listing.rows[2] == (
     *('JFT-300M, to pre-train', 'folder:/data', 'shuffled(train)[:90%]'),
   )
   assert f'images of {mini.MINI.image_size} px: folder:/data' in text
-  assert 'the nine cells' not in text
+  assert 'exactly one cell of the grid' not in text
   # What the text explains is in the listing, whatever the data are.
   assert 'such as shapes:colour+size means' in text
   assert 'shapes:colour+size' in {row[1] for row in listing.rows}

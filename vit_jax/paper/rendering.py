@@ -264,20 +264,23 @@ def about(
   text += (
     f' All models see images of {size} px: {data or "rendered scenes"} and'
     f' scanned digits (configs/{scale}.py). Learning rates are not tuned. In'
-    " pre-training, a model's rate is in proportion to its rate for JFT-300M in"
-    ' Table 3, also on other data sets. In fine-tuning, all models share one'
-    ' rate. For these reasons, compare with the paper only which of two models'
-    ' is better, and do not compare accuracies. The table below shows what'
-    ' stands for each data set of the paper. A name such as shapes:colour+size'
-    ' means rendered scenes of shapes. In this example, each class is one'
-    ' combination of a colour and a size.'
+    " pre-training, we take each model's rate for JFT-300M from Table 3 and"
+    ' multiply it by one common factor. A model has this rate on all data sets.'
+    ' In fine-tuning, all models share one rate. For these reasons, compare'
+    ' with the paper only which of two models is better, and do not compare'
+    ' accuracies. The table below shows what stands for each data set of the'
+    ' paper. A name such as shapes:colour+size means rendered scenes of shapes.'
+    ' In this example, each class is one combination of a colour and a size.'
+    ' With shapes:all, each scene has a label for every one of its properties.'
   )
   if not data:
     text += (
-      ' In the data set that stands for ImageNet, shapes:colour+position, the'
-      ' position is a cell of a 3 x 3 grid. A model that has patches of 32 px'
-      ' in the paper sees an image here as nine patches. They are the nine'
-      ' cells.'
+      ' For fine-tuning and testing, shapes:colour+position stands for'
+      ' ImageNet. The position is a cell of a 3 x 3 grid. Patches of 32 px'
+      f' become patches of {size // 3} px in miniature, so an image has 3 x 3'
+      ' patches. Each of these patches is exactly one cell of the grid.'
+      ' Fine-tuning takes its scenes from the split validation, because'
+      ' pre-training takes the split train.'
     )
   return [text, _stand_ins(data, scale)]
 

@@ -354,7 +354,7 @@ def test_figure_13_shows_six_models_by_compute_and_speed(tmp_path, drawn):
   assert section.blocks[0].caption.endswith('as for Figure 12: a GPU.')
   assert section.missing == [
     'The speed of ViT-B/16, Axial-ViT-B/32, Axial-ViT-B/16, BiT-R50x1 is not'
-    ' measured yet. The item figure12 measures it.'
+    ' measured yet. The item figure12 measures these speeds.'
   ]
 
 

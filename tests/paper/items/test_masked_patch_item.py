@@ -163,7 +163,7 @@ def test_the_miniature_explains_training_from_scratch(monkeypatch, tmp_path):
   fake_picture(monkeypatch, ())
   notes = ITEM.render(Stub({}, comparable=False), tmp_path).notes
   assert not any('has seen' in note for note in notes)
-  assert any('there are 200 of them' in note for note in notes)
+  assert any('these are 200 images' in note for note in notes)
 
 
 def test_masked_patch_runs():

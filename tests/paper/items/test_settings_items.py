@@ -198,16 +198,16 @@ def test_one_model_that_has_its_own_batch_size_is_named(monkeypatch):
 
 
 def test_notes_name_the_datasets_with_gradient_clipping(monkeypatch):
-  assert _render('table3').notes[1] == (
-    'Pre-training on ImageNet clips gradients.'
+  assert _render('table3').notes[-1] == (
+    'Gradients are clipped on ImageNet only.'
   )
 
   def change(config):
     config.optimizer.clip_norm = 1.0
 
   _change(monkeypatch, change)
-  assert _render('table3').notes[1] == (
-    'Pre-training on ImageNet, ImageNet-21k, JFT-300M clips gradients.'
+  assert _render('table3').notes[-1] == (
+    'Gradients are clipped on ImageNet, ImageNet-21k, JFT-300M only.'
   )
 
 

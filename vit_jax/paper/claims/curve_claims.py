@@ -102,13 +102,15 @@ def figure4(scale: str) -> list[Claim]:
     found += [
       Claim(
         f'resnet_first_{key}',
-        f'On the smallest set, {resnet} is ahead of {vit} (4.3, Figure 4).',
+        f'After pre-training on 9M images, {resnet} is ahead of {vit} (4.3,'
+        ' Figure 4).',
         (Contrast(f'lead of {resnet} on 9M images', lead(resnet, vit, _FEW)),),
         f'{computes(scale, resnet, vit)} {_SAME_IMAGES}',
       ),
       Claim(
         f'vit_later_{key}',
-        f'On 90M images and more, {vit} is ahead of {resnet} (4.3, Figure 4).',
+        f'After pre-training on 90M images, and on all images, {vit} is ahead'
+        f' of {resnet} (4.3, Figure 4).',
         tuple(
           Contrast(
             f'lead of {vit} on {_NAMES[images]}', lead(vit, resnet, images)
@@ -209,8 +211,9 @@ def figure8(scale: str) -> list[Claim]:
     ),
     Claim(
       'diminishing',
-      'Beyond 16 blocks, more depth helps less: doubling the depth gains less'
-      ' between 16 and 64 blocks than between 4 and 16 (D.2, Figure 8).',
+      'Beyond 16 blocks, more depth helps less: per doubling of the depth, the'
+      ' gain is smaller between 16 and 64 blocks than between 4 and 16 (D.2,'
+      ' Figure 8).',
       (
         Contrast(
           'gain of a doubling from 4 to 16 blocks minus that from 16 to 64',
@@ -221,8 +224,9 @@ def figure8(scale: str) -> list[Claim]:
     ),
     Claim(
       'width',
-      'Width helps least: doubling the width, between 512 and 2048, gains less'
-      ' than doubling the depth, between 4 and 16 blocks (D.2, Figure 8).',
+      'Width helps least: a doubling of the width, between 512 and 2048, raises'
+      ' the accuracy less than a doubling of the depth, between 4 and 16 blocks'
+      ' (D.2, Figure 8).',
       (
         Contrast(
           'gain of a doubling of the depth minus that of the width',
@@ -256,10 +260,10 @@ def figure9(scale: str) -> list[Claim]:
   return [
     Claim(
       'lower_rate',
-      'A ViT with the mean over patches needs a lower learning rate than one'
-      ' with a class token. At the same rate, the mean over patches is less'
-      ' accurate than the class token. At the lower rate, it closes more than'
-      ' half of this gap (D.3, Figure 9).',
+      'A ViT with global average pooling needs a lower learning rate than a ViT'
+      ' with a class token. At the same rate, the ViT with pooling is less'
+      ' accurate. At a lower rate, the ViT with pooling makes up more than half'
+      ' of this difference (D.3, Figure 9).',
       (
         Contrast(
           'lead of the class token over the mean at the same rate', token - high

@@ -71,7 +71,8 @@ def figure7(scale: str) -> list[Claim]:
   return [
     Claim(
       'distance_grows',
-      'The attention distance grows with the depth (4.5, Figure 7).',
+      'In deeper blocks, attention reaches farther over the image: the'
+      ' attention distance grows from block to block (4.5, Figure 7).',
       (
         Contrast(
           "rank correlation of a head's block and distance, beyond untrained"
@@ -125,8 +126,9 @@ def figure7(scale: str) -> list[Claim]:
     ),
     Claim(
       'filters',
-      'The filters that embed patches consist of few components, like a basis'
-      ' for the structure within a patch (4.5, Figure 7).',
+      'A few principal components explain most of the variance of the filters'
+      ' that embed patches: these filters are combinations of a few patterns'
+      ' (4.5, Figure 7).',
       (
         Contrast(
           'share of few components beyond that of random filters',

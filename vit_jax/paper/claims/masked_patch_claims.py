@@ -111,9 +111,9 @@ def masked_patch(scale: str) -> list[Claim]:
     ),
     Claim(
       'diminishing',
-      'Masked patch prediction needs few steps: a tenth of the steps gives more'
-      ' than half of what all steps gain over training from scratch (B.1.2:'
-      ' diminishing returns after 100k of a million steps).',
+      'Masked patch prediction needs few steps: after a tenth of the steps, its'
+      ' gain over training from scratch is more than half of its gain after all'
+      ' steps (B.1.2: diminishing returns after 100k of a million steps).',
       (
         Contrast('gain of all steps', masked - scratch),
         Contrast(
@@ -124,8 +124,8 @@ def masked_patch(scale: str) -> list[Claim]:
     ),
     Claim(
       'on_imagenet',
-      'Masked patch prediction also works on the images of ImageNet: over'
-      ' training from scratch, it gains more than half of what it gains on'
+      'Masked patch prediction also works on the images of ImageNet: there, its'
+      ' gain over training from scratch is more than half of its gain on'
       ' JFT-300M (B.1.2: similar gains).',
       (
         Contrast('gain on JFT-300M', masked - scratch),

@@ -78,9 +78,9 @@ def of_measured(measured: store.Measured | None, scale: str) -> list[Claim]:
       scale,
     ),
     _answer(
-      'The time that a ViT takes for an image begins to grow with the fourth'
-      " power of the image's side only for the largest models at the largest"
-      ' sizes (D.5, Figure 12).',
+      "In theory, a ViT's time for an image grows with the fourth power of the"
+      " image's side. This begins to show only for the largest models at the"
+      ' largest sizes (D.5, Figure 12).',
       _VITS,
       _growth,
       measured,

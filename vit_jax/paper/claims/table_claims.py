@@ -167,9 +167,10 @@ def table8(scale: str) -> list[Claim]:
     Claim(
       'kinds_are_close',
       'It matters less how and where position embeddings are added than whether'
-      ' they are added. Compared with 1-D embeddings at the stem, every other'
-      ' way changes the accuracy by less than half of what leaving them out'
-      ' costs (D.4, Table 8).',
+      ' they are added. Removing 1-D embeddings at the stem changes the'
+      ' accuracy by some amount. Replacing them by another kind, or moving them'
+      ' to another place, changes it by less than half of this amount (D.4,'
+      ' Table 8).',
       tuple(
         test
         for name, other in kinds.items()

@@ -158,9 +158,9 @@ def figure5(scale: str) -> list[Claim]:
   return [
     Claim(
       'vits_ahead',
-      'At equal compute, ViTs are ahead of ResNets. A ViT is compared if some'
-      ' ResNets have less compute than it, and others have more (4.4, Figure'
-      ' 5).',
+      'At equal compute, ViTs are ahead of ResNets. A curve goes through the'
+      " ResNets' accuracies over their compute. Each ViT is compared with the"
+      " curve's value at the ViT's compute (4.4, Figure 5).",
       tuple(
         Contrast(f'lead of {row} over ResNets at its compute', lead)
         for row, lead in leads(1.0).items()
@@ -200,9 +200,9 @@ def figure5(scale: str) -> list[Claim]:
     ),
     Claim(
       'no_saturation',
-      'ViTs do not saturate within the compute that was tried: also in the half'
-      ' of the ViTs with more compute, the accuracy grows with the compute'
-      ' (4.4, Figure 5).',
+      'ViTs do not saturate within the compute that was tried: even among'
+      ' the half of the ViTs that take the most compute, accuracy grows with'
+      ' compute (4.4, Figure 5).',
       (Contrast('points per doubling of the compute', slope(upper)),),
     ),
   ]

@@ -26,11 +26,14 @@ _COUNTS = {
   f' {curve_claims.RESNET["paper"]}. In miniature, this ResNet has far less'
   ' compute than ViT-B/32. So the claims compare ViT-B/32 with'
   f' {curve_claims.RESNET["mini"]}. We chose {curve_claims.RESNET["mini"]}'
-  ' after the first runs of this figure (LOG.md).',
+  ' after the first runs of this figure (LOG.md). In miniature, all'
+  ' numbers of images are divided by the same factor. We still call them 9M,'
+  ' 30M, 90M and 300M, as in the paper.',
 }
 _POOLING_MINI = (
-  ' In miniature, the class token has a linear head, too. Learning rates are in'
-  " proportion to the paper's. Each curve is the mean of several runs."
+  ' In miniature, the class token has a linear head, too. Each learning rate is'
+  " the paper's, times one common factor. Each curve is the mean of several"
+  ' runs.'
 )
 
 
@@ -81,16 +84,17 @@ def figure4() -> Item:
       title,
       "The paper's finding: with few images, ResNets are ahead, but they level"
       ' off. With more images, ViTs overtake them. Larger ViTs need more images'
-      ' to overtake the ResNets. We pre-train each model several times: on'
-      ' random parts of the images, and on all images. The settings are the'
-      ' same each time. The figure shows the few-shot accuracy at the step with'
-      ' the best validation accuracy.',
+      ' to overtake the ResNets. We pre-train each model on random subsets of'
+      ' JFT-300M, of several sizes, and on all of it. The settings are the same'
+      ' each time. We show the few-shot accuracy at'
+      ' the step of the pre-training where the model was most accurate on'
+      ' held-out pre-training images (early stopping, as in the paper).',
       pictures,
       [
         _COUNTS[results.structure],
-        'The paper does not say how long it trained on parts of the images.'
-        ' Here, a model that is trained on a part of the images takes as many'
-        ' steps as a model that is trained on all of them.',
+        'The paper does not say for how many steps it pre-trained on the'
+        ' subsets of JFT-300M. Here, a model that is pre-trained on a subset'
+        ' takes as many steps as one that is pre-trained on all images.',
       ],
     )
 
@@ -209,7 +213,7 @@ def figure13() -> Item:
     if unknown:
       missing.append(
         f'The speed of {", ".join(unknown)} is not measured yet. The item'
-        ' figure12 measures it.'
+        ' figure12 measures these speeds.'
       )
     return _section(
       'figure13',

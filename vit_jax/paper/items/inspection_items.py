@@ -34,10 +34,12 @@ _MINI_POSITIONS = (
   ' miniatures learn positions in fewer steps, but after training their'
   ' position embeddings still look like noise. So the models whose position'
   ' embeddings are shown here begin with numbers as small as in the paper.'
-  ' With small numbers, a model needs more steps to learn positions. So these'
-  ' models are trained for four times as many steps as other miniatures. To'
-  ' save time, they are miniatures of ViT-B/16, while the paper shows ViT-L. We'
-  ' decided all of this after other miniatures had shown only noise (LOG.md).'
+  ' Their names say "small initial positions". With small initial numbers, a'
+  ' model needs more steps to learn positions. So these models are trained for'
+  ' four times as many steps as other miniatures. To save time, the position'
+  ' embeddings are those of miniatures of ViT-B/16, while the paper shows those'
+  ' of ViT-L. We decided all of this after other miniatures had shown only'
+  ' noise (LOG.md).'
 )
 
 

@@ -96,8 +96,9 @@ def _notes(results: Results) -> list[str]:
   ]
   if not results.comparable:
     notes.append(
-      'In miniature, the row "From scratch" is for a model that first trains'
-      ' with labels, on the few images that stand for ImageNet, and is then'
-      ' fine-tuned. If the images are rendered scenes, there are 200 of them.'
+      'In miniature, "From scratch" has a pre-training, too, but only on the'
+      ' few images that stand for ImageNet, with their labels. With'
+      ' rendered scenes, these are 200 images. The model is then fine-tuned'
+      ' like those of the other rows.'
     )
   return notes

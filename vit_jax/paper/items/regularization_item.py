@@ -67,35 +67,37 @@ def _notes(results: Results) -> list[str]:
   """Returns what a reader must know about the settings."""
   smaller = claims.SMALLER.get(results.scale)
   notes = table_items.seen(results)
-  for name, options in (('Strong', claims.STRONG), ('Weak', claims.WEAK)):
-    dropout, decay = (
-      smaller.option(key, value) if smaller else value
-      for key, value in options.items()
-    )
-    notes.append(
-      f'{name} regularization is a dropout rate of {dropout:g} and a weight'
-      f' decay of {decay:.3g}.'
-    )
-  if smaller and smaller.decay(1) != 1:
-    notes.append(
-      "In miniature, every weight decay is the paper's times"
-      f' {smaller.decay(1):.2g}.'
-    )
   notes.append(
     'The strong regularization is that of Table 3. The paper does not say what'
     ' dropout rate and weight decay a weak regularization has. We take the'
     ' weakest that configs/sweeps/regularisation.py tries. All other settings'
     ' are the same with strong and with weak regularization.'
   )
+  if smaller and smaller.decay(1) != 1:
+    notes.append(
+      "In miniature, every weight decay is the paper's times"
+      f' {smaller.decay(1):.2g}.'
+    )
+  for name, options in (('strong', claims.STRONG), ('weak', claims.WEAK)):
+    dropout, decay = (
+      smaller.option(key, value) if smaller else value
+      for key, value in options.items()
+    )
+    notes.append(
+      f'Here, {name} regularization is a dropout rate of {dropout:g} and a'
+      f' weight decay of {decay:.3g}.'
+    )
   if smaller is None:
     return [*notes, _RESNET]
   steps = claims.STEPS[results.scale]
   return [
     *notes,
-    f'The ResNet has a weight decay of {smaller.weight_decay:g}, which stands'
-    " for the paper's 0.1. No run of this table clips gradients. In the paper,"
-    f' pre-training on ImageNet clips them. These runs have about {steps:,}'
-    ' steps. Other miniatures on ImageNet have fewer steps. Here, more are'
-    ' needed: only a model that can overfit the few images needs'
-    ' regularization.',
+    'Table 3 has no ResNets on ImageNet. So'
+    f' {claims.RESNETS[results.scale]} takes the weight decay of ResNets on'
+    f' JFT-300M, 0.1, which is {smaller.weight_decay:g} in miniature.',
+    'No run of this table clips gradients. In the paper, pre-training on'
+    ' ImageNet clips them.',
+    f'These runs have about {steps:,} steps. Other miniatures on ImageNet have'
+    ' fewer steps. Here, more steps are needed, so that a model overfits the'
+    ' few images: otherwise, regularization could not help.',
   ]

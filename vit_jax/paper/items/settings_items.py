@@ -137,13 +137,20 @@ def _text(value: Any) -> str:
 # Items. ----------------------------------------------------------------------
 
 
+# Also on the page of a miniature.
+_SETTINGS = (
+  "These are the settings at the paper's scale, not in miniature, beside those"
+  ' that the paper prints. No runs are needed to compare them.'
+)
+
+
 def _item(paper: values.Table, blocks: Callable[[], Shown]) -> Item:
   """Makes an item without runs; `blocks` is called when the item is shown."""
 
   def render(results: Results, pictures: pathlib.Path) -> Section:
     del results, pictures
     shown, notes = blocks()
-    return Section(paper.name, paper.title, shown, notes=notes)
+    return Section(paper.name, paper.title, shown, notes=[_SETTINGS, *notes])
 
   return Item(paper.name, paper.title, (), render)
 
@@ -188,11 +195,11 @@ def _sizes() -> Shown:
     ]
   return [Settings(paper.title, paper.rows, paper.columns, cells)], [
     'We count the parameters of each model with its smallest patch, for images'
-    ' of 224 px, with a linear head of 1,000 classes. A count agrees with the'
-    " paper if it gives the paper's millions when it is rounded up or down. The"
-    ' paper does not say which patch it counts with, or whether with the head.'
-    ' No single choice gives all three of its numbers. For example, 307M is'
-    ' ViT-L/32 with the head.',
+    ' of 224 px, with a linear head of 1,000 classes. A count has a ✓ if'
+    ' rounding it up or down to whole millions gives the number of the paper.'
+    ' The paper does not say which patch it counts with, or whether with the'
+    ' head. No single choice gives all three of its numbers. For example, 307M'
+    ' is ViT-L/32 with the head.',
     *counted,
   ]
 
@@ -243,7 +250,7 @@ def _pretraining() -> Shown:
     'Where the paper prints two numbers of epochs, the table shows the one that'
     ' configs/pretrain.py has by default. The option epochs=N selects the'
     ' other. ResNets have no dropout, which the table shows as a rate of 0.',
-    f'Pre-training on {", ".join(clipped) or "no data set"} clips gradients.',
+    f'Gradients are clipped on {", ".join(clipped) or "no data set"} only.',
   ]
 
 
@@ -275,11 +282,13 @@ def _finetuning() -> Shown:
     ),
   ], [
     'For each task, the sweep configs/sweeps/finetune.py tries several learning'
-    ' rates. The table shows those that it tries for ViT-B/16. The sweep takes'
-    ' the rate with the best accuracy on validation images, and reports the'
-    ' test accuracy of this run. For ResNets, the sweep also tries the'
-    ' fine-tuning settings of the BiT paper. The row VTAB shows the settings'
-    ' that all 19 tasks of configs/vtab.py share.'
+    ' rates. The table shows the rates that it tries for'
+    " ViT-B/16. On ImageNet, 0.06 is one of them, although the paper's text has"
+    ' it only for ResNets and hybrids. The sweep takes the rate with the best'
+    ' accuracy on validation images, and reports the test accuracy of this run.'
+    ' For ResNets, the sweep also tries the fine-tuning settings of the BiT'
+    ' paper. The row VTAB shows the settings that all 19 tasks of'
+    ' configs/vtab.py share.'
   ]
 
 

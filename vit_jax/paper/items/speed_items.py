@@ -168,9 +168,12 @@ def _described(settings: store.Settings) -> str:
 
 
 def _missing(folder: pathlib.Path, scale: str) -> str:
+  own = '' if scale == 'paper' else f' --{scale}'
   return (
-    f'This figure is not measured yet at the scale {scale!r}. To measure it on'
-    f' an accelerator, run python -m {MODULE} --to={folder / LOCAL}; on a CPU,'
-    ' add --mini. Or let the TPU compiler estimate the speed of a TPU v3,'
-    f' without measuring: python -m {MODULE} --device=v3 --to={folder / V3}.'
+    f'Speeds are not measured yet at the scale {scale!r}. The item figure12'
+    ' measures them on this machine. To measure on another machine, run python'
+    f' -m {MODULE}{own} --to={LOCAL} there, and copy the file to'
+    f' {folder / LOCAL} here. Or let the TPU compiler estimate the speed of a'
+    f' TPU v3, without measuring: python -m {MODULE}{own} --device=v3'
+    f' --to={folder / V3}.'
   )

@@ -279,7 +279,7 @@ def legend(table: report.Table | report.Settings) -> str:
   if not table.comparable and any(text.paper for text in texts):
     sentences.append(
       'The paper’s models and data are not those of our'  # noqa: RUF001
-      ' runs. So the table shows no differences from the paper.'
+      ' runs. So the table does not show differences between their numbers.'
     )
   return ' '.join(sentences)
 
