@@ -134,7 +134,7 @@ def test_plan_tells_what_it_takes_to_decide_each_claim(run, tmp_path):
   _, _, claims = out.partition('\nClaims, with --seeds=3.')
   _, claim, runs, *tests, cost = claims.splitlines()
   assert claim.startswith(
-    'table7.adam: Pre-training ResNets with Adam transfers'
+    'table7.adam: ResNets that were pre-trained with Adam'
   )
   assert runs == '  4 x 3 pre-trainings + 60 fine-tuning runs. Power 48%.'
   for model, line in zip(('BiT-R50x1', 'BiT-R152x2'), tests, strict=True):
@@ -300,7 +300,7 @@ def test_objectnet_starts_runs_only_where_its_data_are(run, tmp_path):
   assert 'was not evaluated' not in out
   workdir = f'--workdir={tmp_path / "mini"}'
   out = run('objectnet', '--scale=mini', workdir).stdout
-  assert 'Not in miniature' in out
+  assert 'does not exist in miniature' in out
   out = run('objectnet', '--scale=mini', '--list', workdir).stdout
   assert out == 'objectnet not at this scale  Accuracy on ObjectNet\n'
 

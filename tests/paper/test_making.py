@@ -130,7 +130,7 @@ def test_what_goes_beyond_the_paper_is_shown_once_it_is_there(
 @pytest.mark.parametrize(
   ('design', 'status'),
   [
-    (MINI, 'exploration: the set-up was not registered'),
+    (MINI, 'exploration. The set-up was not registered'),
     (
       dataclasses.replace(MINI, confirms='confirmation: of this'),
       'confirmation',

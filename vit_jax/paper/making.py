@@ -16,8 +16,8 @@ from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Sweep
 
 _EXPLORES = (
-  'exploration: the set-up was not registered before these runs; --confirm runs'
-  ' a registered set-up'
+  'exploration. The set-up was not registered before these runs, so they cannot'
+  ' confirm a claim. --confirm makes runs that can.'
 )
 # Seconds to wait for another process that draws in the same directory.
 WAIT = 900.0

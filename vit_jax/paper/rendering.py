@@ -265,7 +265,8 @@ def about(
     f' All models see images of {size} px: {data or "rendered scenes"} and'
     f' scanned digits (configs/{scale}.py). Learning rates are not tuned. In'
     " pre-training, we take each model's rate for JFT-300M from Table 3 and"
-    ' multiply it by one common factor. A model has this rate on all data sets.'
+    ' multiply it by one common factor. The model has this rate on all data'
+    ' sets, also on those for which Table 3 has another one.'
     ' In fine-tuning, all models share one rate. For these reasons, compare'
     ' with the paper only which of two models is better, and do not compare'
     ' accuracies. The table below shows what stands for each data set of the'

@@ -109,6 +109,6 @@ def test_the_command(tmp_path):
     assert 'no password' in process.stderr.readline()
     process.send_signal(2)
     try:
-      assert process.wait(20) == 0
+      assert process.wait(60) == 0
     finally:
       process.kill()  # Or leaving the block waits for ever.

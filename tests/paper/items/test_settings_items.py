@@ -108,7 +108,7 @@ def test_these_agree_but_are_not_identical():
 
 def test_parameters_are_counted_with_the_head_and_without():
   notes = _render('table1').notes
-  assert notes[1:] == [
+  assert notes[2:] == [
     'ViT-B/16: 86,567,656 with the head, 85,798,656 without.',
     'ViT-B/32: 88,224,232 with the head, 87,455,232 without.',
     'ViT-L/16: 304,326,632 with the head, 303,301,632 without.',

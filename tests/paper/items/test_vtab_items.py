@@ -117,7 +117,7 @@ def test_table_2_has_the_vtab_score(full, mini, tmp_path):
     [77.63, 76.29, 72.71], abs=0.0051
   )
   assert all(cell.expected for cell in row.values())
-  [_, note] = section.notes
+  [note, _] = section.notes
   assert '12.4 million images' in note
   section = items.ITEMS['table2'].render(mini, tmp_path)
   cell = section.blocks[0].cells['VTAB', 'ViT-L/16, ImageNet-21k']

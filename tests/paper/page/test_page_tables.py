@@ -96,7 +96,7 @@ def test_incomparable_tables_show_no_differences_and_say_so():
   )
   for text in (pages.markdown(Section('t', 'T', (table,))),):
     assert 'Δ' not in text
-    assert 'the table does not show differences' in text
+    assert 'the table does not subtract' in text
 
 
 def test_notes_on_the_papers_numbers_are_footnotes_in_reading_order():

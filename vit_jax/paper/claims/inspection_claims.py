@@ -107,14 +107,15 @@ def figure7(scale: str) -> list[Claim]:
     Claim(
       'lines',
       'Two patches in the same row or column have more similar position'
-      ' embeddings than two other patches at the same distance (4.5, Figure'
-      ' 7).',
+      ' embeddings than two patches that share neither, but are as far from'
+      ' each other (4.5, Figure 7).',
       (Contrast('excess of similarity', _of('position_lines', studied)),),
     ),
     Claim(
       'waves',
-      'Position embeddings vary over the image like slow waves (4.5, D.4,'
-      ' Figure 7).',
+      'Position embeddings vary smoothly over the image, like waves of a large'
+      ' wavelength: such waves describe them better than they describe shuffled'
+      ' position embeddings (4.5, D.4, Figure 7).',
       (
         Contrast(
           'share of slow waves beyond that of shuffled positions',

@@ -96,9 +96,8 @@ def _notes(results: Results) -> list[str]:
   ]
   if not results.comparable:
     notes.append(
-      'In miniature, "From scratch" has a pre-training, too, but only on the'
-      ' few images that stand for ImageNet, with their labels. With'
-      ' rendered scenes, these are 200 images. The model is then fine-tuned'
-      ' like those of the other rows.'
+      'The row "From scratch" is a model that is pre-trained with labels, but'
+      ' on ImageNet alone, as in Table 5. In miniature, only few images stand'
+      ' for ImageNet. With rendered scenes, these are 200 images.'
     )
   return notes

@@ -19,12 +19,13 @@ _CAPTION = (
   ' width 1024, MLP 2048 and patches of 32 px.'
 )
 _NOTES = (
-  'The paper does not print the depths, widths and MLP sizes that it tried, nor'
-  ' the numbers of attention heads. We chose 4 to 64 blocks, MLP 1024 to 8192,'
-  ' width 512 to 2048, and patches of 32 and 16 px; each attention head has'
-  ' width 64. The series named "All" scales the depth, the width and the MLP'
-  ' size at once: it halves all three, or doubles all three. Each model is'
-  ' trained for 7 epochs. Points that no claim needs are from a single run.',
+  'The paper does not print the depths, widths and MLP sizes that it tried,'
+  " nor the numbers of attention heads. At the paper's scale, we chose 4 to 64"
+  ' blocks, MLP 1024 to 8192, width 512 to 2048, and patches of 32 and 16 px;'
+  ' each attention head has width 64. The series named "All" begins with the'
+  ' ViT of 8 blocks, width 1024 and MLP 2048, and halves or doubles all three'
+  ' at once. Each model is trained for 7 epochs. Points that no claim needs are'
+  ' from a singlerun.',
   'Learning rates are from Table 3. A model with patches of 32 px has the rate'
   ' of ViT-L/32. A model with patches of 16 px has the rate of ViT-L/16, which'
   ' is lower.',
@@ -35,13 +36,13 @@ _NOTES = (
 
 # Scale -> why it has the depths that it has.
 _WHY_DEPTHS = {
-  'mini': " For the gain per doubling, we count doublings of the miniature's"
-  ' own blocks. From 1 to 3 blocks (for 4 to 16), there are 1.6 doublings. From'
-  ' 3 to 5 blocks (for 16 to 64), there are 0.7. These runs have'
-  ' too few steps for a miniature with more than 5 blocks: it would not learn'
-  ' to locate the shapes. In earlier runs, on images of 32 px, we had 1, 2, 4,'
-  ' 8 and 16 blocks. Their results contradicted the claim that deeper models'
-  ' are better, so we chose fewer blocks (LOG.md).',
+  'mini': ' The second claim compares the gain per doubling of the depth. We'
+  " count with the miniature's own depths: from 1 to 3 blocks, the depth"
+  ' doubles 1.6 times (log2 of 3), and from 3 to 5 blocks 0.7 times. These runs'
+  ' have few steps. A miniature with more than 5 blocks would not learn in them'
+  ' where in an image the shapes are. In earlier runs, on images of 32 px, we'
+  ' had 1, 2, 4, 8 and 16 blocks. Their results contradicted the claim that'
+  ' deeper models are better, so we chose fewer blocks (LOG.md).',
   'midi': '',
 }
 
@@ -96,8 +97,8 @@ def _depths_note(scale: str) -> str:
     )
   )
   return (
-    'Depths are not reduced as elsewhere in miniature:'
-    f' {papers} blocks become {ours}.{_WHY_DEPTHS[scale]}'
+    'Elsewhere in miniature, all depths are divided by the same number. Here,'
+    f' another rule holds: {papers} blocks become {ours}.{_WHY_DEPTHS[scale]}'
   )
 
 

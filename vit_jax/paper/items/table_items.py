@@ -52,8 +52,8 @@ _MINI_8 = (
   ' embeddings. Each attention head has its own relative position embeddings,'
   ' because accuracies then differ less from seed to seed. We chose the data'
   ' sets, the models and these embeddings after earlier runs. Those runs had'
-  ' images of 32 px, and only the data set that stands for ImageNet. They left'
-  ' the second claim undecided (LOG.md).'
+  ' images of 32 px, and were tested only on the data set that stands for'
+  ' ImageNet. They left the second claim undecided (LOG.md).'
 )
 
 # Labels with measured cells; other rows and columns are derived.

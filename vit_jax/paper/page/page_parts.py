@@ -278,8 +278,8 @@ def legend(table: report.Table | report.Settings) -> str:
     sentences.append('Δ is ours minus the paper’s.')  # noqa: RUF001
   if not table.comparable and any(text.paper for text in texts):
     sentences.append(
-      'The paper’s models and data are not those of our'  # noqa: RUF001
-      ' runs. So the table does not show differences between their numbers.'
+      'Our models and data are not the paper’s. So the'  # noqa: RUF001
+      ' table does not subtract the numbers of the paper from ours.'
     )
   return ' '.join(sentences)
 
