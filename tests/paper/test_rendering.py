@@ -261,19 +261,21 @@ def test_a_miniature_states_its_image_size(where):
   sweep = reading.load('configs/sweeps/reproduce.py:table8,scale=mini,seeds=3')
 
   found, _ = rendering.sections(chosen, sweep, where, MINI)
-  text, listing = rendering.about(found, scale='mini')
+  models, *_, text, listing = rendering.about(found, scale='mini')
   assert listing.rows[2] == (
     *('JFT-300M, to pre-train', 'shapes:all', 'train[:48000]'),
   )
   assert ('CIFAR-10', 'digits', 'train') in listing.rows
   assert listing.rows[-1][0] == 'dSpr-Ori (VTAB)'
-  assert f'images of {mini.MINI.image_size} px: rendered scenes' in text
+  assert f'images of {mini.MINI.image_size} px: rendered scenes' in models
   assert 'exactly one cell of the grid' in text
-  text, listing = rendering.about(found, scale='mini', data='folder:/data')
+  models, *_, text, listing = rendering.about(
+    found, scale='mini', data='folder:/data'
+  )
   assert listing.rows[2] == (
     *('JFT-300M, to pre-train', 'folder:/data', 'shuffled(train)[:90%]'),
   )
-  assert f'images of {mini.MINI.image_size} px: folder:/data' in text
+  assert f'images of {mini.MINI.image_size} px: folder:/data' in models
   assert 'exactly one cell of the grid' not in text
   # What the text explains is in the listing, whatever the data are.
   assert 'such as shapes:colour+size means' in text

@@ -261,21 +261,26 @@ def about(
         " have an eighth of the paper's width and a quarter of its layers."
       ),
     )
-  text += (
-    f' All models see images of {size} px: {data or "rendered scenes"} and'
-    f' scanned digits (configs/{scale}.py). Learning rates are not tuned. In'
-    " pre-training, we take each model's rate for JFT-300M from Table 3 and"
-    ' multiply it by one common factor. The model has this rate on all data'
-    ' sets, also on those for which Table 3 has another one.'
-    ' In fine-tuning, all models share one rate. For these reasons, compare'
-    ' with the paper only which of two models is better, and do not compare'
-    ' accuracies. The table below shows what stands for each data set of the'
-    ' paper. A name such as shapes:colour+size means rendered scenes of shapes.'
-    ' In this example, each class is one combination of a colour and a size.'
-    ' With shapes:all, each scene has a label for every one of its properties.'
+  models = (
+    f'{text} All models see images of {size} px: {data or "rendered scenes"}'
+    f' and scanned digits (configs/{scale}.py).'
+  )
+  rates = (
+    "Learning rates are not tuned. In pre-training, we take each model's rate"
+    ' for JFT-300M from Table 3 and multiply it by one common factor. The model'
+    ' has this rate on all data sets, also on those for which Table 3 has'
+    ' another one. In fine-tuning, all models share one rate. For these'
+    ' reasons, compare with the paper only which of two models is better, and'
+    ' do not compare accuracies.'
+  )
+  stand_ins = (
+    'The table below shows what stands for each data set of the paper. A name'
+    ' such as shapes:colour+size means rendered scenes of shapes. In this'
+    ' example, each class is one combination of a colour and a size. With'
+    ' shapes:all, each scene has a label for every one of its properties.'
   )
   if not data:
-    text += (
+    stand_ins += (
       ' For fine-tuning and testing, shapes:colour+position stands for'
       ' ImageNet. The position is a cell of a 3 x 3 grid. Patches of 32 px'
       f' become patches of {size // 3} px in miniature, so an image has 3 x 3'
@@ -283,7 +288,7 @@ def about(
       ' Fine-tuning takes its scenes from the split validation, because'
       ' pre-training takes the split train.'
     )
-  return [text, _stand_ins(data, scale)]
+  return [models, rates, stand_ins, _stand_ins(data, scale)]
 
 
 def _stand_ins(data: str, scale: str) -> report.Listing:
