@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -104,11 +105,14 @@ def test_the_command(tmp_path):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
+    # Tests that a shell started in the background ignore Ctrl-C, and so would
+    # the server.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   ) as process:
     assert process.stdout.readline().startswith('http://0.0.0.0:')
     assert 'no password' in process.stderr.readline()
-    process.send_signal(2)
+    process.send_signal(signal.SIGINT)
     try:
-      assert process.wait(60) == 0
+      assert process.wait(20) == 0
     finally:
       process.kill()  # Or leaving the block waits for ever.
