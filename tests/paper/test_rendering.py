@@ -120,7 +120,7 @@ def test_a_confirmation_quotes_the_exploration(where, sweep, monkeypatch):
   # own.
   for other in (answered(counts.EMPTY), answered(pilot, '')):
     assert other.explored == ''
-  assert page_parts.evidence(other) == other.evidence
+    assert page_parts.evidence(other) == other.evidence
 
 
 def test_a_confirmation_quotes_the_registered_words(where, sweep, monkeypatch):

@@ -199,7 +199,7 @@ def test_one_model_that_has_its_own_batch_size_is_named(monkeypatch):
 
 def test_notes_name_the_datasets_with_gradient_clipping(monkeypatch):
   assert _render('table3').notes[-1] == (
-    'Gradients are clipped on ImageNet only.'
+    'Pre-training clips gradients on these data sets only: ImageNet.'
   )
 
   def change(config):
@@ -207,7 +207,8 @@ def test_notes_name_the_datasets_with_gradient_clipping(monkeypatch):
 
   _change(monkeypatch, change)
   assert _render('table3').notes[-1] == (
-    'Gradients are clipped on ImageNet, ImageNet-21k, JFT-300M only.'
+    'Pre-training clips gradients on these data sets only: ImageNet,'
+    ' ImageNet-21k, JFT-300M.'
   )
 
 

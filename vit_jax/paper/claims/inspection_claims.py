@@ -72,7 +72,7 @@ def figure7(scale: str) -> list[Claim]:
     Claim(
       'distance_grows',
       'In deeper blocks, attention reaches farther over the image: the'
-      ' attention distance grows from block to block (4.5, Figure 7).',
+      ' attention distance grows with the depth of the block (4.5, Figure 7).',
       (
         Contrast(
           "rank correlation of a head's block and distance, beyond untrained"
@@ -127,9 +127,9 @@ def figure7(scale: str) -> list[Claim]:
     ),
     Claim(
       'filters',
-      'A few principal components explain most of the variance of the filters'
-      ' that embed patches: these filters are combinations of a few patterns'
-      ' (4.5, Figure 7).',
+      'A few principal components explain more of the filters that embed'
+      ' patches than of random filters: the filters are combinations of a few'
+      ' patterns (4.5, Figure 7).',
       (
         Contrast(
           'share of few components beyond that of random filters',

@@ -167,7 +167,7 @@ def table8(scale: str) -> list[Claim]:
     Claim(
       'kinds_are_close',
       'It matters less how and where position embeddings are added than whether'
-      ' they are added. Removing 1-D embeddings at the stem changes the'
+      ' they are added. Removing 1-D embeddings at the stem lowers the'
       ' accuracy by some amount. Replacing them by another kind, or moving them'
       ' to another place, changes it by less than half of this amount (D.4,'
       ' Table 8).',

@@ -159,8 +159,9 @@ def figure5(scale: str) -> list[Claim]:
     Claim(
       'vits_ahead',
       'At equal compute, ViTs are ahead of ResNets. A curve goes through the'
-      " ResNets' accuracies over their compute. Each ViT is compared with the"
-      " curve's value at the ViT's compute (4.4, Figure 5).",
+      " ResNets' accuracies over their compute. Each ViT in the range of the"
+      " curve is compared with the curve's value at the ViT's compute (4.4,"
+      ' Figure 5).',
       tuple(
         Contrast(f'lead of {row} over ResNets at its compute', lead)
         for row, lead in leads(1.0).items()

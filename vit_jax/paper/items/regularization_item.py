@@ -94,7 +94,7 @@ def _notes(results: Results) -> list[str]:
     *notes,
     'Table 3 has no ResNets on ImageNet. So'
     f' {claims.RESNETS[results.scale]} takes the weight decay of ResNets on'
-    f' JFT-300M, 0.1, which is {smaller.weight_decay:g} in miniature.',
+    f' JFT-300M. Here, it is {smaller.weight_decay:g}.',
     'No run of this table clips gradients. In the paper, pre-training on'
     ' ImageNet clips them.',
     f'These runs have about {steps:,} steps. Other miniatures on ImageNet have'

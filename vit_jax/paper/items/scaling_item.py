@@ -25,7 +25,7 @@ _NOTES = (
   ' each attention head has width 64. The series named "All" begins with the'
   ' ViT of 8 blocks, width 1024 and MLP 2048, and halves or doubles all three'
   ' at once. Each model is trained for 7 epochs. Points that no claim needs are'
-  ' from a singlerun.',
+  ' from a single run.',
   'Learning rates are from Table 3. A model with patches of 32 px has the rate'
   ' of ViT-L/32. A model with patches of 16 px has the rate of ViT-L/16, which'
   ' is lower.',
@@ -97,8 +97,9 @@ def _depths_note(scale: str) -> str:
     )
   )
   return (
-    'Elsewhere in miniature, all depths are divided by the same number. Here,'
-    f' another rule holds: {papers} blocks become {ours}.{_WHY_DEPTHS[scale]}'
+    'Elsewhere in miniature, the depths of all ViTs are divided by the same'
+    f' number. Here, another rule holds: {papers} blocks become {ours}.'
+    f'{_WHY_DEPTHS[scale]}'
   )
 
 

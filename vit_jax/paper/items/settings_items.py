@@ -250,7 +250,8 @@ def _pretraining() -> Shown:
     'Where the paper prints two numbers of epochs, the table shows the one that'
     ' configs/pretrain.py has by default. The option epochs=N selects the'
     ' other. ResNets have no dropout, which the table shows as a rate of 0.',
-    f'Gradients are clipped on {", ".join(clipped) or "no data set"} only.',
+    'Pre-training clips gradients on these data sets only:'
+    f' {", ".join(clipped) or "none"}.',
   ]
 
 

@@ -73,7 +73,7 @@ TABLE_3 = read_table(
   },
   special={
     ('R50+ViT-L/32, JFT-300M', 'Base LR'): {
-      'note': 'the paper prints 2e-4, perhaps by mistake: ViT-L/32 has 6e-4'
+      'note': 'the paper prints 2e-4 here, and 6e-4 for ViT-L/32'
     }
   },
 )
