@@ -12,9 +12,10 @@ line, or other values. `--print_config=schedule` prints only keys with that word
 in their names.
 
 Start the same command again to resume the run. Exit codes: 0 everything was
-done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76 another
-process was lost, or the bucket does not answer; 77 no progress within the time
-limit. After 75, 76 and 77, start the command again. 130 stopped by Ctrl-C,
+done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76 a
+collective failed, or the bucket does not answer; 77 no progress within the time
+limit; 134 another process was lost (JAX's own code). After 75, 76, 77 and 134,
+start the command again. 130 stopped by Ctrl-C,
 state saved; a second Ctrl-C ends the process at once.
 
 --eval_only runs the config's evaluations on the weights of
@@ -93,7 +94,7 @@ _COORDINATOR = flags.DEFINE_string(
   'coordinator_address',
   None,
   'HOST:PORT of process 0, for several processes on a cluster that does not'
-  ' provide it. The processes also use the next port, PORT+1.',
+  ' provide it.',
 )
 _NUM_PROCESSES = flags.DEFINE_integer(
   'num_processes', None, 'Number of processes.', lower_bound=1
@@ -109,8 +110,8 @@ _START_TIMEOUT = flags.DEFINE_float(
 )
 _LOST_TIMEOUT = flags.DEFINE_float(
   'lost_timeout',
-  60.0,
-  'Seconds without a sign of life after which a process counts as lost.',
+  30.0,
+  'Seconds without a heartbeat after which a process counts as lost.',
   lower_bound=1,
 )
 _COMPILATION_CACHE = flags.DEFINE_string(

@@ -9,43 +9,7 @@ import pytest
 from tests.tiny_run import Death, die_at, eventful_config
 from vit_jax import data
 from vit_jax.data import identity
-from vit_jax.runtime import distributed
 from vit_jax.training import consistency, loop
-
-
-def _broadcast(monkeypatch, value):
-  monkeypatch.setattr(distributed, 'broadcast', lambda own: value)
-
-
-def test_equal_facts_pass(monkeypatch):
-  consistency.check_same({'a': {'b': (1, 2)}})
-  _broadcast(monkeypatch, {'a': {'b': [1, 2]}})
-  consistency.check_same({'a': {'b': (1, 2)}})
-
-
-def test_the_key_is_named_that_differs(monkeypatch):
-  _broadcast(monkeypatch, {'config': {'seed': 0, 'data': {'batch_size': 8}}})
-  with pytest.raises(ValueError, match='Process 0') as error:
-    consistency.check_same({'config': {'seed': 0, 'data': {'batch_size': 4}}})
-  assert str(error.value) == (
-    'Process 0 differs from process 0:\n'
-    '  config: data: batch_size: 4 here, 8 in process 0.\n'
-    'All hosts need the same config, and data sets with the same examples in'
-    ' the same order.'
-  )
-
-
-def test_three_of_many_differences_are_named(monkeypatch):
-  _broadcast(monkeypatch, {'a': 'x' * 200, 'e': 5})
-  with pytest.raises(ValueError, match='Process 0') as error:
-    consistency.check_same(dict(a='y' * 200, b=[2], c=3, d={}))
-  lines = str(error.value).splitlines()
-  assert len(lines) == 3
-  assert lines[1].startswith(f'  a: "{"y" * 59}... (sha256 ')
-  assert lines[1].endswith(
-    '; b: [2] here, nothing in process 0; c: 3 here, nothing in process 0'
-    ' (and 2 more).'
-  )
 
 
 def _digests(root, **others):

@@ -106,9 +106,9 @@ def run(
       logging.vlog(1, 'Traceback:', exc_info=True)
       print(printable.text(f'error: {error}'), file=sys.stderr, flush=True)
       # A save that hangs would keep the interpreter from exiting.
-      from vit_jax.runtime.distributed import jax_service
+      from vit_jax.runtime import distributed
 
-      jax_service.end_process(getattr(error, 'exit_code', 1))
+      distributed.end_process(errors.code_of(error))
     except errors.RestartableError as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       print(printable.text(f'ended: {error}'), file=sys.stderr)

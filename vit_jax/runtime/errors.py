@@ -47,24 +47,21 @@ class InterruptedByUserError(PreemptedError):
 
 
 class HostLostError(RestartableError):
-  """A process of the run never joined, left, or does not answer.
-
-  Also raised when the run cannot start yet: a port is still in use, or the
-  cluster does not answer.
-  """
+  """A collective failed, or JAX's coordination service did not start."""
 
   exit_code = 76
-
-
-class OtherProcessError(RestartableError):
-  """Another process of the run ended with an error, with this exit code."""
-
-  def __init__(self, text: str, exit_code: int):
-    super().__init__(text)
-    self.exit_code = exit_code
 
 
 class StuckError(RestartableError):
   """Nothing finished within the time limit."""
 
   exit_code = 77
+
+
+def code_of(error: BaseException) -> int:
+  """Returns the exit code of a command that ends with this error."""
+  if isinstance(error, SystemExit):
+    return error.code if isinstance(error.code, int) else int(bool(error.code))
+  if isinstance(error, KeyboardInterrupt):
+    return InterruptedByUserError.exit_code
+  return getattr(error, 'exit_code', 1)

@@ -166,47 +166,36 @@ def convolution(eqn: core.JaxprEqn) -> Convolution:
 # ---- Clusters ----------------------------------------------------------------
 
 
-def clusters() -> types.ModuleType:
-  """Returns JAX's own module for cluster detection.
-
-  `jax.distributed.initialize` uses this module, but does not tell what it
-  found. No public function detects the same clusters.
-  """
-  with _changed('Detection of clusters is hidden'):
-    from jax._src import clusters as module
-
-    _ = module.ClusterEnv.auto_detect_unset_distributed_params
-    return module
-
-
 def detect_cluster(
-  address: str | None, timeout: int
+  address: str | None,
+  num_processes: int | None,
+  process_id: int | None,
+  timeout: int,
 ) -> tuple[str | None, int | None, int | None, Sequence[int] | None]:
   """Asks the cluster for this process's place in it.
 
+  `jax.distributed.initialize` does the same, but does not tell what it found,
+  and starts a service for a single process, too.
+
   Args:
-    address: HOST:PORT of process 0, if known.
+    address: HOST:PORT of process 0, if known; the same for the next two.
+    num_processes: the number of processes.
+    process_id: the id of this process.
     timeout: seconds to wait until the name of process 0's host exists.
 
   Returns:
-    HOST:PORT of process 0, the number of processes, the id of this process, and
-    its local devices. Each is None if the cluster does not tell it, or if there
-    is no cluster.
+    The three, completed, and this process's local devices. Each is None if it
+    is unknown, or if there is no cluster.
 
   Raises:
     ChangedError: the installed JAX has no such function.
     Exception: any error of JAX's code for that cluster.
   """
-  detect = clusters().ClusterEnv.auto_detect_unset_distributed_params
-  return detect(address, None, None, None, None, timeout)
+  with _changed('Detection of clusters is hidden'):
+    from jax._src import clusters
 
-
-def tpu_hosts() -> Sequence[str]:
-  """Returns the addresses of a Cloud TPU slice's hosts; () if there is none."""
-  cluster = clusters().cloud_tpu_cluster.GceTpuCluster
-  if not cluster.is_env_present():
-    return ()
-  return cluster._get_worker_list_in_slice()
+    detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+  return detect(address, num_processes, process_id, None, None, timeout)
 
 
 # ---- GPUs that are not here --------------------------------------------------

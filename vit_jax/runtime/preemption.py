@@ -1,55 +1,36 @@
 """Makes a run save and stop when its machine is about to be taken away.
 
 The notice is SIGTERM (which clusters send before they kill), an answer of
-Google Cloud's metadata server, or Ctrl-C. All processes of a run stop after the
-same step.
-
-The processes agree through `runtime.distributed`. JAX's own preemption service
-would lose a notice that comes before the first step of a resumed run. It also
-cannot be asked from several places that each count their own steps.
+Google Cloud's metadata server, or Ctrl-C. Several processes stop after the same
+step: JAX's preemption service has a handler of SIGTERM of its own, and tells
+all processes at which call of `requested` to stop.
 """
 
 import contextlib
 import http.client
+import itertools
 import os
 import pathlib
-import queue
 import signal
 import socket
 import sys
 import threading
-import time
 import urllib.request
 
 import jax
 from absl import logging
+from jax.experimental import multihost_utils
 
 from vit_jax.runtime import distributed, errors
-from vit_jax.runtime.distributed import jax_service
 
 _PRODUCT_NAME = pathlib.Path('/sys/class/dmi/id/product_name')
 _METADATA_SERVER = 'metadata.google.internal'
 _NAMES = {signal.SIGTERM: 'SIGTERM', signal.SIGINT: 'Ctrl-C'}
 # Seconds to wait for the metadata server, which runs on the same machine.
 _ANSWER_LIMIT = 3.0
-# The most calls of `requested` between two checks of all processes. If calls
-# slow down from milliseconds to 0.3 s, the next check still comes within 30
-# seconds, the notice of a spot machine. A higher limit would save almost
-# nothing, because a check takes about a millisecond.
-_MOST_CALLS = 100
-
-
-_OPEN: set['Notice'] = set()
-
-# A forked child inherits its parent's socket, and must not write to it.
-os.register_at_fork(after_in_child=lambda: _forget_wakeup())
-
-
-def _forget_wakeup() -> None:
-  if not _OPEN:
-    return
-  with contextlib.suppress(ValueError):  # Raised outside the main thread.
-    signal.set_wakeup_fd(-1)
+# Counts the calls of `requested` in this process, over all runs: JAX needs a
+# number that never falls, and is the same in all processes.
+_CALLS = itertools.count(1)
 
 
 class StopRequested(Exception):
@@ -61,122 +42,94 @@ class Notice:
 
   Handles SIGTERM and SIGINT (Ctrl-C) if it is opened in the main thread. Python
   allows no handlers in other threads: there neither the signals nor the cloud
-  is watched, and only other processes' notices count. A second SIGTERM does not
-  end the process. A second Ctrl-C ends it at once, whatever the main thread is
-  doing. In an interactive Python, Ctrl-C keeps its usual meaning.
+  is watched. A second SIGTERM does not end the process. A second Ctrl-C ends it
+  at once, whatever the main thread is doing. In an interactive Python, Ctrl-C
+  keeps its usual meaning.
 
   A notice may be open around several consecutive runs.
 
   Attributes:
-    reason: why the run should stop: 'SIGTERM', 'Ctrl-C', 'preempted',
-      'maintenance-event TERMINATE_ON_HOST_MAINTENANCE', or 'SIGTERM of another
-      process' if this process had no notice. 'Ctrl-C of another process'
-      replaces this process's own reason. '' until `requested` is True.
-    nothing_to_save: whether a signal ends the process at once, even while the
-      main thread compiles. The other processes of the run end, too.
+    reason: why the run should stop: 'SIGTERM', 'Ctrl-C', 'preempted' or
+      'maintenance-event ...' of the cloud, or '... of another process'; '' if
+      it should go on.
+    nothing_to_save: whether a signal ends a single process at once, even while
+      its main thread compiles.
   """
 
-  def __init__(self, *, poll_seconds: float = 2.0, check_seconds: float = 2.0):
+  def __init__(self, *, poll_seconds: float = 2.0):
     """Prepares the notice; the context starts it.
 
     Args:
       poll_seconds: seconds between questions to the cloud, which gives a spot
         machine 30 seconds' notice.
-      check_seconds: approximate seconds between checks of all processes.
     """
     self.reason = ''
     self.nothing_to_save = False
     self._poll_seconds = poll_seconds
-    self._agreement = _Agreement(check_seconds)
     self._cloud_reason = ''
-    self._own_reason = ''
-    self._several = False
     self._requested = False
-    self._handling = False
+    self._several = False
+    self._previous = {}
     self._end = threading.Event()
     self._threads = []
 
   def __enter__(self):
-    self._end.clear()
-    # A signal handler may interrupt the main thread while that thread is
-    # logging, so handlers only `put` texts, and another thread logs them.
-    self._log = queue.SimpleQueue()
-    self._pid = os.getpid()
-    self._several = jax.distributed.is_initialized()
+    self._several = jax.process_count() > 1
     if threading.current_thread() is not threading.main_thread():
       return self
-    self._start('preemption-log', self._write_log)
+    self._end.clear()
     # Python runs its handlers only when the main thread returns from C++, such
     # as after minutes of compilation. The byte of each signal comes at once.
-    handled = [signal.SIGTERM]
+    self._bytes, self._writer = socket.socketpair()
+    self._writer.setblocking(False)
+    self._previous_fd = signal.set_wakeup_fd(
+      self._writer.fileno(), warn_on_full_buffer=False
+    )
+    handled = [] if self._several else [signal.SIGTERM]
     # A process in the background may ignore Ctrl-C, which is not meant for it.
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if not (ignored or _is_interactive()):
       handled.append(signal.SIGINT)
-    self._handled = frozenset(handled)
-    _OPEN.add(self)
-    self._bytes, writer = socket.socketpair()
-    writer.setblocking(False)
-    self._writer = writer
-    self._start('preemption-signals', self._act_at_once, self._bytes)
-    previous = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    self._previous_fd = previous
-    self._previous = {
-      number: signal.signal(number, self._on_signal) for number in handled
-    }
-    self._handling = True
-    server = metadata_server()
-    if server:
+    self._previous = {n: signal.signal(n, self._on_signal) for n in handled}
+    self._start('preemption-signals', self._read_signals, self._bytes)
+    if server := metadata_server():
       self._start('preemption-watch', self._watch, server)
     return self
 
   def __exit__(self, *_):
     self._end.set()
-    self._log.put('')
-    if self._handling:
+    if self._threads:
       signal.set_wakeup_fd(self._previous_fd)
-      _OPEN.discard(self)
-      # Ends the reading thread, even if a forked child holds a copy.
-      self._writer.shutdown(socket.SHUT_RDWR)
-      self._writer.close()
-    for thread in self._threads:
-      thread.join()
-    if self._handling:
+      self._writer.close()  # Ends the reading thread.
+      for thread in self._threads:
+        thread.join()
       self._bytes.close()
-      for number, previous in self._previous.items():
-        # None means a handler that Python did not set and cannot restore.
-        signal.signal(number, signal.SIG_DFL if previous is None else previous)
-      self._handling = False
-    self._threads = []
+    for number, previous in self._previous.items():
+      # None means a handler that Python did not set and cannot restore.
+      signal.signal(number, signal.SIG_DFL if previous is None else previous)
+    self._previous, self._threads = {}, []
 
   def requested(self) -> bool:
     """Returns whether to save and stop now; stays True after the first True.
 
     All processes must call this equally often: after every step and every
-    evaluated batch. All get True at the same call, so all must keep the same
-    order of these calls and of their other collective calls. Most calls cost
-    nothing; one every `check_seconds` waits for the slowest process.
-
-    Raises:
-      RuntimeError: JAX's runtime was started without `distributed.connected`,
-        or a process waits for the others in another call.
+    evaluated batch. All get True at the same call.
     """
-    if self._requested:
-      return True
-    stop = bool(self._own_reason)
-    if self._several:
-      stop = self._agreement.reached(stop)
-    if stop:
-      self._requested = True
-      self.reason = self._own_reason or 'SIGTERM of another process'
-      # All processes must end with the exit code of Ctrl-C, or launchers would
-      # restart the others.
-      by_user = self.reason == _NAMES[signal.SIGINT]
-      if self._several and distributed.any_true(by_user) and not by_user:
-        self.reason = 'Ctrl-C of another process'
-      if self._several:
-        logging.warning('%s: saving, then stopping.', self.reason)
-    return self._requested
+    if self._requested or not self._several:
+      return bool(self.reason)
+    if not multihost_utils.reached_preemption_sync_point(next(_CALLS)):
+      return False
+    self._requested = True
+    # All processes must end with the exit code of Ctrl-C, or launchers would
+    # restart the others.
+    name = _NAMES[signal.SIGINT]
+    by_user = distributed.any_true(self.reason == name)
+    if by_user and self.reason != name:
+      self.reason = f'{name} of another process'
+    # JAX does not tell which process received the SIGTERM.
+    self.reason = self.reason or self._cloud_reason or 'SIGTERM'
+    logging.warning('%s: saving, then stopping.', self.reason)
+    return True
 
   def begin(self) -> None:
     """Begins a run: a signal ends it at once until `nothing_to_save` is False.
@@ -185,68 +138,39 @@ class Notice:
       PreemptedError: there was a notice before.
     """
     self.nothing_to_save = True
-    if not self._own_reason:
-      return
-    error = self._error(
-      self._own_reason, 'stopped before it began; start the command again.'
-    )
-    if self._ends_all(error.exit_code, str(error)):
-      raise error
+    if self.requested():
+      raise self.stopped('stopped before it began; start the command again.')
 
   def stopped(self, text: str) -> errors.PreemptedError:
     """Returns the error that ends a run that stopped on request and saved."""
-    return self._error(self.reason, text)
-
-  def _error(self, reason: str, text: str) -> errors.PreemptedError:
     kind = errors.PreemptedError
-    if reason.startswith(_NAMES[signal.SIGINT]):
+    if self.reason.startswith(_NAMES[signal.SIGINT]):
       kind = errors.InterruptedByUserError
-    return kind(f'{reason}: {text}')
+    return kind(f'{self.reason}: {text}')
 
   def _on_signal(self, signum, frame) -> None:
-    if os.getpid() != self._pid:
-      # A forked child inherits this handler, but its parent must be able to end
-      # it.
-      signal.signal(signum, signal.SIG_DFL)
-      os.kill(os.getpid(), signum)
-    elif self._own_reason or self._requested:
-      self._log.put(
-        f'{_NAMES[signum]} again; the run is already saving and stopping.'
-      )
-    else:
-      self._own_reason = self._cloud_reason or _NAMES[signum]
-      plan = (
-        'telling the other processes'
-        if self._several
-        else 'saving after the present step, then stopping'
-      )
-      self._log.put(f'{self._own_reason}: {plan}.')
+    self.reason = self.reason or self._cloud_reason or _NAMES[signum]
 
-  def _act_at_once(self, received: socket.socket) -> None:
-    """Ends the process if it has nothing to save, or at a second Ctrl-C."""
-    interrupts = 0
+  def _read_signals(self, received: socket.socket) -> None:
+    """Logs signals, which a handler must not do, and acts on them at once."""
+    seen = []
     while numbers := received.recv(64):
-      for number in numbers:
-        if number not in self._handled:
-          continue
-        name = _NAMES[number]
-        code = errors.PreemptedError.exit_code
-        if number == signal.SIGINT:
-          interrupts += 1
-          code = errors.InterruptedByUserError.exit_code
-        reason = self._cloud_reason or name
-        nothing = f'{reason}: nothing was trained since the start.'
-        if self.nothing_to_save and self._ends_all(code, nothing):
-          _end(nothing, code)
-        elif interrupts > 1:
-          text = f'{name} again: what is not in a checkpoint is lost.'
-          with contextlib.suppress(Exception):  # This process ends anyway.
-            self._ends_all(code, text)
-          _end(text, code)
-
-  def _ends_all(self, code: int, text: str) -> bool:
-    """Ends the other processes; returns whether this process is alone now."""
-    return not self._several or distributed.stop_all(code, text)
+      for number in filter(self._previous.__contains__, numbers):
+        reason = self._cloud_reason or _NAMES[number]
+        if self.nothing_to_save and not self._several:
+          _end(number, f'{reason}: nothing was trained since the start.')
+        if number == signal.SIGINT and number in seen:
+          _end(number, f'{reason} again: what is not in a checkpoint is lost.')
+        if seen:
+          logging.warning('%s again; the run is already stopping.', reason)
+        elif self._several:
+          logging.warning('%s: telling the other processes.', reason)
+          os.kill(os.getpid(), signal.SIGTERM)  # JAX's handler tells them.
+        else:
+          logging.warning(
+            '%s: saving after the present step, then stopping.', reason
+          )
+        seen.append(number)
 
   def _start(self, name, function, *args) -> None:
     thread = threading.Thread(
@@ -254,10 +178,6 @@ class Notice:
     )
     thread.start()
     self._threads.append(thread)
-
-  def _write_log(self) -> None:
-    while text := self._log.get():
-      logging.warning('%s', text)
 
   def _watch(self, server: str) -> None:
     """Waits for a notice of the cloud and turns it into a SIGTERM."""
@@ -289,51 +209,15 @@ def _is_interactive() -> bool:
   return hasattr(sys, 'ps1') or 'ipykernel' in sys.modules
 
 
-def _end(text: str, code: int) -> None:
-  print(
-    f'ended: {text} Start the same command again to go on.', file=sys.stderr
-  )
-  jax_service.end_process(code)
-
-
-class _Agreement:
-  """Tells all processes at the same call that one of them has had a notice.
-
-  A check waits for the slowest process, so only some calls check. At each check
-  the processes agree on the number of calls until the next one. All processes
-  count the same calls, while their clocks and speeds differ.
-  """
-
-  def __init__(self, check_seconds: float):
-    self._check_seconds = check_seconds
-    self._spacing = 1  # Calls from the last check to the next.
-    self._left = 1  # Calls up to and including the next check.
-    self._checked: float | None = None
-
-  def reached(self, had_notice: bool) -> bool:
-    """Returns whether any process had a notice; False if this call skips."""
-    self._left -= 1
-    if self._left:
-      return False
-    self._left = 1
-    if distributed.any_true(had_notice):
-      return True
-    self._left = self._spacing = distributed.broadcast(self._next_spacing())
-    return False
-
-  def _next_spacing(self) -> int:
-    """Computes the calls until the next check; process 0's result counts.
-
-    The number at most doubles, so that a few fast calls among slow ones do not
-    put off the next check for long; it can shrink at once. The time before the
-    first check is left out, because it includes compilation.
-    """
-    now = time.monotonic()
-    last, self._checked = self._checked, now
-    if last is None:
-      return 1
-    fitting = self._check_seconds * self._spacing / max(now - last, 1e-6)
-    return max(1, min(int(fitting), 2 * self._spacing, _MOST_CALLS))
+def _end(number: int, text: str) -> None:
+  kind = errors.PreemptedError
+  if number == signal.SIGINT:
+    kind = errors.InterruptedByUserError
+  with contextlib.suppress(OSError):
+    print(
+      f'ended: {text} Start the same command again to go on.', file=sys.stderr
+    )
+  distributed.end_process(kind.exit_code)
 
 
 class _MaintenanceEvents:

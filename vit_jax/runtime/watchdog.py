@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from absl import logging
 
-from vit_jax.runtime import errors, progress
-from vit_jax.runtime.distributed import jax_service
+from vit_jax.runtime import distributed, errors, progress
 
 # Seconds that the last log message may take.
 _LOG_LIMIT = 10.0
@@ -175,7 +174,7 @@ class Watchdog:
         f' exit code {code}. Start it again to go on from the last checkpoint.'
       )
     ).join(_LOG_LIMIT)
-    jax_service.end_process(code)
+    distributed.end_process(code)
 
 
 def _describe(beat: _Beat) -> str:

@@ -1,10 +1,9 @@
-"""Checks that all processes and all launches of a run agree."""
+"""Checks that all launches of a run agree on its data and directory."""
 
-import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -20,29 +19,6 @@ from vit_jax.workdir import files
 _PATIENCE = 60.0
 # The file in the work directory that `check_same_data` reads.
 DATA = 'data.json'
-_UNKNOWN = json.dumps(identity.UNKNOWN)
-# How many differences an error lists.
-_SHOWN = 3
-
-
-def check_same(values: Mapping[str, Any]) -> None:
-  """Raises ValueError if this process's values differ from those of process 0.
-
-  Without this check, hosts with different copies of a data set would silently
-  train on a mixture of two orders.
-
-  Args:
-    values: the values that must be equal, by name; JSON-able.
-  """
-  own = json.loads(json.dumps(values, default=str))
-  first = distributed.broadcast(own)
-  if found := _differences(own, first, 'here', 'in process 0'):
-    raise ValueError(
-      f'Process {jax.process_index()} differs from process 0:\n'
-      f'{found}.\n'
-      'All hosts need the same config, and data sets with the same examples in'
-      ' the same order.'
-    )
 
 
 def check_same_data(
@@ -80,7 +56,7 @@ def check_same_data(
     places = {key: before.get(key) for key in ('dataset', 'split')}
     if name == training or places.items() <= now.items():
       old[name], new[name] = before, now | places
-  if not (found := _differences(new, old, 'now', 'then')):
+  if not (found := distributed.differences(new, old, 'now', 'then')):
     return
   text = f'The data is not what the run in {workdir} has read so far:\n{found}.'
   if not accept:
@@ -127,15 +103,14 @@ def check_shared(workdir: epath.Path, patience: float = _PATIENCE) -> None:
   if jax.process_index() == 0:
     path.write_text(token)
   distributed.barrier()  # The file is written.
-  seen = _wait_for(path, token, patience)
-  distributed.any_true(not seen)  # All processes have looked.
+  unseen = distributed.any_true(not _wait_for(path, token, patience))
   if jax.process_index() == 0:
     path.unlink()
-  if not seen:
+  if unseen:
     raise ValueError(
-      f'Process {jax.process_index()} does not see what process 0 writes to'
-      f' --workdir={workdir}: it must be on storage that all hosts share, such'
-      ' as gs://BUCKET/PATH or a network file system.'
+      f'Not every process sees what process 0 writes to --workdir={workdir}: it'
+      ' must be on storage that all hosts share, such as gs://BUCKET/PATH or a'
+      ' network file system.'
     )
 
 
@@ -150,44 +125,3 @@ def _wait_for(path: epath.Path, token: str, patience: float) -> bool:
     if time.monotonic() > end:
       return False
     time.sleep(0.2)
-
-
-def _differences(a: Any, b: Any, where_a: str, where_b: str) -> str:
-  """Returns a line that names the first differences; '' if there are none.
-
-  A value that one side could not read is not compared.
-  """
-  flat_a, flat_b = dict(_leaves(a)), dict(_leaves(b))
-  names = [
-    name
-    for name in dict.fromkeys([*flat_a, *flat_b])
-    if flat_a.get(name) != flat_b.get(name)
-    and _UNKNOWN not in (flat_a.get(name), flat_b.get(name))
-  ]
-  if not names:
-    return ''
-  shown = [
-    f'{name}: {_short(flat_a.get(name))} {where_a},'
-    f' {_short(flat_b.get(name))} {where_b}'
-    for name in names[:_SHOWN]
-  ]
-  more = f' (and {len(names) - _SHOWN} more)' if len(names) > _SHOWN else ''
-  return '  ' + '; '.join(shown) + more
-
-
-def _leaves(value: Any, name: str = '') -> Iterator[tuple[str, str]]:
-  if isinstance(value, Mapping) and value:
-    for key, inner in value.items():
-      yield from _leaves(inner, f'{name}: {key}' if name else key)
-  else:
-    yield name, json.dumps(value)
-
-
-def _short(text: str | None) -> str:
-  if text is None:
-    return 'nothing'
-  if len(text) < 100:
-    return text
-  return (
-    f'{text[:60]}... (sha256 {hashlib.sha256(text.encode()).hexdigest()[:8]})'
-  )

@@ -140,7 +140,7 @@ def open_run(
   for use, digest in digests.items():
     if note := data.exclusion.note(digest):
       logging.info('%s: %s.', use, note)
-  consistency.check_same(
+  distributed.check_same(
     {
       'config': json.loads(config_lib.to_json(config)),
       'names of the classes': source.info.class_names,

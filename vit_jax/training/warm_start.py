@@ -24,7 +24,7 @@ from vit_jax import interop, models, sharding
 from vit_jax.checkpoint import fingerprint
 from vit_jax.interop import catalog, hub, inference
 from vit_jax.interop.fitting import Report, fit, match
-from vit_jax.training import consistency
+from vit_jax.runtime import distributed
 from vit_jax.workdir import files
 
 __all__ = [
@@ -335,7 +335,7 @@ def load_sharded(
 
   params, line = load(path, shapes, fresh=fresh, **options)
   if jax.process_count() > 1:
-    consistency.check_same({'initial weights': fingerprint.digests(params)})
+    distributed.check_same({'initial weights': fingerprint.digests(params)})
   flat = flax.traverse_util.flatten_dict(
     sharding.put_tree(params, layout.params(shapes)), sep='/'
   )
