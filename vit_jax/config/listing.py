@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from vit_jax.config import meanings
+from vit_jax.config import keys
 from vit_jax.config.derived import resolve_without_data
-from vit_jax.config.keys import default
 from vit_jax.config.saved import flatten
 
 _WIDTH = 80
@@ -20,7 +19,6 @@ class Entry(NamedTuple):
   """One key of a config.
 
   Attributes:
-    place: to sort by, so that keys stand as in the source.
     stage: the name of the stage; '' outside of stages.
     key: with its sections, without the stage: `data.batch_size`.
     value: resolved, as far as this needs no data.
@@ -29,7 +27,6 @@ class Entry(NamedTuple):
     meaning: what the key means.
   """
 
-  place: tuple
   stage: str
   key: str
   value: Any
@@ -45,7 +42,7 @@ class Entry(NamedTuple):
 def entries(
   config: ml_collections.ConfigDict, overridden: Collection[str] = ()
 ) -> list[Entry]:
-  """Returns the keys of a config in the order of `keys.py`.
+  """Returns the keys of a config, in its order.
 
   Args:
     config: not resolved; not changed. It may have stages, whose keys then stand
@@ -55,19 +52,19 @@ def entries(
   if 'stages' not in config:
     return _entries(config, '', overridden)
   order = Entry(
-    place=(),
     stage='',
     key='order',
     value=tuple(config.order),
     source='command line' if 'order' in overridden else 'config file',
-    meaning=meanings.find('order'),
+    meaning='The stages, in the order in which they run.',
   )
   stages = [
     entry
     for name in config.order
     for entry in _entries(config.stages[name], name, overridden)
   ]
-  return [order, *sorted(stages, key=lambda entry: entry.place)]
+  places = {entry.key: i for i, entry in reversed(list(enumerate(stages)))}
+  return [order, *sorted(stages, key=lambda entry: places[entry.key])]
 
 
 def text(
@@ -131,31 +128,25 @@ def _lines(same: Sequence[Entry], stages: int) -> list[str]:
 def _entries(
   config: ml_collections.ConfigDict, stage: str, overridden: Collection[str]
 ) -> list[Entry]:
-  given, usual = flatten(config), flatten(default())
+  given, usual = flatten(config), flatten(keys.default())
   resolved = flatten(resolve_without_data(config))
   found = []
-  for key, value in resolved.items():
-    parent, _, name = key.rpartition('.')
-    section = config[parent] if parent else None
-    own = meanings.defaults(section) if parent else {}
+  for name, value in resolved.items():
+    parent = name.rpartition('.')[0]
+    key = keys.find(name, config[parent] if parent else None)
+    default = getattr(key, 'default', _NONE)
+    if name.endswith(('.name', '.kind')):  # The kind of section was chosen.
+      default = usual.get(name)
     source = 'config file'
-    if f'stages.{stage}.{key}'.removeprefix('stages..') in overridden:
+    if f'stages.{stage}.{name}'.removeprefix('stages..') in overridden:
       source = 'command line'
-    elif own.get(name, usual.get(key, _NONE)) == given[key]:
+    elif given[name] == (None if isinstance(default, type) else default):
       source = 'default'
-    if value != given[key]:
-      source = f'filled in; {source}: {_shown(given[key])}'
-    found.append(
-      Entry(
-        place=meanings.place(key, section),
-        stage=stage,
-        key=key,
-        value=value,
-        source=source,
-        meaning=meanings.find(key, section),
-      )
-    )
-  return sorted(found, key=lambda entry: entry.place)
+    if value != given[name]:
+      source = f'filled in; {source}: {_shown(given[name])}'
+    meaning = key.doc if key else ''
+    found.append(Entry(stage, name, value, source, meaning))
+  return found
 
 
 def _shown(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import ml_collections
 from etils import epath
 
-from vit_jax.config.keys import LOCATED_DATASETS, default, is_located
+from vit_jax.config.keys import KEYS, LOCATED_DATASETS, default, is_located
 from vit_jax.data import exclusion
 from vit_jax.workdir import files
 
@@ -15,27 +15,9 @@ FILE = 'config.json'
 _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 _WITHOUT_JPEGS = ('digits', 'shapes')
 
-# Keys that two launches of the same run may set differently; see
-# `check_same_run`. An entry that ends in a dot stands for a whole section.
-FREE_KEYS = (
-  'mesh.',
-  'log.',
-  'profile.',
-  'evals.',
-  'checkpoint.',
-  'guard.',
-  'model.attention_implementation',
-  'data.data_dir',
-  'data.uneven_classes',
-  'data.unreadable',
-  'data.threads',
-  'data.workers',
-  'data.prefetch',
-  'data.read_ahead',
-  'data.cache',
-  'data.max_pixels',
-  'init.max_inflation',
-)
+# Keys that two launches of the same run may set differently, and the beginnings
+# of names of such keys; see `check_same_run`.
+FREE_KEYS = ('evals.', *(name for name, key in KEYS.items() if key.free))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:

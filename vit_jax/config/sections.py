@@ -1,4 +1,4 @@
-"""Builds the sections of a config that each config file chooses.
+"""The sections of a config that each experiment chooses, and their keys.
 
 These are the optimizer, the schedule, the loss and the evaluations. Each
 function returns a section with exactly the keys of its kind, so that a run's
@@ -6,8 +6,8 @@ config has no unused keys.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import ml_collections
 
@@ -19,48 +19,236 @@ CLEAN = '_clean'
 MASKED_PATCH = 'masked_patch'
 
 
+class Key(NamedTuple):
+  """A key of a config.
+
+  Attributes:
+    default: its value; a type if it is unset.
+    doc: what it means.
+    least: the smallest value; None: any.
+    free: whether two launches of the same run may set it differently.
+  """
+
+  default: Any
+  doc: str
+  least: float | None = None
+  free: bool = False
+
+
+_OPTIMIZER = {
+  'weight_decay_params': Key(
+    'all', "Which parameters decay: 'all' or 'kernels'."
+  ),
+  'moment_dtype': Key('float32', 'The dtype of the average of gradients.'),
+  'clip_norm': Key(
+    0.0, 'Larger gradients are scaled to this global norm; 0 clips none.'
+  ),
+}
+_SCHEDULE = {
+  'name': Key('', "'linear', 'cosine', 'constant' or 'staircase'."),
+  'peak': Key(
+    float,
+    'The highest learning rate. -1: for Adam, 3e-3 times the square root of'
+    ' batch / 4096; for SGD, 0.03 times that of batch / 512.',
+  ),
+  'warmup_steps': Key(
+    int,
+    'Steps of linear warm-up from 0. -1: a tenth of the run, at most 10,000.',
+  ),
+}
+_DECAY = {**_SCHEDULE, 'end': Key(0.0, 'The last learning rate.')}
+_SMOOTHING = {
+  'label_smoothing': Key(
+    0.0,
+    'The share of a label that softmax spreads over all classes. The targets of'
+    ' sigmoid are this share and 1 minus it.',
+  )
+}
+# Of all evaluations.
+_EVALUATION = {
+  'dataset': Key('', "A data spec; '' is the training data's."),
+  'split': Key(str, 'The split to evaluate on.'),
+  'preprocess': Key(
+    'resize', 'What happens to each image, in order; see `data/ops.py`.'
+  ),
+  'label_key': Key(
+    '', "'': `data.label_key`, or 'label' for another data set."
+  ),
+  'batch_size': Key(0, '0 is the training batch size.', least=0),
+  'every': Key(
+    0,
+    'Steps between evaluations; 0 evaluates only after the last step, -1 after'
+    ' every tenth of the run.',
+    least=-1,
+  ),
+}
+_LABELS = {
+  **_EVALUATION,
+  'max_labels': Key(0, 'The most labels per image; 0 is `data.max_labels`.'),
+}
+_FEATURES = {
+  **_EVALUATION,
+  'train_split': Key(str, 'The split that the classifier learns from.'),
+}
+_LAYER = Key('pre_logits', 'Whose features: see `models/layers.py`.')
+_SELECTION = Key(
+  '',
+  'The split to choose a strength on, if `l2` has several: a part of the'
+  ' training data that the classifier does not learn from, never `split`.',
+)
+
+# The `name` of an optimizer, a schedule or a loss -> its keys.
+SECTIONS = {
+  'adam': {
+    'name': Key('adam', "Adam with the paper's betas; see `optimizer.adam`."),
+    'beta1': Key(0.9, 'The decay of the average of gradients.'),
+    'beta2': Key(0.999, 'The decay of the average of their squares.'),
+    'eps': Key(1e-8, 'Added to the denominator.'),
+    'weight_decay': Key(
+      0.0, 'The share of a weight that a step at learning rate 1 removes.'
+    ),
+    **_OPTIMIZER,
+  },
+  'sgd': {
+    'name': Key('sgd', 'SGD with momentum; see `optimizer.sgd`.'),
+    'momentum': Key(0.9, 'The decay of the sum of gradients.'),
+    'weight_decay': Key(
+      0.0, 'The share of a weight that is added to its gradient.'
+    ),
+    **_OPTIMIZER,
+  },
+  'linear': _DECAY,
+  'cosine': _DECAY,
+  'constant': _SCHEDULE,
+  'staircase': {
+    **_SCHEDULE,
+    'boundaries': Key(tuple, 'Fractions of the run.'),
+    'factor': Key(float, 'Multiplies the rate at each of the boundaries.'),
+  },
+  'softmax': {
+    'name': Key('softmax', 'The loss for mutually exclusive classes.'),
+    **_SMOOTHING,
+  },
+  'sigmoid': {
+    'name': Key('sigmoid', 'The loss for classes that do not exclude others.'),
+    **_SMOOTHING,
+  },
+  MASKED_PATCH: {
+    'name': Key(
+      MASKED_PATCH, 'Masked patch prediction in place of a classification loss.'
+    ),
+    'target': Key(
+      'mean_colour',
+      "What to predict of a patch: its 'mean_colour' (the paper's choice), the"
+      " patch 'downsized' to 4x4 colours, or all of its 'pixels'.",
+    ),
+    'fraction': Key(
+      0.5,
+      'The fraction of patches to corrupt; the paper also tried 0.15, and found'
+      ' it slightly worse.',
+    ),
+    'mask_share': Key(
+      0.8, 'The share of corrupted patches that get the mask embedding.'
+    ),
+    'other_share': Key(
+      0.1, "The share that get another patch's; the rest stay unchanged."
+    ),
+  },
+}
+# The `kind` of an evaluation -> its keys.
+EVALUATIONS = {
+  'classification': {
+    'kind': Key('classification', 'Accuracy and loss on a split.'),
+    **_LABELS,
+    'classes': Key(
+      '',
+      "How the data set's classes map to the training classes. '': they are the"
+      " same. 'names': by name. PATH: by a file, see `evaluators/classes.py`."
+      ' Images of other classes do not count.',
+    ),
+    'restrict': Key(
+      False, 'Whether to predict only the classes that occur in this data set.'
+    ),
+    'save_predictions': Key(
+      False,
+      'Whether to write the prediction for each example to'
+      ' WORKDIR/predictions/NAME.parquet. Needs pyarrow.',
+    ),
+  },
+  MASKED_PATCH: {
+    'kind': Key(MASKED_PATCH, 'Masked patch prediction on a split.'),
+    **_LABELS,
+  },
+  'few_shot': {
+    'kind': Key('few_shot', 'Few-shot accuracy of the frozen features.'),
+    **_FEATURES,
+    'selection_split': _SELECTION,
+    'shots': Key(
+      (1, 5, 10, 25),
+      'Numbers of images per class; each number is a separate experiment.',
+    ),
+    'seeds': Key(
+      (0, 1, 2), 'Each draws other shots; the accuracy is the mean.'
+    ),
+    'l2': Key(
+      (1024.0,), 'Strengths of the regularisation of the least squares.'
+    ),
+  },
+  'knn': {
+    'kind': Key('knn', 'Nearest neighbours of the frozen features.'),
+    **_FEATURES,
+    'layer': _LAYER,
+    'k': Key((20,), 'Numbers of neighbours; each number is a separate result.'),
+    'metric': Key('cosine', "Or 'euclidean'."),
+    'weights': Key(
+      'softmax',
+      "The votes of a neighbour. 'softmax': exp(cosine / temperature), as in"
+      " DINO. 'uniform': one. 'distance': 1 / distance.",
+    ),
+    'temperature': Key(0.07, 'Of the softmax.'),
+  },
+  'linear_probe': {
+    'kind': Key('linear_probe', 'Logistic regression on the frozen features.'),
+    **_FEATURES,
+    'selection_split': _SELECTION,
+    'layer': _LAYER,
+    'l2': Key(
+      (1e-4,),
+      'Strengths of the regularisation of the mean loss: 1 / (N C) of'
+      " scikit-learn's C for N images.",
+    ),
+    'max_steps': Key(1000, 'The most steps of L-BFGS per strength.'),
+  },
+}
+
+
+def _section(keys: Mapping[str, Key], **values: Any):
+  """Returns a section of these keys, with their defaults or these values."""
+  if unknown := values.keys() - keys:
+    raise TypeError(f'{sorted(unknown)} are not among the keys {list(keys)}.')
+  section = {name: key.default for name, key in keys.items()} | values
+  return ml_collections.ConfigDict(section)
+
+
 def adam(
   *, weight_decay: float = 0.0, clip_norm: float = 0.0
 ) -> ml_collections.ConfigDict:
-  """Adam with the paper's betas; see `optimizer.adam`.
-
-  Args:
-    weight_decay: the share of a weight that a step at learning rate 1 removes.
-    clip_norm: larger gradients are scaled to this global norm; 0 clips none.
-  """
-  return ml_collections.ConfigDict(
-    dict(
-      name='adam',
-      # The decay of the averages of gradients, and of their squares.
-      beta1=0.9,
-      beta2=0.999,
-      eps=1e-8,  # Added to the denominator.
-      weight_decay=float(weight_decay),
-      weight_decay_params='all',  # Which parameters decay: 'all' or 'kernels'.
-      moment_dtype='float32',  # The dtype of the average of gradients.
-      clip_norm=float(clip_norm),
-    )
+  """Adam with the paper's betas; see `optimizer.adam`."""
+  return _section(
+    SECTIONS['adam'],
+    weight_decay=float(weight_decay),
+    clip_norm=float(clip_norm),
   )
 
 
 def sgd(
   *, weight_decay: float = 0.0, clip_norm: float = 0.0
 ) -> ml_collections.ConfigDict:
-  """SGD with momentum 0.9; see `optimizer.sgd`.
-
-  Args:
-    weight_decay: the share of a weight that is added to its gradient.
-    clip_norm: larger gradients are scaled to this global norm; 0 clips none.
-  """
-  return ml_collections.ConfigDict(
-    dict(
-      name='sgd',
-      momentum=0.9,  # The decay of the sum of gradients.
-      weight_decay=float(weight_decay),
-      weight_decay_params='all',  # Which parameters decay: 'all' or 'kernels'.
-      moment_dtype='float32',  # The dtype of the sum of gradients.
-      clip_norm=float(clip_norm),
-    )
+  """SGD with momentum 0.9; see `optimizer.sgd`."""
+  return _section(
+    SECTIONS['sgd'],
+    weight_decay=float(weight_decay),
+    clip_norm=float(clip_norm),
   )
 
 
@@ -71,87 +259,102 @@ def schedule(
 
   Args:
     name: 'linear', 'cosine', 'constant' or 'staircase'.
-    peak: the highest learning rate. -1: for Adam, 3e-3 times the square root
-      of batch / 4096; for SGD, 0.03 times that of batch / 512.
-    warmup_steps: steps of linear warm-up from 0. -1: a tenth of the run, at
-      most 10,000.
-    others: `end`, the last rate of 'linear' and 'cosine'; or `boundaries`, the
-      fractions of the run at which 'staircase' multiplies the rate by `factor`.
+    peak: see `SECTIONS`; the same for the next arguments.
+    warmup_steps: steps.
+    **others: `end` of 'linear' and 'cosine'; `boundaries` and `factor` of
+      'staircase'.
   """
-  section = dict(name=name, peak=float(peak), warmup_steps=warmup_steps)
+  values = dict(name=name, peak=float(peak), warmup_steps=warmup_steps)
   if name in ('linear', 'cosine'):
-    section['end'] = 0.0
-  return ml_collections.ConfigDict(section | others)
+    values['end'] = 0.0
+  return ml_collections.ConfigDict(values | others)
 
 
 def softmax(label_smoothing: float = 0.0) -> ml_collections.ConfigDict:
-  """The loss for mutually exclusive classes; see `losses.build`.
-
-  Args:
-    label_smoothing: the share of a label that is spread over all classes. The
-      loss 'sigmoid' has the same keys: its targets are this share and 1 minus
-      it.
-  """
-  return ml_collections.ConfigDict(
-    dict(name='softmax', label_smoothing=float(label_smoothing))
-  )
+  """The loss for mutually exclusive classes; see `losses.build`."""
+  return _section(SECTIONS['softmax'], label_smoothing=float(label_smoothing))
 
 
 def masked_patch(
   target: str = 'mean_colour', *, fraction: float = 0.5
 ) -> ml_collections.ConfigDict:
-  """Masked patch prediction in place of a classification loss (B.1.2).
-
-  Args:
-    target: what to predict of a patch: its 'mean_colour' (the paper's choice),
-      the patch 'downsized' to 4x4 colours, or all of its 'pixels'.
-    fraction: the fraction of patches to corrupt; the paper also tried 0.15, and
-      found it slightly worse.
-  """
-  return ml_collections.ConfigDict(
-    dict(
-      name=MASKED_PATCH,
-      target=target,
-      fraction=float(fraction),
-      # The share of corrupted patches that get the mask embedding, and the
-      # share that get another patch's embedding; the rest stay unchanged.
-      mask_share=0.8,
-      other_share=0.1,
-    )
+  """Masked patch prediction in place of a classification loss (B.1.2)."""
+  return _section(
+    SECTIONS[MASKED_PATCH], target=target, fraction=float(fraction)
   )
 
 
-def evaluation(
-  split: str, *, preprocess: str = 'resize', every: int = 0
-) -> ml_collections.ConfigDict:
+def evaluation(split: str, **values: Any) -> ml_collections.ConfigDict:
   """An entry of `config.evals`: accuracy and loss on a split.
 
   Args:
     split: a split of the training data's source, or of `dataset` if it is set.
-    preprocess: what happens to each image, in order; see `data/ops.py`.
-    every: steps between evaluations; 0 evaluates only after the last step, -1
-      after every tenth of the run.
+    **values: other keys of 'classification' in `EVALUATIONS`.
   """
-  return ml_collections.ConfigDict(
-    dict(
-      kind='classification',
-      dataset='',  # A data spec; '' is the training data's.
-      split=split,
-      preprocess=preprocess,
-      label_key='',  # '': `data.label_key`, or 'label' for another data set.
-      max_labels=0,  # The most labels per image; 0 is `data.max_labels`.
-      # How the data set's classes map to the training classes. '': they are the
-      # same. 'names': by name. PATH: by a file, see
-      # `evaluators/classes.py`. Images of other classes do not count.
-      classes='',
-      # Whether to predict only the classes that occur in this data set.
-      restrict=False,
-      # Whether to write the prediction for each example to
-      # WORKDIR/predictions/NAME.parquet. Needs pyarrow.
-      save_predictions=False,
-      batch_size=0,  # 0 is the training batch size.
-      every=every,
-    )
+  return _section(EVALUATIONS['classification'], split=split, **values)
+
+
+def masked_patch_evaluation(
+  split: str, **values: Any
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: masked patch prediction on a split.
+
+  It needs a run with the loss `masked_patch`. The arguments are those of
+  `evaluation`. Labels are read, although nothing depends on them.
+  """
+  return _section(EVALUATIONS[MASKED_PATCH], split=split, **values)
+
+
+def few_shot(
+  train_split: str, split: str, **values: Any
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: few-shot accuracy of the frozen features.
+
+  The paper reports 5 shots on ImageNet. It does not state its figures' strength
+  of regularisation; its authors' public code uses 1024. That code resizes to
+  256 x 256 and takes the central crop of 224.
+
+  Args:
+    train_split: the split to draw the shots from.
+    split: the split to measure the accuracy on.
+    **values: other keys of 'few_shot' in `EVALUATIONS`.
+  """
+  if 'shots' in values:
+    values['shots'] = tuple(values['shots'])
+  return _section(
+    EVALUATIONS['few_shot'], train_split=train_split, split=split, **values
+  )
+
+
+def knn(
+  train_split: str, split: str, **values: Any
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: nearest neighbours of the frozen features.
+
+  Args:
+    train_split: the split that has the neighbours.
+    split: the split to measure the accuracy on.
+    **values: other keys of 'knn' in `EVALUATIONS`.
+  """
+  if 'k' in values:
+    values['k'] = tuple(values['k'])
+  return _section(
+    EVALUATIONS['knn'], train_split=train_split, split=split, **values
+  )
+
+
+def linear_probe(
+  train_split: str, split: str, **values: Any
+) -> ml_collections.ConfigDict:
+  """An entry of `config.evals`: logistic regression on the frozen features.
+
+  Args:
+    train_split: the split to fit the classifier to.
+    split: the split to measure the accuracy on.
+    **values: other keys of 'linear_probe' in `EVALUATIONS`.
+  """
+  return _section(
+    EVALUATIONS['linear_probe'], train_split=train_split, split=split, **values
   )
 
 
@@ -188,155 +391,6 @@ def add_clean(config: ml_collections.ConfigDict, path: str, usage: str) -> None:
       f' it in your own config file. {usage}'
     )
   config.evals.update(found)
-
-
-def masked_patch_evaluation(
-  split: str, *, preprocess: str = 'resize', every: int = 0
-) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: masked patch prediction on a split.
-
-  It needs a run with the loss `masked_patch`. The arguments are those of
-  `evaluation`.
-  """
-  return ml_collections.ConfigDict(
-    dict(
-      kind='masked_patch',
-      dataset='',  # Any data spec; '' is the training data's.
-      split=split,
-      preprocess=preprocess,
-      # Labels are read, although nothing depends on them.
-      label_key='',  # '': `data.label_key`, or 'label' for another data set.
-      max_labels=0,  # The most labels per image; 0 is `data.max_labels`.
-      batch_size=0,  # 0 is the training batch size.
-      every=every,
-    )
-  )
-
-
-def few_shot(
-  train_split: str,
-  split: str,
-  *,
-  dataset: str = '',
-  preprocess: str = 'resize',
-  shots: Sequence[int] = (1, 5, 10, 25),
-  every: int = 0,
-) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: few-shot accuracy of the frozen features.
-
-  The paper reports 5 shots on ImageNet. It does not state its figures' strength
-  of regularisation; its authors' public code uses 1024.
-
-  Args:
-    train_split: the split to draw the shots from.
-    split: the split to measure the accuracy on.
-    dataset: any data spec; '' is the training data's.
-    preprocess: what happens to each image, in order; see `data/ops.py`. The
-      public code resizes to 256 x 256 and takes the central crop of 224.
-    shots: numbers of images per class; each number is a separate experiment.
-    every: steps between evaluations; 0 evaluates only after the last step, -1
-      after every tenth of the run.
-  """
-  return ml_collections.ConfigDict(
-    dict(
-      kind='few_shot',
-      dataset=dataset,
-      train_split=train_split,
-      split=split,
-      # The split to choose a strength on, if `l2` has several: a part of the
-      # training data without shots, never `split`.
-      selection_split='',
-      preprocess=preprocess,
-      label_key='',  # '': `data.label_key`, or 'label' for another data set.
-      shots=tuple(shots),
-      seeds=(0, 1, 2),  # Each draws other shots; the accuracy is the mean.
-      # Strengths of the regularisation of the least squares.
-      l2=(1024.0,),
-      batch_size=0,  # 0 is the training batch size.
-      every=every,
-    )
-  )
-
-
-def knn(
-  train_split: str,
-  split: str,
-  *,
-  dataset: str = '',
-  preprocess: str = 'resize',
-  k: Sequence[int] = (20,),
-  every: int = 0,
-) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: nearest neighbours of the frozen features.
-
-  Args:
-    train_split: the split that has the neighbours.
-    split: the split to measure the accuracy on.
-    dataset: any data spec; '' is the training data's.
-    preprocess: what happens to each image, in order; see `data/ops.py`.
-    k: numbers of neighbours; each number is a separate result.
-    every: steps between evaluations; 0 evaluates only after the last step, -1
-      after every tenth of the run.
-  """
-  return ml_collections.ConfigDict(
-    dict(
-      kind='knn',
-      dataset=dataset,
-      train_split=train_split,
-      split=split,
-      preprocess=preprocess,
-      label_key='',  # '': `data.label_key`, or 'label' for another data set.
-      layer='pre_logits',  # Whose features: see `models/layers.py`.
-      k=tuple(k),
-      metric='cosine',  # Or 'euclidean'.
-      # The votes of a neighbour. 'softmax': exp(cosine / temperature), as in
-      # DINO. 'uniform': one. 'distance': 1 / distance.
-      weights='softmax',
-      temperature=0.07,
-      batch_size=0,  # 0 is the training batch size.
-      every=every,
-    )
-  )
-
-
-def linear_probe(
-  train_split: str,
-  split: str,
-  *,
-  dataset: str = '',
-  preprocess: str = 'resize',
-  every: int = 0,
-) -> ml_collections.ConfigDict:
-  """An entry of `config.evals`: logistic regression on the frozen features.
-
-  Args:
-    train_split: the split to fit the classifier to.
-    split: the split to measure the accuracy on.
-    dataset: any data spec; '' is the training data's.
-    preprocess: what happens to each image, in order; see `data/ops.py`.
-    every: steps between evaluations; 0 evaluates only after the last step, -1
-      after every tenth of the run.
-  """
-  return ml_collections.ConfigDict(
-    dict(
-      kind='linear_probe',
-      dataset=dataset,
-      train_split=train_split,
-      split=split,
-      # The split to choose a strength on, if `l2` has several: a part of the
-      # training data that is not in `train_split`, never `split`.
-      selection_split='',
-      preprocess=preprocess,
-      label_key='',  # '': `data.label_key`, or 'label' for another data set.
-      layer='pre_logits',  # Whose features: see `models/layers.py`.
-      # Strengths of the regularisation of the mean loss: 1 / (N C) of
-      # scikit-learn's C for N images.
-      l2=(1e-4,),
-      max_steps=1000,  # The most steps of L-BFGS per strength.
-      batch_size=0,  # 0 is the training batch size.
-      every=every,
-    )
-  )
 
 
 # The kinds of evaluations that use features, and neither the head nor the loss.

@@ -4,6 +4,7 @@ import math
 
 import ml_collections
 
+from vit_jax.config.keys import KEYS, find
 from vit_jax.config.saved import flatten
 from vit_jax.config.sections import metrics_of
 from vit_jax.workdir import trackers
@@ -22,55 +23,19 @@ def validate(
   Raises:
     ValueError: a value is wrong; names the key, its value and what it may be.
   """
-  at_least = {
-    'seed': 0,
-    'total_steps': 0,
-    'epochs': 0,
-    'num_classes': 0,
-    'channels': 1,
-    'accumulation_steps': 1,
-    'mixup_alpha': 0,
-    'cutmix_alpha': 0,
-    'cutmix_share': 0,
-    'data.num_examples': 0,
-    'data.examples_per_epoch': -1,
-    'data.batch_size': 0,
-    'data.max_labels': 1,
-    'data.max_pixels': 1,
-    'data.threads': 0,
-    'data.workers': 0,
-    'data.prefetch': 1,
-    'data.read_ahead': 0,
-    'init.max_inflation': 1,
-    'polyak.start_step': 0,
-    'tuning.layer_decay': 0,
-    'lora.rank': 0,
-    'checkpoint.every': 1,
-    'checkpoint.every_minutes': 0,
-    'checkpoint.keep': 1,
-    'checkpoint.keep_every': 0,
-    'checkpoint.timeout': 1,
-    'guard.max_skipped': 0,
-    'guard.report_after': 0,
-    'guard.exit_after': 0,
-    'log.every': 1,
-    'log.upload_every': 0,
-    'profile.start_step': 0,
-    'profile.steps': 0,
-  }
   flat = flatten(config)
-  for name in config.evals:
-    at_least |= {f'evals.{name}.every': -1, f'evals.{name}.batch_size': 0}
-  for key, minimum in at_least.items():
-    if key not in flat:
-      section = key.rpartition('.')[0]
-      raise ValueError(
-        f'{key} is missing: a config that replaces the section {section!r}'
-        f' needs all of its keys; config.{section}.update(...) changes single'
-        ' keys.'
-      )
-    if flat[key] is not None and flat[key] < minimum:
-      raise ValueError(f'{key}={flat[key]} must be at least {minimum}.')
+  for name in (key for key in KEYS if key not in flat):
+    section = name.rpartition('.')[0]
+    raise ValueError(
+      f'{name} is missing: a config that replaces the section {section!r} needs'
+      f' all of its keys; config.{section}.update(...) changes single keys.'
+    )
+  for name, value in flat.items():
+    parent = name.rpartition('.')[0]
+    key = find(name, config[parent] if parent else None)
+    least = key.least if key else None
+    if None not in (least, value) and value < least:
+      raise ValueError(f'{name}={value} must be at least {least}.')
   if complete and not config.data.dataset:
     raise ValueError(
       'data.dataset is not set: this config leaves the location of its data'
