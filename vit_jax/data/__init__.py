@@ -55,7 +55,7 @@ SOURCES = {
   ),
   'folder': (
     Folder,
-    'folder:PATH: image files, PATH/{split}/{class}/*.jpg or PATH/{class}/*.jpg',
+    'folder:PATH: image files, PATH/{class}/*.jpg or PATH/{split}/{class}/*',
   ),
   'classes': (
     Classes,
