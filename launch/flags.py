@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from vit_jax import topology
 from vit_jax.launch import queued_resource
-from vit_jax.launch import shell as shell_lib
 
 # Flag name -> keyword arguments of `add_argument`. One group of flags; one or
 # more commands take it.
@@ -216,13 +215,9 @@ def accelerator(args: argparse.Namespace) -> topology.Slice:
 
 
 def target(args: argparse.Namespace) -> queued_resource.Target:
-  """Returns the queued resource that the flags name.
-
-  Raises:
-    ValueError: the name is not valid.
-  """
+  """Returns the queued resource that the flags name."""
   return queued_resource.Target(
-    name=shell_lib.check_name(args.name),
+    name=args.name,
     zone=args.zone,
     project=args.project,
     internal_ip=args.internal_ip,

@@ -55,6 +55,8 @@ _LABEL = 'jobset.sigs.k8s.io/jobset-name'
 def create_cluster(shell, args, _) -> None:
   """Makes a cluster with one small machine, and installs JobSet in it.
 
+  It makes what is missing, so repeat the command after a failure.
+
   The cluster can mount buckets (Cloud Storage FUSE). Its pods have their own
   identity (Workload Identity); launch/README.md explains how to grant it access
   to the bucket.
@@ -64,37 +66,37 @@ def create_cluster(shell, args, _) -> None:
     yes=args.yes,
     dry_run=args.dry_run,
   )
-  shell.run(
-    [
-      *('gcloud', 'container', 'clusters', 'create', args.cluster),
-      *node_pools.place(args),
-      f'--workload-pool={args.project}.svc.id.goog',
-      '--addons=GcsFuseCsiDriver',
-      '--release-channel=rapid',
-      *('--machine-type=e2-standard-4', '--num-nodes=1'),
-      *([f'--network={args.network}'] if args.network else []),
-      *([f'--subnetwork={args.subnetwork}'] if args.subnetwork else []),
-    ]
-  )
-  # From now on, kubectl uses the new cluster.
-  shell.run(
-    [
-      *('gcloud', 'container', 'clusters', 'get-credentials', args.cluster),
-      *node_pools.place(args),
-    ]
-  )
-  url = _JOBSET.format(args.jobset_version)
-  shell.run(['kubectl', 'apply', '--server-side', f'--filename={url}'])
-  if args.exclusion_days:
-    shell.run(
-      [
-        *('gcloud', 'container', 'clusters', 'update', args.cluster),
-        *node_pools.place(args),
-        '--add-maintenance-exclusion-name=runs',
-        f'--add-maintenance-exclusion-end=+p{args.exclusion_days}d',
-        '--add-maintenance-exclusion-scope=no_minor_or_node_upgrades',
-      ]
-    )
+  cluster = node_pools.cluster(args)
+  found = node_pools.look(shell, cluster)
+  with shell.making(node_pools.delete_line(args, 'delete_cluster')):
+    if not found:
+      shell.run(
+        cluster.command(
+          'create',
+          f'--workload-pool={args.project}.svc.id.goog',
+          '--addons=GcsFuseCsiDriver',
+          '--release-channel=rapid',
+          *('--machine-type=e2-standard-4', '--num-nodes=1'),
+          *([f'--network={args.network}'] if args.network else []),
+          *([f'--subnetwork={args.subnetwork}'] if args.subnetwork else []),
+        )
+      )
+    # From now on, kubectl uses the new cluster.
+    shell.run(cluster.command('get-credentials'))
+    url = _JOBSET.format(args.jobset_version)
+    shell.run(['kubectl', 'apply', '--server-side', f'--filename={url}'])
+    window = found.get('maintenancePolicy', {}).get('window', {})
+    if args.exclusion_days and 'runs' not in window.get(
+      'maintenanceExclusions', {}
+    ):
+      shell.run(
+        cluster.command(
+          'update',
+          '--add-maintenance-exclusion-name=runs',
+          f'--add-maintenance-exclusion-end=+p{args.exclusion_days}d',
+          '--add-maintenance-exclusion-scope=no_minor_or_node_upgrades',
+        )
+      )
 
 
 def build(shell, args, _) -> None:
@@ -203,7 +205,12 @@ def delete(shell, args, _) -> None:
   # With `foreground`, kubectl returns after all pods have ended. Otherwise it
   # returns while they still save, and a following `delete_nodes` would delete
   # their nodes.
-  shell.run(['kubectl', 'delete', 'jobset', args.name, '--cascade=foreground'])
+  shell.run(
+    [
+      *('kubectl', 'delete', 'jobset', args.name),
+      *('--cascade=foreground', '--ignore-not-found'),
+    ]
+  )
 
 
 def delete_cluster(shell, args, _) -> None:
@@ -213,18 +220,12 @@ def delete_cluster(shell, args, _) -> None:
     yes=args.yes,
     dry_run=args.dry_run,
   )
-  shell.run(
-    [
-      *('gcloud', 'container', 'clusters', 'delete', args.cluster),
-      *node_pools.place(args),
-      '--quiet',
-    ]
-  )
+  shell.remove([node_pools.cluster(args)])
 
 
 def _run(args, flags) -> manifest_lib.Run:
   return manifest_lib.Run(
-    name=shell_lib.check_name(args.name),
+    name=args.name,
     wanted=topology.parse(args.accelerator),
     num_slices=args.num_slices,
     image=args.image,

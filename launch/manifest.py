@@ -103,11 +103,11 @@ def render(run: Run) -> str:
     gke_accelerator=wanted.gke_accelerator,
     topology=wanted.topology,
     image=_quote(run.image),
-    args=json.dumps(_program_flags(run)),
-    workdir=_quote(workdir),
+    args=json.dumps([_literal(flag) for flag in _program_flags(run)]),
+    workdir=_quote(_literal(workdir)),
     env=_token(key for key, *_ in env)
     + ''.join(
-      _lines(14, f'- name: {key}', f'  value: {_quote(value)}')
+      _lines(14, f'- name: {key}', f'  value: {_quote(_literal(value))}')
       for key, _, value in env
     ),
     chips_per_host=wanted.chips_per_host,
@@ -229,6 +229,11 @@ def check_slice(wanted: topology.Slice, num_slices: int) -> topology.Slice:
 
 def _lines(indent: int, *lines: str) -> str:
   return ''.join(f'{" " * indent}{line}\n' for line in lines)
+
+
+def _literal(text: str) -> str:
+  # Kubernetes replaces $(A) in arguments and variables, and takes $$ for $.
+  return text.replace('$', '$$')
 
 
 def _quote(text: str) -> str:

@@ -14,8 +14,8 @@ if [[ $# -ne 1 ]]; then
   echo 'usage: bash launch/pack.sh DIRECTORY' >&2
   exit 2
 fi
-mkdir -p "$1"
-out=$(cd "$1" && pwd)
+mkdir -p -- "$1"
+out=$(cd -- "$1" && pwd)
 limit_mib=${PACK_LIMIT_MIB:-20}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if ! root=$(git rev-parse --show-toplevel 2>/dev/null); then
@@ -29,7 +29,9 @@ if ! commit=$(git rev-parse --verify --quiet 'HEAD^{commit}'); then
   exit 1
 fi
 
+# A name may look like an option or an action of find, such as -exec.
 too_large=$(git ls-files -z --others --exclude-standard |
+  while IFS= read -r -d '' name; do printf './%s\0' "$name"; done |
   xargs -0 -r sh -c 'find "$@" -maxdepth 0 -size +'"$((limit_mib * 1024))"'k' sh)
 if [[ -n $too_large ]]; then
   echo "error: new files larger than $limit_mib MiB are not shipped:" >&2

@@ -178,10 +178,6 @@ class Patience:
 
   def _end_stalled(self, node) -> None:
     name = self._target.name
-    delete = (
-      f'python launch/tpu_vm.py delete --name={name}'
-      f' {" ".join(self._target.place)}'
-    )
     if node:
       problem = f'the TPU VM {name} is {node} and does not start by itself'
       advice = f'Start it:\n  {self._gcloud("tpu-vm start")}\nor delete it:'
@@ -192,7 +188,7 @@ class Patience:
       )
       advice = 'Delete the queued resource:'
     raise RunFailedError(
-      f'{problem}. {advice}\n  {delete}\nThen start watch again.'
+      f'{problem}. {advice}\n  {self._target.delete}\nThen start watch again.'
     )
 
   def _gcloud(self, command) -> str:

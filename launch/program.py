@@ -75,6 +75,9 @@ def _check(args, flags, takes_flags) -> None:
       setattr(args, name, os.environ.get(variable))
     if getattr(args, name, '') is None:
       raise ValueError(f'--{name} is missing: pass it or set ${variable}.')
+  for flag in ('name', 'cluster'):
+    if hasattr(args, flag):
+      shell_lib.check_name(getattr(args, flag), flag)
   for variable in getattr(args, 'env', []):
     name, equals, _ = variable.partition('=')
     if not name or not equals:

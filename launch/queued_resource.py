@@ -1,6 +1,7 @@
 """Lists, requests and deletes the queued resources of Cloud TPU."""
 
 import dataclasses
+import shlex
 from collections.abc import Iterator
 
 from vit_jax import topology
@@ -22,6 +23,12 @@ class Target:
   @property
   def place(self) -> list[str]:
     return [f'--zone={self.zone}', f'--project={self.project}']
+
+  @property
+  def delete(self) -> str:
+    """The command that deletes it."""
+    words = ('python', 'launch/tpu_vm.py', 'delete', f'--name={self.name}')
+    return shlex.join([*words, *self.place])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,22 +86,28 @@ def create_command(target: Target, request: Request) -> list[str]:
   return [*command, *request.options]
 
 
-def delete_command(target: Target) -> list[str]:
-  """Returns the gcloud command that deletes the slice."""
-  # --force also deletes the TPU VM, which otherwise must be deleted first.
-  return [
-    *_TPU,
-    *('queued-resources', 'delete', target.name),
-    *target.place,
-    '--force',
-    '--quiet',
-  ]
+def delete(shell: shell_lib.Shell, target: Target) -> None:
+  """Deletes the queued resource and its TPU VM, if they are there.
+
+  Raises:
+    CommandError: one of them may be left.
+  """
+  kinds = (
+    # --force also deletes the TPU VM, which otherwise must be deleted first.
+    ('queued resource', 'queued-resources', ('--force',)),
+    ('TPU VM', 'tpu-vm', ()),
+  )
+  shell.remove(
+    [
+      shell_lib.Thing(what, (*_TPU[1:], kind), target.name, target.place, force)
+      for what, kind, force in kinds
+    ]
+  )
 
 
 def states(shell: shell_lib.Shell, target: Target) -> dict[str, str]:
   """Returns the state of each queued resource in the target's zone, by name."""
-  rows = shell.read_json([*_TPU, 'queued-resources', 'list', *target.place])
-  return {_last(row): row.get('state', {}).get('state', '') for row in rows}
+  return {name: _state(row) for name, row in _rows(shell, target).items()}
 
 
 def node(shell: shell_lib.Shell, target: Target) -> dict[str, str]:
@@ -104,6 +117,15 @@ def node(shell: shell_lib.Shell, target: Target) -> dict[str, str]:
     if _last(row) == target.name:
       return {key: row.get(key, '') for key in ('state', 'health')}
   return {}
+
+
+def _rows(shell, target) -> dict[str, dict]:
+  rows = shell.read_json([*_TPU, 'queued-resources', 'list', *target.place])
+  return {_last(row): row for row in rows}
+
+
+def _state(row) -> str:
+  return row.get('state', {}).get('state', '')
 
 
 def _last(row) -> str:
@@ -154,8 +176,11 @@ def quotas(
         yield name, part.get('details', {}).get('value', '?')
 
 
-def check(shell: shell_lib.Shell, target: Target, request: Request) -> None:
+def check(shell: shell_lib.Shell, target: Target, request: Request) -> bool:
   """Checks a request, and prints the quotas and the zone's queued resources.
+
+  Returns:
+    Whether the slice is there already, or on its way.
 
   Raises:
     ValueError: the zone does not offer the slice, or the name is taken.
@@ -175,14 +200,22 @@ def check(shell: shell_lib.Shell, target: Target, request: Request) -> None:
       print(f'quota in {target.zone}: {value:>8} {name}')
   except shell_lib.CommandError as error:
     print(f'quotas could not be read ({error}); see IAM & Admin > Quotas.')
-  others = states(shell, target)
-  for name, state in others.items():
-    print(f'queued resource in {target.zone}: {name} {state}')
-  if target.name in others:
+  rows = _rows(shell, target)
+  for name, row in rows.items():
+    print(f'queued resource in {target.zone}: {name} {_state(row)}')
+  if target.name not in rows:
+    return False
+  row = rows[target.name]
+  parts = row.get('tpu', {}).get('nodeSpec', [])
+  types = {part['node']['acceleratorType'] for part in parts} - {wanted}
+  lost = _state(row) in ('SUSPENDING', 'SUSPENDED', 'FAILED', 'DELETING')
+  if lost or types or ('spot' in row) != request.spot:
     raise ValueError(
-      f'there is a queued resource {target.name!r} already'
-      f' ({others[target.name]}). Delete it, or choose another --name.'
+      f'there is a queued resource {target.name!r} already, which is'
+      f' {_state(row)} or not what is asked for. Choose another --name, or'
+      f' delete it:\n  {target.delete}'
     )
+  return True
 
 
 def cost(wanted: topology.Slice, price: float | None) -> str:

@@ -1,6 +1,7 @@
 """Runs or only prints the commands of other programs."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import re
@@ -8,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vit_jax.runtime import shipped
@@ -20,6 +21,43 @@ _NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
 
 class CommandError(RuntimeError):
   """A program could not be started, or failed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Thing:
+  """Something in the cloud that a command makes or deletes.
+
+  Attributes:
+    what: the word for such things.
+    kind: gcloud's words for them.
+    name: its name.
+    place: gcloud's flags that say where it is.
+    force: gcloud's further flags for its deletion.
+    holder: what goes with all things in it.
+  """
+
+  what: str
+  kind: tuple[str, ...]
+  name: str
+  place: Sequence[str]
+  force: tuple[str, ...] = ()
+  holder: 'Thing | None' = None
+
+  def __str__(self) -> str:
+    return f'{self.what} {self.name}'
+
+  def command(self, verb: str, *flags: str) -> list[str]:
+    """Returns a command of gcloud about the thing."""
+    return ['gcloud', *self.kind, verb, self.name, *self.place, *flags]
+
+  def is_missing(self, problem: str) -> bool:
+    """Returns whether an error of gcloud says that there is no such thing."""
+    return bool(
+      re.search(rf'/{self.name}(?![-\w])', problem)
+      and re.search('not[ _]?found', problem, re.IGNORECASE)
+      # gcloud proposes a cluster of that name in another zone.
+      and 'Did you mean' not in problem
+    )
 
 
 class Shell:
@@ -48,6 +86,84 @@ class Shell:
     """Returns what a command prints with --format=json; [] in a dry run."""
     return json.loads(self.read([*command, '--format=json']) or '[]')
 
+  def look(self, thing: Thing) -> dict[str, Any] | None:
+    """Returns gcloud's description of a thing; None if there is no such thing.
+
+    A dry run prints the command and returns None.
+
+    Raises:
+      CommandError: whether there is one is unknown.
+    """
+    command = thing.command('describe', '--format=json')
+    if self.dry_run:
+      self.say(f'Is there a {thing}?\n  {shlex.join(command)}')
+      return None
+    try:
+      output = self._start(command, capture=True, quiet=True)
+    except CommandError as error:
+      missing = thing.is_missing(str(error))
+      if not missing and thing.holder:
+        missing = self.look(thing.holder) is None
+      if not missing:
+        raise
+      return None
+    return json.loads(output)
+
+  @contextlib.contextmanager
+  def making(self, delete: str) -> Iterator[None]:
+    """Says, after a failure, how to end the costs of what was made.
+
+    Args:
+      delete: the command that deletes what the block makes.
+    """
+    try:
+      yield
+    except (CommandError, KeyboardInterrupt):
+      self.say(
+        'What was made before, and perhaps what failed, costs money. To make'
+        f' what is missing, repeat the command; to end the costs:\n  {delete}'
+      )
+      raise
+
+  def remove(self, things: Sequence[Thing]) -> None:
+    """Deletes those things that are there; tries each of them.
+
+    Raises:
+      CommandError: some of them may be left; the message names them.
+    """
+    left = list(things)
+
+    def text():
+      looks = '\n'.join(f'  {shlex.join(t.command("describe"))}' for t in left)
+      return (
+        f'{", ".join(map(str, left))} may be left, and then costs money. Repeat'
+        f' the command. To see what is there:\n{looks}'
+      )
+
+    try:
+      for thing in things:
+        if self._removed(thing):
+          left.remove(thing)
+    except KeyboardInterrupt:
+      self.say(text())
+      raise
+    if left:
+      raise CommandError(text())
+
+  def _removed(self, thing) -> bool:
+    try:
+      if self.look(thing) is None and not self.dry_run:
+        self.say(f'There is no {thing} ({" ".join(thing.place)}).')
+        return True
+    except CommandError as error:
+      self.say(str(error))
+    with contextlib.suppress(CommandError):
+      self.run(thing.command('delete', *thing.force, '--quiet'))
+      return True
+    with contextlib.suppress(CommandError):
+      return self.look(thing) is None
+    return False
+
   def scratch(self) -> contextlib.AbstractContextManager[str]:
     """Makes a temporary directory; a dry run only gives it a name."""
     if self.dry_run:
@@ -60,7 +176,7 @@ class Shell:
       text = '\n'.join(f'# {line}' for line in text.split('\n'))
     print(text, flush=True)
 
-  def _start(self, command, *, capture=False, stdin=None) -> str:
+  def _start(self, command, *, capture=False, quiet=False, stdin=None) -> str:
     line = shlex.join(command)
     if self.dry_run:
       if stdin is not None:
@@ -74,6 +190,7 @@ class Shell:
         command,
         input=stdin,
         stdout=subprocess.PIPE if capture else None,
+        stderr=subprocess.PIPE if quiet else None,
         text=True,
         check=False,
       )
@@ -83,19 +200,22 @@ class Shell:
         f' {line}'
       ) from None
     if result.returncode:
-      raise CommandError(f'exit code {result.returncode} of: {line}')
+      text = f'exit code {result.returncode} of: {line}\n{result.stderr or ""}'
+      raise CommandError(text.strip())
     return result.stdout or ''
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, flag: str = 'name') -> str:
   """Checks early that Google Cloud and Kubernetes accept a name; returns it.
+
+  A name that begins with a dash would be a flag of gcloud or kubectl.
 
   Raises:
     ValueError: they would refuse it; the message says what is allowed.
   """
   if not _NAME.fullmatch(name):
     raise ValueError(
-      f'--name={name}: expected at most 40 lower-case letters, digits and'
+      f'--{flag}={name}: expected at most 40 lower-case letters, digits and'
       ' dashes, beginning with a letter and not ending with a dash.'
     )
   return name

@@ -51,7 +51,7 @@ def zones(shell, args, _) -> None:
 
 
 def create(shell, args, _) -> None:
-  """Requests a slice with a queued resource, and returns at once.
+  """Requests a slice with a queued resource, unless it is there already.
 
   First it checks that the zone offers the slice and, with --workdir, that the
   run may use its bucket. It also shows the project's quotas, the zone's other
@@ -59,11 +59,14 @@ def create(shell, args, _) -> None:
   ACTIVE.
   """
   target, request = flags_lib.target(args), flags_lib.request(args)
-  queued_resource.check(shell, target, request)
+  if queued_resource.check(shell, target, request):
+    print(f'{target.name} is there already; nothing was requested.')
+    return
   _preflight(shell, args, args.workdir)
   shell.say(queued_resource.cost(request.wanted, args.price_per_chip_hour))
   shell_lib.confirm('Create it?', yes=args.yes, dry_run=args.dry_run)
-  shell.run(queued_resource.create_command(target, request))
+  with shell.making(target.delete):
+    shell.run(queued_resource.create_command(target, request))
 
 
 def setup(shell, args, _) -> None:
@@ -95,9 +98,20 @@ def run(shell, args, flags) -> None:
   restart the program after other codes, such as 0 and 1. The program resumes
   from the work directory.
   """
-  workers.start(
-    shell, flags_lib.target(args), flags, variables=flags_lib.variables(args)
-  )
+  target = flags_lib.target(args)
+  shell_lib.check_run(flags)
+  # Machines that start in different launches would never find each other.
+  unready = [
+    f'{worker.name} ({"a run is alive" if worker.alive else "not set up"})'
+    for worker in workers.status(shell, target)
+    if worker.alive or worker.state == 'new'
+  ]
+  if unready:
+    raise ValueError(
+      f'nothing was started, because of {", ".join(unready)}. Use stop to end a'
+      ' run on all machines, and setup to set all of them up.'
+    )
+  workers.start(shell, target, flags, variables=flags_lib.variables(args))
 
 
 def logs(shell, args, _) -> None:
@@ -121,8 +135,6 @@ def status(shell, args, _) -> None:
   queue = queued_resource.states(shell, target).get(target.name)
   if not shell.dry_run:
     print(f'queued resource: {queue or "none of that name"}')
-    if queue is None:
-      return
   node = queued_resource.node(shell, target)
   if not shell.dry_run:
     print(f'TPU VM: {" ".join(filter(None, node.values())) or "none yet"}')
@@ -144,7 +156,9 @@ def stop(shell, args, _) -> None:
 def delete(shell, args, _) -> None:
   """Deletes the slice with everything on its disks. This ends the costs.
 
-  A run that is alive ends without a save; `stop` it first.
+  It tries both the queued resource and the TPU VM. If one of them may be left,
+  it says so and ends with exit code 1. A run that is alive ends without a save;
+  `stop` it first.
   """
   target = flags_lib.target(args)
   shell_lib.confirm(
@@ -152,7 +166,7 @@ def delete(shell, args, _) -> None:
     yes=args.yes,
     dry_run=args.dry_run,
   )
-  shell.run(queued_resource.delete_command(target))
+  queued_resource.delete(shell, target)
 
 
 def watch_(shell, args, flags) -> None:

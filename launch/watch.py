@@ -140,13 +140,21 @@ def watch(
     )
     if action in ('done', 'stopped', 'failed'):
       _finish(shell, job, action, found, delete_when_done)
+      while delete_when_done and not _try(shell, job, 'delete', patience):
+        time.sleep(poll)
       return
-    try:
-      _act(shell, job, action)
-      patience.succeeded()
-    except shell_lib.CommandError as error:
-      patience.failed(action, error)
+    _try(shell, job, action, patience)
     time.sleep(poll)
+
+
+def _try(shell, job, action, patience) -> bool:
+  try:
+    _act(shell, job, action)
+    patience.succeeded()
+    return True
+  except shell_lib.CommandError as error:
+    patience.failed(action, error)
+    return False
 
 
 def _look(shell, job):
@@ -171,8 +179,8 @@ def _look(shell, job):
 
 
 def _act(shell, job, action) -> None:
-  if action == 'recreate':
-    shell.run(queued_resource.delete_command(job.target))
+  if action in ('delete', 'recreate'):
+    queued_resource.delete(shell, job.target)
   if action in ('create', 'recreate'):
     shell.run(queued_resource.create_command(job.target, job.request))
   if action in ('set_up', 'restart'):
@@ -194,9 +202,7 @@ def _finish(shell, job, action, found, delete_when_done) -> None:
   lines = '\n'.join(worker.text for worker in found)
   if action == 'done':
     print(f'the run has finished:\n{lines}')
-    if delete_when_done:
-      shell.run(queued_resource.delete_command(job.target))
-    else:
+    if not delete_when_done:
       print(
         'The slice still costs money; delete it when nothing else needs it.'
       )
@@ -227,4 +233,4 @@ def _print_all(shell, job, delete_when_done) -> None:
   _act(shell, job, 'restart')
   if delete_when_done:
     shell.say('At the end:')
-    shell.run(queued_resource.delete_command(job.target))
+    _act(shell, job, 'delete')

@@ -1,5 +1,6 @@
 """Guards: all links in README and docs lead somewhere, and the site builds."""
 
+import ast
 import pathlib
 import re
 import subprocess
@@ -55,6 +56,45 @@ def test_every_page_is_linked_from_the_readme():
   others = {'index.md', 'launch.md'}
   pages = {page.name for page in PAGES if page.parent.name == 'docs'} - others
   assert {page for page in pages if f'](docs/{page})' not in text} == set()
+
+
+def test_what_is_said_of_extras_is_right():
+  setup = {
+    node.targets[0].id: ast.literal_eval(node.value)
+    for node in ast.parse((ROOT / 'setup.py').read_text()).body
+    if isinstance(node, ast.Assign)
+    and node.targets[0].id in ('REQUIRED', 'EXTRAS')
+  }
+  extras = {
+    extra: {re.match(r'[\w-]+', line)[0] for line in lines}
+    for extra, lines in setup['EXTRAS'].items()
+  }
+  page = (ROOT / 'docs/install.md').read_text()
+  assert {*re.findall(r'[`\[](\w+)[`\]]', page)} >= {*extras}
+  for file in PAGES:
+    for said in re.findall(r'-jax\[([\w,]+)\]', (ROOT / file).read_text()):
+      assert {*said.split(',')} <= {*extras}, file
+  own = set().union(*extras.values())
+  calls = 0
+  for file in (ROOT / 'vit_jax').rglob('*.py'):
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+      if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        # An extra installs a version that is known to work.
+        assert not {*re.findall(r'pip install ([\w-]+)', node.value)} & own, (
+          file
+        )
+      if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+        'installed.require'
+      ):
+        calls += 1
+        [extra] = [k.value.value for k in node.keywords if k.arg == 'extra']
+        packages = {
+          *re.findall(r"'(\w+)'", ' '.join(map(ast.unparse, node.args)))
+        }
+        known = {name.removesuffix('-cpu') for name in extras[extra]}
+        assert packages <= known, (file, packages)
+  assert calls > 9
 
 
 def test_the_site_builds_without_a_warning(tmp_path):

@@ -115,8 +115,7 @@ def main():
   resolution = command_line.parse_size('resolution', _RESOLUTION.value)
   names = None
   if _CLASS_NAMES.value:
-    text = weight_files.existing_file(_CLASS_NAMES.value).read_text()
-    names = text.rstrip().splitlines()
+    names = weight_files.class_names(_CLASS_NAMES.value)
   convert(
     flags.FLAGS['from'].value,
     _TO.value,

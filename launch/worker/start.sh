@@ -44,6 +44,7 @@ for variable in "${variables[@]}"; do
 done
 # KillMode=mixed: only run.sh gets SIGTERM, and passes it on. --collect: without
 # it a failed run would keep the unit's name and block the next run.
+# systemd expands $A in the command, but takes $$ for $.
 # OOMPolicy=continue: when the kernel kills the program for lack of memory,
 # run.sh must live to restart it; systemd's default stops the whole unit.
 sudo systemd-run --quiet --collect --unit=vit_jax \
@@ -53,5 +54,5 @@ sudo systemd-run --quiet --collect --unit=vit_jax \
   --property=LimitMEMLOCK=infinity --property=LimitNOFILE=1048576 \
   --working-directory="$home/code" "${settings[@]}" \
   bash "$home/code/launch/worker/run.sh" \
-  "$home/venv/bin/python" -m vit_jax.main "$@"
+  "$home/venv/bin/python" -m vit_jax.main "${@//\$/\$\$}"
 echo "$HOSTNAME: started"

@@ -445,6 +445,7 @@ def test_the_work_directory_of_another_run_is_refused(tmp_path):
     ('data.cache', 'memory'),
     ('data.cache_gib', 1.0),
     ('data.dataset', 'folder:/moved'),
+    ('data.dataset', 'classes:/images'),
   ],
 )
 def test_keys_that_may_change_between_launches(tmp_path, key, value):

@@ -62,6 +62,56 @@ def test_without_a_test_split_a_tenth_is_held_out(tmp_path):
   assert config.evals.held_out.split == 'shuffled(train[:50%])[90%:]'
 
 
+@pytest.mark.parametrize(
+  'names, measured, said',
+  [
+    (['Train', 'Test', 'VAL'], ('test', 'Test'), "split 'Test'"),
+    (['TRAIN', 'Val'], ('val', 'Val'), "split 'Val'"),
+    # Runs that began when capitals counted held out a tenth of such a train.
+    (['train', 'Test'], ('held_out', 'shuffled(train)[90%:]'), '(Test)'),
+    (['train', 'valid', 'x'], ('held_out', 'shuffled(train)[90%:]'), '(valid,'),
+  ],
+)
+def test_splits_in_capitals_are_found_or_suggested(
+  tmp_path, monkeypatch, names, measured, said
+):
+  lines = []
+  monkeypatch.setattr(
+    inputs.logging, 'info', lambda text, *args: lines.append(text % args)
+  )
+  files = [f'{s}/{c}/{i}.png' for s in names for c in 'ab' for i in range(9)]
+  spec = _folder(tmp_path, files)
+  config = _settled_config(spec)
+  assert [(k, v.split) for k, v in config.evals.items()] == [measured]
+  assert len(lines) == 1
+  assert said in lines[0]
+  source = data.open_source(spec)
+  inputs.check_classes(config, source)
+  assert len(data.View(source, measured[1])) in (2, 18)
+
+
+@pytest.mark.parametrize('kind', ['folder', 'classes'])
+def test_a_tenth_of_class_folders_without_splits_is_held_out(
+  tmp_path, monkeypatch, kind
+):
+  lines = []
+  monkeypatch.setattr(
+    inputs.logging, 'info', lambda text, *args: lines.append(text % args)
+  )
+  files = [f'{c}/{i}.png' for i in range(20) for c in 'ab']
+  spec = _folder(tmp_path, files).replace('folder', kind, 1)
+  config = _settled_config(spec)
+  assert config.data.train_split == 'shuffled(train)[:90%]'
+  assert config.evals.held_out.split == 'shuffled(train)[90%:]'
+  held_out = data.View(data.open_source(spec), 'shuffled(train)[90%:]')
+  # Files that runs with `classes:` have held out since it exists.
+  assert [r.name.removeprefix(f'{tmp_path}/') for r in held_out] == [
+    *('b/7.png', 'b/9.png', 'a/5.png', 'b/5.png'),
+  ]
+  assert len(lines) == 1
+  assert 'tenth' in lines[0]
+
+
 def test_best_checkpoint_uses_the_chosen_split(tmp_path):
   spec = _folder(
     tmp_path, [f'{s}/{c}/1.png' for s in ('train', 'val') for c in 'ab']

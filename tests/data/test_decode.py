@@ -1,11 +1,13 @@
 """Guards decoding: exact pixels, and an error for every incomplete file."""
 
+import io
 import struct
 
 import cv2
 import numpy as np
 import pytest
 import simplejpeg
+from PIL import Image
 
 from vit_jax.data import ops
 
@@ -86,6 +88,30 @@ def test_decode_cmyk_jpeg():
   assert decoded.shape == (8, 8, 3)
   # Decoders round the conversion from CMYK differently.
   np.testing.assert_allclose(decoded, np.zeros((8, 8, 3)) + [255, 0, 0], atol=1)
+
+
+@pytest.mark.parametrize(
+  'format_, mode, options',
+  [
+    ('TIFF', 'LAB', {}),
+    ('TIFF', 'LAB', {'compression': 'tiff_lzw'}),
+    ('TIFF', 'LAB', {'big_tiff': True}),
+    ('JPEG2000', 'YCbCr', {}),
+  ],
+)
+def test_decode_colours_that_are_stored_in_other_ways(format_, mode, options):
+  few = Image.fromarray(noise(4, 4))
+  image = few.resize((32, 24), Image.Resampling.BICUBIC)
+  file = io.BytesIO()
+  image.convert(mode).save(file, format_, **options)
+  for channels, expected in ((3, image), (1, image.convert('L'))):
+    decoded = ops.decode(file.getvalue(), channels)
+    assert decoded.shape == (24, 32, channels)
+    expected = np.asarray(expected, int).reshape(decoded.shape)
+    assert np.abs(decoded - expected).mean() < 2
+  if format_ == 'TIFF' and not options:
+    with pytest.raises(ops.CorruptImageError):
+      ops.decode(file.getvalue()[:-600], 3)
 
 
 def test_decode_array_converts_channels():

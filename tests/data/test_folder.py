@@ -46,6 +46,16 @@ def root(request, tmp_path, monkeypatch):
   return path
 
 
+@pytest.fixture
+def warnings(monkeypatch):
+  """Returns a list that gets the warnings about what is left out."""
+  lines = []
+  monkeypatch.setattr(
+    folder.logging, 'warning', lambda text, *args: lines.append(text % args)
+  )
+  return lines
+
+
 def test_records_are_sorted_by_class_then_path(root):
   source = data.open_source(f'folder:{root}')
   assert source.info.splits == {'test': 2, 'train': 5}
@@ -134,15 +144,17 @@ def test_folders_without_images_are_not_splits(tmp_path):
     (['mappings/a.json'], "{root} holds folders ['mappings'] without any"),
     ([], '{root} holds 0 images and no folders'),
     (['1.jpg', '2.jpg'], '{root} holds 2 images and no folders'),
-    (['cat/1.jpg', 'dog/1.jpg'], '{root}/cat holds 1 images and no folders'),
-    (
-      ['train/cat/1.jpg', 'test/1.jpg', 'test/2.jpg'],
-      '{root}/test holds 2 images and no folders',
-    ),
+    (['train/1.jpg', 'test/1.jpg'], "{root} holds folders ['test', 'train']"),
     (
       ['train/cat/1.txt'],
       "{root}/train holds folders ['cat'] without any image",
     ),
+    # Splits and classes side by side.
+    (['train/cat/1.jpg', 'dog/1.jpg'], '{root}/train holds class folders'),
+    (['a/cat/1.jpg', 'dog/1.jpg'], '{root}/dog holds images'),
+    (['cat/1.jpg', 'dog/more/1.jpg'], '{root}/dog holds class folders'),
+    (['cat/1.jpg', 'cat/more/2.jpg'], '{root}/cat holds images and folders'),
+    (['cat/1.jpg', 'dog/1.jpg', 'Test/1.jpg'], '{root}/Test holds images'),
   ],
 )
 def test_other_folder_layouts_are_refused(tmp_path, files, found):
@@ -161,29 +173,57 @@ def test_an_output_folder_among_the_splits_is_named(tmp_path):
   assert f'move it out of {root}.' in str(error.value)
 
 
-def test_class_folders_without_splits(tmp_path):
-  root = _make(tmp_path, ['dog/1.jpg', 'dog/b/2.png', 'ant/1.gif'])
-  source = data.open_source(f'classes:{root}')
-  assert source.info.splits == {'train': 3}
-  assert source.info.class_names == ('ant', 'dog')
-  assert source.info.spec == f'classes:{root}'
+@pytest.mark.parametrize('kind', ['folder', 'classes'])
+@pytest.mark.parametrize('remote', [False, True])
+def test_class_folders_without_splits(tmp_path, monkeypatch, kind, remote):
+  if remote:
+    monkeypatch.setattr(listing, 'is_remote', lambda path: True)
+  files = ['dog/1.jpg', 'dog/b/2.png', 'ant/1.gif', 'train/1.jpg', '0/a.txt']
+  root = _make(tmp_path, files)
+  source = data.open_source(f'{kind}:{root}')
+  assert source.info.splits == {'train': 4}
+  assert source.info.class_names == ('0', 'ant', 'dog', 'train')
+  assert source.info.spec == f'{kind}:{root}'
   records = list(data.View(source, 'train'))
   assert [(r.name, r.label) for r in records] == [
-    (f'{root}/ant/1.gif', 0),
-    (f'{root}/dog/1.jpg', 1),
-    (f'{root}/dog/b/2.png', 1),
+    (f'{root}/ant/1.gif', 1),
+    (f'{root}/dog/1.jpg', 2),
+    (f'{root}/dog/b/2.png', 2),
+    (f'{root}/train/1.jpg', 3),
   ]
   assert records[2].image == b'bytes of dog/b/2.png'
-  message = f'^folder:{root}: expected .* use classes:{root}, '
-  with pytest.raises(ValueError, match=message):
-    data.open_source(f'folder:{root}')
+
+
+def test_classes_takes_every_folder_for_a_class(tmp_path):
+  files = ['train/cat/1.jpg', 'dog/1.jpg', 'dog/b/2.jpg', 'test/1.jpg']
+  source = data.open_source(f'classes:{_make(tmp_path, files)}')
+  assert source.info.class_names == ('dog', 'test', 'train')
+  assert source.class_counts['train'].tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+  'files, path, images',
+  [
+    (['test/1.jpg', 'test/2.PNG'], '/test', 2),
+    (['Valid/1.jpg'], '/Valid', 1),
+    (['train/1.jpg'], '/train', 1),  # Beside the class folders of train.
+    (['all.jpg'], '', 1),
+  ],
+)
+def test_images_without_a_class_are_left_out_with_a_line(
+  tmp_path, warnings, files, path, images
+):
+  root = _make(tmp_path, ['train/cat/1.jpg', 'train/dog/1.jpg', *files])
+  (tmp_path / 'empty').mkdir()
+  assert data.open_source(f'folder:{root}').info.splits == {'train': 2}
+  [line] = warnings
+  assert f'images of {root}{path} outside of class folders {images}' in line
 
 
 @pytest.mark.parametrize(
   'files, found',
   [
     ([], '{root} holds 0 images and no folders'),
-    (['1.txt'], '{root} holds no images and no folders'),
     (['1.jpg'], '{root} holds 1 images and no folders'),
     (['cat/1.txt'], "{root} holds folders ['cat'] without any image"),
   ],
@@ -197,15 +237,9 @@ def test_other_layouts_of_class_folders_are_refused(
   with pytest.raises(ValueError, match=f'^{spec}: expected {root}/CL') as error:
     data.open_source(spec)
   assert found.format(root=root) in str(error.value)
-  assert f'use folder:{root}.' in str(error.value)
-  assert 'classes:' not in str(error.value).removeprefix(spec)
 
 
-def test_files_with_other_suffixes_are_counted(tmp_path, monkeypatch):
-  lines = []
-  monkeypatch.setattr(
-    folder.logging, 'warning', lambda text, *args: lines.append(text % args)
-  )
+def test_files_with_other_suffixes_are_counted(tmp_path, warnings):
   files = ['a/1.jpg', 'a/2.HEIC', 'b/3.heic', 'b/4.avif', 'b/5', 'b/6.GIF']
   clutter = ['__MACOSX/a/1.jpg', 'train/__MACOSX/1.jpg', 'train/a/.DS_Store']
   root = _make(tmp_path, [*(f'train/{f}' for f in files), *clutter])
@@ -213,28 +247,27 @@ def test_files_with_other_suffixes_are_counted(tmp_path, monkeypatch):
   assert source.info.splits == {'train': 3}
   assert source.info.class_names == ('a', 'b')
   assert source.class_counts['train'].tolist() == [1, 2]
-  [line] = lines
+  [line] = warnings
   assert '3 file(s) are not read, by suffix: .heic 2, no suffix 1.' in line
   assert '.jpg' in line
 
 
 @pytest.mark.usefixtures('soon')
-def test_pipes_are_left_out_by_name_and_never_opened(tmp_path, monkeypatch):
-  lines = []
-  monkeypatch.setattr(
-    folder.logging, 'warning', lambda text, *args: lines.append(text % args)
-  )
-  root = _make(tmp_path, ['train/a/1.jpg', 'train/a/b/2.jpg', 'elsewhere.jpg'])
+def test_pipes_are_left_out_by_name_and_never_opened(
+  tmp_path, monkeypatch, warnings
+):
+  root = _make(tmp_path / 'set', ['train/a/1.jpg', 'train/a/b/2.jpg'])
+  elsewhere = _make(tmp_path / 'elsewhere', ['1.jpg'])
   os.mkfifo(f'{root}/train/a/pipe.jpg')
   os.symlink(f'{root}/train/a/pipe.jpg', f'{root}/train/a/b/linked.jpg')
   with socket.socket(socket.AF_UNIX) as server:
     monkeypatch.chdir(root)
     server.bind('train/a/socket.png')
-  os.symlink(f'{root}/elsewhere.jpg', f'{root}/train/a/3.jpg')
+  os.symlink(f'{elsewhere}/1.jpg', f'{root}/train/a/3.jpg')
   source = data.open_source(f'folder:{root}')
   view = data.View(source, 'train')
   assert [os.path.basename(r.name) for r in view] == ['1.jpg', '3.jpg', '2.jpg']
-  [line] = lines
+  [line] = warnings
   assert '3 file(s) are not read' in line
   for name in ('a/pipe.jpg', 'a/b/linked.jpg', 'a/socket.png'):
     assert f'{root}/train/{name} (no regular file) 1' in line

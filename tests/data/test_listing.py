@@ -80,7 +80,7 @@ def test_processes_share_the_kept_list(root, monkeypatch):
   assert len(dump) < 400  # The pickle holds only a path and a digest.
   copy = pickle.loads(dump)
   assert isinstance(copy.names, np.memmap)
-  assert copy.path('val', 0) == 'cat/é.png'
+  assert copy.path('val', 0) == 'val/cat/é.png'
 
 
 def test_processes_that_list_at_the_same_time_agree(root, tmp_path):
@@ -97,6 +97,14 @@ def test_processes_that_list_at_the_same_time_agree(root, tmp_path):
   assert [p.name for p in (tmp_path / 'cache/vit_jax/folders').iterdir()] == [
     os.path.basename(kept)
   ]
+
+
+def test_the_kept_list_says_whether_there_are_splits(root, monkeypatch):
+  first = _open(f'{root}/train')
+  _refuse_to_list(monkeypatch)
+  again = _open(f'{root}/train')
+  assert again.info.splits == {'train': 3}
+  assert _names(again) == _names(first)
 
 
 def test_a_relative_path_uses_the_same_list(root, monkeypatch):

@@ -87,6 +87,31 @@ def test_preprocessing_that_is_refused(tmp_path, preprocessor, message):
 
 
 @pytest.mark.parametrize(
+  'labels, names',
+  [
+    (dict(enumerate('abcde')), tuple('abcde')),
+    # With gaps, as transformers takes them: by their numbers.
+    ({0: 'a', 1: 'b', 2: 'c', 3: 'd', 5: 'f'}, (*'abcd', 'class 4')),
+    ({0: 'a', 2: 'c', 4: 'e'}, ('a', 'class 1', 'c', 'class 3', 'e')),
+    (
+      {0: '', 1: 'b', 2: ' ', 3: 'd', 4: 'e'},
+      ('class 0', 'b', 'class 2', *'de'),
+    ),
+    # About other classes than those of the head.
+    (dict(enumerate('ab')), ()),
+    (dict(enumerate('abcdefg')), ()),
+    ({i: f'LABEL_{i}' for i in range(5)}, ()),
+  ],
+)
+def test_names_of_the_classes(tmp_path, labels, names):
+  _folder(tmp_path)
+  path = tmp_path / 'config.json'
+  content = json.loads(path.read_text()) | {'id2label': labels}
+  path.write_text(json.dumps(content))
+  assert interop.read(tmp_path).class_names == names
+
+
+@pytest.mark.parametrize(
   'changes, message',
   [
     (dict(num_attention_heads=0), 'num_attention_heads is 0, expected a whole'),

@@ -3,6 +3,7 @@
 import fsspec
 import pytest
 
+from tests.interop import tiny
 from vit_jax import convert, interop
 from vit_jax.interop import json_files, weight_files
 
@@ -23,6 +24,31 @@ def test_a_bucket_without_its_library(monkeypatch):
     ):
       call()
   assert weight_files.absolute('/a/b').as_posix() == '/a/b'
+
+
+@pytest.mark.parametrize('kind', ['npz', 'huggingface', 'run'])
+def test_a_class_without_a_name_has_its_number(tmp_path, kind):
+  model, names = tiny.vit(), ['ant', '', 'cat', ' ', 'eel']
+  to = tmp_path / 'a.npz'
+  interop.save_npz(
+    to, tiny.params(model), model, image_size=8, class_names=names
+  )
+  expected = ('ant', 'class 1', 'cat', 'class 3', 'eel')
+  if kind != 'npz':
+    to, source = tmp_path / kind, to
+    convert.convert(str(source), str(to), format_=kind, preprocess='resize')
+  if kind == 'run':
+    (to / 'class_names.txt').write_text('ant\n\ncat\n \neel\n')
+  assert interop.read(to).class_names == expected
+
+
+def test_a_file_of_class_names(tmp_path):
+  path = tmp_path / 'names.txt'
+  path.write_text('ant\nbee \x1b\n\n')
+  assert weight_files.class_names(path) == ('ant', r'bee \x1b')
+  path.write_text('ant\n \nbee\n')
+  with pytest.raises(ValueError, match=r'names\.txt: line 2 is blank'):
+    weight_files.class_names(path)
 
 
 @pytest.mark.parametrize(

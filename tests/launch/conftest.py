@@ -43,6 +43,27 @@ class Cloud:
     ]
     (self.folder / 'answers').write_text(json.dumps(self.answers))
 
+  def fail(self, call: int | None = None, *, done: bool | str = False) -> None:
+    """Lets a call fail, counted from now; None: lets no call fail.
+
+    Args:
+      call: 0 is the next call.
+      done: whether the cloud has done what the failed call asked for;
+        'interrupted': Ctrl-C ends the call.
+    """
+    fails = call is not None and dict(call=len(self.calls) + call, done=done)
+    (self.folder / 'fails').write_text(json.dumps(fails))
+
+  @property
+  def things(self) -> dict[str, dict[str, dict]]:
+    """What is in the cloud: kind -> name -> what gcloud says of it."""
+    things = json.loads((self.folder / 'things').read_text())
+    return {kind: rows for kind, rows in things.items() if rows}
+
+  @things.setter
+  def things(self, things: dict[str, dict[str, dict]]) -> None:
+    (self.folder / 'things').write_text(json.dumps(things))
+
   @property
   def calls(self) -> list[dict]:
     file = self.folder / 'calls'
@@ -56,6 +77,11 @@ class Cloud:
   def lines(self) -> list[str]:
     """The command lines so far, all of which the stand-ins accepted."""
     return [shlex.join(call['argv']) for call in self.calls]
+
+  @property
+  def acts(self) -> list[str]:
+    """The command lines that do not only look."""
+    return [line for line in self.lines if ' describe ' not in line]
 
 
 @pytest.fixture
@@ -77,6 +103,8 @@ def cloud(tmp_path, monkeypatch):
   # The programs expect to run in the repository's root.
   monkeypatch.chdir(HERE.parents[1])
   cloud = Cloud(folder)
+  cloud.things = {}
+  cloud.fail()
   bucket.let_in(cloud, bucket.COMPUTE, bucket.POD)
   return cloud
 
@@ -109,6 +137,7 @@ def active(cloud, archive):
   """Provides a slice that is ready."""
   cloud.answer(slice_b16.QUEUE, [slice_b16.queue_row('b16', 'ACTIVE')])
   cloud.answer(slice_b16.NODES, [slice_b16.node_row('b16', 'READY')])
+  cloud.things = slice_b16.B16
   return cloud
 
 

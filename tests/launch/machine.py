@@ -32,7 +32,13 @@ STAND_INS = {
       esac
       shift
     done
-    exec env -i PATH="$PATH" "${settings[@]}" "$@"
+    # systemd expands variables in a command, and $$ to $.
+    words=()
+    for word in "$@"; do
+      words+=("$(sed --regexp-extended 's/\\$\\$/\\x01/g; s/^\\$[A-Z]+$//
+        s/\\$\\{[A-Z]+\\}//g; s/\\x01/$/g' <<<"$word")")
+    done
+    exec env -i PATH="$PATH" "${settings[@]}" "${words[@]}"
   """,
   'uv': """
     echo "$@" >> "$HOME/uv_calls"

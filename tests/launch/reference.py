@@ -72,6 +72,7 @@ GCLOUD = {
   'compute tpus tpu-vm scp': (2, f'{_SSH} compress recurse scp-flag='),
   'compute tpus tpu-vm list': (0, 'zone=! uri ' + _LIST),
   'compute tpus tpu-vm describe': (1, 'zone=!'),
+  'compute tpus tpu-vm delete': (1, 'zone=! async'),
   'compute tpus locations list': (0, _LIST),
   'compute tpus accelerator-types list': (0, 'zone=! ' + _LIST),
   'beta quotas info list': (0, 'service=! folder= organization= uri ' + _LIST),
@@ -100,19 +101,21 @@ GCLOUD = {
     ' add-maintenance-exclusion-start= add-maintenance-exclusion-end='
     ' add-maintenance-exclusion-scope= remove-maintenance-exclusion= async',
   ),
+  'container clusters describe': (1, _LOCATION),
   'container clusters delete': (1, f'{_LOCATION} async'),
   'container node-pools create': (
     1,
     f'{_LOCATION} {_NODES} cluster= enable-queued-provisioning flex-start'
     ' max-run-duration= tpu-topology= sandbox= node-group=',
   ),
+  'container node-pools describe': (1, f'{_LOCATION} cluster='),
   'container node-pools delete': (1, f'{_LOCATION} cluster= async'),
   'compute resource-policies create workload-policy': (
     1,
     'type=! description= region= accelerator-topology=(4)'
     ' max-topology-distance=(4)',
   ),
-  'compute resource-policies list': (0, 'regexp= uri ' + _LIST),
+  'compute resource-policies describe': (1, 'region='),
   'compute resource-policies delete': (1, 'region='),
   'container clusters list': (0, f'{_LOCATION} uri {_LIST}'),
   'compute networks create': (
@@ -183,7 +186,10 @@ KUBECTL = {
     'selector=! container= all-containers follow prefix tail= since='
     ' max-log-requests= previous timestamps namespace=',
   ),
-  'delete jobset': (1, 'namespace= wait cascade= grace-period= now timeout='),
+  'delete jobset': (
+    1,
+    'namespace= wait cascade= grace-period= now timeout= ignore-not-found',
+  ),
 }
 
 # The commands of xpk 1.16.0, 2026-08.

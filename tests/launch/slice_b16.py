@@ -18,6 +18,11 @@ TYPES = f'{TPU} accelerator-types list'
 QUOTAS = 'gcloud beta quotas info list'
 QUEUE = f'{TPU} queued-resources list'
 NODES = f'{TPU} tpu-vm list'
+# What is in the cloud, as conftest.py's `cloud.things`.
+B16 = {
+  'compute tpus queued-resources': {'b16': {'state': {'state': 'ACTIVE'}}},
+  'compute tpus tpu-vm': {'b16': {'state': 'READY', 'health': 'HEALTHY'}},
+}
 START = f'{SSH} ' + shlex.quote(
   f'--command=bash {SCRIPTS}/start.sh WORKDIR=gs://bucket/runs/b16'
   ' VIT_JAX_LAUNCH_TOKEN=abc'

@@ -4,7 +4,9 @@ Run it as `python stand_in.py PROGRAM ARGUMENT...`. Like the programs, it ends
 with exit code 2 if it does not know the command or flag (reference.py). In
 $STAND_IN, `calls` gets one JSON object per call. `answers` maps the beginning
 of a command line to a list of outputs and exit codes, one per call; the last
-one repeats.
+one repeats. `things` holds what gcloud has made and not deleted; a line with an
+answer leaves it as it is. `fails` names a call that fails, by its number, and
+whether the cloud has done what it asked for.
 """
 
 import json
@@ -75,6 +77,74 @@ def check(program: str, words: list[str], *, environment: bool = False) -> str:
   return ''
 
 
+# The kinds of things that are made, and their places in the errors of an API.
+_KINDS = {
+  'container clusters': 'clusters',
+  'container node-pools': 'clusters/vit/nodePools',
+  'compute resource-policies': 'resourcePolicies',
+  'compute tpus queued-resources': 'queuedResources',
+  'compute tpus tpu-vm': 'nodes',
+  'jobset': 'jobsets',
+}
+_READY = {
+  'compute tpus queued-resources': {'state': {'state': 'ACTIVE'}},
+  'compute tpus tpu-vm': {'state': 'READY', 'health': 'HEALTHY'},
+}
+
+
+def act(file: pathlib.Path, words: list[str], stdin: str) -> tuple[str, str]:
+  """Makes, changes, shows or deletes a thing; returns the output and error.
+
+  Args:
+    file: the things: kind -> name -> what gcloud says of it.
+    words: the words after the program.
+    stdin: the manifest for `kubectl apply`.
+  """
+  plain = [w for w in words if not w.startswith('--') and w != 'alpha']
+  if stdin:
+    plain = ['jobset', 'create', re.search('name: (.+)', stdin)[1]]
+  elif plain[1:2] == ['jobset']:
+    plain = ['jobset', plain[0].replace('get', 'describe'), plain[2]]
+  verbs = ('create', 'update', 'describe', 'delete', 'list')
+  verb = next((w for w in plain if w in verbs), '')
+  kind = ' '.join(plain[: plain.index(verb)]) if verb else ''
+  if kind not in _KINDS:
+    return '', ''
+  things = json.loads(file.read_text())
+  rows, name = things.setdefault(kind, {}), plain[-1]
+  if verb == 'list':
+    return json.dumps([{'name': name} | rows[name] for name in rows]), ''
+  # A queued resource and its TPU VM come and go together.
+  both = [kind, 'compute tpus tpu-vm'] if 'queued' in kind else [kind]
+  if verb == 'create':
+    if name in rows:
+      return '', f'ALREADY_EXISTS: {name}'
+    for one in both:
+      ready = _READY.get(one, {'status': 'RUNNING'})
+      things.setdefault(one, {})[name] = ready
+  elif name not in rows:
+    if '--ignore-not-found' in words:
+      return '', ''
+    place = f'projects/my-project/zones/z/{_KINDS[kind]}/{name}'
+    if not kind.startswith('container'):
+      return '', f"NOT_FOUND: Resource '{place}' was not found."
+    if not things.get('container clusters'):
+      place = place.partition('/nodePools')[0]
+    return '', f'ResponseError: code=404, message=Not found: {place}.'
+  elif verb == 'update':
+    if 'maintenancePolicy' in rows[name]:
+      return '', 'A maintenance exclusion named runs already exists.'
+    exclusions = {'maintenanceExclusions': {'runs': {}}}
+    rows[name]['maintenancePolicy'] = {'window': exclusions}
+  elif verb == 'delete':
+    for one in both:
+      things[one].pop(name, None)
+    if kind == 'container clusters':
+      things['container node-pools'] = {}
+  file.write_text(json.dumps(things))
+  return json.dumps(rows[name]) if verb == 'describe' else '', ''
+
+
 def main(program: str, words: list[str]) -> int:
   folder = pathlib.Path(os.environ['STAND_IN'])
   problem = check(program, words)
@@ -88,6 +158,14 @@ def main(program: str, words: list[str]) -> int:
   if problem:
     print(f'ERROR: {problem}', file=sys.stderr)
     return 2
+  fails = json.loads((folder / 'fails').read_text())
+  if fails and fails['call'] == len(earlier):
+    if fails['done'] == 'interrupted':
+      raise KeyboardInterrupt
+    if fails['done']:
+      act(folder / 'things', words, stdin)
+    print('ERROR: the connection was lost.', file=sys.stderr)
+    return 1
   answers = json.loads((folder / 'answers').read_text())
   for beginning, given in answers.items():
     if line.startswith(beginning):
@@ -96,9 +174,13 @@ def main(program: str, words: list[str]) -> int:
         for old in earlier
       )
       output, code = given[min(before, len(given) - 1)]
-      print(output, end='')
+      print(output, end='', file=sys.stderr if code else sys.stdout)
       return code
-  return 0
+  output, error = act(folder / 'things', words, stdin)
+  if error:
+    print(f'ERROR: {error}', file=sys.stderr)
+  print(output, end='')
+  return 1 if error else 0
 
 
 if __name__ == '__main__':

@@ -20,6 +20,15 @@ THERE = 'kubectl get jobset b16 --ignore-not-found --output=name'
 FLAGS = '--config=configs/pretrain.py:ViT-B/16,imagenet2012'
 FLAGS += ' --workdir=gs://bucket/runs/b16'
 APPLY = f'apply --name=b16 --image=i:1 --accelerator=v6e-16 -- {FLAGS}'
+THINGS = {
+  'container clusters': {'vit': {'status': 'RUNNING'}},
+  'container node-pools': {
+    name: {'status': 'RUNNING'}
+    for name in ('v6e-4x4-0', 'v6e-4x4-1', 'tpu7x-2x2x2-0')
+  },
+  'compute resource-policies': {'vit-2x2x2': {}},
+  'jobset': {'b16': {}},
+}
 
 
 def call(line):
@@ -42,7 +51,7 @@ def _zone(cloud, monkeypatch):
 
 def test_create_cluster(cloud):
   call('create_cluster --cluster=vit --yes')
-  assert cloud.lines == [
+  assert cloud.acts == [
     f'gcloud container clusters create vit {PLACE}'
     ' --workload-pool=my-project.svc.id.goog --addons=GcsFuseCsiDriver'
     ' --release-channel=rapid --machine-type=e2-standard-4 --num-nodes=1',
@@ -61,7 +70,7 @@ def test_create_cluster_with_all_flags(cloud):
     'create_cluster --cluster=vit --yes --jobset_version=v0.13.0'
     ' --exclusion_days=0 --network=large --subnetwork=s'
   )
-  create, _, jobset = cloud.lines
+  create, _, jobset = cloud.acts
   assert create.endswith(' --network=large --subnetwork=s')
   assert jobset.endswith('/download/v0.13.0/manifests.yaml')
 
@@ -169,7 +178,10 @@ def test_apply_refuses_a_name_that_is_taken(cloud):
         f'kubectl get pods {LABEL} --output=wide',
       ],
     ),
-    ('delete --name=b16', ['kubectl delete jobset b16 --cascade=foreground']),
+    (
+      'delete --name=b16',
+      ['kubectl delete jobset b16 --cascade=foreground --ignore-not-found'],
+    ),
     (
       'delete_nodes --cluster=vit --accelerator=v6e-16 --num_slices=2 --yes',
       [
@@ -185,8 +197,9 @@ def test_apply_refuses_a_name_that_is_taken(cloud):
   ],
 )
 def test_the_other_commands(cloud, line, expected):
+  cloud.things = THINGS
   call(line)
-  assert cloud.lines == expected
+  assert cloud.acts == expected
 
 
 @pytest.mark.parametrize(
@@ -210,6 +223,8 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(cloud, capfd, line):
   call(f'{own} --dry_run{dashes}{rest}')
   assert cloud.calls == []
   script = capfd.readouterr().out.replace('bash launch/pack.sh', 'true')
+  if not line.startswith(('create', 'apply')):
+    cloud.things = THINGS
   # The output is a script that gcloud and kubectl accept, with its heredoc.
   subprocess.run(['bash', '-euc', script], check=True)
   assert cloud.calls
@@ -248,6 +263,13 @@ def test_wrong_flags_are_refused(cloud, old, new, message):
   assert cloud.calls == []
 
 
+@pytest.mark.parametrize('command', ['delete', 'logs', 'status'])
+def test_a_name_is_never_a_flag(cloud, command):
+  """`kubectl delete jobset --all` would end every run."""
+  assert '--name=--all' in fails(f'{command} --name=--all')
+  assert cloud.calls == []
+
+
 def test_creating_and_deleting_need_confirmation(cloud, monkeypatch):
   monkeypatch.setattr(sys.stdin, 'isatty', lambda: False, raising=False)
   for line in (
@@ -257,7 +279,7 @@ def test_creating_and_deleting_need_confirmation(cloud, monkeypatch):
     'delete_cluster --cluster=vit',
   ):
     assert 'Pass --yes' in fails(line)
-  assert cloud.calls == []
+  assert cloud.acts == []
 
 
 def test_help_teaches():

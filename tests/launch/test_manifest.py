@@ -33,6 +33,31 @@ def render(accelerator='v6e-16', **others):
   )
 
 
+def expanded(text, variables):
+  """Returns what Kubernetes makes of an argument or a variable's value."""
+  return re.sub(
+    r'\$(\$|\((\w+)\))',
+    lambda m: '$' if m[1] == '$' else variables.get(m[2], m[0]),
+    text,
+  )
+
+
+@pytest.mark.parametrize(
+  'text', ['$(WORKDIR)', '$$(A)', 'a$$b', '$A', '${A}', '$', 'a$(A)$', '$$$']
+)
+def test_what_the_user_wrote_reaches_the_program(text):
+  """Kubernetes expands $(A), and $$ to $, in arguments and variables."""
+  workdir = f'gs://bucket/{text}'
+  flags = [FLAGS[0], f'--workdir={workdir}', f'--config.name={text}']
+  _, _, train = parts(render(flags=flags, variables=['A=1', f'B={text}']))
+  known = {}
+  for entry in train['env']:
+    if 'value' in entry:
+      known[entry['name']] = expanded(entry['value'], known)
+  assert [expanded(word, known) for word in train['args']] == flags
+  assert (known['B'], known['WORKDIR']) == (text, workdir)
+
+
 def parts(jobset):
   job = jobset['spec']['replicatedJobs'][0]['template']['spec']
   pod = job['template']['spec']
@@ -228,7 +253,7 @@ def test_spot_bucket_identity_and_variables():
     'gke-gcsfuse/volumes': 'true'
   }
   assert pod['serviceAccountName'] == 'trainer'
-  assert {'name': 'A', 'value': 'b=$c "d"'} in train['env']
+  assert {'name': 'A', 'value': 'b=$$c "d"'} in train['env']
   assert train['resources']['limits']['google.com/tpu'] == 8
   assert {'name': 'bucket', 'mountPath': '/bucket'} in train['volumeMounts']
   assert pod['volumes'][1]['csi']['driver'] == 'gcsfuse.csi.storage.gke.io'

@@ -8,7 +8,8 @@ from vit_jax.launch import gke
 
 PLACE = '--location=us-east5-a --project=my-project'
 POLICIES = 'gcloud compute resource-policies'
-LIST_OF_POLICIES = '--project=my-project --filter=name=vit-2x2x2 --format=json'
+CLUSTER = {'container clusters': {'vit': {'status': 'RUNNING'}}}
+POLICY = {'compute resource-policies': {'vit-2x2x2': {}}}
 
 
 def call(line):
@@ -24,11 +25,12 @@ def fails(line):
 @pytest.fixture(autouse=True)
 def _zone(cloud, monkeypatch):
   monkeypatch.setenv('CLOUDSDK_COMPUTE_ZONE', 'us-east5-a')
+  cloud.things = CLUSTER
 
 
 def test_create_nodes_makes_one_pool_per_slice(cloud, capfd):
   call('create_nodes --cluster=vit --accelerator=v5p-32 --num_slices=2 --yes')
-  assert cloud.lines == [
+  assert cloud.acts == [
     f'gcloud container node-pools create v5p-2x2x4-{i} --cluster=vit {PLACE}'
     ' --node-locations=us-east5-a --machine-type=ct5p-hightpu-4t --num-nodes=4'
     ' --workload-metadata=GKE_METADATA --tpu-topology=2x2x4'
@@ -39,7 +41,7 @@ def test_create_nodes_makes_one_pool_per_slice(cloud, capfd):
 
 def test_create_nodes_of_one_machine(cloud):
   call('create_nodes --cluster=vit --accelerator=v6e-8 --spot --yes')
-  (line,) = cloud.lines
+  (line,) = cloud.acts
   assert '--machine-type=ct6e-standard-8t --num-nodes=1 --spot ' in line
   assert 'topology' not in line
 
@@ -47,7 +49,7 @@ def test_create_nodes_of_one_machine(cloud):
 def test_create_nodes_with_flex_start_begins_with_zero_nodes(cloud):
   """The pool grows from zero nodes to all nodes when pods need them."""
   call('create_nodes --cluster=vit --accelerator=v6e-16 --flex_start --yes')
-  (line,) = cloud.lines
+  (line,) = cloud.acts
   assert (
     ' --num-nodes=0 --flex-start --enable-autoscaling --min-nodes=0'
     ' --max-nodes=4 --location-policy=ANY --reservation-affinity=none'
@@ -61,7 +63,7 @@ def test_create_nodes_with_an_identity(cloud):
     'create_nodes --cluster=vit --accelerator=v6e-8 --yes'
     ' --node_service_account=a@b'
   )
-  (line,) = cloud.lines
+  (line,) = cloud.acts
   assert line.endswith(' --service-account=a@b --scopes=cloud-platform')
 
 
@@ -84,8 +86,7 @@ def test_create_nodes_of_tpu7x_places_them_by_a_policy(cloud):
     'create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes'
     ' --reservation=ours'
   )
-  listed, policy, pool = cloud.lines
-  assert listed == f'{POLICIES} list {LIST_OF_POLICIES}'
+  policy, pool = cloud.acts
   assert policy == (
     f'{POLICIES} create workload-policy vit-2x2x2'
     ' --type=HIGH_THROUGHPUT --accelerator-topology=2x2x2 --region=us-east5'
@@ -96,41 +97,69 @@ def test_create_nodes_of_tpu7x_places_them_by_a_policy(cloud):
   assert '--tpu-topology' not in pool
 
 
-def policy_row(region):
-  return {
-    'name': 'vit-2x2x2',
-    'region': f'https://compute.googleapis.com/projects/p/regions/{region}',
-  }
-
-
 def test_an_existing_placement_policy_is_reused(cloud):
-  cloud.answer(f'{POLICIES} list', [policy_row('us-east5')])
+  cloud.things = CLUSTER | POLICY
   call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
-  _, pool = cloud.lines
+  (pool,) = cloud.acts
   assert '--placement-policy=vit-2x2x2' in pool
 
 
-def test_a_placement_policy_of_another_region_is_not_reused(cloud):
-  cloud.answer(f'{POLICIES} list', [policy_row('us-east51')])
-  call('create_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
-  assert f'{POLICIES} create' in cloud.lines[1]
-
-
-def test_delete_nodes_of_tpu7x_deletes_the_policy(cloud, capfd):
-  line = 'delete_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes'
-  delete = f'{POLICIES} delete'
-  cloud.answer(f'{POLICIES} list', [policy_row('us-east5')])
-  call(line)
-  pool, _, policy = cloud.lines
-  assert 'node-pools delete tpu7x-2x2x2-0' in pool
-  assert policy == (
-    f'{delete} vit-2x2x2 --region=us-east5 --project=my-project --quiet'
-  )
-  # gcloud refuses if other pools of the same topology use the policy.
-  cloud.answer(delete, code=1)
-  call(line)
+def test_a_placement_policy_that_is_in_use_stays(cloud, capfd):
+  """gcloud refuses if other pools of the same topology use it."""
+  cloud.things = CLUSTER | POLICY
+  cloud.answer(f'{POLICIES} delete', code=1)
+  call('delete_nodes --cluster=vit --accelerator=tpu7x:2x2x2 --yes')
+  assert cloud.acts == [
+    f'{POLICIES} delete vit-2x2x2 --region=us-east5 --project=my-project'
+    ' --quiet'
+  ]
   assert 'policy vit-2x2x2 stays' in capfd.readouterr().out
-  # A policy that was deleted before is no error.
-  cloud.answer(f'{POLICIES} list', [])
-  call(line)
-  assert 'node-pools delete' in cloud.lines[-2]
+
+
+@pytest.mark.parametrize(
+  'pool, word',
+  [
+    ({'status': 'ERROR'}, 'ERROR'),
+    ({'status': 'STOPPING'}, 'STOPPING'),
+    ({'status': 'RUNNING', 'config': {'spot': True}}, 'with --spot'),
+    ({'status': 'RUNNING', 'config': {'flexStart': True}}, '--flex_start'),
+  ],
+)
+def test_a_pool_that_cannot_be_used_is_not_taken_for_made(cloud, pool, word):
+  cloud.things = CLUSTER | {'container node-pools': {'v6e-4x4-1': pool}}
+  line = 'create_nodes --cluster=vit --accelerator=v6e-16 --num_slices=2 --yes'
+  message = fails(line)
+  assert word in message
+  assert 'node-pools delete v6e-4x4-1' in message
+  assert cloud.acts == []
+
+
+@pytest.mark.parametrize(
+  'problem',
+  [
+    'Could not find [vit] in [a].\nDid you mean [vit] in [b]?',
+    'code=403, message=Required "container.clusters.get" permission(s)',
+    'Your default credentials were not found.',
+  ],
+)
+def test_only_a_thing_that_is_not_found_is_gone(cloud, problem):
+  """A cluster in another zone, which gcloud proposes, still costs money."""
+  missing = 'code=404, message=Not found: projects/p/zones/z/clusters/vit.'
+  problem = f'ERROR: ResponseError: {problem}'
+  cloud.answer(
+    'gcloud container clusters d',
+    f'{missing}\n{problem}' if 'Did you' in problem else problem,
+    code=1,
+  )
+  assert 'cluster vit may be left' in fails(
+    'delete_cluster --cluster=vit --yes'
+  )
+
+
+@pytest.mark.parametrize('command', ['delete_cluster', 'delete_nodes'])
+def test_a_name_is_never_a_flag(cloud, command):
+  """`clusters delete --help` would end with exit code 0."""
+  accelerator = '--accelerator=v6e-16' if 'nodes' in command else ''
+  message = fails(f'{command} --cluster=--help --yes {accelerator}')
+  assert '--cluster=--help' in message
+  assert cloud.calls == []

@@ -150,6 +150,37 @@ def test_large_new_files_are_refused(repository):
   pack(repository, PACK_LIMIT_MIB='2')
 
 
+@pytest.mark.parametrize(
+  'names',
+  [
+    ['-exec', '.x/evil'],
+    ['-delete'],
+    ['-fprint', 'kept'],
+    ['(', '!', '--', '-newer'],
+    ['a\nb', '$(touch kept)', '`touch kept`', ' '],
+  ],
+)
+def test_a_name_is_never_an_option(repository, names):
+  for name in names:
+    (repository / name).parent.mkdir(exist_ok=True)
+    (repository / name).write_text('#!/bin/sh\ntouch kept\n')
+    (repository / name).chmod(0o755)
+  before = files(repository) | {'kept'}
+  (repository / '-large').write_bytes(bytes(3 << 20))
+  text, _ = pack(repository, code=1, PACK_LIMIT_MIB='2')
+  assert '-large' in text
+  (repository / '-large').unlink()
+  text, unpacked = pack(repository)
+  assert files(repository) | {'kept'} == before
+  assert (repository / 'kept').exists() == ('kept' in names)
+  assert {*names} <= files(unpacked)
+
+
+def test_the_folder_may_look_like_an_option(repository):
+  subprocess.run(['bash', 'launch/pack.sh', '-out'], cwd=repository, check=True)
+  assert (repository / '-out' / 'code.tar.gz').exists()
+
+
 def test_submodules_are_named(repository):
   other = repository.parent / 'other'
   git(repository.parent, 'init', '--quiet', str(other))

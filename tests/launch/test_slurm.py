@@ -121,6 +121,16 @@ def test_which_exit_codes_requeue_the_job(
   )
 
 
+def test_a_job_that_cannot_be_queued_again_says_so(tmp_path, begin):
+  """Its state alone, FAILED, looks as if the run had ended with an error."""
+  (tmp_path / 'bin' / 'scontrol').write_text('#!/bin/sh\nexit 1\n')
+  process = begin('exit 76')
+  assert process.wait(timeout=20) == 76
+  text = process.stdout.read()
+  assert 'NOT queued again code=76' in text
+  assert 'sbatch' in text
+
+
 @pytest.mark.parametrize('count, again', [('2', True), ('3', False)])
 def test_requeues_are_limited(tmp_path, begin, count, again):
   process = begin('exit 77', RESTARTS='3', SLURM_RESTART_COUNT=count)

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.launch.slice_b16 import (
+  B16,
   FLAGS,
   NODES,
   PLACE,
@@ -113,6 +114,7 @@ def test_create_with_flex_start(offered):
   assert offered.lines[-1].endswith(
     ' --provisioning-model=flex-start --max-run-duration=7d'
   )
+  offered.things = {}
   call(f'{line} --max_run_duration=12h')
   assert offered.lines[-1].endswith(' --max-run-duration=12h')
 
@@ -153,7 +155,23 @@ def test_setup_by_internal_address(cloud, archive):
 
 def test_run_records_the_code_and_starts(cloud):
   call(f'run --name=b16 -- {QUOTED}')
-  assert cloud.lines == [RECORD, START]
+  assert 'status.sh' in cloud.lines[0]
+  assert cloud.lines[1:] == [RECORD, START]
+
+
+@pytest.mark.parametrize(
+  'second', ['alive=yes state=idle', 'alive=no state=new']
+)
+def test_run_starts_on_all_machines_or_on_none(cloud, second):
+  """Otherwise the machines of two launches would wait for each other."""
+  cloud.answer(
+    f'{TPU} tpu-vm ssh',
+    f'worker=w-0 alive=no state=idle | x\nworker=w-1 {second} | x\n',
+  )
+  with pytest.raises(SystemExit) as error:
+    call(f'run --name=b16 -- {QUOTED}')
+  assert 'nothing was started, because of w-1' in error.value.code
+  assert not any('start.sh' in line for line in cloud.lines)
 
 
 def test_run_with_variables(cloud):
@@ -210,6 +228,13 @@ def test_status_while_waiting_asks_no_machine(cloud, capfd):
   assert not any('ssh' in line for line in cloud.lines)
 
 
+def test_status_shows_a_machine_without_a_queued_resource(cloud, capfd):
+  """It costs money, too."""
+  cloud.answer(NODES, [node_row('b16', 'STOPPED')])
+  call('status --name=b16')
+  assert 'none of that name\nTPU VM: STOPPED' in capfd.readouterr().out
+
+
 def test_stop(cloud):
   call('stop --name=b16')
   assert cloud.lines == [
@@ -219,8 +244,9 @@ def test_stop(cloud):
 
 
 def test_delete(cloud):
+  cloud.things = B16
   call('delete --name=b16 --yes')
-  assert cloud.lines == [
+  assert cloud.acts == [
     f'{TPU} queued-resources delete b16 {PLACE} --force --quiet'
   ]
 
@@ -241,11 +267,11 @@ def test_delete(cloud):
     ('logs --name=b16', f'{TPU} tpu-vm ssh b16'),
     ('status --name=b16', SSH),
     ('stop --name=b16', SSH),
-    ('delete --name=b16', f'{TPU} queued-resources delete b16'),
+    ('delete --name=b16', f'{TPU} tpu-vm delete b16'),
     (
       'watch --name=b16 --accelerator=v4-32 --delete_when_done -- '
       + ' '.join(FLAGS[:2]),
-      f'{TPU} queued-resources delete b16',
+      f'{TPU} tpu-vm delete b16',
     ),
   ],
 )
@@ -260,6 +286,7 @@ def test_a_dry_run_prints_right_commands_and_runs_nothing(
   assert commands[-1].startswith(last)
   for command in commands:
     if command.startswith('gcloud'):
+      cloud.things = {} if ' create ' in command else B16
       # A shell can run the line, and gcloud accepts it.
       subprocess.run(['bash', '-c', command], check=True)
     else:

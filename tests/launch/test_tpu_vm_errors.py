@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from tests.launch.slice_b16 import (
+  B16,
+  PLACE,
   QUEUE,
   QUOTAS,
   QUOTED,
@@ -78,10 +80,32 @@ def test_a_slice_that_the_zone_lacks_is_not_requested(offered):
   assert len(offered.calls) == 1
 
 
-def test_a_name_in_use_is_refused(offered):
-  offered.answer(QUEUE, [queue_row('b16', 'SUSPENDED')])
-  message = fails('create --name=b16 --accelerator=v4-32 --yes')
-  assert "'b16' already (SUSPENDED)" in message
+def of_type(name, **others):
+  return {'tpu': {'nodeSpec': [{'node': {'acceleratorType': name}}]}} | others
+
+
+@pytest.mark.parametrize(
+  'state, others, fine',
+  [
+    ('ACTIVE', of_type('v4-32'), True),
+    ('WAITING_FOR_RESOURCES', {}, True),
+    ('SUSPENDED', {}, False),
+    ('FAILED', {}, False),
+    ('DELETING', {}, False),
+    ('ACTIVE', of_type('v3-8'), False),
+    # An empty object marks a spot slice.
+    ('ACTIVE', of_type('v4-32', spot={}), False),
+  ],
+)
+def test_a_name_in_use(offered, capfd, state, others, fine):
+  """A slice that is as asked for is not requested again."""
+  offered.answer(QUEUE, [queue_row('b16', state) | others])
+  line = 'create --name=b16 --accelerator=v4-32 --yes'
+  if fine:
+    call(line)
+    assert 'b16 is there already' in capfd.readouterr().out
+  else:
+    assert 'python launch/tpu_vm.py delete --name=b16' in fails(line)
   assert not any('create' in line for line in offered.lines)
 
 
@@ -101,15 +125,22 @@ def test_creating_and_deleting_need_confirmation(offered, monkeypatch):
   assert 'nothing was done' in fails('delete --name=b16')
   assert not any('delete' in line for line in offered.lines)
   monkeypatch.setattr('builtins.input', lambda _: 'y')
+  offered.things = B16
   call('delete --name=b16')
-  assert 'delete' in offered.lines[-1]
+  assert 'delete' in offered.acts[-1]
 
 
 def test_a_failure_of_gcloud_ends_the_command(cloud):
   cloud.answer(f'{TPU} tpu-vm ssh', code=255)
   message = fails(f'run --name=b16 -- {QUOTED}')
-  assert message.startswith(f'error: exit code 255 of: {RECORD}'[:80])
-  assert len(cloud.calls) == 1, 'started though the work directory is wrong'
+  assert message.startswith(f'error: exit code 255 of: {TPU} tpu-vm ssh b16')
+  assert len(cloud.calls) == 1, 'started though a machine does not answer'
+
+
+def test_a_run_whose_code_cannot_be_recorded_does_not_start(cloud):
+  cloud.answer(f'{TPU} tpu-vm ssh b16 {PLACE} --worker=0', code=1)
+  assert RECORD in fails(f'run --name=b16 -- {QUOTED}')
+  assert len(cloud.calls) == 2, 'started though the work directory is wrong'
 
 
 def test_a_missing_gcloud_is_reported(cloud, monkeypatch):

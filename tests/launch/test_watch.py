@@ -5,6 +5,7 @@ import types
 import pytest
 
 from tests.launch.slice_b16 import (
+  B16,
   NODES,
   PLACE,
   QUEUE,
@@ -126,6 +127,16 @@ def test_a_watch_creates_recovers_and_finishes(cloud, archive, capfd):
   assert 'the run has finished' in out
 
 
+def test_a_failed_deletion_at_the_end_is_repeated(active):
+  """Otherwise a slice would cost money until somebody looks."""
+  active.answer(ASK, say('running', 'yes'), say('ended', code=' code=0'))
+  # Seven calls look at the slice, and the eighth whether it is there.
+  active.fail(8)
+  call(WATCH.format('--delete_when_done'))
+  assert changes(active).count(DELETE) == 2
+  assert active.things == {}
+
+
 def test_a_machine_that_came_back_restarts_all(active):
   active.answer(
     ASK,
@@ -151,6 +162,7 @@ def test_a_run_that_was_stopped_by_hand_stays_stopped(active):
 
 def test_the_watch_gives_up_on_requests_that_always_fail(cloud, archive):
   cloud.answer(QUEUE, [queue_row('b16', 'FAILED')])
+  cloud.things = B16
   assert '5 requests in a row failed' in fails()
   assert changes(cloud) == [DELETE, CREATE] * 4
 

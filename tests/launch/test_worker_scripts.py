@@ -63,6 +63,13 @@ def test_start_runs_the_program_as_a_service(ready, code):
   assert not (home / 'run' / 'stop_requested').exists()
 
 
+@pytest.mark.parametrize('text', ['$A', '${A}', '$$', 'a$$${A}$', "$'b'"])
+def test_systemd_expands_nothing_in_the_flags(ready, text):
+  run('start.sh', 'CODE=0', f'A={text}', '--', f'--config.name={text}', text)
+  log = (ready / 'vit_jax_home' / 'run' / 'log').read_text()
+  assert f': -m vit_jax.main --config.name={text} {text}, A={text}\n' in log
+
+
 @pytest.mark.parametrize(
   'accelerator, setting',
   [('v4-32', 'madvise'), ('v5litepod-16', 'always'), ('v6e-8', 'always')],

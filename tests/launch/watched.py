@@ -29,7 +29,10 @@ def changes(cloud):
   return [
     line
     for line in cloud.lines
-    if line.startswith(TPU) and ' list ' not in line and 'status.sh' not in line
+    if line.startswith(TPU)
+    and ' list ' not in line
+    and 'status.sh' not in line
+    and ' describe ' not in line
   ]
 
 

@@ -1,7 +1,5 @@
 """Guards: the results and the table of a sweep have the right numbers."""
 
-import sys
-
 import pandas as pd
 import pytest
 
@@ -101,12 +99,3 @@ def test_a_summary_follows_the_table(tmp_path):
   assert table.write(tmp_path, sweep, _all(sweep)) == '\n7 runs in all\n'
   text = (tmp_path / 'results.md').read_text()
   assert text.endswith('| 3    |\n\n7 runs in all\n')
-
-
-def test_pandas_may_be_missing(tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, 'pandas', None)
-  sweep = Sweep([fakes.study()])
-  with pytest.raises(ValueError, match='pip install pandas'):
-    table.write(tmp_path, sweep, _all(sweep))
-  text = (tmp_path / 'results.md').read_text()
-  assert text == table.render(sweep, _all(sweep)) + '\n'

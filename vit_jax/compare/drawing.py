@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from etils import epath
 
-from vit_jax.runtime import printable
+from vit_jax.runtime import installed, printable
 
 SUFFIXES = ('.png', '.pdf', '.csv')
 PIXELS_PER_INCH = 200
@@ -27,12 +27,7 @@ _STYLE = {
 
 def check_matplotlib() -> None:
   """Raises ValueError if matplotlib is not installed."""
-  try:
-    import matplotlib  # noqa: F401
-  except ImportError:
-    raise ValueError(
-      'figures need matplotlib: pip install "vit-paper-jax[plot]"'
-    ) from None
+  installed.require('matplotlib', extra='plot', what='A figure')
 
 
 def matplotlib() -> Any:

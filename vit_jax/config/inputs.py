@@ -55,7 +55,9 @@ def settle(
   """Chooses the split of an evaluation called `config.AUTO`, if there is one.
 
   This is the split called test, validation or val. Without any of them, a
-  random tenth of the training data is held out and used.
+  random tenth of the training data is held out and used. Names in capitals
+  count if the training split is found only by such a name, because runs that
+  are older than this held out a tenth.
 
   Args:
     config: the run's config; not changed.
@@ -75,10 +77,15 @@ def settle(
     config.evals[name] = section
     _settle_clean(config, name, section.split)
     return config
+  known = source.info.splits
+  used = splits.names(trained_on)
+  exact = used <= known.keys() | {'all'}
+  others = known.keys() - {splits.find(name, known) for name in used}
   for name in ('test', 'validation', 'val'):
-    if name in source.info.splits and name not in splits.names(trained_on):
-      section.split = name
-      logging.info('Evaluating on the split %r, as %s/....', name, name)
+    split = name if exact else splits.find(name, known)
+    if split in others:
+      section.split = split
+      logging.info('Evaluating on the split %r, as %s/....', split, name)
       break
   else:
     name = 'held_out'
@@ -91,8 +98,12 @@ def settle(
       )
     logging.info(
       '%s has no split called test, validation or val: holding a random tenth'
-      ' of %r out of training, and evaluating on it, as held_out/....',
+      ' of %r out of training, and evaluating on it, as held_out/....%s',
       *(source.info.spec, trained_on),
+      f' To evaluate on another split ({", ".join(sorted(others))}), pass'
+      ' --config.evals.auto.split=NAME.'
+      if others
+      else '',
     )
   config.evals[name] = section
   _settle_clean(config, name, section.split)

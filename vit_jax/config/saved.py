@@ -122,6 +122,8 @@ def _same_kind(old: str, new: str) -> bool:
   (old, old_list), (new, new_list) = map(exclusion.split, (old, new))
   if bool(old_list) != bool(new_list):
     return False
-  kinds = {old.partition(':')[0], new.partition(':')[0]}
+  kinds = {
+    spec.partition(':')[0].replace('classes', 'folder') for spec in (old, new)
+  }
   moved = len(kinds) == 1 and kinds <= set(LOCATED_DATASETS)
   return moved or old == new

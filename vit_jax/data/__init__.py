@@ -53,10 +53,13 @@ SOURCES = {
     Shapes,
     'shapes[:FACTOR]: rendered scenes, labelled with one of their factors',
   ),
-  'folder': (Folder, 'folder:PATH: image files, PATH/{split}/{class}/*.jpg'),
+  'folder': (
+    Folder,
+    'folder:PATH: image files, PATH/{class}/*.jpg or PATH/{split}/{class}/*',
+  ),
   'classes': (
     Classes,
-    'classes:PATH: image files without splits, PATH/{class}/*.jpg',
+    'classes:PATH: the same; each folder in PATH is a class',
   ),
   'tfds': (Tfds, 'tfds:NAME[/CONFIG][:VERSION]: a prepared TFDS data set'),
   'arrayrecord': (

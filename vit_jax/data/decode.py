@@ -35,6 +35,10 @@ _FORMATS = (
 )
 _EXIF_START = b'Exif\x00\x00'
 _PNG_START = b'\x89PNG\r\n\x1a\n'
+_TIFF_STARTS = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
+_JPEG_2000_START = b'\0\0\0\x0cjP  '
+# A box in the header of a JPEG 2000 that states its colours: sYCC.
+_SYCC = b'colr\1\0\0\0\0\0\x12'
 _PNG_END = b'IEND\xaeB`\x82'
 # FF followed by anything but a stuffed 00, a restart marker, or a fill byte FF.
 _JPEG_MARKER = re.compile(rb'\xff[^\x00\xd0-\xd7\xff]')
@@ -246,6 +250,8 @@ def decode(
       return turn_upright(decoded, turn) if turn > 1 else decoded
     except ValueError:  # OpenCV knows more kinds of JPEG.
       pass
+  if (decoded := _other_colours(image)) is not None:
+    return _convert_channels(decoded, channels)
   flags = _IMREAD_FLAGS[channels]
   if not upright:
     flags |= cv2.IMREAD_IGNORE_ORIENTATION
@@ -256,6 +262,26 @@ def decode(
   if decoded is None:
     raise _undecodable(image)
   return with_channels(decoded)
+
+
+def _other_colours(data: bytes) -> np.ndarray | None:
+  """Decodes a picture whose colours OpenCV gets wrong; None for any other.
+
+  These are TIFFs in CIELab (by 15 grey levels), and JPEG 2000 in sYCC (by 7).
+
+  Returns:
+    uint8 [h, w, 3], upright as OpenCV's TIFFs are.
+  """
+  sycc = data.startswith(_JPEG_2000_START) and _SYCC in data[:1024]
+  if not (sycc or data.startswith(_TIFF_STARTS)):
+    return None
+  try:
+    with Image.open(io.BytesIO(data), formats=('TIFF', 'JPEG2000')) as image:
+      if not sycc and image.mode != 'LAB':
+        return None
+      return np.asarray(image.convert('RGB'))
+  except Exception as error:  # A damaged file may cause any exception.
+    raise _undecodable(data) from error
 
 
 def _convert_channels(image: np.ndarray, channels: int) -> np.ndarray:

@@ -1,6 +1,7 @@
-"""`folder:PATH`: image files in class folders, `PATH/{split}/{class}/*.jpg`.
+"""`folder:PATH`: image files in class folders, with or without splits.
 
-`classes:PATH` reads folders without splits, `PATH/{class}/*.jpg`.
+These are PATH/SPLIT/CLASS/*.jpg, or PATH/CLASS/*.jpg, which are all `train`.
+`classes:PATH` takes every folder in PATH for a class.
 """
 
 import collections
@@ -35,13 +36,13 @@ class Folder(source.Source):
   """
 
   _KIND = 'folder'
-  _SPLIT = ''  # The name of the only split, if the folder has no splits.
+  _SPLIT = ''  # The only split; '' finds out whether there are splits.
 
   def __init__(self, path: str):
     """Lists the files, or loads a kept list; opens no image.
 
     Args:
-      path: the folder that holds one folder per split.
+      path: the folder that holds one folder per split, or per class.
 
     Raises:
       ValueError: `path` is not a folder, or not laid out as described.
@@ -87,8 +88,7 @@ class Folder(source.Source):
     return source.Record(image, self.label(split, index), path)
 
   def _path(self, split: str, index: int) -> str:
-    file = self._listing.path(split, index)
-    return os.path.join(self._root, '' if self._SPLIT else split, file)
+    return os.path.join(self._root, self._listing.path(split, index))
 
   def name(self, split: str, index: int) -> str:
     """Returns the file's path as `read` does, without a read."""

@@ -38,7 +38,9 @@ _MOST_FOLDERS = 200_000
 # within the resolution of the file system's clock.
 _SETTLED_NS = 2 * 10**9
 # Version of the files on disk.
-_FORMAT = 1
+_FORMAT = 2
+# Folders, and ends of the names of shards, that name a split.
+SPLITS = ('train', 'validation', 'valid', 'val', 'test')
 # Folders that archives and file systems leave beside the images.
 _CLUTTER = ('__MACOSX', '$RECYCLE.BIN', 'lost+found')
 
@@ -51,9 +53,11 @@ class Listing:
     class_names: sorted names of the classes of all splits.
     counts: split -> number of files of each class, int64 [classes].
     others: split -> suffix -> number of files without an image suffix. Pipes,
-      sockets and devices are listed by their path instead of a suffix.
+      sockets and devices are listed by their path instead of a suffix, and
+      images outside of class folders by their place.
     names: all paths inside the class folders, concatenated, uint8.
     ends: where each path ends in `names`, int64 [files].
+    flat: whether there are no folders of splits, only ROOT/CLASS.
     kept: the folder that holds `names` and `ends`, '' if they are not kept.
     digest: a digest of the whole list, '' if it is not kept.
   """
@@ -63,6 +67,7 @@ class Listing:
   others: Mapping[str, Mapping[str, int]]
   names: np.ndarray = dataclasses.field(repr=False)
   ends: np.ndarray = dataclasses.field(repr=False)
+  flat: bool = False
   kept: str = ''
   digest: str = ''
 
@@ -82,11 +87,12 @@ class Listing:
     return int(np.searchsorted(ends, index, side='right'))
 
   def path(self, split: str, index: int) -> str:
-    """Returns the file's path inside the folder of the split: `cat/1.jpg`."""
+    """Returns the file's path inside the root: `train/cat/1.jpg`."""
     row = self._starts[split] + index
     start = int(self.ends[row - 1]) if row else 0
     name = os.fsdecode(self.names[start : int(self.ends[row])].tobytes())
-    return f'{self.class_names[self.label(split, index)]}/{name}'
+    path = f'{self.class_names[self.label(split, index)]}/{name}'
+    return path if self.flat else f'{split}/{path}'
 
   def digest_of(self, split: str) -> str:
     """Returns a digest of a split's classes and the paths of its files."""
@@ -110,12 +116,12 @@ class Listing:
 
 
 def read(root: str, split: str = '') -> Listing:
-  """Lists the files of ROOT/SPLIT/CLASS, or loads a kept list.
+  """Lists the files of ROOT/SPLIT/CLASS or ROOT/CLASS, or loads a kept list.
 
   Args:
     root: a folder, local or remote (`gs://`).
-    split: the name of the only split of a folder ROOT/CLASS; '' if the folder
-      has splits.
+    split: the name of the only split, whose classes are all folders in the
+      root; '' finds out whether these are splits, or the classes of `train`.
 
   Raises:
     ValueError: the folder is not laid out as described.
@@ -168,24 +174,25 @@ class _Walk:
     self.listing = self._walk()
 
   def _walk(self) -> Listing:
-    splits = [self._split]
-    if not self._split:
-      splits, _, images = self._list(self._root)
-      if not splits:
-        raise self._layout_error(self._root, f'{images} images and no folders')
+    root, detect = self._root, not self._split
+    folders, images = self._list(root)
+    if detect and self._are_classes(folders):
+      self._split = 'train'
     # split -> class -> (encoded paths, their lengths)
-    tree, others, without = {}, {}, []
-    for split in splits:
-      others[split] = collections.Counter()
-      classes = self._walk_split(split, others[split])
-      if classes:
+    tree, others = {}, collections.defaultdict(collections.Counter)
+    if images and folders:
+      others[''][_outside(root)] = images
+    if self._split and folders:
+      tree[self._split] = self._walk_classes(
+        root, folders, others[self._split], detect
+      )
+    for split in () if self._split else folders:
+      if classes := self._walk_split(split, others[split]):
         tree[split] = classes
-      else:  # The folder holds other things, such as lists of classes.
-        without.append(split)
     if not tree:
-      found = f'folders {without[:5]} without any image'
+      found = f'folders {folders[:5]} without any image in a class folder'
       raise self._layout_error(
-        self._root, 'no images and no folders' if self._split else found
+        root, found if folders else f'{images} images and no folders'
       )
     class_names = sorted(set().union(*tree.values()))
     ordered = [
@@ -204,57 +211,101 @@ class _Walk:
         )
         for split, classes in tree.items()
       },
-      others={split: dict(others[split]) for split in tree},
+      others={split: dict(of) for split, of in others.items()},
       names=np.frombuffer(b''.join(names for names, _ in ordered), np.uint8),
       ends=np.cumsum(lengths),
+      flat=bool(self._split),
     )
+
+  def _are_classes(self, folders: list[str]) -> bool:
+    """Returns whether the folders in the root are classes, not splits.
+
+    The first folder that tells it decides. The walk checks the others.
+    """
+    unclear = ''
+    for name in folders:
+      path = f'{self._root}/{name}'
+      first = self._first(path)
+      if '/' in first:
+        return False
+      if not first:
+        continue
+      has_folders = any(self._first(f'{path}/{n}') for n in self._list(path)[0])
+      is_split = name.lower() in SPLITS
+      if has_folders == is_split:
+        return not is_split
+      # A split without classes tells nothing.
+      unclear = unclear or ('' if is_split else path)
+    if unclear:
+      raise self._layout_error(unclear, 'images and folders of images')
+    return False
+
+  def _first(self, path: str) -> str:
+    """Returns the first image that is found below a folder, or ''."""
+    return next(self._files(path, '', collections.Counter()), '')
 
   def _walk_split(
     self, split: str, others: collections.Counter
   ) -> dict[str, tuple[bytes, np.ndarray]]:
     """Returns the files of each class; {} if the folder is not a split."""
-    path = self._root if self._split else f'{self._root}/{split}'
-    names, rest, images = self._list(path)
-    if not names and not images and rest:
-      return {}
-    if not names:
-      raise self._layout_error(path, f'{images} images and no folders')
+    path = f'{self._root}/{split}'
+    folders, images = self._list(path)
+    if images:
+      others[_outside(path)] = images
+    if folders:
+      return self._walk_classes(path, folders, others)
+    if images and split.lower() not in SPLITS:
+      raise self._layout_error(
+        path, 'images, as a class does, but other folders hold class folders'
+      )
+    return {}  # A split without labels, or other things such as lists.
+
+  def _walk_classes(
+    self,
+    path: str,
+    folders: list[str],
+    others: collections.Counter,
+    detected: bool = False,
+  ) -> dict[str, tuple[bytes, np.ndarray]]:
     classes = {}
-    for name in names:
+    for name in folders:
       files = sorted(self._files(f'{path}/{name}', '', others))
+      if detected and files:
+        self._check_class(name, files)
       encoded = [os.fsencode(file) for file in files]
       lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
       classes[name] = b''.join(encoded), lengths
     if not any(len(lengths) for _, lengths in classes.values()):
       found = dict(others) or 'nothing'
       raise self._layout_error(
-        path, f'folders {names[:5]} without any image ({found})'
+        path, f'folders {folders[:5]} without any image ({found})'
       )
     return classes
 
+  def _check_class(self, name: str, files: list[str]) -> None:
+    """Raises ValueError if a folder beside classes is rather a split."""
+    found = ''
+    if all('/' in file for file in files):
+      found = 'class folders, as a split does, but other folders hold images'
+    elif name.lower() in {*SPLITS} - {'train'}:  # A class of vehicles.
+      found = 'images, but no class folders, though it is called like a split'
+    if found:
+      raise self._layout_error(f'{self._root}/{name}', found)
+
   def _layout_error(self, path: str, found: str) -> ValueError:
     root = self._root
-    if self._split:
-      layout, example = f'{root}/CLASS/IMAGE', f'{root}/cat/1.jpg'
-      advice = (
-        'Put the images of each class into a folder of their own; or if the'
-        f' class folders lie in folders of splits, use folder:{root}.'
+    advice = 'Put the images of each class into a folder of their own.'
+    if path != root:
+      advice += (
+        f' If {printable.name(path)} is not a part of the data, such as what a'
+        f' command has written, move it out of {root}. classes:{root} takes'
+        f' each folder in {root} for a class, with all images below it.'
       )
-    else:
-      layout, example = f'{root}/SPLIT/CLASS/IMAGE', f'{root}/train/cat/1.jpg'
-      advice = (
-        'Put each class folder into the folder of a split; or if there are no'
-        f' splits, only {root}/CLASS/IMAGE, use classes:{root}, of which a'
-        ' random tenth is then held out of training for evaluation.'
-      )
-      if path != root:
-        advice += (
-          f' If {printable.name(path)} is not a part of the data, such as what'
-          f' a command has written, move it out of {root}.'
-        )
     return ValueError(
-      f'expected {layout}, such as {example} (suffixes: {", ".join(SUFFIXES)}),'
-      f' but {printable.name(path)} holds {found}. {advice}'
+      f'expected {root}/CLASS/IMAGE or {root}/SPLIT/CLASS/IMAGE, such as'
+      f' {root}/cat/1.jpg or {root}/train/cat/1.jpg (suffixes:'
+      f' {", ".join(SUFFIXES)}), but {printable.name(path)} holds {found}.'
+      f' {advice}'
     )
 
   def _files(
@@ -274,18 +325,23 @@ class _Walk:
     for name in folders:
       yield from self._files(f'{path}/{name}', f'{prefix}{name}/', others)
 
-  def _list(self, path: str) -> tuple[list[str], int, int]:
-    """Returns the sorted folders, and the numbers of other files and images."""
+  def _list(self, path: str) -> tuple[list[str], int]:
+    """Returns the sorted folders, and the number of images beside them."""
     entries = list(self._entries(path))
-    files = [name for name, is_folder in entries if not is_folder]
-    images = sum(name.lower().endswith(SUFFIXES) for name in files)
-    folders = sorted(name for name, is_folder in entries if is_folder)
-    return folders, len(files) - images, images
+    images = sum(
+      not is_folder and name.lower().endswith(SUFFIXES)
+      for name, is_folder in entries
+    )
+    return sorted(name for name, is_folder in entries if is_folder), images
 
   def _entries(self, path: str) -> Iterator[tuple[str, bool | None]]:
     if not self._remote:
       self.folders[path] = os.stat(path).st_mtime_ns
     return entries(path)
+
+
+def _outside(path: str) -> str:
+  return f'images of {printable.name(path)} outside of class folders'
 
 
 def entries(path: str) -> Iterator[tuple[str, bool | None]]:
@@ -371,6 +427,7 @@ def _keep(
       class_names=listing.class_names,
       counts={k: v.tolist() for k, v in listing.counts.items()},
       others=listing.others,
+      flat=listing.flat,
     )
     with open(f'{temporary}/facts.json', 'w', encoding='utf-8') as f:
       json.dump(facts, f)
@@ -423,6 +480,7 @@ def _from_facts(place: str, facts: dict) -> Listing:
     others=facts['others'],
     names=np.load(f'{place}/names.npy', mmap_mode='r'),
     ends=np.load(f'{place}/ends.npy', mmap_mode='r'),
+    flat=facts['flat'],
     kept=place,
     digest=facts['digest'],
   )

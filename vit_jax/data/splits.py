@@ -2,7 +2,8 @@
 
 https://www.tensorflow.org/datasets/splits describes the syntax: `train`,
 `train[:98%]`, `train[-100:]+validation`, `all`. TFDS itself parses and rounds,
-so that an expression selects the same records here and in TFDS.
+so that an expression selects the same records here and in TFDS. A name without
+a split of exactly that name may differ in capitals.
 
 In addition, `shuffled(EXPRESSION)` and `shuffled(EXPRESSION, seed=N)` put the
 records of an expression into a fixed pseudo-random order, which can be sliced:
@@ -14,7 +15,7 @@ seed (default: 0) and of the number of records (`permutation.py`).
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import tensorflow_datasets as tfds
 
@@ -95,6 +96,13 @@ def names(split: str) -> set[str]:
   return found
 
 
+def find(name: str, known: Iterable[str]) -> str | None:
+  """Returns the split of that name, in capitals or not; None without one."""
+  known = list(known)
+  alike = [split for split in known if split.lower() == name.lower()]
+  return name if name in known else alike[0] if len(alike) == 1 else None
+
+
 def may_overlap(one: str, other: str, sizes: Mapping[str, int]) -> bool:
   """Returns whether two expressions overlap; see `Selection.may_overlap`.
 
@@ -141,6 +149,9 @@ def _resolve(split: str, sizes: Mapping[str, int]) -> Selection:
 def _ranges(term: str, sizes: Mapping[str, int]) -> list[Range]:
   """Returns the ranges of a term that is not shuffled."""
   infos = {name: _Size(size) for name, size in sizes.items()}
+  name = term.partition('[')[0].strip()
+  if name != 'all' and (split := find(name, sizes)):
+    term = term.replace(name, split, 1)
   terms = tfds.core.ReadInstruction.from_spec(term).to_absolute(infos)
   parts = []
   for term in terms:

@@ -27,8 +27,6 @@ from etils import epath
 from vit_jax.data import identity, listing, members, source
 from vit_jax.runtime import json_text, printable
 
-# Folders, and ends of the names of shards, that name a split.
-SPLITS = ('train', 'validation', 'valid', 'val', 'test')
 # The tar files of ImageNet-1k -> TFDS's names of the splits.
 _ILSVRC = {
   'ILSVRC2012_img_train': 'train',
@@ -307,7 +305,7 @@ def _split(folders: list[str], otherwise: str) -> tuple[str, list[str]]:
   for i, folder in enumerate(folders):
     if folder in _ILSVRC:
       return _ILSVRC[folder], folders[i + 1 :]
-    if folder in SPLITS:
+    if folder in listing.SPLITS:
       return folder, folders[i + 1 :]
   return otherwise, folders
 
@@ -349,7 +347,7 @@ def shard_split(path: str, root: str) -> str:
   """
   inside = path[len(root) :].strip('/') or os.path.basename(path)
   words = re.split('[-_./]', inside)
-  return next((word for word in words if word in SPLITS), 'train')
+  return next((word for word in words if word in listing.SPLITS), 'train')
 
 
 def _class_file(folders: Iterable[str]) -> list[str] | None:

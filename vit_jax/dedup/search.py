@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vit_jax.dedup import hashing
+from vit_jax.runtime import installed
 
 # Query images of one search: bounds the memory that matches take.
 _QUERIES = 2048
@@ -37,12 +38,7 @@ def check_faiss(what: str) -> None:
   Args:
     what: the thing that needs it, for the message.
   """
-  try:
-    import faiss  # noqa: F401
-  except ImportError:
-    raise ValueError(
-      f'{what} needs faiss: pip install "vit-paper-jax[dedup]".'
-    ) from None
+  installed.require('faiss', extra='dedup', what=what)
 
 
 def pairs(targets: np.ndarray, queries: np.ndarray, max_distance: int) -> Found:

@@ -19,6 +19,7 @@ import pandas as pd
 from etils import epath
 
 from vit_jax import data
+from vit_jax.runtime import installed
 from vit_jax.workdir import files
 
 FOLDER = 'predictions'
@@ -38,12 +39,7 @@ def path(workdir: epath.PathLike, evaluation: str) -> epath.Path:
 
 def check_pyarrow(what: str) -> None:
   """Raises ValueError if pyarrow is not installed, which `what` needs."""
-  try:
-    import pyarrow  # noqa: F401
-  except ImportError:
-    raise ValueError(
-      f'{what} needs pyarrow: pip install "vit-paper-jax[parquet]"'
-    ) from None
+  installed.require('pyarrow', extra='parquet', what=what)
 
 
 def rows(

@@ -92,10 +92,16 @@ class Config:
   loss: str
 
   def class_names(self, classes: int) -> tuple[str, ...]:
-    """Returns one label per class; () for placeholders or another number."""
-    names = tuple(self.labels.get(str(i), '') for i in range(len(self.labels)))
-    placeholders = all(n == f'LABEL_{i}' for i, n in enumerate(names))
-    return () if placeholders or len(names) != classes else names
+    """Returns one label per class, '' in gaps.
+
+    The result is () for placeholders, or if the labels are about more classes,
+    or about fewer.
+    """
+    names = tuple(self.labels.get(str(i), '') for i in range(classes))
+    placeholders = all(n == f'LABEL_{i}' for i, n in self.labels.items())
+    number = len(self.labels)
+    fewer = number < classes and not names[-1]
+    return () if placeholders or number > classes or fewer else names
 
 
 def read(folder: epath.Path) -> Config:

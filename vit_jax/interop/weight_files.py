@@ -5,6 +5,7 @@ import os
 import fsspec
 from etils import epath
 
+from vit_jax.runtime import printable
 from vit_jax.workdir import files
 
 
@@ -36,3 +37,18 @@ def existing_file(path: epath.PathLike) -> epath.Path:
     raise ValueError(f'{path} is a directory, expected a file.')
   files.check_regular(path)
   return path
+
+
+def class_names(path: epath.PathLike) -> tuple[str, ...]:
+  """Reads a text file with one class name on each line.
+
+  Raises:
+    ValueError: no regular file is there, or a line before the last is blank.
+  """
+  lines = existing_file(path).read_text().rstrip().split('\n')
+  for i, line in enumerate(lines):
+    if not line.strip():
+      raise ValueError(
+        f'{path}: line {i + 1} is blank, expected one class name on each line.'
+      )
+  return tuple(map(printable.name, lines))

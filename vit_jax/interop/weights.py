@@ -23,7 +23,8 @@ class Weights:
     image_size: (height, width) in pixels of the images that the parameters
       were last used with, if known.
     grid: (rows, columns) of the position embeddings, if known.
-    class_names: one for each logit; empty if unknown.
+    class_names: one for each logit; empty if unknown. A class without a name
+      is called 'class 0' and so on.
     preprocessing: operations before the model (see `data/ops.py`); '' if
       unknown.
     decoding: how images are decoded before that: the arguments `upright` and
@@ -47,6 +48,14 @@ class Weights:
   settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   dropped: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    # A name that cannot be seen says nothing about a prediction.
+    names = tuple(
+      name if name.strip() else f'class {i}'
+      for i, name in enumerate(self.class_names)
+    )
+    object.__setattr__(self, 'class_names', names)
 
   def remarks(self, model: nn.Module) -> tuple[str, ...]:
     """Returns the notes, and differences from a model that no shape shows."""

@@ -91,9 +91,12 @@ def main(words: Sequence[str]) -> None:
   logging.info('%s', printable.text(str(model)))
   for note in model.notes:
     logging.warning('%s', note)
-  if model.class_names[0] == 'class 0' and not _CLASS_NAMES.value:
+  unnamed = sum(n == f'class {i}' for i, n in enumerate(model.class_names))
+  if unnamed and not _CLASS_NAMES.value:
     logging.warning(
-      'The checkpoint has no class names; give them with --class_names=FILE.'
+      'The checkpoint has no names for %d of its %d classes; give them with'
+      ' --class_names=FILE.',
+      *(unnamed, len(model.class_names)),
     )
   problems = {}
   indices = np.full(len(found), -1)
@@ -145,8 +148,7 @@ def _directory(path: str) -> epath.Path:
 
 
 def _class_names(count: int) -> tuple[str, ...]:
-  text = weight_files.existing_file(_CLASS_NAMES.value).read_text()
-  names = tuple(map(printable.name, text.rstrip('\n').split('\n')))
+  names = weight_files.class_names(_CLASS_NAMES.value)
   if len(names) != count:
     raise ValueError(
       f'{_CLASS_NAMES.value} has {len(names)} lines, but the model has'

@@ -87,17 +87,18 @@ def _origin(text: str) -> str:
   return url + f'@{commit}' * bool(commit) + ' (editable)' * bool(editable)
 
 
-def require(*packages: str, extra: str) -> None:
+def require(*packages: str, extra: str, what: str = 'This') -> None:
   """Raises ValueError, with the command to type, if a package is missing.
 
   Args:
     *packages: the names by which they are imported.
     extra: the extra of setup.py that installs them.
+    what: the thing that needs them.
   """
   missing = [name for name in packages if not importlib.util.find_spec(name)]
   if missing:
     raise ValueError(
-      f'This needs {" and ".join(missing)}, which is not installed. Run'
+      f'{what} needs {" and ".join(missing)}, which is not installed. Run'
       f' pip install "vit-paper-jax[{extra}]".'
     )
 

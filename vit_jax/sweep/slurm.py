@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from vit_jax.runtime import installed
 from vit_jax.sweep import commands
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run
@@ -51,12 +52,9 @@ class Slurm:
       ValueError: submitit is not installed, this is no Slurm cluster, or an
         option is wrong.
     """
-    try:
-      import submitit
-    except ImportError:
-      raise ValueError(
-        '--launcher=slurm needs submitit: pip install submitit'
-      ) from None
+    installed.require('submitit', extra='slurm', what='--launcher=slurm')
+    import submitit
+
     self.slots = parallel or _AT_ONCE
     self._submitit = submitit
     self._folders = folders

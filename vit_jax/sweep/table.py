@@ -44,14 +44,9 @@ def gather(sweep: Sweep, finished: schedule.Finished):
 
   Returns:
     A `pandas.DataFrame`.
-
-  Raises:
-    ValueError: pandas is not installed.
   """
-  try:
-    import pandas as pd
-  except ImportError:
-    raise ValueError('results.csv needs pandas: pip install pandas') from None
+  import pandas as pd
+
   rows = []
   for study in sweep.studies:
     chosen = schedule.winner(study, finished)
