@@ -4,7 +4,7 @@ import dataclasses
 import json
 import pathlib
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from vit_jax import topology
 from vit_jax.launch import shell as shell_lib
@@ -19,9 +19,9 @@ RESTARTABLE = (
   *range(131, 160),
 )
 # The restartable codes that are not the run's fault: it received SIGTERM (75),
-# or lost or did not find another pod (76). 77 counts; otherwise a run that
+# or lost or did not find another pod (76, 134). 77 counts; otherwise a run that
 # always hangs would restart forever.
-NOT_COUNTED = (75, 76)
+NOT_COUNTED = (75, 76, 134)
 BUCKET_MOUNT = '/bucket'
 # Seconds for which the slices of a run wait for each other.
 SLICES_TIMEOUT = 3600
@@ -105,8 +105,7 @@ def render(run: Run) -> str:
     image=_quote(run.image),
     args=json.dumps([_literal(flag) for flag in _program_flags(run)]),
     workdir=_quote(_literal(workdir)),
-    env=_token(key for key, *_ in env)
-    + ''.join(
+    env=''.join(
       _lines(14, f'- name: {key}', f'  value: {_quote(_literal(value))}')
       for key, _, value in env
     ),
@@ -115,20 +114,6 @@ def render(run: Run) -> str:
     network=_network(run.host_network),
     huge_pages=_huge_pages(run, wanted),
     **_bucket(run.bucket),
-  )
-
-
-def _token(given: Iterable[str]) -> str:
-  """Returns the token that all pods of this JobSet share, and no others."""
-  if 'VIT_JAX_LAUNCH_TOKEN' in given:
-    return ''
-  return _lines(
-    14,
-    '- name: VIT_JAX_LAUNCH_TOKEN',
-    '  valueFrom:',
-    '    fieldRef:',
-    # JobSet sets this label since April 2025; older releases give the token ''.
-    "      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-uid']",
   )
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import secrets
 import shlex
 from collections.abc import Sequence
 
@@ -131,10 +130,8 @@ def start(
   record = ['vit_jax_home/venv/bin/python', f'{_SCRIPTS}/record.py', workdir]
   program = ['python', '-m', 'vit_jax.main', *flags]
   shell.run(ssh(target, shlex.join([*record, *program]), worker='0'))
-  # All workers get the same token, see docs/processes.md.
-  token = f'VIT_JAX_LAUNCH_TOKEN={secrets.token_hex(16)}'
   begin = [
-    *('bash', f'{_SCRIPTS}/start.sh', f'WORKDIR={workdir}', token),
+    *('bash', f'{_SCRIPTS}/start.sh', f'WORKDIR={workdir}'),
     *(*variables, '--', *flags),
   ]
   shell.run(ssh(target, shlex.join(begin)))

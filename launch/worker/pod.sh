@@ -4,11 +4,11 @@
 #   bash pod.sh FLAG_OF_VIT_JAX_MAIN...
 #
 # The JobSet restarts all pods together, or none, according to the exit code
-# that it sees first. When one pod fails, the others lose it and end with 76. So
-# this script delays an exit with 76, to let the JobSet see the failed pod's
+# that it sees first. When one pod fails, the others lose it and end with 76 or
+# 134. So this script delays these exits, to let the JobSet see the failed pod's
 # exit code first.
 #
-#   LOST_PAUSE  seconds before an exit with 76 (20)
+#   LOST_PAUSE  seconds before an exit with 76 or 134 (20)
 set -euo pipefail
 
 pause=${LOST_PAUSE:-20}
@@ -59,7 +59,7 @@ if [[ ${JOB_COMPLETION_INDEX:-0} == 0 && ${SLICE_INDEX:-0} == 0 ]]; then
 fi
 wait_for python -m vit_jax.main "$@"
 status=$result
-if ((status == 76)) && [[ -z $stopped ]]; then
+if ((status == 76 || status == 134)) && [[ -z $stopped ]]; then
   wait_for sleep "$pause"
 fi
 exit "$status"

@@ -4,14 +4,14 @@
 #   bash run.sh PROGRAM ARGUMENT...
 #
 # The program restarts after the exit codes in `restartable_codes` beside this
-# file (75: stopped by SIGTERM, but the machine lives; 76: another host was
-# lost; 77: stuck) and after death by a signal. It does not restart after 0, 130
+# file (75: stopped by SIGTERM, but the machine lives; 76: a collective failed;
+# 77: stuck) and after death by a signal (134: jax.distributed lost a host). It does not restart after 0, 130
 # (Ctrl-C) and all other codes, because the same program would only fail again.
 # On SIGTERM, this script passes the signal on, lets the program save, and does
 # not restart it.
 #
 # All workers of a slice run this script. When the program ends on one worker,
-# the programs on the other workers end with 76 within their time limits. All
+# the programs on the other workers end within their time limits. All
 # programs then restart, and wait for each other at the start (vit_jax.main
 # --start_timeout).
 #

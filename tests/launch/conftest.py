@@ -12,13 +12,6 @@ from tests.launch import bucket, slice_b16
 from tests.launch import machine as machine_lib
 from vit_jax.launch import workers
 
-
-@pytest.fixture(autouse=True)
-def _one_token(monkeypatch):
-  """Gives each launch the same token, so that commands can be compared."""
-  monkeypatch.setattr(workers.secrets, 'token_hex', lambda size: 'abc')
-
-
 HERE = pathlib.Path(__file__).parent
 
 

@@ -25,7 +25,6 @@ B16 = {
 }
 START = f'{SSH} ' + shlex.quote(
   f'--command=bash {SCRIPTS}/start.sh WORKDIR=gs://bucket/runs/b16'
-  ' VIT_JAX_LAUNCH_TOKEN=abc'
   f' RESTARTS=20 RESTART_PAUSE=30 -- {QUOTED}'
 )
 RECORD = f'{SSH} '.replace('all', '0') + shlex.quote(

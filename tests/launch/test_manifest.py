@@ -90,18 +90,6 @@ def test_slices_machines_and_chips():
   ]
 
 
-def test_pods_of_one_launch_have_a_token():
-  name = 'VIT_JAX_LAUNCH_TOKEN'
-  _, _, train = parts(render('v4:2x2x4', num_slices=3))
-  path = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
-  token = {'name': name, 'valueFrom': {'fieldRef': {'fieldPath': path}}}
-  assert token in train['env']
-  # A user's token replaces it: Kubernetes refuses two variables of one name.
-  _, _, train = parts(render(variables=['A=1', f'{name}=ours']))
-  tokens = [entry for entry in train['env'] if entry['name'] == name]
-  assert tokens == [{'name': name, 'value': 'ours'}]
-
-
 def test_which_exit_codes_restart_all_pods():
   jobset = render(restarts=7, grace_seconds=90)
   job, pod, _ = parts(jobset)
@@ -117,7 +105,7 @@ def test_which_exit_codes_restart_all_pods():
     'onExitCodes': {
       'containerName': 'train',
       'operator': 'In',
-      'values': [75, 76],
+      'values': [75, 76, 134],
     },
   }
   assert error['action'] == 'FailJob'

@@ -180,7 +180,7 @@ def test_run_with_variables(cloud):
     + ['--env=A=b c', '--', *FLAGS]
   )
   assert (
-    'start.sh WORKDIR=gs://bucket/runs/b16 VIT_JAX_LAUNCH_TOKEN=abc RESTARTS=3'
+    'start.sh WORKDIR=gs://bucket/runs/b16 RESTARTS=3'
     " RESTART_PAUSE=5 'A=b c' -- " in (cloud.calls[-1]['argv'][-1])
   )
 

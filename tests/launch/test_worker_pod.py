@@ -94,11 +94,12 @@ def test_the_exit_code_is_passed_on_at_once(begin, program, code):
   assert process.wait(timeout=20) == code
 
 
-def test_only_a_lost_host_is_reported_late(begin):
+@pytest.mark.parametrize('code', [76, 134])
+def test_only_a_lost_host_is_reported_late(begin, code):
   """The JobSet must first see the exit code of the pod that failed."""
   began = time.monotonic()
-  process = begin('exit 76', LOST_PAUSE='1')
-  assert process.wait(timeout=20) == 76
+  process = begin(f'exit {code}', LOST_PAUSE='1')
+  assert process.wait(timeout=20) == code
   assert time.monotonic() - began >= 1
 
 
