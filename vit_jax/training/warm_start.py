@@ -150,10 +150,11 @@ def with_model(
   own = config_lib.load(workdir) or {}
   # The run that the weights came from may be gone by now.
   again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
-  saved = config_lib.load(path.parent.parent) or (own if again else {})
+  run = checkpoint_lib.workdir_of(path)
+  saved = config_lib.load(run) or (own if again else {})
   trained = saved.get('model', {})
   if trained:
-    _check_sizes(trained, path.parent.parent / config_lib.FILE)
+    _check_sizes(trained, (run or epath.Path(workdir)) / config_lib.FILE)
   if not named:
     trained = trained or _model_of(path)
     config.model.name = models.paper_name(trained['name'])
