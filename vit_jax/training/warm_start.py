@@ -299,7 +299,13 @@ def load(
     flat |= fresh(report.new)
     params = flax.traverse_util.unflatten_dict(flat, sep='/')
   tree, report = fitted(fit, weights)
-  return tree, f'Weights from {weights.origin}: {report}.'
+  line = f'Weights from {weights.origin}: {report}.'
+  if weights.preprocessing:
+    line += (
+      ' Their own evaluation prepares images by'
+      f' {weights.preprocessing!r}, which evals.NAME.preprocess can name.'
+    )
+  return tree, line
 
 
 def load_sharded(
