@@ -5,6 +5,7 @@ import pickle
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from vit_jax.data import augment, ops
 from vit_jax.data import decode as decode_lib
@@ -48,6 +49,39 @@ def test_resize_does_not_antialias_unless_asked():
   pair = np.array([[[0], [100]]], np.uint8)
   enlarged = ops.Resize((1, 4), antialias=True)(pair, generator())
   assert enlarged.tolist() == [[[0], [25], [75], [100]]]
+
+
+@pytest.mark.parametrize('resample', Image.Resampling)
+@pytest.mark.parametrize('size', [(7, 5), (23, 40), (5, 40), (16, 11)])
+def test_resizing_is_that_of_pillow(resample, size):
+  op = ops.Resize(size, method=f'pillow_{resample.name.lower()}')
+  for channels, mode in ((3, 'RGB'), (1, 'L')):
+    image = noise(16, 11, channels)
+    expected = Image.fromarray(image.squeeze(), mode).resize(
+      size[::-1], resample
+    )
+    np.testing.assert_array_equal(
+      op(image, generator()).squeeze(), np.asarray(expected)
+    )
+  # Pillow would weight four channels by the last one, as transparency.
+  image = noise(16, 11, 4)
+  parts = [op(image[..., i : i + 1], generator()) for i in range(4)]
+  np.testing.assert_array_equal(op(image, generator()), np.dstack(parts))
+
+
+@pytest.mark.parametrize(
+  'shape, size, expected',
+  [((10, 17), 6, (6, 10)), ((17, 10), 6, (10, 6)), ((7, 7), 6, (6, 6))],
+)
+def test_the_longer_side_is_truncated_as_transformers_does(
+  shape, size, expected
+):
+  op = ops.ResizeSmall(size, method='pillow_bicubic')
+  assert op(noise(*shape), generator()).shape[:2] == expected
+  # 10.2 pixels; 10.9 are 11 by the other methods.
+  op = ops.ResizeSmall(6, method='pillow_bicubic')
+  assert op(noise(11, 20), generator()).shape[:2] == (6, 10)
+  assert ops.ResizeSmall(6)(noise(11, 20), generator()).shape[:2] == (6, 11)
 
 
 def test_resize_takes_height_then_width():
@@ -334,6 +368,7 @@ def photograph(height, width):
     ('resize_small(100)|random_crop', 2),
     ('resize_small(100, antialias=True)|central_crop', 1),
     ("resize(method='area')", 1),
+    ("resize(method='pillow_bicubic')", 1),
     ('central_crop', 1),
     ('flip|resize', 1),
   ],

@@ -1,5 +1,7 @@
 """Guards: --eval_only finds what training found, and keeps finished results."""
 
+import shutil
+
 import pytest
 
 from tests.tiny_run import tiny_config
@@ -188,6 +190,15 @@ def test_another_loss(trained, tmp_path):
   config.loss.name = 'sigmoid'
   with pytest.raises(ValueError, match=r'was trained with loss\.name=soft'):
     evaluate_only.evaluate_only(config, tmp_path)
+
+
+def test_weights_beside_a_run_have_not_its_loss(trained, tmp_path):
+  checkpoint = shutil.copytree(f'{trained[0]}/checkpoints', tmp_path / 'copies')
+  shutil.copy(f'{trained[0]}/config.json', tmp_path)
+  config = _config(str(checkpoint / '12'))
+  config.loss.name = 'sigmoid'
+  found = evaluate_only.evaluate_only(config, tmp_path / 'evaluated')
+  assert found['test/count'] > 0
 
 
 def test_what_is_refused(trained, tmp_path):

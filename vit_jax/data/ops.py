@@ -27,7 +27,7 @@ from vit_jax.data.decode import CorruptImageError as CorruptImageError
 Size = int | tuple[int, int]
 Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
-METHODS = ('bilinear', 'area')
+METHODS = ('bilinear', 'area', *resizing.PILLOW)
 PAD_MODES = {'zeros': cv2.BORDER_CONSTANT, 'reflect': cv2.BORDER_REFLECT_101}
 
 
@@ -130,14 +130,15 @@ class _Resized(_Sized):
       raise ValueError(
         f'unknown method {self.method!r}; choose from {list(METHODS)}'
       )
-    if self.antialias and self.method == 'area':
+    if self.antialias and self.method != 'bilinear':
       raise ValueError(
-        "method='area' already averages; remove antialias or choose 'bilinear'"
+        f'antialias is for bilinear, but method={self.method!r} settles it;'
+        ' remove antialias'
       )
 
   def shrink(self, region: Region) -> int:
-    # These average by themselves.
-    exact = self.antialias or self.method == 'area'
+    # All others have their own ways to average.
+    exact = self.antialias or self.method != 'bilinear'
     return 1 if exact else super().shrink(region)
 
   def _resize(self, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -148,7 +149,7 @@ class _Resized(_Sized):
 class Resize(_Resized):
   """Resizes to `size` without keeping the aspect.
 
-  Both methods treat pixels as squares, and the borders of the old and the new
+  All methods treat pixels as squares, and the borders of the old and the new
   image coincide:
 
     bilinear  interpolates between the two nearest centres along each axis,
@@ -157,6 +158,9 @@ class Resize(_Resized):
     area  takes the mean of the pixels that a new one covers, and truncates, as
       big_vision's `resize_small` does. A whole multiple of the size repeats
       pixels.
+    pillow_bicubic  does what Pillow does, and so what transformers does with
+      resample=3; likewise pillow_nearest, pillow_lanczos, pillow_bilinear,
+      pillow_box and pillow_hamming. All but nearest average where they shrink.
 
   With `antialias`, bilinear shrinks by the rounded mean of the covered pixels.
   No original implementation does that.
@@ -171,12 +175,17 @@ class ResizeSmall(_Resized):
   """Resizes the shorter side to `size` and keeps the aspect, up to rounding.
 
   For the methods see `Resize`; big_vision uses method='area'. For a pair, the
-  larger side counts, so that a crop of that pair always fits.
+  larger side counts, so that a crop of that pair always fits. The longer side
+  is rounded; Pillow's methods truncate it, as torchvision and transformers do.
   """
 
   def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
-    scale = max(self.size) / min(height, width)
-    size = math.floor(height * scale + 0.5), math.floor(width * scale + 0.5)
+    large, small = max(self.size), min(height, width)
+    if self.method in resizing.PILLOW:
+      size = height * large // small, width * large // small
+    else:
+      scale = large / small
+      size = math.floor(height * scale + 0.5), math.floor(width * scale + 0.5)
     return Region(0, 0, height, width, size)
 
 

@@ -249,7 +249,7 @@ def _read_run(path: epath.Path) -> Weights:
   tree, _ = checkpoint_lib.read_params(path)
   flat = flax.traverse_util.flatten_dict(tree, sep='/')
   weights = Weights(origin=str(path), params=released.unstack(flat))
-  workdir = path.parent.parent
+  workdir = checkpoint_lib.workdir_of(path)
   saved = config_lib.load(workdir)
   if saved is None or 'image_size' not in saved or 'model' not in saved:
     return weights  # Another program wrote the config.

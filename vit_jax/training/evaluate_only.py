@@ -184,7 +184,7 @@ def _run_of(checkpoint: str) -> dict[str, Any]:
   """Returns the config of the run of a checkpoint; {} if it is of no run."""
   if hub.is_address(checkpoint):
     return {}
-  return config_lib.load(epath.Path(checkpoint).parent.parent) or {}
+  return config_lib.load(checkpoint_lib.workdir_of(checkpoint)) or {}
 
 
 def _check_held_out(config: ml_collections.ConfigDict) -> None:

@@ -150,10 +150,11 @@ def with_model(
   own = config_lib.load(workdir) or {}
   # The run that the weights came from may be gone by now.
   again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
-  saved = config_lib.load(path.parent.parent) or (own if again else {})
+  run = checkpoint_lib.workdir_of(path)
+  saved = config_lib.load(run) or (own if again else {})
   trained = saved.get('model', {})
   if trained:
-    _check_sizes(trained, path.parent.parent / config_lib.FILE)
+    _check_sizes(trained, (run or epath.Path(workdir)) / config_lib.FILE)
   if not named:
     trained = trained or _model_of(path)
     config.model.name = models.paper_name(trained['name'])
@@ -298,7 +299,13 @@ def load(
     flat |= fresh(report.new)
     params = flax.traverse_util.unflatten_dict(flat, sep='/')
   tree, report = fitted(fit, weights)
-  return tree, f'Weights from {weights.origin}: {report}.'
+  line = f'Weights from {weights.origin}: {report}.'
+  if weights.preprocessing:
+    line += (
+      ' Their own evaluation prepares images by'
+      f' {weights.preprocessing!r}, which evals.NAME.preprocess can name.'
+    )
+  return tree, line
 
 
 def load_sharded(

@@ -67,7 +67,7 @@ def write(
     raise ValueError(f'{path}: {error}') from error
   shown = numbers.wrong[:worst]
   pictures, note = thumbnails.read(
-    path.parent.parent,
+    path.parent.parent if path.parent.name == predictions.FOLDER else None,
     facts,
     dict(zip(shown['index'].tolist(), shown['name'], strict=True)),
     count=len(table),
