@@ -89,6 +89,18 @@ COMMANDS = {
   'two lengths': ([_PRETRAIN, _WORKDIR, '--config.epochs=3'], ''),
   'no weights': ([_FINETUNE, _WORKDIR], ''),
   'file as workdir': ([_PRETRAIN, '--workdir=setup.py/run'], ''),
+  'link as workdir': ([_PRETRAIN, '--workdir=FOLDER/link'], ''),
+  'below a link': ([_PRETRAIN, '--workdir=FOLDER/link/run'], ''),
+  'long workdir': ([_PRETRAIN, f'--workdir=runs/{"x" * 300}'], ''),
+  'folder as log': ([_PRETRAIN, '--workdir=FOLDER/run'], ''),
+  'read-only workdir': (
+    [_PRETRAIN, _WORKDIR],
+    'raise OSError(30, "Read-only file system", os.path.abspath(workdir))',
+  ),
+  'another path': (
+    [_PRETRAIN, _WORKDIR],
+    'raise OSError(13, "Permission denied", "/data/a.jpg")',
+  ),
   'diverged': (
     [_PRETRAIN, _WORKDIR],
     "raise errors.NonFiniteError('loss is nan')",
@@ -154,9 +166,11 @@ COMMANDS = {
 def commands(tmp_path_factory):
   """Name -> the exit code and the output of the command."""
   folder = tmp_path_factory.mktemp('commands')
+  (folder / 'link').symlink_to(folder / 'nowhere')
+  (folder / 'run' / 'train.log').mkdir(parents=True)
   driver = subprocess.run(
     [sys.executable, '-c', _DRIVER, str(folder)],
-    input=json.dumps(list(COMMANDS.values())),
+    input=json.dumps(list(COMMANDS.values())).replace('FOLDER', str(folder)),
     capture_output=True,
     text=True,
     cwd=ROOT,
@@ -224,7 +238,12 @@ def commands(tmp_path_factory):
       ' other to 0.',
     ),
     ('no weights', 'init.checkpoint is not set: this config starts from'),
-    ('file as workdir', f"[Errno 20] Not a directory: '{ROOT}/setup.py"),
+    (
+      'file as workdir',
+      f'--workdir=setup.py/run: {ROOT}/setup.py/run/metrics.jsonl: Not a'
+      f' directory: {ROOT}/setup.py is a file. Expected directories before',
+    ),
+    ('another path', '/data/a.jpg: Permission denied. This process may not'),
     ('diverged', 'loss is nan'),
     ('read error', 'no disk'),
     ('no such key', "no key of this config has 'sede' in its name; --print_c"),
@@ -235,6 +254,26 @@ def test_what_the_user_can_mend_is_one_message(commands, name, message):
   assert code == 1
   assert output.startswith(f'error: {message}'), output
   assert '\n' not in output
+
+
+@pytest.mark.parametrize(
+  'name, words',
+  [
+    ('link as workdir', ['File exists', 'link is a link to ', 'nowhere']),
+    ('below a link', ['No such file', 'link is a link to ', 'nowhere']),
+    ('long workdir', ['255 bytes', 'a shorter one']),
+    ('folder as log', ['train.log', 'Expected a file: move']),
+    ('read-only workdir', ['Read-only', 'Choose a path that can be written']),
+  ],
+)
+def test_what_is_wrong_with_the_work_directory(commands, name, words):
+  code, output = commands[name]
+  assert code == 1
+  assert output.startswith('error: --workdir=')
+  assert '\n' not in output
+  assert 'Errno' not in output
+  for word in words:
+    assert word in output
 
 
 def test_tracebacks(commands):
