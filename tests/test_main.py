@@ -22,8 +22,9 @@ import json, os, runpy, signal, sys, traceback
 from vit_jax.runtime import errors
 from vit_jax.training import loop, stages
 
-# A shell starts background jobs with SIGINT ignored.
+# A shell starts background jobs with SIGINT ignored, `nohup` with SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   pid = os.fork()
   if pid:
@@ -145,6 +146,11 @@ COMMANDS = {
     'raise errors.PreemptedError("SIGTERM: stopped after step 3")',
   ),
   'late SIGTERM': ([_PRETRAIN, _WORKDIR], _LATE.format('SIGTERM')),
+  'late SIGHUP': ([_PRETRAIN, _WORKDIR], _LATE.format('SIGHUP')),
+  'early SIGHUP': (
+    [_PRETRAIN, _WORKDIR],
+    'import signal; signal.raise_signal(signal.SIGHUP)',
+  ),
   'late Ctrl-C': ([_PRETRAIN, _WORKDIR], _LATE.format('SIGINT')),
   'host lost': (
     [_PRETRAIN, _WORKDIR],
@@ -370,7 +376,13 @@ def test_processes_are_told_of_each_other_by_three_flags(commands):
     ('preempted', 75, 'ended: SIGTERM: stopped after step 3\n'),
     # The run has ended: a late SIGTERM is ignored, a late Ctrl-C still kills.
     ('late SIGTERM', 0, ''),
+    ('late SIGHUP', 0, ''),
     ('late Ctrl-C', -2, ''),
+    (
+      'early SIGHUP',
+      75,
+      'ended: SIGHUP before training began; nothing is lost.\n',
+    ),
     ('host lost', 76, 'ended: process 1 left\n'),
     ('disk full', 1, 'error: disk full\n'),
   ],
