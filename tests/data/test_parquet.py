@@ -3,6 +3,7 @@
 import json
 import pathlib
 import pickle
+import shlex
 
 import numpy as np
 import pytest
@@ -73,9 +74,11 @@ def test_a_row_group_is_read_once_in_order(tmp_path, monkeypatch):
 
 
 def test_large_row_groups_are_told(tmp_path, caplog):
-  _write(tmp_path / 'a.parquet', [bytes(2**20), b'x'], [0, 1], struct=False)
-  data.open_source(f'parquet:{tmp_path}/a.parquet')
-  assert 'prepare_data --source=' in caplog.text
+  spec = f"parquet:{tmp_path}/it's.parquet"
+  _write(tmp_path / "it's.parquet", [bytes(2**20), b'x'], [0, 1], struct=False)
+  data.open_source(spec)
+  command = shlex.split(caplog.messages[-1].partition('fast: ')[2])
+  assert command[2:] == ['vit_jax.prepare_data', f'--source={spec}', '--to=DIR']
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ warning names the command that prepares such data.
 import collections
 import json
 import os
+import shlex
 import threading
 
 import numpy as np
@@ -108,11 +109,11 @@ class Parquet(source.Source):
     if not labels:
       raise ValueError(f'{spec}: split {split!r} has no rows.')
     if largest > _LARGE:
+      command = ['python', '-m', 'vit_jax.prepare_data', f'--source={spec}']
       logging.warning(
         '%s: each image of %r costs a row group of up to %d MB when images are'
-        ' read in random order, as in training. This makes them fast: python -m'
-        " vit_jax.prepare_data --source='%s' --to=DIR",
-        *(spec, split, largest / 1e6, spec),
+        ' read in random order, as in training. This makes them fast: %s',
+        *(spec, split, largest / 1e6, shlex.join([*command, '--to=DIR'])),
       )
     self._ends[split] = np.cumsum(ends)
     self._groups[split] = groups

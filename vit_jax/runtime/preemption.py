@@ -1,8 +1,8 @@
 """Makes a run save and stop when its machine is about to be taken away.
 
-The notice is SIGTERM (which clusters send before they kill), an answer of
-Google Cloud's metadata server, or Ctrl-C. All processes of a run stop after the
-same step.
+The notice is SIGTERM (which clusters send before they kill), SIGHUP (of a
+terminal that closes), an answer of Google Cloud's metadata server, or Ctrl-C.
+All processes of a run stop after the same step.
 
 The processes agree through `runtime.distributed`. JAX's own preemption service
 would lose a notice that comes before the first step of a resumed run. It also
@@ -24,12 +24,16 @@ import urllib.request
 import jax
 from absl import logging
 
-from vit_jax.runtime import distributed, errors
+from vit_jax.runtime import distributed, errors, logs
 from vit_jax.runtime.distributed import jax_service
 
 _PRODUCT_NAME = pathlib.Path('/sys/class/dmi/id/product_name')
 _METADATA_SERVER = 'metadata.google.internal'
-_NAMES = {signal.SIGTERM: 'SIGTERM', signal.SIGINT: 'Ctrl-C'}
+_NAMES = {
+  signal.SIGTERM: 'SIGTERM',
+  signal.SIGHUP: 'SIGHUP',
+  signal.SIGINT: 'Ctrl-C',
+}
 # Seconds to wait for the metadata server, which runs on the same machine.
 _ANSWER_LIMIT = 3.0
 # The most calls of `requested` between two checks of all processes. If calls
@@ -59,16 +63,17 @@ class StopRequested(Exception):
 class Notice:
   """While open, signals and the cloud's notices make `requested` return True.
 
-  Handles SIGTERM and SIGINT (Ctrl-C) if it is opened in the main thread. Python
-  allows no handlers in other threads: there neither the signals nor the cloud
-  is watched, and only other processes' notices count. A second SIGTERM does not
-  end the process. A second Ctrl-C ends it at once, whatever the main thread is
-  doing. In an interactive Python, Ctrl-C keeps its usual meaning.
+  Handles SIGTERM, SIGHUP and SIGINT (Ctrl-C), except those that the process
+  ignores, if it is opened in the main thread. Python allows no handlers in
+  other threads: there neither the signals nor the cloud is watched, and only
+  other processes' notices count. A second SIGTERM does not end the process. A
+  second Ctrl-C ends it at once, whatever the main thread is doing. In an
+  interactive Python, Ctrl-C keeps its usual meaning.
 
   A notice may be open around several consecutive runs.
 
   Attributes:
-    reason: why the run should stop: 'SIGTERM', 'Ctrl-C', 'preempted',
+    reason: why the run should stop: 'SIGTERM', 'SIGHUP', 'Ctrl-C', 'preempted',
       'maintenance-event TERMINATE_ON_HOST_MAINTENANCE', or 'SIGTERM of another
       process' if this process had no notice. 'Ctrl-C of another process'
       replaces this process's own reason. '' until `requested` is True.
@@ -98,8 +103,8 @@ class Notice:
 
   def __enter__(self):
     self._end.clear()
-    # A signal handler may interrupt the main thread while that thread is
-    # logging, so handlers only `put` texts, and another thread logs them.
+    # The main thread may hold the lock of the log for long, so one thread
+    # handles the signals, and another logs their texts.
     self._log = queue.SimpleQueue()
     self._pid = os.getpid()
     self._several = jax.distributed.is_initialized()
@@ -108,11 +113,14 @@ class Notice:
     self._start('preemption-log', self._write_log)
     # Python runs its handlers only when the main thread returns from C++, such
     # as after minutes of compilation. The byte of each signal comes at once.
-    handled = [signal.SIGTERM]
-    # A process in the background may ignore Ctrl-C, which is not meant for it.
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    if not (ignored or _is_interactive()):
-      handled.append(signal.SIGINT)
+    handled = {signal.SIGTERM}
+    # A process in the background may ignore Ctrl-C, which is not meant for it;
+    # `nohup` makes it ignore SIGHUP.
+    for number in (signal.SIGHUP, signal.SIGINT):
+      if signal.getsignal(number) is not signal.SIG_IGN:
+        handled.add(number)
+    if _is_interactive():
+      handled.discard(signal.SIGINT)
     self._handled = frozenset(handled)
     _OPEN.add(self)
     self._bytes, writer = socket.socketpair()
@@ -132,7 +140,6 @@ class Notice:
 
   def __exit__(self, *_):
     self._end.set()
-    self._log.put('')
     if self._handling:
       signal.set_wakeup_fd(self._previous_fd)
       _OPEN.discard(self)
@@ -209,40 +216,50 @@ class Notice:
       # it.
       signal.signal(signum, signal.SIG_DFL)
       os.kill(os.getpid(), signum)
-    elif self._own_reason or self._requested:
-      self._log.put(
-        f'{_NAMES[signum]} again; the run is already saving and stopping.'
-      )
-    else:
+      return
+    if signum == signal.SIGHUP:
+      logs.leave_closed_terminal()
+    if not (self._own_reason or self._requested):
       self._own_reason = self._cloud_reason or _NAMES[signum]
-      plan = (
-        'telling the other processes'
-        if self._several
-        else 'saving after the present step, then stopping'
-      )
-      self._log.put(f'{self._own_reason}: {plan}.')
 
   def _act_at_once(self, received: socket.socket) -> None:
-    """Ends the process if it has nothing to save, or at a second Ctrl-C."""
-    interrupts = 0
+    """Says what a signal leads to, or ends the process.
+
+    It ends if it has nothing to save, or at a second Ctrl-C.
+    """
+    came = []
     while numbers := received.recv(64):
       for number in numbers:
         if number not in self._handled:
           continue
+        if number == signal.SIGHUP:
+          logs.leave_closed_terminal()
         name = _NAMES[number]
+        reason = name
+        if number == signal.SIGTERM and not came:
+          reason = self._cloud_reason or name
         code = errors.PreemptedError.exit_code
         if number == signal.SIGINT:
-          interrupts += 1
           code = errors.InterruptedByUserError.exit_code
-        reason = self._cloud_reason or name
         nothing = f'{reason}: nothing was trained since the start.'
         if self.nothing_to_save and self._ends_all(code, nothing):
           _end(nothing, code)
-        elif interrupts > 1:
+        elif number == signal.SIGINT and name in came:
           text = f'{name} again: what is not in a checkpoint is lost.'
           with contextlib.suppress(Exception):  # This process ends anyway.
             self._ends_all(code, text)
           _end(text, code)
+        elif came or (self._requested and not self._own_reason):
+          again = f'{name} again' if name in came else name
+          self._log.put(f'{again}: the run is already saving and stopping.')
+        elif self._several:
+          self._log.put(f'{reason}: telling the other processes.')
+        else:
+          self._log.put(
+            f'{reason}: saving after the present step, then stopping.'
+          )
+        came.append(reason)
+    self._log.put('')
 
   def _ends_all(self, code: int, text: str) -> bool:
     """Ends the other processes; returns whether this process is alone now."""

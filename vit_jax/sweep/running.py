@@ -174,7 +174,7 @@ def run(text: str, *, table: bool = True) -> None:
 
   Raises:
     ValueError: the sweep is wrong, or runs failed; the message names them.
-    PreemptedError: SIGTERM or Ctrl-C stopped the sweep.
+    PreemptedError: SIGTERM, SIGHUP or Ctrl-C stopped the sweep.
   """
   where = folders()
   directory = where.local
