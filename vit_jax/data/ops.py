@@ -175,9 +175,12 @@ class ResizeSmall(_Resized):
   """
 
   def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
-    scale = max(self.size) / min(height, width)
-    size = math.floor(height * scale + 0.5), math.floor(width * scale + 0.5)
-    return Region(0, 0, height, width, size)
+    # In float32, and halves to even numbers, as TensorFlow rounds.
+    scale = np.float32(max(self.size)) / np.float32(min(height, width))
+    rows, columns = (
+      int(np.rint(np.float32(side) * scale)) for side in (height, width)
+    )
+    return Region(0, 0, height, width, (rows, columns))
 
 
 @dataclasses.dataclass(frozen=True)
