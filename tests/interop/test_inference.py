@@ -61,6 +61,7 @@ def test_named_models_are_recognized(name, size):
       (8, 20),
     ),
     (dict(resnet_blocks=(1,), patch_size=2, resnet_width=2), (16, 16)),
+    (dict(resnet_blocks=(1,), patch_size=2, resnet_width=0.25), (16, 16)),
   ],
 )
 def test_options_are_recognized(options, size):

@@ -184,8 +184,9 @@ class ResizeSmall(_Resized):
     if self.method in resizing.PILLOW:
       size = height * large // small, width * large // small
     else:
-      scale = large / small
-      size = math.floor(height * scale + 0.5), math.floor(width * scale + 0.5)
+      # In float32, and halves to even numbers, as TensorFlow rounds.
+      scale = np.float32(large) / np.float32(small)
+      size = tuple(int(np.rint(np.float32(n) * scale)) for n in (height, width))
     return Region(0, 0, height, width, size)
 
 

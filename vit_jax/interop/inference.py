@@ -209,8 +209,9 @@ def _resnet_blocks(flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
   )
 
 
-def _resnet_width(flat: Mapping[str, np.ndarray]) -> int:
-  return max(1, _shape(flat, 'conv_root/kernel', 4)[-1] // 64)
+def _resnet_width(flat: Mapping[str, np.ndarray]) -> float:
+  width = _shape(flat, 'conv_root/kernel', 4)[-1] / 64
+  return int(width) if width.is_integer() else width
 
 
 def _image_size(

@@ -159,7 +159,9 @@ def _draw(points, unit: str, stem: pathlib.Path, mark: str) -> None:
 def _described(settings: store.Settings) -> str:
   how = 'Speed is measured'
   if settings.correction is not None:
-    how = f"Speed is the TPU compiler's estimate, times {settings.correction:g}"
+    how = "Speed is the TPU compiler's estimate"
+    if settings.correction != 1:
+      how += f', times {settings.correction:g}'
   sizes = ''
   if settings.scale == 'mini':
     sizes = (
