@@ -196,8 +196,8 @@ class _EnoughError(Exception):
   """Stops the reading of a file once names and shapes are known."""
 
 
-def _model_of(path: epath.PathLike) -> dict[str, Any]:
-  """Returns the name and overrides of the model of a file's weights."""
+def described(path: epath.PathLike) -> interop.Weights:
+  """Returns what a file says of its weights, before the whole is read."""
   found = []
 
   def understand(weights):
@@ -206,11 +206,17 @@ def _model_of(path: epath.PathLike) -> dict[str, Any]:
 
   with contextlib.suppress(_EnoughError):
     found.append(interop.read(path, check=understand))
-  model = found[0].model
+  return found[0]
+
+
+def _model_of(path: epath.PathLike) -> dict[str, Any]:
+  """Returns the name and overrides of the model of a file's weights."""
+  weights = described(path)
+  model = weights.model
   try:
     if model is None:
-      arrays = {'head/bias': np.zeros(1), **found[0].params}
-      model, _ = interop.infer_model(arrays, found[0].image_size)
+      arrays = {'head/bias': np.zeros(1), **weights.params}
+      model, _ = interop.infer_model(arrays, weights.image_size)
     name, overrides = inference.describe(model)
   except ValueError as error:
     raise ValueError(
