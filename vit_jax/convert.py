@@ -34,7 +34,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import interop, models
 from vit_jax.export import card
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.interop import (
   hub,
   huggingface,

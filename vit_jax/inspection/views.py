@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.inspect import attention_maps, capture, learned_embeddings
-from vit_jax.inspect.subject import Subject
+from vit_jax.inspection import attention_maps, capture, learned_embeddings
+from vit_jax.inspection.subject import Subject
 from vit_jax.models.images import normalize
 
 # Principal components that Figure 7 shows.
