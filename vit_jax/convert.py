@@ -44,6 +44,7 @@ from vit_jax.interop import (
   weight_files,
   weights,
 )
+from vit_jax.models import position
 from vit_jax.runtime import command_line, printable
 from vit_jax.workdir import files
 
@@ -186,7 +187,7 @@ def convert(
       huggingface_export.check_savable(model)
     operations = preprocess or read.preprocessing
     read = dataclasses.replace(
-      read, grid=model.token_grid(size), preprocessing=operations
+      read, grid=position.grid_of(model, size), preprocessing=operations
     )
     if operations and (preprocess or resolution):
       subject.prepared(read, operations, resolution or size)

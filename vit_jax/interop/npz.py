@@ -24,6 +24,7 @@ from vit_jax.interop.weights import (
   pair,
   settings_of,
 )
+from vit_jax.models import position
 
 _SIDECAR = {
   'model': json_files.TEXT,
@@ -124,7 +125,7 @@ def _described(path, model, image_size, **others) -> Weights:
     params={},
     model=model,
     image_size=image_size,
-    grid=image_size and model.token_grid(image_size),
+    grid=image_size and position.grid_of(model, image_size),
     settings=settings_of(model),
     **others,
   )
