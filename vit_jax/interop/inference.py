@@ -75,9 +75,10 @@ def infer_model(
       return _axial_resnet(flat, classes, image_size)
     fields = _vit_fields(flat)
   except KeyError as error:
+    named = sorted(flat.keys() - {'head/bias'})  # Callers may have added it.
     raise ValueError(
       'These are not the weights of a ViT, a hybrid or a ResNet of the paper:'
-      f' {error} is missing among {", ".join(sorted(flat)[:8])}, ...'
+      f' {error} is missing among {", ".join(named[:8])}, ...'
     ) from None
   model = models.build('ViT-B/16', num_classes=classes, **fields)
   return model, image_size or _image_size(flat, model)

@@ -15,6 +15,7 @@ from vit_jax.interop import (
   json_files,
   parameter_shapes,
   released,
+  torch_names,
   weight_files,
 )
 from vit_jax.interop.weights import (
@@ -62,6 +63,7 @@ def read(
   described = _read_sidecar(path)
 
   def weights_of(arrays):
+    torch_names.check_layout(arrays, path, expected=False)
     params, dropped = released.parameters(arrays)
     params = released.from_released(params)
     if described is not None:
