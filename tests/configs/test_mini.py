@@ -8,6 +8,7 @@ from vit_jax import accounting, data, models
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
 from vit_jax.configs import mini
+from vit_jax.models import position
 from vit_jax.paper import numbers
 
 
@@ -37,7 +38,7 @@ def test_cost_keeps_its_proportion_within_a_family(row):
 def test_every_model_of_the_paper_has_a_miniature():
   for name in (*(model for model, _ in numbers.ROWS_6), 'ViT-b/32'):
     config = mini.get_config(f'{name},jft300m')
-    grid = _model(config).token_grid(config.image_size)
+    grid = position.grid_of(_model(config), config.image_size)
     patch = name.rpartition('/')[2]
     if '/' in name:
       assert grid == {'32': (3, 3)}.get(patch, (6, 6))

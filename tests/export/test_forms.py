@@ -11,7 +11,7 @@ from tests.interop import tiny
 from vit_jax import interop, models
 from vit_jax.export import description, forms, parity, timm_folder, writing
 from vit_jax.export.program import Program
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.models.images import normalize
 
 ALL = ('stablehlo', 'onnx', 'huggingface', 'timm')

@@ -14,7 +14,7 @@ from tests.interop import tiny
 from vit_jax import interop
 from vit_jax.export import forms, writing
 from vit_jax.export.program import Program
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.models.images import normalize
 
 # What a user without this package types.

@@ -15,7 +15,7 @@ from vit_jax import checkpoint, config, interop, results
 from vit_jax import config as config_lib
 from vit_jax.data import ops
 from vit_jax.evaluators import classes
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.runtime import errors
 from vit_jax.sweep import state
 from vit_jax.training import loop

@@ -25,6 +25,7 @@ class Weights:
     model: the parameters' model, if known.
     image_size: (height, width) in pixels of the images that the parameters
       were last used with, if known.
+    channels: of these images, if known; 0 if only the arrays show them.
     grid: (rows, columns) of the position embeddings, if known.
     class_names: one for each logit; empty if unknown. A class without a name
       is called 'class 0' and so on.
@@ -43,6 +44,7 @@ class Weights:
   params: Mapping[str, np.ndarray]
   model: nn.Module | None = None
   image_size: tuple[int, int] | None = None
+  channels: int = 0
   grid: tuple[int, int] | None = None
   class_names: tuple[str, ...] = ()
   preprocessing: str = ''

@@ -11,7 +11,7 @@ import numpy as np
 from vit_jax import accounting, models
 from vit_jax import config as config_lib
 from vit_jax.config import inputs
-from vit_jax.models import lora
+from vit_jax.models import lora, position
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import program as program_lib
 
@@ -276,7 +276,7 @@ def _model(config: ml_collections.ConfigDict, **others):
 
 
 def _tokens(model, config: ml_collections.ConfigDict) -> int | None:
-  grid = model.token_grid(tuple(config.image_size))
+  grid = position.grid_of(model, tuple(config.image_size))
   if grid is None:
     return None
   return math.prod(grid) + (getattr(model, 'pooling', '') == 'token')

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax import sharding
+from vit_jax.models import checks
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training.gradients import (
   Batch,
@@ -76,9 +77,15 @@ def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
 def init_params(
   model: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]
 ) -> Any:
-  """Returns fresh parameters; `image_shape` is (height, width, channels)."""
+  """Returns fresh parameters; `image_shape` is (height, width, channels).
+
+  Raises:
+    ValueError: the model is a user's, and lacks what every model has.
+  """
   images = jnp.zeros((1, *image_shape), jnp.float32)
-  return model.init(key, images, train=False)['params']
+  result, variables = model.init_with_output(key, images, train=False)
+  checks.check_call(model, result, variables)
+  return variables['params']
 
 
 def init_state(
