@@ -430,6 +430,9 @@ def test_class_indices_of_samples(tmp_path):
     ({'1.cls': b'\xff'}, r'1\.cls: '),
     ({'1.cls': b'-1'}, r'1\.cls has the label -1; class indices begin at 0'),
     ({'1.cls': b''}, r'1\.jpg has neither'),
+    ({'1.cls': b'2147483648'}, 'wds:.* 2147483648 .* ids'),
+    ({'1.json': b'{"label": 16777216}'}, 'wds:.* 16777216 .* ids'),
+    ({'1.cls': b'9' * 5000}, r'1\.cls: '),
   ],
 )
 def test_wrong_labels_of_samples(tmp_path, content, words):
