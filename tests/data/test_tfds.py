@@ -190,7 +190,13 @@ def test_wrong_label_functions(data_dir, key, classes, message):
 def test_class_label_of_unknown_size(data_dir, tmp_path):
   shutil.copytree(f'{data_dir}/tiny', tmp_path / 'tiny')
   path = tmp_path / 'tiny/1.0.0/features.json'
-  path.write_text(path.read_text().replace('"numClasses": "3"', ''))
+  text = path.read_text()
+  path.write_text(
+    text.replace('"numClasses": "3"', '"numClasses": "2147483648"')
+  )
+  with pytest.raises(ValueError, match=r"label_key='unnamed'.* 2147483647 "):
+    _tiny(str(tmp_path), 'unnamed')
+  path.write_text(text.replace('"numClasses": "3"', ''))
   with pytest.raises(ValueError, match='set num_classes'):
     _tiny(str(tmp_path), 'unnamed')
   source = _tiny(str(tmp_path), 'unnamed', num_classes=4)
@@ -245,6 +251,10 @@ def test_reads_from_many_threads(data_dir):
     (
       {'image_key': 'picture', 'label_key': 'tags', 'num_classes': 7},
       'has 2 classes, but num_classes=7',
+    ),
+    (
+      {'image_key': 'picture', 'label_key': 'number', 'num_classes': 2**31},
+      "label_key='number'.* 2147483647 .* num_classes",
     ),
   ],
 )

@@ -68,8 +68,9 @@ def default() -> ml_collections.ConfigDict:
   # What to do at an unreadable image: 'error' ends the run; 'skip-and-count'
   # takes another image, or leaves it out of an evaluation.
   data.unreadable = 'error'
-  # A stored image with more pixels is unreadable; 2**28 are 0.8 GB decoded.
-  data.max_pixels = 2**28
+  # A stored image with more pixels is unreadable; 2**27 are 0.4 GB decoded.
+  # Threads of a process decode at most 2**29 pixels of large images at once.
+  data.max_pixels = 2**27
   # What to do if there is only one class folder, or if a class has no image in
   # the used part of a split: 'error' or 'accept'.
   data.uneven_classes = 'error'

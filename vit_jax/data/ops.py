@@ -422,18 +422,21 @@ class Preprocess:
       ValueError: the result does not have `image_size`.
     """
     ops = self.ops[made:]
-    if (
-      ops
-      and isinstance(ops[0], _Regional)
-      and isinstance(image, bytes)
-      # Others may have EXIF data too, but only OpenCV reads it.
-      and (not self.upright or decode_lib.is_jpeg(image))
-    ):
-      image, ops = self._make_region(image, ops[0], rng), ops[1:]
-    else:
-      image = self._decode(image)
-    for op in ops:
-      image = op(image, rng)
+    height, width = self._size(image)
+    with decode_lib.room(height * width):
+      if (
+        ops
+        and isinstance(ops[0], _Regional)
+        and isinstance(image, bytes)
+        # Others may have EXIF data too, but only OpenCV reads it.
+        and (not self.upright or decode_lib.is_jpeg(image))
+      ):
+        image = self._make_region(image, height, width, ops[0], rng)
+        ops = ops[1:]
+      else:
+        image = self._decode(image, width=width)
+      for op in ops:
+        image = op(image, rng)
     if image.shape[:2] != self.image_size:
       raise ValueError(
         f'{self.text!r} gave an image of {image.shape[0]}x{image.shape[1]} '
@@ -452,14 +455,22 @@ class Preprocess:
     Raises:
       CorruptImageError: the bytes cannot be decoded.
     """
-    image = smallest = self._decode(image)
-    made = 0
     fixed = itertools.takewhile(lambda op: not isinstance(op, RANDOM), self.ops)
-    for number, op in enumerate(fixed, start=1):
-      image = op(image, None)
-      if image.size <= smallest.size:
-        smallest, made = image, number
+    height, width = self._size(image)
+    with decode_lib.room(height * width):
+      image = smallest = self._decode(image, width=width)
+      made = 0
+      for number, op in enumerate(fixed, start=1):
+        image = op(image, None)
+        if image.size <= smallest.size:
+          smallest, made = image, number
     return smallest, made
+
+  def _size(self, image: bytes | np.ndarray) -> tuple[int, int]:
+    """Returns (height, width) of an encoded image; zeros if it is decoded."""
+    if isinstance(image, bytes):
+      return decode_lib.size(image, self.max_pixels)
+    return 0, 0
 
   def _decode(self, image: bytes | np.ndarray, **options) -> np.ndarray:
     return decode(
@@ -472,10 +483,14 @@ class Preprocess:
     )
 
   def _make_region(
-    self, image: bytes, op: _Regional, rng: np.random.Generator
+    self,
+    image: bytes,
+    height: int,
+    width: int,
+    op: _Regional,
+    rng: np.random.Generator,
   ) -> np.ndarray:
     """Applies the first operation; decodes only what it needs."""
-    height, width = decode_lib.size(image, self.max_pixels)
     stored_width = width
     if self.upright and decode_lib.orientation(image) > 4:
       height, width = width, height

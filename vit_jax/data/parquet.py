@@ -67,7 +67,9 @@ class Parquet(source.Source):
     labels, names = {}, None
     for split, paths in self._files.items():
       labels[split], names = self._read_labels(split, paths, names, spec)
-    numbered = labels_lib.number(labels, names, num_classes, spec)
+    numbered = labels_lib.number(
+      labels, names, num_classes, f'{spec}: label_key={label_key!r}'
+    )
     self._labels = numbered.labels
     self.others = numbered.others
     self.info = source.SourceInfo(

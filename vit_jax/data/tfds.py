@@ -25,6 +25,7 @@ from vit_jax.data import (
   open_files,
   source,
 )
+from vit_jax.data import labels as labels_lib
 
 _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 _INFO = 'dataset_info.json'
@@ -348,4 +349,6 @@ def _class_names(
       f'{where} has {known} classes, but num_classes={num_classes}; leave it '
       'out.'
     )
-  return tuple(one.names) if known else tuple(map(str, range(num_classes)))
+  # The names of a ClassLabel without names are made here, too.
+  names = labels_lib.index_names(known or num_classes, where)
+  return tuple(one.names if known else names)
