@@ -74,6 +74,9 @@ class Design:
     return tuple(dict.fromkeys([*shown, *tested]))
 
 
+# Cached: the runs of a design take seconds to simulate, and a command asks for
+# the same design several times.
+@functools.cache
 def read(
   scale: str,
   seeds: str | int = '',

@@ -6,6 +6,7 @@ drawn towards the typical one of its measure.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -68,25 +69,34 @@ class Pilot:
 
     None if the pilot has no spread of the measure at all, and assumes none.
     """
-    found = self.values.get(of.measure.name, {})
-    known = [v for v in found.values() if len(v) > 1]
-    if not known:
+    typical = self._typical.get(of.measure.name)
+    if typical is None:
       return self.assumed.get(of.measure.name)
-    # The median: runs that sometimes fail to learn have far larger spreads than
-    # others. Half of all variances of few values are below this part of theirs.
-    typical = math.sqrt(
-      statistics.median(
-        statistics.variance(v)
-        / (special.chdtri(len(v) - 1, 0.5) / (len(v) - 1))
-        for v in known
-      )
-    )
+    found = self.values[of.measure.name]
     own = found.get(of.name, ())
     freedom = len(own) - 1
     if freedom < 1:
       return typical
     squares = freedom * statistics.variance(own) + _TYPICAL * typical**2
     return math.sqrt(squares / (freedom + _TYPICAL))
+
+  @functools.cached_property
+  def _typical(self) -> dict[str, float]:
+    """Measure -> the typical spread of its runs, where some are known."""
+    typical = {}
+    for measure, found in self.values.items():
+      # The median: runs that sometimes fail to learn have far larger spreads
+      # than others. Half of all variances of few values are below this part of
+      # theirs.
+      known = [
+        statistics.variance(v)
+        / (special.chdtri(len(v) - 1, 0.5) / (len(v) - 1))
+        for v in found.values()
+        if len(v) > 1
+      ]
+      if known:
+        typical[measure] = math.sqrt(statistics.median(known))
+    return typical
 
   def effect(self, sum_: Sum) -> float | None:
     """Returns a weighted sum of the pilot's means; None if one is unknown."""
