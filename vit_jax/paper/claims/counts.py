@@ -279,13 +279,10 @@ def _detectable(
   return float(np.quantile(needed, decision.POWER))
 
 
-def of_starts(
-  claims: Sequence[Claim], scale: str, seeds: str | int, pilot: Pilot
-) -> dict[Pretraining, int]:
+def of_starts(needs: Sequence[tuple[Claim, Need]]) -> dict[Pretraining, int]:
   """Returns first pre-training -> number of pre-trainings, for a family."""
   found: dict[Pretraining, int] = {}
-  for claim in claims:
-    planned = need(claim, len(claims), scale, seeds, pilot).planned
+  for claim, its in needs:
     for start in claim.starts():
-      found[start] = max(planned, found.get(start, 0))
+      found[start] = max(its.planned, found.get(start, 0))
   return found
