@@ -11,7 +11,7 @@ import json
 import math
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy import special
@@ -147,21 +147,36 @@ class Need:
   """What it takes to decide a claim.
 
   Attributes:
-    count: pre-trainings of each mean, for all of the claim's tests together;
-      None if the pilot does not know the runs, or if `LIMIT` are too few.
     known: whether the pilot knows the differences and the spreads.
     power: the probability of an answer with the planned number; None if
       unknown.
     planned: pre-trainings of each mean that are planned.
-    detectable: test -> the smallest difference that is decided with the planned
-      number; None if the spread is unknown.
+    enough: returns `count` up to a limit.
+    detects: returns `detectable`.
   """
 
-  count: int | None
   known: bool
   power: float | None
   planned: int
-  detectable: Mapping[str, float | None]
+  enough: Callable[[int], int | None]
+  detects: Callable[[], Mapping[str, float | None]]
+
+  # Both are simulated only if they are asked for, because that takes long.
+  @functools.cached_property
+  def count(self) -> int | None:
+    """Pre-trainings of each mean, for all of the claim's tests together.
+
+    None if the pilot does not know the runs, or if `LIMIT` are too few.
+    """
+    return self.enough(LIMIT)
+
+  @functools.cached_property
+  def detectable(self) -> Mapping[str, float | None]:
+    """Test -> the smallest difference that the planned number decides.
+
+    None if the spread is unknown.
+    """
+    return self.detects()
 
 
 def need(
@@ -182,25 +197,27 @@ def need(
   )
   level = decision.LEVEL / family
 
+  @functools.cache
   def power(count: int) -> float:
     return _power(claim, pilot, count, level)
 
-  count = None
-  if known and seeds == AUTO:
-    count = next((n for n in _TRIED if power(n) >= decision.POWER), None)
+  def enough(most: int) -> int | None:
+    if not known or seeds != AUTO:
+      return None
+    tried = (n for n in _TRIED if n <= most)
+    return next((n for n in tried if power(n) >= decision.POWER), None)
+
   planned = seeds
   if seeds == AUTO:
-    planned = USUAL
-    if known:
-      planned = min(count or LIMIT, MOST[scale])
-    if known and planned != count and power(planned) < _WORTHWHILE:
+    planned = enough(MOST[scale]) or MOST[scale]
+    if not known or power(planned) < _WORTHWHILE:
       planned = USUAL
   return Need(
-    count,
     known,
     power(planned) if known else None,
     planned,
-    {
+    enough,
+    lambda: {
       contrast.what: _detectable(contrast, pilot, planned, level / 2)
       for contrast in claim.contrasts
     },
