@@ -255,18 +255,27 @@ def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
 class _FileParser(config_flags.ConfigFileFlagParser):
   """Also opens configs that come with the code, by their names."""
 
+  def __init__(self, name, config=None):
+    super().__init__(name)
+    self._config = config
+
   def parse(self, path):
+    if self._config is not None:
+      return self._config
     return super().parse(shipped.find(self.name, path))
 
 
-def find_shipped(values: flags.FlagValues) -> None:
+def find_shipped(
+  values: flags.FlagValues, config: ml_collections.ConfigDict | None = None
+) -> None:
   """Makes `--config` accept all that `shipped.find` finds; keeps its text.
 
   Args:
     values: the flags; nothing happens if they define no `config`.
+    config: what `read_config` has returned, which is not read a second time.
   """
   if 'config' in values:
-    values['config'].parser = _FileParser('config')
+    values['config'].parser = _FileParser('config', config)
 
 
 def _load(spec: str) -> ml_collections.ConfigDict:
