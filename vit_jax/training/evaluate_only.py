@@ -137,8 +137,8 @@ def _prepare_as_weights_say(
     return
   if weights.image_size != tuple(config.image_size):
     logging.warning(
-      '%s are for images of %s px, prepared by %r. Here they see %s px, prepared'
-      ' by %r.',
+      '%s are for images of %s px, prepared by %r. Here they see %s px,'
+      ' prepared by %r.',
       *(weights.origin, weights.image_size, weights.preprocessing),
       *(tuple(config.image_size), default),
     )
