@@ -10,8 +10,9 @@ MODEL is a model of the paper, such as `ViT-L/16`, `R50+ViT-B/32` or
 `BiT-R152x2`, with an eighth of the width, a sixth of the layers and a quarter
 of the heads (ResNets: an eighth of the width, a quarter of the layers). Images
 have 24 px: patches of 8 px stand for 32 at 224 px, and of 4 px for 16 and 14.
-The head for pre-training has no hidden layer: with one, ViTs learn only colours
-in so few steps.
+The head for pre-training has no hidden layer, and position embeddings begin
+with a standard deviation of 0.5 instead of 0.02: otherwise ViTs learn only
+colours in so few steps (LOG.md).
 
 DATASET, to pre-train on, is `imagenet2012`, `imagenet21k` or `jft300m`: 200,
 2,200 and 48,000 rendered scenes (`shapes`), about in the proportions of the

@@ -142,7 +142,17 @@ def test_the_examples_of_additions_run(tmp_path):
     if place.startswith('docs/extend.md')
   ]
   script = '\n'.join(found)
-  script += "\nassert found['test/accuracy'] > 0.9 and found['head/norm'] > 0"
+  script += """
+assert found['test/accuracy'] > 0.9 and found['head/norm'] > 0
+assert 'CNN-8 with features=4' in repr(model)
+assert model.features(image).shape == (1, 64)
+logits = model.predict(image).logits
+vit_jax.interop.save_npz('a.npz', model.params, model.module, image_size=8)
+assert (vit_jax.load('a.npz').predict(image).logits == logits).all()
+config.init.checkpoint, config.init.new_head = 'runs/stripes', False
+config.total_steps = 5
+assert loop.train_and_evaluate(config, 'runs/tuned')['test/accuracy'] > 0.9
+"""
   done = subprocess.run(
     [sys.executable, '-c', script],
     cwd=tmp_path,

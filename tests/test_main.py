@@ -22,8 +22,9 @@ import json, os, runpy, signal, sys, traceback
 from vit_jax.runtime import errors
 from vit_jax.training import loop, stages
 
-# A shell starts background jobs with SIGINT ignored.
+# A shell starts background jobs with SIGINT ignored, `nohup` with SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 for i, (arguments, stub) in enumerate(json.load(sys.stdin)):
   pid = os.fork()
   if pid:
@@ -89,6 +90,18 @@ COMMANDS = {
   'two lengths': ([_PRETRAIN, _WORKDIR, '--config.epochs=3'], ''),
   'no weights': ([_FINETUNE, _WORKDIR], ''),
   'file as workdir': ([_PRETRAIN, '--workdir=setup.py/run'], ''),
+  'link as workdir': ([_PRETRAIN, '--workdir=FOLDER/link'], ''),
+  'below a link': ([_PRETRAIN, '--workdir=FOLDER/link/run'], ''),
+  'long workdir': ([_PRETRAIN, f'--workdir=runs/{"x" * 300}'], ''),
+  'folder as log': ([_PRETRAIN, '--workdir=FOLDER/run'], ''),
+  'read-only workdir': (
+    [_PRETRAIN, _WORKDIR],
+    'raise OSError(30, "Read-only file system", os.path.abspath(workdir))',
+  ),
+  'another path': (
+    [_PRETRAIN, _WORKDIR],
+    'raise OSError(13, "Permission denied", "/data/a.jpg")',
+  ),
   'diverged': (
     [_PRETRAIN, _WORKDIR],
     "raise errors.NonFiniteError('loss is nan')",
@@ -133,6 +146,11 @@ COMMANDS = {
     'raise errors.PreemptedError("SIGTERM: stopped after step 3")',
   ),
   'late SIGTERM': ([_PRETRAIN, _WORKDIR], _LATE.format('SIGTERM')),
+  'late SIGHUP': ([_PRETRAIN, _WORKDIR], _LATE.format('SIGHUP')),
+  'early SIGHUP': (
+    [_PRETRAIN, _WORKDIR],
+    'import signal; signal.raise_signal(signal.SIGHUP)',
+  ),
   'late Ctrl-C': ([_PRETRAIN, _WORKDIR], _LATE.format('SIGINT')),
   'host lost': (
     [_PRETRAIN, _WORKDIR],
@@ -154,9 +172,11 @@ COMMANDS = {
 def commands(tmp_path_factory):
   """Name -> the exit code and the output of the command."""
   folder = tmp_path_factory.mktemp('commands')
+  (folder / 'link').symlink_to(folder / 'nowhere')
+  (folder / 'run' / 'train.log').mkdir(parents=True)
   driver = subprocess.run(
     [sys.executable, '-c', _DRIVER, str(folder)],
-    input=json.dumps(list(COMMANDS.values())),
+    input=json.dumps(list(COMMANDS.values())).replace('FOLDER', str(folder)),
     capture_output=True,
     text=True,
     cwd=ROOT,
@@ -224,7 +244,12 @@ def commands(tmp_path_factory):
       ' other to 0.',
     ),
     ('no weights', 'init.checkpoint is not set: this config starts from'),
-    ('file as workdir', f"[Errno 20] Not a directory: '{ROOT}/setup.py"),
+    (
+      'file as workdir',
+      f'--workdir=setup.py/run: {ROOT}/setup.py/run/metrics.jsonl: Not a'
+      f' directory: {ROOT}/setup.py is a file. Expected directories before',
+    ),
+    ('another path', '/data/a.jpg: Permission denied. This process may not'),
     ('diverged', 'loss is nan'),
     ('read error', 'no disk'),
     ('no such key', "no key of this config has 'sede' in its name; --print_c"),
@@ -235,6 +260,26 @@ def test_what_the_user_can_mend_is_one_message(commands, name, message):
   assert code == 1
   assert output.startswith(f'error: {message}'), output
   assert '\n' not in output
+
+
+@pytest.mark.parametrize(
+  'name, words',
+  [
+    ('link as workdir', ['File exists', 'link is a link to ', 'nowhere']),
+    ('below a link', ['No such file', 'link is a link to ', 'nowhere']),
+    ('long workdir', ['255 bytes', 'a shorter one']),
+    ('folder as log', ['train.log', 'Expected a file: move']),
+    ('read-only workdir', ['Read-only', 'Choose a path that can be written']),
+  ],
+)
+def test_what_is_wrong_with_the_work_directory(commands, name, words):
+  code, output = commands[name]
+  assert code == 1
+  assert output.startswith('error: --workdir=')
+  assert '\n' not in output
+  assert 'Errno' not in output
+  for word in words:
+    assert word in output
 
 
 def test_tracebacks(commands):
@@ -331,7 +376,13 @@ def test_processes_are_told_of_each_other_by_three_flags(commands):
     ('preempted', 75, 'ended: SIGTERM: stopped after step 3\n'),
     # The run has ended: a late SIGTERM is ignored, a late Ctrl-C still kills.
     ('late SIGTERM', 0, ''),
+    ('late SIGHUP', 0, ''),
     ('late Ctrl-C', -2, ''),
+    (
+      'early SIGHUP',
+      75,
+      'ended: SIGHUP before training began; nothing is lost.\n',
+    ),
     ('host lost', 76, 'ended: process 1 left\n'),
     ('disk full', 1, 'error: disk full\n'),
   ],

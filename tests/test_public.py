@@ -52,13 +52,16 @@ FUNCTIONS = {
 }
 
 # The training code must not import these rooms, so that it can be read alone.
-ABOVE_TRAINING = ('paper', 'plan', 'sweep', 'inspect', 'compare', 'reproduce')
+ABOVE_TRAINING = (
+  *('paper', 'plan', 'sweep', 'inspection', 'compare', 'reproduce'),
+)
 
 
 def _is_command(module: str) -> bool:
-  path = ROOT.joinpath(*module.split('.'))
-  file = path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
-  return "if __name__ == '__main__':" in file.read_text()
+  spec = importlib.util.find_spec(module)
+  if spec.submodule_search_locations:
+    spec = importlib.util.find_spec(f'{module}.__main__')
+  return "if __name__ == '__main__':" in pathlib.Path(spec.origin).read_text()
 
 
 @pytest.mark.parametrize('module', COMMANDS)
@@ -77,6 +80,34 @@ def test_every_command_explains_itself(module):
   # With absl's own --help, the exit code is 1.
   assert done.returncode in (0, 1)
   assert f'python -m {module}' in done.stdout
+
+
+def test_no_file_hides_a_module_of_python_from_a_program_beside_it():
+  mains = {file.parent for file in (ROOT / 'vit_jax').rglob('__main__.py')}
+  places = [ROOT / name for name in ('vit_jax', 'configs', 'launch')]
+  hiding = [
+    str(file.relative_to(ROOT))
+    for folder in {*mains, *places, ROOT / 'benchmarks', ROOT}
+    for file in folder.iterdir()
+    if file.stem in sys.stdlib_module_names
+  ]
+  assert hiding == []
+
+
+@pytest.mark.parametrize(
+  'folder, words',
+  [
+    ('', ['vit_jax/main.py', '--help']),
+    ('vit_jax', ['-c', 'import numpy']),
+    ('vit_jax/inspection/mistakes', ['-c', 'import numpy']),
+  ],
+  ids=['main', 'vit_jax', 'mistakes'],
+)
+def test_python_starts_in_folders_of_the_code(folder, words):
+  done = subprocess.run(
+    [sys.executable, *words], cwd=ROOT / folder, capture_output=True, text=True
+  )
+  assert (done.returncode, done.stderr) == (0, '')
 
 
 @pytest.mark.parametrize('path', FUNCTIONS)

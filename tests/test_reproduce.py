@@ -186,7 +186,7 @@ def test_a_plan_appears_in_the_table_and_on_the_page(run, tmp_path):
   plan = {
     'config': 'configs/pretrain.py:ViT-L/16,imagenet21k',
     'topology': 'v3:16x16',
-    'core_days': 205.52,
+    'core_days_raw': 205.52,
   }
   (tmp_path / 'plan.json').write_text(json.dumps([plan]))
   words = ('table2', f'--workdir={tmp_path}')

@@ -18,6 +18,7 @@ _ROOMS = (
 # In an installed package, they lie inside it (setup.py).
 if not pathlib.Path(__file__).with_name('configs').is_dir():
   __path__.append(str(pathlib.Path(__file__).parents[1]))
+__path__.append(str(pathlib.Path(__file__).with_name('aliases')))
 
 buckets.register()
 

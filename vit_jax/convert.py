@@ -34,7 +34,7 @@ from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
 from vit_jax import interop, models
 from vit_jax.export import card
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.interop import (
   hub,
   huggingface,
@@ -44,6 +44,7 @@ from vit_jax.interop import (
   weight_files,
   weights,
 )
+from vit_jax.models import position
 from vit_jax.runtime import command_line, printable
 from vit_jax.workdir import files
 
@@ -185,7 +186,7 @@ def convert(
       huggingface_export.check_savable(model)
     operations = preprocess or read.preprocessing
     read = dataclasses.replace(
-      read, grid=model.token_grid(size), preprocessing=operations
+      read, grid=position.grid_of(model, size), preprocessing=operations
     )
     if operations and (preprocess or resolution):
       subject.prepared(read, operations, resolution or size)

@@ -38,7 +38,7 @@ from vit_jax.checkpoint import fingerprint
 from vit_jax.data import identity
 from vit_jax.evaluators import knn, linear_probe, neighbours
 from vit_jax.features.store import Stored
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.predict import predictor
 from vit_jax.runtime import command_line, printable
 

@@ -12,11 +12,11 @@ line, or other values. `--print_config=schedule` prints only keys with that word
 in their names.
 
 Start the same command again to resume the run. Exit codes: 0 everything was
-done; 1 an error; 75 stopped by SIGTERM or the cloud, state saved; 76 a
-collective failed, or the bucket does not answer; 77 no progress within the time
-limit; 134 another process was lost (JAX's own code). After 75, 76, 77 and 134,
-start the command again. 130 stopped by Ctrl-C,
-state saved; a second Ctrl-C ends the process at once.
+done; 1 an error; 75 stopped by SIGTERM, SIGHUP (a closed terminal) or the
+cloud, state saved; 76 a collective failed, or the bucket does not answer; 77 no
+progress within the time limit; 134 another process was lost (JAX's own code).
+After 75, 76, 77 and 134, start the command again. 130 stopped by Ctrl-C, state
+saved; a second Ctrl-C ends the process at once.
 
 --eval_only runs the config's evaluations on the weights of
 --config.init.checkpoint, at any resolution, and trains nothing.
@@ -27,6 +27,7 @@ and Open MPI, the processes find each other. Elsewhere, pass
 """
 # ruff: noqa: E402
 
+import contextlib
 import os
 import signal
 
@@ -35,14 +36,15 @@ def _end_at_once(number: int, _) -> None:
   """Handles a signal that comes during the imports, which take seconds."""
   name = signal.Signals(number).name
   text = f'ended: {name} before training began; nothing is lost.\n'
-  os.write(2, text.encode())
-  os._exit({signal.SIGTERM: 75, signal.SIGINT: 130}[number])
+  with contextlib.suppress(OSError):  # A closed terminal takes no text.
+    os.write(2, text.encode())
+  os._exit(130 if number == signal.SIGINT else 75)
 
 
 if __name__ == '__main__':
   # `preemption` replaces these handlers later. A background job of a shell
-  # ignores Ctrl-C, and keeps ignoring it.
-  for _number in (signal.SIGTERM, signal.SIGINT):
+  # ignores Ctrl-C, one of `nohup` SIGHUP, and keeps ignoring it.
+  for _number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(_number) != signal.SIG_IGN:
       signal.signal(_number, _end_at_once)
 
@@ -172,6 +174,7 @@ def main():
       # late SIGTERM must not change the exit code.
       for number, action in (
         (signal.SIGTERM, signal.SIG_IGN),
+        (signal.SIGHUP, signal.SIG_IGN),
         (signal.SIGINT, signal.SIG_DFL),
       ):
         if signal.getsignal(number) is _end_at_once:

@@ -110,6 +110,28 @@ def check_not_lost(workdir: epath.PathLike) -> None:
     )
 
 
+def tell_lost_rows(workdir: epath.PathLike, step: int) -> None:
+  """Warns if the rows of a run's last steps are lost.
+
+  A run writes a row before it saves, so a run that has saved a step has a row
+  of that step.
+
+  Args:
+    workdir: the work directory of a run.
+    step: the step that the run has saved.
+  """
+  rows = metrics.read(workdir)
+  last = max((row['step'] for row in rows if row['step'] <= step), default=0)
+  if last < step:
+    logging.warning(
+      '%s lacks the steps %d to %d, which the checkpoint has: the file was'
+      ' deleted, replaced or cut. If you have a copy, stop the run, put the'
+      ' copy back, and start again. Otherwise these numbers are lost, and the'
+      ' best value so far is that of the rows that are left.',
+      *(epath.Path(workdir) / metrics.FILE, last + 1, step),
+    )
+
+
 def set_aside(workdir: epath.PathLike) -> None:
   """Renames a run's numbers and weights, so that the run can start over."""
   workdir, number = epath.Path(workdir), 1

@@ -318,6 +318,8 @@ def test_causes_are_given_in_one_line():
   wrapped = RuntimeError('failed')
   wrapped.__cause__ = OSError(30, 'Read-only file system')
   assert saving.cause(wrapped) == 'Read-only file system (EROFS)'
+  large = ValueError('OUT_OF_RANGE: Error writing "a": Failed to write 9 bytes')
+  assert 'ulimit -f' in saving.cause(large)
   late = TimeoutError('ChainedFuture completed 3/4 futures')
   assert saving.cause(late).endswith('did not answer in time')
   assert saving.cause(KeyError('a\n b')) == r"KeyError: 'a\n b'"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from vit_jax.compare import drawing
-from vit_jax.inspect import figures
+from vit_jax.inspection import figures
 
 
 def test_save_writes_png_pdf_and_csv(tmp_path):

@@ -227,13 +227,13 @@ def test_exif_orientation_is_applied_to_folders_by_default():
 
 def test_max_pixels_follows_the_config():
   config = config_lib.default()
-  assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
+  assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**27
   config.data.max_pixels = 10**6
   assert inputs.parse_preprocess(config, 'resize').max_pixels == 10**6
   # A run that is older than the key does not have it.
   with config.unlocked():
     del config.data.max_pixels
-  assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**28
+  assert inputs.parse_preprocess(config, 'resize').max_pixels == 2**27
 
 
 def test_how_jpegs_are_decoded():

@@ -4,22 +4,17 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import accounting, data, models
 from vit_jax import config as config_lib
+from vit_jax import data, models
 from vit_jax.config import inputs
 from vit_jax.configs import mini
-from vit_jax.paper import numbers
+from vit_jax.models import position
+from vit_jax.paper import cost, numbers
 
 
 def _model(config):
   options = config.model.to_dict() | {'dtype': 'float32'}
   return models.build(options.pop('name'), num_classes=31, **options)
-
-
-def _macs(name):
-  return accounting.forward_macs(
-    _model(mini.get_config(f'{name},jft300m')), mini.MINI.image_size
-  )
 
 
 @pytest.mark.parametrize('row', numbers.ROWS_6)
@@ -30,14 +25,15 @@ def test_cost_keeps_its_proportion_within_a_family(row):
   smallest = 'BiT-R50x1' if name.startswith('BiT-') else 'ViT-B/32'
   printed = numbers.COMPUTE[f'{name}, {row[1]} epochs', 'GMACs'].value
   base = numbers.COMPUTE[f'{smallest}, 7 epochs', 'GMACs'].value
-  ratio = _macs(name) / _macs(smallest) / (printed / base)
+  macs = cost.MACS['mini']
+  ratio = macs[name] / macs[smallest] / (printed / base)
   assert 0.4 < ratio < 1.1
 
 
 def test_every_model_of_the_paper_has_a_miniature():
   for name in (*(model for model, _ in numbers.ROWS_6), 'ViT-b/32'):
     config = mini.get_config(f'{name},jft300m')
-    grid = _model(config).token_grid(config.image_size)
+    grid = position.grid_of(_model(config), config.image_size)
     patch = name.rpartition('/')[2]
     if '/' in name:
       assert grid == {'32': (3, 3)}.get(patch, (6, 6))

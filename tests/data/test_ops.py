@@ -5,6 +5,7 @@ import pickle
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from vit_jax.data import augment, ops
 from vit_jax.data import decode as decode_lib
@@ -50,6 +51,39 @@ def test_resize_does_not_antialias_unless_asked():
   assert enlarged.tolist() == [[[0], [25], [75], [100]]]
 
 
+@pytest.mark.parametrize('resample', Image.Resampling)
+@pytest.mark.parametrize('size', [(7, 5), (23, 40), (5, 40), (16, 11)])
+def test_resizing_is_that_of_pillow(resample, size):
+  op = ops.Resize(size, method=f'pillow_{resample.name.lower()}')
+  for channels, mode in ((3, 'RGB'), (1, 'L')):
+    image = noise(16, 11, channels)
+    expected = Image.fromarray(image.squeeze(), mode).resize(
+      size[::-1], resample
+    )
+    np.testing.assert_array_equal(
+      op(image, generator()).squeeze(), np.asarray(expected)
+    )
+  # Pillow would weight four channels by the last one, as transparency.
+  image = noise(16, 11, 4)
+  parts = [op(image[..., i : i + 1], generator()) for i in range(4)]
+  np.testing.assert_array_equal(op(image, generator()), np.dstack(parts))
+
+
+@pytest.mark.parametrize(
+  'shape, size, expected',
+  [((10, 17), 6, (6, 10)), ((17, 10), 6, (10, 6)), ((7, 7), 6, (6, 6))],
+)
+def test_the_longer_side_is_truncated_as_transformers_does(
+  shape, size, expected
+):
+  op = ops.ResizeSmall(size, method='pillow_bicubic')
+  assert op(noise(*shape), generator()).shape[:2] == expected
+  # 10.2 pixels; 10.9 are 11 by the other methods.
+  op = ops.ResizeSmall(6, method='pillow_bicubic')
+  assert op(noise(11, 20), generator()).shape[:2] == (6, 10)
+  assert ops.ResizeSmall(6)(noise(11, 20), generator()).shape[:2] == (6, 11)
+
+
 def test_resize_takes_height_then_width():
   assert ops.Resize((3, 7))(noise(5, 5), generator()).shape == (3, 7, 3)
   assert ops.Resize(4)(noise(5, 9, 1), generator()).shape == (4, 4, 1)
@@ -60,8 +94,10 @@ def test_resize_takes_height_then_width():
   [
     ((100, 200), 50, (50, 100)),
     ((200, 100), 50, (100, 50)),
-    ((30, 45), 31, (31, 47)),  # 46.5 rounds up.
-    ((45, 30), 31, (47, 31)),
+    ((30, 45), 31, (31, 46)),  # 46.5 becomes the even number, as TensorFlow's.
+    ((45, 30), 31, (46, 31)),
+    ((192, 255), 160, (160, 212)),  # 212.5
+    ((30, 55), 27, (27, 50)),  # 49.5
     ((300, 400), 7, (7, 9)),  # 9.33 rounds down.
     ((10, 20), (5, 8), (8, 16)),  # The larger of a pair.
   ],
@@ -334,6 +370,7 @@ def photograph(height, width):
     ('resize_small(100)|random_crop', 2),
     ('resize_small(100, antialias=True)|central_crop', 1),
     ("resize(method='area')", 1),
+    ("resize(method='pillow_bicubic')", 1),
     ('central_crop', 1),
     ('flip|resize', 1),
   ],

@@ -3,12 +3,13 @@
 import json
 import pathlib
 import pickle
+import shlex
 
 import numpy as np
 import pytest
 
 from tests.prepare_data.odd_files import JPEG, PNG
-from vit_jax import data
+from vit_jax import data, models
 from vit_jax.data import labels as labels_lib
 from vit_jax.data import parquet
 
@@ -73,9 +74,11 @@ def test_a_row_group_is_read_once_in_order(tmp_path, monkeypatch):
 
 
 def test_large_row_groups_are_told(tmp_path, caplog):
-  _write(tmp_path / 'a.parquet', [bytes(2**20), b'x'], [0, 1], struct=False)
-  data.open_source(f'parquet:{tmp_path}/a.parquet')
-  assert 'prepare_data --source=' in caplog.text
+  spec = f"parquet:{tmp_path}/it's.parquet"
+  _write(tmp_path / "it's.parquet", [bytes(2**20), b'x'], [0, 1], struct=False)
+  data.open_source(spec)
+  command = shlex.split(caplog.messages[-1].partition('fast: ')[2])
+  assert command[2:] == ['vit_jax.prepare_data', f'--source={spec}', '--to=DIR']
 
 
 @pytest.mark.parametrize(
@@ -137,9 +140,13 @@ def test_other_class_names_in_another_file_are_refused(saved):
   'labels, options, words',
   [
     ([0, -1], {}, 'the label -1 is none of the 1 classes'),
+    ([-5, -7], {}, 'the label -7 is none of the 1 classes'),
     ([0, 5], {'num_classes': 3}, 'the label 5 is none of the 3'),
     ([0.5, 1.5], {}, 'of type float'),
     ([0, None], {}, 'of type NoneType, int'),
+    ([0, 2**31], {}, "label_key='label'.* 2147483648 .* ids"),
+    ([[0], [1, 2**24]], {}, "label_key='label'.* 16777216 .* 16,777,216"),
+    ([0, 1], {'num_classes': 2**31}, 'label 2147483647 .* num_classes'),
     ([0, 1], {'label_key': 'class'}, "no column label_key='class'"),
     ([0, 1], {'image_key': 'label'}, 'is int64; expected bytes'),
   ],
@@ -163,6 +170,12 @@ def test_labels_as_numbers():
   assert made.names == ('x', 'y')
   assert made.labels['a'].dtype == np.int32
   assert made.labels['a'].tolist() == [1, 0]
+
+
+def test_a_model_may_have_as_many_classes_as_data():
+  models.build('ViT-Ti/16', num_classes=labels_lib.MOST_CLASSES)
+  with pytest.raises(ValueError, match='num_classes'):
+    models.build('ViT-Ti/16', num_classes=labels_lib.MOST_CLASSES + 1)
 
 
 # hf: --------------------------------------------------------------------------

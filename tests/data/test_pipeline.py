@@ -317,7 +317,8 @@ if __name__ == '__main__':
     next(batches)
   workers = batches.worker_ids()
   for pid in workers:
-    os.kill(pid, signal.SIGINT)  # Ctrl-C does not end them.
+    for number in (signal.SIGINT, signal.SIGHUP):
+      os.kill(pid, number)  # These go to the whole group of the terminal.
   time.sleep(0.5)
   for _ in range(20):
     next(batches)

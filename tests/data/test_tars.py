@@ -188,6 +188,54 @@ def test_damaged_tar_files(tmp_path, keep, words, images):
     assert len(source.damaged) == 1
 
 
+def _header(size=b'00000000005\0', kind=b'0', *, name='dog/2.jpg', **pax):
+  """Returns a file of 5 bytes, or only a header of another kind."""
+  info = tarfile.TarInfo(name)
+  info.pax_headers = {k.replace('_', '.'): v for k, v in pax.items()}
+  content = bytearray(info.tobuf(tarfile.PAX_FORMAT))
+  content[-388:-376], content[-356:-355] = size, kind
+  content[-364:-356] = b' ' * 8
+  content[-364:-356] = b'%06o\0 ' % sum(content[-512:])
+  return bytes(content) + b'bytes'.ljust(512, b'\0')
+
+
+@pytest.mark.parametrize(
+  'broken',
+  [
+    _header(GNU_sparse_map='a,b'),
+    _header(GNU_sparse_map='0,5', GNU_sparse_size='x'),
+    _header(GNU_sparse_major='1', GNU_sparse_minor='0'),
+    # As many headers that each name the next one.
+    _header(kind=b'L') * 1000,
+    # A terabyte of them; and sizes that lead back, also to the same header.
+    _header(b'\x80' + (2**40).to_bytes(11), b'x'),
+    _header(b'\xff' + (2**88 - 2048).to_bytes(11)),
+    _header(b'\xff' + (2**88 - 512).to_bytes(11)),
+  ],
+  ids=['map', 'size', 'no map', 'many', 'large', 'back', 'same'],
+)
+def test_broken_headers_name_their_file(tmp_path, broken):
+  whole = tar_file(_files('dog/1.jpg'))[:1024]
+  for first, after in ((b'', 'its beginning'), (whole, 'dog/1')):
+    (tmp_path / 'a.tar').write_bytes(first + broken + bytes(1024))
+    with pytest.raises(ValueError, match=rf'a\.tar is damaged after {after}'):
+      data.open_source(f'tar:{tmp_path}/a.tar')
+
+
+@pytest.mark.parametrize('depth', [8, 9, 600])
+def test_tar_files_in_one_another(tmp_path, depth):
+  content = b'image'
+  for level in range(depth):
+    # All levels take the space of one with a larger header.
+    content = tar_file({f'{level}.tar' if level else 'dog/1.jpg': content})
+  (tmp_path / 'a.tar').write_bytes(content)
+  if depth <= 8:
+    assert _records(f'tar:{tmp_path}/a.tar') == [('image', 'dog')]
+    return
+  with pytest.raises(ValueError, match=r'a\.tar:.* 8 tar files'):
+    data.open_source(f'tar:{tmp_path}/a.tar')
+
+
 def test_a_tar_file_of_classes_names_its_split(tmp_path):
   root = _write(
     tmp_path,
@@ -430,6 +478,9 @@ def test_class_indices_of_samples(tmp_path):
     ({'1.cls': b'\xff'}, r'1\.cls: '),
     ({'1.cls': b'-1'}, r'1\.cls has the label -1; class indices begin at 0'),
     ({'1.cls': b''}, r'1\.jpg has neither'),
+    ({'1.cls': b'2147483648'}, 'wds:.* 2147483648 .* ids'),
+    ({'1.json': b'{"label": 16777216}'}, 'wds:.* 16777216 .* ids'),
+    ({'1.cls': b'9' * 5000}, r'1\.cls: '),
   ],
 )
 def test_wrong_labels_of_samples(tmp_path, content, words):

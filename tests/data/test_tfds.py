@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -189,7 +190,13 @@ def test_wrong_label_functions(data_dir, key, classes, message):
 def test_class_label_of_unknown_size(data_dir, tmp_path):
   shutil.copytree(f'{data_dir}/tiny', tmp_path / 'tiny')
   path = tmp_path / 'tiny/1.0.0/features.json'
-  path.write_text(path.read_text().replace('"numClasses": "3"', ''))
+  text = path.read_text()
+  path.write_text(
+    text.replace('"numClasses": "3"', '"numClasses": "2147483648"')
+  )
+  with pytest.raises(ValueError, match=r"label_key='unnamed'.* 2147483647 "):
+    _tiny(str(tmp_path), 'unnamed')
+  path.write_text(text.replace('"numClasses": "3"', ''))
   with pytest.raises(ValueError, match='set num_classes'):
     _tiny(str(tmp_path), 'unnamed')
   source = _tiny(str(tmp_path), 'unnamed', num_classes=4)
@@ -245,6 +252,10 @@ def test_reads_from_many_threads(data_dir):
       {'image_key': 'picture', 'label_key': 'tags', 'num_classes': 7},
       'has 2 classes, but num_classes=7',
     ),
+    (
+      {'image_key': 'picture', 'label_key': 'number', 'num_classes': 2**31},
+      "label_key='number'.* 2147483647 .* num_classes",
+    ),
   ],
 )
 def test_feature_errors(data_dir, keys, reason):
@@ -253,13 +264,27 @@ def test_feature_errors(data_dir, keys, reason):
 
 
 def test_not_prepared(tmp_path):
+  tmp_path /= "it's $HERE"
   with pytest.raises(ValueError, match='is not in') as error:
     data.open_source('tfds:cifar10:3.*.*', data_dir=str(tmp_path))
-  command = (
-    f"tfds.builder('cifar10:3.*.*', data_dir='{tmp_path}')"
-    ".download_and_prepare(file_format='array_record')"
+  first = str(error.value).splitlines()[0]
+  *start, code = shlex.split(first.partition('with: ')[2])
+  assert start == ['python', '-c']
+  assert code.endswith(
+    f'tfds.builder("cifar10:3.*.*", data_dir="{tmp_path}")'
+    '.download_and_prepare(file_format="array_record")'
   )
-  assert command in str(error.value)
+
+
+def test_a_folder_without_a_data_set(tmp_path):
+  tmp_path /= "it's here"
+  tmp_path.mkdir()
+  with pytest.raises(ValueError, match='holds neither') as error:
+    data.open_source(f'arrayrecord:{tmp_path}')
+  command = shlex.split(str(error.value).partition('prepare data: ')[2])
+  assert command[2:] == [
+    *('vit_jax.prepare_data', '--source=SPEC', f'--to={tmp_path}')
+  ]
 
 
 def test_unknown_name(tmp_path):
@@ -281,14 +306,15 @@ def _set_formats(tmp_path, folder, **formats):
 
 
 def test_data_stored_only_as_tfrecord_is_an_error(tmp_path, folder):
+  tmp_path /= "it's here"
   _set_formats(tmp_path, folder, fileFormat='tfrecord')
   with pytest.raises(ValueError, match=r"stored as \['tfrecord'\]") as error:
     data.open_source('tfds:from_folder', data_dir=str(tmp_path))
-  command = (
-    "python -m vit_jax.prepare_data --source='tfds:from_folder:1.0.0'"
-    f" --data_dir='{tmp_path}' --to='{tmp_path}'"
-  )
-  assert command in str(error.value)
+  assert shlex.split(str(error.value).partition('copy: ')[2]) == [
+    *('python', '-m', 'vit_jax.prepare_data'),
+    *('--source=tfds:from_folder:1.0.0', f'--data_dir={tmp_path}'),
+    f'--to={tmp_path}',
+  ]
 
 
 @pytest.mark.parametrize('first', ['tfrecord', 'parquet'])

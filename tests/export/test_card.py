@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from etils import epath
 
 from tests import tiny_run
 from tests.interop import tiny
@@ -60,27 +61,81 @@ def test_the_card_of_a_run(run, tmp_path):
   assert str(run) not in body
 
 
-def test_public_data_are_named_and_paths_are_not(run, tmp_path, monkeypatch):
-  (tmp_path / 'home' / 'birds').mkdir(parents=True)
+_BIRDS, _BUCKET = '/home/jane/data/birds', 'gs://jane-bucket/data/birds'
+_LIST = ',exclude=/home/jane/exclude.json'
+
+
+@pytest.mark.parametrize(
+  ('spec', 'name', 'public'),
+  [
+    *((spec, spec, []) for spec in ('digits', 'digits:13589', 'shapes:all')),
+    *((spec, spec, []) for spec in ('shapes:size+count', 'vtab:pets')),
+    *(
+      (f'{kind}:{path}{end}', 'birds', [])
+      for kind in ('folder', 'classes', 'arrayrecord', 'tar', 'wds', 'parquet')
+      for path in (_BIRDS, _BUCKET)
+      for end in ('/', _LIST)
+    ),
+    *((f'hf:{path}{_LIST}', 'birds', []) for path in (_BIRDS, _BUCKET)),
+    ('tar:/home/jane/birds.tar', 'birds.tar', []),
+    ('arrayrecord:/home/jane/tfds/birds/1.0.0', 'birds', []),
+    ('hf:jane/data/birds', 'birds', []),
+    ('hf:jane/birds', 'birds', []),  # Is there.
+    ('hf:jane/birds:small', 'birds:small', []),
+    ('folder:~/birds', 'birds', []),
+    ('folder:jane/birds', 'birds', []),
+    # None of these is the name of a data set.
+    *((f'folder:{place}', 'folder', []) for place in ('.', '..', '~', '~jane')),
+    *((f'tar:{root}', 'tar', []) for root in ('gs://jane-bucket', '/')),
+    ('folder:/home/jane', 'folder', []),
+    ('folder:/Users/jane/', 'folder', []),
+    ('tfds:oxford_flowers102', 'oxford_flowers102', ['oxford_flowers102']),
+    ('tfds:cifar10:3.*.*', 'cifar10:3.*.*', ['cifar10']),
+    ('tfds:eurosat/rgb' + _LIST, 'eurosat/rgb', ['eurosat/rgb']),
+    ('hf:owner/birds', 'owner/birds', ['owner/birds']),
+    ('hf:owner/birds:small', 'owner/birds:small', ['owner/birds']),
+    (
+      f'mix:folder:{_BIRDS}@7+tfds:cifar10{_LIST}@3',
+      'birds (70%) + cifar10 (30%)',
+      ['cifar10'],
+    ),
+    (f'mix:tar:{_BUCKET}/a@1+hf:me/b@1', 'a (50%) + me/b (50%)', ['me/b']),
+    (f'mix:folder:{_BIRDS}@0', 'unknown', []),
+    (f'tomorrow:{_BIRDS}', 'birds', []),
+  ],
+)
+def test_public_data_are_named_and_paths_are_not(
+  run, tmp_path, monkeypatch, spec, name, public
+):
+  (tmp_path / 'jane' / 'birds').mkdir(parents=True)
   monkeypatch.chdir(tmp_path)
   saved = json.loads((run / 'config.json').read_text())
-  for spec, public, name in (
-    ('tfds:oxford_flowers102', ['oxford_flowers102'], 'oxford_flowers102'),
-    ('hf:owner/birds', ['owner/birds'], 'owner/birds'),
-    ('hf:/home/me/birds', None, 'birds'),
-    ('hf:home/data/birds', None, 'birds'),
-    ('hf:home/birds', None, 'birds'),  # Is there.
-    ('folder:/home/me/birds/', None, 'birds'),
-  ):
-    saved['data']['dataset'] = spec
-    (run / 'config.json').write_text(json.dumps(saved))
-    front, body = _card(run, tmp_path / 'hf')
-    assert front.get('datasets') == public
-    assert front['model-index'][0]['results'][0]['dataset']['name'] == name
-    assert f'## Data\n\n{name}\n' in body
-    assert 'home' not in body
-    assert 'license' not in front
-    assert 'No license is given' in body
+  saved['data']['dataset'] = spec
+  (run / 'config.json').write_text(json.dumps(saved))
+  (path,) = (run / 'checkpoints').glob('[0-9]*')
+  card.write(
+    epath.Path(tmp_path), tiny.vit(), str(path), image_size=(8, 8), channels=3
+  )
+  text = (tmp_path / 'README.md').read_text()
+  _, front, body = text.split('---\n', 2)
+  front = yaml.safe_load(front)
+  assert front.get('datasets', []) == public
+  assert front['model-index'][0]['results'][0]['dataset']['name'] == name
+  assert f'## Data\n\n{name}\n' in body
+  assert 'jane' not in text
+  assert ('list of examples was left out' in body) == ('exclude=' in spec)
+  assert 'No license is given' in body
+
+
+def test_no_file_of_a_folder_tells_of_the_machine(run, tmp_path):
+  saved = json.loads((run / 'config.json').read_text())
+  saved['data']['dataset'] = f'mix:folder:{_BIRDS}@7+tar:{_BUCKET}{_LIST}@3'
+  (run / 'config.json').write_text(json.dumps(saved))
+  _card(run, tmp_path / 'hf')
+  for file in (tmp_path / 'hf').iterdir():
+    content = file.read_bytes()
+    for word in ('jane', str(run)):
+      assert word.encode() not in content, (file, word)
 
 
 def test_results_on_other_data_are_left_out_of_the_index(run, tmp_path):

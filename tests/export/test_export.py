@@ -17,7 +17,7 @@ from vit_jax import interop
 from vit_jax.data import ops
 from vit_jax.export import description, forms, parity, writing
 from vit_jax.export.program import Program
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 
 
 @pytest.fixture

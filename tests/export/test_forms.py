@@ -1,17 +1,19 @@
 """Guards: ONNX Runtime, timm and transformers give the checkpoint's logits."""
 
 import json
+import os
 
 import jax
 import numpy as np
 import pytest
 from etils import epath
 
+import vit_jax
 from tests.interop import tiny
 from vit_jax import interop, models
 from vit_jax.export import description, forms, parity, timm_folder, writing
 from vit_jax.export.program import Program
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.models.images import normalize
 
 ALL = ('stablehlo', 'onnx', 'huggingface', 'timm')
@@ -46,6 +48,7 @@ def _rows(program, to, names):
 )
 def test_all_forms_agree(tmp_path, options, size, channels):
   pytest.importorskip('onnxruntime')
+  torch = pytest.importorskip('torch')
   program = _program(tmp_path, tiny.vit(**options), size, channels)
   to = epath.Path(tmp_path / 'out')
   rows = _rows(program, to, ALL)
@@ -54,6 +57,11 @@ def test_all_forms_agree(tmp_path, options, size, channels):
     assert row.passed
     assert row.difference < 1e-4
   assert max(row.others for row in rows) > 0  # These are other programs.
+  # Programs and models name no folders of this machine.
+  for file in (tmp_path / 'out').glob('**/*.*'):
+    content = file.read_bytes()
+    for place in (vit_jax.__file__, torch.__file__, str(tmp_path)):
+      assert os.path.dirname(place).encode() not in content, file
   written = description.read(to)
   paths = {file['path'] for file in written['files']}
   assert {'model.onnx', 'timm/config.json', 'huggingface/README.md'} <= paths

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 from etils import epath
 
+import vit_jax
 from tests.interop import tiny
 from vit_jax import interop
 from vit_jax.export import forms, writing
 from vit_jax.export.program import Program
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.models.images import normalize
 
 # What a user without this package types.
@@ -109,6 +111,9 @@ def test_one_file_is_for_all_platforms_and_float32_is_exact(tmp_path):
   _npz(tmp_path / 'a.npz', tiny.vit(), (8, 8))
   _export(tmp_path / 'a.npz', tmp_path / 'out')
   data = (tmp_path / 'out' / 'model.stablehlo').read_bytes()
+  # A published program names no folders of this machine.
+  for place in (vit_jax.__file__, jax.__file__, str(tmp_path)):
+    assert os.path.dirname(place).encode() not in data
   exported = jax.export.deserialize(bytearray(data))
   assert exported.platforms == ('cpu', 'cuda', 'tpu')
   text = exported.mlir_module()

@@ -61,6 +61,32 @@ def test_smaller_batches_are_tried_where_the_first_does_not_fit():
   assert (found, asked) == (batch_sizes.Found({}, 0), [64, 16, 4, 1])
 
 
+@pytest.mark.parametrize(
+  ('settings', 'largest', 'timed'),
+  [
+    (batch_sizes.Search(first=16, growth=8), 15, [2, 4, 8]),
+    (batch_sizes.Search(first=16, growth=8), 100, [16, 32, 64]),
+    (batch_sizes.Search(first=4, growth=16), 3, [1, 2]),
+    (batch_sizes.Search(first=64, growth=4), 5, [4]),
+    (batch_sizes.Search(first=4, growth=16, max_seconds=0.1), 999, [4, 8, 16]),
+  ],
+)
+@pytest.mark.parametrize('at', ['compile', 'run'])
+def test_a_large_step_does_not_pass_over_the_fastest(
+  settings, largest, timed, at
+):
+  def seconds(batch_size):
+    if batch_size > largest:
+      _error('RESOURCE_EXHAUSTED: out of memory')
+    return 0.01 * batch_size**0.7  # A larger batch is always faster.
+
+  memory = largest if at == 'compile' else 10**6
+  device, _ = _device(seconds, lambda b: b, memory_bytes=memory)
+  found = batch_sizes.search(device, 'model', 32, settings)
+  assert [*found.rates] == timed
+  assert found.largest <= memory
+
+
 def test_batches_that_would_take_too_long_are_not_timed():
   device, _ = _device(lambda b: 3.0 * b, lambda b: b)
   found = batch_sizes.search(device, 'model', 32, SETTINGS)

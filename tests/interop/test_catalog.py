@@ -1,5 +1,7 @@
 """Guards the catalogue: each released file's name, address, place and model."""
 
+import shlex
+
 import pytest
 
 from tests.interop import tiny
@@ -70,17 +72,22 @@ def test_every_name_has_its_own_path_and_a_model():
     assert catalog.entry(name).build().num_classes in (1000, 21843)
 
 
-def test_a_missing_file_is_an_error_with_the_download_command(tmp_path):
+@pytest.mark.parametrize('folder', ['a', "it's here"])
+def test_a_missing_file_is_an_error_with_the_download_command(
+  tmp_path, monkeypatch, folder
+):
+  monkeypatch.setenv(catalog.VARIABLE, f'{tmp_path}/{folder}')
   with pytest.raises(ValueError, match='are not on this machine') as error:
     interop.load('sam/ViT-B_32', tiny.vit(), 8)
-  place = f'{tmp_path}/sam/ViT-B_32.npz'
+  place = f'{tmp_path}/{folder}/sam/ViT-B_32.npz'
   lines = str(error.value).splitlines()
-  assert lines[1] == (
-    f"  curl -fL --create-dirs -o '{place}' '{BUCKET}sam/ViT-B_32.npz'"
-  )
-  assert lines[3] == (
-    f"  gcloud storage cp 'gs://vit_models/sam/ViT-B_32.npz' '{place}'"
-  )
+  assert shlex.split(lines[1]) == [
+    *('curl', '-fL', '--create-dirs', '-o', place),
+    f'{BUCKET}sam/ViT-B_32.npz',
+  ]
+  assert shlex.split(lines[3]) == [
+    *('gcloud', 'storage', 'cp', 'gs://vit_models/sam/ViT-B_32.npz', place)
+  ]
 
 
 def test_no_curl_command_is_given_for_a_folder_in_a_bucket(monkeypatch):
@@ -93,8 +100,8 @@ def test_no_curl_command_is_given_for_a_folder_in_a_bucket(monkeypatch):
     catalog.find('sam/ViT-B_32')
   assert 'curl' not in str(error.value)
   assert (
-    "gcloud storage cp 'gs://vit_models/sam/ViT-B_32.npz'"
-    " 'gs://mine/sam/ViT-B_32.npz'"
+    'gcloud storage cp gs://vit_models/sam/ViT-B_32.npz'
+    ' gs://mine/sam/ViT-B_32.npz'
   ) in str(error.value)
 
 

@@ -1,6 +1,7 @@
 """Guards reading and writing of Hugging Face folders, without transformers."""
 
 import json
+import re
 
 import ml_dtypes
 import numpy as np
@@ -252,8 +253,8 @@ def test_two_names_of_one_array(tmp_path, other, name):
 
 
 def test_a_mask_token_is_left_out(tmp_path):
-  params, name = _folder(tmp_path), 'embeddings.mask_token'
-  token = {f'vit.{name}': np.ones((1, 1, 16), 'f')}
+  params, name = _folder(tmp_path), 'vit.embeddings.mask_token'
+  token = {name: np.ones((1, 1, 16), 'f')}
   _rewrite(tmp_path, _tensors(tmp_path) | token)
   loaded, report = interop.load(tmp_path, tiny.vit(), 8)
   tiny.assert_equal(loaded, params)
@@ -346,6 +347,50 @@ def test_pickled_weights_are_refused(tmp_path):
     interop.load_huggingface(tmp_path, tiny.vit(), 8)
 
 
+@pytest.mark.parametrize(
+  'prefix', ['module.', 'module.model.', '_orig_mod.', 'module._orig_mod.']
+)
+def test_prefixes_of_wrappers_are_stripped(tmp_path, prefix):
+  params = _folder(tmp_path)
+  _rewrite(tmp_path, {prefix + k: v for k, v in _tensors(tmp_path).items()})
+  loaded = interop.load_huggingface(tmp_path, tiny.vit(), 8)
+  tiny.assert_equal(loaded, params)
+
+
+@pytest.mark.parametrize(
+  'suffix, name, layout',
+  [
+    ('', 'blocks.0.attn.proj.bias', 'timm'),
+    ('', 'module.blocks.0.attn.qkv.weight', 'timm'),
+    ('.npz', 'visual.trunk.blocks.3.attn.qkv.weight', 'timm'),
+    ('', 'encoder.layers.encoder_layer_0.mlp.0.bias', 'torchvision'),
+    ('.npz', 'visual.transformer.resblocks.0.ln_1.bias', 'OpenAI'),
+    ('', 'vision_model.encoder.layers.0.mlp.fc1.bias', 'CLIP'),
+    ('.npz', 'vit.encoder.layer.0.output.dense.bias', 'Hugging Face'),
+    ('', 'mixer.0.mlp.fc1.bias', 'not known'),
+  ],
+)
+def test_another_layout_is_named_with_the_names_in_the_file(
+  tmp_path, suffix, name, layout
+):
+  arrays, path = {name: np.zeros(16, np.float32)}, tmp_path / f'a{suffix}'
+  if suffix:
+    np.savez(path, **arrays)
+  else:
+    _folder(path)
+    _rewrite(path, arrays)
+  with pytest.raises(ValueError, match=f'called {re.escape(name)}.*{layout}'):
+    interop.load(path, tiny.vit(), 8)
+
+
+def test_an_unknown_array_is_named_as_in_the_file(tmp_path):
+  _folder(tmp_path)
+  unknown = 'vit.layers.0.mlp.fc3.bias'
+  _rewrite(tmp_path, _tensors(tmp_path) | {unknown: np.zeros(16)})
+  with pytest.raises(ValueError, match=rf'\n +{re.escape(unknown)} \(16,\)'):
+    interop.load_huggingface(tmp_path, tiny.vit(), 8)
+
+
 def test_models_that_are_refused(tmp_path):
   _folder(tmp_path)
   tensors = _tensors(tmp_path)
@@ -354,7 +399,7 @@ def test_models_that_are_refused(tmp_path):
   with pytest.raises(ValueError, match='a DeiT with a distillation token'):
     interop.load(tmp_path, tiny.vit(), 8)
   _rewrite(tmp_path, tensors | {'vit.mask': np.ones(1, 'f')})
-  with pytest.raises(ValueError, match=r'extra \(1\):\n    mask \(1,\)'):
+  with pytest.raises(ValueError, match=r'extra \(1\):\n    vit\.mask \(1,\)'):
     interop.load(tmp_path, tiny.vit(), 8)
   _configure(tmp_path, model_type='swin')
   with pytest.raises(ValueError, match="of type 'swin', expected 'vit'"):

@@ -61,6 +61,7 @@ def test_named_models_are_recognized(name, size):
       (8, 20),
     ),
     (dict(resnet_blocks=(1,), patch_size=2, resnet_width=2), (16, 16)),
+    (dict(resnet_blocks=(1,), patch_size=2, resnet_width=0.25), (16, 16)),
   ],
 )
 def test_options_are_recognized(options, size):
@@ -90,7 +91,7 @@ def test_shapes_that_leave_the_model_open_are_refused():
     interop.infer_model(arrays)
   with pytest.raises(
     ValueError,
-    match=r"not the weights of a ViT.*query/kernel' is missing among head/bias",
+    match=r"not the weights of a ViT.*query/kernel' is missing among layer1/w",
   ):
     interop.infer_model({'head/bias': np.zeros(3), 'layer1/weight': np.ones(3)})
 

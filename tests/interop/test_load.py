@@ -5,7 +5,7 @@ import pytest
 from scipy import ndimage
 
 from tests.interop import tiny
-from vit_jax import interop
+from vit_jax import interop, models
 from vit_jax.interop import arrays, parameter_shapes, released
 
 POSITION = 'Transformer/posembed_input/pos_embedding'
@@ -106,6 +106,30 @@ def test_hidden_layer_before_the_head(tmp_path):
   loaded, report = interop.load(path, other, 8, new_head=True)
   assert loaded['pre_logits']['kernel'].shape == (16, 4)
   assert report.dropped == ('head/bias', 'head/kernel')
+
+
+@pytest.mark.parametrize(
+  ('width', 'narrow'), [(0.25, '16'), (0.5, '32'), (1, '')]
+)
+@pytest.mark.parametrize('name', ['BiT-R50x1', 'R50+ViT-B/16'])
+def test_norms_that_have_other_groups_in_foreign_files(
+  tmp_path, name, width, narrow
+):
+  if name.startswith('BiT'):
+    model = models.build(name, num_classes=5, blocks=(1,), width_factor=width)
+  else:
+    options = tiny.SIZES | dict(resnet_blocks=(1,), resnet_width=width)
+    model = models.build(name, num_classes=5, **options)
+  path = tmp_path / 'a.npz'
+  interop.save_npz(path, tiny.params(model, (64, 64)), model, image_size=64)
+  # The file beside it says that the weights are ours.
+  assert not interop.load(path, model, 64)[1].notes
+  (tmp_path / 'a.npz.json').unlink()
+  notes = interop.load(path, model, 64)[1].notes
+  assert len(notes) == bool(narrow)
+  if narrow:
+    assert f'norms of {narrow} channels' in notes[0]
+    assert "32 in the authors' code" in notes[0]
 
 
 def test_other_arrays_in_the_file_are_reported_as_dropped(tmp_path):

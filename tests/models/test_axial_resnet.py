@@ -213,7 +213,7 @@ def test_axial_resnet50(size, grids, count):
   assert (logits.shape, logits.dtype) == ((2, 1000), jnp.float32)
   assert out['encoded'].shape == (2, *grids[-1], 2048)
   assert out['pre_logits'].shape == (2, 2048)
-  assert model.token_grid(size) is None
+  assert position.grid_of(model, size) is None
   assert sum(a.size for a in shapes.values()) == count == _formula(grids)
   for path, channels, grid in [
     ('block1/unit1', 64, grids[0]),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.models import naive_resnet as naive
 from tests.models.test_resnet import Norm
-from vit_jax.models import bit
+from vit_jax.models import bit, position
 
 BLOCKS = {
   50: (3, 4, 6, 3),
@@ -105,7 +105,7 @@ def test_runs_at_any_size(size, grid):
   assert (logits.shape, logits.dtype) == ((2, 10), jnp.float32)
   assert out['encoded'].shape == (2, *grid, 6144)
   assert out['pre_logits'].shape == (2, 6144)
-  assert model.token_grid(size) is None
+  assert position.grid_of(model, size) is None
 
 
 def _standardized(params):

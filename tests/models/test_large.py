@@ -7,7 +7,7 @@ import pytest
 
 from tests.interop import tiny
 from vit_jax import models
-from vit_jax.inspect import capture
+from vit_jax.inspection import capture
 
 ALL = dict(parallel=True, qk_norm=True, qkv_bias=False, norm_bias=False)
 SIZE = (16, 16)

@@ -8,7 +8,7 @@ from tests.interop import tiny
 from tests.models.test_large import IMAGES, SIZE, _dense, _norm, _params
 from tests.training import test_step
 from vit_jax import accounting, models
-from vit_jax.inspect import capture
+from vit_jax.inspection import capture
 
 LARGE = dict(qk_norm=True, qkv_bias=False, norm_bias=False)
 HYBRID = dict(resnet_blocks=(1,), patch_size=1, resnet_width=2)

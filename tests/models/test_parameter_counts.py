@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax import models
+from vit_jax.models import position
 
 
 def _shapes(name, num_classes=1000, **overrides):
@@ -122,7 +123,7 @@ def test_every_listed_model_runs(name, image_size):
     2,
     variables['params']['head']['kernel'].shape[0],
   )
-  grid = model.token_grid(image_size)
+  grid = position.grid_of(model, image_size)
   if grid is not None:
     prefix = 'cls' in variables['params']
     assert out['encoded'].shape[1] == prefix + grid[0] * grid[1]

@@ -13,7 +13,7 @@ from vit_jax.paper.page import page_parts
 from vit_jax.paper.report import Section
 from vit_jax.paper.runs import Pretraining
 from vit_jax.runtime import errors
-from vit_jax.sweep import Sweep, state
+from vit_jax.sweep import Run, Study, Sweep, state
 from vit_jax.sweep.commands import Folders
 
 MINI = Design('mini', 3)
@@ -240,3 +240,15 @@ def test_the_list_counts_measured_pairs(
   [_, line] = text.splitlines()
   assert ' '.join(line.split()) == f'speed {shown} Speed'
   assert done == []
+
+
+def test_the_list_reads_each_run_once(done, tmp_path, monkeypatch):
+  item = items.ITEMS['runs']
+  chosen = [item, dataclasses.replace(item, name='again')]
+  [node] = item.nodes
+  study = Study(node.name, finals=[Run('r/a', 'configs/quickstart.py')])
+  read = []
+  monkeypatch.setattr(state, 'final_metrics', read.append)
+  text = overview.text(chosen, Sweep([study]), _folders(tmp_path), MINI)
+  assert text.count('0 of 1') == 2
+  assert len(read) == 1

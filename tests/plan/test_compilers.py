@@ -62,6 +62,14 @@ def test_another_compiler_gives_a_warning(monkeypatch, caplog):
   assert text in caplog.text
 
 
+def test_the_file_of_the_tested_compiler_is_quoted(lock, monkeypatch):
+  _installed(monkeypatch, jax='0.12.0', jaxlib='0.12.1', libtpu='0.0.51')
+  (lock.parent / 'a b').mkdir()
+  file = lock.rename(lock.parent / 'a b' / lock.name)
+  monkeypatch.setattr(compilers.shipped, 'path', lambda name: file)
+  assert "pip install -r 'a b/tpu.txt'." in compilers.difference()
+
+
 def test_the_gpu_compiler_has_its_own_lock(monkeypatch, lock, caplog):
   lock.write_text('jax==0.12.0\njax-cuda13-plugin==0.12.0\nlibtpu==1\n')
   seen = []

@@ -306,6 +306,7 @@ def test_a_state_is_split_further_only_in_valid_ways():
       {'accumulation_steps': 4, 'model.remat': 'dots'},
       '--config.accumulation_steps=4 --config.model.remat=dots',
     ),
+    ({'image_size': (8, 8)}, "'--config.image_size=(8, 8)'"),
   ],
 )
 def test_settings_as_flags(changes, text):

@@ -66,6 +66,12 @@ def _damaged_scan():
   return bytes(data)
 
 
+def _ends_at_a_restart():
+  """A JPEG whose data end where a restart marker should be."""
+  data = encoded(scene(size=(200, 150)), 'JPEG', restart_marker_rows=1)
+  return data[: data.index(b'\xff\xd3')] + b'\xff\xd9'
+
+
 def _wrong_checksum():
   data = bytearray(PNG)
   data[-20] ^= 1  # In the last chunk of pixels.
@@ -150,9 +156,15 @@ FILES = {
   'zeros.jpg': (bytes(2000), SET_ASIDE, 'zero bytes'),
   'truncated.jpg': (JPEG[:HALF], SET_ASIDE, 'truncated JPEG'),
   'cut_but_ended.jpg': (JPEG[:HALF] + b'\xff\xd9', SET_ASIDE, 'premature end'),
+  'ends_at_restart.jpg': (_ends_at_a_restart(), SET_ASIDE, 'instead of RST'),
   'damaged_scan.jpg': (_damaged_scan(), SET_ASIDE, 'damaged JPEG'),
   'header_only.jpg': (JPEG[:20], SET_ASIDE, 'truncated JPEG'),
   'truncated.png': (PNG[: len(PNG) // 2], SET_ASIDE, 'truncated PNG'),
+  'ends_in_a_length.png': (
+    PNG[:33] + chunk(b'tEXt', PNG[-8:]) + b'\0\0',
+    SET_ASIDE,
+    'damaged PNG',
+  ),
   'wrong_checksum.png': (_wrong_checksum(), SET_ASIDE, 'checksum'),
   'huge.png': (_huge(), SET_ASIDE, 'pixels'),
   'truncated.gif': (animated('GIF')[:300], SET_ASIDE, 'cannot decode'),

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -128,7 +129,7 @@ def test_odd_files_end_as_documented(tmp_path):
       assert reason in aside[f'train/thing/{name}']['reason']
       assert aside[f'train/thing/{name}']['class'] == 'thing'
   facts = json_text.read(folder / 'report.json')['splits']['train']
-  assert facts['found'] == sum(outcomes.values()) == 62
+  assert facts['found'] == sum(outcomes.values()) == 64
   assert facts['records'] == facts['found'] - outcomes[odd_files.SET_ASIDE]
   assert facts['converted'] == outcomes[odd_files.CONVERTED]
   assert f'{outcomes[odd_files.SET_ASIDE]} were set aside' in report
@@ -233,6 +234,7 @@ def test_a_killed_command_ends_with_the_same_files(
 
 
 def test_parts_share_the_work(many, uninterrupted, tmp_path):
+  tmp_path /= 'a b'
   words = [f'--source=tar:{many}', f'--to={tmp_path}', '--merge=yes']
   words += ['--shards=8', '--processes=1']
   parts = [
@@ -244,7 +246,8 @@ def test_parts_share_the_work(many, uninterrupted, tmp_path):
   reports = [process.communicate()[0] for process in parts]
   assert [process.returncode for process in parts] == [0, 0]
   assert hashes(tmp_path / 'many/1.0.0') == uninterrupted
-  assert any('many 1.0.0, from tar:' in report for report in reports)
+  [report] = [text for text in reports if 'many 1.0.0, from tar:' in text]
+  assert shlex.split(report)[-1] == f'--config.data.data_dir={tmp_path}'
 
 
 def test_the_sums_are_those_of_sha256sum(birds, tmp_path):

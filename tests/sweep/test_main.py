@@ -78,7 +78,7 @@ def test_a_failed_run_is_named(tmp_path):
   ]
 
 
-def test_sigterm_stops_the_sweep_and_its_runs(tmp_path):
+def test_a_closed_terminal_stops_the_sweep_and_its_runs(tmp_path):
   process = _begin(tmp_path, *SWEEP, FAKE_SECONDS='30')
   end = time.monotonic() + 30
   while len(list(tmp_path.rglob('*.starts'))) < 2:
@@ -91,7 +91,7 @@ def test_sigterm_stops_the_sweep_and_its_runs(tmp_path):
     f' on {os.uname().nodename}). Wait for it, end it, or choose another'
     ' --workdir.\n'
   )
-  process.send_signal(signal.SIGTERM)
+  process.send_signal(signal.SIGHUP)
   output, error = process.communicate(timeout=20)
   assert process.returncode == 75
   assert error.startswith('ended: stopped with 0 runs finished.')

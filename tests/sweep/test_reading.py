@@ -269,6 +269,31 @@ def test_wrong_configs_are_found_before_any_run(run, message):
     reading.check(Sweep([Study('s', finals=[run])]))
 
 
+@pytest.mark.parametrize('wrong', [None, -1, 2**32, 1.0, 'x'])
+def test_runs_that_differ_in_seeds_are_read_once(wrong, tmp_path, capsys):
+  file = tmp_path / 'own.py'
+  file.write_text(
+    'from vit_jax.configs import quickstart\n'
+    'def get_config(words):\n'
+    "  print('read')\n"
+    '  return quickstart.get_config(words)\n'
+  )
+  first = [Run(f's/{i}', f'{file}:pretrain', {'seed': i}) for i in range(3)]
+  last = [
+    Run(f't/{run.name}', run.config, {'init.checkpoint': f'run:{run.name}'})
+    for run in first
+  ]
+  if wrong is not None:
+    last.append(Run('t/w', first[0].config, {'seed': wrong}))
+  sweep = Sweep([Study('s', finals=first), Study('t', finals=last)])
+  if wrong is None:
+    assert len(reading.check(sweep)) == 6
+    assert capsys.readouterr().out == 2 * 'read\n'
+  else:
+    with pytest.raises(ValueError, match=r't/w: .*seed'):
+      reading.check(sweep)
+
+
 def test_values_reach_the_config():
   overrides = {
     'seed': 3,

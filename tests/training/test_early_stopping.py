@@ -1,5 +1,7 @@
 """Guards: early stopping on a random subset, as in Figure 4, end to end."""
 
+import shlex
+
 import flax.traverse_util
 import numpy as np
 import pytest
@@ -43,7 +45,7 @@ def _config():
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp('run')
+  workdir = tmp_path_factory.mktemp('a run')
   before = logging.get_verbosity()
   logging.set_verbosity(logging.INFO)
   loop.train_and_evaluate(_config(), workdir)
@@ -67,7 +69,10 @@ def test_the_step_with_the_best_validation_accuracy_is_picked(run):
 
 def test_the_log_ends_with_what_to_do_next(run):
   log = (run / 'train.log').read_text()
-  assert f'vit_jax.predict --checkpoint={run} IMAGE' in log
+  command = log.partition('Classify images: ')[2].splitlines()[0]
+  assert shlex.split(command)[2:] == [
+    *('vit_jax.predict', f'--checkpoint={run}', 'IMAGE...')
+  ]
   assert f'The best step by {BEST}: {run / "best"}' in log
   assert '--mistakes' not in log  # It saved no predictions.
 

@@ -1,9 +1,13 @@
 """Guards: --eval_only finds what training found, and keeps finished results."""
 
+import json
+import shutil
+
 import pytest
 
 from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
+from vit_jax import convert
 from vit_jax.evaluators.classification import Classification
 from vit_jax.training import evaluate_only, loop
 from vit_jax.workdir import metrics
@@ -188,6 +192,35 @@ def test_another_loss(trained, tmp_path):
   config.loss.name = 'sigmoid'
   with pytest.raises(ValueError, match=r'was trained with loss\.name=soft'):
     evaluate_only.evaluate_only(config, tmp_path)
+
+
+def test_weights_beside_a_run_have_not_its_loss(trained, tmp_path):
+  checkpoint = shutil.copytree(f'{trained[0]}/checkpoints', tmp_path / 'copies')
+  shutil.copy(f'{trained[0]}/config.json', tmp_path)
+  config = _config(str(checkpoint / '12'))
+  config.loss.name = 'sigmoid'
+  found = evaluate_only.evaluate_only(config, tmp_path / 'evaluated')
+  assert found['test/count'] > 0
+
+
+def test_foreign_weights_say_how_images_are_prepared(trained, tmp_path):
+  folder = tmp_path / 'folder'
+  convert.convert(trained[0], folder)
+  path = folder / 'preprocessor_config.json'
+  facts = json.loads(path.read_text())
+  own = {k: v for k, v in facts.items() if not k.startswith('vit_jax')}
+  path.write_text(json.dumps(own | {'resample': 0, 'do_resize': True}))
+  config = _config(str(folder))
+  evaluate_only.evaluate_only(config, tmp_path / 'own')
+  saved = config_lib.load(tmp_path / 'own')
+  expected = "resize(method='pillow_nearest')"
+  assert saved['evals']['test']['preprocess'] == expected
+  assert saved['data']['jpeg_dct'] == 'accurate'
+  # What the user names stays.
+  config.evals.test.preprocess = "resize(method='bilinear')"
+  evaluate_only.evaluate_only(config, tmp_path / 'named')
+  saved = config_lib.load(tmp_path / 'named')
+  assert saved['evals']['test']['preprocess'] == "resize(method='bilinear')"
 
 
 def test_what_is_refused(trained, tmp_path):

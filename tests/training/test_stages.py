@@ -60,6 +60,8 @@ def test_stages_run_in_order_from_the_named_weights(tmp_path, capsys):
 
 
 def test_summary_compares_the_stages(tmp_path):
+  tmp_path /= 'a run'
+  tmp_path.mkdir()
   finals = {}
   for name, dataset, size, init in (
     ('pretrain', 'digits:135', (8, 8), ''),
@@ -96,6 +98,7 @@ def test_summary_compares_the_stages(tmp_path):
     '  1,600  /runs/a       validation 50.00% of 12, test 98.77% of 1,234',
   ]
   assert str(tmp_path) in lines[7]
+  assert f"tensorboard --logdir '{tmp_path}'" in lines[8]
 
 
 @pytest.mark.parametrize('order', [('a',), ('a', 'b', 'c'), ('a', 'b', 'b')])

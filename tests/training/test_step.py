@@ -243,39 +243,93 @@ def test_metrics_are_what_they_say():
   np.testing.assert_allclose(metrics['learning_rate'], 0.5e-2)  # Step 1 of 2.
 
 
-def test_a_step_that_is_not_finite_changes_only_counters():
-  model = _model()
-  optimizer, schedule = _optimizer()
-  (batch,) = _batches(1)
-  results = {}
-  for bias in (0.0, np.nan):
-    params = _params(model)
-    params['head']['bias'] += bias
-    state = step_lib.init_state(params, optimizer, polyak=True)
-    step = step_lib.make_train_step(
-      model,
-      losses.mean_loss(model, losses.build('softmax')),
+def _follow(optimizer, schedule, gradients):
+  """Returns the state and metrics after steps with given gradients."""
+
+  def objective(params, batch, key):
+    loss = (params['kernel'] * batch['gradient']).sum()
+    return loss, {'loss': loss}
+
+  step = jax.jit(
+    step_lib.make_train_step(
+      None,
+      objective,
       optimizer,
       schedule,
       jax.random.key(0),
-      polyak_decay=0.9,
+      polyak_decay=0.5,
       skip_nonfinite=True,
     )
-    new, metrics = jax.jit(step)(state, batch)
-    assert metrics['skipped'] == np.isnan(bias)
-    changed = jax.tree.map(
-      lambda n, o: not np.array_equal(n, o, equal_nan=True), new, state
-    )
-    results[np.isnan(bias)] = [
-      (n.dtype == jnp.int32, c)
-      for n, c in zip(
-        jax.tree.leaves(new), jax.tree.leaves(changed), strict=True
-      )
+  )
+  state = step_lib.init_state({'kernel': jnp.ones(2)}, optimizer, polyak=True)
+  metrics = {}
+  for gradient in gradients:
+    state, metrics = step(state, {'gradient': jnp.float32(gradient)})
+  return state, metrics
+
+
+GOOD = [[3.0, -1.0], [0.5, 2.0], [1.0, 1.0]]
+NAN, INF = [float('nan'), 1.0], [float('inf'), 1.0]
+
+
+@pytest.mark.parametrize(
+  'gradients', [[NAN] * 10 + GOOD, [GOOD[0], NAN, INF, *GOOD[1:]]]
+)
+@pytest.mark.parametrize(
+  'name, changes',
+  [
+    ('adam', {}),
+    ('adam', dict(clip_norm=1.0)),
+    ('adam', dict(moment_dtype='bfloat16')),
+    ('sgd', dict(clip_norm=1.0)),
+  ],
+)
+def test_skipped_steps_neither_weaken_nor_strengthen_later_ones(
+  name, changes, gradients
+):
+  schedule = optax.constant_schedule(1e-3)
+  section = getattr(config_lib, name)(weight_decay=0.1)
+  optimizer = optimizer_lib.build_optimizer({**section, **changes}, schedule)
+  state, _ = _follow(optimizer, schedule, gradients)
+  # Optax's own way to skip steps.
+  reference = optax.apply_if_finite(optimizer, 100)
+  update = jax.jit(reference.update)
+  params = average = {'kernel': jnp.ones(2)}
+  inner = reference.init(params)
+  for gradient in gradients:
+    updates, inner = update({'kernel': jnp.float32(gradient)}, inner, params)
+    params = optax.apply_updates(params, updates)
+    if inner.last_finite:
+      average = jax.tree.map(lambda a, p: (a + p) / 2, average, params)
+  for got, expected in ((state.params, params), (state.ema_params, average)):
+    np.testing.assert_allclose(got['kernel'], expected['kernel'], rtol=1e-6)
+
+
+def test_a_skipped_step_changes_only_its_number_and_the_schedules():
+  optimizer, schedule = _optimizer()
+  before, _ = _follow(optimizer, schedule, GOOD)
+  for bad in (NAN, INF):
+    after, metrics = _follow(optimizer, schedule, [*GOOD, bad])
+    assert metrics['skipped'] == 1
+    changed = [
+      (n.dtype, int(n - o))
+      for n, o in zip(*map(jax.tree.leaves, (after, before)), strict=True)
+      if not np.array_equal(n, o)
     ]
-  # The counters are the step, Adam's count and the schedule's count.
-  assert sum(integer for integer, _ in results[True]) == 3
-  assert all(changed == integer for integer, changed in results[True])
-  assert sum(changed for _, changed in results[False]) > 90
+    assert changed == [(jnp.int32, 1)] * 2
+
+
+def test_the_schedule_goes_on_in_skipped_steps():
+  schedule = optax.linear_schedule(2e-3, 0.0, 20)
+  optimizer = optimizer_lib.build_optimizer(
+    config_lib.adam(weight_decay=0.0), schedule
+  )
+  state, metrics = _follow(optimizer, schedule, [NAN] * 10 + GOOD[:1])
+  assert metrics['skipped'] == 0
+  # Adam's first update is the sign of the gradient, times 1e-3 in step 10.
+  np.testing.assert_allclose(
+    state.params['kernel'] - 1, [-1e-3, 1e-3], rtol=1e-4
+  )
 
 
 def test_normalize_maps_bytes_to_minus_one_and_one():

@@ -330,6 +330,8 @@ def test_weights_of_other_kinds(tmp_path, kind, monkeypatch):
     model=model,
   )
   assert origin.startswith(f'Weights from {path}: 37 arrays loaded; resized: ')
+  # The file has no such record; the folder is for transformers.
+  assert ('pillow_bilinear' in origin) == (kind == 'huggingface')
   assert "set gelu='exact' to compute the same" in origin
   _assert_same_but(
     _flat(loaded), _flat(source), but={'head/kernel', 'head/bias', POSITION}
@@ -408,11 +410,11 @@ def _save_config(workdir, **model):
   config_lib.save(config, workdir)
 
 
-def _started_from(tmp_path, **model):
+def _started_from(tmp_path, place='checkpoints/9', **model):
   config = config_lib.default()
   config.model.name = 'ViT-Ti/8'
   config.model.update(model)
-  config.init.checkpoint = str(tmp_path / 'run/checkpoints/9')
+  config.init.checkpoint = str(tmp_path / 'run' / place)
   return warm_start.with_model(config, tmp_path / 'new').model.to_dict()
 
 
@@ -428,6 +430,40 @@ def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
   # Another model keeps its own sizes.
   other = _started_from(tmp_path, name='ViT-S/8', width=192)
   assert other['depth'] is None
+
+
+@pytest.mark.parametrize(
+  'place, depth',
+  [
+    ('best/9', 4),
+    ('final/9.replaced', 4),
+    ('damaged_checkpoints/9', 4),
+    ('weights/B_16.npz', None),
+    ('checkpoints/B_16.npz', None),
+    ('hub/model', None),
+    ('copies/9', None),
+  ],
+)
+def test_only_what_a_run_wrote_has_its_sizes(tmp_path, place, depth):
+  _save_config(tmp_path / 'run', name='ViT-Ti/8', depth=4)
+  assert _started_from(tmp_path, place)['depth'] == depth
+
+
+def test_a_file_beside_a_run_tells_its_own_model(tmp_path):
+  _save_config(tmp_path / 'run', name='ViT-L/16', depth=4)
+  path = tmp_path / 'run/weights/a.npz'
+  model = models.build('ViT-Ti/4', num_classes=5, **SIZES)
+  interop.save_npz(path, _params(1, classes=5), model, image_size=8)
+  found = _started_from(tmp_path, 'weights/a.npz', name='auto')
+  assert (found['name'].split('/')[1], found['depth']) == ('4', 2)
+
+
+def test_a_copied_checkpoint_has_no_neighbours_config(tmp_path):
+  _save(tmp_path / 'run', _params(1), size=(8, 8))
+  assert interop.read(tmp_path / 'run').image_size == (8, 8)
+  (tmp_path / 'run/checkpoints').rename(tmp_path / 'run/copies')
+  weights = interop.read(tmp_path / 'run/copies/5')
+  assert (weights.image_size, weights.model) == (None, None)
 
 
 @pytest.mark.parametrize(

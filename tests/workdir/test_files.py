@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pathlib
+import ssl
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from vit_jax import checkpoint, config, interop, results
 from vit_jax import config as config_lib
 from vit_jax.data import ops
 from vit_jax.evaluators import classes
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.runtime import errors
 from vit_jax.sweep import state
 from vit_jax.training import loop
@@ -183,15 +184,63 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
   monkeypatch.setattr(config_lib, 'save', full)
   with pytest.raises(errors.SaveError) as error:
     loop.train_and_evaluate(eventful_config(), tmp_path)
-  assert str(error.value) == (
-    f'{tmp_path}: No space left on device. Make room for the checkpoints and'
-    ' some MB more, and start the same command again.'
-  )
+  assert str(error.value).startswith(f'{tmp_path}: No space left on device. M')
   named = files.disk_full_named
   with pytest.raises(errors.SaveError, match=r'^a/b: '), named(tmp_path):
     raise OSError(errno.EDQUOT, 'Disk quota exceeded', 'a/b')
+  with pytest.raises(errors.SaveError, match=r'run: .*ulimit -f'), named('run'):
+    raise OSError(errno.EFBIG, 'File too large')
   with pytest.raises(FileNotFoundError), named(tmp_path):
     raise FileNotFoundError(errno.ENOENT, 'None', 'a/b')
+
+
+def _open(path):
+  path.open('w').close()
+
+
+def _replace(path):
+  path.with_name('file').replace(path)
+
+
+@pytest.mark.parametrize(
+  'do, name, words',
+  [
+    (os.mkdir, 'file', ['File exists', 'move away']),
+    (os.mkdir, 'file/a/b', ['file is a file', 'choose a path']),
+    (os.mkdir, 'gone/a', ['No such file', 'make what is missing']),
+    (os.mkdir, 'link', ['link is a link to gone, which is not there']),
+    (_open, 'link/data.json', ['link is a link to gone']),
+    (_open, 'circle/a', ['circle is a link', 'Remove the link']),
+    (_open, 'folder', ['Is a directory', 'move the directory away']),
+    (_replace, 'folder', ['Is a directory', 'move the directory away']),
+    (_open, 'x' * 256, ['255 bytes']),
+  ],
+)
+def test_errors_of_the_system_say_what_to_do(tmp_path, do, name, words):
+  (tmp_path / 'file').touch()
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'link').symlink_to('gone')
+  (tmp_path / 'circle').symlink_to('circle')
+  with pytest.raises(OSError, match='Errno') as error:
+    do(tmp_path / name)
+  text = errors.described(error.value)
+  assert text.startswith(f'{tmp_path / name}: ')
+  for word in words:
+    assert word in text
+
+
+@pytest.mark.parametrize(
+  'error, text',
+  [
+    (OSError('a text of our own'), 'a text of our own'),
+    # EPERM has the number of all errors of SSL.
+    (ssl.SSLError(errno.EPERM, 'CERTIFICATE'), 'CERTIFICATE.'),
+    (OSError(errno.EMFILE, 'Too many'), 'Too many. Raise the limit of open fi'),
+  ],
+)
+def test_errors_without_a_path(error, text):
+  assert errors.described(error).startswith(text)
+  assert 'rights' not in errors.described(error)
 
 
 def test_class_names_are_read_in_their_order(tmp_path):

@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import resource
 
 import pytest
 from etils import epath
@@ -83,41 +84,26 @@ def test_object_stores_without_append(monkeypatch):
   assert rows == [{'step': i, 'loss': i / 2} for i in range(1, 6)]
 
 
-def test_lines_are_written_later_if_the_disk_was_full(
-  tmp_path, monkeypatch, caplog
-):
+def test_lines_are_written_later_if_there_was_no_room(tmp_path, caplog):
   writer = metrics.MetricWriter(tmp_path, start_step=0, tensorboard=False)
   writer.write(1, {'a': 1.0})
-  real, full = open, True
-
-  class Full:
-    def __init__(self, *args, **options):
-      self._file = real(*args, **options)
-
-    def __enter__(self):
-      return self
-
-    def __exit__(self, *_):
-      self._file.close()
-
-    def write(self, data):
-      # A full disk also takes only a part of the data.
-      return self._file.write(data[:5] if full else data)
-
-    def __getattr__(self, name):
-      return getattr(self._file, name)
-
-  monkeypatch.setattr(metrics, 'open', Full, raising=False)
-  writer.write(2, {'a': 2.0})
-  writer.write(3, {'a': 3.0})
-  assert (tmp_path / 'metrics.jsonl').read_text().count('\n') == 1
-  assert caplog.text.count('metrics.jsonl cannot be written: No space') == 1
-  with pytest.raises(OSError, match='No space left'):
-    writer.flush()
-  with pytest.raises(OSError, match='No space left'):
-    writer.close()
-  full = False
-  writer._lines.flush()
+  size, limit = (
+    (tmp_path / 'metrics.jsonl').stat().st_size,
+    resource.RLIMIT_FSIZE,
+  )
+  old = resource.getrlimit(limit)
+  # The next line fits in part.
+  resource.setrlimit(limit, (size + 5, old[1]))
+  try:
+    writer.write(2, {'a': 2.0})
+    writer.write(3, {'a': 3.0})
+    assert (tmp_path / 'metrics.jsonl').stat().st_size == size
+    assert caplog.text.count('metrics.jsonl cannot be written: File too') == 1
+    with pytest.raises(OSError, match=r'File too large.*metrics\.jsonl'):
+      writer.flush()
+  finally:
+    resource.setrlimit(limit, old)
+  writer.close()
   assert [row['step'] for row in metrics.read(tmp_path)] == [1, 2, 3]
 
 

@@ -9,6 +9,7 @@ of its arrays, so that damage is found before anything is used.
 from vit_jax.checkpoint.folders import BEST, DAMAGED, FINAL, FOLDER
 from vit_jax.checkpoint.folders import find as find
 from vit_jax.checkpoint.folders import latest_step as latest_step
+from vit_jax.checkpoint.folders import workdir_of as workdir_of
 from vit_jax.checkpoint.manager import Checkpoints, is_better
 from vit_jax.checkpoint.params import is_intact, read_params, save_params
 from vit_jax.checkpoint.record import DamagedError, read_metrics
@@ -31,4 +32,5 @@ __all__ = [
   'read_params',
   'restore_newest',
   'save_params',
+  'workdir_of',
 ]

@@ -136,6 +136,22 @@ def find(path: epath.PathLike) -> epath.Path:
   return candidates(path)[-1]
 
 
+def workdir_of(path: epath.PathLike) -> epath.Path | None:
+  """Returns the directory of the run that wrote a checkpoint.
+
+  Args:
+    path: the path of weights, such as `WORKDIR/checkpoints/STEP`.
+
+  Returns:
+    None if no run writes weights there, whatever lies around them.
+  """
+  path = files.absolute(path)
+  step = path.name.removesuffix(REPLACED)
+  if step.isdigit() and path.parent.name in (FOLDER, BEST, FINAL, DAMAGED):
+    return path.parent.parent
+  return None
+
+
 def move(path: epath.Path, target: epath.Path) -> None:
   """Moves a folder; passes on the file system's errors.
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -323,6 +324,10 @@ def cause(error: BaseException) -> str:
   text = ' '.join(str(chain[0]).split())
   if found := re.search(r'No space left on device|Disk quota exceeded', text):
     return found[0]
+  # A write of TensorStore that meets the limit names no reason.
+  if re.search(r'File too large|OUT_OF_RANGE: Error writing', text):
+    error = OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return errors.described(error).rstrip('.')
   if found := re.search(r'Read-only file system|Permission denied', text):
     return found[0]
   return f'{type(chain[0]).__name__}: {text[:300]}'.rstrip('.')

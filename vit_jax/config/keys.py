@@ -113,8 +113,10 @@ KEYS = {
     free=True,
   ),
   'data.max_pixels': Key(
-    2**28,
-    'A stored image with more pixels is unreadable; 2**28 are 0.8 GB decoded.',
+    2**27,
+    'A stored image with more pixels is unreadable; 2**27 are 0.4 GB decoded.'
+    ' Threads of a process decode at most 2**29 pixels of large images at'
+    ' once.',
     least=1,
     free=True,
   ),

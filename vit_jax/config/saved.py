@@ -44,14 +44,13 @@ def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
   temporary.replace(path)
 
 
-def load(workdir: epath.PathLike) -> dict[str, Any] | None:
-  """Returns the `config.json` of a work directory; None if it has none.
+def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:
+  """Returns the `config.json` of a work directory; None if there is none.
 
   Raises:
     ValueError: the file is damaged.
   """
-  path = epath.Path(workdir) / FILE
-  if not path.exists():
+  if workdir is None or not (path := epath.Path(workdir) / FILE).exists():
     return None
   content = files.read_object(path, _REMEDY)
   sections = {

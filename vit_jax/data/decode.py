@@ -1,7 +1,10 @@
 """Decodes images to uint8 arrays, and detects truncated files."""
 
+import contextlib
 import io
 import re
+import threading
+from collections.abc import Iterator
 
 import cv2
 import numpy as np
@@ -26,13 +29,27 @@ _JPEG_END = b'\xff\xd9'
 # progressive ones; and the start of the scan.
 _SEQUENTIAL = (0xC0, 0xC1)
 _SCAN = 0xDA
-# A photograph of 16,384 x 16,384 px; OpenCV's own limit is 2**30.
-MAX_PIXELS = 2**28
+# Progressive JPEGs have ten scans, few have thirty. Each costs a pass through
+# the whole picture, even if it takes ten bytes of the file. So a file of fewer
+# bytes times pixels than this decodes in some 6 s, whatever it holds.
+_MOST_SCANS = 100
+_COUNTED_FROM = 2**37
+# 134 megapixels, which is more than most cameras have; OpenCV's own limit is
+# 2**30. A file of 34 bytes may state them all.
+MAX_PIXELS = 2**27
+# Pixels that the threads of a process may hold at once, 1.6 GB, or 3 GB with
+# what the decoder of WebP needs; and the size of an image that never waits.
+_ROOM = 2**29
+_SMALL = 2**22
 # Pillow's names of the formats that OpenCV decodes.
 _FORMATS = (
   *('AVIF', 'BMP', 'DIB', 'GIF', 'JPEG', 'JPEG2000'),
   *('PPM', 'TIFF', 'WEBP'),
 )
+_TILE_WIDTH, _TILE_LENGTH = 322, 323  # Tags of a TIFF.
+# What the JPEG decoder warns of if it meets the end before the last row: in the
+# middle of the data, or where a restart marker should be.
+_ENDS_EARLY = ('premature end', 'found marker 0xd9')
 _EXIF_START = b'Exif\x00\x00'
 _PNG_START = b'\x89PNG\r\n\x1a\n'
 _TIFF_STARTS = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
@@ -40,12 +57,46 @@ _JPEG_2000_START = b'\0\0\0\x0cjP  '
 # A box in the header of a JPEG 2000 that states its colours: sYCC.
 _SYCC = b'colr\1\0\0\0\0\0\x12'
 _PNG_END = b'IEND\xaeB`\x82'
-# FF followed by anything but a stuffed 00, a restart marker, or a fill byte FF.
-_JPEG_MARKER = re.compile(rb'\xff[^\x00\xd0-\xd7\xff]')
+# FF followed by anything but a stuffed 00, a marker without a length (TEM or a
+# restart), or a fill byte FF.
+_JPEG_MARKER = re.compile(rb'\xff[^\x00\x01\xd0-\xd7\xff]')
 
 
 class CorruptImageError(ValueError):
   """The bytes are not a complete image."""
+
+
+class _Room:
+  """Pixels of large images that threads may hold decoded at the same time."""
+
+  def __init__(self, pixels: int):
+    self._all = self._free = pixels
+    self._changed = threading.Condition()
+
+  @contextlib.contextmanager
+  def __call__(self, pixels: int) -> Iterator[None]:
+    """Waits until there is room for an image, and holds it.
+
+    Args:
+      pixels: of the image; more than there are wait until it is the only one.
+    """
+    if pixels <= _SMALL:
+      yield
+      return
+    pixels = min(pixels, self._all)
+    with self._changed:
+      self._changed.wait_for(lambda: pixels <= self._free)
+      self._free -= pixels
+    try:
+      yield
+    finally:
+      with self._changed:
+        self._free += pixels
+        self._changed.notify_all()
+
+
+# Whoever decodes an image holds it until the large array is gone.
+room = _Room(_ROOM)
 
 
 def _jpeg_is_complete(data: bytes) -> bool:
@@ -57,20 +108,60 @@ def _jpeg_is_complete(data: bytes) -> bool:
   # A search through all bytes takes as long as the rest of Python's work.
   if data.endswith(_JPEG_END) and _jpeg_header(data)[1] > 0:
     return True
+  return _JPEG_END[1] in _markers(data)
+
+
+def _markers(data: bytes) -> Iterator[int]:
+  """Yields the markers of a JPEG's first picture, to its end."""
   position = len(_JPEG_START)
   while found := _JPEG_MARKER.search(data, position):
     end = found.end()
-    if data[end - 1] == 0xD9:
-      return True
+    yield data[end - 1]
+    if data[end - 1] == _JPEG_END[1]:
+      return
     position = end + int.from_bytes(data[end : end + 2], 'big')
-  return False
 
 
-def _size(data: bytes) -> tuple[int, int]:
+def _check_scans(data: bytes) -> None:
+  """Raises CorruptImageError if a JPEG has more than _MOST_SCANS scans."""
+  if _is_one_scan(data, *_jpeg_header(data)):
+    return
+  # This takes a thirtieth of decoding, and `bytes.count` a tenth.
+  pair = np.frombuffer(bytes([0xFF, _SCAN]), np.uint16)
+  found = sum(
+    np.count_nonzero(
+      np.frombuffer(data, np.uint16, (len(data) - offset) // 2, offset) == pair
+    )
+    for offset in (0, 1)
+  )
+  # Comments, thumbnails and what follows the picture may hold some, too.
+  if found > _MOST_SCANS and list(_markers(data)).count(_SCAN) > _MOST_SCANS:
+    raise CorruptImageError(
+      f'JPEG of {len(data)} bytes with more than {_MOST_SCANS} scans, which may'
+      ' take minutes to decode; save it as a baseline JPEG'
+    )
+
+
+def _truncated_jpeg(data: bytes) -> CorruptImageError:
+  return CorruptImageError(f'truncated JPEG of {len(data)} bytes')
+
+
+def _check_pixels(
+  height: int, width: int, max_pixels: int, of: str = ''
+) -> None:
+  if height * width > max_pixels:
+    raise CorruptImageError(
+      f'{height} x {width} pixels (height x width){of} are more than'
+      f' data.max_pixels={max_pixels:,}'
+    )
+
+
+def _size(data: bytes, max_pixels: int) -> tuple[int, int]:
   """Reads (height, width) in pixels from the header of an encoded image.
 
   Raises:
-    CorruptImageError: no known header is found.
+    CorruptImageError: no known header is found, or a tile of a TIFF has more
+      than `max_pixels` pixels, whatever the image has.
   """
   # Data sets may hold millions of small PNGs, so this avoids a library call.
   if data.startswith(_PNG_START):
@@ -83,9 +174,13 @@ def _size(data: bytes) -> tuple[int, int]:
     pass
   try:
     with Image.open(io.BytesIO(data), formats=_FORMATS) as header:
-      return header.height, header.width
+      size = header.height, header.width
+      tags = getattr(header, 'tag_v2', {})
+      tile = tags.get(_TILE_LENGTH, 0), tags.get(_TILE_WIDTH, 0)
   except Exception as error:  # A damaged header may cause any exception.
     raise _undecodable(data) from error
+  _check_pixels(*tile, max_pixels, ' of a tile')
+  return size
 
 
 def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
@@ -94,20 +189,18 @@ def size(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
   The size is that of the stored picture, whatever its EXIF orientation.
 
   Raises:
-    CorruptImageError: a JPEG or PNG is truncated, no known header is found, or
-      it states more than `max_pixels` pixels.
+    CorruptImageError: a JPEG or PNG is truncated, no known header is found, it
+      states more than `max_pixels` pixels, or a JPEG has too many scans.
   """
   # OpenCV may decode a truncated file to a picture that is partly grey.
   if is_jpeg(data) and not _jpeg_is_complete(data):
-    raise CorruptImageError(f'truncated JPEG of {len(data)} bytes')
+    raise _truncated_jpeg(data)
   if data.startswith(_PNG_START) and data.rfind(_PNG_END) < 0:
     raise CorruptImageError(f'truncated PNG of {len(data)} bytes')
-  height, width = _size(data)
-  if height * width > max_pixels:
-    raise CorruptImageError(
-      f'{height} x {width} pixels (height x width) are more than'
-      f' data.max_pixels={max_pixels:,}'
-    )
+  height, width = _size(data, max_pixels)
+  _check_pixels(height, width, max_pixels)
+  if is_jpeg(data) and len(data) * height * width > _COUNTED_FROM:
+    _check_scans(data)
   return height, width
 
 
@@ -143,30 +236,40 @@ def turn_upright(image: np.ndarray, found: int) -> np.ndarray:
   return with_channels(image)
 
 
-def first_rows(data: bytes, rows: int) -> bytes | bytearray:
+def _first_rows(data: bytes, rows: int) -> tuple[bytes | bytearray, int]:
   """Shortens a JPEG so that decoding ends soon after its first rows.
 
   The header then states fewer rows. The decoder stops there, and the rows that
-  are asked for do not change by a bit. JPEGs that are stored in several scans
-  are returned as they are.
+  are asked for do not change by a bit. JPEGs that are stored in several scans,
+  or in CMYK, are returned as they are.
 
   Args:
     data: a JPEG.
     rows: number of rows that are needed, at least 1.
+
+  Returns:
+    The JPEG, and the number of rows that it then states; 0 if none was changed.
   """
   frame, scan = _jpeg_header(data)
-  # The scan must hold all components, else more scans follow it.
-  if not frame or not scan or data[scan + 4] != data[frame + 9]:
-    return data
-  components = range(frame + 11, frame + 11 + 3 * data[frame + 9], 3)
-  coarse = max(data[i] & 0x0F for i in components)  # Rows of a row of colours.
+  if not _is_one_scan(data, frame, scan) or data[frame + 9] > 3:
+    return data, 0
+  components = data[frame + 11 : frame + 11 + 3 * data[frame + 9] : 3]
+  coarse = max(i & 0x0F for i in components)  # Rows of a row of colours.
   # Colours are interpolated between their rows, so one more is needed.
   kept = rows + (2 * coarse if coarse > 1 else 0)
   if kept >= int.from_bytes(data[frame + 5 : frame + 7], 'big'):
-    return data
+    return data, 0
   shortened = bytearray(data)
   shortened[frame + 5 : frame + 7] = kept.to_bytes(2, 'big')
-  return shortened
+  return shortened, kept
+
+
+def _is_one_scan(data: bytes, frame: int, scan: int) -> bool:
+  """Whether a frame that is stored row by row has no scan but the given one."""
+  if not frame or not scan:
+    return False
+  # The scan must hold all components, else more scans follow it.
+  return data[frame + 9] == (data[scan + 4] if scan + 4 < len(data) else 0)
 
 
 def _jpeg_header(data: bytes) -> tuple[int, int]:
@@ -181,6 +284,8 @@ def _jpeg_header(data: bytes) -> tuple[int, int]:
       return frame, position
     if marker in _SEQUENTIAL:
       frame = position
+    if marker < 0xC0 or 0xD0 <= marker <= 0xD9 or marker == 0xFF:
+      break  # It is unusual here, and has no length.
     position += 2 + int.from_bytes(data[position + 2 : position + 4], 'big')
   return frame, 0
 
@@ -223,8 +328,8 @@ def decode(
     uint8 [h, w, channels].
 
   Raises:
-    CorruptImageError: the bytes are not an image, or are a truncated JPEG or
-      PNG, or their header states more than `max_pixels` pixels.
+    CorruptImageError: see `size`; or the image cannot be decoded, or the data
+      of a JPEG end before its rows do.
     ValueError: an array has another type or rank, or its channels cannot be
       converted.
   """
@@ -239,17 +344,16 @@ def decode(
     _, width = size(image, max_pixels)
   if is_jpeg(image):
     turn = orientation(image) if upright else 1
-    try:
-      decoded = simplejpeg.decode_jpeg(
-        first_rows(image, rows) if rows and turn == 1 else image,
-        _COLOURS[channels],
-        fastdct=jpeg_dct == 'fast',
-        strict=False,
-        min_width=-(-width // shrink) if shrink > 1 else 0,
-      )
+    decoded = _decode_jpeg(
+      image,
+      channels,
+      jpeg_dct,
+      rows if turn == 1 else 0,
+      width,
+      -(-width // shrink) if shrink > 1 else 0,
+    )
+    if decoded is not None:
       return turn_upright(decoded, turn) if turn > 1 else decoded
-    except ValueError:  # OpenCV knows more kinds of JPEG.
-      pass
   if (decoded := _other_colours(image)) is not None:
     return _convert_channels(decoded, channels)
   flags = _IMREAD_FLAGS[channels]
@@ -282,6 +386,48 @@ def _other_colours(data: bytes) -> np.ndarray | None:
       return np.asarray(image.convert('RGB'))
   except Exception as error:  # A damaged file may cause any exception.
     raise _undecodable(data) from error
+
+
+def _decode_jpeg(
+  data: bytes,
+  channels: int,
+  jpeg_dct: str,
+  rows: int,
+  width: int,
+  min_width: int,
+) -> np.ndarray | None:
+  """Decodes a JPEG, see `decode`; None if OpenCV may know it.
+
+  Raises:
+    CorruptImageError: its data end before its rows do.
+  """
+  options = {'fastdct': jpeg_dct == 'fast', 'min_width': min_width}
+  data, kept = _first_rows(data, rows) if rows else (data, 0)
+  buffer = None
+  try:
+    if kept:
+      # The decoder warns of what follows these rows, and then only writes here.
+      size = kept, width
+      if min_width:
+        size = simplejpeg.decode_jpeg_header(
+          data, min_width=min_width, strict=False
+        )[:2]
+      buffer = np.empty((*size, channels), np.uint8)
+    return simplejpeg.decode_jpeg(
+      data, _COLOURS[channels], buffer=buffer, **options
+    )
+  except (ValueError, KeyError) as error:
+    warning = str(error).lower()
+  if any(words in warning for words in _ENDS_EARLY):
+    raise _truncated_jpeg(data)
+  if kept and 'extraneous' in warning:
+    return buffer
+  try:  # Other warnings are tolerated.
+    return simplejpeg.decode_jpeg(
+      data, _COLOURS[channels], strict=False, **options
+    )
+  except ValueError:  # OpenCV knows more kinds of JPEG.
+    return None
 
 
 def _convert_channels(image: np.ndarray, channels: int) -> np.ndarray:

@@ -54,7 +54,9 @@ class HuggingFace(source.Source):
       names = labels_lib.same_names(names, found, where)
       labels[split] = _labels(rows, label_key)
       self._splits[split] = _undecoded(rows, image_key)
-    numbered = labels_lib.number(labels, names, num_classes, spec)
+    numbered = labels_lib.number(
+      labels, names, num_classes, f'{spec}: label_key={label_key!r}'
+    )
     self._labels = numbered.labels
     self.others = numbered.others
     self.info = source.SourceInfo(

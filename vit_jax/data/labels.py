@@ -8,6 +8,9 @@ from absl import logging
 
 # The label of records without one in some data sets of the Hugging Face Hub.
 _NONE = (-1, None)
+# The largest head that `models` builds. An id in place of a label can be any
+# number, and the names of 2**31 classes take 100 GB and more.
+MOST_CLASSES = 2**24
 
 
 class Numbered(NamedTuple):
@@ -55,11 +58,31 @@ def same_names(
   return names or found
 
 
+def index_names(count: int, where: str) -> list[str]:
+  """Returns the names of classes that have none: '0', '1', ...
+
+  Args:
+    count: number of classes.
+    where: the data spec, and the column of the labels, for the error message.
+
+  Raises:
+    ValueError: there are more than MOST_CLASSES.
+  """
+  if count > MOST_CLASSES:
+    raise ValueError(
+      f'{where}: classes up to the label {count - 1} are more than the'
+      f' {MOST_CLASSES:,} that a model may have. If the labels are ids, choose'
+      ' another column by label_key, or write class names or the numbers from'
+      ' 0; otherwise correct num_classes.'
+    )
+  return list(map(str, range(count)))
+
+
 def number(
   labels: Mapping[str, Sequence],
   names: Sequence[str] | None,
   num_classes: int | None,
-  spec: str,
+  where: str,
 ) -> Numbered:
   """Makes class indices of labels.
 
@@ -71,12 +94,13 @@ def number(
     names: the class names; None takes them from the labels.
     num_classes: number of classes if numbers have no names; None is the largest
       number that occurs, plus one.
-    spec: the data spec, for error messages.
+    where: the data spec and the column of the labels, for error messages.
 
   Raises:
-    ValueError: a label is missing, of another type, or no class.
+    ValueError: a label is missing, of another type, or no class; or there are
+      more than MOST_CLASSES.
   """
-  without = [k for k, of in labels.items() if _is_unlabelled(k, of, spec)]
+  without = [k for k, of in labels.items() if _is_unlabelled(k, of, where)]
   others = {
     f'records of split {split}, which has no labels': len(labels[split])
     for split in without
@@ -91,18 +115,18 @@ def number(
     names = list(names or sorted(known))
     places = {name: place for place, name in enumerate(names)}
   elif kinds == ['int']:
-    count = len(names or ()) or num_classes or max(known) + 1
-    names = list(names or map(str, range(count)))
-    places = {place: place for place in range(count)}
+    count = num_classes or max(0, max(known)) + 1
+    names = list(names or index_names(count, where))
+    places = range(len(names))
   else:
     raise ValueError(
-      f'{spec}: labels are of type {", ".join(kinds) or "none"}; expected whole'
-      ' numbers or texts. Remove rows without a label, or choose another column'
-      ' by label_key.'
+      f'{where}: labels are of type {", ".join(kinds) or "none"}; expected'
+      ' whole numbers or texts. Remove rows without a label, or choose another'
+      ' column by label_key.'
     )
-  if unknown := known - set(places):
+  if unknown := [x for x in known if x not in places]:
     raise ValueError(
-      f'{spec}: the label {min(unknown)!r} is none of the {len(names):,}'
+      f'{where}: the label {min(unknown)!r} is none of the {len(names):,}'
       f' classes ({names[0]!r} to {names[-1]!r}).'
     )
   if multi:
@@ -118,11 +142,11 @@ def number(
   return Numbered(found, tuple(names), multi, others)
 
 
-def _is_unlabelled(split: str, labels: Sequence, spec: str) -> bool:
+def _is_unlabelled(split: str, labels: Sequence, where: str) -> bool:
   if any(label not in _NONE for label in labels):
     return False
   logging.warning(
     '%s: the %d records of split %r have no label, and are not read.',
-    *(spec, len(labels), split),
+    *(where, len(labels), split),
   )
   return True

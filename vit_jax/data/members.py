@@ -9,8 +9,9 @@ import dataclasses
 import io
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -26,6 +27,9 @@ _COMPRESSED = ('.tar.gz', '.tgz', '.tar.bz2', '.tar.xz', '.tar.zst', '.tbz2')
 # Files whose loss would matter.
 _HELD = (*listing.SUFFIXES, '.tar')
 _GZIP = b'\x1f\x8b'
+# How many tar files may lie in one another. ImageNet-21k has two; each is read
+# through those around it.
+_DEEPEST = 8
 # How many bytes after the last file are looked at.
 _LOOK = 2**16
 
@@ -179,7 +183,11 @@ def _compressed_error(path: str) -> ValueError:
 
 
 def _files(
-  f: io.BufferedIOBase, path: str, damaged: list[str], start: int = 0
+  f: io.BufferedIOBase,
+  path: str,
+  damaged: list[str],
+  start: int = 0,
+  depth: int = 1,
 ) -> Iterator[tuple[str, int, int]]:
   """Yields the name, the start and the size of the files in a tar file.
 
@@ -188,6 +196,7 @@ def _files(
     path: its path, for messages.
     damaged: gets a message if the tar file is damaged.
     start: where it begins in the outermost tar file, in bytes.
+    depth: how many tar files it lies in, with itself.
   """
   if f.read(2) == _GZIP:
     raise _compressed_error(path)
@@ -195,9 +204,16 @@ def _files(
   f.seek(0)
   last, links, sparse = 'its beginning', [], []
   try:
-    with tarfile.open(fileobj=f, mode='r:') as tar:
-      while member := tar.next():
+    if depth > _DEEPEST:
+      raise tarfile.ReadError(
+        f'it lies in {_DEEPEST} tar files, which are the most; unpack the outer'
+        ' ones'
+      )
+    with _parsed(lambda: tarfile.open(fileobj=f, mode='r:')) as tar:
+      while member := _parsed(tar.next):
         tar.members.clear()  # All headers would stay in memory.
+        if member.size < 0:  # The next header would lie before this one.
+          raise tarfile.ReadError(f'{member.name!r} has {member.size} bytes')
         if not member.issparse() and member.offset_data + member.size > total:
           raise tarfile.ReadError(f'it ends within {member.name!r}')
         last = printable.name(member.name)
@@ -216,7 +232,8 @@ def _files(
           continue
         part = _Part(f, member.offset_data, member.size)
         place = start + member.offset_data
-        inner = _files(part, f'{path}:{member.name}', damaged, place)
+        inside = f'{path}:{member.name}'
+        inner = _files(part, inside, damaged, place, depth + 1)
         for name, where, size in inner:
           yield f'{member.name}/{name}', where, size
       _check_end(f, tar.offset)
@@ -233,6 +250,18 @@ def _files(
         )
   except tarfile.TarError as error:
     damaged.append(f'{printable.name(path)} is damaged after {last}: {error}')
+
+
+def _parsed(parse: Callable[[], Any]) -> Any:
+  """Returns what `parse` makes of a header; any damage is a `TarError`."""
+  try:
+    return parse()
+  except (OSError, tarfile.TarError):
+    raise
+  except Exception as error:  # A damaged header may cause any exception.
+    raise tarfile.ReadError(
+      f'a header is wrong: {type(error).__name__}: {error}'
+    ) from error
 
 
 def _check_end(f: io.BufferedIOBase, end: int) -> None:

@@ -35,7 +35,7 @@ class Mixture(source.Source):
         parts have no split in common.
     """
     spec = f'mix:{text}'
-    specs, self._weights = _parse(text, spec)
+    specs, self._weights = parse(text)
     self._parts = [open_part(one) for one in specs]
     shared = set.intersection(*(set(p.info.splits) for p in self._parts))
     names = list(
@@ -155,8 +155,15 @@ class Mixture(source.Source):
     return (label,) if self.info.multi_label else label
 
 
-def _parse(text: str, spec: str) -> tuple[list[str], list[float]]:
-  """Returns the data specs, and their weights, which add up to 1."""
+def parse(text: str) -> tuple[list[str], list[float]]:
+  """Returns the data specs of a mixture, and their weights, which add up to 1.
+
+  Args:
+    text: what follows `mix:`.
+
+  Raises:
+    ValueError: `text` has another form, or a weight is not positive.
+  """
   specs, weights = [], []
   for part in text.split('+'):
     one, at, weight = part.rpartition('@')
@@ -166,9 +173,9 @@ def _parse(text: str, spec: str) -> tuple[list[str], list[float]]:
       number = math.nan
     if not at or not one or not 0 < number < math.inf:
       raise ValueError(
-        f'{spec}: {part!r} is not SPEC@WEIGHT with a positive weight; expected,'
-        ' for example, mix:folder:/data/birds@0.7+tfds:cifar10@0.3. A list of'
-        ' exclusions belongs to a data set: SPEC,exclude=FILE@WEIGHT.'
+        f'mix:{text}: {part!r} is not SPEC@WEIGHT with a positive weight;'
+        ' expected, for example, mix:folder:/data/birds@0.7+tfds:cifar10@0.3. A'
+        ' list of exclusions belongs to a data set: SPEC,exclude=FILE@WEIGHT.'
       )
     specs.append(one)
     weights.append(number)

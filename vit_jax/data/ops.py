@@ -27,7 +27,7 @@ from vit_jax.data.decode import CorruptImageError as CorruptImageError
 Size = int | tuple[int, int]
 Op = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
-METHODS = ('bilinear', 'area')
+METHODS = ('bilinear', 'area', *resizing.PILLOW)
 PAD_MODES = {'zeros': cv2.BORDER_CONSTANT, 'reflect': cv2.BORDER_REFLECT_101}
 
 
@@ -130,14 +130,15 @@ class _Resized(_Sized):
       raise ValueError(
         f'unknown method {self.method!r}; choose from {list(METHODS)}'
       )
-    if self.antialias and self.method == 'area':
+    if self.antialias and self.method != 'bilinear':
       raise ValueError(
-        "method='area' already averages; remove antialias or choose 'bilinear'"
+        f'antialias is for bilinear, but method={self.method!r} settles it;'
+        ' remove antialias'
       )
 
   def shrink(self, region: Region) -> int:
-    # These average by themselves.
-    exact = self.antialias or self.method == 'area'
+    # All others have their own ways to average.
+    exact = self.antialias or self.method != 'bilinear'
     return 1 if exact else super().shrink(region)
 
   def _resize(self, image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -148,7 +149,7 @@ class _Resized(_Sized):
 class Resize(_Resized):
   """Resizes to `size` without keeping the aspect.
 
-  Both methods treat pixels as squares, and the borders of the old and the new
+  All methods treat pixels as squares, and the borders of the old and the new
   image coincide:
 
     bilinear  interpolates between the two nearest centres along each axis,
@@ -157,6 +158,9 @@ class Resize(_Resized):
     area  takes the mean of the pixels that a new one covers, and truncates, as
       big_vision's `resize_small` does. A whole multiple of the size repeats
       pixels.
+    pillow_bicubic  does what Pillow does, and so what transformers does with
+      resample=3; likewise pillow_nearest, pillow_lanczos, pillow_bilinear,
+      pillow_box and pillow_hamming. All but nearest average where they shrink.
 
   With `antialias`, bilinear shrinks by the rounded mean of the covered pixels.
   No original implementation does that.
@@ -171,12 +175,18 @@ class ResizeSmall(_Resized):
   """Resizes the shorter side to `size` and keeps the aspect, up to rounding.
 
   For the methods see `Resize`; big_vision uses method='area'. For a pair, the
-  larger side counts, so that a crop of that pair always fits.
+  larger side counts, so that a crop of that pair always fits. The longer side
+  is rounded; Pillow's methods truncate it, as torchvision and transformers do.
   """
 
   def region(self, height: int, width: int, rng: np.random.Generator) -> Region:
-    scale = max(self.size) / min(height, width)
-    size = math.floor(height * scale + 0.5), math.floor(width * scale + 0.5)
+    large, small = max(self.size), min(height, width)
+    if self.method in resizing.PILLOW:
+      size = height * large // small, width * large // small
+    else:
+      # In float32, and halves to even numbers, as TensorFlow rounds.
+      scale = np.float32(large) / np.float32(small)
+      size = tuple(int(np.rint(np.float32(n) * scale)) for n in (height, width))
     return Region(0, 0, height, width, size)
 
 
@@ -412,18 +422,21 @@ class Preprocess:
       ValueError: the result does not have `image_size`.
     """
     ops = self.ops[made:]
-    if (
-      ops
-      and isinstance(ops[0], _Regional)
-      and isinstance(image, bytes)
-      # Others may have EXIF data too, but only OpenCV reads it.
-      and (not self.upright or decode_lib.is_jpeg(image))
-    ):
-      image, ops = self._make_region(image, ops[0], rng), ops[1:]
-    else:
-      image = self._decode(image)
-    for op in ops:
-      image = op(image, rng)
+    height, width = self._size(image)
+    with decode_lib.room(height * width):
+      if (
+        ops
+        and isinstance(ops[0], _Regional)
+        and isinstance(image, bytes)
+        # Others may have EXIF data too, but only OpenCV reads it.
+        and (not self.upright or decode_lib.is_jpeg(image))
+      ):
+        image = self._make_region(image, height, width, ops[0], rng)
+        ops = ops[1:]
+      else:
+        image = self._decode(image, width=width)
+      for op in ops:
+        image = op(image, rng)
     if image.shape[:2] != self.image_size:
       raise ValueError(
         f'{self.text!r} gave an image of {image.shape[0]}x{image.shape[1]} '
@@ -442,14 +455,22 @@ class Preprocess:
     Raises:
       CorruptImageError: the bytes cannot be decoded.
     """
-    image = smallest = self._decode(image)
-    made = 0
     fixed = itertools.takewhile(lambda op: not isinstance(op, RANDOM), self.ops)
-    for number, op in enumerate(fixed, start=1):
-      image = op(image, None)
-      if image.size <= smallest.size:
-        smallest, made = image, number
+    height, width = self._size(image)
+    with decode_lib.room(height * width):
+      image = smallest = self._decode(image, width=width)
+      made = 0
+      for number, op in enumerate(fixed, start=1):
+        image = op(image, None)
+        if image.size <= smallest.size:
+          smallest, made = image, number
     return smallest, made
+
+  def _size(self, image: bytes | np.ndarray) -> tuple[int, int]:
+    """Returns (height, width) of an encoded image; zeros if it is decoded."""
+    if isinstance(image, bytes):
+      return decode_lib.size(image, self.max_pixels)
+    return 0, 0
 
   def _decode(self, image: bytes | np.ndarray, **options) -> np.ndarray:
     return decode(
@@ -462,10 +483,14 @@ class Preprocess:
     )
 
   def _make_region(
-    self, image: bytes, op: _Regional, rng: np.random.Generator
+    self,
+    image: bytes,
+    height: int,
+    width: int,
+    op: _Regional,
+    rng: np.random.Generator,
   ) -> np.ndarray:
     """Applies the first operation; decodes only what it needs."""
-    height, width = decode_lib.size(image, self.max_pixels)
     stored_width = width
     if self.upright and decode_lib.orientation(image) > 4:
       height, width = width, height

@@ -8,6 +8,7 @@ warning names the command that prepares such data.
 import collections
 import json
 import os
+import shlex
 import threading
 
 import numpy as np
@@ -66,7 +67,9 @@ class Parquet(source.Source):
     labels, names = {}, None
     for split, paths in self._files.items():
       labels[split], names = self._read_labels(split, paths, names, spec)
-    numbered = labels_lib.number(labels, names, num_classes, spec)
+    numbered = labels_lib.number(
+      labels, names, num_classes, f'{spec}: label_key={label_key!r}'
+    )
     self._labels = numbered.labels
     self.others = numbered.others
     self.info = source.SourceInfo(
@@ -108,11 +111,11 @@ class Parquet(source.Source):
     if not labels:
       raise ValueError(f'{spec}: split {split!r} has no rows.')
     if largest > _LARGE:
+      command = ['python', '-m', 'vit_jax.prepare_data', f'--source={spec}']
       logging.warning(
         '%s: each image of %r costs a row group of up to %d MB when images are'
-        ' read in random order, as in training. This makes them fast: python -m'
-        " vit_jax.prepare_data --source='%s' --to=DIR",
-        *(spec, split, largest / 1e6, spec),
+        ' read in random order, as in training. This makes them fast: %s',
+        *(spec, split, largest / 1e6, shlex.join([*command, '--to=DIR'])),
       )
     self._ends[split] = np.cumsum(ends)
     self._groups[split] = groups

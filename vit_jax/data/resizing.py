@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 import cv2
 import numpy as np
+from PIL import Image
 
 from vit_jax.data.decode import with_channels
+
+PILLOW = {f'pillow_{f.name.lower()}': f for f in Image.Resampling}
 
 
 def resize(
@@ -23,9 +26,19 @@ def resize(
     return image
   if method == 'area':
     return _resize_area(image, size)
+  if method in PILLOW:
+    return _resize_by_pillow(image, size, PILLOW[method])
   shrinks = image.shape[0] >= size[0] and image.shape[1] >= size[1]
   method = cv2.INTER_AREA if antialias and shrinks else cv2.INTER_LINEAR
   return with_channels(cv2.resize(image, size[::-1], interpolation=method))
+
+
+def _resize_by_pillow(
+  image: np.ndarray, size: tuple[int, int], resample: Image.Resampling
+) -> np.ndarray:
+  # A channel at a time: Pillow would take a fourth one for transparency.
+  channels = (Image.fromarray(channel) for channel in np.moveaxis(image, 2, 0))
+  return np.dstack([each.resize(size[::-1], resample) for each in channels])
 
 
 def _resize_area(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -25,6 +25,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax.data import identity, listing, members, source
+from vit_jax.data import labels as labels_lib
 from vit_jax.runtime import json_text, printable
 
 # The tar files of ImageNet-1k -> TFDS's names of the splits.
@@ -232,6 +233,8 @@ class WebDataset(_Archived):
       try:
         text = self._members.read(files[source_of]).decode()
         label = _json_label(text) if source_of == '.json' else text.strip()
+        if label and label.isdecimal():
+          label = str(int(label))
       except ValueError as error:
         raise ValueError(f'{spec}: {path}: {error}') from error
     if not label:
@@ -243,7 +246,7 @@ class WebDataset(_Archived):
       raise ValueError(
         f'{spec}: {path} has the label {label}; class indices begin at 0.'
       )
-    return str(int(label)) if label.isdecimal() else label
+    return label
 
 
 def _json_label(text: str) -> str | None:
@@ -374,7 +377,7 @@ def _order(
   if names is None and not are_numbers:
     order = names = sorted(texts)
   elif names is None:
-    order = names = [str(i) for i in range(max(map(int, texts)) + 1)]
+    order = names = labels_lib.index_names(max(map(int, texts)) + 1, spec)
   else:
     if are_numbers:  # An empty line counts; only the file's end has some more.
       names = '\n'.join(names).rstrip().split('\n')

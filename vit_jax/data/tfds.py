@@ -6,8 +6,10 @@ download data; their errors name the commands that do.
 """
 
 import difflib
+import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,6 +25,7 @@ from vit_jax.data import (
   open_files,
   source,
 )
+from vit_jax.data import labels as labels_lib
 
 _ARRAY_RECORD = file_adapters.FileFormat.ARRAY_RECORD
 _INFO = 'dataset_info.json'
@@ -232,12 +235,15 @@ def open_prepared(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     known = tfds.list_builders(with_community_datasets=False)
     base = re.split('[/:]', name)[0]
     similar = difflib.get_close_matches(base, known)
-    arguments = repr(name) + (f', data_dir={folder!r}' if folder else '')
+    place = f', data_dir={json.dumps(folder)}' if folder else ''
+    code = (
+      'import tensorflow_datasets as tfds;'
+      f' tfds.builder({json.dumps(name)}{place})'
+      '.download_and_prepare(file_format="array_record")'
+    )
     advice = (
-      'Prepare it (some data sets need TensorFlow for that) with: '
-      'python -c "import tensorflow_datasets as tfds; '
-      f'tfds.builder({arguments})'
-      ".download_and_prepare(file_format='array_record')\""
+      'Prepare it (some data sets need TensorFlow for that) with:'
+      f' {shlex.join(["python", "-c", code])}'
       if base in known
       else f'TFDS knows no {base!r}; similar names: {similar}.'
     )
@@ -268,10 +274,11 @@ def find_version(path: str, spec: str) -> str:
   if (epath.Path(path) / _INFO).exists():
     return path
   if not found:
+    command = ['python', '-m', 'vit_jax.prepare_data', '--source=SPEC']
+    command.append(f'--to={path}')
     raise ValueError(
       f'{spec}: {path} holds neither {_INFO} nor a folder of a version (such as'
-      ' 1.0.0) that does. To prepare data: python -m vit_jax.prepare_data'
-      f" --source=SPEC --to='{path}'"
+      f' 1.0.0) that does. To prepare data: {shlex.join(command)}'
     )
   if len(found) > 1:
     raise ValueError(
@@ -299,12 +306,14 @@ def _check_format(builder: tfds.core.DatasetBuilder, spec: str) -> None:
     return
   name, _, version = builder.info.full_name.rpartition('/')
   root = str(builder.data_dir).removesuffix(f'/{name}/{version}')
+  command = [
+    *('python', '-m', 'vit_jax.prepare_data'),
+    *(f'--source=tfds:{name}:{version}', f'--data_dir={root}', f'--to={root}'),
+  ]
   raise ValueError(
     f'{spec} in {builder.data_dir} is stored as '
     f'{sorted(f.value for f in formats)}, which has no random access; '
-    'expected array_record. To add an ArrayRecord copy: python -m'
-    f" vit_jax.prepare_data --source='tfds:{name}:{version}'"
-    f" --data_dir='{root}' --to='{root}'"
+    f'expected array_record. To add an ArrayRecord copy: {shlex.join(command)}'
   )
 
 
@@ -340,4 +349,6 @@ def _class_names(
       f'{where} has {known} classes, but num_classes={num_classes}; leave it '
       'out.'
     )
-  return tuple(one.names) if known else tuple(map(str, range(num_classes)))
+  # The names of a ClassLabel without names are made here, too.
+  names = labels_lib.index_names(known or num_classes, where)
+  return tuple(one.names if known else names)

@@ -250,7 +250,8 @@ def pack(
 
 def serve(connection_file: int, memory_file: int, life_file: int) -> None:
   """Works until the parent is gone, or kills this process."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)  # The parent needs it for its save.
 
   def end_with_parent():
     os.read(life_file, 1)

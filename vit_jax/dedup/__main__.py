@@ -33,7 +33,7 @@ import sys
 from absl import flags, logging
 
 from vit_jax.dedup import page, report, search, sets, similar, work
-from vit_jax.inspect import model_flags
+from vit_jax.inspection import model_flags
 from vit_jax.predict import predictor
 from vit_jax.runtime import command_line, printable, progress
 from vit_jax.workdir import files

@@ -4,7 +4,7 @@ import html
 from collections.abc import Sequence
 
 from vit_jax.dedup import report, work
-from vit_jax.inspect.mistakes import style, thumbnails
+from vit_jax.inspection.mistakes import style, thumbnails
 from vit_jax.runtime import errors
 from vit_jax.workdir import files
 

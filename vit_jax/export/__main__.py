@@ -28,7 +28,7 @@ from absl import flags
 
 from vit_jax.export import description, forms, parity, writing
 from vit_jax.export.program import DTYPES, Program
-from vit_jax.inspect import model_flags, subject
+from vit_jax.inspection import model_flags, subject
 from vit_jax.interop import weight_files
 from vit_jax.runtime import command_line
 

@@ -1,9 +1,11 @@
 """The model card of a Hugging Face folder, made from a run.
 
 The card names no folders of the user's machine: of data in files it says only
-what the last folder is called.
+what the last folder is called. A data spec is shown by `_sets` alone, never as
+it is.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +17,7 @@ from etils import epath
 from vit_jax import accounting
 from vit_jax import checkpoint as checkpoint_lib
 from vit_jax import config as config_lib
-from vit_jax.data import ops
+from vit_jax.data import exclusion, mixture, ops
 from vit_jax.export import description
 from vit_jax.interop import inference
 from vit_jax.plan import chips
@@ -34,8 +36,9 @@ _SETTINGS = (
   *('polyak.decay', 'seed'),
 )
 _LIBRARIES = ('vit_jax', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'python')
-# Kinds of data whose specs hold a path.
-_PATHS = ('folder', 'classes', 'arrayrecord')
+# Kinds of data whose specs hold no path. All others are taken to hold one.
+_OWN = ('digits', 'shapes', 'vtab')
+_PUBLIC = ('tfds', 'hf')
 _METRICS = ('accuracy', 'top5_accuracy')
 
 
@@ -80,7 +83,7 @@ def write(
     'pipeline_tag': 'image-classification',
     'library_name': 'transformers',
     'tags': ['vision', 'vit', 'vit_jax', 'jax'],
-    **({'datasets': [run.dataset]} if run.is_public else {}),
+    **({'datasets': run.public} if run.public else {}),
     'metrics': ['accuracy'],
     **run.model_index(name),
   }
@@ -133,6 +136,75 @@ def _preprocessing(prepared: ops.Preprocess) -> str:
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Set:
+  """A data set as anybody may read it.
+
+  Attributes:
+    name: of a public data set, or of the last folder of a path.
+    is_public: whether it is on the Hugging Face Hub or in TFDS.
+    is_reduced: whether a list of examples is left out.
+    share: of the examples of a mixture.
+  """
+
+  name: str
+  is_public: bool
+  is_reduced: bool
+  share: float
+
+  def __str__(self) -> str:
+    return self.name if self.share == 1 else f'{self.name} ({self.share:.0%})'
+
+
+def _sets(spec: str, share: float = 1.0) -> list[_Set]:
+  """Returns the data sets of a data spec; of a path, the last folder only."""
+  try:
+    base, excluded = exclusion.split(spec)
+    kind, _, rest = base.partition(':')
+    if kind == 'mix':
+      parts = zip(*mixture.parse(rest), strict=True)
+      return [one for part, share in parts for one in _sets(part, share)]
+  except ValueError:  # Of another version.
+    return [_Set('unknown', False, False, share)]
+  is_public = kind in _PUBLIC and not _is_path(kind, rest)
+  if is_public:
+    name = rest
+  elif kind in _OWN:
+    name = base
+  else:
+    name = _last_folder(rest) or kind
+  return [_Set(name, is_public, bool(excluded), share)]
+
+
+def _is_path(kind: str, name: str) -> bool:
+  """Whether the name of a data set of TFDS or the Hub is a path instead."""
+  return (
+    name.startswith(('/', '.', '~'))
+    or '://' in name
+    or (kind == 'hf' and name.count('/') > 1)
+    # The part after a colon is a config.
+    or (kind == 'hf' and epath.Path(name.partition(':')[0]).exists())
+  )
+
+
+def _last_folder(path: str) -> str:
+  """Returns the last folder or file of a path; '' if that would tell of a user.
+
+  A bucket, a home directory and a place relative to the current folder have no
+  name of their own. A version of prepared data has that of the data set.
+  """
+  scheme, remote, rest = path.rpartition('://')
+  names = [name for name in rest.split('/') if name not in ('', '.', '..')]
+  if remote and scheme != 'file':
+    names = names[1:]
+  while names and re.fullmatch(r'\d+\.\d+\.\d+', names[-1]):
+    names.pop()
+  above = names[:-1] if path.startswith('/') else None
+  if not names or names[-1].startswith('~') or above in (['home'], ['Users']):
+    return ''
+  return names[-1]
+
+
 class _Run:
   """What a work directory tells; nothing if the weights are not a run's."""
 
@@ -147,18 +219,12 @@ class _Run:
     self._config = config
     self._step = int(path.name) if found else 0
     self._workdir = workdir
-    spec = str(section.get('dataset') or '')
-    kind, _, rest = spec.partition(':')
-    # A path would tell about the user's machine.
-    is_path = (
-      kind in _PATHS
-      or rest.startswith(('/', '.', '~'))
-      or (kind == 'hf' and (rest.count('/') > 1 or epath.Path(rest).exists()))
-    )
-    self.is_public = kind in ('tfds', 'hf') and not is_path
-    self.dataset = rest if self.is_public else spec
-    if is_path:
-      self.dataset = rest.rstrip('/').rpartition('/')[2]
+    self._sets = _sets(str(section.get('dataset') or ''))
+    # Without configs and versions, as the Hub has them.
+    self.public = [
+      one.name.partition(':')[0] for one in self._sets if one.is_public
+    ]
+    self.dataset = ' + '.join(map(str, self._sets))
     rows = metrics.read(workdir) if self._trained else []
     self._metrics = {
       key: value
@@ -204,6 +270,8 @@ class _Run:
       return []
     flat = config_lib.flatten(self._config)
     sections = [f'## Data\n\n{self.dataset}']
+    if any(one.is_reduced for one in self._sets):
+      sections.append('A list of examples was left out.')
     if self._metrics:
       rows = [(key, f'{value:.4f}') for key, value in self._metrics.items()]
       sections.append('## Results\n\n' + _table('metric', rows))

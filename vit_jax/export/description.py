@@ -8,7 +8,7 @@ import jax
 from etils import epath
 
 import vit_jax
-from vit_jax.data import augment, ops
+from vit_jax.data import augment, ops, resizing
 from vit_jax.export.program import Program
 from vit_jax.interop import inference, json_files
 
@@ -29,6 +29,9 @@ _RESIZES = {
   (False, 'area'): (
     'takes the mean of the pixels that a new one covers, truncates to uint8'
   ),
+} | {
+  (False, method): f"as Pillow's resize with Resampling.{resample.name}"
+  for method, resample in resizing.PILLOW.items()
 }
 
 
@@ -107,9 +110,10 @@ def operation(op: ops.Op) -> str:
       return f'resizes to {by} pixels (height x width), aspect not kept; {how}'
     case ops.ResizeSmall():
       how = _RESIZES[op.antialias, op.method]
+      rounded = 'truncated' if op.method in resizing.PILLOW else 'rounded'
       return (
         f'resizes the shorter side to {max(op.size)} pixels and the longer one'
-        f' in proportion, rounded; {how}'
+        f' in proportion, {rounded}; {how}'
       )
     case ops.CentralCrop():
       return (

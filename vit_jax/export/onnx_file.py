@@ -55,6 +55,10 @@ def write(program: Program, folder: epath.Path) -> dict[str, Any]:
       opset_version=OPSET,
       dynamic_shapes={'images': {0: torch.export.Dim('batch')}},
     )
+  for node in exported.model.graph:
+    # They name the files of the source, which would tell about the user's
+    # machine.
+    node.metadata_props.pop('pkg.torch.onnx.stack_trace', None)
   exported.save(str(folder / FILE), external_data=False)
   return {'opset': OPSET, 'input': 'images', 'output': 'logits'}
 

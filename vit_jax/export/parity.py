@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax.export import forms as forms_lib
 from vit_jax.export.program import Program
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 
 _BATCH = 8
 

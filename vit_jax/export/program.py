@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vit_jax.inspect.subject import Subject
+from vit_jax.inspection.subject import Subject
 from vit_jax.interop import inference
 from vit_jax.models import bit
 from vit_jax.models.images import normalize

@@ -32,7 +32,14 @@ def write(program: Program, folder: epath.Path) -> dict[str, int | list[str]]:
   images = jax.ShapeDtypeStruct(
     export.symbolic_shape(dimensions, constraints=limits), jnp.uint8
   )
-  exported = export.export(jax.jit(program), platforms=PLATFORMS)(images)
+  # The program names the files of its source: without the folders, which would
+  # tell about the user's machine.
+  folders = jax.config.jax_hlo_source_file_canonicalization_regex
+  jax.config.update('jax_hlo_source_file_canonicalization_regex', '.*/')
+  try:
+    exported = export.export(jax.jit(program), platforms=PLATFORMS)(images)
+  finally:
+    jax.config.update('jax_hlo_source_file_canonicalization_regex', folders)
   (folder / FILE).write_bytes(exported.serialize())
   return {
     'calling_convention_version': exported.calling_convention_version,

@@ -31,7 +31,7 @@ from absl import flags, logging
 from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.features import extraction, store
-from vit_jax.inspect import model_flags, subject
+from vit_jax.inspection import model_flags, subject
 from vit_jax.models import layers
 from vit_jax.predict import images, predictor
 from vit_jax.runtime import command_line, printable

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
@@ -11,6 +12,7 @@ from vit_jax.inference_speed import forward
 from vit_jax.plan import compiling
 
 _GROWS = 1.02  # A batch is faster if its speed exceeds the best by this factor.
+_SMALLEST = 2  # Factor between batches where `Search.growth` is too large.
 _FURTHEST = 1024  # Most times by which a try exceeds the largest known fit.
 
 
@@ -20,7 +22,8 @@ class Search:
 
   Attributes:
     first: the first batch size; smaller ones are tried only if it does not fit.
-    growth: factor between one batch size and the next.
+    growth: factor between one batch size and the next. Where that batch does
+      not fit or takes too long, sizes double up to the limit instead.
     patience: number of batches in a row that are no faster, after which no
       larger one is timed.
     max_seconds: batches that probably take longer a call are not timed.
@@ -94,30 +97,37 @@ def _rates(
   """Times growing batches until they are no faster or do not fit."""
   rates: dict[int, float] = {}
   best = still = 0
-  batch_size = settings.first
-  while still < settings.patience:
-    program = compile_batch(batch_size)
-    if program is None:
-      if rates or batch_size == 1:
-        break
-      batch_size = max(1, batch_size // settings.growth)
+  batch_size, growth = settings.first, settings.growth
+  limit = math.inf  # The smallest batch that is known not to fit.
+  while still < settings.patience and batch_size < limit:
+    seconds = _seconds(compile_batch(batch_size))
+    if seconds is None:
+      limit, growth = batch_size, _SMALLEST
+      if rates:
+        batch_size = growth * max(rates)
+      elif batch_size > 1:
+        batch_size = max(1, batch_size // settings.growth)
       continue
-    try:
-      seconds = program.seconds()
-    except jax.errors.JaxRuntimeError as error:
-      # The device may have less memory than it states.
-      if _out_of_memory(error):
-        break
-      raise
     rate = rates[batch_size] = batch_size / seconds
     still = 0 if rate > _GROWS * best else still + 1
     best = max(best, rate)
-    if settings.growth * seconds > settings.max_seconds:
+    if growth * seconds > settings.max_seconds:
+      growth = _SMALLEST
+    if growth * seconds > settings.max_seconds:
       break
-    if batch_size < settings.first:  # The next one did not fit.
-      break
-    batch_size *= settings.growth
+    batch_size *= growth
   return rates
+
+
+def _seconds(program: forward.Program | None) -> float | None:
+  """Returns the seconds of a call; None if the program does not fit."""
+  try:
+    return program and program.seconds()
+  except jax.errors.JaxRuntimeError as error:
+    # The device may have less memory than it states.
+    if _out_of_memory(error):
+      return None
+    raise
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -15,6 +15,7 @@ google-research/big_transfer.
 import dataclasses
 import difflib
 import os
+import shlex
 import urllib.parse
 
 import flax.linen as nn
@@ -241,10 +242,11 @@ def fetch_commands(name: str, path: epath.PathLike) -> list[str]:
     ValueError: the name is unknown.
   """
   found = entry(name)
-  ways = [f"gcloud storage cp '{found.address}' '{path}'"]
+  path = os.fspath(path)
+  ways = [['gcloud', 'storage', 'cp', found.address, path]]
   if not weight_files.is_remote(path):
-    ways.insert(0, f"curl -fL --create-dirs -o '{path}' '{found.url}'")
-  return ways
+    ways.insert(0, ['curl', '-fL', '--create-dirs', '-o', path, found.url])
+  return [shlex.join(way) for way in ways]
 
 
 def find(name: str) -> epath.Path:

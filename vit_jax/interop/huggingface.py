@@ -48,6 +48,8 @@ def read(path: epath.PathLike) -> Weights:
   tensors = (
     _read_folder(path) if path.is_dir() else safetensors_files.read(path)
   )
+  torch_names.check_layout(tensors, path, expected=True)
+  in_file = {torch_names.name_in_file(name): name for name in tensors}
   tensors = released.renamed(tensors, torch_names.name_in_file)
   if 'embeddings.distillation_token' in tensors:
     raise ValueError(
@@ -59,6 +61,8 @@ def read(path: epath.PathLike) -> Weights:
   params = torch_names.from_torch(
     used, heads=config.heads, qkv_bias=config.qkv_bias
   )
+  # Errors name unknown arrays, which the user knows by their names in the file.
+  params = {in_file.get(name, name): array for name, array in params.items()}
   params, folded = huggingface_config.fold_normalization(params, config)
   settings = {'norm_epsilon': config.norm_epsilon, 'gelu': config.gelu}
   try:
@@ -80,7 +84,7 @@ def read(path: epath.PathLike) -> Weights:
     decoding=config.decoding,
     loss=config.loss,
     settings=settings,
-    dropped=tuple(sorted(tensors.keys() - used.keys())),
+    dropped=tuple(sorted(in_file[k] for k in tensors.keys() - used.keys())),
     notes=notes + folded,
   )
 

@@ -75,9 +75,10 @@ def infer_model(
       return _axial_resnet(flat, classes, image_size)
     fields = _vit_fields(flat)
   except KeyError as error:
+    named = sorted(flat.keys() - {'head/bias'})  # Callers may have added it.
     raise ValueError(
       'These are not the weights of a ViT, a hybrid or a ResNet of the paper:'
-      f' {error} is missing among {", ".join(sorted(flat)[:8])}, ...'
+      f' {error} is missing among {", ".join(named[:8])}, ...'
     ) from None
   model = models.build('ViT-B/16', num_classes=classes, **fields)
   return model, image_size or _image_size(flat, model)
@@ -209,8 +210,9 @@ def _resnet_blocks(flat: Mapping[str, np.ndarray]) -> tuple[int, ...]:
   )
 
 
-def _resnet_width(flat: Mapping[str, np.ndarray]) -> int:
-  return max(1, _shape(flat, 'conv_root/kernel', 4)[-1] // 64)
+def _resnet_width(flat: Mapping[str, np.ndarray]) -> float:
+  width = _shape(flat, 'conv_root/kernel', 4)[-1] / 64
+  return int(width) if width.is_integer() else width
 
 
 def _image_size(
@@ -263,15 +265,18 @@ def describe(model: nn.Module) -> tuple[str, dict[str, Any]]:
     The name that needs the fewest overrides, and the overrides, as JSON has
     them. Attributes that concern only training and computation are left out.
   """
-  names = models.names()
-  if isinstance(model, vit.ViT) and len(set(model.patch_size)) == 1:
+  names = [
+    name
+    for family in variants.FAMILIES
+    if family.module is type(model)
+    for name in family.names
+  ]
+  if type(model) is vit.ViT and len(set(model.patch_size)) == 1:
     kind = 'Axial-ViT' if model.attention == 'axial' else 'ViT'
     names += [f'{kind}-{s}/{model.patch_size[0]}' for s in variants.SIZES]
   best = None
   for name in names:
     named = models.build(name, num_classes=model.num_classes)
-    if type(named) is not type(model):
-      continue
     overrides = {
       field.name: getattr(model, field.name)
       for field in dataclasses.fields(model)

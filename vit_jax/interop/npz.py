@@ -15,6 +15,7 @@ from vit_jax.interop import (
   json_files,
   parameter_shapes,
   released,
+  torch_names,
   weight_files,
 )
 from vit_jax.interop.weights import (
@@ -24,6 +25,7 @@ from vit_jax.interop.weights import (
   pair,
   settings_of,
 )
+from vit_jax.models import position
 
 _SIDECAR = {
   'model': json_files.TEXT,
@@ -61,6 +63,7 @@ def read(
   described = _read_sidecar(path)
 
   def weights_of(arrays):
+    torch_names.check_layout(arrays, path, expected=False)
     params, dropped = released.parameters(arrays)
     params = released.from_released(params)
     if described is not None:
@@ -124,7 +127,7 @@ def _described(path, model, image_size, **others) -> Weights:
     params={},
     model=model,
     image_size=image_size,
-    grid=image_size and model.token_grid(image_size),
+    grid=image_size and position.grid_of(model, image_size),
     settings=settings_of(model),
     **others,
   )

@@ -61,7 +61,7 @@ def _initial_shapes(model, image_size, channels) -> dict[str, Any]:
 
 def _init(model, image_size, channels) -> dict[str, Any]:
   images = jnp.zeros((1, *image_size, channels))
-  params = model.init(jax.random.key(0), images)['params']
+  params = model.init(jax.random.key(0), images, train=False)['params']
   return flax.traverse_util.flatten_dict(params, sep='/')
 
 

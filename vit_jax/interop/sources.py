@@ -29,6 +29,7 @@ from vit_jax.interop import (
 from vit_jax.interop.arrays import MAX_INFLATION
 from vit_jax.interop.fitting import Report
 from vit_jax.interop.weights import ImageSize, Weights, pair, settings_of
+from vit_jax.models import position
 from vit_jax.workdir import files
 
 # The kinds of values in a run's `config.json`.
@@ -36,6 +37,7 @@ _RUN_KINDS = {
   'model': json_files.OBJECT,
   'num_classes': json_files.COUNT,
   'image_size': json_files.SIZE,
+  'channels': json_files.COUNT,
   'evals': json_files.OBJECT_OF_OBJECTS,
 }
 _PICKLES = ('.bin', '.pt', '.pth', '.pkl', '.ckpt')
@@ -218,15 +220,18 @@ def check_weights(
 
 def _fit(fit, weights, model, image_size, new_head):
   if image_size is None:
-    image_size = weights.image_size or _size_of_table(weights)
+    image_size = weights.image_size or size_of_table(weights)
   size = pair(image_size)
   return fit(
     weights.params,
     parameter_shapes.initial(
-      model, size, inference.channels(weights.params), head=new_head
+      model,
+      size,
+      weights.channels or inference.channels(weights.params),
+      head=new_head,
     ),
     old_grid=weights.grid,
-    new_grid=model.token_grid(size),
+    new_grid=position.grid_of(model, size),
     new_head=new_head,
     name=weights.origin,
     dropped=weights.dropped,
@@ -234,7 +239,8 @@ def _fit(fit, weights, model, image_size, new_head):
   )
 
 
-def _size_of_table(weights: Weights) -> tuple[int, int]:
+def size_of_table(weights: Weights) -> tuple[int, int]:
+  """Returns the image size of the position embeddings; else ValueError."""
   arrays = {'head/bias': np.zeros(1), **weights.params}
   try:
     return inference.infer_model(arrays)[1]
@@ -249,7 +255,7 @@ def _read_run(path: epath.Path) -> Weights:
   tree, _ = checkpoint_lib.read_params(path)
   flat = flax.traverse_util.flatten_dict(tree, sep='/')
   weights = Weights(origin=str(path), params=released.unstack(flat))
-  workdir = path.parent.parent
+  workdir = checkpoint_lib.workdir_of(path)
   saved = config_lib.load(workdir)
   if saved is None or 'image_size' not in saved or 'model' not in saved:
     return weights  # Another program wrote the config.
@@ -257,7 +263,7 @@ def _read_run(path: epath.Path) -> Weights:
   size = pair(saved['image_size'])
   try:
     model = model_of_run(saved)
-    grid = model.token_grid(size)
+    grid = position.grid_of(model, size)
   except (KeyError, TypeError, ValueError) as error:
     raise ValueError(
       f'{workdir / config_lib.FILE} describes no model: {error}'
@@ -266,6 +272,7 @@ def _read_run(path: epath.Path) -> Weights:
     weights,
     model=model,
     image_size=size,
+    channels=saved.get('channels', 0),
     grid=grid,
     class_names=files.read_class_names(workdir),
     preprocessing=_preprocessing(saved),

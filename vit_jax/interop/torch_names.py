@@ -1,9 +1,10 @@
 """Maps names and layouts of arrays in Hugging Face's ViTs to ours, and back."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
+from etils import epath
 
 from vit_jax.interop import released
 
@@ -29,8 +30,17 @@ _ARRAYS = {
   'embeddings.cls_token': released.CLS,
   'embeddings.position_embeddings': released.POSITION,
 }
-# Names that newer versions of transformers use in memory -> names in files.
+# Names of other layouts, which are not read, -> whose layout it is.
+_LAYOUTS = {
+  r'(visual\.)?(trunk\.)?blocks\.\d+\.attn\.': "timm's",
+  r'encoder\.layers\.encoder_layer_\d+\.': "torchvision's",
+  r'(visual\.)?transformer\.resblocks\.\d+\.': "OpenAI's CLIP's",
+  r'vision_model\.': "CLIP's or SigLIP's, as transformers has it",
+}
+# Names that newer versions of transformers use in memory -> names in files. The
+# first are those that DDP, torch.compile and Lightning put before all others.
 _RENAMED = (
+  (r'^((module|_orig_mod|model)\.)+', ''),
   (r'^(vit|deit)\.', ''),
   (r'^layers\.', 'encoder.layer.'),
   (r'\.attention\.q_proj\.', '.attention.attention.query.'),
@@ -47,6 +57,37 @@ def name_in_file(name: str) -> str:
   for pattern, replacement in _RENAMED:
     name = re.sub(pattern, replacement, name)
   return name
+
+
+def check_layout(
+  names: Collection[str], path: epath.PathLike, *, expected: bool
+) -> None:
+  """Checks whose layout of PyTorch's ViTs the arrays of a file have.
+
+  Args:
+    names: the names in the file.
+    path: the file or folder, for the message.
+    expected: whether Hugging Face's layout is expected. Otherwise PyTorch's
+      layouts are refused.
+
+  Raises:
+    ValueError: another layout was found. The message has the file's names.
+  """
+  plain = [name_in_file(name) for name in names]
+  found = [
+    layout
+    for pattern, layout in _LAYOUTS.items()
+    if any(re.match(pattern, name) for name in plain)
+  ]
+  is_huggingface = any(_ours(name)[0] != name for name in plain)
+  if found or is_huggingface != expected:
+    found += ["Hugging Face's" if is_huggingface else 'not known']
+    raise ValueError(
+      f'{path} has arrays called {", ".join(sorted(names)[:4])}, ...: their'
+      f' layout is {found[0]}, which is not read here. Expected a folder that'
+      ' save_pretrained of transformers wrote for a ViT or DeiT, or a .npz file'
+      ' with the released names.'
+    )
 
 
 def _module(name: str) -> tuple[str, str] | None:

@@ -1,11 +1,14 @@
 """Parameters as read from any kind of file."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import numpy as np
+
+from vit_jax.models import resnet
 
 # Losses that say what probabilities are; '' if it is unknown.
 _LOSSES = ('', 'softmax', 'sigmoid')
@@ -22,6 +25,7 @@ class Weights:
     model: the parameters' model, if known.
     image_size: (height, width) in pixels of the images that the parameters
       were last used with, if known.
+    channels: of these images, if known; 0 if only the arrays show them.
     grid: (rows, columns) of the position embeddings, if known.
     class_names: one for each logit; empty if unknown. A class without a name
       is called 'class 0' and so on.
@@ -40,6 +44,7 @@ class Weights:
   params: Mapping[str, np.ndarray]
   model: nn.Module | None = None
   image_size: tuple[int, int] | None = None
+  channels: int = 0
   grid: tuple[int, int] | None = None
   class_names: tuple[str, ...] = ()
   preprocessing: str = ''
@@ -70,7 +75,25 @@ class Weights:
         f'their loss {self.loss!r:.60} says nothing about probabilities: those'
         ' of softmax are shown',
       )
+    if self.model is None:
+      differing += self._of_narrow_norms()
     return self.notes + differing
+
+  def _of_narrow_norms(self) -> tuple[str, ...]:
+    """Returns a note if a norm's groups may differ where the file is from."""
+    channels = {
+      len(array)
+      for name, array in self.params.items()
+      if re.search(r'(^|/)gn[^/]*/scale$', name) and array.ndim == 1
+    }
+    narrow = [n for n in sorted(channels) if resnet.groups(n) < resnet.GROUPS]
+    if not narrow:
+      return ()
+    return (
+      f'norms of {", ".join(map(str, narrow))} channels have half as many'
+      f" groups here, and {resnet.GROUPS} in the authors' code: weights of a"
+      ' ResNet this narrow compute something else, unless this code made them',
+    )
 
 
 def settings_of(model: nn.Module) -> dict[str, Any]:

@@ -260,7 +260,3 @@ class AxialResNet(nn.Module):
     return bit.pool_and_classify(
       x, num_classes=self.num_classes, head_bias=self.head_bias
     )
-
-  def token_grid(self, image_size: tuple[int, int]) -> None:
-    """Returns None: this model has no grid of patch tokens."""
-    del image_size

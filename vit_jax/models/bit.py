@@ -203,7 +203,3 @@ class BiT(nn.Module):
     return pool_and_classify(
       nn.relu(x), num_classes=self.num_classes, head_bias=self.head_bias
     )
-
-  def token_grid(self, image_size: tuple[int, int]) -> None:
-    """Returns None: a ResNet has no tokens."""
-    del image_size

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 
 from vit_jax.models import (
   attention,
+  axial_resnet,
+  bit,
   dot_product,
   encoder,
   position,
@@ -15,6 +17,8 @@ from vit_jax.models import (
   vit,
 )
 
+# What every model has: `build` and the config set these.
+REQUIRED = ('num_classes', 'dtype', 'remat', 'head_bias')
 _DTYPES = ('float32', 'bfloat16')
 # Each limit is at least ten times beyond any published model. A file may claim
 # any size, and to build its model takes time and memory. No flag raises the
@@ -36,7 +40,8 @@ def check(model: nn.Module) -> None:
   """Checks the attributes of a model, apart from what depends on the images.
 
   Args:
-    model: a model of this package, not bound to parameters.
+    model: not bound to parameters. A model of the user's is only checked for
+      the attributes of `REQUIRED`, whose meanings all models share.
 
   Raises:
     ValueError: an attribute is not allowed. The message names the attribute,
@@ -53,12 +58,44 @@ def check(model: nn.Module) -> None:
   _check_rate(model, 'stochastic_depth')
   if isinstance(model, vit.ViT):
     _check_vit(model)
-  else:
+  elif isinstance(model, (bit.BiT, axial_resnet.AxialResNet)):
     _check_sizes(model, 'heads')
     _check_width('width_factor', model.width_factor)
     _check_blocks('blocks', model.blocks)
     if not model.blocks:
       raise ValueError('blocks is empty, expected at least one stage.')
+
+
+def check_call(model: nn.Module, result: Any, variables: Any) -> None:
+  """Checks what a model returns and holds: a user's may do otherwise.
+
+  Args:
+    model: the model.
+    result: what its call returns, arrays or shapes.
+    variables: its variables, arrays or shapes.
+
+  Raises:
+    ValueError: other code could not train, save or load such a model.
+  """
+  what = type(model).__name__
+  if not (isinstance(result, tuple) and len(result) == 2):
+    raise ValueError(
+      f'{what} does not return (logits, out): out is a dictionary of named'
+      ' values, such as pre_logits.'
+    )
+  if others := sorted(variables.keys() - {'params'}):
+    raise ValueError(
+      f'{what} has the variables {", ".join(others)}, which would not be'
+      ' trained or saved: keep all in params, without batch statistics, for'
+      ' example with GroupNorm or LayerNorm.'
+    )
+  layers = variables['params']
+  predicts_patches = getattr(model, 'patch_outputs', None) is not None
+  if not predicts_patches and {'kernel', 'bias'} - set(layers.get('head', ())):
+    raise ValueError(
+      f'{what} has the layers {", ".join(layers)}, expected one called head'
+      " that makes the logits: nn.Dense(num_classes, name='head'), with a bias."
+    )
 
 
 def _check_vit(model: vit.ViT) -> None:

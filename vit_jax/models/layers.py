@@ -20,6 +20,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import sharding
+from vit_jax.models.axial_resnet import AxialResNet
+from vit_jax.models.bit import BiT
 from vit_jax.models.encoder import unstack_blocks
 from vit_jax.models.images import normalize
 from vit_jax.models.vit import MAPHead, ViT
@@ -34,13 +36,16 @@ def names(model: nn.Module) -> list[str]:
   These are `pre_logits`; `block_0` and so on, the outputs of a Transformer's
   blocks, or `stage_1` and so on, those of a ResNet's stages; `encoded`, after
   the last norm; in a hybrid `features`, the ResNet's output; and `logits`,
-  unless the model predicts masked patches.
+  unless the model predicts masked patches. A model of the user's has the first
+  and the last.
   """
   if isinstance(model, ViT):
     hybrid = ['features'] if model.resnet_blocks is not None else []
     inner = hybrid + [f'block_{i}' for i in range(model.depth)]
-  else:
+  elif isinstance(model, (BiT, AxialResNet)):
     inner = [f'stage_{i + 1}' for i in range(len(model.blocks))]
+  else:
+    return [DEFAULT, 'logits']
   logits = [] if _predicts_patches(model) else ['logits']
   return [DEFAULT, *inner, 'encoded', *logits]
 
@@ -95,6 +100,11 @@ def represent(
   masked_patch = _predicts_patches(model)
   if masked_patch and layer == DEFAULT:
     layer = 'encoded'
+  if not inner and layer not in out:
+    raise ValueError(
+      f'{type(model).__name__} returns {", ".join(out) or "nothing"} beside the'
+      f' logits, expected {layer}: [B, D].'
+    )
   x = found[-1] if inner else out[layer]
   if x.ndim == 3:
     x = x[:, : out['encoded'].shape[1]]  # Blocks may have more rows.

@@ -21,6 +21,15 @@ STDDEV = 0.02
 _MOST_TOKENS = 2**20
 
 
+def grid_of(
+  model: nn.Module, image_size: tuple[int, int]
+) -> tuple[int, int] | None:
+  """Returns a model's (rows, columns) of tokens; None if it has no tokens."""
+  if not hasattr(model, 'token_grid'):
+    return None
+  return model.token_grid(image_size)
+
+
 def token_grid(
   image_size: tuple[int, int],
   patch_size: int | tuple[int, int],

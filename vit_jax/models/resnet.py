@@ -37,9 +37,17 @@ REMAT_POLICIES = {
 
 # Channels of the root at width factor 1.
 _ROOT_CHANNELS = 64
-# Every norm has this number of groups, but at most half the number of channels:
-# narrow models (width factor below 1) keep the ratio of the root at factor 1.
-_GROUPS = 32
+# Groups of every norm in the authors' code; see `groups`.
+GROUPS = 32
+
+
+def groups(channels: int) -> int:
+  """Returns the number of groups of a norm.
+
+  Differs from the authors' code: at most half the number of channels, so that
+  narrow models (width factor below 1) keep the ratio of the root at factor 1.
+  """
+  return min(GROUPS, channels // 2)
 
 
 def GroupNorm(**options: Any) -> Callable[[jax.Array], jax.Array]:
@@ -54,7 +62,7 @@ def GroupNorm(**options: Any) -> Callable[[jax.Array], jax.Array]:
   # residual stream is not centred. In bfloat16, rounding the feature map has
   # lost far more already: float32 has 16 binary digits more.
   return lambda x: nn.GroupNorm(
-    num_groups=min(_GROUPS, x.shape[-1] // 2),
+    num_groups=groups(x.shape[-1]),
     use_fast_variance=x.dtype.itemsize < 4,
     **options,
   )(x)

@@ -31,6 +31,15 @@ RESNETS = {
 }
 
 
+def paper_name(name: str) -> str:
+  """Returns the paper's form of a name, even if no model has that name.
+
+  AugReg writes `R26+S/32` for `R26+ViT-S/32`, and Table 6 leaves out `BiT-`.
+  """
+  name = re.sub(r'^(R\d*\+)(?!ViT-)', r'\1ViT-', name)
+  return re.sub(r'^R(?=\d+x)', 'BiT-R', name)
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
   """Models whose names share one form.
@@ -38,9 +47,14 @@ class Family:
   Attributes:
     form: the form of the names, as error messages show it.
     pattern: regular expression of the names as `paper_name` returns them.
-    module: the models' class.
+    module: the models' class; it has the attributes of `checks.REQUIRED`.
     fields: maps the pattern's groups to the module's attributes.
-    names: names of the models in the paper and in AugReg.
+    names: names of the models in the paper and in AugReg; at least one, by
+      which files describe the family's models.
+
+  Raises:
+    ValueError: the module lacks an attribute; or there is no name, or one that
+      the pattern does not match.
   """
 
   form: str
@@ -48,6 +62,20 @@ class Family:
   module: type[nn.Module]
   fields: Callable[..., dict[str, Any]]
   names: tuple[str, ...]
+
+  def __post_init__(self):
+    has = {field.name for field in dataclasses.fields(self.module)}
+    if missing := [key for key in checks.REQUIRED if key not in has]:
+      raise ValueError(
+        f'{self.module.__name__} lacks the attribute {", ".join(missing)}:'
+        f' every model has {", ".join(checks.REQUIRED)}.'
+      )
+    match = [re.fullmatch(self.pattern, paper_name(n)) for n in self.names]
+    if not match or None in match:
+      raise ValueError(
+        f'names={self.names!r}: expected at least one, each of which matches'
+        f' the pattern {self.pattern!r}.'
+      )
 
 
 def _vit_fields(size: str, patch: str) -> dict[str, Any]:
@@ -163,15 +191,6 @@ def names() -> list[str]:
   return [name for family in FAMILIES for name in family.names]
 
 
-def paper_name(name: str) -> str:
-  """Returns the paper's form of a name, even if no model has that name.
-
-  AugReg writes `R26+S/32` for `R26+ViT-S/32`, and Table 6 leaves out `BiT-`.
-  """
-  name = re.sub(r'^(R\d*\+)(?!ViT-)', r'\1ViT-', name)
-  return re.sub(r'^R(?=\d+x)', 'BiT-R', name)
-
-
 def options(name: str) -> list[str]:
   """Returns the options of a model in `build`; ValueError if it is unknown."""
   module, _ = _lookup(name)
@@ -241,5 +260,6 @@ def _lookup(name: str) -> tuple[type[nn.Module], dict[str, Any]]:
   raise ValueError(
     f'Unknown model {name!r}.{hint} Available: {", ".join(names())}, and any'
     f' other of the forms {forms}, with SIZE one of {", ".join(SIZES)}, PATCH'
-    ' the side of a patch in pixels and FACTOR a multiple of the width.'
+    ' the side of a patch in pixels and FACTOR a multiple of the width. A model'
+    ' of your own is known once its family is added (docs/extend.md).'
   )

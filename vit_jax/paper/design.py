@@ -30,8 +30,8 @@ class Design:
   seeds: str | int = counts.AUTO
   pilot: Pilot = counts.EMPTY
   confirms: str = ''
-  # Item -> its counts: power is simulated, which takes time.
-  _known: dict[str, dict[Pretraining, int]] = dataclasses.field(
+  # Item -> its needs: power is simulated, which takes time.
+  _known: dict[str, list[tuple[Claim, Need]]] = dataclasses.field(
     default_factory=dict, compare=False, repr=False
   )
 
@@ -40,22 +40,20 @@ class Design:
 
     It has the pre-trainings of the item's claims; there is one of all others.
     """
-    if item.name not in self._known:
-      self._known[item.name] = counts.of_starts(
-        item.claims(self.scale), self.scale, self.seeds, self.pilot
-      )
-    return self._known[item.name]
+    return counts.of_starts(self.needs(item))
 
   def needs(self, item: Item) -> list[tuple[Claim, Need]]:
     """Returns the item's claims with what each takes to be decided."""
-    claims = item.claims(self.scale)
-    return [
-      (
-        claim,
-        counts.need(claim, len(claims), self.scale, self.seeds, self.pilot),
-      )
-      for claim in claims
-    ]
+    if item.name not in self._known:
+      claims = item.claims(self.scale)
+      self._known[item.name] = [
+        (
+          claim,
+          counts.need(claim, len(claims), self.scale, self.seeds, self.pilot),
+        )
+        for claim in claims
+      ]
+    return self._known[item.name]
 
   def nodes(self, item: Item) -> tuple[Node, ...]:
     """Returns the item's runs: what it shows, and what its claims need."""
@@ -74,6 +72,9 @@ class Design:
     return tuple(dict.fromkeys([*shown, *tested]))
 
 
+# Cached: the runs of a design take seconds to simulate, and a command asks for
+# the same design several times.
+@functools.cache
 def read(
   scale: str,
   seeds: str | int = '',

@@ -130,14 +130,17 @@ def finish(
     Exception: the only failure; ValueError with a line for each if there are
       several.
   """
+  every = list(items.ITEMS.values())
+  finished = overview.read_finished(every, everything, where, design)
   shown = [
     item
-    for item in items.ITEMS.values()
+    for item in every
     if item in chosen
     or (
       not item.beyond
       and (
-        not item.nodes or overview.progress(item, everything, where, design)[0]
+        not item.nodes
+        or overview.progress(item, everything, finished, design)[0]
       )
     )
     or overview.measured(item, where, design)[0]

@@ -54,9 +54,9 @@ _JSON = flags.DEFINE_bool(
 )
 _CORRECTION = flags.DEFINE_float(
   'correction',
-  None,
-  f"Real speed divided by the compiler's estimate: {as_json.CORRECTION:g} for"
-  ' TPUs, whose ratio was 0.59 to 1.05 where both are known; 1 for GPUs.',
+  as_json.CORRECTION,
+  "Real speed divided by the compiler's estimate, if you know it. Divides the"
+  ' days, core_days and the step time of a page.',
   lower_bound=0.01,
 )
 _SEARCH = flags.DEFINE_bool(

@@ -7,6 +7,7 @@ import jax
 
 from vit_jax import config as config_lib
 from vit_jax.plan import (
+  analysis,
   collectives,
   compilers,
   compiling,
@@ -16,9 +17,9 @@ from vit_jax.plan import (
   roofline,
 )
 
-# On TPUs, real speed is 0.59 to 1.05 of the compiler's estimate, where both are
-# known: ViT-S/16 on eight v3 cores, the paper's L/16 and H/14.
-CORRECTION = 0.85
+# Nothing is corrected by default: all but one of the real runs are those that
+# core-days are compared with.
+CORRECTION = 1.0
 _DAY = 86_400.0
 MEMORY = (
   'parameters',
@@ -52,28 +53,27 @@ _SETTINGS = (
 
 
 def figures(
-  plan: one_run.Plan, correction: float | None = None
+  plan: one_run.Plan, correction: float = CORRECTION
 ) -> dict[str, Any]:
   """Returns all figures of a plan; unknown ones are None.
 
   Args:
     plan: the plan of one run.
-    correction: real speed divided by the estimated speed; None is CORRECTION
-      for TPUs, and 1 for GPUs, so that their times are lower bounds.
+    correction: real speed divided by the estimated speed.
 
   Returns:
     Figures by name. `hbm_gib` is per device. `step_ms`,
     `images_per_sec_per_core`, `mfu` and `core_days_raw` are the compiler's
-    estimates; `step_ms_corrected`, `wall_days` and `core_days` are corrected.
-    `hidden_ms` is the time of collectives that runs beside computation. Cores
-    are TensorCores. `fix` has the same figures for the settings that
-    fit; `search_ended` says why there are none, or no better ones. `error`
-    says why the compiler failed. `libtpu` or `gpu_compiler` is the compiler's
+    estimates; `step_ms_corrected`, `wall_days` and `core_days` are these
+    estimates divided by `correction`. `core_days_range` is `core_days_raw`
+    divided by the speeds that are known, see `analysis.RESTS_ON`. `hidden_ms`
+    is the time of collectives that runs beside computation. Cores are
+    TensorCores. `fix` has the same figures for the settings that fit;
+    `search_ended` says why there are none, or no better ones. `error` says why
+    the compiler failed. `libtpu` or `gpu_compiler` is the compiler's
     version, if it ran; `lock_difference` is a sentence if that is not the
     tested version. `method` says where the time comes from.
   """
-  if correction is None:
-    correction = 1.0 if _is_gpu(plan) else CORRECTION
   result = _analytic(plan)
   if plan.target:
     result |= _devices(plan.target)
@@ -117,7 +117,8 @@ def _analytic(plan: one_run.Plan) -> dict[str, Any]:
       *('hbm_gib', 'hbm', 'hbm_usable_gib', 'fits', 'compile_seconds'),
       *('step_ms', 'step_ms_corrected', 'images_per_sec', 'wall_days'),
       *('images_per_sec_per_core', 'mfu', 'shares', 'core_days'),
-      *('core_days_raw', 'fix', 'changes', 'search_ended', 'error'),
+      *('core_days_raw', 'core_days_range', 'fix', 'changes'),
+      *('search_ended', 'error'),
       *('libtpu', 'backend', 'runtime', 'lock_difference'),
       *('gpu_compiler', 'method', 'device_days'),
     )
@@ -200,6 +201,10 @@ def _speed(plan: one_run.Plan, correction: float) -> dict[str, Any]:
     'device_days': target.devices * raw_days / correction,
     'core_days': target.cores and target.cores * raw_days / correction,
     'core_days_raw': target.cores and target.cores * raw_days,
+    'core_days_range': target.cores
+    and [
+      target.cores * raw_days / speed for speed in analysis.REAL_SPEED[::-1]
+    ],
   }
 
 
@@ -273,11 +278,14 @@ def _of_cycles(correction: float, hidden: str) -> list[str]:
     correction: see `figures`.
     hidden: the time of collectives that computation hides, in words.
   """
+  corrected = [
+    'Days, core-days and the step time beside them are the estimate divided by'
+    f' {correction:g}. Images a second, MFU, step_ms in tables and JSON, and'
+    ' core_days_raw are not.'
+  ]
   return [
-    f"Days, core-days and the step time beside them are the compiler's"
-    f' estimate divided by {correction:g}: real speed was 0.59 to 1.05 times'
-    ' the estimated speed where both are known. Images a second, MFU, step_ms'
-    ' in tables and JSON, and core_days_raw are not corrected.',
+    analysis.RESTS_ON,
+    *(corrected if correction != 1 else ()),
     f"Collectives use {collectives.LINK_EFFICIENCY:g} of the links' bandwidth."
     f' Computation that the compiler puts beside asynchronous ones hides'
     f' {hidden}',

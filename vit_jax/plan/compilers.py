@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import os
 import pathlib
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -86,7 +87,7 @@ def difference(platform: str = 'tpu') -> str | None:
   return (
     f'The compiler of these figures is not the tested one:'
     f' {", ".join(others)}. Install the tested one with pip install -r'
-    f' {os.path.relpath(shipped.path(LOCKS[platform]))}.'
+    f' {shlex.quote(os.path.relpath(shipped.path(LOCKS[platform])))}.'
   )
 
 

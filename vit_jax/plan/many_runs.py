@@ -57,14 +57,14 @@ TABLE_6 = (
 class Options:
   """The command's flags; its help explains them."""
 
-  correction: float | None = None
+  correction: float = as_json.CORRECTION
   search: bool = True
   max_tries: int = 6
   max_seconds: float = 3600.0
   steps: int = 10
 
   def __post_init__(self):
-    if self.correction is not None and not 0 < self.correction < math.inf:
+    if not 0 < self.correction < math.inf:
       raise ValueError(
         f'--correction={self.correction} must be a number above 0.'
       )

@@ -9,6 +9,7 @@ candidates that may fit; the first that the compiler confirms is the answer.
 import collections
 import dataclasses
 import itertools
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,7 +98,7 @@ class Found(NamedTuple):
 
 def flags(changes: Mapping[str, Any]) -> str:
   """Returns the settings as command-line flags."""
-  return ' '.join(f'--config.{key}={value}' for key, value in changes.items())
+  return shlex.join(f'--config.{key}={value}' for key, value in changes.items())
 
 
 def settings(

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vit_jax.plan import compilers, remedies
+from vit_jax.plan import analysis, compilers, remedies
 
 _WIDTH = 80
 _BAR = 30
@@ -48,7 +48,9 @@ def page(figures: dict[str, Any], note: str = '') -> str:
     blocks.append(
       'assumptions\n'
       + '\n'.join(
-        _wrap(text, '  - ', '    ') for text in detailed['assumptions']
+        _wrap(text, '  - ', '    ')
+        for text in detailed['assumptions']
+        if text != analysis.RESTS_ON  # It stands beside the figure.
       )
     )
   return '\n\n'.join(blocks)
@@ -107,14 +109,11 @@ def _speed(figures) -> str:
   if figures['core_days'] is not None:
     kind = _generation(figures)
     text += f': {_number(figures["core_days"])} TPU{kind}-core-days'
-    paper = figures['paper_core_days']
-    if paper and kind == 'v3':
-      text += (
-        f' (the paper: {paper:,}, {figures["core_days"] / paper:.2f} times'
-        ' that)'
-      )
-    elif paper:
-      text += f' (the paper: {paper:,} of TPUv3)'
+    low, high = map(_number, figures['core_days_range'])
+    text += f', {low} to {high} at the speed of real runs'
+    if paper := figures['paper_core_days']:
+      text += f' (the paper: {paper:,}{"" if kind == "v3" else " of TPUv3"})'
+    return f'{_wrap(text + ".")}\n{_wrap(analysis.RESTS_ON)}'
   return _wrap(text + '.')
 
 

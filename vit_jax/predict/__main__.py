@@ -27,7 +27,7 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from vit_jax.inspect import capture, model_flags, subject
+from vit_jax.inspection import capture, model_flags, subject
 from vit_jax.interop import weight_files
 from vit_jax.predict import images as images_lib
 from vit_jax.predict import overlay, predictor, writing

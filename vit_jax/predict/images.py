@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 
 from vit_jax.data import listing, ops
 from vit_jax.data.source import Record
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.runtime import printable
 from vit_jax.workdir import files
 

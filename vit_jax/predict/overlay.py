@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vit_jax.inspect import figures
+from vit_jax.inspection import figures
 
 _MARGIN = 8
 _TEXT = 14  # Pixels.

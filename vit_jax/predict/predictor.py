@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import interop, sharding
 from vit_jax.config import platforms
 from vit_jax.data import ops, pipeline
-from vit_jax.inspect import attention_maps, capture, subject
+from vit_jax.inspection import attention_maps, capture, subject
 from vit_jax.interop.weights import ImageSize, pair
 from vit_jax.models import layers
 from vit_jax.models.images import normalize

@@ -24,6 +24,8 @@ A source tfds:NAME is prepared by TFDS itself, or, if there is a copy in
 TFRecord format, converted record by record, with all of its features.
 """
 
+import shlex
+
 from absl import flags
 
 from vit_jax import data
@@ -139,7 +141,7 @@ def main() -> None:
     folder = job.target.parent
     print(
       f'{report}\nRead it as arrayrecord:{folder}, or as tfds:{job.name} with'
-      f' --config.data.data_dir={folder.parent}'
+      f' {shlex.quote(f"--config.data.data_dir={folder.parent}")}'
     )
 
 

@@ -10,7 +10,6 @@ import dataclasses
 import io
 import math
 import os
-import struct
 import zlib
 from collections.abc import Iterator
 
@@ -334,7 +333,7 @@ def _check_png(data: bytes) -> None:
   """Checks the checksums of a PNG's chunks; its decoder passes over some."""
   position = 8
   while position < len(data):
-    [length] = struct.unpack('>I', data[position : position + 4])
+    length = int.from_bytes(data[position : position + 4], 'big')
     end = position + 8 + length
     stated = data[end : end + 4]
     actual = zlib.crc32(data[position + 4 : end]).to_bytes(4, 'big')

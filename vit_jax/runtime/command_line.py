@@ -94,12 +94,10 @@ def run(
     except BrokenPipeError:  # Of `head`, for example, which has read enough.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       sys.exit(0)
-    except (
-      ValueError,
-      OSError,
-      errors.NonFiniteError,
-      errors.ReadError,
-    ) as error:
+    except OSError as error:
+      logging.vlog(1, 'Traceback:', exc_info=True)
+      sys.exit(printable.text(f'error: {_of_its_flag(error)}'))
+    except (ValueError, errors.NonFiniteError, errors.ReadError) as error:
       logging.vlog(1, 'Traceback:', exc_info=True)
       sys.exit(printable.text(f'error: {error}'))
     except errors.SaveError as error:
@@ -132,6 +130,26 @@ def run(
       )
 
   app.run(start, flags_parser=parse)
+
+
+def _of_its_flag(error: OSError) -> str:
+  """Describes an error of the system; names the flag that holds its path."""
+  text, path = errors.described(error), errors.path_of(error)
+  values = [
+    (os.path.abspath(os.path.expanduser(flag.value)), flag)
+    for flag in map(flags.FLAGS.__getitem__, flags.FLAGS)
+    if flag.present and isinstance(flag.value, str)
+  ]
+  path = os.path.abspath(path) if path else ''
+  around = [
+    (value, f'--{flag.name}={flag.value}')
+    for value, flag in values
+    if path and os.path.commonpath([value, path]) in (value, path)
+  ]
+  if not around:
+    return text
+  value, given = max(around, key=lambda found: len(found[0]))
+  return f'{given}: {text.removeprefix(f"{value}: ")}'
 
 
 def parse(argv: Sequence[str]) -> list[str]:
@@ -237,18 +255,27 @@ def read_config(words: Sequence[str]) -> ml_collections.ConfigDict | None:
 class _FileParser(config_flags.ConfigFileFlagParser):
   """Also opens configs that come with the code, by their names."""
 
+  def __init__(self, name, config=None):
+    super().__init__(name)
+    self._config = config
+
   def parse(self, path):
+    if self._config is not None:
+      return self._config
     return super().parse(shipped.find(self.name, path))
 
 
-def find_shipped(values: flags.FlagValues) -> None:
+def find_shipped(
+  values: flags.FlagValues, config: ml_collections.ConfigDict | None = None
+) -> None:
   """Makes `--config` accept all that `shipped.find` finds; keeps its text.
 
   Args:
     values: the flags; nothing happens if they define no `config`.
+    config: what `read_config` has returned, which is not read a second time.
   """
   if 'config' in values:
-    values['config'].parser = _FileParser('config')
+    values['config'].parser = _FileParser('config', config)
 
 
 def _load(spec: str) -> ml_collections.ConfigDict:

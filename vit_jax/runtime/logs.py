@@ -5,12 +5,13 @@ import copy
 import logging as python_logging
 import os
 import pathlib
+import stat
 import sys
 
 from absl import logging
 from etils import epath
 
-from vit_jax.runtime import printable
+from vit_jax.runtime import errors, printable
 
 _PACKAGE = str(pathlib.Path(__file__).parents[1])
 
@@ -80,6 +81,18 @@ def only_warnings() -> None:
   logging.get_absl_handler().setLevel(python_logging.WARNING)
 
 
+def leave_closed_terminal() -> None:
+  """Sends the output nowhere if its terminal is closed.
+
+  Otherwise each write to it would raise OSError.
+  """
+  for number in (1, 2):
+    with contextlib.suppress(OSError):
+      is_device = stat.S_ISCHR(os.fstat(number).st_mode)
+      if is_device and not os.isatty(number):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
 class _File(python_logging.FileHandler):
   """A log file that warns once if writing fails, and does not end the run."""
 
@@ -89,6 +102,8 @@ class _File(python_logging.FileHandler):
     if not self._failed:
       self._failed = True
       error = sys.exc_info()[1]
+      if isinstance(error, OSError):
+        error = errors.described(error)
       print(f'warning: {self.baseFilename}: {error}', file=sys.stderr)
 
   def close(self):

@@ -1,9 +1,10 @@
 """Makes a run save and stop when its machine is about to be taken away.
 
-The notice is SIGTERM (which clusters send before they kill), an answer of
-Google Cloud's metadata server, or Ctrl-C. Several processes stop after the same
-step: JAX's preemption service has a handler of SIGTERM of its own, and tells
-all processes at which call of `requested` to stop.
+The notice is SIGTERM (which clusters send before they kill), SIGHUP (of a
+closed terminal), an answer of Google Cloud's metadata server, or Ctrl-C.
+Several processes stop after the same step: JAX's preemption service has a
+handler of SIGTERM of its own, and tells all processes at which call of
+`requested` to stop.
 """
 
 import contextlib
@@ -21,11 +22,15 @@ import jax
 from absl import logging
 from jax.experimental import multihost_utils
 
-from vit_jax.runtime import distributed, errors
+from vit_jax.runtime import distributed, errors, logs
 
 _PRODUCT_NAME = pathlib.Path('/sys/class/dmi/id/product_name')
 _METADATA_SERVER = 'metadata.google.internal'
-_NAMES = {signal.SIGTERM: 'SIGTERM', signal.SIGINT: 'Ctrl-C'}
+_NAMES = {
+  signal.SIGTERM: 'SIGTERM',
+  signal.SIGHUP: 'SIGHUP',
+  signal.SIGINT: 'Ctrl-C',
+}
 # Seconds to wait for the metadata server, which runs on the same machine.
 _ANSWER_LIMIT = 3.0
 # Counts the calls of `requested` in this process, over all runs: JAX needs a
@@ -40,18 +45,19 @@ class StopRequested(Exception):
 class Notice:
   """While open, signals and the cloud's notices make `requested` return True.
 
-  Handles SIGTERM and SIGINT (Ctrl-C) if it is opened in the main thread. Python
-  allows no handlers in other threads: there neither the signals nor the cloud
-  is watched. A second SIGTERM does not end the process. A second Ctrl-C ends it
-  at once, whatever the main thread is doing. In an interactive Python, Ctrl-C
-  keeps its usual meaning.
+  Handles SIGTERM, SIGHUP and SIGINT (Ctrl-C), except those that the process
+  ignores, if it is opened in the main thread. Python allows no handlers in
+  other threads: there neither the signals nor the cloud is watched. A second
+  SIGTERM does not end the process. A second Ctrl-C ends it at once, whatever
+  the main thread is doing. In an interactive Python, Ctrl-C keeps its usual
+  meaning.
 
   A notice may be open around several consecutive runs.
 
   Attributes:
-    reason: why the run should stop: 'SIGTERM', 'Ctrl-C', 'preempted' or
-      'maintenance-event ...' of the cloud, or '... of another process'; '' if
-      it should go on.
+    reason: why the run should stop: 'SIGTERM', 'SIGHUP', 'Ctrl-C', 'preempted'
+      or 'maintenance-event ...' of the cloud, or 'Ctrl-C of another process';
+      '' if it should go on.
     nothing_to_save: whether a signal ends a single process at once, even while
       its main thread compiles.
   """
@@ -85,11 +91,14 @@ class Notice:
     self._previous_fd = signal.set_wakeup_fd(
       self._writer.fileno(), warn_on_full_buffer=False
     )
-    handled = [] if self._several else [signal.SIGTERM]
-    # A process in the background may ignore Ctrl-C, which is not meant for it.
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    if not (ignored or _is_interactive()):
-      handled.append(signal.SIGINT)
+    handled = set(_NAMES)
+    if self._several:  # JAX's own handler has it.
+      handled.discard(signal.SIGTERM)
+    if _is_interactive():
+      handled.discard(signal.SIGINT)
+    # A process in the background may ignore Ctrl-C, which is not meant for it;
+    # `nohup` makes it ignore SIGHUP.
+    handled -= {n for n in handled if signal.getsignal(n) is signal.SIG_IGN}
     self._previous = {n: signal.signal(n, self._on_signal) for n in handled}
     self._start('preemption-signals', self._read_signals, self._bytes)
     if server := metadata_server():
@@ -149,20 +158,26 @@ class Notice:
     return kind(f'{self.reason}: {text}')
 
   def _on_signal(self, signum, frame) -> None:
+    if signum == signal.SIGHUP:
+      logs.leave_closed_terminal()
     self.reason = self.reason or self._cloud_reason or _NAMES[signum]
 
   def _read_signals(self, received: socket.socket) -> None:
     """Logs signals, which a handler must not do, and acts on them at once."""
-    seen = []
+    came = []
     while numbers := received.recv(64):
       for number in filter(self._previous.__contains__, numbers):
-        reason = self._cloud_reason or _NAMES[number]
+        if number == signal.SIGHUP:
+          logs.leave_closed_terminal()
+        name = _NAMES[number]
+        reason = name if came else self._cloud_reason or name
         if self.nothing_to_save and not self._several:
           _end(number, f'{reason}: nothing was trained since the start.')
-        if number == signal.SIGINT and number in seen:
-          _end(number, f'{reason} again: what is not in a checkpoint is lost.')
-        if seen:
-          logging.warning('%s again; the run is already stopping.', reason)
+        if number == signal.SIGINT and name in came:
+          _end(number, f'{name} again: what is not in a checkpoint is lost.')
+        if came:
+          again = f'{name} again' if name in came else name
+          logging.warning('%s: the run is already saving and stopping.', again)
         elif self._several:
           logging.warning('%s: telling the other processes.', reason)
           os.kill(os.getpid(), signal.SIGTERM)  # JAX's handler tells them.
@@ -170,7 +185,7 @@ class Notice:
           logging.warning(
             '%s: saving after the present step, then stopping.', reason
           )
-        seen.append(number)
+        came.append(name)
 
   def _start(self, name, function, *args) -> None:
     thread = threading.Thread(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from vit_jax.runtime import errors
+from vit_jax.runtime import errors, logs
 from vit_jax.sweep import schedule, state, status
 from vit_jax.sweep.commands import Folders
 from vit_jax.sweep.spec import Run, Sweep
@@ -240,18 +240,23 @@ def read_finished(
 
 @contextlib.contextmanager
 def signals() -> Iterator[Callable[[], bool]]:
-  """Yields a function that returns whether SIGTERM or Ctrl-C came.
+  """Yields a function that returns whether SIGTERM, SIGHUP or Ctrl-C came.
 
-  A second signal has its usual effect, which ends the process.
+  A second signal has its usual effect, which ends the process. A SIGHUP that
+  the process ignores, as `nohup` makes it, does not count.
   """
   came = []
 
   def note(number, _):
     came.append(number)
+    if number == signal.SIGHUP:
+      logs.leave_closed_terminal()
     for each, handler in previous.items():
       signal.signal(each, handler)
 
-  numbers = (signal.SIGTERM, signal.SIGINT)
+  numbers = [signal.SIGTERM, signal.SIGINT]
+  if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    numbers.append(signal.SIGHUP)
   previous = {number: signal.signal(number, note) for number in numbers}
   try:
     yield lambda: bool(came)

@@ -98,9 +98,8 @@ def read_config(run: Run) -> ml_collections.ConfigDict:
   config_flags.DEFINE_config_file(
     'config', lock_config=True, flag_values=values, sys_argv=['run', *words]
   )
-  command_line.find_shipped(values)
   try:
-    command_line.read_config(words)
+    command_line.find_shipped(values, command_line.read_config(words))
     values(['run', *words])
   except (ValueError, TypeError, flags.Error) as error:
     raise ValueError(f'{run.name}: {error}') from None
@@ -120,12 +119,17 @@ def check(sweep: Sweep) -> dict[str, int]:
   from vit_jax.sweep import held_out
 
   configs: dict[str, ml_collections.ConfigDict] = {}
+  # Most runs of a large sweep differ only in what needs no second check.
+  checked: dict[str, ml_collections.ConfigDict] = {}
 
   def read(run: Run) -> ml_collections.ConfigDict:
     if run.name not in configs:
-      config = read_config(run)
-      held_out.read(config, run.name)
-      configs[run.name] = config
+      kind = _kind(run)
+      if kind not in checked:
+        config = read_config(run)
+        held_out.read(config, run.name)
+        checked[kind] = config
+      configs[run.name] = checked[kind]
     return configs[run.name]
 
   for study in sweep.studies:
@@ -139,6 +143,16 @@ def check(sweep: Sweep) -> dict[str, int]:
       for run in study.finals_of(None):
         read(run)
   return {name: config.total_steps or 0 for name, config in configs.items()}
+
+
+def _kind(run: Run) -> str:
+  """Returns what runs share that differ in seeds and needed runs only."""
+  overrides = {
+    key: spec.OF_RUN if str(value).startswith(spec.OF_RUN) else value
+    for key, value in run.overrides.items()
+    if key != 'seed' or type(value) is not int or value not in range(2**32)
+  }
+  return repr((run.config, overrides))
 
 
 def main(words: Sequence[str]) -> None:

@@ -174,12 +174,16 @@ def run(text: str, *, table: bool = True) -> None:
 
   Raises:
     ValueError: the sweep is wrong, or runs failed; the message names them.
-    PreemptedError: SIGTERM or Ctrl-C stopped the sweep.
+    PreemptedError: SIGTERM, SIGHUP or Ctrl-C stopped the sweep.
   """
   where = folders()
   directory = where.local
   if _DRY_RUN.value:
-    print_commands(read_sweep(text).sweep, where)
+    from vit_jax.sweep import reading
+
+    sweep = with_overrides(reading.load(text))
+    reading.check(sweep)
+    print_commands(sweep, where)
     return
   directory.mkdir(parents=True, exist_ok=True)
   with state.lock(directory), bring_to_end.signals() as stopped:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import ml_collections
+from absl import logging
 from etils import epath
 
 from vit_jax import checkpoint as checkpoint_lib
@@ -118,7 +119,40 @@ def _complete(
       ' own directory, start its training command again with other evals.'
     )
   _check_loss(config)
+  _prepare_as_weights_say(config, workdir)
   return config, None
+
+
+def _prepare_as_weights_say(
+  config: ml_collections.ConfigDict, workdir: epath.Path
+) -> None:
+  """Lets the default preprocessing give way to that of foreign weights."""
+  path = warm_start.resolve_path(config.init.checkpoint, workdir)
+  if checkpoint_lib.workdir_of(path):
+    return  # A run's own config was the user's choice.
+  weights = warm_start.described(path)
+  default = config_lib.evaluation('').preprocess
+  names = [k for k, v in config.evals.items() if v.preprocess == default]
+  if not names or weights.preprocessing in ('', default):
+    return
+  if weights.image_size != tuple(config.image_size):
+    logging.warning(
+      '%s are for images of %s px, prepared by %r. Here they see %s px,'
+      ' prepared by %r.',
+      *(weights.origin, weights.image_size, weights.preprocessing),
+      *(tuple(config.image_size), default),
+    )
+    return
+  for name in names:
+    config.evals[name].preprocess = weights.preprocessing
+  config.data.update(
+    {k: v for k, v in weights.decoding.items() if k in config.data}
+  )
+  logging.info(
+    'evals %s prepare images as %s do: %s, %s.',
+    *(', '.join(names), weights.origin, weights.preprocessing),
+    weights.decoding,
+  )
 
 
 def _evaluate(
@@ -184,7 +218,7 @@ def _run_of(checkpoint: str) -> dict[str, Any]:
   """Returns the config of the run of a checkpoint; {} if it is of no run."""
   if hub.is_address(checkpoint):
     return {}
-  return config_lib.load(epath.Path(checkpoint).parent.parent) or {}
+  return config_lib.load(checkpoint_lib.workdir_of(checkpoint)) or {}
 
 
 def _check_held_out(config: ml_collections.ConfigDict) -> None:

@@ -1,6 +1,7 @@
 """Training from end to end: open, restore, step, evaluate, save."""
 
 import contextlib
+import shlex
 import time
 
 import jax
@@ -181,16 +182,13 @@ def _tell_what_next(
   """Logs the commands that use a finished run."""
   if config.loss.name == config_lib.MASKED_PATCH:
     return  # It has no classes; the next step is fine-tuning.
-  logging.info(
-    'Classify images: python -m vit_jax.predict --checkpoint=%s IMAGE...',
-    workdir,
-  )
+  command = ['python', '-m', 'vit_jax.predict', f'--checkpoint={workdir}']
+  logging.info('Classify images: %s', shlex.join([*command, 'IMAGE...']))
   best = workdir / checkpoint_lib.BEST
   if best.is_dir():
     logging.info('The best step by %s: %s', config.checkpoint.best, best)
   if (workdir / predictions.FOLDER).is_dir():
+    command = ['python', '-m', 'vit_jax.inspect', f'--mistakes={workdir}']
     logging.info(
-      'Look at its mistakes: python -m vit_jax.inspect --mistakes=%s'
-      ' --to=mistakes',
-      workdir,
+      'Look at its mistakes: %s', shlex.join([*command, '--to=mistakes'])
     )

@@ -16,7 +16,7 @@ from vit_jax import config as config_lib
 from vit_jax import data, evaluators, sharding
 from vit_jax.config import inputs
 from vit_jax.evaluators import predictions
-from vit_jax.models import lora
+from vit_jax.models import lora, position
 from vit_jax.runtime import compilation, distributed, logs, preemption
 from vit_jax.runtime import goodput as goodput_lib
 from vit_jax.runtime import watchdog as watchdog_lib
@@ -267,7 +267,7 @@ def load_weights(run: Run, *, new_head: bool) -> Any:
     shapes,
     program.init_params,
     program.layout,
-    new_grid=program.model.token_grid(tuple(config.image_size)),
+    new_grid=position.grid_of(program.model, tuple(config.image_size)),
     new_head=new_head,
     max_inflation=config.init.max_inflation,
     model=program.model,

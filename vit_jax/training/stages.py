@@ -5,6 +5,8 @@ The key `stages` of such a config holds the config of each run by its name, and
 start from its weights with `init.checkpoint='stage:NAME'`.
 """
 
+import shlex
+
 import jax
 import ml_collections
 from absl import logging
@@ -139,7 +141,8 @@ def summary(workdir: epath.Path, results: dict[str, dict[str, float]]) -> str:
       '',
       f'Each stage has a directory in {workdir}, with its metrics in'
       ' metrics.jsonl and its config in config.json. To see curves:',
-      f'`pip install tensorboard && tensorboard --logdir {workdir}`. The README'
+      '`pip install tensorboard &&'
+      f' {shlex.join(["tensorboard", "--logdir", str(workdir)])}`. The README'
       ' says where to go from here.',
     ]
   )

@@ -78,6 +78,8 @@ def look(run: Run, *, allow_config_change: bool, restart: bool) -> Found:
       first_process and checkpoint_lib.is_intact(workdir / checkpoint_lib.FINAL)
     ):
       logging.info('%s is finished: nothing to do.', workdir)
+      if first_process:
+        results.tell_lost_rows(workdir, config.total_steps)
       return Found(newest, missing, finished=True)
     logging.warning(
       'The final weights are missing or damaged: writing them again.'
@@ -147,6 +149,8 @@ def begin(
   if begun < config.total_steps and (begun or not config.init.checkpoint):
     _ = run.program.compiled_train_step  # Begins to compile.
   state, step = _state(run)
+  if jax.process_index() == 0:
+    results.tell_lost_rows(workdir, step)
   rows = [row for row in metrics.read(workdir) if row['step'] <= step]
   best, unevaluated = distributed.broadcast(
     (

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax import sharding
+from vit_jax.models import checks
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training.gradients import (
   Batch,
@@ -76,9 +77,15 @@ def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
 def init_params(
   model: nn.Module, key: jax.Array, image_shape: tuple[int, int, int]
 ) -> Any:
-  """Returns fresh parameters; `image_shape` is (height, width, channels)."""
+  """Returns fresh parameters; `image_shape` is (height, width, channels).
+
+  Raises:
+    ValueError: the model is a user's, and lacks what every model has.
+  """
   images = jnp.zeros((1, *image_shape), jnp.float32)
-  return model.init(key, images, train=False)['params']
+  result, variables = model.init_with_output(key, images, train=False)
+  checks.check_call(model, result, variables)
+  return variables['params']
 
 
 def init_state(
@@ -97,6 +104,15 @@ def init_state(
     # A copy: a buffer can't be donated twice to the training step.
     ema_params=jax.tree.map(jnp.copy, trained) if polyak else {},
   )
+
+
+def _follows_the_run(x: Any) -> bool:
+  """Whether a part of the state advances in a skipped step, too.
+
+  The schedule has to end with the run. Other counters belong to what they
+  count: with Adam's ahead of its moments, later updates would be too small.
+  """
+  return isinstance(x, optax.ScaleByScheduleState)
 
 
 def make_train_step(
@@ -122,7 +138,7 @@ def make_train_step(
   clipping), `update_norm` and `param_norm` (global L2 norms), `unreadable`
   (rows whose image a substitute replaced), `truncated` (rows with more labels
   than are kept; only for data with several labels per image), `skipped` (1 if
-  the step changed nothing but step counters).
+  the step changed nothing but its number and the schedule's).
 
   Args:
     model: see `models.build`.
@@ -178,15 +194,11 @@ def make_train_step(
     new = TrainState(state.step + 1, params, opt_state, ema_params)
     if skip_nonfinite:
       finite = jnp.isfinite(jnp.stack([metrics[k] for k in GUARDED])).all()
-      old = state.replace(step=new.step)
-      # Step counters advance in a skipped step too, so that the schedule still
-      # ends with the run.
       new = jax.tree.map(
-        lambda n, o: (
-          n if jnp.issubdtype(n.dtype, jnp.integer) else jnp.where(finite, n, o)
-        ),
+        lambda n, o: n if _follows_the_run(n) else jnp.where(finite, n, o),
         new,
-        old,
+        state.replace(step=new.step),
+        is_leaf=_follows_the_run,
       )
       metrics['skipped'] = 1.0 - finite.astype(jnp.float32)
     return new, metrics

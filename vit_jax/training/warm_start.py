@@ -150,10 +150,11 @@ def with_model(
   own = config_lib.load(workdir) or {}
   # The run that the weights came from may be gone by now.
   again = own.get('init', {}).get('checkpoint') == config.init.checkpoint
-  saved = config_lib.load(path.parent.parent) or (own if again else {})
+  run = checkpoint_lib.workdir_of(path)
+  saved = config_lib.load(run) or (own if again else {})
   trained = saved.get('model', {})
   if trained:
-    _check_sizes(trained, path.parent.parent / config_lib.FILE)
+    _check_sizes(trained, (run or epath.Path(workdir)) / config_lib.FILE)
   if not named:
     trained = trained or _model_of(path)
     config.model.name = models.paper_name(trained['name'])
@@ -195,8 +196,8 @@ class _EnoughError(Exception):
   """Stops the reading of a file once names and shapes are known."""
 
 
-def _model_of(path: epath.PathLike) -> dict[str, Any]:
-  """Returns the name and overrides of the model of a file's weights."""
+def described(path: epath.PathLike) -> interop.Weights:
+  """Returns what a file says of its weights, before the whole is read."""
   found = []
 
   def understand(weights):
@@ -205,11 +206,17 @@ def _model_of(path: epath.PathLike) -> dict[str, Any]:
 
   with contextlib.suppress(_EnoughError):
     found.append(interop.read(path, check=understand))
-  model = found[0].model
+  return found[0]
+
+
+def _model_of(path: epath.PathLike) -> dict[str, Any]:
+  """Returns the name and overrides of the model of a file's weights."""
+  weights = described(path)
+  model = weights.model
   try:
     if model is None:
-      arrays = {'head/bias': np.zeros(1), **found[0].params}
-      model, _ = interop.infer_model(arrays, found[0].image_size)
+      arrays = {'head/bias': np.zeros(1), **weights.params}
+      model, _ = interop.infer_model(arrays, weights.image_size)
     name, overrides = inference.describe(model)
   except ValueError as error:
     raise ValueError(
@@ -298,7 +305,13 @@ def load(
     flat |= fresh(report.new)
     params = flax.traverse_util.unflatten_dict(flat, sep='/')
   tree, report = fitted(fit, weights)
-  return tree, f'Weights from {weights.origin}: {report}.'
+  line = f'Weights from {weights.origin}: {report}.'
+  if weights.preprocessing:
+    line += (
+      ' Their own evaluation prepares images by'
+      f' {weights.preprocessing!r}, which evals.NAME.preprocess can name.'
+    )
+  return tree, line
 
 
 def load_sharded(

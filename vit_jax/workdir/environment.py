@@ -10,6 +10,7 @@ exactly these versions.
 import contextlib
 import itertools
 import json
+import shlex
 import time
 from typing import Any
 
@@ -18,7 +19,7 @@ from absl import logging
 from etils import epath
 
 import vit_jax
-from vit_jax.runtime import installed, json_text, version
+from vit_jax.runtime import errors, installed, json_text, version
 from vit_jax.workdir import files
 
 __all__ = [
@@ -75,7 +76,7 @@ def write(
     with files.atomic(path) as temporary:
       temporary.write_text(text)
   except OSError as error:
-    logging.warning('%s was not written: %s', path, error)
+    logging.warning('%s was not written: %s', path, errors.described(error))
   else:
     _tell_other_devices(earlier, line)
   return line
@@ -131,14 +132,14 @@ def write_requirements(workdir: epath.PathLike, step: int) -> str:
       logging.warning(
         'This launch has another environment than the one before: %s. The run'
         ' goes on, but its numbers may differ from here on, in the last digits'
-        ' or by more. To restore the earlier environment, pip install -r %s.',
+        ' or by more. To restore the earlier environment: %s',
         changed,
-        kept,
+        shlex.join(['pip', 'install', '-r', str(kept)]),
       )
     with files.atomic(path) as temporary:
       temporary.write_text(text)
   except OSError as error:
-    logging.warning('%s was not written: %s', path, error)
+    logging.warning('%s was not written: %s', path, errors.described(error))
   return changed
 
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import logging
-from tensorboardX import event_file_writer
-from tensorboardX.proto import event_pb2, summary_pb2
 
 
 class EventFile:
@@ -31,6 +29,10 @@ class EventFile:
       purge_step: TensorBoard ignores older files' values from this step on.
       suffix: the end of the file's name, after the time.
     """
+    # Imported late: it takes as long as a third of JAX, and few need it.
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto import event_pb2
+
     self._file = event_file_writer.EventsWriter(
       os.path.join(folder, 'events'), suffix
     )
@@ -39,6 +41,8 @@ class EventFile:
       self._write(purge_step, session_log=start)
 
   def add(self, step: int, values: Mapping[str, float]) -> None:
+    from tensorboardX.proto import summary_pb2
+
     found = [
       summary_pb2.Summary.Value(tag=name, simple_value=value)
       for name, value in values.items()
@@ -49,6 +53,8 @@ class EventFile:
     self._file.close()
 
   def _write(self, step: int, **what: Any) -> None:
+    from tensorboardX.proto import event_pb2
+
     self._file.write_event(
       event_pb2.Event(wall_time=time.time(), step=step, **what)
     )

@@ -108,17 +108,15 @@ def disk_full_named(workdir: epath.Path) -> Iterator[None]:
   """Adds the place and a remedy to the system's `No space left on device`.
 
   Raises:
-    SaveError: the disk or the quota is full.
+    SaveError: the disk or the quota is full, or a file has its largest size.
   """
   try:
     yield
   except OSError as error:
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
       raise
-    raise errors.SaveError(
-      f'{error.filename or workdir}: {error.strerror}. Make room for the'
-      ' checkpoints and some MB more, and start the same command again.'
-    ) from error
+    error.filename = error.filename or os.fspath(workdir)
+    raise errors.SaveError(errors.described(error)) from error
 
 
 def write_class_names(workdir: epath.PathLike, names: Sequence[str]) -> None:

@@ -1,7 +1,6 @@
 """Writes a run's metrics: `metrics.jsonl`, TensorBoard's files, trackers."""
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -240,10 +239,12 @@ class _Lines:
       return
     with open(self._path, 'ab', buffering=0) as file:
       size = file.seek(0, os.SEEK_END)
+      rest = self._waiting
       try:
-        if file.write(self._waiting) < len(self._waiting):
-          raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-      except OSError:
+        while rest:  # A disk that is full takes a part, and then says why.
+          rest = rest[file.write(rest) :]
+      except OSError as error:
+        error.filename = os.fspath(self._path)
         with contextlib.suppress(OSError):
           file.truncate(size)  # Removes an incomplete line.
         raise

@@ -119,7 +119,11 @@ def test_rough_spreads_are_drawn_towards_the_typical_one():
 
 
 def test_starts_get_the_most_that_a_claim_needs():
-  found = counts.of_starts([_lead(Table({}))], 'mini', 'auto', _pilot(2.6))
+  claim = _lead(Table({}))
+  few, many = (
+    counts.need(claim, 1, 'mini', seeds, _pilot(2.6)) for seeds in (2, 'auto')
+  )
+  found = counts.of_starts([(claim, few), (claim, many)])
   assert found == {ONE: 4, OTHER: 4}
 
 

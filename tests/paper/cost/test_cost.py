@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from vit_jax import accounting
 from vit_jax import config as config_lib
-from vit_jax.configs import mini, pretrain
-from vit_jax.paper import cost
+from vit_jax.configs import midi, mini, pretrain
+from vit_jax.paper import cost, items, numbers
+from vit_jax.paper.design import SCALES
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining
 
@@ -100,3 +102,23 @@ def test_the_compute_of_a_miniature_is_known_before_its_run(tmp_path):
     assert cost.teraflops_in_miniature(run) == pytest.approx(
       1e6 * cost.exaflops_of_run(tmp_path), rel=0.01
     )
+
+
+@pytest.mark.parametrize(
+  ('scale', 'model'), [(s, model) for s in cost.MACS for model in cost.MACS[s]]
+)
+def test_kept_counts_are_those_of_the_models(scale, model):
+  smaller = {'mini': mini.MINI, 'midi': midi.MIDI}[scale]
+  config = mini.make(f'{model},jft300m,epochs=7', smaller)
+  run = Pretraining(model, values.JFT, 7)
+  counted = cost.teraflops_of_config(config)
+  assert cost.teraflops_in_miniature(run, scale) == pytest.approx(counted, 1e-9)
+
+
+@pytest.mark.parametrize('scale', SCALES)
+def test_claims_are_known_without_a_trace_of_a_model(scale, monkeypatch):
+  # A trace takes a second, and --list and --dry_run ask for all claims.
+  monkeypatch.setattr(accounting, 'forward_macs', None)
+  claims = [c for item in items.ITEMS.values() for c in item.claims(scale)]
+  assert {'half_the_compute', 'resnet_first_small'} <= {c.key for c in claims}
+  assert {*cost.MACS['mini']} == {model for model, _ in numbers.ROWS_6}

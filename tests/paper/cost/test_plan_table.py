@@ -11,6 +11,7 @@ from vit_jax.paper.cost.plan_table import Row
 from vit_jax.paper.design import Design
 from vit_jax.paper.numbers import values
 from vit_jax.paper.runs import Pretraining, Transfer, with_needs
+from vit_jax.plan import analysis
 from vit_jax.sweep import reading
 from vit_jax.sweep.commands import Folders
 
@@ -151,7 +152,7 @@ def test_notes_name_the_source_of_core_days(paper, where):
     {
       'config': f'configs/pretrain.py:{model},jft300m,epochs={epochs}',
       'topology': 'v3:16x16',
-      'core_days': 5.0,
+      'core_days_raw': 5.0,
       'libtpu': f'0.0.{epochs}',
       'jax': '0.1',
     }
@@ -159,7 +160,7 @@ def test_notes_name_the_source_of_core_days(paper, where):
   ]
   from_plan = (
     'Core-days are estimates of vit_jax.plan for TPUv3, from plan.json, and'
-    ' count steps only.'
+    f' count steps only. {analysis.RESTS_ON}'
   )
   (where.local / 'plan.json').write_text(json.dumps(plans[:1]))
   one = 'Compiled by libtpu 0.0.14, jax 0.1.'

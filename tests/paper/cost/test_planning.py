@@ -26,7 +26,9 @@ def _plan(core_days=10.0, config=B16, topology=V3, **others):
     'topology': topology,
     'fits': True,
     'error': None,
-    'core_days': core_days,
+    # Older plans divide these by a correction.
+    'core_days': 2 * core_days,
+    'core_days_raw': core_days,
     **others,
   }
 
@@ -73,7 +75,7 @@ def test_plans_are_matched_to_the_runs_of_a_sweep():
     (_plan(error='out of memory'), None),
     # A run that does not fit needs a fix, whose core-days count instead.
     (_plan(fits=False, fix=None), None),
-    (_plan(fits=False, fix={'core_days': 12.0}), 12),
+    (_plan(fits=False, fix={'core_days_raw': 12.0}), 12),
   ],
 )
 def test_core_days_need_a_tpu_v3_plan_that_fits(plan, found):

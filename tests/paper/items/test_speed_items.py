@@ -1,5 +1,6 @@
 """Guards: Figure 12 is drawn from files, which a separate process measures."""
 
+import shlex
 import types
 
 import pytest
@@ -46,6 +47,7 @@ def test_the_item_needs_no_runs():
 def test_without_measurements_the_figure_is_empty_and_a_note_has_the_command(
   tmp_path,
 ):
+  tmp_path /= 'a b'
   section = speed_items.figure12().render(MINI, tmp_path / 'figures')
   [note] = section.missing
   # Five models at five sizes, and three axial ones at one.
@@ -54,6 +56,8 @@ def test_without_measurements_the_figure_is_empty_and_a_note_has_the_command(
   # At this scale, the models are miniatures on every device.
   assert 'python -m vit_jax.inference_speed --mini --to=' in note
   assert str(tmp_path / 'measured' / 'figure12.json') in note
+  last = shlex.split(note)[-1]
+  assert last.startswith(f'--to={tmp_path}/measured/')
   assert [block.stem for block in _pictures(section)] == ['figures/figure12']
   assert _answers(section) == ['missing'] * 3
   rows = (tmp_path / 'figures' / 'figure12.csv').read_text().split('\n')
@@ -118,8 +122,8 @@ def test_speed_is_measured_in_another_process(
   measure(scale, speed_items.pathlib.Path('measured'))
   assert ran == [['vit_jax.inference_speed', *expected]]
   code = 3
-  with pytest.raises(ValueError, match='ended with exit code 3'):
-    measure(scale, speed_items.pathlib.Path('measured'))
+  with pytest.raises(ValueError, match=r"'--to=a b/.*' ended with exit code 3"):
+    measure(scale, speed_items.pathlib.Path('a b'))
 
 
 def test_the_platform_is_the_default_of_jax():

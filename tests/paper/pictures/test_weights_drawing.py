@@ -11,7 +11,7 @@ from tests.masked_patch.test_runs import _config as masked_patch_config
 from tests.tiny_run import eventful_config
 from vit_jax import config as config_lib
 from vit_jax import data, inspect, interop
-from vit_jax.inspect import attention_maps
+from vit_jax.inspection import attention_maps
 from vit_jax.models.images import normalize
 from vit_jax.paper.pictures import inspected_run, weights_drawing
 from vit_jax.training import loop

@@ -132,7 +132,7 @@ def test_images_of_imagenet_and_others(tmp_path):
   for name in ('', '_real'):
     why = nothing.missing['real' if name else 'validation']
     assert why.startswith(f'tfds:imagenet2012{name} is not in {tmp_path}. ')
-    assert f"tfds.builder('imagenet2012{name}'" in why
+    assert f'tfds.builder("imagenet2012{name}"' in why
     assert '\n' not in why
   assert not nothing.to_show
 

@@ -69,8 +69,8 @@ def test_the_listing_has_each_file_and_how_to_get_it(tmp_path):
   assert lines[start + 1 : start + 4] == [
     '  for: figure7',
     '  missing; fetch it with',
-    f"    curl -fL --create-dirs -o '{tmp_path}/imagenet21k/ViT-L_32.npz'"
-    " 'https://storage.googleapis.com/vit_models/imagenet21k/ViT-L_32.npz'",
+    f'    curl -fL --create-dirs -o {tmp_path}/imagenet21k/ViT-L_32.npz'
+    ' https://storage.googleapis.com/vit_models/imagenet21k/ViT-L_32.npz',
   ]
   assert lines[lines.index([*ADDRESSES][1]) + 2] == f'  found: {path}'
   assert lines[-2] == f'1 of 11 files are in {tmp_path}.'

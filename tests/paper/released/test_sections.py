@@ -7,7 +7,7 @@ from etils import epath
 
 from tests.interop import tiny
 from tests.paper.released import made
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.paper import pictures
 from vit_jax.paper.page import page_parts
 from vit_jax.paper.pictures import weights_drawing
@@ -123,9 +123,9 @@ def test_missing_data_and_files_are_told(tmp_path, monkeypatch):
   assert found.missing[2] == (
     'Missing: the file gs://vit_models/imagenet21k+imagenet2012/ViT-B_16.npz.'
     ' To fetch it: curl -fL --create-dirs -o'
-    " '/w/imagenet21k+imagenet2012/ViT-B_16.npz'"
-    " 'https://storage.googleapis.com/vit_models/"
-    "imagenet21k%2Bimagenet2012/ViT-B_16.npz'"
+    ' /w/imagenet21k+imagenet2012/ViT-B_16.npz'
+    ' https://storage.googleapis.com/vit_models/'
+    'imagenet21k%2Bimagenet2012/ViT-B_16.npz'
   )
   # Results from before the data were gone are shown.
   known = {'ViT-B_32': {'real': {'accuracy': 0.8, 'count': 46_837}}}

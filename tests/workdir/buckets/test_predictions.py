@@ -4,7 +4,7 @@ import numpy as np
 
 from vit_jax import data
 from vit_jax.evaluators import predictions
-from vit_jax.inspect import mistakes
+from vit_jax.inspection import mistakes
 
 RUN = 'gs://bucket/run'
 

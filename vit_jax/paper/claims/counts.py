@@ -6,11 +6,12 @@ drawn towards the typical one of its measure.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy import special
@@ -68,25 +69,34 @@ class Pilot:
 
     None if the pilot has no spread of the measure at all, and assumes none.
     """
-    found = self.values.get(of.measure.name, {})
-    known = [v for v in found.values() if len(v) > 1]
-    if not known:
+    typical = self._typical.get(of.measure.name)
+    if typical is None:
       return self.assumed.get(of.measure.name)
-    # The median: runs that sometimes fail to learn have far larger spreads than
-    # others. Half of all variances of few values are below this part of theirs.
-    typical = math.sqrt(
-      statistics.median(
-        statistics.variance(v)
-        / (special.chdtri(len(v) - 1, 0.5) / (len(v) - 1))
-        for v in known
-      )
-    )
+    found = self.values[of.measure.name]
     own = found.get(of.name, ())
     freedom = len(own) - 1
     if freedom < 1:
       return typical
     squares = freedom * statistics.variance(own) + _TYPICAL * typical**2
     return math.sqrt(squares / (freedom + _TYPICAL))
+
+  @functools.cached_property
+  def _typical(self) -> dict[str, float]:
+    """Measure -> the typical spread of its runs, where some are known."""
+    typical = {}
+    for measure, found in self.values.items():
+      # The median: runs that sometimes fail to learn have far larger spreads
+      # than others. Half of all variances of few values are below this part of
+      # theirs.
+      known = [
+        statistics.variance(v)
+        / (special.chdtri(len(v) - 1, 0.5) / (len(v) - 1))
+        for v in found.values()
+        if len(v) > 1
+      ]
+      if known:
+        typical[measure] = math.sqrt(statistics.median(known))
+    return typical
 
   def effect(self, sum_: Sum) -> float | None:
     """Returns a weighted sum of the pilot's means; None if one is unknown."""
@@ -137,21 +147,36 @@ class Need:
   """What it takes to decide a claim.
 
   Attributes:
-    count: pre-trainings of each mean, for all of the claim's tests together;
-      None if the pilot does not know the runs, or if `LIMIT` are too few.
     known: whether the pilot knows the differences and the spreads.
     power: the probability of an answer with the planned number; None if
       unknown.
     planned: pre-trainings of each mean that are planned.
-    detectable: test -> the smallest difference that is decided with the planned
-      number; None if the spread is unknown.
+    enough: returns `count` up to a limit.
+    detects: returns `detectable`.
   """
 
-  count: int | None
   known: bool
   power: float | None
   planned: int
-  detectable: Mapping[str, float | None]
+  enough: Callable[[int], int | None]
+  detects: Callable[[], Mapping[str, float | None]]
+
+  # Both are simulated only if they are asked for, because that takes long.
+  @functools.cached_property
+  def count(self) -> int | None:
+    """Pre-trainings of each mean, for all of the claim's tests together.
+
+    None if the pilot does not know the runs, or if `LIMIT` are too few.
+    """
+    return self.enough(LIMIT)
+
+  @functools.cached_property
+  def detectable(self) -> Mapping[str, float | None]:
+    """Test -> the smallest difference that the planned number decides.
+
+    None if the spread is unknown.
+    """
+    return self.detects()
 
 
 def need(
@@ -172,25 +197,27 @@ def need(
   )
   level = decision.LEVEL / family
 
+  @functools.cache
   def power(count: int) -> float:
     return _power(claim, pilot, count, level)
 
-  count = None
-  if known and seeds == AUTO:
-    count = next((n for n in _TRIED if power(n) >= decision.POWER), None)
+  def enough(most: int) -> int | None:
+    if not known or seeds != AUTO:
+      return None
+    tried = (n for n in _TRIED if n <= most)
+    return next((n for n in tried if power(n) >= decision.POWER), None)
+
   planned = seeds
   if seeds == AUTO:
-    planned = USUAL
-    if known:
-      planned = min(count or LIMIT, MOST[scale])
-    if known and planned != count and power(planned) < _WORTHWHILE:
+    planned = enough(MOST[scale]) or MOST[scale]
+    if not known or power(planned) < _WORTHWHILE:
       planned = USUAL
   return Need(
-    count,
     known,
     power(planned) if known else None,
     planned,
-    {
+    enough,
+    lambda: {
       contrast.what: _detectable(contrast, pilot, planned, level / 2)
       for contrast in claim.contrasts
     },
@@ -269,13 +296,10 @@ def _detectable(
   return float(np.quantile(needed, decision.POWER))
 
 
-def of_starts(
-  claims: Sequence[Claim], scale: str, seeds: str | int, pilot: Pilot
-) -> dict[Pretraining, int]:
+def of_starts(needs: Sequence[tuple[Claim, Need]]) -> dict[Pretraining, int]:
   """Returns first pre-training -> number of pre-trainings, for a family."""
   found: dict[Pretraining, int] = {}
-  for claim in claims:
-    planned = need(claim, len(claims), scale, seeds, pilot).planned
+  for claim, its in needs:
     for start in claim.starts():
-      found[start] = max(planned, found.get(start, 0))
+      found[start] = max(its.planned, found.get(start, 0))
   return found

@@ -25,6 +25,45 @@ EPOCHS = {values.IMAGENET: 300, values.IMAGENET21K: 90, values.JFT: 7}
 BIT_IMAGENET_EPOCHS = 90
 # Scale -> the unit of `compute_of`.
 UNITS = {'paper': 'exaFLOPs', 'mini': 'teraFLOPs', 'midi': 'teraFLOPs'}
+# Scale -> model of Table 6 -> multiply-adds of its miniature, for the forward
+# pass of one image with a head of one class. Counting all of them takes 15
+# seconds, in which a user would wait for a list.
+MACS = {
+  'mini': {
+    'ViT-B/32': 2_416_224,
+    'ViT-B/16': 8_875_488,
+    'ViT-L/32': 8_188_032,
+    'ViT-L/16': 30_721_152,
+    'ViT-H/14': 59_299_040,
+    'BiT-R50x1': 477_280,
+    'BiT-R50x2': 1_616_576,
+    'BiT-R101x1': 673_888,
+    'BiT-R152x1': 852_320,
+    'BiT-R152x2': 3_116_736,
+    'BiT-R200x3': 7_908_384,
+    'R50+ViT-B/32': 2_617_024,
+    'R50+ViT-B/16': 9_107_776,
+    'R50+ViT-L/32': 8_351_968,
+    'R50+ViT-L/16': 30_935_008,
+  },
+  'midi': {
+    'ViT-B/32': 22_070_912,
+    'ViT-B/16': 84_739_712,
+    'ViT-L/32': 93_934_272,
+    'ViT-L/16': 366_875_328,
+    'ViT-H/14': 855_646_464,
+    'BiT-R50x1': 13_532_352,
+    'BiT-R50x2': 49_566_080,
+    'BiT-R101x1': 21_937_344,
+    'BiT-R152x1': 29_580_480,
+    'BiT-R152x2': 113_758_592,
+    'BiT-R200x3': 325_967_424,
+    'R50+ViT-B/32': 32_047_424,
+    'R50+ViT-B/16': 94_626_112,
+    'R50+ViT-L/32': 103_386_496,
+    'R50+ViT-L/16': 376_499_584,
+  },
+}
 
 
 def exaflops(run: Pretraining) -> float:
@@ -43,13 +82,15 @@ def teraflops_in_miniature(run: Pretraining, scale: str = 'mini') -> float:
   """Returns teraFLOPs of forward and backward passes before a run exists.
 
   Args:
-    run: a pre-training without options.
+    run: a pre-training without options of a model of `MACS`.
     scale: 'mini' or 'midi'.
   """
   words = f'{run.model},{DATASETS[run.data]},epochs={run.epochs:g}'
   smaller = mini.MINI if scale == 'mini' else midi.MIDI
   config = mini.make(words, smaller)
-  return teraflops_of_config(config)
+  return 1e6 * accounting.exaflops(
+    MACS[scale][run.model], config.data.batch_size, config.total_steps
+  )
 
 
 def compute_of(results: Results, run: Pretraining) -> float | None:

@@ -29,6 +29,8 @@ def short(item: Item, design: Design) -> list[str]:
   for scale in SCALES:
     pilot = design.pilot if scale == design.scale else kept(scale)
     auto = Design(scale, counts.AUTO, pilot)
+    if auto == design:
+      auto = design  # It knows its needs already.
     for claim, need in auto.needs(item):
       found.setdefault(claim.key, []).append(
         f'{scale} {_size(claim, need)}{_certainty(need)}'

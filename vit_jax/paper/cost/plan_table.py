@@ -130,7 +130,7 @@ def _notes(
   if known:
     notes.append(
       f'Core-days are estimates of vit_jax.plan for {topology or "TPUv3"}, from'
-      f' {planning.FILE}, and count steps only.'
+      f' {planning.FILE}, and count steps only. {analysis.RESTS_ON}'
     )
   if made:
     notes.append(f'Compiled by {"; ".join(made)}.')

@@ -112,12 +112,16 @@ def find(plans: Iterable[Plan], run: Run, topology: str = '') -> Plan | None:
 
 
 def days(plan: Plan | None) -> float | None:
-  """Returns core-days of a plan, or of its fix if it does not fit, or None."""
+  """Returns core-days of a plan, or of its fix if it does not fit, or None.
+
+  They stand beside the paper's, so they are those that no speed of the paper's
+  own runs corrects.
+  """
   if plan is None:
     return None
   if plan.get('fits') is False:
     plan = plan.get('fix') or {}
-  return plan.get('core_days')
+  return plan.get('core_days_raw')
 
 
 def core_days(

@@ -1,8 +1,10 @@
 """Figure 12 as an item: measured on the local device, without runs."""
 
 import pathlib
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from vit_jax.compare import drawing
 from vit_jax.inference_speed import networks, store
@@ -46,10 +48,14 @@ def _measure(scale: str, folder: pathlib.Path) -> None:
   result = subprocess.run([sys.executable, '-m', MODULE, *words], check=False)
   if result.returncode:
     raise ValueError(
-      f'figure12: python -m {MODULE} {" ".join(words)} ended with exit code'
+      f'figure12: {_command(words)} ended with exit code'
       f' {result.returncode}; its output says why. The same command continues'
       ' where it ended.'
     )
+
+
+def _command(words: Sequence[str]) -> str:
+  return shlex.join(['python', '-m', MODULE, *words])
 
 
 def _platform() -> str:
@@ -153,7 +159,9 @@ def _draw(points, unit: str, stem: pathlib.Path, mark: str) -> None:
 def _described(settings: store.Settings) -> str:
   how = 'Speed is measured'
   if settings.correction is not None:
-    how = f"Speed is the TPU compiler's estimate, times {settings.correction:g}"
+    how = "Speed is the TPU compiler's estimate"
+    if settings.correction != 1:
+      how += f', times {settings.correction:g}'
   sizes = ''
   if settings.scale == 'mini':
     sizes = (
@@ -168,12 +176,12 @@ def _described(settings: store.Settings) -> str:
 
 
 def _missing(folder: pathlib.Path, scale: str) -> str:
-  own = '' if scale == 'paper' else f' --{scale}'
+  own = [] if scale == 'paper' else [f'--{scale}']
   return (
     f'Speeds are not measured yet at the scale {scale!r}. The item figure12'
-    ' measures them on this machine. To measure on another machine, run python'
-    f' -m {MODULE}{own} --to={LOCAL} there, and copy the file to'
+    ' measures them on this machine. To measure on another machine, run'
+    f' {_command([*own, f"--to={LOCAL}"])} there, and copy the file to'
     f' {folder / LOCAL} here. Or let the TPU compiler estimate the speed of a'
-    f' TPU v3, without measuring: python -m {MODULE}{own} --device=v3'
-    f' --to={folder / V3}.'
+    ' TPU v3, without measuring:'
+    f' {_command([*own, "--device=v3", f"--to={folder / V3}"])}'
   )

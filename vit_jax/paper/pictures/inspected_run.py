@@ -10,7 +10,7 @@ from vit_jax import config as config_lib
 from vit_jax import data
 from vit_jax.config import inputs
 from vit_jax.data import ops
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 
 
 def load(workdir: epath.PathLike) -> subject.Subject:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from scipy import fft, stats
 
-from vit_jax.inspect import attention_maps, views
+from vit_jax.inspection import attention_maps, views
 from vit_jax.paper.pictures import inspected_run, shifting
 
 # Images in mean attention distances, as in the paper (D.7).

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from vit_jax.compare import drawing
-from vit_jax.inspect import attention_maps, figures, views
+from vit_jax.inspection import attention_maps, figures, views
 from vit_jax.masked_patch import figure as masked_patch
 from vit_jax.paper.pictures import inspected_run
 

@@ -40,7 +40,7 @@ from ml_collections import config_flags
 
 from vit_jax.compare import drawing
 from vit_jax.evaluators import predictions
-from vit_jax.inspect import gallery, mistakes, model_flags, subject
+from vit_jax.inspection import gallery, mistakes, model_flags, subject
 from vit_jax.interop import weight_files
 from vit_jax.runtime import command_line, printable
 

@@ -22,7 +22,7 @@ _EXACT = 64
 
 
 def read(
-  workdir: epath.Path,
+  workdir: epath.Path | None,
   facts: Mapping[str, Any],
   wanted: Mapping[int, str],
   *,
@@ -32,7 +32,8 @@ def read(
   """Reads images of the evaluated split.
 
   Args:
-    workdir: the run, whose config has the options of the data.
+    workdir: the run, whose config has the options of the data; None if the
+      predictions lie in no run.
     facts: see `predictions.read`.
     wanted: index in the split -> name of the example.
     count: number of examples of the split.
@@ -70,13 +71,14 @@ def read(
 
 
 def _open(
-  workdir: epath.Path, facts: Mapping[str, Any], dataset: str
+  workdir: epath.Path | None, facts: Mapping[str, Any], dataset: str
 ) -> tuple[data.View, ml_collections.ConfigDict]:
   """Opens the evaluated split; raises ValueError if that is impossible."""
   saved = config_lib.load(workdir)
   if saved is None:
     raise ValueError(
-      f'{workdir} has no {config_lib.FILE}, which names the data.'
+      f'{workdir or "a file outside a run"} has no {config_lib.FILE}, which'
+      ' names the data.'
     )
   config = ml_collections.ConfigDict(saved)
   section = saved.get('evals', {}).get(facts['evaluation'], {})

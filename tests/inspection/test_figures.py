@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.inspect import figures
+from vit_jax.inspection import figures
 
 
 def _images(count, channels=3):

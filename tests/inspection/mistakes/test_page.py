@@ -18,8 +18,8 @@ from tests.tiny_run import tiny_config
 from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.evaluators import predictions
-from vit_jax.inspect import mistakes
-from vit_jax.inspect.mistakes import numbers as numbers_lib
+from vit_jax.inspection import mistakes
+from vit_jax.inspection.mistakes import tally
 from vit_jax.training import loop
 
 NAMES = ['cat <script>alert(1)', 'dog & "co"', 'emu']
@@ -79,7 +79,7 @@ def run(tmp_path_factory):
 def test_the_page_has_the_evaluators_numbers_and_the_images(run, tmp_path):
   lines = mistakes.write(run, tmp_path, worst=5)
   table, facts = predictions.read(mistakes.find(run))
-  found = numbers_lib.compute(table, facts)
+  found = tally.compute(table, facts)
   expected = results.final_metrics(run)
   assert found.metrics['accuracy'] == expected['test/accuracy']
   for name in ('ece', 'loss'):
@@ -155,6 +155,13 @@ def test_which_predictions(run, tmp_path):
   shutil.copy(one, one.with_name('other.parquet'))
   with pytest.raises(ValueError, match=r'choose one of .*other.*test\.parquet'):
     mistakes.find(tmp_path)
+
+
+def test_a_file_of_predictions_beside_a_run_has_not_its_data(run, tmp_path):
+  shutil.copy(run / 'config.json', tmp_path)
+  (tmp_path / 'copies').mkdir()
+  path = shutil.copy(mistakes.find(run), tmp_path / 'copies')
+  assert 'There are no pictures' in mistakes.write(path, tmp_path / 'page')
 
 
 def test_the_command(run, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.interop import tiny
 from vit_jax import models
-from vit_jax.inspect import capture
+from vit_jax.inspection import capture
 
 SIZE = (16, 16)  # 4x4 patches.
 

@@ -14,7 +14,7 @@ from tests.interop import tiny
 from tests.tiny_run import eventful_config
 from vit_jax import data, inspect, interop
 from vit_jax.data import ops
-from vit_jax.inspect import gallery, subject
+from vit_jax.inspection import gallery, subject
 from vit_jax.training import loop
 
 ALL = ('attention_distance', 'filters', 'position_similarity', 'rollout')

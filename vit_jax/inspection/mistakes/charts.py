@@ -5,7 +5,7 @@ import html
 import numpy as np
 
 from vit_jax.evaluators import calibration
-from vit_jax.inspect.mistakes import numbers as numbers_lib
+from vit_jax.inspection.mistakes import tally
 
 # With more classes, a matrix shows only those with the most mistakes.
 MATRIX = 30
@@ -15,9 +15,9 @@ _WIDTH, _HEIGHT, _BELOW = 480, 300, 60
 _LEFT, _TOP = 44, 10
 
 
-def matrix(numbers: numbers_lib.Numbers) -> str:
+def matrix(numbers: tally.Numbers) -> str:
   """Returns the confusion matrix as a table that is shaded by shares."""
-  chosen, counts = numbers_lib.matrix(numbers, MATRIX)
+  chosen, counts = tally.matrix(numbers, MATRIX)
   names = [html.escape(numbers.classes['name'][c]) for c in chosen]
   totals = np.maximum(counts.sum(axis=1), 1)
   left_out = len(chosen) < len(numbers.classes)

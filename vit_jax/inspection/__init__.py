@@ -9,9 +9,13 @@
 any checkpoint and images; `figures` has the functions that draw.
 """
 
-from vit_jax.inspect.attention_maps import mean_attention_distance, rollout
-from vit_jax.inspect.capture import attention_weights, in_pieces, prefix_tokens
-from vit_jax.inspect.learned_embeddings import filters, position_similarity
+from vit_jax.inspection.attention_maps import mean_attention_distance, rollout
+from vit_jax.inspection.capture import (
+  attention_weights,
+  in_pieces,
+  prefix_tokens,
+)
+from vit_jax.inspection.learned_embeddings import filters, position_similarity
 
 __all__ = [
   'attention_weights',

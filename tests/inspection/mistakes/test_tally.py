@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vit_jax.inspect.mistakes import numbers as numbers_lib
-from vit_jax.inspect.mistakes import page
+from vit_jax.inspection.mistakes import page, tally
 
 
 def _numbers(labels, predicted, confidence=None, names='abcd', **columns):
@@ -31,7 +30,7 @@ def _numbers(labels, predicted, confidence=None, names='abcd', **columns):
   facts = dict(
     evaluation='test', step=1, dataset='x', split='test', class_names=[*names]
   )
-  return numbers_lib.compute(pd.DataFrame(table | columns), facts)
+  return tally.compute(pd.DataFrame(table | columns), facts)
 
 
 def test_confusions_and_classes():
@@ -48,7 +47,7 @@ def test_confusions_and_classes():
   assert table['precision'].tolist()[:3] == [1 / 2, 1 / 3, 1 / 2]
   assert table[['recall', 'precision']].loc[3].isna().all()
   assert table['confused_with'].tolist() == [1, 0, -1, -1]
-  chosen, counts = numbers_lib.matrix(found, most=4)
+  chosen, counts = tally.matrix(found, most=4)
   assert chosen == [0, 1, 2, 3]
   assert counts.tolist() == [
     [1, 2, 1, 0, 0],
@@ -57,7 +56,7 @@ def test_confusions_and_classes():
     [0, 0, 0, 0, 0],
   ]
   # Of a larger matrix, the classes that are confused most remain.
-  chosen, counts = numbers_lib.matrix(found, most=2)
+  chosen, counts = tally.matrix(found, most=2)
   assert (chosen, counts.tolist()) == ([0, 1], [[1, 2, 1], [1, 1, 0]])
 
 

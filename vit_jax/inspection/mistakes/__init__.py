@@ -6,8 +6,7 @@ from etils import epath
 
 from vit_jax import config as config_lib
 from vit_jax.evaluators import predictions
-from vit_jax.inspect.mistakes import numbers as numbers_lib
-from vit_jax.inspect.mistakes import page, thumbnails
+from vit_jax.inspection.mistakes import page, tally, thumbnails
 from vit_jax.workdir import files
 
 
@@ -62,12 +61,12 @@ def write(
   path, to = find(path), files.absolute(to)
   table, facts = predictions.read(path)
   try:
-    numbers = numbers_lib.compute(table, facts)
+    numbers = tally.compute(table, facts)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
   shown = numbers.wrong[:worst]
   pictures, note = thumbnails.read(
-    path.parent.parent,
+    path.parent.parent if path.parent.name == predictions.FOLDER else None,
     facts,
     dict(zip(shown['index'].tolist(), shown['name'], strict=True)),
     count=len(table),

@@ -4,9 +4,9 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 
-from vit_jax.inspect.mistakes import charts
-from vit_jax.inspect.mistakes.numbers import Numbers
-from vit_jax.inspect.mistakes.style import CSS, SCRIPT
+from vit_jax.inspection.mistakes import charts
+from vit_jax.inspection.mistakes.style import CSS, SCRIPT
+from vit_jax.inspection.mistakes.tally import Numbers
 
 # The most rows of the lists of pairs and of classes, and the most names of
 # unreadable images. Files beside the page have all rows.

@@ -12,6 +12,7 @@ from etils import epath
 from vit_jax import interop
 from vit_jax.data import listing, ops
 from vit_jax.interop import inference, sources, weight_files
+from vit_jax.models import vit
 
 # With one of these overrides, a model's name no longer gives its size.
 _SIZES = {
@@ -133,7 +134,7 @@ def prepared(
   """
   # Twice as large, so that every crop fits.
   height, width = image_size
-  channels = inference.channels(weights.params)
+  channels = weights.channels or inference.channels(weights.params)
   image = np.zeros((2 * height, 2 * width, channels), np.uint8)
   try:
     preprocess = ops.parse(
@@ -163,7 +164,11 @@ def _has_head(
 def title(model: nn.Module) -> str:
   """Returns a model's name, and the sizes in which it differs from that."""
   name, overrides = inference.describe(model)
-  sizes = [f'{k}={v}' for k, v in overrides.items() if k in _SIZES]
+  sizes = [
+    f'{k}={v}'
+    for k, v in overrides.items()
+    if k in _SIZES or not hasattr(vit.ViT, k)  # That of a user's own model.
+  ]
   return f'{name} with {", ".join(sizes)}' if sizes else name
 
 
@@ -176,12 +181,13 @@ def _model_and_size(
   if config is not None:
     model = sources.model_of_run({**config, 'num_classes': 1})
     return model, image_size or tuple(config['image_size'])
-  if weights.model is not None and weights.image_size is not None:
-    return weights.model, image_size or weights.image_size
+  if weights.model is not None:
+    size = image_size or weights.image_size
+    return weights.model, size or sources.size_of_table(weights)
   arrays = {'head/bias': np.zeros(1), **weights.params}
   # A table that is no square shows no size: it must be of the size asked for.
   inferred, size = interop.infer_model(arrays, weights.image_size or image_size)
-  return weights.model or inferred, image_size or size
+  return inferred, image_size or size
 
 
 def _preprocess_of(config: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.inspect import attention_maps
+from vit_jax.inspection import attention_maps
 
 
 def _random(depth, batch, heads, length, seed=0):

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.inspect import attention_maps, capture, learned_embeddings
-from vit_jax.inspect.subject import Subject
+from vit_jax.inspection import attention_maps, capture, learned_embeddings
+from vit_jax.inspection.subject import Subject
+from vit_jax.models import position
 from vit_jax.models.images import normalize
 
 # Principal components that Figure 7 shows.
@@ -39,7 +40,7 @@ def filters(of: Subject) -> np.ndarray:
 
 def position_similarity(of: Subject, block: int | None = None) -> np.ndarray:
   """Returns cosines; see `learned_embeddings.position_similarity`."""
-  grid = of.model.token_grid(of.image_size)
+  grid = position.grid_of(of.model, of.image_size)
   return learned_embeddings.position_similarity(of.params, grid, block=block)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.interop import tiny
 from vit_jax import models
-from vit_jax.inspect import learned_embeddings
+from vit_jax.inspection import learned_embeddings
 
 
 def _kernel(variances, patch=2, channels=3, width=64):

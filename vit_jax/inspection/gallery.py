@@ -7,7 +7,7 @@ import numpy as np
 from etils import epath
 
 from vit_jax.compare import drawing
-from vit_jax.inspect import figures, learned_embeddings, subject, views
+from vit_jax.inspection import figures, learned_embeddings, subject, views
 
 
 def draw_all(

@@ -11,7 +11,7 @@ from tests.interop import tiny
 from vit_jax import config as config_lib
 from vit_jax import interop, models
 from vit_jax.data import ops
-from vit_jax.inspect import subject
+from vit_jax.inspection import subject
 from vit_jax.interop import arrays
 
 

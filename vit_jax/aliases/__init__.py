@@ -1,0 +1,1 @@
+"""Public names of modules whose own names differ, on `vit_jax.__path__`."""
