@@ -14,7 +14,9 @@ from tests.faults.runs import Record, Run
 _MARGIN = 25
 _SAVE_AND_STOP = 90
 _AT_ONCE = 10
-_LOST, _PREEMPTED, _BY_USER = 76, 75, 130  # See vit_jax/runtime/errors.py.
+_PREEMPTED, _BY_USER = 75, 130  # See vit_jax/runtime/errors.py.
+# A collective failed, or JAX aborted the process.
+_LOST = {76, -signal.SIGABRT}
 _ORPHANS = 5  # Seconds for data workers to notice that their parent is gone.
 _JOINED = re.compile(r'All \d+ processes are there')
 _READY = re.compile(r'Resuming \S+ from|Fresh weights')
@@ -148,7 +150,7 @@ def _kill(run: Run, record: Record, rng: random.Random) -> bool:
       _expect_gone(children, record)
     # 0: the run had just finished.
     allowed = [
-      {-9, 0} if fault.process in (None, index) else {_LOST, 0}
+      {-9, 0} if fault.process in (None, index) else _LOST | {0}
       for index in range(run.layout.processes)
     ]
     _wait_and_judge(run, launch, record, limit, allowed)
@@ -205,7 +207,7 @@ def _signal(run: Run, record: Record) -> bool:
         launch.send(number, fault.process)
       limit = _AT_ONCE
       if launch.several:  # A process may end before it has notified the others.
-        allowed.add(_LOST)
+        allowed |= _LOST
         limit = _survivors_limit(launch, None)
     _wait_and_judge(
       run, launch, record, limit, [allowed] * run.layout.processes
@@ -269,7 +271,7 @@ def _freeze(run: Run, record: Record) -> bool:
     if late:
       record.problems.append(f'{late} waited more than {limit} s for it')
     launch.send(signal.SIGCONT, fault.process)
-    allowed = [{_LOST}] * run.layout.processes
+    allowed = [_LOST] * run.layout.processes
     _wait_and_judge(run, launch, record, limit, allowed, struck)
   return True
 
@@ -330,8 +332,8 @@ def _stop_at_nan(run: Run, record: Record, rng: random.Random) -> bool:
 
 
 def _expect_error(run, launch, record, words, struck=0.0) -> None:
-  """Checks that all processes end with an error, one of them with `words`."""
-  allowed = [{1}] * run.layout.processes
+  """Checks that all processes end, one of them with an error with `words`."""
+  allowed = [{1} | (_LOST if launch.several else set())] * run.layout.processes
   _wait_and_judge(run, launch, record, 1, allowed, struck)
   ends = [
     line
@@ -340,7 +342,11 @@ def _expect_error(run, launch, record, words, struck=0.0) -> None:
   ]
   if 'Traceback' in launch.output():
     record.problems.append('it printed a traceback')
-  outputs = [launch.output(index) for index in range(len(record.codes))]
+  outputs = [
+    launch.output(index)
+    for index, code in enumerate(record.codes)
+    if code not in _LOST
+  ]
   if not ends:
     lines = [output.splitlines()[-1:] for output in outputs]
     record.problems.append(f'no error says {words!r}: {lines}')

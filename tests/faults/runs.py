@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import re
 import shutil
+import signal
 from collections.abc import Sequence
 
 from tests.faults import launching
@@ -131,7 +132,13 @@ class Run:
     if last - (now[-1] if now else 0) > MOST_LOST:
       problems.append(f'at step {last} only {now} were saved')
     for index, code in enumerate(launch.codes()):
-      if code is not None and code < 0 and index not in launch.signalled:
+      # JAX aborts the processes that lost another one.
+      aborted = launch.several and code == -signal.SIGABRT
+      if (
+        code is not None
+        and code < 0
+        and not (aborted or index in launch.signalled)
+      ):
         problems.append(f'process {index} died by signal {-code}')
     if launch.overdue:
       problems.append(f'processes {launch.overdue} did not end in time')

@@ -41,6 +41,7 @@ def _look_at(tmp_path, output, before, now, *, damaged=(), last=0, codes=(0,)):
   for step in now:
     (run.workdir / 'checkpoints' / str(step) / 'default').mkdir(parents=True)
   launch = types.SimpleNamespace(
+    several=False,
     output=lambda: output,
     last_step=lambda: last,
     codes=lambda: list(codes),
