@@ -140,6 +140,11 @@ COMMANDS = {
     _OPTIONS,
   ),
   'no cache': ([_PRETRAIN, _WORKDIR, '--compilation_cache=none'], _OPTIONS),
+  'empty cache': ([_PRETRAIN, _WORKDIR, '--compilation_cache='], _OPTIONS),
+  'restart of an evaluation': (
+    [_PRETRAIN, _WORKDIR, '--eval_only', '--restart'],
+    _OPTIONS,
+  ),
   'one cache': ([_PRETRAIN, _WORKDIR, '--compilation_cache=/tmp/c'], _OPTIONS),
   'preempted': (
     [_PRETRAIN, _WORKDIR],
@@ -250,6 +255,7 @@ def commands(tmp_path_factory):
       f' directory: {ROOT}/setup.py is a file. Expected directories before',
     ),
     ('another path', '/data/a.jpg: Permission denied. This process may not'),
+    ('restart of an evaluation', '--restart starts a training run over'),
     ('diverged', 'loss is nan'),
     ('read error', 'no disk'),
     ('no such key', "no key of this config has 'sede' in its name; --print_c"),
@@ -361,6 +367,7 @@ def test_a_changed_config_must_be_allowed(commands):
 
 def test_where_compiled_programs_are_kept(commands):
   assert commands['no cache'] == (0, 'False False None\n')
+  assert commands['empty cache'] == (0, 'False False None\n')
   assert commands['one cache'] == (0, 'False False /tmp/c\n')
 
 

@@ -136,6 +136,11 @@ def main():
     print(listing.text(_CONFIG.value, overridden, _PRINT_CONFIG.value))
     return
   command_line.require('workdir')
+  if _EVAL_ONLY.value and _RESTART.value:
+    raise ValueError(
+      '--restart starts a training run over, but --eval_only trains nothing:'
+      ' leave one of the two out.'
+    )
   if _DETERMINISTIC.value:
     compilation.make_deterministic()
   cache = _COMPILATION_CACHE.value
@@ -150,7 +155,7 @@ def main():
   ):
     if jax.process_index():
       logs.only_warnings()
-    cache = None if cache == 'none' else files.absolute(cache)
+    cache = None if cache in ('none', '') else files.absolute(cache)
     try:
       if _EVAL_ONLY.value:
         evaluate_only.evaluate_only(
