@@ -12,6 +12,7 @@ from tests.interop import tiny
 from vit_jax import checkpoint, convert, interop
 from vit_jax import config as config_lib
 from vit_jax.interop import arrays, released
+from vit_jax.models import position
 from vit_jax.workdir import files
 
 
@@ -128,7 +129,7 @@ def test_every_kind_of_model_can_be_converted_to_a_run(tmp_path, model, size):
   convert.convert(f'{tmp_path}/a.npz', f'{tmp_path}/run', format_='run')
   weights = interop.read(tmp_path / 'run')
   assert (weights.model, weights.image_size) == (model, size)
-  assert weights.grid == model.token_grid(size)
+  assert weights.grid == position.grid_of(model, size)
   tiny.assert_equal(weights.params, params)
 
 

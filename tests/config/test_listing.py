@@ -80,7 +80,7 @@ def test_the_list_of_a_config_with_stages():
     'stages.pretrain.seed = 0  [default]',
     'stages.finetune.seed = 0  [default]',
     'stages.scratch.seed = 0  [command line]',
-    '    Of initial parameters, shuffling, augmentation and dropout.',
+    '    The seed of initial parameters, shuffling, augmentation and dropout.',
   ]
   text = listing.text(config)
   assert re.match(r'(\d+) of \1 keys', text)

@@ -37,7 +37,9 @@ LOCATED_DATASETS = (
 
 KEYS = {
   'seed': Key(
-    0, 'Of initial parameters, shuffling, augmentation and dropout.', least=0
+    0,
+    'The seed of initial parameters, shuffling, augmentation and dropout.',
+    least=0,
   ),
   'total_steps': Key(
     int,

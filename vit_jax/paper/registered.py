@@ -27,6 +27,8 @@ FILE = pathlib.Path(__file__).parent / 'claims' / 'registered_mini.json'
 # Config keys that came after that file. Unset, they change nothing about a run,
 # so its hash leaves them out.
 _LATER = ('model.norm_position',)
+# The limit of that time. The registered runs draw their images, all small.
+_MAX_PIXELS = 2**28
 # Seeds count from a multiple of this: explorations from 0, each registration's
 # from the next one, so that no seed is used twice.
 STEP = 1000
@@ -81,6 +83,7 @@ def describe(
 def _config(run: Run) -> dict[str, Any]:
   """Returns a run's config without the later keys that it leaves unset."""
   config = reading.read_config(run).to_dict()
+  config['data']['max_pixels'] = _MAX_PIXELS
   for key in _LATER:
     section, name = key.split('.')
     if config[section][name] is None:

@@ -147,7 +147,7 @@ class Notice:
       PreemptedError: there was a notice before.
     """
     self.nothing_to_save = True
-    if self.requested():
+    if self._requested or (self.reason and not self._several):
       raise self.stopped('stopped before it began; start the command again.')
 
   def stopped(self, text: str) -> errors.PreemptedError:
