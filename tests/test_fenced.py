@@ -29,7 +29,7 @@ def problems(commands):
   # The processes are copies of one that has imported what takes long.
   context = multiprocessing.get_context('forkserver')
   context.set_forkserver_preload(
-    ['vit_jax.training.loop', 'vit_jax.predict.predictor']
+    ['vit_jax.training.train', 'vit_jax.predict.predictor']
   )
   with concurrent.futures.ProcessPoolExecutor(
     2, mp_context=context, max_tasks_per_child=1

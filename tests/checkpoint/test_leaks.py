@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny_run import eventful_config
 from vit_jax import checkpoint
-from vit_jax.training import loop
+from vit_jax.training import train
 from vit_jax.workdir import metrics
 
 
@@ -51,7 +51,7 @@ def test_memory_is_flat_over_ten_thousand_steps(tmp_path, monkeypatch, every):
     found[thousand] = min(_megabytes(), found.get(thousand, math.inf))
 
   monkeypatch.setattr(metrics.MetricWriter, 'write', write_and_look)
-  loop.train_and_evaluate(config, tmp_path)
+  train.train_and_evaluate(config, tmp_path)
   # Allocators and caches fill up in the first thousand steps.
   assert found[9] - found[1] < 2, found
   print(found)

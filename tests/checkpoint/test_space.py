@@ -13,7 +13,7 @@ from tests.tiny_run import eventful_config
 from vit_jax import checkpoint
 from vit_jax.checkpoint import space
 from vit_jax.runtime import errors
-from vit_jax.training import loop
+from vit_jax.training import train
 
 STATE = {'w': jnp.ones((1000, 500)), 'n': jnp.int32(3)}
 NEEDED = 1000 * 500 * 4 + 4 + 2**20
@@ -64,6 +64,6 @@ def test_nothing_is_written_without_space(tmp_path, monkeypatch):
 def test_a_run_ends_before_its_first_step(tmp_path, monkeypatch):
   _disk(monkeypatch, 10**5)
   with pytest.raises(errors.SaveError, match='Make room and start the same'):
-    loop.train_and_evaluate(eventful_config(), tmp_path / 'run')
+    train.train_and_evaluate(eventful_config(), tmp_path / 'run')
   log = (tmp_path / 'run/train.log').read_text()
   assert 'First step' not in log

@@ -23,7 +23,7 @@ from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, results, sharding
 from vit_jax.models import axial_resnet, bit, lora, vit
 from vit_jax.runtime import profiling
-from vit_jax.training import loop, losses, stages, start_up
+from vit_jax.training import losses, stages, start_up, train
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 
@@ -217,8 +217,8 @@ def test_every_key_is_read(name, argument, reads, weights, tmp_path):
     config.data.dataset = 'tfds:several'
     config.data.data_dir = str(tmp_path)
   reads.watch(config)
-  train = stages.run if 'stages' in config else loop.train_and_evaluate
-  train(config, tmp_path / 'run')
+  start = stages.run if 'stages' in config else train.train_and_evaluate
+  start(config, tmp_path / 'run')
   assert reads.unread(config) == []
 
 
@@ -241,7 +241,7 @@ def test_a_key_that_nothing_reads_is_reported(reads, weights, tmp_path):
     config.log.unread = 1
   expected.append('log.unread')
   reads.watch(config)
-  loop.train_and_evaluate(config, tmp_path / 'run')
+  train.train_and_evaluate(config, tmp_path / 'run')
   assert reads.unread(config) == sorted(expected)
 
 
@@ -265,7 +265,7 @@ def test_an_unknown_key_of_a_section_is_refused(section, weights, tmp_path):
     config[section].unread = 1
   config.lora.rank = 2
   with pytest.raises((TypeError, ValueError), match='unread'):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
 
 
 @pytest.mark.parametrize('section', CONSUMERS)

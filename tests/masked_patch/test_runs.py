@@ -10,7 +10,7 @@ from vit_jax import checkpoint, sharding
 from vit_jax import config as config_lib
 from vit_jax.configs import finetune
 from vit_jax.configs import masked_patch as masked_patch_config
-from vit_jax.training import evaluate_only, loop, warm_start
+from vit_jax.training import evaluate, train, warm_start
 from vit_jax.training import program as program_lib
 
 
@@ -58,7 +58,7 @@ def pretrained(tmp_path_factory):
   workdir = tmp_path_factory.mktemp('masked_patch')
   config = _config()
   config.evals.few_shot = config_lib.few_shot('train', 'test', shots=(5,))
-  return workdir, loop.train_and_evaluate(config, workdir)
+  return workdir, train.train_and_evaluate(config, workdir)
 
 
 def test_a_run_predicts_better_than_the_most_frequent_colour(pretrained):
@@ -78,7 +78,7 @@ def test_colours_of_scenes_are_learned(tmp_path):
   config.image_size, config.schedule.peak = (32, 32), 3e-3
   config.data.train_split = 'train[:2000]'
   config.evals.test.split = 'test[:500]'
-  values = loop.train_and_evaluate(config, tmp_path)
+  values = train.train_and_evaluate(config, tmp_path)
   assert 0.25 < values['test/baseline_accuracy'] < 0.35
   assert values['test/accuracy'] > 0.45
 
@@ -90,7 +90,7 @@ def _flat_params(workdir):
 
 def test_finetuning_starts_with_the_encoder(pretrained, tmp_path):
   workdir, _ = pretrained
-  loop.train_and_evaluate(_finetuning(workdir), tmp_path)
+  train.train_and_evaluate(_finetuning(workdir), tmp_path)
   before, after = _flat_params(workdir), _flat_params(tmp_path)
   # The learning rate is 0, so the shared weights keep their values.
   shared = before.keys() & after.keys()
@@ -142,30 +142,30 @@ def test_masked_patch_pretraining_can_start_from_a_classifier(
   pretrained, tmp_path
 ):
   workdir, _ = pretrained
-  loop.train_and_evaluate(_finetuning(workdir), tmp_path / 'classifier')
+  train.train_and_evaluate(_finetuning(workdir), tmp_path / 'classifier')
   config = _config(1)
   config.init.checkpoint = str(tmp_path / 'classifier')
-  loop.train_and_evaluate(config, tmp_path / 'masked')
+  train.train_and_evaluate(config, tmp_path / 'masked')
   log = (tmp_path / 'masked' / 'train.log').read_text()
   assert 'dropped: head/bias, head/kernel' in log
   assert 'new: mask_embedding, patch_head/bias, patch_head/kernel' in log
   config.init.new_head = False
   with pytest.raises(ValueError, match='predicts patches, not classes: start'):
-    loop.train_and_evaluate(config, tmp_path / 'refused')
+    train.train_and_evaluate(config, tmp_path / 'refused')
 
 
 def test_a_classifier_needs_a_new_head(pretrained, tmp_path):
   workdir, _ = pretrained
   config = _finetuning(workdir, **{'init.new_head': False})
   with pytest.raises(ValueError, match='These weights have no head: give'):
-    loop.train_and_evaluate(config, tmp_path)
+    train.train_and_evaluate(config, tmp_path)
 
 
 def test_a_run_can_be_evaluated_without_training(pretrained, tmp_path):
   workdir, trained = pretrained
   config = _config()
   config.init.checkpoint = str(workdir)
-  values = evaluate_only.evaluate_only(config, tmp_path)
+  values = evaluate.evaluate_only(config, tmp_path)
   for name in ('accuracy', 'loss', 'baseline_accuracy', 'count'):
     key = f'test/{name}'
     np.testing.assert_allclose(values[key], trained[key], rtol=1e-6)
@@ -179,9 +179,9 @@ def test_evaluations_of_a_classifier_are_refused(pretrained, tmp_path):
     match=r'trained with loss.name=masked_patch.*'
     r'for loss.name=softmax, which has other outputs',
   ):
-    evaluate_only.evaluate_only(config, tmp_path / 'a')
+    evaluate.evaluate_only(config, tmp_path / 'a')
   config.evals = {'few': config_lib.few_shot('train', 'test', shots=(1,))}
-  evaluate_only.evaluate_only(config, tmp_path / 'b')
+  evaluate.evaluate_only(config, tmp_path / 'b')
 
 
 @pytest.mark.parametrize(
@@ -214,4 +214,4 @@ def test_inconsistent_settings_are_refused(change, message, tmp_path):
   with config.unlocked():
     change(config)
   with pytest.raises(ValueError, match=message):
-    loop.train_and_evaluate(config, tmp_path)
+    train.train_and_evaluate(config, tmp_path)

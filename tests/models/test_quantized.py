@@ -9,7 +9,7 @@ from tests.tiny_run import SIZES, tiny_config
 from vit_jax import models
 from vit_jax.interop import sources
 from vit_jax.models import quantized
-from vit_jax.training import loop
+from vit_jax.training import train
 
 needs_qwix = pytest.mark.skipif(
   not quantized.is_installed(), reason='qwix is not installed'
@@ -81,7 +81,7 @@ def _distance(found, expected):
 @needs_qwix
 def test_a_run_trains_and_its_weights_are_those_of_any_model(tmp_path):
   config = tiny_config({'total_steps': 30, 'model.quantization': 'int8'})
-  loop.train_and_evaluate(config, tmp_path)
+  train.train_and_evaluate(config, tmp_path)
   # How the run computed does not matter for its weights.
   assert (
     sources.model_of_run(

@@ -18,7 +18,7 @@ from vit_jax.evaluators import classes
 from vit_jax.inspection import subject
 from vit_jax.runtime import errors
 from vit_jax.sweep import state
-from vit_jax.training import loop
+from vit_jax.training import train
 from vit_jax.workdir import environment, files, metrics
 
 
@@ -183,7 +183,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 
   monkeypatch.setattr(config_lib, 'save', full)
   with pytest.raises(errors.SaveError) as error:
-    loop.train_and_evaluate(eventful_config(), tmp_path)
+    train.train_and_evaluate(eventful_config(), tmp_path)
   assert str(error.value).startswith(f'{tmp_path}: No space left on device. M')
   named = files.disk_full_named
   with pytest.raises(errors.SaveError, match=r'^a/b: '), named(tmp_path):

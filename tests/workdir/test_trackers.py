@@ -13,7 +13,7 @@ from tests import tiny_run
 from vit_jax import config as config_lib
 from vit_jax import results
 from vit_jax.runtime import errors
-from vit_jax.training import loop, run, stages
+from vit_jax.training import run, stages, train
 from vit_jax.workdir import metrics, trackers
 
 # A tracker's package that writes down what it is told.
@@ -84,7 +84,7 @@ def _writer(workdir, start_step=0, text='wandb'):
 
 def test_a_run_is_tracked(told, tmp_path):
   config = tiny_run.tiny_config({'log.every': 1, 'log.trackers': 'wandb'})
-  loop.train_and_evaluate(config, tmp_path / 'run')
+  train.train_and_evaluate(config, tmp_path / 'run')
   saved = config_lib.flatten(config_lib.load(tmp_path / 'run'))
   rows = metrics.read(tmp_path / 'run')
   assert told() == [
@@ -192,7 +192,7 @@ def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
   with pytest.raises(
     ValueError, match=r"no tracker 'tensorbord'; name some of"
   ):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   # wandb's own folder in the working directory is no package.
   monkeypatch.setattr(sys, 'path', [str(tmp_path), *sys.path[1:]])
   monkeypatch.setattr(
@@ -203,7 +203,7 @@ def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
   config.log.trackers = 'mlflow,wandb'
   message = r'needs a package: pip install "vit-paper-jax\[mlflow\]"'
   with pytest.raises(ValueError, match=message):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   # Before the first stage starts, all are checked.
   first = tiny_run.tiny_config()
   both = {'order': ('a', 'b'), 'stages': {'a': first, 'b': config}}
@@ -216,7 +216,7 @@ def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
   monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
   config.log.trackers = 'mlflow'
   with pytest.raises(ValueError, match='Set MLFLOW_TRACKING_URI=http'):
-    loop.train_and_evaluate(config, tmp_path / 'run')
+    train.train_and_evaluate(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
   monkeypatch.setenv('MLFLOW_TRACKING_URI', 'http://localhost:5000')
   trackers.check('mlflow')
