@@ -101,6 +101,16 @@ def test_summary_compares_the_stages(tmp_path):
   assert f"tensorboard --logdir '{tmp_path}'" in lines[8]
 
 
+def test_no_stage_starts_if_a_later_batch_does_not_fit(tmp_path):
+  later = _stage('digits', (8, 8))
+  later.mesh.data = 8
+  later.data.batch_size = 50
+  config = _config(('a', 'b'), a=_stage('digits', (8, 8)), b=later)
+  with pytest.raises(ValueError, match=r'stages\.b: .*batch_size=50.* 8 '):
+    stages.run(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
 @pytest.mark.parametrize('order', [('a',), ('a', 'b', 'c'), ('a', 'b', 'b')])
 def test_order_must_name_each_stage_once(tmp_path, order):
   config = _config(
