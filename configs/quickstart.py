@@ -76,7 +76,7 @@ def pretrain():
 
 def transfer(*, from_scratch):
   """Returns the config of 100 steps on the other digits, at twice the size."""
-  config = _base(TRANSFER_DIGITS, 2 * RESOLUTION, batch_size=50)
+  config = _base(TRANSFER_DIGITS, 2 * RESOLUTION, batch_size=48)
   config.data.train_split = TRAIN
   config.total_steps = 100
   if from_scratch:

@@ -198,11 +198,20 @@ def _copy(workdir, tmp_path):
 def test_finished_run_is_left_alone(finished, tmp_path):
   workdir, returned = finished
   copy = _copy(workdir, tmp_path)
-  before = {p: p.stat().st_mtime_ns for p in copy.rglob('*')}
+  before = _times(copy)
   config = eventful_config()
   config.log.every = 1  # May differ: it does not change the computation.
   assert train.train_and_evaluate(config, copy) == returned
-  assert {p: p.stat().st_mtime_ns for p in copy.rglob('*')} == before
+  assert _times(copy) == before
+
+
+def _times(workdir):
+  """Returns when each file was changed, without the lock and the log."""
+  return {
+    path: path.stat().st_mtime_ns
+    for path in workdir.rglob('*')
+    if path.is_file() and path.name not in ('owner.json', 'train.log')
+  }
 
 
 def test_finished_run_is_evaluated_anew_if_asked(finished, tmp_path):
@@ -353,12 +362,12 @@ def test_longer_run_goes_on_and_shorter_one_is_refused(
   assert steps == [3, 4, 6, 6, 8, 9, 12, 12, 14, 14]
 
 
-def test_wrong_config_leaves_no_directory(tmp_path, caplog):
+def test_wrong_config_leaves_only_lock_and_log(tmp_path, caplog):
   config = eventful_config()
   config.evals.test.split = 'tset'
   with pytest.raises(ValueError, match='tset'):
     train.train_and_evaluate(config, tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
+  assert not _times(tmp_path / 'run')
   assert 'training examples' not in caplog.text
   # Warnings are logged before the error.
   config.data.train_split = 'train[:9]'
@@ -631,6 +640,13 @@ def test_divergence_stops_with_the_last_good_checkpoint(tmp_path, monkeypatch):
   result = train.train_and_evaluate(config, tmp_path, allow_config_change=True)
   assert result['step'] == 12
   assert math.isfinite(result['test/loss'])
+
+
+def test_so_many_steps_in_a_row_may_be_skipped(tmp_path):
+  config = _diverging_config()
+  config.guard.nonfinite, config.guard.max_skipped = 'skip', 3
+  with pytest.raises(NonFiniteError, match='at step 10, number 4 in a row'):
+    train.train_and_evaluate(config, tmp_path)
 
 
 def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):

@@ -52,11 +52,19 @@ def test_stages_run_in_order_from_the_named_weights(tmp_path, capsys):
     name: results.final_metrics(tmp_path / name) for name in config.order
   }
   assert printed == stages.summary(tmp_path, finals) + '\n'
+
   # A second launch only prints the table.
-  before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')}
+  def times():
+    return {
+      path: path.stat().st_mtime_ns
+      for path in tmp_path.rglob('*')
+      if path.is_file() and path.name not in ('owner.json', 'train.log')
+    }
+
+  before = times()
   stages.run(config, tmp_path)
   assert capsys.readouterr().out == printed
-  assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob('*')} == before
+  assert times() == before
 
 
 def test_summary_compares_the_stages(tmp_path):
@@ -99,6 +107,16 @@ def test_summary_compares_the_stages(tmp_path):
   ]
   assert str(tmp_path) in lines[7]
   assert f"tensorboard --logdir '{tmp_path}'" in lines[8]
+
+
+def test_no_stage_starts_if_a_later_batch_does_not_fit(tmp_path):
+  later = _stage('digits', (8, 8))
+  later.mesh.data = 8
+  later.data.batch_size = 50
+  config = _config(('a', 'b'), a=_stage('digits', (8, 8)), b=later)
+  with pytest.raises(ValueError, match=r'stages\.b: .*batch_size=50.* 8 '):
+    stages.run(config, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
 
 
 @pytest.mark.parametrize('order', [('a',), ('a', 'b', 'c'), ('a', 'b', 'b')])

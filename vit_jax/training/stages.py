@@ -13,7 +13,7 @@ from absl import logging
 from etils import epath
 
 from vit_jax import config as config_lib
-from vit_jax import data
+from vit_jax import data, sharding
 from vit_jax.config import inputs
 from vit_jax.runtime import preemption
 from vit_jax.training import train
@@ -34,8 +34,8 @@ def run(
 
   Raises:
     ValueError, NonFiniteError, SaveError, PreemptedError: see
-      `train.train_and_evaluate`. Before the first stage starts, the configs and
-      the training splits of all stages are checked.
+      `train.train_and_evaluate`. Before the first stage starts, the configs,
+      training splits and batch sizes of all stages are checked.
   """
   order = tuple(config.order)
   if sorted(order) != sorted(config.stages):
@@ -82,6 +82,13 @@ def _check_data(name: str, stage: ml_collections.ConfigDict) -> None:
     stage = inputs.settle(stage, source)
     inputs.check_classes(stage, source)
     data.View(source, stage.data.train_split)
+    if stage.data.batch_size:
+      sharding.check_batch_size(
+        'data.batch_size',
+        stage.data.batch_size,
+        sharding.build(**stage.mesh).mesh,
+        stage.accumulation_steps,
+      )
   except ValueError as error:
     raise ValueError(f'stages.{name}: {error}') from error
 
