@@ -16,8 +16,12 @@ _REMEDY = 'bring it back, or delete it to go on with the config that you pass'
 _WITHOUT_JPEGS = ('digits', 'shapes')
 
 # Keys that two launches of the same run may set differently, and the beginnings
-# of names of such keys; see `check_same_run`.
-FREE_KEYS = ('evals.', *(name for name, key in KEYS.items() if key.free))
+# of names of such keys; see `check_same_run`. The first line has keys of older
+# runs, which no longer exist.
+FREE_KEYS = (
+  *('data.uneven_classes', 'init.max_inflation'),
+  *('evals.', *(name for name, key in KEYS.items() if key.free)),
+)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:

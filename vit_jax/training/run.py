@@ -249,7 +249,6 @@ def load_weights(run: Run, *, new_head: bool) -> Any:
     program.layout,
     new_grid=position.grid_of(program.model, tuple(config.image_size)),
     new_head=new_head,
-    max_inflation=config.init.max_inflation,
     model=program.model,
   )
   logging.info('%s', origin)
