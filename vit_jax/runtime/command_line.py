@@ -11,7 +11,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections.config_flags import config_flags
 
-from vit_jax.runtime import errors, logs, printable, shipped
+from vit_jax.runtime import errors, installed, logs, printable
 
 flags.DEFINE_bool(
   'version', False, 'Print the versions that a bug report needs, and exit.'
@@ -167,10 +167,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   # --help lists only flags that are registered for the command's own module.
   flags.FLAGS.register_key_flag_for_module(argv[0], flags.FLAGS['version'])
   if '--version' in argv:
-    # Imported here, because only --version needs it.
-    from vit_jax.runtime import version
-
-    print(version.text())
+    print(installed.report())
     sys.exit(0)
   if '--help' in argv:
     app.usage(shorthelp=True, writeto_stdout=True, exitcode=0)
@@ -262,13 +259,13 @@ class _FileParser(config_flags.ConfigFileFlagParser):
   def parse(self, path):
     if self._config is not None:
       return self._config
-    return super().parse(shipped.find(self.name, path))
+    return super().parse(installed.find(self.name, path))
 
 
 def find_shipped(
   values: flags.FlagValues, config: ml_collections.ConfigDict | None = None
 ) -> None:
-  """Makes `--config` accept all that `shipped.find` finds; keeps its text.
+  """Makes `--config` accept all that `installed.find` finds; keeps its text.
 
   Args:
     values: the flags; nothing happens if they define no `config`.
@@ -279,7 +276,7 @@ def find_shipped(
 
 
 def _load(spec: str) -> ml_collections.ConfigDict:
-  shipped.find('config', spec)
+  installed.find('config', spec)
   try:
     return _FileParser('config').parse(spec)
   except ValueError as error:
