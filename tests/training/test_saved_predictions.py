@@ -101,7 +101,7 @@ def test_eval_only_saves_them(without, tmp_path):
 
 def test_without_pyarrow_nothing_begins(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'pyarrow', None)
-  message = r'evals.test.save_predictions needs pyarrow.* pip install .*parquet'
+  message = r'test: save_predictions needs pyarrow.* pip install .*parquet'
   with pytest.raises(ValueError, match=message):
     train.train_and_evaluate(_config(True), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()

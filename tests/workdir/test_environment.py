@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax.runtime import installed, version
+from vit_jax.runtime import installed
 from vit_jax.workdir import environment
 
 
@@ -44,33 +44,33 @@ def _mesh():
 def test_commit_is_the_commit_of_the_code(checkout):
   head = _git(checkout, 'rev-parse', 'HEAD')
   assert len(head) == 40
-  assert version.commit(checkout) == head
+  assert installed.commit(checkout) == head
   # An untracked file does not count as a change of the code.
   (checkout / 'notes.txt').write_text('new')
-  assert version.commit(checkout) == head
+  assert installed.commit(checkout) == head
   (checkout / 'vit_jax/__init__.py').write_text('changed = True\n')
-  assert version.commit(checkout) == head + '+'
+  assert installed.commit(checkout) == head + '+'
 
 
 def test_another_repository_in_the_environment_does_not_count(
   checkout, monkeypatch
 ):
   monkeypatch.setenv('GIT_DIR', '/nowhere')
-  assert len(version.commit(checkout)) == 40
+  assert len(installed.commit(checkout)) == 40
 
 
 def test_code_outside_a_repository_has_no_commit(checkout, tmp_path_factory):
-  installed = checkout / 'site' / 'packages'
-  (installed / 'vit_jax').mkdir(parents=True)
-  (installed / 'vit_jax/__init__.py').write_text('')
-  assert version.commit(installed) == ''
-  assert version.commit(tmp_path_factory.mktemp('elsewhere')) == ''
-  assert version.commit(checkout / 'missing') == ''
+  package = checkout / 'site' / 'packages'
+  (package / 'vit_jax').mkdir(parents=True)
+  (package / 'vit_jax/__init__.py').write_text('')
+  assert installed.commit(package) == ''
+  assert installed.commit(tmp_path_factory.mktemp('elsewhere')) == ''
+  assert installed.commit(checkout / 'missing') == ''
 
 
 def test_without_git_there_is_no_commit(checkout, monkeypatch):
   monkeypatch.setenv('PATH', '')
-  assert version.commit(checkout) == ''
+  assert installed.commit(checkout) == ''
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_a_hanging_git_is_abandoned(checkout, monkeypatch, slow, found):
   )
   fake.chmod(0o755)
   monkeypatch.setenv('PATH', os.fspath(checkout))
-  monkeypatch.setattr(version, '_GIT_PATIENCE', 1.0)
-  assert version.commit(checkout) == found
+  monkeypatch.setattr(installed, '_GIT_PATIENCE', 1.0)
+  assert installed.commit(checkout) == found
 
 
 @pytest.mark.parametrize(('diff', 'mark'), [('', ''), ('changed', '+')])
@@ -95,14 +95,14 @@ def test_shipped_code_has_the_commit_of_its_launch_record(tmp_path, diff, mark):
   record.mkdir()
   (record / 'commit').write_text('a' * 40 + '\n')
   (record / 'local.diff').write_text(diff)
-  assert version.commit(tmp_path) == 'a' * 40 + mark
+  assert installed.commit(tmp_path) == 'a' * 40 + mark
 
 
 def test_each_launch_adds_a_line(tmp_path, monkeypatch):
   assert environment.read(tmp_path) == []
   assert environment.commits(tmp_path) == ()
   for step, commit in enumerate(('one', 'two+', 'one', '')):
-    monkeypatch.setattr(version, 'commit', lambda commit=commit: commit)
+    monkeypatch.setattr(installed, 'commit', lambda commit=commit: commit)
     environment.write(tmp_path, step, _mesh())
   lines = environment.read(tmp_path)
   assert [line['step'] for line in lines] == [0, 1, 2, 3]

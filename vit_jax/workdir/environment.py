@@ -19,7 +19,7 @@ from absl import logging
 from etils import epath
 
 import vit_jax
-from vit_jax.runtime import errors, installed, json_text, version
+from vit_jax.runtime import errors, installed, json_text
 from vit_jax.workdir import files
 
 __all__ = [
@@ -50,14 +50,14 @@ def write(
     mesh: the device mesh.
 
   Returns:
-    The line: `time` (UTC), `step`, `commit` (see `version.commit`), versions,
+    The line: `time` (UTC), `step`, `commit` (see `installed.commit`), versions,
     the devices and the number of processes.
   """
   device = mesh.devices.flat[0]
   line = {
     'time': _now(),
     'step': step,
-    'commit': version.commit(),
+    'commit': installed.commit(),
     'vit_jax': vit_jax.__version__,
     **installed.versions(),
     'platform': device.platform,
