@@ -46,17 +46,6 @@ def _always_on_the_device(monkeypatch):
   monkeypatch.setattr(fingerprint, '_FEW', -1)
 
 
-def test_a_few_elements_on_a_cpu_compile_nothing(monkeypatch):
-  tree = {'a': jnp.arange(5.0), 'b': jnp.arange(3)}
-  expected = fingerprint.digests(tree)
-  monkeypatch.setattr(fingerprint, '_FEW', 8)
-  monkeypatch.setattr(fingerprint, '_jitted', None)
-  assert fingerprint.digests(tree) == expected
-  monkeypatch.setattr(fingerprint, '_FEW', 7)
-  with pytest.raises(TypeError, match='NoneType'):
-    fingerprint.digests(tree)
-
-
 def test_the_host_and_the_device_agree():
   tree = {
     f'{dtype}{index}': _array(shape, dtype)
@@ -119,13 +108,6 @@ def test_arrays_on_several_sets_of_devices(mesh):
   found = fingerprint.digests(tree)
   assert list(found) == ['all', 'host', 'number', 'one']
   assert found['one'] == found['all'] == found['host'] != found['number']
-
-
-def test_chunks_make_no_difference(monkeypatch):
-  x = _array((1000,), 'float32')
-  whole = fingerprint.digests([x])
-  monkeypatch.setattr(fingerprint, '_CHUNK', 7)
-  assert fingerprint.digests([x]) == whole
 
 
 def test_every_bit_and_every_place_counts():

@@ -1,7 +1,5 @@
 """Guards: each launch records its commit, libraries and devices."""
 
-import json
-import os
 import shlex
 import subprocess
 
@@ -61,22 +59,6 @@ def test_code_outside_a_repository_has_no_commit(checkout, tmp_path_factory):
   assert version.commit(checkout / 'missing') == ''
 
 
-@pytest.mark.parametrize(
-  ('slow', 'found'), [('ls-files', ''), ('rev-parse', ''), ('status', 'abc?')]
-)
-def test_a_hanging_git_is_abandoned(checkout, monkeypatch, slow, found):
-  fake = checkout / 'git'
-  fake.write_text(
-    '#!/bin/sh\n'
-    f'if [ "$3" = {slow} ]; then /bin/sleep 2; fi\n'
-    'if [ "$3" = rev-parse ]; then echo abc; fi\n'
-  )
-  fake.chmod(0o755)
-  monkeypatch.setenv('PATH', os.fspath(checkout))
-  monkeypatch.setattr(version, '_GIT_PATIENCE', 1.0)
-  assert version.commit(checkout) == found
-
-
 @pytest.mark.parametrize(('diff', 'mark'), [('', ''), ('changed', '+')])
 def test_shipped_code_has_the_commit_of_its_launch_record(tmp_path, diff, mark):
   record = tmp_path / 'launch_record'
@@ -101,15 +83,6 @@ def test_each_launch_adds_a_line(tmp_path, monkeypatch):
   assert lines[0]['device_kind'] == jax.devices()[0].device_kind
   assert (lines[0]['devices'], lines[0]['processes']) == (1, 1)
   assert [path.name for path in tmp_path.iterdir()] == ['environment.jsonl']
-
-
-def test_a_damaged_line_is_dropped(tmp_path):
-  path = tmp_path / 'environment.jsonl'
-  path.write_text('{"commit": "one"}\n5\n{"commit": "tw')
-  assert environment.commits(tmp_path) == ('one',)
-  environment.write(tmp_path, 7, _mesh())
-  lines = [json.loads(line) for line in path.read_text().splitlines()]
-  assert [line.get('step') for line in lines] == [None, 7]
 
 
 def test_a_missing_directory_does_not_end_the_run(tmp_path):

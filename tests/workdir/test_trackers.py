@@ -4,7 +4,6 @@ import json
 import sys
 import time
 
-import jax
 import ml_collections
 import pytest
 
@@ -147,14 +146,6 @@ def test_a_run_waits_for_no_tracker(told, tmp_path, monkeypatch, caplog):
   assert caplog.text.count('WARNING') == 1
 
 
-def test_other_processes_track_nothing(told, tmp_path, monkeypatch):
-  monkeypatch.setattr(jax, 'process_index', lambda: 1)
-  writer = _writer(tmp_path)
-  writer.write(1, {'a': 1})
-  writer.close()
-  assert not (tmp_path / 'told').exists()
-
-
 def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match="no tracker 'tensorbord'; name some"):
     trackers.parse('tensorbord')
@@ -187,45 +178,6 @@ def test_what_is_missing_is_told_before_the_run(tmp_path, monkeypatch):
     trackers.check('mlflow')
   monkeypatch.setenv('MLFLOW_TRACKING_URI', 'http://localhost:5000')
   trackers.check('mlflow')
-
-
-def _wandb_records(data):
-  """Yields the records in a small file of wandb, which has one block."""
-  from wandb.proto import wandb_internal_pb2
-
-  at = 7  # Behind the file's header; each record has one of the same size.
-  while at < len(data):
-    end = at + 7 + int.from_bytes(data[at + 4 : at + 6], 'little')
-    yield wandb_internal_pb2.Record.FromString(data[at + 7 : end])
-    at = end
-
-
-@pytest.mark.trackers
-def test_wandb_offline(tmp_path, monkeypatch):
-  pytest.importorskip('wandb')
-  monkeypatch.setenv('WANDB_MODE', 'offline')
-  for start in (0, 1):
-    time.sleep(start)  # The second of the start is in the folder's name.
-    writer = _writer(tmp_path, start)
-    writer.write(start + 1, {'train/loss': 0.5})
-    writer.close()
-  files = sorted(tmp_path.glob('wandb/offline-run-*/*.wandb'))
-  run = json.loads((tmp_path / 'trackers.json').read_text())['wandb']
-  found, ids = [], set()
-  for file in files:
-    ids.add(file.stem.removeprefix('run-'))
-    for record in _wandb_records(file.read_bytes()):
-      row = {
-        item.key or item.nested_key[0]: json.loads(item.value_json)
-        for item in record.history.item
-      }
-      if row:
-        found.append((row['step'], row['train/loss']))
-      for item in record.run.config.update:
-        if item.key == 'data.batch_size':
-          assert json.loads(item.value_json) == 4
-  assert ids == {run}
-  assert sorted(found) == [(1, 0.5), (2, 0.5)]
 
 
 @pytest.mark.trackers

@@ -322,22 +322,16 @@ class _InBucket:
     self._written = len(text)
 
   def _work(self) -> None:
-    failed = False
     while self._new.wait() and not self._end.is_set():
       self._new.clear()
       try:
         self.flush()
-        if failed:
-          logging.warning('%s is written again; nothing is lost.', self._path)
-        failed = False
       except errors.TakenOverError as error:
         self._taken_over = error
         return
       except errors.StoreError as error:
+        logging.warning('%s The run goes on, and tries again.', error)
         self._new.set()
-        if not failed:
-          logging.warning('%s The run goes on, and tries again.', error)
-        failed = True
       self._end.wait(self._every)
 
 

@@ -123,20 +123,6 @@ def test_outages_change_nothing(bucket, undisturbed):
   _assert_same_end(bucket, undisturbed)
 
 
-def test_a_bucket_that_does_not_come_back_ends_the_run(bucket, undisturbed):
-  limit = '--config.checkpoint.timeout=4'
-  with _Run(bucket, RUN, limit) as run:
-    run.wait_for_text(f'step 12/{STEPS}')
-    bucket.fail(1000)
-    assert run.code() == 76, run.text
-    assert re.search(r'\nerror: .*(no answer|not ended)', run.text), run.text
-  bucket.fail(0)
-  with _Run(bucket, RUN) as run:
-    assert run.code() == 0, run.text
-  assert re.search(r'Resuming gs://bucket/run from step (5|10)\.', run.text)
-  _assert_same_end(bucket, undisturbed)
-
-
 def test_a_killed_run_is_taken_over(bucket, undisturbed):
   # The bucket has only the rows before a checkpoint, which the next run needs.
   with _Run(bucket, RUN, '--config.log.upload_every=3600') as run:

@@ -7,16 +7,20 @@ as dead.
 """
 
 import contextlib
+import dataclasses
+import datetime
+import email.utils
+import json
 import threading
 import time
 from collections.abc import Callable
 
+import fsspec
 from absl import logging
 from etils import epath
 
 from vit_jax.runtime import errors
 from vit_jax.workdir import buckets
-from vit_jax.workdir.buckets import objects
 
 # Seconds between two signs of life, and until an owner counts as dead.
 EVERY = 20.0
@@ -46,7 +50,7 @@ class Lease:
       StoreError: the bucket did not answer.
     """
     self._workdir = path.parent
-    self._object = objects.Object(path)
+    self._object = Object(path)
     self._owner = owner
     self._described = described
     self._lost = ''
@@ -138,3 +142,80 @@ class Lease:
           return
         self._generation = seen.generation  # The answer was lost.
       self._renewed = time.monotonic()
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+  """The state of an object at the time of a request.
+
+  Attributes:
+    generation: changes with every write of the object.
+    age: seconds since the last write, by the clock of the service.
+    content: the whole content.
+  """
+
+  generation: str
+  age: float
+  content: bytes
+
+
+class Object:
+  """One object, written and deleted only if it has a certain generation.
+
+  All methods raise the errors of `filesystem.FileSystem`.
+  """
+
+  def __init__(self, path: epath.PathLike):
+    """Sends no request; `path` is `gs://BUCKET/NAME`."""
+    self._where = buckets.split(path)
+    self._files = fsspec.filesystem('gs')
+
+  def look(self) -> Version | None:
+    """Reads the object; returns None if it does not exist."""
+    try:
+      headers, answer = self._files.call('GET', 'b/{}/o/{}', *self._where)
+      facts = json.loads(answer)
+      _, content = self._files.call(
+        *('GET', 'b/{}/o/{}', *self._where),
+        alt='media',
+        generation=facts['generation'],
+      )
+    except FileNotFoundError:
+      return None
+    now = email.utils.parsedate_to_datetime(headers['Date'])
+    written = datetime.datetime.fromisoformat(facts['updated'])
+    age = (now - written).total_seconds()
+    return Version(facts['generation'], age, content)
+
+  def write(self, content: bytes, replacing: str) -> str:
+    """Writes the object and returns its generation.
+
+    Args:
+      content: the whole content.
+      replacing: the generation to replace; '0': the object must not exist.
+
+    Raises:
+      FileExistsError: the object has another generation.
+    """
+    bucket, name = self._where
+    _, answer = self._files.call(
+      'POST',
+      self._files.base.replace('/storage/', '/upload/storage/') + 'b/{}/o',
+      bucket,
+      uploadType='media',
+      name=name,
+      ifGenerationMatch=replacing,
+      data=content,
+    )
+    return json.loads(answer)['generation']
+
+  def delete(self, generation: str) -> None:
+    """Deletes the object, if it has this generation.
+
+    Raises:
+      FileExistsError: the object has another generation.
+      FileNotFoundError: the object does not exist.
+    """
+    self._files.call(
+      *('DELETE', 'b/{}/o/{}', *self._where), ifGenerationMatch=generation
+    )

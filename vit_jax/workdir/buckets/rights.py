@@ -2,6 +2,7 @@
 
 import secrets
 
+import fsspec
 import jax
 from etils import epath
 
@@ -40,15 +41,14 @@ def check(workdir: epath.PathLike) -> None:
 def _problem(workdir: epath.PathLike) -> str:
   bucket, _ = buckets.split(workdir)
   try:
-    from vit_jax.workdir.buckets import objects
-
-    probe = objects.Object(epath.Path(workdir) / f'.{secrets.token_hex(8)}')
-    probe.list_bucket()
-    probe.look_at_bucket()
-    probe.write(b'1')
-    probe.look()
-    probe.write(b'2')  # Replacing an object needs the permission to delete it.
-    probe.delete()
+    gcs = fsspec.filesystem('gs')
+    gcs.call('GET', 'b/{}', bucket)
+    gcs.call('GET', 'b/{}/o', bucket, maxResults=1)
+    probe = epath.Path(workdir) / f'.{secrets.token_hex(8)}'
+    for content in (b'1', b'2'):  # Replacing needs the permission to delete.
+      probe.write_bytes(content)
+    probe.read_bytes()
+    probe.unlink()
   except ImportError as error:
     return f'{error}.'
   except FileNotFoundError:
