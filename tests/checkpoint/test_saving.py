@@ -67,14 +67,6 @@ def test_the_best_step_is_remembered_after_a_restart(tmp_path):
   }
 
 
-def test_damaged_metrics_are_no_obstacle(tmp_path):
-  _save_values(tmp_path, 'test/accuracy', [0.5, 0.3])
-  record = tmp_path / 'checkpoints/1/fingerprints/metadata'
-  record.write_text(record.read_text().replace('0.5', '0.9'))
-  assert checkpoint.read_metrics(tmp_path / 'checkpoints/1') == {}
-  assert _save_values(tmp_path, 'test/accuracy', [0.1], 3) == ['2', '3']
-
-
 def test_half_written_checkpoint_is_ignored_and_removed(tmp_path):
   states.save(tmp_path, STATE)
   folder = tmp_path / 'checkpoints'
