@@ -660,7 +660,7 @@ def test_divergence_is_told_though_the_last_save_fails(tmp_path, monkeypatch):
     train.train_and_evaluate(config, tmp_path)
   [line] = lines
   assert 'checkpoint of step 4 could not be saved' in line
-  assert 'ENOSPC' in line
+  assert 'No space left' in line
 
 
 def _end_saves_when_waited_for(monkeypatch, error=None):
@@ -671,20 +671,24 @@ def _end_saves_when_waited_for(monkeypatch, error=None):
     error: the error that the saves end with.
   """
   waited = threading.Event()
-  finished, wait = saving._Save.finished, saving.Saver.wait
+  complete = saving.ocp.CheckpointManager.wait_until_finished
+  finish = saving.Saver._finish
 
-  def finished_late(save):
+  def complete_late(manager):
     waited.wait(60)
-    save.error = save.error or error
-    finished(save)
+    complete(manager)
+    if error:
+      raise error
 
-  def wait_for_it(saver):
-    if saver._under_way:
+  def finish_now(saver):
+    if saver._save:
       waited.set()
-    wait(saver)
+    finish(saver)
 
-  monkeypatch.setattr(saving._Save, 'finished', finished_late)
-  monkeypatch.setattr(saving.Saver, 'wait', wait_for_it)
+  monkeypatch.setattr(
+    saving.ocp.CheckpointManager, 'wait_until_finished', complete_late
+  )
+  monkeypatch.setattr(saving.Saver, '_finish', finish_now)
 
 
 # Evaluation ------------------------------------------------------------------

@@ -437,7 +437,6 @@ def test_sizes_are_those_of_the_run_that_it_starts_from(tmp_path):
   'place, depth',
   [
     ('best/9', 4),
-    ('final/9.replaced', 4),
     ('damaged_checkpoints/9', 4),
     ('weights/B_16.npz', None),
     ('checkpoints/B_16.npz', None),

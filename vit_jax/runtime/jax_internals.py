@@ -1,18 +1,16 @@
-"""All uses of private interfaces of JAX and Orbax, in one place.
+"""All uses of private interfaces of JAX, in one place.
 
-This package needs five things without a public interface: the parameters and
+This package needs four things without a public interface: the parameters and
 name stacks of the equations of a trace, the removal of equations that nobody
-needs, JAX's cluster detection, what JAX asks a GPU before it lowers attention,
-and some details of how Orbax saves. A new release may change each of them
-without notice. A test checks that no other module of this package uses them.
+needs, JAX's cluster detection, and what JAX asks a GPU before it lowers
+attention. A new release may change each of them without notice. A test checks
+that no other module of this package uses them.
 
 Checked with jax 0.10.0, 0.10.2 and 0.12.0.
 """
 
-import contextlib
 import dataclasses
 import os
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -200,31 +198,3 @@ def assume_gpu(capability: tuple[int, int]) -> None:
   module.is_cuda_compute_capability_equal = lambda text: (
     capability == parsed(text)
   )
-
-
-# ---- Checkpoints -------------------------------------------------------------
-
-
-def orbax_tensorstore() -> types.ModuleType | None:
-  """Returns Orbax's module that imports TensorStore as `ts`; None if hidden."""
-  try:
-    from orbax.checkpoint._src.serialization import tensorstore_utils as module
-
-    _ = module.ts.KvStore.Spec
-  except (ImportError, AttributeError):
-    return None
-  return module
-
-
-def set_orbax_limit(seconds: int) -> None:
-  """Sets how long the parts of a save wait for each other, in this process.
-
-  Orbax has no public option for this limit. By default, a save fails if its
-  folder takes 300 s to create, whatever `timeout_secs` is. These 300 s stay if
-  a release of Orbax hides the limit.
-  """
-  with contextlib.suppress(ImportError, AttributeError):
-    from orbax.checkpoint._src.multihost import multihost
-
-    multihost.coordination_timeout()
-    multihost.coordination_timeout = lambda: seconds
