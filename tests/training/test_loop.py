@@ -375,7 +375,7 @@ def test_wrong_config_leaves_only_lock_and_log(tmp_path, caplog):
   with pytest.raises(ValueError, match='tset'):
     train.train_and_evaluate(config, tmp_path / 'run')
   assert 'batch_size=16 is more than the 9 training examples' in caplog.text
-  assert 'Up to 2 of the 14 examples' in caplog.text
+  assert 'Up to 2 of the 85 examples' in caplog.text
 
 
 # Interruptions ---------------------------------------------------------------
