@@ -17,7 +17,7 @@ from vit_jax import data, sharding
 from vit_jax.data import ops, pipeline
 from vit_jax.evaluators import calibration, predictions, summing
 from vit_jax.evaluators.evaluator import State
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 from vit_jax.training import losses
 
 Confidence = Callable[[jax.Array], jax.Array]
