@@ -102,7 +102,7 @@ def no_training(monkeypatch):
     ),
     (
       {'model.attention_implementation': 'splash'},
-      "attention_implementation='splash' needs a TPU v4 or later, and dtype",
+      "attention_implementation is 'splash', expected one of plain, lanes,",
     ),
     (
       {'model.attention_implementation': 'cudnn'},

@@ -9,7 +9,6 @@ import pytest
 from tests.tiny_run import SIZES
 from vit_jax import config as config_lib
 from vit_jax import sharding
-from vit_jax.models import quantized
 from vit_jax.training import program as program_lib
 
 
@@ -189,8 +188,8 @@ def _program_of(base):
   'base, key', [(b, k) for b, (_, changes) in BASES.items() for k in changes]
 )
 def test_changing_a_key_changes_the_step(base, key):
-  if key == 'model.quantization' and not quantized.is_installed():
-    pytest.skip('qwix is not installed')
+  if key == 'model.quantization':
+    pytest.importorskip('qwix')
   config, changes = BASES[base]
   config = config.copy_and_resolve_references()
   value = changes[key]

@@ -20,7 +20,7 @@ from vit_jax import config as config_lib
 from vit_jax import convert, inspect, interop, models, predict
 from vit_jax.data import ops
 from vit_jax.inspection import subject
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 from vit_jax.training import train
 
 SIZE = 8  # Pixels.

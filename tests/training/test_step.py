@@ -10,7 +10,7 @@ import pytest
 
 from vit_jax import config as config_lib
 from vit_jax import models, sharding
-from vit_jax.models import images as images_lib
+from vit_jax.models import shared
 from vit_jax.training import losses
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
@@ -335,7 +335,7 @@ def test_the_schedule_goes_on_in_skipped_steps():
 def test_normalize_maps_bytes_to_minus_one_and_one():
   images = jnp.array([[0, 51, 255]], jnp.uint8)
   np.testing.assert_allclose(
-    images_lib.normalize(images), [[-1, -0.6, 1]], rtol=1e-6
+    shared.normalize(images), [[-1, -0.6, 1]], rtol=1e-6
   )
 
 

@@ -214,8 +214,8 @@ KEYS = {
   'model.attention': Key(str, "'full' or 'axial'."),
   'model.attention_implementation': Key(
     str,
-    "'plain', 'lanes' (TPU), 'splash' (long sequences; TPU from v4 on), 'cudnn'"
-    ' (GPU); unset: the best one measured on the platform.',
+    "'plain', 'lanes' (TPU) or 'cudnn' (GPU); unset: the best one measured on"
+    ' the platform.',
     free=True,
   ),
   'model.gelu': Key(str, "'tanh' or 'exact'."),

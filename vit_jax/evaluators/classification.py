@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import data, sharding
 from vit_jax.evaluators import calibration, evaluator, predictions
 from vit_jax.evaluators.evaluator import Batches, OnBatch, State
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 from vit_jax.training import losses
 
 # Loss -> the probabilities that it trains the logits for: [B, K] -> [B, K].

@@ -21,7 +21,7 @@ import optax
 from vit_jax import config as config_lib
 from vit_jax import masked_patch, models, sharding
 from vit_jax.config import platforms
-from vit_jax.models import dot_product, lora
+from vit_jax.models import attention, lora
 from vit_jax.runtime import compilation, jax_internals
 from vit_jax.training import gradients, losses, mixup
 from vit_jax.training import optimizer as optimizer_lib
@@ -313,10 +313,9 @@ def build(
   )
   if hasattr(model, 'attention_implementation'):
     device = layout.mesh.devices.flat[0]
-    dot_product.check(
+    attention.check(
       model.attention_implementation,
       device.platform,
-      device.device_kind,
       jnp.dtype(model.dtype).name,
       model.width // model.heads,
     )

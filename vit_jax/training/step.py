@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax import sharding
-from vit_jax.models import checks
+from vit_jax.models import variants
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training.gradients import (
   Batch,
@@ -84,7 +84,7 @@ def init_params(
   """
   images = jnp.zeros((1, *image_shape), jnp.float32)
   result, variables = model.init_with_output(key, images, train=False)
-  checks.check_call(model, result, variables)
+  variants.check_call(model, result, variables)
   return variables['params']
 
 

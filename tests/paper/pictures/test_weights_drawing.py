@@ -12,7 +12,7 @@ from tests.tiny_run import eventful_config
 from vit_jax import config as config_lib
 from vit_jax import data, inspect, interop
 from vit_jax.inspection import attention_maps
-from vit_jax.models.images import normalize
+from vit_jax.models.shared import normalize
 from vit_jax.paper.pictures import inspected_run, weights_drawing
 from vit_jax.training import train
 
