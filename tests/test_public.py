@@ -193,8 +193,8 @@ def test_training_needs_no_paper_plan_or_sweep():
   [
     (
       'the loss is computed',
-      ['main.py', 'training/train.py', 'training/program.py']
-      + ['training/losses.py'],
+      ['main.py', 'training/train.py', 'training/run.py']
+      + ['training/program.py', 'training/step.py', 'losses.py'],
     ),
     (
       'a row is decoded',

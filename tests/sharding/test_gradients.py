@@ -17,9 +17,8 @@ import optax
 import pytest
 
 from vit_jax import config as config_lib
-from vit_jax import models, sharding
+from vit_jax import losses, models, sharding
 from vit_jax.models import lora, shared
-from vit_jax.training import losses
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training import step as step_lib
 from vit_jax.training import tuning as tuning_lib
@@ -133,7 +132,7 @@ def one_step(kind, layout, accumulation_steps):
   params, tuning = _tuned(kind)
   train_step = step_lib.make_train_step(
     model,
-    losses.mean_loss(model, losses.build('softmax')),
+    step_lib.mean_loss(model, losses.build('softmax')),
     optimizer,
     schedule,
     jax.random.key(2),
@@ -219,7 +218,7 @@ def test_every_gradient_and_update_equals_that_of_one_device(
 def _compiled(layout, kind=NO_DROPOUT, steps=1):
   model = kind.build()
   function = step_lib.make_loss_and_grad(
-    model, losses.mean_loss(model, losses.build('softmax')), steps, layout
+    model, step_lib.mean_loss(model, losses.build('softmax')), steps, layout
   )
   params = sharding.put_tree(_params(VIT), layout.params(_params(VIT)))
   batch = sharding.put_batch(_batch(), layout.mesh)
@@ -246,7 +245,7 @@ def test_each_device_draws_its_own_dropout():
   def loss(layout, batch):
     model = VIT.build()
     function = step_lib.make_loss_and_grad(
-      model, losses.mean_loss(model, losses.build('softmax')), 1, layout
+      model, step_lib.mean_loss(model, losses.build('softmax')), 1, layout
     )
     return float(jax.jit(function)(_params(VIT), batch, key)[0][0])
 

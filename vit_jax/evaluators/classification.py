@@ -12,11 +12,10 @@ from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax import data, sharding
+from vit_jax import data, losses, sharding
 from vit_jax.evaluators import calibration, evaluator, predictions
 from vit_jax.evaluators.evaluator import Batches, OnBatch, State
 from vit_jax.models.shared import normalize
-from vit_jax.training import losses
 
 # Loss -> the probabilities that it trains the logits for: [B, K] -> [B, K].
 PROBABILITIES = {'softmax': jax.nn.softmax, 'sigmoid': jax.nn.sigmoid}

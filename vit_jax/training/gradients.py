@@ -44,7 +44,7 @@ def make_loss_and_grad(
   """Returns `f(params, batch, key) -> ((loss, metrics), gradients)`.
 
   These are the batch's mean loss and its gradient, which has only the
-  parameters that train. `objective` is `losses.mean_loss` or
+  parameters that train. `objective` is `step.mean_loss` or
   `masked_patch.mean_loss` of the model.
 
   With `accumulation_steps` A > 1, the batch is processed in A micro-batches of

@@ -3,6 +3,7 @@
 The gradient is in `gradients.py`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vit_jax import sharding
+from vit_jax import losses, sharding
 from vit_jax.models import variants
+from vit_jax.training import mixup
 from vit_jax.training import optimizer as optimizer_lib
 from vit_jax.training.gradients import (
   Batch,
@@ -72,6 +74,33 @@ def root_keys(seed: int, dropout_rng: str) -> tuple[jax.Array, jax.Array]:
   params_key = jax.random.fold_in(jax.random.key(seed), 0)
   dropout_key = jax.random.key(seed, impl=DROPOUT_RNGS[dropout_rng])
   return params_key, jax.random.fold_in(dropout_key, 1)
+
+
+def mean_loss(model: nn.Module, loss: losses.Loss):
+  """Returns `(params, batch, key) -> (mean loss, metrics)` of a classifier.
+
+  The metrics are `loss` and `accuracy`, float32 []. Under mixup, both are
+  weighted means over the labels of the two images.
+
+  Args:
+    model: see `models.build`.
+    loss: see `losses.build`.
+  """
+
+  def function(params, batch, key):
+    logits, _ = model.apply(
+      {'params': params},
+      mixup.images(batch),
+      train=True,
+      rngs={'dropout': key},
+    )
+    mean = mixup.over_labels(functools.partial(loss, logits), batch).mean()
+    accuracy = mixup.over_labels(
+      functools.partial(losses.correct, logits), batch
+    ).mean()
+    return mean, {'loss': mean, 'accuracy': accuracy}
+
+  return function
 
 
 def init_params(
@@ -143,7 +172,7 @@ def make_train_step(
   Args:
     model: see `models.build`.
     objective: returns the mean loss of a batch and its metrics, see
-      `losses.mean_loss` and `masked_patch.mean_loss`.
+      `mean_loss` and `masked_patch.mean_loss`.
     optimizer: see `optimizer.build_optimizer`.
     schedule: the optimizer's learning rate; here only for the metrics.
     dropout_key: step k uses `fold_in(dropout_key, k)`.
