@@ -10,7 +10,7 @@ from vit_jax import data, masked_patch, models, sharding
 from vit_jax.data import ops
 from vit_jax.evaluators import evaluator
 from vit_jax.evaluators.patch_prediction import MaskedPatchPrediction
-from vit_jax.masked_patch import corruption
+from vit_jax.masked_patch import task as task_lib
 from vit_jax.training import step as step_lib
 
 SIZE = (8, 12)  # 2 x 3 patches of 4x4 px.
@@ -73,7 +73,7 @@ def _evaluate(source, target='mean_colour', *, devices=8, batch_size=8):
 def _expected(source, target):
   """Computes the metrics with NumPy from one batch of all images."""
   model, task, params = _build(target)
-  keys = corruption.image_keys(
+  keys = task_lib.image_keys(
     masked_patch.corruption_key(0), jnp.arange(len(source.pixels))
   )
   batch = {'image': source.pixels, 'corruption_key': keys}
