@@ -42,10 +42,8 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 
 def save(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> None:
   """Writes the resolved config as `config.json`."""
-  path = epath.Path(workdir) / FILE
-  temporary = path.with_name(FILE + '.tmp')
-  temporary.write_text(to_json(config) + '\n')
-  temporary.replace(path)
+  with files.atomic(epath.Path(workdir) / FILE) as path:
+    path.write_text(to_json(config) + '\n')
 
 
 def load(workdir: epath.PathLike | None) -> dict[str, Any] | None:

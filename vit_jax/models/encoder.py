@@ -87,8 +87,9 @@ class MlpBlock(nn.Module):
     dropout_rate: probability of zeroing, in both dropouts.
     dtype: compute dtype; parameters are float32.
     recompute_gelu: whether the backward pass reads the GELU's input only.
-      Otherwise, on GPUs, the forward pass writes a second array for it, as large
-      as the hidden layer: 3.8 GB for ViT-B/16 at batch 256, by the compiler.
+      Otherwise, on GPUs, the forward pass writes a second array for it, as
+      large as the hidden layer: 3.8 GB for ViT-B/16 at batch 256, by the
+      compiler.
   """
 
   mlp_dim: int
