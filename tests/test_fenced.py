@@ -151,7 +151,7 @@ vit_jax.interop.save_npz('a.npz', model.params, model.module, image_size=8)
 assert (vit_jax.load('a.npz').predict(image).logits == logits).all()
 config.init.checkpoint, config.init.new_head = 'runs/stripes', False
 config.total_steps = 5
-assert loop.train_and_evaluate(config, 'runs/tuned')['test/accuracy'] > 0.9
+assert train.train_and_evaluate(config, 'runs/tuned')['test/accuracy'] > 0.9
 """
   done = subprocess.run(
     [sys.executable, '-c', script],

@@ -251,7 +251,7 @@ def commands(tmp_path_factory):
     ('no weights', 'init.checkpoint is not set: this config starts from'),
     (
       'file as workdir',
-      f'--workdir=setup.py/run: {ROOT}/setup.py/run/metrics.jsonl: Not a'
+      f'--workdir=setup.py/run: {ROOT}/setup.py/run/owner.json: Not a'
       f' directory: {ROOT}/setup.py is a file. Expected directories before',
     ),
     ('another path', '/data/a.jpg: Permission denied. This process may not'),

@@ -105,11 +105,11 @@ def test_a_run_can_be_evaluated_without_training(pretrained, tmp_path):
   [
     (
       lambda c: c.evals.update(test=config_lib.evaluation('test')),
-      "evals.test .*'masked_patch' and 'few_shot'",
+      "evals.test: .*'masked_patch' and 'few_shot'",
     ),
     (
       lambda c: setattr(c, 'loss', config_lib.default().loss),
-      "evals.test .*loss.name='masked_patch'",
+      "evals.test: .*loss.name='masked_patch'",
     ),
     (lambda c: c.loss.__delattr__('fraction'), "'fraction'.*masked_patch.py"),
     (lambda c: c.update(mixup_alpha=0.1), 'mixup_alpha=0.1 .*to 0'),
