@@ -306,10 +306,11 @@ def finished(tmp_path_factory):
 
 
 def _files(workdir):
+  """Returns the content of each file, without the lock and the log."""
   return {
     str(path.relative_to(workdir)): path.read_bytes()
     for path in workdir.rglob('*')
-    if path.is_file()
+    if path.is_file() and path.name not in ('owner.json', 'train.log')
   }
 
 
