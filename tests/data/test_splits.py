@@ -125,20 +125,6 @@ def test_shuffled_expressions(split, expected):
 
 
 @pytest.mark.parametrize(
-  'split, names',
-  [
-    ('train', {'train'}),
-    ('train[:5]+test[2:]', {'train', 'test'}),
-    ('shuffled(a[:5] + b)[:2]+shuffled(shuffled(c),seed=1)', set('abc')),
-    ('all', {'all'}),
-    ('train[200:', {'train'}),
-  ],
-)
-def test_names(split, names):
-  assert splits.names(split) == names
-
-
-@pytest.mark.parametrize(
   'one, other, expected',
   [
     ('train[:90%]', 'train[90%:]', False),
@@ -167,8 +153,3 @@ def test_names(split, names):
 def test_overlap_at_any_size(one, other, expected):
   assert splits.may_overlap_at_any_size(one, other) is expected
   assert splits.may_overlap_at_any_size(other, one) is expected
-
-
-def test_split_called_all():
-  with pytest.raises(ValueError, match="cannot be called 'all'"):
-    splits.resolve('train', {'train': 3, 'all': 4})

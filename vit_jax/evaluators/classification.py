@@ -139,7 +139,7 @@ class Classification:
 
     Args:
       view: the examples.
-      preprocess: deterministic ops, see `data/ops.py`.
+      preprocess: deterministic ops, see `data/ops`.
       model: see `models.build`.
       loss: see `losses.build`.
       mesh: the devices to use.

@@ -41,7 +41,7 @@ class MaskedPatchPrediction:
 
     Args:
       view: the images.
-      preprocess: deterministic ops, see `data/ops.py`.
+      preprocess: deterministic ops, see `data/ops`.
       model: see `masked_patch.adapted`.
       task: see `masked_patch.build`.
       mesh: the devices to use.

@@ -35,11 +35,7 @@ _HEADER = 2 * _NUMBER
 
 
 class Cache:
-  """A file of decoded images, in reach of worker processes.
-
-  Attributes:
-    file: its descriptor, which has the same number in a worker.
-  """
+  """A file of decoded images, in reach of worker processes."""
 
   def __init__(self, place: str, gib: float):
     """Makes an empty cache.
@@ -52,14 +48,14 @@ class Cache:
       ValueError: there is no such folder, or it has less space.
     """
     size = int(gib * 2**30)
-    free, self.file = _in_memory() if place == MEMORY else _on_disk(place)
-    weakref.finalize(self, os.close, self.file).atexit = False
+    free, self._file = _in_memory() if place == MEMORY else _on_disk(place)
+    weakref.finalize(self, os.close, self._file).atexit = False
     if not _HEADER < size <= free:
       raise ValueError(
         f'data.cache_gib={gib:g} must be more than 0, and no more than the'
         f' {free / 2**30:.1f} GiB that are free in data.cache={place!r}'
       )
-    os.ftruncate(self.file, size)  # Takes no space yet.
+    os.ftruncate(self._file, size)  # Takes no space yet.
     self._open(size)
     self.write(0, _HEADER)
     self._kept: dict[tuple, tuple[View, Images]] = {}
@@ -67,10 +63,10 @@ class Cache:
   def _open(self, size: int) -> None:
     self._size = size
     self._lock = threading.Lock()
-    self.memory = mmap.mmap(self.file, size, prot=mmap.PROT_READ)
+    self.memory = mmap.mmap(self._file, size, prot=mmap.PROT_READ)
 
   def __reduce__(self):
-    return _attach, (self.file, self._size)
+    return _attach, (f'/proc/{os.getpid()}/fd/{self._file}', self._size)
 
   def of(self, view: View, preprocess: ops.Preprocess) -> 'Images':
     """Returns the place of a view's images, and the same one the next time.
@@ -91,7 +87,7 @@ class Cache:
 
   def write(self, offset: int, number: int) -> None:
     """Stores a number at an offset."""
-    os.pwrite(self.file, number.to_bytes(_NUMBER, 'little'), offset)
+    os.pwrite(self._file, number.to_bytes(_NUMBER, 'little'), offset)
 
   def add(self, parts: list) -> int:
     """Adds bytes, and returns their offset, or 0 if there is no space."""
@@ -101,7 +97,7 @@ class Cache:
       end += -end % _NUMBER
       if end <= self._size:
         try:
-          if os.pwritev(self.file, parts, start) == sum(map(len, parts)):
+          if os.pwritev(self._file, parts, start) == sum(map(len, parts)):
             self.write(0, end)
             return start
         except OSError as error:
@@ -119,11 +115,11 @@ class Cache:
   @contextlib.contextmanager
   def _locked(self):
     """Keeps other processes from adding; a process that dies lets go."""
-    fcntl.lockf(self.file, fcntl.LOCK_EX)
+    fcntl.lockf(self._file, fcntl.LOCK_EX)
     try:
       yield
     finally:
-      fcntl.lockf(self.file, fcntl.LOCK_UN)
+      fcntl.lockf(self._file, fcntl.LOCK_UN)
 
 
 class Images:
@@ -168,10 +164,10 @@ class Images:
       self.cache.write(self._table + _NUMBER * index, offset)
 
 
-def _attach(file: int, size: int) -> Cache:
-  """Opens a cache in a worker."""
+def _attach(file: str, size: int) -> Cache:
+  """Opens a cache in a worker, which lives as long as the cache."""
   cache = Cache.__new__(Cache)
-  cache.file = file
+  cache._file = os.open(file, os.O_RDWR)
   cache._open(size)
   return cache
 
