@@ -9,19 +9,6 @@ from PIL import Image, ImageEnhance, ImageOps
 from vit_jax.data import ops
 from vit_jax.data.ops import augment, changes
 
-SHAPES = [
-  *((height, width, 3) for height, width in [(1, 1), (2, 3), (17, 30)]),
-  *((height, width, 1) for height, width in [(1, 1), (3, 2), (30, 17)]),
-]
-EVERY = {
-  'colour_jitter': augment.ColourJitter(hue=0.3),
-  'random_erasing': augment.RandomErasing(p=1.0),
-  **{
-    f'rand_augment({m})': augment.RandAugment(n=3, m=m)
-    for m in (0, 7.5, 10, 20)
-  },
-}
-
 
 def generator(seed=0):
   return np.random.default_rng(seed)
@@ -89,21 +76,6 @@ def test_changes_by_a_table_are_exactly_pillows(ours, pillow, channels):
   )
 
 
-def test_equalize_and_auto_contrast_of_flat_images():
-  image = np.full((20, 20, 3), [0, 7, 255], np.uint8)
-  image[0, 0] = [1, 8, 254]  # Too few others for a step.
-  for ours, pillow in (
-    (changes.equalize, ImageOps.equalize),
-    (changes.auto_contrast, ImageOps.autocontrast),
-  ):
-    np.testing.assert_array_equal(
-      ours(image), from_pillow(pillow(to_pillow(image)))
-    )
-  flat = np.full((20, 20, 3), 9, np.uint8)
-  np.testing.assert_array_equal(changes.equalize(flat), flat)
-  np.testing.assert_array_equal(changes.auto_contrast(flat), flat)
-
-
 @pytest.mark.parametrize('factor', [0.1, 0.64, 1.0, 1.9])
 @pytest.mark.parametrize('channels', [1, 3])
 @pytest.mark.parametrize(
@@ -123,16 +95,6 @@ def test_enhancements_are_pillows(ours, pillow, channels, factor):
   assert (found != expected).mean() < 0.03
   if factor == 1:
     np.testing.assert_array_equal(found, image)
-
-
-def test_solarize_add():
-  image = np.array([[[0], [17], [127], [128], [200]]], np.uint8)
-  for addition, expected in (
-    (110, [110, 127, 237, 128, 200]),
-    (200, [200, 217, 255, 128, 200]),
-  ):
-    found = changes.solarize_add(image, addition)
-    assert found[0, :, 0].tolist() == expected
 
 
 @pytest.mark.parametrize('channels', [1, 3])
@@ -176,22 +138,6 @@ def test_rotations_are_pillows(degrees, shape):
 # All operations.
 
 
-@pytest.mark.parametrize('shape', SHAPES, ids=str)
-@pytest.mark.parametrize('name', EVERY)
-def test_shape_dtype_determinism_and_the_input_stays(name, shape):
-  image = picture(*shape)
-  before = image.copy()
-  results = set()
-  for seed in range(60):
-    result = EVERY[name](image, generator(seed))
-    assert (result.shape, result.dtype) == (shape, np.uint8)
-    again = EVERY[name](np.ascontiguousarray(before), generator(seed))
-    np.testing.assert_array_equal(result, again)
-    np.testing.assert_array_equal(image, before)
-    results.add(result.tobytes())
-  assert len(results) > (1 if shape[0] > 1 else 0)
-
-
 @pytest.mark.parametrize(
   'text, message',
   [
@@ -215,30 +161,6 @@ def test_wrong_arguments(text, message):
 
 # Change -> its strength at magnitudes 10 and 5, for an image of 224 px, from
 # the authors' TensorFlow code. A sign is random where there is one.
-
-
-def test_changes_are_drawn_uniformly_and_applied_one_after_another(monkeypatch):
-  calls = []
-
-  def note(index):
-    def change(image, x, rng):
-      calls.append((index, x))
-      return image + np.uint8(1)
-
-    return change
-
-  assert len(augment.RAND_AUGMENT) == len(augment._CHANGES) == 16
-  monkeypatch.setattr(augment, '_CHANGES', tuple(map(note, range(16))))
-  op, rng, image = augment.RandAugment(n=3, m=7), generator(), picture(4, 4)
-  for _ in range(2000):
-    np.testing.assert_array_equal(op(image, rng), image + np.uint8(3))
-  assert {x for _, x in calls} == {0.7}
-  counts = np.bincount([index for index, _ in calls], minlength=16)
-  # Six standard deviations.
-  np.testing.assert_allclose(counts, 6000 / 16, atol=6 * (6000 / 16) ** 0.5)
-  first, second = np.array([index for index, _ in calls]).reshape(-1, 3).T[:2]
-  assert abs(np.corrcoef(first, second)[0, 1]) < 6 / 2000**0.5
-  assert (first == second).any()
 
 
 # Random erasing.
@@ -279,42 +201,6 @@ def test_erased_boxes_and_their_distribution():
 
 
 # Colour jitter.
-
-
-def recorded(monkeypatch):
-  """Replaces the single changes by functions that note their argument."""
-  calls = []
-  for name in ('brightness', 'contrast', 'saturation', 'shift_hue'):
-
-    def change(image, value, name=name):
-      calls.append((name, value))
-      return image
-
-    monkeypatch.setattr(changes, name, change)
-  return calls
-
-
-def test_factors_and_orders(monkeypatch):
-  calls = recorded(monkeypatch)
-  op, rng = augment.ColourJitter(0.4, 1.5, 0.2, 0.1), generator()
-  orders = set()
-  for _ in range(1000):
-    before = len(calls)
-    op(picture(2, 2), rng)
-    orders.add(tuple(name for name, _ in calls[before:]))
-  assert len(orders) == 24
-  for name, low, high in (
-    ('brightness', 0.6, 1.4),
-    ('contrast', 0.0, 2.5),
-    ('saturation', 0.8, 1.2),
-    ('shift_hue', -0.1, 0.1),
-  ):
-    values = np.array([value for key, value in calls if key == name])
-    assert len(values) == 1000
-    assert low <= values.min() < low + 0.02 * (high - low)
-    assert high - 0.02 * (high - low) < values.max() <= high
-    middle = (low + high) / 2
-    assert abs(values.mean() - middle) < 0.06 * (high - low)
 
 
 # In preprocessings.

@@ -121,18 +121,3 @@ def test_files_that_are_no_lists_are_refused(tmp_path):
   (tmp_path / 'exclude.json').write_text(content)
   with pytest.raises(ValueError, match=r"'val', but .*\['test', 'train'\]"):
     exclusion.Excluding(Numbers(), path)
-
-
-def test_numbered_names_are_backed_by_a_digest_of_the_files(tmp_path):
-  class Sharded(Numbers):
-    shards = 'a'
-
-    def facts(self, split):
-      return {'shards': self.shards}
-
-  whole = Sharded()
-  path = _list(tmp_path, {'train': [3]}, whole)
-  exclusion.Excluding(whole, path)
-  whole.shards = 'b'
-  with pytest.raises(ValueError, match='expects files with the digest'):
-    exclusion.Excluding(whole, path)

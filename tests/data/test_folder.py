@@ -1,7 +1,6 @@
 """Guards `folder:` and `classes:`: which files are read, and in which order."""
 
 import os
-import socket
 
 import pytest
 
@@ -128,44 +127,6 @@ def test_class_folders_without_splits(tmp_path, monkeypatch, kind, remote):
   assert records[2].image == b'bytes of dog/b/2.png'
 
 
-@pytest.mark.parametrize(
-  'files, path, images',
-  [
-    (['test/1.jpg', 'test/2.PNG'], '/test', 2),
-    (['Valid/1.jpg'], '/Valid', 1),
-    (['train/1.jpg'], '/train', 1),  # Beside the class folders of train.
-    (['all.jpg'], '', 1),
-  ],
-)
-def test_images_without_a_class_are_left_out_with_a_line(
-  tmp_path, warnings, files, path, images
-):
-  root = _make(tmp_path, ['train/cat/1.jpg', 'train/dog/1.jpg', *files])
-  (tmp_path / 'empty').mkdir()
-  assert data.open_source(f'folder:{root}').info.splits == {'train': 2}
-  [line] = warnings
-  assert f'images of {root}{path} outside of class folders {images}' in line
-
-
-@pytest.mark.parametrize(
-  'files, found',
-  [
-    ([], '{root} holds 0 images and no folders'),
-    (['1.jpg'], '{root} holds 1 images and no folders'),
-    (['cat/1.txt'], "{root} holds folders ['cat'] without any image"),
-  ],
-)
-def test_other_layouts_of_class_folders_are_refused(
-  tmp_path, monkeypatch, files, found
-):
-  monkeypatch.setenv('HOME', str(tmp_path.parent))
-  root = _make(tmp_path, files)
-  spec = f'classes:~/{tmp_path.name}'
-  with pytest.raises(ValueError, match=f'^{spec}: expected {root}/CL') as error:
-    data.open_source(spec)
-  assert found.format(root=root) in str(error.value)
-
-
 def test_files_with_other_suffixes_are_counted(tmp_path, warnings):
   files = ['a/1.jpg', 'a/2.HEIC', 'b/3.heic', 'b/4.avif', 'b/5', 'b/6.GIF']
   clutter = ['__MACOSX/a/1.jpg', 'train/__MACOSX/1.jpg', 'train/a/.DS_Store']
@@ -177,32 +138,6 @@ def test_files_with_other_suffixes_are_counted(tmp_path, warnings):
   [line] = warnings
   assert '3 file(s) are not read, by suffix: .heic 2, no suffix 1.' in line
   assert '.jpg' in line
-
-
-@pytest.mark.usefixtures('soon')
-def test_pipes_are_left_out_by_name_and_never_opened(
-  tmp_path, monkeypatch, warnings
-):
-  root = _make(tmp_path / 'set', ['train/a/1.jpg', 'train/a/b/2.jpg'])
-  elsewhere = _make(tmp_path / 'elsewhere', ['1.jpg'])
-  os.mkfifo(f'{root}/train/a/pipe.jpg')
-  os.symlink(f'{root}/train/a/pipe.jpg', f'{root}/train/a/b/linked.jpg')
-  with socket.socket(socket.AF_UNIX) as server:
-    monkeypatch.chdir(root)
-    server.bind('train/a/socket.png')
-  os.symlink(f'{elsewhere}/1.jpg', f'{root}/train/a/3.jpg')
-  source = data.open_source(f'folder:{root}')
-  view = data.View(source, 'train')
-  assert [os.path.basename(r.name) for r in view] == ['1.jpg', '3.jpg', '2.jpg']
-  [line] = warnings
-  assert '3 file(s) are not read' in line
-  for name in ('a/pipe.jpg', 'a/b/linked.jpg', 'a/socket.png'):
-    assert f'{root}/train/{name} (no regular file) 1' in line
-  # A file that becomes a pipe after the listing is not opened either.
-  os.remove(f'{root}/train/a/1.jpg')
-  os.mkfifo(f'{root}/train/a/1.jpg')
-  with pytest.raises(OSError, match=r'train/a/1\.jpg is not a regular file'):
-    view[0]
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,3 @@ def test_a_damaged_list_is_rebuilt(root, tmp_path, file, how):
   else:
     path.unlink()
   assert _names(_open(root)) == names
-
-
-def test_an_unwritable_cache_folder_is_a_warning(root, monkeypatch, caplog):
-  monkeypatch.setenv('XDG_CACHE_HOME', '/dev/null')
-  assert len(_names(_open(root))) == 4
-  assert 'Set XDG_CACHE_HOME to another folder' in caplog.text

@@ -111,18 +111,6 @@ def test_a_killed_worker_is_an_error():
     collections.deque(batches, maxlen=0)
 
 
-def test_the_rate_is_that_of_all_threads():
-  def load(batch, row, read=None):
-    time.sleep(0.01)
-    return row_of(batch, row)
-
-  batches = make(load, threads=4)
-  for _ in range(6):
-    next(batches)
-  assert 100 < batches.images_per_sec() <= 400
-  batches.close()
-
-
 def test_other_processes_can_map_slots():
   slots = Slots(row_of(0, 0), 4, 2, shared=True)
   other = pickle.loads(pickle.dumps(slots))

@@ -56,60 +56,12 @@ def test_resizing_is_that_of_pillow(resample, size):
   np.testing.assert_array_equal(op(image, generator()), np.dstack(parts))
 
 
-@pytest.mark.parametrize(
-  'shape, size, expected',
-  [
-    ((100, 200), 50, (50, 100)),
-    ((200, 100), 50, (100, 50)),
-    ((30, 45), 31, (31, 46)),  # 46.5 becomes the even number, as TensorFlow's.
-    ((45, 30), 31, (46, 31)),
-    ((192, 255), 160, (160, 212)),  # 212.5
-    ((30, 55), 27, (27, 50)),  # 49.5
-    ((300, 400), 7, (7, 9)),  # 9.33 rounds down.
-    ((10, 20), (5, 8), (8, 16)),  # The larger of a pair.
-  ],
-)
-def test_resize_small_shapes(shape, size, expected):
-  resized = ops.ResizeSmall(size)(noise(*shape), generator())
-  assert resized.shape == (*expected, 3)
-
-
 @pytest.mark.parametrize('op', [ops.CentralCrop, ops.RandomCrop])
 @pytest.mark.parametrize('shape', [(3, 9), (9, 3)])
 def test_crop_of_a_smaller_image(op, shape):
   size = f'{shape[0]}x{shape[1]}'
   with pytest.raises(ValueError, match=f'{size} .* smaller .* of 4x5'):
     op((4, 5))(noise(*shape), generator())
-
-
-def test_pad():
-  image = np.array([[[1], [2], [3]]], np.uint8)
-  padded = ops.Pad(1)(image, generator())
-  assert padded[:, :, 0].tolist() == [[0] * 5, [0, 1, 2, 3, 0], [0] * 5]
-  tall = np.repeat(image, 2, axis=0)
-  reflected = ops.Pad(1, 'reflect')(tall, generator())
-  assert reflected[:, :, 0].tolist() == [[2, 1, 2, 3, 2]] * 4
-  colour = ops.Pad(2)(noise(3, 4), generator())
-  assert colour.shape == (7, 8, 3)
-  np.testing.assert_array_equal(colour[2:-2, 2:-2], noise(3, 4))
-
-
-def test_shift():
-  image = np.arange(12, dtype=np.uint8).reshape(3, 4, 1)
-  for y, x, expected in (
-    (1, 0, [[4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]]),
-    (-1, 0, [[4, 5, 6, 7], [8, 9, 10, 11], [4, 5, 6, 7]]),
-    (0, 2, [[2, 1, 0, 1], [6, 5, 4, 5], [10, 9, 8, 9]]),
-    (0, -2, [[2, 3, 2, 1], [6, 7, 6, 5], [10, 11, 10, 9]]),
-    (0, 0, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]),
-  ):
-    shifted = ops.Shift(y, x)(image, generator())
-    assert shifted[:, :, 0].tolist() == expected
-  shifted = ops.Shift(-2, 1, 'zeros')(image, generator())
-  assert shifted[:, :, 0].tolist() == [[0, 8, 9, 10], [0] * 4, [0] * 4]
-  assert ops.Shift(1, 1)(noise(3, 4), generator()).shape == (3, 4, 3)
-  with pytest.raises(ValueError, match=r'shift\(0, -4\) leaves .* of 3x4'):
-    ops.Shift(0, -4)(image, generator())
 
 
 def test_inception_crop_area_and_aspect():
@@ -274,18 +226,3 @@ def test_only_the_rows_above_the_end_of_a_crop_are_decoded(monkeypatch):
       parsed(jpeg, generator(2)), parsed(whole, generator(2))
     )
     assert seen[-2:] == [region.top + region.height, 0]
-
-
-def test_a_corrupt_image_draws_nothing(monkeypatch):
-  """The image that replaces it has the numbers that it always had."""
-
-  def fail(*_, **__):
-    raise ops.CorruptImageError
-
-  monkeypatch.setattr(decoding, 'decode', fail)
-  rng = generator(0)
-  with pytest.raises(ops.CorruptImageError):
-    ops.parse('inception_crop', image_size=32, channels=3)(
-      photograph(300, 400), rng
-    )
-  assert rng.random() == generator(0).random()

@@ -5,86 +5,15 @@ NumPy references follow the originals' definitions. With TensorFlow installed,
 """
 
 import math
-import pathlib
 
-import cv2
 import numpy as np
 import pytest
 import scipy.stats
-import sklearn
 
 from vit_jax.data import ops
 
 # Two photographs that ship inside scikit-learn, 427 x 640.
-PHOTOGRAPHS = [
-  pathlib.Path(sklearn.__file__).parent / 'datasets' / 'images' / name
-  for name in ('china.jpg', 'flower.jpg')
-]
 # Sizes to which the originals resize photographs.
-SIZES = [(256, 384), (224, 224), (448, 671), (600, 200)]
-
-
-@pytest.fixture(scope='module', params=PHOTOGRAPHS, ids=lambda path: path.stem)
-def photograph(request):
-  return ops.decode(request.param.read_bytes(), 3)
-
-
-def _small(photograph):
-  """Shrinks to 32 x 32, the size of CIFAR's images."""
-  return cv2.resize(photograph, (32, 32), interpolation=cv2.INTER_AREA)
-
-
-def _area_weights(old, new):
-  """Returns the share of each new pixel that each old one covers."""
-  starts = np.arange(new)[:, None] * old / new
-  ends = starts + old / new
-  cells = np.arange(old)[None, :]
-  overlap = np.minimum(ends, cells + 1) - np.maximum(starts, cells)
-  return np.maximum(overlap, 0) * new / old
-
-
-def _bilinear_weights(old, new):
-  centres = (np.arange(new) + 0.5) * old / new - 0.5
-  low = np.floor(centres).astype(int)
-  weights = np.zeros((new, old))
-  for index, (cell, place) in enumerate(zip(low, centres, strict=True)):
-    share = place - cell
-    weights[index, np.clip(cell, 0, old - 1)] += 1 - share
-    weights[index, np.clip(cell + 1, 0, old - 1)] += share
-  return weights
-
-
-def _reference(image, size, weights):
-  """Resizes by weight matrices: float64 [height, width, 3]."""
-  rows, columns = (
-    weights(old, new) for old, new in zip(image.shape, size, strict=False)
-  )
-  return np.einsum(
-    'ih,jw,hwc->ijc', rows, columns, image.astype(np.float64), optimize=True
-  )
-
-
-@pytest.mark.parametrize('size', SIZES)
-def test_bilinear_matches_the_released_code_except_for_rounding(
-  photograph, size
-):
-  for image in (photograph, _small(photograph)):
-    found = ops.Resize(size)(image, None)
-    expected = _reference(image, size, _bilinear_weights)
-    # OpenCV's weights have 11 bits.
-    assert np.abs(found - expected).max() < 1
-    assert np.abs(found - expected).mean() < 0.3
-    # big_vision truncates: half a level less.
-    assert np.abs(found - np.floor(expected)).mean() <= 0.51
-
-
-@pytest.mark.parametrize('size', [*SIZES, (427, 700), (500, 640)])
-def test_area_matches_big_vision(photograph, size):
-  for image in (photograph, _small(photograph)):
-    found = ops.Resize(size, method='area')(image, None)
-    expected = np.floor(_reference(image, size, _area_weights) + 1e-6)
-    assert np.abs(found - expected).max() <= 1
-    assert (found != expected).mean() < 2e-3
 
 
 def _tensorflow_box(height, width, rng):

@@ -71,37 +71,6 @@ def test_kinds_of_labels(tmp_path, labels, names, expected):
   assert [source.label('train', i) for i in range(3)] == expected
 
 
-def test_splits_without_labels_are_left_out(tmp_path, caplog):
-  _write(tmp_path / 'train.parquet', [b'1'], [0])
-  _write(tmp_path / 'test.parquet', [b'2', b'3'], [-1, -1])
-  source = data.open_source(f'parquet:{tmp_path}')
-  assert source.info.splits == {'train': 1}
-  assert "2 records of split 'test' have no label" in caplog.text
-  assert source.others == {'records of split test, which has no labels': 2}
-
-
-def test_other_class_names_in_another_file_are_refused(saved):
-  datasets = pytest.importorskip('datasets')
-  found = datasets.load_from_disk(saved)
-  features = found['test'].features.copy()
-  features['label'] = datasets.ClassLabel(names=['owl', 'auk'])
-  content = {'image': [None], 'label': [0], 'text': ['x']}
-  found['test'] = datasets.Dataset.from_dict(content, features=features)
-  other = saved.parent / 'other'
-  found.save_to_disk(other)
-  words = "class 0 is 'owl' here and 'auk' there"
-  with pytest.raises(ValueError, match=words):
-    data.open_source(f'hf:{other}')
-  files = saved.parent / 'files'
-  for split, rows in found.items():
-    (files / split).mkdir(parents=True)
-    rows.to_parquet(files / split / '0.parquet')
-  # Here the files of test come first.
-  words = "class 0 is 'auk' here and 'owl' there"
-  with pytest.raises(ValueError, match=words):
-    data.open_source(f'parquet:{files}')
-
-
 @pytest.mark.parametrize(
   'labels, options, words',
   [
@@ -121,14 +90,6 @@ def test_wrong_columns(tmp_path, labels, options, words):
   _write(tmp_path / 'a.parquet', [b'1', b'2'], labels)
   with pytest.raises(ValueError, match=words):
     data.open_source(f'parquet:{tmp_path}/a.parquet', **options)
-
-
-def test_wrong_files(tmp_path):
-  with pytest.raises(ValueError, match='there is no file'):
-    data.open_source(f'parquet:{tmp_path}')
-  (tmp_path / 'a.parquet').write_bytes(b'PAR1 is no table')
-  with pytest.raises(ValueError, match=r'a\.parquet cannot be read'):
-    data.open_source(f'parquet:{tmp_path}')
 
 
 # hf: --------------------------------------------------------------------------

@@ -282,39 +282,7 @@ def test_train_gives_up_when_nothing_is_readable():
     train(view, 1, unreadable='skip-and-count')
 
 
-def test_eval_masks_an_unreadable_image():
-  view = FakeView(6, corrupt=(1, 4))
-  rows = join(evaluate(view, unreadable='skip-and-count'))
-  assert rows['mask'].tolist() == [1, 0, 1, 1, 0, 1, 0, 0]
-  assert rows['unreadable'].tolist() == [0, 1, 0, 0, 1, 0, 0, 0]
-  assert rows['label'].tolist() == [0, -1, 2, 3, -1, 5, -1, -1]
-  assert not rows['image'][1].any()
-  assert rows['mask'].sum() + rows['unreadable'].sum() == len(view)
-
-
 # Labels.
-
-
-@pytest.mark.parametrize('label', [-1, 6, [6]])
-def test_label_out_of_range(label):
-  view = FakeView(6, labels={4: label})
-  message = r'fake/4 has label -?\d, outside of \[0, num_classes=6\)'
-  with pytest.raises(ValueError, match=message):
-    train(view, 2, num_classes=6)
-  with pytest.raises(ValueError, match=message):
-    evaluate(view, num_classes=6)
-
-
-def test_several_labels_are_padded():
-  view = FakeView(5, labels={0: [4, 2], 1: [], 2: [1], 3: (0, 1, 2), 4: [3]})
-  labels = join(evaluate(view, max_labels=3))['label']
-  assert labels.dtype == np.int32
-  assert labels.tolist() == [
-    [4, 2, -1], [-1, -1, -1], [1, -1, -1], [0, 1, 2],
-    [3, -1, -1], [-1, -1, -1], [-1, -1, -1], [-1, -1, -1],
-  ]  # fmt: skip
-  trained = join(train(view, 5, max_labels=3, batch_size=1))['label']
-  assert sorted(trained.tolist()) == sorted(labels[:5].tolist())
 
 
 def test_too_many_labels():

@@ -4,7 +4,6 @@ import cv2
 import numpy as np
 import pytest
 
-from vit_jax import data
 from vit_jax.data.sources import shapes
 
 SCENES = 1000
@@ -28,24 +27,6 @@ def _boxes(mask):
   """Returns boxes (x, y, width, height) of the connected pieces of a mask."""
   _, _, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8))
   return stats[1:, :4]
-
-
-def test_info():
-  source = data.open_source('shapes:colour')
-  assert source.info.splits == {
-    'train': 50_000,
-    'validation': 5_000,
-    'test': 5_000,
-  }
-  assert source.info.class_names[:2] == ('red', 'yellow')
-  assert data.open_source('shapes').info.class_names == (
-    *('triangle', 'half-disc'),
-    *('L', 'T', 'U'),
-  )
-  record = source.read('test', 4_999)
-  assert record.image.shape == (64, 64, 3)
-  assert record.image.dtype == np.uint8
-  assert record.name == 'test/4999'
 
 
 def test_the_count_label_is_the_number_of_pieces(scenes):
@@ -89,16 +70,3 @@ def test_scenes_are_pure_and_differ_between_splits_and_indices():
     for split in ('train', 'validation', 'test')
   ]
   assert labels[0] != labels[1] != labels[2] != labels[0]
-
-
-def test_all_gives_one_label_per_factor():
-  source = data.open_source('shapes:all')
-  assert source.info.multi_label
-  assert source.info.num_classes == 5 + 6 + 3 + 9 + 4 + 4
-  names = source.info.class_names
-  assert len(set(names)) == 31
-  _, labels = shapes.render('test', 7)
-  assert [names[i] for i in source.read('test', 7).label] == [
-    f'{factor} {shapes.FACTORS[factor][label]}'
-    for factor, label in labels.items()
-  ]

@@ -30,25 +30,6 @@ def test_ranges(split, expected):
 
 
 @pytest.mark.parametrize(
-  'split, expected',
-  [
-    ('train[:5]', [('Train', 0, 5)]),
-    ('TRAIN+val', [('Train', 0, 9), ('val', 0, 3)]),
-    ('test', [('test', 0, 4)]),  # Exactly that name comes first.
-    ('TEST', None),  # Which of the two is not clear.
-    ('all', [('Train', 0, 9), ('val', 0, 3), ('test', 0, 4), ('Test', 0, 2)]),
-  ],
-)
-def test_capitals_of_names(split, expected):
-  sizes = {'Train': 9, 'val': 3, 'test': 4, 'Test': 2}
-  if expected:
-    assert list(splits.resolve(split, sizes).parts) == expected
-    return
-  with pytest.raises(ValueError, match=r"'TEST'.* Test .2"):
-    splits.resolve(split, sizes)
-
-
-@pytest.mark.parametrize(
   'split, reason',
   [
     ('trian', "Unknown split 'trian'"),

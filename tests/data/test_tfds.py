@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import re
 import shlex
 
 import cv2
@@ -96,23 +95,11 @@ def test_same_records_as_the_folder(folder, data_dir):
     assert (file.image, file.label) == (record.image, record.label)
 
 
-def test_multi_label(data_dir):
-  source = _tiny(data_dir, 'tags')
-  assert source.info.multi_label
-  assert source.info.class_names == ('x', 'y')
-  labels = [record.label for record in data.View(source, 'train')]
-  assert labels == [(), (1,), (1, 0)]
-
-
 def _tags_and_parity(features):
   assert sorted(features) == [
     *('ids', 'number', 'ratio', 'tags', 'unnamed', 'vector'),
   ]
   return len(features['tags']) + 2 * (features['number'] % 2)
-
-
-def _half(features):
-  return features['ratio']
 
 
 HERE = __name__
@@ -128,28 +115,6 @@ def test_a_function_computes_labels(data_dir):
   assert [data.View(source, 'train').label(i) for i in range(3)] == [0, 3, 2]
   copy = pickle.loads(pickle.dumps(source))
   assert copy.read('train', 1).label == 3
-
-
-@pytest.mark.parametrize(
-  'key, classes, message',
-  [
-    ('no.such.module:f', 4, "cannot import 'no.such.module' (No module named"),
-    (':f', 4, "label_key=':f': cannot import ''"),
-    ('cv2:', 4, "cv2 has no function ''"),
-    (f'{HERE}:lacking', 4, f"{HERE} has no function 'lacking'"),
-    (f'{HERE}:HERE', 4, f"{HERE} has no function 'HERE'"),
-    (f'{HERE}:_half', 0, 'does not define the number of classes; set num_'),
-    (
-      f'{HERE}:_tags_and_parity',
-      3,
-      f'tfds:tiny, train/1: {HERE}:_tags_and_parity returned',
-    ),
-    (f'{HERE}:_half', 3, 'expected an integer from 0 to 2, as num_classes=3'),
-  ],
-)
-def test_wrong_label_functions(data_dir, key, classes, message):
-  with pytest.raises(ValueError, match=re.escape(message)):
-    list(data.View(_tiny(data_dir, key, num_classes=classes), 'train'))
 
 
 @pytest.mark.parametrize(
@@ -180,19 +145,6 @@ def test_feature_errors(data_dir, keys, reason):
     data.open_source('tfds:tiny', data_dir=data_dir, **keys)
 
 
-def test_not_prepared(tmp_path):
-  tmp_path /= "it's $HERE"
-  with pytest.raises(ValueError, match='is not in') as error:
-    data.open_source('tfds:cifar10:3.*.*', data_dir=str(tmp_path))
-  first = str(error.value).splitlines()[0]
-  *start, code = shlex.split(first.partition('with: ')[2])
-  assert start == ['python', '-c']
-  assert code.endswith(
-    f'tfds.builder("cifar10:3.*.*", data_dir="{tmp_path}")'
-    '.download_and_prepare(file_format="array_record")'
-  )
-
-
 def _set_formats(tmp_path, folder, **formats):
   """Writes the folder, and sets other formats in its description."""
   tfds_from_folder.write(folder, tmp_path)
@@ -211,35 +163,3 @@ def test_data_stored_only_as_tfrecord_is_an_error(tmp_path, folder):
     *('--source=tfds:from_folder:1.0.0', f'--data_dir={tmp_path}'),
     f'--to={tmp_path}',
   ]
-
-
-def test_a_label_is_read_without_the_image(data_dir, monkeypatch):
-  source = data.open_source('tfds:from_folder', data_dir=data_dir)
-  view = data.View(source, 'train+test')
-  expected = [record.label for record in view]
-  parsed = []
-  features = source._examples._single['label']
-  real = type(features).deserialize_example_np
-
-  def spy(self, *args, **kwargs):
-    parsed.append(set(self))
-    return real(self, *args, **kwargs)
-
-  monkeypatch.setattr(type(features), 'deserialize_example_np', spy)
-  assert data.read_labels(view).tolist() == expected
-  assert parsed == [{'label'}] * 14
-  tiny = _tiny(data_dir, 'tags')
-  assert [tiny.label('train', i) for i in range(3)] == [(), (1,), (1, 0)]
-
-
-_MANY_FILES = """
-import resource, sys
-from vit_jax.data.sources import open_files
-own, hard, files = map(int, sys.argv[1:])
-resource.setrlimit(resource.RLIMIT_NOFILE, (own, hard))
-try:
-  open_files.allow(files, 'The shards')
-except ValueError as error:
-  print(error)
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-"""

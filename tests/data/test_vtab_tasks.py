@@ -1,8 +1,6 @@
 """Guards the 19 tasks: their table, labels, splits, and records."""
 
 import io
-import json
-import shutil
 import sys
 
 import cv2
@@ -11,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from vit_jax import data
-from vit_jax.data import splits, vtab_labels
+from vit_jax.data import splits
 from vit_jax.data.ops import decoding
 from vit_jax.data.sources import vtab_tasks
 
@@ -172,17 +170,6 @@ def test_kitti_distance(objects, label):
   assert _label('kitti_dist', objects=record) == label
 
 
-def test_a_mask_becomes_black_and_white():
-  mask = np.array([[[0], [1]], [[1], [0]]], np.uint8)
-  image = vtab_labels.black_and_white(_png(mask))
-  assert image.dtype == np.uint8
-  assert image[:, :, 0].tolist() == [[0, 255], [255, 0]]
-  assert image.shape == (2, 2, 3)
-  assert (image == image[:, :, :1]).all()
-  # Unreadable images pass, so that decoding reports them.
-  assert vtab_labels.black_and_white(b'no image') == b'no image'
-
-
 # Records, written with TFDS's features of each data set -----------------------
 
 SIZE = 8
@@ -297,44 +284,3 @@ def test_records(name, data_dir):
   # Only dSprites, which stores 0 and 1, becomes brighter.
   assert (other == (255 if name.startswith('dsprites') else 1)).all()
   assert 'tensorflow' not in sys.modules
-
-
-def test_the_pinned_version_comes_first(data_dir, tmp_path):
-  shutil.copytree(f'{data_dir}/oxford_iiit_pet', tmp_path / 'oxford_iiit_pet')
-  later = tmp_path / 'oxford_iiit_pet/4.0.0'
-  pinned = shutil.copytree(later, tmp_path / 'oxford_iiit_pet/3.2.0')
-  path = pinned / 'dataset_info.json'
-  info = json.loads(path.read_text()) | {'version': '3.2.0'}
-  info['splits'] = [s for s in info['splits'] if s['name'] == 'train']
-  path.write_text(json.dumps(info))
-  source = data.open_source('vtab:pets', data_dir=str(tmp_path))
-  assert list(source.info.splits) == ['train']
-
-
-def test_a_wrong_number_of_classes_is_an_error(data_dir, tmp_path):
-  shutil.copytree(f'{data_dir}/dmlab', tmp_path / 'dmlab')
-  path = tmp_path / 'dmlab/2.0.1/features.json'
-  text = path.read_text()
-  path.write_text(text.replace('"numClasses": "6"', '"numClasses": "7"'))
-  (tmp_path / 'dmlab/2.0.1/label.labels.txt').write_text('0\n1\n2\n3\n4\n5\n6')
-  message = r'has 6 classes, but .* has 7\. Prepare the original dmlab:2.0.1 ag'
-  with pytest.raises(ValueError, match=message):
-    data.open_source('vtab:dmlab', data_dir=str(tmp_path))
-
-
-@pytest.mark.parametrize(
-  'name, objects, missing',
-  [
-    ('dtd', {}, 'label'),
-    ('kitti_dist', {}, 'objects/type'),
-    ('kitti_dist', {'type': np.int64}, 'objects/location'),
-  ],
-)
-def test_missing_features_are_an_error(name, objects, missing):
-  features = {'image': tfds.features.Image()}
-  if objects:
-    features['objects'] = tfds.features.Sequence(objects)
-  with pytest.raises(ValueError, match=f'vtab:{name} needs .*{missing!r}'):
-    vtab_tasks._select(
-      tfds.features.FeaturesDict(features), vtab_tasks.TASKS[name]
-    )

@@ -6,7 +6,6 @@ leaves nothing behind, and never holds an image of yesterday's data.
 """
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
@@ -91,35 +90,29 @@ class Cache:
 
   def add(self, parts: list) -> int:
     """Adds bytes, and returns their offset, or 0 if there is no space."""
-    with self._lock, self._locked():
-      start = self.number(0)
-      end = start + sum(map(len, parts))
-      end += -end % _NUMBER
-      if end <= self._size:
-        try:
-          if os.pwritev(self._file, parts, start) == sum(map(len, parts)):
-            self.write(0, end)
-            return start
-        except OSError as error:
-          if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-      if not self.number(_NUMBER):
-        self.write(_NUMBER, 1)
-        logging.warning(
-          'The cache is full with %.1f GiB. Images that are not in it are'
-          ' decoded each time; data.cache_gib sets its size.',
-          start / 2**30,
-        )
-      return 0
+    # Other processes wait, too; a process that dies lets go.
+    with self._lock:
+      fcntl.lockf(self._file, fcntl.LOCK_EX)
+      try:
+        return self._add(parts)
+      finally:
+        fcntl.lockf(self._file, fcntl.LOCK_UN)
 
-  @contextlib.contextmanager
-  def _locked(self):
-    """Keeps other processes from adding; a process that dies lets go."""
-    fcntl.lockf(self._file, fcntl.LOCK_EX)
-    try:
-      yield
-    finally:
-      fcntl.lockf(self._file, fcntl.LOCK_UN)
+  def _add(self, parts: list) -> int:
+    start, size = self.number(0), sum(map(len, parts))
+    if start + size <= self._size:
+      with contextlib.suppress(OSError):  # Such as of a full disk.
+        if os.pwritev(self._file, parts, start) == size:
+          self.write(0, start + size + -size % _NUMBER)
+          return start
+    if not self.number(_NUMBER):
+      self.write(_NUMBER, 1)
+      logging.warning(
+        'The cache is full with %.1f GiB. Images that are not in it are'
+        ' decoded each time; data.cache_gib sets its size.',
+        start / 2**30,
+      )
+    return 0
 
 
 class Images:

@@ -7,9 +7,10 @@ from concurrent import futures
 import numpy as np
 from absl import logging
 
-from vit_jax.data import ops
 from vit_jax.data.batches import cache
 from vit_jax.data.batches.slots import Batch
+from vit_jax.data.ops.decoding import CorruptImageError
+from vit_jax.data.ops.preprocess import Preprocess
 from vit_jax.data.source import Record
 from vit_jax.runtime import errors
 
@@ -29,7 +30,7 @@ class Load:
   def __init__(
     self,
     view: View,
-    preprocess: ops.Preprocess,
+    preprocess: Preprocess,
     *,
     num_classes: int,
     max_labels: int,
@@ -137,7 +138,7 @@ class Load:
         record = dataclasses.replace(record, image=image)
         self._images.put(index, record, made)
       image = self._preprocess(record.image, rng, made or 0)
-    except ops.CorruptImageError as error:
+    except CorruptImageError as error:
       if not self._skip:
         raise ValueError(
           f'{record.name}: {error}; repair or remove it, or set '

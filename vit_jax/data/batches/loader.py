@@ -204,7 +204,7 @@ class Batches(Iterator[Batch]):
     self._readers = _Threads(read_ahead) if read_ahead and threads else None
     self._processes: loky.ProcessPoolExecutor | None = None
     self._starting: futures.Future | None = None
-    self._observed = time.monotonic(), 0, 0.0  # Since, batches, waited.
+    self._observed = None  # (since, batches, seconds of waiting).
     # None of these refers to this, so it ends when nobody can ask for a batch.
     self._ends = [self._pool.close]
     if self._readers:
@@ -305,6 +305,9 @@ class Batches(Iterator[Batch]):
 
   def _observe(self, before: float, now: float) -> None:
     """Starts the workers if the loop waits for batches."""
+    if self._observed is None:  # The first batch is always waited for.
+      self._observed = now, 0, 0.0
+      return
     since, batches, waited = self._observed
     batches, waited = batches + 1, waited + now - before
     self._observed = since, batches, waited

@@ -185,14 +185,7 @@ class Preprocess:
 
 
 def parse(
-  preprocess: str,
-  *,
-  image_size: Size,
-  channels: int,
-  upright: bool = False,
-  jpeg_dct: str = 'fast',
-  max_pixels: int = MAX_PIXELS,
-  scaled: bool = False,
+  preprocess: str, *, image_size: Size, channels: int, **options
 ) -> Preprocess:
   """Parses a preprocessing such as `'inception_crop(min_area=0.3)|flip'`.
 
@@ -204,10 +197,8 @@ def parse(
     preprocess: the string to parse.
     image_size: the size that the result must have, in pixels.
     channels: the number of channels that the result must have.
-    upright: whether to rotate images by their EXIF orientation.
-    jpeg_dct: how JPEGs are decoded, one of `decode.JPEG_DCTS`.
-    max_pixels: most pixels that an encoded image may have.
-    scaled: whether JPEGs may be decoded smaller, see `Preprocess`.
+    **options: how to decode: `upright`, `jpeg_dct`, `max_pixels` and `scaled`
+      of `Preprocess`.
 
   Raises:
     ValueError: an operation is unknown, or does not accept its arguments; the
@@ -216,9 +207,7 @@ def parse(
   size = geometry.pair(image_size)
   parts = preprocess.split('|') if preprocess.strip() else []
   ops = tuple(_parse_op(part.strip(), size) for part in parts)
-  return Preprocess(
-    preprocess, size, channels, ops, upright, jpeg_dct, max_pixels, scaled
-  )
+  return Preprocess(preprocess, size, channels, ops, **options)
 
 
 def _parse_op(text: str, image_size: tuple[int, int]) -> Op:
