@@ -116,9 +116,7 @@ KEYS = {
   ),
   'data.max_pixels': Key(
     2**27,
-    'A stored image with more pixels is unreadable; 2**27 are 0.4 GB decoded.'
-    ' Threads of a process decode at most 2**29 pixels of large images at'
-    ' once.',
+    'A stored image with more pixels is unreadable; 2**27 are 0.4 GB decoded.',
     least=1,
     free=True,
   ),
