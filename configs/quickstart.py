@@ -9,7 +9,7 @@ same 75 images. The images are 8x8 scans (scikit-learn's `digits`), enlarged.
 
 Learning rates and lengths were chosen on the `validation` images, separately
 for fine-tuning and from scratch. `test` is all other images. All stages take
-two minutes on two CPU cores; LOG.md has the accuracies of three seeds.
+about three minutes on two CPU cores; LOG.md has the accuracies of three seeds.
 """
 
 import ml_collections
